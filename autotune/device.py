@@ -1,0 +1,110 @@
+"""What a GPU offers a block (DeviceLimits) and who measured something (Environment): plain data."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from .errors import UsageError
+
+
+@dataclass(frozen=True)
+class DeviceLimits:
+    """What one kind of GPU can run and how fast at most.
+
+    `fma_tflops` and `bandwidth_gbs` are the roofline: for the H200 measured on the card, for the
+    others from the vendor's data sheet (boost clock).
+    """
+
+    name: str
+    compute_capability: tuple[int, int]
+    num_sms: int
+    smem_per_block: int  # bytes, after opting in
+    smem_per_sm: int  # bytes
+    smem_reserved: int  # bytes that the driver takes from each block
+    threads_per_sm: int
+    blocks_per_sm: int
+    l2_bytes: int
+    fma_tflops: float
+    bandwidth_gbs: float
+    regs_per_sm: int = 65536
+
+    @property
+    def arch(self) -> str:
+        """Name for NVRTC: `sm_90`."""
+        return "sm_{}{}".format(*self.compute_capability)
+
+    @property
+    def has_async_copy(self) -> bool:
+        """cp.async is there from sm_80 on."""
+        return self.compute_capability >= (8, 0)
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> DeviceLimits:
+        return cls(**{**data, "compute_capability": tuple(data["compute_capability"])})
+
+
+_KIB = 1024
+_MIB = 1024 * 1024
+
+KNOWN: dict[str, DeviceLimits] = {
+    "quadro-rtx-5000": DeviceLimits(
+        "Quadro RTX 5000", (7, 5), 48, 64 * _KIB, 64 * _KIB, 0, 1024, 16, 4 * _MIB, 11.2, 448.0
+    ),
+    "a100": DeviceLimits(
+        "NVIDIA A100-SXM4-80GB",
+        (8, 0), 108, 163 * _KIB, 164 * _KIB, _KIB, 2048, 32, 40 * _MIB, 19.5, 2039.0,
+    ),
+    "rtx-3090": DeviceLimits(
+        "NVIDIA GeForce RTX 3090",
+        (8, 6), 82, 99 * _KIB, 100 * _KIB, _KIB, 1536, 16, 6 * _MIB, 35.6, 936.0,
+    ),
+    "rtx-4090": DeviceLimits(
+        "NVIDIA GeForce RTX 4090",
+        (8, 9), 128, 99 * _KIB, 100 * _KIB, _KIB, 1536, 24, 72 * _MIB, 82.6, 1008.0,
+    ),
+    "h200": DeviceLimits(
+        "NVIDIA H200",
+        (9, 0), 132, 227 * _KIB, 228 * _KIB, _KIB, 2048, 32, 60 * _MIB, 65.3, 4290.0,
+    ),
+    "rtx-5090": DeviceLimits(
+        "NVIDIA GeForce RTX 5090",
+        (12, 0), 170, 99 * _KIB, 100 * _KIB, _KIB, 1536, 24, 96 * _MIB, 104.8, 1792.0,
+    ),
+}  # fmt: skip
+
+
+def known_limits(name: str) -> DeviceLimits:
+    """Limits of a GPU by its short name (`h200`, `rtx-4090`, ...) or its full name."""
+    for short, limits in KNOWN.items():
+        if name.lower() in (short, limits.name.lower()):
+            return limits
+    raise UsageError(f"no limits known for GPU {name!r}; known are {', '.join(KNOWN)}")
+
+
+@dataclass(frozen=True)
+class Environment:
+    """Who measured: what a time means nothing without. Two trials compare only within one."""
+
+    gpu_name: str
+    gpu_uuid: str
+    compute_capability: tuple[int, int]
+    driver_version: str
+    cuda_version: str
+    nvrtc_version: str
+    cublas_version: str  # "" where cuBLAS is absent
+    recorded_on: str = ""  # ISO date when a recording stands in for the GPU, else ""
+
+    @property
+    def is_recorded(self) -> bool:
+        return bool(self.recorded_on)
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> Environment:
+        return cls(**{**data, "compute_capability": tuple(data["compute_capability"])})

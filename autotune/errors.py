@@ -1,0 +1,62 @@
+"""Every error that autotune raises, in one tree.
+
+    AutotuneError
+    ├─ UsageError           bad flag, shape, config or suite file           exit 2
+    ├─ EnvironmentProblem   no GPU, driver too old, NVRTC missing           exit 3
+    ├─ TrialFailure         one candidate failed; recorded, search goes on  (never reaches the shell)
+    ├─ DeviceLost           the GPU worker died more often than allowed     exit 4
+    ├─ StoreError           database locked, newer than this code, not ours exit 5
+    └─ DispatchError        table missing, damaged, for another GPU         exit 6
+
+A message says what happened, where, and the next step. Only the CLI prints.
+This file is copied into exported tables, so it imports nothing of autotune.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class AutotuneError(Exception):
+    """Base of all errors that autotune raises on purpose."""
+
+    exit_code: ClassVar[int] = 1
+
+
+class UsageError(AutotuneError):
+    """The request itself is wrong: a flag, a shape, a config or a suite file."""
+
+    exit_code: ClassVar[int] = 2
+
+
+class EnvironmentProblem(AutotuneError):
+    """The machine lacks something: a GPU, a new enough driver, NVRTC, cuBLAS."""
+
+    exit_code: ClassVar[int] = 3
+
+
+class TrialFailure(AutotuneError):
+    """One candidate failed. `outcome` is the value of the `Outcome` it is recorded under."""
+
+    def __init__(self, outcome: str, reason: str) -> None:
+        super().__init__(f"{outcome}: {reason}")
+        self.outcome = outcome
+        self.reason = reason
+
+
+class DeviceLost(AutotuneError):
+    """The GPU worker died more often than a search tolerates."""
+
+    exit_code: ClassVar[int] = 4
+
+
+class StoreError(AutotuneError):
+    """The database is locked, damaged, newer than this code, or not autotune's."""
+
+    exit_code: ClassVar[int] = 5
+
+
+class DispatchError(AutotuneError):
+    """An exported table cannot serve this call: missing, damaged, or for another GPU."""
+
+    exit_code: ClassVar[int] = 6

@@ -1,0 +1,101 @@
+"""The problem: C[m,n] = alpha * op(A) * op(B) + beta * C, FP32, row-major.
+
+A is stored m x k (k x m if `trans_a`), B is stored k x n (n x k if `trans_b`).
+This file is copied into exported tables: standard library only.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+
+from .errors import UsageError
+
+FLOAT_BYTES = 4
+LAYOUTS = ("NN", "NT", "TN", "TT")
+_SHAPE = re.compile(r"(\d+)(?:x(\d+)x(\d+))?(?::([NTnt]{2}))?")
+_MAX_EXTENT = 2**31 - 1
+
+
+@dataclass(frozen=True, order=True)
+class Gemm:
+    """One matrix product. Extents count elements; leading dimensions are the packed ones."""
+
+    m: int
+    n: int
+    k: int
+    trans_a: bool = False
+    trans_b: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("m", "n", "k"):
+            extent = getattr(self, name)
+            if not 0 <= extent <= _MAX_EXTENT:
+                raise UsageError(f"{name} = {extent} is outside 0 ... {_MAX_EXTENT}")
+
+    @classmethod
+    def parse(cls, text: str) -> Gemm:
+        """Read `4096`, `4096x128x4096` (m x n x k) or either with `:NT` behind it."""
+        match = _SHAPE.fullmatch(text.strip())
+        if match is None:
+            raise UsageError(
+                f"shape {text!r} is neither SIZE nor MxNxK; write 4096, 4096x128x4096 or 4096:NT"
+            )
+        first, n, k, layout = match.groups()
+        layout = (layout or "NN").upper()
+        extents = (int(first), int(n or first), int(k or first))
+        return cls(*extents, trans_a=layout[0] == "T", trans_b=layout[1] == "T")
+
+    @property
+    def layout(self) -> str:
+        """Which operands are transposed, A before B: NN, NT, TN or TT."""
+        return ("T" if self.trans_a else "N") + ("T" if self.trans_b else "N")
+
+    @property
+    def lda(self) -> int:
+        return self.m if self.trans_a else self.k
+
+    @property
+    def ldb(self) -> int:
+        return self.k if self.trans_b else self.n
+
+    @property
+    def ldc(self) -> int:
+        return self.n
+
+    @property
+    def flops(self) -> int:
+        return 2 * self.m * self.n * self.k
+
+    @property
+    def num_bytes(self) -> int:
+        """Least traffic with beta = 0: A and B read once, C written once."""
+        return FLOAT_BYTES * (self.m * self.k + self.k * self.n + self.m * self.n)
+
+    def limit_us(self, fma_tflops: float, bandwidth_gbs: float) -> float:
+        """Roofline: the time in us below which no FP32 kernel can go on such hardware."""
+        return max(self.flops / (fma_tflops * 1e6), self.num_bytes / (bandwidth_gbs * 1e3))
+
+    def tflops(self, time_us: float) -> float:
+        return self.flops / (time_us * 1e6)
+
+    def __str__(self) -> str:
+        return f"{self.m}x{self.n}x{self.k}:{self.layout}"
+
+
+def read_suite(path: Path) -> tuple[Gemm, ...]:
+    """Read the `[[shape]]` tables (m, n, k and optionally layout) of a TOML suite file."""
+    try:
+        tables = tomllib.loads(path.read_text(encoding="utf-8"))["shape"]
+        shapes = [f"{t['m']}x{t['n']}x{t['k']}:{t.get('layout', 'NN')}" for t in tables]
+    except FileNotFoundError:
+        raise UsageError(f"no suite file at {path}; pass a TOML file of [[shape]] tables") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, KeyError, TypeError) as error:
+        raise UsageError(
+            f"{path} is not a suite: {error!r}; write [[shape]] tables with m, n and k"
+        ) from error
+    if not shapes:
+        raise UsageError(f"{path} holds no [[shape]] table; add at least one")
+    return tuple(dict.fromkeys(Gemm.parse(shape) for shape in shapes))

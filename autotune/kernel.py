@@ -1,0 +1,65 @@
+"""Finds the CUDA source in `kernels/`, joins its files into one text and renders a Config into it."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from functools import cache
+from pathlib import Path
+
+from .errors import EnvironmentProblem
+from .launch import Variant
+from .space import PARAMETER, Config
+
+ENTRY = "sgemm"
+REDUCE_ENTRY = "sgemm_reduce"
+MAIN_FILE = "sgemm.cu"
+_INCLUDE = re.compile(r'^#include "([\w.]+)"$', re.MULTILINE)
+
+
+@cache
+def kernel_dir() -> Path:
+    """Where the CUDA sources are: inside an installed package, or beside it in a checkout."""
+    package = Path(__file__).resolve().parent
+    for folder in (package / "kernels", package.parent / "kernels"):
+        if (folder / MAIN_FILE).is_file():
+            return folder
+    raise EnvironmentProblem(f"{MAIN_FILE} is neither in nor beside {package}; reinstall autotune")
+
+
+@cache
+def source(main: str = MAIN_FILE) -> str:
+    """One self-contained text: every `#include "file"` is replaced by that file, once."""
+    included: set[str] = set()
+
+    def expand(name: str) -> str:
+        if name in included:
+            return ""
+        included.add(name)
+        text = (kernel_dir() / name).read_text(encoding="utf-8")
+        return _INCLUDE.sub(lambda match: expand(match[1]), text)
+
+    return expand(main)
+
+
+@cache
+def source_hash(main: str = MAIN_FILE) -> str:
+    """SHA-256 of the joined source: trials of different kernels never mix."""
+    return hashlib.sha256(source(main).encode()).hexdigest()
+
+
+def macros(config: Config, variant: Variant) -> dict[str, int]:
+    """The macros that turn the template into one instance: `BM` for `bm`; words by their rank.
+
+    `split_k` is a launch argument: only whether there is a reduction reaches the compiler.
+    """
+    values: dict[str, int] = {}
+    for name, parameter in PARAMETER.items():
+        value = getattr(config, name)
+        values[name.upper()] = value if isinstance(value, int) else parameter.values.index(value)
+    del values["SPLIT_K"]
+    return values | {
+        "TRANS_A": int(variant.trans_a),
+        "TRANS_B": int(variant.trans_b),
+        "WIDE": int(variant.is_wide),
+    }

@@ -1,0 +1,116 @@
+"""How a compiled kernel is launched, and which calls it may serve.
+
+Shared by the tuner and by exported tables (this file is copied into them): standard library only.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from .gemm import FLOAT_BYTES
+
+REDUCE_THREADS = 256  # threads per block of the kernel `sgemm_reduce`
+COUNTER_BYTES = 4
+MAX_GRID_X = 2**31 - 1
+NARROW_LD = 2**29  # leading dimensions from here on need a kernel compiled with `is_wide`
+
+
+@dataclass(frozen=True)
+class Variant:
+    """What a cubin is compiled for besides its config: the layouts, and 64-bit leading dimensions."""
+
+    trans_a: bool = False
+    trans_b: bool = False
+    is_wide: bool = False
+
+
+@dataclass(frozen=True)
+class LaunchSpec:
+    """All that a launch needs to know of a kernel: plain integers, as stored in a table."""
+
+    bm: int
+    bn: int
+    bk: int
+    threads: int
+    smem_bytes: int
+    vec_a: int
+    vec_b: int
+    vec_c: int
+    is_exact: bool
+    reduction: str  # none, two_pass, last_block
+    split_k: int
+    variant: Variant
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> LaunchSpec:
+        return cls(**{**data, "variant": Variant(**data["variant"])})
+
+
+@dataclass(frozen=True)
+class Grid:
+    """A launch of `sgemm`: grid (tiles, splits, 1), and behind it, for two_pass, `sgemm_reduce`.
+
+    Arguments of `sgemm`, in order: m, n, k (int32), alpha (float), A, lda (int64), B, ldb (int64),
+    beta (float), C, ldc (int64), workspace, split_k (int32).
+    Arguments of `sgemm_reduce`: m, n (int32), alpha, beta (float), C, ldc (int64), workspace,
+    split_k (int32), padded_m, padded_n (int32).
+    The workspace holds `split_k` planes of padded_m x padded_n partial sums and, for last_block,
+    behind them `counter_bytes` of counters: zero before the first launch, left zero by every launch.
+    """
+
+    tiles: int
+    split_k: int
+    padded_m: int
+    padded_n: int
+    sum_bytes: int
+    counter_bytes: int
+    reduce_blocks: int
+
+    @property
+    def workspace_bytes(self) -> int:
+        return self.sum_bytes + self.counter_bytes
+
+
+def plan(spec: LaunchSpec, m: int, n: int) -> Grid:
+    """The launch of one product of m x n results (both at least 1)."""
+    tiles_m, tiles_n = -(-m // spec.bm), -(-n // spec.bn)
+    padded_m, padded_n = tiles_m * spec.bm, tiles_n * spec.bn
+    is_split = spec.reduction != "none"
+    sums = FLOAT_BYTES * spec.split_k * padded_m * padded_n if is_split else 0
+    return Grid(
+        tiles=tiles_m * tiles_n,
+        split_k=spec.split_k,
+        padded_m=padded_m,
+        padded_n=padded_n,
+        sum_bytes=sums,
+        counter_bytes=COUNTER_BYTES * tiles_m * tiles_n if spec.reduction == "last_block" else 0,
+        reduce_blocks=-(-m * n // REDUCE_THREADS) if spec.reduction == "two_pass" else 0,
+    )
+
+
+def refusal(
+    spec: LaunchSpec,
+    m: int,
+    n: int,
+    k: int,
+    lds: tuple[int, int, int],
+    addresses: tuple[int, int, int] = (0, 0, 0),
+) -> str | None:
+    """Why this kernel must not serve a call with these leading dimensions and base addresses of
+    A, B, C (elements, bytes), or None if it may. The layouts are taken to match already."""
+    if spec.is_exact and (m % spec.bm or n % spec.bn):
+        return f"exact edges need multiples of {spec.bm}x{spec.bn}"
+    if not spec.variant.is_wide and max(lds) >= NARROW_LD:
+        return f"a leading dimension of {max(lds)} needs a wide kernel"
+    if -(-m // spec.bm) * -(-n // spec.bn) > MAX_GRID_X:
+        return "more tiles than a grid holds"
+    contiguous = (m if spec.variant.trans_a else k, k if spec.variant.trans_b else n, n)
+    vectors = (spec.vec_a, spec.vec_b, spec.vec_c)
+    for name, vec, extent, ld, address in zip("ABC", vectors, contiguous, lds, addresses, strict=True):
+        if extent % vec or ld % vec or address % (vec * FLOAT_BYTES):
+            return f"{name} is not made of aligned vectors of {vec}"
+    return None

@@ -1,0 +1,82 @@
+"""What came of one candidate: its outcome, its times, and the state of the GPU beside them."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field, fields
+from enum import StrEnum
+from typing import Any
+
+POLICY_VERSION = 1  # raise when the way of timing changes: older times then no longer compare
+
+
+class Outcome(StrEnum):
+    """How a trial ended. Only `OK` carries a time; the others are never asked again or scored."""
+
+    OK = "ok"
+    ILLEGAL = "illegal"
+    COMPILE_FAILED = "compile_failed"
+    COMPILE_TIMEOUT = "compile_timeout"
+    SPILLED = "spilled"
+    DOES_NOT_FIT = "does_not_fit"
+    WRONG_RESULT = "wrong_result"
+    FAULTED = "faulted"
+    TIMED_OUT = "timed_out"
+    OUT_OF_MEMORY = "out_of_memory"
+
+
+class CachePolicy(StrEnum):
+    """`cold`: operands rotate among buffers larger than twice L2. `warm`: one set, left in L2."""
+
+    COLD = "cold"
+    WARM = "warm"
+
+
+@dataclass(frozen=True)
+class GpuState:
+    """Clocks, power and throttling while samples were taken; None where NVML does not tell."""
+
+    sm_clock_mhz: int | None = None
+    memory_clock_mhz: int | None = None
+    power_w: float | None = None
+    temperature_c: int | None = None
+    throttle_reasons: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """The result of one trial.
+
+    `samples_us` are times of one launch each, in the order taken (each the mean of a short batch).
+    `error_ratio` is max |C - C64| / bound: above 1 the result is wrong.
+    """
+
+    outcome: Outcome
+    reason: str = ""  # why it failed; "" when ok
+    time_us: float | None = None  # median of samples_us
+    samples_us: tuple[float, ...] = ()
+    is_cut_short: bool = False  # hopelessly slow: timing stopped after the first samples
+    error_ratio: float | None = None
+    registers: int | None = None
+    spill_bytes: int | None = None
+    smem_bytes: int | None = None
+    compile_s: float = 0.0  # 0 when it came from the cache
+    verify_s: float = 0.0
+    measure_s: float = 0.0
+    state: GpuState = field(default_factory=GpuState)
+
+    @property
+    def is_ok(self) -> bool:
+        return self.outcome is Outcome.OK
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> Measurement:
+        known = {f.name for f in fields(cls)}
+        kept = {name: value for name, value in data.items() if name in known}
+        state = dict(kept.pop("state", {}))
+        state["throttle_reasons"] = tuple(state.get("throttle_reasons", ()))
+        kept["outcome"] = Outcome(kept["outcome"])
+        kept["samples_us"] = tuple(kept.get("samples_us", ()))
+        return cls(**kept, state=GpuState(**state))
