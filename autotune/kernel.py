@@ -29,15 +29,15 @@ def kernel_dir() -> Path:
 
 @cache
 def source(main: str = MAIN_FILE) -> str:
-    """One self-contained text: every `#include "file"` is replaced by that file, once."""
+    """One self-contained text: every `#include` of a file in `kernels/` is replaced by it, once."""
     included: set[str] = set()
 
     def expand(name: str) -> str:
         if name in included:
             return ""
         included.add(name)
-        text = (kernel_dir() / name).read_text(encoding="utf-8")
-        return _INCLUDE.sub(lambda match: expand(match[1]), text)
+        text = (kernel_dir() / name).read_text(encoding="utf-8").replace("#pragma once\n", "")
+        return _INCLUDE.sub(lambda m: expand(m[1]) if (kernel_dir() / m[1]).exists() else m[0], text)
 
     return expand(main)
 

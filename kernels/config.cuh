@@ -1,0 +1,85 @@
+// The parameters of one instance, what follows from them, and the rules they must obey.
+//
+// All arrive as macros (`-DBM=64`), written by autotune/kernel.py from one Config.
+//
+//   macro          meaning                                             legal values (rule)
+//   BM BN BK       block tile of C, and depth of k per stage           (block-warps-m/n, slices)
+//   WM WN          warp tile                                           (warp-lanes)
+//   TM TN          thread tile                                         1 2 4 6 8 12 16
+//   SLICE_K        warp groups that share out BK                       divides BK (slices)
+//   UNROLL_K       k steps unrolled in the inner loop                  divides BK / SLICE_K (unroll)
+//   FRAG_BUFFERS   register buffers per operand fragment               1 2 (fragment-parity)
+//   STAGES         tiles of A and B in shared memory                   1 ... 8
+//   PAD            floats behind each shared row of a turned operand   (pad-a, pad-b)
+//   COPY_A COPY_B  0 through registers, 1 asynchronous                 (async-turn-a/b)
+//   VEC_A VEC_B    floats per copy from global memory                  1 2 4 (vector-a, vector-b)
+//   VEC_C          floats per access to C                              1 2 4 (vector-c)
+//   ORDER          0 row 1 row_snake 2 col_snake 3 zigzag 4 pair_snake
+//   MIN_BLOCKS     blocks per SM that registers must allow
+//   EDGES          0 exact: tiles fit C;  1 predicated
+//   RASTER GROUP   blocks walk along 0 m or 1 n, GROUP tiles across at a time
+//   REDUCTION      of split-K: 0 none, 1 two_pass, 2 last_block
+//   TRANS_A TRANS_B  the operand is stored transposed
+//   WIDE           leading dimensions of 2^29 and more
+//
+// Worked example, the defaults BM 64, BN 128, BK 16, WM 32, WN 64, TM = TN = 8, STAGES 3, PAD 4, NN:
+// 2 x 2 warps, THREADS 128; a warp's lanes stand 4 x 8; CHUNK_M = CHUNK_N = 4, so a thread owns rows
+// 0-3 and 16-19 and columns 0-3 and 32-35 (plus its lane's offset) of its warp tile. A is turned:
+// ROW_A = 68, ROW_B = 128, a stage takes 16 * (68 + 128) floats = 12.25 KB, three 36.75 KB.
+#pragma once
+
+#include "primitives.cuh"
+
+constexpr int WARP = 32;
+constexpr int MAX_THREADS = 1024;
+
+enum { COPY_REGISTER = 0, COPY_ASYNC = 1 };
+enum { ORDER_ROW, ORDER_ROW_SNAKE, ORDER_COL_SNAKE, ORDER_ZIGZAG, ORDER_PAIR_SNAKE };
+enum { RASTER_M, RASTER_N };
+enum { REDUCTION_NONE, REDUCTION_TWO_PASS, REDUCTION_LAST_BLOCK };
+
+static_assert(WM % TM == 0 && WN % TN == 0 && (WM / TM) * (WN / TN) == WARP, "rule warp-lanes");
+static_assert(BM % WM == 0, "rule block-warps-m");
+static_assert(BN % WN == 0, "rule block-warps-n");
+static_assert(BK % SLICE_K == 0, "rule slices");
+static_assert((BK / SLICE_K) % UNROLL_K == 0, "rule unroll");
+static_assert(FRAG_BUFFERS == 1 || UNROLL_K % 2 == 0, "rule fragment-parity");
+
+// Widest of 4, 2, 1 floats that divides a thread's extent: one access to shared memory.
+__device__ constexpr int chunk_of(int extent) { return extent % 4 == 0 ? 4 : extent % 2 == 0 ? 2 : 1; }
+
+constexpr int LANES_M = WM / TM;
+constexpr int LANES_N = WN / TN;
+constexpr int WARPS_N = BN / WN;
+constexpr int THREADS_PER_SLICE = (BM / WM) * (BN / WN) * WARP;
+constexpr int THREADS = THREADS_PER_SLICE * SLICE_K;
+constexpr int SLICE_BK = BK / SLICE_K;
+constexpr int CHUNK_M = chunk_of(TM);
+constexpr int CHUNK_N = chunk_of(TN);
+
+// Shared memory holds both operands by k, then m or n, whatever their layout in global memory: an
+// operand that is contiguous along k is turned on its way.
+constexpr bool IS_TURNED_A = !TRANS_A;
+constexpr bool IS_TURNED_B = TRANS_B;
+constexpr int ROW_A = BM + (IS_TURNED_A ? PAD : 0);  // floats from one k to the next
+constexpr int ROW_B = BN + (IS_TURNED_B ? PAD : 0);
+constexpr int STAGE_A = BK * ROW_A;
+constexpr int STAGE = STAGE_A + BK * ROW_B;
+
+static_assert(THREADS <= MAX_THREADS, "rule threads");
+static_assert((IS_TURNED_A ? BK : BM) % VEC_A == 0, "rule vector-a");
+static_assert((IS_TURNED_B ? BK : BN) % VEC_B == 0, "rule vector-b");
+static_assert(CHUNK_N % VEC_C == 0, "rule vector-c");
+static_assert(COPY_A != COPY_ASYNC || VEC_A == 1 || !IS_TURNED_A, "rule async-turn-a");
+static_assert(COPY_B != COPY_ASYNC || VEC_B == 1 || !IS_TURNED_B, "rule async-turn-b");
+static_assert(!IS_TURNED_A || PAD % CHUNK_M == 0, "rule pad-a");
+static_assert(!IS_TURNED_B || PAD % CHUNK_N == 0, "rule pad-b");
+
+constexpr bool HAS_ASYNC = COPY_A == COPY_ASYNC || COPY_B == COPY_ASYNC;
+constexpr bool IS_PREDICATED = EDGES == 1;
+
+#if WIDE
+using Stride = long long;
+#else
+using Stride = int;  // in bytes: leading dimensions below 2^29 floats
+#endif

@@ -1,0 +1,107 @@
+// From sums to C: what the slices of a block, and the blocks of a split, add up to, scaled and stored.
+//
+// All additions have a fixed order, so results are the same bit by bit from run to run.
+#pragma once
+
+#include "config.cuh"
+#include "multiply.cuh"
+#include "primitives.cuh"
+
+// C = alpha * AB + beta * C for VEC neighbours. BLAS: beta = 0 does not read C, so NaN there stays out.
+template <int VEC> __device__ __forceinline__ void scale_and_store(float* c, Vec<VEC> product, float alpha, float beta) {
+    Vec<VEC> old = {};
+    if (beta != 0) old = load_global<VEC>(c);
+#pragma unroll
+    for (int e = 0; e < VEC; ++e) {
+        const float scaled = alpha * product.v[e];
+        product.v[e] = beta != 0 ? multiply_add(beta, old.v[e], scaled) : scaled;
+    }
+    store_global<VEC>(c, product);
+}
+
+// Adds the sums of all slices into those of slice 0, through shared memory: (element, thread), so that
+// neighbouring threads touch neighbouring banks.
+__device__ __forceinline__ void add_slices(float (&sums)[TM][TN], const Lane& lane) {
+    if constexpr (SLICE_K == 1) return;
+    float* mine = shared_memory() + thread_index() % THREADS_PER_SLICE;
+    for (int slice = 1; slice < SLICE_K; ++slice) {
+        barrier();  // RAW-free before: the last tile, or the slice before, has been read by all
+        if (lane.slice == slice) {
+#pragma unroll
+            for (int e = 0; e < TM * TN; ++e) mine[e * THREADS_PER_SLICE] = sums[e / TN][e % TN];
+        }
+        barrier();  // the slice's sums are all written before slice 0 reads them
+        if (lane.slice == 0) {
+#pragma unroll
+            for (int e = 0; e < TM * TN; ++e) sums[e / TN][e % TN] += mine[e * THREADS_PER_SLICE];
+        }
+    }
+}
+
+// Calls visit(row, column, sums of VEC_C neighbours) for all elements of this thread.
+template <class Visit> __device__ __forceinline__ void for_each_vector(const Lane& lane, const float (&sums)[TM][TN], Visit visit) {
+#pragma unroll
+    for (int i = 0; i < TM; ++i) {
+#pragma unroll
+        for (int j = 0; j < TN; j += VEC_C) {
+            Vec<VEC_C> product;
+#pragma unroll
+            for (int e = 0; e < VEC_C; ++e) product.v[e] = sums[i][j + e];
+            visit(lane.row(i), lane.column(j), product);
+        }
+    }
+}
+
+// Stores the block's tile of C, whose first element is (origin_m, origin_n).
+__device__ __forceinline__ void store_tile(const float (&sums)[TM][TN], const Lane& lane, int origin_m, int origin_n,
+                                           int m, int n, float alpha, float beta, float* c, long long ldc) {
+    if (lane.slice != 0) return;
+    for_each_vector(lane, sums, [&](int row, int column, Vec<VEC_C> product) {
+        const int at_m = origin_m + row, at_n = origin_n + column;
+        if (IS_PREDICATED && (at_m >= m || at_n >= n)) return;  // edge: C
+        scale_and_store<VEC_C>(c + at_m * ldc + at_n, product, alpha, beta);
+    });
+}
+
+// two_pass: the split's plane of sums, row-major over whole tiles, for sgemm_reduce to add.
+__device__ __forceinline__ void store_plane(const float (&sums)[TM][TN], const Lane& lane, int origin_m, int origin_n,
+                                            float* plane, int padded_n) {
+    if (lane.slice != 0) return;
+    for_each_vector(lane, sums, [&](int row, int column, Vec<VEC_C> product) {
+        store_global<VEC_C>(plane + static_cast<long long>(origin_m + row) * padded_n + origin_n + column, product);
+    });
+}
+
+// last_block: every split leaves its sums in the workspace; the block that comes last for a tile adds
+// them in the order of the splits. Returns whether this block is the one. Planes are kept as
+// (tile, element, thread): each access of a warp is contiguous.
+__device__ __forceinline__ bool add_splits(float (&sums)[TM][TN], const Lane& lane, int tile, int split, int splits,
+                                           float* workspace) {
+    constexpr int TILE = BM * BN;
+    const int tiles = grid_x();
+    float* mine = workspace + static_cast<long long>(tile) * TILE + thread_index() % THREADS_PER_SLICE;
+    const long long plane = static_cast<long long>(tiles) * TILE;
+    unsigned* counters = reinterpret_cast<unsigned*>(workspace + plane * splits);
+    if (lane.slice == 0) {
+#pragma unroll
+        for (int e = 0; e < TM * TN; ++e)
+            store_global<1>(mine + split * plane + e * THREADS_PER_SLICE, {sums[e / TN][e % TN]});
+    }
+    fence_global();  // this thread's sums are out before its block is counted
+    unsigned* ticket = reinterpret_cast<unsigned*>(shared_memory());
+    barrier();  // sums of all threads are out, and shared memory is no longer read
+    if (thread_index() == 0) *ticket = atomic_add(counters + tile, 1);
+    barrier();  // the ticket is written
+    if (*ticket != static_cast<unsigned>(splits - 1)) return false;
+    fence_global();  // sums of the other blocks are read after their counting was seen
+    if (thread_index() == 0) counters[tile] = 0;  // zero again for the next launch
+    if (lane.slice != 0) return true;
+#pragma unroll
+    for (int e = 0; e < TM * TN; ++e) sums[e / TN][e % TN] = 0;
+    for (int z = 0; z < splits; ++z) {
+#pragma unroll
+        for (int e = 0; e < TM * TN; ++e)
+            sums[e / TN][e % TN] += load_l2<1>(mine + z * plane + e * THREADS_PER_SLICE).v[0];
+    }
+    return true;
+}

@@ -1,0 +1,103 @@
+// Device primitives: everything that the template asks of the hardware, and nothing else.
+//
+// On CUDA each is one instruction or a few. The tests bring the same names for the host
+// (primitives_host.hpp), where blocks run as fibres and a copy lands only at the wait that covers it.
+#pragma once
+
+#if defined(__CUDACC_RTC__) || defined(__CUDACC__)
+
+// VEC neighbouring floats, moved by one access of 4 * VEC bytes.
+template <int VEC> struct alignas(4 * VEC) Vec {
+    float v[VEC];
+};
+
+__device__ __forceinline__ int thread_index() { return threadIdx.x; }
+__device__ __forceinline__ int block_index_x() { return blockIdx.x; }
+__device__ __forceinline__ int block_index_y() { return blockIdx.y; }
+__device__ __forceinline__ int grid_x() { return gridDim.x; }
+
+// The block's dynamic shared memory, aligned to 16 bytes.
+__device__ __forceinline__ float* shared_memory() {
+    extern __shared__ float4 shared_memory_bytes[];
+    return reinterpret_cast<float*>(shared_memory_bytes);
+}
+
+// All threads of the block meet; shared memory written before is visible to all after.
+__device__ __forceinline__ void barrier() { __syncthreads(); }
+
+__device__ __forceinline__ float multiply_add(float a, float b, float c) { return fmaf(a, b, c); }
+
+template <int VEC> __device__ __forceinline__ Vec<VEC> load_global(const float* from) {
+    return *reinterpret_cast<const Vec<VEC>*>(from);
+}
+template <int VEC> __device__ __forceinline__ void store_global(float* to, Vec<VEC> value) {
+    *reinterpret_cast<Vec<VEC>*>(to) = value;
+}
+template <int VEC> __device__ __forceinline__ Vec<VEC> load_shared(const float* from) {
+    return *reinterpret_cast<const Vec<VEC>*>(from);
+}
+template <int VEC> __device__ __forceinline__ void store_shared(float* to, Vec<VEC> value) {
+    *reinterpret_cast<Vec<VEC>*>(to) = value;
+}
+
+// Reads past L1, which does not see what other SMs have written since the kernel began.
+template <int VEC> __device__ __forceinline__ Vec<VEC> load_l2(const float* from) {
+    if constexpr (VEC == 4) {
+        const float4 x = __ldcg(reinterpret_cast<const float4*>(from));
+        return {x.x, x.y, x.z, x.w};
+    } else if constexpr (VEC == 2) {
+        const float2 x = __ldcg(reinterpret_cast<const float2*>(from));
+        return {x.x, x.y};
+    } else {
+        return {__ldcg(from)};
+    }
+}
+
+__device__ __forceinline__ unsigned atomic_add(unsigned* counter, unsigned by) {
+    return atomicAdd(counter, by);
+}
+
+// Writes of this thread before the fence are seen by any thread that sees one after it.
+__device__ __forceinline__ void fence_global() { __threadfence(); }
+
+#if __CUDA_ARCH__ >= 800
+
+// Starts a copy of VEC floats from global to shared memory; zeros instead where not is_valid
+// (then `from` is not read). 16-byte copies bypass L1.
+template <int VEC> __device__ __forceinline__ void copy_async(float* to, const float* from, bool is_valid) {
+    const unsigned address = static_cast<unsigned>(__cvta_generic_to_shared(to));
+    const int bytes = is_valid ? 4 * VEC : 0;
+    if constexpr (VEC == 4) {
+        asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(address), "l"(from), "r"(bytes)
+                     : "memory");
+    } else {
+        asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(address), "l"(from), "n"(4 * VEC),
+                     "r"(bytes)
+                     : "memory");
+    }
+}
+
+// As above for a copy that is always valid: no size operand to set up.
+template <int VEC> __device__ __forceinline__ void copy_async(float* to, const float* from) {
+    const unsigned address = static_cast<unsigned>(__cvta_generic_to_shared(to));
+    if constexpr (VEC == 4) {
+        asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(address), "l"(from) : "memory");
+    } else {
+        asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" ::"r"(address), "l"(from), "n"(4 * VEC)
+                     : "memory");
+    }
+}
+
+// Closes the group of copies that this thread has started since the last call.
+__device__ __forceinline__ void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+
+// Waits until at most the PENDING newest groups of this thread are still on their way.
+template <int PENDING> __device__ __forceinline__ void wait_copies() {
+    asm volatile("cp.async.wait_group %0;" ::"n"(PENDING) : "memory");
+}
+
+#endif  // sm_80
+
+#else
+#include "primitives_host.hpp"
+#endif

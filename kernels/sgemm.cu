@@ -1,0 +1,193 @@
+// C = alpha * op(A) * op(B) + beta * C, in FP32 on CUDA cores: strict FMA, every sum in a fixed order.
+//
+//   C is m x n, op(A) is m x k, op(B) is k x n, all row-major:
+//     C[i][j] = c[i * ldc + j]
+//     A[i][p] = a[i * lda + p], or a[p * lda + i] if TRANS_A
+//     B[p][j] = b[p * ldb + j], or b[j * ldb + p] if TRANS_B
+//
+//             n                        grid   one block per BM x BN tile of C (and per split of k)
+//        ┌────┬────┬────┐              block  warps of WM x WN; SLICE_K groups of them share out BK
+//      m │    │ BN │    │              warp   32 lanes as LANES_M x LANES_N
+//        │    ├────┤    │              thread TM x TN sums in registers, in chunks of 4
+//        │ BM │####│    │
+//        │    ├─┬──┤    │     ┌──WN──┐       k runs in steps of BK: a tile of A (BM x BK) and one of B
+//        │    │ │  │    │     │∙∙∙∙∙∙│WM     (BK x BN) are copied to one of STAGES buffers in shared
+//        └────┴─┴──┴────┘     └──────┘       memory while earlier ones are multiplied.
+//
+// Abbreviations: k runs over the depth; a *tile* is what a block copies per step; a *fragment* is what a
+// thread reads of it for one k; a *split* is a block's share of k (split-K); a *slice* a warp group's
+// share of BK. Parameters and rules stand in config.cuh; copies in tile_copy.cuh, products in
+// multiply.cuh, results in epilogue.cuh, the order of blocks in raster.cuh.
+//
+// Sources: the hierarchy of tiles is CUTLASS's (Kerr et al., "CUTLASS: Fast Linear Algebra in CUDA
+// C++", 2017); the multistage pipeline of cp.async is described in the CUTLASS 2.x documentation; the
+// classic steps towards it in S. Boehm, "How to Optimize a CUDA Matmul Kernel", 2022.
+#include "config.cuh"
+#include "epilogue.cuh"
+#include "multiply.cuh"
+#include "primitives.cuh"
+#include "raster.cuh"
+#include "tile_copy.cuh"
+
+// The tiles of A and B of one block, as they move through shared memory.
+struct Pipeline {
+    CopyA copy_a;
+    CopyB copy_b;
+    int first_depth;  // of the next tile to fetch, when that is the very first one of k
+    int num_tiles;    // of this block's share of k
+    int fetched = 0;  // tiles asked for so far
+    int write = 0;    // stage that the next fetched tile goes to
+    int read = 0;     // stage being multiplied
+
+    __device__ __forceinline__ static float* stage(int index) { return shared_memory() + index * STAGE; }
+
+    // Asks for the next tile, if there is one. Closes a group of copies either way: groups count tiles.
+    template <bool IS_FIRST> __device__ __forceinline__ void fetch() {
+        if (fetched < num_tiles) {
+            copy_a.template fetch<IS_FIRST>(stage(write), first_depth);
+            copy_b.template fetch<IS_FIRST>(stage(write) + STAGE_A, first_depth);
+            copy_a.advance(IS_FIRST ? first_depth : BK);
+            copy_b.advance(IS_FIRST ? first_depth : BK);
+        }
+        if constexpr (HAS_ASYNC) commit_copies();
+    }
+
+    // Lands what went through registers, and turns to the next stage.
+    __device__ __forceinline__ void store() {
+        if (fetched < num_tiles) {
+            copy_a.store(stage(write));
+            copy_b.store(stage(write) + STAGE_A);
+        }
+        ++fetched;
+        write = write + 1 == STAGES ? 0 : write + 1;
+    }
+
+    // Waits for all but the PENDING newest tiles, for this thread's copies and everyone's.
+    template <int PENDING> __device__ __forceinline__ void land() {
+        if constexpr (HAS_ASYNC) wait_copies<PENDING>();
+        barrier();  // RAW: tiles are whole before anyone reads; WAR: the stage read last may be refilled
+    }
+
+    // Fills all stages but one (the only one, where there is but one).
+    __device__ __forceinline__ void begin() {
+        fetch<true>();
+        store();
+#pragma unroll
+        for (int s = 1; s < STAGES - 1; ++s) {
+            fetch<false>();
+            store();
+        }
+        land<(STAGES > 2 ? STAGES - 2 : 0)>();
+    }
+
+    // While a tile is multiplied: asks for the tile STAGES - 1 ahead. With one stage only registers can
+    // hold it, asynchronous copies have to wait.
+    __device__ __forceinline__ void fetch_ahead() {
+        if constexpr (STAGES > 1 || !HAS_ASYNC) fetch<false>();
+    }
+
+    // The tile has been read by this thread: makes the next one readable.
+    __device__ __forceinline__ void next() {
+        if constexpr (STAGES == 1) barrier();  // WAR: all have read the only stage before it is refilled
+        if constexpr (STAGES == 1 && HAS_ASYNC) fetch<false>();
+        store();
+        land<(STAGES > 2 ? STAGES - 2 : 0)>();
+        read = read + 1 == STAGES ? 0 : read + 1;
+    }
+};
+
+// Adds to `sums` the product of all tiles of the pipeline.
+__device__ __forceinline__ void multiply_tiles(Pipeline& pipeline, const Lane& lane, float (&sums)[TM][TN]) {
+    constexpr int RUNS = SLICE_BK / UNROLL_K;
+    const int from_a = lane.slice * SLICE_BK * ROW_A + lane.m;
+    const int from_b = STAGE_A + lane.slice * SLICE_BK * ROW_B + lane.n;
+    Fragments fragments[FRAG_BUFFERS];
+    pipeline.begin();
+    const float* tile = Pipeline::stage(pipeline.read);
+    if constexpr (FRAG_BUFFERS == 2) fragments[0].load(tile + from_a, tile + from_b);
+#pragma unroll 1
+    for (int left = pipeline.num_tiles; left > 0; --left) {
+        pipeline.fetch_ahead();
+#pragma unroll 1
+        for (int run = 0; run < RUNS; ++run) {
+#pragma unroll
+            for (int u = 0; u < UNROLL_K; ++u) {
+                const int k = run * UNROLL_K + u;
+                if constexpr (FRAG_BUFFERS == 1) {
+                    fragments[0].load(tile + from_a + k * ROW_A, tile + from_b + k * ROW_B);
+                    multiply(sums, fragments[0]);
+                } else {
+                    // the next fragments are read while these are multiplied, over the end of the tile too
+                    int next_k = k + 1;
+                    if (u == UNROLL_K - 1 && run == RUNS - 1) {
+                        if (left > 1) pipeline.next();
+                        tile = Pipeline::stage(pipeline.read);
+                        next_k = 0;
+                    }
+                    fragments[(u + 1) % 2].load(tile + from_a + next_k * ROW_A, tile + from_b + next_k * ROW_B);
+                    multiply(sums, fragments[u % 2]);
+                }
+            }
+        }
+        if constexpr (FRAG_BUFFERS == 1) {
+            if (left > 1) pipeline.next();
+            tile = Pipeline::stage(pipeline.read);
+        }
+    }
+}
+
+// Launch: grid (tiles of C, splits), THREADS threads, the shared memory of space.smem_bytes. The workspace is
+// described at launch.Grid. m and n at least 1; k = 0 and alpha = 0 scale C and read neither A nor B.
+extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
+    sgemm(int m, int n, int k, float alpha, const float* __restrict__ a, long long lda, const float* __restrict__ b,
+          long long ldb, float beta, float* __restrict__ c, long long ldc, float* __restrict__ workspace, int splits) {
+    const int tiles_m = (m + BM - 1) / BM, tiles_n = (n + BN - 1) / BN;
+    const Tile tile = tile_of(block_index_x(), tiles_m, tiles_n);
+    const int origin_m = tile.m * BM, origin_n = tile.n * BN;
+
+    // This block's share of k, in tiles. The first tile of all is the ragged one.
+    const int k_tiles = alpha == 0 ? 0 : k / BK + (k % BK != 0);
+    const int ragged = k - (k_tiles - 1) * BK;
+    int first = 0, num_tiles = k_tiles;
+    if constexpr (REDUCTION != REDUCTION_NONE) {
+        const int share = (k_tiles + splits - 1) / splits;
+        first = share * block_index_y();
+        num_tiles = first + share < k_tiles ? share : k_tiles - first;
+    }
+    const int k_begin = first == 0 ? 0 : ragged + (first - 1) * BK;
+
+    const Lane lane;
+    float sums[TM][TN] = {};
+    if (num_tiles > 0) {
+        Pipeline pipeline{CopyA(a, lda, origin_m, m, k_begin), CopyB(b, ldb, origin_n, n, k_begin),
+                          first == 0 ? ragged : BK, num_tiles};
+        multiply_tiles(pipeline, lane, sums);
+    }
+    add_slices(sums, lane);
+
+    if constexpr (REDUCTION == REDUCTION_TWO_PASS) {
+        const long long plane = static_cast<long long>(tiles_m * BM) * (tiles_n * BN);
+        store_plane(sums, lane, origin_m, origin_n, workspace + block_index_y() * plane, tiles_n * BN);
+        return;
+    }
+    if constexpr (REDUCTION == REDUCTION_LAST_BLOCK) {
+        if (!add_splits(sums, lane, block_index_x(), block_index_y(), splits, workspace)) return;
+    }
+    store_tile(sums, lane, origin_m, origin_n, m, n, alpha, beta, c, ldc);
+}
+
+// Second pass of REDUCTION_TWO_PASS: adds the planes of all splits, one element of C per thread.
+// Launch: blocks of REDUCE_THREADS over the elements of C, row by row.
+constexpr int REDUCE_THREADS = 256;
+extern "C" __global__ void __launch_bounds__(REDUCE_THREADS)
+    sgemm_reduce(int m, int n, float alpha, float beta, float* __restrict__ c, long long ldc,
+                 const float* __restrict__ workspace, int splits, int padded_m, int padded_n) {
+    const long long index = static_cast<long long>(block_index_x()) * REDUCE_THREADS + thread_index();
+    if (index >= static_cast<long long>(m) * n) return;  // edge: C
+    const int row = index / n, column = index % n;
+    const long long plane = static_cast<long long>(padded_m) * padded_n;
+    const float* partial = workspace + static_cast<long long>(row) * padded_n + column;
+    Vec<1> sum = {};
+    for (int z = 0; z < splits; ++z) sum.v[0] += partial[z * plane];
+    scale_and_store<1>(c + row * ldc + column, sum, alpha, beta);
+}
