@@ -1,0 +1,75 @@
+# make search   set up, then run the main job on this machine (without a GPU: on a recorded space)
+# make test     set up, then everything that CI runs
+# Nothing but Python >= 3.11 is needed beforehand (and g++ for the tests): all else goes into .venv.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+
+VENV := .venv
+BIN := $(VENV)/bin
+GPU ?= auto
+SHAPE ?= 4096
+TIME ?= 60
+DB ?= autotune.db
+TABLE ?= sgemm_dispatch
+JOBS ?= 2
+PYTEST_FLAGS ?=
+
+# The first Python that is new enough and can make virtual environments.
+IS_SUITABLE := import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))
+CANDIDATES := python3 python3.14 python3.13 python3.12 python3.11 /usr/bin/python3 python
+ifndef PYTHON
+PYTHON := $(firstword $(foreach p,$(CANDIDATES),$(shell $(p) -c '$(IS_SUITABLE)' 2>/dev/null && echo $(p))))
+endif
+HAS_GPU := $(shell nvidia-smi -L 2>/dev/null | grep -q . && echo yes)
+EXTRAS := $(if $(HAS_GPU),cublas,)
+
+.PHONY: help setup search test lint types unit install-test gpu-test clean
+
+help:  ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "%-14s%s\n", $$1, $$2 }' Makefile
+
+$(BIN)/python:
+	@if [ -z "$(PYTHON)" ]; then \
+	    echo "make: no Python >= 3.11 with the venv and ensurepip modules was found (tried: $(CANDIDATES))." >&2; \
+	    echo "      Install one (Debian, Ubuntu: apt install python3 python3-venv) or name it: make PYTHON=/path/to/python3.12" >&2; \
+	    exit 3; \
+	fi
+	$(PYTHON) -m venv $(VENV)
+
+# One stamp per set of packages, so that `make search` installs no test tools.
+$(VENV)/.run$(EXTRAS): pyproject.toml | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.$(if $(EXTRAS),[$(EXTRAS)],)'
+	@touch $@
+
+$(VENV)/.dev: pyproject.toml $(VENV)/.run$(EXTRAS)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev,report]'
+	@touch $@
+
+setup: $(VENV)/.run$(EXTRAS)  ## make .venv and install autotune into it
+
+search: setup  ## search the best kernel for SHAPE on GPU for TIME seconds, then export it to TABLE/
+	$(BIN)/autotune search --gpu $(GPU) --shape $(SHAPE) --seconds $(TIME) --db $(DB)
+	$(BIN)/autotune export-table --db $(DB) --out $(TABLE)
+
+test: lint types unit install-test  ## everything that CI runs; needs no GPU
+
+lint: $(VENV)/.dev  ## style
+	$(BIN)/ruff check .
+
+types: $(VENV)/.dev  ## static types
+	$(BIN)/mypy
+
+unit: $(VENV)/.dev  ## all tests that need no GPU
+	@command -v g++ >/dev/null || { echo "make: the tests run the kernel on the host and need g++ (Debian, Ubuntu: apt install g++)" >&2; exit 3; }
+	$(BIN)/python -m pytest -m "not gpu" -n $(JOBS) $(PYTEST_FLAGS)
+
+install-test: $(VENV)/.dev  ## build the wheel, install it in a fresh environment, run README's commands
+	$(BIN)/python -m pytest tests/install $(PYTEST_FLAGS)
+
+gpu-test: $(VENV)/.dev  ## all tests, and a GPU must be there
+	$(BIN)/python -m pytest --require-gpu $(PYTEST_FLAGS)
+
+clean:  ## remove what was built, never a database or an exported table
+	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -1,0 +1,47 @@
+"""Options and markers for all tests.
+
+Tests marked `gpu` are skipped where no NVIDIA GPU answers; with `--require-gpu` they fail instead.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from functools import cache
+
+import pytest
+
+# Asked in a process of its own: once a process has initialised CUDA it must not fork.
+_PROBE = """
+from cuda.bindings import driver
+(error,) = driver.cuInit(0)
+if error: raise SystemExit(f"cuInit: {error.name}")
+error, count = driver.cuDeviceGetCount()
+raise SystemExit(None if count else "no device")
+"""
+
+
+@cache
+def missing_gpu() -> str:
+    """Why there is no GPU to test on, or "" if there is one."""
+    probe = subprocess.run([sys.executable, "-c", _PROBE], capture_output=True, text=True, timeout=120)
+    return (probe.stderr.strip().splitlines() or ["no answer"])[-1] if probe.returncode else ""
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--require-gpu", action="store_true", help="fail, rather than skip, tests marked gpu")
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    if item.get_closest_marker("gpu") is None or not missing_gpu():
+        return
+    if item.config.getoption("--require-gpu"):
+        pytest.fail(f"--require-gpu: no GPU answers ({missing_gpu()})", pytrace=False)
+    pytest.skip(f"no GPU answers ({missing_gpu()})")
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """`--require-gpu` that selects no GPU test would pass without having looked at the GPU."""
+    is_required = session.config.getoption("--require-gpu")
+    if is_required and not any(item.get_closest_marker("gpu") for item in session.items):
+        raise pytest.UsageError("--require-gpu, but no selected test is marked gpu")
