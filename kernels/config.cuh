@@ -76,6 +76,9 @@ static_assert(!IS_TURNED_A || PAD % CHUNK_M == 0, "rule pad-a");
 static_assert(!IS_TURNED_B || PAD % CHUNK_N == 0, "rule pad-b");
 
 constexpr bool HAS_ASYNC = COPY_A == COPY_ASYNC || COPY_B == COPY_ASYNC;
+#ifdef __CUDA_ARCH__
+static_assert(!HAS_ASYNC || __CUDA_ARCH__ >= 800, "rule async-device");
+#endif
 constexpr bool IS_PREDICATED = EDGES == 1;
 
 #if WIDE

@@ -60,7 +60,7 @@ __device__ __forceinline__ unsigned atomic_add(unsigned* counter, unsigned by) {
 // Writes of this thread before the fence are seen by any thread that sees one after it.
 __device__ __forceinline__ void fence_global() { __threadfence(); }
 
-#if __CUDA_ARCH__ >= 800
+// Asynchronous copies: sm_80 and later (rule async-device).
 
 // Starts a copy of VEC floats from global to shared memory; zeros instead where not is_valid
 // (then `from` is not read). 16-byte copies bypass L1.
@@ -95,8 +95,6 @@ __device__ __forceinline__ void commit_copies() { asm volatile("cp.async.commit_
 template <int PENDING> __device__ __forceinline__ void wait_copies() {
     asm volatile("cp.async.wait_group %0;" ::"n"(PENDING) : "memory");
 }
-
-#endif  // sm_80
 
 #else
 #include "primitives_host.hpp"

@@ -1,0 +1,218 @@
+"""NVRTC: CUDA source to cubin, in threads, through a disk cache. Needs no driver and no GPU.
+
+NVRTC releases the GIL, so a pool of threads compiles on all cores while the GPU times. Compiled kernels
+are kept on disk, keyed by everything that decides their bytes, with the compiler's own report beside
+them: only that report tells spills.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import json
+import os
+import re
+import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from . import kernel
+from .errors import EnvironmentProblem, TrialFailure
+from .launch import Variant
+from .measurement import Outcome
+from .space import Config
+
+CACHE_BYTES = 4 << 30  # the least recently read kernels go first
+_BASE_OPTIONS = ("-std=c++17", "-default-device", "--ptxas-options=-v")
+_ENTRY = re.compile(r"Compiling entry function '(\w+)'")
+_REGISTERS = re.compile(r"Used (\d+) registers")
+_STATIC_SMEM = re.compile(r"(\d+) bytes smem")
+_FRAME = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads")
+_CANCEL = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)
+
+
+@dataclass(frozen=True)
+class Cubin:
+    """A compiled kernel and what ptxas says of its entry function. Sizes are bytes."""
+
+    code: bytes
+    sha256: str
+    arch: str
+    compiler: str
+    registers: int
+    spill_bytes: int  # stores plus loads
+    stack_bytes: int
+    static_smem_bytes: int
+    compile_s: float  # 0 when it came from the cache
+
+    def report(self) -> dict[str, Any]:
+        """All but the code, as kept beside it in the cache."""
+        return {name: value for name, value in asdict(self).items() if name != "code"}
+
+
+def default_cache_dir() -> Path:
+    """`$AUTOTUNE_CACHE`, else `autotune/` in the user's cache directory."""
+    if explicit := os.environ.get("AUTOTUNE_CACHE"):
+        return Path(explicit)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "autotune"
+
+
+def _nvrtc() -> Any:
+    try:
+        from cuda.bindings import nvrtc
+
+        nvrtc.nvrtcVersion()
+    except (ImportError, RuntimeError) as error:
+        raise EnvironmentProblem(
+            f"NVRTC cannot be loaded ({error}); install it with: pip install 'cuda-toolkit[nvrtc]==13.*'"
+        ) from error
+    return nvrtc
+
+
+def compiler_version() -> str:
+    """`nvrtc 13.0`"""
+    _, major, minor = _nvrtc().nvrtcVersion()
+    return f"nvrtc {major}.{minor}"
+
+
+def parse_report(log: str, entry: str) -> dict[str, int]:
+    """Registers, spills, stack and static shared memory of one entry function in ptxas's log."""
+    sections = _ENTRY.split(log)
+    section = dict(zip(sections[1::2], sections[2::2], strict=False)).get(entry, "")
+    registers, frame = _REGISTERS.search(section), _FRAME.search(section)
+    smem = _STATIC_SMEM.search(section)
+    if registers is None or frame is None:
+        raise TrialFailure(Outcome.COMPILE_FAILED, f"the compiler's report does not mention {entry}")
+    stack, stores, loads = map(int, frame.groups())
+    return {
+        "registers": int(registers[1]),
+        "spill_bytes": stores + loads,
+        "stack_bytes": stack,
+        "static_smem_bytes": int(smem[1]) if smem else 0,
+    }
+
+
+class Compiler:
+    """Compiles for one architecture. Threads may share it.
+
+    `cache_dir` None means the default; `timeout_s` bounds one compile, which is then cancelled.
+    """
+
+    def __init__(
+        self,
+        arch: str,
+        *,
+        cache_dir: Path | None = None,
+        num_threads: int | None = None,
+        timeout_s: float = 30.0,
+    ) -> None:
+        from cuda.core.utils import FileStreamProgramCache
+
+        self.arch = arch
+        self.num_threads = num_threads or os.cpu_count() or 1
+        self.version = compiler_version()
+        self._timeout_s = timeout_s
+        self._pool = ThreadPoolExecutor(self.num_threads, thread_name_prefix="nvrtc")
+        folder = cache_dir or default_cache_dir()
+        try:
+            self._cache = FileStreamProgramCache(folder, max_size_bytes=CACHE_BYTES)
+        except OSError as error:
+            raise EnvironmentProblem(
+                f"the kernel cache {folder} cannot be used ({error}); set AUTOTUNE_CACHE to a writable folder"
+            ) from error
+
+    def compile(self, config: Config, variant: Variant) -> Cubin:
+        """Compile one instance of the template. Raises TrialFailure (compile_failed, compile_timeout)."""
+        return self.compile_source(kernel.source(), kernel.macros(config, variant))
+
+    def submit(self, config: Config, variant: Variant) -> Future[Cubin]:
+        """`compile` on the pool."""
+        return self._pool.submit(self.compile, config, variant)
+
+    def compile_source(
+        self,
+        source: str,
+        macros: Mapping[str, int] | None = None,
+        *,
+        entry: str = kernel.ENTRY,
+        options: Sequence[str] = (),
+    ) -> Cubin:
+        """Compile any text; `entry` names the function whose figures are reported."""
+        defines = [f"-D{name}={value}" for name, value in (macros or {}).items()]
+        all_options = (f"-arch={self.arch}", *_BASE_OPTIONS, *options, *defines)
+        key = hashlib.sha256("\0".join((self.version, entry, *all_options, source)).encode()).hexdigest()
+        cached = self._load(key)
+        if cached is not None:
+            return cached
+        began = time.perf_counter()
+        code, log = self._run_nvrtc(source, all_options)
+        cubin = Cubin(
+            code=code,
+            sha256=hashlib.sha256(code).hexdigest(),
+            arch=self.arch,
+            compiler=self.version,
+            compile_s=time.perf_counter() - began,
+            **parse_report(log, entry),
+        )
+        self._save(key, cubin)
+        return cubin
+
+    def close(self) -> None:
+        """Drop what is queued and wait for what runs."""
+        self._pool.shutdown(wait=True, cancel_futures=True)
+        self._cache.close()
+
+    def _load(self, key: str) -> Cubin | None:
+        code, report = self._cache.get(key), self._cache.get(f"{key}-report")
+        if code is None or report is None:
+            return None
+        cubin = Cubin(code=bytes(code), **{**json.loads(bytes(report)), "compile_s": 0.0})
+        # A file damaged on disk is not worth an error: it is compiled anew.
+        return cubin if hashlib.sha256(cubin.code).hexdigest() == cubin.sha256 else None
+
+    def _save(self, key: str, cubin: Cubin) -> None:
+        try:
+            self._cache[key] = cubin.code
+            self._cache[f"{key}-report"] = json.dumps(cubin.report()).encode()
+        except OSError:
+            return  # a full or read-only disk costs compiling again, never the trial
+
+    def _run_nvrtc(self, source: str, options: Sequence[str]) -> tuple[bytes, str]:
+        nvrtc = _nvrtc()
+        deadline = time.monotonic() + self._timeout_s
+        is_late = False
+
+        def cancel(_payload: object, _reserved: object) -> int:
+            nonlocal is_late
+            is_late = is_late or time.monotonic() > deadline
+            return int(is_late)
+
+        callback = _CANCEL(cancel)  # must outlive the compile
+        _, program = nvrtc.nvrtcCreateProgram(source.encode(), b"sgemm.cu", 0, [], [])
+        try:
+            address = ctypes.cast(callback, ctypes.c_void_p).value
+            nvrtc.nvrtcSetFlowCallback(program, address, 0)
+            encoded = [option.encode() for option in options]
+            (status,) = nvrtc.nvrtcCompileProgram(program, len(encoded), encoded)
+            log = _text(nvrtc.nvrtcGetProgramLogSize, nvrtc.nvrtcGetProgramLog, program)
+            if is_late:
+                raise TrialFailure(Outcome.COMPILE_TIMEOUT, f"cancelled after {self._timeout_s:g} s")
+            if status != nvrtc.nvrtcResult.NVRTC_SUCCESS:
+                raise TrialFailure(Outcome.COMPILE_FAILED, f"{status.name}: {log.strip()[:2000]}")
+            return _fetch(nvrtc.nvrtcGetCUBINSize, nvrtc.nvrtcGetCUBIN, program), log
+        finally:
+            nvrtc.nvrtcDestroyProgram(program)
+
+
+def _fetch(get_size: Any, get: Any, program: Any) -> bytes:
+    _, size = get_size(program)
+    buffer = b" " * size  # NVRTC fills it in place
+    get(program, buffer)
+    return buffer
+
+
+def _text(get_size: Any, get: Any, program: Any) -> str:
+    return _fetch(get_size, get, program).rstrip(b"\0").decode(errors="replace")
