@@ -1,0 +1,23 @@
+# autotune with the CUDA wheels from the package index: no CUDA toolkit in the image, the driver comes from
+# the host.
+#   docker build -t autotune .
+#   docker run --rm --gpus all -v "$PWD:/work" -u "$(id -u):$(id -g)" autotune search --gpu 0 --shape 4096
+FROM python:3.12-slim
+
+RUN apt-get update \
+    && apt-get install -y --no-install-recommends make \
+    && rm -rf /var/lib/apt/lists/* \
+    && useradd --create-home tuner
+
+COPY --chown=tuner . /opt/autotune
+RUN chown tuner /opt/autotune
+USER tuner
+WORKDIR /opt/autotune
+# The step that `make search` begins with; the build sees no GPU, so it is told to install cuBLAS too.
+RUN make setup HAS_GPU=yes
+
+# The compiler's cache; any user may be given at run time, with or without a home.
+ENV XDG_CACHE_HOME=/tmp/cache PATH=/opt/autotune/.venv/bin:$PATH
+WORKDIR /work
+ENTRYPOINT ["autotune"]
+CMD ["--help"]
