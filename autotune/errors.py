@@ -6,6 +6,7 @@
     ├─ TrialFailure         one candidate failed; recorded, search goes on  (never reaches the shell)
     ├─ DeviceLost           the GPU worker died more often than allowed     exit 4
     ├─ StoreError           database locked, newer than this code, not ours exit 5
+    │  └─ DuplicateTrial    another search stored that config first: skip it
     └─ DispatchError        table missing, damaged, for another GPU         exit 6
 
 A message says what happened, where, and the next step. Only the CLI prints.
@@ -54,6 +55,10 @@ class StoreError(AutotuneError):
     """The database is locked, damaged, newer than this code, or not autotune's."""
 
     exit_code: ClassVar[int] = 5
+
+
+class DuplicateTrial(StoreError):
+    """The study already holds a trial of this config: a second search on the database was faster."""
 
 
 class DispatchError(AutotuneError):

@@ -1,0 +1,172 @@
+"""Opens the database: what every connection is set to, and what its errors mean to a person.
+
+Settings for SQLite, and what they let survive:
+
+- WAL: readers (the dashboard, `autotune trials`) never wait for the search, nor it for them.
+- synchronous=NORMAL: a commit is in the operating system's hands when it returns, so `kill -9` takes
+  nothing that was committed. Power loss may take the newest commits (those the system had not yet
+  written back, typically half a minute) and never leaves a torn database. synchronous=FULL would
+  save those at one fsync per trial, 5 ms on an ordinary disk against 0.01 ms: a tenth of the time of
+  a search at 20 trials/s, for trials that take seconds to repeat.
+- Writers take the write lock at BEGIN, so a second writer waits its turn (up to the timeout) and is
+  never thrown out in the middle, as it would be when a reader turns writer.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import sqlite3
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url
+from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError, OperationalError, SQLAlchemyError
+
+from ..errors import StoreError
+
+_IS_WRITER = "autotune_is_writer"
+_RETRY_S = 0.02
+
+
+def parse_url(path_or_url: str | Path) -> URL:
+    """A URL as it stands; anything without `://` is the path of a SQLite file."""
+    text = str(path_or_url)
+    if "://" not in text:
+        return URL.create("sqlite", database=text)
+    try:
+        url = make_url(text)
+    except ArgumentError:
+        raise StoreError(f"{text!r} is not a database URL; write a path or sqlite:///PATH") from None
+    if url.get_backend_name() == "sqlite" and url.database in (None, "", ":memory:"):
+        raise StoreError(f"{text} would keep the trials in memory and lose them; name a file")
+    return url
+
+
+def file_of(url: URL) -> Path | None:
+    """The file behind a SQLite URL; None for a server or a `file:` URI."""
+    is_file = url.get_backend_name() == "sqlite" and not (url.database or "").startswith("file:")
+    return Path(url.database or "") if is_file else None
+
+
+def connect(url: URL, timeout_s: float) -> Engine:
+    """An engine whose transactions begin as the module's text says. Nothing is opened yet."""
+    file = file_of(url)
+    if file is not None and not file.parent.is_dir():
+        raise StoreError(f"no folder {file.parent} for the database {file.name}; create it first")
+    if file is not None and file.is_dir():
+        raise StoreError(f"{file} is a folder; name a database file inside it")
+    is_sqlite = url.get_backend_name() == "sqlite"
+    dumps = functools.partial(json.dumps, separators=(",", ":"), allow_nan=False)
+    try:
+        engine = create_engine(
+            url, connect_args={"timeout": timeout_s} if is_sqlite else {}, json_serializer=dumps
+        )
+    except (NoSuchModuleError, ModuleNotFoundError) as error:
+        raise StoreError(
+            f"no driver for {url.drivername} databases ({error}); install it, or use a SQLite file"
+        ) from error
+    if is_sqlite:
+        event.listen(engine, "connect", _on_connect)
+        event.listen(engine, "begin", _on_begin)
+    return engine
+
+
+def writer(engine: Engine) -> Engine:
+    """The same engine and pool; its transactions take the write lock when they begin."""
+    return engine.execution_options(**{_IS_WRITER: True})
+
+
+def enter_wal(engine: Engine, timeout_s: float) -> None:
+    """Switch a SQLite file to WAL. SQLite does not wait for others here, so this retries."""
+    deadline = time.monotonic() + timeout_s
+    while True:
+        connection = engine.raw_connection()
+        try:
+            mode = connection.cursor().execute("PRAGMA journal_mode = WAL").fetchone()[0]
+            break
+        except sqlite3.OperationalError as error:
+            if _code(error) != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
+                raise OperationalError("PRAGMA journal_mode = WAL", None, error) from error
+        finally:
+            connection.close()
+        time.sleep(_RETRY_S)
+    if mode != "wal":
+        raise StoreError(
+            f"{engine.url.database} lies where SQLite cannot share memory between processes (a network"
+            " file system?); put the database on a local disk"
+        )
+
+
+@contextmanager
+def errors_explained(url: URL) -> Iterator[None]:
+    """Turn whatever the database raises into a StoreError that names the next step."""
+    try:
+        yield
+    except SQLAlchemyError as error:
+        raise explain(error, url) from error
+
+
+def explain(error: SQLAlchemyError, url: URL) -> StoreError:
+    """The StoreError that says what this error means and what to do about it."""
+    where = url.render_as_string()
+    if not isinstance(error, DBAPIError) or not isinstance(error.orig, sqlite3.Error):
+        return StoreError(f"the database {where} answered: {error}; check that it runs and accepts this user")
+    where = url.database or where
+    code = _code(error.orig)
+    if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+        holder = lock_holder(Path(where))
+        return StoreError(f"{where} is locked by {holder}; wait for it or end it, then run this again")
+    advice = _ADVICE.get(code, "run this again; if it comes back, check the file with PRAGMA integrity_check")
+    return StoreError(f"{where}: {error.orig}; {advice}")
+
+
+_ADVICE = {
+    sqlite3.SQLITE_NOTADB: "this is no autotune database: name another file",
+    sqlite3.SQLITE_CORRUPT: "the file is damaged: restore a copy, or save what is left with"
+    " `sqlite3 FILE .recover | sqlite3 NEW_FILE`",
+    sqlite3.SQLITE_READONLY: "check that the file and its folder may be written, and that the file was not"
+    " moved or deleted meanwhile",
+    sqlite3.SQLITE_CANTOPEN: "check that its folder exists and may be written",
+    sqlite3.SQLITE_PERM: "check that the file and its folder may be written",
+    sqlite3.SQLITE_FULL: "free some space on the disk and run the same command again: it resumes",
+    sqlite3.SQLITE_CONSTRAINT: "the record does not fit what is stored; its study may have been deleted",
+    sqlite3.SQLITE_IOERR: "the disk failed: check its space and health, and that it is a local disk",
+}
+
+
+def lock_holder(file: Path) -> str:
+    """The process that holds a write lock on a database, where /proc/locks tells (Linux).
+
+    The files are not opened to ask: closing them again would drop this process's own locks.
+    """
+    try:
+        files = [file, file.with_name(f"{file.name}-shm")]
+        inodes = {str(f.stat().st_ino) for f in files if f.exists()}
+        lines = Path("/proc/locks").read_text(encoding="ascii").splitlines()
+    except OSError:
+        return "another process"
+    for line in lines:  # 1: POSIX  ADVISORY  WRITE 4711 08:01:123456 120 120
+        fields = line.split()
+        if fields[1] == "POSIX" and fields[3] == "WRITE" and fields[5].split(":")[-1] in inodes:
+            return f"process {fields[4]}"
+    return "another process"
+
+
+def _code(error: sqlite3.Error) -> int:
+    """SQLite's primary result code: the extended one less its upper bytes."""
+    return getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
+
+
+def _on_connect(connection: sqlite3.Connection, _record: Any) -> None:
+    connection.isolation_level = None  # Python's driver begins nothing by itself: see _on_begin
+    for pragma in ("foreign_keys = ON", "synchronous = NORMAL"):
+        connection.execute(f"PRAGMA {pragma}")
+
+
+def _on_begin(connection: Connection) -> None:
+    is_writer = connection.get_execution_options().get(_IS_WRITER, False)
+    connection.exec_driver_sql("BEGIN IMMEDIATE" if is_writer else "BEGIN")

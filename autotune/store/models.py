@@ -1,0 +1,206 @@
+"""The tables. Names are singular: Optuna's own (`trials`, `studies`) may live in the same file.
+
+    environment ─┐
+    kernel ──────┼─ study ─┬─ trial ────────┐
+                 │         ├─ baseline      ├─ config
+                 │         └─ final ─ final_entry ┘
+
+Raw samples are a JSON list beside the time that was made from them, not rows of a table of their
+own: they are written once, whole, and read whole; a trial is then one row, and stored or not. SQL
+still sees them one by one: `SELECT trial.id, value FROM trial, json_each(trial.samples_us)`.
+
+A change here needs a migration in `migrations/versions`; a test holds the two against each other.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any, ClassVar
+
+from sqlalchemy import (
+    JSON,
+    CheckConstraint,
+    DateTime,
+    Double,
+    ForeignKey,
+    MetaData,
+    String,
+    Text,
+    UniqueConstraint,
+)
+from sqlalchemy.engine import Dialect
+from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+from sqlalchemy.types import TypeDecorator
+
+from ..space import Value
+
+
+class UtcDateTime(TypeDecorator[datetime]):
+    """An aware datetime, stored as naive UTC (SQLite keeps no time zone)."""
+
+    impl = DateTime
+    cache_ok = True
+
+    def process_bind_param(self, value: datetime | None, dialect: Dialect) -> datetime | None:
+        return None if value is None else value.astimezone(UTC).replace(tzinfo=None)
+
+    def process_result_value(self, value: datetime | None, dialect: Dialect) -> datetime | None:
+        return None if value is None else value.replace(tzinfo=UTC)
+
+
+def utc_now() -> datetime:
+    return datetime.now(UTC)
+
+
+class Base(DeclarativeBase):
+    """Every constraint gets a name, so that a later migration can drop it."""
+
+    metadata = MetaData(
+        naming_convention={
+            "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+            "uq": "uq_%(table_name)s",
+            "ck": "ck_%(table_name)s_%(constraint_name)s",
+            "fk": "fk_%(table_name)s_%(column_0_name)s",
+            "pk": "pk_%(table_name)s",
+        }
+    )
+    type_annotation_map: ClassVar[dict[Any, Any]] = {
+        datetime: UtcDateTime,
+        float: Double,
+        str: Text,
+        list[float]: JSON,
+        list[str]: JSON,
+        dict[str, Value]: JSON,
+    }
+    id: Mapped[int] = mapped_column(primary_key=True, sort_order=-1)
+
+
+class EnvironmentRow(Base):
+    """Who measured (`device.Environment`)."""
+
+    __tablename__ = "environment"
+    __table_args__ = (
+        UniqueConstraint(
+            "gpu_name", "gpu_uuid", "cc_major", "cc_minor", "driver_version",
+            "cuda_version", "nvrtc_version", "cublas_version", "recorded_on",
+        ),
+    )  # fmt: skip
+
+    gpu_name: Mapped[str]
+    gpu_uuid: Mapped[str]
+    cc_major: Mapped[int]  # compute capability 9.0: 9 and 0
+    cc_minor: Mapped[int]
+    driver_version: Mapped[str]
+    cuda_version: Mapped[str]
+    nvrtc_version: Mapped[str]
+    cublas_version: Mapped[str]
+    recorded_on: Mapped[str]
+
+
+class KernelRow(Base):
+    """A kernel source and what compiles it."""
+
+    __tablename__ = "kernel"
+    __table_args__ = (UniqueConstraint("source_hash", "compiler"),)
+
+    source_hash: Mapped[str]
+    compiler: Mapped[str]
+
+
+class ConfigRow(Base):
+    """One point of a space; shared by all studies that tried it."""
+
+    __tablename__ = "config"
+    __table_args__ = (UniqueConstraint("key"),)
+
+    key: Mapped[str]  # name=value,... of every parameter
+    point: Mapped[dict[str, Value]]
+
+
+class StudyRow(Base):
+    """One problem in one environment with one kernel, timed in one way."""
+
+    __tablename__ = "study"
+    __table_args__ = (
+        UniqueConstraint(
+            "environment_id", "kernel_id", "m", "n", "k", "trans_a", "trans_b", "policy", "policy_version"
+        ),
+    )
+
+    environment_id: Mapped[int] = mapped_column(ForeignKey("environment.id"))
+    kernel_id: Mapped[int] = mapped_column(ForeignKey("kernel.id"))
+    m: Mapped[int]
+    n: Mapped[int]
+    k: Mapped[int]
+    trans_a: Mapped[bool]
+    trans_b: Mapped[bool]
+    policy: Mapped[str] = mapped_column(String(16))  # a CachePolicy
+    policy_version: Mapped[int]
+    created_at: Mapped[datetime]
+
+
+class TrialRow(Base):
+    """One `Measurement` of one config in one study; never a second one of the same."""
+
+    __tablename__ = "trial"
+    __table_args__ = (
+        UniqueConstraint("study_id", "config_id"),
+        CheckConstraint("outcome <> 'ok' OR (time_us IS NOT NULL AND time_us > 0)", name="ok_has_time"),
+    )
+
+    study_id: Mapped[int] = mapped_column(ForeignKey("study.id"))
+    config_id: Mapped[int] = mapped_column(ForeignKey("config.id"))
+    outcome: Mapped[str] = mapped_column(String(32))  # an Outcome
+    reason: Mapped[str]
+    time_us: Mapped[float | None]
+    samples_us: Mapped[list[float]]
+    is_cut_short: Mapped[bool]
+    error_ratio: Mapped[float | None]
+    registers: Mapped[int | None]
+    spill_bytes: Mapped[int | None]
+    smem_bytes: Mapped[int | None]
+    compile_s: Mapped[float]
+    verify_s: Mapped[float]
+    measure_s: Mapped[float]
+    sm_clock_mhz: Mapped[int | None]
+    memory_clock_mhz: Mapped[int | None]
+    power_w: Mapped[float | None]
+    temperature_c: Mapped[int | None]
+    throttle_reasons: Mapped[list[str]]
+    origin: Mapped[str]
+    created_at: Mapped[datetime]
+
+
+class BaselineRow(Base):
+    """One timing of cuBLAS on a study's problem; `time_us` is NULL where cuBLAS is absent."""
+
+    __tablename__ = "baseline"
+
+    study_id: Mapped[int] = mapped_column(ForeignKey("study.id"), index=True)
+    time_us: Mapped[float | None]
+    samples_us: Mapped[list[float]]
+    created_at: Mapped[datetime]
+
+
+class FinalRow(Base):
+    """One final re-rank of a study. The newest counts."""
+
+    __tablename__ = "final"
+
+    study_id: Mapped[int] = mapped_column(ForeignKey("study.id"), index=True)
+    baseline_id: Mapped[int | None] = mapped_column(ForeignKey("baseline.id"))
+    created_at: Mapped[datetime]
+
+
+class FinalEntryRow(Base):
+    """One config's place in a final re-rank."""
+
+    __tablename__ = "final_entry"
+    __table_args__ = (UniqueConstraint("final_id", "rank"),)
+
+    final_id: Mapped[int] = mapped_column(ForeignKey("final.id"))
+    config_id: Mapped[int] = mapped_column(ForeignKey("config.id"))
+    rank: Mapped[int]
+    is_tied: Mapped[bool]
+    time_us: Mapped[float]
+    samples_us: Mapped[list[float]]

@@ -1,0 +1,86 @@
+"""What the store hands out: plain frozen records, never objects tied to a session."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+
+from ..device import Environment
+from ..gemm import Gemm
+from ..measurement import CachePolicy, Measurement, Outcome
+from ..space import Value
+from ..target import Baseline
+
+
+@dataclass(frozen=True)
+class StudyRef:
+    """One problem measured in one environment with one kernel source: its trials compare.
+
+    `id` is the row in the database; the rest says what the study's times were taken under.
+    """
+
+    id: int
+    environment: Environment
+    source_hash: str
+    compiler: str
+    gemm: Gemm
+    policy: CachePolicy
+    policy_version: int
+
+
+@dataclass(frozen=True)
+class TrialRecord:
+    """One point and what came of it. `id` grows with time; `created_at` is UTC."""
+
+    id: int
+    key: str
+    point: Mapping[str, Value]
+    measurement: Measurement
+    origin: str  # what proposed it: seed, tpe, random, transfer, ...
+    created_at: datetime
+
+
+@dataclass(frozen=True)
+class StudySummary:
+    """What a study holds. `counts` lists only outcomes that occurred."""
+
+    study: StudyRef
+    counts: Mapping[Outcome, int]
+    best: TrialRecord | None
+    cublas_us: float | None
+    updated_at: datetime  # of the newest trial, or of the study itself (UTC)
+
+    @property
+    def num_trials(self) -> int:
+        return sum(self.counts.values())
+
+
+@dataclass(frozen=True)
+class FinalEntry:
+    """One config of the final re-rank. `is_tied`: cannot be told apart from the winner (rank 1)."""
+
+    key: str
+    point: Mapping[str, Value]
+    rank: int  # 1 is the winner
+    is_tied: bool  # true for the winner too
+    time_us: float  # median of samples_us
+    samples_us: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True)
+class Final:
+    """The newest final re-rank of a study; `baseline` is cuBLAS, interleaved in the same rounds."""
+
+    entries: tuple[FinalEntry, ...]  # by rank
+    baseline: Baseline | None
+    created_at: datetime  # UTC
+
+    @property
+    def winner(self) -> FinalEntry:
+        return self.entries[0]
+
+    @property
+    def tied(self) -> tuple[FinalEntry, ...]:
+        """The winner and all that cannot be told apart from it."""
+        return tuple(entry for entry in self.entries if entry.is_tied)

@@ -1,0 +1,323 @@
+"""The store: the only place that opens database sessions. Records go in, records come out."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from sqlalchemy import URL, Engine, select
+from sqlalchemy.exc import IntegrityError
+from sqlalchemy.orm import Session
+
+from ..device import Environment
+from ..errors import DuplicateTrial, StoreError
+from ..gemm import Gemm
+from ..measurement import POLICY_VERSION, CachePolicy, Measurement
+from ..space import Value
+from ..target import Baseline
+from . import connect, queries, rows, schema
+from .models import (
+    BaselineRow,
+    ConfigRow,
+    EnvironmentRow,
+    FinalEntryRow,
+    FinalRow,
+    KernelRow,
+    StudyRow,
+    TrialRow,
+    utc_now,
+)
+from .records import Final, FinalEntry, StudyRef, StudySummary, TrialRecord
+
+DEFAULT_TIMEOUT_S = 30.0  # how long a writer waits for another before it gives up
+
+
+class Store:
+    """Every trial ever measured, in one database that several processes may write at once.
+
+    Each method is one transaction: when it returns, what it wrote survives the end of the process
+    (`connect` says what survives power loss). Methods raise StoreError where the database is locked
+    for longer than `timeout_s`, damaged, read-only or full. Use it as a context manager or close it.
+    """
+
+    def __init__(self, engine: Engine, url: URL) -> None:
+        self._engine = engine
+        self._writer = connect.writer(engine)
+        self._url = url
+
+    @classmethod
+    def open(cls, path_or_url: str | Path, *, timeout_s: float = DEFAULT_TIMEOUT_S) -> Store:
+        """Open a database, creating it if the file is missing and migrating it if it is older.
+
+        A path names a SQLite file. Any other SQLAlchemy URL is passed on to its driver: nothing here
+        is specific to SQLite, but no other database is tested. Raises StoreError if this is not an
+        autotune database or was written by a newer autotune.
+        """
+        url = connect.parse_url(path_or_url)
+        engine = connect.connect(url, timeout_s)
+        store = cls(engine, url)
+        try:
+            with connect.errors_explained(url):
+                store._prepare(timeout_s)
+        except StoreError:
+            engine.dispose()
+            raise
+        return store
+
+    def _prepare(self, timeout_s: float) -> None:
+        with self._engine.connect() as connection:
+            is_current = schema.version(connection) == schema.REVISIONS[-1]
+        if self._engine.dialect.name == "sqlite":
+            connect.enter_wal(self._engine, timeout_s)
+        if is_current:
+            return
+        with self._writer.begin() as connection:
+            if schema.version(connection) != schema.REVISIONS[-1]:  # nobody else was faster
+                schema.migrate(connection)
+
+    def close(self) -> None:
+        self._engine.dispose()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    @property
+    def url(self) -> str:
+        """The SQLAlchemy URL of this database, as Optuna takes it too."""
+        return self._url.render_as_string(hide_password=False)
+
+    @contextmanager
+    def _reading(self) -> Iterator[Session]:
+        with connect.errors_explained(self._url), Session(self._engine) as session:
+            yield session
+
+    @contextmanager
+    def _writing(self) -> Iterator[Session]:
+        """One transaction that holds the write lock; committed at the end, undone by any exception."""
+        with connect.errors_explained(self._url), Session(self._writer) as session, session.begin():
+            yield session
+
+    # ---- studies
+
+    def study(
+        self,
+        environment: Environment,
+        source_hash: str,
+        compiler: str,
+        gemm: Gemm,
+        policy: CachePolicy = CachePolicy.COLD,
+        policy_version: int = POLICY_VERSION,
+    ) -> StudyRef:
+        """The study of this problem under exactly these conditions: found, or made."""
+        with self._writing() as session:
+            environment_id = queries.find_or_add(
+                session, EnvironmentRow, **rows.environment_columns(environment)
+            )
+            kernel_id = queries.find_or_add(session, KernelRow, source_hash=source_hash, compiler=compiler)
+            study_id = queries.find_or_add(
+                session,
+                StudyRow,
+                {"created_at": utc_now()},
+                environment_id=environment_id,
+                kernel_id=kernel_id,
+                policy=policy.value,
+                policy_version=policy_version,
+                **rows.gemm_columns(gemm),
+            )
+        return StudyRef(study_id, environment, source_hash, compiler, gemm, policy, policy_version)
+
+    def studies(self) -> list[StudySummary]:
+        """All studies with what they hold, oldest first."""
+        with self._reading() as session:
+            found = session.execute(queries.STUDIES.order_by(StudyRow.id)).all()
+            return [queries.summary(session, row.StudyRow, rows.study_ref(*row)) for row in found]
+
+    def similar_studies(self, study: StudyRef) -> list[StudyRef]:
+        """Studies of other shapes with the same kernel source and policy on GPUs of the same name,
+        the most alike shape first: where a new search may look for its first points."""
+        query = queries.STUDIES.where(
+            StudyRow.id != study.id,
+            EnvironmentRow.gpu_name == study.environment.gpu_name,
+            KernelRow.source_hash == study.source_hash,
+            StudyRow.policy == study.policy.value,
+            StudyRow.policy_version == study.policy_version,
+        )
+        with self._reading() as session:
+            refs = [rows.study_ref(*row) for row in session.execute(query)]
+        others = [ref for ref in refs if ref.gemm != study.gemm]
+        return sorted(others, key=lambda ref: (_unlikeness(ref.gemm, study.gemm), ref.id))
+
+    def environments(self) -> list[Environment]:
+        """Every environment that has an ok trial, the most recently measured first."""
+        query = queries.MEASURED.with_only_columns(EnvironmentRow).group_by(EnvironmentRow.id)
+        with self._reading() as session:
+            return [rows.environment(row) for row in session.scalars(query.order_by(queries.NEWEST.desc()))]
+
+    def latest_studies(
+        self, environment: Environment, policy: CachePolicy = CachePolicy.COLD
+    ) -> list[StudyRef]:
+        """What an export is made of: one study per problem, all of one kernel source.
+
+        Of GPUs of this name (and of the same recording, if it is one), the kernel source of the
+        newest ok trial; of its studies under this policy, for each problem the newest with an ok
+        trial. Sorted by problem.
+        """
+        query = queries.MEASURED.where(
+            EnvironmentRow.gpu_name == environment.gpu_name,
+            EnvironmentRow.recorded_on == environment.recorded_on,
+            StudyRow.policy == policy.value,
+            StudyRow.policy_version == POLICY_VERSION,
+        ).group_by(StudyRow.id, EnvironmentRow.id, KernelRow.id)
+        with self._reading() as session:
+            refs = [rows.study_ref(*row) for row in session.execute(query.order_by(queries.NEWEST.desc()))]
+        newest: dict[Gemm, StudyRef] = {}
+        for ref in refs:
+            if ref.source_hash == refs[0].source_hash:
+                newest.setdefault(ref.gemm, ref)
+        return [newest[gemm] for gemm in sorted(newest)]
+
+    # ---- trials
+
+    def add_trial(
+        self, study: StudyRef, key: str, point: Mapping[str, Value], measurement: Measurement, origin: str
+    ) -> int:
+        """Store one trial; returns its id, larger than all before. `key` names the point.
+
+        Raises DuplicateTrial if the study has a trial of this point already. An error ratio that is
+        NaN is stored as infinity: it is no number in SQL, and the result is as wrong as can be.
+        """
+        _check_times(key, measurement)
+        with self._writing() as session:
+            config_id = queries.config_id(session, key, point)
+            trial = TrialRow(
+                study_id=study.id,
+                config_id=config_id,
+                origin=origin,
+                created_at=utc_now(),
+                **rows.measurement_columns(measurement),
+            )
+            try:
+                with session.begin_nested():
+                    session.add(trial)
+            except IntegrityError as error:
+                if queries.find(session, TrialRow, study_id=study.id, config_id=config_id) is None:
+                    raise
+                raise DuplicateTrial(f"{study.gemm} has a trial of {key} already; skip it") from error
+            return trial.id
+
+    def trials(self, study: StudyRef) -> list[TrialRecord]:
+        """All trials of a study in the order they were stored."""
+        return self._trials(queries.trials(study.id))
+
+    def best(self, study: StudyRef, n: int = 1) -> list[TrialRecord]:
+        """The n fastest ok trials, fastest first."""
+        return self._trials(queries.fastest(study.id, n))
+
+    def failures(self, study: StudyRef) -> list[TrialRecord]:
+        """All trials that are not ok, in the order they were stored."""
+        return self._trials(queries.trials(study.id).where(~queries.IS_OK))
+
+    def _trials(self, query: queries.Trials) -> list[TrialRecord]:
+        with self._reading() as session:
+            return [rows.trial_record(*row) for row in session.execute(query)]
+
+    def keys(self, study: StudyRef) -> set[str]:
+        """Keys of all points tried, failures among them: none is to be asked again."""
+        query = select(ConfigRow.key).join(TrialRow).where(TrialRow.study_id == study.id)
+        with self._reading() as session:
+            return set(session.scalars(query))
+
+    def times(self, study: StudyRef) -> dict[str, float]:
+        """Time in us by key of every ok trial, without the samples: what a model is fitted to."""
+        query = (
+            select(ConfigRow.key, TrialRow.time_us)
+            .join(TrialRow)
+            .where(TrialRow.study_id == study.id, queries.IS_OK)
+            .order_by(TrialRow.id)
+        )
+        with self._reading() as session:
+            return {row.key: float(row.time_us) for row in session.execute(query)}
+
+    # ---- cuBLAS and the final re-rank
+
+    def add_baseline(self, study: StudyRef, baseline: Baseline) -> None:
+        """Store a timing of cuBLAS. Earlier ones stay in the database; the newest counts."""
+        with self._writing() as session:
+            session.add(rows.baseline_row(study.id, baseline))
+
+    def baseline(self, study: StudyRef) -> Baseline | None:
+        """The newest timing of cuBLAS; None if there was none yet."""
+        with self._reading() as session:
+            return queries.newest_baseline(session, study.id)
+
+    def set_final(
+        self, study: StudyRef, entries: Sequence[FinalEntry], baseline: Baseline | None = None
+    ) -> None:
+        """Store a final re-rank, and with it cuBLAS as timed in the same rounds. The newest counts.
+
+        Raises StoreError if the ranks are not 1, 2, ... in order.
+        """
+        if not entries or [e.rank for e in entries] != list(range(1, len(entries) + 1)):
+            raise StoreError(f"the final of {study.gemm} needs entries of rank 1, 2, ... in this order")
+        with self._writing() as session:
+            timed = None if baseline is None else rows.baseline_row(study.id, baseline)
+            session.add_all([] if timed is None else [timed])
+            session.flush()
+            final = FinalRow(
+                study_id=study.id, baseline_id=None if timed is None else timed.id, created_at=utc_now()
+            )
+            session.add(final)
+            session.flush()
+            for entry in entries:
+                config_id = queries.config_id(session, entry.key, entry.point)
+                session.add(rows.final_entry_row(final.id, config_id, entry))
+
+    def final(self, study: StudyRef) -> Final | None:
+        """The newest final re-rank; None if there was none yet."""
+        query = (
+            select(FinalRow, BaselineRow)
+            .join(BaselineRow, FinalRow.baseline_id == BaselineRow.id, isouter=True)
+            .where(FinalRow.study_id == study.id)
+            .order_by(FinalRow.id.desc())
+            .limit(1)
+        )
+        with self._reading() as session:
+            newest = session.execute(query).one_or_none()
+            if newest is None:
+                return None
+            entries = (
+                select(FinalEntryRow, ConfigRow.key, ConfigRow.point)
+                .join(ConfigRow)
+                .where(FinalEntryRow.final_id == newest.FinalRow.id)
+                .order_by(FinalEntryRow.rank)
+            )
+            return Final(
+                entries=tuple(rows.final_entry(*row) for row in session.execute(entries)),
+                baseline=rows.baseline(newest.BaselineRow),
+                created_at=newest.FinalRow.created_at,
+            )
+
+
+def _check_times(key: str, measurement: Measurement) -> None:
+    """An ok trial has a time; no time is NaN, infinite or negative: such a number ruins every ranking."""
+    times = [t for t in (measurement.time_us, *measurement.samples_us) if t is not None]
+    if measurement.is_ok and measurement.time_us is None:
+        raise StoreError(f"the trial of {key} is ok but has no time; the measurement is broken")
+    if not all(math.isfinite(t) and t > 0 for t in times):
+        raise StoreError(f"the trial of {key} has a time that is none: {times}; the measurement is broken")
+
+
+def _unlikeness(one: Gemm, other: Gemm) -> float:
+    """How far apart two problems are: octaves between their extents, a different layout counting four."""
+    pairs = ((one.m, other.m), (one.n, other.n), (one.k, other.k))
+    octaves = sum(abs(math.log2(max(a, 1) / max(b, 1))) for a, b in pairs)
+    return octaves + 4.0 * (one.layout != other.layout)

@@ -1,0 +1,47 @@
+"""Which version the tables of a database are in, and how they get to the one that this code knows."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from sqlalchemy import Connection, String, column, inspect, select, table
+
+from ..errors import StoreError
+
+VERSION_TABLE = "autotune_alembic_version"  # Optuna keeps its own in `alembic_version`
+REVISIONS = ("0001",)  # in order; a test holds them against migrations/versions
+MIGRATIONS = Path(__file__).parent / "migrations"
+
+
+def version(connection: Connection) -> str | None:
+    """The schema version of this database; None if it is empty.
+
+    Raises StoreError for tables that are not autotune's, and for a version that this code does not know.
+    """
+    where = connection.engine.url.render_as_string()
+    names = inspect(connection).get_table_names()
+    if not names:
+        return None
+    if VERSION_TABLE not in names:
+        raise StoreError(
+            f"{where} holds tables of another application ({names[0]}, ...) and none of autotune's;"
+            " name another file"
+        )
+    revision = connection.scalar(select(column("version_num", String)).select_from(table(VERSION_TABLE)))
+    if revision not in REVISIONS:
+        raise StoreError(
+            f"{where} has schema version {revision}, newer than this autotune's {REVISIONS[-1]};"
+            " update autotune, or name another file"
+        )
+    return str(revision)
+
+
+def migrate(connection: Connection) -> None:
+    """Bring the tables to the newest version, within the transaction that the connection is in."""
+    from alembic import command  # here: a database that is up to date does not wait for the import
+    from alembic.config import Config
+
+    config = Config()
+    config.set_main_option("script_location", str(MIGRATIONS).replace("%", "%%"))
+    config.attributes["connection"] = connection
+    command.upgrade(config, "head")
