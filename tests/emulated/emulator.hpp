@@ -1,0 +1,73 @@
+// What the parts of the emulator share: faults, the launch of a kernel, and one problem with its memory.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+namespace emulated {
+
+// Ends the program with this message, the problem, the block and the thread.
+[[noreturn]] void fault(const char* format, ...) __attribute__((format(printf, 1, 2)));
+
+extern const char* problem_name;
+
+enum Order : int64_t { FORWARD, REVERSE, SHUFFLED };
+
+// [begin, end) in floats; `is_writable` for C and the workspace.
+struct Region {
+    const char* name;
+    const float* begin;
+    const float* end;
+    bool is_writable;
+};
+
+struct Launch {
+    int grid_x, grid_y;
+    int threads;
+    size_t smem_bytes;
+    Order thread_order, block_order;
+    uint64_t seed;
+    std::vector<Region> regions;
+};
+
+// Signalling NaNs that differ, so that a message can say where one came from.
+constexpr uint32_t SHARED_POISON = 0x7fa05a05;
+constexpr uint32_t GLOBAL_POISON = 0x7fa0c0de;
+float poison(uint32_t bits);
+
+// Runs `kernel` once for every thread of every block; returns when all have ended.
+void launch(const Launch& launch, const std::function<void()>& kernel);
+
+// memory.cpp: the state behind the primitives, reset by the scheduler.
+void begin_launch_memory(const Launch& launch);
+void begin_block_memory();
+void end_block_memory();
+void end_launch_memory();
+int barrier_epoch();  // barriers that the block has passed
+
+// One problem as Python describes it: tests/emulated/emulator.py packs the same fields in this order.
+struct Problem {
+    int64_t m, n, k;
+    int64_t rows_a, cols_a, lda, offset_a;  // as stored; the offset (floats) unaligns the base
+    int64_t rows_b, cols_b, ldb, offset_b;
+    int64_t ldc, offset_c;
+    int64_t threads, smem_bytes, tiles, split_k, padded_m, padded_n;
+    int64_t sum_bytes, counter_bytes, reduce_blocks, reduce_threads;
+    int64_t thread_order, block_order, seed;
+    double alpha, beta;
+};
+
+struct Operands {
+    const float* a;
+    const float* b;
+    float* c;
+    float* workspace;
+};
+
+// instance.cpp: one thread of each of the template's kernels.
+void run_sgemm(const Problem& problem, const Operands& operands);
+void run_reduce(const Problem& problem, const Operands& operands);
+
+}  // namespace emulated

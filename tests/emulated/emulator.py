@@ -1,0 +1,201 @@
+"""Builds instances of a kernel for the host and runs problems on them (see primitives_host.hpp).
+
+An executable holds one instance of one kernel text; it reads problems from standard input and writes
+their C. Executables are kept by the hash of all that went into them, so that only changes compile.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import struct
+import subprocess
+import tempfile
+import threading
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+HERE = Path(__file__).resolve().parent
+RUNTIME = ("main.cpp", "memory.cpp", "scheduler.cpp")
+FLAGS = (
+    "-std=c++17", "-O1", "-g1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all",
+    "-Wall", "-Wextra", "-Wno-unknown-pragmas", "-Werror",
+)  # fmt: skip
+NUM_COMPILES = 2  # at a time: CI has two cores
+RUN_TIMEOUT_S = 120.0
+_OPTIONS = {"ASAN_OPTIONS": "detect_leaks=0:exitcode=4", "UBSAN_OPTIONS": "print_stacktrace=1"}
+_NOISE = "ASan doesn't fully support makecontext"  # it does: scheduler.cpp announces every switch
+
+
+class BuildError(Exception):
+    """The compiler refused an instance, or there is no compiler."""
+
+
+class EmulatedFault(Exception):
+    """The emulator or a sanitizer ended the run; the message is what it wrote."""
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One launch: A, B, C as stored (packed), leading dimensions, and what `launch.plan` says.
+
+    `offsets` (floats) move the base addresses of A, B, C off their alignment. Orders: 0 forward,
+    1 reverse, 2 shuffled by `seed`.
+    """
+
+    name: str
+    m: int
+    n: int
+    k: int
+    a: np.ndarray
+    b: np.ndarray
+    c: np.ndarray
+    lds: tuple[int, int, int]
+    threads: int
+    smem_bytes: int
+    tiles: int
+    split_k: int = 1
+    padded: tuple[int, int] = (0, 0)
+    sum_bytes: int = 0
+    counter_bytes: int = 0
+    reduce_blocks: int = 0
+    reduce_threads: int = 0
+    alpha: float = 1.0
+    beta: float = 0.0
+    offsets: tuple[int, int, int] = (0, 0, 0)
+    thread_order: int = 0
+    block_order: int = 0
+    seed: int = 0
+
+    def packed(self) -> bytes:
+        """As main.cpp reads it: the name, `struct Problem` of emulator.hpp, and the operands."""
+        name = self.name.encode()
+        lda, ldb, ldc = self.lds
+        offset_a, offset_b, offset_c = self.offsets
+        integers = (
+            self.m, self.n, self.k, *self.a.shape, lda, offset_a, *self.b.shape, ldb, offset_b, ldc, offset_c,
+            self.threads, self.smem_bytes, self.tiles, self.split_k, *self.padded,
+            self.sum_bytes, self.counter_bytes, self.reduce_blocks, self.reduce_threads,
+            self.thread_order, self.block_order, self.seed,
+        )  # fmt: skip
+        form = f"<q{len(name)}s{len(integers)}q2d"
+        header = struct.pack(form, len(name), name, *integers, self.alpha, self.beta)
+        return header + b"".join(x.astype("<f4").tobytes() for x in (self.a, self.b, self.c))
+
+
+def run(executable: Path, problems: Iterable[Problem]) -> list[np.ndarray]:
+    """C of each problem, in order. Raises `EmulatedFault` at the first that goes wrong."""
+    problems = list(problems)
+    done = subprocess.run(
+        [executable],
+        input=b"".join(p.packed() for p in problems),
+        capture_output=True,
+        env=os.environ | _OPTIONS,
+        timeout=RUN_TIMEOUT_S,
+        check=False,
+    )
+    if done.returncode != 0:
+        lines = done.stderr.decode(errors="replace").splitlines()
+        told = "\n".join(line for line in lines if _NOISE not in line)
+        raise EmulatedFault(f"exit {done.returncode}: {told[:6000]}")
+    results, offset = [], 0
+    for p in problems:
+        results.append(np.frombuffer(done.stdout, "<f4", p.m * p.n, offset).reshape(p.m, p.n))
+        offset += results[-1].nbytes
+    return results
+
+
+class Builder:
+    """Compiles in a few threads and keeps executables in `folder`."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._pool = ThreadPoolExecutor(NUM_COMPILES, thread_name_prefix="g++")
+        self._lock = threading.Lock()
+        self._runtime: list[Path] | None = None
+        self._builds: dict[str, Future[Path]] = {}
+
+    def submit(self, main: Path, macros: Mapping[str, object]) -> Future[Path]:
+        """The executable for the kernel text `main` (with its folder's *.cuh) under these macros."""
+        defines = [f"-D{name}={value}" for name, value in macros.items()]
+        texts = [main, *sorted(main.parent.glob("*.cuh")), *sorted(HERE.glob("*.hpp")), HERE / "instance.cpp"]
+        key = self._key(texts, [*defines, *(str(self._hash_of(HERE / name)) for name in RUNTIME)])
+        with self._lock:
+            if key not in self._builds:
+                self._builds[key] = self._pool.submit(self._build, key, main, defines)
+            return self._builds[key]
+
+    def close(self) -> None:
+        self._pool.shutdown(cancel_futures=True)
+
+    def _hash_of(self, path: Path) -> str:
+        return hashlib.sha256(path.read_bytes()).hexdigest()
+
+    def _key(self, texts: Sequence[Path], flags: Sequence[str]) -> str:
+        parts = [*compiler()[1:], *FLAGS, *flags, *(f"{p.name} {self._hash_of(p)}" for p in texts)]
+        return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:32]
+
+    def _build(self, key: str, main: Path, defines: Sequence[str]) -> Path:
+        target = self._folder / key
+        if target.exists():
+            target.touch()  # the oldest are removed first
+            return target
+        includes = [f"-I{HERE}", f'-DKERNEL_FILE="{main}"']
+        with tempfile.TemporaryDirectory(dir=self._folder) as scratch:
+            object_file, executable = Path(scratch) / "instance.o", Path(scratch) / "instance"
+            self._compile([*FLAGS, *includes, *defines, "-c", HERE / "instance.cpp", "-o", object_file])
+            self._compile([*FLAGS, object_file, *self._runtime_objects(), "-o", executable])
+            executable.rename(target)
+        return target
+
+    def _runtime_objects(self) -> list[Path]:
+        """What every executable shares, compiled once."""
+        with self._lock:
+            if self._runtime is None:
+                self._runtime = [self._runtime_object(HERE / name) for name in RUNTIME]
+            return self._runtime
+
+    def _runtime_object(self, source: Path) -> Path:
+        target = self._folder / f"{self._key([source, *sorted(HERE.glob('*.hpp'))], [])}.o"
+        if not target.exists():
+            with tempfile.TemporaryDirectory(dir=self._folder) as scratch:
+                object_file = Path(scratch) / "runtime.o"
+                self._compile([*FLAGS, f"-I{HERE}", "-c", source, "-o", object_file])
+                object_file.rename(target)
+        return target
+
+    @staticmethod
+    def _compile(arguments: Sequence[str | Path]) -> None:
+        done = subprocess.run([compiler()[0], *arguments], capture_output=True, text=True, check=False)
+        if done.returncode != 0:
+            raise BuildError(done.stderr[-6000:])
+
+
+_compiler: tuple[str, str] | None = None
+
+
+def compiler() -> tuple[str, str]:
+    """Path and version of the C++ compiler: $CXX, else g++."""
+    global _compiler
+    if _compiler is None:
+        path = shutil.which(os.environ.get("CXX", "g++"))
+        if path is None:
+            raise BuildError(
+                "no C++ compiler: these tests run the CUDA template on the host and need g++ >= 11 with "
+                "its sanitizer libraries (Debian, Ubuntu: apt-get install g++), or CXX set to a compiler"
+            )
+        version = subprocess.run([path, "--version"], capture_output=True, text=True, check=True).stdout
+        _compiler = (path, version)
+    return _compiler
+
+
+def remove_oldest(folder: Path, keep: int) -> None:
+    """Keeps the `keep` files of `folder` that were used last."""
+    files = sorted(folder.iterdir(), key=lambda path: path.stat().st_mtime, reverse=True)
+    for path in files[keep:]:
+        path.unlink(missing_ok=True)

@@ -1,0 +1,20 @@
+// One instance of the template: its two kernels behind names that do not depend on the config.
+#include "primitives_host.hpp"
+#include KERNEL_FILE
+
+#include "emulator.hpp"
+
+namespace emulated {
+
+void run_sgemm(const Problem& p, const Operands& o) {
+    sgemm(static_cast<int>(p.m), static_cast<int>(p.n), static_cast<int>(p.k), static_cast<float>(p.alpha), o.a,
+          p.lda, o.b, p.ldb, static_cast<float>(p.beta), o.c, p.ldc, o.workspace, static_cast<int>(p.split_k));
+}
+
+void run_reduce(const Problem& p, const Operands& o) {
+    sgemm_reduce(static_cast<int>(p.m), static_cast<int>(p.n), static_cast<float>(p.alpha),
+                 static_cast<float>(p.beta), o.c, p.ldc, o.workspace, static_cast<int>(p.split_k),
+                 static_cast<int>(p.padded_m), static_cast<int>(p.padded_n));
+}
+
+}  // namespace emulated

@@ -1,0 +1,306 @@
+// What stands behind the primitives: shared memory with its races, copies under way, global memory.
+#include <algorithm>
+#include <cinttypes>
+#include <cstring>
+#include <memory>
+
+#include "emulator.hpp"
+#include "primitives_host.hpp"
+
+namespace emulated {
+
+namespace {
+
+constexpr int NEVER = -1;
+constexpr int NOBODY = -1;
+constexpr int SEVERAL = -2;
+
+// Who touched one float of shared memory, and between which barriers.
+struct Touch {
+    int write_epoch = NEVER, writer = NOBODY;
+    int read_epoch = NEVER, reader = NOBODY;
+    int copier = NOBODY;  // thread whose asynchronous copy to here is under way
+};
+
+struct Copy {
+    float* to;
+    const float* from;  // null: zeros
+    int count;
+};
+
+// The asynchronous copies of one thread: groups closed by commit, oldest first, and the open one.
+struct CopyQueue {
+    std::vector<std::vector<Copy>> groups;
+    std::vector<Copy> open;
+};
+
+// A store to the workspace, until a fence and an atomic after it publish it to other blocks.
+struct Store {
+    float* address;
+    int writer, epoch;
+    int fence_epoch = NEVER;  // of the writer's own first fence behind it
+};
+
+struct Hidden {
+    float* address;
+    float value;
+};
+
+const Launch* current = nullptr;
+std::unique_ptr<float[]> shared;
+size_t shared_floats = 0;
+std::vector<Touch> touches;
+std::vector<CopyQueue> queues;            // by thread
+std::vector<Store> unpublished;           // by the running block
+std::vector<Hidden> hidden;               // stores of ended blocks that nothing published
+std::vector<int> fence_epochs;            // of the block, rising
+std::vector<int> last_fence;              // by thread
+std::vector<int> last_atomic;             // by thread
+std::vector<int> acquire_epoch;           // by thread: its first fence behind an atomic of its own
+std::vector<uint8_t> block_of_workspace;  // by float: 1 + the block (mod 255) that stored it last
+
+const Region& workspace() { return current->regions.back(); }
+
+bool is_in(const Region& region, const float* address) {
+    return address >= region.begin && address < region.end;
+}
+
+void check_alignment(const float* address, int count, const char* what) {
+    const size_t bytes = count * sizeof(float);
+    if (reinterpret_cast<uintptr_t>(address) % bytes != 0) {
+        fault("%s: address %p is not aligned to %zu bytes", what, static_cast<const void*>(address), bytes);
+    }
+}
+
+size_t shared_index(const float* address, int count, const char* what) {
+    const ptrdiff_t index = address - shared.get();
+    if (index < 0 || static_cast<size_t>(index + count) > shared_floats) {
+        fault("%s outside shared memory: floats %td ... %td of %zu", what, index, index + count - 1,
+              shared_floats);
+    }
+    check_alignment(address, count, what);
+    return index;
+}
+
+void check_idle(const Touch& touch, size_t index, const char* what) {
+    if (touch.copier != NOBODY) {
+        fault("copy under way: %s of shared[%zu], to which thread %d copies without having waited", what, index,
+              touch.copier);
+    }
+}
+
+void mark_read(size_t index, const char* what) {
+    Touch& touch = touches[index];
+    check_idle(touch, index, what);
+    const int epoch = barrier_epoch();
+    if (touch.write_epoch == epoch && touch.writer != here.thread) {
+        fault("race: %s of shared[%zu], which thread %d wrote since the last barrier", what, index, touch.writer);
+    }
+    touch.reader = touch.read_epoch == epoch && touch.reader != here.thread ? SEVERAL : here.thread;
+    touch.read_epoch = epoch;
+}
+
+void check_write(size_t index, const char* what) {
+    const Touch& touch = touches[index];
+    check_idle(touch, index, what);
+    const int epoch = barrier_epoch();
+    if (touch.write_epoch == epoch && touch.writer != here.thread) {
+        fault("race: %s of shared[%zu], which thread %d wrote since the last barrier", what, index, touch.writer);
+    }
+    if (touch.read_epoch == epoch && touch.reader != here.thread) {
+        fault("race: %s of shared[%zu], which thread %d%s read since the last barrier", what, index,
+              std::max(touch.reader, 0), touch.reader == SEVERAL ? " or another" : "");
+    }
+}
+
+void mark_written(size_t index) {
+    touches[index].write_epoch = barrier_epoch();
+    touches[index].writer = here.thread;
+}
+
+void land(const std::vector<Copy>& group) {
+    for (const Copy& copy : group) {
+        const size_t index = copy.to - shared.get();
+        for (int i = 0; i < copy.count; ++i) {
+            copy.to[i] = copy.from ? copy.from[i] : 0.0f;
+            touches[index + i].copier = NOBODY;
+            mark_written(index + i);
+        }
+    }
+}
+
+const Region& region_of(const float* address, int count, const char* what) {
+    for (const Region& region : current->regions) {
+        if (is_in(region, address) && address + count <= region.end) return region;
+        // just outside: name the nearest, which says more than an address
+        if (is_in(region, address) || (address + count > region.begin && address < region.begin) ||
+            address == region.end) {
+            fault("%s outside global memory: float %td of %s, which has %td", what, address - region.begin,
+                  region.name, region.end - region.begin);
+        }
+    }
+    fault("%s outside global memory: %p is in none of A, B, C and the workspace", what,
+          static_cast<const void*>(address));
+}
+
+// Whether an atomic of the running thread tells other blocks of this store.
+bool is_published(const Store& store) {
+    const int now = barrier_epoch(), self = here.thread;
+    if (store.fence_epoch != NEVER && (store.writer == self || store.fence_epoch < now)) return true;
+    if (last_fence[self] > store.epoch) return true;  // seen at a barrier, then fenced by this thread
+    for (int epoch : fence_epochs) {
+        if (epoch > store.epoch && epoch < now) return true;  // the same, by another thread before a barrier
+    }
+    return false;
+}
+
+uint8_t block_mark() { return 1 + (here.block_y * here.grid_x + here.block_x) % 255; }
+
+// Whether the running thread may rely on what other blocks published before an atomic of this block.
+bool has_acquired() {
+    for (size_t thread = 0; thread < acquire_epoch.size(); ++thread) {
+        const int epoch = acquire_epoch[thread];
+        if (epoch == NEVER) continue;
+        if (static_cast<int>(thread) == here.thread || epoch < barrier_epoch()) return true;
+    }
+    // an atomic of another thread, a barrier, then an own fence
+    for (int epoch : last_atomic) {
+        if (epoch != NEVER && epoch < last_fence[here.thread]) return true;
+    }
+    return false;
+}
+
+bool is_foreign(const float* address) {
+    if (!is_in(workspace(), address)) return false;
+    const uint8_t mark = block_of_workspace[address - workspace().begin];
+    return mark != 0 && mark != block_mark();
+}
+
+}  // namespace
+
+float* shared_base() { return shared.get(); }
+
+void touch_shared(const float* address, int count, Access access) {
+    const char* what = access == Access::READ ? "read" : "write";
+    const size_t index = shared_index(address, count, what);
+    for (int i = 0; i < count; ++i) {
+        if (access == Access::READ) {
+            mark_read(index + i, what);
+        } else {
+            check_write(index + i, what);
+            mark_written(index + i);
+        }
+    }
+}
+
+void touch_global(const float* address, int count, Access access) {
+    const char* what = access == Access::READ ? "load" : "store";
+    const Region& region = region_of(address, count, what);
+    check_alignment(address, count, what);
+    if (access == Access::WRITE && !region.is_writable) fault("store to %s", region.name);
+}
+
+void touch_l2(const float* address, int count) {
+    for (int i = 0; i < count; ++i) {
+        if (is_foreign(address + i) && !has_acquired()) {
+            fault("load of another block's sums with no fence between the atomic and here");
+        }
+    }
+}
+
+void stored_global(const float* address, int count) {
+    for (int i = 0; i < count && is_in(workspace(), address); ++i) {
+        unpublished.push_back({const_cast<float*>(address + i), here.thread, barrier_epoch()});
+        block_of_workspace[address + i - workspace().begin] = block_mark();
+    }
+}
+
+void issue_copy(float* smem, const float* gmem, int count, bool is_valid) {
+    const size_t index = shared_index(smem, count, "asynchronous copy");
+    check_alignment(gmem, count, "asynchronous copy");
+    if (is_valid) region_of(gmem, count, "asynchronous copy");
+    for (int i = 0; i < count; ++i) {
+        check_write(index + i, "asynchronous copy");
+        touches[index + i].copier = here.thread;
+        smem[i] = poison(SHARED_POISON);
+    }
+    queues[here.thread].open.push_back({smem, is_valid ? gmem : nullptr, count});
+}
+
+void commit_group() {
+    CopyQueue& queue = queues[here.thread];
+    queue.groups.push_back(std::move(queue.open));
+    queue.open.clear();
+}
+
+void wait_groups(int num_pending) {
+    auto& groups = queues[here.thread].groups;
+    while (groups.size() > static_cast<size_t>(num_pending)) {
+        land(groups.front());
+        groups.erase(groups.begin());
+    }
+}
+
+void fence() {
+    const int epoch = barrier_epoch(), self = here.thread;
+    for (Store& store : unpublished) {
+        if (store.writer == self && store.fence_epoch == NEVER) store.fence_epoch = epoch;
+    }
+    if (fence_epochs.empty() || fence_epochs.back() < epoch) fence_epochs.push_back(epoch);
+    last_fence[self] = epoch;
+    if (last_atomic[self] != NEVER && acquire_epoch[self] == NEVER) acquire_epoch[self] = epoch;
+}
+
+unsigned add_to_counter(unsigned* counter, unsigned amount) {
+    const float* address = reinterpret_cast<const float*>(counter);
+    if (&region_of(address, 1, "atomic") != &workspace()) fault("atomic outside the workspace");
+    unpublished.erase(std::remove_if(unpublished.begin(), unpublished.end(), is_published), unpublished.end());
+    last_atomic[here.thread] = barrier_epoch();
+    const unsigned old = *counter;
+    *counter = old + amount;
+    return old;
+}
+
+void begin_launch_memory(const Launch& launch) {
+    current = &launch;
+    shared_floats = launch.smem_bytes / sizeof(float);
+    shared.reset(new float[shared_floats]);  // exactly sized: AddressSanitizer guards both ends
+    queues.assign(launch.threads, {});
+    block_of_workspace.assign(workspace().end - workspace().begin, 0);
+}
+
+void begin_block_memory() {
+    std::fill_n(shared.get(), shared_floats, poison(SHARED_POISON));
+    touches.assign(shared_floats, {});
+    unpublished.clear();
+    fence_epochs.clear();
+    last_fence.assign(current->threads, NEVER);
+    last_atomic.assign(current->threads, NEVER);
+    acquire_epoch.assign(current->threads, NEVER);
+}
+
+void end_block_memory() {
+    for (int thread = 0; thread < current->threads; ++thread) {
+        CopyQueue& queue = queues[thread];
+        queue.groups.push_back(std::move(queue.open));
+        for (const auto& group : queue.groups) {
+            for (const Copy& copy : group) {
+                here.thread = thread;
+                if (copy.from) fault("copy under way at the end: of shared[%td]", copy.to - shared.get());
+            }
+        }
+        queue = {};
+    }
+    for (const Store& store : unpublished) {
+        hidden.push_back({store.address, *store.address});
+        *store.address = poison(GLOBAL_POISON);
+    }
+}
+
+void end_launch_memory() {
+    for (auto entry = hidden.rbegin(); entry != hidden.rend(); ++entry) *entry->address = entry->value;
+    hidden.clear();
+    shared.reset();
+}
+
+}  // namespace emulated

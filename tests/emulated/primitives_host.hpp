@@ -1,0 +1,115 @@
+// Host twin of kernels/primitives.cuh: the same names, so that the template runs with no GPU.
+//
+// A block is a set of fibres, one per thread, run one after the other from barrier to barrier
+// (scheduler.cpp). What a GPU leaves undefined is made to show here:
+//   shared memory   starts as NaN; a race detector remembers who touched each float since the last
+//                   barrier, so that a missing barrier is a fault whatever the order of threads
+//   cp.async        the destination is NaN from issue until the wait that covers its group, and to
+//                   touch it before that is a fault; the source is read only then
+//   global memory   every access must lie within A, B, C or the workspace and be aligned
+//   workspace       what a block stores is NaN for later blocks unless a fence and then an atomic,
+//                   with a barrier where they are of different threads, have published it; to read
+//                   what another block stored takes load_l2, and a fence after an atomic
+// Accesses that go past these functions (a plain `smem[i]`) still meet the NaN and the sanitizers.
+#pragma once
+
+#include <cmath>
+#include <cstddef>
+
+#define __global__
+#define __device__
+#define __forceinline__ inline
+#define __launch_bounds__(...)
+
+template <int VEC>
+struct alignas(VEC * sizeof(float)) Vec {
+    float v[VEC];
+};
+
+namespace emulated {
+
+enum class Access { READ, WRITE };
+
+// The thread that runs now, and the launch that it is part of.
+struct Position {
+    int thread, block_x, block_y, grid_x, grid_y;
+};
+extern Position here;
+
+float* shared_base();
+void touch_shared(const float* address, int count, Access access);
+void touch_global(const float* address, int count, Access access);
+void touch_l2(const float* address, int count);
+void stored_global(const float* address, int count);  // after the store
+void issue_copy(float* smem, const float* gmem, int count, bool is_valid);
+void commit_group();
+void wait_groups(int num_pending);
+void wait_at_barrier(const char* file, int line);
+unsigned add_to_counter(unsigned* counter, unsigned amount);
+void fence();
+
+}  // namespace emulated
+
+inline int thread_index() { return emulated::here.thread; }
+inline int block_index_x() { return emulated::here.block_x; }
+inline int block_index_y() { return emulated::here.block_y; }
+inline int grid_x() { return emulated::here.grid_x; }
+
+inline float* shared_memory() { return emulated::shared_base(); }
+
+inline void barrier(const char* file = __builtin_FILE(), int line = __builtin_LINE()) {
+    emulated::wait_at_barrier(file, line);
+}
+
+template <int VEC>
+inline void copy_async(float* smem, const float* gmem, bool is_valid) {
+    static_assert(VEC == 1 || VEC == 2 || VEC == 4, "cp.async copies 4, 8 or 16 bytes");
+    emulated::issue_copy(smem, gmem, VEC, is_valid);
+}
+template <int VEC>
+inline void copy_async(float* smem, const float* gmem) {
+    copy_async<VEC>(smem, gmem, true);
+}
+inline void commit_copies() { emulated::commit_group(); }
+template <int PENDING>
+inline void wait_copies() {
+    emulated::wait_groups(PENDING);
+}
+
+template <int VEC>
+inline Vec<VEC> load_global(const float* address) {
+    emulated::touch_global(address, VEC, emulated::Access::READ);
+    Vec<VEC> value;
+    for (int i = 0; i < VEC; ++i) value.v[i] = address[i];
+    return value;
+}
+template <int VEC>
+inline Vec<VEC> load_l2(const float* address) {
+    emulated::touch_l2(address, VEC);
+    return load_global<VEC>(address);
+}
+template <int VEC>
+inline void store_global(float* address, Vec<VEC> value) {
+    emulated::touch_global(address, VEC, emulated::Access::WRITE);
+    for (int i = 0; i < VEC; ++i) address[i] = value.v[i];
+    emulated::stored_global(address, VEC);
+}
+template <int VEC>
+inline Vec<VEC> load_shared(const float* address) {
+    emulated::touch_shared(address, VEC, emulated::Access::READ);
+    Vec<VEC> value;
+    for (int i = 0; i < VEC; ++i) value.v[i] = address[i];
+    return value;
+}
+template <int VEC>
+inline void store_shared(float* address, Vec<VEC> value) {
+    emulated::touch_shared(address, VEC, emulated::Access::WRITE);
+    for (int i = 0; i < VEC; ++i) address[i] = value.v[i];
+}
+
+inline float multiply_add(float a, float b, float c) { return std::fma(a, b, c); }
+
+inline unsigned atomic_add(unsigned* counter, unsigned amount) {
+    return emulated::add_to_counter(counter, amount);
+}
+inline void fence_global() { emulated::fence(); }

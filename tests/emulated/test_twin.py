@@ -1,0 +1,91 @@
+"""The emulator itself: it runs a right kernel rightly and reports every kind of fault planted in one."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+
+import numpy as np
+import pytest
+from check import WrongResult, check
+from emulator import Builder, BuildError, EmulatedFault, Problem, run
+
+TOY = Path(__file__).with_name("toy.cu")
+TILE = 8
+THREADS = TILE * TILE
+SMEM_BYTES = 2 * 2 * TILE * TILE * 4
+
+# fault planted in toy.cu: what the run says of it
+FAULTS = {
+    "NO_BARRIER_AFTER_WAIT": r"race: |copy under way: read",
+    "NO_BARRIER_BEFORE_REFILL": r"race: |copy under way: read",
+    "NO_WAIT": r"copy under way: read",
+    "SHALLOW_WAIT": r"copy under way: read",
+    "NO_COMMIT": r"copy under way: read",
+    "NO_LAST_WAIT": r"copy under way at the end",
+    "PLAIN_READ_BEFORE_WAIT": r"elements are wrong.*nan",
+    "READ_OF_UNWRITTEN": r"elements are wrong.*nan",
+    "EARLY_EXIT": r"barrier divergence: thread 0 waits at .*, thread 7 ended",
+    "OTHER_BARRIER": r"barrier divergence: thread 0 waits at .*, thread 63 waits at",
+    "SHARED_OVERRUN": r"read outside shared memory: floats 256 \.\.\. 256 of 256",
+    "PLAIN_SHARED_OVERRUN": r"AddressSanitizer: heap-buffer-overflow",
+    "GLOBAL_OVERRUN": r"load outside global memory",
+    "PLAIN_GLOBAL_OVERRUN": r"AddressSanitizer: heap-buffer-overflow",
+    "NO_EDGE_CHECK": r"asynchronous copy outside global memory|elements are wrong",
+    "MISALIGNED": r"is not aligned to 16 bytes",
+    "INT_OVERFLOW": r"runtime error: signed integer overflow",
+    "PADDING_WRITTEN": r"padding of C overwritten: element 19 of row 0",
+    "A_WRITTEN": r"store to A",
+    "NO_FENCE": r"elements are wrong.*nan|no fence",
+    "FENCE_AFTER_ATOMIC": r"elements are wrong.*nan",
+    "NO_BARRIER_BEFORE_ATOMIC": r"elements are wrong.*nan|race",
+    "NO_FENCE_AFTER_ATOMIC": r"no fence between the atomic and here",
+    "COUNTER_LEFT": r"counter 0 is left at 2",
+}
+
+
+def toy_problems(orders: tuple[int, ...]) -> list[Problem]:
+    """19 columns and 17 rows in tiles of 8, 43 deep, with one split and with two."""
+    m, n, k = 17, 19, 43
+    tiles = -(-m // TILE) * -(-n // TILE)
+    random = np.random.default_rng(1)
+    a, b, c = (random.standard_normal(s, dtype=np.float32) for s in ((m, k), (k, n), (m, n)))
+    return [
+        Problem(
+            f"splits={splits} threads={thread_order} blocks={block_order}", m, n, k, a, b, c,
+            (k + 2, n + 1, n + 3), THREADS, SMEM_BYTES, tiles, split_k=splits,
+            sum_bytes=splits * tiles * THREADS * 4 * (splits > 1),
+            counter_bytes=4 * tiles * (splits > 1), alpha=1.5, beta=-0.5, thread_order=thread_order,
+            block_order=block_order, seed=5,
+        )
+        for splits, thread_order, block_order in itertools.product((1, 2), orders, orders)
+    ]  # fmt: skip
+
+
+def run_toy(builder: Builder, fault: str, problems: list[Problem]) -> None:
+    executable = builder.submit(TOY, {"FAULT": fault}).result()
+    for problem, result in zip(problems, run(executable, problems), strict=True):
+        check(problem, result)
+
+
+def test_right_kernel_passes_in_every_order(builder: Builder) -> None:
+    run_toy(builder, "NONE", toy_problems(orders=(0, 1, 2)))
+
+
+@pytest.mark.parametrize("order", [0, 1, 2], ids=["forward", "reverse", "shuffled"])
+@pytest.mark.parametrize("fault", FAULTS)
+def test_planted_fault_is_reported_in_every_order(builder: Builder, fault: str, order: int) -> None:
+    with pytest.raises((EmulatedFault, WrongResult), match=FAULTS[fault]):
+        run_toy(builder, fault, toy_problems(orders=(order,)))
+
+
+def test_text_that_does_not_compile_is_told(builder: Builder) -> None:
+    with pytest.raises(BuildError, match="UNKNOWN_FAULT"):
+        builder.submit(TOY, {"FAULT": "UNKNOWN_FAULT"}).result()
+
+
+def test_missing_compiler_says_what_to_install(builder: Builder, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("emulator._compiler", None)
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    with pytest.raises(BuildError, match=r"g\+\+ >= 11.*apt-get install g\+\+"):
+        builder.submit(TOY, {"FAULT": "NONE"})
