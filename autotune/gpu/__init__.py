@@ -1,0 +1,21 @@
+"""Everything that touches CUDA while tuning. A worker process owns the context; the rest only talks to it.
+
+    target.GpuTarget ── compiler (threads) ── client.WorkerClient ──pipe── worker.Session
+                                                                             ├ problem, memory, verification
+                                                                             ├ timing (decisions), stopwatch
+                                                                             └ cublas, module, nvml, driver
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+_HOME = {"GpuTarget": "target", "GpuInfo": "driver", "list_gpus": "driver", "find_gpu": "driver"}
+
+
+def __getattr__(name: str) -> Any:
+    """Loads a public name on first use: the worker, which imports this too, starts without a compiler."""
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f".{_HOME[name]}", __name__), name)

@@ -1,0 +1,254 @@
+"""The coordinator's side of the GPU worker: starts it, asks it, watches the clock, replaces it.
+
+A candidate that kills or hangs the worker costs that candidate: its process group is killed, the next
+request starts a new worker and prepares the problem anew. The client is used from one thread at a time;
+that thread must outlive the worker, which Linux kills with it (PR_SET_PDEATHSIG).
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import TypeVar
+
+from ..errors import AutotuneError, DeviceLost, EnvironmentProblem
+from ..measurement import Outcome
+from . import protocol
+from .protocol import KernelCode, Problem
+
+A = TypeVar("A", bound=protocol.Answer)
+
+START_DEADLINE_S = 120.0  # the first context on a cold machine takes seconds
+PREPARE_DEADLINE_S = 300.0
+TRIAL_DEADLINE_S = 5.0  # and ALLOWANCE times the expected time
+ALLOWANCE = 100.0
+SHUTDOWN_DEADLINE_S = 2.0
+KILL_DEADLINE_S = 60.0  # the driver tears a hung context down before the process is gone
+MAX_DEATHS = 5  # in a row, without one answer between
+_STDERR_TAIL = 400  # characters of the worker's last words that go into a reason
+
+WORKER_COMMAND = (sys.executable, "-m", "autotune.gpu.worker")
+
+
+def trial_deadline_s(expected_us: float) -> float:
+    """Seconds after which a candidate counts as hung, where the best known takes `expected_us`."""
+    return TRIAL_DEADLINE_S + ALLOWANCE * expected_us / 1e6
+
+
+class WorkerGone(AutotuneError):
+    """The worker died or talked nonsense while answering."""
+
+
+class WorkerLate(AutotuneError):
+    """The worker did not answer in time and was killed."""
+
+
+class WorkerClient:
+    """One GPU worker, replaced as often as needed.
+
+    `command` starts a worker; the number of its end of the pipe and this process's id are appended.
+    """
+
+    def __init__(
+        self,
+        start: protocol.Start,
+        *,
+        command: Sequence[str] = WORKER_COMMAND,
+        max_deaths: int = MAX_DEATHS,
+    ) -> None:
+        self._start_request = start
+        self._command = tuple(command)
+        self._max_deaths = max_deaths
+        self._num_deaths = 0  # in a row
+        self._last_death = ""
+        self._process: subprocess.Popen[bytes] | None = None
+        self._socket: socket.socket
+        self._connection: Connection | None = None
+        self._stderr = tempfile.TemporaryFile()  # noqa: SIM115  # lives as long as the client
+        self._prepared: tuple[Problem, protocol.Prepared] | None = None
+        self.ready: protocol.Ready | None = None
+
+    def start(self) -> protocol.Ready:
+        """Have a worker that is ready. Raises EnvironmentProblem, DeviceLost."""
+        if self._process is not None and self._process.poll() is not None:
+            self._bury(WorkerGone(self._last_words() or "it ended while idle"))
+        while self._process is None or self.ready is None:
+            if self._num_deaths >= self._max_deaths:
+                raise DeviceLost(
+                    f"the GPU worker died {self._num_deaths} times in a row, at last: {self._last_death}; "
+                    "check the GPU with nvidia-smi and dmesg, then ask again to resume"
+                )
+            try:
+                self._spawn()
+                self.ready = self._ask(self._start_request, START_DEADLINE_S, protocol.Ready)
+            except (WorkerGone, WorkerLate):
+                continue
+        return self.ready
+
+    def prepare(self, problem: Problem) -> protocol.Prepared:
+        """Have this problem's operands and reference on the GPU. Raises EnvironmentProblem, DeviceLost."""
+        self.start()
+        while self._prepared is None or self._prepared[0] != problem:
+            self.start()
+            try:
+                answer = self._ask(protocol.Prepare(problem), PREPARE_DEADLINE_S, protocol.Prepared)
+                self._prepared = (problem, answer)
+            except (WorkerGone, WorkerLate):
+                continue
+        return self._prepared[1]
+
+    def trial(
+        self, problem: Problem, kernel: KernelCode, cutoff_us: float | None, deadline_s: float
+    ) -> protocol.TrialResult:
+        """Verify and time one candidate; what it does to the worker is part of the result.
+
+        Raises EnvironmentProblem and DeviceLost, neither of which is the candidate's fault.
+        """
+        self.prepare(problem)
+        request = protocol.Trial(problem, kernel, cutoff_us)
+        try:
+            result = self._ask(request, deadline_s, protocol.TrialResult)
+        except WorkerGone as error:
+            return protocol.TrialResult(Outcome.FAULTED, f"the GPU worker died: {error}")
+        except WorkerLate:
+            reason = f"no answer after {deadline_s:.1f} s: the kernel hangs; the worker was killed"
+            return protocol.TrialResult(Outcome.TIMED_OUT, reason)
+        if result.outcome is Outcome.WRONG_RESULT:
+            self._prepared = None  # it may have written anywhere: the worker makes everything anew
+        return result
+
+    def race(
+        self, problem: Problem, kernels: Sequence[KernelCode], rounds: int, deadline_s: float
+    ) -> protocol.RaceResult:
+        """Time candidates and cuBLAS interleaved. Raises EnvironmentProblem, and DeviceLost where
+        candidates that were fine before bring two workers down."""
+        request = protocol.Race(problem, tuple(kernels), rounds)
+        for _ in range(2):
+            self.prepare(problem)
+            try:
+                return self._ask(request, deadline_s, protocol.RaceResult)
+            except (WorkerGone, WorkerLate):
+                continue
+        raise DeviceLost(f"comparing {len(kernels)} kernels failed twice: {self._last_death}")
+
+    def close(self) -> None:
+        """End the worker. The client may not be used afterwards."""
+        if self._connection is not None:
+            with suppress(OSError), self._bounded(SHUTDOWN_DEADLINE_S):
+                self._connection.send(protocol.Shutdown())
+        self._kill(grace_s=SHUTDOWN_DEADLINE_S)
+        self._stderr.close()
+
+    # ---------------------------------------------------------------------------- the process
+
+    def _spawn(self) -> None:
+        self._kill()
+        ours, theirs = socket.socketpair()
+        self._stderr.truncate(0)
+        search = [str(Path(__file__).resolve().parents[2]), os.environ.get("PYTHONPATH", "")]
+        with theirs:
+            self._process = subprocess.Popen(
+                [*self._command, str(theirs.fileno()), str(os.getpid())],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=self._stderr,
+                pass_fds=(theirs.fileno(),),
+                env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, search))},
+                start_new_session=True,  # a process group of its own: killed whole, and spared Ctrl-C
+            )
+        self._socket, self._connection = ours, Connection(os.dup(ours.fileno()))
+
+    def _ask(self, request: protocol.Request, deadline_s: float, expected: type[A]) -> A:
+        """Send and wait. Raises WorkerGone, WorkerLate (the worker is dead then), EnvironmentProblem."""
+        answer = self._exchange(request, deadline_s)
+        if isinstance(answer, protocol.Failed):
+            if answer.kind == "environment":
+                self._num_deaths = 0
+                raise EnvironmentProblem(answer.message)
+            raise self._bury(WorkerGone(answer.message))
+        if not isinstance(answer, expected):
+            raise self._bury(WorkerGone(f"it answered {type(answer).__name__}, not {expected.__name__}"))
+        if getattr(answer, "is_last", False):
+            self._bury(WorkerGone(getattr(answer, "reason", "")))
+        else:
+            self._num_deaths = 0
+        return answer
+
+    def _exchange(self, request: protocol.Request, deadline_s: float) -> object:
+        connection = self._connection
+        if connection is None:
+            raise self._bury(WorkerGone("it is not running"))
+        try:
+            with self._bounded(deadline_s) as is_late:
+                connection.send(request)
+                return connection.recv()
+        except Exception as error:  # EOF, reset, or bytes that are no answer: whatever it is, it is over
+            if is_late.is_set():
+                raise self._bury(WorkerLate(f"no answer within {deadline_s:.1f} s")) from error
+            raise self._bury(WorkerGone(self._last_words() or f"it {_describe(error)}")) from error
+
+    @contextmanager
+    def _bounded(self, deadline_s: float) -> Iterator[threading.Event]:
+        """Cut the pipe after a while, which ends a read or write that waits on it, mid-message too."""
+        is_late = threading.Event()
+        pipe = self._socket
+
+        def cut() -> None:
+            is_late.set()
+            with suppress(OSError):  # closed already
+                pipe.shutdown(socket.SHUT_RDWR)
+
+        timer = threading.Timer(deadline_s, cut)
+        timer.daemon = True
+        timer.start()
+        try:
+            yield is_late
+        finally:
+            timer.cancel()
+
+    def _bury(self, reason: AutotuneError) -> AutotuneError:
+        """Kill what is left of the worker and count the death."""
+        self._kill()
+        self._num_deaths += 1
+        self._last_death = str(reason)
+        return reason
+
+    def _kill(self, grace_s: float = 0.0) -> None:
+        """End the process group. Raises DeviceLost where the driver does not let go of it."""
+        self._prepared, self.ready = None, None
+        if self._connection is not None:
+            self._connection.close()
+            self._socket.close()
+            self._connection = None
+        process, self._process = self._process, None
+        if process is None:
+            return
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(grace_s)
+        with suppress(ProcessLookupError):  # nobody of the group is left
+            os.killpg(process.pid, signal.SIGKILL)
+        try:
+            process.wait(KILL_DEADLINE_S)
+        except subprocess.TimeoutExpired:
+            raise DeviceLost(
+                f"GPU worker {process.pid} cannot be killed: the driver hangs; the GPU needs a reset"
+            ) from None
+
+    def _last_words(self) -> str:
+        self._stderr.seek(0)
+        return self._stderr.read().decode(errors="replace").strip()[-_STDERR_TAIL:]
+
+
+def _describe(error: Exception) -> str:
+    if isinstance(error, EOFError | OSError):
+        return "closed the pipe"
+    return f"sent what is no answer ({type(error).__name__})"

@@ -1,0 +1,113 @@
+"""cuBLAS, the yardstick: cublasSgemm in pedantic FP32 (no TF32, no reduced-precision reductions), by ctypes.
+
+The library is found among wheels, toolkits and the system by cuda.pathfinder. It is optional: where it
+is absent there is no baseline, and candidates are checked against float64 alone.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from dataclasses import dataclass
+from typing import Any
+
+from ..errors import AutotuneError
+from ..gemm import Gemm
+from .memory import Buffer, OperandSet
+
+# cublas_api.h
+_OP_N, _OP_T = 0, 1
+_PEDANTIC_MATH = 2
+_VERSION_PARTS = (0, 1, 2)  # major, minor, patch
+WORKSPACE_BYTES = 32 << 20  # what cuBLAS asks for on Hopper; given by us, so that capture allocates nothing
+
+
+class CublasError(AutotuneError):
+    """A cuBLAS call failed."""
+
+
+def load_library() -> ctypes.CDLL | None:
+    """cuBLAS, or None where this machine has none."""
+    from cuda.pathfinder import load_nvidia_dynamic_lib
+
+    try:
+        path = load_nvidia_dynamic_lib("cublas").abs_path
+        return ctypes.CDLL(path) if path else None
+    except (RuntimeError, OSError):
+        return None
+
+
+def library_version(library: ctypes.CDLL) -> str:
+    """`13.1.0`"""
+    parts = []
+    for part in _VERSION_PARTS:
+        value = ctypes.c_int()
+        _check(library.cublasGetProperty(part, ctypes.byref(value)), "cublasGetProperty")
+        parts.append(str(value.value))
+    return ".".join(parts)
+
+
+def _check(status: int, call: str) -> None:
+    if status != 0:
+        raise CublasError(f"{call} failed with status {status}; see cublasStatus_t")
+
+
+@dataclass(frozen=True)
+class ColumnMajorCall:
+    """The arguments of cublasSgemm that compute a row-major product: C^T = op(B)^T op(A)^T.
+
+    A row-major matrix read by columns is its transpose, so the operands change places and keep their
+    flags.
+    """
+
+    trans_first: int
+    trans_second: int
+    rows: int
+    columns: int
+    depth: int
+    ld_first: int
+    ld_second: int
+    ld_result: int
+
+    @classmethod
+    def of(cls, gemm: Gemm) -> ColumnMajorCall:
+        # cuBLAS wants leading dimensions of at least 1 even where k = 0
+        return cls(
+            trans_first=_OP_T if gemm.trans_b else _OP_N,
+            trans_second=_OP_T if gemm.trans_a else _OP_N,
+            rows=gemm.n,
+            columns=gemm.m,
+            depth=gemm.k,
+            ld_first=max(gemm.ldb, 1),
+            ld_second=max(gemm.lda, 1),
+            ld_result=gemm.ldc,
+        )
+
+
+class Cublas:
+    """A handle on the current context, working on one stream. Safe to capture into a graph."""
+
+    def __init__(self, driver: Any, library: ctypes.CDLL, stream: Any) -> None:
+        self._library = library
+        self._workspace = Buffer(driver, WORKSPACE_BYTES, "the workspace of cuBLAS")
+        self._handle = ctypes.c_void_p()
+        self._alpha, self._beta = ctypes.c_float(1.0), ctypes.c_float(0.0)
+        self._call("cublasCreate_v2", ctypes.byref(self._handle))
+        self._call("cublasSetStream_v2", self._handle, ctypes.c_void_p(int(stream)))
+        # setting the stream resets the workspace: this order matters
+        size = ctypes.c_size_t(WORKSPACE_BYTES)
+        self._call("cublasSetWorkspace_v2", self._handle, ctypes.c_void_p(self._workspace.address), size)
+        self._call("cublasSetMathMode", self._handle, _PEDANTIC_MATH)
+
+    def sgemm(self, gemm: Gemm, operands: OperandSet) -> None:
+        """Enqueue C = op(A) op(B). Raises CublasError."""
+        call = ColumnMajorCall.of(gemm)
+        self._call(
+            "cublasSgemm_v2",
+            *(self._handle, call.trans_first, call.trans_second, call.rows, call.columns, call.depth),
+            *(ctypes.byref(self._alpha), ctypes.c_void_p(operands.b), call.ld_first),
+            *(ctypes.c_void_p(operands.a), call.ld_second),
+            *(ctypes.byref(self._beta), ctypes.c_void_p(operands.c), call.ld_result),
+        )
+
+    def _call(self, name: str, *arguments: Any) -> None:
+        _check(getattr(self._library, name)(*arguments), name)

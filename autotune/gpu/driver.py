@@ -1,0 +1,224 @@
+"""The CUDA driver: checked calls, and which GPUs there are. Nothing here creates a context.
+
+`cuInit`, `cuDeviceGet*` and NVML work without one, so the coordinator may call all of this file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ..device import KNOWN, DeviceLimits, Environment
+from ..errors import AutotuneError, EnvironmentProblem, UsageError
+
+MIN_CUDA_VERSION = 13000  # the driver's, as 1000 * major + 10 * minor: older ones refuse NVRTC 13's cubins
+MIN_COMPUTE_CAPABILITY = (7, 5)  # NVRTC 13 compiles for nothing older
+NO_GPU_HINT = "use a machine with an NVIDIA GPU, or search a recorded space with --gpu replay:FILE"
+
+OUT_OF_MEMORY = 2
+LAUNCH_OUT_OF_RESOURCES = 701
+_NO_DEVICE = 100
+# After these the context is lost, and with it the process: illegal address, launch timeout, assert,
+# stack error, illegal instruction, misaligned address, address space, program counter, launch failed.
+_STICKY = frozenset({214, 220, 226, 700, 702, 709, 710, 714, 715, 716, 717, 718, 719, 999})
+
+
+class CudaError(AutotuneError):
+    """A driver call failed. `is_sticky`: the context is lost and the process has to end."""
+
+    def __init__(self, code: int, name: str, call: str) -> None:
+        super().__init__(f"{name} ({code}) in {call}")
+        self.code = code
+        self.name = name
+        self.call = call
+
+    @property
+    def is_sticky(self) -> bool:
+        return self.code in _STICKY
+
+
+def check(function: Callable[..., Any], *arguments: Any) -> Any:
+    """Call a function of `cuda.bindings.driver`; return its result less the status.
+
+    Raises CudaError. Several results come as a tuple, none as None.
+    """
+    status, *results = function(*arguments)
+    if int(status) != 0:
+        raise CudaError(int(status), status.name, function.__name__)
+    return results[0] if len(results) == 1 else tuple(results) or None
+
+
+@dataclass(frozen=True)
+class GpuInfo:
+    """One GPU as the driver numbers it (CUDA_VISIBLE_DEVICES applies)."""
+
+    index: int
+    name: str
+    uuid: str
+    compute_capability: tuple[int, int]
+    total_bytes: int
+
+
+def open_driver() -> Any:
+    """`cuda.bindings.driver`, initialised. Raises EnvironmentProblem where it cannot be."""
+    try:
+        from cuda.bindings import driver
+
+        version = check(driver.cuDriverGetVersion)
+    except (ImportError, RuntimeError) as error:  # the binding, or libcuda behind it, is not there
+        raise EnvironmentProblem(f"no NVIDIA driver was found ({error}); {NO_GPU_HINT}") from error
+    if 0 < version < MIN_CUDA_VERSION:
+        raise EnvironmentProblem(
+            f"the NVIDIA driver supports CUDA {cuda_version_name(version)}, and autotune needs "
+            f"{cuda_version_name(MIN_CUDA_VERSION)}; install driver 580 or later"
+        )
+    try:
+        check(driver.cuInit, 0)
+    except CudaError as error:
+        what = "sees no GPU" if error.code == _NO_DEVICE else "does not start"
+        raise EnvironmentProblem(
+            f"the NVIDIA driver {what} ({error}); check nvidia-smi, or {NO_GPU_HINT}"
+        ) from error
+    return driver
+
+
+def cuda_version_name(version: int) -> str:
+    """`13.0` for 13000."""
+    return f"{version // 1000}.{version % 1000 // 10}"
+
+
+def _attribute(driver: Any, device: Any, name: str) -> int:
+    which = getattr(driver.CUdevice_attribute, f"CU_DEVICE_ATTRIBUTE_{name}")
+    return int(check(driver.cuDeviceGetAttribute, which, device))
+
+
+def _describe(driver: Any, index: int) -> GpuInfo:
+    device = check(driver.cuDeviceGet, index)
+    raw = bytes(check(driver.cuDeviceGetUuid, device).bytes)
+    text = raw.hex()
+    uuid = "-".join(("GPU", text[:8], text[8:12], text[12:16], text[16:20], text[20:]))
+    capability = tuple(
+        _attribute(driver, device, f"COMPUTE_CAPABILITY_{part}") for part in ("MAJOR", "MINOR")
+    )
+    return GpuInfo(
+        index=index,
+        name=check(driver.cuDeviceGetName, 256, device).split(b"\0")[0].decode(),
+        uuid=uuid,
+        compute_capability=(capability[0], capability[1]),
+        total_bytes=int(check(driver.cuDeviceTotalMem, device)),
+    )
+
+
+def list_gpus() -> list[GpuInfo]:
+    """All GPUs that this process may use. Raises EnvironmentProblem where there is no driver or GPU."""
+    driver = open_driver()
+    return [_describe(driver, index) for index in range(check(driver.cuDeviceGetCount))]
+
+
+def find_gpu(selector: str) -> GpuInfo:
+    """The GPU with this index or UUID (or the beginning of one), or the first for `auto`.
+
+    Raises EnvironmentProblem where there is none to choose from or it is too old, UsageError where the
+    selector names none.
+    """
+    gpu = select_gpu(selector, list_gpus())
+    if gpu.compute_capability < MIN_COMPUTE_CAPABILITY:
+        raise EnvironmentProblem(
+            f"{gpu.name} has compute capability {'{}.{}'.format(*gpu.compute_capability)}; "
+            f"{'{}.{}'.format(*MIN_COMPUTE_CAPABILITY)} or later is needed (Turing, GTX 16 and RTX 20 on)"
+        )
+    return gpu
+
+
+def select_gpu(selector: str, gpus: list[GpuInfo]) -> GpuInfo:
+    """`find_gpu` among given ones."""
+    if not gpus:
+        raise EnvironmentProblem(f"the NVIDIA driver sees no GPU; {NO_GPU_HINT}")
+    if selector == "auto":
+        return gpus[0]
+    wanted = selector.lower().removeprefix("gpu-")
+    if selector.isdecimal() and len(selector) < 4:
+        matches = [gpu for gpu in gpus if gpu.index == int(selector)]
+    else:
+        matches = [gpu for gpu in gpus if wanted and gpu.uuid.lower().removeprefix("gpu-").startswith(wanted)]
+    if len(matches) == 1:
+        return matches[0]
+    present = "; ".join(f"{gpu.index}: {gpu.name} {gpu.uuid}" for gpu in gpus)
+    fault = "names several GPUs" if matches else "names no GPU here"
+    raise UsageError(f"--gpu {selector} {fault}; present are {present}")
+
+
+# ------------------------------------------------------------------------------------------------
+# Limits
+
+_ATTRIBUTES = (
+    "MULTIPROCESSOR_COUNT",
+    "MAX_SHARED_MEMORY_PER_BLOCK_OPTIN",
+    "MAX_SHARED_MEMORY_PER_MULTIPROCESSOR",
+    "RESERVED_SHARED_MEMORY_PER_BLOCK",
+    "MAX_THREADS_PER_MULTIPROCESSOR",
+    "MAX_BLOCKS_PER_MULTIPROCESSOR",
+    "MAX_REGISTERS_PER_MULTIPROCESSOR",
+    "L2_CACHE_SIZE",
+    "CLOCK_RATE",
+    "MEMORY_CLOCK_RATE",
+    "GLOBAL_MEMORY_BUS_WIDTH",
+)
+_SLIM_FP32 = {(7, 5), (8, 0), (8, 7)}  # 64 FP32 lanes per SM; the others have 128
+_ASSUMED_CLOCK_KHZ = 1_500_000  # where the driver tells no clock: only the stated limit suffers
+
+
+def device_limits(index: int) -> DeviceLimits:
+    """What the GPU with this index offers."""
+    driver = open_driver()
+    gpu = _describe(driver, index)
+    device = check(driver.cuDeviceGet, index)
+    attributes = {name: _attribute(driver, device, name) for name in _ATTRIBUTES}
+    return limits_from_attributes(gpu.name, gpu.compute_capability, attributes)
+
+
+def limits_from_attributes(
+    name: str, compute_capability: tuple[int, int], attributes: Mapping[str, int]
+) -> DeviceLimits:
+    """Limits from the driver's attributes (bytes, kHz, bits).
+
+    The roofline is the one in `KNOWN` for a GPU of that name and size; for others it is lanes times
+    clock (2 flops per lane) and bus width times memory clock (2 transfers per clock).
+    """
+    num_sms = attributes["MULTIPROCESSOR_COUNT"]
+    clock_khz = attributes["CLOCK_RATE"] or _ASSUMED_CLOCK_KHZ
+    memory_khz = attributes["MEMORY_CLOCK_RATE"] or _ASSUMED_CLOCK_KHZ
+    lanes = 64 if compute_capability in _SLIM_FP32 else 128
+    fma_tflops = 2.0 * lanes * num_sms * clock_khz / 1e9
+    bandwidth_gbs = 2.0 * memory_khz * attributes["GLOBAL_MEMORY_BUS_WIDTH"] / 8 / 1e6
+    for known in KNOWN.values():
+        if (known.name, known.num_sms) == (name, num_sms):
+            fma_tflops, bandwidth_gbs = known.fma_tflops, known.bandwidth_gbs
+    return DeviceLimits(
+        name=name,
+        compute_capability=compute_capability,
+        num_sms=num_sms,
+        smem_per_block=attributes["MAX_SHARED_MEMORY_PER_BLOCK_OPTIN"],
+        smem_per_sm=attributes["MAX_SHARED_MEMORY_PER_MULTIPROCESSOR"],
+        smem_reserved=attributes["RESERVED_SHARED_MEMORY_PER_BLOCK"],
+        threads_per_sm=attributes["MAX_THREADS_PER_MULTIPROCESSOR"],
+        blocks_per_sm=attributes["MAX_BLOCKS_PER_MULTIPROCESSOR"],
+        l2_bytes=attributes["L2_CACHE_SIZE"],
+        fma_tflops=fma_tflops,
+        bandwidth_gbs=bandwidth_gbs,
+        regs_per_sm=attributes["MAX_REGISTERS_PER_MULTIPROCESSOR"],
+    )
+
+
+def environment(gpu: GpuInfo, *, driver_version: str, nvrtc_version: str, cublas_version: str) -> Environment:
+    """Who measures, for the store. The versions come from those who hold the libraries."""
+    return Environment(
+        gpu_name=gpu.name,
+        gpu_uuid=gpu.uuid,
+        compute_capability=gpu.compute_capability,
+        driver_version=driver_version,
+        cuda_version=cuda_version_name(check(open_driver().cuDriverGetVersion)),
+        nvrtc_version=nvrtc_version,
+        cublas_version=cublas_version,
+    )

@@ -1,0 +1,235 @@
+"""Operands on the device: how they lie in memory, guarded on all sides, and how they are filled.
+
+All sets of one problem share one allocation:
+
+    guard | A | guard | B | guard | C | guard | A | guard | ...      (set 0, set 1, ...)
+
+A guard begins at the very end of an operand and reaches to the next, so that one element too far is
+seen. Guards are filled with a NaN of their own: a write leaves a mark, a read that counts spoils C.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ..errors import EnvironmentProblem
+from ..gemm import FLOAT_BYTES, Gemm
+from ..measurement import CachePolicy
+from .driver import OUT_OF_MEMORY, CudaError, check
+from .module import Kernel, pack
+
+ALIGNMENT = 256  # bytes: what cuMemAlloc guarantees, and more than any vector load needs
+GUARD_BYTES = 16 * 1024
+GUARD_WORD = 0x7FE5A5A5  # a quiet NaN that no kernel computes
+POISON_WORD = 0x7FFFFFFF  # a NaN: what nobody writes in C stays one
+MAX_SETS = 4096  # a batch launches on every set once: more would make it long and slow to build
+FILL_BLOCKS, FILL_THREADS = 2048, 256
+
+
+def num_sets(gemm: Gemm, l2_bytes: int, policy: CachePolicy) -> int:
+    """Operand sets to rotate among: together larger than twice L2 when cold, one when warm.
+
+    Problems so small that `MAX_SETS` sets do not exceed L2 (below about 30 KB) stay partly warm.
+    """
+    if policy is CachePolicy.WARM:
+        return 1
+    return min(MAX_SETS, 2 * l2_bytes // max(gemm.num_bytes, 1) + 1)
+
+
+@dataclass(frozen=True)
+class Region:
+    """A piece of an allocation, in bytes from its start. Guards are whole 4-byte words."""
+
+    offset: int
+    num_bytes: int
+
+    @property
+    def end(self) -> int:
+        return self.offset + self.num_bytes
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where operands and guards lie. `operands[3 * s + i]` is A, B or C (i = 0, 1, 2) of set s; guard g
+    lies before operand g, the last one behind all."""
+
+    operands: tuple[Region, ...]
+    guards: tuple[Region, ...]
+    num_bytes: int
+
+
+def lay_out(sizes: Sequence[int], repeats: int = 1) -> Layout:
+    """Place regions of these sizes (bytes, multiples of 4), `repeats` times over, guards around each."""
+    operands: list[Region] = []
+    guards: list[Region] = []
+    end = 0
+    for size in (*sizes,) * repeats:
+        start = -(-(end + GUARD_BYTES) // ALIGNMENT) * ALIGNMENT
+        guards.append(Region(end, start - end))
+        operands.append(Region(start, size))
+        end = start + size
+    guards.append(Region(end, GUARD_BYTES))
+    return Layout(tuple(operands), tuple(guards), end + GUARD_BYTES)
+
+
+def operand_sizes(gemm: Gemm) -> tuple[int, int, int]:
+    """Bytes of A, B and C, packed."""
+    return (
+        FLOAT_BYTES * gemm.m * gemm.k,
+        FLOAT_BYTES * gemm.k * gemm.n,
+        FLOAT_BYTES * gemm.m * gemm.n,
+    )
+
+
+def guard_name(number: int, num_guards: int) -> str:
+    """Which of the operands' guard regions this is, for a message; beyond them are the workspace's."""
+    if number >= num_guards:
+        return "around the workspace"
+    if number == 0:
+        return "before A of set 0"
+    return f"behind {'ABC'[(number - 1) % 3]} of set {(number - 1) // 3}"
+
+
+@dataclass(frozen=True)
+class OperandSet:
+    """Device addresses of one A (m, k), B (k, n) and C (m, n), stored as the Gemm says."""
+
+    a: int
+    b: int
+    c: int
+
+
+class Buffer:
+    """Device memory of one allocation. Raises EnvironmentProblem, with sizes, where there is none left."""
+
+    def __init__(self, driver: Any, num_bytes: int, purpose: str) -> None:
+        self._driver = driver
+        self.num_bytes = num_bytes
+        try:
+            self.address = int(check(driver.cuMemAlloc, max(num_bytes, 1)))
+        except CudaError as error:
+            if error.code != OUT_OF_MEMORY:
+                raise
+            free, total = check(driver.cuMemGetInfo)
+            raise EnvironmentProblem(
+                f"{purpose} need {num_bytes / 2**30:.2f} GiB of GPU memory, {int(free) / 2**30:.2f} of "
+                f"{int(total) / 2**30:.2f} GiB are free; use a smaller shape or free the GPU"
+            ) from error
+
+    def fill(self, word: int, region: Region, stream: Any) -> None:
+        """Set every 4-byte word of a region."""
+        if region.num_bytes:
+            check(
+                self._driver.cuMemsetD32Async,
+                *(self.address + region.offset, word, region.num_bytes // 4, stream),
+            )
+
+    def upload(self, data: Any, stream: Any) -> None:
+        """Copy a ctypes object to the start; returns when it is there.
+
+        On the stream: a plain cuMemcpyHtoD may return while its DMA still runs, on another stream.
+        """
+        size = ctypes.sizeof(data)
+        check(self._driver.cuMemcpyHtoDAsync, self.address, ctypes.addressof(data), size, stream)
+        check(self._driver.cuStreamSynchronize, stream)
+
+    def free(self) -> None:
+        check(self._driver.cuMemFree, self.address)
+
+
+def guard_list(address: int, guards: Sequence[Region]) -> ctypes.Array[ctypes.c_uint64]:
+    """Address and number of words of each guard, as `check_guards` reads them."""
+    words = [w for g in guards for w in (address + g.offset, g.num_bytes // 4)]
+    return (ctypes.c_uint64 * len(words))(*words)
+
+
+class Operands:
+    """All operand sets of one problem, filled with the same random normal numbers.
+
+    `fill_normal` is that kernel of checks.cu. Sets are equal, so one reference serves them all.
+    """
+
+    def __init__(
+        self, driver: Any, fill_normal: Kernel, gemm: Gemm, count: int, seed: int, stream: Any
+    ) -> None:
+        self._driver, self._stream = driver, stream
+        self.layout = lay_out(operand_sizes(gemm), count)
+        self._buffer = Buffer(driver, self.layout.num_bytes, f"{count} operand sets of {gemm}")
+        self.num_bytes = self.layout.num_bytes
+        starts = [self._buffer.address + region.offset for region in self.layout.operands]
+        self.sets = tuple(OperandSet(*starts[i : i + 3]) for i in range(0, len(starts), 3))
+        self._buffer.fill(GUARD_WORD, Region(0, self.layout.num_bytes), stream)
+        for number, region in enumerate(self.layout.operands):
+            if number % 3 == 2:
+                self._buffer.fill(POISON_WORD, region, stream)
+            else:
+                self._fill_normal(fill_normal, region, 2 * seed + number % 3)
+        self.guards = Buffer(driver, 16 * len(self.layout.guards), "the list of guards")
+        self.guards.upload(guard_list(self._buffer.address, self.layout.guards), stream)
+
+    def poison(self, number: int) -> None:
+        """Make every element of C of one set NaN."""
+        self._buffer.fill(POISON_WORD, self.layout.operands[3 * number + 2], self._stream)
+
+    def free(self) -> None:
+        self._buffer.free()
+        self.guards.free()
+
+    def _fill_normal(self, kernel: Kernel, region: Region, seed: int) -> None:
+        count = region.num_bytes // FLOAT_BYTES
+        if count == 0:
+            return
+        values = [
+            ctypes.c_void_p(self._buffer.address + region.offset),
+            ctypes.c_uint64(count),
+            ctypes.c_uint64(seed),
+        ]
+        blocks = min(FILL_BLOCKS, -(-count // FILL_THREADS))
+        kernel.launch(self._stream, (blocks, 1), FILL_THREADS, pack(values))
+
+
+class Workspace:
+    """Split-K's memory: grows to the largest ever asked for. Guarded like the operands."""
+
+    def __init__(self, driver: Any, stream: Any) -> None:
+        self._driver, self._stream = driver, stream
+        self._buffer: Buffer | None = None
+        self._layout = lay_out((0,))
+        self.guards = Buffer(driver, 16 * len(self._layout.guards), "the list of guards")
+
+    @property
+    def num_guards(self) -> int:
+        """Guards to check now: none while no memory is in use."""
+        return len(self._layout.guards) if self._layout.operands[0].num_bytes else 0
+
+    def prepare(self, sum_bytes: int, counter_bytes: int) -> int:
+        """Room for partial sums (made NaN) and counters (made zero) behind them; returns its address.
+
+        Raises EnvironmentProblem where the GPU has not that much memory left.
+        """
+        self._layout = lay_out((sum_bytes + counter_bytes,))
+        if sum_bytes + counter_bytes == 0:
+            return 0
+        buffer = self._reserve(self._layout.num_bytes)
+        region = self._layout.operands[0]
+        buffer.fill(GUARD_WORD, Region(0, self._layout.num_bytes), self._stream)
+        buffer.fill(POISON_WORD, Region(region.offset, sum_bytes), self._stream)
+        buffer.fill(0, Region(region.offset + sum_bytes, counter_bytes), self._stream)
+        self.guards.upload(guard_list(buffer.address, self._layout.guards), self._stream)
+        return buffer.address + region.offset
+
+    def _reserve(self, num_bytes: int) -> Buffer:
+        if self._buffer is not None and self._buffer.num_bytes >= num_bytes:
+            return self._buffer
+        if self._buffer is not None:
+            check(self._driver.cuStreamSynchronize, self._stream)
+            self._buffer.free()
+            self._buffer = None
+        self._buffer = Buffer(self._driver, num_bytes, "partial sums of split-K")
+        return self._buffer
+
+
+Enqueue = Callable[[OperandSet], None]  # puts one product on the stream

@@ -1,0 +1,75 @@
+"""Loaded code: a cubin's kernels, and how one is launched.
+
+Arguments are ctypes values, laid out once; `cuLaunchKernel` copies them when it is called (also while a
+stream is captured), so a caller may change a value and launch again.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from typing import Any
+
+from .driver import check
+
+DEFAULT_SMEM_BYTES = 48 * 1024  # dynamic shared memory that needs no opting in
+
+CValue = Any  # a ctypes scalar: c_int32, c_int64, c_float, c_void_p, ...
+
+
+def pack(values: Sequence[CValue]) -> ctypes.Array[ctypes.c_void_p]:
+    """The array of addresses that `kernelParams` wants. The values must outlive it."""
+    return (ctypes.c_void_p * len(values))(*(ctypes.addressof(value) for value in values))
+
+
+class Kernel:
+    """One entry function on the current context's device."""
+
+    def __init__(self, driver: Any, handle: Any, device: Any) -> None:
+        self._driver = driver
+        self._device = device
+        self._handle = handle
+        # Loads the code now (loading is lazy otherwise), so that no launch pays for it.
+        self._function = check(driver.cuKernelGetFunction, handle)
+
+    def allow_smem(self, smem_bytes: int) -> None:
+        """Opt in to this much dynamic shared memory per block."""
+        if smem_bytes <= DEFAULT_SMEM_BYTES:
+            return
+        which = self._driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+        check(self._driver.cuKernelSetAttribute, which, smem_bytes, self._handle, self._device)
+
+    def launch(
+        self,
+        stream: Any,
+        grid: tuple[int, int],
+        block: int,
+        arguments: ctypes.Array[ctypes.c_void_p],
+        smem_bytes: int = 0,
+    ) -> None:
+        """Enqueue a launch of grid (x, y) blocks of `block` threads, arguments as `pack` lays them out."""
+        x, y = grid
+        check(
+            self._driver.cuLaunchKernel,
+            *(self._function, x, y, 1, block, 1, 1, smem_bytes, stream, ctypes.addressof(arguments), 0),
+        )
+
+
+class Module:
+    """A cubin loaded into the current context."""
+
+    def __init__(self, driver: Any, device: Any, code: bytes) -> None:
+        self._driver = driver
+        self._device = device
+        self._library = check(driver.cuLibraryLoadData, code, [], [], 0, [], [], 0)
+        self._kernels: dict[str, Kernel] = {}
+
+    def kernel(self, name: str) -> Kernel:
+        """The entry function of that name. Raises CudaError where the cubin has none."""
+        if name not in self._kernels:
+            handle = check(self._driver.cuLibraryGetKernel, self._library, name.encode())
+            self._kernels[name] = Kernel(self._driver, handle, self._device)
+        return self._kernels[name]
+
+    def unload(self) -> None:
+        check(self._driver.cuLibraryUnload, self._library)

@@ -1,0 +1,153 @@
+"""What the coordinator and the GPU worker say to each other: records over a pipe, one answer per request.
+
+Both ends run the same code and trust each other, so records travel pickled (multiprocessing.connection
+frames them). A worker answers every request or dies; what it answers with after a sticky CUDA error is
+`is_last`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection
+from typing import Any, Literal
+
+from ..device import DeviceLimits
+from ..gemm import Gemm
+from ..launch import LaunchSpec
+from ..measurement import CachePolicy, GpuState, Outcome
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What is computed and how it is timed; `seed` decides the operands."""
+
+    gemm: Gemm
+    policy: CachePolicy
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class KernelCode:
+    """A compiled candidate: its cubin (with the entries of launch.Grid), identity and launch."""
+
+    code: bytes
+    sha256: str
+    spec: LaunchSpec
+
+
+# ---------------------------------------------------------------------------------------- requests
+
+
+@dataclass(frozen=True)
+class Start:
+    """Open the GPU. `checks` is the cubin of kernels/checks.cu. Answered by Ready."""
+
+    gpu_uuid: str
+    limits: DeviceLimits
+    checks: bytes
+
+
+@dataclass(frozen=True)
+class Prepare:
+    """Allocate and fill operands, compute the reference. Answered by Prepared."""
+
+    problem: Problem
+
+
+@dataclass(frozen=True)
+class Trial:
+    """Verify and time a candidate. Answered by TrialResult."""
+
+    problem: Problem
+    kernel: KernelCode
+    cutoff_us: float | None
+
+
+@dataclass(frozen=True)
+class Race:
+    """Time candidates, verified, and cuBLAS, interleaved. Answered by RaceResult."""
+
+    problem: Problem
+    kernels: tuple[KernelCode, ...]
+    rounds: int
+
+
+@dataclass(frozen=True)
+class Shutdown:
+    """End. Not answered."""
+
+
+Request = Start | Prepare | Trial | Race | Shutdown
+
+
+# ---------------------------------------------------------------------------------------- answers
+
+
+@dataclass(frozen=True)
+class Ready:
+    """The GPU is open. `num_neighbours`: processes on the GPU before this one, None if unknown."""
+
+    cublas_version: str
+    driver_version: str
+    num_neighbours: int | None
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """`baseline_us` are samples of cuBLAS, empty where it is absent."""
+
+    baseline_us: tuple[float, ...] = ()
+    num_sets: int = 1
+    reference_share: float = 1.0  # of C that is checked against float64
+
+
+@dataclass(frozen=True)
+class TrialResult:
+    """How a candidate did; the fields are those of Measurement."""
+
+    outcome: Outcome
+    reason: str = ""
+    samples_us: tuple[float, ...] = ()
+    is_cut_short: bool = False
+    error_ratio: float | None = None
+    verify_s: float = 0.0
+    measure_s: float = 0.0
+    state: GpuState = field(default_factory=GpuState)
+    is_last: bool = False  # the context is lost: the worker ends after this
+
+
+@dataclass(frozen=True)
+class RaceResult:
+    """`samples_us[i][r]` is candidate i in round r; empty for one that failed verification."""
+
+    samples_us: tuple[tuple[float, ...], ...]
+    baseline_us: tuple[float, ...] = ()
+    state: GpuState = field(default_factory=GpuState)
+
+
+@dataclass(frozen=True)
+class Failed:
+    """A request other than a trial failed. `kind` environment: the machine lacks something."""
+
+    kind: Literal["environment", "internal"]
+    message: str
+    is_last: bool = False
+
+
+Answer = Ready | Prepared | TrialResult | RaceResult | Failed
+
+
+def serve(connection: Connection, handle: Callable[[Any], Answer]) -> None:
+    """Answer requests until told to stop, until the other end is gone, or until an answer is the last."""
+    while True:
+        try:
+            request = connection.recv()
+        except EOFError:  # the coordinator is gone
+            return
+        if isinstance(request, Shutdown):
+            return
+        answer = handle(request)
+        connection.send(answer)
+        if getattr(answer, "is_last", False):
+            return

@@ -1,0 +1,123 @@
+"""Times what is enqueued on a stream: graphs of launches, replayed between events."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from typing import Any
+
+from ..measurement import GpuState
+from . import timing
+from .driver import check
+from .memory import Enqueue, OperandSet
+from .timing import Timing
+
+_US_PER_MS = 1000.0
+
+
+class Batch:
+    """A graph of launches that go round the operand sets."""
+
+    def __init__(
+        self, driver: Any, stream: Any, enqueue: Enqueue, sets: Sequence[OperandSet], launches: int
+    ) -> None:
+        self._driver, self._stream = driver, stream
+        self.launches = launches
+        mode = driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
+        check(driver.cuStreamBeginCapture, stream, mode)
+        try:
+            for number in range(launches):
+                enqueue(sets[number % len(sets)])
+        finally:
+            graph = check(driver.cuStreamEndCapture, stream)
+        self._exec = check(driver.cuGraphInstantiate, graph, 0)
+        check(driver.cuGraphDestroy, graph)
+        check(driver.cuGraphUpload, self._exec, stream)
+
+    def replay(self) -> None:
+        check(self._driver.cuGraphLaunch, self._exec, self._stream)
+
+    def free(self) -> None:
+        check(self._driver.cuGraphExecDestroy, self._exec)
+
+
+class Stopwatch:
+    """Times on one stream. `watch` reads the GPU's state; it is asked while the GPU is busy."""
+
+    def __init__(self, driver: Any, stream: Any, watch: Callable[[], GpuState]) -> None:
+        self._driver, self._stream, self._watch = driver, stream, watch
+        self._events: list[Any] = []
+        self.state = GpuState()  # as seen during the last measurement
+
+    def time_once(self, enqueue: Callable[[], None]) -> float:
+        """One launch in us, its latency included. Waits for it."""
+        return self._intervals([enqueue])[0]
+
+    def time(
+        self, enqueue: Enqueue, sets: Sequence[OperandSet], glance_us: float, cutoff_us: float | None
+    ) -> Timing:
+        """Time launches that rotate among the sets. `glance_us` is what a single launch took."""
+        if timing.is_hopeless_at_a_glance(glance_us, cutoff_us):
+            again = [self.time_once(lambda: enqueue(sets[0])) for _ in range(2)]
+            self.state = self._watch()
+            return Timing(tuple(again), is_cut_short=True)
+        launches = timing.batch_launches(glance_us, len(sets))
+        batch = Batch(self._driver, self._stream, enqueue, sets, launches)
+        try:
+            return self._sample(batch, cutoff_us)
+        finally:
+            batch.free()
+
+    def race(
+        self, contestants: Sequence[tuple[Enqueue, float]], sets: Sequence[OperandSet], rounds: int, seed: int
+    ) -> list[tuple[float, ...]]:
+        """Time contestants (what to enqueue, about how long one launch takes) interleaved.
+
+        Sample r of each was taken in round r; all rounds are queued without a pause.
+        """
+        batches = [
+            Batch(self._driver, self._stream, enqueue, sets, timing.batch_launches(time_us, len(sets)))
+            for enqueue, time_us in contestants
+        ]
+        try:
+            orders = timing.round_orders(len(batches), rounds + 1, seed)  # the first round warms up
+            flat = [number for order in orders for number in order]
+            times = self._intervals([batches[number].replay for number in flat])
+            samples: list[list[float]] = [[] for _ in batches]
+            for number, time_us in list(zip(flat, times, strict=True))[len(batches) :]:
+                samples[number].append(time_us / batches[number].launches)
+            return [tuple(s) for s in samples]
+        finally:
+            for batch in batches:
+                batch.free()
+
+    def _sample(self, batch: Batch, cutoff_us: float | None) -> Timing:
+        _, first = self._intervals([batch.replay] * 2)
+        samples = [first / batch.launches]
+        if timing.is_hopeless(samples[0], cutoff_us):
+            return Timing(tuple(samples), is_cut_short=True)
+        while count := timing.more_samples(samples, first):
+            lead_in = int(timing.needs_lead_in(first))
+            times = self._intervals([batch.replay] * (count + lead_in))[lead_in:]
+            samples += [time_us / batch.launches for time_us in times]
+        return Timing(tuple(samples))
+
+    def _intervals(self, actions: Sequence[Callable[[], None]]) -> list[float]:
+        """Enqueue actions back to back; the time of each in us. Waits for them all."""
+        events = self._take_events(len(actions) + 1)
+        check(self._driver.cuEventRecord, events[0], self._stream)
+        for action, event in zip(actions, events[1:], strict=True):
+            action()
+            check(self._driver.cuEventRecord, event, self._stream)
+        if len(actions) > 1:
+            self.state = self._watch()  # the GPU is at work on what was just queued
+        check(self._driver.cuEventSynchronize, events[-1])
+        return [
+            float(check(self._driver.cuEventElapsedTime, begin, end)) * _US_PER_MS
+            for begin, end in pairwise(events)
+        ]
+
+    def _take_events(self, count: int) -> list[Any]:
+        while len(self._events) < count:
+            self._events.append(check(self._driver.cuEventCreate, 0))
+        return self._events[:count]

@@ -1,0 +1,94 @@
+"""How to time: decisions alone, no CUDA. `stopwatch` carries them out.
+
+One sample is the mean of a batch: a graph of launches that takes about BATCH_US, replayed between two
+events. When cold, a batch goes through all operand sets, so that nothing it reads is in L2. The first
+replay warms up and is not counted. The second decides whether the candidate is hopeless: then it is
+all. Others are sampled until their median is sharp or BUDGET_US is spent. Raise
+`measurement.POLICY_VERSION` when any of this changes.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import median, quantiles
+
+BATCH_US = 1500.0  # events resolve 0.5 us and replays start about 1 us apart: below 0.1 % of a batch
+BUDGET_US = 25_000.0
+GROUP = 5  # replays queued at once
+MIN_SAMPLES = 4
+MAX_SAMPLES = 40
+SHARP = 0.001  # relative standard error of the median at which sampling stops
+HOPELESS = 1.1  # times the cutoff: more than any noise that was seen between samples
+HOPELESS_AT_A_GLANCE = 2.0  # the same for a single launch, cold in every respect
+LAUNCH_LATENCY_US = 10.0  # what a single launch between events usually takes over its kernel's time
+MOST_LATENCY_US = 30.0  # and at most
+LEAD_IN_BELOW_US = 5000.0  # a batch shorter than that is preceded by an uncounted one
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Samples of one candidate in us, in the order taken."""
+
+    samples_us: tuple[float, ...]
+    is_cut_short: bool = False
+
+    @property
+    def time_us(self) -> float:
+        return median(self.samples_us)
+
+
+def batch_launches(launch_us: float, num_sets: int) -> int:
+    """Launches per batch: about BATCH_US of them, and every operand set equally often.
+
+    `launch_us` is what a single launch took, latency included.
+    """
+    kernel_us = max(launch_us - LAUNCH_LATENCY_US, launch_us / 4, 0.5)
+    rounds = round(BATCH_US / (kernel_us * num_sets))
+    return num_sets * max(1, rounds)
+
+
+def is_hopeless_at_a_glance(launch_us: float, cutoff_us: float | None) -> bool:
+    """Whether one launch, latency included, already took far too long."""
+    return cutoff_us is not None and launch_us - MOST_LATENCY_US > HOPELESS_AT_A_GLANCE * cutoff_us
+
+
+def is_hopeless(sample_us: float, cutoff_us: float | None) -> bool:
+    """Whether a candidate whose first batch averaged this is clearly slower than the cutoff."""
+    return cutoff_us is not None and sample_us > HOPELESS * cutoff_us
+
+
+def relative_error(samples: Sequence[float]) -> float:
+    """Standard error of the median, relative to it, from the quartiles (as for normal noise).
+
+    The interquartile range of a normal distribution is 1.349 deviations; the median's standard error
+    is 1.253 deviations over the root of the number of samples.
+    """
+    if len(samples) < 2:
+        return math.inf
+    low, _, high = quantiles(samples, n=4, method="inclusive")
+    return 1.253 * (high - low) / 1.349 / math.sqrt(len(samples)) / median(samples)
+
+
+def more_samples(samples: Sequence[float], batch_us: float) -> int:
+    """How many batches to time next; 0 when enough is known or spent."""
+    taken = len(samples)
+    missing = max(MIN_SAMPLES - taken, 0)
+    affordable = int((BUDGET_US - taken * batch_us) // batch_us)
+    if taken >= MAX_SAMPLES or (not missing and relative_error(samples) < SHARP):
+        return 0
+    return max(missing, min(GROUP, affordable, MAX_SAMPLES - taken))
+
+
+def needs_lead_in(batch_us: float) -> bool:
+    """Whether an uncounted replay goes before a group: the first one after a pause starts late."""
+    return batch_us < LEAD_IN_BELOW_US
+
+
+def round_orders(num: int, rounds: int, seed: int) -> list[list[int]]:
+    """For each round the order in which `num` contestants run: shuffled, so that none always follows
+    the same one; the same for the same seed."""
+    generator = random.Random(seed)
+    return [generator.sample(range(num), num) for _ in range(rounds)]

@@ -1,0 +1,267 @@
+"""Is C right? Every candidate is held against float64 and against cuBLAS, on the device.
+
+The bound. Let u = 2^-24. A float dot product of length k, summed in any order and scaled once, is off
+by at most (k + 2) u |a|.|b| (Higham, "Accuracy and Stability of Numerical Algorithms", 2002, section 3.1):
+certain, but for large k so loose that a lost term would pass. Rounding errors are as good as random, so
+that the error grows like sqrt(k) u |a|.|b| (Higham and Mary, "A new approach to probabilistic rounding
+error analysis", SIAM J. Sci. Comput. 41, 2019), and for data of zero mean, such as ours, partial sums
+cancel too and it does not exceed a constant times u |a|.|b| at any k (the same, "Sharper probabilistic
+backward error analysis for basic linear algebra kernels with random data", 42, 2020). Summing 3e5 to 1e6
+pairs of normal numbers one by one, we saw at most 6.4 u |a|.|b| for every k up to 8192. Hence
+
+    |C - C64| <= min(k + 2, ZERO_MEAN_FACTOR) u |a|.|b|,
+
+where |a|.|b| itself grows like 0.64 k: at k = 4096 the bound is 0.004, at k = 100000 0.09, while one lost
+term is 0.64 on average. An order of summation that is right stays below a third of it.
+
+The reference is computed once per problem, by a kernel that shares nothing with those under test, and
+cuBLAS's result is held against it. Where float64 is so slow that this would take longer than
+REFERENCE_BUDGET_S, or takes too much memory, only some tiles of C are computed: corners, the edges
+where tiles hang over, and others drawn by the seed. All of C is always searched for NaN and Inf (C is
+poisoned with NaN before, so an element left out shows) and compared with cuBLAS's.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import math
+import random
+from dataclasses import dataclass
+from typing import Any
+
+from ..device import DeviceLimits
+from ..gemm import FLOAT_BYTES, Gemm
+from .driver import check
+from .memory import GUARD_WORD, Buffer, Enqueue, Operands, OperandSet, Region, Workspace, guard_name
+from .module import Module, pack
+
+UNIT_ROUNDOFF = 2.0**-24
+ZERO_MEAN_FACTOR = 24.0
+LARGEST_NORMAL = 5.78  # no number of fill_normal is larger
+
+CHECK_TILE, CHECK_THREADS = 64, 256  # as in checks.cu
+TILE_ELEMENTS = CHECK_TILE * CHECK_TILE
+REFERENCE_BYTES = 8 + 4  # per element: float64 product and float sum of absolute values
+REFERENCE_BUDGET_S = 2.0
+LEAST_TILES = 64
+_FP64_EFFICIENCY = 0.3  # of reference_tiles, from the ratio of its shared-memory reads to its FMAs
+_ASSUMED_CLOCK_HZ = 1.5e9
+_COMPARE_BLOCKS = 4096
+
+
+def gamma(k: int) -> float:
+    """The bound of |C - C64| relative to the product of absolute values (see above)."""
+    return min(k + 2.0, ZERO_MEAN_FACTOR) * UNIT_ROUNDOFF
+
+
+def largest_magnitude(k: int) -> float:
+    """What no |a|.|b| of length k exceeds for our normal numbers: mean, 10 deviations, a largest term."""
+    largest_term = LARGEST_NORMAL**2
+    return min(k * largest_term, k * 2 / math.pi + 10 * 0.772 * math.sqrt(k) + largest_term)
+
+
+def cublas_tolerance(k: int) -> float:
+    """How far C may be from cuBLAS's, each being within the bound of the truth."""
+    return 2 * gamma(k) * largest_magnitude(k)
+
+
+def fp64_rate(limits: DeviceLimits) -> float:
+    """Float64 multiply-adds per second that the reference kernel reaches, roughly."""
+    lanes = {(8, 0): 32, (9, 0): 64, (10, 0): 64, (10, 3): 2}.get(limits.compute_capability, 2)
+    return lanes * limits.num_sms * _ASSUMED_CLOCK_HZ * _FP64_EFFICIENCY
+
+
+def tile_budget(gemm: Gemm, limits: DeviceLimits, free_bytes: int) -> int:
+    """How many tiles of C the reference may hold: by time and by a third of the free memory."""
+    by_time = REFERENCE_BUDGET_S * fp64_rate(limits) / (TILE_ELEMENTS * max(gemm.k, 1))
+    by_memory = free_bytes / 3 / (TILE_ELEMENTS * REFERENCE_BYTES)
+    return max(LEAST_TILES, int(min(by_time, by_memory)))
+
+
+def choose_tiles(gemm: Gemm, budget: int, seed: int) -> list[int]:
+    """Numbers of the tiles of C to check: all if the budget allows, else corners, last row and column,
+    first row and column, then others at random. Ascending."""
+    rows, columns = -(-gemm.m // CHECK_TILE), -(-gemm.n // CHECK_TILE)
+    count = rows * columns
+    if count <= budget:
+        return list(range(count))
+    last_row = range(count - columns, count)
+    last_column = range(columns - 1, count, columns)
+    corners = [0, columns - 1, count - columns, count - 1]
+    ordered = dict.fromkeys([*corners, *last_row, *last_column, *range(columns), *range(0, count, columns)])
+    chosen = list(ordered)[: max(budget // 2, 4)]
+    others = random.Random(seed).sample(range(count), min(count, budget))
+    return sorted(list(dict.fromkeys([*chosen, *others]))[:budget])
+
+
+# ------------------------------------------------------------------------------------------------
+# What was found
+
+
+class RawFindings(ctypes.Structure):
+    """`Findings` of checks.cu."""
+
+    _fields_ = (
+        ("worst", ctypes.c_uint64),
+        ("num_nonfinite", ctypes.c_uint64),
+        ("num_damaged", ctypes.c_uint64),
+        ("last_damaged", ctypes.c_uint64),
+        ("worst_to_other", ctypes.c_uint64),
+    )
+
+
+def ratio_of(packed: int) -> float:
+    """The float whose bits are in the upper half."""
+    return float(ctypes.c_float.from_buffer_copy((packed >> 32).to_bytes(4, "little")).value)
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """`error_ratio` is max |C - C64| / bound over the checked tiles, `at` (row, column) where;
+    `cublas_ratio` the same against cuBLAS over all of C (0 where there is no cuBLAS)."""
+
+    error_ratio: float
+    at: tuple[int, int]
+    cublas_ratio: float = 0.0
+    num_nonfinite: int = 0
+    num_damaged: int = 0
+    damaged: str = ""
+
+    @property
+    def fault(self) -> str:
+        """Why the result is wrong, or "" if it is right."""
+        row, column = self.at
+        if self.num_damaged:
+            return f"{self.num_damaged} words written outside the operands, {self.damaged}"
+        if self.num_nonfinite:
+            return f"{self.num_nonfinite} elements of C are NaN, Inf or were not written"
+        if not self.error_ratio <= 1:
+            return f"C[{row}, {column}] is off by {self.error_ratio:.3g} times the bound against float64"
+        if not self.cublas_ratio <= 1:
+            return f"C differs from cuBLAS's by {self.cublas_ratio:.3g} times the tolerance"
+        return ""
+
+
+def locate(gemm: Gemm, tiles: list[int], packed: int) -> tuple[int, int]:
+    """Row and column in C of a packed index of compare_tiles."""
+    slot, element = divmod(packed & 0xFFFFFFFF, TILE_ELEMENTS)
+    columns = -(-gemm.n // CHECK_TILE)
+    tile_row, tile_column = divmod(tiles[slot], columns)
+    row, column = divmod(element, CHECK_TILE)
+    return tile_row * CHECK_TILE + row, tile_column * CHECK_TILE + column
+
+
+# ------------------------------------------------------------------------------------------------
+# On the device
+
+
+def _strides(lead: int, is_transposed: bool) -> tuple[ctypes.c_int64, ctypes.c_int64]:
+    """Elements from row to row and from column to column of op(X)."""
+    rows, columns = (1, lead) if is_transposed else (lead, 1)
+    return ctypes.c_int64(rows), ctypes.c_int64(columns)
+
+
+class Verifier:
+    """The reference of one problem, and the check of a C against it.
+
+    Raises EnvironmentProblem where memory does not suffice.
+    """
+
+    def __init__(
+        self, driver: Any, checks: Module, gemm: Gemm, limits: DeviceLimits, seed: int, stream: Any
+    ) -> None:
+        self._driver, self._checks, self._stream = driver, checks, stream
+        self._gemm = gemm
+        free, _ = check(driver.cuMemGetInfo)
+        self.tiles = choose_tiles(gemm, tile_budget(gemm, limits, int(free)), seed)
+        elements = len(self.tiles) * TILE_ELEMENTS
+        self._tiles = Buffer(driver, 4 * len(self.tiles), "the list of checked tiles")
+        self._products = Buffer(driver, 8 * elements, f"the float64 reference of {gemm}")
+        self._magnitudes = Buffer(driver, 4 * elements, f"the error bounds of {gemm}")
+        self._findings = Buffer(driver, ctypes.sizeof(RawFindings), "the findings")
+        self._other: Buffer | None = None
+        self._tiles.upload((ctypes.c_int32 * len(self.tiles))(*self.tiles), stream)
+
+    @property
+    def num_bytes(self) -> int:
+        buffers = [self._products, self._magnitudes, *([self._other] if self._other else [])]
+        return sum(buffer.num_bytes for buffer in buffers)
+
+    def compute_reference(self, operands: OperandSet) -> None:
+        """Enqueue the float64 products of the chosen tiles."""
+        gemm = self._gemm
+        arguments = [
+            *map(ctypes.c_int32, (gemm.m, gemm.n, gemm.k)),
+            *(ctypes.c_void_p(operands.a), *_strides(gemm.lda, gemm.trans_a)),
+            *(ctypes.c_void_p(operands.b), *_strides(gemm.ldb, gemm.trans_b)),
+            *map(ctypes.c_void_p, (self._tiles.address, self._products.address, self._magnitudes.address)),
+        ]
+        self._launch("reference_tiles", len(self.tiles), arguments)
+
+    def keep_cublas(self, operands: OperandSet, enqueue: Enqueue) -> None:
+        """Compute C by cuBLAS and keep it for comparison."""
+        size = FLOAT_BYTES * self._gemm.m * self._gemm.n
+        self._other = Buffer(self._driver, size, f"cuBLAS's result of {self._gemm}")
+        enqueue(OperandSet(operands.a, operands.b, self._other.address))
+
+    def check_cublas(self) -> Verdict:
+        """cuBLAS's kept result against float64: a check of the reference itself."""
+        assert self._other is not None
+        return self._judge(self._other.address, [], is_cublas=True)
+
+    def check(self, c: int, operands: Operands, workspace: Workspace) -> Verdict:
+        """Judge the C at this address, and all guards. Waits for the stream."""
+        guards = [(operands.guards.address, len(operands.layout.guards))]
+        if workspace.num_guards:
+            guards.append((workspace.guards.address, workspace.num_guards))
+        return self._judge(c, guards)
+
+    def free(self) -> None:
+        for buffer in (self._tiles, self._products, self._magnitudes, self._findings, self._other):
+            if buffer is not None:
+                buffer.free()
+
+    def _judge(self, c: int, guards: list[tuple[int, int]], *, is_cublas: bool = False) -> Verdict:
+        self._findings.fill(0, Region(0, self._findings.num_bytes), self._stream)
+        self._compare(c, 0 if is_cublas or self._other is None else self._other.address)
+        first = 0
+        for address, count in guards:
+            numbers = (ctypes.c_uint32(first), ctypes.c_uint32(GUARD_WORD))
+            self._launch("check_guards", count, [ctypes.c_void_p(address), *numbers, self._out()])
+            first += count
+        raw = RawFindings()
+        check(
+            self._driver.cuMemcpyDtoHAsync,
+            *(ctypes.addressof(raw), self._findings.address, ctypes.sizeof(raw), self._stream),
+        )
+        check(self._driver.cuStreamSynchronize, self._stream)
+        return Verdict(
+            error_ratio=ratio_of(raw.worst),
+            at=locate(self._gemm, self.tiles, raw.worst),
+            cublas_ratio=ratio_of(raw.worst_to_other),
+            num_nonfinite=raw.num_nonfinite,
+            num_damaged=raw.num_damaged,
+            damaged=guard_name(raw.last_damaged - 1, guards[0][1]) if raw.num_damaged else "",
+        )
+
+    def _compare(self, c: int, other: int) -> None:
+        gemm = self._gemm
+        tiles, products, magnitudes = (
+            ctypes.c_void_p(b.address) for b in (self._tiles, self._products, self._magnitudes)
+        )
+        extents = (ctypes.c_int32(gemm.m), ctypes.c_int32(gemm.n), ctypes.c_void_p(c))
+        bound = ctypes.c_double(gamma(gemm.k))
+        self._launch(
+            "compare_tiles", len(self.tiles), [*extents, tiles, products, magnitudes, bound, self._out()]
+        )
+        count = gemm.m * gemm.n
+        blocks = min(_COMPARE_BLOCKS, -(-count // CHECK_THREADS))
+        tolerance = ctypes.c_double(cublas_tolerance(gemm.k))
+        whole = [ctypes.c_void_p(c), ctypes.c_void_p(other), ctypes.c_uint64(count), tolerance, self._out()]
+        self._launch("compare_whole", blocks, whole)
+
+    def _out(self) -> ctypes.c_void_p:
+        return ctypes.c_void_p(self._findings.address)
+
+    def _launch(self, name: str, blocks: int, arguments: list[Any]) -> None:
+        self._checks.kernel(name).launch(self._stream, (blocks, 1), CHECK_THREADS, pack(arguments))

@@ -1,0 +1,168 @@
+// Kernels that make operands and check results while tuning. None of them is timed, so they are plain.
+//
+//   fill_normal        random normal numbers, a function of (seed, index) alone
+//   reference_tiles    float64 product of chosen tiles of C, and the product of absolute values
+//   compare_tiles      max over those tiles of |C - C64| / bound
+//   compare_whole      count of NaN and Inf in all of C, and max |C - other| / tolerance
+//   check_guards       count of damaged words in the guard regions around operands and workspace
+//
+// Matrices are given by strides in elements: X[i][j] = x[i * rows + j * columns].
+// The tiles of C (CHECK_TILE x CHECK_TILE, hanging over its edges) are numbered row by row; a *slot* is a
+// position in the list of chosen tiles. References are packed: [slot][row in tile][column in tile].
+typedef unsigned int u32;
+typedef unsigned long long u64;
+
+constexpr int CHECK_TILE = 64;
+constexpr int CHECK_DEPTH = 16;    // k per step through shared memory
+constexpr int CHECK_THREADS = 256;  // as 16 x 16, each with PER_THREAD x PER_THREAD elements
+constexpr int SIDE = 16;
+constexpr int PER_THREAD = CHECK_TILE / SIDE;
+constexpr int TILE_ELEMENTS = CHECK_TILE * CHECK_TILE;
+constexpr u32 INFINITY_BITS = 0x7f800000u;
+
+// What the checks found. Ratios are the bits of a non-negative float in the upper half, so that they order
+// like integers, and below them where: the packed index of the element.
+struct Findings {
+    u64 worst;           // of compare_tiles
+    u64 num_nonfinite;   // NaN and Inf in C
+    u64 num_damaged;     // guard words overwritten
+    u64 last_damaged;    // 1 + number of the last damaged guard region, counted over all launches
+    u64 worst_to_other;  // of compare_whole, without an index
+};
+
+// ---------------------------------------------------------------------------------------------- operands
+
+// A permutation of 64-bit integers whose values look random (the finalizer of SplitMix64: Steele, Lea and
+// Flood, "Fast splittable pseudorandom number generators", 2014).
+__device__ __forceinline__ u64 scramble(u64 x) {
+    x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ull;
+    x = (x ^ (x >> 27)) * 0x94d049bb133111ebull;
+    return x ^ (x >> 31);
+}
+
+// Box-Muller from two 24-bit uniform numbers in (0, 1]: no value exceeds sqrt(-2 ln 2^-24) = 5.77.
+extern "C" __global__ void fill_normal(float* out, u64 count, u64 seed) {
+    const u64 step = static_cast<u64>(gridDim.x) * blockDim.x;
+    for (u64 i = static_cast<u64>(blockIdx.x) * blockDim.x + threadIdx.x; i < count; i += step) {
+        const u64 bits = scramble(scramble(seed + 1) + i * 0x9e3779b97f4a7c15ull);
+        const float radius = (static_cast<float>(bits >> 40) + 1.0f) * 0x1p-24f;
+        const float angle = (static_cast<float>(bits & 0xffffffull) + 1.0f) * 0x1p-24f;
+        out[i] = sqrtf(-2.0f * logf(radius)) * cospif(2.0f * angle);
+    }
+}
+
+// --------------------------------------------------------------------------------------------- reference
+
+// Copies op(X)[first ... first + CHECK_TILE][k ... k + CHECK_DEPTH] to shared memory by (k, index), with
+// zeros beyond its edges. Lanes run along k where that is contiguous.
+__device__ void load_strip(double (*exact)[CHECK_TILE + 1], float (*magnitude)[CHECK_TILE + 1], const float* x,
+                           long long stride_index, long long stride_k, long long first, long long extent, long long k,
+                           int depth) {
+    for (int e = threadIdx.x; e < CHECK_TILE * CHECK_DEPTH; e += CHECK_THREADS) {
+        const int p = stride_k == 1 ? e % CHECK_DEPTH : e / CHECK_TILE;
+        const int i = stride_k == 1 ? e / CHECK_DEPTH : e % CHECK_TILE;
+        const bool is_inside = first + i < extent && k + p < depth;
+        const float value = is_inside ? x[(first + i) * stride_index + (k + p) * stride_k] : 0.0f;
+        exact[p][i] = value;
+        magnitude[p][i] = fabsf(value);
+    }
+}
+
+// Grid: one block per slot. reference[slot] = sum over k of a * b in double, magnitudes[slot] = the sum of
+// |a * b| in float (it only scales the bound, where a relative error of k * 2^-24 does not count).
+extern "C" __global__ void __launch_bounds__(CHECK_THREADS)
+    reference_tiles(int m, int n, int k, const float* a, long long a_rows, long long a_columns, const float* b,
+                    long long b_rows, long long b_columns, const int* tiles, double* reference, float* magnitudes) {
+    __shared__ double a_exact[CHECK_DEPTH][CHECK_TILE + 1], b_exact[CHECK_DEPTH][CHECK_TILE + 1];  // (k, m), (k, n)
+    __shared__ float a_size[CHECK_DEPTH][CHECK_TILE + 1], b_size[CHECK_DEPTH][CHECK_TILE + 1];     // (k, m), (k, n)
+    const int tiles_n = n / CHECK_TILE + (n % CHECK_TILE != 0);
+    const long long row = static_cast<long long>(tiles[blockIdx.x] / tiles_n) * CHECK_TILE;
+    const long long column = static_cast<long long>(tiles[blockIdx.x] % tiles_n) * CHECK_TILE;
+    const int ty = threadIdx.x / SIDE, tx = threadIdx.x % SIDE;
+    double sum[PER_THREAD][PER_THREAD] = {};
+    float size[PER_THREAD][PER_THREAD] = {};
+    for (long long from = 0; from < k; from += CHECK_DEPTH) {
+        load_strip(a_exact, a_size, a, a_rows, a_columns, row, m, from, k);
+        load_strip(b_exact, b_size, b, b_columns, b_rows, column, n, from, k);
+        __syncthreads();  // RAW: strips are whole before they are read
+#pragma unroll 4
+        for (int p = 0; p < CHECK_DEPTH; ++p)
+#pragma unroll
+            for (int i = 0; i < PER_THREAD; ++i)
+#pragma unroll
+                for (int j = 0; j < PER_THREAD; ++j) {
+                    sum[i][j] = fma(a_exact[p][ty + i * SIDE], b_exact[p][tx + j * SIDE], sum[i][j]);
+                    size[i][j] = fmaf(a_size[p][ty + i * SIDE], b_size[p][tx + j * SIDE], size[i][j]);
+                }
+        __syncthreads();  // WAR: strips have been read before they are refilled
+    }
+    const u64 slot = static_cast<u64>(blockIdx.x) * TILE_ELEMENTS;
+    for (int i = 0; i < PER_THREAD; ++i)
+        for (int j = 0; j < PER_THREAD; ++j) {
+            const int at = (ty + i * SIDE) * CHECK_TILE + tx + j * SIDE;
+            reference[slot + at] = sum[i][j];
+            magnitudes[slot + at] = size[i][j];
+        }
+}
+
+// ------------------------------------------------------------------------------------------------ checks
+
+// Bits of |difference| / bound: 0 for no difference, infinity where there is one and the bound is 0 or
+// the difference is NaN.
+__device__ __forceinline__ u32 ratio_bits(double difference, double bound) {
+    if (difference == 0.0) return 0;
+    const float ratio = static_cast<float>(fabs(difference) / bound);
+    return ratio >= 0.0f ? __float_as_uint(ratio) : INFINITY_BITS;  // NaN compares false
+}
+
+// Grid: one block per slot. The bound of an element is `gamma` times its sum of |a * b|.
+extern "C" __global__ void __launch_bounds__(CHECK_THREADS)
+    compare_tiles(int m, int n, const float* c, const int* tiles, const double* reference, const float* magnitudes,
+                  double gamma, Findings* findings) {
+    const int tiles_n = n / CHECK_TILE + (n % CHECK_TILE != 0);
+    const long long row = static_cast<long long>(tiles[blockIdx.x] / tiles_n) * CHECK_TILE;
+    const long long column = static_cast<long long>(tiles[blockIdx.x] % tiles_n) * CHECK_TILE;
+    const u64 slot = static_cast<u64>(blockIdx.x) * TILE_ELEMENTS;
+    u64 worst = 0;
+    for (int e = threadIdx.x; e < TILE_ELEMENTS; e += CHECK_THREADS) {
+        const long long i = row + e / CHECK_TILE, j = column + e % CHECK_TILE;
+        if (i >= m || j >= n) continue;  // edge: C
+        const double difference = c[i * n + j] - reference[slot + e];
+        const u64 found = static_cast<u64>(ratio_bits(difference, gamma * magnitudes[slot + e])) << 32;
+        const u64 candidate = found ? found | ((slot + e) & 0xffffffffull) : 0;
+        worst = candidate > worst ? candidate : worst;
+    }
+    if (worst) atomicMax(&findings->worst, worst);
+}
+
+// Any grid. `other` (null: none) is a result that C may differ from by `tolerance`.
+extern "C" __global__ void __launch_bounds__(CHECK_THREADS)
+    compare_whole(const float* c, const float* other, u64 count, double tolerance, Findings* findings) {
+    u64 num_nonfinite = 0, worst = 0;
+    const u64 step = static_cast<u64>(gridDim.x) * CHECK_THREADS;
+    for (u64 i = static_cast<u64>(blockIdx.x) * CHECK_THREADS + threadIdx.x; i < count; i += step) {
+        if (!isfinite(c[i])) ++num_nonfinite;
+        if (other == nullptr) continue;
+        const u64 found = static_cast<u64>(ratio_bits(static_cast<double>(c[i]) - other[i], tolerance)) << 32;
+        worst = found > worst ? found : worst;
+    }
+    if (num_nonfinite) atomicAdd(&findings->num_nonfinite, num_nonfinite);
+    if (worst) atomicMax(&findings->worst_to_other, worst);
+}
+
+struct Guard {
+    const u32* words;
+    u64 count;
+};
+
+// Grid: one block per guard region, numbered from `first` on; every word of it must still be `pattern`.
+extern "C" __global__ void __launch_bounds__(CHECK_THREADS)
+    check_guards(const Guard* guards, u32 first, u32 pattern, Findings* findings) {
+    const Guard guard = guards[blockIdx.x];
+    u64 num_damaged = 0;
+    for (u64 i = threadIdx.x; i < guard.count; i += CHECK_THREADS)
+        if (guard.words[i] != pattern) ++num_damaged;
+    if (!num_damaged) return;
+    atomicAdd(&findings->num_damaged, num_damaged);
+    atomicMax(&findings->last_damaged, static_cast<u64>(first) + blockIdx.x + 1);
+}
