@@ -1,0 +1,146 @@
+"""The GPUs that a table serves: who they are, their contexts, and the kernels loaded on them.
+
+Loading happens once per kernel and GPU, under a lock, also while a stream is being captured. Copied
+into exported tables.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from ..errors import DispatchError
+from .driver import STICKY, CudaFault, Driver
+from .table import Kernel, Table
+from .workspace import Workspaces
+
+DEFAULT_SMEM = 48 * 1024  # bytes of dynamic shared memory that any kernel may have
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedKernel:
+    """A kernel ready for launches on one GPU. `reduce` is 0 where there is no second pass."""
+
+    sgemm: int
+    reduce: int
+    threads: int
+    smem_bytes: int
+
+
+@dataclass(slots=True)
+class GpuState:
+    """One GPU of this process."""
+
+    device: int
+    context: int  # primary
+    workspaces: Workspaces
+    kernels: dict[str, LoadedKernel] = field(default_factory=dict)
+
+
+class Devices:
+    """All GPUs of this process that the table is for. Threads may share it."""
+
+    def __init__(self, table: Table, code: Mapping[str, bytes], driver: Driver) -> None:
+        self._table = table
+        self._code = code
+        self._driver = driver
+        self._lock = threading.Lock()
+        self._gpus: dict[int, GpuState] = {}
+        self._libraries: dict[str, int] = {}  # by SHA-256 of the cubin; not bound to a GPU
+
+    def gpu(self, device: int) -> GpuState:
+        """A GPU by its number. Raises DispatchError if the table is not for such a GPU."""
+        found = self._gpus.get(device)
+        if found is None:
+            with self._lock:
+                found = self._gpus.get(device) or self._adopt(device)
+        return found
+
+    def for_host(self) -> int:
+        """The GPU for arrays of the host: the current one if the table is for it, else the first such."""
+        current = self._driver.current_device()
+        if current is not None and self._mismatch(current) is None:
+            return current
+        faults = []
+        for device in range(self._driver.num_devices()):
+            fault = self._mismatch(device)
+            if fault is None:
+                return device
+            faults.append(fault)
+        raise DispatchError("; ".join(faults) or "the driver finds no GPU; run `nvidia-smi` to see why")
+
+    @contextmanager
+    def current(self, gpu: GpuState) -> Iterator[None]:
+        """Makes a GPU's context current for this thread, and restores the one before."""
+        is_elsewhere = self._driver.current_context() != gpu.context
+        if is_elsewhere:
+            self._driver.push_context(gpu.context)
+        try:
+            yield
+        finally:
+            if is_elsewhere:
+                self._driver.pop_context()
+
+    def kernel(self, gpu: GpuState, kernel: Kernel) -> LoadedKernel:
+        """A kernel on a GPU, loaded at the first request."""
+        found = gpu.kernels.get(kernel.id)
+        if found is None:
+            with self._lock:
+                found = gpu.kernels.get(kernel.id)
+                if found is None:
+                    found = gpu.kernels[kernel.id] = self._load(gpu, kernel)
+        return found
+
+    def _mismatch(self, device: int) -> str | None:
+        """Why the table is not for this GPU, or None if it is."""
+        expected = self._table.environment
+        name, capability = self._driver.device_name(device), self._driver.compute_capability(device)
+        if (name, capability) == (expected.gpu_name, expected.compute_capability):
+            return None
+        return (
+            f"this table is for {expected.gpu_name} (sm_{_digits(expected.compute_capability)}), but GPU "
+            f"{device} is {name} (sm_{_digits(capability)}): tune on it with "
+            f"`autotune search --gpu {device}` and export again"
+        )
+
+    def _adopt(self, device: int) -> GpuState:
+        fault = self._mismatch(device)
+        if fault is not None:
+            raise DispatchError(fault)
+        context = self._driver.primary_context(device)
+        self._gpus[device] = GpuState(device, context, Workspaces(self._driver))
+        return self._gpus[device]
+
+    def _load(self, gpu: GpuState, kernel: Kernel) -> LoadedKernel:
+        spec, driver = kernel.spec, self._driver
+        with self.current(gpu), driver.loading():
+            try:
+                library = self._library(kernel.sha256)
+                sgemm = driver.get_kernel(library, "sgemm")
+                reduce = driver.get_kernel(library, "sgemm_reduce") if spec.reduction == "two_pass" else 0
+                if spec.smem_bytes > DEFAULT_SMEM:
+                    driver.allow_smem(sgemm, spec.smem_bytes, gpu.device)
+                for handle in filter(None, (sgemm, reduce)):
+                    driver.make_resident(handle)
+            except CudaFault as fault:
+                raise self._refused(kernel, fault) from fault
+        return LoadedKernel(sgemm, reduce, spec.threads, spec.smem_bytes)
+
+    def _library(self, sha256: str) -> int:
+        if sha256 not in self._libraries:
+            self._libraries[sha256] = self._driver.load_library(self._code[sha256])
+        return self._libraries[sha256]
+
+    def _refused(self, kernel: Kernel, fault: CudaFault) -> DispatchError:
+        if fault.code in STICKY:
+            return fault
+        return DispatchError(
+            f"the driver (CUDA {self._driver.version()}) refuses kernel {kernel.id}, compiled by "
+            f"{self._table.compiler}: {fault}; update the driver, or export again with an older compiler"
+        )
+
+
+def _digits(capability: tuple[int, int]) -> str:
+    return "".join(map(str, capability))

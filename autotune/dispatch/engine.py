@@ -1,0 +1,172 @@
+"""Plans launches and makes them: remembers, per kind of call, everything but addresses and scalars.
+
+Copied into exported tables.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import struct
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ..errors import DispatchError
+from ..launch import REDUCE_THREADS, Grid
+from ..launch import plan as plan_grid
+from .arrays import Form
+from .devices import Devices, GpuState, LoadedKernel
+from .driver import Driver
+from .problem import Problem, Triple, common_device, understand
+from .select import Call, Selector
+from .table import Table
+
+MAX_PLANS = 4096  # kinds of call that are remembered
+_ALIGNMENT_MASK = 15  # of the widest vectors, in bytes
+
+# Arguments of the kernels, as documented at launch.Grid, and where each lies in the packed values.
+_SGEMM = struct.Struct("=iiifQqQqf4xQqQi")
+_SGEMM_OFFSETS = (0, 4, 8, 12, 16, 24, 32, 40, 48, 56, 64, 72, 80)
+_REDUCE = struct.Struct("=iiffQqQiii")
+_REDUCE_OFFSETS = (0, 4, 8, 12, 16, 24, 32, 40, 44, 48)
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What does not change while shapes, strides, alignment and GPU stay. `kernel` is None if there
+    is nothing to launch."""
+
+    problem: Problem
+    gpu: GpuState
+    kernel: LoadedKernel | None
+    grid: Grid
+
+
+class _Arguments(threading.local):
+    """Kernel arguments of one thread: packed values, and for each kernel the array of their addresses."""
+
+    def __init__(self) -> None:
+        self.sgemm, self._sgemm_pointers = self._make(_SGEMM, _SGEMM_OFFSETS)
+        self.reduce, self._reduce_pointers = self._make(_REDUCE, _REDUCE_OFFSETS)
+        self.at_sgemm = ctypes.addressof(self._sgemm_pointers)
+        self.at_reduce = ctypes.addressof(self._reduce_pointers)
+
+    @staticmethod
+    def _make(layout: struct.Struct, offsets: tuple[int, ...]) -> tuple[Any, Any]:
+        values = ctypes.create_string_buffer(layout.size)
+        base = ctypes.addressof(values)
+        return values, (ctypes.c_void_p * len(offsets))(*(base + offset for offset in offsets))
+
+
+class Engine:
+    """Launches the kernels of one table. Threads may share it."""
+
+    def __init__(self, table: Table, code: Mapping[str, bytes], selector: Selector, driver: Driver) -> None:
+        self.driver = driver
+        self.devices = Devices(table, code, driver)
+        self._selector = selector
+        self._arguments = _Arguments()
+        self._plans: dict[tuple[Any, ...], Plan] = {}
+
+    def plan(
+        self,
+        devices: Triple,
+        forms: tuple[Form, Form, Form | None],
+        addresses: Triple,
+        trans_a: bool,
+        trans_b: bool,
+    ) -> Plan:
+        """The plan for a call with arrays on these GPUs, of these forms, at these addresses.
+
+        Raises DispatchError if the arrays do not fit each other or the table does not fit the GPU.
+        """
+        a, b, c = addresses
+        aligned = (a & _ALIGNMENT_MASK, b & _ALIGNMENT_MASK, c & _ALIGNMENT_MASK)
+        key = (devices, forms, aligned, trans_a, trans_b)
+        found = self._plans.get(key)
+        if found is None:
+            problem = understand(*forms, trans_a, trans_b)
+            found = self._make_plan(problem, common_device(devices), aligned)
+            if len(self._plans) >= MAX_PLANS:
+                self._plans.clear()
+            self._plans[key] = found
+        return found
+
+    def _make_plan(self, problem: Problem, device: int, aligned: Triple) -> Plan:
+        gpu, gemm = self.devices.gpu(device), problem.gemm
+        if not (gemm.m and gemm.n):
+            return Plan(problem, gpu, None, Grid(0, 1, 0, 0, 0, 0, 0))
+        pick = self._selector.pick(Call(gemm, problem.lds, aligned))
+        kernel = self._selector.kernels[pick.kernel_id]
+        grid = plan_grid(kernel.spec, gemm.m, gemm.n)
+        return Plan(problem, gpu, self.devices.kernel(gpu, kernel), grid)
+
+    def run(self, plan: Plan, stream: int, addresses: Triple, alpha: float, beta: float) -> None:
+        """Launch with the GPU's primary context current, and restore the caller's. Does not wait."""
+        if plan.kernel is None:
+            return
+        driver, context = self.driver, plan.gpu.context
+        is_elsewhere = driver.current_context() != context
+        if is_elsewhere:
+            driver.push_context(context)
+        try:
+            if plan.grid.sum_bytes:
+                self._run_split(plan, plan.kernel, stream, addresses, alpha, beta)
+            else:
+                self._launch(plan, plan.kernel, stream, addresses, alpha, beta, 0)
+        finally:
+            if is_elsewhere:
+                driver.pop_context()
+
+    def _run_split(
+        self, plan: Plan, kernel: LoadedKernel, stream: int, addresses: Triple, alpha: float, beta: float
+    ) -> None:
+        def launch(workspace: int) -> None:
+            self._launch(plan, kernel, stream, addresses, alpha, beta, workspace)
+            if plan.grid.reduce_blocks:
+                self._launch_reduce(plan, kernel, stream, addresses, alpha, beta, workspace)
+
+        plan.gpu.workspaces.run(plan.grid, stream, launch)
+
+    def _launch(
+        self,
+        plan: Plan,
+        kernel: LoadedKernel,
+        stream: int,
+        addresses: Triple,
+        alpha: float,
+        beta: float,
+        workspace: int,
+    ) -> None:
+        arguments, grid, gemm = self._arguments, plan.grid, plan.problem.gemm
+        lda, ldb, ldc = plan.problem.lds
+        a, b, c = addresses
+        try:
+            _SGEMM.pack_into(
+                arguments.sgemm, 0,
+                gemm.m, gemm.n, gemm.k, alpha, a, lda, b, ldb, beta, c, ldc, workspace, grid.split_k,
+            )  # fmt: skip
+        except (struct.error, OverflowError, TypeError) as error:
+            raise DispatchError(f"alpha = {alpha!r} or beta = {beta!r} is no float32 ({error})") from error
+        size = (grid.tiles, grid.split_k)
+        self.driver.launch(kernel.sgemm, size, kernel.threads, kernel.smem_bytes, stream, arguments.at_sgemm)
+
+    def _launch_reduce(
+        self,
+        plan: Plan,
+        kernel: LoadedKernel,
+        stream: int,
+        addresses: Triple,
+        alpha: float,
+        beta: float,
+        workspace: int,
+    ) -> None:
+        arguments, grid, gemm = self._arguments, plan.grid, plan.problem.gemm
+        _REDUCE.pack_into(
+            arguments.reduce, 0,
+            gemm.m, gemm.n, alpha, beta, addresses[2], plan.problem.lds[2], workspace,
+            grid.split_k, grid.padded_m, grid.padded_n,
+        )  # fmt: skip
+        size = (grid.reduce_blocks, 1)
+        self.driver.launch(kernel.reduce, size, REDUCE_THREADS, 0, stream, arguments.at_reduce)

@@ -1,0 +1,64 @@
+"""Products of NumPy arrays: copied to a GPU, multiplied there, copied back.
+
+Copied into exported tables.
+"""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from typing import Any
+
+import numpy as np
+
+from ..errors import DispatchError
+from .arrays import Form
+from .engine import Engine
+
+_Array = np.ndarray[Any, np.dtype[np.float32]]
+
+
+def sgemm_host(
+    engine: Engine,
+    device: int,
+    stream: int,
+    arrays: tuple[_Array, _Array, _Array | None],
+    scales: tuple[float, float],
+    transposed: tuple[bool, bool],
+) -> _Array:
+    """C = alpha * op(A) * op(B) + beta * C for arrays a, b, out of the host; waits for the result.
+
+    `scales` are alpha and beta, `transposed` trans_a and trans_b. Strides of any kind are packed on the
+    way. Raises DispatchError if shapes do not fit, out overlaps an input, or the stream is captured.
+    """
+    a, b, out = arrays
+    if out is not None and (np.may_share_memory(a, out) or np.may_share_memory(b, out)):
+        raise DispatchError("out overlaps an input in memory; pass a copy of the input or another out")
+    a, b = np.ascontiguousarray(a), np.ascontiguousarray(b)
+    form_out = None if out is None else _packed(*out.shape)
+    forms = (_packed(*a.shape), _packed(*b.shape), form_out)
+    plan = engine.plan((device, device, device), forms, (0, 0, 0), *transposed)
+    gemm = plan.problem.gemm
+    result = np.empty((gemm.m, gemm.n), np.float32) if out is None else np.ascontiguousarray(out)
+    driver = engine.driver
+    with engine.devices.current(plan.gpu), ExitStack() as at_end:
+        if driver.is_capturing(stream):
+            raise DispatchError("NumPy arrays cannot be part of a graph; copy them to the GPU first")
+        at_end.callback(driver.synchronize, stream)
+        places = []
+        for x, is_read in ((a, True), (b, True), (result, scales[1] != 0)):
+            place = driver.allocate(max(x.nbytes, 1), stream)
+            at_end.callback(driver.free, place, stream)
+            if is_read and x.nbytes:
+                driver.copy_in(place, x.ctypes.data, x.nbytes, stream)
+            places.append(place)
+        engine.run(plan, stream, (places[0], places[1], places[2]), *scales)
+        if result.nbytes:
+            driver.copy_out(result.ctypes.data, places[2], result.nbytes, stream)
+    if out is None or out is result:
+        return result
+    out[...] = result
+    return out
+
+
+def _packed(rows: int, columns: int) -> Form:
+    return rows, columns, max(columns, 1), 1

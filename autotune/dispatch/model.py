@@ -1,0 +1,62 @@
+"""How long a kernel would take on a shape it was never timed on: a few figures per kernel, no search.
+
+    time = fixed + max(compute, memory) + second pass
+    compute = steps * (round_us * rounds + step_us * queue)
+    memory = bytes / (bandwidth * memory_efficiency)
+
+A block works through `steps` tiles of k. The busiest SM has a `queue` of blocks, of which some are
+resident at a time: it needs that many `rounds`. What blocks wait for together is paid per round
+(latency), what they compete for is paid per block (issue slots, shared memory): so a last round that
+is nearly empty costs less than a full one, but never nothing. Split-K writes its partial sums and
+reads them back, and two_pass launches twice.
+
+fit.py finds the figures. Copied into exported tables: standard library only.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..device import DeviceLimits
+from ..gemm import Gemm
+from ..launch import LaunchSpec, plan
+from .table import Kernel
+
+PROLOGUE_STEPS = 2  # filling the pipeline and storing C, counted as steps of k (unmeasured)
+SECOND_LAUNCH_US = 2.0  # a dependent launch behind another (unmeasured)
+
+
+@dataclass(frozen=True)
+class Work:
+    """What a kernel has to do for one shape on one GPU."""
+
+    round_steps: int  # rounds of resident blocks, each of this many k-steps, on the busiest SM
+    queue_steps: int  # k-steps of all blocks on the busiest SM, one after another
+    memory_us: float  # all bytes at the full bandwidth
+    second_us: float  # the second pass of a two-pass reduction
+
+
+def work(spec: LaunchSpec, blocks_per_sm: int, gemm: Gemm, limits: DeviceLimits) -> Work:
+    """Count the work of a launch. m and n at least 1."""
+    grid = plan(spec, gemm.m, gemm.n)
+    k_tiles = -(-gemm.k // spec.bk)
+    steps = -(-k_tiles // spec.split_k) + PROLOGUE_STEPS
+    queue = -(-grid.tiles * spec.split_k // limits.num_sms)
+    num_bytes = gemm.num_bytes + 2 * grid.sum_bytes
+    return Work(
+        round_steps=-(-queue // blocks_per_sm) * steps,
+        queue_steps=queue * steps,
+        memory_us=num_bytes / (limits.bandwidth_gbs * 1e3),
+        second_us=SECOND_LAUNCH_US if grid.reduce_blocks else 0.0,
+    )
+
+
+def expected_us(kernel: Kernel, gemm: Gemm, limits: DeviceLimits) -> float | None:
+    """Modelled time in us of one launch, or None if the table holds no figures for this kernel."""
+    figures = kernel.model
+    if figures is None:
+        return None
+    todo = work(kernel.spec, kernel.blocks_per_sm, gemm, limits)
+    compute_us = figures.round_us * todo.round_steps + figures.step_us * todo.queue_steps
+    memory_us = todo.memory_us / figures.memory_efficiency
+    return figures.fixed_us + max(compute_us, memory_us) + todo.second_us
