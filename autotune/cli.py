@@ -1,0 +1,239 @@
+"""The command line: declares options and hands them to `commands`, which compose and print.
+
+Nothing heavy is imported before a command runs, so `autotune --help` answers at once.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Annotated, NoReturn
+
+import typer
+
+from . import __version__, console
+from .errors import AutotuneError
+
+INTERRUPTED = 130  # what a shell reports for a process ended by Ctrl-C
+
+app = typer.Typer(
+    name="autotune",
+    help="Finds the best FP32 matrix product kernel for this GPU and these shapes.",
+    epilog="Exit codes: 0 done, 2 wrong usage, 3 something is missing here, 4 the GPU was lost, 5 database,"
+    " 6 exported table.",
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    add_completion=False,
+    no_args_is_help=True,
+)
+trials_app = typer.Typer(help="What the database holds: best, history, failures.", no_args_is_help=True)
+app.add_typer(trials_app, name="trials")
+
+Gpu = Annotated[
+    str, typer.Option(help="A GPU: its index, UUID or `auto`; or `replay:FILE`, a recorded space.")
+]
+Shapes = Annotated[
+    list[str] | None,
+    typer.Option("--shape", metavar="SHAPE", help="4096, 4096x128x4096 (m, n, k) or 4096:NT; repeatable."),
+]
+Suite = Annotated[Path | None, typer.Option(help="A TOML file of [[shape]] tables with m, n, k [, layout].")]
+Db = Annotated[str, typer.Option(help="Database: a SQLite file or a URL.")]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")]
+Quiet = Annotated[bool, typer.Option("--quiet", help="No progress on stderr.")]
+Policy = Annotated[
+    str, typer.Option(help="`cold`: operands come from memory; `warm`: they stay in the L2 cache.")
+]
+Limit = Annotated[int, typer.Option(help="Show at most so many.", min=1)]
+Seed = Annotated[int, typer.Option(help="Seed of everything that is drawn at random.", min=0)]
+Rounds = Annotated[int, typer.Option(help="Interleaved rounds: samples of each contender.", min=3)]
+
+DB = "autotune.db"
+TABLE = Path("sgemm_dispatch")
+
+
+def _print_version(is_asked: bool) -> None:
+    if is_asked:
+        console.show(f"autotune {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    is_version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
+    ] = False,
+    is_debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
+) -> None:
+    """`--debug` is taken out by `main`, wherever it stands; it is declared for `--help` only."""
+
+
+@app.command()
+def search(
+    gpu: Gpu = "auto",
+    shape: Shapes = None,
+    suite: Suite = None,
+    trials: Annotated[int | None, typer.Option(help="Stop after so many trials.", min=1)] = None,
+    seconds: Annotated[float | None, typer.Option(help="Stop after so many seconds.", min=0)] = None,
+    seed: Seed = 0,
+    sampler: Annotated[str, typer.Option(help="What proposes configs.")] = "tpe",
+    policy: Policy = "cold",
+    db: Db = DB,
+    is_json: Json = False,
+    is_quiet: Quiet = False,
+) -> None:
+    """Search the best kernel for shapes on a GPU. Ctrl-C keeps everything; the same command goes on."""
+    from .commands import search as command
+
+    command.run(
+        command.Request(gpu, shape or (), suite, trials, seconds, seed, sampler, policy, db),
+        is_json=is_json,
+        is_quiet=is_quiet,
+    )
+
+
+@app.command("export-table")
+def export_table(
+    db: Db = DB,
+    out: Annotated[
+        Path, typer.Option(help="The folder to write; its name is what applications import.")
+    ] = TABLE,
+    shape: Shapes = None,
+    suite: Suite = None,
+    is_json: Json = False,
+) -> None:
+    """Write the winners as a self-contained folder that applications import."""
+    from .commands import table as command
+
+    command.export(db, out, shape or (), suite, is_json=is_json)
+
+
+@app.command()
+def space(
+    gpu: Annotated[
+        str,
+        typer.Option(
+            help="A GPU here (index, UUID, `auto`) or the name of a known kind, as h200 or rtx-3090."
+        ),
+    ] = "auto",
+    shape: Annotated[str, typer.Option(help="4096, 4096x128x4096 (m, n, k) or 4096:NT.")] = "4096",
+    explain: Annotated[
+        str | None, typer.Option(metavar="CONFIG", help="Tell why this config is refused: bm=64,bn=128,...")
+    ] = None,
+    is_wide: Annotated[
+        bool, typer.Option("--all", help="Count what is legal but known not to pay, too.")
+    ] = False,
+    is_json: Json = False,
+) -> None:
+    """Count the kernels that a GPU can run on a shape; print the rules; explain a refusal."""
+    from .commands import space as command
+
+    command.run(gpu, shape, explain, is_wide=is_wide, is_json=is_json)
+
+
+@trials_app.command()
+def best(db: Db = DB, shape: Shapes = None, is_json: Json = False) -> None:
+    """The best trial of every study, against cuBLAS and the hardware's limit."""
+    from .commands import trials as command
+
+    command.best(db, shape or (), is_json=is_json)
+
+
+@trials_app.command()
+def history(db: Db = DB, shape: Shapes = None, limit: Limit = 20, is_json: Json = False) -> None:
+    """The newest trials, in the order in which they were made."""
+    from .commands import trials as command
+
+    command.history(db, shape or (), limit, is_json=is_json)
+
+
+@trials_app.command()
+def failures(db: Db = DB, shape: Shapes = None, limit: Limit = 20, is_json: Json = False) -> None:
+    """What failed and why: a count per outcome, and the newest of each."""
+    from .commands import trials as command
+
+    command.failures(db, shape or (), limit, is_json=is_json)
+
+
+@app.command()
+def bench(
+    gpu: Gpu = "auto",
+    shape: Shapes = None,
+    suite: Suite = None,
+    rounds: Rounds = 15,
+    policy: Policy = "cold",
+    db: Db = DB,
+    is_json: Json = False,
+) -> None:
+    """Time the best known kernels against cuBLAS, interleaved, with the percentage of the limit."""
+    from .commands import bench as command
+
+    command.run(gpu, shape or (), suite, rounds, policy, db, is_json=is_json)
+
+
+@app.command()
+def verify(
+    table: Annotated[Path, typer.Argument(help="An exported folder.")] = TABLE,
+    gpu: Annotated[str, typer.Option(help="A GPU: its index, UUID or `auto`.")] = "auto",
+    is_json: Json = False,
+) -> None:
+    """Check every kernel of an exported folder again on this GPU."""
+    from .commands import table as command
+
+    command.verify(table, gpu, is_json=is_json)
+
+
+@app.command()
+def record(
+    out: Annotated[Path, typer.Option(help="The recording: a new file, or one to go on with.")],
+    gpu: Annotated[str, typer.Option(help="A GPU: its index, UUID or `auto`.")] = "auto",
+    shape: Annotated[str, typer.Option(help="4096, 4096x128x4096 (m, n, k) or 4096:NT.")] = "4096",
+    configs: Annotated[
+        int | None, typer.Option(help="Time a random subset of so many configs; all without it.", min=1)
+    ] = None,
+    seed: Seed = 0,
+    policy: Policy = "cold",
+    db: Annotated[
+        Path | None, typer.Option(help="Where trials are kept until the end; beside --out.")
+    ] = None,
+    is_json: Json = False,
+    is_quiet: Quiet = False,
+) -> None:
+    """Time a space, or a random subset of it, into a file that `--gpu replay:FILE` searches."""
+    from .commands import record as command
+
+    request = command.Request(out, gpu, shape, configs, seed, policy, db)
+    command.run(request, is_json=is_json, is_quiet=is_quiet)
+
+
+@app.command()
+def doctor(db: Db = DB, is_json: Json = False) -> None:
+    """Tell what is here, what is missing, and what to do about it."""
+    from .commands import doctor as command
+
+    command.run(db, is_json=is_json)
+
+
+def main() -> NoReturn:
+    """Entry point. Errors become one line and an exit code; `--debug` shows where they came from."""
+    is_debug = "--debug" in sys.argv[1:]
+    sys.argv = [sys.argv[0], *(argument for argument in sys.argv[1:] if argument != "--debug")]
+    try:
+        app()
+    except AutotuneError as error:
+        if is_debug:
+            raise
+        console.fail(error)
+        sys.exit(error.exit_code)
+    except KeyboardInterrupt:
+        console.note("autotune: interrupted; what was measured is kept")
+        sys.exit(INTERRUPTED)
+    except BrokenPipeError:  # `autotune trials history | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(0)
+    except Exception as error:
+        if is_debug:
+            raise
+        console.note(f"autotune: internal error: {error!r}; run again with --debug and report the traceback")
+        sys.exit(1)
+    sys.exit(0)

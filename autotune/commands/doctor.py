@@ -1,0 +1,142 @@
+"""`autotune doctor`: what is here, what is missing, and what to do about it."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import sys
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from .. import __version__, compiler, console, gpu, kernel
+from ..errors import AutotuneError, EnvironmentProblem
+from ..store import Store
+from . import targets
+
+MIN_PYTHON = (3, 11)
+LOW_DISK_BYTES = 2 << 30
+
+OK, MISSING, BROKEN = "ok", "missing", "broken"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing looked at. `missing`: a part of autotune cannot be used; `broken`: autotune cannot."""
+
+    name: str
+    state: str
+    detail: str
+    next_step: str = ""
+
+
+def run(db: str, *, is_json: bool) -> None:
+    """Print every finding. Raises EnvironmentProblem if something is broken, after all were printed."""
+    findings = [_safely(name, look) for name, look in _looks(db).items()]
+    if is_json:
+        console.show_json({"version": __version__, "findings": [asdict(f) for f in findings]})
+    else:
+        console.show(_text(findings))
+    broken = [finding.name for finding in findings if finding.state == BROKEN]
+    if broken:
+        raise EnvironmentProblem(f"autotune cannot work here: see {', '.join(broken)} above")
+
+
+def _looks(db: str) -> dict[str, Callable[[], Finding]]:
+    return {
+        "python": _python,
+        "gpu": _gpus,
+        "compiler": _compiler,
+        "cublas": _cublas,
+        "kernel": _kernel,
+        "cache": _cache,
+        "recorded spaces": _recordings,
+        "database": lambda: _database(db),
+    }
+
+
+def _safely(name: str, look: Callable[[], Finding]) -> Finding:
+    """An error while looking is a finding too."""
+    try:
+        return look()
+    except AutotuneError as error:
+        what, _, advice = str(error).partition("; ")
+        return Finding(name, BROKEN, what, advice)
+
+
+def _text(findings: list[Finding]) -> str:
+    rows = [(f.state, f.name, f.detail) for f in findings]
+    steps = [f"  {f.name}: {f.next_step}" for f in findings if f.next_step]
+    head = f"autotune {__version__} in {Path(__file__).resolve().parents[1]}"
+    todo = ["", "What to do:", *steps] if steps else ["", "Nothing is missing."]
+    return "\n".join([head, "", console.table(("state", "what", "found"), rows), *todo])
+
+
+def _python() -> Finding:
+    found = f"{platform.python_version()} on {platform.system()} {platform.machine()}, {os.cpu_count()} cores"
+    if sys.version_info < MIN_PYTHON:
+        return Finding("python", BROKEN, found, "use Python 3.11 or later")
+    return Finding("python", OK, found)
+
+
+def _gpus() -> Finding:
+    problem = targets.why_no_gpu()
+    if problem is not None:
+        advice = "to measure, use an NVIDIA GPU (Turing or later) with driver 580 or later;"
+        return Finding(
+            "gpu", MISSING, problem, f"{advice} without one, `--gpu auto` searches a recorded space"
+        )
+    from ..gpu.nvml import Monitor
+
+    gpus = gpu.list_gpus()
+    driver = Monitor(gpus[0].uuid).driver_version() or "unknown"
+    names = "; ".join(f"{g.index}: {g.name} {g.uuid}, {g.total_bytes / 2**30:.0f} GiB" for g in gpus)
+    return Finding("gpu", OK, f"{names}; driver {driver}")
+
+
+def _compiler() -> Finding:
+    return Finding("compiler", OK, compiler.compiler_version())
+
+
+def _cublas() -> Finding:
+    from cuda import pathfinder
+
+    try:
+        library = pathfinder.load_nvidia_dynamic_lib("cublas")
+    except (ImportError, RuntimeError):
+        advice = "pip install 'cuda-toolkit[cublas]==13.*' (the yardstick: needed only to measure)"
+        return Finding("cublas", MISSING, "libcublas was not found", advice)
+    return Finding("cublas", OK, str(library.abs_path))
+
+
+def _kernel() -> Finding:
+    return Finding("kernel", OK, f"{kernel.kernel_dir()}, source {kernel.source_hash()[:12]}")
+
+
+def _cache() -> Finding:
+    folder = compiler.default_cache_dir()
+    present = next(parent for parent in (folder, *folder.parents) if parent.exists())
+    free = shutil.disk_usage(present).free
+    found = f"{folder}, {free / 2**30:.1f} GiB free"
+    if not os.access(present, os.W_OK):
+        return Finding("cache", BROKEN, f"{found}, not writable", "set AUTOTUNE_CACHE to a folder of yours")
+    if free < LOW_DISK_BYTES:
+        return Finding("cache", MISSING, found, "free some disk space, or set AUTOTUNE_CACHE elsewhere")
+    return Finding("cache", OK, found)
+
+
+def _recordings() -> Finding:
+    shipped = targets.recordings()
+    if not shipped:
+        return Finding("recorded spaces", MISSING, f"none in {targets.studies_dir()}", "reinstall autotune")
+    return Finding("recorded spaces", OK, ", ".join(path.name for path in shipped))
+
+
+def _database(db: str) -> Finding:
+    if "://" not in db and not Path(db).exists():
+        return Finding("database", OK, f"{db} is not there yet; `autotune search` makes it")
+    with Store.open(db) as store:
+        studies = store.studies()
+    num_trials = sum(study.num_trials for study in studies)
+    return Finding("database", OK, f"{db}: {num_trials:,} trials in {len(studies)} studies")

@@ -1,0 +1,144 @@
+"""`autotune space`: counts what a GPU can run on a shape, prints the rules, explains a refusal."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .. import console
+from ..device import KNOWN, DeviceLimits, known_limits
+from ..errors import UsageError
+from ..gemm import Gemm
+from ..space import (
+    PARAMETERS,
+    RULES,
+    Config,
+    FeasibleSet,
+    Parameter,
+    Rule,
+    broken_rules,
+    feasible_set,
+    register_estimate,
+    smem_bytes,
+    threads,
+)
+from .targets import limits_here
+
+KINDS = {
+    "template": "the kernel does not compile otherwise",
+    "device": "this GPU cannot run it",
+    "shape": "this problem cannot be computed with it",
+    "worth": "legal, but known not to pay: left out of a search",
+}
+
+
+def run(gpu: str, shape: str, explain: str | None, *, is_wide: bool, is_json: bool) -> None:
+    """Print the space, or with `explain` what becomes of one config."""
+    gemm = Gemm.parse(shape)
+    limits = _limits(gpu)
+    if explain is not None:
+        _explain(Config.parse(explain), limits, gemm, is_json=is_json)
+        return
+    found = feasible_set(limits, gemm, is_wide=is_wide)
+    facts = _facts(found, limits, gemm, is_wide=is_wide)
+    if is_json:
+        console.show_json(facts)
+    else:
+        console.show(_text(facts, limits, gemm))
+
+
+def _limits(gpu: str) -> DeviceLimits:
+    """Limits of a known kind of GPU by name, else of a GPU of this machine."""
+    try:
+        return known_limits(gpu)
+    except UsageError:
+        if gpu == "auto" or gpu.isdecimal() or gpu.startswith("GPU-"):
+            return limits_here(gpu)
+        raise UsageError(
+            f"--gpu {gpu!r} is no GPU of this machine (index, UUID, auto) and none of {', '.join(KNOWN)}"
+        ) from None
+
+
+def _facts(found: FeasibleSet, limits: DeviceLimits, gemm: Gemm, *, is_wide: bool) -> dict[str, Any]:
+    factors = [{"parameters": f.names, "num_rows": len(f)} for f in found.factors]
+    reachable = {
+        name: [factor.values[j][code] for code in sorted(set(factor.codes[:, j].tolist()))]
+        for factor in found.factors
+        for j, name in enumerate(factor.names)
+    }
+    rules = [
+        {"id": r.id, "kind": r.kind, "sentence": r.sentence}
+        for r in RULES
+        if not (is_wide and r.kind == "worth")
+    ]
+    return {
+        "gpu": limits.name,
+        "arch": limits.arch,
+        "shape": str(gemm),
+        "num_configs": len(found),
+        "factors": factors,
+        "values": reachable,
+        "rules": rules,
+    }
+
+
+def _text(facts: dict[str, Any], limits: DeviceLimits, gemm: Gemm) -> str:
+    factors = [(f"{f['num_rows']:,}", " ".join(f["parameters"])) for f in facts["factors"]]
+    parameters = [(p.name, _reachable_text(p, facts["values"][p.name]), p.meaning) for p in PARAMETERS]
+    rules = [(r["kind"], r["id"], r["sentence"]) for r in facts["rules"]]
+    return "\n".join(
+        [
+            f"{facts['num_configs']:,} configs for {gemm} on {limits.name} ({limits.arch})",
+            "",
+            "They are all combinations of the rows of these factors:",
+            console.table(("rows", "parameters"), factors, right=(0,)),
+            "",
+            console.table(("parameter", "values reached (of)", "meaning"), parameters),
+            "",
+            *(f"{kind}: {meaning}" for kind, meaning in KINDS.items()),
+            console.table(("kind", "rule", "sentence"), rules),
+        ]
+    )
+
+
+def _reachable_text(parameter: Parameter, values: list[int | str]) -> str:
+    num_all = len(parameter.values)
+    text = " ".join(map(str, values))
+    return text if len(values) == num_all else f"{text} ({num_all})"
+
+
+def _explain(config: Config, limits: DeviceLimits, gemm: Gemm, *, is_json: bool) -> None:
+    unlisted = [p for p in PARAMETERS if getattr(config, p.name) not in p.values]
+    # rules divide by tiles: they can only be asked about values that the space knows
+    broken = () if unlisted else broken_rules(config, limits, gemm, tuple(KINDS))  # type: ignore[arg-type]
+    facts = {
+        "gpu": limits.name,
+        "shape": str(gemm),
+        "config": config.to_dict(),
+        "is_legal": not unlisted and all(r.kind == "worth" for r in broken),
+        "is_searched": not unlisted and not broken,
+        "unlisted": {p.name: getattr(config, p.name) for p in unlisted},
+        "broken_rules": [{"id": r.id, "kind": r.kind, "sentence": r.sentence} for r in broken],
+    }
+    if is_json:
+        console.show_json(facts)
+    else:
+        console.show(_explanation(config, limits, gemm, unlisted, broken))
+
+
+def _explanation(
+    config: Config, limits: DeviceLimits, gemm: Gemm, unlisted: list[Parameter], broken: tuple[Rule, ...]
+) -> str:
+    head = f"{config}\non {limits.name} for {gemm}: "
+    if unlisted:
+        lines = [f"  {p.name} = {getattr(config, p.name)}: {p.describe()}" for p in unlisted]
+        return "\n".join([f"{head}refused, values that the space does not hold", *lines])
+    size = (
+        f"  {threads(config)} threads, {int(smem_bytes(config, gemm)):,} bytes of shared memory,"
+        f" at least {register_estimate(config)} registers"
+    )
+    if not broken:
+        return f"{head}in the space\n{size}"
+    is_legal = all(rule.kind == "worth" for rule in broken)
+    verdict = "legal, but left out of a search" if is_legal else "refused"
+    shown = [rule for rule in broken if is_legal or rule.kind != "worth"]
+    return "\n".join([head + verdict, *(f"  {r.id} ({r.kind}): {r.sentence}" for r in shown), size])

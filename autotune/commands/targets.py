@@ -1,0 +1,89 @@
+"""Finds what to measure on: a GPU of this machine, or a recorded space that stands in for one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from .. import console, gpu
+from ..device import KNOWN, DeviceLimits
+from ..errors import EnvironmentProblem, UsageError
+from ..measurement import CachePolicy
+from ..target import Target
+
+REPLAY = "replay:"
+DEFAULT_LIMITS = "h200"  # shown where there is no GPU to ask: the kind that the shipped recordings are of
+
+
+def open_target(selector: str, policy: CachePolicy) -> Target:
+    """The target of `--gpu`. `auto` falls back on the recorded space that ships with autotune, and says so.
+
+    Raises UsageError or EnvironmentProblem where the selector names nothing usable.
+    """
+    from ..replay import ReplayTarget
+
+    if selector.startswith(REPLAY):
+        return ReplayTarget(Path(selector.removeprefix(REPLAY)))
+    problem = why_no_gpu() if selector == "auto" else None
+    if problem is None:
+        return gpu.GpuTarget(selector, policy=policy)
+    recording = default_recording()
+    target = ReplayTarget(recording)
+    where = target.environment
+    console.note(
+        f"No GPU can be used here: {problem}.\n"
+        f"Searching a recorded space instead: {recording.name}, recorded on {where.gpu_name}, "
+        f"{where.recorded_on}.\nEvery time below is of that recording, not of this machine; what is "
+        "exported is marked so."
+    )
+    return target
+
+
+def open_gpu(selector: str, policy: CachePolicy) -> gpu.GpuTarget:
+    """A GPU for what a recording cannot do. Raises UsageError or EnvironmentProblem."""
+    if selector.startswith(REPLAY):
+        raise UsageError(f"--gpu {selector}: a recording cannot run kernels; name a GPU")
+    return gpu.GpuTarget(selector, policy=policy)
+
+
+def why_no_gpu() -> str | None:
+    """Why no GPU of this machine can be used, or None if one can."""
+    try:
+        gpu.find_gpu("auto")
+    except EnvironmentProblem as error:
+        return str(error).partition(";")[0].partition(" (")[0]
+    return None
+
+
+def studies_dir() -> Path:
+    """Where suites and recorded spaces are: inside an installed package, or beside it in a checkout."""
+    package = Path(__file__).resolve().parents[1]
+    for folder in (package / "studies", package.parent / "studies"):
+        if folder.is_dir():
+            return folder
+    raise EnvironmentProblem(f"no folder `studies` in or beside {package}; reinstall autotune")
+
+
+def recordings() -> list[Path]:
+    """The recorded spaces that ship with autotune, in the order of their names."""
+    return sorted(path for path in studies_dir().rglob("*.gz") if path.is_file())
+
+
+def default_recording() -> Path:
+    """What `--gpu auto` searches without a GPU: the first recorded space."""
+    shipped = recordings()
+    if not shipped:
+        raise EnvironmentProblem(f"no recorded space in {studies_dir()}; reinstall, or use --gpu replay:FILE")
+    return shipped[0]
+
+
+def limits_here(selector: str) -> DeviceLimits:
+    """Limits of a GPU of this machine; of a known kind, saying so, where `auto` finds none."""
+    from ..gpu.driver import device_limits
+
+    problem = why_no_gpu() if selector == "auto" else None
+    if problem is None:
+        return device_limits(gpu.find_gpu(selector).index)
+    console.note(
+        f"No GPU can be used here: {problem}. Shown are the limits of an {KNOWN[DEFAULT_LIMITS].name}."
+    )
+    return KNOWN[DEFAULT_LIMITS]

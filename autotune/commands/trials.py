@@ -1,0 +1,150 @@
+"""`autotune trials`: what the database holds."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from .. import console
+from ..gemm import Gemm
+from ..space import PARAMETER, Config
+from ..store import Store, StudySummary, TrialRecord
+from . import common
+
+REASON_WIDTH = 90
+
+
+def best(db: str, shapes: Sequence[str], *, is_json: bool) -> None:
+    """One line per study: its best trial against cuBLAS and the limit."""
+    with common.open_existing(db) as store:
+        studies = [_study_facts(store, s) for s in common.studies_of(store, common.read_shapes(shapes, None))]
+    if is_json:
+        console.show_json({"studies": studies})
+        return
+    for measured_on in dict.fromkeys(s["measured_on"] for s in studies):
+        console.show(f"{measured_on}\n{_best_table(s for s in studies if s['measured_on'] == measured_on)}")
+
+
+def _study_facts(store: Store, summary: StudySummary) -> dict[str, Any]:
+    """A study's winner: of its final re-rank if there was one, else its fastest trial."""
+    study, fastest = summary.study, summary.best
+    final = store.final(study)
+    winner = final.winner if final else fastest
+    time_us = final.winner.time_us if final else fastest and fastest.measurement.time_us
+    baseline_us = final.baseline.time_us if final and final.baseline else summary.cublas_us
+    limits = common.limits_by_name(study.environment.gpu_name)
+    limit_us = limits and study.gemm.limit_us(limits.fma_tflops, limits.bandwidth_gbs)
+    return {
+        "shape": str(study.gemm),
+        "gpu": study.environment.gpu_name,
+        "is_recorded": study.environment.is_recorded,
+        "recorded_on": study.environment.recorded_on or None,
+        "measured_on": common.source_text(study.environment),
+        "policy": study.policy,
+        "num_trials": summary.num_trials,
+        "num_ok": sum(count for outcome, count in summary.counts.items() if outcome == "ok"),
+        "best_time_us": time_us,
+        "tflops": study.gemm.tflops(time_us) if time_us else None,
+        "cublas_time_us": baseline_us,
+        "limit_us": limit_us,
+        "is_final": final is not None,
+        "num_tied": len(final.tied) if final else None,
+        "best_config": dict(winner.point) if winner else None,
+        "updated_at": summary.updated_at.isoformat(timespec="seconds"),
+    }
+
+
+def _best_table(studies: Iterable[dict[str, Any]]) -> str:
+    headers = ("shape", "trials", "best", "TFLOP/s", "vs cuBLAS", "of limit", "tied", "config")
+    rows = [
+        (
+            s["shape"],
+            s["num_trials"],
+            console.time_text(s["best_time_us"]),
+            f"{s['tflops']:.1f}" if s["tflops"] else "-",
+            console.ratio_text(common.share(s["cublas_time_us"], s["best_time_us"])),
+            console.ratio_text(common.share(s["limit_us"], s["best_time_us"]), "%"),
+            "-" if s["num_tied"] is None else s["num_tied"],
+            brief(s["best_config"]),
+        )
+        for s in studies
+    ]
+    return console.table(headers, rows, right=range(1, 7))
+
+
+def brief(point: dict[str, Any] | None) -> str:
+    """A config in one short word for tables: `64x128x16 8x8 s3 async ...`; others' points whole."""
+    if point is None:
+        return "-"
+    if set(point) != set(PARAMETER):
+        return ",".join(f"{name}={value}" for name, value in point.items())
+    c = Config.from_dict(point)
+    split = f" split_k={c.split_k}" if c.split_k > 1 else ""
+    slices = f" slice_k={c.slice_k}" if c.slice_k > 1 else ""
+    return f"{c.bm}x{c.bn}x{c.bk} {c.tm}x{c.tn} stages={c.stages} {c.order}{slices}{split}"
+
+
+def history(db: str, shapes: Sequence[str], limit: int, *, is_json: bool) -> None:
+    """The newest trials, oldest of them first."""
+    rows = _records(db, shapes)
+    newest = sorted(rows, key=lambda row: row[1].id)[-limit:]
+    if is_json:
+        console.show_json({"num_trials": len(rows), "trials": [_trial_facts(*row) for row in newest]})
+        return
+    cells = [
+        (
+            record.id,
+            f"{record.created_at:%Y-%m-%d %H:%M:%S}",
+            str(gemm),
+            record.measurement.outcome,
+            console.time_text(record.measurement.time_us),
+            record.origin,
+            brief(dict(record.point)),
+        )
+        for gemm, record in newest
+    ]
+    headers = ("trial", "stored (UTC)", "shape", "outcome", "time", "from", "config")
+    console.show(console.table(headers, cells, right=(0, 4)))
+
+
+def failures(db: str, shapes: Sequence[str], limit: int, *, is_json: bool) -> None:
+    """A count per outcome and the newest failures with their reasons."""
+    failed = [row for row in _records(db, shapes) if not row[1].measurement.is_ok]
+    counts = Counter(record.measurement.outcome for _, record in failed)
+    newest = sorted(failed, key=lambda row: row[1].id)[-limit:]
+    if is_json:
+        counted = {outcome.value: count for outcome, count in counts.most_common()}
+        console.show_json({"counts": counted, "trials": [_trial_facts(*row) for row in newest]})
+        return
+    if not failed:
+        console.show("no trial failed")
+        return
+    console.show(console.table(("outcome", "trials"), counts.most_common(), right=(1,)))
+    cells = [
+        (record.id, str(gemm), record.measurement.outcome, _one_line(record.measurement.reason), record.key)
+        for gemm, record in newest
+    ]
+    console.show("\n" + console.table(("trial", "shape", "outcome", "reason", "config"), cells, right=(0,)))
+
+
+def _one_line(reason: str) -> str:
+    text = " ".join(reason.split())
+    return text if len(text) <= REASON_WIDTH else f"{text[: REASON_WIDTH - 3]}..."
+
+
+def _records(db: str, shapes: Sequence[str]) -> list[tuple[Gemm, TrialRecord]]:
+    with common.open_existing(db) as store:
+        studies = common.studies_of(store, common.read_shapes(shapes, None))
+        return [(s.study.gemm, record) for s in studies for record in store.trials(s.study)]
+
+
+def _trial_facts(gemm: Gemm, record: TrialRecord) -> dict[str, Any]:
+    return {
+        "id": record.id,
+        "shape": str(gemm),
+        "created_at": record.created_at.isoformat(timespec="seconds"),
+        "origin": record.origin,
+        "config": dict(record.point),
+        **record.measurement.to_dict(),
+    }

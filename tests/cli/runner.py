@@ -1,0 +1,30 @@
+"""Runs the command line in a process of its own, as a shell does."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+# What a user would hit if a warning slipped through: the command fails instead.
+_STRICT = ("-W", "error")
+
+
+def run(
+    *arguments: str | Path, code: int = 0, cwd: Path | None = None, **environment: str
+) -> subprocess.CompletedProcess[str]:
+    """`autotune ARGUMENTS`; fails unless it exits with this code. Standard input is closed."""
+    path = os.pathsep.join(filter(None, (str(REPOSITORY), os.environ.get("PYTHONPATH", ""))))
+    done = subprocess.run(
+        [sys.executable, *_STRICT, "-m", "autotune", *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        timeout=240,
+        cwd=cwd,
+        stdin=subprocess.DEVNULL,
+        env=os.environ | {"PYTHONPATH": path, "COLUMNS": "200"} | environment,
+    )
+    assert done.returncode == code, f"exit {done.returncode}\n{done.stdout}\n{done.stderr}"
+    return done

@@ -1,0 +1,45 @@
+"""`autotune doctor`: findings with a next step, on any machine."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from autotune.store import Store
+
+from .runner import run
+
+
+def findings(*arguments: str | Path, code: int = 0, **environment: str) -> dict[str, dict[str, str]]:
+    done = run("doctor", *arguments, "--json", code=code, **environment)
+    return {finding["name"]: finding for finding in json.loads(done.stdout)["findings"]}
+
+
+def test_everything_is_looked_at(tmp_path: Path) -> None:
+    found = findings("--db", tmp_path / "new.db")
+    assert found["python"]["state"] == found["compiler"]["state"] == found["kernel"]["state"] == "ok"
+    assert {"gpu", "cublas", "cache", "recorded spaces", "database"} < found.keys()
+    assert all(f["next_step"] for f in found.values() if f["state"] != "ok")
+    assert list(tmp_path.iterdir()) == []  # looking makes no database
+
+
+def test_a_driver_that_sees_no_gpu_is_missing_not_broken(tmp_path: Path) -> None:
+    gpu = findings("--db", tmp_path / "new.db", CUDA_VISIBLE_DEVICES="")["gpu"]
+    assert gpu["state"] == "missing"
+    assert "recorded space" in gpu["next_step"]
+
+
+def test_the_database_is_counted(tmp_path: Path) -> None:
+    Store.open(tmp_path / "some.db").close()
+    assert "0 trials in 0 studies" in findings("--db", tmp_path / "some.db")["database"]["detail"]
+
+
+def test_what_is_broken_gives_exit_code_3(tmp_path: Path) -> None:
+    bad = tmp_path / "notes.txt"
+    bad.write_text("no database at all" * 100, encoding="utf-8")
+    found = findings("--db", bad, code=3)
+    assert found["database"]["state"] == "broken"
+    assert found["compiler"]["state"] == "ok"  # the others were looked at all the same
+    done = run("doctor", "--db", bad, code=3)
+    assert "What to do:" in done.stdout
+    assert "database" in done.stderr

@@ -1,0 +1,60 @@
+"""Help, version, exit codes: what every command has in common."""
+
+from __future__ import annotations
+
+import re
+import time
+
+import pytest
+
+from autotune import __version__, errors
+
+from .runner import REPOSITORY, run
+
+COMMANDS = ("search", "export-table", "space", "trials", "bench", "verify", "record", "doctor")
+
+
+def test_help_names_every_command() -> None:
+    began = time.perf_counter()
+    text = run("--help").stdout
+    print(
+        f"\nautotune --help took {time.perf_counter() - began:.2f} s"
+    )  # a budget of 0.3 s, told not asserted
+    for command in COMMANDS:
+        assert re.search(rf"^  {command} ", text, re.MULTILINE)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_has_help(command: str) -> None:
+    assert "Usage:" in run(command, "--help").stdout
+
+
+@pytest.mark.parametrize("command", [c for c in COMMANDS if c != "trials"])
+def test_every_command_speaks_json(command: str) -> None:
+    assert "--json" in run(command, "--help").stdout
+
+
+def test_version() -> None:
+    assert run("--version").stdout == f"autotune {__version__}\n"
+
+
+def test_unknown_command_and_flag_exit_with_2() -> None:
+    assert "frobnicate" in run("frobnicate", code=errors.UsageError.exit_code).stderr
+    assert "--colour" in run("space", "--colour", code=errors.UsageError.exit_code).stderr
+
+
+def test_errors_have_no_traceback_unless_asked() -> None:
+    assert "Traceback" not in run("space", "--shape", "x", "--gpu", "h200", code=2).stderr
+    for arguments in (("--debug", "space"), ("space", "--debug")):
+        assert "Traceback" in run(*arguments, "--shape", "x", "--gpu", "h200", code=1).stderr
+
+
+def test_the_documented_exit_codes_are_those_of_the_errors() -> None:
+    text = " ".join(run("--help").stdout.split())
+    codes = {int(code) for code in re.findall(r"(\d) [a-z]", text.partition("Exit codes:")[2])}
+    kinds = [kind for kind in vars(errors).values() if isinstance(kind, type)]
+    assert codes == {0} | {k.exit_code for k in kinds if issubclass(k, errors.AutotuneError)} - {1}
+
+
+def test_the_version_stands_in_the_changelog() -> None:
+    assert f"## [{__version__}]" in (REPOSITORY / "CHANGELOG.md").read_text(encoding="utf-8")

@@ -1,0 +1,70 @@
+"""`autotune space`, as a user runs it."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from autotune.device import KNOWN
+from autotune.gemm import Gemm
+from autotune.space import PARAMETER, RULES, Config, broken_rules, feasible_set
+
+from .runner import run
+
+
+def test_counts_and_names_every_rule() -> None:
+    facts = json.loads(run("space", "--gpu", "quadro-rtx-5000", "--shape", "256x512x1024", "--json").stdout)
+    found = feasible_set(KNOWN["quadro-rtx-5000"], Gemm(256, 512, 1024))
+    assert facts["num_configs"] == len(found)
+    assert [rule["id"] for rule in facts["rules"]] == [rule.id for rule in RULES]
+    assert set(facts["values"]) == set(PARAMETER)
+    assert facts["values"]["copy_a"] == ["register"]  # no cp.async on this card
+
+
+def test_text_tells_the_count_and_the_sentences() -> None:
+    text = run("space", "--gpu", "quadro-rtx-5000", "--shape", "256x512x1024").stdout
+    assert f"{len(feasible_set(KNOWN['quadro-rtx-5000'], Gemm(256, 512, 1024))):,} configs" in text
+    assert all(rule.sentence in text for rule in RULES)
+
+
+@pytest.mark.parametrize(
+    ("gpu", "shape", "config"),
+    [
+        ("h200", "4096", "bm=64"),
+        ("h200", "4097", "edges=exact,vec_b=1,vec_c=1"),
+        ("quadro-rtx-5000", "4096", "copy_a=async"),
+        ("h200", "4096", "tm=16,tn=16,min_blocks=8"),
+    ],
+)
+def test_explains_what_is_refused(gpu: str, shape: str, config: str) -> None:
+    facts = json.loads(run("space", "--gpu", gpu, "--shape", shape, "--explain", config, "--json").stdout)
+    broken = broken_rules(Config.parse(config), KNOWN[gpu], Gemm.parse(shape))
+    assert facts["is_legal"] == (not broken)
+    assert {rule.id for rule in broken} <= {rule["id"] for rule in facts["broken_rules"]}
+    text = run("space", "--gpu", gpu, "--shape", shape, "--explain", config).stdout
+    assert all(f"{rule.id} ({rule.kind}): {rule.sentence}" in text for rule in broken)
+
+
+@pytest.mark.parametrize("config", ["bm=63", "tm=0", "order=spiral"])
+def test_a_value_that_the_space_does_not_hold_is_refused(config: str) -> None:
+    facts = json.loads(run("space", "--gpu", "h200", "--explain", config, "--json").stdout)
+    assert not facts["is_legal"]
+    assert list(facts["unlisted"]) == [config.partition("=")[0]]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--gpu", "voodoo2"), "voodoo2"),
+        (("--gpu", "h200", "--shape", "4096x"), "4096x"),
+        (("--gpu", "h200", "--explain", "bm"), "name=value"),
+        (("--gpu", "h200", "--explain", "colour=1"), "colour"),
+        (("--gpu", "h200", "--explain", "bm=wide"), "bm"),
+    ],
+)
+def test_wrong_usage_is_one_line_and_exit_code_2(arguments: tuple[str, ...], message: str) -> None:
+    done = run("space", *arguments, code=2)
+    assert done.stdout == ""
+    assert message in done.stderr
+    assert len(done.stderr.splitlines()) == 1

@@ -1,0 +1,99 @@
+"""`autotune trials` over a database that a search has left."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from autotune.device import KNOWN, Environment
+from autotune.gemm import Gemm
+from autotune.measurement import Measurement, Outcome
+from autotune.space import Config
+from autotune.store import FinalEntry, Store
+from autotune.target import Baseline
+
+from .runner import run
+
+ENVIRONMENT = Environment("NVIDIA H200", "GPU-0", (9, 0), "580.1", "13.0", "nvrtc 13.0", "13.1", "2026-11-21")
+FAST, SLOW, BAD = Config(), Config(bk=8, unroll_k=8), Config(min_blocks=8)
+
+
+@pytest.fixture
+def db(tmp_path: Path) -> Path:
+    """Two problems: one with a final re-rank and a failure, one with a single trial."""
+    path = tmp_path / "trials.db"
+    with Store.open(path) as store:
+        first = store.study(ENVIRONMENT, "0" * 64, "nvrtc 13.0", Gemm(4096, 4096, 4096))
+        second = store.study(ENVIRONMENT, "0" * 64, "nvrtc 13.0", Gemm(64, 64, 64))
+        store.study(ENVIRONMENT, "0" * 64, "nvrtc 13.0", Gemm(1, 1, 1))  # nothing measured
+        ok = Measurement(Outcome.OK, time_us=2700.0, samples_us=(2699.0, 2700.0, 2701.0))
+        store.add_trial(first, FAST.key, FAST.to_dict(), ok, "seed")
+        store.add_trial(first, SLOW.key, SLOW.to_dict(), Measurement(Outcome.OK, time_us=3000.0), "tpe")
+        reason = "C[3][5] is 1.0, not 2.0\nand 17 more"
+        store.add_trial(first, BAD.key, BAD.to_dict(), Measurement(Outcome.WRONG_RESULT, reason), "tpe")
+        store.add_baseline(first, Baseline(2800.0))
+        # interleaved, the slower trial turned out to be the faster kernel
+        entries = [
+            FinalEntry(SLOW.key, SLOW.to_dict(), 1, True, 2650.0),
+            FinalEntry(FAST.key, FAST.to_dict(), 2, True, 2655.0),
+        ]
+        store.set_final(first, entries, Baseline(2783.0))
+        store.add_trial(second, FAST.key, FAST.to_dict(), Measurement(Outcome.OK, time_us=4.0), "seed")
+    return path
+
+
+def test_best_takes_the_final_before_the_fastest_trial(db: Path) -> None:
+    large, small = json.loads(run("trials", "best", "--db", db, "--json").stdout)["studies"]
+    assert (large["best_time_us"], large["cublas_time_us"], large["num_tied"]) == (2650.0, 2783.0, 2)
+    assert large["best_config"] == SLOW.to_dict()
+    limits = KNOWN["h200"]
+    assert large["limit_us"] == Gemm(4096, 4096, 4096).limit_us(limits.fma_tflops, limits.bandwidth_gbs)
+    assert (large["num_trials"], large["num_ok"]) == (3, 2)
+    assert (small["best_time_us"], small["cublas_time_us"], small["is_final"]) == (4.0, None, False)
+
+
+def test_best_says_that_times_are_recorded(db: Path) -> None:
+    assert "recorded on NVIDIA H200, 2026-11-21" in run("trials", "best", "--db", db).stdout
+    assert json.loads(run("trials", "best", "--db", db, "--json").stdout)["studies"][0]["is_recorded"]
+
+
+def test_best_of_one_shape(db: Path) -> None:
+    studies = json.loads(run("trials", "best", "--db", db, "--shape", "64", "--json").stdout)["studies"]
+    assert [study["shape"] for study in studies] == ["64x64x64:NN"]
+    assert "1x1x1" in run("trials", "best", "--db", db, "--shape", "1", code=2).stderr
+
+
+def test_history_is_in_order_and_limited(db: Path) -> None:
+    facts = json.loads(run("trials", "history", "--db", db, "--limit", "3", "--json").stdout)
+    assert facts["num_trials"] == 4
+    assert [trial["origin"] for trial in facts["trials"]] == ["tpe", "tpe", "seed"]
+    assert [trial["outcome"] for trial in facts["trials"]] == ["ok", "wrong_result", "ok"]
+
+
+def test_failures_tell_reasons_on_one_line(db: Path) -> None:
+    facts = json.loads(run("trials", "failures", "--db", db, "--json").stdout)
+    assert facts["counts"] == {"wrong_result": 1}
+    assert facts["trials"][0]["config"] == BAD.to_dict()
+    text = run("trials", "failures", "--db", db).stdout
+    assert "C[3][5] is 1.0, not 2.0 and 17 more" in text
+    assert run("trials", "failures", "--db", db, "--shape", "64").stdout == "no trial failed\n"
+
+
+@pytest.mark.parametrize("command", ["best", "history", "failures"])
+def test_a_missing_database_is_not_made(command: str, tmp_path: Path) -> None:
+    done = run("trials", command, "--db", tmp_path / "none.db", code=5)
+    assert "autotune search" in done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_that_is_no_database(tmp_path: Path) -> None:
+    path = tmp_path / "notes.txt"
+    path.write_text("not a database, but long enough to look at" * 100, encoding="utf-8")
+    assert "another file" in run("trials", "best", "--db", path, code=5).stderr
+
+
+def test_an_empty_database_says_what_to_run(tmp_path: Path) -> None:
+    Store.open(tmp_path / "empty.db").close()
+    assert "autotune search" in run("trials", "best", "--db", tmp_path / "empty.db", code=2).stderr

@@ -1,0 +1,48 @@
+"""README's Python programs, run as they are written against a folder exported from a real search."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+_BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+PROGRAMS = _BLOCK.findall((REPOSITORY / "README.md").read_text(encoding="utf-8"))
+
+pytestmark = [pytest.mark.gpu, pytest.mark.timeout(600)]
+
+
+def _run(*command: str, cwd: Path, path: str) -> str:
+    environment = os.environ | {
+        "PYTHONPATH": os.pathsep.join(filter(None, (path, os.environ.get("PYTHONPATH"))))
+    }
+    done = subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=500)
+    assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with `sgemm_dispatch/` in it, after a short search."""
+    here = tmp_path_factory.mktemp("application")
+    autotune = (sys.executable, "-m", "autotune")
+    _run(
+        *autotune, "search", "--gpu", "0", "--shape", "1024", "--trials", "20", cwd=here, path=str(REPOSITORY)
+    )
+    _run(*autotune, "export-table", cwd=here, path=str(REPOSITORY))
+    return here
+
+
+@pytest.mark.parametrize("program", PROGRAMS, ids=lambda text: re.findall(r"^import (\w+)", text, re.M)[0])
+def test_program_runs_as_written(program: str, folder: Path) -> None:
+    library = re.findall(r"^import (\w+)", program, re.MULTILINE)[0]
+    if importlib.util.find_spec(library) is None:
+        pytest.skip(f"{library} is not installed")
+    (folder / "program.py").write_text(program, encoding="utf-8")
+    _run(sys.executable, "program.py", cwd=folder, path="")

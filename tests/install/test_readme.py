@@ -1,0 +1,81 @@
+"""README's commands, run as they are written with the installed wheel.
+
+Every fenced block counts: `sh` blocks are run here, `python` blocks at least compile (tests/gpu runs
+them), `console` blocks stand under a comment that says why they are not run. No other kind is allowed,
+so that no command slips through unseen.
+"""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from .conftest import REPOSITORY
+
+pytestmark = [pytest.mark.install, pytest.mark.timeout(900)]
+
+README = (REPOSITORY / "README.md").read_text(encoding="utf-8")
+_BLOCK = re.compile(
+    r"(<!-- not run by the tests: [^>]+ -->\n)?```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL
+)
+BLOCKS = [(bool(match[1]), match[2], match[3]) for match in _BLOCK.finditer(README)]
+
+
+def of(language: str) -> list[str]:
+    return [text for _, kind, text in BLOCKS if kind == language]
+
+
+def test_every_block_is_accounted_for() -> None:
+    assert README.count("\n```") == 2 * len(BLOCKS)
+    for is_excused, kind, text in BLOCKS:
+        assert kind in ("sh", "python", "console"), text
+        assert is_excused == (kind == "console"), text
+
+
+def test_shell_blocks_run_as_written(installed: Path, tmp_path: Path) -> None:
+    """In one folder, one after the other: later blocks use what earlier ones made."""
+    path = os.pathsep.join([str(installed), os.environ["PATH"]])
+    environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"} | {"PATH": path}
+    for block in of("sh"):
+        done = subprocess.run(
+            ["bash", "-eu", "-o", "pipefail", "-c", block],
+            cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=600,
+        )  # fmt: skip
+        assert done.returncode == 0, (
+            f"{block}\nexits {done.returncode}\n{done.stdout[-2000:]}\n{done.stderr[-4000:]}"
+        )
+
+
+@pytest.mark.parametrize("block", of("console"))
+def test_commands_that_are_not_run_exist(block: str, installed: Path) -> None:
+    """Their subcommands and flags are known, and the files they name are there."""
+    for line in block.splitlines():
+        words = line.removeprefix("$ ").split("#")[0].split()
+        if words[0] == "make":
+            targets = (REPOSITORY / "Makefile").read_text(encoding="utf-8")
+            assert re.search(rf"^{words[1]}:", targets, re.MULTILINE), line
+            continue
+        assert words[0] == "autotune", line
+        done = subprocess.run(
+            [installed / "autotune", words[1], "--help"], capture_output=True, text=True, timeout=60
+        )
+        assert done.returncode == 0, line
+        assert all(word in done.stdout for word in words if word.startswith("--")), line
+        assert all((REPOSITORY / word).exists() for word in words if word.endswith(".toml")), line
+
+
+@pytest.mark.parametrize("block", of("python"))
+def test_examples_are_whole_programs(block: str) -> None:
+    tree = ast.parse(block)
+    imported = {alias.name for node in tree.body if isinstance(node, ast.Import) for alias in node.names}
+    assert "sgemm_dispatch" in imported
+
+
+def test_links_lead_somewhere() -> None:
+    targets = re.findall(r"\]\(([^)#]+)\)", README) + re.findall(r'src="([^"]+)"', README)
+    assert [t for t in targets if not t.startswith("http") and not (REPOSITORY / t).exists()] == []

@@ -1,0 +1,58 @@
+"""The wheel, in a fresh environment: nothing of the checkout is needed."""
+
+from __future__ import annotations
+
+import tarfile
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from .conftest import REPOSITORY, call
+
+pytestmark = [pytest.mark.install, pytest.mark.timeout(900)]
+
+
+def shipped(folder: str) -> set[str]:
+    """Files that git knows under a folder of the checkout, relative to it."""
+    listed = call("git", "ls-files", folder, cwd=REPOSITORY).split()
+    return {Path(name).relative_to(folder).as_posix() for name in listed}
+
+
+def test_kernels_and_studies_lie_inside_the_package(distributions: dict[str, Path]) -> None:
+    with zipfile.ZipFile(distributions["wheel"]) as wheel:
+        names = set(wheel.namelist())
+    for folder in ("kernels", "studies"):
+        assert shipped(folder)
+        assert {f"autotune/{folder}/{name}" for name in shipped(folder)} <= names
+    assert {f"autotune/{name}" for name in shipped("autotune")} <= names
+    foreign = {name.split("/")[0] for name in names if not name.startswith("autotune")}
+    assert not foreign
+
+
+def test_the_source_distribution_can_run_its_tests(distributions: dict[str, Path]) -> None:
+    with tarfile.open(distributions["sdist"]) as sdist:
+        names = {name.partition("/")[2] for name in sdist.getnames()}
+    assert {f"tests/{name}" for name in shipped("tests")} <= names
+    assert {"Makefile", "README.md", "LICENSE", "pyproject.toml"} <= names
+
+
+def test_the_command_runs_from_anywhere(installed: Path, tmp_path: Path) -> None:
+    assert call(installed / "autotune", "--version", cwd=tmp_path).startswith("autotune ")
+    text = call(installed / "autotune", "doctor", cwd=tmp_path)
+    assert str(REPOSITORY) not in text
+    assert str(installed.parent) in text  # kernels were found inside the environment
+
+
+def test_a_kernel_compiles(installed: Path, tmp_path: Path) -> None:
+    code = (
+        "from autotune.compiler import Compiler; from autotune.launch import Variant;"
+        "from autotune.space import Config; from pathlib import Path;"
+        "print(Compiler('sm_90', cache_dir=Path('cache')).compile(Config(), Variant()).registers)"
+    )
+    assert int(call(installed / "python", "-c", code, cwd=tmp_path)) > 0
+
+
+def test_types_are_shipped(distributions: dict[str, Path]) -> None:
+    with zipfile.ZipFile(distributions["wheel"]) as wheel:
+        assert "autotune/py.typed" in wheel.namelist()
