@@ -465,6 +465,24 @@ class Factor:
     def __len__(self) -> int:
         return len(self.codes)
 
+    @cached_property
+    def _sorted(self) -> tuple[np.ndarray, np.ndarray]:
+        """Rows as byte strings in ascending order (`_join` makes them so), and which row each is."""
+        keys = np.ascontiguousarray(self.codes, dtype=np.uint8).view(f"S{len(self.names)}").ravel()
+        if np.all(keys[:-1] <= keys[1:]):
+            return keys, np.arange(len(keys))
+        order = np.argsort(keys, kind="stable")
+        return keys[order], order
+
+    def rows_of(self, codes: np.ndarray) -> np.ndarray:
+        """Rows that hold these codes, -1 where none does; shapes (q, parameters) -> (q,)."""
+        keys, rows = self._sorted
+        if not len(keys):
+            return np.full(len(codes), -1)
+        wanted = np.ascontiguousarray(codes, dtype=np.uint8).view(keys.dtype).ravel()
+        at = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
+        return np.where(keys[at] == wanted, rows[at], -1)
+
 
 @dataclass(frozen=True)
 class FeasibleSet:
@@ -486,10 +504,6 @@ class FeasibleSet:
     @cached_property
     def values(self) -> tuple[tuple[Value, ...], ...]:
         return tuple(v for f in self.factors for v in f.values)
-
-    @cached_property
-    def _row_of(self) -> tuple[dict[bytes, int], ...]:
-        return tuple({row.tobytes(): i for i, row in enumerate(f.codes)} for f in self.factors)
 
     def rows(self, index: int) -> tuple[int, ...]:
         """Row of each factor at this point."""
@@ -518,13 +532,13 @@ class FeasibleSet:
     def find(self, point: Mapping[str, Value]) -> int | None:
         """Number of a point, or None if it is not in the set."""
         rows = []
-        for factor, row_of in zip(self.factors, self._row_of, strict=True):
+        for factor in self.factors:
             try:
                 codes = [v.index(point[n]) for n, v in zip(factor.names, factor.values, strict=True)]
             except (KeyError, ValueError):
                 return None
-            row = row_of.get(np.array(codes, dtype=factor.codes.dtype).tobytes())
-            if row is None:
+            row = int(factor.rows_of(np.array([codes], dtype=np.uint8))[0])
+            if row < 0:
                 return None
             rows.append(row)
         return self.index(rows)
