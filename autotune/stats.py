@@ -1,0 +1,184 @@
+"""Decisions about times: intervals, ties, hopeless candidates, when to stop. Pure: no clock, no GPU.
+
+Sources: order-statistic interval and signed ranks: W. J. Conover, Practical Nonparametric Statistics
+(1999), 3.2 and 5.7; Holm's step-down bound: S. Holm, Scand. J. Statistics 6 (1979) 65; rule of
+succession: Laplace, as in E. T. Jaynes, Probability Theory (2003), ch. 18.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+HOPELESS_MARGIN = 0.15  # times of one launch scatter upwards, by a few percent; slower clocks add some
+EXACT_ROUNDS = 60  # signed ranks: exact distribution up to here, normal approximation beyond
+
+
+def median(samples: Sequence[float]) -> float:
+    """Middle value. Raises ValueError without samples."""
+    if not len(samples):
+        raise ValueError("no samples to take a median of")
+    return float(np.median(samples))
+
+
+def median_interval(samples: Sequence[float], confidence: float = 0.95) -> tuple[float, float]:
+    """The narrowest pair of samples, alike far from both ends, that holds the true median.
+
+    Assumes independent samples and nothing of their distribution: how many lie below the median is
+    Binomial(n, 1/2). Below 6 samples even the extremes hold it with less than 95 %; they are
+    returned all the same.
+    """
+    ordered = np.sort(np.asarray(samples, dtype=float))
+    n = len(ordered)
+    if not n:
+        raise ValueError("no samples to take an interval of")
+    depth, below = 0, _half_chance(n, 0)  # below: chance that the median lies under this sample
+    while depth + 1 < n - depth - 1:
+        deeper = below + _half_chance(n, depth + 1)
+        if 2 * deeper > 1 - confidence:
+            break
+        depth, below = depth + 1, deeper
+    return float(ordered[depth]), float(ordered[n - 1 - depth])
+
+
+def _half_chance(n: int, i: int) -> float:
+    """Chance that exactly i of n fair coins fall on heads."""
+    return math.exp(math.lgamma(n + 1) - math.lgamma(i + 1) - math.lgamma(n - i + 1) - n * math.log(2))
+
+
+def is_hopeless(
+    samples: Sequence[float], incumbent_us: float | None, margin: float = HOPELESS_MARGIN
+) -> bool:
+    """Whether even the fastest sample so far is slower than the incumbent by more than the margin.
+
+    Noise adds time far more often than it takes some away, so one sample may decide.
+    """
+    return incumbent_us is not None and len(samples) > 0 and min(samples) > incumbent_us * (1 + margin)
+
+
+# ------------------------------------------------------------------------------------------------
+# Paired comparison
+
+
+def slower_p_value(differences: Sequence[float]) -> float:
+    """One-sided p of Wilcoxon's signed-rank test that the differences lie above zero.
+
+    Zeros are dropped, equal sizes share their mean rank. The distribution is exact (given the ranks)
+    up to `EXACT_ROUNDS` differences.
+    """
+    kept = np.array([d for d in differences if d != 0.0])
+    n = len(kept)
+    if n == 0:
+        return 1.0
+    doubled = _doubled_ranks(np.abs(kept))
+    lost = int(doubled[kept < 0].sum())
+    if n > EXACT_ROUNDS:
+        mean, variance = doubled.sum() / 2, float((doubled.astype(float) ** 2).sum()) / 4
+        return 0.5 * math.erfc((mean - lost) / math.sqrt(2 * variance))
+    ways = np.zeros(int(doubled.sum()) + 1)
+    ways[0] = 1.0
+    for rank in doubled:  # each difference is negative or not, with equal chance
+        shifted = np.zeros_like(ways)
+        shifted[rank:] = ways[: len(ways) - rank]
+        ways = (ways + shifted) / 2
+    return float(ways[: lost + 1].sum())
+
+
+def _doubled_ranks(sizes: np.ndarray) -> np.ndarray:
+    """Twice the mean rank of each size: whole numbers even where sizes are equal."""
+    ordered = np.sort(sizes)
+    first = np.searchsorted(ordered, sizes, side="left")
+    last = np.searchsorted(ordered, sizes, side="right")
+    return (first + last + 1).astype(int)
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Candidates by rank. `ratios[i]`: how many times the best's time candidate i takes (1 = the best)."""
+
+    order: tuple[int, ...]  # candidates, fastest first
+    ratios: tuple[float, ...]  # by candidate
+    tied: frozenset[int]  # the best and all that cannot be told apart from it
+
+    @property
+    def best(self) -> int:
+        return self.order[0]
+
+    @property
+    def is_decided(self) -> bool:
+        return len(self.tied) == 1
+
+
+def compare(rounds: Sequence[Sequence[float]], error_rate: float = 0.05) -> Comparison:
+    """Rank candidates timed in interleaved rounds; shape of `rounds`: (candidates, rounds).
+
+    Times are compared within a round only, so that drift of the GPU cancels. A candidate is out if
+    its log ratios to the best lie above zero by Wilcoxon's test. Holm's correction keeps the chance
+    of throwing out any that is truly as fast at most at `error_rate`. (The best is picked by the
+    same samples: with many that are truly equal, the rate is somewhat higher.)
+    """
+    times = np.log(np.asarray(rounds, dtype=float))
+    if times.ndim != 2 or not times.size:
+        raise ValueError("a comparison needs candidates, each timed in the same rounds")
+    level = np.median(times - times.mean(axis=0), axis=1)
+    best = int(level.argmin())
+    ratios = np.exp(np.median(times - times[best], axis=1))
+    others = [i for i in range(len(times)) if i != best]
+    p_values = {i: slower_p_value((times[i] - times[best]).tolist()) for i in others}
+    order = (best, *sorted(others, key=lambda i: (level[i], i)))
+    return Comparison(order, tuple(map(float, ratios)), frozenset({best} | _accepted(p_values, error_rate)))
+
+
+def _accepted(p_values: dict[int, float], error_rate: float) -> set[int]:
+    """Hypotheses that Holm's procedure does not reject."""
+    remaining = set(p_values)
+    for i in sorted(p_values, key=lambda i: p_values[i]):
+        if p_values[i] > error_rate / len(remaining):
+            break
+        remaining.discard(i)
+    return remaining
+
+
+# ------------------------------------------------------------------------------------------------
+# When to stop
+
+
+@dataclass(frozen=True)
+class Patience:
+    """When nothing better is likely.
+
+    A gain is a new best by more than `gain`. If each trial brought one with a constant unknown chance
+    (uniform before any is seen), then after s trials without, the chance of a gain within the
+    next `horizon` trials is horizon / (s + 1 + horizon). Below `risk`, the search may stop. A search
+    guided by a model finds its gains early, so the true chance is lower still.
+    """
+
+    gain: float = 0.005
+    horizon: int = 25
+    risk: float = 0.1
+    min_trials: int = 100
+
+    def chance(self, num_since_gain: int) -> float:
+        """Chance of a gain within the horizon, after so many trials without one."""
+        return self.horizon / (num_since_gain + 1 + self.horizon)
+
+    def is_over(self, times_us: Sequence[float | None]) -> bool:
+        """Whether to stop after these trials in their order (None: failed)."""
+        enough = len(times_us) >= self.min_trials
+        return enough and self.chance(num_since_gain(times_us, self.gain)) < self.risk
+
+
+def num_since_gain(times_us: Sequence[float | None], gain: float) -> int:
+    """Trials after the last that was faster than the best before it by more than `gain`.
+
+    Gains smaller than that add up until they count as one.
+    """
+    reference, since = math.inf, 0
+    for time_us in times_us:
+        since += 1
+        if time_us is not None and time_us < reference * (1 - gain):
+            reference, since = time_us, 0
+    return since
