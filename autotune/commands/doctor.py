@@ -100,14 +100,13 @@ def _compiler() -> Finding:
 
 
 def _cublas() -> Finding:
-    from cuda import pathfinder
+    from ..gpu import cublas
 
-    try:
-        library = pathfinder.load_nvidia_dynamic_lib("cublas")
-    except (ImportError, RuntimeError):
+    library = cublas.load_library()
+    if library is None:
         advice = "pip install 'cuda-toolkit[cublas]==13.*' (the yardstick: needed only to measure)"
         return Finding("cublas", MISSING, "libcublas was not found", advice)
-    return Finding("cublas", OK, str(library.abs_path))
+    return Finding("cublas", OK, cublas.library_version(library))
 
 
 def _kernel() -> Finding:
