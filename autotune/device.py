@@ -54,6 +54,10 @@ KNOWN: dict[str, DeviceLimits] = {
     "quadro-rtx-5000": DeviceLimits(
         "Quadro RTX 5000", (7, 5), 48, 64 * _KIB, 64 * _KIB, 0, 1024, 16, 4 * _MIB, 11.2, 448.0
     ),
+    "rtx-2080-ti": DeviceLimits(
+        "NVIDIA GeForce RTX 2080 Ti",
+        (7, 5), 68, 64 * _KIB, 64 * _KIB, 0, 1024, 16, 5632 * _KIB, 13.4, 616.0,
+    ),
     "a100": DeviceLimits(
         "NVIDIA A100-SXM4-80GB",
         (8, 0), 108, 163 * _KIB, 164 * _KIB, _KIB, 2048, 32, 40 * _MIB, 19.5, 2039.0,
