@@ -72,7 +72,7 @@ class Config:
         if unknown:
             raise UsageError(f"unknown parameter {unknown[0]!r}; known are {', '.join(PARAMETER)}")
         for name, value in data.items():
-            if type(value) is not type(PARAMETER[name].values[0]):
+            if type(value) is bool or value not in PARAMETER[name].values:
                 raise UsageError(f"{name} = {value!r}: expected {PARAMETER[name].describe()}")
         return cls(**data)
 
@@ -431,13 +431,23 @@ RULES: tuple[Rule, ...] = (
          lambda c, d, g: (c.raster == "n") | (c.group == 1)),
 )  # fmt: skip
 RULE: dict[str, Rule] = {rule.id: rule for rule in RULES}
+LEGAL: tuple[RuleKind, ...] = ("template", "device", "shape")
 
 
 def broken_rules(
-    config: Config, limits: DeviceLimits, gemm: Gemm, kinds: Sequence[RuleKind] = ("template", "device", "shape")
+    config: Config, limits: DeviceLimits, gemm: Gemm, kinds: Sequence[RuleKind] = LEGAL
 ) -> tuple[Rule, ...]:
-    """The rules of those kinds that this config breaks, in the order of `RULES`."""
-    return tuple(r for r in RULES if r.kind in kinds and not bool(r.holds(config, limits, gemm)))
+    """The rules of those kinds that this config breaks, in the order of `RULES`.
+
+    Where a template rule is broken only such rules are told: the others presume a kernel that compiles.
+    """
+    broken: list[Rule] = []
+    for rule in RULES:
+        if rule.kind != "template" and any(b.kind == "template" for b in broken):
+            break
+        if rule.kind in kinds and not bool(rule.holds(config, limits, gemm)):
+            broken.append(rule)
+    return tuple(broken)
 
 
 # ------------------------------------------------------------------------------------------------
