@@ -101,6 +101,25 @@ def enter_wal(engine: Engine, timeout_s: float) -> None:
         )
 
 
+def identity(url: URL) -> tuple[int, int] | None:
+    """Which file this is, whatever its name; None where it is gone or there is none to see."""
+    file = file_of(url)
+    if file is None or not file.exists():
+        return None
+    status = file.stat()
+    return status.st_dev, status.st_ino
+
+
+def check_identity(url: URL, opened: tuple[int, int] | None) -> None:
+    """Raise StoreError if the file that was opened has lost its name: SQLite itself would go on
+    writing to it, and the trials would be gone with the process."""
+    if identity(url) != opened:
+        raise StoreError(
+            f"{url.database} was moved, deleted or replaced while in use; put it back and run the same"
+            " command again: it resumes from there"
+        )
+
+
 @contextmanager
 def errors_explained(url: URL) -> Iterator[None]:
     """Turn whatever the database raises into a StoreError that names the next step."""

@@ -9,6 +9,7 @@ from sqlalchemy import Select, func, select
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
+from ..errors import StoreError
 from ..measurement import Outcome
 from ..space import Value
 from ..target import Baseline
@@ -50,25 +51,40 @@ def find(session: Session, model: type[Base], **columns: Any) -> int | None:
 
 def find_or_add(
     session: Session, model: type[Base], rest: Mapping[str, Any] | None = None, **identity: Any
-) -> int:
-    """The id of the row with this identity. If another writer adds it first, that one is taken."""
+) -> tuple[int, bool]:
+    """The id of the row with this identity, and whether it had to be added."""
     found = find(session, model, **identity)
     if found is not None:
-        return found
+        return found, False
     row = model(**identity, **(rest or {}))
+    if _add(session, row):
+        return row.id, True
+    found = find(session, model, **identity)
+    if found is None:
+        raise StoreError(f"{model.__tablename__} {identity} refers to what is not there; was it deleted?")
+    return found, False
+
+
+def _add(session: Session, row: Base) -> bool:
+    """Add a row; False if another writer came between, which only a database server allows.
+
+    In SQLite the transaction holds the write lock. There is no savepoint there, because a full disk
+    ends the transaction with its savepoints, and the way back to one would hide the reason.
+    """
+    if session.get_bind().dialect.name == "sqlite":
+        session.add(row)
+        session.flush()
+        return True
     try:
         with session.begin_nested():
             session.add(row)
-    except IntegrityError:  # only where writers are not alone, as they are in SQLite
-        found = find(session, model, **identity)
-        if found is None:
-            raise
-        return found
-    return row.id
+    except IntegrityError:
+        return False
+    return True
 
 
 def config_id(session: Session, key: str, point: Mapping[str, Value]) -> int:
-    return find_or_add(session, ConfigRow, {"point": dict(point)}, key=key)
+    return find_or_add(session, ConfigRow, {"point": dict(point)}, key=key)[0]
 
 
 def summary(session: Session, study: StudyRow, ref: StudyRef) -> StudySummary:

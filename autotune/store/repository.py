@@ -10,7 +10,6 @@ from types import TracebackType
 from typing import Self
 
 from sqlalchemy import URL, Engine, select
-from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
 from ..device import Environment
@@ -48,6 +47,7 @@ class Store:
         self._engine = engine
         self._writer = connect.writer(engine)
         self._url = url
+        self._identity = connect.identity(url)
 
     @classmethod
     def open(cls, path_or_url: str | Path, *, timeout_s: float = DEFAULT_TIMEOUT_S) -> Store:
@@ -59,25 +59,13 @@ class Store:
         """
         url = connect.parse_url(path_or_url)
         engine = connect.connect(url, timeout_s)
-        store = cls(engine, url)
         try:
             with connect.errors_explained(url):
-                store._prepare(timeout_s)
+                _prepare(engine, timeout_s)
         except StoreError:
             engine.dispose()
             raise
-        return store
-
-    def _prepare(self, timeout_s: float) -> None:
-        with self._engine.connect() as connection:
-            is_current = schema.version(connection) == schema.REVISIONS[-1]
-        if self._engine.dialect.name == "sqlite":
-            connect.enter_wal(self._engine, timeout_s)
-        if is_current:
-            return
-        with self._writer.begin() as connection:
-            if schema.version(connection) != schema.REVISIONS[-1]:  # nobody else was faster
-                schema.migrate(connection)
+        return cls(engine, url)
 
     def close(self) -> None:
         self._engine.dispose()
@@ -97,12 +85,14 @@ class Store:
 
     @contextmanager
     def _reading(self) -> Iterator[Session]:
+        connect.check_identity(self._url, self._identity)
         with connect.errors_explained(self._url), Session(self._engine) as session:
             yield session
 
     @contextmanager
     def _writing(self) -> Iterator[Session]:
         """One transaction that holds the write lock; committed at the end, undone by any exception."""
+        connect.check_identity(self._url, self._identity)
         with connect.errors_explained(self._url), Session(self._writer) as session, session.begin():
             yield session
 
@@ -119,11 +109,11 @@ class Store:
     ) -> StudyRef:
         """The study of this problem under exactly these conditions: found, or made."""
         with self._writing() as session:
-            environment_id = queries.find_or_add(
+            environment_id, _ = queries.find_or_add(
                 session, EnvironmentRow, **rows.environment_columns(environment)
             )
-            kernel_id = queries.find_or_add(session, KernelRow, source_hash=source_hash, compiler=compiler)
-            study_id = queries.find_or_add(
+            kernel_id, _ = queries.find_or_add(session, KernelRow, source_hash=source_hash, compiler=compiler)
+            study_id, _ = queries.find_or_add(
                 session,
                 StudyRow,
                 {"created_at": utc_now()},
@@ -198,21 +188,16 @@ class Store:
         _check_times(key, measurement)
         with self._writing() as session:
             config_id = queries.config_id(session, key, point)
-            trial = TrialRow(
+            trial_id, is_new = queries.find_or_add(
+                session,
+                TrialRow,
+                {"origin": origin, "created_at": utc_now(), **rows.measurement_columns(measurement)},
                 study_id=study.id,
                 config_id=config_id,
-                origin=origin,
-                created_at=utc_now(),
-                **rows.measurement_columns(measurement),
             )
-            try:
-                with session.begin_nested():
-                    session.add(trial)
-            except IntegrityError as error:
-                if queries.find(session, TrialRow, study_id=study.id, config_id=config_id) is None:
-                    raise
-                raise DuplicateTrial(f"{study.gemm} has a trial of {key} already; skip it") from error
-            return trial.id
+            if not is_new:
+                raise DuplicateTrial(f"{study.gemm} has a trial of {key} already; skip it")
+            return trial_id
 
     def trials(self, study: StudyRef) -> list[TrialRecord]:
         """All trials of a study in the order they were stored."""
@@ -305,6 +290,19 @@ class Store:
                 baseline=rows.baseline(newest.BaselineRow),
                 created_at=newest.FinalRow.created_at,
             )
+
+
+def _prepare(engine: Engine, timeout_s: float) -> None:
+    """Refuse what is not ours before anything is written; then WAL, then the newest schema."""
+    with engine.connect() as connection:
+        is_current = schema.version(connection) == schema.REVISIONS[-1]
+    if engine.dialect.name == "sqlite":
+        connect.enter_wal(engine, timeout_s)
+    if is_current:
+        return
+    with connect.writer(engine).begin() as connection:
+        if schema.version(connection) != schema.REVISIONS[-1]:  # nobody else was faster
+            schema.migrate(connection)
 
 
 def _check_times(key: str, measurement: Measurement) -> None:

@@ -59,10 +59,16 @@ def measurement_columns(measurement: Measurement) -> dict[str, Any]:
         **columns,
         **state,
         "outcome": measurement.outcome.value,
+        "reason": _storable(measurement.reason),
         "samples_us": list(measurement.samples_us),
         "throttle_reasons": list(measurement.state.throttle_reasons),
         "error_ratio": math.inf if ratio is not None and math.isnan(ratio) else ratio,
     }
+
+
+def _storable(text: str) -> str:
+    """Text that every database takes: a log with NULs or broken UTF-8 must not cost the trial."""
+    return text.replace("\0", "").encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 def measurement(row: TrialRow) -> Measurement:

@@ -1,0 +1,276 @@
+"""What goes into the store comes out, and its questions are answered from all that is in it."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from store_cases import COMPILER, H200, SOURCE, SQUARE, add, config, failed, ok, study_of
+
+from autotune.errors import DuplicateTrial, StoreError
+from autotune.gemm import Gemm
+from autotune.measurement import CachePolicy, GpuState, Measurement, Outcome
+from autotune.store import Final, FinalEntry, Store, StudyRef
+from autotune.target import Baseline
+
+_FRESH = itertools.count()
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    with Store.open(tmp_path / "autotune.db") as opened:
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
+    """One store for all examples of the property tests."""
+    with Store.open(tmp_path_factory.mktemp("store") / "autotune.db") as opened:
+        yield opened
+
+
+# ---- what goes in comes out
+
+_times = st.floats(min_value=0, exclude_min=True, allow_infinity=False)
+_seconds = st.floats(min_value=0, max_value=1e6)
+_counts = st.none() | st.integers(0, 2**31 - 1)
+_text = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=40)
+_states = st.builds(
+    GpuState,
+    sm_clock_mhz=_counts,
+    memory_clock_mhz=_counts,
+    power_w=st.none() | _seconds,
+    temperature_c=st.none() | st.integers(-50, 150),
+    throttle_reasons=st.lists(_text, max_size=3).map(tuple),
+)
+
+
+@st.composite
+def measurements(draw: st.DrawFn) -> Measurement:
+    outcome = draw(st.sampled_from(list(Outcome)))
+    return Measurement(
+        outcome=outcome,
+        reason=draw(_text),
+        time_us=draw(_times if outcome is Outcome.OK else st.none()),
+        samples_us=tuple(draw(st.lists(_times, max_size=30))),
+        is_cut_short=draw(st.booleans()),
+        error_ratio=draw(st.none() | st.floats(min_value=0)),
+        registers=draw(_counts),
+        spill_bytes=draw(_counts),
+        smem_bytes=draw(_counts),
+        compile_s=draw(_seconds),
+        verify_s=draw(_seconds),
+        measure_s=draw(_seconds),
+        state=draw(_states),
+    )
+
+
+_points = st.dictionaries(
+    st.text(min_size=1, max_size=8), st.integers(-(2**63), 2**64) | st.text(max_size=8), max_size=6
+)
+
+
+@given(measurement=measurements(), point=_points, origin=_text)
+def test_a_trial_comes_back_as_it_went_in(
+    shared: Store, measurement: Measurement, point: dict[str, int | str], origin: str
+) -> None:
+    study, key = study_of(shared), f"{next(_FRESH)}: {point}"
+    before = datetime.now(UTC)
+    trial_id = shared.add_trial(study, key, point, measurement, origin)
+    record = shared.trials(study)[-1]
+    assert (record.id, record.key, record.point, record.origin) == (trial_id, key, point, origin)
+    assert list(record.point) == list(point)
+    assert record.measurement == measurement
+    assert before <= record.created_at <= datetime.now(UTC)
+    assert key in shared.keys(study)
+
+
+@given(gemm=st.builds(Gemm, *[st.integers(0, 2**31 - 1)] * 3, st.booleans(), st.booleans()), name=_text)
+def test_a_study_comes_back_as_it_went_in(shared: Store, gemm: Gemm, name: str) -> None:
+    environment = replace(H200, gpu_name=name, recorded_on="2026-11-21")
+    study = shared.study(environment, SOURCE, COMPILER, gemm, CachePolicy.WARM, 7)
+    assert study == StudyRef(study.id, environment, SOURCE, COMPILER, gemm, CachePolicy.WARM, 7)
+    assert study == shared.study(environment, SOURCE, COMPILER, gemm, CachePolicy.WARM, 7)
+    assert study in [summary.study for summary in shared.studies()]
+
+
+def test_a_reason_that_no_database_takes_does_not_cost_the_trial(store: Store) -> None:
+    study = study_of(store)
+    add(store, study, 0, failed(Outcome.COMPILE_FAILED, "bad \udcff log\0\0"))
+    assert store.trials(study)[0].measurement.reason == "bad \\udcff log"
+
+
+def test_an_error_that_is_no_number_is_stored_as_infinite(store: Store) -> None:
+    study = study_of(store)
+    add(store, study, 0, Measurement(Outcome.WRONG_RESULT, "NaN in C", error_ratio=math.nan))
+    assert store.trials(study)[0].measurement.error_ratio == math.inf
+
+
+@pytest.mark.parametrize("time_us", [None, math.nan, math.inf, 0.0, -1.0])
+def test_an_ok_trial_without_a_real_time_is_refused(store: Store, time_us: float | None) -> None:
+    study = study_of(store)
+    with pytest.raises(StoreError, match="time"):
+        add(store, study, 0, Measurement(Outcome.OK, time_us=time_us))
+    with pytest.raises(StoreError, match="time"):
+        add(store, study, 0, Measurement(Outcome.OK, time_us=1.0, samples_us=(1.0, time_us or math.nan)))
+    assert store.trials(study) == []
+
+
+def test_what_was_stored_is_there_after_reopening(tmp_path: Path) -> None:
+    with Store.open(tmp_path / "autotune.db") as store:
+        study = study_of(store)
+        add(store, study, 0, ok(5.0))
+        trials = store.trials(study)
+    with Store.open(f"sqlite:///{tmp_path}/autotune.db") as store:
+        assert study_of(store) == study
+        assert store.trials(study) == trials
+    assert [path.name for path in tmp_path.iterdir()] == ["autotune.db"]  # no log is left behind
+
+
+# ---- trials
+
+
+def test_a_config_is_stored_once_per_study(store: Store) -> None:
+    square, other = study_of(store), study_of(store, Gemm(35, 700, 2048))
+    first = add(store, square, 0, ok(5.0))
+    with pytest.raises(DuplicateTrial, match="4096x4096x4096:NN has a trial of tm="):
+        add(store, square, 0, failed())
+    assert add(store, other, 0, failed()) > first
+    assert [t.measurement for t in store.trials(square)] == [ok(5.0)]
+    assert [t.measurement for t in store.trials(other)] == [failed()]
+
+
+def test_best_failures_times_and_keys(store: Store) -> None:
+    study = study_of(store)
+    for number, measurement in enumerate([ok(5.0), failed(), ok(3.0), ok(4.0), ok(3.0)]):
+        add(store, study, number, measurement)
+    add(store, study_of(store, Gemm(1, 2, 3)), 9, ok(0.5))
+    assert [t.key for t in store.trials(study)] == [config(i).key for i in range(5)]
+    assert [t.key for t in store.best(study)] == [config(2).key]
+    assert [t.key for t in store.best(study, 3)] == [config(i).key for i in (2, 4, 3)]
+    assert len(store.best(study, 100)) == 4
+    assert [t.measurement for t in store.failures(study)] == [failed()]
+    assert store.times(study) == {config(i).key: t for i, t in ((0, 5.0), (2, 3.0), (3, 4.0), (4, 3.0))}
+    assert store.keys(study) == {config(i).key for i in range(5)}
+
+
+def test_an_empty_study_answers_with_nothing(store: Store) -> None:
+    study = study_of(store)
+    assert store.trials(study) == store.best(study) == store.failures(study) == []
+    assert store.keys(study) == set()
+    assert store.times(study) == {}
+    assert store.baseline(study) is None
+    assert store.final(study) is None
+    assert store.environments() == store.latest_studies(H200) == []
+
+
+# ---- studies
+
+
+def test_each_condition_makes_a_study_of_its_own(store: Store) -> None:
+    usual = study_of(store)
+    others = [
+        store.study(replace(H200, driver_version="590"), SOURCE, COMPILER, SQUARE),
+        store.study(H200, "6" * 64, COMPILER, SQUARE),
+        store.study(H200, SOURCE, "nvrtc 13.5", SQUARE),
+        store.study(H200, SOURCE, COMPILER, Gemm(4096, 4096, 4096, trans_b=True)),
+        store.study(H200, SOURCE, COMPILER, SQUARE, CachePolicy.WARM),
+        store.study(H200, SOURCE, COMPILER, SQUARE, CachePolicy.COLD, 2),
+    ]
+    assert len({study.id for study in [usual, *others]}) == 7
+    assert study_of(store) == usual
+
+
+def test_summaries_count_what_a_study_holds(store: Store) -> None:
+    study, empty = study_of(store), study_of(store, Gemm(8, 8, 8))
+    for number, measurement in enumerate([ok(5.0), failed(), ok(3.0), failed(), failed(Outcome.SPILLED)]):
+        add(store, study, number, measurement)
+    store.add_baseline(study, Baseline(4.0, (4.0, 4.5)))
+    first, second = store.studies()
+    assert first.study == study
+    assert first.counts == {Outcome.OK: 2, Outcome.FAULTED: 2, Outcome.SPILLED: 1}
+    assert (first.num_trials, first.cublas_us) == (5, 4.0)
+    assert first.best == store.best(study)[0]
+    assert first.updated_at == store.trials(study)[-1].created_at
+    assert (second.study, second.counts, second.best, second.cublas_us) == (empty, {}, None, None)
+    assert datetime.now(UTC) - second.updated_at < timedelta(minutes=5)
+
+
+def test_similar_studies_are_other_shapes_of_this_kernel_and_gpu(store: Store) -> None:
+    study = study_of(store)
+    far, near = study_of(store, Gemm(64, 64, 64)), study_of(store, Gemm(4097, 4096, 2048))
+    transposed = study_of(store, Gemm(4096, 4096, 4096, trans_a=True))
+    newer_driver = store.study(replace(H200, driver_version="590"), SOURCE, COMPILER, Gemm(8192, 8192, 8192))
+    store.study(H200, "6" * 64, COMPILER, Gemm(1, 1, 1))
+    store.study(replace(H200, gpu_name="NVIDIA A100"), SOURCE, COMPILER, Gemm(2, 2, 2))
+    store.study(H200, SOURCE, COMPILER, Gemm(3, 3, 3), CachePolicy.WARM)
+    store.study(replace(H200, driver_version="590"), SOURCE, COMPILER, SQUARE)  # the same shape
+    assert store.similar_studies(study) == [near, newer_driver, transposed, far]
+
+
+def test_an_export_takes_the_newest_kernel_and_one_study_per_problem(store: Store) -> None:
+    small, updated = Gemm(8, 8, 8), replace(H200, driver_version="590")
+    recorded = replace(H200, recorded_on="2026-11-21")
+    old_kernel = store.study(H200, "4" * 64, COMPILER, Gemm(1, 1, 1))
+    old_driver, failing = study_of(store), study_of(store, Gemm(7, 7, 7))
+    new_driver = store.study(updated, SOURCE, COMPILER, SQUARE)
+    eight = study_of(store, small)
+    warm = store.study(H200, SOURCE, COMPILER, small, CachePolicy.WARM)
+    replayed = store.study(recorded, "3" * 64, COMPILER, SQUARE)
+    for study in (old_kernel, eight, old_driver, new_driver, warm, replayed):
+        add(store, study, 0, ok(1.0))
+    add(store, failing, 0, failed())
+    assert store.latest_studies(H200) == [eight, new_driver]
+    assert store.latest_studies(replace(H200, gpu_uuid="GPU-2")) == [eight, new_driver]
+    assert store.latest_studies(H200, CachePolicy.WARM) == [warm]
+    assert store.latest_studies(recorded) == [replayed]
+    assert store.latest_studies(replace(H200, gpu_name="NVIDIA A100")) == []
+    assert store.environments() == [recorded, H200, updated]
+
+
+# ---- cuBLAS and the final re-rank
+
+
+@given(time_us=st.none() | _times, samples=st.lists(_times, max_size=5))
+def test_the_newest_baseline_counts(shared: Store, time_us: float | None, samples: list[float]) -> None:
+    study = study_of(shared)
+    shared.add_baseline(study, Baseline(1.0))
+    shared.add_baseline(study, Baseline(time_us, tuple(samples)))
+    assert shared.baseline(study) == Baseline(time_us, tuple(samples))
+
+
+def _entries(*numbers: int) -> tuple[FinalEntry, ...]:
+    return tuple(
+        FinalEntry(config(n).key, config(n).to_dict(), rank, rank < 3, 4.0 + n, (4.0 + n, 4.5 + n))
+        for rank, n in enumerate(numbers, start=1)
+    )
+
+
+def test_the_newest_final_counts(store: Store) -> None:
+    study = study_of(store)
+    store.set_final(study, _entries(1, 2, 3))
+    store.set_final(study, _entries(2, 4, 1), Baseline(5.0, (5.0,)))
+    final = store.final(study)
+    assert final is not None
+    assert final == Final(_entries(2, 4, 1), Baseline(5.0, (5.0,)), final.created_at)
+    assert final.winner == _entries(2)[0]
+    assert [entry.rank for entry in final.tied] == [1, 2]
+    assert store.baseline(study) == Baseline(5.0, (5.0,))
+    assert store.final(study_of(store, Gemm(1, 1, 1))) is None
+
+
+@pytest.mark.parametrize("ranks", [(), (0, 1), (1, 1), (2, 1), (1, 3)])
+def test_ranks_out_of_order_are_refused(store: Store, ranks: tuple[int, ...]) -> None:
+    study = study_of(store)
+    entries = [replace(_entries(i)[0], rank=rank) for i, rank in enumerate(ranks)]
+    with pytest.raises(StoreError, match="rank 1, 2"):
+        store.set_final(study, entries, Baseline(1.0))
+    assert store.final(study) is None
+    assert store.baseline(study) is None

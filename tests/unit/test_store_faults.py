@@ -1,0 +1,165 @@
+"""What can be wrong with a database: each time a StoreError that names the place and the next step."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import Engine, event
+from store_cases import add, integrity, ok, study_of
+
+from autotune.errors import StoreError
+from autotune.store import Store
+
+
+def test_a_folder_that_is_missing(tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match=r"no folder .*nowhere for the database a\.db; create it"):
+        Store.open(tmp_path / "nowhere" / "a.db")
+
+
+def test_a_folder_in_place_of_a_file(tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match="is a folder; name a database file"):
+        Store.open(tmp_path)
+
+
+@pytest.mark.parametrize("url", ["sqlite://", "sqlite:///:memory:"])
+def test_a_database_that_would_be_lost(url: str) -> None:
+    with pytest.raises(StoreError, match=r"in memory .*name a file"):
+        Store.open(url)
+
+
+@pytest.mark.parametrize("url", ["://", "sqlite//x://y z"])
+def test_a_url_that_is_none(url: str) -> None:
+    with pytest.raises(StoreError, match=r"not a database URL; write a path or sqlite:///PATH"):
+        Store.open(url)
+
+
+def test_a_database_without_its_driver() -> None:
+    with pytest.raises(StoreError, match=r"no driver for nonesuch databases .*install it"):
+        Store.open("nonesuch://host/db")
+
+
+@pytest.mark.parametrize(
+    "content", [b"# a text file, long enough to hold a header\n" * 9, bytes(4096)[1:] + b"x"]
+)
+def test_a_file_that_is_no_database(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "notes.txt"
+    path.write_bytes(content)
+    with pytest.raises(StoreError, match=r"notes\.txt: .*no autotune database: name another file"):
+        Store.open(path)
+    assert path.read_bytes() == content
+
+
+def _filled(path: Path) -> None:
+    with Store.open(path) as store:
+        study = study_of(store)
+        for number in range(100):
+            add(store, study, number, ok(1.0 + number))
+
+
+def test_a_damaged_file(tmp_path: Path) -> None:
+    path = tmp_path / "autotune.db"
+    _filled(path)
+    content = bytearray(path.read_bytes())
+    content[8192 : len(content) // 2] = os.urandom(len(content) // 2 - 8192)
+    path.write_bytes(content)
+    assert integrity(path) != "ok"
+    with (
+        pytest.raises(StoreError, match=r"malformed; the file is damaged: .*\.recover"),
+        Store.open(path) as store,
+    ):
+        for summary in store.studies():
+            store.trials(summary.study)
+
+
+def test_a_file_cut_short(tmp_path: Path) -> None:
+    path = tmp_path / "autotune.db"
+    _filled(path)
+    os.truncate(path, path.stat().st_size // 2)
+    with pytest.raises(StoreError, match="damaged"), Store.open(path) as store:
+        for summary in store.studies():
+            store.trials(summary.study)
+
+
+def test_a_database_that_may_not_be_written(tmp_path: Path) -> None:
+    _filled(tmp_path / "autotune.db")
+    with Store.open(tmp_path / "autotune.db"):  # keeps the log alive: a reader cannot make one
+        url = f"sqlite:///file:{tmp_path}/autotune.db?mode=ro&uri=true"
+        with Store.open(url) as store:
+            (summary,) = store.studies()
+            with pytest.raises(StoreError, match=r"readonly database; check that .* may be written"):
+                add(store, summary.study, 100, ok(1.0))
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
+def test_a_folder_that_may_not_be_written(tmp_path: Path) -> None:
+    tmp_path.chmod(0o500)
+    with pytest.raises(StoreError, match=r"unable to open .*check that its folder exists and may be written"):
+        Store.open(tmp_path / "autotune.db")
+
+
+@pytest.mark.skipif(not Path("/proc/self").is_dir(), reason="needs a folder in which nobody can make files")
+def test_a_folder_in_which_no_file_can_be_made() -> None:
+    with pytest.raises(StoreError, match=r"unable to open .*check that its folder exists and may be written"):
+        Store.open("/proc/autotune.db")
+
+
+@pytest.fixture
+def full_disk() -> Iterator[None]:
+    """Every SQLite database ends where it is now: the next page that it needs is one too many."""
+
+    def limit(connection: sqlite3.Connection, _record: Any) -> None:
+        connection.execute("PRAGMA max_page_count = 1")  # SQLite takes the pages there are, if more
+
+    event.listen(Engine, "connect", limit)
+    yield
+    event.remove(Engine, "connect", limit)
+
+
+def test_a_full_disk_stops_writing_and_loses_nothing(tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    path = tmp_path / "autotune.db"
+    _filled(path)
+    request.getfixturevalue("full_disk")
+    with Store.open(path) as store:
+        study = study_of(store)
+        with pytest.raises(StoreError, match=r"full; free some space .*run the same command again"):
+            for number in range(100, 1000):
+                add(store, study, number, ok(1.0))
+        num_kept = len(store.trials(study))
+        assert num_kept >= 100
+    with Store.open(path) as store:
+        assert len(store.trials(study)) == num_kept
+    assert integrity(path) == "ok"
+
+
+@pytest.mark.parametrize("fate", ["moved", "deleted", "replaced"])
+def test_a_database_that_vanishes_during_a_search(tmp_path: Path, fate: str) -> None:
+    path = tmp_path / "autotune.db"
+    with Store.open(path) as store:
+        study = study_of(store)
+        add(store, study, 0, ok(1.0))
+        if fate == "deleted":
+            path.unlink()
+        else:
+            path.rename(tmp_path / "moved.db")
+        if fate == "replaced":
+            path.write_bytes(b"")
+        with pytest.raises(StoreError, match=r"autotune\.db was moved, deleted or replaced .*put it back"):
+            add(store, study, 1, ok(1.0))
+        with pytest.raises(StoreError, match="put it back"):
+            store.trials(study)
+
+
+def test_a_study_that_was_deleted(tmp_path: Path) -> None:
+    with Store.open(tmp_path / "autotune.db") as store:
+        study = study_of(store)
+        connection = sqlite3.connect(tmp_path / "autotune.db")
+        connection.execute("DELETE FROM study")
+        connection.commit()
+        connection.close()
+        with pytest.raises(StoreError, match="its study may have been deleted"):
+            add(store, study, 0, ok(1.0))

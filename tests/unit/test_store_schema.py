@@ -1,0 +1,136 @@
+"""Tables and migrations agree, older databases open, and no other database is taken for ours."""
+
+from __future__ import annotations
+
+import shutil
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+import pytest
+from alembic.autogenerate import compare_metadata
+from alembic.migration import MigrationContext
+from alembic.script import ScriptDirectory
+from sqlalchemy import Connection, create_engine, inspect, text
+from store_cases import H200, add, failed, ok, study_of
+
+from autotune.errors import StoreError
+from autotune.gemm import Gemm
+from autotune.measurement import Outcome
+from autotune.store import Store, optuna_mirror
+from autotune.store.models import Base
+from autotune.store.schema import MIGRATIONS, REVISIONS, VERSION_TABLE
+
+DATA = Path(__file__).resolve().parents[1] / "data"
+VERSION_1 = DATA / "store_schema_0001.db"
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """A database with a trial, and with Optuna's tables beside ours."""
+    path = tmp_path / "autotune.db"
+    with Store.open(path) as store:
+        study = study_of(store)
+        add(store, study, 0, ok(1.0))
+        optuna_mirror.publish(store, study)
+    return path
+
+
+def _is_ours(_object: Any, name: str | None, kind: str, is_reflected: bool, _other: Any) -> bool:
+    return kind != "table" or not is_reflected or name in Base.metadata.tables
+
+
+def _differences(connection: Connection) -> list[Any]:
+    options = {"include_object": _is_ours, "version_table": VERSION_TABLE, "compare_type": True}
+    return compare_metadata(MigrationContext.configure(connection, opts=options), Base.metadata)
+
+
+def _connect(path: Path) -> Any:
+    return create_engine(f"sqlite:///{path}").connect()
+
+
+def test_models_and_migrations_make_the_same_tables(path: Path, tmp_path: Path) -> None:
+    modelled = create_engine(f"sqlite:///{tmp_path / 'modelled.db'}")
+    Base.metadata.create_all(modelled)
+    with _connect(path) as migrated:
+        assert {"trial", "trials", "study", "studies"} <= set(inspect(migrated).get_table_names())
+        assert _differences(migrated) == []
+        for table in Base.metadata.tables:  # what compare_metadata does not look at
+            ours, theirs = inspect(modelled), inspect(migrated)
+            assert ours.get_check_constraints(table) == theirs.get_check_constraints(table)
+            assert ours.get_pk_constraint(table) == theirs.get_pk_constraint(table)
+        migrated.engine.dispose()
+    modelled.dispose()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "ALTER TABLE trial ADD COLUMN mood TEXT",
+        "ALTER TABLE trial DROP COLUMN power_w",
+        "DROP TABLE final_entry",
+        "DROP INDEX ix_baseline_study_id",
+    ],
+)
+def test_a_forgotten_migration_would_be_noticed(path: Path, change: str) -> None:
+    with _connect(path) as connection:
+        connection.execute(text(change))
+        assert _differences(connection)
+        connection.rollback()
+        connection.engine.dispose()
+
+
+def test_the_revisions_are_those_in_the_folder() -> None:
+    scripts = ScriptDirectory(str(MIGRATIONS)).walk_revisions()
+    assert tuple(reversed([script.revision for script in scripts])) == REVISIONS
+
+
+def test_versions_of_autotune_and_of_optuna_do_not_meet(path: Path) -> None:
+    with _connect(path) as connection:
+        ours = connection.scalar(text(f"SELECT version_num FROM {VERSION_TABLE}"))
+        theirs = connection.scalar(text("SELECT version_num FROM alembic_version"))
+        connection.engine.dispose()
+    assert (ours, theirs[:1]) == (REVISIONS[-1], "v")
+
+
+def test_a_database_of_schema_1_opens(tmp_path: Path) -> None:
+    """The file was written by schema version 1 and is never written anew."""
+    path = Path(shutil.copy(VERSION_1, tmp_path / "autotune.db"))
+    with Store.open(path) as store:
+        (summary,) = store.studies()
+        study = summary.study
+        assert (study.environment, study.gemm) == (H200, Gemm(4096, 4096, 4096))
+        assert summary.counts == {Outcome.OK: 2, Outcome.FAULTED: 1}
+        assert [t.measurement for t in store.trials(study)] == [ok(5.0), failed(), ok(3.0)]
+        assert [t.origin for t in store.trials(study)] == ["seed", "tpe", "random"]
+        final = store.final(study)
+        assert final is not None
+        assert [(e.rank, e.is_tied, e.samples_us) for e in final.entries] == [
+            (1, True, (3.0, 3.125)),
+            (2, False, (5.0, 5.125)),
+        ]
+        assert final.baseline == store.baseline(study)
+        assert summary.cublas_us == 4.0
+        assert add(store, study, 9, ok(2.0)) == 4
+
+
+def test_a_newer_database_is_left_alone(path: Path) -> None:
+    with _connect(path) as connection:
+        connection.execute(text(f"UPDATE {VERSION_TABLE} SET version_num = '0999'"))
+        connection.commit()
+        connection.engine.dispose()
+    before = path.read_bytes()
+    with pytest.raises(StoreError, match=r"schema version 0999, newer than .*update autotune"):
+        Store.open(path)
+    assert path.read_bytes() == before
+
+
+def test_a_database_of_another_application_is_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / "places.db"
+    connection = sqlite3.connect(path)
+    connection.execute("CREATE TABLE bookmark (url TEXT)")
+    connection.close()
+    before = path.read_bytes()
+    with pytest.raises(StoreError, match=r"another application \(bookmark, .*name another file"):
+        Store.open(path)
+    assert path.read_bytes() == before
