@@ -1,9 +1,9 @@
 """Everything that touches CUDA while tuning. A worker process owns the context; the rest only talks to it.
 
-    target.GpuTarget ── compiler (threads) ── client.WorkerClient ──pipe── worker.Session
-                                                                             ├ problem, memory, verification
-                                                                             ├ timing (decisions), stopwatch
-                                                                             └ cublas, module, nvml, driver
+target.GpuTarget ── compiler (threads) ── client.WorkerClient ──pipe── worker.Session
+                                                                         ├ problem, memory, verification
+                                                                         ├ timing (decisions), stopwatch
+                                                                         └ cublas, module, nvml, driver
 """
 
 from __future__ import annotations

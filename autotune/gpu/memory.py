@@ -23,6 +23,7 @@ from .module import Kernel, pack
 
 ALIGNMENT = 256  # bytes: what cuMemAlloc guarantees, and more than any vector load needs
 GUARD_BYTES = 16 * 1024
+GUARD_ENTRY_BYTES = 16  # address and number of words, as in `Guard` of checks.cu
 GUARD_WORD = 0x7FE5A5A5  # a quiet NaN that no kernel computes
 POISON_WORD = 0x7FFFFFFF  # a NaN: what nobody writes in C stays one
 MAX_SETS = 4096  # a batch launches on every set once: more would make it long and slow to build
@@ -127,13 +128,13 @@ class Buffer:
                 *(self.address + region.offset, word, region.num_bytes // 4, stream),
             )
 
-    def upload(self, data: Any, stream: Any) -> None:
-        """Copy a ctypes object to the start; returns when it is there.
+    def upload(self, data: Any, stream: Any, offset: int = 0) -> None:
+        """Copy a ctypes object to this offset; returns when it is there.
 
         On the stream: a plain cuMemcpyHtoD may return while its DMA still runs, on another stream.
         """
         size = ctypes.sizeof(data)
-        check(self._driver.cuMemcpyHtoDAsync, self.address, ctypes.addressof(data), size, stream)
+        check(self._driver.cuMemcpyHtoDAsync, *(self.address + offset, ctypes.addressof(data), size, stream))
         check(self._driver.cuStreamSynchronize, stream)
 
     def free(self) -> None:
@@ -157,8 +158,9 @@ class Operands:
     ) -> None:
         self._driver, self._stream = driver, stream
         self.layout = lay_out(operand_sizes(gemm), count)
-        self._buffer = Buffer(driver, self.layout.num_bytes, f"{count} operand sets of {gemm}")
-        self.num_bytes = self.layout.num_bytes
+        list_offset = -(-self.layout.num_bytes // ALIGNMENT) * ALIGNMENT
+        self.num_bytes = list_offset + GUARD_ENTRY_BYTES * len(self.layout.guards)
+        self._buffer = Buffer(driver, self.num_bytes, f"{count} operand sets of {gemm}")
         starts = [self._buffer.address + region.offset for region in self.layout.operands]
         self.sets = tuple(OperandSet(*starts[i : i + 3]) for i in range(0, len(starts), 3))
         self._buffer.fill(GUARD_WORD, Region(0, self.layout.num_bytes), stream)
@@ -167,8 +169,8 @@ class Operands:
                 self._buffer.fill(POISON_WORD, region, stream)
             else:
                 self._fill_normal(fill_normal, region, 2 * seed + number % 3)
-        self.guards = Buffer(driver, 16 * len(self.layout.guards), "the list of guards")
-        self.guards.upload(guard_list(self._buffer.address, self.layout.guards), stream)
+        self.guards = self._buffer.address + list_offset  # address of the list that check_guards reads
+        self._buffer.upload(guard_list(self._buffer.address, self.layout.guards), stream, list_offset)
 
     def poison(self, number: int) -> None:
         """Make every element of C of one set NaN."""
@@ -176,7 +178,6 @@ class Operands:
 
     def free(self) -> None:
         self._buffer.free()
-        self.guards.free()
 
     def _fill_normal(self, kernel: Kernel, region: Region, seed: int) -> None:
         count = region.num_bytes // FLOAT_BYTES
@@ -198,7 +199,9 @@ class Workspace:
         self._driver, self._stream = driver, stream
         self._buffer: Buffer | None = None
         self._layout = lay_out((0,))
-        self.guards = Buffer(driver, 16 * len(self._layout.guards), "the list of guards")
+        num_guards = len(self._layout.guards)
+        self._guards = Buffer(driver, GUARD_ENTRY_BYTES * num_guards, "the list of guards")
+        self.guards = self._guards.address
 
     @property
     def num_guards(self) -> int:
@@ -218,8 +221,13 @@ class Workspace:
         buffer.fill(GUARD_WORD, Region(0, self._layout.num_bytes), self._stream)
         buffer.fill(POISON_WORD, Region(region.offset, sum_bytes), self._stream)
         buffer.fill(0, Region(region.offset + sum_bytes, counter_bytes), self._stream)
-        self.guards.upload(guard_list(buffer.address, self._layout.guards), self._stream)
+        self._guards.upload(guard_list(buffer.address, self._layout.guards), self._stream)
         return buffer.address + region.offset
+
+    def free(self) -> None:
+        self._guards.free()
+        if self._buffer is not None:
+            self._buffer.free()
 
     def _reserve(self, num_bytes: int) -> Buffer:
         if self._buffer is not None and self._buffer.num_bytes >= num_bytes:

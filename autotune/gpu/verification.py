@@ -47,6 +47,7 @@ LEAST_TILES = 64
 _FP64_EFFICIENCY = 0.3  # of reference_tiles, from the ratio of its shared-memory reads to its FMAs
 _ASSUMED_CLOCK_HZ = 1.5e9
 _COMPARE_BLOCKS = 4096
+_LARGEST_FLOAT = 3.4028234663852886e38
 
 
 def gamma(k: int) -> float:
@@ -111,8 +112,9 @@ class RawFindings(ctypes.Structure):
 
 
 def ratio_of(packed: int) -> float:
-    """The float whose bits are in the upper half."""
-    return float(ctypes.c_float.from_buffer_copy((packed >> 32).to_bytes(4, "little")).value)
+    """The float whose bits are in the upper half; infinity becomes the largest float, which JSON knows."""
+    ratio = float(ctypes.c_float.from_buffer_copy((packed >> 32).to_bytes(4, "little")).value)
+    return min(ratio, _LARGEST_FLOAT)
 
 
 @dataclass(frozen=True)
@@ -175,17 +177,18 @@ class Verifier:
         free, _ = check(driver.cuMemGetInfo)
         self.tiles = choose_tiles(gemm, tile_budget(gemm, limits, int(free)), seed)
         elements = len(self.tiles) * TILE_ELEMENTS
-        self._tiles = Buffer(driver, 4 * len(self.tiles), "the list of checked tiles")
-        self._products = Buffer(driver, 8 * elements, f"the float64 reference of {gemm}")
-        self._magnitudes = Buffer(driver, 4 * elements, f"the error bounds of {gemm}")
-        self._findings = Buffer(driver, ctypes.sizeof(RawFindings), "the findings")
+        # One allocation: products (8 bytes each), magnitudes (4), findings, numbers of tiles (4).
+        self._findings = Region(REFERENCE_BYTES * elements, ctypes.sizeof(RawFindings))
+        num_bytes = self._findings.end + 4 * len(self.tiles)
+        self._buffer = Buffer(driver, num_bytes, f"the float64 reference of {gemm}")
+        products = self._buffer.address
+        self._reference = (products + self._findings.end, products, products + 8 * elements)
+        self._buffer.upload((ctypes.c_int32 * len(self.tiles))(*self.tiles), stream, self._findings.end)
         self._other: Buffer | None = None
-        self._tiles.upload((ctypes.c_int32 * len(self.tiles))(*self.tiles), stream)
 
     @property
     def num_bytes(self) -> int:
-        buffers = [self._products, self._magnitudes, *([self._other] if self._other else [])]
-        return sum(buffer.num_bytes for buffer in buffers)
+        return self._buffer.num_bytes + (self._other.num_bytes if self._other else 0)
 
     def compute_reference(self, operands: OperandSet) -> None:
         """Enqueue the float64 products of the chosen tiles."""
@@ -194,7 +197,7 @@ class Verifier:
             *map(ctypes.c_int32, (gemm.m, gemm.n, gemm.k)),
             *(ctypes.c_void_p(operands.a), *_strides(gemm.lda, gemm.trans_a)),
             *(ctypes.c_void_p(operands.b), *_strides(gemm.ldb, gemm.trans_b)),
-            *map(ctypes.c_void_p, (self._tiles.address, self._products.address, self._magnitudes.address)),
+            *map(ctypes.c_void_p, self._reference),
         ]
         self._launch("reference_tiles", len(self.tiles), arguments)
 
@@ -211,18 +214,18 @@ class Verifier:
 
     def check(self, c: int, operands: Operands, workspace: Workspace) -> Verdict:
         """Judge the C at this address, and all guards. Waits for the stream."""
-        guards = [(operands.guards.address, len(operands.layout.guards))]
+        guards = [(operands.guards, len(operands.layout.guards))]
         if workspace.num_guards:
-            guards.append((workspace.guards.address, workspace.num_guards))
+            guards.append((workspace.guards, workspace.num_guards))
         return self._judge(c, guards)
 
     def free(self) -> None:
-        for buffer in (self._tiles, self._products, self._magnitudes, self._findings, self._other):
-            if buffer is not None:
-                buffer.free()
+        self._buffer.free()
+        if self._other is not None:
+            self._other.free()
 
     def _judge(self, c: int, guards: list[tuple[int, int]], *, is_cublas: bool = False) -> Verdict:
-        self._findings.fill(0, Region(0, self._findings.num_bytes), self._stream)
+        self._buffer.fill(0, self._findings, self._stream)
         self._compare(c, 0 if is_cublas or self._other is None else self._other.address)
         first = 0
         for address, count in guards:
@@ -232,7 +235,7 @@ class Verifier:
         raw = RawFindings()
         check(
             self._driver.cuMemcpyDtoHAsync,
-            *(ctypes.addressof(raw), self._findings.address, ctypes.sizeof(raw), self._stream),
+            *(ctypes.addressof(raw), self._out().value, ctypes.sizeof(raw), self._stream),
         )
         check(self._driver.cuStreamSynchronize, self._stream)
         return Verdict(
@@ -246,14 +249,10 @@ class Verifier:
 
     def _compare(self, c: int, other: int) -> None:
         gemm = self._gemm
-        tiles, products, magnitudes = (
-            ctypes.c_void_p(b.address) for b in (self._tiles, self._products, self._magnitudes)
-        )
-        extents = (ctypes.c_int32(gemm.m), ctypes.c_int32(gemm.n), ctypes.c_void_p(c))
+        matrix = (ctypes.c_int32(gemm.m), ctypes.c_int32(gemm.n), ctypes.c_void_p(c))
+        reference = map(ctypes.c_void_p, self._reference)
         bound = ctypes.c_double(gamma(gemm.k))
-        self._launch(
-            "compare_tiles", len(self.tiles), [*extents, tiles, products, magnitudes, bound, self._out()]
-        )
+        self._launch("compare_tiles", len(self.tiles), [*matrix, *reference, bound, self._out()])
         count = gemm.m * gemm.n
         blocks = min(_COMPARE_BLOCKS, -(-count // CHECK_THREADS))
         tolerance = ctypes.c_double(cublas_tolerance(gemm.k))
@@ -261,7 +260,7 @@ class Verifier:
         self._launch("compare_whole", blocks, whole)
 
     def _out(self) -> ctypes.c_void_p:
-        return ctypes.c_void_p(self._findings.address)
+        return ctypes.c_void_p(self._buffer.address + self._findings.offset)
 
     def _launch(self, name: str, blocks: int, arguments: list[Any]) -> None:
         self._checks.kernel(name).launch(self._stream, (blocks, 1), CHECK_THREADS, pack(arguments))

@@ -1,0 +1,71 @@
+"""One problem made ready on the device: operand sets, and the reference they are checked by."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+from ..device import DeviceLimits
+from ..errors import EnvironmentProblem
+from .cublas import Cublas
+from .driver import check
+from .memory import Operands, num_sets
+from .module import Module
+from .protocol import Problem
+from .verification import TILE_ELEMENTS, Verifier
+
+
+class PreparedProblem:
+    """Operands and reference of one problem. Raises EnvironmentProblem where memory does not suffice, or
+    where cuBLAS (if there) and the float64 reference disagree: two kernels that share nothing."""
+
+    def __init__(
+        self,
+        driver: Any,
+        checks: Module,
+        problem: Problem,
+        limits: DeviceLimits,
+        cublas: Cublas | None,
+        stream: Any,
+    ) -> None:
+        self.problem = problem
+        gemm, seed = problem.gemm, problem.seed
+        count = num_sets(gemm, limits.l2_bytes, problem.policy)
+        self.operands = Operands(driver, checks.kernel("fill_normal"), gemm, count, seed, stream)
+        try:
+            self.verifier = Verifier(driver, checks, gemm, limits, seed, stream)
+        except EnvironmentProblem:
+            self.operands.free()
+            raise
+        try:
+            self.verifier.compute_reference(self.operands.sets[0])
+            if cublas is not None:
+                self._check_reference(cublas)
+        except EnvironmentProblem:
+            self.free()
+            raise
+        check(driver.cuStreamSynchronize, stream)
+
+    @property
+    def num_bytes(self) -> int:
+        return self.operands.num_bytes + self.verifier.num_bytes
+
+    @property
+    def reference_share(self) -> float:
+        """Of C that is checked against float64; the rest is against cuBLAS alone."""
+        gemm = self.problem.gemm
+        return min(1.0, len(self.verifier.tiles) * TILE_ELEMENTS / (gemm.m * gemm.n))
+
+    def free(self) -> None:
+        self.operands.free()
+        self.verifier.free()
+
+    def _check_reference(self, cublas: Cublas) -> None:
+        gemm = self.problem.gemm
+        self.verifier.keep_cublas(self.operands.sets[0], partial(cublas.sgemm, gemm))
+        verdict = self.verifier.check_cublas()
+        if verdict.fault:
+            raise EnvironmentProblem(
+                f"cuBLAS and the float64 reference disagree on {gemm}: {verdict.fault}; "
+                "the GPU or its memory is faulty, or this is a bug worth reporting"
+            )

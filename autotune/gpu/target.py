@@ -1,0 +1,272 @@
+"""A GPU as a search sees it: compiles in threads, verifies and times in one worker."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from statistics import median
+from types import TracebackType
+
+from .. import kernel, space
+from ..compiler import Compiler, Cubin
+from ..device import DeviceLimits, Environment
+from ..errors import DeviceLost, TrialFailure, UsageError
+from ..gemm import Gemm
+from ..launch import MAX_GRID_X, NARROW_LD, LaunchSpec, Variant, plan
+from ..measurement import CachePolicy, Measurement, Outcome
+from ..space import Config, FeasibleSet
+from ..target import Baseline, Point
+from . import driver, protocol
+from .client import WorkerClient, trial_deadline_s
+from .protocol import KernelCode, Problem
+
+CHECKS_FILE = "checks.cu"
+CHECKS_ENTRY = "reference_tiles"
+# A few bytes spilled before the main loop cost nothing that the clock would not show; more than these
+# sit inside it, and the candidate is dropped unseen.
+ALLOWED_SPILL_BYTES = 64
+SLOWEST_OVER_LIMIT = 10.0  # a candidate's expected time over the roofline while no better one is known
+RACE_DEADLINE_S = 30.0  # and RACE_BATCH_S, or ten times the roofline, for each batch
+RACE_BATCH_S = 0.1
+
+
+def is_wide(gemm: Gemm) -> bool:
+    """Whether leading dimensions need the kernel's 64-bit variant."""
+    return max(gemm.lda, gemm.ldb, gemm.ldc) >= NARROW_LD
+
+
+def expected_us(gemm: Gemm, limits: DeviceLimits, known_us: float | None) -> float:
+    """About how long a launch may take: the best known, else ten times the roofline."""
+    return known_us or SLOWEST_OVER_LIMIT * gemm.limit_us(limits.fma_tflops, limits.bandwidth_gbs)
+
+
+def misfit(cubin: Cubin, config: Config, spec: LaunchSpec, limits: DeviceLimits, gemm: Gemm) -> str:
+    """Why the compiled kernel cannot be launched on this device, or ""."""
+    smem = spec.smem_bytes + cubin.static_smem_bytes
+    if smem > limits.smem_per_block:
+        return f"{smem} bytes of shared memory per block, the device has {limits.smem_per_block}"
+    if int(space.blocks_per_sm(config, limits, gemm, cubin.registers)) < 1:
+        return f"{cubin.registers} registers for {spec.threads} threads: not one block fits an SM"
+    if plan(spec, max(gemm.m, 1), max(gemm.n, 1)).tiles > MAX_GRID_X:
+        return "more tiles than a grid holds"
+    return ""
+
+
+class GpuTarget:
+    """Implements `target.Target` on the GPU that `selector` names (index, UUID or `auto`).
+
+    Raises EnvironmentProblem where there is no usable GPU, driver or compiler, UsageError for a selector
+    that names none. Futures raise only EnvironmentProblem (no memory for the problem) and DeviceLost.
+    """
+
+    def __init__(
+        self,
+        selector: str,
+        *,
+        policy: CachePolicy = CachePolicy.COLD,
+        cache_dir: Path | None = None,
+        seed: int = 0,
+    ) -> None:
+        self.gpu = driver.find_gpu(selector)
+        self.limits: DeviceLimits = driver.device_limits(self.gpu.index)
+        self.policy = policy
+        self.source_hash = kernel.source_hash()
+        self.compiler = Compiler(self.limits.arch, cache_dir=cache_dir)
+        self._seed = seed
+        self._baselines: dict[Gemm, Baseline] = {}
+        # All that the worker does goes through this one thread, which also is the worker's parent.
+        self._gpu_thread = ThreadPoolExecutor(1, thread_name_prefix="gpu")
+        self._client: WorkerClient | None = None
+        self._lost: DeviceLost | None = None
+        self._is_closed = False
+        try:
+            self.ready = self._gpu_thread.submit(self._open).result()
+        except BaseException:
+            self.close()
+            raise
+        self.environment: Environment = driver.environment(
+            self.gpu,
+            driver_version=self.ready.driver_version,
+            nvrtc_version=self.compiler.version.removeprefix("nvrtc "),
+            cublas_version=self.ready.cublas_version,
+        )
+
+    @property
+    def capacity(self) -> int:
+        """One candidate per compiler thread, one on the GPU and one waiting for it."""
+        return self.compiler.num_threads + 2
+
+    def now(self) -> float:
+        return time.monotonic()
+
+    def space(self, gemm: Gemm) -> FeasibleSet:
+        return space.feasible_set(self.limits, gemm)
+
+    def baseline(self, gemm: Gemm) -> Baseline:
+        """cuBLAS on this problem, timed once per worker and policy; None where cuBLAS is absent."""
+        if gemm not in self._baselines:
+            prepared = self._gpu_thread.submit(self._worker.prepare, self._problem(gemm)).result()
+            samples = prepared.baseline_us
+            self._baselines[gemm] = Baseline(median(samples) if samples else None, samples)
+        return self._baselines[gemm]
+
+    def submit(self, gemm: Gemm, point: Point, cutoff_us: float | None) -> Future[Measurement]:
+        """Compile on a thread, then verify and time. Raises UsageError for a point that is no config."""
+        config = Config.from_dict(point)
+        future: Future[Measurement] = Future()
+        refusal = self._refusal(config, gemm)
+        if refusal:
+            future.set_result(Measurement(Outcome.ILLEGAL, refusal))
+            return future
+        compiled = self._compile(gemm, config)
+
+        def hand_over(done: Future[Cubin]) -> None:
+            try:
+                self._gpu_thread.submit(self._finish, gemm, config, done, cutoff_us, future)
+            except RuntimeError:  # closed meanwhile
+                future.cancel()
+
+        compiled.add_done_callback(hand_over)
+        return future
+
+    def compare(
+        self, gemm: Gemm, points: Sequence[Point], rounds: int
+    ) -> tuple[list[tuple[float, ...]], Baseline]:
+        """Time points and cuBLAS interleaved: sample r of every point was taken in round r.
+
+        A point that fails verification now has no samples. Raises TrialFailure for a point that does
+        not compile, UsageError for one that is illegal, DeviceLost where they bring the worker down.
+        """
+        configs = [Config.from_dict(point) for point in points]
+        for config in configs:
+            if refusal := self._refusal(config, gemm):
+                raise UsageError(f"{config} is not legal for {gemm}: {refusal}")
+        compiled = [self._compile(gemm, config) for config in configs]
+        kernels = [
+            self._code(gemm, config, future.result())
+            for config, future in zip(configs, compiled, strict=True)
+        ]
+        result = self.race(self._problem(gemm), kernels, rounds)
+        samples = result.baseline_us
+        return list(result.samples_us), Baseline(median(samples) if samples else None, samples)
+
+    def race(self, problem: Problem, kernels: Sequence[KernelCode], rounds: int) -> protocol.RaceResult:
+        """`compare` for kernels compiled already."""
+        batch_s = max(expected_us(problem.gemm, self.limits, None) / 1e6, RACE_BATCH_S)
+        deadline_s = RACE_DEADLINE_S + (len(kernels) + 1) * (rounds + 1) * batch_s
+        return self._gpu_thread.submit(self._worker.race, problem, kernels, rounds, deadline_s).result()
+
+    def close(self) -> None:
+        """Drop what is queued, end the worker and the compiler's threads. Closing again does nothing."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        self.compiler.close()
+        if self._client is not None:
+            self._gpu_thread.submit(self._client.close).result()
+        self._gpu_thread.shutdown(wait=True)
+
+    def __enter__(self) -> GpuTarget:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    # ---------------------------------------------------------------------------- one candidate
+
+    def _open(self) -> protocol.Ready:
+        checks = self.compiler.compile_source(kernel.source(CHECKS_FILE), entry=CHECKS_ENTRY)
+        self._client = WorkerClient(protocol.Start(self.gpu.uuid, self.limits, checks.code))
+        return self._client.start()
+
+    @property
+    def _worker(self) -> WorkerClient:
+        if self._client is None or self._is_closed:
+            raise UsageError("this target is closed; open another")
+        return self._client
+
+    def _problem(self, gemm: Gemm) -> Problem:
+        if gemm.m == 0 or gemm.n == 0:
+            raise UsageError(f"{gemm}: C is empty, there is nothing to time")
+        return Problem(gemm, self.policy, self._seed)
+
+    def _refusal(self, config: Config, gemm: Gemm) -> str:
+        if gemm.m == 0 or gemm.n == 0:
+            return "C is empty: there is nothing to launch"
+        broken = space.broken_rules(config, self.limits, gemm)
+        return "; ".join(f"{rule.id}: {rule.sentence}" for rule in broken)
+
+    def _compile(self, gemm: Gemm, config: Config) -> Future[Cubin]:
+        return self.compiler.submit(config, Variant(gemm.trans_a, gemm.trans_b, is_wide(gemm)))
+
+    def _code(self, gemm: Gemm, config: Config, cubin: Cubin) -> KernelCode:
+        spec = space.launch_spec(config, gemm, is_wide=is_wide(gemm))
+        return KernelCode(cubin.code, cubin.sha256, spec)
+
+    def _finish(
+        self,
+        gemm: Gemm,
+        config: Config,
+        compiled: Future[Cubin],
+        cutoff_us: float | None,
+        future: Future[Measurement],
+    ) -> None:
+        """On the GPU's thread: settle the future."""
+        if self._is_closed:
+            future.cancel()
+        if not future.set_running_or_notify_cancel():
+            return
+        try:
+            future.set_result(self._measure(gemm, config, compiled.result(), cutoff_us))
+        except TrialFailure as failure:  # did not compile
+            future.set_result(Measurement(Outcome(failure.outcome), failure.reason))
+        except BaseException as error:
+            future.set_exception(error)
+
+    def _measure(self, gemm: Gemm, config: Config, cubin: Cubin, cutoff_us: float | None) -> Measurement:
+        code = self._code(gemm, config, cubin)
+        facts = Measurement(
+            Outcome.OK,
+            registers=cubin.registers,
+            spill_bytes=cubin.spill_bytes,
+            smem_bytes=code.spec.smem_bytes + cubin.static_smem_bytes,
+            compile_s=cubin.compile_s,
+        )
+        if cubin.spill_bytes > ALLOWED_SPILL_BYTES:
+            reason = f"{cubin.spill_bytes} bytes spilled to local memory, {ALLOWED_SPILL_BYTES} are allowed"
+            return replace(facts, outcome=Outcome.SPILLED, reason=reason)
+        if reason := misfit(cubin, config, code.spec, self.limits, gemm):
+            return replace(facts, outcome=Outcome.DOES_NOT_FIT, reason=reason)
+        return self._run(gemm, code, cutoff_us, facts)
+
+    def _run(self, gemm: Gemm, code: KernelCode, cutoff_us: float | None, facts: Measurement) -> Measurement:
+        if self._lost is not None:
+            raise self._lost
+        known = self._baselines.get(gemm)
+        known_us = cutoff_us or (known.time_us if known else None)
+        deadline_s = trial_deadline_s(expected_us(gemm, self.limits, known_us))
+        try:
+            result = self._worker.trial(self._problem(gemm), code, cutoff_us, deadline_s)
+        except DeviceLost as error:
+            self._lost = error  # what is queued fails at once
+            raise
+        return replace(
+            facts,
+            outcome=result.outcome,
+            reason=result.reason,
+            time_us=median(result.samples_us) if result.samples_us else None,
+            samples_us=result.samples_us,
+            is_cut_short=result.is_cut_short,
+            error_ratio=result.error_ratio,
+            verify_s=result.verify_s,
+            measure_s=result.measure_s,
+            state=result.state,
+        )
