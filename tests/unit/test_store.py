@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from store_cases import COMPILER, H200, SOURCE, SQUARE, add, config, failed, ok, study_of
 
 from autotune.errors import DuplicateTrial, StoreError
-from autotune.gemm import Gemm
+from autotune.gemm import MAX_EXTENT, Gemm
 from autotune.measurement import CachePolicy, GpuState, Measurement, Outcome
 from autotune.store import Final, FinalEntry, Store, StudyRef
 from autotune.target import Baseline
@@ -92,7 +92,7 @@ def test_a_trial_comes_back_as_it_went_in(
     assert key in shared.keys(study)
 
 
-@given(gemm=st.builds(Gemm, *[st.integers(0, 2**31 - 1)] * 3, st.booleans(), st.booleans()), name=_text)
+@given(gemm=st.builds(Gemm, *[st.integers(0, MAX_EXTENT)] * 3, st.booleans(), st.booleans()), name=_text)
 def test_a_study_comes_back_as_it_went_in(shared: Store, gemm: Gemm, name: str) -> None:
     environment = replace(H200, gpu_name=name, recorded_on="2026-11-21")
     study = shared.study(environment, SOURCE, COMPILER, gemm, CachePolicy.WARM, 7)
