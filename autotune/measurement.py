@@ -73,10 +73,16 @@ class Measurement:
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Measurement:
-        known = {f.name for f in fields(cls)}
-        kept = {name: value for name, value in data.items() if name in known}
-        state = dict(kept.pop("state", {}))
+        """Read what `to_dict` wrote. What a newer version added is left out."""
+        kept = _known(cls, data)
+        state = _known(GpuState, kept.pop("state", {}))
         state["throttle_reasons"] = tuple(state.get("throttle_reasons", ()))
         kept["outcome"] = Outcome(kept["outcome"])
         kept["samples_us"] = tuple(kept.get("samples_us", ()))
         return cls(**kept, state=GpuState(**state))
+
+
+def _known(record: type, data: dict[str, Any]) -> dict[str, Any]:
+    """The entries of `data` that are fields of this dataclass."""
+    names = {f.name for f in fields(record)}
+    return {name: value for name, value in data.items() if name in names}
