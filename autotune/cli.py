@@ -27,7 +27,7 @@ app = typer.Typer(
     add_completion=False,
     no_args_is_help=True,
 )
-trials_app = typer.Typer(help="What the database holds: best, history, failures.", no_args_is_help=True)
+trials_app = typer.Typer(help="What the database holds.", no_args_is_help=True)
 app.add_typer(trials_app, name="trials")
 
 Gpu = Annotated[
@@ -82,7 +82,10 @@ def search(
     is_json: Json = False,
     is_quiet: Quiet = False,
 ) -> None:
-    """Search the best kernel for shapes on a GPU. Ctrl-C keeps everything; the same command goes on."""
+    """Search the best kernels for shapes on a GPU.
+
+    Ctrl-C keeps everything; the same command goes on.
+    """
     from .commands import search as command
 
     command.run(
@@ -95,17 +98,16 @@ def search(
 @app.command("export-table")
 def export_table(
     db: Db = DB,
-    out: Annotated[
-        Path, typer.Option(help="The folder to write; its name is what applications import.")
-    ] = TABLE,
+    out: Annotated[Path, typer.Option(help="The folder to write: what applications import.")] = TABLE,
     shape: Shapes = None,
     suite: Suite = None,
+    policy: Policy = "cold",
     is_json: Json = False,
 ) -> None:
-    """Write the winners as a self-contained folder that applications import."""
+    """Write the winners as a folder to import."""
     from .commands import table as command
 
-    command.export(db, out, shape or (), suite, is_json=is_json)
+    command.export(db, out, shape or (), suite, policy, is_json=is_json)
 
 
 @app.command()
@@ -125,7 +127,7 @@ def space(
     ] = False,
     is_json: Json = False,
 ) -> None:
-    """Count the kernels that a GPU can run on a shape; print the rules; explain a refusal."""
+    """Count the kernels for a GPU and a shape, explain rules."""
     from .commands import space as command
 
     command.run(gpu, shape, explain, is_wide=is_wide, is_json=is_json)
@@ -133,7 +135,7 @@ def space(
 
 @trials_app.command()
 def best(db: Db = DB, shape: Shapes = None, is_json: Json = False) -> None:
-    """The best trial of every study, against cuBLAS and the hardware's limit."""
+    """The winner of every study, against cuBLAS and the limit."""
     from .commands import trials as command
 
     command.best(db, shape or (), is_json=is_json)
@@ -149,7 +151,7 @@ def history(db: Db = DB, shape: Shapes = None, limit: Limit = 20, is_json: Json 
 
 @trials_app.command()
 def failures(db: Db = DB, shape: Shapes = None, limit: Limit = 20, is_json: Json = False) -> None:
-    """What failed and why: a count per outcome, and the newest of each."""
+    """What failed and why."""
     from .commands import trials as command
 
     command.failures(db, shape or (), limit, is_json=is_json)
@@ -165,7 +167,7 @@ def bench(
     db: Db = DB,
     is_json: Json = False,
 ) -> None:
-    """Time the best known kernels against cuBLAS, interleaved, with the percentage of the limit."""
+    """Time the best known kernels against cuBLAS."""
     from .commands import bench as command
 
     command.run(gpu, shape or (), suite, rounds, policy, db, is_json=is_json)
@@ -177,7 +179,7 @@ def verify(
     gpu: Annotated[str, typer.Option(help="A GPU: its index, UUID or `auto`.")] = "auto",
     is_json: Json = False,
 ) -> None:
-    """Check every kernel of an exported folder again on this GPU."""
+    """Check an exported folder on this GPU."""
     from .commands import table as command
 
     command.verify(table, gpu, is_json=is_json)
@@ -185,30 +187,32 @@ def verify(
 
 @app.command()
 def record(
-    out: Annotated[Path, typer.Option(help="The recording: a new file, or one to go on with.")],
+    out: Annotated[Path, typer.Option(help="The recording to write; asked again, it goes on.")],
     gpu: Annotated[str, typer.Option(help="A GPU: its index, UUID or `auto`.")] = "auto",
-    shape: Annotated[str, typer.Option(help="4096, 4096x128x4096 (m, n, k) or 4096:NT.")] = "4096",
+    shape: Shapes = None,
+    suite: Suite = None,
     configs: Annotated[
         int | None, typer.Option(help="Time a random subset of so many configs; all without it.", min=1)
     ] = None,
     seed: Seed = 0,
     policy: Policy = "cold",
     db: Annotated[
-        Path | None, typer.Option(help="Where trials are kept until the end; beside --out.")
+        str | None,
+        typer.Option(help="Database of its trials; OUT.db without it. All of a study are written."),
     ] = None,
     is_json: Json = False,
     is_quiet: Quiet = False,
 ) -> None:
-    """Time a space, or a random subset of it, into a file that `--gpu replay:FILE` searches."""
+    """Time a space into a file for --gpu replay:FILE."""
     from .commands import record as command
 
-    request = command.Request(out, gpu, shape, configs, seed, policy, db)
+    request = command.Request(out, gpu, shape or (), suite, configs, seed, policy, db)
     command.run(request, is_json=is_json, is_quiet=is_quiet)
 
 
 @app.command()
 def doctor(db: Db = DB, is_json: Json = False) -> None:
-    """Tell what is here, what is missing, and what to do about it."""
+    """Tell what is here, what is missing, what to do."""
     from .commands import doctor as command
 
     command.run(db, is_json=is_json)

@@ -65,11 +65,7 @@ def _facts(found: FeasibleSet, limits: DeviceLimits, gemm: Gemm, *, is_wide: boo
         for factor in found.factors
         for j, name in enumerate(factor.names)
     }
-    rules = [
-        {"id": r.id, "kind": r.kind, "sentence": r.sentence}
-        for r in RULES
-        if not (is_wide and r.kind == "worth")
-    ]
+    rules = [_rule_facts(rule) for rule in RULES if not (is_wide and rule.kind == "worth")]
     return {
         "gpu": limits.name,
         "arch": limits.arch,
@@ -107,38 +103,37 @@ def _reachable_text(parameter: Parameter, values: list[int | str]) -> str:
 
 
 def _explain(config: Config, limits: DeviceLimits, gemm: Gemm, *, is_json: bool) -> None:
-    unlisted = [p for p in PARAMETERS if getattr(config, p.name) not in p.values]
-    # rules divide by tiles: they can only be asked about values that the space knows
-    broken = () if unlisted else broken_rules(config, limits, gemm, tuple(KINDS))  # type: ignore[arg-type]
+    broken = broken_rules(config, limits, gemm) or broken_rules(config, limits, gemm, ("worth",))
     facts = {
         "gpu": limits.name,
         "shape": str(gemm),
         "config": config.to_dict(),
-        "is_legal": not unlisted and all(r.kind == "worth" for r in broken),
-        "is_searched": not unlisted and not broken,
-        "unlisted": {p.name: getattr(config, p.name) for p in unlisted},
-        "broken_rules": [{"id": r.id, "kind": r.kind, "sentence": r.sentence} for r in broken],
+        "is_legal": all(rule.kind == "worth" for rule in broken),
+        "is_searched": not broken,
+        "broken_rules": [_rule_facts(rule) for rule in broken],
     }
     if is_json:
         console.show_json(facts)
     else:
-        console.show(_explanation(config, limits, gemm, unlisted, broken))
+        console.show(_explanation(config, limits, gemm, broken))
 
 
-def _explanation(
-    config: Config, limits: DeviceLimits, gemm: Gemm, unlisted: list[Parameter], broken: tuple[Rule, ...]
-) -> str:
-    head = f"{config}\non {limits.name} for {gemm}: "
-    if unlisted:
-        lines = [f"  {p.name} = {getattr(config, p.name)}: {p.describe()}" for p in unlisted]
-        return "\n".join([f"{head}refused, values that the space does not hold", *lines])
-    size = (
-        f"  {threads(config)} threads, {int(smem_bytes(config, gemm)):,} bytes of shared memory,"
-        f" at least {register_estimate(config)} registers"
-    )
+def _explanation(config: Config, limits: DeviceLimits, gemm: Gemm, broken: tuple[Rule, ...]) -> str:
     if not broken:
-        return f"{head}in the space\n{size}"
-    is_legal = all(rule.kind == "worth" for rule in broken)
-    verdict = "legal, but left out of a search" if is_legal else "refused"
-    shown = [rule for rule in broken if is_legal or rule.kind != "worth"]
-    return "\n".join([head + verdict, *(f"  {r.id} ({r.kind}): {r.sentence}" for r in shown), size])
+        verdict = "in the space"
+    elif all(rule.kind == "worth" for rule in broken):
+        verdict = "legal, but left out of a search"
+    else:
+        verdict = "refused"
+    lines = [f"{config}", f"on {limits.name} for {gemm}: {verdict}"]
+    lines += [f"  {rule.id} ({rule.kind}): {rule.sentence}" for rule in broken]
+    if not any(rule.kind == "template" for rule in broken):  # else there is no such kernel to describe
+        lines.append(
+            f"  {threads(config)} threads, {int(smem_bytes(config, gemm)):,} bytes of shared memory,"
+            f" at least {register_estimate(config)} registers"
+        )
+    return "\n".join(lines)
+
+
+def _rule_facts(rule: Rule) -> dict[str, str]:
+    return {"id": rule.id, "kind": rule.kind, "sentence": rule.sentence}

@@ -2,47 +2,52 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from .. import console, gpu
 from ..device import KNOWN, DeviceLimits
 from ..errors import EnvironmentProblem, UsageError
+from ..gemm import Gemm
+from ..gpu.driver import device_limits
+from ..gpu.target import GpuTarget
 from ..measurement import CachePolicy
+from ..replay import ReplayTarget
 from ..target import Target
 
 REPLAY = "replay:"
 DEFAULT_LIMITS = "h200"  # shown where there is no GPU to ask: the kind that the shipped recordings are of
 
 
-def open_target(selector: str, policy: CachePolicy) -> Target:
-    """The target of `--gpu`. `auto` falls back on the recorded space that ships with autotune, and says so.
+def open_target(selector: str, policy: CachePolicy, gemms: Sequence[Gemm] = ()) -> Target:
+    """The target of `--gpu`. `auto` falls back on a recorded space that ships with autotune, and says so.
+
+    Of several recordings the first that holds all of `gemms` is taken.
 
     Raises UsageError or EnvironmentProblem where the selector names nothing usable.
     """
-    from ..replay import ReplayTarget
-
     if selector.startswith(REPLAY):
         return ReplayTarget(Path(selector.removeprefix(REPLAY)))
     problem = why_no_gpu() if selector == "auto" else None
     if problem is None:
-        return gpu.GpuTarget(selector, policy=policy)
-    recording = default_recording()
+        return open_gpu(selector, policy)
+    recording = default_recording(gemms)
     target = ReplayTarget(recording)
     where = target.environment
     console.note(
         f"No GPU can be used here: {problem}.\n"
-        f"Searching a recorded space instead: {recording.name}, recorded on {where.gpu_name}, "
+        f"A recorded space stands in for one: {recording.name}, recorded on {where.gpu_name}, "
         f"{where.recorded_on}.\nEvery time below is of that recording, not of this machine; what is "
         "exported is marked so."
     )
     return target
 
 
-def open_gpu(selector: str, policy: CachePolicy) -> gpu.GpuTarget:
+def open_gpu(selector: str, policy: CachePolicy) -> GpuTarget:
     """A GPU for what a recording cannot do. Raises UsageError or EnvironmentProblem."""
     if selector.startswith(REPLAY):
         raise UsageError(f"--gpu {selector}: a recording cannot run kernels; name a GPU")
-    return gpu.GpuTarget(selector, policy=policy)
+    return GpuTarget(selector, policy=policy)
 
 
 def why_no_gpu() -> str | None:
@@ -68,18 +73,17 @@ def recordings() -> list[Path]:
     return sorted(path for path in studies_dir().rglob("*.gz") if path.is_file())
 
 
-def default_recording() -> Path:
-    """What `--gpu auto` searches without a GPU: the first recorded space."""
+def default_recording(gemms: Sequence[Gemm] = ()) -> Path:
+    """What stands in for a GPU with `--gpu auto`: the first recorded space that holds these problems,
+    else the first of all (which then tells what it holds)."""
     shipped = recordings()
     if not shipped:
         raise EnvironmentProblem(f"no recorded space in {studies_dir()}; reinstall, or use --gpu replay:FILE")
-    return shipped[0]
+    return next((path for path in shipped if set(gemms) <= set(ReplayTarget(path).gemms)), shipped[0])
 
 
 def limits_here(selector: str) -> DeviceLimits:
     """Limits of a GPU of this machine; of a known kind, saying so, where `auto` finds none."""
-    from ..gpu.driver import device_limits
-
     problem = why_no_gpu() if selector == "auto" else None
     if problem is None:
         return device_limits(gpu.find_gpu(selector).index)

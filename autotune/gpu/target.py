@@ -159,6 +159,11 @@ class GpuTarget:
         deadline_s = RACE_DEADLINE_S + (len(kernels) + 1) * (rounds + 1) * batch_s
         return self._gpu_thread.submit(self._worker.race, problem, kernels, rounds, deadline_s).result()
 
+    def check(self, gemm: Gemm, code: KernelCode) -> Measurement:
+        """Verify and time a kernel that is compiled already: one of an exported table."""
+        facts = Measurement(Outcome.OK, smem_bytes=code.spec.smem_bytes)
+        return self._gpu_thread.submit(self._run, gemm, code, None, facts).result()
+
     def close(self) -> None:
         """Drop what is queued, end the worker and the compiler's threads. Closing again does nothing."""
         if self._is_closed:

@@ -5,11 +5,14 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 # What a user would hit if a warning slipped through: the command fails instead.
 _STRICT = ("-W", "error")
+# Compiled kernels of this test run: not the user's, and gone with it.
+_CACHE = tempfile.TemporaryDirectory(prefix="autotune-cli-")
 
 
 def run(
@@ -24,7 +27,7 @@ def run(
         timeout=240,
         cwd=cwd,
         stdin=subprocess.DEVNULL,
-        env=os.environ | {"PYTHONPATH": path, "COLUMNS": "200"} | environment,
+        env=os.environ | {"PYTHONPATH": path, "COLUMNS": "200", "AUTOTUNE_CACHE": _CACHE.name} | environment,
     )
     assert done.returncode == code, f"exit {done.returncode}\n{done.stdout}\n{done.stderr}"
     return done

@@ -1,0 +1,318 @@
+"""From the results of searches to an exported table: winners, tied sets, and kernels for what was not tuned.
+
+    tuned shapes ─► winners and tied ─► + general twins ─► + a default per layout ─► cubins ─► model ─► folder
+
+Takes plain data: `from_store.py` reads it from a database.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from itertools import product
+from pathlib import Path
+from typing import Any, Protocol
+
+from .. import __version__, kernel
+from ..device import DeviceLimits, Environment
+from ..errors import DispatchError, TrialFailure
+from ..gemm import LAYOUTS, Gemm
+from ..launch import Variant
+from ..space import PARAMETER, Config, blocks_per_sm, broken_rules, launch_spec
+from .fit import Sample, fit, guess, inherit
+from .package import write_folder
+from .table import Entry, Kernel, ModelFigures, RankedKernel, Table
+
+MAX_GENERAL = 8  # winners per layout that lend their tiles to shapes that were not tuned
+MAX_TIED = 4  # kernels kept per shape: the winner and those that cannot be told apart from it
+
+# What a twin's k-step is taken to cost more than its relative's (unmeasured).
+_PREDICATED = 1.03
+_NARROWER = 1.05  # per operand with narrower vectors
+_OTHER_LAYOUT = 1.1
+_DEFAULT = 1.3  # against the figures of thumb: vectors of 1, 64-bit leading dimensions
+
+
+@dataclass(frozen=True)
+class TunedPoint:
+    """One ranked config of a tuned shape. `is_tied`: it cannot be told apart from the best."""
+
+    config: Config
+    time_us: float
+    is_tied: bool
+
+
+@dataclass(frozen=True)
+class TunedShape:
+    """What a search found for one shape: `ranked` best first; `times` of all ok trials, for the model."""
+
+    gemm: Gemm
+    ranked: tuple[TunedPoint, ...]
+    times: tuple[tuple[Config, float], ...] = ()
+    cublas_us: float | None = None
+
+
+@dataclass(frozen=True)
+class TunedResults:
+    """All results for one kind of GPU and one kernel source."""
+
+    environment: Environment
+    limits: DeviceLimits
+    source_hash: str
+    policy: str
+    policy_version: int
+    shapes: tuple[TunedShape, ...]
+
+
+class CubinLike(Protocol):
+    """What an export needs of a compiled kernel."""
+
+    @property
+    def code(self) -> bytes: ...
+    @property
+    def sha256(self) -> str: ...
+    @property
+    def registers(self) -> int: ...
+    @property
+    def spill_bytes(self) -> int: ...
+
+
+class KernelCompiler(Protocol):
+    """What an export needs of `compiler.Compiler`."""
+
+    @property
+    def arch(self) -> str: ...
+    @property
+    def version(self) -> str: ...
+    def submit(self, config: Config, variant: Variant, /) -> Future[Any]: ...  # of a CubinLike
+
+
+@dataclass(frozen=True)
+class _Wish:
+    """A kernel that the table should have, and whose figures it takes if it was never timed itself."""
+
+    config: Config
+    layout: str
+    is_wide: bool = False
+    relative: Config | None = None
+    relative_layout: str = ""
+    handicap: float = 1.0
+    is_required: bool = False
+
+    @property
+    def gemm(self) -> Gemm:
+        """A stand-in of this layout, for rules and sizes that depend on the layout only."""
+        return _stand_in(self.layout)
+
+    @property
+    def variant(self) -> Variant:
+        return Variant(self.layout[0] == "T", self.layout[1] == "T", self.is_wide)
+
+    @property
+    def id(self) -> str:
+        """Short, readable, and the same in every export."""
+        c = self.config
+        digest = hashlib.sha256(f"{c.key}:{self.layout}:{self.is_wide}".encode()).hexdigest()
+        split = f"-split{c.split_k}" if c.split_k > 1 else ""
+        return f"{self.layout.lower()}-{c.bm}x{c.bn}x{c.bk}{split}-{digest[:8]}"
+
+
+def _stand_in(layout: str) -> Gemm:
+    return Gemm(4096, 4096, 4096, layout[0] == "T", layout[1] == "T")
+
+
+def export_table(
+    results: TunedResults, folder: Path, compiler: KernelCompiler, *, created_at: datetime | None = None
+) -> Path:
+    """Write the importable folder for these results; returns it. A table that is there is replaced.
+
+    Raises DispatchError if there is nothing to export, if the results are of another kernel source or
+    GPU architecture than is compiled here, or if the folder holds something else than a table.
+    """
+    _check(results, compiler)
+    wishes = [*_winners(results), *_general(results), *_defaults(results.limits)]
+    unique = {wish.id: wish for wish in reversed(wishes)}  # of equal ones the first, which is required
+    cubins = _compile(list(unique.values()), compiler)
+    models = _Models(results)
+    kernels = [models.kernel(wish, cubins[name]) for name, wish in unique.items() if name in cubins]
+    table = Table(
+        made_by=f"autotune {__version__}",
+        created_at=(created_at or datetime.now(UTC)).isoformat(timespec="seconds"),
+        source_hash=results.source_hash,
+        compiler=compiler.version,
+        policy=results.policy,
+        policy_version=results.policy_version,
+        environment=results.environment,
+        limits=results.limits,
+        kernels=tuple(sorted(kernels, key=lambda k: k.id)),
+        defaults={wish.layout: wish.id for wish in _defaults(results.limits)},
+        entries=tuple(map(_entry, results.shapes)),
+    )
+    return write_folder(table, {cubin.sha256: cubin.code for cubin in cubins.values()}, folder)
+
+
+def _check(results: TunedResults, compiler: KernelCompiler) -> None:
+    if not any(shape.ranked for shape in results.shapes):
+        raise DispatchError("no tuned shape to export; run `autotune search` first")
+    if results.source_hash != kernel.source_hash():
+        raise DispatchError(
+            f"the results are of kernel source {results.source_hash[:12]}..., this is "
+            f"{kernel.source_hash()[:12]}...; search again with this kernel, or export with the older one"
+        )
+    if compiler.arch != results.limits.arch:
+        raise DispatchError(
+            f"the results are for {results.limits.arch}, the compiler is for {compiler.arch}; pass one for it"
+        )
+
+
+def _kept(shape: TunedShape) -> tuple[TunedPoint, ...]:
+    """The winner and its nearest tied rivals."""
+    return (*shape.ranked[:1], *(p for p in shape.ranked[1:] if p.is_tied))[:MAX_TIED]
+
+
+def _entry(shape: TunedShape) -> Entry:
+    layout = shape.gemm.layout
+    ranked = tuple(RankedKernel(_Wish(p.config, layout).id, p.time_us, p.is_tied) for p in _kept(shape))
+    return Entry(shape.gemm, shape.cublas_us, ranked)
+
+
+# ------------------------------------------------------------------------------------------------
+# Which kernels
+
+
+def _winners(results: TunedResults) -> Iterator[_Wish]:
+    for shape in results.shapes:
+        for point in _kept(shape):
+            yield _Wish(point.config, shape.gemm.layout, is_required=True)
+
+
+def _general(results: TunedResults) -> Iterator[_Wish]:
+    """Twins of the most frequent winners that serve more shapes: edges predicated, vectors narrower,
+    other splits of k. A layout without a tuned shape borrows the winners of all others."""
+    by_layout = {layout: _most_frequent(results, (layout,)) for layout in LAYOUTS}
+    everyone = _most_frequent(results, LAYOUTS)
+    for layout, own in by_layout.items():
+        for config, origin in own or everyone:
+            for twin, handicap in _twins(config, layout, results.limits):
+                factor = handicap * (1 if origin == layout else _OTHER_LAYOUT)
+                yield _Wish(twin, layout, relative=config, relative_layout=origin, handicap=factor)
+
+
+def _most_frequent(results: TunedResults, layouts: Sequence[str]) -> list[tuple[Config, str]]:
+    """Winners of these layouts, those of most shapes first, each with the layout it won in."""
+    won = Counter(
+        (shape.ranked[0].config, shape.gemm.layout)
+        for shape in results.shapes
+        if shape.ranked and shape.gemm.layout in layouts
+    )
+    return [winner for winner, _ in won.most_common(MAX_GENERAL)]
+
+
+def _twins(config: Config, layout: str, limits: DeviceLimits) -> Iterator[tuple[Config, float]]:
+    """Legal kernels like this one but with predicated edges, for operands with aligned rows and for any,
+    and what a k-step of theirs is taken to cost more."""
+    for widest in (4, 1):
+        twin = _fitted(replace(config, edges="predicated"), layout, limits, widest)
+        if twin is not None:
+            narrower = sum(getattr(twin, v) < getattr(config, v) for v in ("vec_a", "vec_b", "vec_c"))
+            handicap = (_PREDICATED if config.edges == "exact" else 1.0) * _NARROWER**narrower
+            for split_k in _splits(twin):
+                yield replace(twin, split_k=split_k), handicap
+
+
+def _splits(config: Config) -> Iterable[int]:
+    """The split of a config and its neighbours: they share the cubin."""
+    if config.reduction == "none":
+        return (1,)
+    values = [v for v in PARAMETER["split_k"].values if isinstance(v, int) and v > 1]
+    return [v for v in values if config.split_k // 2 <= v <= config.split_k * 2]
+
+
+def _fitted(config: Config, layout: str, limits: DeviceLimits, widest: int) -> Config | None:
+    """The config with the widest legal vectors up to `widest`, padding as its layout needs it."""
+    widths = [width for width in (4, 2, 1) if width <= widest]
+    pads = dict.fromkeys((config.pad, 4, 8, 0))
+    for vec_a, vec_b, vec_c, pad in product(widths, widths, widths, pads):
+        fitted = replace(config, vec_a=vec_a, vec_b=vec_b, vec_c=vec_c, pad=pad)
+        if not broken_rules(fitted, limits, _stand_in(layout), kinds=("template", "device")):
+            return fitted
+    return None
+
+
+def _defaults(limits: DeviceLimits) -> list[_Wish]:
+    """A kernel per layout that serves any call: predicated, vectors of 1, 64-bit leading dimensions."""
+    copy, stages = ("async", 3) if limits.has_async_copy else ("register", 2)
+    config = Config(vec_a=1, vec_b=1, vec_c=1, copy_a=copy, copy_b=copy, stages=stages, min_blocks=1)
+    for layout in LAYOUTS:
+        broken = broken_rules(config, limits, _stand_in(layout), kinds=("template", "device"))
+        if broken:
+            raise DispatchError(f"{limits.name} cannot run the default kernel: {broken[0].sentence}")
+    return [_Wish(config, x, is_wide=True, handicap=_DEFAULT, is_required=True) for x in LAYOUTS]
+
+
+# ------------------------------------------------------------------------------------------------
+# What they are made of
+
+
+def _compile(wishes: Sequence[_Wish], compiler: KernelCompiler) -> dict[str, CubinLike]:
+    """Cubins by the id of the wish. A kernel that is not required and fails or spills is left out."""
+    pending: dict[tuple[Config, Variant], Future[CubinLike]] = {}
+    for wish in wishes:
+        key = (wish.config.kernel, wish.variant)
+        if key not in pending:
+            pending[key] = compiler.submit(*key)
+    cubins: dict[str, CubinLike] = {}
+    for wish in wishes:
+        try:
+            cubin = pending[wish.config.kernel, wish.variant].result()
+        except TrialFailure as failure:
+            if wish.is_required:
+                raise DispatchError(
+                    f"kernel {wish.id} ({wish.config.key}) fails to compile: {failure}"
+                ) from failure
+            continue
+        if wish.is_required or cubin.spill_bytes == 0:
+            cubins[wish.id] = cubin
+    return cubins
+
+
+class _Models:
+    """Fits the time model of each kernel to all times of its tuned shapes, or finds a relative's."""
+
+    def __init__(self, results: TunedResults) -> None:
+        self._limits = results.limits
+        self._times: dict[tuple[Config, str], list[Sample]] = {}
+        for shape in results.shapes:
+            for config, time_us in _all_times(shape).items():
+                sample = Sample(launch_spec(config, shape.gemm), shape.gemm, time_us)
+                self._times.setdefault((config.kernel, shape.gemm.layout), []).append(sample)
+
+    def kernel(self, wish: _Wish, cubin: CubinLike) -> Kernel:
+        resident = max(1, int(blocks_per_sm(wish.config, self._limits, wish.gemm, cubin.registers)))
+        return Kernel(
+            id=wish.id,
+            config=wish.config.to_dict(),
+            spec=launch_spec(wish.config, wish.gemm, is_wide=wish.is_wide),
+            sha256=cubin.sha256,
+            registers=cubin.registers,
+            blocks_per_sm=resident,
+            model=self._figures(wish, resident),
+        )
+
+    def _figures(self, wish: _Wish, resident: int) -> ModelFigures:
+        own = None if wish.is_wide else self._times.get((wish.config.kernel, wish.layout))
+        if own:
+            return fit(own, resident, self._limits)
+        relative = wish.relative and self._times.get((wish.relative.kernel, wish.relative_layout))
+        if relative:
+            return inherit(fit(relative, resident, self._limits), wish.handicap)
+        return inherit(guess(launch_spec(wish.config, wish.gemm), self._limits), wish.handicap)
+
+
+def _all_times(shape: TunedShape) -> Mapping[Config, float]:
+    """Every ok time of a shape; where a config was ranked, that later and closer look counts."""
+    return dict(shape.times) | {point.config: point.time_us for point in shape.ranked}

@@ -1,0 +1,123 @@
+"""`autotune export-table`, `verify` and `bench`, over a database with recorded trials."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from autotune import kernel
+from autotune.store import Store
+
+from .conftest import CUBLAS_US, ENVIRONMENT, RECORDED_ON, SQUARE, measured, points
+from .runner import run
+
+
+@pytest.fixture(scope="module")
+def db(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two trials of one problem; the second is the faster."""
+    path = tmp_path_factory.mktemp("db") / "trials.db"
+    with Store.open(path) as store:
+        study = store.study(ENVIRONMENT, kernel.source_hash(), "nvrtc 13.4", SQUARE)
+        for number in (19, 20):
+            config = points(SQUARE)[number]
+            store.add_trial(study, config.key, config.to_dict(), measured(number), "seed")
+    return path
+
+
+@pytest.fixture(scope="module")
+def exported(db: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, object]]:
+    folder = tmp_path_factory.mktemp("application") / "my_gemm"
+    return folder, json.loads(run("export-table", "--db", db, "--out", folder, "--json").stdout)
+
+
+def test_export_says_what_it_wrote_and_that_it_is_recorded(exported: tuple[Path, dict[str, object]]) -> None:
+    folder, facts = exported
+    assert facts["folder"] == str(folder)
+    assert (facts["is_recorded"], facts["recorded_on"]) == (True, RECORDED_ON)
+    assert [shape["shape"] for shape in facts["shapes"]] == [str(SQUARE)]
+    assert facts["num_cubins"] == len(list(folder.rglob("*.cubin"))) <= facts["num_kernels"]
+    assert facts["cubin_bytes"] == sum(path.stat().st_size for path in folder.rglob("*.cubin"))
+
+
+def test_the_folder_is_imported_without_autotune(exported: tuple[Path, dict[str, object]]) -> None:
+    folder, facts = exported
+    program = (
+        "import sys, my_gemm; print(my_gemm.pick(512, 512, 512).kernel_id);"
+        "print(sorted({'autotune', 'optuna', 'sqlalchemy', 'typer'} & set(sys.modules)))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", program],
+        capture_output=True, text=True, cwd=folder.parent, env={"PYTHONPATH": ""}, timeout=60, check=True,
+    )  # fmt: skip
+    assert done.stdout.splitlines() == [facts["shapes"][0]["kernel"], "[]"]
+
+
+def test_exporting_again_replaces_the_table(exported: tuple[Path, dict[str, object]], db: Path) -> None:
+    folder, _ = exported
+    text = run("export-table", "--db", db, "--out", folder).stdout
+    assert f"recorded on {ENVIRONMENT.gpu_name}, {RECORDED_ON}" in text
+
+
+def test_a_folder_of_something_else_is_left_alone(db: Path, tmp_path: Path) -> None:
+    (tmp_path / "thesis.tex").write_text("years of work", encoding="utf-8")
+    run("export-table", "--db", db, "--out", tmp_path, code=6)
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
+
+
+def test_a_shape_that_was_not_tuned_is_named(db: Path, tmp_path: Path) -> None:
+    done = run("export-table", "--db", db, "--out", tmp_path / "x", "--shape", "77", code=6)
+    assert "77x77x77:NN" in done.stderr
+    assert not (tmp_path / "x").exists()
+
+
+def test_a_database_without_results(tmp_path: Path) -> None:
+    Store.open(tmp_path / "empty.db").close()
+    done = run("export-table", "--db", tmp_path / "empty.db", "--out", tmp_path / "x", code=6)
+    assert "autotune search" in done.stderr
+
+
+def test_verify_refuses_what_is_no_table_or_damaged(
+    exported: tuple[Path, dict[str, object]], tmp_path: Path
+) -> None:
+    folder, _ = exported
+    assert "table.json" in run("verify", tmp_path, code=6).stderr
+    copy = tmp_path / "copy"
+    subprocess.run(["cp", "-r", str(folder), str(copy)], check=True)
+    cubin = next(copy.rglob("*.cubin"))
+    cubin.write_bytes(cubin.read_bytes()[:-1] + b"?")
+    assert "damaged" in run("verify", copy, code=6).stderr
+
+
+def test_verify_needs_a_gpu_and_takes_no_recording(exported: tuple[Path, dict[str, object]]) -> None:
+    folder, _ = exported
+    assert "GPU" in run("verify", folder, code=3, CUDA_VISIBLE_DEVICES="").stderr
+    assert "recording" in run("verify", folder, "--gpu", "replay:x.gz", code=2).stderr
+
+
+def test_bench_on_a_recording(db: Path, recording: Path) -> None:
+    done = run("bench", "--db", db, "--gpu", f"replay:{recording}", "--rounds", "9", "--json")
+    facts = json.loads(done.stdout)
+    assert (facts["is_recorded"], facts["recorded_on"]) == (True, RECORDED_ON)
+    (shape,) = facts["shapes"]
+    best = points(SQUARE)[20]
+    assert shape["config"] == best.to_dict()
+    assert len(shape["samples_us"]) == len(shape["cublas_samples_us"]) == 9
+    low, high = shape["speedup_interval"]
+    assert low <= shape["speedup"] <= high
+    assert shape["speedup"] == pytest.approx(CUBLAS_US / 12.5, rel=0.01)
+    text = run("bench", "--db", db, "--gpu", f"replay:{recording}").stdout
+    assert f"recorded on {ENVIRONMENT.gpu_name}, {RECORDED_ON}" in text
+
+
+def test_bench_names_what_was_not_tuned(db: Path, recording: Path) -> None:
+    done = run("bench", "--db", db, "--gpu", f"replay:{recording}", "--shape", "16x512x4096", code=2)
+    assert "16x512x4096:NN" in done.stderr
+
+
+def test_record_needs_a_gpu(tmp_path: Path) -> None:
+    run("record", "--out", tmp_path / "x.gz", "--shape", "64", code=3, CUDA_VISIBLE_DEVICES="")
+    assert list(tmp_path.iterdir()) == []
