@@ -1,0 +1,300 @@
+"""Tables, and a driver without a GPU, for the tests of the dispatcher.
+
+The driver's device memory is the host's: its kernels compute with NumPy from the arguments that a launch
+passes, and check what a real kernel relies on: alignment, whole tiles, counters that are zero.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from autotune.device import Environment, known_limits
+from autotune.dispatch.devices import DEFAULT_SMEM
+from autotune.dispatch.driver import CudaFault
+from autotune.dispatch.package import write_folder
+from autotune.dispatch.table import Entry, Kernel, ModelFigures, RankedKernel, Table
+from autotune.gemm import LAYOUTS, Gemm
+from autotune.launch import LaunchSpec, Variant, plan, refusal
+
+LIMITS = known_limits("h200")
+ENVIRONMENT = Environment("NVIDIA H200", "GPU-0", (9, 0), "580.1", "13.0", "13.4", "13.1")
+FIGURES = ModelFigures(2.5, 0.1, 0.5, 0.8, 3, 0.02)
+STICKY_CODE = 700
+
+
+def make_spec(layout: str = "NN", **changes: Any) -> LaunchSpec:
+    variant = Variant(layout[0] == "T", layout[1] == "T")
+    spec = LaunchSpec(64, 64, 16, 128, 49 * 1024, 1, 1, 1, False, "none", 1, variant)
+    return replace(spec, **changes)
+
+
+def code_of(kernel_id: str) -> bytes:
+    return f"code of {kernel_id}".encode()
+
+
+def make_kernel(kernel_id: str, spec: LaunchSpec, model: ModelFigures | None = FIGURES) -> Kernel:
+    sha256 = hashlib.sha256(code_of(kernel_id)).hexdigest()
+    config: dict[str, int | str] = {"bm": spec.bm, "edges": "exact" if spec.is_exact else "predicated"}
+    return Kernel(kernel_id, config, spec, sha256, 128, 4, model)
+
+
+def make_table(*kernels: Kernel, entries: tuple[Entry, ...] = (), **changes: Any) -> Table:
+    """A table of these kernels and, for each layout, a default `default-nn`, ... that is slow."""
+    slow = replace(FIGURES, step_us=5.0)
+    wide = {x: Variant(x[0] == "T", x[1] == "T", is_wide=True) for x in LAYOUTS}
+    defaults = [make_kernel(f"default-{x.lower()}", make_spec(variant=wide[x]), slow) for x in LAYOUTS]
+    table = Table(
+        made_by="autotune test", created_at="2026-11-21T00:00:00+00:00", source_hash="5" * 64,
+        compiler="nvrtc 13.4", policy="cold", policy_version=1, environment=ENVIRONMENT, limits=LIMITS,
+        kernels=(*kernels, *defaults), defaults={x: f"default-{x.lower()}" for x in LAYOUTS},
+        entries=entries,
+    )  # fmt: skip
+    return replace(table, **changes)
+
+
+def rank(gemm: Gemm, *kernel_ids: str) -> Entry:
+    ranked = tuple(RankedKernel(name, 10.0 + i, True) for i, name in enumerate(kernel_ids))
+    return Entry(gemm, 12.0, ranked)
+
+
+def write_table(table: Table, folder: Path) -> Path:
+    return write_folder(table, {kernel.sha256: code_of(kernel.id) for kernel in table.kernels}, folder)
+
+
+@dataclass(frozen=True)
+class Launch:
+    """One launch, as the driver saw it."""
+
+    kernel_id: str
+    name: str
+    grid: tuple[int, int]
+    stream: int
+    context: int
+
+
+def _at(address: int, rows: int, columns: int, ld: int) -> np.ndarray[Any, Any]:
+    """The matrix at a (host) address."""
+    if not (rows and columns):
+        return np.zeros((rows, columns), np.float32)
+    count = (rows - 1) * ld + columns
+    flat = np.ctypeslib.as_array(ctypes.cast(address, ctypes.POINTER(ctypes.c_float)), (count,))
+    return np.lib.stride_tricks.as_strided(flat, (rows, columns), (4 * ld, 4))
+
+
+_I, _F, _Q = ctypes.c_int32, ctypes.c_float, ctypes.c_int64
+_SGEMM = (_I, _I, _I, _F, _Q, _Q, _Q, _Q, _F, _Q, _Q, _Q, _I)
+_REDUCE = (_I, _I, _F, _F, _Q, _Q, _Q, _I, _I, _I)
+
+
+def _arguments(address: int, types: tuple[Any, ...]) -> list[Any]:
+    pointers = ctypes.cast(address, ctypes.POINTER(ctypes.c_void_p))
+    return [ctypes.cast(pointers[i], ctypes.POINTER(t))[0] for i, t in enumerate(types)]
+
+
+def _scale(c: np.ndarray[Any, Any], product: np.ndarray[Any, Any], alpha: float, beta: float) -> None:
+    c[...] = alpha * product + (beta * c if beta else 0)
+
+
+@dataclass
+class FakeDriver:
+    """Stands in for dispatch.driver.Driver. GPU i has context 100 + i; 0 means none."""
+
+    table: Table
+    names: tuple[str, ...] = ("NVIDIA H200", "NVIDIA H200", "NVIDIA T4")
+    capturing: frozenset[int] = frozenset()
+    streams: dict[int, int] = field(default_factory=dict)  # handle -> GPU, 0 if not listed
+    places: dict[int, int] = field(default_factory=dict)  # address -> GPU, 0 if not listed
+    refused_code: int = 0  # error that loading a cubin meets
+    launch_error: int = 0
+    result_error: float = 0.0  # added to every element of every product
+    launches: list[Launch] = field(default_factory=list)
+    log: list[tuple[Any, ...]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self._contexts = threading.local()
+        self.memory: dict[int, np.ndarray[Any, Any]] = {}
+        self._kernels: dict[int, tuple[Kernel, str]] = {}
+        self._codes: dict[int, bytes] = {}
+        self.loading_depth = 0
+        self.allowed_smem: dict[tuple[int, int], int] = {}
+
+    def of(self, name: str) -> list[tuple[Any, ...]]:
+        return [entry for entry in self.log if entry[0] == name]
+
+    # Devices and contexts
+
+    def num_devices(self) -> int:
+        return len(self.names)
+
+    def device_name(self, device: int) -> str:
+        return self.names[device]
+
+    def compute_capability(self, device: int) -> tuple[int, int]:
+        return (7, 5) if "T4" in self.names[device] else (9, 0)
+
+    def version(self) -> str:
+        return "12.4"
+
+    def primary_context(self, device: int) -> int:
+        return 100 + device
+
+    @property
+    def context_stack(self) -> list[int]:
+        if not hasattr(self._contexts, "stack"):
+            self._contexts.stack = []
+        return self._contexts.stack
+
+    def current_context(self) -> int:
+        return self.context_stack[-1] if self.context_stack else 0
+
+    def push_context(self, context: int) -> None:
+        self.context_stack.append(context)
+
+    def pop_context(self) -> None:
+        self.context_stack.pop()
+
+    def current_device(self) -> int | None:
+        return self.current_context() - 100 if self.context_stack else None
+
+    def pointer_device(self, address: int) -> int:
+        return self.places.get(address, 0)
+
+    # Kernels
+
+    @contextmanager
+    def loading(self) -> Iterator[None]:
+        self.loading_depth += 1
+        try:
+            yield
+        finally:
+            self.loading_depth -= 1
+
+    def load_library(self, code: bytes) -> int:
+        assert self.loading_depth == 1
+        self.log.append(("load", code))
+        if self.refused_code:
+            raise CudaFault("loading a cubin", self.refused_code, "REFUSED")
+        self._codes[len(self._codes) + 1] = code
+        return len(self._codes)
+
+    def get_kernel(self, library: int, name: str) -> int:
+        sha256 = hashlib.sha256(self._codes[library]).hexdigest()
+        kernel = next(k for k in self.table.kernels if k.sha256 == sha256)
+        handle = 10 * library + (name == "sgemm_reduce")
+        self._kernels[handle] = (kernel, name)
+        return handle
+
+    def allow_smem(self, kernel: int, num_bytes: int, device: int) -> None:
+        self.allowed_smem[kernel, device] = num_bytes
+
+    def make_resident(self, kernel: int) -> None:
+        assert self.loading_depth == 1 and self.current_context()
+
+    def launch(
+        self, kernel: int, grid: tuple[int, int], threads: int, smem_bytes: int, stream: int, arguments: int
+    ) -> None:
+        if self.launch_error:
+            raise CudaFault("launching a kernel", self.launch_error, "FAILED")
+        record, name = self._kernels[kernel]
+        device = self.current_context() - 100
+        assert device >= 0, "launched without a context"
+        self.launches.append(Launch(record.id, name, grid, stream, self.current_context()))
+        if name == "sgemm":
+            assert (threads, smem_bytes) == (record.spec.threads, record.spec.smem_bytes)
+            assert self.allowed_smem.get((kernel, device), DEFAULT_SMEM) >= smem_bytes
+            # Kernels that differ in split_k only share this code: a launch says which it is.
+            self._sgemm(replace(record.spec, split_k=grid[1]), grid, _arguments(arguments, _SGEMM))
+        else:
+            self._reduce(*_arguments(arguments, _REDUCE))
+
+    def _sgemm(self, spec: LaunchSpec, grid: tuple[int, int], arguments: list[Any]) -> None:
+        m, n, k, alpha, a, lda, b, ldb, beta, c, ldc, workspace, splits = arguments
+        assert refusal(spec, m, n, k, (lda, ldb, ldc), (a, b, c)) is None
+        planned = plan(spec, m, n)
+        assert grid == (planned.tiles, planned.split_k) and splits == spec.split_k
+        of_a = _at(a, k, m, lda).T if spec.variant.trans_a else _at(a, m, k, lda)
+        of_b = _at(b, n, k, ldb).T if spec.variant.trans_b else _at(b, k, n, ldb)
+        product = of_a.astype(np.float64) @ of_b.astype(np.float64) + self.result_error
+        if spec.reduction == "two_pass":
+            planes = _at(workspace, splits * planned.padded_m, planned.padded_n, planned.padded_n)
+            planes[...] = np.nan
+            for z in range(splits):
+                planes[z * planned.padded_m : z * planned.padded_m + m, :n] = product / splits
+            return
+        if spec.reduction == "last_block":
+            _at(workspace, 1, planned.sum_bytes // 4, planned.sum_bytes // 4)[...] = np.nan
+            counters = _at(workspace + planned.sum_bytes, 1, planned.tiles, planned.tiles)
+            assert not counters.view(np.uint32).any(), "counters are not zero"
+        _scale(_at(c, m, n, ldc), product, alpha, beta)
+
+    def _reduce(self, m: int, n: int, alpha: float, beta: float, c: int, ldc: int, workspace: int,
+                splits: int, padded_m: int, padded_n: int) -> None:  # fmt: skip
+        planes = _at(workspace, splits * padded_m, padded_n, padded_n).reshape(splits, padded_m, padded_n)
+        _scale(_at(c, m, n, ldc), planes[:, :m, :n].sum(axis=0, dtype=np.float64), alpha, beta)
+
+    # Streams and memory
+
+    def stream_device(self, stream: int) -> int:
+        return self.streams.get(stream, 0)
+
+    def stream_id(self, stream: int) -> int:
+        return 1000 + max(stream, 1)
+
+    def is_capturing(self, stream: int) -> bool:
+        return stream in self.capturing
+
+    def order(self, before: int, after: int) -> None:
+        self.log.append(("order", before, after))
+
+    def allocate(self, num_bytes: int, stream: int) -> int:
+        space = np.full(num_bytes + 256, 0xFF, np.uint8)  # NaN as floats, not zero as counters
+        address = -(-space.ctypes.data // 256) * 256
+        self.memory[address] = space
+        self.log.append(("allocate", address, num_bytes, stream))
+        return address
+
+    def free(self, address: int, stream: int) -> None:
+        del self.memory[address]
+        self.log.append(("free", address, stream))
+
+    def zero(self, address: int, num_bytes: int, stream: int) -> None:
+        ctypes.memset(address, 0, num_bytes)
+        self.log.append(("zero", address, num_bytes, stream))
+
+    def copy_in(self, address: int, host: int, num_bytes: int, stream: int) -> None:
+        ctypes.memmove(address, host, num_bytes)
+        self.log.append(("copy_in", num_bytes, stream))
+
+    def copy_out(self, host: int, address: int, num_bytes: int, stream: int) -> None:
+        ctypes.memmove(host, address, num_bytes)
+
+    def synchronize(self, stream: int) -> None:
+        self.log.append(("synchronize", stream))
+
+
+class OnGpu:
+    """An array "on a GPU": known by `__cuda_array_interface__` only."""
+
+    def __init__(
+        self, data: np.ndarray[Any, Any], stream: int | None = None, is_read_only: bool = False
+    ) -> None:
+        self.data = data
+        self.stream = stream
+        self.is_read_only = is_read_only
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        return {
+            "shape": self.data.shape, "typestr": self.data.dtype.str, "version": 3, "stream": self.stream,
+            "data": (self.data.ctypes.data if self.data.size else 0, self.is_read_only),
+            "strides": self.data.strides,
+        }  # fmt: skip
