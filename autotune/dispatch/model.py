@@ -1,6 +1,6 @@
 """How long a kernel would take on a shape it was never timed on: a few figures per kernel, no search.
 
-    time = fixed + max(compute, memory) + second pass
+    time = fixed + max(compute, memory) + reduction
     compute = steps * (round_us * rounds + step_us * queue)
     memory = bytes / (bandwidth * memory_efficiency)
 
@@ -8,7 +8,7 @@ A block works through `steps` tiles of k. The busiest SM has a `queue` of blocks
 resident at a time: it needs that many `rounds`. What blocks wait for together is paid per round
 (latency), what they compete for is paid per block (issue slots, shared memory): so a last round that
 is nearly empty costs less than a full one, but never nothing. Split-K writes its partial sums and
-reads them back, and two_pass launches twice.
+reads them back, the last block of a tile after all others, or a second launch after the first.
 
 fit.py finds the figures. Copied into exported tables: standard library only.
 """
@@ -23,7 +23,7 @@ from ..launch import LaunchSpec, plan
 from .table import Kernel
 
 PROLOGUE_STEPS = 2  # filling the pipeline and storing C, counted as steps of k (unmeasured)
-SECOND_LAUNCH_US = 2.0  # a dependent launch behind another (unmeasured)
+REDUCTION_US = {"none": 0.0, "last_block": 1.0, "two_pass": 2.5}  # beyond the bytes it moves (unmeasured)
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class Work:
     round_steps: int  # rounds of resident blocks, each of this many k-steps, on the busiest SM
     queue_steps: int  # k-steps of all blocks on the busiest SM, one after another
     memory_us: float  # all bytes at the full bandwidth
-    second_us: float  # the second pass of a two-pass reduction
+    reduction_us: float  # waiting for others before adding their partial sums
 
 
 def work(spec: LaunchSpec, blocks_per_sm: int, gemm: Gemm, limits: DeviceLimits) -> Work:
@@ -47,7 +47,7 @@ def work(spec: LaunchSpec, blocks_per_sm: int, gemm: Gemm, limits: DeviceLimits)
         round_steps=-(-queue // blocks_per_sm) * steps,
         queue_steps=queue * steps,
         memory_us=num_bytes / (limits.bandwidth_gbs * 1e3),
-        second_us=SECOND_LAUNCH_US if grid.reduce_blocks else 0.0,
+        reduction_us=REDUCTION_US[spec.reduction],
     )
 
 
@@ -59,4 +59,4 @@ def expected_us(kernel: Kernel, gemm: Gemm, limits: DeviceLimits) -> float | Non
     todo = work(kernel.spec, kernel.blocks_per_sm, gemm, limits)
     compute_us = figures.round_us * todo.round_steps + figures.step_us * todo.queue_steps
     memory_us = todo.memory_us / figures.memory_efficiency
-    return figures.fixed_us + max(compute_us, memory_us) + todo.second_us
+    return figures.fixed_us + max(compute_us, memory_us) + todo.reduction_us

@@ -104,20 +104,23 @@ class Selector:
 
     def _modelled_times(self, call: Call) -> Iterator[tuple[Kernel, float]]:
         for kernel in self._by_layout[call.gemm.layout]:
-            if call.refusal(kernel) is None and self._has_room(kernel, call.gemm):
+            if call.refusal(kernel) is None and self._is_sensible(kernel, call.gemm):
                 time_us = expected_us(kernel, call.gemm, self._table.limits)
                 if time_us is not None:
                     yield kernel, time_us
 
     @staticmethod
-    def _has_room(kernel: Kernel, gemm: Gemm) -> bool:
-        return plan(kernel.spec, gemm.m, gemm.n).workspace_bytes <= WORKSPACE_LIMIT
+    def _is_sensible(kernel: Kernel, gemm: Gemm) -> bool:
+        """Whether every split of k has work, and the partial sums stay within bounds."""
+        spec = kernel.spec
+        has_work = spec.split_k == 1 or spec.split_k * spec.bk <= gemm.k
+        return has_work and plan(spec, gemm.m, gemm.n).workspace_bytes <= WORKSPACE_LIMIT
 
     def _nearest(self, call: Call) -> Pick | None:
         for entry in self._near(call.gemm)[:NUM_NEAREST]:
             for ranked in entry.ranked:
                 kernel = self.kernels[ranked.kernel]
-                if call.refusal(kernel) is None and self._has_room(kernel, call.gemm):
+                if call.refusal(kernel) is None and self._is_sensible(kernel, call.gemm):
                     reason = f"{self._not_exact(call)}: nearest tuned shape {entry.gemm}"
                     return Pick(ranked.kernel, "nearest", reason, None, entry.gemm)
         return None
