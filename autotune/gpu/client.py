@@ -172,14 +172,13 @@ class WorkerClient:
         answer = self._exchange(request, deadline_s)
         if isinstance(answer, protocol.Failed):
             if answer.kind == "environment":
-                self._num_deaths = 0
                 raise EnvironmentProblem(answer.message)
             raise self._bury(WorkerGone(answer.message))
         if not isinstance(answer, expected):
             raise self._bury(WorkerGone(f"it answered {type(answer).__name__}, not {expected.__name__}"))
         if getattr(answer, "is_last", False):
             self._bury(WorkerGone(getattr(answer, "reason", "")))
-        else:
+        elif not isinstance(answer, protocol.Ready | protocol.Prepared):  # a candidate survived
             self._num_deaths = 0
         return answer
 

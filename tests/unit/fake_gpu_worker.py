@@ -1,0 +1,85 @@
+"""A GPU worker without a GPU, for tests: does what the candidate's `sha256` says.
+
+Run as `python fake_gpu_worker.py MODE LOG FD PARENT`. Appends its process id and each request to LOG.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+from autotune.gpu import protocol, worker
+from autotune.measurement import Outcome
+
+mode, log, descriptor, parent = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4])
+
+
+def note(text: str) -> None:
+    with log.open("a") as file:
+        file.write(f"{os.getpid()} {text}\n")
+
+
+def trial(deed: str) -> protocol.Answer:
+    match deed:
+        case "crash":
+            os.kill(os.getpid(), signal.SIGSEGV)
+        case "exit":
+            sys.stderr.write("last words of the worker")
+            sys.stderr.flush()
+            os._exit(3)
+        case "hang":
+            while True:
+                time.sleep(60)
+        case "hang with child":
+            child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+            note(f"child {child.pid}")
+            time.sleep(600)
+        case "garble":
+            os.write(descriptor, b"\x00\x00\x00\x08this is no pickle at all")
+            time.sleep(600)
+        case "stop midway":  # announces a message of a gigabyte and sends none of it
+            os.write(descriptor, b"\x3f\xff\xff\xff")
+            time.sleep(600)
+        case "sticky":
+            return protocol.TrialResult(Outcome.FAULTED, "CUDA_ERROR_ILLEGAL_ADDRESS (700)", is_last=True)
+        case "wrong":
+            return protocol.TrialResult(Outcome.WRONG_RESULT, "C[0, 0] is off", error_ratio=9.0)
+        case "no memory":
+            return protocol.Failed("environment", "no memory for the problem")
+        case "bug":
+            return protocol.Failed("internal", "Traceback: a bug")
+        case "babble":
+            return protocol.Prepared()
+    return protocol.TrialResult(Outcome.OK, samples_us=(12.0, 10.0, 11.0), error_ratio=0.25)
+
+
+def handle(request: object) -> protocol.Answer:
+    note(type(request).__name__)
+    match request:
+        case protocol.Start() if mode == "no gpu":
+            return protocol.Failed("environment", "the GPU is gone")
+        case protocol.Start() if mode == "die at start":
+            os._exit(1)
+        case protocol.Start():
+            return protocol.Ready("13.1.0", "580.1", 0)
+        case protocol.Prepare() if mode == "die at prepare":
+            os._exit(1)
+        case protocol.Prepare():
+            return protocol.Prepared(baseline_us=(20.0, 22.0, 21.0))
+        case protocol.Trial(kernel=kernel):
+            return trial(kernel.sha256 if mode == "by name" else mode)
+        case protocol.Race(kernels=kernels, rounds=rounds):
+            if any(kernel.sha256 == "crash" for kernel in kernels):
+                os._exit(1)
+            return protocol.RaceResult(((1.0,) * rounds,) * len(kernels), (2.0,) * rounds)
+    raise AssertionError(request)
+
+
+worker.die_with(parent)
+protocol.serve(Connection(descriptor), handle)
+os._exit(0)

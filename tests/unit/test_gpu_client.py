@@ -1,0 +1,224 @@
+"""The coordinator's side of the worker: every way a worker can fail costs one candidate, and no more."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from autotune.device import KNOWN
+from autotune.errors import DeviceLost, EnvironmentProblem
+from autotune.gemm import Gemm
+from autotune.gpu import client as client_module
+from autotune.gpu import protocol
+from autotune.gpu.client import WorkerClient
+from autotune.gpu.protocol import KernelCode, Problem
+from autotune.launch import LaunchSpec, Variant
+from autotune.measurement import CachePolicy, Outcome
+
+FAKE = Path(__file__).with_name("fake_gpu_worker.py")
+SPEC = LaunchSpec(64, 64, 8, 64, 0, 1, 1, 1, False, "none", 1, Variant())
+PROBLEM = Problem(Gemm(64, 64, 64), CachePolicy.COLD)
+OTHER = Problem(Gemm(32, 32, 32), CachePolicy.COLD)
+START = protocol.Start("GPU-0", KNOWN["h200"], b"")
+
+
+@pytest.fixture
+def log(tmp_path):
+    return tmp_path / "log"
+
+
+@pytest.fixture
+def make(log):
+    clients = []
+
+    def make_client(mode="by name", **options):
+        command = (sys.executable, str(FAKE), mode, str(log))
+        clients.append(WorkerClient(START, command=command, **options))
+        return clients[-1]
+
+    yield make_client
+    for client in clients:
+        client.close()
+    assert not [pid for pid in worker_pids(log) if is_alive(pid)]
+
+
+def worker_pids(log):
+    return dict.fromkeys(int(line.split()[0]) for line in log.read_text().splitlines()) if log.exists() else {}
+
+
+def is_gone_soon(pid):
+    deadline = time.monotonic() + 10
+    while is_alive(pid) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    return not is_alive(pid)
+
+
+def requests(log):
+    return [line.split(maxsplit=1)[1] for line in log.read_text().splitlines()]
+
+
+def is_alive(pid):
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return state != "Z"
+
+
+def trial(client, deed, deadline_s=30.0, problem=PROBLEM):
+    return client.trial(problem, KernelCode(b"code", deed, SPEC), None, deadline_s)
+
+
+def test_one_worker_serves_many_trials_and_prepares_once(make, log):
+    client = make()
+    results = [trial(client, "fine") for _ in range(5)]
+    assert {r.outcome for r in results} == {Outcome.OK}
+    assert results[0].samples_us == (12.0, 10.0, 11.0)
+    assert len(worker_pids(log)) == 1
+    assert requests(log) == ["Start", "Prepare", *["Trial"] * 5]
+
+
+def test_another_problem_is_prepared_before_its_trial(make, log):
+    client = make()
+    trial(client, "fine")
+    trial(client, "fine", problem=OTHER)
+    assert requests(log) == ["Start", "Prepare", "Trial", "Prepare", "Trial"]
+
+
+@pytest.mark.parametrize(
+    ("deed", "outcome", "words"),
+    [
+        ("crash", Outcome.FAULTED, "closed the pipe"),
+        ("exit", Outcome.FAULTED, "last words of the worker"),
+        ("hang", Outcome.TIMED_OUT, "hangs"),
+        ("garble", Outcome.FAULTED, "no answer"),
+        ("stop midway", Outcome.TIMED_OUT, "hangs"),
+        ("sticky", Outcome.FAULTED, "ILLEGAL_ADDRESS"),
+        ("bug", Outcome.FAULTED, "a bug"),
+        ("babble", Outcome.FAULTED, "Prepared, not TrialResult"),
+    ],
+)
+def test_a_fatal_candidate_costs_itself_and_the_next_one_is_fine(make, log, deed, outcome, words):
+    client = make()
+    first = trial(client, "fine")
+    fatal = trial(client, deed, deadline_s=1.0)
+    assert (first.outcome, fatal.outcome) == (Outcome.OK, outcome)
+    assert words in fatal.reason
+    assert trial(client, "fine").outcome is Outcome.OK
+    assert len(worker_pids(log)) == 2
+    assert requests(log)[-3:] == ["Start", "Prepare", "Trial"]
+
+
+def test_a_wrong_result_keeps_the_worker_but_prepares_anew(make, log):
+    client = make()
+    assert trial(client, "wrong").outcome is Outcome.WRONG_RESULT
+    assert trial(client, "fine").outcome is Outcome.OK
+    assert requests(log) == ["Start", "Prepare", "Trial", "Prepare", "Trial"]
+    assert len(worker_pids(log)) == 1
+
+
+def test_the_whole_process_group_is_killed(make, log):
+    client = make()
+    assert trial(client, "hang with child", deadline_s=2.0).outcome is Outcome.TIMED_OUT
+    (child,) = (int(r.split()[1]) for r in requests(log) if r.startswith("child"))
+    assert is_gone_soon(child)
+
+
+def test_a_worker_killed_while_idle_is_nobodys_fault(make, log):
+    client = make()
+    trial(client, "fine")
+    (pid,) = worker_pids(log)
+    os.kill(pid, signal.SIGKILL)
+    assert is_gone_soon(pid)
+    assert trial(client, "fine").outcome is Outcome.OK
+
+
+def test_deaths_in_a_row_lose_the_device_and_each_is_recorded(make):
+    client = make(max_deaths=3)
+    outcomes = [trial(client, "sticky").outcome for _ in range(3)]
+    assert outcomes == [Outcome.FAULTED] * 3
+    with pytest.raises(DeviceLost, match=r"3 times in a row.*ILLEGAL_ADDRESS.*nvidia-smi"):
+        trial(client, "fine")
+
+
+def test_a_success_between_deaths_forgives_them(make):
+    client = make(max_deaths=2)
+    for _ in range(3):
+        assert trial(client, "exit").outcome is Outcome.FAULTED
+        assert trial(client, "fine").outcome is Outcome.OK
+
+
+@pytest.mark.parametrize("mode", ["die at start", "die at prepare"])
+def test_a_worker_that_never_gets_ready_loses_the_device(make, log, mode):
+    with pytest.raises(DeviceLost, match="died 3 times in a row"):
+        trial(make(mode, max_deaths=3), "fine")
+    assert len(worker_pids(log)) == 3
+
+
+def test_what_the_machine_lacks_is_raised_not_recorded(make):
+    with pytest.raises(EnvironmentProblem, match="the GPU is gone"):
+        trial(make("no gpu"), "fine")
+    client = make()
+    with pytest.raises(EnvironmentProblem, match="no memory"):
+        trial(client, "no memory")
+    assert trial(client, "fine").outcome is Outcome.OK
+
+
+def test_a_race_is_run_again_once(make, log):
+    client = make()
+    good, bad = (KernelCode(b"", name, SPEC) for name in ("fine", "crash"))
+    result = client.race(PROBLEM, [good, good], 3, 30.0)
+    assert result.samples_us == ((1.0,) * 3,) * 2
+    with pytest.raises(DeviceLost, match="failed twice"):
+        client.race(PROBLEM, [good, bad], 3, 30.0)
+    assert client.race(PROBLEM, [good], 2, 30.0).baseline_us == (2.0, 2.0)
+
+
+def test_large_cubins_pass_through_the_pipe(make):
+    client = make()
+    big = KernelCode(bytes(range(256)) * 20_000, "fine", SPEC)
+    assert client.trial(PROBLEM, big, None, 30.0).outcome is Outcome.OK
+
+
+def test_the_deadline_follows_the_expected_time():
+    assert client_module.trial_deadline_s(0.0) == 5.0
+    assert client_module.trial_deadline_s(20_000.0) == pytest.approx(7.0)
+
+
+PARENT = """
+import os, signal, sys, threading
+sys.path.insert(0, {tests!r})
+from test_gpu_client import FAKE, START, WorkerClient, trial
+client = WorkerClient(START, command=(sys.executable, str(FAKE), "by name", sys.argv[1]))
+trial(client, "fine")
+if sys.argv[2] == "hanging":
+    threading.Timer(1.0, lambda: os.kill(os.getpid(), signal.SIGKILL)).start()
+    trial(client, "hang")
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.mark.parametrize("worker_is", ["idle", "hanging"])
+def test_the_worker_dies_with_its_parent(log, worker_is):
+    code = PARENT.format(tests=str(FAKE.parent))
+    root = str(FAKE.parents[2])
+    environment = {**os.environ, "PYTHONPATH": root}
+    done = subprocess.run([sys.executable, "-c", code, log, worker_is], env=environment, timeout=60, check=False)
+    assert done.returncode == -signal.SIGKILL
+    (pid,) = worker_pids(log)
+    assert is_gone_soon(pid)
+
+
+def test_the_real_worker_says_what_is_missing(tmp_path):
+    """No GPU has this UUID; where there is no driver at all, that is said instead."""
+    client = WorkerClient(protocol.Start("GPU-no-such-one", KNOWN["h200"], b""))
+    try:
+        with pytest.raises((EnvironmentProblem, DeviceLost), match="GPU"):
+            client.start()
+    finally:
+        client.close()

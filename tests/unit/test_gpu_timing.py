@@ -1,0 +1,85 @@
+"""The decisions of timing: how many launches, when to stop, whom to give up."""
+
+from __future__ import annotations
+
+import random
+from statistics import median
+
+from autotune.gpu import timing
+from hypothesis import given
+from hypothesis import strategies as st
+
+times = st.floats(0.5, 1e7)
+
+
+@given(times, st.integers(1, 4096))
+def test_a_batch_goes_through_every_set_equally_often(launch_us, num_sets):
+    launches = timing.batch_launches(launch_us, num_sets)
+    assert launches >= num_sets
+    assert launches % num_sets == 0
+
+
+@given(times, st.integers(1, 4096))
+def test_a_batch_is_long_enough_but_no_longer_than_needed(launch_us, num_sets):
+    launches = timing.batch_launches(launch_us, num_sets)
+    kernel_us = max(launch_us - timing.LAUNCH_LATENCY_US, launch_us / 4, 0.5)
+    if launches > num_sets:
+        assert launches * kernel_us <= timing.BATCH_US * 1.5 + 1e-6
+    assert (launches + num_sets) * kernel_us >= timing.BATCH_US * 0.5
+
+
+def test_a_long_kernel_is_launched_once_per_batch():
+    assert timing.batch_launches(20_000.0, 1) == 1
+
+
+@given(times, times)
+def test_nothing_near_the_cutoff_is_given_up(time_us, cutoff_us):
+    if time_us <= cutoff_us:
+        assert not timing.is_hopeless(time_us, cutoff_us)
+        assert not timing.is_hopeless_at_a_glance(time_us + timing.MOST_LATENCY_US, cutoff_us)
+    assert not timing.is_hopeless(time_us, None)
+    assert not timing.is_hopeless_at_a_glance(time_us, None)
+
+
+def test_the_clearly_slow_are_given_up_at_once():
+    assert timing.is_hopeless_at_a_glance(1000.0, 100.0)
+    assert timing.is_hopeless(120.0, 100.0)
+
+
+def _sample(draw, batch_us):
+    """Runs the sampling loop on simulated samples; returns them."""
+    samples = [draw()]
+    while count := timing.more_samples(samples, batch_us):
+        samples += [draw() for _ in range(count)]
+    return samples
+
+
+@given(st.floats(200.0, 1e6), st.integers(0, 2**32))
+def test_sampling_ends_within_its_budget(batch_us, seed):
+    generator = random.Random(seed)
+    samples = _sample(lambda: generator.gauss(100.0, 20.0), batch_us)
+    assert timing.MIN_SAMPLES <= len(samples) <= timing.MAX_SAMPLES
+    assert len(samples) * batch_us <= max(timing.BUDGET_US, timing.MIN_SAMPLES * batch_us)
+
+
+def test_a_quiet_kernel_needs_few_samples_and_a_noisy_one_more():
+    generator = random.Random(1)
+    quiet = _sample(lambda: generator.gauss(100.0, 0.05), 1500.0)
+    noisy = _sample(lambda: generator.gauss(100.0, 5.0), 1500.0)
+    assert len(quiet) < 8 < len(noisy)
+
+
+def test_the_stated_error_of_the_median_is_about_right():
+    generator = random.Random(3)
+    runs = [[generator.gauss(100.0, 2.0) for _ in range(25)] for _ in range(400)]
+    stated = median(timing.relative_error(run) for run in runs)
+    medians = [median(run) for run in runs]
+    true = (sum((m - 100.0) ** 2 for m in medians) / len(medians)) ** 0.5 / 100.0
+    assert 0.7 < stated / true < 1.4
+
+
+def test_rounds_are_permutations_and_repeat_with_their_seed():
+    orders = timing.round_orders(5, 20, seed=7)
+    assert all(sorted(order) == list(range(5)) for order in orders)
+    assert len({tuple(order) for order in orders}) > 10
+    assert orders == timing.round_orders(5, 20, seed=7)
