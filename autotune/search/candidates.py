@@ -1,0 +1,116 @@
+"""Which points of a feasible set are worth a look: drawn at random, moved locally, nearest to a wish.
+
+A set may hold 10^9 points in factors of two million rows. Nothing here takes longer for that than a
+binary search does, except `nearest`, which looks over the rows of each factor once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from ..space import Factor, FeasibleSet, Value
+
+
+class Candidates:
+    """Numbers of points (FeasibleSet.index), in arrays; codes and features of all parameters."""
+
+    def __init__(self, space: FeasibleSet) -> None:
+        self._space = space
+        self._dims = tuple(len(factor) for factor in space.factors)
+        widths = [len(factor.names) for factor in space.factors]
+        self._columns = [slice(sum(widths[:i]), sum(widths[: i + 1])) for i in range(len(widths))]
+        self._num_values = np.array([len(v) for v in space.values])
+        self._tables = [_feature_table(values) for values in space.values]
+
+    @property
+    def num_features(self) -> int:
+        return sum(table.shape[1] for table in self._tables)
+
+    def codes(self, numbers: np.ndarray) -> np.ndarray:
+        """(q,) -> (q, parameters)."""
+        rows = np.unravel_index(numbers, self._dims)
+        parts = [factor.codes[row] for factor, row in zip(self._space.factors, rows, strict=True)]
+        return np.concatenate(parts, axis=1)
+
+    def features(self, numbers: np.ndarray) -> np.ndarray:
+        """What a model sees: the rank of each value on 0 ... 1, words as one column each; (q, features)."""
+        codes = self.codes(numbers)
+        parts = [table[codes[:, j]] for j, table in enumerate(self._tables)]
+        return np.concatenate(parts, axis=1) if parts else np.zeros((len(codes), 0))
+
+    def find(self, codes: np.ndarray) -> np.ndarray:
+        """Numbers of the feasible points among these; (q, parameters) -> (at most q,)."""
+        rows = [f.rows_of(codes[:, s]) for f, s in zip(self._space.factors, self._columns, strict=True)]
+        is_there = np.all([row >= 0 for row in rows], axis=0)
+        return np.asarray(np.ravel_multi_index([row[is_there] for row in rows], self._dims), dtype=np.int64)
+
+    def random(self, rng: np.random.Generator, size: int) -> np.ndarray:
+        """Uniform over the set, with replacement."""
+        rows = [rng.integers(dim, size=size) for dim in self._dims]
+        return np.asarray(np.ravel_multi_index(rows, self._dims), dtype=np.int64)
+
+    def neighbours(self, numbers: np.ndarray) -> np.ndarray:
+        """All feasible points that differ from one of these in one parameter."""
+        changes = [(j, code) for j, n in enumerate(self._num_values) for code in range(n)]
+        if not changes or not len(numbers):
+            return np.array([], dtype=np.int64)
+        columns, values = map(np.array, zip(*changes, strict=True))
+        codes = np.repeat(self.codes(numbers), len(changes), axis=0)
+        codes[np.arange(len(codes)), np.tile(columns, len(numbers))] = np.tile(values, len(numbers))
+        found = self.find(codes)
+        return np.setdiff1d(found, numbers)
+
+    def mixtures(self, rng: np.random.Generator, numbers: np.ndarray, size: int) -> np.ndarray:
+        """Feasible points that take a few parameters from elsewhere: half of them two or three at
+        random, half a run of neighbouring parameters, which belong together, from another point."""
+        if not len(numbers):
+            return np.array([], dtype=np.int64)
+        codes = self.codes(rng.choice(numbers, size=size))
+        donors = np.concatenate([self.random(rng, size - size // 2), rng.choice(numbers, size=size // 2)])
+        given = self.codes(rng.permutation(donors))
+        num = codes.shape[1]
+        is_run = rng.random(size) < 0.5
+        start, length = rng.integers(num, size=size), rng.integers(2, max(3, num // 2 + 1), size=size)
+        offset = (np.arange(num)[None, :] - start[:, None]) % num
+        scattered = rng.random((size, num)).argsort(axis=1) < rng.integers(2, 4, size=size)[:, None]
+        taken = np.where(is_run[:, None], offset < length[:, None], scattered)
+        return np.unique(self.find(np.where(taken, given, codes)))
+
+    def nearest(self, point: Mapping[str, Value]) -> int:
+        """The point that agrees with a wish on as many parameters as it can, earlier ones first.
+
+        Parameters without a wish may take any value. Raises ValueError for an empty set.
+        """
+        return self._space.index([_nearest_row(factor, point) for factor in self._space.factors])
+
+
+def _nearest_row(factor: Factor, point: Mapping[str, Value]) -> int:
+    rows = np.arange(len(factor))
+    for j, (name, values) in enumerate(zip(factor.names, factor.values, strict=True)):
+        if name in point:
+            distance = _distances(values, point[name])[factor.codes[rows, j]]
+            rows = rows[distance == distance.min()]
+    return int(rows[0])
+
+
+def _distances(values: tuple[Value, ...], wanted: Value) -> np.ndarray:
+    """How far each value is from the one wanted: steps between numbers, 0 or 1 between words."""
+    if isinstance(wanted, str) or any(isinstance(value, str) for value in values):
+        return np.array([float(value != wanted) for value in values])
+    numbers = np.array(values, dtype=float)
+    between = np.searchsorted(np.sort(numbers), [numbers, np.full(len(numbers), wanted)])
+    ties = np.abs(numbers - wanted) / (1e6 * (1 + np.abs(numbers).max()))
+    return np.asarray(np.abs(between[0] - between[1]) + ties)
+
+
+def _feature_table(values: tuple[Value, ...]) -> np.ndarray:
+    """Features by code; (values, features). A parameter of one value has none."""
+    num = len(values)
+    if num < 2:
+        return np.zeros((num, 0))
+    if num > 2 and any(isinstance(value, str) for value in values):
+        return np.asarray(np.eye(num) / np.sqrt(2.0))  # any two words are one apart
+    ranks: np.ndarray = np.linspace(0.0, 1.0, num)[:, np.newaxis]
+    return ranks

@@ -1,0 +1,118 @@
+"""What to try next, given all results so far: Bayesian optimisation over a feasible set.
+
+Two views of the times take turns: their logarithms, and logarithms cut off at the slowest 30 %, so
+that how bad the bad ones are does not bend the model where the good ones lie. On a recorded space (see
+benchmarks/search_replay.py) the pair finds the optimum where either alone is at times stuck.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from .candidates import Candidates
+from .surrogate import Lengths, Surrogate, fit_lengths
+
+MAX_FITTED = 240  # results that the process is conditioned on: half of them the best ones
+NUM_RANDOM = 600  # candidates drawn over the whole set
+NUM_MIXED = 400  # candidates mixed from good points and others
+NUM_PARENTS = 6  # best points whose neighbours are candidates
+NUM_CLIMBED = 3  # most promising candidates whose neighbours are looked at in turn
+RESULTS_PER_PLAN = 100  # one point more is planned at a time for each so many results
+MAX_PLAN = 8
+REFIT_AFTER = 5  # new results, or a tenth of all, before lengths are fitted again
+_SHORTLIST = 128
+_CUT_QUANTILE = 0.7
+
+
+@dataclass
+class _View:
+    """One transformation of the times, with its own lengths."""
+
+    is_cut: bool
+    lengths: Lengths
+    num_fitted: int = -1_000_000
+
+    def targets(self, log_times: np.ndarray) -> np.ndarray:
+        """Standardised; (n,) -> (n,)."""
+        if self.is_cut:
+            log_times = np.minimum(log_times, np.quantile(log_times, _CUT_QUANTILE))
+        deviation = float(log_times.std())
+        standard: np.ndarray = (log_times - log_times.mean()) / (deviation if deviation > 0 else 1.0)
+        return standard
+
+
+class Model:
+    """Proposes points; keeps what it learnt of the lengths from one call to the next."""
+
+    def __init__(self, candidates: Candidates, rng: np.random.Generator) -> None:
+        self._candidates = candidates
+        self._rng = rng
+        self._views = [_View(is_cut, Lengths.prior(candidates.num_features)) for is_cut in (False, True)]
+        self._turn = 0
+
+    def propose(
+        self, results: Mapping[int, float | None], pending: Collection[int], seen: Collection[int]
+    ) -> list[int]:
+        """The next points, best first: none of those seen. Empty if no candidate was found.
+
+        `results`: time in us by point, None for a failure; at least one has a time.
+        """
+        view = self._views[self._turn % len(self._views)]
+        self._turn += 1
+        points, log_times = _as_arrays(results)
+        parents = points[np.argsort(log_times, kind="stable")[:NUM_PARENTS]]
+        kept = self._subset(log_times)
+        x = self._candidates.features(points[kept])
+        z = view.targets(log_times[kept])
+        if len(points) - view.num_fitted >= max(REFIT_AFTER, len(points) // 10):
+            view.lengths = fit_lengths(x, z, view.lengths)
+            view.num_fitted = len(points)
+        waiting = self._candidates.features(np.array(sorted(pending), dtype=np.int64))
+        surrogate = Surrogate.condition(x, z, waiting, view.lengths)
+        pool = _unseen(self._pool(parents), seen)
+        climbed = self._climb(surrogate, pool, seen)
+        pool = np.concatenate([pool, np.setdiff1d(climbed, pool)])
+        if not len(pool):
+            return []
+        size = min(MAX_PLAN, 1 + len(points) // RESULTS_PER_PLAN)
+        chosen = surrogate.best_batch(self._candidates.features(pool), size, _SHORTLIST)
+        return [int(pool[i]) for i in chosen]
+
+    def _subset(self, log_times: np.ndarray) -> np.ndarray:
+        """Which results to fit: all, or the best and a random part of the others."""
+        if len(log_times) <= MAX_FITTED:
+            return np.arange(len(log_times))
+        order = np.argsort(log_times, kind="stable")
+        num_best = MAX_FITTED // 2
+        others = self._rng.choice(order[num_best:], MAX_FITTED - num_best, replace=False)
+        return np.concatenate([order[:num_best], others])
+
+    def _pool(self, parents: np.ndarray) -> np.ndarray:
+        parts = [
+            self._candidates.random(self._rng, NUM_RANDOM),
+            self._candidates.neighbours(parents),
+            self._candidates.mixtures(self._rng, parents, NUM_MIXED),
+        ]
+        return np.unique(np.concatenate(parts))
+
+    def _climb(self, surrogate: Surrogate, pool: np.ndarray, seen: Collection[int]) -> np.ndarray:
+        """Unseen neighbours of the candidates that promise most."""
+        if not len(pool):
+            return pool
+        best = surrogate.best_batch(self._candidates.features(pool), NUM_CLIMBED, _SHORTLIST)
+        return _unseen(self._candidates.neighbours(pool[best]), seen)
+
+
+def _as_arrays(results: Mapping[int, float | None]) -> tuple[np.ndarray, np.ndarray]:
+    """Points and logarithms of their times; a failure counts as the slowest that ran."""
+    points = np.fromiter(results, dtype=np.int64, count=len(results))
+    times = np.array([np.nan if t is None else t for t in results.values()], dtype=float)
+    times[np.isnan(times)] = np.nanmax(times)
+    return points, np.log(times)
+
+
+def _unseen(numbers: np.ndarray, seen: Collection[int]) -> np.ndarray:
+    return np.array([n for n in numbers.tolist() if n not in seen], dtype=np.int64)

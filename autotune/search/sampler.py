@@ -1,0 +1,175 @@
+"""Optuna samplers over a feasible set: ours, and random as a yardstick.
+
+An Optuna trial's parameters are the *codes* of a point's values. A study that `FeasibleSampler`
+serves asks only feasible points, and none twice: seeds first, then random points, then those that a
+model (surrogate.py) of all results so far expects most of.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import optuna
+from optuna.distributions import BaseDistribution, IntDistribution
+from optuna.trial import FrozenTrial, TrialState
+
+from ..space import FeasibleSet
+from .candidates import Candidates
+from .model import Model
+
+NUM_STARTUP = 30  # points before the model is asked; fewer let it settle on the wrong hill
+_MAX_DRAWS = 64  # batches of random points before a set counts as nearly used up
+_DRAW_BATCH = 16
+
+
+class SpaceExhausted(Exception):
+    """Every point of the set has been asked for. Not an error: the search is over."""
+
+
+@dataclass(frozen=True)
+class Proposal:
+    """A point by its number in the set, and what proposed it: seed, transfer, random, model, ..."""
+
+    number: int
+    origin: str
+
+
+def distributions(space: FeasibleSet) -> dict[str, BaseDistribution]:
+    """Codes of each parameter, as Optuna takes them."""
+    pairs = zip(space.names, space.values, strict=True)
+    return {name: IntDistribution(0, len(values) - 1) for name, values in pairs}
+
+
+def params(space: FeasibleSet, number: int) -> dict[str, int]:
+    """The codes of a point by parameter."""
+    return dict(zip(space.names, map(int, space.codes(number)), strict=True))
+
+
+class FeasibleSampler(optuna.samplers.BaseSampler):
+    """Proposes unseen points of one feasible set. The same seed and the same results, told in the same
+    order, give the same points.
+
+    One sampler serves one study. It learns of trials from the study itself, so trials put there with
+    `add_trials` count as results. COMPLETE trials have a time; FAIL and PRUNED ones count as seen, and
+    as slow where the model looks for neighbours. Raises SpaceExhausted when nothing is left.
+    """
+
+    def __init__(
+        self,
+        space: FeasibleSet,
+        *,
+        seed: int = 0,
+        num_startup: int = NUM_STARTUP,
+        has_model: bool = True,
+    ) -> None:
+        self._space = space
+        self._rng = np.random.default_rng(seed)
+        self._candidates = Candidates(space)
+        self._model = Model(self._candidates, self._rng) if has_model else None
+        self._num_startup = num_startup
+        self._offers: deque[Proposal] = deque()
+        self._planned: deque[int] = deque()
+        self._proposals: dict[int, Proposal] = {}  # by trial number
+        self._seen: set[int] = set()
+        self._open: dict[int, int] = {}  # trial number -> point
+        self._num_read = 0
+        self._results: dict[int, float | None] = {}  # point -> time; None: failed
+
+    def offer(self, proposal: Proposal) -> bool:
+        """Have this point asked for before any other, if it is new. Returns whether it is."""
+        if proposal.number in self._seen or any(o.number == proposal.number for o in self._offers):
+            return False
+        self._offers.append(proposal)
+        return True
+
+    def proposal(self, trial_number: int) -> Proposal:
+        """What was proposed in this trial of the study."""
+        return self._proposals[trial_number]
+
+    # ---- Optuna's side
+
+    def infer_relative_search_space(
+        self, study: optuna.Study, trial: FrozenTrial
+    ) -> dict[str, BaseDistribution]:
+        return distributions(self._space)
+
+    def sample_relative(
+        self, study: optuna.Study, trial: FrozenTrial, search_space: Mapping[str, BaseDistribution]
+    ) -> dict[str, Any]:
+        self._read(study.get_trials(deepcopy=False), trial.number)
+        proposal = self._next()
+        self._seen.add(proposal.number)
+        self._proposals[trial.number] = proposal
+        self._open[trial.number] = proposal.number
+        return params(self._space, proposal.number)
+
+    def sample_independent(
+        self, study: optuna.Study, trial: FrozenTrial, param_name: str, param_distribution: BaseDistribution
+    ) -> Any:
+        raise ValueError(f"{param_name} is no parameter of this feasible set")
+
+    # ---- results
+
+    def _read(self, trials: Sequence[FrozenTrial], asking: int) -> None:
+        """Take in what was added or told since the last ask."""
+        added = [t for t in trials[self._num_read :] if t.number != asking and t.number not in self._open]
+        self._num_read = len(trials)
+        for trial, number in zip(added, self._numbers(added), strict=True):
+            if number >= 0:
+                self._seen.add(number)
+                self._open[trial.number] = number
+        best = self._best()
+        for trial_number in [n for n in self._open if trials[n].state.is_finished()]:
+            trial = trials[trial_number]
+            is_timed = trial.state is TrialState.COMPLETE
+            self._results[self._open.pop(trial_number)] = trial.value if is_timed else None
+        if self._best() < best:
+            self._planned.clear()  # planned before this was known
+
+    def _best(self) -> float:
+        return min((t for t in self._results.values() if t is not None), default=np.inf)
+
+    def _numbers(self, trials: Sequence[FrozenTrial]) -> Iterator[int]:
+        """The point of each trial; -1 for one that is not (or no longer) in the set."""
+        for trial in trials:
+            codes = [trial.params.get(name, -1) for name in self._space.names]
+            is_coded = all(0 <= code < len(v) for code, v in zip(codes, self._space.values, strict=True))
+            found = self._candidates.find(np.array([codes], dtype=np.int64)).tolist() if is_coded else []
+            yield found[0] if found else -1
+
+    # ---- proposals
+
+    def _next(self) -> Proposal:
+        while self._offers:
+            offer = self._offers.popleft()
+            if offer.number not in self._seen:
+                return offer
+        if self._model is None or len(self._seen) < self._num_startup or not self._has_times():
+            return Proposal(self._random(), "random")
+        while self._planned:
+            if self._planned[0] not in self._seen:
+                return Proposal(self._planned.popleft(), "model")
+            self._planned.popleft()
+        self._planned.extend(self._model.propose(self._results, list(self._open.values()), self._seen))
+        if not self._planned:
+            return Proposal(self._random(), "random")
+        return Proposal(self._planned.popleft(), "model")
+
+    def _has_times(self) -> bool:
+        return any(time is not None for time in self._results.values())
+
+    def _random(self) -> int:
+        size = len(self._space)
+        if len(self._seen) >= size:
+            raise SpaceExhausted
+        for _ in range(_MAX_DRAWS):
+            for number in self._candidates.random(self._rng, _DRAW_BATCH):
+                if int(number) not in self._seen:
+                    return int(number)
+        # So many misses mean that all but a sliver was seen, so the set is small enough to list.
+        unseen = np.setdiff1d(np.arange(size), np.fromiter(self._seen, dtype=np.int64))
+        return int(self._rng.choice(unseen))
