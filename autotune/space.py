@@ -13,6 +13,7 @@ Kinds of rule, from hard to soft:
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property, reduce
@@ -48,6 +49,7 @@ class Config:
     tm: int = 8
     tn: int = 8
     slice_k: int = 1
+    bursts: int = 4
     stages: int = 3
     pad: int = 4
     copy_a: str = "async"
@@ -72,17 +74,20 @@ class Config:
         if unknown:
             raise UsageError(f"unknown parameter {unknown[0]!r}; known are {', '.join(PARAMETER)}")
         for name, value in data.items():
-            if type(value) is bool or value not in PARAMETER[name].values:
+            if type(value) not in (int, str) or value not in PARAMETER[name].values:
                 raise UsageError(f"{name} = {value!r}: expected {PARAMETER[name].describe()}")
         return cls(**data)
 
     @classmethod
     def parse(cls, text: str) -> Config:
         """Read `bm=64,bn=128,copy_a=async`; what is missing keeps its default."""
-        pairs = [item.partition("=") for item in text.replace(" ", "").split(",") if item]
+        pairs = [item.strip().partition("=") for item in text.split(",") if item.strip()]
         if not all(equals and name for name, equals, _ in pairs):
             raise UsageError(f"config {text!r}: write name=value pairs, as in bm=64,bn=128")
-        return cls.from_dict({n: int(v) if v.isdecimal() else v for n, _, v in pairs})
+        values = {name.strip(): _number_or_word(value.strip()) for name, _, value in pairs}
+        if len(values) < len(pairs):
+            raise UsageError(f"config {text!r}: name each parameter once")
+        return cls.from_dict(values)
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -99,6 +104,10 @@ class Config:
 
     def __str__(self) -> str:
         return self.key
+
+
+def _number_or_word(text: str) -> Value:
+    return int(text) if re.fullmatch("[0-9]{1,9}", text) else text
 
 
 @dataclass(frozen=True)
@@ -136,6 +145,7 @@ PARAMETERS: tuple[Parameter, ...] = (
     Parameter("copy_a", ("register", "async"), "path of A to shared memory (async: cp.async)"),
     Parameter("copy_b", ("register", "async"), "path of B to shared memory (async: cp.async)"),
     Parameter("stages", (1, 2, 3, 4, 5, 6, 8), "tiles of A and B held in shared memory", "tiles"),
+    Parameter("bursts", (1, 2, 4, 8), "parts in which a tile's copies start, spread over its k", "parts"),
     Parameter("pad", (0, 1, 2, 4, 8), "floats after each shared row of a transposed operand", "elements"),
     Parameter("min_blocks", (1, 2, 3, 4, 5, 6, 8), "blocks per SM that registers must allow", "blocks"),
     Parameter(
@@ -146,7 +156,7 @@ PARAMETERS: tuple[Parameter, ...] = (
     Parameter("raster", ("m", "n"), "direction in which blocks walk over C"),
     Parameter("group", (1, 2, 4, 8, 16), "tiles walked across before the next step along", "tiles"),
     Parameter("reduction", ("none", "two_pass", "last_block"), "how partial sums of split-K are added"),
-    Parameter("split_k", (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64), "blocks that share out k", "blocks"),
+    Parameter("split_k", (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256), "blocks that share out k", "blocks"),
 )
 PARAMETER: dict[str, Parameter] = {p.name: p for p in PARAMETERS}
 
@@ -329,9 +339,10 @@ RULES: tuple[Rule, ...] = (
     Rule("pad-b", "template", ("tn", "pad"),
          "padding keeps vector reads of a transposed B aligned",
          lambda c, d, g: (c.pad % chunk_n(c) == 0) | (not is_transposed_b(g))),
-    Rule("split-reduction", "template", ("reduction", "split_k"),
-         "split-K needs a reduction, and nothing else does",
-         lambda c, d, g: (c.reduction != "none") == (c.split_k > 1)),
+    Rule("bursts", "template", ("bk", "slice_k", "unroll_k", "stages", "bursts"),
+         "bursts spread over the steps of a whole slice, two or more each, into a stage that is not read",
+         lambda c, d, g: (c.bursts == 1) | ((c.unroll_k == c.bk // c.slice_k)
+         & (c.unroll_k % (2 * c.bursts) == 0) & (c.stages > 1))),
     # device
     Rule("async-device", "device", ("copy_a", "copy_b"), "cp.async needs sm_80 or later",
          lambda c, d, g: ((c.copy_a != "async") & (c.copy_b != "async")) | d.has_async_copy),
@@ -348,6 +359,9 @@ RULES: tuple[Rule, ...] = (
          "sums and fragments fit the registers that the launch bounds leave",
          lambda c, d, g: register_estimate(c) <= register_cap(c, d)),
     # shape
+    Rule("split-reduction", "shape", ("reduction", "split_k"),
+         "split-K needs a reduction, and nothing else does",
+         lambda c, d, g: (c.reduction != "none") == (c.split_k > 1)),
     Rule("exact-edges", "shape", ("bm", "bn", "edges"),
          "exact edges need m and n to be multiples of the block tile",
          lambda c, d, g: (c.edges != "exact") | ((g.m % c.bm == 0) & (g.n % c.bn == 0))),
@@ -441,13 +455,10 @@ def broken_rules(
 
     Where a template rule is broken only such rules are told: the others presume a kernel that compiles.
     """
-    broken: list[Rule] = []
-    for rule in RULES:
-        if rule.kind != "template" and any(b.kind == "template" for b in broken):
-            break
-        if rule.kind in kinds and not bool(rule.holds(config, limits, gemm)):
-            broken.append(rule)
-    return tuple(broken)
+    template = [r for r in RULES if r.kind == "template" and not r.holds(config, limits, gemm)]
+    others = [r for r in RULES if r.kind != "template" and r.kind in kinds] if not template else []
+    broken = [*template, *(r for r in others if not r.holds(config, limits, gemm))]
+    return tuple(r for r in broken if r.kind in kinds)
 
 
 # ------------------------------------------------------------------------------------------------

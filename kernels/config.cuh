@@ -9,6 +9,7 @@
 //   SLICE_K        warp groups that share out BK                       divides BK (slices)
 //   UNROLL_K       k steps unrolled in the inner loop                  divides BK / SLICE_K (unroll)
 //   FRAG_BUFFERS   register buffers per operand fragment               1 2 (fragment-parity)
+//   BURSTS         parts in which a tile's copies start                1 2 4 8 (bursts)
 //   STAGES         tiles of A and B in shared memory                   1 ... 8
 //   PAD            floats behind each shared row of a turned operand   (pad-a, pad-b)
 //   COPY_A COPY_B  0 through registers, 1 asynchronous                 (async-turn-a/b)
@@ -79,6 +80,7 @@ constexpr bool HAS_ASYNC = COPY_A == COPY_ASYNC || COPY_B == COPY_ASYNC;
 #ifdef __CUDA_ARCH__
 static_assert(!HAS_ASYNC || __CUDA_ARCH__ >= 800, "rule async-device");
 #endif
+static_assert(BURSTS == 1 || (UNROLL_K == SLICE_BK && UNROLL_K % (2 * BURSTS) == 0 && STAGES > 1), "rule bursts");
 constexpr bool IS_PREDICATED = EDGES == 1;
 
 #if WIDE

@@ -28,12 +28,14 @@ __device__ __forceinline__ void add_slices(float (&sums)[TM][TN], const Lane& la
         barrier();  // RAW-free before: the last tile, or the slice before, has been read by all
         if (lane.slice == slice) {
 #pragma unroll
-            for (int e = 0; e < TM * TN; ++e) mine[e * THREADS_PER_SLICE] = sums[e / TN][e % TN];
+            for (int e = 0; e < TM * TN; ++e)
+                store_shared<1>(mine + e * THREADS_PER_SLICE, {sums[e / TN][e % TN]});
         }
         barrier();  // the slice's sums are all written before slice 0 reads them
         if (lane.slice == 0) {
 #pragma unroll
-            for (int e = 0; e < TM * TN; ++e) sums[e / TN][e % TN] += mine[e * THREADS_PER_SLICE];
+            for (int e = 0; e < TM * TN; ++e)
+                sums[e / TN][e % TN] += load_shared<1>(mine + e * THREADS_PER_SLICE).v[0];
         }
     }
 }

@@ -27,6 +27,10 @@ __device__ __forceinline__ void barrier() { __syncthreads(); }
 
 __device__ __forceinline__ float multiply_add(float a, float b, float c) { return fmaf(a, b, c); }
 
+// Makes the compiler forget what it knows of a value, so that nothing that follows from it is computed
+// ahead of a loop and kept in registers.
+__device__ __forceinline__ void forget(int& value) { asm volatile("" : "+r"(value)); }
+
 template <int VEC> __device__ __forceinline__ Vec<VEC> load_global(const float* from) {
     return *reinterpret_cast<const Vec<VEC>*>(from);
 }

@@ -33,7 +33,6 @@
 struct Pipeline {
     CopyA copy_a;
     CopyB copy_b;
-    int first_depth;  // of the next tile to fetch, when that is the very first one of k
     int num_tiles;    // of this block's share of k
     int fetched = 0;  // tiles asked for so far
     int write = 0;    // stage that the next fetched tile goes to
@@ -41,14 +40,27 @@ struct Pipeline {
 
     __device__ __forceinline__ static float* stage(int index) { return shared_memory() + index * STAGE; }
 
-    // Asks for the next tile, if there is one. Closes a group of copies either way: groups count tiles.
-    template <bool IS_FIRST> __device__ __forceinline__ void fetch() {
-        if (fetched < num_tiles) {
-            copy_a.template fetch<IS_FIRST>(stage(write), first_depth);
-            copy_b.template fetch<IS_FIRST>(stage(write) + STAGE_A, first_depth);
-            copy_a.advance(IS_FIRST ? first_depth : BK);
-            copy_b.advance(IS_FIRST ? first_depth : BK);
+    // Asks for part `part` of `parts` of the next tile, if there is one. The last part closes a group of
+    // copies either way: groups count tiles.
+    __device__ __forceinline__ void fetch(int part = 0, int parts = 1) {
+        const bool is_wanted = fetched < num_tiles;
+        if (is_wanted || parts > 1) {  // a branch around one burst; several have a predicate each
+            copy_a.fetch(stage(write), is_wanted, part, parts);
+            copy_b.fetch(stage(write) + STAGE_A, is_wanted, part, parts);
         }
+        if (part == parts - 1) {
+            copy_a.advance(BK);
+            copy_b.advance(BK);
+            if constexpr (HAS_ASYNC) commit_copies();
+        }
+    }
+
+    // Asks for the very first tile of the block, `depth` deep.
+    __device__ __forceinline__ void fetch_first(int depth) {
+        copy_a.fetch_first(stage(write), depth);
+        copy_b.fetch_first(stage(write) + STAGE_A, depth);
+        copy_a.advance(depth);
+        copy_b.advance(depth);
         if constexpr (HAS_ASYNC) commit_copies();
     }
 
@@ -69,69 +81,90 @@ struct Pipeline {
     }
 
     // Fills all stages but one (the only one, where there is but one).
-    __device__ __forceinline__ void begin() {
-        fetch<true>();
+    __device__ __forceinline__ void begin(int first_depth) {
+        fetch_first(first_depth);
         store();
 #pragma unroll
         for (int s = 1; s < STAGES - 1; ++s) {
-            fetch<false>();
+            fetch();
             store();
         }
         land<(STAGES > 2 ? STAGES - 2 : 0)>();
     }
 
-    // While a tile is multiplied: asks for the tile STAGES - 1 ahead. With one stage only registers can
-    // hold it, asynchronous copies have to wait.
-    __device__ __forceinline__ void fetch_ahead() {
-        if constexpr (STAGES > 1 || !HAS_ASYNC) fetch<false>();
+    // Before step u of a tile is multiplied: asks for the tile STAGES - 1 ahead, in BURSTS parts spread over
+    // the steps. With one stage only registers can hold it: asynchronous copies have to wait.
+    __device__ __forceinline__ void fetch_ahead(int run, int u) {
+        if constexpr (STAGES == 1 && HAS_ASYNC) return;
+        constexpr int STEPS = UNROLL_K / BURSTS;
+        if (run == 0 && u % STEPS == 0 && u / STEPS < BURSTS) fetch(u / STEPS, BURSTS);
     }
 
     // The tile has been read by this thread: makes the next one readable.
     __device__ __forceinline__ void next() {
         if constexpr (STAGES == 1) barrier();  // WAR: all have read the only stage before it is refilled
-        if constexpr (STAGES == 1 && HAS_ASYNC) fetch<false>();
+        if constexpr (STAGES == 1 && HAS_ASYNC) fetch();
         store();
         land<(STAGES > 2 ? STAGES - 2 : 0)>();
         read = read + 1 == STAGES ? 0 : read + 1;
     }
 };
 
+// Where a thread reads its fragments: its first elements of A and B in the stage being multiplied.
+struct TileReader {
+    const float* a;
+    const float* b;
+    int first_a;
+    int first_b;
+
+    __device__ __forceinline__ explicit TileReader(const Lane& lane)
+        : first_a(lane.slice * SLICE_BK * ROW_A + lane.m), first_b(STAGE_A + lane.slice * SLICE_BK * ROW_B + lane.n) {
+        turn_to(0);
+    }
+
+    __device__ __forceinline__ void turn_to(int stage) {
+        int at_a = stage * STAGE + first_a, at_b = stage * STAGE + first_b;
+        forget(at_a);  // what is added behind is then constant and becomes part of the instruction
+        forget(at_b);
+        a = shared_memory() + at_a;
+        b = shared_memory() + at_b;
+    }
+};
+
 // Adds to `sums` the product of all tiles of the pipeline.
-__device__ __forceinline__ void multiply_tiles(Pipeline& pipeline, const Lane& lane, float (&sums)[TM][TN]) {
+__device__ __forceinline__ void multiply_tiles(Pipeline& pipeline, const Lane& lane, int first_depth, float (&sums)[TM][TN]) {
     constexpr int RUNS = SLICE_BK / UNROLL_K;
-    const int from_a = lane.slice * SLICE_BK * ROW_A + lane.m;
-    const int from_b = STAGE_A + lane.slice * SLICE_BK * ROW_B + lane.n;
     Fragments fragments[FRAG_BUFFERS];
-    pipeline.begin();
-    const float* tile = Pipeline::stage(pipeline.read);
-    if constexpr (FRAG_BUFFERS == 2) fragments[0].load(tile + from_a, tile + from_b);
+    pipeline.begin(first_depth);
+    TileReader tile(lane);
+    if constexpr (FRAG_BUFFERS == 2) fragments[0].load(tile.a, tile.b);
 #pragma unroll 1
     for (int left = pipeline.num_tiles; left > 0; --left) {
-        pipeline.fetch_ahead();
 #pragma unroll 1
         for (int run = 0; run < RUNS; ++run) {
 #pragma unroll
             for (int u = 0; u < UNROLL_K; ++u) {
                 const int k = run * UNROLL_K + u;
+                pipeline.fetch_ahead(run, u);
                 if constexpr (FRAG_BUFFERS == 1) {
-                    fragments[0].load(tile + from_a + k * ROW_A, tile + from_b + k * ROW_B);
+                    fragments[0].load(tile.a + k * ROW_A, tile.b + k * ROW_B);
                     multiply(sums, fragments[0]);
                 } else {
                     // the next fragments are read while these are multiplied, over the end of the tile too
                     int next_k = k + 1;
                     if (u == UNROLL_K - 1 && run == RUNS - 1) {
                         if (left > 1) pipeline.next();
-                        tile = Pipeline::stage(pipeline.read);
+                        tile.turn_to(pipeline.read);
                         next_k = 0;
                     }
-                    fragments[(u + 1) % 2].load(tile + from_a + next_k * ROW_A, tile + from_b + next_k * ROW_B);
+                    fragments[(u + 1) % 2].load(tile.a + next_k * ROW_A, tile.b + next_k * ROW_B);
                     multiply(sums, fragments[u % 2]);
                 }
             }
         }
         if constexpr (FRAG_BUFFERS == 1) {
             if (left > 1) pipeline.next();
-            tile = Pipeline::stage(pipeline.read);
+            tile.turn_to(pipeline.read);
         }
     }
 }
@@ -159,9 +192,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
     const Lane lane;
     float sums[TM][TN] = {};
     if (num_tiles > 0) {
-        Pipeline pipeline{CopyA(a, lda, origin_m, m, k_begin), CopyB(b, ldb, origin_n, n, k_begin),
-                          first == 0 ? ragged : BK, num_tiles};
-        multiply_tiles(pipeline, lane, sums);
+        Pipeline pipeline{CopyA(a, lda, origin_m, m, k_begin), CopyB(b, ldb, origin_n, n, k_begin), num_tiles};
+        multiply_tiles(pipeline, lane, first == 0 ? ragged : BK, sums);
     }
     add_slices(sums, lane);
 
@@ -188,6 +220,6 @@ extern "C" __global__ void __launch_bounds__(REDUCE_THREADS)
     const long long plane = static_cast<long long>(padded_m) * padded_n;
     const float* partial = workspace + static_cast<long long>(row) * padded_n + column;
     Vec<1> sum = {};
-    for (int z = 0; z < splits; ++z) sum.v[0] += partial[z * plane];
+    for (int z = 0; z < splits; ++z) sum.v[0] += load_global<1>(partial + z * plane).v[0];
     scale_and_store<1>(c + row * ldc + column, sum, alpha, beta);
 }

@@ -20,28 +20,28 @@ template <int ROWS, int COLS, int VEC, bool IS_TURNED, int SHARED_ROW, bool IS_A
     static constexpr int ROW_STEP = VECS < THREADS ? THREADS / VECS : 1;
     static constexpr int ROW_STEPS = (ROWS + ROW_STEP - 1) / ROW_STEP;
     static constexpr int COL_STEPS = VECS < THREADS ? 1 : (VECS + THREADS - 1) / THREADS;
+    static constexpr int COL_STEP = THREADS * VEC;
     static constexpr int WORKERS = VECS < THREADS ? ROW_STEP * VECS : THREADS;
-    static constexpr bool IS_EVEN = WORKERS == THREADS && ROWS % ROW_STEP == 0 && VECS % (COL_STEPS * WORKERS / ROW_STEP) == 0;
-    static constexpr int PIECES = ROW_STEPS * COL_STEPS;
+    static constexpr int PIECES = ROW_STEPS * COL_STEPS;  // vectors per thread
+    static constexpr bool IS_EVEN = PIECES * THREADS == ROWS * VECS;
 
-    const char* source;  // row 0 of the current tile, at this thread's first column
+    const char* source;  // row 0 of the current tile, at this thread's first column in the matrix
     Stride stride;       // bytes between rows
     int row;             // this thread's first row and column in the tile
     int col;
-    int last_row;        // last row (turned) or column (not) of the tile that lies in the matrix
-    float staged[IS_ASYNC ? 1 : PIECES * VEC];  // (piece, element): on the way through registers
+    int last;            // last row (turned) or column (not) of the tile that lies in the matrix
+    Vec<VEC> staged[IS_ASYNC ? 1 : PIECES];  // (piece): on the way through registers
 
     // `matrix` as stored, `origin` the tile's first index along m or n, `extent` the matrix's extent there.
     __device__ __forceinline__ TileCopy(const float* matrix, long long ld, int origin, int extent, int k_begin) {
         stride = static_cast<Stride>(ld * sizeof(float));
-        row = thread_index() / VECS;
+        row = VECS < THREADS ? thread_index() / VECS : 0;
         col = (VECS < THREADS ? thread_index() % VECS : thread_index()) * VEC;
-        if constexpr (VECS >= THREADS) row = 0;
-        last_row = extent - origin - (IS_TURNED ? 1 : VEC);
+        last = extent - origin - (IS_TURNED ? 1 : VEC);
         const int first_row = IS_TURNED ? origin : k_begin;
         const int first_col = IS_TURNED ? k_begin : origin;
         source = reinterpret_cast<const char*>(matrix) + static_cast<long long>(first_row) * stride +
-                 static_cast<long long>(first_col) * static_cast<int>(sizeof(float));
+                 static_cast<long long>(first_col + clamped(col)) * static_cast<int>(sizeof(float));
     }
 
     // Moves on to the tile that begins `depth` further along k.
@@ -49,79 +49,97 @@ template <int ROWS, int COLS, int VEC, bool IS_TURNED, int SHARED_ROW, bool IS_A
         source += IS_TURNED ? depth * static_cast<long long>(sizeof(float)) : static_cast<long long>(depth) * stride;
     }
 
-    // Copies the whole tile, or, where IS_FIRST, the part that is `depth` deep along k and zeros behind it.
-    // Asynchronous copies go straight to `shared`; others are held in `staged` until `store`.
-    template <bool IS_FIRST> __device__ __forceinline__ void fetch(float* shared, int depth) {
+    // Copies the very first tile: `depth` deep along k, and zeros behind.
+    __device__ __forceinline__ void fetch_first(float* shared, int depth) {
+        float* const to = mine(shared);
 #pragma unroll
-        for (int r = 0; r < ROW_STEPS; ++r) {
-#pragma unroll
-            for (int c = 0; c < COL_STEPS; ++c) {
-                if (!owns(r, c)) continue;
-                const int at_row = row + r * ROW_STEP;
-                const int at_col = col + c * THREADS * VEC;
-                const bool is_valid = !IS_FIRST || (IS_TURNED ? at_col : at_row) < depth;  // edge: k
-                fetch_piece<IS_FIRST>(shared + place(at_row, at_col), address(at_row, at_col), is_valid,
-                                      staged + (IS_ASYNC ? 0 : (r * COL_STEPS + c) * VEC));
+        for (int piece = 0; piece < PIECES; ++piece) {
+            if (!owns(piece)) continue;
+            const bool is_valid = (IS_TURNED ? col_of(piece) : row_of(piece)) < depth;  // edge: k
+            if constexpr (IS_ASYNC) {
+                copy_async<VEC>(to + step(piece), address(piece), is_valid);
+            } else {
+                hold(piece, is_valid);
             }
         }
     }
 
-    // Writes what `fetch` holds in registers to shared memory, turning it where needed.
+    // Copies part `part` of `parts` of a full tile, where it is wanted. Asynchronous copies go straight to
+    // `shared` (zeros, where not wanted); others are held in `staged` until `store`.
+    __device__ __forceinline__ void fetch(float* shared, bool is_wanted, int part, int parts) {
+        float* const to = mine(shared);
+#pragma unroll
+        for (int piece = 0; piece < PIECES; ++piece) {
+            if (piece * parts / PIECES != part || !owns(piece)) continue;
+            if constexpr (!IS_ASYNC) {
+                hold(piece, is_wanted);
+            } else if (parts == 1) {
+                copy_async<VEC>(to + step(piece), address(piece));
+            } else {
+                copy_async<VEC>(to + step(piece), address(piece), is_wanted);
+            }
+        }
+    }
+
+    // Writes what is held in registers to shared memory, turning it where needed.
     __device__ __forceinline__ void store(float* shared) {
-        if constexpr (!IS_ASYNC) {
+        if constexpr (IS_ASYNC) return;
+        float* const to = mine(shared);
 #pragma unroll
-            for (int r = 0; r < ROW_STEPS; ++r) {
+        for (int piece = 0; piece < PIECES; ++piece) {
+            if (!owns(piece)) continue;
+            if constexpr (IS_TURNED) {
 #pragma unroll
-                for (int c = 0; c < COL_STEPS; ++c) {
-                    if (!owns(r, c)) continue;
-                    float* to = shared + place(row + r * ROW_STEP, col + c * THREADS * VEC);
-                    const float* from = staged + (r * COL_STEPS + c) * VEC;
-                    if constexpr (IS_TURNED) {
-#pragma unroll
-                        for (int e = 0; e < VEC; ++e) to[e * SHARED_ROW] = from[e];
-                    } else {
-                        Vec<VEC> piece;
-#pragma unroll
-                        for (int e = 0; e < VEC; ++e) piece.v[e] = from[e];
-                        store_shared<VEC>(to, piece);
-                    }
-                }
+                for (int e = 0; e < VEC; ++e) to[step(piece) + e * SHARED_ROW] = staged[piece].v[e];
+            } else {
+                store_shared<VEC>(to + step(piece), staged[piece]);
             }
         }
     }
 
   private:
-    // Whether piece (r, c) is this thread's: always, unless the threads do not divide the tile evenly.
-    __device__ __forceinline__ bool owns(int r, int c) const {
+    __device__ __forceinline__ int row_of(int piece) const { return row + piece / COL_STEPS * ROW_STEP; }
+    __device__ __forceinline__ int col_of(int piece) const { return col + piece % COL_STEPS * COL_STEP; }
+
+    // Whether a piece is this thread's: always, unless the threads do not divide the tile evenly.
+    __device__ __forceinline__ bool owns(int piece) const {
         if constexpr (IS_EVEN) return true;
-        return thread_index() < WORKERS && row + r * ROW_STEP < ROWS && col + c * THREADS * VEC < COLS;
+        return thread_index() < WORKERS && row_of(piece) < ROWS && col_of(piece) < COLS;
     }
 
-    __device__ __forceinline__ static int place(int at_row, int at_col) {
-        return IS_TURNED ? at_col * SHARED_ROW + at_row : at_row * SHARED_ROW + at_col;
+    // Where this thread's first element goes in a shared tile (by k, then m or n), and how far from
+    // there each piece: a constant, so that it becomes part of the instruction.
+    __device__ __forceinline__ float* mine(float* shared) const {
+        int first = IS_TURNED ? col * SHARED_ROW + row : row * SHARED_ROW + col;
+        forget(first);
+        return shared + first;
+    }
+    __device__ __forceinline__ static constexpr int step(int piece) {
+        const int rows = piece / COL_STEPS * ROW_STEP, cols = piece % COL_STEPS * COL_STEP;
+        return IS_TURNED ? cols * SHARED_ROW + rows : rows * SHARED_ROW + cols;
     }
 
-    __device__ __forceinline__ const float* address(int at_row, int at_col) const {
-        if constexpr (IS_PREDICATED) {
-            int& along_c = IS_TURNED ? at_row : at_col;
-            along_c = along_c < last_row ? along_c : last_row;  // edge: m, n
-        }
-        return reinterpret_cast<const float*>(source + static_cast<long long>(at_row) * stride +
-                                              at_col * static_cast<int>(sizeof(float)));
+    // Where a piece lies in global memory: computed for each copy, two instructions, rather than kept for
+    // all of them, two registers each.
+    __device__ __forceinline__ const float* address(int piece) const {
+        int at_row = row, from_col = piece % COL_STEPS * COL_STEP;
+        forget(at_row);
+        at_row += piece / COL_STEPS * ROW_STEP;
+        if constexpr (IS_PREDICATED && IS_TURNED) at_row = at_row < last ? at_row : last;  // edge: m, n
+        if constexpr (IS_PREDICATED && !IS_TURNED && COL_STEPS > 1)
+            from_col = col_of(piece) < last ? from_col : last - clamped(col);  // edge: m, n
+        const char* from = source + from_col * static_cast<int>(sizeof(float));
+        return reinterpret_cast<const float*>(from + static_cast<long long>(at_row) * stride);
     }
 
-    template <bool IS_FIRST>
-    __device__ __forceinline__ static void fetch_piece(float* to, const float* from, bool is_valid, float* held) {
-        if constexpr (IS_ASYNC && IS_FIRST) {
-            copy_async<VEC>(to, from, is_valid);
-        } else if constexpr (IS_ASYNC) {
-            copy_async<VEC>(to, from);
-        } else {
-            Vec<VEC> piece = {};
-            if (is_valid) piece = load_global<VEC>(from);
-#pragma unroll
-            for (int e = 0; e < VEC; ++e) held[e] = piece.v[e];
-        }
+    // A column of the tile, or the last one that lies in the matrix.
+    __device__ __forceinline__ int clamped(int column) const {
+        if constexpr (!IS_PREDICATED || IS_TURNED) return column;
+        return column < last ? column : last;  // edge: m, n
+    }
+
+    __device__ __forceinline__ void hold(int piece, bool is_wanted) {
+        staged[IS_ASYNC ? 0 : piece] = is_wanted ? load_global<VEC>(address(piece)) : Vec<VEC>{};
     }
 };
 
