@@ -1,0 +1,79 @@
+// Runs the kernels of checks.cu on the host, one thread per CUDA thread, for tests. CHECKS_SOURCE names the
+// file. Blocks run one after the other; a block's threads meet at __syncthreads().
+#include <atomic>
+#include <barrier>
+#include <cmath>
+#include <cstring>
+#include <thread>
+#include <vector>
+
+#define __global__
+#define __device__
+#define __forceinline__ inline
+#define __shared__ static
+#define __launch_bounds__(...)
+
+struct Dim {
+    unsigned x;
+};
+thread_local Dim threadIdx;
+Dim blockIdx, blockDim, gridDim;
+std::barrier<>* block_barrier = nullptr;
+
+inline void __syncthreads() { block_barrier->arrive_and_wait(); }
+inline float cospif(float x) { return static_cast<float>(std::cos(3.14159265358979323846 * x)); }
+inline unsigned __float_as_uint(float x) {
+    unsigned bits;
+    std::memcpy(&bits, &x, sizeof bits);
+    return bits;
+}
+using std::isfinite;
+
+inline void atomicAdd(unsigned long long* at, unsigned long long value) {
+    std::atomic_ref<unsigned long long>(*at).fetch_add(value);
+}
+inline void atomicMax(unsigned long long* at, unsigned long long value) {
+    std::atomic_ref<unsigned long long> cell(*at);
+    for (auto old = cell.load(); old < value && !cell.compare_exchange_weak(old, value);) {
+    }
+}
+
+#include CHECKS_SOURCE
+
+template <class Body> void run(unsigned blocks, Body body) {
+    gridDim.x = blocks;
+    blockDim.x = CHECK_THREADS;
+    for (unsigned block = 0; block < blocks; ++block) {
+        blockIdx.x = block;
+        std::barrier<> barrier(CHECK_THREADS);
+        block_barrier = &barrier;
+        std::vector<std::thread> threads;
+        for (unsigned t = 0; t < CHECK_THREADS; ++t)
+            threads.emplace_back([t, &body] {
+                threadIdx.x = t;
+                body();
+            });
+        for (auto& thread : threads) thread.join();
+    }
+}
+
+extern "C" {
+void host_fill(unsigned blocks, float* out, u64 count, u64 seed) {
+    run(blocks, [=] { fill_normal(out, count, seed); });
+}
+void host_reference(unsigned slots, int m, int n, int k, const float* a, long long ar, long long ac, const float* b,
+                    long long br, long long bc, const int* tiles, double* reference, float* magnitudes) {
+    run(slots, [=] { reference_tiles(m, n, k, a, ar, ac, b, br, bc, tiles, reference, magnitudes); });
+}
+void host_compare_tiles(unsigned slots, int m, int n, const float* c, const int* tiles, const double* reference,
+                        const float* magnitudes, double gamma, Findings* findings) {
+    run(slots, [=] { compare_tiles(m, n, c, tiles, reference, magnitudes, gamma, findings); });
+}
+void host_compare_whole(unsigned blocks, const float* c, const float* other, u64 count, double tolerance,
+                        Findings* findings) {
+    run(blocks, [=] { compare_whole(c, other, count, tolerance, findings); });
+}
+void host_check_guards(unsigned blocks, const Guard* guards, u32 first, u32 pattern, Findings* findings) {
+    run(blocks, [=] { check_guards(guards, first, pattern, findings); });
+}
+}
