@@ -40,9 +40,12 @@ class TrialFailure(AutotuneError):
     """One candidate failed. `outcome` is the value of the `Outcome` it is recorded under."""
 
     def __init__(self, outcome: str, reason: str) -> None:
-        super().__init__(f"{outcome}: {reason}")
+        super().__init__(outcome, reason)  # both: an exception is pickled by its arguments
         self.outcome = outcome
         self.reason = reason
+
+    def __str__(self) -> str:
+        return f"{self.outcome}: {self.reason}"
 
 
 class DeviceLost(AutotuneError):
