@@ -1,0 +1,61 @@
+"""A folder exported with the real compiler: cubins are code for the GPU, and the folder imports alone."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from autotune import kernel
+from autotune.compiler import Compiler
+from autotune.device import Environment, known_limits
+from autotune.dispatch.export import TunedPoint, TunedResults, TunedShape, export_table
+from autotune.dispatch.table import load, load_cubins
+from autotune.gemm import LAYOUTS, Gemm
+from autotune.space import Config
+
+PLAIN = Config(copy_a="register", copy_b="register", stages=2, min_blocks=1)
+WINNERS = (
+    (Gemm(512, 512, 512), Config.from_dict({**PLAIN.to_dict(), "edges": "exact"})),
+    (
+        Gemm(128, 128, 4096, True),
+        Config.from_dict({**PLAIN.to_dict(), "reduction": "two_pass", "split_k": 8}),
+    ),
+)
+
+
+@pytest.fixture(params=["quadro-rtx-5000", "h200"])
+def folder(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
+    limits = known_limits(request.param)
+    environment = Environment(limits.name, "GPU-0", limits.compute_capability, "580", "13.0", "13.4", "")
+    shapes = tuple(TunedShape(gemm, (TunedPoint(config, 9.0, True),)) for gemm, config in WINNERS)
+    results = TunedResults(environment, limits, kernel.source_hash(), "cold", 1, shapes)
+    compiler = Compiler(limits.arch)
+    yield export_table(results, tmp_path / "exported", compiler)
+    compiler.close()
+
+
+def test_cubins_hold_the_kernels_that_launches_name(folder: Path) -> None:
+    table = load(folder)
+    codes = load_cubins(folder, table)
+    assert {k.layout for k in table.kernels} == set(LAYOUTS)
+    for record in table.kernels:
+        code = codes[record.sha256]
+        assert code.startswith(b"\x7fELF")
+        assert b"\0sgemm\0" in code
+        assert record.spec.reduction != "two_pass" or b"\0sgemm_reduce\0" in code
+        assert 16 <= record.registers <= 255
+    split = next(k for k in table.kernels if k.id == table.entries[1].ranked[0].kernel)
+    assert (split.spec.reduction, split.spec.split_k) == ("two_pass", 8)
+
+
+def test_the_folder_imports_without_autotune(folder: Path) -> None:
+    code = "import exported; print(exported.pick(513, 511, 77, True).how)"
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", f"import sys; sys.path.insert(0, {str(folder.parent)!r})\n{code}"],
+        env={"PATH": ""}, cwd=folder.parent, capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout) == (0, "modelled\n"), done.stderr
