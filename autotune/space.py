@@ -417,17 +417,28 @@ RULES: tuple[Rule, ...] = (
          "register-staged copies leave registers for sums and fragments",
          lambda c, d, g: register_estimate(c)
          + (c.bm * c.bk // threads(c)) * (c.copy_a == "register")
-         + (c.bn * c.bk // threads(c)) * (c.copy_b == "register") <= register_cap(c, d)),
+         + (c.bn * c.bk // threads(c)) * (c.copy_b == "register") <= register_cap(c, d) + REGISTER_GRANULE),
     Rule("worth-stages", "worth", ("copy_a", "copy_b", "stages"),
-         "register-staged copies use one or two stages, asynchronous ones two and more",
-         lambda c, d, g: ((c.stages <= 2) & ((c.copy_a == "register") | (c.copy_b == "register")))
-         | ((c.stages >= 2) & ((c.copy_a == "async") | (c.copy_b == "async")))),
+         "two stages, or 3, 4 or 6 where a copy is asynchronous",
+         lambda c, d, g: (c.stages == 2) | (((c.copy_a == "async") | (c.copy_b == "async"))
+         & ((c.stages == 3) | (c.stages == 4) | (c.stages == 6)))),
+    Rule("worth-async", "worth", ("copy_a", "copy_b"), "an asynchronous copy where the device has it",
+         lambda c, d, g: (c.copy_a == "async") | (c.copy_b == "async") | (not d.has_async_copy)),
+    Rule("worth-depth", "worth", ("bk",), "tiles at least 8 deep: fewer steps do not pay for a barrier",
+         lambda c, d, g: c.bk >= 8),
     Rule("worth-unroll", "worth", ("tm", "tn", "bk", "slice_k", "unroll_k"),
-         "unroll a slice whole, up to what the instruction cache holds",
+         "unroll a slice whole, or as far as 4096 FMAs: more do not fit the instruction cache",
          lambda c, d, g: (c.tm * c.tn * c.unroll_k <= 4096)
-         & ((c.unroll_k == c.bk // c.slice_k) | (c.tm * c.tn * c.unroll_k * 2 > 1024))),
-    Rule("worth-pad", "worth", ("pad",), "padding only where something is transposed on its way",
-         lambda c, d, g: (c.pad == 0) | is_transposed_a(g) | is_transposed_b(g)),
+         & ((c.unroll_k == c.bk // c.slice_k) | (c.tm * c.tn * c.unroll_k > 2048))),
+    Rule("worth-bursts", "worth", (*_THREADS, "bk", "vec_a", "vec_b", "bursts"),
+         "every burst has a copy of its own for each thread",
+         lambda c, d, g: (c.bursts == 1)
+         | ((c.bm * c.bk // c.vec_a + c.bn * c.bk // c.vec_b) >= c.bursts * threads(c))),
+    Rule("worth-order", "worth", ("order",), "orders that turn round: plain rows were never the best",
+         lambda c, d, g: c.order != "row"),
+    Rule("worth-pad", "worth", ("tm", "tn", "pad"),
+         "padding by one access where an operand is transposed on its way, else none",
+         lambda c, d, g: c.pad == np.maximum(chunk_m(c) * is_transposed_a(g), chunk_n(c) * is_transposed_b(g))),
     Rule("worth-min-blocks", "worth", (*_THREADS, "tm", "tn", "min_blocks"),
          "ask for residency only where it binds: one block may have all registers anyway",
          lambda c, d, g: (c.min_blocks == 1)
