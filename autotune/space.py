@@ -31,6 +31,8 @@ MAX_THREADS = 1024
 MAX_REGISTERS = 255
 REGISTER_GRANULE = 8  # ptxas hands out registers in eights
 OVERHEAD_REGISTERS = 18  # addresses, counters and predicates of the leanest kernel seen: a lower bound
+MAX_ROWS = 1 << 26  # of one factor of a space: more would take gigabytes
+_JOIN_ROWS = 1 << 17  # rows joined at a time: what the processor's caches hold
 WORKSPACE_LIMIT = 1 << 30  # bytes that split-K may take for partial sums
 
 Value = int | str
@@ -156,7 +158,12 @@ PARAMETERS: tuple[Parameter, ...] = (
     Parameter("raster", ("m", "n"), "direction in which blocks walk over C"),
     Parameter("group", (1, 2, 4, 8, 16), "tiles walked across before the next step along", "tiles"),
     Parameter("reduction", ("none", "two_pass", "last_block"), "how partial sums of split-K are added"),
-    Parameter("split_k", (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256), "blocks that share out k", "blocks"),
+    Parameter(
+        "split_k",
+        (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256),
+        "blocks that share out k",
+        "blocks",
+    ),
 )
 PARAMETER: dict[str, Parameter] = {p.name: p for p in PARAMETERS}
 
@@ -438,7 +445,8 @@ RULES: tuple[Rule, ...] = (
          lambda c, d, g: c.order != "row"),
     Rule("worth-pad", "worth", ("tm", "tn", "pad"),
          "padding by one access where an operand is transposed on its way, else none",
-         lambda c, d, g: c.pad == np.maximum(chunk_m(c) * is_transposed_a(g), chunk_n(c) * is_transposed_b(g))),
+         lambda c, d, g: c.pad
+         == np.maximum(chunk_m(c) * is_transposed_a(g), chunk_n(c) * is_transposed_b(g))),
     Rule("worth-min-blocks", "worth", (*_THREADS, "tm", "tn", "min_blocks"),
          "ask for residency only where it binds: one block may have all registers anyway",
          lambda c, d, g: (c.min_blocks == 1)
@@ -576,36 +584,50 @@ class FeasibleSet:
         return self.index(rows)
 
 
-def _join(
-    names: Sequence[str], rules: Iterable[Rule], limits: DeviceLimits, gemm: Gemm
-) -> Factor:
+def _join(names: Sequence[str], rules: Iterable[Rule], limits: DeviceLimits, gemm: Gemm) -> Factor:
     """All combinations of the parameters that obey the rules, one parameter joined at a time.
 
     A rule is applied as soon as the parameters it needs are there, which keeps the table small.
     """
     pending = list(rules)
-    codes: dict[str, np.ndarray] = {}
-    num_rows = 1
-    for name in names:
-        choices = len(PARAMETER[name].values)
-        codes = {n: np.repeat(column, choices) for n, column in codes.items()}
-        codes[name] = np.tile(np.arange(choices, dtype=np.uint8), num_rows)
-        num_rows *= choices
-        ready = [r for r in pending if set(r.needs) <= codes.keys()]
+    table = np.zeros((1, 0), dtype=np.uint8)  # (rows, parameters so far)
+    for at, name in enumerate(names):
+        known = names[: at + 1]
+        ready = [r for r in pending if set(r.needs) <= set(known)]
         pending = [r for r in pending if r not in ready]
-        for rule in ready:
-            columns = {n: np.array(PARAMETER[n].values)[codes[n]] for n in rule.needs}
-            keep = np.broadcast_to(rule.holds(_Columns(columns), limits, gemm), num_rows)
-            codes = {n: column[keep] for n, column in codes.items()}
-            num_rows = int(np.count_nonzero(keep))
-    table = np.stack([codes[n] for n in names], axis=1)
+        choices = len(PARAMETER[name].values)
+        step = max(1, _JOIN_ROWS // choices)
+        parts = [table[start : start + step] for start in range(0, max(1, len(table)), step)]
+        table = np.concatenate([_obeying(ready, _extended(p, choices), known, limits, gemm) for p in parts])
+        if len(table) > MAX_ROWS:
+            raise UsageError(
+                f"{gemm} on {limits.name}: more than {MAX_ROWS:,} combinations of {', '.join(known)} are "
+                "legal, too many to enumerate; leave out --all, or ask about one config with --explain"
+            )
     return Factor(tuple(names), tuple(PARAMETER[n].values for n in names), table)
+
+
+def _extended(rows: np.ndarray, choices: int) -> np.ndarray:
+    """Every row with every code of one more parameter: (rows, p) -> (rows * choices, p + 1)."""
+    codes = np.tile(np.arange(choices, dtype=np.uint8), len(rows))
+    return np.column_stack((np.repeat(rows, choices, axis=0), codes))
+
+
+def _obeying(
+    rules: Sequence[Rule], codes: np.ndarray, names: Sequence[str], limits: DeviceLimits, gemm: Gemm
+) -> np.ndarray:
+    """The rows of `codes` (rows, names) that obey the rules. A rule sees only what those before it left."""
+    for rule in rules:
+        columns = {n: np.array(PARAMETER[n].values)[codes[:, names.index(n)]] for n in rule.needs}
+        codes = codes[np.broadcast_to(rule.holds(_Columns(columns), limits, gemm), len(codes))]
+    return codes
 
 
 def feasible_set(limits: DeviceLimits, gemm: Gemm, *, is_wide: bool = False) -> FeasibleSet:
     """Every config that this device can run on this problem and that is worth a try.
 
-    `is_wide` drops the rules of kind `worth`, and the set with it grows a thousandfold.
+    `is_wide` drops the rules of kind `worth`, and the set with it grows a thousandfold. Raises
+    UsageError where it then becomes too large to enumerate.
     """
     rules = [r for r in RULES if not (is_wide and r.kind == "worth")]
     apart = (*_ORDER_FACTOR, *_WALK_FACTOR, *_LAUNCH_FACTOR)
