@@ -167,6 +167,8 @@ __device__ __forceinline__ void multiply_tiles(Pipeline& pipeline, const Lane& l
             tile.turn_to(pipeline.read);
         }
     }
+    // WAW: zeros that unwanted copies still bring must not land on what shared memory is used for next
+    if constexpr (HAS_ASYNC && BURSTS > 1) wait_copies<0>();
 }
 
 // Launch: grid (tiles of C, splits), THREADS threads, the shared memory of space.smem_bytes. The workspace is
