@@ -10,6 +10,10 @@ import sys
 from functools import cache
 
 import pytest
+from hypothesis import settings
+
+settings.register_profile("no-deadline", deadline=None)  # machines that run tests are busy ones
+settings.load_profile("no-deadline")
 
 # Asked in a process of its own: once a process has initialised CUDA it must not fork.
 _PROBE = """

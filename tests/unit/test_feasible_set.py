@@ -1,0 +1,153 @@
+"""The feasible set holds exactly the configs that obey the rules, each under one number."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from functools import cache
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from space_cases import EVERY_KIND, find_config
+
+from autotune import space
+from autotune.device import KNOWN
+from autotune.errors import UsageError
+from autotune.gemm import Gemm
+from autotune.space import LEGAL, PARAMETER, PARAMETERS, RULES, Config, broken_rules, feasible_set
+
+# Small or quick to enumerate; between them every layout, a short m, n and k, odd and even extents.
+CASES = [
+    ("quadro-rtx-5000", "4096:TN"),
+    ("rtx-2080-ti", "3x5x7"),
+    ("rtx-2080-ti", "1x4096x4096:TT"),
+    ("rtx-3090", "16x11008x4096:TN"),
+    ("a100", "100000x32x256:NT"),
+    ("h200", "33x7x1002"),
+]
+SHAPES = [
+    "4096", "1002x1002x1002:TT", "35x700x2048", "64x64x100000", "1x4096x4096", "4096x1x4096:NT", "4097:TN",
+    "3x5x7", "1x1x1", "16384x16384x64:TT", "2000000000x1x1", "5x5x0",
+]  # fmt: skip
+
+
+@cache
+def _case(number: int) -> tuple[space.FeasibleSet, space.DeviceLimits, Gemm]:
+    device, shape = CASES[number]
+    limits, gemm = KNOWN[device], Gemm.parse(shape)
+    return feasible_set(limits, gemm), limits, gemm
+
+
+@given(st.data())
+def test_a_point_obeys_all_rules_and_has_one_number(data: st.DataObject) -> None:
+    found, limits, gemm = _case(data.draw(st.integers(0, len(CASES) - 1)))
+    index = data.draw(st.integers(0, len(found) - 1))
+    point = found.point(index)
+    config = Config.from_dict(point)
+    assert broken_rules(config, limits, gemm, EVERY_KIND) == ()
+    assert config.to_dict() == point
+    assert found.index(found.rows(index)) == index
+    assert found.find(point) == index == found.find(config.to_dict())
+    assert [v[c] for v, c in zip(found.values, found.codes(index), strict=True)] == list(point.values())
+
+
+@given(st.data())
+def test_what_is_not_in_the_set_is_not_found(data: st.DataObject) -> None:
+    found, limits, gemm = _case(data.draw(st.integers(0, len(CASES) - 1)))
+    point = found.point(data.draw(st.integers(0, len(found) - 1)))
+    name = data.draw(st.sampled_from(list(PARAMETER)))
+    other = point | {name: data.draw(st.sampled_from(PARAMETER[name].values))}
+    is_member = broken_rules(Config.from_dict(other), limits, gemm, EVERY_KIND) == ()
+    assert (found.find(other) is not None) == is_member
+    assert found.find({n: v for n, v in point.items() if n != name}) is None
+    assert found.find(point | {name: "no such value"}) is None
+
+
+@pytest.mark.parametrize("number", range(len(CASES)), ids=["-".join(case) for case in CASES])
+def test_a_set_names_every_parameter_and_holds_no_row_twice(number: int) -> None:
+    found, limits, _ = _case(number)
+    assert sorted(found.names) == sorted(PARAMETER)
+    assert len(found) == np.prod([len(f) for f in found.factors], dtype=object) > 0
+    for factor in found.factors:
+        assert len(np.unique(factor.codes, axis=0)) == len(factor)
+        assert np.array_equal(factor.rows_of(factor.codes), np.arange(len(factor)))
+    if not limits.has_async_copy:
+        core = found.factors[0]
+        copies = [core.codes[:, core.names.index(name)] for name in ("copy_a", "copy_b")]
+        assert not np.any(copies), "cp.async on a device that lacks it"
+
+
+def test_no_rule_binds_parameters_of_two_factors() -> None:
+    """Else the product of the factors would hold points that break it."""
+    found, _, _ = _case(1)
+    for rule in RULES:
+        assert sum(bool(set(rule.needs) & set(f.names)) for f in found.factors) == 1, rule.id
+
+
+# ------------------------------------------------------------------------------ brute force
+
+
+def _cut_down(monkeypatch: pytest.MonkeyPatch, config: Config, rng: random.Random) -> None:
+    """Leaves of each parameter the value of this config, and of ten one more."""
+    more = set(rng.sample(list(PARAMETER), 10))
+    table = []
+    for p in PARAMETERS:
+        kept = {getattr(config, p.name)} | ({rng.choice(p.values)} if p.name in more else set())
+        table.append(space.Parameter(p.name, tuple(v for v in p.values if v in kept), p.meaning))
+    monkeypatch.setattr(space, "PARAMETERS", tuple(table))
+    monkeypatch.setattr(space, "PARAMETER", {p.name: p for p in table})
+
+
+@pytest.mark.parametrize("is_wide", [False, True], ids=["narrow", "wide"])
+@pytest.mark.parametrize("number", range(len(CASES)), ids=["-".join(case) for case in CASES])
+def test_a_cut_down_space_is_what_brute_force_finds(
+    monkeypatch: pytest.MonkeyPatch, number: int, is_wide: bool
+) -> None:
+    device, shape = CASES[number]
+    limits, gemm = KNOWN[device], Gemm.parse(shape)
+    kinds = LEGAL if is_wide else EVERY_KIND
+    rng = random.Random(f"{number} {is_wide}")
+    config = find_config(rng, limits, gemm, kinds)
+    assert config is not None
+    _cut_down(monkeypatch, config, rng)
+    monkeypatch.setattr(space, "_JOIN_ROWS", rng.choice([1, 7, 64]))  # joined in pieces, and in odd ones
+    found = feasible_set(limits, gemm, is_wide=is_wide)
+    all_configs = [
+        Config(**dict(zip(space.PARAMETER, values, strict=True)))
+        for values in itertools.product(*(p.values for p in space.PARAMETERS))
+    ]
+    expected = {c.key for c in all_configs if not broken_rules(c, limits, gemm, kinds)}
+    assert config.key in expected
+    assert {Config.from_dict(found.point(i)).key for i in range(len(found))} == expected
+    assert len(found) == len(expected)
+
+
+def test_a_space_too_large_to_enumerate_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(space, "MAX_ROWS", 5000)
+    with pytest.raises(UsageError, match=r"more than 5,000 combinations .* leave out --all"):
+        feasible_set(KNOWN["h200"], Gemm(64, 64, 64), is_wide=True)
+
+
+# ---------------------------------------------------------------------------- reachability
+
+
+@pytest.mark.parametrize("device", KNOWN)
+def test_no_space_of_a_known_gpu_is_empty(device: str) -> None:
+    rng = random.Random(device)
+    for shape in SHAPES:
+        assert find_config(rng, KNOWN[device], Gemm.parse(shape), EVERY_KIND) is not None, shape
+
+
+@pytest.mark.parametrize("parameter", PARAMETERS, ids=lambda p: p.name)
+def test_every_value_is_legal_somewhere(parameter: space.Parameter) -> None:
+    """A value that no device and shape can use is a mistake in a rule, or clutter."""
+    rng = random.Random(parameter.name)
+    for value in parameter.values:
+        pins = {parameter.name: value}
+        assert any(
+            find_config(rng, KNOWN[device], Gemm.parse(shape), LEGAL, pins)
+            for shape in SHAPES
+            for device in ("h200", "quadro-rtx-5000")
+        ), value

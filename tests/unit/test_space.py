@@ -1,0 +1,213 @@
+"""Configs are read as they are written; parameters, rules, the kernel's macros and columns agree."""
+
+from __future__ import annotations
+
+import random
+import re
+from dataclasses import fields
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from space_cases import EVERY_KIND, find_config
+
+from autotune import kernel, space
+from autotune.device import KNOWN
+from autotune.errors import UsageError
+from autotune.gemm import LAYOUTS, Gemm
+from autotune.space import PARAMETER, PARAMETERS, RULE, RULES, Config, Rule, broken_rules
+
+CONFIGS = st.builds(Config, **{name: st.sampled_from(p.values) for name, p in PARAMETER.items()})
+SIZES = st.one_of(st.integers(1, 300), st.integers(1, 64).map(lambda x: 64 * x), st.integers(1, 10**6))
+GEMMS = st.builds(Gemm, SIZES, SIZES, SIZES, st.booleans(), st.booleans())
+LIMITS = st.sampled_from(list(KNOWN.values()))
+SEEDS = st.integers(0, 2**32)
+H200, SQUARE = KNOWN["h200"], Gemm(4096, 4096, 4096)
+
+
+# ------------------------------------------------------------------------------------- config
+
+
+@given(CONFIGS)
+def test_a_config_is_read_as_it_is_written(config: Config) -> None:
+    assert Config.parse(config.key) == config
+    assert Config.parse(f" {config.key.replace(',', ' , ').replace('=', ' = ')},\n") == config
+    assert Config.from_dict(config.to_dict()) == config
+    assert list(Config.parse(config.key).to_dict()) == [f.name for f in fields(Config)]
+
+
+@given(CONFIGS, CONFIGS)
+def test_configs_have_one_key_each(one: Config, other: Config) -> None:
+    assert (one.key == other.key) == (one == other)
+
+
+@given(CONFIGS, st.sampled_from(list(PARAMETER)))
+def test_what_is_missing_keeps_its_default(config: Config, name: str) -> None:
+    value = getattr(config, name)
+    assert Config.parse(f"{name}={value}") == Config(**{name: value})
+
+
+@pytest.mark.parametrize("value", [65, 64.0, True, None, "64", [64], -64, np.int64(64)])
+def test_only_values_of_a_parameter_are_taken(value: Any) -> None:
+    """64.0 equals 64, but its key would be another: the same kernel would be tried twice."""
+    with pytest.raises(UsageError, match=r"bm = .*expected rows of C"):
+        Config.from_dict({"bm": value})
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("bm", "name=value"), ("=64", "name=value"), ("bm=64;bn=64", "bm = '64;bn=64'"), ("BM=64", "unknown"),
+        ("bm=6 4", "bm = '6 4'"), ("bm=64,bm=32", "once"), ("bm=", "bm = ''"), ("bm==64", "bm = '=64'"),
+        ("bm=٦٤", "bm ="), ("bm=" + "9" * 5000, "bm ="), ("copy_a=1", "copy_a ="), ("copy_a=Async", "async"),
+    ],
+)  # fmt: skip
+def test_what_is_no_config_is_refused(text: str, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        Config.parse(text)
+
+
+@given(CONFIGS, CONFIGS)
+def test_configs_share_a_cubin_where_only_the_launch_differs(one: Config, other: Config) -> None:
+    for pair in ((one, other), (one, space.replace(one, split_k=other.split_k))):
+        macros = [kernel.macros(config, space.Variant()) for config in pair]
+        assert (pair[0].kernel == pair[1].kernel) == (macros[0] == macros[1])
+
+
+# ------------------------------------------------------------------------- names and the kernel
+
+
+def test_parameters_are_fields_are_macros() -> None:
+    assert set(PARAMETER) == {f.name for f in fields(Config)}
+    assert len(PARAMETER) == len(PARAMETERS)
+    macros = kernel.macros(Config(), space.Variant())
+    assert set(macros) == {n.upper() for n in PARAMETER} - {"SPLIT_K"} | {"TRANS_A", "TRANS_B", "WIDE"}
+    for macro in macros:
+        assert re.search(rf"\b{macro}\b", kernel.source()), f"the kernel does not use {macro}"
+
+
+@pytest.mark.parametrize("parameter", PARAMETERS, ids=lambda p: p.name)
+def test_a_parameter_lists_its_values_once(parameter: space.Parameter) -> None:
+    assert len(set(parameter.values)) == len(parameter.values) <= 256, "codes are bytes"
+    assert len({type(value) for value in parameter.values}) == 1
+    assert parameter.values[0] != 0 or parameter.name == "pad"
+    if isinstance(parameter.values[0], int):
+        assert list(parameter.values) == sorted(parameter.values)
+    assert getattr(Config(), parameter.name) in parameter.values
+
+
+def test_rules_have_one_id_each_and_say_what_they_need() -> None:
+    assert len(RULE) == len(RULES)
+    for rule in RULES:
+        assert re.fullmatch(r"[a-z]+(-[a-z]+)*", rule.id)
+        assert set(rule.needs) <= set(PARAMETER)
+        assert rule.kind in EVERY_KIND
+        assert (rule.kind == "worth") == rule.id.startswith("worth-")
+        assert rule.sentence
+
+
+def test_template_rules_are_the_kernels_static_asserts() -> None:
+    """One more stands there: the architecture that async-device asks for is known to the compiler too."""
+    asserted = re.findall(r'"rule ([a-z-]+)"', kernel.source())
+    assert sorted(asserted) == sorted([r.id for r in RULES if r.kind == "template"] + ["async-device"])
+
+
+class _Watched:
+    """A config that remembers what was asked of it."""
+
+    def __init__(self, config: Config) -> None:
+        self._config = config
+        self.asked: set[str] = set()
+
+    def __getattr__(self, name: str) -> Any:
+        self.asked.add(name)
+        return getattr(self._config, name)
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.id)
+def test_a_rule_reads_what_it_needs_and_nothing_else(rule: Rule) -> None:
+    """Enumeration applies a rule once its `needs` are there: one too few fails, one too many is slow."""
+    asked: set[str] = set()
+    for trans_a in (False, True):
+        for trans_b in (False, True):
+            watched = _Watched(Config())
+            rule.holds(watched, H200, Gemm(512, 512, 512, trans_a, trans_b))
+            asked |= watched.asked
+    assert asked == set(rule.needs)
+
+
+# ----------------------------------------------------------------------- scalars and columns
+
+
+def _columns(configs: list[Config]) -> SimpleNamespace:
+    return SimpleNamespace(**{name: np.array([getattr(c, name) for c in configs]) for name in PARAMETER})
+
+
+def _agree(rules: list[Rule], configs: list[Config], limits: space.DeviceLimits, gemm: Gemm) -> None:
+    columns = _columns(configs)
+    for rule in rules:
+        together = np.broadcast_to(rule.holds(columns, limits, gemm), len(configs))
+        assert together.dtype == bool, rule.id
+        assert list(together) == [bool(rule.holds(c, limits, gemm)) for c in configs], rule.id
+
+
+@given(st.lists(CONFIGS, min_size=1, max_size=8), LIMITS, GEMMS)
+def test_template_rules_read_columns_as_they_read_configs(
+    configs: list[Config], limits: space.DeviceLimits, gemm: Gemm
+) -> None:
+    """On any config at all, whatever else is broken."""
+    _agree([r for r in RULES if r.kind == "template"], configs, limits, gemm)
+
+
+@settings(max_examples=40)
+@given(SEEDS, LIMITS, GEMMS)
+def test_all_rules_read_columns_as_they_read_configs(
+    seed: int, limits: space.DeviceLimits, gemm: Gemm
+) -> None:
+    """On configs whose template rules hold: the others presume that."""
+    rng = random.Random(seed)
+    configs = [c for _ in range(8) if (c := find_config(rng, limits, gemm, ("template",)))]
+    _agree(list(RULES), configs, limits, gemm)
+    columns = _columns(configs)
+    for derive in (space.threads, space.threads_per_slice, space.register_estimate,
+                   lambda c: space.smem_bytes(c, gemm), lambda c: space.register_cap(c, limits),
+                   lambda c: space.blocks_per_sm(c, limits, gemm, space.register_estimate(c)),
+                   lambda c: space.tiles_m(c, gemm), lambda c: space.tiles_n(c, gemm)):  # fmt: skip
+        assert list(derive(columns)) == [derive(c) for c in configs]
+
+
+# ------------------------------------------------------------------------------ broken rules
+
+
+@given(CONFIGS, LIMITS, GEMMS, st.sets(st.sampled_from(EVERY_KIND)))
+def test_any_config_is_judged(
+    config: Config, limits: space.DeviceLimits, gemm: Gemm, kinds: set[space.RuleKind]
+) -> None:
+    """Of the kinds asked for; where a template rule is broken, no rule that presumes a kernel is asked."""
+    everything = broken_rules(config, limits, gemm, EVERY_KIND)
+    assert broken_rules(config, limits, gemm, tuple(kinds)) == tuple(r for r in everything if r.kind in kinds)
+    assert [r.id for r in everything] == [r.id for r in RULES if r in everything]
+    if any(rule.kind == "template" for rule in everything):
+        assert {rule.kind for rule in everything} == {"template"}
+
+
+@settings(max_examples=30)
+@given(SEEDS, LIMITS, GEMMS)
+def test_configs_of_a_space_break_nothing(seed: int, limits: space.DeviceLimits, gemm: Gemm) -> None:
+    config = find_config(random.Random(seed), limits, gemm, EVERY_KIND)
+    assert config is not None, "a space without a config"
+    assert broken_rules(config, limits, gemm, EVERY_KIND) == ()
+    if not limits.has_async_copy:
+        assert config.copy_a == config.copy_b == "register"
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_the_default_config_fails_at_most_for_want_of_hardware(layout: str) -> None:
+    """Its vectors of B and C are whole on any shape that divides by four; four of its blocks share an SM."""
+    for limits in KNOWN.values():
+        broken = broken_rules(Config(vec_b=1), limits, Gemm.parse(f"4096:{layout}"))
+        assert {rule.kind for rule in broken} <= {"device"}
+        assert broken == () or limits is not H200
