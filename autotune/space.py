@@ -419,8 +419,7 @@ RULES: tuple[Rule, ...] = (
          & (2 * c.bn * c.bk >= c.vec_b * threads(c) * (c.bn >= 32))
          & (c.bm * c.bk <= 32 * c.vec_a * threads(c)) & (c.bn * c.bk <= 32 * c.vec_b * threads(c))),
     Rule("worth-staged-copies", "worth",
-         ("bm", "bn", "bk", *_THREADS, "tm", "tn", "vec_a", "vec_b", "copy_a", "copy_b",
-          "frag_buffers", "min_blocks"),
+         ("bk", *_THREADS, "tm", "tn", "copy_a", "copy_b", "frag_buffers", "min_blocks"),
          "register-staged copies leave registers for sums and fragments",
          lambda c, d, g: register_estimate(c)
          + (c.bm * c.bk // threads(c)) * (c.copy_a == "register")
