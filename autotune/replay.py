@@ -52,6 +52,7 @@ class ReplayTarget:
         self._capacity = capacity
         self._now = 0.0
         self._spaces: dict[Gemm, FeasibleSet] = {}
+        self._draws: dict[str, np.random.Generator] = {}
         self.limits = self._recording.limits
         self.environment = self._recording.environment
         self.policy = self._recording.policy
@@ -102,16 +103,16 @@ class ReplayTarget:
     def compare(
         self, gemm: Gemm, points: Sequence[Point], rounds: int
     ) -> tuple[list[tuple[float, ...]], Baseline]:
-        """Draws from each point's recorded samples, with replacement: the same for the same point and
-        number of rounds, whatever else is compared. Recorded rounds were not interleaved, so that
-        drift between points is part of what is drawn. Raises UsageError for a point without a time.
+        """Draws from each point's recorded samples, with replacement: the r-th draw of a point is the same
+        in every run, whatever else is compared. Recorded rounds were not interleaved, so that drift
+        between points is part of what is drawn. Raises UsageError for a point without a time.
         """
         drawn = [self._draw(gemm, point, rounds) for point in points]
         self._now += sum(map(sum, drawn)) / 1e6
         cublas_us = self._problem(gemm).cublas_us
         if not cublas_us:
             return drawn, Baseline(None)
-        samples = _resample(cublas_us, rounds, f"{gemm} cuBLAS")
+        samples = self._resample(cublas_us, rounds, f"{gemm} cuBLAS")
         return drawn, Baseline(stats.median(samples), samples)
 
     def _draw(self, gemm: Gemm, point: Point, rounds: int) -> tuple[float, ...]:
@@ -119,7 +120,12 @@ class ReplayTarget:
         found = None if number is None else self._problem(gemm).measurements[number]
         if found is None or not found.is_ok:
             raise UsageError(f"{self._path} holds no time of {dict(point)} for {gemm}")
-        return _resample(found.samples_us, rounds, f"{gemm} {number}")
+        return self._resample(found.samples_us, rounds, f"{gemm} {number}")
+
+    def _resample(self, samples_us: tuple[float, ...], rounds: int, label: str) -> tuple[float, ...]:
+        if label not in self._draws:
+            self._draws[label] = np.random.default_rng(zlib.crc32(label.encode()))
+        return tuple(map(float, self._draws[label].choice(samples_us, size=rounds)))
 
     def now(self) -> float:
         """Simulated seconds since this target was made."""
@@ -152,8 +158,3 @@ def _cut(found: Measurement, cutoff_us: float | None) -> Measurement:
         is_cut_short=True,
         measure_s=found.measure_s * share,
     )
-
-
-def _resample(samples_us: tuple[float, ...], rounds: int, label: str) -> tuple[float, ...]:
-    rng = np.random.default_rng(zlib.crc32(label.encode()))
-    return tuple(map(float, rng.choice(samples_us, size=rounds)))

@@ -87,12 +87,15 @@ class Candidates:
 
 
 def _nearest_row(factor: Factor, point: Mapping[str, Value]) -> int:
-    rows = np.arange(len(factor))
+    rows: np.ndarray | slice = slice(None)  # all: an index of every row would cost more than the look
+    first = 0
     for j, (name, values) in enumerate(zip(factor.names, factor.values, strict=True)):
         if name in point:
             distance = _distances(values, point[name])[factor.codes[rows, j]]
-            rows = rows[distance == distance.min()]
-    return int(rows[0])
+            kept = np.flatnonzero(distance == distance.min())
+            rows = kept if isinstance(rows, slice) else rows[kept]
+            first = int(rows[0])
+    return first
 
 
 def _distances(values: tuple[Value, ...], wanted: Value) -> np.ndarray:

@@ -90,6 +90,19 @@ class FeasibleSampler(optuna.samplers.BaseSampler):
         """What was proposed in this trial of the study."""
         return self._proposals[trial_number]
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing is on offer."""
+        return not self._offers
+
+    def claim(self, number: int, trial_number: int) -> bool:
+        """Count a point that another sampler asked for in this trial as seen. False if it was before."""
+        if number in self._seen:
+            return False
+        self._seen.add(number)
+        self._open[trial_number] = number
+        return True
+
     # ---- Optuna's side
 
     def infer_relative_search_space(
@@ -100,7 +113,7 @@ class FeasibleSampler(optuna.samplers.BaseSampler):
     def sample_relative(
         self, study: optuna.Study, trial: FrozenTrial, search_space: Mapping[str, BaseDistribution]
     ) -> dict[str, Any]:
-        self._read(study.get_trials(deepcopy=False), trial.number)
+        self.read(study, trial.number)
         proposal = self._next()
         self._seen.add(proposal.number)
         self._proposals[trial.number] = proposal
@@ -114,12 +127,13 @@ class FeasibleSampler(optuna.samplers.BaseSampler):
 
     # ---- results
 
-    def _read(self, trials: Sequence[FrozenTrial], asking: int) -> None:
-        """Take in what was added or told since the last ask."""
+    def read(self, study: optuna.Study, asking: int = -1) -> None:
+        """Take in what was added or told since the last ask, except the trial that is asking."""
+        trials = study.get_trials(deepcopy=False)
         added = [t for t in trials[self._num_read :] if t.number != asking and t.number not in self._open]
         self._num_read = len(trials)
         for trial, number in zip(added, self._numbers(added), strict=True):
-            if number >= 0:
+            if number >= 0 and number not in self._seen:
                 self._seen.add(number)
                 self._open[trial.number] = number
         best = self._best()

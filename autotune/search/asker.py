@@ -1,0 +1,108 @@
+"""An Optuna study in memory that asks for points of one feasible set, whatever the sampler.
+
+It is rebuilt from the store at each start; what is asked and told lives only here.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable, Mapping
+
+import optuna
+from optuna.trial import TrialState, create_trial
+
+from ..errors import UsageError
+from ..space import FeasibleSet, Value
+from .candidates import Candidates
+from .sampler import FeasibleSampler, Proposal, SpaceExhausted, distributions, params
+
+SAMPLERS = ("autotune", "random", "tpe")
+DEFAULT_SAMPLER = "autotune"
+_MAX_MISSES = 300  # asks that Optuna's own TPE may waste on points that are infeasible or known
+
+
+class Asker:
+    """Proposes points and is told what came of them.
+
+    `autotune` is ours (sampler.py). `random` draws unseen feasible points. `tpe` is Optuna's own
+    multivariate TPE over the codes, as a yardstick: it knows nothing of the set, and each ask that
+    misses it, or repeats a point, is told as pruned. Raises UsageError for another name.
+    """
+
+    def __init__(self, space: FeasibleSet, sampler: str = DEFAULT_SAMPLER, seed: int = 0) -> None:
+        if sampler not in SAMPLERS:
+            raise UsageError(f"--sampler {sampler!r} is none; known are {', '.join(SAMPLERS)}")
+        optuna.logging.set_verbosity(optuna.logging.WARNING)
+        self._space = space
+        self._candidates = Candidates(space)
+        self._distributions = distributions(space)
+        self._ours = FeasibleSampler(space, seed=seed, has_model=sampler == "autotune")
+        self._study = optuna.create_study(sampler=self._ours)
+        self._tpe = _naive_tpe(seed) if sampler == "tpe" else None
+        self._open: dict[int, int] = {}  # point -> trial number
+
+    def load(self, results: Iterable[tuple[int, float | None]]) -> None:
+        """Take in earlier trials: number of the point, and time in us or None for a failure."""
+        trials = [
+            create_trial(
+                state=TrialState.FAIL if time_us is None else TrialState.COMPLETE,
+                params=params(self._space, number),
+                distributions=self._distributions,
+                value=time_us,
+            )
+            for number, time_us in results
+        ]
+        self._study.add_trials(trials)
+        self._ours.read(self._study)
+
+    def offer(self, number: int, origin: str) -> bool:
+        """Have a point asked for next, if it is new. Returns whether it is."""
+        return self._ours.offer(Proposal(number, origin))
+
+    def ask(self) -> Proposal:
+        """An unseen point. Raises SpaceExhausted when there is none left."""
+        if self._tpe is not None and self._ours.is_idle:
+            proposal = self._ask_tpe(self._tpe)
+            if proposal is not None:
+                return proposal
+        trial = self._study.ask(self._distributions)
+        proposal = self._ours.proposal(trial.number)
+        self._open[proposal.number] = trial.number
+        return proposal
+
+    def _ask_tpe(self, tpe: optuna.samplers.BaseSampler) -> Proposal | None:
+        self._study.sampler = tpe
+        try:
+            for _ in range(_MAX_MISSES):
+                trial = self._study.ask(self._distributions)
+                values = zip(self._space.names, self._space.values, strict=True)
+                number = self._space.find({name: choices[trial.params[name]] for name, choices in values})
+                if number is not None and self._ours.claim(number, trial.number):
+                    self._open[number] = trial.number
+                    return Proposal(number, "tpe")
+                self._study.tell(trial, state=TrialState.PRUNED)
+        finally:
+            self._study.sampler = self._ours
+        return None
+
+    def tell(self, number: int, time_us: float | None) -> None:
+        """What came of a point that was asked for; None for a failure."""
+        trial_number = self._open.pop(number)
+        if time_us is None:
+            self._study.tell(trial_number, state=TrialState.FAIL)
+        else:
+            self._study.tell(trial_number, time_us)
+
+    def nearest(self, point: Mapping[str, Value]) -> int:
+        """The point of the set that is most like another, which need not be in it."""
+        number = self._space.find(point)
+        return self._candidates.nearest(point) if number is None else number
+
+
+def _naive_tpe(seed: int) -> optuna.samplers.BaseSampler:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+        return optuna.samplers.TPESampler(seed=seed, multivariate=True, constant_liar=True)
+
+
+__all__ = ["DEFAULT_SAMPLER", "SAMPLERS", "Asker", "Proposal", "SpaceExhausted"]

@@ -1,0 +1,142 @@
+"""What a search tells while it runs: plain events, handed to one callback. Only the CLI draws them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from ..gemm import Gemm
+from ..measurement import Measurement
+from ..target import Point
+
+
+@dataclass
+class Ledger:
+    """Where the seconds went. The first three are summed over candidates and overlap with each other;
+    the others are the coordinator's own and, with what is left of `elapsed_s`, do not."""
+
+    compile_s: float = 0.0
+    verify_s: float = 0.0
+    measure_s: float = 0.0
+    prepare_s: float = 0.0  # enumerating spaces, loading trials, timing cuBLAS
+    ask_s: float = 0.0
+    store_s: float = 0.0
+    wait_s: float = 0.0  # nothing to do until a candidate is done
+    final_s: float = 0.0
+
+    def add(self, measurement: Measurement) -> None:
+        self.compile_s += measurement.compile_s
+        self.verify_s += measurement.verify_s
+        self.measure_s += measurement.measure_s
+
+    @contextmanager
+    def timing(self, entry: str) -> Iterator[None]:
+        """Adds what the block takes to an entry: `with ledger.timing("ask_s")`."""
+        began = time.perf_counter()
+        try:
+            yield
+        finally:
+            setattr(self, entry, getattr(self, entry) + time.perf_counter() - began)
+
+
+@dataclass(frozen=True)
+class Best:
+    """The fastest trial of a shape so far, and what to hold it against; times in us."""
+
+    point: Point
+    time_us: float
+    cublas_us: float | None
+    limit_us: float
+
+    @property
+    def speedup(self) -> float | None:
+        """Over cuBLAS; None where that is absent."""
+        return self.cublas_us / self.time_us if self.cublas_us else None
+
+    @property
+    def share_of_limit(self) -> float:
+        """Of what the hardware allows at most."""
+        return self.limit_us / self.time_us
+
+
+@dataclass(frozen=True)
+class ShapeStarted:
+    """A shape is ready to be searched: `num_points` may be asked for, `num_known` were tried earlier."""
+
+    gemm: Gemm
+    num_points: int
+    num_known: int
+    cublas_us: float | None
+    limit_us: float
+
+
+@dataclass(frozen=True)
+class TrialDone:
+    """A trial of this run was stored."""
+
+    gemm: Gemm
+    key: str
+    point: Point
+    origin: str
+    measurement: Measurement
+    is_best: bool  # the fastest of its shape so far
+    best: Best | None  # of its shape; None while all have failed
+    num_done: int  # trials of this run, all shapes
+    num_failed: int  # of those
+    num_total: int  # trials of this shape, earlier runs included
+    elapsed_s: float  # on the target's clock
+    left_s: float | None  # estimate; None where no limit was set
+    trials_per_s: float
+
+
+@dataclass(frozen=True)
+class Stopping:
+    """No more points are asked for; those under way are finished or dropped."""
+
+    reason: str  # a `StopReason`
+    num_waiting: int
+
+
+@dataclass(frozen=True)
+class FinalStarted:
+    """The best of a shape are about to be timed again, interleaved with cuBLAS."""
+
+    gemm: Gemm
+    num_finalists: int
+
+
+@dataclass(frozen=True)
+class FinalDone:
+    """The final of a shape is stored; `num_tied` cannot be told apart from the winner (itself one)."""
+
+    gemm: Gemm
+    best: Best
+    num_tied: int
+
+
+Event = ShapeStarted | TrialDone | Stopping | FinalStarted | FinalDone
+OnEvent = Callable[[Event], None]
+
+
+def ignore(event: Event) -> None:
+    """A callback for nobody."""
+
+
+@dataclass
+class Rate:
+    """Trials per second over the last few, on the target's clock."""
+
+    window: int = 50
+    _times_s: list[float] = field(default_factory=list)
+
+    def add(self, now_s: float) -> None:
+        self._times_s = [*self._times_s[-self.window :], now_s]
+
+    @property
+    def per_s(self) -> float:
+        """0 until two trials are done."""
+        if len(self._times_s) < 2 or self._times_s[-1] <= self._times_s[0]:
+            return 0.0
+        return (len(self._times_s) - 1) / (self._times_s[-1] - self._times_s[0])

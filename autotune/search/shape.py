@@ -1,0 +1,174 @@
+"""One shape under search: its feasible set, its trials in the store, and what to ask next."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from ..errors import DuplicateTrial
+from ..gemm import Gemm
+from ..measurement import Measurement
+from ..space import PARAMETER, Config, Value
+from ..store import Store, StudyRef
+from ..target import Point, Target
+from .asker import DEFAULT_SAMPLER, Asker, SpaceExhausted
+from .progress import Best
+from .seeds import known_good
+
+_SIMILAR_STUDIES = 3  # shapes tuned earlier that lend their best configs
+_LOANS_PER_STUDY = 2
+
+
+def point_key(point: Point) -> str:
+    """The identity of a point in the store: `Config.key` for our kernel, name=value,... for others."""
+    if point.keys() == PARAMETER.keys():
+        return Config.from_dict(point).key
+    return ",".join(f"{name}={value}" for name, value in point.items())
+
+
+def study_of(store: Store, target: Target, gemm: Gemm) -> StudyRef:
+    """The study that holds this target's trials of this problem."""
+    nvrtc = target.environment.nvrtc_version
+    compiler = f"nvrtc {nvrtc}" if nvrtc else ""
+    return store.study(target.environment, target.source_hash, compiler, gemm, target.policy)
+
+
+@dataclass(frozen=True)
+class Ask:
+    """A point that is about to be submitted."""
+
+    number: int
+    origin: str
+    point: dict[str, Value]
+    key: str
+
+
+class ShapeSearch:
+    """State of the search of one shape. Trials of earlier runs count, and are never asked for again.
+
+    Raises UsageError if nothing is feasible, StoreError where the database does.
+    """
+
+    def __init__(
+        self, target: Target, store: Store, gemm: Gemm, *, sampler: str = DEFAULT_SAMPLER, seed: int = 0
+    ) -> None:
+        self.gemm = gemm
+        self.study = study_of(store, target, gemm)
+        self.space = target.space(gemm)
+        self.limit_us = gemm.limit_us(target.limits.fma_tflops, target.limits.bandwidth_gbs)
+        self.times_us: list[float | None] = []  # of all trials, in their order; None: failed
+        self.best_point: Point | None = None
+        self.best_us = math.inf
+        self.num_new = 0
+        self.num_open = 0
+        self.spent_s = 0.0  # of the target, in this run
+        self.is_exhausted = False
+        self._store = store
+        self._asker = Asker(self.space, sampler, seed)
+        self._lent: set[str] = set()
+        self._resume()
+        self.num_known = len(self.times_us)
+        self.baseline = target.baseline(gemm)
+        store.add_baseline(self.study, self.baseline)
+
+    def _resume(self) -> None:
+        """Take in the trials of earlier runs, then put the first points to try in line."""
+        known = []
+        for trial in self._store.trials(self.study):
+            time_us = _time_of(trial.measurement)
+            self._count(trial.point, time_us)
+            number = self.space.find(trial.point)
+            if number is not None:
+                known.append((number, time_us))
+        self._asker.load(known)
+        for number in known_good(self.space, self.gemm):
+            self._asker.offer(number, "seed")
+        for other in self._store.similar_studies(self.study)[:_SIMILAR_STUDIES]:
+            for trial in self._store.best(other, _LOANS_PER_STUDY):
+                self.lend(trial.key, trial.point)
+
+    def lend(self, key: str, point: Point) -> bool:
+        """Try the best config of another shape here, or its nearest relative; each but once. Returns
+        whether that gave something new to try."""
+        if key in self._lent or point.keys() != set(self.space.names):
+            return False
+        self._lent.add(key)
+        return self._asker.offer(self._asker.nearest(point), "transfer")
+
+    def ask(self) -> Ask | None:
+        """The next point, or None when all have been asked for."""
+        try:
+            proposal = self._asker.ask()
+        except SpaceExhausted:
+            self.is_exhausted = True
+            return None
+        self.num_open += 1
+        point = self.space.point(proposal.number)
+        return Ask(proposal.number, proposal.origin, point, point_key(point))
+
+    def keep(self, ask: Ask, measurement: Measurement) -> bool:
+        """Store what came of a point. False if another search on this database was faster."""
+        try:
+            self._store.add_trial(self.study, ask.key, ask.point, measurement, ask.origin)
+        except DuplicateTrial:
+            return False
+        return True
+
+    def tell(self, ask: Ask, measurement: Measurement) -> bool:
+        """Learn from a point that was kept. Returns whether it is the best so far."""
+        self.num_open -= 1
+        self.num_new += 1
+        self.spent_s += measurement.verify_s + measurement.measure_s
+        time_us = _time_of(measurement)
+        self._asker.tell(ask.number, time_us)
+        return self._count(ask.point, time_us)
+
+    def drop(self, ask: Ask) -> None:
+        """A point that was asked for is not measured after all."""
+        self.num_open -= 1
+
+    def _count(self, point: Mapping[str, Value], time_us: float | None) -> bool:
+        self.times_us.append(time_us)
+        if time_us is None or time_us >= self.best_us:
+            return False
+        self.best_point, self.best_us = point, time_us
+        return True
+
+    @property
+    def num_total(self) -> int:
+        """Trials of this shape, those of earlier runs included."""
+        return len(self.times_us)
+
+    @property
+    def num_failed(self) -> int:
+        return sum(time_us is None for time_us in self.times_us)
+
+    @property
+    def best(self) -> Best | None:
+        """The fastest trial so far; None while all have failed."""
+        if self.best_point is None:
+            return None
+        return Best(self.best_point, self.best_us, self.baseline.time_us, self.limit_us)
+
+    @property
+    def best_key(self) -> str | None:
+        return None if self.best_point is None else point_key(self.best_point)
+
+    @property
+    def cutoff_us(self) -> float | None:
+        """The time that a candidate must not be far above."""
+        return self.best_us if self.best_point is not None else None
+
+    @property
+    def expected_spent_s(self) -> float:
+        """Seconds of the target that this shape will have had once its open points are done."""
+        per_trial = self.spent_s / self.num_new if self.num_new else 0.0
+        return self.spent_s + per_trial * self.num_open
+
+
+def _time_of(measurement: Measurement) -> float | None:
+    return measurement.time_us if measurement.is_ok else None
+
+
+
