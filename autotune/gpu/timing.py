@@ -76,7 +76,7 @@ def more_samples(samples: Sequence[float], batch_us: float) -> int:
     """How many batches to time next; 0 when enough is known or spent."""
     taken = len(samples)
     missing = max(MIN_SAMPLES - taken, 0)
-    affordable = int((BUDGET_US - taken * batch_us) // batch_us)
+    affordable = int(BUDGET_US / max(batch_us, 1.0)) - taken
     if taken >= MAX_SAMPLES or (not missing and relative_error(samples) < SHARP):
         return 0
     return max(missing, min(GROUP, affordable, MAX_SAMPLES - taken))

@@ -1,5 +1,5 @@
-// Runs the kernels of checks.cu on the host, one thread per CUDA thread, for tests. CHECKS_SOURCE names the
-// file. Blocks run one after the other; a block's threads meet at __syncthreads().
+// Runs the kernels of checks.cu on the host, for tests. CHECKS_SOURCE names the file. Blocks run one after
+// the other; a block's threads too, unless they meet at __syncthreads().
 #include <atomic>
 #include <barrier>
 #include <cmath>
@@ -40,9 +40,8 @@ inline void atomicMax(unsigned long long* at, unsigned long long value) {
 
 #include CHECKS_SOURCE
 
-template <class Body> void run(unsigned blocks, Body body) {
-    gridDim.x = blocks;
-    blockDim.x = CHECK_THREADS;
+// For kernels that wait for each other: a thread for each.
+template <class Body> void run_together(unsigned blocks, Body body) {
     for (unsigned block = 0; block < blocks; ++block) {
         blockIdx.x = block;
         std::barrier<> barrier(CHECK_THREADS);
@@ -57,13 +56,21 @@ template <class Body> void run(unsigned blocks, Body body) {
     }
 }
 
+// For kernels that do not: one after the other.
+template <class Body> void run(unsigned blocks, Body body) {
+    gridDim.x = blocks;
+    blockDim.x = CHECK_THREADS;
+    for (blockIdx.x = 0; blockIdx.x < blocks; ++blockIdx.x)
+        for (threadIdx.x = 0; threadIdx.x < CHECK_THREADS; ++threadIdx.x) body();
+}
+
 extern "C" {
 void host_fill(unsigned blocks, float* out, u64 count, u64 seed) {
     run(blocks, [=] { fill_normal(out, count, seed); });
 }
 void host_reference(unsigned slots, int m, int n, int k, const float* a, long long ar, long long ac, const float* b,
                     long long br, long long bc, const int* tiles, double* reference, float* magnitudes) {
-    run(slots, [=] { reference_tiles(m, n, k, a, ar, ac, b, br, bc, tiles, reference, magnitudes); });
+    run_together(slots, [=] { reference_tiles(m, n, k, a, ar, ac, b, br, bc, tiles, reference, magnitudes); });
 }
 void host_compare_tiles(unsigned slots, int m, int n, const float* c, const int* tiles, const double* reference,
                         const float* magnitudes, double gamma, Findings* findings) {

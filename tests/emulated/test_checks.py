@@ -8,6 +8,7 @@ import subprocess
 
 import numpy as np
 import pytest
+
 from autotune import kernel
 from autotune.gemm import Gemm
 from autotune.gpu import memory, verification
@@ -21,7 +22,17 @@ pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="no g++ here
 def checks(tmp_path_factory):
     library = tmp_path_factory.mktemp("checks") / "checks.so"
     source = kernel.kernel_dir() / "checks.cu"
-    flags = ["-std=c++20", "-O1", "-g", "-shared", "-fPIC", "-pthread", "-Wall", "-Werror", "-Wno-unknown-pragmas"]
+    flags = [
+        "-std=c++20",
+        "-O1",
+        "-g",
+        "-shared",
+        "-fPIC",
+        "-pthread",
+        "-Wall",
+        "-Werror",
+        "-Wno-unknown-pragmas",
+    ]
     command = ["g++", *flags, f'-DCHECKS_SOURCE="{source}"', f"{HERE}/checks_host.cpp", "-o", str(library)]
     subprocess.run(command, check=True, timeout=120)
     return ctypes.CDLL(str(library))
@@ -83,7 +94,9 @@ def test_the_reference_is_the_float64_product(checks, shape):
         rows = slice(tile // columns * 64, min(tile // columns * 64 + 64, gemm.m))
         cols = slice(tile % columns * 64, min(tile % columns * 64 + 64, gemm.n))
         inside = np.s_[slot, : rows.stop - rows.start, : cols.stop - cols.start]
-        np.testing.assert_allclose(reference.products[inside], reference.exact[rows, cols], rtol=0, atol=1e-12)
+        np.testing.assert_allclose(
+            reference.products[inside], reference.exact[rows, cols], rtol=0, atol=1e-12
+        )
         np.testing.assert_allclose(reference.magnitudes[inside], size[rows, cols], rtol=1e-5)
     assert np.isfinite(reference.products).all()  # beyond the edges: zeros
 

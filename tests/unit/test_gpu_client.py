@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
+
 from autotune.device import KNOWN
 from autotune.errors import DeviceLost, EnvironmentProblem
 from autotune.gemm import Gemm
@@ -48,7 +49,9 @@ def make(log):
 
 
 def worker_pids(log):
-    return dict.fromkeys(int(line.split()[0]) for line in log.read_text().splitlines()) if log.exists() else {}
+    return (
+        dict.fromkeys(int(line.split()[0]) for line in log.read_text().splitlines()) if log.exists() else {}
+    )
 
 
 def is_gone_soon(pid):
@@ -208,7 +211,9 @@ def test_the_worker_dies_with_its_parent(log, worker_is):
     code = PARENT.format(tests=str(FAKE.parent))
     root = str(FAKE.parents[2])
     environment = {**os.environ, "PYTHONPATH": root}
-    done = subprocess.run([sys.executable, "-c", code, log, worker_is], env=environment, timeout=60, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", code, log, worker_is], env=environment, timeout=60, check=False
+    )
     assert done.returncode == -signal.SIGKILL
     (pid,) = worker_pids(log)
     assert is_gone_soon(pid)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 
 import pytest
+
 from autotune.device import KNOWN
 from autotune.errors import EnvironmentProblem, UsageError
 from autotune.gpu import driver, nvml
@@ -33,7 +34,7 @@ def test_a_selector_finds_its_gpu(selector, expected):
 
 @pytest.mark.parametrize("selector", ["2", "GPU-ffff", "", "GPU-", "h200", "-1"])
 def test_a_selector_that_names_none_lists_what_there_is(selector):
-    with pytest.raises(UsageError, match="names no GPU here.*0: NVIDIA H200"):
+    with pytest.raises(UsageError, match=r"names no GPU here.*0: NVIDIA H200"):
         driver.select_gpu(selector, GPUS)
 
 
@@ -62,7 +63,9 @@ def test_checked_calls_unpack_their_results():
     assert driver.check(lambda: (_status(0), 1, 2)) == (1, 2)
 
 
-@pytest.mark.parametrize(("code", "is_sticky"), [(2, False), (1, False), (700, True), (702, True), (719, True)])
+@pytest.mark.parametrize(
+    ("code", "is_sticky"), [(2, False), (1, False), (700, True), (702, True), (719, True)]
+)
 def test_a_failing_call_says_which_and_whether_all_is_lost(code, is_sticky):
     def cu_something():
         return (_status(code, "CUDA_ERROR_X"),)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from hypothesis import given
+from hypothesis import strategies as st
+
 from autotune.gemm import Gemm
 from autotune.gpu import memory
 from autotune.measurement import CachePolicy
-from hypothesis import given
-from hypothesis import strategies as st
 
 L2_BYTES = 60 * 2**20
 extents = st.integers(1, 3000)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import random
 from statistics import median
 
-from autotune.gpu import timing
 from hypothesis import given
 from hypothesis import strategies as st
+
+from autotune.gpu import timing
 
 times = st.floats(0.5, 1e7)
 

@@ -1,0 +1,21 @@
+"""The checking kernels compile for every architecture, without spills."""
+
+from __future__ import annotations
+
+import pytest
+
+from autotune import kernel
+from autotune.compiler import Compiler
+
+ENTRIES = ("fill_normal", "reference_tiles", "compare_tiles", "compare_whole", "check_guards")
+
+
+@pytest.mark.parametrize("arch", ["sm_75", "sm_80", "sm_86", "sm_89", "sm_90", "sm_120"])
+def test_checks_compile_without_spills(arch, tmp_path):
+    compiler = Compiler(arch, cache_dir=tmp_path, num_threads=1)
+    try:
+        cubins = [compiler.compile_source(kernel.source("checks.cu"), entry=entry) for entry in ENTRIES]
+    finally:
+        compiler.close()
+    assert [cubin.spill_bytes for cubin in cubins] == [0] * len(ENTRIES)
+    assert max(cubin.static_smem_bytes for cubin in cubins) <= 48 * 1024

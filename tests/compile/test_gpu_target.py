@@ -1,0 +1,164 @@
+"""The target that a search submits to: real compiling, a worker without a GPU, discovery made up."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from autotune.compiler import Cubin
+from autotune.device import KNOWN
+from autotune.errors import DeviceLost, EnvironmentProblem, TrialFailure, UsageError
+from autotune.gemm import Gemm
+from autotune.gpu import client, driver, target
+from autotune.gpu.driver import GpuInfo
+from autotune.gpu.target import GpuTarget
+from autotune.measurement import CachePolicy, Outcome
+from autotune.space import Config, launch_spec
+
+FAKE = Path(__file__).parents[1] / "unit" / "fake_gpu_worker.py"
+LIMITS = KNOWN["h200"]
+GEMM = Gemm(128, 128, 64)
+POINT = Config(
+    bm=32, bn=32, bk=8, wm=16, wn=32, tm=4, tn=4, stages=2, unroll_k=8, min_blocks=1, vec_c=4, pad=4
+).to_dict()
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory):
+    return tmp_path_factory.mktemp("cache")
+
+
+@pytest.fixture
+def open_target(monkeypatch, tmp_path, cache):
+    gpu = GpuInfo(0, LIMITS.name, "GPU-0", (9, 0), 2**37)
+    monkeypatch.setattr(driver, "find_gpu", lambda selector: gpu)
+    monkeypatch.setattr(driver, "device_limits", lambda index: LIMITS)
+    monkeypatch.setattr(driver, "open_driver", lambda: FakeDriver)
+    targets = []
+
+    def open_with(mode):
+        command = (sys.executable, str(FAKE), mode, str(tmp_path / "log"))
+        monkeypatch.setattr(
+            target, "WorkerClient", lambda start: client.WorkerClient(start, command=command, max_deaths=3)
+        )
+        targets.append(GpuTarget("auto", policy=CachePolicy.WARM, cache_dir=cache))
+        return targets[-1]
+
+    yield open_with
+    for opened in targets:
+        opened.close()
+
+
+class FakeDriver:
+    @staticmethod
+    def cuDriverGetVersion():
+        return (0, 13000)
+
+
+def test_a_candidate_becomes_a_measurement_with_all_figures(open_target):
+    opened = open_target("fine")
+    result = opened.submit(GEMM, POINT, None).result(60)
+    assert result.outcome is Outcome.OK
+    assert result.time_us == 11.0  # the median
+    assert result.samples_us == (12.0, 10.0, 11.0)
+    assert result.error_ratio == 0.25
+    assert 16 <= result.registers <= 255
+    assert result.smem_bytes == launch_spec(Config.from_dict(POINT), GEMM).smem_bytes
+    assert opened.baseline(GEMM).time_us == 21.0
+    environment = opened.environment
+    assert (environment.gpu_uuid, environment.driver_version) == ("GPU-0", "580.1")
+    assert (environment.cuda_version, environment.cublas_version) == ("13.0", "13.1.0")
+    assert environment.nvrtc_version.startswith("13.")
+    assert opened.capacity == opened.compiler.num_threads + 2
+
+
+def test_an_illegal_point_is_told_at_once_with_its_rules(open_target):
+    opened = open_target("fine")
+    result = opened.submit(GEMM, {**POINT, "wm": 32}, None).result(0)
+    assert result.outcome is Outcome.ILLEGAL
+    assert "warp-lanes" in result.reason
+    empty = opened.submit(Gemm(0, 5, 5), POINT, None).result(0)
+    assert empty.outcome is Outcome.ILLEGAL
+    with pytest.raises(UsageError, match="unknown parameter"):
+        opened.submit(GEMM, {"zz": 1}, None)
+    with pytest.raises(UsageError, match="empty"):
+        opened.baseline(Gemm(5, 0, 5))
+
+
+def test_what_does_not_compile_never_reaches_the_worker(open_target, monkeypatch):
+    opened = open_target("crash")
+
+    def fail(config, variant):
+        raise TrialFailure(Outcome.COMPILE_FAILED, "ptxas says no")
+
+    monkeypatch.setattr(opened.compiler, "compile", fail)
+    result = opened.submit(GEMM, POINT, None).result(60)
+    assert (result.outcome, result.reason) == (Outcome.COMPILE_FAILED, "ptxas says no")
+
+
+@pytest.mark.parametrize(
+    ("change", "outcome"),
+    [
+        ({"spill_bytes": target.ALLOWED_SPILL_BYTES + 1}, Outcome.SPILLED),
+        ({"spill_bytes": target.ALLOWED_SPILL_BYTES}, Outcome.OK),
+        ({"static_smem_bytes": 230_000}, Outcome.DOES_NOT_FIT),
+    ],
+)
+def test_the_compilers_figures_decide_before_any_launch(open_target, monkeypatch, change, outcome):
+    opened = open_target("fine")
+    cubin = Cubin(b"code", "fine", "sm_90", "nvrtc 13.0", 100, 0, 0, 0, 0.5)
+    monkeypatch.setattr(opened.compiler, "compile", lambda config, variant: replace(cubin, **change))
+    result = opened.submit(GEMM, POINT, None).result(60)
+    assert result.outcome is outcome
+    assert result.registers == 100
+    assert result.compile_s == 0.5
+
+
+def test_registers_that_fit_no_sm_are_seen():
+    config = Config.from_dict({**POINT, "bm": 256, "bn": 256})
+    cubin = Cubin(b"", "", "sm_90", "", 255, 0, 0, 0, 0.0)
+    gemm = Gemm(512, 512, 64)
+    spec = launch_spec(config, gemm)
+    assert spec.threads > 256
+    assert "not one block fits" in target.misfit(cubin, config, spec, LIMITS, gemm)
+
+
+@pytest.mark.parametrize(("deed", "outcome"), [("sticky", Outcome.FAULTED), ("wrong", Outcome.WRONG_RESULT)])
+def test_a_fatal_candidate_is_a_measurement_with_its_reason(open_target, deed, outcome):
+    result = open_target(deed).submit(GEMM, POINT, None).result(60)
+    assert result.outcome is outcome
+    assert result.reason
+    assert result.time_us is None
+
+
+def test_a_lost_device_is_raised_by_every_future_after(open_target):
+    opened = open_target("sticky")
+    results = [opened.submit(GEMM, POINT, None) for _ in range(6)]
+    assert [r.result(60).outcome for r in results[:3]] == [Outcome.FAULTED] * 3
+    for future in results[3:]:
+        with pytest.raises(DeviceLost):
+            future.result(60)
+
+
+def test_comparing_returns_each_points_rounds_and_cublas(open_target):
+    samples, baseline = open_target("fine").compare(GEMM, [POINT, {**POINT, "group": 4}], 5)
+    assert samples == [(1.0,) * 5, (1.0,) * 5]
+    assert baseline.time_us == 2.0
+
+
+def test_a_closed_target_leaves_no_future_open(open_target):
+    opened = open_target("fine")
+    futures = [opened.submit(GEMM, {**POINT, "group": g}, None) for g in (1, 2, 4, 8, 16)]
+    opened.close()
+    assert all(future.done() for future in futures)
+    with pytest.raises(RuntimeError):
+        opened.submit(GEMM, POINT, None)
+
+
+def test_a_machine_without_a_gpu_fails_before_anything_is_started(monkeypatch):
+    monkeypatch.setattr(driver, "list_gpus", list)
+    with pytest.raises(EnvironmentProblem, match="sees no GPU"):
+        GpuTarget("auto")

@@ -1,0 +1,247 @@
+"""The CUDA driver played by the host: memory is malloc'ed, kernels are host functions, time is made up.
+
+Stands in for `cuda.bindings.driver` in tests of the session, so that all that surrounds a GPU (arguments,
+layouts, graphs, bookkeeping, failures) runs without one. Every call is held to the arity that the real
+binding documents, and every address to memory that is allocated.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import re
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy as np
+from cuda.bindings import driver as real
+
+_ADDRESS, _INT, _LONG, _FLOAT = ctypes.c_void_p, ctypes.c_int32, ctypes.c_int64, ctypes.c_float
+_COUNT, _WORD, _DOUBLE = ctypes.c_uint64, ctypes.c_uint32, ctypes.c_double
+_MATRIX = (_ADDRESS, _LONG)
+SIGNATURES = {
+    "sgemm": (_INT, _INT, _INT, _FLOAT, *_MATRIX, *_MATRIX, _FLOAT, *_MATRIX, _ADDRESS, _INT),
+    "sgemm_reduce": (_INT, _INT, _FLOAT, _FLOAT, *_MATRIX, _ADDRESS, _INT, _INT, _INT),
+    "fill_normal": (_ADDRESS, _COUNT, _COUNT),
+    "reference_tiles": (_INT, _INT, _INT, _ADDRESS, *[_LONG] * 2, _ADDRESS, *[_LONG] * 2, *[_ADDRESS] * 3),
+    "compare_tiles": (_INT, _INT, *[_ADDRESS] * 4, _DOUBLE, _ADDRESS),
+    "compare_whole": (_ADDRESS, _ADDRESS, _COUNT, _DOUBLE, _ADDRESS),
+    "check_guards": (_ADDRESS, _WORD, _WORD, _ADDRESS),
+}
+_HOST_NAMES = {
+    "fill_normal": "host_fill",
+    "reference_tiles": "host_reference",
+    "compare_tiles": "host_compare_tiles",
+    "compare_whole": "host_compare_whole",
+    "check_guards": "host_check_guards",
+}
+
+
+class Status(int):
+    """As `CUresult`: a number with a name."""
+
+    @property
+    def name(self) -> str:
+        return real.CUresult(int(self)).name
+
+
+def view(address: int, rows: int, columns: int, lead: int) -> np.ndarray:
+    """A matrix in host memory, to read and write."""
+    flat = (ctypes.c_float * max(rows * lead, 1)).from_address(address)
+    return np.frombuffer(flat, np.float32)[: rows * lead].reshape(rows, lead)[:, :columns]
+
+
+def arity(name: str) -> int:
+    """How many arguments the real binding documents for a function."""
+    inside = real.__dict__[name].__doc__.splitlines()[0].partition("(")[2].rpartition(")")[0]
+    while "[" in inside:
+        inside = re.sub(r"\[[^\[\]]*\]", "", inside)
+    return len(inside.split(",")) if inside.strip() else 0
+
+
+class HostDriver:
+    """`checks` is the library of checks_host.cpp. `sgemms` maps what a cubin's bytes say to a function
+    that plays its kernels: it is called with the entry's name, the arguments and the driver."""
+
+    def __init__(self, checks: ctypes.CDLL, sgemms: dict[bytes, Any], num_bytes: int = 2**26) -> None:
+        self.checks, self.sgemms, self.num_bytes = checks, sgemms, num_bytes
+        self.memory: dict[int, Any] = {}
+        self.num_handles = 0  # graphs and libraries that are alive
+        self.pending = 0  # status that the next wait reports
+        self.clock_us = 0.0
+        self.kernel_us = 100.0
+        self.num_launches = 0
+        self.smem_allowed = 48 * 1024
+        self._captured: list[Any] | None = None
+
+    def __getattr__(self, name: str) -> Any:
+        play = getattr(type(self), f"play_{name}", None)
+        if play is None:
+            return getattr(real, name)  # enumerations
+
+        def call(*arguments: Any) -> tuple[Any, ...]:
+            assert len(arguments) == arity(name), (name, arguments)
+            result = play(self, *arguments)
+            return (result,) if isinstance(result, Status) else (Status(0), result)
+
+        call.__name__ = name
+        return call
+
+    @property
+    def used_bytes(self) -> int:
+        return sum(ctypes.sizeof(block) for block in self.memory.values())
+
+    # ------------------------------------------------------------------------------ memory
+
+    def play_cuMemAlloc(self, size: int) -> Any:
+        if self.used_bytes + size > self.num_bytes:
+            return Status(2)
+        block = (ctypes.c_char * (size + 256))()
+        address = -(-ctypes.addressof(block) // 256) * 256
+        self.memory[address] = block
+        return address
+
+    def play_cuMemFree(self, address: int) -> Status:
+        del self.memory[address]
+        return Status(0)
+
+    def play_cuMemGetInfo(self) -> Any:
+        return self.num_bytes - self.used_bytes, self.num_bytes
+
+    def is_allocated(self, address: int, size: int) -> bool:
+        return any(
+            a <= address and address + size <= a + ctypes.sizeof(b) - 255 for a, b in self.memory.items()
+        )
+
+    def play_cuMemsetD32Async(self, address: int, word: int, count: int, stream: Any) -> Status:
+        assert self.is_allocated(address, 4 * count)
+        words = (ctypes.c_uint32 * count).from_address(address)
+        np.frombuffer(words, np.uint32)[:] = word
+        return Status(0)
+
+    def play_cuMemcpyHtoDAsync(self, to: int, source: int, size: int, stream: Any) -> Status:
+        assert self.is_allocated(to, size)
+        ctypes.memmove(to, source, size)
+        return Status(0)
+
+    def play_cuMemcpyDtoHAsync(self, to: int, source: int, size: int, stream: Any) -> Status:
+        assert self.is_allocated(source, size)
+        ctypes.memmove(to, source, size)
+        return Status(0)
+
+    # ------------------------------------------------------------------------------ code
+
+    def play_cuLibraryLoadData(self, code: bytes, *options: Any) -> Any:
+        assert options == ([], [], 0, [], [], 0)
+        if code not in self.sgemms and code != b"checks":
+            return Status(200)
+        self.num_handles += 1
+        return code
+
+    def play_cuLibraryUnload(self, library: bytes) -> Status:
+        self.num_handles -= 1
+        return Status(0)
+
+    def play_cuLibraryGetKernel(self, library: bytes, name: bytes) -> Any:
+        return (library, name.decode())
+
+    def play_cuKernelGetFunction(self, kernel: Any) -> Any:
+        return kernel
+
+    def play_cuKernelSetAttribute(self, which: Any, value: int, kernel: Any, device: Any) -> Status:
+        assert which == real.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+        self.smem_allowed = value
+        return Status(0)
+
+    def play_cuLaunchKernel(self, function: Any, x: int, y: int, z: int, *rest: Any) -> Status:
+        block_x, block_y, block_z, smem, _stream, parameters, extra = rest
+        assert (z, block_y, block_z, extra) == (1, 1, 1, 0)
+        if smem > self.smem_allowed or block_x > 1024:
+            return Status(701)
+        library, name = function
+        signature = SIGNATURES[name]
+        addresses = (ctypes.c_void_p * len(signature)).from_address(parameters)
+        values = [t.from_address(a).value or 0 for t, a in zip(signature, addresses, strict=True)]
+        self.enqueue(partial(self._play, library, name, (x, y), values))
+        return Status(0)
+
+    def enqueue(self, work: Callable[[], None]) -> None:
+        """Do a piece of the GPU's work now, or at each replay of the graph that is being captured."""
+        if self._captured is None:
+            self._run(work)
+        else:
+            self._captured.append(work)
+
+    def _run(self, work: Callable[[], None]) -> None:
+        self.clock_us += self.kernel_us
+        self.num_launches += 1
+        work()
+
+    def _play(self, library: bytes, name: str, grid: tuple[int, int], values: list[Any]) -> None:
+        if library == b"checks":
+            typed = [t(v) for t, v in zip(SIGNATURES[name], values, strict=True)]
+            getattr(self.checks, _HOST_NAMES[name])(grid[0], *typed)
+        else:
+            self.sgemms[library](self, name, grid, values)
+
+    # ------------------------------------------------------------------------------ time
+
+    def play_cuStreamBeginCapture(self, stream: Any, mode: Any) -> Status:
+        assert self._captured is None
+        self._captured = []
+        return Status(0)
+
+    def play_cuStreamEndCapture(self, stream: Any) -> Any:
+        graph, self._captured = self._captured, None
+        self.num_handles += 1
+        return graph
+
+    def play_cuGraphInstantiate(self, graph: Any, flags: int) -> Any:
+        self.num_handles += 1
+        return list(graph)
+
+    def play_cuGraphUpload(self, graph: Any, stream: Any) -> Status:
+        return Status(0)
+
+    def play_cuGraphDestroy(self, graph: Any) -> Status:
+        self.num_handles -= 1
+        return Status(0)
+
+    play_cuGraphExecDestroy = play_cuGraphDestroy
+
+    def play_cuGraphLaunch(self, graph: Any, stream: Any) -> Status:
+        for work in graph:
+            self._run(work)
+        return Status(0)
+
+    def play_cuEventCreate(self, flags: int) -> Any:
+        return [0.0]
+
+    def play_cuEventRecord(self, event: list[float], stream: Any) -> Status:
+        assert self._captured is None
+        event[0] = self.clock_us
+        return Status(0)
+
+    def play_cuEventSynchronize(self, event: Any) -> Status:
+        return Status(self.pending)
+
+    def play_cuStreamSynchronize(self, stream: Any) -> Status:
+        return Status(self.pending)
+
+    def play_cuEventElapsedTime(self, begin: list[float], end: list[float]) -> float:
+        return (end[0] - begin[0]) / 1000
+
+    # ------------------------------------------------------------------------------ devices
+
+    def play_cuDeviceGet(self, index: int) -> Any:
+        return index
+
+    def play_cuDevicePrimaryCtxRetain(self, device: Any) -> Any:
+        return "context"
+
+    def play_cuCtxSetCurrent(self, context: Any) -> Status:
+        return Status(0)
+
+    def play_cuStreamCreate(self, flags: int) -> Any:
+        assert flags == 1
+        return 77

@@ -1,0 +1,325 @@
+"""The worker's session on a driver played by the host: real arguments, real checks, planted faults."""
+
+from __future__ import annotations
+
+import ctypes
+import re
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+import pytest
+from host_driver import HostDriver, view
+from test_checks import checks  # noqa: F401  # the fixture
+
+from autotune.device import KNOWN
+from autotune.errors import EnvironmentProblem
+from autotune.gemm import Gemm
+from autotune.gpu import cublas, driver, protocol, session, verification, worker
+from autotune.gpu.driver import GpuInfo
+from autotune.gpu.protocol import KernelCode, Problem
+from autotune.launch import LaunchSpec, Variant
+from autotune.measurement import CachePolicy, Outcome
+
+GEMM = Gemm(70, 60, 33)
+SPEC = LaunchSpec(32, 32, 8, 128, 0, 1, 1, 1, False, "none", 1, Variant())
+LIMITS = replace(KNOWN["h200"], l2_bytes=40_000)  # 3 operand sets of GEMM when cold
+
+
+def _stored(address, rows, columns, lead, is_transposed):
+    if is_transposed:
+        return view(address, columns, rows, lead).T
+    return view(address, rows, columns, lead)
+
+
+def right(host, name, grid, values, gemm=GEMM, spec=SPEC):
+    """Plays `sgemm` and `sgemm_reduce`, reading every argument where launch.Grid says it is."""
+    if name == "sgemm_reduce":
+        m, n, alpha, beta, c, ldc, workspace, splits, padded_m, padded_n = values
+        planes = [
+            view(workspace + 4 * s * padded_m * padded_n, padded_m, padded_n, padded_n) for s in range(splits)
+        ]
+        view(c, m, n, ldc)[:] = alpha * np.sum(planes, axis=0, dtype=np.float32)[:m, :n]
+        return
+    m, n, k, alpha, a, lda, b, ldb, beta, c, ldc, workspace, splits = values
+    assert (m, n, k, alpha, beta) == (gemm.m, gemm.n, gemm.k, 1.0, 0.0)
+    assert grid == (-(-m // spec.bm) * -(-n // spec.bn), splits)
+    op_a = _stored(a, m, k, lda, gemm.trans_a).astype(np.float64)
+    op_b = _stored(b, k, n, ldb, gemm.trans_b).astype(np.float64)
+    if splits == 1:
+        view(c, m, n, ldc)[:] = op_a @ op_b
+        return
+    padded_m, padded_n = -(-m // spec.bm) * spec.bm, -(-n // spec.bn) * spec.bn
+    for s, part in enumerate(np.array_split(np.arange(k), splits)):
+        plane = view(workspace + 4 * s * padded_m * padded_n, padded_m, padded_n, padded_n)
+        plane[:m, :n] = op_a[:, part] @ op_b[part]
+
+
+def c_of(values):
+    return view(values[9], values[0], values[1], values[10])
+
+
+def wrong_element(host, name, grid, values):
+    right(host, name, grid, values)
+    c_of(values)[5, 7] += 0.01
+
+
+def lost_term(host, name, grid, values):
+    right(host, name, grid, values)
+    a, b = view(values[4], 70, 33, 33), view(values[6], 33, 60, 60)
+    c_of(values)[:] -= np.outer(a[:, 32], b[32])
+
+
+def left_out(host, name, grid, values):
+    right(host, name, grid, values)
+    c_of(values)[69, 59] = np.frombuffer(b"\xff\xff\xff\x7f", np.float32)[0]
+
+
+def overrun(host, name, grid, values):
+    right(host, name, grid, values)
+    ctypes.c_float.from_address(values[9] + 4 * 70 * 60).value = 0.0
+
+
+def underrun(host, name, grid, values):
+    right(host, name, grid, values)
+    ctypes.c_float.from_address(values[9] - 4).value = 1.0
+
+
+def fault(host, name, grid, values):
+    host.pending = 700
+
+
+def refused(host, name, grid, values):
+    host.pending = 1
+
+
+def wrong_later(host, name, grid, values):
+    right(host, name, grid, values)
+    host.later = getattr(host, "later", 0) + 1
+    if host.later > 5:
+        c_of(values)[0, 0] = 100.0
+
+
+KERNELS = {f.__name__.encode(): f for f in (
+    right, wrong_element, lost_term, left_out, overrun, underrun, fault, refused, wrong_later
+)}  # fmt: skip
+
+
+class HostCublas:
+    """Plays cuBLAS: C = op(A) op(B) in float64, rounded."""
+
+    def __init__(self, host):
+        self.host, self.error = host, 0.0
+
+    def sgemm(self, gemm, operands):
+        self.host.enqueue(partial(self._play, gemm, operands))
+
+    def _play(self, gemm, operands):
+        op_a = _stored(operands.a, gemm.m, gemm.k, gemm.lda, gemm.trans_a).astype(np.float64)
+        op_b = _stored(operands.b, gemm.k, gemm.n, gemm.ldb, gemm.trans_b).astype(np.float64)
+        view(operands.c, gemm.m, gemm.n, gemm.ldc)[:] = op_a @ op_b + self.error
+
+
+@pytest.fixture
+def host(checks, monkeypatch):  # noqa: F811
+    host = HostDriver(checks, dict(KERNELS))
+    gpu = GpuInfo(0, "NVIDIA H200", "GPU-0", (9, 0), host.num_bytes)
+    monkeypatch.setattr(driver, "find_gpu", lambda selector: gpu)
+    monkeypatch.setattr(driver, "open_driver", lambda: host)
+    monkeypatch.setattr(cublas, "load_library", lambda: None)
+    return host
+
+
+@pytest.fixture
+def open_session(host):
+    return session.Session(protocol.Start("GPU-0", LIMITS, b"checks"))
+
+
+COLD = Problem(GEMM, CachePolicy.COLD)
+
+
+def _trial(opened, name, spec=SPEC, problem=COLD, cutoff_us=None):
+    code = KernelCode(name.encode(), name, spec)
+    return worker.respond(opened, protocol.Trial(problem, code, cutoff_us))
+
+
+def test_a_right_kernel_is_verified_and_timed(host, open_session):
+    result = _trial(open_session, "right")
+    assert result.outcome is Outcome.OK, result.reason
+    assert set(result.samples_us) == {100.0}
+    assert 0 < result.error_ratio < 1
+    assert not result.is_cut_short
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("wrong_element", r"C\[5, 7\] is off"),
+        ("lost_term", "times the bound"),
+        ("left_out", "1 elements of C are NaN"),
+        ("overrun", "1 words written outside the operands, behind C of set 0"),
+        ("underrun", "1 words written outside the operands, behind B of set 0"),
+        ("wrong_later", r"after repeated launches C\[0, 0\] is off"),
+    ],
+)
+def test_a_wrong_kernel_is_caught_and_the_next_one_is_fine(host, open_session, name, words):
+    result = _trial(open_session, name)
+    assert result.outcome is Outcome.WRONG_RESULT
+    assert re.search(words, result.reason), result.reason
+    assert not result.is_last
+    assert _trial(open_session, "right").outcome is Outcome.OK
+
+
+def test_a_fault_is_reported_as_the_last_answer(host, open_session):
+    result = _trial(open_session, "fault")
+    assert (result.outcome, result.is_last) == (Outcome.FAULTED, True)
+    assert "CUDA_ERROR_ILLEGAL_ADDRESS (700)" in result.reason
+
+
+def test_an_error_that_spares_the_context_spares_the_worker(host, open_session):
+    assert not _trial(open_session, "refused").is_last
+    host.pending = 0
+    assert _trial(open_session, "unloadable").outcome is Outcome.FAULTED
+    assert (
+        _trial(open_session, "right", replace(SPEC, smem_bytes=0, threads=1056)).outcome
+        is Outcome.DOES_NOT_FIT
+    )
+    assert _trial(open_session, "right").outcome is Outcome.OK
+
+
+def test_more_than_48_kb_of_shared_memory_is_asked_for(host, open_session):
+    assert _trial(open_session, "right", replace(SPEC, smem_bytes=100_000)).outcome is Outcome.OK
+    assert host.smem_allowed == 100_000
+
+
+@pytest.mark.parametrize("shape", ["70x60x33:NT", "70x60x33:TN", "70x60x33:TT", "1x1x1", "129x5x0"])
+def test_every_layout_reaches_the_kernels_as_it_is(host, open_session, shape):
+    gemm = Gemm.parse(shape)
+    host.sgemms[b"this"] = lambda *rest: right(*rest, gemm=gemm)
+    result = _trial(open_session, "this", problem=Problem(gemm, CachePolicy.WARM))
+    assert result.outcome is Outcome.OK, result.reason
+
+
+def test_split_k_gets_planes_poisoned_and_a_second_pass(host, open_session):
+    spec = replace(SPEC, reduction="two_pass", split_k=3)
+    assert _trial(open_session, "right", spec).outcome is Outcome.OK
+
+    def one_plane_short(driver, name, grid, values):
+        if name == "sgemm":
+            values = [*values[:-1], 2]
+            grid = (grid[0], 2)
+        right(driver, name, grid, values)
+
+    host.sgemms[b"short"] = one_plane_short
+    result = _trial(open_session, "short", spec)
+    assert result.outcome is Outcome.WRONG_RESULT
+    assert "NaN" in result.reason
+
+
+def test_a_write_around_the_workspace_is_caught(host, open_session):
+    def beyond(driver, name, grid, values):
+        right(driver, name, grid, values)
+        if name == "sgemm":
+            ctypes.c_float.from_address(values[11] + 4 * 2 * 96 * 64).value = 0.0
+
+    host.sgemms[b"beyond"] = beyond
+    result = _trial(open_session, "beyond", replace(SPEC, reduction="two_pass", split_k=2))
+    assert "around the workspace" in result.reason
+
+
+def test_no_memory_for_the_workspace_costs_the_candidate(host, open_session):
+    spec = replace(SPEC, reduction="two_pass", split_k=10_000)
+    result = _trial(open_session, "right", spec)
+    assert result.outcome is Outcome.OUT_OF_MEMORY
+    assert "GiB" in result.reason
+    assert _trial(open_session, "right").outcome is Outcome.OK
+
+
+def test_no_memory_for_the_problem_is_the_environments_problem(host, open_session):
+    answer = worker.respond(open_session, protocol.Prepare(Problem(Gemm(9000, 9000, 9), CachePolicy.WARM)))
+    assert isinstance(answer, protocol.Failed)
+    assert answer.kind == "environment"
+    assert "operand sets of 9000x9000x9" in answer.message
+    assert _trial(open_session, "right").outcome is Outcome.OK
+
+
+def test_nothing_leaks_over_many_problems_and_candidates(host, open_session, monkeypatch):
+    monkeypatch.setattr(session, "MAX_MODULES", 2)
+    used, handles = host.used_bytes, host.num_handles
+    for n in (60, 61, 62):
+        gemm = Gemm(70, n, 33)
+        host.sgemms[b"this %d" % n] = lambda *rest, gemm=gemm: right(*rest, gemm=gemm)
+        result = _trial(open_session, f"this {n}", problem=Problem(gemm, CachePolicy.COLD))
+        assert result.outcome is Outcome.OK, result.reason
+    assert _trial(open_session, "wrong_element").outcome is Outcome.WRONG_RESULT  # lets go of all problems
+    assert host.used_bytes == used
+    assert host.num_handles == handles + 2
+
+
+def test_a_hopeless_candidate_is_cut_short(host, open_session):
+    host.kernel_us = 500.0
+    launches = host.num_launches
+    result = _trial(open_session, "right", cutoff_us=100.0)
+    assert result.is_cut_short
+    assert min(result.samples_us) == 500.0
+    assert host.num_launches < launches + 30
+
+
+def test_cold_batches_use_every_set_and_warm_ones_only_one(host, open_session):
+    for policy, expected in ((CachePolicy.COLD, 3), (CachePolicy.WARM, 1)):
+        seen = set()
+        host.sgemms[b"spy"] = lambda *rest, seen=seen: (seen.add(rest[3][9]), right(*rest))
+        assert _trial(open_session, "spy", problem=Problem(GEMM, policy)).outcome is Outcome.OK
+        assert len(seen) == expected
+
+
+def test_cublas_is_timed_checked_and_kept_for_comparison(host, open_session):
+    open_session.cublas = HostCublas(host)
+    prepared = open_session.prepare(COLD)
+    assert set(prepared.baseline_us) == {100.0}
+    assert (prepared.num_sets, prepared.reference_share) == (3, 1.0)
+    launches = host.num_launches
+    assert open_session.prepare(COLD) == prepared
+    assert host.num_launches == launches  # not computed again
+    assert _trial(open_session, "right").outcome is Outcome.OK
+    assert _trial(open_session, "wrong_element").outcome is Outcome.WRONG_RESULT
+
+
+def test_what_float64_does_not_see_cublas_does(host, open_session, monkeypatch):
+    """With a reference of few tiles, an element of another tile is held against cuBLAS alone."""
+    monkeypatch.setattr(verification, "choose_tiles", lambda gemm, budget, seed: [0])
+    host.sgemms[b"tail"] = lambda *rest: (right(*rest), c_of(rest[3]).__setitem__((69, 59), 9.0))
+    open_session.cublas = HostCublas(host)
+    result = _trial(open_session, "tail")
+    assert result.outcome is Outcome.WRONG_RESULT
+    assert "differs from cuBLAS" in result.reason
+
+
+def test_a_reference_that_cublas_contradicts_is_not_used(host, open_session):
+    open_session.cublas = HostCublas(host)
+    open_session.cublas.error = 0.1
+    used = host.used_bytes
+    with pytest.raises(EnvironmentProblem, match="disagree on 70x60x33:NN"):
+        open_session.prepare(COLD)
+    assert host.used_bytes == used
+
+
+def test_a_race_times_each_in_every_round_and_leaves_out_the_wrong(host, open_session):
+    spec = replace(SPEC, reduction="two_pass", split_k=3)
+    kernels = [("right", SPEC), ("wrong_element", SPEC), ("right", spec)]
+    codes = tuple(KernelCode(name.encode(), name, s) for name, s in kernels)
+    used = host.used_bytes
+    open_session.prepare(COLD)
+    prepared = host.used_bytes
+    result = worker.respond(open_session, protocol.Race(COLD, codes, 4))
+    assert result.samples_us == ((100.0,) * 4, (), (200.0,) * 4)
+    assert host.used_bytes == prepared > used
+
+
+def test_a_request_from_nowhere_is_an_internal_failure(open_session):
+    assert worker.respond(open_session, "nonsense").kind == "internal"
+
+
+def test_a_worker_wants_to_be_started_first():
+    answer = worker.Responder()(protocol.Prepare(COLD))
+    assert (answer.kind, answer.is_last) == ("internal", True)

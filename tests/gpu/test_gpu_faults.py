@@ -1,0 +1,94 @@
+"""Faults planted into a plain kernel: each costs one candidate, is recorded with its reason, and the next
+candidate is fine."""
+
+from __future__ import annotations
+
+import time
+from math import isqrt
+
+import pytest
+from planted import SPEC, source
+
+from autotune.errors import EnvironmentProblem
+from autotune.gemm import Gemm
+from autotune.gpu.protocol import KernelCode, Problem
+from autotune.measurement import CachePolicy, Outcome
+
+pytestmark = pytest.mark.gpu
+
+PROBLEM = Problem(Gemm(100, 90, 80), CachePolicy.COLD)
+
+
+@pytest.fixture
+def trial(client, compiler):
+    def run(deed, *, cutoff_us=None, deadline_s=60.0, problem=PROBLEM):
+        cubin = compiler.compile_source(source(deed))
+        return client.trial(problem, KernelCode(cubin.code, cubin.sha256, SPEC), cutoff_us, deadline_s)
+
+    return run
+
+
+def test_the_plain_kernel_is_right(trial):
+    result = trial("right")
+    assert result.outcome is Outcome.OK, result.reason
+    assert 0 < result.error_ratio < 1
+    assert min(result.samples_us) > 0
+    assert not result.is_cut_short
+
+
+@pytest.mark.parametrize(
+    ("deed", "words"),
+    [
+        ("faults", "CUDA_ERROR_ILLEGAL_ADDRESS"),
+        ("traps", "CUDA_ERROR"),
+        ("misaligns", "CUDA_ERROR_MISALIGNED_ADDRESS"),
+    ],
+)
+def test_a_fault_costs_one_trial(trial, deed, words):
+    result = trial(deed)
+    assert result.outcome is Outcome.FAULTED
+    assert words in result.reason
+    assert trial("right").outcome is Outcome.OK
+
+
+def test_a_hang_costs_one_trial(trial):
+    trial("right")
+    began = time.monotonic()
+    result = trial("hangs", deadline_s=5.0)
+    assert result.outcome is Outcome.TIMED_OUT, result.reason
+    assert time.monotonic() - began < 70
+    assert trial("right").outcome is Outcome.OK
+
+
+@pytest.mark.parametrize(
+    ("deed", "words"),
+    [
+        ("is off by a little", "C[99, 89] is off"),
+        ("drops a term", "times the bound"),
+        ("drops a term of one element", "C[99, 89] is off"),
+        ("leaves one out", "1 elements of C are NaN"),
+        ("writes infinity", "1 elements of C are NaN, Inf"),
+        ("writes behind C", "1 words written outside the operands, behind C"),
+        ("writes before C", "1 words written outside the operands, behind B"),
+        ("reads behind B", "1 elements of C are NaN"),
+    ],
+)
+def test_a_wrong_result_costs_one_trial(trial, deed, words):
+    result = trial(deed)
+    assert result.outcome is Outcome.WRONG_RESULT
+    assert words in result.reason
+    assert trial("right").outcome is Outcome.OK
+
+
+def test_a_hopeless_candidate_is_cut_short(trial):
+    result = trial("sleeps", cutoff_us=10.0)
+    assert result.outcome is Outcome.OK, result.reason
+    assert result.is_cut_short
+    assert len(result.samples_us) <= 2
+
+
+def test_too_much_for_the_gpu_is_said_with_sizes(trial, gpu):
+    side = isqrt(gpu.total_bytes // 4) + 1000
+    with pytest.raises(EnvironmentProblem, match=r"need .* GiB of GPU memory"):
+        trial("right", problem=Problem(Gemm(side, side, 1), CachePolicy.WARM))
+    assert trial("right").outcome is Outcome.OK

@@ -1,0 +1,72 @@
+"""Reference, cuBLAS and timing on the GPU, by a plain kernel."""
+
+from __future__ import annotations
+
+from statistics import median
+
+import pytest
+from planted import SPEC, source
+
+from autotune.gemm import Gemm
+from autotune.gpu.protocol import KernelCode, Problem
+from autotune.measurement import CachePolicy, Outcome
+
+pytestmark = pytest.mark.gpu
+
+SHAPES = ["1", "7x5x3", "130x70x1", "256x192x0", "1x4096x300", "515x1x33", "16x16x40000", "1025x770x514"]
+
+
+@pytest.fixture
+def right(compiler):
+    cubin = compiler.compile_source(source("right"))
+    return KernelCode(cubin.code, cubin.sha256, SPEC)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("layout", ["NN", "NT", "TN", "TT"])
+def test_cublas_and_the_reference_agree(client, shape, layout):
+    """Preparing raises where they do not; cuBLAS is timed where it is there."""
+    prepared = client.prepare(Problem(Gemm.parse(f"{shape}:{layout}"), CachePolicy.COLD))
+    assert prepared.reference_share == 1.0
+    assert bool(prepared.baseline_us) == bool(client.ready.cublas_version)
+    assert all(sample > 0 for sample in prepared.baseline_us)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_the_plain_kernel_is_right_on_every_shape(client, right, shape):
+    result = client.trial(Problem(Gemm.parse(shape), CachePolicy.COLD), right, None, 60.0)
+    assert result.outcome is Outcome.OK, result.reason
+
+
+def test_cold_rotates_among_more_than_twice_l2(client, limits):
+    gemm = Gemm(512, 512, 512)
+    cold = client.prepare(Problem(gemm, CachePolicy.COLD))
+    assert cold.num_sets * gemm.num_bytes > 2 * limits.l2_bytes
+    assert client.prepare(Problem(gemm, CachePolicy.WARM)).num_sets == 1
+
+
+def test_times_obey_physics(client, right, limits):
+    """Nothing beats the roofline, and eight times the work takes longer."""
+    times = []
+    for size in (512, 1024):
+        gemm = Gemm(size, size, size)
+        result = client.trial(Problem(gemm, CachePolicy.COLD), right, None, 60.0)
+        assert result.outcome is Outcome.OK, result.reason
+        assert len(result.samples_us) >= 4
+        times.append(median(result.samples_us))
+        assert times[-1] > 0.9 * gemm.flops / (limits.fma_tflops * 1e6)
+    assert times[1] > 2 * times[0]
+
+
+def test_a_race_samples_everyone_in_every_round_and_drops_the_wrong(client, right, compiler):
+    wrong = compiler.compile_source(source("leaves one out"))
+    kernels = [right, KernelCode(wrong.code, wrong.sha256, SPEC), right]
+    result = client.race(Problem(Gemm(256, 256, 256), CachePolicy.COLD), kernels, 7, 60.0)
+    assert [len(samples) for samples in result.samples_us] == [7, 0, 7]
+    assert len(result.baseline_us) == (7 if client.ready.cublas_version else 0)
+    assert min(result.samples_us[0]) > 0
+
+
+def test_a_large_problem_is_prepared_and_checked(client, right):
+    result = client.trial(Problem(Gemm(16384, 16384, 64), CachePolicy.COLD), right, None, 120.0)
+    assert result.outcome is Outcome.OK, result.reason

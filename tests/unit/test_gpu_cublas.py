@@ -1,0 +1,55 @@
+"""cuBLAS's column-major call computes our row-major product, in every layout."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from autotune.gemm import LAYOUTS, Gemm
+from autotune.gpu import cublas
+from autotune.gpu.cublas import ColumnMajorCall, CublasError
+
+
+def _by_columns(flat, rows, columns, lead):
+    """A column-major matrix of these extents, as cuBLAS reads memory."""
+    return np.lib.stride_tricks.as_strided(flat, (rows, columns), (4, 4 * lead))
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_the_column_major_call_is_the_row_major_product(layout):
+    gemm = Gemm.parse(f"5x7x3:{layout}")
+    call = ColumnMajorCall.of(gemm)
+    generator = np.random.default_rng(0)
+    a, b = (generator.standard_normal(shape, dtype=np.float32) for shape in ((5, 3), (3, 7)))
+    flat_a = np.ascontiguousarray(a.T if gemm.trans_a else a).ravel()
+    flat_b = np.ascontiguousarray(b.T if gemm.trans_b else b).ravel()
+
+    def operand(flat, is_transposed, rows, columns, lead):
+        stored = _by_columns(flat, *((columns, rows) if is_transposed else (rows, columns)), lead)
+        return stored.T if is_transposed else stored
+
+    first = operand(flat_b, call.trans_first, call.rows, call.depth, call.ld_first)
+    second = operand(flat_a, call.trans_second, call.depth, call.columns, call.ld_second)
+    flat_c = np.zeros(gemm.m * gemm.n, np.float32)
+    _by_columns(flat_c, call.rows, call.columns, call.ld_result)[:] = first @ second
+    np.testing.assert_allclose(flat_c.reshape(5, 7), a @ b, rtol=1e-5, atol=1e-6)
+
+
+def test_leading_dimensions_satisfy_cublas_even_without_depth():
+    call = ColumnMajorCall.of(Gemm(4, 6, 0))
+    assert min(call.ld_first, call.ld_second, call.ld_result) >= 1
+
+
+def test_an_absent_library_is_no_error(monkeypatch):
+    import cuda.pathfinder
+
+    def absent(name):
+        raise cuda.pathfinder.DynamicLibNotFoundError("no cublas")
+
+    monkeypatch.setattr(cuda.pathfinder, "load_nvidia_dynamic_lib", absent)
+    assert cublas.load_library() is None
+
+
+def test_a_failing_call_is_named():
+    with pytest.raises(CublasError, match="cublasSgemm_v2 failed with status 13"):
+        cublas._check(13, "cublasSgemm_v2")
