@@ -1,0 +1,93 @@
+"""The CUDA source is found, joined into one text, and given the macros that it expects."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from autotune import kernel
+from autotune.errors import EnvironmentProblem
+from autotune.launch import Variant
+from autotune.space import PARAMETER, Config
+
+CONFIGS = st.builds(Config, **{name: st.sampled_from(p.values) for name, p in PARAMETER.items()})
+VARIANTS = st.builds(Variant, st.booleans(), st.booleans(), st.booleans())
+FILES = sorted(path.name for path in kernel.kernel_dir().glob("*.cu*"))
+
+
+@given(CONFIGS, VARIANTS)
+def test_macros_are_the_values_and_the_ranks_of_words(config: Config, variant: Variant) -> None:
+    macros = kernel.macros(config, variant)
+    assert (macros["TRANS_A"], macros["TRANS_B"], macros["WIDE"]) == (
+        variant.trans_a,
+        variant.trans_b,
+        variant.is_wide,
+    )
+    for name, parameter in PARAMETER.items():
+        if name == "split_k":
+            continue
+        value = getattr(config, name)
+        found = macros[name.upper()]
+        assert type(found) is int
+        assert (parameter.values[found] if isinstance(value, str) else found) == value
+
+
+@pytest.mark.parametrize("name", ["copy", "order", "raster", "reduction"])
+def test_words_have_the_rank_that_the_kernel_gives_them(name: str) -> None:
+    parameter = PARAMETER.get(name) or PARAMETER[f"{name}_a"]
+    expected = [f"{name}_{value}".upper() for value in parameter.values]
+    found = re.findall(r"enum \{ ([^}]*) \};", kernel.source())
+    listed = [re.sub(r" = \d+", "", names).split(", ") for names in found]
+    assert expected in listed
+
+
+def test_the_joined_source_holds_every_file_once() -> None:
+    text = kernel.source()
+    assert "#pragma once" not in text
+    assert re.findall(r'#include "(.*)"', text) == ["primitives_host.hpp"], "only the host's twin stays out"
+    for name in FILES:
+        if name.endswith(".cuh"):
+            opening = (kernel.kernel_dir() / name).read_text(encoding="utf-8").splitlines()[0]
+            assert text.count(opening) == 1, name
+
+
+def test_a_source_has_one_hash() -> None:
+    hashes = {kernel.source_hash(name) for name in FILES if name.endswith(".cu")}
+    assert len(hashes) == sum(name.endswith(".cu") for name in FILES)
+    assert all(re.fullmatch("[0-9a-f]{64}", found) for found in hashes)
+
+
+def test_a_change_in_an_included_file_changes_the_hash(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in FILES:
+        (tmp_path / name).write_bytes((kernel.kernel_dir() / name).read_bytes())
+    before = kernel.source_hash()
+    monkeypatch.setattr(kernel, "kernel_dir", lambda: tmp_path)
+    monkeypatch.setattr(kernel, "source", kernel.source.__wrapped__)
+    assert kernel.source_hash.__wrapped__() == before
+    with (tmp_path / "primitives.cuh").open("a") as file:
+        file.write("// changed\n")
+    assert kernel.source_hash.__wrapped__() != before
+
+
+def test_a_package_without_its_kernels_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kernel, "__file__", str(tmp_path / "autotune" / "kernel.py"))
+    with pytest.raises(EnvironmentProblem, match="reinstall autotune"):
+        kernel.kernel_dir.__wrapped__()
+
+
+@pytest.mark.parametrize("inside", [True, False], ids=["wheel", "checkout"])
+def test_kernels_are_found_inside_the_package_and_beside_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, inside: bool
+) -> None:
+    package = tmp_path / "autotune"
+    folder = (package if inside else tmp_path) / "kernels"
+    folder.mkdir(parents=True)
+    (folder / kernel.MAIN_FILE).touch()
+    monkeypatch.setattr(kernel, "__file__", str(package / "kernel.py"))
+    assert kernel.kernel_dir.__wrapped__() == folder

@@ -1,0 +1,161 @@
+"""Launches cover C and what they need; a call is refused where the kernel would go wrong, and only there."""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from space_cases import find_config
+
+from autotune import kernel, space
+from autotune.device import KNOWN, DeviceLimits
+from autotune.gemm import LAYOUTS, MAX_EXTENT, Gemm
+from autotune.launch import (
+    COUNTER_BYTES,
+    MAX_GRID_X,
+    NARROW_LD,
+    REDUCE_THREADS,
+    LaunchSpec,
+    Variant,
+    plan,
+    refusal,
+)
+from autotune.space import PARAMETER, Config, launch_spec
+
+VECTORS = st.sampled_from([1, 2, 4])
+VARIANTS = st.builds(Variant, st.booleans(), st.booleans(), st.booleans())
+EXTENTS = st.one_of(st.integers(1, 300), st.integers(1, 64).map(lambda x: 64 * x), st.integers(1, MAX_EXTENT))
+LIMITS = st.sampled_from(list(KNOWN.values()))
+
+
+@st.composite
+def specs(draw: st.DrawFn) -> LaunchSpec:
+    reduction = draw(st.sampled_from(PARAMETER["reduction"].values))
+    split_k = 1 if reduction == "none" else draw(st.sampled_from(PARAMETER["split_k"].values[1:]))
+    tiles = [draw(st.sampled_from(PARAMETER[name].values)) for name in ("bm", "bn", "bk")]
+    vectors = [draw(VECTORS) for _ in range(3)]
+    return LaunchSpec(*tiles, 128, 0, *vectors, draw(st.booleans()), reduction, split_k, draw(VARIANTS))
+
+
+@given(specs())
+def test_a_spec_survives_json(spec: LaunchSpec) -> None:
+    assert LaunchSpec.from_dict(json.loads(json.dumps(spec.to_dict()))) == spec
+
+
+@given(specs(), EXTENTS, EXTENTS)
+def test_a_grid_covers_c_and_no_more(spec: LaunchSpec, m: int, n: int) -> None:
+    grid = plan(spec, m, n)
+    assert grid.padded_m * grid.padded_n == grid.tiles * spec.bm * spec.bn
+    for extent, padded, tile in ((m, grid.padded_m, spec.bm), (n, grid.padded_n, spec.bn)):
+        assert padded % tile == 0
+        assert padded - tile < extent <= padded < 2**31
+    assert grid.split_k == spec.split_k
+
+
+@given(specs(), EXTENTS, EXTENTS)
+def test_a_workspace_holds_a_plane_per_split_and_a_counter_per_tile(spec: LaunchSpec, m: int, n: int) -> None:
+    grid = plan(spec, m, n)
+    plane = 4 * grid.padded_m * grid.padded_n
+    assert grid.sum_bytes == (0 if spec.reduction == "none" else plane * spec.split_k)
+    assert grid.counter_bytes == (COUNTER_BYTES * grid.tiles if spec.reduction == "last_block" else 0)
+    assert grid.workspace_bytes == grid.sum_bytes + grid.counter_bytes
+    if spec.reduction == "two_pass":
+        assert 0 <= grid.reduce_blocks * REDUCE_THREADS - m * n < REDUCE_THREADS
+    else:
+        assert grid.reduce_blocks == 0
+
+
+@settings(max_examples=50)
+@given(st.integers(0, 2**32), LIMITS, st.tuples(*[st.integers(1, 5000)] * 3), st.sampled_from(LAYOUTS))
+def test_a_legal_config_is_launched_within_its_limits(
+    seed: int, limits: DeviceLimits, extents: tuple[int, int, int], layout: str
+) -> None:
+    gemm = Gemm(*extents, trans_a=layout[0] == "T", trans_b=layout[1] == "T")
+    config = find_config(random.Random(seed), limits, gemm)
+    assert config is not None
+    spec = launch_spec(config, gemm)
+    assert refusal(spec, gemm.m, gemm.n, gemm.k, (gemm.lda, gemm.ldb, gemm.ldc)) is None
+    assert spec.threads % 32 == 0
+    assert spec.threads * config.tm * config.tn == config.bm * config.bn * config.slice_k
+    assert spec.smem_bytes <= limits.smem_per_block
+    assert spec.smem_bytes >= 4 * config.stages * config.bk * (config.bm + config.bn)
+    assert space.blocks_per_sm(config, limits, gemm, space.register_cap(config, limits)) >= config.min_blocks
+    padding = -(-gemm.m // config.bm) * config.bm * -(-gemm.n // config.bn) * config.bn / (gemm.m * gemm.n)
+    assert plan(spec, gemm.m, gemm.n).sum_bytes <= space.WORKSPACE_LIMIT * padding
+
+
+# --------------------------------------------------------------------------------- refusals
+
+
+def _violates(
+    spec: LaunchSpec, m: int, n: int, k: int, lds: tuple[int, int, int], addresses: tuple[int, int, int]
+) -> bool:
+    """What would go wrong, said otherwise: a ragged edge, 32-bit strides, a full grid, a torn vector."""
+    is_ragged = spec.is_exact and not (m % spec.bm == 0 and n % spec.bn == 0)
+    overflows = not spec.variant.is_wide and any(ld * 4 > 2**31 - 1 for ld in lds)
+    is_full = ((m + spec.bm - 1) // spec.bm) * ((n + spec.bn - 1) // spec.bn) > MAX_GRID_X
+    rows = (m if spec.variant.trans_a else k, k if spec.variant.trans_b else n, n)
+    vectors = (spec.vec_a, spec.vec_b, spec.vec_c)
+    is_torn = any(
+        row % vec or (4 * ld) % (4 * vec) or address % (4 * vec)
+        for vec, row, ld, address in zip(vectors, rows, lds, addresses, strict=True)
+    )
+    return is_ragged or overflows or is_full or is_torn
+
+
+@given(st.data(), specs(), st.tuples(EXTENTS, EXTENTS, EXTENTS))
+def test_a_call_is_refused_where_the_kernel_would_go_wrong(
+    data: st.DataObject, spec: LaunchSpec, extents: tuple[int, int, int]
+) -> None:
+    m, n, k = extents
+    packed = (m if spec.variant.trans_a else k, k if spec.variant.trans_b else n, n)
+    lds = tuple(ld + data.draw(st.sampled_from([0, 1, 2, 4, NARROW_LD])) for ld in packed)
+    addresses = tuple(256 * i + data.draw(st.sampled_from([0, 0, 4, 8, 16])) for i in range(3))
+    reason = refusal(spec, m, n, k, lds, addresses)
+    assert (reason is not None) == _violates(spec, m, n, k, lds, addresses), reason
+    assert reason is None or reason.strip()
+
+
+@given(st.tuples(*[st.integers(0, MAX_EXTENT)] * 3), st.tuples(*[st.integers(0, 2**40)] * 3), st.data())
+def test_a_predicated_wide_kernel_without_vectors_serves_every_call(
+    extents: tuple[int, int, int], gaps: tuple[int, int, int], data: st.DataObject
+) -> None:
+    m, n, k = extents
+    assume(m * n <= 2**40)  # four terabytes
+    config = Config(vec_a=1, vec_b=1, vec_c=1, edges="predicated")
+    trans_a, trans_b = data.draw(st.booleans()), data.draw(st.booleans())
+    gemm = Gemm(m, n, k, trans_a, trans_b)
+    lds = (gemm.lda + gaps[0], gemm.ldb + gaps[1], gemm.ldc + gaps[2])
+    addresses = tuple(4 * data.draw(st.integers(0, 2**40)) for _ in range(3))
+    assert refusal(launch_spec(config, gemm, is_wide=True), m, n, k, lds, addresses) is None
+
+
+# ------------------------------------------------------------------- agreement with the kernel
+
+
+def _constant(name: str) -> int:
+    found = re.findall(rf"constexpr int {name} = (\d+);", kernel.source())
+    assert len(found) == 1, name
+    return int(found[0])
+
+
+def test_constants_are_the_kernels() -> None:
+    assert _constant("REDUCE_THREADS") == REDUCE_THREADS
+    assert _constant("MAX_THREADS") == space.MAX_THREADS
+    assert _constant("WARP") == space.WARP
+    assert NARROW_LD * 4 == 2**31, "the kernel keeps strides in bytes in an int"
+
+
+def test_entries_take_what_the_grid_says() -> None:
+    """The arguments are documented once, at `Grid`; the kernel's own list must name the same ones."""
+    names = {
+        kernel.ENTRY: "m n k alpha a lda b ldb beta c ldc workspace splits",
+        kernel.REDUCE_ENTRY: "m n alpha beta c ldc workspace splits padded_m padded_n",
+    }
+    for entry, expected in names.items():
+        found = re.search(rf"\b{entry}\(([^)]*)\) {{", kernel.source())
+        assert found is not None, entry
+        assert " ".join(re.findall(r"(\w+)(?:,|$)", found[1])) == expected
