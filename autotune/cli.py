@@ -73,10 +73,12 @@ def search(
     gpu: Gpu = "auto",
     shape: Shapes = None,
     suite: Suite = None,
-    trials: Annotated[int | None, typer.Option(help="Stop after so many trials.", min=1)] = None,
-    seconds: Annotated[float | None, typer.Option(help="Stop after so many seconds.", min=0)] = None,
+    trials: Annotated[int | None, typer.Option(help="Stop after so many trials of each shape.")] = None,
+    seconds: Annotated[float | None, typer.Option(help="Stop after so many seconds.")] = None,
     seed: Seed = 0,
-    sampler: Annotated[str, typer.Option(help="What proposes configs.")] = "tpe",
+    sampler: Annotated[
+        str, typer.Option(help="What proposes configs: `autotune`, `random`, or Optuna's `tpe` as it is.")
+    ] = "autotune",
     policy: Policy = "cold",
     db: Db = DB,
     is_json: Json = False,

@@ -84,7 +84,7 @@ class Progress:
         self._is_tty = self._stream.isatty()
         self._is_quiet = is_quiet
         self._period_s = PERIOD_TTY_S if self._is_tty else PERIOD_LOG_S
-        self._written_at = float("-inf")
+        self._written_at = float("-inf") if self._is_tty else time.monotonic()
         self._is_open = False
 
     @property

@@ -20,7 +20,8 @@ from ..gemm import Gemm
 from ..gpu.target import GpuTarget
 from ..measurement import Measurement
 from ..recording import write_recording
-from ..space import Config, FeasibleSet
+from ..search import point_key, study_of
+from ..space import FeasibleSet
 from ..store import Store, StudyRef
 from . import common, targets
 
@@ -75,7 +76,7 @@ def run(request: Request, *, is_json: bool, is_quiet: bool) -> None:
     policy = common.read_policy(request.policy)
     db = request.db or str(request.out.with_name(f"{request.out.name}.db"))
     with closing(targets.open_gpu(request.gpu, policy)) as target, Store.open(db) as store:
-        studies = {gemm: _study(store, target, gemm) for gemm in gemms}
+        studies = {gemm: study_of(store, target, gemm) for gemm in gemms}
         for gemm, study in studies.items():
             with console.Progress(is_quiet=is_quiet) as progress:
                 _measure(store, study, target, _subset(target.space(gemm), request), progress)
@@ -97,10 +98,6 @@ def run(request: Request, *, is_json: bool, is_quiet: bool) -> None:
     _tell(request.out, facts, recorded_on, is_json=is_json)
 
 
-def _study(store: Store, target: GpuTarget, gemm: Gemm) -> StudyRef:
-    return store.study(target.environment, target.source_hash, target.compiler.version, gemm, target.policy)
-
-
 def _subset(space: FeasibleSet, request: Request) -> Iterator[dict[str, Any]]:
     """The points to time, in an order that the seed decides: all, or so many of them."""
     num_points = min(len(space), request.configs or len(space))
@@ -118,7 +115,7 @@ def _measure(
     """Keep the target busy with the points that the study does not hold yet; store each answer."""
     known = store.keys(study)
     wanted = list(points)
-    missing = [point for point in wanted if Config.from_dict(point).key not in known]
+    missing = [point for point in wanted if point_key(point) not in known]
     tally = _Tally(len(wanted), num_resumed=len(wanted) - len(missing))
     pending: dict[Future[Measurement], dict[str, Any]] = {}
     target.baseline(study.gemm)  # before candidates: it says how long they may take
@@ -130,7 +127,7 @@ def _measure(
         for future in done:
             point = pending.pop(future)
             found = future.result()
-            store.add_trial(study, Config.from_dict(point).key, point, found, ORIGIN)
+            store.add_trial(study, point_key(point), point, found, ORIGIN)
             tally.add(found)
         progress.update(tally.line(study.gemm))
 

@@ -1,0 +1,232 @@
+"""`autotune search`: runs a search, draws its progress, tells what it found."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from .. import console, kernel
+from ..errors import AutotuneError
+from ..measurement import CachePolicy
+from ..replay import ReplayTarget
+from ..search import Options, Result, ShapeResult, tune
+from ..search.progress import Best, Event, FinalDone, FinalStarted, ShapeStarted, Stopping, TrialDone
+from ..store import Store
+from ..store.optuna_mirror import publish
+from ..target import Target
+from . import common, targets
+from .trials import brief
+
+INTERRUPTED = 130  # what a shell reports for a process ended by Ctrl-C
+
+_WHY = {
+    "trials": "all trials that were asked for are done",
+    "seconds": "the time is over",
+    "patience": "nothing better is likely",
+    "exhausted": "every config was tried",
+    "interrupted": "interrupted; the same command goes on",
+}
+
+
+@dataclass(frozen=True)
+class Request:
+    """The options of `search`."""
+
+    gpu: str
+    shapes: Sequence[str]
+    suite: Path | None
+    trials: int | None
+    seconds: float | None
+    seed: int
+    sampler: str
+    policy: str
+    db: str
+
+
+def run(request: Request, *, is_json: bool, is_quiet: bool) -> None:
+    """Search, publish the trials to Optuna's tables, print the result.
+
+    Raises AutotuneError, after printing, if no candidate of some shape ran.
+    """
+    gemms = common.need_shapes(request.shapes, request.suite)
+    policy = common.read_policy(request.policy)
+    options = Options(
+        sampler=request.sampler, trials=request.trials, seconds=request.seconds, seed=request.seed
+    )
+    began_s = time.monotonic()
+    with (
+        Store.open(request.db) as store,
+        closing(targets.open_target(request.gpu, policy, gemms)) as target,
+        console.Progress(is_quiet=is_quiet) as progress,
+    ):
+        result = tune(target, store, gemms, options, Painter(progress, is_quiet=is_quiet))
+        for shape in result.shapes:
+            publish(store, shape.study)
+        facts = _facts(result, target, request, time.monotonic() - began_s)
+        measured_on = common.source_text(target.environment)
+        is_ours = target.source_hash == kernel.source_hash()  # other kernels cannot be exported
+    if is_json:
+        console.show_json(facts)
+    else:
+        console.show(_text(facts, measured_on))
+        if is_ours:
+            console.show(f"Next: autotune export-table --db {request.db}")
+    if result.is_interrupted:
+        raise typer.Exit(INTERRUPTED)
+    _need_winners(result)
+
+
+def _need_winners(result: Result) -> None:
+    barren = [shape for shape in result.shapes if shape.best is None]
+    if barren:
+        names = ", ".join(str(shape.gemm) for shape in barren)
+        raise AutotuneError(
+            f"no candidate for {names} ran; see `autotune trials failures`, and `autotune doctor`"
+        )
+
+
+# ------------------------------------------------------------------------------------------------
+# Progress
+
+
+class Painter:
+    """Turns the events of a search into lines on stderr."""
+
+    def __init__(self, progress: console.Progress, *, is_quiet: bool) -> None:
+        self._progress = progress
+        self._is_quiet = is_quiet
+
+    def __call__(self, event: Event) -> None:
+        if isinstance(event, TrialDone):
+            if self._progress.is_due:
+                self._progress.update(_trial_line(event))
+        elif not self._is_quiet:
+            self._progress.close()
+            console.note(_line(event))
+
+
+def _line(event: ShapeStarted | Stopping | FinalStarted | FinalDone) -> str:
+    match event:
+        case ShapeStarted():
+            known = f", {event.num_known:,} of them tried earlier" if event.num_known else ""
+            cublas = f", cuBLAS {console.time_text(event.cublas_us)}" if event.cublas_us else ""
+            limit = console.time_text(event.limit_us)
+            return f"{event.gemm}: {event.num_points:,} configs{known}{cublas}, limit {limit}"
+        case Stopping():
+            return f"stopping ({event.reason}): {event.num_waiting} candidates are under way"
+        case FinalStarted():
+            return f"{event.gemm}: timing the best {event.num_finalists} again, interleaved"
+        case FinalDone():
+            tied = [f"{event.num_tied} tied"] if event.num_tied > 1 else []
+            return f"{event.gemm}: " + ", ".join([*_best_parts("winner", event.best), *tied])
+
+
+def _best_parts(word: str, best: Best) -> list[str]:
+    """`best 2.65 ms`, `1.020x cuBLAS` where that is there, `80.1% of the limit`."""
+    cublas = [f"{console.ratio_text(best.speedup)} cuBLAS"] if best.speedup else []
+    limit = f"{console.ratio_text(best.share_of_limit, '%')} of the limit"
+    return [f"{word} {console.time_text(best.time_us)}", *cublas, limit]
+
+
+def _trial_line(event: TrialDone) -> str:
+    """`4096x4096x4096:NN  312 trials  10.4/s  41 failed  best 2.65 ms  1.020x cuBLAS  ...`"""
+    parts = [
+        str(event.gemm),
+        f"{event.num_done:,} trials",
+        f"{event.trials_per_s:.1f}/s",
+        f"{event.num_failed:,} failed",
+        *(_best_parts("best", event.best) if event.best else []),
+    ]
+    if event.left_s is not None:
+        parts.append(f"{console.duration(event.left_s)} left")
+    return "  ".join(parts)
+
+
+# ------------------------------------------------------------------------------------------------
+# Result
+
+
+def _facts(result: Result, target: Target, request: Request, wall_s: float) -> dict[str, Any]:
+    shapes = [_shape_facts(shape, target) for shape in result.shapes]
+    return {
+        "gpu": target.environment.gpu_name,
+        "is_recorded": target.environment.is_recorded,
+        "recorded_on": target.environment.recorded_on or None,
+        "policy": target.policy,
+        "sampler": request.sampler,
+        "seed": request.seed,
+        "db": request.db,
+        "stopped": result.reason,
+        "num_new": result.num_new,
+        "elapsed_s": result.elapsed_s,
+        "wall_s": wall_s,
+        "trials_per_s": result.num_new / result.elapsed_s if result.elapsed_s > 0 else 0.0,
+        "ledger": asdict(result.ledger),
+        "shapes": shapes,
+        **(shapes[0] if len(shapes) == 1 else {}),
+    }
+
+
+def _shape_facts(shape: ShapeResult, target: Target) -> dict[str, Any]:
+    """The winner of the final. On a recording the fastest trial instead: there the final draws from
+    samples that the trial's time was made of already, and so knows less."""
+    final = None if target.environment.is_recorded else shape.final
+    winner = final.winner if final else shape.best
+    fastest_us = shape.best.measurement.time_us if shape.best else None
+    time_us = final.winner.time_us if final else fastest_us
+    cublas_us = final.baseline.time_us if final and final.baseline else shape.cublas_us
+    facts = {
+        "shape": str(shape.gemm),
+        "best_time_us": time_us,
+        "best_config": dict(winner.point) if winner else None,
+        "cublas_time_us": cublas_us,
+        "speedup": common.share(cublas_us, time_us),
+        "limit_us": shape.limit_us,
+        "share_of_limit": common.share(shape.limit_us, time_us),
+        "tflops": shape.gemm.tflops(time_us) if time_us else None,
+        "num_trials": shape.num_trials,
+        "num_failed": shape.num_failed,
+        "num_tied": len(shape.final.tied) if shape.final else None,
+        "tied": [entry.key for entry in shape.final.tied] if shape.final else [],
+    }
+    if isinstance(target, ReplayTarget):
+        facts["optimum_time_us"] = target.optimum(shape.gemm)[1]
+    return facts
+
+
+def _text(facts: dict[str, Any], measured_on: str) -> str:
+    is_recorded = facts["is_recorded"]
+    clock = "simulated seconds" if is_recorded else "s"
+    head = (
+        f"{measured_on}, {CachePolicy(facts['policy'])} operands: {facts['num_new']:,} new trials in "
+        f"{facts['elapsed_s']:.0f} {clock} ({facts['trials_per_s']:.1f}/s); {_WHY[facts['stopped']]}"
+    )
+    headers = ["shape", "best", "vs cuBLAS", "of limit", "TFLOP/s", "trials", "failed", "tied", "config"]
+    rows = [_row(shape) for shape in facts["shapes"]]
+    if is_recorded:
+        headers.insert(2, "of optimum")
+        for row, shape in zip(rows, facts["shapes"], strict=True):
+            best = common.share(shape["optimum_time_us"], shape["best_time_us"])
+            row.insert(2, console.ratio_text(best, "%"))
+    body = console.table(headers, rows, right=range(1, len(headers) - 1))
+    return f"{head}\n{body}"
+
+
+def _row(shape: dict[str, Any]) -> list[object]:
+    return [
+        shape["shape"],
+        console.time_text(shape["best_time_us"]),
+        console.ratio_text(shape["speedup"]),
+        console.ratio_text(shape["share_of_limit"], "%"),
+        f"{shape['tflops']:.1f}" if shape["tflops"] else "-",
+        f"{shape['num_trials']:,}",
+        f"{shape['num_failed']:,}",
+        "-" if shape["num_tied"] is None else shape["num_tied"],
+        brief(shape["best_config"]),
+    ]
