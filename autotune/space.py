@@ -29,6 +29,7 @@ from .launch import LaunchSpec, Variant
 WARP = 32
 MAX_THREADS = 1024
 MAX_REGISTERS = 255
+SM_PARTITIONS = 4  # each has a quarter of an SM's registers and runs a quarter of its warps
 REGISTER_GRANULE = 8  # ptxas hands out registers in eights
 OVERHEAD_REGISTERS = 18  # addresses, counters and predicates of the leanest kernel seen: a lower bound
 MAX_ROWS = 1 << 26  # of one factor of a space: more would take gigabytes
@@ -220,8 +221,9 @@ def smem_bytes(c: Any, g: Gemm) -> Any:
 
 
 def register_cap(c: Any, limits: DeviceLimits) -> Any:
-    """Registers per thread that ptxas may use under the launch bounds."""
-    per_thread = limits.regs_per_sm // (threads(c) * c.min_blocks)
+    """Registers per thread that ptxas may use under the launch bounds: the fullest partition decides."""
+    warps = -(-threads(c) * c.min_blocks // (WARP * SM_PARTITIONS))
+    per_thread = limits.regs_per_sm // (SM_PARTITIONS * WARP * warps)
     return np.minimum(MAX_REGISTERS, per_thread // REGISTER_GRANULE * REGISTER_GRANULE)
 
 
@@ -233,7 +235,8 @@ def register_estimate(c: Any) -> Any:
 def blocks_per_sm(c: Any, limits: DeviceLimits, g: Gemm, registers: Any) -> Any:
     """Blocks resident on one SM, given the compiler's registers per thread."""
     granules = -(-registers // REGISTER_GRANULE) * REGISTER_GRANULE
-    by_registers = limits.regs_per_sm // (granules * threads(c))
+    warps = limits.regs_per_sm // (SM_PARTITIONS * WARP * granules) * SM_PARTITIONS
+    by_registers = warps // (threads(c) // WARP)
     by_smem = limits.smem_per_sm // (smem_bytes(c, g) + limits.smem_reserved)
     by_threads = limits.threads_per_sm // threads(c)
     return reduce(np.minimum, (by_registers, by_smem, by_threads, limits.blocks_per_sm))
