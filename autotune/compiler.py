@@ -7,6 +7,7 @@ them: only that report tells spills.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import hashlib
 import json
@@ -79,6 +80,35 @@ def compiler_version() -> str:
     return f"nvrtc {major}.{minor}"
 
 
+def _check_arch(arch: str) -> None:
+    """Raises EnvironmentProblem where NVRTC cannot serve this GPU at all: no candidate would compile."""
+    nvrtc = _nvrtc()
+    _, known = nvrtc.nvrtcGetSupportedArchs()
+    if arch not in [f"sm_{number}" for number in known]:
+        raise EnvironmentProblem(
+            f"{compiler_version()} does not compile for {arch}, only for sm_{min(known)} to sm_{max(known)}; "
+            "install another one (cuda-toolkit[nvrtc]) or use another GPU"
+        )
+
+
+def _pack(cubin: Cubin) -> bytes:
+    """A cubin as one cache file: SHA-256 of what follows, its report as a line of JSON, its code."""
+    body = json.dumps(cubin.report()).encode() + b"\n" + cubin.code
+    return hashlib.sha256(body).hexdigest().encode() + b"\n" + body
+
+
+def _unpack(packed: bytes) -> Cubin | None:
+    """None for a file that is damaged or of another version: not worth an error, it is compiled anew."""
+    digest, _, body = packed.partition(b"\n")
+    if hashlib.sha256(body).hexdigest().encode() != digest:
+        return None
+    report, _, code = body.partition(b"\n")
+    try:
+        return Cubin(code=code, **{**json.loads(report), "compile_s": 0.0})
+    except TypeError:
+        return None
+
+
 def parse_report(log: str, entry: str) -> dict[str, int]:
     """Registers, spills, stack and static shared memory of one entry function in ptxas's log."""
     sections = _ENTRY.split(log)
@@ -100,7 +130,8 @@ def parse_report(log: str, entry: str) -> dict[str, int]:
 class Compiler:
     """Compiles for one architecture. Threads may share it.
 
-    `cache_dir` None means the default; `timeout_s` bounds one compile, which is then cancelled.
+    `cache_dir` None means the default; `timeout_s` bounds one compile, which is then cancelled. Raises
+    EnvironmentProblem if NVRTC is missing or too old or new for `arch`, or the cache cannot be used.
     """
 
     def __init__(
@@ -113,6 +144,7 @@ class Compiler:
     ) -> None:
         from cuda.core.utils import FileStreamProgramCache
 
+        _check_arch(arch)
         self.arch = arch
         self.num_threads = num_threads or os.cpu_count() or 1
         self.version = compiler_version()
@@ -168,19 +200,15 @@ class Compiler:
         self._cache.close()
 
     def _load(self, key: str) -> Cubin | None:
-        code, report = self._cache.get(key), self._cache.get(f"{key}-report")
-        if code is None or report is None:
+        try:
+            packed = self._cache.get(key)
+        except OSError:
             return None
-        cubin = Cubin(code=bytes(code), **{**json.loads(bytes(report)), "compile_s": 0.0})
-        # A file damaged on disk is not worth an error: it is compiled anew.
-        return cubin if hashlib.sha256(cubin.code).hexdigest() == cubin.sha256 else None
+        return None if packed is None else _unpack(bytes(packed))
 
     def _save(self, key: str, cubin: Cubin) -> None:
-        try:
-            self._cache[key] = cubin.code
-            self._cache[f"{key}-report"] = json.dumps(cubin.report()).encode()
-        except OSError:
-            return  # a full or read-only disk costs compiling again, never the trial
+        with contextlib.suppress(OSError):  # a full or read-only disk costs compiling again, never the trial
+            self._cache[key] = _pack(cubin)
 
     def _run_until_reported(
         self, source: str, options: Sequence[str], entry: str
