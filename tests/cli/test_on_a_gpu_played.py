@@ -1,0 +1,175 @@
+"""`record` and `verify` with a recording in the place of the GPU that they insist on.
+
+tests/gpu/test_cli.py runs both on a real one.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from autotune import kernel
+from autotune.commands import record, table, targets
+from autotune.dispatch.table import load
+from autotune.errors import DeviceLost, DispatchError
+from autotune.gemm import Gemm
+from autotune.measurement import CachePolicy, Measurement, Outcome
+from autotune.replay import ReplayTarget, read_recording
+from autotune.store import Store
+
+from .conftest import ENVIRONMENT, SQUARE, measured, points
+from .runner import run
+
+
+class PlayedGpu(ReplayTarget):
+    """A recording that answers as a GPU of its kind; `dies_after` so many candidates it is lost."""
+
+    def __init__(self, path: Path, dies_after: int = 10**9) -> None:
+        super().__init__(path, capacity=3)
+        self.gpu = SimpleNamespace(index=0, name=ENVIRONMENT.gpu_name, compute_capability=(9, 0))
+        self.num_submitted = 0
+        self.checked: list[tuple[Gemm, str]] = []
+        self.bad_sha = ""
+        self._dies_after = dies_after
+
+    def submit(self, gemm, point, cutoff_us):
+        self.num_submitted += 1
+        if self.num_submitted > self._dies_after:
+            raise DeviceLost("the GPU worker died 5 times in a row")
+        return super().submit(gemm, point, cutoff_us)
+
+    def check(self, gemm, code):
+        self.checked.append((gemm, code.sha256))
+        if code.sha256 == self.bad_sha:
+            return Measurement(Outcome.WRONG_RESULT, "C[0][0] is 1.0, not 2.0", error_ratio=7.0)
+        return Measurement(Outcome.OK, time_us=5.0, samples_us=(5.0,), error_ratio=0.25)
+
+
+@pytest.fixture
+def played(recording: Path, monkeypatch: pytest.MonkeyPatch) -> PlayedGpu:
+    target = PlayedGpu(recording)
+    monkeypatch.setattr(targets, "open_gpu", lambda selector, policy: target)
+    return target
+
+
+def request(out: Path, **changes: object) -> record.Request:
+    options = {"out": out, "gpu": "0", "shapes": ("512",), "suite": None, "configs": None}
+    options |= {"seed": 0, "policy": "cold", "db": None}
+    return record.Request(**(options | changes))
+
+
+def test_a_whole_space_is_recorded_with_its_failures(played: PlayedGpu, tmp_path: Path) -> None:
+    record.run(request(tmp_path / "new.gz", shapes=("512", "16x512x4096")), is_json=False, is_quiet=True)
+    written = read_recording(tmp_path / "new.gz")
+    assert list(written.problems) == [SQUARE, Gemm(16, 512, 4096)]
+    measurements = written.problems[SQUARE].measurements
+    assert len(measurements) == 48
+    assert sum(m.outcome is Outcome.SPILLED for m in measurements) == 7
+    assert written.source_hash == kernel.source_hash()
+    found = dict(zip(map(str, points(SQUARE)), map(measured, range(48)), strict=True))
+    space = written.space(SQUARE)
+    for number, measurement in enumerate(measurements):
+        key = ",".join(f"{n}={space.point(number)[n]}" for n in points(SQUARE)[0].to_dict())
+        expected = next(m for k, m in found.items() if set(k.split(",")) == set(key.split(",")))
+        assert measurement.samples_us == pytest.approx(expected.samples_us, rel=1e-4)
+
+
+def test_a_subset_is_decided_by_the_seed(played: PlayedGpu, tmp_path: Path) -> None:
+    for name, seed in (("a", 1), ("b", 1), ("c", 2)):
+        record.run(request(tmp_path / name, configs=10, seed=seed), is_json=False, is_quiet=True)
+    a, b, c = (read_recording(tmp_path / name).problems[SQUARE].codes.tolist() for name in "abc")
+    assert len(a) == 10
+    assert a == b != c
+
+
+def test_interrupted_it_goes_on_where_it_was(
+    recording: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    first, second = PlayedGpu(recording, dies_after=20), PlayedGpu(recording)
+    monkeypatch.setattr(targets, "open_gpu", lambda selector, policy: first)
+    with pytest.raises(DeviceLost):
+        record.run(request(tmp_path / "new.gz"), is_json=False, is_quiet=True)
+    assert not (tmp_path / "new.gz").exists()
+    with Store.open(tmp_path / "new.gz.db") as store:
+        (study,) = store.studies()
+    monkeypatch.setattr(targets, "open_gpu", lambda selector, policy: second)
+    record.run(request(tmp_path / "new.gz"), is_json=False, is_quiet=True)
+    assert 17 <= study.num_trials <= 20  # at most what was in flight is lost
+    assert second.num_submitted == 48 - study.num_trials
+    assert len(read_recording(tmp_path / "new.gz").problems[SQUARE].codes) == 48
+
+
+def test_what_was_recorded_is_searched(played: PlayedGpu, tmp_path: Path) -> None:
+    record.run(request(tmp_path / "new.gz"), is_json=False, is_quiet=True)
+    done = run(
+        "search",
+        "--gpu",
+        f"replay:{tmp_path / 'new.gz'}",
+        "--shape",
+        "512",
+        "--db",
+        tmp_path / "a.db",
+        "--json",
+    )
+    facts = json.loads(done.stdout)
+    assert facts["best_config"] == points(SQUARE)[20].to_dict()
+
+
+@pytest.fixture(scope="module")
+def folder(recording: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    here = tmp_path_factory.mktemp("verify")
+    run("search", "--gpu", f"replay:{recording}", "--shape", "512", "--trials", "30", "--db", here / "a.db")
+    run("export-table", "--db", here / "a.db", "--out", here / "table")
+    return here / "table"
+
+
+def test_every_kernel_is_checked_on_its_shapes_and_on_ragged_ones(
+    played: PlayedGpu, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    table.verify(folder, "0", is_json=True)
+    exported = load(folder)
+    facts = json.loads(capsys.readouterr().out)
+    assert {check["kernel"] for check in facts["checks"]} == {k.id for k in exported.kernels}
+    assert {sha for _, sha in played.checked} == {k.sha256 for k in exported.kernels}
+    assert SQUARE in {gemm for gemm, _ in played.checked}
+    default = next(k for k in exported.kernels if k.id == exported.defaults["TN"])
+    ragged = {(g.m, g.n, g.k, g.layout) for g, sha in played.checked if sha == default.sha256}
+    assert {(*extents, "TN") for extents in table.ODD_EXTENTS} <= ragged
+
+
+def test_a_wrong_kernel_is_told_with_its_shape(
+    played: PlayedGpu, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    kernel_id = load(folder).entries[0].ranked[0].kernel
+    played.bad_sha = next(k.sha256 for k in load(folder).kernels if k.id == kernel_id)
+    with pytest.raises(DispatchError, match=r"wrong_result: C\[0\]\[0\]"):
+        table.verify(folder, "0", is_json=False)
+    line = next(row for row in capsys.readouterr().out.splitlines() if row.startswith(kernel_id))
+    assert line.split()[-1] == "7.00"
+
+
+def test_a_table_for_another_gpu_is_refused_before_anything_runs(played: PlayedGpu, folder: Path) -> None:
+    played.gpu.name = "NVIDIA GeForce RTX 4090"
+    with pytest.raises(DispatchError, match="RTX 4090"):
+        table.verify(folder, "0", is_json=False)
+    assert played.checked == []
+
+
+def test_a_changed_table_is_refused_before_a_gpu_is_asked_for(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copy = shutil.copytree(folder, tmp_path / "copy")
+    text = (copy / "table.json").read_text(encoding="utf-8")
+    (copy / "table.json").write_text(text.replace('"m": 512', '"m": 513', 1), encoding="utf-8")
+    monkeypatch.setattr(targets, "open_gpu", lambda *_: pytest.fail("asked for a GPU"))
+    with pytest.raises(DispatchError, match="checksum"):
+        table.verify(copy, "0", is_json=False)
+
+
+def test_a_recording_is_no_gpu() -> None:
+    with pytest.raises(Exception, match="recording cannot run kernels"):
+        targets.open_gpu("replay:x.gz", CachePolicy.COLD)
