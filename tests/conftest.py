@@ -5,6 +5,7 @@ Tests marked `gpu` are skipped where no NVIDIA GPU answers; with `--require-gpu`
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from functools import cache
@@ -12,6 +13,7 @@ from functools import cache
 import pytest
 from hypothesis import settings
 
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # before numpy loads: as the command line does
 settings.register_profile("no-deadline", deadline=None)  # machines that run tests are busy ones
 settings.load_profile("no-deadline")
 

@@ -16,7 +16,7 @@ from .candidates import Candidates
 from .surrogate import Lengths, Surrogate, fit_lengths
 
 MAX_FITTED = 240  # results that the process is conditioned on: half of them the best ones
-NUM_RANDOM = 600  # candidates drawn over the whole set
+NUM_RANDOM = 1500  # candidates drawn over the whole set
 NUM_MIXED = 400  # candidates mixed from good points and others
 NUM_PARENTS = 6  # best points whose neighbours are candidates
 NUM_CLIMBED = 3  # most promising candidates whose neighbours are looked at in turn

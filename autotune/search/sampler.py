@@ -110,15 +110,18 @@ class FeasibleSampler(optuna.samplers.BaseSampler):
     ) -> dict[str, BaseDistribution]:
         return distributions(self._space)
 
-    def sample_relative(
-        self, study: optuna.Study, trial: FrozenTrial, search_space: Mapping[str, BaseDistribution]
-    ) -> dict[str, Any]:
+    def before_trial(self, study: optuna.Study, trial: FrozenTrial) -> None:
+        # Here, not in sample_relative: Optuna asks for no values of parameters that have only one.
         self.read(study, trial.number)
         proposal = self._next()
         self._seen.add(proposal.number)
         self._proposals[trial.number] = proposal
         self._open[trial.number] = proposal.number
-        return params(self._space, proposal.number)
+
+    def sample_relative(
+        self, study: optuna.Study, trial: FrozenTrial, search_space: Mapping[str, BaseDistribution]
+    ) -> dict[str, Any]:
+        return params(self._space, self._proposals[trial.number].number)
 
     def sample_independent(
         self, study: optuna.Study, trial: FrozenTrial, param_name: str, param_distribution: BaseDistribution

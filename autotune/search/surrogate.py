@@ -22,6 +22,7 @@ _LOG_LENGTH = (0.0, 1.5)  # prior mean and deviation; features span 0 ... 1
 _LOG_NOISE = (math.log(1e-3), 1.5)  # variance of noise over that of the targets
 _LENGTH_BOUNDS, _NOISE_BOUNDS = (-3.0, 4.0), (-9.0, 0.0)
 _JITTER = 1e-8
+_LEAST_SCALE = 1e-12  # where all targets are the same
 
 
 def _squared_distances(a: np.ndarray, b: np.ndarray, weights: np.ndarray) -> np.ndarray:
@@ -81,7 +82,7 @@ def _loss(x: np.ndarray, z: np.ndarray, lengths: Lengths) -> tuple[float, np.nda
     half = np.linalg.inv(chol)
     inverse = half.T @ half
     alpha = inverse @ z
-    scale = float(z @ alpha) / n
+    scale = max(float(z @ alpha) / n, _LEAST_SCALE)
     centre = np.append(np.full(x.shape[1], _LOG_LENGTH[0]), _LOG_NOISE[0])
     width = np.append(np.full(x.shape[1], _LOG_LENGTH[1]), _LOG_NOISE[1])
     off = (lengths.log - centre) / width
@@ -118,7 +119,7 @@ class Surrogate:
         )
         half = np.linalg.inv(chol)
         alpha = half.T @ (half @ targets)
-        scale = float(targets @ alpha) / len(targets)
+        scale = max(float(targets @ alpha) / len(targets), _LEAST_SCALE)
         return cls(x, lengths, scale, float(z.min()), alpha, half)
 
     def covariance(self, points: np.ndarray) -> np.ndarray:

@@ -1,0 +1,260 @@
+"""The sampler over feasible sets: never twice, always inside, all of a small set, the same for a seed."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import optuna
+import pytest
+from fake_target import bowl_us, product_space
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from autotune.device import known_limits
+from autotune.errors import UsageError
+from autotune.gemm import Gemm
+from autotune.search import seeds
+from autotune.search.asker import SAMPLERS, Asker
+from autotune.search.candidates import Candidates
+from autotune.search.sampler import FeasibleSampler, Proposal, SpaceExhausted, distributions
+from autotune.search.surrogate import Lengths, Surrogate, expected_improvement, fit_lengths
+from autotune.space import Factor, FeasibleSet, feasible_set
+
+SPACE = product_space(6, 6, 4, words=3)
+
+
+@st.composite
+def spaces(draw) -> FeasibleSet:
+    """Products of one to three factors, each any non-empty part of a small grid, rows in any order."""
+    factors = []
+    for index in range(draw(st.integers(1, 3))):
+        sizes = draw(st.lists(st.integers(1, 4), min_size=1, max_size=3))
+        grid = list(itertools.product(*map(range, sizes)))
+        rows = draw(st.lists(st.sampled_from(grid), min_size=1, unique=True))
+        names = tuple(f"p{index}{i}" for i in range(len(sizes)))
+        values = tuple(
+            tuple(f"w{v}" for v in range(n)) if draw(st.booleans()) else tuple(3 * v + 1 for v in range(n))
+            for n in sizes
+        )
+        factors.append(Factor(names, values, np.array(rows, dtype=np.uint8)))
+    return FeasibleSet(tuple(factors))
+
+
+def _ask_all(asker: Asker, num: int, *, open_at_once: int = 1, time_us=lambda number: 1.0 + number):
+    asked, waiting = [], []
+    for _ in range(num):
+        asked.append(asker.ask().number)
+        waiting.append(asked[-1])
+        if len(waiting) == open_at_once:
+            number = waiting.pop(0)
+            asker.tell(number, time_us(number))
+    return asked
+
+
+@settings(max_examples=20)
+@given(spaces(), st.sampled_from(SAMPLERS), st.integers(0, 3), st.integers(1, 5))
+def test_small_sets_are_asked_whole_and_each_point_once(space, sampler, seed, open_at_once):
+    asker = Asker(space, sampler, seed)
+    num = min(len(space), 8 if sampler == "tpe" else 45)
+    asked = _ask_all(asker, num, open_at_once=open_at_once)
+    assert len(set(asked)) == num
+    assert all(0 <= number < len(space) for number in asked)
+    if num == len(space):
+        with pytest.raises(SpaceExhausted):
+            asker.ask()
+
+
+@settings(max_examples=5)
+@given(st.integers(0, 1000), st.integers(1, 6), st.sampled_from(("autotune", "random")))
+def test_the_same_seed_asks_the_same_points(seed, open_at_once, sampler):
+    runs = [_ask_all(Asker(SPACE, sampler, seed), 50, open_at_once=open_at_once) for _ in range(2)]
+    assert runs[0] == runs[1]
+
+
+def test_another_seed_asks_others():
+    assert _ask_all(Asker(SPACE, seed=1), 20) != _ask_all(Asker(SPACE, seed=2), 20)
+
+
+@pytest.mark.parametrize("sampler", SAMPLERS)
+def test_failures_are_no_trouble(sampler):
+    asker = Asker(SPACE, sampler)
+    for turn in range(60):
+        number = asker.ask().number
+        asker.tell(number, None if turn < 35 or turn % 3 else bowl_us(SPACE.point(number)))
+
+
+@pytest.mark.parametrize("time_us", [lambda n: 5.0, lambda n: 1e-3, lambda n: 10.0 ** (n % 9)])
+def test_flat_and_wild_times_are_no_trouble(time_us):
+    assert len(set(_ask_all(Asker(SPACE), 60, time_us=time_us))) == 60
+
+
+def test_earlier_trials_are_never_asked_again():
+    known = [(number, None if number % 3 else 100.0 + number) for number in range(0, len(SPACE), 2)]
+    asker = Asker(SPACE)
+    asker.load(known)
+    rest = _ask_all(asker, len(SPACE) - len(known))
+    assert sorted(rest) == [n for n in range(len(SPACE)) if n % 2]
+
+
+def test_earlier_trials_teach():
+    """Told of a valley, a fresh sampler proposes from it."""
+    rng = np.random.default_rng(0)
+    known = rng.choice(len(SPACE), 60, replace=False).tolist()
+    asker = Asker(SPACE)
+    asker.load([(n, bowl_us(SPACE.point(n))) for n in known])
+    proposals = [asker.ask() for _ in range(3)]
+    assert {p.origin for p in proposals} == {"model"}
+    unseen = sorted(bowl_us(SPACE.point(n)) for n in range(len(SPACE)) if n not in known)
+    assert bowl_us(SPACE.point(proposals[0].number)) <= unseen[8]
+
+
+def test_offers_come_first_and_once():
+    asker = Asker(SPACE)
+    assert [asker.offer(n, "seed") for n in (7, 3, 7)] == [True, True, False]
+    assert [asker.ask() for _ in range(2)] == [Proposal(7, "seed"), Proposal(3, "seed")]
+    assert not asker.offer(7, "transfer")
+    assert asker.ask().origin == "random"
+
+
+def test_the_model_finds_the_optimum_of_a_bowl_far_before_chance_does():
+    space = product_space(8, 8, 8, words=5)
+    optimum = min(bowl_us(space.point(n)) for n in range(len(space)))
+    for seed in range(3):
+        times = [bowl_us(space.point(n)) for n in _ask_all(
+            Asker(space, seed=seed), 80, time_us=lambda n: bowl_us(space.point(n))
+        )]  # fmt: skip
+        assert min(times) == optimum  # of 1,280 points
+
+
+def test_it_is_a_sampler_for_optimize_too():
+    sampler = FeasibleSampler(SPACE, seed=0)
+    study = optuna.create_study(sampler=sampler)
+    space = distributions(SPACE)
+
+    def objective(trial):
+        codes = [trial.suggest_int(name, 0, space[name].high) for name in SPACE.names]
+        (number,) = Candidates(SPACE).find(np.array([codes]))
+        return bowl_us(SPACE.point(int(number)))
+
+    study.optimize(objective, n_trials=40)
+    assert len({tuple(t.params.items()) for t in study.trials}) == 40
+
+
+def test_a_parameter_of_another_space_is_refused():
+    study = optuna.create_study(sampler=FeasibleSampler(SPACE))
+    with pytest.raises(ValueError, match="no parameter"):
+        study.ask().suggest_int("unknown", 0, 3)
+
+
+def test_an_unknown_sampler_is_refused():
+    with pytest.raises(UsageError, match="known are autotune, random, tpe"):
+        Asker(SPACE, "annealing")
+
+
+# ---- candidates
+
+
+@given(spaces(), st.data())
+def test_numbers_codes_and_points_agree(space, data):
+    candidates = Candidates(space)
+    numbers = np.array(data.draw(st.lists(st.integers(0, len(space) - 1), min_size=1, max_size=5)))
+    codes = candidates.codes(numbers)
+    assert [tuple(row) for row in codes] == [tuple(space.codes(n)) for n in numbers]
+    assert candidates.find(codes).tolist() == numbers.tolist()
+    assert [space.find(space.point(n)) for n in numbers] == numbers.tolist()
+    assert candidates.features(numbers).shape == (len(numbers), candidates.num_features)
+
+
+@given(spaces(), st.data())
+def test_neighbours_differ_in_one_parameter_and_none_is_missed(space, data):
+    number = data.draw(st.integers(0, len(space) - 1))
+    candidates = Candidates(space)
+    everyone = candidates.codes(np.arange(len(space)))
+    expected = np.flatnonzero((everyone != everyone[number]).sum(axis=1) == 1)
+    assert candidates.neighbours(np.array([number])).tolist() == expected.tolist()
+
+
+@given(spaces(), st.integers(0, 100))
+def test_mixtures_and_draws_are_feasible(space, seed):
+    rng = np.random.default_rng(seed)
+    candidates = Candidates(space)
+    for found in (candidates.mixtures(rng, np.array([0]), 20), candidates.random(rng, 20)):
+        assert all(0 <= number < len(space) for number in found)
+    assert not len(candidates.mixtures(rng, np.array([], dtype=int), 20))
+
+
+@given(spaces(), st.data())
+def test_the_nearest_point_to_a_point_is_itself(space, data):
+    number = data.draw(st.integers(0, len(space) - 1))
+    assert Candidates(space).nearest(space.point(number)) == number
+
+
+def test_nearest_gives_way_on_later_parameters():
+    nearest = SPACE.point(Candidates(SPACE).nearest({"a": 2, "b": 2, "c": 2, "word": "unheard"}))
+    assert (nearest["a"], nearest["b"]) == (2, 2)
+    assert nearest["c"] in (1, 4)  # 2 would make the sum of codes odd
+    assert SPACE.point(Candidates(SPACE).nearest({"a": 10**9}))["a"] == 32
+
+
+@pytest.mark.parametrize("gpu", ["h200", "quadro-rtx-5000"])
+@pytest.mark.parametrize("shape", ["1024", "35x700x2048:TT", "1x1000x4096", "64x64x100000"])
+def test_known_good_configs_have_a_relative_everywhere(gpu, shape):
+    gemm = Gemm.parse(shape)
+    space = feasible_set(known_limits(gpu), gemm)
+    found = seeds.known_good(space, gemm)
+    assert len(found) >= 5
+    assert len(set(found)) == len(found)
+    assert all(0 <= number < len(space) for number in found)
+
+
+def test_spaces_of_other_kernels_have_no_known_good_configs():
+    assert seeds.known_good(SPACE, Gemm(4, 4, 4)) == []
+
+
+# ---- the process
+
+
+def test_the_gradient_is_that_of_the_loss():
+    from autotune.search.surrogate import _loss
+
+    rng = np.random.default_rng(0)
+    x, z = rng.random((12, 3)), rng.standard_normal(12)
+    log = np.array([0.1, -0.4, 0.7, -4.0])
+    _, gradient = _loss(x, z, Lengths(log))
+    for i, step in enumerate(np.eye(4) * 1e-5):
+        slope = (_loss(x, z, Lengths(log + step))[0] - _loss(x, z, Lengths(log - step))[0]) / 2e-5
+        assert gradient[i] == pytest.approx(slope, rel=1e-3, abs=1e-5)
+
+
+def test_the_process_meets_what_was_measured_and_finds_what_matters():
+    rng = np.random.default_rng(1)
+    x = rng.random((40, 2))
+    z = np.sin(5 * x[:, 0])
+    lengths = fit_lengths(x, z - z.mean(), Lengths.prior(2), steps=60)
+    surrogate = Surrogate.condition(x, z, x[:0], lengths)
+    assert surrogate.mean(surrogate.covariance(x)) == pytest.approx(z, abs=0.1)
+    assert lengths.weights[0] > 10 * lengths.weights[1]  # the second feature does nothing
+
+
+def test_a_batch_spreads():
+    x = np.array([[0.0], [1.0]])
+    surrogate = Surrogate.condition(x, np.array([0.0, 0.0]), x[:0], Lengths(np.array([-2.0, -6.0])))
+    points = np.array([[0.5], [0.5001], [0.3], [0.7]])
+    chosen = surrogate.best_batch(points, 3, shortlist=4)
+    assert {0, 1} - set(chosen), "two points at one place"
+
+
+def test_points_under_way_are_not_asked_for_by_neighbours():
+    x = np.array([[0.0], [1.0]])
+    z, pending = np.array([0.5, -0.5]), np.array([[0.9]])
+    lengths = Lengths(np.array([-1.0, -6.0]))
+    points = np.array([[0.901], [0.6]])
+    assert Surrogate.condition(x, z, pending, lengths).best_batch(points, 1, 4) == [1]
+
+
+def test_expected_improvement_is_the_integral():
+    mean, deviation, best = np.array([0.3, -0.2, 2.0]), np.array([0.5, 0.1, 0.3]), 0.1
+    draws = mean + deviation * np.random.default_rng(0).standard_normal((200_000, 3))
+    expected = np.maximum(best - draws, 0).mean(axis=0)
+    assert expected_improvement(best, mean, deviation) == pytest.approx(expected, abs=2e-3)
