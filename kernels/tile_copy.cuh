@@ -90,7 +90,8 @@ template <int ROWS, int COLS, int VEC, bool IS_TURNED, int SHARED_ROW, bool IS_A
             if (!owns(piece)) continue;
             if constexpr (IS_TURNED) {
 #pragma unroll
-                for (int e = 0; e < VEC; ++e) to[step(piece) + e * SHARED_ROW] = staged[piece].v[e];
+                for (int e = 0; e < VEC; ++e)
+                    store_shared<1>(to + step(piece) + e * SHARED_ROW, {staged[piece].v[e]});
             } else {
                 store_shared<VEC>(to + step(piece), staged[piece]);
             }

@@ -15,12 +15,12 @@ extern const char* problem_name;
 
 enum Order : int64_t { FORWARD, REVERSE, SHUFFLED };
 
-// [begin, end) in floats; `is_writable` for C and the workspace.
+// [begin, end) in floats; C and the workspace are writable; C is readable unless beta is 0.
 struct Region {
     const char* name;
     const float* begin;
     const float* end;
-    bool is_writable;
+    bool is_writable, is_readable;
 };
 
 struct Launch {
@@ -44,6 +44,7 @@ void launch(const Launch& launch, const std::function<void()>& kernel);
 void begin_launch_memory(const Launch& launch);
 void begin_block_memory();
 void end_block_memory();
+void poison_copies_under_way();  // of the running thread, again
 void end_launch_memory();
 int barrier_epoch();  // barriers that the block has passed
 

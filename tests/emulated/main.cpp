@@ -46,7 +46,9 @@ class Matrix {
     }
 
     float* base() const { return base_; }
-    Region region(const char* name, bool is_writable) const { return {name, base_, memory_ + num_, is_writable}; }
+    Region region(const char* name, bool is_writable, bool is_readable) const {
+        return {name, base_, memory_ + num_, is_writable, is_readable};
+    }
 
     std::vector<float> packed() const {
         std::vector<float> elements(rows_ * cols_);
@@ -104,7 +106,7 @@ class Workspace {
         memset(floats_.get() + sums_, 0, counters_ * sizeof(float));
     }
     float* base() const { return floats_.get(); }
-    Region region() const { return {"the workspace", base(), base() + sums_ + counters_, true}; }
+    Region region() const { return {"the workspace", base(), base() + sums_ + counters_, true, true}; }
 
     void check_counters() const {
         for (size_t i = 0; i < counters_; ++i) {
@@ -149,7 +151,8 @@ void run(const Problem& p) {
     Launch pass{static_cast<int>(p.tiles), static_cast<int>(p.split_k), static_cast<int>(p.threads),
                 static_cast<size_t>(p.smem_bytes), Order(p.thread_order), Order(p.block_order),
                 static_cast<uint64_t>(p.seed),
-                {a.region("A", false), b.region("B", false), c.region("C", true), workspace.region()}};
+                {a.region("A", false, true), b.region("B", false, true), c.region("C", true, p.beta != 0),
+                 workspace.region()}};
     launch(pass, [&] { run_sgemm(p, operands); });
     if (p.reduce_blocks > 0) {
         pass.grid_x = static_cast<int>(p.reduce_blocks);

@@ -198,6 +198,7 @@ void touch_global(const float* address, int count, Access access) {
     const Region& region = region_of(address, count, what);
     check_alignment(address, count, what);
     if (access == Access::WRITE && !region.is_writable) fault("store to %s", region.name);
+    if (access == Access::READ && !region.is_readable) fault("load of %s, which must not be read", region.name);
 }
 
 void touch_l2(const float* address, int count) {
@@ -259,6 +260,16 @@ unsigned add_to_counter(unsigned* counter, unsigned amount) {
     const unsigned old = *counter;
     *counter = old + amount;
     return old;
+}
+
+// A copy may land at any time until its wait: what was written to its place meanwhile is lost.
+void poison_copies_under_way() {
+    const CopyQueue& queue = queues[here.thread];
+    const auto spoil = [](const std::vector<Copy>& group) {
+        for (const Copy& copy : group) std::fill_n(copy.to, copy.count, poison(SHARED_POISON));
+    };
+    for (const auto& group : queue.groups) spoil(group);
+    spoil(queue.open);
 }
 
 void begin_launch_memory(const Launch& launch) {

@@ -107,6 +107,8 @@ inline void store_shared(float* address, Vec<VEC> value) {
     for (int i = 0; i < VEC; ++i) address[i] = value.v[i];
 }
 
+inline void forget(int&) {}
+
 inline float multiply_add(float a, float b, float c) { return std::fma(a, b, c); }
 
 inline unsigned atomic_add(unsigned* counter, unsigned amount) {

@@ -141,6 +141,7 @@ int barrier_epoch() { return epoch; }
 void wait_at_barrier(const char* file, int line) {
     running->file = file;
     running->line = line;
+    poison_copies_under_way();
     sleep_as(State::AT_BARRIER);
 }
 

@@ -24,6 +24,7 @@ FAULTS = {
     "NO_COMMIT": r"copy under way: read",
     "NO_LAST_WAIT": r"copy under way at the end",
     "PLAIN_READ_BEFORE_WAIT": r"elements are wrong.*nan",
+    "PLAIN_WRITE_BEFORE_WAIT": r"elements are wrong.*nan",
     "READ_OF_UNWRITTEN": r"elements are wrong.*nan",
     "EARLY_EXIT": r"barrier divergence: thread 0 waits at .*, thread 7 ended",
     "OTHER_BARRIER": r"barrier divergence: thread 0 waits at .*, thread 63 waits at",
@@ -36,6 +37,7 @@ FAULTS = {
     "INT_OVERFLOW": r"runtime error: signed integer overflow",
     "PADDING_WRITTEN": r"padding of C overwritten: element 19 of row 0",
     "A_WRITTEN": r"store to A",
+    "C_READ": r"load of C, which must not be read",
     "NO_FENCE": r"elements are wrong.*nan|no fence",
     "FENCE_AFTER_ATOMIC": r"elements are wrong.*nan",
     "NO_BARRIER_BEFORE_ATOMIC": r"elements are wrong.*nan|race",
@@ -52,13 +54,13 @@ def toy_problems(orders: tuple[int, ...]) -> list[Problem]:
     a, b, c = (random.standard_normal(s, dtype=np.float32) for s in ((m, k), (k, n), (m, n)))
     return [
         Problem(
-            f"splits={splits} threads={thread_order} blocks={block_order}", m, n, k, a, b, c,
+            f"splits={splits} beta={beta} threads={thread_order} blocks={block_order}", m, n, k, a, b, c,
             (k + 2, n + 1, n + 3), THREADS, SMEM_BYTES, tiles, split_k=splits,
             sum_bytes=splits * tiles * THREADS * 4 * (splits > 1),
-            counter_bytes=4 * tiles * (splits > 1), alpha=1.5, beta=-0.5, thread_order=thread_order,
+            counter_bytes=4 * tiles * (splits > 1), alpha=1.5, beta=beta, thread_order=thread_order,
             block_order=block_order, seed=5,
         )
-        for splits, thread_order, block_order in itertools.product((1, 2), orders, orders)
+        for splits, beta, thread_order, block_order in itertools.product((1, 2), (-0.5, 0.0), orders, orders)
     ]  # fmt: skip
 
 
@@ -87,5 +89,5 @@ def test_text_that_does_not_compile_is_told(builder: Builder) -> None:
 def test_missing_compiler_says_what_to_install(builder: Builder, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("emulator._compiler", None)
     monkeypatch.setenv("CXX", "no-such-compiler")
-    with pytest.raises(BuildError, match=r"g\+\+ >= 11.*apt-get install g\+\+"):
+    with pytest.raises(BuildError, match=r"g\+\+ >= 12.*apt-get install g\+\+"):
         builder.submit(TOY, {"FAULT": "NONE"})

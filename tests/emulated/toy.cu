@@ -13,6 +13,7 @@ enum Fault {
     NO_COMMIT,
     NO_LAST_WAIT,
     PLAIN_READ_BEFORE_WAIT,
+    PLAIN_WRITE_BEFORE_WAIT,
     READ_OF_UNWRITTEN,
     EARLY_EXIT,
     OTHER_BARRIER,
@@ -25,6 +26,7 @@ enum Fault {
     INT_OVERFLOW,
     PADDING_WRITTEN,
     A_WRITTEN,
+    C_READ,
     NO_FENCE,
     FENCE_AFTER_ATOMIC,
     NO_BARRIER_BEFORE_ATOMIC,
@@ -102,6 +104,15 @@ static void sgemm(int m, int n, int k, float alpha, const float* a, long long ld
     float* shared = shared_memory();
     float sum = FAULT == READ_OF_UNWRITTEN ? 0 * shared[0] : 0;
     plant(const_cast<float*>(a), lda, c, ldc, m, n, k);
+    if (FAULT == PLAIN_WRITE_BEFORE_WAIT) {
+        copy_async<1>(shared + thread_index(), a, false);
+        shared[thread_index()] = 0;
+        barrier();
+        sum = shared[thread_index()];
+        commit_copies();
+        wait_copies<0>();
+        barrier();
+    }
     if (FAULT == EARLY_EXIT && thread_index() == 7) return;
     if (first < end) copy_tile(shared, a, lda, b, ldb, first, row, column, m, n, k);
     for (int tile = first; tile < end; ++tile) {
@@ -125,7 +136,7 @@ static void sgemm(int m, int n, int k, float alpha, const float* a, long long ld
     if (splits > 1 && !is_last_split(sum, workspace, tiles, splits)) return;
     const int i = row + thread_index() / T, j = column + thread_index() % T;
     if (i >= m || j >= n) return;
-    const float old = beta != 0 ? load_global<1>(c + i * ldc + j).v[0] : 0;
+    const float old = beta != 0 || FAULT == C_READ ? load_global<1>(c + i * ldc + j).v[0] : 0;
     store_global<1>(c + i * ldc + j, {multiply_add(beta, old, alpha * sum)});
 }
 

@@ -1,0 +1,111 @@
+"""Copies of the kernel text with one safeguard taken out, each of which the tests must catch."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Operator:
+    """Replaces one match of `pattern` (in the code of a line) by `replacement`, all else being kept.
+
+    `tag` restricts it to lines with that comment. The pattern may look ahead into the next line.
+    """
+
+    name: str
+    pattern: re.Pattern[str]
+    replacement: str
+    tag: str = ""
+
+
+def _operator(name: str, pattern: str, replacement: str, tag: str = "") -> Operator:
+    return Operator(name, re.compile(pattern), replacement, tag)
+
+
+OPERATORS = (
+    _operator("no barrier", r"\bbarrier\(\);", ";"),
+    _operator("no wait", r"\bwait_copies<\w+>\(\);", ";"),
+    _operator("wait one group too few", r"\bwait_copies<(\w+)>\(\);", r"wait_copies<\1 + 1>();"),
+    _operator("no commit", r"\bcommit_copies\(\);", ";"),
+    _operator("no fence", r"\bfence_global\(\);", ";"),
+    _operator("counter not reset", r"\bcounters\[\w+\] = 0;", ";"),
+    _operator("no check of the edge", r" (<|>=) ", r" - (1 << 30) \1 ", "// edge:"),
+    _operator("no check of the extent", r" < (ROWS|COLS|WORKERS|k_tiles)\b", r" - (1 << 30) < \1"),
+    # storing a tile beyond the last needs no check: nobody reads it
+    _operator("no check of the last tile", r"\bfetched < num_tiles(?!\) \{\n +copy_a\.store)", "true"),
+    _operator(
+        "no zeros behind the edge",
+        r"\bcopy_async<VEC>\((.*), is_valid\);", r"if (is_valid) copy_async<VEC>(\1, true);",
+    ),
+    _operator(
+        "no zeros in registers",
+        r"(\bstaged\[.*\]) = (\w+) \? (.*) : Vec<VEC>\{\};", r"if (\2) \1 = \3;",
+    ),
+    _operator("operands read for alpha = 0", r"\balpha == 0", "false"),
+    _operator("C read for beta = 0", r"\bif \(beta != 0\)", "if (true)"),
+    _operator("not set to zero", r"(\b(?:sum|sums\[\w+\]\[\w+\])) = \{\};", r"\1;"),
+    _operator("not set to zero", r"\b(sums\[[^]]+\]\[[^]]+\]) = 0;", ";"),
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """One line of one kernel file, changed."""
+
+    operator: str
+    file: str
+    line: int  # from 1
+    text: str  # the whole file, changed
+    before: str
+    after: str
+
+    @property
+    def id(self) -> str:
+        return f"{self.file}:{self.line} {self.operator}"
+
+    def __str__(self) -> str:
+        change = f"  - {self.before.strip()}\n  + {self.after.strip()}"
+        return f"{self.file}:{self.line}: {self.operator}\n{change}"
+
+    def write(self, kernels: Path, folder: Path) -> None:
+        """A copy of the kernel folder with this file changed."""
+        shutil.copytree(kernels, folder)
+        (folder / self.file).write_text(self.text, encoding="utf-8")
+
+
+def _code_and_comment(line: str) -> tuple[str, str]:
+    code, slashes, comment = line.partition("//")
+    return code, slashes + comment
+
+
+def mutants_of(file: str, text: str) -> Iterator[Mutant]:
+    """Every operator at every place of this file where it applies, one at a time."""
+    lines = text.split("\n")
+    for number, line in enumerate(lines):
+        code, comment = _code_and_comment(line)
+        following = lines[number + 1] if number + 1 < len(lines) else ""
+        for operator in OPERATORS:
+            if operator.tag not in comment:
+                continue
+            for match in operator.pattern.finditer(f"{code}\n{following}"):
+                if match.end() > len(code):
+                    continue
+                new = match.expand(operator.replacement)
+                changed = code[: match.start()] + new + code[match.end() :] + comment
+                whole = "\n".join([*lines[:number], changed, *lines[number + 1 :]])
+                yield Mutant(operator.name, file, number + 1, whole, line, changed)
+
+
+def unmatched_tags(text: str) -> list[str]:
+    """Lines with a tag that no operator knows how to take out."""
+    tags = {operator.tag for operator in OPERATORS if operator.tag}
+    mutated = {mutant.line for mutant in mutants_of("", text)}
+    return [
+        line.strip()
+        for number, line in enumerate(text.split("\n"), 1)
+        if number not in mutated and any(tag in line for tag in tags)
+    ]

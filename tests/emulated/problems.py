@@ -1,0 +1,139 @@
+"""The problems that one instance is run on: small, ragged where it may be, each with a trap of its own."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from cover import Instance
+from emulator import Problem
+
+from autotune import launch, space
+from autotune.gemm import Gemm
+
+FORWARD, REVERSE, SHUFFLED = 0, 1, 2
+SPLITS = space.PARAMETER["split_k"].values[1:]
+_MAX_RUNS = 64 * max(SPLITS)  # of threads, over all blocks of a split problem
+_AREA = 64 * 64 * 12  # elements of C that a problem of many tiles may have
+
+
+@dataclass(frozen=True)
+class Case:
+    """A problem before its extents are fitted to what the instance may serve.
+
+    `gap` widens each leading dimension by as many vectors; `order` is that of threads and of blocks.
+    """
+
+    name: str
+    m: int
+    n: int
+    k: int
+    alpha: float = 1.0
+    beta: float = 0.0
+    gap: int = 0
+    order: int = FORWARD
+    is_special: bool = False  # NaN and Inf among the elements
+
+
+def cases(config: space.Config) -> list[Case]:
+    """Every trap for this config; the same list whatever the layout."""
+    bm, bn, bk, ring = config.bm, config.bn, config.bk, config.bk * config.stages
+    tiles_m, tiles_n = _many_tiles(config)
+    return [
+        Case("tiles that fit", bm, 2 * bn, 2 * bk),
+        Case("stages go round twice", bm, bn, 2 * ring + bk + 3, -1.5, 0.5, gap=1, order=REVERSE),
+        Case("ragged", bm + bm // 2 + 1, bn + bn // 2 + 1, 2 * bk + 5, 0.5, -1.0, gap=3, order=SHUFFLED),
+        Case("one row", 1, bn + 1, bk - 1, order=REVERSE),
+        Case("one column", bm + 1, 1, bk + 1, 1.0, 1.0, gap=1),
+        Case("k = 1", bm - 1, bn - 1, 1, 2.0, 0.25, order=SHUFFLED),
+        Case("single element", 1, 1, 1, gap=2),
+        Case("k = 0", bm + 1, bn + 1, 0, 2.0, 0.5, gap=1),
+        Case("k = 0, beta = 0", bm - 1, bn + 1, 0, order=REVERSE),
+        Case("alpha = 0", bm + 1, bn - 1, bk + 1, 0.0, -2.0, order=REVERSE),
+        Case("alpha = beta = 0", bm, bn + 1, bk + 1, 0.0, 0.0, gap=2),
+        Case("NaN and Inf", bm + 2, bn + 2, bk + 2, 1.5, -0.5, gap=1, order=SHUFFLED, is_special=True),
+        Case("NaN and Inf, beta = 0", bm + 1, bn + 3, 2 * bk, 1.0, 0.0, is_special=True),
+        Case("many tiles", (tiles_m - 1) * bm + 1, tiles_n * bn - 1, bk + 1, gap=1, order=SHUFFLED),
+        Case("many tiles, fewer across", tiles_n * bm, tiles_m * bn, 1, 1.0, 2.0, order=REVERSE),
+    ]
+
+
+def _many_tiles(config: space.Config) -> tuple[int, int]:
+    """More tiles than a group is wide, as far as they are cheap: one group is full, one is not."""
+    affordable = max(6, _AREA // (config.bm * config.bn))
+    across = max(3, min(config.group + 2, affordable // 2))
+    return across, min(3, max(2, affordable // across))
+
+
+def problems(instance: Instance, number: int = 0) -> list[Problem]:
+    """All cases for an instance. `number` (of the instance in a list) varies the splits of k."""
+    made = []
+    for i, case in enumerate(cases(instance.config)):
+        split = SPLITS[(3 * number + i) % len(SPLITS)]
+        tiles = -(-case.m // instance.config.bm) * -(-case.n // instance.config.bn)
+        if tiles * split * space.threads(instance.config) > _MAX_RUNS:
+            split = SPLITS[i % 2]
+        made.append(problem(instance, case, split_k=split, seed=100 * number + i))
+    return made
+
+
+def units(instance: Instance) -> tuple[int, int, int]:
+    """What m, n and k must be multiples of for this instance to serve a problem."""
+    c, v = instance.config, instance.variant
+    m, n, k = [1], [c.vec_c], [1]
+    (m if v.trans_a else k).append(c.vec_a)
+    (k if v.trans_b else n).append(c.vec_b)
+    if c.edges == "exact":
+        m.append(c.bm)
+        n.append(c.bn)
+    return math.lcm(*m), math.lcm(*n), math.lcm(*k)
+
+
+def _fit(extent: int, unit: int) -> int:
+    """The next extent from here on that is a multiple; zero is left for k alone."""
+    return -(-extent // unit) * unit
+
+
+def problem(
+    instance: Instance, case: Case, *, split_k: int, seed: int, lds: tuple[int, int, int] | None = None
+) -> Problem:
+    """The case as a launch of the instance, with what space.py and launch.py make of it.
+
+    Bases of A, B, C are aligned to their vectors and no further.
+    """
+    c, v = instance.config, instance.variant
+    m, n, k = map(_fit, (max(case.m, 1), max(case.n, 1), case.k), units(instance))
+    gemm = Gemm(m, n, k, v.trans_a, v.trans_b)
+    spec = space.launch_spec(c, gemm, is_wide=v.is_wide)
+    splits = 1 if c.reduction == "none" else split_k
+    spec = launch.LaunchSpec(**{**vars(spec), "split_k": splits})
+    grid = launch.plan(spec, m, n)
+    vectors = (c.vec_a, c.vec_b, c.vec_c)
+    if lds is None:
+        packed = (gemm.lda, gemm.ldb, gemm.ldc)
+        lds = tuple(max(ld, vec) + case.gap * vec for ld, vec in zip(packed, vectors, strict=True))
+    offsets = tuple(vec % 4 for vec in vectors)
+    assert launch.refusal(spec, m, n, k, lds, tuple(4 * o for o in offsets)) is None
+    a, b, old = _operands(case, gemm, np.random.default_rng(seed))
+    return Problem(
+        case.name, m, n, k, a, b, old, lds, spec.threads, spec.smem_bytes, grid.tiles, splits,
+        (grid.padded_m, grid.padded_n), grid.sum_bytes, grid.counter_bytes, grid.reduce_blocks,
+        launch.REDUCE_THREADS, case.alpha, case.beta, offsets, case.order, case.order, seed,
+    )  # fmt: skip
+
+
+def _operands(
+    case: Case, gemm: Gemm, random: np.random.Generator
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """A, B as stored and C before: where beta is 0, C is NaN throughout."""
+    a = random.standard_normal((gemm.m, gemm.k), dtype=np.float32)
+    b = random.standard_normal((gemm.k, gemm.n), dtype=np.float32)
+    c = random.standard_normal((gemm.m, gemm.n), dtype=np.float32)
+    if case.is_special:
+        a[0, 0], a[-1, -1] = np.inf, np.nan
+        b[-1, 0], b[0, -1] = -np.inf, 0.0  # Inf * 0 is NaN, and so is Inf - Inf
+        c[gemm.m // 2, gemm.n // 2], c[gemm.m // 2, 0] = np.nan, np.inf
+    if case.beta == 0:
+        c[:] = np.nan
+    return (a.T.copy() if gemm.trans_a else a), (b.T.copy() if gemm.trans_b else b), c

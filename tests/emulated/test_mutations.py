@@ -1,0 +1,94 @@
+"""A template with one barrier, wait, fence or edge check removed must fail: else the tests are blind."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from check import WrongResult, check
+from cover import Instance, instance
+from emulator import Builder, EmulatedFault, run
+from mutate import OPERATORS, Mutant, mutants_of, unmatched_tags
+from problems import problems
+
+from autotune import kernel
+
+NOT_MUTATED = {"primitives.cuh"}  # the host brings its own
+_INCLUDE = re.compile(r'^#include "([\w.]+)"$', re.MULTILINE)
+
+
+def kernel_files() -> list[Path]:
+    """The files that make up the template."""
+    folder = kernel.kernel_dir()
+    names, pending = set(), [kernel.MAIN_FILE]
+    while pending:
+        name = pending.pop()
+        if name not in names:
+            names.add(name)
+            included = _INCLUDE.findall((folder / name).read_text(encoding="utf-8"))
+            pending += [other for other in included if (folder / other).exists()]
+    return [folder / name for name in sorted(names - NOT_MUTATED)]
+
+
+MUTANTS = [m for path in kernel_files() for m in mutants_of(path.name, path.read_text(encoding="utf-8"))]
+
+_TILE = {"bm": 16, "bn": 32, "wm": 16, "wn": 16, "tm": 4, "tn": 2, "bk": 8}
+_PLAIN = {"vec_a": 1, "vec_b": 1, "vec_c": 1}
+# Between them they run every line of the template; a mutant has to fail on one.
+INSTANCES = (
+    instance("NN", **_TILE, stages=3, vec_b=1, vec_c=2, reduction="last_block", split_k=2),
+    instance(
+        "TT", **_TILE | _PLAIN, slice_k=2, stages=1, copy_a="register", copy_b="register",
+        reduction="two_pass", split_k=2,
+    ),
+    instance("TN", **_TILE | _PLAIN, slice_k=2, stages=1),
+    instance("NT", **_TILE | _PLAIN, stages=2, copy_b="register", frag_buffers=2),
+    instance(
+        "NN", **_TILE | {"bk": 16}, slice_k=4, stages=2, vec_b=2, vec_c=2, frag_buffers=2, copy_a="register",
+        reduction="last_block", split_k=2,
+    ),
+    instance(
+        "TN", **_TILE | {"bk": 16}, stages=4, slice_k=2, bursts=2, vec_a=2, vec_b=2, vec_c=2, frag_buffers=2,
+    ),
+    instance("TT", **_TILE | _PLAIN, stages=1, copy_a="register"),
+    # tiles that the threads do not divide evenly, by rows and by columns
+    instance("TN", **_TILE | {"bm": 48, "wm": 48, "tm": 6, "wn": 8, "bk": 16}, stages=2, vec_a=4, vec_c=1),
+    instance("TN", **_TILE | {"bm": 48, "wm": 48, "tm": 12, "bn": 16}, stages=2, vec_a=1, vec_c=1),
+)  # fmt: skip
+
+
+def fate(builder: Builder, main: Path, tested: Instance) -> str:
+    """What becomes of this text on all problems of an instance; "" if nothing is wrong with it."""
+    tasks = problems(tested)
+    executable = builder.submit(main, kernel.macros(tested.config, tested.variant), flags=("-w",)).result()
+    try:
+        for task, result in zip(tasks, run(executable, tasks), strict=True):
+            check(task, result, tested.variant.trans_a, tested.variant.trans_b)
+    except (EmulatedFault, WrongResult) as error:
+        return str(error)
+    return ""
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=[m.id for m in MUTANTS])
+def test_mutant_fails(builder: Builder, mutant: Mutant, tmp_path: Path) -> None:
+    mutant.write(kernel.kernel_dir(), tmp_path / "kernels")
+    main = tmp_path / "kernels" / kernel.MAIN_FILE
+    is_copy = mutant.file == "tile_copy.cuh"  # such a mutant dies soonest on an uneven tile
+    if not any(fate(builder, main, tested) for tested in (INSTANCES[::-1] if is_copy else INSTANCES)):
+        pytest.fail(f"survived all tests, so it is needless or untested:\n{mutant}", pytrace=False)
+
+
+@pytest.mark.parametrize("tested", INSTANCES, ids=[i.id for i in INSTANCES])
+def test_unchanged_text_passes(builder: Builder, tested: Instance) -> None:
+    assert fate(builder, kernel.kernel_dir() / kernel.MAIN_FILE, tested) == ""
+
+
+def test_every_operator_finds_its_place() -> None:
+    """A pattern that no longer matches the text would remove nothing, and pass."""
+    assert {m.operator for m in MUTANTS} == {operator.name for operator in OPERATORS}
+
+
+@pytest.mark.parametrize("path", kernel_files(), ids=lambda path: path.name)
+def test_every_edge_tag_is_understood(path: Path) -> None:
+    assert unmatched_tags(path.read_text(encoding="utf-8")) == []
