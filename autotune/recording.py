@@ -220,6 +220,8 @@ def from_json(data: Mapping[str, Any], path: Path) -> Recording:
         )
     try:
         names, values = tuple(data["names"]), tuple(map(tuple, data["values"]))
+        if len(names) != len(values):
+            raise ValueError("names and values do not match")
         return Recording(
             limits=DeviceLimits.from_dict(data["limits"]),
             environment=Environment.from_dict(data["environment"]),
