@@ -1,0 +1,297 @@
+"""The compiler's cache, timeout and reports, with real NVRTC: it needs no GPU."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import CancelledError
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from autotune import compiler as module
+from autotune.compiler import Compiler, Cubin, default_cache_dir, parse_report
+from autotune.errors import EnvironmentProblem, TrialFailure
+from autotune.launch import Variant
+from autotune.measurement import Outcome
+from autotune.space import Config
+
+NN = Variant()
+SMALL = Config(bm=16, bn=32, bk=8, wm=16, wn=32, tm=4, tn=4, stages=2, bursts=1, unroll_k=4, min_blocks=1)
+LARGE = Config(bm=128, bn=128, bk=32, wm=64, wn=64, tm=16, tn=8, stages=2, unroll_k=32, min_blocks=1)
+TOY = 'extern "C" __global__ void sgemm(float* c) { c[threadIdx.x] = X; }'
+
+
+@pytest.fixture
+def make(tmp_path: Path) -> Iterator[Callable[..., Compiler]]:
+    made: list[Compiler] = []
+
+    def build(arch: str = "sm_80", **options: object) -> Compiler:
+        options = {"cache_dir": tmp_path / "cache", "num_threads": 2} | options
+        made.append(Compiler(arch, **options))
+        return made[-1]
+
+    yield build
+    for compiler in made:
+        compiler.close()
+
+
+def _files(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.rglob("*") if path.is_file())
+
+
+# ------------------------------------------------------------------------------------- cache
+
+
+def test_a_compiled_kernel_comes_from_the_cache(make: Callable[..., Compiler]) -> None:
+    first = make().compile(SMALL, NN)
+    again = make().compile(SMALL, NN)
+    assert first.compile_s > 0
+    assert again == replace(first, compile_s=0.0)
+    assert first.code.startswith(b"\x7fELF")
+    assert first.registers > 0 == first.static_smem_bytes
+
+
+DAMAGES: dict[str, Callable[[bytes], bytes]] = {
+    "empty": lambda data: b"",
+    "truncated": lambda data: data[:-1],
+    "a bit of code": lambda data: data[:-100] + bytes([data[-100] ^ 1]) + data[-99:],
+    "a digit of the report": lambda data: data.replace(b'"registers": ', b'"registers": 1', 1),
+    "not ours": lambda data: b"\n" + data,
+    "zeros": lambda data: bytes(len(data)),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
+def test_a_damaged_cache_file_is_compiled_anew(
+    make: Callable[..., Compiler], tmp_path: Path, damage: Callable[[bytes], bytes]
+) -> None:
+    first = make().compile_source(TOY, {"X": 1})
+    (file,) = _files(tmp_path / "cache")
+    intact = file.read_bytes()
+    file.write_bytes(damage(intact))
+    assert file.read_bytes() != intact
+    again = make().compile_source(TOY, {"X": 1})
+    assert again.compile_s > 0
+    assert replace(again, compile_s=0.0) == replace(first, compile_s=0.0)
+    assert make().compile_source(TOY, {"X": 1}).compile_s == 0
+
+
+def test_a_report_of_another_version_is_compiled_anew(make: Callable[..., Compiler], tmp_path: Path) -> None:
+    make().compile_source(TOY, {"X": 1})
+    (file,) = _files(tmp_path / "cache")
+    _, report, code = file.read_bytes().split(b"\n", 2)
+    body = json.dumps(json.loads(report) | {"barriers": 1}).encode() + b"\n" + code
+    file.write_bytes(module.hashlib.sha256(body).hexdigest().encode() + b"\n" + body)
+    assert make().compile_source(TOY, {"X": 1}).compile_s > 0
+
+
+def test_all_that_decides_the_bytes_is_in_the_key(make: Callable[..., Compiler], tmp_path: Path) -> None:
+    compiler = make()
+    entry = TOY.replace("sgemm", "other")
+    variations = [
+        lambda: compiler.compile_source(TOY, {"X": 1}),
+        lambda: compiler.compile_source(TOY, {"X": 2}),
+        lambda: compiler.compile_source(TOY + "\n", {"X": 1}),
+        lambda: compiler.compile_source(TOY, {"X": 1}, options=["-lineinfo"]),
+        lambda: compiler.compile_source(TOY + entry, {"X": 1}),
+        lambda: compiler.compile_source(TOY + entry, {"X": 1}, entry="other"),
+        lambda: make("sm_90").compile_source(TOY, {"X": 1}),
+        lambda: compiler.compile(SMALL, NN),
+        lambda: compiler.compile(SMALL, Variant(is_wide=True)),
+        lambda: compiler.compile(replace(SMALL, raster="m"), NN),
+    ]
+    for count, compile_it in enumerate(variations, 1):
+        assert compile_it().compile_s > 0
+        assert len(_files(tmp_path / "cache")) == count
+
+
+def test_another_version_of_nvrtc_shares_nothing(
+    make: Callable[..., Compiler], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make().compile_source(TOY, {"X": 1})
+    monkeypatch.setattr(module, "compiler_version", lambda: "nvrtc 0.0")
+    newer = make().compile_source(TOY, {"X": 1})
+    assert newer.compile_s > 0
+    assert newer.compiler == "nvrtc 0.0"
+
+
+def test_configs_that_differ_in_the_launch_share_a_cubin(make: Callable[..., Compiler]) -> None:
+    compiler = make()
+    split = replace(SMALL, reduction="two_pass", split_k=4)
+    first = compiler.compile(split, NN)
+    assert compiler.compile(replace(split, split_k=16), NN) == replace(first, compile_s=0.0)
+
+
+@pytest.mark.parametrize("below", ["", "deeper"])
+def test_a_cache_folder_that_cannot_be_is_told(
+    make: Callable[..., Compiler], tmp_path: Path, below: str
+) -> None:
+    """A file stands where the folder should: that stops even root."""
+    (tmp_path / "file").touch()
+    with pytest.raises(EnvironmentProblem, match="AUTOTUNE_CACHE"):
+        make(cache_dir=tmp_path / "file" / below)
+
+
+def test_a_cache_lost_on_the_way_costs_compiling_only(make: Callable[..., Compiler], tmp_path: Path) -> None:
+    compiler = make()
+    compiler.compile_source(TOY, {"X": 1})
+    (file,) = _files(tmp_path / "cache")
+    folder = file.parent
+    file.unlink()
+    folder.rmdir()
+    folder.touch()  # neither readable nor writable from here on
+    assert [compiler.compile_source(TOY, {"X": 1}).compile_s > 0 for _ in range(2)] == [True, True]
+
+
+def test_the_cache_is_where_the_environment_says(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.delenv("AUTOTUNE_CACHE", raising=False)
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    assert default_cache_dir() == tmp_path / "home" / ".cache" / "autotune"
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
+    assert default_cache_dir() == tmp_path / "xdg" / "autotune"
+    monkeypatch.setenv("AUTOTUNE_CACHE", str(tmp_path / "own"))
+    assert default_cache_dir() == tmp_path / "own"
+
+
+# ---------------------------------------------------------------------------------- failures
+
+
+def test_a_bad_source_fails_with_the_compilers_words(make: Callable[..., Compiler], tmp_path: Path) -> None:
+    with pytest.raises(TrialFailure, match='identifier "undeclared" is undefined') as failed:
+        make().compile_source('extern "C" __global__ void sgemm() { undeclared(); }')
+    assert failed.value.outcome is Outcome.COMPILE_FAILED
+    assert not _files(tmp_path / "cache"), "failures are not kept"
+
+
+@pytest.mark.parametrize("entry", ["missing", "helper"])
+def test_a_source_without_the_entry_fails(make: Callable[..., Compiler], entry: str) -> None:
+    with pytest.raises(TrialFailure, match=f"does not mention {entry}") as failed:
+        make().compile_source(TOY + "__device__ void helper() {}", {"X": 1}, entry=entry)
+    assert failed.value.outcome is Outcome.COMPILE_FAILED
+
+
+@pytest.mark.parametrize("arch", ["sm_70", "sm_999", "", "sm_80a"])
+def test_a_gpu_that_nvrtc_does_not_know_is_told_at_once(make: Callable[..., Compiler], arch: str) -> None:
+    with pytest.raises(EnvironmentProblem, match="sm_75 to sm_"):
+        make(arch)
+
+
+def test_a_compile_that_takes_too_long_is_cancelled_and_the_pool_goes_on(
+    make: Callable[..., Compiler], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compiler = make(timeout_s=0.0)
+    late = [compiler.submit(config, NN) for config in (LARGE, replace(LARGE, raster="m"), SMALL)]
+    for future in late:
+        failure = future.exception()
+        assert isinstance(failure, TrialFailure)
+        assert failure.outcome is Outcome.COMPILE_TIMEOUT
+    monkeypatch.setattr(compiler, "_timeout_s", 60.0)
+    assert compiler.submit(SMALL, NN).result().compile_s > 0
+
+
+def test_closing_drops_what_waits(make: Callable[..., Compiler]) -> None:
+    compiler = make(num_threads=1)
+    is_closing = threading.Event()
+    compiler._pool.submit(is_closing.wait)  # holds the only thread
+    waiting = compiler.submit(SMALL, NN)
+    closer = threading.Thread(target=compiler.close)
+    closer.start()
+    with pytest.raises(CancelledError):
+        waiting.result()
+    is_closing.set()
+    closer.join()
+    compiler.close()
+
+
+# ----------------------------------------------------------------------------------- reports
+
+
+def test_many_threads_report_what_one_does(make: Callable[..., Compiler], tmp_path: Path) -> None:
+    configs = [replace(SMALL, tm=tm, tn=tn, wm=4 * tm, wn=8 * tn, bm=8 * tm, bn=8 * tn, vec_b=1, vec_c=1)
+               for tm, tn in ((2, 2), (2, 4), (4, 2), (4, 4), (1, 4))]  # fmt: skip
+    crowd = make(num_threads=8)
+    futures = [crowd.submit(config, NN) for config in configs * 2]
+    together = [replace(future.result(), compile_s=0.0) for future in futures]
+    alone = make(num_threads=1, cache_dir=tmp_path / "alone")
+    assert together == [replace(alone.compile(config, NN), compile_s=0.0) for config in configs] * 2
+
+
+def test_spills_frames_and_shared_memory_are_reported(make: Callable[..., Compiler]) -> None:
+    source = """
+    extern "C" __global__ void __launch_bounds__(1024) sgemm(float* c, int n) {
+        __shared__ float tile[256];
+        float sums[128];
+    #pragma unroll
+        for (int i = 0; i < 128; ++i) sums[i] = c[i * n];
+        tile[threadIdx.x % 256] = sums[0];
+        __syncthreads();
+        for (int k = 0; k < n; ++k)
+    #pragma unroll
+            for (int i = 0; i < 128; ++i) sums[i] += sums[(i + 1) % 128] * tile[(k + i) % 256];
+    #pragma unroll
+        for (int i = 0; i < 128; ++i) c[i * n] = sums[i];
+    }"""
+    cubin = make().compile_source(source)
+    assert cubin.spill_bytes > 0
+    assert cubin.stack_bytes > 0
+    assert cubin.static_smem_bytes == 1024
+    assert cubin.registers == 64, "65536 over 1024 threads"
+
+
+LOG = """ptxas info    : 0 bytes gmem
+ptxas info    : Compiling entry function 'sgemm_reduce' for 'sm_90'
+ptxas info    : Function properties for sgemm_reduce
+    0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads
+ptxas info    : Used 22 registers, used 0 barriers, 432 bytes cmem[0]
+ptxas info    : Compile time = 3.0 ms
+ptxas info    : Compiling entry function 'sgemm' for 'sm_90'
+ptxas info    : Function properties for sgemm
+    24 bytes stack frame, 16 bytes spill stores, 20 bytes spill loads
+ptxas info    : Used 128 registers, used 1 barriers, 24 bytes cumulative stack size, 512 bytes smem
+"""
+REPORT = {"registers": 128, "spill_bytes": 36, "stack_bytes": 24, "static_smem_bytes": 512}
+
+
+def test_an_entry_is_told_from_its_neighbours() -> None:
+    assert parse_report(LOG, "sgemm") == REPORT
+    reduce = {"registers": 22, "spill_bytes": 0, "stack_bytes": 0, "static_smem_bytes": 0}
+    assert parse_report(LOG, "sgemm_reduce") == reduce
+
+
+@given(st.sets(st.integers(0, LOG.count("\n") - 1)))
+def test_a_report_with_lines_missing_is_refused_or_still_right(lost: set[int]) -> None:
+    kept = "\n".join(line for number, line in enumerate(LOG.splitlines()) if number not in lost)
+    try:
+        assert parse_report(kept, "sgemm") == REPORT
+    except TrialFailure as failure:
+        assert failure.outcome is Outcome.COMPILE_FAILED
+        assert lost & {6, 8, 9}
+
+
+@pytest.mark.parametrize("log", ["", "\0\0", LOG + LOG, LOG.replace("'sgemm'", "'other'")])
+def test_a_report_that_does_not_name_the_entry_once_is_refused(log: str) -> None:
+    with pytest.raises(TrialFailure, match="does not mention sgemm once"):
+        parse_report(log, "sgemm")
+
+
+def test_a_garbled_report_is_asked_for_again(
+    make: Callable[..., Compiler], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compiler = make()
+    run, calls = compiler._run_nvrtc, []
+
+    def garble_twice(source: str, options: tuple[str, ...]) -> tuple[bytes, str]:
+        code, log = run(source, options)
+        calls.append(log)
+        return code, log if len(calls) == 3 else log + log
+
+    monkeypatch.setattr(compiler, "_run_nvrtc", garble_twice)
+    cubin: Cubin = compiler.compile_source(TOY, {"X": 1})
+    assert len(calls) == 3
+    assert parse_report(calls[-1], "sgemm")["registers"] == cubin.registers

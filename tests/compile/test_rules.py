@@ -1,0 +1,155 @@
+"""Python's rules are the compiler's: what they accept compiles and fits, what they refuse does not compile.
+
+Sampled in both directions from the same seeds each time, so that a failure can be repeated.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+from space_cases import find_config
+
+from autotune import kernel, space
+from autotune.compiler import Compiler
+from autotune.device import KNOWN, DeviceLimits
+from autotune.errors import TrialFailure
+from autotune.gemm import LAYOUTS, Gemm
+from autotune.launch import Variant
+from autotune.measurement import Outcome
+from autotune.space import PARAMETER, RULE, RULES, Config, broken_rules
+
+TEMPLATE = [rule.id for rule in RULES if rule.kind == "template"]
+MAX_FMAS = 768  # in the unrolled loop: larger kernels take seconds to compile
+NUM_ACCEPTED = 26
+NUM_REFUSED_PER_RULE = 2
+SHAPES = [f"{shape}:{layout}" for shape in ("512", "1002", "97x33x65") for layout in LAYOUTS]
+
+
+@pytest.fixture(scope="module")
+def compilers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Compiler]]:
+    folder = tmp_path_factory.mktemp("cache")
+    archs = sorted({limits.arch for limits in KNOWN.values()})
+    made = {arch: Compiler(arch, cache_dir=folder, num_threads=1) for arch in archs}
+    yield made
+    for compiler in made.values():
+        compiler.close()
+
+
+def _accepted(rng: random.Random, limits: DeviceLimits, gemm: Gemm) -> Config:
+    while True:
+        config = find_config(rng, limits, gemm)
+        assert config is not None
+        if config.tm * config.tn * config.unroll_k <= MAX_FMAS:
+            return config
+
+
+def _variant(gemm: Gemm, rng: random.Random) -> Variant:
+    return Variant(gemm.trans_a, gemm.trans_b, rng.random() < 0.3)
+
+
+def _derived(config: Config, gemm: Gemm) -> str:
+    """Asks the compiler whether it derives from the parameters what Python does."""
+    sums = config.bm * config.bn * (config.slice_k > 1)
+    smem_bytes = max(4 * sums, space.smem_bytes(replace(config, slice_k=1), gemm))
+    assert smem_bytes == space.smem_bytes(config, gemm)
+    claims = [
+        f"THREADS == {space.threads(config)}",
+        f"THREADS_PER_SLICE == {space.threads_per_slice(config)}",
+        f"CHUNK_M == {space.chunk_m(config)}",
+        f"CHUNK_N == {space.chunk_n(config)}",
+        f"4 * STAGES * STAGE <= {smem_bytes}",
+        f"(SLICE_K == 1 ? 4 * STAGES * STAGE == {smem_bytes} : BM * BN * 4 <= {smem_bytes})",
+    ]
+    return f'static_assert({" && ".join(claims)}, "derived in Python otherwise");\n'
+
+
+@pytest.mark.parametrize("number", range(NUM_ACCEPTED))
+def test_an_accepted_config_compiles_and_fits(compilers: dict[str, Compiler], number: int) -> None:
+    rng = random.Random(f"accepted {number}")
+    limits = list(KNOWN.values())[number % len(KNOWN)]
+    gemm = Gemm.parse(SHAPES[number % len(SHAPES)])
+    config, variant = _accepted(rng, limits, gemm), _variant(gemm, rng)
+    source = kernel.source() + _derived(config, gemm)
+    cubin = compilers[limits.arch].compile_source(source, kernel.macros(config, variant))
+    told = f"{config} {variant} {limits.arch}"
+    assert cubin.registers <= space.register_cap(config, limits), told
+    assert cubin.static_smem_bytes == 0, told
+    if cubin.spill_bytes == 0:
+        assert cubin.stack_bytes == 0, f"an array that was not kept in registers: {told}"
+        assert space.register_estimate(config) <= cubin.registers, f"no lower bound: {told}"
+
+
+def _values(name: str) -> tuple[int | str, ...]:
+    """Those of the table, and odd numbers: some rules hold for all that the table lists."""
+    values = PARAMETER[name].values
+    return values if isinstance(values[0], str) else (*values, 1, 3)
+
+
+def _mutant(rng: random.Random, rule_id: str) -> tuple[Config, Gemm]:
+    """A legal config, changed in few parameters until that template rule alone is broken."""
+    limits = KNOWN["h200"]
+    pool = sorted({*RULE[rule_id].needs, "bk", "unroll_k"})
+    for _ in range(500):
+        gemm = Gemm.parse(rng.choice(SHAPES))
+        config = _accepted(rng, limits, gemm)
+        for _ in range(100):
+            names = rng.sample(pool, rng.randint(1, 3))
+            mutant = replace(config, **{name: rng.choice(_values(name)) for name in names})
+            if [rule.id for rule in broken_rules(mutant, limits, gemm, ("template",))] == [rule_id]:
+                return mutant, gemm
+    raise AssertionError(f"nothing breaks {rule_id} alone: it follows from other rules")
+
+
+@pytest.mark.parametrize("attempt", range(NUM_REFUSED_PER_RULE))
+@pytest.mark.parametrize("rule_id", TEMPLATE)
+def test_a_refused_config_does_not_compile(
+    compilers: dict[str, Compiler], rule_id: str, attempt: int
+) -> None:
+    rng = random.Random(f"refused {rule_id} {attempt}")
+    config, gemm = _mutant(rng, rule_id)
+    arch = rng.choice([arch for arch in compilers if arch != "sm_75"])
+    with pytest.raises(TrialFailure) as failed:
+        compilers[arch].compile(config, _variant(gemm, rng))
+    assert failed.value.outcome is Outcome.COMPILE_FAILED
+    assert set(re.findall(r"rule ([a-z-]+)", failed.value.reason)) == {rule_id}, f"{config} {gemm}"
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_asynchronous_copies_do_not_compile_before_sm_80(
+    compilers: dict[str, Compiler], layout: str
+) -> None:
+    rng, gemm = random.Random(layout), Gemm.parse(f"512:{layout}")
+    config = find_config(rng, KNOWN["h200"], gemm, pins={"copy_a": "async", "tm": 2, "tn": 4})
+    assert config is not None
+    assert "async-device" in [rule.id for rule in broken_rules(config, KNOWN["quadro-rtx-5000"], gemm)]
+    with pytest.raises(TrialFailure, match="rule async-device"):
+        compilers["sm_75"].compile(config, _variant(gemm, rng))
+
+
+HUNGRY = """
+extern "C" __global__ void __launch_bounds__(NUM_THREADS, NUM_BLOCKS)
+    sgemm(float* out, const float* in, int n) {
+    float held[300];
+#pragma unroll
+    for (int i = 0; i < 300; ++i) held[i] = in[i * n];
+    for (int k = 0; k < n; ++k)
+#pragma unroll
+        for (int i = 0; i < 300; ++i) held[i] = fmaf(held[i], in[k], held[(i + 7) % 300]);
+#pragma unroll
+    for (int i = 0; i < 300; ++i) out[i * n] = held[i];
+}"""
+
+
+@pytest.mark.parametrize(("num_warps", "min_blocks"), [(1, 5), (3, 3), (7, 2), (12, 1), (25, 1), (18, 2)])
+def test_the_register_cap_is_ptxas_own(
+    compilers: dict[str, Compiler], num_warps: int, min_blocks: int
+) -> None:
+    """A kernel that wants 300 registers gets all that its launch bounds allow."""
+    config = Config(bm=num_warps, wm=1, bn=4, wn=4, slice_k=1, min_blocks=min_blocks)
+    macros = {"NUM_THREADS": space.threads(config), "NUM_BLOCKS": min_blocks}
+    cubin = compilers["sm_90"].compile_source(HUNGRY, macros)
+    assert cubin.registers == space.register_cap(config, KNOWN["h200"])
