@@ -1,0 +1,359 @@
+"""The pipeline on a fake target: every way to fail, any order of answers, resuming, stopping, dying."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import signal
+import subprocess
+import sys
+from concurrent.futures import Future
+from pathlib import Path
+
+import pytest
+from fake_target import FAILURES, FakeTarget, bowl_us, fails_by_turns, product_space
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from autotune.errors import DeviceLost, UsageError
+from autotune.gemm import Gemm
+from autotune.measurement import Measurement, Outcome
+from autotune.search import Options, StopReason, final, point_key, study_of, tune
+from autotune.search.progress import FinalDone, ShapeStarted, Stopping, TrialDone
+from autotune.space import Config
+from autotune.stats import Patience
+from autotune.store import Store
+
+GEMM, OTHER = Gemm(64, 64, 64), Gemm(128, 64, 64)
+SCRIPT = Path(__file__).with_name("search_script.py")
+
+
+@pytest.fixture
+def store(tmp_path):
+    with Store.open(tmp_path / "trials.db") as opened:
+        yield opened
+
+
+def _keys(target) -> list[str]:
+    return [point_key(point) for _, point in target.submitted]
+
+
+def test_every_kind_of_failure_is_stored_once_and_never_wins(store):
+    target = FakeTarget(outcome=fails_by_turns)
+    result = tune(target, store, [GEMM], Options(trials=1000))
+    assert result.reason is StopReason.EXHAUSTED
+    study = study_of(store, target, GEMM)
+    failed = store.failures(study)
+    assert {t.measurement.outcome for t in failed} == set(FAILURES)
+    assert all(t.measurement.reason == f"because of {t.measurement.outcome}" for t in failed)
+    assert sorted(_keys(target)) == sorted({t.key for t in store.trials(study)})
+    (shape,) = result.shapes
+    assert shape.num_failed == len(failed)
+    ok = [t.measurement.time_us for t in store.trials(study) if t.measurement.is_ok]
+    assert shape.best.measurement.time_us == min(ok)
+    assert shape.final.winner.key == shape.best.key
+
+
+def test_a_space_where_all_fail_ends_without_a_winner(store):
+    target = FakeTarget(product_space(4, 4), outcome=lambda point: Outcome.FAULTED)
+    result = tune(target, store, [GEMM])
+    assert result.reason is StopReason.EXHAUSTED
+    assert (result.shapes[0].best, result.shapes[0].final) == (None, None)
+    assert target.num_compared == 0
+
+
+@pytest.mark.parametrize("sampler", ["autotune", "random", "tpe"])
+def test_resuming_asks_nothing_twice_and_ends_with_as_many(store, sampler):
+    target = FakeTarget(outcome=fails_by_turns)
+    first = tune(target, store, [GEMM], Options(trials=25, sampler=sampler))
+    second = tune(target, store, [GEMM], Options(trials=60, sampler=sampler))
+    third = tune(target, store, [GEMM], Options(trials=60, sampler=sampler))
+    assert [r.num_new for r in (first, second, third)] == [25, 35, 0]
+    assert len(set(_keys(target))) == len(target.submitted) == 60
+    assert third.shapes[0].num_trials == 60
+    assert third.shapes[0].final == second.shapes[0].final  # nothing new: not raced again
+
+
+@settings(max_examples=8)
+@given(capacity=st.integers(1, 6), seed=st.integers(0, 100))
+def test_answers_in_any_order_are_all_kept(tmp_path_factory, capacity, seed):
+    target = FakeTarget(capacity=capacity, is_backwards=True, outcome=fails_by_turns)
+    with Store.open(tmp_path_factory.mktemp("db") / "trials.db") as store:
+        result = tune(target, store, [GEMM], Options(trials=18, seed=seed))
+        stored = store.trials(study_of(store, target, GEMM))
+        assert result.num_new == len(stored) == 18
+        assert sorted(t.key for t in stored) == sorted(_keys(target))
+        for trial in stored:
+            assert trial.measurement.outcome is fails_by_turns(trial.point)
+
+
+def test_the_same_seed_searches_the_same_way(tmp_path):
+    runs = []
+    for name in ("a.db", "b.db"):
+        target = FakeTarget(outcome=fails_by_turns)
+        with Store.open(tmp_path / name) as store:
+            tune(target, store, [GEMM], Options(trials=50, seed=3))
+        runs.append(_keys(target))
+    assert runs[0] == runs[1]
+
+
+# ---- order of storing and telling
+
+
+def test_a_trial_is_stored_before_anyone_hears_of_it(store):
+    target, told = FakeTarget(), []
+    study = study_of(store, target, GEMM)
+
+    def on_event(event):
+        if isinstance(event, TrialDone):
+            told.append(event)
+            assert event.key in store.keys(study)
+            assert len(store.keys(study)) == event.num_total == event.num_done == len(told)
+
+    tune(target, store, [GEMM], Options(trials=10), on_event)
+    assert len(told) == 10
+    bests = [event.best.time_us for event in told]
+    assert bests == sorted(bests, reverse=True)
+    assert [e.is_best for e in told] == [a != b for a, b in itertools.pairwise([None, *bests])]
+
+
+def test_a_callback_that_raises_loses_nothing(store):
+    target = FakeTarget()
+
+    def on_event(event):
+        if isinstance(event, TrialDone) and event.num_done == 5:
+            raise RuntimeError("the terminal is gone")
+
+    with pytest.raises(RuntimeError, match="the terminal is gone"):
+        tune(target, store, [GEMM], Options(trials=10), on_event)
+    assert tune(target, store, [GEMM], Options(trials=10)).num_new == 5
+    assert len(set(_keys(target))) == 10
+
+
+def test_what_another_search_stored_meanwhile_is_no_error(store):
+    class Raced(FakeTarget):
+        def submit(self, gemm, point, cutoff_us):
+            if len(self.submitted) % 3 == 0:
+                measured = self.measure(gemm, point)
+                store.add_trial(study_of(store, self, gemm), point_key(point), point, measured, "other")
+            return super().submit(gemm, point, cutoff_us)
+
+    target = Raced()
+    result = tune(target, store, [GEMM], Options(trials=12))
+    assert result.num_duplicates == 4
+    assert len(store.trials(study_of(store, target, GEMM))) == 12
+
+
+def test_a_lost_device_keeps_what_was_measured(store):
+    class Dying(FakeTarget):
+        def submit(self, gemm, point, cutoff_us):
+            if len(self.submitted) < 7:
+                return super().submit(gemm, point, cutoff_us)
+            future: Future = Future()
+            future.set_exception(DeviceLost("the worker died four times"))
+            return future
+
+    target = Dying(capacity=3)
+    with pytest.raises(DeviceLost):
+        tune(target, store, [GEMM], Options(trials=30))
+    assert len(store.trials(study_of(store, target, GEMM))) == 7
+    assert tune(FakeTarget(), store, [GEMM], Options(trials=30)).num_new == 23
+
+
+# ---- when it stops
+
+
+def test_seconds_count_on_the_clock_of_the_target(store):
+    target = FakeTarget()  # a second per trial
+    result = tune(target, store, [GEMM], Options(seconds=40))
+    assert result.reason is StopReason.SECONDS
+    assert result.num_new == 36  # a tenth is kept for the final
+    assert result.shapes[0].final is not None
+
+
+def test_it_stops_by_itself_when_nothing_better_is_likely(store):
+    patience = Patience(horizon=2, min_trials=40)
+    result = tune(FakeTarget(), store, [GEMM], Options(patience=patience))
+    assert result.reason is StopReason.PATIENCE
+    assert 40 <= result.num_new < 100
+    again = tune(FakeTarget(), store, [GEMM], Options(patience=patience))
+    assert (again.num_new, again.reason) == (0, StopReason.PATIENCE)
+
+
+@pytest.mark.parametrize(
+    ("gemms", "options"),
+    [
+        ([], Options()),
+        ([GEMM], Options(trials=0)),
+        ([GEMM], Options(seconds=0.0)),
+        ([GEMM], Options(sampler="?")),
+    ],
+)
+def test_what_cannot_be_searched_is_refused(store, gemms, options):
+    with pytest.raises(UsageError):
+        tune(FakeTarget(), store, gemms, options)
+
+
+# ---- several shapes
+
+
+def test_a_suite_shares_the_time_fairly_and_lends_its_best(store):
+    class Uneven(FakeTarget):
+        def measure(self, gemm, point):
+            is_first = gemm == GEMM
+            time_us = bowl_us(point) + 5.0 * (point["word"] == "w0") * is_first
+            return Measurement(Outcome.OK, time_us=time_us, samples_us=(time_us,),
+                               verify_s=0.1, measure_s=0.9 if is_first else 0.2)  # fmt: skip
+
+    target = Uneven()
+    result = tune(target, store, [GEMM, OTHER, GEMM], Options(trials=60, seconds=1e9))
+    assert [s.gemm for s in result.shapes] == [GEMM, OTHER]
+    assert [s.num_new for s in result.shapes] == [60, 60]
+    spent = {GEMM: 0.0, OTHER: 0.0}
+    for gemm, _ in target.submitted[:60]:  # until the cheaper shape has its trials
+        spent[gemm] += 1.0 if gemm == GEMM else 0.3
+    assert spent[GEMM] == pytest.approx(spent[OTHER], abs=1.5)
+    trials = [t for gemm in (GEMM, OTHER) for t in store.trials(study_of(store, target, gemm))]
+    assert "transfer" in {t.origin for t in trials}
+
+
+def test_a_new_shape_starts_from_the_best_of_those_before(store):
+    tune(FakeTarget(), store, [GEMM], Options(trials=50))
+    target = FakeTarget()
+    best = store.best(study_of(store, target, GEMM), 2)
+    tune(target, store, [OTHER], Options(trials=5))
+    assert set(_keys(target)[:2]) == {t.key for t in best}
+    origins = [t.origin for t in store.trials(study_of(store, target, OTHER))]
+    assert origins[:3] == ["transfer", "transfer", "random"]
+
+
+def test_events_tell_of_every_step(store):
+    events = []
+    tune(FakeTarget(), store, [GEMM], Options(trials=4), events.append)
+    assert isinstance(events[0], ShapeStarted) and events[0].cublas_us == 110.0
+    assert isinstance(events[-1], FinalDone)
+    assert events[-1].best.speedup == pytest.approx(110 / events[-1].best.time_us, rel=0.2)
+    trial = [e for e in events if isinstance(e, TrialDone)][-1]
+    assert trial.left_s == 0 and trial.trials_per_s > 0
+    assert not [e for e in events if isinstance(e, Stopping)]
+
+
+# ---- the final
+
+
+def _records(store, *numbers):
+    target = FakeTarget(product_space(6, 6))
+    study = study_of(store, target, GEMM)
+    for number in numbers:
+        point = target.space(GEMM).point(number)
+        store.add_trial(study, point_key(point), point, target.measure(GEMM, point), "seed")
+    return target, store.best(study, 8)
+
+
+def test_the_final_ranks_by_interleaved_rounds(store):
+    target, finalists = _records(store, *range(8))
+    race = final.race(target, GEMM, finalists[::-1])
+    times_us = [bowl_us(e.point) for e in race.entries]
+    assert times_us == sorted(times_us) and len(times_us) == 8
+    assert [e.rank for e in race.entries] == list(range(1, 9))
+    assert race.num_tied == 1 and race.entries[0].is_tied
+    assert target.num_compared == 1  # decided in one batch
+    assert len(race.baseline.samples_us) == final.BATCH_ROUNDS
+
+
+def test_equals_are_tied_after_the_last_round(store):
+    target, finalists = _records(store, 0, 1, 2)
+    target._time_us = lambda point: 100.0 if point["a"] == 1 else 120.0
+    race = final.race(target, GEMM, finalists)
+    twins = {e.key for e in race.entries if e.point["a"] == 1}
+    assert {e.key for e in race.entries if e.is_tied} == twins and len(twins) > 1
+    assert {len(e.samples_us) for e in race.entries if e.is_tied} == {final.MAX_ROUNDS}
+
+
+def test_a_finalist_that_fails_now_is_out(store):
+    target, finalists = _records(store, 0, 1, 2)
+    honest = target.compare
+
+    def compare(gemm, points, rounds):
+        samples, baseline = honest(gemm, points, rounds)
+        return [() if p == finalists[0].point else s for p, s in zip(points, samples, strict=True)], baseline
+
+    target.compare = compare
+    race = final.race(target, GEMM, finalists)
+    assert [e.key for e in race.entries] == [t.key for t in finalists[1:]]
+    target.compare = lambda gemm, points, rounds: ([() for _ in points], honest(gemm, points, rounds)[1])
+    assert final.race(target, GEMM, finalists) is None
+
+
+def test_a_final_can_be_cut_short(store):
+    target, finalists = _records(store, 0, 1)
+    target._time_us = lambda point: 100.0
+    race = final.race(target, GEMM, finalists, should_stop=lambda: True)
+    assert target.num_compared == 1 and race.num_tied == 2
+
+
+# ---- keys
+
+
+def test_the_key_of_our_kernel_is_that_of_the_config():
+    config = Config(bm=96)
+    shuffled = dict(reversed(config.to_dict().items()))
+    assert point_key(shuffled) == config.key
+    assert point_key({"MWG": 16, "SA": "x"}) == "MWG=16,SA=x"
+
+
+# ---- signals
+
+
+def _start(db: Path, trials: int, kind: str) -> subprocess.Popen:
+    process = subprocess.Popen(
+        [sys.executable, str(SCRIPT), str(db), str(trials), kind], stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout.readline() == "started\n"
+    return process
+
+
+def _stored(db: Path) -> list[str]:
+    with Store.open(db) as store:
+        return [t.key for t in store.trials(study_of(store, FakeTarget(), GEMM))]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_the_first_signal_ends_the_search_with_everything_stored(tmp_path, number):
+    db = tmp_path / "trials.db"
+    process = _start(db, 200, "slow")
+    process.send_signal(number)
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == 0
+    result = json.loads(output.splitlines()[-1])
+    assert result["reason"] == "interrupted"
+    assert 3 <= result["num_new"] < 200
+    assert _stored(db) == result["told"]
+    with Store.open(db) as store:
+        target = FakeTarget(product_space(8, 8, 8))
+        resumed = tune(target, store, [GEMM], Options(trials=result["num_new"] + 5))
+    assert resumed.num_new == 5
+
+
+def test_the_second_signal_ends_it_at_once(tmp_path):
+    process = _start(tmp_path / "trials.db", 200, "stuck")
+    process.send_signal(signal.SIGINT)
+    assert process.stdout.readline() == "stopping\n"
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=60)
+    assert process.returncode not in (0, None)
+
+
+def test_killed_searches_lose_no_more_than_what_was_under_way(tmp_path):
+    db = tmp_path / "trials.db"
+    for _ in range(3):
+        process = _start(db, 200, "slow")
+        process.kill()
+        process.communicate(timeout=60)
+        before = _stored(db)
+        assert len(before) == len(set(before)) >= 3
+    target = FakeTarget(product_space(8, 8, 8))
+    with Store.open(db) as store:
+        tune(target, store, [GEMM], Options(trials=len(before) + 10))
+    assert len(target.submitted) == 10
+    assert not set(_keys(target)) & set(before)
