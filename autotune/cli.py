@@ -15,8 +15,6 @@ import typer
 from . import __version__, console
 from .errors import AutotuneError
 
-INTERRUPTED = 130  # what a shell reports for a process ended by Ctrl-C
-
 app = typer.Typer(
     name="autotune",
     help="Finds the best FP32 matrix product kernel for this GPU and these shapes.",
@@ -234,9 +232,6 @@ def main() -> NoReturn:
             raise
         console.fail(error)
         sys.exit(error.exit_code)
-    except KeyboardInterrupt:
-        console.note("autotune: interrupted; what was measured is kept")
-        sys.exit(INTERRUPTED)
     except BrokenPipeError:  # `autotune trials history | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0)
