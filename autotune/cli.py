@@ -232,9 +232,6 @@ def main() -> NoReturn:
             raise
         console.fail(error)
         sys.exit(error.exit_code)
-    except BrokenPipeError:  # `autotune trials history | head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(0)
     except Exception as error:
         if is_debug:
             raise
