@@ -508,11 +508,11 @@ class Factor:
         return len(self.codes)
 
     @cached_property
-    def _sorted(self) -> tuple[np.ndarray, np.ndarray]:
-        """Rows as byte strings in ascending order (`_join` makes them so), and which row each is."""
+    def _sorted(self) -> tuple[np.ndarray, np.ndarray | None]:
+        """Rows as byte strings in ascending order, and which row each is if `_join` did not sort them."""
         keys = np.ascontiguousarray(self.codes, dtype=np.uint8).view(f"S{len(self.names)}").ravel()
         if np.all(keys[:-1] <= keys[1:]):
-            return keys, np.arange(len(keys))
+            return keys, None
         order = np.argsort(keys, kind="stable")
         return keys[order], order
 
@@ -523,7 +523,7 @@ class Factor:
             return np.full(len(codes), -1)
         wanted = np.ascontiguousarray(codes, dtype=np.uint8).view(keys.dtype).ravel()
         at = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
-        return np.where(keys[at] == wanted, rows[at], -1)
+        return np.where(keys[at] == wanted, at if rows is None else rows[at], -1)
 
 
 @dataclass(frozen=True)

@@ -51,7 +51,7 @@ class FakeTarget:
         time_us: Callable[[dict], float] = bowl_us,
         is_backwards: bool = False,
     ) -> None:
-        self._space = space or product_space(6, 6, 4, words=3)
+        self._space = product_space(6, 6, 4, words=3) if space is None else space
         self.capacity = capacity
         self.limits = KNOWN["h200"]
         self.environment = ENVIRONMENT

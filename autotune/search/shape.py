@@ -6,10 +6,10 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from ..errors import DuplicateTrial
+from ..errors import DuplicateTrial, UsageError
 from ..gemm import Gemm
 from ..measurement import Measurement
-from ..space import PARAMETER, Config, Value
+from ..space import PARAMETER, Config, FeasibleSet, Value
 from ..store import Store, StudyRef
 from ..target import Point, Target
 from .asker import DEFAULT_SAMPLER, Asker, SpaceExhausted
@@ -51,11 +51,20 @@ class ShapeSearch:
     """
 
     def __init__(
-        self, target: Target, store: Store, gemm: Gemm, *, sampler: str = DEFAULT_SAMPLER, seed: int = 0
+        self,
+        target: Target,
+        store: Store,
+        gemm: Gemm,
+        space: FeasibleSet,
+        *,
+        sampler: str = DEFAULT_SAMPLER,
+        seed: int = 0,
     ) -> None:
         self.gemm = gemm
         self.study = study_of(store, target, gemm)
-        self.space = target.space(gemm)
+        self.space = space
+        if not len(space):
+            raise UsageError(f"no config can run {gemm} here; `autotune space --shape {gemm}` tells why")
         self.limit_us = gemm.limit_us(target.limits.fma_tflops, target.limits.bandwidth_gbs)
         self.times_us: list[float | None] = []  # of all trials, in their order; None: failed
         self.best_point: Point | None = None

@@ -8,14 +8,17 @@ and nothing else. The same call on the same store goes on where the last one end
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, wait
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Any
 
 from ..errors import DeviceLost, EnvironmentProblem, UsageError
 from ..gemm import Gemm
 from ..measurement import Measurement
+from ..space import FeasibleSet
 from ..stats import Patience
 from ..store import Final, Store, StudyRef, TrialRecord
 from ..target import Target
@@ -133,24 +136,26 @@ class Tuner:
         _check(gemms, options)
         self._target, self._store, self._options = target, store, options
         self._on_event, self._interrupts = on_event, interrupts
-        self._gemms = tuple(dict.fromkeys(gemms))
         self._shapes: list[ShapeSearch] = []
+        # Enumerating a space takes seconds: one thread does it ahead, while the first shapes are searched.
+        self._enumerating = ThreadPoolExecutor(1, thread_name_prefix="spaces")
+        self._spaces = deque(
+            (gemm, self._enumerating.submit(target.space, gemm)) for gemm in dict.fromkeys(gemms)
+        )
         self._open: dict[Future[Measurement], tuple[ShapeSearch, Ask]] = {}  # in order of submission
         self._ledger, self._rate = Ledger(), Rate()
         self._num_failed = self._num_duplicates = 0
         self._began_s = target.now()
 
     def run(self) -> Result:
-        for gemm in self._gemms:
-            if self._interrupts.is_requested:
-                break
-            self._start(gemm)
         try:
             reason = self._search()
             self._finish()
         except (DeviceLost, EnvironmentProblem, KeyboardInterrupt):
             self._salvage()
             raise
+        finally:
+            self._enumerating.shutdown(wait=False, cancel_futures=True)
         with self._ledger.timing("final_s"):
             for shape in self._shapes:
                 if not self._interrupts.is_requested:
@@ -166,10 +171,23 @@ class Tuner:
             ledger=self._ledger,
         )
 
-    def _start(self, gemm: Gemm) -> None:
+    def _start_ready(self) -> None:
+        """Start the shapes whose spaces are enumerated. The first is waited for; on a recording all are,
+        so that the same search goes the same way."""
+        is_first = not self._shapes
+        while self._spaces and not self._interrupts.is_requested:
+            gemm, future = self._spaces[0]
+            if not (future.done() or is_first or self._target.environment.is_recorded):
+                return
+            self._start(gemm, future)
+            self._spaces.popleft()
+            is_first = False
+
+    def _start(self, gemm: Gemm, space: Future[FeasibleSet]) -> None:
         with self._ledger.timing("prepare_s"):
+            sampler, seed = self._options.sampler, self._options.seed
             shape = ShapeSearch(
-                self._target, self._store, gemm, sampler=self._options.sampler, seed=self._options.seed
+                self._target, self._store, gemm, space.result(), sampler=sampler, seed=seed
             )
         self._shapes.append(shape)
         cublas_us = shape.baseline.time_us
@@ -180,20 +198,21 @@ class Tuner:
     def _search(self) -> StopReason:
         """Ask, submit and settle until there is a reason to stop; open points may be left over."""
         while True:
+            self._start_ready()
             while len(self._open) < self._target.capacity:
                 reason = self._reason_to_stop()
                 if reason is not None and (not self._open or reason in _AT_ONCE):
                     return reason
                 if reason is not None or not self._submit_next():
                     break
-            if self._open and (future := self._wait()) is not None:
+            if (future := self._wait()) is not None:
                 self._settle(future)
             if self._interrupts.is_requested:
                 return StopReason.INTERRUPTED
 
     def _submit_next(self) -> bool:
         """Ask for a point of the shape that has had the least of the target's time, and submit it."""
-        shapes = [shape for shape in self._shapes if self._wants_more(shape) is None]
+        shapes = [shape for shape in self._shapes if self._why_enough(shape) is None]
         shape = min(shapes, key=lambda s: (s.expected_spent_s, s.num_new + s.num_open), default=None)
         if shape is None:
             return False
@@ -215,9 +234,11 @@ class Tuner:
                     return
 
     def _wait(self) -> Future[Measurement] | None:
-        """The candidate that was submitted first among those that are done; None after a while."""
+        """The candidate that was submitted first among those that are done; None after a while, or when
+        none is open and the next space is ready."""
+        awaited: list[Future[Any]] = list(self._open) or [future for _, future in self._spaces]
         with self._ledger.timing("wait_s"):
-            done, _ = wait(self._open, timeout=_POLL_S, return_when=FIRST_COMPLETED)
+            done, _ = wait(awaited, timeout=_POLL_S, return_when=FIRST_COMPLETED)
         return next((future for future in self._open if future in done), None)
 
     def _settle(self, future: Future[Measurement]) -> None:
@@ -259,10 +280,10 @@ class Tuner:
             return StopReason.INTERRUPTED
         if self._options.seconds is not None and self._elapsed_s >= self._seconds_to_search:
             return StopReason.SECONDS
-        reasons = [self._wants_more(shape) for shape in self._shapes]
-        return None if None in reasons else reasons[-1]
+        reasons = [self._why_enough(shape) for shape in self._shapes]
+        return None if self._spaces or None in reasons else reasons[-1]
 
-    def _wants_more(self, shape: ShapeSearch) -> StopReason | None:
+    def _why_enough(self, shape: ShapeSearch) -> StopReason | None:
         """Why no more points of this shape are to be asked for now, or None."""
         options = self._options
         if shape.is_exhausted:

@@ -7,11 +7,13 @@ import json
 import signal
 import subprocess
 import sys
+import threading
 from concurrent.futures import Future
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from fake_target import FAILURES, FakeTarget, bowl_us, fails_by_turns, product_space
+from fake_target import ENVIRONMENT, FAILURES, FakeTarget, bowl_us, fails_by_turns, product_space
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -20,7 +22,7 @@ from autotune.gemm import Gemm
 from autotune.measurement import Measurement, Outcome
 from autotune.search import Options, StopReason, final, point_key, study_of, tune
 from autotune.search.progress import FinalDone, ShapeStarted, Stopping, TrialDone
-from autotune.space import Config
+from autotune.space import Config, Factor, FeasibleSet
 from autotune.stats import Patience
 from autotune.store import Store
 
@@ -215,6 +217,36 @@ def test_a_suite_shares_the_time_fairly_and_lends_its_best(store):
     assert spent[GEMM] == pytest.approx(spent[OTHER], abs=1.5)
     trials = [t for gemm in (GEMM, OTHER) for t in store.trials(study_of(store, target, gemm))]
     assert "transfer" in {t.origin for t in trials}
+
+
+def test_the_first_shape_is_searched_while_other_spaces_are_enumerated(store):
+    class Enumerating(FakeTarget):
+        def __init__(self) -> None:
+            super().__init__()
+            self.environment = replace(ENVIRONMENT, recorded_on="")
+            self.is_ready = threading.Event()
+
+        def space(self, gemm):
+            if gemm == OTHER:
+                assert self.is_ready.wait(30)
+            return super().space(gemm)
+
+        def submit(self, gemm, point, cutoff_us):
+            if len(self.submitted) == 7:
+                self.is_ready.set()
+            return super().submit(gemm, point, cutoff_us)
+
+    target = Enumerating()
+    result = tune(target, store, [GEMM, OTHER], Options(trials=30))
+    assert [gemm for gemm, _ in target.submitted[:8]] == [GEMM] * 8
+    assert [s.num_new for s in result.shapes] == [30, 30]
+
+
+def test_an_empty_space_is_refused(store):
+    factor = product_space(2).factors[0]
+    empty = FeasibleSet((Factor(factor.names, factor.values, factor.codes[:0]),))
+    with pytest.raises(UsageError, match="no config can run 64x64x64:NN"):
+        tune(FakeTarget(empty), store, [GEMM])
 
 
 def test_a_new_shape_starts_from_the_best_of_those_before(store):
