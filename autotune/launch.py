@@ -38,9 +38,10 @@ class LaunchSpec:
     vec_b: int
     vec_c: int
     is_exact: bool
-    reduction: str  # none, two_pass, last_block
+    reduction: str  # none, two_pass, last_block, last_wave
     split_k: int
     variant: Variant
+    wave: int = 0  # blocks that the GPU holds at once: for last_wave alone
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -52,17 +53,23 @@ class LaunchSpec:
 
 @dataclass(frozen=True)
 class Grid:
-    """A launch of `sgemm`: grid (tiles, splits, 1), and behind it, for two_pass, `sgemm_reduce`.
+    """A launch of `sgemm`, and behind it, for two_pass, of `sgemm_reduce`.
+
+    `size` is the grid in blocks: tiles by splits; for last_wave one row, in which tiles that fill whole
+    waves have a block each, and each of the `split_tiles` behind them `split_k` blocks.
 
     Arguments of `sgemm`, in order: m, n, k (int32), alpha (float), A, lda (int64), B, ldb (int64),
     beta (float), C, ldc (int64), workspace, split_k (int32).
     Arguments of `sgemm_reduce`: m, n (int32), alpha, beta (float), C, ldc (int64), workspace,
     split_k (int32), padded_m, padded_n (int32).
-    The workspace holds `split_k` planes of padded_m x padded_n partial sums and, for last_block,
-    behind them `counter_bytes` of counters: zero before the first launch, left zero by every launch.
+    The workspace holds `split_k` planes of partial sums, each of all split tiles (for two_pass of
+    padded_m x padded_n), and, but for two_pass, behind them `counter_bytes` of counters: zero before the
+    first launch, left zero by every launch.
     """
 
+    size: tuple[int, int]
     tiles: int
+    split_tiles: int
     split_k: int
     padded_m: int
     padded_n: int
@@ -78,16 +85,18 @@ class Grid:
 def plan(spec: LaunchSpec, m: int, n: int) -> Grid:
     """The launch of one product of m x n results (both at least 1)."""
     tiles_m, tiles_n = -(-m // spec.bm), -(-n // spec.bn)
-    padded_m, padded_n = tiles_m * spec.bm, tiles_n * spec.bn
-    is_split = spec.reduction != "none"
-    sums = FLOAT_BYTES * spec.split_k * padded_m * padded_n if is_split else 0
+    tiles = tiles_m * tiles_n
+    split_tiles = {"none": 0, "last_wave": tiles % max(spec.wave, 1)}.get(spec.reduction, tiles)
+    in_a_row = tiles + split_tiles * (spec.split_k - 1)
     return Grid(
-        tiles=tiles_m * tiles_n,
+        size=(in_a_row, 1) if spec.reduction == "last_wave" else (tiles, spec.split_k),
+        tiles=tiles,
+        split_tiles=split_tiles,
         split_k=spec.split_k,
-        padded_m=padded_m,
-        padded_n=padded_n,
-        sum_bytes=sums,
-        counter_bytes=COUNTER_BYTES * tiles_m * tiles_n if spec.reduction == "last_block" else 0,
+        padded_m=tiles_m * spec.bm,
+        padded_n=tiles_n * spec.bn,
+        sum_bytes=FLOAT_BYTES * spec.split_k * split_tiles * spec.bm * spec.bn,
+        counter_bytes=0 if spec.reduction == "two_pass" else COUNTER_BYTES * split_tiles,
         reduce_blocks=-(-m * n // REDUCE_THREADS) if spec.reduction == "two_pass" else 0,
     )
 
@@ -106,7 +115,7 @@ def refusal(
         return f"exact edges need multiples of {spec.bm}x{spec.bn}"
     if not spec.variant.is_wide and max(lds) >= NARROW_LD:
         return f"a leading dimension of {max(lds)} needs a wide kernel"
-    if -(-m // spec.bm) * -(-n // spec.bn) > MAX_GRID_X:
+    if plan(spec, m, n).size[0] > MAX_GRID_X:
         return "more tiles than a grid holds"
     contiguous = (m if spec.variant.trans_a else k, k if spec.variant.trans_b else n, n)
     vectors = (spec.vec_a, spec.vec_b, spec.vec_c)

@@ -158,7 +158,11 @@ PARAMETERS: tuple[Parameter, ...] = (
     ),
     Parameter("raster", ("m", "n"), "direction in which blocks walk over C"),
     Parameter("group", (1, 2, 4, 8, 16), "tiles walked across before the next step along", "tiles"),
-    Parameter("reduction", ("none", "two_pass", "last_block"), "how partial sums of split-K are added"),
+    Parameter(
+        "reduction",
+        ("none", "two_pass", "last_block", "last_wave"),
+        "how partial sums of split-K are added; last_wave splits only tiles that fill no whole wave",
+    ),
     Parameter(
         "split_k",
         (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256),
@@ -250,8 +254,8 @@ def tiles_n(c: Any, g: Gemm) -> Any:
     return -(-g.n // c.bn)
 
 
-def launch_spec(config: Config, gemm: Gemm, *, is_wide: bool = False) -> LaunchSpec:
-    """What a launch of this config needs to know, for problems of this layout."""
+def launch_spec(config: Config, gemm: Gemm, limits: DeviceLimits, *, is_wide: bool = False) -> LaunchSpec:
+    """What a launch of this config needs to know, for problems of this layout, on this kind of GPU."""
     return LaunchSpec(
         bm=config.bm,
         bn=config.bn,
@@ -264,6 +268,7 @@ def launch_spec(config: Config, gemm: Gemm, *, is_wide: bool = False) -> LaunchS
         is_exact=config.edges == "exact",
         reduction=config.reduction,
         split_k=config.split_k,
+        wave=limits.num_sms * config.min_blocks if config.reduction == "last_wave" else 0,
         variant=Variant(gemm.trans_a, gemm.trans_b, is_wide),
     )
 
@@ -294,6 +299,15 @@ def _load_extent_a(c: Any, g: Gemm) -> Any:
 
 def _load_extent_b(c: Any, g: Gemm) -> Any:
     return c.bk if is_transposed_b(g) else c.bn
+
+
+def _tiles_64(g: Gemm) -> int:
+    return -(-g.m // 64) * -(-g.n // 64)
+
+
+def _sums_in_flight(d: DeviceLimits) -> int:
+    """Elements of C that one wave of blocks computes at most: all registers of the GPU."""
+    return d.num_sms * d.regs_per_sm
 
 
 def _vec_fits(vec: Any, extent: int) -> Any:
@@ -381,8 +395,10 @@ RULES: tuple[Rule, ...] = (
          lambda c, d, g: _vec_fits(c.vec_b, g.ldb)),
     Rule("extent-c", "shape", ("vec_c",), "rows of C are whole vectors",
          lambda c, d, g: _vec_fits(c.vec_c, g.ldc)),
-    Rule("workspace", "shape", ("split_k",), "the partial sums of split-K fit 1 GiB",
-         lambda c, d, g: FLOAT_BYTES * g.m * g.n * c.split_k * (c.split_k > 1) <= WORKSPACE_LIMIT),
+    Rule("workspace", "shape", ("reduction", "split_k"), "the partial sums of split-K fit 1 GiB",
+         lambda c, d, g: FLOAT_BYTES * c.split_k * (c.split_k > 1)
+         * np.where(c.reduction == "last_wave", min(g.m * g.n, _sums_in_flight(d)), g.m * g.n)
+         <= WORKSPACE_LIMIT),
     # worth
     Rule("worth-threads", "worth", _THREADS, "64 to 512 threads: fewer hide no latency, more cannot",
          lambda c, d, g: (threads(c) >= 64) & (threads(c) <= 512)),
@@ -456,11 +472,12 @@ RULES: tuple[Rule, ...] = (
     Rule("worth-occupancy", "worth", (*_THREADS, "min_blocks"),
          "at least 128 threads per SM",
          lambda c, d, g: threads(c) * c.min_blocks >= 128),
-    Rule("worth-split", "worth", ("split_k",),
-         "split k only where 64x64 tiles alone leave SMs idle, and a share is 128 deep",
+    Rule("worth-split", "worth", ("reduction", "split_k"),
+         "shares of k at least 128 deep, of all tiles only where 64x64 tiles alone leave SMs idle",
          lambda c, d, g: (c.split_k == 1)
          | ((g.k >= 128 * c.split_k)
-            & (-(-g.m // 64) * -(-g.n // 64) * c.split_k <= 16 * d.num_sms))),
+            & (((c.reduction != "last_wave") & (_tiles_64(g) * c.split_k <= 16 * d.num_sms))
+               | ((c.reduction == "last_wave") & (c.split_k <= 16) & (_tiles_64(g) > d.num_sms))))),
     Rule("worth-group", "worth", ("raster", "group"),
          "walk along m in plain order or not at all: groups go along n",
          lambda c, d, g: (c.raster == "n") | (c.group == 1)),

@@ -19,7 +19,7 @@
 //   MIN_BLOCKS     blocks per SM that registers must allow
 //   EDGES          0 exact: tiles fit C;  1 predicated
 //   RASTER GROUP   blocks walk along 0 m or 1 n, GROUP tiles across at a time
-//   REDUCTION      of split-K: 0 none, 1 two_pass, 2 last_block
+//   REDUCTION      of split-K: 0 none, 1 two_pass, 2 last_block, 3 last_wave
 //   TRANS_A TRANS_B  the operand is stored transposed
 //   WIDE           leading dimensions of 2^29 and more
 //
@@ -37,7 +37,7 @@ constexpr int MAX_THREADS = 1024;
 enum { COPY_REGISTER = 0, COPY_ASYNC = 1 };
 enum { ORDER_ROW, ORDER_ROW_SNAKE, ORDER_COL_SNAKE, ORDER_ZIGZAG, ORDER_PAIR_SNAKE };
 enum { RASTER_M, RASTER_N };
-enum { REDUCTION_NONE, REDUCTION_TWO_PASS, REDUCTION_LAST_BLOCK };
+enum { REDUCTION_NONE, REDUCTION_TWO_PASS, REDUCTION_LAST_BLOCK, REDUCTION_LAST_WAVE };
 
 static_assert(WM % TM == 0 && WN % TN == 0 && (WM / TM) * (WN / TN) == WARP, "rule warp-lanes");
 static_assert(BM % WM == 0, "rule block-warps-m");

@@ -74,13 +74,12 @@ __device__ __forceinline__ void store_plane(const float (&sums)[TM][TN], const L
     });
 }
 
-// last_block: every split leaves its sums in the workspace; the block that comes last for a tile adds
-// them in the order of the splits. Returns whether this block is the one. Planes are kept as
-// (tile, element, thread): each access of a warp is contiguous.
-__device__ __forceinline__ bool add_splits(float (&sums)[TM][TN], const Lane& lane, int tile, int split, int splits,
-                                           float* workspace) {
+// last_block, last_wave: every split leaves its sums in the workspace; the block that comes last for a
+// tile adds them in the order of the splits. Returns whether this block is the one. `tile` counts the
+// `tiles` that are split. Planes are kept as (tile, element, thread): each access of a warp is contiguous.
+__device__ __forceinline__ bool add_splits(float (&sums)[TM][TN], const Lane& lane, int tile, int tiles, int split,
+                                           int splits, float* workspace) {
     constexpr int TILE = BM * BN;
-    const int tiles = grid_x();
     float* mine = workspace + static_cast<long long>(tile) * TILE + thread_index() % THREADS_PER_SLICE;
     const long long plane = static_cast<long long>(tiles) * TILE;
     unsigned* counters = reinterpret_cast<unsigned*>(workspace + plane * splits);

@@ -171,24 +171,21 @@ __device__ __forceinline__ void multiply_tiles(Pipeline& pipeline, const Lane& l
     if constexpr (HAS_ASYNC && BURSTS > 1) wait_copies<0>();
 }
 
-// Launch: grid (tiles of C, splits), THREADS threads, the shared memory of space.smem_bytes. The workspace is
-// described at launch.Grid. m and n at least 1; k = 0 and alpha = 0 scale C and read neither A nor B.
+// Launch: grid and workspace as launch.Grid says, THREADS threads, the shared memory of space.smem_bytes. m and n at least 1; k = 0 and alpha = 0 scale C and read neither A nor B.
 extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
     sgemm(int m, int n, int k, float alpha, const float* __restrict__ a, long long lda, const float* __restrict__ b,
           long long ldb, float beta, float* __restrict__ c, long long ldc, float* __restrict__ workspace, int splits) {
     const int tiles_m = (m + BM - 1) / BM, tiles_n = (n + BN - 1) / BN;
-    const Tile tile = tile_of(block_index_x(), tiles_m, tiles_n);
+    const Share share(tiles_m * tiles_n, splits);
+    const Tile tile = tile_of(share.tile, tiles_m, tiles_n);
     const int origin_m = tile.m * BM, origin_n = tile.n * BN;
 
-    // This block's share of k, in tiles. The first tile of all is the ragged one.
+    // This block's part of k, in tiles. The first tile of all is the ragged one.
     const int k_tiles = alpha == 0 ? 0 : k / BK + (k % BK != 0);
     const int ragged = k - (k_tiles - 1) * BK;
-    int first = 0, num_tiles = k_tiles;
-    if constexpr (REDUCTION != REDUCTION_NONE) {
-        const int share = (k_tiles + splits - 1) / splits;
-        first = share * block_index_y();
-        num_tiles = first + share < k_tiles ? share : k_tiles - first;
-    }
+    const int most = (k_tiles + share.splits - 1) / share.splits;
+    const int first = most * share.split;
+    const int num_tiles = first + most < k_tiles ? most : k_tiles - first;
     const int k_begin = first == 0 ? 0 : ragged + (first - 1) * BK;
 
     const Lane lane;
@@ -201,14 +198,18 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
 
     if constexpr (REDUCTION == REDUCTION_TWO_PASS) {
         const long long plane = static_cast<long long>(tiles_m * BM) * (tiles_n * BN);
-        store_plane(sums, lane, origin_m, origin_n, workspace + block_index_y() * plane, tiles_n * BN);
+        store_plane(sums, lane, origin_m, origin_n, workspace + share.split * plane, tiles_n * BN);
         return;
     }
-    if constexpr (REDUCTION == REDUCTION_LAST_BLOCK) {
-        if (!add_splits(sums, lane, block_index_x(), block_index_y(), splits, workspace)) return;
+    if constexpr (REDUCTION == REDUCTION_LAST_BLOCK || REDUCTION == REDUCTION_LAST_WAVE) {
+        if (share.splits > 1 &&
+            !add_splits(sums, lane, share.tile - share.whole, share.split_tiles, share.split, splits, workspace))
+            return;
     }
     store_tile(sums, lane, origin_m, origin_n, m, n, alpha, beta, c, ldc);
 }
+
+#if REDUCTION == 1  // two_pass: others are spared its compile
 
 // Second pass of REDUCTION_TWO_PASS: adds the planes of all splits, one element of C per thread.
 // Launch: blocks of REDUCE_THREADS over the elements of C, row by row.
@@ -225,3 +226,5 @@ extern "C" __global__ void __launch_bounds__(REDUCE_THREADS)
     for (int z = 0; z < splits; ++z) sum.v[0] += load_global<1>(partial + z * plane).v[0];
     scale_and_store<1>(c + row * ldc + column, sum, alpha, beta);
 }
+
+#endif

@@ -96,7 +96,7 @@ class Engine:
     def _make_plan(self, problem: Problem, device: int, aligned: Triple) -> Plan:
         gpu, gemm = self.devices.gpu(device), problem.gemm
         if not (gemm.m and gemm.n):
-            return Plan(problem, gpu, None, Grid(0, 1, 0, 0, 0, 0, 0))
+            return Plan(problem, gpu, None, Grid((0, 1), 0, 0, 1, 0, 0, 0, 0, 0))
         pick = self._selector.pick(Call(gemm, problem.lds, aligned))
         kernel = self._selector.kernels[pick.kernel_id]
         grid = plan_grid(kernel.spec, gemm.m, gemm.n)
@@ -149,8 +149,9 @@ class Engine:
             )  # fmt: skip
         except (struct.error, OverflowError, TypeError) as error:
             raise DispatchError(f"alpha = {alpha!r} or beta = {beta!r} is no float32 ({error})") from error
-        size = (grid.tiles, grid.split_k)
-        self.driver.launch(kernel.sgemm, size, kernel.threads, kernel.smem_bytes, stream, arguments.at_sgemm)
+        self.driver.launch(
+            kernel.sgemm, grid.size, kernel.threads, kernel.smem_bytes, stream, arguments.at_sgemm
+        )
 
     def _launch_reduce(
         self,

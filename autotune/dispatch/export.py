@@ -288,7 +288,7 @@ class _Models:
         self._times: dict[tuple[Config, str], list[Sample]] = {}
         for shape in results.shapes:
             for config, time_us in _all_times(shape).items():
-                sample = Sample(launch_spec(config, shape.gemm), shape.gemm, time_us)
+                sample = Sample(launch_spec(config, shape.gemm, self._limits), shape.gemm, time_us)
                 self._times.setdefault((config.kernel, shape.gemm.layout), []).append(sample)
 
     def kernel(self, wish: _Wish, cubin: CubinLike) -> Kernel:
@@ -296,7 +296,7 @@ class _Models:
         return Kernel(
             id=wish.id,
             config=wish.config.to_dict(),
-            spec=launch_spec(wish.config, wish.gemm, is_wide=wish.is_wide),
+            spec=launch_spec(wish.config, wish.gemm, self._limits, is_wide=wish.is_wide),
             sha256=cubin.sha256,
             registers=cubin.registers,
             blocks_per_sm=resident,
@@ -310,7 +310,7 @@ class _Models:
         relative = wish.relative and self._times.get((wish.relative.kernel, wish.relative_layout))
         if relative:
             return inherit(fit(relative, resident, self._limits), wish.handicap)
-        return inherit(guess(launch_spec(wish.config, wish.gemm), self._limits), wish.handicap)
+        return inherit(guess(launch_spec(wish.config, wish.gemm, self._limits), self._limits), wish.handicap)
 
 
 def _all_times(shape: TunedShape) -> Mapping[Config, float]:

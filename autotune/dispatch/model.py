@@ -23,7 +23,8 @@ from ..launch import LaunchSpec, plan
 from .table import Kernel
 
 PROLOGUE_STEPS = 2  # filling the pipeline and storing C, counted as steps of k (unmeasured)
-REDUCTION_US = {"none": 0.0, "last_block": 1.0, "two_pass": 2.5}  # beyond the bytes it moves (unmeasured)
+# What a reduction takes beyond the bytes it moves (unmeasured)
+REDUCTION_US = {"none": 0.0, "last_block": 1.0, "last_wave": 1.0, "two_pass": 2.5}
 
 
 @dataclass(frozen=True)
@@ -40,12 +41,15 @@ def work(spec: LaunchSpec, blocks_per_sm: int, gemm: Gemm, limits: DeviceLimits)
     """Count the work of a launch. m and n at least 1."""
     grid = plan(spec, gemm.m, gemm.n)
     k_tiles = -(-gemm.k // spec.bk)
-    steps = -(-k_tiles // spec.split_k) + PROLOGUE_STEPS
-    queue = -(-grid.tiles * spec.split_k // limits.num_sms)
+    whole_steps = k_tiles + PROLOGUE_STEPS
+    split_steps = -(-k_tiles // spec.split_k) + PROLOGUE_STEPS
+    whole_queue = -(-(grid.tiles - grid.split_tiles) // limits.num_sms)
+    split_queue = -(-grid.split_tiles * spec.split_k // limits.num_sms)
+    whole_rounds, split_rounds = (-(-queue // blocks_per_sm) for queue in (whole_queue, split_queue))
     num_bytes = gemm.num_bytes + 2 * grid.sum_bytes
     return Work(
-        round_steps=-(-queue // blocks_per_sm) * steps,
-        queue_steps=queue * steps,
+        round_steps=whole_rounds * whole_steps + split_rounds * split_steps,
+        queue_steps=whole_queue * whole_steps + split_queue * split_steps,
         memory_us=num_bytes / (limits.bandwidth_gbs * 1e3),
         reduction_us=REDUCTION_US[spec.reduction],
     )

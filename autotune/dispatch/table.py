@@ -25,7 +25,7 @@ FORMAT = "autotune dispatch table"
 SCHEMA_VERSION = 1
 TABLE_FILE = "table.json"
 CUBIN_FOLDER = "cubins"
-REDUCTIONS = ("none", "two_pass", "last_block")
+REDUCTIONS = ("none", "two_pass", "last_block", "last_wave")
 VECTORS = (1, 2, 4)
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _BLANK = "0" * 64  # stands for the table's checksum while that is computed
@@ -223,6 +223,7 @@ def _check_kernel(kernel: Kernel) -> None:
     _require({spec.vec_a, spec.vec_b, spec.vec_c} <= set(VECTORS), f"{where} has an odd vector width")
     _require(spec.reduction in REDUCTIONS, f"{where} has an unknown reduction")
     _require((spec.split_k > 1) == (spec.reduction != "none"), f"{where} splits k without a reduction")
+    _require((spec.wave > 0) == (spec.reduction == "last_wave"), f"{where} has a wave without last_wave")
     _require(_SHA256.fullmatch(kernel.sha256) is not None, f"{where} has no SHA-256 of its cubin")
     if kernel.model is not None:
         model = kernel.model

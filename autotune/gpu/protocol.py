@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 from ..device import DeviceLimits
 from ..gemm import Gemm
+from ..kernel import ENTRY
 from ..launch import LaunchSpec
 from ..measurement import CachePolicy, GpuState, Outcome
 
@@ -29,11 +30,15 @@ class Problem:
 
 @dataclass(frozen=True)
 class KernelCode:
-    """A compiled candidate: its cubin (with the entries of launch.Grid), identity and launch."""
+    """A compiled candidate: its cubin (with the entries of launch.Grid), identity and launch.
+
+    `entry` is the kernel that takes the arguments of `sgemm`: another one for a reference kernel.
+    """
 
     code: bytes
     sha256: str
     spec: LaunchSpec
+    entry: str = ENTRY
 
 
 # ---------------------------------------------------------------------------------------- requests

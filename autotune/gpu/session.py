@@ -196,7 +196,7 @@ class Session:
         self._modules.move_to_end(kernel.sha256)
         grid = launch.plan(kernel.spec, gemm.m, gemm.n)
         address = workspace.prepare(grid.sum_bytes, grid.counter_bytes)
-        sgemm = Sgemm(self._modules[kernel.sha256], kernel.spec, gemm, address)
+        sgemm = Sgemm(self._modules[kernel.sha256], kernel.spec, gemm, address, kernel.entry)
         return partial(sgemm.enqueue, self.stream)
 
     def trim(self) -> None:

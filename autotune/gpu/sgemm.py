@@ -16,15 +16,17 @@ from .module import Module, pack
 class Sgemm:
     """One product C = op(A) op(B) with alpha = 1 and beta = 0, ready to launch on any operand set.
 
-    `workspace` is the address of split-K's memory (0 where it needs none). Raises CudaError where the
-    cubin lacks an entry or the device refuses its shared memory.
+    `workspace` is the address of split-K's memory (0 where it needs none); `entry` names the kernel.
+    Raises CudaError where the cubin lacks an entry or the device refuses its shared memory.
     """
 
-    def __init__(self, module: Module, spec: LaunchSpec, gemm: Gemm, workspace: int) -> None:
+    def __init__(
+        self, module: Module, spec: LaunchSpec, gemm: Gemm, workspace: int, entry: str = ENTRY
+    ) -> None:
         grid = launch.plan(spec, gemm.m, gemm.n)
-        self._kernel = module.kernel(ENTRY)
+        self._kernel = module.kernel(entry)
         self._kernel.allow_smem(spec.smem_bytes)
-        self._grid = (grid.tiles, grid.split_k)
+        self._grid = grid.size
         self._threads, self._smem_bytes = spec.threads, spec.smem_bytes
         self._a, self._b, self._c = (ctypes.c_void_p() for _ in range(3))
         extents = [ctypes.c_int32(extent) for extent in (gemm.m, gemm.n, gemm.k)]

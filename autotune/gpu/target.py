@@ -153,9 +153,32 @@ class GpuTarget:
         samples = result.baseline_us
         return list(result.samples_us), Baseline(median(samples) if samples else None, samples)
 
-    def race(self, problem: Problem, kernels: Sequence[KernelCode], rounds: int) -> protocol.RaceResult:
-        """`compare` for kernels compiled already."""
-        batch_s = max(expected_us(problem.gemm, self.limits, None) / 1e6, RACE_BATCH_S)
+    def build(self, gemm: Gemm, config: Config) -> KernelCode:
+        """Compile one config for `race`. Raises UsageError where it is illegal for the problem or does not
+        fit the device, TrialFailure where it does not compile."""
+        if refusal := self._refusal(config, gemm):
+            raise UsageError(refusal)
+        cubin = self._compile(gemm, config).result()
+        code = self._code(gemm, config, cubin)
+        if reason := misfit(cubin, config, code.spec, self.limits, gemm):
+            raise UsageError(reason)
+        return code
+
+    def build_source(self, source: str, entry: str, spec: LaunchSpec) -> KernelCode:
+        """Compile a kernel that is no instance of the template, but takes its arguments."""
+        cubin = self.compiler.compile_source(source, entry=entry)
+        return KernelCode(cubin.code, cubin.sha256, spec, entry)
+
+    def race(
+        self,
+        problem: Problem,
+        kernels: Sequence[KernelCode],
+        rounds: int,
+        slowest_over_limit: float = SLOWEST_OVER_LIMIT,
+    ) -> protocol.RaceResult:
+        """`compare` for kernels compiled already. Gives up where they take so many times the roofline."""
+        expected_s = problem.gemm.limit_us(self.limits.fma_tflops, self.limits.bandwidth_gbs) / 1e6
+        batch_s = max(slowest_over_limit * expected_s, RACE_BATCH_S)
         deadline_s = RACE_DEADLINE_S + (len(kernels) + 1) * (rounds + 1) * batch_s
         return self._gpu_thread.submit(self._worker.race, problem, kernels, rounds, deadline_s).result()
 
@@ -213,7 +236,7 @@ class GpuTarget:
         return self.compiler.submit(config, Variant(gemm.trans_a, gemm.trans_b, is_wide(gemm)))
 
     def _code(self, gemm: Gemm, config: Config, cubin: Cubin) -> KernelCode:
-        spec = space.launch_spec(config, gemm, is_wide=is_wide(gemm))
+        spec = space.launch_spec(config, gemm, self.limits, is_wide=is_wide(gemm))
         return KernelCode(cubin.code, cubin.sha256, spec)
 
     def _finish(

@@ -66,7 +66,7 @@ def test_a_candidate_becomes_a_measurement_with_all_figures(open_target):
     assert result.samples_us == (12.0, 10.0, 11.0)
     assert result.error_ratio == 0.25
     assert 16 <= result.registers <= 255
-    assert result.smem_bytes == launch_spec(Config.from_dict(POINT), GEMM).smem_bytes
+    assert result.smem_bytes == launch_spec(Config.from_dict(POINT), GEMM, LIMITS).smem_bytes
     assert opened.baseline(GEMM).time_us == 21.0
     environment = opened.environment
     assert (environment.gpu_uuid, environment.driver_version) == ("GPU-0", "580.1")
@@ -121,7 +121,7 @@ def test_registers_that_fit_no_sm_are_seen():
     config = Config.from_dict({**POINT, "bm": 256, "bn": 256})
     cubin = Cubin(b"", "", "sm_90", "", 255, 0, 0, 0, 0.0)
     gemm = Gemm(512, 512, 64)
-    spec = launch_spec(config, gemm)
+    spec = launch_spec(config, gemm, LIMITS)
     assert spec.threads > 256
     assert "not one block fits" in target.misfit(cubin, config, spec, LIMITS, gemm)
 

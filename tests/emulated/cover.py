@@ -101,6 +101,10 @@ TYPICAL = (
         "TN", bm=64, bn=32, wm=32, wn=16, tm=4, tn=4, slice_k=2, unroll_k=4, vec_a=4, vec_c=2,
         frag_buffers=2, reduction="last_block", split_k=4, is_wide=True,
     ),
+    instance(
+        "NT", bm=16, bn=32, bk=8, wm=16, wn=32, tm=4, tn=4, slice_k=2, unroll_k=4, min_blocks=1, bursts=1,
+        reduction="last_wave", split_k=3,
+    ),
     instance("NN", bm=48, bn=96, wm=48, wn=48, tm=12, tn=6, pad=8, vec_c=2, edges="exact", raster="m"),
 )  # fmt: skip
 

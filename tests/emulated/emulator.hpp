@@ -54,7 +54,7 @@ struct Problem {
     int64_t rows_a, cols_a, lda, offset_a;  // as stored; the offset (floats) unaligns the base
     int64_t rows_b, cols_b, ldb, offset_b;
     int64_t ldc, offset_c;
-    int64_t threads, smem_bytes, tiles, split_k, padded_m, padded_n;
+    int64_t threads, smem_bytes, grid_x, grid_y, split_k, padded_m, padded_n;
     int64_t sum_bytes, counter_bytes, reduce_blocks, reduce_threads;
     int64_t thread_order, block_order, seed;
     double alpha, beta;

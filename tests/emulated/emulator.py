@@ -60,7 +60,7 @@ class Problem:
     lds: tuple[int, int, int]
     threads: int
     smem_bytes: int
-    tiles: int
+    size: tuple[int, int]
     split_k: int = 1
     padded: tuple[int, int] = (0, 0)
     sum_bytes: int = 0
@@ -81,7 +81,7 @@ class Problem:
         offset_a, offset_b, offset_c = self.offsets
         integers = (
             self.m, self.n, self.k, *self.a.shape, lda, offset_a, *self.b.shape, ldb, offset_b, ldc, offset_c,
-            self.threads, self.smem_bytes, self.tiles, self.split_k, *self.padded,
+            self.threads, self.smem_bytes, *self.size, self.split_k, *self.padded,
             self.sum_bytes, self.counter_bytes, self.reduce_blocks, self.reduce_threads,
             self.thread_order, self.block_order, self.seed,
         )  # fmt: skip

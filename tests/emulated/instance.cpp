@@ -11,10 +11,12 @@ void run_sgemm(const Problem& p, const Operands& o) {
           p.lda, o.b, p.ldb, static_cast<float>(p.beta), o.c, p.ldc, o.workspace, static_cast<int>(p.split_k));
 }
 
-void run_reduce(const Problem& p, const Operands& o) {
+void run_reduce([[maybe_unused]] const Problem& p, [[maybe_unused]] const Operands& o) {
+#if REDUCTION == 1
     sgemm_reduce(static_cast<int>(p.m), static_cast<int>(p.n), static_cast<float>(p.alpha),
                  static_cast<float>(p.beta), o.c, p.ldc, o.workspace, static_cast<int>(p.split_k),
                  static_cast<int>(p.padded_m), static_cast<int>(p.padded_n));
+#endif
 }
 
 }  // namespace emulated

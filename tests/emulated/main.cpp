@@ -148,7 +148,7 @@ void run(const Problem& p) {
     const Workspace workspace(p);
     const Operands operands{a.base(), b.base(), c.base(), workspace.base()};
 
-    Launch pass{static_cast<int>(p.tiles), static_cast<int>(p.split_k), static_cast<int>(p.threads),
+    Launch pass{static_cast<int>(p.grid_x), static_cast<int>(p.grid_y), static_cast<int>(p.threads),
                 static_cast<size_t>(p.smem_bytes), Order(p.thread_order), Order(p.block_order),
                 static_cast<uint64_t>(p.seed),
                 {a.region("A", false, true), b.region("B", false, true), c.region("C", true, p.beta != 0),

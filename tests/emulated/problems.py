@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from cover import Instance
 from emulator import Problem
 
 from autotune import launch, space
+from autotune.device import known_limits
 from autotune.gemm import Gemm
 
 FORWARD, REVERSE, SHUFFLED = 0, 1, 2
+LIMITS = replace(known_limits("h200"), num_sms=2)  # so that small matrices have waves
 SPLITS = space.PARAMETER["split_k"].values[1:]
 _MAX_RUNS = 64 * max(SPLITS)  # of threads, over all blocks of a split problem
 _AREA = 64 * 64 * 12  # elements of C that a problem of many tiles may have
@@ -105,7 +107,7 @@ def problem(
     c, v = instance.config, instance.variant
     m, n, k = map(_fit, (max(case.m, 1), max(case.n, 1), case.k), units(instance))
     gemm = Gemm(m, n, k, v.trans_a, v.trans_b)
-    spec = space.launch_spec(c, gemm, is_wide=v.is_wide)
+    spec = space.launch_spec(c, gemm, LIMITS, is_wide=v.is_wide)
     splits = 1 if c.reduction == "none" else split_k
     spec = launch.LaunchSpec(**{**vars(spec), "split_k": splits})
     grid = launch.plan(spec, m, n)
@@ -117,7 +119,7 @@ def problem(
     assert launch.refusal(spec, m, n, k, lds, tuple(4 * o for o in offsets)) is None
     a, b, old = _operands(case, gemm, np.random.default_rng(seed))
     return Problem(
-        case.name, m, n, k, a, b, old, lds, spec.threads, spec.smem_bytes, grid.tiles, splits,
+        case.name, m, n, k, a, b, old, lds, spec.threads, spec.smem_bytes, grid.size, splits,
         (grid.padded_m, grid.padded_n), grid.sum_bytes, grid.counter_bytes, grid.reduce_blocks,
         launch.REDUCE_THREADS, case.alpha, case.beta, offsets, case.order, case.order, seed,
     )  # fmt: skip

@@ -55,7 +55,7 @@ def toy_problems(orders: tuple[int, ...]) -> list[Problem]:
     return [
         Problem(
             f"splits={splits} beta={beta} threads={thread_order} blocks={block_order}", m, n, k, a, b, c,
-            (k + 2, n + 1, n + 3), THREADS, SMEM_BYTES, tiles, split_k=splits,
+            (k + 2, n + 1, n + 3), THREADS, SMEM_BYTES, (tiles, splits), split_k=splits,
             sum_bytes=splits * tiles * THREADS * 4 * (splits > 1),
             counter_bytes=4 * tiles * (splits > 1), alpha=1.5, beta=beta, thread_order=thread_order,
             block_order=block_order, seed=5,

@@ -140,4 +140,3 @@ static void sgemm(int m, int n, int k, float alpha, const float* a, long long ld
     store_global<1>(c + i * ldc + j, {multiply_add(beta, old, alpha * sum)});
 }
 
-static void sgemm_reduce(int, int, float, float, float*, long long, const float*, int, int, int) {}

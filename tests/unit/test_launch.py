@@ -37,7 +37,8 @@ def specs(draw: st.DrawFn) -> LaunchSpec:
     split_k = 1 if reduction == "none" else draw(st.sampled_from(PARAMETER["split_k"].values[1:]))
     tiles = [draw(st.sampled_from(PARAMETER[name].values)) for name in ("bm", "bn", "bk")]
     vectors = [draw(VECTORS) for _ in range(3)]
-    return LaunchSpec(*tiles, 128, 0, *vectors, draw(st.booleans()), reduction, split_k, draw(VARIANTS))
+    wave = draw(st.integers(1, 2000)) if reduction == "last_wave" else 0
+    return LaunchSpec(*tiles, 128, 0, *vectors, draw(st.booleans()), reduction, split_k, draw(VARIANTS), wave)
 
 
 @given(specs())
@@ -58,14 +59,31 @@ def test_a_grid_covers_c_and_no_more(spec: LaunchSpec, m: int, n: int) -> None:
 @given(specs(), EXTENTS, EXTENTS)
 def test_a_workspace_holds_a_plane_per_split_and_a_counter_per_tile(spec: LaunchSpec, m: int, n: int) -> None:
     grid = plan(spec, m, n)
-    plane = 4 * grid.padded_m * grid.padded_n
-    assert grid.sum_bytes == (0 if spec.reduction == "none" else plane * spec.split_k)
-    assert grid.counter_bytes == (COUNTER_BYTES * grid.tiles if spec.reduction == "last_block" else 0)
+    split_tiles = {"none": 0, "last_wave": grid.split_tiles}.get(spec.reduction, grid.tiles)
+    assert grid.sum_bytes == 4 * spec.bm * spec.bn * split_tiles * spec.split_k
+    has_counters = spec.reduction in ("last_block", "last_wave")
+    assert grid.counter_bytes == (COUNTER_BYTES * split_tiles if has_counters else 0)
     assert grid.workspace_bytes == grid.sum_bytes + grid.counter_bytes
     if spec.reduction == "two_pass":
         assert 0 <= grid.reduce_blocks * REDUCE_THREADS - m * n < REDUCE_THREADS
     else:
         assert grid.reduce_blocks == 0
+
+
+@given(specs(), EXTENTS, EXTENTS)
+def test_every_tile_has_its_blocks(spec: LaunchSpec, m: int, n: int) -> None:
+    """What the kernel takes from the grid (struct Share) are the tiles that were meant."""
+    grid = plan(spec, m, n)
+    columns, rows = grid.size
+    if spec.reduction != "last_wave":
+        assert (columns, rows) == (grid.tiles, spec.split_k)
+        return
+    assert rows == 1
+    assert (columns - grid.tiles) // (spec.split_k - 1) == grid.split_tiles
+    assert (columns - grid.tiles) % (spec.split_k - 1) == 0
+    whole = grid.tiles - grid.split_tiles
+    assert whole % spec.wave == 0
+    assert grid.split_tiles < spec.wave
 
 
 @settings(max_examples=50)
@@ -76,7 +94,7 @@ def test_a_legal_config_is_launched_within_its_limits(
     gemm = Gemm(*extents, trans_a=layout[0] == "T", trans_b=layout[1] == "T")
     config = find_config(random.Random(seed), limits, gemm)
     assert config is not None
-    spec = launch_spec(config, gemm)
+    spec = launch_spec(config, gemm, limits)
     assert refusal(spec, gemm.m, gemm.n, gemm.k, (gemm.lda, gemm.ldb, gemm.ldc)) is None
     assert spec.threads % 32 == 0
     assert spec.threads * config.tm * config.tn == config.bm * config.bn * config.slice_k
@@ -96,7 +114,9 @@ def _violates(
     """What would go wrong, said otherwise: a ragged edge, 32-bit strides, a full grid, a torn vector."""
     is_ragged = spec.is_exact and not (m % spec.bm == 0 and n % spec.bn == 0)
     overflows = not spec.variant.is_wide and any(ld * 4 > 2**31 - 1 for ld in lds)
-    is_full = ((m + spec.bm - 1) // spec.bm) * ((n + spec.bn - 1) // spec.bn) > MAX_GRID_X
+    tiles = ((m + spec.bm - 1) // spec.bm) * ((n + spec.bn - 1) // spec.bn)
+    more = tiles % spec.wave * (spec.split_k - 1) if spec.reduction == "last_wave" else 0
+    is_full = tiles + more > MAX_GRID_X
     rows = (m if spec.variant.trans_a else k, k if spec.variant.trans_b else n, n)
     vectors = (spec.vec_a, spec.vec_b, spec.vec_c)
     is_torn = any(
@@ -130,7 +150,7 @@ def test_a_predicated_wide_kernel_without_vectors_serves_every_call(
     gemm = Gemm(m, n, k, trans_a, trans_b)
     lds = (gemm.lda + gaps[0], gemm.ldb + gaps[1], gemm.ldc + gaps[2])
     addresses = tuple(4 * data.draw(st.integers(0, 2**40)) for _ in range(3))
-    assert refusal(launch_spec(config, gemm, is_wide=True), m, n, k, lds, addresses) is None
+    assert refusal(launch_spec(config, gemm, KNOWN["h200"], is_wide=True), m, n, k, lds, addresses) is None
 
 
 # ------------------------------------------------------------------- agreement with the kernel
