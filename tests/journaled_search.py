@@ -1,0 +1,74 @@
+"""The command line with a journal, to be killed: `journaled_search.py JOURNAL DELAY_S search ...`.
+
+Every line of the journal is written at once and survives `kill -9`; it is a JSON object:
+
+    {"asked": KEY}     a point was submitted
+    {"measured": KEY}  its measurement came in: a recording answers DELAY_S later, a GPU when it is done
+    {"told": KEY}      its trial was told of as stored
+
+What is searched, stored and printed is what `python -m autotune search ...` does.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from functools import partial
+
+from autotune import cli
+from autotune.commands import search, targets
+from autotune.gpu.target import GpuTarget
+from autotune.replay import ReplayTarget
+from autotune.search.progress import TrialDone
+from autotune.search.shape import point_key
+
+
+class Journal:
+    """Appends lines, each by one system call: whole or not there."""
+
+    def __init__(self, path: str) -> None:
+        self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+
+    def __call__(self, what: str, key: str) -> None:
+        os.write(self._file, json.dumps({what: key}).encode() + b"\n")
+
+
+def main(path: str, delay_s: float, arguments: list[str]) -> None:
+    note = Journal(path)
+
+    class SlowReplay(ReplayTarget):
+        def submit(self, gemm, point, cutoff_us):
+            note("asked", point_key(point))
+            time.sleep(delay_s)
+            future = super().submit(gemm, point, cutoff_us)
+            note("measured", point_key(point))
+            return future
+
+    class JournaledGpu(GpuTarget):
+        def submit(self, gemm, point, cutoff_us):
+            note("asked", point_key(point))
+            future = super().submit(gemm, point, cutoff_us)
+            future.add_done_callback(partial(self._note, point_key(point)))
+            return future
+
+        @staticmethod
+        def _note(key, future) -> None:
+            if not future.cancelled() and future.exception() is None:
+                note("measured", key)
+
+    class JournaledPainter(search.Painter):
+        def __call__(self, event) -> None:
+            if isinstance(event, TrialDone):
+                note("told", event.key)
+            super().__call__(event)
+
+    targets.ReplayTarget, targets.GpuTarget = SlowReplay, JournaledGpu
+    search.Painter = JournaledPainter
+    sys.argv = ["autotune", *arguments]
+    cli.main()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], float(sys.argv[2]), sys.argv[3:])

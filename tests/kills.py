@@ -1,0 +1,110 @@
+"""A search in a process group of its own, killed at any moment, and what must be found afterwards."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import sqlite3
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+TESTS = Path(__file__).resolve().parent
+_STORED = "SELECT config.key FROM trial JOIN config ON config.id = trial.config_id ORDER BY trial.id"
+_DOUBLED = "SELECT study_id, config_id FROM trial GROUP BY study_id, config_id HAVING count(*) > 1"
+
+
+class Search:
+    """The same `autotune search` on the same database, once and again; see journaled_search.py.
+
+    `delay_s` is how long a recording takes to answer. The database and the journal lie in `folder`.
+    """
+
+    def __init__(
+        self, folder: Path, *arguments: str | Path, delay_s: float = 0.0, **environment: str
+    ) -> None:
+        self.folder, self.db, self.journal = folder, folder / "trials.db", folder / "journal"
+        script = TESTS / "journaled_search.py"
+        self._command = [
+            *(sys.executable, script, self.journal, str(delay_s), "search", "--db", self.db, "--json"),
+            *arguments,
+        ]
+        path = os.pathsep.join(filter(None, (str(TESTS.parent), os.environ.get("PYTHONPATH"))))
+        self._environment = os.environ | {"PYTHONPATH": path, "OPENBLAS_NUM_THREADS": "1"} | environment
+        self._num_lines = 0  # of the journal, from earlier runs
+
+    def start(self, *more: str) -> subprocess.Popen[bytes]:
+        """Begin a run, in a new session. What it writes goes to the files `out` and `err`."""
+        self._num_lines = len(self._lines())
+        with (self.folder / "out").open("wb") as out, (self.folder / "err").open("wb") as err:
+            return subprocess.Popen(
+                [*map(str, self._command), *more],
+                stdin=subprocess.DEVNULL, stdout=out, stderr=err,
+                env=self._environment, start_new_session=True,
+            )  # fmt: skip
+
+    def _lines(self) -> list[bytes]:
+        return self.journal.read_bytes().splitlines() if self.journal.exists() else []
+
+    def noted(self, what: str) -> list[str]:
+        """The keys that the newest run has noted as "asked", "measured" or "told"."""
+        lines = map(json.loads, self._lines()[self._num_lines :])
+        return [line[what] for line in lines if what in line]
+
+    def stored(self) -> list[str]:
+        """The keys of all trials, in order. The database must be whole, with each config once.
+
+        Looks at a copy: opening the database itself would do the repair that is left to the next run.
+        """
+        with tempfile.TemporaryDirectory() as folder:
+            for file in self.folder.glob(f"{self.db.name}*"):
+                shutil.copy(file, folder)
+            connection = sqlite3.connect(Path(folder) / self.db.name)
+            try:
+                assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+                tables = connection.execute("SELECT name FROM sqlite_schema WHERE type = 'table'").fetchall()
+                if ("trial",) not in tables:  # killed before it was made
+                    return []
+                assert connection.execute(_DOUBLED).fetchall() == []
+                keys = [key for (key,) in connection.execute(_STORED)]
+            finally:
+                connection.close()
+        assert len(set(keys)) == len(keys)
+        return keys
+
+    def wait_until(
+        self, process: subprocess.Popen[bytes], is_there: Callable[[], object], timeout_s: float = 60.0
+    ) -> None:
+        """Fails if the search ends before, or it takes too long."""
+        deadline = time.monotonic() + timeout_s
+        while not is_there():
+            assert process.poll() is None, f"the search ended by itself:\n{self.said()}"
+            assert time.monotonic() < deadline, f"nothing for {timeout_s:g} s:\n{self.said()}"
+            time.sleep(0.002)
+
+    def finish(self, process: subprocess.Popen[bytes], timeout_s: float = 120.0) -> dict[str, Any]:
+        """What a run that is left alone prints in the end."""
+        try:
+            code = process.wait(timeout_s)
+        finally:
+            if process.poll() is None:
+                kill(process)
+        assert code == 0, f"exit {code}:\n{self.said()}"
+        facts: dict[str, Any] = json.loads((self.folder / "out").read_text(encoding="utf-8"))
+        return facts
+
+    def said(self) -> str:
+        """What the newest run wrote to stdout and stderr."""
+        return "".join((self.folder / name).read_text("utf-8", "replace") for name in ("out", "err"))
+
+
+def kill(process: subprocess.Popen[bytes]) -> None:
+    """`kill -9` of its whole process group."""
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait(60)
