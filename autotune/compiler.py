@@ -13,10 +13,11 @@ import hashlib
 import json
 import os
 import re
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -150,6 +151,8 @@ class Compiler:
         self.version = compiler_version()
         self._timeout_s = timeout_s
         self._pool = ThreadPoolExecutor(self.num_threads, thread_name_prefix="nvrtc")
+        self._under_way: dict[tuple[Config, Variant], Future[Cubin]] = {}
+        self._lock = threading.Lock()
         folder = cache_dir or default_cache_dir()
         try:
             self._cache = FileStreamProgramCache(folder, max_size_bytes=CACHE_BYTES)
@@ -163,8 +166,25 @@ class Compiler:
         return self.compile_source(kernel.source(), kernel.macros(config, variant))
 
     def submit(self, config: Config, variant: Variant) -> Future[Cubin]:
-        """`compile` on the pool."""
-        return self._pool.submit(self.compile, config, variant)
+        """`compile` on the pool.
+
+        Configs that share a cubin compile once even while the first of them is under way: the others
+        wait without a thread, share its fate (failed, cancelled), and spend no `compile_s`.
+        """
+        key = (config.kernel, variant)
+        with self._lock:
+            first = self._under_way.get(key)
+            if first is None:
+                future = self._under_way[key] = self._pool.submit(self.compile, config, variant)
+        if first is not None:
+            return _following(first)
+        # without the lock: where the compile has ended already, this runs here and now
+        future.add_done_callback(lambda _: self._forget(key))
+        return future
+
+    def _forget(self, key: tuple[Config, Variant]) -> None:
+        with self._lock:
+            self._under_way.pop(key, None)
 
     def compile_source(
         self,
@@ -249,6 +269,22 @@ class Compiler:
             return _fetch(nvrtc.nvrtcGetCUBINSize, nvrtc.nvrtcGetCUBIN, program), log
         finally:
             nvrtc.nvrtcDestroyProgram(program)
+
+
+def _following(first: Future[Cubin]) -> Future[Cubin]:
+    """Ends as `first` does; the time that compiling took is told of the first alone."""
+    future: Future[Cubin] = Future()
+
+    def settle(done: Future[Cubin]) -> None:
+        if done.cancelled():
+            future.cancel()
+        elif (error := done.exception()) is not None:
+            future.set_exception(error)
+        else:
+            future.set_result(replace(done.result(), compile_s=0.0))
+
+    first.add_done_callback(settle)
+    return future
 
 
 def _fetch(get_size: Any, get: Any, program: Any) -> bytes:

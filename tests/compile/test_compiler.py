@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autotune import compiler as module
+from autotune import kernel
 from autotune.compiler import Compiler, Cubin, default_cache_dir, parse_report
 from autotune.errors import EnvironmentProblem, TrialFailure
 from autotune.launch import Variant
@@ -207,6 +208,80 @@ def test_closing_drops_what_waits(make: Callable[..., Compiler]) -> None:
     is_closing.set()
     closer.join()
     compiler.close()
+
+
+# ------------------------------------------------------------------------------ shared cubins
+
+
+SPLITS = [replace(SMALL, reduction="last_block", split_k=split_k) for split_k in (2, 4, 8)]
+
+
+def _count_runs(compiler: Compiler, monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, ...]]:
+    """The options of every run of NVRTC from here on."""
+    run, runs = compiler._run_nvrtc, []
+
+    def counted(source: str, options: tuple[str, ...]) -> tuple[bytes, str]:
+        runs.append(options)
+        return run(source, options)
+
+    monkeypatch.setattr(compiler, "_run_nvrtc", counted)
+    return runs
+
+
+def test_configs_that_share_a_cubin_compile_once_when_submitted_together(
+    make: Callable[..., Compiler], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compiler = make()
+    runs = _count_runs(compiler, monkeypatch)
+    is_open = threading.Event()
+    holders = [compiler._pool.submit(is_open.wait) for _ in range(compiler.num_threads)]
+    futures = [compiler.submit(config, NN) for config in SPLITS * 2]
+    others = [compiler.submit(SMALL, NN), compiler.submit(SPLITS[0], Variant(is_wide=True))]
+    is_open.set()
+    assert all(holder.result() for holder in holders)
+    cubins = [future.result() for future in futures]
+    apart = [future.result() for future in others]
+    assert len(runs) == 3
+    assert sum(cubin.compile_s > 0 for cubin in cubins) == 1, "time is told once"
+    assert len({replace(cubin, compile_s=0.0) for cubin in cubins}) == 1
+    assert len({cubin.sha256 for cubin in (cubins[0], *apart)}) == 3
+    assert not compiler._under_way
+    assert compiler.submit(SPLITS[1], NN).result().compile_s == 0, "later ones find it in the cache"
+    assert len(runs) == 3
+
+
+def test_a_failure_is_shared_once_and_then_forgotten(
+    make: Callable[..., Compiler], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compiler = make(num_threads=1, timeout_s=0.0)
+    is_open = threading.Event()
+    compiler._pool.submit(is_open.wait)
+    futures = [compiler.submit(config, NN) for config in SPLITS]
+    is_open.set()
+    outcomes = {getattr(future.exception(), "outcome", None) for future in futures}
+    assert outcomes == {Outcome.COMPILE_TIMEOUT}
+    monkeypatch.setattr(compiler, "_timeout_s", 60.0)
+    assert compiler.submit(SPLITS[0], NN).result().compile_s > 0
+
+
+def test_closing_drops_all_that_wait_for_one_compile(make: Callable[..., Compiler]) -> None:
+    compiler = make(num_threads=1)
+    is_closing = threading.Event()
+    compiler._pool.submit(is_closing.wait)
+    waiting = [compiler.submit(config, NN) for config in SPLITS]
+    closer = threading.Thread(target=compiler.close)
+    closer.start()
+    for future in waiting:
+        with pytest.raises(CancelledError):
+            future.result()
+    is_closing.set()
+    closer.join()
+
+
+@given(st.sampled_from(SPLITS), st.sampled_from([SMALL, *SPLITS, replace(SPLITS[0], raster="m")]))
+def test_a_shared_kernel_is_a_shared_source(one: Config, other: Config) -> None:
+    same_macros = kernel.macros(one, NN) == kernel.macros(other, NN)
+    assert same_macros == (one.kernel == other.kernel)
 
 
 # ----------------------------------------------------------------------------------- reports
