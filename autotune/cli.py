@@ -174,6 +174,22 @@ def bench(
 
 
 @app.command()
+def ladder(
+    gpu: Annotated[str, typer.Option(help="A GPU: its index, UUID or `auto`.")] = "auto",
+    shape: Annotated[str, typer.Option(help="4096 or 4096x128x4096 (m, n, k); NN only.")] = "4096",
+    rounds: Rounds = 9,
+    policy: Policy = "cold",
+    db: Db = DB,
+    svg: Annotated[Path | None, typer.Option(metavar="FILE", help="Draw the climb into this file.")] = None,
+    is_json: Json = False,
+) -> None:
+    """Time the classic steps beside the tuned kernel and cuBLAS."""
+    from .commands import ladder as command
+
+    command.run(command.Request(gpu, shape, rounds, policy, db, svg), is_json=is_json)
+
+
+@app.command()
 def verify(
     table: Annotated[Path, typer.Argument(help="An exported folder.")] = TABLE,
     gpu: Annotated[str, typer.Option(help="A GPU: its index, UUID or `auto`.")] = "auto",

@@ -25,7 +25,7 @@ def run(
         common.open_existing(db) as store,
         closing(targets.open_target(gpu, common.read_policy(policy))) as target,
     ):
-        tuned = _winners(store, target, named)
+        tuned = winners(store, target, named)
         with console.Progress(is_quiet=is_json) as progress:
             results = []
             for number, (gemm, point) in enumerate(tuned.items(), 1):
@@ -48,7 +48,7 @@ def run(
         )
 
 
-def _winners(store: Store, target: Target, named: Sequence[Gemm]) -> dict[Gemm, Point]:
+def winners(store: Store, target: Target, named: Sequence[Gemm]) -> dict[Gemm, Point]:
     """The best known point of each tuned shape on GPUs of this kind. Raises UsageError if one has none."""
     studies = {s.gemm: s for s in store.latest_studies(target.environment, target.policy)}
     missing = [gemm for gemm in named if gemm not in studies]
@@ -56,10 +56,11 @@ def _winners(store: Store, target: Target, named: Sequence[Gemm]) -> dict[Gemm, 
         what = ", ".join(map(str, missing)) or "any shape"
         where = common.source_text(target.environment)
         raise UsageError(f"nothing was tuned for {what} ({where}); run `autotune search` for it first")
-    return {gemm: _winner(store, studies[gemm]) for gemm in named or studies}
+    return {gemm: winner(store, studies[gemm]) for gemm in named or studies}
 
 
-def _winner(store: Store, study: StudyRef) -> Point:
+def winner(store: Store, study: StudyRef) -> Point:
+    """The best known point of a study: of its final re-rank if there was one, else its fastest trial."""
     final = store.final(study)
     return final.winner.point if final else store.best(study)[0].point
 

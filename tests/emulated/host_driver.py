@@ -21,6 +21,7 @@ _COUNT, _WORD, _DOUBLE = ctypes.c_uint64, ctypes.c_uint32, ctypes.c_double
 _MATRIX = (_ADDRESS, _LONG)
 SIGNATURES = {
     "sgemm": (_INT, _INT, _INT, _FLOAT, *_MATRIX, *_MATRIX, _FLOAT, *_MATRIX, _ADDRESS, _INT),
+    "other": (_INT, _INT, _INT, _FLOAT, *_MATRIX, *_MATRIX, _FLOAT, *_MATRIX, _ADDRESS, _INT),
     "sgemm_reduce": (_INT, _INT, _FLOAT, _FLOAT, *_MATRIX, _ADDRESS, _INT, _INT, _INT),
     "fill_normal": (_ADDRESS, _COUNT, _COUNT),
     "reference_tiles": (_INT, _INT, _INT, _ADDRESS, *[_LONG] * 2, _ADDRESS, *[_LONG] * 2, *[_ADDRESS] * 3),

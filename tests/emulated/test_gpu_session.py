@@ -316,6 +316,15 @@ def test_a_race_times_each_in_every_round_and_leaves_out_the_wrong(host, open_se
     assert host.used_bytes == prepared > used
 
 
+def test_a_kernel_of_another_name_is_launched_by_its_entry(host, open_session):
+    names = []
+    host.sgemms[b"both"] = lambda driver, name, *rest: (names.append(name), right(driver, name, *rest))
+    codes = tuple(KernelCode(b"both", "both", SPEC, entry) for entry in ("sgemm", "other"))
+    result = worker.respond(open_session, protocol.Race(COLD, codes, 3))
+    assert result.samples_us == ((100.0,) * 3,) * 2
+    assert names[:2] == ["sgemm", "other"]
+
+
 def test_a_request_from_nowhere_is_an_internal_failure(open_session):
     assert worker.respond(open_session, "nonsense").kind == "internal"
 

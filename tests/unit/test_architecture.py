@@ -43,6 +43,8 @@ RULES: dict[str, Part] = {
     "recording": _part(packages=("numpy",)),
     "kernel_tuner": _part("recording"),
     "replay": _part("recording", "kernel_tuner", packages=("numpy",)),
+    "ladder": _part(),
+    "chart": _part(pure=False),
     "store": _part("store", packages=("sqlalchemy", "alembic", "optuna")),
     "search": _part("search", "store", packages=("optuna", "numpy")),
     "dispatch": _part("dispatch", "store", "compiler", packages=("numpy",)),

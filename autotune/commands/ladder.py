@@ -1,0 +1,195 @@
+"""`autotune ladder`: the classic steps of an SGEMM beside the tuned kernel and cuBLAS, in one run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from .. import chart, console, kernel, ladder, stats
+from ..errors import TrialFailure, UsageError
+from ..gemm import Gemm
+from ..gpu.protocol import KernelCode, Problem, RaceResult
+from ..gpu.target import GpuTarget
+from ..ladder import Reference, Step
+from ..measurement import POLICY_VERSION
+from ..space import Config
+from ..store import Store
+from . import common, targets
+from .bench import winner
+
+TUNED, CUBLAS = "tuned", "cuBLAS"
+SLOWEST_OVER_LIMIT = 500.0  # the naive kernel takes about a hundred times the roofline
+_COLORS = {TUNED: chart.OURS, CUBLAS: chart.THEIRS}
+
+
+@dataclass(frozen=True)
+class Request:
+    """What the user asked for."""
+
+    gpu: str
+    shape: str
+    rounds: int
+    policy: str
+    db: str
+    svg: Path | None
+
+
+@dataclass(frozen=True)
+class Rung:
+    """A step made ready: `code` is what runs, or `reason` why it cannot run here."""
+
+    step: Step
+    code: KernelCode | None
+    reason: str = ""
+
+
+def run(request: Request, *, is_json: bool) -> None:
+    """Compile every step, time them all interleaved with the best tuned kernel known and cuBLAS."""
+    gemm = Gemm.parse(request.shape)
+    steps = ladder.steps(gemm)
+    with closing(targets.open_gpu(request.gpu, common.read_policy(request.policy))) as target:
+        steps = (*steps, *_tuned(request.db, target, gemm))
+        with console.Progress(is_quiet=is_json) as progress:
+            progress.update(f"compiling {len(steps)} kernels")
+            rungs = [_rung(target, gemm, step) for step in steps]
+            progress.update(f"timing {len(rungs)} kernels on {gemm}, {request.rounds} rounds")
+            codes = [rung.code for rung in rungs if rung.code]
+            problem = Problem(gemm, target.policy)
+            result = target.race(problem, codes, request.rounds, SLOWEST_OVER_LIMIT)
+        facts = _facts(target, gemm, request.rounds, rungs, result)
+    if request.svg:
+        _write(request.svg, draw(facts))
+    if is_json:
+        console.show_json(facts)
+    else:
+        console.show(_table(facts))
+
+
+def _tuned(db: str, target: GpuTarget, gemm: Gemm) -> list[Step]:
+    """The best known kernel for this problem as the last rung, or none, with a note how to get one."""
+    hint = f"`autotune search --gpu {target.gpu.index} --shape {gemm}` adds the tuned kernel to this ladder"
+    if "://" not in db and not Path(db).is_file():
+        console.note(f"No database {db}: {hint}.")
+        return []
+    with Store.open(db) as store:
+        studies = [s for s in store.latest_studies(target.environment, target.policy) if s.gemm == gemm]
+        if not studies:
+            console.note(f"{db} holds nothing tuned for {gemm} on {target.environment.gpu_name}: {hint}.")
+            return []
+        point = winner(store, studies[0])
+    return [Step(TUNED, "what the search found", Config.from_dict(point))]
+
+
+def _rung(target: GpuTarget, gemm: Gemm, step: Step) -> Rung:
+    try:
+        return Rung(step, _build(target, gemm, step.kernel))
+    except (UsageError, TrialFailure) as error:
+        return Rung(step, None, str(error))
+
+
+def _build(target: GpuTarget, gemm: Gemm, wanted: Reference | Config) -> KernelCode:
+    if isinstance(wanted, Config):
+        return target.build(gemm, wanted)
+    return target.build_source(kernel.source(ladder.REFERENCE_FILE), wanted.entry, wanted.spec)
+
+
+# ------------------------------------------------------------------------------------------------
+# What is told
+
+
+def _facts(
+    target: GpuTarget, gemm: Gemm, rounds: int, rungs: Sequence[Rung], result: RaceResult
+) -> dict[str, Any]:
+    limit_us = gemm.limit_us(target.limits.fma_tflops, target.limits.bandwidth_gbs)
+    left = iter(result.samples_us)
+    rows = []
+    for rung in rungs:
+        samples = next(left) if rung.code else ()
+        reason = rung.reason or ("" if samples else "gives a wrong result here")
+        row = _row(rung.step.name, rung.step.adds, gemm, samples, result.baseline_us, limit_us)
+        wanted = rung.step.kernel
+        what = wanted.to_dict() if isinstance(wanted, Config) else wanted.entry
+        rows.append({**row, "kernel": what, "reason": reason})
+    if result.baseline_us:
+        row = _row(CUBLAS, "cublasSgemm", gemm, result.baseline_us, result.baseline_us, limit_us)
+        rows.append({**row, "kernel": f"cuBLAS {target.environment.cublas_version}", "reason": ""})
+    return {
+        "shape": str(gemm),
+        "environment": target.environment.to_dict(),
+        "source_hash": target.source_hash,
+        "policy": target.policy,
+        "policy_version": POLICY_VERSION,
+        "num_rounds": rounds,
+        "limit_us": limit_us,
+        "limit_gflops": 1e3 * gemm.tflops(limit_us),
+        "state": vars(result.state),
+        "steps": rows,
+    }
+
+
+def _row(
+    name: str,
+    adds: str,
+    gemm: Gemm,
+    samples: Sequence[float],
+    cublas_us: Sequence[float],
+    limit_us: float,
+) -> dict[str, Any]:
+    """One rung in figures: the median time, and the median of the ratios to cuBLAS within rounds."""
+    time_us = stats.median(samples) if samples else None
+    ratios = [theirs / ours for theirs, ours in zip(cublas_us, samples, strict=False)]
+    return {
+        "name": name,
+        "adds": adds,
+        "time_us": time_us,
+        "gflops": time_us and 1e3 * gemm.tflops(time_us),
+        "share_of_limit": common.share(limit_us, time_us),
+        "speedup": stats.median(ratios) if ratios else None,
+        "samples_us": samples,
+    }
+
+
+def _table(facts: dict[str, Any]) -> str:
+    headers = ("step", "time", "GFLOP/s", "of limit", "vs cuBLAS", "adds")
+    rows = [
+        (
+            row["name"],
+            console.time_text(row["time_us"]),
+            f"{row['gflops']:,.0f}" if row["gflops"] else "-",
+            console.ratio_text(row["share_of_limit"], "%"),
+            console.ratio_text(row["speedup"]),
+            row["reason"] or row["adds"],
+        )
+        for row in facts["steps"]
+    ]
+    return f"{headline(facts)}\n" + console.table(headers, rows, right=range(1, 5))
+
+
+def headline(facts: dict[str, Any]) -> str:
+    """What was measured, on what, how."""
+    return (
+        f"{facts['shape']} on {facts['environment']['gpu_name']}, {facts['policy']} operands, "
+        f"{facts['num_rounds']} interleaved rounds, limit {facts['limit_gflops']:,.0f} GFLOP/s"
+    )
+
+
+def draw(facts: dict[str, Any]) -> str:
+    """The climb as SVG."""
+    rows = []
+    for row in facts["steps"]:
+        text = row["reason"] and "not here"
+        if row["gflops"]:
+            text = f"{row['gflops']:,.0f} GFLOP/s, {console.ratio_text(row['share_of_limit'], '%')}"
+        bar = chart.Bar(row["share_of_limit"], text, _COLORS.get(row["name"], chart.STEP))
+        rows.append(chart.Row(row["name"], (bar,)))
+    return chart.bar_chart("The ladder to a tuned SGEMM", headline(facts), rows, axis=" of the limit")
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"--svg {path} cannot be written: {error.strerror}") from error

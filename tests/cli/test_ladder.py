@@ -1,0 +1,127 @@
+"""`autotune ladder` with a recording in the place of the GPU: what is told, drawn and left out."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+from xml.etree import ElementTree
+
+import pytest
+
+from autotune.commands import ladder, targets
+from autotune.errors import TrialFailure, UsageError
+from autotune.gpu.protocol import KernelCode, RaceResult
+from autotune.ladder import STEPS
+from autotune.launch import LaunchSpec, Variant
+from autotune.replay import ReplayTarget
+
+from .runner import run
+
+SPEC = LaunchSpec(32, 32, 8, 64, 0, 1, 1, 1, False, "none", 1, Variant())
+
+
+class PlayedGpu(ReplayTarget):
+    """Builds what it is not told to refuse, and makes each kernel twice as fast as the one before."""
+
+    def __init__(self, path: Path, refused: dict[str, Exception], *, wrong: int = -1) -> None:
+        super().__init__(path)
+        self.gpu = SimpleNamespace(index=0)
+        self.raced: list[KernelCode] = []
+        self._refused, self._wrong = refused, wrong
+
+    def build(self, gemm, config):
+        if error := self._refused.get(f"{config.bm}x{config.bn}"):
+            raise error
+        return KernelCode(b"", config.key, SPEC)
+
+    def build_source(self, source, entry, spec):
+        assert f"{entry}(" in source
+        return KernelCode(b"", "reference", spec, entry)
+
+    def race(self, problem, kernels, rounds, slowest_over_limit):
+        self.raced = list(kernels)
+        drift = [1.0 + 0.1 * r for r in range(rounds)]
+        times = [tuple(1000.0 / 2**i * d for d in drift) for i in range(len(kernels))]
+        if self._wrong >= 0:
+            times[self._wrong] = ()
+        return RaceResult(tuple(times), tuple(4.0 * d for d in drift))
+
+
+@pytest.fixture
+def play(recording: Path, monkeypatch: pytest.MonkeyPatch):
+    def played(refused: dict[str, Exception] | None = None, **options: int) -> PlayedGpu:
+        target = PlayedGpu(recording, refused or {}, **options)
+        monkeypatch.setattr(targets, "open_gpu", lambda selector, policy: target)
+        return target
+
+    return played
+
+
+def climb(db: Path, capsys: pytest.CaptureFixture[str], svg: Path | None = None) -> dict:
+    ladder.run(ladder.Request("0", "512", 5, "cold", str(db), svg), is_json=True)
+    return json.loads(capsys.readouterr().out)
+
+
+def test_all_steps_stand_beside_the_tuned_kernel_and_cublas(
+    play, recording: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    target = play()
+    where = ("--gpu", f"replay:{recording}", "--db", tmp_path / "a.db")
+    run("search", *where, "--shape", "512", "--trials", "9")
+    facts = climb(tmp_path / "a.db", capsys, tmp_path / "climb.svg")
+    names = [*(step.name for step in STEPS), "tuned", "cuBLAS"]
+    assert [row["name"] for row in facts["steps"]] == names
+    entries = [code.entry for code in target.raced[:4]]
+    assert entries == ["sgemm_naive", "sgemm_coalesced", "sgemm_shared", "sgemm"]
+    tuned, cublas = facts["steps"][-2:]
+    assert tuned["kernel"]["bm"] == 64
+    assert cublas["time_us"] == pytest.approx(4.8)  # the median round
+    assert facts["steps"][0]["speedup"] == pytest.approx(4.0 / 1000.0)  # within rounds: drift cancels
+    assert facts["steps"][0]["gflops"] == pytest.approx(2 * 512**3 / 1200.0 / 1e3)
+    assert facts["environment"]["gpu_name"] == "NVIDIA H200"
+    texts = {t.text for t in ElementTree.parse(tmp_path / "climb.svg").iter() if t.text}
+    assert set(names) <= texts
+
+
+def test_without_a_database_the_steps_are_timed_alone(
+    play, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    play()
+    ladder.run(ladder.Request("0", "512", 5, "cold", str(tmp_path / "no.db"), None), is_json=False)
+    captured = capsys.readouterr()
+    assert "autotune search --gpu 0 --shape 512" in captured.err
+    assert "tuned" not in captured.out
+    assert "GFLOP/s" in captured.out
+    assert not (tmp_path / "no.db").exists()
+
+
+def test_what_cannot_run_here_is_told_with_its_reason(
+    play, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    refused = {
+        "128x256": UsageError("async-device: cp.async needs sm_80 or later"),
+        "64x64": TrialFailure("compile_failed", "no"),
+    }
+    target = play(refused, wrong=0)
+    rows = {row["name"]: row for row in climb(tmp_path / "no.db", capsys, tmp_path / "a.svg")["steps"]}
+    assert len(target.raced) == 7
+    assert rows["cp.async 128x256x8"]["reason"].startswith("async-device")
+    assert rows["1D thread tile"]["reason"] == "compile_failed: no"
+    assert rows["naive"]["reason"] == "gives a wrong result here"
+    assert rows["naive"]["time_us"] is None
+    assert rows["coalesced"]["time_us"] == pytest.approx(600.0)
+    assert "not here" in (tmp_path / "a.svg").read_text()
+
+
+def test_a_picture_that_cannot_be_written_is_a_wrong_flag(
+    play, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    play()
+    with pytest.raises(UsageError, match="--svg"):
+        climb(tmp_path / "no.db", capsys, tmp_path / "no" / "a.svg")
+
+
+def test_shapes_without_a_ladder_are_refused_before_a_gpu_is_asked_for(tmp_path: Path) -> None:
+    done = run("ladder", "--shape", "512:NT", code=2, cwd=tmp_path)
+    assert "NN problems only" in done.stderr

@@ -1,0 +1,47 @@
+"""Every rung of the ladder compiles for every architecture that it is for, without a spill, and fits."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from autotune import kernel, ladder, space
+from autotune.compiler import Compiler, Cubin
+from autotune.device import KNOWN
+from autotune.gemm import Gemm
+from autotune.gpu.target import misfit
+from autotune.launch import Variant
+from autotune.space import Config
+
+GEMM = Gemm(4096, 4096, 4096)
+DEVICES = {limits.arch: limits for limits in KNOWN.values()}
+MAX_REGISTERS = 64  # for 1024 threads
+
+
+@pytest.mark.parametrize("arch", DEVICES)
+def test_the_ladder_compiles(arch: str, tmp_path: Path) -> None:
+    limits = DEVICES[arch]
+    steps = [
+        s for s in ladder.steps(GEMM)
+        if not isinstance(s.kernel, Config) or not space.broken_rules(s.kernel, limits, GEMM)
+    ]  # fmt: skip
+    assert len(steps) == len(ladder.STEPS) - (not limits.has_async_copy)
+    compiler = Compiler(arch, cache_dir=tmp_path, num_threads=1)
+    try:
+        for step in steps:
+            cubin = _compile(compiler, step)
+            assert cubin.spill_bytes == cubin.stack_bytes == 0, step.name
+            if isinstance(step.kernel, Config):
+                spec = space.launch_spec(step.kernel, GEMM, limits)
+                assert misfit(cubin, step.kernel, spec, limits, GEMM) == "", step.name
+            else:
+                assert cubin.registers <= MAX_REGISTERS, step.name
+    finally:
+        compiler.close()
+
+
+def _compile(compiler: Compiler, step: ladder.Step) -> Cubin:
+    if isinstance(step.kernel, Config):
+        return compiler.compile(step.kernel, Variant())
+    return compiler.compile_source(kernel.source(ladder.REFERENCE_FILE), entry=step.kernel.entry)
