@@ -1,6 +1,6 @@
 """What to try next, given all results so far: Bayesian optimisation over a feasible set.
 
-Two views of the times take turns: their logarithms, and logarithms cut off at the slowest 30 %, so
+Two views of the times take turns: their logarithms, and logarithms cut off at their median, so
 that how bad the bad ones are does not bend the model where the good ones lie. On a recorded space (see
 benchmarks/search_replay.py) the pair finds the optimum where either alone is at times stuck.
 """
@@ -24,7 +24,7 @@ RESULTS_PER_PLAN = 100  # one point more is planned at a time for each so many r
 MAX_PLAN = 8
 REFIT_AFTER = 5  # new results, or a tenth of all, before lengths are fitted again
 _SHORTLIST = 128
-_CUT_QUANTILE = 0.7
+_CUT_QUANTILE = 0.5
 
 
 @dataclass

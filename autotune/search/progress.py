@@ -14,15 +14,15 @@ from ..target import Point
 
 @dataclass
 class Ledger:
-    """Where the seconds went. The first three are summed over candidates and overlap with each other;
-    the others are the coordinator's own and, with what is left of `elapsed_s`, do not."""
+    """Where the seconds went. The first four are summed over candidates and overlap with others; the
+    rest are the coordinator's own and, with what is left of `elapsed_s`, do not."""
 
     compile_s: float = 0.0
     verify_s: float = 0.0
     measure_s: float = 0.0
+    store_s: float = 0.0  # between the end of one measurement and the next
     prepare_s: float = 0.0  # enumerating spaces, loading trials, timing cuBLAS
     ask_s: float = 0.0
-    store_s: float = 0.0
     wait_s: float = 0.0  # nothing to do until a candidate is done
     final_s: float = 0.0
 

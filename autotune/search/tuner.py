@@ -2,8 +2,9 @@
 
     ask -> submit -> (compile, verify, time: the target's business) -> store -> tell -> ask ...
 
-A trial is committed before anything else learns of it, so a search that dies loses what was under way
-and nothing else. The same call on the same store goes on where the last one ended.
+A trial is committed by the thread that measured it, before that measures the next and before anything
+else learns of it: a search that dies loses what was under way and nothing else, however long the
+coordinator was busy asking. The same call on the same store goes on where the last one ended.
 """
 
 from __future__ import annotations
@@ -121,6 +122,23 @@ def tune(
         return Tuner(target, store, gemms, options or Options(), on_event, interrupts).run()
 
 
+@dataclass(frozen=True)
+class Candidate:
+    """A point under way; `measured` is the target's answer to it."""
+
+    shape: ShapeSearch
+    ask: Ask
+    measured: Future[Measurement]
+
+
+@dataclass(frozen=True)
+class Kept:
+    """What came of a candidate. `is_new`: no other search on this database was faster to store it."""
+
+    measurement: Measurement
+    is_new: bool
+
+
 class Tuner:
     """One run of a search. Use `tune`."""
 
@@ -142,7 +160,7 @@ class Tuner:
         self._spaces = deque(
             (gemm, self._enumerating.submit(target.space, gemm)) for gemm in dict.fromkeys(gemms)
         )
-        self._open: dict[Future[Measurement], tuple[ShapeSearch, Ask]] = {}  # in order of submission
+        self._open: dict[Future[Kept], Candidate] = {}  # in order of submission
         self._ledger, self._rate = Ledger(), Rate()
         self._num_failed = self._num_duplicates = 0
         self._began_s = target.now()
@@ -220,9 +238,24 @@ class Tuner:
             self._lend(shape)
             ask = shape.ask()
         if ask is not None:
-            future = self._target.submit(shape.gemm, ask.point, shape.cutoff_us)
-            self._open[future] = shape, ask
+            measured = self._target.submit(shape.gemm, ask.point, shape.cutoff_us)
+            candidate, kept = Candidate(shape, ask, measured), Future[Kept]()
+            self._open[kept] = candidate
+            measured.add_done_callback(lambda _: self._keep(candidate, kept))
         return True
+
+    def _keep(self, candidate: Candidate, kept: Future[Kept]) -> None:
+        """Store what came of a candidate, on the thread that measured it."""
+        if candidate.measured.cancelled():
+            return
+        try:
+            measurement = candidate.measured.result()
+            with self._ledger.timing("store_s"):
+                is_new = candidate.shape.keep(candidate.ask, measurement)
+        except BaseException as error:  # raised where the candidate is settled
+            kept.set_exception(error)
+        else:
+            kept.set_result(Kept(measurement, is_new))
 
     def _lend(self, shape: ShapeSearch) -> None:
         """Now and then, have the shape try what does best for another."""
@@ -233,7 +266,7 @@ class Tuner:
                 if key is not None and point is not None and shape.lend(key, point):
                     return
 
-    def _wait(self) -> Future[Measurement] | None:
+    def _wait(self) -> Future[Kept] | None:
         """The candidate that was submitted first among those that are done; None after a while, or when
         none is open and the next space is ready."""
         awaited: list[Future[Any]] = list(self._open) or [future for _, future in self._spaces]
@@ -241,12 +274,13 @@ class Tuner:
             done, _ = wait(awaited, timeout=_POLL_S, return_when=FIRST_COMPLETED)
         return next((future for future in self._open if future in done), None)
 
-    def _settle(self, future: Future[Measurement]) -> None:
-        """Store what came of a candidate, then learn from it, then tell of it."""
-        shape, ask = self._open.pop(future)
-        measurement = future.result()
-        with self._ledger.timing("store_s"):
-            self._num_duplicates += not shape.keep(ask, measurement)
+    def _settle(self, future: Future[Kept]) -> None:
+        """Learn from a candidate that was stored, then tell of it."""
+        candidate = self._open.pop(future)
+        shape, ask = candidate.shape, candidate.ask
+        kept = future.result()
+        measurement = kept.measurement
+        self._num_duplicates += not kept.is_new
         is_best = shape.tell(ask, measurement)
         self._ledger.add(measurement)
         self._rate.add(self._target.now())
@@ -259,9 +293,9 @@ class Tuner:
             return
         reason = "interrupted" if self._interrupts.is_requested else "done"
         self._on_event(Stopping(reason, len(self._open)))
-        for future, (shape, ask) in list(self._open.items()):
-            if future.cancel():
-                shape.drop(ask)
+        for future, candidate in list(self._open.items()):
+            if candidate.measured.cancel():
+                candidate.shape.drop(candidate.ask)
                 del self._open[future]
         while self._open:
             if (done := self._wait()) is not None:
@@ -270,7 +304,7 @@ class Tuner:
     def _salvage(self) -> None:
         """The target is lost or the search was ended at once: keep what was measured before."""
         for future in list(self._open):
-            if future.done() and not future.cancelled() and future.exception() is None:
+            if future.done() and future.exception() is None:
                 self._settle(future)
 
     # ---- when to stop
