@@ -247,6 +247,7 @@ class Tuner:
     def _keep(self, candidate: Candidate, kept: Future[Kept]) -> None:
         """Store what came of a candidate, on the thread that measured it."""
         if candidate.measured.cancelled():
+            kept.cancel()
             return
         try:
             measurement = candidate.measured.result()
@@ -304,7 +305,7 @@ class Tuner:
     def _salvage(self) -> None:
         """The target is lost or the search was ended at once: keep what was measured before."""
         for future in list(self._open):
-            if future.done() and future.exception() is None:
+            if future.done() and not future.cancelled() and future.exception() is None:
                 self._settle(future)
 
     # ---- when to stop

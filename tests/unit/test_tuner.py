@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
@@ -117,6 +118,22 @@ def test_a_trial_is_stored_before_anyone_hears_of_it(store):
     bests = [event.best.time_us for event in told]
     assert bests == sorted(bests, reverse=True)
     assert [e.is_best for e in told] == [a != b for a, b in itertools.pairwise([None, *bests])]
+
+
+def test_trials_are_stored_while_the_search_is_busy(store):
+    """Killed in a long ask, a search must not lose all that was measured meanwhile."""
+    target = FakeTarget(capacity=4, is_backwards=True)
+    study, seen = study_of(store, target, GEMM), []
+
+    def on_event(event):
+        if isinstance(event, TrialDone) and not seen:
+            deadline = time.monotonic() + 10
+            while len(store.keys(study)) < 4 and time.monotonic() < deadline:
+                time.sleep(0.01)
+            seen.append(len(store.keys(study)))
+
+    tune(target, store, [GEMM], Options(trials=12), on_event)
+    assert seen == [4]
 
 
 def test_a_callback_that_raises_loses_nothing(store):
