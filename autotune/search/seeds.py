@@ -28,6 +28,11 @@ _LARGE = (
         bm=256, bn=128, bk=16, wm=128, wn=32, tm=16, tn=8, stages=3, bursts=4, frag_buffers=2,
         min_blocks=1, group=4,
     ),
+    # the tiles of the last wave shared out: led at 4097^3
+    Config(
+        bm=128, bn=64, bk=16, wm=64, wn=32, tm=8, tn=8, stages=6, bursts=8, frag_buffers=2, min_blocks=3,
+        group=16, reduction="last_wave", split_k=2,
+    ),
     # 64x128x16, 8x8 per thread, 128 threads, four blocks per SM
     Config(stages=2, copy_b="register", bursts=1, frag_buffers=2),
     Config(),
@@ -39,19 +44,31 @@ _LARGE = (
         copy_a="register", copy_b="register", vec_a=4, bursts=1, min_blocks=2,
     ),
 )  # fmt: skip
-# Slices of k give a small C enough warps: the first led at 1024^3 on an H200.
+# Slices of k give a small C enough warps: these led at 1024^3, 512^3 and 256^3 on an H200.
 _MEDIUM = (
     Config(
-        bm=64, bn=128, bk=8, wm=64, wn=32, tm=8, tn=8, slice_k=2, unroll_k=4, stages=2, bursts=1,
-        frag_buffers=2, order="col_snake", min_blocks=1,
+        bm=32, bn=256, bk=32, wm=16, wn=128, tm=8, tn=8, slice_k=2, stages=4, frag_buffers=2,
+        order="pair_snake", min_blocks=1,
     ),
     Config(
-        bm=64, bn=64, bk=32, wm=32, wn=64, tm=8, tn=8, slice_k=4, unroll_k=8, stages=3, bursts=1,
+        bm=32, bn=64, bk=64, wm=32, wn=64, tm=8, tn=8, slice_k=4, stages=3, bursts=8, order="col_snake",
+        min_blocks=1,
+    ),
+    Config(
+        bm=32, bn=32, bk=64, wm=32, wn=16, tm=2, tn=8, slice_k=2, unroll_k=32, stages=6, bursts=1, pad=2,
+        frag_buffers=2, min_blocks=1,
+    ),
+    Config(
+        bm=64, bn=128, bk=8, wm=64, wn=32, tm=8, tn=8, slice_k=2, unroll_k=4, stages=2, bursts=1,
         frag_buffers=2, order="col_snake", min_blocks=1,
     ),
     Config(bm=64, bn=64, bk=16, wm=32, wn=32, tm=8, tn=4, stages=3, bursts=1, min_blocks=4),
 )  # fmt: skip
 _FEW_ROWS = (
+    Config(
+        bm=1, bn=32, bk=64, wm=1, wn=32, tm=1, tn=1, slice_k=8, unroll_k=8, stages=6, bursts=1, pad=1,
+        vec_c=1, frag_buffers=2, order="zigzag", min_blocks=4,
+    ),
     Config(
         bm=16, bn=256, bk=8, wm=8, wn=128, tm=8, tn=4, unroll_k=8, stages=4, bursts=1, frag_buffers=2,
         min_blocks=1,
@@ -66,6 +83,14 @@ _FEW_ROWS = (
     ),
 )  # fmt: skip
 _FEW_COLUMNS = (
+    Config(
+        bm=64, bn=64, bk=64, wm=32, wn=64, tm=8, tn=8, slice_k=4, stages=3, bursts=8, frag_buffers=2,
+        order="pair_snake", min_blocks=1,
+    ),
+    Config(
+        bm=96, bn=32, bk=32, wm=96, wn=8, tm=6, tn=4, unroll_k=32, stages=2, bursts=1, pad=2,
+        copy_a="register", vec_a=4, frag_buffers=2, order="pair_snake", min_blocks=1,
+    ),
     Config(
         bm=64, bn=64, bk=16, wm=64, wn=16, tm=8, tn=4, stages=2, bursts=1, copy_a="register", vec_a=4,
         min_blocks=6,
