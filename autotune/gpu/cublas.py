@@ -41,12 +41,13 @@ def library_version(library: ctypes.CDLL) -> str:
     parts = []
     for part in _VERSION_PARTS:
         value = ctypes.c_int()
-        _check(library.cublasGetProperty(part, ctypes.byref(value)), "cublasGetProperty")
+        check_status(library.cublasGetProperty(part, ctypes.byref(value)), "cublasGetProperty")
         parts.append(str(value.value))
     return ".".join(parts)
 
 
-def _check(status: int, call: str) -> None:
+def check_status(status: int, call: str) -> None:
+    """Raises CublasError where a call of cuBLAS or cuBLASLt failed."""
     if status != 0:
         raise CublasError(f"{call} failed with status {status}; see cublasStatus_t")
 
@@ -110,4 +111,4 @@ class Cublas:
         )
 
     def _call(self, name: str, *arguments: Any) -> None:
-        _check(getattr(self._library, name)(*arguments), name)
+        check_status(getattr(self._library, name)(*arguments), name)

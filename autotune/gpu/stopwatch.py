@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
@@ -13,6 +14,17 @@ from .memory import Enqueue, OperandSet
 from .timing import Timing
 
 _US_PER_MS = 1000.0
+_SPELL_BATCHES = 5  # graphs queued at once while one kernel runs for seconds
+_SPELL_BATCH_US = 100_000.0
+
+
+@dataclass(frozen=True)
+class Spell:
+    """About half a second of one kernel: `time_us` is the mean of its launches."""
+
+    time_us: float
+    num_launches: int
+    state: GpuState
 
 
 class Batch:
@@ -90,6 +102,27 @@ class Stopwatch:
         finally:
             for batch in batches:
                 batch.free()
+
+    def sustain(
+        self, enqueue: Enqueue, sets: Sequence[OperandSet], launch_us: float, seconds: float
+    ) -> list[Spell]:
+        """Launch without a pause worth mentioning for so many seconds of the GPU's time.
+
+        `launch_us` is about what one launch takes. Clocks and power are read once in each spell.
+        """
+        rounds = max(1, round(_SPELL_BATCH_US / (launch_us * len(sets))))
+        batch = Batch(self._driver, self._stream, enqueue, sets, rounds * len(sets))
+        spells: list[Spell] = []
+        left_us = seconds * 1e6
+        try:
+            while left_us > 0:
+                spell_us = sum(self._intervals([batch.replay] * _SPELL_BATCHES))
+                launches = _SPELL_BATCHES * batch.launches
+                spells.append(Spell(spell_us / launches, launches, self.state))
+                left_us -= spell_us
+            return spells
+        finally:
+            batch.free()
 
     def _sample(self, batch: Batch, cutoff_us: float | None) -> Timing:
         _, first = self._intervals([batch.replay] * 2)

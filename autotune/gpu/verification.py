@@ -190,6 +190,11 @@ class Verifier:
     def num_bytes(self) -> int:
         return self._buffer.num_bytes + (self._other.num_bytes if self._other else 0)
 
+    @property
+    def products(self) -> int:
+        """Address of the float64 products: (tiles, CHECK_TILE, CHECK_TILE), zero beyond the edges of C."""
+        return self._reference[1]
+
     def compute_reference(self, operands: OperandSet) -> None:
         """Enqueue the float64 products of the chosen tiles."""
         gemm = self._gemm

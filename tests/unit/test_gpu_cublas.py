@@ -52,4 +52,4 @@ def test_an_absent_library_is_no_error(monkeypatch):
 
 def test_a_failing_call_is_named():
     with pytest.raises(CublasError, match="cublasSgemm_v2 failed with status 13"):
-        cublas._check(13, "cublasSgemm_v2")
+        cublas.check_status(13, "cublasSgemm_v2")

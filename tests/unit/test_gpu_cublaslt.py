@@ -1,0 +1,156 @@
+"""cuBLASLt is asked for the right product, by a library that plays it on host memory."""
+
+from __future__ import annotations
+
+import ctypes
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from autotune.gemm import LAYOUTS, Gemm
+from autotune.gpu import cublaslt
+from autotune.gpu.cublas import CublasError
+from autotune.gpu.cublaslt import Candidate, CublasLt
+from autotune.gpu.memory import OperandSet
+
+STREAM, WORKSPACE = 77, 0x1000
+_STATUS_INVALID = 7
+
+
+class PlayedLt:
+    """Keeps descriptors by handle, and multiplies column-major matrices where they lie."""
+
+    def __init__(self) -> None:
+        self.alive: dict[int, list] = {}
+        self.answer: list[tuple[int, int]] = [(0, 0), (0, 1 << 20)]  # (status, workspace) of each candidate
+        self.heuristic_status = 0
+        self.refused: set[int] = set()
+        self.used: list[int] = []
+
+    def _new(self, out, *facts):
+        out._obj.value = max(self.alive, default=0) + 1
+        self.alive[out._obj.value] = list(facts)
+        return 0
+
+    def _drop(self, handle):
+        del self.alive[handle.value]
+        return 0
+
+    def cublasLtCreate(self, out):
+        return self._new(out, "handle")
+
+    def cublasLtMatmulDescCreate(self, out, compute, scale):
+        assert (compute, scale) == (69, 0)  # FP32 throughout, pedantic
+        return self._new(out, {})
+
+    def cublasLtMatmulPreferenceCreate(self, out):
+        return self._new(out, {})
+
+    def cublasLtMatrixLayoutCreate(self, out, kind, rows, columns, lead):
+        assert kind == 0
+        assert (type(rows), type(columns), type(lead)) == (ctypes.c_uint64, ctypes.c_uint64, ctypes.c_int64)
+        assert lead.value >= rows.value
+        return self._new(out, rows.value, columns.value, lead.value)
+
+    cublasLtDestroy = cublasLtMatmulDescDestroy = cublasLtMatrixLayoutDestroy = _drop
+    cublasLtMatmulPreferenceDestroy = _drop
+
+    def cublasLtMatmulDescSetAttribute(self, desc, attribute, value, size):
+        assert size.value == 4
+        self.alive[desc.value][0][attribute] = value._obj.value
+        return 0
+
+    def cublasLtMatmulPreferenceSetAttribute(self, preference, attribute, value, size):
+        assert size.value == 8
+        self.alive[preference.value][0][attribute] = value._obj.value
+        return 0
+
+    def cublasLtMatmulAlgoGetHeuristic(self, handle, desc, a, b, c, d, preference, count, found, num_found):
+        assert self.alive[preference.value][0] == {1: cublaslt.WORKSPACE_BYTES}
+        assert self.alive[handle.value] == ["handle"]
+        assert c is d
+        for number, (status, workspace) in enumerate(self.answer):
+            found[number].algo[0], found[number].status = number, status
+            found[number].workspace_bytes = workspace
+        num_found._obj.value = min(count, len(self.answer))
+        return self.heuristic_status
+
+    def cublasLtMatmul(self, handle, desc, alpha, a, a_layout, b, b_layout, beta, c, c_layout, d, d_layout,
+                       algo, workspace, workspace_bytes, stream):  # fmt: skip
+        assert (stream.value, workspace.value) == (STREAM, WORKSPACE)
+        assert workspace_bytes.value == cublaslt.WORKSPACE_BYTES
+        assert (alpha._obj.value, beta._obj.value, c.value) == (1.0, 0.0, d.value)
+        number = algo._obj.algo[0]
+        if number in self.refused:
+            return _STATUS_INVALID
+        self.used.append(number)
+        flags = self.alive[desc.value][0]
+        first, second = self._matrix(a, a_layout), self._matrix(b, b_layout)
+        first, second = (x.T if flags[f] else x for x, f in ((first, 3), (second, 4)))
+        self._matrix(c, c_layout)[:] = first @ second
+        return 0
+
+    def _matrix(self, address, layout):
+        rows, columns, lead = self.alive[layout.value]
+        flat = np.frombuffer((ctypes.c_float * (lead * columns)).from_address(address.value), np.float32)
+        return np.lib.stride_tricks.as_strided(flat, (rows, columns), (4, 4 * lead), writeable=True)
+
+
+@pytest.fixture
+def played():
+    return PlayedLt()
+
+
+@pytest.fixture
+def lt(played):
+    status = type("Status", (int,), {"name": "ok"})(0)
+    driver = SimpleNamespace(cuMemAlloc=lambda size: (status, WORKSPACE), cuMemFree=lambda address: (status,))
+    return CublasLt(driver, played, STREAM)
+
+
+def test_the_record_is_as_large_as_the_librarys():
+    assert ctypes.sizeof(Candidate) == 96
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_the_product_is_the_row_major_one(lt, played, layout):
+    gemm = Gemm.parse(f"5x7x3:{layout}")
+    generator = np.random.default_rng(0)
+    a, b = (generator.standard_normal(shape, dtype=np.float32) for shape in ((5, 3), (3, 7)))
+    stored_a = np.ascontiguousarray(a.T if gemm.trans_a else a)
+    stored_b = np.ascontiguousarray(b.T if gemm.trans_b else b)
+    c = np.full((5, 7), np.nan, np.float32)
+    product = lt.product(gemm)
+    candidate = product.candidates()[1]
+    product.enqueue(candidate, OperandSet(stored_a.ctypes.data, stored_b.ctypes.data, c.ctypes.data))
+    np.testing.assert_allclose(c, a @ b, rtol=1e-6)
+    assert played.used == [1]
+
+
+def test_candidates_that_do_not_serve_are_left_out(lt, played):
+    played.answer = [(0, 0), (15, 0), (0, cublaslt.WORKSPACE_BYTES + 1), (0, cublaslt.WORKSPACE_BYTES)]
+    assert [c.algo[0] for c in lt.product(Gemm(5, 7, 3)).candidates()] == [0, 3]
+
+
+def test_what_cublaslt_cannot_compute_has_no_candidates(lt, played):
+    played.heuristic_status = 15
+    assert lt.product(Gemm(5, 7, 3)).candidates() == []
+    played.heuristic_status = 7
+    with pytest.raises(CublasError, match="GetHeuristic failed with status 7"):
+        lt.product(Gemm(5, 7, 3)).candidates()
+
+
+def test_a_refused_algorithm_is_an_error_of_its_own(lt, played):
+    played.refused = {0}
+    product = lt.product(Gemm(5, 7, 3))
+    with pytest.raises(CublasError, match="cublasLtMatmul"):
+        product.enqueue(product.candidates()[0], OperandSet(1, 2, 3))
+
+
+def test_nothing_stays_behind(lt, played):
+    product = lt.product(Gemm(5, 7, 3))
+    product.candidates()
+    product.free()
+    lt.free()
+    assert played.alive == {}
