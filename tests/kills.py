@@ -108,3 +108,17 @@ def kill(process: subprocess.Popen[bytes]) -> None:
     """`kill -9` of its whole process group."""
     os.killpg(process.pid, signal.SIGKILL)
     process.wait(60)
+
+
+def workers_of(coordinator: int) -> list[int]:
+    """Processes that serve a GPU for this one, alive or orphaned: they are told whose they are."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdecimal():
+            try:
+                words = (entry / "cmdline").read_bytes().split(b"\0")
+            except OSError:  # gone meanwhile
+                continue
+            if b"autotune.gpu.worker" in words and words[-2] == str(coordinator).encode():
+                found.append(int(entry.name))
+    return found
