@@ -48,6 +48,7 @@ Rounds = Annotated[int, typer.Option(help="Interleaved rounds: samples of each c
 
 DB = "autotune.db"
 TABLE = Path("sgemm_dispatch")
+REPORT = Path("report.html")
 
 
 def _print_version(is_asked: bool) -> None:
@@ -155,6 +156,19 @@ def failures(db: Db = DB, shape: Shapes = None, limit: Limit = 20, is_json: Json
     from .commands import trials as command
 
     command.failures(db, shape or (), limit, is_json=is_json)
+
+
+@app.command()
+def report(
+    out: Annotated[Path, typer.Option(help="The HTML file to write.")] = REPORT,
+    shape: Shapes = None,
+    db: Db = DB,
+    is_json: Json = False,
+) -> None:
+    """Draw what the database holds into one HTML file."""
+    from .commands import report as command
+
+    command.run(db, out, shape or (), is_json=is_json)
 
 
 @app.command()

@@ -54,7 +54,7 @@ RULES: dict[str, Part] = {
         f"dispatch/{name}": _part("dispatch", packages=("numpy", "cuda"))
         for name in ("arrays", "devices", "driver", "runtime", "select", "workspace")
     },
-    "report": _part("store", packages=("numpy", "plotly")),
+    "report": _part("report", "store", packages=("numpy", "plotly")),
 }
 # Free to compose everything: the command line and what draws for it.
 COMPOSERS = {"cli", "commands", "console", "__main__"}

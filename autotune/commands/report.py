@@ -1,0 +1,90 @@
+"""`autotune report`: everything that a database holds, as one HTML file to look at."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from .. import console
+from ..errors import UsageError
+from ..report import charts, page
+from ..report.numbers import StudyNumbers, study_numbers
+from ..space import Value
+from ..store import Store
+from . import common
+from .trials import brief
+
+
+def run(db: str, out: Path, shapes: Sequence[str], *, is_json: bool) -> None:
+    """Write the report of all studies, or of those of `shapes`.
+
+    Raises EnvironmentProblem without plotly, UsageError where `out` cannot be written or there is no trial.
+    """
+    charts.plotly()  # before anything is computed for nothing
+    with common.open_existing(db) as store:
+        studies = _numbers(store, shapes)
+    written_at = datetime.now(UTC).isoformat(sep=" ", timespec="minutes")
+    _write(out, page.render(studies, db, written_at, _describe))
+    if is_json:
+        console.show_json({"out": str(out), "studies": [_facts(study) for study in studies]})
+        return
+    num_trials = sum(study.num_trials for study in studies)
+    console.show(f"wrote {out}: {len(studies)} studies, {num_trials:,} trials; open it in a browser")
+
+
+def _numbers(store: Store, shapes: Sequence[str]) -> list[StudyNumbers]:
+    return [
+        study_numbers(
+            summary,
+            store.trials(summary.study),
+            store.final(summary.study),
+            common.limits_by_name(summary.study.environment.gpu_name),
+        )
+        for summary in common.studies_of(store, common.read_shapes(shapes, None))
+    ]
+
+
+def _describe(point: Mapping[str, Value]) -> str:
+    return brief(dict(point))
+
+
+def _write(out: Path, text: str) -> None:
+    """Whole or not at all: a browser may be showing the report of before."""
+    part = out.with_name(f".{out.name}.{os.getpid()}.part")
+    try:
+        part.write_text(text, encoding="utf-8")
+        part.replace(out)
+    except OSError as error:
+        part.unlink(missing_ok=True)
+        raise UsageError(
+            f"the report cannot be written to {out}: {error}; name another file with --out"
+        ) from error
+
+
+def _facts(s: StudyNumbers) -> dict[str, Any]:
+    environment = s.study.environment
+    return {
+        "shape": str(s.study.gemm),
+        "gpu": environment.gpu_name,
+        "is_recorded": environment.is_recorded,
+        "recorded_on": environment.recorded_on or None,
+        "policy": s.study.policy,
+        "num_trials": s.num_trials,
+        "num_failed": s.num_failed,
+        "num_cut_short": s.num_cut_short,
+        "best_time_us": s.best_us,
+        "best_config": dict(s.best_point) if s.best_point else None,
+        "cublas_time_us": s.cublas_us,
+        "limit_us": s.limit_us,
+        "speedup": s.speedup,
+        "share_of_limit": s.share_of_limit,
+        "ledger": {**asdict(s.ledger), "gpu_share": s.ledger.gpu_share},
+        "importance": {parameter.name: parameter.share for parameter in s.importance},
+        "failures": [asdict(group) for group in s.failures],
+        "best_so_far": [asdict(step) for step in s.best_so_far],
+        "tied": [entry.key for entry in s.final.tied] if s.final else [],
+    }

@@ -1,0 +1,155 @@
+"""The pictures of a report, as pieces of HTML that plotly.js brings to life. Plotly is loaded when they are
+asked for: it is an extra that only this page needs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import cycle
+from typing import Any
+
+from ..errors import EnvironmentProblem
+from .numbers import StudyNumbers, Timed
+
+MAX_DOTS = 3000  # trials drawn per study; the best so far is always drawn whole
+MAX_PARAMETERS = 12
+_OURS, _CUBLAS, _LIMIT, _BEST = "#2a7f4f", "#b5651d", "#444444", "#c0392b"
+_ORIGINS = ("#7f9fbf", "#bf9f7f", "#9f7fbf", "#7fbf9f", "#bfbf7f", "#a0a0a0")
+
+
+def plotly() -> Any:
+    """The package `plotly.graph_objects`. Raises EnvironmentProblem where it is not installed."""
+    try:
+        from plotly import graph_objects
+    except ImportError as error:
+        raise EnvironmentProblem(
+            f"plotly cannot be loaded ({error}); install it with: pip install 'autotune[report]'"
+        ) from error
+    return graph_objects
+
+
+def script() -> str:
+    """plotly.js itself, so that the page needs no network."""
+    plotly()
+    from plotly.offline import get_plotlyjs
+
+    return str(get_plotlyjs())
+
+
+def against_limit(studies: Sequence[StudyNumbers], name: str) -> str:
+    """Every shape's share of the hardware limit, tuned beside cuBLAS. "" where no limit is known."""
+    go = plotly()
+    shown = [s for s in studies if s.share_of_limit is not None]
+    if not shown:
+        return ""
+    shapes = _labels(shown)
+    figure = go.Figure()
+    for label, colour, shares in (
+        ("tuned", _OURS, [s.share_of_limit for s in shown]),
+        ("cuBLAS", _CUBLAS, [s.cublas_share_of_limit for s in shown]),
+    ):
+        percent = [None if share is None else 100 * share for share in shares]
+        figure.add_bar(name=label, x=shapes, y=percent, marker_color=colour, hovertemplate="%{x}: %{y:.1f} %")
+    figure.update_layout(barmode="group", yaxis_title="% of the limit", yaxis_rangemode="tozero")
+    return _html(figure, name, height=360)
+
+
+def history(study: StudyNumbers, name: str) -> str:
+    """Times of trials and the best so far, over trials and over time, with cuBLAS and the limit."""
+    plotly()
+    from plotly.subplots import make_subplots
+
+    figure = make_subplots(1, 2, shared_yaxes=True, horizontal_spacing=0.03)
+    recorded = study.study.environment.is_recorded
+    seconds = "recorded seconds of compiling, verifying and timing" if recorded else "seconds of searching"
+    for column, (axis, title) in enumerate((("number", "trials"), ("elapsed_s", seconds)), 1):
+        _add_trials(figure, study, axis, column)
+        for level_us, label, colour in (
+            (study.cublas_us, "cuBLAS", _CUBLAS),
+            (study.limit_us, "limit", _LIMIT),
+        ):
+            if level_us:
+                _add_level(figure, level_us, label, colour, getattr(study.timed[-1], axis), column)
+        figure.update_xaxes(title_text=title, row=1, col=column)
+    figure.update_yaxes(type="log")
+    figure.update_yaxes(title_text="time (us)", row=1, col=1)
+    return _html(figure, name, height=380)
+
+
+def _add_trials(figure: Any, study: StudyNumbers, axis: str, column: int) -> None:
+    go = plotly()
+    is_first = column == 1  # one legend serves both halves
+    dots = thinned(study.timed)
+    for colour, origin in zip(cycle(_ORIGINS), dict.fromkeys(t.origin for t in dots), strict=False):
+        of_origin = [trial for trial in dots if trial.origin == origin]
+        figure.add_trace(
+            go.Scatter(
+                x=[getattr(trial, axis) for trial in of_origin], y=[trial.time_us for trial in of_origin],
+                mode="markers", marker={"size": 4, "color": colour}, name=origin or "trial",
+                legendgroup=f"origin {origin}", showlegend=is_first, hovertemplate="%{y:.2f} us",
+            ),
+            row=1, col=column,
+        )  # fmt: skip
+    best = study.best_so_far[-1]
+    steps = [*study.best_so_far, replace(study.timed[-1], time_us=best.time_us)]  # it stands until the end
+    figure.add_trace(
+        go.Scatter(
+            x=[getattr(step, axis) for step in steps], y=[step.time_us for step in steps],
+            mode="lines", line={"shape": "hv", "color": _BEST}, name="best so far",
+            legendgroup="best", showlegend=is_first, hovertemplate="best %{y:.2f} us",
+        ),
+        row=1, col=column,
+    )  # fmt: skip
+
+
+def _add_level(figure: Any, level_us: float, label: str, colour: str, end: float, column: int) -> None:
+    """A line across, as a trace: plotly's own lines put their text wrongly on logarithmic axes."""
+    figure.add_trace(
+        plotly().Scatter(
+            x=[0, end], y=[level_us, level_us], mode="lines", line={"dash": "dot", "color": colour},
+            name=label, legendgroup=label, showlegend=column == 1, hovertemplate=label + " %{y:.2f} us",
+        ),
+        row=1, col=column,
+    )  # fmt: skip
+
+
+def thinned(timed: Sequence[Timed]) -> Sequence[Timed]:
+    """At most MAX_DOTS of the trials, evenly spread, the first and the last among them."""
+    if len(timed) <= MAX_DOTS:
+        return timed
+    return [timed[round(i * (len(timed) - 1) / (MAX_DOTS - 1))] for i in range(MAX_DOTS)]
+
+
+def importance(study: StudyNumbers, name: str) -> str:
+    """The most important parameters by the share of the variance of log time that each explains alone."""
+    go = plotly()
+    shown = study.importance[:MAX_PARAMETERS][::-1]  # plotly draws the first bar at the bottom
+    figure = go.Figure(
+        go.Bar(
+            x=[100 * parameter.share for parameter in shown], y=[parameter.name for parameter in shown],
+            orientation="h", marker_color=_ORIGINS[0], hovertemplate="%{y}: %{x:.1f} %",
+        )
+    )  # fmt: skip
+    figure.update_layout(xaxis_title="% of the variance of log time", xaxis_rangemode="tozero")
+    return _html(figure, name, height=90 + 22 * len(shown))
+
+
+def _labels(studies: Sequence[StudyNumbers]) -> list[str]:
+    """Shapes; where one stands twice (two kernel sources, say), with the number of the study."""
+    shapes = [str(s.study.gemm) for s in studies]
+    return [
+        f"{shape} #{s.study.id}" if shapes.count(shape) > 1 else shape
+        for shape, s in zip(shapes, studies, strict=True)
+    ]
+
+
+def _html(figure: Any, name: str, *, height: int) -> str:
+    """`name` is the id of the element: a page written twice is the same, byte for byte."""
+    figure.update_layout(
+        template="plotly_white",
+        height=height,
+        margin={"l": 70, "r": 20, "t": 20, "b": 50},
+        legend={"orientation": "h", "y": 1.08},
+    )
+    config = {"displaylogo": False, "responsive": True}
+    return str(figure.to_html(full_html=False, include_plotlyjs=False, div_id=name, config=config))
