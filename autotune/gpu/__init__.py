@@ -4,6 +4,7 @@ target.GpuTarget ── compiler (threads) ── client.WorkerClient ──pipe
                                                                          ├ problem, memory, verification
                                                                          ├ timing (decisions), stopwatch
                                                                          └ cublas, module, nvml, driver
+accuracy and cublaslt are for comparisons: benchmarks/vs_cublas.py.
 """
 
 from __future__ import annotations

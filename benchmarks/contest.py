@@ -1,0 +1,285 @@
+"""Several implementations of one product on one GPU, in this process: checked, then timed interleaved.
+
+Used by vs_cublas.py. A search keeps CUDA in a worker that may die; here only kernels run that a search has
+verified, so that ours, cuBLAS, cuBLASLt and torch can share a stream, operands and rounds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+
+from autotune import kernel, launch, space
+from autotune.compiler import Compiler
+from autotune.errors import AutotuneError, EnvironmentProblem
+from autotune.gemm import Gemm
+from autotune.gpu import cublaslt, driver
+from autotune.gpu.accuracy import Accuracy, accuracy
+from autotune.gpu.cublas import CublasError
+from autotune.gpu.memory import Enqueue, OperandSet, Workspace
+from autotune.gpu.module import Module
+from autotune.gpu.problem import PreparedProblem
+from autotune.gpu.protocol import Problem, Start
+from autotune.gpu.session import Session
+from autotune.gpu.sgemm import Sgemm
+from autotune.gpu.stopwatch import Batch, Spell
+from autotune.gpu.target import CHECKS_ENTRY, CHECKS_FILE, is_wide
+from autotune.measurement import CachePolicy, GpuState
+from autotune.space import Config
+
+OURS, CUBLAS, CUBLASLT, TORCH = "ours", "cublas", "cublaslt", "torch"
+
+
+@dataclass
+class Contestant:
+    """One implementation. `launch_us` is about what a launch takes, `accuracy` that of its C."""
+
+    name: str
+    enqueue: Enqueue
+    detail: str = ""
+    launch_us: float = 0.0
+    accuracy: Accuracy | None = None
+    samples_us: tuple[float, ...] = ()
+
+
+@dataclass
+class Contest:
+    """All contestants on one problem after the race. `notes` tell who could not take part, and why."""
+
+    gemm: Gemm
+    contestants: dict[str, Contestant]
+    state: GpuState
+    notes: list[str] = field(default_factory=list)
+
+
+class WrongResult(AutotuneError):
+    """A contestant's C is wrong."""
+
+
+class Arena:
+    """An open GPU. Raises EnvironmentProblem where it, its driver or cuBLAS is missing."""
+
+    def __init__(self, selector: str, policy: CachePolicy, *, with_torch: bool = True) -> None:
+        self.gpu = driver.find_gpu(selector)
+        self.limits = driver.device_limits(self.gpu.index)
+        self.policy = policy
+        self.compiler = Compiler(self.limits.arch)
+        checks = self.compiler.compile_source(kernel.source(CHECKS_FILE), entry=CHECKS_ENTRY)
+        self.session = Session(Start(self.gpu.uuid, self.limits, checks.code))
+        if self.session.cublas is None:
+            raise EnvironmentProblem("cuBLAS was not found; install it with: pip install 'autotune[cublas]'")
+        library = cublaslt.load_library()
+        self.lt = library and cublaslt.CublasLt(self.session.driver, library, self.session.stream)
+        self.torch = _torch(self.gpu.index, int(self.session.stream)) if with_torch else None
+        self.environment = driver.environment(
+            self.gpu,
+            driver_version=self.session.ready.driver_version,
+            nvrtc_version=self.compiler.version.removeprefix("nvrtc "),
+            cublas_version=self.session.ready.cublas_version,
+        )
+
+    @contextmanager
+    def prepared(self, gemm: Gemm) -> Iterator[PreparedProblem]:
+        """Operands and reference of a problem, freed at the end."""
+        s = self.session
+        problem = PreparedProblem(
+            s.driver, s.checks, Problem(gemm, self.policy), self.limits, s.cublas, s.stream
+        )
+        try:
+            yield problem
+        finally:
+            problem.free()
+
+    def race(self, gemm: Gemm, config: Config, rounds: int) -> Contest:
+        """Everyone on this problem. Raises WrongResult where ours or cuBLAS computes something else."""
+        with self.prepared(gemm) as prepared, self._ours(gemm, config) as (ours, workspace):
+            notes: list[str] = []
+            everyone = [ours, self._cublas(gemm)]
+            for contestant in everyone:
+                self._check(contestant, prepared, workspace)
+            with self._best_of_lt(prepared, workspace, notes) as best:
+                everyone += [c for c in (best, self._torch_mm(prepared, workspace, notes)) if c is not None]
+                sets, stopwatch = prepared.operands.sets, self.session.stopwatch
+                pairs = [(c.enqueue, c.launch_us) for c in everyone]
+                for contestant, samples in zip(
+                    everyone, stopwatch.race(pairs, sets, rounds, prepared.problem.seed), strict=True
+                ):
+                    contestant.samples_us = samples
+                # Again, after many launches in a row: what goes wrong only then is wrong too.
+                for contestant in everyone:
+                    self._check(contestant, prepared, workspace, is_measured=True)
+            return Contest(gemm, {c.name: c for c in everyone}, stopwatch.state, notes)
+
+    def sustain(self, gemm: Gemm, config: Config, seconds: float, turns: int) -> dict[str, list[list[Spell]]]:
+        """Ours and cuBLAS take turns of so many seconds each: by name, the spells of each turn.
+
+        A few seconds of cuBLAS go before and are not counted, so that nobody begins on a cool GPU.
+        """
+        with self.prepared(gemm) as prepared, self._ours(gemm, config) as (ours, workspace):
+            pair = (ours, self._cublas(gemm))
+            for contestant in pair:
+                self._check(contestant, prepared, workspace)
+            run = partial(self._run, prepared)
+            run(pair[1], min(seconds, 5.0))
+            spells: dict[str, list[list[Spell]]] = {c.name: [] for c in pair}
+            for turn in range(turns):
+                for contestant in pair if turn % 2 == 0 else pair[::-1]:
+                    spells[contestant.name].append(run(contestant, seconds))
+            return spells
+
+    def _run(self, prepared: PreparedProblem, contestant: Contestant, seconds: float) -> list[Spell]:
+        sets = prepared.operands.sets
+        return self.session.stopwatch.sustain(contestant.enqueue, sets, contestant.launch_us, seconds)
+
+    # ---------------------------------------------------------------------------- contestants
+
+    @contextmanager
+    def _ours(self, gemm: Gemm, config: Config) -> Iterator[tuple[Contestant, Workspace]]:
+        """The tuned kernel, loaded, with a workspace of its own."""
+        session, wide = self.session, is_wide(gemm)
+        cubin = self.compiler.compile(config, launch.Variant(gemm.trans_a, gemm.trans_b, wide))
+        spec = space.launch_spec(config, gemm, self.limits, is_wide=wide)
+        grid = launch.plan(spec, gemm.m, gemm.n)
+        module = Module(session.driver, session.device, cubin.code)
+        workspace = Workspace(session.driver, session.stream)
+        try:
+            address = workspace.prepare(grid.sum_bytes, grid.counter_bytes)
+            sgemm = Sgemm(module, spec, gemm, address)
+            yield Contestant(OURS, partial(sgemm.enqueue, session.stream), config.key), workspace
+        finally:
+            workspace.free()
+            module.unload()
+
+    def _cublas(self, gemm: Gemm) -> Contestant:
+        detail = f"cublasSgemm {self.environment.cublas_version}"
+        return Contestant(CUBLAS, partial(self.session.cublas.sgemm, gemm), detail)
+
+    @contextmanager
+    def _best_of_lt(
+        self, prepared: PreparedProblem, workspace: Workspace, notes: list[str]
+    ) -> Iterator[Contestant | None]:
+        """The fastest of cuBLASLt's candidates that compute the product, each timed shortly."""
+        if self.lt is None:
+            notes.append("cuBLASLt was not found")
+            yield None
+            return
+        product = self.lt.product(prepared.problem.gemm)
+        try:
+            candidates = product.candidates()
+            best, best_us = None, float("inf")
+            for number, candidate in enumerate(candidates):
+                detail = f"candidate {number + 1} of {len(candidates)}"
+                contestant = Contestant(CUBLASLT, partial(product.enqueue, candidate), detail)
+                time_us = self._time_candidate(contestant, prepared, workspace, best_us)
+                if time_us < best_us:
+                    best, best_us = contestant, time_us
+            if best is None:
+                notes.append(f"none of {len(candidates)} candidates of cuBLASLt computes this product")
+            yield best
+        finally:
+            product.free()
+
+    def _time_candidate(
+        self, contestant: Contestant, prepared: PreparedProblem, workspace: Workspace, best_us: float
+    ) -> float:
+        """Median time in us; infinity for one that is refused, wrong or clearly slower than the best."""
+        try:
+            self._check(contestant, prepared, workspace)
+        except (CublasError, WrongResult):
+            return float("inf")
+        cutoff_us = best_us if best_us < float("inf") else None
+        sets = prepared.operands.sets
+        timing = self.session.stopwatch.time(contestant.enqueue, sets, contestant.launch_us, cutoff_us)
+        return float("inf") if timing.is_cut_short else timing.time_us
+
+    def _torch_mm(
+        self, prepared: PreparedProblem, workspace: Workspace, notes: list[str]
+    ) -> Contestant | None:
+        """torch.mm into our C. Left out, with a note, where it cannot be captured into a graph."""
+        if self.torch is None:
+            return None
+        session, sets = self.session, prepared.operands.sets
+        enqueue = self.torch(prepared.problem.gemm, sets)
+        contestant = Contestant(TORCH, enqueue, f"torch.mm, {self.torch.version}")
+        try:
+            self._check(contestant, prepared, workspace)
+            Batch(session.driver, session.stream, contestant.enqueue, sets, len(sets)).free()
+        except Exception as error:  # whatever torch or its allocator raises: the others go on
+            notes.append(f"torch.mm was left out: {error}")
+            return None
+        return contestant
+
+    def _check(
+        self,
+        contestant: Contestant,
+        prepared: PreparedProblem,
+        workspace: Workspace,
+        *,
+        is_measured: bool = False,
+    ) -> None:
+        """Run once on poisoned C; note how long it took and, if asked, how accurate it is.
+
+        Raises WrongResult.
+        """
+        session, operands = self.session, prepared.operands
+        first = operands.sets[0]
+        operands.poison(0)
+        contestant.launch_us = session.stopwatch.time_once(partial(contestant.enqueue, first))
+        verdict = prepared.verifier.check(first.c, operands, workspace)
+        gemm = prepared.problem.gemm
+        if verdict.fault:
+            raise WrongResult(f"{contestant.name} ({contestant.detail}) on {gemm}: {verdict.fault}")
+        if is_measured:
+            contestant.accuracy = accuracy(session.driver, session.stream, gemm, prepared.verifier, first.c)
+
+
+# ------------------------------------------------------------------------------------------------
+# torch, where it is installed
+
+
+class TorchMm:
+    """Makes what enqueues torch.mm for a problem, on our stream and our operands, TF32 off."""
+
+    def __init__(self, torch: object, device: int, stream: int) -> None:
+        self._torch, self._device = torch, f"cuda:{device}"
+        torch.set_float32_matmul_precision("highest")
+        self._stream = torch.cuda.ExternalStream(stream, device=self._device)
+        self.version = f"torch {torch.__version__}, CUDA {torch.version.cuda}"
+
+    def __call__(self, gemm: Gemm, sets: Sequence[OperandSet]) -> Enqueue:
+        tensors = {operands: self._tensors(gemm, operands) for operands in sets}
+
+        def enqueue(operands: OperandSet) -> None:
+            a, b, c = tensors[operands]
+            with self._torch.no_grad(), self._torch.cuda.stream(self._stream):
+                self._torch.mm(a, b, out=c)
+
+        return enqueue
+
+    def _tensors(self, gemm: Gemm, operands: OperandSet) -> tuple:
+        a = self._tensor(operands.a, *((gemm.k, gemm.m) if gemm.trans_a else (gemm.m, gemm.k)))
+        b = self._tensor(operands.b, *((gemm.n, gemm.k) if gemm.trans_b else (gemm.k, gemm.n)))
+        c = self._tensor(operands.c, gemm.m, gemm.n)
+        return (a.t() if gemm.trans_a else a), (b.t() if gemm.trans_b else b), c
+
+    def _tensor(self, address: int, rows: int, columns: int):
+        return self._torch.as_tensor(_Matrix(address, rows, columns), device=self._device)
+
+
+class _Matrix:
+    """Device memory as others read it: the CUDA array interface."""
+
+    def __init__(self, address: int, rows: int, columns: int) -> None:
+        self.__cuda_array_interface__ = {
+            "shape": (rows, columns), "typestr": "<f4", "data": (address, False), "version": 3,
+        }  # fmt: skip
+
+
+def _torch(device: int, stream: int) -> TorchMm | None:
+    try:
+        import torch
+    except ImportError:
+        return None
+    return TorchMm(torch, device, stream) if torch.cuda.is_available() else None
