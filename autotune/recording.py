@@ -147,7 +147,8 @@ def write_recording(
 
     The same trials give the same bytes. Raises UsageError where `collect` does.
     """
-    dated = replace(environment, recorded_on=recorded_on)
+    # Of which card of its kind it was made is nobody's business, and is not needed to replay it.
+    dated = replace(environment, recorded_on=recorded_on, gpu_uuid="")
     recording = collect(limits, dated, policy, source_hash, problems)
     data = {
         "format": FORMAT,
