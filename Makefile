@@ -47,6 +47,10 @@ $(VENV)/.dev: pyproject.toml $(VENV)/.run$(EXTRAS)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev,report]'
 	@touch $@
 
+$(VENV)/.gpu: pyproject.toml $(VENV)/.dev
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[sanitizer]'
+	@touch $@
+
 setup: $(VENV)/.run$(EXTRAS)  ## make .venv and install autotune into it
 
 search: setup  ## search the best kernel for SHAPE on GPU for TIME seconds, then export it to TABLE/
@@ -68,7 +72,7 @@ unit: $(VENV)/.dev  ## all tests that need no GPU
 install-test: $(VENV)/.dev  ## build the wheel, install it in a fresh environment, run README's commands
 	$(BIN)/python -m pytest tests/install $(PYTEST_FLAGS)
 
-gpu-test: $(VENV)/.dev  ## all tests, and a GPU must be there
+gpu-test: $(VENV)/.gpu  ## all tests, and a GPU must be there
 	$(BIN)/python -m pytest --require-gpu $(PYTEST_FLAGS)
 
 clean:  ## remove what was built, never a database or an exported table

@@ -1,0 +1,260 @@
+"""What compute-sanitizer watches; test_gpu_sanitizer.py runs it under each of its tools.
+
+    sanitized.py spread all|pipelined   every covering instance of the template on small, ragged problems
+    sanitized.py plant NAME             a small kernel, right or with one fault (PLANTS)
+    sanitized.py mutant NAME            the template with one safeguard taken out (MUTANTS)
+
+Cubins are launched through cuda.bindings alone. A, B, C and the workspace are allocations of their own
+and end with their last element, so that one element too far is outside. `spread` compares C with
+float64, prints what it ran as JSON, and exits with 1 if anything was wrong; the others exit with 0
+whatever happens on the GPU: the verdict is the tool's.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "emulated"))
+
+from check import WrongResult, check
+from cover import TYPICAL, Instance, covering_instances, instance
+from emulator import Problem
+from mutate import mutants_of
+from problems import Case, problem, problems
+
+from autotune import kernel
+from autotune.compiler import Compiler
+from autotune.device import DeviceLimits
+from autotune.gemm import Gemm
+from autotune.gpu import driver
+from autotune.gpu.driver import CudaError
+from autotune.gpu.module import Module, pack
+from autotune.space import broken_rules
+
+PIPELINED = ("tiles that fit", "stages go round twice", "ragged", "many tiles")  # cases of problems.py
+MARK = np.uint32(0x7FE5A5A5)  # a NaN that no kernel computes: gaps between rows, and what nobody wrote
+
+# One block of 128 threads copies 128 floats to shared memory, and back with each warp's neighbour's.
+PLANT = r"""
+extern "C" __global__ void sgemm(float* data) {
+    __shared__ float tile[128];
+    const int i = threadIdx.x;
+    const unsigned to = static_cast<unsigned>(__cvta_generic_to_shared(tile + i));
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(to), "l"(data + i + READ_AT) : "memory");
+    asm volatile("cp.async.commit_group;" ::: "memory");
+    if (HAS_WAIT) asm volatile("cp.async.wait_group 0;" ::: "memory");
+    if (HAS_BARRIER) __syncthreads();
+    data[i + WRITE_AT] = tile[(i + 32) % 128];
+}
+"""
+_CLEAN = {"READ_AT": 0, "WRITE_AT": 0, "HAS_WAIT": 1, "HAS_BARRIER": 1}
+PLANTS = {
+    "clean": _CLEAN,
+    "reads too far": _CLEAN | {"READ_AT": 1},
+    "writes too far": _CLEAN | {"WRITE_AT": 1},
+    "races": _CLEAN | {"HAS_BARRIER": 0},
+    "reads too soon": _CLEAN | {"HAS_WAIT": 0},
+}
+PLANT_FLOATS = 128
+
+# name -> (operator of mutate.py, what stands in the line that it changes)
+MUTANTS = {
+    "no barrier": ("no barrier", "RAW: tiles are whole"),
+    "no check of the edge": ("no check of the edge", "at_m >= m"),  # rows behind the last of C
+}
+_SMALL = {"bm": 32, "bn": 32, "bk": 8, "wm": 16, "wn": 32, "tm": 4, "tn": 4, "stages": 2}
+MUTATED = instance("NN", **_SMALL, vec_a=1, vec_b=1, vec_c=1, copy_a="register", copy_b="register")
+MUTATED_CASE = Case("mutated", 49, 49, 40)
+
+
+def mutant_source(name: str) -> str:
+    """The joined template with one safeguard taken out."""
+    operator, marker = MUTANTS[name]
+    mutants = mutants_of(kernel.MAIN_FILE, kernel.source())
+    return next(m.text for m in mutants if m.operator == operator and marker in m.before)
+
+
+class Gpu:
+    """The first GPU, its context, and memory that lives until the end of `borrowed`."""
+
+    def __init__(self) -> None:
+        gpu = driver.find_gpu("auto")
+        self.limits: DeviceLimits = driver.device_limits(gpu.index)
+        self.driver = driver.open_driver()
+        self.device = driver.check(self.driver.cuDeviceGet, gpu.index)
+        driver.check(
+            self.driver.cuCtxSetCurrent, driver.check(self.driver.cuDevicePrimaryCtxRetain, self.device)
+        )
+        non_blocking = self.driver.CUstream_flags.CU_STREAM_NON_BLOCKING
+        self.stream = driver.check(self.driver.cuStreamCreate, int(non_blocking))
+        self._borrowed: list[int] = []
+
+    @contextmanager
+    def borrowed(self) -> Iterator[None]:
+        """Frees what was uploaded inside, where the context still lives."""
+        try:
+            yield
+            for address in self._borrowed:
+                driver.check(self.driver.cuMemFree, address)
+        finally:
+            self._borrowed = []
+
+    def upload(self, data: np.ndarray) -> int:
+        """An allocation of exactly these bytes; a null pointer for none."""
+        if not data.nbytes:
+            return 0
+        address = int(driver.check(self.driver.cuMemAlloc, data.nbytes))
+        self._borrowed.append(address)
+        driver.check(self.driver.cuMemcpyHtoDAsync, address, data.ctypes.data, data.nbytes, self.stream)
+        self.wait()
+        return address
+
+    def download(self, address: int, like: np.ndarray) -> np.ndarray:
+        data = np.empty_like(like)
+        driver.check(self.driver.cuMemcpyDtoHAsync, data.ctypes.data, address, data.nbytes, self.stream)
+        self.wait()
+        return data
+
+    def wait(self) -> None:
+        driver.check(self.driver.cuStreamSynchronize, self.stream)
+
+    def load(self, code: bytes) -> Module:
+        return Module(self.driver, self.device, code)
+
+    def launch(
+        self,
+        module: Module,
+        entry: str,
+        grid: tuple[int, int],
+        block: int,
+        values: Sequence[Any],
+        smem: int = 0,
+    ) -> None:
+        """Launch, and wait for it."""
+        function = module.kernel(entry)
+        function.allow_smem(smem)
+        function.launch(self.stream, grid, block, pack(values), smem)
+        self.wait()
+
+
+def laid_out(matrix: np.ndarray, lead: int, offset: int) -> np.ndarray:
+    """The memory of a stored matrix (rows, columns), from its aligned beginning to its last element."""
+    rows, columns = matrix.shape
+    if not matrix.size:
+        return np.empty(0, np.float32)
+    memory = np.full(offset + (rows - 1) * lead + columns, MARK).view(np.float32)
+    _rows(memory, matrix.shape, lead, offset)[:] = matrix
+    return memory
+
+
+def _rows(memory: np.ndarray, shape: tuple[int, ...], lead: int, offset: int) -> np.ndarray:
+    """The matrix inside `laid_out`."""
+    return np.lib.stride_tricks.as_strided(memory[offset:], shape, (4 * lead, 4), writeable=True)
+
+
+def compute(gpu: Gpu, module: Module, p: Problem) -> np.ndarray:
+    """C of a problem. Raises WrongResult where gaps between its rows, or counters, were changed."""
+    memory = [
+        laid_out(matrix, lead, offset)
+        for matrix, lead, offset in zip((p.a, p.b, p.c), p.lds, p.offsets, strict=True)
+    ]
+    sums = np.full(p.sum_bytes // 4, MARK)
+    workspace = np.concatenate((sums, np.zeros(p.counter_bytes // 4, np.uint32)))
+    with gpu.borrowed():
+        starts = [gpu.upload(data) for data in memory]
+        a, b, c = (
+            ctypes.c_void_p(start and start + 4 * offset)
+            for start, offset in zip(starts, p.offsets, strict=True)
+        )
+        at = gpu.upload(workspace)
+        m, n, k, splits = (ctypes.c_int32(x) for x in (p.m, p.n, p.k, p.split_k))
+        alpha, beta = ctypes.c_float(p.alpha), ctypes.c_float(p.beta)
+        lda, ldb, ldc = (ctypes.c_int64(x) for x in p.lds)
+        values = (m, n, k, alpha, a, lda, b, ldb, beta, c, ldc, ctypes.c_void_p(at), splits)
+        gpu.launch(module, kernel.ENTRY, p.size, p.threads, values, p.smem_bytes)
+        if p.reduce_blocks:
+            padded = map(ctypes.c_int32, p.padded)
+            values = (m, n, alpha, beta, c, ldc, ctypes.c_void_p(at), splits, *padded)
+            gpu.launch(module, kernel.REDUCE_ENTRY, (p.reduce_blocks, 1), p.reduce_threads, values)
+        after = gpu.download(starts[2], memory[2])
+        counters = gpu.download(at, workspace)[len(sums) :] if at else workspace
+    if counters.any():
+        raise WrongResult(f"{p.name}: counters of the workspace are not left zero")
+    result = _rows(after, p.c.shape, p.lds[2], p.offsets[2]).copy()
+    _rows(memory[2], p.c.shape, p.lds[2], p.offsets[2])[:] = result  # all else must be as it was
+    if not np.array_equal(memory[2].view(np.uint32), after.view(np.uint32)):
+        raise WrongResult(f"{p.name}: written between the rows of C")
+    return result
+
+
+def instances(limits: DeviceLimits) -> list[Instance]:
+    """The covering instances that this GPU can run."""
+
+    def is_legal(one: Instance) -> bool:
+        gemm = Gemm(4096, 4096, 4096, one.variant.trans_a, one.variant.trans_b)
+        return not broken_rules(one.config, limits, gemm, ("template", "device"))
+
+    return [one for one in (*TYPICAL, *covering_instances()) if is_legal(one)]
+
+
+def spread(gpu: Gpu, names: Sequence[str]) -> dict[str, Any]:
+    """Run and check all instances on the cases of these names (all if empty); what was wrong, and counts."""
+    compiler = Compiler(gpu.limits.arch)
+    chosen = instances(gpu.limits)
+    cubins = [compiler.submit(one.config, one.variant) for one in chosen]
+    wrong, num_launches = [], 0
+    for number, (one, cubin) in enumerate(zip(chosen, cubins, strict=True)):
+        module = gpu.load(cubin.result().code)
+        for task in problems(one, number):
+            if names and task.name not in names:
+                continue
+            num_launches += 1
+            try:
+                check(task, compute(gpu, module, task), one.variant.trans_a, one.variant.trans_b)
+            except (WrongResult, CudaError) as error:
+                wrong.append(f"{one.id}: {task.name}: {error}")
+        module.unload()
+    compiler.close()
+    return {"num_instances": len(chosen), "num_launches": num_launches, "wrong": wrong}
+
+
+def plant(gpu: Gpu, name: str) -> None:
+    compiler = Compiler(gpu.limits.arch)
+    module = gpu.load(compiler.compile_source(PLANT, PLANTS[name]).code)
+    compiler.close()
+    with gpu.borrowed():
+        data = ctypes.c_void_p(gpu.upload(np.zeros(PLANT_FLOATS, np.float32)))
+        gpu.launch(module, kernel.ENTRY, (1, 1), PLANT_FLOATS, (data,))
+
+
+def mutant(gpu: Gpu, name: str) -> None:
+    compiler = Compiler(gpu.limits.arch)
+    macros = kernel.macros(MUTATED.config, MUTATED.variant)
+    module = gpu.load(compiler.compile_source(mutant_source(name), macros).code)
+    compiler.close()
+    compute(gpu, module, problem(MUTATED, MUTATED_CASE, split_k=1, seed=1))
+
+
+def main(deed: str, name: str) -> int:
+    gpu = Gpu()
+    if deed == "spread":
+        facts = spread(gpu, PIPELINED if name == "pipelined" else ())
+        print(json.dumps(facts), flush=True)
+        return int(bool(facts["wrong"]))
+    try:
+        {"plant": plant, "mutant": mutant}[deed](gpu, name)
+    except (CudaError, WrongResult) as error:
+        print(error, flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))

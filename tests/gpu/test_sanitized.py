@@ -1,0 +1,120 @@
+"""The script that compute-sanitizer watches, without a GPU: what it compiles, and on a driver played by the
+host, that it computes the problems it says and sees what is wrong."""
+
+from __future__ import annotations
+
+import ctypes
+
+import numpy as np
+import pytest
+import sanitized  # first: it makes the folder of the others known
+from check import WrongResult, check
+from host_driver import HostDriver
+from problems import problems
+
+from autotune import kernel
+from autotune.compiler import Compiler
+from autotune.device import KNOWN
+
+
+@pytest.fixture(scope="module")
+def compiler(tmp_path_factory):
+    compiler = Compiler("sm_90", cache_dir=tmp_path_factory.mktemp("cache"))
+    yield compiler
+    compiler.close()
+
+
+@pytest.mark.parametrize("name", sanitized.PLANTS)
+def test_plants_compile(compiler, name):
+    assert compiler.compile_source(sanitized.PLANT, sanitized.PLANTS[name]).registers > 0
+
+
+@pytest.mark.parametrize("name", sanitized.MUTANTS)
+def test_mutants_compile_and_differ_in_one_line(compiler, name):
+    text = sanitized.mutant_source(name)
+    pairs = zip(kernel.source().split("\n"), text.split("\n"), strict=True)
+    assert sum(before != after for before, after in pairs) == 1
+    macros = kernel.macros(sanitized.MUTATED.config, sanitized.MUTATED.variant)
+    assert compiler.compile_source(text, macros).registers > 0
+
+
+class PlayedGpu(sanitized.Gpu):
+    """Its kernels are `play`, called with the problem and the arguments as they are in memory."""
+
+    def __init__(self, play):
+        self.driver = HostDriver(None, {b"sgemm": self._play}, 2**28)
+        self.limits, self.device, self.stream, self._borrowed = KNOWN["h200"], 0, 77, []
+        self.play, self.problem = play, None
+
+    def compute(self, one, problem):
+        self.problem = one, problem
+        return sanitized.compute(self, self.load(b"sgemm"), problem)
+
+    def _play(self, host, name, grid, values):
+        one, p = self.problem
+        if name == kernel.REDUCE_ENTRY:
+            assert (values[0], values[1], *values[-3:]) == (p.m, p.n, p.split_k, *p.padded)
+            return
+        m, n, k, alpha, a, lda, b, ldb, beta, c, ldc, workspace, splits = values
+        assert (m, n, k, alpha, beta, splits) == (p.m, p.n, p.k, p.alpha, p.beta, p.split_k)
+        assert (lda, ldb, ldc) == p.lds
+        assert bool(workspace) == bool(p.sum_bytes)
+        self.play(one, p, _stored(a, p.a, lda), _stored(b, p.b, ldb), _stored(c, p.c, ldc), workspace)
+
+
+def _stored(address, like, lead):
+    """A view of a matrix in memory that ends with its last element; a null pointer is one without any."""
+    rows, columns = like.shape
+    if not address:
+        assert not like.size
+        return like
+    flat = np.frombuffer((ctypes.c_float * ((rows - 1) * lead + columns)).from_address(address), np.float32)
+    return np.lib.stride_tricks.as_strided(flat, like.shape, (4 * lead, 4), writeable=True)
+
+
+def right(one, p, a, b, c, workspace):
+    for given, stored in ((p.a, a), (p.b, b), (p.c, c)):
+        assert np.array_equal(given, stored, equal_nan=True)
+    a, b = (x.astype(np.float64) for x in (a, b))
+    with np.errstate(invalid="ignore"):
+        product = (a.T if one.variant.trans_a else a) @ (b.T if one.variant.trans_b else b)
+        scaled = p.beta * c.astype(np.float64) if p.beta else 0
+        c[:] = scaled + (p.alpha * product if p.alpha and p.k else 0)
+
+
+def overrun(one, p, a, b, c, workspace):
+    right(one, p, a, b, c, workspace)
+    gap = ctypes.c_float.from_address(c.ctypes.data + 4 * p.n)
+    gap.value = 0.0
+
+
+def unfinished(one, p, a, b, c, workspace):
+    right(one, p, a, b, c, workspace)
+    ctypes.c_uint32.from_address(workspace + p.sum_bytes).value = 1
+
+
+def test_all_instances_get_their_problems():
+    gpu = PlayedGpu(right)
+    chosen = sanitized.instances(gpu.limits)
+    assert len(chosen) >= 40
+    for number, one in enumerate(chosen):
+        tasks = problems(one, number)
+        assert {task.name for task in tasks} >= set(sanitized.PIPELINED)
+        for task in tasks:
+            check(task, gpu.compute(one, task), one.variant.trans_a, one.variant.trans_b)
+    assert not gpu.driver.memory  # all freed
+
+
+@pytest.mark.parametrize(
+    ("play", "words"), [(overrun, "between the rows of C"), (unfinished, "not left zero")]
+)
+def test_what_is_written_elsewhere_is_seen(play, words):
+    gpu = PlayedGpu(play)
+    tasks = [(one, task) for one in sanitized.instances(gpu.limits) for task in problems(one)]
+    is_fit = {
+        overrun: lambda p: p.m > 1 and p.lds[2] > p.n and not p.counter_bytes,
+        unfinished: lambda p: p.counter_bytes,
+    }[play]
+    one, task = next((one, p) for one, p in tasks if is_fit(p))
+    with pytest.raises(WrongResult, match=words):
+        gpu.compute(one, task)
