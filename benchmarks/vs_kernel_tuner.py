@@ -1,0 +1,275 @@
+"""autotune beside Kernel Tuner: same kernel source, same configs, same GPU, same seconds.
+
+    python benchmarks/vs_kernel_tuner.py [--gpu 0] [--shape 1024] [--seconds 60] [--configs 10000] [--seed 0]
+        [--strategies genetic_algorithm,hybrid_vndx] [--kernel-tuner-path DIR] [--out FILE.json]
+
+Both search the same seeded subset of this GPU's feasible set, without split-K: Kernel Tuner launches one
+kernel per candidate. Both verify every candidate, begin without a compiled kernel (no cache of ours, none of
+the driver's), and start from nothing: an empty database, no seeds but those of our sampler that happen to
+lie in the subset. Kernel Tuner runs in a process of its own per strategy (kernel_tuner_side.py says how it
+is called). It times with operands in L2, so `warm` is the policy here unless told otherwise. At the end the
+best of each is timed again by one judge, interleaved with the others and cuBLAS. Prints one table, writes
+one JSON file.
+
+Kernel Tuner: pip install kernel-tuner, or unpack its wheels into a folder and pass --kernel-tuner-path. The
+strategies named above need of its dependencies only python-constraint2, jsonschema (with
+jsonschema-specifications, attrs, referencing, rpds-py), xmltodict, packaging, typing-extensions and numpy.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from autotune import console, kernel, space, stats
+from autotune.device import DeviceLimits
+from autotune.errors import AutotuneError, UsageError
+from autotune.gemm import Gemm
+from autotune.gpu.target import GpuTarget, is_wide
+from autotune.launch import Variant, plan
+from autotune.measurement import CachePolicy
+from autotune.search import DEFAULT_SAMPLER, Options, tune
+from autotune.space import Config, Factor, FeasibleSet, Value
+from autotune.store import Store
+
+SIDE = Path(__file__).with_name("kernel_tuner_side.py")
+# Values that the subset is drawn from: what a person would write down for a first tuning of square products,
+# and few enough that a tenth or more of all combinations are in the subset: local search needs neighbours.
+# Parameters that are not named keep all their values.
+DOMAIN: dict[str, tuple[Value, ...]] = {
+    "bm": (64, 128, 256), "bn": (64, 128, 256), "bk": (8, 16, 32), "wm": (16, 32, 64, 128),
+    "wn": (16, 32, 64, 128), "tm": (4, 8, 16), "tn": (4, 8, 16), "slice_k": (1,), "stages": (2, 3, 4),
+    "bursts": (1, 2), "frag_buffers": (1,), "min_blocks": (1, 2, 4), "order": ("row_snake", "col_snake"),
+    "raster": ("n",), "group": (1, 8), "reduction": ("none",), "split_k": (1,),
+}  # fmt: skip
+GRACE_S = 120.0  # for Kernel Tuner to start, and to finish the candidate under way
+
+
+def main() -> None:
+    args = _arguments()
+    gemm = Gemm.parse(args.shape)
+    with GpuTarget(args.gpu, policy=args.policy) as target:
+        configs = subset(target.space(gemm), args.configs, args.seed)
+        job = kernel_tuner_job(gemm, configs, target.limits)
+        environment = target.environment
+    console.note(f"{environment.gpu_name}, {gemm}: {len(configs):,} configs, {args.seconds:g} s for each")
+    results = [run_ours(args, gemm, configs)]
+    for strategy in args.strategies.split(","):
+        console.note(f"Kernel Tuner, {strategy}")
+        results.append(run_kernel_tuner(args, job, configs, strategy, environment.gpu_uuid))
+    cublas_us = judge(args, gemm, results)
+    facts = {
+        "environment": environment.to_dict(), "shape": str(gemm), "seconds": args.seconds, "seed": args.seed,
+        "num_configs": len(configs), "policy": args.policy, "source_hash": kernel.source_hash(),
+        "cublas_time_us": cublas_us, "results": results,
+    }  # fmt: skip
+    args.out.write_text(json.dumps(facts, indent=1, default=str), encoding="utf-8")
+    console.show(table(results, cublas_us))
+    console.note(f"written to {args.out}")
+
+
+# ------------------------------------------------------------------------------------------------
+# The configs
+
+
+def subset(feasible: FeasibleSet, num: int, seed: int) -> list[Config]:
+    """At most `num` configs of the feasible set within DOMAIN, drawn at random, in a fixed order."""
+    within = FeasibleSet(tuple(_within_domain(factor) for factor in feasible.factors))
+    if not len(within):
+        raise UsageError("no feasible config has the values that the subset is drawn from; try --shape 1024")
+    rng = np.random.default_rng(seed)
+    numbers = rng.choice(len(within), size=min(num, len(within)), replace=False)
+    return [Config.from_dict(within.point(int(number))) for number in np.sort(numbers)]
+
+
+def _within_domain(factor: Factor) -> Factor:
+    keep = np.ones(len(factor), dtype=bool)
+    for column, (name, values) in enumerate(zip(factor.names, factor.values, strict=True)):
+        if name in DOMAIN:
+            codes = [code for code, value in enumerate(values) if value in DOMAIN[name]]
+            keep &= np.isin(factor.codes[:, column], codes)
+    return Factor(factor.names, factor.values, factor.codes[keep])
+
+
+def as_feasible_set(configs: Sequence[Config]) -> FeasibleSet:
+    """These configs and no others, as samplers see a space: one factor, a row for each."""
+    names = tuple(space.PARAMETER)
+    values = tuple(parameter.values for parameter in space.PARAMETERS)
+    codes = [[v.index(getattr(c, n)) for n, v in zip(names, values, strict=True)] for c in configs]
+    return FeasibleSet((Factor(names, values, np.array(codes, dtype=np.uint8)),))
+
+
+def kernel_tuner_job(gemm: Gemm, configs: Sequence[Config], limits: DeviceLimits) -> dict[str, Any]:
+    """The configs as Kernel Tuner takes them: macros that vary as its parameters (and block_size_x, which it
+    launches by), the others before the source; with each config its number of tiles and shared memory."""
+    variant = Variant(gemm.trans_a, gemm.trans_b, is_wide(gemm))
+    macros = [kernel.macros(config, variant) for config in configs]
+    specs = [space.launch_spec(config, gemm, limits, is_wide=is_wide(gemm)) for config in configs]
+    names = [name for name in macros[0] if len({m[name] for m in macros}) > 1]
+    fixed = {name: value for name, value in macros[0].items() if name not in names}
+    defines = "".join(f"#define {name} {value}\n" for name, value in fixed.items())
+    return {
+        "source": defines + kernel.source(),
+        "entry": kernel.ENTRY,
+        "extents": [gemm.m, gemm.n, gemm.k],
+        "is_transposed": [gemm.trans_a, gemm.trans_b],
+        "lds": [gemm.lda, gemm.ldb, gemm.ldc],
+        "names": [*names, "block_size_x"],
+        "configs": [[*(m[name] for name in names), s.threads] for m, s in zip(macros, specs, strict=True)],
+        "tiles": [plan(spec, gemm.m, gemm.n).tiles for spec in specs],
+        "smem_bytes": [spec.smem_bytes for spec in specs],
+    }
+
+
+# ------------------------------------------------------------------------------------------------
+# The contestants
+
+
+class GivenTarget(GpuTarget):
+    """A GPU on which only the given configs may be asked for."""
+
+    configs: Sequence[Config] = ()
+
+    def space(self, gemm: Gemm) -> FeasibleSet:
+        return as_feasible_set(self.configs)
+
+
+def run_ours(args: argparse.Namespace, gemm: Gemm, configs: Sequence[Config]) -> dict[str, Any]:
+    """Our search from nothing: an empty database, an empty cache of compiled kernels."""
+    with tempfile.TemporaryDirectory(prefix="vs-kernel-tuner-") as folder:
+        cache = Path(folder) / "cache"
+        with (
+            GivenTarget(args.gpu, policy=args.policy, cache_dir=cache) as target,
+            Store.open(Path(folder) / "trials.db") as store,
+        ):
+            target.configs = configs
+            result = tune(target, store, [gemm], Options(args.sampler, seconds=args.seconds, seed=args.seed))
+    (shape,) = result.shapes
+    winner = shape.final.winner if shape.final else shape.best
+    own_us = shape.final.winner.time_us if shape.final else shape.best and shape.best.measurement.time_us
+    ledger = result.ledger
+    return {
+        "tool": "autotune", "strategy": args.sampler, "num_trials": result.num_new,
+        "num_failed": shape.num_failed, "elapsed_s": result.elapsed_s,
+        "compile_s": ledger.compile_s, "verify_s": ledger.verify_s, "measure_s": ledger.measure_s,
+        "own_time_us": own_us, "config": dict(winner.point) if winner else None, "error": "",
+    }  # fmt: skip
+
+
+def run_kernel_tuner(
+    args: argparse.Namespace, job: dict[str, Any], configs: Sequence[Config], strategy: str, gpu_uuid: str
+) -> dict[str, Any]:
+    """Kernel Tuner in a process of its own. If it fails, that is its result."""
+    job = job | {
+        "strategy": strategy, "seconds": args.seconds, "seed": args.seed, "lang": args.lang,
+        "iterations": args.iterations, "path": str(args.kernel_tuner_path or ""),
+    }  # fmt: skip
+    # its own cache would hide compiling: what the driver makes of PTX must not come from an earlier run
+    environment = os.environ | {"CUDA_VISIBLE_DEVICES": gpu_uuid, "CUDA_CACHE_DISABLE": "1"}
+    with tempfile.TemporaryDirectory(prefix="kernel-tuner-") as folder:
+        job_file, result_file = Path(folder) / "job.json", Path(folder) / "result.json"
+        job_file.write_text(json.dumps(job), encoding="utf-8")
+        command = [sys.executable, str(SIDE), str(job_file), str(result_file)]
+        error = _run(command, environment, folder, args.seconds + GRACE_S)
+        told = json.loads(result_file.read_text(encoding="utf-8")) if result_file.is_file() else {}
+    best = told.pop("best", None)
+    return {
+        "tool": "kernel_tuner", "strategy": strategy, "num_trials": 0, "num_failed": 0, "elapsed_s": 0.0,
+        "own_time_us": None, **told,
+        "config": None if best is None else configs[best].to_dict(),
+        "error": "" if told else error,
+    }  # fmt: skip
+
+
+def _run(command: Sequence[str], environment: dict[str, str], folder: str, timeout_s: float) -> str:
+    """Runs a command there; returns the end of what it wrote to stderr. Its stdout is of no interest."""
+    try:
+        done = subprocess.run(
+            command,
+            env=environment,
+            cwd=folder,
+            timeout=timeout_s,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return f"did not end within {timeout_s:g} s"
+    return done.stderr.strip()[-2000:]
+
+
+def judge(args: argparse.Namespace, gemm: Gemm, results: Sequence[dict[str, Any]]) -> float | None:
+    """Times the best of everyone interleaved, into `judged_time_us`; returns cuBLAS's time in us."""
+    finalists = [result for result in results if result["config"] is not None]
+    with GpuTarget(args.gpu, policy=args.policy) as target:
+        points = [result["config"] for result in finalists]
+        samples, baseline = target.compare(gemm, points, args.rounds)
+    for result, times in zip(finalists, samples, strict=True):
+        result["judged_time_us"] = stats.median(times) if times else None  # none: its result is wrong
+        result["judged_samples_us"] = times
+    return baseline.time_us
+
+
+# ------------------------------------------------------------------------------------------------
+# Text
+
+
+def table(results: Sequence[dict[str, Any]], cublas_us: float | None) -> str:
+    """One line per contestant; a line below with the ratio of trials per second."""
+    headers = ("tool", "strategy", "trials", "failed", "trials/s", "its figure", "judged", "vs cuBLAS", "")
+    rows = []
+    for result in results:
+        judged_us = result.get("judged_time_us")
+        rows.append(
+            (
+                result["tool"], result["strategy"], result["num_trials"], result["num_failed"],
+                f"{rate(result):.2f}", console.time_text(result["own_time_us"]), console.time_text(judged_us),
+                console.ratio_text(cublas_us / judged_us if cublas_us and judged_us else None),
+                result["error"].splitlines()[-1] if result["error"] else "",
+            )
+        )  # fmt: skip
+    text = console.table(headers, rows, right=range(2, 8))
+    others = max((rate(result) for result in results[1:]), default=0.0)
+    if others > 0:
+        text += f"\nautotune makes {rate(results[0]) / others:.1f} times the trials per second of the faster"
+    return text
+
+
+def rate(result: dict[str, Any]) -> float:
+    """Trials per second, failures included: they were paid for too."""
+    return float(result["num_trials"] / result["elapsed_s"]) if result["elapsed_s"] > 0 else 0.0
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--gpu", default="0", help="index or UUID")
+    parser.add_argument("--shape", default="1024")
+    parser.add_argument("--seconds", type=float, default=60.0, help="for each contestant, start included")
+    parser.add_argument("--configs", type=int, default=10000, help="size of the subset")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--sampler", default=DEFAULT_SAMPLER, help="ours")
+    parser.add_argument("--strategies", default="genetic_algorithm,hybrid_vndx", help="Kernel Tuner's")
+    parser.add_argument("--lang", default="nvcuda", choices=("nvcuda", "cupy"), help="Kernel Tuner's backend")
+    parser.add_argument("--iterations", type=int, default=7, help="Kernel Tuner's launches per candidate")
+    parser.add_argument("--policy", type=CachePolicy, default=CachePolicy.WARM, choices=list(CachePolicy))
+    parser.add_argument("--rounds", type=int, default=31, help="of the judge")
+    parser.add_argument("--kernel-tuner-path", type=Path, help="folder that holds the package kernel_tuner")
+    parser.add_argument("--out", type=Path, default=Path("vs_kernel_tuner.json"))
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except AutotuneError as problem:
+        console.fail(problem)
+        sys.exit(problem.exit_code)
