@@ -27,9 +27,9 @@ from .launch import Variant
 from .measurement import Outcome
 from .space import Config
 
-_REPORT_ATTEMPTS = 3
 CACHE_BYTES = 4 << 30  # the least recently read kernels go first
-_BASE_OPTIONS = ("-std=c++17", "-default-device", "--ptxas-options=-v")
+# Where there is a driver, NVRTC keeps a cache of its own, and what comes from it comes without ptxas's log.
+_BASE_OPTIONS = ("-std=c++17", "-default-device", "--no-cache", "--ptxas-options=-v")
 _ENTRY = re.compile(r"Compiling entry function '(\w+)'")
 _REGISTERS = re.compile(r"Used (\d+) registers")
 _STATIC_SMEM = re.compile(r"(\d+) bytes smem")
@@ -202,14 +202,14 @@ class Compiler:
         if cached is not None:
             return cached
         began = time.perf_counter()
-        code, report = self._run_until_reported(source, all_options, entry)
+        code, log = self._run_nvrtc(source, all_options)
         cubin = Cubin(
             code=code,
             sha256=hashlib.sha256(code).hexdigest(),
             arch=self.arch,
             compiler=self.version,
             compile_s=time.perf_counter() - began,
-            **report,
+            **parse_report(log, entry),
         )
         self._save(key, cubin)
         return cubin
@@ -229,20 +229,6 @@ class Compiler:
     def _save(self, key: str, cubin: Cubin) -> None:
         with contextlib.suppress(OSError):  # a full or read-only disk costs compiling again, never the trial
             self._cache[key] = _pack(cubin)
-
-    def _run_until_reported(
-        self, source: str, options: Sequence[str], entry: str
-    ) -> tuple[bytes, dict[str, int]]:
-        """About one compile in a thousand among 16 threads comes back with a garbled report (seen with
-        NVRTC 13.0): the same text is then compiled again."""
-        for _ in range(_REPORT_ATTEMPTS - 1):
-            code, log = self._run_nvrtc(source, options)
-            try:
-                return code, parse_report(log, entry)
-            except TrialFailure:
-                continue
-        code, log = self._run_nvrtc(source, options)
-        return code, parse_report(log, entry)
 
     def _run_nvrtc(self, source: str, options: Sequence[str]) -> tuple[bytes, str]:
         nvrtc = _nvrtc()

@@ -22,6 +22,16 @@ NO_DEVICE = -1  # of an array without elements
 _FLOAT32 = np.dtype(np.float32)
 
 
+class _StreamHandle:
+    """A stream of another owner, told by the CUDA stream protocol."""
+
+    def __init__(self, handle: int) -> None:
+        self._handle = handle
+
+    def __cuda_stream__(self) -> tuple[int, int]:
+        return 0, self._handle  # version of the protocol, handle
+
+
 class Library:
     """One kind of array. Subclasses are stateless but for the module and the driver they talk to."""
 
@@ -132,12 +142,19 @@ class CuPy(Library):
         with self._cupy.cuda.Device(device):
             return int(self._cupy.cuda.get_current_stream().ptr)
 
+    def _external(self, stream: int) -> Any:
+        """A handle as CuPy's stream. CuPy 14 wants the protocol, earlier ones know the handle alone."""
+        streams = self._cupy.cuda
+        if hasattr(streams.Stream, "from_external"):
+            return streams.Stream.from_external(_StreamHandle(stream))
+        return streams.ExternalStream(stream)
+
     def empty(self, m: int, n: int, device: int, stream: int | None) -> Any:
         cuda = self._cupy.cuda
         with cuda.Device(device):
             if stream is None or stream == cuda.get_current_stream().ptr:
                 return self._cupy.empty((m, n), dtype=_FLOAT32)
-            with cuda.ExternalStream(stream):  # its memory pool keeps an arena per stream
+            with self._external(stream):  # its memory pool keeps an arena per stream
                 return self._cupy.empty((m, n), dtype=_FLOAT32)
 
 

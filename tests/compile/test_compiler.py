@@ -353,20 +353,3 @@ def test_a_report_with_lines_missing_is_refused_or_still_right(lost: set[int]) -
 def test_a_report_that_does_not_name_the_entry_once_is_refused(log: str) -> None:
     with pytest.raises(TrialFailure, match="does not mention sgemm once"):
         parse_report(log, "sgemm")
-
-
-def test_a_garbled_report_is_asked_for_again(
-    make: Callable[..., Compiler], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    compiler = make()
-    run, calls = compiler._run_nvrtc, []
-
-    def garble_twice(source: str, options: tuple[str, ...]) -> tuple[bytes, str]:
-        code, log = run(source, options)
-        calls.append(log)
-        return code, log if len(calls) == 3 else log + log
-
-    monkeypatch.setattr(compiler, "_run_nvrtc", garble_twice)
-    cubin: Cubin = compiler.compile_source(TOY, {"X": 1})
-    assert len(calls) == 3
-    assert parse_report(calls[-1], "sgemm")["registers"] == cubin.registers
