@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from autotune import compiler as module
 from autotune import kernel
-from autotune.compiler import Compiler, Cubin, default_cache_dir, parse_report
+from autotune.compiler import Compiler, default_cache_dir, parse_report
 from autotune.errors import EnvironmentProblem, TrialFailure
 from autotune.launch import Variant
 from autotune.measurement import Outcome
