@@ -1,6 +1,7 @@
 """From the results of searches to an exported table: winners, tied sets, and kernels for what was not tuned.
 
-    tuned shapes ─► winners and tied ─► + general twins ─► + a default per layout ─► cubins ─► model ─► folder
+    tuned shapes ─► winners and tied ─► + their general twins ─► cubins ─► model ─► folder
+    families of tiles ─► general kernels ─► + a default per layout ───┘
 
 Takes plain data: `from_store.py` reads it from a database.
 """
@@ -9,11 +10,10 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
-from itertools import product
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -22,19 +22,18 @@ from ..device import DeviceLimits, Environment
 from ..errors import DispatchError, TrialFailure
 from ..gemm import LAYOUTS, Gemm
 from ..launch import Variant
-from ..space import PARAMETER, Config, blocks_per_sm, broken_rules, launch_spec
+from ..space import Config, blocks_per_sm, broken_rules, launch_spec
 from .fit import Sample, fit, guess, inherit
+from .general import family_kernels, stand_in, twins
 from .package import write_folder
 from .table import Entry, Kernel, ModelFigures, RankedKernel, Table
 
 MAX_GENERAL = 8  # winners per layout that lend their tiles to shapes that were not tuned
 MAX_TIED = 4  # kernels kept per shape: the winner and those that cannot be told apart from it
 
-# What a twin's k-step is taken to cost more than its relative's (unmeasured).
-_PREDICATED = 1.03
-_NARROWER = 1.05  # per operand with narrower vectors
+# What a k-step is taken to cost more than that of the kernel whose figures stand in (unmeasured).
 _OTHER_LAYOUT = 1.1
-_DEFAULT = 1.3  # against the figures of thumb: vectors of 1, 64-bit leading dimensions
+_DEFAULT = 1.5  # against the figures of thumb: vectors of 1, 64-bit leading dimensions
 
 
 @dataclass(frozen=True)
@@ -106,7 +105,7 @@ class _Wish:
     @property
     def gemm(self) -> Gemm:
         """A stand-in of this layout, for rules and sizes that depend on the layout only."""
-        return _stand_in(self.layout)
+        return stand_in(self.layout)
 
     @property
     def variant(self) -> Variant:
@@ -121,10 +120,6 @@ class _Wish:
         return f"{self.layout.lower()}-{c.bm}x{c.bn}x{c.bk}{split}-{digest[:8]}"
 
 
-def _stand_in(layout: str) -> Gemm:
-    return Gemm(4096, 4096, 4096, layout[0] == "T", layout[1] == "T")
-
-
 def export_table(
     results: TunedResults, folder: Path, compiler: KernelCompiler, *, created_at: datetime | None = None
 ) -> Path:
@@ -134,7 +129,8 @@ def export_table(
     GPU architecture than is compiled here, or if the folder holds something else than a table.
     """
     _check(results, compiler)
-    wishes = [*_winners(results), *_general(results), *_defaults(results.limits)]
+    limits = results.limits
+    wishes = [*_winners(results), *_general(results), *_families(limits), *_defaults(limits)]
     unique = {wish.id: wish for wish in reversed(wishes)}  # of equal ones the first, which is required
     cubins = _compile(list(unique.values()), compiler)
     models = _Models(results)
@@ -197,9 +193,16 @@ def _general(results: TunedResults) -> Iterator[_Wish]:
     everyone = _most_frequent(results, LAYOUTS)
     for layout, own in by_layout.items():
         for config, origin in own or everyone:
-            for twin, handicap in _twins(config, layout, results.limits):
+            for twin, handicap in twins(config, layout, results.limits):
                 factor = handicap * (1 if origin == layout else _OTHER_LAYOUT)
                 yield _Wish(twin, layout, relative=config, relative_layout=origin, handicap=factor)
+
+
+def _families(limits: DeviceLimits) -> Iterator[_Wish]:
+    """Kernels for every kind of shape, whatever was tuned."""
+    for layout in LAYOUTS:
+        for config, handicap in family_kernels(layout, limits):
+            yield _Wish(config, layout, handicap=handicap)
 
 
 def _most_frequent(results: TunedResults, layouts: Sequence[str]) -> list[tuple[Config, str]]:
@@ -212,43 +215,12 @@ def _most_frequent(results: TunedResults, layouts: Sequence[str]) -> list[tuple[
     return [winner for winner, _ in won.most_common(MAX_GENERAL)]
 
 
-def _twins(config: Config, layout: str, limits: DeviceLimits) -> Iterator[tuple[Config, float]]:
-    """Legal kernels like this one but with predicated edges, for operands with aligned rows and for any,
-    and what a k-step of theirs is taken to cost more."""
-    for widest in (4, 1):
-        twin = _fitted(replace(config, edges="predicated"), layout, limits, widest)
-        if twin is not None:
-            narrower = sum(getattr(twin, v) < getattr(config, v) for v in ("vec_a", "vec_b", "vec_c"))
-            handicap = (_PREDICATED if config.edges == "exact" else 1.0) * _NARROWER**narrower
-            for split_k in _splits(twin):
-                yield replace(twin, split_k=split_k), handicap
-
-
-def _splits(config: Config) -> Iterable[int]:
-    """The split of a config and its neighbours: they share the cubin."""
-    if config.reduction == "none":
-        return (1,)
-    values = [v for v in PARAMETER["split_k"].values if isinstance(v, int) and v > 1]
-    return [v for v in values if config.split_k // 2 <= v <= config.split_k * 2]
-
-
-def _fitted(config: Config, layout: str, limits: DeviceLimits, widest: int) -> Config | None:
-    """The config with the widest legal vectors up to `widest`, padding as its layout needs it."""
-    widths = [width for width in (4, 2, 1) if width <= widest]
-    pads = dict.fromkeys((config.pad, 4, 8, 0))
-    for vec_a, vec_b, vec_c, pad in product(widths, widths, widths, pads):
-        fitted = replace(config, vec_a=vec_a, vec_b=vec_b, vec_c=vec_c, pad=pad)
-        if not broken_rules(fitted, limits, _stand_in(layout), kinds=("template", "device")):
-            return fitted
-    return None
-
-
 def _defaults(limits: DeviceLimits) -> list[_Wish]:
     """A kernel per layout that serves any call: predicated, vectors of 1, 64-bit leading dimensions."""
     copy, stages = ("async", 3) if limits.has_async_copy else ("register", 2)
     config = Config(vec_a=1, vec_b=1, vec_c=1, copy_a=copy, copy_b=copy, stages=stages, min_blocks=1)
     for layout in LAYOUTS:
-        broken = broken_rules(config, limits, _stand_in(layout), kinds=("template", "device"))
+        broken = broken_rules(config, limits, stand_in(layout), kinds=("template", "device"))
         if broken:
             raise DispatchError(f"{limits.name} cannot run the default kernel: {broken[0].sentence}")
     return [_Wish(config, x, is_wide=True, handicap=_DEFAULT, is_required=True) for x in LAYOUTS]

@@ -2,7 +2,7 @@
 
     time = fixed + max(compute, memory) + reduction
     compute = steps * (round_us * rounds + step_us * queue)
-    memory = bytes / (bandwidth * memory_efficiency)
+    memory = bytes / (bandwidth * memory_efficiency), the less bandwidth the fewer SMs ask for it
 
 A block works through `steps` tiles of k. The busiest SM has a `queue` of blocks, of which some are
 resident at a time: it needs that many `rounds`. What blocks wait for together is paid per round
@@ -23,8 +23,9 @@ from ..launch import LaunchSpec, plan
 from .table import Kernel
 
 PROLOGUE_STEPS = 2  # filling the pipeline and storing C, counted as steps of k (unmeasured)
+BANDWIDTH_SMS = 0.5  # share of the SMs that has to ask for the full bandwidth (unmeasured)
 # What a reduction takes beyond the bytes it moves (unmeasured)
-REDUCTION_US = {"none": 0.0, "last_block": 1.0, "last_wave": 1.0, "two_pass": 2.5}
+REDUCTION_US = {"none": 0.0, "last_block": 2.0, "last_wave": 2.0, "two_pass": 2.5}
 
 
 @dataclass(frozen=True)
@@ -33,7 +34,7 @@ class Work:
 
     round_steps: int  # rounds of resident blocks, each of this many k-steps, on the busiest SM
     queue_steps: int  # k-steps of all blocks on the busiest SM, one after another
-    memory_us: float  # all bytes at the full bandwidth
+    memory_us: float  # all bytes at the bandwidth that this many blocks can ask for
     reduction_us: float  # waiting for others before adding their partial sums
 
 
@@ -47,10 +48,12 @@ def work(spec: LaunchSpec, blocks_per_sm: int, gemm: Gemm, limits: DeviceLimits)
     split_queue = -(-grid.split_tiles * spec.split_k // limits.num_sms)
     whole_rounds, split_rounds = (-(-queue // blocks_per_sm) for queue in (whole_queue, split_queue))
     num_bytes = gemm.num_bytes + 2 * grid.sum_bytes
+    num_blocks = grid.size[0] * grid.size[1]
+    reach = min(1.0, num_blocks / (BANDWIDTH_SMS * limits.num_sms))
     return Work(
         round_steps=whole_rounds * whole_steps + split_rounds * split_steps,
         queue_steps=whole_queue * whole_steps + split_queue * split_steps,
-        memory_us=num_bytes / (limits.bandwidth_gbs * 1e3),
+        memory_us=num_bytes / (limits.bandwidth_gbs * 1e3 * reach),
         reduction_us=REDUCTION_US[spec.reduction],
     )
 

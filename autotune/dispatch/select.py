@@ -100,6 +100,9 @@ class Selector:
         time_us, best = min(times)
         near = self._near(call.gemm)
         reason = f"{self._not_exact(call)}: the least modelled time of {len(times)} legal kernels"
+        figures = self.kernels[best].model
+        if figures is not None and not figures.num_samples:
+            reason += "; it was never timed itself"
         return Pick(best, "modelled", reason, time_us, near[0].gemm if near else None)
 
     def _modelled_times(self, call: Call) -> Iterator[tuple[Kernel, float]]:

@@ -13,6 +13,7 @@ from autotune import kernel
 from autotune.compiler import Compiler
 from autotune.device import Environment, known_limits
 from autotune.dispatch.export import TunedPoint, TunedResults, TunedShape, export_table
+from autotune.dispatch.general import family_kernels
 from autotune.dispatch.table import load, load_cubins
 from autotune.gemm import LAYOUTS, Gemm
 from autotune.space import Config
@@ -27,14 +28,14 @@ WINNERS = (
 )
 
 
-@pytest.fixture(params=["quadro-rtx-5000", "h200"])
-def folder(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
+@pytest.fixture(params=["quadro-rtx-5000", "h200"], scope="module")
+def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     limits = known_limits(request.param)
     environment = Environment(limits.name, "GPU-0", limits.compute_capability, "580", "13.0", "13.4", "")
     shapes = tuple(TunedShape(gemm, (TunedPoint(config, 9.0, True),)) for gemm, config in WINNERS)
     results = TunedResults(environment, limits, kernel.source_hash(), "cold", 1, shapes)
     compiler = Compiler(limits.arch)
-    yield export_table(results, tmp_path / "exported", compiler)
+    yield export_table(results, tmp_path_factory.mktemp(request.param) / "exported", compiler)
     compiler.close()
 
 
@@ -50,6 +51,13 @@ def test_cubins_hold_the_kernels_that_launches_name(folder: Path) -> None:
         assert 16 <= record.registers <= 255
     split = next(k for k in table.kernels if k.id == table.entries[1].ranked[0].kernel)
     assert (split.spec.reduction, split.spec.split_k) == ("two_pass", 8)
+
+
+def test_hardly_a_general_kernel_is_lost_to_spills(folder: Path) -> None:
+    table = load(folder)
+    there = {(k.layout, Config.from_dict(k.config)) for k in table.kernels}
+    wanted = {(layout, config) for layout in LAYOUTS for config, _ in family_kernels(layout, table.limits)}
+    assert len(wanted - there) <= 0.05 * len(wanted)
 
 
 def test_the_folder_imports_without_autotune(folder: Path) -> None:

@@ -46,8 +46,10 @@ RULES: dict[str, Part] = {
     "ladder": _part(),
     "chart": _part(pure=False),
     "store": _part("store", packages=("sqlalchemy", "alembic", "optuna")),
-    "search": _part("search", "store", packages=("optuna", "numpy")),
+    "families": _part(),
+    "search": _part("search", "store", "families", packages=("optuna", "numpy")),
     "dispatch": _part("dispatch", "store", "compiler", packages=("numpy",)),
+    "dispatch/general": _part("dispatch", "families"),
     "dispatch/table": _part("dispatch"),
     # what exported tables carry and run
     **{

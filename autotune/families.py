@@ -1,0 +1,140 @@
+"""Tiles that are known to do well somewhere: the one list that searches start from and exports fall back on.
+
+A family is a kind of problem; its tiles stand with the most promising first. Each was written down for
+aligned NN operands on a GPU with asynchronous copies: whoever uses one maps it to what is legal elsewhere
+(search/seeds.py to the nearest feasible point, dispatch/export.py to the nearest legal kernel).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from .space import Config
+
+# Square tiles. The first three led timed sweeps of 4096^3 on an H200 (NN, TN and NT); then come the tiles
+# that public SGEMM kernels are known by.
+LARGE = (
+    Config(
+        bm=128, bn=256, bk=16, wm=32, wn=128, tm=16, tn=8, stages=3, bursts=2, frag_buffers=2,
+        min_blocks=1, group=4,
+    ),
+    Config(
+        bm=128, bn=128, bk=32, wm=64, wn=32, tm=8, tn=8, unroll_k=32, stages=2, bursts=4, frag_buffers=2,
+        min_blocks=2, group=4,
+    ),
+    Config(
+        bm=256, bn=128, bk=16, wm=128, wn=32, tm=16, tn=8, stages=3, bursts=4, frag_buffers=2,
+        min_blocks=1, group=4,
+    ),
+    # the tiles of the last wave shared out: led at 4097^3
+    Config(
+        bm=128, bn=64, bk=16, wm=64, wn=32, tm=8, tn=8, stages=6, bursts=8, frag_buffers=2, min_blocks=3,
+        group=16, reduction="last_wave", split_k=2,
+    ),
+    # 64x128x16, 8x8 per thread, 128 threads, four blocks per SM
+    Config(stages=2, copy_b="register", bursts=1, frag_buffers=2),
+    Config(),
+    # 128x256x8, 16x8 per thread, 256 threads, asynchronous copies (salykova)
+    Config(bm=128, bn=256, bk=8, wm=64, wn=64, tm=16, tn=8, unroll_k=8, stages=4, min_blocks=1),
+    # 128x128x8, 8x8 per thread, 256 threads, double buffer through registers (CUTLASS, siboehm)
+    Config(
+        bm=128, bn=128, bk=8, wm=32, wn=64, tm=8, tn=8, unroll_k=8, stages=2, frag_buffers=2,
+        copy_a="register", copy_b="register", vec_a=4, bursts=1, min_blocks=2,
+    ),
+)  # fmt: skip
+# Slices of k give a small C enough warps: these led at 1024^3, 512^3 and 256^3 on an H200.
+MEDIUM = (
+    Config(
+        bm=32, bn=256, bk=32, wm=16, wn=128, tm=8, tn=8, slice_k=2, stages=4, frag_buffers=2,
+        order="pair_snake", min_blocks=1,
+    ),
+    Config(
+        bm=32, bn=64, bk=64, wm=32, wn=64, tm=8, tn=8, slice_k=4, stages=3, bursts=8, order="col_snake",
+        min_blocks=1,
+    ),
+    Config(
+        bm=32, bn=32, bk=64, wm=32, wn=16, tm=2, tn=8, slice_k=2, unroll_k=32, stages=6, bursts=1, pad=2,
+        frag_buffers=2, min_blocks=1,
+    ),
+    Config(
+        bm=64, bn=128, bk=8, wm=64, wn=32, tm=8, tn=8, slice_k=2, unroll_k=4, stages=2, bursts=1,
+        frag_buffers=2, order="col_snake", min_blocks=1,
+    ),
+    Config(bm=64, bn=64, bk=16, wm=32, wn=32, tm=8, tn=4, stages=3, bursts=1, min_blocks=4),
+)  # fmt: skip
+FEW_ROWS = (
+    Config(
+        bm=1, bn=32, bk=64, wm=1, wn=32, tm=1, tn=1, slice_k=8, unroll_k=8, stages=6, bursts=1, pad=1,
+        vec_c=1, frag_buffers=2, order="zigzag", min_blocks=4,
+    ),
+    Config(
+        bm=16, bn=256, bk=8, wm=8, wn=128, tm=8, tn=4, unroll_k=8, stages=4, bursts=1, frag_buffers=2,
+        min_blocks=1,
+    ),
+    Config(
+        bm=8, bn=128, bk=64, wm=8, wn=64, tm=4, tn=4, slice_k=2, unroll_k=32, stages=3, bursts=1,
+        frag_buffers=2, min_blocks=1,
+    ),
+    Config(
+        bm=48, bn=64, bk=16, wm=16, wn=64, tm=16, tn=2, slice_k=2, unroll_k=8, stages=2, bursts=1,
+        frag_buffers=2, copy_a="register", vec_a=4, vec_c=2, min_blocks=3,
+    ),
+)  # fmt: skip
+FEW_COLUMNS = (
+    Config(
+        bm=64, bn=64, bk=64, wm=32, wn=64, tm=8, tn=8, slice_k=4, stages=3, bursts=8, frag_buffers=2,
+        order="pair_snake", min_blocks=1,
+    ),
+    Config(
+        bm=96, bn=32, bk=32, wm=96, wn=8, tm=6, tn=4, unroll_k=32, stages=2, bursts=1, pad=2,
+        copy_a="register", vec_a=4, frag_buffers=2, order="pair_snake", min_blocks=1,
+    ),
+    Config(
+        bm=64, bn=64, bk=16, wm=64, wn=16, tm=8, tn=4, stages=2, bursts=1, copy_a="register", vec_a=4,
+        min_blocks=6,
+    ),
+    Config(bm=128, bn=16, bk=32, wm=32, wn=16, tm=4, tn=4, unroll_k=32, stages=4, bursts=1, min_blocks=2),
+)  # fmt: skip
+DEEP_K = (
+    Config(
+        bm=32, bn=64, bk=32, wm=32, wn=32, tm=2, tn=16, slice_k=8, unroll_k=4, stages=4, bursts=1, pad=2,
+        frag_buffers=2, order="zigzag", min_blocks=1,
+    ),
+    # led at 64x64x100000, in 64 splits
+    Config(
+        bm=32, bn=64, bk=64, wm=32, wn=64, tm=16, tn=4, slice_k=8, unroll_k=8, stages=3, bursts=1,
+        frag_buffers=2, min_blocks=1,
+    ),
+)  # fmt: skip
+# One column of C, or a few (unmeasured): the narrowest block there is.
+COLUMN = Config(
+    bm=32, bn=4, bk=64, wm=32, wn=4, tm=4, tn=1, slice_k=8, unroll_k=8, stages=3, bursts=1, vec_c=1,
+    frag_buffers=2, min_blocks=4,
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class General:
+    """A tile that every exported table holds, tuned or not, and how it is launched.
+
+    `splits` of k of which each is a choice: 1 needs a kernel of its own, all others share one.
+    """
+
+    name: str
+    tile: Config
+    splits: tuple[int, ...] = (1,)
+
+
+# One tile per kind of shape. Most led, in some split, a timed search on an H200; `column` and `columns` are
+# of the same build as those, but unproven.
+GENERAL = (
+    General("row", FEW_ROWS[0], (1, 2, 4, 8, 16)),
+    General("rows", FEW_ROWS[1], (1, 2, 3, 4, 6, 8, 16)),
+    General("column", COLUMN, (1, 2, 4, 8, 16)),
+    General("columns", FEW_COLUMNS[3], (1, 2, 4, 8, 16)),
+    General("deep", DEEP_K[1], (2, 4, 8, 16, 32, 64, 128)),
+    General("small", MEDIUM[2]),
+    General("medium", MEDIUM[0]),
+    General("skinny", FEW_COLUMNS[2]),
+    General("large", LARGE[0]),
+)
