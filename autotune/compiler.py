@@ -22,10 +22,10 @@ from pathlib import Path
 from typing import Any
 
 from . import kernel
+from .config import Config
 from .errors import EnvironmentProblem, TrialFailure
 from .launch import Variant
 from .measurement import Outcome
-from .space import Config
 
 CACHE_BYTES = 4 << 30  # the least recently read kernels go first
 # Where there is a driver, NVRTC keeps a cache of its own, and what comes from it comes without ptxas's log.

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from .space import Config
+from .config import Config
 
 # Square tiles. The first three led timed sweeps of 4096^3 on an H200 (NN, TN and NT); then come the tiles
 # that public SGEMM kernels are known by.

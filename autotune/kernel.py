@@ -7,13 +7,14 @@ import re
 from functools import cache
 from pathlib import Path
 
+from .config import PARAMETER, Config
 from .errors import EnvironmentProblem
 from .launch import Variant
-from .space import PARAMETER, Config
 
 ENTRY = "sgemm"
 REDUCE_ENTRY = "sgemm_reduce"
 MAIN_FILE = "sgemm.cu"
+_COMMENT = re.compile(r"//[^\n]*")
 _INCLUDE = re.compile(r'^#include "([\w.]+)"$', re.MULTILINE)
 
 
@@ -44,8 +45,11 @@ def source(main: str = MAIN_FILE) -> str:
 
 @cache
 def source_hash(main: str = MAIN_FILE) -> str:
-    """SHA-256 of the joined source: trials of different kernels never mix."""
-    return hashlib.sha256(source(main).encode()).hexdigest()
+    """SHA-256 of the joined source: trials of different kernels never mix.
+
+    Comments and layout do not count, so that a kernel may be explained better without losing its trials.
+    """
+    return hashlib.sha256(" ".join(_COMMENT.sub("", source(main)).split()).encode()).hexdigest()
 
 
 def macros(config: Config, variant: Variant) -> dict[str, int]:

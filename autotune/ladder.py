@@ -15,10 +15,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+from .config import Config, Value
 from .errors import UsageError
 from .gemm import FLOAT_BYTES, Gemm
 from .launch import LaunchSpec, Variant
-from .space import Config, Value
 
 REFERENCE_FILE = "reference.cu"
 REFERENCE_TILE = 32  # TILE in reference.cu: a block's piece of C, one thread per element

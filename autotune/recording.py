@@ -28,11 +28,12 @@ from typing import Any
 import numpy as np
 
 from . import stats
+from .config import PARAMETER, Value
 from .device import DeviceLimits, Environment
 from .errors import AutotuneError, UsageError
 from .gemm import Gemm
 from .measurement import POLICY_VERSION, CachePolicy, Measurement, Outcome
-from .space import PARAMETER, Factor, FeasibleSet, Value
+from .space import Factor, FeasibleSet
 from .target import Baseline, Point
 
 FORMAT = "autotune-recording"

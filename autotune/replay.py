@@ -12,12 +12,13 @@ from typing import Self
 import numpy as np
 
 from . import stats
+from .config import Value
 from .errors import UsageError
 from .gemm import Gemm
 from .kernel_tuner import from_t1, is_t1
 from .measurement import Measurement, Outcome
 from .recording import FORMAT, Problem, Recording, from_json, load_json, write_recording
-from .space import FeasibleSet, Value
+from .space import FeasibleSet
 from .target import Baseline, Point
 
 __all__ = ["ReplayTarget", "read_recording", "write_recording"]

@@ -7,10 +7,11 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Protocol
 
+from .config import Value
 from .device import DeviceLimits, Environment
 from .gemm import Gemm
 from .measurement import CachePolicy, Measurement
-from .space import FeasibleSet, Value
+from .space import FeasibleSet
 
 Point = Mapping[str, Value]
 

@@ -11,8 +11,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 
-from autotune import kernel, launch, space
+from autotune import kernel, launch, resources
 from autotune.compiler import Compiler
+from autotune.config import Config
 from autotune.errors import AutotuneError, EnvironmentProblem
 from autotune.gemm import Gemm
 from autotune.gpu import cublaslt, driver
@@ -27,7 +28,6 @@ from autotune.gpu.sgemm import Sgemm
 from autotune.gpu.stopwatch import Batch, Spell
 from autotune.gpu.target import CHECKS_ENTRY, CHECKS_FILE, is_wide
 from autotune.measurement import CachePolicy, GpuState
-from autotune.space import Config
 
 OURS, CUBLAS, CUBLASLT, TORCH = "ours", "cublas", "cublaslt", "torch"
 
@@ -140,7 +140,7 @@ class Arena:
         """The tuned kernel, loaded, with a workspace of its own."""
         session, wide = self.session, is_wide(gemm)
         cubin = self.compiler.compile(config, launch.Variant(gemm.trans_a, gemm.trans_b, wide))
-        spec = space.launch_spec(config, gemm, self.limits, is_wide=wide)
+        spec = resources.launch_spec(config, gemm, self.limits, is_wide=wide)
         grid = launch.plan(spec, gemm.m, gemm.n)
         module = Module(session.driver, session.device, cubin.code)
         workspace = Workspace(session.driver, session.stream)

@@ -28,12 +28,12 @@ from contest import CUBLAS, CUBLASLT, OURS, TORCH, Arena, Contest
 
 from autotune import chart, console, kernel, stats
 from autotune.commands import bench, common
+from autotune.config import Config
 from autotune.device import DeviceLimits
 from autotune.errors import AutotuneError, UsageError
 from autotune.gemm import Gemm
 from autotune.gpu.stopwatch import Spell
 from autotune.measurement import POLICY_VERSION
-from autotune.space import Config
 
 NAMES = (OURS, CUBLAS, CUBLASLT, TORCH)
 TITLES = {OURS: "ours", CUBLAS: "cuBLAS", CUBLASLT: "cuBLASLt", TORCH: "torch.mm"}

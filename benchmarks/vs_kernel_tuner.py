@@ -30,7 +30,8 @@ from typing import Any
 
 import numpy as np
 
-from autotune import console, kernel, space, stats
+from autotune import console, kernel, resources, stats
+from autotune.config import PARAMETER, PARAMETERS, Config, Value
 from autotune.device import DeviceLimits
 from autotune.errors import AutotuneError, UsageError
 from autotune.gemm import Gemm
@@ -38,7 +39,7 @@ from autotune.gpu.target import GpuTarget, is_wide
 from autotune.launch import Variant, plan
 from autotune.measurement import CachePolicy
 from autotune.search import DEFAULT_SAMPLER, Options, tune
-from autotune.space import Config, Factor, FeasibleSet, Value
+from autotune.space import Factor, FeasibleSet
 from autotune.store import Store
 
 SIDE = Path(__file__).with_name("kernel_tuner_side.py")
@@ -102,8 +103,8 @@ def _within_domain(factor: Factor) -> Factor:
 
 def as_feasible_set(configs: Sequence[Config]) -> FeasibleSet:
     """These configs and no others, as samplers see a space: one factor, a row for each."""
-    names = tuple(space.PARAMETER)
-    values = tuple(parameter.values for parameter in space.PARAMETERS)
+    names = tuple(PARAMETER)
+    values = tuple(parameter.values for parameter in PARAMETERS)
     codes = [[v.index(getattr(c, n)) for n, v in zip(names, values, strict=True)] for c in configs]
     return FeasibleSet((Factor(names, values, np.array(codes, dtype=np.uint8)),))
 
@@ -113,7 +114,7 @@ def kernel_tuner_job(gemm: Gemm, configs: Sequence[Config], limits: DeviceLimits
     launches by), the others before the source; with each config its number of tiles and shared memory."""
     variant = Variant(gemm.trans_a, gemm.trans_b, is_wide(gemm))
     macros = [kernel.macros(config, variant) for config in configs]
-    specs = [space.launch_spec(config, gemm, limits, is_wide=is_wide(gemm)) for config in configs]
+    specs = [resources.launch_spec(config, gemm, limits, is_wide=is_wide(gemm)) for config in configs]
     names = [name for name in macros[0] if len({m[name] for m in macros}) > 1]
     fixed = {name: value for name, value in macros[0].items() if name not in names}
     defines = "".join(f"#define {name} {value}\n" for name, value in fixed.items())

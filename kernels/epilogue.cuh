@@ -41,7 +41,8 @@ __device__ __forceinline__ void add_slices(float (&sums)[TM][TN], const Lane& la
 }
 
 // Calls visit(row, column, sums of VEC_C neighbours) for all elements of this thread.
-template <class Visit> __device__ __forceinline__ void for_each_vector(const Lane& lane, const float (&sums)[TM][TN], Visit visit) {
+template <class Visit>
+__device__ __forceinline__ void for_each_vector(const Lane& lane, const float (&sums)[TM][TN], Visit visit) {
 #pragma unroll
     for (int i = 0; i < TM; ++i) {
 #pragma unroll

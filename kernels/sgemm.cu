@@ -132,7 +132,8 @@ struct TileReader {
 };
 
 // Adds to `sums` the product of all tiles of the pipeline.
-__device__ __forceinline__ void multiply_tiles(Pipeline& pipeline, const Lane& lane, int first_depth, float (&sums)[TM][TN]) {
+__device__ __forceinline__ void multiply_tiles(Pipeline& pipeline, const Lane& lane, int first_depth,
+                                               float (&sums)[TM][TN]) {
     constexpr int RUNS = SLICE_BK / UNROLL_K;
     Fragments fragments[FRAG_BUFFERS];
     pipeline.begin(first_depth);
@@ -171,7 +172,8 @@ __device__ __forceinline__ void multiply_tiles(Pipeline& pipeline, const Lane& l
     if constexpr (HAS_ASYNC && BURSTS > 1) wait_copies<0>();
 }
 
-// Launch: grid and workspace as launch.Grid says, THREADS threads, the shared memory of space.smem_bytes. m and n at least 1; k = 0 and alpha = 0 scale C and read neither A nor B.
+// Launch: grid and workspace as launch.Grid says, THREADS threads, the shared memory of resources.smem_bytes.
+// m and n are at least 1; k = 0 and alpha = 0 scale C and read neither A nor B.
 extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
     sgemm(int m, int n, int k, float alpha, const float* __restrict__ a, long long lda, const float* __restrict__ b,
           long long ldb, float beta, float* __restrict__ c, long long ldc, float* __restrict__ workspace, int splits) {

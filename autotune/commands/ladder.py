@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from .. import chart, console, kernel, ladder, stats
+from ..config import Config
 from ..errors import TrialFailure, UsageError
 from ..gemm import Gemm
 from ..gpu.protocol import KernelCode, Problem, RaceResult
 from ..gpu.target import GpuTarget
 from ..ladder import Reference, Step
 from ..measurement import POLICY_VERSION
-from ..space import Config
 from ..store import Store
 from . import common, targets
 from .bench import winner

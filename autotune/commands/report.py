@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from .. import console
+from ..config import Value
 from ..errors import UsageError
 from ..report import charts, page
 from ..report.numbers import StudyNumbers, study_numbers
-from ..space import Value
 from ..store import Store
 from . import common
 from .trials import brief

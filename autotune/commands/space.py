@@ -5,22 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from .. import console
+from ..config import PARAMETERS, Config, Parameter
 from ..device import KNOWN, DeviceLimits, known_limits
 from ..errors import UsageError
 from ..gemm import Gemm
-from ..space import (
-    PARAMETERS,
-    RULES,
-    Config,
-    FeasibleSet,
-    Parameter,
-    Rule,
-    broken_rules,
-    feasible_set,
-    register_estimate,
-    smem_bytes,
-    threads,
-)
+from ..resources import register_estimate, smem_bytes, threads
+from ..rules import RULES, Rule, broken_rules
+from ..space import FeasibleSet, feasible_set
 from .targets import limits_here
 
 KINDS = {

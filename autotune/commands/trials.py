@@ -7,8 +7,8 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from .. import console
+from ..config import PARAMETER, Config
 from ..gemm import Gemm
-from ..space import PARAMETER, Config
 from ..store import Store, StudySummary, TrialRecord
 from . import common
 

@@ -18,11 +18,13 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from .. import __version__, kernel
+from ..config import Config
 from ..device import DeviceLimits, Environment
 from ..errors import DispatchError, TrialFailure
 from ..gemm import LAYOUTS, Gemm
 from ..launch import Variant
-from ..space import Config, blocks_per_sm, broken_rules, launch_spec
+from ..resources import blocks_per_sm, launch_spec
+from ..rules import broken_rules
 from .fit import Sample, fit, guess, inherit
 from .general import family_kernels, stand_in, twins
 from .package import write_folder

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
+from ..config import Config
 from ..device import DeviceLimits, Environment
 from ..errors import DispatchError, UsageError
 from ..gemm import Gemm
 from ..measurement import CachePolicy
-from ..space import Config
 from ..store import Store, StudyRef
 from .export import TunedPoint, TunedResults, TunedShape
 

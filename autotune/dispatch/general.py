@@ -10,10 +10,11 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from itertools import product
 
+from ..config import PARAMETER, Config
 from ..device import DeviceLimits
 from ..families import GENERAL, General
 from ..gemm import Gemm
-from ..space import PARAMETER, Config, broken_rules
+from ..rules import broken_rules
 
 # All unmeasured.
 _PREDICATED = 1.03

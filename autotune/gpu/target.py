@@ -10,14 +10,15 @@ from pathlib import Path
 from statistics import median
 from types import TracebackType
 
-from .. import kernel, space
+from .. import kernel, resources, rules, space
 from ..compiler import Compiler, Cubin
+from ..config import Config
 from ..device import DeviceLimits, Environment
 from ..errors import DeviceLost, TrialFailure, UsageError
 from ..gemm import Gemm
 from ..launch import MAX_GRID_X, NARROW_LD, LaunchSpec, Variant, plan
 from ..measurement import CachePolicy, Measurement, Outcome
-from ..space import Config, FeasibleSet
+from ..space import FeasibleSet
 from ..target import Baseline, Point
 from . import driver, protocol
 from .client import WorkerClient, trial_deadline_s
@@ -48,7 +49,7 @@ def misfit(cubin: Cubin, config: Config, spec: LaunchSpec, limits: DeviceLimits,
     smem = spec.smem_bytes + cubin.static_smem_bytes
     if smem > limits.smem_per_block:
         return f"{smem} bytes of shared memory per block, the device has {limits.smem_per_block}"
-    if int(space.blocks_per_sm(config, limits, gemm, cubin.registers)) < 1:
+    if int(resources.blocks_per_sm(config, limits, gemm, cubin.registers)) < 1:
         return f"{cubin.registers} registers for {spec.threads} threads: not one block fits an SM"
     if plan(spec, max(gemm.m, 1), max(gemm.n, 1)).tiles > MAX_GRID_X:
         return "more tiles than a grid holds"
@@ -229,14 +230,14 @@ class GpuTarget:
     def _refusal(self, config: Config, gemm: Gemm) -> str:
         if gemm.m == 0 or gemm.n == 0:
             return "C is empty: there is nothing to launch"
-        broken = space.broken_rules(config, self.limits, gemm)
+        broken = rules.broken_rules(config, self.limits, gemm)
         return "; ".join(f"{rule.id}: {rule.sentence}" for rule in broken)
 
     def _compile(self, gemm: Gemm, config: Config) -> Future[Cubin]:
         return self.compiler.submit(config, Variant(gemm.trans_a, gemm.trans_b, is_wide(gemm)))
 
     def _code(self, gemm: Gemm, config: Config, cubin: Cubin) -> KernelCode:
-        spec = space.launch_spec(config, gemm, self.limits, is_wide=is_wide(gemm))
+        spec = resources.launch_spec(config, gemm, self.limits, is_wide=is_wide(gemm))
         return KernelCode(cubin.code, cubin.sha256, spec)
 
     def _finish(

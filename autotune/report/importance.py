@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..space import Value
+from ..config import Value
 
 MIN_TRIALS = 20  # with fewer, shares say more of the draw than of the kernel
 

@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
+from ..config import Value
 from ..device import DeviceLimits
 from ..measurement import Outcome
-from ..space import Value
 from ..store import Final, StudyRef, StudySummary, TrialRecord
 from .importance import Importance, importance
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from html import escape
 from typing import Any
 
-from ..space import Value
+from ..config import Value
 from . import charts
 from .importance import MIN_TRIALS, Importance
 from .numbers import PAUSE_S, StudyNumbers

@@ -11,8 +11,9 @@ from collections.abc import Iterable, Mapping
 import optuna
 from optuna.trial import TrialState, create_trial
 
+from ..config import Value
 from ..errors import UsageError
-from ..space import FeasibleSet, Value
+from ..space import FeasibleSet
 from .candidates import Candidates
 from .sampler import FeasibleSampler, Proposal, SpaceExhausted, distributions, params
 

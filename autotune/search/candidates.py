@@ -10,7 +10,8 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from ..space import Factor, FeasibleSet, Value
+from ..config import Value
+from ..space import Factor, FeasibleSet
 
 
 class Candidates:

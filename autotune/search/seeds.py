@@ -6,9 +6,10 @@ odd rows starts from its closest relative.
 
 from __future__ import annotations
 
+from ..config import PARAMETER, Value
 from ..families import DEEP_K, FEW_COLUMNS, FEW_ROWS, LARGE, MEDIUM
 from ..gemm import Gemm
-from ..space import PARAMETER, FeasibleSet, Value
+from ..space import FeasibleSet
 from .candidates import Candidates
 
 _SHORT = 64  # a side of C up to here is served by thin tiles

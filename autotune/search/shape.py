@@ -6,10 +6,11 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from ..config import PARAMETER, Config, Value
 from ..errors import DuplicateTrial, UsageError
 from ..gemm import Gemm
 from ..measurement import Measurement
-from ..space import PARAMETER, Config, FeasibleSet, Value
+from ..space import FeasibleSet
 from ..store import Store, StudyRef
 from ..target import Point, Target
 from .asker import DEFAULT_SAMPLER, Asker, SpaceExhausted

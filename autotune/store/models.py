@@ -32,7 +32,7 @@ from sqlalchemy.engine import Dialect
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 from sqlalchemy.types import TypeDecorator
 
-from ..space import Value
+from ..config import Value
 
 
 class UtcDateTime(TypeDecorator[datetime]):

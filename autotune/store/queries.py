@@ -9,9 +9,9 @@ from sqlalchemy import Select, func, select
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
+from ..config import Value
 from ..errors import StoreError
 from ..measurement import Outcome
-from ..space import Value
 from ..target import Baseline
 from . import rows
 from .models import Base, BaselineRow, ConfigRow, EnvironmentRow, KernelRow, StudyRow, TrialRow

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
+from ..config import Value
 from ..device import Environment
 from ..gemm import Gemm
 from ..measurement import CachePolicy, Measurement, Outcome
-from ..space import Value
 from ..target import Baseline
 
 

@@ -12,11 +12,11 @@ from typing import Self
 from sqlalchemy import URL, Engine, select
 from sqlalchemy.orm import Session
 
+from ..config import Value
 from ..device import Environment
 from ..errors import DuplicateTrial, StoreError
 from ..gemm import Gemm
 from ..measurement import POLICY_VERSION, CachePolicy, Measurement
-from ..space import Value
 from ..target import Baseline
 from . import connect, queries, rows, schema
 from .models import (

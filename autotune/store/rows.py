@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
+from ..config import Value
 from ..device import Environment
 from ..gemm import Gemm
 from ..measurement import CachePolicy, GpuState, Measurement, Outcome
-from ..space import Value
 from ..target import Baseline
 from .models import BaselineRow, EnvironmentRow, FinalEntryRow, KernelRow, StudyRow, TrialRow, utc_now
 from .records import FinalEntry, StudyRef, TrialRecord

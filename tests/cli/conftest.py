@@ -9,11 +9,12 @@ from pathlib import Path
 import pytest
 
 from autotune import kernel
+from autotune.config import Config
 from autotune.device import KNOWN, Environment
 from autotune.gemm import Gemm
 from autotune.measurement import CachePolicy, Measurement, Outcome
 from autotune.recording import write_recording
-from autotune.space import Config, broken_rules
+from autotune.rules import broken_rules
 from autotune.target import Baseline
 
 RECORDED_ON = "2026-11-21"

@@ -12,10 +12,11 @@ import pytest
 from kills import Search, kill
 
 from autotune import kernel
+from autotune.config import Config
 from autotune.device import KNOWN
 from autotune.measurement import CachePolicy
 from autotune.recording import write_recording
-from autotune.space import Config, broken_rules
+from autotune.rules import broken_rules
 from autotune.target import Baseline
 
 from .conftest import ENVIRONMENT, RECORDED_ON, SQUARE, measured

@@ -6,9 +6,11 @@ import json
 
 import pytest
 
+from autotune.config import PARAMETER, Config
 from autotune.device import KNOWN
 from autotune.gemm import Gemm
-from autotune.space import PARAMETER, RULES, Config, broken_rules, feasible_set
+from autotune.rules import RULES, broken_rules
+from autotune.space import feasible_set
 
 from .runner import run
 

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from autotune.config import Config
 from autotune.device import KNOWN, Environment
 from autotune.gemm import Gemm
 from autotune.measurement import Measurement, Outcome
-from autotune.space import Config
 from autotune.store import FinalEntry, Store
 from autotune.target import Baseline
 

@@ -7,12 +7,13 @@ from dataclasses import replace
 
 import pytest
 
-from autotune import kernel, space
+from autotune import kernel, resources
 from autotune.compiler import Compiler
+from autotune.config import Config
 from autotune.device import KNOWN
 from autotune.gemm import LAYOUTS, Gemm
 from autotune.launch import Variant
-from autotune.space import Config, broken_rules
+from autotune.rules import broken_rules
 
 DEVICES = {limits.arch: limits for limits in KNOWN.values()}
 
@@ -44,7 +45,7 @@ def test_the_default_kernel_compiles(compiler: Compiler, layout: str) -> None:
     cubin = compiler.compile(config, Variant(gemm.trans_a, gemm.trans_b))
     assert cubin.arch == compiler.arch
     assert cubin.spill_bytes == cubin.stack_bytes == 0
-    assert space.blocks_per_sm(config, limits, gemm, cubin.registers) >= config.min_blocks
+    assert resources.blocks_per_sm(config, limits, gemm, cubin.registers) >= config.min_blocks
 
 
 def test_the_reduction_of_split_k_compiles(compiler: Compiler) -> None:

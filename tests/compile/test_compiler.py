@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 from autotune import compiler as module
 from autotune import kernel
 from autotune.compiler import Compiler, default_cache_dir, parse_report
+from autotune.config import Config
 from autotune.errors import EnvironmentProblem, TrialFailure
 from autotune.launch import Variant
 from autotune.measurement import Outcome
-from autotune.space import Config
 
 NN = Variant()
 SMALL = Config(bm=16, bn=32, bk=8, wm=16, wn=32, tm=4, tn=4, stages=2, bursts=1, unroll_k=4, min_blocks=1)

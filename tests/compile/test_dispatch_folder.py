@@ -11,12 +11,12 @@ import pytest
 
 from autotune import kernel
 from autotune.compiler import Compiler
+from autotune.config import Config
 from autotune.device import Environment, known_limits
 from autotune.dispatch.export import TunedPoint, TunedResults, TunedShape, export_table
 from autotune.dispatch.general import family_kernels
 from autotune.dispatch.table import load, load_cubins
 from autotune.gemm import LAYOUTS, Gemm
-from autotune.space import Config
 
 PLAIN = Config(copy_a="register", copy_b="register", stages=2, min_blocks=1)
 WINNERS = (

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from autotune.compiler import Cubin
+from autotune.config import Config
 from autotune.device import KNOWN
 from autotune.errors import DeviceLost, EnvironmentProblem, TrialFailure, UsageError
 from autotune.gemm import Gemm
@@ -16,7 +17,7 @@ from autotune.gpu import client, driver, target
 from autotune.gpu.driver import GpuInfo
 from autotune.gpu.target import GpuTarget
 from autotune.measurement import CachePolicy, Outcome
-from autotune.space import Config, launch_spec
+from autotune.resources import launch_spec
 
 FAKE = Path(__file__).parents[1] / "unit" / "fake_gpu_worker.py"
 LIMITS = KNOWN["h200"]

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from autotune import kernel, ladder, space
+from autotune import kernel, ladder, resources, rules
 from autotune.compiler import Compiler, Cubin
+from autotune.config import Config
 from autotune.device import KNOWN
 from autotune.gemm import Gemm
 from autotune.gpu.target import misfit
 from autotune.launch import Variant
-from autotune.space import Config
 
 GEMM = Gemm(4096, 4096, 4096)
 DEVICES = {limits.arch: limits for limits in KNOWN.values()}
@@ -24,7 +24,7 @@ def test_the_ladder_compiles(arch: str, tmp_path: Path) -> None:
     limits = DEVICES[arch]
     steps = [
         s for s in ladder.steps(GEMM)
-        if not isinstance(s.kernel, Config) or not space.broken_rules(s.kernel, limits, GEMM)
+        if not isinstance(s.kernel, Config) or not rules.broken_rules(s.kernel, limits, GEMM)
     ]  # fmt: skip
     assert len(steps) == len(ladder.STEPS) - (not limits.has_async_copy)
     compiler = Compiler(arch, cache_dir=tmp_path, num_threads=1)
@@ -33,7 +33,7 @@ def test_the_ladder_compiles(arch: str, tmp_path: Path) -> None:
             cubin = _compile(compiler, step)
             assert cubin.spill_bytes == cubin.stack_bytes == 0, step.name
             if isinstance(step.kernel, Config):
-                spec = space.launch_spec(step.kernel, GEMM, limits)
+                spec = resources.launch_spec(step.kernel, GEMM, limits)
                 assert misfit(cubin, step.kernel, spec, limits, GEMM) == "", step.name
             else:
                 assert cubin.registers <= MAX_REGISTERS, step.name

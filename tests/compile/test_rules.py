@@ -13,14 +13,15 @@ from dataclasses import replace
 import pytest
 from space_cases import find_config
 
-from autotune import kernel, space
+from autotune import kernel, resources
 from autotune.compiler import Compiler
+from autotune.config import PARAMETER, Config
 from autotune.device import KNOWN, DeviceLimits
 from autotune.errors import TrialFailure
 from autotune.gemm import LAYOUTS, Gemm
 from autotune.launch import Variant
 from autotune.measurement import Outcome
-from autotune.space import PARAMETER, RULE, RULES, Config, broken_rules
+from autotune.rules import RULE, RULES, broken_rules
 
 TEMPLATE = [rule.id for rule in RULES if rule.kind == "template"]
 MAX_FMAS = 768  # in the unrolled loop: larger kernels take seconds to compile
@@ -54,13 +55,13 @@ def _variant(gemm: Gemm, rng: random.Random) -> Variant:
 def _derived(config: Config, gemm: Gemm) -> str:
     """Asks the compiler whether it derives from the parameters what Python does."""
     sums = config.bm * config.bn * (config.slice_k > 1)
-    smem_bytes = max(4 * sums, space.smem_bytes(replace(config, slice_k=1), gemm))
-    assert smem_bytes == space.smem_bytes(config, gemm)
+    smem_bytes = max(4 * sums, resources.smem_bytes(replace(config, slice_k=1), gemm))
+    assert smem_bytes == resources.smem_bytes(config, gemm)
     claims = [
-        f"THREADS == {space.threads(config)}",
-        f"THREADS_PER_SLICE == {space.threads_per_slice(config)}",
-        f"CHUNK_M == {space.chunk_m(config)}",
-        f"CHUNK_N == {space.chunk_n(config)}",
+        f"THREADS == {resources.threads(config)}",
+        f"THREADS_PER_SLICE == {resources.threads_per_slice(config)}",
+        f"CHUNK_M == {resources.chunk_m(config)}",
+        f"CHUNK_N == {resources.chunk_n(config)}",
         f"4 * STAGES * STAGE <= {smem_bytes}",
         f"(SLICE_K == 1 ? 4 * STAGES * STAGE == {smem_bytes} : BM * BN * 4 <= {smem_bytes})",
     ]
@@ -76,11 +77,11 @@ def test_an_accepted_config_compiles_and_fits(compilers: dict[str, Compiler], nu
     source = kernel.source() + _derived(config, gemm)
     cubin = compilers[limits.arch].compile_source(source, kernel.macros(config, variant))
     told = f"{config} {variant} {limits.arch}"
-    assert cubin.registers <= space.register_cap(config, limits), told
+    assert cubin.registers <= resources.register_cap(config, limits), told
     assert cubin.static_smem_bytes == 0, told
     if cubin.spill_bytes == 0:
         assert cubin.stack_bytes == 0, f"an array that was not kept in registers: {told}"
-        assert space.register_estimate(config) <= cubin.registers, f"no lower bound: {told}"
+        assert resources.register_estimate(config) <= cubin.registers, f"no lower bound: {told}"
 
 
 def _values(name: str) -> tuple[int | str, ...]:
@@ -150,6 +151,6 @@ def test_the_register_cap_is_ptxas_own(
 ) -> None:
     """A kernel that wants 300 registers gets all that its launch bounds allow."""
     config = Config(bm=num_warps, wm=1, bn=4, wn=4, slice_k=1, min_blocks=min_blocks)
-    macros = {"NUM_THREADS": space.threads(config), "NUM_BLOCKS": min_blocks}
+    macros = {"NUM_THREADS": resources.threads(config), "NUM_BLOCKS": min_blocks}
     cubin = compilers["sm_90"].compile_source(HUNGRY, macros)
-    assert cubin.registers == space.register_cap(config, KNOWN["h200"])
+    assert cubin.registers == resources.register_cap(config, KNOWN["h200"])

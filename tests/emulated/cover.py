@@ -12,10 +12,11 @@ from types import SimpleNamespace
 
 import numpy as np
 
+from autotune.config import PARAMETER, PARAMETERS, Config
 from autotune.device import KNOWN
 from autotune.gemm import LAYOUTS, Gemm
 from autotune.launch import Variant
-from autotune.space import PARAMETER, PARAMETERS, RULES, Config, Rule, broken_rules
+from autotune.rules import RULES, Rule, broken_rules
 
 # Parameters whose code paths meet: all pairs of their values are shown. The rest: each value.
 PAIRED = (

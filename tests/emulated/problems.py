@@ -9,13 +9,14 @@ import numpy as np
 from cover import Instance
 from emulator import Problem
 
-from autotune import launch, space
+from autotune import launch, resources
+from autotune.config import PARAMETER, Config
 from autotune.device import known_limits
 from autotune.gemm import Gemm
 
 FORWARD, REVERSE, SHUFFLED = 0, 1, 2
 LIMITS = replace(known_limits("h200"), num_sms=2)  # so that small matrices have waves
-SPLITS = space.PARAMETER["split_k"].values[1:]
+SPLITS = PARAMETER["split_k"].values[1:]
 _MAX_RUNS = 64 * max(SPLITS)  # of threads, over all blocks of a split problem
 _AREA = 64 * 64 * 12  # elements of C that a problem of many tiles may have
 
@@ -38,7 +39,7 @@ class Case:
     is_special: bool = False  # NaN and Inf among the elements
 
 
-def cases(config: space.Config) -> list[Case]:
+def cases(config: Config) -> list[Case]:
     """Every trap for this config; the same list whatever the layout."""
     bm, bn, bk, ring = config.bm, config.bn, config.bk, config.bk * config.stages
     tiles_m, tiles_n = _many_tiles(config)
@@ -61,7 +62,7 @@ def cases(config: space.Config) -> list[Case]:
     ]
 
 
-def _many_tiles(config: space.Config) -> tuple[int, int]:
+def _many_tiles(config: Config) -> tuple[int, int]:
     """More tiles than a group is wide, as far as they are cheap: one group is full, one is not."""
     affordable = max(6, _AREA // (config.bm * config.bn))
     across = max(3, min(config.group + 2, affordable // 2))
@@ -74,7 +75,7 @@ def problems(instance: Instance, number: int = 0) -> list[Problem]:
     for i, case in enumerate(cases(instance.config)):
         split = SPLITS[(3 * number + i) % len(SPLITS)]
         tiles = -(-case.m // instance.config.bm) * -(-case.n // instance.config.bn)
-        if tiles * split * space.threads(instance.config) > _MAX_RUNS:
+        if tiles * split * resources.threads(instance.config) > _MAX_RUNS:
             split = SPLITS[i % 2]
         made.append(problem(instance, case, split_k=split, seed=100 * number + i))
     return made
@@ -100,14 +101,14 @@ def _fit(extent: int, unit: int) -> int:
 def problem(
     instance: Instance, case: Case, *, split_k: int, seed: int, lds: tuple[int, int, int] | None = None
 ) -> Problem:
-    """The case as a launch of the instance, with what space.py and launch.py make of it.
+    """The case as a launch of the instance, with what resources.py and launch.py make of it.
 
     Bases of A, B, C are aligned to their vectors and no further.
     """
     c, v = instance.config, instance.variant
     m, n, k = map(_fit, (max(case.m, 1), max(case.n, 1), case.k), units(instance))
     gemm = Gemm(m, n, k, v.trans_a, v.trans_b)
-    spec = space.launch_spec(c, gemm, LIMITS, is_wide=v.is_wide)
+    spec = resources.launch_spec(c, gemm, LIMITS, is_wide=v.is_wide)
     splits = 1 if c.reduction == "none" else split_k
     spec = launch.LaunchSpec(**{**vars(spec), "split_k": splits})
     grid = launch.plan(spec, m, n)

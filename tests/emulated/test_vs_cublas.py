@@ -22,8 +22,9 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 import contest
 import vs_cublas
 
-from autotune import kernel, space
+from autotune import kernel, resources
 from autotune.compiler import Cubin
+from autotune.config import Config
 from autotune.device import Environment
 from autotune.errors import EnvironmentProblem, UsageError
 from autotune.gemm import Gemm
@@ -31,7 +32,6 @@ from autotune.gpu import driver, session
 from autotune.gpu.cublas import CublasError
 from autotune.gpu.stopwatch import Spell
 from autotune.measurement import CachePolicy, GpuState
-from autotune.space import Config
 
 SMALL = {"bm": 32, "bn": 32, "bk": 8, "wm": 16, "wn": 32, "tm": 4, "tn": 4, "unroll_k": 8, "bursts": 1}
 CONFIG = Config.from_dict({**SMALL, "vec_b": 1, "vec_c": 1, "reduction": "two_pass", "split_k": 2})
@@ -118,7 +118,7 @@ def arena(host, monkeypatch):  # noqa: F811
 
     def play(library, name, grid, values):
         gemm = next(g for g in GEMMS if g.m == values[0])
-        spec = space.launch_spec(CONFIG, gemm, LIMITS)
+        spec = resources.launch_spec(CONFIG, gemm, LIMITS)
         right(library, name, grid, values, gemm=gemm, spec=spec)
 
     host.sgemms[b"right"] = play

@@ -37,7 +37,7 @@ from autotune.gemm import Gemm
 from autotune.gpu import driver
 from autotune.gpu.driver import CudaError
 from autotune.gpu.module import Module, pack
-from autotune.space import broken_rules
+from autotune.rules import broken_rules
 
 PIPELINED = ("tiles that fit", "stages go round twice", "ragged", "many tiles")  # cases of problems.py
 MARK = np.uint32(0x7FE5A5A5)  # a NaN that no kernel computes: gaps between rows, and what nobody wrote

@@ -6,10 +6,10 @@ import random
 
 import pytest
 
+from autotune.config import Config
 from autotune.gemm import Gemm
 from autotune.gpu import GpuTarget
 from autotune.measurement import Outcome
-from autotune.space import Config
 
 pytestmark = pytest.mark.gpu
 

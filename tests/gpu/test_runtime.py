@@ -22,6 +22,7 @@ import pytest
 
 from autotune import kernel
 from autotune.compiler import Compiler
+from autotune.config import Config
 from autotune.device import Environment
 from autotune.dispatch.check import error_ratio, verify_table
 from autotune.dispatch.driver import Driver
@@ -32,7 +33,6 @@ from autotune.dispatch.table import load, render
 from autotune.errors import DispatchError
 from autotune.gemm import LAYOUTS, Gemm
 from autotune.gpu.driver import device_limits
-from autotune.space import Config
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(600), pytest.mark.filterwarnings("default")]
 

@@ -13,11 +13,11 @@ from typing import Any
 
 from sqlalchemy import Engine, event
 
+from autotune.config import Config
 from autotune.device import Environment
 from autotune.errors import DuplicateTrial
 from autotune.gemm import Gemm
 from autotune.measurement import GpuState, Measurement, Outcome
-from autotune.space import Config
 from autotune.store import Store, StudyRef, optuna_mirror
 
 H200 = Environment("NVIDIA H200", "GPU-1", (9, 0), "580.1", "13.0", "13.4", "13.1")

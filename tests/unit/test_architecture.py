@@ -15,7 +15,12 @@ import pytest
 PACKAGE = Path(__file__).resolve().parents[2] / "autotune"
 MODULES = sorted(path.relative_to(PACKAGE).with_suffix("").as_posix() for path in PACKAGE.rglob("*.py"))
 
-PURE = frozenset({"errors", "gemm", "device", "measurement", "launch", "space", "stats", "kernel", "target"})
+PURE = frozenset(
+    {
+        "errors", "gemm", "device", "measurement", "launch", "config", "resources", "rules", "space", "stats",
+        "kernel", "target",
+    }
+)  # fmt: skip
 SHARED = PURE | {"__init__"}
 
 

@@ -16,6 +16,7 @@ import pytest
 from dispatch_cases import ENVIRONMENT, FakeDriver
 
 from autotune import kernel
+from autotune.config import Config
 from autotune.device import KNOWN, DeviceLimits, known_limits
 from autotune.dispatch.check import verify_table
 from autotune.dispatch.export import TunedPoint, TunedResults, TunedShape, export_table
@@ -27,7 +28,7 @@ from autotune.errors import DispatchError, TrialFailure
 from autotune.gemm import LAYOUTS, Gemm
 from autotune.launch import Variant
 from autotune.measurement import Measurement, Outcome
-from autotune.space import Config, broken_rules
+from autotune.rules import broken_rules
 from autotune.store import FinalEntry, Store
 from autotune.target import Baseline
 

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from test_dispatch_export import SQUARE, FakeCompiler
 
 from autotune import families, kernel
+from autotune.config import Config
 from autotune.device import KNOWN, DeviceLimits, known_limits
 from autotune.dispatch.export import TunedPoint, TunedResults, TunedShape, export_table
 from autotune.dispatch.fit import guess
@@ -23,7 +24,8 @@ from autotune.dispatch.select import Call, Selector
 from autotune.dispatch.table import Kernel, Table, load
 from autotune.gemm import LAYOUTS, Gemm
 from autotune.launch import plan
-from autotune.space import Config, blocks_per_sm, broken_rules, launch_spec
+from autotune.resources import blocks_per_sm, launch_spec
+from autotune.rules import broken_rules
 from autotune.target import Point
 
 H200 = known_limits("h200")

@@ -13,10 +13,12 @@ from hypothesis import strategies as st
 from space_cases import EVERY_KIND, find_config
 
 from autotune import space
+from autotune.config import PARAMETER, PARAMETERS, Config, Parameter
 from autotune.device import KNOWN
 from autotune.errors import UsageError
 from autotune.gemm import Gemm
-from autotune.space import LEGAL, PARAMETER, PARAMETERS, RULES, Config, broken_rules, feasible_set
+from autotune.rules import LEGAL, RULES, broken_rules
+from autotune.space import feasible_set
 
 # Small or quick to enumerate; between them every layout, a short m, n and k, odd and even extents.
 CASES = [
@@ -95,7 +97,7 @@ def _cut_down(monkeypatch: pytest.MonkeyPatch, config: Config, rng: random.Rando
     table = []
     for p in PARAMETERS:
         kept = {getattr(config, p.name)} | ({rng.choice(p.values)} if p.name in more else set())
-        table.append(space.Parameter(p.name, tuple(v for v in p.values if v in kept), p.meaning))
+        table.append(Parameter(p.name, tuple(v for v in p.values if v in kept), p.meaning))
     monkeypatch.setattr(space, "PARAMETERS", tuple(table))
     monkeypatch.setattr(space, "PARAMETER", {p.name: p for p in table})
 
@@ -115,8 +117,8 @@ def test_a_cut_down_space_is_what_brute_force_finds(
     monkeypatch.setattr(space, "_JOIN_ROWS", rng.choice([1, 7, 64]))  # joined in pieces, and in odd ones
     found = feasible_set(limits, gemm, is_wide=is_wide)
     all_configs = [
-        Config(**dict(zip(space.PARAMETER, values, strict=True)))
-        for values in itertools.product(*(p.values for p in space.PARAMETERS))
+        Config(**dict(zip(PARAMETER, values, strict=True)))
+        for values in itertools.product(*(p.values for p in PARAMETERS))
     ]
     expected = {c.key for c in all_configs if not broken_rules(c, limits, gemm, kinds)}
     assert config.key in expected
@@ -141,7 +143,7 @@ def test_no_space_of_a_known_gpu_is_empty(device: str) -> None:
 
 
 @pytest.mark.parametrize("parameter", PARAMETERS, ids=lambda p: p.name)
-def test_every_value_is_legal_somewhere(parameter: space.Parameter) -> None:
+def test_every_value_is_legal_somewhere(parameter: Parameter) -> None:
     """A value that no device and shape can use is a mistake in a rule, or clutter."""
     rng = random.Random(parameter.name)
     for value in parameter.values:

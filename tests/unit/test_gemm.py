@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from autotune.config import PARAMETER
 from autotune.errors import UsageError
 from autotune.gemm import LAYOUTS, MAX_EXTENT, Gemm, read_suite
-from autotune.space import PARAMETER
 
 SUITES = Path(__file__).resolve().parents[2] / "studies" / "suites"
 EXTENTS = st.integers(0, MAX_EXTENT)

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autotune import kernel
+from autotune.config import PARAMETER, Config
 from autotune.errors import EnvironmentProblem
 from autotune.launch import Variant
-from autotune.space import PARAMETER, Config
 
 CONFIGS = st.builds(Config, **{name: st.sampled_from(p.values) for name, p in PARAMETER.items()})
 VARIANTS = st.builds(Variant, st.booleans(), st.booleans(), st.booleans())
@@ -61,7 +61,7 @@ def test_a_source_has_one_hash() -> None:
     assert all(re.fullmatch("[0-9a-f]{64}", found) for found in hashes)
 
 
-def test_a_change_in_an_included_file_changes_the_hash(
+def test_a_change_in_an_included_file_changes_the_hash_and_a_comment_does_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in FILES:
@@ -71,7 +71,10 @@ def test_a_change_in_an_included_file_changes_the_hash(
     monkeypatch.setattr(kernel, "source", kernel.source.__wrapped__)
     assert kernel.source_hash.__wrapped__() == before
     with (tmp_path / "primitives.cuh").open("a") as file:
-        file.write("// changed\n")
+        file.write("\n  // said otherwise\n")
+    assert kernel.source_hash.__wrapped__() == before
+    with (tmp_path / "primitives.cuh").open("a") as file:
+        file.write("static_assert(true);\n")
     assert kernel.source_hash.__wrapped__() != before
 
 

@@ -6,13 +6,14 @@ from dataclasses import replace
 
 import pytest
 
-from autotune import kernel, ladder, space
+from autotune import kernel, ladder, resources
+from autotune.config import Config
 from autotune.device import KNOWN, DeviceLimits
 from autotune.errors import UsageError
 from autotune.gemm import Gemm
 from autotune.ladder import STEPS, Reference
 from autotune.launch import plan
-from autotune.space import Config, broken_rules
+from autotune.rules import broken_rules
 
 SQUARE = Gemm(4096, 4096, 4096)
 CONFIGS = {step.name: step.kernel for step in STEPS if isinstance(step.kernel, Config)}
@@ -32,7 +33,7 @@ def test_every_step_runs_on_every_gpu_but_for_asynchronous_copies(limits: Device
 
 
 def test_steps_are_the_classic_ones() -> None:
-    assert {name: space.threads(config) for name, config in CONFIGS.items()} == {
+    assert {name: resources.threads(config) for name, config in CONFIGS.items()} == {
         "1D thread tile": 512,
         "2D thread tile": 256,
         "vectorised": 256,

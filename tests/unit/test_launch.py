@@ -10,7 +10,8 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from space_cases import find_config
 
-from autotune import kernel, space
+from autotune import kernel, resources, rules
+from autotune.config import PARAMETER, Config
 from autotune.device import KNOWN, DeviceLimits
 from autotune.gemm import LAYOUTS, MAX_EXTENT, Gemm
 from autotune.launch import (
@@ -23,7 +24,7 @@ from autotune.launch import (
     plan,
     refusal,
 )
-from autotune.space import PARAMETER, Config, launch_spec
+from autotune.resources import launch_spec
 
 VECTORS = st.sampled_from([1, 2, 4])
 VARIANTS = st.builds(Variant, st.booleans(), st.booleans(), st.booleans())
@@ -100,9 +101,10 @@ def test_a_legal_config_is_launched_within_its_limits(
     assert spec.threads * config.tm * config.tn == config.bm * config.bn * config.slice_k
     assert spec.smem_bytes <= limits.smem_per_block
     assert spec.smem_bytes >= 4 * config.stages * config.bk * (config.bm + config.bn)
-    assert space.blocks_per_sm(config, limits, gemm, space.register_cap(config, limits)) >= config.min_blocks
+    cap = resources.register_cap(config, limits)
+    assert resources.blocks_per_sm(config, limits, gemm, cap) >= config.min_blocks
     padding = -(-gemm.m // config.bm) * config.bm * -(-gemm.n // config.bn) * config.bn / (gemm.m * gemm.n)
-    assert plan(spec, gemm.m, gemm.n).sum_bytes <= space.WORKSPACE_LIMIT * padding
+    assert plan(spec, gemm.m, gemm.n).sum_bytes <= rules.WORKSPACE_LIMIT * padding
 
 
 # --------------------------------------------------------------------------------- refusals
@@ -164,8 +166,8 @@ def _constant(name: str) -> int:
 
 def test_constants_are_the_kernels() -> None:
     assert _constant("REDUCE_THREADS") == REDUCE_THREADS
-    assert _constant("MAX_THREADS") == space.MAX_THREADS
-    assert _constant("WARP") == space.WARP
+    assert _constant("MAX_THREADS") == resources.MAX_THREADS
+    assert _constant("WARP") == resources.WARP
     assert NARROW_LD * 4 == 2**31, "the kernel keeps strides in bytes in an int"
 
 

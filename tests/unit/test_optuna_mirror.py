@@ -24,10 +24,10 @@ from store_cases import (
     study_of,
 )
 
+from autotune.config import PARAMETER, Value
 from autotune.errors import StoreError
 from autotune.gemm import Gemm
 from autotune.measurement import Outcome
-from autotune.space import PARAMETER, Value
 from autotune.store import Store, StudyRef, optuna_mirror
 from autotune.store.optuna_mirror import TRIAL_ID, study_name
 

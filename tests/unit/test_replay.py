@@ -16,6 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from autotune.config import Config
 from autotune.device import KNOWN, Environment
 from autotune.errors import UsageError
 from autotune.gemm import Gemm
@@ -23,7 +24,7 @@ from autotune.measurement import CachePolicy, Measurement, Outcome
 from autotune.recording import SAMPLE_DIGITS
 from autotune.replay import ReplayTarget, read_recording, write_recording
 from autotune.search.asker import Asker
-from autotune.space import Config, feasible_set
+from autotune.space import feasible_set
 from autotune.target import Baseline, Target
 
 CLBLAST = Path(__file__).parents[1] / "data" / "clblast_t1.json.gz"

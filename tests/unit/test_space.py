@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import re
-from dataclasses import fields
+from dataclasses import fields, replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,11 +14,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from space_cases import EVERY_KIND, find_config
 
-from autotune import kernel, space
-from autotune.device import KNOWN
+from autotune import kernel, resources
+from autotune.config import PARAMETER, PARAMETERS, Config, Parameter
+from autotune.device import KNOWN, DeviceLimits
 from autotune.errors import UsageError
 from autotune.gemm import LAYOUTS, Gemm
-from autotune.space import PARAMETER, PARAMETERS, RULE, RULES, Config, Rule, broken_rules
+from autotune.launch import Variant
+from autotune.rules import RULE, RULES, Rule, RuleKind, broken_rules
 
 CONFIGS = st.builds(Config, **{name: st.sampled_from(p.values) for name, p in PARAMETER.items()})
 SIZES = st.one_of(st.integers(1, 300), st.integers(1, 64).map(lambda x: 64 * x), st.integers(1, 10**6))
@@ -72,8 +74,8 @@ def test_what_is_no_config_is_refused(text: str, message: str) -> None:
 
 @given(CONFIGS, CONFIGS)
 def test_configs_share_a_cubin_where_only_the_launch_differs(one: Config, other: Config) -> None:
-    for pair in ((one, other), (one, space.replace(one, split_k=other.split_k))):
-        macros = [kernel.macros(config, space.Variant()) for config in pair]
+    for pair in ((one, other), (one, replace(one, split_k=other.split_k))):
+        macros = [kernel.macros(config, Variant()) for config in pair]
         assert (pair[0].kernel == pair[1].kernel) == (macros[0] == macros[1])
 
 
@@ -83,14 +85,14 @@ def test_configs_share_a_cubin_where_only_the_launch_differs(one: Config, other:
 def test_parameters_are_fields_are_macros() -> None:
     assert set(PARAMETER) == {f.name for f in fields(Config)}
     assert len(PARAMETER) == len(PARAMETERS)
-    macros = kernel.macros(Config(), space.Variant())
+    macros = kernel.macros(Config(), Variant())
     assert set(macros) == {n.upper() for n in PARAMETER} - {"SPLIT_K"} | {"TRANS_A", "TRANS_B", "WIDE"}
     for macro in macros:
         assert re.search(rf"\b{macro}\b", kernel.source()), f"the kernel does not use {macro}"
 
 
 @pytest.mark.parametrize("parameter", PARAMETERS, ids=lambda p: p.name)
-def test_a_parameter_lists_its_values_once(parameter: space.Parameter) -> None:
+def test_a_parameter_lists_its_values_once(parameter: Parameter) -> None:
     assert len(set(parameter.values)) == len(parameter.values) <= 256, "codes are bytes"
     assert len({type(value) for value in parameter.values}) == 1
     assert parameter.values[0] != 0 or parameter.name == "pad"
@@ -146,7 +148,7 @@ def _columns(configs: list[Config]) -> SimpleNamespace:
     return SimpleNamespace(**{name: np.array([getattr(c, name) for c in configs]) for name in PARAMETER})
 
 
-def _agree(rules: list[Rule], configs: list[Config], limits: space.DeviceLimits, gemm: Gemm) -> None:
+def _agree(rules: list[Rule], configs: list[Config], limits: DeviceLimits, gemm: Gemm) -> None:
     columns = _columns(configs)
     for rule in rules:
         together = np.broadcast_to(rule.holds(columns, limits, gemm), len(configs))
@@ -156,7 +158,7 @@ def _agree(rules: list[Rule], configs: list[Config], limits: space.DeviceLimits,
 
 @given(st.lists(CONFIGS, min_size=1, max_size=8), LIMITS, GEMMS)
 def test_template_rules_read_columns_as_they_read_configs(
-    configs: list[Config], limits: space.DeviceLimits, gemm: Gemm
+    configs: list[Config], limits: DeviceLimits, gemm: Gemm
 ) -> None:
     """On any config at all, whatever else is broken."""
     _agree([r for r in RULES if r.kind == "template"], configs, limits, gemm)
@@ -165,17 +167,17 @@ def test_template_rules_read_columns_as_they_read_configs(
 @settings(max_examples=40)
 @given(SEEDS, LIMITS, GEMMS)
 def test_all_rules_read_columns_as_they_read_configs(
-    seed: int, limits: space.DeviceLimits, gemm: Gemm
+    seed: int, limits: DeviceLimits, gemm: Gemm
 ) -> None:
     """On configs whose template rules hold: the others presume that."""
     rng = random.Random(seed)
     configs = [c for _ in range(8) if (c := find_config(rng, limits, gemm, ("template",)))]
     _agree(list(RULES), configs, limits, gemm)
     columns = _columns(configs)
-    for derive in (space.threads, space.threads_per_slice, space.register_estimate,
-                   lambda c: space.smem_bytes(c, gemm), lambda c: space.register_cap(c, limits),
-                   lambda c: space.blocks_per_sm(c, limits, gemm, space.register_estimate(c)),
-                   lambda c: space.tiles_m(c, gemm), lambda c: space.tiles_n(c, gemm)):  # fmt: skip
+    for derive in (resources.threads, resources.threads_per_slice, resources.register_estimate,
+                   lambda c: resources.smem_bytes(c, gemm), lambda c: resources.register_cap(c, limits),
+                   lambda c: resources.blocks_per_sm(c, limits, gemm, resources.register_estimate(c)),
+                   lambda c: resources.tiles_m(c, gemm), lambda c: resources.tiles_n(c, gemm)):  # fmt: skip
         assert list(derive(columns)) == [derive(c) for c in configs]
 
 
@@ -184,7 +186,7 @@ def test_all_rules_read_columns_as_they_read_configs(
 
 @given(CONFIGS, LIMITS, GEMMS, st.sets(st.sampled_from(EVERY_KIND)))
 def test_any_config_is_judged(
-    config: Config, limits: space.DeviceLimits, gemm: Gemm, kinds: set[space.RuleKind]
+    config: Config, limits: DeviceLimits, gemm: Gemm, kinds: set[RuleKind]
 ) -> None:
     """Of the kinds asked for; where a template rule is broken, no rule that presumes a kernel is asked."""
     everything = broken_rules(config, limits, gemm, EVERY_KIND)
@@ -196,7 +198,7 @@ def test_any_config_is_judged(
 
 @settings(max_examples=30)
 @given(SEEDS, LIMITS, GEMMS)
-def test_configs_of_a_space_break_nothing(seed: int, limits: space.DeviceLimits, gemm: Gemm) -> None:
+def test_configs_of_a_space_break_nothing(seed: int, limits: DeviceLimits, gemm: Gemm) -> None:
     config = find_config(random.Random(seed), limits, gemm, EVERY_KIND)
     assert config is not None, "a space without a config"
     assert broken_rules(config, limits, gemm, EVERY_KIND) == ()

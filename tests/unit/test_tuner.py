@@ -18,12 +18,13 @@ from fake_target import ENVIRONMENT, FAILURES, FakeTarget, bowl_us, fails_by_tur
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from autotune.config import Config
 from autotune.errors import DeviceLost, UsageError
 from autotune.gemm import Gemm
 from autotune.measurement import Measurement, Outcome
 from autotune.search import Options, StopReason, final, point_key, study_of, tune
 from autotune.search.progress import FinalDone, ShapeStarted, Stopping, TrialDone
-from autotune.space import Config, Factor, FeasibleSet
+from autotune.space import Factor, FeasibleSet
 from autotune.stats import Patience
 from autotune.store import Store
 

@@ -18,8 +18,10 @@ from autotune.device import KNOWN
 from autotune.errors import UsageError
 from autotune.gemm import Gemm
 from autotune.launch import Grid, Variant, plan
+from autotune.resources import launch_spec, smem_bytes
+from autotune.rules import broken_rules
 from autotune.search.asker import Asker
-from autotune.space import broken_rules, feasible_set, launch_spec, smem_bytes
+from autotune.space import feasible_set
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 import kernel_tuner_side as side
