@@ -117,8 +117,8 @@ def test_a_cut_down_space_is_what_brute_force_finds(
     monkeypatch.setattr(space, "_JOIN_ROWS", rng.choice([1, 7, 64]))  # joined in pieces, and in odd ones
     found = feasible_set(limits, gemm, is_wide=is_wide)
     all_configs = [
-        Config(**dict(zip(PARAMETER, values, strict=True)))
-        for values in itertools.product(*(p.values for p in PARAMETERS))
+        Config(**dict(zip(space.PARAMETER, values, strict=True)))
+        for values in itertools.product(*(p.values for p in space.PARAMETERS))
     ]
     expected = {c.key for c in all_configs if not broken_rules(c, limits, gemm, kinds)}
     assert config.key in expected
