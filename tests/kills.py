@@ -50,7 +50,9 @@ class Search:
             )  # fmt: skip
 
     def _lines(self) -> list[bytes]:
-        return self.journal.read_bytes().splitlines() if self.journal.exists() else []
+        """Whole lines: one may be read while it is being written."""
+        written = self.journal.read_bytes() if self.journal.exists() else b""
+        return written[: written.rfind(b"\n") + 1].splitlines()
 
     def noted(self, what: str) -> list[str]:
         """The keys that the newest run has noted as "asked", "measured" or "told"."""
