@@ -25,13 +25,13 @@ __device__ __forceinline__ void add_slices(float (&sums)[TM][TN], const Lane& la
     if constexpr (SLICE_K == 1) return;
     float* mine = shared_memory() + thread_index() % THREADS_PER_SLICE;
     for (int slice = 1; slice < SLICE_K; ++slice) {
-        barrier();  // RAW-free before: the last tile, or the slice before, has been read by all
+        barrier();  // WAR: the last tile, or the slice before, has been read by all
         if (lane.slice == slice) {
 #pragma unroll
             for (int e = 0; e < TM * TN; ++e)
                 store_shared<1>(mine + e * THREADS_PER_SLICE, {sums[e / TN][e % TN]});
         }
-        barrier();  // the slice's sums are all written before slice 0 reads them
+        barrier();  // RAW: the sums of the slice are written before slice 0 reads them
         if (lane.slice == 0) {
 #pragma unroll
             for (int e = 0; e < TM * TN; ++e)
