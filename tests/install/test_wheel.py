@@ -47,7 +47,7 @@ def test_the_command_runs_from_anywhere(installed: Path, tmp_path: Path) -> None
 def test_a_kernel_compiles(installed: Path, tmp_path: Path) -> None:
     code = (
         "from autotune.compiler import Compiler; from autotune.launch import Variant;"
-        "from autotune.space import Config; from pathlib import Path;"
+        "from autotune.config import Config; from pathlib import Path;"
         "print(Compiler('sm_90', cache_dir=Path('cache')).compile(Config(), Variant()).registers)"
     )
     assert int(call(installed / "python", "-c", code, cwd=tmp_path)) > 0
