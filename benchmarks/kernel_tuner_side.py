@@ -61,7 +61,8 @@ def search(job: dict[str, Any]) -> dict[str, Any]:
 
 
 def _summary(results: dict[int, dict[str, Any]]) -> dict[str, Any]:
-    """Of results by number of config: a config asked for again counts once."""
+    """Of results by number of config: a config asked for again counts once. A trial is one that was compiled,
+    verified and timed; the others are failures."""
     timed = {i: float(result["time"]) for i, result in results.items() if "__error__" not in result}
     best = min(timed, key=lambda i: timed[i], default=None)
     spans = {
@@ -71,7 +72,7 @@ def _summary(results: dict[int, dict[str, Any]]) -> dict[str, Any]:
         )
     }  # fmt: skip
     return {
-        "num_trials": len(results),
+        "num_trials": len(timed),
         "num_failed": len(results) - len(timed),
         "best": best,
         "own_time_us": None if best is None else 1e3 * timed[best],

@@ -6,10 +6,14 @@
 Both search the same seeded subset of this GPU's feasible set, without split-K: Kernel Tuner launches one
 kernel per candidate. Both verify every candidate, begin without a compiled kernel (no cache of ours, none of
 the driver's), and start from nothing: an empty database, no seeds but those of our sampler that happen to
-lie in the subset. Kernel Tuner runs in a process of its own per strategy (kernel_tuner_side.py says how it
-is called). It times with operands in L2, so `warm` is the policy here unless told otherwise. At the end the
+lie in the subset. Each runs in a process of its own, Kernel Tuner in one per strategy (kernel_tuner_side.py
+says how it is called). It times with operands in L2, so `warm` is the policy here unless told otherwise. At the end the
 best of each is timed again by one judge, interleaved with the others and cuBLAS. Prints one table, writes
 one JSON file.
+
+A trial is, for both, a config that was compiled, verified and timed, each counted once; what failed on the
+way is counted apart and earns nothing. Rates are over all the seconds that a contestant took, its own start
+and, for ours, the final included.
 
 Kernel Tuner: pip install kernel-tuner, or unpack its wheels into a folder and pass --kernel-tuner-path. The
 strategies named above need of its dependencies only python-constraint2, jsonschema (with
@@ -24,7 +28,11 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
+from dataclasses import asdict
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +60,7 @@ DOMAIN: dict[str, tuple[Value, ...]] = {
     "bursts": (1, 2), "frag_buffers": (1,), "min_blocks": (1, 2, 4), "order": ("row_snake", "col_snake"),
     "raster": ("n",), "group": (1, 8), "reduction": ("none",), "split_k": (1,),
 }  # fmt: skip
+ON_THE_GPU = ("verify_s", "measure_s", "refine_s")
 GRACE_S = 120.0  # for Kernel Tuner to start, and to finish the candidate under way
 
 
@@ -63,7 +72,8 @@ def main() -> None:
         job = kernel_tuner_job(gemm, configs, target.limits)
         environment = target.environment
     console.note(f"{environment.gpu_name}, {gemm}: {len(configs):,} configs, {args.seconds:g} s for each")
-    results = [run_ours(args, gemm, configs)]
+    with as_on_the_command_line(), ProcessPoolExecutor(1, get_context("spawn")) as process:
+        results = [process.submit(run_ours, args, gemm, configs).result()]
     for strategy in args.strategies.split(","):
         console.note(f"Kernel Tuner, {strategy}")
         results.append(run_kernel_tuner(args, job, configs, strategy, environment.gpu_uuid))
@@ -144,6 +154,20 @@ class GivenTarget(GpuTarget):
         return as_feasible_set(self.configs)
 
 
+@contextmanager
+def as_on_the_command_line() -> Iterator[None]:
+    """Processes started within have numpy use one thread, as `autotune` itself does (cli.main): on cores
+    that are busy compiling, the search's small matrices take several threads ten times as long as one."""
+    name = "OPENBLAS_NUM_THREADS"
+    before = os.environ.get(name)
+    os.environ[name] = before or "1"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[name]
+
+
 def run_ours(args: argparse.Namespace, gemm: Gemm, configs: Sequence[Config]) -> dict[str, Any]:
     """Our search from nothing: an empty database, an empty cache of compiled kernels."""
     with tempfile.TemporaryDirectory(prefix="vs-kernel-tuner-") as folder:
@@ -157,11 +181,9 @@ def run_ours(args: argparse.Namespace, gemm: Gemm, configs: Sequence[Config]) ->
     (shape,) = result.shapes
     winner = shape.final.winner if shape.final else shape.best
     own_us = shape.final.winner.time_us if shape.final else shape.best and shape.best.measurement.time_us
-    ledger = result.ledger
     return {
-        "tool": "autotune", "strategy": args.sampler, "num_trials": result.num_new,
-        "num_failed": shape.num_failed, "elapsed_s": result.elapsed_s,
-        "compile_s": ledger.compile_s, "verify_s": ledger.verify_s, "measure_s": ledger.measure_s,
+        "tool": "autotune", "strategy": args.sampler, "num_trials": result.num_new - shape.num_failed,
+        "num_failed": shape.num_failed, "elapsed_s": result.elapsed_s, **asdict(result.ledger),
         "own_time_us": own_us, "config": dict(winner.point) if winner else None, "error": "",
     }  # fmt: skip
 
@@ -225,29 +247,40 @@ def judge(args: argparse.Namespace, gemm: Gemm, results: Sequence[dict[str, Any]
 
 
 def table(results: Sequence[dict[str, Any]], cublas_us: float | None) -> str:
-    """One line per contestant; a line below with the ratio of trials per second."""
-    headers = ("tool", "strategy", "trials", "failed", "trials/s", "its figure", "judged", "vs cuBLAS", "")
+    """One line per contestant; below, how many times the other's trials per second ours makes."""
+    headers = (
+        "tool", "strategy", "trials", "failed", "trials/s", "GPU busy", "its figure", "judged", "vs cuBLAS",
+        "",
+    )  # fmt: skip
     rows = []
     for result in results:
         judged_us = result.get("judged_time_us")
         rows.append(
             (
                 result["tool"], result["strategy"], result["num_trials"], result["num_failed"],
-                f"{rate(result):.2f}", console.time_text(result["own_time_us"]), console.time_text(judged_us),
+                f"{rate(result):.2f}", console.ratio_text(busy(result), "%"),
+                console.time_text(result["own_time_us"]), console.time_text(judged_us),
                 console.ratio_text(cublas_us / judged_us if cublas_us and judged_us else None),
                 result["error"].splitlines()[-1] if result["error"] else "",
             )
         )  # fmt: skip
-    text = console.table(headers, rows, right=range(2, 8))
-    others = max((rate(result) for result in results[1:]), default=0.0)
-    if others > 0:
-        text += f"\nautotune makes {rate(results[0]) / others:.1f} times the trials per second of the faster"
+    text = console.table(headers, rows, right=range(2, 9))
+    for other in results[1:]:
+        if rate(other) > 0:
+            ratio, against = rate(results[0]) / rate(other), f"{other['tool']}, {other['strategy']}"
+            text += f"\nautotune makes {ratio:.1f} times the trials per second of {against}"
     return text
 
 
 def rate(result: dict[str, Any]) -> float:
-    """Trials per second, failures included: they were paid for too."""
+    """Configs compiled, verified and timed, per second of all that it took."""
     return float(result["num_trials"] / result["elapsed_s"]) if result["elapsed_s"] > 0 else 0.0
+
+
+def busy(result: dict[str, Any]) -> float | None:
+    """The share of its time in which candidates were verified or timed."""
+    spent_s = sum(result.get(name, 0.0) for name in ON_THE_GPU)
+    return spent_s / result["elapsed_s"] if result["elapsed_s"] > 0 else None
 
 
 def _arguments() -> argparse.Namespace:
