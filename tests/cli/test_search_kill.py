@@ -15,7 +15,7 @@ from autotune import kernel
 from autotune.config import Config
 from autotune.device import KNOWN
 from autotune.measurement import CachePolicy
-from autotune.recording import write_recording
+from autotune.recording_file import write_recording
 from autotune.rules import broken_rules
 from autotune.target import Baseline
 
