@@ -16,6 +16,7 @@ class Outcome(StrEnum):
     ILLEGAL = "illegal"
     COMPILE_FAILED = "compile_failed"
     COMPILE_TIMEOUT = "compile_timeout"
+    COMPILE_CRASHED = "compile_crashed"
     SPILLED = "spilled"
     DOES_NOT_FIT = "does_not_fit"
     WRONG_RESULT = "wrong_result"

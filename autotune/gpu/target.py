@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -60,7 +60,8 @@ class GpuTarget:
     """Implements `target.Target` on the GPU that `selector` names (index, UUID or `auto`).
 
     Raises EnvironmentProblem where there is no usable GPU, driver or compiler, UsageError for a selector
-    that names none. Futures raise only EnvironmentProblem (no memory for the problem) and DeviceLost.
+    that names none. Futures raise only EnvironmentProblem (no memory for the problem, no process to
+    compile in) and DeviceLost. `note` is told what a person should know meanwhile.
     """
 
     def __init__(
@@ -70,12 +71,13 @@ class GpuTarget:
         policy: CachePolicy = CachePolicy.COLD,
         cache_dir: Path | None = None,
         seed: int = 0,
+        note: Callable[[str], None] = lambda text: None,
     ) -> None:
         self.gpu = driver.find_gpu(selector)
         self.limits: DeviceLimits = driver.device_limits(self.gpu.index)
         self.policy = policy
         self.source_hash = kernel.source_hash()
-        self.compiler = Compiler(self.limits.arch, cache_dir=cache_dir)
+        self.compiler = Compiler(self.limits.arch, cache_dir=cache_dir, note=note)
         self._seed = seed
         self._baselines: dict[Gemm, Baseline] = {}
         # All that the worker does goes through this one thread, which also is the worker's parent.
