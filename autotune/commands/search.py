@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from contextlib import closing
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -171,7 +171,7 @@ def _facts(result: Result, target: Target, request: Request, wall_s: float) -> d
         "elapsed_s": result.elapsed_s,
         "wall_s": wall_s,
         "trials_per_s": result.num_new / result.elapsed_s if result.elapsed_s > 0 else 0.0,
-        "ledger": asdict(result.ledger),
+        "ledger": result.ledger.to_dict(),
         "shapes": shapes,
         **(shapes[0] if len(shapes) == 1 else {}),
     }
