@@ -158,6 +158,22 @@ def failures(db: Db = DB, shape: Shapes = None, limit: Limit = 20, is_json: Json
     command.failures(db, shape or (), limit, is_json=is_json)
 
 
+@trials_app.command()
+def t4(
+    out: Annotated[Path, typer.Option(help="The JSON file to write.")],
+    db: Db = DB,
+    recording: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="A recorded space, in the place of the database.")
+    ] = None,
+    shape: Annotated[str | None, typer.Option(help="Which problem, where there are several.")] = None,
+    is_json: Json = False,
+) -> None:
+    """Write the trials of a problem as T4, Kernel Tuner's results format."""
+    from .commands import t4 as command
+
+    command.run(out, db, recording, shape, is_json=is_json)
+
+
 @app.command()
 def report(
     out: Annotated[Path, typer.Option(help="The HTML file to write.")] = REPORT,

@@ -50,6 +50,7 @@ RULES: dict[str, Part] = {
     "recording": _part(packages=("numpy",)),
     "recording_file": _part("recording", packages=("numpy",)),
     "kernel_tuner": _part("recording"),
+    "t4": _part(),
     "simulation": _part(),
     "replay": _part("recording", "recording_file", "kernel_tuner", "simulation", packages=("numpy",)),
     "ladder": _part(),
