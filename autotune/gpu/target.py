@@ -23,6 +23,7 @@ from ..target import Baseline, Point
 from . import driver, protocol
 from .client import WorkerClient, trial_deadline_s
 from .protocol import KernelCode, Problem
+from .turns import Turns
 
 CHECKS_FILE = "checks.cu"
 CHECKS_ENTRY = "reference_tiles"
@@ -78,7 +79,7 @@ class GpuTarget:
         self.policy = policy
         self.source_hash = kernel.source_hash()
         self.compiler = Compiler(self.limits.arch, cache_dir=cache_dir, note=note)
-        self._seed = seed
+        self._seed, self._note = seed, note
         self._baselines: dict[Gemm, Baseline] = {}
         # All that the worker does goes through this one thread, which also is the worker's parent.
         self._gpu_thread = ThreadPoolExecutor(1, thread_name_prefix="gpu")
@@ -215,7 +216,8 @@ class GpuTarget:
 
     def _open(self) -> protocol.Ready:
         checks = self.compiler.compile_source(kernel.source(CHECKS_FILE), entry=CHECKS_ENTRY)
-        self._client = WorkerClient(protocol.Start(self.gpu.uuid, self.limits, checks.code))
+        start = protocol.Start(self.gpu.uuid, self.limits, checks.code)
+        self._client = WorkerClient(start, turns=Turns(self.gpu.uuid, self._note))
         return self._client.start()
 
     @property

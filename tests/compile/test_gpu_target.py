@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import sys
+import tempfile
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -38,12 +40,13 @@ def open_target(monkeypatch, tmp_path, cache):
     monkeypatch.setattr(driver, "find_gpu", lambda selector: gpu)
     monkeypatch.setattr(driver, "device_limits", lambda index: LIMITS)
     monkeypatch.setattr(driver, "open_driver", lambda: FakeDriver)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))  # its turns on GPU-0 are this test's alone
     targets = []
 
     def open_with(mode):
         command = (sys.executable, str(FAKE), mode, str(tmp_path / "log"))
         monkeypatch.setattr(
-            target, "WorkerClient", lambda start: client.WorkerClient(start, command=command, max_deaths=3)
+            target, "WorkerClient", partial(client.WorkerClient, command=command, max_deaths=3)
         )
         targets.append(GpuTarget("auto", policy=CachePolicy.WARM, cache_dir=cache))
         return targets[-1]
