@@ -22,7 +22,7 @@ from .recording import Problem, Recording, cubin_key
 from .recording_file import FORMAT, from_json, load_json
 from .simulation import Pipeline
 from .space import FeasibleSet
-from .target import Baseline, Point
+from .target import Baseline, Point, Rounds
 
 EXTRA_OPEN = 2  # candidates under way besides those that compile: one on the GPU, one waiting for it
 CUT_SAMPLES = 3  # samples after which a hopeless candidate is given up, as on a GPU
@@ -124,20 +124,25 @@ class ReplayTarget:
         known = [m.compile_s for problem in problems for m in problem.measurements if m.compile_s > 0]
         return stats.median(known) if known else 0.0
 
-    def compare(
-        self, gemm: Gemm, points: Sequence[Point], rounds: int
-    ) -> tuple[list[tuple[float, ...]], Baseline]:
+    def compare(self, gemm: Gemm, points: Sequence[Point], rounds: int) -> Rounds:
         """Draws from each point's recorded samples, with replacement: the r-th draw of a point is the same
         in every run, whatever else is compared. Recorded rounds were not interleaved, so that drift
         between points is part of what is drawn. Raises UsageError for a point without a time.
         """
-        drawn = [self._draw(gemm, point, rounds) for point in points]
+        drawn = tuple(self._draw(gemm, point, rounds) for point in points)
         self._pipeline.occupy(sum(map(sum, drawn)) / 1e6)
         cublas_us = self._problem(gemm).cublas_us
         if not cublas_us:
-            return drawn, Baseline(None)
+            return Rounds(drawn, Baseline(None))
         samples = self._resample(cublas_us, rounds, f"{gemm} cuBLAS")
-        return drawn, Baseline(stats.median(samples), samples)
+        return Rounds(drawn, Baseline(stats.median(samples), samples))
+
+    def joules(self, gemm: Gemm, points: Sequence[Point]) -> tuple[float | None, ...]:
+        """Energy was not recorded."""
+        return (None,) * len(points)
+
+    def renew(self) -> None:
+        """No process to begin anew."""
 
     def _draw(self, gemm: Gemm, point: Point, rounds: int) -> tuple[float, ...]:
         number = self.space(gemm).find(point)

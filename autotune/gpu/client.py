@@ -131,29 +131,34 @@ class WorkerClient:
             self._prepared = None  # it may have written anywhere: the worker makes everything anew
         return result
 
-    def race(
-        self, problem: Problem, kernels: Sequence[KernelCode], rounds: int, deadline_s: float
-    ) -> protocol.RaceResult:
+    def race(self, request: protocol.Race, deadline_s: float) -> protocol.RaceResult:
         """Time candidates and cuBLAS interleaved. Raises EnvironmentProblem, and DeviceLost where
         candidates that were fine before bring two workers down."""
-        request = protocol.Race(problem, tuple(kernels), rounds)
         for _ in range(2):
-            self.prepare(problem)
+            self.prepare(request.problem)
             try:
                 return self._ask(request, deadline_s, protocol.RaceResult)
             except (WorkerGone, WorkerLate):
                 continue
-        raise DeviceLost(f"comparing {len(kernels)} kernels failed twice: {self._last_death}")
+        raise DeviceLost(f"comparing {len(request.kernels)} kernels failed twice: {self._last_death}")
+
+    def renew(self) -> protocol.Ready:
+        """End the worker and start a fresh one. Raises EnvironmentProblem, DeviceLost."""
+        self._end()
+        return self.start()
 
     def close(self) -> None:
         """End the worker. The client may not be used afterwards."""
+        self._end()
+        self._stderr.close()
+        if self._turns is not None:
+            self._turns.close()
+
+    def _end(self) -> None:
         if self._connection is not None:
             with suppress(OSError), self._bounded(SHUTDOWN_DEADLINE_S):
                 self._connection.send(protocol.Shutdown())
         self._kill(grace_s=SHUTDOWN_DEADLINE_S)
-        self._stderr.close()
-        if self._turns is not None:
-            self._turns.close()
 
     # ---------------------------------------------------------------------------- the process
 

@@ -329,12 +329,13 @@ def test_what_was_not_recorded_is_refused(recording):
 def test_draws_are_reproducible_and_go_on(recording):
     best, second = {"a": 1, "b": "w0"}, {"a": 2, "b": "w0"}
     one, other = ReplayTarget(recording), ReplayTarget(recording)
-    (first, _), baseline = one.compare(ONE, [best, second], 6)
-    (again,), _ = other.compare(ONE, [best], 3)
-    (rest,), _ = other.compare(ONE, [best], 3)
+    rounds = one.compare(ONE, [best, second], 6)
+    (first, _), baseline = rounds.samples_us, rounds.baseline
+    (again,) = other.compare(ONE, [best], 3).samples_us
+    (rest,) = other.compare(ONE, [best], 3).samples_us
     assert again + rest == first  # in parts or at once, alone or with others
     assert set(baseline.samples_us) <= {49.0, 50.0, 51.0}
-    assert one.compare(TWO, [best], 2)[1] == Baseline(None)
+    assert one.compare(TWO, [best], 2).baseline == Baseline(None)
 
 
 # ---- Kernel Tuner
