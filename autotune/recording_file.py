@@ -15,6 +15,7 @@ Format: gzip-compressed JSON, one object:
         outcome, reason indices into `outcomes` and `reasons` of the problem
         samples_us      in the order taken, five significant digits; empty for failures
         is_cut_short, error_ratio, registers, spill_bytes, smem_bytes, compile_s, verify_s, measure_s
+        marks           what disturbed the samples: [entry, mark, mark, ...] for each that was
 
 `compile_s` is 0 where a kernel came from a cache. Version 1 kept `configs` in each problem, and no
 `compile_threads`; it is read, too.
@@ -111,6 +112,7 @@ def _problem_to_json(gemm: Gemm, problem: Problem, configs: Sequence[bytes]) -> 
         "reason": [reasons.index(m.reason) for m in problem.measurements],
         "samples_us": [_rounded(m.samples_us) for m in problem.measurements],
         **{name: [_plain(getattr(m, name)) for m in problem.measurements] for name in _COLUMNS},
+        "marks": [[entry, *m.marks] for entry, m in enumerate(problem.measurements) if m.marks],
     }
 
 
@@ -196,13 +198,17 @@ def _problem_from_json(
     columns = {name: entry[name] for name in ("outcome", "reason", "samples_us", *_COLUMNS)}
     if any(len(column) != len(codes) for column in columns.values()):
         raise ValueError("columns differ in length")
+    marks = {int(row): tuple(map(str, found)) for row, *found in entry.get("marks", ())}
+    if not marks.keys() <= set(range(len(codes))):
+        raise ValueError("a mark on an entry that is not there")
     measurements = tuple(
-        _measurement({name: column[i] for name, column in columns.items()}, entry) for i in range(len(codes))
+        _measurement({name: column[i] for name, column in columns.items()}, entry, marks.get(i, ()))
+        for i in range(len(codes))
     )
     return Gemm.parse(entry["gemm"]), Problem(codes, measurements, tuple(map(float, entry["cublas_us"])))
 
 
-def _measurement(cell: dict[str, Any], entry: Mapping[str, Any]) -> Measurement:
+def _measurement(cell: dict[str, Any], entry: Mapping[str, Any], marks: tuple[str, ...]) -> Measurement:
     outcome = Outcome(entry["outcomes"][cell.pop("outcome")])
     reason = str(entry["reasons"][cell.pop("reason")])
     samples = tuple(map(float, cell.pop("samples_us")))
@@ -211,4 +217,4 @@ def _measurement(cell: dict[str, Any], entry: Mapping[str, Any]) -> Measurement:
     is_ok = outcome is Outcome.OK
     time_us = stats.median(samples) if is_ok else None  # without samples: ValueError, told as damage
     cell["is_cut_short"] = bool(cell["is_cut_short"])
-    return Measurement(outcome, reason, time_us, samples, **cell)
+    return Measurement(outcome, reason, time_us, samples, **cell, marks=marks)

@@ -50,6 +50,7 @@ def _trial(i: int, rng: np.random.Generator):
         compile_s=0.8,
         verify_s=0.001,
         measure_s=0.02,
+        marks=("drift", "sw_power_cap") if i == 5 else (),
     )
 
 
@@ -97,7 +98,7 @@ def test_what_was_written_is_read(tmp_path):
         assert found.samples_us == pytest.approx(expected.samples_us, rel=10.0 ** (1 - SAMPLE_DIGITS))
         if expected.is_ok:
             assert found.time_us == statistics.median(found.samples_us)
-        for name in ("outcome", "reason", "registers", "spill_bytes", "smem_bytes", "error_ratio"):
+        for name in ("outcome", "reason", "registers", "spill_bytes", "smem_bytes", "error_ratio", "marks"):
             assert getattr(found, name) == getattr(expected, name)
         assert (found.compile_s, found.is_cut_short) == (expected.compile_s, expected.is_cut_short)
 
@@ -174,6 +175,8 @@ def test_what_cannot_be_recorded_is_refused(tmp_path, problems, reason):
         lambda d: d["problems"][1]["rows"].__setitem__(0, 99),
         lambda d: d["problems"][1]["rows"].reverse(),
         lambda d: d["problems"][1].pop("rows"),
+        lambda d: d["problems"][0]["marks"].append([99, "drift"]),
+        lambda d: d["problems"][0]["marks"].append([]),
         lambda d: d["problems"][0]["outcomes"].__setitem__(0, "excellent"),
         lambda d: d["problems"][0]["outcome"].__setitem__(0, 99),
         lambda d: d["problems"][0]["samples_us"].__setitem__(0, []),
