@@ -3,9 +3,12 @@
 A mark names what was seen while samples were taken:
 
     passing     drift                   the reference took more or less than it lately does, by over DRIFT
-                neighbour               another process computed on this GPU
+                neighbour               another process computed on this GPU, and nothing tells that it did
+                                        not get in the way
                 hw_slowdown, hw_power_brake, hw_thermal_slowdown, sw_thermal_slowdown
     standing    sw_power_cap, sync_boost
+                neighbour_unfelt        another process computed, but the reference took what it lately does:
+                                        it was at another time, as when two searches take turns
 
 Passing ones are worth a repeat: they may be over in a moment. Standing ones are not: a large product holds
 an H200 at its power limit for as long as it runs; they are told, and pairing samples in time cancels them.
@@ -19,24 +22,29 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from statistics import median
 
-DRIFT, NEIGHBOUR = "drift", "neighbour"
+DRIFT, NEIGHBOUR, NEIGHBOUR_UNFELT = "drift", "neighbour", "neighbour_unfelt"
 PASSING = frozenset(
     {DRIFT, NEIGHBOUR, "hw_slowdown", "hw_power_brake", "hw_thermal_slowdown", "sw_thermal_slowdown"}
 )
-STANDING = frozenset({"sw_power_cap", "sync_boost"})
+STANDING = frozenset({"sw_power_cap", "sync_boost", NEIGHBOUR_UNFELT})
 
 DRIFT_BEYOND = 0.03  # of the reference's level: several times what its readings scatter by when all is quiet
 LEVEL_READINGS = 15  # a lasting change is the new level once it makes up most of these
+_WEIGHT_OF_FIRST = LEVEL_READINGS // 2  # what a level begins with was several samples, too
 MAX_REPEATS = 2  # of one candidate
 PAUSES_S = (0.05, 0.2)  # before each: what passes soon is waited for
 MOST_CREDIT, START_CREDIT, EARNED = 20.0, 10.0, 0.25
 
 
-def marks(throttle_reasons: Iterable[str], *, is_drifted: bool, has_neighbour: bool) -> tuple[str, ...]:
-    """The marks of samples, in alphabetical order."""
+def marks(
+    throttle_reasons: Iterable[str], *, is_drifted: bool | None, has_neighbour: bool
+) -> tuple[str, ...]:
+    """The marks of samples, in alphabetical order. `is_drifted` is None where no reference was read."""
     found = set(throttle_reasons) & (PASSING | STANDING)
-    found |= {DRIFT} if is_drifted else set()
-    found |= {NEIGHBOUR} if has_neighbour else set()
+    if is_drifted:
+        found.add(DRIFT)
+    if has_neighbour:
+        found.add(NEIGHBOUR_UNFELT if is_drifted is False else NEIGHBOUR)
     return tuple(sorted(found))
 
 
@@ -49,7 +57,7 @@ class Level:
     """What a reference takes, as of late: the median of its last readings."""
 
     def __init__(self, reading_us: float) -> None:
-        self._readings: deque[float] = deque([reading_us], maxlen=LEVEL_READINGS)
+        self._readings: deque[float] = deque([reading_us] * _WEIGHT_OF_FIRST, LEVEL_READINGS)
 
     @property
     def time_us(self) -> float:

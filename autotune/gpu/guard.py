@@ -1,7 +1,8 @@
 """Notices what disturbs samples, and has them taken again. `disturbance` decides; this asks the sensors.
 
-The reference is cuBLAS on the problem at hand: read after a candidate's samples, but so rarely that it
-costs a twentieth of the time at most. Where cuBLAS is absent, only NVML tells of disturbances.
+The reference is cuBLAS on the problem at hand: read after a candidate's samples, at once where a neighbour is
+busy, else so rarely that it costs a twentieth of the time at most. In a race it takes part anyway. Where
+cuBLAS is absent, only NVML tells of disturbances.
 """
 
 from __future__ import annotations
@@ -25,11 +26,12 @@ REFERENCE_SHARE = 0.05
 @dataclass(frozen=True)
 class Reference:
     """What drift is noticed by. `key` names what is timed; `read` times it, in us; `level_us` is what it
-    took at first."""
+    took at first. `is_free`: it was timed among the samples, reading it takes no time."""
 
     key: Hashable
     read: Callable[[], float]
     level_us: float
+    is_free: bool = False
 
 
 @dataclass(frozen=True)
@@ -66,21 +68,19 @@ class Guard:
         before: list[tuple[T, tuple[str, ...]]] = []
         while True:
             taken = take()
-            found = marks(
-                state().throttle_reasons,
-                is_drifted=reference is not None and self._is_drifted(reference),
-                has_neighbour=self._is_neighbour_busy(),
-            )
+            has_neighbour = self._is_neighbour_busy()
+            is_drifted = None if reference is None else self._is_drifted(reference, at_once=has_neighbour)
+            found = marks(state().throttle_reasons, is_drifted=is_drifted, has_neighbour=has_neighbour)
             if not self._repeats.are_worthwhile(found, len(before)):
                 return Guarded(taken, found, tuple(before))
             self._sleep(PAUSES_S[len(before)])
             before.append((taken, found))
 
-    def _is_drifted(self, reference: Reference) -> bool:
-        """Whether the reference is off now; False while it was right lately."""
+    def _is_drifted(self, reference: Reference, *, at_once: bool) -> bool | None:
+        """Whether the reference is off now; None if it was right lately and is not read."""
         began_s = self._now()
-        if began_s < self._reference_due_s:
-            return False
+        if began_s < self._reference_due_s and not (at_once or reference.is_free):
+            return None
         level = self._levels.setdefault(reference.key, Level(reference.level_us))
         is_drifted = level.is_drift(reference.read())
         took_s = self._now() - began_s

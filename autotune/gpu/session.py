@@ -272,9 +272,17 @@ class Session:
             sgemm = partial(self.cublas.sgemm, request.problem.gemm)
             contestants[_CUBLAS] = (sgemm, self.stopwatch.time_once(partial(sgemm, sets[0])))
         watch, racers = self.stopwatch, [*contestants.values()]
-        guarded = self.guard.take(
-            lambda: watch.race(racers, sets, request.rounds, request.problem.seed), lambda: watch.state
-        )
+        last: list[tuple[float, ...]] = []
+
+        def take() -> list[tuple[float, ...]]:
+            last[:] = watch.race(racers, sets, request.rounds, request.problem.seed)
+            return list(last)
+
+        known = self._baselines.get(request.problem)
+        reference = None
+        if known and _CUBLAS in contestants:  # the last that joined
+            reference = Reference(request.problem, lambda: median(last[-1]), median(known), is_free=True)
+        guarded = self.guard.take(take, lambda: watch.state, reference)
         samples = dict(zip(contestants, guarded.taken, strict=True))
         state = watch.state  # of the race, not of what is weighed next
         numbers = range(len(request.kernels))
@@ -298,6 +306,26 @@ class Session:
         if not seconds:
             return None
         return self.stopwatch.joules(enqueue, sets, median(samples_us), seconds, self.monitor.energy_j)
+
+    def duel(self, request: protocol.Duel) -> protocol.DuelResult:
+        """Time two candidates interleaved. If one is wrong now, neither has samples."""
+        began = time.perf_counter()
+        prepared = self._prepare(request.problem)
+        workspaces = [Workspace(self.driver, self.stream) for _ in request.kernels]
+        seed = request.problem.seed + request.turn
+        try:
+            racers = []
+            for kernel, workspace in zip(request.kernels, workspaces, strict=True):
+                enqueue = self._load(kernel, prepared, workspace)
+                racers.append((enqueue, self._verify(prepared, enqueue, workspace)[0]))
+            first, second = self.stopwatch.race(racers, prepared.operands.sets, request.rounds, seed)
+        except WrongResult:
+            self._evict(0)  # as after a trial
+            first, second = (), ()
+        finally:
+            for workspace in workspaces:
+                workspace.free()
+        return protocol.DuelResult((first, second), time.perf_counter() - began)
 
     def _load(self, kernel: KernelCode, prepared: PreparedProblem, workspace: Workspace) -> Enqueue:
         """Load a candidate (or find it loaded) and give it its workspace."""

@@ -13,11 +13,13 @@ REASONS = st.sets(st.sampled_from(sorted(nvml.throttle_names(0xFFF))))
 MARKS = st.sets(st.sampled_from(sorted(PASSING | STANDING))).map(sorted).map(tuple)
 
 
-@given(REASONS, st.booleans(), st.booleans())
+@given(REASONS, st.sampled_from([None, False, True]), st.booleans())
 def test_every_throttle_reason_is_passing_standing_or_a_setting(reasons, is_drifted, has_neighbour):
     found = disturbance.marks(reasons, is_drifted=is_drifted, has_neighbour=has_neighbour)
     assert reasons - set(found) <= {"applications_clocks", "display_clocks"}
-    assert (disturbance.DRIFT in found, disturbance.NEIGHBOUR in found) == (is_drifted, has_neighbour)
+    assert (disturbance.DRIFT in found) == bool(is_drifted)
+    assert (disturbance.NEIGHBOUR in found) == (has_neighbour and is_drifted is not False)
+    assert (disturbance.NEIGHBOUR_UNFELT in found) == (has_neighbour and is_drifted is False)
     assert disturbance.is_passing(found) == bool(PASSING & set(found))
     assert list(found) == sorted(set(found))
 
