@@ -21,7 +21,7 @@ from ..space import FeasibleSet
 from .candidates import Candidates
 from .model import Model
 
-NUM_STARTUP = 30  # points before the model is asked; fewer let it settle on the wrong hill
+NUM_STARTUP = 15  # points before the model is asked
 _MAX_DRAWS = 64  # batches of random points before a set counts as nearly used up
 _DRAW_BATCH = 16
 
