@@ -248,8 +248,8 @@ class Compiler:
             is_noted, self._is_noted = self._is_noted, True
         if not is_noted:
             self._note(
-                f"The kernel cache {self._folder} cannot be used ({error.strerror}): kernels are compiled anew."
-                " Free some space there, or set AUTOTUNE_CACHE to a writable folder."
+                f"The kernel cache {self._folder} cannot be used ({error.strerror}): kernels are compiled"
+                " anew. Free some space there, or set AUTOTUNE_CACHE to a writable folder."
             )
 
     def _run_nvrtc(self, source: str, options: Sequence[str]) -> nvrtc.Answer:
