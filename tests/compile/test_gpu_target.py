@@ -76,7 +76,7 @@ def test_a_candidate_becomes_a_measurement_with_all_figures(open_target):
     assert (environment.gpu_uuid, environment.driver_version) == ("GPU-0", "580.1")
     assert (environment.cuda_version, environment.cublas_version) == ("13.0", "13.1.0")
     assert environment.nvrtc_version.startswith("13.")
-    assert opened.capacity == opened.compiler.num_threads + 2
+    assert opened.capacity >= opened.compiler.num_threads + 4, "none of them runs dry while the search thinks"
 
 
 def test_an_illegal_point_is_told_at_once_with_its_rules(open_target):
