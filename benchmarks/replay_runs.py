@@ -22,6 +22,7 @@ from autotune.recording import cubin_key
 from autotune.replay import ReplayTarget
 from autotune.search.asker import DEFAULT_SAMPLER, Asker, SpaceExhausted
 from autotune.search.seeds import known_good
+from autotune.search.traits import traits_of
 
 RESAMPLES = 2000  # of the bootstrap
 
@@ -77,7 +78,7 @@ def search(job: Job) -> Run:
     target = _target(job.path)
     space, pipeline = target.space(job.gemm), target.pipeline()
     _, optimum_us = target.optimum(job.gemm)
-    asker = Asker(space, job.sampler, job.seed)
+    asker = Asker(space, job.sampler, job.seed, traits_of(space, job.gemm, target.limits))
     if job.sampler == DEFAULT_SAMPLER and not job.is_bare:
         for number in known_good(space, job.gemm):
             asker.offer(number, "seed")

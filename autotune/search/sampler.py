@@ -20,6 +20,7 @@ from optuna.trial import FrozenTrial, TrialState
 from ..space import FeasibleSet
 from .candidates import Candidates
 from .model import Model
+from .traits import Traits
 
 NUM_STARTUP = 15  # points before the model is asked
 _MAX_DRAWS = 64  # batches of random points before a set counts as nearly used up
@@ -63,12 +64,13 @@ class FeasibleSampler(optuna.samplers.BaseSampler):
         space: FeasibleSet,
         *,
         seed: int = 0,
+        traits: Traits | None = None,
         num_startup: int = NUM_STARTUP,
         has_model: bool = True,
     ) -> None:
         self._space = space
         self._rng = np.random.default_rng(seed)
-        self._candidates = Candidates(space)
+        self._candidates = Candidates(space, traits)
         self._model = Model(self._candidates, self._rng) if has_model else None
         self._num_startup = num_startup
         self.num_wanted = 1  # points about to be asked for with no result between

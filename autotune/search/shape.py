@@ -16,6 +16,7 @@ from .asker import DEFAULT_SAMPLER, Asker, SpaceExhausted
 from .contest import Contest, Duel, Entrant
 from .progress import Best
 from .seeds import known_good
+from .traits import traits_of
 
 _SIMILAR_STUDIES = 3  # shapes tuned earlier that lend their best configs
 _LOANS_PER_STUDY = 2
@@ -75,7 +76,7 @@ class ShapeSearch:
         self.spent_s = 0.0  # of the target, in this run
         self.is_exhausted = False
         self._store = store
-        self._asker = Asker(self.space, sampler, seed)
+        self._asker = Asker(self.space, sampler, seed, traits_of(space, gemm, target.limits))
         self._lent: set[str] = set()
         self._resume()
         self.num_known = len(self.times_us)
