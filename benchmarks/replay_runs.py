@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import bisect
 import math
+import sys
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
@@ -121,6 +122,12 @@ def search_all(jobs: Sequence[Job], num_processes: int) -> Iterator[Run]:
         return
     with ProcessPoolExecutor(num_processes, mp_context=get_context("spawn")) as pool:
         yield from pool.map(search, jobs)
+
+
+def command() -> str:
+    """How this script was called, without the folders of this machine."""
+    called = [Path(word).name if "/" in word else word for word in sys.argv[1:]]
+    return " ".join(["python", f"benchmarks/{Path(sys.argv[0]).name}", *called])
 
 
 def mean_interval(percents: np.ndarray, confidence: float = 0.95) -> tuple[float, float, float]:
