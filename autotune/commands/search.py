@@ -156,9 +156,7 @@ def _trial_line(event: TrialDone) -> str:
 # Result
 
 
-def _facts(
-    result: Result, target: Target, store: Store, request: Request, wall_s: float
-) -> dict[str, Any]:
+def _facts(result: Result, target: Target, store: Store, request: Request, wall_s: float) -> dict[str, Any]:
     shapes = [_shape_facts(shape, target, store) for shape in result.shapes]
     return {
         "gpu": target.environment.gpu_name,
