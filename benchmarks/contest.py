@@ -161,11 +161,11 @@ class Arena:
         session, wide = self.session, is_wide(gemm)
         cubin = self.compiler.compile(config, launch.Variant(gemm.trans_a, gemm.trans_b, wide))
         spec = resources.launch_spec(config, gemm, self.limits, is_wide=wide)
-        grid = launch.plan(spec, gemm.m, gemm.n)
+        grid = launch.plan(spec, gemm.m, gemm.n, gemm.k)
         module = Module(session.driver, session.device, cubin.code)
         workspace = Workspace(session.driver, session.stream)
         try:
-            address = workspace.prepare(grid.sum_bytes, grid.counter_bytes)
+            address = workspace.prepare(grid.scratch_bytes, grid.counter_bytes)
             sgemm = Sgemm(module, spec, gemm, address)
             yield Contestant(name, partial(sgemm.enqueue, session.stream), config.key), workspace
         finally:

@@ -56,7 +56,7 @@ def misfit(cubin: Cubin, config: Config, spec: LaunchSpec, limits: DeviceLimits,
         return f"{smem} bytes of shared memory per block, the device has {limits.smem_per_block}"
     if int(resources.blocks_per_sm(config, limits, gemm, cubin.registers)) < 1:
         return f"{cubin.registers} registers for {spec.threads} threads: not one block fits an SM"
-    if plan(spec, max(gemm.m, 1), max(gemm.n, 1)).tiles > MAX_GRID_X:
+    if plan(spec, max(gemm.m, 1), max(gemm.n, 1), gemm.k).tiles > MAX_GRID_X:
         return "more tiles than a grid holds"
     return ""
 
