@@ -5,14 +5,13 @@ from __future__ import annotations
 import time
 from collections import OrderedDict
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from statistics import median
 
 from .. import launch
 from ..errors import AutotuneError, EnvironmentProblem
-from ..measurement import CachePolicy, Discarded, Outcome
+from ..measurement import CachePolicy, Discarded, Failure, Outcome
 from . import cublas, driver, protocol, timing
 from .driver import CudaError, check
 from .guard import Guard, Guarded, Reference
@@ -263,10 +262,15 @@ class Session:
         self, prepared: PreparedProblem, request: protocol.Race, workspaces: list[Workspace]
     ) -> protocol.RaceResult:
         contestants: dict[int, tuple[Enqueue, float]] = {}
+        failures: dict[int, Failure] = {}
         for number, (kernel, workspace) in enumerate(zip(request.kernels, workspaces, strict=True)):
-            with suppress(WrongResult):
+            try:
                 enqueue = self._load(kernel, prepared, workspace)
                 contestants[number] = (enqueue, self._verify(prepared, enqueue, workspace)[0])
+            except WrongResult as wrong:
+                failures[number] = Failure(Outcome.WRONG_RESULT, str(wrong))
+            except EnvironmentProblem as error:  # no memory for its workspace beside those of the others
+                failures[number] = Failure(Outcome.OUT_OF_MEMORY, str(error))
         sets = prepared.operands.sets
         if self.cublas is not None:
             sgemm = partial(self.cublas.sgemm, request.problem.gemm)
@@ -298,6 +302,7 @@ class Session:
                 else None
                 for number in numbers
             ),
+            failures=failures,
         )
 
     def _joules(
@@ -333,8 +338,8 @@ class Session:
         if kernel.sha256 not in self._modules:
             self._modules[kernel.sha256] = Module(self.driver, self.device, kernel.code)
         self._modules.move_to_end(kernel.sha256)
-        grid = launch.plan(kernel.spec, gemm.m, gemm.n, gemm.k)
-        address = workspace.prepare(grid.scratch_bytes, grid.counter_bytes)
+        grid = launch.plan(kernel.spec, gemm.m, gemm.n)
+        address = workspace.prepare(grid.sum_bytes, grid.counter_bytes)
         sgemm = Sgemm(self._modules[kernel.sha256], kernel.spec, gemm, address, kernel.entry)
         return partial(sgemm.enqueue, self.stream)
 
