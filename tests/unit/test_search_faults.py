@@ -40,7 +40,7 @@ class Treacherous(FakeTarget):
     failure = Failure(Outcome.FAULTED, "the GPU worker died: CUDA_ERROR_ILLEGAL_ADDRESS (700)")
 
     def compare(self, gemm, points, num_rounds):
-        self.raced = getattr(self, "raced", []) + [[point_key(point) for point in points]]
+        self.raced = [*getattr(self, "raced", []), [point_key(point) for point in points]]
         worst = min(range(len(points)), key=lambda i: self._time_us(points[i]))
         if self._time_us(points[worst]) > self.best_us:
             return super().compare(gemm, points, num_rounds)
