@@ -6,6 +6,12 @@
 
 namespace emulated {
 
+#ifdef CLUSTER
+int cluster_size() { return CLUSTER; }
+#else
+int cluster_size() { return 1; }
+#endif
+
 void run_sgemm(const Problem& p, const Operands& o) {
     sgemm(static_cast<int>(p.m), static_cast<int>(p.n), static_cast<int>(p.k), static_cast<float>(p.alpha), o.a,
           p.lda, o.b, p.ldb, static_cast<float>(p.beta), o.c, p.ldc, o.workspace, static_cast<int>(p.split_k));

@@ -109,7 +109,7 @@ def problem(
     m, n, k = map(_fit, (max(case.m, 1), max(case.n, 1), case.k), units(instance))
     gemm = Gemm(m, n, k, v.trans_a, v.trans_b)
     spec = resources.launch_spec(c, gemm, LIMITS, is_wide=v.is_wide)
-    splits = 1 if c.reduction == "none" else split_k
+    splits = {"none": 1, "cluster": c.split_k}.get(c.reduction, split_k)
     spec = launch.LaunchSpec(**{**vars(spec), "split_k": splits})
     grid = launch.plan(spec, m, n)
     vectors = (c.vec_a, c.vec_b, c.vec_c)
