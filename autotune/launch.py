@@ -64,8 +64,8 @@ class Grid:
     split_k (int32), padded_m, padded_n (int32).
     The workspace holds `split_k` planes of partial sums, each of all split tiles (for two_pass of
     padded_m x padded_n), and, but for two_pass, behind them `counter_bytes` of counters: zero before the
-    first launch, left zero by every launch. A cluster needs none: its blocks, compiled to be `split_k` along y,
-    read each other's sums.
+    first launch, left zero by every launch. Clusters need none of it: `split_k` blocks along y are one, as
+    they are compiled, and read each other's sums.
     """
 
     size: tuple[int, int]

@@ -224,8 +224,8 @@ def _check_kernel(kernel: Kernel) -> None:
     _require({spec.vec_a, spec.vec_b, spec.vec_c} <= set(VECTORS), f"{where} has an odd vector width")
     _require(spec.reduction in REDUCTIONS, f"{where} has an unknown reduction")
     _require((spec.split_k > 1) == (spec.reduction != "none"), f"{where} splits k without a reduction")
-    is_cluster = spec.reduction == "cluster"
-    _require(not is_cluster or spec.split_k in CLUSTER_SIZES, f"{where} has a cluster of {spec.split_k} blocks")
+    is_sized = spec.reduction != "cluster" or spec.split_k in CLUSTER_SIZES
+    _require(is_sized, f"{where} has a cluster of {spec.split_k} blocks")
     _require((spec.wave > 0) == (spec.reduction == "last_wave"), f"{where} has a wave without last_wave")
     _require(_SHA256.fullmatch(kernel.sha256) is not None, f"{where} has no SHA-256 of its cubin")
     if kernel.model is not None:

@@ -53,7 +53,7 @@ INSTANCES = (
     ),
     instance("TT", **_TILE | _PLAIN, stages=1, copy_a="register"),
     # clusters: every thread adds in one round; in several, of uneven shares
-    instance("NN", **_TILE | {"tm": 8, "tn": 1}, stages=3, vec_c=1, slice_k=2, reduction="cluster", split_k=2),
+    instance("NN", **_TILE, stages=3, vec_c=1, slice_k=2, reduction="cluster", split_k=2),
     instance("NT", **_TILE | _PLAIN | {"bk": 4}, stages=1, reduction="cluster", split_k=4),
     # tiles that the threads do not divide evenly, by rows and by columns
     instance("TN", **_TILE | {"bm": 48, "wm": 48, "tm": 6, "wn": 8, "bk": 16}, stages=2, vec_a=4, vec_c=1),

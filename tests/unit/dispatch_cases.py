@@ -211,7 +211,8 @@ class FakeDriver:
         if name == "sgemm":
             assert (threads, smem_bytes) == (record.spec.threads, record.spec.smem_bytes)
             assert self.allowed_smem.get((kernel, device), DEFAULT_SMEM) >= smem_bytes
-            # Kernels that differ in split_k only share this code: a launch says which it is.
+            # Kernels that differ in split_k only share this code, but for clusters: a launch says which it is.
+            assert record.spec.reduction != "cluster" or record.spec.split_k == grid[1]
             self._sgemm(replace(record.spec, split_k=grid[1]), grid, _arguments(arguments, _SGEMM))
         else:
             self._reduce(*_arguments(arguments, _REDUCE))
@@ -230,6 +231,8 @@ class FakeDriver:
             for z in range(splits):
                 planes[z * planned.padded_m : z * planned.padded_m + m, :n] = product / splits
             return
+        if spec.reduction in ("none", "cluster"):
+            assert workspace == 0
         if spec.reduction == "last_block":
             _at(workspace, 1, planned.sum_bytes // 4, planned.sum_bytes // 4)[...] = np.nan
             counters = _at(workspace + planned.sum_bytes, 1, planned.tiles, planned.tiles)
