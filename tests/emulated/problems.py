@@ -73,10 +73,10 @@ def problems(instance: Instance, number: int = 0) -> list[Problem]:
     """All cases for an instance. `number` (of the instance in a list) varies the splits of k."""
     made = []
     for i, case in enumerate(cases(instance.config)):
-        split = SPLITS[(3 * number + i) % len(SPLITS)]
         tiles = -(-case.m // instance.config.bm) * -(-case.n // instance.config.bn)
-        if tiles * split * resources.threads(instance.config) > _MAX_RUNS:
-            split = SPLITS[i % 2]
+        runs = tiles * resources.threads(instance.config)
+        affordable = [split for split in SPLITS if runs * split <= _MAX_RUNS] or SPLITS[:2]
+        split = affordable[-1 - (number + i) % len(affordable)]
         made.append(problem(instance, case, split_k=split, seed=100 * number + i))
     return made
 

@@ -211,7 +211,7 @@ class FakeDriver:
         if name == "sgemm":
             assert (threads, smem_bytes) == (record.spec.threads, record.spec.smem_bytes)
             assert self.allowed_smem.get((kernel, device), DEFAULT_SMEM) >= smem_bytes
-            # Kernels that differ in split_k only share this code, but for clusters: a launch says which it is.
+            # Kernels that differ in split_k only share this code (not clusters): a launch says which it is.
             assert record.spec.reduction != "cluster" or record.spec.split_k == grid[1]
             self._sgemm(replace(record.spec, split_k=grid[1]), grid, _arguments(arguments, _SGEMM))
         else:
