@@ -1,8 +1,9 @@
 """Decisions about times: intervals, ties, hopeless candidates, when to stop. Pure: no clock, no GPU.
 
 Sources: order-statistic interval and signed ranks: W. J. Conover, Practical Nonparametric Statistics
-(1999), 3.2 and 5.7; Holm's step-down bound: S. Holm, Scand. J. Statistics 6 (1979) 65; rule of
-succession: Laplace, as in E. T. Jaynes, Probability Theory (2003), ch. 18.
+(1999), 3.2 and 5.7; Bonferroni's inequality and its use for looks at growing data: C. Jennison, B. W.
+Turnbull, Group Sequential Methods (2000), 2.8; rule of succession: Laplace, as in E. T. Jaynes,
+Probability Theory (2003), ch. 18.
 """
 
 from __future__ import annotations
@@ -112,13 +113,22 @@ class Comparison:
         return len(self.tied) == 1
 
 
-def compare(rounds: Sequence[Sequence[float]], error_rate: float = 0.05) -> Comparison:
+def num_hypotheses(num_candidates: int, num_looks: int = 1) -> int:
+    """How many comparisons may go wrong where the best of so many is sought: whichever turns out best,
+    each other one is held against it, at every look."""
+    return max(1, num_candidates * (num_candidates - 1) * num_looks)
+
+
+def compare(
+    rounds: Sequence[Sequence[float]], error_rate: float = 0.05, num_comparisons: int | None = None
+) -> Comparison:
     """Rank candidates timed in interleaved rounds; shape of `rounds`: (candidates, rounds).
 
-    Times are compared within a round only, so that drift of the GPU cancels. A candidate is out if
-    its log ratios to the best lie above zero by Wilcoxon's test. Holm's correction keeps the chance
-    of throwing out any that is truly as fast at most at `error_rate`. (The best is picked by the
-    same samples: with many that are truly equal, the rate is somewhat higher.)
+    Times are compared within a round only, so that drift of the GPU cancels. A candidate is out if its
+    log ratios to the best lie above zero by Wilcoxon's test with p <= error_rate / num_comparisons (by
+    default `num_hypotheses` of these candidates). By Bonferroni's inequality the chance of throwing out
+    any that is truly as fast as the fastest is then at most `error_rate`, although the best was picked
+    by the same samples; over several looks too, if all of them are counted.
     """
     times = np.log(np.asarray(rounds, dtype=float))
     if times.ndim != 2 or not times.size:
@@ -126,20 +136,24 @@ def compare(rounds: Sequence[Sequence[float]], error_rate: float = 0.05) -> Comp
     level = np.median(times - times.mean(axis=0), axis=1)
     best = int(level.argmin())
     ratios = np.exp(np.median(times - times[best], axis=1))
+    threshold = error_rate / (num_comparisons or num_hypotheses(len(times)))
     others = [i for i in range(len(times)) if i != best]
-    p_values = {i: slower_p_value((times[i] - times[best]).tolist()) for i in others}
+    slower = {i for i in others if slower_p_value((times[i] - times[best]).tolist()) <= threshold}
     order = (best, *sorted(others, key=lambda i: (level[i], i)))
-    return Comparison(order, tuple(map(float, ratios)), frozenset({best} | _accepted(p_values, error_rate)))
+    return Comparison(order, tuple(map(float, ratios)), frozenset({best, *others} - slower))
 
 
-def _accepted(p_values: dict[int, float], error_rate: float) -> set[int]:
-    """Hypotheses that Holm's procedure does not reject."""
-    remaining = set(p_values)
-    for i in sorted(p_values, key=lambda i: p_values[i]):
-        if p_values[i] > error_rate / len(remaining):
-            break
-        remaining.discard(i)
-    return remaining
+def is_equivalent(
+    one: Sequence[float], other: Sequence[float], margin: float, confidence: float = 0.99
+) -> bool:
+    """Whether two, timed in the same rounds, are known to differ by less than the margin (0.01: 1 %).
+
+    Seven rounds or fewer never say so: their interval holds the median with less than 99 %.
+    """
+    ratios = [a / b for a, b in zip(one, other, strict=True)]
+    low, high = median_interval(ratios, confidence)
+    is_sure = 2 * _half_chance(len(ratios), 0) <= 1 - confidence
+    return is_sure and 1 / (1 + margin) < low and high < 1 + margin
 
 
 # ------------------------------------------------------------------------------------------------
@@ -182,3 +196,33 @@ def num_since_gain(times_us: Sequence[float | None], gain: float) -> int:
         if time_us is not None and time_us < reference * (1 - gain):
             reference, since = time_us, 0
     return since
+
+
+# ------------------------------------------------------------------------------------------------
+# One pair, looked at after every round
+
+
+def evidence(num_for: int, num_against: int) -> float:
+    """How strongly signs speak for what they are for: what a bet of 1 has become by them.
+
+    The bet is fair or worse as long as the next sign is for it with a chance of 1/2 at most, whatever came
+    before. Then the chance that it ever reaches x is 1/x at most (Ville's inequality), so it may be looked
+    at after every sign and stopped at will. It is spread evenly over all chances from 1/2 to 1, which gives
+    sum_{j <= for} C(n+1, j) / ((n+1) C(n, for)) after n signs. Sources: J. Ville, Etude critique de la
+    notion de collectif (1939); H. Robbins, Ann. Math. Statist. 41 (1970) 1397.
+    """
+    n = num_for + num_against
+    return sum(math.comb(n + 1, j) for j in range(num_for + 1)) / ((n + 1) * math.comb(n, num_for))
+
+
+def faster_of(first: Sequence[float], second: Sequence[float], error_rate: float) -> int | None:
+    """Which of two that were timed in the same rounds is the faster: 0, 1, or None while that is open.
+
+    May be asked after every round. The chance that it ever names one that is no faster is `error_rate` at
+    most. Rounds in which both took the same say nothing.
+    """
+    pairs = list(zip(first, second, strict=True))
+    first_wins, second_wins = sum(a < b for a, b in pairs), sum(b < a for a, b in pairs)
+    if evidence(first_wins, second_wins) >= 2 / error_rate:
+        return 0
+    return 1 if evidence(second_wins, first_wins) >= 2 / error_rate else None

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
-from typing import Protocol
+from dataclasses import dataclass, field
+from typing import Protocol, runtime_checkable
 
 from .config import Value
 from .device import DeviceLimits, Environment
 from .gemm import Gemm
-from .measurement import CachePolicy, Measurement
+from .measurement import CachePolicy, Discarded, Failure, Measurement
 from .space import FeasibleSet
 
 Point = Mapping[str, Value]
@@ -22,6 +22,23 @@ class Baseline:
 
     time_us: float | None
     samples_us: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True)
+class Rounds:
+    """Points and cuBLAS, timed interleaved: `samples_us[i][r]` is point i in round r. A point that fails
+    verification now has no samples.
+
+    `marks` name what disturbed the rounds (`disturbance`), `discarded` are disturbed ones that were taken
+    before: for each point its samples and their marks.
+    """
+
+    samples_us: tuple[tuple[float, ...], ...]
+    baseline: Baseline
+    marks: tuple[str, ...] = ()
+    discarded: tuple[tuple[Discarded, ...], ...] = ()
+    failures: Mapping[int, Failure] = field(default_factory=dict)  # of points without samples
+    seconds: float = 0.0  # that the GPU's process took
 
 
 class Target(Protocol):
@@ -45,10 +62,17 @@ class Target(Protocol):
         is a Measurement too. Timing may stop early once the point is clearly slower than cutoff."""
         ...
 
-    def compare(
-        self, gemm: Gemm, points: Sequence[Point], rounds: int
-    ) -> tuple[list[tuple[float, ...]], Baseline]:
-        """Time points and cuBLAS interleaved: sample r of every point was taken in round r."""
+    def compare(self, gemm: Gemm, points: Sequence[Point], rounds: int) -> Rounds:
+        """Time points and cuBLAS interleaved."""
+        ...
+
+    def joules(self, gemm: Gemm, points: Sequence[Point]) -> tuple[float | None, ...]:
+        """Energy of one launch of each point, while it runs again and again; None where it is not known."""
+        ...
+
+    def renew(self) -> None:
+        """Go on in a fresh process, so that nothing of what ran before is in what is measured next. Where
+        there is no process, nothing happens."""
         ...
 
     def now(self) -> float:
@@ -61,3 +85,14 @@ class Target(Protocol):
         ...
 
     def close(self) -> None: ...
+
+
+@runtime_checkable
+class Refining(Protocol):
+    """A target whose idle seconds can decide between candidates. A recording has told all it knows."""
+
+    def duel(self, gemm: Gemm, points: tuple[Point, Point], rounds: int, turn: int) -> Future[Rounds]:
+        """Time two points that are known to run, interleaved and without cuBLAS, once nothing that was
+        submitted waits for the GPU. `turn` varies the order within rounds. Both are without samples if
+        they, or one of them, brought the GPU's process down."""
+        ...

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from contextlib import closing
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from ..search.progress import Best, Event, FinalDone, FinalStarted, ShapeStarted
 from ..store import Store
 from ..store.optuna_mirror import publish
 from ..target import Target
-from . import common, targets
+from . import common, disturbed, spent, targets
 from .trials import brief
 
 INTERRUPTED = 130  # what a shell reports for a process ended by Ctrl-C
@@ -50,11 +50,13 @@ class Request:
 
 
 def run(request: Request, *, is_json: bool, is_quiet: bool) -> None:
-    """Search, publish the trials to Optuna's tables, print the result.
+    """Search, publish the trials to Optuna's tables, print the result. Without shapes, `replay:FILE` means
+    all that FILE holds.
 
     Raises AutotuneError, after printing, if no candidate of some shape ran.
     """
-    gemms = common.need_shapes(request.shapes, request.suite)
+    is_replay = request.gpu.startswith(targets.REPLAY)
+    gemms = (common.read_shapes if is_replay else common.need_shapes)(request.shapes, request.suite)
     policy = common.read_policy(request.policy)
     options = Options(
         sampler=request.sampler, trials=request.trials, seconds=request.seconds, seed=request.seed
@@ -65,10 +67,12 @@ def run(request: Request, *, is_json: bool, is_quiet: bool) -> None:
         closing(targets.open_target(request.gpu, policy, gemms)) as target,
         console.Progress(is_quiet=is_quiet) as progress,
     ):
+        if isinstance(target, ReplayTarget):
+            gemms = gemms or target.gemms
         result = tune(target, store, gemms, options, Painter(progress, is_quiet=is_quiet))
         for shape in result.shapes:
             publish(store, shape.study)
-        facts = _facts(result, target, request, time.monotonic() - began_s)
+        facts = _facts(result, target, store, request, time.monotonic() - began_s)
         measured_on = common.source_text(target.environment)
         is_ours = target.source_hash == kernel.source_hash()  # other kernels cannot be exported
     if is_json:
@@ -152,8 +156,8 @@ def _trial_line(event: TrialDone) -> str:
 # Result
 
 
-def _facts(result: Result, target: Target, request: Request, wall_s: float) -> dict[str, Any]:
-    shapes = [_shape_facts(shape, target) for shape in result.shapes]
+def _facts(result: Result, target: Target, store: Store, request: Request, wall_s: float) -> dict[str, Any]:
+    shapes = [_shape_facts(shape, target, store) for shape in result.shapes]
     return {
         "gpu": target.environment.gpu_name,
         "is_recorded": target.environment.is_recorded,
@@ -167,13 +171,13 @@ def _facts(result: Result, target: Target, request: Request, wall_s: float) -> d
         "elapsed_s": result.elapsed_s,
         "wall_s": wall_s,
         "trials_per_s": result.num_new / result.elapsed_s if result.elapsed_s > 0 else 0.0,
-        "ledger": asdict(result.ledger),
+        "ledger": result.ledger.to_dict(),
         "shapes": shapes,
         **(shapes[0] if len(shapes) == 1 else {}),
     }
 
 
-def _shape_facts(shape: ShapeResult, target: Target) -> dict[str, Any]:
+def _shape_facts(shape: ShapeResult, target: Target, store: Store) -> dict[str, Any]:
     """The winner of the final. On a recording the fastest trial instead: there the final draws from
     samples that the trial's time was made of already, and so knows less."""
     final = None if target.environment.is_recorded else shape.final
@@ -194,6 +198,7 @@ def _shape_facts(shape: ShapeResult, target: Target) -> dict[str, Any]:
         "num_failed": shape.num_failed,
         "num_tied": len(shape.final.tied) if shape.final else None,
         "tied": [entry.key for entry in shape.final.tied] if shape.final else [],
+        **disturbed.facts(store.trials(shape.study), shape.final),
     }
     if isinstance(target, ReplayTarget):
         facts["optimum_time_us"] = target.optimum(shape.gemm)[1]
@@ -215,7 +220,8 @@ def _text(facts: dict[str, Any], measured_on: str) -> str:
             best = common.share(shape["optimum_time_us"], shape["best_time_us"])
             row.insert(2, console.ratio_text(best, "%"))
     body = console.table(headers, rows, right=range(1, len(headers) - 1))
-    return f"{head}\n{body}"
+    seconds = "" if is_recorded else spent.text(facts["ledger"])
+    return "\n".join(filter(None, (head, body, seconds, disturbed.text(facts["shapes"]))))
 
 
 def _row(shape: dict[str, Any]) -> list[object]:

@@ -7,7 +7,7 @@ frames them). A worker answers every request or dies; what it answers with after
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from typing import Any, Literal
@@ -16,7 +16,7 @@ from ..device import DeviceLimits
 from ..gemm import Gemm
 from ..kernel import ENTRY
 from ..launch import LaunchSpec
-from ..measurement import CachePolicy, GpuState, Outcome
+from ..measurement import CachePolicy, Discarded, Failure, GpuState, Outcome
 
 
 @dataclass(frozen=True)
@@ -71,11 +71,24 @@ class Trial:
 
 @dataclass(frozen=True)
 class Race:
-    """Time candidates, verified, and cuBLAS, interleaved. Answered by RaceResult."""
+    """Time candidates, verified, and cuBLAS, interleaved; then, if asked, run each candidate for
+    `energy_s` and measure its energy. Answered by RaceResult."""
 
     problem: Problem
     kernels: tuple[KernelCode, ...]
     rounds: int
+    energy_s: float = 0.0
+
+
+@dataclass(frozen=True)
+class Duel:
+    """Time two candidates, verified, interleaved. Nothing is repeated: what disturbs a round disturbs both.
+    `turn` varies the order within rounds from one duel to the next. Answered by DuelResult."""
+
+    problem: Problem
+    kernels: tuple[KernelCode, KernelCode]
+    rounds: int
+    turn: int = 0
 
 
 @dataclass(frozen=True)
@@ -83,7 +96,7 @@ class Shutdown:
     """End. Not answered."""
 
 
-Request = Start | Prepare | Trial | Race | Shutdown
+Request = Start | Prepare | Trial | Race | Duel | Shutdown
 
 
 # ---------------------------------------------------------------------------------------- answers
@@ -119,16 +132,32 @@ class TrialResult:
     verify_s: float = 0.0
     measure_s: float = 0.0
     state: GpuState = field(default_factory=GpuState)
+    marks: tuple[str, ...] = ()
+    discarded: tuple[Discarded, ...] = ()
     is_last: bool = False  # the context is lost: the worker ends after this
 
 
 @dataclass(frozen=True)
 class RaceResult:
-    """`samples_us[i][r]` is candidate i in round r; empty for one that failed verification."""
+    """`samples_us[i][r]` is candidate i in round r; empty for one that failed verification. `discarded[i]`
+    are its samples of rounds that were repeated. `joules[i]` is its energy per launch, None if unknown.
+    `failures[i]` tells of those without samples."""
 
     samples_us: tuple[tuple[float, ...], ...]
     baseline_us: tuple[float, ...] = ()
     state: GpuState = field(default_factory=GpuState)
+    marks: tuple[str, ...] = ()
+    discarded: tuple[tuple[Discarded, ...], ...] = ()
+    joules: tuple[float | None, ...] = ()
+    failures: Mapping[int, Failure] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class DuelResult:
+    """`samples_us[i][r]` is candidate i in round r; both are empty if either failed verification."""
+
+    samples_us: tuple[tuple[float, ...], tuple[float, ...]]
+    seconds: float  # all that it took, verifying included
 
 
 @dataclass(frozen=True)
@@ -140,7 +169,7 @@ class Failed:
     is_last: bool = False
 
 
-Answer = Ready | Prepared | TrialResult | RaceResult | Failed
+Answer = Ready | Prepared | TrialResult | RaceResult | DuelResult | Failed
 
 
 def serve(connection: Connection, handle: Callable[[Any], Answer]) -> None:

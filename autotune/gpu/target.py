@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -14,15 +15,17 @@ from .. import kernel, resources, rules, space
 from ..compiler import Compiler, Cubin
 from ..config import Config
 from ..device import DeviceLimits, Environment
+from ..disturbance import MAX_REPEATS
 from ..errors import DeviceLost, TrialFailure, UsageError
 from ..gemm import Gemm
 from ..launch import MAX_GRID_X, NARROW_LD, LaunchSpec, Variant, plan
 from ..measurement import CachePolicy, Measurement, Outcome
 from ..space import FeasibleSet
-from ..target import Baseline, Point
+from ..target import Baseline, Point, Rounds
 from . import driver, protocol
 from .client import WorkerClient, trial_deadline_s
 from .protocol import KernelCode, Problem
+from .turns import Turns
 
 CHECKS_FILE = "checks.cu"
 CHECKS_ENTRY = "reference_tiles"
@@ -32,6 +35,8 @@ ALLOWED_SPILL_BYTES = 64
 SLOWEST_OVER_LIMIT = 10.0  # a candidate's expected time over the roofline while no better one is known
 RACE_DEADLINE_S = 30.0  # and RACE_BATCH_S, or ten times the roofline, for each batch
 RACE_BATCH_S = 0.1
+MAX_RECENT = 64  # kernels kept for duels
+ENERGY_S = 0.4  # of each finalist that is tied: several readings of the energy counter
 
 
 def is_wide(gemm: Gemm) -> bool:
@@ -51,7 +56,7 @@ def misfit(cubin: Cubin, config: Config, spec: LaunchSpec, limits: DeviceLimits,
         return f"{smem} bytes of shared memory per block, the device has {limits.smem_per_block}"
     if int(resources.blocks_per_sm(config, limits, gemm, cubin.registers)) < 1:
         return f"{cubin.registers} registers for {spec.threads} threads: not one block fits an SM"
-    if plan(spec, max(gemm.m, 1), max(gemm.n, 1)).tiles > MAX_GRID_X:
+    if plan(spec, max(gemm.m, 1), max(gemm.n, 1), gemm.k).tiles > MAX_GRID_X:
         return "more tiles than a grid holds"
     return ""
 
@@ -60,7 +65,8 @@ class GpuTarget:
     """Implements `target.Target` on the GPU that `selector` names (index, UUID or `auto`).
 
     Raises EnvironmentProblem where there is no usable GPU, driver or compiler, UsageError for a selector
-    that names none. Futures raise only EnvironmentProblem (no memory for the problem) and DeviceLost.
+    that names none. Futures raise only EnvironmentProblem (no memory for the problem, no process to
+    compile in) and DeviceLost. `note` is told what a person should know meanwhile.
     """
 
     def __init__(
@@ -70,18 +76,21 @@ class GpuTarget:
         policy: CachePolicy = CachePolicy.COLD,
         cache_dir: Path | None = None,
         seed: int = 0,
+        note: Callable[[str], None] = lambda text: None,
     ) -> None:
         self.gpu = driver.find_gpu(selector)
         self.limits: DeviceLimits = driver.device_limits(self.gpu.index)
         self.policy = policy
         self.source_hash = kernel.source_hash()
-        self.compiler = Compiler(self.limits.arch, cache_dir=cache_dir)
-        self._seed = seed
+        self.compiler = Compiler(self.limits.arch, cache_dir=cache_dir, note=note)
+        self._seed, self._note = seed, note
         self._baselines: dict[Gemm, Baseline] = {}
         # All that the worker does goes through this one thread, which also is the worker's parent.
         self._gpu_thread = ThreadPoolExecutor(1, thread_name_prefix="gpu")
         self._client: WorkerClient | None = None
         self._lost: DeviceLost | None = None
+        self._recent: OrderedDict[tuple[Gemm, Config], KernelCode] = OrderedDict()  # that were in duels
+        self._waiting: set[Future[Measurement]] = set()  # compiled, and not begun on the GPU
         self._is_closed = False
         try:
             self.ready = self._gpu_thread.submit(self._open).result()
@@ -97,8 +106,9 @@ class GpuTarget:
 
     @property
     def capacity(self) -> int:
-        """One candidate per compiler thread, one on the GPU and one waiting for it."""
-        return self.compiler.num_threads + 2
+        """One candidate per compiler thread, one on the GPU and one waiting for it, and enough that wait to
+        be compiled for no thread to run dry while the search thinks."""
+        return self.compiler.num_threads + 2 + max(2, self.compiler.num_threads // 4)
 
     def now(self) -> float:
         return time.monotonic()
@@ -125,6 +135,7 @@ class GpuTarget:
         compiled = self._compile(gemm, config)
 
         def hand_over(done: Future[Cubin]) -> None:
+            self._waiting.add(future)
             try:
                 self._gpu_thread.submit(self._finish, gemm, config, done, cutoff_us, future)
             except RuntimeError:  # closed meanwhile
@@ -133,26 +144,45 @@ class GpuTarget:
         compiled.add_done_callback(hand_over)
         return future
 
-    def compare(
-        self, gemm: Gemm, points: Sequence[Point], rounds: int
-    ) -> tuple[list[tuple[float, ...]], Baseline]:
-        """Time points and cuBLAS interleaved: sample r of every point was taken in round r.
+    def compare(self, gemm: Gemm, points: Sequence[Point], rounds: int) -> Rounds:
+        """Time points and cuBLAS interleaved.
 
-        A point that fails verification now has no samples. Raises TrialFailure for a point that does
-        not compile, UsageError for one that is illegal, DeviceLost where they bring the worker down.
+        Raises TrialFailure for a point that does not compile, UsageError for one that is illegal,
+        DeviceLost where they bring the worker down.
         """
+        result = self.race(self._problem(gemm), self._codes(gemm, points), rounds)
+        samples = result.baseline_us
+        baseline = Baseline(median(samples) if samples else None, samples)
+        return Rounds(result.samples_us, baseline, result.marks, result.discarded, result.failures)
+
+    def duel(self, gemm: Gemm, points: tuple[Point, Point], rounds: int, turn: int) -> Future[Rounds]:
+        """Time two points interleaved once no candidate waits for the GPU. See `target.Refining`.
+
+        The future raises what `compare` does. Points that are no configs raise UsageError here."""
+        first, second = map(Config.from_dict, points)
+        future: Future[Rounds] = Future()
+        self._gpu_thread.submit(self._when_idle, gemm, (first, second), rounds, turn, future)
+        return future
+
+    def joules(self, gemm: Gemm, points: Sequence[Point]) -> tuple[float | None, ...]:
+        """Energy of one launch of each point. Raises what `compare` raises."""
+        kernels = self._codes(gemm, points)
+        return self.race(self._problem(gemm), kernels, rounds=1, energy_s=ENERGY_S).joules
+
+    def renew(self) -> None:
+        """Go on in a fresh worker. Raises EnvironmentProblem, DeviceLost."""
+        self._gpu_thread.submit(self._worker.renew).result()
+
+    def _codes(self, gemm: Gemm, points: Sequence[Point]) -> list[KernelCode]:
         configs = [Config.from_dict(point) for point in points]
         for config in configs:
             if refusal := self._refusal(config, gemm):
                 raise UsageError(f"{config} is not legal for {gemm}: {refusal}")
         compiled = [self._compile(gemm, config) for config in configs]
-        kernels = [
+        return [
             self._code(gemm, config, future.result())
             for config, future in zip(configs, compiled, strict=True)
         ]
-        result = self.race(self._problem(gemm), kernels, rounds)
-        samples = result.baseline_us
-        return list(result.samples_us), Baseline(median(samples) if samples else None, samples)
 
     def build(self, gemm: Gemm, config: Config) -> KernelCode:
         """Compile one config for `race`. Raises UsageError where it is illegal for the problem or does not
@@ -176,12 +206,20 @@ class GpuTarget:
         kernels: Sequence[KernelCode],
         rounds: int,
         slowest_over_limit: float = SLOWEST_OVER_LIMIT,
+        energy_s: float = 0.0,
     ) -> protocol.RaceResult:
-        """`compare` for kernels compiled already. Gives up where they take so many times the roofline."""
-        expected_s = problem.gemm.limit_us(self.limits.fma_tflops, self.limits.bandwidth_gbs) / 1e6
-        batch_s = max(slowest_over_limit * expected_s, RACE_BATCH_S)
-        deadline_s = RACE_DEADLINE_S + (len(kernels) + 1) * (rounds + 1) * batch_s
-        return self._gpu_thread.submit(self._worker.race, problem, kernels, rounds, deadline_s).result()
+        """`compare` for kernels compiled already. Gives up where they take so many times the roofline.
+        With `energy_s`, each then runs for as long, and what a launch takes in joules is measured."""
+        batch_s = self._batch_s(problem.gemm, slowest_over_limit)
+        num_batches = (len(kernels) + 1) * (rounds + 1) * (1 + MAX_REPEATS)
+        deadline_s = RACE_DEADLINE_S + num_batches * batch_s + len(kernels) * (2 * energy_s + batch_s)
+        request = protocol.Race(problem, tuple(kernels), rounds, energy_s)
+        return self._gpu_thread.submit(self._worker.race, request, deadline_s).result()
+
+    def _batch_s(self, gemm: Gemm, slowest_over_limit: float = SLOWEST_OVER_LIMIT) -> float:
+        """What a batch of launches may take."""
+        expected_s = gemm.limit_us(self.limits.fma_tflops, self.limits.bandwidth_gbs) / 1e6
+        return max(slowest_over_limit * expected_s, RACE_BATCH_S)
 
     def check(self, gemm: Gemm, code: KernelCode) -> Measurement:
         """Verify and time a kernel that is compiled already: one of an exported table."""
@@ -213,7 +251,8 @@ class GpuTarget:
 
     def _open(self) -> protocol.Ready:
         checks = self.compiler.compile_source(kernel.source(CHECKS_FILE), entry=CHECKS_ENTRY)
-        self._client = WorkerClient(protocol.Start(self.gpu.uuid, self.limits, checks.code))
+        start = protocol.Start(self.gpu.uuid, self.limits, checks.code)
+        self._client = WorkerClient(start, turns=Turns(self.gpu.uuid, self._note))
         return self._client.start()
 
     @property
@@ -249,6 +288,7 @@ class GpuTarget:
         future: Future[Measurement],
     ) -> None:
         """On the GPU's thread: settle the future."""
+        self._waiting.discard(future)
         if self._is_closed:
             future.cancel()
         if not future.set_running_or_notify_cancel():
@@ -259,6 +299,44 @@ class GpuTarget:
             future.set_result(Measurement(Outcome(failure.outcome), failure.reason))
         except BaseException as error:
             future.set_exception(error)
+
+    def _when_idle(
+        self, gemm: Gemm, configs: tuple[Config, Config], rounds: int, turn: int, future: Future[Rounds]
+    ) -> None:
+        """On the GPU's thread: a duel, or to the end of the queue with it while candidates wait there."""
+        try:
+            if self._is_closed or self._lost is not None:
+                future.cancel()
+            elif self._waiting and not future.cancelled():
+                self._gpu_thread.submit(self._when_idle, gemm, configs, rounds, turn, future)
+                return
+        except RuntimeError:  # closed meanwhile
+            future.cancel()
+        if not future.set_running_or_notify_cancel():
+            return
+        try:
+            future.set_result(self._duel(gemm, configs, rounds, turn))
+        except BaseException as error:
+            future.set_exception(error)
+
+    def _duel(self, gemm: Gemm, configs: tuple[Config, Config], rounds: int, turn: int) -> Rounds:
+        first, second = (self._known_code(gemm, config) for config in configs)
+        request = protocol.Duel(self._problem(gemm), (first, second), rounds, turn)
+        deadline_s = RACE_DEADLINE_S + 2 * (rounds + 1) * self._batch_s(gemm)
+        result = self._worker.duel(request, deadline_s)
+        if result is None:
+            return Rounds(((), ()), Baseline(None))
+        return Rounds(result.samples_us, Baseline(None), seconds=result.seconds)
+
+    def _known_code(self, gemm: Gemm, config: Config) -> KernelCode:
+        """A kernel that ran before: from the cache, without the queue of those that are compiled."""
+        if (gemm, config) not in self._recent:
+            variant = Variant(gemm.trans_a, gemm.trans_b, is_wide(gemm))
+            self._recent[gemm, config] = self._code(gemm, config, self.compiler.compile(config, variant))
+            while len(self._recent) > MAX_RECENT:
+                self._recent.popitem(last=False)
+        self._recent.move_to_end((gemm, config))
+        return self._recent[gemm, config]
 
     def _measure(self, gemm: Gemm, config: Config, cubin: Cubin, cutoff_us: float | None) -> Measurement:
         code = self._code(gemm, config, cubin)
@@ -291,11 +369,13 @@ class GpuTarget:
             facts,
             outcome=result.outcome,
             reason=result.reason,
-            time_us=median(result.samples_us) if result.samples_us else None,
+            time_us=median(result.samples_us) if result.samples_us and result.outcome is Outcome.OK else None,
             samples_us=result.samples_us,
             is_cut_short=result.is_cut_short,
             error_ratio=result.error_ratio,
             verify_s=result.verify_s,
             measure_s=result.measure_s,
             state=result.state,
+            marks=result.marks,
+            discarded=result.discarded,
         )

@@ -20,8 +20,9 @@ from optuna.trial import FrozenTrial, TrialState
 from ..space import FeasibleSet
 from .candidates import Candidates
 from .model import Model
+from .traits import Traits
 
-NUM_STARTUP = 30  # points before the model is asked; fewer let it settle on the wrong hill
+NUM_STARTUP = 15  # points before the model is asked
 _MAX_DRAWS = 64  # batches of random points before a set counts as nearly used up
 _DRAW_BATCH = 16
 
@@ -63,14 +64,16 @@ class FeasibleSampler(optuna.samplers.BaseSampler):
         space: FeasibleSet,
         *,
         seed: int = 0,
+        traits: Traits | None = None,
         num_startup: int = NUM_STARTUP,
         has_model: bool = True,
     ) -> None:
         self._space = space
         self._rng = np.random.default_rng(seed)
-        self._candidates = Candidates(space)
+        self._candidates = Candidates(space, traits)
         self._model = Model(self._candidates, self._rng) if has_model else None
         self._num_startup = num_startup
+        self.num_wanted = 1  # points about to be asked for with no result between
         self._offers: deque[Proposal] = deque()
         self._planned: deque[int] = deque()
         self._proposals: dict[int, Proposal] = {}  # by trial number
@@ -147,6 +150,11 @@ class FeasibleSampler(optuna.samplers.BaseSampler):
         if self._best() < best:
             self._planned.clear()  # planned before this was known
 
+    def correct(self, number: int, time_us: float) -> None:
+        """From now on go by this time of a point; nothing happens to one that has none."""
+        if self._results.get(number) is not None:
+            self._results[number] = time_us
+
     def _best(self) -> float:
         return min((t for t in self._results.values() if t is not None), default=np.inf)
 
@@ -171,7 +179,8 @@ class FeasibleSampler(optuna.samplers.BaseSampler):
             if self._planned[0] not in self._seen:
                 return Proposal(self._planned.popleft(), "model")
             self._planned.popleft()
-        self._planned.extend(self._model.propose(self._results, list(self._open.values()), self._seen))
+        pending = list(self._open.values())
+        self._planned.extend(self._model.propose(self._results, pending, self._seen, self.num_wanted))
         if not self._planned:
             return Proposal(self._random(), "random")
         return Proposal(self._planned.popleft(), "model")

@@ -3,6 +3,7 @@
     environment ─┐
     kernel ──────┼─ study ─┬─ trial ────────┐
                  │         ├─ baseline      ├─ config
+                 │         ├─ duel ─────────┤
                  │         └─ final ─ final_entry ┘
 
 Raw samples are a JSON list beside the time that was made from them, not rows of a table of their
@@ -71,6 +72,7 @@ class Base(DeclarativeBase):
         list[float]: JSON,
         list[str]: JSON,
         dict[str, Value]: JSON,
+        list[dict[str, Any]]: JSON,
     }
     id: Mapped[int] = mapped_column(primary_key=True, sort_order=-1)
 
@@ -167,6 +169,8 @@ class TrialRow(Base):
     power_w: Mapped[float | None]
     temperature_c: Mapped[int | None]
     throttle_reasons: Mapped[list[str]]
+    marks: Mapped[list[str]]  # what disturbed samples_us
+    discarded: Mapped[list[dict[str, Any]]]  # disturbed samples and their marks, taken before
     origin: Mapped[str]
     created_at: Mapped[datetime]
 
@@ -182,6 +186,20 @@ class BaselineRow(Base):
     created_at: Mapped[datetime]
 
 
+class DuelRow(Base):
+    """Two configs of a study, timed in the same rounds; `winner` is 0, 1, or NULL where they are tied."""
+
+    __tablename__ = "duel"
+
+    study_id: Mapped[int] = mapped_column(ForeignKey("study.id"), index=True)
+    first_id: Mapped[int] = mapped_column(ForeignKey("config.id"))
+    second_id: Mapped[int] = mapped_column(ForeignKey("config.id"))
+    first_us: Mapped[list[float]]
+    second_us: Mapped[list[float]]
+    winner: Mapped[int | None]
+    created_at: Mapped[datetime]
+
+
 class FinalRow(Base):
     """One final re-rank of a study. The newest counts."""
 
@@ -189,6 +207,7 @@ class FinalRow(Base):
 
     study_id: Mapped[int] = mapped_column(ForeignKey("study.id"), index=True)
     baseline_id: Mapped[int | None] = mapped_column(ForeignKey("baseline.id"))
+    marks: Mapped[list[str]]
     created_at: Mapped[datetime]
 
 
@@ -204,3 +223,5 @@ class FinalEntryRow(Base):
     is_tied: Mapped[bool]
     time_us: Mapped[float]
     samples_us: Mapped[list[float]]
+    discarded: Mapped[list[dict[str, Any]]]
+    joules: Mapped[float | None]

@@ -9,7 +9,7 @@ from datetime import datetime
 from ..config import Value
 from ..device import Environment
 from ..gemm import Gemm
-from ..measurement import CachePolicy, Measurement, Outcome
+from ..measurement import CachePolicy, Discarded, Measurement, Outcome
 from ..target import Baseline
 
 
@@ -57,6 +57,16 @@ class StudySummary:
 
 
 @dataclass(frozen=True)
+class DuelRecord:
+    """Two configs timed in the same rounds while the GPU had nothing else to do; `winner` is 0 or 1, None
+    where the rounds did not tell them apart. `samples_us[i][r]` is config i in round r."""
+
+    keys: tuple[str, str]
+    samples_us: tuple[tuple[float, ...], tuple[float, ...]]
+    winner: int | None
+
+
+@dataclass(frozen=True)
 class FinalEntry:
     """One config of the final re-rank. `is_tied`: cannot be told apart from the winner (rank 1)."""
 
@@ -66,15 +76,19 @@ class FinalEntry:
     is_tied: bool  # true for the winner too
     time_us: float  # median of samples_us
     samples_us: tuple[float, ...] = ()
+    joules: float | None = None  # of one launch; None where it was not measured
+    discarded: tuple[Discarded, ...] = ()
 
 
 @dataclass(frozen=True)
 class Final:
-    """The newest final re-rank of a study; `baseline` is cuBLAS, interleaved in the same rounds."""
+    """The newest final re-rank of a study; `baseline` is cuBLAS, interleaved in the same rounds, `marks`
+    name what disturbed them."""
 
     entries: tuple[FinalEntry, ...]  # by rank
     baseline: Baseline | None
     created_at: datetime  # UTC
+    marks: tuple[str, ...] = ()
 
     @property
     def winner(self) -> FinalEntry:

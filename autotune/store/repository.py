@@ -9,19 +9,20 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from sqlalchemy import URL, Engine, select
-from sqlalchemy.orm import Session
+from sqlalchemy import URL, Engine, select, update
+from sqlalchemy.orm import Session, aliased
 
 from ..config import Value
 from ..device import Environment
 from ..errors import DuplicateTrial, StoreError
 from ..gemm import Gemm
-from ..measurement import POLICY_VERSION, CachePolicy, Measurement
+from ..measurement import POLICY_VERSION, CachePolicy, Failure, Measurement, Outcome
 from ..target import Baseline
 from . import connect, queries, rows, schema
 from .models import (
     BaselineRow,
     ConfigRow,
+    DuelRow,
     EnvironmentRow,
     FinalEntryRow,
     FinalRow,
@@ -30,8 +31,9 @@ from .models import (
     TrialRow,
     utc_now,
 )
-from .records import Final, FinalEntry, StudyRef, StudySummary, TrialRecord
+from .records import DuelRecord, Final, FinalEntry, StudyRef, StudySummary, TrialRecord
 
+_KILLED = [o.value for o in (Outcome.FAULTED, Outcome.TIMED_OUT, Outcome.COMPILE_CRASHED)]
 DEFAULT_TIMEOUT_S = 30.0  # how long a writer waits for another before it gives up
 
 
@@ -199,6 +201,35 @@ class Store:
                 raise DuplicateTrial(f"{study.gemm} has a trial of {key} already; skip it")
             return trial_id
 
+    def condemn(self, study: StudyRef, key: str, failure: Failure) -> None:
+        """A trial that was ok is not after all: it has this outcome and no time from here on."""
+        config = select(ConfigRow.id).where(ConfigRow.key == key).scalar_subquery()
+        with self._writing() as session:
+            session.execute(
+                update(TrialRow)
+                .where(TrialRow.study_id == study.id, TrialRow.config_id == config)
+                .values(outcome=failure.outcome.value, reason=failure.reason, time_us=None)
+            )
+
+    def killers(self, study: StudyRef) -> list[dict[str, Value]]:
+        """Points that brought a GPU worker or the compiler down in other studies of this kernel source on
+        GPUs of this name: not to be run again."""
+        query = (
+            select(ConfigRow.point)
+            .join(TrialRow)
+            .join(StudyRow, TrialRow.study_id == StudyRow.id)
+            .join(EnvironmentRow, StudyRow.environment_id == EnvironmentRow.id)
+            .join(KernelRow, StudyRow.kernel_id == KernelRow.id)
+            .where(
+                StudyRow.id != study.id,
+                EnvironmentRow.gpu_name == study.environment.gpu_name,
+                KernelRow.source_hash == study.source_hash,
+                TrialRow.outcome.in_(_KILLED),
+            )
+        )
+        with self._reading() as session:
+            return list(session.scalars(query))
+
     def trials(self, study: StudyRef) -> list[TrialRecord]:
         """All trials of a study in the order they were stored."""
         return self._trials(queries.trials(study.id))
@@ -232,7 +263,7 @@ class Store:
         with self._reading() as session:
             return {row.key: float(row.time_us) for row in session.execute(query)}
 
-    # ---- cuBLAS and the final re-rank
+    # ---- cuBLAS
 
     def add_baseline(self, study: StudyRef, baseline: Baseline) -> None:
         """Store a timing of cuBLAS. Earlier ones stay in the database; the newest counts."""
@@ -244,10 +275,48 @@ class Store:
         with self._reading() as session:
             return queries.newest_baseline(session, study.id)
 
+    # ---- duels
+
+    def add_duel(self, study: StudyRef, duel: DuelRecord) -> None:
+        """Store two configs' samples of the same rounds. Both have trials in this study."""
+        keys = {key: select(ConfigRow.id).where(ConfigRow.key == key) for key in duel.keys}
+        with self._writing() as session:
+            first_id, second_id = (session.execute(keys[key]).scalar_one() for key in duel.keys)
+            first_us, second_us = map(list, duel.samples_us)
+            session.add(
+                DuelRow(
+                    study_id=study.id, first_id=first_id, second_id=second_id, first_us=first_us,
+                    second_us=second_us, winner=duel.winner, created_at=utc_now(),
+                )
+            )  # fmt: skip
+
+    def duels(self, study: StudyRef) -> list[DuelRecord]:
+        """All duels of a study in the order they were stored."""
+        first, second = aliased(ConfigRow), aliased(ConfigRow)
+        query = (
+            select(DuelRow, first.key, second.key)
+            .join(first, DuelRow.first_id == first.id)
+            .join(second, DuelRow.second_id == second.id)
+            .where(DuelRow.study_id == study.id)
+            .order_by(DuelRow.id)
+        )
+        with self._reading() as session:
+            return [
+                DuelRecord((one, other), (tuple(row.first_us), tuple(row.second_us)), row.winner)
+                for row, one, other in session.execute(query)
+            ]
+
+    # ---- the final re-rank
+
     def set_final(
-        self, study: StudyRef, entries: Sequence[FinalEntry], baseline: Baseline | None = None
+        self,
+        study: StudyRef,
+        entries: Sequence[FinalEntry],
+        baseline: Baseline | None = None,
+        marks: Sequence[str] = (),
     ) -> None:
-        """Store a final re-rank, and with it cuBLAS as timed in the same rounds. The newest counts.
+        """Store a final re-rank, with cuBLAS as timed in the same rounds and what disturbed them. The
+        newest counts.
 
         Raises StoreError if the ranks are not 1, 2, ... in order.
         """
@@ -258,7 +327,10 @@ class Store:
             session.add_all([] if timed is None else [timed])
             session.flush()
             final = FinalRow(
-                study_id=study.id, baseline_id=None if timed is None else timed.id, created_at=utc_now()
+                study_id=study.id,
+                baseline_id=None if timed is None else timed.id,
+                marks=list(marks),
+                created_at=utc_now(),
             )
             session.add(final)
             session.flush()
@@ -289,6 +361,7 @@ class Store:
                 entries=tuple(rows.final_entry(*row) for row in session.execute(entries)),
                 baseline=rows.baseline(newest.BaselineRow),
                 created_at=newest.FinalRow.created_at,
+                marks=tuple(newest.FinalRow.marks),
             )
 
 
