@@ -79,7 +79,12 @@ class Config:
 
     @property
     def kernel(self) -> Config:
-        """The config less what only the launch needs: equal for configs that share a cubin."""
+        """The config less what only the launch needs: equal for configs that share a cubin.
+
+        That is the number of splits, unless they are a cluster.
+        """
+        if self.reduction == "cluster":
+            return self
         return replace(self, split_k=1 if self.reduction == "none" else 2)
 
     def __str__(self) -> str:
@@ -139,8 +144,9 @@ PARAMETERS: tuple[Parameter, ...] = (
     Parameter("group", (1, 2, 4, 8, 16), "tiles walked across before the next step along", "tiles"),
     Parameter(
         "reduction",
-        ("none", "two_pass", "last_block", "last_wave"),
-        "how partial sums of split-K are added; last_wave splits only tiles that fill no whole wave",
+        ("none", "two_pass", "last_block", "last_wave", "cluster"),
+        "how partial sums of split-K are added; last_wave splits only tiles that fill no whole wave, "
+        "cluster adds through distributed shared memory",
     ),
     Parameter(
         "split_k",

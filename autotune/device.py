@@ -39,6 +39,11 @@ class DeviceLimits:
         """cp.async is there from sm_80 on."""
         return self.compute_capability >= (8, 0)
 
+    @property
+    def has_clusters(self) -> bool:
+        """Thread-block clusters are there from sm_90 on."""
+        return self.compute_capability >= (9, 0)
+
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
 

@@ -56,7 +56,8 @@ def source_hash(main: str = MAIN_FILE) -> str:
 def macros(config: Config, variant: Variant) -> dict[str, int]:
     """The macros that turn the template into one instance: `BM` for `bm`; words by their rank.
 
-    `split_k` is a launch argument: only whether there is a reduction reaches the compiler.
+    `split_k` is a launch argument: only whether there is a reduction reaches the compiler. But the size of
+    clusters is compiled in.
     """
     values: dict[str, int] = {}
     for name, parameter in PARAMETER.items():
@@ -64,6 +65,7 @@ def macros(config: Config, variant: Variant) -> dict[str, int]:
         values[name.upper()] = value if isinstance(value, int) else parameter.values.index(value)
     del values["SPLIT_K"]
     return values | {
+        "CLUSTER": config.split_k if config.reduction == "cluster" else 1,
         "TRANS_A": int(variant.trans_a),
         "TRANS_B": int(variant.trans_b),
         "WIDE": int(variant.is_wide),

@@ -43,7 +43,7 @@ class LaunchSpec:
     vec_b: int
     vec_c: int
     is_exact: bool
-    reduction: str  # none, two_pass, last_block, last_wave
+    reduction: str  # none, two_pass, last_block, last_wave, cluster
     split_k: int
     variant: Variant
     wave: int = 0  # blocks that the GPU holds at once: for last_wave alone
@@ -92,6 +92,8 @@ class Grid:
     dimension. `workspace` is the address behind all packed operands: from there on lie `split_k` planes of
     partial sums, each of all split tiles (for two_pass of padded_m x padded_n), and, but for two_pass,
     behind them `counter_bytes` of counters: zero before the first launch, left zero by every launch.
+    Clusters leave nothing there: `split_k` blocks along y are one, as they are compiled, and read each
+    other's sums.
     """
 
     size: tuple[int, int]
@@ -124,6 +126,7 @@ def plan(spec: LaunchSpec, m: int, n: int, k: int) -> Grid:
     tiles_m, tiles_n = -(-m // spec.bm), -(-n // spec.bn)
     tiles = tiles_m * tiles_n
     split_tiles = {"none": 0, "last_wave": tiles % max(spec.wave, 1)}.get(spec.reduction, tiles)
+    is_cluster = spec.reduction == "cluster"
     in_a_row = tiles + split_tiles * (spec.split_k - 1)
     return Grid(
         size=(in_a_row, 1) if spec.reduction == "last_wave" else (tiles, spec.split_k),
@@ -132,8 +135,8 @@ def plan(spec: LaunchSpec, m: int, n: int, k: int) -> Grid:
         split_k=spec.split_k,
         padded_m=tiles_m * spec.bm,
         padded_n=tiles_n * spec.bn,
-        sum_bytes=FLOAT_BYTES * spec.split_k * split_tiles * spec.bm * spec.bn,
-        counter_bytes=0 if spec.reduction == "two_pass" else COUNTER_BYTES * split_tiles,
+        sum_bytes=0 if is_cluster else FLOAT_BYTES * spec.split_k * split_tiles * spec.bm * spec.bn,
+        counter_bytes=0 if is_cluster or spec.reduction == "two_pass" else COUNTER_BYTES * split_tiles,
         reduce_blocks=-(-m * n // REDUCE_THREADS) if spec.reduction == "two_pass" else 0,
         packs=_packs(spec, (m, tiles_m * spec.bm), (n, tiles_n * spec.bn), k),
     )

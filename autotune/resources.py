@@ -60,13 +60,23 @@ def is_turned_b(c: Any, g: Gemm) -> Any:
     return (c.pack_b == 0) & g.trans_b
 
 
-def smem_bytes(c: Any, g: Gemm) -> Any:
-    """Dynamic shared memory per block: the stages, or the slices' partial sums if those need more."""
+def main_smem_bytes(c: Any, g: Gemm) -> Any:
+    """`smem_bytes` of the same config without its reduction."""
     row_a = c.bm + c.pad * is_turned_a(c, g)
     row_b = c.bn + c.pad * is_turned_b(c, g)
     stages = c.stages * c.bk * (row_a + row_b)
     sums = c.bm * c.bn * (c.slice_k > 1)
     return FLOAT_BYTES * np.maximum(stages, sums)
+
+
+def smem_bytes(c: Any, g: Gemm) -> Any:
+    """Dynamic shared memory per block: the stages, or the slices' partial sums if those need more.
+
+    A cluster's sums go through it a vector per thread at a time where more do not fit: at most 16 bytes per
+    thread, which never decide how many blocks an SM holds.
+    """
+    vectors = threads_per_slice(c) * c.vec_c * (c.reduction == "cluster")
+    return np.maximum(main_smem_bytes(c, g), FLOAT_BYTES * vectors)
 
 
 def register_cap(c: Any, limits: DeviceLimits) -> Any:

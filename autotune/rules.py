@@ -29,10 +29,10 @@ from .resources import (
     chunk_n,
     is_turned_a,
     is_turned_b,
+    main_smem_bytes,
     packed_bytes,
     register_cap,
     register_estimate,
-    smem_bytes,
     threads,
     threads_per_slice,
 )
@@ -132,14 +132,20 @@ RULES: tuple[Rule, ...] = (
          "bursts spread over the steps of a whole slice, two or more each, into a stage that is not read",
          lambda c, d, g: (c.bursts == 1) | ((c.unroll_k == c.bk // c.slice_k)
          & (c.unroll_k % (2 * c.bursts) == 0) & (c.stages > 1))),
+    Rule("cluster-size", "template", ("reduction", "split_k"),
+         "a cluster is of 2, 4 or 8 blocks: more are not portable",
+         lambda c, d, g: (c.reduction != "cluster")
+         | (c.split_k == 2) | (c.split_k == 4) | (c.split_k == 8)),
     # device
     Rule("async-device", "device", ("copy_a", "copy_b"), "cp.async needs sm_80 or later",
          lambda c, d, g: ((c.copy_a != "async") & (c.copy_b != "async")) | d.has_async_copy),
+    Rule("cluster-device", "device", ("reduction",), "thread-block clusters need sm_90 or later",
+         lambda c, d, g: (c.reduction != "cluster") | d.has_clusters),
     Rule("shared-memory", "device", _SMEM, "a block's stages fit its shared memory",
-         lambda c, d, g: smem_bytes(c, g) <= d.smem_per_block),
+         lambda c, d, g: main_smem_bytes(c, g) <= d.smem_per_block),
     Rule("resident-smem", "device", (*_SMEM, "min_blocks"),
          "min_blocks blocks fit the shared memory of an SM",
-         lambda c, d, g: c.min_blocks * (smem_bytes(c, g) + d.smem_reserved) <= d.smem_per_sm),
+         lambda c, d, g: c.min_blocks * (main_smem_bytes(c, g) + d.smem_reserved) <= d.smem_per_sm),
     Rule("resident-threads", "device", (*_THREADS, "min_blocks"),
          "min_blocks blocks fit the threads and block slots of an SM",
          lambda c, d, g: (c.min_blocks * threads(c) <= d.threads_per_sm)
@@ -161,7 +167,7 @@ RULES: tuple[Rule, ...] = (
     Rule("extent-c", "shape", ("vec_c",), "rows of C are whole vectors",
          lambda c, d, g: _vec_fits(c.vec_c, g.ldc)),
     Rule("workspace", "shape", ("reduction", "split_k"), "the partial sums of split-K fit 1 GiB",
-         lambda c, d, g: FLOAT_BYTES * c.split_k * (c.split_k > 1)
+         lambda c, d, g: FLOAT_BYTES * c.split_k * ((c.split_k > 1) & (c.reduction != "cluster"))
          * np.where(c.reduction == "last_wave", min(g.m * g.n, _sums_in_flight(d)), g.m * g.n)
          <= WORKSPACE_LIMIT),
     Rule("pack-workspace", "shape", ("bm", "bn", "pack_a", "pack_b"), "packed operands fit 1 GiB",

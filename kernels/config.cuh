@@ -20,7 +20,8 @@
 //   MIN_BLOCKS     blocks per SM that registers must allow
 //   EDGES          0 exact: tiles fit C;  1 predicated
 //   RASTER GROUP   blocks walk along 0 m or 1 n, GROUP tiles across at a time
-//   REDUCTION      of split-K: 0 none, 1 two_pass, 2 last_block, 3 last_wave
+//   REDUCTION      of split-K: 0 none, 1 two_pass, 2 last_block, 3 last_wave, 4 cluster
+//   CLUSTER        blocks that share out k, for REDUCTION cluster       2 4 8 (cluster-size), else 1
 //   TRANS_A TRANS_B  the operand is stored transposed
 //   WIDE           leading dimensions of 2^29 and more
 //
@@ -38,7 +39,7 @@ constexpr int MAX_THREADS = 1024;
 enum { COPY_REGISTER = 0, COPY_ASYNC = 1 };
 enum { ORDER_ROW, ORDER_ROW_SNAKE, ORDER_COL_SNAKE, ORDER_ZIGZAG, ORDER_PAIR_SNAKE };
 enum { RASTER_M, RASTER_N };
-enum { REDUCTION_NONE, REDUCTION_TWO_PASS, REDUCTION_LAST_BLOCK, REDUCTION_LAST_WAVE };
+enum { REDUCTION_NONE, REDUCTION_TWO_PASS, REDUCTION_LAST_BLOCK, REDUCTION_LAST_WAVE, REDUCTION_CLUSTER };
 
 static_assert(WM % TM == 0 && WN % TN == 0 && (WM / TM) * (WN / TN) == WARP, "rule warp-lanes");
 static_assert(BM % WM == 0, "rule block-warps-m");
@@ -82,9 +83,20 @@ constexpr bool HAS_ASYNC = COPY_A == COPY_ASYNC || COPY_B == COPY_ASYNC;
 static_assert(!HAS_ASYNC || __CUDA_ARCH__ >= 800, "rule async-device");
 #endif
 static_assert(BURSTS == 1 || (UNROLL_K == SLICE_BK && UNROLL_K % (2 * BURSTS) == 0 && STAGES > 1), "rule bursts");
+static_assert(REDUCTION == REDUCTION_CLUSTER ? CLUSTER == 2 || CLUSTER == 4 || CLUSTER == 8 : CLUSTER == 1,
+              "rule cluster-size");
+#ifdef __CUDA_ARCH__
+static_assert(REDUCTION != REDUCTION_CLUSTER || __CUDA_ARCH__ >= 900, "rule cluster-device");
+#endif
 constexpr bool IS_PREDICATED = EDGES == 1;
 constexpr bool IS_CLAMPED_A = IS_PREDICATED && !PACK_A;
 constexpr bool IS_CLAMPED_B = IS_PREDICATED && !PACK_B;
+
+// Shared memory: the stages, or what sums go through once the tiles are read. Those of the slices take the whole
+// tile of C; those of a cluster's blocks as many vectors of each thread at a time as there is room for.
+__device__ constexpr int max_of(int a, int b) { return a > b ? a : b; }
+constexpr int SUMS = SLICE_K > 1 ? BM * BN : REDUCTION == REDUCTION_CLUSTER ? THREADS_PER_SLICE * VEC_C : 0;
+constexpr int SHARED_FLOATS = max_of(STAGES * STAGE, SUMS);
 
 #if WIDE
 using Stride = long long;

@@ -107,3 +107,51 @@ __device__ __forceinline__ bool add_splits(float (&sums)[TM][TN], const Lane& la
     }
     return true;
 }
+
+// cluster: every split leaves its sums in its shared memory, as (vector, thread); then each split adds every
+// CLUSTER-th vector of all splits, in their order, and stores it. The slices share that out. Where the sums do not
+// fit at once this takes several rounds.
+__device__ __forceinline__ void add_cluster_and_store(const float (&sums)[TM][TN], const Lane& lane, int split,
+                                                      int origin_m, int origin_n, int m, int n, float alpha,
+                                                      float beta, float* c, long long ldc) {
+    constexpr int IN_ROW = TN / VEC_C, VECTORS = TM * IN_ROW, PITCH = THREADS_PER_SLICE * VEC_C;
+    constexpr int FIT = max_of(SHARED_FLOATS / PITCH, 1), ROUND = FIT < VECTORS ? FIT : VECTORS;
+    constexpr int ADDERS = CLUSTER * SLICE_K, SHARE = (ROUND + ADDERS - 1) / ADDERS;
+    const int own = lane.slice * CLUSTER + split;  // this thread adds vectors own + i * ADDERS of a round
+    float* mine = shared_memory() + thread_index() % THREADS_PER_SLICE * VEC_C;
+    barrier();  // WAR: the last tile, or the last slice's sums, have been read by all of the block
+#pragma unroll
+    for (int first = 0; first < VECTORS; first += ROUND) {
+        const int count = first + ROUND < VECTORS ? ROUND : VECTORS - first;
+        if (lane.slice == 0) {
+#pragma unroll
+            for (int at = 0; at < count; ++at) {
+                const int i = (first + at) / IN_ROW, j = (first + at) % IN_ROW * VEC_C;
+                Vec<VEC_C> vector;
+#pragma unroll
+                for (int e = 0; e < VEC_C; ++e) vector.v[e] = sums[i][j + e];
+                store_shared<VEC_C>(mine + at * PITCH, vector);
+            }
+        }
+        cluster_barrier();  // RAW: all splits have written what is read next
+        Vec<VEC_C> totals[SHARE] = {};
+#pragma unroll
+        for (int z = 0; z < CLUSTER; ++z) {
+#pragma unroll
+            for (int i = 0; i < SHARE; ++i) {
+                if (own + i * ADDERS >= count) continue;
+                const Vec<VEC_C> partial = load_cluster<VEC_C>(mine + (own + i * ADDERS) * PITCH, z);
+#pragma unroll
+                for (int e = 0; e < VEC_C; ++e) totals[i].v[e] += partial.v[e];
+            }
+        }
+        cluster_barrier();  // WAR: all have read before the next round is written, or a block ends
+#pragma unroll
+        for (int i = 0; i < SHARE; ++i) {
+            const int v = first + own + i * ADDERS;
+            const int at_m = origin_m + lane.row(v / IN_ROW), at_n = origin_n + lane.column(v % IN_ROW * VEC_C);
+            if (v >= first + count || (IS_PREDICATED && (at_m >= m || at_n >= n))) continue;  // edge: C
+            scale_and_store<VEC_C>(c + at_m * ldc + at_n, totals[i], alpha, beta);
+        }
+    }
+}

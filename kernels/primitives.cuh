@@ -25,6 +25,39 @@ __device__ __forceinline__ float* shared_memory() {
 // All threads of the block meet; shared memory written before is visible to all after.
 __device__ __forceinline__ void barrier() { __syncthreads(); }
 
+// Thread-block clusters: sm_90 and later (rule cluster-device).
+
+// Stands before a kernel whose blocks of one x, `size` of them along y, are a cluster: they run at the same time,
+// and block_index_y() is a block's rank in it.
+#if REDUCTION == 4
+#define CLUSTER_OF(size) __cluster_dims__(1, size, 1)
+#else
+#define CLUSTER_OF(size)  // unknown before sm_90
+#endif
+
+// All threads of the cluster's blocks meet; shared memory written before is visible to all after.
+__device__ __forceinline__ void cluster_barrier() {
+    asm volatile("barrier.cluster.arrive.release.aligned;\n\tbarrier.cluster.wait.acquire.aligned;" ::: "memory");
+}
+
+// Reads what lies at `from` in the shared memory of the cluster's block of this rank.
+template <int VEC> __device__ __forceinline__ Vec<VEC> load_cluster(const float* from, int rank) {
+    const unsigned own = static_cast<unsigned>(__cvta_generic_to_shared(from));
+    unsigned address;
+    Vec<VEC> x;
+    asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(address) : "r"(own), "r"(rank));
+    if constexpr (VEC == 4) {
+        asm volatile("ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [%4];"
+                     : "=f"(x.v[0]), "=f"(x.v[1]), "=f"(x.v[2]), "=f"(x.v[3])
+                     : "r"(address));
+    } else if constexpr (VEC == 2) {
+        asm volatile("ld.shared::cluster.v2.f32 {%0, %1}, [%2];" : "=f"(x.v[0]), "=f"(x.v[1]) : "r"(address));
+    } else {
+        asm volatile("ld.shared::cluster.f32 %0, [%1];" : "=f"(x.v[0]) : "r"(address));
+    }
+    return x;
+}
+
 __device__ __forceinline__ float multiply_add(float a, float b, float c) { return fmaf(a, b, c); }
 
 // Makes the compiler forget what it knows of a value, so that nothing that follows from it is computed

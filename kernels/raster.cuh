@@ -48,7 +48,7 @@ struct Share {
             splits = asked;
         } else if constexpr (REDUCTION != REDUCTION_NONE) {
             split = block_index_y();
-            splits = asked;
+            splits = REDUCTION == REDUCTION_CLUSTER ? CLUSTER : asked;
             split_tiles = tiles;
         }
     }

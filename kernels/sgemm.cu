@@ -180,7 +180,7 @@ __device__ __forceinline__ void multiply_tiles(Pipeline& pipeline, const Lane& l
 // Launch: grid and workspace as launch.Grid says, THREADS threads, the shared memory of resources.smem_bytes.
 // m and n are at least 1; k = 0 and alpha = 0 scale C and read neither A nor B. A packed operand comes as
 // sgemm_pack left it: its rows are along k, and its leading dimension is whole tiles.
-extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
+extern "C" __global__ void CLUSTER_OF(CLUSTER) __launch_bounds__(THREADS, MIN_BLOCKS)
     sgemm(int m, int n, int k, float alpha, const float* __restrict__ a, long long lda, const float* __restrict__ b,
           long long ldb, float beta, float* __restrict__ c, long long ldc, float* __restrict__ workspace, int splits) {
     const int tiles_m = (m + BM - 1) / BM, tiles_n = (n + BN - 1) / BN;
@@ -213,6 +213,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
         if (share.splits > 1 &&
             !add_splits(sums, lane, share.tile - share.whole, share.split_tiles, share.split, splits, workspace))
             return;
+    }
+    if constexpr (REDUCTION == REDUCTION_CLUSTER) {
+        add_cluster_and_store(sums, lane, share.split, origin_m, origin_n, m, n, alpha, beta, c, ldc);
+        return;
     }
     store_tile(sums, lane, origin_m, origin_n, m, n, alpha, beta, c, ldc);
 }

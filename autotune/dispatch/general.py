@@ -52,9 +52,9 @@ def _launched(family: General, split_k: int) -> Config:
 
 
 def _splits(config: Config) -> Iterable[int]:
-    """The split of a config and its neighbours: they share the cubin."""
-    if config.reduction == "none":
-        return (1,)
+    """The split of a config and its neighbours where they share the cubin."""
+    if config.reduction in ("none", "cluster"):
+        return (config.split_k,)
     values = [v for v in PARAMETER["split_k"].values if isinstance(v, int) and v > 1]
     return [v for v in values if config.split_k // 2 <= v <= config.split_k * 2]
 

@@ -26,7 +26,7 @@ PROLOGUE_STEPS = 2  # filling the pipeline and storing C, counted as steps of k 
 BANDWIDTH_SMS = 0.5  # share of the SMs that has to ask for the full bandwidth (unmeasured)
 PACK_US = 2.0  # a launch that packs an operand, beyond the bytes it moves (unmeasured)
 # What a reduction takes beyond the bytes it moves (unmeasured)
-REDUCTION_US = {"none": 0.0, "last_block": 2.0, "last_wave": 2.0, "two_pass": 2.5}
+REDUCTION_US = {"none": 0.0, "last_block": 2.0, "last_wave": 2.0, "two_pass": 2.5, "cluster": 1.0}
 
 
 @dataclass(frozen=True)

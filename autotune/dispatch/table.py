@@ -25,7 +25,8 @@ FORMAT = "autotune dispatch table"
 SCHEMA_VERSION = 1
 TABLE_FILE = "table.json"
 CUBIN_FOLDER = "cubins"
-REDUCTIONS = ("none", "two_pass", "last_block", "last_wave")
+REDUCTIONS = ("none", "two_pass", "last_block", "last_wave", "cluster")
+CLUSTER_SIZES = (2, 4, 8)
 VECTORS = (1, 2, 4)
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _BLANK = "0" * 64  # stands for the table's checksum while that is computed
@@ -46,7 +47,7 @@ class ModelFigures:
 
 @dataclass(frozen=True)
 class Kernel:
-    """One launchable kernel. Kernels that differ in `split_k` only share a cubin."""
+    """One launchable kernel. Kernels that differ in `split_k` only share a cubin, but for clusters."""
 
     id: str
     config: dict[str, int | str]
@@ -223,6 +224,8 @@ def _check_kernel(kernel: Kernel) -> None:
     _require({spec.vec_a, spec.vec_b, spec.vec_c} <= set(VECTORS), f"{where} has an odd vector width")
     _require(spec.reduction in REDUCTIONS, f"{where} has an unknown reduction")
     _require((spec.split_k > 1) == (spec.reduction != "none"), f"{where} splits k without a reduction")
+    is_sized = spec.reduction != "cluster" or spec.split_k in CLUSTER_SIZES
+    _require(is_sized, f"{where} has a cluster of {spec.split_k} blocks")
     _require((spec.wave > 0) == (spec.reduction == "last_wave"), f"{where} has a wave without last_wave")
     _require(_SHA256.fullmatch(kernel.sha256) is not None, f"{where} has no SHA-256 of its cubin")
     if kernel.model is not None:

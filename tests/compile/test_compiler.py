@@ -283,7 +283,11 @@ def test_closing_drops_all_that_wait_for_one_compile(make: Callable[..., Compile
     closer.join()
 
 
-@given(st.sampled_from(SPLITS), st.sampled_from([SMALL, *SPLITS, replace(SPLITS[0], raster="m")]))
+CLUSTERS = [replace(SMALL, reduction="cluster", split_k=split_k) for split_k in (2, 4, 8)]
+KERNELS = [SMALL, *SPLITS, *CLUSTERS, replace(SPLITS[0], raster="m")]
+
+
+@given(st.sampled_from(KERNELS), st.sampled_from(KERNELS))
 def test_a_shared_kernel_is_a_shared_source(one: Config, other: Config) -> None:
     same_macros = kernel.macros(one, NN) == kernel.macros(other, NN)
     assert same_macros == (one.kernel == other.kernel)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import random
 import re
+import struct
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -27,6 +28,10 @@ TEMPLATE = [rule.id for rule in RULES if rule.kind == "template"]
 MAX_FMAS = 768  # in the unrolled loop: larger kernels take seconds to compile
 NUM_ACCEPTED = 26
 NUM_REFUSED_PER_RULE = 2
+SMALL = Config(
+    bm=16, bn=32, bk=8, wm=16, wn=32, tm=4, tn=4, unroll_k=8, bursts=1, stages=2, copy_a="register",
+    copy_b="register", min_blocks=1,
+)  # fmt: skip
 SHAPES = [f"{shape}:{layout}" for shape in ("512", "1002", "97x33x65") for layout in LAYOUTS]
 
 
@@ -54,16 +59,12 @@ def _variant(gemm: Gemm, rng: random.Random) -> Variant:
 
 def _derived(config: Config, gemm: Gemm) -> str:
     """Asks the compiler whether it derives from the parameters what Python does."""
-    sums = config.bm * config.bn * (config.slice_k > 1)
-    smem_bytes = max(4 * sums, resources.smem_bytes(replace(config, slice_k=1), gemm))
-    assert smem_bytes == resources.smem_bytes(config, gemm)
     claims = [
         f"THREADS == {resources.threads(config)}",
         f"THREADS_PER_SLICE == {resources.threads_per_slice(config)}",
         f"CHUNK_M == {resources.chunk_m(config)}",
         f"CHUNK_N == {resources.chunk_n(config)}",
-        f"4 * STAGES * STAGE <= {smem_bytes}",
-        f"(SLICE_K == 1 ? 4 * STAGES * STAGE == {smem_bytes} : BM * BN * 4 <= {smem_bytes})",
+        f"4 * SHARED_FLOATS == {resources.smem_bytes(config, gemm)}",
     ]
     return f'static_assert({" && ".join(claims)}, "derived in Python otherwise");\n'
 
@@ -112,7 +113,7 @@ def test_a_refused_config_does_not_compile(
 ) -> None:
     rng = random.Random(f"refused {rule_id} {attempt}")
     config, gemm = _mutant(rng, rule_id)
-    arch = rng.choice([arch for arch in compilers if arch != "sm_75"])
+    arch = rng.choice(["sm_90", "sm_120"])  # where no device rule is broken besides
     with pytest.raises(TrialFailure) as failed:
         compilers[arch].compile(config, _variant(gemm, rng))
     assert failed.value.outcome is Outcome.COMPILE_FAILED
@@ -129,6 +130,28 @@ def test_asynchronous_copies_do_not_compile_before_sm_80(
     assert "async-device" in [rule.id for rule in broken_rules(config, KNOWN["quadro-rtx-5000"], gemm)]
     with pytest.raises(TrialFailure, match="rule async-device"):
         compilers["sm_75"].compile(config, _variant(gemm, rng))
+
+
+@pytest.mark.parametrize("arch", ["sm_75", "sm_80", "sm_86", "sm_89"])
+def test_clusters_do_not_compile_before_sm_90(compilers: dict[str, Compiler], arch: str) -> None:
+    older = next(limits for limits in KNOWN.values() if limits.arch == arch)
+    config = replace(SMALL, reduction="cluster", split_k=4)
+    broken = [rule.id for rule in broken_rules(config, older, Gemm.parse("512"))]
+    assert broken == ["cluster-device"]
+    with pytest.raises(TrialFailure, match="rule cluster-device"):
+        compilers[arch].compile(config, Variant())
+
+
+CTA_PER_CLUSTER = (0x04, 0x3D, 12, 0)  # in .nv.info: values follow, which attribute, bytes of the values
+
+
+@pytest.mark.parametrize("arch", ["sm_90", "sm_120"])
+@pytest.mark.parametrize("size", [2, 4, 8])
+def test_the_size_of_clusters_is_compiled_in(compilers: dict[str, Compiler], arch: str, size: int) -> None:
+    """The driver reads it from this attribute of the cubin, so that a plain launch makes clusters."""
+    cubin = compilers[arch].compile(replace(SMALL, reduction="cluster", split_k=size), Variant())
+    assert cubin.spill_bytes == 0
+    assert struct.pack("<4B3I", *CTA_PER_CLUSTER, 1, size, 1) in cubin.code
 
 
 HUNGRY = """

@@ -106,6 +106,10 @@ TYPICAL = (
         "NT", bm=16, bn=32, bk=8, wm=16, wn=32, tm=4, tn=4, slice_k=2, unroll_k=4, min_blocks=1, bursts=1,
         reduction="last_wave", split_k=3,
     ),
+    instance(
+        "TT", bm=32, bn=64, bk=8, wm=32, wn=32, tm=4, tn=8, unroll_k=8, min_blocks=1, stages=2, bursts=1,
+        vec_a=4, vec_b=1, reduction="cluster", split_k=4,
+    ),
     instance("NN", bm=48, bn=96, wm=48, wn=48, tm=12, tn=6, pad=8, vec_c=2, edges="exact", raster="m"),
 )  # fmt: skip
 

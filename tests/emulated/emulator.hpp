@@ -25,6 +25,7 @@ struct Region {
 
 struct Launch {
     int grid_x, grid_y;
+    int cluster;  // blocks that follow one another along y and run together
     int threads;
     size_t smem_bytes;
     Order thread_order, block_order;
@@ -46,7 +47,8 @@ void begin_block_memory();
 void end_block_memory();
 void poison_copies_under_way();  // of the running thread, again
 void end_launch_memory();
-int barrier_epoch();  // barriers that the block has passed
+int barrier_epoch();  // barriers that the running block has passed, those of its cluster too
+int cluster_round();  // barriers that its cluster has passed
 
 // One problem as Python describes it: tests/emulated/emulator.py packs the same fields in this order.
 struct Problem {
@@ -67,7 +69,8 @@ struct Operands {
     float* workspace;
 };
 
-// instance.cpp: one thread of each of the template's kernels.
+// instance.cpp: blocks of a cluster, compiled in; one thread of each of the template's kernels.
+int cluster_size();
 void run_sgemm(const Problem& problem, const Operands& operands);
 void run_reduce(const Problem& problem, const Operands& operands);
 

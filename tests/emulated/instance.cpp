@@ -1,10 +1,15 @@
 // One instance of the template: its two kernels behind names that do not depend on the config.
 #include "primitives_host.hpp"
+#ifndef CLUSTER
+#define CLUSTER 1  // a kernel that knows no clusters
+#endif
 #include KERNEL_FILE
 
 #include "emulator.hpp"
 
 namespace emulated {
+
+int cluster_size() { return CLUSTER; }
 
 void run_sgemm(const Problem& p, const Operands& o) {
     sgemm(static_cast<int>(p.m), static_cast<int>(p.n), static_cast<int>(p.k), static_cast<float>(p.alpha), o.a,

@@ -148,15 +148,15 @@ void run(const Problem& p) {
     const Workspace workspace(p);
     const Operands operands{a.base(), b.base(), c.base(), workspace.base()};
 
-    Launch pass{static_cast<int>(p.grid_x), static_cast<int>(p.grid_y), static_cast<int>(p.threads),
-                static_cast<size_t>(p.smem_bytes), Order(p.thread_order), Order(p.block_order),
-                static_cast<uint64_t>(p.seed),
+    Launch pass{static_cast<int>(p.grid_x), static_cast<int>(p.grid_y), cluster_size(),
+                static_cast<int>(p.threads), static_cast<size_t>(p.smem_bytes), Order(p.thread_order),
+                Order(p.block_order), static_cast<uint64_t>(p.seed),
                 {a.region("A", false, true), b.region("B", false, true), c.region("C", true, p.beta != 0),
                  workspace.region()}};
     launch(pass, [&] { run_sgemm(p, operands); });
     if (p.reduce_blocks > 0) {
         pass.grid_x = static_cast<int>(p.reduce_blocks);
-        pass.grid_y = 1;
+        pass.grid_y = pass.cluster = 1;
         pass.threads = static_cast<int>(p.reduce_threads);
         pass.smem_bytes = 0;
         launch(pass, [&] { run_reduce(p, operands); });

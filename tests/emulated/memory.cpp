@@ -20,6 +20,7 @@ struct Touch {
     int write_epoch = NEVER, writer = NOBODY;
     int read_epoch = NEVER, reader = NOBODY;
     int copier = NOBODY;  // thread whose asynchronous copy to here is under way
+    int write_round = NEVER, foreign_read_round = NEVER;  // between which cluster barriers
 };
 
 struct Copy {
@@ -46,18 +47,26 @@ struct Hidden {
     float value;
 };
 
+// What one running block has of its own.
+struct Block {
+    std::unique_ptr<float[]> shared;
+    std::vector<Touch> touches;
+    std::vector<CopyQueue> queues;  // by thread
+    std::vector<Store> unpublished;
+    std::vector<int> fence_epochs;   // rising
+    std::vector<int> last_fence;     // by thread
+    std::vector<int> last_atomic;    // by thread
+    std::vector<int> acquire_epoch;  // by thread: its first fence behind an atomic of its own
+    bool has_left = false;
+};
+
 const Launch* current = nullptr;
-std::unique_ptr<float[]> shared;
 size_t shared_floats = 0;
-std::vector<Touch> touches;
-std::vector<CopyQueue> queues;            // by thread
-std::vector<Store> unpublished;           // by the running block
+std::vector<Block> cluster;               // the blocks that run, by rank
 std::vector<Hidden> hidden;               // stores of ended blocks that nothing published
-std::vector<int> fence_epochs;            // of the block, rising
-std::vector<int> last_fence;              // by thread
-std::vector<int> last_atomic;             // by thread
-std::vector<int> acquire_epoch;           // by thread: its first fence behind an atomic of its own
 std::vector<uint8_t> block_of_workspace;  // by float: 1 + the block (mod 255) that stored it last
+
+Block& own() { return cluster[here.rank]; }
 
 const Region& workspace() { return current->regions.back(); }
 
@@ -73,7 +82,7 @@ void check_alignment(const float* address, int count, const char* what) {
 }
 
 size_t shared_index(const float* address, int count, const char* what) {
-    const ptrdiff_t index = address - shared.get();
+    const ptrdiff_t index = address - own().shared.get();
     if (index < 0 || static_cast<size_t>(index + count) > shared_floats) {
         fault("%s outside shared memory: floats %td ... %td of %zu", what, index, index + count - 1,
               shared_floats);
@@ -90,7 +99,7 @@ void check_idle(const Touch& touch, size_t index, const char* what) {
 }
 
 void mark_read(size_t index, const char* what) {
-    Touch& touch = touches[index];
+    Touch& touch = own().touches[index];
     check_idle(touch, index, what);
     const int epoch = barrier_epoch();
     if (touch.write_epoch == epoch && touch.writer != here.thread) {
@@ -101,7 +110,7 @@ void mark_read(size_t index, const char* what) {
 }
 
 void check_write(size_t index, const char* what) {
-    const Touch& touch = touches[index];
+    const Touch& touch = own().touches[index];
     check_idle(touch, index, what);
     const int epoch = barrier_epoch();
     if (touch.write_epoch == epoch && touch.writer != here.thread) {
@@ -111,19 +120,24 @@ void check_write(size_t index, const char* what) {
         fault("race: %s of shared[%zu], which thread %d%s read since the last barrier", what, index,
               std::max(touch.reader, 0), touch.reader == SEVERAL ? " or another" : "");
     }
+    if (touch.foreign_read_round == cluster_round()) {
+        fault("race: %s of shared[%zu], which another block read since the last cluster barrier", what, index);
+    }
 }
 
 void mark_written(size_t index) {
-    touches[index].write_epoch = barrier_epoch();
-    touches[index].writer = here.thread;
+    Touch& touch = own().touches[index];
+    touch.write_epoch = barrier_epoch();
+    touch.write_round = cluster_round();
+    touch.writer = here.thread;
 }
 
 void land(const std::vector<Copy>& group) {
     for (const Copy& copy : group) {
-        const size_t index = copy.to - shared.get();
+        const size_t index = copy.to - own().shared.get();
         for (int i = 0; i < copy.count; ++i) {
             copy.to[i] = copy.from ? copy.from[i] : 0.0f;
-            touches[index + i].copier = NOBODY;
+            own().touches[index + i].copier = NOBODY;
             mark_written(index + i);
         }
     }
@@ -147,8 +161,8 @@ const Region& region_of(const float* address, int count, const char* what) {
 bool is_published(const Store& store) {
     const int now = barrier_epoch(), self = here.thread;
     if (store.fence_epoch != NEVER && (store.writer == self || store.fence_epoch < now)) return true;
-    if (last_fence[self] > store.epoch) return true;  // seen at a barrier, then fenced by this thread
-    for (int epoch : fence_epochs) {
+    if (own().last_fence[self] > store.epoch) return true;  // seen at a barrier, then fenced by this thread
+    for (int epoch : own().fence_epochs) {
         if (epoch > store.epoch && epoch < now) return true;  // the same, by another thread before a barrier
     }
     return false;
@@ -158,14 +172,15 @@ uint8_t block_mark() { return 1 + (here.block_y * here.grid_x + here.block_x) % 
 
 // Whether the running thread may rely on what other blocks published before an atomic of this block.
 bool has_acquired() {
-    for (size_t thread = 0; thread < acquire_epoch.size(); ++thread) {
-        const int epoch = acquire_epoch[thread];
+    const Block& block = own();
+    for (size_t thread = 0; thread < block.acquire_epoch.size(); ++thread) {
+        const int epoch = block.acquire_epoch[thread];
         if (epoch == NEVER) continue;
         if (static_cast<int>(thread) == here.thread || epoch < barrier_epoch()) return true;
     }
     // an atomic of another thread, a barrier, then an own fence
-    for (int epoch : last_atomic) {
-        if (epoch != NEVER && epoch < last_fence[here.thread]) return true;
+    for (int epoch : block.last_atomic) {
+        if (epoch != NEVER && epoch < block.last_fence[here.thread]) return true;
     }
     return false;
 }
@@ -178,7 +193,7 @@ bool is_foreign(const float* address) {
 
 }  // namespace
 
-float* shared_base() { return shared.get(); }
+float* shared_base() { return own().shared.get(); }
 
 void touch_shared(const float* address, int count, Access access) {
     const char* what = access == Access::READ ? "read" : "write";
@@ -191,6 +206,28 @@ void touch_shared(const float* address, int count, Access access) {
             mark_written(index + i);
         }
     }
+}
+
+// Whoever is ahead, the same accesses are a race: what counts is the cluster barriers between them.
+const float* foreign_shared(const float* address, int count, int rank) {
+    const size_t index = shared_index(address, count, "read");
+    if (rank < 0 || rank >= current->cluster) fault("read of block %d of a cluster of %d", rank, current->cluster);
+    if (rank == here.rank) {
+        touch_shared(address, count, Access::READ);
+        return address;
+    }
+    Block& other = cluster[rank];
+    if (cluster_round() == 0) fault("read of block %d, which need not have begun: no cluster barrier yet", rank);
+    if (other.has_left) fault("read of block %d, which has ended", rank);
+    for (size_t i = index; i < index + count; ++i) {
+        Touch& touch = other.touches[i];
+        check_idle(touch, i, "read");
+        if (touch.write_round == cluster_round()) {
+            fault("race: read of shared[%zu], which block %d wrote since the last cluster barrier", i, rank);
+        }
+        touch.foreign_read_round = cluster_round();
+    }
+    return other.shared.get() + index;
 }
 
 void touch_global(const float* address, int count, Access access) {
@@ -211,7 +248,7 @@ void touch_l2(const float* address, int count) {
 
 void stored_global(const float* address, int count) {
     for (int i = 0; i < count && is_in(workspace(), address); ++i) {
-        unpublished.push_back({const_cast<float*>(address + i), here.thread, barrier_epoch()});
+        own().unpublished.push_back({const_cast<float*>(address + i), here.thread, barrier_epoch()});
         block_of_workspace[address + i - workspace().begin] = block_mark();
     }
 }
@@ -222,20 +259,20 @@ void issue_copy(float* smem, const float* gmem, int count, bool is_valid) {
     if (is_valid) region_of(gmem, count, "asynchronous copy");
     for (int i = 0; i < count; ++i) {
         check_write(index + i, "asynchronous copy");
-        touches[index + i].copier = here.thread;
+        own().touches[index + i].copier = here.thread;
         smem[i] = poison(SHARED_POISON);
     }
-    queues[here.thread].open.push_back({smem, is_valid ? gmem : nullptr, count});
+    own().queues[here.thread].open.push_back({smem, is_valid ? gmem : nullptr, count});
 }
 
 void commit_group() {
-    CopyQueue& queue = queues[here.thread];
+    CopyQueue& queue = own().queues[here.thread];
     queue.groups.push_back(std::move(queue.open));
     queue.open.clear();
 }
 
 void wait_groups(int num_pending) {
-    auto& groups = queues[here.thread].groups;
+    auto& groups = own().queues[here.thread].groups;
     while (groups.size() > static_cast<size_t>(num_pending)) {
         land(groups.front());
         groups.erase(groups.begin());
@@ -243,20 +280,22 @@ void wait_groups(int num_pending) {
 }
 
 void fence() {
+    Block& block = own();
     const int epoch = barrier_epoch(), self = here.thread;
-    for (Store& store : unpublished) {
+    for (Store& store : block.unpublished) {
         if (store.writer == self && store.fence_epoch == NEVER) store.fence_epoch = epoch;
     }
-    if (fence_epochs.empty() || fence_epochs.back() < epoch) fence_epochs.push_back(epoch);
-    last_fence[self] = epoch;
-    if (last_atomic[self] != NEVER && acquire_epoch[self] == NEVER) acquire_epoch[self] = epoch;
+    if (block.fence_epochs.empty() || block.fence_epochs.back() < epoch) block.fence_epochs.push_back(epoch);
+    block.last_fence[self] = epoch;
+    if (block.last_atomic[self] != NEVER && block.acquire_epoch[self] == NEVER) block.acquire_epoch[self] = epoch;
 }
 
 unsigned add_to_counter(unsigned* counter, unsigned amount) {
     const float* address = reinterpret_cast<const float*>(counter);
     if (&region_of(address, 1, "atomic") != &workspace()) fault("atomic outside the workspace");
-    unpublished.erase(std::remove_if(unpublished.begin(), unpublished.end(), is_published), unpublished.end());
-    last_atomic[here.thread] = barrier_epoch();
+    std::vector<Store>& stores = own().unpublished;
+    stores.erase(std::remove_if(stores.begin(), stores.end(), is_published), stores.end());
+    own().last_atomic[here.thread] = barrier_epoch();
     const unsigned old = *counter;
     *counter = old + amount;
     return old;
@@ -264,7 +303,7 @@ unsigned add_to_counter(unsigned* counter, unsigned amount) {
 
 // A copy may land at any time until its wait: what was written to its place meanwhile is lost.
 void poison_copies_under_way() {
-    const CopyQueue& queue = queues[here.thread];
+    const CopyQueue& queue = own().queues[here.thread];
     const auto spoil = [](const std::vector<Copy>& group) {
         for (const Copy& copy : group) std::fill_n(copy.to, copy.count, poison(SHARED_POISON));
     };
@@ -275,34 +314,41 @@ void poison_copies_under_way() {
 void begin_launch_memory(const Launch& launch) {
     current = &launch;
     shared_floats = launch.smem_bytes / sizeof(float);
-    shared.reset(new float[shared_floats]);  // exactly sized: AddressSanitizer guards both ends
-    queues.assign(launch.threads, {});
+    cluster.resize(launch.cluster);
     block_of_workspace.assign(workspace().end - workspace().begin, 0);
 }
 
 void begin_block_memory() {
-    std::fill_n(shared.get(), shared_floats, poison(SHARED_POISON));
-    touches.assign(shared_floats, {});
-    unpublished.clear();
-    fence_epochs.clear();
-    last_fence.assign(current->threads, NEVER);
-    last_atomic.assign(current->threads, NEVER);
-    acquire_epoch.assign(current->threads, NEVER);
+    Block& block = own();
+    block = {};
+    block.shared.reset(new float[shared_floats]);  // exactly sized: AddressSanitizer guards both ends
+    std::fill_n(block.shared.get(), shared_floats, poison(SHARED_POISON));
+    block.touches.assign(shared_floats, {});
+    block.queues.assign(current->threads, {});
+    block.last_fence.assign(current->threads, NEVER);
+    block.last_atomic.assign(current->threads, NEVER);
+    block.acquire_epoch.assign(current->threads, NEVER);
 }
 
 void end_block_memory() {
+    Block& block = own();
     for (int thread = 0; thread < current->threads; ++thread) {
-        CopyQueue& queue = queues[thread];
+        CopyQueue& queue = block.queues[thread];
         queue.groups.push_back(std::move(queue.open));
         for (const auto& group : queue.groups) {
             for (const Copy& copy : group) {
                 here.thread = thread;
-                if (copy.from) fault("copy under way at the end: of shared[%td]", copy.to - shared.get());
+                if (copy.from) fault("copy under way at the end: of shared[%td]", copy.to - block.shared.get());
             }
         }
-        queue = {};
     }
-    for (const Store& store : unpublished) {
+    for (const Touch& touch : block.touches) {
+        if (touch.foreign_read_round == cluster_round() && cluster_round() > 0) {
+            fault("end of a block that another read since the last cluster barrier");
+        }
+    }
+    block.has_left = true;
+    for (const Store& store : block.unpublished) {
         hidden.push_back({store.address, *store.address});
         *store.address = poison(GLOBAL_POISON);
     }
@@ -311,7 +357,7 @@ void end_block_memory() {
 void end_launch_memory() {
     for (auto entry = hidden.rbegin(); entry != hidden.rend(); ++entry) *entry->address = entry->value;
     hidden.clear();
-    shared.reset();
+    cluster.clear();
 }
 
 }  // namespace emulated

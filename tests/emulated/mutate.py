@@ -27,7 +27,7 @@ def _operator(name: str, pattern: str, replacement: str, tag: str = "") -> Opera
 
 
 OPERATORS = (
-    _operator("no barrier", r"\bbarrier\(\);", ";"),
+    _operator("no barrier", r"\b(?:cluster_)?barrier\(\);", ";"),
     _operator("no wait", r"\bwait_copies<\w+>\(\);", ";"),
     _operator("wait one group too few", r"\bwait_copies<(\w+)>\(\);", r"wait_copies<\1 + 1>();"),
     _operator("no commit", r"\bcommit_copies\(\);", ";"),
@@ -47,7 +47,7 @@ OPERATORS = (
     ),
     _operator("operands read for alpha = 0", r"\balpha == 0", "false"),
     _operator("C read for beta = 0", r"\bif \(beta != 0\)", "if (true)"),
-    _operator("not set to zero", r"(\b(?:sum|sums\[\w+\]\[\w+\])) = \{\};", r"\1;"),
+    _operator("not set to zero", r"(\b(?:sum|sums\[\w+\]\[\w+\]|totals\[\w+\])) = \{\};", r"\1;"),
     _operator("not set to zero", r"\b(sums\[[^]]+\]\[[^]]+\]) = 0;", ";"),
 )  # fmt: skip
 

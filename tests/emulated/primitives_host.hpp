@@ -4,6 +4,8 @@
 // (scheduler.cpp). What a GPU leaves undefined is made to show here:
 //   shared memory   starts as NaN; a race detector remembers who touched each float since the last
 //                   barrier, so that a missing barrier is a fault whatever the order of threads
+//   clusters        blocks of one run in turns, each to its next cluster barrier; another's shared
+//                   memory may be read only if written before, and overwritten or left only after one
 //   cp.async        the destination is NaN from issue until the wait that covers its group, and to
 //                   touch it before that is a fault; the source is read only then
 //   global memory   every access must lie within A, B, C or the workspace and be aligned
@@ -20,6 +22,7 @@
 #define __device__
 #define __forceinline__ inline
 #define __launch_bounds__(...)
+#define CLUSTER_OF(size)
 
 template <int VEC>
 struct alignas(VEC * sizeof(float)) Vec {
@@ -32,7 +35,7 @@ enum class Access { READ, WRITE };
 
 // The thread that runs now, and the launch that it is part of.
 struct Position {
-    int thread, block_x, block_y, grid_x, grid_y;
+    int thread, block_x, block_y, grid_x, grid_y, rank;  // rank: of the block in its cluster
 };
 extern Position here;
 
@@ -45,6 +48,9 @@ void issue_copy(float* smem, const float* gmem, int count, bool is_valid);
 void commit_group();
 void wait_groups(int num_pending);
 void wait_at_barrier(const char* file, int line);
+void wait_at_cluster_barrier(const char* file, int line);
+// The same place in the shared memory of another block of the cluster, to be read now.
+const float* foreign_shared(const float* address, int count, int rank);
 unsigned add_to_counter(unsigned* counter, unsigned amount);
 void fence();
 
@@ -59,6 +65,10 @@ inline float* shared_memory() { return emulated::shared_base(); }
 
 inline void barrier(const char* file = __builtin_FILE(), int line = __builtin_LINE()) {
     emulated::wait_at_barrier(file, line);
+}
+
+inline void cluster_barrier(const char* file = __builtin_FILE(), int line = __builtin_LINE()) {
+    emulated::wait_at_cluster_barrier(file, line);
 }
 
 template <int VEC>
@@ -97,6 +107,13 @@ inline void store_global(float* address, Vec<VEC> value) {
 template <int VEC>
 inline Vec<VEC> load_shared(const float* address) {
     emulated::touch_shared(address, VEC, emulated::Access::READ);
+    Vec<VEC> value;
+    for (int i = 0; i < VEC; ++i) value.v[i] = address[i];
+    return value;
+}
+template <int VEC>
+inline Vec<VEC> load_cluster(const float* address, int rank) {
+    address = emulated::foreign_shared(address, VEC, rank);
     Vec<VEC> value;
     for (int i = 0; i < VEC; ++i) value.v[i] = address[i];
     return value;

@@ -73,10 +73,10 @@ def problems(instance: Instance, number: int = 0) -> list[Problem]:
     """All cases for an instance. `number` (of the instance in a list) varies the splits of k."""
     made = []
     for i, case in enumerate(cases(instance.config)):
-        split = SPLITS[(3 * number + i) % len(SPLITS)]
         tiles = -(-case.m // instance.config.bm) * -(-case.n // instance.config.bn)
-        if tiles * split * resources.threads(instance.config) > _MAX_RUNS:
-            split = SPLITS[i % 2]
+        runs = tiles * resources.threads(instance.config)
+        affordable = [split for split in SPLITS if runs * split <= _MAX_RUNS] or SPLITS[:2]
+        split = affordable[-1 - (number + i) % len(affordable)]
         made.append(problem(instance, case, split_k=split, seed=100 * number + i))
     return made
 
@@ -109,7 +109,7 @@ def problem(
     m, n, k = map(_fit, (max(case.m, 1), max(case.n, 1), case.k), units(instance))
     gemm = Gemm(m, n, k, v.trans_a, v.trans_b)
     spec = resources.launch_spec(c, gemm, LIMITS, is_wide=v.is_wide)
-    splits = 1 if c.reduction == "none" else split_k
+    splits = {"none": 1, "cluster": c.split_k}.get(c.reduction, split_k)
     spec = launch.LaunchSpec(**{**vars(spec), "split_k": splits})
     grid = launch.plan(spec, m, n)
     vectors = (c.vec_a, c.vec_b, c.vec_c)

@@ -1,4 +1,5 @@
-// Blocks and their threads as fibres: each runs until it meets a barrier or ends, in a chosen order.
+// Blocks and their threads as fibres: each runs until it meets a barrier or ends, in a chosen order. The blocks
+// of a cluster are there together, and run in turns: each as far as the next barrier of the cluster.
 #include <sys/mman.h>
 #include <ucontext.h>
 
@@ -32,7 +33,7 @@ constexpr size_t STACK_BYTES = 256 * 1024;  // thread tiles live here: at most 1
 constexpr size_t GUARD_BYTES = 64 * 1024;   // an overflowing stack faults at once
 constexpr int EXIT_FAULT = 3;
 
-enum class State { READY, AT_BARRIER, DONE };
+enum class State { READY, AT_BARRIER, AT_CLUSTER_BARRIER, DONE };
 
 struct Fibre {
     ucontext_t context;
@@ -49,7 +50,8 @@ ucontext_t scheduler_context;
 const void* scheduler_stack = nullptr;
 size_t scheduler_stack_bytes = 0;
 const std::function<void()>* body = nullptr;
-int epoch = 0;
+std::vector<int> epochs;  // of the running cluster's blocks, by rank
+int round_of_cluster = 0;
 
 void sleep_as(State state) {
     Fibre& self = *running;
@@ -67,9 +69,8 @@ void fibre_main() {
     }
 }
 
-void resume(int thread) {
-    running = &fibres[thread];
-    here.thread = thread;
+void resume(Fibre& fibre) {
+    running = &fibre;
     void* fake_stack = nullptr;
     __sanitizer_start_switch_fiber(&fake_stack, running->stack, STACK_BYTES);
     swapcontext(&scheduler_context, &running->context);
@@ -102,59 +103,104 @@ std::vector<int> first_order(int count, Order how) {
     return order;
 }
 
-// All threads have run up to their next barrier or their end: it must be the same one.
-// Returns whether the block has ended.
-bool check_convergence(int threads) {
-    const Fibre& first = fibres[0];
+Fibre& fibre_of(int thread, int threads) { return fibres[here.rank * threads + thread]; }
+
+// All threads of a block have run up to their next barrier or their end: it must be the same one.
+State check_convergence(int threads) {
+    const Fibre& first = fibre_of(0, threads);
     for (int i = 1; i < threads; ++i) {
-        const Fibre& other = fibres[i];
+        const Fibre& other = fibre_of(i, threads);
         if (first.state == other.state && first.line == other.line && !strcmp(first.file, other.file)) continue;
         here.thread = i;
         fault("barrier divergence: thread 0 %s %s:%d, thread %d %s %s:%d",
               first.state == State::DONE ? "ended after" : "waits at", first.file, first.line, i,
               other.state == State::DONE ? "ended after" : "waits at", other.file, other.line);
     }
-    return first.state == State::DONE;
+    return first.state;
 }
 
-void run_block(const Launch& launch, std::mt19937_64& random) {
-    begin_block_memory();
-    epoch = 0;
-    for (int i = 0; i < launch.threads; ++i) {
-        fibres[i].state = State::READY;
-        fibres[i].file = "its start";
-        fibres[i].line = 0;
-    }
+void stand_at(int block, int rank, const Launch& launch) {
+    here = {0, block % launch.grid_x, block / launch.grid_x, launch.grid_x, launch.grid_y, rank};
+}
+
+// Runs the current block to its next cluster barrier or to its end.
+State run_block(const Launch& launch, std::mt19937_64& random) {
     std::vector<int> order = first_order(launch.threads, launch.thread_order);
+    State state;
     do {
         arrange(order, launch.thread_order, random);
-        for (int thread : order) resume(thread);
-        ++epoch;
-    } while (!check_convergence(launch.threads));
-    end_block_memory();
+        for (int thread : order) {
+            here.thread = thread;
+            resume(fibre_of(thread, launch.threads));
+        }
+        ++epochs[here.rank];
+        state = check_convergence(launch.threads);
+    } while (state == State::AT_BARRIER);
+    if (state == State::DONE) end_block_memory();
+    return state;
+}
+
+void begin_block(const Launch& launch) {
+    begin_block_memory();
+    for (int i = 0; i < launch.threads; ++i) {
+        Fibre& fibre = fibre_of(i, launch.threads);
+        fibre.state = State::READY;
+        fibre.file = "its start";
+        fibre.line = 0;
+    }
+}
+
+// Runs the blocks of a cluster, numbered `first`, `first` + grid_x and so on, in turns.
+void run_cluster(int first, const Launch& launch, std::mt19937_64& random) {
+    epochs.assign(launch.cluster, 0);
+    round_of_cluster = 0;
+    std::vector<int> ranks = first_order(launch.cluster, launch.block_order);
+    for (int rank : ranks) {
+        stand_at(first + rank * launch.grid_x, rank, launch);
+        begin_block(launch);
+    }
+    for (int num_ended = 0; num_ended == 0; ++round_of_cluster) {
+        arrange(ranks, launch.block_order, random);
+        for (int rank : ranks) {
+            stand_at(first + rank * launch.grid_x, rank, launch);
+            num_ended += run_block(launch, random) == State::DONE;
+        }
+        if (num_ended % launch.cluster != 0) fault("a block waits for its cluster, of which another has ended");
+    }
 }
 
 }  // namespace
 
-int barrier_epoch() { return epoch; }
+int barrier_epoch() { return epochs[here.rank]; }
+int cluster_round() { return round_of_cluster; }
 
-void wait_at_barrier(const char* file, int line) {
+namespace {
+
+void wait_as(State state, const char* file, int line) {
     running->file = file;
     running->line = line;
     poison_copies_under_way();
-    sleep_as(State::AT_BARRIER);
+    sleep_as(state);
 }
 
+}  // namespace
+
+void wait_at_barrier(const char* file, int line) { wait_as(State::AT_BARRIER, file, line); }
+void wait_at_cluster_barrier(const char* file, int line) { wait_as(State::AT_CLUSTER_BARRIER, file, line); }
+
 void launch(const Launch& launch, const std::function<void()>& kernel) {
-    while (fibres.size() < static_cast<size_t>(launch.threads)) add_fibre();
+    if (launch.grid_y % launch.cluster != 0) {
+        fault("%d blocks along y are no whole clusters of %d", launch.grid_y, launch.cluster);
+    }
+    while (fibres.size() < static_cast<size_t>(launch.threads) * launch.cluster) add_fibre();
     body = &kernel;
     std::mt19937_64 random(launch.seed);
     begin_launch_memory(launch);
-    std::vector<int> order = first_order(launch.grid_x * launch.grid_y, launch.block_order);
+    std::vector<int> order = first_order(launch.grid_x * launch.grid_y / launch.cluster, launch.block_order);
     arrange(order, launch.block_order, random);
-    for (int block : order) {
-        here = {0, block % launch.grid_x, block / launch.grid_x, launch.grid_x, launch.grid_y};
-        run_block(launch, random);
+    for (int number : order) {
+        const int row = number / launch.grid_x * launch.cluster;
+        run_cluster(row * launch.grid_x + number % launch.grid_x, launch, random);
     }
     end_launch_memory();
 }

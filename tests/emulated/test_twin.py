@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -44,6 +45,14 @@ FAULTS = {
     "NO_FENCE_AFTER_ATOMIC": r"no fence between the atomic and here",
     "COUNTER_LEFT": r"counter 0 is left at 2",
 }
+CLUSTER_FAULTS = {
+    "FOREIGN_READ_AT_ONCE": r"read of block \d, which need not have begun",
+    "NO_CLUSTER_BARRIER_BEFORE_READ": r"read of block \d, which need not have begun",
+    "NO_CLUSTER_BARRIER_BEFORE_WRITE": r"race: (write.*which another block read|read.*which block \d wrote)",
+    "NO_CLUSTER_BARRIER_AT_END": r"read of block \d, which has ended|end of a block that another read",
+    "ONE_BLOCK_ENDS": r"read of block 1, which has ended|end of a block that|waits for its cluster, of which",
+    "NO_SUCH_BLOCK": r"read of block 2 of a cluster of 2",
+}
 
 
 def toy_problems(orders: tuple[int, ...]) -> list[Problem]:
@@ -64,14 +73,37 @@ def toy_problems(orders: tuple[int, ...]) -> list[Problem]:
     ]  # fmt: skip
 
 
-def run_toy(builder: Builder, fault: str, problems: list[Problem]) -> None:
-    executable = builder.submit(TOY, {"FAULT": fault}).result()
+def clustered(problems: list[Problem]) -> list[Problem]:
+    """Those of two splits, which then need no workspace."""
+    return [replace(p, sum_bytes=0, counter_bytes=0) for p in problems if p.split_k == 2]
+
+
+def run_toy(builder: Builder, fault: str, problems: list[Problem], cluster: int = 1) -> None:
+    executable = builder.submit(TOY, {"FAULT": fault, "CLUSTER": cluster}).result()
     for problem, result in zip(problems, run(executable, problems), strict=True):
         check(problem, result)
 
 
 def test_right_kernel_passes_in_every_order(builder: Builder) -> None:
     run_toy(builder, "NONE", toy_problems(orders=(0, 1, 2)))
+
+
+def test_right_cluster_passes_in_every_order(builder: Builder) -> None:
+    run_toy(builder, "NONE", clustered(toy_problems(orders=(0, 1, 2))), cluster=2)
+
+
+@pytest.mark.parametrize("order", [0, 1, 2], ids=["forward", "reverse", "shuffled"])
+@pytest.mark.parametrize("fault", CLUSTER_FAULTS)
+def test_fault_planted_in_a_cluster_is_reported_in_every_order(
+    builder: Builder, fault: str, order: int
+) -> None:
+    with pytest.raises(EmulatedFault, match=CLUSTER_FAULTS[fault]):
+        run_toy(builder, fault, clustered(toy_problems(orders=(order,))), cluster=2)
+
+
+def test_a_grid_of_no_whole_clusters_is_refused(builder: Builder) -> None:
+    with pytest.raises(EmulatedFault, match="1 blocks along y are no whole clusters of 2"):
+        run_toy(builder, "NONE", toy_problems(orders=(0,)), cluster=2)
 
 
 @pytest.mark.parametrize("order", [0, 1, 2], ids=["forward", "reverse", "shuffled"])

@@ -1,7 +1,8 @@
 // A kernel of the twin's own, to show that it runs what is right and reports what is wrong.
 //
 // C = alpha * A * B + beta * C in tiles of 8 x 8, one element per thread; two stages of asynchronous
-// copies; split-K, added by the block that comes last. `FAULT` plants one fault.
+// copies; split-K, added by the block that comes last or, where CLUSTER is more than 1, by the first block of
+// each cluster. `FAULT` plants one fault.
 #include "primitives_host.hpp"
 
 enum Fault {
@@ -32,6 +33,12 @@ enum Fault {
     NO_BARRIER_BEFORE_ATOMIC,
     NO_FENCE_AFTER_ATOMIC,
     COUNTER_LEFT,
+    FOREIGN_READ_AT_ONCE,
+    NO_CLUSTER_BARRIER_BEFORE_READ,
+    NO_CLUSTER_BARRIER_BEFORE_WRITE,
+    NO_CLUSTER_BARRIER_AT_END,
+    ONE_BLOCK_ENDS,
+    NO_SUCH_BLOCK,
 };
 constexpr int T = 8;
 constexpr int STAGE = 2 * T * T;  // floats: a tile of A, then one of B
@@ -75,6 +82,25 @@ static bool is_last_split(float& sum, float* workspace, int tiles, int splits) {
     sum = 0;
     for (int z = 0; z < splits; ++z) sum += load_l2<1>(mine + z * tiles * T * T).v[0];
     return true;
+}
+
+// Whether this block is the first of its cluster, and then the sum over the cluster in `sum`.
+static bool is_first_of_cluster(float& sum) {
+    float* mine = shared_memory() + thread_index();
+    float unused = 0;
+    if (FAULT == FOREIGN_READ_AT_ONCE) unused = load_cluster<1>(mine, 1 - block_index_y()).v[0];
+    barrier();
+    store_shared<1>(mine, {sum + 0 * unused});
+    if (FAULT != NO_CLUSTER_BARRIER_BEFORE_READ) cluster_barrier();
+    const bool is_first = block_index_y() == 0;
+    if (FAULT == ONE_BLOCK_ENDS && !is_first) return false;
+    if (is_first) {
+        sum = 0;
+        for (int z = 0; z < CLUSTER + (FAULT == NO_SUCH_BLOCK); ++z) sum += load_cluster<1>(mine, z).v[0];
+    }
+    if (FAULT == NO_CLUSTER_BARRIER_BEFORE_WRITE) store_shared<1>(mine, {0});
+    if (FAULT != NO_CLUSTER_BARRIER_AT_END) cluster_barrier();
+    return is_first;
 }
 
 // Faults that are one access or one statement, made by the last thread.
@@ -133,7 +159,7 @@ static void sgemm(int m, int n, int k, float alpha, const float* a, long long ld
         if (is_waiting) sum += dot(stage);
         if (FAULT != NO_BARRIER_BEFORE_REFILL) barrier();
     }
-    if (splits > 1 && !is_last_split(sum, workspace, tiles, splits)) return;
+    if (CLUSTER > 1 ? !is_first_of_cluster(sum) : splits > 1 && !is_last_split(sum, workspace, tiles, splits)) return;
     const int i = row + thread_index() / T, j = column + thread_index() % T;
     if (i >= m || j >= n) return;
     const float old = beta != 0 || FAULT == C_READ ? load_global<1>(c + i * ldc + j).v[0] : 0;

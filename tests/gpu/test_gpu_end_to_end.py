@@ -47,8 +47,10 @@ def test_random_points_are_right_in_every_layout(target, shape, layout):
     _check([(point, future.result(300)) for point, future in zip(points, futures, strict=True)])
 
 
-@pytest.mark.parametrize("reduction", ["two_pass", "last_block"])
+@pytest.mark.parametrize("reduction", ["two_pass", "last_block", "cluster"])
 def test_split_k_is_right(target, reduction):
+    if reduction == "cluster" and not target.limits.has_clusters:
+        pytest.skip(f"{target.limits.name} has no thread-block clusters")
     gemm = Gemm(64, 64, 8192)
     points = _points(target, gemm, seed=reduction, reduction=reduction)
     assert points

@@ -37,16 +37,18 @@ from autotune.gpu.driver import device_limits
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(600), pytest.mark.filterwarnings("default")]
 
 SQUARE, LAST, TWO = Gemm(512, 512, 512), Gemm(128, 128, 4096), Gemm(64, 256, 2048)
+CLUSTERED = Gemm(128, 256, 2048)
 SHAPES = [
     SQUARE,
     LAST,
     TWO,
+    CLUSTERED,
     Gemm(257, 129, 65),
     Gemm(1, 4096, 4096),
     Gemm(35, 700, 2048),
     Gemm(4097, 4097, 4097),
 ]
-SMALL = [SQUARE, LAST, TWO, Gemm(257, 129, 65), Gemm(1, 1, 1)]
+SMALL = [SQUARE, LAST, TWO, CLUSTERED, Gemm(257, 129, 65), Gemm(1, 1, 1)]
 Array = np.ndarray[Any, Any]
 
 
@@ -62,6 +64,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         LAST: Config.from_dict(plain | {"reduction": "last_block", "split_k": 8}),
         TWO: Config.from_dict(plain | {"reduction": "two_pass", "split_k": 4}),
     }
+    if limits.has_clusters:
+        winners[CLUSTERED] = Config.from_dict(plain | {"reduction": "cluster", "split_k": 8})
     shapes = tuple(TunedShape(g, (TunedPoint(c, 10.0, True),)) for g, c in winners.items())
     environment = Environment(limits.name, "", limits.compute_capability, "", "", "", "")
     compiler = Compiler(limits.arch)

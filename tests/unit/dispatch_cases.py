@@ -211,7 +211,8 @@ class FakeDriver:
         if name == "sgemm":
             assert (threads, smem_bytes) == (record.spec.threads, record.spec.smem_bytes)
             assert self.allowed_smem.get((kernel, device), DEFAULT_SMEM) >= smem_bytes
-            # Kernels that differ in split_k only share this code: a launch says which it is.
+            # Kernels that differ in split_k only share this code (not clusters): a launch says which it is.
+            assert record.spec.reduction != "cluster" or record.spec.split_k == grid[1]
             self._sgemm(replace(record.spec, split_k=grid[1]), grid, _arguments(arguments, _SGEMM))
         else:
             self._reduce(*_arguments(arguments, _REDUCE))
@@ -221,6 +222,7 @@ class FakeDriver:
         assert refusal(spec, m, n, k, (lda, ldb, ldc), (a, b, c)) is None
         planned = plan(spec, m, n)
         assert grid == (planned.tiles, planned.split_k) and splits == spec.split_k
+        assert (workspace == 0) == (planned.scratch_bytes == 0)
         of_a = _at(a, k, m, lda).T if spec.variant.trans_a else _at(a, m, k, lda)
         of_b = _at(b, n, k, ldb).T if spec.variant.trans_b else _at(b, k, n, ldb)
         product = of_a.astype(np.float64) @ of_b.astype(np.float64) + self.result_error

@@ -68,3 +68,9 @@ def test_the_fma_rate_is_what_the_sms_can_do(short: str) -> None:
 def test_asynchronous_copies_come_with_sm_80(short: str) -> None:
     limits = KNOWN[short]
     assert limits.has_async_copy == (int(limits.arch.removeprefix("sm_")) >= 80)
+
+
+@DEVICES
+def test_clusters_come_with_sm_90(short: str) -> None:
+    limits = KNOWN[short]
+    assert limits.has_clusters == (int(limits.arch.removeprefix("sm_")) >= 90)

@@ -25,6 +25,7 @@ def _table() -> Table:
         make_kernel("exact", make_spec(vec_a=4, vec_b=4, vec_c=4, is_exact=True)),
         make_kernel("two", make_spec("NT", reduction="two_pass", split_k=3)),
         make_kernel("last", make_spec("TN", vec_a=2, reduction="last_block", split_k=2)),
+        make_kernel("cluster", make_spec("TT", reduction="cluster", split_k=4)),
         entries=(rank(TUNED, "exact"), rank(Gemm(2**20, 2**12, 4), "exact")),
     )
 
@@ -39,7 +40,7 @@ def test_right_kernels_pass(folder: Path) -> None:
     driver = FakeDriver(_table())
     report = verify_table(folder, driver=driver, on_check=told.append)
     assert report.is_ok and list(report.checks) == told
-    assert (report.device, report.gpu_name, report.num_kernels) == (0, "NVIDIA H200", 7)
+    assert (report.device, report.gpu_name, report.num_kernels) == (0, "NVIDIA H200", 8)
     assert {c.kernel_id for c in report.checks} == {k.id for k in _table().kernels}
     shapes = {c.gemm for c in report.checks if c.kernel_id == "exact"}
     assert TUNED in shapes and len(shapes) == 2  # the huge one is left to the ragged shape

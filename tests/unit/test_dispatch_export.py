@@ -162,6 +162,18 @@ def test_kernels_that_differ_in_split_only_share_a_cubin(folder: Path) -> None:
     assert len({k.sha256 for k in splits}) < len(splits)
 
 
+def test_the_kernels_of_a_cluster_keep_its_size(tmp_path: Path) -> None:
+    """It is compiled in: relatives of other splits would share nothing."""
+    config = Config(reduction="cluster", split_k=4)
+    compiler = FakeCompiler()
+    shape = TunedShape(DEEP, (TunedPoint(config, 9.0, True),))
+    table = load(export_table(results(shapes=(shape,)), tmp_path / "t", compiler))
+    clusters = [k.spec for k in table.kernels if k.spec.reduction == "cluster"]
+    assert {spec.split_k for spec in clusters} == {4}
+    assert {compiled.split_k for compiled, _ in compiler.asked if compiled.reduction == "cluster"} == {4}
+    assert len({spec.variant for spec in clusters}) == len(LAYOUTS)
+
+
 def test_a_relative_that_fails_or_spills_is_left_out(tmp_path: Path) -> None:
     def is_relative(config: Config) -> bool:
         return config == replace(EXACT, edges="predicated")

@@ -33,6 +33,7 @@ from autotune.gemm import LAYOUTS, Gemm
 
 TUNED = Gemm(128, 128, 64)
 SPLIT_TWO, SPLIT_LAST, SPLIT_WIDE = Gemm(64, 64, 256), Gemm(64, 64, 512), Gemm(128, 192, 512)
+CLUSTERED = Gemm(64, 128, 512)
 STREAM = 77
 Array = np.ndarray[Any, Any]
 
@@ -43,12 +44,14 @@ def _table() -> Any:
         make_kernel("fast", make_spec(vec_a=4, vec_b=4, vec_c=4, is_exact=True)),
         make_kernel("two", make_spec(reduction="two_pass", split_k=2)),
         last,
+        make_kernel("cluster", make_spec(reduction="cluster", split_k=8)),
         make_kernel("vector-tn", make_spec("TN", vec_a=4)),
         entries=(
             rank(TUNED, "fast"),
             rank(SPLIT_TWO, "two"),
             rank(SPLIT_LAST, "last"),
             rank(SPLIT_WIDE, "last"),
+            rank(CLUSTERED, "cluster"),
         ),
     )
 
@@ -95,7 +98,7 @@ def close(found: Array, expected: Array) -> None:
 # Products
 
 
-@pytest.mark.parametrize("gemm", [TUNED, SPLIT_TWO, SPLIT_LAST, Gemm(65, 63, 31)], ids=str)
+@pytest.mark.parametrize("gemm", [TUNED, SPLIT_TWO, SPLIT_LAST, CLUSTERED, Gemm(65, 63, 31)], ids=str)
 @pytest.mark.parametrize(("alpha", "beta"), [(1.0, 0.0), (0.5, -2.0), (0.0, 1.0)])
 def test_products_are_right(runtime: Dispatcher, gemm: Gemm, alpha: float, beta: float) -> None:
     a, b, c = operands(gemm)
@@ -106,7 +109,7 @@ def test_products_are_right(runtime: Dispatcher, gemm: Gemm, alpha: float, beta:
 
 
 def test_what_runs_is_what_pick_says(runtime: Dispatcher, driver: FakeDriver) -> None:
-    for gemm, name in ((TUNED, "fast"), (SPLIT_TWO, "two"), (SPLIT_LAST, "last")):
+    for gemm, name in ((TUNED, "fast"), (SPLIT_TWO, "two"), (SPLIT_LAST, "last"), (CLUSTERED, "cluster")):
         pick = runtime.pick(gemm.m, gemm.n, gemm.k)
         assert (pick.kernel_id, pick.how, pick.entry) == (name, "exact", gemm)
         a, b, c = operands(gemm)

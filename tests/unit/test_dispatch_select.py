@@ -18,7 +18,7 @@ from autotune.gemm import Gemm
 from autotune.launch import MAX_GRID_X, LaunchSpec, Variant, plan
 
 VECTORS = st.sampled_from((1, 2, 4))
-SPLITS = st.sampled_from([("none", 1), ("two_pass", 2), ("last_block", 8)])
+SPLITS = st.sampled_from([("none", 1), ("two_pass", 2), ("last_block", 8), ("cluster", 4)])
 EXTENTS = st.one_of(
     st.integers(1, 300), st.integers(1, 80).map(lambda x: 64 * x), st.integers(1, 2**31 - 256)
 )

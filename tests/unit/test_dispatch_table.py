@@ -145,6 +145,7 @@ WRONG = {
     "vector": _with_kernel(vec_a=3),
     "reduction": _with_kernel(reduction="magic"),
     "split without reduction": _with_kernel(split_k=2),
+    "cluster of no size": _with_kernel(reduction="cluster", split_k=16),
     "sha": _with_kernel(sha256="../../etc/passwd"),
     "residency": _with_kernel(blocks_per_sm=0),
     "negative figure": _with_kernel(model=replace(FIGURES, step_us=-1.0)),

@@ -13,6 +13,7 @@ from space_cases import find_config
 from autotune import kernel, resources, rules
 from autotune.config import PARAMETER, Config
 from autotune.device import KNOWN, DeviceLimits
+from autotune.dispatch.table import CLUSTER_SIZES
 from autotune.gemm import LAYOUTS, MAX_EXTENT, Gemm
 from autotune.launch import (
     COUNTER_BYTES,
@@ -35,7 +36,8 @@ LIMITS = st.sampled_from(list(KNOWN.values()))
 @st.composite
 def specs(draw: st.DrawFn) -> LaunchSpec:
     reduction = draw(st.sampled_from(PARAMETER["reduction"].values))
-    split_k = 1 if reduction == "none" else draw(st.sampled_from(PARAMETER["split_k"].values[1:]))
+    splits = {"none": (1,), "cluster": CLUSTER_SIZES}.get(reduction, PARAMETER["split_k"].values[1:])
+    split_k = draw(st.sampled_from(splits))
     tiles = [draw(st.sampled_from(PARAMETER[name].values)) for name in ("bm", "bn", "bk")]
     vectors = [draw(VECTORS) for _ in range(3)]
     wave = draw(st.integers(1, 2000)) if reduction == "last_wave" else 0
@@ -60,10 +62,10 @@ def test_a_grid_covers_c_and_no_more(spec: LaunchSpec, m: int, n: int) -> None:
 @given(specs(), EXTENTS, EXTENTS)
 def test_a_workspace_holds_a_plane_per_split_and_a_counter_per_tile(spec: LaunchSpec, m: int, n: int) -> None:
     grid = plan(spec, m, n)
-    split_tiles = {"none": 0, "last_wave": grid.split_tiles}.get(spec.reduction, grid.tiles)
-    assert grid.sum_bytes == 4 * spec.bm * spec.bn * split_tiles * spec.split_k
+    stored_tiles = {"none": 0, "cluster": 0, "last_wave": grid.split_tiles}.get(spec.reduction, grid.tiles)
+    assert grid.sum_bytes == 4 * spec.bm * spec.bn * stored_tiles * spec.split_k
     has_counters = spec.reduction in ("last_block", "last_wave")
-    assert grid.counter_bytes == (COUNTER_BYTES * split_tiles if has_counters else 0)
+    assert grid.counter_bytes == (COUNTER_BYTES * stored_tiles if has_counters else 0)
     assert grid.workspace_bytes == grid.sum_bytes + grid.counter_bytes
     if spec.reduction == "two_pass":
         assert 0 <= grid.reduce_blocks * REDUCE_THREADS - m * n < REDUCE_THREADS

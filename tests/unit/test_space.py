@@ -86,7 +86,8 @@ def test_parameters_are_fields_are_macros() -> None:
     assert set(PARAMETER) == {f.name for f in fields(Config)}
     assert len(PARAMETER) == len(PARAMETERS)
     macros = kernel.macros(Config(), Variant())
-    assert set(macros) == {n.upper() for n in PARAMETER} - {"SPLIT_K"} | {"TRANS_A", "TRANS_B", "WIDE"}
+    launched, others = {"SPLIT_K"}, {"CLUSTER", "TRANS_A", "TRANS_B", "WIDE"}
+    assert set(macros) == {n.upper() for n in PARAMETER} - launched | others
     for macro in macros:
         assert re.search(rf"\b{macro}\b", kernel.source()), f"the kernel does not use {macro}"
 
@@ -112,9 +113,10 @@ def test_rules_have_one_id_each_and_say_what_they_need() -> None:
 
 
 def test_template_rules_are_the_kernels_static_asserts() -> None:
-    """One more stands there: the architecture that async-device asks for is known to the compiler too."""
+    """Two more stand there: the architecture that these ask for is known to the compiler too."""
     asserted = re.findall(r'"rule ([a-z-]+)"', kernel.source())
-    assert sorted(asserted) == sorted([r.id for r in RULES if r.kind == "template"] + ["async-device"])
+    template = [r.id for r in RULES if r.kind == "template"]
+    assert sorted(asserted) == sorted([*template, "async-device", "cluster-device"])
 
 
 class _Watched:
@@ -204,6 +206,8 @@ def test_configs_of_a_space_break_nothing(seed: int, limits: DeviceLimits, gemm:
     assert broken_rules(config, limits, gemm, EVERY_KIND) == ()
     if not limits.has_async_copy:
         assert config.copy_a == config.copy_b == "register"
+    if not limits.has_clusters:
+        assert config.reduction != "cluster"
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
