@@ -59,12 +59,14 @@ def is_transposed_b(g: Gemm) -> bool:
 
 
 def smem_bytes(c: Any, g: Gemm) -> Any:
-    """Dynamic shared memory per block: the stages, or the slices' partial sums if those need more."""
+    """Dynamic shared memory per block: the stages and, behind them, the sums that blocks of k are flushed to;
+    or the slices' partial sums, if those need more."""
     row_a = c.bm + c.pad * is_transposed_a(g)
     row_b = c.bn + c.pad * is_transposed_b(g)
     stages = c.stages * c.bk * (row_a + row_b)
+    kept = c.bm * c.bn * c.slice_k * (c.flush_k > 0)
     sums = c.bm * c.bn * (c.slice_k > 1)
-    return FLOAT_BYTES * np.maximum(stages, sums)
+    return FLOAT_BYTES * np.maximum(stages + kept, sums)
 
 
 def register_cap(c: Any, limits: DeviceLimits) -> Any:

@@ -7,6 +7,7 @@
 //   WM WN          warp tile                                           (warp-lanes)
 //   TM TN          thread tile                                         1 2 4 6 8 12 16
 //   SLICE_K        warp groups that share out BK                       divides BK (slices)
+//   FLUSH_K        k after which sums move on, 0: never                multiple of BK (flush)
 //   UNROLL_K       k steps unrolled in the inner loop                  divides BK / SLICE_K (unroll)
 //   FRAG_BUFFERS   register buffers per operand fragment               1 2 (fragment-parity)
 //   BURSTS         parts in which a tile's copies start                1 2 4 8 (bursts)
@@ -81,6 +82,7 @@ constexpr bool HAS_ASYNC = COPY_A == COPY_ASYNC || COPY_B == COPY_ASYNC;
 static_assert(!HAS_ASYNC || __CUDA_ARCH__ >= 800, "rule async-device");
 #endif
 static_assert(BURSTS == 1 || (UNROLL_K == SLICE_BK && UNROLL_K % (2 * BURSTS) == 0 && STAGES > 1), "rule bursts");
+static_assert(FLUSH_K % BK == 0, "rule flush");
 constexpr bool IS_PREDICATED = EDGES == 1;
 
 #if WIDE

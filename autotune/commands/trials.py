@@ -82,7 +82,8 @@ def brief(point: dict[str, Any] | None) -> str:
     c = Config.from_dict(point)
     split = f" split_k={c.split_k}" if c.split_k > 1 else ""
     slices = f" slice_k={c.slice_k}" if c.slice_k > 1 else ""
-    return f"{c.bm}x{c.bn}x{c.bk} {c.tm}x{c.tn} stages={c.stages} {c.order}{slices}{split}"
+    flush = f" flush_k={c.flush_k}" if c.flush_k else ""
+    return f"{c.bm}x{c.bn}x{c.bk} {c.tm}x{c.tn} stages={c.stages} {c.order}{slices}{flush}{split}"
 
 
 def history(db: str, shapes: Sequence[str], limit: int, *, is_json: bool) -> None:

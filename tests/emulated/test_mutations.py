@@ -51,7 +51,7 @@ INSTANCES = (
     instance(
         "TN", **_TILE | {"bk": 16}, stages=4, slice_k=2, bursts=2, vec_a=2, vec_b=2, vec_c=2, frag_buffers=2,
     ),
-    instance("TT", **_TILE | _PLAIN, stages=1, copy_a="register"),
+    instance("TT", **_TILE | _PLAIN, stages=1, copy_a="register", slice_k=2, flush_k=256),
     # tiles that the threads do not divide evenly, by rows and by columns
     instance("TN", **_TILE | {"bm": 48, "wm": 48, "tm": 6, "wn": 8, "bk": 16}, stages=2, vec_a=4, vec_c=1),
     instance("TN", **_TILE | {"bm": 48, "wm": 48, "tm": 12, "bn": 16}, stages=2, vec_a=1, vec_c=1),
