@@ -158,6 +158,22 @@ def failures(db: Db = DB, shape: Shapes = None, limit: Limit = 20, is_json: Json
     command.failures(db, shape or (), limit, is_json=is_json)
 
 
+@trials_app.command()
+def t4(
+    out: Annotated[Path, typer.Option(help="The JSON file to write.")],
+    db: Db = DB,
+    recording: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="A recorded space, in the place of the database.")
+    ] = None,
+    shape: Annotated[str | None, typer.Option(help="Which problem, where there are several.")] = None,
+    is_json: Json = False,
+) -> None:
+    """Write the trials of a problem as T4, Kernel Tuner's results format."""
+    from .commands import t4 as command
+
+    command.run(out, db, recording, shape, is_json=is_json)
+
+
 @app.command()
 def report(
     out: Annotated[Path, typer.Option(help="The HTML file to write.")] = REPORT,
@@ -222,21 +238,25 @@ def record(
     shape: Shapes = None,
     suite: Suite = None,
     configs: Annotated[
-        int | None, typer.Option(help="Time a random subset of so many configs; all without it.", min=1)
+        int | None,
+        typer.Option(help="A sample of so many configs, the same for all shapes; all without it.", min=1),
+    ] = None,
+    seconds: Annotated[
+        float | None, typer.Option(help="Begin no other config after so many seconds.", min=0.0)
     ] = None,
     seed: Seed = 0,
     policy: Policy = "cold",
     db: Annotated[
         str | None,
-        typer.Option(help="Database of its trials; OUT.db without it. All of a study are written."),
+        typer.Option(help="Database of its trials, and of searches to sample from; OUT.db without it."),
     ] = None,
     is_json: Json = False,
     is_quiet: Quiet = False,
 ) -> None:
-    """Time a space into a file for --gpu replay:FILE."""
+    """Time configs on shapes into a file for --gpu replay:FILE."""
     from .commands import record as command
 
-    request = command.Request(out, gpu, shape or (), suite, configs, seed, policy, db)
+    request = command.Request(out, gpu, shape or (), suite, configs, seconds, seed, policy, db)
     command.run(request, is_json=is_json, is_quiet=is_quiet)
 
 

@@ -1,27 +1,24 @@
-"""NVRTC: CUDA source to cubin, in threads, through a disk cache. Needs no driver and no GPU.
+"""CUDA source to cubin, on all cores, through a disk cache. Needs no driver and no GPU.
 
-NVRTC releases the GIL, so a pool of threads compiles on all cores while the GPU times. Compiled kernels
-are kept on disk, keyed by everything that decides their bytes, with the compiler's own report beside
-them: only that report tells spills.
+Each thread of a pool has a process compile (nvrtc.py says why) while the GPU times. Compiled kernels are
+kept on disk, keyed by everything that decides their bytes, with the compiler's own report beside them:
+only that report tells spills.
 """
 
 from __future__ import annotations
 
-import contextlib
-import ctypes
 import hashlib
 import json
 import os
 import re
 import threading
-import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from . import kernel
+from . import kernel, nvrtc
 from .config import Config
 from .errors import EnvironmentProblem, TrialFailure
 from .launch import Variant
@@ -34,7 +31,6 @@ _ENTRY = re.compile(r"Compiling entry function '(\w+)'")
 _REGISTERS = re.compile(r"Used (\d+) registers")
 _STATIC_SMEM = re.compile(r"(\d+) bytes smem")
 _FRAME = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads")
-_CANCEL = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)
 
 
 @dataclass(frozen=True)
@@ -65,14 +61,14 @@ def default_cache_dir() -> Path:
 
 def _nvrtc() -> Any:
     try:
-        from cuda.bindings import nvrtc
+        from cuda.bindings import nvrtc as binding
 
-        nvrtc.nvrtcVersion()
+        binding.nvrtcVersion()
     except (ImportError, RuntimeError) as error:
         raise EnvironmentProblem(
             f"NVRTC cannot be loaded ({error}); install it with: pip install 'cuda-toolkit[nvrtc]==13.*'"
         ) from error
-    return nvrtc
+    return binding
 
 
 def compiler_version() -> str:
@@ -83,8 +79,7 @@ def compiler_version() -> str:
 
 def _check_arch(arch: str) -> None:
     """Raises EnvironmentProblem where NVRTC cannot serve this GPU at all: no candidate would compile."""
-    nvrtc = _nvrtc()
-    _, known = nvrtc.nvrtcGetSupportedArchs()
+    _, known = _nvrtc().nvrtcGetSupportedArchs()
     if arch not in [f"sm_{number}" for number in known]:
         raise EnvironmentProblem(
             f"{compiler_version()} does not compile for {arch}, only for sm_{min(known)} to sm_{max(known)}; "
@@ -131,8 +126,9 @@ def parse_report(log: str, entry: str) -> dict[str, int]:
 class Compiler:
     """Compiles for one architecture. Threads may share it.
 
-    `cache_dir` None means the default; `timeout_s` bounds one compile, which is then cancelled. Raises
-    EnvironmentProblem if NVRTC is missing or too old or new for `arch`, or the cache cannot be used.
+    `cache_dir` None means the default; `timeout_s` bounds one compile, which is then ended. Where the cache
+    cannot be used, kernels are compiled anew and `note` is told so, once, from any thread. Raises
+    EnvironmentProblem if NVRTC is missing, or too old or new for `arch`.
     """
 
     def __init__(
@@ -142,9 +138,8 @@ class Compiler:
         cache_dir: Path | None = None,
         num_threads: int | None = None,
         timeout_s: float = 30.0,
+        note: Callable[[str], None] = lambda text: None,
     ) -> None:
-        from cuda.core.utils import FileStreamProgramCache
-
         _check_arch(arch)
         self.arch = arch
         self.num_threads = num_threads or os.cpu_count() or 1
@@ -152,17 +147,15 @@ class Compiler:
         self._timeout_s = timeout_s
         self._pool = ThreadPoolExecutor(self.num_threads, thread_name_prefix="nvrtc")
         self._under_way: dict[tuple[Config, Variant], Future[Cubin]] = {}
+        self._idle: list[nvrtc.Process] = []
         self._lock = threading.Lock()
-        folder = cache_dir or default_cache_dir()
-        try:
-            self._cache = FileStreamProgramCache(folder, max_size_bytes=CACHE_BYTES)
-        except OSError as error:
-            raise EnvironmentProblem(
-                f"the kernel cache {folder} cannot be used ({error}); set AUTOTUNE_CACHE to a writable folder"
-            ) from error
+        self._folder = cache_dir or default_cache_dir()
+        self._note, self._is_noted = note, False
+        self._cache = self._open_cache()
 
     def compile(self, config: Config, variant: Variant) -> Cubin:
-        """Compile one instance of the template. Raises TrialFailure (compile_failed, compile_timeout)."""
+        """Compile one instance of the template. Raises TrialFailure (compile_failed, compile_timeout,
+        compile_crashed) and EnvironmentProblem."""
         return self.compile_source(kernel.source(), kernel.macros(config, variant))
 
     def submit(self, config: Config, variant: Variant) -> Future[Cubin]:
@@ -201,15 +194,14 @@ class Compiler:
         cached = self._load(key)
         if cached is not None:
             return cached
-        began = time.perf_counter()
-        code, log = self._run_nvrtc(source, all_options)
+        made = self._run_nvrtc(source, all_options)
         cubin = Cubin(
-            code=code,
-            sha256=hashlib.sha256(code).hexdigest(),
+            code=made.code,
+            sha256=hashlib.sha256(made.code).hexdigest(),
             arch=self.arch,
             compiler=self.version,
-            compile_s=time.perf_counter() - began,
-            **parse_report(log, entry),
+            compile_s=made.seconds,
+            **parse_report(made.log, entry),
         )
         self._save(key, cubin)
         return cubin
@@ -217,44 +209,59 @@ class Compiler:
     def close(self) -> None:
         """Drop what is queued and wait for what runs."""
         self._pool.shutdown(wait=True, cancel_futures=True)
-        self._cache.close()
+        while self._idle:
+            self._idle.pop().end()
+        if self._cache is not None:
+            self._cache.close()
+
+    # A cache that is missing, full or read-only costs compiling again, never a trial.
+
+    def _open_cache(self) -> Any:
+        from cuda.core.utils import FileStreamProgramCache
+
+        try:
+            return FileStreamProgramCache(self._folder, max_size_bytes=CACHE_BYTES)
+        except OSError as error:
+            self._go_without(error)
+            return None
 
     def _load(self, key: str) -> Cubin | None:
+        if self._cache is None:
+            return None
         try:
             packed = self._cache.get(key)
-        except OSError:
+        except OSError as error:
+            self._go_without(error)
             return None
         return None if packed is None else _unpack(bytes(packed))
 
     def _save(self, key: str, cubin: Cubin) -> None:
-        with contextlib.suppress(OSError):  # a full or read-only disk costs compiling again, never the trial
-            self._cache[key] = _pack(cubin)
-
-    def _run_nvrtc(self, source: str, options: Sequence[str]) -> tuple[bytes, str]:
-        nvrtc = _nvrtc()
-        deadline = time.monotonic() + self._timeout_s
-        is_late = False
-
-        def cancel(_payload: object, _reserved: object) -> int:
-            nonlocal is_late
-            is_late = is_late or time.monotonic() > deadline
-            return int(is_late)
-
-        callback = _CANCEL(cancel)  # must outlive the compile
-        _, program = nvrtc.nvrtcCreateProgram(source.encode(), b"sgemm.cu", 0, [], [])
+        if self._cache is None:
+            return
         try:
-            address = ctypes.cast(callback, ctypes.c_void_p).value
-            nvrtc.nvrtcSetFlowCallback(program, address, 0)
-            encoded = [option.encode() for option in options]
-            (status,) = nvrtc.nvrtcCompileProgram(program, len(encoded), encoded)
-            log = _text(nvrtc.nvrtcGetProgramLogSize, nvrtc.nvrtcGetProgramLog, program)
-            if is_late:
-                raise TrialFailure(Outcome.COMPILE_TIMEOUT, f"cancelled after {self._timeout_s:g} s")
-            if status != nvrtc.nvrtcResult.NVRTC_SUCCESS:
-                raise TrialFailure(Outcome.COMPILE_FAILED, f"{status.name}: {log.strip()[:2000]}")
-            return _fetch(nvrtc.nvrtcGetCUBINSize, nvrtc.nvrtcGetCUBIN, program), log
+            self._cache[key] = _pack(cubin)
+        except OSError as error:
+            self._go_without(error)
+
+    def _go_without(self, error: OSError) -> None:
+        with self._lock:
+            is_noted, self._is_noted = self._is_noted, True
+        if not is_noted:
+            self._note(
+                f"The kernel cache {self._folder} cannot be used ({error.strerror}): kernels are compiled anew."
+                " Free some space there, or set AUTOTUNE_CACHE to a writable folder."
+            )
+
+    def _run_nvrtc(self, source: str, options: Sequence[str]) -> nvrtc.Answer:
+        with self._lock:
+            process = self._idle.pop() if self._idle else None
+        process = process or nvrtc.Process()
+        try:
+            return process.compile(nvrtc.Request(source, tuple(options), self._timeout_s))
         finally:
-            nvrtc.nvrtcDestroyProgram(program)
+            if process.is_alive:
+                with self._lock:
+                    self._idle.append(process)
 
 
 def _following(first: Future[Cubin]) -> Future[Cubin]:
@@ -271,14 +278,3 @@ def _following(first: Future[Cubin]) -> Future[Cubin]:
 
     first.add_done_callback(settle)
     return future
-
-
-def _fetch(get_size: Any, get: Any, program: Any) -> bytes:
-    _, size = get_size(program)
-    buffer = bytes(max(size, 2))  # NVRTC fills it in place; Python shares all one-byte objects
-    get(program, buffer)
-    return buffer[:size]
-
-
-def _text(get_size: Any, get: Any, program: Any) -> str:
-    return _fetch(get_size, get, program).rstrip(b"\0").decode(errors="replace")

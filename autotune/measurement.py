@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from enum import StrEnum
 from typing import Any
+
+from .disturbance import is_passing
 
 POLICY_VERSION = 1  # raise when the way of timing changes: older times then no longer compare
 
@@ -16,9 +19,11 @@ class Outcome(StrEnum):
     ILLEGAL = "illegal"
     COMPILE_FAILED = "compile_failed"
     COMPILE_TIMEOUT = "compile_timeout"
+    COMPILE_CRASHED = "compile_crashed"
     SPILLED = "spilled"
     DOES_NOT_FIT = "does_not_fit"
     WRONG_RESULT = "wrong_result"
+    TOO_FAST = "too_fast"
     FAULTED = "faulted"
     TIMED_OUT = "timed_out"
     OUT_OF_MEMORY = "out_of_memory"
@@ -43,11 +48,20 @@ class GpuState:
 
 
 @dataclass(frozen=True)
+class Discarded:
+    """Samples that were taken again, because of the disturbances that `marks` name."""
+
+    samples_us: tuple[float, ...]
+    marks: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class Measurement:
     """The result of one trial.
 
     `samples_us` are times of one launch each, in the order taken (each the mean of a short batch).
-    `error_ratio` is max |C - C64| / bound: above 1 the result is wrong.
+    `error_ratio` is max |C - C64| / bound: above 1 the result is wrong. `marks` name what disturbed
+    these very samples (`disturbance`), `discarded` are disturbed ones that were taken before them.
     """
 
     outcome: Outcome
@@ -63,10 +77,17 @@ class Measurement:
     verify_s: float = 0.0
     measure_s: float = 0.0
     state: GpuState = field(default_factory=GpuState)
+    marks: tuple[str, ...] = ()
+    discarded: tuple[Discarded, ...] = ()
 
     @property
     def is_ok(self) -> bool:
         return self.outcome is Outcome.OK
+
+    @property
+    def is_disturbed(self) -> bool:
+        """Whether repeats did not help, or there were too many: the time may be off."""
+        return is_passing(self.marks)
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -79,7 +100,14 @@ class Measurement:
         state["throttle_reasons"] = tuple(state.get("throttle_reasons", ()))
         kept["outcome"] = Outcome(kept["outcome"])
         kept["samples_us"] = tuple(kept.get("samples_us", ()))
+        kept["marks"] = tuple(kept.get("marks", ()))
+        kept["discarded"] = tuple(map(discarded_from, kept.get("discarded", ())))
         return cls(**kept, state=GpuState(**state))
+
+
+def discarded_from(data: Mapping[str, Any]) -> Discarded:
+    """Read what `asdict` made of samples that were discarded."""
+    return Discarded(tuple(data["samples_us"]), tuple(data["marks"]))
 
 
 def _known(record: type, data: dict[str, Any]) -> dict[str, Any]:

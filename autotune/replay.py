@@ -6,6 +6,7 @@ import zlib
 from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from typing import Self
 
@@ -17,13 +18,13 @@ from .errors import UsageError
 from .gemm import Gemm
 from .kernel_tuner import from_t1, is_t1
 from .measurement import Measurement, Outcome
-from .recording import FORMAT, Problem, Recording, from_json, load_json, write_recording
+from .recording import Problem, Recording, cubin_key
+from .recording_file import FORMAT, from_json, load_json
+from .simulation import Pipeline
 from .space import FeasibleSet
-from .target import Baseline, Point
+from .target import Baseline, Point, Rounds
 
-__all__ = ["ReplayTarget", "read_recording", "write_recording"]
-
-COMPILE_THREADS = 16  # that the simulated machine compiles with
+EXTRA_OPEN = 2  # candidates under way besides those that compile: one on the GPU, one waiting for it
 CUT_SAMPLES = 3  # samples after which a hopeless candidate is given up, as on a GPU
 
 
@@ -40,18 +41,21 @@ def read_recording(path: Path) -> Recording:
 class ReplayTarget:
     """Implements `target.Target` on a recorded space.
 
-    The clock is simulated: a candidate takes what it took to verify and time, or to compile on
-    `num_threads` threads if that took longer, as compiling overlaps with timing. `submit` answers at
-    once, so one submission at a time keeps it busy; a larger `capacity` shows a search what it is
-    like to decide with that many answers outstanding.
+    The clock is simulated (`simulation.Pipeline`): candidates are compiled ahead on as many threads as the
+    recording machine had, or `num_threads`, and verified and timed one by one, each for as long as it took
+    when it was recorded. A kernel is compiled once, and then comes from the cache.
+
+    `submit` answers at once, so one submission at a time keeps it busy: a search then decides with every
+    answer known, where on a GPU as many as are under way would be outstanding. A larger `capacity` shows it
+    what that is like.
     """
 
-    def __init__(self, path: str | Path, *, num_threads: int = COMPILE_THREADS, capacity: int = 1) -> None:
+    def __init__(self, path: str | Path, *, num_threads: int | None = None, capacity: int = 1) -> None:
         self._path = Path(path)
         self._recording = read_recording(self._path)
-        self._num_threads = num_threads
         self._capacity = capacity
-        self._now = 0.0
+        self.num_threads = num_threads or self._recording.compile_threads
+        self._pipeline = self.pipeline()
         self._spaces: dict[Gemm, FeasibleSet] = {}
         self._draws: dict[str, np.random.Generator] = {}
         self.limits = self._recording.limits
@@ -81,7 +85,8 @@ class ReplayTarget:
 
     def optimum(self, gemm: Gemm) -> tuple[dict[str, Value], float]:
         """The fastest recorded point and its time in us. Raises UsageError if every point failed."""
-        times = [(m.time_us, i) for i, m in enumerate(self._problem(gemm).measurements) if m.time_us]
+        found = map(self._found, [gemm] * len(self.space(gemm)), range(len(self.space(gemm))))
+        times = [(m.time_us, number) for number, m in enumerate(found) if m.time_us]
         if not times:
             raise UsageError(f"{self._path} holds no config that ran for {gemm}")
         time_us, best = min(times)
@@ -90,35 +95,58 @@ class ReplayTarget:
     def submit(self, gemm: Gemm, point: Point, cutoff_us: float | None) -> Future[Measurement]:
         """The recorded measurement, cut short where it is hopeless. What was not recorded is illegal."""
         future: Future[Measurement] = Future()
-        future.set_result(self._measure(gemm, point, cutoff_us))
+        found = self.look_up(gemm, point, cutoff_us)
+        if found.outcome is not Outcome.ILLEGAL:
+            self._pipeline.submit(cubin_key(point, gemm), found.compile_s, found.verify_s + found.measure_s)
+        future.set_result(found)
         return future
 
-    def _measure(self, gemm: Gemm, point: Point, cutoff_us: float | None) -> Measurement:
+    def look_up(self, gemm: Gemm, point: Point, cutoff_us: float | None) -> Measurement:
+        """What `submit` answers, without the clock."""
         number = self.space(gemm).find(point)
         if number is None:
-            return Measurement(Outcome.ILLEGAL, "this point is not in the recording")
-        found = _cut(self._problem(gemm).measurements[number], cutoff_us)
-        self._now += max(found.compile_s / self._num_threads, found.verify_s + found.measure_s)
-        return found
+            return Measurement(Outcome.ILLEGAL, f"not among the configs recorded for {gemm}")
+        found = self._found(gemm, number)
+        return _cut(replace(found, compile_s=found.compile_s or self._usual_compile_s), cutoff_us)
 
-    def compare(
-        self, gemm: Gemm, points: Sequence[Point], rounds: int
-    ) -> tuple[list[tuple[float, ...]], Baseline]:
+    def pipeline(self) -> Pipeline:
+        """A machine like the one that recorded, with its clock at 0 and nothing compiled."""
+        return Pipeline(self.num_threads, self.num_threads + EXTRA_OPEN)
+
+    def _found(self, gemm: Gemm, number: int) -> Measurement:
+        problem = self._problem(gemm)
+        return problem.measurements[int(problem.feasible[number])]
+
+    @cached_property
+    def _usual_compile_s(self) -> float:
+        """Taken for kernels whose compile was not timed, as a cache had them when they were recorded."""
+        problems = self._recording.problems.values()
+        known = [m.compile_s for problem in problems for m in problem.measurements if m.compile_s > 0]
+        return stats.median(known) if known else 0.0
+
+    def compare(self, gemm: Gemm, points: Sequence[Point], rounds: int) -> Rounds:
         """Draws from each point's recorded samples, with replacement: the r-th draw of a point is the same
         in every run, whatever else is compared. Recorded rounds were not interleaved, so that drift
         between points is part of what is drawn. Raises UsageError for a point without a time.
         """
-        drawn = [self._draw(gemm, point, rounds) for point in points]
-        self._now += sum(map(sum, drawn)) / 1e6
+        drawn = tuple(self._draw(gemm, point, rounds) for point in points)
+        self._pipeline.occupy(sum(map(sum, drawn)) / 1e6)
         cublas_us = self._problem(gemm).cublas_us
         if not cublas_us:
-            return drawn, Baseline(None)
+            return Rounds(drawn, Baseline(None))
         samples = self._resample(cublas_us, rounds, f"{gemm} cuBLAS")
-        return drawn, Baseline(stats.median(samples), samples)
+        return Rounds(drawn, Baseline(stats.median(samples), samples))
+
+    def joules(self, gemm: Gemm, points: Sequence[Point]) -> tuple[float | None, ...]:
+        """Energy was not recorded."""
+        return (None,) * len(points)
+
+    def renew(self) -> None:
+        """No process to begin anew."""
 
     def _draw(self, gemm: Gemm, point: Point, rounds: int) -> tuple[float, ...]:
         number = self.space(gemm).find(point)
-        found = None if number is None else self._problem(gemm).measurements[number]
+        found = None if number is None else self._found(gemm, number)
         if found is None or not found.is_ok:
             raise UsageError(f"{self._path} holds no time of {dict(point)} for {gemm}")
         return self._resample(found.samples_us, rounds, f"{gemm} {number}")
@@ -129,8 +157,8 @@ class ReplayTarget:
         return tuple(map(float, self._draws[label].choice(samples_us, size=rounds)))
 
     def now(self) -> float:
-        """Simulated seconds since this target was made."""
-        return self._now
+        """Simulated seconds until all that was submitted is done."""
+        return self._pipeline.done_s
 
     @property
     def capacity(self) -> int:

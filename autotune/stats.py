@@ -1,8 +1,9 @@
 """Decisions about times: intervals, ties, hopeless candidates, when to stop. Pure: no clock, no GPU.
 
 Sources: order-statistic interval and signed ranks: W. J. Conover, Practical Nonparametric Statistics
-(1999), 3.2 and 5.7; Holm's step-down bound: S. Holm, Scand. J. Statistics 6 (1979) 65; rule of
-succession: Laplace, as in E. T. Jaynes, Probability Theory (2003), ch. 18.
+(1999), 3.2 and 5.7; Bonferroni's inequality and its use for looks at growing data: C. Jennison, B. W.
+Turnbull, Group Sequential Methods (2000), 2.8; rule of succession: Laplace, as in E. T. Jaynes,
+Probability Theory (2003), ch. 18.
 """
 
 from __future__ import annotations
@@ -112,13 +113,22 @@ class Comparison:
         return len(self.tied) == 1
 
 
-def compare(rounds: Sequence[Sequence[float]], error_rate: float = 0.05) -> Comparison:
+def num_hypotheses(num_candidates: int, num_looks: int = 1) -> int:
+    """How many comparisons may go wrong where the best of so many is sought: whichever turns out best,
+    each other one is held against it, at every look."""
+    return max(1, num_candidates * (num_candidates - 1) * num_looks)
+
+
+def compare(
+    rounds: Sequence[Sequence[float]], error_rate: float = 0.05, num_comparisons: int | None = None
+) -> Comparison:
     """Rank candidates timed in interleaved rounds; shape of `rounds`: (candidates, rounds).
 
-    Times are compared within a round only, so that drift of the GPU cancels. A candidate is out if
-    its log ratios to the best lie above zero by Wilcoxon's test. Holm's correction keeps the chance
-    of throwing out any that is truly as fast at most at `error_rate`. (The best is picked by the
-    same samples: with many that are truly equal, the rate is somewhat higher.)
+    Times are compared within a round only, so that drift of the GPU cancels. A candidate is out if its
+    log ratios to the best lie above zero by Wilcoxon's test with p <= error_rate / num_comparisons (by
+    default `num_hypotheses` of these candidates). By Bonferroni's inequality the chance of throwing out
+    any that is truly as fast as the fastest is then at most `error_rate`, although the best was picked
+    by the same samples; over several looks too, if all of them are counted.
     """
     times = np.log(np.asarray(rounds, dtype=float))
     if times.ndim != 2 or not times.size:
@@ -126,20 +136,24 @@ def compare(rounds: Sequence[Sequence[float]], error_rate: float = 0.05) -> Comp
     level = np.median(times - times.mean(axis=0), axis=1)
     best = int(level.argmin())
     ratios = np.exp(np.median(times - times[best], axis=1))
+    threshold = error_rate / (num_comparisons or num_hypotheses(len(times)))
     others = [i for i in range(len(times)) if i != best]
-    p_values = {i: slower_p_value((times[i] - times[best]).tolist()) for i in others}
+    slower = {i for i in others if slower_p_value((times[i] - times[best]).tolist()) <= threshold}
     order = (best, *sorted(others, key=lambda i: (level[i], i)))
-    return Comparison(order, tuple(map(float, ratios)), frozenset({best} | _accepted(p_values, error_rate)))
+    return Comparison(order, tuple(map(float, ratios)), frozenset({best, *others} - slower))
 
 
-def _accepted(p_values: dict[int, float], error_rate: float) -> set[int]:
-    """Hypotheses that Holm's procedure does not reject."""
-    remaining = set(p_values)
-    for i in sorted(p_values, key=lambda i: p_values[i]):
-        if p_values[i] > error_rate / len(remaining):
-            break
-        remaining.discard(i)
-    return remaining
+def is_equivalent(
+    one: Sequence[float], other: Sequence[float], margin: float, confidence: float = 0.99
+) -> bool:
+    """Whether two, timed in the same rounds, are known to differ by less than the margin (0.01: 1 %).
+
+    Seven rounds or fewer never say so: their interval holds the median with less than 99 %.
+    """
+    ratios = [a / b for a, b in zip(one, other, strict=True)]
+    low, high = median_interval(ratios, confidence)
+    is_sure = 2 * _half_chance(len(ratios), 0) <= 1 - confidence
+    return is_sure and 1 / (1 + margin) < low and high < 1 + margin
 
 
 # ------------------------------------------------------------------------------------------------

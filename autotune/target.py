@@ -10,7 +10,7 @@ from typing import Protocol
 from .config import Value
 from .device import DeviceLimits, Environment
 from .gemm import Gemm
-from .measurement import CachePolicy, Measurement
+from .measurement import CachePolicy, Discarded, Measurement
 from .space import FeasibleSet
 
 Point = Mapping[str, Value]
@@ -22,6 +22,21 @@ class Baseline:
 
     time_us: float | None
     samples_us: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True)
+class Rounds:
+    """Points and cuBLAS, timed interleaved: `samples_us[i][r]` is point i in round r. A point that fails
+    verification now has no samples.
+
+    `marks` name what disturbed the rounds (`disturbance`), `discarded` are disturbed ones that were taken
+    before: for each point its samples and their marks.
+    """
+
+    samples_us: tuple[tuple[float, ...], ...]
+    baseline: Baseline
+    marks: tuple[str, ...] = ()
+    discarded: tuple[tuple[Discarded, ...], ...] = ()
 
 
 class Target(Protocol):
@@ -45,10 +60,17 @@ class Target(Protocol):
         is a Measurement too. Timing may stop early once the point is clearly slower than cutoff."""
         ...
 
-    def compare(
-        self, gemm: Gemm, points: Sequence[Point], rounds: int
-    ) -> tuple[list[tuple[float, ...]], Baseline]:
-        """Time points and cuBLAS interleaved: sample r of every point was taken in round r."""
+    def compare(self, gemm: Gemm, points: Sequence[Point], rounds: int) -> Rounds:
+        """Time points and cuBLAS interleaved."""
+        ...
+
+    def joules(self, gemm: Gemm, points: Sequence[Point]) -> tuple[float | None, ...]:
+        """Energy of one launch of each point, while it runs again and again; None where it is not known."""
+        ...
+
+    def renew(self) -> None:
+        """Go on in a fresh process, so that nothing of what ran before is in what is measured next. Where
+        there is no process, nothing happens."""
         ...
 
     def now(self) -> float:

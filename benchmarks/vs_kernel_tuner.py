@@ -31,7 +31,6 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
-from dataclasses import asdict
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -183,7 +182,7 @@ def run_ours(args: argparse.Namespace, gemm: Gemm, configs: Sequence[Config]) ->
     own_us = shape.final.winner.time_us if shape.final else shape.best and shape.best.measurement.time_us
     return {
         "tool": "autotune", "strategy": args.sampler, "num_trials": result.num_new - shape.num_failed,
-        "num_failed": shape.num_failed, "elapsed_s": result.elapsed_s, **asdict(result.ledger),
+        "num_failed": shape.num_failed, "elapsed_s": result.elapsed_s, **result.ledger.to_dict(),
         "own_time_us": own_us, "config": dict(winner.point) if winner else None, "error": "",
     }  # fmt: skip
 
@@ -235,11 +234,11 @@ def judge(args: argparse.Namespace, gemm: Gemm, results: Sequence[dict[str, Any]
     finalists = [result for result in results if result["config"] is not None]
     with GpuTarget(args.gpu, policy=args.policy) as target:
         points = [result["config"] for result in finalists]
-        samples, baseline = target.compare(gemm, points, args.rounds)
-    for result, times in zip(finalists, samples, strict=True):
+        rounds = target.compare(gemm, points, args.rounds)
+    for result, times in zip(finalists, rounds.samples_us, strict=True):
         result["judged_time_us"] = stats.median(times) if times else None  # none: its result is wrong
         result["judged_samples_us"] = times
-    return baseline.time_us
+    return rounds.baseline.time_us
 
 
 # ------------------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ import numpy as np
 from autotune.device import KNOWN, Environment
 from autotune.measurement import CachePolicy, Measurement, Outcome
 from autotune.space import Factor, FeasibleSet
-from autotune.target import Baseline
+from autotune.target import Baseline, Rounds
 
 ENVIRONMENT = Environment("Fake GPU", "uuid", (9, 0), "1", "13.0", "13.4", "", "2026-01-01")
 FAILURES = tuple(outcome for outcome in Outcome if outcome is not Outcome.OK)
@@ -58,7 +58,7 @@ class FakeTarget:
         self.policy = CachePolicy.COLD
         self.source_hash = "fake"
         self.submitted: list[tuple[object, dict]] = []
-        self.num_compared = 0
+        self.num_compared = self.num_weighed = self.num_renewed = 0
         self._outcome, self._time_us = outcome, time_us
         self._is_backwards = is_backwards
         self._waiting: list[tuple[Future, Measurement]] = []
@@ -100,8 +100,15 @@ class FakeTarget:
         drift = 1 + 0.2 * rng.random(rounds)  # of the whole GPU: the same for all in a round
         noise = 1 + 0.001 * rng.random((len(points), rounds))
         times = [self._time_us(point) * drift * noise[i] for i, point in enumerate(points)]
-        samples = [tuple(map(float, row)) for row in times]
-        return samples, Baseline(110.0, tuple(map(float, 110.0 * drift)))
+        samples = tuple(tuple(map(float, row)) for row in times)
+        return Rounds(samples, Baseline(110.0, tuple(map(float, 110.0 * drift))))
+
+    def joules(self, gemm, points):
+        self.num_weighed += 1
+        return tuple(self._time_us(point) * 1e-4 for point in points)
+
+    def renew(self) -> None:
+        self.num_renewed += 1
 
     def now(self) -> float:
         return self._now

@@ -35,7 +35,8 @@ class Journal:
         os.write(self._file, json.dumps({what: key}).encode() + b"\n")
 
 
-def main(path: str, delay_s: float, arguments: list[str]) -> None:
+def main(path: str, delay: str, *arguments: str) -> None:
+    delay_s = float(delay)
     note = Journal(path)
 
     class SlowReplay(ReplayTarget):
@@ -71,4 +72,4 @@ def main(path: str, delay_s: float, arguments: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], float(sys.argv[2]), sys.argv[3:])
+    main(*sys.argv[1:])

@@ -15,8 +15,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from zygote import Child, Zygote
+
 TESTS = Path(__file__).resolve().parent
 _STORED = "SELECT config.key FROM trial JOIN config ON config.id = trial.config_id ORDER BY trial.id"
+Running = subprocess.Popen[bytes] | Child
 _DOUBLED = "SELECT study_id, config_id FROM trial GROUP BY study_id, config_id HAVING count(*) > 1"
 
 
@@ -26,16 +29,15 @@ class Search:
     `delay_s` is how long a recording takes to answer. The database and the journal lie in `folder`.
     """
 
+    _zygote: Zygote | None = None
+
     def __init__(
         self, folder: Path, *arguments: str | Path, delay_s: float = 0.0, **environment: str
     ) -> None:
         self.folder, self.db, self.journal = folder, folder / "trials.db", folder / "journal"
-        script = TESTS / "journaled_search.py"
-        self._command = [
-            *(sys.executable, script, self.journal, str(delay_s), "search", "--db", self.db, "--json"),
-            *arguments,
-        ]
-        path = os.pathsep.join(filter(None, (str(TESTS.parent), os.environ.get("PYTHONPATH"))))
+        self._arguments = [str(self.journal), str(delay_s), "search", "--db", str(self.db), "--json"]
+        self._arguments += map(str, arguments)
+        path = os.pathsep.join(filter(None, map(str, (TESTS.parent, TESTS, os.environ.get("PYTHONPATH")))))
         self._environment = os.environ | {"PYTHONPATH": path, "OPENBLAS_NUM_THREADS": "1"} | environment
         self._num_lines = 0  # of the journal, from earlier runs
 
@@ -44,10 +46,21 @@ class Search:
         self._num_lines = len(self._lines())
         with (self.folder / "out").open("wb") as out, (self.folder / "err").open("wb") as err:
             return subprocess.Popen(
-                [*map(str, self._command), *more],
+                [sys.executable, TESTS / "journaled_search.py", *self._arguments, *more],
                 stdin=subprocess.DEVNULL, stdout=out, stderr=err,
                 env=self._environment, start_new_session=True,
             )  # fmt: skip
+
+    def fork(self) -> Child:
+        """As `start`, from a process that has imported everything already."""
+        self._num_lines = len(self._lines())
+        self._zygote = self._zygote or Zygote("journaled_search", self._environment)
+        return self._zygote.start(self._arguments, self.folder)
+
+    def close(self) -> None:
+        """Needed after `fork`."""
+        if self._zygote is not None:
+            self._zygote.close()
 
     def _lines(self) -> list[bytes]:
         """Whole lines: one may be read while it is being written."""
@@ -81,7 +94,7 @@ class Search:
         return keys
 
     def wait_until(
-        self, process: subprocess.Popen[bytes], is_there: Callable[[], object], timeout_s: float = 60.0
+        self, process: Running, is_there: Callable[[], object], timeout_s: float = 60.0
     ) -> None:
         """Fails if the search ends before, or it takes too long."""
         deadline = time.monotonic() + timeout_s
@@ -90,7 +103,7 @@ class Search:
             assert time.monotonic() < deadline, f"nothing for {timeout_s:g} s:\n{self.said()}"
             time.sleep(0.002)
 
-    def finish(self, process: subprocess.Popen[bytes], timeout_s: float = 120.0) -> dict[str, Any]:
+    def finish(self, process: Running, timeout_s: float = 120.0) -> dict[str, Any]:
         """What a run that is left alone prints in the end."""
         try:
             code = process.wait(timeout_s)
@@ -106,7 +119,7 @@ class Search:
         return "".join((self.folder / name).read_text("utf-8", "replace") for name in ("out", "err"))
 
 
-def kill(process: subprocess.Popen[bytes]) -> None:
+def kill(process: Running) -> None:
     """`kill -9` of its whole process group."""
     os.killpg(process.pid, signal.SIGKILL)
     process.wait(60)

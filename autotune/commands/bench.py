@@ -67,7 +67,8 @@ def winner(store: Store, study: StudyRef) -> Point:
 
 def _race(target: Target, gemm: Gemm, point: Point, rounds: int) -> dict[str, Any]:
     """One shape: medians, and the ratio of times within rounds with its 95 % interval."""
-    (samples,), baseline = target.compare(gemm, [point], rounds)
+    timed = target.compare(gemm, [point], rounds)
+    (samples,), baseline = timed.samples_us, timed.baseline
     if not samples:
         raise UsageError(f"the kernel for {gemm} gives a wrong result here: {dict(point)}; search again")
     time_us = stats.median(samples)
@@ -85,6 +86,7 @@ def _race(target: Target, gemm: Gemm, point: Point, rounds: int) -> dict[str, An
         "config": dict(point),
         "samples_us": samples,
         "cublas_samples_us": baseline.samples_us,
+        "marks": timed.marks,
     }
 
 

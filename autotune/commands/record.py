@@ -1,31 +1,31 @@
-"""`autotune record`: times a space, or a random subset of it, into a file that stands in for the GPU.
+"""`autotune record`: times the same configs on one problem or several, into a file to search without a GPU.
 
-Trials are kept in a database until the end, so a recording that was interrupted goes on where it was.
+Each config is compiled once and timed on every problem that allows it. Trials are kept in a database, so
+a recording that was interrupted goes on where it was, and what searches tried is part of it.
 """
 
 from __future__ import annotations
 
-import random
 import time
-from collections.abc import Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, wait
+from collections.abc import Sequence
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from .. import console
+from ..errors import UsageError
 from ..gemm import Gemm
-from ..gpu.target import GpuTarget
-from ..measurement import Measurement
-from ..recording import write_recording
-from ..search import point_key, study_of
-from ..space import FeasibleSet
-from ..store import Store, StudyRef
+from ..measurement import Measurement, Outcome
+from ..recording_file import write_recording
+from ..search.sample import sample, whole
+from ..store import Store
+from ..target import Point
 from . import common, targets
+from .recorder import Recorder
 
-ORIGIN = "record"
+MOST_CONFIGS = 100_000  # a day and more of a GPU
 
 
 @dataclass(frozen=True)
@@ -37,53 +37,44 @@ class Request:
     shapes: Sequence[str]
     suite: Path | None
     configs: int | None
+    seconds: float | None
     seed: int
     policy: str
     db: str | None
 
 
-@dataclass
-class _Tally:
+class Tally:
     """What the progress line tells."""
 
-    num_wanted: int
-    num_done: int = 0
-    num_failed: int = 0
-    num_resumed: int = 0
-    best_us: float | None = None
-    began_s: float = field(default_factory=time.monotonic)
+    def __init__(self, num_points: int, num_wanted: int, progress: console.Progress) -> None:
+        self._num_points, self._num_wanted, self._progress = num_points, num_wanted, progress
+        self._num_done = self._num_failed = 0
+        self._began_s = time.monotonic()
 
-    def add(self, found: Measurement) -> None:
-        self.num_done += 1
-        if found.time_us is None:
-            self.num_failed += 1
-        elif self.best_us is None or found.time_us < self.best_us:
-            self.best_us = found.time_us
-
-    def line(self, gemm: Gemm) -> str:
-        rate = self.num_done / max(time.monotonic() - self.began_s, 1e-9)
-        num_left = self.num_wanted - self.num_resumed - self.num_done
-        return (
-            f"{gemm}: {self.num_resumed + self.num_done:,}/{self.num_wanted:,} configs, {rate:.1f}/s, "
-            f"{self.num_failed:,} failed, best {console.time_text(self.best_us)}, "
-            f"{console.duration(num_left / rate) if rate else '?'} left"
+    def add(self, gemm: Gemm, found: Measurement) -> None:
+        self._num_done += 1
+        self._num_failed += not found.is_ok
+        rate = self._num_done / max(time.monotonic() - self._began_s, 1e-9)
+        left = console.duration((self._num_wanted - self._num_done) / rate)
+        self._progress.update(
+            f"{self._num_points:,} configs: {self._num_done:,}/{self._num_wanted:,} trials, {rate:.1f}/s, "
+            f"{self._num_failed:,} failed, {left} left, at {gemm}"
         )
 
 
 def run(request: Request, *, is_json: bool, is_quiet: bool) -> None:
-    """Measure what is missing, then write the file with every trial of these studies."""
+    """Measure what is missing, then write the file with the configs that every problem has been through."""
     gemms = common.need_shapes(request.shapes, request.suite)
     policy = common.read_policy(request.policy)
     db = request.db or str(request.out.with_name(f"{request.out.name}.db"))
     with closing(targets.open_gpu(request.gpu, policy)) as target, Store.open(db) as store:
-        studies = {gemm: study_of(store, target, gemm) for gemm in gemms}
-        for gemm, study in studies.items():
-            with console.Progress(is_quiet=is_quiet) as progress:
-                _measure(store, study, target, _subset(target.space(gemm), request), progress)
-        problems = {
-            gemm: (target.baseline(gemm), [(t.point, t.measurement) for t in store.trials(study)])
-            for gemm, study in studies.items()
-        }
+        recorder = Recorder(store, target, gemms)
+        points = _choose(recorder, request)
+        num_wanted = sum(len(recorder.missing(point)) for point in points)
+        with console.Progress(is_quiet=is_quiet) as progress:
+            recorder.measure(points, request.seconds, Tally(len(points), num_wanted, progress).add)
+        complete = [point for point in points if not recorder.missing(point)]
+        problems = recorder.problems(complete)
         recorded_on = datetime.now(UTC).date().isoformat()
         write_recording(
             request.out,
@@ -93,62 +84,49 @@ def run(request: Request, *, is_json: bool, is_quiet: bool) -> None:
             source_hash=target.source_hash,
             recorded_on=recorded_on,
             problems=problems,
+            compile_threads=target.compiler.num_threads,
         )
     facts = {gemm: _facts([m for _, m in trials]) for gemm, (_, trials) in problems.items()}
-    _tell(request.out, facts, recorded_on, is_json=is_json)
+    _tell(request.out, facts, recorded_on, len(points) - len(complete), is_json=is_json)
 
 
-def _subset(space: FeasibleSet, request: Request) -> Iterator[dict[str, Any]]:
-    """The points to time, in an order that the seed decides: all, or so many of them."""
-    num_points = min(len(space), request.configs or len(space))
-    chosen = random.Random(request.seed).sample(range(len(space)), num_points)
-    return (space.point(number) for number in chosen)
-
-
-def _measure(
-    store: Store,
-    study: StudyRef,
-    target: GpuTarget,
-    points: Iterator[dict[str, Any]],
-    progress: console.Progress,
-) -> None:
-    """Keep the target busy with the points that the study does not hold yet; store each answer."""
-    known = store.keys(study)
-    wanted = list(points)
-    missing = [point for point in wanted if point_key(point) not in known]
-    tally = _Tally(len(wanted), num_resumed=len(wanted) - len(missing))
-    pending: dict[Future[Measurement], dict[str, Any]] = {}
-    target.baseline(study.gemm)  # before candidates: it says how long they may take
-    while missing or pending:
-        while missing and len(pending) < target.capacity:
-            point = missing.pop()
-            pending[target.submit(study.gemm, point, None)] = point
-        done, _ = wait(pending, return_when=FIRST_COMPLETED)
-        for future in done:
-            point = pending.pop(future)
-            found = future.result()
-            store.add_trial(study, point_key(point), point, found, ORIGIN)
-            tally.add(found)
-        progress.update(tally.line(study.gemm))
+def _choose(recorder: Recorder, request: Request) -> list[Point]:
+    """The points to record, in the order in which they are timed."""
+    sources = [recorder.source(gemm) for gemm in recorder.studies]
+    if request.configs is not None:
+        return sample(sources, request.configs, request.seed, recorder.allows)
+    size = sum(len(source.space) for source in sources)
+    if size > MOST_CONFIGS:
+        raise UsageError(f"{size:,} configs would take days; record a sample of them with --configs 3000")
+    return whole(sources, request.seed)
 
 
 def _facts(measurements: list[Measurement]) -> dict[str, Any]:
     times = [m.time_us for m in measurements if m.time_us is not None]
+    num_illegal = sum(m.outcome is Outcome.ILLEGAL for m in measurements)
     return {
-        "num_configs": len(measurements),
-        "num_failed": sum(not m.is_ok for m in measurements),
+        "num_configs": len(measurements) - num_illegal,
+        "num_illegal": num_illegal,
+        "num_failed": sum(not m.is_ok for m in measurements) - num_illegal,
+        "num_cut_short": sum(m.is_cut_short for m in measurements),
         "best_time_us": min(times, default=None),
     }
 
 
-def _tell(out: Path, facts: dict[Gemm, dict[str, Any]], recorded_on: str, *, is_json: bool) -> None:
+def _tell(
+    out: Path, facts: dict[Gemm, dict[str, Any]], recorded_on: str, num_left: int, *, is_json: bool
+) -> None:
     if is_json:
         shapes = [{"shape": str(gemm), **fact} for gemm, fact in facts.items()]
-        console.show_json({"file": str(out), "recorded_on": recorded_on, "shapes": shapes})
+        told = {"file": str(out), "recorded_on": recorded_on, "num_left": num_left, "shapes": shapes}
+        console.show_json(told)
         return
     console.show(f"{out}: {out.stat().st_size / 1e6:.1f} MB, search it with --gpu replay:{out}")
+    headers = ("shape", "configs", "illegal here", "failed", "cut short", "best")
+    names = ("num_configs", "num_illegal", "num_failed", "num_cut_short")
     rows = [
-        (str(gemm), f["num_configs"], f["num_failed"], console.time_text(f["best_time_us"]))
-        for gemm, f in facts.items()
+        (str(g), *(f[name] for name in names), console.time_text(f["best_time_us"])) for g, f in facts.items()
     ]
-    console.show(console.table(("shape", "configs", "failed", "best"), rows, right=(1, 2, 3)))
+    console.show(console.table(headers, rows, right=range(1, len(headers))))
+    if num_left:
+        console.note(f"{num_left:,} configs are not timed yet and left out; the same command goes on")

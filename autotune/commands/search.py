@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from contextlib import closing
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -50,11 +50,13 @@ class Request:
 
 
 def run(request: Request, *, is_json: bool, is_quiet: bool) -> None:
-    """Search, publish the trials to Optuna's tables, print the result.
+    """Search, publish the trials to Optuna's tables, print the result. Without shapes, `replay:FILE` means
+    all that FILE holds.
 
     Raises AutotuneError, after printing, if no candidate of some shape ran.
     """
-    gemms = common.need_shapes(request.shapes, request.suite)
+    is_replay = request.gpu.startswith(targets.REPLAY)
+    gemms = (common.read_shapes if is_replay else common.need_shapes)(request.shapes, request.suite)
     policy = common.read_policy(request.policy)
     options = Options(
         sampler=request.sampler, trials=request.trials, seconds=request.seconds, seed=request.seed
@@ -65,6 +67,8 @@ def run(request: Request, *, is_json: bool, is_quiet: bool) -> None:
         closing(targets.open_target(request.gpu, policy, gemms)) as target,
         console.Progress(is_quiet=is_quiet) as progress,
     ):
+        if isinstance(target, ReplayTarget):
+            gemms = gemms or target.gemms
         result = tune(target, store, gemms, options, Painter(progress, is_quiet=is_quiet))
         for shape in result.shapes:
             publish(store, shape.study)
@@ -167,7 +171,7 @@ def _facts(result: Result, target: Target, request: Request, wall_s: float) -> d
         "elapsed_s": result.elapsed_s,
         "wall_s": wall_s,
         "trials_per_s": result.num_new / result.elapsed_s if result.elapsed_s > 0 else 0.0,
-        "ledger": asdict(result.ledger),
+        "ledger": result.ledger.to_dict(),
         "shapes": shapes,
         **(shapes[0] if len(shapes) == 1 else {}),
     }

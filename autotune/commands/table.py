@@ -40,7 +40,7 @@ def export(
         newest = environments[0]
         limits = _limits(newest)
         results = read_results(store, newest, limits, policy=common.read_policy(policy), gemms=gemms or None)
-    with closing(Compiler(limits.arch)) as compiler:
+    with closing(Compiler(limits.arch, note=console.note)) as compiler:
         export_table(results, out, compiler)
     _tell_export(load(out), out, is_json=is_json)
     others = {e.gpu_name for e in environments} - {newest.gpu_name}

@@ -47,7 +47,7 @@ def open_gpu(selector: str, policy: CachePolicy) -> GpuTarget:
     """A GPU for what a recording cannot do. Raises UsageError or EnvironmentProblem."""
     if selector.startswith(REPLAY):
         raise UsageError(f"--gpu {selector}: a recording cannot run kernels; name a GPU")
-    return GpuTarget(selector, policy=policy)
+    return GpuTarget(selector, policy=policy, note=console.note)
 
 
 def why_no_gpu() -> str | None:

@@ -15,7 +15,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import TypeVar
@@ -24,6 +24,7 @@ from ..errors import AutotuneError, DeviceLost, EnvironmentProblem
 from ..measurement import Outcome
 from . import protocol
 from .protocol import KernelCode, Problem
+from .turns import Turns
 
 A = TypeVar("A", bound=protocol.Answer)
 
@@ -56,6 +57,8 @@ class WorkerClient:
     """One GPU worker, replaced as often as needed.
 
     `command` starts a worker; the number of its end of the pipe and this process's id are appended.
+    `turns` keeps other processes off the GPU while the worker answers; waiting for a turn is not held
+    against a candidate.
     """
 
     def __init__(
@@ -64,8 +67,10 @@ class WorkerClient:
         *,
         command: Sequence[str] = WORKER_COMMAND,
         max_deaths: int = MAX_DEATHS,
+        turns: Turns | None = None,
     ) -> None:
         self._start_request = start
+        self._turns = turns
         self._command = tuple(command)
         self._max_deaths = max_deaths
         self._num_deaths = 0  # in a row
@@ -126,27 +131,34 @@ class WorkerClient:
             self._prepared = None  # it may have written anywhere: the worker makes everything anew
         return result
 
-    def race(
-        self, problem: Problem, kernels: Sequence[KernelCode], rounds: int, deadline_s: float
-    ) -> protocol.RaceResult:
+    def race(self, request: protocol.Race, deadline_s: float) -> protocol.RaceResult:
         """Time candidates and cuBLAS interleaved. Raises EnvironmentProblem, and DeviceLost where
         candidates that were fine before bring two workers down."""
-        request = protocol.Race(problem, tuple(kernels), rounds)
         for _ in range(2):
-            self.prepare(problem)
+            self.prepare(request.problem)
             try:
                 return self._ask(request, deadline_s, protocol.RaceResult)
             except (WorkerGone, WorkerLate):
                 continue
-        raise DeviceLost(f"comparing {len(kernels)} kernels failed twice: {self._last_death}")
+        raise DeviceLost(f"comparing {len(request.kernels)} kernels failed twice: {self._last_death}")
+
+    def renew(self) -> protocol.Ready:
+        """End the worker and start a fresh one. Raises EnvironmentProblem, DeviceLost."""
+        self._end()
+        return self.start()
 
     def close(self) -> None:
         """End the worker. The client may not be used afterwards."""
+        self._end()
+        self._stderr.close()
+        if self._turns is not None:
+            self._turns.close()
+
+    def _end(self) -> None:
         if self._connection is not None:
             with suppress(OSError), self._bounded(SHUTDOWN_DEADLINE_S):
                 self._connection.send(protocol.Shutdown())
         self._kill(grace_s=SHUTDOWN_DEADLINE_S)
-        self._stderr.close()
 
     # ---------------------------------------------------------------------------- the process
 
@@ -169,7 +181,8 @@ class WorkerClient:
 
     def _ask(self, request: protocol.Request, deadline_s: float, expected: type[A]) -> A:
         """Send and wait. Raises WorkerGone, WorkerLate (the worker is dead then), EnvironmentProblem."""
-        answer = self._exchange(request, deadline_s)
+        with self._turns.take() if self._turns else nullcontext():
+            answer = self._exchange(request, deadline_s)
         if isinstance(answer, protocol.Failed):
             if answer.kind == "environment":
                 raise EnvironmentProblem(answer.message)

@@ -33,6 +33,22 @@ def throttle_names(bits: int) -> tuple[str, ...]:
     return tuple(name for bit, name in _THROTTLE_BITS.items() if bits & bit)
 
 
+def own_process(before: frozenset[int] | None, after: frozenset[int] | None) -> int | None:
+    """The process that appeared, if it was just one."""
+    appeared = (after or frozenset()) - (before or frozenset())
+    return next(iter(appeared)) if before is not None and len(appeared) == 1 else None
+
+
+def has_neighbour(busy: frozenset[int], own: int | None) -> bool:
+    """Whether any of these processes is another than this one, which is busy itself when asking."""
+    return bool(busy - {own}) if own is not None else len(busy) > 1
+
+
+def _entries(found: Any) -> list[Any]:
+    """NVML's arrays as lists: what the binding returns has a length and an index, and no iterator."""
+    return [found[i] for i in range(len(found))]
+
+
 def _ask(question: Callable[[], T]) -> T | None:
     try:
         return question()
@@ -46,6 +62,8 @@ class Monitor:
     def __init__(self, uuid: str) -> None:
         self._nvml: Any = _ask(self._open)
         self._handle: Any = None
+        self._own_pid: int | None = None
+        self._seen_us = 0  # NVML's time of the newest sample of utilisation that was read
         if self._nvml is not None:
             self._handle = _ask(lambda: self._nvml.device_get_handle_by_uuid(uuid))
 
@@ -74,14 +92,48 @@ class Monitor:
             throttle_reasons=throttle_names(reasons or 0),
         )
 
-    def other_processes(self) -> int | None:
-        """How many processes hold a compute context on this GPU; ask before opening one's own.
-
-        In a container NVML tells the host's process ids, so they cannot be compared with os.getpid().
-        """
+    def processes(self) -> frozenset[int] | None:
+        """Ids of the processes that hold a compute context on this GPU, as the host numbers them: in a
+        container they cannot be compared with os.getpid()."""
         if self._handle is None:
             return None
-        return _ask(lambda: len(self._nvml.device_get_compute_running_processes_v3(self._handle)))
+        found = _ask(lambda: self._nvml.device_get_compute_running_processes_v3(self._handle))
+        return None if found is None else frozenset(int(entry.pid) for entry in _entries(found))
+
+    def other_processes(self) -> int | None:
+        """How many processes hold a compute context on this GPU; ask before opening one's own."""
+        found = self.processes()
+        return None if found is None else len(found)
+
+    def know_own(self, before: frozenset[int] | None) -> None:
+        """Learn which process this one is: the one there is now and was not before its context."""
+        self._own_pid = own_process(before, self.processes())
+        self._busy_processes()  # what ran until now is not of interest
+
+    def is_neighbour_busy(self) -> bool | None:
+        """Whether another process computed on this GPU since this was asked last; None if NVML does not
+        tell, as on MIG instances. It samples once in a while: what was busy for a moment may be missed."""
+        busy = self._busy_processes()
+        return None if busy is None else has_neighbour(busy, self._own_pid)
+
+    def _busy_processes(self) -> frozenset[int] | None:
+        """Processes that computed in any sample that is newer than those seen."""
+        if self._handle is None:
+            return None
+        try:
+            found = _entries(self._nvml.device_get_process_utilization(self._handle, self._seen_us))
+        except Exception as error:  # as in _ask; nothing new is an error to NVML
+            return frozenset() if type(error).__name__ == "NotFoundError" else None
+        new = [entry for entry in found if int(entry.time_stamp) > self._seen_us]  # its buffer keeps old ones
+        self._seen_us = max([self._seen_us, *(int(entry.time_stamp) for entry in new)])
+        return frozenset(int(entry.pid) for entry in new if int(entry.sm_util) > 0)
+
+    def energy_j(self) -> float | None:
+        """Energy used since the driver was loaded; it advances by steps, many times a second."""
+        if self._handle is None:
+            return None
+        millijoules = _ask(lambda: int(self._nvml.device_get_total_energy_consumption(self._handle)))
+        return None if millijoules is None else millijoules / 1000
 
     def _power_w(self) -> float | None:
         milliwatts = _ask(self._power_instant_mw) or _ask(

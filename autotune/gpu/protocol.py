@@ -16,7 +16,7 @@ from ..device import DeviceLimits
 from ..gemm import Gemm
 from ..kernel import ENTRY
 from ..launch import LaunchSpec
-from ..measurement import CachePolicy, GpuState, Outcome
+from ..measurement import CachePolicy, Discarded, GpuState, Outcome
 
 
 @dataclass(frozen=True)
@@ -71,11 +71,13 @@ class Trial:
 
 @dataclass(frozen=True)
 class Race:
-    """Time candidates, verified, and cuBLAS, interleaved. Answered by RaceResult."""
+    """Time candidates, verified, and cuBLAS, interleaved; then, if asked, run each candidate for
+    `energy_s` and measure its energy. Answered by RaceResult."""
 
     problem: Problem
     kernels: tuple[KernelCode, ...]
     rounds: int
+    energy_s: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -119,16 +121,22 @@ class TrialResult:
     verify_s: float = 0.0
     measure_s: float = 0.0
     state: GpuState = field(default_factory=GpuState)
+    marks: tuple[str, ...] = ()
+    discarded: tuple[Discarded, ...] = ()
     is_last: bool = False  # the context is lost: the worker ends after this
 
 
 @dataclass(frozen=True)
 class RaceResult:
-    """`samples_us[i][r]` is candidate i in round r; empty for one that failed verification."""
+    """`samples_us[i][r]` is candidate i in round r; empty for one that failed verification. `discarded[i]`
+    are its samples of rounds that were repeated. `joules[i]` is its energy per launch, None if unknown."""
 
     samples_us: tuple[tuple[float, ...], ...]
     baseline_us: tuple[float, ...] = ()
     state: GpuState = field(default_factory=GpuState)
+    marks: tuple[str, ...] = ()
+    discarded: tuple[tuple[Discarded, ...], ...] = ()
+    joules: tuple[float | None, ...] = ()
 
 
 @dataclass(frozen=True)

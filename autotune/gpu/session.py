@@ -4,32 +4,58 @@ from __future__ import annotations
 
 import time
 from collections import OrderedDict
+from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
+from statistics import median
 
 from .. import launch
 from ..errors import AutotuneError, EnvironmentProblem
-from ..measurement import Outcome
-from . import cublas, driver, protocol
+from ..measurement import CachePolicy, Discarded, Outcome
+from . import cublas, driver, protocol, timing
 from .driver import CudaError, check
-from .memory import Enqueue, Workspace
+from .guard import Guard, Guarded, Reference
+from .memory import Enqueue, OperandSet, Workspace
 from .module import Module
 from .nvml import Monitor
 from .problem import PreparedProblem
 from .protocol import KernelCode, Problem, TrialResult
 from .sgemm import Sgemm
 from .stopwatch import Stopwatch
+from .timing import Timing
 from .verification import Verdict
 
 MAX_MODULES = 16  # loaded cubins kept for configs that share one
 MAX_PROBLEMS = 32  # prepared problems kept while searches take turns between shapes
 PROBLEM_MEMORY = 0.3  # of the GPU's memory that prepared problems may hold together
 _CUBLAS = -1  # its number among contestants
+FRESH_SEED = 1_000_003  # added to a problem's seed for numbers that no launch has seen
 
 _FAILURES = {
     driver.OUT_OF_MEMORY: Outcome.OUT_OF_MEMORY,
     driver.LAUNCH_OUT_OF_RESOURCES: Outcome.DOES_NOT_FIT,
 }
+
+
+def _discarded(
+    guarded: Guarded[list[tuple[float, ...]]], contestants: list[int], number: int
+) -> tuple[Discarded, ...]:
+    """One contestant's samples of the rounds that were repeated."""
+    if number not in contestants:
+        return ()
+    at = contestants.index(number)
+    return tuple(Discarded(times[at], marks) for times, marks in guarded.before)
+
+
+def _why_impossible(time_us: float, floor_us: float) -> str:
+    """Why a time that was taken twice cannot be, or ""."""
+    if not timing.is_impossible(time_us, floor_us):
+        return ""
+    return (
+        f"{time_us:.2f} us per launch, and this GPU needs {floor_us:.2f} at least; the result is right on "
+        "fresh inputs, and timing it again gave the same: do not trust clocks or timer here"
+    )
 
 
 class WrongResult(AutotuneError):
@@ -48,11 +74,13 @@ class Session:
         gpu = driver.find_gpu(start.gpu_uuid)
         self.limits = start.limits
         self.monitor = Monitor(gpu.uuid)
-        num_neighbours = self.monitor.other_processes()  # before there is a context of ours
+        neighbours = self.monitor.processes()  # before there is a context of ours
         self.driver = driver.open_driver()
         self.device = check(self.driver.cuDeviceGet, gpu.index)
         context = check(self.driver.cuDevicePrimaryCtxRetain, self.device)
         check(self.driver.cuCtxSetCurrent, context)
+        self.monitor.know_own(neighbours)
+        self.guard = Guard(self.monitor)
         non_blocking = self.driver.CUstream_flags.CU_STREAM_NON_BLOCKING
         self.stream = check(self.driver.cuStreamCreate, int(non_blocking))
         self.checks = Module(self.driver, self.device, start.checks)
@@ -67,7 +95,7 @@ class Session:
         self.ready = protocol.Ready(
             cublas_version="" if library is None else cublas.library_version(library),
             driver_version=self.monitor.driver_version(),
-            num_neighbours=num_neighbours,
+            num_neighbours=None if neighbours is None else len(neighbours),
         )
 
     # ---------------------------------------------------------------------------- problems
@@ -140,22 +168,85 @@ class Session:
         enqueue = self._load(request.kernel, prepared, self.workspace)
         glance_us, error_ratio = self._verify(prepared, enqueue, self.workspace)
         verified = time.perf_counter()
-        sets = prepared.operands.sets
-        timed = self.stopwatch.time(enqueue, sets, glance_us, request.cutoff_us)
+        guarded = self._time(prepared, enqueue, glance_us, request.cutoff_us)
+        self._check_again(prepared, verified - began)
+        reason, floor_us = "", self._floor_us(prepared)
+        known_us = self._known_us(prepared.problem, request.cutoff_us)
+        if timing.is_suspicious(guarded.taken.time_us, floor_us, known_us):
+            self._verify_on_fresh_inputs(prepared, request.kernel)
+            guarded = self._time(prepared, enqueue, glance_us, request.cutoff_us)
+            reason = _why_impossible(guarded.taken.time_us, floor_us)
         measured = time.perf_counter()
-        # Again, after many launches in a row: what goes wrong only then is wrong too.
-        verdict = prepared.verifier.check(sets[0].c, prepared.operands, self.workspace)
-        if verdict.fault:
-            raise WrongResult(verdict, verified - began, "after repeated launches ")
         return TrialResult(
-            Outcome.OK,
-            samples_us=timed.samples_us,
-            is_cut_short=timed.is_cut_short,
+            Outcome.TOO_FAST if reason else Outcome.OK,
+            reason,
+            samples_us=guarded.taken.samples_us,
+            is_cut_short=guarded.taken.is_cut_short,
             error_ratio=error_ratio,
             verify_s=verified - began,
             measure_s=measured - verified,
             state=self.stopwatch.state,
+            marks=guarded.marks,
+            discarded=tuple(Discarded(timed.samples_us, marks) for timed, marks in guarded.before),
         )
+
+    def _time(
+        self, prepared: PreparedProblem, enqueue: Enqueue, glance_us: float, cutoff_us: float | None
+    ) -> Guarded[Timing]:
+        """Time a candidate, again where something disturbs it."""
+        sets, watch = prepared.operands.sets, self.stopwatch
+        return self.guard.take(
+            lambda: watch.time(enqueue, sets, glance_us, cutoff_us),
+            lambda: watch.state,
+            self._reference(prepared),
+        )
+
+    def _reference(self, prepared: PreparedProblem) -> Reference | None:
+        """cuBLAS on the same problem, once it was timed."""
+        known = self._baselines.get(prepared.problem)
+        if not known or self.cublas is None:
+            return None
+        enqueue, level_us = partial(self.cublas.sgemm, prepared.problem.gemm), median(known)
+        sets = prepared.operands.sets
+
+        def read() -> float:
+            return self.stopwatch.read(enqueue, sets, level_us)
+
+        return Reference(prepared.problem, read, level_us)
+
+    def _check_again(self, prepared: PreparedProblem, verify_s: float) -> None:
+        """After many launches in a row: what goes wrong only then is wrong too. Raises WrongResult."""
+        verdict = prepared.verifier.check(prepared.operands.sets[0].c, prepared.operands, self.workspace)
+        if verdict.fault:
+            raise WrongResult(verdict, verify_s, "after repeated launches ")
+
+    # ---------------------------------------------------------------------------- too good to be true
+
+    def _floor_us(self, prepared: PreparedProblem) -> float:
+        problem = prepared.problem
+        return timing.floor_us(problem.gemm, self.limits, problem.policy, len(prepared.operands.sets))
+
+    def _known_us(self, problem: Problem, cutoff_us: float | None) -> float | None:
+        """The best time known before, cuBLAS's or the incumbent's."""
+        known = self._baselines.get(problem)
+        times = [*([median(known)] if known else []), *([] if cutoff_us is None else [cutoff_us])]
+        return min(times, default=None)
+
+    def _verify_on_fresh_inputs(self, prepared: PreparedProblem, kernel: KernelCode) -> None:
+        """Verify once more on numbers that no launch has seen: a result left over from before is wrong
+        here. All of C is checked: against cuBLAS, or, where that is absent and C is so large that the
+        reference is not whole, against other tiles. Raises WrongResult, EnvironmentProblem.
+        """
+        problem = prepared.problem
+        fresh = self._build(replace(problem, policy=CachePolicy.WARM, seed=problem.seed + FRESH_SEED))
+        workspace = Workspace(self.driver, self.stream)
+        try:
+            self._verify(fresh, self._load(kernel, fresh, workspace), workspace)
+        finally:
+            workspace.free()
+            fresh.free()
+
+    # ---------------------------------------------------------------------------- the final
 
     def race(self, request: protocol.Race) -> protocol.RaceResult:
         """Time candidates interleaved, cuBLAS among them. One that is wrong has no samples."""
@@ -180,13 +271,61 @@ class Session:
         if self.cublas is not None:
             sgemm = partial(self.cublas.sgemm, request.problem.gemm)
             contestants[_CUBLAS] = (sgemm, self.stopwatch.time_once(partial(sgemm, sets[0])))
-        times = self.stopwatch.race([*contestants.values()], sets, request.rounds, request.problem.seed)
-        samples = dict(zip(contestants, times, strict=True))
+        watch, racers = self.stopwatch, [*contestants.values()]
+        last: list[tuple[float, ...]] = []
+
+        def take() -> list[tuple[float, ...]]:
+            last[:] = watch.race(racers, sets, request.rounds, request.problem.seed)
+            return list(last)
+
+        known = self._baselines.get(request.problem)
+        reference = None
+        if known and _CUBLAS in contestants:  # the last that joined
+            reference = Reference(request.problem, lambda: median(last[-1]), median(known), is_free=True)
+        guarded = self.guard.take(take, lambda: watch.state, reference)
+        samples = dict(zip(contestants, guarded.taken, strict=True))
+        state = watch.state  # of the race, not of what is weighed next
+        numbers = range(len(request.kernels))
         return protocol.RaceResult(
-            samples_us=tuple(samples.get(number, ()) for number in range(len(request.kernels))),
+            samples_us=tuple(samples.get(number, ()) for number in numbers),
             baseline_us=samples.get(_CUBLAS, ()),
-            state=self.stopwatch.state,
+            state=state,
+            marks=guarded.marks,
+            discarded=tuple(_discarded(guarded, [*contestants], number) for number in numbers),
+            joules=tuple(
+                self._joules(contestants[number][0], sets, samples[number], request.energy_s)
+                if number in contestants
+                else None
+                for number in numbers
+            ),
         )
+
+    def _joules(
+        self, enqueue: Enqueue, sets: Sequence[OperandSet], samples_us: tuple[float, ...], seconds: float
+    ) -> float | None:
+        if not seconds:
+            return None
+        return self.stopwatch.joules(enqueue, sets, median(samples_us), seconds, self.monitor.energy_j)
+
+    def duel(self, request: protocol.Duel) -> protocol.DuelResult:
+        """Time two candidates interleaved. If one is wrong now, neither has samples."""
+        began = time.perf_counter()
+        prepared = self._prepare(request.problem)
+        workspaces = [Workspace(self.driver, self.stream) for _ in request.kernels]
+        seed = request.problem.seed + request.turn
+        try:
+            racers = []
+            for kernel, workspace in zip(request.kernels, workspaces, strict=True):
+                enqueue = self._load(kernel, prepared, workspace)
+                racers.append((enqueue, self._verify(prepared, enqueue, workspace)[0]))
+            first, second = self.stopwatch.race(racers, prepared.operands.sets, request.rounds, seed)
+        except WrongResult:
+            self._evict(0)  # as after a trial
+            first, second = (), ()
+        finally:
+            for workspace in workspaces:
+                workspace.free()
+        return protocol.DuelResult((first, second), time.perf_counter() - began)
 
     def _load(self, kernel: KernelCode, prepared: PreparedProblem, workspace: Workspace) -> Enqueue:
         """Load a candidate (or find it loaded) and give it its workspace."""

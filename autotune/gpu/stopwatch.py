@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
@@ -16,6 +17,9 @@ from .timing import Timing
 _US_PER_MS = 1000.0
 _SPELL_BATCHES = 5  # graphs queued at once while one kernel runs for seconds
 _SPELL_BATCH_US = 100_000.0
+_ENERGY_BATCH_US = 10_000.0
+_ENERGY_EVERY_S = 0.002  # the counter advances every 20 to 100 ms
+_ENERGY_LEAD_IN = 0.25  # of the seconds
 
 
 @dataclass(frozen=True)
@@ -59,7 +63,7 @@ class Stopwatch:
     def __init__(self, driver: Any, stream: Any, watch: Callable[[], GpuState]) -> None:
         self._driver, self._stream, self._watch = driver, stream, watch
         self._events: list[Any] = []
-        self.state = GpuState()  # as seen during the last measurement
+        self.state = GpuState()  # as seen last; throttling as seen at all during the last measurement
 
     def time_once(self, enqueue: Callable[[], None]) -> float:
         """One launch in us, its latency included. Waits for it."""
@@ -69,15 +73,26 @@ class Stopwatch:
         self, enqueue: Enqueue, sets: Sequence[OperandSet], glance_us: float, cutoff_us: float | None
     ) -> Timing:
         """Time launches that rotate among the sets. `glance_us` is what a single launch took."""
+        self.state = GpuState()
         if timing.is_hopeless_at_a_glance(glance_us, cutoff_us):
             again_us = self.time_once(lambda: enqueue(sets[0]))
-            self.state = self._watch()
+            self._look()
             return Timing((again_us,), is_cut_short=True)
         launches = timing.batch_launches(glance_us, len(sets))
         batch = Batch(self._driver, self._stream, enqueue, sets, launches)
         try:
             return self._sample(batch, cutoff_us)
         finally:
+            batch.free()
+
+    def read(self, enqueue: Enqueue, sets: Sequence[OperandSet], launch_us: float) -> float:
+        """One sample of what takes about so long, without a trace in `state`."""
+        state, launches = self.state, timing.batch_launches(launch_us, len(sets))
+        batch = Batch(self._driver, self._stream, enqueue, sets, launches)
+        try:
+            return self._intervals([batch.replay] * 2)[1] / launches
+        finally:
+            self.state = state
             batch.free()
 
     def race(
@@ -87,6 +102,7 @@ class Stopwatch:
 
         Sample r of each was taken in round r; all rounds are queued without a pause.
         """
+        self.state = GpuState()
         batches = [
             Batch(self._driver, self._stream, enqueue, sets, timing.batch_launches(time_us, len(sets)))
             for enqueue, time_us in contestants
@@ -116,6 +132,7 @@ class Stopwatch:
         left_us = seconds * 1e6
         try:
             while left_us > 0:
+                self.state = GpuState()
                 spell_us = sum(self._intervals([batch.replay] * _SPELL_BATCHES))
                 launches = _SPELL_BATCHES * batch.launches
                 spells.append(Spell(spell_us / launches, launches, self.state))
@@ -123,6 +140,47 @@ class Stopwatch:
             return spells
         finally:
             batch.free()
+
+    def joules(
+        self,
+        enqueue: Enqueue,
+        sets: Sequence[OperandSet],
+        launch_us: float,
+        seconds: float,
+        read_energy_j: Callable[[], float | None],
+    ) -> float | None:
+        """Energy of one launch while it runs again and again for so many seconds; None where the counter
+        cannot be read, or advanced too seldom. The first part, at the power of what ran before, is left out.
+        """
+        if read_energy_j() is None:
+            return None
+        launches = len(sets) * max(1, round(_ENERGY_BATCH_US / (launch_us * len(sets))))
+        batch = Batch(self._driver, self._stream, enqueue, sets, launches)
+        readings: list[tuple[float, float | None]] = []
+
+        def read_until(end_s: float) -> None:
+            while time.perf_counter() < end_s:
+                readings.append((time.perf_counter(), read_energy_j()))
+                time.sleep(_ENERGY_EVERY_S)
+
+        try:
+            batch_us = self._intervals([batch.replay] * 2)[1]
+            count = max(1, round(seconds * 1e6 / batch_us))
+            began_s = time.perf_counter()
+            for _ in range(count):
+                batch.replay()
+            read_until(began_s + 0.95 * count * batch_us / 1e6)
+            check(self._driver.cuStreamSynchronize, self._stream)
+        finally:
+            batch.free()
+        power_w = timing.mean_power_w(readings, began_s + _ENERGY_LEAD_IN * seconds)
+        return None if power_w is None else power_w * batch_us / launches / 1e6
+
+    def _look(self) -> None:
+        """See what state the GPU is in; reasons to throttle add up until the next measurement begins."""
+        seen = self._watch()
+        reasons = {*self.state.throttle_reasons, *seen.throttle_reasons}
+        self.state = replace(seen, throttle_reasons=tuple(sorted(reasons)))
 
     def _sample(self, batch: Batch, cutoff_us: float | None) -> Timing:
         _, first = self._intervals([batch.replay] * 2)
@@ -143,7 +201,7 @@ class Stopwatch:
             action()
             check(self._driver.cuEventRecord, event, self._stream)
         if len(actions) > 1:
-            self.state = self._watch()  # the GPU is at work on what was just queued
+            self._look()  # the GPU is at work on what was just queued
         check(self._driver.cuEventSynchronize, events[-1])
         return [
             float(check(self._driver.cuEventElapsedTime, begin, end)) * _US_PER_MS

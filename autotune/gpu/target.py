@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -14,15 +14,17 @@ from .. import kernel, resources, rules, space
 from ..compiler import Compiler, Cubin
 from ..config import Config
 from ..device import DeviceLimits, Environment
+from ..disturbance import MAX_REPEATS
 from ..errors import DeviceLost, TrialFailure, UsageError
 from ..gemm import Gemm
 from ..launch import MAX_GRID_X, NARROW_LD, LaunchSpec, Variant, plan
 from ..measurement import CachePolicy, Measurement, Outcome
 from ..space import FeasibleSet
-from ..target import Baseline, Point
+from ..target import Baseline, Point, Rounds
 from . import driver, protocol
 from .client import WorkerClient, trial_deadline_s
 from .protocol import KernelCode, Problem
+from .turns import Turns
 
 CHECKS_FILE = "checks.cu"
 CHECKS_ENTRY = "reference_tiles"
@@ -32,6 +34,7 @@ ALLOWED_SPILL_BYTES = 64
 SLOWEST_OVER_LIMIT = 10.0  # a candidate's expected time over the roofline while no better one is known
 RACE_DEADLINE_S = 30.0  # and RACE_BATCH_S, or ten times the roofline, for each batch
 RACE_BATCH_S = 0.1
+ENERGY_S = 0.4  # of each finalist that is tied: several readings of the energy counter
 
 
 def is_wide(gemm: Gemm) -> bool:
@@ -60,7 +63,8 @@ class GpuTarget:
     """Implements `target.Target` on the GPU that `selector` names (index, UUID or `auto`).
 
     Raises EnvironmentProblem where there is no usable GPU, driver or compiler, UsageError for a selector
-    that names none. Futures raise only EnvironmentProblem (no memory for the problem) and DeviceLost.
+    that names none. Futures raise only EnvironmentProblem (no memory for the problem, no process to
+    compile in) and DeviceLost. `note` is told what a person should know meanwhile.
     """
 
     def __init__(
@@ -70,13 +74,14 @@ class GpuTarget:
         policy: CachePolicy = CachePolicy.COLD,
         cache_dir: Path | None = None,
         seed: int = 0,
+        note: Callable[[str], None] = lambda text: None,
     ) -> None:
         self.gpu = driver.find_gpu(selector)
         self.limits: DeviceLimits = driver.device_limits(self.gpu.index)
         self.policy = policy
         self.source_hash = kernel.source_hash()
-        self.compiler = Compiler(self.limits.arch, cache_dir=cache_dir)
-        self._seed = seed
+        self.compiler = Compiler(self.limits.arch, cache_dir=cache_dir, note=note)
+        self._seed, self._note = seed, note
         self._baselines: dict[Gemm, Baseline] = {}
         # All that the worker does goes through this one thread, which also is the worker's parent.
         self._gpu_thread = ThreadPoolExecutor(1, thread_name_prefix="gpu")
@@ -133,26 +138,36 @@ class GpuTarget:
         compiled.add_done_callback(hand_over)
         return future
 
-    def compare(
-        self, gemm: Gemm, points: Sequence[Point], rounds: int
-    ) -> tuple[list[tuple[float, ...]], Baseline]:
-        """Time points and cuBLAS interleaved: sample r of every point was taken in round r.
+    def compare(self, gemm: Gemm, points: Sequence[Point], rounds: int) -> Rounds:
+        """Time points and cuBLAS interleaved.
 
-        A point that fails verification now has no samples. Raises TrialFailure for a point that does
-        not compile, UsageError for one that is illegal, DeviceLost where they bring the worker down.
+        Raises TrialFailure for a point that does not compile, UsageError for one that is illegal,
+        DeviceLost where they bring the worker down.
         """
+        result = self.race(self._problem(gemm), self._codes(gemm, points), rounds)
+        samples = result.baseline_us
+        baseline = Baseline(median(samples) if samples else None, samples)
+        return Rounds(result.samples_us, baseline, result.marks, result.discarded)
+
+    def joules(self, gemm: Gemm, points: Sequence[Point]) -> tuple[float | None, ...]:
+        """Energy of one launch of each point. Raises what `compare` raises."""
+        kernels = self._codes(gemm, points)
+        return self.race(self._problem(gemm), kernels, rounds=1, energy_s=ENERGY_S).joules
+
+    def renew(self) -> None:
+        """Go on in a fresh worker. Raises EnvironmentProblem, DeviceLost."""
+        self._gpu_thread.submit(self._worker.renew).result()
+
+    def _codes(self, gemm: Gemm, points: Sequence[Point]) -> list[KernelCode]:
         configs = [Config.from_dict(point) for point in points]
         for config in configs:
             if refusal := self._refusal(config, gemm):
                 raise UsageError(f"{config} is not legal for {gemm}: {refusal}")
         compiled = [self._compile(gemm, config) for config in configs]
-        kernels = [
+        return [
             self._code(gemm, config, future.result())
             for config, future in zip(configs, compiled, strict=True)
         ]
-        result = self.race(self._problem(gemm), kernels, rounds)
-        samples = result.baseline_us
-        return list(result.samples_us), Baseline(median(samples) if samples else None, samples)
 
     def build(self, gemm: Gemm, config: Config) -> KernelCode:
         """Compile one config for `race`. Raises UsageError where it is illegal for the problem or does not
@@ -176,12 +191,16 @@ class GpuTarget:
         kernels: Sequence[KernelCode],
         rounds: int,
         slowest_over_limit: float = SLOWEST_OVER_LIMIT,
+        energy_s: float = 0.0,
     ) -> protocol.RaceResult:
-        """`compare` for kernels compiled already. Gives up where they take so many times the roofline."""
+        """`compare` for kernels compiled already. Gives up where they take so many times the roofline.
+        With `energy_s`, each then runs for as long, and what a launch takes in joules is measured."""
         expected_s = problem.gemm.limit_us(self.limits.fma_tflops, self.limits.bandwidth_gbs) / 1e6
         batch_s = max(slowest_over_limit * expected_s, RACE_BATCH_S)
-        deadline_s = RACE_DEADLINE_S + (len(kernels) + 1) * (rounds + 1) * batch_s
-        return self._gpu_thread.submit(self._worker.race, problem, kernels, rounds, deadline_s).result()
+        num_batches = (len(kernels) + 1) * (rounds + 1) * (1 + MAX_REPEATS)
+        deadline_s = RACE_DEADLINE_S + num_batches * batch_s + len(kernels) * (2 * energy_s + batch_s)
+        request = protocol.Race(problem, tuple(kernels), rounds, energy_s)
+        return self._gpu_thread.submit(self._worker.race, request, deadline_s).result()
 
     def check(self, gemm: Gemm, code: KernelCode) -> Measurement:
         """Verify and time a kernel that is compiled already: one of an exported table."""
@@ -213,7 +232,8 @@ class GpuTarget:
 
     def _open(self) -> protocol.Ready:
         checks = self.compiler.compile_source(kernel.source(CHECKS_FILE), entry=CHECKS_ENTRY)
-        self._client = WorkerClient(protocol.Start(self.gpu.uuid, self.limits, checks.code))
+        start = protocol.Start(self.gpu.uuid, self.limits, checks.code)
+        self._client = WorkerClient(start, turns=Turns(self.gpu.uuid, self._note))
         return self._client.start()
 
     @property
@@ -291,11 +311,13 @@ class GpuTarget:
             facts,
             outcome=result.outcome,
             reason=result.reason,
-            time_us=median(result.samples_us) if result.samples_us else None,
+            time_us=median(result.samples_us) if result.samples_us and result.outcome is Outcome.OK else None,
             samples_us=result.samples_us,
             is_cut_short=result.is_cut_short,
             error_ratio=result.error_ratio,
             verify_s=result.verify_s,
             measure_s=result.measure_s,
             state=result.state,
+            marks=result.marks,
+            discarded=result.discarded,
         )

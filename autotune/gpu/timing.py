@@ -13,7 +13,12 @@ import math
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from statistics import median, quantiles
+
+from ..device import DeviceLimits
+from ..gemm import Gemm
+from ..measurement import CachePolicy
 
 BATCH_US = 1500.0  # events resolve 0.5 us and replays start about 1 us apart: below 0.1 % of a batch
 BUDGET_US = 25_000.0
@@ -26,6 +31,9 @@ HOPELESS_AT_A_GLANCE = 2.0  # the same for a single launch, cold in every respec
 LAUNCH_LATENCY_US = 10.0  # what a single launch between events usually takes over its kernel's time
 MOST_LATENCY_US = 30.0  # and at most
 LEAD_IN_BELOW_US = 5000.0  # a batch shorter than that is preceded by an uncounted one
+MIN_STEPS = 3  # of the energy counter
+FLOOR_SLACK = 0.95  # clocks may be a little above what the GPU states
+LEAP = 0.5  # of the best known time: possible, and rare enough to look twice
 
 
 @dataclass(frozen=True)
@@ -85,6 +93,37 @@ def more_samples(samples: Sequence[float], batch_us: float) -> int:
 def needs_lead_in(batch_us: float) -> bool:
     """Whether an uncounted replay goes before a group: the first one after a pause starts late."""
     return batch_us < LEAD_IN_BELOW_US
+
+
+def mean_power_w(readings: Sequence[tuple[float, float | None]], from_s: float) -> float | None:
+    """Mean power between the first and the last step of an energy counter after `from_s`.
+
+    `readings`: (seconds, joules), frequent against the steps: between steps the counter stands still, so
+    that only the moments at which it advances tell anything. None below three steps.
+    """
+    known = [(s, energy_j) for s, energy_j in readings if energy_j is not None]
+    steps = [after for before, after in pairwise(known) if after[1] > before[1] and after[0] >= from_s]
+    if len(steps) < MIN_STEPS:
+        return None
+    (first_s, first_j), (last_s, last_j) = steps[0], steps[-1]
+    return (last_j - first_j) / (last_s - first_s)
+
+
+def is_impossible(time_us: float, floor_us: float) -> bool:
+    """Whether no kernel can be that fast: `floor_us` is what the hardware needs at least (roofline)."""
+    return time_us < FLOOR_SLACK * floor_us
+
+
+def is_suspicious(time_us: float, floor_us: float, known_us: float | None) -> bool:
+    """Whether a time asks for a second look: impossible, or far below the best that is known."""
+    is_leap = known_us is not None and time_us < LEAP * known_us
+    return is_leap or is_impossible(time_us, floor_us)
+
+
+def floor_us(gemm: Gemm, limits: DeviceLimits, policy: CachePolicy, num_sets: int) -> float:
+    """What a launch takes at least, in us. Memory counts only where the sets do not fit L2."""
+    is_from_memory = policy is CachePolicy.COLD and num_sets * gemm.num_bytes > 2 * limits.l2_bytes
+    return gemm.limit_us(limits.fma_tflops, limits.bandwidth_gbs if is_from_memory else math.inf)
 
 
 def round_orders(num: int, rounds: int, seed: int) -> list[list[int]]:

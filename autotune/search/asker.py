@@ -60,8 +60,13 @@ class Asker:
         """Have a point asked for next, if it is new. Returns whether it is."""
         return self._ours.offer(Proposal(number, origin))
 
-    def ask(self) -> Proposal:
-        """An unseen point. Raises SpaceExhausted when there is none left."""
+    def ask(self, wanted: int = 1) -> Proposal:
+        """An unseen point. Raises SpaceExhausted when there is none left.
+
+        `wanted`: how many are about to be asked for before anything more is told. A model that is asked
+        anew plans them together, at hardly more cost than one.
+        """
+        self._ours.num_wanted = wanted
         if self._tpe is not None and self._ours.is_idle:
             proposal = self._ask_tpe(self._tpe)
             if proposal is not None:

@@ -54,11 +54,16 @@ class Model:
         self._turn = 0
 
     def propose(
-        self, results: Mapping[int, float | None], pending: Collection[int], seen: Collection[int]
+        self,
+        results: Mapping[int, float | None],
+        pending: Collection[int],
+        seen: Collection[int],
+        wanted: int = 1,
     ) -> list[int]:
         """The next points, best first: none of those seen. Empty if no candidate was found.
 
-        `results`: time in us by point, None for a failure; at least one has a time.
+        `results`: time in us by point, None for a failure; at least one has a time. `wanted`: points that
+        are needed before there are new results; the plan holds at least as many, if there are.
         """
         view = self._views[self._turn % len(self._views)]
         self._turn += 1
@@ -77,7 +82,7 @@ class Model:
         pool = np.concatenate([pool, np.setdiff1d(climbed, pool)])
         if not len(pool):
             return []
-        size = min(MAX_PLAN, 1 + len(points) // RESULTS_PER_PLAN)
+        size = max(wanted, min(MAX_PLAN, 1 + len(points) // RESULTS_PER_PLAN))
         chosen = surrogate.best_batch(self._candidates.features(pool), size, _SHORTLIST)
         return [int(pool[i]) for i in chosen]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 
 from ..gemm import Gemm
 from ..measurement import Measurement
@@ -14,17 +14,38 @@ from ..target import Point
 
 @dataclass
 class Ledger:
-    """Where the seconds went. The first four are summed over candidates and overlap with others; the
-    rest are the coordinator's own and, with what is left of `elapsed_s`, do not."""
+    """Where the seconds went.
+
+    The GPU's, until the final begins: `verify_s`, `measure_s` and `refine_s` it works; `store_s` it waits
+    for the disk; the rest of `search_s` it has nothing to do. The coordinator's are `prepare_s`, `ask_s`,
+    `wait_s` and `final_s`. `compile_s` is added up over candidates that compile side by side.
+    """
 
     compile_s: float = 0.0
     verify_s: float = 0.0
     measure_s: float = 0.0
-    store_s: float = 0.0  # between the end of one measurement and the next
+    refine_s: float = 0.0  # timing the best against each other while no candidate waits
+    store_s: float = 0.0
     prepare_s: float = 0.0  # enumerating spaces, loading trials, timing cuBLAS
     ask_s: float = 0.0
     wait_s: float = 0.0  # nothing to do until a candidate is done
     final_s: float = 0.0
+    search_s: float = 0.0  # all until the final begins, on the target's clock
+
+    @property
+    def gpu_busy_s(self) -> float:
+        """Seconds that the GPU's process worked on candidates."""
+        return self.verify_s + self.measure_s + self.refine_s
+
+    @property
+    def gpu_share(self) -> float | None:
+        """The share of the search, the final apart, that the GPU's process worked; None before its end."""
+        return self.gpu_busy_s / self.search_s if self.search_s > 0 else None
+
+    def to_dict(self) -> dict[str, float | None]:
+        """Every entry, and what follows from them."""
+        idle_s = max(0.0, self.search_s - self.gpu_busy_s - self.store_s)
+        return {**asdict(self), "gpu_idle_s": idle_s, "gpu_share": self.gpu_share}
 
     def add(self, measurement: Measurement) -> None:
         self.compile_s += measurement.compile_s

@@ -21,7 +21,7 @@ from ..space import FeasibleSet
 from .candidates import Candidates
 from .model import Model
 
-NUM_STARTUP = 30  # points before the model is asked; fewer let it settle on the wrong hill
+NUM_STARTUP = 15  # points before the model is asked
 _MAX_DRAWS = 64  # batches of random points before a set counts as nearly used up
 _DRAW_BATCH = 16
 
@@ -71,6 +71,7 @@ class FeasibleSampler(optuna.samplers.BaseSampler):
         self._candidates = Candidates(space)
         self._model = Model(self._candidates, self._rng) if has_model else None
         self._num_startup = num_startup
+        self.num_wanted = 1  # points about to be asked for with no result between
         self._offers: deque[Proposal] = deque()
         self._planned: deque[int] = deque()
         self._proposals: dict[int, Proposal] = {}  # by trial number
@@ -171,7 +172,8 @@ class FeasibleSampler(optuna.samplers.BaseSampler):
             if self._planned[0] not in self._seen:
                 return Proposal(self._planned.popleft(), "model")
             self._planned.popleft()
-        self._planned.extend(self._model.propose(self._results, list(self._open.values()), self._seen))
+        pending = list(self._open.values())
+        self._planned.extend(self._model.propose(self._results, pending, self._seen, self.num_wanted))
         if not self._planned:
             return Proposal(self._random(), "random")
         return Proposal(self._planned.popleft(), "model")

@@ -106,10 +106,10 @@ class ShapeSearch:
         self._lent.add(key)
         return self._asker.offer(self._asker.nearest(point), "transfer")
 
-    def ask(self) -> Ask | None:
-        """The next point, or None when all have been asked for."""
+    def ask(self, wanted: int = 1) -> Ask | None:
+        """The next point, the first of so many that are wanted; None when all have been asked for."""
         try:
-            proposal = self._asker.ask()
+            proposal = self._asker.ask(wanted)
         except SpaceExhausted:
             self.is_exhausted = True
             return None
@@ -179,6 +179,3 @@ class ShapeSearch:
 
 def _time_of(measurement: Measurement) -> float | None:
     return measurement.time_us if measurement.is_ok else None
-
-
-

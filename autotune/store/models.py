@@ -71,6 +71,7 @@ class Base(DeclarativeBase):
         list[float]: JSON,
         list[str]: JSON,
         dict[str, Value]: JSON,
+        list[dict[str, Any]]: JSON,
     }
     id: Mapped[int] = mapped_column(primary_key=True, sort_order=-1)
 
@@ -167,6 +168,8 @@ class TrialRow(Base):
     power_w: Mapped[float | None]
     temperature_c: Mapped[int | None]
     throttle_reasons: Mapped[list[str]]
+    marks: Mapped[list[str]]  # what disturbed samples_us
+    discarded: Mapped[list[dict[str, Any]]]  # disturbed samples and their marks, taken before
     origin: Mapped[str]
     created_at: Mapped[datetime]
 
@@ -189,6 +192,7 @@ class FinalRow(Base):
 
     study_id: Mapped[int] = mapped_column(ForeignKey("study.id"), index=True)
     baseline_id: Mapped[int | None] = mapped_column(ForeignKey("baseline.id"))
+    marks: Mapped[list[str]]
     created_at: Mapped[datetime]
 
 
@@ -204,3 +208,5 @@ class FinalEntryRow(Base):
     is_tied: Mapped[bool]
     time_us: Mapped[float]
     samples_us: Mapped[list[float]]
+    discarded: Mapped[list[dict[str, Any]]]
+    joules: Mapped[float | None]

@@ -9,7 +9,7 @@ from datetime import datetime
 from ..config import Value
 from ..device import Environment
 from ..gemm import Gemm
-from ..measurement import CachePolicy, Measurement, Outcome
+from ..measurement import CachePolicy, Discarded, Measurement, Outcome
 from ..target import Baseline
 
 
@@ -66,15 +66,19 @@ class FinalEntry:
     is_tied: bool  # true for the winner too
     time_us: float  # median of samples_us
     samples_us: tuple[float, ...] = ()
+    joules: float | None = None  # of one launch; None where it was not measured
+    discarded: tuple[Discarded, ...] = ()
 
 
 @dataclass(frozen=True)
 class Final:
-    """The newest final re-rank of a study; `baseline` is cuBLAS, interleaved in the same rounds."""
+    """The newest final re-rank of a study; `baseline` is cuBLAS, interleaved in the same rounds, `marks`
+    name what disturbed them."""
 
     entries: tuple[FinalEntry, ...]  # by rank
     baseline: Baseline | None
     created_at: datetime  # UTC
+    marks: tuple[str, ...] = ()
 
     @property
     def winner(self) -> FinalEntry:

@@ -245,9 +245,14 @@ class Store:
             return queries.newest_baseline(session, study.id)
 
     def set_final(
-        self, study: StudyRef, entries: Sequence[FinalEntry], baseline: Baseline | None = None
+        self,
+        study: StudyRef,
+        entries: Sequence[FinalEntry],
+        baseline: Baseline | None = None,
+        marks: Sequence[str] = (),
     ) -> None:
-        """Store a final re-rank, and with it cuBLAS as timed in the same rounds. The newest counts.
+        """Store a final re-rank, with cuBLAS as timed in the same rounds and what disturbed them. The
+        newest counts.
 
         Raises StoreError if the ranks are not 1, 2, ... in order.
         """
@@ -258,7 +263,10 @@ class Store:
             session.add_all([] if timed is None else [timed])
             session.flush()
             final = FinalRow(
-                study_id=study.id, baseline_id=None if timed is None else timed.id, created_at=utc_now()
+                study_id=study.id,
+                baseline_id=None if timed is None else timed.id,
+                marks=list(marks),
+                created_at=utc_now(),
             )
             session.add(final)
             session.flush()
@@ -289,6 +297,7 @@ class Store:
                 entries=tuple(rows.final_entry(*row) for row in session.execute(entries)),
                 baseline=rows.baseline(newest.BaselineRow),
                 created_at=newest.FinalRow.created_at,
+                marks=tuple(newest.FinalRow.marks),
             )
 
 

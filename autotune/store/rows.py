@@ -10,7 +10,7 @@ from typing import Any
 from ..config import Value
 from ..device import Environment
 from ..gemm import Gemm
-from ..measurement import CachePolicy, GpuState, Measurement, Outcome
+from ..measurement import CachePolicy, GpuState, Measurement, Outcome, discarded_from
 from ..target import Baseline
 from .models import BaselineRow, EnvironmentRow, FinalEntryRow, KernelRow, StudyRow, TrialRow, utc_now
 from .records import FinalEntry, StudyRef, TrialRecord
@@ -62,6 +62,7 @@ def measurement_columns(measurement: Measurement) -> dict[str, Any]:
         "reason": _storable(measurement.reason),
         "samples_us": list(measurement.samples_us),
         "throttle_reasons": list(measurement.state.throttle_reasons),
+        "marks": list(measurement.marks),
         "error_ratio": math.inf if ratio is not None and math.isnan(ratio) else ratio,
     }
 
@@ -92,6 +93,8 @@ def measurement(row: TrialRow) -> Measurement:
             temperature_c=row.temperature_c,
             throttle_reasons=tuple(row.throttle_reasons),
         ),
+        marks=tuple(row.marks),
+        discarded=tuple(map(discarded_from, row.discarded)),
     )
 
 
@@ -120,8 +123,19 @@ def final_entry_row(final_id: int, config_id: int, entry: FinalEntry) -> FinalEn
         is_tied=entry.is_tied,
         time_us=entry.time_us,
         samples_us=list(entry.samples_us),
+        discarded=[asdict(discarded) for discarded in entry.discarded],
+        joules=entry.joules,
     )
 
 
 def final_entry(entry: FinalEntryRow, key: str, point: Mapping[str, Value]) -> FinalEntry:
-    return FinalEntry(key, point, entry.rank, entry.is_tied, entry.time_us, tuple(entry.samples_us))
+    return FinalEntry(
+        key=key,
+        point=point,
+        rank=entry.rank,
+        is_tied=entry.is_tied,
+        time_us=entry.time_us,
+        samples_us=tuple(entry.samples_us),
+        joules=entry.joules,
+        discarded=tuple(map(discarded_from, entry.discarded)),
+    )

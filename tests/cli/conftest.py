@@ -13,7 +13,7 @@ from autotune.config import Config
 from autotune.device import KNOWN, Environment
 from autotune.gemm import Gemm
 from autotune.measurement import CachePolicy, Measurement, Outcome
-from autotune.recording import write_recording
+from autotune.recording_file import write_recording
 from autotune.rules import broken_rules
 from autotune.target import Baseline
 

@@ -31,6 +31,7 @@ class PlayedGpu(ReplayTarget):
     def __init__(self, path: Path, dies_after: int = 10**9) -> None:
         super().__init__(path, capacity=3)
         self.gpu = SimpleNamespace(index=0, name=ENVIRONMENT.gpu_name, compute_capability=(9, 0))
+        self.compiler = SimpleNamespace(num_threads=3)
         self.num_submitted = 0
         self.checked: list[tuple[Gemm, str]] = []
         self.bad_sha = ""
@@ -57,7 +58,7 @@ def played(recording: Path, monkeypatch: pytest.MonkeyPatch) -> PlayedGpu:
 
 
 def request(out: Path, **changes: object) -> record.Request:
-    options = {"out": out, "gpu": "0", "shapes": ("512",), "suite": None, "configs": None}
+    options = {"out": out, "gpu": "0", "shapes": ("512",), "suite": None, "configs": None, "seconds": None}
     options |= {"seed": 0, "policy": "cold", "db": None}
     return record.Request(**(options | changes))
 

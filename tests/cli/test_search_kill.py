@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import time
+from collections.abc import Iterator
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
@@ -15,30 +16,31 @@ from autotune import kernel
 from autotune.config import Config
 from autotune.device import KNOWN
 from autotune.measurement import CachePolicy
-from autotune.recording import write_recording
+from autotune.recording_file import write_recording
 from autotune.rules import broken_rules
 from autotune.target import Baseline
 
 from .conftest import ENVIRONMENT, RECORDED_ON, SQUARE, measured
 
-NUM_KILLS = 20
+NUM_KILLS = 50
+COLD_EVERY = 5  # of the runs one imports everything itself, and is killed wherever that has come to
+COLD_S, WARM_S = 1.2, 0.3  # about what a run takes until its first trial
 ANSWER_S = 0.01
 MOST_ALIVE_S = 0.15  # after the first trial of a run
-START_S = 1.0  # about what a run takes until then
 
 
 def configs() -> list[Config]:
     """More legal configs than the killed runs have the time to try."""
     choices = product(
-        (8, 16), (2, 3, 4), ("row", "row_snake", "col_snake", "zigzag", "pair_snake"), (1, 2), (1, 4),
-        ("m", "n"),
+        (8, 16), (2, 3, 4), ("row", "row_snake", "col_snake", "zigzag", "pair_snake"), (1, 2), (1, 2, 4, 8),
+        ("m", "n"), (1, 2),
     )  # fmt: skip
     made = [
         replace(
             Config(), bk=bk, unroll_k=bk, stages=stages, order=order, frag_buffers=buffers, group=group,
-            raster=raster,
+            raster=raster, min_blocks=blocks,
         )
-        for bk, stages, order, buffers, group, raster in choices
+        for bk, stages, order, buffers, group, raster, blocks in choices
     ]  # fmt: skip
     return [config for config in made if not broken_rules(config, KNOWN["h200"], SQUARE)]
 
@@ -55,22 +57,35 @@ def large_recording(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def test_twenty_kills_lose_at_most_one_trial_each(large_recording: Path, tmp_path: Path) -> None:
-    num_configs, rng = len(configs()), random.Random(3)
-    search = Search(
-        tmp_path, "--gpu", f"replay:{large_recording}", "--shape", "512", "--trials", str(num_configs),
+@pytest.fixture
+def search(large_recording: Path, tmp_path: Path) -> Iterator[Search]:
+    made = Search(
+        tmp_path, "--gpu", f"replay:{large_recording}", "--shape", "512", "--trials", str(len(configs())),
         delay_s=ANSWER_S,
     )  # fmt: skip
+    yield made
+    made.close()
+
+
+def run_and_kill(search: Search, number: int, rng: random.Random) -> None:
+    """A third of the kills hits wherever a run is by then: loading, migrating, resuming; the others
+    a search at work."""
+    is_cold = number % COLD_EVERY == 0
+    process = search.start() if is_cold else search.fork()
+    if is_cold or number % 3 == 0:
+        time.sleep(rng.uniform(0, COLD_S if is_cold else WARM_S))
+    else:
+        search.wait_until(process, lambda: search.noted("told"))
+        time.sleep(rng.uniform(0, MOST_ALIVE_S))
+    kill(process)
+
+
+def test_fifty_kills_lose_at_most_one_trial_each(search: Search) -> None:
+    num_configs, rng = len(configs()), random.Random(3)
     stored: list[str] = []
     num_losses = num_runs_with_trials = 0
     for number in range(NUM_KILLS):
-        process = search.start()
-        if number % 3 == 0:  # wherever that is: loading, migrating, resuming
-            time.sleep(rng.uniform(0, START_S))
-        else:
-            search.wait_until(process, lambda: search.noted("told"))
-            time.sleep(rng.uniform(0, MOST_ALIVE_S))
-        kill(process)
+        run_and_kill(search, number, rng)
         before, stored = stored, search.stored()
         asked, told = search.noted("asked"), search.noted("told")
         assert stored[: len(before)] == before

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import sys
+import tempfile
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -38,12 +40,13 @@ def open_target(monkeypatch, tmp_path, cache):
     monkeypatch.setattr(driver, "find_gpu", lambda selector: gpu)
     monkeypatch.setattr(driver, "device_limits", lambda index: LIMITS)
     monkeypatch.setattr(driver, "open_driver", lambda: FakeDriver)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))  # its turns on GPU-0 are this test's alone
     targets = []
 
     def open_with(mode):
         command = (sys.executable, str(FAKE), mode, str(tmp_path / "log"))
         monkeypatch.setattr(
-            target, "WorkerClient", lambda start: client.WorkerClient(start, command=command, max_deaths=3)
+            target, "WorkerClient", partial(client.WorkerClient, command=command, max_deaths=3)
         )
         targets.append(GpuTarget("auto", policy=CachePolicy.WARM, cache_dir=cache))
         return targets[-1]
@@ -145,9 +148,9 @@ def test_a_lost_device_is_raised_by_every_future_after(open_target):
 
 
 def test_comparing_returns_each_points_rounds_and_cublas(open_target):
-    samples, baseline = open_target("fine").compare(GEMM, [POINT, {**POINT, "group": 4}], 5)
-    assert samples == [(1.0,) * 5, (1.0,) * 5]
-    assert baseline.time_us == 2.0
+    rounds = open_target("fine").compare(GEMM, [POINT, {**POINT, "group": 4}], 5)
+    assert rounds.samples_us == ((1.0,) * 5, (1.0,) * 5)
+    assert rounds.baseline.time_us == 2.0
 
 
 def test_a_closed_target_leaves_no_future_open(open_target):

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import ctypes
+import itertools
 import re
 from dataclasses import replace
 from functools import partial
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -15,11 +17,11 @@ from test_checks import checks  # noqa: F401  # the fixture
 from autotune.device import KNOWN
 from autotune.errors import EnvironmentProblem
 from autotune.gemm import Gemm
-from autotune.gpu import cublas, driver, protocol, session, verification, worker
+from autotune.gpu import cublas, driver, protocol, session, stopwatch, verification, worker
 from autotune.gpu.driver import GpuInfo
 from autotune.gpu.protocol import KernelCode, Problem
 from autotune.launch import LaunchSpec, Variant
-from autotune.measurement import CachePolicy, Outcome
+from autotune.measurement import CachePolicy, Discarded, GpuState, Outcome
 
 GEMM = Gemm(70, 60, 33)
 SPEC = LaunchSpec(32, 32, 8, 128, 0, 1, 1, 1, False, "none", 1, Variant())
@@ -314,6 +316,116 @@ def test_a_race_times_each_in_every_round_and_leaves_out_the_wrong(host, open_se
     result = worker.respond(open_session, protocol.Race(COLD, codes, 4))
     assert result.samples_us == ((100.0,) * 4, (), (200.0,) * 4)
     assert host.used_bytes == prepared > used
+
+
+# ---- disturbed, and too good to be true
+
+
+@pytest.fixture
+def sensor(open_session):
+    """What the GPU is in, look by look; the last for ever."""
+    states = [GpuState()]
+    open_session.stopwatch._watch = lambda: states.pop(0) if len(states) > 1 else states[0]
+    open_session.guard._sleep = lambda seconds: None
+    return states
+
+
+def test_samples_of_a_hot_gpu_are_kept_and_taken_again(host, open_session, sensor):
+    sensor[:] = [GpuState(throttle_reasons=("hw_thermal_slowdown",)), GpuState(1980)]
+    result = _trial(open_session, "right")
+    assert (result.outcome, result.marks) == (Outcome.OK, ())
+    (left_out,) = result.discarded
+    assert left_out.marks == ("hw_thermal_slowdown",)
+    assert set(left_out.samples_us) == {100.0}
+
+
+def test_a_capped_gpu_is_told_and_not_waited_for(host, open_session, sensor):
+    sensor[:] = [GpuState(throttle_reasons=("sw_power_cap",))]
+    result = _trial(open_session, "right")
+    assert (result.marks, result.discarded) == (("sw_power_cap",), ())
+    assert result.state.throttle_reasons == ("sw_power_cap",)
+
+
+def test_throttling_seen_at_any_look_is_told(host, open_session, sensor):
+    sensor[:] = [GpuState(throttle_reasons=("sw_power_cap",)), GpuState(1980)]
+    result = _trial(open_session, "right")
+    assert result.state == GpuState(1980, throttle_reasons=("sw_power_cap",))
+
+
+def test_a_gpu_that_has_slowed_down_is_noticed_by_cublas(host, open_session, sensor):
+    open_session.cublas = HostCublas(host)
+    open_session.prepare(COLD)
+    host.kernel_us = 110.0
+    result = _trial(open_session, "right")
+    assert result.marks == ("drift",)
+    assert [left_out.marks for left_out in result.discarded] == [("drift",)] * 2
+
+
+def test_disturbed_rounds_are_run_again_for_everyone(host, open_session, sensor):
+    sensor[:] = [GpuState(throttle_reasons=("hw_slowdown",)), GpuState()]
+    codes = tuple(KernelCode(name.encode(), name, SPEC) for name in ("right", "wrong_element", "right"))
+    result = worker.respond(open_session, protocol.Race(COLD, codes, 4))
+    assert result.marks == ()
+    kept = Discarded((100.0,) * 4, ("hw_slowdown",))
+    assert result.discarded == ((kept,), (), (kept,))
+
+
+def test_faster_than_the_hardware_allows_is_no_time(host, open_session):
+    host.kernel_us = 0.001
+    result = _trial(open_session, "right")
+    assert result.outcome is Outcome.TOO_FAST
+    assert "this GPU needs 0.01 at least" in result.reason
+    assert result.samples_us
+
+
+def test_a_leap_is_looked_at_twice_and_believed(host, open_session):
+    used = host.used_bytes
+    assert _trial(open_session, "right").outcome is Outcome.OK
+    prepared = host.used_bytes
+    launches = host.num_launches
+    assert _trial(open_session, "right").outcome is Outcome.OK
+    once, launches = host.num_launches - launches, host.num_launches
+    assert _trial(open_session, "right", cutoff_us=1000.0).outcome is Outcome.OK
+    assert host.num_launches - launches > 1.8 * once
+    assert host.used_bytes == prepared > used
+
+
+def test_a_result_left_over_from_before_is_found_by_fresh_inputs(host, open_session):
+    remembered = {}
+
+    def remembers(driver, name, grid, values):
+        """Computes its first product only, and hands it out ever after."""
+        if "c" not in remembered:
+            right(driver, name, grid, values)
+            remembered["c"] = c_of(values).copy()
+        c_of(values)[:] = remembered["c"]
+
+    host.sgemms[b"remembers"] = remembers
+    assert _trial(open_session, "remembers").outcome is Outcome.OK  # all sets hold the same numbers
+    result = _trial(open_session, "remembers", cutoff_us=1000.0)
+    assert result.outcome is Outcome.WRONG_RESULT
+    assert _trial(open_session, "right").outcome is Outcome.OK
+
+
+def test_energy_is_power_times_time(host, open_session, monkeypatch):
+    seconds = itertools.count(step=0.001)
+    clock = SimpleNamespace(perf_counter=lambda: next(seconds), sleep=lambda s: None)
+    monkeypatch.setattr(stopwatch, "time", clock)
+    last = [0.0]
+
+    def counter():  # 500 W, in steps of 20 ms
+        last[0] = next(seconds)
+        return 500.0 * (last[0] // 0.02) * 0.02
+
+    open_session.monitor = SimpleNamespace(energy_j=counter)
+    codes = tuple(KernelCode(name.encode(), name, SPEC) for name in ("right", "wrong_element"))
+    open_session.prepare(COLD)
+    handles = host.num_handles
+    joules = worker.respond(open_session, protocol.Race(COLD, codes, 4, energy_s=0.4)).joules
+    assert joules == (pytest.approx(500.0 * 100e-6, rel=0.1), None)
+    assert host.num_handles <= handles + 2  # the modules
+    open_session.monitor = SimpleNamespace(energy_j=lambda: None)
+    assert worker.respond(open_session, protocol.Race(COLD, codes, 4, energy_s=0.4)).joules == (None, None)
 
 
 def test_a_kernel_of_another_name_is_launched_by_its_entry(host, open_session):

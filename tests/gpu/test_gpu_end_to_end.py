@@ -76,6 +76,7 @@ def test_comparing_points_gives_paired_rounds(target):
     points = _points(target, gemm, seed=1, count=3)
     futures = [target.submit(gemm, point, None) for point in points]
     fine = [p for p, f in zip(points, futures, strict=True) if f.result(300).is_ok]
-    samples, baseline = target.compare(gemm, fine, 9)
+    rounds = target.compare(gemm, fine, 9)
+    samples, baseline = rounds.samples_us, rounds.baseline
     assert [len(s) for s in samples] == [9] * len(fine)
     assert bool(baseline.samples_us) == bool(target.environment.cublas_version)

@@ -18,7 +18,7 @@ MODULES = sorted(path.relative_to(PACKAGE).with_suffix("").as_posix() for path i
 PURE = frozenset(
     {
         "errors", "gemm", "device", "measurement", "launch", "config", "resources", "rules", "space", "stats",
-        "kernel", "target",
+        "kernel", "target", "disturbance",
     }
 )  # fmt: skip
 SHARED = PURE | {"__init__"}
@@ -43,11 +43,16 @@ RULES: dict[str, Part] = {
     "errors": _part(pure=False),
     "gemm": _part("errors", pure=False),
     "launch": _part("gemm", pure=False),
-    "compiler": _part(packages=("cuda.core", "cuda.bindings.nvrtc", "cuda.pathfinder")),
+    "nvrtc": _part(),
+    "nvrtc_worker": _part("nvrtc", packages=("cuda.bindings.nvrtc",)),
+    "compiler": _part("nvrtc", packages=("cuda.core", "cuda.bindings.nvrtc", "cuda.pathfinder")),
     "gpu": _part("gpu", "compiler", packages=("cuda", "numpy")),
     "recording": _part(packages=("numpy",)),
+    "recording_file": _part("recording", packages=("numpy",)),
     "kernel_tuner": _part("recording"),
-    "replay": _part("recording", "kernel_tuner", packages=("numpy",)),
+    "t4": _part(),
+    "simulation": _part(),
+    "replay": _part("recording", "recording_file", "kernel_tuner", "simulation", packages=("numpy",)),
     "ladder": _part(),
     "chart": _part(pure=False),
     "store": _part("store", packages=("sqlalchemy", "alembic", "optuna")),

@@ -175,11 +175,11 @@ def test_what_the_machine_lacks_is_raised_not_recorded(make):
 def test_a_race_is_run_again_once(make, log):
     client = make()
     good, bad = (KernelCode(b"", name, SPEC) for name in ("fine", "crash"))
-    result = client.race(PROBLEM, [good, good], 3, 30.0)
+    result = client.race(protocol.Race(PROBLEM, (good, good), 3), 30.0)
     assert result.samples_us == ((1.0,) * 3,) * 2
     with pytest.raises(DeviceLost, match="failed twice"):
-        client.race(PROBLEM, [good, bad], 3, 30.0)
-    assert client.race(PROBLEM, [good], 2, 30.0).baseline_us == (2.0, 2.0)
+        client.race(protocol.Race(PROBLEM, (good, bad), 3), 30.0)
+    assert client.race(protocol.Race(PROBLEM, (good,), 2), 30.0).baseline_us == (2.0, 2.0)
 
 
 def test_large_cubins_pass_through_the_pipe(make):

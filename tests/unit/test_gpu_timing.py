@@ -5,10 +5,14 @@ from __future__ import annotations
 import random
 from statistics import median
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from autotune.device import KNOWN
+from autotune.gemm import Gemm
 from autotune.gpu import timing
+from autotune.measurement import CachePolicy
 
 times = st.floats(0.5, 1e7)
 
@@ -77,6 +81,38 @@ def test_the_stated_error_of_the_median_is_about_right():
     medians = [median(run) for run in runs]
     true = (sum((m - 100.0) ** 2 for m in medians) / len(medians)) ** 0.5 / 100.0
     assert 0.7 < stated / true < 1.4
+
+
+@given(st.floats(10.0, 1000.0), st.floats(0.005, 0.1), st.floats(0.0, 0.1))
+def test_power_is_read_from_the_steps_of_a_counter(power_w, step_s, from_s):
+    readings = [(i * 0.001, power_w * (i * 0.001 // step_s) * step_s) for i in range(600)]
+    found = timing.mean_power_w(readings, from_s)
+    assert found == pytest.approx(power_w, rel=0.03)
+
+
+@pytest.mark.parametrize(
+    "readings",
+    [[], [(0.0, None)] * 9, [(i / 10, 5.0) for i in range(9)], [(i / 10, i // 4) for i in range(9)]],
+)
+def test_a_counter_that_hardly_moves_tells_no_power(readings):
+    assert timing.mean_power_w(readings, 0.0) is None
+
+
+@given(times, times, st.none() | times)
+def test_what_is_impossible_is_suspicious_and_what_is_not_much_faster_is_not(time_us, floor_us, known_us):
+    if timing.is_impossible(time_us, floor_us):
+        assert timing.is_suspicious(time_us, floor_us, known_us)
+    if time_us >= floor_us and (known_us is None or time_us >= known_us / 2):
+        assert not timing.is_suspicious(time_us, floor_us, known_us)
+
+
+def test_memory_sets_a_floor_only_where_operands_come_from_memory():
+    limits, gemm = KNOWN["h200"], Gemm(4096, 1, 4096)
+    cold = timing.floor_us(gemm, limits, CachePolicy.COLD, num_sets=10)
+    warm = timing.floor_us(gemm, limits, CachePolicy.WARM, num_sets=1)
+    assert warm == pytest.approx(gemm.flops / limits.fma_tflops / 1e6)
+    assert cold == gemm.limit_us(limits.fma_tflops, limits.bandwidth_gbs) > 10 * warm
+    assert timing.floor_us(gemm, limits, CachePolicy.COLD, num_sets=1) == warm  # all of it stays in L2
 
 
 def test_rounds_are_permutations_and_repeat_with_their_seed():

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autotune.measurement import GpuState, Measurement, Outcome
+from autotune.measurement import Discarded, GpuState, Measurement, Outcome
 
 NUMBERS = st.floats(0, 1e9)
 COUNTS = st.none() | st.integers(0, 2**31)
@@ -30,6 +30,11 @@ MEASUREMENTS = st.builds(
     verify_s=NUMBERS,
     measure_s=NUMBERS,
     state=STATES,
+    marks=st.lists(st.text(), max_size=3).map(tuple),
+    discarded=st.lists(
+        st.builds(Discarded, st.lists(NUMBERS, max_size=3).map(tuple), st.lists(st.text()).map(tuple)),
+        max_size=2,
+    ).map(tuple),
 )
 
 

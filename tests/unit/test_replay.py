@@ -21,8 +21,8 @@ from autotune.device import KNOWN, Environment
 from autotune.errors import UsageError
 from autotune.gemm import Gemm
 from autotune.measurement import CachePolicy, Measurement, Outcome
-from autotune.recording import SAMPLE_DIGITS
-from autotune.replay import ReplayTarget, read_recording, write_recording
+from autotune.recording_file import SAMPLE_DIGITS, write_recording
+from autotune.replay import ReplayTarget, read_recording
 from autotune.search.asker import Asker
 from autotune.space import feasible_set
 from autotune.target import Baseline, Target
@@ -50,6 +50,7 @@ def _trial(i: int, rng: np.random.Generator):
         compile_s=0.8,
         verify_s=0.001,
         measure_s=0.02,
+        marks=("drift", "sw_power_cap") if i == 5 else (),
     )
 
 
@@ -97,7 +98,7 @@ def test_what_was_written_is_read(tmp_path):
         assert found.samples_us == pytest.approx(expected.samples_us, rel=10.0 ** (1 - SAMPLE_DIGITS))
         if expected.is_ok:
             assert found.time_us == statistics.median(found.samples_us)
-        for name in ("outcome", "reason", "registers", "spill_bytes", "smem_bytes", "error_ratio"):
+        for name in ("outcome", "reason", "registers", "spill_bytes", "smem_bytes", "error_ratio", "marks"):
             assert getattr(found, name) == getattr(expected, name)
         assert (found.compile_s, found.is_cut_short) == (expected.compile_s, expected.is_cut_short)
 
@@ -165,9 +166,17 @@ def test_what_cannot_be_recorded_is_refused(tmp_path, problems, reason):
         lambda d: d["limits"].pop("num_sms"),
         lambda d: d["environment"].update(colour="red"),
         lambda d: d.update(policy="tepid"),
-        lambda d: d["problems"][0]["configs"].pop(),
-        lambda d: d["problems"][0]["configs"].__setitem__(3, "zz"),
-        lambda d: d["problems"][0]["configs"].__setitem__(1, d["problems"][0]["configs"][0]),
+        lambda d: d["configs"].pop(),
+        lambda d: d["configs"].__setitem__(3, "zz"),
+        lambda d: d["configs"].__setitem__(1, d["configs"][0]),
+        lambda d: d.pop("configs"),
+        lambda d: d.pop("compile_threads"),
+        lambda d: d.update(compile_threads=0),
+        lambda d: d["problems"][1]["rows"].__setitem__(0, 99),
+        lambda d: d["problems"][1]["rows"].reverse(),
+        lambda d: d["problems"][1].pop("rows"),
+        lambda d: d["problems"][0]["marks"].append([99, "drift"]),
+        lambda d: d["problems"][0]["marks"].append([]),
         lambda d: d["problems"][0]["outcomes"].__setitem__(0, "excellent"),
         lambda d: d["problems"][0]["outcome"].__setitem__(0, 99),
         lambda d: d["problems"][0]["samples_us"].__setitem__(0, []),
@@ -185,9 +194,29 @@ def test_a_damaged_recording_is_refused_with_its_name(recording, change):
 
 
 def test_a_newer_version_is_refused(recording):
-    _edit(recording, lambda d: d.update(version=2))
-    with pytest.raises(UsageError, match="version 2, this autotune reads 1"):
+    _edit(recording, lambda d: d.update(version=3))
+    with pytest.raises(UsageError, match="version 3, this autotune reads 2"):
         ReplayTarget(recording)
+
+
+def test_the_first_version_is_read(recording):
+    """It kept the configs in each problem, and did not say on how many threads they were compiled."""
+
+    def downgrade(data):
+        configs = data.pop("configs")
+        for problem in data["problems"]:
+            rows = problem.pop("rows")
+            problem["configs"] = configs if rows is None else [configs[row] for row in rows]
+        del data["compile_threads"]
+        data["version"] = 1
+
+    new = read_recording(recording)
+    _edit(recording, downgrade)
+    old = read_recording(recording)
+    assert old.compile_threads == 16
+    for gemm in (ONE, TWO):
+        assert old.problems[gemm].measurements == new.problems[gemm].measurements
+        assert old.problems[gemm].codes.tolist() == new.problems[gemm].codes.tolist()
 
 
 @pytest.mark.parametrize("content", [b"", b"[1]", b"no json", b"\x1f\x8bgarbage", b"{}", b"\xff\xfe"])
@@ -215,10 +244,59 @@ def test_a_truncated_recording_is_refused(tmp_path_factory, kept):
 
 
 def test_the_clock_is_that_of_the_recording(recording):
+    """Two threads compile 20 candidates, 0.8 s (or 0.5 s for failures) each, while the GPU runs 0.021 s."""
     target = ReplayTarget(recording, num_threads=2)
+    space = target.space(ONE)
+    first = target.submit(ONE, space.point(0), None).result()
+    assert target.now() == pytest.approx(first.compile_s + first.verify_s + first.measure_s)
+    found = [first, *(target.submit(ONE, space.point(i), None).result() for i in range(1, 20))]
+    compile_s, run_s = (
+        sum(m.compile_s for m in found),
+        sum(m.verify_s + m.measure_s for m in found),
+    )
+    assert compile_s / 2 <= target.now() <= compile_s / 2 + 0.8 + run_s
+
+
+def test_a_kernel_is_compiled_once(recording):
+    target = ReplayTarget(recording)
     point = target.space(ONE).point(0)
     found = target.submit(ONE, point, None).result()
-    assert target.now() == pytest.approx(max(found.compile_s / 2, found.verify_s + found.measure_s))
+    first_s = target.now()
+    target.submit(ONE, point, None)
+    assert target.now() == pytest.approx(first_s + found.verify_s + found.measure_s)
+    again = target.pipeline()
+    assert again.done_s == 0.0
+    again.submit("some kernel", found.compile_s, found.verify_s + found.measure_s)
+    assert again.done_s == pytest.approx(first_s)
+
+
+def test_a_compile_that_was_not_timed_takes_as_long_as_others(recording):
+    _edit(recording, lambda d: d["problems"][0]["compile_s"].__setitem__(0, 0.0))
+    target = ReplayTarget(recording)
+    found = target.submit(ONE, target.space(ONE).point(0), None).result()
+    assert target.now() == pytest.approx(0.8 + found.verify_s + found.measure_s)
+
+
+def test_what_a_problem_forbids_is_not_in_its_space(tmp_path):
+    """Both problems are recorded over the same configs; half of them are illegal for one."""
+    illegal = Measurement(Outcome.ILLEGAL, "breaks extent-a")
+    ok = Measurement(Outcome.OK, time_us=5.0, samples_us=(5.0,))
+    points = [{"a": a, "b": b} for a in (1, 2, 4, 8) for b in ("x", "y")]
+    problems = {
+        ONE: (Baseline(None), [(point, ok) for point in points]),
+        TWO: (Baseline(None), [(point, illegal if point["a"] < 4 else ok) for point in points]),
+    }
+    _write(tmp_path / "r.gz", problems=problems)
+    target = ReplayTarget(tmp_path / "r.gz")
+    assert len(target.space(ONE)) == 8
+    space = target.space(TWO)
+    assert [space.point(number) for number in range(len(space))] == points[4:]
+    assert all(target.submit(TWO, space.point(i), None).result().is_ok for i in range(len(space)))
+    clock = target.now()
+    assert target.submit(TWO, points[0], None).result().outcome is Outcome.ILLEGAL
+    assert target.now() == clock
+    kept = read_recording(tmp_path / "r.gz").problems[TWO].measurements
+    assert [m.reason for m in kept] == ["breaks extent-a"] * 4 + [""] * 4
 
 
 def test_the_hopeless_are_cut_short(recording):
@@ -254,12 +332,13 @@ def test_what_was_not_recorded_is_refused(recording):
 def test_draws_are_reproducible_and_go_on(recording):
     best, second = {"a": 1, "b": "w0"}, {"a": 2, "b": "w0"}
     one, other = ReplayTarget(recording), ReplayTarget(recording)
-    (first, _), baseline = one.compare(ONE, [best, second], 6)
-    (again,), _ = other.compare(ONE, [best], 3)
-    (rest,), _ = other.compare(ONE, [best], 3)
+    rounds = one.compare(ONE, [best, second], 6)
+    (first, _), baseline = rounds.samples_us, rounds.baseline
+    (again,) = other.compare(ONE, [best], 3).samples_us
+    (rest,) = other.compare(ONE, [best], 3).samples_us
     assert again + rest == first  # in parts or at once, alone or with others
     assert set(baseline.samples_us) <= {49.0, 50.0, 51.0}
-    assert one.compare(TWO, [best], 2)[1] == Baseline(None)
+    assert one.compare(TWO, [best], 2).baseline == Baseline(None)
 
 
 # ---- Kernel Tuner

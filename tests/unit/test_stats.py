@@ -91,9 +91,32 @@ def test_rounds_tell_apart_what_drift_would_hide():
     assert comparison.ratios == pytest.approx((1.0, 1.01, 1.04), abs=0.005)
 
 
-def test_equals_are_thrown_out_no_more_often_than_stated():
-    wrong = sum(len(stats.compare(_rounds([100] * 4, rounds=15, seed=s)).tied) < 4 for s in range(300))
-    assert wrong / 300 < 0.12  # 5 %, and something for picking the best by the same rounds
+@pytest.mark.parametrize("num", [2, 8])
+def test_equals_are_thrown_out_no_more_often_than_stated_over_all_looks(num):
+    comparisons = stats.num_hypotheses(num, num_looks=4)
+    wrong = 0
+    for seed in range(300):
+        rounds = _rounds([100] * num, rounds=60, seed=seed)
+        looks = [stats.compare(rounds[:, :n], 0.05, comparisons).tied for n in (15, 30, 45, 60)]
+        wrong += any(len(tied) < num for tied in looks)
+    assert wrong / 300 <= 0.05
+
+
+def test_a_difference_of_half_the_noise_is_found_within_sixty_rounds():
+    comparisons = stats.num_hypotheses(8, num_looks=4)
+    rounds = [_rounds([100, *[100.5] * 7], rounds=60, seed=seed, noise=0.005) for seed in range(40)]
+    found = [stats.compare(r, 0.05, comparisons).tied == {0} for r in rounds]
+    assert sum(found) >= 30
+
+
+@given(st.integers(2, 40), st.floats(-0.02, 0.02), st.integers(0, 1000))
+def test_what_is_called_equivalent_is(rounds, off, seed):
+    one, other = _rounds([100 * (1 + off), 100], rounds, seed, noise=0.0005)
+    if stats.is_equivalent(one, other, margin=0.005):
+        assert abs(off) < 0.006 and rounds > 7
+    if abs(off) < 0.004 and rounds >= 12:
+        assert stats.is_equivalent(one, other, margin=0.005)
+    assert stats.is_equivalent(one, other, 0.005) == stats.is_equivalent(other, one, 0.005)
 
 
 @given(st.integers(1, 6), st.integers(1, 12), st.integers(0, 1000))

@@ -22,7 +22,7 @@ from autotune.config import Config
 from autotune.errors import DeviceLost, UsageError
 from autotune.gemm import Gemm
 from autotune.measurement import Measurement, Outcome
-from autotune.search import Options, StopReason, final, point_key, study_of, tune
+from autotune.search import Options, StopReason, point_key, study_of, tune
 from autotune.search.progress import FinalDone, ShapeStarted, Stopping, TrialDone
 from autotune.space import Factor, FeasibleSet
 from autotune.stats import Patience
@@ -286,60 +286,6 @@ def test_events_tell_of_every_step(store):
     trial = [e for e in events if isinstance(e, TrialDone)][-1]
     assert trial.left_s == 0 and trial.trials_per_s > 0
     assert not [e for e in events if isinstance(e, Stopping)]
-
-
-# ---- the final
-
-
-def _records(store, *numbers):
-    target = FakeTarget(product_space(6, 6))
-    study = study_of(store, target, GEMM)
-    for number in numbers:
-        point = target.space(GEMM).point(number)
-        store.add_trial(study, point_key(point), point, target.measure(GEMM, point), "seed")
-    return target, store.best(study, 8)
-
-
-def test_the_final_ranks_by_interleaved_rounds(store):
-    target, finalists = _records(store, *range(8))
-    race = final.race(target, GEMM, finalists[::-1])
-    times_us = [bowl_us(e.point) for e in race.entries]
-    assert times_us == sorted(times_us) and len(times_us) == 8
-    assert [e.rank for e in race.entries] == list(range(1, 9))
-    assert race.num_tied == 1 and race.entries[0].is_tied
-    assert target.num_compared == 1  # decided in one batch
-    assert len(race.baseline.samples_us) == final.BATCH_ROUNDS
-
-
-def test_equals_are_tied_after_the_last_round(store):
-    target, finalists = _records(store, 0, 1, 2)
-    target._time_us = lambda point: 100.0 if point["a"] == 1 else 120.0
-    race = final.race(target, GEMM, finalists)
-    twins = {e.key for e in race.entries if e.point["a"] == 1}
-    assert {e.key for e in race.entries if e.is_tied} == twins and len(twins) > 1
-    assert {len(e.samples_us) for e in race.entries if e.is_tied} == {final.MAX_ROUNDS}
-
-
-def test_a_finalist_that_fails_now_is_out(store):
-    target, finalists = _records(store, 0, 1, 2)
-    honest = target.compare
-
-    def compare(gemm, points, rounds):
-        samples, baseline = honest(gemm, points, rounds)
-        return [() if p == finalists[0].point else s for p, s in zip(points, samples, strict=True)], baseline
-
-    target.compare = compare
-    race = final.race(target, GEMM, finalists)
-    assert [e.key for e in race.entries] == [t.key for t in finalists[1:]]
-    target.compare = lambda gemm, points, rounds: ([() for _ in points], honest(gemm, points, rounds)[1])
-    assert final.race(target, GEMM, finalists) is None
-
-
-def test_a_final_can_be_cut_short(store):
-    target, finalists = _records(store, 0, 1)
-    target._time_us = lambda point: 100.0
-    race = final.race(target, GEMM, finalists, should_stop=lambda: True)
-    assert target.num_compared == 1 and race.num_tied == 2
 
 
 # ---- keys

@@ -1,0 +1,90 @@
+"""What disturbs a sample, and what to do then: decisions alone, no sensor. `gpu.guard` carries them out.
+
+A mark names what was seen while samples were taken:
+
+    passing     drift                   the reference took more or less than it lately does, by over DRIFT
+                neighbour               another process computed on this GPU, and nothing tells that it did
+                                        not get in the way
+                hw_slowdown, hw_power_brake, hw_thermal_slowdown, sw_thermal_slowdown
+    standing    sw_power_cap, sync_boost
+                neighbour_unfelt        another process computed, but the reference took what it lately does:
+                                        it was at another time, as when two searches take turns
+
+Passing ones are worth a repeat: they may be over in a moment. Standing ones are not: a large product holds
+an H200 at its power limit for as long as it runs; they are told, and pairing samples in time cancels them.
+Clocks that somebody has set (`applications_clocks`, `display_clocks`) disturb nothing.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, field
+from statistics import median
+
+DRIFT, NEIGHBOUR, NEIGHBOUR_UNFELT = "drift", "neighbour", "neighbour_unfelt"
+PASSING = frozenset(
+    {DRIFT, NEIGHBOUR, "hw_slowdown", "hw_power_brake", "hw_thermal_slowdown", "sw_thermal_slowdown"}
+)
+STANDING = frozenset({"sw_power_cap", "sync_boost", NEIGHBOUR_UNFELT})
+
+DRIFT_BEYOND = 0.03  # of the reference's level: several times what its readings scatter by when all is quiet
+LEVEL_READINGS = 15  # a lasting change is the new level once it makes up most of these
+_WEIGHT_OF_FIRST = LEVEL_READINGS // 2  # what a level begins with was several samples, too
+MAX_REPEATS = 2  # of one candidate
+PAUSES_S = (0.05, 0.2)  # before each: what passes soon is waited for
+MOST_CREDIT, START_CREDIT, EARNED = 20.0, 10.0, 0.25
+
+
+def marks(
+    throttle_reasons: Iterable[str], *, is_drifted: bool | None, has_neighbour: bool
+) -> tuple[str, ...]:
+    """The marks of samples, in alphabetical order. `is_drifted` is None where no reference was read."""
+    found = set(throttle_reasons) & (PASSING | STANDING)
+    if is_drifted:
+        found.add(DRIFT)
+    if has_neighbour:
+        found.add(NEIGHBOUR_UNFELT if is_drifted is False else NEIGHBOUR)
+    return tuple(sorted(found))
+
+
+def is_passing(found: Collection[str]) -> bool:
+    """Whether any of these marks is of a disturbance that may be over in a moment."""
+    return not PASSING.isdisjoint(found)
+
+
+class Level:
+    """What a reference takes, as of late: the median of its last readings."""
+
+    def __init__(self, reading_us: float) -> None:
+        self._readings: deque[float] = deque([reading_us] * _WEIGHT_OF_FIRST, LEVEL_READINGS)
+
+    @property
+    def time_us(self) -> float:
+        return median(self._readings)
+
+    def is_drift(self, reading_us: float) -> bool:
+        """Whether a new reading is off, by the readings before it, in either direction."""
+        before_us = self.time_us
+        self._readings.append(reading_us)
+        return abs(reading_us / before_us - 1) > DRIFT_BEYOND
+
+
+@dataclass
+class Repeats:
+    """How often disturbed samples may be taken again: MAX_REPEATS times for one candidate, and over all
+    candidates no more than what the undisturbed ones have earned (and START_CREDIT). So a GPU that is
+    never quiet costs a search a quarter of its time at most, not two thirds."""
+
+    credit: float = field(default=START_CREDIT)
+
+    def are_worthwhile(self, found: Collection[str], num_repeats: int) -> bool:
+        """Whether to repeat samples with these marks, of a candidate that was repeated so often before.
+        Counts the answer."""
+        if not is_passing(found):
+            self.credit = min(MOST_CREDIT, self.credit + EARNED)
+            return False
+        if num_repeats >= MAX_REPEATS or self.credit < 1:
+            return False
+        self.credit -= 1
+        return True

@@ -1,0 +1,95 @@
+"""Notices what disturbs samples, and has them taken again. `disturbance` decides; this asks the sensors.
+
+The reference is cuBLAS on the problem at hand: read after a candidate's samples, at once where a neighbour is
+busy, else so rarely that it costs a twentieth of the time at most. In a race it takes part anyway. Where
+cuBLAS is absent, only NVML tells of disturbances.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from ..disturbance import PAUSES_S, Level, Repeats, marks
+from ..measurement import GpuState
+from .nvml import Monitor
+
+T = TypeVar("T")
+
+NEIGHBOURS_EVERY_S = 0.1  # NVML's own samples are further apart
+REFERENCE_EVERY_S = 0.2
+REFERENCE_SHARE = 0.05
+
+
+@dataclass(frozen=True)
+class Reference:
+    """What drift is noticed by. `key` names what is timed; `read` times it, in us; `level_us` is what it
+    took at first. `is_free`: it was timed among the samples, reading it takes no time."""
+
+    key: Hashable
+    read: Callable[[], float]
+    level_us: float
+    is_free: bool = False
+
+
+@dataclass(frozen=True)
+class Guarded(Generic[T]):
+    """What was taken last, what disturbed it, and what was taken before and disturbed too."""
+
+    taken: T
+    marks: tuple[str, ...] = ()
+    before: tuple[tuple[T, tuple[str, ...]], ...] = ()
+
+
+class Guard:
+    """Watches over everything that is timed in one process. `now` and `sleep` are in seconds."""
+
+    def __init__(
+        self,
+        monitor: Monitor,
+        now: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._monitor, self._now, self._sleep = monitor, now, sleep
+        self._repeats = Repeats()
+        self._levels: dict[Hashable, Level] = {}
+        self._reference_due_s = self._neighbours_due_s = now()
+        self._has_neighbour = False
+
+    def take(
+        self, take: Callable[[], T], state: Callable[[], GpuState], reference: Reference | None = None
+    ) -> Guarded[T]:
+        """Take samples, again while they are disturbed and repeats are worthwhile.
+
+        `state` tells what the GPU was in while the samples of the last `take` were taken.
+        """
+        before: list[tuple[T, tuple[str, ...]]] = []
+        while True:
+            taken = take()
+            has_neighbour = self._is_neighbour_busy()
+            is_drifted = None if reference is None else self._is_drifted(reference, at_once=has_neighbour)
+            found = marks(state().throttle_reasons, is_drifted=is_drifted, has_neighbour=has_neighbour)
+            if not self._repeats.are_worthwhile(found, len(before)):
+                return Guarded(taken, found, tuple(before))
+            self._sleep(PAUSES_S[len(before)])
+            before.append((taken, found))
+
+    def _is_drifted(self, reference: Reference, *, at_once: bool) -> bool | None:
+        """Whether the reference is off now; None if it was right lately and is not read."""
+        began_s = self._now()
+        if began_s < self._reference_due_s and not (at_once or reference.is_free):
+            return None
+        level = self._levels.setdefault(reference.key, Level(reference.level_us))
+        is_drifted = level.is_drift(reference.read())
+        took_s = self._now() - began_s
+        pause_s = max(REFERENCE_EVERY_S, took_s / REFERENCE_SHARE)
+        self._reference_due_s = began_s if is_drifted else began_s + pause_s
+        return is_drifted
+
+    def _is_neighbour_busy(self) -> bool:
+        if self._now() >= self._neighbours_due_s:
+            self._has_neighbour = bool(self._monitor.is_neighbour_busy())
+            self._neighbours_due_s = self._now() + NEIGHBOURS_EVERY_S
+        return self._has_neighbour

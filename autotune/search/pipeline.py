@@ -1,0 +1,100 @@
+"""Points under way on a target, from submission until they are stored.
+
+A trial is committed by the thread that measured it, before that measures the next and before anything
+else learns of it: a search that dies loses what was under way and nothing else, however long the
+coordinator was busy asking.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, wait
+from dataclasses import dataclass
+from typing import Any
+
+from ..measurement import Measurement
+from ..target import Target
+from .progress import Ledger
+from .shape import Ask, ShapeSearch
+
+_POLL_S = 0.2  # how soon Ctrl-C is noticed while a candidate takes long
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A point under way; `measured` is the target's answer to it."""
+
+    shape: ShapeSearch
+    ask: Ask
+    measured: Future[Measurement]
+
+
+@dataclass(frozen=True)
+class Kept:
+    """A candidate that was stored. `is_new`: no other search on this database was faster to store it."""
+
+    candidate: Candidate
+    measurement: Measurement
+    is_new: bool
+
+
+class Pipeline:
+    """At most as many candidates as keep the target busy. Used by one thread, the coordinator's."""
+
+    def __init__(self, target: Target, ledger: Ledger) -> None:
+        self._target, self._ledger = target, ledger
+        self._open: dict[Future[Kept], Candidate] = {}  # in order of submission
+
+    @property
+    def num_open(self) -> int:
+        return len(self._open)
+
+    @property
+    def num_free(self) -> int:
+        """How many more it takes to keep the target busy."""
+        return max(0, self._target.capacity - len(self._open))
+
+    def submit(self, shape: ShapeSearch, ask: Ask) -> None:
+        measured = self._target.submit(shape.gemm, ask.point, shape.cutoff_us)
+        candidate, kept = Candidate(shape, ask, measured), Future[Kept]()
+        self._open[kept] = candidate
+        measured.add_done_callback(lambda _: self._keep(candidate, kept))
+
+    def _keep(self, candidate: Candidate, kept: Future[Kept]) -> None:
+        """Store what came of a candidate, on the thread that measured it."""
+        if candidate.measured.cancelled():
+            kept.cancel()
+            return
+        try:
+            measurement = candidate.measured.result()
+            with self._ledger.timing("store_s"):
+                is_new = candidate.shape.keep(candidate.ask, measurement)
+        except BaseException as error:  # raised where the candidate is settled
+            kept.set_exception(error)
+        else:
+            kept.set_result(Kept(candidate, measurement, is_new))
+
+    def kept(self, others: Sequence[Future[Any]] = ()) -> Iterator[Kept]:
+        """Wait a while for a candidate, then give all that are stored by now, in order of submission.
+
+        Where none is under way, one of `others` is waited for. Raises what the target or the store did.
+        """
+        with self._ledger.timing("wait_s"):
+            wait(self._open or others, timeout=_POLL_S, return_when=FIRST_COMPLETED)
+        for future in [future for future in self._open if future.done()]:
+            del self._open[future]
+            yield future.result()
+
+    def drop_waiting(self) -> None:
+        """Give up the candidates that nobody has begun to time."""
+        for future, candidate in list(self._open.items()):
+            if candidate.measured.cancel():
+                candidate.shape.drop(candidate.ask)
+                del self._open[future]
+
+    def salvage(self) -> Iterator[Kept]:
+        """What was stored before the target was lost or the search was ended at once. Waits for nothing."""
+        for future in list(self._open):
+            if future.done() and not future.cancelled() and future.exception() is None:
+                del self._open[future]
+                yield future.result()

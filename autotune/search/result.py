@@ -1,0 +1,57 @@
+"""What a search came to."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..gemm import Gemm
+from ..store import Final, Store, StudyRef, TrialRecord
+from .limits import StopReason
+from .progress import Ledger
+from .shape import ShapeSearch
+
+
+@dataclass(frozen=True)
+class ShapeResult:
+    """What is known of a shape at the end, earlier runs included."""
+
+    gemm: Gemm
+    study: StudyRef
+    best: TrialRecord | None  # fastest trial; None if every one failed
+    final: Final | None  # the newest re-rank: its winner is the kernel to use
+    cublas_us: float | None
+    limit_us: float
+    num_trials: int
+    num_new: int
+    num_failed: int
+
+    @classmethod
+    def of(cls, shape: ShapeSearch, store: Store) -> ShapeResult:
+        best = store.best(shape.study)
+        return cls(
+            gemm=shape.gemm,
+            study=shape.study,
+            best=best[0] if best else None,
+            final=store.final(shape.study),
+            cublas_us=shape.baseline.time_us,
+            limit_us=shape.limit_us,
+            num_trials=shape.num_total,
+            num_new=shape.num_new,
+            num_failed=shape.num_failed,
+        )
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a run came to. `is_interrupted`: the same command resumes it."""
+
+    shapes: tuple[ShapeResult, ...]
+    reason: StopReason
+    num_new: int
+    num_duplicates: int  # measured here, but stored by another search on this database first
+    elapsed_s: float  # on the target's clock
+    ledger: Ledger
+
+    @property
+    def is_interrupted(self) -> bool:
+        return self.reason is StopReason.INTERRUPTED

@@ -1,0 +1,135 @@
+"""One search of a recorded space after another, in this process or several, without a store and a final.
+
+A run remembers each improvement: after how many trials, after how many simulated seconds, and to what time.
+"""
+
+from __future__ import annotations
+
+import bisect
+import math
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from functools import lru_cache
+from multiprocessing import get_context
+from pathlib import Path
+from time import perf_counter
+
+import numpy as np
+
+from autotune.gemm import Gemm
+from autotune.recording import cubin_key
+from autotune.replay import ReplayTarget
+from autotune.search.asker import DEFAULT_SAMPLER, Asker, SpaceExhausted
+from autotune.search.seeds import known_good
+
+RESAMPLES = 2000  # of the bootstrap
+
+
+@dataclass(frozen=True)
+class Job:
+    """What to search, and how long: until so many trials, so many simulated seconds, or the optimum.
+
+    `in_flight`: candidates under way while the next is decided on; 1 is to know every answer. `is_bare`:
+    our sampler begins with nothing, not with the points that a search of our kernel begins with.
+    """
+
+    path: Path
+    gemm: Gemm
+    sampler: str
+    seed: int
+    trials: int
+    seconds: float
+    in_flight: int
+    is_bare: bool
+
+
+@dataclass(frozen=True)
+class Run:
+    """What came of a job. Improvements, and the state at the end, in the order of time."""
+
+    job: Job
+    optimum_us: float
+    num_trials: list[int]
+    seconds: list[float]
+    best_us: list[float]
+    ask_ms: float  # mean
+
+    def percent_after_trials(self, count: int) -> float:
+        """Of the optimum's speed, by the best of the first so many trials."""
+        return self._percent(bisect.bisect_right(self.num_trials, count))
+
+    def percent_after_seconds(self, seconds: float) -> float:
+        """Of the optimum's speed, by the best that was known after so many simulated seconds."""
+        return self._percent(bisect.bisect_right(self.seconds, seconds))
+
+    def _percent(self, num_improvements: int) -> float:
+        return 100 * self.optimum_us / self.best_us[num_improvements - 1] if num_improvements else 0.0
+
+
+@lru_cache(maxsize=2)
+def _target(path: Path) -> ReplayTarget:
+    return ReplayTarget(path)
+
+
+def search(job: Job) -> Run:
+    """Search once."""
+    target = _target(job.path)
+    space, pipeline = target.space(job.gemm), target.pipeline()
+    _, optimum_us = target.optimum(job.gemm)
+    asker = Asker(space, job.sampler, job.seed)
+    if job.sampler == DEFAULT_SAMPLER and not job.is_bare:
+        for number in known_good(space, job.gemm):
+            asker.offer(number, "seed")
+    run = Run(job, optimum_us, [], [], [], 0.0)
+    under_way: dict[int, tuple[int, float | None]] = {}  # by number in the pipeline: point, time
+    best_us, num_done, num_asked, asked_s, is_used_up = math.inf, 0, 0, 0.0, False
+    while num_done < job.trials and pipeline.now_s < job.seconds and best_us > optimum_us:
+        while len(under_way) < job.in_flight and not is_used_up:
+            began_s = perf_counter()
+            try:
+                number = asker.ask(job.in_flight - len(under_way)).number
+            except SpaceExhausted:
+                is_used_up = True
+                break
+            asked_s += perf_counter() - began_s
+            num_asked += 1
+            point = space.point(number)
+            found = target.look_up(job.gemm, point, best_us if math.isfinite(best_us) else None)
+            run_s = found.verify_s + found.measure_s
+            in_line = pipeline.submit(cubin_key(point, job.gemm), found.compile_s, run_s)
+            under_way[in_line] = (number, found.time_us if found.is_ok else None)
+        if not under_way:
+            break
+        number, time_us = under_way.pop(pipeline.finish_next())
+        asker.tell(number, time_us)
+        num_done += 1
+        if time_us is not None and time_us < best_us:
+            best_us = time_us
+            run.num_trials.append(num_done)
+            run.seconds.append(pipeline.now_s)
+            run.best_us.append(time_us)
+    ask_ms = 1e3 * asked_s / max(num_asked, 1)
+    return Run(job, optimum_us, run.num_trials, run.seconds, run.best_us, ask_ms)
+
+
+def search_all(jobs: Sequence[Job], num_processes: int) -> Iterator[Run]:
+    """The runs in the order of their jobs."""
+    if num_processes == 1:
+        yield from map(search, jobs)
+        return
+    with ProcessPoolExecutor(num_processes, mp_context=get_context("spawn")) as pool:
+        yield from pool.map(search, jobs)
+
+
+def mean_interval(percents: np.ndarray, confidence: float = 0.95) -> tuple[float, float, float]:
+    """The mean over spaces and seeds, and its interval by the percentile bootstrap; shape (spaces, seeds).
+
+    Seeds are drawn with replacement within each space: what varies is the search, the spaces are given.
+    Source: B. Efron, R. Tibshirani, An Introduction to the Bootstrap (1993), 13.3.
+    """
+    rng = np.random.default_rng(0)
+    picks = rng.integers(percents.shape[1], size=(RESAMPLES, *percents.shape))
+    means = np.take_along_axis(percents[None], picks, axis=2).mean(axis=(1, 2))
+    low, high = np.quantile(means, [(1 - confidence) / 2, (1 + confidence) / 2])
+    return float(percents.mean()), float(low), float(high)

@@ -1,0 +1,193 @@
+"""Recording the same configs on several shapes, searching all of a recording, and writing trials as T4."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from concurrent.futures import Future
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from autotune import kernel
+from autotune.commands import record, recorder, targets
+from autotune.config import Config
+from autotune.device import KNOWN
+from autotune.errors import UsageError
+from autotune.gemm import Gemm
+from autotune.measurement import CachePolicy, Measurement, Outcome
+from autotune.recording_file import write_recording
+from autotune.replay import ReplayTarget, read_recording
+from autotune.store import Store
+from autotune.target import Baseline
+
+from .conftest import CUBLAS_US, ENVIRONMENT, RECORDED_ON, SQUARE, measured, points
+from .runner import run
+
+ODD = Gemm(512, 513, 512)  # rows of B and C are no whole vectors
+NARROW = [replace(config, vec_b=1, vec_c=1) for config in points(SQUARE)[:12]]
+
+
+class PlayedGpu(ReplayTarget):
+    """A recording that answers as a GPU of its kind, and remembers what it was asked."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path, capacity=3)
+        self.compiler = SimpleNamespace(num_threads=5)
+        self.submitted: list[tuple[Gemm, dict, float | None]] = []
+
+    def submit(self, gemm, point, cutoff_us) -> Future[Measurement]:
+        self.submitted.append((gemm, dict(point), cutoff_us))
+        return super().submit(gemm, point, cutoff_us)
+
+
+@pytest.fixture
+def played(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> PlayedGpu:
+    """60 configs for a square problem, of which 12 are legal for an odd one."""
+    everything = [*points(SQUARE), *NARROW]
+    trials = [(config.to_dict(), measured(i)) for i, config in enumerate(everything)]
+    write_recording(
+        tmp_path / "played.gz",
+        limits=KNOWN["h200"],
+        environment=replace(ENVIRONMENT, recorded_on=""),
+        policy=CachePolicy.COLD,
+        source_hash=kernel.source_hash(),
+        recorded_on=RECORDED_ON,
+        problems={
+            SQUARE: (Baseline(CUBLAS_US, (CUBLAS_US,) * 9), trials),
+            ODD: (Baseline(None), trials[48:]),
+        },
+    )
+    target = PlayedGpu(tmp_path / "played.gz")
+    monkeypatch.setattr(targets, "open_gpu", lambda selector, policy: target)
+    return target
+
+
+def request(out: Path, **changes: object) -> record.Request:
+    options = {"out": out, "gpu": "0", "shapes": ("512", str(ODD)), "suite": None, "configs": None}
+    options |= {"seconds": None, "seed": 0, "policy": "cold", "db": None}
+    return record.Request(**(options | changes))
+
+
+def test_every_shape_is_recorded_over_the_same_configs(played: PlayedGpu, tmp_path: Path) -> None:
+    record.run(request(tmp_path / "new.gz"), is_json=False, is_quiet=True)
+    written = read_recording(tmp_path / "new.gz")
+    square, odd = written.problems[SQUARE], written.problems[ODD]
+    assert square.codes.tolist() == odd.codes.tolist() and len(odd.codes) == 60
+    assert (len(written.space(SQUARE)), len(written.space(ODD))) == (60, 12)
+    illegal = [m.reason for m in odd.measurements if m.outcome is Outcome.ILLEGAL]
+    assert illegal == ["breaks extent-b, extent-c"] * 48
+    assert len(played.submitted) == 72  # what is illegal is not sent to the GPU
+    assert written.compile_threads == 5
+
+
+def test_all_shapes_wait_for_one_compile(played: PlayedGpu, tmp_path: Path) -> None:
+    record.run(request(tmp_path / "new.gz"), is_json=False, is_quiet=True)
+    keys = [Config.from_dict(point).key for _, point, _ in played.submitted]
+    runs = [key for key, _ in itertools.groupby(keys)]
+    assert len(runs) == len(set(runs)) == 60
+
+
+def test_a_compile_time_is_told_for_every_shape(played: PlayedGpu, tmp_path: Path, monkeypatch) -> None:
+    """Whoever came second found the kernel in the cache; to replay its shape alone, it must be paid."""
+    submit, paid = played.submit, set()
+
+    def submit_cached(gemm, point, cutoff_us):
+        found = submit(gemm, point, cutoff_us).result()
+        key = str(point)
+        future: Future[Measurement] = Future()
+        future.set_result(replace(found, compile_s=0.0 if key in paid else found.compile_s))
+        paid.add(key)
+        return future
+
+    monkeypatch.setattr(played, "submit", submit_cached)
+    record.run(request(tmp_path / "new.gz"), is_json=False, is_quiet=True)
+    for problem in read_recording(tmp_path / "new.gz").problems.values():
+        assert {m.compile_s for m in problem.measurements if m.outcome is not Outcome.ILLEGAL} == {0.5}
+
+
+def test_the_hopeless_are_cut_by_the_best_so_far(played: PlayedGpu, tmp_path: Path) -> None:
+    record.run(request(tmp_path / "new.gz", shapes=("512",)), is_json=False, is_quiet=True)
+    cutoffs = [cutoff for _, _, cutoff in played.submitted]
+    assert cutoffs[0] == recorder.LENIENCE * CUBLAS_US
+    assert min(cutoffs) == cutoffs[-1] == pytest.approx(recorder.LENIENCE * measured(20).time_us, rel=1e-4)
+    assert cutoffs[1:] == sorted(cutoffs[1:], reverse=True)
+
+
+def test_after_so_many_seconds_it_writes_what_is_complete_and_goes_on_later(
+    played: PlayedGpu, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(recorder, "time", SimpleNamespace(monotonic=itertools.count().__next__))
+        record.run(request(tmp_path / "new.gz", seconds=6), is_json=False, is_quiet=True)
+    partial = read_recording(tmp_path / "new.gz").problems
+    assert 0 < len(partial[SQUARE].codes) == len(partial[ODD].codes) < 60
+    assert "configs are not timed yet" in capsys.readouterr().err
+    record.run(request(tmp_path / "new.gz"), is_json=False, is_quiet=True)
+    assert len(read_recording(tmp_path / "new.gz").problems[ODD].codes) == 60
+    assert len(played.submitted) == 72  # nothing twice
+
+
+def test_without_time_there_is_nothing_to_record(played: PlayedGpu, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="nothing to record"):
+        record.run(request(tmp_path / "new.gz", seconds=0), is_json=False, is_quiet=True)
+
+
+def test_a_space_that_would_take_days_is_refused(played: PlayedGpu, tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr(record, "MOST_CONFIGS", 50)
+    with pytest.raises(UsageError, match=r"72 configs would take days; .* --configs"):
+        record.run(request(tmp_path / "new.gz"), is_json=False, is_quiet=True)
+    assert not played.submitted
+
+
+def test_what_a_search_found_is_part_of_the_sample(played: PlayedGpu, tmp_path: Path) -> None:
+    db = tmp_path / "a.db"
+    searched = tmp_path / "played.gz"
+    run("search", "--gpu", f"replay:{searched}", "--shape", "512", "--db", db, "--trials", "12", "--quiet")
+    with Store.open(db) as store:
+        (study,) = [summary.study for summary in store.studies() if summary.study.gemm == SQUARE]
+        tried = {trial.key: trial.measurement.time_us for trial in store.trials(study)}
+    record.run(request(tmp_path / "new.gz", db=str(db), configs=20), is_json=False, is_quiet=True)
+    written = read_recording(tmp_path / "new.gz")
+    space = written.space(SQUARE)
+    kept = {Config.from_dict(space.point(number)).key for number in range(len(space))}
+    assert len(kept) == 20
+    fastest = sorted((key for key in tried if tried[key]), key=lambda key: tried[key])
+    assert set(fastest[:8]) <= kept
+    assert not {(g, Config.from_dict(p).key) for g, p, _ in played.submitted} & {(SQUARE, k) for k in tried}
+
+
+def test_without_shapes_all_of_a_recording_is_searched(recording: Path, tmp_path: Path) -> None:
+    done = run("search", "--gpu", f"replay:{recording}", "--db", tmp_path / "a.db", "--trials", "5", "--json")
+    shapes = [facts["shape"] for facts in json.loads(done.stdout)["shapes"]]
+    assert shapes == [str(gemm) for gemm in read_recording(recording).problems]
+
+
+def test_trials_and_recordings_are_written_as_t4(recording: Path, tmp_path: Path) -> None:
+    db, out = tmp_path / "a.db", tmp_path / "t4.json"
+    run("search", "--gpu", f"replay:{recording}", "--shape", "512", "--db", db, "--trials", "20", "--quiet")
+    facts = json.loads(run("trials", "t4", "--db", db, "--out", out, "--json").stdout)
+    assert (facts["num_results"], len(json.loads(out.read_text())["results"])) == (20, 20)
+    whole = run("trials", "t4", "--recording", recording, "--shape", "512", "--out", out)
+    assert "48 results, 41 of them correct" in whole.stdout
+    results = json.loads(out.read_text())["results"]
+    best = min((r for r in results if r["invalidity"] == "correct"), key=lambda r: r["times"]["runtimes"])
+    assert best["configuration"] == points(SQUARE)[20].to_dict()
+    assert {r["timestamp"] for r in results} == {RECORDED_ON}
+
+
+def test_t4_of_no_or_several_problems_is_refused(recording: Path, tmp_path: Path) -> None:
+    out = tmp_path / "t4.json"
+    several = run("trials", "t4", "--recording", recording, "--out", out, code=2)
+    assert "add --shape: 16x512x4096:NN, 512x512x512:NN" in several.stderr
+    assert "holds no 64x64x64:NN" in run(
+        "trials", "t4", "--recording", recording, "--shape", "64", "--out", out, code=2
+    ).stderr  # fmt: skip
+    assert "no database" in run("trials", "t4", "--db", tmp_path / "none.db", "--out", out, code=5).stderr
+    nowhere = run(
+        "trials", "t4", "--recording", recording, "--shape", "512", "--out", tmp_path / "no/x", code=2
+    )
+    assert "cannot be written" in nowhere.stderr
+    assert not out.exists()

@@ -1,0 +1,176 @@
+"""Processes that share a GPU: one at a time, each in its turn, whoever dies."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from test_gpu_client import FAKE, START, trial
+
+from autotune.gpu.client import WorkerClient
+from autotune.gpu.turns import Turns
+from autotune.measurement import Outcome
+
+UUID = "GPU-0"
+ROOT = Path(__file__).resolve().parents[2]
+# Takes a turn of 2 ms again and again, with as little between as can be, and writes down when.
+GREEDY = """
+import sys, time
+from pathlib import Path
+from autotune.gpu.turns import Turns
+folder, seconds = Path(sys.argv[1]), float(sys.argv[2])
+turns, log = Turns("GPU-0", print, folder), []
+until = time.monotonic() + seconds
+with turns.take():
+    print("holds", flush=True)
+    sys.stdin.readline()
+while time.monotonic() < until:
+    with turns.take():
+        began = time.monotonic()
+        time.sleep(0.002)
+        log.append((began, time.monotonic()))
+for turn in log:
+    print(*turn)
+"""
+
+
+def start(folder: Path, seconds: float = 0.0, program: str = GREEDY) -> subprocess.Popen[str]:
+    path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
+    process = subprocess.Popen(
+        [sys.executable, "-c", program, folder, str(seconds)], env=os.environ | {"PYTHONPATH": path},
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert process.stdout is not None
+    return process
+
+
+def waiting(turns: Turns) -> tuple[threading.Thread, threading.Event]:
+    """A thread that takes one turn, and whether it had it."""
+    had = threading.Event()
+
+    def take() -> None:
+        with turns.take():
+            had.set()
+
+    thread = threading.Thread(target=take)
+    thread.start()
+    return thread, had
+
+
+def test_two_greedy_processes_never_overlap_and_both_come_to_turn(tmp_path: Path) -> None:
+    processes = [start(tmp_path, 2.0) for _ in range(2)]
+    turns: list[tuple[float, float, int]] = []
+    for process in processes:
+        process.stdin.write("\n")
+        process.stdin.flush()
+    for number, process in enumerate(processes):
+        output, _ = process.communicate(timeout=60)
+        lines = [line.split() for line in output.splitlines() if line[0].isdigit()]
+        turns += [(float(began), float(ended), number) for began, ended in lines]
+    turns.sort()
+    assert all(one[1] <= other[0] for one, other in pairwise(turns))
+    shared = [t for t in turns if all(any(u[2] == n and u[0] >= t[0] for u in turns) for n in (0, 1))]
+    counts = Counter(number for _, _, number in shared)
+    assert min(counts.values()) > 10
+    assert max(counts.values()) <= 2 * min(counts.values()) + 10  # nobody starves
+
+
+def test_a_turn_is_waited_for_and_the_other_is_named_once(tmp_path: Path) -> None:
+    notes: list[str] = []
+    turns = Turns(UUID, notes.append, tmp_path)
+    with turns.take():
+        pass
+    assert notes == []  # alone
+    holder = start(tmp_path)
+    assert holder.stdout.readline() == "holds\n"
+    thread, had = waiting(turns)
+    assert not had.wait(0.3)
+    assert f"Process {holder.pid} measures on this GPU too" in notes[0]
+    holder.communicate("\n", timeout=60)
+    thread.join(60)
+    assert had.is_set() and len(notes) == 1
+    turns.close()
+
+
+def test_who_is_killed_gives_the_turn_back(tmp_path: Path) -> None:
+    holder, turns = start(tmp_path), Turns(UUID, folder=tmp_path)
+    assert holder.stdout.readline() == "holds\n"
+    thread, had = waiting(turns)
+    assert not had.wait(0.1)
+    holder.kill()
+    thread.join(60)
+    assert had.is_set()
+    holder.communicate(timeout=60)
+    turns.close()
+
+
+def test_other_gpus_are_free_meanwhile(tmp_path: Path) -> None:
+    one, other = Turns(UUID, folder=tmp_path), Turns("GPU-1", folder=tmp_path)
+    with one.take(), other.take():
+        pass
+    one.close()
+    other.close()
+
+
+def test_an_error_in_a_turn_ends_it(tmp_path: Path) -> None:
+    one, other = Turns(UUID, folder=tmp_path), Turns(UUID, folder=tmp_path)
+    with pytest.raises(RuntimeError), one.take():
+        raise RuntimeError
+    with other.take():
+        pass
+    one.close()
+    other.close()
+
+
+def test_where_no_file_can_be_made_there_are_no_turns(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    turns = Turns(UUID, folder=tmp_path / "file")
+    with turns.take():
+        pass
+    turns.close()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+def test_the_file_of_another_user_is_locked_all_the_same() -> None:
+    """In a folder as /tmp is, the other may read it, not more."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        folder.chmod(0o1777)
+        Turns(UUID, folder=folder).close()
+        assert len(list(folder.iterdir())) == 2
+        as_nobody = GREEDY.replace("turns, log", "import os; os.setuid(65534)\nturns, log")
+        holder, notes = start(folder, program=as_nobody), list[str]()
+        assert holder.stdout.readline() == "holds\n"
+        turns = Turns(UUID, notes.append, folder)
+        thread, had = waiting(turns)
+        assert not had.wait(0.1)
+        holder.communicate("\n", timeout=60)
+        thread.join(60)
+        assert had.is_set() and len(notes) == 1
+        turns.close()
+
+
+def test_waiting_for_a_turn_is_not_held_against_a_candidate(tmp_path: Path) -> None:
+    """Nor does a hang keep the GPU: the worker is killed and the next one comes to turn."""
+    command = (sys.executable, str(FAKE), "by name", str(tmp_path / "log"))
+    clients = [WorkerClient(START, command=command, turns=Turns(UUID, folder=tmp_path)) for _ in range(2)]
+    assert [trial(client, "fine").outcome for client in clients] == [Outcome.OK] * 2
+    hung: list[Outcome] = []
+    thread = threading.Thread(target=lambda: hung.append(trial(clients[0], "hang", 1.5).outcome))
+    thread.start()
+    while "Trial" not in (tmp_path / "log").read_text().splitlines()[-1]:
+        time.sleep(0.01)
+    time.sleep(0.2)
+    assert trial(clients[1], "fine", 0.7).outcome is Outcome.OK  # after more than 0.7 s of waiting
+    thread.join(60)
+    assert hung == [Outcome.TIMED_OUT]
+    for client in clients:
+        client.close()
