@@ -24,7 +24,7 @@ from .protocol import KernelCode, Problem, TrialResult
 from .sgemm import Sgemm
 from .stopwatch import Stopwatch
 from .timing import Timing
-from .verification import Verdict
+from .verification import Verdict, why_inaccurate
 
 MAX_MODULES = 16  # loaded cubins kept for configs that share one
 MAX_PROBLEMS = 32  # prepared problems kept while searches take turns between shapes
@@ -166,8 +166,16 @@ class Session:
     def _trial(self, prepared: PreparedProblem, request: protocol.Trial) -> TrialResult:
         began = time.perf_counter()
         enqueue = self._load(request.kernel, prepared, self.workspace)
-        glance_us, error_ratio = self._verify(prepared, enqueue, self.workspace)
+        glance_us, verdict = self._verify(prepared, enqueue, self.workspace)
         verified = time.perf_counter()
+        right = TrialResult(
+            Outcome.OK,
+            error_ratio=verdict.error_ratio,
+            error_over_cublas=verdict.error_over_cublas,
+            verify_s=verified - began,
+        )
+        if why := why_inaccurate(verdict.error_over_cublas, request.problem.max_error):
+            return replace(right, outcome=Outcome.INACCURATE, reason=why)
         guarded = self._time(prepared, enqueue, glance_us, request.cutoff_us)
         self._check_again(prepared, verified - began)
         reason, floor_us = "", self._floor_us(prepared)
@@ -177,13 +185,12 @@ class Session:
             guarded = self._time(prepared, enqueue, glance_us, request.cutoff_us)
             reason = _why_impossible(guarded.taken.time_us, floor_us)
         measured = time.perf_counter()
-        return TrialResult(
-            Outcome.TOO_FAST if reason else Outcome.OK,
-            reason,
+        return replace(
+            right,
+            outcome=Outcome.TOO_FAST if reason else Outcome.OK,
+            reason=reason,
             samples_us=guarded.taken.samples_us,
             is_cut_short=guarded.taken.is_cut_short,
-            error_ratio=error_ratio,
-            verify_s=verified - began,
             measure_s=measured - verified,
             state=self.stopwatch.state,
             marks=guarded.marks,
@@ -345,8 +352,8 @@ class Session:
 
     def _verify(
         self, prepared: PreparedProblem, enqueue: Enqueue, workspace: Workspace
-    ) -> tuple[float, float]:
-        """Run once on poisoned C. Returns the launch's time in us, latency included, and the error ratio.
+    ) -> tuple[float, Verdict]:
+        """Run once on poisoned C. Returns the launch's time in us, latency included, and the verdict.
 
         Raises WrongResult.
         """
@@ -357,4 +364,4 @@ class Session:
         verdict = prepared.verifier.check(operands.c, prepared.operands, workspace)
         if verdict.fault:
             raise WrongResult(verdict, time.perf_counter() - began)
-        return glance_us, verdict.error_ratio
+        return glance_us, verdict

@@ -53,7 +53,7 @@ class PlayedGpu(ReplayTarget):
 @pytest.fixture
 def played(recording: Path, monkeypatch: pytest.MonkeyPatch) -> PlayedGpu:
     target = PlayedGpu(recording)
-    monkeypatch.setattr(targets, "open_gpu", lambda selector, policy: target)
+    monkeypatch.setattr(targets, "open_gpu", lambda *_: target)
     return target
 
 
@@ -91,13 +91,13 @@ def test_interrupted_it_goes_on_where_it_was(
     recording: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     first, second = PlayedGpu(recording, dies_after=20), PlayedGpu(recording)
-    monkeypatch.setattr(targets, "open_gpu", lambda selector, policy: first)
+    monkeypatch.setattr(targets, "open_gpu", lambda *_: first)
     with pytest.raises(DeviceLost):
         record.run(request(tmp_path / "new.gz"), is_json=False, is_quiet=True)
     assert not (tmp_path / "new.gz").exists()
     with Store.open(tmp_path / "new.gz.db") as store:
         (study,) = store.studies()
-    monkeypatch.setattr(targets, "open_gpu", lambda selector, policy: second)
+    monkeypatch.setattr(targets, "open_gpu", lambda *_: second)
     record.run(request(tmp_path / "new.gz"), is_json=False, is_quiet=True)
     assert 17 <= study.num_trials <= 20  # at most what was in flight is lost
     assert second.num_submitted == 48 - study.num_trials
