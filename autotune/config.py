@@ -33,6 +33,8 @@ class Config:
     pad: int = 4
     copy_a: str = "async"
     copy_b: str = "async"
+    pack_a: int = 0
+    pack_b: int = 0
     vec_a: int = 1
     vec_b: int = 4
     vec_c: int = 4
@@ -118,6 +120,8 @@ PARAMETERS: tuple[Parameter, ...] = (
     Parameter("unroll_k", (4, 8, 16, 32, 64), "k steps unrolled in the inner loop", "steps"),
     Parameter("frag_buffers", (1, 2), "register buffers per operand fragment", "buffers"),
     Parameter("edges", ("exact", "predicated"), "whether tiles may hang over the edge of C"),
+    Parameter("pack_a", (0, 1), "whether A is copied by k, then m, before the product"),
+    Parameter("pack_b", (0, 1), "whether B is copied by k, then n, before the product"),
     Parameter("vec_a", (1, 2, 4), "elements of A per copy from global memory", "elements"),
     Parameter("vec_b", (1, 2, 4), "elements of B per copy from global memory", "elements"),
     Parameter("vec_c", (1, 2, 4), "elements of C per access to global memory", "elements"),
@@ -131,7 +135,7 @@ PARAMETERS: tuple[Parameter, ...] = (
         "k after which sums move on to sums in shared memory, 0 never",
         "steps",
     ),
-    Parameter("pad", (0, 1, 2, 4, 8), "floats after each shared row of a transposed operand", "elements"),
+    Parameter("pad", (0, 1, 2, 4, 8), "floats after each shared row of a turned operand", "elements"),
     Parameter("min_blocks", (1, 2, 3, 4, 5, 6, 8), "blocks per SM that registers must allow", "blocks"),
     Parameter(
         "order",

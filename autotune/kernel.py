@@ -13,6 +13,7 @@ from .launch import Variant
 
 ENTRY = "sgemm"
 REDUCE_ENTRY = "sgemm_reduce"
+PACK_ENTRY = "sgemm_pack"
 MAIN_FILE = "sgemm.cu"
 _COMMENT = re.compile(r"//[^\n]*")
 _INCLUDE = re.compile(r'^#include "([\w.]+)"$', re.MULTILINE)

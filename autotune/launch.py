@@ -11,6 +11,11 @@ from typing import Any
 from .gemm import FLOAT_BYTES
 
 REDUCE_THREADS = 256  # threads per block of the kernel `sgemm_reduce`
+PACK_THREADS = 256  # threads per block of the kernel `sgemm_pack`, which packs PACK_TILE^2 elements
+PACK_TILE = 64
+PACK_LIMIT = 1 << 30  # bytes of packed operands that one call may take
+PACK_ALIGNMENT = 256  # bytes
+PACK_SMEM_BYTES = FLOAT_BYTES * PACK_TILE * (PACK_TILE + 1)
 COUNTER_BYTES = 4
 MAX_GRID_X = 2**31 - 1
 NARROW_LD = 2**29  # leading dimensions from here on need a kernel compiled with `is_wide`
@@ -42,6 +47,8 @@ class LaunchSpec:
     split_k: int
     variant: Variant
     wave: int = 0  # blocks that the GPU holds at once: for last_wave alone
+    packs_a: bool = False
+    packs_b: bool = False
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -52,8 +59,27 @@ class LaunchSpec:
 
 
 @dataclass(frozen=True)
+class Pack:
+    """A launch of `sgemm_pack`: one operand, copied into the workspace by k, then m (or n).
+
+    Arguments, in order: extent, k (int32), operand, its leading dimension (int64), is_turned (int32),
+    where to (address), padded (int32). `extent` is m for A and n for B; a row of the packed operand has
+    `padded` elements, zeros behind the extent; it lies `offset` bytes into the workspace.
+    """
+
+    is_a: bool
+    extent: int
+    padded: int
+    is_turned: bool  # the operand is contiguous along k
+    blocks: int
+    offset: int
+    num_bytes: int
+
+
+@dataclass(frozen=True)
 class Grid:
-    """A launch of `sgemm`, and behind it, for two_pass, of `sgemm_reduce`.
+    """A launch of `sgemm`; before it, of `sgemm_pack` for each of `packs`; behind it, for two_pass, of
+    `sgemm_reduce`.
 
     `size` is the grid in blocks: tiles by splits; for last_wave one row, in which tiles that fill whole
     waves have a block each, and each of the `split_tiles` behind them `split_k` blocks.
@@ -62,9 +88,10 @@ class Grid:
     beta (float), C, ldc (int64), workspace, split_k (int32).
     Arguments of `sgemm_reduce`: m, n (int32), alpha, beta (float), C, ldc (int64), workspace,
     split_k (int32), padded_m, padded_n (int32).
-    The workspace holds `split_k` planes of partial sums, each of all split tiles (for two_pass of
-    padded_m x padded_n), and, but for two_pass, behind them `counter_bytes` of counters: zero before the
-    first launch, left zero by every launch.
+    A packed operand is given to `sgemm` by its place in the workspace, with `padded` as its leading
+    dimension. `workspace` is the address behind all packed operands: from there on lie `split_k` planes of
+    partial sums, each of all split tiles (for two_pass of padded_m x padded_n), and, but for two_pass,
+    behind them `counter_bytes` of counters: zero before the first launch, left zero by every launch.
     """
 
     size: tuple[int, int]
@@ -76,14 +103,24 @@ class Grid:
     sum_bytes: int
     counter_bytes: int
     reduce_blocks: int
+    packs: tuple[Pack, ...] = ()
+
+    @property
+    def pack_bytes(self) -> int:
+        return sum(pack.num_bytes for pack in self.packs)
+
+    @property
+    def scratch_bytes(self) -> int:
+        """What lies before the counters."""
+        return self.pack_bytes + self.sum_bytes
 
     @property
     def workspace_bytes(self) -> int:
-        return self.sum_bytes + self.counter_bytes
+        return self.scratch_bytes + self.counter_bytes
 
 
-def plan(spec: LaunchSpec, m: int, n: int) -> Grid:
-    """The launch of one product of m x n results (both at least 1)."""
+def plan(spec: LaunchSpec, m: int, n: int, k: int) -> Grid:
+    """The launch of one product of m x n results (both at least 1) of depth k."""
     tiles_m, tiles_n = -(-m // spec.bm), -(-n // spec.bn)
     tiles = tiles_m * tiles_n
     split_tiles = {"none": 0, "last_wave": tiles % max(spec.wave, 1)}.get(spec.reduction, tiles)
@@ -98,7 +135,26 @@ def plan(spec: LaunchSpec, m: int, n: int) -> Grid:
         sum_bytes=FLOAT_BYTES * spec.split_k * split_tiles * spec.bm * spec.bn,
         counter_bytes=0 if spec.reduction == "two_pass" else COUNTER_BYTES * split_tiles,
         reduce_blocks=-(-m * n // REDUCE_THREADS) if spec.reduction == "two_pass" else 0,
+        packs=_packs(spec, (m, tiles_m * spec.bm), (n, tiles_n * spec.bn), k),
     )
+
+
+def _packs(
+    spec: LaunchSpec, extents_a: tuple[int, int], extents_b: tuple[int, int], k: int
+) -> tuple[Pack, ...]:
+    """The operands that are packed; for each its extent in the matrix, and in whole tiles."""
+    packs: list[Pack] = []
+    for is_a, is_packed, is_turned, (extent, padded) in (
+        (True, spec.packs_a, not spec.variant.trans_a, extents_a),
+        (False, spec.packs_b, spec.variant.trans_b, extents_b),
+    ):
+        if is_packed and k:
+            blocks = -(-padded // PACK_TILE) * -(-k // PACK_TILE)
+            num_bytes = -(-FLOAT_BYTES * k * padded // PACK_ALIGNMENT) * PACK_ALIGNMENT
+            packs.append(
+                Pack(is_a, extent, padded, is_turned, blocks, sum(p.num_bytes for p in packs), num_bytes)
+            )
+    return tuple(packs)
 
 
 def refusal(
@@ -115,11 +171,19 @@ def refusal(
         return f"exact edges need multiples of {spec.bm}x{spec.bn}"
     if not spec.variant.is_wide and max(lds) >= NARROW_LD:
         return f"a leading dimension of {max(lds)} needs a wide kernel"
-    if plan(spec, m, n).size[0] > MAX_GRID_X:
+    grid = plan(spec, m, n, k)
+    if max(grid.size[0], *(pack.blocks for pack in grid.packs)) > MAX_GRID_X:
         return "more tiles than a grid holds"
+    if grid.pack_bytes > PACK_LIMIT:
+        return f"packed operands would take more than {PACK_LIMIT >> 30} GiB"
     contiguous = (m if spec.variant.trans_a else k, k if spec.variant.trans_b else n, n)
     vectors = (spec.vec_a, spec.vec_b, spec.vec_c)
-    for name, vec, extent, ld, address in zip("ABC", vectors, contiguous, lds, addresses, strict=True):
+    is_packed = (spec.packs_a, spec.packs_b, False)
+    for name, vec, extent, ld, address, packed in zip(
+        "ABC", vectors, contiguous, lds, addresses, is_packed, strict=True
+    ):
+        if packed:
+            continue
         if extent % vec or ld % vec or address % (vec * FLOAT_BYTES):
             return f"{name} is not made of aligned vectors of {vec}"
     return None

@@ -48,21 +48,23 @@ def threads(c: Any) -> Any:
     return threads_per_slice(c) * c.slice_k
 
 
-def is_transposed_a(g: Gemm) -> bool:
-    """Shared memory holds A by k, then m: an A that is contiguous along k is turned on the way."""
-    return not g.trans_a
+def is_turned_a(c: Any, g: Gemm) -> Any:
+    """Shared memory holds A by k, then m: an A that is contiguous along k is turned on the way there,
+    unless it was packed before."""
+    return (c.pack_a == 0) & (not g.trans_a)
 
 
-def is_transposed_b(g: Gemm) -> bool:
-    """Shared memory holds B by k, then n: a B that is contiguous along k is turned on the way."""
-    return g.trans_b
+def is_turned_b(c: Any, g: Gemm) -> Any:
+    """Shared memory holds B by k, then n: a B that is contiguous along k is turned on the way there,
+    unless it was packed before."""
+    return (c.pack_b == 0) & g.trans_b
 
 
 def smem_bytes(c: Any, g: Gemm) -> Any:
     """Dynamic shared memory per block: the stages and, behind them, the sums that blocks of k are flushed to;
     or the slices' partial sums, if those need more."""
-    row_a = c.bm + c.pad * is_transposed_a(g)
-    row_b = c.bn + c.pad * is_transposed_b(g)
+    row_a = c.bm + c.pad * is_turned_a(c, g)
+    row_b = c.bn + c.pad * is_turned_b(c, g)
     stages = c.stages * c.bk * (row_a + row_b)
     kept = c.bm * c.bn * c.slice_k * (c.flush_k > 0)
     sums = c.bm * c.bn * (c.slice_k > 1)
@@ -99,6 +101,11 @@ def tiles_n(c: Any, g: Gemm) -> Any:
     return -(-g.n // c.bn)
 
 
+def packed_bytes(c: Any, g: Gemm) -> Any:
+    """Memory that packed operands take, padded to whole tiles."""
+    return FLOAT_BYTES * g.k * (c.pack_a * c.bm * tiles_m(c, g) + c.pack_b * c.bn * tiles_n(c, g))
+
+
 def launch_spec(config: Config, gemm: Gemm, limits: DeviceLimits, *, is_wide: bool = False) -> LaunchSpec:
     """What a launch of this config needs to know, for problems of this layout, on this kind of GPU."""
     return LaunchSpec(
@@ -113,6 +120,8 @@ def launch_spec(config: Config, gemm: Gemm, limits: DeviceLimits, *, is_wide: bo
         is_exact=config.edges == "exact",
         reduction=config.reduction,
         split_k=config.split_k,
+        packs_a=bool(config.pack_a),
+        packs_b=bool(config.pack_b),
         wave=limits.num_sms * config.min_blocks if config.reduction == "last_wave" else 0,
         variant=Variant(gemm.trans_a, gemm.trans_b, is_wide),
     )

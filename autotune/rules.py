@@ -27,8 +27,9 @@ from .resources import (
     WARP,
     chunk_m,
     chunk_n,
-    is_transposed_a,
-    is_transposed_b,
+    is_turned_a,
+    is_turned_b,
+    packed_bytes,
     register_cap,
     register_estimate,
     smem_bytes,
@@ -37,7 +38,8 @@ from .resources import (
 )
 
 RuleKind = Literal["template", "device", "shape", "worth"]
-WORKSPACE_LIMIT = 1 << 30  # bytes that split-K may take for partial sums
+WORKSPACE_LIMIT = 1 << 30  # bytes that split-K may take for partial sums, and packed operands again
+PACK_USES = 2048  # how often a packed element is used: once per column (row) of C
 
 
 @dataclass(frozen=True)
@@ -53,15 +55,15 @@ class Rule:
 
 _GEOMETRY = ("bm", "bn", "wm", "wn", "tm", "tn")
 _THREADS = ("bm", "bn", "wm", "wn", "slice_k")
-_SMEM = ("bm", "bn", "bk", "slice_k", "stages", "flush_k", "pad")
+_SMEM = ("bm", "bn", "bk", "slice_k", "stages", "flush_k", "pad", "pack_a", "pack_b")
 
 
 def _load_extent_a(c: Any, g: Gemm) -> Any:
-    return c.bk if is_transposed_a(g) else c.bm
+    return np.where(is_turned_a(c, g), c.bk, c.bm)
 
 
 def _load_extent_b(c: Any, g: Gemm) -> Any:
-    return c.bk if is_transposed_b(g) else c.bn
+    return np.where(is_turned_b(c, g), c.bk, c.bn)
 
 
 def _tiles_64(g: Gemm) -> int:
@@ -82,7 +84,7 @@ def _vec_fits(vec: Any, extent: int) -> Any:
     return extent % vec == 0
 
 
-def _widest(vec: Any, tile: Any, extent: int, is_narrow: Any) -> Any:
+def _widest(vec: Any, tile: Any, extent: Any, is_narrow: Any) -> Any:
     """Whether no wider vector divides both the tile and the matrix (or 4-byte copies are meant)."""
     four = (tile % 4 == 0) & (extent % 4 == 0)
     two = (tile % 2 == 0) & (extent % 2 == 0)
@@ -110,27 +112,27 @@ RULES: tuple[Rule, ...] = (
     Rule("fragment-parity", "template", ("frag_buffers", "unroll_k"),
          "two fragment buffers alternate: unroll_k is even",
          lambda c, d, g: (c.frag_buffers == 1) | (c.unroll_k % 2 == 0)),
-    Rule("vector-a", "template", ("bm", "bk", "vec_a"),
+    Rule("vector-a", "template", ("bm", "bk", "vec_a", "pack_a"),
          "whole vectors fill the contiguous side of A's tile",
          lambda c, d, g: _load_extent_a(c, g) % c.vec_a == 0),
-    Rule("vector-b", "template", ("bn", "bk", "vec_b"),
+    Rule("vector-b", "template", ("bn", "bk", "vec_b", "pack_b"),
          "whole vectors fill the contiguous side of B's tile",
          lambda c, d, g: _load_extent_b(c, g) % c.vec_b == 0),
     Rule("vector-c", "template", ("tn", "vec_c"),
          "a thread's neighbouring columns of C fill whole vectors",
          lambda c, d, g: chunk_n(c) % c.vec_c == 0),
-    Rule("async-turn-a", "template", ("copy_a", "vec_a"),
-         "cp.async cannot turn a vector: a transposed A is copied 4 bytes at a time",
-         lambda c, d, g: (c.copy_a != "async") | (c.vec_a == 1) | (not is_transposed_a(g))),
-    Rule("async-turn-b", "template", ("copy_b", "vec_b"),
-         "cp.async cannot turn a vector: a transposed B is copied 4 bytes at a time",
-         lambda c, d, g: (c.copy_b != "async") | (c.vec_b == 1) | (not is_transposed_b(g))),
-    Rule("pad-a", "template", ("tm", "pad"),
-         "padding keeps vector reads of a transposed A aligned",
-         lambda c, d, g: (c.pad % chunk_m(c) == 0) | (not is_transposed_a(g))),
-    Rule("pad-b", "template", ("tn", "pad"),
-         "padding keeps vector reads of a transposed B aligned",
-         lambda c, d, g: (c.pad % chunk_n(c) == 0) | (not is_transposed_b(g))),
+    Rule("async-turn-a", "template", ("copy_a", "vec_a", "pack_a"),
+         "cp.async cannot turn a vector: such an A is copied 4 bytes at a time",
+         lambda c, d, g: (c.copy_a != "async") | (c.vec_a == 1) | np.logical_not(is_turned_a(c, g))),
+    Rule("async-turn-b", "template", ("copy_b", "vec_b", "pack_b"),
+         "cp.async cannot turn a vector: such a B is copied 4 bytes at a time",
+         lambda c, d, g: (c.copy_b != "async") | (c.vec_b == 1) | np.logical_not(is_turned_b(c, g))),
+    Rule("pad-a", "template", ("tm", "pad", "pack_a"),
+         "padding keeps vector reads of an A that is turned on its way aligned",
+         lambda c, d, g: (c.pad % chunk_m(c) == 0) | np.logical_not(is_turned_a(c, g))),
+    Rule("pad-b", "template", ("tn", "pad", "pack_b"),
+         "padding keeps vector reads of a B that is turned on its way aligned",
+         lambda c, d, g: (c.pad % chunk_n(c) == 0) | np.logical_not(is_turned_b(c, g))),
     Rule("bursts", "template", ("bk", "slice_k", "unroll_k", "stages", "bursts"),
          "bursts spread over the steps of a whole slice, two or more each, into a stage that is not read",
          lambda c, d, g: (c.bursts == 1) | ((c.unroll_k == c.bk // c.slice_k)
@@ -159,16 +161,18 @@ RULES: tuple[Rule, ...] = (
     Rule("exact-edges", "shape", ("bm", "bn", "edges"),
          "exact edges need m and n to be multiples of the block tile",
          lambda c, d, g: (c.edges != "exact") | ((g.m % c.bm == 0) & (g.n % c.bn == 0))),
-    Rule("extent-a", "shape", ("vec_a",), "rows of A (as stored) are whole vectors",
-         lambda c, d, g: _vec_fits(c.vec_a, g.lda)),
-    Rule("extent-b", "shape", ("vec_b",), "rows of B (as stored) are whole vectors",
-         lambda c, d, g: _vec_fits(c.vec_b, g.ldb)),
+    Rule("extent-a", "shape", ("vec_a", "pack_a"), "rows of A (as stored) are whole vectors, or A is packed",
+         lambda c, d, g: _vec_fits(c.vec_a, g.lda) | (c.pack_a == 1)),
+    Rule("extent-b", "shape", ("vec_b", "pack_b"), "rows of B (as stored) are whole vectors, or B is packed",
+         lambda c, d, g: _vec_fits(c.vec_b, g.ldb) | (c.pack_b == 1)),
     Rule("extent-c", "shape", ("vec_c",), "rows of C are whole vectors",
          lambda c, d, g: _vec_fits(c.vec_c, g.ldc)),
     Rule("workspace", "shape", ("reduction", "split_k"), "the partial sums of split-K fit 1 GiB",
          lambda c, d, g: FLOAT_BYTES * c.split_k * (c.split_k > 1)
          * np.where(c.reduction == "last_wave", min(g.m * g.n, _sums_in_flight(d)), g.m * g.n)
          <= WORKSPACE_LIMIT),
+    Rule("pack-workspace", "shape", ("bm", "bn", "pack_a", "pack_b"), "packed operands fit 1 GiB",
+         lambda c, d, g: packed_bytes(c, g) <= WORKSPACE_LIMIT),
     # worth
     Rule("worth-threads", "worth", _THREADS, "64 to 512 threads: fewer hide no latency, more cannot",
          lambda c, d, g: (threads(c) >= 64) & (threads(c) <= 512)),
@@ -194,12 +198,14 @@ RULES: tuple[Rule, ...] = (
          & (c.bm * c.bn <= 256 * 192)),
     Rule("worth-edges", "worth", ("bm", "bn", "edges"), "exact edges wherever they are possible",
          lambda c, d, g: (c.edges == "exact") == ((g.m % c.bm == 0) & (g.n % c.bn == 0))),
-    Rule("worth-vector-a", "worth", ("bm", "bk", "vec_a", "copy_a"), "the widest vectors that A allows",
-         lambda c, d, g: _widest(c.vec_a, _load_extent_a(c, g), g.lda,
-                                 (c.copy_a == "async") & is_transposed_a(g))),
-    Rule("worth-vector-b", "worth", ("bn", "bk", "vec_b", "copy_b"), "the widest vectors that B allows",
-         lambda c, d, g: _widest(c.vec_b, _load_extent_b(c, g), g.ldb,
-                                 (c.copy_b == "async") & is_transposed_b(g))),
+    Rule("worth-vector-a", "worth", ("bm", "bk", "vec_a", "copy_a", "pack_a"),
+         "the widest vectors that A allows",
+         lambda c, d, g: _widest(c.vec_a, _load_extent_a(c, g), np.where(c.pack_a == 1, c.bm, g.lda),
+                                 (c.copy_a == "async") & is_turned_a(c, g))),
+    Rule("worth-vector-b", "worth", ("bn", "bk", "vec_b", "copy_b", "pack_b"),
+         "the widest vectors that B allows",
+         lambda c, d, g: _widest(c.vec_b, _load_extent_b(c, g), np.where(c.pack_b == 1, c.bn, g.ldb),
+                                 (c.copy_b == "async") & is_turned_b(c, g))),
     Rule("worth-vector-c", "worth", ("tn", "vec_c"), "the widest vectors that C allows",
          lambda c, d, g: _widest(c.vec_c, chunk_n(c), g.ldc, False)),
     Rule("worth-copies", "worth", ("bm", "bn", "bk", *_THREADS, "vec_a", "vec_b"),
@@ -236,10 +242,18 @@ RULES: tuple[Rule, ...] = (
          | ((c.bm * c.bk // c.vec_a + c.bn * c.bk // c.vec_b) >= c.bursts * threads(c))),
     Rule("worth-order", "worth", ("order",), "orders that turn round: plain rows were never the best",
          lambda c, d, g: c.order != "row"),
-    Rule("worth-pad", "worth", ("tm", "tn", "pad"),
-         "padding by one access where an operand is transposed on its way, else none",
+    Rule("worth-pad", "worth", ("tm", "tn", "pad", "pack_a", "pack_b"),
+         "padding by one access where an operand is turned on its way, else none",
          lambda c, d, g: c.pad
-         == np.maximum(chunk_m(c) * is_transposed_a(g), chunk_n(c) * is_transposed_b(g))),
+         == np.maximum(chunk_m(c) * is_turned_a(c, g), chunk_n(c) * is_turned_b(c, g))),
+    Rule("worth-pack", "worth", ("pack_a", "pack_b"),
+         "packing pays where it mends something and every element is used two thousand times",
+         lambda c, d, g: ((c.pack_a == 0) | ((g.n >= PACK_USES) & (not g.trans_a or g.lda % 4 != 0)))
+         & ((c.pack_b == 0) | ((g.m >= PACK_USES) & (g.trans_b or g.ldb % 4 != 0)))),
+    Rule("worth-pack-copies", "worth", ("pack_a", "pack_b", "copy_a", "copy_b"),
+         "a packed operand is copied asynchronously where the device can: nothing is left to turn",
+         lambda c, d, g: ((c.pack_a == 0) | (c.copy_a == "async") | (not d.has_async_copy))
+         & ((c.pack_b == 0) | (c.copy_b == "async") | (not d.has_async_copy))),
     Rule("worth-min-blocks", "worth", (*_THREADS, "tm", "tn", "min_blocks"),
          "ask for residency only where it binds: one block may have all registers anyway",
          lambda c, d, g: (c.min_blocks == 1)

@@ -196,3 +196,33 @@ def num_since_gain(times_us: Sequence[float | None], gain: float) -> int:
         if time_us is not None and time_us < reference * (1 - gain):
             reference, since = time_us, 0
     return since
+
+
+# ------------------------------------------------------------------------------------------------
+# One pair, looked at after every round
+
+
+def evidence(num_for: int, num_against: int) -> float:
+    """How strongly signs speak for what they are for: what a bet of 1 has become by them.
+
+    The bet is fair or worse as long as the next sign is for it with a chance of 1/2 at most, whatever came
+    before. Then the chance that it ever reaches x is 1/x at most (Ville's inequality), so it may be looked
+    at after every sign and stopped at will. It is spread evenly over all chances from 1/2 to 1, which gives
+    sum_{j <= for} C(n+1, j) / ((n+1) C(n, for)) after n signs. Sources: J. Ville, Etude critique de la
+    notion de collectif (1939); H. Robbins, Ann. Math. Statist. 41 (1970) 1397.
+    """
+    n = num_for + num_against
+    return sum(math.comb(n + 1, j) for j in range(num_for + 1)) / ((n + 1) * math.comb(n, num_for))
+
+
+def faster_of(first: Sequence[float], second: Sequence[float], error_rate: float) -> int | None:
+    """Which of two that were timed in the same rounds is the faster: 0, 1, or None while that is open.
+
+    May be asked after every round. The chance that it ever names one that is no faster is `error_rate` at
+    most. Rounds in which both took the same say nothing.
+    """
+    pairs = list(zip(first, second, strict=True))
+    first_wins, second_wins = sum(a < b for a, b in pairs), sum(b < a for a, b in pairs)
+    if evidence(first_wins, second_wins) >= 2 / error_rate:
+        return 0
+    return 1 if evidence(second_wins, first_wins) >= 2 / error_rate else None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from .config import Value
 from .device import DeviceLimits, Environment
@@ -37,6 +37,7 @@ class Rounds:
     baseline: Baseline
     marks: tuple[str, ...] = ()
     discarded: tuple[tuple[Discarded, ...], ...] = ()
+    seconds: float = 0.0  # that the GPU's process took
 
 
 class Target(Protocol):
@@ -83,3 +84,14 @@ class Target(Protocol):
         ...
 
     def close(self) -> None: ...
+
+
+@runtime_checkable
+class Refining(Protocol):
+    """A target whose idle seconds can decide between candidates. A recording has told all it knows."""
+
+    def duel(self, gemm: Gemm, points: tuple[Point, Point], rounds: int, turn: int) -> Future[Rounds]:
+        """Time two points that are known to run, interleaved and without cuBLAS, once nothing that was
+        submitted waits for the GPU. `turn` varies the order within rounds. Both are without samples if
+        they, or one of them, brought the GPU's process down."""
+        ...

@@ -1,13 +1,13 @@
 """Several implementations of one product on one GPU, in this process: checked, then timed interleaved.
 
-Used by vs_cublas.py. A search keeps CUDA in a worker that may die; here only kernels run that a search has
-verified, so that ours, cuBLAS, cuBLASLt and torch can share a stream, operands and rounds.
+Used by vs_cublas.py and vs_itself.py. A search keeps CUDA in a worker that may die; here only kernels run
+that a search has verified, so that ours, cuBLAS, cuBLASLt and torch can share a stream, operands and rounds.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -101,16 +101,36 @@ class Arena:
                 self._check(contestant, prepared, workspace)
             with self._best_of_lt(prepared, workspace, notes) as best:
                 everyone += [c for c in (best, self._torch_mm(prepared, workspace, notes)) if c is not None]
-                sets, stopwatch = prepared.operands.sets, self.session.stopwatch
-                pairs = [(c.enqueue, c.launch_us) for c in everyone]
-                for contestant, samples in zip(
-                    everyone, stopwatch.race(pairs, sets, rounds, prepared.problem.seed), strict=True
-                ):
-                    contestant.samples_us = samples
+                self._time(prepared, everyone, rounds)
                 # Again, after many launches in a row: what goes wrong only then is wrong too.
                 for contestant in everyone:
                     self._check(contestant, prepared, workspace, is_measured=True)
-            return Contest(gemm, {c.name: c for c in everyone}, stopwatch.state, notes)
+            return Contest(gemm, {c.name: c for c in everyone}, self.session.stopwatch.state, notes)
+
+    def race_configs(self, gemm: Gemm, configs: Mapping[str, Config], rounds: int) -> Contest:
+        """Kernels of ours by name, and cuBLAS. Equal configs race once, under the first of their names.
+
+        Raises WrongResult where one computes something else.
+        """
+        first = {config: name for name, config in reversed(configs.items())}
+        with self.prepared(gemm) as prepared, ExitStack() as stack:
+            pairs = [stack.enter_context(self._ours(gemm, c, name)) for c, name in first.items()]
+            everyone = [*pairs, (self._cublas(gemm), pairs[0][1])]
+            for contestant, workspace in everyone:
+                self._check(contestant, prepared, workspace)
+            self._time(prepared, [contestant for contestant, _ in everyone], rounds)
+            for contestant, workspace in everyone:
+                self._check(contestant, prepared, workspace)
+            by_name = {contestant.name: contestant for contestant, _ in everyone}
+            return Contest(gemm, by_name, self.session.stopwatch.state)
+
+    def _time(self, prepared: PreparedProblem, everyone: Sequence[Contestant], rounds: int) -> None:
+        """Interleaved rounds of all contestants."""
+        pairs = [(c.enqueue, c.launch_us) for c in everyone]
+        sets, seed = prepared.operands.sets, prepared.problem.seed
+        found = self.session.stopwatch.race(pairs, sets, rounds, seed)
+        for contestant, samples in zip(everyone, found, strict=True):
+            contestant.samples_us = samples
 
     def sustain(self, gemm: Gemm, config: Config, seconds: float, turns: int) -> dict[str, list[list[Spell]]]:
         """Ours and cuBLAS take turns of so many seconds each: by name, the spells of each turn.
@@ -136,18 +156,18 @@ class Arena:
     # ---------------------------------------------------------------------------- contestants
 
     @contextmanager
-    def _ours(self, gemm: Gemm, config: Config) -> Iterator[tuple[Contestant, Workspace]]:
+    def _ours(self, gemm: Gemm, config: Config, name: str = OURS) -> Iterator[tuple[Contestant, Workspace]]:
         """The tuned kernel, loaded, with a workspace of its own."""
         session, wide = self.session, is_wide(gemm)
         cubin = self.compiler.compile(config, launch.Variant(gemm.trans_a, gemm.trans_b, wide))
         spec = resources.launch_spec(config, gemm, self.limits, is_wide=wide)
-        grid = launch.plan(spec, gemm.m, gemm.n)
+        grid = launch.plan(spec, gemm.m, gemm.n, gemm.k)
         module = Module(session.driver, session.device, cubin.code)
         workspace = Workspace(session.driver, session.stream)
         try:
-            address = workspace.prepare(grid.sum_bytes, grid.counter_bytes)
+            address = workspace.prepare(grid.scratch_bytes, grid.counter_bytes)
             sgemm = Sgemm(module, spec, gemm, address)
-            yield Contestant(OURS, partial(sgemm.enqueue, session.stream), config.key), workspace
+            yield Contestant(name, partial(sgemm.enqueue, session.stream), config.key), workspace
         finally:
             workspace.free()
             module.unload()

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import bisect
 import math
+import sys
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ from autotune.recording import cubin_key
 from autotune.replay import ReplayTarget
 from autotune.search.asker import DEFAULT_SAMPLER, Asker, SpaceExhausted
 from autotune.search.seeds import known_good
+from autotune.search.traits import traits_of
 
 RESAMPLES = 2000  # of the bootstrap
 
@@ -77,7 +79,7 @@ def search(job: Job) -> Run:
     target = _target(job.path)
     space, pipeline = target.space(job.gemm), target.pipeline()
     _, optimum_us = target.optimum(job.gemm)
-    asker = Asker(space, job.sampler, job.seed)
+    asker = Asker(space, job.sampler, job.seed, traits_of(space, job.gemm, target.limits))
     if job.sampler == DEFAULT_SAMPLER and not job.is_bare:
         for number in known_good(space, job.gemm):
             asker.offer(number, "seed")
@@ -120,6 +122,12 @@ def search_all(jobs: Sequence[Job], num_processes: int) -> Iterator[Run]:
         return
     with ProcessPoolExecutor(num_processes, mp_context=get_context("spawn")) as pool:
         yield from pool.map(search, jobs)
+
+
+def command() -> str:
+    """How this script was called, without the folders of this machine."""
+    called = [Path(word).name if "/" in word else word for word in sys.argv[1:]]
+    return " ".join(["python", f"benchmarks/{Path(sys.argv[0]).name}", *called])
 
 
 def mean_interval(percents: np.ndarray, confidence: float = 0.95) -> tuple[float, float, float]:

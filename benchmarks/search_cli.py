@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from replay_runs import mean_interval
+from replay_runs import command, mean_interval
 
 from autotune.gemm import Gemm
 from autotune.replay import ReplayTarget
@@ -104,7 +104,7 @@ def _print(gemm: Gemm, count: int, found: Sequence[dict[str, Any]]) -> None:
 def _data(path: Path, found: list[dict[str, Any]]) -> dict[str, Any]:
     return {
         "date": datetime.now(UTC).date().isoformat(),
-        "command": " ".join(["python", "benchmarks/search_cli.py", path.name, *sys.argv[2:]]),
+        "command": command(),
         "file": path.name,
         "runs": found,
     }

@@ -36,7 +36,7 @@ from typing import Any
 
 import numpy as np
 from curves import Curve, Panel, draw
-from replay_runs import Job, Run, mean_interval, search_all
+from replay_runs import Job, Run, command, mean_interval, search_all
 
 from autotune.gemm import Gemm
 from autotune.replay import EXTRA_OPEN, ReplayTarget
@@ -191,7 +191,7 @@ def _panel(axis: Axis, samplers: Sequence[str], runs: dict[tuple[str, str], list
 def _write(out: Path, spaces: Sequence[Space], args: argparse.Namespace, results: dict[str, Any]) -> None:
     data = {
         "date": datetime.now(UTC).date().isoformat(),
-        "command": " ".join(["python", "benchmarks/search_replay.py", *sys.argv[1:]]),
+        "command": command(),
         "num_seeds": args.seeds,
         "is_bare": args.bare,
         "most_trials": MOST_TRIALS,

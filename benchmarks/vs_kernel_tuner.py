@@ -135,7 +135,7 @@ def kernel_tuner_job(gemm: Gemm, configs: Sequence[Config], limits: DeviceLimits
         "lds": [gemm.lda, gemm.ldb, gemm.ldc],
         "names": [*names, "block_size_x"],
         "configs": [[*(m[name] for name in names), s.threads] for m, s in zip(macros, specs, strict=True)],
-        "tiles": [plan(spec, gemm.m, gemm.n).tiles for spec in specs],
+        "tiles": [plan(spec, gemm.m, gemm.n, gemm.k).tiles for spec in specs],
         "smem_bytes": [spec.smem_bytes for spec in specs],
     }
 

@@ -13,6 +13,7 @@
 //   BURSTS         parts in which a tile's copies start                1 2 4 8 (bursts)
 //   STAGES         tiles of A and B in shared memory                   1 ... 8
 //   PAD            floats behind each shared row of a turned operand   (pad-a, pad-b)
+//   PACK_A PACK_B  1 copied by k, then m or n, before the product  0 1 (pack-a, pack-b)
 //   COPY_A COPY_B  0 through registers, 1 asynchronous                 (async-turn-a/b)
 //   VEC_A VEC_B    floats per copy from global memory                  1 2 4 (vector-a, vector-b)
 //   VEC_C          floats per access to C                              1 2 4 (vector-c)
@@ -60,9 +61,9 @@ constexpr int CHUNK_M = chunk_of(TM);
 constexpr int CHUNK_N = chunk_of(TN);
 
 // Shared memory holds both operands by k, then m or n, whatever their layout in global memory: an
-// operand that is contiguous along k is turned on its way.
-constexpr bool IS_TURNED_A = !TRANS_A;
-constexpr bool IS_TURNED_B = TRANS_B;
+// operand that is contiguous along k is turned on its way, unless it was packed before (pack.cuh).
+constexpr bool IS_TURNED_A = !TRANS_A && !PACK_A;
+constexpr bool IS_TURNED_B = TRANS_B && !PACK_B;
 constexpr int ROW_A = BM + (IS_TURNED_A ? PAD : 0);  // floats from one k to the next
 constexpr int ROW_B = BN + (IS_TURNED_B ? PAD : 0);
 constexpr int STAGE_A = BK * ROW_A;
@@ -84,6 +85,8 @@ static_assert(!HAS_ASYNC || __CUDA_ARCH__ >= 800, "rule async-device");
 static_assert(BURSTS == 1 || (UNROLL_K == SLICE_BK && UNROLL_K % (2 * BURSTS) == 0 && STAGES > 1), "rule bursts");
 static_assert(FLUSH_K % BK == 0, "rule flush");
 constexpr bool IS_PREDICATED = EDGES == 1;
+constexpr bool IS_CLAMPED_A = IS_PREDICATED && !PACK_A;
+constexpr bool IS_CLAMPED_B = IS_PREDICATED && !PACK_B;
 
 #if WIDE
 using Stride = long long;

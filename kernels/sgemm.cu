@@ -17,7 +17,8 @@
 // Abbreviations: k runs over the depth; a *tile* is what a block copies per step; a *fragment* is what a
 // thread reads of it for one k; a *split* is a block's share of k (split-K); a *slice* a warp group's
 // share of BK. Parameters and rules stand in config.cuh; copies in tile_copy.cuh, products in
-// multiply.cuh, results in epilogue.cuh, the order of blocks in raster.cuh.
+// multiply.cuh, results in epilogue.cuh, the order of blocks in raster.cuh, operands that are packed
+// before the product in pack.cuh.
 //
 // Sources: the hierarchy of tiles is CUTLASS's (Kerr et al., "CUTLASS: Fast Linear Algebra in CUDA
 // C++", 2017); the multistage pipeline of cp.async is described in the CUTLASS 2.x documentation; the
@@ -26,6 +27,7 @@
 #include "epilogue.cuh"
 #include "kept_sums.cuh"
 #include "multiply.cuh"
+#include "pack.cuh"
 #include "primitives.cuh"
 #include "raster.cuh"
 #include "tile_copy.cuh"
@@ -36,10 +38,13 @@ struct Pipeline {
     CopyB copy_b;
     int num_tiles;    // of this block's share of k
     int fetched = 0;  // tiles asked for so far
-    int write = 0;    // stage that the next fetched tile goes to
-    int read = 0;     // stage being multiplied
+    int write = 0;    // stage that the next fetched tile goes to, by its first float
+    int read = 0;     // stage being multiplied, likewise
 
-    __device__ __forceinline__ static float* stage(int index) { return shared_memory() + index * STAGE; }
+    __device__ __forceinline__ static float* stage(int first) { return shared_memory() + first; }
+    __device__ __forceinline__ static int behind(int first) {
+        return first == (STAGES - 1) * STAGE ? 0 : first + STAGE;
+    }
 
     // Asks for part `part` of `parts` of the next tile, if there is one. The last part closes a group of
     // copies either way: groups count tiles.
@@ -72,7 +77,7 @@ struct Pipeline {
             copy_b.store(stage(write) + STAGE_A);
         }
         ++fetched;
-        write = write + 1 == STAGES ? 0 : write + 1;
+        write = behind(write);
     }
 
     // Waits for all but the PENDING newest tiles, for this thread's copies and everyone's.
@@ -107,7 +112,7 @@ struct Pipeline {
         if constexpr (STAGES == 1 && HAS_ASYNC) fetch();
         store();
         land<(STAGES > 2 ? STAGES - 2 : 0)>();
-        read = read + 1 == STAGES ? 0 : read + 1;
+        read = behind(read);
     }
 };
 
@@ -124,7 +129,7 @@ struct TileReader {
     }
 
     __device__ __forceinline__ void turn_to(int stage) {
-        int at_a = stage * STAGE + first_a, at_b = stage * STAGE + first_b;
+        int at_a = stage + first_a, at_b = stage + first_b;
         forget(at_a);  // what is added behind is then constant and becomes part of the instruction
         forget(at_b);
         a = shared_memory() + at_a;
@@ -189,7 +194,8 @@ __device__ __forceinline__ void multiply_tiles(Pipeline& pipeline, const Lane& l
 }
 
 // Launch: grid and workspace as launch.Grid says, THREADS threads, the shared memory of resources.smem_bytes.
-// m and n are at least 1; k = 0 and alpha = 0 scale C and read neither A nor B.
+// m and n are at least 1; k = 0 and alpha = 0 scale C and read neither A nor B. A packed operand comes as
+// sgemm_pack left it: its rows are along k, and its leading dimension is whole tiles.
 extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
     sgemm(int m, int n, int k, float alpha, const float* __restrict__ a, long long lda, const float* __restrict__ b,
           long long ldb, float beta, float* __restrict__ c, long long ldc, float* __restrict__ workspace, int splits) {

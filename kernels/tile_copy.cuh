@@ -2,30 +2,41 @@
 //
 // As stored, the tile has ROWS rows, each COLS neighbouring floats; rows lie `stride` bytes apart.
 // A turned operand has its rows along m (or n) and its columns along k; the other one the reverse.
-// Threads take neighbouring vectors of a row, then the next rows: vector v of the tile belongs to
-// thread v % (ROW_STEP * VECS). Worked example, A turned, BM 64, BK 16, VEC 1, 128 threads:
-// VECS = 16, ROW_STEP = 8, ROW_STEPS = 8; thread 17 copies column 1 (k = 1) of rows 1, 9, ..., 57 to
-// shared floats 1 * ROW_A + {1, 9, ..., 57}.
+// LANES threads side by side take neighbouring vectors of a row, then the next threads the next row; a
+// thread's pieces lie ROW_STEP rows or COL_STEP columns apart. Worked example, A turned, BM 64, BK 16,
+// VEC 1, 128 threads: LANES = 16, ROW_STEP = 8, ROW_STEPS = 8; thread 17 copies column 1 (k = 1) of rows
+// 1, 9, ..., 57 to shared floats 1 * ROW_A + {1, 9, ..., 57}. An operand that is not turned keeps each
+// thread in one row where the block has a few lanes for every row (IS_ONE_ROW): its pieces then lie a
+// constant apart, which is part of the instruction, and no address is computed in the main loop (TN
+// 4096^3 on an H200: 2536 us with neighbouring vectors alone, 2468 us so; docs/decisions/0011).
 //
 // Edges. Along m and n, rows and columns beyond the matrix repeat its last one: what is computed from
-// them is never stored, so the main loop needs no test. Along k, the *first* tile is the ragged one
-// (k % BK deep, zeros behind): all later tiles are full and need no test either.
+// them is never stored, so the main loop needs no test. A packed operand is padded to whole tiles. Along
+// k, the *first* tile is the ragged one (k % BK deep, zeros behind): all later tiles are full and need no
+// test either.
 #pragma once
 
 #include "config.cuh"
 #include "primitives.cuh"
 
-template <int ROWS, int COLS, int VEC, bool IS_TURNED, int SHARED_ROW, bool IS_ASYNC> struct TileCopy {
+constexpr int MIN_ROW_LANES = 8;  // 8 neighbouring vectors of 16 bytes fill a cache line
+
+template <int ROWS, int COLS, int VEC, bool IS_TURNED, bool IS_CLAMPED, int SHARED_ROW, bool IS_ASYNC>
+struct TileCopy {
     static constexpr int VECS = COLS / VEC;
-    static constexpr int ROW_STEP = VECS < THREADS ? THREADS / VECS : 1;
+    static constexpr int ROW_LANES = THREADS / ROWS;  // threads that each row could have
+    static constexpr bool IS_ONE_ROW = !IS_TURNED && !IS_CLAMPED && ROW_LANES >= MIN_ROW_LANES &&
+                                       THREADS % ROWS == 0 && VECS % ROW_LANES == 0;
+    static constexpr int LANES = IS_ONE_ROW ? ROW_LANES : VECS < THREADS ? VECS : THREADS;
+    static constexpr int ROW_STEP = THREADS / LANES;
     static constexpr int ROW_STEPS = (ROWS + ROW_STEP - 1) / ROW_STEP;
-    static constexpr int COL_STEPS = VECS < THREADS ? 1 : (VECS + THREADS - 1) / THREADS;
-    static constexpr int COL_STEP = THREADS * VEC;
-    static constexpr int WORKERS = VECS < THREADS ? ROW_STEP * VECS : THREADS;
+    static constexpr int COL_STEP = LANES * VEC;
+    static constexpr int COL_STEPS = (VECS + LANES - 1) / LANES;
+    static constexpr int WORKERS = ROW_STEP * LANES;
     static constexpr int PIECES = ROW_STEPS * COL_STEPS;  // vectors per thread
     static constexpr bool IS_EVEN = PIECES * THREADS == ROWS * VECS;
 
-    const char* source;  // row 0 of the current tile, at this thread's first column in the matrix
+    const char* source;  // this thread's first column of the current tile, in row 0 (IS_ONE_ROW: its own)
     Stride stride;       // bytes between rows
     int row;             // this thread's first row and column in the tile
     int col;
@@ -35,13 +46,14 @@ template <int ROWS, int COLS, int VEC, bool IS_TURNED, int SHARED_ROW, bool IS_A
     // `matrix` as stored, `origin` the tile's first index along m or n, `extent` the matrix's extent there.
     __device__ __forceinline__ TileCopy(const float* matrix, long long ld, int origin, int extent, int k_begin) {
         stride = static_cast<Stride>(ld * sizeof(float));
-        row = VECS < THREADS ? thread_index() / VECS : 0;
-        col = (VECS < THREADS ? thread_index() % VECS : thread_index()) * VEC;
+        row = thread_index() / LANES;
+        col = thread_index() % LANES * VEC;
         last = extent - origin - (IS_TURNED ? 1 : VEC);
         const int first_row = IS_TURNED ? origin : k_begin;
         const int first_col = IS_TURNED ? k_begin : origin;
         source = reinterpret_cast<const char*>(matrix) + static_cast<long long>(first_row) * stride +
                  static_cast<long long>(first_col + clamped(col)) * static_cast<int>(sizeof(float));
+        if constexpr (IS_ONE_ROW) source += static_cast<long long>(row) * stride;
     }
 
     // Moves on to the tile that begins `depth` further along k.
@@ -124,18 +136,19 @@ template <int ROWS, int COLS, int VEC, bool IS_TURNED, int SHARED_ROW, bool IS_A
     // all of them, two registers each.
     __device__ __forceinline__ const float* address(int piece) const {
         int at_row = row, from_col = piece % COL_STEPS * COL_STEP;
-        forget(at_row);
-        at_row += piece / COL_STEPS * ROW_STEP;
-        if constexpr (IS_PREDICATED && IS_TURNED) at_row = at_row < last ? at_row : last;  // edge: m, n
-        if constexpr (IS_PREDICATED && !IS_TURNED && COL_STEPS > 1)
+        if constexpr (IS_CLAMPED && !IS_TURNED && COL_STEPS > 1)
             from_col = col_of(piece) < last ? from_col : last - clamped(col);  // edge: m, n
         const char* from = source + from_col * static_cast<int>(sizeof(float));
+        if constexpr (IS_ONE_ROW) return reinterpret_cast<const float*>(from);
+        forget(at_row);
+        at_row += piece / COL_STEPS * ROW_STEP;
+        if constexpr (IS_CLAMPED && IS_TURNED) at_row = at_row < last ? at_row : last;  // edge: m, n
         return reinterpret_cast<const float*>(from + static_cast<long long>(at_row) * stride);
     }
 
     // A column of the tile, or the last one that lies in the matrix.
     __device__ __forceinline__ int clamped(int column) const {
-        if constexpr (!IS_PREDICATED || IS_TURNED) return column;
+        if constexpr (!IS_CLAMPED || IS_TURNED) return column;
         return column < last ? column : last;  // edge: m, n
     }
 
@@ -144,5 +157,7 @@ template <int ROWS, int COLS, int VEC, bool IS_TURNED, int SHARED_ROW, bool IS_A
     }
 };
 
-using CopyA = TileCopy<IS_TURNED_A ? BM : BK, IS_TURNED_A ? BK : BM, VEC_A, IS_TURNED_A, ROW_A, COPY_A == COPY_ASYNC>;
-using CopyB = TileCopy<IS_TURNED_B ? BN : BK, IS_TURNED_B ? BK : BN, VEC_B, IS_TURNED_B, ROW_B, COPY_B == COPY_ASYNC>;
+using CopyA = TileCopy<IS_TURNED_A ? BM : BK, IS_TURNED_A ? BK : BM, VEC_A, IS_TURNED_A, IS_CLAMPED_A, ROW_A,
+                       COPY_A == COPY_ASYNC>;
+using CopyB = TileCopy<IS_TURNED_B ? BN : BK, IS_TURNED_B ? BK : BN, VEC_B, IS_TURNED_B, IS_CLAMPED_B, ROW_B,
+                       COPY_B == COPY_ASYNC>;

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import shlex
 import subprocess
+import sys
 import tempfile
 from functools import cache
 from pathlib import Path
@@ -32,6 +34,11 @@ def small_disk(
     if reason := _why_not():
         pytest.skip(f"no file system can be mounted here: {reason}")
     return _run(options, command, environment, before)
+
+
+def autotune(*arguments: str | Path) -> str:
+    """The command line as one word for a shell."""
+    return shlex.join([sys.executable, "-W", "error", "-m", "autotune", *map(str, arguments)])
 
 
 def _run(

@@ -20,7 +20,7 @@ from ..search.progress import Best, Event, FinalDone, FinalStarted, ShapeStarted
 from ..store import Store
 from ..store.optuna_mirror import publish
 from ..target import Target
-from . import common, targets
+from . import common, disturbed, targets
 from .trials import brief
 
 INTERRUPTED = 130  # what a shell reports for a process ended by Ctrl-C
@@ -73,7 +73,7 @@ def run(request: Request, *, is_json: bool, is_quiet: bool) -> None:
         result = tune(target, store, gemms, options, Painter(progress, is_quiet=is_quiet))
         for shape in result.shapes:
             publish(store, shape.study)
-        facts = _facts(result, target, request, time.monotonic() - began_s)
+        facts = _facts(result, target, store, request, time.monotonic() - began_s)
         measured_on = common.source_text(target.environment)
         is_ours = target.source_hash == kernel.source_hash()  # other kernels cannot be exported
     if is_json:
@@ -157,8 +157,8 @@ def _trial_line(event: TrialDone) -> str:
 # Result
 
 
-def _facts(result: Result, target: Target, request: Request, wall_s: float) -> dict[str, Any]:
-    shapes = [_shape_facts(shape, target) for shape in result.shapes]
+def _facts(result: Result, target: Target, store: Store, request: Request, wall_s: float) -> dict[str, Any]:
+    shapes = [_shape_facts(shape, target, store) for shape in result.shapes]
     return {
         "gpu": target.environment.gpu_name,
         "is_recorded": target.environment.is_recorded,
@@ -178,7 +178,7 @@ def _facts(result: Result, target: Target, request: Request, wall_s: float) -> d
     }
 
 
-def _shape_facts(shape: ShapeResult, target: Target) -> dict[str, Any]:
+def _shape_facts(shape: ShapeResult, target: Target, store: Store) -> dict[str, Any]:
     """The winner of the final. On a recording the fastest trial instead: there the final draws from
     samples that the trial's time was made of already, and so knows less."""
     final = None if target.environment.is_recorded else shape.final
@@ -199,6 +199,7 @@ def _shape_facts(shape: ShapeResult, target: Target) -> dict[str, Any]:
         "num_failed": shape.num_failed,
         "num_tied": len(shape.final.tied) if shape.final else None,
         "tied": [entry.key for entry in shape.final.tied] if shape.final else [],
+        **disturbed.facts(store.trials(shape.study), shape.final),
     }
     if isinstance(target, ReplayTarget):
         facts["optimum_time_us"] = target.optimum(shape.gemm)[1]
@@ -220,7 +221,7 @@ def _text(facts: dict[str, Any], measured_on: str) -> str:
             best = common.share(shape["optimum_time_us"], shape["best_time_us"])
             row.insert(2, console.ratio_text(best, "%"))
     body = console.table(headers, rows, right=range(1, len(headers) - 1))
-    return f"{head}\n{body}"
+    return "\n".join(filter(None, (head, body, disturbed.text(facts["shapes"]))))
 
 
 def _row(shape: dict[str, Any]) -> list[object]:

@@ -21,10 +21,12 @@ DEFAULT_SMEM = 48 * 1024  # bytes of dynamic shared memory that any kernel may h
 
 @dataclass(frozen=True, slots=True)
 class LoadedKernel:
-    """A kernel ready for launches on one GPU. `reduce` is 0 where there is no second pass."""
+    """A kernel ready for launches on one GPU. `reduce` is 0 where there is no second pass, `pack` where
+    nothing is packed."""
 
     sgemm: int
     reduce: int
+    pack: int
     threads: int
     smem_bytes: int
 
@@ -120,13 +122,14 @@ class Devices:
                 library = self._library(kernel.sha256)
                 sgemm = driver.get_kernel(library, "sgemm")
                 reduce = driver.get_kernel(library, "sgemm_reduce") if spec.reduction == "two_pass" else 0
+                pack = driver.get_kernel(library, "sgemm_pack") if spec.packs_a or spec.packs_b else 0
                 if spec.smem_bytes > DEFAULT_SMEM:
                     driver.allow_smem(sgemm, spec.smem_bytes, gpu.device)
-                for handle in filter(None, (sgemm, reduce)):
+                for handle in filter(None, (sgemm, reduce, pack)):
                     driver.make_resident(handle)
             except CudaFault as fault:
                 raise self._refused(kernel, fault) from fault
-        return LoadedKernel(sgemm, reduce, spec.threads, spec.smem_bytes)
+        return LoadedKernel(sgemm, reduce, pack, spec.threads, spec.smem_bytes)
 
     def _library(self, sha256: str) -> int:
         if sha256 not in self._libraries:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..errors import DispatchError
-from ..launch import REDUCE_THREADS, Grid
+from ..launch import PACK_SMEM_BYTES, PACK_THREADS, REDUCE_THREADS, Grid, Pack
 from ..launch import plan as plan_grid
 from .arrays import Form
 from .devices import Devices, GpuState, LoadedKernel
@@ -30,6 +30,8 @@ _SGEMM = struct.Struct("=iiifQqQqf4xQqQi")
 _SGEMM_OFFSETS = (0, 4, 8, 12, 16, 24, 32, 40, 48, 56, 64, 72, 80)
 _REDUCE = struct.Struct("=iiffQqQiii")
 _REDUCE_OFFSETS = (0, 4, 8, 12, 16, 24, 32, 40, 44, 48)
+_PACK = struct.Struct("=iiQqi4xQi")
+_PACK_OFFSETS = (0, 4, 8, 16, 24, 32, 40)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,8 +51,10 @@ class _Arguments(threading.local):
     def __init__(self) -> None:
         self.sgemm, self._sgemm_pointers = self._make(_SGEMM, _SGEMM_OFFSETS)
         self.reduce, self._reduce_pointers = self._make(_REDUCE, _REDUCE_OFFSETS)
+        self.pack, self._pack_pointers = self._make(_PACK, _PACK_OFFSETS)
         self.at_sgemm = ctypes.addressof(self._sgemm_pointers)
         self.at_reduce = ctypes.addressof(self._reduce_pointers)
+        self.at_pack = ctypes.addressof(self._pack_pointers)
 
     @staticmethod
     def _make(layout: struct.Struct, offsets: tuple[int, ...]) -> tuple[Any, Any]:
@@ -99,7 +103,7 @@ class Engine:
             return Plan(problem, gpu, None, Grid((0, 1), 0, 0, 1, 0, 0, 0, 0, 0))
         pick = self._selector.pick(Call(gemm, problem.lds, aligned))
         kernel = self._selector.kernels[pick.kernel_id]
-        grid = plan_grid(kernel.spec, gemm.m, gemm.n)
+        grid = plan_grid(kernel.spec, gemm.m, gemm.n, gemm.k)
         return Plan(problem, gpu, self.devices.kernel(gpu, kernel), grid)
 
     def run(self, plan: Plan, stream: int, addresses: Triple, alpha: float, beta: float) -> None:
@@ -111,19 +115,31 @@ class Engine:
         if is_elsewhere:
             driver.push_context(context)
         try:
-            if plan.grid.sum_bytes:
-                self._run_split(plan, plan.kernel, stream, addresses, alpha, beta)
+            if plan.grid.scratch_bytes:
+                self._run_with_workspace(plan, plan.kernel, stream, addresses, alpha, beta)
             else:
-                self._launch(plan, plan.kernel, stream, addresses, alpha, beta, 0)
+                self._launch(plan, plan.kernel, stream, addresses, plan.problem.lds, alpha, beta, 0)
         finally:
             if is_elsewhere:
                 driver.pop_context()
 
-    def _run_split(
+    def _run_with_workspace(
         self, plan: Plan, kernel: LoadedKernel, stream: int, addresses: Triple, alpha: float, beta: float
     ) -> None:
         def launch(workspace: int) -> None:
-            self._launch(plan, kernel, stream, addresses, alpha, beta, workspace)
+            a, b, c = addresses
+            lda, ldb, ldc = plan.problem.lds
+            for pack in plan.grid.packs:
+                to = workspace + pack.offset
+                if alpha:  # else neither A nor B is read
+                    source = (a, lda) if pack.is_a else (b, ldb)
+                    self._launch_pack(plan, kernel, stream, pack, *source, to)
+                if pack.is_a:
+                    a, lda = to, pack.padded
+                else:
+                    b, ldb = to, pack.padded
+            workspace += plan.grid.pack_bytes
+            self._launch(plan, kernel, stream, (a, b, c), (lda, ldb, ldc), alpha, beta, workspace)
             if plan.grid.reduce_blocks:
                 self._launch_reduce(plan, kernel, stream, addresses, alpha, beta, workspace)
 
@@ -135,12 +151,13 @@ class Engine:
         kernel: LoadedKernel,
         stream: int,
         addresses: Triple,
+        lds: Triple,
         alpha: float,
         beta: float,
         workspace: int,
     ) -> None:
         arguments, grid, gemm = self._arguments, plan.grid, plan.problem.gemm
-        lda, ldb, ldc = plan.problem.lds
+        lda, ldb, ldc = lds
         a, b, c = addresses
         try:
             _SGEMM.pack_into(
@@ -151,6 +168,15 @@ class Engine:
             raise DispatchError(f"alpha = {alpha!r} or beta = {beta!r} is no float32 ({error})") from error
         self.driver.launch(
             kernel.sgemm, grid.size, kernel.threads, kernel.smem_bytes, stream, arguments.at_sgemm
+        )
+
+    def _launch_pack(
+        self, plan: Plan, kernel: LoadedKernel, stream: int, pack: Pack, operand: int, ld: int, to: int
+    ) -> None:
+        arguments, k = self._arguments, plan.problem.gemm.k
+        _PACK.pack_into(arguments.pack, 0, pack.extent, k, operand, ld, pack.is_turned, to, pack.padded)
+        self.driver.launch(
+            kernel.pack, (pack.blocks, 1), PACK_THREADS, PACK_SMEM_BYTES, stream, arguments.at_pack
         )
 
     def _launch_reduce(

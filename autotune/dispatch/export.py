@@ -1,6 +1,6 @@
 """From the results of searches to an exported table: winners, tied sets, and kernels for what was not tuned.
 
-    tuned shapes ─► winners and tied ─► + their general twins ─► cubins ─► model ─► folder
+    tuned shapes ─► one of the tied each ─► + their general twins ─► cubins ─► model ─► folder
     families of tiles ─► general kernels ─► + a default per layout ───┘
 
 Takes plain data: `from_store.py` reads it from a database.
@@ -12,7 +12,7 @@ import hashlib
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Protocol
@@ -25,13 +25,14 @@ from ..gemm import LAYOUTS, Gemm
 from ..launch import Variant
 from ..resources import blocks_per_sm, launch_spec
 from ..rules import broken_rules
+from . import cover
 from .fit import Sample, fit, guess, inherit
 from .general import family_kernels, stand_in, twins
 from .package import write_folder
 from .table import Entry, Kernel, ModelFigures, RankedKernel, Table
 
 MAX_GENERAL = 8  # winners per layout that lend their tiles to shapes that were not tuned
-MAX_TIED = 4  # kernels kept per shape: the winner and those that cannot be told apart from it
+MAX_TIED = 4  # kernels kept per shape: the one chosen, and tied ones that the table holds anyway
 
 # What a k-step is taken to cost more than that of the kernel whose figures stand in (unmeasured).
 _OTHER_LAYOUT = 1.1
@@ -45,6 +46,7 @@ class TunedPoint:
     config: Config
     time_us: float
     is_tied: bool
+    joules: float | None = None  # of one launch, where it was measured
 
 
 @dataclass(frozen=True)
@@ -132,7 +134,8 @@ def export_table(
     """
     _check(results, compiler)
     limits = results.limits
-    wishes = [*_winners(results), *_general(results), *_families(limits), *_defaults(limits)]
+    settled = settle(results)
+    wishes = [*_winners(settled), *_general(settled), *_families(limits), *_defaults(limits)]
     unique = {wish.id: wish for wish in reversed(wishes)}  # of equal ones the first, which is required
     cubins = _compile(list(unique.values()), compiler)
     models = _Models(results)
@@ -148,7 +151,7 @@ def export_table(
         limits=results.limits,
         kernels=tuple(sorted(kernels, key=lambda k: k.id)),
         defaults={wish.layout: wish.id for wish in _defaults(results.limits)},
-        entries=tuple(map(_entry, results.shapes)),
+        entries=tuple(map(_entry, settled.shapes)),
     )
     return write_folder(table, {cubin.sha256: cubin.code for cubin in cubins.values()}, folder)
 
@@ -167,14 +170,38 @@ def _check(results: TunedResults, compiler: KernelCompiler) -> None:
         )
 
 
-def _kept(shape: TunedShape) -> tuple[TunedPoint, ...]:
-    """The winner and its nearest tied rivals."""
-    return (*shape.ranked[:1], *(p for p in shape.ranked[1:] if p.is_tied))[:MAX_TIED]
+def settle(results: TunedResults) -> TunedResults:
+    """The same with each shape's ranking cut down to what a table takes: the kernel chosen among the tied
+    (`cover.choose`), and behind it those that are tied with it and in the table for other shapes."""
+    tied = {s.gemm: {_name(s.gemm, p): p for p in _tied(s)} for s in results.shapes}
+    options = {
+        gemm: [cover.Option(name, p.time_us, p.joules) for name, p in points.items()]
+        for gemm, points in tied.items()
+    }
+    chosen = {gemm: option.kernel for gemm, option in cover.choose(options).items()}
+    taken = set(chosen.values())
+
+    def cut(shape: TunedShape) -> TunedShape:
+        points = tied[shape.gemm]
+        names = sorted((n for n in points if n in taken), key=lambda n: n != chosen[shape.gemm])
+        return replace(shape, ranked=tuple(points[name] for name in names[:MAX_TIED]))
+
+    return replace(results, shapes=tuple(map(cut, results.shapes)))
+
+
+def _tied(shape: TunedShape) -> tuple[TunedPoint, ...]:
+    """The winner and its tied rivals, best first."""
+    return (*shape.ranked[:1], *(point for point in shape.ranked[1:] if point.is_tied))
+
+
+def _name(gemm: Gemm, point: TunedPoint) -> cover.Kernel:
+    """Equal for points that one kernel of a table serves."""
+    return gemm.layout, point.config.key
 
 
 def _entry(shape: TunedShape) -> Entry:
     layout = shape.gemm.layout
-    ranked = tuple(RankedKernel(_Wish(p.config, layout).id, p.time_us, p.is_tied) for p in _kept(shape))
+    ranked = tuple(RankedKernel(_Wish(p.config, layout).id, p.time_us, p.is_tied) for p in shape.ranked)
     return Entry(shape.gemm, shape.cublas_us, ranked)
 
 
@@ -184,7 +211,7 @@ def _entry(shape: TunedShape) -> Entry:
 
 def _winners(results: TunedResults) -> Iterator[_Wish]:
     for shape in results.shapes:
-        for point in _kept(shape):
+        for point in shape.ranked:
             yield _Wish(point.config, shape.gemm.layout, is_required=True)
 
 

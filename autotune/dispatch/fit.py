@@ -103,7 +103,7 @@ def fit(samples: Sequence[Sample], blocks_per_sm: int, limits: DeviceLimits) -> 
 
 def _modelled_us(figures: ModelFigures, todo: Work) -> float:
     compute_us = figures.round_us * todo.round_steps + figures.step_us * todo.queue_steps
-    return figures.fixed_us + max(compute_us, todo.memory_us / figures.memory_efficiency) + todo.reduction_us
+    return figures.fixed_us + max(compute_us, todo.memory_us / figures.memory_efficiency) + todo.overhead_us
 
 
 def _fit_compute(
@@ -112,7 +112,7 @@ def _fit_compute(
     """Fixed, round and step time, the last as what comes on top of pure FMAs."""
     least = fma_step_us(spec, limits)
     columns = np.array([[1.0, w.round_steps, w.queue_steps] for w in todo])  # (samples, 3)
-    rest = times - np.array([least * w.queue_steps + w.reduction_us for w in todo])
+    rest = times - np.array([least * w.queue_steps + w.overhead_us for w in todo])
     prior = np.array([thumb.fixed_us, thumb.round_us, thumb.step_us - least])
     pull = _DRAW * np.eye(3) / prior  # rows that say: figure / thumb = 1
     weights = np.ones(len(times))

@@ -51,7 +51,9 @@ def _shape(store: Store, study: StudyRef) -> TunedShape:
             fastest = best.measurement.time_us or min(time_us for _, time_us in times)
             ranked: tuple[TunedPoint, ...] = (TunedPoint(Config.from_dict(best.point), fastest, True),)
         else:
-            ranked = tuple(TunedPoint(Config.from_dict(e.point), e.time_us, e.is_tied) for e in final.entries)
+            ranked = tuple(
+                TunedPoint(Config.from_dict(e.point), e.time_us, e.is_tied, e.joules) for e in final.entries
+            )
     except UsageError as error:
         raise DispatchError(
             f"the results for {study.gemm} are not of autotune's kernel ({error}); they cannot be exported"

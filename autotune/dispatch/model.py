@@ -24,6 +24,7 @@ from .table import Kernel
 
 PROLOGUE_STEPS = 2  # filling the pipeline and storing C, counted as steps of k (unmeasured)
 BANDWIDTH_SMS = 0.5  # share of the SMs that has to ask for the full bandwidth (unmeasured)
+PACK_US = 2.0  # a launch that packs an operand, beyond the bytes it moves (unmeasured)
 # What a reduction takes beyond the bytes it moves (unmeasured)
 REDUCTION_US = {"none": 0.0, "last_block": 2.0, "last_wave": 2.0, "two_pass": 2.5}
 
@@ -35,26 +36,26 @@ class Work:
     round_steps: int  # rounds of resident blocks, each of this many k-steps, on the busiest SM
     queue_steps: int  # k-steps of all blocks on the busiest SM, one after another
     memory_us: float  # all bytes at the bandwidth that this many blocks can ask for
-    reduction_us: float  # waiting for others before adding their partial sums
+    overhead_us: float  # launches that pack, and waiting for others before adding their partial sums
 
 
 def work(spec: LaunchSpec, blocks_per_sm: int, gemm: Gemm, limits: DeviceLimits) -> Work:
     """Count the work of a launch. m and n at least 1."""
-    grid = plan(spec, gemm.m, gemm.n)
+    grid = plan(spec, gemm.m, gemm.n, gemm.k)
     k_tiles = -(-gemm.k // spec.bk)
     whole_steps = k_tiles + PROLOGUE_STEPS
     split_steps = -(-k_tiles // spec.split_k) + PROLOGUE_STEPS
     whole_queue = -(-(grid.tiles - grid.split_tiles) // limits.num_sms)
     split_queue = -(-grid.split_tiles * spec.split_k // limits.num_sms)
     whole_rounds, split_rounds = (-(-queue // blocks_per_sm) for queue in (whole_queue, split_queue))
-    num_bytes = gemm.num_bytes + 2 * grid.sum_bytes
+    num_bytes = gemm.num_bytes + 2 * grid.scratch_bytes
     num_blocks = grid.size[0] * grid.size[1]
     reach = min(1.0, num_blocks / (BANDWIDTH_SMS * limits.num_sms))
     return Work(
         round_steps=whole_rounds * whole_steps + split_rounds * split_steps,
         queue_steps=whole_queue * whole_steps + split_queue * split_steps,
         memory_us=num_bytes / (limits.bandwidth_gbs * 1e3 * reach),
-        reduction_us=REDUCTION_US[spec.reduction],
+        overhead_us=REDUCTION_US[spec.reduction] + PACK_US * len(grid.packs),
     )
 
 
@@ -66,4 +67,4 @@ def expected_us(kernel: Kernel, gemm: Gemm, limits: DeviceLimits) -> float | Non
     todo = work(kernel.spec, kernel.blocks_per_sm, gemm, limits)
     compute_us = figures.round_us * todo.round_steps + figures.step_us * todo.queue_steps
     memory_us = todo.memory_us / figures.memory_efficiency
-    return figures.fixed_us + max(compute_us, memory_us) + todo.reduction_us
+    return figures.fixed_us + max(compute_us, memory_us) + todo.overhead_us

@@ -117,7 +117,7 @@ class Selector:
         """Whether every split of k has work, and the partial sums stay within bounds."""
         spec = kernel.spec
         has_work = spec.split_k == 1 or spec.split_k * spec.bk <= gemm.k
-        return has_work and plan(spec, gemm.m, gemm.n).workspace_bytes <= WORKSPACE_LIMIT
+        return has_work and plan(spec, gemm.m, gemm.n, gemm.k).workspace_bytes <= WORKSPACE_LIMIT
 
     def _nearest(self, call: Call) -> Pick | None:
         for entry in self._near(call.gemm)[:NUM_NEAREST]:

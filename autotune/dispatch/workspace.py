@@ -1,8 +1,10 @@
-"""Device memory for the partial sums and counters of split-K, one piece per stream of one GPU.
+"""Device memory for packed operands and for the partial sums and counters of split-K, one piece per
+stream of one GPU.
 
-A piece has a border: sums end there, counters begin there. A launch gets the address that lies the
-size of its sums before the border, so counters lie at the same place whatever the shape. They are
-zeroed once: every launch leaves them zero. Copied into exported tables: standard library only.
+A piece has a border: scratch (packed operands, then sums) ends there, counters begin there. A launch
+gets the address that lies the size of its scratch before the border, so counters lie at the same place
+whatever the shape. They are zeroed once: every launch leaves them zero. Copied into exported tables:
+standard library only.
 """
 
 from __future__ import annotations
@@ -28,23 +30,23 @@ class _Piece:
         self.lock = threading.Lock()
         self.border = 0
         self._base = 0
-        self._sum_bytes = 0
+        self._scratch_bytes = 0
         self._counter_bytes = 0
 
     def reserve(self, driver: Driver, grid: Grid, stream: int) -> None:
         """Make room for a launch. What the stream still works on is freed behind it."""
-        if grid.sum_bytes <= self._sum_bytes and grid.counter_bytes <= self._counter_bytes:
+        if grid.scratch_bytes <= self._scratch_bytes and grid.counter_bytes <= self._counter_bytes:
             return
-        sums = _rounded(max(grid.sum_bytes, self._sum_bytes))
+        scratch = _rounded(max(grid.scratch_bytes, self._scratch_bytes))
         counters = _rounded(max(grid.counter_bytes, self._counter_bytes))
         if self._base:
-            base, self._base, self._sum_bytes, self._counter_bytes = self._base, 0, 0, 0
+            base, self._base, self._scratch_bytes, self._counter_bytes = self._base, 0, 0, 0
             driver.free(base, stream)
-        base = driver.allocate(sums + counters, stream)
+        base = driver.allocate(scratch + counters, stream)
         if counters:
-            driver.zero(base + sums, counters, stream)
-        self._base, self._sum_bytes, self._counter_bytes = base, sums, counters
-        self.border = base + sums
+            driver.zero(base + scratch, counters, stream)
+        self._base, self._scratch_bytes, self._counter_bytes = base, scratch, counters
+        self.border = base + scratch
 
 
 class Workspaces:
@@ -64,7 +66,7 @@ class Workspaces:
             return
         with piece.lock:
             piece.reserve(self._driver, grid, stream)
-            launch(piece.border - grid.sum_bytes)
+            launch(piece.border - grid.scratch_bytes)
 
     def _piece(self, stream: int) -> _Piece | None:
         """The piece of a stream. Handles are given again after a stream's end, identities are not."""
@@ -84,7 +86,7 @@ class Workspaces:
         address = self._driver.allocate(grid.workspace_bytes, stream)
         try:
             if grid.counter_bytes:
-                self._driver.zero(address + grid.sum_bytes, grid.counter_bytes, stream)
+                self._driver.zero(address + grid.scratch_bytes, grid.counter_bytes, stream)
             launch(address)
         finally:
             self._driver.free(address, stream)

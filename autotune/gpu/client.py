@@ -142,6 +142,15 @@ class WorkerClient:
                 continue
         raise DeviceLost(f"comparing {len(request.kernels)} kernels failed twice: {self._last_death}")
 
+    def duel(self, request: protocol.Duel, deadline_s: float) -> protocol.DuelResult | None:
+        """Time two candidates interleaved; None where they bring the worker down. Raises EnvironmentProblem,
+        and DeviceLost where no new worker starts."""
+        self.prepare(request.problem)
+        try:
+            return self._ask(request, deadline_s, protocol.DuelResult)
+        except (WorkerGone, WorkerLate):
+            return None
+
     def renew(self) -> protocol.Ready:
         """End the worker and start a fresh one. Raises EnvironmentProblem, DeviceLost."""
         self._end()

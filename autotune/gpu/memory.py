@@ -193,7 +193,8 @@ class Operands:
 
 
 class Workspace:
-    """Split-K's memory: grows to the largest ever asked for. Guarded like the operands."""
+    """Memory of a launch for packed operands, partial sums and counters: grows to the largest ever asked
+    for. Guarded like the operands."""
 
     def __init__(self, driver: Any, stream: Any) -> None:
         self._driver, self._stream = driver, stream
@@ -208,19 +209,19 @@ class Workspace:
         """Guards to check now: none while no memory is in use."""
         return len(self._layout.guards) if self._layout.operands[0].num_bytes else 0
 
-    def prepare(self, sum_bytes: int, counter_bytes: int) -> int:
-        """Room for partial sums (made NaN) and counters (made zero) behind them; returns its address.
+    def prepare(self, scratch_bytes: int, counter_bytes: int) -> int:
+        """Room for scratch (made NaN) and counters (made zero) behind them; returns its address.
 
         Raises EnvironmentProblem where the GPU has not that much memory left.
         """
-        self._layout = lay_out((sum_bytes + counter_bytes,))
-        if sum_bytes + counter_bytes == 0:
+        self._layout = lay_out((scratch_bytes + counter_bytes,))
+        if scratch_bytes + counter_bytes == 0:
             return 0
         buffer = self._reserve(self._layout.num_bytes)
         region = self._layout.operands[0]
         buffer.fill(GUARD_WORD, Region(0, self._layout.num_bytes), self._stream)
-        buffer.fill(POISON_WORD, Region(region.offset, sum_bytes), self._stream)
-        buffer.fill(0, Region(region.offset + sum_bytes, counter_bytes), self._stream)
+        buffer.fill(POISON_WORD, Region(region.offset, scratch_bytes), self._stream)
+        buffer.fill(0, Region(region.offset + scratch_bytes, counter_bytes), self._stream)
         self._guards.upload(guard_list(buffer.address, self._layout.guards), self._stream)
         return buffer.address + region.offset
 
@@ -236,7 +237,7 @@ class Workspace:
             check(self._driver.cuStreamSynchronize, self._stream)
             self._buffer.free()
             self._buffer = None
-        self._buffer = Buffer(self._driver, num_bytes, "partial sums of split-K")
+        self._buffer = Buffer(self._driver, num_bytes, "packed operands and partial sums")
         return self._buffer
 
 

@@ -83,11 +83,22 @@ class Race:
 
 
 @dataclass(frozen=True)
+class Duel:
+    """Time two candidates, verified, interleaved. Nothing is repeated: what disturbs a round disturbs both.
+    `turn` varies the order within rounds from one duel to the next. Answered by DuelResult."""
+
+    problem: Problem
+    kernels: tuple[KernelCode, KernelCode]
+    rounds: int
+    turn: int = 0
+
+
+@dataclass(frozen=True)
 class Shutdown:
     """End. Not answered."""
 
 
-Request = Start | Prepare | Trial | Race | Shutdown
+Request = Start | Prepare | Trial | Race | Duel | Shutdown
 
 
 # ---------------------------------------------------------------------------------------- answers
@@ -143,6 +154,14 @@ class RaceResult:
 
 
 @dataclass(frozen=True)
+class DuelResult:
+    """`samples_us[i][r]` is candidate i in round r; both are empty if either failed verification."""
+
+    samples_us: tuple[tuple[float, ...], tuple[float, ...]]
+    seconds: float  # all that it took, verifying included
+
+
+@dataclass(frozen=True)
 class Failed:
     """A request other than a trial failed. `kind` environment: the machine lacks something."""
 
@@ -151,7 +170,7 @@ class Failed:
     is_last: bool = False
 
 
-Answer = Ready | Prepared | TrialResult | RaceResult | Failed
+Answer = Ready | Prepared | TrialResult | RaceResult | DuelResult | Failed
 
 
 def serve(connection: Connection, handle: Callable[[Any], Answer]) -> None:

@@ -340,8 +340,8 @@ class Session:
         if kernel.sha256 not in self._modules:
             self._modules[kernel.sha256] = Module(self.driver, self.device, kernel.code)
         self._modules.move_to_end(kernel.sha256)
-        grid = launch.plan(kernel.spec, gemm.m, gemm.n)
-        address = workspace.prepare(grid.sum_bytes, grid.counter_bytes)
+        grid = launch.plan(kernel.spec, gemm.m, gemm.n, gemm.k)
+        address = workspace.prepare(grid.scratch_bytes, grid.counter_bytes)
         sgemm = Sgemm(self._modules[kernel.sha256], kernel.spec, gemm, address, kernel.entry)
         return partial(sgemm.enqueue, self.stream)
 

@@ -7,32 +7,50 @@ from typing import Any
 
 from .. import launch
 from ..gemm import Gemm
-from ..kernel import ENTRY, REDUCE_ENTRY
-from ..launch import REDUCE_THREADS, LaunchSpec
+from ..kernel import ENTRY, PACK_ENTRY, REDUCE_ENTRY
+from ..launch import PACK_SMEM_BYTES, PACK_THREADS, REDUCE_THREADS, LaunchSpec, Pack
 from .memory import OperandSet
 from .module import Module, pack
+
+
+class Packing:
+    """The copy of one operand to its place in the workspace, ready to launch once `source` is set."""
+
+    def __init__(self, plan: Pack, gemm: Gemm, workspace: int) -> None:
+        self.is_a, self.padded, self.blocks = plan.is_a, plan.padded, plan.blocks
+        self.address = workspace + plan.offset
+        self.source = ctypes.c_void_p()
+        extents = [ctypes.c_int32(plan.extent), ctypes.c_int32(gemm.k)]
+        lead = ctypes.c_int64(gemm.lda if plan.is_a else gemm.ldb)
+        is_turned, to = ctypes.c_int32(plan.is_turned), ctypes.c_void_p(self.address)
+        self._values: list[Any] = [*extents, self.source, lead, is_turned, to, ctypes.c_int32(plan.padded)]
+        self.arguments = pack(self._values)
 
 
 class Sgemm:
     """One product C = op(A) op(B) with alpha = 1 and beta = 0, ready to launch on any operand set.
 
-    `workspace` is the address of split-K's memory (0 where it needs none); `entry` names the kernel.
-    Raises CudaError where the cubin lacks an entry or the device refuses its shared memory.
+    `workspace` is the address of scratch memory and counters (0 where it needs none); `entry` names the
+    kernel. Raises CudaError where the cubin lacks an entry or the device refuses its shared memory.
     """
 
     def __init__(
         self, module: Module, spec: LaunchSpec, gemm: Gemm, workspace: int, entry: str = ENTRY
     ) -> None:
-        grid = launch.plan(spec, gemm.m, gemm.n)
+        grid = launch.plan(spec, gemm.m, gemm.n, gemm.k)
         self._kernel = module.kernel(entry)
         self._kernel.allow_smem(spec.smem_bytes)
         self._grid = grid.size
         self._threads, self._smem_bytes = spec.threads, spec.smem_bytes
+        self._pack = module.kernel(PACK_ENTRY) if grid.packs else None
+        self._packs = [Packing(pack, gemm, workspace) for pack in grid.packs]
         self._a, self._b, self._c = (ctypes.c_void_p() for _ in range(3))
         extents = [ctypes.c_int32(extent) for extent in (gemm.m, gemm.n, gemm.k)]
         alpha, beta = ctypes.c_float(1.0), ctypes.c_float(0.0)
         lda, ldb, ldc = (ctypes.c_int64(lead) for lead in (gemm.lda, gemm.ldb, gemm.ldc))
-        sums, splits = ctypes.c_void_p(workspace), ctypes.c_int32(grid.split_k)
+        for packing in self._packs:
+            (lda if packing.is_a else ldb).value = packing.padded
+        sums, splits = ctypes.c_void_p(workspace + grid.pack_bytes), ctypes.c_int32(grid.split_k)
         self._values: list[Any] = [
             *(*extents, alpha, self._a, lda, self._b, ldb, beta, self._c, ldc, sums, splits)
         ]
@@ -46,6 +64,11 @@ class Sgemm:
     def enqueue(self, stream: Any, operands: OperandSet) -> None:
         """Put one product on the stream."""
         self._a.value, self._b.value, self._c.value = operands.a, operands.b, operands.c
+        for packing in self._packs:
+            assert self._pack is not None
+            source = self._a if packing.is_a else self._b
+            packing.source.value, source.value = source.value, packing.address
+            self._pack.launch(stream, (packing.blocks, 1), PACK_THREADS, packing.arguments, PACK_SMEM_BYTES)
         self._kernel.launch(stream, self._grid, self._threads, self._arguments, self._smem_bytes)
         if self._reduce is not None:
             self._reduce.launch(stream, self._reduce_grid, REDUCE_THREADS, self._reduce_arguments)

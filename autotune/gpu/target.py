@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
@@ -34,6 +35,7 @@ ALLOWED_SPILL_BYTES = 64
 SLOWEST_OVER_LIMIT = 10.0  # a candidate's expected time over the roofline while no better one is known
 RACE_DEADLINE_S = 30.0  # and RACE_BATCH_S, or ten times the roofline, for each batch
 RACE_BATCH_S = 0.1
+MAX_RECENT = 64  # kernels kept for duels
 ENERGY_S = 0.4  # of each finalist that is tied: several readings of the energy counter
 
 
@@ -54,7 +56,7 @@ def misfit(cubin: Cubin, config: Config, spec: LaunchSpec, limits: DeviceLimits,
         return f"{smem} bytes of shared memory per block, the device has {limits.smem_per_block}"
     if int(resources.blocks_per_sm(config, limits, gemm, cubin.registers)) < 1:
         return f"{cubin.registers} registers for {spec.threads} threads: not one block fits an SM"
-    if plan(spec, max(gemm.m, 1), max(gemm.n, 1)).tiles > MAX_GRID_X:
+    if plan(spec, max(gemm.m, 1), max(gemm.n, 1), gemm.k).tiles > MAX_GRID_X:
         return "more tiles than a grid holds"
     return ""
 
@@ -89,6 +91,8 @@ class GpuTarget:
         self._gpu_thread = ThreadPoolExecutor(1, thread_name_prefix="gpu")
         self._client: WorkerClient | None = None
         self._lost: DeviceLost | None = None
+        self._recent: OrderedDict[tuple[Gemm, Config], KernelCode] = OrderedDict()  # that were in duels
+        self._waiting: set[Future[Measurement]] = set()  # compiled, and not begun on the GPU
         self._is_closed = False
         try:
             self.ready = self._gpu_thread.submit(self._open).result()
@@ -104,8 +108,9 @@ class GpuTarget:
 
     @property
     def capacity(self) -> int:
-        """One candidate per compiler thread, one on the GPU and one waiting for it."""
-        return self.compiler.num_threads + 2
+        """One candidate per compiler thread, one on the GPU and one waiting for it, and enough that wait to
+        be compiled for no thread to run dry while the search thinks."""
+        return self.compiler.num_threads + 2 + max(2, self.compiler.num_threads // 4)
 
     def now(self) -> float:
         return time.monotonic()
@@ -132,6 +137,7 @@ class GpuTarget:
         compiled = self._compile(gemm, config)
 
         def hand_over(done: Future[Cubin]) -> None:
+            self._waiting.add(future)
             try:
                 self._gpu_thread.submit(self._finish, gemm, config, done, cutoff_us, future)
             except RuntimeError:  # closed meanwhile
@@ -150,6 +156,15 @@ class GpuTarget:
         samples = result.baseline_us
         baseline = Baseline(median(samples) if samples else None, samples)
         return Rounds(result.samples_us, baseline, result.marks, result.discarded)
+
+    def duel(self, gemm: Gemm, points: tuple[Point, Point], rounds: int, turn: int) -> Future[Rounds]:
+        """Time two points interleaved once no candidate waits for the GPU. See `target.Refining`.
+
+        The future raises what `compare` does. Points that are no configs raise UsageError here."""
+        first, second = map(Config.from_dict, points)
+        future: Future[Rounds] = Future()
+        self._gpu_thread.submit(self._when_idle, gemm, (first, second), rounds, turn, future)
+        return future
 
     def joules(self, gemm: Gemm, points: Sequence[Point]) -> tuple[float | None, ...]:
         """Energy of one launch of each point. Raises what `compare` raises."""
@@ -197,12 +212,16 @@ class GpuTarget:
     ) -> protocol.RaceResult:
         """`compare` for kernels compiled already. Gives up where they take so many times the roofline.
         With `energy_s`, each then runs for as long, and what a launch takes in joules is measured."""
-        expected_s = problem.gemm.limit_us(self.limits.fma_tflops, self.limits.bandwidth_gbs) / 1e6
-        batch_s = max(slowest_over_limit * expected_s, RACE_BATCH_S)
+        batch_s = self._batch_s(problem.gemm, slowest_over_limit)
         num_batches = (len(kernels) + 1) * (rounds + 1) * (1 + MAX_REPEATS)
         deadline_s = RACE_DEADLINE_S + num_batches * batch_s + len(kernels) * (2 * energy_s + batch_s)
         request = protocol.Race(problem, tuple(kernels), rounds, energy_s)
         return self._gpu_thread.submit(self._worker.race, request, deadline_s).result()
+
+    def _batch_s(self, gemm: Gemm, slowest_over_limit: float = SLOWEST_OVER_LIMIT) -> float:
+        """What a batch of launches may take."""
+        expected_s = gemm.limit_us(self.limits.fma_tflops, self.limits.bandwidth_gbs) / 1e6
+        return max(slowest_over_limit * expected_s, RACE_BATCH_S)
 
     def check(self, gemm: Gemm, code: KernelCode) -> Measurement:
         """Verify and time a kernel that is compiled already: one of an exported table."""
@@ -271,6 +290,7 @@ class GpuTarget:
         future: Future[Measurement],
     ) -> None:
         """On the GPU's thread: settle the future."""
+        self._waiting.discard(future)
         if self._is_closed:
             future.cancel()
         if not future.set_running_or_notify_cancel():
@@ -281,6 +301,44 @@ class GpuTarget:
             future.set_result(Measurement(Outcome(failure.outcome), failure.reason))
         except BaseException as error:
             future.set_exception(error)
+
+    def _when_idle(
+        self, gemm: Gemm, configs: tuple[Config, Config], rounds: int, turn: int, future: Future[Rounds]
+    ) -> None:
+        """On the GPU's thread: a duel, or to the end of the queue with it while candidates wait there."""
+        try:
+            if self._is_closed or self._lost is not None:
+                future.cancel()
+            elif self._waiting and not future.cancelled():
+                self._gpu_thread.submit(self._when_idle, gemm, configs, rounds, turn, future)
+                return
+        except RuntimeError:  # closed meanwhile
+            future.cancel()
+        if not future.set_running_or_notify_cancel():
+            return
+        try:
+            future.set_result(self._duel(gemm, configs, rounds, turn))
+        except BaseException as error:
+            future.set_exception(error)
+
+    def _duel(self, gemm: Gemm, configs: tuple[Config, Config], rounds: int, turn: int) -> Rounds:
+        first, second = (self._known_code(gemm, config) for config in configs)
+        request = protocol.Duel(self._problem(gemm), (first, second), rounds, turn)
+        deadline_s = RACE_DEADLINE_S + 2 * (rounds + 1) * self._batch_s(gemm)
+        result = self._worker.duel(request, deadline_s)
+        if result is None:
+            return Rounds(((), ()), Baseline(None))
+        return Rounds(result.samples_us, Baseline(None), seconds=result.seconds)
+
+    def _known_code(self, gemm: Gemm, config: Config) -> KernelCode:
+        """A kernel that ran before: from the cache, without the queue of those that are compiled."""
+        if (gemm, config) not in self._recent:
+            variant = Variant(gemm.trans_a, gemm.trans_b, is_wide(gemm))
+            self._recent[gemm, config] = self._code(gemm, config, self.compiler.compile(config, variant))
+            while len(self._recent) > MAX_RECENT:
+                self._recent.popitem(last=False)
+        self._recent.move_to_end((gemm, config))
+        return self._recent[gemm, config]
 
     def _measure(self, gemm: Gemm, config: Config, cubin: Cubin, cutoff_us: float | None) -> Measurement:
         code = self._code(gemm, config, cubin)

@@ -31,6 +31,8 @@ def respond(session: Session, request: object) -> protocol.Answer:
                 return session.trial(request)
             case protocol.Race():
                 return session.race(request)
+            case protocol.Duel():
+                return session.duel(request)
         return protocol.Failed("internal", f"unknown request {type(request).__name__}")
     except EnvironmentProblem as error:
         return protocol.Failed("environment", str(error))

@@ -16,6 +16,7 @@ from ..errors import UsageError
 from ..space import FeasibleSet
 from .candidates import Candidates
 from .sampler import FeasibleSampler, Proposal, SpaceExhausted, distributions, params
+from .traits import Traits
 
 SAMPLERS = ("autotune", "random", "tpe")
 DEFAULT_SAMPLER = "autotune"
@@ -27,17 +28,24 @@ class Asker:
 
     `autotune` is ours (sampler.py). `random` draws unseen feasible points. `tpe` is Optuna's own
     multivariate TPE over the codes, as a yardstick: it knows nothing of the set, and each ask that
-    misses it, or repeats a point, is told as pruned. Raises UsageError for another name.
+    misses it, or repeats a point, is told as pruned. `traits` is what our model sees of a point beside
+    its parameters (traits.py). Raises UsageError for another name.
     """
 
-    def __init__(self, space: FeasibleSet, sampler: str = DEFAULT_SAMPLER, seed: int = 0) -> None:
+    def __init__(
+        self,
+        space: FeasibleSet,
+        sampler: str = DEFAULT_SAMPLER,
+        seed: int = 0,
+        traits: Traits | None = None,
+    ) -> None:
         if sampler not in SAMPLERS:
             raise UsageError(f"--sampler {sampler!r} is none; known are {', '.join(SAMPLERS)}")
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         self._space = space
         self._candidates = Candidates(space)
         self._distributions = distributions(space)
-        self._ours = FeasibleSampler(space, seed=seed, has_model=sampler == "autotune")
+        self._ours = FeasibleSampler(space, seed=seed, traits=traits, has_model=sampler == "autotune")
         self._study = optuna.create_study(sampler=self._ours)
         self._tpe = _naive_tpe(seed) if sampler == "tpe" else None
         self._open: dict[int, int] = {}  # point -> trial number
@@ -98,6 +106,10 @@ class Asker:
             self._study.tell(trial_number, state=TrialState.FAIL)
         else:
             self._study.tell(trial_number, time_us)
+
+    def correct(self, number: int, time_us: float) -> None:
+        """A better time of a point that was told of or loaded before."""
+        self._ours.correct(number, time_us)
 
     def nearest(self, point: Mapping[str, Value]) -> int:
         """The point of the set that is most like another, which need not be in it."""

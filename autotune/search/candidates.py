@@ -12,22 +12,30 @@ import numpy as np
 
 from ..config import Value
 from ..space import Factor, FeasibleSet
+from .traits import Traits
+
+_SCALE_SAMPLE = 4096  # points that tell the range of each trait
+_LEAST_SPAN = 1e-6  # of a trait: less is rounding
 
 
 class Candidates:
     """Numbers of points (FeasibleSet.index), in arrays; codes and features of all parameters."""
 
-    def __init__(self, space: FeasibleSet) -> None:
+    def __init__(self, space: FeasibleSet, traits: Traits | None = None) -> None:
         self._space = space
         self._dims = tuple(len(factor) for factor in space.factors)
         widths = [len(factor.names) for factor in space.factors]
         self._columns = [slice(sum(widths[:i]), sum(widths[: i + 1])) for i in range(len(widths))]
         self._num_values = np.array([len(v) for v in space.values])
         self._tables = [_feature_table(values) for values in space.values]
+        self._traits = None
+        if traits is not None and len(space):
+            sample = self.random(np.random.default_rng(0), _SCALE_SAMPLE)
+            self._traits = _scaled(traits, self.codes(sample))
 
     @property
     def num_features(self) -> int:
-        return sum(table.shape[1] for table in self._tables)
+        return int(self.features(np.zeros(1, dtype=np.int64)).shape[1])
 
     def codes(self, numbers: np.ndarray) -> np.ndarray:
         """(q,) -> (q, parameters)."""
@@ -36,9 +44,12 @@ class Candidates:
         return np.concatenate(parts, axis=1)
 
     def features(self, numbers: np.ndarray) -> np.ndarray:
-        """What a model sees: the rank of each value on 0 ... 1, words as one column each; (q, features)."""
+        """What a model sees: the rank of each value on 0 ... 1, words as one column each, and traits where
+        there are some, on about 0 ... 1; (q, features)."""
         codes = self.codes(numbers)
         parts = [table[codes[:, j]] for j, table in enumerate(self._tables)]
+        if self._traits is not None:
+            parts.append(self._traits(codes))
         return np.concatenate(parts, axis=1) if parts else np.zeros((len(codes), 0))
 
     def find(self, codes: np.ndarray) -> np.ndarray:
@@ -85,6 +96,14 @@ class Candidates:
         Parameters without a wish may take any value. Raises ValueError for an empty set.
         """
         return self._space.index([_nearest_row(factor, point) for factor in self._space.factors])
+
+
+def _scaled(traits: Traits, codes: np.ndarray) -> Traits:
+    """Traits on 0 ... 1 over these points, less those that are the same for all; codes (q, parameters)."""
+    found = traits(codes)
+    low, span = found.min(axis=0), np.ptp(found, axis=0)
+    varies = span > _LEAST_SPAN
+    return lambda others: (traits(others)[:, varies] - low[varies]) / span[varies]
 
 
 def _nearest_row(factor: Factor, point: Mapping[str, Value]) -> int:

@@ -75,12 +75,11 @@ class Pipeline:
             kept.set_result(Kept(candidate, measurement, is_new))
 
     def kept(self, others: Sequence[Future[Any]] = ()) -> Iterator[Kept]:
-        """Wait a while for a candidate, then give all that are stored by now, in order of submission.
-
-        Where none is under way, one of `others` is waited for. Raises what the target or the store did.
-        """
+        """Wait a while for a candidate or one of `others`, then give all candidates that are stored by now,
+        in order of submission. Raises what the target or the store did."""
+        awaited: list[Future[Any]] = [*self._open, *others]
         with self._ledger.timing("wait_s"):
-            wait(self._open or others, timeout=_POLL_S, return_when=FIRST_COMPLETED)
+            wait(awaited, timeout=_POLL_S, return_when=FIRST_COMPLETED)
         for future in [future for future in self._open if future.done()]:
             del self._open[future]
             yield future.result()

@@ -19,8 +19,8 @@ from ..target import Point
 from .candidates import Candidates
 from .shape import point_key
 
-TRIED_SHARE = 0.4  # of the sample, at most: what searches tried
-KIN_SHARE = 0.3  # and at most: relatives of the best
+TRIED_SHARE = 0.3  # of the sample, at most: what searches tried
+KIN_SHARE = 0.2  # and at most: relatives of the best
 NUM_PARENTS = 6  # best configs of each problem whose relatives are taken
 MIXTURES = 300  # relatives that take several parameters from elsewhere
 FAIR_SHARE = 2.0  # of the random part: at most so many times an equal share for one problem

@@ -20,6 +20,7 @@ from optuna.trial import FrozenTrial, TrialState
 from ..space import FeasibleSet
 from .candidates import Candidates
 from .model import Model
+from .traits import Traits
 
 NUM_STARTUP = 15  # points before the model is asked
 _MAX_DRAWS = 64  # batches of random points before a set counts as nearly used up
@@ -63,12 +64,13 @@ class FeasibleSampler(optuna.samplers.BaseSampler):
         space: FeasibleSet,
         *,
         seed: int = 0,
+        traits: Traits | None = None,
         num_startup: int = NUM_STARTUP,
         has_model: bool = True,
     ) -> None:
         self._space = space
         self._rng = np.random.default_rng(seed)
-        self._candidates = Candidates(space)
+        self._candidates = Candidates(space, traits)
         self._model = Model(self._candidates, self._rng) if has_model else None
         self._num_startup = num_startup
         self.num_wanted = 1  # points about to be asked for with no result between
@@ -147,6 +149,11 @@ class FeasibleSampler(optuna.samplers.BaseSampler):
             self._results[self._open.pop(trial_number)] = trial.value if is_timed else None
         if self._best() < best:
             self._planned.clear()  # planned before this was known
+
+    def correct(self, number: int, time_us: float) -> None:
+        """From now on go by this time of a point; nothing happens to one that has none."""
+        if self._results.get(number) is not None:
+            self._results[number] = time_us
 
     def _best(self) -> float:
         return min((t for t in self._results.values() if t is not None), default=np.inf)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from ..config import PARAMETER, Config, Value
@@ -11,14 +10,17 @@ from ..errors import DuplicateTrial, UsageError
 from ..gemm import Gemm
 from ..measurement import Measurement
 from ..space import FeasibleSet
-from ..store import Store, StudyRef
+from ..store import Store, StudyRef, TrialRecord
 from ..target import Point, Target
 from .asker import DEFAULT_SAMPLER, Asker, SpaceExhausted
+from .contest import Contest, Duel, Entrant
 from .progress import Best
 from .seeds import known_good
+from .traits import traits_of
 
 _SIMILAR_STUDIES = 3  # shapes tuned earlier that lend their best configs
 _LOANS_PER_STUDY = 2
+_FINALISTS_OF = 4  # times as many trials are looked at as may come into the final
 
 
 def point_key(point: Point) -> str:
@@ -68,14 +70,13 @@ class ShapeSearch:
             raise UsageError(f"no config can run {gemm} here; `autotune space --shape {gemm}` tells why")
         self.limit_us = gemm.limit_us(target.limits.fma_tflops, target.limits.bandwidth_gbs)
         self.times_us: list[float | None] = []  # of all trials, in their order; None: failed
-        self.best_point: Point | None = None
-        self.best_us = math.inf
+        self.contest = Contest()
         self.num_new = 0
         self.num_open = 0
         self.spent_s = 0.0  # of the target, in this run
         self.is_exhausted = False
         self._store = store
-        self._asker = Asker(self.space, sampler, seed)
+        self._asker = Asker(self.space, sampler, seed, traits_of(space, gemm, target.limits))
         self._lent: set[str] = set()
         self._resume()
         self.num_known = len(self.times_us)
@@ -87,11 +88,13 @@ class ShapeSearch:
         known = []
         for trial in self._store.trials(self.study):
             time_us = _time_of(trial.measurement)
-            self._count(trial.point, time_us)
+            self._count(trial.key, trial.point, time_us)
             number = self.space.find(trial.point)
             if number is not None:
                 known.append((number, time_us))
         self._asker.load(known)
+        for duel in self._store.duels(self.study):
+            self._correct(self.contest.restore(duel))
         for number in known_good(self.space, self.gemm):
             self._asker.offer(number, "seed")
         for other in self._store.similar_studies(self.study)[:_SIMILAR_STUDIES]:
@@ -132,18 +135,33 @@ class ShapeSearch:
         self.spent_s += measurement.verify_s + measurement.measure_s
         time_us = _time_of(measurement)
         self._asker.tell(ask.number, time_us)
-        return self._count(ask.point, time_us)
+        return self._count(ask.key, ask.point, time_us)
 
     def drop(self, ask: Ask) -> None:
         """A point that was asked for is not measured after all."""
         self.num_open -= 1
 
-    def _count(self, point: Mapping[str, Value], time_us: float | None) -> bool:
+    def _count(self, key: str, point: Mapping[str, Value], time_us: float | None) -> bool:
         self.times_us.append(time_us)
-        if time_us is None or time_us >= self.best_us:
-            return False
-        self.best_point, self.best_us = point, time_us
-        return True
+        return time_us is not None and self.contest.enter(key, point, time_us)
+
+    def refine(self, duel: Duel, first_us: tuple[float, ...], second_us: tuple[float, ...]) -> None:
+        """Learn from rounds of a duel."""
+        self._correct(self.contest.take(duel, first_us, second_us))
+        if duel.is_over:
+            self._store.add_duel(self.study, duel.record)
+
+    def _correct(self, entrants: Iterable[Entrant]) -> None:
+        """Have the model go by what duels made of times."""
+        for entrant in entrants:
+            number = self.space.find(entrant.point)
+            if number is not None:
+                self._asker.correct(number, entrant.time_us)
+
+    def finalists(self, num: int) -> list[TrialRecord]:
+        """The best trials: those that no duel has beaten first, by time as duels corrected it."""
+        close = self._store.best(self.study, num * _FINALISTS_OF)
+        return sorted(close, key=lambda trial: self.contest.rank(trial.key, trial.measurement.time_us))[:num]
 
     @property
     def num_total(self) -> int:
@@ -156,19 +174,16 @@ class ShapeSearch:
 
     @property
     def best(self) -> Best | None:
-        """The fastest trial so far; None while all have failed."""
-        if self.best_point is None:
+        """The fastest so far, as far as is decided; None while all have failed."""
+        champion = self.contest.champion
+        if champion is None:
             return None
-        return Best(self.best_point, self.best_us, self.baseline.time_us, self.limit_us)
-
-    @property
-    def best_key(self) -> str | None:
-        return None if self.best_point is None else point_key(self.best_point)
+        return Best(champion.point, champion.time_us, self.baseline.time_us, self.limit_us)
 
     @property
     def cutoff_us(self) -> float | None:
         """The time that a candidate must not be far above."""
-        return self.best_us if self.best_point is not None else None
+        return None if self.contest.champion is None else self.contest.champion.time_us
 
     @property
     def expected_spent_s(self) -> float:

@@ -10,12 +10,13 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
 
 from ..errors import DeviceLost, EnvironmentProblem
 from ..gemm import Gemm
 from ..space import FeasibleSet
 from ..store import Store, TrialRecord
-from ..target import Target
+from ..target import Refining, Target
 from . import final, limits
 from .interrupt import Interrupts
 from .limits import Options, StopReason
@@ -32,6 +33,7 @@ from .progress import (
     TrialDone,
     ignore,
 )
+from .refine import Refiner
 from .result import Result, ShapeResult
 from .shape import ShapeSearch
 
@@ -82,6 +84,7 @@ class Tuner:
         )
         self._ledger, self._rate = Ledger(), Rate()
         self._pipeline = Pipeline(target, self._ledger)
+        self._refiner = Refiner(target, self._ledger) if isinstance(target, Refining) else None
         self._num_failed = self._num_duplicates = 0
         self._began_s = target.now()
 
@@ -138,8 +141,17 @@ class Tuner:
             reason = self._fill()
             if reason is not None and (reason.is_at_once or not self._pipeline.num_open):
                 return reason
-            for kept in self._pipeline.kept([future for _, future in self._spaces]):
+            for kept in self._pipeline.kept(self._others):
                 self._settle(kept)
+            if self._refiner is not None:
+                self._refiner.settle()
+                self._refiner.fill(self._shapes)
+
+    @property
+    def _others(self) -> list[Future[Any]]:
+        """What is worth waking up for besides candidates."""
+        spaces: list[Future[Any]] = [] if self._pipeline.num_open else [future for _, future in self._spaces]
+        return spaces + (self._refiner.futures if self._refiner is not None else [])
 
     def _fill(self) -> StopReason | None:
         """Ask until the target has enough to do, or there is a reason not to."""
@@ -170,8 +182,8 @@ class Tuner:
         if (shape.num_new + shape.num_open) % _LEND_EVERY == _LEND_EVERY - 1:
             at = self._shapes.index(shape)  # suites list alike shapes side by side: begin with the next
             for other in self._shapes[at + 1 :] + self._shapes[:at]:
-                key, point = other.best_key, other.best_point
-                if key is not None and point is not None and shape.lend(key, point):
+                champion = other.contest.champion
+                if champion is not None and shape.lend(champion.key, champion.point):
                     return
 
     def _settle(self, kept: Kept) -> None:
@@ -186,8 +198,12 @@ class Tuner:
 
     def _finish(self) -> None:
         """Drop the open points that nobody has begun to time, and settle the others."""
-        if not self._pipeline.num_open:
-            return
+        if self._pipeline.num_open:
+            self._drain()
+        if self._refiner is not None:
+            self._refiner.stop()
+
+    def _drain(self) -> None:
         reason = "interrupted" if self._interrupts.is_requested else "done"
         self._on_event(Stopping(reason, self._pipeline.num_open))
         self._pipeline.drop_waiting()
@@ -223,7 +239,7 @@ class Tuner:
         """The best trials; none where nothing is new since they were last re-ranked."""
         if shape.num_new == 0 and self._store.final(shape.study) is not None:
             return []
-        return self._store.best(shape.study, self._options.num_finalists)
+        return shape.finalists(self._options.num_finalists)
 
     def _final(self, shape: ShapeSearch, finalists: list[TrialRecord]) -> None:
         self._on_event(FinalStarted(shape.gemm, len(finalists)))

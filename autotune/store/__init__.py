@@ -1,6 +1,6 @@
 """Every trial, kept: `Store` and the records that it hands out."""
 
-from .records import Final, FinalEntry, StudyRef, StudySummary, TrialRecord
+from .records import DuelRecord, Final, FinalEntry, StudyRef, StudySummary, TrialRecord
 from .repository import Store
 
-__all__ = ["Final", "FinalEntry", "Store", "StudyRef", "StudySummary", "TrialRecord"]
+__all__ = ["DuelRecord", "Final", "FinalEntry", "Store", "StudyRef", "StudySummary", "TrialRecord"]

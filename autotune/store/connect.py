@@ -16,10 +16,11 @@ from __future__ import annotations
 
 import functools
 import json
+import shutil
 import sqlite3
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,7 @@ from ..errors import StoreError
 
 _IS_WRITER = "autotune_is_writer"
 _RETRY_S = 0.02
+_SHM_BYTES = 32 * 1024  # of FILE-shm
 
 
 def parse_url(path_or_url: str | Path) -> URL:
@@ -139,6 +141,8 @@ def explain(error: SQLAlchemyError, url: URL) -> StoreError:
     if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
         holder = lock_holder(Path(where))
         return StoreError(f"{where} is locked by {holder}; wait for it or end it, then run this again")
+    if code in (sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN) and _is_full(Path(where)):
+        code = sqlite3.SQLITE_FULL  # SQLite says so only where it was about to write a page
     advice = _ADVICE.get(code, "run this again; if it comes back, check the file with PRAGMA integrity_check")
     return StoreError(f"{where}: {error.orig}; {advice}")
 
@@ -155,6 +159,14 @@ _ADVICE = {
     sqlite3.SQLITE_CONSTRAINT: "the record does not fit what is stored; its study may have been deleted",
     sqlite3.SQLITE_IOERR: "the disk failed: check its space and health, and that it is a local disk",
 }
+
+
+def _is_full(file: Path) -> bool:
+    """Whether the disk has no room for the index of the log, which even a reader makes."""
+    with suppress(OSError):
+        usage = shutil.disk_usage(file.parent)
+        return usage.total > 0 and usage.free < _SHM_BYTES  # /proc has no bytes at all
+    return False
 
 
 def lock_holder(file: Path) -> str:

@@ -3,6 +3,7 @@
     environment ─┐
     kernel ──────┼─ study ─┬─ trial ────────┐
                  │         ├─ baseline      ├─ config
+                 │         ├─ duel ─────────┤
                  │         └─ final ─ final_entry ┘
 
 Raw samples are a JSON list beside the time that was made from them, not rows of a table of their
@@ -183,6 +184,20 @@ class BaselineRow(Base):
     study_id: Mapped[int] = mapped_column(ForeignKey("study.id"), index=True)
     time_us: Mapped[float | None]
     samples_us: Mapped[list[float]]
+    created_at: Mapped[datetime]
+
+
+class DuelRow(Base):
+    """Two configs of a study, timed in the same rounds; `winner` is 0, 1, or NULL where they are tied."""
+
+    __tablename__ = "duel"
+
+    study_id: Mapped[int] = mapped_column(ForeignKey("study.id"), index=True)
+    first_id: Mapped[int] = mapped_column(ForeignKey("config.id"))
+    second_id: Mapped[int] = mapped_column(ForeignKey("config.id"))
+    first_us: Mapped[list[float]]
+    second_us: Mapped[list[float]]
+    winner: Mapped[int | None]
     created_at: Mapped[datetime]
 
 

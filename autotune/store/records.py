@@ -57,6 +57,16 @@ class StudySummary:
 
 
 @dataclass(frozen=True)
+class DuelRecord:
+    """Two configs timed in the same rounds while the GPU had nothing else to do; `winner` is 0 or 1, None
+    where the rounds did not tell them apart. `samples_us[i][r]` is config i in round r."""
+
+    keys: tuple[str, str]
+    samples_us: tuple[tuple[float, ...], tuple[float, ...]]
+    winner: int | None
+
+
+@dataclass(frozen=True)
 class FinalEntry:
     """One config of the final re-rank. `is_tied`: cannot be told apart from the winner (rank 1)."""
 

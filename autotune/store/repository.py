@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import Self
 
 from sqlalchemy import URL, Engine, select
-from sqlalchemy.orm import Session
+from sqlalchemy.orm import Session, aliased
 
 from ..config import Value
 from ..device import Environment
@@ -22,6 +22,7 @@ from . import connect, queries, rows, schema
 from .models import (
     BaselineRow,
     ConfigRow,
+    DuelRow,
     EnvironmentRow,
     FinalEntryRow,
     FinalRow,
@@ -30,7 +31,7 @@ from .models import (
     TrialRow,
     utc_now,
 )
-from .records import Final, FinalEntry, StudyRef, StudySummary, TrialRecord
+from .records import DuelRecord, Final, FinalEntry, StudyRef, StudySummary, TrialRecord
 
 DEFAULT_TIMEOUT_S = 30.0  # how long a writer waits for another before it gives up
 
@@ -237,7 +238,7 @@ class Store:
         with self._reading() as session:
             return {row.key: float(row.time_us) for row in session.execute(query)}
 
-    # ---- cuBLAS and the final re-rank
+    # ---- cuBLAS
 
     def add_baseline(self, study: StudyRef, baseline: Baseline) -> None:
         """Store a timing of cuBLAS. Earlier ones stay in the database; the newest counts."""
@@ -248,6 +249,39 @@ class Store:
         """The newest timing of cuBLAS; None if there was none yet."""
         with self._reading() as session:
             return queries.newest_baseline(session, study.id)
+
+    # ---- duels
+
+    def add_duel(self, study: StudyRef, duel: DuelRecord) -> None:
+        """Store two configs' samples of the same rounds. Both have trials in this study."""
+        keys = {key: select(ConfigRow.id).where(ConfigRow.key == key) for key in duel.keys}
+        with self._writing() as session:
+            first_id, second_id = (session.execute(keys[key]).scalar_one() for key in duel.keys)
+            first_us, second_us = map(list, duel.samples_us)
+            session.add(
+                DuelRow(
+                    study_id=study.id, first_id=first_id, second_id=second_id, first_us=first_us,
+                    second_us=second_us, winner=duel.winner, created_at=utc_now(),
+                )
+            )  # fmt: skip
+
+    def duels(self, study: StudyRef) -> list[DuelRecord]:
+        """All duels of a study in the order they were stored."""
+        first, second = aliased(ConfigRow), aliased(ConfigRow)
+        query = (
+            select(DuelRow, first.key, second.key)
+            .join(first, DuelRow.first_id == first.id)
+            .join(second, DuelRow.second_id == second.id)
+            .where(DuelRow.study_id == study.id)
+            .order_by(DuelRow.id)
+        )
+        with self._reading() as session:
+            return [
+                DuelRecord((one, other), (tuple(row.first_us), tuple(row.second_us)), row.winner)
+                for row, one, other in session.execute(query)
+            ]
+
+    # ---- the final re-rank
 
     def set_final(
         self,

@@ -12,7 +12,7 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 # What a user would hit if a warning slipped through: the command fails instead.
 _STRICT = ("-W", "error")
 # Compiled kernels of this test run: not the user's, and gone with it.
-_CACHE = tempfile.TemporaryDirectory(prefix="autotune-cli-")
+CACHE = tempfile.TemporaryDirectory(prefix="autotune-cli-")
 
 
 def run(
@@ -27,7 +27,7 @@ def run(
         timeout=240,
         cwd=cwd,
         stdin=subprocess.DEVNULL,
-        env=os.environ | {"PYTHONPATH": path, "COLUMNS": "200", "AUTOTUNE_CACHE": _CACHE.name} | environment,
+        env=os.environ | {"PYTHONPATH": path, "COLUMNS": "200", "AUTOTUNE_CACHE": CACHE.name} | environment,
     )
     assert done.returncode == code, f"exit {done.returncode}\n{done.stdout}\n{done.stderr}"
     return done

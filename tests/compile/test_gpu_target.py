@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import sys
 import tempfile
+import threading
+import time
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -76,7 +78,7 @@ def test_a_candidate_becomes_a_measurement_with_all_figures(open_target):
     assert (environment.gpu_uuid, environment.driver_version) == ("GPU-0", "580.1")
     assert (environment.cuda_version, environment.cublas_version) == ("13.0", "13.1.0")
     assert environment.nvrtc_version.startswith("13.")
-    assert opened.capacity == opened.compiler.num_threads + 2
+    assert opened.capacity >= opened.compiler.num_threads + 4, "none of them runs dry while the search thinks"
 
 
 def test_an_illegal_point_is_told_at_once_with_its_rules(open_target):
@@ -140,7 +142,8 @@ def test_a_fatal_candidate_is_a_measurement_with_its_reason(open_target, deed, o
 
 def test_a_lost_device_is_raised_by_every_future_after(open_target):
     opened = open_target("sticky")
-    futures = [opened.submit(GEMM, POINT, None) for _ in range(6)]
+    points = [{**POINT, "group": group, "raster": raster} for group in (1, 2, 4) for raster in ("m", "n")]
+    futures = [opened.submit(GEMM, point, None) for point in points]
     errors = [future.exception(60) for future in futures]  # compiling may end in another order
     ran = [future.result() for future, error in zip(futures, errors, strict=True) if error is None]
     assert [found.outcome for found in ran] == [Outcome.FAULTED] * 3
@@ -166,3 +169,42 @@ def test_a_machine_without_a_gpu_fails_before_anything_is_started(monkeypatch):
     monkeypatch.setattr(driver, "list_gpus", list)
     with pytest.raises(EnvironmentProblem, match="sees no GPU"):
         GpuTarget("auto")
+
+
+# ---- duels
+
+
+def test_a_duel_waits_for_candidates_and_needs_no_place_among_those_that_compile(open_target, monkeypatch):
+    opened = open_target("by name")
+    order, is_free = [], threading.Event()
+    opened._gpu_thread.submit(is_free.wait)
+    duel = opened.duel(GEMM, (POINT, POINT), 3, 1)
+    duel.add_done_callback(lambda _: order.append("duel"))
+    trial = opened.submit(GEMM, POINT, None)
+    trial.add_done_callback(lambda _: order.append("trial"))
+    deadline = time.monotonic() + 60
+    while not opened._waiting and time.monotonic() < deadline:
+        time.sleep(0.01)
+    is_free.set()
+    assert duel.result(60).samples_us == ((2.0,) * 3, (2.0,) * 3)
+    assert duel.result().seconds == 0.25
+    assert order == ["trial", "duel"]
+
+
+def test_a_duel_that_kills_the_worker_tells_so_and_the_target_goes_on(open_target, monkeypatch):
+    opened = open_target("by name")
+    code = opened._code
+    monkeypatch.setattr(opened, "_code", lambda *args: replace(code(*args), sha256="crash"))
+    assert opened.duel(GEMM, (POINT, POINT), 3, 1).result(60).samples_us == ((), ())
+    monkeypatch.undo()
+    assert opened.submit(GEMM, POINT, None).result(60).is_ok
+
+
+def test_duels_are_dropped_when_the_target_closes(open_target):
+    opened = open_target("fine")
+    is_free = threading.Event()
+    opened._gpu_thread.submit(is_free.wait)
+    duels = [opened.duel(GEMM, (POINT, POINT), 3, turn) for turn in range(3)]
+    threading.Timer(0.2, is_free.set).start()
+    opened.close()
+    assert all(duel.cancelled() for duel in duels)

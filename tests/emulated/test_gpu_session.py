@@ -341,7 +341,8 @@ def test_less_accurate_than_cublas_is_a_failure_that_nobody_times(host, beside_c
     launches = host.num_launches
     result = _trial(beside_cublas, "inaccurate", problem=STRICT)
     assert (result.outcome, result.samples_us, result.is_last) == (Outcome.INACCURATE, (), False)
-    assert re.fullmatch(r"right, but its error is [0-9.]+ times cuBLAS's; the limit is 1.5 times", result.reason)
+    words = r"right, but its error is [0-9.]+ times cuBLAS's; the limit is 1.5 times"
+    assert re.fullmatch(words, result.reason)
     assert 5 < result.error_over_cublas < 100
     assert 0 < result.error_ratio < 1
     spent = host.num_launches - launches

@@ -1,4 +1,4 @@
-"""A GPU worker without a GPU, for tests: does what the candidate's `sha256` says.
+"""A GPU worker without a GPU, for tests: does what the candidate's `sha256` says, up to a `#`.
 
 Run as `python fake_gpu_worker.py MODE LOG FD PARENT`. Appends its process id and each request to LOG.
 """
@@ -72,11 +72,15 @@ def handle(request: object) -> protocol.Answer:
         case protocol.Prepare():
             return protocol.Prepared(baseline_us=(20.0, 22.0, 21.0))
         case protocol.Trial(kernel=kernel):
-            return trial(kernel.sha256 if mode == "by name" else mode)
+            return trial(kernel.sha256.partition("#")[0] if mode == "by name" else mode)
         case protocol.Race(kernels=kernels, rounds=rounds):
-            if any(kernel.sha256 == "crash" for kernel in kernels):
+            if any(kernel.sha256 == "crash" for kernel in kernels) or len(kernels) == 3:
                 os._exit(1)
             return protocol.RaceResult(((1.0,) * rounds,) * len(kernels), (2.0,) * rounds)
+        case protocol.Duel(kernels=kernels, rounds=rounds, turn=turn):
+            if any(kernel.sha256 == "crash" for kernel in kernels):
+                os._exit(1)
+            return protocol.DuelResult(((1.0 + turn,) * rounds, (2.0,) * rounds), 0.25)
     raise AssertionError(request)
 
 

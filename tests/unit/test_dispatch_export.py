@@ -19,7 +19,7 @@ from autotune import kernel
 from autotune.config import Config
 from autotune.device import KNOWN, DeviceLimits, known_limits
 from autotune.dispatch.check import verify_table
-from autotune.dispatch.export import TunedPoint, TunedResults, TunedShape, export_table
+from autotune.dispatch.export import TunedPoint, TunedResults, TunedShape, export_table, settle
 from autotune.dispatch.from_store import read_results
 from autotune.dispatch.package import RUNTIME_MODULES
 from autotune.dispatch.select import Call, Selector
@@ -93,16 +93,37 @@ def folder(tmp_path: Path) -> Path:
     return export_table(results(), tmp_path / "sgemm_dispatch", FakeCompiler())
 
 
-def test_the_table_holds_winners_ties_and_a_default_per_layout(folder: Path) -> None:
+def test_the_table_holds_a_winner_per_shape_and_a_default_per_layout(folder: Path) -> None:
     table = load(folder)
     kernels = {k.id: k for k in table.kernels}
     by_gemm = {e.gemm: e for e in table.entries}
     configs = [kernels[r.kernel].config for r in by_gemm[SQUARE].ranked]
-    assert configs == [EXACT.to_dict(), TIED.to_dict()]  # what is not tied stays out
+    assert configs == [EXACT.to_dict()]  # one is enough: no other shape needs what is tied with it
     assert by_gemm[SQUARE].cublas_us == 2690.0
     assert set(table.defaults) == set(LAYOUTS)
     assert (table.environment, table.compiler) == (ENVIRONMENT, "nvrtc 13.4")
     assert load_cubins(folder, table)
+
+
+def test_a_tie_is_broken_towards_a_kernel_that_another_shape_needs(tmp_path: Path) -> None:
+    other, transposed = Gemm(2048, 2048, 2048), Gemm(2048, 2048, 2048, True)
+    tied = (TunedPoint(EXACT, 2650.0, True, 1.0), TunedPoint(TIED, 2655.0, True, 1.2))
+    alone = (TunedPoint(TIED, 300.0, True),)
+    shapes = (TunedShape(SQUARE, tied), TunedShape(other, alone), TunedShape(transposed, tied))
+    table = load(export_table(results(shapes=shapes), tmp_path / "t", FakeCompiler()))
+    configs = {k.id: Config.from_dict(k.config) for k in table.kernels}
+    ranked = {e.gemm: [configs[r.kernel] for r in e.ranked] for e in table.entries}
+    assert ranked == {SQUARE: [TIED], other: [TIED], transposed: [EXACT]}  # another layout, another kernel
+
+
+def test_rivals_that_the_table_holds_anyway_follow_the_chosen_one() -> None:
+    other = Gemm(2048, 2048, 2048)
+    tied = (TunedPoint(EXACT, 2650.0, True), TunedPoint(TIED, 2651.0, True), TunedPoint(SPLIT, 9e3, False))
+    slow = (TunedPoint(TIED, 300.0, True), TunedPoint(EXACT, 310.0, True))
+    fast = (TunedPoint(EXACT, 300.0, True), TunedPoint(TIED, 310.0, True))
+    shapes = (TunedShape(SQUARE, tied), TunedShape(other, slow), TunedShape(DEEP, fast))
+    ranked = {s.gemm: [p.config for p in s.ranked] for s in settle(results(shapes=shapes)).shapes}
+    assert ranked == {SQUARE: [EXACT, TIED], other: [TIED, EXACT], DEEP: [EXACT, TIED]}
 
 
 def test_every_kernel_is_legal_and_has_a_model(folder: Path) -> None:

@@ -143,7 +143,7 @@ def test_a_worker_killed_while_idle_is_nobodys_fault(make, log):
 
 def test_deaths_in_a_row_lose_the_device_and_each_is_recorded(make):
     client = make(max_deaths=3)
-    outcomes = [trial(client, "sticky").outcome for _ in range(3)]
+    outcomes = [trial(client, f"sticky#{number}").outcome for number in range(3)]
     assert outcomes == [Outcome.FAULTED] * 3
     with pytest.raises(DeviceLost, match=r"3 times in a row.*ILLEGAL_ADDRESS.*nvidia-smi"):
         trial(client, "fine")
@@ -151,8 +151,8 @@ def test_deaths_in_a_row_lose_the_device_and_each_is_recorded(make):
 
 def test_a_success_between_deaths_forgives_them(make):
     client = make(max_deaths=2)
-    for _ in range(3):
-        assert trial(client, "exit").outcome is Outcome.FAULTED
+    for number in range(3):
+        assert trial(client, f"exit#{number}").outcome is Outcome.FAULTED
         assert trial(client, "fine").outcome is Outcome.OK
 
 
@@ -172,14 +172,49 @@ def test_what_the_machine_lacks_is_raised_not_recorded(make):
     assert trial(client, "fine").outcome is Outcome.OK
 
 
-def test_a_race_is_run_again_once(make, log):
+@pytest.mark.parametrize("deed", ["crash", "sticky", "hang"])
+def test_what_brought_a_worker_down_is_never_run_again(make, log, deed):
+    client = make()
+    fatal = trial(client, deed, deadline_s=1.0)
+    before = len(requests(log))
+    again = trial(client, deed, problem=OTHER)
+    assert again.outcome is fatal.outcome
+    assert again.reason == f"not run, it brought a worker down: {fatal.reason}"
+    assert len(requests(log)) == before
+    assert trial(client, "fine", problem=OTHER).outcome is Outcome.OK
+
+
+def test_a_finalist_that_kills_the_worker_is_found_and_left_out(make, log):
     client = make()
     good, bad = (KernelCode(b"", name, SPEC) for name in ("fine", "crash"))
     result = client.race(protocol.Race(PROBLEM, (good, good), 3), 30.0)
-    assert result.samples_us == ((1.0,) * 3,) * 2
-    with pytest.raises(DeviceLost, match="failed twice"):
-        client.race(protocol.Race(PROBLEM, (good, bad), 3), 30.0)
-    assert client.race(protocol.Race(PROBLEM, (good,), 2), 30.0).baseline_us == (2.0, 2.0)
+    assert (result.samples_us, result.failures) == (((1.0,) * 3,) * 2, {})
+    result = client.race(protocol.Race(PROBLEM, (good, bad), 3), 30.0)
+    assert result.samples_us == ((1.0,) * 3, ())
+    assert result.failures[1].outcome is Outcome.FAULTED and "worker died" in result.failures[1].reason
+    num_workers = len(worker_pids(log))
+    assert client.race(protocol.Race(PROBLEM, (bad, good), 2), 30.0).samples_us == ((), (1.0,) * 2)
+    assert client.race(protocol.Race(PROBLEM, (bad,), 2), 30.0).samples_us == ((),)
+    assert len(worker_pids(log)) == num_workers  # known by now: not run again
+
+
+def test_a_race_that_dies_though_each_alone_is_fine_is_run_again_once(make):
+    client = make()
+    three = tuple(KernelCode(b"", f"fine#{number}", SPEC) for number in range(3))
+    with pytest.raises(DeviceLost, match="comparing 3 kernels failed twice"):
+        client.race(protocol.Race(PROBLEM, three, 3), 30.0)
+    assert client.race(protocol.Race(PROBLEM, three[:1], 2), 30.0).baseline_us == (2.0, 2.0)
+
+
+def test_a_duel_that_kills_the_worker_is_without_a_result_and_the_next_has_a_new_one(make, log):
+    client = make()
+    good, bad = (KernelCode(b"", name, SPEC) for name in ("fine", "crash"))
+    found = client.duel(protocol.Duel(PROBLEM, (good, good), 3, turn=4), 30.0)
+    assert (found.samples_us, found.seconds) == (((5.0,) * 3, (2.0,) * 3), 0.25)
+    for _ in range(2):
+        assert client.duel(protocol.Duel(PROBLEM, (good, bad), 3), 30.0) is None
+    assert trial(client, "fine").outcome is Outcome.OK
+    assert len(set(worker_pids(log))) == 3
 
 
 def test_large_cubins_pass_through_the_pipe(make):

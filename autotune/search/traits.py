@@ -1,0 +1,74 @@
+"""What is known of a config of our kernel before it is compiled: how it fills the GPU, what it moves per FMA.
+
+A model that sees these beside the parameters need not learn from trials what arithmetic tells.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+from .. import resources
+from ..config import PARAMETER
+from ..device import DeviceLimits
+from ..gemm import Gemm
+from ..space import FeasibleSet
+
+Traits = Callable[[np.ndarray], np.ndarray]  # codes (q, parameters) -> (q, traits)
+
+_SPARE_REGISTERS = 16  # that kernels take beyond the least estimate: most do on sm_90
+
+
+def traits_of(space: FeasibleSet, gemm: Gemm, limits: DeviceLimits) -> Traits | None:
+    """Traits of the points of this space; None for a space that is not of our kernel."""
+    if set(space.names) != set(PARAMETER):
+        return None
+    values = [np.array(choices) for choices in space.values]
+
+    def traits(codes: np.ndarray) -> np.ndarray:
+        columns = {name: values[j][codes[:, j]] for j, name in enumerate(space.names)}
+        quantities = _quantities(SimpleNamespace(**columns), gemm, limits)
+        return np.asarray(np.log2(np.stack(quantities, axis=1)))
+
+    return traits
+
+
+def _quantities(c: Any, gemm: Gemm, limits: DeviceLimits) -> list[np.ndarray]:
+    """Of columns of configs; each positive, shape (q,). Times are products, so models see logarithms."""
+    num_threads, smem = resources.threads(c), resources.smem_bytes(c, gemm)
+    registers = np.minimum(
+        resources.register_estimate(c) + _SPARE_REGISTERS, resources.register_cap(c, limits)
+    )
+    blocks = np.maximum(1, resources.blocks_per_sm(c, limits, gemm, registers))
+    tiles = resources.tiles_m(c, gemm) * resources.tiles_n(c, gemm)
+    waves, fill = _waves(c, tiles, blocks * limits.num_sms)
+    stages_ahead = np.maximum(c.stages - 1, 0.5)  # a single stage is half the time in flight
+    return [
+        num_threads,
+        smem,
+        registers,
+        blocks,
+        blocks * num_threads,  # resident on an SM
+        waves,
+        fill,
+        tiles * c.bm * c.bn / (gemm.m * gemm.n),  # computed over needed
+        (c.bm + c.bn) / (c.bm * c.bn),  # elements from global memory per FMA
+        c.tm * c.tn,  # sums per thread
+        c.tm * c.tn / (c.tm + c.tn),  # FMAs per element from shared memory
+        (c.bm * c.bk / c.vec_a + c.bn * c.bk / c.vec_b) / num_threads,  # copies per thread and tile
+        c.tm * c.tn * c.unroll_k,  # FMAs in the loop's body
+        gemm.k / c.split_k / c.bk,  # steps of the loop
+        stages_ahead * c.bk * (c.bm + c.bn) * blocks,  # elements on their way to an SM
+    ]
+
+
+def _waves(c: Any, tiles: np.ndarray, slots: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Waves of blocks, and the share of the slots that are busy in them. `last_wave` splits only the
+    tiles of the last, so that it ends sooner."""
+    splits_last = c.reduction == "last_wave"
+    waves = tiles * np.where(splits_last, 1, c.split_k) / slots
+    whole, rest = np.floor(waves), np.ceil(waves % 1.0)
+    return waves, waves / (whole + rest / np.where(splits_last & (whole > 0), c.split_k, 1))

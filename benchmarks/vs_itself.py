@@ -1,0 +1,245 @@
+"""Searches against each other: the kernels that each chose, timed side by side in one run.
+
+    python benchmarks/vs_itself.py FIRST SECOND [...] --suite studies/suites/dev.toml [--gpu 0]
+        [--policy warm] [--rounds 41] [--out studies/results/NAME.json]
+
+FIRST, SECOND, ... are databases of searches, or JSON files of `autotune search --json` or of this script. Per
+shape, each one's kernel (of a database: what `export-table` would take) and cuBLAS run in interleaved rounds,
+on the same operands; equal kernels run once. Each ratio is the median of the ratios within rounds, with its
+95 % interval.
+
+    the first two       how far apart are the choices of two independent searches?
+    each                how far is it from the best known, which is the fastest of all that take part?
+
+The fastest is picked by half of the rounds and held against by the other half, so that luck does not pick it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from contest import CUBLAS, Arena, Contest
+
+from autotune import console, kernel, stats
+from autotune.commands import common
+from autotune.config import Config
+from autotune.dispatch.export import settle
+from autotune.dispatch.from_store import read_results
+from autotune.errors import AutotuneError, UsageError
+from autotune.gemm import Gemm
+from autotune.measurement import POLICY_VERSION
+
+Choices = dict[Gemm, Config]
+
+
+def main() -> None:
+    try:
+        _run(_arguments())
+    except AutotuneError as error:
+        console.fail(error)
+        sys.exit(error.exit_code)
+
+
+def _run(args: argparse.Namespace) -> None:
+    arena = Arena(args.gpu, common.read_policy(args.policy), with_torch=False)
+    names = [f"{number}:{Path(source).name}" for number, source in enumerate(args.sources, 1)]
+    named = common.read_shapes(args.shape or (), args.suite)
+    choices = {
+        name: read_choices(source, arena, named) for name, source in zip(names, args.sources, strict=True)
+    }
+    gemms = named or shared(choices)
+    report = identity(arena, names, args.rounds)
+    console.show(f"{arena.environment.gpu_name}, {args.policy} operands, {args.rounds} interleaved rounds")
+    for gemm in gemms:
+        configs = {name: found[gemm] for name, found in choices.items()}
+        report["shapes"].append(
+            shape_facts(arena.race_configs(gemm, configs, args.rounds), configs, arena.limits)
+        )
+        console.note(line(report["shapes"][-1]))
+        _keep(args.out, report)
+    report["summary"] = summary(report["shapes"], names)
+    _keep(args.out, report)
+    console.show(text(report))
+
+
+# ------------------------------------------------------------------------------------------------
+# What each search chose
+
+
+def read_choices(source: str, arena: Arena, gemms: Sequence[Gemm]) -> Choices:
+    """The config of each shape. Raises UsageError or DispatchError where one is missing."""
+    if Path(source).suffix == ".json":
+        found = from_json(source)
+    else:
+        with common.open_existing(source) as store:
+            results = read_results(
+                store, arena.environment, arena.limits, policy=arena.policy, gemms=gemms or None
+            )
+        found = {shape.gemm: shape.ranked[0].config for shape in settle(results).shapes}
+    missing = [gemm for gemm in gemms if gemm not in found]
+    if missing:
+        raise UsageError(f"{source} holds nothing for {', '.join(map(str, missing))}; search these first")
+    return found
+
+
+def from_json(path: str) -> Choices:
+    """The winners in the output of `autotune search --json`, or in that of this script: its best known."""
+    try:
+        shapes = json.loads(Path(path).read_text(encoding="utf-8"))["shapes"]
+        return {
+            Gemm.parse(s["shape"]): Config.from_dict(s["best_config"]) for s in shapes if s["best_config"]
+        }
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise UsageError(f"{path} holds no result of a search ({error!r}); pass one or a database") from error
+
+
+def shared(choices: Mapping[str, Choices]) -> list[Gemm]:
+    """Shapes that every search has. Raises UsageError where there are none."""
+    common_gemms = set.intersection(*map(set, choices.values()))
+    if not common_gemms:
+        raise UsageError("the searches have no shape in common; name databases of the same suite")
+    return sorted(common_gemms)
+
+
+# ------------------------------------------------------------------------------------------------
+# Figures
+
+
+def shape_facts(contest: Contest, configs: Mapping[str, Config], limits: Any) -> dict[str, Any]:
+    """One shape: who took how long, against the best known, and the second against the first."""
+    samples = {name: contest.contestants[_runner(name, configs)].samples_us for name in configs}
+    cublas_us = contest.contestants[CUBLAS].samples_us
+    best = min(samples, key=lambda name: stats.median(samples[name][::2]))
+    names = list(configs)
+    return {
+        "shape": str(contest.gemm),
+        "limit_us": contest.gemm.limit_us(limits.fma_tflops, limits.bandwidth_gbs),
+        "state": vars(contest.state),
+        "best": best,
+        "best_config": configs[best].to_dict(),
+        "cublas": {"time_us": stats.median(cublas_us), "samples_us": cublas_us},
+        "second_over_first": ratio(samples[names[1]], samples[names[0]]) if len(names) > 1 else None,
+        "is_same": len(set(configs.values())) == 1,
+        "searches": {
+            name: {
+                "config": configs[name].key,
+                "time_us": stats.median(samples[name]),
+                "over_best": ratio(samples[name][1::2], samples[best][1::2]),
+                "over_cublas": ratio(samples[name], cublas_us),
+                "samples_us": samples[name],
+            }
+            for name in configs
+        },
+    }
+
+
+def _runner(name: str, configs: Mapping[str, Config]) -> str:
+    """Under which name this one's config took part: of equal ones the first."""
+    return next(other for other, config in configs.items() if config == configs[name])
+
+
+def ratio(times: Sequence[float], others: Sequence[float]) -> dict[str, Any]:
+    """Of times within rounds: its median, with the 95 % interval."""
+    ratios = [a / b for a, b in zip(times, others, strict=True)]
+    return {"median": stats.median(ratios), "interval": stats.median_interval(ratios)}
+
+
+def summary(shapes: Sequence[Mapping[str, Any]], names: Sequence[str]) -> dict[str, Any]:
+    """The largest difference of the first two, and of each from the best known."""
+    pairs = [
+        (abs(s["second_over_first"]["median"] - 1), s["shape"]) for s in shapes if s["second_over_first"]
+    ]
+    difference, where = max(pairs, default=(None, None))
+    losses = {}
+    for name in names:
+        loss, shape = max((s["searches"][name]["over_best"]["median"] - 1, s["shape"]) for s in shapes)
+        losses[name] = {"largest_loss": loss, "shape": shape}
+    return {
+        "num_shapes": len(shapes),
+        "num_same": sum(s["is_same"] for s in shapes),
+        "largest_difference": difference,
+        "shape": where,
+        "searches": losses,
+    }
+
+
+# ------------------------------------------------------------------------------------------------
+# Text
+
+
+def line(facts: Mapping[str, Any]) -> str:
+    times = (console.time_text(found["time_us"]) for found in facts["searches"].values())
+    return f"{facts['shape']}: {', '.join(times)}"
+
+
+def text(report: Mapping[str, Any]) -> str:
+    """A line per shape, then the worst of all."""
+    shapes, found = report["shapes"], report["summary"]
+    names = report["searches"]
+    headers = ["shape", *names, "second / first", "95% interval", *(f"{n} / best" for n in names)]
+    body = console.table(headers, [_row(s) for s in shapes], right=range(1, len(headers)))
+    lines = [f"{found['num_same']} of {found['num_shapes']} shapes got the same kernel from everyone."]
+    if found["largest_difference"] is not None:
+        lines.append(
+            f"The first two differ by {found['largest_difference']:.2%} at most, on {found['shape']}."
+        )
+    lines += [
+        f"{name} is {loss['largest_loss']:.2%} from the best known at most, on {loss['shape']}."
+        for name, loss in found["searches"].items()
+    ]
+    return "\n".join([body, "", *lines])
+
+
+def _row(facts: Mapping[str, Any]) -> list[object]:
+    searches, pair = facts["searches"].values(), facts["second_over_first"]
+    return [
+        facts["shape"],
+        *(console.time_text(found["time_us"]) for found in searches),
+        "-" if pair is None else f"{pair['median']:.4f}",
+        "-" if pair is None else "{:.4f}-{:.4f}".format(*pair["interval"]),
+        *(f"{found['over_best']['median']:.4f}" for found in searches),
+    ]
+
+
+def identity(arena: Arena, names: Sequence[str], rounds: int) -> dict[str, Any]:
+    """A report without results: all that its numbers mean nothing without."""
+    return {
+        "benchmark": "vs_itself",
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "environment": arena.environment.to_dict(),
+        "source_hash": kernel.source_hash(),
+        "policy": arena.policy,
+        "policy_version": POLICY_VERSION,
+        "num_rounds": rounds,
+        "searches": list(names),
+        "shapes": [],
+        "summary": {},
+    }
+
+
+def _keep(out: Path | None, report: dict[str, Any]) -> None:
+    if out is not None:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        out.write_text(json.dumps(report, indent=1, default=str) + "\n", encoding="utf-8")
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("sources", nargs="+", metavar="SEARCH", help="a database, or JSON of a search")
+    parser.add_argument("--suite", type=Path, help="a TOML file of [[shape]] tables")
+    parser.add_argument("--shape", action="append", help="4096, 4096x128x4096 or 4096:NT; repeatable")
+    parser.add_argument("--gpu", default="auto", help="a GPU: its index, UUID or auto")
+    parser.add_argument("--policy", default="cold", choices=("cold", "warm"))
+    parser.add_argument("--rounds", type=int, default=41, help="interleaved rounds: samples of each")
+    parser.add_argument("--out", type=Path, help="JSON with raw samples")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,56 @@
+// Packing: an operand is copied, before the product, to where tiles are read best: by k, then m (or n), in
+// rows of `padded` floats, whole tiles, with zeros behind the matrix.
+//
+// It costs one pass over the operand and saves, in a product large enough, what turning it on its way or
+// copying unaligned rows 4 bytes at a time costs in every tile (docs/decisions/0011). The idea is that of
+// Goto and van de Geijn, "Anatomy of High-Performance Matrix Multiplication", 2008.
+//
+//   element (i, p) of the operand, i along m (or n), p along k:
+//     from[i * ld + p] if is_turned, else from[p * ld + i]   ->   to[p * padded + i]
+#pragma once
+
+#include "config.cuh"
+#include "primitives.cuh"
+
+#if PACK_A || PACK_B  // others are spared its compile
+
+constexpr int PACK_TILE = 64;  // a block packs PACK_TILE x PACK_TILE elements, through shared memory
+constexpr int PACK_THREADS = 256;
+constexpr int PACK_STEP = PACK_THREADS / PACK_TILE;   // rows of its tile that a block touches at a time
+constexpr int PACK_STEPS = PACK_TILE / PACK_STEP;     // elements per thread
+constexpr int PACK_ROW = PACK_TILE + 1;               // odd: a warp that walks a column meets all banks
+
+// Launch: tiles of the packed operand, those along the extent first; PACK_THREADS threads;
+// PACK_TILE * PACK_ROW floats of shared memory.
+extern "C" __global__ void __launch_bounds__(PACK_THREADS)
+    sgemm_pack(int extent, int k, const float* __restrict__ from, long long ld, int is_turned, float* __restrict__ to,
+               int padded) {
+    const int tiles = (padded + PACK_TILE - 1) / PACK_TILE;
+    const int first_i = block_index_x() % tiles * PACK_TILE, first_p = block_index_x() / tiles * PACK_TILE;
+    const int lane = thread_index() % PACK_TILE, row = thread_index() / PACK_TILE;
+
+    // Lanes run along what is contiguous in the source: p where it is turned, else i.
+    float held[PACK_STEPS];
+#pragma unroll
+    for (int step = 0; step < PACK_STEPS; ++step) {
+        const int along = row + step * PACK_STEP;
+        const int i = first_i + (is_turned ? along : lane), p = first_p + (is_turned ? lane : along);
+        const long long at = is_turned ? i * ld + p : p * ld + i;
+        held[step] = i < extent && p < k ? load_global<1>(from + at).v[0] : 0.0f;  // edge: m, n, k
+    }
+    float* const tile = shared_memory();  // (p, i)
+#pragma unroll
+    for (int step = 0; step < PACK_STEPS; ++step) {
+        const int along = row + step * PACK_STEP;
+        store_shared<1>(tile + (is_turned ? lane * PACK_ROW + along : along * PACK_ROW + lane), {held[step]});
+    }
+    barrier();  // RAW: the tile is whole before it is read along i
+#pragma unroll
+    for (int step = 0; step < PACK_STEPS; ++step) {
+        const int along = row + step * PACK_STEP, i = first_i + lane, p = first_p + along;
+        if (i >= padded || p >= k) continue;  // edge: whole tiles, k
+        store_global<1>(to + static_cast<long long>(p) * padded + i, load_shared<1>(tile + along * PACK_ROW + lane));
+    }
+}
+
+#endif

@@ -1,0 +1,153 @@
+"""Disks that are full or may not be written, memory that runs out: a clear end, and nothing lost."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from sandbox import ROOT, autotune, small_disk
+
+from autotune.commands import targets
+from autotune.errors import EnvironmentProblem, StoreError
+from autotune.measurement import CachePolicy
+
+from .runner import CACHE, run
+
+
+def search(recording: Path, db: str | Path, trials: int, *more: str) -> str:
+    return autotune(
+        "search", "--gpu", f"replay:{recording}", "--shape", "512", "--db", db, "--trials", trials,
+        "--sampler", "random", "--json", *more,
+    )  # fmt: skip
+
+
+@pytest.fixture
+def db(recording: Path, tmp_path: Path) -> Path:
+    """A database on a disk with room."""
+    path = tmp_path / "trials.db"
+    run("search", "--gpu", f"replay:{recording}", "--shape", "512", "--db", path, "--trials", "9", "--quiet")
+    return path
+
+
+def count(db: str) -> str:
+    """Prints how many trials there are, and of how many configs."""
+    sql = "SELECT count(*), count(DISTINCT config_id) FROM trial"
+    code = f"import sqlite3; print(*sqlite3.connect('{db}').execute('{sql}').fetchone())"
+    return shlex.join([sys.executable, "-c", code])
+
+
+def test_a_search_on_a_full_disk_stops_and_goes_on_once_there_is_room(recording: Path) -> None:
+    one = search(recording, "trials.db", 48)
+    fill = "dd if=/dev/zero of=fill bs=4k 2>/dev/null"
+    script = f"""
+        {autotune("trials", "best", "--db", "trials.db")} 2>/dev/null
+        {search(recording, "trials.db", 3)} > /dev/null && {fill}; truncate -s -96k fill
+        {one}; echo exit $?
+        rm fill; {count("trials.db")}
+        {one} > facts.json; echo exit $?
+        {count("trials.db")}; grep num_new facts.json
+    """
+    done = small_disk("size=4m", "sh", "-c", script)
+    assert "free some space on the disk and run the same command again: it resumes" in done.stderr
+    first, kept, second, final, last = done.stdout.splitlines()
+    assert (first, second) == (f"exit {StoreError.exit_code}", "exit 0")
+    num_kept, num_different = map(int, kept.split())
+    assert 3 <= num_kept == num_different < 48
+    assert final == "48 48" and last.split() == ['"num_new":', f"{48 - num_kept},"]
+
+
+def test_a_disk_full_to_the_last_byte_is_told_from_a_broken_one(recording: Path) -> None:
+    script = f"""
+        {search(recording, "trials.db", 3)} > /dev/null; dd if=/dev/zero of=fill bs=1k 2>/dev/null
+        {autotune("trials", "best", "--db", "trials.db")}; echo exit $?
+        rm fill; {count("trials.db")}
+    """
+    done = small_disk("size=1m", "sh", "-c", script)
+    assert done.stdout.splitlines() == [f"exit {StoreError.exit_code}", "3 3"]
+    assert "free some space on the disk" in done.stderr
+
+
+def test_an_export_that_does_not_fit_leaves_the_old_table_whole(db: Path) -> None:
+    export = autotune("export-table", "--db", db, "--out", "table")
+    script = f"""
+        {export} > /dev/null && cp -r table before
+        dd if=/dev/zero of=fill bs=64k 2>/dev/null; truncate -s -256k fill
+        {export}; echo exit $?
+        diff -r table before && echo same; ls -A
+    """
+    done = small_disk("size=32m", "sh", "-c", script, AUTOTUNE_CACHE=CACHE.name)
+    assert done.stdout.split("\n")[:2] == ["exit 6", "same"]
+    assert done.stdout.split()[3:] == ["before", "fill", "table"]  # nothing half made is left
+    assert "table cannot be written ([Errno 28] No space left on device); free space or pass" in done.stderr
+
+
+def test_a_place_that_may_not_be_written_is_told(recording: Path, db: Path) -> None:
+    script = f"""
+        {search(recording, "trials.db", 3)} > /dev/null; mount -o remount,ro .
+        {search(recording, "trials.db", 9)}; echo $?
+        {search(recording, "new.db", 9)}; echo $?
+        {autotune("export-table", "--db", db, "--out", "table")}; echo $?
+    """
+    done = small_disk("size=4m", "sh", "-c", script)
+    assert done.stdout.split() == ["5", "5", "6"]
+    databases, table = done.stderr.splitlines()[-3:-1], done.stderr.splitlines()[-1]
+    assert all("check that its folder exists and may be written" in line for line in databases)
+    assert "Read-only file system" in table
+
+
+def test_what_a_gpu_has_to_say_of_its_cache_is_shown(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """tests/compile/test_compiler_faults.py has the full disk."""
+    monkeypatch.setattr(targets, "GpuTarget", lambda selector, policy, note: note(f"{selector}: no cache"))
+    targets.open_gpu("0", CachePolicy.COLD)
+    assert capsys.readouterr().err == "0: no cache\n"
+
+
+def test_a_result_that_cannot_be_printed_is_no_internal_error(db: Path) -> None:
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "autotune", "trials", "best", "--db", db], stdout=full,
+            stderr=subprocess.PIPE, env=os.environ | {"PYTHONPATH": str(ROOT)}, text=True, check=False,
+        )  # fmt: skip
+    assert done.returncode == EnvironmentProblem.exit_code
+    assert "the disk is full ([Errno 28] No space left on device); free some and run" in done.stderr
+
+
+STARVED = """
+import resource, sys
+import numpy as np
+from autotune import cli
+from autotune.commands import search
+from autotune.search.progress import TrialDone
+class Starved(search.Painter):
+    def __call__(self, event):
+        super().__call__(event)
+        if isinstance(event, TrialDone) and event.num_done == 5:
+            resource.setrlimit(resource.RLIMIT_AS, (1 << 20, resource.RLIM_INFINITY))
+            self.hungry = np.ones(1 << 22)
+search.Painter = Starved
+cli.main()
+"""
+
+
+def test_a_search_without_memory_ends_clearly_and_is_resumed(recording: Path, tmp_path: Path) -> None:
+    db = tmp_path / "trials.db"
+    arguments = [
+        "search", "--gpu", f"replay:{recording}", "--shape", "512", "--db", str(db), "--trials", "9",
+        "--json",
+    ]  # fmt: skip
+    done = subprocess.run(
+        [sys.executable, "-c", STARVED, *arguments], capture_output=True, text=True, check=False,
+        env=os.environ | {"PYTHONPATH": str(ROOT), "OPENBLAS_NUM_THREADS": "1"},
+    )  # fmt: skip
+    assert done.returncode == EnvironmentProblem.exit_code, done.stderr
+    assert "autotune: out of memory (Unable to allocate 32.0 MiB" in done.stderr
+    assert "run the same command again" in done.stderr
+    facts = json.loads(run(*arguments).stdout)
+    assert (facts["num_new"], facts["num_trials"]) == (4, 9)

@@ -1,0 +1,131 @@
+"""benchmarks/vs_itself.py from end to end, on a driver played by the host: what is told of two searches."""
+
+from __future__ import annotations
+
+import json
+import sys
+from argparse import Namespace
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from test_checks import checks  # noqa: F401  # a fixture
+from test_gpu_session import LIMITS, host, right  # noqa: F401  # a fixture among them
+from test_vs_cublas import CONFIG, GEMMS, arena  # noqa: F401  # a fixture among them
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
+
+import contest
+import vs_itself
+
+from autotune import kernel, resources
+from autotune.config import Config
+from autotune.errors import UsageError
+from autotune.measurement import Measurement, Outcome
+from autotune.store import FinalEntry, Store
+
+PLAIN = replace(CONFIG, reduction="none", split_k=1)
+
+
+@pytest.fixture
+def played(arena, host, monkeypatch):  # noqa: F811
+    """Two configs: CONFIG splits k and takes a second pass, 200 us in all, PLAIN takes 100."""
+
+    def play(config):
+        def run(library, name, grid, values):
+            gemm = next(g for g in GEMMS if g.m == values[0])
+            right(library, name, grid, values, gemm=gemm, spec=resources.launch_spec(config, gemm, LIMITS))
+
+        return run
+
+    host.sgemms[b"split"], host.sgemms[b"plain"] = play(CONFIG), play(PLAIN)
+
+    def compile_config(config, variant):
+        return arena.compiler.compile_source("split" if config == CONFIG else "plain")
+
+    monkeypatch.setattr(arena.compiler, "compile", compile_config)
+    monkeypatch.setattr(vs_itself, "Arena", lambda *rest, **options: arena)
+    return arena
+
+
+def _database(path: Path, arena, *ranked: Config) -> str:  # noqa: F811
+    """A search that found these, in this order; the first two are tied."""
+    with Store.open(path) as store:
+        for gemm in GEMMS:
+            study = store.study(arena.environment, kernel.source_hash(), "nvrtc 13.0", gemm)
+            for config in ranked:
+                found = Measurement(Outcome.OK, time_us=9.0, samples_us=(9.0,))
+                store.add_trial(study, config.key, config.to_dict(), found, "seed")
+            entries = [
+                FinalEntry(c.key, c.to_dict(), rank, rank < 3, 9.0) for rank, c in enumerate(ranked, 1)
+            ]
+            store.set_final(study, entries)
+    return str(path)
+
+
+def _options(tmp_path: Path, *sources: str, **changes: object) -> Namespace:
+    options = {
+        "sources": list(sources), "suite": None, "shape": None, "gpu": "0", "policy": "cold", "rounds": 6,
+        "out": tmp_path / "a.json",
+    }  # fmt: skip
+    return Namespace(**(options | changes))
+
+
+def test_two_searches_are_raced_and_the_loser_is_told(host, played, tmp_path, capsys):  # noqa: F811
+    used, handles = host.used_bytes, host.num_handles
+    one = _database(tmp_path / "one.db", played, PLAIN)
+    two = _database(tmp_path / "two.db", played, CONFIG)
+    vs_itself._run(_options(tmp_path, one, two))
+    report = json.loads((tmp_path / "a.json").read_text())
+    assert [s["shape"] for s in report["shapes"]] == sorted(map(str, GEMMS))
+    for shape in report["shapes"]:
+        assert shape["second_over_first"]["median"] == pytest.approx(2.0)
+        assert shape["best"] == "1:one.db" and not shape["is_same"]
+        assert shape["searches"]["2:two.db"]["over_best"]["median"] == pytest.approx(2.0)
+        assert len(shape["searches"]["2:two.db"]["samples_us"]) == 6
+    assert report["summary"]["largest_difference"] == pytest.approx(1.0)
+    assert "The first two differ by 100.00% at most" in capsys.readouterr().out
+    assert (host.used_bytes, host.num_handles) == (used, handles)
+
+
+def test_equal_choices_run_once_and_any_number_of_results_takes_part(host, played, tmp_path, capsys):  # noqa: F811
+    one = _database(tmp_path / "one.db", played, PLAIN)
+    two = _database(tmp_path / "two.db", played, PLAIN)
+    vs_itself._run(_options(tmp_path, one, two))
+    report = json.loads((tmp_path / "a.json").read_text())
+    assert (report["summary"]["largest_difference"], report["summary"]["num_same"]) == (0.0, 2)
+    three = _database(tmp_path / "three.db", played, CONFIG)
+    vs_itself._run(_options(tmp_path, three, one, str(tmp_path / "a.json"), shape=[str(GEMMS[0])]))
+    (shape,) = json.loads((tmp_path / "a.json").read_text())["shapes"]
+    assert [round(s["over_best"]["median"], 3) for s in shape["searches"].values()] == [2.0, 1.0, 1.0]
+    assert "1:three.db is 100.00% from the best known" in capsys.readouterr().out
+
+
+def test_a_database_takes_part_with_what_it_would_export(played, tmp_path):
+    one = _database(tmp_path / "one.db", played, PLAIN, CONFIG)
+    chosen = vs_itself.read_choices(one, played, ())
+    assert set(chosen) == set(GEMMS) and set(chosen.values()) <= {PLAIN, CONFIG}
+
+
+def test_a_wrong_kernel_ends_the_race(host, played, tmp_path):  # noqa: F811
+    host.sgemms[b"plain"] = lambda library, name, grid, values: None
+    with pytest.raises(contest.WrongResult, match=r"1:one\.db"):
+        vs_itself._run(_options(tmp_path, _database(tmp_path / "one.db", played, PLAIN)))
+
+
+@pytest.mark.parametrize("content", ["nonsense", "[]", '{"shapes": [{"shape": "8"}]}'])
+def test_what_is_no_result_is_refused(tmp_path, content):
+    path = tmp_path / "a.json"
+    path.write_text(content)
+    with pytest.raises(UsageError, match="holds no result of a search"):
+        vs_itself.from_json(str(path))
+
+
+def test_a_missing_shape_is_named(played, tmp_path):
+    (tmp_path / "a.json").write_text(
+        json.dumps({"shapes": [{"shape": "64", "best_config": PLAIN.to_dict()}]})
+    )
+    with pytest.raises(UsageError, match="70x60x33:NN"):
+        vs_itself.read_choices(str(tmp_path / "a.json"), played, GEMMS)
+    with pytest.raises(UsageError, match="no shape in common"):
+        vs_itself.shared({"one": {GEMMS[0]: PLAIN}, "two": {GEMMS[1]: PLAIN}})

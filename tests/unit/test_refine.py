@@ -1,0 +1,250 @@
+"""What idle seconds of a GPU decide: the sequential test, contests, their place in a search and the store."""
+
+from __future__ import annotations
+
+import itertools
+import zlib
+from concurrent.futures import Future
+
+import numpy as np
+import pytest
+from fake_target import FakeTarget, bowl_us, product_space
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from autotune import stats
+from autotune.gemm import Gemm
+from autotune.measurement import Measurement, Outcome
+from autotune.search import Options, StopReason, contest, point_key, refine, study_of, tune
+from autotune.search.contest import Contest
+from autotune.search.progress import TrialDone
+from autotune.store import DuelRecord, Store
+from autotune.target import Baseline, Refining, Rounds
+
+GEMM = Gemm(64, 64, 64)
+
+
+# ---- the sequential test
+
+
+@given(st.integers(0, 60), st.integers(0, 60))
+def test_evidence_is_a_fair_bet_on_a_fair_coin(num_for, num_against):
+    after = stats.evidence(num_for + 1, num_against), stats.evidence(num_for, num_against + 1)
+    assert sum(after) / 2 == pytest.approx(stats.evidence(num_for, num_against))
+    assert after[0] > stats.evidence(num_for, num_against) > after[1]
+
+
+@given(st.integers(0, 12), st.integers(0, 12))
+def test_evidence_is_the_mean_over_chances_above_a_half(num_for, num_against):
+    chances = (np.arange(20_000) + 0.5) / 40_000 + 0.5
+    bets = (2 * chances) ** num_for * (2 * (1 - chances)) ** num_against
+    assert stats.evidence(num_for, num_against) == pytest.approx(bets.mean(), rel=1e-5)
+
+
+def test_two_that_are_alike_are_seldom_told_apart_however_often_one_looks():
+    rng = np.random.default_rng(0)
+    num_wrong, num_runs = 0, 400
+    for _ in range(num_runs):
+        first, second = rng.normal(size=(2, 60)).tolist()
+        num_wrong += any(stats.faster_of(first[:r], second[:r], 0.05) is not None for r in range(61))
+    assert num_wrong / num_runs <= 0.05
+
+
+@given(st.floats(0.5, 100.0), st.integers(0, 2**32))
+def test_what_is_faster_in_every_round_is_found_soon_whatever_the_drift(gap, seed):
+    slow = np.random.default_rng(seed).uniform(100.0, 1000.0, size=11)
+    fast = slow - gap
+    assert stats.faster_of(slow[:10].tolist(), fast[:10].tolist(), contest.ERROR_RATE) is None
+    assert stats.faster_of(slow.tolist(), fast.tolist(), contest.ERROR_RATE) == 1
+    assert stats.faster_of(fast.tolist(), slow.tolist(), contest.ERROR_RATE) == 0
+
+
+def test_rounds_without_a_difference_say_nothing():
+    assert stats.faster_of([1.0] * 99, [1.0] * 99, 0.5) is None
+    assert stats.evidence(0, 0) == 1.0
+
+
+# ---- a contest
+
+
+def _rounds(times_us, num, rng, noise=0.001):
+    """Two that are timed in the same rounds of a GPU that drifts."""
+    drift = rng.uniform(0.9, 1.1, size=num)
+    return [tuple((t * drift * rng.normal(1, noise, size=num)).tolist()) for t in times_us]
+
+
+def _decide(entered: Contest, truth: dict[str, float], rng, num_most=10_000) -> list[contest.Duel]:
+    """Fight until nothing is left to decide."""
+    over = []
+    for _ in range(num_most):
+        duel = entered.next_duel()
+        if duel is None:
+            return over
+        entered.take(duel, *_rounds([truth[e.key] for e in duel.entrants], 6, rng))
+        over += [duel] if duel.is_over else []
+    raise AssertionError("duels without an end")
+
+
+@settings(max_examples=40)
+@given(st.lists(st.integers(0, 60), min_size=1, max_size=20), st.integers(0, 2**32))
+def test_duels_find_the_fastest_of_those_that_trials_could_not_tell_apart(steps, seed):
+    rng = np.random.default_rng(seed)
+    truth = {str(i): 100.0 + 0.2 * step for i, step in enumerate(steps)}
+    entered = Contest()
+    for key, time_us in truth.items():
+        entered.enter(key, {}, time_us * rng.uniform(0.995, 1.005))
+    over = _decide(entered, truth, rng)
+    champion = entered.champion
+    assert champion is not None and not champion.is_beaten
+    # the truly fastest or one that ties with it; a wrong verdict, one in a hundred duels, costs little
+    assert truth[champion.key] <= min(truth.values()) * 1.01
+    for duel in over:
+        assert duel.num_rounds <= contest.MAX_ROUNDS + 6
+        assert duel.winner is not None or duel.num_rounds >= contest.MAX_ROUNDS
+
+
+def test_a_lucky_trial_is_found_out_and_its_time_put_right():
+    entered = Contest()
+    truth = {"good": 100.0, "lucky": 102.0, "far": 110.0}
+    assert entered.enter("good", {}, 100.0)
+    assert entered.enter("lucky", {}, 99.0)
+    assert not entered.enter("far", {}, 110.0)
+    over = _decide(entered, truth, np.random.default_rng(0))
+    assert [{e.key for e in duel.entrants} for duel in over] == [{"good", "lucky"}]
+    assert entered.champion.key == "good"
+    is_beaten, time_us = entered.rank("lucky", 99.0)
+    assert is_beaten
+    assert time_us / entered.champion.time_us == pytest.approx(1.02, rel=0.002)
+    assert entered.rank("far", 110.0) == (False, 110.0)
+    assert entered.rank("of another search", 5.0) == (False, 5.0)
+
+
+def test_an_undecided_duel_is_not_fought_by_two_at_once():
+    entered = Contest()
+    for number in range(4):
+        entered.enter(str(number), {}, 100.0 + number / 10)
+    under_way = []
+    while (duel := entered.next_duel(under_way)) is not None:
+        under_way.append(duel)
+    pairs = [{e.key for e in duel.entrants} for duel in under_way]
+    assert pairs == [{"0", "1"}, {"0", "2"}, {"0", "3"}]
+    entered.is_closed = True
+    assert entered.next_duel() is None
+
+
+def test_verdicts_that_contradict_each_other_leave_a_champion():
+    """Queued together, three may beat each other in a ring."""
+    entered = Contest()
+    for number in range(3):
+        entered.enter(str(number), {}, 100.0)
+    faster, slower = (1.0,) * 20, (2.0,) * 20
+    pairs = [("0", "1"), ("1", "2"), ("2", "0")]
+    for pair in pairs:
+        entered.restore(DuelRecord(pair, (faster, slower), 0))
+    assert entered.champion is not None and not entered.champion.is_beaten
+
+
+# ---- in a search
+
+
+class Duelling(FakeTarget):
+    """A target that lies in trials, by up to a percent, and tells the truth in duels."""
+
+    def __init__(self, *args, **kwargs) -> None:
+        super().__init__(*args, **kwargs)
+        self.fought: list[tuple[dict, dict]] = []
+        self.is_deadly = False
+        self.num_rounds = 0
+        self._rng = np.random.default_rng(1)
+
+    def measure(self, gemm, point) -> Measurement:
+        if self._outcome(point) is not Outcome.OK:
+            return super().measure(gemm, point)
+        luck = zlib.crc32(point_key(point).encode()) % 7 - 3
+        time_us = bowl_us(point) * (1 + 0.01 * luck / 3)
+        return Measurement(Outcome.OK, time_us=time_us, samples_us=(time_us,), verify_s=0.1, measure_s=0.1)
+
+    def duel(self, gemm, points, rounds, turn):
+        self.fought.append(tuple(map(dict, points)))
+        self.num_rounds += rounds
+        future: Future = Future()
+        times = [bowl_us(point) for point in points]
+        samples = ((), ()) if self.is_deadly else tuple(_rounds(times, rounds, self._rng))
+        future.set_result(Rounds(samples, Baseline(None), seconds=0.01 * rounds))
+        return future
+
+
+@pytest.fixture
+def store(tmp_path):
+    with Store.open(tmp_path / "trials.db") as opened:
+        yield opened
+
+
+def test_a_search_refines_and_still_ends_with_as_many_trials(store):
+    target = Duelling(product_space(6, 6, 4, words=3))
+    assert isinstance(target, Refining) and not isinstance(FakeTarget(), Refining)
+    result = tune(target, store, [GEMM], Options(trials=60))
+    assert (result.reason, result.num_new) == (StopReason.TRIALS, 60)
+    assert target.fought
+    assert result.ledger.refine_s == pytest.approx(0.01 * target.num_rounds)
+    duels = store.duels(study_of(store, target, GEMM))
+    assert duels
+    for duel in duels:
+        first, second = duel.samples_us
+        assert len(first) == len(second) > 0
+        assert duel.winner == stats.faster_of(first, second, contest.ERROR_RATE)
+    assert len({frozenset(duel.keys) for duel in duels}) == len(duels), "a duel that is over stays over"
+
+
+def test_the_best_is_what_duels_found_and_resuming_knows_it(store):
+    target, told = Duelling(product_space(6, 6, 4, words=3)), []
+
+    def on_event(event):
+        if isinstance(event, TrialDone):
+            told.append(event.best)
+
+    tune(target, store, [GEMM], Options(trials=100), on_event)
+    trials = store.trials(study_of(store, target, GEMM))
+    fastest_us = min(bowl_us(trial.point) for trial in trials)
+    assert bowl_us(told[-1].point) <= fastest_us * 1.005
+    target.fought.clear()
+    tune(target, store, [GEMM], Options(trials=101), on_event)
+    assert bowl_us(told[-1].point) <= fastest_us * 1.005
+    known = {frozenset(duel.keys) for duel in store.duels(study_of(store, target, GEMM))}
+    assert len(known) == len(store.duels(study_of(store, target, GEMM))), "no duel is fought again"
+
+
+def test_a_duel_that_brings_the_worker_down_ends_refining_not_the_search(store):
+    target = Duelling(product_space(6, 6, 4, words=3))
+    target.is_deadly = True
+    result = tune(target, store, [GEMM], Options(trials=40))
+    assert result.num_new == 40
+    assert len(target.fought) <= refine.NUM_AHEAD
+    assert result.ledger.refine_s == 0
+    assert store.duels(study_of(store, target, GEMM)) == []
+
+
+def test_the_ledger_tells_the_share_of_the_gpu(store):
+    result = tune(Duelling(), store, [GEMM], Options(trials=30))
+    told = result.ledger.to_dict()
+    busy_s = told["verify_s"] + told["measure_s"] + told["refine_s"]
+    assert told["gpu_share"] == pytest.approx(busy_s / told["search_s"])
+    assert told["gpu_idle_s"] == pytest.approx(max(0.0, told["search_s"] - busy_s - told["store_s"]))
+
+
+# ---- in the store
+
+
+def test_duels_come_back_as_they_were_stored(store):
+    target = FakeTarget()
+    study, other = study_of(store, target, GEMM), study_of(store, target, Gemm(8, 8, 8))
+    for key in "ab":
+        store.add_trial(study, key, {"a": key}, Measurement(Outcome.OK, time_us=1.0), "seed")
+    records = [
+        DuelRecord(keys, ((1.0, 2.0), (1.5, 2.5)), winner)
+        for keys, winner in itertools.product([("a", "b"), ("b", "a")], [0, 1, None])
+    ]
+    for record in records:
+        store.add_duel(study, record)
+    assert store.duels(study) == records
+    assert store.duels(other) == []
