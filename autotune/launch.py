@@ -172,7 +172,7 @@ def refusal(
     if not spec.variant.is_wide and max(lds) >= NARROW_LD:
         return f"a leading dimension of {max(lds)} needs a wide kernel"
     grid = plan(spec, m, n, k)
-    if max(grid.size[0], *(pack.blocks for pack in grid.packs)) > MAX_GRID_X:
+    if max([grid.size[0], *(pack.blocks for pack in grid.packs)]) > MAX_GRID_X:
         return "more tiles than a grid holds"
     if grid.pack_bytes > PACK_LIMIT:
         return f"packed operands would take more than {PACK_LIMIT >> 30} GiB"
