@@ -26,7 +26,21 @@ LARGE = (
         bm=256, bn=128, bk=16, wm=128, wn=32, tm=16, tn=8, stages=3, bursts=4, frag_buffers=2,
         min_blocks=1, group=4,
     ),
-    # the tiles of the last wave shared out: led at 4097^3
+    # A turned before the product: led at 4096^3 and, with B packed too, at 4097^3
+    Config(
+        bm=128, bn=128, bk=32, wm=16, wn=128, tm=8, tn=8, unroll_k=32, stages=2, bursts=2, frag_buffers=2,
+        min_blocks=2, pack_a=1, vec_a=4, pad=0, order="col_snake", reduction="last_wave", split_k=6,
+    ),
+    Config(
+        bm=128, bn=128, bk=32, wm=16, wn=128, tm=8, tn=8, unroll_k=32, stages=2, bursts=4, frag_buffers=2,
+        min_blocks=2, pack_a=1, pack_b=1, vec_a=4, pad=0, reduction="last_wave", split_k=4,
+    ),
+    # the largest thread tile, its main loop short enough for the instruction cache: led at 6336x6144x4096
+    Config(
+        bm=192, bn=256, bk=8, wm=96, wn=64, tm=12, tn=16, unroll_k=8, stages=4, bursts=2, min_blocks=1,
+        pack_a=1, vec_a=4, pad=0, order="col_snake", group=4,
+    ),
+    # the tiles of the last wave shared out
     Config(
         bm=128, bn=64, bk=16, wm=64, wn=32, tm=8, tn=8, stages=6, bursts=8, frag_buffers=2, min_blocks=3,
         group=16, reduction="last_wave", split_k=2,

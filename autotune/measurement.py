@@ -57,6 +57,14 @@ class Discarded:
 
 
 @dataclass(frozen=True)
+class Failure:
+    """What became of a candidate that was ok before."""
+
+    outcome: Outcome
+    reason: str
+
+
+@dataclass(frozen=True)
 class Measurement:
     """The result of one trial.
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-HOPELESS_MARGIN = 0.15  # times of one launch scatter upwards, by a few percent; slower clocks add some
+HOPELESS = 1.1  # times the incumbent: more than any noise that was seen between samples
 EXACT_ROUNDS = 60  # signed ranks: exact distribution up to here, normal approximation beyond
 
 
@@ -50,14 +50,12 @@ def _half_chance(n: int, i: int) -> float:
     return math.exp(math.lgamma(n + 1) - math.lgamma(i + 1) - math.lgamma(n - i + 1) - n * math.log(2))
 
 
-def is_hopeless(
-    samples: Sequence[float], incumbent_us: float | None, margin: float = HOPELESS_MARGIN
-) -> bool:
-    """Whether even the fastest sample so far is slower than the incumbent by more than the margin.
+def is_hopeless(samples: Sequence[float], incumbent_us: float | None) -> bool:
+    """Whether even the fastest sample so far is clearly slower than the incumbent.
 
     Noise adds time far more often than it takes some away, so one sample may decide.
     """
-    return incumbent_us is not None and len(samples) > 0 and min(samples) > incumbent_us * (1 + margin)
+    return incumbent_us is not None and len(samples) > 0 and min(samples) > HOPELESS * incumbent_us
 
 
 # ------------------------------------------------------------------------------------------------

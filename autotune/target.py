@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
 from .config import Value
 from .device import DeviceLimits, Environment
 from .gemm import Gemm
-from .measurement import CachePolicy, Discarded, Measurement
+from .measurement import CachePolicy, Discarded, Failure, Measurement
 from .space import FeasibleSet
 
 Point = Mapping[str, Value]
@@ -37,6 +37,7 @@ class Rounds:
     baseline: Baseline
     marks: tuple[str, ...] = ()
     discarded: tuple[tuple[Discarded, ...], ...] = ()
+    failures: Mapping[int, Failure] = field(default_factory=dict)  # of points without samples
     seconds: float = 0.0  # that the GPU's process took
 
 

@@ -20,7 +20,7 @@ from ..search.progress import Best, Event, FinalDone, FinalStarted, ShapeStarted
 from ..store import Store
 from ..store.optuna_mirror import publish
 from ..target import Target
-from . import common, disturbed, targets
+from . import common, disturbed, spent, targets
 from .trials import brief
 
 INTERRUPTED = 130  # what a shell reports for a process ended by Ctrl-C
@@ -221,7 +221,8 @@ def _text(facts: dict[str, Any], measured_on: str) -> str:
             best = common.share(shape["optimum_time_us"], shape["best_time_us"])
             row.insert(2, console.ratio_text(best, "%"))
     body = console.table(headers, rows, right=range(1, len(headers) - 1))
-    return "\n".join(filter(None, (head, body, disturbed.text(facts["shapes"]))))
+    seconds = "" if is_recorded else spent.text(facts["ledger"])
+    return "\n".join(filter(None, (head, body, seconds, disturbed.text(facts["shapes"]))))
 
 
 def _row(shape: dict[str, Any]) -> list[object]:

@@ -33,6 +33,7 @@ def open_target(
         return ReplayTarget(Path(selector.removeprefix(REPLAY)))
     problem = why_no_gpu() if selector == "auto" else None
     if problem is None:
+        _need_memory(selector, gemms)
         return open_gpu(selector, policy, max_error)
     recording = default_recording(gemms)
     target = ReplayTarget(recording)
@@ -44,6 +45,17 @@ def open_target(
         "exported is marked so."
     )
     return target
+
+
+def _need_memory(selector: str, gemms: Sequence[Gemm]) -> None:
+    """Raises UsageError for problems that can never be on this GPU, before any of the others is tuned."""
+    found = gpu.find_gpu(selector)
+    for gemm in gemms:
+        if gemm.num_bytes > found.total_bytes:
+            raise UsageError(
+                f"{gemm}: A, B and C take {gemm.num_bytes / 2**30:.1f} GiB, and {found.name} has "
+                f"{found.total_bytes / 2**30:.1f} GiB of memory; leave this shape out or choose a smaller one"
+            )
 
 
 def open_gpu(selector: str, policy: CachePolicy, max_error: float | None = None) -> GpuTarget:

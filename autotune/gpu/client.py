@@ -16,12 +16,14 @@ import tempfile
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
+from dataclasses import replace
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import TypeVar
 
 from ..errors import AutotuneError, DeviceLost, EnvironmentProblem
-from ..measurement import Outcome
+from ..launch import LaunchSpec
+from ..measurement import Failure, Outcome
 from . import protocol
 from .protocol import KernelCode, Problem
 from .turns import Turns
@@ -80,6 +82,7 @@ class WorkerClient:
         self._connection: Connection | None = None
         self._stderr = tempfile.TemporaryFile()  # noqa: SIM115  # lives as long as the client
         self._prepared: tuple[Problem, protocol.Prepared] | None = None
+        self._killers: dict[tuple[str, LaunchSpec], Failure] = {}  # never run again
         self.ready: protocol.Ready | None = None
 
     def start(self) -> protocol.Ready:
@@ -114,42 +117,80 @@ class WorkerClient:
     def trial(
         self, problem: Problem, kernel: KernelCode, cutoff_us: float | None, deadline_s: float
     ) -> protocol.TrialResult:
-        """Verify and time one candidate; what it does to the worker is part of the result.
+        """Verify and time one candidate; what it does to the worker is part of the result. One that brought
+        a worker down before, on whatever problem, is not run.
 
         Raises EnvironmentProblem and DeviceLost, neither of which is the candidate's fault.
         """
+        if (known := self._killers.get(_identity(kernel))) is not None:
+            return protocol.TrialResult(known.outcome, f"not run, it brought a worker down: {known.reason}")
         self.prepare(problem)
         request = protocol.Trial(problem, kernel, cutoff_us)
         try:
             result = self._ask(request, deadline_s, protocol.TrialResult)
         except WorkerGone as error:
-            return protocol.TrialResult(Outcome.FAULTED, f"the GPU worker died: {error}")
+            result = protocol.TrialResult(Outcome.FAULTED, f"the GPU worker died: {error}", is_last=True)
         except WorkerLate:
             reason = f"no answer after {deadline_s:.1f} s: the kernel hangs; the worker was killed"
-            return protocol.TrialResult(Outcome.TIMED_OUT, reason)
+            result = protocol.TrialResult(Outcome.TIMED_OUT, reason, is_last=True)
+        if result.is_last:
+            self._killers[_identity(kernel)] = Failure(result.outcome, result.reason)
         if result.outcome is Outcome.WRONG_RESULT:
             self._prepared = None  # it may have written anywhere: the worker makes everything anew
         return result
 
     def race(self, request: protocol.Race, deadline_s: float) -> protocol.RaceResult:
-        """Time candidates and cuBLAS interleaved. Raises EnvironmentProblem, and DeviceLost where
-        candidates that were fine before bring two workers down."""
+        """Time candidates and cuBLAS interleaved. One that brings the worker down, fine as it was before, is
+        found by running each alone, and left out: it is in `failures`.
+
+        Raises EnvironmentProblem, and DeviceLost where two workers die and no candidate alone is to blame.
+        """
         for _ in range(2):
+            fit = tuple(kernel for kernel in request.kernels if _identity(kernel) not in self._killers)
+            if not fit:
+                return self._spread(protocol.RaceResult(()), request.kernels)
             self.prepare(request.problem)
             try:
-                return self._ask(request, deadline_s, protocol.RaceResult)
+                result = self._ask(replace(request, kernels=fit), deadline_s, protocol.RaceResult)
+                return self._spread(result, request.kernels)
             except (WorkerGone, WorkerLate):
-                continue
+                self._find_killers(request.problem, fit, deadline_s)
         raise DeviceLost(f"comparing {len(request.kernels)} kernels failed twice: {self._last_death}")
 
     def duel(self, request: protocol.Duel, deadline_s: float) -> protocol.DuelResult | None:
         """Time two candidates interleaved; None where they bring the worker down. Raises EnvironmentProblem,
         and DeviceLost where no new worker starts."""
+        if any(_identity(kernel) in self._killers for kernel in request.kernels):
+            return None
         self.prepare(request.problem)
         try:
             return self._ask(request, deadline_s, protocol.DuelResult)
         except (WorkerGone, WorkerLate):
+            self._find_killers(request.problem, request.kernels, deadline_s)
             return None
+
+    def _find_killers(self, problem: Problem, kernels: Sequence[KernelCode], deadline_s: float) -> None:
+        """Run each alone: who brings the worker down now is known by it from here on."""
+        for kernel in kernels:
+            self.trial(problem, kernel, None, min(deadline_s, TRIAL_DEADLINE_S + deadline_s / len(kernels)))
+
+    def _spread(self, result: protocol.RaceResult, kernels: Sequence[KernelCode]) -> protocol.RaceResult:
+        """The result of a race as that of all kernels, those that were left out included."""
+        failed = {i: f for i, k in enumerate(kernels) if (f := self._killers.get(_identity(k))) is not None}
+        if not failed:
+            return result
+        ran = [i for i in range(len(kernels)) if i not in failed]
+        samples = dict(zip(ran, result.samples_us, strict=True))
+        discarded = dict(zip(ran, result.discarded, strict=False))
+        joules = dict(zip(ran, result.joules, strict=False))
+        numbers = range(len(kernels))
+        return replace(
+            result,
+            samples_us=tuple(samples.get(i, ()) for i in numbers),
+            discarded=tuple(discarded.get(i, ()) for i in numbers),
+            joules=tuple(joules.get(i) for i in numbers),
+            failures=failed | {ran[i]: failure for i, failure in result.failures.items()},
+        )
 
     def renew(self) -> protocol.Ready:
         """End the worker and start a fresh one. Raises EnvironmentProblem, DeviceLost."""
@@ -267,6 +308,10 @@ class WorkerClient:
     def _last_words(self) -> str:
         self._stderr.seek(0)
         return self._stderr.read().decode(errors="replace").strip()[-_STDERR_TAIL:]
+
+
+def _identity(kernel: KernelCode) -> tuple[str, LaunchSpec]:
+    return kernel.sha256, kernel.spec
 
 
 def _describe(error: Exception) -> str:

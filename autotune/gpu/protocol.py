@@ -7,7 +7,7 @@ frames them). A worker answers every request or dies; what it answers with after
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from typing import Any, Literal
@@ -16,7 +16,7 @@ from ..device import DeviceLimits
 from ..gemm import Gemm
 from ..kernel import ENTRY
 from ..launch import LaunchSpec
-from ..measurement import CachePolicy, Discarded, GpuState, Outcome
+from ..measurement import CachePolicy, Discarded, Failure, GpuState, Outcome
 
 
 @dataclass(frozen=True)
@@ -143,7 +143,8 @@ class TrialResult:
 @dataclass(frozen=True)
 class RaceResult:
     """`samples_us[i][r]` is candidate i in round r; empty for one that failed verification. `discarded[i]`
-    are its samples of rounds that were repeated. `joules[i]` is its energy per launch, None if unknown."""
+    are its samples of rounds that were repeated. `joules[i]` is its energy per launch, None if unknown.
+    `failures[i]` tells of those without samples."""
 
     samples_us: tuple[tuple[float, ...], ...]
     baseline_us: tuple[float, ...] = ()
@@ -151,6 +152,7 @@ class RaceResult:
     marks: tuple[str, ...] = ()
     discarded: tuple[tuple[Discarded, ...], ...] = ()
     joules: tuple[float | None, ...] = ()
+    failures: Mapping[int, Failure] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -4,48 +4,34 @@ from __future__ import annotations
 
 import time
 from collections import OrderedDict
-from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from statistics import median
 
-from .. import launch
-from ..errors import AutotuneError, EnvironmentProblem
-from ..measurement import CachePolicy, Discarded, Outcome
+from ..errors import EnvironmentProblem
+from ..measurement import CachePolicy, Discarded, Failure, Outcome
 from . import cublas, driver, protocol, timing
+from .candidate import Loader, WrongResult
 from .driver import CudaError, check
 from .guard import Guard, Guarded, Reference
-from .memory import Enqueue, OperandSet, Workspace
+from .memory import Enqueue, Workspace
 from .module import Module
 from .nvml import Monitor
 from .problem import PreparedProblem
 from .protocol import KernelCode, Problem, TrialResult
-from .sgemm import Sgemm
+from .races import Races
 from .stopwatch import Stopwatch
 from .timing import Timing
-from .verification import Verdict, why_inaccurate
+from .verification import why_inaccurate
 
-MAX_MODULES = 16  # loaded cubins kept for configs that share one
 MAX_PROBLEMS = 32  # prepared problems kept while searches take turns between shapes
 PROBLEM_MEMORY = 0.3  # of the GPU's memory that prepared problems may hold together
-_CUBLAS = -1  # its number among contestants
 FRESH_SEED = 1_000_003  # added to a problem's seed for numbers that no launch has seen
 
 _FAILURES = {
     driver.OUT_OF_MEMORY: Outcome.OUT_OF_MEMORY,
     driver.LAUNCH_OUT_OF_RESOURCES: Outcome.DOES_NOT_FIT,
 }
-
-
-def _discarded(
-    guarded: Guarded[list[tuple[float, ...]]], contestants: list[int], number: int
-) -> tuple[Discarded, ...]:
-    """One contestant's samples of the rounds that were repeated."""
-    if number not in contestants:
-        return ()
-    at = contestants.index(number)
-    return tuple(Discarded(times[at], marks) for times, marks in guarded.before)
 
 
 def _why_impossible(time_us: float, floor_us: float) -> str:
@@ -56,15 +42,6 @@ def _why_impossible(time_us: float, floor_us: float) -> str:
         f"{time_us:.2f} us per launch, and this GPU needs {floor_us:.2f} at least; the result is right on "
         "fresh inputs, and timing it again gave the same: do not trust clocks or timer here"
     )
-
-
-class WrongResult(AutotuneError):
-    """A candidate computed something else, or wrote where it must not."""
-
-    def __init__(self, verdict: Verdict, verify_s: float, when: str = "") -> None:
-        super().__init__(f"{when}{verdict.fault}")
-        self.verdict = verdict
-        self.verify_s = verify_s
 
 
 class Session:
@@ -86,7 +63,8 @@ class Session:
         self.checks = Module(self.driver, self.device, start.checks)
         self.stopwatch = Stopwatch(self.driver, self.stream, self.monitor.state)
         self.workspace = Workspace(self.driver, self.stream)
-        self._modules: OrderedDict[str, Module] = OrderedDict()
+        self.loader = Loader(self.driver, self.device, self.stream, self.stopwatch)
+        self.races = Races(self.driver, self.stream, self.loader, self.stopwatch, self.guard, self.monitor)
         self._problems: OrderedDict[Problem, PreparedProblem] = OrderedDict()
         self._baselines: dict[Problem, tuple[float, ...]] = {}
         library = cublas.load_library()
@@ -165,8 +143,8 @@ class Session:
 
     def _trial(self, prepared: PreparedProblem, request: protocol.Trial) -> TrialResult:
         began = time.perf_counter()
-        enqueue = self._load(request.kernel, prepared, self.workspace)
-        glance_us, verdict = self._verify(prepared, enqueue, self.workspace)
+        enqueue = self.loader.load(request.kernel, prepared, self.workspace)
+        glance_us, verdict = self.loader.verify(prepared, enqueue, self.workspace)
         verified = time.perf_counter()
         right = TrialResult(
             Outcome.OK,
@@ -177,7 +155,6 @@ class Session:
         if why := why_inaccurate(verdict.error_over_cublas, request.problem.max_error):
             return replace(right, outcome=Outcome.INACCURATE, reason=why)
         guarded = self._time(prepared, enqueue, glance_us, request.cutoff_us)
-        self._check_again(prepared, verified - began)
         reason, floor_us = "", self._floor_us(prepared)
         known_us = self._known_us(prepared.problem, request.cutoff_us)
         if timing.is_suspicious(guarded.taken.time_us, floor_us, known_us):
@@ -200,13 +177,15 @@ class Session:
     def _time(
         self, prepared: PreparedProblem, enqueue: Enqueue, glance_us: float, cutoff_us: float | None
     ) -> Guarded[Timing]:
-        """Time a candidate, again where something disturbs it."""
+        """Time a candidate, again where something disturbs it. Raises WrongResult."""
         sets, watch = prepared.operands.sets, self.stopwatch
-        return self.guard.take(
-            lambda: watch.time(enqueue, sets, glance_us, cutoff_us),
-            lambda: watch.state,
-            self._reference(prepared),
-        )
+
+        def take() -> Timing:
+            timed = watch.time(enqueue, sets, glance_us, cutoff_us)
+            self.loader.check_again(prepared, self.workspace)  # before the reference writes over C
+            return timed
+
+        return self.guard.take(take, lambda: watch.state, self._reference(prepared))
 
     def _reference(self, prepared: PreparedProblem) -> Reference | None:
         """cuBLAS on the same problem, once it was timed."""
@@ -220,12 +199,6 @@ class Session:
             return self.stopwatch.read(enqueue, sets, level_us)
 
         return Reference(prepared.problem, read, level_us)
-
-    def _check_again(self, prepared: PreparedProblem, verify_s: float) -> None:
-        """After many launches in a row: what goes wrong only then is wrong too. Raises WrongResult."""
-        verdict = prepared.verifier.check(prepared.operands.sets[0].c, prepared.operands, self.workspace)
-        if verdict.fault:
-            raise WrongResult(verdict, verify_s, "after repeated launches ")
 
     # ---------------------------------------------------------------------------- too good to be true
 
@@ -248,120 +221,31 @@ class Session:
         fresh = self._build(replace(problem, policy=CachePolicy.WARM, seed=problem.seed + FRESH_SEED))
         workspace = Workspace(self.driver, self.stream)
         try:
-            self._verify(fresh, self._load(kernel, fresh, workspace), workspace)
+            self.loader.verify(fresh, self.loader.load(kernel, fresh, workspace), workspace)
         finally:
             workspace.free()
             fresh.free()
 
-    # ---------------------------------------------------------------------------- the final
+    # ---------------------------------------------------------------------------- in the same rounds
 
     def race(self, request: protocol.Race) -> protocol.RaceResult:
         """Time candidates interleaved, cuBLAS among them. One that is wrong has no samples."""
-        prepared = self._prepare(request.problem)
-        # Each has a workspace of its own: counters must stay zero while others add their sums.
-        workspaces = [Workspace(self.driver, self.stream) for _ in request.kernels]
-        try:
-            return self._race(prepared, request, workspaces)
-        finally:
-            for workspace in workspaces:
-                workspace.free()
-
-    def _race(
-        self, prepared: PreparedProblem, request: protocol.Race, workspaces: list[Workspace]
-    ) -> protocol.RaceResult:
-        contestants: dict[int, tuple[Enqueue, float]] = {}
-        for number, (kernel, workspace) in enumerate(zip(request.kernels, workspaces, strict=True)):
-            with suppress(WrongResult):
-                enqueue = self._load(kernel, prepared, workspace)
-                contestants[number] = (enqueue, self._verify(prepared, enqueue, workspace)[0])
-        sets = prepared.operands.sets
-        if self.cublas is not None:
-            sgemm = partial(self.cublas.sgemm, request.problem.gemm)
-            contestants[_CUBLAS] = (sgemm, self.stopwatch.time_once(partial(sgemm, sets[0])))
-        watch, racers = self.stopwatch, [*contestants.values()]
-        last: list[tuple[float, ...]] = []
-
-        def take() -> list[tuple[float, ...]]:
-            last[:] = watch.race(racers, sets, request.rounds, request.problem.seed)
-            return list(last)
-
+        gemm, failures = request.problem.gemm, dict[int, Failure]()
+        sgemm = None if self.cublas is None else partial(self.cublas.sgemm, gemm)
         known = self._baselines.get(request.problem)
-        reference = None
-        if known and _CUBLAS in contestants:  # the last that joined
-            reference = Reference(request.problem, lambda: median(last[-1]), median(known), is_free=True)
-        guarded = self.guard.take(take, lambda: watch.state, reference)
-        samples = dict(zip(contestants, guarded.taken, strict=True))
-        state = watch.state  # of the race, not of what is weighed next
-        numbers = range(len(request.kernels))
-        return protocol.RaceResult(
-            samples_us=tuple(samples.get(number, ()) for number in numbers),
-            baseline_us=samples.get(_CUBLAS, ()),
-            state=state,
-            marks=guarded.marks,
-            discarded=tuple(_discarded(guarded, [*contestants], number) for number in numbers),
-            joules=tuple(
-                self._joules(contestants[number][0], sets, samples[number], request.energy_s)
-                if number in contestants
-                else None
-                for number in numbers
-            ),
-        )
-
-    def _joules(
-        self, enqueue: Enqueue, sets: Sequence[OperandSet], samples_us: tuple[float, ...], seconds: float
-    ) -> float | None:
-        if not seconds:
-            return None
-        return self.stopwatch.joules(enqueue, sets, median(samples_us), seconds, self.monitor.energy_j)
+        level_us = median(known) if known else None
+        while True:  # ends: each turn but the last finds one more that fails
+            try:
+                return self.races.race(self._prepare(request.problem), request, failures, sgemm, level_us)
+            except WrongResult:
+                self._evict(0)  # as after a trial
 
     def duel(self, request: protocol.Duel) -> protocol.DuelResult:
         """Time two candidates interleaved. If one is wrong now, neither has samples."""
         began = time.perf_counter()
-        prepared = self._prepare(request.problem)
-        workspaces = [Workspace(self.driver, self.stream) for _ in request.kernels]
-        seed = request.problem.seed + request.turn
         try:
-            racers = []
-            for kernel, workspace in zip(request.kernels, workspaces, strict=True):
-                enqueue = self._load(kernel, prepared, workspace)
-                racers.append((enqueue, self._verify(prepared, enqueue, workspace)[0]))
-            first, second = self.stopwatch.race(racers, prepared.operands.sets, request.rounds, seed)
+            samples = self.races.duel(self._prepare(request.problem), request)
         except WrongResult:
             self._evict(0)  # as after a trial
-            first, second = (), ()
-        finally:
-            for workspace in workspaces:
-                workspace.free()
-        return protocol.DuelResult((first, second), time.perf_counter() - began)
-
-    def _load(self, kernel: KernelCode, prepared: PreparedProblem, workspace: Workspace) -> Enqueue:
-        """Load a candidate (or find it loaded) and give it its workspace."""
-        gemm = prepared.problem.gemm
-        if kernel.sha256 not in self._modules:
-            self._modules[kernel.sha256] = Module(self.driver, self.device, kernel.code)
-        self._modules.move_to_end(kernel.sha256)
-        grid = launch.plan(kernel.spec, gemm.m, gemm.n, gemm.k)
-        address = workspace.prepare(grid.scratch_bytes, grid.counter_bytes)
-        sgemm = Sgemm(self._modules[kernel.sha256], kernel.spec, gemm, address, kernel.entry)
-        return partial(sgemm.enqueue, self.stream)
-
-    def trim(self) -> None:
-        """Unload the cubins used longest ago, between requests: a race uses many at once."""
-        while len(self._modules) > MAX_MODULES:
-            self._modules.popitem(last=False)[1].unload()
-
-    def _verify(
-        self, prepared: PreparedProblem, enqueue: Enqueue, workspace: Workspace
-    ) -> tuple[float, Verdict]:
-        """Run once on poisoned C. Returns the launch's time in us, latency included, and the verdict.
-
-        Raises WrongResult.
-        """
-        began = time.perf_counter()
-        operands = prepared.operands.sets[0]
-        prepared.operands.poison(0)
-        glance_us = self.stopwatch.time_once(lambda: enqueue(operands))
-        verdict = prepared.verifier.check(operands.c, prepared.operands, workspace)
-        if verdict.fault:
-            raise WrongResult(verdict, time.perf_counter() - began)
-        return glance_us, verdict
+            samples = ((), ())
+        return protocol.DuelResult(samples, time.perf_counter() - began)

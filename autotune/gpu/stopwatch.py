@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
+from .. import stats
 from ..measurement import GpuState
 from . import timing
 from .driver import check
@@ -185,7 +186,7 @@ class Stopwatch:
     def _sample(self, batch: Batch, cutoff_us: float | None) -> Timing:
         _, first = self._intervals([batch.replay] * 2)
         samples = [first / batch.launches]
-        if timing.is_hopeless(samples[0], cutoff_us):
+        if stats.is_hopeless(samples, cutoff_us):
             return Timing(tuple(samples), is_cut_short=True)
         while count := timing.more_samples(samples, first):
             lead_in = int(timing.needs_lead_in(first))

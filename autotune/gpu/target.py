@@ -155,7 +155,7 @@ class GpuTarget:
         result = self.race(self._problem(gemm), self._codes(gemm, points), rounds)
         samples = result.baseline_us
         baseline = Baseline(median(samples) if samples else None, samples)
-        return Rounds(result.samples_us, baseline, result.marks, result.discarded)
+        return Rounds(result.samples_us, baseline, result.marks, result.discarded, result.failures)
 
     def duel(self, gemm: Gemm, points: tuple[Point, Point], rounds: int, turn: int) -> Future[Rounds]:
         """Time two points interleaved once no candidate waits for the GPU. See `target.Refining`.

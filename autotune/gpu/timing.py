@@ -26,8 +26,7 @@ GROUP = 5  # replays queued at once
 MIN_SAMPLES = 4
 MAX_SAMPLES = 40
 SHARP = 0.001  # relative standard error of the median at which sampling stops
-HOPELESS = 1.1  # times the cutoff: more than any noise that was seen between samples
-HOPELESS_AT_A_GLANCE = 2.0  # the same for a single launch, cold in every respect
+HOPELESS_AT_A_GLANCE = 2.0  # `stats.HOPELESS` for a single launch, cold in every respect
 LAUNCH_LATENCY_US = 10.0  # what a single launch between events usually takes over its kernel's time
 MOST_LATENCY_US = 30.0  # and at most
 LEAD_IN_BELOW_US = 5000.0  # a batch shorter than that is preceded by an uncounted one
@@ -61,11 +60,6 @@ def batch_launches(launch_us: float, num_sets: int) -> int:
 def is_hopeless_at_a_glance(launch_us: float, cutoff_us: float | None) -> bool:
     """Whether one launch, latency included, already took far too long."""
     return cutoff_us is not None and launch_us - MOST_LATENCY_US > HOPELESS_AT_A_GLANCE * cutoff_us
-
-
-def is_hopeless(sample_us: float, cutoff_us: float | None) -> bool:
-    """Whether a candidate whose first batch averaged this is clearly slower than the cutoff."""
-    return cutoff_us is not None and sample_us > HOPELESS * cutoff_us
 
 
 def relative_error(samples: Sequence[float]) -> float:

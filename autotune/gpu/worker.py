@@ -41,7 +41,7 @@ def respond(session: Session, request: object) -> protocol.Answer:
     except Exception:
         return protocol.Failed("internal", traceback.format_exc(limit=-4))
     finally:
-        session.trim()
+        session.loader.trim()
 
 
 class Responder:

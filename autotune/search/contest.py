@@ -16,7 +16,7 @@ from .. import stats
 from ..config import Value
 from ..store import DuelRecord
 
-CLOSE = 0.03  # who is slower than the best by more needs no duel: about what drift and noise come to
+CLOSE = 0.05  # who is further from the best needs no duel: each trial may be off by disturbance.DRIFT_BEYOND
 ERROR_RATE = 0.01  # chance that a duel names one the faster that is not
 MAX_ROUNDS = 48  # two that these do not tell apart are tied
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from .. import stats
 from ..gemm import Gemm
-from ..measurement import Discarded
+from ..measurement import Discarded, Failure
 from ..store import FinalEntry, TrialRecord
 from ..target import Baseline, Rounds, Target
 
@@ -43,13 +43,14 @@ def race(
     gemm: Gemm,
     finalists: Sequence[TrialRecord],
     should_stop: Callable[[], bool] = lambda: False,
+    on_failure: Callable[[TrialRecord, Failure], None] = lambda trial, failure: None,
 ) -> Race | None:
     """Time the finalists until the winner is decided or a tie declared. None if none of them passes
-    verification again.
+    verification again. `on_failure` is told of each that fails now.
 
     `should_stop` is asked between batches. Raises what `target.compare` raises.
     """
-    running = _Field(list(finalists))
+    running = _Field(list(finalists), on_failure)
     for _ in range(NUM_LOOKS):
         running.take(target.compare(gemm, [trial.point for trial in running.trials], BATCH_ROUNDS))
         running.drop_slower()
@@ -77,6 +78,7 @@ class _Field:
     """Who is still running, by rank once there are rounds, and all that was timed."""
 
     trials: list[TrialRecord]
+    on_failure: Callable[[TrialRecord, Failure], None]
     out: list[list[TrialRecord]] = field(default_factory=list)  # who dropped out, by look, fastest first
     samples: dict[str, tuple[float, ...]] = field(default_factory=dict)
     discarded: dict[str, tuple[Discarded, ...]] = field(default_factory=dict)
@@ -87,11 +89,13 @@ class _Field:
         self._num_comparisons = stats.num_hypotheses(len(self.trials), NUM_LOOKS)
 
     def take(self, rounds: Rounds) -> None:
-        """Add rounds of those running. Who has no samples gave a wrong result, and is gone."""
+        """Add rounds of those running. Who has no samples failed, and is gone."""
         self.cublas_us += rounds.baseline.samples_us
         self.marks.update(rounds.marks)
         discarded = rounds.discarded or ((),) * len(self.trials)
         fine = []
+        for number, failure in rounds.failures.items():
+            self.on_failure(self.trials[number], failure)
         for trial, samples, left_out in zip(self.trials, rounds.samples_us, discarded, strict=True):
             if samples:
                 self.samples[trial.key] = self.samples.get(trial.key, ()) + samples

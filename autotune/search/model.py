@@ -21,6 +21,7 @@ NUM_MIXED = 400  # candidates mixed from good points and others
 NUM_PARENTS = 6  # best points whose neighbours are candidates
 NUM_CLIMBED = 3  # most promising candidates whose neighbours are looked at in turn
 RESULTS_PER_PLAN = 100  # one point more is planned at a time for each so many results
+OPEN_PER_PLAN = 4  # and for each so many under way: then one result more decides little
 MAX_PLAN = 8
 REFIT_AFTER = 5  # new results, or a tenth of all, before lengths are fitted again
 _SHORTLIST = 128
@@ -82,7 +83,8 @@ class Model:
         pool = np.concatenate([pool, np.setdiff1d(climbed, pool)])
         if not len(pool):
             return []
-        size = max(wanted, min(MAX_PLAN, 1 + len(points) // RESULTS_PER_PLAN))
+        size = 1 + max(len(points) // RESULTS_PER_PLAN, len(pending) // OPEN_PER_PLAN)
+        size = max(wanted, min(MAX_PLAN, size))
         chosen = surrogate.best_batch(self._candidates.features(pool), size, _SHORTLIST)
         return [int(pool[i]) for i in chosen]
 

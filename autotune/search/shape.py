@@ -92,6 +92,9 @@ class ShapeSearch:
             number = self.space.find(trial.point)
             if number is not None:
                 known.append((number, time_us))
+        numbers = {number for number, _ in known}
+        found = {self.space.find(point) for point in self._store.killers(self.study)} - numbers
+        known += [(number, None) for number in found if number is not None]  # these are never run again
         self._asker.load(known)
         for duel in self._store.duels(self.study):
             self._correct(self.contest.restore(duel))

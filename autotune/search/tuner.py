@@ -14,6 +14,7 @@ from typing import Any
 
 from ..errors import DeviceLost, EnvironmentProblem
 from ..gemm import Gemm
+from ..measurement import Failure, Outcome
 from ..space import FeasibleSet
 from ..store import Store, TrialRecord
 from ..target import Refining, Target
@@ -243,13 +244,24 @@ class Tuner:
 
     def _final(self, shape: ShapeSearch, finalists: list[TrialRecord]) -> None:
         self._on_event(FinalStarted(shape.gemm, len(finalists)))
-        race = final.race(self._target, shape.gemm, finalists, lambda: self._interrupts.is_requested)
+        race = final.race(
+            self._target,
+            shape.gemm,
+            finalists,
+            lambda: self._interrupts.is_requested,
+            lambda trial, failure: self._condemn(shape, trial, failure),
+        )
         if race is None:
             return
         self._store.set_final(shape.study, race.entries, race.baseline, race.marks)
         winner = race.entries[0]
         best = Best(winner.point, winner.time_us, race.baseline.time_us, shape.limit_us)
         self._on_event(FinalDone(shape.gemm, best, race.num_tied))
+
+    def _condemn(self, shape: ShapeSearch, trial: TrialRecord, failure: Failure) -> None:
+        """A finalist failed that was ok: it is none again, unless only the memory for all did not suffice."""
+        if failure.outcome is not Outcome.OUT_OF_MEMORY:
+            self._store.condemn(shape.study, trial.key, failure)
 
     # ---- what is told
 

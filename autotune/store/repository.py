@@ -9,14 +9,14 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from sqlalchemy import URL, Engine, select
+from sqlalchemy import URL, Engine, select, update
 from sqlalchemy.orm import Session, aliased
 
 from ..config import Value
 from ..device import Environment
 from ..errors import DuplicateTrial, StoreError
 from ..gemm import Gemm
-from ..measurement import POLICY_VERSION, CachePolicy, Measurement
+from ..measurement import POLICY_VERSION, CachePolicy, Failure, Measurement, Outcome
 from ..target import Baseline
 from . import connect, queries, rows, schema
 from .models import (
@@ -33,6 +33,7 @@ from .models import (
 )
 from .records import DuelRecord, Final, FinalEntry, StudyRef, StudySummary, TrialRecord
 
+_KILLED = [o.value for o in (Outcome.FAULTED, Outcome.TIMED_OUT, Outcome.COMPILE_CRASHED)]
 DEFAULT_TIMEOUT_S = 30.0  # how long a writer waits for another before it gives up
 
 
@@ -199,6 +200,35 @@ class Store:
             if not is_new:
                 raise DuplicateTrial(f"{study.gemm} has a trial of {key} already; skip it")
             return trial_id
+
+    def condemn(self, study: StudyRef, key: str, failure: Failure) -> None:
+        """A trial that was ok is not after all: it has this outcome and no time from here on."""
+        config = select(ConfigRow.id).where(ConfigRow.key == key).scalar_subquery()
+        with self._writing() as session:
+            session.execute(
+                update(TrialRow)
+                .where(TrialRow.study_id == study.id, TrialRow.config_id == config)
+                .values(outcome=failure.outcome.value, reason=failure.reason, time_us=None)
+            )
+
+    def killers(self, study: StudyRef) -> list[dict[str, Value]]:
+        """Points that brought a GPU worker or the compiler down in other studies of this kernel source on
+        GPUs of this name: not to be run again."""
+        query = (
+            select(ConfigRow.point)
+            .join(TrialRow)
+            .join(StudyRow, TrialRow.study_id == StudyRow.id)
+            .join(EnvironmentRow, StudyRow.environment_id == EnvironmentRow.id)
+            .join(KernelRow, StudyRow.kernel_id == KernelRow.id)
+            .where(
+                StudyRow.id != study.id,
+                EnvironmentRow.gpu_name == study.environment.gpu_name,
+                KernelRow.source_hash == study.source_hash,
+                TrialRow.outcome.in_(_KILLED),
+            )
+        )
+        with self._reading() as session:
+            return list(session.scalars(query))
 
     def trials(self, study: StudyRef) -> list[TrialRecord]:
         """All trials of a study in the order they were stored."""

@@ -12,8 +12,11 @@ from pathlib import Path
 import pytest
 from sandbox import ROOT, autotune, small_disk
 
+from autotune import gpu
 from autotune.commands import targets
-from autotune.errors import EnvironmentProblem, StoreError
+from autotune.errors import EnvironmentProblem, StoreError, UsageError
+from autotune.gemm import Gemm
+from autotune.gpu.driver import GpuInfo
 from autotune.measurement import CachePolicy
 
 from .runner import CACHE, run
@@ -107,6 +110,19 @@ def test_what_a_gpu_has_to_say_of_its_cache_is_shown(
     monkeypatch.setattr(targets, "GpuTarget", lambda selector, policy, note: note(f"{selector}: no cache"))
     targets.open_gpu("0", CachePolicy.COLD)
     assert capsys.readouterr().err == "0: no cache\n"
+
+
+def test_a_shape_that_no_memory_holds_is_refused_before_anything_is_tuned(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """tests/gpu and tests/emulated have memory that is there, but taken."""
+    small = GpuInfo(0, "NVIDIA Small", "GPU-0", (9, 0), 4 * 2**30)
+    monkeypatch.setattr(gpu, "find_gpu", lambda selector: small, raising=False)
+    monkeypatch.setattr(targets, "open_gpu", lambda selector, policy: "opened")
+    fits, too_large = Gemm(16384, 16384, 16384), Gemm(32768, 32768, 1)
+    assert targets.open_target("0", CachePolicy.COLD, [fits]) == "opened"
+    with pytest.raises(UsageError, match=r"take 4\.0 GiB, and NVIDIA Small has 4\.0 GiB .*a smaller one"):
+        targets.open_target("0", CachePolicy.COLD, [fits, too_large])
 
 
 def test_a_result_that_cannot_be_printed_is_no_internal_error(db: Path) -> None:

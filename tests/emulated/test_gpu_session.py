@@ -17,7 +17,7 @@ from test_checks import checks  # noqa: F401  # the fixture
 from autotune.device import KNOWN
 from autotune.errors import EnvironmentProblem
 from autotune.gemm import Gemm
-from autotune.gpu import cublas, driver, protocol, session, stopwatch, verification, worker
+from autotune.gpu import candidate, cublas, driver, protocol, session, stopwatch, verification, worker
 from autotune.gpu.driver import GpuInfo
 from autotune.gpu.protocol import KernelCode, Problem
 from autotune.launch import LaunchSpec, Variant
@@ -252,7 +252,7 @@ def test_no_memory_for_the_problem_is_the_environments_problem(host, open_sessio
 
 
 def test_nothing_leaks_over_many_problems_and_candidates(host, open_session, monkeypatch):
-    monkeypatch.setattr(session, "MAX_MODULES", 2)
+    monkeypatch.setattr(candidate, "MAX_MODULES", 2)
     used, handles = host.used_bytes, host.num_handles
     for n in (60, 61, 62):
         gemm = Gemm(70, n, 33)
@@ -474,15 +474,31 @@ def test_energy_is_power_times_time(host, open_session, monkeypatch):
         last[0] = next(seconds)
         return 500.0 * (last[0] // 0.02) * 0.02
 
-    open_session.monitor = SimpleNamespace(energy_j=counter)
+    open_session.races._monitor = SimpleNamespace(energy_j=counter)
     codes = tuple(KernelCode(name.encode(), name, SPEC) for name in ("right", "wrong_element"))
     open_session.prepare(COLD)
     handles = host.num_handles
     joules = worker.respond(open_session, protocol.Race(COLD, codes, 4, energy_s=0.4)).joules
     assert joules == (pytest.approx(500.0 * 100e-6, rel=0.1), None)
     assert host.num_handles <= handles + 2  # the modules
-    open_session.monitor = SimpleNamespace(energy_j=lambda: None)
+    open_session.races._monitor = SimpleNamespace(energy_j=lambda: None)
     assert worker.respond(open_session, protocol.Race(COLD, codes, 4, energy_s=0.4)).joules == (None, None)
+
+
+def test_cublas_beside_a_kernel_does_not_hide_what_it_does_later(host, open_session):
+    open_session.cublas = HostCublas(host)
+    open_session.prepare(COLD)
+    result = _trial(open_session, "wrong_later")
+    assert result.outcome is Outcome.WRONG_RESULT
+    assert "after repeated launches" in result.reason
+
+
+def test_one_that_writes_anywhere_takes_no_other_out_of_a_race(host, open_session):
+    names = ("right", "overrun", "right", "underrun", "right")
+    codes = tuple(KernelCode(name.encode(), name, SPEC) for name in names)
+    result = worker.respond(open_session, protocol.Race(COLD, codes, 3))
+    assert [bool(samples) for samples in result.samples_us] == [True, False, True, False, True]
+    assert set(result.failures) == {1, 3}
 
 
 def test_a_kernel_of_another_name_is_launched_by_its_entry(host, open_session):

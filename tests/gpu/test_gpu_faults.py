@@ -4,6 +4,7 @@ candidate is fine."""
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from math import isqrt
 
 import pytest
@@ -92,3 +93,26 @@ def test_too_much_for_the_gpu_is_said_with_sizes(trial, gpu):
     with pytest.raises(EnvironmentProblem, match=r"need .* GiB of GPU memory"):
         trial("right", problem=Problem(Gemm(side, side, 1), CachePolicy.WARM))
     assert trial("right").outcome is Outcome.OK
+
+
+def test_a_workspace_that_fits_nowhere_costs_one_trial(trial, client, compiler, gpu):
+    """Partial sums for more splits than the GPU has memory for."""
+    gemm = Gemm(8192, 8192, 4096)
+    splits = 2 * gpu.total_bytes // (4 * gemm.m * gemm.n)
+    cubin = compiler.compile_source(source("right"))
+    spec = replace(SPEC, reduction="two_pass", split_k=splits)
+    problem = Problem(gemm, CachePolicy.WARM)
+    result = client.trial(problem, KernelCode(cubin.code, cubin.sha256, spec), None, 60.0)
+    assert result.outcome is Outcome.OUT_OF_MEMORY, result.reason
+    assert "partial sums need" in result.reason
+    assert trial("right").outcome is Outcome.OK
+
+
+@pytest.mark.parametrize("deed", ["faults", "hangs"])
+def test_what_killed_a_worker_is_not_run_again_on_any_problem(trial, client, deed):
+    first = trial(deed, deadline_s=5.0)
+    process = client._process
+    again = trial(deed, problem=Problem(Gemm(64, 64, 64), CachePolicy.COLD))
+    assert again.outcome is first.outcome
+    assert "not run, it brought a worker down" in again.reason
+    assert client._process is process  # nobody was started, nobody died

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from autotune import stats
 from autotune.device import KNOWN
 from autotune.gemm import Gemm
 from autotune.gpu import timing
@@ -40,15 +41,14 @@ def test_a_long_kernel_is_launched_once_per_batch():
 @given(times, times)
 def test_nothing_near_the_cutoff_is_given_up(time_us, cutoff_us):
     if time_us <= cutoff_us:
-        assert not timing.is_hopeless(time_us, cutoff_us)
+        assert not stats.is_hopeless([time_us], cutoff_us)
         assert not timing.is_hopeless_at_a_glance(time_us + timing.MOST_LATENCY_US, cutoff_us)
-    assert not timing.is_hopeless(time_us, None)
     assert not timing.is_hopeless_at_a_glance(time_us, None)
 
 
 def test_the_clearly_slow_are_given_up_at_once():
     assert timing.is_hopeless_at_a_glance(1000.0, 100.0)
-    assert timing.is_hopeless(120.0, 100.0)
+    assert stats.is_hopeless([120.0], 100.0)
 
 
 def _sample(draw, batch_us):

@@ -13,11 +13,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autotune import stats
+from autotune.commands import spent
 from autotune.gemm import Gemm
 from autotune.measurement import Measurement, Outcome
 from autotune.search import Options, StopReason, contest, point_key, refine, study_of, tune
 from autotune.search.contest import Contest
-from autotune.search.progress import TrialDone
+from autotune.search.progress import Ledger, TrialDone
 from autotune.store import DuelRecord, Store
 from autotune.target import Baseline, Refining, Rounds
 
@@ -248,3 +249,16 @@ def test_duels_come_back_as_they_were_stored(store):
         store.add_duel(study, record)
     assert store.duels(study) == records
     assert store.duels(other) == []
+
+
+# ---- in the summary
+
+
+def test_the_summary_says_where_the_seconds_went():
+    ledger = Ledger(compile_s=400.0, verify_s=1.0, measure_s=5.0, refine_s=12.0, store_s=2.0, search_s=30.0)
+    told = spent.text(ledger.to_dict())
+    assert "GPU busy 60.0% of 30.0 s" in told
+    assert "12.0 s timing the best against each other" in told
+    assert "2.0 s waiting for the disk, 10.0 s idle" in told
+    assert "400.0 s" in told
+    assert "GPU busy - of 0.0 s" in spent.text(Ledger().to_dict())

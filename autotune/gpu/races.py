@@ -1,0 +1,150 @@
+"""Candidates timed in the same rounds: the final with cuBLAS and energy, duels of two."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
+from statistics import median
+from typing import Any
+
+from ..errors import EnvironmentProblem
+from ..measurement import Discarded, Failure, Outcome
+from . import protocol
+from .candidate import Loader, WrongResult
+from .guard import Guard, Guarded, Reference
+from .memory import Enqueue, OperandSet, Workspace
+from .nvml import Monitor
+from .problem import PreparedProblem
+from .stopwatch import Stopwatch
+
+_CUBLAS = -1  # its number among racers
+Racer = tuple[Enqueue, float]  # and about how long a launch takes, in us
+
+
+def _discarded(
+    guarded: Guarded[list[tuple[float, ...]]], racers: list[int], number: int
+) -> tuple[Discarded, ...]:
+    """One racer's samples of the rounds that were repeated."""
+    if number not in racers:
+        return ()
+    at = racers.index(number)
+    return tuple(Discarded(times[at], marks) for times, marks in guarded.before)
+
+
+class Races:
+    """Times what `loader` loads, each in a workspace of its own: counters must stay zero while others add
+    their sums."""
+
+    def __init__(
+        self, driver: Any, stream: Any, loader: Loader, stopwatch: Stopwatch, guard: Guard, monitor: Monitor
+    ) -> None:
+        self._driver, self._stream = driver, stream
+        self._loader, self._stopwatch, self._guard, self._monitor = loader, stopwatch, guard, monitor
+
+    @contextmanager
+    def _workspaces(self, count: int) -> Iterator[list[Workspace]]:
+        workspaces = [Workspace(self._driver, self._stream) for _ in range(count)]
+        try:
+            yield workspaces
+        finally:
+            for workspace in workspaces:
+                workspace.free()
+
+    def race(
+        self,
+        prepared: PreparedProblem,
+        request: protocol.Race,
+        failures: dict[int, Failure],
+        cublas: Enqueue | None,
+        level_us: float | None,
+    ) -> protocol.RaceResult:
+        """Time candidates interleaved, and cuBLAS, which takes about `level_us` when all is quiet.
+
+        Raises WrongResult, after noting in `failures` whose it is: it may have written anywhere, so all is
+        to be made anew. Candidates in `failures` take no part.
+        """
+        with self._workspaces(len(request.kernels)) as workspaces:
+            racers = self._enter(prepared, request, workspaces, failures)
+            sets = prepared.operands.sets
+            if cublas is not None:
+                racers[_CUBLAS] = (cublas, self._stopwatch.time_once(partial(cublas, sets[0])))
+            guarded = self._take(prepared, request, racers, level_us)
+            state = self._stopwatch.state  # of the rounds, not of what is weighed next
+            numbers = range(len(request.kernels))
+            samples = dict(zip(racers, guarded.taken, strict=True))
+            joules = [
+                self._joules(racers.get(n), sets, samples.get(n, ()), request.energy_s) for n in numbers
+            ]
+        return protocol.RaceResult(
+            samples_us=tuple(samples.get(number, ()) for number in numbers),
+            baseline_us=samples.get(_CUBLAS, ()),
+            state=state,
+            marks=guarded.marks,
+            discarded=tuple(_discarded(guarded, [*racers], number) for number in numbers),
+            joules=tuple(joules),
+            failures=failures,
+        )
+
+    def _enter(
+        self,
+        prepared: PreparedProblem,
+        request: protocol.Race,
+        workspaces: Sequence[Workspace],
+        failures: dict[int, Failure],
+    ) -> dict[int, Racer]:
+        """Load and verify whoever has not failed yet. Raises WrongResult, as `race` does."""
+        racers: dict[int, Racer] = {}
+        for number, (kernel, workspace) in enumerate(zip(request.kernels, workspaces, strict=True)):
+            if number in failures:
+                continue
+            try:
+                enqueue = self._loader.load(kernel, prepared, workspace)
+                racers[number] = (enqueue, self._loader.verify(prepared, enqueue, workspace)[0])
+            except WrongResult as wrong:
+                failures[number] = Failure(Outcome.WRONG_RESULT, str(wrong))
+                raise
+            except EnvironmentProblem as error:  # no memory for its workspace beside those of the others
+                failures[number] = Failure(Outcome.OUT_OF_MEMORY, str(error))
+        return racers
+
+    def _take(
+        self,
+        prepared: PreparedProblem,
+        request: protocol.Race,
+        racers: Mapping[int, Racer],
+        level_us: float | None,
+    ) -> Guarded[list[tuple[float, ...]]]:
+        """The rounds, again where something disturbs them; cuBLAS among them is the reference."""
+        watch, last = self._stopwatch, dict[int, tuple[float, ...]]()
+
+        def take() -> list[tuple[float, ...]]:
+            seed = request.problem.seed
+            found = watch.race([*racers.values()], prepared.operands.sets, request.rounds, seed)
+            last.update(zip(racers, found, strict=True))
+            return found
+
+        reference = None
+        if _CUBLAS in racers and level_us is not None:
+            reference = Reference(request.problem, lambda: median(last[_CUBLAS]), level_us, is_free=True)
+        return self._guard.take(take, lambda: watch.state, reference)
+
+    def _joules(
+        self, racer: Racer | None, sets: Sequence[OperandSet], samples_us: Sequence[float], seconds: float
+    ) -> float | None:
+        if racer is None or not seconds:
+            return None
+        return self._stopwatch.joules(racer[0], sets, median(samples_us), seconds, self._monitor.energy_j)
+
+    def duel(
+        self, prepared: PreparedProblem, request: protocol.Duel
+    ) -> tuple[tuple[float, ...], tuple[float, ...]]:
+        """Time two candidates interleaved. Raises WrongResult where one is wrong now."""
+        seed = request.problem.seed + request.turn
+        with self._workspaces(len(request.kernels)) as workspaces:
+            racers = []
+            for kernel, workspace in zip(request.kernels, workspaces, strict=True):
+                enqueue = self._loader.load(kernel, prepared, workspace)
+                racers.append((enqueue, self._loader.verify(prepared, enqueue, workspace)[0]))
+            first, second = self._stopwatch.race(racers, prepared.operands.sets, request.rounds, seed)
+        return first, second
