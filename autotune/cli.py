@@ -43,10 +43,15 @@ Quiet = Annotated[bool, typer.Option("--quiet", help="No progress on stderr.")]
 Policy = Annotated[
     str, typer.Option(help="`cold`: operands come from memory; `warm`: they stay in the L2 cache.")
 ]
+MaxError = Annotated[
+    float,
+    typer.Option(help="Fail kernels whose error is more than so many times cuBLAS's; 0: no limit.", min=0.0),
+]
 Limit = Annotated[int, typer.Option(help="Show at most so many.", min=1)]
 Seed = Annotated[int, typer.Option(help="Seed of everything that is drawn at random.", min=0)]
 Rounds = Annotated[int, typer.Option(help="Interleaved rounds: samples of each contender.", min=3)]
 
+MAX_ERROR = 1.5
 DB = "autotune.db"
 TABLE = Path("sgemm_dispatch")
 REPORT = Path("report.html")
@@ -80,6 +85,7 @@ def search(
         str, typer.Option(help="What proposes configs: `autotune`, `random`, or Optuna's `tpe` as it is.")
     ] = "autotune",
     policy: Policy = "cold",
+    max_error: MaxError = MAX_ERROR,
     db: Db = DB,
     is_json: Json = False,
     is_quiet: Quiet = False,
@@ -90,11 +96,9 @@ def search(
     """
     from .commands import search as command
 
-    command.run(
-        command.Request(gpu, shape or (), suite, trials, seconds, seed, sampler, policy, db),
-        is_json=is_json,
-        is_quiet=is_quiet,
-    )
+    limit = max_error or None
+    request = command.Request(gpu, shape or (), suite, trials, seconds, seed, sampler, policy, db, limit)
+    command.run(request, is_json=is_json, is_quiet=is_quiet)
 
 
 @app.command("export-table")
@@ -247,6 +251,7 @@ def record(
     ] = None,
     seed: Seed = 0,
     policy: Policy = "cold",
+    max_error: MaxError = MAX_ERROR,
     db: Annotated[
         str | None,
         typer.Option(help="Database of its trials, and of searches to sample from; OUT.db without it."),
@@ -257,7 +262,8 @@ def record(
     """Time configs on shapes into a file for --gpu replay:FILE."""
     from .commands import record as command
 
-    request = command.Request(out, gpu, shape or (), suite, configs, seconds, seed, policy, db)
+    limit = max_error or None
+    request = command.Request(out, gpu, shape or (), suite, configs, seconds, seed, policy, db, limit)
     command.run(request, is_json=is_json, is_quiet=is_quiet)
 
 

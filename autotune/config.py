@@ -27,6 +27,7 @@ class Config:
     tm: int = 8
     tn: int = 8
     slice_k: int = 1
+    flush_k: int = 0
     bursts: int = 4
     stages: int = 3
     pad: int = 4
@@ -133,6 +134,12 @@ PARAMETERS: tuple[Parameter, ...] = (
     Parameter("copy_b", ("register", "async"), "path of B to shared memory (async: cp.async)"),
     Parameter("stages", (1, 2, 3, 4, 5, 6, 8), "tiles of A and B held in shared memory", "tiles"),
     Parameter("bursts", (1, 2, 4, 8), "parts in which a tile's copies start, spread over its k", "parts"),
+    Parameter(
+        "flush_k",
+        (0, 256, 512, 1024, 2048),
+        "k after which sums move on to sums in shared memory, 0 never",
+        "steps",
+    ),
     Parameter("pad", (0, 1, 2, 4, 8), "floats after each shared row of a turned operand", "elements"),
     Parameter("min_blocks", (1, 2, 3, 4, 5, 6, 8), "blocks per SM that registers must allow", "blocks"),
     Parameter(

@@ -23,6 +23,7 @@ class Outcome(StrEnum):
     SPILLED = "spilled"
     DOES_NOT_FIT = "does_not_fit"
     WRONG_RESULT = "wrong_result"
+    INACCURATE = "inaccurate"
     TOO_FAST = "too_fast"
     FAULTED = "faulted"
     TIMED_OUT = "timed_out"
@@ -68,8 +69,9 @@ class Measurement:
     """The result of one trial.
 
     `samples_us` are times of one launch each, in the order taken (each the mean of a short batch).
-    `error_ratio` is max |C - C64| / bound: above 1 the result is wrong. `marks` name what disturbed
-    these very samples (`disturbance`), `discarded` are disturbed ones that were taken before them.
+    `error_ratio` is max |C - C64| / bound: above 1 the result is wrong. `error_over_cublas` is
+    ||C - C64|| over that of cuBLAS's C, None where that is not known. `marks` name what disturbed these
+    very samples (`disturbance`), `discarded` are disturbed ones that were taken before them.
     """
 
     outcome: Outcome
@@ -78,6 +80,7 @@ class Measurement:
     samples_us: tuple[float, ...] = ()
     is_cut_short: bool = False  # hopelessly slow: timing stopped after the first samples
     error_ratio: float | None = None
+    error_over_cublas: float | None = None
     registers: int | None = None
     spill_bytes: int | None = None
     smem_bytes: int | None = None

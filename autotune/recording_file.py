@@ -15,6 +15,7 @@ Format: gzip-compressed JSON, one object:
         outcome, reason indices into `outcomes` and `reasons` of the problem
         samples_us      in the order taken, five significant digits; empty for failures
         is_cut_short, error_ratio, registers, spill_bytes, smem_bytes, compile_s, verify_s, measure_s
+        error_over_cublas  may be missing: nobody held errors against cuBLAS's then
         marks           what disturbed the samples: [entry, mark, mark, ...] for each that was
 
 `compile_s` is 0 where a kernel came from a cache. Version 1 kept `configs` in each problem, and no
@@ -112,6 +113,7 @@ def _problem_to_json(gemm: Gemm, problem: Problem, configs: Sequence[bytes]) -> 
         "reason": [reasons.index(m.reason) for m in problem.measurements],
         "samples_us": [_rounded(m.samples_us) for m in problem.measurements],
         **{name: [_plain(getattr(m, name)) for m in problem.measurements] for name in _COLUMNS},
+        "error_over_cublas": [_plain(m.error_over_cublas) for m in problem.measurements],
         "marks": [[entry, *m.marks] for entry, m in enumerate(problem.measurements) if m.marks],
     }
 
@@ -196,6 +198,7 @@ def _problem_from_json(
     if rows != sorted(set(rows)):
         raise ValueError("configs are repeated or out of order")
     columns = {name: entry[name] for name in ("outcome", "reason", "samples_us", *_COLUMNS)}
+    columns["error_over_cublas"] = entry.get("error_over_cublas", [None] * len(codes))
     if any(len(column) != len(codes) for column in columns.values()):
         raise ValueError("columns differ in length")
     marks = {int(row): tuple(map(str, found)) for row, *found in entry.get("marks", ())}

@@ -65,12 +65,14 @@ def main_smem_bytes(c: Any, g: Gemm) -> Any:
     row_a = c.bm + c.pad * is_turned_a(c, g)
     row_b = c.bn + c.pad * is_turned_b(c, g)
     stages = c.stages * c.bk * (row_a + row_b)
+    kept = c.bm * c.bn * c.slice_k * (c.flush_k > 0)
     sums = c.bm * c.bn * (c.slice_k > 1)
-    return FLOAT_BYTES * np.maximum(stages, sums)
+    return FLOAT_BYTES * np.maximum(stages + kept, sums)
 
 
 def smem_bytes(c: Any, g: Gemm) -> Any:
-    """Dynamic shared memory per block: the stages, or the slices' partial sums if those need more.
+    """Dynamic shared memory per block: the stages and, behind them, the sums that blocks of k are flushed to;
+    or the slices' partial sums, if those need more.
 
     A cluster's sums go through it a vector per thread at a time where more do not fit: at most 16 bytes per
     thread, which never decide how many blocks an SM holds.

@@ -55,7 +55,7 @@ class Rule:
 
 _GEOMETRY = ("bm", "bn", "wm", "wn", "tm", "tn")
 _THREADS = ("bm", "bn", "wm", "wn", "slice_k")
-_SMEM = ("bm", "bn", "bk", "slice_k", "stages", "pad", "pack_a", "pack_b")
+_SMEM = ("bm", "bn", "bk", "slice_k", "stages", "flush_k", "pad", "pack_a", "pack_b")
 
 
 def _load_extent_a(c: Any, g: Gemm) -> Any:
@@ -73,6 +73,11 @@ def _tiles_64(g: Gemm) -> int:
 def _sums_in_flight(d: DeviceLimits) -> int:
     """Elements of C that one wave of blocks computes at most: all registers of the GPU."""
     return d.num_sms * d.regs_per_sm
+
+
+def _least_flush(g: Gemm) -> int:
+    """Steps of k that a flush is worth. Few rows or columns leave time for more: they wait for memory."""
+    return 256 if min(g.m, g.n) <= 64 else 512
 
 
 def _vec_fits(vec: Any, extent: int) -> Any:
@@ -136,12 +141,14 @@ RULES: tuple[Rule, ...] = (
          "a cluster is of 2, 4 or 8 blocks: more are not portable",
          lambda c, d, g: (c.reduction != "cluster")
          | (c.split_k == 2) | (c.split_k == 4) | (c.split_k == 8)),
+    Rule("flush", "template", ("bk", "flush_k"), "sums are flushed after whole tiles: bk divides flush_k",
+         lambda c, d, g: c.flush_k % c.bk == 0),
     # device
     Rule("async-device", "device", ("copy_a", "copy_b"), "cp.async needs sm_80 or later",
          lambda c, d, g: ((c.copy_a != "async") & (c.copy_b != "async")) | d.has_async_copy),
     Rule("cluster-device", "device", ("reduction",), "thread-block clusters need sm_90 or later",
          lambda c, d, g: (c.reduction != "cluster") | d.has_clusters),
-    Rule("shared-memory", "device", _SMEM, "a block's stages fit its shared memory",
+    Rule("shared-memory", "device", _SMEM, "a block's stages and kept sums fit its shared memory",
          lambda c, d, g: main_smem_bytes(c, g) <= d.smem_per_block),
     Rule("resident-smem", "device", (*_SMEM, "min_blocks"),
          "min_blocks blocks fit the shared memory of an SM",
@@ -230,6 +237,11 @@ RULES: tuple[Rule, ...] = (
          "unroll a slice whole, or as far as 4096 FMAs: more do not fit the instruction cache",
          lambda c, d, g: (c.tm * c.tn * c.unroll_k <= 4096)
          & ((c.unroll_k == c.bk // c.slice_k) | (c.tm * c.tn * c.unroll_k > 2048))),
+    Rule("worth-flush", "worth", ("flush_k",),
+         "flush the sums of a long k, after 512 or 1024 steps, or half as many where a side of C is short",
+         lambda c, d, g: (c.flush_k == 0)
+         | ((g.k >= 1536) & (g.k >= 2 * c.flush_k)
+            & ((c.flush_k == _least_flush(g)) | (c.flush_k == 2 * _least_flush(g))))),
     Rule("worth-bursts", "worth", (*_THREADS, "bk", "vec_a", "vec_b", "bursts"),
          "every burst has a copy of its own for each thread",
          lambda c, d, g: (c.bursts == 1)

@@ -29,6 +29,7 @@ INVALIDITY: dict[str, str] = {
     "spilled": "constraints",
     "does_not_fit": "constraints",
     "wrong_result": "correctness",
+    "inaccurate": "correctness",
     "too_fast": "correctness",
     "faulted": "runtime",
     "timed_out": "timeout",

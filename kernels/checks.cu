@@ -2,7 +2,7 @@
 //
 //   fill_normal        random normal numbers, a function of (seed, index) alone
 //   reference_tiles    float64 product of chosen tiles of C, and the product of absolute values
-//   compare_tiles      max over those tiles of |C - C64| / bound
+//   compare_tiles      max over those tiles of |C - C64| / bound, and the sum of (C - C64)^2
 //   compare_whole      count of NaN and Inf in all of C, and max |C - other| / tolerance
 //   check_guards       count of damaged words in the guard regions around operands and workspace
 //
@@ -28,6 +28,7 @@ struct Findings {
     u64 num_damaged;     // guard words overwritten
     u64 last_damaged;    // 1 + number of the last damaged guard region, counted over all launches
     u64 worst_to_other;  // of compare_whole, without an index
+    double squares;      // of compare_tiles: sum over its elements of (C - C64)^2
 };
 
 // ---------------------------------------------------------------------------------------------- operands
@@ -123,16 +124,25 @@ extern "C" __global__ void __launch_bounds__(CHECK_THREADS)
     const long long row = static_cast<long long>(tiles[blockIdx.x] / tiles_n) * CHECK_TILE;
     const long long column = static_cast<long long>(tiles[blockIdx.x] % tiles_n) * CHECK_TILE;
     const u64 slot = static_cast<u64>(blockIdx.x) * TILE_ELEMENTS;
+    __shared__ double squares[CHECK_THREADS];  // (thread)
     u64 worst = 0;
+    double own_squares = 0;
     for (int e = threadIdx.x; e < TILE_ELEMENTS; e += CHECK_THREADS) {
         const long long i = row + e / CHECK_TILE, j = column + e % CHECK_TILE;
         if (i >= m || j >= n) continue;  // edge: C
         const double difference = c[i * n + j] - reference[slot + e];
+        own_squares += difference * difference;
         const u64 found = static_cast<u64>(ratio_bits(difference, gamma * magnitudes[slot + e])) << 32;
         const u64 candidate = found ? found | ((slot + e) & 0xffffffffull) : 0;
         worst = candidate > worst ? candidate : worst;
     }
     if (worst) atomicMax(&findings->worst, worst);
+    squares[threadIdx.x] = own_squares;
+    for (u32 half = CHECK_THREADS / 2; half > 0; half /= 2) {
+        __syncthreads();  // RAW: both halves are written
+        if (threadIdx.x < half) squares[threadIdx.x] += squares[threadIdx.x + half];
+    }
+    if (threadIdx.x == 0) atomicAdd(&findings->squares, squares[0]);
 }
 
 // Any grid. `other` (null: none) is a result that C may differ from by `tolerance`.

@@ -7,6 +7,7 @@
 //   WM WN          warp tile                                           (warp-lanes)
 //   TM TN          thread tile                                         1 2 4 6 8 12 16
 //   SLICE_K        warp groups that share out BK                       divides BK (slices)
+//   FLUSH_K        k after which sums move on, 0: never                multiple of BK (flush)
 //   UNROLL_K       k steps unrolled in the inner loop                  divides BK / SLICE_K (unroll)
 //   FRAG_BUFFERS   register buffers per operand fragment               1 2 (fragment-parity)
 //   BURSTS         parts in which a tile's copies start                1 2 4 8 (bursts)
@@ -83,6 +84,7 @@ constexpr bool HAS_ASYNC = COPY_A == COPY_ASYNC || COPY_B == COPY_ASYNC;
 static_assert(!HAS_ASYNC || __CUDA_ARCH__ >= 800, "rule async-device");
 #endif
 static_assert(BURSTS == 1 || (UNROLL_K == SLICE_BK && UNROLL_K % (2 * BURSTS) == 0 && STAGES > 1), "rule bursts");
+static_assert(FLUSH_K % BK == 0, "rule flush");
 static_assert(REDUCTION == REDUCTION_CLUSTER ? CLUSTER == 2 || CLUSTER == 4 || CLUSTER == 8 : CLUSTER == 1,
               "rule cluster-size");
 #ifdef __CUDA_ARCH__
@@ -96,7 +98,8 @@ constexpr bool IS_CLAMPED_B = IS_PREDICATED && !PACK_B;
 // tile of C; those of a cluster's blocks as many vectors of each thread at a time as there is room for.
 __device__ constexpr int max_of(int a, int b) { return a > b ? a : b; }
 constexpr int SUMS = SLICE_K > 1 ? BM * BN : REDUCTION == REDUCTION_CLUSTER ? THREADS_PER_SLICE * VEC_C : 0;
-constexpr int SHARED_FLOATS = max_of(STAGES * STAGE, SUMS);
+constexpr int KEPT = FLUSH_K > 0 ? THREADS * TM * TN : 0;  // behind the stages: kept_sums.cuh
+constexpr int SHARED_FLOATS = max_of(STAGES * STAGE + KEPT, SUMS);
 
 #if WIDE
 using Stride = long long;

@@ -25,6 +25,7 @@
 // classic steps towards it in S. Boehm, "How to Optimize a CUDA Matmul Kernel", 2022.
 #include "config.cuh"
 #include "epilogue.cuh"
+#include "kept_sums.cuh"
 #include "multiply.cuh"
 #include "pack.cuh"
 #include "primitives.cuh"
@@ -136,16 +137,13 @@ struct TileReader {
     }
 };
 
-// Adds to `sums` the product of all tiles of the pipeline.
-__device__ __forceinline__ void multiply_tiles(Pipeline& pipeline, const Lane& lane, int first_depth,
+// Adds to `sums` the products of the pipeline's tiles, of which `left` are to come, until `stop` are.
+__device__ __forceinline__ void multiply_block(Pipeline& pipeline, TileReader& tile,
+                                               Fragments (&fragments)[FRAG_BUFFERS], int left, int stop,
                                                float (&sums)[TM][TN]) {
     constexpr int RUNS = SLICE_BK / UNROLL_K;
-    Fragments fragments[FRAG_BUFFERS];
-    pipeline.begin(first_depth);
-    TileReader tile(lane);
-    if constexpr (FRAG_BUFFERS == 2) fragments[0].load(tile.a, tile.b);
 #pragma unroll 1
-    for (int left = pipeline.num_tiles; left > 0; --left) {
+    for (; left > stop; --left) {
 #pragma unroll 1
         for (int run = 0; run < RUNS; ++run) {
 #pragma unroll
@@ -173,6 +171,24 @@ __device__ __forceinline__ void multiply_tiles(Pipeline& pipeline, const Lane& l
             tile.turn_to(pipeline.read);
         }
     }
+}
+
+// Adds to `sums` the product of all tiles of the pipeline, in blocks of FLUSH_K.
+__device__ __forceinline__ void multiply_tiles(Pipeline& pipeline, const Lane& lane, int first_depth,
+                                               float (&sums)[TM][TN]) {
+    Fragments fragments[FRAG_BUFFERS];
+    pipeline.begin(first_depth);
+    TileReader tile(lane);
+    if constexpr (FRAG_BUFFERS == 2) fragments[0].load(tile.a, tile.b);
+    if constexpr (FLUSH_K > 0) KeptSums::clear();
+#pragma unroll 1
+    for (int left = pipeline.num_tiles; left > 0;) {
+        const int stop = end_of_block(left);
+        multiply_block(pipeline, tile, fragments, left, stop, sums);
+        if (FLUSH_K > 0 && stop > 0) KeptSums::flush(sums);
+        left = stop;
+    }
+    if constexpr (FLUSH_K > 0) KeptSums::add_to(sums);
     // WAW: zeros that unwanted copies still bring must not land on what shared memory is used for next
     if constexpr (HAS_ASYNC && BURSTS > 1) wait_copies<0>();
 }

@@ -47,6 +47,7 @@ class Request:
     sampler: str
     policy: str
     db: str
+    max_error: float | None = None  # times cuBLAS's
 
 
 def run(request: Request, *, is_json: bool, is_quiet: bool) -> None:
@@ -64,7 +65,7 @@ def run(request: Request, *, is_json: bool, is_quiet: bool) -> None:
     began_s = time.monotonic()
     with (
         Store.open(request.db) as store,
-        closing(targets.open_target(request.gpu, policy, gemms)) as target,
+        closing(targets.open_target(request.gpu, policy, gemms, request.max_error)) as target,
         console.Progress(is_quiet=is_quiet) as progress,
     ):
         if isinstance(target, ReplayTarget):

@@ -19,10 +19,13 @@ REPLAY = "replay:"
 DEFAULT_LIMITS = "h200"  # shown where there is no GPU to ask: the kind that the shipped recordings are of
 
 
-def open_target(selector: str, policy: CachePolicy, gemms: Sequence[Gemm] = ()) -> Target:
+def open_target(
+    selector: str, policy: CachePolicy, gemms: Sequence[Gemm] = (), max_error: float | None = None
+) -> Target:
     """The target of `--gpu`. `auto` falls back on a recorded space that ships with autotune, and says so.
 
-    Of several recordings the first that holds all of `gemms` is taken.
+    Of several recordings the first that holds all of `gemms` is taken. `max_error` is GpuTarget's; in a
+    recording it was decided when that was made.
 
     Raises UsageError or EnvironmentProblem where the selector names nothing usable.
     """
@@ -31,7 +34,7 @@ def open_target(selector: str, policy: CachePolicy, gemms: Sequence[Gemm] = ()) 
     problem = why_no_gpu() if selector == "auto" else None
     if problem is None:
         _need_memory(selector, gemms)
-        return open_gpu(selector, policy)
+        return open_gpu(selector, policy, max_error)
     recording = default_recording(gemms)
     target = ReplayTarget(recording)
     where = target.environment
@@ -55,11 +58,11 @@ def _need_memory(selector: str, gemms: Sequence[Gemm]) -> None:
             )
 
 
-def open_gpu(selector: str, policy: CachePolicy) -> GpuTarget:
+def open_gpu(selector: str, policy: CachePolicy, max_error: float | None = None) -> GpuTarget:
     """A GPU for what a recording cannot do. Raises UsageError or EnvironmentProblem."""
     if selector.startswith(REPLAY):
         raise UsageError(f"--gpu {selector}: a recording cannot run kernels; name a GPU")
-    return GpuTarget(selector, policy=policy, note=console.note)
+    return GpuTarget(selector, policy=policy, max_error=max_error, note=console.note)
 
 
 def why_no_gpu() -> str | None:

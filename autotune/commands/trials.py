@@ -31,6 +31,7 @@ def _study_facts(store: Store, summary: StudySummary) -> dict[str, Any]:
     study, fastest = summary.study, summary.best
     final = store.final(study)
     winner = final.winner if final else fastest
+    tried = store.trial(study, winner.key) if winner else None
     time_us = final.winner.time_us if final else fastest and fastest.measurement.time_us
     baseline_us = final.baseline.time_us if final and final.baseline else summary.cublas_us
     limits = common.limits_by_name(study.environment.gpu_name)
@@ -47,6 +48,7 @@ def _study_facts(store: Store, summary: StudySummary) -> dict[str, Any]:
         "best_time_us": time_us,
         "tflops": study.gemm.tflops(time_us) if time_us else None,
         "cublas_time_us": baseline_us,
+        "error_over_cublas": tried and tried.measurement.error_over_cublas,
         "limit_us": limit_us,
         "is_final": final is not None,
         "num_tied": len(final.tied) if final else None,
@@ -56,7 +58,7 @@ def _study_facts(store: Store, summary: StudySummary) -> dict[str, Any]:
 
 
 def _best_table(studies: Iterable[dict[str, Any]]) -> str:
-    headers = ("shape", "trials", "best", "TFLOP/s", "vs cuBLAS", "of limit", "tied", "config")
+    headers = ("shape", "trials", "best", "TFLOP/s", "vs cuBLAS", "error", "of limit", "tied", "config")
     rows = [
         (
             s["shape"],
@@ -64,13 +66,14 @@ def _best_table(studies: Iterable[dict[str, Any]]) -> str:
             console.time_text(s["best_time_us"]),
             f"{s['tflops']:.1f}" if s["tflops"] else "-",
             console.ratio_text(common.share(s["cublas_time_us"], s["best_time_us"])),
+            console.ratio_text(s["error_over_cublas"]),
             console.ratio_text(common.share(s["limit_us"], s["best_time_us"]), "%"),
             "-" if s["num_tied"] is None else s["num_tied"],
             brief(s["best_config"]),
         )
         for s in studies
     ]
-    return console.table(headers, rows, right=range(1, 7))
+    return console.table(headers, rows, right=range(1, 8))
 
 
 def brief(point: dict[str, Any] | None) -> str:
@@ -82,7 +85,8 @@ def brief(point: dict[str, Any] | None) -> str:
     c = Config.from_dict(point)
     split = f" split_k={c.split_k}" if c.split_k > 1 else ""
     slices = f" slice_k={c.slice_k}" if c.slice_k > 1 else ""
-    return f"{c.bm}x{c.bn}x{c.bk} {c.tm}x{c.tn} stages={c.stages} {c.order}{slices}{split}"
+    flush = f" flush_k={c.flush_k}" if c.flush_k else ""
+    return f"{c.bm}x{c.bn}x{c.bk} {c.tm}x{c.tn} stages={c.stages} {c.order}{slices}{flush}{split}"
 
 
 def history(db: str, shapes: Sequence[str], limit: int, *, is_json: bool) -> None:
@@ -99,13 +103,14 @@ def history(db: str, shapes: Sequence[str], limit: int, *, is_json: bool) -> Non
             str(gemm),
             record.measurement.outcome,
             console.time_text(record.measurement.time_us),
+            console.ratio_text(record.measurement.error_over_cublas),
             record.origin,
             brief(dict(record.point)),
         )
         for gemm, record in newest
     ]
-    headers = ("trial", "stored (UTC)", "shape", "outcome", "time", "from", "config")
-    console.show(console.table(headers, cells, right=(0, 4)))
+    headers = ("trial", "stored (UTC)", "shape", "outcome", "time", "error", "from", "config")
+    console.show(console.table(headers, cells, right=(0, 4, 5)))
 
 
 def failures(db: str, shapes: Sequence[str], limit: int, *, is_json: bool) -> None:

@@ -55,8 +55,8 @@ class Loader:
 
     def verify(
         self, prepared: PreparedProblem, enqueue: Enqueue, workspace: Workspace
-    ) -> tuple[float, float]:
-        """Run once on poisoned C. Returns the launch's time in us, latency included, and the error ratio.
+    ) -> tuple[float, Verdict]:
+        """Run once on poisoned C. Returns the launch's time in us, latency included, and the verdict.
 
         Raises WrongResult.
         """
@@ -67,7 +67,7 @@ class Loader:
         verdict = prepared.verifier.check(operands.c, prepared.operands, workspace)
         if verdict.fault:
             raise WrongResult(verdict, time.perf_counter() - began)
-        return glance_us, verdict.error_ratio
+        return glance_us, verdict
 
     def check_again(self, prepared: PreparedProblem, workspace: Workspace) -> None:
         """After many launches in a row: what goes wrong only then is wrong too. Raises WrongResult."""

@@ -21,11 +21,13 @@ from ..measurement import CachePolicy, Discarded, Failure, GpuState, Outcome
 
 @dataclass(frozen=True)
 class Problem:
-    """What is computed and how it is timed; `seed` decides the operands."""
+    """What is computed and how it is timed; `seed` decides the operands. Of candidates, no result whose
+    error is more than `max_error` times that of cuBLAS's is timed; None: any that is right."""
 
     gemm: Gemm
     policy: CachePolicy
     seed: int = 0
+    max_error: float | None = None
 
 
 @dataclass(frozen=True)
@@ -129,6 +131,7 @@ class TrialResult:
     samples_us: tuple[float, ...] = ()
     is_cut_short: bool = False
     error_ratio: float | None = None
+    error_over_cublas: float | None = None
     verify_s: float = 0.0
     measure_s: float = 0.0
     state: GpuState = field(default_factory=GpuState)

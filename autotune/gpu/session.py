@@ -22,6 +22,7 @@ from .protocol import KernelCode, Problem, TrialResult
 from .races import Races
 from .stopwatch import Stopwatch
 from .timing import Timing
+from .verification import why_inaccurate
 
 MAX_PROBLEMS = 32  # prepared problems kept while searches take turns between shapes
 PROBLEM_MEMORY = 0.3  # of the GPU's memory that prepared problems may hold together
@@ -143,8 +144,16 @@ class Session:
     def _trial(self, prepared: PreparedProblem, request: protocol.Trial) -> TrialResult:
         began = time.perf_counter()
         enqueue = self.loader.load(request.kernel, prepared, self.workspace)
-        glance_us, error_ratio = self.loader.verify(prepared, enqueue, self.workspace)
+        glance_us, verdict = self.loader.verify(prepared, enqueue, self.workspace)
         verified = time.perf_counter()
+        right = TrialResult(
+            Outcome.OK,
+            error_ratio=verdict.error_ratio,
+            error_over_cublas=verdict.error_over_cublas,
+            verify_s=verified - began,
+        )
+        if why := why_inaccurate(verdict.error_over_cublas, request.problem.max_error):
+            return replace(right, outcome=Outcome.INACCURATE, reason=why)
         guarded = self._time(prepared, enqueue, glance_us, request.cutoff_us)
         reason, floor_us = "", self._floor_us(prepared)
         known_us = self._known_us(prepared.problem, request.cutoff_us)
@@ -153,13 +162,12 @@ class Session:
             guarded = self._time(prepared, enqueue, glance_us, request.cutoff_us)
             reason = _why_impossible(guarded.taken.time_us, floor_us)
         measured = time.perf_counter()
-        return TrialResult(
-            Outcome.TOO_FAST if reason else Outcome.OK,
-            reason,
+        return replace(
+            right,
+            outcome=Outcome.TOO_FAST if reason else Outcome.OK,
+            reason=reason,
             samples_us=guarded.taken.samples_us,
             is_cut_short=guarded.taken.is_cut_short,
-            error_ratio=error_ratio,
-            verify_s=verified - began,
             measure_s=measured - verified,
             state=self.stopwatch.state,
             marks=guarded.marks,

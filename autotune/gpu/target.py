@@ -47,7 +47,8 @@ class GpuTarget:
 
     Raises EnvironmentProblem where there is no usable GPU, driver or compiler, UsageError for a selector
     that names none. Futures raise only EnvironmentProblem (no memory for the problem, no process to
-    compile in) and DeviceLost. `note` is told what a person should know meanwhile.
+    compile in) and DeviceLost. A candidate whose error is more than `max_error` times cuBLAS's fails,
+    untimed (None: any that is right will do). `note` is told what a person should know meanwhile.
     """
 
     def __init__(
@@ -57,6 +58,7 @@ class GpuTarget:
         policy: CachePolicy = CachePolicy.COLD,
         cache_dir: Path | None = None,
         seed: int = 0,
+        max_error: float | None = None,
         note: Callable[[str], None] = lambda text: None,
     ) -> None:
         self.gpu = driver.find_gpu(selector)
@@ -64,7 +66,7 @@ class GpuTarget:
         self.policy = policy
         self.source_hash = kernel.source_hash()
         self.compiler = Compiler(self.limits.arch, cache_dir=cache_dir, note=note)
-        self._seed, self._note = seed, note
+        self._seed, self._note, self._max_error = seed, note, max_error
         self._baselines: dict[Gemm, Baseline] = {}
         # All that the worker does goes through this one thread, which also is the worker's parent.
         self._lane = Lane()
@@ -242,7 +244,7 @@ class GpuTarget:
     def _problem(self, gemm: Gemm) -> Problem:
         if gemm.m == 0 or gemm.n == 0:
             raise UsageError(f"{gemm}: C is empty, there is nothing to time")
-        return Problem(gemm, self.policy, self._seed)
+        return Problem(gemm, self.policy, self._seed, self._max_error)
 
     def _compile(self, gemm: Gemm, config: Config) -> Future[Cubin]:
         return self.compiler.submit(config, instance.variant(gemm))
@@ -322,6 +324,7 @@ class GpuTarget:
             samples_us=result.samples_us,
             is_cut_short=result.is_cut_short,
             error_ratio=result.error_ratio,
+            error_over_cublas=result.error_over_cublas,
             verify_s=result.verify_s,
             measure_s=result.measure_s,
             state=result.state,

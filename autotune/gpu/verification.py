@@ -44,6 +44,7 @@ TILE_ELEMENTS = CHECK_TILE * CHECK_TILE
 REFERENCE_BYTES = 8 + 4  # per element: float64 product and float sum of absolute values
 REFERENCE_BUDGET_S = 2.0
 LEAST_TILES = 64
+LEAST_ELEMENTS = 64  # of C, for its error to be compared with that of cuBLAS's
 _FP64_EFFICIENCY = 0.3  # of reference_tiles, from the ratio of its shared-memory reads to its FMAs
 _ASSUMED_CLOCK_HZ = 1.5e9
 _COMPARE_BLOCKS = 4096
@@ -108,6 +109,7 @@ class RawFindings(ctypes.Structure):
         ("num_damaged", ctypes.c_uint64),
         ("last_damaged", ctypes.c_uint64),
         ("worst_to_other", ctypes.c_uint64),
+        ("squares", ctypes.c_double),
     )
 
 
@@ -120,7 +122,12 @@ def ratio_of(packed: int) -> float:
 @dataclass(frozen=True)
 class Verdict:
     """`error_ratio` is max |C - C64| / bound over the checked tiles, `at` (row, column) where;
-    `cublas_ratio` the same against cuBLAS over all of C (0 where there is no cuBLAS)."""
+    `cublas_ratio` the same against cuBLAS over all of C (0 where there is no cuBLAS).
+
+    `error_norm` is ||C - C64||, Frobenius, over the checked tiles; `error_over_cublas` how many times that
+    of cuBLAS's C it is on the same operands and elements (None where cuBLAS is absent or exact, or where
+    these are too few to tell).
+    """
 
     error_ratio: float
     at: tuple[int, int]
@@ -128,6 +135,8 @@ class Verdict:
     num_nonfinite: int = 0
     num_damaged: int = 0
     damaged: str = ""
+    error_norm: float = 0.0
+    error_over_cublas: float | None = None
 
     @property
     def fault(self) -> str:
@@ -142,6 +151,13 @@ class Verdict:
         if not self.cublas_ratio <= 1:
             return f"C differs from cuBLAS's by {self.cublas_ratio:.3g} times the tolerance"
         return ""
+
+
+def why_inaccurate(error_over_cublas: float | None, max_error: float | None) -> str:
+    """Why a result that is right is not accurate enough, or "" if it is, or if there is no limit."""
+    if error_over_cublas is None or max_error is None or error_over_cublas <= max_error:
+        return ""
+    return f"right, but its error is {error_over_cublas:.2f} times cuBLAS's; the limit is {max_error:g} times"
 
 
 def locate(gemm: Gemm, tiles: list[int], packed: int) -> tuple[int, int]:
@@ -185,6 +201,9 @@ class Verifier:
         self._reference = (products + self._findings.end, products, products + 8 * elements)
         self._buffer.upload((ctypes.c_int32 * len(self.tiles))(*self.tiles), stream, self._findings.end)
         self._other: Buffer | None = None
+        self._cublas_norm = 0.0
+        # The norm of n independent errors scatters by 1 / sqrt(2 n): 9 % for these, for one it is luck.
+        self._has_norms = gemm.m * gemm.n >= LEAST_ELEMENTS
 
     @property
     def num_bytes(self) -> int:
@@ -213,9 +232,12 @@ class Verifier:
         enqueue(OperandSet(operands.a, operands.b, self._other.address))
 
     def check_cublas(self) -> Verdict:
-        """cuBLAS's kept result against float64: a check of the reference itself."""
+        """cuBLAS's kept result against float64: a check of the reference itself, and the error that others
+        are held against."""
         assert self._other is not None
-        return self._judge(self._other.address, [], is_cublas=True)
+        verdict = self._judge(self._other.address, [], is_cublas=True)
+        self._cublas_norm = verdict.error_norm
+        return verdict
 
     def check(self, c: int, operands: Operands, workspace: Workspace) -> Verdict:
         """Judge the C at this address, and all guards. Waits for the stream."""
@@ -243,7 +265,11 @@ class Verifier:
             *(ctypes.addressof(raw), self._out().value, ctypes.sizeof(raw), self._stream),
         )
         check(self._driver.cuStreamSynchronize, self._stream)
+        norm = math.sqrt(raw.squares)
+        is_comparable = self._has_norms and self._cublas_norm > 0
         return Verdict(
+            error_norm=norm,
+            error_over_cublas=norm / self._cublas_norm if is_comparable else None,
             error_ratio=ratio_of(raw.worst),
             at=locate(self._gemm, self.tiles, raw.worst),
             cublas_ratio=ratio_of(raw.worst_to_other),

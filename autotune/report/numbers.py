@@ -70,6 +70,7 @@ class StudyNumbers:
     best_so_far: tuple[Timed, ...]  # those of `timed` that were faster than all before
     best_us: float | None  # of the final's winner, else of the fastest trial
     best_point: Mapping[str, Value] | None
+    best_error: float | None  # of that point, over cuBLAS's
     cublas_us: float | None
     limit_us: float | None
     importance: tuple[Importance, ...]
@@ -118,6 +119,7 @@ def study_numbers(
         best_so_far=tuple(_improvements(timed)),
         best_us=final.winner.time_us if final else fastest_us,
         best_point=winner.point if winner else None,
+        best_error=_error_of(trials, winner.key) if winner else None,
         cublas_us=interleaved_us or summary.cublas_us,
         limit_us=study.gemm.limit_us(limits.fma_tflops, limits.bandwidth_gbs) if limits else None,
         importance=importance([t.point for t in ok], [t.measurement.time_us or 0.0 for t in ok]),
@@ -125,6 +127,10 @@ def study_numbers(
         ledger=_ledger(trials, elapsed),
         final=final,
     )
+
+
+def _error_of(trials: Sequence[TrialRecord], key: str) -> float | None:
+    return next((trial.measurement.error_over_cublas for trial in trials if trial.key == key), None)
 
 
 def elapsed_s(trials: Sequence[TrialRecord], *, is_recorded: bool) -> list[float]:

@@ -78,6 +78,7 @@ def _overview(name: str, studies: Sequence[StudyNumbers], number: int, describe:
             _number(s.tflops, 1),
             _number(s.cublas_us, 2),
             _ratio(s.speedup),
+            _ratio(s.best_error),
             _percent(s.share_of_limit),
             _percent(s.cublas_share_of_limit),
             f"{s.num_trials:,}",
@@ -88,14 +89,15 @@ def _overview(name: str, studies: Sequence[StudyNumbers], number: int, describe:
         for s in studies
     ]
     headers = (
-        "shape", "best (us)", "TFLOP/s", "cuBLAS (us)", "vs cuBLAS", "of limit", "cuBLAS of limit",
+        "shape", "best (us)", "TFLOP/s", "cuBLAS (us)", "vs cuBLAS", "error", "of limit", "cuBLAS of limit",
         "trials", "failed", "tied", "config",
     )  # fmt: skip
     return (
         f"<h2>{escape(name)}</h2>{_recorded_note(studies[0])}"
         + charts.against_limit(studies, f"limit-{number}")
-        + _table(headers, rows, right=range(1, 10))
+        + _table(headers, rows, right=range(1, 11))
         + _hint(
+            "Error: that of C against float64 (Frobenius norm) over that of cuBLAS's C. "
             "The limit is the roofline: the larger of 2mnk over the FMA rate and 4(mk + kn + mn) bytes over "
             "the bandwidth. Best: of the final, timed interleaved with cuBLAS, where there was one; else of "
             "the trials."

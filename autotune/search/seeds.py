@@ -15,6 +15,9 @@ from .candidates import Candidates
 _SHORT = 64  # a side of C up to here is served by thin tiles
 _DEEP = 8  # k over the longer side of C from here on: few tiles, long sums
 
+_LONG_SUMS = 1536  # k from here on is worth summing in blocks
+_FLUSH_K, _NUM_FLUSHED = 512, 4
+
 _SPLITS = (("last_block", 4), ("last_block", 16), ("two_pass", 64))
 
 
@@ -38,4 +41,6 @@ def wishes(gemm: Gemm) -> list[dict[str, Value]]:
     if gemm.k >= _DEEP * max(gemm.m, gemm.n) or min(gemm.m, gemm.n) <= _SHORT:
         split = [*DEEP_K, *tiles[:2], MEDIUM[0]]
         found += [{**t.to_dict(), "reduction": r, "split_k": s} for t in split for r, s in _SPLITS]
+    if gemm.k >= _LONG_SUMS:  # some of these as accurate as a library that splits k
+        found += [{**tile.to_dict(), "flush_k": _FLUSH_K} for tile in tiles[:_NUM_FLUSHED]]
     return found

@@ -158,6 +158,7 @@ class TrialRow(Base):
     samples_us: Mapped[list[float]]
     is_cut_short: Mapped[bool]
     error_ratio: Mapped[float | None]
+    error_over_cublas: Mapped[float | None]
     registers: Mapped[int | None]
     spill_bytes: Mapped[int | None]
     smem_bytes: Mapped[int | None]

@@ -234,6 +234,11 @@ class Store:
         """All trials of a study in the order they were stored."""
         return self._trials(queries.trials(study.id))
 
+    def trial(self, study: StudyRef, key: str) -> TrialRecord | None:
+        """The trial of this point; None if it was not tried."""
+        found = self._trials(queries.trials(study.id).where(ConfigRow.key == key))
+        return found[0] if found else None
+
     def best(self, study: StudyRef, n: int = 1) -> list[TrialRecord]:
         """The n fastest ok trials, fastest first."""
         return self._trials(queries.fastest(study.id, n))

@@ -80,6 +80,7 @@ def measurement(row: TrialRow) -> Measurement:
         samples_us=tuple(row.samples_us),
         is_cut_short=row.is_cut_short,
         error_ratio=row.error_ratio,
+        error_over_cublas=row.error_over_cublas,
         registers=row.registers,
         spill_bytes=row.spill_bytes,
         smem_bytes=row.smem_bytes,

@@ -11,11 +11,13 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from typer.testing import CliRunner
 
 from autotune import kernel
+from autotune.cli import app
 from autotune.commands import record, table, targets
 from autotune.dispatch.table import load
-from autotune.errors import DeviceLost, DispatchError
+from autotune.errors import DeviceLost, DispatchError, EnvironmentProblem
 from autotune.gemm import Gemm
 from autotune.measurement import CachePolicy, Measurement, Outcome
 from autotune.replay import ReplayTarget, read_recording
@@ -53,7 +55,7 @@ class PlayedGpu(ReplayTarget):
 @pytest.fixture
 def played(recording: Path, monkeypatch: pytest.MonkeyPatch) -> PlayedGpu:
     target = PlayedGpu(recording)
-    monkeypatch.setattr(targets, "open_gpu", lambda selector, policy: target)
+    monkeypatch.setattr(targets, "open_gpu", lambda *_: target)
     return target
 
 
@@ -91,13 +93,13 @@ def test_interrupted_it_goes_on_where_it_was(
     recording: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     first, second = PlayedGpu(recording, dies_after=20), PlayedGpu(recording)
-    monkeypatch.setattr(targets, "open_gpu", lambda selector, policy: first)
+    monkeypatch.setattr(targets, "open_gpu", lambda *_: first)
     with pytest.raises(DeviceLost):
         record.run(request(tmp_path / "new.gz"), is_json=False, is_quiet=True)
     assert not (tmp_path / "new.gz").exists()
     with Store.open(tmp_path / "new.gz.db") as store:
         (study,) = store.studies()
-    monkeypatch.setattr(targets, "open_gpu", lambda selector, policy: second)
+    monkeypatch.setattr(targets, "open_gpu", lambda *_: second)
     record.run(request(tmp_path / "new.gz"), is_json=False, is_quiet=True)
     assert 17 <= study.num_trials <= 20  # at most what was in flight is lost
     assert second.num_submitted == 48 - study.num_trials
@@ -174,3 +176,28 @@ def test_a_changed_table_is_refused_before_a_gpu_is_asked_for(
 def test_a_recording_is_no_gpu() -> None:
     with pytest.raises(Exception, match="recording cannot run kernels"):
         targets.open_gpu("replay:x.gz", CachePolicy.COLD)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "limit"), [((), 1.5), (("--max-error", "2"), 2.0), (("--max-error", "0"), None)]
+)
+@pytest.mark.parametrize("command", ["search", "record"])
+def test_the_limit_on_errors_reaches_the_gpu(
+    command: str,
+    arguments: tuple[str, ...],
+    limit: float | None,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    asked = []
+
+    def open_gpu(*given: object, **named: object) -> None:
+        asked.append(named["max_error"])
+        raise EnvironmentProblem("no GPU after all")
+
+    monkeypatch.setattr(targets, "GpuTarget", open_gpu)
+    monkeypatch.setattr(targets, "_need_memory", lambda *_: None)
+    files = ("--out", str(tmp_path / "new.gz")) if command == "record" else ("--db", str(tmp_path / "a.db"))
+    done = CliRunner().invoke(app, [command, "--gpu", "0", "--shape", "512", *files, *arguments])
+    assert isinstance(done.exception, EnvironmentProblem)
+    assert asked == [limit]

@@ -61,7 +61,7 @@ def played(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> PlayedGpu:
         },
     )
     target = PlayedGpu(tmp_path / "played.gz")
-    monkeypatch.setattr(targets, "open_gpu", lambda selector, policy: target)
+    monkeypatch.setattr(targets, "open_gpu", lambda *_: target)
     return target
 
 

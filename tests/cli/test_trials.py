@@ -30,7 +30,8 @@ def db(tmp_path: Path) -> Path:
         store.study(ENVIRONMENT, "0" * 64, "nvrtc 13.0", Gemm(1, 1, 1))  # nothing measured
         ok = Measurement(Outcome.OK, time_us=2700.0, samples_us=(2699.0, 2700.0, 2701.0))
         store.add_trial(first, FAST.key, FAST.to_dict(), ok, "seed")
-        store.add_trial(first, SLOW.key, SLOW.to_dict(), Measurement(Outcome.OK, time_us=3000.0), "tpe")
+        slow = Measurement(Outcome.OK, time_us=3000.0, error_over_cublas=1.25)
+        store.add_trial(first, SLOW.key, SLOW.to_dict(), slow, "tpe")
         reason = "C[3][5] is 1.0, not 2.0\nand 17 more"
         store.add_trial(first, BAD.key, BAD.to_dict(), Measurement(Outcome.WRONG_RESULT, reason), "tpe")
         store.add_baseline(first, Baseline(2800.0))
@@ -51,7 +52,14 @@ def test_best_takes_the_final_before_the_fastest_trial(db: Path) -> None:
     limits = KNOWN["h200"]
     assert large["limit_us"] == Gemm(4096, 4096, 4096).limit_us(limits.fma_tflops, limits.bandwidth_gbs)
     assert (large["num_trials"], large["num_ok"]) == (3, 2)
+    assert (large["error_over_cublas"], small["error_over_cublas"]) == (1.25, None)
     assert (small["best_time_us"], small["cublas_time_us"], small["is_final"]) == (4.0, None, False)
+
+
+def test_the_error_over_cublas_is_listed(db: Path) -> None:
+    (line,) = (x for x in run("trials", "best", "--db", db).stdout.splitlines() if x.startswith("4096"))
+    assert "1.250x" in line
+    assert run("trials", "history", "--db", db).stdout.count("1.250x") == 1
 
 
 def test_best_says_that_times_are_recorded(db: Path) -> None:

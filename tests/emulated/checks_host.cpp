@@ -32,6 +32,7 @@ using std::isfinite;
 inline void atomicAdd(unsigned long long* at, unsigned long long value) {
     std::atomic_ref<unsigned long long>(*at).fetch_add(value);
 }
+inline void atomicAdd(double* at, double value) { std::atomic_ref<double>(*at).fetch_add(value); }
 inline void atomicMax(unsigned long long* at, unsigned long long value) {
     std::atomic_ref<unsigned long long> cell(*at);
     for (auto old = cell.load(); old < value && !cell.compare_exchange_weak(old, value);) {
@@ -74,7 +75,7 @@ void host_reference(unsigned slots, int m, int n, int k, const float* a, long lo
 }
 void host_compare_tiles(unsigned slots, int m, int n, const float* c, const int* tiles, const double* reference,
                         const float* magnitudes, double gamma, Findings* findings) {
-    run(slots, [=] { compare_tiles(m, n, c, tiles, reference, magnitudes, gamma, findings); });
+    run_together(slots, [=] { compare_tiles(m, n, c, tiles, reference, magnitudes, gamma, findings); });
 }
 void host_compare_whole(unsigned blocks, const float* c, const float* other, u64 count, double tolerance,
                         Findings* findings) {

@@ -49,6 +49,8 @@ OPERATORS = (
     _operator("C read for beta = 0", r"\bif \(beta != 0\)", "if (true)"),
     _operator("not set to zero", r"(\b(?:sum|sums\[\w+\]\[\w+\]|totals\[\w+\])) = \{\};", r"\1;"),
     _operator("not set to zero", r"\b(sums\[[^]]+\]\[[^]]+\]) = 0;", ";"),
+    _operator("not set to zero", r"\bKeptSums::clear\(\);", ";"),
+    _operator("kept sums left where they are", r"\bKeptSums::add_to\(sums\);", ";"),
 )  # fmt: skip
 
 

@@ -43,7 +43,9 @@ def cases(config: Config) -> list[Case]:
     """Every trap for this config; the same list whatever the layout."""
     bm, bn, bk, ring = config.bm, config.bn, config.bk, config.bk * config.stages
     tiles_m, tiles_n = _many_tiles(config)
+    flushed = [Case("sums flushed twice", bm, bn - 1, 2 * config.flush_k + bk + 3, gap=1, order=SHUFFLED)]
     return [
+        *(flushed if config.flush_k else []),
         Case("tiles that fit", bm, 2 * bn, 2 * bk),
         Case("stages go round twice", bm, bn, 2 * ring + bk + 3, -1.5, 0.5, gap=1, order=REVERSE),
         Case("ragged", bm + bm // 2 + 1, bn + bn // 2 + 1, 2 * bk + 5, 0.5, -1.0, gap=3, order=SHUFFLED),
@@ -111,7 +113,7 @@ def problem(
     spec = resources.launch_spec(c, gemm, LIMITS, is_wide=v.is_wide)
     splits = {"none": 1, "cluster": c.split_k}.get(c.reduction, split_k)
     spec = launch.LaunchSpec(**{**vars(spec), "split_k": splits})
-    grid = launch.plan(spec, m, n)
+    grid = launch.plan(spec, m, n, k)
     vectors = (c.vec_a, c.vec_b, c.vec_c)
     if lds is None:
         packed = (gemm.lda, gemm.ldb, gemm.ldc)

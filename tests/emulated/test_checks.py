@@ -78,6 +78,7 @@ class Reference:
             *map(_pointer, (self.numbers, self.products, self.magnitudes)),
             *(gamma, ctypes.byref(raw)),
         )
+        self.norm = raw.squares**0.5
         return verification.ratio_of(raw.worst), verification.locate(self.gemm, self.tiles, raw.worst)
 
 
@@ -124,6 +125,16 @@ def test_the_ratio_is_the_difference_over_the_bound(checks):
     assert reference.compare(c, gamma=0.01)[0] == pytest.approx(1.0 / (0.01 * size), rel=1e-4)
 
 
+@pytest.mark.parametrize("shape", SHAPES)
+def test_the_norm_of_the_error_is_that_of_all_differences(checks, shape):
+    gemm = Gemm.parse(shape)
+    reference = Reference(checks, gemm)
+    c = reference.exact.astype(np.float32)
+    c[-1, 0] += 3.0
+    reference.compare(c)
+    assert reference.norm == pytest.approx(np.linalg.norm(c - reference.exact), rel=1e-9)
+
+
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
 def test_what_is_not_finite_is_infinitely_wrong(checks, value):
     gemm = Gemm(40, 50, 6)
@@ -138,6 +149,7 @@ def test_only_chosen_tiles_are_compared(checks):
     c = reference.exact.astype(np.float32)
     c[70, 70] = 1e6  # in tile 4
     assert reference.compare(c)[0] <= 1
+    assert reference.norm < 1e-3
     c[129, 129] = 1e6
     assert reference.compare(c)[1] == (129, 129)
 

@@ -66,6 +66,12 @@ def wrong_element(host, name, grid, values):
     c_of(values)[5, 7] += 0.01
 
 
+def inaccurate(host, name, grid, values):
+    """Right, but about twenty times as far off as float32 has to be."""
+    right(host, name, grid, values, Gemm(*values[:3]))
+    c_of(values)[:] += 3e-6
+
+
 def lost_term(host, name, grid, values):
     right(host, name, grid, values)
     a, b = view(values[4], 70, 33, 33), view(values[6], 33, 60, 60)
@@ -103,7 +109,7 @@ def wrong_later(host, name, grid, values):
 
 
 KERNELS = {f.__name__.encode(): f for f in (
-    right, wrong_element, lost_term, left_out, overrun, underrun, fault, refused, wrong_later
+    right, inaccurate, wrong_element, lost_term, left_out, overrun, underrun, fault, refused, wrong_later
 )}  # fmt: skip
 
 
@@ -316,6 +322,57 @@ def test_a_race_times_each_in_every_round_and_leaves_out_the_wrong(host, open_se
     result = worker.respond(open_session, protocol.Race(COLD, codes, 4))
     assert result.samples_us == ((100.0,) * 4, (), (200.0,) * 4)
     assert host.used_bytes == prepared > used
+
+
+# ---- less accurate than cuBLAS
+
+
+STRICT = replace(COLD, max_error=1.5)
+
+
+@pytest.fixture
+def beside_cublas(host, open_session):
+    open_session.cublas = HostCublas(host)
+    open_session.prepare(STRICT)
+    return open_session
+
+
+def test_less_accurate_than_cublas_is_a_failure_that_nobody_times(host, beside_cublas):
+    launches = host.num_launches
+    result = _trial(beside_cublas, "inaccurate", problem=STRICT)
+    assert (result.outcome, result.samples_us, result.is_last) == (Outcome.INACCURATE, (), False)
+    words = r"right, but its error is [0-9.]+ times cuBLAS's; the limit is 1.5 times"
+    assert re.fullmatch(words, result.reason)
+    assert 5 < result.error_over_cublas < 100
+    assert 0 < result.error_ratio < 1
+    spent = host.num_launches - launches
+    assert _trial(beside_cublas, "right", problem=STRICT).outcome is Outcome.OK
+    assert host.num_launches - launches > 3 * spent
+
+
+def test_the_error_is_told_whether_it_counts_or_not(beside_cublas):
+    assert _trial(beside_cublas, "right", problem=STRICT).error_over_cublas == pytest.approx(1.0)
+    result = _trial(beside_cublas, "inaccurate")
+    assert (result.outcome, result.error_over_cublas > 5) == (Outcome.OK, True)
+
+
+def test_the_limit_is_a_multiple_of_cublas_own_error(host, open_session):
+    open_session.cublas = HostCublas(host)
+    open_session.cublas.error = 3e-6
+    result = _trial(open_session, "inaccurate", problem=STRICT)
+    assert (result.outcome, result.error_over_cublas) == (Outcome.OK, pytest.approx(1.0, rel=0.05))
+    assert _trial(open_session, "right", problem=STRICT).error_over_cublas < 0.2
+
+
+def test_without_cublas_there_is_nothing_to_be_held_against(open_session):
+    result = _trial(open_session, "inaccurate", problem=STRICT)
+    assert (result.outcome, result.error_over_cublas) == (Outcome.OK, None)
+
+
+def test_a_few_elements_do_not_tell_accuracy_from_luck(beside_cublas):
+    few = replace(STRICT, gemm=Gemm(7, 9, 33))
+    result = _trial(beside_cublas, "inaccurate", problem=few)
+    assert (result.outcome, result.error_over_cublas) == (Outcome.OK, None)
 
 
 # ---- disturbed, and too good to be true

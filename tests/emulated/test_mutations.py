@@ -51,7 +51,7 @@ INSTANCES = (
     instance(
         "TN", **_TILE | {"bk": 16}, stages=4, slice_k=2, bursts=2, vec_a=2, vec_b=2, vec_c=2, frag_buffers=2,
     ),
-    instance("TT", **_TILE | _PLAIN, stages=1, copy_a="register"),
+    instance("TT", **_TILE | _PLAIN, stages=1, copy_a="register", slice_k=2, flush_k=256),
     # clusters: every thread adds in one round; in several, of uneven shares
     instance("NN", **_TILE, stages=3, vec_c=1, slice_k=2, reduction="cluster", split_k=2),
     instance("NT", **_TILE | _PLAIN | {"bk": 4}, stages=1, reduction="cluster", split_k=4),

@@ -134,6 +134,12 @@ def test_an_element_is_located_through_its_tile():
     assert verification.locate(gemm, tiles, _packed(2.0, 2 * 4096 + 65)) == (129, 193)
 
 
+def test_only_a_known_error_beyond_the_limit_is_inaccurate():
+    assert "2.10 times cuBLAS's; the limit is 1.5 times" in verification.why_inaccurate(2.1, 1.5)
+    for known, limit in ((1.5, 1.5), (0.2, 1.5), (None, 1.5), (9.0, None)):
+        assert verification.why_inaccurate(known, limit) == ""
+
+
 def test_a_verdict_names_the_gravest_fault_first():
     right = Verdict(0.3, (0, 0), cublas_ratio=0.2)
     assert right.fault == ""

@@ -23,6 +23,7 @@ MEASUREMENTS = st.builds(
     samples_us=st.lists(NUMBERS, max_size=5).map(tuple),
     is_cut_short=st.booleans(),
     error_ratio=st.none() | NUMBERS,
+    error_over_cublas=st.none() | NUMBERS,
     registers=COUNTS,
     spill_bytes=COUNTS,
     smem_bytes=COUNTS,

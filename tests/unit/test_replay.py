@@ -44,6 +44,7 @@ def _trial(i: int, rng: np.random.Generator):
         time_us=statistics.median(samples),
         samples_us=samples,
         error_ratio=0.25,
+        error_over_cublas=1.25,
         registers=100 + i,
         spill_bytes=0,
         smem_bytes=4096,
@@ -98,7 +99,8 @@ def test_what_was_written_is_read(tmp_path):
         assert found.samples_us == pytest.approx(expected.samples_us, rel=10.0 ** (1 - SAMPLE_DIGITS))
         if expected.is_ok:
             assert found.time_us == statistics.median(found.samples_us)
-        for name in ("outcome", "reason", "registers", "spill_bytes", "smem_bytes", "error_ratio", "marks"):
+        names = ("outcome", "reason", "registers", "spill_bytes", "smem_bytes", "marks")
+        for name in (*names, "error_ratio", "error_over_cublas"):
             assert getattr(found, name) == getattr(expected, name)
         assert (found.compile_s, found.is_cut_short) == (expected.compile_s, expected.is_cut_short)
 

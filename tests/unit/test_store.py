@@ -62,6 +62,7 @@ def measurements(draw: st.DrawFn) -> Measurement:
         samples_us=tuple(draw(st.lists(_times, max_size=30))),
         is_cut_short=draw(st.booleans()),
         error_ratio=draw(st.none() | st.floats(min_value=0)),
+        error_over_cublas=draw(st.none() | st.floats(min_value=0)),
         registers=draw(_counts),
         spill_bytes=draw(_counts),
         smem_bytes=draw(_counts),
