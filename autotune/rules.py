@@ -75,9 +75,18 @@ def _sums_in_flight(d: DeviceLimits) -> int:
     return d.num_sms * d.regs_per_sm
 
 
-def _least_flush(g: Gemm) -> int:
+def _flush_worth(g: Gemm) -> int:
     """Steps of k that a flush is worth. Few rows or columns leave time for more: they wait for memory."""
-    return 256 if min(g.m, g.n) <= 64 else 512
+    return 256 if min(g.m, g.n) <= 64 else 1024
+
+
+def _mends_a(g: Gemm) -> bool:
+    """Whether packing A spares its blocks turning it, or copies narrower than they could be."""
+    return not g.trans_a or g.lda % 4 != 0
+
+
+def _mends_b(g: Gemm) -> bool:
+    return g.trans_b or g.ldb % 4 != 0
 
 
 def _vec_fits(vec: Any, extent: int) -> Any:
@@ -238,10 +247,8 @@ RULES: tuple[Rule, ...] = (
          lambda c, d, g: (c.tm * c.tn * c.unroll_k <= 4096)
          & ((c.unroll_k == c.bk // c.slice_k) | (c.tm * c.tn * c.unroll_k > 2048))),
     Rule("worth-flush", "worth", ("flush_k",),
-         "flush the sums of a long k, after 512 or 1024 steps, or half as many where a side of C is short",
-         lambda c, d, g: (c.flush_k == 0)
-         | ((g.k >= 1536) & (g.k >= 2 * c.flush_k)
-            & ((c.flush_k == _least_flush(g)) | (c.flush_k == 2 * _least_flush(g))))),
+         "flush the sums of a long k after 1024 steps, or 256 where a side of C is short",
+         lambda c, d, g: (c.flush_k == 0) | ((c.flush_k == _flush_worth(g)) & (g.k >= 2 * c.flush_k))),
     Rule("worth-bursts", "worth", (*_THREADS, "bk", "vec_a", "vec_b", "bursts"),
          "every burst has a copy of its own for each thread",
          lambda c, d, g: (c.bursts == 1)
@@ -253,9 +260,9 @@ RULES: tuple[Rule, ...] = (
          lambda c, d, g: c.pad
          == np.maximum(chunk_m(c) * is_turned_a(c, g), chunk_n(c) * is_turned_b(c, g))),
     Rule("worth-pack", "worth", ("pack_a", "pack_b"),
-         "packing pays where it mends something and every element is used two thousand times",
-         lambda c, d, g: ((c.pack_a == 0) | ((g.n >= PACK_USES) & (not g.trans_a or g.lda % 4 != 0)))
-         & ((c.pack_b == 0) | ((g.m >= PACK_USES) & (g.trans_b or g.ldb % 4 != 0)))),
+         "packing pays where it mends something and every element is used two thousand times; B with A",
+         lambda c, d, g: ((c.pack_a == 0) | ((g.n >= PACK_USES) & _mends_a(g)))
+         & ((c.pack_b == 0) | ((g.m >= PACK_USES) & _mends_b(g) & ((c.pack_a == 1) | (not _mends_a(g)))))),
     Rule("worth-pack-copies", "worth", ("pack_a", "pack_b", "copy_a", "copy_b"),
          "a packed operand is copied asynchronously where the device can: nothing is left to turn",
          lambda c, d, g: ((c.pack_a == 0) | (c.copy_a == "async") | (not d.has_async_copy))
