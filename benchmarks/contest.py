@@ -19,6 +19,7 @@ from autotune.gemm import Gemm
 from autotune.gpu import cublaslt, driver
 from autotune.gpu.accuracy import Accuracy, accuracy
 from autotune.gpu.cublas import CublasError
+from autotune.gpu.instance import is_wide
 from autotune.gpu.memory import Enqueue, OperandSet, Workspace
 from autotune.gpu.module import Module
 from autotune.gpu.problem import PreparedProblem
@@ -26,7 +27,7 @@ from autotune.gpu.protocol import Problem, Start
 from autotune.gpu.session import Session
 from autotune.gpu.sgemm import Sgemm
 from autotune.gpu.stopwatch import Batch, Spell
-from autotune.gpu.target import CHECKS_ENTRY, CHECKS_FILE, is_wide
+from autotune.gpu.target import CHECKS_ENTRY, CHECKS_FILE
 from autotune.measurement import CachePolicy, GpuState
 
 OURS, CUBLAS, CUBLASLT, TORCH = "ours", "cublas", "cublaslt", "torch"

@@ -3,13 +3,13 @@
     python benchmarks/vs_kernel_tuner.py [--gpu 0] [--shape 1024] [--seconds 60] [--configs 10000] [--seed 0]
         [--strategies genetic_algorithm,hybrid_vndx] [--kernel-tuner-path DIR] [--out FILE.json]
 
-Both search the same seeded subset of this GPU's feasible set, without split-K: Kernel Tuner launches one
-kernel per candidate. Both verify every candidate, begin without a compiled kernel (no cache of ours, none of
-the driver's), and start from nothing: an empty database, no seeds but those of our sampler that happen to
-lie in the subset. Each runs in a process of its own, Kernel Tuner in one per strategy (kernel_tuner_side.py
-says how it is called). It times with operands in L2, so `warm` is the policy here unless told otherwise. At
-the end the best of each is timed again by one judge, interleaved with the others and cuBLAS. Prints one
-table, writes one JSON file.
+Both search the same seeded subset of this GPU's feasible set, without split-K and packing: Kernel Tuner
+launches one kernel per candidate. Both verify every candidate, begin without a compiled kernel (no cache of
+ours, none of the driver's), and start from nothing: an empty database, no seeds but those of our sampler that
+happen to lie in the subset. Each runs in a process of its own, Kernel Tuner in one per strategy
+(kernel_tuner_side.py says how it is called). It times with operands in L2, so `warm` is the policy here
+unless told otherwise. At the end the best of each is timed again by one judge, interleaved with the others
+and cuBLAS. Prints one table, writes one JSON file.
 
 A trial is, for both, a config that was compiled, verified and timed, each counted once; what failed on the
 way is counted apart and earns nothing. Rates are over all the seconds that a contestant took, its own start
@@ -28,6 +28,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
@@ -42,7 +43,8 @@ from autotune.config import PARAMETER, PARAMETERS, Config, Value
 from autotune.device import DeviceLimits
 from autotune.errors import AutotuneError, UsageError
 from autotune.gemm import Gemm
-from autotune.gpu.target import GpuTarget, is_wide
+from autotune.gpu.instance import is_wide
+from autotune.gpu.target import GpuTarget
 from autotune.launch import Variant, plan
 from autotune.measurement import CachePolicy
 from autotune.search import DEFAULT_SAMPLER, Options, tune
@@ -57,7 +59,8 @@ DOMAIN: dict[str, tuple[Value, ...]] = {
     "bm": (64, 128, 256), "bn": (64, 128, 256), "bk": (8, 16, 32), "wm": (16, 32, 64, 128),
     "wn": (16, 32, 64, 128), "tm": (4, 8, 16), "tn": (4, 8, 16), "slice_k": (1,), "stages": (2, 3, 4),
     "bursts": (1, 2), "frag_buffers": (1,), "min_blocks": (1, 2, 4), "order": ("row_snake", "col_snake"),
-    "raster": ("n",), "group": (1, 8), "reduction": ("none",), "split_k": (1,),
+    "raster": ("n",), "group": (1, 8), "reduction": ("none",), "split_k": (1,), "pack_a": (0,),
+    "pack_b": (0,),
 }  # fmt: skip
 ON_THE_GPU = ("verify_s", "measure_s", "refine_s")
 GRACE_S = 120.0  # for Kernel Tuner to start, and to finish the candidate under way
@@ -169,6 +172,7 @@ def as_on_the_command_line() -> Iterator[None]:
 
 def run_ours(args: argparse.Namespace, gemm: Gemm, configs: Sequence[Config]) -> dict[str, Any]:
     """Our search from nothing: an empty database, an empty cache of compiled kernels."""
+    began_s = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="vs-kernel-tuner-") as folder:
         cache = Path(folder) / "cache"
         with (
@@ -176,13 +180,15 @@ def run_ours(args: argparse.Namespace, gemm: Gemm, configs: Sequence[Config]) ->
             Store.open(Path(folder) / "trials.db") as store,
         ):
             target.configs = configs
-            result = tune(target, store, [gemm], Options(args.sampler, seconds=args.seconds, seed=args.seed))
+            started_s = time.monotonic() - began_s
+            options = Options(args.sampler, seconds=args.seconds - started_s, seed=args.seed)
+            result = tune(target, store, [gemm], options)
     (shape,) = result.shapes
     winner = shape.final.winner if shape.final else shape.best
     own_us = shape.final.winner.time_us if shape.final else shape.best and shape.best.measurement.time_us
     return {
         "tool": "autotune", "strategy": args.sampler, "num_trials": result.num_new - shape.num_failed,
-        "num_failed": shape.num_failed, "elapsed_s": result.elapsed_s, **result.ledger.to_dict(),
+        "num_failed": shape.num_failed, "elapsed_s": started_s + result.elapsed_s, **result.ledger.to_dict(),
         "own_time_us": own_us, "config": dict(winner.point) if winner else None, "error": "",
     }  # fmt: skip
 

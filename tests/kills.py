@@ -51,11 +51,11 @@ class Search:
                 env=self._environment, start_new_session=True,
             )  # fmt: skip
 
-    def fork(self) -> Child:
+    def fork(self, *more: str) -> Child:
         """As `start`, from a process that has imported everything already."""
         self._num_lines = len(self._lines())
         self._zygote = self._zygote or Zygote("journaled_search", self._environment)
-        return self._zygote.start(self._arguments, self.folder)
+        return self._zygote.start([*self._arguments, *more], self.folder)
 
     def close(self) -> None:
         """Needed after `fork`."""

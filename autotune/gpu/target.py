@@ -5,33 +5,31 @@ from __future__ import annotations
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
 from statistics import median
 from types import TracebackType
 
-from .. import kernel, resources, rules, space
+from .. import kernel, space
 from ..compiler import Compiler, Cubin
 from ..config import Config
 from ..device import DeviceLimits, Environment
 from ..disturbance import MAX_REPEATS
 from ..errors import DeviceLost, TrialFailure, UsageError
 from ..gemm import Gemm
-from ..launch import MAX_GRID_X, NARROW_LD, LaunchSpec, Variant, plan
+from ..launch import LaunchSpec
 from ..measurement import CachePolicy, Measurement, Outcome
 from ..space import FeasibleSet
 from ..target import Baseline, Point, Rounds
-from . import driver, protocol
+from . import driver, instance, protocol
 from .client import WorkerClient, trial_deadline_s
+from .lane import Lane
 from .protocol import KernelCode, Problem
 from .turns import Turns
 
 CHECKS_FILE = "checks.cu"
 CHECKS_ENTRY = "reference_tiles"
-# A few bytes spilled before the main loop cost nothing that the clock would not show; more than these
-# sit inside it, and the candidate is dropped unseen.
-ALLOWED_SPILL_BYTES = 64
 SLOWEST_OVER_LIMIT = 10.0  # a candidate's expected time over the roofline while no better one is known
 RACE_DEADLINE_S = 30.0  # and RACE_BATCH_S, or ten times the roofline, for each batch
 RACE_BATCH_S = 0.1
@@ -39,26 +37,9 @@ MAX_RECENT = 64  # kernels kept for duels
 ENERGY_S = 0.4  # of each finalist that is tied: several readings of the energy counter
 
 
-def is_wide(gemm: Gemm) -> bool:
-    """Whether leading dimensions need the kernel's 64-bit variant."""
-    return max(gemm.lda, gemm.ldb, gemm.ldc) >= NARROW_LD
-
-
 def expected_us(gemm: Gemm, limits: DeviceLimits, known_us: float | None) -> float:
     """About how long a launch may take: the best known, else ten times the roofline."""
     return known_us or SLOWEST_OVER_LIMIT * gemm.limit_us(limits.fma_tflops, limits.bandwidth_gbs)
-
-
-def misfit(cubin: Cubin, config: Config, spec: LaunchSpec, limits: DeviceLimits, gemm: Gemm) -> str:
-    """Why the compiled kernel cannot be launched on this device, or ""."""
-    smem = spec.smem_bytes + cubin.static_smem_bytes
-    if smem > limits.smem_per_block:
-        return f"{smem} bytes of shared memory per block, the device has {limits.smem_per_block}"
-    if int(resources.blocks_per_sm(config, limits, gemm, cubin.registers)) < 1:
-        return f"{cubin.registers} registers for {spec.threads} threads: not one block fits an SM"
-    if plan(spec, max(gemm.m, 1), max(gemm.n, 1), gemm.k).tiles > MAX_GRID_X:
-        return "more tiles than a grid holds"
-    return ""
 
 
 class GpuTarget:
@@ -88,14 +69,13 @@ class GpuTarget:
         self._seed, self._note, self._max_error = seed, note, max_error
         self._baselines: dict[Gemm, Baseline] = {}
         # All that the worker does goes through this one thread, which also is the worker's parent.
-        self._gpu_thread = ThreadPoolExecutor(1, thread_name_prefix="gpu")
+        self._lane = Lane()
         self._client: WorkerClient | None = None
         self._lost: DeviceLost | None = None
         self._recent: OrderedDict[tuple[Gemm, Config], KernelCode] = OrderedDict()  # that were in duels
-        self._waiting: set[Future[Measurement]] = set()  # compiled, and not begun on the GPU
         self._is_closed = False
         try:
-            self.ready = self._gpu_thread.submit(self._open).result()
+            self.ready = self._lane.submit(self._open).result()
         except BaseException:
             self.close()
             raise
@@ -121,7 +101,7 @@ class GpuTarget:
     def baseline(self, gemm: Gemm) -> Baseline:
         """cuBLAS on this problem, timed once per worker and policy; None where cuBLAS is absent."""
         if gemm not in self._baselines:
-            prepared = self._gpu_thread.submit(self._worker.prepare, self._problem(gemm)).result()
+            prepared = self._lane.submit(self._worker.prepare, self._problem(gemm)).result()
             samples = prepared.baseline_us
             self._baselines[gemm] = Baseline(median(samples) if samples else None, samples)
         return self._baselines[gemm]
@@ -130,16 +110,15 @@ class GpuTarget:
         """Compile on a thread, then verify and time. Raises UsageError for a point that is no config."""
         config = Config.from_dict(point)
         future: Future[Measurement] = Future()
-        refusal = self._refusal(config, gemm)
+        refusal = instance.refusal(config, self.limits, gemm)
         if refusal:
             future.set_result(Measurement(Outcome.ILLEGAL, refusal))
             return future
         compiled = self._compile(gemm, config)
 
         def hand_over(done: Future[Cubin]) -> None:
-            self._waiting.add(future)
             try:
-                self._gpu_thread.submit(self._finish, gemm, config, done, cutoff_us, future)
+                self._lane.submit(self._finish, gemm, config, done, cutoff_us, future)
             except RuntimeError:  # closed meanwhile
                 future.cancel()
 
@@ -162,9 +141,7 @@ class GpuTarget:
 
         The future raises what `compare` does. Points that are no configs raise UsageError here."""
         first, second = map(Config.from_dict, points)
-        future: Future[Rounds] = Future()
-        self._gpu_thread.submit(self._when_idle, gemm, (first, second), rounds, turn, future)
-        return future
+        return self._lane.submit_idle(self._duel, gemm, (first, second), rounds, turn)
 
     def joules(self, gemm: Gemm, points: Sequence[Point]) -> tuple[float | None, ...]:
         """Energy of one launch of each point. Raises what `compare` raises."""
@@ -173,27 +150,27 @@ class GpuTarget:
 
     def renew(self) -> None:
         """Go on in a fresh worker. Raises EnvironmentProblem, DeviceLost."""
-        self._gpu_thread.submit(self._worker.renew).result()
+        self._lane.submit(self._worker.renew).result()
 
     def _codes(self, gemm: Gemm, points: Sequence[Point]) -> list[KernelCode]:
         configs = [Config.from_dict(point) for point in points]
         for config in configs:
-            if refusal := self._refusal(config, gemm):
+            if refusal := instance.refusal(config, self.limits, gemm):
                 raise UsageError(f"{config} is not legal for {gemm}: {refusal}")
         compiled = [self._compile(gemm, config) for config in configs]
         return [
-            self._code(gemm, config, future.result())
+            instance.code(gemm, config, future.result(), self.limits)
             for config, future in zip(configs, compiled, strict=True)
         ]
 
     def build(self, gemm: Gemm, config: Config) -> KernelCode:
         """Compile one config for `race`. Raises UsageError where it is illegal for the problem or does not
         fit the device, TrialFailure where it does not compile."""
-        if refusal := self._refusal(config, gemm):
+        if refusal := instance.refusal(config, self.limits, gemm):
             raise UsageError(refusal)
         cubin = self._compile(gemm, config).result()
-        code = self._code(gemm, config, cubin)
-        if reason := misfit(cubin, config, code.spec, self.limits, gemm):
+        code = instance.code(gemm, config, cubin, self.limits)
+        if reason := instance.misfit(cubin, config, code.spec, self.limits, gemm):
             raise UsageError(reason)
         return code
 
@@ -216,7 +193,7 @@ class GpuTarget:
         num_batches = (len(kernels) + 1) * (rounds + 1) * (1 + MAX_REPEATS)
         deadline_s = RACE_DEADLINE_S + num_batches * batch_s + len(kernels) * (2 * energy_s + batch_s)
         request = protocol.Race(problem, tuple(kernels), rounds, energy_s)
-        return self._gpu_thread.submit(self._worker.race, request, deadline_s).result()
+        return self._lane.submit(self._worker.race, request, deadline_s).result()
 
     def _batch_s(self, gemm: Gemm, slowest_over_limit: float = SLOWEST_OVER_LIMIT) -> float:
         """What a batch of launches may take."""
@@ -226,17 +203,18 @@ class GpuTarget:
     def check(self, gemm: Gemm, code: KernelCode) -> Measurement:
         """Verify and time a kernel that is compiled already: one of an exported table."""
         facts = Measurement(Outcome.OK, smem_bytes=code.spec.smem_bytes)
-        return self._gpu_thread.submit(self._run, gemm, code, None, facts).result()
+        return self._lane.submit(self._run, gemm, code, None, facts).result()
 
     def close(self) -> None:
         """Drop what is queued, end the worker and the compiler's threads. Closing again does nothing."""
         if self._is_closed:
             return
         self._is_closed = True
+        self._lane.drop_idle()
         self.compiler.close()
         if self._client is not None:
-            self._gpu_thread.submit(self._client.close).result()
-        self._gpu_thread.shutdown(wait=True)
+            self._lane.submit(self._client.close).result()
+        self._lane.close()
 
     def __enter__(self) -> GpuTarget:
         return self
@@ -268,18 +246,8 @@ class GpuTarget:
             raise UsageError(f"{gemm}: C is empty, there is nothing to time")
         return Problem(gemm, self.policy, self._seed, self._max_error)
 
-    def _refusal(self, config: Config, gemm: Gemm) -> str:
-        if gemm.m == 0 or gemm.n == 0:
-            return "C is empty: there is nothing to launch"
-        broken = rules.broken_rules(config, self.limits, gemm)
-        return "; ".join(f"{rule.id}: {rule.sentence}" for rule in broken)
-
     def _compile(self, gemm: Gemm, config: Config) -> Future[Cubin]:
-        return self.compiler.submit(config, Variant(gemm.trans_a, gemm.trans_b, is_wide(gemm)))
-
-    def _code(self, gemm: Gemm, config: Config, cubin: Cubin) -> KernelCode:
-        spec = resources.launch_spec(config, gemm, self.limits, is_wide=is_wide(gemm))
-        return KernelCode(cubin.code, cubin.sha256, spec)
+        return self.compiler.submit(config, instance.variant(gemm))
 
     def _finish(
         self,
@@ -290,7 +258,6 @@ class GpuTarget:
         future: Future[Measurement],
     ) -> None:
         """On the GPU's thread: settle the future."""
-        self._waiting.discard(future)
         if self._is_closed:
             future.cancel()
         if not future.set_running_or_notify_cancel():
@@ -302,26 +269,9 @@ class GpuTarget:
         except BaseException as error:
             future.set_exception(error)
 
-    def _when_idle(
-        self, gemm: Gemm, configs: tuple[Config, Config], rounds: int, turn: int, future: Future[Rounds]
-    ) -> None:
-        """On the GPU's thread: a duel, or to the end of the queue with it while candidates wait there."""
-        try:
-            if self._is_closed or self._lost is not None:
-                future.cancel()
-            elif self._waiting and not future.cancelled():
-                self._gpu_thread.submit(self._when_idle, gemm, configs, rounds, turn, future)
-                return
-        except RuntimeError:  # closed meanwhile
-            future.cancel()
-        if not future.set_running_or_notify_cancel():
-            return
-        try:
-            future.set_result(self._duel(gemm, configs, rounds, turn))
-        except BaseException as error:
-            future.set_exception(error)
-
     def _duel(self, gemm: Gemm, configs: tuple[Config, Config], rounds: int, turn: int) -> Rounds:
+        if self._lost is not None:
+            raise self._lost
         first, second = (self._known_code(gemm, config) for config in configs)
         request = protocol.Duel(self._problem(gemm), (first, second), rounds, turn)
         deadline_s = RACE_DEADLINE_S + 2 * (rounds + 1) * self._batch_s(gemm)
@@ -333,15 +283,15 @@ class GpuTarget:
     def _known_code(self, gemm: Gemm, config: Config) -> KernelCode:
         """A kernel that ran before: from the cache, without the queue of those that are compiled."""
         if (gemm, config) not in self._recent:
-            variant = Variant(gemm.trans_a, gemm.trans_b, is_wide(gemm))
-            self._recent[gemm, config] = self._code(gemm, config, self.compiler.compile(config, variant))
+            cubin = self.compiler.compile(config, instance.variant(gemm))
+            self._recent[gemm, config] = instance.code(gemm, config, cubin, self.limits)
             while len(self._recent) > MAX_RECENT:
                 self._recent.popitem(last=False)
         self._recent.move_to_end((gemm, config))
         return self._recent[gemm, config]
 
     def _measure(self, gemm: Gemm, config: Config, cubin: Cubin, cutoff_us: float | None) -> Measurement:
-        code = self._code(gemm, config, cubin)
+        code = instance.code(gemm, config, cubin, self.limits)
         facts = Measurement(
             Outcome.OK,
             registers=cubin.registers,
@@ -349,10 +299,9 @@ class GpuTarget:
             smem_bytes=code.spec.smem_bytes + cubin.static_smem_bytes,
             compile_s=cubin.compile_s,
         )
-        if cubin.spill_bytes > ALLOWED_SPILL_BYTES:
-            reason = f"{cubin.spill_bytes} bytes spilled to local memory, {ALLOWED_SPILL_BYTES} are allowed"
+        if reason := instance.spills(cubin):
             return replace(facts, outcome=Outcome.SPILLED, reason=reason)
-        if reason := misfit(cubin, config, code.spec, self.limits, gemm):
+        if reason := instance.misfit(cubin, config, code.spec, self.limits, gemm):
             return replace(facts, outcome=Outcome.DOES_NOT_FIT, reason=reason)
         return self._run(gemm, code, cutoff_us, facts)
 

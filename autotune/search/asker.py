@@ -29,7 +29,7 @@ class Asker:
     `autotune` is ours (sampler.py). `random` draws unseen feasible points. `tpe` is Optuna's own
     multivariate TPE over the codes, as a yardstick: it knows nothing of the set, and each ask that
     misses it, or repeats a point, is told as pruned. `traits` is what our model sees of a point beside
-    its parameters (traits.py). Raises UsageError for another name.
+    its parameters (traits.py). One thread at a time may call it. Raises UsageError for another name.
     """
 
     def __init__(

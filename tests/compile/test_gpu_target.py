@@ -17,7 +17,7 @@ from autotune.config import Config
 from autotune.device import KNOWN
 from autotune.errors import DeviceLost, EnvironmentProblem, TrialFailure, UsageError
 from autotune.gemm import Gemm
-from autotune.gpu import client, driver, target
+from autotune.gpu import client, driver, instance, target
 from autotune.gpu.driver import GpuInfo
 from autotune.gpu.target import GpuTarget
 from autotune.measurement import CachePolicy, Outcome
@@ -108,8 +108,8 @@ def test_what_does_not_compile_never_reaches_the_worker(open_target, monkeypatch
 @pytest.mark.parametrize(
     ("change", "outcome"),
     [
-        ({"spill_bytes": target.ALLOWED_SPILL_BYTES + 1}, Outcome.SPILLED),
-        ({"spill_bytes": target.ALLOWED_SPILL_BYTES}, Outcome.OK),
+        ({"spill_bytes": instance.ALLOWED_SPILL_BYTES + 1}, Outcome.SPILLED),
+        ({"spill_bytes": instance.ALLOWED_SPILL_BYTES}, Outcome.OK),
         ({"static_smem_bytes": 230_000}, Outcome.DOES_NOT_FIT),
     ],
 )
@@ -129,7 +129,7 @@ def test_registers_that_fit_no_sm_are_seen():
     gemm = Gemm(512, 512, 64)
     spec = launch_spec(config, gemm, LIMITS)
     assert spec.threads > 256
-    assert "not one block fits" in target.misfit(cubin, config, spec, LIMITS, gemm)
+    assert "not one block fits" in instance.misfit(cubin, config, spec, LIMITS, gemm)
 
 
 @pytest.mark.parametrize(("deed", "outcome"), [("sticky", Outcome.FAULTED), ("wrong", Outcome.WRONG_RESULT)])
@@ -177,13 +177,13 @@ def test_a_machine_without_a_gpu_fails_before_anything_is_started(monkeypatch):
 def test_a_duel_waits_for_candidates_and_needs_no_place_among_those_that_compile(open_target, monkeypatch):
     opened = open_target("by name")
     order, is_free = [], threading.Event()
-    opened._gpu_thread.submit(is_free.wait)
+    opened._lane.submit(is_free.wait)
     duel = opened.duel(GEMM, (POINT, POINT), 3, 1)
     duel.add_done_callback(lambda _: order.append("duel"))
     trial = opened.submit(GEMM, POINT, None)
     trial.add_done_callback(lambda _: order.append("trial"))
     deadline = time.monotonic() + 60
-    while not opened._waiting and time.monotonic() < deadline:
+    while not opened._lane.num_waiting and time.monotonic() < deadline:
         time.sleep(0.01)
     is_free.set()
     assert duel.result(60).samples_us == ((2.0,) * 3, (2.0,) * 3)
@@ -193,8 +193,8 @@ def test_a_duel_waits_for_candidates_and_needs_no_place_among_those_that_compile
 
 def test_a_duel_that_kills_the_worker_tells_so_and_the_target_goes_on(open_target, monkeypatch):
     opened = open_target("by name")
-    code = opened._code
-    monkeypatch.setattr(opened, "_code", lambda *args: replace(code(*args), sha256="crash"))
+    code = instance.code
+    monkeypatch.setattr(instance, "code", lambda *args: replace(code(*args), sha256="crash"))
     assert opened.duel(GEMM, (POINT, POINT), 3, 1).result(60).samples_us == ((), ())
     monkeypatch.undo()
     assert opened.submit(GEMM, POINT, None).result(60).is_ok
@@ -203,7 +203,7 @@ def test_a_duel_that_kills_the_worker_tells_so_and_the_target_goes_on(open_targe
 def test_duels_are_dropped_when_the_target_closes(open_target):
     opened = open_target("fine")
     is_free = threading.Event()
-    opened._gpu_thread.submit(is_free.wait)
+    opened._lane.submit(is_free.wait)
     duels = [opened.duel(GEMM, (POINT, POINT), 3, turn) for turn in range(3)]
     threading.Timer(0.2, is_free.set).start()
     opened.close()

@@ -11,7 +11,7 @@ from autotune.compiler import Compiler, Cubin
 from autotune.config import Config
 from autotune.device import KNOWN
 from autotune.gemm import Gemm
-from autotune.gpu.target import misfit
+from autotune.gpu.instance import misfit
 from autotune.launch import Variant
 
 GEMM = Gemm(4096, 4096, 4096)

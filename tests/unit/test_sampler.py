@@ -17,6 +17,7 @@ from autotune.gemm import Gemm
 from autotune.search import seeds
 from autotune.search.asker import SAMPLERS, Asker
 from autotune.search.candidates import Candidates
+from autotune.search.model import Model
 from autotune.search.sampler import FeasibleSampler, Proposal, SpaceExhausted, distributions
 from autotune.search.surrogate import Lengths, Surrogate, expected_improvement, fit_lengths
 from autotune.space import Factor, FeasibleSet, feasible_set
@@ -125,6 +126,16 @@ def test_the_model_finds_the_optimum_of_a_bowl_far_before_chance_does():
             Asker(space, seed=seed), 80, time_us=lambda n: bowl_us(space.point(n))
         )]  # fmt: skip
         assert min(times) == optimum  # of 1,280 points
+
+
+def test_more_is_planned_at_once_the_more_are_under_way(monkeypatch):
+    plans = []
+    propose = Model.propose
+    monkeypatch.setattr(Model, "propose", lambda *args: plans.append(propose(*args)) or plans[-1])
+    _ask_all(Asker(SPACE), 60)
+    num_alone = len(plans)
+    _ask_all(Asker(SPACE), 60, open_at_once=9)
+    assert 0 < len(plans) - num_alone < 0.7 * num_alone
 
 
 def test_it_is_a_sampler_for_optimize_too():

@@ -74,7 +74,7 @@ def test_kernel_tuner_compiles_and_launches_what_we_do(configs, job) -> None:
         macros = kernel.macros(config, Variant(trans_b=True))
         assert {**given, **{name: fixed[name] for name in macros if name not in given}} == macros
         assert (threads, smem) == (spec.threads, int(smem_bytes(config, GEMM)))
-        grid = plan(spec, GEMM.m, GEMM.n)
+        grid = plan(spec, GEMM.m, GEMM.n, GEMM.k)
         assert (tiles, 1) == grid.size
         assert grid.workspace_bytes == grid.reduce_blocks == 0
     assert len({tuple(values) for values in job["configs"]}) == len(configs)

@@ -1,0 +1,58 @@
+"""An instance of the template for one problem on one device: whether it may run, and how it is launched."""
+
+from __future__ import annotations
+
+from .. import resources, rules
+from ..compiler import Cubin
+from ..config import Config
+from ..device import DeviceLimits
+from ..gemm import Gemm
+from ..launch import MAX_GRID_X, NARROW_LD, LaunchSpec, Variant, plan
+from .protocol import KernelCode
+
+# A few bytes spilled before the main loop cost nothing that the clock would not show; more than these
+# sit inside it, and the candidate is dropped unseen.
+ALLOWED_SPILL_BYTES = 64
+
+
+def is_wide(gemm: Gemm) -> bool:
+    """Whether leading dimensions need the kernel's 64-bit variant."""
+    return max(gemm.lda, gemm.ldb, gemm.ldc) >= NARROW_LD
+
+
+def variant(gemm: Gemm) -> Variant:
+    """What of a problem is compiled in."""
+    return Variant(gemm.trans_a, gemm.trans_b, is_wide(gemm))
+
+
+def code(gemm: Gemm, config: Config, cubin: Cubin, limits: DeviceLimits) -> KernelCode:
+    """What the worker is sent."""
+    spec = resources.launch_spec(config, gemm, limits, is_wide=is_wide(gemm))
+    return KernelCode(cubin.code, cubin.sha256, spec)
+
+
+def refusal(config: Config, limits: DeviceLimits, gemm: Gemm) -> str:
+    """Why a config is not for this problem or device, by the rules that it breaks, or ""."""
+    if gemm.m == 0 or gemm.n == 0:
+        return "C is empty: there is nothing to launch"
+    broken = rules.broken_rules(config, limits, gemm)
+    return "; ".join(f"{rule.id}: {rule.sentence}" for rule in broken)
+
+
+def spills(cubin: Cubin) -> str:
+    """Why a compiled kernel is not worth a launch, or ""."""
+    if cubin.spill_bytes <= ALLOWED_SPILL_BYTES:
+        return ""
+    return f"{cubin.spill_bytes} bytes spilled to local memory, {ALLOWED_SPILL_BYTES} are allowed"
+
+
+def misfit(cubin: Cubin, config: Config, spec: LaunchSpec, limits: DeviceLimits, gemm: Gemm) -> str:
+    """Why the compiled kernel cannot be launched on this device, or ""."""
+    smem = spec.smem_bytes + cubin.static_smem_bytes
+    if smem > limits.smem_per_block:
+        return f"{smem} bytes of shared memory per block, the device has {limits.smem_per_block}"
+    if int(resources.blocks_per_sm(config, limits, gemm, cubin.registers)) < 1:
+        return f"{cubin.registers} registers for {spec.threads} threads: not one block fits an SM"
+    if plan(spec, max(gemm.m, 1), max(gemm.n, 1), gemm.k).tiles > MAX_GRID_X:
+        return "more tiles than a grid holds"
+    return ""

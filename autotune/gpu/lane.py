@@ -1,0 +1,77 @@
+"""The one thread that talks to the GPU's worker: work that was asked for, and work for idle moments."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import ParamSpec, TypeVar
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class Lane:
+    """Runs what is submitted one by one, in order; what is submitted for idle moments once nothing else
+    waits. `submit` raises RuntimeError after `close`; a future that was left over then is cancelled."""
+
+    def __init__(self) -> None:
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="gpu")
+        self._lock = threading.Lock()
+        self._num_waiting = 0  # of what does not wait for idle moments
+        self._is_closed = False
+
+    @property
+    def num_waiting(self) -> int:
+        """How much was submitted and has not begun, work for idle moments apart."""
+        return self._num_waiting
+
+    def submit(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> Future[T]:
+        def begin() -> T:
+            self._count(-1)
+            return work(*args, **kwargs)
+
+        self._count(1)
+        try:
+            return self._thread.submit(begin)
+        except RuntimeError:
+            self._count(-1)
+            raise
+
+    def submit_idle(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> Future[T]:
+        """As `submit`, for later: each time its turn comes while other work waits, it goes to the end."""
+        future: Future[T] = Future()
+
+        def begin() -> None:
+            if self._num_waiting and not self._is_closed and not future.cancelled():
+                self._queue(begin, future)
+                return
+            if self._is_closed:
+                future.cancel()
+            if future.set_running_or_notify_cancel():
+                try:
+                    future.set_result(work(*args, **kwargs))
+                except BaseException as error:
+                    future.set_exception(error)
+
+        self._queue(begin, future)
+        return future
+
+    def _queue(self, begin: Callable[[], None], future: Future[T]) -> None:
+        try:
+            self._thread.submit(begin)
+        except RuntimeError:  # closed meanwhile
+            future.cancel()
+
+    def drop_idle(self) -> None:
+        """Begin no more of what is for idle moments."""
+        self._is_closed = True
+
+    def close(self) -> None:
+        """Wait for what was submitted."""
+        self.drop_idle()
+        self._thread.shutdown(wait=True)
+
+    def _count(self, change: int) -> None:
+        with self._lock:
+            self._num_waiting += change
