@@ -113,7 +113,7 @@ def problem(
     spec = resources.launch_spec(c, gemm, LIMITS, is_wide=v.is_wide)
     splits = 1 if c.reduction == "none" else split_k
     spec = launch.LaunchSpec(**{**vars(spec), "split_k": splits})
-    grid = launch.plan(spec, m, n, k)
+    grid = launch.plan(spec, m, n)
     vectors = (c.vec_a, c.vec_b, c.vec_c)
     if lds is None:
         packed = (gemm.lda, gemm.ldb, gemm.ldc)
