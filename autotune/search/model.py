@@ -1,7 +1,8 @@
 """What to try next, given all results so far: Bayesian optimisation over a feasible set.
 
-Two views of the times take turns: their logarithms, and logarithms cut off at their median, so
-that how bad the bad ones are does not bend the model where the good ones lie. On a recorded space (see
+Two views of the times take turns: their logarithms, under a narrow prior of lengths, as a few dozen results
+say little of a dozen lengths; and logarithms cut off at their median, under a wide one, so that how bad the
+bad ones are does not bend the model where the good ones lie. On a recorded space (see
 benchmarks/search_replay.py) the pair finds the optimum where either alone is at times stuck.
 """
 
@@ -13,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from .candidates import Candidates
-from .surrogate import Lengths, Surrogate, fit_lengths
+from .surrogate import NARROW, WIDE, Lengths, Surrogate, fit_lengths
 
 MAX_FITTED = 240  # results that the process is conditioned on: half of them the best ones
 NUM_RANDOM = 1500  # candidates drawn over the whole set
@@ -51,7 +52,10 @@ class Model:
     def __init__(self, candidates: Candidates, rng: np.random.Generator) -> None:
         self._candidates = candidates
         self._rng = rng
-        self._views = [_View(is_cut, Lengths.prior(candidates.num_features)) for is_cut in (False, True)]
+        self._views = [
+            _View(is_cut, Lengths.prior(candidates.num_features, width))
+            for is_cut, width in ((False, NARROW), (True, WIDE))
+        ]
         self._turn = 0
 
     def propose(

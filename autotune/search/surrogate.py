@@ -1,8 +1,7 @@
 """A Gaussian process over configs: what a time may be where nothing was measured yet.
 
 Matern covariance (5/2) with one length per feature, zero mean, targets standardised. Lengths and noise
-maximise the posterior: marginal likelihood times a log-normal prior, which is narrow, as a few dozen
-results say little of a dozen lengths.
+maximise the posterior: marginal likelihood times a log-normal prior, narrow or wide.
 Sources: C. E. Rasmussen, C. Williams, Gaussian Processes for Machine Learning (2006), 2.2, 4.2, 5.4;
 expected improvement: D. Jones, M. Schonlau, W. Welch, J. Global Optimization 13 (1998) 455;
 signed steps: M. Riedmiller, H. Braun, RPROP (ICNN 1993); believing the mean of what is under way:
@@ -19,7 +18,8 @@ import numpy as np
 FIT_STEPS = 10  # signed gradient steps per refit; lengths start from those of the last
 _FIRST_STEP, _MAX_STEP, _MIN_STEP = 0.25, 0.7, 1e-3  # of log lengths
 _GROW, _SHRINK = 1.3, 0.5
-_LOG_LENGTH = (0.0, 0.5)  # prior mean and deviation; features span 0 ... 1
+_LOG_LENGTH = 0.0  # prior mean; features span 0 ... 1
+NARROW, WIDE = 0.5, 1.5  # prior deviations of log lengths
 _LOG_NOISE = (math.log(1e-2), 1.0)  # variance of noise over that of the targets
 _LENGTH_BOUNDS, _NOISE_BOUNDS = (-3.0, 4.0), (-9.0, 0.0)
 _JITTER = 1e-8
@@ -53,10 +53,17 @@ class Lengths:
     """Hyperparameters: logarithms of the length of each feature and, last, of the noise."""
 
     log: np.ndarray  # (features + 1,)
+    width: float = NARROW  # of the prior
 
     @classmethod
-    def prior(cls, num_features: int) -> Lengths:
-        return cls(np.append(np.full(num_features, _LOG_LENGTH[0]), _LOG_NOISE[0]))
+    def prior(cls, num_features: int, width: float = NARROW) -> Lengths:
+        return cls(np.append(np.full(num_features, _LOG_LENGTH), _LOG_NOISE[0]), width)
+
+    @property
+    def off(self) -> tuple[np.ndarray, np.ndarray]:
+        """How far from the mean of the prior, in deviations of it, and these; (features + 1,) each."""
+        widths = np.append(np.full(len(self.log) - 1, self.width), _LOG_NOISE[1])
+        return (self.log - Lengths.prior(len(self.log) - 1).log) / widths, widths
 
     @property
     def weights(self) -> np.ndarray:
@@ -74,7 +81,7 @@ def fit_lengths(x: np.ndarray, z: np.ndarray, start: Lengths, steps: int = FIT_S
     step, last_sign = np.full(len(log), _FIRST_STEP), np.zeros(len(log))
     best, best_loss = log, math.inf
     for _ in range(steps):
-        loss, gradient = _loss(x, z, Lengths(log))
+        loss, gradient = _loss(x, z, Lengths(log, start.width))
         if loss < best_loss:
             best, best_loss = log.copy(), loss
         sign = np.sign(gradient)
@@ -85,7 +92,7 @@ def fit_lengths(x: np.ndarray, z: np.ndarray, start: Lengths, steps: int = FIT_S
         log[:-1] = np.clip(log[:-1], *_LENGTH_BOUNDS)
         log[-1] = np.clip(log[-1], *_NOISE_BOUNDS)
         last_sign = sign
-    return Lengths(best)
+    return Lengths(best, start.width)
 
 
 def _loss(x: np.ndarray, z: np.ndarray, lengths: Lengths) -> tuple[float, np.ndarray]:
@@ -97,16 +104,14 @@ def _loss(x: np.ndarray, z: np.ndarray, lengths: Lengths) -> tuple[float, np.nda
     inverse = half.T @ half
     alpha = inverse @ z
     scale = max(float(z @ alpha) / n, _LEAST_SCALE)
-    centre = np.append(np.full(x.shape[1], _LOG_LENGTH[0]), _LOG_NOISE[0])
-    width = np.append(np.full(x.shape[1], _LOG_LENGTH[1]), _LOG_NOISE[1])
-    off = (lengths.log - centre) / width
+    off, widths = lengths.off
     loss = 0.5 * n * math.log(scale) + float(np.log(np.diag(chol)).sum()) + 0.5 * float(off @ off)
     slope = 0.5 * (inverse - np.outer(alpha, alpha) / scale)  # d loss / d covariance
     mixed = slope * _steepness(distances)
     # sum_ij mixed_ij (x_if - x_jf)^2, for every feature f at once
     spread = 2 * (mixed.sum(axis=1) @ (x * x) - (x * (mixed @ x)).sum(axis=0))
     gradient = np.append(spread * lengths.weights, np.trace(slope) * math.exp(lengths.log[-1]))
-    return loss, gradient + off / width
+    return loss, gradient + off / widths
 
 
 @dataclass

@@ -101,7 +101,6 @@ def test_optuna_sees_the_trials(recording: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ((), "--shape"),
         (("--shape", "77"), "77x77x77:NN"),
         (("--shape", "512", "--sampler", "oracle"), "oracle"),
         (("--shape", "512", "--policy", "lukewarm"), "lukewarm"),

@@ -21,7 +21,7 @@ from autotune.rules import RULES, Rule, broken_rules
 # Parameters whose code paths meet: all pairs of their values are shown. The rest: each value.
 PAIRED = (
     "copy_a", "copy_b", "stages", "frag_buffers", "slice_k", "reduction", "edges", "vec_a", "vec_b", "vec_c",
-    "layout",
+    "pack_a", "pack_b", "layout",
 )  # fmt: skip
 GROUPS = (  # besides: branches of the pipeline, and what follows it
     ("copy_a", "copy_b", "stages"),
@@ -30,6 +30,11 @@ GROUPS = (  # besides: branches of the pipeline, and what follows it
     ("copy_b", "frag_buffers", "bursts"),
     ("bursts", "reduction"),
     ("bursts", "layout"),
+    ("pack_a", "layout", "edges"),  # what is copied from where, and how far
+    ("pack_b", "layout", "edges"),
+    ("pack_a", "copy_a", "is_wide"),
+    ("pack_b", "copy_b", "is_wide"),
+    ("pack_a", "pack_b", "reduction"),  # what shares the workspace
 )
 VALUES: dict[str, tuple[int | str, ...]] = {p.name: p.values for p in PARAMETERS} | {
     "layout": LAYOUTS,
@@ -107,6 +112,14 @@ TYPICAL = (
     instance(
         "NT", bm=16, bn=32, bk=8, wm=16, wn=32, tm=4, tn=4, slice_k=2, unroll_k=4, min_blocks=1, bursts=1,
         reduction="last_wave", split_k=3,
+    ),
+    instance(
+        "NT", bm=64, bn=96, bk=8, wm=32, wn=48, tm=4, tn=12, pack_a=1, pack_b=1, vec_a=4, vec_b=2, vec_c=1,
+        copy_b="register", reduction="last_block", split_k=2,
+    ),
+    instance(
+        "TN", bm=64, bn=64, bk=8, wm=32, wn=32, tm=4, tn=8, pack_a=1, pack_b=1, vec_a=1, vec_b=4,
+        copy_a="register", reduction="two_pass", split_k=2,
     ),
     instance("NN", bm=48, bn=96, wm=48, wn=48, tm=12, tn=6, pad=8, vec_c=2, edges="exact", raster="m"),
 )  # fmt: skip

@@ -15,7 +15,7 @@ extern const char* problem_name;
 
 enum Order : int64_t { FORWARD, REVERSE, SHUFFLED };
 
-// [begin, end) in floats; C and the workspace are writable; C is readable unless beta is 0.
+// [begin, end) in floats. The last region of a launch is where its blocks share what they store.
 struct Region {
     const char* name;
     const float* begin;
@@ -48,6 +48,11 @@ void poison_copies_under_way();  // of the running thread, again
 void end_launch_memory();
 int barrier_epoch();  // barriers that the block has passed
 
+// A launch of sgemm_pack, or nothing where `padded` is 0. `offset` is in bytes from the workspace's begin.
+struct Pack {
+    int64_t extent, padded, is_turned, blocks, offset;
+};
+
 // One problem as Python describes it: tests/emulated/emulator.py packs the same fields in this order.
 struct Problem {
     int64_t m, n, k;
@@ -56,19 +61,25 @@ struct Problem {
     int64_t ldc, offset_c;
     int64_t threads, smem_bytes, grid_x, grid_y, split_k, padded_m, padded_n;
     int64_t sum_bytes, counter_bytes, reduce_blocks, reduce_threads;
+    Pack pack_a, pack_b;
+    int64_t pack_bytes, pack_threads, pack_smem_bytes;
     int64_t thread_order, block_order, seed;
     double alpha, beta;
 };
 
+// What a launch of sgemm is given: an operand that was packed is the copy.
 struct Operands {
     const float* a;
+    int64_t lda;
     const float* b;
+    int64_t ldb;
     float* c;
     float* workspace;
 };
 
 // instance.cpp: one thread of each of the template's kernels.
 void run_sgemm(const Problem& problem, const Operands& operands);
+void run_pack(const Problem& problem, const Pack& pack, const float* from, int64_t ld, float* to);
 void run_reduce(const Problem& problem, const Operands& operands);
 
 }  // namespace emulated

@@ -20,6 +20,8 @@ from pathlib import Path
 
 import numpy as np
 
+from autotune.launch import PACK_SMEM_BYTES, PACK_THREADS, Pack
+
 HERE = Path(__file__).resolve().parent
 RUNTIME = ("main.cpp", "memory.cpp", "scheduler.cpp")
 FLAGS = (
@@ -73,6 +75,7 @@ class Problem:
     thread_order: int = 0
     block_order: int = 0
     seed: int = 0
+    packs: tuple[Pack, ...] = ()
 
     def packed(self) -> bytes:
         """As main.cpp reads it: the name, `struct Problem` of emulator.hpp, and the operands."""
@@ -83,11 +86,20 @@ class Problem:
             self.m, self.n, self.k, *self.a.shape, lda, offset_a, *self.b.shape, ldb, offset_b, ldc, offset_c,
             self.threads, self.smem_bytes, *self.size, self.split_k, *self.padded,
             self.sum_bytes, self.counter_bytes, self.reduce_blocks, self.reduce_threads,
+            *self._pack(is_a=True), *self._pack(is_a=False),
+            sum(pack.num_bytes for pack in self.packs), PACK_THREADS, PACK_SMEM_BYTES,
             self.thread_order, self.block_order, self.seed,
         )  # fmt: skip
         form = f"<q{len(name)}s{len(integers)}q2d"
         header = struct.pack(form, len(name), name, *integers, self.alpha, self.beta)
         return header + b"".join(x.astype("<f4").tobytes() for x in (self.a, self.b, self.c))
+
+    def _pack(self, is_a: bool) -> tuple[int, ...]:
+        """As `struct Pack`: zeros where the operand is not packed."""
+        for p in self.packs:
+            if p.is_a == is_a:
+                return p.extent, p.padded, p.is_turned, p.blocks, p.offset
+        return 0, 0, 0, 0, 0
 
 
 def run(executable: Path, problems: Iterable[Problem]) -> list[np.ndarray]:

@@ -16,12 +16,15 @@ from typing import Any
 import numpy as np
 from cuda.bindings import driver as real
 
+from autotune.launch import PACK_TILE
+
 _ADDRESS, _INT, _LONG, _FLOAT = ctypes.c_void_p, ctypes.c_int32, ctypes.c_int64, ctypes.c_float
 _COUNT, _WORD, _DOUBLE = ctypes.c_uint64, ctypes.c_uint32, ctypes.c_double
 _MATRIX = (_ADDRESS, _LONG)
 SIGNATURES = {
     "sgemm": (_INT, _INT, _INT, _FLOAT, *_MATRIX, *_MATRIX, _FLOAT, *_MATRIX, _ADDRESS, _INT),
     "other": (_INT, _INT, _INT, _FLOAT, *_MATRIX, *_MATRIX, _FLOAT, *_MATRIX, _ADDRESS, _INT),
+    "sgemm_pack": (_INT, _INT, *_MATRIX, _INT, _ADDRESS, _INT),
     "sgemm_reduce": (_INT, _INT, _FLOAT, _FLOAT, *_MATRIX, _ADDRESS, _INT, _INT, _INT),
     "fill_normal": (_ADDRESS, _COUNT, _COUNT),
     "reference_tiles": (_INT, _INT, _INT, _ADDRESS, *[_LONG] * 2, _ADDRESS, *[_LONG] * 2, *[_ADDRESS] * 3),
@@ -48,8 +51,20 @@ class Status(int):
 
 def view(address: int, rows: int, columns: int, lead: int) -> np.ndarray:
     """A matrix in host memory, to read and write."""
-    flat = (ctypes.c_float * max(rows * lead, 1)).from_address(address)
-    return np.frombuffer(flat, np.float32)[: rows * lead].reshape(rows, lead)[:, :columns]
+    if not (rows and columns):
+        return np.empty((rows, columns), np.float32)
+    flat = (ctypes.c_float * ((rows - 1) * lead + columns)).from_address(address)
+    whole = np.frombuffer(flat, np.float32)
+    return np.lib.stride_tricks.as_strided(whole, (rows, columns), (4 * lead, 4), writeable=True)
+
+
+def play_pack(grid: tuple[int, int], values: list[Any]) -> None:
+    """Plays `sgemm_pack`, reading every argument where launch.Pack says it is."""
+    extent, k, operand, lead, is_turned, to, padded = values
+    assert grid == (-(-padded // PACK_TILE) * -(-k // PACK_TILE), 1)
+    packed = view(to, k, padded, padded)
+    packed[:, extent:] = 0
+    packed[:, :extent] = view(operand, extent, k, lead).T if is_turned else view(operand, k, extent, lead)
 
 
 def arity(name: str) -> int:

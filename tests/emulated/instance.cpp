@@ -1,4 +1,4 @@
-// One instance of the template: its two kernels behind names that do not depend on the config.
+// One instance of the template: its kernels behind names that do not depend on the config.
 #include "primitives_host.hpp"
 #include KERNEL_FILE
 
@@ -8,7 +8,15 @@ namespace emulated {
 
 void run_sgemm(const Problem& p, const Operands& o) {
     sgemm(static_cast<int>(p.m), static_cast<int>(p.n), static_cast<int>(p.k), static_cast<float>(p.alpha), o.a,
-          p.lda, o.b, p.ldb, static_cast<float>(p.beta), o.c, p.ldc, o.workspace, static_cast<int>(p.split_k));
+          o.lda, o.b, o.ldb, static_cast<float>(p.beta), o.c, p.ldc, o.workspace, static_cast<int>(p.split_k));
+}
+
+void run_pack([[maybe_unused]] const Problem& p, [[maybe_unused]] const Pack& pack,
+              [[maybe_unused]] const float* from, [[maybe_unused]] int64_t ld, [[maybe_unused]] float* to) {
+#if PACK_A || PACK_B
+    sgemm_pack(static_cast<int>(pack.extent), static_cast<int>(p.k), from, ld, static_cast<int>(pack.is_turned), to,
+               static_cast<int>(pack.padded));
+#endif
 }
 
 void run_reduce([[maybe_unused]] const Problem& p, [[maybe_unused]] const Operands& o) {

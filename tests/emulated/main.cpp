@@ -3,7 +3,8 @@
 // Per problem: the length of its name (int64), the name, the struct Problem, then A, B and C packed as
 // rows of floats. A, B and C are laid out here with their leading dimensions: each in memory of its own
 // that ends with the last element, with NaN between the rows. Where A and B must not be read (alpha or k
-// is zero) they have no memory at all.
+// is zero) they have no memory at all. Operands are packed before the product, as the dispatcher does it,
+// with nothing else within reach; the product then reads the copies and cannot reach the originals.
 #include <sys/mman.h>
 
 #include <cstdio>
@@ -95,17 +96,20 @@ class Matrix {
     float* base_;
 };
 
-// The partial sums, NaN, and behind them the counters, zero.
+// Packed operands and partial sums, NaN, and behind them the counters, zero. Aligned to vectors of four and
+// no further.
 class Workspace {
   public:
     explicit Workspace(const Problem& p)
-        : sums_(p.sum_bytes / sizeof(float)),
+        : packed_(p.pack_bytes / sizeof(float)),
+          sums_(p.sum_bytes / sizeof(float)),
           counters_(p.counter_bytes / sizeof(float)),
-          floats_(new float[sums_ + counters_]) {
-        for (size_t i = 0; i < sums_; ++i) floats_[i] = poison(GLOBAL_POISON);
-        memset(floats_.get() + sums_, 0, counters_ * sizeof(float));
+          floats_(new float[packed_ + sums_ + counters_]) {
+        for (size_t i = 0; i < packed_ + sums_; ++i) floats_[i] = poison(GLOBAL_POISON);
+        memset(base() + sums_, 0, counters_ * sizeof(float));
     }
-    float* base() const { return floats_.get(); }
+    float* base() const { return floats_.get() + packed_; }  // behind the packed operands
+    float* packed(const Pack& pack) const { return floats_.get() + pack.offset / sizeof(float); }
     Region region() const { return {"the workspace", base(), base() + sums_ + counters_, true, true}; }
 
     void check_counters() const {
@@ -117,7 +121,7 @@ class Workspace {
     }
 
   private:
-    size_t sums_, counters_;
+    size_t packed_, sums_, counters_;
     std::unique_ptr<float[]> floats_;
 };
 
@@ -137,6 +141,43 @@ void check_unchanged(const char* name, const Matrix& matrix, const std::vector<f
     if (memcmp(after.data(), before.data(), before.size() * sizeof(float)) != 0) fault("%s was written", name);
 }
 
+// Holds what sgemm_pack left against the operand: by k, then m (or n), zeros behind the matrix.
+void check_packed(const char* name, const Problem& p, const Pack& pack, const float* from, int64_t ld, const float* to) {
+    for (int64_t at = 0; at < p.k * pack.padded; ++at) {
+        const int64_t depth = at / pack.padded, i = at % pack.padded;
+        const float* source = pack.is_turned ? from + i * ld + depth : from + depth * ld + i;
+        const float expected = i < pack.extent ? *source : 0.0f;
+        if (memcmp(to + at, &expected, sizeof expected) != 0) {
+            fault("%s is packed wrongly: element (%td, %td) is %g, not %g", name, i, depth, to[at], expected);
+        }
+    }
+}
+
+// An operand as sgemm reads it: itself, or its copy in the workspace, which is made here.
+struct Operand {
+    const float* base;
+    int64_t ld;
+    Region region;
+
+    Operand(const Problem& p, const Pack& pack, const Matrix& matrix, const char* name, int64_t lead,
+            const Workspace& workspace)
+        : base(matrix.base()), ld(lead), region(matrix.region(name, false, true)) {
+        if (pack.padded == 0) return;
+        float* const to = workspace.packed(pack);
+        const Region copy{"the packed operand", to, to + p.k * pack.padded, true, true};
+        if (p.alpha != 0) {
+            launch({static_cast<int>(pack.blocks), 1, static_cast<int>(p.pack_threads),
+                    static_cast<size_t>(p.pack_smem_bytes), Order(p.thread_order), Order(p.block_order),
+                    static_cast<uint64_t>(p.seed), {region, copy}},
+                   [&] { run_pack(p, pack, base, ld, to); });
+            check_packed(name, p, pack, base, ld, to);
+        }
+        base = to;
+        ld = pack.padded;
+        region = {name, copy.begin, copy.end, false, p.alpha != 0};
+    }
+};
+
 void run(const Problem& p) {
     const bool is_read = p.alpha != 0 && p.k != 0;
     std::vector<float> packed_a = read_floats(p.rows_a * p.cols_a);
@@ -146,13 +187,13 @@ void run(const Problem& p) {
     Matrix b(p.rows_b, p.cols_b, p.ldb, is_read ? p.offset_b : 0, packed_b);
     Matrix c(p.m, p.n, p.ldc, p.offset_c, read_floats(p.m * p.n));
     const Workspace workspace(p);
-    const Operands operands{a.base(), b.base(), c.base(), workspace.base()};
+    const Operand as_a(p, p.pack_a, a, "A", p.lda, workspace), as_b(p, p.pack_b, b, "B", p.ldb, workspace);
+    const Operands operands{as_a.base, as_a.ld, as_b.base, as_b.ld, c.base(), workspace.base()};
 
     Launch pass{static_cast<int>(p.grid_x), static_cast<int>(p.grid_y), static_cast<int>(p.threads),
                 static_cast<size_t>(p.smem_bytes), Order(p.thread_order), Order(p.block_order),
                 static_cast<uint64_t>(p.seed),
-                {a.region("A", false, true), b.region("B", false, true), c.region("C", true, p.beta != 0),
-                 workspace.region()}};
+                {as_a.region, as_b.region, c.region("C", true, p.beta != 0), workspace.region()}};
     launch(pass, [&] { run_sgemm(p, operands); });
     if (p.reduce_blocks > 0) {
         pass.grid_x = static_cast<int>(p.reduce_blocks);

@@ -132,7 +132,8 @@ void land(const std::vector<Copy>& group) {
 const Region& region_of(const float* address, int count, const char* what) {
     for (const Region& region : current->regions) {
         if (is_in(region, address) && address + count <= region.end) return region;
-        // just outside: name the nearest, which says more than an address
+    }
+    for (const Region& region : current->regions) {  // just outside: name the nearest
         if (is_in(region, address) || (address + count > region.begin && address < region.begin) ||
             address == region.end) {
             fault("%s outside global memory: float %td of %s, which has %td", what, address - region.begin,
@@ -219,7 +220,10 @@ void stored_global(const float* address, int count) {
 void issue_copy(float* smem, const float* gmem, int count, bool is_valid) {
     const size_t index = shared_index(smem, count, "asynchronous copy");
     check_alignment(gmem, count, "asynchronous copy");
-    if (is_valid) region_of(gmem, count, "asynchronous copy");
+    if (is_valid) {
+        const Region& region = region_of(gmem, count, "asynchronous copy");
+        if (!region.is_readable) fault("asynchronous copy of %s, which must not be read", region.name);
+    }
     for (int i = 0; i < count; ++i) {
         check_write(index + i, "asynchronous copy");
         touches[index + i].copier = here.thread;

@@ -45,6 +45,7 @@ OPERATORS = (
         "no zeros in registers",
         r"(\bstaged\[.*\]) = (\w+) \? (.*) : Vec<VEC>\{\};", r"if (\2) \1 = \3;",
     ),
+    _operator("row of one's own lost", r"\bIS_ONE_ROW\) (?=source|return)", "IS_ONE_ROW && false) "),
     _operator("operands read for alpha = 0", r"\balpha == 0", "false"),
     _operator("C read for beta = 0", r"\bif \(beta != 0\)", "if (true)"),
     _operator("not set to zero", r"(\b(?:sum|sums\[\w+\]\[\w+\])) = \{\};", r"\1;"),

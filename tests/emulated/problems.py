@@ -87,8 +87,10 @@ def units(instance: Instance) -> tuple[int, int, int]:
     """What m, n and k must be multiples of for this instance to serve a problem."""
     c, v = instance.config, instance.variant
     m, n, k = [1], [c.vec_c], [1]
-    (m if v.trans_a else k).append(c.vec_a)
-    (k if v.trans_b else n).append(c.vec_b)
+    if not c.pack_a:
+        (m if v.trans_a else k).append(c.vec_a)
+    if not c.pack_b:
+        (k if v.trans_b else n).append(c.vec_b)
     if c.edges == "exact":
         m.append(c.bm)
         n.append(c.bn)
@@ -105,7 +107,8 @@ def problem(
 ) -> Problem:
     """The case as a launch of the instance, with what resources.py and launch.py make of it.
 
-    Bases of A, B, C are aligned to their vectors and no further.
+    Bases of A, B, C are aligned to their vectors and no further; those of operands that are packed, and
+    their leading dimensions, to nothing but floats.
     """
     c, v = instance.config, instance.variant
     m, n, k = map(_fit, (max(case.m, 1), max(case.n, 1), case.k), units(instance))
@@ -113,8 +116,8 @@ def problem(
     spec = resources.launch_spec(c, gemm, LIMITS, is_wide=v.is_wide)
     splits = 1 if c.reduction == "none" else split_k
     spec = launch.LaunchSpec(**{**vars(spec), "split_k": splits})
-    grid = launch.plan(spec, m, n)
-    vectors = (c.vec_a, c.vec_b, c.vec_c)
+    grid = launch.plan(spec, m, n, k)
+    vectors = (1 if c.pack_a else c.vec_a, 1 if c.pack_b else c.vec_b, c.vec_c)
     if lds is None:
         packed = (gemm.lda, gemm.ldb, gemm.ldc)
         lds = tuple(max(ld, vec) + case.gap * vec for ld, vec in zip(packed, vectors, strict=True))
@@ -124,7 +127,7 @@ def problem(
     return Problem(
         case.name, m, n, k, a, b, old, lds, spec.threads, spec.smem_bytes, grid.size, splits,
         (grid.padded_m, grid.padded_n), grid.sum_bytes, grid.counter_bytes, grid.reduce_blocks,
-        launch.REDUCE_THREADS, case.alpha, case.beta, offsets, case.order, case.order, seed,
+        launch.REDUCE_THREADS, case.alpha, case.beta, offsets, case.order, case.order, seed, grid.packs,
     )  # fmt: skip
 
 

@@ -13,7 +13,7 @@ from cover import GROUPS, PAIRED, TYPICAL, VALUES, Instance, covering_instances,
 from emulator import Builder, run
 from problems import Case, problem, problems
 
-from autotune import kernel
+from autotune import kernel, resources
 from autotune.launch import NARROW_LD
 
 INSTANCES = [*TYPICAL, *covering_instances()]
@@ -68,6 +68,29 @@ def test_instances_cover_pairs_and_groups() -> None:
         seen = {tuple(i.values()[name] for name in names) for i in INSTANCES}
         missing = set(itertools.product(*(VALUES[name] for name in names))) - seen
         assert not missing, f"no instance has {names} = {missing}"
+
+
+def _rows_of_their_own(tested: Instance) -> set[tuple[str, str, bool, bool]]:
+    """Operands whose copies stay in one row per thread (IS_ONE_ROW): which, its path, whether it is packed,
+    and whether a thread has several pieces."""
+    c, v, found = tested.config, tested.variant, set()
+    operands = (
+        ("a", not v.trans_a, c.bm, c.vec_a, c.copy_a, c.pack_a),
+        ("b", v.trans_b, c.bn, c.vec_b, c.copy_b, c.pack_b),
+    )
+    for name, is_turned, width, vec, path, is_packed in operands:
+        lanes, vectors = resources.threads(c) // c.bk, width // vec
+        is_plain = bool(is_packed) or (not is_turned and c.edges == "exact")
+        if is_plain and lanes >= 8 and resources.threads(c) % c.bk == vectors % lanes == 0:
+            found.add((name, path, bool(is_packed), vectors > lanes))
+    return found
+
+
+def test_instances_cover_copies_in_one_row() -> None:
+    seen = set().union(*(_rows_of_their_own(i) for i in INSTANCES))
+    for name, path in itertools.product("ab", ("register", "async")):
+        assert (name, path, True) in {copy[:3] for copy in seen}
+    assert {copy[2:] for copy in seen} >= {(True, False), (True, True), (False, True)}
 
 
 SMALL = {"bm": 16, "bn": 32, "wm": 16, "wn": 32, "tm": 4, "tn": 4, "bk": 8, "stages": 2}

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from host_driver import HostDriver, view
+from host_driver import HostDriver, play_pack, view
 from test_checks import checks  # noqa: F401  # the fixture
 
 from autotune.device import KNOWN
@@ -35,7 +35,10 @@ def _stored(address, rows, columns, lead, is_transposed):
 
 
 def right(host, name, grid, values, gemm=GEMM, spec=SPEC):
-    """Plays `sgemm` and `sgemm_reduce`, reading every argument where launch.Grid says it is."""
+    """Plays `sgemm`, `sgemm_pack` and `sgemm_reduce`, reading every argument where launch.Grid says it is."""
+    if name == "sgemm_pack":
+        play_pack(grid, values)
+        return
     if name == "sgemm_reduce":
         m, n, alpha, beta, c, ldc, workspace, splits, padded_m, padded_n = values
         planes = [
@@ -46,8 +49,8 @@ def right(host, name, grid, values, gemm=GEMM, spec=SPEC):
     m, n, k, alpha, a, lda, b, ldb, beta, c, ldc, workspace, splits = values
     assert (m, n, k, alpha, beta) == (gemm.m, gemm.n, gemm.k, 1.0, 0.0)
     assert grid == (-(-m // spec.bm) * -(-n // spec.bn), splits)
-    op_a = _stored(a, m, k, lda, gemm.trans_a).astype(np.float64)
-    op_b = _stored(b, k, n, ldb, gemm.trans_b).astype(np.float64)
+    op_a = _stored(a, m, k, lda, gemm.trans_a or spec.packs_a).astype(np.float64)
+    op_b = _stored(b, k, n, ldb, gemm.trans_b and not spec.packs_b).astype(np.float64)
     if splits == 1:
         view(c, m, n, ldc)[:] = op_a @ op_b
         return
@@ -220,6 +223,42 @@ def test_split_k_gets_planes_poisoned_and_a_second_pass(host, open_session):
 
     host.sgemms[b"short"] = one_plane_short
     result = _trial(open_session, "short", spec)
+    assert result.outcome is Outcome.WRONG_RESULT
+    assert "NaN" in result.reason
+
+
+PACKED = replace(SPEC, packs_a=True, packs_b=True)
+
+
+@pytest.mark.parametrize("shape", ["70x60x33:NN", "70x60x33:NT", "70x60x33:TN", "70x60x33:TT", "129x5x0"])
+@pytest.mark.parametrize("changes", [{}, {"reduction": "two_pass", "split_k": 3}], ids=["whole", "split"])
+def test_packed_operands_lie_in_the_workspace(host, open_session, shape, changes):
+    gemm, names = Gemm.parse(shape), []
+    spec = replace(PACKED, variant=Variant(gemm.trans_a, gemm.trans_b), **changes)
+    shown = spec if gemm.k else SPEC  # nothing is packed where there is nothing
+
+    def spy(driver, name, grid, values):
+        names.append(name)
+        right(driver, name, grid, values, gemm, shown)
+
+    host.sgemms[b"spy"] = spy
+    result = _trial(open_session, "spy", spec, Problem(gemm, CachePolicy.COLD))
+    assert result.outcome is Outcome.OK, result.reason
+    passes = ["sgemm_pack"] * (2 if gemm.k else 0) + ["sgemm"] + ["sgemm_reduce"] * bool(changes)
+    assert names == passes * (len(names) // len(passes))
+
+
+@pytest.mark.parametrize("lost", [0, 1], ids=["A", "B"])
+def test_an_operand_that_was_not_packed_is_nan(host, open_session, lost):
+    seen = []
+
+    def forgets(driver, name, grid, values):
+        seen.append(name)
+        if name != "sgemm_pack" or seen.count(name) % 2 == lost:
+            right(driver, name, grid, values, GEMM, PACKED)
+
+    host.sgemms[b"forgets"] = forgets
+    result = _trial(open_session, "forgets", PACKED)
     assert result.outcome is Outcome.WRONG_RESULT
     assert "NaN" in result.reason
 

@@ -55,6 +55,8 @@ INSTANCES = (
     # tiles that the threads do not divide evenly, by rows and by columns
     instance("TN", **_TILE | {"bm": 48, "wm": 48, "tm": 6, "wn": 8, "bk": 16}, stages=2, vec_a=4, vec_c=1),
     instance("TN", **_TILE | {"bm": 48, "wm": 48, "tm": 12, "bn": 16}, stages=2, vec_a=1, vec_c=1),
+    # a turned and a plain operand packed; copies in one row, through registers and not
+    instance("NN", **_TILE, stages=2, pack_a=1, pack_b=1, vec_a=1, vec_b=2, vec_c=1, copy_a="register"),
 )  # fmt: skip
 
 
@@ -74,8 +76,8 @@ def fate(builder: Builder, main: Path, tested: Instance) -> str:
 def test_mutant_fails(builder: Builder, mutant: Mutant, tmp_path: Path) -> None:
     mutant.write(kernel.kernel_dir(), tmp_path / "kernels")
     main = tmp_path / "kernels" / kernel.MAIN_FILE
-    is_copy = mutant.file == "tile_copy.cuh"  # such a mutant dies soonest on an uneven tile
-    if not any(fate(builder, main, tested) for tested in (INSTANCES[::-1] if is_copy else INSTANCES)):
+    is_late = mutant.file in ("tile_copy.cuh", "pack.cuh")  # dies soonest on an uneven tile, or packed
+    if not any(fate(builder, main, tested) for tested in (INSTANCES[::-1] if is_late else INSTANCES)):
         pytest.fail(f"survived all tests, so it is needless or untested:\n{mutant}", pytrace=False)
 
 

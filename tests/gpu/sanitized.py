@@ -4,10 +4,10 @@
     sanitized.py plant NAME             a small kernel, right or with one fault (PLANTS)
     sanitized.py mutant NAME            the template with one safeguard taken out (MUTANTS)
 
-Cubins are launched through cuda.bindings alone. A, B, C and the workspace are allocations of their own
-and end with their last element, so that one element too far is outside. `spread` compares C with
-float64, prints what it ran as JSON, and exits with 1 if anything was wrong; the others exit with 0
-whatever happens on the GPU: the verdict is the tool's.
+Cubins are launched through cuda.bindings alone. A, B, C, packed operands and the workspace behind them
+are allocations of their own and end with their last element, so that one element too far is outside.
+`spread` compares C with float64, prints what it ran as JSON, and exits with 1 if anything was wrong; the
+others exit with 0 whatever happens on the GPU: the verdict is the tool's.
 """
 
 from __future__ import annotations
@@ -37,6 +37,7 @@ from autotune.gemm import Gemm
 from autotune.gpu import driver
 from autotune.gpu.driver import CudaError
 from autotune.gpu.module import Module, pack
+from autotune.launch import PACK_SMEM_BYTES, PACK_THREADS
 from autotune.rules import broken_rules
 
 PIPELINED = ("tiles that fit", "stages go round twice", "ragged", "many tiles")  # cases of problems.py
@@ -178,6 +179,8 @@ def compute(gpu: Gpu, module: Module, p: Problem) -> np.ndarray:
         m, n, k, splits = (ctypes.c_int32(x) for x in (p.m, p.n, p.k, p.split_k))
         alpha, beta = ctypes.c_float(p.alpha), ctypes.c_float(p.beta)
         lda, ldb, ldc = (ctypes.c_int64(x) for x in p.lds)
+        a, lda = _packed(gpu, module, p, True, (a, lda))
+        b, ldb = _packed(gpu, module, p, False, (b, ldb))
         values = (m, n, k, alpha, a, lda, b, ldb, beta, c, ldc, ctypes.c_void_p(at), splits)
         gpu.launch(module, kernel.ENTRY, p.size, p.threads, values, p.smem_bytes)
         if p.reduce_blocks:
@@ -193,6 +196,20 @@ def compute(gpu: Gpu, module: Module, p: Problem) -> np.ndarray:
     if not np.array_equal(memory[2].view(np.uint32), after.view(np.uint32)):
         raise WrongResult(f"{p.name}: written between the rows of C")
     return result
+
+
+def _packed(gpu: Gpu, module: Module, p: Problem, is_a: bool, operand: tuple[Any, Any]) -> tuple[Any, Any]:
+    """Address and leading dimension of an operand as sgemm gets it: its copy, where it is packed."""
+    for plan in p.packs:
+        if plan.is_a == is_a:
+            to = ctypes.c_void_p(gpu.upload(np.full(p.k * plan.padded, MARK)))
+            if p.alpha:
+                extents, is_turned = (ctypes.c_int32(plan.extent), ctypes.c_int32(p.k)), plan.is_turned
+                values = (*extents, *operand, ctypes.c_int32(is_turned), to, ctypes.c_int32(plan.padded))
+                grid = (plan.blocks, 1)
+                gpu.launch(module, kernel.PACK_ENTRY, grid, PACK_THREADS, values, PACK_SMEM_BYTES)
+            return to, ctypes.c_int64(plan.padded)
+    return operand
 
 
 def instances(limits: DeviceLimits) -> list[Instance]:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import sanitized  # first: it makes the folder of the others known
 from check import WrongResult, check
-from host_driver import HostDriver
+from host_driver import HostDriver, play_pack, view
 from problems import problems
 
 from autotune import kernel
@@ -55,11 +55,19 @@ class PlayedGpu(sanitized.Gpu):
         if name == kernel.REDUCE_ENTRY:
             assert (values[0], values[1], *values[-3:]) == (p.m, p.n, p.split_k, *p.padded)
             return
+        if name == kernel.PACK_ENTRY:
+            play_pack(grid, values)
+            return
         m, n, k, alpha, a, lda, b, ldb, beta, c, ldc, workspace, splits = values
         assert (m, n, k, alpha, beta, splits) == (p.m, p.n, p.k, p.alpha, p.beta, p.split_k)
-        assert (lda, ldb, ldc) == p.lds
         assert bool(workspace) == bool(p.sum_bytes)
-        self.play(one, p, _stored(a, p.a, lda), _stored(b, p.b, ldb), _stored(c, p.c, ldc), workspace)
+        padded = {plan.is_a: plan.padded for plan in p.packs}
+        assert (lda, ldb, ldc) == (padded.get(True, p.lds[0]), padded.get(False, p.lds[1]), p.lds[2])
+        a = _unpacked(a, p.a, lda, one.variant.trans_a) if True in padded else _stored(a, p.a, lda)
+        b = _unpacked(b, p.b, ldb, not one.variant.trans_b) if False in padded else _stored(b, p.b, ldb)
+        if not p.alpha:  # packed operands are then anything
+            a, b = p.a, p.b
+        self.play(one, p, a, b, _stored(c, p.c, ldc), workspace)
 
 
 def _stored(address, like, lead):
@@ -70,6 +78,13 @@ def _stored(address, like, lead):
         return like
     flat = np.frombuffer((ctypes.c_float * ((rows - 1) * lead + columns)).from_address(address), np.float32)
     return np.lib.stride_tricks.as_strided(flat, like.shape, (4 * lead, 4), writeable=True)
+
+
+def _unpacked(address, like, padded, is_by_k):
+    """A packed operand as it is stored, which is by k already or not."""
+    rows, columns = like.shape if is_by_k else like.shape[::-1]
+    packed = view(address, rows, padded, padded)[:, :columns]
+    return packed if is_by_k else packed.T
 
 
 def right(one, p, a, b, c, workspace):
