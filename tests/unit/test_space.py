@@ -95,7 +95,7 @@ def test_parameters_are_fields_are_macros() -> None:
 def test_a_parameter_lists_its_values_once(parameter: Parameter) -> None:
     assert len(set(parameter.values)) == len(parameter.values) <= 256, "codes are bytes"
     assert len({type(value) for value in parameter.values}) == 1
-    assert parameter.values[0] != 0 or parameter.name == "pad"
+    assert parameter.values[0] != 0 or parameter.name in ("pad", "pack_a", "pack_b")
     if isinstance(parameter.values[0], int):
         assert list(parameter.values) == sorted(parameter.values)
     assert getattr(Config(), parameter.name) in parameter.values
@@ -177,6 +177,7 @@ def test_all_rules_read_columns_as_they_read_configs(
     for derive in (resources.threads, resources.threads_per_slice, resources.register_estimate,
                    lambda c: resources.smem_bytes(c, gemm), lambda c: resources.register_cap(c, limits),
                    lambda c: resources.blocks_per_sm(c, limits, gemm, resources.register_estimate(c)),
+                   lambda c: resources.packed_bytes(c, gemm),
                    lambda c: resources.tiles_m(c, gemm), lambda c: resources.tiles_n(c, gemm)):  # fmt: skip
         assert list(derive(columns)) == [derive(c) for c in configs]
 
