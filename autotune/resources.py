@@ -14,7 +14,7 @@ import numpy as np
 from .config import Config
 from .device import DeviceLimits
 from .gemm import FLOAT_BYTES, Gemm
-from .launch import LaunchSpec, Variant
+from .launch import PACK_ALIGNMENT, LaunchSpec, Variant
 
 WARP = 32
 MAX_THREADS = 1024
@@ -112,8 +112,10 @@ def tiles_n(c: Any, g: Gemm) -> Any:
 
 
 def packed_bytes(c: Any, g: Gemm) -> Any:
-    """Memory that packed operands take, padded to whole tiles."""
-    return FLOAT_BYTES * g.k * (c.pack_a * c.bm * tiles_m(c, g) + c.pack_b * c.bn * tiles_n(c, g))
+    """Memory that packed operands take, padded to whole tiles; as launch.plan lays them out."""
+    bytes_a = c.pack_a * FLOAT_BYTES * g.k * c.bm * tiles_m(c, g)
+    bytes_b = c.pack_b * FLOAT_BYTES * g.k * c.bn * tiles_n(c, g)
+    return PACK_ALIGNMENT * (-(-bytes_a // PACK_ALIGNMENT) + -(-bytes_b // PACK_ALIGNMENT))
 
 
 def launch_spec(config: Config, gemm: Gemm, limits: DeviceLimits, *, is_wide: bool = False) -> LaunchSpec:

@@ -27,6 +27,8 @@ _ALIGNMENT_MASK = 15  # of the widest vectors, in bytes
 
 # Arguments of the kernels, as documented at launch.Grid, and where each lies in the packed values.
 _SGEMM = struct.Struct("=iiifQqQqf4xQqQi")
+_ALPHA = struct.Struct("=f")
+_ALPHA_OFFSET = 12
 _SGEMM_OFFSETS = (0, 4, 8, 12, 16, 24, 32, 40, 48, 56, 64, 72, 80)
 _REDUCE = struct.Struct("=iiffQqQiii")
 _REDUCE_OFFSETS = (0, 4, 8, 12, 16, 24, 32, 40, 44, 48)
@@ -118,7 +120,8 @@ class Engine:
             if plan.grid.scratch_bytes:
                 self._run_with_workspace(plan, plan.kernel, stream, addresses, alpha, beta)
             else:
-                self._launch(plan, plan.kernel, stream, addresses, plan.problem.lds, alpha, beta, 0)
+                self._set(plan, addresses, plan.problem.lds, alpha, beta, 0)
+                self._launch(plan, plan.kernel, stream)
         finally:
             if is_elsewhere:
                 driver.pop_context()
@@ -127,53 +130,43 @@ class Engine:
         self, plan: Plan, kernel: LoadedKernel, stream: int, addresses: Triple, alpha: float, beta: float
     ) -> None:
         def launch(workspace: int) -> None:
-            a, b, c = addresses
-            lda, ldb, ldc = plan.problem.lds
-            for pack in plan.grid.packs:
-                to = workspace + pack.offset
-                if alpha:  # else neither A nor B is read
-                    source = (a, lda) if pack.is_a else (b, ldb)
-                    self._launch_pack(plan, kernel, stream, pack, *source, to)
-                if pack.is_a:
-                    a, lda = to, pack.padded
-                else:
-                    b, ldb = to, pack.padded
-            workspace += plan.grid.pack_bytes
-            self._launch(plan, kernel, stream, (a, b, c), (lda, ldb, ldc), alpha, beta, workspace)
+            operands, lds = _where_packed(plan, addresses, workspace)
+            behind = workspace + plan.grid.pack_bytes
+            self._set(plan, operands, lds, alpha, beta, behind)
+            if _ALPHA.unpack_from(self._arguments.sgemm, _ALPHA_OFFSET)[0] != 0:  # else A and B are not read
+                for pack in plan.grid.packs:
+                    self._launch_pack(plan, kernel, stream, pack, addresses, workspace + pack.offset)
+            self._launch(plan, kernel, stream)
             if plan.grid.reduce_blocks:
-                self._launch_reduce(plan, kernel, stream, addresses, alpha, beta, workspace)
+                self._launch_reduce(plan, kernel, stream, addresses, alpha, beta, behind)
 
         plan.gpu.workspaces.run(plan.grid, stream, launch)
 
-    def _launch(
-        self,
-        plan: Plan,
-        kernel: LoadedKernel,
-        stream: int,
-        addresses: Triple,
-        lds: Triple,
-        alpha: float,
-        beta: float,
-        workspace: int,
+    def _set(
+        self, plan: Plan, addresses: Triple, lds: Triple, alpha: float, beta: float, workspace: int
     ) -> None:
-        arguments, grid, gemm = self._arguments, plan.grid, plan.problem.gemm
+        """Arguments of `sgemm` for this thread. Raises DispatchError, with nothing launched yet."""
+        gemm = plan.problem.gemm
         lda, ldb, ldc = lds
         a, b, c = addresses
         try:
             _SGEMM.pack_into(
-                arguments.sgemm, 0,
-                gemm.m, gemm.n, gemm.k, alpha, a, lda, b, ldb, beta, c, ldc, workspace, grid.split_k,
+                self._arguments.sgemm, 0,
+                gemm.m, gemm.n, gemm.k, alpha, a, lda, b, ldb, beta, c, ldc, workspace, plan.grid.split_k,
             )  # fmt: skip
         except (struct.error, OverflowError, TypeError) as error:
             raise DispatchError(f"alpha = {alpha!r} or beta = {beta!r} is no float32 ({error})") from error
+
+    def _launch(self, plan: Plan, kernel: LoadedKernel, stream: int) -> None:
         self.driver.launch(
-            kernel.sgemm, grid.size, kernel.threads, kernel.smem_bytes, stream, arguments.at_sgemm
+            kernel.sgemm, plan.grid.size, kernel.threads, kernel.smem_bytes, stream, self._arguments.at_sgemm
         )
 
     def _launch_pack(
-        self, plan: Plan, kernel: LoadedKernel, stream: int, pack: Pack, operand: int, ld: int, to: int
+        self, plan: Plan, kernel: LoadedKernel, stream: int, pack: Pack, addresses: Triple, to: int
     ) -> None:
         arguments, k = self._arguments, plan.problem.gemm.k
+        operand, ld = (x[0 if pack.is_a else 1] for x in (addresses, plan.problem.lds))
         _PACK.pack_into(arguments.pack, 0, pack.extent, k, operand, ld, pack.is_turned, to, pack.padded)
         self.driver.launch(
             kernel.pack, (pack.blocks, 1), PACK_THREADS, PACK_SMEM_BYTES, stream, arguments.at_pack
@@ -197,3 +190,15 @@ class Engine:
         )  # fmt: skip
         size = (grid.reduce_blocks, 1)
         self.driver.launch(kernel.reduce, size, REDUCE_THREADS, 0, stream, arguments.at_reduce)
+
+
+def _where_packed(plan: Plan, addresses: Triple, workspace: int) -> tuple[Triple, Triple]:
+    """Addresses and leading dimensions as `sgemm` gets them: of the copies, where operands are packed."""
+    a, b, c = addresses
+    lda, ldb, ldc = plan.problem.lds
+    for pack in plan.grid.packs:
+        if pack.is_a:
+            a, lda = workspace + pack.offset, pack.padded
+        else:
+            b, ldb = workspace + pack.offset, pack.padded
+    return (a, b, c), (lda, ldb, ldc)

@@ -76,9 +76,11 @@ def _fitted(config: Config, layout: str, limits: DeviceLimits, widest: int) -> C
     """The config with the widest legal vectors up to `widest`, padding as its layout needs it, and no
     more of the GPU than this one has. None if nothing of the kind is legal."""
     widths = [width for width in (4, 2, 1) if width <= widest]
+    widths_a = [4, 2, 1] if config.pack_a else widths  # copies have aligned rows whatever the operand's
+    widths_b = [4, 2, 1] if config.pack_b else widths
     pads = dict.fromkeys((config.pad, 4, 8, 0))
     for smaller in _ever_smaller(config, limits):
-        for vec_a, vec_b, vec_c, pad in product(widths, widths, widths, pads):
+        for vec_a, vec_b, vec_c, pad in product(widths_a, widths_b, widths, pads):
             fitted = replace(smaller, vec_a=vec_a, vec_b=vec_b, vec_c=vec_c, pad=pad)
             if not broken_rules(fitted, limits, stand_in(layout), kinds=("template", "device")):
                 return fitted

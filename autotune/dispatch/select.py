@@ -21,7 +21,7 @@ from ..launch import plan, refusal
 from .model import expected_us
 from .table import Entry, Kernel, Table
 
-WORKSPACE_LIMIT = 1 << 30  # bytes of partial sums that an untuned call may take
+WORKSPACE_LIMIT = 1 << 30  # bytes of packed operands and partial sums that an untuned call may take
 NUM_NEAREST = 8  # tuned shapes that are looked through for a legal kernel
 
 How = Literal["exact", "modelled", "nearest", "default"]
@@ -114,7 +114,7 @@ class Selector:
 
     @staticmethod
     def _is_sensible(kernel: Kernel, gemm: Gemm) -> bool:
-        """Whether every split of k has work, and the partial sums stay within bounds."""
+        """Whether every split of k has work, and the workspace stays within bounds."""
         spec = kernel.spec
         has_work = spec.split_k == 1 or spec.split_k * spec.bk <= gemm.k
         return has_work and plan(spec, gemm.m, gemm.n, gemm.k).workspace_bytes <= WORKSPACE_LIMIT

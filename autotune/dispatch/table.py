@@ -22,7 +22,7 @@ from ..launch import LaunchSpec
 from . import strict
 
 FORMAT = "autotune dispatch table"
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2  # 1: no kernel packs its operands
 TABLE_FILE = "table.json"
 CUBIN_FOLDER = "cubins"
 REDUCTIONS = ("none", "two_pass", "last_block", "last_wave", "cluster")
@@ -153,6 +153,8 @@ def parse(text: str, where: str = TABLE_FILE) -> Table:
         if _digest(text.replace(data["checksum"], _BLANK, 1)) != data["checksum"]:
             raise strict.Misfit("its checksum does not match its content")
         body = {name: value for name, value in data.items() if name not in _HEAD}
+        if data["schema_version"] == 1:
+            _upgrade(body)
         table: Table = strict.read(Table, body, "table")
         _check_meaning(table)
     except (strict.Misfit, UsageError) as error:
@@ -177,6 +179,15 @@ def _check_head(data: Any, where: str) -> None:
     checksum = data.get("checksum")
     if type(checksum) is not str or not _SHA256.fullmatch(checksum):
         raise strict.Misfit("it has no checksum")
+
+
+def _upgrade(body: dict[str, Any]) -> None:
+    """Says of the kernels of schema 1 what went without saying. What is no kernel is left to be refused."""
+    kernels = body.get("kernels")
+    for kernel in kernels if type(kernels) is list else ():
+        spec = kernel.get("spec") if type(kernel) is dict else None
+        if type(spec) is dict:
+            kernel["spec"] = {"packs_a": False, "packs_b": False} | spec
 
 
 def _require(is_right: bool, fault: str) -> None:
@@ -214,7 +225,8 @@ def _check_defaults(table: Table, kernels: dict[str, Kernel]) -> None:
 def is_universal(spec: LaunchSpec) -> bool:
     """Whether a kernel serves any extents, leading dimensions and addresses, without a workspace."""
     vectors = (spec.vec_a, spec.vec_b, spec.vec_c)
-    return not spec.is_exact and spec.variant.is_wide and vectors == (1, 1, 1) and spec.reduction == "none"
+    needs_workspace = spec.reduction != "none" or spec.packs_a or spec.packs_b
+    return not spec.is_exact and spec.variant.is_wide and vectors == (1, 1, 1) and not needs_workspace
 
 
 def _check_kernel(kernel: Kernel) -> None:

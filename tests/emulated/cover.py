@@ -94,7 +94,9 @@ def _broken_rules(config: Config, variant: Variant) -> tuple[Rule, ...]:
 TYPICAL = (
     instance("NN"),
     instance("TT", bm=64, bn=64, vec_a=4, vec_b=1, frag_buffers=2, order="col_snake", stages=4),
-    instance("TN", bm=128, bn=64, bk=8, wm=64, wn=32, vec_a=4, pad=0, order="zigzag", group=4),
+    instance(
+        "TN", bm=128, bn=64, bk=8, wm=64, wn=32, vec_a=4, pad=0, order="zigzag", group=4, edges="exact",
+    ),
     instance(
         "NT", bm=64, bn=64, bk=8, wm=32, wn=32, tm=8, tn=4, vec_a=4, vec_b=4, stages=2, copy_a="register",
         copy_b="register", frag_buffers=2, order="pair_snake", group=2,

@@ -23,7 +23,7 @@ from autotune.dispatch.driver import CudaFault
 from autotune.dispatch.package import write_folder
 from autotune.dispatch.table import Entry, Kernel, ModelFigures, RankedKernel, Table
 from autotune.gemm import LAYOUTS, Gemm
-from autotune.launch import LaunchSpec, Variant, plan, refusal
+from autotune.launch import PACK_SMEM_BYTES, PACK_THREADS, PACK_TILE, LaunchSpec, Variant, plan, refusal
 
 LIMITS = known_limits("h200")
 ENVIRONMENT = Environment("NVIDIA H200", "GPU-0", (9, 0), "580.1", "13.0", "13.4", "13.1")
@@ -91,6 +91,7 @@ def _at(address: int, rows: int, columns: int, ld: int) -> np.ndarray[Any, Any]:
 
 
 _I, _F, _Q = ctypes.c_int32, ctypes.c_float, ctypes.c_int64
+_PACK = (_I, _I, _Q, _Q, _I, _Q, _I)
 _SGEMM = (_I, _I, _I, _F, _Q, _Q, _Q, _Q, _F, _Q, _Q, _Q, _I)
 _REDUCE = (_I, _I, _F, _F, _Q, _Q, _Q, _I, _I, _I)
 
@@ -189,7 +190,7 @@ class FakeDriver:
     def get_kernel(self, library: int, name: str) -> int:
         sha256 = hashlib.sha256(self._codes[library]).hexdigest()
         kernel = next(k for k in self.table.kernels if k.sha256 == sha256)
-        handle = 10 * library + (name == "sgemm_reduce")
+        handle = 10 * library + ("sgemm", "sgemm_reduce", "sgemm_pack").index(name)
         self._kernels[handle] = (kernel, name)
         return handle
 
@@ -214,18 +215,26 @@ class FakeDriver:
             # Kernels that differ in split_k only share this code (not clusters): a launch says which it is.
             assert record.spec.reduction != "cluster" or record.spec.split_k == grid[1]
             self._sgemm(replace(record.spec, split_k=grid[1]), grid, _arguments(arguments, _SGEMM))
+        elif name == "sgemm_pack":
+            assert (threads, smem_bytes) == (PACK_THREADS, PACK_SMEM_BYTES)
+            self._pack(grid, *_arguments(arguments, _PACK))
         else:
             self._reduce(*_arguments(arguments, _REDUCE))
 
     def _sgemm(self, spec: LaunchSpec, grid: tuple[int, int], arguments: list[Any]) -> None:
         m, n, k, alpha, a, lda, b, ldb, beta, c, ldc, workspace, splits = arguments
         assert refusal(spec, m, n, k, (lda, ldb, ldc), (a, b, c)) is None
-        planned = plan(spec, m, n)
+        planned = plan(spec, m, n, k)
         assert grid == (planned.tiles, planned.split_k) and splits == spec.split_k
         assert (workspace == 0) == (planned.scratch_bytes == 0)
-        of_a = _at(a, k, m, lda).T if spec.variant.trans_a else _at(a, m, k, lda)
-        of_b = _at(b, n, k, ldb).T if spec.variant.trans_b else _at(b, k, n, ldb)
-        product = of_a.astype(np.float64) @ of_b.astype(np.float64) + self.result_error
+        packed = {pack.is_a: pack for pack in planned.packs}
+        assert True not in packed or (lda, a % 16) == (packed[True].padded, 0)
+        assert False not in packed or (ldb, b % 16) == (packed[False].padded, 0)
+        of_a = _at(a, k, m, lda).T if spec.variant.trans_a or True in packed else _at(a, m, k, lda)
+        of_b = _at(b, n, k, ldb).T if spec.variant.trans_b and False not in packed else _at(b, k, n, ldb)
+        product = np.full((m, n), self.result_error)
+        if alpha:  # else neither A nor B is read
+            product += of_a.astype(np.float64) @ of_b.astype(np.float64)
         if spec.reduction == "two_pass":
             planes = _at(workspace, splits * planned.padded_m, planned.padded_n, planned.padded_n)
             planes[...] = np.nan
@@ -237,6 +246,15 @@ class FakeDriver:
             counters = _at(workspace + planned.sum_bytes, 1, planned.tiles, planned.tiles)
             assert not counters.view(np.uint32).any(), "counters are not zero"
         _scale(_at(c, m, n, ldc), product, alpha, beta)
+
+    def _pack(self, grid: tuple[int, int], extent: int, k: int, operand: int, ld: int, is_turned: int,
+              to: int, padded: int) -> None:  # fmt: skip
+        assert grid == (-(-padded // PACK_TILE) * -(-k // PACK_TILE), 1)
+        end = to + 4 * k * padded
+        assert any(base <= to and end <= base + len(space) - 256 for base, space in self.memory.items())
+        packed = _at(to, k, padded, padded)
+        packed[:, extent:] = 0
+        packed[:, :extent] = _at(operand, extent, k, ld).T if is_turned else _at(operand, k, extent, ld)
 
     def _reduce(self, m: int, n: int, alpha: float, beta: float, c: int, ldc: int, workspace: int,
                 splits: int, padded_m: int, padded_n: int) -> None:  # fmt: skip

@@ -68,7 +68,7 @@ def test_tiles_fit_the_shape_and_blocks_fill_the_gpu(gpu: str, layout: str, text
     pick = selector.pick(call)
     chosen = selector.kernels[pick.kernel_id]
     assert call.refusal(chosen) is None
-    grid = plan(chosen.spec, gemm.m, gemm.n)
+    grid = plan(chosen.spec, gemm.m, gemm.n, gemm.k)
     assert grid.padded_m * grid.padded_n < 4 * gemm.m * gemm.n
     num_blocks = grid.size[0] * grid.size[1]
     assert num_blocks >= HALF * table.limits.num_sms, (num_blocks, chosen.id)

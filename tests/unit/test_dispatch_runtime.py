@@ -34,11 +34,20 @@ from autotune.gemm import LAYOUTS, Gemm
 TUNED = Gemm(128, 128, 64)
 SPLIT_TWO, SPLIT_LAST, SPLIT_WIDE = Gemm(64, 64, 256), Gemm(64, 64, 512), Gemm(128, 192, 512)
 CLUSTERED = Gemm(64, 128, 512)
+PACKED = [Gemm(70, 66, 35, x[0] == "T", x[1] == "T") for x in LAYOUTS]
+PACKED_A, PACKED_TWO, PACKED_LAST = Gemm(70, 66, 36), Gemm(70, 66, 256), Gemm(130, 66, 256)
 STREAM = 77
 Array = np.ndarray[Any, Any]
 
 
 def _table() -> Any:
+    copies = {"packs_a": True, "packs_b": True, "vec_a": 4, "vec_b": 4}
+    packed = {
+        **{g: make_kernel(f"packed-{g.layout.lower()}", make_spec(g.layout, **copies), None) for g in PACKED},
+        PACKED_A: make_kernel("packed-a", make_spec(packs_a=True, vec_a=4), None),
+        PACKED_TWO: make_kernel("packed-two", make_spec(reduction="two_pass", split_k=2, **copies), None),
+        PACKED_LAST: make_kernel("packed-last", make_spec(reduction="last_block", split_k=4, **copies), None),
+    }
     last = make_kernel("last", make_spec(reduction="last_block", split_k=4))
     return make_table(
         make_kernel("fast", make_spec(vec_a=4, vec_b=4, vec_c=4, is_exact=True)),
@@ -46,7 +55,9 @@ def _table() -> Any:
         last,
         make_kernel("cluster", make_spec(reduction="cluster", split_k=8)),
         make_kernel("vector-tn", make_spec("TN", vec_a=4)),
+        *packed.values(),
         entries=(
+            *(rank(gemm, kernel.id) for gemm, kernel in packed.items()),
             rank(TUNED, "fast"),
             rank(SPLIT_TWO, "two"),
             rank(SPLIT_LAST, "last"),
@@ -453,6 +464,107 @@ def test_a_failed_launch_gives_back_a_graphs_workspace(runtime: Dispatcher, driv
     with pytest.raises(DispatchError):
         runtime.sgemm(OnGpu(a), OnGpu(b), OnGpu(c), stream=STREAM)
     assert not driver.memory
+
+
+# Packed operands
+
+
+def launched(driver: FakeDriver) -> list[tuple[str, str]]:
+    return [(launch.kernel_id, launch.name) for launch in driver.launches]
+
+
+@pytest.mark.parametrize("gemm", [*PACKED, PACKED_A, PACKED_TWO, PACKED_LAST], ids=str)
+@pytest.mark.parametrize("is_captured", [False, True], ids=["eager", "captured"])
+def test_operands_are_packed_before_the_product(
+    runtime: Dispatcher, driver: FakeDriver, gemm: Gemm, is_captured: bool
+) -> None:
+    driver.capturing = frozenset({STREAM} if is_captured else ())
+    a, b, c = operands(gemm)
+    expected = 0.5 * (a.T if gemm.trans_a else a) @ (b.T if gemm.trans_b else b) - 2 * c
+    runtime.sgemm(
+        OnGpu(a), OnGpu(b), OnGpu(c), alpha=0.5, beta=-2.0, trans_a=gemm.trans_a, trans_b=gemm.trans_b,
+        stream=STREAM,
+    )  # fmt: skip
+    close(c, expected)
+    names = ["sgemm_pack"] * (1 if gemm == PACKED_A else 2) + ["sgemm"]
+    assert [name for _, name in launched(driver)] == names + ["sgemm_reduce"] * (gemm == PACKED_TWO)
+    assert {kernel_id[:6] for kernel_id, _ in launched(driver)} == {"packed"}
+    assert {launch.stream for launch in driver.launches} == {STREAM}
+    assert len(driver.memory) == (0 if is_captured else 1)
+
+
+def test_packed_operands_may_lie_anywhere(runtime: Dispatcher, driver: FakeDriver) -> None:
+    gemm = PACKED[0]
+    a, b = aligned(gemm.m, gemm.k, gemm.k + 2, offset=1), aligned(gemm.k, gemm.n, gemm.n + 1, offset=3)
+    c = aligned(gemm.m, gemm.n)
+    runtime.sgemm(OnGpu(a), OnGpu(b), OnGpu(c))
+    close(c, a @ b)
+    assert [name for _, name in launched(driver)] == ["sgemm_pack", "sgemm_pack", "sgemm"]
+
+
+@pytest.mark.parametrize("alpha", [0.0, -0.0, 1e-60], ids=["zero", "minus zero", "zero in float32"])
+def test_nothing_is_packed_that_is_not_read(runtime: Dispatcher, driver: FakeDriver, alpha: float) -> None:
+    a, b, c = operands(PACKED_LAST)
+    a[...] = b[...] = np.nan
+    expected = 3 * c
+    runtime.sgemm(OnGpu(a), OnGpu(b), OnGpu(c), alpha=alpha, beta=3.0)
+    close(c, expected)
+    assert launched(driver) == [("packed-last", "sgemm")]
+
+
+@pytest.mark.parametrize("alpha", ["much", 1e39, np.ones(2)], ids=["word", "too large", "two"])
+def test_nothing_is_packed_for_a_call_that_is_refused(
+    runtime: Dispatcher, driver: FakeDriver, alpha: Any
+) -> None:
+    a, b, c = operands(PACKED_LAST)
+    with pytest.raises(DispatchError, match="no float32"):
+        runtime.sgemm(OnGpu(a), OnGpu(b), OnGpu(c), alpha=alpha)
+    assert not driver.launches
+
+
+def test_packed_operands_share_a_workspace_with_counters_that_stay_zero(
+    runtime: Dispatcher, driver: FakeDriver
+) -> None:
+    """Whatever comes after what: counters stand at the border, and scratch never reaches them."""
+    order = [PACKED_LAST, SPLIT_LAST, PACKED[0], SPLIT_TWO, PACKED_TWO, PACKED_A, PACKED_LAST, SPLIT_LAST]
+    for gemm in order:
+        a, b, c = operands(gemm)
+        runtime.sgemm(OnGpu(a), OnGpu(b), OnGpu(c), stream=STREAM)
+        close(c, a @ b)
+    assert len(driver.of("zero")) == len(driver.of("allocate"))
+    assert len(driver.memory) == 1
+    runtime.sgemm(OnGpu(a), OnGpu(b), OnGpu(c), stream=STREAM + 1)
+    assert len(driver.memory) == 2  # another stream packs into memory of its own
+
+
+def test_all_launches_of_a_packed_product_stay_together(runtime: Dispatcher, driver: FakeDriver) -> None:
+    faults, ready = [], threading.Barrier(4)
+
+    def work(gemm: Gemm) -> None:
+        a, b, c = operands(gemm)
+        ready.wait()
+        for _ in range(10):
+            runtime.sgemm(OnGpu(a), OnGpu(b), OnGpu(c), stream=STREAM)
+            if not np.allclose(c, a @ b, rtol=1e-3, atol=1e-3):
+                faults.append(gemm)
+
+    gemms = (PACKED[0], PACKED_TWO, PACKED_LAST, PACKED_A)
+    threads = [threading.Thread(target=work, args=(gemm,)) for gemm in gemms]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not faults
+    names = {g: ["sgemm_pack"] * 2 + ["sgemm"] for g in ("packed-nn", "packed-last")}
+    names |= {
+        "packed-two": ["sgemm_pack", "sgemm_pack", "sgemm", "sgemm_reduce"],
+        "packed-a": ["sgemm_pack", "sgemm"],
+    }
+    left = launched(driver)
+    while left:
+        expected = names[left[0][0]]
+        assert left[: len(expected)] == [(left[0][0], name) for name in expected]
+        left = left[len(expected) :]
 
 
 # NumPy

@@ -67,7 +67,8 @@ def test_the_pick_is_legal_and_says_how_it_was_found(case: tuple[Table, Call]) -
     table, call = case
     selector = Selector(table)
     if call.refusal(selector.kernels[table.defaults[call.gemm.layout]]) is not None:
-        assert plan(make_spec(), call.gemm.m, call.gemm.n).tiles > MAX_GRID_X  # nothing else stops it
+        m, n, k = call.gemm.m, call.gemm.n, call.gemm.k
+        assert plan(make_spec(), m, n, k).tiles > MAX_GRID_X  # nothing else stops it
         return
     pick = selector.pick(call)
     assert call.refusal(selector.kernels[pick.kernel_id]) is None

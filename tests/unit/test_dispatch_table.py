@@ -122,8 +122,18 @@ def test_an_unknown_field_is_refused() -> None:
 
 def test_a_newer_schema_says_so_whatever_else_changed() -> None:
     text = json.dumps({"format": "autotune dispatch table", "schema_version": SCHEMA_VERSION + 1, "new": []})
-    with pytest.raises(DispatchError, match=r"schema 2, newer than 1.*autotune that wrote it"):
+    with pytest.raises(DispatchError, match=r"schema 3, newer than 2.*autotune that wrote it"):
         parse(text)
+
+
+def test_a_table_from_before_operands_were_packed_is_read() -> None:
+    tree = _tree() | {"schema_version": 1}
+    for kernel in tree["kernels"]:
+        del kernel["spec"]["packs_a"], kernel["spec"]["packs_b"]
+    assert parse(_signed(tree)) == sample_table()
+    for kernels in (1, {}, [1], [{}], [{"spec": 1}]):
+        with pytest.raises(DispatchError, match="damaged"):
+            parse(_signed(tree | {"kernels": kernels}))
 
 
 @pytest.mark.parametrize("text", ["{}", "[]", "null", '{"format": "other"}'])
@@ -156,6 +166,13 @@ WRONG = {
     "empty entry": replace(sample_table(), entries=(rank(Gemm(1, 1, 1)),)),
     "doubled shape": replace(sample_table(), entries=(rank(Gemm(1, 1, 1), "fast"),) * 2),
     "no default": replace(sample_table(), defaults={"NN": "default-nn"}),
+    "default with a workspace": replace(
+        sample_table(),
+        kernels=tuple(
+            replace(k, spec=replace(k.spec, packs_b=True)) if k.id == "default-nn" else k
+            for k in sample_table().kernels
+        ),
+    ),
     "picky default": replace(sample_table(), defaults={**sample_table().defaults, "NN": "fast"}),
     "default of another layout": replace(
         sample_table(), defaults={**sample_table().defaults, "NN": "default-tt"}

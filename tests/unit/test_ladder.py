@@ -73,7 +73,7 @@ def test_problems_without_a_ladder_are_refused(shape: str) -> None:
 
 @pytest.mark.parametrize("name", REFERENCES)
 def test_references_are_launched_with_a_block_per_tile(name: str) -> None:
-    grid = plan(REFERENCES[name].spec, 33, 65)
+    grid = plan(REFERENCES[name].spec, 33, 65, 7)
     assert (grid.tiles, grid.workspace_bytes, grid.reduce_blocks) == (6, 0, 0)
     source = kernel.source(ladder.REFERENCE_FILE)
     assert f"constexpr int TILE = {ladder.REFERENCE_TILE};" in source

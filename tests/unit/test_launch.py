@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 import re
+from dataclasses import replace
 
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
@@ -19,6 +20,11 @@ from autotune.launch import (
     COUNTER_BYTES,
     MAX_GRID_X,
     NARROW_LD,
+    PACK_ALIGNMENT,
+    PACK_LIMIT,
+    PACK_SMEM_BYTES,
+    PACK_THREADS,
+    PACK_TILE,
     REDUCE_THREADS,
     LaunchSpec,
     Variant,
@@ -41,7 +47,8 @@ def specs(draw: st.DrawFn) -> LaunchSpec:
     tiles = [draw(st.sampled_from(PARAMETER[name].values)) for name in ("bm", "bn", "bk")]
     vectors = [draw(VECTORS) for _ in range(3)]
     wave = draw(st.integers(1, 2000)) if reduction == "last_wave" else 0
-    return LaunchSpec(*tiles, 128, 0, *vectors, draw(st.booleans()), reduction, split_k, draw(VARIANTS), wave)
+    is_exact, *packs = (draw(st.booleans()) for _ in range(3))
+    return LaunchSpec(*tiles, 128, 0, *vectors, is_exact, reduction, split_k, draw(VARIANTS), wave, *packs)
 
 
 @given(specs())
@@ -49,9 +56,15 @@ def test_a_spec_survives_json(spec: LaunchSpec) -> None:
     assert LaunchSpec.from_dict(json.loads(json.dumps(spec.to_dict()))) == spec
 
 
-@given(specs(), EXTENTS, EXTENTS)
-def test_a_grid_covers_c_and_no_more(spec: LaunchSpec, m: int, n: int) -> None:
-    grid = plan(spec, m, n)
+def test_a_spec_from_before_operands_were_packed_packs_none() -> None:
+    before = LaunchSpec(64, 64, 16, 128, 0, 1, 1, 1, False, "none", 1, Variant()).to_dict()
+    del before["packs_a"], before["packs_b"]
+    assert not LaunchSpec.from_dict(before).packs_a and not LaunchSpec.from_dict(before).packs_b
+
+
+@given(specs(), EXTENTS, EXTENTS, EXTENTS)
+def test_a_grid_covers_c_and_no_more(spec: LaunchSpec, m: int, n: int, k: int) -> None:
+    grid = plan(spec, m, n, k)
     assert grid.padded_m * grid.padded_n == grid.tiles * spec.bm * spec.bn
     for extent, padded, tile in ((m, grid.padded_m, spec.bm), (n, grid.padded_n, spec.bn)):
         assert padded % tile == 0
@@ -59,24 +72,46 @@ def test_a_grid_covers_c_and_no_more(spec: LaunchSpec, m: int, n: int) -> None:
     assert grid.split_k == spec.split_k
 
 
-@given(specs(), EXTENTS, EXTENTS)
-def test_a_workspace_holds_a_plane_per_split_and_a_counter_per_tile(spec: LaunchSpec, m: int, n: int) -> None:
-    grid = plan(spec, m, n)
+@given(specs(), EXTENTS, EXTENTS, EXTENTS)
+def test_a_workspace_holds_a_plane_per_split_and_a_counter_per_tile(
+    spec: LaunchSpec, m: int, n: int, k: int
+) -> None:
+    grid = plan(spec, m, n, k)
     stored_tiles = {"none": 0, "cluster": 0, "last_wave": grid.split_tiles}.get(spec.reduction, grid.tiles)
     assert grid.sum_bytes == 4 * spec.bm * spec.bn * stored_tiles * spec.split_k
     has_counters = spec.reduction in ("last_block", "last_wave")
     assert grid.counter_bytes == (COUNTER_BYTES * stored_tiles if has_counters else 0)
-    assert grid.workspace_bytes == grid.sum_bytes + grid.counter_bytes
+    assert grid.scratch_bytes == grid.pack_bytes + grid.sum_bytes
+    assert grid.workspace_bytes == grid.scratch_bytes + grid.counter_bytes
     if spec.reduction == "two_pass":
         assert 0 <= grid.reduce_blocks * REDUCE_THREADS - m * n < REDUCE_THREADS
     else:
         assert grid.reduce_blocks == 0
 
 
+@given(specs(), EXTENTS, EXTENTS, st.one_of(st.just(0), EXTENTS))
+def test_packed_operands_lie_one_behind_the_other(spec: LaunchSpec, m: int, n: int, k: int) -> None:
+    """In whole tiles, by blocks that cover them and no more; where k is 0 there is nothing to pack."""
+    grid = plan(spec, m, n, k)
+    packed = [is_a for is_a, is_packed in ((True, spec.packs_a), (False, spec.packs_b)) if is_packed and k]
+    assert [p.is_a for p in grid.packs] == packed
+    end = 0
+    for p in grid.packs:
+        assert (p.extent, p.padded) == ((m, grid.padded_m) if p.is_a else (n, grid.padded_n))
+        assert p.is_turned == (spec.variant.trans_b if not p.is_a else not spec.variant.trans_a)
+        along, deep = -(-p.padded // PACK_TILE), -(-k // PACK_TILE)
+        assert p.blocks == along * deep
+        assert p.offset == end
+        assert p.offset % PACK_ALIGNMENT == 0
+        assert 0 <= p.num_bytes - 4 * k * p.padded < PACK_ALIGNMENT
+        end += p.num_bytes
+    assert grid.pack_bytes == end
+
+
 @given(specs(), EXTENTS, EXTENTS)
 def test_every_tile_has_its_blocks(spec: LaunchSpec, m: int, n: int) -> None:
     """What the kernel takes from the grid (struct Share) are the tiles that were meant."""
-    grid = plan(spec, m, n)
+    grid = plan(spec, m, n, 1)
     columns, rows = grid.size
     if spec.reduction != "last_wave":
         assert (columns, rows) == (grid.tiles, spec.split_k)
@@ -106,10 +141,30 @@ def test_a_legal_config_is_launched_within_its_limits(
     cap = resources.register_cap(config, limits)
     assert resources.blocks_per_sm(config, limits, gemm, cap) >= config.min_blocks
     padding = -(-gemm.m // config.bm) * config.bm * -(-gemm.n // config.bn) * config.bn / (gemm.m * gemm.n)
-    assert plan(spec, gemm.m, gemm.n).sum_bytes <= rules.WORKSPACE_LIMIT * padding
+    grid = plan(spec, gemm.m, gemm.n, gemm.k)
+    assert grid.sum_bytes <= rules.WORKSPACE_LIMIT * padding
+    assert grid.pack_bytes == resources.packed_bytes(config, gemm) <= rules.WORKSPACE_LIMIT
 
 
 # --------------------------------------------------------------------------------- refusals
+
+
+def test_packed_operands_may_lie_anywhere_but_not_grow_without_bound() -> None:
+    spec = LaunchSpec(64, 64, 16, 128, 0, 4, 4, 1, False, "none", 1, Variant(), packs_a=True, packs_b=True)
+    assert refusal(spec, 65, 63, 31, (31, 63, 63), (4, 12, 4)) is None
+    one = replace(spec, packs_b=False)
+    assert "B is not made of" in str(refusal(one, 65, 63, 31, (31, 63, 63), (4, 12, 4)))
+    k = PACK_LIMIT // (4 * 64)
+    assert refusal(spec, 64, 64, k // 2, (k // 2, 64, 64)) is None
+    assert "more than 1 GiB" in str(refusal(spec, 64, 65, k // 2, (k // 2, 65, 65)))
+    assert "more than 1 GiB" in str(refusal(spec, 64, 64, k // 2 + 1, (k // 2 + 1, 64, 64)))
+
+
+def _is_pack_full(spec: LaunchSpec, m: int, n: int, k: int) -> bool:
+    """Whether copies need more blocks than a grid holds, or more memory than a call may take."""
+    padded = [-(-m // spec.bm) * spec.bm * spec.packs_a, -(-n // spec.bn) * spec.bn * spec.packs_b]
+    blocks = [-(-extent // 64) * -(-k // 64) for extent in padded]
+    return max(blocks) > MAX_GRID_X or sum(-(-k * extent // 64) for extent in padded) > 2**30 // 256
 
 
 def _violates(
@@ -120,12 +175,15 @@ def _violates(
     overflows = not spec.variant.is_wide and any(ld * 4 > 2**31 - 1 for ld in lds)
     tiles = ((m + spec.bm - 1) // spec.bm) * ((n + spec.bn - 1) // spec.bn)
     more = tiles % spec.wave * (spec.split_k - 1) if spec.reduction == "last_wave" else 0
-    is_full = tiles + more > MAX_GRID_X
+    is_full = tiles + more > MAX_GRID_X or _is_pack_full(spec, m, n, k)
     rows = (m if spec.variant.trans_a else k, k if spec.variant.trans_b else n, n)
     vectors = (spec.vec_a, spec.vec_b, spec.vec_c)
     is_torn = any(
         row % vec or (4 * ld) % (4 * vec) or address % (4 * vec)
-        for vec, row, ld, address in zip(vectors, rows, lds, addresses, strict=True)
+        for vec, row, ld, address, packed in zip(
+            vectors, rows, lds, addresses, (spec.packs_a, spec.packs_b, False), strict=True
+        )
+        if not packed  # a copy is whole vectors wherever it comes from
     )
     return is_ragged or overflows or is_full or is_torn
 
@@ -168,6 +226,11 @@ def _constant(name: str) -> int:
 
 def test_constants_are_the_kernels() -> None:
     assert _constant("REDUCE_THREADS") == REDUCE_THREADS
+    assert _constant("PACK_THREADS") == PACK_THREADS
+    assert _constant("PACK_TILE") == PACK_TILE
+    assert re.search(r"PACK_ROW = PACK_TILE \+ 1;", kernel.source()), "rows of its tile in shared memory"
+    assert PACK_SMEM_BYTES == 4 * PACK_TILE * (PACK_TILE + 1)
+    assert rules.WORKSPACE_LIMIT == PACK_LIMIT
     assert _constant("MAX_THREADS") == resources.MAX_THREADS
     assert _constant("WARP") == resources.WARP
     assert NARROW_LD * 4 == 2**31, "the kernel keeps strides in bytes in an int"
@@ -177,6 +240,7 @@ def test_entries_take_what_the_grid_says() -> None:
     """The arguments are documented once, at `Grid`; the kernel's own list must name the same ones."""
     names = {
         kernel.ENTRY: "m n k alpha a lda b ldb beta c ldc workspace splits",
+        kernel.PACK_ENTRY: "extent k from ld is_turned to padded",
         kernel.REDUCE_ENTRY: "m n alpha beta c ldc workspace splits padded_m padded_n",
     }
     for entry, expected in names.items():

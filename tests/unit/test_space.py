@@ -179,6 +179,7 @@ def test_all_rules_read_columns_as_they_read_configs(
     for derive in (resources.threads, resources.threads_per_slice, resources.register_estimate,
                    lambda c: resources.smem_bytes(c, gemm), lambda c: resources.register_cap(c, limits),
                    lambda c: resources.blocks_per_sm(c, limits, gemm, resources.register_estimate(c)),
+                   lambda c: resources.packed_bytes(c, gemm),
                    lambda c: resources.tiles_m(c, gemm), lambda c: resources.tiles_n(c, gemm)):  # fmt: skip
         assert list(derive(columns)) == [derive(c) for c in configs]
 
