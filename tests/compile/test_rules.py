@@ -62,6 +62,8 @@ def _derived(config: Config, gemm: Gemm) -> str:
         f"THREADS_PER_SLICE == {resources.threads_per_slice(config)}",
         f"CHUNK_M == {resources.chunk_m(config)}",
         f"CHUNK_N == {resources.chunk_n(config)}",
+        f"IS_TURNED_A == {int(resources.is_turned_a(config, gemm))}",
+        f"IS_TURNED_B == {int(resources.is_turned_b(config, gemm))}",
         f"4 * STAGES * STAGE <= {smem_bytes}",
         f"(SLICE_K == 1 ? 4 * STAGES * STAGE == {smem_bytes} : BM * BN * 4 <= {smem_bytes})",
     ]
