@@ -108,6 +108,11 @@ FEW_COLUMNS = (
         min_blocks=6,
     ),
     Config(bm=128, bn=16, bk=32, wm=32, wn=16, tm=4, tn=4, unroll_k=32, stages=4, bursts=1, min_blocks=2),
+    # led at 65536x64x64
+    Config(
+        bm=64, bn=64, bk=16, wm=32, wn=64, tm=8, tn=8, stages=2, bursts=1, copy_a="register", vec_a=4,
+        frag_buffers=2, min_blocks=8,
+    ),
 )  # fmt: skip
 DEEP_K = (
     Config(

@@ -2,7 +2,7 @@
 // rows of `padded` floats, whole tiles, with zeros behind the matrix.
 //
 // It costs one pass over the operand and saves, in a product large enough, what turning it on its way or
-// copying unaligned rows 4 bytes at a time costs in every tile (docs/decisions/0011). The idea is that of
+// copying unaligned rows 4 bytes at a time costs in every tile (docs/decisions/0013). The idea is that of
 // Goto and van de Geijn, "Anatomy of High-Performance Matrix Multiplication", 2008.
 //
 //   element (i, p) of the operand, i along m (or n), p along k:

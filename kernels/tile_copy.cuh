@@ -8,7 +8,7 @@
 // 1, 9, ..., 57 to shared floats 1 * ROW_A + {1, 9, ..., 57}. An operand that is not turned keeps each
 // thread in one row where the block has a few lanes for every row (IS_ONE_ROW): its pieces then lie a
 // constant apart, which is part of the instruction, and no address is computed in the main loop (TN
-// 4096^3 on an H200: 2536 us with neighbouring vectors alone, 2468 us so; docs/decisions/0011).
+// 4096^3 on an H200: 2536 us with neighbouring vectors alone, 2468 us so; docs/decisions/0014).
 //
 // Edges. Along m and n, rows and columns beyond the matrix repeat its last one: what is computed from
 // them is never stored, so the main loop needs no test. A packed operand is padded to whole tiles. Along

@@ -12,7 +12,7 @@ from autotune.compiler import Compiler
 from autotune.config import Config
 from autotune.device import KNOWN
 from autotune.gemm import LAYOUTS, Gemm
-from autotune.launch import Variant
+from autotune.launch import PACK_THREADS, Variant
 from autotune.rules import broken_rules
 
 DEVICES = {limits.arch: limits for limits in KNOWN.values()}
@@ -46,6 +46,33 @@ def test_the_default_kernel_compiles(compiler: Compiler, layout: str) -> None:
     assert cubin.arch == compiler.arch
     assert cubin.spill_bytes == cubin.stack_bytes == 0
     assert resources.blocks_per_sm(config, limits, gemm, cubin.registers) >= config.min_blocks
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_kernel_of_packed_operands_compiles(compiler: Compiler, layout: str) -> None:
+    """With vectors of four, whatever the layout: nothing is left to turn. It needs no more registers than
+    the default kernel, and its threads that pack must all fit."""
+    gemm = Gemm.parse(f"513x514x515:{layout}")
+    limits = DEVICES[compiler.arch]
+    config = replace(_default(compiler.arch, gemm), pack_a=1, pack_b=1, vec_a=4, vec_b=4, vec_c=2, pad=0)
+    assert broken_rules(config, limits, gemm) == ()
+    variant = Variant(gemm.trans_a, gemm.trans_b)
+    cubin = compiler.compile(config, variant)
+    assert cubin.spill_bytes == cubin.stack_bytes == 0
+    assert resources.blocks_per_sm(config, limits, gemm, cubin.registers) >= config.min_blocks
+    packing = compiler.compile_source(
+        kernel.source(), kernel.macros(config, variant), entry=kernel.PACK_ENTRY
+    )
+    assert packing.spill_bytes == packing.stack_bytes == 0
+    assert packing.registers * PACK_THREADS <= limits.regs_per_sm
+
+
+@pytest.mark.parametrize("packed", ["pack_a", "pack_b"])
+def test_one_operand_alone_may_be_packed(compiler: Compiler, packed: str) -> None:
+    gemm = Gemm.parse("512:NT")
+    config = replace(_default(compiler.arch, gemm), **{packed: 1})
+    assert broken_rules(config, DEVICES[compiler.arch], gemm) == ()
+    assert compiler.compile(config, Variant(trans_b=True)).spill_bytes == 0
 
 
 def test_the_reduction_of_split_k_compiles(compiler: Compiler) -> None:

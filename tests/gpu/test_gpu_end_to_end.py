@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import pytest
 
@@ -56,6 +57,22 @@ def test_split_k_is_right(target, reduction):
     assert points
     futures = [target.submit(gemm, point, None) for point in points]
     _check([(point, future.result(300)) for point, future in zip(points, futures, strict=True)])
+
+
+@pytest.mark.parametrize("layout", ["NN", "NT", "TN", "TT"])
+@pytest.mark.parametrize("shape", ["192x160x96", "35x71x49", "301x259x515", "129x130x0"])
+def test_packed_operands_are_right(target, shape, layout):
+    """Both operands and each alone; with whole vectors, which odd rows do not allow unpacked."""
+    gemm = Gemm.parse(f"{shape}:{layout}")
+    copy, stages = ("async", 3) if target.limits.has_async_copy else ("register", 2)
+    plain = Config(copy_a=copy, copy_b=copy, stages=stages, min_blocks=1, vec_a=1, vec_b=1, vec_c=1)
+    points = [
+        replace(plain, pack_a=1, pack_b=1, vec_a=4, vec_b=4).to_dict(),
+        replace(plain, pack_a=1, vec_a=4, reduction="last_block", split_k=2).to_dict(),
+        replace(plain, pack_b=1, vec_b=2, reduction="two_pass", split_k=2).to_dict(),
+    ]
+    results = [future.result(300) for future in [target.submit(gemm, point, None) for point in points]]
+    assert [(r.outcome, r.reason) for r in results] == [(Outcome.OK, "")] * len(points)
 
 
 def test_a_measurement_holds_all_figures(target):

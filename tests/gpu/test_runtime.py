@@ -48,6 +48,7 @@ SHAPES = [
     Gemm(35, 700, 2048),
     Gemm(4097, 4097, 4097),
 ]
+PACKED = [Gemm(259, 131, 515, layout[0] == "T", layout[1] == "T") for layout in LAYOUTS]  # ragged all round
 SMALL = [SQUARE, LAST, TWO, CLUSTERED, Gemm(257, 129, 65), Gemm(1, 1, 1)]
 Array = np.ndarray[Any, Any]
 
@@ -66,6 +67,14 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     }
     if limits.has_clusters:
         winners[CLUSTERED] = Config.from_dict(plain | {"reduction": "cluster", "split_k": 8})
+    packed = plain | {"pack_a": 1, "pack_b": 1, "vec_a": 4, "vec_b": 4, "vec_c": 1}
+    ways = (
+        {},
+        {"reduction": "last_block", "split_k": 4},
+        {"reduction": "two_pass", "split_k": 2},
+        {"pack_a": 0, "vec_a": 1},
+    )
+    winners |= {gemm: Config.from_dict(packed | way) for gemm, way in zip(PACKED, ways, strict=True)}
     shapes = tuple(TunedShape(g, (TunedPoint(c, 10.0, True),)) for g, c in winners.items())
     environment = Environment(limits.name, "", limits.compute_capability, "", "", "", "")
     compiler = Compiler(limits.arch)
@@ -178,6 +187,27 @@ def test_layouts_alpha_and_beta(module: ModuleType, kit: Any, gemm: Gemm, layout
     check(gemm, (a, b, c), kit.get(out), 1.25, -0.5)
 
 
+@pytest.mark.parametrize("gemm", PACKED, ids=str)
+def test_packed_operands(module: ModuleType, folder: Path, kit: Any, gemm: Gemm) -> None:
+    """In turn with kernels that use the same workspace otherwise; with alpha = 0 neither A nor B is read."""
+    pick = Dispatcher(folder).pick(gemm.m, gemm.n, gemm.k, gemm.trans_a, gemm.trans_b)
+    assert pick.how == "exact"
+    assert {k.id: k for k in load(folder).kernels}[pick.kernel_id].spec.packs_b
+    flags = {"trans_a": gemm.trans_a, "trans_b": gemm.trans_b}
+    for seed in range(3):
+        a, b, c = stored(gemm, seed)
+        out = kit.put(c)
+        module.sgemm(kit.put(a), kit.put(b), out, alpha=1.25, beta=-0.5, **flags)
+        check(gemm, (a, b, c), kit.get(out), 1.25, -0.5)
+        for other in (LAST, TWO):
+            a, b, c = stored(other, seed)
+            check(other, (a, b, c), kit.get(module.sgemm(kit.put(a), kit.put(b))))
+    a, b, c = stored(gemm)
+    out = kit.put(c)
+    module.sgemm(kit.put(np.full_like(a, np.nan)), kit.put(b), out, alpha=0.0, beta=2.0, **flags)
+    np.testing.assert_array_equal(kit.get(out), 2 * c)
+
+
 def test_nan_rules(module: ModuleType, kit: Any) -> None:
     a, b, c = stored(SQUARE)
     out = kit.put(np.full_like(c, np.nan))
@@ -269,7 +299,7 @@ def test_torch_runs_behind_what_the_stream_has(module: ModuleType, torch: Any) -
     check(SQUARE, (a, b, c), found.cpu().numpy())
 
 
-@pytest.mark.parametrize("gemm", SMALL, ids=str)
+@pytest.mark.parametrize("gemm", [*SMALL, PACKED[0]], ids=str)
 def test_torch_graph(module: ModuleType, torch: Any, gemm: Gemm) -> None:
     """Captured twice in one graph, replayed with other data; the workspace is part of the graph."""
     a, b, c = stored(gemm)

@@ -18,7 +18,7 @@ from autotune.config import Config
 from autotune.device import KNOWN, DeviceLimits, known_limits
 from autotune.dispatch.export import TunedPoint, TunedResults, TunedShape, export_table
 from autotune.dispatch.fit import guess
-from autotune.dispatch.general import UNTIMED, family_kernels, stand_in
+from autotune.dispatch.general import UNTIMED, family_kernels, stand_in, twins
 from autotune.dispatch.model import expected_us
 from autotune.dispatch.select import Call, Selector
 from autotune.dispatch.table import Kernel, Table, load
@@ -105,6 +105,15 @@ def test_the_answer_says_that_its_kernel_was_never_timed() -> None:
     assert "never timed" in selector.pick(Call.packed(Gemm(1, 4096, 4096))).reason
     near = selector.pick(Call.packed(Gemm(8192, 8192, 8192)))  # by the tuned kernel itself
     assert near.how == "modelled" and "never timed" not in near.reason
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_relatives_of_a_packed_kernel_keep_the_vectors_of_its_copies(layout: str) -> None:
+    """Rows of a copy are whole vectors whatever the operand's; only what is not packed is read by ones."""
+    packed = replace(TILE, pack_a=1, pack_b=0, vec_a=4, vec_c=4)
+    found = [config for config, _ in twins(packed, layout, KNOWN["h200"])]
+    assert {config.vec_b for config in found} >= {1}
+    assert {(config.pack_a, config.pack_b, config.vec_a) for config in found} == {(1, 0, 4)}
 
 
 def test_tuned_kernels_win_where_they_fit() -> None:
