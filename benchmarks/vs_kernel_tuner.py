@@ -6,10 +6,10 @@
 Both search the same seeded subset of this GPU's feasible set, without split-K and packing: Kernel Tuner
 launches one kernel per candidate. Both verify every candidate, begin without a compiled kernel (no cache of
 ours, none of the driver's), and start from nothing: an empty database, no seeds but those of our sampler that
-happen to lie in the subset. Each runs in a process of its own, Kernel Tuner in one per strategy (kernel_tuner_side.py
-says how it is called). It times with operands in L2, so `warm` is the policy here unless told otherwise. At
-the end the best of each is timed again by one judge, interleaved with the others and cuBLAS. Prints one
-table, writes one JSON file.
+happen to lie in the subset. Each runs in a process of its own, Kernel Tuner in one per strategy
+(kernel_tuner_side.py says how it is called). It times with operands in L2, so `warm` is the policy here
+unless told otherwise. At the end the best of each is timed again by one judge, interleaved with the others
+and cuBLAS. Prints one table, writes one JSON file.
 
 A trial is, for both, a config that was compiled, verified and timed, each counted once; what failed on the
 way is counted apart and earns nothing. Rates are over all the seconds that a contestant took, its own start

@@ -262,3 +262,14 @@ def test_the_real_worker_says_what_is_missing(tmp_path):
             client.start()
     finally:
         client.close()
+
+
+def test_a_renewed_worker_is_another_process_that_prepares_anew(make, log):
+    client = make()
+    assert client.trial(PROBLEM, KernelCode(b"", "good", SPEC), None, 30.0).outcome is Outcome.OK
+    (before,) = worker_pids(log)
+    client.renew()
+    assert is_gone_soon(before)
+    assert client.trial(PROBLEM, KernelCode(b"", "good", SPEC), None, 30.0).outcome is Outcome.OK
+    lines = log.read_text().split()[1::2]
+    assert lines == ["Start", "Prepare", "Trial", "Start", "Prepare", "Trial"]
