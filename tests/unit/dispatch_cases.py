@@ -220,7 +220,7 @@ class FakeDriver:
     def _sgemm(self, spec: LaunchSpec, grid: tuple[int, int], arguments: list[Any]) -> None:
         m, n, k, alpha, a, lda, b, ldb, beta, c, ldc, workspace, splits = arguments
         assert refusal(spec, m, n, k, (lda, ldb, ldc), (a, b, c)) is None
-        planned = plan(spec, m, n)
+        planned = plan(spec, m, n, k)
         assert grid == (planned.tiles, planned.split_k) and splits == spec.split_k
         assert (workspace == 0) == (planned.scratch_bytes == 0)
         of_a = _at(a, k, m, lda).T if spec.variant.trans_a else _at(a, m, k, lda)
