@@ -51,11 +51,11 @@ def main(path: str, delay: str, *arguments: str) -> None:
         def submit(self, gemm, point, cutoff_us):
             note("asked", point_key(point))
             future = super().submit(gemm, point, cutoff_us)
-            future.add_done_callback(partial(self._note, point_key(point)))
+            future.add_done_callback(partial(self._journal, point_key(point)))
             return future
 
         @staticmethod
-        def _note(key, future) -> None:
+        def _journal(key, future) -> None:
             if not future.cancelled() and future.exception() is None:
                 note("measured", key)
 

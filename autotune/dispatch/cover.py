@@ -58,7 +58,8 @@ def _near(options: Sequence[Option]) -> list[Option]:
     """Without those whose loss is known to matter, each kernel once."""
     least_us = min(option.time_us for option in options)
     near = sorted(
-        (o for o in options if o.time_us <= least_us * (1 + MAX_LOSS)), key=lambda o: (o.kernel, o.time_us)
+        (o for o in options if o.time_us <= least_us * (1 + MAX_LOSS)),
+        key=lambda o: (o.kernel, o.time_us, math.inf if o.joules is None else o.joules),
     )
     return list({option.kernel: option for option in reversed(near)}.values())
 

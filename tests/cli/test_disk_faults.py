@@ -107,7 +107,7 @@ def test_what_a_gpu_has_to_say_of_its_cache_is_shown(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """tests/compile/test_compiler_faults.py has the full disk."""
-    monkeypatch.setattr(targets, "GpuTarget", lambda selector, policy, note: note(f"{selector}: no cache"))
+    monkeypatch.setattr(targets, "GpuTarget", lambda selector, *, note, **_: note(f"{selector}: no cache"))
     targets.open_gpu("0", CachePolicy.COLD)
     assert capsys.readouterr().err == "0: no cache\n"
 
@@ -118,7 +118,7 @@ def test_a_shape_that_no_memory_holds_is_refused_before_anything_is_tuned(
     """tests/gpu and tests/emulated have memory that is there, but taken."""
     small = GpuInfo(0, "NVIDIA Small", "GPU-0", (9, 0), 4 * 2**30)
     monkeypatch.setattr(gpu, "find_gpu", lambda selector: small, raising=False)
-    monkeypatch.setattr(targets, "open_gpu", lambda selector, policy: "opened")
+    monkeypatch.setattr(targets, "open_gpu", lambda selector, *_: "opened")
     fits, too_large = Gemm(16384, 16384, 16384), Gemm(32768, 32768, 1)
     assert targets.open_target("0", CachePolicy.COLD, [fits]) == "opened"
     with pytest.raises(UsageError, match=r"take 4\.0 GiB, and NVIDIA Small has 4\.0 GiB .*a smaller one"):
