@@ -172,8 +172,10 @@ def refusal(
     A, B, C (elements, bytes), or None if it may. The layouts are taken to match already."""
     if spec.is_exact and (m % spec.bm or n % spec.bn):
         return f"exact edges need multiples of {spec.bm}x{spec.bn}"
-    if not spec.variant.is_wide and max(lds) >= NARROW_LD:
-        return f"a leading dimension of {max(lds)} needs a wide kernel"
+    is_packed = (spec.packs_a, spec.packs_b, False)
+    widest = max(ld for ld, packed in zip(lds, is_packed, strict=True) if not packed)
+    if not spec.variant.is_wide and widest >= NARROW_LD:
+        return f"a leading dimension of {widest} needs a wide kernel"
     grid = plan(spec, m, n, k)
     if max([grid.size[0], *(pack.blocks for pack in grid.packs)]) > MAX_GRID_X:
         return "more tiles than a grid holds"
@@ -181,7 +183,6 @@ def refusal(
         return f"packed operands would take more than {PACK_LIMIT >> 30} GiB"
     contiguous = (m if spec.variant.trans_a else k, k if spec.variant.trans_b else n, n)
     vectors = (spec.vec_a, spec.vec_b, spec.vec_c)
-    is_packed = (spec.packs_a, spec.packs_b, False)
     for name, vec, extent, ld, address, packed in zip(
         "ABC", vectors, contiguous, lds, addresses, is_packed, strict=True
     ):

@@ -13,7 +13,7 @@
 //   BURSTS         parts in which a tile's copies start                1 2 4 8 (bursts)
 //   STAGES         tiles of A and B in shared memory                   1 ... 8
 //   PAD            floats behind each shared row of a turned operand   (pad-a, pad-b)
-//   PACK_A PACK_B  1 copied by k, then m or n, before the product  0 1 (pack-a, pack-b)
+//   PACK_A PACK_B  1: copied by k, then m or n, before the product    0 1 (pack-workspace)
 //   COPY_A COPY_B  0 through registers, 1 asynchronous                 (async-turn-a/b)
 //   VEC_A VEC_B    floats per copy from global memory                  1 2 4 (vector-a, vector-b)
 //   VEC_C          floats per access to C                              1 2 4 (vector-c)
