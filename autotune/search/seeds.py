@@ -6,6 +6,8 @@ odd rows starts from its closest relative.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from ..config import PARAMETER, Value
 from ..families import DEEP_K, FEW_COLUMNS, FEW_ROWS, LARGE, MEDIUM
 from ..gemm import Gemm
@@ -14,33 +16,47 @@ from .candidates import Candidates
 
 _SHORT = 64  # a side of C up to here is served by thin tiles
 _DEEP = 8  # k over the longer side of C from here on: few tiles, long sums
-
-_LONG_SUMS = 1536  # k from here on is worth summing in blocks
-_FLUSH_K, _NUM_FLUSHED = 512, 4
-
+_LONG_SUMS = 2048  # k from here on is worth summing in blocks
+_FLUSH_K, _NUM_FLUSHED = 1024, 4
+_ESSENTIAL = ("tm", "tn", "wm", "wn", "bm", "bn", "bk", "slice_k", "reduction")
 _SPLITS = (("last_block", 4), ("last_block", 16), ("two_pass", 64))
 
 
 def known_good(space: FeasibleSet, gemm: Gemm) -> list[int]:
-    """Numbers of the points to start with, most promising first, each once. Empty for a space that is
-    not of our kernel, as in recordings of other tools."""
+    """Numbers of the points to start with, most promising first, each once.
+
+    A wish is left out where its nearest point has another tile or another way to split k: a recorded
+    sample may hold nothing like it, and a distant relative is worth no more than a point at random.
+    Empty for a space that is not of our kernel, as in recordings of other tools.
+    """
     if set(space.names) != set(PARAMETER) or not len(space):
         return []
     candidates = Candidates(space)
-    return list(dict.fromkeys(candidates.nearest(wish) for wish in wishes(gemm)))
+    nearest = ((wish, candidates.nearest(wish)) for wish in wishes(gemm))
+    return list(dict.fromkeys(number for wish, number in nearest if _is_kin(wish, space.point(number))))
+
+
+def _is_kin(wish: Mapping[str, Value], point: Mapping[str, Value]) -> bool:
+    return all(wish[name] == point[name] for name in _ESSENTIAL if name in wish)
 
 
 def wishes(gemm: Gemm) -> list[dict[str, Value]]:
-    """Configs that suit this kind of problem, feasible or not."""
+    """Configs that suit this kind of problem, feasible or not, most promising first."""
     tiles = [*LARGE, *MEDIUM]
     if gemm.m <= _SHORT:
         tiles = [*FEW_ROWS, *MEDIUM]
     elif gemm.n <= _SHORT:
         tiles = [*FEW_COLUMNS, *MEDIUM]
     found = [tile.to_dict() for tile in tiles]
-    if gemm.k >= _DEEP * max(gemm.m, gemm.n) or min(gemm.m, gemm.n) <= _SHORT:
-        split = [*DEEP_K, *tiles[:2], MEDIUM[0]]
-        found += [{**t.to_dict(), "reduction": r, "split_k": s} for t in split for r, s in _SPLITS]
+    is_deep = gemm.k >= _DEEP * max(gemm.m, gemm.n)
+    if is_deep or min(gemm.m, gemm.n) <= _SHORT:
+        tiles_of_splits = [*DEEP_K, MEDIUM[0], *tiles[:2]]
+        splits = [
+            {**tile.to_dict(), "reduction": reduction, "split_k": split_k}
+            for tile in tiles_of_splits
+            for reduction, split_k in _SPLITS
+        ]
+        found = splits + found if is_deep else found + splits
     if gemm.k >= _LONG_SUMS:  # some of these as accurate as a library that splits k
         found += [{**tile.to_dict(), "flush_k": _FLUSH_K} for tile in tiles[:_NUM_FLUSHED]]
     return found
