@@ -56,7 +56,9 @@ def wishes(gemm: Gemm) -> list[dict[str, Value]]:
             for tile in tiles_of_splits
             for reduction, split_k in _SPLITS
         ]
-        found = splits + found if is_deep else found + splits
+        if is_deep:  # unsplit, few tiles leave the GPU idle, and one long sum is inaccurate
+            return splits
+        found += splits
     if gemm.k >= _LONG_SUMS:  # some of these as accurate as a library that splits k
         found += [{**tile.to_dict(), "flush_k": _FLUSH_K} for tile in tiles[:_NUM_FLUSHED]]
     return found
