@@ -41,20 +41,24 @@ def bar_chart(
     """An SVG document. `legend` holds (name, color); `axis` says what 100 % is."""
     height = HEAD + sum(_height(row) for row in rows) + FOOT
     bottom = height - FOOT
-    parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" width="{WIDTH}" '
-        f'height="{height}" font-family="system-ui, sans-serif" font-size="12" fill="#1f2933">',
-        f'<rect width="{WIDTH}" height="{height}" fill="#ffffff"/>',
-        _text(20, 28, title, 'font-size="18" font-weight="600"'),
-        _text(20, 48, subtitle, 'fill="#52606d"'),
-        *_legend(legend),
-        *_grid(bottom, axis),
-    ]
+    parts = [*_legend(legend), *_grid(bottom, axis)]
     top = HEAD
     for row in rows:
         parts += _row(row, top)
         top += _height(row)
-    return "\n".join([*parts, "</svg>", ""])
+    return document(WIDTH, height, title, subtitle, parts)
+
+
+def document(width: int, height: int, title: str, subtitle: str, parts: Sequence[str]) -> str:
+    """An SVG document of these elements under a title. Lengths in pixels."""
+    head = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" '
+        f'height="{height}" font-family="system-ui, sans-serif" font-size="12" fill="#1f2933">',
+        f'<rect width="{width}" height="{height}" fill="#ffffff"/>',
+        _text(20, 28, title, 'font-size="18" font-weight="600"'),
+        _text(20, 48, subtitle, 'fill="#52606d"'),
+    ]
+    return "\n".join([*head, *parts, "</svg>", ""])
 
 
 def _height(row: Row) -> int:

@@ -7,6 +7,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from html import escape
 
+from autotune.chart import document
+
 WIDTH, HEIGHT = 480, 340  # pixels of one panel, as are all lengths here
 LEFT, RIGHT, TOP, BOTTOM = 52, 16, 92, 48  # margins of a panel; title and legend stand at the top
 FLOOR, CEILING = 80.0, 100.0  # percent: what is below is not told apart
@@ -34,17 +36,10 @@ class Panel:
 
 def draw(title: str, subtitle: str, panels: Sequence[Panel]) -> str:
     """An SVG document, panels side by side."""
-    width = WIDTH * len(panels)
-    parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {HEIGHT}" width="{width}" '
-        f'height="{HEIGHT}" font-family="system-ui, sans-serif" font-size="12" fill="#1f2933">',
-        f'<rect width="{width}" height="{HEIGHT}" fill="#ffffff"/>',
-        _text(20, 28, title, 'font-size="18" font-weight="600"'),
-        _text(20, 48, subtitle, 'fill="#52606d"'),
-    ]
+    parts: list[str] = []
     for number, panel in enumerate(panels):
         parts += [f'<g transform="translate({number * WIDTH} 0)">', *_panel(panel), "</g>"]
-    return "\n".join([*parts, "</svg>", ""])
+    return document(WIDTH * len(panels), HEIGHT, title, subtitle, parts)
 
 
 def _panel(panel: Panel) -> list[str]:
