@@ -1,4 +1,8 @@
-"""`kill -9` of a search on a GPU, and of its worker alone, at random moments."""
+"""`kill -9` of a search on a GPU, and of its worker alone, at random moments.
+
+Few kills: each run opens the GPU anew, which takes seconds. tests/cli/test_search_kill.py makes fifty, on a
+recording; here it is to be seen that a GPU at work changes nothing of that, and is let go of.
+"""
 
 from __future__ import annotations
 
@@ -17,13 +21,15 @@ from autotune.gpu.driver import GpuInfo
 from autotune.gpu.nvml import Monitor
 from autotune.measurement import Outcome
 
-pytestmark = [pytest.mark.gpu, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.gpu, pytest.mark.timeout(200)]
 
-NUM_KILLS = 20
+NUM_KILLS = 6
+ANYWHERE_EVERY = 3  # of the runs one is killed wherever that is: loading, opening the GPU, resuming
 START_S = 3.0  # about what a run takes until its first trial
 MOST_ALIVE_S = 0.8  # after that
 GONE_S = 30.0  # the driver tears a context down before its process is gone
-NUM_WORKER_KILLS = 3
+NUM_WORKER_KILLS = 2
+NUM_TRIALS = 60  # more than are told of before the last of these kills
 
 
 @pytest.fixture
@@ -41,14 +47,14 @@ def _wait_until_gone(coordinator: int, monitor: Monitor, num_before: int | None)
         time.sleep(0.01)
 
 
-def test_twenty_kills_lose_at_most_one_trial_each_and_leave_no_process(search: Search, gpu: GpuInfo) -> None:
+def test_kills_lose_at_most_one_trial_each_and_leave_no_process(search: Search, gpu: GpuInfo) -> None:
     rng, monitor = random.Random(5), Monitor(gpu.uuid)
     num_neighbours = monitor.other_processes()
     stored: list[str] = []
     num_workers = num_runs_with_trials = 0
     for number in range(NUM_KILLS):
         process = search.start()
-        if number % 4 == 0:  # wherever that is: loading, opening the GPU, resuming
+        if number % ANYWHERE_EVERY == 0:
             time.sleep(rng.uniform(0, START_S))
         else:
             search.wait_until(process, lambda: search.noted("told"))
@@ -73,7 +79,7 @@ def test_twenty_kills_lose_at_most_one_trial_each_and_leave_no_process(search: S
 
 def test_a_killed_worker_costs_at_most_the_trial_that_it_ran(search: Search) -> None:
     rng = random.Random(7)
-    process = search.start("--trials", "60")
+    process = search.start("--trials", str(NUM_TRIALS))
     try:
         for _ in range(NUM_WORKER_KILLS):
             wanted = len(search.noted("told")) + 5
@@ -86,7 +92,7 @@ def test_a_killed_worker_costs_at_most_the_trial_that_it_ran(search: Search) -> 
         kill(process)
         raise
     facts = search.finish(process)
-    assert facts["num_trials"] == facts["num_new"] == 60 == len(search.stored())
+    assert facts["num_trials"] == facts["num_new"] == NUM_TRIALS == len(search.stored())
     with closing(sqlite3.connect(search.db)) as connection:
         failed = connection.execute("SELECT outcome, reason FROM trial WHERE outcome <> 'ok'").fetchall()
     faults = [reason for outcome, reason in failed if outcome == Outcome.FAULTED]
