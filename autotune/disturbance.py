@@ -8,8 +8,9 @@ A mark names what was seen while samples were taken:
                 hw_slowdown, hw_power_brake, hw_thermal_slowdown, sw_thermal_slowdown
     standing    sw_power_cap, sync_boost
                 neighbour_unfelt        another process computed, but the reference took what it lately does:
-                                        it was at another time, as when two searches take turns
+                                        it was at another time
 
+Searches that take turns on a GPU are no neighbours (`gpu.turns`).
 Passing ones are worth a repeat: they may be over in a moment. Standing ones are not: a large product holds
 an H200 at its power limit for as long as it runs; they are told, and pairing samples in time cancels them.
 Clocks that somebody has set (`applications_clocks`, `display_clocks`) disturb nothing.

@@ -231,8 +231,12 @@ class WorkerClient:
 
     def _ask(self, request: protocol.Request, deadline_s: float, expected: type[A]) -> A:
         """Send and wait. Raises WorkerGone, WorkerLate (the worker is dead then), EnvironmentProblem."""
-        with self._turns.take() if self._turns else nullcontext():
+        with self._turns.take() if self._turns else nullcontext(frozenset[int]()) as partners:
+            if isinstance(request, protocol.Trial | protocol.Race):
+                request = replace(request, partners=partners)
             answer = self._exchange(request, deadline_s)
+            if self._turns and isinstance(answer, protocol.Ready):
+                self._turns.know_worker(answer.nvml_pid)
         if isinstance(answer, protocol.Failed):
             if answer.kind == "environment":
                 raise EnvironmentProblem(answer.message)

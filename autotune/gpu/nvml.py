@@ -62,7 +62,8 @@ class Monitor:
     def __init__(self, uuid: str) -> None:
         self._nvml: Any = _ask(self._open)
         self._handle: Any = None
-        self._own_pid: int | None = None
+        self.own_pid: int | None = None  # as NVML numbers processes, once `know_own` has found it
+        self.partners: frozenset[int] = frozenset()  # compute in turns of their own: no neighbours
         self._seen_us = 0  # NVML's time of the newest sample of utilisation that was read
         if self._nvml is not None:
             self._handle = _ask(lambda: self._nvml.device_get_handle_by_uuid(uuid))
@@ -107,14 +108,15 @@ class Monitor:
 
     def know_own(self, before: frozenset[int] | None) -> None:
         """Learn which process this one is: the one there is now and was not before its context."""
-        self._own_pid = own_process(before, self.processes())
+        self.own_pid = own_process(before, self.processes())
         self._busy_processes()  # what ran until now is not of interest
 
     def is_neighbour_busy(self) -> bool | None:
-        """Whether another process computed on this GPU since this was asked last; None if NVML does not
-        tell, as on MIG instances. It samples once in a while: what was busy for a moment may be missed."""
+        """Whether another process, partners apart, computed on this GPU since this was asked last; None if
+        NVML does not tell, as on MIG instances. It samples once in a while: what was busy for a moment may
+        be missed."""
         busy = self._busy_processes()
-        return None if busy is None else has_neighbour(busy, self._own_pid)
+        return None if busy is None else has_neighbour(busy - self.partners, self.own_pid)
 
     def _busy_processes(self) -> frozenset[int] | None:
         """Processes that computed in any sample that is newer than those seen."""

@@ -64,22 +64,25 @@ class Prepare:
 
 @dataclass(frozen=True)
 class Trial:
-    """Verify and time a candidate. Answered by TrialResult."""
+    """Verify and time a candidate. Answered by TrialResult. `partners`: processes, as NVML numbers them,
+    that compute in turns of their own, and so disturb nothing."""
 
     problem: Problem
     kernel: KernelCode
     cutoff_us: float | None
+    partners: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True)
 class Race:
     """Time candidates, verified, and cuBLAS, interleaved; then, if asked, run each candidate for
-    `energy_s` and measure its energy. Answered by RaceResult."""
+    `energy_s` and measure its energy. Answered by RaceResult. `partners` as of Trial."""
 
     problem: Problem
     kernels: tuple[KernelCode, ...]
     rounds: int
     energy_s: float = 0.0
+    partners: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -106,11 +109,11 @@ Request = Start | Prepare | Trial | Race | Duel | Shutdown
 
 @dataclass(frozen=True)
 class Ready:
-    """The GPU is open. `num_neighbours`: processes on the GPU before this one, None if unknown."""
+    """The GPU is open. `nvml_pid` is the worker's process id as NVML numbers it, None if unknown."""
 
     cublas_version: str
     driver_version: str
-    num_neighbours: int | None
+    nvml_pid: int | None
 
 
 @dataclass(frozen=True)

@@ -73,7 +73,7 @@ class Session:
         self.ready = protocol.Ready(
             cublas_version="" if library is None else cublas.library_version(library),
             driver_version=self.monitor.driver_version(),
-            num_neighbours=None if neighbours is None else len(neighbours),
+            nvml_pid=self.monitor.own_pid,
         )
 
     # ---------------------------------------------------------------------------- problems
@@ -129,6 +129,7 @@ class Session:
     def trial(self, request: protocol.Trial) -> TrialResult:
         """Verify and time one candidate; its own failures are results."""
         prepared = self._prepare(request.problem)
+        self.monitor.partners = request.partners
         try:
             return self._trial(prepared, request)
         except WrongResult as wrong:
@@ -234,6 +235,7 @@ class Session:
         sgemm = None if self.cublas is None else partial(self.cublas.sgemm, gemm)
         known = self._baselines.get(request.problem)
         level_us = median(known) if known else None
+        self.monitor.partners = request.partners
         while True:  # ends: each turn but the last finds one more that fails
             try:
                 return self.races.race(self._prepare(request.problem), request, failures, sgemm, level_us)

@@ -5,6 +5,9 @@ about half its rate, and their times are those of a GPU that runs one thing. The
 a whole search, would have the second wait for hours; and neighbours that are merely noticed (NVML tells
 them, whoever they are) would spoil samples that are then to be taken again.
 
+Who takes a turn leaves in the second file who it is and who computes for it, as NVML numbers processes, so
+that partners, whom NVML sees computing, too, are not taken for neighbours that keep no turns.
+
 The locks are flock's, on two files per GPU in the folder for temporary files: gone with the process that
 held them, `kill -9` included. Who waits for the GPU holds the gate meanwhile, so that who had the GPU last
 comes next but one: flock alone is not fair, and one of two searches would starve.
@@ -20,9 +23,24 @@ from __future__ import annotations
 import fcntl
 import os
 import tempfile
+import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import NamedTuple
+
+MAX_SIGNATURES = 16  # of those that took turns last
+SIGNED_S = 3600.0  # a process id may be another's later; no turn takes as long
+_MOST_BYTES = 4096  # of all signatures
+
+
+class Signature(NamedTuple):
+    """A line of the file: the process that took a turn, its worker's id as NVML numbers it (0: unknown),
+    and when, in seconds since the machine started."""
+
+    holder: int
+    worker: int
+    signed_s: int
 
 
 class Turns:
@@ -38,6 +56,7 @@ class Turns:
         base = (folder or Path(tempfile.gettempdir())) / f"autotune-{gpu_uuid}"
         self._files: list[int] = []
         self._note, self._is_noted = note, False
+        self._worker = 0
         try:
             for kind in ("gate", "gpu"):
                 self._files.append(_open(base.with_suffix(f".{kind}")))
@@ -45,10 +64,13 @@ class Turns:
             self.close()
 
     @contextmanager
-    def take(self) -> Iterator[None]:
-        """Have the GPU to oneself among those who ask. Waits as long as others have theirs."""
+    def take(self) -> Iterator[frozenset[int]]:
+        """Have the GPU to oneself among those who ask. Waits as long as others have theirs.
+
+        Gives the workers, as NVML numbers them, of all who took turns lately.
+        """
         if not self._files:
-            yield
+            yield frozenset()
             return
         gate, gpu = self._files
         self._lock(gate, gpu)
@@ -57,10 +79,16 @@ class Turns:
         finally:
             fcntl.flock(gate, fcntl.LOCK_UN)
         try:
-            _sign(gpu)
-            yield
+            yield frozenset(signature.worker for signature in self._sign() if signature.worker)
         finally:
             fcntl.flock(gpu, fcntl.LOCK_UN)
+
+    def know_worker(self, pid: int | None) -> None:
+        """Have others told, from the turn that is being taken on, who computes in these turns: a process
+        as NVML numbers it, if it does."""
+        self._worker = pid or 0
+        if self._files:
+            self._sign()
 
     def close(self) -> None:
         while self._files:
@@ -70,14 +98,26 @@ class Turns:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            self._tell(os.pread(signed, 20, 0).decode(errors="replace").strip())
+            self._tell(_read(signed)[:1])
             fcntl.flock(file, fcntl.LOCK_EX)
 
-    def _tell(self, holder: str) -> None:
+    def _sign(self) -> list[Signature]:
+        """Put one's own signature before those of others; all that are valid then. The GPU is locked."""
+        own = Signature(os.getpid(), self._worker, int(time.monotonic()))
+        others = [s for s in _read(self._files[1]) if s.worker and s.worker != own.worker]
+        valid = [own, *(s for s in others if 0 <= own.signed_s - s.signed_s <= SIGNED_S)][:MAX_SIGNATURES]
+        written = "".join(f"{s.holder} {s.worker} {s.signed_s}\n" for s in valid).encode()
+        with suppress(OSError):  # another user's file, a full disk: then nobody is named
+            os.pwrite(self._files[1], written, 0)
+            os.ftruncate(self._files[1], len(written))
+        return valid
+
+    def _tell(self, last: list[Signature]) -> None:
         if not self._is_noted:
             self._is_noted = True
+            holder = last[0].holder if last else "(unknown)"
             self._note(
-                f"Process {holder or '(unknown)'} measures on this GPU too: the two take turns, candidate by"
+                f"Process {holder} measures on this GPU too: the two take turns, candidate by"
                 " candidate, and each takes longer."
             )
 
@@ -90,9 +130,9 @@ def _open(path: Path) -> int:
         return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
 
 
-def _sign(file: int) -> None:
-    """Leave the process id for those who wait to read."""
-    try:
-        os.pwrite(file, f"{os.getpid():<19}\n".encode(), 0)
-    except OSError:  # another user's file, a full disk: then nobody is named
-        return
+def _read(file: int) -> list[Signature]:
+    """The signatures, the newest first; lines that are none are left out."""
+    lines = [line.split() for line in os.pread(file, _MOST_BYTES, 0).decode(errors="replace").splitlines()]
+    return [
+        Signature(*map(int, words)) for words in lines if len(words) == 3 and all(map(str.isdecimal, words))
+    ]

@@ -442,6 +442,19 @@ def test_a_capped_gpu_is_told_and_not_waited_for(host, open_session, sensor):
     assert result.state.throttle_reasons == ("sw_power_cap",)
 
 
+@pytest.mark.parametrize("is_race", [False, True])
+def test_a_busy_process_is_a_neighbour_unless_it_takes_turns(host, open_session, sensor, is_race):
+    open_session.monitor._busy_processes = lambda: frozenset({5})
+    open_session.monitor.own_pid = 7
+    code = KernelCode(b"right", "right", SPEC)
+    for partners, marks in ((frozenset({5}), ()), (frozenset({6}), ("neighbour",))):
+        open_session.guard._neighbours_due_s = 0.0
+        request = protocol.Trial(COLD, code, None, partners)
+        if is_race:
+            request = protocol.Race(COLD, (code,), 3, partners=partners)
+        assert worker.respond(open_session, request).marks == marks
+
+
 def test_throttling_seen_at_any_look_is_told(host, open_session, sensor):
     sensor[:] = [GpuState(throttle_reasons=("sw_power_cap",)), GpuState(1980)]
     result = _trial(open_session, "right")

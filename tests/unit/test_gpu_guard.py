@@ -182,6 +182,21 @@ def test_the_monitor_tells_a_busy_neighbour_from_this_process(library):
     assert monitor.energy_j() == 1.5
 
 
+def test_who_computes_in_turns_of_its_own_is_no_neighbour(library):
+    monitor = nvml.Monitor("GPU-0")
+    library.processes = [5, 6, 7]
+    monitor.know_own(frozenset({5, 6}))
+    assert monitor.own_pid == 7
+    monitor.partners = frozenset({5})
+    library.samples = [(7, 100, 90), (5, 100, 80)]
+    assert monitor.is_neighbour_busy() is False
+    library.samples += [(5, 200, 80), (6, 200, 1)]
+    assert monitor.is_neighbour_busy() is True
+    monitor.partners = frozenset()
+    library.samples += [(5, 300, 80)]
+    assert monitor.is_neighbour_busy() is True
+
+
 def test_without_nvml_neighbours_and_energy_are_unknown(library, monkeypatch):
     monkeypatch.setattr(nvml.Monitor, "_open", staticmethod(lambda: SimpleNamespace()))
     monitor = nvml.Monitor("GPU-0")

@@ -158,6 +158,53 @@ def test_the_file_of_another_user_is_locked_all_the_same() -> None:
         turns.close()
 
 
+def partners_told(client: WorkerClient) -> set[int]:
+    return set(map(int, trial(client, "").reason.split()))
+
+
+def test_workers_are_told_whose_turns_they_share(tmp_path: Path) -> None:
+    command = (sys.executable, str(FAKE), "tell partners", str(tmp_path / "log"))
+    clients = [WorkerClient(START, command=command, turns=Turns(UUID, folder=tmp_path)) for _ in range(3)]
+    alone = WorkerClient(START, command=command)
+    workers = set[int]()
+    for client in clients:  # each is known from when it is ready
+        told = partners_told(client)
+        assert client._process is not None and workers < told
+        workers.add(client._process.pid)
+        assert told == workers
+    assert [partners_told(client) for client in (*clients, *clients)] == [workers] * 6
+    assert partners_told(alone) == set()
+    clients[0].renew()
+    assert clients[0]._process is not None and clients[0]._process.pid in partners_told(clients[1])
+    for client in (*clients, alone):
+        client.close()
+
+
+def test_signatures_that_are_old_or_damaged_name_no_partner(tmp_path: Path) -> None:
+    now = int(time.monotonic())
+    lines = [f"1 11 {now}", f"2 12 {now - 3601}", f"3 13 {now + 60}", "4 14", "x y z", "", f"5 0 {now}"]
+    (tmp_path / f"autotune-{UUID}.gpu").write_text("\n".join(lines))
+    turns = Turns(UUID, folder=tmp_path)
+    with turns.take() as partners:
+        assert partners == {11}
+        turns.know_worker(21)
+    with turns.take() as partners:
+        assert partners == {11, 21}
+    turns.close()
+
+
+def test_many_partners_leave_a_file_of_bounded_size(tmp_path: Path) -> None:
+    for worker in range(10_000_000, 10_000_100):
+        turns = Turns(UUID, folder=tmp_path)
+        with turns.take():
+            turns.know_worker(worker)
+        turns.close()
+    turns = Turns(UUID, folder=tmp_path)
+    with turns.take() as partners:
+        assert 10_000_099 in partners and len(partners) < 20
+    turns.close()
+
+
 def test_waiting_for_a_turn_is_not_held_against_a_candidate(tmp_path: Path) -> None:
     """Nor does a hang keep the GPU: the worker is killed and the next one comes to turn."""
     command = (sys.executable, str(FAKE), "by name", str(tmp_path / "log"))
