@@ -1,0 +1,84 @@
+"""Duels: contenders timed against each other while no candidate is ready, what comes of them, and where the
+seconds are counted."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from kills import Search
+
+from autotune import stats
+from autotune.gemm import Gemm
+from autotune.gpu import GpuTarget
+from autotune.measurement import CachePolicy
+from autotune.search.contest import ERROR_RATE, MAX_ROUNDS, Contest
+from autotune.search.refine import MOST_ROUNDS
+from autotune.store import Store, StudyRef
+
+pytestmark = [pytest.mark.gpu, pytest.mark.timeout(200)]
+
+GEMM = Gemm(1024, 1024, 1024)
+SECONDS = "15"  # an empty cache: the GPU waits for the compiler much of the time
+NUM_ROUNDS = 24
+APART = 1.3  # times as slow, in trials: no drift is as much
+
+
+@pytest.fixture
+def target(tmp_path: Path) -> Iterator[GpuTarget]:
+    with GpuTarget("auto", cache_dir=tmp_path / "cache") as target:
+        yield target
+
+
+def test_the_clearly_faster_wins_in_either_order(target: GpuTarget) -> None:
+    feasible, rng = target.space(GEMM), random.Random(1)
+    points = [feasible.point(rng.randrange(len(feasible))) for _ in range(16)]
+    futures = [target.submit(GEMM, point, None) for point in points]
+    results = [future.result(120) for future in futures]
+    times = sorted((r.time_us, i) for i, r in enumerate(results) if r.time_us is not None)
+    fast, slow = points[times[0][1]], points[times[-1][1]]
+    assert times[-1][0] > APART * times[0][0], "no two that are clearly apart"
+    for turn, pair in enumerate(((fast, slow), (slow, fast))):
+        found = target.duel(GEMM, pair, NUM_ROUNDS, turn).result(120)
+        assert [len(samples) for samples in found.samples_us] == [NUM_ROUNDS] * 2
+        assert min(map(min, found.samples_us)) > 0
+        assert stats.faster_of(*found.samples_us, ERROR_RATE) == turn
+        worked_s = sum(map(sum, found.samples_us)) / 1e6
+        assert found.seconds > worked_s
+
+
+def _study(store: Store) -> StudyRef:
+    (summary,) = store.studies()
+    return summary.study
+
+
+def test_a_search_records_its_duels_and_goes_by_them(tmp_path: Path) -> None:
+    cache = str(tmp_path / "cache")
+    search = Search(tmp_path, "--gpu", "0", "--shape", str(GEMM), "--seconds", SECONDS, AUTOTUNE_CACHE=cache)
+    facts = search.finish(search.start())
+    with Store.open(search.db) as store:
+        study = _study(store)
+        assert study.policy is CachePolicy.COLD
+        trials, duels, final = store.trials(study), store.duels(study), store.final(study)
+    contest = Contest()
+    for trial in trials:
+        if trial.measurement.time_us is not None:
+            contest.enter(trial.key, trial.point, trial.measurement.time_us)
+    assert duels, f"no duel was decided: {json.dumps(facts['ledger'])}"
+    for duel in duels:
+        num_rounds = len(duel.samples_us[0])
+        assert num_rounds == len(duel.samples_us[1]) < MAX_ROUNDS + MOST_ROUNDS
+        assert duel.winner == stats.faster_of(*duel.samples_us, ERROR_RATE)
+        assert duel.winner is not None or num_rounds >= MAX_ROUNDS  # over: decided, or tied
+        assert contest.restore(duel), "a duel of configs without a time"
+    ledger = facts["ledger"]
+    rounds_s = sum(sum(map(sum, duel.samples_us)) for duel in duels) / 1e6
+    assert rounds_s < ledger["refine_s"] < ledger["search_s"]
+    assert ledger["gpu_idle_s"] + ledger["verify_s"] + ledger["measure_s"] + ledger["refine_s"] <= (
+        ledger["search_s"] + 1e-6
+    )
+    assert final is not None and contest.champion is not None
+    assert contest.champion.key in {entry.key for entry in final.entries}  # nobody else would be the winner
