@@ -50,7 +50,7 @@ def run(request: Request, *, is_json: bool) -> None:
     """Compile every step, time them all interleaved with the best tuned kernel known and cuBLAS."""
     gemm = Gemm.parse(request.shape)
     steps = ladder.steps(gemm)
-    with closing(targets.open_gpu(request.gpu, common.read_policy(request.policy))) as target:
+    with closing(targets.open_gpu(request.gpu, common.read_policy(request.policy), [gemm])) as target:
         steps = (*steps, *_tuned(request.db, target, gemm))
         with console.Progress(is_quiet=is_json) as progress:
             progress.update(f"compiling {len(steps)} kernels")

@@ -68,7 +68,10 @@ def run(request: Request, *, is_json: bool, is_quiet: bool) -> None:
     gemms = common.need_shapes(request.shapes, request.suite)
     policy = common.read_policy(request.policy)
     db = request.db or str(request.out.with_name(f"{request.out.name}.db"))
-    with closing(targets.open_gpu(request.gpu, policy, request.max_error)) as target, Store.open(db) as store:
+    with (
+        closing(targets.open_gpu(request.gpu, policy, gemms, request.max_error)) as target,
+        Store.open(db) as store,
+    ):
         recorder = Recorder(store, target, gemms)
         points = _choose(recorder, request)
         num_wanted = sum(len(recorder.missing(point)) for point in points)

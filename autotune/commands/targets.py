@@ -33,8 +33,7 @@ def open_target(
         return ReplayTarget(Path(selector.removeprefix(REPLAY)))
     problem = why_no_gpu() if selector == "auto" else None
     if problem is None:
-        _need_memory(selector, gemms)
-        return open_gpu(selector, policy, max_error)
+        return open_gpu(selector, policy, gemms, max_error)
     recording = default_recording(gemms)
     target = ReplayTarget(recording)
     where = target.environment
@@ -49,6 +48,8 @@ def open_target(
 
 def _need_memory(selector: str, gemms: Sequence[Gemm]) -> None:
     """Raises UsageError for problems that can never be on this GPU, before any of the others is tuned."""
+    if not gemms:
+        return
     found = gpu.find_gpu(selector)
     for gemm in gemms:
         if gemm.num_bytes > found.total_bytes:
@@ -58,10 +59,14 @@ def _need_memory(selector: str, gemms: Sequence[Gemm]) -> None:
             )
 
 
-def open_gpu(selector: str, policy: CachePolicy, max_error: float | None = None) -> GpuTarget:
-    """A GPU for what a recording cannot do. Raises UsageError or EnvironmentProblem."""
+def open_gpu(
+    selector: str, policy: CachePolicy, gemms: Sequence[Gemm] = (), max_error: float | None = None
+) -> GpuTarget:
+    """A GPU for what a recording cannot do. Raises UsageError, also where it has not the memory for one of
+    these problems, or EnvironmentProblem."""
     if selector.startswith(REPLAY):
         raise UsageError(f"--gpu {selector}: a recording cannot run kernels; name a GPU")
+    _need_memory(selector, gemms)
     return GpuTarget(selector, policy=policy, max_error=max_error, note=console.note)
 
 

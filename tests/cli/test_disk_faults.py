@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
 import subprocess
 import sys
@@ -11,8 +12,10 @@ from pathlib import Path
 
 import pytest
 from sandbox import ROOT, autotune, small_disk
+from typer.testing import CliRunner
 
 from autotune import gpu
+from autotune.cli import app
 from autotune.commands import targets
 from autotune.errors import EnvironmentProblem, StoreError, UsageError
 from autotune.gemm import Gemm
@@ -113,16 +116,22 @@ def test_what_a_gpu_has_to_say_of_its_cache_is_shown(
 
 
 def test_a_shape_that_no_memory_holds_is_refused_before_anything_is_tuned(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """tests/gpu and tests/emulated have memory that is there, but taken."""
     small = GpuInfo(0, "NVIDIA Small", "GPU-0", (9, 0), 4 * 2**30)
     monkeypatch.setattr(gpu, "find_gpu", lambda selector: small, raising=False)
-    monkeypatch.setattr(targets, "open_gpu", lambda selector, *_: "opened")
+    monkeypatch.setattr(targets, "GpuTarget", lambda selector, **_: "opened")
     fits, too_large = Gemm(16384, 16384, 16384), Gemm(32768, 32768, 1)
     assert targets.open_target("0", CachePolicy.COLD, [fits]) == "opened"
-    with pytest.raises(UsageError, match=r"take 4\.0 GiB, and NVIDIA Small has 4\.0 GiB .*a smaller one"):
+    refusal = r"take 4\.0 GiB, and NVIDIA Small has 4\.0 GiB .*a smaller one"
+    with pytest.raises(UsageError, match=refusal):
         targets.open_target("0", CachePolicy.COLD, [fits, too_large])
+    for command, *more in (("record", "--out", str(tmp_path / "a.gz"), "--shape", str(fits)), ("ladder",)):
+        done = CliRunner().invoke(app, [command, "--gpu", "0", *more, "--shape", str(too_large)])
+        assert isinstance(done.exception, UsageError)
+        assert re.search(refusal, str(done.exception))
+    assert not any(tmp_path.iterdir())
 
 
 def test_a_result_that_cannot_be_printed_is_no_internal_error(db: Path) -> None:

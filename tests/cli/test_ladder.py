@@ -52,7 +52,7 @@ class PlayedGpu(ReplayTarget):
 def play(recording: Path, monkeypatch: pytest.MonkeyPatch):
     def played(refused: dict[str, Exception] | None = None, **options: int) -> PlayedGpu:
         target = PlayedGpu(recording, refused or {}, **options)
-        monkeypatch.setattr(targets, "open_gpu", lambda selector, policy: target)
+        monkeypatch.setattr(targets, "open_gpu", lambda *_: target)
         return target
 
     return played
