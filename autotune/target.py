@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
@@ -95,4 +95,18 @@ class Refining(Protocol):
         """Time two points that are known to run, interleaved and without cuBLAS, once nothing that was
         submitted waits for the GPU. `turn` varies the order within rounds. Both are without samples if
         they, or one of them, brought the GPU's process down."""
+        ...
+
+
+@runtime_checkable
+class Reusing(Protocol):
+    """A target whose idle seconds can try kernels that are compiled already on other problems."""
+
+    def kernel_family(self, gemm: Gemm) -> Hashable:
+        """Equal for problems that the same compiled kernels serve."""
+        ...
+
+    def submit_compiled(self, gemm: Gemm, point: Point, cutoff_us: float | None) -> Future[Measurement]:
+        """As `Target.submit`, for a point whose kernel was compiled before, once nothing that was submitted
+        waits for the GPU. `compile_s` tells whether it had to be compiled again after all."""
         ...

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
@@ -124,6 +124,19 @@ class GpuTarget:
 
         compiled.add_done_callback(hand_over)
         return future
+
+    def kernel_family(self, gemm: Gemm) -> Hashable:
+        return instance.variant(gemm)
+
+    def submit_compiled(self, gemm: Gemm, point: Point, cutoff_us: float | None) -> Future[Measurement]:
+        """Take a kernel from the cache, then verify and time it, once no candidate waits for the GPU. See
+        `target.Reusing`. Raises UsageError for a point that is no config."""
+        config = Config.from_dict(point)
+        if refusal := instance.refusal(config, self.limits, gemm):
+            future: Future[Measurement] = Future()
+            future.set_result(Measurement(Outcome.ILLEGAL, refusal))
+            return future
+        return self._lane.submit_idle(self._measure_compiled, gemm, config, cutoff_us)
 
     def compare(self, gemm: Gemm, points: Sequence[Point], rounds: int) -> Rounds:
         """Time points and cuBLAS interleaved.
@@ -263,11 +276,23 @@ class GpuTarget:
         if not future.set_running_or_notify_cancel():
             return
         try:
-            future.set_result(self._measure(gemm, config, compiled.result(), cutoff_us))
-        except TrialFailure as failure:  # did not compile
-            future.set_result(Measurement(Outcome(failure.outcome), failure.reason))
+            future.set_result(self._measure_when(compiled.result, gemm, config, cutoff_us))
         except BaseException as error:
             future.set_exception(error)
+
+    def _measure_compiled(self, gemm: Gemm, config: Config, cutoff_us: float | None) -> Measurement:
+        def load() -> Cubin:
+            return self.compiler.compile(config, instance.variant(gemm))
+
+        return self._measure_when(load, gemm, config, cutoff_us)
+
+    def _measure_when(
+        self, cubin: Callable[[], Cubin], gemm: Gemm, config: Config, cutoff_us: float | None
+    ) -> Measurement:
+        try:
+            return self._measure(gemm, config, cubin(), cutoff_us)
+        except TrialFailure as failure:  # did not compile
+            return Measurement(Outcome(failure.outcome), failure.reason)
 
     def _duel(self, gemm: Gemm, configs: tuple[Config, Config], rounds: int, turn: int) -> Rounds:
         if self._lost is not None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterable, Mapping
 
+import numpy as np
 import optuna
 from optuna.trial import TrialState, create_trial
 
@@ -79,6 +80,18 @@ class Asker:
             proposal = self._ask_tpe(self._tpe)
             if proposal is not None:
                 return proposal
+        return self._ask()
+
+    def pick(self, codes: np.ndarray, size: int, origin: str) -> list[Proposal]:
+        """Ask for the most promising of these points, at most so many; codes (q, parameters) need not be
+        feasible or new. Empty while the model knows too little, or without a model."""
+        proposals = []
+        for number in self._ours.pick(self._study, codes, size):
+            self._ours.prefer(Proposal(number, origin))
+            proposals.append(self._ask())
+        return proposals
+
+    def _ask(self) -> Proposal:
         trial = self._study.ask(self._distributions)
         proposal = self._ours.proposal(trial.number)
         self._open[proposal.number] = trial.number

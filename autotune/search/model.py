@@ -70,19 +70,9 @@ class Model:
         `results`: time in us by point, None for a failure; at least one has a time. `wanted`: points that
         are needed before there are new results; the plan holds at least as many, if there are.
         """
-        view = self._views[self._turn % len(self._views)]
-        self._turn += 1
         points, log_times = _as_arrays(results)
-        parents = points[np.argsort(log_times, kind="stable")[:NUM_PARENTS]]
-        kept = self._subset(log_times)
-        x = self._candidates.features(points[kept])
-        z = view.targets(log_times[kept])
-        if len(points) - view.num_fitted >= max(REFIT_AFTER, len(points) // 10):
-            view.lengths = fit_lengths(x, z, view.lengths)
-            view.num_fitted = len(points)
-        waiting = self._candidates.features(np.array(sorted(pending), dtype=np.int64))
-        surrogate = Surrogate.condition(x, z, waiting, view.lengths)
-        pool = _unseen(self._pool(parents), seen)
+        surrogate = self._surrogate(points, log_times, pending)
+        pool = _unseen(self._pool(_best(points, log_times)), seen)
         climbed = self._climb(surrogate, pool, seen)
         pool = np.concatenate([pool, np.setdiff1d(climbed, pool)])
         if not len(pool):
@@ -91,6 +81,33 @@ class Model:
         size = max(wanted, min(MAX_PLAN, size))
         chosen = surrogate.best_batch(self._candidates.features(pool), size, _SHORTLIST)
         return [int(pool[i]) for i in chosen]
+
+    def pick(
+        self,
+        results: Mapping[int, float | None],
+        pending: Collection[int],
+        pool: np.ndarray,
+        size: int,
+    ) -> list[int]:
+        """As `propose`, of these points only, of which none was seen: at most so many, best first."""
+        if not len(pool):
+            return []
+        surrogate = self._surrogate(*_as_arrays(results), pending)
+        chosen = surrogate.best_batch(self._candidates.features(pool), size, _SHORTLIST)
+        return [int(pool[i]) for i in chosen]
+
+    def _surrogate(self, points: np.ndarray, log_times: np.ndarray, pending: Collection[int]) -> Surrogate:
+        """Of the view whose turn it is, its lengths fitted anew where there is enough to learn from."""
+        view = self._views[self._turn % len(self._views)]
+        self._turn += 1
+        kept = self._subset(log_times)
+        x = self._candidates.features(points[kept])
+        z = view.targets(log_times[kept])
+        if len(points) - view.num_fitted >= max(REFIT_AFTER, len(points) // 10):
+            view.lengths = fit_lengths(x, z, view.lengths)
+            view.num_fitted = len(points)
+        waiting = self._candidates.features(np.array(sorted(pending), dtype=np.int64))
+        return Surrogate.condition(x, z, waiting, view.lengths)
 
     def _subset(self, log_times: np.ndarray) -> np.ndarray:
         """Which results to fit: all, or the best and a random part of the others."""
@@ -123,6 +140,11 @@ def _as_arrays(results: Mapping[int, float | None]) -> tuple[np.ndarray, np.ndar
     times = np.array([np.nan if t is None else t for t in results.values()], dtype=float)
     times[np.isnan(times)] = np.nanmax(times)
     return points, np.log(times)
+
+
+def _best(points: np.ndarray, log_times: np.ndarray) -> np.ndarray:
+    parents: np.ndarray = points[np.argsort(log_times, kind="stable")[:NUM_PARENTS]]
+    return parents
 
 
 def _unseen(numbers: np.ndarray, seen: Collection[int]) -> np.ndarray:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..measurement import Measurement
-from ..target import Target
+from ..target import Reusing, Target
 from .progress import Ledger
 from .shape import Ask, ShapeSearch
 
@@ -22,11 +22,13 @@ _POLL_S = 0.2  # how soon Ctrl-C is noticed while a candidate takes long
 
 @dataclass(frozen=True)
 class Candidate:
-    """A point under way; `measured` is the target's answer to it."""
+    """A point under way; `measured` is the target's answer to it. `is_reused`: its kernel was compiled
+    before, and it waits for an idle moment of the target."""
 
     shape: ShapeSearch
     ask: Ask
     measured: Future[Measurement]
+    is_reused: bool = False
 
 
 @dataclass(frozen=True)
@@ -51,14 +53,26 @@ class Pipeline:
 
     @property
     def num_free(self) -> int:
-        """How many more it takes to keep the target busy."""
-        return max(0, self._target.capacity - len(self._open))
+        """How many more it takes to keep the target's compiler busy."""
+        return max(0, self._target.capacity - (len(self._open) - self.num_reused))
+
+    @property
+    def num_reused(self) -> int:
+        """How many wait for an idle moment, with kernels that were compiled before."""
+        return sum(candidate.is_reused for candidate in self._open.values())
 
     def submit(self, shape: ShapeSearch, ask: Ask) -> None:
-        measured = self._target.submit(shape.gemm, ask.point, shape.cutoff_us)
-        candidate, kept = Candidate(shape, ask, measured), Future[Kept]()
+        self._follow(Candidate(shape, ask, self._target.submit(shape.gemm, ask.point, shape.cutoff_us)))
+
+    def submit_compiled(self, target: Reusing, shape: ShapeSearch, ask: Ask) -> None:
+        """Submit a point whose kernel was compiled before, for an idle moment."""
+        measured = target.submit_compiled(shape.gemm, ask.point, shape.cutoff_us)
+        self._follow(Candidate(shape, ask, measured, is_reused=True))
+
+    def _follow(self, candidate: Candidate) -> None:
+        kept = Future[Kept]()
         self._open[kept] = candidate
-        measured.add_done_callback(lambda _: self._keep(candidate, kept))
+        candidate.measured.add_done_callback(lambda _: self._keep(candidate, kept))
 
     def _keep(self, candidate: Candidate, kept: Future[Kept]) -> None:
         """Store what came of a candidate, on the thread that measured it."""

@@ -89,6 +89,20 @@ class FeasibleSampler(optuna.samplers.BaseSampler):
         self._offers.append(proposal)
         return True
 
+    def prefer(self, proposal: Proposal) -> None:
+        """Have this point, which `pick` gave, asked for next of all."""
+        self._offers.appendleft(proposal)
+
+    def pick(self, study: optuna.Study, codes: np.ndarray, size: int) -> list[int]:
+        """The most promising unseen points among these, at most so many; codes (q, parameters), some of them
+        perhaps infeasible. Empty before the model is asked at all."""
+        self.read(study)
+        if self._model is None or len(self._seen) < self._num_startup or not self._has_times():
+            return []
+        found = np.unique(self._candidates.find(codes))
+        pool = np.array([number for number in found.tolist() if number not in self._seen], dtype=np.int64)
+        return self._model.pick(self._results, list(self._open.values()), pool, size)
+
     def proposal(self, trial_number: int) -> Proposal:
         """What was proposed in this trial of the study."""
         return self._proposals[trial_number]

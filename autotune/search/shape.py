@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+import numpy as np
+
 from ..config import PARAMETER, Config, Value
 from ..errors import DuplicateTrial, UsageError
 from ..gemm import Gemm
@@ -12,12 +14,13 @@ from ..measurement import Measurement
 from ..space import FeasibleSet
 from ..store import Store, StudyRef, TrialRecord
 from ..target import Point, Target
-from .asker import DEFAULT_SAMPLER, Asker, SpaceExhausted
+from .asker import DEFAULT_SAMPLER, Asker, Proposal, SpaceExhausted
 from .contest import Contest, Duel, Entrant
 from .progress import Best
 from .seeds import known_good
 from .traits import traits_of
 
+REUSED = "reuse"  # origin of points whose kernels were compiled before
 _SIMILAR_STUDIES = 3  # shapes tuned earlier that lend their best configs
 _LOANS_PER_STUDY = 2
 _FINALISTS_OF = 4  # times as many trials are looked at as may come into the final
@@ -73,9 +76,14 @@ class ShapeSearch:
         self.contest = Contest()
         self.num_new = 0
         self.num_open = 0
-        self.spent_s = 0.0  # of the target, in this run
+        self.spent_s = 0.0  # of the target, in this run: its compiler's places, its GPU
+        self.on_gpu_s = 0.0
+        self.num_reused = 0  # trials of this run whose kernels were compiled before
+        self.num_reused_open = 0
+        self.reused_s = 0.0  # of the target's idle seconds
         self.is_exhausted = False
         self._store = store
+        self._num_places = target.capacity
         self._asker = Asker(self.space, sampler, seed, traits_of(space, gemm, target.limits))
         self._lent: set[str] = set()
         self._resume()
@@ -119,6 +127,15 @@ class ShapeSearch:
         except SpaceExhausted:
             self.is_exhausted = True
             return None
+        return self._ask_of(proposal)
+
+    def pick(self, codes: np.ndarray, size: int) -> list[Ask]:
+        """The most promising of these points, whose kernels are compiled; codes (q, parameters)."""
+        asks = [self._ask_of(proposal) for proposal in self._asker.pick(codes, size, REUSED)]
+        self.num_reused_open += len(asks)
+        return asks
+
+    def _ask_of(self, proposal: Proposal) -> Ask:
         self.num_open += 1
         point = self.space.point(proposal.number)
         return Ask(proposal.number, proposal.origin, point, point_key(point))
@@ -133,16 +150,23 @@ class ShapeSearch:
 
     def tell(self, ask: Ask, measurement: Measurement) -> bool:
         """Learn from a point that was kept. Returns whether it is the best so far."""
-        self.num_open -= 1
         self.num_new += 1
-        self.spent_s += measurement.verify_s + measurement.measure_s
+        on_gpu_s = measurement.verify_s + measurement.measure_s
+        self.on_gpu_s += on_gpu_s
+        if ask.origin == REUSED:
+            self.num_reused += 1
+            self.reused_s += on_gpu_s
+        else:
+            self.spent_s += on_gpu_s + measurement.compile_s / self._num_places
+        self.drop(ask)
         time_us = _time_of(measurement)
         self._asker.tell(ask.number, time_us)
         return self._count(ask.key, ask.point, time_us)
 
     def drop(self, ask: Ask) -> None:
-        """A point that was asked for is not measured after all."""
+        """A point that was asked for is under way no longer."""
         self.num_open -= 1
+        self.num_reused_open -= ask.origin == REUSED
 
     def _count(self, key: str, point: Mapping[str, Value], time_us: float | None) -> bool:
         self.times_us.append(time_us)
@@ -191,8 +215,21 @@ class ShapeSearch:
     @property
     def expected_spent_s(self) -> float:
         """Seconds of the target that this shape will have had once its open points are done."""
-        per_trial = self.spent_s / self.num_new if self.num_new else 0.0
-        return self.spent_s + per_trial * self.num_open
+        return _expected(self.spent_s, self.num_new - self.num_reused, self.num_open - self.num_reused_open)
+
+    @property
+    def expected_reused_s(self) -> float:
+        """As `expected_spent_s`, of idle seconds spent on kernels that were compiled before."""
+        return _expected(self.reused_s, self.num_reused, self.num_reused_open)
+
+    @property
+    def gpu_s_per_trial(self) -> float:
+        """Seconds of the GPU that a trial of this run took, on average; 0 before the first."""
+        return self.on_gpu_s / self.num_new if self.num_new else 0.0
+
+
+def _expected(spent_s: float, num_done: int, num_open: int) -> float:
+    return spent_s + (spent_s / num_done * num_open if num_done else 0.0)
 
 
 def _time_of(measurement: Measurement) -> float | None:

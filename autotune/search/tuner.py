@@ -17,7 +17,7 @@ from ..gemm import Gemm
 from ..measurement import Failure, Outcome
 from ..space import FeasibleSet
 from ..store import Store, TrialRecord
-from ..target import Refining, Target
+from ..target import Refining, Reusing, Target
 from . import final, limits
 from .interrupt import Interrupts
 from .limits import Options, StopReason
@@ -36,6 +36,7 @@ from .progress import (
 )
 from .refine import Refiner
 from .result import Result, ShapeResult
+from .reuse import Reuser
 from .shape import ShapeSearch
 
 _LEND_EVERY = 4  # asks of a shape between two points that another shape's best suggests
@@ -86,8 +87,16 @@ class Tuner:
         self._ledger, self._rate = Ledger(), Rate()
         self._pipeline = Pipeline(target, self._ledger)
         self._refiner = Refiner(target, self._ledger) if isinstance(target, Refining) else None
+        self._reuser = self._make_reuser(target)
         self._num_failed = self._num_duplicates = 0
         self._began_s = target.now()
+
+    def _make_reuser(self, target: Target) -> Reuser | None:
+        """Only where the seconds are given: where trials are, each is to be the best that there is."""
+        is_by_the_clock = self._options.seconds is not None and self._options.trials is None
+        if not isinstance(target, Reusing) or not is_by_the_clock:
+            return None
+        return Reuser(target, self._pipeline, self._options.seed)
 
     def run(self) -> Result:
         try:
@@ -147,6 +156,13 @@ class Tuner:
             if self._refiner is not None:
                 self._refiner.settle()
                 self._refiner.fill(self._shapes)
+            self._reuse()
+
+    def _reuse(self) -> None:
+        """Have idle moments of the target try kernels that are compiled."""
+        if self._reuser is not None and self._reason_to_stop() is None:
+            with self._ledger.timing("ask_s"):
+                self._reuser.fill(self._shapes)
 
     @property
     def _others(self) -> list[Future[Any]]:
@@ -192,6 +208,8 @@ class Tuner:
         shape, measurement = kept.candidate.shape, kept.measurement
         self._num_duplicates += not kept.is_new
         is_best = shape.tell(kept.candidate.ask, measurement)
+        if self._reuser is not None:
+            self._reuser.learn(kept)
         self._ledger.add(measurement)
         self._rate.add(self._target.now())
         self._num_failed += not measurement.is_ok

@@ -171,6 +171,43 @@ def test_a_machine_without_a_gpu_fails_before_anything_is_started(monkeypatch):
         GpuTarget("auto")
 
 
+# ---- kernels that are compiled already
+
+
+def test_a_compiled_kernel_waits_for_candidates_and_costs_no_compiling(open_target):
+    opened = open_target("fine")
+    assert opened.submit(GEMM, POINT, None).result(60).is_ok
+    order, is_free = [], threading.Event()
+    opened._lane.submit(is_free.wait)
+    reused = opened.submit_compiled(Gemm(256, 128, 64), POINT, None)
+    reused.add_done_callback(lambda _: order.append("reused"))
+    trial = opened.submit(GEMM, {**POINT, "group": 4}, None)
+    trial.add_done_callback(lambda _: order.append("trial"))
+    deadline = time.monotonic() + 60
+    while not opened._lane.num_waiting and time.monotonic() < deadline:
+        time.sleep(0.01)
+    is_free.set()
+    found = reused.result(60)
+    assert (found.outcome, found.time_us, found.compile_s) == (Outcome.OK, 11.0, 0.0)
+    assert order == ["trial", "reused"]
+    assert opened.kernel_family(GEMM) == opened.kernel_family(Gemm(256, 128, 64))
+    assert opened.kernel_family(GEMM) != opened.kernel_family(Gemm.parse("128x128x64:NT"))
+    illegal = opened.submit_compiled(GEMM, {**POINT, "wm": 32}, None).result(0)
+    assert (illegal.outcome, "warp-lanes" in illegal.reason) == (Outcome.ILLEGAL, True)
+
+
+def test_a_compiled_kernel_may_fail_to_compile_again_and_bring_the_worker_down(open_target, monkeypatch):
+    opened = open_target("sticky")
+    assert opened.submit_compiled(GEMM, POINT, None).result(60).outcome is Outcome.FAULTED
+
+    def fail(config, variant):
+        raise TrialFailure(Outcome.COMPILE_FAILED, "ptxas says no")
+
+    monkeypatch.setattr(opened.compiler, "compile", fail)
+    failed = opened.submit_compiled(GEMM, POINT, None).result(60)
+    assert (failed.outcome, failed.reason) == (Outcome.COMPILE_FAILED, "ptxas says no")
+
+
 # ---- duels
 
 

@@ -1,0 +1,126 @@
+"""Idle seconds of a GPU spent on kernels that are compiled already.
+
+A kernel that was compiled for one shape serves every shape of the same layout, in any number of splits.
+While a search waits for its compiler, trying such a kernel elsewhere costs nothing that is scarce.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from itertools import chain
+
+import numpy as np
+
+from ..config import PARAMETER, Config
+from ..measurement import Outcome
+from ..target import Reusing
+from .pipeline import Kept, Pipeline
+from .shape import ShapeSearch
+
+NUM_AHEAD = 16  # points queued, so that the GPU has work while the coordinator asks
+BATCH = 8  # asked for at once: a model that is asked for eight takes hardly longer than for one
+NUM_DRAWN = 300  # kernels that a model looks at, drawn from those that led somewhere, and as many of all
+NUM_SPLITS = 3  # numbers of splits looked at with each kernel that splits k, besides its own
+LED = 1.1  # a kernel has led if it came so close to the best of a shape
+MORE = 1.1  # so many times the kernels there are by when a shape that had tried all it saw looks again
+MOST_TRIAL_S = 0.15  # a trial that takes longer would keep candidates, and so the compiler, waiting
+_FINE = (Outcome.OK, Outcome.INACCURATE)  # elsewhere the same kernel may be accurate enough
+
+
+class Kernels:
+    """Kernels of one family that were compiled in this run and are not known to do harm."""
+
+    def __init__(self) -> None:
+        self._codes: dict[Config, np.ndarray] = {}  # (parameters,) of the first point that ran with it
+        self._leading: dict[Config, np.ndarray] = {}
+        self._banned: set[Config] = set()
+
+    def __len__(self) -> int:
+        return len(self._codes)
+
+    def add(self, kernel: Config, codes: np.ndarray, *, has_led: bool) -> None:
+        """Take one in; codes: (parameters,)."""
+        if kernel in self._banned:
+            return
+        self._codes.setdefault(kernel, codes)
+        if has_led:
+            self._leading[kernel] = codes
+
+    def ban(self, kernel: Config) -> None:
+        """One that faulted, or gave a wrong result: nowhere is it tried again."""
+        self._banned.add(kernel)
+        self._codes.pop(kernel, None)
+        self._leading.pop(kernel, None)
+
+    def draw(self, rng: np.random.Generator) -> np.ndarray:
+        """Some of those that led, and some of all; (q, parameters)."""
+        drawn = (_some(rng, list(found.values())) for found in (self._leading, self._codes))
+        return np.array([*chain.from_iterable(drawn)], dtype=np.int64).reshape(-1, len(PARAMETER))
+
+
+def _some(rng: np.random.Generator, codes: list[np.ndarray]) -> list[np.ndarray]:
+    if len(codes) <= NUM_DRAWN:
+        return codes
+    return [codes[i] for i in rng.choice(len(codes), NUM_DRAWN, replace=False)]
+
+
+class Reuser:
+    """Keeps a few points queued for idle moments. Used by one thread, the coordinator's."""
+
+    def __init__(self, target: Reusing, pipeline: Pipeline, seed: int) -> None:
+        self._target, self._pipeline = target, pipeline
+        self._families: dict[Hashable, Kernels] = {}
+        self._rng = np.random.default_rng(seed)
+        self._used_up: dict[ShapeSearch, int] = {}  # kernels there were when a shape had tried all it saw
+        self._is_closed = False
+
+    def learn(self, kept: Kept) -> None:
+        """Take in the kernel of a candidate that was settled."""
+        shape, ask, found = kept.candidate.shape, kept.candidate.ask, kept.measurement
+        if kept.candidate.is_reused and found.compile_s > 0:
+            self._is_closed = True  # the cache keeps nothing: what was taken for free is not
+        if set(shape.space.names) == set(PARAMETER):
+            kernel, kernels = Config.from_dict(ask.point).kernel, self._kernels(shape)
+            if found.outcome in _FINE:
+                best_us = shape.cutoff_us
+                has_led = found.time_us is not None and best_us is not None and found.time_us < LED * best_us
+                kernels.add(kernel, shape.space.codes(ask.number), has_led=has_led)
+            elif found.outcome in (Outcome.FAULTED, Outcome.WRONG_RESULT):
+                kernels.ban(kernel)
+
+    def fill(self, shapes: Sequence[ShapeSearch]) -> None:
+        """Queue points, of the shape that had the least of the idle seconds. One shape a call: the
+        candidates that are to be compiled must not wait for this."""
+        if self._is_closed or self._pipeline.num_reused > NUM_AHEAD - BATCH:
+            return
+        ready = [shape for shape in shapes if self._is_ready(shape)]
+        if not ready:
+            return
+        shape = min(ready, key=lambda s: (s.expected_reused_s, s.num_reused + s.num_reused_open))
+        kernels = self._kernels(shape)
+        asks = shape.pick(self._with_splits(kernels.draw(self._rng), shape), BATCH)
+        if not asks:
+            self._used_up[shape] = len(kernels)
+        for ask in asks:
+            self._pipeline.submit_compiled(self._target, shape, ask)
+
+    def _is_ready(self, shape: ShapeSearch) -> bool:
+        return (
+            shape.cutoff_us is not None
+            and shape.gpu_s_per_trial <= MOST_TRIAL_S
+            and len(self._kernels(shape)) > MORE * self._used_up.get(shape, 0)
+        )
+
+    def _kernels(self, shape: ShapeSearch) -> Kernels:
+        family = (self._target.kernel_family(shape.gemm), shape.space.names, shape.space.values)
+        return self._families.setdefault(family, Kernels())
+
+    def _with_splits(self, codes: np.ndarray, shape: ShapeSearch) -> np.ndarray:
+        """These points, and some of them with other numbers of splits: (q, parameters) -> (more, parameters).
+        Those that are clusters have theirs compiled in; those that do not split have one."""
+        names, values = shape.space.names, shape.space.values
+        reduction, split_k = names.index("reduction"), names.index("split_k")
+        is_free = [word not in ("none", "cluster") for word in values[reduction]]
+        again = np.repeat(codes[np.array(is_free)[codes[:, reduction]]], NUM_SPLITS, axis=0)
+        again[:, split_k] = self._rng.integers(len(values[split_k]), size=len(again))
+        return np.concatenate([codes, again])

@@ -1,0 +1,152 @@
+"""Kernels that are compiled already, tried on other shapes and in other splits while the GPU is idle."""
+
+from __future__ import annotations
+
+import zlib
+from collections import Counter
+from concurrent.futures import Future
+
+import numpy as np
+import pytest
+from fake_target import FakeTarget
+
+from autotune.config import PARAMETERS, Config
+from autotune.families import LARGE, MEDIUM
+from autotune.gemm import Gemm
+from autotune.measurement import Measurement, Outcome
+from autotune.recording import cubin_key
+from autotune.search import Options, StopReason, point_key, reuse, study_of, tune
+from autotune.search.reuse import Kernels
+from autotune.search.shape import REUSED
+from autotune.space import Factor, FeasibleSet
+from autotune.store import Store
+from autotune.target import Reusing
+
+GEMMS = (Gemm(512, 512, 512), Gemm(256, 256, 256))
+SPLITS = (("none", 1), ("two_pass", 2), ("two_pass", 4), ("two_pass", 8), ("cluster", 2), ("cluster", 4))
+
+
+def config_space() -> FeasibleSet:
+    """Some known tiles in every number of stages, each with every way to split k."""
+    launch = ("reduction", "split_k")
+    names = tuple(p.name for p in PARAMETERS if p.name not in launch)
+    values = {p.name: p.values for p in PARAMETERS}
+    tiles = [{**tile.to_dict(), "stages": n} for tile in (*LARGE, *MEDIUM) for n in values["stages"]]
+    core = np.unique([[values[n].index(tile[n]) for n in names] for tile in tiles], axis=0)
+    ways = [[values[n].index(word) for n, word in zip(launch, way, strict=True)] for way in SPLITS]
+    return FeasibleSet(
+        tuple(
+            Factor(of, tuple(values[n] for n in of), np.array(codes, dtype=np.uint8))
+            for of, codes in ((names, core), (launch, ways))
+        )
+    )
+
+
+def time_us(point) -> float:
+    return 50.0 + zlib.crc32(point_key(point).encode()) % 1000 / 10
+
+
+class Compiling(FakeTarget):
+    """Answers come at once, on a clock that only compiling moves. Knows which kernels were compiled."""
+
+    def __init__(self, **kwargs) -> None:
+        super().__init__(config_space(), capacity=2, time_us=time_us, **kwargs)
+        self.compiled: set = set()
+        self.reused: list[tuple[Gemm, dict]] = []
+        self.has_cache = True
+
+    def submit(self, gemm, point, cutoff_us):
+        self.compiled.add(cubin_key(point, gemm))
+        return super().submit(gemm, point, cutoff_us)
+
+    def kernel_family(self, gemm):
+        return gemm.layout
+
+    def submit_compiled(self, gemm, point, cutoff_us):
+        assert cubin_key(point, gemm) in self.compiled, "nobody compiled this one"
+        self.reused.append((gemm, dict(point)))
+        measurement, future = self.measure(gemm, point), Future[Measurement]()
+        if not self.has_cache:
+            measurement = Measurement(Outcome.OK, time_us=60.0, samples_us=(60.0,), compile_s=0.3)
+        future.set_result(measurement)
+        return future
+
+
+@pytest.fixture
+def store(tmp_path):
+    with Store.open(tmp_path / "trials.db") as opened:
+        yield opened
+
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch):
+    monkeypatch.setattr(reuse, "MOST_TRIAL_S", 2.0)  # of the played clock
+
+
+def _trials(store, target):
+    return {gemm: store.trials(study_of(store, target, gemm)) for gemm in GEMMS}
+
+
+def test_idle_seconds_try_compiled_kernels_on_other_shapes_and_in_other_splits(store):
+    target = Compiling()
+    assert isinstance(target, Reusing) and not isinstance(FakeTarget(), Reusing)
+    result = tune(target, store, GEMMS, Options(seconds=80))
+    assert result.reason is StopReason.SECONDS
+    trials = _trials(store, target)
+    origins = Counter(trial.origin for of_shape in trials.values() for trial in of_shape)
+    assert origins[REUSED] == len(target.reused) > 20
+    assert result.num_new == sum(map(len, trials.values()))
+    asked = {gemm: {point_key(p) for g, p in target.submitted if g == gemm} for gemm in GEMMS}
+    for gemm, of_shape in trials.items():
+        keys = [trial.key for trial in of_shape]
+        assert len(keys) == len(set(keys)), "no point is tried twice"
+        assert any(cubin_key(p, gemm) for g, p in target.reused if g == gemm)
+        reused = {point_key(p) for g, p in target.reused if g == gemm}
+        assert reused | asked[gemm] == set(keys) and not reused & asked[gemm]
+
+
+def test_a_number_of_trials_is_spent_on_the_best_there_are(store):
+    target = Compiling()
+    assert tune(target, store, GEMMS, Options(trials=40, seconds=1e6)).num_new == 80
+    assert target.reused == []
+
+
+def test_a_cache_that_keeps_nothing_ends_it(store):
+    target = Compiling()
+    target.has_cache = False
+    tune(target, store, GEMMS, Options(seconds=60))
+    assert 0 < len(target.reused) <= reuse.NUM_AHEAD
+
+
+def test_what_does_harm_somewhere_is_tried_nowhere_else(store):
+    def outcome(point):
+        return Outcome.FAULTED if point["stages"] == 3 else Outcome.OK
+
+    target = Compiling(outcome=outcome)
+    tune(target, store, GEMMS, Options(seconds=80))
+    assert target.reused
+    faults = [cubin_key(p, g) for g, p in target.submitted if p["stages"] == 3]
+    assert faults and not any(point["stages"] == 3 for _, point in target.reused)
+
+
+def test_shapes_whose_trials_take_long_wait_for_their_turn(store, monkeypatch):
+    monkeypatch.setattr(reuse, "MOST_TRIAL_S", 0.5)  # a played trial takes a second
+    target = Compiling()
+    tune(target, store, GEMMS, Options(seconds=60))
+    assert target.reused == []
+
+
+def test_kernels_are_drawn_once_each_and_those_that_led_among_many():
+    rng = np.random.default_rng(0)
+    kernels, space = Kernels(), config_space()
+    for stages in (1, 2, 3):
+        kernel = Config(stages=stages).kernel
+        kernels.add(kernel, space.codes(stages), has_led=stages == 2)
+        kernels.add(kernel, space.codes(stages), has_led=False)
+    drawn = kernels.draw(rng).tolist()
+    assert [drawn.count(space.codes(n).tolist()) for n in (1, 2, 3)] == [1, 2, 1]
+    kernels.ban(Config(stages=2).kernel)
+    kernels.add(Config(stages=2).kernel, space.codes(2), has_led=True)
+    assert space.codes(2).tolist() not in kernels.draw(rng).tolist()
+    assert kernels.draw(rng).shape == (len(kernels), len(space.names)) == (2, len(PARAMETERS))
+    assert Kernels().draw(rng).shape == (0, len(PARAMETERS))
