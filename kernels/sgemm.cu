@@ -194,6 +194,7 @@ __device__ __forceinline__ void multiply_tiles(Pipeline& pipeline, const Lane& l
 }
 
 // Launch: grid and workspace as launch.Grid says, THREADS threads, the shared memory of resources.smem_bytes.
+// All kernels wait for those before them on the stream, so that they may be launched early (LaunchSpec.overlaps).
 // m and n are at least 1; k = 0 and alpha = 0 scale C and read neither A nor B. A packed operand comes as
 // sgemm_pack left it: its rows are along k, and its leading dimension is whole tiles.
 extern "C" __global__ void CLUSTER_OF(CLUSTER) __launch_bounds__(THREADS, MIN_BLOCKS)
