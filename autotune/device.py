@@ -44,6 +44,11 @@ class DeviceLimits:
         """Thread-block clusters are there from sm_90 on."""
         return self.compute_capability >= (9, 0)
 
+    @property
+    def has_dependent_launch(self) -> bool:
+        """Kernels can wait for the kernel before, and so begin before it has ended, from sm_90 on."""
+        return self.compute_capability >= (9, 0)
+
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
 

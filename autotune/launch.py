@@ -49,6 +49,9 @@ class LaunchSpec:
     wave: int = 0  # blocks that the GPU holds at once: for last_wave alone
     packs_a: bool = False
     packs_b: bool = False
+    # Every kernel of the code waits for the one before it on the stream, before it reads or writes: so it may
+    # be launched early, while that one still runs (docs/decisions/0018). Compute capability 9.0 and later.
+    overlaps: bool = False
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)

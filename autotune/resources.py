@@ -134,6 +134,7 @@ def launch_spec(config: Config, gemm: Gemm, limits: DeviceLimits, *, is_wide: bo
         split_k=config.split_k,
         packs_a=bool(config.pack_a),
         packs_b=bool(config.pack_b),
+        overlaps=limits.has_dependent_launch,
         wave=limits.num_sms * config.min_blocks if config.reduction == "last_wave" else 0,
         variant=Variant(gemm.trans_a, gemm.trans_b, is_wide),
     )

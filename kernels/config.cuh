@@ -94,6 +94,11 @@ constexpr bool IS_PREDICATED = EDGES == 1;
 constexpr bool IS_CLAMPED_A = IS_PREDICATED && !PACK_A;
 constexpr bool IS_CLAMPED_B = IS_PREDICATED && !PACK_B;
 
+// Which kernels let the next one on the stream begin early: those whose next is of the same call. The last one of
+// a call may do so too, for any call behind it: its blocks then wait in places that other streams could use.
+constexpr bool LAST_LETS_NEXT_BEGIN = false;
+constexpr bool LETS_NEXT_BEGIN = REDUCTION == REDUCTION_TWO_PASS || LAST_LETS_NEXT_BEGIN;
+
 // Shared memory: the stages, or what sums go through once the tiles are read. Those of the slices take the whole
 // tile of C; those of a cluster's blocks as many vectors of each thread at a time as there is room for.
 __device__ constexpr int max_of(int a, int b) { return a > b ? a : b; }

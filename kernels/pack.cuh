@@ -23,11 +23,14 @@ constexpr int PACK_ROW = PACK_TILE + 1;               // odd: a warp that walks 
 // Launch: tiles of the packed operand, those along the extent first; PACK_THREADS threads;
 // PACK_TILE * PACK_ROW floats of shared memory.
 extern "C" __global__ void __launch_bounds__(PACK_THREADS)
-    sgemm_pack(int extent, int k, const float* __restrict__ from, long long ld, int is_turned, float* __restrict__ to,
+    sgemm_pack(int extent, int k, const float* READ_ONLY from, long long ld, int is_turned, float* __restrict__ to,
                int padded) {
     const int tiles = (padded + PACK_TILE - 1) / PACK_TILE;
     const int first_i = block_index_x() % tiles * PACK_TILE, first_p = block_index_x() / tiles * PACK_TILE;
     const int lane = thread_index() % PACK_TILE, row = thread_index() / PACK_TILE;
+
+    wait_for_kernels_before();  // WAR too: `to` may be what the call before still reads
+    let_next_kernel_begin();
 
     // Lanes run along what is contiguous in the source: p where it is turned, else i.
     float held[PACK_STEPS];

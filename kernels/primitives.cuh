@@ -25,6 +25,27 @@ __device__ __forceinline__ float* shared_memory() {
 // All threads of the block meet; shared memory written before is visible to all after.
 __device__ __forceinline__ void barrier() { __syncthreads(); }
 
+// Dependent launch: sm_90 and later, nothing before. A kernel that was launched with the attribute for it
+// (launch.LaunchSpec.overlaps) may begin while the kernel before it on the stream still runs, so that its launch
+// costs no time of its own (docs/decisions/0018). Every thread waits before its first access to global memory.
+
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+// Returns when all kernels before on the stream have ended and what they wrote can be read.
+__device__ __forceinline__ void wait_for_kernels_before() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
+
+// The next kernel on the stream may begin as soon as all blocks of this one have come here, or ended.
+__device__ __forceinline__ void let_next_kernel_begin() { asm volatile("griddepcontrol.launch_dependents;"); }
+
+// Stands behind the type of a pointer by which the kernel only reads. What it points to may still change after
+// the kernel has begun, until the wait returns: not for ld.global.nc, which `const` and `__restrict__` allow,
+// and which nothing orders behind the wait.
+#define READ_ONLY
+#else
+__device__ __forceinline__ void wait_for_kernels_before() {}
+__device__ __forceinline__ void let_next_kernel_begin() {}
+#define READ_ONLY __restrict__
+#endif
+
 // Thread-block clusters: sm_90 and later (rule cluster-device).
 
 // Stands before a kernel whose blocks of one x, `size` of them along y, are a cluster: they run at the same time,

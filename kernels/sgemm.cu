@@ -194,10 +194,11 @@ __device__ __forceinline__ void multiply_tiles(Pipeline& pipeline, const Lane& l
 }
 
 // Launch: grid and workspace as launch.Grid says, THREADS threads, the shared memory of resources.smem_bytes.
+// All kernels wait for those before them on the stream, so that they may be launched early (LaunchSpec.overlaps).
 // m and n are at least 1; k = 0 and alpha = 0 scale C and read neither A nor B. A packed operand comes as
 // sgemm_pack left it: its rows are along k, and its leading dimension is whole tiles.
 extern "C" __global__ void CLUSTER_OF(CLUSTER) __launch_bounds__(THREADS, MIN_BLOCKS)
-    sgemm(int m, int n, int k, float alpha, const float* __restrict__ a, long long lda, const float* __restrict__ b,
+    sgemm(int m, int n, int k, float alpha, const float* READ_ONLY a, long long lda, const float* READ_ONLY b,
           long long ldb, float beta, float* __restrict__ c, long long ldc, float* __restrict__ workspace, int splits) {
     const int tiles_m = (m + BM - 1) / BM, tiles_n = (n + BN - 1) / BN;
     const Share share(tiles_m * tiles_n, splits);
@@ -214,10 +215,10 @@ extern "C" __global__ void CLUSTER_OF(CLUSTER) __launch_bounds__(THREADS, MIN_BL
 
     const Lane lane;
     float sums[TM][TN] = {};
-    if (num_tiles > 0) {
-        Pipeline pipeline{CopyA(a, lda, origin_m, m, k_begin), CopyB(b, ldb, origin_n, n, k_begin), num_tiles};
-        multiply_tiles(pipeline, lane, first == 0 ? ragged : BK, sums);
-    }
+    Pipeline pipeline{CopyA(a, lda, origin_m, m, k_begin), CopyB(b, ldb, origin_n, n, k_begin), num_tiles};
+    wait_for_kernels_before();
+    if constexpr (LETS_NEXT_BEGIN) let_next_kernel_begin();
+    if (num_tiles > 0) multiply_tiles(pipeline, lane, first == 0 ? ragged : BK, sums);
     add_slices(sums, lane);
 
     if constexpr (REDUCTION == REDUCTION_TWO_PASS) {
@@ -244,10 +245,12 @@ extern "C" __global__ void CLUSTER_OF(CLUSTER) __launch_bounds__(THREADS, MIN_BL
 constexpr int REDUCE_THREADS = 256;
 extern "C" __global__ void __launch_bounds__(REDUCE_THREADS)
     sgemm_reduce(int m, int n, float alpha, float beta, float* __restrict__ c, long long ldc,
-                 const float* __restrict__ workspace, int splits, int padded_m, int padded_n) {
+                 const float* READ_ONLY workspace, int splits, int padded_m, int padded_n) {
     const long long index = static_cast<long long>(block_index_x()) * REDUCE_THREADS + thread_index();
-    if (index >= static_cast<long long>(m) * n) return;  // edge: C
     const int row = index / n, column = index % n;
+    wait_for_kernels_before();
+    if constexpr (LAST_LETS_NEXT_BEGIN) let_next_kernel_begin();
+    if (index >= static_cast<long long>(m) * n) return;  // edge: C
     const long long plane = static_cast<long long>(padded_m) * padded_n;
     const float* partial = workspace + static_cast<long long>(row) * padded_n + column;
     Vec<1> sum = {};

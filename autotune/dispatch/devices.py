@@ -29,6 +29,7 @@ class LoadedKernel:
     pack: int
     threads: int
     smem_bytes: int
+    overlaps: bool
 
 
 @dataclass(slots=True)
@@ -129,7 +130,7 @@ class Devices:
                     driver.make_resident(handle)
             except CudaFault as fault:
                 raise self._refused(kernel, fault) from fault
-        return LoadedKernel(sgemm, reduce, pack, spec.threads, spec.smem_bytes)
+        return LoadedKernel(sgemm, reduce, pack, spec.threads, spec.smem_bytes, spec.overlaps)
 
     def _library(self, sha256: str) -> int:
         if sha256 not in self._libraries:

@@ -6,6 +6,7 @@ of the runtime: tests put a double in its place. Copied into exported tables.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -18,6 +19,7 @@ from ..errors import DispatchError
 STICKY = frozenset({700, 702, 709, 710, 714, 715, 716, 717, 718, 719, 720})
 PER_THREAD_STREAM = 2  # CU_STREAM_PER_THREAD
 LEGACY_STREAMS = (0, 1)  # NULL and CU_STREAM_LEGACY
+MAX_CONFIGS = 4096  # configurations of overlapping launches that a thread remembers
 _NAME_BYTES = 256
 _Attribute = cuda.CUdevice_attribute
 _MAJOR = _Attribute.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR
@@ -56,10 +58,39 @@ def _check(what: str, result: tuple[Any, ...]) -> Any:
     return result[1] if len(result) == 2 else result[1:]
 
 
+def _overlap() -> Any:
+    """The attribute of a launch that may begin while the kernel before it still runs."""
+    attribute = cuda.CUlaunchAttribute()
+    attribute.id = cuda.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
+    attribute.value.programmaticStreamSerializationAllowed = 1
+    return attribute
+
+
+class _OverlapConfigs(threading.local):
+    """Configurations of this thread's overlapping launches: to make one takes longer than the launch."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[Any, ...], Any] = {}
+
+    def of(self, grid: tuple[int, int], threads: int, smem_bytes: int, stream: int) -> Any:
+        key = (grid, threads, smem_bytes, stream)
+        config = self._known.get(key)
+        if config is None:
+            if len(self._known) >= MAX_CONFIGS:
+                self._known.clear()
+            config = self._known[key] = cuda.CUlaunchConfig()
+            config.gridDimX, config.gridDimY, config.gridDimZ = (*grid, 1)
+            config.blockDimX, config.blockDimY, config.blockDimZ = threads, 1, 1
+            config.sharedMemBytes, config.hStream = smem_bytes, stream
+            config.attrs, config.numAttrs = [_overlap()], 1
+        return config
+
+
 class Driver:
     """The driver of this process. Raises DispatchError where there is none."""
 
     def __init__(self) -> None:
+        self._configs = _OverlapConfigs()
         try:
             _check("CUDA cannot be initialised", cuda.cuInit(0))
         except RuntimeError as error:  # libcuda is not there
@@ -136,12 +167,24 @@ class Driver:
         _check("loading a kernel", cuda.cuKernelGetFunction(kernel))
 
     def launch(
-        self, kernel: int, grid: tuple[int, int], threads: int, smem_bytes: int, stream: int, arguments: int
+        self,
+        kernel: int,
+        grid: tuple[int, int],
+        threads: int,
+        smem_bytes: int,
+        stream: int,
+        arguments: int,
+        overlaps: bool,
     ) -> None:
-        """`arguments` is the address of the array of pointers to the arguments."""
-        (error,) = cuda.cuLaunchKernel(
-            kernel, grid[0], grid[1], 1, threads, 1, 1, smem_bytes, stream, arguments, 0
-        )
+        """`arguments` is the address of the array of pointers to the arguments. `overlaps`: the kernel
+        waits for those before it by itself, and may begin while the last of them still runs."""
+        if overlaps:
+            config = self._configs.of(grid, threads, smem_bytes, stream)
+            (error,) = cuda.cuLaunchKernelEx(config, kernel, arguments, 0)
+        else:
+            (error,) = cuda.cuLaunchKernel(
+                kernel, grid[0], grid[1], 1, threads, 1, 1, smem_bytes, stream, arguments, 0
+            )
         if error:
             raise CudaFault("launching a kernel", int(error), _name(int(error)))
 

@@ -158,9 +158,8 @@ class Engine:
             raise DispatchError(f"alpha = {alpha!r} or beta = {beta!r} is no float32 ({error})") from error
 
     def _launch(self, plan: Plan, kernel: LoadedKernel, stream: int) -> None:
-        self.driver.launch(
-            kernel.sgemm, plan.grid.size, kernel.threads, kernel.smem_bytes, stream, self._arguments.at_sgemm
-        )
+        size, at = plan.grid.size, self._arguments.at_sgemm
+        self.driver.launch(kernel.sgemm, size, kernel.threads, kernel.smem_bytes, stream, at, kernel.overlaps)
 
     def _launch_pack(
         self, plan: Plan, kernel: LoadedKernel, stream: int, pack: Pack, addresses: Triple, to: int
@@ -168,9 +167,8 @@ class Engine:
         arguments, k = self._arguments, plan.problem.gemm.k
         operand, ld = (x[0 if pack.is_a else 1] for x in (addresses, plan.problem.lds))
         _PACK.pack_into(arguments.pack, 0, pack.extent, k, operand, ld, pack.is_turned, to, pack.padded)
-        self.driver.launch(
-            kernel.pack, (pack.blocks, 1), PACK_THREADS, PACK_SMEM_BYTES, stream, arguments.at_pack
-        )
+        size, at = (pack.blocks, 1), arguments.at_pack
+        self.driver.launch(kernel.pack, size, PACK_THREADS, PACK_SMEM_BYTES, stream, at, kernel.overlaps)
 
     def _launch_reduce(
         self,
@@ -188,8 +186,8 @@ class Engine:
             gemm.m, gemm.n, alpha, beta, addresses[2], plan.problem.lds[2], workspace,
             grid.split_k, grid.padded_m, grid.padded_n,
         )  # fmt: skip
-        size = (grid.reduce_blocks, 1)
-        self.driver.launch(kernel.reduce, size, REDUCE_THREADS, 0, stream, arguments.at_reduce)
+        size, at = (grid.reduce_blocks, 1), arguments.at_reduce
+        self.driver.launch(kernel.reduce, size, REDUCE_THREADS, 0, stream, at, kernel.overlaps)
 
 
 def _where_packed(plan: Plan, addresses: Triple, workspace: int) -> tuple[Triple, Triple]:

@@ -22,7 +22,8 @@ from ..launch import LaunchSpec
 from . import strict
 
 FORMAT = "autotune dispatch table"
-SCHEMA_VERSION = 2  # 1: no kernel packs its operands
+SCHEMA_VERSION = 3  # 1: no kernel packs its operands; 2: none overlaps what runs before it
+_LATER = {1: ("packs_a", "packs_b"), 2: ("overlaps",)}  # flags of a spec that came with the schema after
 TABLE_FILE = "table.json"
 CUBIN_FOLDER = "cubins"
 REDUCTIONS = ("none", "two_pass", "last_block", "last_wave", "cluster")
@@ -153,8 +154,7 @@ def parse(text: str, where: str = TABLE_FILE) -> Table:
         if _digest(text.replace(data["checksum"], _BLANK, 1)) != data["checksum"]:
             raise strict.Misfit("its checksum does not match its content")
         body = {name: value for name, value in data.items() if name not in _HEAD}
-        if data["schema_version"] == 1:
-            _upgrade(body)
+        _upgrade(body, data["schema_version"])
         table: Table = strict.read(Table, body, "table")
         _check_meaning(table)
     except (strict.Misfit, UsageError) as error:
@@ -181,13 +181,14 @@ def _check_head(data: Any, where: str) -> None:
         raise strict.Misfit("it has no checksum")
 
 
-def _upgrade(body: dict[str, Any]) -> None:
-    """Says of the kernels of schema 1 what went without saying. What is no kernel is left to be refused."""
+def _upgrade(body: dict[str, Any], version: int) -> None:
+    """Says of an older schema's kernels what went without saying. What is no kernel is left to be refused."""
+    unsaid = {name: False for schema, names in _LATER.items() if schema >= version for name in names}
     kernels = body.get("kernels")
     for kernel in kernels if type(kernels) is list else ():
         spec = kernel.get("spec") if type(kernel) is dict else None
         if type(spec) is dict:
-            kernel["spec"] = {"packs_a": False, "packs_b": False} | spec
+            kernel["spec"] = unsaid | spec
 
 
 def _require(is_right: bool, fault: str) -> None:
@@ -206,6 +207,8 @@ def _check_meaning(table: Table) -> None:
              "the limits of the GPU are not positive")  # fmt: skip
     for kernel in table.kernels:
         _check_kernel(kernel)
+        _require(not kernel.spec.overlaps or table.limits.has_dependent_launch,
+                 f"kernel {kernel.id!r} overlaps others, which its GPU cannot")  # fmt: skip
     _check_defaults(table, kernels)
     for entry in table.entries:
         _check_entry(entry, kernels)

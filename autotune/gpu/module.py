@@ -1,6 +1,6 @@
 """Loaded code: a cubin's kernels, and how one is launched.
 
-Arguments are ctypes values, laid out once; `cuLaunchKernel` copies them when it is called (also while a
+Arguments are ctypes values, laid out once; `cuLaunchKernelEx` copies them when it is called (also while a
 stream is captured), so a caller may change a value and launch again.
 """
 
@@ -22,6 +22,14 @@ def pack(values: Sequence[CValue]) -> ctypes.Array[ctypes.c_void_p]:
     return (ctypes.c_void_p * len(values))(*(ctypes.addressof(value) for value in values))
 
 
+def _overlap(driver: Any) -> Any:
+    """The attribute of a launch that may begin while the kernel before it still runs."""
+    attribute = driver.CUlaunchAttribute()
+    attribute.id = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
+    attribute.value.programmaticStreamSerializationAllowed = 1
+    return attribute
+
+
 class Kernel:
     """One entry function on the current context's device."""
 
@@ -31,6 +39,7 @@ class Kernel:
         self._handle = handle
         # Loads the code now (loading is lazy otherwise), so that no launch pays for it.
         self._function = check(driver.cuKernelGetFunction, handle)
+        self._overlap = _overlap(driver)
 
     def allow_smem(self, smem_bytes: int) -> None:
         """Opt in to this much dynamic shared memory per block."""
@@ -46,13 +55,20 @@ class Kernel:
         block: int,
         arguments: ctypes.Array[ctypes.c_void_p],
         smem_bytes: int = 0,
+        *,
+        overlaps: bool = False,
     ) -> None:
-        """Enqueue a launch of grid (x, y) blocks of `block` threads, arguments as `pack` lays them out."""
-        x, y = grid
-        check(
-            self._driver.cuLaunchKernel,
-            *(self._function, x, y, 1, block, 1, 1, smem_bytes, stream, ctypes.addressof(arguments), 0),
-        )
+        """Enqueue a launch of grid (x, y) blocks of `block` threads, arguments as `pack` lays them out.
+
+        `overlaps`: the kernel waits for the one before by itself, and may begin before that has ended.
+        """
+        config = self._driver.CUlaunchConfig()
+        config.gridDimX, config.gridDimY, config.gridDimZ = (*grid, 1)
+        config.blockDimX, config.blockDimY, config.blockDimZ = block, 1, 1
+        config.sharedMemBytes, config.hStream = smem_bytes, stream
+        if overlaps:
+            config.attrs, config.numAttrs = [self._overlap], 1
+        check(self._driver.cuLaunchKernelEx, config, self._function, ctypes.addressof(arguments), 0)
 
 
 class Module:

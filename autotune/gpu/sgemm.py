@@ -42,6 +42,7 @@ class Sgemm:
         self._kernel.allow_smem(spec.smem_bytes)
         self._grid = grid.size
         self._threads, self._smem_bytes = spec.threads, spec.smem_bytes
+        self._overlaps = spec.overlaps
         self._pack = module.kernel(PACK_ENTRY) if grid.packs else None
         self._packs = [Packing(pack, gemm, workspace) for pack in grid.packs]
         self._a, self._b, self._c = (ctypes.c_void_p() for _ in range(3))
@@ -68,7 +69,14 @@ class Sgemm:
             assert self._pack is not None
             source = self._a if packing.is_a else self._b
             packing.source.value, source.value = source.value, packing.address
-            self._pack.launch(stream, (packing.blocks, 1), PACK_THREADS, packing.arguments, PACK_SMEM_BYTES)
-        self._kernel.launch(stream, self._grid, self._threads, self._arguments, self._smem_bytes)
+            self._pack.launch(
+                *(stream, (packing.blocks, 1), PACK_THREADS, packing.arguments, PACK_SMEM_BYTES),
+                overlaps=self._overlaps,
+            )
+        self._kernel.launch(
+            *(stream, self._grid, self._threads, self._arguments, self._smem_bytes), overlaps=self._overlaps
+        )
         if self._reduce is not None:
-            self._reduce.launch(stream, self._reduce_grid, REDUCE_THREADS, self._reduce_arguments)
+            self._reduce.launch(
+                *(stream, self._reduce_grid, REDUCE_THREADS, self._reduce_arguments), overlaps=self._overlaps
+            )

@@ -67,6 +67,12 @@ def play_pack(grid: tuple[int, int], values: list[Any]) -> None:
     packed[:, :extent] = view(operand, extent, k, lead).T if is_turned else view(operand, k, extent, lead)
 
 
+def _overlaps(attribute: Any) -> bool:
+    """Whether a launch with this attribute, the only one known here, may begin early."""
+    assert attribute.id == real.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
+    return attribute.value.programmaticStreamSerializationAllowed == 1
+
+
 def arity(name: str) -> int:
     """How many arguments the real binding documents for a function."""
     inside = real.__dict__[name].__doc__.splitlines()[0].partition("(")[2].rpartition(")")[0]
@@ -88,6 +94,7 @@ class HostDriver:
         self.kernel_us = 100.0
         self.num_launches = 0
         self.smem_allowed = 48 * 1024
+        self.overlapping: list[tuple[str, bool]] = []  # launches: the entry, whether it may begin early
         self._captured: list[Any] | None = None
 
     def __getattr__(self, name: str) -> Any:
@@ -169,12 +176,14 @@ class HostDriver:
         self.smem_allowed = value
         return Status(0)
 
-    def play_cuLaunchKernel(self, function: Any, x: int, y: int, z: int, *rest: Any) -> Status:
-        block_x, block_y, block_z, smem, _stream, parameters, extra = rest
-        assert (z, block_y, block_z, extra) == (1, 1, 1, 0)
-        if smem > self.smem_allowed or block_x > 1024:
+    def play_cuLaunchKernelEx(self, config: Any, function: Any, parameters: int, extra: int) -> Status:
+        assert (config.gridDimZ, config.blockDimY, config.blockDimZ, extra) == (1, 1, 1, 0)
+        if config.sharedMemBytes > self.smem_allowed or config.blockDimX > 1024:
             return Status(701)
         library, name = function
+        x, y = config.gridDimX, config.gridDimY
+        assert len(config.attrs) == config.numAttrs
+        self.overlapping.append((name, any(_overlaps(attribute) for attribute in config.attrs)))
         signature = SIGNATURES[name]
         addresses = (ctypes.c_void_p * len(signature)).from_address(parameters)
         values = [t.from_address(a).value or 0 for t, a in zip(signature, addresses, strict=True)]

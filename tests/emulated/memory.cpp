@@ -57,6 +57,7 @@ struct Block {
     std::vector<int> last_fence;     // by thread
     std::vector<int> last_atomic;    // by thread
     std::vector<int> acquire_epoch;  // by thread: its first fence behind an atomic of its own
+    std::vector<bool> has_waited;    // by thread: for the kernels before
     bool has_left = false;
 };
 
@@ -144,6 +145,7 @@ void land(const std::vector<Copy>& group) {
 }
 
 const Region& region_of(const float* address, int count, const char* what) {
+    if (!own().has_waited[here.thread]) fault("%s before the wait for the kernels before", what);
     for (const Region& region : current->regions) {
         if (is_in(region, address) && address + count <= region.end) return region;
     }
@@ -305,6 +307,8 @@ unsigned add_to_counter(unsigned* counter, unsigned amount) {
     return old;
 }
 
+void wait_for_launches() { own().has_waited[here.thread] = true; }
+
 // A copy may land at any time until its wait: what was written to its place meanwhile is lost.
 void poison_copies_under_way() {
     const CopyQueue& queue = own().queues[here.thread];
@@ -332,16 +336,19 @@ void begin_block_memory() {
     block.last_fence.assign(current->threads, NEVER);
     block.last_atomic.assign(current->threads, NEVER);
     block.acquire_epoch.assign(current->threads, NEVER);
+    block.has_waited.assign(current->threads, false);
 }
 
 void end_block_memory() {
     Block& block = own();
     for (int thread = 0; thread < current->threads; ++thread) {
+        here.thread = thread;
+        // those behind would no longer wait for those before
+        if (!block.has_waited[thread]) fault("end of a thread that has not waited for the kernels before");
         CopyQueue& queue = block.queues[thread];
         queue.groups.push_back(std::move(queue.open));
         for (const auto& group : queue.groups) {
             for (const Copy& copy : group) {
-                here.thread = thread;
                 if (copy.from) fault("copy under way at the end: of shared[%td]", copy.to - block.shared.get());
             }
         }

@@ -12,6 +12,7 @@
 //   workspace       what a block stores is NaN for later blocks unless a fence and then an atomic,
 //                   with a barrier where they are of different threads, have published it; to read
 //                   what another block stored takes load_l2, and a fence after an atomic
+//   kernel before   may still run: to touch global memory, or to end, before having waited for it is a fault
 // Accesses that go past these functions (a plain `smem[i]`) still meet the NaN and the sanitizers.
 #pragma once
 
@@ -23,6 +24,7 @@
 #define __forceinline__ inline
 #define __launch_bounds__(...)
 #define CLUSTER_OF(size)
+#define READ_ONLY
 
 template <int VEC>
 struct alignas(VEC * sizeof(float)) Vec {
@@ -53,6 +55,7 @@ void wait_at_cluster_barrier(const char* file, int line);
 const float* foreign_shared(const float* address, int count, int rank);
 unsigned add_to_counter(unsigned* counter, unsigned amount);
 void fence();
+void wait_for_launches();  // those before this one
 
 }  // namespace emulated
 
@@ -60,6 +63,9 @@ inline int thread_index() { return emulated::here.thread; }
 inline int block_index_x() { return emulated::here.block_x; }
 inline int block_index_y() { return emulated::here.block_y; }
 inline int grid_x() { return emulated::here.grid_x; }
+
+inline void wait_for_kernels_before() { emulated::wait_for_launches(); }
+inline void let_next_kernel_begin() {}
 
 inline float* shared_memory() { return emulated::shared_base(); }
 

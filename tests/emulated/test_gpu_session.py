@@ -248,6 +248,18 @@ def test_packed_operands_lie_in_the_workspace(host, open_session, shape, changes
     assert names == passes * (len(names) // len(passes))
 
 
+@pytest.mark.parametrize("overlaps", [False, True])
+def test_kernels_that_wait_for_those_before_are_launched_early(host, open_session, overlaps):
+    """All of a call's, also where they are captured; the kernels that check results never."""
+    spec = replace(PACKED, reduction="two_pass", split_k=3, overlaps=overlaps)
+    host.sgemms[b"this"] = lambda *rest: right(*rest, spec=spec)
+    assert _trial(open_session, "this", spec).outcome is Outcome.OK
+    ours = [early for name, early in host.overlapping if name.startswith("sgemm")]
+    assert len(ours) % 4 == 0 and set(ours) == {overlaps}
+    others = {early for name, early in host.overlapping if not name.startswith("sgemm")}
+    assert others == {False}
+
+
 @pytest.mark.parametrize("lost", [0, 1], ids=["A", "B"])
 def test_an_operand_that_was_not_packed_is_nan(host, open_session, lost):
     seen = []

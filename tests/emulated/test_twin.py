@@ -44,6 +44,8 @@ FAULTS = {
     "NO_BARRIER_BEFORE_ATOMIC": r"elements are wrong.*nan|race",
     "NO_FENCE_AFTER_ATOMIC": r"no fence between the atomic and here",
     "COUNTER_LEFT": r"counter 0 is left at 2",
+    "NO_WAIT_FOR_KERNELS": r"(copy|load|store) before the wait for the kernels before",
+    "END_WITHOUT_WAIT_FOR_KERNELS": r"end of a thread that has not waited for the kernels before",
 }
 CLUSTER_FAULTS = {
     "FOREIGN_READ_AT_ONCE": r"read of block \d, which need not have begun",

@@ -39,6 +39,8 @@ enum Fault {
     NO_CLUSTER_BARRIER_AT_END,
     ONE_BLOCK_ENDS,
     NO_SUCH_BLOCK,
+    NO_WAIT_FOR_KERNELS,
+    END_WITHOUT_WAIT_FOR_KERNELS,
 };
 constexpr int T = 8;
 constexpr int STAGE = 2 * T * T;  // floats: a tile of A, then one of B
@@ -129,6 +131,10 @@ static void sgemm(int m, int n, int k, float alpha, const float* a, long long ld
     const int first = share * block_index_y(), end = first + share < k_tiles ? first + share : k_tiles;
     float* shared = shared_memory();
     float sum = FAULT == READ_OF_UNWRITTEN ? 0 * shared[0] : 0;
+    const bool is_beyond = row + thread_index() / T >= m && column + thread_index() % T >= n;
+    if (FAULT != NO_WAIT_FOR_KERNELS && (FAULT != END_WITHOUT_WAIT_FOR_KERNELS || !is_beyond)) {
+        wait_for_kernels_before();
+    }
     plant(const_cast<float*>(a), lda, c, ldc, m, n, k);
     if (FAULT == PLAIN_WRITE_BEFORE_WAIT) {
         copy_async<1>(shared + thread_index(), a, false);

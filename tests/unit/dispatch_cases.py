@@ -79,6 +79,7 @@ class Launch:
     grid: tuple[int, int]
     stream: int
     context: int
+    overlaps: bool
 
 
 def _at(address: int, rows: int, columns: int, ld: int) -> np.ndarray[Any, Any]:
@@ -200,15 +201,14 @@ class FakeDriver:
     def make_resident(self, kernel: int) -> None:
         assert self.loading_depth == 1 and self.current_context()
 
-    def launch(
-        self, kernel: int, grid: tuple[int, int], threads: int, smem_bytes: int, stream: int, arguments: int
-    ) -> None:
+    def launch(self, kernel: int, grid: tuple[int, int], threads: int, smem_bytes: int, stream: int,
+               arguments: int, overlaps: bool) -> None:  # fmt: skip
         if self.launch_error:
             raise CudaFault("launching a kernel", self.launch_error, "FAILED")
         record, name = self._kernels[kernel]
         device = self.current_context() - 100
         assert device >= 0, "launched without a context"
-        self.launches.append(Launch(record.id, name, grid, stream, self.current_context()))
+        self.launches.append(Launch(record.id, name, grid, stream, self.current_context(), overlaps))
         if name == "sgemm":
             assert (threads, smem_bytes) == (record.spec.threads, record.spec.smem_bytes)
             assert self.allowed_smem.get((kernel, device), DEFAULT_SMEM) >= smem_bytes

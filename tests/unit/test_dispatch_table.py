@@ -122,15 +122,23 @@ def test_an_unknown_field_is_refused() -> None:
 
 def test_a_newer_schema_says_so_whatever_else_changed() -> None:
     text = json.dumps({"format": "autotune dispatch table", "schema_version": SCHEMA_VERSION + 1, "new": []})
-    with pytest.raises(DispatchError, match=r"schema 3, newer than 2.*autotune that wrote it"):
+    with pytest.raises(DispatchError, match=r"schema 4, newer than 3.*autotune that wrote it"):
         parse(text)
 
 
-def test_a_table_from_before_operands_were_packed_is_read() -> None:
-    tree = _tree() | {"schema_version": 1}
+LATER = {1: ("packs_a", "packs_b", "overlaps"), 2: ("overlaps",)}  # what kernels of a schema do not say
+
+
+@pytest.mark.parametrize("version", LATER)
+def test_a_table_of_an_older_schema_is_read(version: int) -> None:
+    """Its kernels pack nothing, and are not launched early: they would not wait."""
+    tree = _tree() | {"schema_version": version}
     for kernel in tree["kernels"]:
-        del kernel["spec"]["packs_a"], kernel["spec"]["packs_b"]
-    assert parse(_signed(tree)) == sample_table()
+        for name in LATER[version]:
+            del kernel["spec"][name]
+    table = parse(_signed(tree))
+    assert table == sample_table()
+    assert not any(kernel.spec.overlaps for kernel in table.kernels)
     for kernels in (1, {}, [1], [{}], [{"spec": 1}]):
         with pytest.raises(DispatchError, match="damaged"):
             parse(_signed(tree | {"kernels": kernels}))
@@ -155,6 +163,11 @@ WRONG = {
     "vector": _with_kernel(vec_a=3),
     "reduction": _with_kernel(reduction="magic"),
     "split without reduction": _with_kernel(split_k=2),
+    "overlap that the GPU does not know": replace(
+        _with_kernel(overlaps=True),
+        limits=replace(sample_table().limits, compute_capability=(8, 9)),
+        environment=replace(sample_table().environment, compute_capability=(8, 9)),
+    ),
     "cluster of no size": _with_kernel(reduction="cluster", split_k=16),
     "sha": _with_kernel(sha256="../../etc/passwd"),
     "residency": _with_kernel(blocks_per_sm=0),

@@ -47,8 +47,8 @@ def specs(draw: st.DrawFn) -> LaunchSpec:
     tiles = [draw(st.sampled_from(PARAMETER[name].values)) for name in ("bm", "bn", "bk")]
     vectors = [draw(VECTORS) for _ in range(3)]
     wave = draw(st.integers(1, 2000)) if reduction == "last_wave" else 0
-    is_exact, *packs = (draw(st.booleans()) for _ in range(3))
-    return LaunchSpec(*tiles, 128, 0, *vectors, is_exact, reduction, split_k, draw(VARIANTS), wave, *packs)
+    is_exact, *flags = (draw(st.booleans()) for _ in range(4))
+    return LaunchSpec(*tiles, 128, 0, *vectors, is_exact, reduction, split_k, draw(VARIANTS), wave, *flags)
 
 
 @given(specs())
@@ -56,10 +56,18 @@ def test_a_spec_survives_json(spec: LaunchSpec) -> None:
     assert LaunchSpec.from_dict(json.loads(json.dumps(spec.to_dict()))) == spec
 
 
-def test_a_spec_from_before_operands_were_packed_packs_none() -> None:
+def test_a_spec_from_before_has_none_of_what_came_later() -> None:
     before = LaunchSpec(64, 64, 16, 128, 0, 1, 1, 1, False, "none", 1, Variant()).to_dict()
-    del before["packs_a"], before["packs_b"]
-    assert not LaunchSpec.from_dict(before).packs_a and not LaunchSpec.from_dict(before).packs_b
+    for name in ("packs_a", "packs_b", "overlaps"):
+        del before[name]
+    spec = LaunchSpec.from_dict(before)
+    assert not spec.packs_a and not spec.packs_b and not spec.overlaps
+
+
+@given(LIMITS)
+def test_kernels_overlap_where_the_gpu_knows_how_to_wait(limits: DeviceLimits) -> None:
+    spec = launch_spec(Config(), Gemm(256, 256, 256), limits)
+    assert spec.overlaps == (limits.compute_capability >= (9, 0))
 
 
 @given(specs(), EXTENTS, EXTENTS, EXTENTS)
