@@ -1,0 +1,102 @@
+"""What each kind of GPU can run is in its feasible set, and what it lacks the hardware for is not.
+
+There are no such GPUs to try it on: a rule that hides a value from one of them would be seen by nobody.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from space_cases import EVERY_KIND, find_config
+
+from autotune import families
+from autotune.config import PARAMETER, Config, Value
+from autotune.device import KNOWN, DeviceLimits
+from autotune.gemm import Gemm
+from autotune.rules import LEGAL, broken_rules
+from autotune.search.seeds import known_good
+from autotune.space import feasible_set
+
+DEVICES = ("quadro-rtx-5000", "rtx-3090", "rtx-4090", "h200")
+# Quick to enumerate; together they hold every kind of problem that a rule of the space knows.
+SHAPES = (
+    "1x64x32768", "3x5x2048", "16x130x4096:TN", "130x8x4096:TN", "4096x8x512", "300x3000x3000:TT",
+    "2049x2050x64:TT",
+)  # fmt: skip
+# Legal, but known not to pay anywhere (rules of kind `worth`): searched with --all only.
+NOT_WORTH: dict[str, set[Value]] = {
+    "bk": {4}, "stages": {1, 5, 8}, "flush_k": {512, 2048}, "pad": {8}, "order": {"row"}
+}  # fmt: skip
+
+
+def _lacking(limits: DeviceLimits) -> dict[str, set[Value]]:
+    """Values that need hardware which this GPU is without, and those that pay only with it."""
+    lacking: dict[str, set[Value]] = {}
+    if not limits.has_async_copy:
+        lacking |= {"copy_a": {"async"}, "copy_b": {"async"}, "stages": {3, 4, 6}}
+    if not limits.has_clusters:
+        lacking |= {"reduction": {"cluster"}}
+    return lacking
+
+
+def _searched(limits: DeviceLimits) -> dict[str, set[Value]]:
+    """The values of each parameter that stand in the feasible set of some shape."""
+    found: dict[str, set[Value]] = {name: set() for name in PARAMETER}
+    for shape in SHAPES:
+        for factor in feasible_set(limits, Gemm.parse(shape)).factors:
+            for name, values, codes in zip(factor.names, factor.values, factor.codes.T, strict=True):
+                found[name] |= {values[code] for code in np.unique(codes)}
+    return found
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_every_value_that_pays_is_searched_on_every_gpu_that_has_it(device: str) -> None:
+    lacking = _lacking(KNOWN[device])
+    for name, found in _searched(KNOWN[device]).items():
+        left_out = NOT_WORTH.get(name, set()) | lacking.get(name, set())
+        assert found == set(PARAMETER[name].values) - left_out, name
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_what_does_not_pay_is_legal_all_the_same(device: str) -> None:
+    limits, gemm, rng = KNOWN[device], Gemm.parse("4096:TN"), random.Random(device)
+    staged: set[Value] = set() if limits.has_async_copy else {3, 4, 6}
+    for name, values in (NOT_WORTH | {"stages": NOT_WORTH["stages"] | staged}).items():
+        for value in values:
+            assert find_config(rng, limits, gemm, LEGAL, {name: value}), (name, value)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_what_the_hardware_lacks_is_in_no_set(device: str) -> None:
+    limits, gemm = KNOWN[device], Gemm(512, 512, 512)
+    plain = replace(Config(), copy_a="register", copy_b="register", stages=2, min_blocks=1)
+    assert broken_rules(plain, limits, gemm) == ()
+    for change, rule, is_there in (
+        ({"copy_a": "async"}, "async-device", limits.has_async_copy),
+        ({"copy_b": "async"}, "async-device", limits.has_async_copy),
+        ({"reduction": "cluster", "split_k": 2}, "cluster-device", limits.has_clusters),
+    ):
+        broken = [r.id for r in broken_rules(replace(plain, **change), limits, gemm)]
+        assert broken == ([] if is_there else [rule])
+
+
+@pytest.mark.parametrize("device", DEVICES[:3])  # the fourth is searched
+def test_a_search_starts_from_some_tile_of_every_family(device: str) -> None:
+    """Mapped to what is legal there: one that asks for a cluster or an asynchronous copy could not run."""
+    limits = KNOWN[device]
+    for family, shape in (
+        (families.LARGE, "1000:TN"), (families.MEDIUM, "1000:TN"), (families.FEW_ROWS, "1x4096x4096"),
+        (families.FEW_COLUMNS, "4096x64x256"), (families.DEEP_K, "64x64x100000"),
+    ):  # fmt: skip
+        gemm = Gemm.parse(shape)
+        space = feasible_set(limits, gemm)
+        starts = [Config.from_dict(space.point(number)) for number in known_good(space, gemm)]
+        assert all(broken_rules(start, limits, gemm, EVERY_KIND) == () for start in starts)
+        tiles = {(c.bm, c.bn, c.tm, c.tn, c.slice_k) for c in starts}
+        assert tiles & {(c.bm, c.bn, c.tm, c.tn, c.slice_k) for c in family}, shape
+        for start in starts:
+            assert limits.has_async_copy or {start.copy_a, start.copy_b} == {"register"}
+            assert limits.has_clusters or start.reduction != "cluster"
