@@ -1,0 +1,137 @@
+"""What a cubin's machine code consists of, without a disassembler: instructions and loops of an entry.
+
+A cubin is an ELF file of 64 bits, the code of an entry its section `.text.ENTRY`. From compute capability 7.0
+on an instruction is 16 bytes: the low nine bits name the operation, the next three where its operands come
+from (registers, constants, immediates), and a branch holds the distance to its target, counted from the
+instruction behind it. None of this is documented by the vendor. It was read off nvdisasm's output for sm_75
+to sm_120, and tests/compile/test_compiler_figures.py holds it against what the template must compile to.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+
+import numpy as np
+
+from autotune.errors import UsageError
+
+INSTRUCTION_BYTES = 16
+_HOPPER = 90  # the first architecture whose branches keep the low bits of their distance apart
+_OPERATION_BITS = 9
+_BRANCH, _NOP = 0x147, 0x118
+# The kinds of instruction that are told apart, by operation; an instruction may be of several.
+KINDS: dict[str, tuple[int, ...]] = {
+    "ffma": (0x23,),
+    "fma_pipe": (0x20, 0x21, 0x23, 0x24, 0x25, 0x27),  # FMUL, FADD, FFMA, IMAD, IMAD.WIDE, IMAD.HI
+    "shared_loads": (0x184,),
+    "shared_stores": (0x188,),
+    "global_loads": (0x181,),
+    "async_copies": (0x1AE,),
+    "barriers": (0x11D,),
+}
+
+
+@dataclass(frozen=True)
+class Counts:
+    """Instructions of a stretch of code: all, and how many of each of KINDS."""
+
+    instructions: int
+    kinds: dict[str, int]
+
+    def __add__(self, other: Counts) -> Counts:
+        kinds = {name: count + other.kinds[name] for name, count in self.kinds.items()}
+        return Counts(self.instructions + other.instructions, kinds)
+
+    def __mul__(self, times: int) -> Counts:
+        kinds = {name: count * times for name, count in self.kinds.items()}
+        return Counts(self.instructions * times, kinds)
+
+    @property
+    def num_bytes(self) -> int:
+        return self.instructions * INSTRUCTION_BYTES
+
+
+@dataclass(frozen=True)
+class Loop:
+    """A backward branch: the instructions from its target, `first`, to itself, `last`."""
+
+    first: int
+    last: int
+
+    def __len__(self) -> int:
+        return self.last + 1 - self.first
+
+    def encloses(self, other: Loop) -> bool:
+        return self != other and self.first <= other.first and other.last <= self.last
+
+
+class Code:
+    """The instructions of one entry of a cubin. Raises UsageError for what is none."""
+
+    def __init__(self, cubin: bytes, entry: str, arch: str) -> None:
+        words = np.frombuffer(_section(cubin, f".text.{entry}"), dtype="<u8")
+        if not len(words) or len(words) % 2:
+            raise UsageError(f"the code of {entry} is not made of instructions of {INSTRUCTION_BYTES} bytes")
+        first = words[::2]
+        operations = (first & ((1 << _OPERATION_BITS) - 1)).astype(int)
+        length = int(np.flatnonzero(operations != _NOP)[-1]) + 1  # NOPs fill up the last line
+        self.operations = operations[:length]
+        self.loops = _loops(first[:length], self.operations, int(arch.removeprefix("sm_")))
+
+    def count(self, loop: Loop | None = None) -> Counts:
+        """Of a loop, or of all the code. Both sides of a branch count: what is skipped at times, too."""
+        part = self.operations if loop is None else self.operations[loop.first : loop.last + 1]
+        kinds = {name: int(np.isin(part, numbers).sum()) for name, numbers in KINDS.items()}
+        return Counts(len(part), kinds)
+
+    def main_loop(self) -> Loop:
+        """The loop that holds the most FFMA: of such that hold each other, the innermost."""
+        most = max(self.loops, key=lambda loop: (self.count(loop).kinds["ffma"], -len(loop)), default=None)
+        if most is None or not self.count(most).kinds["ffma"]:
+            raise UsageError("no loop of this kernel holds an FFMA: nothing of it can be said")
+        return most
+
+    def around(self, loop: Loop) -> Loop:
+        """The innermost loop that encloses this one."""
+        outer = [other for other in self.loops if other.encloses(loop)]
+        if not outer:
+            raise UsageError("no loop encloses the innermost: this kernel is not built as expected")
+        return min(outer, key=len)
+
+
+def _loops(first: np.ndarray, operations: np.ndarray, arch: int) -> list[Loop]:
+    """All backward branches. `first`: the low 8 bytes of each instruction."""
+    found = []
+    for at in np.flatnonzero(operations == _BRANCH):
+        target = int(at) + 1 + _distance(int(first[at]), arch) // INSTRUCTION_BYTES
+        if not 0 <= target <= len(operations):
+            raise UsageError(f"instruction {at} branches out of the code: this is no code of sm_{arch}")
+        if target <= at:
+            found.append(Loop(target, int(at)))
+    return found
+
+
+def _distance(word: int, arch: int) -> int:
+    """Bytes from behind a branch to its target: a signed number of 4-byte units in bits 34 and up, and from
+    sm_90 on its low eight bits in bits 16 to 23."""
+    high = (word >> 34) - (1 << 30 if word >> 63 else 0)
+    return 4 * ((high << 8) + (word >> 16 & 0xFF) if arch >= _HOPPER else high)
+
+
+def _section(elf: bytes, name: str) -> bytes:
+    """The content of a section of an ELF file of 64 bits."""
+    try:
+        if elf[:6] != b"\x7fELF\x02\x01":
+            raise UsageError("this is no cubin: an ELF file of 64 bits, little-endian, was expected")
+        (table,) = struct.unpack_from("<Q", elf, 0x28)
+        size, count, names_at = struct.unpack_from("<HHH", elf, 0x3A)
+        headers = [struct.unpack_from("<IIQQQQ", elf, table + i * size) for i in range(count)]
+        names = headers[names_at][4]
+        for label, _, _, _, offset, length in headers:
+            end = elf.index(b"\0", names + label)
+            if elf[names + label : end].decode() == name and offset + length <= len(elf):
+                return elf[offset : offset + length]
+    except (struct.error, IndexError, ValueError) as error:
+        raise UsageError(f"this cubin is damaged ({error}); compile it again") from error
+    raise UsageError(f"this cubin has no section {name}")
