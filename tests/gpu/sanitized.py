@@ -1,13 +1,15 @@
 """What compute-sanitizer watches; test_gpu_sanitizer.py runs it under each of its tools.
 
     sanitized.py spread all|pipelined   every covering instance of the template on small, ragged problems
+    sanitized.py table CASES FILE HOW   the kernels that a file lists (benchmarks/sanitize_table.py); HOW the
+                                        workspace is found: marked, or unwritten
     sanitized.py plant NAME             a small kernel, right or with one fault (PLANTS)
     sanitized.py mutant NAME            the template with one safeguard taken out (MUTANTS)
 
 Cubins are launched through cuda.bindings alone. A, B, C, packed operands and the workspace behind them
 are allocations of their own and end with their last element, so that one element too far is outside.
-`spread` compares C with float64, prints what it ran as JSON, and exits with 1 if anything was wrong; the
-others exit with 0 whatever happens on the GPU: the verdict is the tool's.
+`spread` and `table` compare C with float64, print what they ran as JSON, and exit with 1 if anything was
+wrong; the others exit with 0 whatever happens on the GPU: the verdict is the tool's.
 """
 
 from __future__ import annotations
@@ -32,15 +34,17 @@ from problems import Case, problem, problems
 
 from autotune import kernel
 from autotune.compiler import Compiler
+from autotune.config import Config
 from autotune.device import DeviceLimits
 from autotune.gemm import Gemm
 from autotune.gpu import driver
 from autotune.gpu.driver import CudaError
 from autotune.gpu.module import Module, pack
-from autotune.launch import PACK_SMEM_BYTES, PACK_THREADS
+from autotune.launch import PACK_SMEM_BYTES, PACK_THREADS, Variant
 from autotune.rules import broken_rules
 
 PIPELINED = ("tiles that fit", "stages go round twice", "ragged", "many tiles")  # cases of problems.py
+FLUSHED = "sums flushed twice"  # of configs that do
 MARK = np.uint32(0x7FE5A5A5)  # a NaN that no kernel computes: gaps between rows, and what nobody wrote
 
 # One block of 128 threads copies 128 floats to shared memory, and back with each warp's neighbour's.
@@ -52,17 +56,19 @@ extern "C" __global__ void sgemm(float* data) {
     asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(to), "l"(data + i + READ_AT) : "memory");
     asm volatile("cp.async.commit_group;" ::: "memory");
     if (HAS_WAIT) asm volatile("cp.async.wait_group 0;" ::: "memory");
-    if (HAS_BARRIER) __syncthreads();
+    if (HAS_BARRIER && i < REACH_BARRIER) __syncthreads();
     data[i + WRITE_AT] = tile[(i + 32) % 128];
 }
 """
-_CLEAN = {"READ_AT": 0, "WRITE_AT": 0, "HAS_WAIT": 1, "HAS_BARRIER": 1}
+_CLEAN = {"READ_AT": 0, "WRITE_AT": 0, "HAS_WAIT": 1, "HAS_BARRIER": 1, "REACH_BARRIER": 128}
 PLANTS = {
     "clean": _CLEAN,
     "reads too far": _CLEAN | {"READ_AT": 1},
     "writes too far": _CLEAN | {"WRITE_AT": 1},
     "races": _CLEAN | {"HAS_BARRIER": 0},
     "reads too soon": _CLEAN | {"HAS_WAIT": 0},
+    "reads what nobody wrote": _CLEAN,  # it is not uploaded
+    "is not met by all": _CLEAN | {"REACH_BARRIER": 100},  # the barrier, within a warp
 }
 PLANT_FLOATS = 128
 
@@ -84,7 +90,12 @@ def mutant_source(name: str) -> str:
 
 
 class Gpu:
-    """The first GPU, its context, and memory that lives until the end of `borrowed`."""
+    """The first GPU, its context, and memory that lives until the end of `borrowed`.
+
+    `writes_scratch`: whether memory that kernels are to write first is marked, or left as it is allocated.
+    """
+
+    writes_scratch = True
 
     def __init__(self) -> None:
         gpu = driver.find_gpu("auto")
@@ -108,15 +119,32 @@ class Gpu:
         finally:
             self._borrowed = []
 
-    def upload(self, data: np.ndarray) -> int:
+    def allocate(self, num_bytes: int) -> int:
         """An allocation of exactly these bytes; a null pointer for none."""
-        if not data.nbytes:
+        if not num_bytes:
             return 0
-        address = int(driver.check(self.driver.cuMemAlloc, data.nbytes))
+        address = int(driver.check(self.driver.cuMemAlloc, num_bytes))
         self._borrowed.append(address)
-        driver.check(self.driver.cuMemcpyHtoDAsync, address, data.ctypes.data, data.nbytes, self.stream)
-        self.wait()
         return address
+
+    def upload(self, data: np.ndarray) -> int:
+        """`allocate`, and fill."""
+        address = self.allocate(data.nbytes)
+        self._write(address, data)
+        return address
+
+    def scratch(self, num_floats: int, tail: np.ndarray) -> int:
+        """So many floats for kernels to write first, and behind them what must be as given."""
+        address = self.allocate(4 * num_floats + tail.nbytes)
+        if self.writes_scratch:
+            self._write(address, np.full(num_floats, MARK))
+        self._write(address + 4 * num_floats, tail)
+        return address
+
+    def _write(self, address: int, data: np.ndarray) -> None:
+        if data.nbytes:
+            driver.check(self.driver.cuMemcpyHtoDAsync, address, data.ctypes.data, data.nbytes, self.stream)
+            self.wait()
 
     def download(self, address: int, like: np.ndarray) -> np.ndarray:
         data = np.empty_like(like)
@@ -139,11 +167,11 @@ class Gpu:
         values: Sequence[Any],
         smem: int = 0,
     ) -> None:
-        """Launch, and wait for it."""
+        """Launch; it may overlap the one before as an application's launches do."""
         function = module.kernel(entry)
         function.allow_smem(smem)
-        function.launch(self.stream, grid, block, pack(values), smem)
-        self.wait()
+        is_early = self.limits.has_dependent_launch
+        function.launch(self.stream, grid, block, pack(values), smem, overlaps=is_early)
 
 
 def laid_out(matrix: np.ndarray, lead: int, offset: int) -> np.ndarray:
@@ -167,15 +195,14 @@ def compute(gpu: Gpu, module: Module, p: Problem) -> np.ndarray:
         laid_out(matrix, lead, offset)
         for matrix, lead, offset in zip((p.a, p.b, p.c), p.lds, p.offsets, strict=True)
     ]
-    sums = np.full(p.sum_bytes // 4, MARK)
-    workspace = np.concatenate((sums, np.zeros(p.counter_bytes // 4, np.uint32)))
+    counters = np.zeros(p.counter_bytes // 4, np.uint32)
     with gpu.borrowed():
         starts = [gpu.upload(data) for data in memory]
         a, b, c = (
             ctypes.c_void_p(start and start + 4 * offset)
             for start, offset in zip(starts, p.offsets, strict=True)
         )
-        at = gpu.upload(workspace)
+        at = gpu.scratch(p.sum_bytes // 4, counters)
         m, n, k, splits = (ctypes.c_int32(x) for x in (p.m, p.n, p.k, p.split_k))
         alpha, beta = ctypes.c_float(p.alpha), ctypes.c_float(p.beta)
         lda, ldb, ldc = (ctypes.c_int64(x) for x in p.lds)
@@ -187,8 +214,10 @@ def compute(gpu: Gpu, module: Module, p: Problem) -> np.ndarray:
             padded = map(ctypes.c_int32, p.padded)
             values = (m, n, alpha, beta, c, ldc, ctypes.c_void_p(at), splits, *padded)
             gpu.launch(module, kernel.REDUCE_ENTRY, (p.reduce_blocks, 1), p.reduce_threads, values)
+        gpu.wait()
         after = gpu.download(starts[2], memory[2])
-        counters = gpu.download(at, workspace)[len(sums) :] if at else workspace
+        if counters.size:
+            counters = gpu.download(at + p.sum_bytes, counters)
     if counters.any():
         raise WrongResult(f"{p.name}: counters of the workspace are not left zero")
     result = _rows(after, p.c.shape, p.lds[2], p.offsets[2]).copy()
@@ -202,7 +231,7 @@ def _packed(gpu: Gpu, module: Module, p: Problem, is_a: bool, operand: tuple[Any
     """Address and leading dimension of an operand as sgemm gets it: its copy, where it is packed."""
     for plan in p.packs:
         if plan.is_a == is_a:
-            to = ctypes.c_void_p(gpu.upload(np.full(p.k * plan.padded, MARK)))
+            to = ctypes.c_void_p(gpu.scratch(p.k * plan.padded, np.empty(0, np.uint32)))
             if p.alpha:
                 extents, is_turned = (ctypes.c_int32(plan.extent), ctypes.c_int32(p.k)), plan.is_turned
                 values = (*extents, *operand, ctypes.c_int32(is_turned), to, ctypes.c_int32(plan.padded))
@@ -229,18 +258,38 @@ def spread(gpu: Gpu, names: Sequence[str]) -> dict[str, Any]:
     cubins = [compiler.submit(one.config, one.variant) for one in chosen]
     wrong, num_launches = [], 0
     for number, (one, cubin) in enumerate(zip(chosen, cubins, strict=True)):
-        module = gpu.load(cubin.result().code)
-        for task in problems(one, number):
-            if names and task.name not in names:
-                continue
-            num_launches += 1
-            try:
-                check(task, compute(gpu, module, task), one.variant.trans_a, one.variant.trans_b)
-            except (WrongResult, CudaError) as error:
-                wrong.append(f"{one.id}: {task.name}: {error}")
-        module.unload()
+        launches, found = run_all(gpu, one, cubin.result().code, names, number)
+        num_launches += launches
+        wrong += [f"{one.id}: {text}" for text in found]
     compiler.close()
     return {"num_instances": len(chosen), "num_launches": num_launches, "wrong": wrong}
+
+
+def table(gpu: Gpu, tasks: Sequence[dict[str, Any]], names: Sequence[str]) -> dict[str, Any]:
+    """Run and check the kernels that are listed, as `spread` does; how often each was launched."""
+    wrong: list[str] = []
+    launches: dict[str, int] = {}
+    for number, task in enumerate(tasks):
+        one = Instance(Config.from_dict(task["config"]), Variant(**task["variant"]))
+        launches[task["id"]], found = run_all(gpu, one, Path(task["cubin"]).read_bytes(), names, number)
+        wrong += [f"{task['id']}: {text}" for text in found]
+    return {"launches": launches, "wrong": wrong}
+
+
+def run_all(gpu: Gpu, one: Instance, code: bytes, names: Sequence[str], number: int) -> tuple[int, list[str]]:
+    """One kernel on its problems of these names (all if empty): how many, and what was wrong."""
+    module = gpu.load(code)
+    wrong, num_launches = [], 0
+    for task in problems(one, number):
+        if names and task.name not in names:
+            continue
+        num_launches += 1
+        try:
+            check(task, compute(gpu, module, task), one.variant.trans_a, one.variant.trans_b)
+        except (WrongResult, CudaError) as error:
+            wrong.append(f"{task.name}: {error}")
+    module.unload()
+    return num_launches, wrong
 
 
 def plant(gpu: Gpu, name: str) -> None:
@@ -248,8 +297,11 @@ def plant(gpu: Gpu, name: str) -> None:
     module = gpu.load(compiler.compile_source(PLANT, PLANTS[name]).code)
     compiler.close()
     with gpu.borrowed():
-        data = ctypes.c_void_p(gpu.upload(np.zeros(PLANT_FLOATS, np.float32)))
+        is_written = name != "reads what nobody wrote"
+        zeros = np.zeros(PLANT_FLOATS, np.float32)
+        data = ctypes.c_void_p(gpu.upload(zeros) if is_written else gpu.allocate(zeros.nbytes))
         gpu.launch(module, kernel.ENTRY, (1, 1), PLANT_FLOATS, (data,))
+        gpu.wait()
 
 
 def mutant(gpu: Gpu, name: str) -> None:
@@ -260,10 +312,15 @@ def mutant(gpu: Gpu, name: str) -> None:
     compute(gpu, module, problem(MUTATED, MUTATED_CASE, split_k=1, seed=1))
 
 
-def main(deed: str, name: str) -> int:
+def main(deed: str, name: str, *rest: str) -> int:
     gpu = Gpu()
-    if deed == "spread":
-        facts = spread(gpu, PIPELINED if name == "pipelined" else ())
+    if deed in ("spread", "table"):
+        names = (*PIPELINED, FLUSHED) if name == "pipelined" else ()
+        if deed == "spread":
+            facts = spread(gpu, names)
+        else:
+            gpu.writes_scratch = rest[1] == "marked"
+            facts = table(gpu, json.loads(Path(rest[0]).read_text(encoding="utf-8")), names)
         print(json.dumps(facts), flush=True)
         return int(bool(facts["wrong"]))
     try:

@@ -5,81 +5,49 @@ Each tool runs once for all instances, as starting one takes longer than most of
 
 from __future__ import annotations
 
-import importlib.util
 import json
-import os
-import re
-import shutil
-import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-REPOSITORY = Path(__file__).resolve().parents[2]
-DRIVER = Path(__file__).with_name("sanitized.py")
-NAME = "compute-sanitizer"
-FOUND = 77  # exit code of the tool where it found something
-MOST_S = 280.0
+from autotune.compiler import Compiler
+from autotune.errors import EnvironmentProblem
+from autotune.gpu import driver
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
+sys.path.insert(0, str(Path(__file__).parent))
+import sanitize_table
+import sanitized
+from sanitizer import FOUND, OPTIONS, Verdict, find_tool, run
+
 NUM_INSTANCES = 40  # at least
-OPTIONS = {
-    # The padding keeps allocations apart, so that no overrun ends in a neighbour's memory. Failed calls
-    # are the driver script's to judge: cuda.bindings asks for functions that older drivers lack.
-    "memcheck": ("--padding", "4096", "--report-api-errors", "no", "--destroy-on-device-error", "kernel"),
-    "racecheck": (),
-}
-_SUMMARY = re.compile(r"(?:ERROR|RACECHECK) SUMMARY: (\d+)\b(?! errors were not printed)")
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(400)]
 
 
-def find_tool() -> Path | None:
-    """On the PATH, in the wheel of the CUDA toolkit, or where the toolkit is installed."""
-    if on_path := shutil.which(NAME):
-        return Path(on_path)
-    nvidia = importlib.util.find_spec("nvidia")
-    wheels = [Path(folder) / "cu13" / NAME for folder in (nvidia and nvidia.submodule_search_locations) or ()]
-    roots = [Path(os.environ.get("CUDA_HOME") or "/usr/local/cuda") / "bin"]
-    return next((folder / NAME for folder in (*wheels, *roots) if (folder / NAME).is_file()), None)
-
-
 @pytest.fixture(scope="module")
-def tool_path(request: pytest.FixtureRequest) -> Path:
-    path = find_tool()
-    if path is not None:
-        return path
-    reason = f"{NAME} is not installed; run: pip install 'cuda-toolkit[sanitizer]==13.*', or add it to PATH"
-    if request.config.getoption("--require-gpu"):
-        pytest.fail(f"--require-gpu: {reason}", pytrace=False)
-    pytest.skip(reason)
-
-
-def run(tool_path: Path, tool: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+def watch(request: pytest.FixtureRequest) -> sanitize_table.Run:
     """The driver script under one tool."""
-    path = os.pathsep.join(filter(None, (str(REPOSITORY), os.environ.get("PYTHONPATH"))))
-    options = ("--tool", tool, "--error-exitcode", str(FOUND), "--print-limit", "20", *OPTIONS[tool])
-    return subprocess.run(
-        [tool_path, *options, sys.executable, DRIVER, *arguments],
-        env=os.environ | {"PYTHONPATH": path}, capture_output=True, text=True, timeout=MOST_S,
-    )  # fmt: skip
+    try:
+        return partial(run, find_tool())
+    except EnvironmentProblem as reason:
+        if request.config.getoption("--require-gpu"):
+            pytest.fail(f"--require-gpu: {reason}", pytrace=False)
+        pytest.skip(str(reason))
 
 
-def num_found(done: subprocess.CompletedProcess[str]) -> int:
-    """Errors or hazards by the tool's own count."""
-    summaries = _SUMMARY.findall(done.stdout)
-    assert len(summaries) == 1, f"exit {done.returncode}, no summary:\n{done.stdout}\n{done.stderr}"
-    return int(summaries[0])
-
-
-def said(done: subprocess.CompletedProcess[str]) -> str:
-    return f"exit {done.returncode}\n{done.stdout[-8000:]}\n{done.stderr[-4000:]}"
+def num_found(done: Verdict) -> int:
+    assert done.num_found is not None, done
+    return done.num_found
 
 
 @pytest.mark.parametrize(("tool", "cases"), [("memcheck", "all"), ("racecheck", "pipelined")])
-def test_the_template_is_clean(tool_path: Path, tool: str, cases: str) -> None:
-    done = run(tool_path, tool, "spread", cases)
-    assert num_found(done) == 0, said(done)
-    assert done.returncode == 0, said(done)
+def test_the_template_is_clean(watch: sanitize_table.Run, tool: str, cases: str) -> None:
+    done = watch(tool, ("spread", cases))
+    assert num_found(done) == 0, done
+    assert done.exit_code == 0, done
     facts = json.loads(next(line for line in done.stdout.splitlines() if line.startswith("{")))
     assert facts["wrong"] == []
     assert facts["num_instances"] >= NUM_INSTANCES
@@ -87,9 +55,9 @@ def test_the_template_is_clean(tool_path: Path, tool: str, cases: str) -> None:
 
 
 @pytest.mark.parametrize("tool", OPTIONS)
-def test_nothing_is_found_in_a_clean_kernel(tool_path: Path, tool: str) -> None:
-    done = run(tool_path, tool, "plant", "clean")
-    assert (done.returncode, num_found(done)) == (0, 0), said(done)
+def test_nothing_is_found_in_a_clean_kernel(watch: sanitize_table.Run, tool: str) -> None:
+    done = watch(tool, ("plant", "clean"))
+    assert (done.exit_code, num_found(done)) == (0, 0), done
 
 
 @pytest.mark.parametrize(
@@ -101,9 +69,47 @@ def test_nothing_is_found_in_a_clean_kernel(tool_path: Path, tool: str) -> None:
         ("racecheck", "plant", "races"),
         ("racecheck", "plant", "reads too soon"),
         ("racecheck", "mutant", "no barrier"),
+        ("initcheck", "plant", "reads what nobody wrote"),
+        ("synccheck", "plant", "is not met by all"),
     ],
 )
-def test_a_planted_fault_is_found(tool_path: Path, tool: str, kind: str, name: str) -> None:
-    done = run(tool_path, tool, kind, name)
-    assert num_found(done) > 0, said(done)
-    assert done.returncode == FOUND, said(done)
+def test_a_planted_fault_is_found(watch: sanitize_table.Run, tool: str, kind: str, name: str) -> None:
+    done = watch(tool, (kind, name))
+    assert num_found(done) > 0, done
+    assert done.exit_code == FOUND, done
+
+
+@pytest.mark.parametrize(
+    ("tool", "name"), [("memcheck", "no check of the edge"), ("racecheck", "no barrier")]
+)
+def test_the_one_bad_kernel_of_a_table_is_named(
+    watch: sanitize_table.Run, tool: str, name: str, tmp_path
+) -> None:
+    """Among right ones, and whatever becomes of those that would have run behind it."""
+    compiler = Compiler(driver.device_limits(driver.find_gpu("auto").index).arch)
+    one = sanitized.MUTATED
+    texts = {"right": sanitized.kernel.source(), "bad": sanitized.mutant_source(name)}
+    tasks = []
+    for number, which in enumerate(("right", "bad", "right")):
+        cubin = compiler.compile_source(texts[which], sanitized.kernel.macros(one.config, one.variant))
+        (tmp_path / f"{number}.cubin").write_bytes(cubin.code)
+        tasks.append({"id": f"{number}-{which}", "config": one.config.to_dict(), "variant": vars(one.variant),
+                      "cubin": str(tmp_path / f"{number}.cubin")})  # fmt: skip
+    compiler.close()
+    found = sanitize_table.examine(tasks, [tool], 2, watch, tmp_path)
+    assert {(f.tool, f.kernel) for f in found} == {(tool, "1-bad")}
+
+
+def test_right_kernels_of_a_table_are_clean_under_every_tool(watch: sanitize_table.Run, tmp_path) -> None:
+    """Splits and packed operands among them: `initcheck` finds their workspace unwritten."""
+    limits = driver.device_limits(driver.find_gpu("auto").index)
+    compiler = Compiler(limits.arch)
+    tasks = []
+    for number, one in enumerate(sanitized.instances(limits)[:12]):
+        (tmp_path / f"{number}.cubin").write_bytes(compiler.compile(one.config, one.variant).code)
+        tasks.append({"id": f"{number}", "config": one.config.to_dict(), "variant": vars(one.variant),
+                      "cubin": str(tmp_path / f"{number}.cubin")})  # fmt: skip
+    compiler.close()
+    assert {task["config"]["reduction"] for task in tasks} >= {"two_pass", "last_block", "last_wave"}
+    assert any(task["config"]["pack_a"] for task in tasks)
+    assert sanitize_table.examine(tasks, list(OPTIONS), 4, watch, tmp_path) == []

@@ -4,6 +4,7 @@ host, that it computes the problems it says and sees what is wrong."""
 from __future__ import annotations
 
 import ctypes
+import json
 
 import numpy as np
 import pytest
@@ -133,3 +134,44 @@ def test_what_is_written_elsewhere_is_seen(play, words):
     one, task = next((one, p) for one, p in tasks if is_fit(p))
     with pytest.raises(WrongResult, match=words):
         gpu.compute(one, task)
+
+
+@pytest.mark.parametrize(("how", "is_marked"), [("marked", True), ("unwritten", False)])
+def test_kernels_of_a_table_get_their_problems(tmp_path, monkeypatch, capsys, how, is_marked):
+    """`initcheck` wants the workspace as it was allocated; every other tool finds it marked."""
+    gpu = PlayedGpu(right)
+    found = []
+
+    def compute(host, module, task):
+        host.problem = one, task
+        return original(host, module, task)
+
+    def remember(one, p, a, b, c, workspace):
+        if p.sum_bytes:
+            found.append(ctypes.c_uint32.from_address(workspace).value)
+        right(one, p, a, b, c, workspace)
+
+    one = next(i for i in sanitized.instances(gpu.limits) if i.config.reduction == "last_block")
+    original, gpu.play = sanitized.compute, remember
+    monkeypatch.setattr(sanitized, "compute", compute)
+    monkeypatch.setattr(sanitized, "Gpu", lambda: gpu)
+    (tmp_path / "cubin").write_bytes(b"sgemm")
+    task = {"id": "k", "config": one.config.to_dict(), "variant": vars(one.variant),
+            "cubin": str(tmp_path / "cubin")}  # fmt: skip
+    (tmp_path / "list").write_text(json.dumps([task]), encoding="utf-8")
+    assert sanitized.main("table", "pipelined", str(tmp_path / "list"), how) == 0
+    facts = json.loads(capsys.readouterr().out)
+    assert facts == {"launches": {"k": len(sanitized.PIPELINED) + bool(one.config.flush_k)}, "wrong": []}
+    assert {value == int(sanitized.MARK) for value in found} == {is_marked}
+
+
+def test_a_wrong_kernel_of_a_table_is_told(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(sanitized, "Gpu", lambda: PlayedGpu(right))
+    monkeypatch.setattr(sanitized, "compute", lambda gpu, module, p: np.zeros_like(p.c))
+    one = sanitized.MUTATED
+    (tmp_path / "cubin").write_bytes(b"sgemm")
+    task = {"id": "k", "config": one.config.to_dict(), "variant": vars(one.variant),
+            "cubin": str(tmp_path / "cubin")}  # fmt: skip
+    (tmp_path / "list").write_text(json.dumps([task]), encoding="utf-8")
+    assert sanitized.main("table", "all", str(tmp_path / "list"), "marked") == 1
+    assert json.loads(capsys.readouterr().out)["wrong"][0].startswith("k: tiles that fit: ")
