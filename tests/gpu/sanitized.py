@@ -270,7 +270,7 @@ def table(gpu: Gpu, tasks: Sequence[dict[str, Any]], names: Sequence[str]) -> di
     wrong: list[str] = []
     launches: dict[str, int] = {}
     for number, task in enumerate(tasks):
-        one = Instance(Config.from_dict(task["config"]), Variant(**task["variant"]))
+        one = Instance(Config(**task["config"]), Variant(**task["variant"]))
         launches[task["id"]], found = run_all(gpu, one, Path(task["cubin"]).read_bytes(), names, number)
         wrong += [f"{task['id']}: {text}" for text in found]
     return {"launches": launches, "wrong": wrong}
