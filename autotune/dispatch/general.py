@@ -1,11 +1,13 @@
 """Kernels for shapes that were not tuned: legal relatives of tuned configs, and of tiles known to do well.
 
-Relatives predicate their edges. They come twice, for operands with aligned rows and for any; with a
-handicap, by which a step of theirs is taken to last longer than that of the config they descend from.
+Relatives predicate their edges. Those that do not split k come once more with sums in blocks (flush_k), for
+a deep k. All come twice, for operands with aligned rows and for any; with a handicap, by which a step of
+theirs is taken to last longer than that of the config they descend from.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from itertools import product
@@ -16,11 +18,13 @@ from ..families import GENERAL, General
 from ..gemm import Gemm
 from ..rules import broken_rules
 
+_FLUSHED = 1.03  # 0 to 3 % were measured (decision 0017)
 # All unmeasured.
 _PREDICATED = 1.03
 _NARROWER = 1.05  # per operand with narrower vectors
 UNTIMED = 1.15  # against figures of thumb: so that a kernel with times wins where they are close
 
+_FLUSHES = ((64, 256), (math.inf, 1024))  # of k, by the shorter side of a tile (depth.py)
 _NARROW_BLOCKS = 4  # resident blocks to ask for at most where narrower copies take more registers
 
 
@@ -31,18 +35,30 @@ def stand_in(layout: str) -> Gemm:
 
 def twins(config: Config, layout: str, limits: DeviceLimits) -> Iterator[tuple[Config, float]]:
     """Relatives of a tuned config that serve more shapes, other splits of k among them, and handicaps."""
-    for twin in _relatives(config, layout, limits):
-        handicap = _NARROWER ** _num_narrower(twin, config) * (_PREDICATED if config.edges == "exact" else 1)
-        for split_k in _splits(twin):
-            yield replace(twin, split_k=split_k), handicap
+    predicating = _PREDICATED if config.edges == "exact" else 1
+    for variant, flushing in _variants(config):
+        for twin in _relatives(variant, layout, limits):
+            handicap = flushing * predicating * _NARROWER ** _num_narrower(twin, config)
+            for split_k in _splits(twin):
+                yield replace(twin, split_k=split_k), handicap
 
 
 def family_kernels(layout: str, limits: DeviceLimits) -> Iterator[tuple[Config, float]]:
     """A few kernels for each kind of shape (families.GENERAL), and handicaps: none of them was timed."""
     for family in GENERAL:
         for split_k in family.splits:
-            for kernel in _relatives(_launched(family, split_k), layout, limits):
-                yield kernel, UNTIMED
+            tile = _launched(family, split_k)
+            for variant, flushing in _variants(tile) if family.splits == (1,) else [(tile, 1.0)]:
+                for kernel in _relatives(variant, layout, limits):
+                    yield kernel, UNTIMED * flushing
+
+
+def _variants(config: Config) -> Iterator[tuple[Config, float]]:
+    """The config and, where its sums are as deep as k, the same in blocks; handicaps."""
+    yield config, 1.0
+    if config.flush_k == 0 and config.reduction in ("none", "last_wave"):
+        side = min(config.bm, config.bn)  # of a tile: it serves a C that has a side as short
+        yield replace(config, flush_k=next(flush for most, flush in _FLUSHES if side <= most)), _FLUSHED
 
 
 def _launched(family: General, split_k: int) -> Config:

@@ -23,8 +23,8 @@ RUNTIME_MODULES = (
     *(
         f"dispatch/{name}.py"
         for name in (
-            "__init__", "strict", "table", "model", "select", "driver", "arrays", "problem", "workspace",
-            "devices", "engine", "host", "runtime",
+            "__init__", "strict", "table", "model", "depth", "select", "driver", "arrays", "problem",
+            "workspace", "devices", "engine", "host", "runtime",
         )
     ),
 )  # fmt: skip

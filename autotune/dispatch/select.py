@@ -2,7 +2,9 @@
 
 A kernel is legal for a call if `launch.refusal` has nothing against it. In this order:
     exact     the shape was tuned, and a kernel ranked for it is legal
-    modelled  the legal kernel with the least modelled time, the default competing
+    modelled  the legal kernel with the least modelled time, the default competing. One whose sums are deeper
+              than they may be (depth.py) is taken to be slower by as much as its error is too large: it
+              wins where nothing else is nearly as fast
     nearest   no legal kernel has a model: the best legal kernel of the nearest tuned shape
     default   nothing else is legal
 Copied into exported tables: standard library only.
@@ -18,11 +20,13 @@ from typing import Literal
 from ..errors import DispatchError
 from ..gemm import LAYOUTS, Gemm
 from ..launch import plan, refusal
+from .depth import Summing, allowed_depth, excess_error
 from .model import expected_us
 from .table import Entry, Kernel, Table
 
 WORKSPACE_LIMIT = 1 << 30  # bytes of packed operands and partial sums that an untuned call may take
 NUM_NEAREST = 8  # tuned shapes that are looked through for a legal kernel
+NEAR = 1.25  # times as large or small in m, n and k: sums that were accurate enough there are here
 
 How = Literal["exact", "modelled", "nearest", "default"]
 Triple = tuple[int, int, int]
@@ -73,6 +77,7 @@ class Selector:
         self.kernels = {kernel.id: kernel for kernel in table.kernels}
         self._by_layout = {x: [k for k in table.kernels if k.layout == x] for x in LAYOUTS}
         self._entries = {entry.gemm: entry for entry in table.entries}
+        self._summing = {kernel.id: Summing(kernel) for kernel in table.kernels}
 
     def pick(self, call: Call) -> Pick:
         """The kernel for a call with m and n at least 1. Raises DispatchError if even the default
@@ -94,16 +99,31 @@ class Selector:
         return None
 
     def _modelled(self, call: Call) -> Pick | None:
-        times = [(time, kernel.id) for kernel, time in self._modelled_times(call)]
+        near = next(iter(self._near(call.gemm)), None)
+        allowed = self._allowed_depth(call.gemm, near)
+        times = [
+            (time * excess_error(self._summing[kernel.id].depth(call.gemm.k), allowed), kernel.id, time)
+            for kernel, time in self._modelled_times(call)
+        ]
         if not times:
             return None
-        time_us, best = min(times)
-        near = self._near(call.gemm)
+        handicapped_us, best, time_us = min(times)
         reason = f"{self._not_exact(call)}: the least modelled time of {len(times)} legal kernels"
+        if handicapped_us > time_us:
+            reason += ", although it is less accurate than others"
+        elif time_us > min(time for _, _, time in times):
+            reason += " that are accurate enough"
         figures = self.kernels[best].model
         if figures is not None and not figures.num_samples:
             reason += "; it was never timed itself"
-        return Pick(best, "modelled", reason, time_us, near[0].gemm if near else None)
+        return Pick(best, "modelled", reason, time_us, near.gemm if near else None)
+
+    def _allowed_depth(self, gemm: Gemm, near: Entry | None) -> float:
+        """How deep sums may be: as those of kernels that were measured to be accurate enough close by."""
+        allowed = allowed_depth(gemm)
+        if near is None or not _is_near(near.gemm, gemm):
+            return allowed
+        return max(allowed, *(self._summing[ranked.kernel].depth(gemm.k) for ranked in near.ranked))
 
     def _modelled_times(self, call: Call) -> Iterator[tuple[Kernel, float]]:
         for kernel in self._by_layout[call.gemm.layout]:
@@ -147,6 +167,11 @@ class Selector:
         if entry is None:
             return f"{call.gemm} was not tuned"
         return f"{call.gemm} was tuned, but {call.refusal(self.kernels[entry.ranked[0].kernel])}"
+
+
+def _is_near(a: Gemm, b: Gemm) -> bool:
+    pairs = ((a.m, b.m), (a.n, b.n), (a.k, b.k))
+    return all(x <= NEAR * y and y <= NEAR * x for x, y in pairs)
 
 
 def _distance(a: Gemm, b: Gemm) -> float:

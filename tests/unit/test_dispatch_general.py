@@ -103,7 +103,7 @@ def test_every_pick_is_legal(
 def test_the_answer_says_that_its_kernel_was_never_timed() -> None:
     selector = Selector(table_for("h200"))
     assert "never timed" in selector.pick(Call.packed(Gemm(1, 4096, 4096))).reason
-    near = selector.pick(Call.packed(Gemm(8192, 8192, 8192)))  # by the tuned kernel itself
+    near = selector.pick(Call.packed(Gemm(5120, 5120, 5000)))  # by the tuned kernel itself
     assert near.how == "modelled" and "never timed" not in near.reason
 
 
@@ -120,7 +120,7 @@ def test_tuned_kernels_win_where_they_fit() -> None:
     table = table_for("h200")
     selector, tuned = Selector(table), table.entries[0].ranked[0].kernel
     assert selector.pick(Call.packed(SQUARE)).how == "exact"
-    for text in ("4096x4096x4000", "8192x4096x4096", "8192x8192x2048"):
+    for text in ("4096x4096x4000", "5120x4096x4096", "3584x5120x4000"):
         assert selector.pick(Call.packed(Gemm.parse(text))).kernel_id == tuned
 
 
@@ -150,7 +150,7 @@ def test_family_kernels_are_legal_and_serve_any_alignment(limits: DeviceLimits, 
         own = [c for c in kernels if (c.bm, c.bn, c.tm, c.tn) == (tile.bm, tile.bn, tile.tm, tile.tn)]
         assert {c.split_k for c in own} == set(family.splits)
         assert any((c.vec_a, c.vec_b, c.vec_c) == (1, 1, 1) for c in own)
-    assert len({config.kernel for config in kernels}) <= 30  # what an export has to compile per layout
+    assert len({config.kernel for config in kernels}) <= 34  # what an export has to compile per layout
 
 
 def test_families_are_tiles_that_searches_start_from() -> None:
