@@ -82,7 +82,10 @@ def search(
     seconds: Annotated[float | None, typer.Option(help="Stop after so many seconds.")] = None,
     seed: Seed = 0,
     sampler: Annotated[
-        str, typer.Option(help="What proposes configs: `autotune`, `random`, or Optuna's `tpe` as it is.")
+        str,
+        typer.Option(
+            help="What proposes configs: `autotune`, `random`, Optuna's `tpe` as it is, or `tpe-snapped`."
+        ),
     ] = "autotune",
     policy: Policy = "cold",
     max_error: MaxError = MAX_ERROR,

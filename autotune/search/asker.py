@@ -19,7 +19,7 @@ from .candidates import Candidates
 from .sampler import FeasibleSampler, Proposal, SpaceExhausted, distributions, params
 from .traits import Traits
 
-SAMPLERS = ("autotune", "random", "tpe")
+SAMPLERS = ("autotune", "random", "tpe", "tpe-snapped")
 DEFAULT_SAMPLER = "autotune"
 _MAX_MISSES = 300  # asks that Optuna's own TPE may waste on points that are infeasible or known
 
@@ -29,7 +29,9 @@ class Asker:
 
     `autotune` is ours (sampler.py). `random` draws unseen feasible points. `tpe` is Optuna's own
     multivariate TPE over the codes, as a yardstick: it knows nothing of the set, and each ask that
-    misses it, or repeats a point, is told as pruned. `traits` is what our model sees of a point beside
+    misses it, or repeats a point, is told as pruned; once it finds no new point of the set at all, the
+    rest is drawn at random. `tpe-snapped` takes the unseen feasible point next to what TPE asks for, and
+    TPE learns of that. `traits` is what our model sees of a point beside
     its parameters (traits.py). One thread at a time may call it. Raises UsageError for another name.
     """
 
@@ -48,7 +50,8 @@ class Asker:
         self._distributions = distributions(space)
         self._ours = FeasibleSampler(space, seed=seed, traits=traits, has_model=sampler == "autotune")
         self._study = optuna.create_study(sampler=self._ours)
-        self._tpe = _naive_tpe(seed) if sampler == "tpe" else None
+        self._tpe = _tpe(seed) if sampler.startswith("tpe") else None
+        self._snaps = sampler == "tpe-snapped"
         self._open: dict[int, int] = {}  # point -> trial number
 
     def load(self, results: Iterable[tuple[int, float | None]]) -> None:
@@ -77,18 +80,23 @@ class Asker:
         """
         self._ours.num_wanted = wanted
         if self._tpe is not None and self._ours.is_idle:
-            proposal = self._ask_tpe(self._tpe)
+            proposal = (self._ask_snapped if self._snaps else self._ask_tpe)(self._tpe)
             if proposal is not None:
                 return proposal
+            self._tpe = self._tpe if self._snaps else None
         return self._ask()
 
     def pick(self, codes: np.ndarray, size: int, origin: str) -> list[Proposal]:
         """Ask for the most promising of these points, at most so many; codes (q, parameters) need not be
         feasible or new. Empty while the model knows too little, or without a model."""
+        return self.take(self._ours.pick(self._study, codes, size), origin)
+
+    def take(self, numbers: Iterable[int], origin: str) -> list[Proposal]:
+        """Ask for these points, less those that were asked for before."""
         proposals = []
-        for number in self._ours.pick(self._study, codes, size):
-            self._ours.prefer(Proposal(number, origin))
-            proposals.append(self._ask())
+        for number in numbers:
+            if self._ours.prefer(Proposal(number, origin)):
+                proposals.append(self._ask())
         return proposals
 
     def _ask(self) -> Proposal:
@@ -112,6 +120,23 @@ class Asker:
             self._study.sampler = self._ours
         return None
 
+    def _ask_snapped(self, tpe: optuna.samplers.BaseSampler) -> Proposal | None:
+        self._study.sampler = tpe
+        try:
+            wish = self._study.ask(self._distributions)
+            self._study.tell(wish, state=TrialState.FAIL)  # TPE leaves failures out
+            codes = np.array([wish.params[name] for name in self._space.names], dtype=np.int64)
+            number = self._ours.unseen_near(codes)
+            if number is None:
+                return None
+            self._study.enqueue_trial(params(self._space, number))
+            trial = self._study.ask(self._distributions)
+        finally:
+            self._study.sampler = self._ours
+        self._ours.claim(number, trial.number)
+        self._open[number] = trial.number
+        return Proposal(number, "tpe")
+
     def tell(self, number: int, time_us: float | None) -> None:
         """What came of a point that was asked for; None for a failure."""
         trial_number = self._open.pop(number)
@@ -130,7 +155,7 @@ class Asker:
         return self._candidates.nearest(point) if number is None else number
 
 
-def _naive_tpe(seed: int) -> optuna.samplers.BaseSampler:
+def _tpe(seed: int) -> optuna.samplers.BaseSampler:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
         return optuna.samplers.TPESampler(seed=seed, multivariate=True, constant_liar=True)

@@ -13,7 +13,7 @@ import numpy as np
 
 from ..config import PARAMETER, Config
 from ..measurement import Outcome
-from ..target import Reusing
+from ..target import Point, Reusing
 from .pipeline import Kept, Pipeline
 from .shape import ShapeSearch
 
@@ -37,6 +37,9 @@ class Kernels:
 
     def __len__(self) -> int:
         return len(self._codes)
+
+    def __contains__(self, kernel: Config) -> bool:
+        return kernel in self._codes
 
     def add(self, kernel: Config, codes: np.ndarray, *, has_led: bool) -> None:
         """Take one in; codes: (parameters,)."""
@@ -93,23 +96,32 @@ class Reuser:
         candidates that are to be compiled must not wait for this."""
         if self._is_closed or self._pipeline.num_reused > NUM_AHEAD - BATCH:
             return
-        ready = [shape for shape in shapes if self._is_ready(shape)]
+        ready = [shape for shape in shapes if self.serves(shape) and self._has_more(shape)]
         if not ready:
             return
         shape = min(ready, key=lambda s: (s.expected_reused_s, s.num_reused + s.num_reused_open))
         kernels = self._kernels(shape)
-        asks = shape.pick(self._with_splits(kernels.draw(self._rng), shape), BATCH)
+        asks = shape.take(self._champions(shape, shapes))
+        asks = asks or shape.pick(self._with_splits(kernels.draw(self._rng), shape), BATCH)
         if not asks:
             self._used_up[shape] = len(kernels)
         for ask in asks:
             self._pipeline.submit_compiled(self._target, shape, ask)
 
-    def _is_ready(self, shape: ShapeSearch) -> bool:
-        return (
-            shape.cutoff_us is not None
-            and shape.gpu_s_per_trial <= MOST_TRIAL_S
-            and len(self._kernels(shape)) > MORE * self._used_up.get(shape, 0)
-        )
+    def serves(self, shape: ShapeSearch) -> bool:
+        """Whether idle seconds are for this shape, too: then it tries here what does best for others."""
+        is_started = shape.cutoff_us is not None
+        return is_started and not self._is_closed and shape.gpu_s_per_trial <= MOST_TRIAL_S
+
+    def _has_more(self, shape: ShapeSearch) -> bool:
+        return len(self._kernels(shape)) > MORE * self._used_up.get(shape, 0)
+
+    def _champions(self, shape: ShapeSearch, shapes: Sequence[ShapeSearch]) -> list[Point]:
+        """What does best for others of this shape's family, and has been compiled."""
+        kernels = self._kernels(shape)
+        others = [other for other in shapes if other is not shape and self._kernels(other) is kernels]
+        points = [champion.point for other in others if (champion := other.contest.champion) is not None]
+        return [point for point in points if Config.from_dict(point).kernel in kernels]
 
     def _kernels(self, shape: ShapeSearch) -> Kernels:
         family = (self._target.kernel_family(shape.gemm), shape.space.names, shape.space.values)

@@ -25,6 +25,7 @@ from .traits import Traits
 NUM_STARTUP = 15  # points before the model is asked
 _MAX_DRAWS = 64  # batches of random points before a set counts as nearly used up
 _DRAW_BATCH = 16
+_MOST_LISTED = 1 << 15  # points whose distance from a wish is looked at
 
 
 class SpaceExhausted(Exception):
@@ -89,9 +90,12 @@ class FeasibleSampler(optuna.samplers.BaseSampler):
         self._offers.append(proposal)
         return True
 
-    def prefer(self, proposal: Proposal) -> None:
-        """Have this point, which `pick` gave, asked for next of all."""
+    def prefer(self, proposal: Proposal) -> bool:
+        """Have this point asked for next of all, if it is new. Returns whether it is."""
+        if proposal.number in self._seen:
+            return False
         self._offers.appendleft(proposal)
+        return True
 
     def pick(self, study: optuna.Study, codes: np.ndarray, size: int) -> list[int]:
         """The most promising unseen points among these, at most so many; codes (q, parameters), some of them
@@ -119,6 +123,19 @@ class FeasibleSampler(optuna.samplers.BaseSampler):
         self._seen.add(number)
         self._open[trial_number] = number
         return True
+
+    def unseen_near(self, codes: np.ndarray) -> int | None:
+        """The unseen point nearest to a wish, by ranks of values, added up; codes: (parameters,). Of a
+        large set only a random part is looked at. None if nothing is left."""
+        size = len(self._space)
+        is_small = size <= _MOST_LISTED
+        numbers = np.arange(size) if is_small else self._candidates.random(self._rng, _MOST_LISTED)
+        numbers = np.setdiff1d(numbers, np.fromiter(self._seen, dtype=np.int64))
+        if not len(numbers):
+            return None
+        ranges = np.array([max(1, len(values) - 1) for values in self._space.values])
+        distances = (np.abs(self._candidates.codes(numbers) - codes) / ranges).sum(axis=1)
+        return int(numbers[distances.argmin()])
 
     # ---- Optuna's side
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -131,9 +131,16 @@ class ShapeSearch:
 
     def pick(self, codes: np.ndarray, size: int) -> list[Ask]:
         """The most promising of these points, whose kernels are compiled; codes (q, parameters)."""
-        asks = [self._ask_of(proposal) for proposal in self._asker.pick(codes, size, REUSED)]
-        self.num_reused_open += len(asks)
-        return asks
+        return self._reuse(self._asker.pick(codes, size, REUSED))
+
+    def take(self, points: Iterable[Point]) -> list[Ask]:
+        """All of these points, whose kernels are compiled, that are feasible here and new."""
+        numbers = (self.space.find(point) for point in points)
+        return self._reuse(self._asker.take((n for n in numbers if n is not None), REUSED))
+
+    def _reuse(self, proposals: Sequence[Proposal]) -> list[Ask]:
+        self.num_reused_open += len(proposals)
+        return [self._ask_of(proposal) for proposal in proposals]
 
     def _ask_of(self, proposal: Proposal) -> Ask:
         self.num_open += 1

@@ -17,7 +17,7 @@ from ..gemm import Gemm
 from ..measurement import Failure, Outcome
 from ..space import FeasibleSet
 from ..store import Store, TrialRecord
-from ..target import Refining, Reusing, Target
+from ..target import Point, Refining, Reusing, Target
 from . import final, limits
 from .interrupt import Interrupts
 from .limits import Options, StopReason
@@ -200,8 +200,15 @@ class Tuner:
             at = self._shapes.index(shape)  # suites list alike shapes side by side: begin with the next
             for other in self._shapes[at + 1 :] + self._shapes[:at]:
                 champion = other.contest.champion
-                if champion is not None and shape.lend(champion.key, champion.point):
+                if champion is None or self._is_tried_idly(shape, champion.point):
+                    continue
+                if shape.lend(champion.key, champion.point):
                     return
+
+    def _is_tried_idly(self, shape: ShapeSearch, point: Point) -> bool:
+        """Whether idle seconds will try another shape's best on this one."""
+        is_served = self._reuser is not None and self._reuser.serves(shape)
+        return is_served and shape.space.find(point) is not None
 
     def _settle(self, kept: Kept) -> None:
         """Learn from a candidate that was stored, then tell of it."""

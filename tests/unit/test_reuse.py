@@ -16,6 +16,7 @@ from autotune.gemm import Gemm
 from autotune.measurement import Measurement, Outcome
 from autotune.recording import cubin_key
 from autotune.search import Options, StopReason, point_key, reuse, study_of, tune
+from autotune.search.progress import TrialDone
 from autotune.search.reuse import Kernels
 from autotune.search.shape import REUSED
 from autotune.space import Factor, FeasibleSet
@@ -103,6 +104,19 @@ def test_idle_seconds_try_compiled_kernels_on_other_shapes_and_in_other_splits(s
         assert any(cubin_key(p, gemm) for g, p in target.reused if g == gemm)
         reused = {point_key(p) for g, p in target.reused if g == gemm}
         assert reused | asked[gemm] == set(keys) and not reused & asked[gemm]
+
+
+def test_what_does_best_for_one_shape_is_tried_on_its_kin_at_once(store):
+    target, best = Compiling(), {}
+
+    def on_event(event):
+        if isinstance(event, TrialDone) and event.is_best:
+            best[event.gemm] = event.key
+
+    tune(target, store, GEMMS, Options(seconds=60), on_event)
+    tried = {gemm: {trial.key for trial in of_shape} for gemm, of_shape in _trials(store, target).items()}
+    for gemm, other in (GEMMS, GEMMS[::-1]):
+        assert best[gemm] in tried[other]
 
 
 def test_a_number_of_trials_is_spent_on_the_best_there_are(store):
