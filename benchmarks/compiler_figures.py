@@ -2,21 +2,24 @@
 
     python benchmarks/compiler_figures.py [--gpu rtx-3090 ...] [--suite studies/suites/dev.toml]
         [--measured studies/results/h200-dev-suite.json] [--jobs 2] [--out studies/results/other-gpus.json]
+        [--page docs/other-gpus.md]
 
 Needs no GPU. For each shape on each GPU a search's starting points (autotune/families.py, each mapped to the
 nearest point of that GPU's feasible set, as a search does) are compiled for it. Told of each: registers,
 spills, occupancy, the share of FFMA in the main loop, its length; and of the one with the least bound (see
 bounds.py): bound, what binds, and the time to expect. How far a bound is missed is learnt from `--measured`,
 a result of vs_cublas.py: the configs that were timed there are compiled for its GPU, and bounds held against
-times. Expected times of other GPUs take over what was learnt: whether it holds there is not known.
+times. Expected times of other GPUs take over what was learnt: whether it holds there is not known. The tables
+are printed; in `--page` they replace all that stands behind its mark.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from contextlib import closing
 from dataclasses import asdict, dataclass
@@ -39,6 +42,7 @@ from autotune.space import feasible_set
 
 GPUS = ("quadro-rtx-5000", "rtx-3090", "rtx-4090", "h200")
 REPOSITORY = Path(__file__).resolve().parents[1]
+MARK = "<!-- Written by benchmarks/compiler_figures.py --page: -->"
 LONG_LOOP_BYTES = 48 << 10  # a main loop of 52 KB waited for instructions on an H200 (decision 0014)
 
 
@@ -90,8 +94,27 @@ def _run(args: argparse.Namespace) -> None:
         report["gpus"].append(gpu_facts(name, limits, starts[name], trust, args.jobs))
     if args.out:
         args.out.parent.mkdir(parents=True, exist_ok=True)
-        args.out.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+        args.out.write_text(json.dumps(_rounded(report), indent=1) + "\n", encoding="utf-8")
+    if args.page:
+        write_page(args.page, text(report))
     console.show(text(report))
+
+
+def _rounded(value: Any) -> Any:
+    """The same with six digits of each number: none is known better."""
+    if isinstance(value, dict):
+        return {key: _rounded(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_rounded(item) for item in value]
+    return float(f"{value:.6g}") if isinstance(value, float) else value
+
+
+def write_page(page: Path, tables: str) -> None:
+    """Puts the tables behind the mark of a page. Raises UsageError where it has none."""
+    head, mark, _ = page.read_text(encoding="utf-8").partition(MARK)
+    if not mark:
+        raise UsageError(f"{page} has no line {MARK}: put one where the tables are to begin")
+    page.write_text(f"{head}{mark}\n\n{tables}\n", encoding="utf-8")
 
 
 # ------------------------------------------------------------------------------------------------
@@ -208,10 +231,19 @@ _HEADERS = (
 )  # fmt: skip
 
 
+_SUMMARY_HEADERS = ("GPU", "kernels compiled", "refused: they spill", "bound", "expected")
+
+
 def text(report: dict[str, Any]) -> str:
-    """What was learnt on the measured GPU, then a table per GPU."""
+    """In short, what was learnt on the measured GPU, then a table per GPU."""
     trust = report["trust"]
     lines = [
+        f"Kernel source {report['source_hash'][:12]}, {report['compiler']}, {report['date'][:10]}.",
+        "",
+        *_table(_SUMMARY_HEADERS, [_summary_row(gpu) for gpu in report["gpus"]]),
+        "",
+        "### How far bounds are missed where times are known",
+        "",
         f"{trust['measured']}: measured over bound {trust['ratio']:.2f} in the geometric mean of "
         f"{trust['num_shapes']} shapes, {trust['worst']:.2f} at worst.",
         f"Fitted: time = {trust['fixed_us']:.1f} us + bound / {trust['reached']:.2f}, off by a factor of "
@@ -225,6 +257,22 @@ def text(report: dict[str, Any]) -> str:
     for gpu in report["gpus"]:
         lines += ["", *_gpu_text(gpu)]
     return "\n".join(lines)
+
+
+def _summary_row(gpu: dict[str, Any]) -> tuple[str, ...]:
+    return (
+        gpu["limits"]["name"],
+        str(gpu["num_kernels"]),
+        str(len(gpu["refused"])),
+        f"{_mean(facts['bound_share'] for facts in gpu['shapes']):.0%}",
+        f"{_mean(facts['expected_share'] for facts in gpu['shapes']):.0%}",
+    )
+
+
+def _mean(values: Iterable[float]) -> float:
+    """Geometric."""
+    logs = [math.log(value) for value in values]
+    return math.exp(sum(logs) / len(logs))
 
 
 def _measured_row(facts: dict[str, Any]) -> tuple[str, ...]:
@@ -284,6 +332,7 @@ def _arguments() -> argparse.Namespace:
     )  # fmt: skip
     parser.add_argument("--jobs", type=int, default=2, help="processes that enumerate spaces, and compile")
     parser.add_argument("--out", type=Path, help="JSON of all that was found")
+    parser.add_argument("--page", type=Path, help="a page of Markdown whose tables are to be replaced")
     return parser.parse_args()
 
 

@@ -250,9 +250,12 @@ def test_the_script_reports_each_shape_of_each_gpu(tmp_path, monkeypatch, capsys
     suite.write_text("[[shape]]\nm = 64\nn = 64\nk = 256\n", encoding="utf-8")
     measured, out = measured_file(tmp_path / "measured.json", KNOWN["h200"]), tmp_path / "out.json"
     gpus = ("--gpu", "quadro-rtx-5000", "--gpu", "rtx-4090")
+    page = tmp_path / "page.md"
+    page.write_text(f"Words.\n\n{compiler_figures.MARK}\n\nold tables\n", encoding="utf-8")
     monkeypatch.setenv("AUTOTUNE_CACHE", str(tmp_path / "cache"))
+    written = ("--out", str(out), "--page", str(page))
     monkeypatch.setattr(sys, "argv", ["compiler_figures.py", *gpus, "--suite", str(suite), "--measured",
-                                      str(measured), "--jobs", "1", "--out", str(out)])  # fmt: skip
+                                      str(measured), "--jobs", "1", *written])  # fmt: skip
     compiler_figures.main()
     report = json.loads(out.read_text())
     assert [g["gpu"] for g in report["gpus"]] == ["quadro-rtx-5000", "rtx-4090"]
@@ -266,6 +269,16 @@ def test_the_script_reports_each_shape_of_each_gpu(tmp_path, monkeypatch, capsys
     assert report["trust"]["shapes"][0]["time_us"] == 4.0
     shown = capsys.readouterr().out
     assert "Quadro RTX 5000 (sm_75" in shown and "64x64x256:NN" in shown
+    head, tables = page.read_text().split(compiler_figures.MARK)
+    assert head == "Words.\n\n" and tables.strip() == shown.strip()
+
+
+def test_a_page_without_a_mark_is_left_alone(tmp_path):
+    page = tmp_path / "page.md"
+    page.write_text("Words.\n", encoding="utf-8")
+    with pytest.raises(UsageError, match="has no line"):
+        compiler_figures.write_page(page, "tables")
+    assert page.read_text() == "Words.\n"
 
 
 def test_what_would_be_refused_is_not_chosen(monkeypatch):
