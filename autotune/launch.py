@@ -13,7 +13,7 @@ from .gemm import FLOAT_BYTES
 REDUCE_THREADS = 256  # threads per block of the kernel `sgemm_reduce`
 PACK_THREADS = 256  # threads per block of the kernel `sgemm_pack`, which packs PACK_TILE^2 elements
 PACK_TILE = 64
-PACK_LIMIT = 1 << 30  # bytes of packed operands that one call may take
+WORKSPACE_LIMIT = 1 << 30  # bytes that the packed operands of a call may take, and its partial sums too
 PACK_ALIGNMENT = 256  # bytes
 PACK_SMEM_BYTES = FLOAT_BYTES * PACK_TILE * (PACK_TILE + 1)
 COUNTER_BYTES = 4
@@ -182,8 +182,14 @@ def refusal(
     grid = plan(spec, m, n, k)
     if max([grid.size[0], *(pack.blocks for pack in grid.packs)]) > MAX_GRID_X:
         return "more tiles than a grid holds"
-    if grid.pack_bytes > PACK_LIMIT:
-        return f"packed operands would take more than {PACK_LIMIT >> 30} GiB"
+    # sums without the padding of their tiles: as the rules of the space count them, which know no tiles there
+    sums = min(m * n, grid.split_tiles * spec.bm * spec.bn) if grid.sum_bytes else 0
+    for what, num_bytes in (
+        ("packed operands", grid.pack_bytes),
+        ("partial sums", FLOAT_BYTES * spec.split_k * sums),
+    ):
+        if num_bytes > WORKSPACE_LIMIT:
+            return f"{what} would take more than {WORKSPACE_LIMIT >> 30} GiB"
     contiguous = (m if spec.variant.trans_a else k, k if spec.variant.trans_b else n, n)
     vectors = (spec.vec_a, spec.vec_b, spec.vec_c)
     for name, vec, extent, ld, address, packed in zip(

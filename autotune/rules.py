@@ -21,6 +21,7 @@ import numpy as np
 from .config import Config
 from .device import DeviceLimits
 from .gemm import FLOAT_BYTES, Gemm
+from .launch import WORKSPACE_LIMIT
 from .resources import (
     MAX_THREADS,
     REGISTER_GRANULE,
@@ -38,7 +39,6 @@ from .resources import (
 )
 
 RuleKind = Literal["template", "device", "shape", "worth"]
-WORKSPACE_LIMIT = 1 << 30  # bytes that split-K may take for partial sums, and packed operands again
 PACK_USES = 2048  # how often a packed element is used: once per column (row) of C
 
 

@@ -19,12 +19,11 @@ from typing import Literal
 
 from ..errors import DispatchError
 from ..gemm import LAYOUTS, Gemm
-from ..launch import plan, refusal
+from ..launch import refusal
 from .depth import Summing, allowed_depth, excess_error
 from .model import expected_us
 from .table import Entry, Kernel, Table
 
-WORKSPACE_LIMIT = 1 << 30  # bytes of packed operands and partial sums that an untuned call may take
 NUM_NEAREST = 8  # tuned shapes that are looked through for a legal kernel
 NEAR = 1.25  # times as large or small in m, n and k: sums that were accurate enough there are here
 
@@ -110,7 +109,7 @@ class Selector:
         handicapped_us, best, time_us = min(times)
         reason = f"{self._not_exact(call)}: the least modelled time of {len(times)} legal kernels"
         if handicapped_us > time_us:
-            reason += ", although it is less accurate than others"
+            reason += ", although its sums are deeper than is accurate"
         elif time_us > min(time for _, _, time in times):
             reason += " that are accurate enough"
         figures = self.kernels[best].model
@@ -134,10 +133,9 @@ class Selector:
 
     @staticmethod
     def _is_sensible(kernel: Kernel, gemm: Gemm) -> bool:
-        """Whether every split of k has work, and the workspace stays within bounds."""
+        """Whether every split of k has work."""
         spec = kernel.spec
-        has_work = spec.split_k == 1 or spec.split_k * spec.bk <= gemm.k
-        return has_work and plan(spec, gemm.m, gemm.n, gemm.k).workspace_bytes <= WORKSPACE_LIMIT
+        return spec.split_k == 1 or spec.split_k * spec.bk <= gemm.k
 
     def _nearest(self, call: Call) -> Pick | None:
         for entry in self._near(call.gemm)[:NUM_NEAREST]:

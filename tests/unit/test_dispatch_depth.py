@@ -131,7 +131,7 @@ def test_a_deep_k_is_served_by_sums_in_blocks_and_a_short_one_by_the_faster() ->
 def test_accuracy_is_not_bought_at_any_price() -> None:
     pick = selector_of(20.0).pick(Call.packed(DEEP))
     assert pick.kernel_id == "chain"
-    assert "less accurate" in pick.reason
+    assert "deeper than is accurate" in pick.reason
 
 
 def test_what_was_accurate_enough_nearby_is_trusted_there_and_not_further() -> None:

@@ -7,11 +7,12 @@ import random
 import re
 from dataclasses import replace
 
+import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from space_cases import find_config
 
-from autotune import kernel, resources, rules
+from autotune import kernel, resources
 from autotune.config import PARAMETER, Config
 from autotune.device import KNOWN, DeviceLimits
 from autotune.dispatch.table import CLUSTER_SIZES
@@ -21,11 +22,11 @@ from autotune.launch import (
     MAX_GRID_X,
     NARROW_LD,
     PACK_ALIGNMENT,
-    PACK_LIMIT,
     PACK_SMEM_BYTES,
     PACK_THREADS,
     PACK_TILE,
     REDUCE_THREADS,
+    WORKSPACE_LIMIT,
     LaunchSpec,
     Variant,
     plan,
@@ -150,11 +151,22 @@ def test_a_legal_config_is_launched_within_its_limits(
     assert resources.blocks_per_sm(config, limits, gemm, cap) >= config.min_blocks
     padding = -(-gemm.m // config.bm) * config.bm * -(-gemm.n // config.bn) * config.bn / (gemm.m * gemm.n)
     grid = plan(spec, gemm.m, gemm.n, gemm.k)
-    assert grid.sum_bytes <= rules.WORKSPACE_LIMIT * padding
-    assert grid.pack_bytes == resources.packed_bytes(config, gemm) <= rules.WORKSPACE_LIMIT
+    assert grid.sum_bytes <= WORKSPACE_LIMIT * padding
+    assert grid.pack_bytes == resources.packed_bytes(config, gemm) <= WORKSPACE_LIMIT
 
 
 # --------------------------------------------------------------------------------- refusals
+
+
+@pytest.mark.parametrize("reduction", ["two_pass", "last_block"])
+def test_partial_sums_do_not_grow_without_bound(reduction: str) -> None:
+    """Packed operands and they may take as much each; clusters keep theirs in shared memory."""
+    spec = LaunchSpec(64, 64, 16, 128, 0, 1, 1, 1, False, reduction, 4, Variant(), packs_a=True)
+    k, n = 2**10, WORKSPACE_LIMIT // (4 * 4 * 8192)
+    assert refusal(spec, 8192, n, k, (k, n, n)) is None
+    refused = refusal(spec, 8192, n + 1, k, (k, n + 1, n + 1))
+    assert refused == "partial sums would take more than 1 GiB"
+    assert refusal(replace(spec, reduction="cluster"), 8192, n + 1, k, (k, n + 1, n + 1)) is None
 
 
 def test_packed_operands_may_lie_anywhere_but_not_grow_without_bound() -> None:
@@ -162,7 +174,7 @@ def test_packed_operands_may_lie_anywhere_but_not_grow_without_bound() -> None:
     assert refusal(spec, 65, 63, 31, (31, 63, 63), (4, 12, 4)) is None
     one = replace(spec, packs_b=False)
     assert "B is not made of" in str(refusal(one, 65, 63, 31, (31, 63, 63), (4, 12, 4)))
-    k = PACK_LIMIT // (4 * 64)
+    k = WORKSPACE_LIMIT // (4 * 64)
     assert refusal(spec, 64, 64, k // 2, (k // 2, 64, 64)) is None
     assert "more than 1 GiB" in str(refusal(spec, 64, 65, k // 2, (k // 2, 65, 65)))
     assert "more than 1 GiB" in str(refusal(spec, 64, 64, k // 2 + 1, (k // 2 + 1, 64, 64)))
@@ -238,7 +250,6 @@ def test_constants_are_the_kernels() -> None:
     assert _constant("PACK_TILE") == PACK_TILE
     assert re.search(r"PACK_ROW = PACK_TILE \+ 1;", kernel.source()), "rows of its tile in shared memory"
     assert PACK_SMEM_BYTES == 4 * PACK_TILE * (PACK_TILE + 1)
-    assert rules.WORKSPACE_LIMIT == PACK_LIMIT
     assert _constant("MAX_THREADS") == resources.MAX_THREADS
     assert _constant("WARP") == resources.WARP
     assert NARROW_LD * 4 == 2**31, "the kernel keeps strides in bytes in an int"
