@@ -10,7 +10,10 @@ from typing import Any
 
 from .gemm import FLOAT_BYTES
 
-REDUCE_THREADS = 256  # threads per block of the kernel `sgemm_reduce`
+REDUCE_BITS = 8
+REDUCE_THREADS = 1 << REDUCE_BITS  # threads per block of the kernel `sgemm_reduce`
+WARP_BITS = 5
+MANY_SPLITS = 32  # are shared out among the warps of a block of `sgemm_reduce`
 PACK_THREADS = 256  # threads per block of the kernel `sgemm_pack`, which packs PACK_TILE^2 elements
 PACK_TILE = 64
 WORKSPACE_LIMIT = 1 << 30  # bytes that the packed operands of a call may take, and its partial sums too
@@ -90,7 +93,7 @@ class Grid:
     Arguments of `sgemm`, in order: m, n, k (int32), alpha (float), A, lda (int64), B, ldb (int64),
     beta (float), C, ldc (int64), workspace, split_k (int32).
     Arguments of `sgemm_reduce`: m, n (int32), alpha, beta (float), C, ldc (int64), workspace,
-    split_k (int32), padded_m, padded_n (int32).
+    split_k, padded_m, padded_n, reduce_group_bits (int32); it takes `reduce_smem_bytes` of shared memory.
     A packed operand is given to `sgemm` by its place in the workspace, with `padded` as its leading
     dimension. `workspace` is the address behind all packed operands: from there on lie `split_k` planes of
     partial sums, each of all split tiles (for two_pass of padded_m x padded_n), and, but for two_pass,
@@ -108,6 +111,8 @@ class Grid:
     sum_bytes: int
     counter_bytes: int
     reduce_blocks: int
+    reduce_group_bits: int = REDUCE_BITS  # of a block, groups of 2^bits threads share out the splits
+    reduce_smem_bytes: int = 0
     packs: tuple[Pack, ...] = ()
 
     @property
@@ -130,6 +135,8 @@ def plan(spec: LaunchSpec, m: int, n: int, k: int) -> Grid:
     tiles = tiles_m * tiles_n
     split_tiles = {"none": 0, "last_wave": tiles % max(spec.wave, 1)}.get(spec.reduction, tiles)
     is_cluster = spec.reduction == "cluster"
+    is_two_pass = spec.reduction == "two_pass"
+    group_bits = WARP_BITS if is_two_pass and spec.split_k >= MANY_SPLITS else REDUCE_BITS
     in_a_row = tiles + split_tiles * (spec.split_k - 1)
     return Grid(
         size=(in_a_row, 1) if spec.reduction == "last_wave" else (tiles, spec.split_k),
@@ -139,8 +146,10 @@ def plan(spec: LaunchSpec, m: int, n: int, k: int) -> Grid:
         padded_m=tiles_m * spec.bm,
         padded_n=tiles_n * spec.bn,
         sum_bytes=0 if is_cluster else FLOAT_BYTES * spec.split_k * split_tiles * spec.bm * spec.bn,
-        counter_bytes=0 if is_cluster or spec.reduction == "two_pass" else COUNTER_BYTES * split_tiles,
-        reduce_blocks=-(-m * n // REDUCE_THREADS) if spec.reduction == "two_pass" else 0,
+        counter_bytes=0 if is_cluster or is_two_pass else COUNTER_BYTES * split_tiles,
+        reduce_blocks=-(-m * n // (1 << group_bits)) if is_two_pass else 0,
+        reduce_group_bits=group_bits,
+        reduce_smem_bytes=FLOAT_BYTES * REDUCE_THREADS if group_bits < REDUCE_BITS else 0,
         packs=_packs(spec, (m, tiles_m * spec.bm), (n, tiles_n * spec.bn), k),
     )
 

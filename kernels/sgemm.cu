@@ -18,7 +18,7 @@
 // thread reads of it for one k; a *split* is a block's share of k (split-K); a *slice* a warp group's
 // share of BK. Parameters and rules stand in config.cuh; copies in tile_copy.cuh, products in
 // multiply.cuh, results in epilogue.cuh, the order of blocks in raster.cuh, operands that are packed
-// before the product in pack.cuh.
+// before the product in pack.cuh, sums of splits that are added behind it in reduce.cuh.
 //
 // Sources: the hierarchy of tiles is CUTLASS's (Kerr et al., "CUTLASS: Fast Linear Algebra in CUDA
 // C++", 2017); the multistage pipeline of cp.async is described in the CUTLASS 2.x documentation; the
@@ -30,6 +30,7 @@
 #include "pack.cuh"
 #include "primitives.cuh"
 #include "raster.cuh"
+#include "reduce.cuh"
 #include "tile_copy.cuh"
 
 // The tiles of A and B of one block, as they move through shared memory.
@@ -237,25 +238,3 @@ extern "C" __global__ void CLUSTER_OF(CLUSTER) __launch_bounds__(THREADS, MIN_BL
     }
     store_tile(sums, lane, origin_m, origin_n, m, n, alpha, beta, c, ldc);
 }
-
-#if REDUCTION == 1  // two_pass: others are spared its compile
-
-// Second pass of REDUCTION_TWO_PASS: adds the planes of all splits, one element of C per thread.
-// Launch: blocks of REDUCE_THREADS over the elements of C, row by row.
-constexpr int REDUCE_THREADS = 256;
-extern "C" __global__ void __launch_bounds__(REDUCE_THREADS)
-    sgemm_reduce(int m, int n, float alpha, float beta, float* __restrict__ c, long long ldc,
-                 const float* READ_ONLY workspace, int splits, int padded_m, int padded_n) {
-    const long long index = static_cast<long long>(block_index_x()) * REDUCE_THREADS + thread_index();
-    const int row = index / n, column = index % n;
-    wait_for_kernels_before();
-    if constexpr (LAST_LETS_NEXT_BEGIN) let_next_kernel_begin();
-    if (index >= static_cast<long long>(m) * n) return;  // edge: C
-    const long long plane = static_cast<long long>(padded_m) * padded_n;
-    const float* partial = workspace + static_cast<long long>(row) * padded_n + column;
-    Vec<1> sum = {};
-    for (int z = 0; z < splits; ++z) sum.v[0] += load_global<1>(partial + z * plane).v[0];
-    scale_and_store<1>(c + row * ldc + column, sum, alpha, beta);
-}
-
-#endif

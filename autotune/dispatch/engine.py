@@ -30,8 +30,8 @@ _SGEMM = struct.Struct("=iiifQqQqf4xQqQi")
 _ALPHA = struct.Struct("=f")
 _ALPHA_OFFSET = 12
 _SGEMM_OFFSETS = (0, 4, 8, 12, 16, 24, 32, 40, 48, 56, 64, 72, 80)
-_REDUCE = struct.Struct("=iiffQqQiii")
-_REDUCE_OFFSETS = (0, 4, 8, 12, 16, 24, 32, 40, 44, 48)
+_REDUCE = struct.Struct("=iiffQqQiiii")
+_REDUCE_OFFSETS = (0, 4, 8, 12, 16, 24, 32, 40, 44, 48, 52)
 _PACK = struct.Struct("=iiQqi4xQi")
 _PACK_OFFSETS = (0, 4, 8, 16, 24, 32, 40)
 
@@ -184,10 +184,10 @@ class Engine:
         _REDUCE.pack_into(
             arguments.reduce, 0,
             gemm.m, gemm.n, alpha, beta, addresses[2], plan.problem.lds[2], workspace,
-            grid.split_k, grid.padded_m, grid.padded_n,
+            grid.split_k, grid.padded_m, grid.padded_n, grid.reduce_group_bits,
         )  # fmt: skip
-        size, at = (grid.reduce_blocks, 1), arguments.at_reduce
-        self.driver.launch(kernel.reduce, size, REDUCE_THREADS, 0, stream, at, kernel.overlaps)
+        size, smem_bytes, at = (grid.reduce_blocks, 1), grid.reduce_smem_bytes, arguments.at_reduce
+        self.driver.launch(kernel.reduce, size, REDUCE_THREADS, smem_bytes, stream, at, kernel.overlaps)
 
 
 def _where_packed(plan: Plan, addresses: Triple, workspace: int) -> tuple[Triple, Triple]:

@@ -58,8 +58,9 @@ class Sgemm:
         self._arguments = pack(self._values)
         self._reduce = module.kernel(REDUCE_ENTRY) if grid.reduce_blocks else None
         self._reduce_grid = (grid.reduce_blocks, 1)
-        padded = (ctypes.c_int32(grid.padded_m), ctypes.c_int32(grid.padded_n))
-        self._reduce_values: list[Any] = [*(*extents[:2], alpha, beta, self._c, ldc, sums, splits, *padded)]
+        self._reduce_smem_bytes = grid.reduce_smem_bytes
+        counts = [ctypes.c_int32(count) for count in (grid.padded_m, grid.padded_n, grid.reduce_group_bits)]
+        self._reduce_values: list[Any] = [*(*extents[:2], alpha, beta, self._c, ldc, sums, splits, *counts)]
         self._reduce_arguments = pack(self._reduce_values)
 
     def enqueue(self, stream: Any, operands: OperandSet) -> None:
@@ -78,5 +79,6 @@ class Sgemm:
         )
         if self._reduce is not None:
             self._reduce.launch(
-                *(stream, self._reduce_grid, REDUCE_THREADS, self._reduce_arguments), overlaps=self._overlaps
+                *(stream, self._reduce_grid, REDUCE_THREADS, self._reduce_arguments, self._reduce_smem_bytes),
+                overlaps=self._overlaps,
             )

@@ -69,6 +69,8 @@ class Problem:
     counter_bytes: int = 0
     reduce_blocks: int = 0
     reduce_threads: int = 0
+    reduce_group_bits: int = 0
+    reduce_smem_bytes: int = 0
     alpha: float = 1.0
     beta: float = 0.0
     offsets: tuple[int, int, int] = (0, 0, 0)
@@ -86,6 +88,7 @@ class Problem:
             self.m, self.n, self.k, *self.a.shape, lda, offset_a, *self.b.shape, ldb, offset_b, ldc, offset_c,
             self.threads, self.smem_bytes, *self.size, self.split_k, *self.padded,
             self.sum_bytes, self.counter_bytes, self.reduce_blocks, self.reduce_threads,
+            self.reduce_group_bits, self.reduce_smem_bytes,
             *self._pack(is_a=True), *self._pack(is_a=False),
             sum(pack.num_bytes for pack in self.packs), PACK_THREADS, PACK_SMEM_BYTES,
             self.thread_order, self.block_order, self.seed,
@@ -137,9 +140,7 @@ class Builder:
         self._runtime: list[Path] | None = None
         self._builds: dict[str, Future[Path]] = {}
 
-    def submit(
-        self, main: Path, macros: Mapping[str, object], flags: Sequence[str] = STRICT
-    ) -> Future[Path]:
+    def submit(self, main: Path, macros: Mapping[str, object], flags: Sequence[str] = STRICT) -> Future[Path]:
         """The executable for the kernel text `main` (with its folder's *.cuh) under these macros."""
         defines = [*flags, *(f"-D{name}={value}" for name, value in macros.items())]
         texts = [main, *sorted(main.parent.glob("*.cuh")), *sorted(HERE.glob("*.hpp")), HERE / "instance.cpp"]

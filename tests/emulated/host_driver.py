@@ -25,7 +25,7 @@ SIGNATURES = {
     "sgemm": (_INT, _INT, _INT, _FLOAT, *_MATRIX, *_MATRIX, _FLOAT, *_MATRIX, _ADDRESS, _INT),
     "other": (_INT, _INT, _INT, _FLOAT, *_MATRIX, *_MATRIX, _FLOAT, *_MATRIX, _ADDRESS, _INT),
     "sgemm_pack": (_INT, _INT, *_MATRIX, _INT, _ADDRESS, _INT),
-    "sgemm_reduce": (_INT, _INT, _FLOAT, _FLOAT, *_MATRIX, _ADDRESS, _INT, _INT, _INT),
+    "sgemm_reduce": (_INT, _INT, _FLOAT, _FLOAT, *_MATRIX, _ADDRESS, _INT, _INT, _INT, _INT),
     "fill_normal": (_ADDRESS, _COUNT, _COUNT),
     "reference_tiles": (_INT, _INT, _INT, _ADDRESS, *[_LONG] * 2, _ADDRESS, *[_LONG] * 2, *[_ADDRESS] * 3),
     "compare_tiles": (_INT, _INT, *[_ADDRESS] * 4, _DOUBLE, _ADDRESS),

@@ -199,7 +199,7 @@ void run(const Problem& p) {
         pass.grid_x = static_cast<int>(p.reduce_blocks);
         pass.grid_y = pass.cluster = 1;
         pass.threads = static_cast<int>(p.reduce_threads);
-        pass.smem_bytes = 0;
+        pass.smem_bytes = static_cast<size_t>(p.reduce_smem_bytes);
         launch(pass, [&] { run_reduce(p, operands); });
     }
 

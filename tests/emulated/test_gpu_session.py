@@ -40,7 +40,7 @@ def right(host, name, grid, values, gemm=GEMM, spec=SPEC):
         play_pack(grid, values)
         return
     if name == "sgemm_reduce":
-        m, n, alpha, beta, c, ldc, workspace, splits, padded_m, padded_n = values
+        m, n, alpha, beta, c, ldc, workspace, splits, padded_m, padded_n, _group_bits = values
         planes = [
             view(workspace + 4 * s * padded_m * padded_n, padded_m, padded_n, padded_n) for s in range(splits)
         ]

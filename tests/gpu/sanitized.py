@@ -211,9 +211,10 @@ def compute(gpu: Gpu, module: Module, p: Problem) -> np.ndarray:
         values = (m, n, k, alpha, a, lda, b, ldb, beta, c, ldc, ctypes.c_void_p(at), splits)
         gpu.launch(module, kernel.ENTRY, p.size, p.threads, values, p.smem_bytes)
         if p.reduce_blocks:
-            padded = map(ctypes.c_int32, p.padded)
-            values = (m, n, alpha, beta, c, ldc, ctypes.c_void_p(at), splits, *padded)
-            gpu.launch(module, kernel.REDUCE_ENTRY, (p.reduce_blocks, 1), p.reduce_threads, values)
+            counts = map(ctypes.c_int32, (*p.padded, p.reduce_group_bits))
+            values = (m, n, alpha, beta, c, ldc, ctypes.c_void_p(at), splits, *counts)
+            size, smem_bytes = (p.reduce_blocks, 1), p.reduce_smem_bytes
+            gpu.launch(module, kernel.REDUCE_ENTRY, size, p.reduce_threads, values, smem_bytes)
         gpu.wait()
         after = gpu.download(starts[2], memory[2])
         if counters.size:

@@ -94,7 +94,7 @@ def _at(address: int, rows: int, columns: int, ld: int) -> np.ndarray[Any, Any]:
 _I, _F, _Q = ctypes.c_int32, ctypes.c_float, ctypes.c_int64
 _PACK = (_I, _I, _Q, _Q, _I, _Q, _I)
 _SGEMM = (_I, _I, _I, _F, _Q, _Q, _Q, _Q, _F, _Q, _Q, _Q, _I)
-_REDUCE = (_I, _I, _F, _F, _Q, _Q, _Q, _I, _I, _I)
+_REDUCE = (_I, _I, _F, _F, _Q, _Q, _Q, _I, _I, _I, _I)
 
 
 def _arguments(address: int, types: tuple[Any, ...]) -> list[Any]:
@@ -257,7 +257,8 @@ class FakeDriver:
         packed[:, :extent] = _at(operand, extent, k, ld).T if is_turned else _at(operand, k, extent, ld)
 
     def _reduce(self, m: int, n: int, alpha: float, beta: float, c: int, ldc: int, workspace: int,
-                splits: int, padded_m: int, padded_n: int) -> None:  # fmt: skip
+                splits: int, padded_m: int, padded_n: int, group_bits: int) -> None:  # fmt: skip
+        assert group_bits in (5, 8)
         planes = _at(workspace, splits * padded_m, padded_n, padded_n).reshape(splits, padded_m, padded_n)
         _scale(_at(c, m, n, ldc), planes[:, :m, :n].sum(axis=0, dtype=np.float64), alpha, beta)
 

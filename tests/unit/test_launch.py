@@ -19,6 +19,7 @@ from autotune.dispatch.table import CLUSTER_SIZES
 from autotune.gemm import LAYOUTS, MAX_EXTENT, Gemm
 from autotune.launch import (
     COUNTER_BYTES,
+    MANY_SPLITS,
     MAX_GRID_X,
     NARROW_LD,
     PACK_ALIGNMENT,
@@ -62,7 +63,7 @@ def test_a_spec_from_before_has_none_of_what_came_later() -> None:
     for name in ("packs_a", "packs_b", "overlaps"):
         del before[name]
     spec = LaunchSpec.from_dict(before)
-    assert not spec.packs_a and not spec.packs_b and not spec.overlaps
+    assert not any((spec.packs_a, spec.packs_b, spec.overlaps))
 
 
 @given(LIMITS)
@@ -93,7 +94,10 @@ def test_a_workspace_holds_a_plane_per_split_and_a_counter_per_tile(
     assert grid.scratch_bytes == grid.pack_bytes + grid.sum_bytes
     assert grid.workspace_bytes == grid.scratch_bytes + grid.counter_bytes
     if spec.reduction == "two_pass":
-        assert 0 <= grid.reduce_blocks * REDUCE_THREADS - m * n < REDUCE_THREADS
+        per_block = 1 << grid.reduce_group_bits
+        assert 0 <= grid.reduce_blocks * per_block - m * n < per_block
+        assert per_block == (resources.WARP if spec.split_k >= MANY_SPLITS else REDUCE_THREADS)
+        assert grid.reduce_smem_bytes == (4 * REDUCE_THREADS if per_block < REDUCE_THREADS else 0)
     else:
         assert grid.reduce_blocks == 0
 
@@ -192,7 +196,11 @@ def _violates(
 ) -> bool:
     """What would go wrong, said otherwise: a ragged edge, 32-bit strides, a full grid, a torn vector."""
     is_ragged = spec.is_exact and not (m % spec.bm == 0 and n % spec.bn == 0)
-    overflows = not spec.variant.is_wide and any(ld * 4 > 2**31 - 1 for ld in lds)
+    is_packed = (spec.packs_a, spec.packs_b, False)
+    strides = [
+        4 * ld for ld, packed in zip(lds, is_packed, strict=True) if not packed
+    ]  # of what `sgemm` reads
+    overflows = not spec.variant.is_wide and max(strides) > 2**31 - 1
     tiles = ((m + spec.bm - 1) // spec.bm) * ((n + spec.bn - 1) // spec.bn)
     more = tiles % spec.wave * (spec.split_k - 1) if spec.reduction == "last_wave" else 0
     is_full = tiles + more > MAX_GRID_X or _is_pack_full(spec, m, n, k)
@@ -200,9 +208,7 @@ def _violates(
     vectors = (spec.vec_a, spec.vec_b, spec.vec_c)
     is_torn = any(
         row % vec or (4 * ld) % (4 * vec) or address % (4 * vec)
-        for vec, row, ld, address, packed in zip(
-            vectors, rows, lds, addresses, (spec.packs_a, spec.packs_b, False), strict=True
-        )
+        for vec, row, ld, address, packed in zip(vectors, rows, lds, addresses, is_packed, strict=True)
         if not packed  # a copy is whole vectors wherever it comes from
     )
     return is_ragged or overflows or is_full or is_torn
@@ -245,7 +251,7 @@ def _constant(name: str) -> int:
 
 
 def test_constants_are_the_kernels() -> None:
-    assert _constant("REDUCE_THREADS") == REDUCE_THREADS
+    assert 1 << _constant("REDUCE_BITS") == REDUCE_THREADS
     assert _constant("PACK_THREADS") == PACK_THREADS
     assert _constant("PACK_TILE") == PACK_TILE
     assert re.search(r"PACK_ROW = PACK_TILE \+ 1;", kernel.source()), "rows of its tile in shared memory"
@@ -260,7 +266,7 @@ def test_entries_take_what_the_grid_says() -> None:
     names = {
         kernel.ENTRY: "m n k alpha a lda b ldb beta c ldc workspace splits",
         kernel.PACK_ENTRY: "extent k from ld is_turned to padded",
-        kernel.REDUCE_ENTRY: "m n alpha beta c ldc workspace splits padded_m padded_n",
+        kernel.REDUCE_ENTRY: "m n alpha beta c ldc workspace splits padded_m padded_n group_bits",
     }
     for entry, expected in names.items():
         found = re.search(rf"\b{entry}\(([^)]*)\) {{", kernel.source())

@@ -1,0 +1,75 @@
+// The second pass of REDUCTION_TWO_PASS: adds the planes of all splits, in a fixed order, and stores C.
+//
+// A thread adds one element of C over the planes of its group. Few splits are one group. Many take long one after
+// another, and C is small then: groups of threads share them out, and the first adds what the others found to its
+// own, through shared memory (64x64x100000 in 128 splits on an H200: 26.2 us, in one group 28.1). Loops are not
+// unrolled further: the kernel runs for a microsecond or two, and its code is fetched first.
+#pragma once
+
+#include "config.cuh"
+#include "epilogue.cuh"
+#include "primitives.cuh"
+
+#if REDUCTION == 1  // two_pass: others are spared its compile
+
+constexpr int REDUCE_BITS = 8;
+constexpr int REDUCE_THREADS = 1 << REDUCE_BITS;
+
+// One element of C in one plane after another.
+struct Planes {
+    const float* at;
+    long long plane;  // floats from one to the next
+    float sum = 0;
+
+    // Adds the next COUNT, all asked for before the first is waited for.
+    template <int COUNT> __device__ __forceinline__ void add() {
+        float batch[COUNT];  // (plane)
+#pragma unroll
+        for (int i = 0; i < COUNT; ++i) {
+            batch[i] = load_global<1>(at).v[0];
+            at += plane;
+        }
+#pragma unroll
+        for (int i = 0; i < COUNT; ++i) sum += batch[i];
+    }
+};
+
+// Launch: REDUCE_THREADS threads in groups of 2^group_bits, each for so many elements of C, row by row; shared
+// memory for a float of every thread, unless all are one group. m * n is below 2^31.
+extern "C" __global__ void __launch_bounds__(REDUCE_THREADS)
+    sgemm_reduce(int m, int n, float alpha, float beta, float* __restrict__ c, long long ldc,
+                 const float* READ_ONLY workspace, int splits, int padded_m, int padded_n, int group_bits) {
+    const int share_bits = REDUCE_BITS - group_bits, groups = 1 << share_bits;
+    const int group = thread_index() >> group_bits;
+    const unsigned index = (static_cast<unsigned>(block_index_x()) << group_bits) +
+                           (thread_index() & ((1 << group_bits) - 1));
+    const bool is_inside = index < static_cast<unsigned>(m) * n;
+    const int row = index / static_cast<unsigned>(n), column = index % static_cast<unsigned>(n);
+    const int first = splits * group >> share_bits, behind = splits * (group + 1) >> share_bits;
+    wait_for_kernels_before();
+    if constexpr (LAST_LETS_NEXT_BEGIN) let_next_kernel_begin();
+
+    const long long plane = static_cast<long long>(padded_m) * padded_n;
+    Planes planes{workspace + first * plane + static_cast<long long>(row) * padded_n + column, plane};
+    if (is_inside) {  // edge: C
+        int left = behind - first;
+#pragma unroll 1
+        for (; left >= 8; left -= 8) planes.add<8>();
+        if (left & 4) planes.add<4>();
+        if (left & 2) planes.add<2>();
+        if (left & 1) planes.add<1>();
+    }
+    float sum = planes.sum;
+    if (groups > 1) {
+        float* const mine = shared_memory() + thread_index();
+        store_shared<1>(mine, {sum});
+        barrier();  // RAW: the sums of all groups are written before the first reads them
+        if (group > 0) return;
+#pragma unroll 1
+        for (int other = 1; other < groups; ++other)
+            sum += load_shared<1>(mine + (other << group_bits)).v[0];
+    }
+    if (is_inside) scale_and_store<1>(c + row * ldc + column, {sum}, alpha, beta);  // edge: C
+}
+
+#endif
