@@ -21,7 +21,7 @@ from .traits import Traits
 
 SAMPLERS = ("autotune", "random", "tpe", "tpe-snapped")
 DEFAULT_SAMPLER = "autotune"
-_MAX_MISSES = 300  # asks that Optuna's own TPE may waste on points that are infeasible or known
+_MAX_MISSES = 100  # asks that Optuna's own TPE may waste on points that are infeasible or known
 
 
 class Asker:

@@ -16,7 +16,8 @@ import numpy as np
 from .candidates import Candidates
 from .surrogate import NARROW, WIDE, Lengths, Surrogate, fit_lengths
 
-MAX_FITTED = 240  # results that the process is conditioned on: half of them the best ones
+MAX_FITTED = 360  # results that the process is conditioned on
+BEST_FITTED = 240  # of these, the best ones; more, and an ask takes too long
 NUM_RANDOM = 1500  # candidates drawn over the whole set
 NUM_MIXED = 400  # candidates mixed from good points and others
 NUM_PARENTS = 6  # best points whose neighbours are candidates
@@ -73,14 +74,16 @@ class Model:
         points, log_times = _as_arrays(results)
         surrogate = self._surrogate(points, log_times, pending)
         pool = _unseen(self._pool(_best(points, log_times)), seen)
-        climbed = self._climb(surrogate, pool, seen)
-        pool = np.concatenate([pool, np.setdiff1d(climbed, pool)])
         if not len(pool):
             return []
+        outlook = surrogate.outlook(self._candidates.features(pool))
+        best = surrogate.best_batch(outlook, NUM_CLIMBED, _SHORTLIST)
+        climbed = np.setdiff1d(_unseen(self._candidates.neighbours(pool[best]), seen), pool)
+        outlook += surrogate.outlook(self._candidates.features(climbed))
+        pool = np.concatenate([pool, climbed])
         size = 1 + max(len(points) // RESULTS_PER_PLAN, len(pending) // OPEN_PER_PLAN)
         size = max(wanted, min(MAX_PLAN, size))
-        chosen = surrogate.best_batch(self._candidates.features(pool), size, _SHORTLIST)
-        return [int(pool[i]) for i in chosen]
+        return [int(pool[i]) for i in surrogate.best_batch(outlook, size, _SHORTLIST)]
 
     def pick(
         self,
@@ -93,8 +96,8 @@ class Model:
         if not len(pool):
             return []
         surrogate = self._surrogate(*_as_arrays(results), pending)
-        chosen = surrogate.best_batch(self._candidates.features(pool), size, _SHORTLIST)
-        return [int(pool[i]) for i in chosen]
+        outlook = surrogate.outlook(self._candidates.features(pool))
+        return [int(pool[i]) for i in surrogate.best_batch(outlook, size, _SHORTLIST)]
 
     def _surrogate(self, points: np.ndarray, log_times: np.ndarray, pending: Collection[int]) -> Surrogate:
         """Of the view whose turn it is, its lengths fitted anew where there is enough to learn from."""
@@ -114,9 +117,8 @@ class Model:
         if len(log_times) <= MAX_FITTED:
             return np.arange(len(log_times))
         order = np.argsort(log_times, kind="stable")
-        num_best = MAX_FITTED // 2
-        others = self._rng.choice(order[num_best:], MAX_FITTED - num_best, replace=False)
-        return np.concatenate([order[:num_best], others])
+        others = self._rng.choice(order[BEST_FITTED:], MAX_FITTED - BEST_FITTED, replace=False)
+        return np.concatenate([order[:BEST_FITTED], others])
 
     def _pool(self, parents: np.ndarray) -> np.ndarray:
         parts = [
@@ -125,13 +127,6 @@ class Model:
             self._candidates.mixtures(self._rng, parents, NUM_MIXED),
         ]
         return np.unique(np.concatenate(parts))
-
-    def _climb(self, surrogate: Surrogate, pool: np.ndarray, seen: Collection[int]) -> np.ndarray:
-        """Unseen neighbours of the candidates that promise most."""
-        if not len(pool):
-            return pool
-        best = surrogate.best_batch(self._candidates.features(pool), NUM_CLIMBED, _SHORTLIST)
-        return _unseen(self._candidates.neighbours(pool[best]), seen)
 
 
 def _as_arrays(results: Mapping[int, float | None]) -> tuple[np.ndarray, np.ndarray]:

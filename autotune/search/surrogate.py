@@ -115,6 +115,25 @@ def _loss(x: np.ndarray, z: np.ndarray, lengths: Lengths) -> tuple[float, np.nda
 
 
 @dataclass
+class Outlook:
+    """What a process expects of some points: the mean, what is explained of the variance, and the expected
+    improvement; shapes (q, features), (q,), (q, n), (q,)."""
+
+    points: np.ndarray
+    mean: np.ndarray
+    explained: np.ndarray
+    gain: np.ndarray
+
+    def __add__(self, other: Outlook) -> Outlook:
+        return Outlook(
+            np.concatenate([self.points, other.points]),
+            np.concatenate([self.mean, other.mean]),
+            np.concatenate([self.explained, other.explained]),
+            np.concatenate([self.gain, other.gain]),
+        )
+
+
+@dataclass
 class Surrogate:
     """The process given measured points, and points under way that are believed to meet the mean."""
 
@@ -150,20 +169,25 @@ class Surrogate:
         mean: np.ndarray = covariance @ self._alpha
         return mean
 
-    def best_batch(self, points: np.ndarray, size: int, shortlist: int) -> list[int]:
-        """The points of highest expected improvement, each chosen as if those before it had come out
-        at their mean. Beyond the first, only a shortlist of the best is looked at."""
+    def outlook(self, points: np.ndarray) -> Outlook:
+        """(q, features)."""
         covariance = self.covariance(points)
         mean = self.mean(covariance)
         explained = covariance @ self._half.T
         variance = np.maximum(1.0 - (explained * explained).sum(axis=1), _JITTER)
         gain = expected_improvement(self.best, mean, np.sqrt(variance * self.scale))
+        return Outlook(points, mean, explained, gain)
+
+    def best_batch(self, outlook: Outlook, size: int, shortlist: int) -> list[int]:
+        """The points of highest expected improvement, each chosen as if those before it had come out
+        at their mean. Beyond the first, only a shortlist of the best is looked at."""
         if size == 1:
-            return [int(gain.argmax())]
-        top = np.argsort(-gain, kind="stable")[:shortlist]
-        within = _correlation(_squared_distances(points[top], points[top], self.lengths.weights))
-        joint = within - explained[top] @ explained[top].T
-        return [int(top[i]) for i in self._greedy(mean[top], joint, min(size, len(top)))]
+            return [int(outlook.gain.argmax())]
+        top = np.argsort(-outlook.gain, kind="stable")[:shortlist]
+        points, explained = outlook.points[top], outlook.explained[top]
+        within = _correlation(_squared_distances(points, points, self.lengths.weights))
+        joint = within - explained @ explained.T
+        return [int(top[i]) for i in self._greedy(outlook.mean[top], joint, min(size, len(top)))]
 
     def _greedy(self, mean: np.ndarray, joint: np.ndarray, size: int) -> list[int]:
         chosen: list[int] = []
