@@ -31,6 +31,7 @@ from autotune.gpu.target import CHECKS_ENTRY, CHECKS_FILE
 from autotune.measurement import CachePolicy, GpuState
 
 OURS, CUBLAS, CUBLASLT, TORCH = "ours", "cublas", "cublaslt", "torch"
+WARM_UP_S = 5.0  # at most, before turns that last
 
 
 @dataclass
@@ -52,6 +53,16 @@ class Contest:
     gemm: Gemm
     contestants: dict[str, Contestant]
     state: GpuState
+    notes: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Sustained:
+    """By name: what took part (`details`), and the spells of each of its turns."""
+
+    gemm: Gemm
+    details: dict[str, str]
+    spells: dict[str, list[list[Spell]]]
     notes: list[str] = field(default_factory=list)
 
 
@@ -95,18 +106,30 @@ class Arena:
 
     def race(self, gemm: Gemm, config: Config, rounds: int) -> Contest:
         """Everyone on this problem. Raises WrongResult where ours or cuBLAS computes something else."""
-        with self.prepared(gemm) as prepared, self._ours(gemm, config) as (ours, workspace):
-            notes: list[str] = []
+        notes: list[str] = []
+        with (
+            self.prepared(gemm) as prepared,
+            self._everyone(prepared, config, notes) as (everyone, workspace),
+        ):
+            self._time(prepared, everyone, rounds)
+            # Again, after many launches in a row: what goes wrong only then is wrong too.
+            for contestant in everyone:
+                self._check(contestant, prepared, workspace, is_measured=True)
+            return Contest(gemm, {c.name: c for c in everyone}, self.session.stopwatch.state, notes)
+
+    @contextmanager
+    def _everyone(
+        self, prepared: PreparedProblem, config: Config, notes: list[str]
+    ) -> Iterator[tuple[list[Contestant], Workspace]]:
+        """All that take part, checked: ours, cuBLAS and, where they can, cuBLASLt's best and torch.mm."""
+        gemm = prepared.problem.gemm
+        with self._ours(gemm, config) as (ours, workspace):
             everyone = [ours, self._cublas(gemm)]
             for contestant in everyone:
                 self._check(contestant, prepared, workspace)
             with self._best_of_lt(prepared, workspace, notes) as best:
-                everyone += [c for c in (best, self._torch_mm(prepared, workspace, notes)) if c is not None]
-                self._time(prepared, everyone, rounds)
-                # Again, after many launches in a row: what goes wrong only then is wrong too.
-                for contestant in everyone:
-                    self._check(contestant, prepared, workspace, is_measured=True)
-            return Contest(gemm, {c.name: c for c in everyone}, self.session.stopwatch.state, notes)
+                others = (best, self._torch_mm(prepared, workspace, notes))
+                yield everyone + [contestant for contestant in others if contestant is not None], workspace
 
     def race_configs(self, gemm: Gemm, configs: Mapping[str, Config], rounds: int) -> Contest:
         """Kernels of ours by name, and cuBLAS. Equal configs race once, under the first of their names.
@@ -133,22 +156,26 @@ class Arena:
         for contestant, samples in zip(everyone, found, strict=True):
             contestant.samples_us = samples
 
-    def sustain(self, gemm: Gemm, config: Config, seconds: float, turns: int) -> dict[str, list[list[Spell]]]:
-        """Ours and cuBLAS take turns of so many seconds each: by name, the spells of each turn.
+    def sustain(self, gemm: Gemm, config: Config, seconds: float, turns: int) -> Sustained:
+        """Everyone in turns of so many seconds each.
 
-        A few seconds of cuBLAS go before and are not counted, so that nobody begins on a cool GPU.
+        A few seconds of cuBLAS go before and are not counted, so that nobody begins on a cool GPU. Raises
+        WrongResult, after the turns, too.
         """
-        with self.prepared(gemm) as prepared, self._ours(gemm, config) as (ours, workspace):
-            pair = (ours, self._cublas(gemm))
-            for contestant in pair:
-                self._check(contestant, prepared, workspace)
+        notes: list[str] = []
+        with (
+            self.prepared(gemm) as prepared,
+            self._everyone(prepared, config, notes) as (everyone, workspace),
+        ):
             run = partial(self._run, prepared)
-            run(pair[1], min(seconds, 5.0))
-            spells: dict[str, list[list[Spell]]] = {c.name: [] for c in pair}
+            run(everyone[1], min(seconds, WARM_UP_S))
+            spells: dict[str, list[list[Spell]]] = {contestant.name: [] for contestant in everyone}
             for turn in range(turns):
-                for contestant in pair if turn % 2 == 0 else pair[::-1]:
+                for contestant in everyone if turn % 2 == 0 else everyone[::-1]:
                     spells[contestant.name].append(run(contestant, seconds))
-            return spells
+            for contestant in everyone:
+                self._check(contestant, prepared, workspace)
+            return Sustained(gemm, {c.name: c.detail for c in everyone}, spells, notes)
 
     def _run(self, prepared: PreparedProblem, contestant: Contestant, seconds: float) -> list[Spell]:
         sets = prepared.operands.sets

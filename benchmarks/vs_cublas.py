@@ -7,45 +7,33 @@ Per shape: the best kernel that the database holds, `cublasSgemm` (pedantic FP32
 candidates of cublasLtMatmulAlgoGetHeuristic (pedantic FP32, 64 MiB of workspace) and, where torch is
 installed, torch.mm with TF32 off. Each time is the median of interleaved rounds; each ratio the median of
 the ratios within rounds. Everyone works on the same operands, in one stream of one process, and is checked
-against float64 before and after. `--sustained S` adds 4096^3 and 8192^3: ours and cuBLAS take turns of S
-seconds, with clocks and power. `--out` keeps raw samples with environment and date, written after each
-shape.
+against float64 before and after. `--sustained S` adds 4096^3 and 8192^3, on which each has a turn of S
+seconds, with clocks and power; alone, without shapes, it takes some 9 times S. `--out` keeps raw samples with
+environment and date, written after each shape.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import math
-import sys
 from collections.abc import Iterable, Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 from statistics import fmean, median
 from typing import Any
 
-from contest import CUBLAS, CUBLASLT, OURS, TORCH, Arena, Contest
+import reports
+from contest import CUBLAS, CUBLASLT, OURS, TORCH, Arena, Contest, Sustained
 
-from autotune import chart, console, kernel, stats
+from autotune import chart, console, stats
 from autotune.commands import bench, common
 from autotune.config import Config
 from autotune.device import DeviceLimits
-from autotune.errors import AutotuneError, UsageError
+from autotune.errors import UsageError
 from autotune.gemm import Gemm
-from autotune.gpu.stopwatch import Spell
-from autotune.measurement import POLICY_VERSION
 
 NAMES = (OURS, CUBLAS, CUBLASLT, TORCH)
 TITLES = {OURS: "ours", CUBLAS: "cuBLAS", CUBLASLT: "cuBLASLt", TORCH: "torch.mm"}
 SUSTAINED = (Gemm(4096, 4096, 4096), Gemm(8192, 8192, 8192))
-
-
-def main() -> None:
-    try:
-        _run(_arguments())
-    except AutotuneError as error:
-        console.fail(error)
-        sys.exit(error.exit_code)
 
 
 def _run(args: argparse.Namespace) -> None:
@@ -57,48 +45,29 @@ def _run(args: argparse.Namespace) -> None:
         arena = Arena(args.gpu, common.read_policy(args.policy), with_torch=not args.no_torch)
         points = bench.winners(store, arena, tuple(dict.fromkeys((*gemms, *lasting))))
     configs = {gemm: Config.from_dict(point) for gemm, point in points.items()}
-    report = identity(arena, args.rounds)
+    torch = arena.torch and arena.torch.version
+    report = reports.identity(
+        arena, "vs_cublas", args.rounds, limits=arena.limits.to_dict(), torch=torch, means={}, sustained=[]
+    )
     console.show(headline(report))
     for gemm in gemms:
         report["shapes"].append(shape_facts(arena.race(gemm, configs[gemm], args.rounds), arena.limits))
         _show_shape(report["shapes"][-1], is_first=gemm == gemms[0])
-        _keep(args.out, report)
+        reports.keep(args.out, report)
     if gemms:
         report["means"] = means(report["shapes"])
         console.show(means_text(report["means"]))
     for gemm in lasting:
-        turns = arena.sustain(gemm, configs[gemm], args.sustained, args.turns)
-        report["sustained"].append(sustained_facts(gemm, configs[gemm], turns, arena.limits))
+        found = arena.sustain(gemm, configs[gemm], args.sustained, args.turns)
+        report["sustained"].append(sustained_facts(found, arena.limits))
         console.show("\n" + sustained_text(report["sustained"][-1]))
-        _keep(args.out, report)
-    _keep(args.out, report)
+        for note in found.notes:
+            console.note(f"{gemm}: {note}")
+        reports.keep(args.out, report)
+    reports.keep(args.out, report)
     if args.svg and gemms:
         args.svg.parent.mkdir(parents=True, exist_ok=True)
         args.svg.write_text(draw(report), encoding="utf-8")
-
-
-def identity(arena: Arena, rounds: int) -> dict[str, Any]:
-    """A report without results: all that its numbers mean nothing without."""
-    return {
-        "benchmark": "vs_cublas",
-        "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "environment": arena.environment.to_dict(),
-        "limits": arena.limits.to_dict(),
-        "torch": arena.torch and arena.torch.version,
-        "source_hash": kernel.source_hash(),
-        "policy": arena.policy,
-        "policy_version": POLICY_VERSION,
-        "num_rounds": rounds,
-        "shapes": [],
-        "means": {},
-        "sustained": [],
-    }
-
-
-def _keep(out: Path | None, report: dict[str, Any]) -> None:
-    if out is not None:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        out.write_text(json.dumps(report, indent=1, default=str) + "\n", encoding="utf-8")
 
 
 # ------------------------------------------------------------------------------------------------
@@ -265,20 +234,20 @@ def draw(report: dict[str, Any]) -> str:
 # For seconds
 
 
-def sustained_facts(
-    gemm: Gemm, config: Config, turns: dict[str, list[list[Spell]]], limits: DeviceLimits
-) -> dict[str, Any]:
+def sustained_facts(sustained: Sustained, limits: DeviceLimits) -> dict[str, Any]:
     """Each contestant over all its turns, and the spells they consist of."""
+    gemm = sustained.gemm
     limit_us = gemm.limit_us(limits.fma_tflops, limits.bandwidth_gbs)
-    result: dict[str, Any] = {"shape": str(gemm), "config": config.key, "limit_us": limit_us}
+    result: dict[str, Any] = {"shape": str(gemm), "limit_us": limit_us, "notes": sustained.notes}
     result["contestants"] = {}
-    for name, spells_by_turn in turns.items():
+    for name, spells_by_turn in sustained.spells.items():
         spells = [spell for turn in spells_by_turn for spell in turn]
         launches = sum(spell.num_launches for spell in spells)
         seconds = sum(spell.time_us * spell.num_launches for spell in spells) / 1e6
         time_us = seconds * 1e6 / launches
         power_w = _mean(spell.state.power_w for spell in spells)
         result["contestants"][name] = {
+            "detail": sustained.details[name],
             "seconds": seconds,
             "num_turns": len(spells_by_turn),
             "time_us": time_us,
@@ -294,8 +263,9 @@ def sustained_facts(
                 for turn in spells_by_turn
             ],
         }
-    times = {name: facts["time_us"] for name, facts in result["contestants"].items()}
-    result["ours_is_faster_by"] = times[CUBLAS] / times[OURS]
+    ours_us = result["contestants"][OURS]["time_us"]
+    for facts in result["contestants"].values():
+        facts["ours_is_faster_by"] = facts["time_us"] / ours_us
     return result
 
 
@@ -316,6 +286,7 @@ def sustained_text(facts: dict[str, Any]) -> str:
             TITLES[name],
             f"{found['seconds']:.1f} s",
             f"{found['tflops']:.2f}",
+            "" if name == OURS else console.ratio_text(found["ours_is_faster_by"]),
             console.ratio_text(found["share_of_limit"], "%"),
             _whole(found["sm_clock_mhz"]),
             _whole(found["power_w"]),
@@ -325,10 +296,11 @@ def sustained_text(facts: dict[str, Any]) -> str:
         )
         for name, found in facts["contestants"].items()
     ]
-    headers = ("sustained", "for", "TFLOP/s", "of limit", "MHz", "W", "J/TFLOP", "degrees C", "throttled by")
-    ratio = console.ratio_text(facts["ours_is_faster_by"])
-    table = console.table(headers, rows, right=range(1, 8))
-    return f"{facts['shape']}, ours is faster by {ratio}\n{table}"
+    headers = (
+        facts["shape"], "for", "TFLOP/s", "ours is faster by", "of limit", "MHz", "W", "J/TFLOP", "degrees C",
+        "throttled by",
+    )  # fmt: skip
+    return console.table(headers, rows, right=range(1, 9))
 
 
 def _arguments() -> argparse.Namespace:
@@ -348,4 +320,4 @@ def _arguments() -> argparse.Namespace:
 
 
 if __name__ == "__main__":
-    main()
+    reports.run(_run, _arguments())

@@ -18,32 +18,22 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import reports
 from contest import CUBLAS, Arena, Contest
 
-from autotune import console, kernel, stats
+from autotune import console, stats
 from autotune.commands import common
 from autotune.config import Config
 from autotune.dispatch.export import settle
 from autotune.dispatch.from_store import read_results
-from autotune.errors import AutotuneError, UsageError
+from autotune.errors import UsageError
 from autotune.gemm import Gemm
-from autotune.measurement import POLICY_VERSION
 
 Choices = dict[Gemm, Config]
-
-
-def main() -> None:
-    try:
-        _run(_arguments())
-    except AutotuneError as error:
-        console.fail(error)
-        sys.exit(error.exit_code)
 
 
 def _run(args: argparse.Namespace) -> None:
@@ -54,7 +44,7 @@ def _run(args: argparse.Namespace) -> None:
         name: read_choices(source, arena, named) for name, source in zip(names, args.sources, strict=True)
     }
     gemms = named or shared(choices)
-    report = identity(arena, names, args.rounds)
+    report = reports.identity(arena, "vs_itself", args.rounds, searches=names, summary={})
     console.show(f"{arena.environment.gpu_name}, {args.policy} operands, {args.rounds} interleaved rounds")
     for gemm in gemms:
         configs = {name: found[gemm] for name, found in choices.items()}
@@ -62,9 +52,9 @@ def _run(args: argparse.Namespace) -> None:
             shape_facts(arena.race_configs(gemm, configs, args.rounds), configs, arena.limits)
         )
         console.note(line(report["shapes"][-1]))
-        _keep(args.out, report)
+        reports.keep(args.out, report)
     report["summary"] = summary(report["shapes"], names)
-    _keep(args.out, report)
+    reports.keep(args.out, report)
     console.show(text(report))
 
 
@@ -207,28 +197,6 @@ def _row(facts: Mapping[str, Any]) -> list[object]:
     ]
 
 
-def identity(arena: Arena, names: Sequence[str], rounds: int) -> dict[str, Any]:
-    """A report without results: all that its numbers mean nothing without."""
-    return {
-        "benchmark": "vs_itself",
-        "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "environment": arena.environment.to_dict(),
-        "source_hash": kernel.source_hash(),
-        "policy": arena.policy,
-        "policy_version": POLICY_VERSION,
-        "num_rounds": rounds,
-        "searches": list(names),
-        "shapes": [],
-        "summary": {},
-    }
-
-
-def _keep(out: Path | None, report: dict[str, Any]) -> None:
-    if out is not None:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        out.write_text(json.dumps(report, indent=1, default=str) + "\n", encoding="utf-8")
-
-
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("sources", nargs="+", metavar="SEARCH", help="a database, or JSON of a search")
@@ -242,4 +210,4 @@ def _arguments() -> argparse.Namespace:
 
 
 if __name__ == "__main__":
-    main()
+    reports.run(_run, _arguments())

@@ -215,8 +215,13 @@ def test_sustained_turns_alternate_with_clocks_and_power(known, arena, monkeypat
     assert (ours["num_turns"], ours["sm_clock_mhz"], ours["power_w"]) == (2, 1950, 690.0)
     assert ours["throttle_reasons"] == ["sw_power_cap"]
     assert (ours["time_us"], cublas["time_us"]) == (pytest.approx(200.0), pytest.approx(100.0))
-    assert found["ours_is_faster_by"] == pytest.approx(0.5)
+    assert [len(c["spells"]) for c in found["contestants"].values()] == [2] * 4
+    ratios = {name: facts["ours_is_faster_by"] for name, facts in found["contestants"].items()}
+    assert ratios == pytest.approx({"ours": 1.0, "cublas": 0.5, "cublaslt": 0.4, "torch": 0.5})
     assert ours["seconds"] >= 0.4
+    time_us, launches, clock_mhz, power_w = ours["spells"][0][0]
+    assert (time_us, clock_mhz, power_w) == (pytest.approx(200.0), 1950, 690.0) and launches > 1
+    assert ours["detail"] == CONFIG.key
     assert "sw_power_cap" in capsys.readouterr().out
     assert not (tmp_path / "results" / "a.svg").exists()
 
@@ -228,9 +233,11 @@ def test_nothing_to_do_is_a_wrong_flag(tmp_path):
 
 def test_what_nvml_does_not_tell_is_a_dash() -> None:
     spells = [[Spell(10.0, 5, GpuState())]]
-    facts = vs_cublas.sustained_facts(GEMMS[0], CONFIG, {"ours": spells, "cublas": spells}, LIMITS)
+    names = {"ours": "", "cublas": ""}
+    found = contest.Sustained(GEMMS[0], names, dict.fromkeys(names, spells))
+    facts = vs_cublas.sustained_facts(found, LIMITS)
     assert facts["contestants"]["ours"]["joules_per_tflop"] is None
-    assert facts["ours_is_faster_by"] == 1.0
+    assert facts["contestants"]["cublas"]["ours_is_faster_by"] == 1.0
     assert " -" in vs_cublas.sustained_text(facts)
 
 

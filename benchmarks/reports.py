@@ -1,0 +1,48 @@
+"""What benchmarks that race in an Arena share: how they begin, what a report holds, where it is kept."""
+
+from __future__ import annotations
+
+import json
+import sys
+from argparse import Namespace
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from contest import Arena
+
+from autotune import console, kernel
+from autotune.errors import AutotuneError
+from autotune.measurement import POLICY_VERSION
+
+
+def run(benchmark: Callable[[Namespace], None], arguments: Namespace) -> None:
+    """A script from end to end: an error that a person can mend is told as the command line does."""
+    try:
+        benchmark(arguments)
+    except AutotuneError as error:
+        console.fail(error)
+        sys.exit(error.exit_code)
+
+
+def identity(arena: Arena, benchmark: str, rounds: int, **more: Any) -> dict[str, Any]:
+    """A report without results: all that its numbers mean nothing without, and what is `more`."""
+    return {
+        "benchmark": benchmark,
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "environment": arena.environment.to_dict(),
+        "source_hash": kernel.source_hash(),
+        "policy": arena.policy,
+        "policy_version": POLICY_VERSION,
+        "num_rounds": rounds,
+        **more,
+        "shapes": [],
+    }
+
+
+def keep(out: Path | None, report: dict[str, Any]) -> None:
+    """Write a report as far as it is, if it is to be written."""
+    if out is not None:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        out.write_text(json.dumps(report, indent=1, default=str) + "\n", encoding="utf-8")
