@@ -19,6 +19,7 @@ from ..space import FeasibleSet
 from ..store import Store, TrialRecord
 from ..target import Point, Refining, Reusing, Target
 from . import final, limits
+from .blas import one_thread
 from .interrupt import Interrupts
 from .limits import Options, StopReason
 from .pipeline import Kept, Pipeline
@@ -56,10 +57,10 @@ def tune(
     Raises UsageError for shapes or options that cannot be, DeviceLost, EnvironmentProblem and
     StoreError; all that was measured until then is stored.
 
-    A process that loaded numpy with a BLAS of many threads searches slowly: they fight with the compiler
-    for the cores. `autotune search` sets OPENBLAS_NUM_THREADS=1 before numpy is there; do likewise.
+    Until it returns, numpy's OpenBLAS takes one thread in this process: more would fight with the compiler
+    for the cores.
     """
-    with Interrupts() as interrupts:
+    with one_thread(), Interrupts() as interrupts:
         return Tuner(target, store, gemms, options or Options(), on_event, interrupts).run()
 
 
