@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
@@ -13,6 +14,7 @@ from autotune.config import Config
 from autotune.device import KNOWN, Environment
 from autotune.gemm import Gemm
 from autotune.measurement import CachePolicy, Measurement, Outcome
+from autotune.recording import Trials
 from autotune.recording_file import write_recording
 from autotune.rules import broken_rules
 from autotune.target import Baseline
@@ -46,10 +48,14 @@ def measured(number: int) -> Measurement:
     )
 
 
-@pytest.fixture(scope="session")
-def recording(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two problems over the same 48 configs."""
-    path = tmp_path_factory.mktemp("recording") / "h200.json.gz"
+def trials_of(configs: Iterable[Config]) -> Trials:
+    """What came of each, as `measured` makes it up."""
+    return [(config.to_dict(), measured(number)) for number, config in enumerate(configs)]
+
+
+def write(path: Path, problems: Mapping[Gemm, Trials], *, without_cublas: Collection[Gemm] = ()) -> Path:
+    """A recording of these trials on an H200; returns its path."""
+    cublas = Baseline(CUBLAS_US, (CUBLAS_US,) * 9)
     write_recording(
         path,
         limits=KNOWN["h200"],
@@ -58,11 +64,15 @@ def recording(tmp_path_factory: pytest.TempPathFactory) -> Path:
         source_hash=kernel.source_hash(),
         recorded_on=RECORDED_ON,
         problems={
-            gemm: (
-                Baseline(CUBLAS_US, (CUBLAS_US,) * 9),
-                [(config.to_dict(), measured(i)) for i, config in enumerate(points(gemm))],
-            )
-            for gemm in (SQUARE, FLAT)
+            gemm: (Baseline(None) if gemm in without_cublas else cublas, trials)
+            for gemm, trials in problems.items()
         },
     )
     return path
+
+
+@pytest.fixture(scope="session")
+def recording(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two problems over the same 48 configs."""
+    path = tmp_path_factory.mktemp("recording") / "h200.json.gz"
+    return write(path, {gemm: trials_of(points(gemm)) for gemm in (SQUARE, FLAT)})

@@ -11,19 +11,15 @@ from types import SimpleNamespace
 
 import pytest
 
-from autotune import kernel
 from autotune.commands import record, recorder, targets
 from autotune.config import Config
-from autotune.device import KNOWN
 from autotune.errors import UsageError
 from autotune.gemm import Gemm
-from autotune.measurement import CachePolicy, Measurement, Outcome
-from autotune.recording_file import write_recording
+from autotune.measurement import Measurement, Outcome
 from autotune.replay import ReplayTarget, read_recording
 from autotune.store import Store
-from autotune.target import Baseline
 
-from .conftest import CUBLAS_US, ENVIRONMENT, RECORDED_ON, SQUARE, measured, points
+from .conftest import CUBLAS_US, RECORDED_ON, SQUARE, measured, points, trials_of, write
 from .runner import run
 
 ODD = Gemm(512, 513, 512)  # rows of B and C are no whole vectors
@@ -46,21 +42,9 @@ class PlayedGpu(ReplayTarget):
 @pytest.fixture
 def played(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> PlayedGpu:
     """60 configs for a square problem, of which 12 are legal for an odd one."""
-    everything = [*points(SQUARE), *NARROW]
-    trials = [(config.to_dict(), measured(i)) for i, config in enumerate(everything)]
-    write_recording(
-        tmp_path / "played.gz",
-        limits=KNOWN["h200"],
-        environment=replace(ENVIRONMENT, recorded_on=""),
-        policy=CachePolicy.COLD,
-        source_hash=kernel.source_hash(),
-        recorded_on=RECORDED_ON,
-        problems={
-            SQUARE: (Baseline(CUBLAS_US, (CUBLAS_US,) * 9), trials),
-            ODD: (Baseline(None), trials[48:]),
-        },
-    )
-    target = PlayedGpu(tmp_path / "played.gz")
+    trials = trials_of([*points(SQUARE), *NARROW])
+    problems = {SQUARE: trials, ODD: trials[48:]}
+    target = PlayedGpu(write(tmp_path / "played.gz", problems, without_cublas=(ODD,)))
     monkeypatch.setattr(targets, "open_gpu", lambda *_: target)
     return target
 

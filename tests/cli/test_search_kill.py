@@ -14,16 +14,12 @@ from pathlib import Path
 import pytest
 from kills import Search, kill
 
-from autotune import kernel
 from autotune.config import Config
 from autotune.device import KNOWN
 from autotune.errors import StoreError
-from autotune.measurement import CachePolicy
-from autotune.recording_file import write_recording
 from autotune.rules import broken_rules
-from autotune.target import Baseline
 
-from .conftest import ENVIRONMENT, RECORDED_ON, SQUARE, measured
+from .conftest import SQUARE, trials_of, write
 
 NUM_KILLS = 50
 COLD_EVERY = 5  # of the runs one imports everything itself, and is killed wherever that has come to
@@ -53,13 +49,7 @@ def configs() -> list[Config]:
 @pytest.fixture(scope="module")
 def large_recording(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("recording") / "large.json.gz"
-    trials = [(config.to_dict(), measured(number)) for number, config in enumerate(configs())]
-    write_recording(
-        path, limits=KNOWN["h200"], environment=replace(ENVIRONMENT, recorded_on=""),
-        policy=CachePolicy.COLD, source_hash=kernel.source_hash(), recorded_on=RECORDED_ON,
-        problems={SQUARE: (Baseline(None), trials)},
-    )  # fmt: skip
-    return path
+    return write(path, {SQUARE: trials_of(configs())}, without_cublas=(SQUARE,))
 
 
 @pytest.fixture
