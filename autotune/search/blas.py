@@ -1,9 +1,9 @@
 """Linear algebra on one thread while a search runs: the other cores are the compiler's.
 
 numpy brings an OpenBLAS that takes all cores for the small matrices of the model, and its threads spin while
-they wait. A variable of the environment limits that only before numpy loads, so the library is asked: where it was
-loaded from is in /proc, and it has a function for this (under one of a few names, as it was built). On other
-systems, and with another BLAS, nothing is changed.
+they wait. A variable of the environment limits that only before numpy loads, so the library itself is asked:
+where it was loaded from is in /proc, and it has a function for this (under a few names, as it was built).
+On other systems, and with another BLAS, nothing is changed.
 """
 
 from __future__ import annotations
