@@ -25,6 +25,7 @@ LED = 1.1  # a kernel has led if it came so close to the best of a shape
 MORE = 1.1  # so many times the kernels there are by when a shape that had tried all it saw looks again
 MOST_TRIAL_S = 0.15  # a trial that takes longer would keep candidates, and so the compiler, waiting
 _FINE = (Outcome.OK, Outcome.INACCURATE)  # elsewhere the same kernel may be accurate enough
+_HARMFUL = (Outcome.FAULTED, Outcome.TIMED_OUT, Outcome.WRONG_RESULT, Outcome.TOO_FAST)
 
 
 class Kernels:
@@ -50,7 +51,7 @@ class Kernels:
             self._leading[kernel] = codes
 
     def ban(self, kernel: Config) -> None:
-        """One that faulted, or gave a wrong result: nowhere is it tried again."""
+        """One that faulted, hung, or gave a wrong result: nowhere else is it tried."""
         self._banned.add(kernel)
         self._codes.pop(kernel, None)
         self._leading.pop(kernel, None)
@@ -88,7 +89,7 @@ class Reuser:
                 best_us = shape.cutoff_us
                 has_led = found.time_us is not None and best_us is not None and found.time_us < LED * best_us
                 kernels.add(kernel, shape.space.codes(ask.number), has_led=has_led)
-            elif found.outcome in (Outcome.FAULTED, Outcome.WRONG_RESULT):
+            elif found.outcome in _HARMFUL:
                 kernels.ban(kernel)
 
     def fill(self, shapes: Sequence[ShapeSearch]) -> None:

@@ -132,9 +132,10 @@ def test_a_cache_that_keeps_nothing_ends_it(store):
     assert 0 < len(target.reused) <= reuse.NUM_AHEAD
 
 
-def test_what_does_harm_somewhere_is_tried_nowhere_else(store):
+@pytest.mark.parametrize("harm", [Outcome.FAULTED, Outcome.TIMED_OUT, Outcome.WRONG_RESULT])
+def test_what_does_harm_somewhere_is_tried_nowhere_else(store, harm):
     def outcome(point):
-        return Outcome.FAULTED if point["stages"] == 3 else Outcome.OK
+        return harm if point["stages"] == 3 else Outcome.OK
 
     target = Compiling(outcome=outcome)
     tune(target, store, GEMMS, Options(seconds=80))
