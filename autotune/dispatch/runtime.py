@@ -115,10 +115,14 @@ class Dispatcher:
 
 
 def _explicit(engine: Engine, stream: Any, device: int) -> int:
-    """Handle of a stream that the caller passed. Raises DispatchError if it is of another GPU."""
-    handle = stream_handle(stream)
-    if handle not in LEGACY_STREAMS and handle != PER_THREAD_STREAM:
-        owner = engine.driver.stream_device(handle)
+    """Handle of a stream that the caller passed. Raises DispatchError if it is of another GPU.
+
+    While the stream is captured that cannot be asked: the question would end the capture.
+    """
+    handle, driver = stream_handle(stream), engine.driver
+    is_default = handle in LEGACY_STREAMS or handle == PER_THREAD_STREAM
+    if not is_default and not driver.is_capturing(handle):
+        owner = driver.stream_device(handle)
         if owner != device:
             raise DispatchError(
                 f"the stream is of GPU {owner}, the arrays are on GPU {device}; pass a stream of GPU {device}"

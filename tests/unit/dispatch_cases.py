@@ -265,6 +265,8 @@ class FakeDriver:
     # Streams and memory
 
     def stream_device(self, stream: int) -> int:
+        if stream in self.capturing:
+            raise CudaFault("device of a stream", 900, "CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED")
         return self.streams.get(stream, 0)
 
     def stream_id(self, stream: int) -> int:
