@@ -50,7 +50,13 @@ def main(path: str, delay: str, *arguments: str) -> None:
     class JournaledGpu(GpuTarget):
         def submit(self, gemm, point, cutoff_us):
             note("asked", point_key(point))
-            future = super().submit(gemm, point, cutoff_us)
+            return self._journaled(point, super().submit(gemm, point, cutoff_us))
+
+        def submit_compiled(self, gemm, point, cutoff_us):
+            note("asked", point_key(point))
+            return self._journaled(point, super().submit_compiled(gemm, point, cutoff_us))
+
+        def _journaled(self, point, future):
             future.add_done_callback(partial(self._journal, point_key(point)))
             return future
 
