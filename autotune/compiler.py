@@ -125,6 +125,13 @@ def parse_report(log: str, entry: str) -> dict[str, int]:
     }
 
 
+def _usable_cores() -> int:
+    """Cores that this process may run on: `taskset`, or a container, may leave it fewer than there are."""
+    if hasattr(os, "sched_getaffinity"):  # Linux
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
 class Compiler:
     """Compiles for one architecture. Threads may share it.
 
@@ -144,7 +151,7 @@ class Compiler:
     ) -> None:
         _check_arch(arch)
         self.arch = arch
-        self.num_threads = num_threads or os.cpu_count() or 1
+        self.num_threads = num_threads or _usable_cores()
         self.version = compiler_version()
         self._timeout_s = timeout_s
         self._pool = ThreadPoolExecutor(self.num_threads, thread_name_prefix="nvrtc")

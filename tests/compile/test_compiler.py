@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import CancelledError
@@ -213,6 +214,17 @@ def test_closing_drops_what_waits(make: Callable[..., Compiler]) -> None:
     is_closing.set()
     closer.join()
     compiler.close()
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="only Linux tells")
+def test_a_compiler_takes_the_cores_that_are_left_to_the_process(make: Callable[..., Compiler]) -> None:
+    usable = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(usable)})
+    try:
+        assert make(num_threads=None).num_threads == 1
+    finally:
+        os.sched_setaffinity(0, usable)
+    assert make(num_threads=None).num_threads == len(usable)
 
 
 # ------------------------------------------------------------------------------ shared cubins
