@@ -93,9 +93,7 @@ class Search:
         assert len(set(keys)) == len(keys)
         return keys
 
-    def wait_until(
-        self, process: Running, is_there: Callable[[], object], timeout_s: float = 60.0
-    ) -> None:
+    def wait_until(self, process: Running, is_there: Callable[[], object], timeout_s: float = 60.0) -> None:
         """Fails if the search ends before, or it takes too long."""
         deadline = time.monotonic() + timeout_s
         while not is_there():

@@ -177,8 +177,9 @@ def test_a_machine_without_a_gpu_fails_before_anything_is_started(monkeypatch):
 def test_a_compiled_kernel_waits_for_candidates_and_costs_no_compiling(open_target):
     opened = open_target("fine")
     assert opened.submit(GEMM, POINT, None).result(60).is_ok
-    order, is_free = [], threading.Event()
-    opened._lane.submit(is_free.wait)
+    order, is_busy, is_free = [], threading.Event(), threading.Event()
+    opened._lane.submit(lambda: (is_busy.set(), is_free.wait()))
+    assert is_busy.wait(60), "the lane has begun what blocks it"
     reused = opened.submit_compiled(Gemm(256, 128, 64), POINT, None)
     reused.add_done_callback(lambda _: order.append("reused"))
     trial = opened.submit(GEMM, {**POINT, "group": 4}, None)

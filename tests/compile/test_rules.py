@@ -123,9 +123,7 @@ def test_a_refused_config_does_not_compile(
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_asynchronous_copies_do_not_compile_before_sm_80(
-    compilers: dict[str, Compiler], layout: str
-) -> None:
+def test_asynchronous_copies_do_not_compile_before_sm_80(compilers: dict[str, Compiler], layout: str) -> None:
     rng, gemm = random.Random(layout), Gemm.parse(f"512:{layout}")
     config = find_config(rng, KNOWN["h200"], gemm, pins={"copy_a": "async", "tm": 2, "tn": 4})
     assert config is not None

@@ -54,7 +54,8 @@ class PlayedGpu(sanitized.Gpu):
     def _play(self, host, name, grid, values):
         one, p = self.problem
         if name == kernel.REDUCE_ENTRY:
-            assert (values[0], values[1], *values[-4:]) == (p.m, p.n, p.split_k, *p.padded, p.reduce_group_bits)
+            scalars, padded = (p.m, p.n, p.split_k), (*p.padded, p.reduce_group_bits)
+            assert (values[0], values[1], *values[-4:]) == (*scalars, *padded)
             return
         if name == kernel.PACK_ENTRY:
             play_pack(grid, values)

@@ -168,9 +168,7 @@ def test_template_rules_read_columns_as_they_read_configs(
 
 @settings(max_examples=40)
 @given(SEEDS, LIMITS, GEMMS)
-def test_all_rules_read_columns_as_they_read_configs(
-    seed: int, limits: DeviceLimits, gemm: Gemm
-) -> None:
+def test_all_rules_read_columns_as_they_read_configs(seed: int, limits: DeviceLimits, gemm: Gemm) -> None:
     """On configs whose template rules hold: the others presume that."""
     rng = random.Random(seed)
     configs = [c for _ in range(8) if (c := find_config(rng, limits, gemm, ("template",)))]
@@ -188,9 +186,7 @@ def test_all_rules_read_columns_as_they_read_configs(
 
 
 @given(CONFIGS, LIMITS, GEMMS, st.sets(st.sampled_from(EVERY_KIND)))
-def test_any_config_is_judged(
-    config: Config, limits: DeviceLimits, gemm: Gemm, kinds: set[RuleKind]
-) -> None:
+def test_any_config_is_judged(config: Config, limits: DeviceLimits, gemm: Gemm, kinds: set[RuleKind]) -> None:
     """Of the kinds asked for; where a template rule is broken, no rule that presumes a kernel is asked."""
     everything = broken_rules(config, limits, gemm, EVERY_KIND)
     assert broken_rules(config, limits, gemm, tuple(kinds)) == tuple(r for r in everything if r.kind in kinds)
