@@ -6,6 +6,7 @@ never costs a measurement. Field names and bits are those of nvml.h.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -25,6 +26,7 @@ _THROTTLE_BITS = {
 }  # bit 0, idle, is no throttling
 _CLOCK_SM, _CLOCK_MEMORY = 1, 2
 _SENSOR_GPU = 0
+_LISTED_WITHIN_S, _LOOK_AGAIN_S = 0.5, 0.02  # a process that has opened the GPU
 _FIELD_POWER_INSTANT = 186  # mW now; device_get_power_usage is the mean of the last second
 
 
@@ -107,8 +109,14 @@ class Monitor:
         return None if found is None else len(found)
 
     def know_own(self, before: frozenset[int] | None) -> None:
-        """Learn which process this one is: the one there is now and was not before its context."""
-        self.own_pid = own_process(before, self.processes())
+        """Learn which process this one is: the one there is now and was not before its context. The driver
+        may list it a moment late."""
+        latest_s = time.monotonic() + _LISTED_WITHIN_S
+        while (listed := self.processes()) is not None:
+            self.own_pid = own_process(before, listed)
+            if self.own_pid is not None or time.monotonic() > latest_s:
+                break
+            time.sleep(_LOOK_AGAIN_S)
         self._busy_processes()  # what ran until now is not of interest
 
     def is_neighbour_busy(self) -> bool | None:

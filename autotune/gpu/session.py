@@ -56,7 +56,6 @@ class Session:
         self.device = check(self.driver.cuDeviceGet, gpu.index)
         context = check(self.driver.cuDevicePrimaryCtxRetain, self.device)
         check(self.driver.cuCtxSetCurrent, context)
-        self.monitor.know_own(neighbours)
         self.guard = Guard(self.monitor)
         non_blocking = self.driver.CUstream_flags.CU_STREAM_NON_BLOCKING
         self.stream = check(self.driver.cuStreamCreate, int(non_blocking))
@@ -70,6 +69,7 @@ class Session:
         library = cublas.load_library()
         self.cublas = None if library is None else cublas.Cublas(self.driver, library, self.stream)
         self._memory_bytes = int(gpu.total_bytes * PROBLEM_MEMORY)
+        self.monitor.know_own(neighbours)
         self.ready = protocol.Ready(
             cublas_version="" if library is None else cublas.library_version(library),
             driver_version=self.monitor.driver_version(),

@@ -182,6 +182,27 @@ def test_the_monitor_tells_a_busy_neighbour_from_this_process(library):
     assert monitor.energy_j() == 1.5
 
 
+def test_the_monitor_waits_until_this_process_is_listed(library, monkeypatch):
+    monitor, looks = nvml.Monitor("GPU-0"), []
+    listed, library.processes = library.processes, [*library.processes]
+
+    def sleep(seconds):
+        looks.append(seconds)
+        if len(looks) == 3:
+            library.processes = [*listed, 7]
+
+    monkeypatch.setattr(nvml.time, "sleep", sleep)
+    monitor.know_own(frozenset(listed))
+    assert (monitor.own_pid, len(looks)) == (7, 3)
+
+
+def test_the_monitor_does_not_wait_for_ever_to_be_listed(library, monkeypatch):
+    monkeypatch.setattr(nvml, "_LISTED_WITHIN_S", 0.05)
+    monitor = nvml.Monitor("GPU-0")
+    monitor.know_own(frozenset(library.processes))
+    assert monitor.own_pid is None
+
+
 def test_who_computes_in_turns_of_its_own_is_no_neighbour(library):
     monitor = nvml.Monitor("GPU-0")
     library.processes = [5, 6, 7]
