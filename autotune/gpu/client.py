@@ -27,6 +27,7 @@ from ..measurement import Failure, Outcome
 from . import protocol
 from .protocol import KernelCode, Problem
 from .turns import Turns
+from .watchdog import Watchdog
 
 A = TypeVar("A", bound=protocol.Answer)
 
@@ -75,6 +76,7 @@ class WorkerClient:
         self._turns = turns
         self._command = tuple(command)
         self._max_deaths = max_deaths
+        self._watchdog = Watchdog()
         self._num_deaths = 0  # in a row
         self._last_death = ""
         self._process: subprocess.Popen[bytes] | None = None
@@ -200,6 +202,7 @@ class WorkerClient:
     def close(self) -> None:
         """End the worker. The client may not be used afterwards."""
         self._end()
+        self._watchdog.close()
         self._stderr.close()
         if self._turns is not None:
             self._turns.close()
@@ -273,13 +276,8 @@ class WorkerClient:
             with suppress(OSError):  # closed already
                 pipe.shutdown(socket.SHUT_RDWR)
 
-        timer = threading.Timer(deadline_s, cut)
-        timer.daemon = True
-        timer.start()
-        try:
+        with self._watchdog.bounded(deadline_s, cut):
             yield is_late
-        finally:
-            timer.cancel()
 
     def _bury(self, reason: AutotuneError) -> AutotuneError:
         """Kill what is left of the worker and count the death."""

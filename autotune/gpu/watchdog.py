@@ -1,0 +1,70 @@
+"""Ends what takes too long: one thread that watches the clock for all requests, one at a time.
+
+A timer per request starts a thread per request. Beside a search that keeps the interpreter busy that took
+2 ms (two loaded cores), in which the GPU waits. This thread sleeps until the oldest deadline it knows of
+and then looks again: a request that ends in time wakes nobody.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+
+class Watchdog:
+    """Bounds one block at a time; used by one thread. `close` ends its own thread; where that is forgotten
+    it ends with the process."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._due_s = math.inf  # on time.monotonic; infinite while nothing is bounded
+        self._bite: Callable[[], None] = _nothing
+        self._wakes_s = math.inf  # when the thread looks next by itself
+        self._thread: threading.Thread | None = None
+        self._is_closed = False
+
+    @contextmanager
+    def bounded(self, deadline_s: float, bite: Callable[[], None]) -> Iterator[None]:
+        """Call `bite` once, on another thread, if the block has not ended after so many seconds. When this
+        is left, `bite` is not running and will not be called. It must not raise, or wait."""
+        self._watch(time.monotonic() + deadline_s, bite)
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._due_s = math.inf
+
+    def close(self) -> None:
+        """Nothing is bounded any more."""
+        with self._changed:
+            self._is_closed = True
+            self._changed.notify()
+        if self._thread is not None:
+            self._thread.join()
+
+    def _watch(self, due_s: float, bite: Callable[[], None]) -> None:
+        with self._changed:
+            self._due_s, self._bite = due_s, bite
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="watchdog", daemon=True)
+                self._thread.start()
+            elif due_s < self._wakes_s:
+                self._changed.notify()
+
+    def _run(self) -> None:
+        with self._changed:
+            while not self._is_closed:
+                left_s = self._due_s - time.monotonic()
+                if left_s <= 0:
+                    self._due_s = math.inf
+                    self._bite()
+                    continue
+                self._wakes_s = self._due_s
+                self._changed.wait(None if math.isinf(left_s) else left_s)
+
+
+def _nothing() -> None:
+    """While nothing is bounded."""
