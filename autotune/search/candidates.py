@@ -6,7 +6,7 @@ binary search does, except `nearest`, which looks over the rows of each factor o
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import numpy as np
 
@@ -28,10 +28,11 @@ class Candidates:
         self._columns = [slice(sum(widths[:i]), sum(widths[: i + 1])) for i in range(len(widths))]
         self._num_values = np.array([len(v) for v in space.values])
         self._tables = [_feature_table(values) for values in space.values]
-        self._traits = None
+        self._traits = traits
+        self._scaled = None
         if traits is not None and len(space):
             sample = self.random(np.random.default_rng(0), _SCALE_SAMPLE)
-            self._traits = _scaled(traits, self.codes(sample))
+            self._scaled = _scaled(traits, self.codes(sample))
 
     @property
     def num_features(self) -> int:
@@ -48,9 +49,15 @@ class Candidates:
         there are some, on about 0 ... 1; (q, features)."""
         codes = self.codes(numbers)
         parts = [table[codes[:, j]] for j, table in enumerate(self._tables)]
-        if self._traits is not None:
-            parts.append(self._traits(codes))
+        if self._scaled is not None:
+            parts.append(self._scaled(codes))
         return np.concatenate(parts, axis=1) if parts else np.zeros((len(codes), 0))
+
+    def longest_sums(self, numbers: np.ndarray) -> np.ndarray:
+        """Products that a thread adds up one by one, at most; 0 where nothing is known of points; (q,)."""
+        if self._traits is None:
+            return np.zeros(len(numbers))
+        return self._traits.longest_sums(self.codes(numbers))
 
     def find(self, codes: np.ndarray) -> np.ndarray:
         """Numbers of the feasible points among these; (q, parameters) -> (at most q,)."""
@@ -98,7 +105,7 @@ class Candidates:
         return self._space.index([_nearest_row(factor, point) for factor in self._space.factors])
 
 
-def _scaled(traits: Traits, codes: np.ndarray) -> Traits:
+def _scaled(traits: Traits, codes: np.ndarray) -> Callable[[np.ndarray], np.ndarray]:
     """Traits on 0 ... 1 over these points, less those that are the same for all; codes (q, parameters)."""
     found = traits(codes)
     low, span = found.min(axis=0), np.ptp(found, axis=0)

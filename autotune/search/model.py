@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from .accuracy import Accuracy
 from .candidates import Candidates
 from .surrogate import NARROW, WIDE, Lengths, Surrogate, fit_lengths
 
@@ -50,8 +51,9 @@ class _View:
 class Model:
     """Proposes points; keeps what it learnt of the lengths from one call to the next."""
 
-    def __init__(self, candidates: Candidates, rng: np.random.Generator) -> None:
+    def __init__(self, candidates: Candidates, accuracy: Accuracy, rng: np.random.Generator) -> None:
         self._candidates = candidates
+        self._accuracy = accuracy
         self._rng = rng
         self._views = [
             _View(is_cut, Lengths.prior(candidates.num_features, width))
@@ -71,14 +73,15 @@ class Model:
         `results`: time in us by point, None for a failure; at least one has a time. `wanted`: points that
         are needed before there are new results; the plan holds at least as many, if there are.
         """
-        points, log_times = _as_arrays(results)
+        points, log_times = self._told(results)
         surrogate = self._surrogate(points, log_times, pending)
-        pool = _unseen(self._pool(_best(points, log_times)), seen)
+        pool = self._hopeful(_unseen(self._pool(_best(points, log_times)), seen))
         if not len(pool):
             return []
         outlook = surrogate.outlook(self._candidates.features(pool))
         best = surrogate.best_batch(outlook, NUM_CLIMBED, _SHORTLIST)
-        climbed = np.setdiff1d(_unseen(self._candidates.neighbours(pool[best]), seen), pool)
+        near = self._hopeful(_unseen(self._candidates.neighbours(pool[best]), seen))
+        climbed = np.setdiff1d(near, pool)
         outlook += surrogate.outlook(self._candidates.features(climbed))
         pool = np.concatenate([pool, climbed])
         size = 1 + max(len(points) // RESULTS_PER_PLAN, len(pending) // OPEN_PER_PLAN)
@@ -93,11 +96,27 @@ class Model:
         size: int,
     ) -> list[int]:
         """As `propose`, of these points only, of which none was seen: at most so many, best first."""
+        pool = self._hopeful(pool)
         if not len(pool):
             return []
-        surrogate = self._surrogate(*_as_arrays(results), pending)
+        surrogate = self._surrogate(*self._told(results), pending)
         outlook = surrogate.outlook(self._candidates.features(pool))
         return [int(pool[i]) for i in surrogate.best_batch(outlook, size, _SHORTLIST)]
+
+    def _hopeful(self, numbers: np.ndarray) -> np.ndarray:
+        hopeful: np.ndarray = numbers[~self._accuracy.is_hopeless(numbers)]
+        return hopeful
+
+    def _told(self, results: Mapping[int, float | None]) -> tuple[np.ndarray, np.ndarray]:
+        """Points and logarithms of their times; a failure counts as the slowest that ran. Those that were
+        bound to fail say nothing of the others, and would be most of what is fitted where they are many."""
+        points = np.fromiter(results, dtype=np.int64, count=len(results))
+        times = np.array([np.nan if t is None else t for t in results.values()], dtype=float)
+        slowest = np.nanmax(times)
+        kept = ~(np.isnan(times) & self._accuracy.is_hopeless(points))
+        points, times = points[kept], times[kept]
+        times[np.isnan(times)] = slowest
+        return points, np.log(times)
 
     def _surrogate(self, points: np.ndarray, log_times: np.ndarray, pending: Collection[int]) -> Surrogate:
         """Of the view whose turn it is, its lengths fitted anew where there is enough to learn from."""
@@ -127,14 +146,6 @@ class Model:
             self._candidates.mixtures(self._rng, parents, NUM_MIXED),
         ]
         return np.unique(np.concatenate(parts))
-
-
-def _as_arrays(results: Mapping[int, float | None]) -> tuple[np.ndarray, np.ndarray]:
-    """Points and logarithms of their times; a failure counts as the slowest that ran."""
-    points = np.fromiter(results, dtype=np.int64, count=len(results))
-    times = np.array([np.nan if t is None else t for t in results.values()], dtype=float)
-    times[np.isnan(times)] = np.nanmax(times)
-    return points, np.log(times)
 
 
 def _best(points: np.ndarray, log_times: np.ndarray) -> np.ndarray:

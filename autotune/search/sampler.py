@@ -18,6 +18,7 @@ from optuna.distributions import BaseDistribution, IntDistribution
 from optuna.trial import FrozenTrial, TrialState
 
 from ..space import FeasibleSet
+from .accuracy import Accuracy
 from .candidates import Candidates
 from .model import Model
 from .traits import Traits
@@ -72,9 +73,11 @@ class FeasibleSampler(optuna.samplers.BaseSampler):
         self._space = space
         self._rng = np.random.default_rng(seed)
         self._candidates = Candidates(space, traits)
-        self._model = Model(self._candidates, self._rng) if has_model else None
+        self._accuracy = Accuracy(self._candidates)
+        self._model = Model(self._candidates, self._accuracy, self._rng) if has_model else None
         self._num_startup = num_startup
         self.num_wanted = 1  # points about to be asked for with no result between
+        self._preferred: deque[Proposal] = deque()
         self._offers: deque[Proposal] = deque()
         self._planned: deque[int] = deque()
         self._proposals: dict[int, Proposal] = {}  # by trial number
@@ -84,7 +87,8 @@ class FeasibleSampler(optuna.samplers.BaseSampler):
         self._results: dict[int, float | None] = {}  # point -> time; None: failed
 
     def offer(self, proposal: Proposal) -> bool:
-        """Have this point asked for before any other, if it is new. Returns whether it is."""
+        """Have this point asked for before any other, if it is new and not bound to fail by then. Returns
+        whether it is new."""
         if proposal.number in self._seen or any(o.number == proposal.number for o in self._offers):
             return False
         self._offers.append(proposal)
@@ -94,7 +98,7 @@ class FeasibleSampler(optuna.samplers.BaseSampler):
         """Have this point asked for next of all, if it is new. Returns whether it is."""
         if proposal.number in self._seen:
             return False
-        self._offers.appendleft(proposal)
+        self._preferred.appendleft(proposal)
         return True
 
     def pick(self, study: optuna.Study, codes: np.ndarray, size: int) -> list[int]:
@@ -114,7 +118,7 @@ class FeasibleSampler(optuna.samplers.BaseSampler):
     @property
     def is_idle(self) -> bool:
         """Whether nothing is on offer."""
-        return not self._offers
+        return not self._preferred and not self._offers
 
     def claim(self, number: int, trial_number: int) -> bool:
         """Count a point that another sampler asked for in this trial as seen. False if it was before."""
@@ -178,6 +182,8 @@ class FeasibleSampler(optuna.samplers.BaseSampler):
             trial = trials[trial_number]
             is_timed = trial.state is TrialState.COMPLETE
             self._results[self._open.pop(trial_number)] = trial.value if is_timed else None
+        if self._model is not None:
+            self._accuracy.learn(self._results)
         if self._best() < best:
             self._planned.clear()  # planned before this was known
 
@@ -200,14 +206,15 @@ class FeasibleSampler(optuna.samplers.BaseSampler):
     # ---- proposals
 
     def _next(self) -> Proposal:
-        while self._offers:
-            offer = self._offers.popleft()
-            if offer.number not in self._seen:
+        while self._preferred or self._offers:
+            is_due = bool(self._preferred)
+            offer = (self._preferred or self._offers).popleft()
+            if offer.number not in self._seen and (is_due or not self._is_hopeless([offer.number])[0]):
                 return offer
         if self._model is None or len(self._seen) < self._num_startup or not self._has_times():
             return Proposal(self._random(), "random")
         while self._planned:
-            if self._planned[0] not in self._seen:
+            if self._planned[0] not in self._seen and not self._is_hopeless([self._planned[0]])[0]:
                 return Proposal(self._planned.popleft(), "model")
             self._planned.popleft()
         pending = list(self._open.values())
@@ -219,14 +226,25 @@ class FeasibleSampler(optuna.samplers.BaseSampler):
     def _has_times(self) -> bool:
         return any(time is not None for time in self._results.values())
 
+    def _is_hopeless(self, numbers: Sequence[int] | np.ndarray) -> np.ndarray:
+        """Whether points are bound to fail. A sampler without a model does not think so far."""
+        numbers = np.asarray(numbers, dtype=np.int64)
+        return np.zeros(len(numbers), bool) if self._model is None else self._accuracy.is_hopeless(numbers)
+
     def _random(self) -> int:
         size = len(self._space)
         if len(self._seen) >= size:
             raise SpaceExhausted
+        hopeless = None
         for _ in range(_MAX_DRAWS):
-            for number in self._candidates.random(self._rng, _DRAW_BATCH):
-                if int(number) not in self._seen:
+            numbers = self._candidates.random(self._rng, _DRAW_BATCH)
+            for number, is_hopeless in zip(numbers.tolist(), self._is_hopeless(numbers), strict=True):
+                if number not in self._seen and not is_hopeless:
                     return int(number)
+                if number not in self._seen:
+                    hopeless = int(number)
+        if hopeless is not None:  # all else has been asked for, or nearly
+            return hopeless
         # So many misses mean that all but a sliver was seen, so the set is small enough to list.
         unseen = np.setdiff1d(np.arange(size), np.fromiter(self._seen, dtype=np.int64))
         return int(self._rng.choice(unseen))

@@ -5,7 +5,7 @@ A model that sees these beside the parameters need not learn from trials what ar
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
@@ -17,23 +17,37 @@ from ..device import DeviceLimits
 from ..gemm import Gemm
 from ..space import FeasibleSet
 
-Traits = Callable[[np.ndarray], np.ndarray]  # codes (q, parameters) -> (q, traits)
-
 _SPARE_REGISTERS = 16  # that kernels take beyond the least estimate: most do on sm_90
+
+
+@dataclass(frozen=True)
+class Traits:
+    """Of the points of one space on one problem, from their codes; (q, parameters)."""
+
+    gemm: Gemm
+    limits: DeviceLimits
+    values: dict[str, np.ndarray]  # by parameter, in the order of the codes
+
+    def __call__(self, codes: np.ndarray) -> np.ndarray:
+        """Logarithms of what decides times; (q, traits)."""
+        quantities = _quantities(self._columns(codes), self.gemm, self.limits)
+        return np.asarray(np.log2(np.stack(quantities, axis=1)))
+
+    def longest_sums(self, codes: np.ndarray) -> np.ndarray:
+        """Products that a thread adds up one by one, at most; (q,)."""
+        return _longest_sums(self._columns(codes), self.gemm, self.limits)
+
+    def _columns(self, codes: np.ndarray) -> Any:
+        columns = enumerate(self.values.items())
+        return SimpleNamespace(**{name: choices[codes[:, j]] for j, (name, choices) in columns})
 
 
 def traits_of(space: FeasibleSet, gemm: Gemm, limits: DeviceLimits) -> Traits | None:
     """Traits of the points of this space; None for a space that is not of our kernel."""
     if set(space.names) != set(PARAMETER):
         return None
-    values = [np.array(choices) for choices in space.values]
-
-    def traits(codes: np.ndarray) -> np.ndarray:
-        columns = {name: values[j][codes[:, j]] for j, name in enumerate(space.names)}
-        quantities = _quantities(SimpleNamespace(**columns), gemm, limits)
-        return np.asarray(np.log2(np.stack(quantities, axis=1)))
-
-    return traits
+    named = zip(space.names, space.values, strict=True)
+    return Traits(gemm, limits, {name: np.array(choices) for name, choices in named})
 
 
 def _quantities(c: Any, gemm: Gemm, limits: DeviceLimits) -> list[np.ndarray]:
@@ -72,3 +86,11 @@ def _waves(c: Any, tiles: np.ndarray, slots: np.ndarray) -> tuple[np.ndarray, np
     waves = tiles * np.where(splits_last, 1, c.split_k) / slots
     whole, rest = np.floor(waves), np.ceil(waves % 1.0)
     return waves, waves / (whole + rest / np.where(splits_last & (whole > 0), c.split_k, 1))
+
+
+def _longest_sums(c: Any, gemm: Gemm, limits: DeviceLimits) -> np.ndarray:
+    """`last_wave` leaves the tiles of whole waves unsplit, if there are any; a flush begins a sum anew."""
+    tiles = resources.tiles_m(c, gemm) * resources.tiles_n(c, gemm)
+    has_whole_waves = (c.reduction == "last_wave") & (tiles >= limits.num_sms * c.min_blocks)
+    steps = gemm.k / (c.slice_k * np.where(has_whole_waves, 1, c.split_k))
+    return np.asarray(np.where(c.flush_k > 0, np.minimum(steps, c.flush_k), steps))
