@@ -10,7 +10,6 @@ _GPU = {
     "verify_s": "verifying",
     "measure_s": "timing",
     "refine_s": "timing the best against each other",
-    "store_s": "waiting for the disk",
     "gpu_idle_s": "idle",
 }
 _COORDINATOR = {"prepare_s": "preparing", "ask_s": "asking", "wait_s": "waiting", "final_s": "in finals"}
@@ -19,10 +18,11 @@ _COORDINATOR = {"prepare_s": "preparing", "ask_s": "asking", "wait_s": "waiting"
 def text(ledger: Mapping[str, float | None]) -> str:
     """Two lines for `Ledger.to_dict()`."""
     share = console.ratio_text(ledger["gpu_share"], "%")
-    compiling = _seconds(ledger["compile_s"])
+    compiling, storing = _seconds(ledger["compile_s"]), _seconds(ledger["store_s"])
     return (
         f"GPU busy {share} of {_seconds(ledger['search_s'])} before the final: {_list(ledger, _GPU)}.\n"
-        f"Compiling, added up over processes: {compiling}. The search: {_list(ledger, _COORDINATOR)}."
+        f"Compiling, added up over processes: {compiling}; storing: {storing}."
+        f" The search: {_list(ledger, _COORDINATOR)}."
     )
 
 

@@ -1,10 +1,16 @@
-"""The one thread that talks to the GPU's worker: work that was asked for, and work for idle moments."""
+"""The one thread that talks to the GPU's worker: work that was asked for, and work for idle moments.
+
+What comes of it is settled on a second thread, which runs whatever waits for it (a search commits the trial
+there), while the first goes on with the next. It hands over one at a time and in order: what is done next is
+told of only when all that waited for this has run.
+"""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from functools import partial
 from typing import ParamSpec, TypeVar
 
 P = ParamSpec("P")
@@ -13,10 +19,14 @@ T = TypeVar("T")
 
 class Lane:
     """Runs what is submitted one by one, in order; what is submitted for idle moments once nothing else
-    waits. `submit` raises RuntimeError after `close`; a future that was left over then is cancelled."""
+    waits. `submit` raises RuntimeError after `close`; a future that was left over then is cancelled.
+
+    What waits for a future that is settled here may take as long as it will, but not wait for the lane."""
 
     def __init__(self) -> None:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="gpu")
+        self._settler = ThreadPoolExecutor(1, thread_name_prefix="settle")
+        self._settling: Future[None] | None = None  # the newest
         self._lock = threading.Lock()
         self._num_waiting = 0  # of what does not wait for idle moments
         self._is_closed = False
@@ -49,13 +59,21 @@ class Lane:
             if self._is_closed:
                 future.cancel()
             if future.set_running_or_notify_cancel():
-                try:
-                    future.set_result(work(*args, **kwargs))
-                except BaseException as error:
-                    future.set_exception(error)
+                self.settle(future, partial(work, *args, **kwargs))
 
         self._queue(begin, future)
         return future
+
+    def settle(self, future: Future[T], work: Callable[[], T]) -> None:
+        """Within what the lane runs: work now, then have a running future settled, and with it all that
+        waits for it run, on the other thread. Waits until that is through with the one before."""
+        try:
+            done = partial(future.set_result, work())
+        except BaseException as error:
+            done = partial(future.set_exception, error)
+        if self._settling is not None:
+            wait([self._settling])
+        self._settling = self._settler.submit(done)
 
     def _queue(self, begin: Callable[[], None], future: Future[T]) -> None:
         try:
@@ -68,9 +86,10 @@ class Lane:
         self._is_closed = True
 
     def close(self) -> None:
-        """Wait for what was submitted."""
+        """Wait for what was submitted, and for all that waits for it."""
         self.drop_idle()
         self._thread.shutdown(wait=True)
+        self._settler.shutdown(wait=True)
 
     def _count(self, change: int) -> None:
         with self._lock:

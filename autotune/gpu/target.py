@@ -7,6 +7,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from statistics import median
 from types import TracebackType
@@ -270,15 +271,12 @@ class GpuTarget:
         cutoff_us: float | None,
         future: Future[Measurement],
     ) -> None:
-        """On the GPU's thread: settle the future."""
+        """On the GPU's thread: measure, and have the future settled."""
         if self._is_closed:
             future.cancel()
-        if not future.set_running_or_notify_cancel():
-            return
-        try:
-            future.set_result(self._measure_when(compiled.result, gemm, config, cutoff_us))
-        except BaseException as error:
-            future.set_exception(error)
+        if future.set_running_or_notify_cancel():
+            work = partial(self._measure_when, compiled.result, gemm, config, cutoff_us)
+            self._lane.settle(future, work)
 
     def _measure_compiled(self, gemm: Gemm, config: Config, cutoff_us: float | None) -> Measurement:
         def load() -> Cubin:

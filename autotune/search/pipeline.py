@@ -1,8 +1,14 @@
 """Points under way on a target, from submission until they are stored.
 
-A trial is committed by the thread that measured it, before that measures the next and before anything
-else learns of it: a search that dies loses what was under way and nothing else, however long the
-coordinator was busy asking.
+A trial is committed by the thread on which the target settles it, in the order of settling, before anything
+else learns of it and before the next is settled. On a GPU that is a thread of its own (`gpu.lane`): while it
+commits one trial, the GPU measures the next, and no more than that one. So a search that dies loses at most
+
+- one measurement that came in, the one that is being committed,
+- and what the GPU is on: its measurement does not come in before that commit is through,
+
+however long the coordinator was busy asking. A recording settles at once, on the coordinator's thread, and
+goes on when the trial is committed: that one is all it can lose.
 """
 
 from __future__ import annotations
@@ -75,7 +81,7 @@ class Pipeline:
         candidate.measured.add_done_callback(lambda _: self._keep(candidate, kept))
 
     def _keep(self, candidate: Candidate, kept: Future[Kept]) -> None:
-        """Store what came of a candidate, on the thread that measured it."""
+        """Store what came of a candidate, on the thread that settles it."""
         if candidate.measured.cancelled():
             kept.cancel()
             return

@@ -16,9 +16,10 @@ from ..target import Point
 class Ledger:
     """Where the seconds went.
 
-    The GPU's, until the final begins: `verify_s`, `measure_s` and `refine_s` it works; `store_s` it waits
-    for the disk; the rest of `search_s` it has nothing to do. The coordinator's are `prepare_s`, `ask_s`,
-    `wait_s` and `final_s`. `compile_s` is added up over candidates that compile side by side.
+    The GPU's, until the final begins: `verify_s`, `measure_s` and `refine_s` it works; the rest of
+    `search_s` it is idle. The coordinator's are `prepare_s`, `ask_s`, `wait_s` and `final_s`. Beside both:
+    `compile_s` is added up over candidates that compile side by side, and `store_s` is what committing took,
+    while the GPU is on the next trial.
     """
 
     compile_s: float = 0.0
@@ -44,7 +45,7 @@ class Ledger:
 
     def to_dict(self) -> dict[str, float | None]:
         """Every entry, and what follows from them."""
-        idle_s = max(0.0, self.search_s - self.gpu_busy_s - self.store_s)
+        idle_s = max(0.0, self.search_s - self.gpu_busy_s)
         return {**asdict(self), "gpu_idle_s": idle_s, "gpu_share": self.gpu_share}
 
     def add(self, measurement: Measurement) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from functools import partial
 
 import pytest
 from hypothesis import given
@@ -83,3 +85,62 @@ def test_a_closed_lane_takes_nothing_and_cancels_what_could_wait() -> None:
         lane.submit(int)
     assert lane.num_waiting == 0
     assert lane.submit_idle(int).cancelled()
+
+
+def settled(lane: Lane, work: Callable[[], int]) -> Future[int]:
+    """As a target has its candidates settled."""
+    future = Future[int]()
+    future.set_running_or_notify_cancel()
+    lane.submit(lane.settle, future, work)
+    return future
+
+
+def test_the_next_is_measured_while_one_is_committed_and_no_more_than_that_one() -> None:
+    lane, may_commit, begun = Lane(), threading.Event(), []
+    second_begun, third_begun = threading.Event(), threading.Event()
+    committed: list[int] = []
+
+    def measure(number: int) -> int:
+        begun.append(number)
+        {2: second_begun, 3: third_begun}.get(number, threading.Event()).set()
+        return number
+
+    def commit(done: Future[int]) -> None:
+        assert may_commit.wait(10)
+        committed.append(done.result())
+
+    gate = threading.Event()
+    lane.submit(gate.wait)
+    futures = [settled(lane, partial(measure, 1)), lane.submit_idle(measure, 2), lane.submit_idle(measure, 3)]
+    for future in futures:
+        future.add_done_callback(commit)
+    gate.set()
+    assert second_begun.wait(10)
+    assert not third_begun.wait(0.1)
+    assert begun == [1, 2] and committed == []
+    assert futures[0].done() and not futures[1].done(), "the second is told of before the first is stored"
+    may_commit.set()
+    assert futures[2].result(10) == 3
+    lane.close()
+    assert committed == begun == [1, 2, 3], "in order, and drained by closing"
+
+
+def test_an_error_waits_for_the_commit_of_what_was_measured_before(lane: Lane) -> None:
+    """Whoever hears that the GPU is lost finds all trials before stored."""
+    may_commit, order = threading.Event(), []
+
+    def fail() -> int:
+        raise KeyError("lost")
+
+    gate = threading.Event()
+    lane.submit(gate.wait)
+    first, second = settled(lane, int), settled(lane, fail)
+    first.add_done_callback(lambda _: (may_commit.wait(10), order.append("stored")))
+    second.add_done_callback(lambda _: order.append("lost"))
+    gate.set()
+    with pytest.raises(TimeoutError):
+        second.result(0.1)
+    may_commit.set()
+    assert isinstance(second.exception(10), KeyError)
+    lane.close()
+    assert order == ["stored", "lost"]
