@@ -43,7 +43,7 @@ extern "C" __global__ void __launch_bounds__(REDUCE_THREADS)
     const int group = thread_index() >> group_bits;
     const unsigned index = (static_cast<unsigned>(block_index_x()) << group_bits) +
                            (thread_index() & ((1 << group_bits) - 1));
-    const bool is_inside = index < static_cast<unsigned>(m) * n;
+    const bool is_inside = index < static_cast<unsigned>(m) * n;  // edge: C
     const int row = index / static_cast<unsigned>(n), column = index % static_cast<unsigned>(n);
     const int first = splits * group >> share_bits, behind = splits * (group + 1) >> share_bits;
     wait_for_kernels_before();
@@ -51,7 +51,7 @@ extern "C" __global__ void __launch_bounds__(REDUCE_THREADS)
 
     const long long plane = static_cast<long long>(padded_m) * padded_n;
     Planes planes{workspace + first * plane + static_cast<long long>(row) * padded_n + column, plane};
-    if (is_inside) {  // edge: C
+    if (is_inside) {
         int left = behind - first;
 #pragma unroll 1
         for (; left >= 8; left -= 8) planes.add<8>();
@@ -69,7 +69,7 @@ extern "C" __global__ void __launch_bounds__(REDUCE_THREADS)
         for (int other = 1; other < groups; ++other)
             sum += load_shared<1>(mine + (other << group_bits)).v[0];
     }
-    if (is_inside) scale_and_store<1>(c + row * ldc + column, {sum}, alpha, beta);  // edge: C
+    if (is_inside) scale_and_store<1>(c + row * ldc + column, {sum}, alpha, beta);
 }
 
 #endif

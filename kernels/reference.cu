@@ -47,11 +47,12 @@ __device__ __forceinline__ float dot(const float* a_row, const float* b_column, 
 // rows: as many memory transactions as threads. All 32 read the same element of B.
 // Launch: a block per TILE x TILE piece of C, THREADS threads.
 extern "C" __global__ void __launch_bounds__(THREADS)
-    sgemm_naive(int m, int n, int k, float alpha, const float* __restrict__ a, long long lda,
-                const float* __restrict__ b, long long ldb, float beta, float* __restrict__ c, long long ldc, float*,
+    sgemm_naive(int m, int n, int k, float alpha, const float* READ_ONLY a, long long lda,
+                const float* READ_ONLY b, long long ldb, float beta, float* __restrict__ c, long long ldc, float*,
                 int) {
     const Origin origin(n);
     const int row = origin.row + thread_index() % TILE, column = origin.column + thread_index() / TILE;
+    wait_for_kernels_before();
     if (row >= m || column >= n) return;  // edge: C
     const float sum = dot(a + row * lda, b + column, ldb, alpha == 0 ? 0 : k);
     scale_and_store(c + row * ldc + column, sum, alpha, beta);
@@ -61,11 +62,12 @@ extern "C" __global__ void __launch_bounds__(THREADS)
 // all 32 read the same element of A. Nothing else differs from sgemm_naive.
 // Launch: as above.
 extern "C" __global__ void __launch_bounds__(THREADS)
-    sgemm_coalesced(int m, int n, int k, float alpha, const float* __restrict__ a, long long lda,
-                    const float* __restrict__ b, long long ldb, float beta, float* __restrict__ c, long long ldc,
+    sgemm_coalesced(int m, int n, int k, float alpha, const float* READ_ONLY a, long long lda,
+                    const float* READ_ONLY b, long long ldb, float beta, float* __restrict__ c, long long ldc,
                     float*, int) {
     const Origin origin(n);
     const int row = origin.row + thread_index() / TILE, column = origin.column + thread_index() % TILE;
+    wait_for_kernels_before();
     if (row >= m || column >= n) return;  // edge: C
     const float sum = dot(a + row * lda, b + column, ldb, alpha == 0 ? 0 : k);
     scale_and_store(c + row * ldc + column, sum, alpha, beta);
@@ -77,8 +79,8 @@ extern "C" __global__ void __launch_bounds__(THREADS)
 // zero, so that every thread takes part in every step, as the barriers need.
 // Launch: as above, with 2 * TILE * TILE floats of shared memory.
 extern "C" __global__ void __launch_bounds__(THREADS)
-    sgemm_shared(int m, int n, int k, float alpha, const float* __restrict__ a, long long lda,
-                 const float* __restrict__ b, long long ldb, float beta, float* __restrict__ c, long long ldc, float*,
+    sgemm_shared(int m, int n, int k, float alpha, const float* READ_ONLY a, long long lda,
+                 const float* READ_ONLY b, long long ldb, float beta, float* __restrict__ c, long long ldc, float*,
                  int) {
     float* a_tile = shared_memory();      // (row, p)
     float* b_tile = a_tile + TILE * TILE;  // (p, column)
@@ -86,6 +88,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     const int ty = thread_index() / TILE, tx = thread_index() % TILE;
     const int row = origin.row + ty, column = origin.column + tx;
     const int depth = alpha == 0 ? 0 : k;
+    wait_for_kernels_before();
     float sum = 0;
     for (int from = 0; from < depth; from += TILE) {
         const bool is_in_a = row < m && tx < depth - from, is_in_b = ty < depth - from && column < n;

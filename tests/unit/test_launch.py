@@ -191,19 +191,25 @@ def _is_pack_full(spec: LaunchSpec, m: int, n: int, k: int) -> bool:
     return max(blocks) > MAX_GRID_X or sum(-(-k * extent // 64) for extent in padded) > 2**30 // 256
 
 
+def _are_sums_full(spec: LaunchSpec, m: int, n: int, tiles: int) -> bool:
+    """Whether the partial sums of C, without the padding of tiles, take more memory than a call may."""
+    if spec.reduction in ("none", "cluster"):
+        return False
+    split_tiles = tiles % spec.wave if spec.reduction == "last_wave" else tiles
+    return spec.split_k * min(m * n, split_tiles * spec.bm * spec.bn) > 2**30 // 4
+
+
 def _violates(
     spec: LaunchSpec, m: int, n: int, k: int, lds: tuple[int, int, int], addresses: tuple[int, int, int]
 ) -> bool:
     """What would go wrong, said otherwise: a ragged edge, 32-bit strides, a full grid, a torn vector."""
     is_ragged = spec.is_exact and not (m % spec.bm == 0 and n % spec.bn == 0)
     is_packed = (spec.packs_a, spec.packs_b, False)
-    strides = [
-        4 * ld for ld, packed in zip(lds, is_packed, strict=True) if not packed
-    ]  # of what `sgemm` reads
+    strides = [4 * ld for ld, packed in zip(lds, is_packed, strict=True) if not packed]
     overflows = not spec.variant.is_wide and max(strides) > 2**31 - 1
     tiles = ((m + spec.bm - 1) // spec.bm) * ((n + spec.bn - 1) // spec.bn)
     more = tiles % spec.wave * (spec.split_k - 1) if spec.reduction == "last_wave" else 0
-    is_full = tiles + more > MAX_GRID_X or _is_pack_full(spec, m, n, k)
+    is_full = tiles + more > MAX_GRID_X or _is_pack_full(spec, m, n, k) or _are_sums_full(spec, m, n, tiles)
     rows = (m if spec.variant.trans_a else k, k if spec.variant.trans_b else n, n)
     vectors = (spec.vec_a, spec.vec_b, spec.vec_c)
     is_torn = any(
