@@ -45,8 +45,12 @@ LARGE = (
         bm=128, bn=64, bk=16, wm=64, wn=32, tm=8, tn=8, stages=6, bursts=8, frag_buffers=2, min_blocks=3,
         group=16, reduction="last_wave", split_k=2,
     ),
+    # sums flushed, the tiles of the last wave split: led at 2048x11008x4096
+    Config(
+        bm=128, bn=128, bk=16, wm=64, wn=64, tm=16, tn=8, stages=3, bursts=8, flush_k=1024, frag_buffers=2,
+        min_blocks=1, pack_a=1, vec_a=4, pad=0, group=16, reduction="last_wave", split_k=8,
+    ),
     # 64x128x16, 8x8 per thread, 128 threads, four blocks per SM
-    Config(stages=2, copy_b="register", bursts=1, frag_buffers=2),
     Config(),
     # 128x256x8, 16x8 per thread, 256 threads, asynchronous copies (salykova)
     Config(bm=128, bn=256, bk=8, wm=64, wn=64, tm=16, tn=8, unroll_k=8, stages=4, min_blocks=1),
@@ -56,7 +60,7 @@ LARGE = (
         copy_a="register", copy_b="register", vec_a=4, bursts=1, min_blocks=2,
     ),
 )  # fmt: skip
-# Slices of k give a small C enough warps: these led at 1024^3, 512^3 and 256^3 on an H200.
+# Slices of k give a small C enough warps: the first three led at 1024^3, 512^3 and 256^3 on an H200.
 MEDIUM = (
     Config(
         bm=32, bn=256, bk=32, wm=16, wn=128, tm=8, tn=8, slice_k=2, stages=4, frag_buffers=2,
@@ -70,11 +74,21 @@ MEDIUM = (
         bm=32, bn=32, bk=64, wm=32, wn=16, tm=2, tn=8, slice_k=2, unroll_k=32, stages=6, bursts=1, pad=2,
         frag_buffers=2, min_blocks=1,
     ),
+    # clusters of two or four that split k: led at 512^3 and 1760x128x1760
     Config(
-        bm=64, bn=128, bk=8, wm=64, wn=32, tm=8, tn=8, slice_k=2, unroll_k=4, stages=2, bursts=1,
-        frag_buffers=2, order="col_snake", min_blocks=1,
+        bm=32, bn=128, bk=32, wm=16, wn=128, tm=8, tn=8, slice_k=2, stages=3, bursts=8, frag_buffers=2,
+        min_blocks=3, reduction="cluster", split_k=2,
     ),
-    Config(bm=64, bn=64, bk=16, wm=32, wn=32, tm=8, tn=4, stages=3, bursts=1, min_blocks=4),
+    # led at 256^3, in two searches of two
+    Config(
+        bm=32, bn=32, bk=32, wm=32, wn=16, tm=2, tn=8, slice_k=2, stages=6, bursts=1, pad=2, frag_buffers=2,
+        order="pair_snake", min_blocks=1, reduction="cluster", split_k=2,
+    ),
+    # led at 1536^3, close at 3072^3
+    Config(
+        bm=32, bn=256, bk=32, wm=32, wn=64, tm=8, tn=8, slice_k=2, stages=2, bursts=2, copy_a="register",
+        vec_a=4, frag_buffers=2, order="col_snake", min_blocks=2, group=16, reduction="last_wave", split_k=4,
+    ),
 )  # fmt: skip
 FEW_ROWS = (
     Config(
@@ -85,13 +99,16 @@ FEW_ROWS = (
         bm=16, bn=256, bk=8, wm=8, wn=128, tm=8, tn=4, unroll_k=8, stages=4, bursts=1, frag_buffers=2,
         min_blocks=1,
     ),
+    # short sums, as accurate as a library that splits k: led at 16x11008x4096
     Config(
-        bm=8, bn=128, bk=64, wm=8, wn=64, tm=4, tn=4, slice_k=2, unroll_k=32, stages=3, bursts=1,
-        frag_buffers=2, min_blocks=1,
+        bm=16, bn=128, bk=32, wm=16, wn=64, tm=8, tn=4, slice_k=2, stages=3, bursts=1, flush_k=256,
+        frag_buffers=2, copy_a="register", vec_a=4, order="zigzag", min_blocks=1, raster="m",
+        reduction="cluster", split_k=4,
     ),
+    # led at 35x700x2048
     Config(
-        bm=48, bn=64, bk=16, wm=16, wn=64, tm=16, tn=2, slice_k=2, unroll_k=8, stages=2, bursts=1,
-        frag_buffers=2, copy_a="register", vec_a=4, vec_c=2, min_blocks=3,
+        bm=48, bn=64, bk=16, wm=48, wn=16, tm=6, tn=4, stages=4, bursts=1, pad=2, frag_buffers=2,
+        order="zigzag", min_blocks=1, raster="m", reduction="two_pass", split_k=12,
     ),
 )  # fmt: skip
 FEW_COLUMNS = (
@@ -99,9 +116,10 @@ FEW_COLUMNS = (
         bm=64, bn=64, bk=64, wm=32, wn=64, tm=8, tn=8, slice_k=4, stages=3, bursts=8, frag_buffers=2,
         order="pair_snake", min_blocks=1,
     ),
+    # led at 2560x64x2560, 5 % before what a search without it chose
     Config(
-        bm=96, bn=32, bk=32, wm=96, wn=8, tm=6, tn=4, unroll_k=32, stages=2, bursts=1, pad=2,
-        copy_a="register", vec_a=4, frag_buffers=2, order="pair_snake", min_blocks=1,
+        bm=32, bn=64, bk=32, wm=32, wn=64, tm=8, tn=8, slice_k=2, stages=2, order="pair_snake", min_blocks=5,
+        group=2, reduction="two_pass", split_k=6,
     ),
     Config(
         bm=64, bn=64, bk=16, wm=64, wn=16, tm=8, tn=4, stages=2, bursts=1, copy_a="register", vec_a=4,
@@ -113,13 +131,18 @@ FEW_COLUMNS = (
         bm=64, bn=64, bk=16, wm=32, wn=64, tm=8, tn=8, stages=2, bursts=1, copy_a="register", vec_a=4,
         frag_buffers=2, min_blocks=8,
     ),
+    # led at 100000x32x256
+    Config(
+        bm=192, bn=32, bk=16, wm=48, wn=32, tm=6, tn=8, stages=2, bursts=2, pad=2, copy_a="register", vec_a=4,
+        frag_buffers=2, order="col_snake", min_blocks=4, raster="m",
+    ),
 )  # fmt: skip
 DEEP_K = (
+    # led at 64x64x100000, in 128 splits
     Config(
-        bm=32, bn=64, bk=32, wm=32, wn=32, tm=2, tn=16, slice_k=8, unroll_k=4, stages=4, bursts=1, pad=2,
-        frag_buffers=2, order="zigzag", min_blocks=1,
+        bm=32, bn=64, bk=32, wm=32, wn=64, tm=8, tn=8, slice_k=4, unroll_k=8, stages=3, min_blocks=1, group=2,
     ),
-    # led at 64x64x100000, in 64 splits
+    # led there before, in 64 splits
     Config(
         bm=32, bn=64, bk=64, wm=32, wn=64, tm=16, tn=4, slice_k=8, unroll_k=8, stages=3, bursts=1,
         frag_buffers=2, min_blocks=1,
