@@ -7,6 +7,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
+from itertools import chain
 
 from ..config import Config
 from ..gemm import Gemm
@@ -63,10 +64,14 @@ class Recorder:
         return [gemm for gemm in self.allows(point) if key not in self.keys[gemm]]
 
     def source(self, gemm: Gemm) -> Source:
-        """The set of a problem, and what searches tried of it, the fastest first and failures last."""
-        trials = [t for t in self.store.trials(self.studies[gemm]) if t.origin != ORIGIN]
+        """The set of a problem, and what searches tried of it, the fastest first and failures last: on this
+        GPU and on others of its kind, so that a database may come from another machine."""
+        own = self.studies[gemm]
+        tried = chain.from_iterable(map(self.store.trials, [own, *self.store.twin_studies(own)]))
+        trials = [trial for trial in tried if trial.origin != ORIGIN]
         trials.sort(key=lambda trial: trial.measurement.time_us or math.inf)
-        return Source(gemm, self.target.space(gemm), [t.point for t in trials if self.allows(t.point)])
+        points = {trial.key: trial.point for trial in trials}  # tried on several GPUs: at its fastest
+        return Source(gemm, self.target.space(gemm), [p for p in points.values() if self.allows(p)])
 
     def measure(self, points: Sequence[Point], seconds: float | None, on_trial: OnTrial) -> None:
         """Time what is missing of the points, in their order, each on all problems at once, so that all wait

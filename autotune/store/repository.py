@@ -136,6 +136,25 @@ class Store:
     def similar_studies(self, study: StudyRef) -> list[StudyRef]:
         """Studies of other shapes with the same kernel source and policy on GPUs of the same name,
         the most alike shape first: where a new search may look for its first points."""
+        others = [ref for ref in self._kindred_studies(study) if ref.gemm != study.gemm]
+        return sorted(others, key=lambda ref: (_unlikeness(ref.gemm, study.gemm), ref.id))
+
+    def twin_studies(self, study: StudyRef) -> list[StudyRef]:
+        """Studies of the same problem with the same kernel source and policy on other GPUs of the same name
+        and compute capability, or under another driver, oldest first; what was recorded is a kind of its own.
+        """
+        mine = study.environment
+        twins = [
+            ref
+            for ref in self._kindred_studies(study)
+            if ref.gemm == study.gemm
+            and ref.environment.compute_capability == mine.compute_capability
+            and ref.environment.recorded_on == mine.recorded_on
+        ]
+        return sorted(twins, key=lambda ref: ref.id)
+
+    def _kindred_studies(self, study: StudyRef) -> list[StudyRef]:
+        """All others with the same kernel source and policy on GPUs of the same name."""
         query = queries.STUDIES.where(
             StudyRow.id != study.id,
             EnvironmentRow.gpu_name == study.environment.gpu_name,
@@ -144,9 +163,7 @@ class Store:
             StudyRow.policy_version == study.policy_version,
         )
         with self._reading() as session:
-            refs = [rows.study_ref(*row) for row in session.execute(query)]
-        others = [ref for ref in refs if ref.gemm != study.gemm]
-        return sorted(others, key=lambda ref: (_unlikeness(ref.gemm, study.gemm), ref.id))
+            return [rows.study_ref(*row) for row in session.execute(query)]
 
     def environments(self) -> list[Environment]:
         """Every environment that has an ok trial, the most recently measured first."""

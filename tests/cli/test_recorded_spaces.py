@@ -126,21 +126,40 @@ def test_a_space_that_would_take_days_is_refused(played: PlayedGpu, tmp_path: Pa
     assert not played.submitted
 
 
-def test_what_a_search_found_is_part_of_the_sample(played: PlayedGpu, tmp_path: Path) -> None:
+def searched(tmp_path: Path) -> list[str]:
+    """Configs that a search tried and that ran, by key, the fastest first; its trials are in a.db."""
     db = tmp_path / "a.db"
-    searched = tmp_path / "played.gz"
-    run("search", "--gpu", f"replay:{searched}", "--shape", "512", "--db", db, "--trials", "12", "--quiet")
+    played = f"replay:{tmp_path / 'played.gz'}"
+    run("search", "--gpu", played, "--shape", "512", "--db", db, "--trials", "12", "--quiet")
     with Store.open(db) as store:
         (study,) = [summary.study for summary in store.studies() if summary.study.gemm == SQUARE]
-        tried = {trial.key: trial.measurement.time_us for trial in store.trials(study)}
-    record.run(request(tmp_path / "new.gz", db=str(db), configs=20), is_json=False, is_quiet=True)
-    written = read_recording(tmp_path / "new.gz")
-    space = written.space(SQUARE)
-    kept = {Config.from_dict(space.point(number)).key for number in range(len(space))}
+        times = {trial.key: trial.measurement.time_us for trial in store.trials(study)}
+    return sorted((key for key, time_us in times.items() if time_us), key=lambda key: times[key])
+
+
+def recorded_keys(path: Path) -> set[str]:
+    space = read_recording(path).space(SQUARE)
+    return {Config.from_dict(space.point(number)).key for number in range(len(space))}
+
+
+def test_what_a_search_found_is_part_of_the_sample(played: PlayedGpu, tmp_path: Path) -> None:
+    fastest, new = searched(tmp_path), tmp_path / "new.gz"
+    record.run(request(new, db=str(tmp_path / "a.db"), configs=20), is_json=False, is_quiet=True)
+    kept = recorded_keys(new)
     assert len(kept) == 20
-    fastest = sorted((key for key in tried if tried[key]), key=lambda key: tried[key])
     assert set(fastest[: round(0.3 * 20)]) <= kept
-    assert not {(g, Config.from_dict(p).key) for g, p, _ in played.submitted} & {(SQUARE, k) for k in tried}
+    submitted = {Config.from_dict(point).key for gemm, point, _ in played.submitted if gemm == SQUARE}
+    assert not submitted & set(fastest)
+
+
+def test_what_was_found_on_another_gpu_of_the_kind_is_sampled_and_timed_anew(
+    played: PlayedGpu, tmp_path: Path
+) -> None:
+    fastest, new = searched(tmp_path), tmp_path / "new.gz"
+    played.environment = replace(played.environment, gpu_uuid="GPU-2")
+    record.run(request(new, db=str(tmp_path / "a.db"), configs=20), is_json=False, is_quiet=True)
+    submitted = {Config.from_dict(point).key for gemm, point, _ in played.submitted if gemm == SQUARE}
+    assert set(fastest[: round(0.3 * 20)]) <= recorded_keys(new) & submitted
 
 
 def test_without_shapes_all_of_a_recording_is_searched(recording: Path, tmp_path: Path) -> None:

@@ -216,6 +216,23 @@ def test_similar_studies_are_other_shapes_of_this_kernel_and_gpu(store: Store) -
     assert store.similar_studies(study) == [near, newer_driver, transposed, far]
 
 
+def test_twins_are_this_problem_kernel_and_policy_on_gpus_of_this_kind(store: Store) -> None:
+    study = study_of(store)
+    elsewhere = store.study(replace(H200, gpu_uuid="GPU-2"), SOURCE, COMPILER, SQUARE)
+    newer_driver = store.study(replace(H200, driver_version="590"), SOURCE, COMPILER, SQUARE)
+    study_of(store, Gemm(64, 64, 64))
+    store.study(replace(H200, gpu_uuid="GPU-2"), "6" * 64, COMPILER, SQUARE)
+    store.study(replace(H200, gpu_uuid="GPU-2"), SOURCE, COMPILER, SQUARE, CachePolicy.WARM)
+    for change in (
+        {"gpu_name": "NVIDIA A100"},
+        {"compute_capability": (10, 0)},
+        {"recorded_on": "2026-11-21"},
+    ):
+        store.study(replace(H200, **change), SOURCE, COMPILER, SQUARE)
+    assert store.twin_studies(study) == [elsewhere, newer_driver]
+    assert store.twin_studies(newer_driver) == [study, elsewhere]
+
+
 def test_an_export_takes_the_newest_kernel_and_one_study_per_problem(store: Store) -> None:
     small, updated = Gemm(8, 8, 8), replace(H200, driver_version="590")
     recorded = replace(H200, recorded_on="2026-11-21")
