@@ -60,12 +60,12 @@ class Pipeline:
     @property
     def num_free(self) -> int:
         """How many more it takes to keep the target's compiler busy."""
-        return max(0, self._target.capacity - (len(self._open) - self.num_reused))
+        return max(0, self._target.capacity - (len(self._open) - len(self.reused)))
 
     @property
-    def num_reused(self) -> int:
-        """How many wait for an idle moment, with kernels that were compiled before."""
-        return sum(candidate.is_reused for candidate in self._open.values())
+    def reused(self) -> list[Candidate]:
+        """Those that wait for an idle moment, with kernels that were compiled before."""
+        return [candidate for candidate in self._open.values() if candidate.is_reused]
 
     def submit(self, shape: ShapeSearch, ask: Ask) -> None:
         self._follow(Candidate(shape, ask, self._target.submit(shape.gemm, ask.point, shape.cutoff_us)))

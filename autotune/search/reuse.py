@@ -6,6 +6,7 @@ While a search waits for its compiler, trying such a kernel elsewhere costs noth
 
 from __future__ import annotations
 
+import math
 from collections.abc import Hashable, Sequence
 from itertools import chain
 
@@ -17,8 +18,9 @@ from ..target import Point, Reusing
 from .pipeline import Kept, Pipeline
 from .shape import ShapeSearch
 
-NUM_AHEAD = 16  # points queued, so that the GPU has work while the coordinator asks
-BATCH = 8  # asked for at once: a model that is asked for eight takes hardly longer than for one
+AHEAD_S = 0.6  # of the GPU's work queued: it must not run dry in the longest ask, which takes 0.4 s
+LEAST_BATCH, MOST_BATCH = 8, 24  # asked for at once: a model takes hardly longer for many than for one
+LEAST_TRIAL_S = 0.005  # a trial takes as long, whatever the shape's few trials say
 NUM_DRAWN = 300  # kernels that a model looks at, drawn from those that led somewhere, and as many of all
 NUM_SPLITS = 3  # numbers of splits looked at with each kernel that splits k, besides its own
 LED = 1.1  # a kernel has led if it came so close to the best of a shape
@@ -95,7 +97,8 @@ class Reuser:
     def fill(self, shapes: Sequence[ShapeSearch]) -> None:
         """Queue points, of the shape that had the least of the idle seconds. One shape a call: the
         candidates that are to be compiled must not wait for this."""
-        if self._is_closed or self._pipeline.num_reused > NUM_AHEAD - BATCH:
+        lacking_s = AHEAD_S - sum(_trial_s(candidate.shape) for candidate in self._pipeline.reused)
+        if self._is_closed or lacking_s < AHEAD_S / 2:
             return
         ready = [shape for shape in shapes if self.serves(shape) and self._has_more(shape)]
         if not ready:
@@ -103,7 +106,7 @@ class Reuser:
         shape = min(ready, key=lambda s: (s.expected_reused_s, s.num_reused + s.num_reused_open))
         kernels = self._kernels(shape)
         asks = shape.take(self._champions(shape, shapes))
-        asks = asks or shape.pick(self._with_splits(kernels.draw(self._rng), shape), BATCH)
+        asks = asks or shape.pick(self._with_splits(kernels.draw(self._rng), shape), _batch(lacking_s, shape))
         if not asks:
             self._used_up[shape] = len(kernels)
         for ask in asks:
@@ -137,3 +140,12 @@ class Reuser:
         again = np.repeat(codes[np.array(is_free)[codes[:, reduction]]], NUM_SPLITS, axis=0)
         again[:, split_k] = self._rng.integers(len(values[split_k]), size=len(again))
         return np.concatenate([codes, again])
+
+
+def _trial_s(shape: ShapeSearch) -> float:
+    return max(shape.gpu_s_per_trial, LEAST_TRIAL_S)
+
+
+def _batch(lacking_s: float, shape: ShapeSearch) -> int:
+    """How many points of a shape are so many seconds of the GPU's work, within bounds."""
+    return min(MOST_BATCH, max(LEAST_BATCH, math.ceil(lacking_s / _trial_s(shape))))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import zlib
 from collections import Counter
 from concurrent.futures import Future
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -18,7 +19,7 @@ from autotune.recording import cubin_key
 from autotune.search import Options, StopReason, point_key, reuse, study_of, tune
 from autotune.search.progress import TrialDone
 from autotune.search.reuse import Kernels
-from autotune.search.shape import REUSED
+from autotune.search.shape import REUSED, ShapeSearch
 from autotune.space import Factor, FeasibleSet
 from autotune.store import Store
 from autotune.target import Reusing
@@ -129,7 +130,7 @@ def test_a_cache_that_keeps_nothing_ends_it(store):
     target = Compiling()
     target.has_cache = False
     tune(target, store, GEMMS, Options(seconds=60))
-    assert 0 < len(target.reused) <= reuse.NUM_AHEAD
+    assert 0 < len(target.reused) <= reuse.MOST_BATCH
 
 
 @pytest.mark.parametrize("harm", [Outcome.FAULTED, Outcome.TIMED_OUT, Outcome.WRONG_RESULT])
@@ -149,6 +150,24 @@ def test_shapes_whose_trials_take_long_wait_for_their_turn(store, monkeypatch):
     target = Compiling()
     tune(target, store, GEMMS, Options(seconds=60))
     assert target.reused == []
+
+
+@pytest.mark.parametrize(("trial_s", "sizes"), [(0.01, {24}), (1.0, {8}), (0.045, {14})])
+def test_as_many_are_queued_as_keep_the_gpu_busy_for_the_longest_ask(store, monkeypatch, trial_s, sizes):
+    """Each answer comes at once here, so that every batch begins with an empty queue: 0.6 s of work."""
+    asked, pick = set(), ShapeSearch.pick
+
+    def spy(shape, codes, size):
+        asked.add(size)
+        return pick(shape, codes, size)
+
+    class Timed(Compiling):
+        def measure(self, gemm, point):
+            return replace(super().measure(gemm, point), verify_s=0.0, measure_s=trial_s)
+
+    monkeypatch.setattr(ShapeSearch, "pick", spy)
+    tune(Timed(), store, GEMMS, Options(seconds=60 * trial_s))
+    assert asked == sizes
 
 
 def test_kernels_are_drawn_once_each_and_those_that_led_among_many():
