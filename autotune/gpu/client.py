@@ -83,7 +83,7 @@ class WorkerClient:
         self._socket: socket.socket
         self._connection: Connection | None = None
         self._stderr = tempfile.TemporaryFile()  # noqa: SIM115  # lives as long as the client
-        self._prepared: tuple[Problem, protocol.Prepared] | None = None
+        self._prepared: dict[Problem, protocol.Prepared] = {}  # what the worker holds
         self._killers: dict[tuple[str, LaunchSpec], Failure] = {}  # never run again
         self.ready: protocol.Ready | None = None
 
@@ -107,14 +107,15 @@ class WorkerClient:
     def prepare(self, problem: Problem) -> protocol.Prepared:
         """Have this problem's operands and reference on the GPU. Raises EnvironmentProblem, DeviceLost."""
         self.start()
-        while self._prepared is None or self._prepared[0] != problem:
+        while problem not in self._prepared:
             self.start()
             try:
                 answer = self._ask(protocol.Prepare(problem), PREPARE_DEADLINE_S, protocol.Prepared)
-                self._prepared = (problem, answer)
             except (WorkerGone, WorkerLate):
                 continue
-        return self._prepared[1]
+            held = {other: known for other, known in self._prepared.items() if other in answer.held}
+            self._prepared = held | {problem: answer}
+        return self._prepared[problem]
 
     def trial(
         self, problem: Problem, kernel: KernelCode, cutoff_us: float | None, deadline_s: float
@@ -138,7 +139,7 @@ class WorkerClient:
         if result.is_last:
             self._killers[_identity(kernel)] = Failure(result.outcome, result.reason)
         if result.outcome is Outcome.WRONG_RESULT:
-            self._prepared = None  # it may have written anywhere: the worker makes everything anew
+            self._prepared = {}  # it may have written anywhere: the worker makes everything anew
         return result
 
     def race(self, request: protocol.Race, deadline_s: float) -> protocol.RaceResult:
@@ -154,6 +155,8 @@ class WorkerClient:
             self.prepare(request.problem)
             try:
                 result = self._ask(replace(request, kernels=fit), deadline_s, protocol.RaceResult)
+                if result.failures:
+                    self._prepared = {}  # as after a trial
                 return self._spread(result, request.kernels)
             except (WorkerGone, WorkerLate):
                 self._find_killers(request.problem, fit, deadline_s)
@@ -166,7 +169,10 @@ class WorkerClient:
             return None
         self.prepare(request.problem)
         try:
-            return self._ask(request, deadline_s, protocol.DuelResult)
+            result = self._ask(request, deadline_s, protocol.DuelResult)
+            if not all(result.samples_us):
+                self._prepared = {}  # as after a trial
+            return result
         except (WorkerGone, WorkerLate):
             self._find_killers(request.problem, request.kernels, deadline_s)
             return None
@@ -288,7 +294,7 @@ class WorkerClient:
 
     def _kill(self, grace_s: float = 0.0) -> None:
         """End the process group. Raises DeviceLost where the driver does not let go of it."""
-        self._prepared, self.ready = None, None
+        self._prepared, self.ready = {}, None
         if self._connection is not None:
             self._connection.close()
             self._socket.close()

@@ -118,11 +118,13 @@ class Ready:
 
 @dataclass(frozen=True)
 class Prepared:
-    """`baseline_us` are samples of cuBLAS, empty where it is absent."""
+    """`baseline_us` are samples of cuBLAS, empty where it is absent. `held`: all problems that the worker
+    has prepared now."""
 
     baseline_us: tuple[float, ...] = ()
     num_sets: int = 1
     reference_share: float = 1.0  # of C that is checked against float64
+    held: tuple[Problem, ...] = ()
 
 
 @dataclass(frozen=True)

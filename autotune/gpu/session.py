@@ -87,6 +87,7 @@ class Session:
             baseline_us=self._baselines[problem],
             num_sets=len(prepared.operands.sets),
             reference_share=prepared.reference_share,
+            held=tuple(self._problems),
         )
 
     def _prepare(self, problem: Problem) -> PreparedProblem:

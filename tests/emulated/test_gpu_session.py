@@ -332,6 +332,18 @@ def test_cold_batches_use_every_set_and_warm_ones_only_one(host, open_session):
         assert len(seen) == expected
 
 
+def test_it_tells_which_problems_it_holds(host, open_session, monkeypatch):
+    monkeypatch.setattr(session, "MAX_PROBLEMS", 2)
+    problems = [replace(COLD, seed=seed) for seed in (1, 2, 3)]
+    assert [open_session.prepare(problem).held for problem in problems] == [
+        (problems[0],), (problems[0], problems[1]), (problems[1], problems[2]),
+    ]  # fmt: skip
+    assert open_session.prepare(problems[1]).held == (problems[2], problems[1]), "that used last goes last"
+    request = protocol.Trial(problems[2], KernelCode(b"wrong_element", "sha", SPEC), None)
+    assert open_session.trial(request).outcome is Outcome.WRONG_RESULT
+    assert open_session.prepare(problems[2]).held == (problems[2],)
+
+
 def test_cublas_is_timed_checked_and_kept_for_comparison(host, open_session):
     open_session.cublas = HostCublas(host)
     prepared = open_session.prepare(COLD)

@@ -14,9 +14,10 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 
 from autotune.gpu import protocol, worker
-from autotune.measurement import Outcome
+from autotune.measurement import Failure, Outcome
 
 mode, log, descriptor, parent = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4])
+held: list[protocol.Problem] = []
 
 
 def note(text: str) -> None:
@@ -69,6 +70,9 @@ def handle(request: object) -> protocol.Answer:
             return protocol.Ready("13.1.0", "580.1", os.getpid())
         case protocol.Prepare() if mode == "die at prepare":
             os._exit(1)
+        case protocol.Prepare(problem=problem) if mode == "holds two":
+            held[:] = [*held[-1:], problem]
+            return protocol.Prepared(held=tuple(held))
         case protocol.Prepare():
             return protocol.Prepared(baseline_us=(20.0, 22.0, 21.0))
         case protocol.Trial(partners=partners) if mode == "tell partners":
@@ -78,7 +82,12 @@ def handle(request: object) -> protocol.Answer:
         case protocol.Race(kernels=kernels, rounds=rounds):
             if any(kernel.sha256 == "crash" for kernel in kernels) or len(kernels) == 3:
                 os._exit(1)
-            return protocol.RaceResult(((1.0,) * rounds,) * len(kernels), (2.0,) * rounds)
+            wrong = Failure(Outcome.WRONG_RESULT, "C[0, 0] is off")
+            failures = {i: wrong for i, kernel in enumerate(kernels) if kernel.sha256 == "wrong"}
+            samples = tuple(() if i in failures else (1.0,) * rounds for i in range(len(kernels)))
+            return protocol.RaceResult(samples, (2.0,) * rounds, failures=failures)
+        case protocol.Duel(kernels=kernels) if any(kernel.sha256 == "wrong" for kernel in kernels):
+            return protocol.DuelResult(((), ()), 0.25)
         case protocol.Duel(kernels=kernels, rounds=rounds, turn=turn):
             if any(kernel.sha256 == "crash" for kernel in kernels):
                 os._exit(1)

@@ -93,6 +93,22 @@ def test_another_problem_is_prepared_before_its_trial(make, log):
     assert requests(log) == ["Start", "Prepare", "Trial", "Prepare", "Trial"]
 
 
+def test_a_problem_that_the_worker_holds_is_not_prepared_again_and_one_that_it_let_go_is(make, log):
+    client, third = make("holds two"), Problem(Gemm(16, 16, 16), CachePolicy.COLD)
+    for problem in (PROBLEM, OTHER, PROBLEM, OTHER, third, OTHER, PROBLEM):
+        client.prepare(problem)
+    assert requests(log) == ["Start", *["Prepare"] * 4], "two, the third, and the first again"
+
+
+def test_nothing_is_held_after_a_duel_or_a_race_that_went_wrong(make, log):
+    client = make()
+    wrong, fine = KernelCode(b"code", "wrong", SPEC), KernelCode(b"code", "fine", SPEC)
+    assert client.duel(protocol.Duel(PROBLEM, (wrong, fine), 3), 30.0).samples_us == ((), ())
+    assert client.race(protocol.Race(PROBLEM, (wrong, fine), 3), 30.0).failures
+    client.prepare(PROBLEM)
+    assert requests(log) == ["Start", "Prepare", "Duel", "Prepare", "Race", "Prepare"]
+
+
 @pytest.mark.parametrize(
     ("deed", "outcome", "words"),
     [
