@@ -21,6 +21,8 @@ from .seeds import known_good
 from .traits import traits_of
 
 REUSED = "reuse"  # origin of points whose kernels were compiled before
+_TWIN_STUDIES = 3  # of this very shape, on another GPU of the kind or under another driver
+_LOANS_PER_TWIN = 8
 _SIMILAR_STUDIES = 3  # shapes tuned earlier that lend their best configs
 _LOANS_PER_STUDY = 2
 _FINALISTS_OF = 4  # times as many trials are looked at as may come into the final
@@ -106,10 +108,15 @@ class ShapeSearch:
         self._asker.load(known)
         for duel in self._store.duels(self.study):
             self._correct(self.contest.restore(duel))
+        newest_twins = self._store.twin_studies(self.study)[-_TWIN_STUDIES:]
+        self._borrow(newest_twins, _LOANS_PER_TWIN)
         for number in known_good(self.space, self.gemm):
             self._asker.offer(number, "seed")
-        for other in self._store.similar_studies(self.study)[:_SIMILAR_STUDIES]:
-            for trial in self._store.best(other, _LOANS_PER_STUDY):
+        self._borrow(self._store.similar_studies(self.study)[:_SIMILAR_STUDIES], _LOANS_PER_STUDY)
+
+    def _borrow(self, studies: Iterable[StudyRef], loans: int) -> None:
+        for study in studies:
+            for trial in self._store.best(study, loans):
                 self.lend(trial.key, trial.point)
 
     def lend(self, key: str, point: Point) -> bool:

@@ -277,6 +277,16 @@ def test_a_new_shape_starts_from_the_best_of_those_before(store):
     assert origins[:3] == ["transfer", "transfer", "random"]
 
 
+@pytest.mark.parametrize("change", [{"driver_version": "590.1"}, {"gpu_uuid": "GPU-2"}])
+def test_a_new_driver_and_another_gpu_of_the_kind_start_from_the_best_of_this_shape(store, change):
+    tune(FakeTarget(), store, [GEMM], Options(trials=50))
+    target = FakeTarget()
+    target.environment = replace(ENVIRONMENT, **change)
+    best = store.best(study_of(store, FakeTarget(), GEMM), 8)
+    tune(target, store, [GEMM], Options(trials=12))
+    assert {t.key for t in best} == set(_keys(target)[:8])
+
+
 def test_events_tell_of_every_step(store):
     events = []
     tune(FakeTarget(), store, [GEMM], Options(trials=4), events.append)
