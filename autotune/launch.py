@@ -209,3 +209,25 @@ def refusal(
         if extent % vec or ld % vec or address % (vec * FLOAT_BYTES):
             return f"{name} is not made of aligned vectors of {vec}"
     return None
+
+
+def overlap_attribute(driver: Any) -> Any:
+    """The attribute of a launch that may begin while the kernel before it still runs. `driver` is
+    `cuda.bindings.driver`."""
+    attribute = driver.CUlaunchAttribute()
+    attribute.id = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
+    attribute.value.programmaticStreamSerializationAllowed = 1
+    return attribute
+
+
+def launch_config(
+    driver: Any, grid: tuple[int, int], threads: int, smem_bytes: int, stream: Any, attributes: list[Any]
+) -> Any:
+    """What `cuLaunchKernelEx` wants to know of a launch, arguments apart."""
+    config = driver.CUlaunchConfig()
+    config.gridDimX, config.gridDimY, config.gridDimZ = (*grid, 1)
+    config.blockDimX, config.blockDimY, config.blockDimZ = threads, 1, 1
+    config.sharedMemBytes, config.hStream = smem_bytes, stream
+    if attributes:
+        config.attrs, config.numAttrs = attributes, len(attributes)
+    return config

@@ -14,6 +14,7 @@ from typing import Any
 from cuda.bindings import driver as cuda
 
 from ..errors import DispatchError
+from ..launch import launch_config, overlap_attribute
 
 # Errors that leave the context unusable: every later call fails, only a new process helps.
 STICKY = frozenset({700, 702, 709, 710, 714, 715, 716, 717, 718, 719, 720})
@@ -58,14 +59,6 @@ def _check(what: str, result: tuple[Any, ...]) -> Any:
     return result[1] if len(result) == 2 else result[1:]
 
 
-def _overlap() -> Any:
-    """The attribute of a launch that may begin while the kernel before it still runs."""
-    attribute = cuda.CUlaunchAttribute()
-    attribute.id = cuda.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
-    attribute.value.programmaticStreamSerializationAllowed = 1
-    return attribute
-
-
 class _OverlapConfigs(threading.local):
     """Configurations of this thread's overlapping launches: to make one takes longer than the launch."""
 
@@ -78,11 +71,7 @@ class _OverlapConfigs(threading.local):
         if config is None:
             if len(self._known) >= MAX_CONFIGS:
                 self._known.clear()
-            config = self._known[key] = cuda.CUlaunchConfig()
-            config.gridDimX, config.gridDimY, config.gridDimZ = (*grid, 1)
-            config.blockDimX, config.blockDimY, config.blockDimZ = threads, 1, 1
-            config.sharedMemBytes, config.hStream = smem_bytes, stream
-            config.attrs, config.numAttrs = [_overlap()], 1
+            config = self._known[key] = launch_config(cuda, *key, [overlap_attribute(cuda)])
         return config
 
 

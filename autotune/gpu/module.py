@@ -10,6 +10,7 @@ import ctypes
 from collections.abc import Sequence
 from typing import Any
 
+from ..launch import launch_config, overlap_attribute
 from .driver import check
 
 DEFAULT_SMEM_BYTES = 48 * 1024  # dynamic shared memory that needs no opting in
@@ -22,14 +23,6 @@ def pack(values: Sequence[CValue]) -> ctypes.Array[ctypes.c_void_p]:
     return (ctypes.c_void_p * len(values))(*(ctypes.addressof(value) for value in values))
 
 
-def _overlap(driver: Any) -> Any:
-    """The attribute of a launch that may begin while the kernel before it still runs."""
-    attribute = driver.CUlaunchAttribute()
-    attribute.id = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
-    attribute.value.programmaticStreamSerializationAllowed = 1
-    return attribute
-
-
 class Kernel:
     """One entry function on the current context's device."""
 
@@ -39,7 +32,7 @@ class Kernel:
         self._handle = handle
         # Loads the code now (loading is lazy otherwise), so that no launch pays for it.
         self._function = check(driver.cuKernelGetFunction, handle)
-        self._overlap = _overlap(driver)
+        self._overlapping = [overlap_attribute(driver)]
 
     def allow_smem(self, smem_bytes: int) -> None:
         """Opt in to this much dynamic shared memory per block."""
@@ -62,12 +55,8 @@ class Kernel:
 
         `overlaps`: the kernel waits for the one before by itself, and may begin before that has ended.
         """
-        config = self._driver.CUlaunchConfig()
-        config.gridDimX, config.gridDimY, config.gridDimZ = (*grid, 1)
-        config.blockDimX, config.blockDimY, config.blockDimZ = block, 1, 1
-        config.sharedMemBytes, config.hStream = smem_bytes, stream
-        if overlaps:
-            config.attrs, config.numAttrs = [self._overlap], 1
+        attributes = self._overlapping if overlaps else []
+        config = launch_config(self._driver, grid, block, smem_bytes, stream, attributes)
         check(self._driver.cuLaunchKernelEx, config, self._function, ctypes.addressof(arguments), 0)
 
 
