@@ -71,8 +71,7 @@ def run(request: Request, *, is_json: bool, is_quiet: bool) -> None:
         if isinstance(target, ReplayTarget):
             gemms = gemms or target.gemms
         result = tune(target, store, gemms, options, Painter(progress, is_quiet=is_quiet))
-        for shape in result.shapes:
-            publish(store, shape.study)
+        publish(store, [shape.study for shape in result.shapes])
         facts = _facts(result, target, store, request, time.monotonic() - began_s)
         measured_on = common.source_text(target.environment)
         is_ours = target.source_hash == kernel.source_hash()  # other kernels cannot be exported

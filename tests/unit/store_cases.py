@@ -117,7 +117,7 @@ def hold_write_lock(path: Path, is_held: Any, may_end: Any) -> None:
 
 def publish(path: Path, storage_url: str | None) -> None:
     with Store.open(path) as store:
-        optuna_mirror.publish(store, store.studies()[0].study, storage_url)
+        optuna_mirror.publish(store, [store.studies()[0].study], storage_url)
 
 
 def create(path: Path) -> None:

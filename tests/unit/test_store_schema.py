@@ -32,7 +32,7 @@ def path(tmp_path: Path) -> Path:
     with Store.open(path) as store:
         study = study_of(store)
         add(store, study, 0, ok(1.0))
-        optuna_mirror.publish(store, study)
+        optuna_mirror.publish(store, [study])
     return path
 
 
