@@ -1,10 +1,11 @@
-"""What a cubin's machine code consists of, without a disassembler: instructions and loops of an entry.
+"""What a cubin's machine code consists of, without a disassembler: instructions, loops, operands.
 
 A cubin is an ELF file of 64 bits, the code of an entry its section `.text.ENTRY`. From compute capability 7.0
 on an instruction is 16 bytes: the low nine bits name the operation, the next three where its operands come
-from (registers, constants, immediates), and a branch holds the distance to its target, counted from the
-instruction behind it. None of this is documented by the vendor. It was read off nvdisasm's output for sm_75
-to sm_120, and tests/compile/test_compiler_figures.py holds it against what the template must compile to.
+from (registers, constants, immediates), a branch holds the distance to its target, counted from the
+instruction behind it, and a register is a byte of its own. None of this is documented by the vendor. It was
+read off nvdisasm's output for sm_75 to sm_120: tests/compile/test_compiler_figures.py holds it against what
+the template must compile to, test_ports.py registers against nvdisasm where that is installed.
 """
 
 from __future__ import annotations
@@ -20,6 +21,12 @@ INSTRUCTION_BYTES = 16
 _HOPPER = 90  # the first architecture whose branches keep the low bits of their distance apart
 _OPERATION_BITS = 9
 _BRANCH, _NOP = 0x147, 0x118
+_FORM_SHIFT, _FORM_BITS = 9, 0b111
+_THREE_SOURCES = (0x23, 0x24, 0x25, 0x27)  # FFMA, IMAD, IMAD.WIDE, IMAD.HI; FMUL and FADD have two
+_ALL_REGISTERS = 1  # the form whose operands all are; of others one comes from elsewhere
+_ELSEWHERE_IS_LAST = (2, 3, 7)  # forms whose third operand comes from elsewhere: it takes the second's place
+_NO_REGISTER = 255  # RZ, which reads as zero
+_KEEP_SHIFT = 58  # of the high 8 bytes: a bit per operand, `.reuse` in nvdisasm's text
 # The kinds of instruction that are told apart, by operation; an instruction may be of several.
 KINDS: dict[str, tuple[int, ...]] = {
     "ffma": (0x23,),
@@ -66,6 +73,16 @@ class Loop:
         return self != other and self.first <= other.first and other.last <= self.last
 
 
+@dataclass(frozen=True)
+class Source:
+    """A register that an instruction reads as its operand number `slot`, from 0. `is_kept`: for instructions
+    behind it that read the same register in the same place."""
+
+    slot: int
+    register: int
+    is_kept: bool
+
+
 class Code:
     """The instructions of one entry of a cubin. Raises UsageError for what is none."""
 
@@ -77,6 +94,7 @@ class Code:
         operations = (first & ((1 << _OPERATION_BITS) - 1)).astype(int)
         length = int(np.flatnonzero(operations != _NOP)[-1]) + 1  # NOPs fill up the last line
         self.operations = operations[:length]
+        self._words = words[: 2 * length].reshape(length, 2)  # low and high 8 bytes of each
         self.loops = _loops(first[:length], self.operations, int(arch.removeprefix("sm_")))
 
     def count(self, loop: Loop | None = None) -> Counts:
@@ -84,6 +102,12 @@ class Code:
         part = self.operations if loop is None else self.operations[loop.first : loop.last + 1]
         kinds = {name: int(np.isin(part, numbers).sum()) for name, numbers in KINDS.items()}
         return Counts(len(part), kinds)
+
+    def fma_sources(self, loop: Loop) -> list[tuple[Source, ...]]:
+        """What each instruction of a loop reads if the FMA pipe executes it; nothing for all others."""
+        stretch = slice(loop.first, loop.last + 1)
+        pairs = zip(self.operations[stretch], self._words[stretch], strict=True)
+        return [_sources(int(op), *map(int, pair)) if op in KINDS["fma_pipe"] else () for op, pair in pairs]
 
     def main_loop(self) -> Loop:
         """The loop that holds the most FFMA: of such that hold each other, the innermost."""
@@ -98,6 +122,22 @@ class Code:
         if not outer:
             raise UsageError("no loop encloses the innermost: this kernel is not built as expected")
         return min(outer, key=len)
+
+
+def _sources(operation: int, low: int, high: int) -> tuple[Source, ...]:
+    """The registers that an instruction of the FMA pipe reads, of its low and high 8 bytes."""
+    form = low >> _FORM_SHIFT & _FORM_BITS
+    places = {0: low >> 24}
+    if form == _ALL_REGISTERS:
+        places[1] = low >> 32
+    if operation in _THREE_SOURCES:
+        places[1 if form in _ELSEWHERE_IS_LAST else 2] = high
+    read = [(slot, place & 0xFF) for slot, place in places.items()]
+    return tuple(
+        Source(slot, register, bool(high >> _KEEP_SHIFT + slot & 1))
+        for slot, register in read
+        if register != _NO_REGISTER
+    )
 
 
 def _loops(first: np.ndarray, operations: np.ndarray, arch: int) -> list[Loop]:
