@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import shutil
 import sys
 import time
@@ -21,8 +22,19 @@ def show(text: str) -> None:
 
 
 def show_json(data: Mapping[str, Any]) -> None:
-    """The same facts for machines: one JSON object on stdout."""
-    print(json.dumps(data, indent=2, default=str))
+    """The same facts for machines: one JSON object on stdout. JSON has no infinity and no NaN (the error
+    of a result that holds a NaN, say): they become null."""
+    print(json.dumps(_finite(data), indent=2, default=str, allow_nan=False))
+
+
+def _finite(data: Any) -> Any:
+    if isinstance(data, float):
+        return data if math.isfinite(data) else None
+    if isinstance(data, Mapping):
+        return {name: _finite(value) for name, value in data.items()}
+    if isinstance(data, list | tuple):
+        return [_finite(value) for value in data]
+    return data
 
 
 def note(text: str) -> None:
@@ -47,6 +59,11 @@ def table(headers: Sequence[str], rows: Iterable[Sequence[object]], *, right: Se
         return "  ".join(aligned).rstrip()
 
     return "\n".join([line(cells[0]), line(["-" * w for w in widths]), *map(line, cells[1:])])
+
+
+def counted(number: int, one: str, several: str) -> str:
+    """`1 study`, `2 studies`."""
+    return f"{number:,} {one if number == 1 else several}"
 
 
 def duration(seconds: float) -> str:

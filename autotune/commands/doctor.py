@@ -138,4 +138,6 @@ def _database(db: str) -> Finding:
     with Store.open(db) as store:
         studies = store.studies()
     num_trials = sum(study.num_trials for study in studies)
-    return Finding("database", OK, f"{db}: {num_trials:,} trials in {len(studies)} studies")
+    return Finding(
+        "database", OK, f"{db}: {num_trials:,} trials in {console.counted(len(studies), 'study', 'studies')}"
+    )

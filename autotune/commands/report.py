@@ -27,13 +27,14 @@ def run(db: str, out: Path, shapes: Sequence[str], *, is_json: bool) -> None:
     charts.plotly()  # before anything is computed for nothing
     with common.open_existing(db) as store:
         studies = _numbers(store, shapes)
-    written_at = datetime.now(UTC).isoformat(sep=" ", timespec="minutes")
+    written_at = f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC"
     _write(out, page.render(studies, db, written_at, _describe))
     if is_json:
         console.show_json({"out": str(out), "studies": [_facts(study) for study in studies]})
         return
     num_trials = sum(study.num_trials for study in studies)
-    console.show(f"wrote {out}: {len(studies)} studies, {num_trials:,} trials; open it in a browser")
+    num_studies = console.counted(len(studies), "study", "studies")
+    console.show(f"wrote {out}: {num_studies}, {num_trials:,} trials; open it in a browser")
 
 
 def _numbers(store: Store, shapes: Sequence[str]) -> list[StudyNumbers]:
@@ -61,7 +62,7 @@ def _write(out: Path, text: str) -> None:
     except OSError as error:
         part.unlink(missing_ok=True)
         raise UsageError(
-            f"the report cannot be written to {out}: {error}; name another file with --out"
+            f"the report cannot be written to {out}: {error.strerror}; name another file with --out"
         ) from error
 
 

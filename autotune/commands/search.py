@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import time
 from collections.abc import Sequence
 from contextlib import closing
@@ -80,7 +81,7 @@ def run(request: Request, *, is_json: bool, is_quiet: bool) -> None:
     else:
         console.show(_text(facts, measured_on))
         if is_ours:
-            console.show(f"Next: autotune export-table --db {request.db}")
+            console.show(f"Next: autotune export-table --db {shlex.quote(request.db)}")
     if result.is_interrupted:
         raise typer.Exit(INTERRUPTED)
     _need_winners(result)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
@@ -70,12 +71,14 @@ def _limits(environment: Environment) -> DeviceLimits:
 
 def _tell_export(table: Table, folder: Path, *, is_json: bool) -> None:
     cubins = {kernel.sha256: (folder / kernel.cubin_file).stat().st_size for kernel in table.kernels}
+    tuned = {ranked.kernel for entry in table.entries for ranked in entry.ranked}
     facts: dict[str, Any] = {
         "folder": str(folder),
         "gpu": table.environment.gpu_name,
         "is_recorded": table.is_recorded,
         "recorded_on": table.recorded_on or None,
         "num_kernels": len(table.kernels),
+        "num_general": sum(kernel.id not in tuned for kernel in table.kernels),
         "num_cubins": len(cubins),
         "cubin_bytes": sum(cubins.values()),
         "shapes": [
@@ -101,13 +104,16 @@ def _tell_export(table: Table, folder: Path, *, is_json: bool) -> None:
         )
         for s in facts["shapes"]
     ]
+    num_shapes = console.counted(len(table.entries), "tuned shape", "tuned shapes")
     console.show(
-        f"{folder}/: {len(table.kernels)} kernels for {table.environment.gpu_name}, "
-        f"{len(table.entries)} tuned shape(s), {sum(cubins.values()) / 1e6:.1f} MB of code\n"
+        f"{folder}/: {num_shapes} for {facts['gpu']}, {facts['num_kernels']:,} kernels "
+        f"({facts['num_general']:,} of them for all other shapes), {facts['cubin_bytes'] / 1e6:.1f} MB\n"
         + console.table(("shape", "time", "vs cuBLAS", "kernel"), rows, right=(1, 2))
     )
     if table.is_recorded:
         console.show(f"These times were {common.source_text(table.environment)}; none was measured here.")
+    else:
+        console.show(f"Next: autotune verify {shlex.quote(str(folder))}")
 
 
 # ------------------------------------------------------------------------------------------------

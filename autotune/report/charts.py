@@ -3,6 +3,7 @@ asked for: it is an extra that only this page needs."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import cycle
@@ -50,8 +51,12 @@ def against_limit(studies: Sequence[StudyNumbers], name: str) -> str:
     ):
         percent = [None if share is None else 100 * share for share in shares]
         figure.add_bar(name=label, x=shapes, y=percent, marker_color=colour, hovertemplate="%{x}: %{y:.1f} %")
-    figure.update_layout(barmode="group", yaxis_title="% of the limit", yaxis_rangemode="tozero")
-    return _html(figure, name, height=360)
+    highest = max(share for s in shown for share in (s.share_of_limit, s.cublas_share_of_limit) if share)
+    figure.update_layout(
+        barmode="group", yaxis_title="% of the limit", yaxis_range=[0, max(100.0, 103 * highest)]
+    )
+    figure.update_xaxes(tickangle=-40)  # labels end under their bars, the last one inside the picture
+    return _html(figure, name, height=400)
 
 
 def history(study: StudyNumbers, name: str) -> str:
@@ -61,7 +66,7 @@ def history(study: StudyNumbers, name: str) -> str:
 
     figure = make_subplots(1, 2, shared_yaxes=True, horizontal_spacing=0.03)
     recorded = study.study.environment.is_recorded
-    seconds = "recorded seconds of compiling, verifying and timing" if recorded else "seconds of searching"
+    seconds = "recorded seconds of compiling, verifying and timing" if recorded else "seconds on the clock"
     for column, (axis, title) in enumerate((("number", "trials"), ("elapsed_s", seconds)), 1):
         _add_trials(figure, study, axis, column)
         for level_us, label, colour in (
@@ -71,7 +76,8 @@ def history(study: StudyNumbers, name: str) -> str:
             if level_us:
                 _add_level(figure, level_us, label, colour, getattr(study.timed[-1], axis), column)
         figure.update_xaxes(title_text=title, row=1, col=column)
-    figure.update_yaxes(type="log")
+    values, texts = log_ticks([t.time_us for t in study.timed] + [study.cublas_us, study.limit_us])
+    figure.update_yaxes(type="log", tickvals=values, ticktext=texts)
     figure.update_yaxes(title_text="time (us)", row=1, col=1)
     return _html(figure, name, height=380)
 
@@ -113,6 +119,16 @@ def _add_level(figure: Any, level_us: float, label: str, colour: str, end: float
     )  # fmt: skip
 
 
+def log_ticks(times_us: Sequence[float | None]) -> tuple[list[float], list[str]]:
+    """Marks of a logarithmic axis and their texts: a line for each digit, whole numbers at 1, 2 and 5 of
+    each decade; at every digit where all lies within one decade. Plotly's own texts are bare digits."""
+    known = [time_us for time_us in times_us if time_us]
+    decades = range(math.floor(math.log10(min(known))), math.floor(math.log10(max(known))) + 1)
+    marks = [(digit, digit * 10.0**decade) for decade in decades for digit in range(1, 10)]
+    shown = (1, 2, 5) if len(decades) > 1 else range(1, 10)
+    return [value for _, value in marks], [f"{value:,g}" if digit in shown else "" for digit, value in marks]
+
+
 def thinned(timed: Sequence[Timed]) -> Sequence[Timed]:
     """At most MAX_DOTS of the trials, evenly spread, the first and the last among them."""
     if len(timed) <= MAX_DOTS:
@@ -148,8 +164,8 @@ def _html(figure: Any, name: str, *, height: int) -> str:
     figure.update_layout(
         template="plotly_white",
         height=height,
-        margin={"l": 70, "r": 20, "t": 20, "b": 50},
-        legend={"orientation": "h", "y": 1.08},
+        margin={"l": 70, "r": 20, "t": 40, "b": 50},
+        legend={"orientation": "h", "y": 1.02, "yanchor": "bottom", "itemsizing": "constant"},
     )
     config = {"displaylogo": False, "responsive": True}
     return str(figure.to_html(full_html=False, include_plotlyjs=False, div_id=name, config=config))

@@ -54,7 +54,8 @@ class Ledger:
 
     @property
     def gpu_share(self) -> float | None:
-        """Share of the elapsed time in which the GPU verified or timed."""
+        """Share of the elapsed time in which the GPU verified or timed trials of this study: a search of
+        several shapes has it busy with the others, too."""
         busy = self.verify_s + self.measure_s
         return min(1.0, busy / self.elapsed_s) if self.elapsed_s > 0 else None
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from html import escape
+from statistics import geometric_mean
 from typing import Any
 
 from ..config import Value
@@ -23,6 +24,7 @@ body { font: 15px/1.45 system-ui, sans-serif; color: #222;
 table { border-collapse: collapse; margin: .6em 0 1.2em; font-size: 14px; }
 th, td { padding: .2em .7em; border-bottom: 1px solid #ddd; text-align: left; vertical-align: top; }
 td.r, th.r { text-align: right; font-variant-numeric: tabular-nums; }
+td.r { white-space: nowrap; }
 code { font-size: 12px; overflow-wrap: anywhere; }
 .recorded { background: #fff3cd; border: 1px solid #e0c860; padding: .4em .8em; }
 .hint { color: #666; font-size: 13px; max-width: 60em; }
@@ -42,7 +44,7 @@ def render(studies: Sequence[StudyNumbers], source: str, written_at: str, descri
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>autotune report</title>'
         f"<style>{_STYLE}</style><script>{charts.script()}</script></head><body>"
-        f"<h1>autotune report</h1><p>{escape(source)}, {escape(written_at)}</p>{overview}"
+        f"<h1>autotune report</h1><p>{escape(source)}, written {escape(written_at)}</p>{overview}"
         f"{''.join(_study(study, describe) for study in studies)}</body></html>\n"
     )
 
@@ -89,19 +91,33 @@ def _overview(name: str, studies: Sequence[StudyNumbers], number: int, describe:
         for s in studies
     ]
     headers = (
-        "shape", "best (us)", "TFLOP/s", "cuBLAS (us)", "vs cuBLAS", "error", "of limit", "cuBLAS of limit",
+        "shape", "best (us)", "TFLOP/s", "cuBLAS (us)", "vs cuBLAS", "error", "of limit", "cuBLAS's",
         "trials", "failed", "tied", "config",
     )  # fmt: skip
     return (
         f"<h2>{escape(name)}</h2>{_recorded_note(studies[0])}"
         + charts.against_limit(studies, f"limit-{number}")
+        + _in_the_mean(studies)
         + _table(headers, rows, right=range(1, 11))
         + _hint(
-            "Error: that of C against float64 (Frobenius norm) over that of cuBLAS's C. "
-            "The limit is the roofline: the larger of 2mnk over the FMA rate and 4(mk + kn + mn) bytes over "
-            "the bandwidth. Best: of the final, timed interleaved with cuBLAS, where there was one; else of "
-            "the trials."
+            "vs cuBLAS: how many times as fast. Error: that of C against float64 (Frobenius norm) over that "
+            "of cuBLAS's C. The limit is the roofline: the larger of 2mnk over the FMA rate and "
+            "4(mk + kn + mn) bytes over the bandwidth. Best: of the final, timed interleaved with cuBLAS, "
+            "where there was one; else of the trials."
         )
+    )
+
+
+def _in_the_mean(studies: Sequence[StudyNumbers]) -> str:
+    """One sentence over all studies that were compared with cuBLAS; "" for fewer than two."""
+    compared = [(s.speedup, str(s.study.gemm)) for s in studies if s.speedup is not None]
+    if len(compared) < 2:
+        return ""
+    mean = geometric_mean(speedup for speedup, _ in compared)
+    least, where = min(compared)
+    return (
+        f"<p>In the geometric mean over {len(compared)} studies {_ratio(mean)} as fast as cuBLAS; "
+        f"least {_ratio(least)}, on {escape(where)}.</p>"
     )
 
 
@@ -190,15 +206,17 @@ def _ledger(study: StudyNumbers) -> str:
         ("compiling, added up over threads", _number(ledger.compile_s, 1)),
         ("verifying on the GPU", _number(ledger.verify_s, 1)),
         ("timing on the GPU", _number(ledger.measure_s, 1)),
-        ("all, one after another" if study.study.environment.is_recorded else "on the clock",
-         _number(ledger.elapsed_s, 1)),
+        ("all, one after another" if study.study.environment.is_recorded
+         else "on the clock, other shapes of the same search included", _number(ledger.elapsed_s, 1)),
     ]  # fmt: skip
     text = (
         f"{ledger.num_compiled:,} of {study.num_trials:,} trials compiled their kernel, the others shared "
         f"one or took it from the cache; timing of {study.num_cut_short:,} stopped early, as clearly slower."
     )
     if not study.study.environment.is_recorded and ledger.gpu_share is not None:
-        text += f" The GPU was busy {_percent(ledger.gpu_share)} of the time."
+        text += (
+            f" The GPU verified and timed this shape for {_percent(ledger.gpu_share)} of the clock's time."
+        )
     return _table(("what", "seconds"), rows, right=(1,)) + f"<p>{text}</p>"
 
 

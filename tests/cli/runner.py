@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -18,7 +19,8 @@ CACHE = tempfile.TemporaryDirectory(prefix="autotune-cli-")
 def run(
     *arguments: str | Path, code: int = 0, cwd: Path | None = None, **environment: str
 ) -> subprocess.CompletedProcess[str]:
-    """`autotune ARGUMENTS`; fails unless it exits with this code. Standard input is closed."""
+    """`autotune ARGUMENTS`; fails unless it exits with this code, and where it does not print one object of
+    standard JSON (no NaN, no Infinity) that was asked for. Standard input is closed."""
     path = os.pathsep.join(filter(None, (str(REPOSITORY), os.environ.get("PYTHONPATH", ""))))
     done = subprocess.run(
         [sys.executable, *_STRICT, "-m", "autotune", *map(str, arguments)],
@@ -30,4 +32,10 @@ def run(
         env=os.environ | {"PYTHONPATH": path, "COLUMNS": "200", "AUTOTUNE_CACHE": CACHE.name} | environment,
     )
     assert done.returncode == code, f"exit {done.returncode}\n{done.stdout}\n{done.stderr}"
+    if "--json" in arguments and done.stdout:
+        assert isinstance(json.loads(done.stdout, parse_constant=_refuse), dict)
     return done
+
+
+def _refuse(constant: str) -> None:
+    raise AssertionError(f"{constant} is no JSON")

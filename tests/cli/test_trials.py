@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 
 import pytest
@@ -33,7 +34,8 @@ def db(tmp_path: Path) -> Path:
         slow = Measurement(Outcome.OK, time_us=3000.0, error_over_cublas=1.25)
         store.add_trial(first, SLOW.key, SLOW.to_dict(), slow, "tpe")
         reason = "C[3][5] is 1.0, not 2.0\nand 17 more"
-        store.add_trial(first, BAD.key, BAD.to_dict(), Measurement(Outcome.WRONG_RESULT, reason), "tpe")
+        wrong = Measurement(Outcome.WRONG_RESULT, reason, error_ratio=math.inf)
+        store.add_trial(first, BAD.key, BAD.to_dict(), wrong, "tpe")
         store.add_baseline(first, Baseline(2800.0))
         # interleaved, the slower trial turned out to be the faster kernel
         entries = [

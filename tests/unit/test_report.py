@@ -176,6 +176,18 @@ def test_failures_that_differ_in_numbers_only_are_one_group() -> None:
     assert (groups[0].reason, groups[0].key) == ("128 bytes spilled", "a=1"), "of the newest"
 
 
+@given(st.lists(st.floats(1e-2, 1e7), min_size=1, max_size=5))
+def test_a_logarithmic_axis_has_marks_around_all_times_and_says_what_they_are(times: list[float]) -> None:
+    values, texts = charts.log_ticks([*times, None])
+    assert values == sorted(set(values))
+    assert values[0] <= min(times) * (1 + 1e-9)
+    assert max(times) < 10 / 9 * values[-1] * (1 + 1e-9)
+    told = {value: text for value, text in zip(values, texts, strict=True) if text}
+    assert [float(text.replace(",", "")) for text in told.values()] == pytest.approx(list(told))
+    assert len(told) >= 6
+    assert all("e" not in text for value, text in told.items() if 1 <= value < 1e6)
+
+
 # -------------------------------------------------------------------------------------- page
 
 HOSTILE = '</script><script>alert("x")</script>&<b>'
@@ -239,7 +251,14 @@ def test_the_page_is_whole_and_keeps_text_from_becoming_markup(full) -> None:
     assert not any("alert(" in script and "Plotly.newPlot" not in script for script in outline.scripts[1:])
     assert len(outline.ids) == len(set(outline.ids))
     assert set(outline.links) <= {f"#{name}" for name in outline.ids}
-    for words in ("History", "Importance", "faulted", "Tied", "1024x1024x1024:NN", "GPU was busy"):
+    for words in (
+        "History",
+        "Importance",
+        "faulted",
+        "Tied",
+        "1024x1024x1024:NN",
+        "The GPU verified and timed",
+    ):
         assert words in outline.text
     assert "Recorded on" not in outline.text
 
@@ -283,3 +302,11 @@ def test_many_trials_are_thinned_evenly_to_both_ends(count: int) -> None:
     assert len(kept) == min(count, charts.MAX_DOTS)
     assert (kept[0], kept[-1]) == (0, count - 1)
     assert kept == sorted(set(kept))
+
+
+def test_the_overview_tells_the_geometric_mean_and_the_least(full) -> None:
+    slow = replace(full, study=replace(full.study, id=8, gemm=Gemm(64, 64, 64)), best_us=2 * full.best_us)
+    text = _outline([full, slow]).text
+    assert f"over 2 studies {full.speedup / math.sqrt(2):.3f}x as fast as cuBLAS" in text
+    assert f"least {full.speedup / 2:.3f}x, on 64x64x64:NN" in text
+    assert "geometric mean" not in _outline([full, replace(slow, cublas_us=None)]).text
