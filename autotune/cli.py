@@ -37,7 +37,7 @@ Shapes = Annotated[
     typer.Option("--shape", metavar="SHAPE", help="4096, 4096x128x4096 (m, n, k) or 4096:NT; repeatable."),
 ]
 Suite = Annotated[Path | None, typer.Option(help="A TOML file of [[shape]] tables with m, n, k [, layout].")]
-Db = Annotated[str, typer.Option(help="Database: a SQLite file or a URL.")]
+Db = Annotated[str, typer.Option(help="Database: a SQLite file, or a URL (SQLite, PostgreSQL).")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="No progress on stderr.")]
 Policy = Annotated[

@@ -8,10 +8,12 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from functools import cache
 
 import pytest
 from hypothesis import settings
+from postgresql_server import Server, missing_postgresql, running_server
 
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # before numpy loads: as the command line does
 settings.register_profile("no-deadline", deadline=None)  # machines that run tests are busy ones
@@ -25,6 +27,16 @@ if error: raise SystemExit(f"cuInit: {error.name}")
 error, count = driver.cuDeviceGetCount()
 raise SystemExit(None if count else "no device")
 """
+
+
+@pytest.fixture(scope="session")
+def postgresql() -> Iterator[Server]:
+    """A PostgreSQL server of this test run's own; skips where PostgreSQL or its driver is not installed."""
+    why = missing_postgresql()
+    if why:
+        pytest.skip(why)
+    with running_server() as server:
+        yield server
 
 
 @cache

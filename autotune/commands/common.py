@@ -9,7 +9,7 @@ from ..device import DeviceLimits, Environment, known_limits
 from ..errors import StoreError, UsageError
 from ..gemm import Gemm, read_suite
 from ..measurement import CachePolicy
-from ..store import Store, StudySummary
+from ..store import Store, StudySummary, exists, shown
 
 
 def read_shapes(shapes: Sequence[str], suite: Path | None) -> tuple[Gemm, ...]:
@@ -35,8 +35,8 @@ def read_policy(text: str) -> CachePolicy:
 
 def open_existing(db: str) -> Store:
     """A database to read from. Raises StoreError if its file is missing, rather than make an empty one."""
-    if "://" not in db and not Path(db).is_file():
-        raise StoreError(f"no database {db}; run `autotune search` first, or name it with --db")
+    if not exists(db):
+        raise StoreError(f"no database {shown(db)}; run `autotune search` first, or name it with --db")
     return Store.open(db)
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from .. import __version__, compiler, console, gpu, kernel
 from ..errors import AutotuneError, EnvironmentProblem
-from ..store import Store
+from ..store import Store, exists, shown
 from . import targets
 
 MIN_PYTHON = (3, 11)
@@ -133,11 +133,10 @@ def _recordings() -> Finding:
 
 
 def _database(db: str) -> Finding:
-    if "://" not in db and not Path(db).exists():
-        return Finding("database", OK, f"{db} is not there yet; `autotune search` makes it")
+    if not exists(db):
+        return Finding("database", OK, f"{shown(db)} is not there yet; `autotune search` makes it")
     with Store.open(db) as store:
         studies = store.studies()
     num_trials = sum(study.num_trials for study in studies)
-    return Finding(
-        "database", OK, f"{db}: {num_trials:,} trials in {console.counted(len(studies), 'study', 'studies')}"
-    )
+    num_studies = console.counted(len(studies), "study", "studies")
+    return Finding("database", OK, f"{shown(db)}: {num_trials:,} trials in {num_studies}")

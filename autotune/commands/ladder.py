@@ -16,7 +16,7 @@ from ..gpu.protocol import KernelCode, Problem, RaceResult
 from ..gpu.target import GpuTarget
 from ..ladder import Reference, Step
 from ..measurement import POLICY_VERSION
-from ..store import Store
+from ..store import Store, exists, shown
 from . import common, targets
 from .bench import winner
 
@@ -71,13 +71,14 @@ def run(request: Request, *, is_json: bool) -> None:
 def _tuned(db: str, target: GpuTarget, gemm: Gemm) -> list[Step]:
     """The best known kernel for this problem as the last rung, or none, with a note how to get one."""
     hint = f"`autotune search --gpu {target.gpu.index} --shape {gemm}` adds the tuned kernel to this ladder"
-    if "://" not in db and not Path(db).is_file():
-        console.note(f"No database {db}: {hint}.")
+    if not exists(db):
+        console.note(f"No database {shown(db)}: {hint}.")
         return []
     with Store.open(db) as store:
         studies = [s for s in store.latest_studies(target.environment, target.policy) if s.gemm == gemm]
         if not studies:
-            console.note(f"{db} holds nothing tuned for {gemm} on {target.environment.gpu_name}: {hint}.")
+            gpu_name = target.environment.gpu_name
+            console.note(f"{shown(db)} holds nothing tuned for {gemm} on {gpu_name}: {hint}.")
             return []
         point = winner(store, studies[0])
     return [Step(TUNED, "what the search found", Config.from_dict(point))]

@@ -14,7 +14,7 @@ from ..config import Value
 from ..errors import UsageError
 from ..report import charts, page
 from ..report.numbers import StudyNumbers, study_numbers
-from ..store import Store
+from ..store import Store, shown
 from . import common
 from .trials import brief
 
@@ -28,7 +28,7 @@ def run(db: str, out: Path, shapes: Sequence[str], *, is_json: bool) -> None:
     with common.open_existing(db) as store:
         studies = _numbers(store, shapes)
     written_at = f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC"
-    _write(out, page.render(studies, db, written_at, _describe))
+    _write(out, page.render(studies, shown(db), written_at, _describe))
     if is_json:
         console.show_json({"out": str(out), "studies": [_facts(study) for study in studies]})
         return

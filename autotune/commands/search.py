@@ -18,7 +18,7 @@ from ..measurement import CachePolicy
 from ..replay import ReplayTarget
 from ..search import Options, Result, ShapeResult, tune
 from ..search.progress import Best, Event, FinalDone, FinalStarted, ShapeStarted, Stopping, TrialDone
-from ..store import Store
+from ..store import Store, shown
 from ..store.optuna_mirror import publish
 from ..target import Target
 from . import common, disturbed, spent, targets
@@ -81,7 +81,7 @@ def run(request: Request, *, is_json: bool, is_quiet: bool) -> None:
     else:
         console.show(_text(facts, measured_on))
         if is_ours:
-            console.show(f"Next: autotune export-table --db {shlex.quote(request.db)}")
+            console.show(f"Next: autotune export-table --db {shlex.quote(shown(request.db))}")
     if result.is_interrupted:
         raise typer.Exit(INTERRUPTED)
     _need_winners(result)
@@ -166,7 +166,7 @@ def _facts(result: Result, target: Target, store: Store, request: Request, wall_
         "policy": target.policy,
         "sampler": request.sampler,
         "seed": request.seed,
-        "db": request.db,
+        "db": shown(request.db),
         "stopped": result.reason,
         "num_new": result.num_new,
         "elapsed_s": result.elapsed_s,

@@ -10,6 +10,7 @@ from .. import console
 from ..errors import UsageError
 from ..gemm import Gemm
 from ..replay import read_recording
+from ..store import shown
 from ..t4 import Trial, to_t4
 from . import common
 
@@ -39,7 +40,7 @@ def _of_study(db: str, gemm: Gemm | None) -> dict[str, Any]:
     """The study with the newest trial of this problem, or of the only one that there is."""
     with common.open_existing(db) as store:
         studies = common.studies_of(store, () if gemm is None else (gemm,))
-        _need_one({summary.study.gemm for summary in studies}, db)
+        _need_one({summary.study.gemm for summary in studies}, shown(db))
         study = max(studies, key=lambda summary: summary.updated_at).study
         trials = [Trial(t.point, t.measurement, t.created_at.isoformat()) for t in store.trials(study)]
     return to_t4(study.gemm, study.environment, trials)

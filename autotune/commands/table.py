@@ -19,6 +19,7 @@ from ..gemm import Gemm
 from ..gpu.protocol import KernelCode
 from ..launch import NARROW_LD, refusal
 from ..measurement import CachePolicy, Measurement
+from ..store import shown
 from . import common, targets
 
 # Beside the shapes that a kernel was tuned for: ragged in every dimension, and smaller than any tile.
@@ -37,7 +38,7 @@ def export(
     with common.open_existing(db) as store:
         environments = store.environments()
         if not environments:
-            raise DispatchError(f"{db} holds no kernel that ran; run `autotune search` first")
+            raise DispatchError(f"{shown(db)} holds no kernel that ran; run `autotune search` first")
         newest = environments[0]
         limits = _limits(newest)
         results = read_results(store, newest, limits, policy=common.read_policy(policy), gemms=gemms or None)
@@ -46,7 +47,8 @@ def export(
     _tell_export(load(out), out, is_json=is_json)
     others = {e.gpu_name for e in environments} - {newest.gpu_name}
     if others:
-        console.note(f"{db} also holds trials of {', '.join(sorted(others))}; the newest were exported")
+        names = ", ".join(sorted(others))
+        console.note(f"{shown(db)} also holds trials of {names}; the newest were exported")
 
 
 def _limits(environment: Environment) -> DeviceLimits:

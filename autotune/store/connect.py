@@ -1,4 +1,5 @@
-"""Opens the database: what every connection is set to, and what its errors mean to a person.
+"""Opens the database, a SQLite file or one of a PostgreSQL server: what every connection is set to, and what
+errors mean to a person.
 
 Settings for SQLite, and what they let survive:
 
@@ -9,7 +10,10 @@ Settings for SQLite, and what they let survive:
   save those at one fsync per trial, 5 ms on an ordinary disk against 0.01 ms: a tenth of the time of
   a search at 20 trials/s, for trials that take seconds to repeat.
 - Writers take the write lock at BEGIN, so a second writer waits its turn (up to the timeout) and is
-  never thrown out in the middle, as it would be when a reader turns writer.
+  thrown out in the middle, as it would be when a reader turns writer.
+
+PostgreSQL is taken as it is: its commits survive power loss, and its writers wait for rows, not for each
+other. Only one process at a time makes or migrates the tables.
 """
 
 from __future__ import annotations
@@ -24,34 +28,56 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url
+from sqlalchemy import URL, Connection, Engine, create_engine, event, func, make_url, select
 from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError, OperationalError, SQLAlchemyError
 
 from ..errors import StoreError
 
 _IS_WRITER = "autotune_is_writer"
 _RETRY_S = 0.02
+_FORMS = "a path, sqlite:///PATH or postgresql://USER@HOST/DATABASE"
+_LOCK_KEY = int.from_bytes(b"autotune")  # of PostgreSQL's advisory locks, which share one space per database
 _SHM_BYTES = 32 * 1024  # of FILE-shm
 
 
 def parse_url(path_or_url: str | Path) -> URL:
-    """A URL as it stands; anything without `://` is the path of a SQLite file."""
+    """A URL of SQLite or PostgreSQL; anything without `://` is the path of a SQLite file.
+
+    Raises StoreError for other databases: nothing here was ever run on them.
+    """
     text = str(path_or_url)
     if "://" not in text:
         return URL.create("sqlite", database=text)
     try:
         url = make_url(text)
     except ArgumentError:
-        raise StoreError(f"{text!r} is not a database URL; write a path or sqlite:///PATH") from None
+        raise StoreError(f"{text!r} is not a database URL; write {_FORMS}") from None
+    if url.get_backend_name() not in ("sqlite", "postgresql"):
+        raise StoreError(f"{shown(url)} is neither SQLite nor PostgreSQL; write {_FORMS}")
     if url.get_backend_name() == "sqlite" and url.database in (None, "", ":memory:"):
         raise StoreError(f"{text} would keep the trials in memory and lose them; name a file")
     return url
+
+
+def shown(url: str | URL) -> str:
+    """A path or URL as it may be printed: without its password."""
+    if isinstance(url, str):
+        if "://" not in url:
+            return url
+        url = make_url(url)
+    return url.render_as_string()
 
 
 def file_of(url: URL) -> Path | None:
     """The file behind a SQLite URL; None for a server or a `file:` URI."""
     is_file = url.get_backend_name() == "sqlite" and not (url.database or "").startswith("file:")
     return Path(url.database or "") if is_file else None
+
+
+def exists(path_or_url: str | Path) -> bool:
+    """Whether a database may be there to be read: its file is, or there is a server to ask."""
+    file = file_of(parse_url(path_or_url))
+    return file is None or file.is_file()
 
 
 def connect(url: URL, timeout_s: float) -> Engine:
@@ -69,7 +95,8 @@ def connect(url: URL, timeout_s: float) -> Engine:
         )
     except (NoSuchModuleError, ModuleNotFoundError) as error:
         raise StoreError(
-            f"no driver for {url.drivername} databases ({error}); install it, or use a SQLite file"
+            f"no driver for {url.drivername} ({error}); pip install 'autotune[postgresql]',"
+            " or name a SQLite file"
         ) from error
     if is_sqlite:
         event.listen(engine, "connect", _on_connect)
@@ -103,6 +130,13 @@ def enter_wal(engine: Engine, timeout_s: float) -> None:
         )
 
 
+def keep_others_out(connection: Connection) -> None:
+    """Wait until no other process makes or changes tables; holds until the transaction ends. In SQLite
+    every writer holds that lock."""
+    if connection.dialect.name == "postgresql":
+        connection.execute(select(func.pg_advisory_xact_lock(_LOCK_KEY)))
+
+
 def identity(url: URL) -> tuple[int, int] | None:
     """Which file this is, whatever its name; None where it is gone or there is none to see."""
     file = file_of(url)
@@ -133,9 +167,13 @@ def errors_explained(url: URL) -> Iterator[None]:
 
 def explain(error: SQLAlchemyError, url: URL) -> StoreError:
     """The StoreError that says what this error means and what to do about it."""
-    where = url.render_as_string()
+    where = shown(url)
     if not isinstance(error, DBAPIError) or not isinstance(error.orig, sqlite3.Error):
-        return StoreError(f"the database {where} answered: {error}; check that it runs and accepts this user")
+        reason = " ".join(str(getattr(error, "orig", None) or error).split())
+        return StoreError(
+            f"{where}: {reason}; check that the server runs and lets this user in, then run the same command"
+            " again: it resumes"
+        )
     where = url.database or where
     code = _code(error.orig)
     if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):

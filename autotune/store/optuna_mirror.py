@@ -21,7 +21,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import Connection, Engine, MetaData, Table, func, insert, make_url, select, update
-from sqlalchemy.exc import IntegrityError, OperationalError, SQLAlchemyError
+from sqlalchemy.exc import IntegrityError, OperationalError, ProgrammingError, SQLAlchemyError
 
 from ..config import PARAMETER, Value
 from ..errors import StoreError
@@ -91,7 +91,7 @@ def _open_storage(url: str) -> RDBStorage:
     for attempt in range(_ATTEMPTS):
         try:
             return RDBStorage(url, engine_kwargs=options)
-        except (OperationalError, IntegrityError) as error:
+        except (OperationalError, IntegrityError, ProgrammingError) as error:
             if ("exist" not in str(error) and "UNIQUE" not in str(error)) or attempt + 1 == _ATTEMPTS:
                 raise
         except RuntimeError as error:  # the storage was made by another version of Optuna

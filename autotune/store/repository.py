@@ -55,9 +55,8 @@ class Store:
     def open(cls, path_or_url: str | Path, *, timeout_s: float = DEFAULT_TIMEOUT_S) -> Store:
         """Open a database, creating it if the file is missing and migrating it if it is older.
 
-        A path names a SQLite file. Any other SQLAlchemy URL is passed on to its driver: nothing here
-        is specific to SQLite, but no other database is tested. Raises StoreError if this is not an
-        autotune database or was written by a newer autotune.
+        A path names a SQLite file; a SQLAlchemy URL may name one, or a PostgreSQL database. Raises
+        StoreError for anything else, if this is not an autotune database, or if a newer autotune wrote it.
         """
         url = connect.parse_url(path_or_url)
         engine = connect.connect(url, timeout_s)
@@ -396,6 +395,7 @@ def _prepare(engine: Engine, timeout_s: float) -> None:
     if is_current:
         return
     with connect.writer(engine).begin() as connection:
+        connect.keep_others_out(connection)
         if schema.version(connection) != schema.REVISIONS[-1]:  # nobody else was faster
             schema.migrate(connection)
 

@@ -23,16 +23,26 @@ from autotune.target import Baseline
 _FRESH = itertools.count()
 
 
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[Store]:
-    with Store.open(tmp_path / "autotune.db") as opened:
+BACKENDS = ("sqlite", "postgresql")
+
+
+def _fresh(request: pytest.FixtureRequest) -> str | Path:
+    """A database of this backend with nothing in it; skips where its server is not installed."""
+    if request.param == "sqlite":
+        return request.getfixturevalue("tmp_path_factory").mktemp("store") / "autotune.db"
+    return request.getfixturevalue("postgresql").new_database()
+
+
+@pytest.fixture(params=BACKENDS)
+def store(request: pytest.FixtureRequest) -> Iterator[Store]:
+    with Store.open(_fresh(request)) as opened:
         yield opened
 
 
-@pytest.fixture(scope="module")
-def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
+@pytest.fixture(scope="module", params=BACKENDS)
+def shared(request: pytest.FixtureRequest) -> Iterator[Store]:
     """One store for all examples of the property tests."""
-    with Store.open(tmp_path_factory.mktemp("store") / "autotune.db") as opened:
+    with Store.open(_fresh(request)) as opened:
         yield opened
 
 

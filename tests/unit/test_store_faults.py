@@ -34,13 +34,13 @@ def test_a_database_that_would_be_lost(url: str) -> None:
 
 @pytest.mark.parametrize("url", ["://", "sqlite//x://y z"])
 def test_a_url_that_is_none(url: str) -> None:
-    with pytest.raises(StoreError, match=r"not a database URL; write a path or sqlite:///PATH"):
+    with pytest.raises(StoreError, match=r"not a database URL; write a path, sqlite:///PATH or postgresql://"):
         Store.open(url)
 
 
 def test_a_database_without_its_driver() -> None:
-    with pytest.raises(StoreError, match=r"no driver for nonesuch databases .*install it"):
-        Store.open("nonesuch://host/db")
+    with pytest.raises(StoreError, match=r"no driver for postgresql\+nonesuch .*pip install 'autotune\["):
+        Store.open("postgresql+nonesuch://host/db")
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,132 @@
+"""The store on a PostgreSQL server: several processes at once, a server that goes away, other databases.
+
+What goes in and comes out is in `test_store`, for both kinds of database.
+"""
+
+from __future__ import annotations
+
+import signal
+import time
+from pathlib import Path
+
+import optuna
+import pytest
+from postgresql_server import Server
+from store_cases import add, add_all, config, create, failed, ok, publish, start, study_of, write_until_killed
+
+from autotune.errors import StoreError
+from autotune.store import Store, exists, optuna_mirror, shown
+from autotune.store.optuna_mirror import TRIAL_ID, study_name
+
+
+@pytest.fixture
+def url(postgresql: Server) -> str:
+    return postgresql.new_database()
+
+
+def test_several_processes_make_the_tables_at_once(url: str) -> None:
+    creators = [start(create, url) for _ in range(4)]
+    for creator in creators:
+        creator.join()
+    assert [creator.exitcode for creator in creators] == [0] * 4
+    with Store.open(url) as store:
+        assert store.studies() == []
+
+
+def test_each_trial_is_stored_once_by_whoever_comes_first(url: str, tmp_path: Path) -> None:
+    numbers = list(range(40))
+    reports = [tmp_path / str(i) for i in range(3)]
+    writers = [start(add_all, url, numbers, report) for report in reports]
+    for writer in writers:
+        writer.join()
+    assert [writer.exitcode for writer in writers] == [0] * 3
+    added = [int(number) for report in reports for number in report.read_text(encoding="ascii").split()]
+    assert sorted(added) == numbers
+    with Store.open(url) as store:
+        assert store.keys(study_of(store)) == {config(number).key for number in numbers}
+
+
+def test_a_killed_writer_loses_nothing_that_was_committed(url: str, tmp_path: Path) -> None:
+    report = tmp_path / "report"
+    writer = start(write_until_killed, url, report)
+    deadline = time.monotonic() + 60
+    while not report.exists() or len(report.read_bytes().split()) < 20:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    writer.kill()
+    writer.join()
+    assert writer.exitcode == -signal.SIGKILL
+    told = {int(trial_id) for trial_id in report.read_text(encoding="ascii").split()}
+    with Store.open(url) as store:
+        stored = {trial.id for trial in store.trials(study_of(store))}
+    assert told <= stored
+    assert len(stored - told) <= 1, "the one that was committed and not yet told"
+
+
+def test_publishers_at_once_copy_each_trial_once_for_optuna(url: str) -> None:
+    with Store.open(url) as store:
+        study = study_of(store)
+        for number in range(30):
+            add(store, study, number, failed() if number % 5 == 0 else ok(1.0 + number))
+        publishers = [start(publish, url, None) for _ in range(3)]
+        for publisher in publishers:
+            publisher.join()
+        assert [publisher.exitcode for publisher in publishers] == [0] * 3
+        assert optuna_mirror.publish(store, [study]) == 0
+        ids = [trial.id for trial in store.trials(study)]
+    storage = optuna.storages.RDBStorage(url)
+    trials = optuna.load_study(study_name=study_name(study), storage=storage).trials
+    storage.remove_session()
+    storage.engine.dispose()
+    assert [trial.user_attrs[TRIAL_ID] for trial in trials] == ids
+
+
+def test_a_server_that_goes_away_is_told_and_comes_back_with_all_trials(url: str, postgresql: Server) -> None:
+    with Store.open(url) as store:
+        study = study_of(store)
+        add(store, study, 0, ok(1.0))
+        postgresql.stop()
+        try:
+            with pytest.raises(StoreError, match=r"the server runs .*run the same command again") as told:
+                add(store, study, 1, ok(2.0))
+            with pytest.raises(StoreError, match="the server runs"):
+                Store.open(url)
+        finally:
+            postgresql.start()
+        assert "secret" not in str(told.value)
+        assert "\n" not in str(told.value)
+        add(store, study, 1, ok(2.0))
+    with Store.open(url) as store:
+        assert [trial.measurement for trial in store.trials(study)] == [ok(1.0), ok(2.0)]
+
+
+def test_tables_of_another_application_are_left_alone(url: str) -> None:
+    storage = optuna.storages.RDBStorage(url)
+    storage.remove_session()
+    storage.engine.dispose()
+    with pytest.raises(StoreError, match="another application"):
+        Store.open(url)
+
+
+@pytest.mark.parametrize(
+    "other", ["mysql://me:secret@here/db", "mssql+pyodbc://x", "http://x/y", "duckdb:///x"]
+)
+def test_other_databases_are_refused_before_they_are_tried(other: str) -> None:
+    with pytest.raises(StoreError, match=r"neither SQLite nor PostgreSQL; write a path, ") as told:
+        Store.open(other)
+    assert "secret" not in str(told.value)
+
+
+def test_whether_there_is_something_to_read(tmp_path: Path) -> None:
+    path = tmp_path / "autotune.db"
+    assert not exists(path)
+    assert not exists(f"sqlite:///{path}")
+    Store.open(path).close()
+    assert exists(str(path))
+    assert exists(f"sqlite:///{path}")
+    assert exists("postgresql://me@nowhere/db"), "asked when it is opened"
+
+
+def test_a_password_is_not_shown() -> None:
+    assert shown("postgresql://me:secret@here/db") == "postgresql://me:***@here/db"
+    assert shown("some/autotune.db") == "some/autotune.db"
