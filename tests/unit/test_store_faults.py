@@ -34,7 +34,9 @@ def test_a_database_that_would_be_lost(url: str) -> None:
 
 @pytest.mark.parametrize("url", ["://", "sqlite//x://y z"])
 def test_a_url_that_is_none(url: str) -> None:
-    with pytest.raises(StoreError, match=r"not a database URL; write a path, sqlite:///PATH or postgresql://"):
+    with pytest.raises(
+        StoreError, match=r"not a database URL; write a path, sqlite:///PATH or postgresql://"
+    ):
         Store.open(url)
 
 
