@@ -1,6 +1,6 @@
 """How long a kernel would take on a shape it was never timed on: a few figures per kernel, no search.
 
-    time = fixed + max(compute, memory) + reduction
+    time = fixed + max(compute, memory) + launches + reduction
     compute = steps * (round_us * rounds + step_us * queue)
     memory = bytes / (bandwidth * memory_efficiency), the less bandwidth the fewer SMs ask for it
 
@@ -8,7 +8,8 @@ A block works through `steps` tiles of k. The busiest SM has a `queue` of blocks
 resident at a time: it needs that many `rounds`. What blocks wait for together is paid per round
 (latency), what they compete for is paid per block (issue slots, shared memory): so a last round that
 is nearly empty costs less than a full one, but never nothing. Split-K writes its partial sums and
-reads them back, the last block of a tile after all others, or a second launch after the first.
+reads them back: the last block of a tile after all others, one split after another; or a second launch
+after the first, with all SMs; or a cluster, from the shared memory of its blocks.
 
 fit.py finds the figures. Copied into exported tables: standard library only.
 """
@@ -19,14 +20,17 @@ from dataclasses import dataclass
 
 from ..device import DeviceLimits
 from ..gemm import Gemm
-from ..launch import LaunchSpec, plan
+from ..launch import Grid, LaunchSpec, plan
 from .table import Kernel
 
 PROLOGUE_STEPS = 2  # filling the pipeline and storing C, counted as steps of k (unmeasured)
 BANDWIDTH_SMS = 0.5  # share of the SMs that has to ask for the full bandwidth (unmeasured)
-PACK_US = 2.0  # a launch that packs an operand, beyond the bytes it moves (unmeasured)
-# What a reduction takes beyond the bytes it moves (unmeasured)
-REDUCTION_US = {"none": 0.0, "last_block": 2.0, "last_wave": 2.0, "two_pass": 2.5, "cluster": 1.0}
+# Beyond the bytes moved, measured on an H200 (docs/decisions/0021): a launch behind another of the same call,
+# by whether it may begin before that one has ended (LaunchSpec.overlaps); the splits of a cluster; and a last
+# block, which waits for each split that it adds.
+LAUNCH_US = {True: 1.0, False: 1.6}
+CLUSTER_US = 0.4
+LAST_BLOCK_US = 0.4  # per split
 
 
 @dataclass(frozen=True)
@@ -36,7 +40,7 @@ class Work:
     round_steps: int  # rounds of resident blocks, each of this many k-steps, on the busiest SM
     queue_steps: int  # k-steps of all blocks on the busiest SM, one after another
     memory_us: float  # all bytes at the bandwidth that this many blocks can ask for
-    overhead_us: float  # launches that pack, and waiting for others before adding their partial sums
+    overhead_us: float  # further launches, and waiting for others before adding their partial sums
 
 
 def work(spec: LaunchSpec, blocks_per_sm: int, gemm: Gemm, limits: DeviceLimits) -> Work:
@@ -55,8 +59,16 @@ def work(spec: LaunchSpec, blocks_per_sm: int, gemm: Gemm, limits: DeviceLimits)
         round_steps=whole_rounds * whole_steps + split_rounds * split_steps,
         queue_steps=whole_queue * whole_steps + split_queue * split_steps,
         memory_us=num_bytes / (limits.bandwidth_gbs * 1e3 * reach),
-        overhead_us=REDUCTION_US[spec.reduction] + PACK_US * len(grid.packs),
+        overhead_us=_overhead_us(spec, grid),
     )
+
+
+def _overhead_us(spec: LaunchSpec, grid: Grid) -> float:
+    num_launches = len(grid.packs) + (spec.reduction == "two_pass")
+    reduction_us = CLUSTER_US if spec.reduction == "cluster" else 0.0
+    if spec.reduction in ("last_block", "last_wave") and grid.split_tiles:
+        reduction_us = LAST_BLOCK_US * spec.split_k
+    return LAUNCH_US[spec.overlaps] * num_launches + reduction_us
 
 
 def expected_us(kernel: Kernel, gemm: Gemm, limits: DeviceLimits) -> float | None:

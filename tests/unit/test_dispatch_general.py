@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import cache
+from itertools import combinations
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -190,8 +191,10 @@ def test_guesses_are_near_what_was_measured(text: str, time_us: float, point: Po
 
 
 def test_guesses_order_shapes_as_measured() -> None:
-    guesses = [guessed_us(text, point) for text, _, point in MEASURED]
-    assert guesses == sorted(guesses)
+    """Those that differ by a tenth: a figure of thumb tells no finer."""
+    guesses = [(time_us, guessed_us(text, point)) for text, time_us, point in MEASURED]
+    for (one_us, one), (other_us, other) in combinations(guesses, 2):
+        assert one < other or other_us < 1.1 * one_us
 
 
 def test_no_tile_of_another_family_is_guessed_far_below_the_best_measured_one() -> None:
