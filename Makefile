@@ -23,7 +23,8 @@ ifndef PYTHON
 PYTHON := $(firstword $(foreach p,$(CANDIDATES),$(shell $(p) -c '$(IS_SUITABLE)' 2>/dev/null && echo $(p))))
 endif
 HAS_GPU := $(shell nvidia-smi -L 2>/dev/null | grep -q . && echo yes)
-EXTRAS := $(if $(HAS_GPU),cublas,)
+EXTRAS := report$(if $(HAS_GPU),-cublas)
+COMMA := ,
 
 .PHONY: help setup search test lint types unit install-test gpu-test clean
 
@@ -39,19 +40,19 @@ $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
 
 # One stamp per set of packages, so that `make search` installs no test tools.
-$(VENV)/.run$(EXTRAS): pyproject.toml | $(BIN)/python
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.$(if $(EXTRAS),[$(EXTRAS)],)'
+$(VENV)/.run-$(EXTRAS): pyproject.toml | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[$(subst -,$(COMMA),$(EXTRAS))]'
 	@touch $@
 
-$(VENV)/.dev: pyproject.toml $(VENV)/.run$(EXTRAS)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev,report]'
+$(VENV)/.dev: pyproject.toml $(VENV)/.run-$(EXTRAS)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
 	@touch $@
 
 $(VENV)/.gpu: pyproject.toml $(VENV)/.dev
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[sanitizer]'
 	@touch $@
 
-setup: $(VENV)/.run$(EXTRAS)  ## make .venv and install autotune into it
+setup: $(VENV)/.run-$(EXTRAS)  ## make .venv and install autotune into it
 
 search: setup  ## search the best kernel for SHAPE on GPU for TIME seconds, then export it to TABLE/
 	$(BIN)/autotune search --gpu $(GPU) --shape $(SHAPE) --seconds $(TIME) --db $(DB)

@@ -61,7 +61,7 @@ def _safely(name: str, look: Callable[[], Finding]) -> Finding:
     try:
         return look()
     except AutotuneError as error:
-        what, _, advice = str(error).partition("; ")
+        what, _, advice = " ".join(str(error).split()).partition("; ")
         return Finding(name, BROKEN, what, advice)
 
 

@@ -124,7 +124,8 @@ def _line(event: ShapeStarted | Stopping | FinalStarted | FinalDone) -> str:
             limit = console.time_text(event.limit_us)
             return f"{event.gemm}: {event.num_points:,} configs{known}{cublas}, limit {limit}"
         case Stopping():
-            return f"stopping ({event.reason}): {event.num_waiting} candidates are under way"
+            waiting = console.counted(event.num_waiting, "candidate is", "candidates are")
+            return f"stopping ({event.reason}): {waiting} under way"
         case FinalStarted():
             return f"{event.gemm}: timing the best {event.num_finalists} again, interleaved"
         case FinalDone():
