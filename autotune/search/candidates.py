@@ -6,15 +6,18 @@ binary search does, except `nearest`, which looks over the rows of each factor o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 
 import numpy as np
 
 from ..config import Value
 from ..space import Factor, FeasibleSet
+from .blocks import Blocks
 from .traits import Traits
 
 _SCALE_SAMPLE = 4096  # points that tell the range of each trait
+_SMALL = 64  # rows of a factor that a move tries all
 _LEAST_SPAN = 1e-6  # of a trait: less is rounding
 
 
@@ -24,6 +27,7 @@ class Candidates:
     def __init__(self, space: FeasibleSet, traits: Traits | None = None) -> None:
         self._space = space
         self._dims = tuple(len(factor) for factor in space.factors)
+        self._largest = max(range(len(self._dims)), key=self._dims.__getitem__, default=0)
         widths = [len(factor.names) for factor in space.factors]
         self._columns = [slice(sum(widths[:i]), sum(widths[: i + 1])) for i in range(len(widths))]
         self._num_values = np.array([len(v) for v in space.values])
@@ -69,6 +73,39 @@ class Candidates:
         """Uniform over the set, with replacement."""
         rows = [rng.integers(dim, size=size) for dim in self._dims]
         return np.asarray(np.ravel_multi_index(rows, self._dims), dtype=np.int64)
+
+    @cached_property
+    def _blocks(self) -> Blocks:
+        return Blocks(self._space.factors[self._largest])
+
+    def blocks_of(self, numbers: np.ndarray) -> np.ndarray:
+        """The block of the largest factor that each point lies in: points of one block share what matters
+        most, of our kernel the tile; (q,) -> (q,)."""
+        return self._blocks.of(np.unravel_index(numbers, self._dims)[self._largest])
+
+    def spread(self, rng: np.random.Generator, size: int) -> np.ndarray:
+        """Random points, from every block as likely as from any other, with replacement."""
+        rows = [rng.integers(dim, size=size) for dim in self._dims]
+        rows[self._largest] = self._blocks.random(rng, size)
+        return np.asarray(np.ravel_multi_index(rows, self._dims), dtype=np.int64)
+
+    def moves(self, rng: np.random.Generator, numbers: np.ndarray, size: int) -> np.ndarray:
+        """Points that differ from one of these in what must change together: in the block, of which `size`
+        are tried for each, or in one parameter and what cannot stay with it, or in a whole small factor."""
+        found = [numbers[:0]]
+        for rows in zip(*np.unravel_index(numbers, self._dims), strict=True):
+            row = int(rows[self._largest])
+            moved = [self._blocks.carried(rng, row, size), self._blocks.repaired(rng, row)]
+            found.append(self._with_rows(rows, self._largest, np.concatenate(moved)))
+            for factor, dim in enumerate(self._dims):
+                if factor != self._largest and dim <= _SMALL:
+                    found.append(self._with_rows(rows, factor, np.arange(dim)))
+        return np.setdiff1d(np.concatenate(found), numbers)
+
+    def _with_rows(self, rows: Sequence[int], factor: int, others: np.ndarray) -> np.ndarray:
+        """Points at these rows of the factors, but for one that takes each of the others; (q,) -> (q,)."""
+        at = [others if i == factor else np.full(len(others), row) for i, row in enumerate(rows)]
+        return np.asarray(np.ravel_multi_index(at, self._dims), dtype=np.int64)
 
     def neighbours(self, numbers: np.ndarray) -> np.ndarray:
         """All feasible points that differ from one of these in one parameter."""

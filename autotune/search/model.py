@@ -4,6 +4,10 @@ Two views of the times take turns: their logarithms, under a narrow prior of len
 say little of a dozen lengths; and logarithms cut off at their median, under a wide one, so that how bad the
 bad ones are does not bend the model where the good ones lie. On a recorded space (see
 benchmarks/search_replay.py) the pair finds the optimum where either alone is at times stuck.
+
+A block of points (blocks.py: of our kernel, a tile) is a hill of its own, and steps of one parameter do not
+leave it. So candidates are moved between blocks, too, and parents and the results that are fitted come from
+many blocks: searches of one shape had each spent most of their trials on the hill that they met first.
 """
 
 from __future__ import annotations
@@ -19,9 +23,12 @@ from .surrogate import NARROW, WIDE, Lengths, Surrogate, fit_lengths
 
 MAX_FITTED = 360  # results that the process is conditioned on
 BEST_FITTED = 240  # of these, the best ones; more, and an ask takes too long
-NUM_RANDOM = 1500  # candidates drawn over the whole set
+BLOCKS_FITTED = 80  # among these, first of all, the best one of each of so many blocks
+NUM_RANDOM = 750  # candidates drawn over the whole set, and as many drawn over its blocks
 NUM_MIXED = 400  # candidates mixed from good points and others
 NUM_PARENTS = 6  # best points whose neighbours are candidates
+NUM_FOUNDERS = 8  # best points of a block each, whose neighbours are candidates, too
+NUM_CARRIED = 16  # other blocks that each of all these is carried to
 NUM_CLIMBED = 3  # most promising candidates whose neighbours are looked at in turn
 RESULTS_PER_PLAN = 100  # one point more is planned at a time for each so many results
 OPEN_PER_PLAN = 4  # and for each so many under way: then one result more decides little
@@ -75,7 +82,8 @@ class Model:
         """
         points, log_times = self._told(results)
         surrogate = self._surrogate(points, log_times, pending)
-        pool = self._hopeful(_unseen(self._pool(_best(points, log_times)), seen))
+        ranked = points[np.argsort(log_times, kind="stable")]
+        pool = self._hopeful(_unseen(self._pool(self._parents(ranked)), seen))
         if not len(pool):
             return []
         outlook = surrogate.outlook(self._candidates.features(pool))
@@ -122,7 +130,7 @@ class Model:
         """Of the view whose turn it is, its lengths fitted anew where there is enough to learn from."""
         view = self._views[self._turn % len(self._views)]
         self._turn += 1
-        kept = self._subset(log_times)
+        kept = self._subset(points, log_times)
         x = self._candidates.features(points[kept])
         z = view.targets(log_times[kept])
         if len(points) - view.num_fitted >= max(REFIT_AFTER, len(points) // 10):
@@ -131,26 +139,35 @@ class Model:
         waiting = self._candidates.features(np.array(sorted(pending), dtype=np.int64))
         return Surrogate.condition(x, z, waiting, view.lengths)
 
-    def _subset(self, log_times: np.ndarray) -> np.ndarray:
-        """Which results to fit: all, or the best and a random part of the others."""
+    def _subset(self, points: np.ndarray, log_times: np.ndarray) -> np.ndarray:
+        """Which results to fit: all, or the best of the best blocks, the best, and a random part of the
+        others."""
         if len(log_times) <= MAX_FITTED:
             return np.arange(len(log_times))
         order = np.argsort(log_times, kind="stable")
+        first = self._firsts(points[order])[:BLOCKS_FITTED]
+        order = np.concatenate([order[first], np.delete(order, first)])
         others = self._rng.choice(order[BEST_FITTED:], MAX_FITTED - BEST_FITTED, replace=False)
         return np.concatenate([order[:BEST_FITTED], others])
+
+    def _parents(self, ranked: np.ndarray) -> np.ndarray:
+        """The best points, and the best point of each of the best blocks; points ranked by time."""
+        founders = ranked[self._firsts(ranked[:BEST_FITTED])[:NUM_FOUNDERS]]
+        return np.union1d(ranked[:NUM_PARENTS], founders)
+
+    def _firsts(self, ranked: np.ndarray) -> np.ndarray:
+        """Where the first point of each block stands among these, in their order."""
+        return np.sort(np.unique(self._candidates.blocks_of(ranked), return_index=True)[1])
 
     def _pool(self, parents: np.ndarray) -> np.ndarray:
         parts = [
             self._candidates.random(self._rng, NUM_RANDOM),
+            self._candidates.spread(self._rng, NUM_RANDOM),
             self._candidates.neighbours(parents),
+            self._candidates.moves(self._rng, parents, NUM_CARRIED),
             self._candidates.mixtures(self._rng, parents, NUM_MIXED),
         ]
         return np.unique(np.concatenate(parts))
-
-
-def _best(points: np.ndarray, log_times: np.ndarray) -> np.ndarray:
-    parents: np.ndarray = points[np.argsort(log_times, kind="stable")[:NUM_PARENTS]]
-    return parents
 
 
 def _unseen(numbers: np.ndarray, seen: Collection[int]) -> np.ndarray:

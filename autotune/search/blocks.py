@@ -1,0 +1,95 @@
+"""Rows of a factor in blocks that share their leading parameters; of our kernel, the tile of a config.
+
+What comes first decides which values the later ones may have: another tile needs another warp tile, other
+vectors, another depth. So a step from one tile to another changes many parameters at once, and changes of
+one do not get there. A move here takes, where it goes to, the row that is most like the one it comes from.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from ..space import Factor
+
+_SHARE_ALIKE = 0.5  # of moves to other blocks: to those whose leading parameters are nearest
+_ALIKE_OF = 2  # times as many blocks are drawn from as are taken
+
+
+class Blocks:
+    """About as many blocks as a block has rows: 10^6 rows are 10^3 blocks. Rows are numbers of the factor's
+    own, in whatever order it holds them."""
+
+    def __init__(self, factor: Factor) -> None:
+        self._order = np.lexsort(factor.codes.T[::-1]) if factor.names else np.zeros(len(factor), np.int64)
+        self._place = np.empty(len(factor), dtype=np.int64)
+        self._place[self._order] = np.arange(len(factor))
+        self._codes = factor.codes[self._order]
+        changes = _first_changes(self._codes)
+        self._depth = _depth(changes, len(factor.names), math.sqrt(len(factor)))
+        starts = 1 + np.flatnonzero(changes < self._depth)
+        self._bounds = np.concatenate([[0], starts, [len(factor)]])
+        self._heads = self._codes[self._bounds[:-1], : self._depth].astype(np.int16)
+
+    def __len__(self) -> int:
+        return len(self._heads)
+
+    def of(self, rows: np.ndarray) -> np.ndarray:
+        """The block of each row; (q,) -> (q,)."""
+        return np.asarray(np.searchsorted(self._bounds, self._place[rows], side="right") - 1)
+
+    def random(self, rng: np.random.Generator, size: int) -> np.ndarray:
+        """So many rows, from every block as likely as from any other."""
+        blocks = rng.integers(len(self), size=size)
+        return self._order[rng.integers(self._bounds[blocks], self._bounds[blocks + 1])]
+
+    def carried(self, rng: np.random.Generator, row: int, size: int) -> np.ndarray:
+        """In each of at most so many other blocks, some of them alike, the row that is most like this one."""
+        codes = self._codes[self._place[row]]
+        weights = _weights(rng, len(codes) - self._depth)
+        found = []
+        for block in self._elsewhere(rng, int(self.of(np.array([row]))[0]), size):
+            start, end = self._bounds[block], self._bounds[block + 1]
+            off = (self._codes[start:end, self._depth :] != codes[self._depth :]) @ weights
+            found.append(start + int(off.argmin()))
+        return self._order[np.array(found, dtype=np.int64)]
+
+    def repaired(self, rng: np.random.Generator, row: int) -> np.ndarray:
+        """For every other value of every later parameter in this row's block, the row that has it and is most
+        like this one."""
+        block, codes = int(self.of(np.array([row]))[0]), self._codes[self._place[row]]
+        start, end = self._bounds[block], self._bounds[block + 1]
+        inside = self._codes[start:end]
+        off = (inside != codes) @ _weights(rng, len(codes))
+        found = []
+        for j in range(self._depth, len(codes)):
+            for code in np.flatnonzero(np.bincount(inside[:, j])):
+                if code != codes[j]:
+                    having = np.flatnonzero(inside[:, j] == code)
+                    found.append(start + int(having[off[having].argmin()]))
+        return self._order[np.unique(np.array(found, dtype=np.int64))]
+
+    def _elsewhere(self, rng: np.random.Generator, home: int, size: int) -> np.ndarray:
+        distances = np.abs(self._heads - self._heads[home]).sum(axis=1) + rng.random(len(self))
+        num_alike = round(_SHARE_ALIKE * size)
+        nearest = np.argsort(distances)[: _ALIKE_OF * num_alike]
+        alike = rng.permutation(nearest)[:num_alike]
+        return np.setdiff1d(np.append(alike, rng.integers(len(self), size=size - num_alike)), home)
+
+
+def _first_changes(codes: np.ndarray) -> np.ndarray:
+    """The first column in which each row differs from the one before; (rows, columns) -> (rows - 1,)."""
+    return np.asarray((codes[1:] != codes[:-1]).argmax(axis=1)) if codes.size else np.zeros(0, np.int64)
+
+
+def _depth(changes: np.ndarray, num_columns: int, wanted: float) -> int:
+    """How many leading columns tell apart so many blocks, or all of them."""
+    num_blocks = 1 + np.cumsum(np.bincount(changes, minlength=num_columns))
+    return min(num_columns, 1 + int(np.searchsorted(num_blocks, wanted)))
+
+
+def _weights(rng: np.random.Generator, size: int) -> np.ndarray:
+    """How much it costs a row to differ in each parameter: another in each move, as none is known."""
+    weights: np.ndarray = rng.exponential(size=size).astype(np.float32)
+    return weights
