@@ -40,7 +40,8 @@ from .result import Result, ShapeResult
 from .reuse import Reuser
 from .shape import ShapeSearch
 
-_LEND_EVERY = 4  # asks of a shape between two points that another shape's best suggests
+_LEND_EVERY = 4  # asks of a shape between two points that another shape's best suggests, at first:
+_LEND_LESS = 50  # so many asks on they are twice as many, then three times, ...
 
 
 def tune(
@@ -196,8 +197,10 @@ class Tuner:
             self._pipeline.submit(shape, ask)
 
     def _lend(self, shape: ShapeSearch) -> None:
-        """Now and then, have the shape try what does best for another."""
-        if (shape.num_new + shape.num_open) % _LEND_EVERY == _LEND_EVERY - 1:
+        """Now and then, have the shape try what does best for another: the less often, the more it knows."""
+        num_asked = shape.num_new + shape.num_open
+        every = _LEND_EVERY * (1 + num_asked // _LEND_LESS)
+        if num_asked % every == every - 1:
             at = self._shapes.index(shape)  # suites list alike shapes side by side: begin with the next
             for other in self._shapes[at + 1 :] + self._shapes[:at]:
                 champion = other.contest.champion
