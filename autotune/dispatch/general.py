@@ -64,7 +64,7 @@ def _variants(config: Config) -> Iterator[tuple[Config, float]]:
 def _launched(family: General, split_k: int) -> Config:
     if split_k == 1:
         return family.tile
-    return replace(family.tile, reduction="last_block", split_k=split_k)
+    return replace(family.tile, reduction="two_pass", split_k=split_k)  # against last_block: decision 0022
 
 
 def _splits(config: Config) -> Iterable[int]:
