@@ -65,7 +65,8 @@ class Server:
 
 @contextmanager
 def running_server() -> Iterator[Server]:
-    folder = Path(tempfile.mkdtemp(prefix="autotune-pg-"))  # short: a socket's path has 107 characters
+    # Short, since a socket's path has 107 characters, and where `nobody` may enter: not in a TMPDIR of root's.
+    folder = Path(tempfile.mkdtemp(prefix="autotune-pg-", dir="/tmp"))
     try:
         server = Server(folder)
         server.start()

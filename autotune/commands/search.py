@@ -186,7 +186,8 @@ def _shape_facts(shape: ShapeResult, target: Target, store: Store) -> dict[str, 
     winner = final.winner if final else shape.best
     fastest_us = shape.best.measurement.time_us if shape.best else None
     time_us = final.winner.time_us if final else fastest_us
-    cublas_us = final.baseline.time_us if final and final.baseline else shape.cublas_us
+    beside = shape.final.baseline if shape.final else None
+    cublas_us = beside.time_us if beside else shape.cublas_us
     facts = {
         "shape": str(shape.gemm),
         "best_time_us": time_us,
