@@ -65,7 +65,7 @@ class Server:
 
 @contextmanager
 def running_server() -> Iterator[Server]:
-    # Short, since a socket's path has 107 characters, and where `nobody` may enter: not in a TMPDIR of root's.
+    # Short, since a socket's path has 107 characters, and where `nobody` may enter: no TMPDIR of root's.
     folder = Path(tempfile.mkdtemp(prefix="autotune-pg-", dir="/tmp"))
     try:
         server = Server(folder)
