@@ -6,7 +6,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import cycle
 from typing import Any
 
 from ..errors import EnvironmentProblem
@@ -15,7 +14,17 @@ from .numbers import StudyNumbers, Timed
 MAX_DOTS = 3000  # trials drawn per study; the best so far is always drawn whole
 MAX_PARAMETERS = 12
 _OURS, _CUBLAS, _LIMIT, _BEST = "#2a7f4f", "#b5651d", "#444444", "#c0392b"
-_ORIGINS = ("#7f9fbf", "#bf9f7f", "#9f7fbf", "#7fbf9f", "#bfbf7f", "#a0a0a0")
+_BARS = "#7f9fbf"
+# Of trials by where they came from, the same in every study; what other samplers propose is grey.
+_ORIGINS = {
+    "seed": "#4f7faf",
+    "random": "#bf9f7f",
+    "model": "#9f7fbf",
+    "reuse": "#7fbf9f",
+    "transfer": "#bfbf7f",
+}
+_OTHER = "#a0a0a0"
+MIN_SHAPES = 8  # there is room for so many: a single pair of bars does not fill the picture
 
 
 def plotly() -> Any:
@@ -55,7 +64,10 @@ def against_limit(studies: Sequence[StudyNumbers], name: str) -> str:
     figure.update_layout(
         barmode="group", yaxis_title="% of the limit", yaxis_range=[0, max(100.0, 103 * highest)]
     )
-    figure.update_xaxes(tickangle=-40)  # labels end under their bars, the last one inside the picture
+    figure.update_xaxes(
+        tickangle=-40,  # labels end under their bars, the last one inside the picture
+        range=[-0.5, max(len(shown), MIN_SHAPES) - 0.5],
+    )
     return _html(figure, name, height=400)
 
 
@@ -86,7 +98,8 @@ def _add_trials(figure: Any, study: StudyNumbers, axis: str, column: int) -> Non
     go = plotly()
     is_first = column == 1  # one legend serves both halves
     dots = thinned(study.timed)
-    for colour, origin in zip(cycle(_ORIGINS), dict.fromkeys(t.origin for t in dots), strict=False):
+    for origin in dict.fromkeys(t.origin for t in dots):
+        colour = _ORIGINS.get(origin, _OTHER)
         of_origin = [trial for trial in dots if trial.origin == origin]
         figure.add_trace(
             go.Scatter(
@@ -143,7 +156,7 @@ def importance(study: StudyNumbers, name: str) -> str:
     figure = go.Figure(
         go.Bar(
             x=[100 * parameter.share for parameter in shown], y=[parameter.name for parameter in shown],
-            orientation="h", marker_color=_ORIGINS[0], hovertemplate="%{y}: %{x:.1f} %",
+            orientation="h", marker_color=_BARS, hovertemplate="%{y}: %{x:.1f} %",
         )
     )  # fmt: skip
     figure.update_layout(xaxis_title="% of the variance of log time", xaxis_rangemode="tozero")

@@ -190,7 +190,7 @@ def _failures(study: StudyNumbers) -> str:
             escape(group.outcome),
             f"{group.count:,}",
             escape(_shortened(group.reason)),
-            f"<code>{escape(group.key)}</code>",
+            _key(group.key),
         )
         for group in study.failures[:MAX_FAILURES]
     ]
@@ -231,7 +231,7 @@ def _final(study: StudyNumbers, describe: Describe) -> str:
             _number(entry.time_us, 3),
             _ratio(entry.time_us / winner_us),
             escape(describe(entry.point)),
-            f"<code>{escape(entry.key)}</code>",
+            _key(entry.key),
         )
         for entry in study.final.entries
     ]
@@ -254,6 +254,11 @@ def _table(headers: Sequence[str], rows: Iterable[Sequence[str]], *, right: Sequ
 
     body = "".join(f"<tr>{line(row, 'td')}</tr>" for row in rows)
     return f"<table><tr>{line([escape(h) for h in headers], 'th')}</tr>{body}</table>"
+
+
+def _key(key: str) -> str:
+    """A config in full; lines end behind a comma."""
+    return f"<code>{escape(key).replace(',', ',<wbr>')}</code>"
 
 
 def _hint(text: str) -> str:

@@ -196,7 +196,7 @@ HOSTILE = '</script><script>alert("x")</script>&<b>'
 class _Outline(HTMLParser):
     """Text outside scripts, ids, and scripts apart; fails where a table cell or heading is not closed."""
 
-    VOID = frozenset({"meta", "br"})
+    VOID = frozenset({"meta", "br", "wbr"})
 
     def __init__(self) -> None:
         super().__init__()
