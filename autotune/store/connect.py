@@ -189,8 +189,8 @@ _ADVICE = {
     sqlite3.SQLITE_NOTADB: "this is no autotune database: name another file",
     sqlite3.SQLITE_CORRUPT: "the file is damaged: restore a copy, or save what is left with"
     " `sqlite3 FILE .recover | sqlite3 NEW_FILE`",
-    sqlite3.SQLITE_READONLY: "check that the file and its folder may be written, which even reading needs, and"
-    " that the file was not moved or deleted meanwhile; or work on a copy",
+    sqlite3.SQLITE_READONLY: "check that the file and its folder may be written, which even reading needs,"
+    " and that the file was not moved or deleted meanwhile; or work on a copy",
     sqlite3.SQLITE_CANTOPEN: "check that its folder exists and may be written",
     sqlite3.SQLITE_PERM: "check that the file and its folder may be written",
     sqlite3.SQLITE_FULL: "free some space on the disk and run the same command again: it resumes",
