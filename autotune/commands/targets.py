@@ -29,6 +29,8 @@ def open_target(
 
     Raises UsageError or EnvironmentProblem where the selector names nothing usable.
     """
+    if selector == REPLAY:
+        raise UsageError(f"--gpu {REPLAY} names no file; write {REPLAY}FILE, or `auto`")
     if selector.startswith(REPLAY):
         return ReplayTarget(Path(selector.removeprefix(REPLAY)))
     problem = why_no_gpu() if selector == "auto" else None

@@ -120,6 +120,11 @@ def test_no_such_recording(tmp_path: Path) -> None:
     assert "none.gz" in done.stderr
 
 
+def test_a_recording_without_a_name(tmp_path: Path) -> None:
+    done = run("search", "--gpu", "replay:", "--db", tmp_path / "a.db", code=2)
+    assert "replay:FILE" in done.stderr
+
+
 def test_no_such_gpu_says_what_to_do(tmp_path: Path) -> None:
     done = run(
         "search", "--gpu", "0", "--db", tmp_path / "a.db", "--shape", "512", code=3, CUDA_VISIBLE_DEVICES=""
