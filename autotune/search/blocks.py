@@ -39,11 +39,6 @@ class Blocks:
         """The block of each row; (q,) -> (q,)."""
         return np.asarray(np.searchsorted(self._bounds, self._place[rows], side="right") - 1)
 
-    def random(self, rng: np.random.Generator, size: int) -> np.ndarray:
-        """So many rows, from every block as likely as from any other."""
-        blocks = rng.integers(len(self), size=size)
-        return self._order[rng.integers(self._bounds[blocks], self._bounds[blocks + 1])]
-
     def carried(self, rng: np.random.Generator, row: int, size: int) -> np.ndarray:
         """In each of at most so many other blocks, some of them alike, the row that is most like this one."""
         codes = self._codes[self._place[row]]

@@ -83,12 +83,6 @@ class Candidates:
         most, of our kernel the tile; (q,) -> (q,)."""
         return self._blocks.of(np.unravel_index(numbers, self._dims)[self._largest])
 
-    def spread(self, rng: np.random.Generator, size: int) -> np.ndarray:
-        """Random points, from every block as likely as from any other, with replacement."""
-        rows = [rng.integers(dim, size=size) for dim in self._dims]
-        rows[self._largest] = self._blocks.random(rng, size)
-        return np.asarray(np.ravel_multi_index(rows, self._dims), dtype=np.int64)
-
     def moves(self, rng: np.random.Generator, numbers: np.ndarray, size: int) -> np.ndarray:
         """Points that differ from one of these in what must change together: in the block, of which `size`
         are tried for each, or in one parameter and what cannot stay with it, or in a whole small factor."""

@@ -24,7 +24,7 @@ from .surrogate import NARROW, WIDE, Lengths, Surrogate, fit_lengths
 MAX_FITTED = 360  # results that the process is conditioned on
 BEST_FITTED = 240  # of these, the best ones; more, and an ask takes too long
 BLOCKS_FITTED = 80  # among these, first of all, the best one of each of so many blocks
-NUM_RANDOM = 750  # candidates drawn over the whole set, and as many drawn over its blocks
+NUM_RANDOM = 1500  # candidates drawn over the whole set
 NUM_MIXED = 400  # candidates mixed from good points and others
 NUM_PARENTS = 6  # best points whose neighbours are candidates
 NUM_FOUNDERS = 8  # best points of a block each, whose neighbours are candidates, too
@@ -162,7 +162,6 @@ class Model:
     def _pool(self, parents: np.ndarray) -> np.ndarray:
         parts = [
             self._candidates.random(self._rng, NUM_RANDOM),
-            self._candidates.spread(self._rng, NUM_RANDOM),
             self._candidates.neighbours(parents),
             self._candidates.moves(self._rng, parents, NUM_CARRIED),
             self._candidates.mixtures(self._rng, parents, NUM_MIXED),

@@ -73,13 +73,6 @@ def test_every_value_that_a_block_has_is_reached_within_it(factor, seed, data):
         assert set(reached[:, j].tolist()) == set(factor.codes[inside, j].tolist())
 
 
-@given(factors(), st.integers(0, 9))
-def test_random_rows_come_from_every_block(factor, seed):
-    blocks = Blocks(factor)
-    rows = blocks.random(np.random.default_rng(seed), 40 * len(blocks))
-    assert set(blocks.of(rows).tolist()) == set(range(len(blocks)))
-
-
 @pytest.fixture(scope="module")
 def space() -> FeasibleSet:
     return feasible_set(known_limits("H200"), Gemm(256, 256, 256))
