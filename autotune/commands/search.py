@@ -65,8 +65,8 @@ def run(request: Request, *, is_json: bool, is_quiet: bool) -> None:
     )
     began_s = time.monotonic()
     with (
-        Store.open(request.db) as store,
         closing(targets.open_target(request.gpu, policy, gemms, request.max_error)) as target,
+        Store.open(request.db) as store,  # behind the target: without one no empty database is left
         console.Progress(is_quiet=is_quiet) as progress,
     ):
         if isinstance(target, ReplayTarget):

@@ -14,7 +14,9 @@ from ..errors import AutotuneError, EnvironmentProblem, UsageError
 
 MIN_CUDA_VERSION = 13000  # the driver's, as 1000 * major + 10 * minor: older ones refuse NVRTC 13's cubins
 MIN_COMPUTE_CAPABILITY = (7, 5)  # NVRTC 13 compiles for nothing older
-NO_GPU_HINT = "use a machine with an NVIDIA GPU, or search a recorded space with --gpu replay:FILE"
+NO_GPU_HINT = (
+    "use a machine with an NVIDIA GPU, or search a recorded space: autotune search --gpu replay:FILE"
+)
 
 OUT_OF_MEMORY = 2
 LAUNCH_OUT_OF_RESOURCES = 701

@@ -118,6 +118,7 @@ def test_wrong_usage(recording: Path, tmp_path: Path, arguments: tuple[str, ...]
 def test_no_such_recording(tmp_path: Path) -> None:
     done = run("search", "--gpu", "replay:none.gz", "--db", tmp_path / "a.db", "--shape", "512", code=2)
     assert "none.gz" in done.stderr
+    assert not (tmp_path / "a.db").exists()
 
 
 def test_a_recording_without_a_name(tmp_path: Path) -> None:
