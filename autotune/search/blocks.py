@@ -1,4 +1,4 @@
-"""Rows of a factor in blocks that share their leading parameters; of our kernel, the tile of a config.
+"""Rows of a factor in blocks that share their leading parameters; of our kernel, the tile, or tile and depth.
 
 What comes first decides which values the later ones may have: another tile needs another warp tile, other
 vectors, another depth. So a step from one tile to another changes many parameters at once, and changes of
@@ -8,6 +8,7 @@ one do not get there. A move here takes, where it goes to, the row that is most 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -22,10 +23,10 @@ class Blocks:
     own, in whatever order it holds them."""
 
     def __init__(self, factor: Factor) -> None:
-        self._order = np.lexsort(factor.codes.T[::-1]) if factor.names else np.zeros(len(factor), np.int64)
-        self._place = np.empty(len(factor), dtype=np.int64)
-        self._place[self._order] = np.arange(len(factor))
-        self._codes = factor.codes[self._order]
+        # A factor of our kernel is sorted, and has a million rows: then nothing is copied.
+        self._order = None if _is_sorted(factor.codes) else np.lexsort(factor.codes.T[::-1])
+        self._inverse = None if self._order is None else np.argsort(self._order)
+        self._codes = factor.codes if self._order is None else factor.codes[self._order]
         changes = _first_changes(self._codes)
         self._depth = _depth(changes, len(factor.names), math.sqrt(len(factor)))
         starts = 1 + np.flatnonzero(changes < self._depth)
@@ -37,23 +38,31 @@ class Blocks:
 
     def of(self, rows: np.ndarray) -> np.ndarray:
         """The block of each row; (q,) -> (q,)."""
-        return np.asarray(np.searchsorted(self._bounds, self._place[rows], side="right") - 1)
+        return np.asarray(np.searchsorted(self._bounds, self._places(rows), side="right") - 1)
+
+    def _places(self, rows: np.ndarray) -> np.ndarray:
+        """Where rows stand among the sorted ones."""
+        return rows if self._inverse is None else self._inverse[rows]
+
+    def _rows(self, places: Sequence[int]) -> np.ndarray:
+        found = np.array(places, dtype=np.int64)
+        return found if self._order is None else self._order[found]
 
     def carried(self, rng: np.random.Generator, row: int, size: int) -> np.ndarray:
         """In each of at most so many other blocks, some of them alike, the row that is most like this one."""
-        codes = self._codes[self._place[row]]
+        home, codes = self._home(row)
         weights = _weights(rng, len(codes) - self._depth)
         found = []
-        for block in self._elsewhere(rng, int(self.of(np.array([row]))[0]), size):
+        for block in self._elsewhere(rng, home, size):
             start, end = self._bounds[block], self._bounds[block + 1]
             off = (self._codes[start:end, self._depth :] != codes[self._depth :]) @ weights
             found.append(start + int(off.argmin()))
-        return self._order[np.array(found, dtype=np.int64)]
+        return self._rows(found)
 
     def repaired(self, rng: np.random.Generator, row: int) -> np.ndarray:
         """For every other value of every later parameter in this row's block, the row that has it and is most
         like this one."""
-        block, codes = int(self.of(np.array([row]))[0]), self._codes[self._place[row]]
+        block, codes = self._home(row)
         start, end = self._bounds[block], self._bounds[block + 1]
         inside = self._codes[start:end]
         off = (inside != codes) @ _weights(rng, len(codes))
@@ -63,7 +72,12 @@ class Blocks:
                 if code != codes[j]:
                     having = np.flatnonzero(inside[:, j] == code)
                     found.append(start + int(having[off[having].argmin()]))
-        return self._order[np.unique(np.array(found, dtype=np.int64))]
+        return np.unique(self._rows(found))
+
+    def _home(self, row: int) -> tuple[int, np.ndarray]:
+        """The block of a row, and its codes."""
+        rows = np.array([row])
+        return int(self.of(rows)[0]), self._codes[self._places(rows)[0]]
 
     def _elsewhere(self, rng: np.random.Generator, home: int, size: int) -> np.ndarray:
         distances = np.abs(self._heads - self._heads[home]).sum(axis=1) + rng.random(len(self))
@@ -71,6 +85,11 @@ class Blocks:
         nearest = np.argsort(distances)[: _ALIKE_OF * num_alike]
         alike = rng.permutation(nearest)[:num_alike]
         return np.setdiff1d(np.append(alike, rng.integers(len(self), size=size - num_alike)), home)
+
+
+def _is_sorted(codes: np.ndarray) -> bool:
+    at, column = np.arange(len(codes) - 1), _first_changes(codes)
+    return not codes.size or bool((codes[at, column] < codes[at + 1, column]).all())
 
 
 def _first_changes(codes: np.ndarray) -> np.ndarray:
