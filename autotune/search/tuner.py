@@ -39,6 +39,7 @@ from .refine import Refiner
 from .result import Result, ShapeResult
 from .reuse import Reuser
 from .shape import ShapeSearch
+from .switching import prompt_switching
 
 _LEND_EVERY = 4  # asks of a shape between two points that another shape's best suggests, at first:
 _LEND_LESS = 50  # so many asks on they are twice as many, then three times, ...
@@ -58,10 +59,10 @@ def tune(
     Raises UsageError for shapes or options that cannot be, DeviceLost, EnvironmentProblem and
     StoreError; all that was measured until then is stored.
 
-    Until it returns, numpy's OpenBLAS takes one thread in this process: more would fight with the compiler
-    for the cores.
+    Until it returns, numpy's OpenBLAS takes one thread in this process, since more would fight with the
+    compiler for the cores, and threads of Python give way to each other sooner (switching.py).
     """
-    with one_thread(), Interrupts() as interrupts:
+    with one_thread(), prompt_switching(), Interrupts() as interrupts:
         return Tuner(target, store, gemms, options or Options(), on_event, interrupts).run()
 
 
