@@ -55,7 +55,7 @@ def run(request: Request, *, is_json: bool, is_quiet: bool) -> None:
     """Search, publish the trials to Optuna's tables, print the result. Without shapes, `replay:FILE` means
     all that FILE holds.
 
-    Raises AutotuneError, after printing, if no candidate of some shape ran.
+    Raises AutotuneError, after printing, if no candidate of some shape ran, or some shape was not begun.
     """
     is_replay = request.gpu.startswith(targets.REPLAY)
     gemms = (common.read_shapes if is_replay else common.need_shapes)(request.shapes, request.suite)
@@ -88,6 +88,11 @@ def run(request: Request, *, is_json: bool, is_quiet: bool) -> None:
 
 
 def _need_winners(result: Result) -> None:
+    if result.not_begun:
+        names = ", ".join(map(str, result.not_begun))
+        raise AutotuneError(
+            f"the time was over before {names} could begin; run the same command again, or give it more --seconds"
+        )
     barren = [shape for shape in result.shapes if shape.best is None]
     if barren:
         names = ", ".join(str(shape.gemm) for shape in barren)
@@ -174,6 +179,7 @@ def _facts(result: Result, target: Target, store: Store, request: Request, wall_
         "wall_s": wall_s,
         "trials_per_s": result.num_new / result.elapsed_s if result.elapsed_s > 0 else 0.0,
         "ledger": result.ledger.to_dict(),
+        "not_begun": [str(gemm) for gemm in result.not_begun],
         "shapes": shapes,
         **(shapes[0] if len(shapes) == 1 else {}),
     }

@@ -43,9 +43,10 @@ class ShapeResult:
 
 @dataclass(frozen=True)
 class Result:
-    """What a run came to. `is_interrupted`: the same command resumes it."""
+    """What a run came to. `is_interrupted`: the same command resumes it, and begins what was `not_begun`."""
 
     shapes: tuple[ShapeResult, ...]
+    not_begun: tuple[Gemm, ...]  # shapes whose spaces were not enumerated in time
     reason: StopReason
     num_new: int
     num_duplicates: int  # measured here, but stored by another search on this database first

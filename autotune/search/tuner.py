@@ -118,6 +118,7 @@ class Tuner:
             reason = StopReason.INTERRUPTED
         return Result(
             shapes=tuple(ShapeResult.of(shape, self._store) for shape in self._shapes),
+            not_begun=tuple(gemm for gemm, _ in self._spaces),
             reason=reason,
             num_new=self._num_new,
             num_duplicates=self._num_duplicates,

@@ -237,6 +237,26 @@ def test_a_suite_shares_the_time_fairly_and_lends_its_best(store):
     assert "transfer" in {t.origin for t in trials}
 
 
+def test_a_shape_that_could_not_begin_in_time_is_told(store):
+    class Slow(FakeTarget):
+        def __init__(self) -> None:
+            super().__init__(product_space(8, 8, 8))
+            self.environment = replace(ENVIRONMENT, recorded_on="")
+            self.is_over = threading.Event()
+
+        def space(self, gemm):
+            assert gemm == GEMM or self.is_over.wait(30)
+            return super().space(gemm)
+
+    target = Slow()
+    try:
+        result = tune(target, store, [GEMM, OTHER], Options(trials=None, seconds=0.2))
+    finally:
+        target.is_over.set()
+    assert [shape.gemm for shape in result.shapes] == [GEMM] and result.not_begun == (OTHER,)
+    assert tune(target, store, [GEMM, OTHER], Options(trials=300)).not_begun == ()
+
+
 def test_the_first_shape_is_searched_while_other_spaces_are_enumerated(store):
     class Enumerating(FakeTarget):
         def __init__(self) -> None:
