@@ -91,7 +91,7 @@ def _need_winners(result: Result) -> None:
     if result.not_begun:
         names = ", ".join(map(str, result.not_begun))
         raise AutotuneError(
-            f"the time was over before {names} could begin; run the same command again, or give it more --seconds"
+            f"the time was over before {names} could begin; run the same command again, with more --seconds"
         )
     barren = [shape for shape in result.shapes if shape.best is None]
     if barren:
