@@ -21,6 +21,7 @@ _ORIGINS = {
     "random": "#bf9f7f",
     "model": "#9f7fbf",
     "reuse": "#7fbf9f",
+    "polish": "#bf7fbf",
     "transfer": "#bfbf7f",
 }
 _OTHER = "#a0a0a0"

@@ -47,6 +47,7 @@ class Asker:
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         self._space = space
         self._candidates = Candidates(space)
+        self._rng = np.random.default_rng(seed)
         self._distributions = distributions(space)
         self._ours = FeasibleSampler(space, seed=seed, traits=traits, has_model=sampler == "autotune")
         self._study = optuna.create_study(sampler=self._ours)
@@ -90,6 +91,13 @@ class Asker:
         """Ask for the most promising of these points, at most so many; codes (q, parameters) need not be
         feasible or new. Empty while the model knows too little, or without a model."""
         return self.take(self._ours.pick(self._study, codes, size), origin)
+
+    def steps_from(self, number: int, size: int, origin: str) -> list[Proposal]:
+        """Ask for the most promising unseen points one step from this one, at most so many: another value of
+        one parameter, with what must change along. Empty where `pick` is."""
+        at = np.array([number])
+        steps = np.union1d(self._candidates.neighbours(at), self._candidates.moves(self._rng, at, 0))
+        return self.pick(self._candidates.codes(steps), size, origin)
 
     def take(self, numbers: Iterable[int], origin: str) -> list[Proposal]:
         """Ask for these points, less those that were asked for before."""

@@ -21,6 +21,7 @@ from .seeds import known_good
 from .traits import traits_of
 
 REUSED = "reuse"  # origin of points whose kernels were compiled before
+POLISH = "polish"  # of steps from the best, towards the end
 _TWIN_STUDIES = 3  # of this very shape, on another GPU of the kind or under another driver
 _LOANS_PER_TWIN = 8
 _SIMILAR_STUDIES = 3  # shapes tuned earlier that lend their best configs
@@ -135,6 +136,14 @@ class ShapeSearch:
             self.is_exhausted = True
             return None
         return self._ask_of(proposal)
+
+    def polish(self, size: int) -> list[Ask]:
+        """Steps from the best point that were not tried yet, at most so many."""
+        champion = self.contest.champion
+        number = None if champion is None else self.space.find(champion.point)
+        if number is None:
+            return []
+        return [self._ask_of(proposal) for proposal in self._asker.steps_from(number, size, POLISH)]
 
     def pick(self, codes: np.ndarray, size: int) -> list[Ask]:
         """The most promising of these points, whose kernels are compiled; codes (q, parameters)."""

@@ -190,6 +190,13 @@ class Tuner:
 
     def _submit(self, shape: ShapeSearch, num: int) -> None:
         """Submit so many points of a shape, planned together: asking for one costs hardly less."""
+        if self._options.polishes(len(self._shapes), self._elapsed_s):
+            with self._ledger.timing("ask_s"):
+                steps = shape.polish(num)
+            for step in steps:
+                self._pipeline.submit(shape, step)
+            if steps:
+                return
         for wanted in range(num, 0, -1):
             with self._ledger.timing("ask_s"):
                 self._lend(shape)

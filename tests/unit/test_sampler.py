@@ -54,6 +54,21 @@ def _ask_all(asker: Asker, num: int, *, open_at_once: int = 1, time_us=lambda nu
 
 
 @settings(max_examples=20)
+@given(spaces(), st.integers(0, 3), st.integers(1, 4), st.data())
+def test_steps_from_a_point_are_new_and_asked_for_once(space, seed, size, data):
+    asker, num = Asker(space, seed=seed), min(len(space), 20)
+    asked = _ask_all(asker, num)
+    at = data.draw(st.sampled_from(asked))
+    while steps := [proposal.number for proposal in asker.steps_from(at, size, "polish")]:
+        assert len(steps) <= size and not set(steps) & set(asked)
+        asked += steps
+        for number in steps:
+            asker.tell(number, 1.0 + number)
+    if len(asked) > num or num == 20:  # the model knows enough: then every step of one parameter was asked
+        assert set(Candidates(space).neighbours(np.array([at])).tolist()) <= set(asked)
+
+
+@settings(max_examples=20)
 @given(spaces(), st.sampled_from(SAMPLERS), st.integers(0, 3), st.integers(1, 5))
 def test_small_sets_are_asked_whole_and_each_point_once(space, sampler, seed, open_at_once):
     asker = Asker(space, sampler, seed)

@@ -237,6 +237,16 @@ def test_a_suite_shares_the_time_fairly_and_lends_its_best(store):
     assert "transfer" in {t.origin for t in trials}
 
 
+def test_the_last_tenth_of_the_seconds_goes_to_steps_from_the_best(store):
+    target = FakeTarget(product_space(8, 8, 8, words=3))
+    tune(target, store, [GEMM], Options(seconds=40))
+    origins = [trial.origin for trial in store.trials(study_of(store, target, GEMM))]
+    first = origins.index("polish")
+    assert 0.8 * len(origins) < first and "model" in origins[:first]
+    assert set(origins[first:]) <= {"polish", "model"}
+    assert not Options(trials=10, seconds=1.0).polishes(1, 10.0) and not Options().polishes(1, 10.0)
+
+
 def test_a_shape_that_could_not_begin_in_time_is_told(store):
     class Slow(FakeTarget):
         def __init__(self) -> None:
