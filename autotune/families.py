@@ -159,7 +159,8 @@ COLUMN = Config(
 class General:
     """A tile that every exported table holds, tuned or not, and how it is launched.
 
-    `splits` of k of which each is a choice: 1 needs a kernel of its own, all others share one.
+    `splits` of k of which each is a choice: 1 is launched as the tile says and needs a kernel of its own, all
+    others share one.
     """
 
     name: str
@@ -167,16 +168,20 @@ class General:
     splits: tuple[int, ...] = (1,)
 
 
-# One tile per kind of shape. Most led, in some split, a timed search on an H200; `column` and `columns` are
-# of the same build as those, but unproven.
+# One tile per kind of shape, or two. Most led, in some split, timed searches on an H200; `column` and
+# `columns` are of the same build, but unproven. `cluster` needs a GPU that has clusters.
 GENERAL = (
     General("row", FEW_ROWS[0], (1, 2, 4, 8, 16)),
     General("rows", FEW_ROWS[1], (1, 2, 3, 4, 6, 8, 16)),
+    General("flat", FEW_ROWS[3], (2, 4, 6, 8, 12, 16)),
     General("column", COLUMN, (1, 2, 4, 8, 16)),
     General("columns", FEW_COLUMNS[3], (1, 2, 4, 8, 16)),
-    General("deep", DEEP_K[1], (2, 4, 8, 16, 32, 64, 128)),
+    General("tall", FEW_COLUMNS[5]),
+    General("deep", DEEP_K[0], (1, 2, 3, 4, 6, 8, 16, 32, 64, 128)),
     General("small", MEDIUM[2]),
+    General("cluster", MEDIUM[4]),
     General("medium", MEDIUM[0]),
-    General("skinny", FEW_COLUMNS[2]),
+    General("skinny", FEW_COLUMNS[4]),
     General("large", LARGE[0]),
+    General("odd", LARGE[4]),
 )

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -22,12 +22,14 @@ from ..config import Config
 from ..device import DeviceLimits, Environment
 from ..errors import DispatchError, TrialFailure
 from ..gemm import LAYOUTS, Gemm
-from ..launch import Variant
+from ..launch import Variant, refusal
 from ..resources import blocks_per_sm, launch_spec
 from ..rules import broken_rules
 from . import cover
 from .fit import Sample, fit, guess, inherit
 from .general import family_kernels, stand_in, twins
+from .kriging import Kriging
+from .model import has_work
 from .package import write_folder
 from .table import Entry, Kernel, ModelFigures, RankedKernel, Table
 
@@ -36,6 +38,7 @@ MAX_TIED = 4  # kernels kept per shape: the one chosen, and tied ones that the t
 
 # What a k-step is taken to cost more than that of the kernel whose figures stand in (unmeasured).
 _OTHER_LAYOUT = 1.1
+_FAR = 0.25  # deviation of an inferred time: nothing like it was timed on that shape, and thumb says as much
 _DEFAULT = 1.5  # against the figures of thumb: vectors of 1, 64-bit leading dimensions
 
 
@@ -138,7 +141,7 @@ def export_table(
     wishes = [*_winners(settled), *_general(settled), *_families(limits), *_defaults(limits)]
     unique = {wish.id: wish for wish in reversed(wishes)}  # of equal ones the first, which is required
     cubins = _compile(list(unique.values()), compiler)
-    models = _Models(results)
+    models = _Models(results, unique.values())
     kernels = [models.kernel(wish, cubins[name]) for name, wish in unique.items() if name in cubins]
     table = Table(
         made_by=f"autotune {__version__}",
@@ -282,15 +285,43 @@ def _compile(wishes: Sequence[_Wish], compiler: KernelCompiler) -> dict[str, Cub
 
 
 class _Models:
-    """Fits the time model of each kernel to all times of its tuned shapes, or finds a relative's."""
+    """Fits the time model of each kernel to its times on all tuned shapes, or finds a relative's.
 
-    def __init__(self, results: TunedResults) -> None:
+    On most it was never timed, but relatives were, and kriging.py tells what that makes it likely to take.
+    """
+
+    def __init__(self, results: TunedResults, wishes: Collection[_Wish]) -> None:
         self._limits = results.limits
-        self._times: dict[tuple[Config, str], list[Sample]] = {}
-        for shape in results.shapes:
-            for config, time_us in _all_times(shape).items():
-                sample = Sample(launch_spec(config, shape.gemm, self._limits), shape.gemm, time_us)
-                self._times.setdefault((config.kernel, shape.gemm.layout), []).append(sample)
+        self._samples: dict[tuple[Config, str], list[Sample]] = {}
+        for layout in LAYOUTS:
+            configs = {w.config: None for w in wishes if w.layout == layout and not w.is_wide}
+            configs |= {w.relative: None for w in wishes if w.relative and w.relative_layout == layout}
+            for shape in results.shapes:
+                if shape.gemm.layout == layout:
+                    self._add(shape, list(configs))
+
+    def _add(self, shape: TunedShape, configs: Sequence[Config]) -> None:
+        """Times of these configs on a shape: measured in this split of k or another, or inferred."""
+        times = _all_times(shape)
+        if not times:
+            return
+        measured: dict[Config, list[Config]] = {}
+        for config in times:
+            measured.setdefault(config.kernel, []).append(config)
+        inferred = Kriging(shape.gemm, times, self._limits).times(configs)
+        for config, (time_us, deviation) in zip(configs, inferred, strict=True):
+            samples = self._samples.setdefault((config, shape.gemm.layout), [])
+            samples += [self._sample(c, shape.gemm, times[c]) for c in measured.get(config.kernel, ())]
+            if config not in times and deviation < _FAR and self._serves(config, shape.gemm):
+                samples.append(self._sample(config, shape.gemm, time_us, deviation))
+
+    def _sample(self, config: Config, gemm: Gemm, time_us: float, deviation: float = 0.0) -> Sample:
+        return Sample(launch_spec(config, gemm, self._limits), gemm, time_us, deviation)
+
+    def _serves(self, config: Config, gemm: Gemm) -> bool:
+        spec = launch_spec(config, gemm, self._limits)
+        lds = (gemm.lda, gemm.ldb, gemm.ldc)
+        return refusal(spec, gemm.m, gemm.n, gemm.k, lds) is None and has_work(spec, gemm.k)
 
     def kernel(self, wish: _Wish, cubin: CubinLike) -> Kernel:
         resident = max(1, int(blocks_per_sm(wish.config, self._limits, wish.gemm, cubin.registers)))
@@ -305,10 +336,10 @@ class _Models:
         )
 
     def _figures(self, wish: _Wish, resident: int) -> ModelFigures:
-        own = None if wish.is_wide else self._times.get((wish.config.kernel, wish.layout))
+        own = None if wish.is_wide else self._samples.get((wish.config, wish.layout))
         if own:
             return fit(own, resident, self._limits)
-        relative = wish.relative and self._times.get((wish.relative.kernel, wish.relative_layout))
+        relative = wish.relative and self._samples.get((wish.relative, wish.relative_layout))
         if relative:
             return inherit(fit(relative, resident, self._limits), wish.handicap)
         return inherit(guess(launch_spec(wish.config, wish.gemm, self._limits), self._limits), wish.handicap)

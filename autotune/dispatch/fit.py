@@ -1,11 +1,13 @@
 """Finds the figures of the time model (model.py) from the times that a search took.
 
 Least squares on relative errors, no figure below what the hardware allows, drawn weakly towards
-figures of thumb: one sample moves them, a few decide them. Single outliers are weighed down.
+figures of thumb: one sample moves them, a few decide them. Single outliers are weighed down, and so is what
+was not measured but inferred (kriging.py), the more the less it is worth.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
@@ -36,15 +38,19 @@ _DRAW = 0.03  # weight of a figure of thumb against one sample
 _MEMORY_BOUND = 0.7  # from this share of its time at full bandwidth on, a sample tells of memory
 _OUTLIER = 0.05  # relative residual from which a sample loses weight
 _NUM_ROUNDS = 4  # of reweighting
+_MOST_MISSED = 0.5  # by which a single outlier counts
+_MISFIT = 0.1  # relative, of the model itself: a sample known better than that counts in full
 
 
 @dataclass(frozen=True)
 class Sample:
-    """One measured time of a kernel, launched as `spec` says, on one shape."""
+    """One time of a kernel, launched as `spec` says, on one shape: measured, or inferred with a relative
+    `deviation`."""
 
     spec: LaunchSpec
     gemm: Gemm
     time_us: float
+    deviation: float = 0.0
 
 
 def fma_step_us(spec: LaunchSpec, limits: DeviceLimits) -> float:
@@ -85,29 +91,56 @@ def inherit(relative: ModelFigures, handicap: float) -> ModelFigures:
 
 
 def fit(samples: Sequence[Sample], blocks_per_sm: int, limits: DeviceLimits) -> ModelFigures:
-    """Figures of one kernel from all its times. At least one sample; all share tiles and cubin."""
+    """Figures of one kernel from all its times. At least one sample; all share tiles and cubin.
+
+    `num_samples` counts the measured ones. `relative_error` is what one of its modelled times is off by, as
+    far as samples tell: root of the mean square, of what the model misses and of what is inferred.
+    """
     thumb = guess(samples[0].spec, limits)
     todo = [work(s.spec, blocks_per_sm, s.gemm, limits) for s in samples]
     times = np.array([s.time_us for s in samples])
+    trusts = np.array([1 / math.hypot(1, s.deviation / _MISFIT) for s in samples])
     shares = np.array([w.memory_us for w in todo]) / times
     is_memory = shares >= _MEMORY_BOUND
-    efficiency = float(np.clip(np.median(shares[is_memory]), 0.05, 1.0)) if is_memory.any() else _EFFICIENCY
+    efficiency = _EFFICIENCY
+    if is_memory.any():
+        efficiency = min(max(_weighted_median(shares[is_memory], trusts[is_memory] ** 2), 0.05), 1.0)
     figures = thumb
     if not is_memory.all():
         kept = np.flatnonzero(~is_memory)
-        figures = _fit_compute([todo[i] for i in kept], times[kept], thumb, samples[0].spec, limits)
-    figures = replace(figures, memory_efficiency=efficiency, num_samples=len(samples))
-    modelled = np.array([_modelled_us(figures, w) for w in todo])
-    return replace(figures, relative_error=float(np.median(np.abs(modelled / times - 1))))
+        figures = _fit_compute(
+            [todo[i] for i in kept], times[kept], trusts[kept], thumb, samples[0].spec, limits
+        )
+    figures = replace(figures, memory_efficiency=efficiency)
+    missed = np.minimum(np.log([modelled_us(figures, w) for w in todo] / times) ** 2, _MOST_MISSED**2)
+    inferred = np.array([s.deviation for s in samples]) ** 2
+    return replace(
+        figures,
+        num_samples=sum(not s.deviation for s in samples),
+        relative_error=math.sqrt(np.average(missed + inferred, weights=trusts**2)),
+    )
 
 
-def _modelled_us(figures: ModelFigures, todo: Work) -> float:
+def modelled_us(figures: ModelFigures, todo: Work) -> float:
+    """As `model.expected_us`, of figures alone."""
     compute_us = figures.round_us * todo.round_steps + figures.step_us * todo.queue_steps
     return figures.fixed_us + max(compute_us, todo.memory_us / figures.memory_efficiency) + todo.overhead_us
 
 
+def _weighted_median(values: np.ndarray, weights: np.ndarray) -> float:
+    order = np.argsort(values)
+    below = np.cumsum(weights[order])
+    middle = np.searchsorted(below, below[-1] / 2)
+    return float(values[order][middle])
+
+
 def _fit_compute(
-    todo: Sequence[Work], times: np.ndarray, thumb: ModelFigures, spec: LaunchSpec, limits: DeviceLimits
+    todo: Sequence[Work],
+    times: np.ndarray,
+    trusts: np.ndarray,
+    thumb: ModelFigures,
+    spec: LaunchSpec,
+    limits: DeviceLimits,
 ) -> ModelFigures:
     """Fixed, round and step time, the last as what comes on top of pure FMAs."""
     least = fma_step_us(spec, limits)
@@ -117,7 +150,7 @@ def _fit_compute(
     pull = _DRAW * np.eye(3) / prior  # rows that say: figure / thumb = 1
     weights = np.ones(len(times))
     for _ in range(_NUM_ROUNDS):
-        scale = weights / times
+        scale = trusts * weights / times
         rows = np.vstack([columns * scale[:, None], pull])
         found = _nonnegative(rows, np.concatenate([rest * scale, np.full(3, _DRAW)]))
         residuals = np.abs(columns @ found - rest) / times

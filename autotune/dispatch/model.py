@@ -63,6 +63,11 @@ def work(spec: LaunchSpec, blocks_per_sm: int, gemm: Gemm, limits: DeviceLimits)
     )
 
 
+def has_work(spec: LaunchSpec, k: int) -> bool:
+    """Whether every split of k has some."""
+    return spec.split_k == 1 or spec.split_k * spec.bk <= k
+
+
 def _overhead_us(spec: LaunchSpec, grid: Grid) -> float:
     num_launches = len(grid.packs) + (spec.reduction == "two_pass")
     reduction_us = CLUSTER_US if spec.reduction == "cluster" else 0.0

@@ -2,9 +2,10 @@
 
 A kernel is legal for a call if `launch.refusal` has nothing against it. In this order:
     exact     the shape was tuned, and a kernel ranked for it is legal
-    modelled  the legal kernel with the least modelled time, the default competing. One whose sums are deeper
-              than they may be (depth.py) is taken to be slower by as much as its error is too large: it
-              wins where nothing else is nearly as fast
+    modelled  the legal kernel with the least modelled time, the default competing. The less is known of a
+              kernel, the slower it is taken to be (CAUTION). One whose sums are deeper than they may be
+              (depth.py) is taken to be slower by as much as its error is too large: it wins where nothing
+              else is nearly as fast
     nearest   no legal kernel has a model: the best legal kernel of the nearest tuned shape
     default   nothing else is legal
 Copied into exported tables: standard library only.
@@ -21,10 +22,11 @@ from ..errors import DispatchError
 from ..gemm import LAYOUTS, Gemm
 from ..launch import refusal
 from .depth import Summing, allowed_depth, excess_error
-from .model import expected_us
+from .model import expected_us, has_work
 from .table import Entry, Kernel, Table
 
 NUM_NEAREST = 8  # tuned shapes that are looked through for a legal kernel
+CAUTION = 0.5  # deviations of a modelled time by which it is taken to be longer: what is surely good wins
 NEAR = 1.25  # times as large or small in m, n and k: sums that were accurate enough there are here
 
 How = Literal["exact", "modelled", "nearest", "default"]
@@ -100,17 +102,18 @@ class Selector:
     def _modelled(self, call: Call) -> Pick | None:
         near = next(iter(self._near(call.gemm)), None)
         allowed = self._allowed_depth(call.gemm, near)
-        times = [
-            (time * excess_error(self._summing[kernel.id].depth(call.gemm.k), allowed), kernel.id, time)
-            for kernel, time in self._modelled_times(call)
-        ]
+        times = []
+        for kernel, time_us in self._modelled_times(call):
+            careful_us = _careful_us(kernel, time_us)
+            excess = excess_error(self._summing[kernel.id].depth(call.gemm.k), allowed)
+            times.append((careful_us * excess, kernel.id, careful_us, time_us))
         if not times:
             return None
-        handicapped_us, best, time_us = min(times)
+        handicapped_us, best, careful_us, time_us = min(times)
         reason = f"{self._not_exact(call)}: the least modelled time of {len(times)} legal kernels"
-        if handicapped_us > time_us:
+        if handicapped_us > careful_us:
             reason += ", although its sums are deeper than is accurate"
-        elif time_us > min(time for _, _, time in times):
+        elif careful_us > min(other_us for _, _, other_us, _ in times):
             reason += " that are accurate enough"
         figures = self.kernels[best].model
         if figures is not None and not figures.num_samples:
@@ -126,22 +129,16 @@ class Selector:
 
     def _modelled_times(self, call: Call) -> Iterator[tuple[Kernel, float]]:
         for kernel in self._by_layout[call.gemm.layout]:
-            if call.refusal(kernel) is None and self._is_sensible(kernel, call.gemm):
+            if call.refusal(kernel) is None and has_work(kernel.spec, call.gemm.k):
                 time_us = expected_us(kernel, call.gemm, self._table.limits)
                 if time_us is not None:
                     yield kernel, time_us
-
-    @staticmethod
-    def _is_sensible(kernel: Kernel, gemm: Gemm) -> bool:
-        """Whether every split of k has work."""
-        spec = kernel.spec
-        return spec.split_k == 1 or spec.split_k * spec.bk <= gemm.k
 
     def _nearest(self, call: Call) -> Pick | None:
         for entry in self._near(call.gemm)[:NUM_NEAREST]:
             for ranked in entry.ranked:
                 kernel = self.kernels[ranked.kernel]
-                if call.refusal(kernel) is None and self._is_sensible(kernel, call.gemm):
+                if call.refusal(kernel) is None and has_work(kernel.spec, call.gemm.k):
                     reason = f"{self._not_exact(call)}: nearest tuned shape {entry.gemm}"
                     return Pick(ranked.kernel, "nearest", reason, None, entry.gemm)
         return None
@@ -165,6 +162,11 @@ class Selector:
         if entry is None:
             return f"{call.gemm} was not tuned"
         return f"{call.gemm} was tuned, but {call.refusal(self.kernels[entry.ranked[0].kernel])}"
+
+
+def _careful_us(kernel: Kernel, time_us: float) -> float:
+    """A modelled time that will hardly be exceeded."""
+    return time_us * (1 + CAUTION * kernel.model.relative_error) if kernel.model else time_us
 
 
 def _is_near(a: Gemm, b: Gemm) -> bool:

@@ -42,8 +42,8 @@ class ModelFigures:
     round_us: float  # per k-step of a round of resident blocks, however few
     step_us: float  # per k-step of each block that an SM works through
     memory_efficiency: float  # share of the bandwidth limit that it reaches
-    num_samples: int  # timed shapes behind the fit; 0: figures of a relative, or of thumb
-    relative_error: float  # median |modelled / measured - 1| over them
+    num_samples: int  # measured times behind the fit; 0: those of relatives alone, or figures of thumb
+    relative_error: float  # deviation of a modelled time, as far as is known; 0 without a fit
 
 
 @dataclass(frozen=True)

@@ -214,7 +214,7 @@ class FakeDriver:
             assert self.allowed_smem.get((kernel, device), DEFAULT_SMEM) >= smem_bytes
             # Kernels that differ in split_k only share this code (not clusters): a launch says which it is.
             assert record.spec.reduction != "cluster" or record.spec.split_k == grid[1]
-            self._sgemm(replace(record.spec, split_k=grid[1]), grid, _arguments(arguments, _SGEMM))
+            self._sgemm(record.spec, grid, _arguments(arguments, _SGEMM))
         elif name == "sgemm_pack":
             assert (threads, smem_bytes) == (PACK_THREADS, PACK_SMEM_BYTES)
             self._pack(grid, *_arguments(arguments, _PACK))
@@ -223,9 +223,10 @@ class FakeDriver:
 
     def _sgemm(self, spec: LaunchSpec, grid: tuple[int, int], arguments: list[Any]) -> None:
         m, n, k, alpha, a, lda, b, ldb, beta, c, ldc, workspace, splits = arguments
+        spec = replace(spec, split_k=splits)
         assert refusal(spec, m, n, k, (lda, ldb, ldc), (a, b, c)) is None
         planned = plan(spec, m, n, k)
-        assert grid == (planned.tiles, planned.split_k) and splits == spec.split_k
+        assert grid == planned.size
         assert (workspace == 0) == (planned.scratch_bytes == 0)
         packed = {pack.is_a: pack for pack in planned.packs}
         assert True not in packed or (lda, a % 16) == (packed[True].padded, 0)

@@ -168,9 +168,10 @@ def test_the_kernels_of_a_cluster_keep_its_size(tmp_path: Path) -> None:
     compiler = FakeCompiler()
     shape = TunedShape(DEEP, (TunedPoint(config, 9.0, True),))
     table = load(export_table(results(shapes=(shape,)), tmp_path / "t", compiler))
-    clusters = [k.spec for k in table.kernels if k.spec.reduction == "cluster"]
+    clusters = [k.spec for k in table.kernels if (k.spec.reduction, k.spec.bm) == ("cluster", config.bm)]
     assert {spec.split_k for spec in clusters} == {4}
-    assert {compiled.split_k for compiled, _ in compiler.asked if compiled.reduction == "cluster"} == {4}
+    asked = [c for c, _ in compiler.asked if (c.reduction, c.bm) == ("cluster", config.bm)]
+    assert {compiled.split_k for compiled in asked} == {4}
     assert len({spec.variant for spec in clusters}) == len(LAYOUTS)
 
 

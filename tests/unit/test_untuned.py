@@ -22,7 +22,7 @@ import untuned
 import vs_itself
 
 TILE = families.LARGE[0]
-SHAPES = {"4096": 2600.0, "4096x4096x4160": 2640.0, "35x700x2048": 8.0}
+SHAPES = {"4096": 2600.0, "4096x4096x4160": 2640.0, "35x700x2048": 300.0}  # of one tile
 
 
 def results(*names: str) -> TunedResults:
@@ -39,7 +39,8 @@ def test_a_shape_is_served_by_the_trials_of_others(tmp_path):
     assert [choice.shape.gemm for choice in found] == [Gemm.parse(name) for name in SHAPES]
     assert {choice.pick.how for choice in found} == {"modelled"}
     square, deeper, _ = found
-    assert (square.config.bm, square.config.bn) == (deeper.config.bm, deeper.config.bn) == (TILE.bm, TILE.bn)
+    for choice in (square, deeper):  # by the times of the other
+        assert choice.pick.expected_us == pytest.approx(choice.best_us, rel=0.05)
     own = {choice.shape.gemm: choice.shape.ranked[0].config for choice in found}
     assert all(choice.config != own[choice.shape.gemm] for choice in found)
     path = tmp_path / "chosen.json"
