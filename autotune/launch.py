@@ -6,7 +6,7 @@ Shared by the tuner and by exported tables (this file is copied into them): stan
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from .gemm import FLOAT_BYTES
 
@@ -82,8 +82,7 @@ class Pack:
     num_bytes: int
 
 
-@dataclass(frozen=True)
-class Grid:
+class Grid(NamedTuple):  # not a frozen dataclass: a first choice plans every kernel of a table
     """A launch of `sgemm`; before it, of `sgemm_pack` for each of `packs`; behind it, for two_pass, of
     `sgemm_reduce`.
 
@@ -158,6 +157,8 @@ def _packs(
     spec: LaunchSpec, extents_a: tuple[int, int], extents_b: tuple[int, int], k: int
 ) -> tuple[Pack, ...]:
     """The operands that are packed; for each its extent in the matrix, and in whole tiles."""
+    if not (spec.packs_a or spec.packs_b):
+        return ()
     packs: list[Pack] = []
     for is_a, is_packed, is_turned, (extent, padded) in (
         (True, spec.packs_a, not spec.variant.trans_a, extents_a),

@@ -16,7 +16,7 @@ fit.py finds the figures. Copied into exported tables: standard library only.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from ..device import DeviceLimits
 from ..gemm import Gemm
@@ -33,8 +33,7 @@ CLUSTER_US = 0.4
 LAST_BLOCK_US = 0.4  # per split
 
 
-@dataclass(frozen=True)
-class Work:
+class Work(NamedTuple):
     """What a kernel has to do for one shape on one GPU."""
 
     round_steps: int  # rounds of resident blocks, each of this many k-steps, on the busiest SM
