@@ -35,7 +35,7 @@ def shapes() -> list[str]:
 @pytest.fixture(scope="module")
 def report(tmp_path_factory: pytest.TempPathFactory, shapes: list[str]) -> dict[str, Any]:
     folder = tmp_path_factory.mktemp("vs_cublas")
-    python(folder, "-m", "autotune", "search", "--gpu", "0", *shapes, "--trials", "8", "--quiet")
+    python(folder, "-m", "autotune", "search", "--gpu", "0", *shapes, "--trials", "40", "--quiet")
     script = str(REPOSITORY / "benchmarks" / "vs_cublas.py")
     python(folder, script, "--gpu", "0", *shapes, "--rounds", "7", "--out", "a.json", "--svg", "a.svg")
     assert ElementTree.parse(folder / "a.svg").getroot().tag.endswith("svg")
