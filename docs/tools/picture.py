@@ -15,10 +15,10 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
-WIDTH = 118
+WIDTH = 128
 _CONTROL = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 _WEB_FONT = re.compile(r"@font-face \{[^}]*\}\s*")
-_FIGURE = re.compile(r"\d[\d,.]*(?=\s?(?:us|ms|x|%|trials/s|TFLOP/s)\b|%|x)")
+_FIGURE = re.compile(r"\d[\d,.]*(?=\s?(?:us|ms|x|trials/s|TFLOP/s)\b|%)")
 
 
 def styled(line: str) -> Text:
