@@ -14,27 +14,16 @@ from typing import Any
 
 from ..errors import DeviceLost, EnvironmentProblem
 from ..gemm import Gemm
-from ..measurement import Failure, Outcome
 from ..space import FeasibleSet
-from ..store import Store, TrialRecord
+from ..store import Store
 from ..target import Point, Refining, Reusing, Target
-from . import final, limits
+from . import limits
 from .blas import one_thread
+from .finals import Finals
 from .interrupt import Interrupts
 from .limits import Options, StopReason
 from .pipeline import Kept, Pipeline
-from .progress import (
-    Best,
-    FinalDone,
-    FinalStarted,
-    Ledger,
-    OnEvent,
-    Rate,
-    ShapeStarted,
-    Stopping,
-    TrialDone,
-    ignore,
-)
+from .progress import Ledger, OnEvent, Rate, ShapeStarted, Stopping, TrialDone, ignore
 from .refine import Refiner
 from .result import Result, ShapeResult
 from .reuse import Reuser
@@ -101,6 +90,15 @@ class Tuner:
             return None
         return Reuser(target, self._pipeline, self._options.seed)
 
+    def _make_finals(self) -> Finals:
+        return Finals(
+            self._target,
+            self._store,
+            self._options.num_finalists,
+            self._on_event,
+            lambda: self._interrupts.is_requested,
+        )
+
     def run(self) -> Result:
         try:
             reason = self._search()
@@ -113,7 +111,7 @@ class Tuner:
             self._enumerating.shutdown(wait=False, cancel_futures=True)
         self._ledger.search_s = self._elapsed_s
         with self._ledger.timing("final_s"):
-            self._finals()
+            self._make_finals().run(self._shapes)
         if self._interrupts.is_requested:
             reason = StopReason.INTERRUPTED
         return Result(
@@ -262,44 +260,6 @@ class Tuner:
     @property
     def _elapsed_s(self) -> float:
         return self._target.now() - self._began_s
-
-    # ---- the final
-
-    def _finals(self) -> None:
-        """Re-rank the best trials of each shape, in a process where no other candidate ever ran."""
-        due = [(shape, best) for shape in self._shapes if (best := self._finalists(shape))]
-        if due and not self._interrupts.is_requested:
-            self._target.renew()
-        for shape, finalists in due:
-            if not self._interrupts.is_requested:
-                self._final(shape, finalists)
-
-    def _finalists(self, shape: ShapeSearch) -> list[TrialRecord]:
-        """The best trials; none where nothing is new since they were last re-ranked."""
-        if shape.num_new == 0 and self._store.final(shape.study) is not None:
-            return []
-        return shape.finalists(self._options.num_finalists)
-
-    def _final(self, shape: ShapeSearch, finalists: list[TrialRecord]) -> None:
-        self._on_event(FinalStarted(shape.gemm, len(finalists)))
-        race = final.race(
-            self._target,
-            shape.gemm,
-            finalists,
-            lambda: self._interrupts.is_requested,
-            lambda trial, failure: self._condemn(shape, trial, failure),
-        )
-        if race is None:
-            return
-        self._store.set_final(shape.study, race.entries, race.baseline, race.marks)
-        winner = race.entries[0]
-        best = Best(winner.point, winner.time_us, race.baseline.time_us, shape.limit_us)
-        self._on_event(FinalDone(shape.gemm, best, race.num_tied))
-
-    def _condemn(self, shape: ShapeSearch, trial: TrialRecord, failure: Failure) -> None:
-        """A finalist failed that was ok: it is none again, unless only the memory for all did not suffice."""
-        if failure.outcome is not Outcome.OUT_OF_MEMORY:
-            self._store.condemn(shape.study, trial.key, failure)
 
     # ---- what is told
 
