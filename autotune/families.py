@@ -2,7 +2,7 @@
 
 A family is a kind of problem; its tiles stand with the most promising first. Each was written down for
 aligned NN operands on a GPU with asynchronous copies: whoever uses one maps it to what is legal elsewhere
-(search/seeds.py to the nearest feasible point, dispatch/export.py to the nearest legal kernel).
+(search/seeds.py to the nearest feasible point, dispatch/general.py to the nearest legal kernel).
 """
 
 from __future__ import annotations

@@ -26,8 +26,10 @@ from autotune.commands import common
 from autotune.compiler import Compiler
 from autotune.config import Config
 from autotune.device import DeviceLimits, known_limits
-from autotune.dispatch.export import KernelCompiler, TunedResults, TunedShape, export_table
+from autotune.dispatch.cubins import KernelCompiler
+from autotune.dispatch.export import export_table
 from autotune.dispatch.from_store import read_results
+from autotune.dispatch.results import TunedResults, TunedShape
 from autotune.dispatch.select import Call, Pick, Selector
 from autotune.dispatch.table import load
 from autotune.errors import UsageError

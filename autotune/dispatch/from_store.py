@@ -10,7 +10,7 @@ from ..errors import DispatchError, UsageError
 from ..gemm import Gemm
 from ..measurement import CachePolicy
 from ..store import Store, StudyRef
-from .export import TunedPoint, TunedResults, TunedShape
+from .results import TunedPoint, TunedResults, TunedShape
 
 
 def read_results(

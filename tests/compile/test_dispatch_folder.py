@@ -13,8 +13,9 @@ from autotune import kernel
 from autotune.compiler import Compiler
 from autotune.config import Config
 from autotune.device import Environment, known_limits
-from autotune.dispatch.export import TunedPoint, TunedResults, TunedShape, export_table
+from autotune.dispatch.export import export_table
 from autotune.dispatch.general import family_kernels
+from autotune.dispatch.results import TunedPoint, TunedResults, TunedShape
 from autotune.dispatch.table import load, load_cubins
 from autotune.gemm import LAYOUTS, Gemm
 

@@ -17,7 +17,8 @@ from autotune import kernel
 from autotune.compiler import Compiler
 from autotune.config import Config
 from autotune.device import DeviceLimits, Environment
-from autotune.dispatch.export import TunedPoint, TunedResults, TunedShape, export_table
+from autotune.dispatch.export import export_table
+from autotune.dispatch.results import TunedPoint, TunedResults, TunedShape
 from autotune.dispatch.runtime import Dispatcher
 from autotune.dispatch.table import load
 from autotune.gemm import Gemm

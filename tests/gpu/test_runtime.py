@@ -26,8 +26,9 @@ from autotune.config import Config
 from autotune.device import Environment
 from autotune.dispatch.check import error_ratio, verify_table
 from autotune.dispatch.driver import Driver
-from autotune.dispatch.export import TunedPoint, TunedResults, TunedShape, export_table
+from autotune.dispatch.export import export_table
 from autotune.dispatch.package import write_folder
+from autotune.dispatch.results import TunedPoint, TunedResults, TunedShape
 from autotune.dispatch.runtime import Dispatcher
 from autotune.dispatch.table import load, render
 from autotune.errors import DispatchError

@@ -19,9 +19,10 @@ from autotune import kernel
 from autotune.config import Config
 from autotune.device import KNOWN, DeviceLimits, known_limits
 from autotune.dispatch.check import verify_table
-from autotune.dispatch.export import TunedPoint, TunedResults, TunedShape, export_table, settle
+from autotune.dispatch.export import export_table, settle
 from autotune.dispatch.from_store import read_results
 from autotune.dispatch.package import RUNTIME_MODULES
+from autotune.dispatch.results import TunedPoint, TunedResults, TunedShape
 from autotune.dispatch.select import Call, Selector
 from autotune.dispatch.table import load, load_cubins
 from autotune.errors import DispatchError, TrialFailure

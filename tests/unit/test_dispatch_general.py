@@ -17,10 +17,11 @@ from test_dispatch_export import SQUARE, FakeCompiler
 from autotune import families, kernel
 from autotune.config import Config
 from autotune.device import KNOWN, DeviceLimits, known_limits
-from autotune.dispatch.export import TunedPoint, TunedResults, TunedShape, export_table
+from autotune.dispatch.export import export_table
 from autotune.dispatch.fit import guess
 from autotune.dispatch.general import UNTIMED, family_kernels, stand_in, twins
 from autotune.dispatch.model import expected_us
+from autotune.dispatch.results import TunedPoint, TunedResults, TunedShape
 from autotune.dispatch.select import Call, Selector
 from autotune.dispatch.table import Kernel, Table, load
 from autotune.gemm import LAYOUTS, Gemm

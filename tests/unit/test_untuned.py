@@ -12,7 +12,7 @@ from dispatch_cases import ENVIRONMENT, LIMITS
 from test_dispatch_export import FakeCompiler
 
 from autotune import families, kernel
-from autotune.dispatch.export import TunedPoint, TunedResults, TunedShape
+from autotune.dispatch.results import TunedPoint, TunedResults, TunedShape
 from autotune.errors import UsageError
 from autotune.gemm import Gemm
 from autotune.store import Store
