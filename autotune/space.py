@@ -55,6 +55,11 @@ class Factor:
         order = np.argsort(keys, kind="stable")
         return keys[order], order
 
+    @property
+    def order(self) -> np.ndarray | None:
+        """The rows in ascending order of their codes; None if they stand in it already, as ours do."""
+        return self._sorted[1]
+
     def rows_of(self, codes: np.ndarray) -> np.ndarray:
         """Rows that hold these codes, -1 where none does; shapes (q, parameters) -> (q,)."""
         keys, rows = self._sorted

@@ -15,7 +15,6 @@ from optuna.trial import TrialState, create_trial
 from ..config import Value
 from ..errors import UsageError
 from ..space import FeasibleSet
-from .candidates import Candidates
 from .sampler import FeasibleSampler, Proposal, SpaceExhausted, distributions, params
 from .traits import Traits
 
@@ -46,10 +45,10 @@ class Asker:
             raise UsageError(f"--sampler {sampler!r} is none; known are {', '.join(SAMPLERS)}")
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         self._space = space
-        self._candidates = Candidates(space)
         self._rng = np.random.default_rng(seed)
         self._distributions = distributions(space)
         self._ours = FeasibleSampler(space, seed=seed, traits=traits, has_model=sampler == "autotune")
+        self._candidates = self._ours.candidates
         self._study = optuna.create_study(sampler=self._ours)
         self._tpe = _tpe(seed) if sampler.startswith("tpe") else None
         self._snaps = sampler == "tpe-snapped"

@@ -24,7 +24,7 @@ class Blocks:
 
     def __init__(self, factor: Factor) -> None:
         # A factor of our kernel is sorted, and has a million rows: then nothing is copied.
-        self._order = None if _is_sorted(factor.codes) else np.lexsort(factor.codes.T[::-1])
+        self._order = factor.order
         self._inverse = None if self._order is None else np.argsort(self._order)
         self._codes = factor.codes if self._order is None else factor.codes[self._order]
         changes = _first_changes(self._codes)
@@ -85,11 +85,6 @@ class Blocks:
         nearest = np.argsort(distances)[: _ALIKE_OF * num_alike]
         alike = rng.permutation(nearest)[:num_alike]
         return np.setdiff1d(np.append(alike, rng.integers(len(self), size=size - num_alike)), home)
-
-
-def _is_sorted(codes: np.ndarray) -> bool:
-    at, column = np.arange(len(codes) - 1), _first_changes(codes)
-    return not codes.size or bool((codes[at, column] < codes[at + 1, column]).all())
 
 
 def _first_changes(codes: np.ndarray) -> np.ndarray:

@@ -72,9 +72,9 @@ class FeasibleSampler(optuna.samplers.BaseSampler):
     ) -> None:
         self._space = space
         self._rng = np.random.default_rng(seed)
-        self._candidates = Candidates(space, traits)
-        self._accuracy = Accuracy(self._candidates)
-        self._model = Model(self._candidates, self._accuracy, self._rng) if has_model else None
+        self.candidates = Candidates(space, traits)
+        self._accuracy = Accuracy(self.candidates)
+        self._model = Model(self.candidates, self._accuracy, self._rng) if has_model else None
         self._num_startup = num_startup
         self.num_wanted = 1  # points about to be asked for with no result between
         self._preferred: deque[Proposal] = deque()
@@ -107,7 +107,7 @@ class FeasibleSampler(optuna.samplers.BaseSampler):
         self.read(study)
         if self._model is None or len(self._seen) < self._num_startup or not self._has_times():
             return []
-        found = np.unique(self._candidates.find(codes))
+        found = np.unique(self.candidates.find(codes))
         pool = np.array([number for number in found.tolist() if number not in self._seen], dtype=np.int64)
         return self._model.pick(self._results, list(self._open.values()), pool, size)
 
@@ -133,12 +133,12 @@ class FeasibleSampler(optuna.samplers.BaseSampler):
         large set only a random part is looked at. None if nothing is left."""
         size = len(self._space)
         is_small = size <= _MOST_LISTED
-        numbers = np.arange(size) if is_small else self._candidates.random(self._rng, _MOST_LISTED)
+        numbers = np.arange(size) if is_small else self.candidates.random(self._rng, _MOST_LISTED)
         numbers = np.setdiff1d(numbers, np.fromiter(self._seen, dtype=np.int64))
         if not len(numbers):
             return None
         ranges = np.array([max(1, len(values) - 1) for values in self._space.values])
-        distances = (np.abs(self._candidates.codes(numbers) - codes) / ranges).sum(axis=1)
+        distances = (np.abs(self.candidates.codes(numbers) - codes) / ranges).sum(axis=1)
         return int(numbers[distances.argmin()])
 
     # ---- Optuna's side
@@ -200,7 +200,7 @@ class FeasibleSampler(optuna.samplers.BaseSampler):
         for trial in trials:
             codes = [trial.params.get(name, -1) for name in self._space.names]
             is_coded = all(0 <= code < len(v) for code, v in zip(codes, self._space.values, strict=True))
-            found = self._candidates.find(np.array([codes], dtype=np.int64)).tolist() if is_coded else []
+            found = self.candidates.find(np.array([codes], dtype=np.int64)).tolist() if is_coded else []
             yield found[0] if found else -1
 
     # ---- proposals
@@ -237,7 +237,7 @@ class FeasibleSampler(optuna.samplers.BaseSampler):
             raise SpaceExhausted
         hopeless = None
         for _ in range(_MAX_DRAWS):
-            numbers = self._candidates.random(self._rng, _DRAW_BATCH)
+            numbers = self.candidates.random(self._rng, _DRAW_BATCH)
             for number, is_hopeless in zip(numbers.tolist(), self._is_hopeless(numbers), strict=True):
                 if number not in self._seen and not is_hopeless:
                     return int(number)
