@@ -32,13 +32,13 @@ from ports import Ports, run
 from sass import Code
 
 from autotune import console, kernel
+from autotune.commands import common
 from autotune.compiler import Compiler, Cubin, compiler_version
 from autotune.config import Config
 from autotune.device import DeviceLimits, known_limits
 from autotune.errors import UsageError
 from autotune.gemm import Gemm
 from autotune.gpu.instance import variant
-from autotune.store import Store
 
 _LANES = 128  # of an SM that has ports as ports.py describes them, and issues no faster than it multiplies
 
@@ -126,7 +126,7 @@ def timed(path: str, gemm: Gemm, limits: DeviceLimits, within: float, most: int)
     """Up to `most` configs with times in us, evenly over the ranks of all within a factor of the fastest.
 
     Raises UsageError where the database has no such study of today's kernel with two trials or more."""
-    with Store.open(path) as store:
+    with common.open_existing(path) as store:
         environments = [e for e in store.environments() if e.gpu_name == limits.name]
         studies = store.latest_studies(environments[0]) if environments else []
         study = next((s for s in studies if s.gemm == gemm), None)

@@ -17,7 +17,7 @@ import numpy as np
 from ..device import DeviceLimits
 from ..gemm import Gemm
 from ..launch import LaunchSpec
-from .model import Work, work
+from .model import Work, modelled_us, work
 from .table import ModelFigures
 
 # Figures of thumb for a kernel without a sample, and how strongly they draw one with samples. They were
@@ -119,12 +119,6 @@ def fit(samples: Sequence[Sample], blocks_per_sm: int, limits: DeviceLimits) -> 
         num_samples=sum(not s.deviation for s in samples),
         relative_error=math.sqrt(np.average(missed + inferred, weights=trusts**2)),
     )
-
-
-def modelled_us(figures: ModelFigures, todo: Work) -> float:
-    """As `model.expected_us`, of figures alone."""
-    compute_us = figures.round_us * todo.round_steps + figures.step_us * todo.queue_steps
-    return figures.fixed_us + max(compute_us, todo.memory_us / figures.memory_efficiency) + todo.overhead_us
 
 
 def _weighted_median(values: np.ndarray, weights: np.ndarray) -> float:

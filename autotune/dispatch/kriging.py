@@ -22,8 +22,8 @@ from ..config import PARAMETERS, Config
 from ..device import DeviceLimits
 from ..gemm import Gemm
 from ..resources import blocks_per_sm, launch_spec, register_cap, register_estimate
-from .fit import guess, modelled_us
-from .model import work
+from .fit import guess
+from .model import modelled_us, work
 
 # Of the logarithm of a time over its mean. The length is in features: doublings of a parameter, mostly.
 _LENGTH = 5.0

@@ -21,11 +21,11 @@ from typing import NamedTuple
 from ..device import DeviceLimits
 from ..gemm import Gemm
 from ..launch import Grid, LaunchSpec, plan
-from .table import Kernel
+from .table import Kernel, ModelFigures
 
 PROLOGUE_STEPS = 2  # filling the pipeline and storing C, counted as steps of k (unmeasured)
 BANDWIDTH_SMS = 0.5  # share of the SMs that has to ask for the full bandwidth (unmeasured)
-# Beyond the bytes moved, measured on an H200 (docs/decisions/0021): a launch behind another of the same call,
+# Beyond the bytes moved, measured on an H200 (docs/decisions/0022): a launch behind another of the same call,
 # by whether it may begin before that one has ended (LaunchSpec.overlaps); the splits of a cluster; and a last
 # block, which waits for each split that it adds.
 LAUNCH_US = {True: 1.0, False: 1.6}
@@ -75,12 +75,14 @@ def _overhead_us(spec: LaunchSpec, grid: Grid) -> float:
     return LAUNCH_US[spec.overlaps] * num_launches + reduction_us
 
 
+def modelled_us(figures: ModelFigures, todo: Work) -> float:
+    """Time in us of a kernel of these figures."""
+    compute_us = figures.round_us * todo.round_steps + figures.step_us * todo.queue_steps
+    return figures.fixed_us + max(compute_us, todo.memory_us / figures.memory_efficiency) + todo.overhead_us
+
+
 def expected_us(kernel: Kernel, gemm: Gemm, limits: DeviceLimits) -> float | None:
     """Modelled time in us of one launch, or None if the table holds no figures for this kernel."""
-    figures = kernel.model
-    if figures is None:
+    if kernel.model is None:
         return None
-    todo = work(kernel.spec, kernel.blocks_per_sm, gemm, limits)
-    compute_us = figures.round_us * todo.round_steps + figures.step_us * todo.queue_steps
-    memory_us = todo.memory_us / figures.memory_efficiency
-    return figures.fixed_us + max(compute_us, memory_us) + todo.overhead_us
+    return modelled_us(kernel.model, work(kernel.spec, kernel.blocks_per_sm, gemm, limits))
