@@ -18,7 +18,6 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import sys
 from collections.abc import Iterable, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from contextlib import closing
@@ -28,13 +27,14 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
+import reports
 from bounds import Bound, Figures, Trust, bound, figures, learn
 
 from autotune import console, kernel
 from autotune.compiler import Compiler, Cubin, compiler_version
 from autotune.config import Config
 from autotune.device import DeviceLimits, known_limits
-from autotune.errors import AutotuneError, UsageError
+from autotune.errors import UsageError
 from autotune.gemm import Gemm, read_suite
 from autotune.gpu.instance import ALLOWED_SPILL_BYTES, variant
 from autotune.search.seeds import known_good, wishes
@@ -70,11 +70,7 @@ class Start:
 
 
 def main() -> None:
-    try:
-        _run(_arguments())
-    except AutotuneError as error:
-        console.fail(error)
-        sys.exit(error.exit_code)
+    reports.run(_run, _arguments())
 
 
 def _run(args: argparse.Namespace) -> None:
@@ -92,9 +88,7 @@ def _run(args: argparse.Namespace) -> None:
     starts = all_starts(gpus, gemms, args.jobs)
     for name, limits in gpus.items():
         report["gpus"].append(gpu_facts(name, limits, starts[name], trust, args.jobs))
-    if args.out:
-        args.out.parent.mkdir(parents=True, exist_ok=True)
-        args.out.write_text(json.dumps(_rounded(report), indent=1) + "\n", encoding="utf-8")
+    reports.keep(args.out, _rounded(report))
     if args.page:
         write_page(args.page, text(report))
     console.show(text(report))
@@ -240,7 +234,7 @@ def text(report: dict[str, Any]) -> str:
     lines = [
         f"Kernel source {report['source_hash'][:12]}, {report['compiler']}, {report['date'][:10]}.",
         "",
-        *_table(_SUMMARY_HEADERS, [_summary_row(gpu) for gpu in report["gpus"]]),
+        *reports.table(_SUMMARY_HEADERS, [_summary_row(gpu) for gpu in report["gpus"]]),
         "",
         "### How far bounds are missed where times are known",
         "",
@@ -249,7 +243,7 @@ def text(report: dict[str, Any]) -> str:
         f"Fitted: time = {trust['fixed_us']:.1f} us + bound / {trust['reached']:.2f}, off by a factor of "
         f"{trust['spread']:.2f} (one standard deviation), {trust['most']:.2f} at most.",
         "",
-        *_table(
+        *reports.table(
             ("shape", "measured", "bound", "measured / bound", "fitted / measured"),
             [_measured_row(facts) for facts in trust["shapes"]],
         ),
@@ -293,7 +287,7 @@ def _gpu_text(gpu: dict[str, Any]) -> list[str]:
         f"{gpu['num_kernels']} kernels compiled; {len(gpu['refused'])} spill and would be refused, "
         f"{gpu['num_long_loops']} have a main loop above {LONG_LOOP_BYTES >> 10} KB.",
         "",
-        *_table(_HEADERS, [_row(facts) for facts in rows]),
+        *reports.table(_HEADERS, [_row(facts) for facts in rows]),
     ]
 
 
@@ -313,11 +307,6 @@ def _row(facts: dict[str, Any]) -> tuple[str, ...]:
         f"{facts['bound_share']:.0%}",
         f"{facts['expected_share']:.0%}",
     )
-
-
-def _table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    rule = ["---", *["--:"] * (len(headers) - 1)]
-    return [f"| {' | '.join(cells)} |" for cells in (headers, rule, *rows)]
 
 
 def _arguments() -> argparse.Namespace:

@@ -207,7 +207,7 @@ _HEADERS = (
 def text(facts: dict[str, Any]) -> str:
     """In Markdown: a row per kernel, the configs behind it, and how times compare where there are any."""
     rows = [_row(number, one) for number, one in enumerate(facts["kernels"], start=1)]
-    lines = [f"### {facts['shape']}", "", *_table(rows), ""]
+    lines = [f"### {facts['shape']}", "", *reports.table(_HEADERS, rows), ""]
     lines += [f"{number}. {one['config']}" for number, one in enumerate(facts["kernels"], start=1)]
     for name in ("bound", "expected"):
         if name in facts:
@@ -230,11 +230,6 @@ def _row(number: int, one: dict[str, Any]) -> list[str]:
         f"{one['loop_bytes'] / 1024:.0f}{long}", f"{one['rate']:.1%}", f"{one['bound_us']:.1f}",
         f"{one['expected_us']:.1f}", measured,
     ]  # fmt: skip
-
-
-def _table(rows: Sequence[Sequence[str]]) -> list[str]:
-    rule = ["--:"] * len(_HEADERS)
-    return [f"| {' | '.join(cells)} |" for cells in (_HEADERS, rule, *rows)]
 
 
 def _arguments() -> argparse.Namespace:

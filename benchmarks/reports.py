@@ -1,11 +1,11 @@
-"""What benchmarks that race in an Arena share: how they begin, what a report holds, where it is kept."""
+"""What benchmarks share: how they begin, what a report of a race holds, where it is kept, its tables."""
 
 from __future__ import annotations
 
 import json
 import sys
 from argparse import Namespace
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -46,3 +46,9 @@ def keep(out: Path | None, report: dict[str, Any]) -> None:
     if out is not None:
         out.parent.mkdir(parents=True, exist_ok=True)
         out.write_text(json.dumps(report, indent=1, default=str) + "\n", encoding="utf-8")
+
+
+def table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """Lines of a Markdown table: each row has a cell per header; all columns but the first are numbers."""
+    rule = ["---", *["--:"] * (len(headers) - 1)]
+    return [f"| {' | '.join(cells)} |" for cells in (headers, rule, *rows)]
