@@ -92,7 +92,7 @@ def _trials(store, target):
 def test_idle_seconds_try_compiled_kernels_on_other_shapes_and_in_other_splits(store):
     target = Compiling()
     assert isinstance(target, Reusing) and not isinstance(FakeTarget(), Reusing)
-    result = tune(target, store, GEMMS, Options(seconds=80))
+    result = tune(target, store, GEMMS, Options(seconds=160))
     assert result.reason is StopReason.SECONDS
     trials = _trials(store, target)
     origins = Counter(trial.origin for of_shape in trials.values() for trial in of_shape)
@@ -139,7 +139,7 @@ def test_what_does_harm_somewhere_is_tried_nowhere_else(store, harm):
         return harm if point["stages"] == 3 else Outcome.OK
 
     target = Compiling(outcome=outcome)
-    tune(target, store, GEMMS, Options(seconds=80))
+    tune(target, store, GEMMS, Options(seconds=160))
     assert target.reused
     faults = [cubin_key(p, g) for g, p in target.submitted if p["stages"] == 3]
     assert faults and not any(point["stages"] == 3 for _, point in target.reused)
