@@ -18,7 +18,8 @@ from .gemm import Gemm
 from .rules import RULES, Rule
 
 MAX_ROWS = 1 << 26  # of one factor of a space: more would take gigabytes
-_JOIN_ROWS = 1 << 17  # rows joined at a time: what the processor's caches hold
+_JOIN_ROWS = 1 << 18  # rows joined at a time: more leave the processor's caches, fewer take more calls
+_MAX_KINDS = 1 << 20  # numbers with gaps among them, at most: each stands for a combination that may occur
 
 _LAUNCH_FACTOR = ("reduction", "split_k")
 _WALK_FACTOR = ("raster", "group")
@@ -136,15 +137,13 @@ def _join(names: Sequence[str], rules: Iterable[Rule], limits: DeviceLimits, gem
     A rule is applied as soon as the parameters it needs are there, which keeps the table small.
     """
     pending = list(rules)
-    table = np.zeros((1, 0), dtype=np.uint8)  # (rows, parameters so far)
-    for at, name in enumerate(names):
+    table = np.zeros((1, len(names)), dtype=np.uint8)  # columns are filled from the left
+    for at in range(len(names)):
         known = names[: at + 1]
         ready = [r for r in pending if set(r.needs) <= set(known)]
         pending = [r for r in pending if r not in ready]
-        choices = len(PARAMETER[name].values)
-        step = max(1, _JOIN_ROWS // choices)
-        parts = [table[start : start + step] for start in range(0, max(1, len(table)), step)]
-        table = np.concatenate([_obeying(ready, _extended(p, choices), known, limits, gemm) for p in parts])
+        parts = [table[start : start + _JOIN_ROWS] for start in range(0, max(1, len(table)), _JOIN_ROWS)]
+        table = np.concatenate([_joined(part, known, ready, limits, gemm) for part in parts])
         if len(table) > MAX_ROWS:
             raise UsageError(
                 f"{gemm} on {limits.name}: more than {MAX_ROWS:,} combinations of {', '.join(known)} are "
@@ -153,20 +152,62 @@ def _join(names: Sequence[str], rules: Iterable[Rule], limits: DeviceLimits, gem
     return Factor(tuple(names), tuple(PARAMETER[n].values for n in names), table)
 
 
-def _extended(rows: np.ndarray, choices: int) -> np.ndarray:
-    """Every row with every code of one more parameter: (rows, p) -> (rows * choices, p + 1)."""
-    codes = np.tile(np.arange(choices, dtype=np.uint8), len(rows))
-    return np.column_stack((np.repeat(rows, choices, axis=0), codes))
-
-
-def _obeying(
-    rules: Sequence[Rule], codes: np.ndarray, names: Sequence[str], limits: DeviceLimits, gemm: Gemm
+def _joined(
+    table: np.ndarray, names: Sequence[str], rules: Sequence[Rule], limits: DeviceLimits, gemm: Gemm
 ) -> np.ndarray:
-    """The rows of `codes` (rows, names) that obey the rules. A rule sees only what those before it left."""
+    """Every row with every code of one more parameter, the last of `names`, that obeys the rules.
+
+    (rows, parameters) -> (at most rows * choices, parameters): that parameter's column is filled.
+    """
+    added = len(names) - 1
+    choices = np.arange(len(PARAMETER[names[added]].values), dtype=np.uint32)
+    legal = np.full(len(table), (1 << len(choices)) - 1, dtype=np.uint32)  # of each row: bit i, choice i
     for rule in rules:
-        columns = {n: np.array(PARAMETER[n].values)[codes[:, names.index(n)]] for n in rule.needs}
-        codes = codes[np.broadcast_to(rule.holds(_Columns(columns), limits, gemm), len(codes))]
-    return codes
+        legal &= _verdicts(rule, table, names, limits, gemm)
+    is_legal = (legal[:, None] >> choices & 1).astype(bool)
+    joined = np.repeat(table, np.bitwise_count(legal), axis=0)
+    joined[:, added] = np.flatnonzero(is_legal) % len(choices)
+    return joined
+
+
+def _verdicts(
+    rule: Rule, table: np.ndarray, names: Sequence[str], limits: DeviceLimits, gemm: Gemm
+) -> np.ndarray:
+    """The choices of the last of `names` that a rule allows each row, as bits: uint32 (rows,).
+
+    Rows are many, but few differ in what one rule reads of them: it judges a row of each kind. It sees only
+    what the rules left of the parameters before.
+    """
+    needs = [names.index(name) for name in rule.needs if name != names[-1]]
+    kinds, rows = _kinds(table[:, needs], [len(PARAMETER[names[at]].values) for at in needs])
+    columns = {names[at]: np.array(PARAMETER[names[at]].values)[table[rows, at, None]] for at in needs}
+    choices = columns[names[-1]] = np.array(PARAMETER[names[-1]].values)
+    holds = np.broadcast_to(rule.holds(_Columns(columns), limits, gemm), (len(rows), len(choices)))
+    bits = holds @ (np.uint32(1) << np.arange(len(choices), dtype=np.uint32))
+    return np.asarray(bits[kinds])
+
+
+def _kinds(codes: np.ndarray, counts: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
+    """The kind of each row, and of each kind a row: those of a kind hold the same codes. Column i holds
+    codes below `counts[i]`; shapes (rows, p) -> (rows,), (kinds,)."""
+    kinds, num_kinds = np.zeros(len(codes), dtype=np.int32), 1
+    for column, count in zip(codes.T, counts, strict=True):
+        if num_kinds * count > _MAX_KINDS:
+            kinds, rows = _without_gaps(kinds, num_kinds)
+            num_kinds = len(rows)
+        kinds = kinds * count + column
+        num_kinds *= count
+    return _without_gaps(kinds, num_kinds)
+
+
+def _without_gaps(kinds: np.ndarray, num_kinds: int) -> tuple[np.ndarray, np.ndarray]:
+    """The same kinds, numbered anew without those that no row is of, and a row of each."""
+    rows = np.full(num_kinds, -1, dtype=np.int32)
+    rows[kinds] = np.arange(len(kinds), dtype=np.int32)
+    used = np.flatnonzero(rows >= 0)
+    numbers = np.empty(num_kinds, dtype=np.int32)
+    numbers[used] = np.arange(len(used), dtype=np.int32)
+    return numbers[kinds], rows[used]
 
 
 def feasible_set(limits: DeviceLimits, gemm: Gemm, *, is_wide: bool = False) -> FeasibleSet:

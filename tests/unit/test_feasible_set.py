@@ -8,7 +8,7 @@ from functools import cache
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from space_cases import EVERY_KIND, find_config
 
@@ -74,6 +74,7 @@ def test_a_set_names_every_parameter_and_holds_no_row_twice(number: int) -> None
     assert len(found) == np.prod([len(f) for f in found.factors], dtype=object) > 0
     for factor in found.factors:
         assert len(np.unique(factor.codes, axis=0)) == len(factor)
+        assert factor.order is None  # in ascending order: the same set always has the same numbers
         assert np.array_equal(factor.rows_of(factor.codes), np.arange(len(factor)))
     if not limits.has_async_copy:
         core = found.factors[0]
@@ -115,6 +116,7 @@ def test_a_cut_down_space_is_what_brute_force_finds(
     assert config is not None
     _cut_down(monkeypatch, config, rng)
     monkeypatch.setattr(space, "_JOIN_ROWS", rng.choice([1, 7, 64]))  # joined in pieces, and in odd ones
+    monkeypatch.setattr(space, "_MAX_KINDS", rng.choice([1, 8, 1 << 20]))
     found = feasible_set(limits, gemm, is_wide=is_wide)
     all_configs = [
         Config(**dict(zip(space.PARAMETER, values, strict=True)))
@@ -130,6 +132,23 @@ def test_a_space_too_large_to_enumerate_is_refused(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(space, "MAX_ROWS", 5000)
     with pytest.raises(UsageError, match=r"more than 5,000 combinations .* leave out --all"):
         feasible_set(KNOWN["h200"], Gemm(64, 64, 64), is_wide=True)
+
+
+@settings(deadline=None)
+@given(
+    data=st.data(),
+    counts=st.lists(st.integers(1, 16), max_size=8),
+    max_kinds=st.sampled_from([1, 9, 1 << 20]),
+)
+def test_rows_of_a_kind_hold_the_same_codes(data: st.DataObject, counts: list[int], max_kinds: int) -> None:
+    a_row = st.tuples(*(st.integers(0, count - 1) for count in counts))
+    rows = data.draw(st.lists(a_row, max_size=30))
+    codes = np.array(rows, dtype=np.uint8).reshape(len(rows), len(counts))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(space, "_MAX_KINDS", max_kinds)
+        kinds, examples = space._kinds(codes, counts)
+    assert np.array_equal(codes[examples[kinds]], codes)
+    assert sorted(map(rows.__getitem__, examples)) == sorted(set(rows))
 
 
 # ---------------------------------------------------------------------------- reachability
