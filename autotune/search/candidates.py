@@ -1,7 +1,7 @@
 """Which points of a feasible set are worth a look: drawn at random, moved locally, nearest to a wish.
 
 A set may hold 10^9 points in factors of two million rows. Nothing here takes longer for that than a
-binary search does, except `nearest`, which looks over the rows of each factor once.
+binary search does, except `nearest` where a factor's rows stand in no order, which looks over them once.
 """
 
 from __future__ import annotations
@@ -145,15 +145,33 @@ def _scaled(traits: Traits, codes: np.ndarray) -> Callable[[np.ndarray], np.ndar
 
 
 def _nearest_row(factor: Factor, point: Mapping[str, Value]) -> int:
-    rows: np.ndarray | slice = slice(None)  # all: an index of every row would cost more than the look
-    first = 0
-    for j, (name, values) in enumerate(zip(factor.names, factor.values, strict=True)):
+    start, stop, num_done = _nearest_run(factor, point)
+    rows = np.arange(start, stop)
+    for j, name in enumerate(factor.names[num_done:], start=num_done):
         if name in point:
-            distance = _distances(values, point[name])[factor.codes[rows, j]]
-            kept = np.flatnonzero(distance == distance.min())
-            rows = kept if isinstance(rows, slice) else rows[kept]
-            first = int(rows[0])
-    return first
+            distance = _distances(factor.values[j], point[name])[factor.codes[rows, j]]
+            rows = rows[distance == distance.min()]
+    return int(rows.min())
+
+
+def _nearest_run(factor: Factor, point: Mapping[str, Value]) -> tuple[int, int, int]:
+    """The rows start ... stop - 1 that are nearest by so many leading parameters: as far as rows stand in
+    order, and one value is nearer than all others, they are found without a look at each."""
+    start, stop = 0, len(factor)
+    if factor.order is not None:
+        return start, stop, 0
+    for j, (name, values) in enumerate(zip(factor.names, factor.values, strict=True)):
+        if name not in point:
+            return start, stop, j
+        codes = np.arange(len(values), dtype=np.uint8)
+        ends = start + np.searchsorted(factor.codes[start:stop, j], codes, side="right")
+        begins = np.concatenate(([start], ends[:-1]))
+        distance = np.where(begins < ends, _distances(values, point[name]), np.inf)
+        nearest = np.flatnonzero(distance == distance.min())
+        if len(nearest) > 1:
+            return start, stop, j
+        start, stop = int(begins[nearest[0]]), int(ends[nearest[0]])
+    return start, stop, len(factor.names)
 
 
 def _distances(values: tuple[Value, ...], wanted: Value) -> np.ndarray:

@@ -16,7 +16,7 @@ from autotune.errors import UsageError
 from autotune.gemm import Gemm
 from autotune.search import seeds
 from autotune.search.asker import SAMPLERS, Asker
-from autotune.search.candidates import Candidates
+from autotune.search.candidates import Candidates, _distances
 from autotune.search.model import Model
 from autotune.search.sampler import FeasibleSampler, Proposal, SpaceExhausted, distributions
 from autotune.search.surrogate import Lengths, Surrogate, expected_improvement, fit_lengths
@@ -221,6 +221,27 @@ def test_nearest_gives_way_on_later_parameters():
     assert (nearest["a"], nearest["b"]) == (2, 2)
     assert nearest["c"] in (1, 4)  # 2 would make the sum of codes odd
     assert SPACE.point(Candidates(SPACE).nearest({"a": 10**9}))["a"] == 32
+
+
+WISH = st.fixed_dictionaries(
+    {}, optional={"a": st.integers(0, 9), "b": st.sampled_from([1, 3, 9]), "word": st.sampled_from("xyz?")}
+)
+
+
+@given(wish=WISH, is_sorted=st.booleans(), data=st.data())
+def test_nearest_narrows_one_parameter_after_another(wish, is_sorted, data):
+    values = ((1, 2, 4, 8), ("x", "y", "z"), (1, 2, 3, 5))
+    row = st.tuples(st.integers(0, 3), st.integers(0, 2), st.integers(0, 3))
+    codes = data.draw(st.lists(row, min_size=1, max_size=30, unique=True))
+    codes = sorted(codes) if is_sorted else codes
+    factor = Factor(("a", "word", "b"), values, np.array(codes, dtype=np.uint8))
+    expected = range(len(codes))
+    for j, name in enumerate(factor.names):
+        if name in wish:
+            off = _distances(values[j], wish[name])
+            least = min(off[codes[row][j]] for row in expected)
+            expected = [row for row in expected if off[codes[row][j]] == least]
+    assert Candidates(FeasibleSet((factor,))).nearest(wish) == expected[0]
 
 
 @pytest.mark.parametrize("gpu", ["h200", "quadro-rtx-5000"])
