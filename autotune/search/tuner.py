@@ -7,7 +7,6 @@ The same call on the same store goes on where the last one ended.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
@@ -30,6 +29,7 @@ from .reuse import Reuser
 from .shape import ShapeSearch
 from .switching import prompt_switching
 
+_SPACES_AT_ONCE = 2  # enumerated, which is faster than shapes can be started, on two cores and on many
 _LEND_EVERY = 4  # asks of a shape between two points that another shape's best suggests, at first:
 _LEND_LESS = 50  # so many asks on they are twice as many, then three times, ...
 
@@ -71,11 +71,11 @@ class Tuner:
         self._target, self._store, self._options = target, store, options
         self._on_event, self._interrupts = on_event, interrupts
         self._shapes: list[ShapeSearch] = []
-        # Enumerating a space takes seconds: one thread does it ahead, while the first shapes are searched.
-        self._enumerating = ThreadPoolExecutor(1, thread_name_prefix="spaces")
-        self._spaces = deque(
-            (gemm, self._enumerating.submit(target.space, gemm)) for gemm in dict.fromkeys(gemms)
-        )
+        # Enumerating a space takes a while: threads do it ahead, while the first shapes are searched.
+        self._enumerating = ThreadPoolExecutor(_SPACES_AT_ONCE, thread_name_prefix="spaces")
+        self._spaces = {
+            gemm: self._enumerating.submit(target.space, gemm) for gemm in dict.fromkeys(gemms)
+        }  # of shapes not begun
         self._ledger, self._rate = Ledger(), Rate()
         self._pipeline = Pipeline(target, self._ledger)
         self._refiner = Refiner(target, self._ledger) if isinstance(target, Refining) else None
@@ -116,7 +116,7 @@ class Tuner:
             reason = StopReason.INTERRUPTED
         return Result(
             shapes=tuple(ShapeResult.of(shape, self._store) for shape in self._shapes),
-            not_begun=tuple(gemm for gemm, _ in self._spaces),
+            not_begun=tuple(self._spaces),
             reason=reason,
             num_new=self._num_new,
             num_duplicates=self._num_duplicates,
@@ -125,16 +125,18 @@ class Tuner:
         )
 
     def _start_ready(self) -> None:
-        """Start the shapes whose spaces are enumerated. The first is waited for; on a recording all are,
-        so that the same search goes the same way."""
-        is_first = not self._shapes
-        while self._spaces and not self._interrupts.is_requested:
-            gemm, future = self._spaces[0]
-            if not (future.done() or is_first or self._target.environment.is_recorded):
-                return
-            self._start(gemm, future)
-            self._spaces.popleft()
-            is_first = False
+        """Start a shape whose space is enumerated; one, so that the target has work again before the next.
+
+        The first is waited for; on a recording all are, so that the same search goes the same way.
+        """
+        if self._target.environment.is_recorded:
+            ready = list(self._spaces)
+        else:
+            ready = [gemm for gemm, space in self._spaces.items() if space.done() or not self._shapes][:1]
+        for gemm in ready:
+            if not self._interrupts.is_requested:
+                self._start(gemm, self._spaces[gemm])
+                del self._spaces[gemm]
 
     def _start(self, gemm: Gemm, space: Future[FeasibleSet]) -> None:
         with self._ledger.timing("prepare_s"):
@@ -169,7 +171,7 @@ class Tuner:
     @property
     def _others(self) -> list[Future[Any]]:
         """What is worth waking up for besides candidates."""
-        spaces: list[Future[Any]] = [] if self._pipeline.num_open else [future for _, future in self._spaces]
+        spaces: list[Future[Any]] = [] if self._pipeline.num_open else list(self._spaces.values())
         return spaces + (self._refiner.futures if self._refiner is not None else [])
 
     def _fill(self) -> StopReason | None:

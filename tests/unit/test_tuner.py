@@ -290,6 +290,53 @@ def test_the_first_shape_is_searched_while_other_spaces_are_enumerated(store):
     assert [s.num_new for s in result.shapes] == [30, 30]
 
 
+def test_shapes_begin_one_at_a_time_as_their_spaces_come(store):
+    """What is slow to enumerate holds nobody up, and the target has work between two shapes."""
+
+    class Enumerating(FakeTarget):
+        def __init__(self) -> None:
+            super().__init__()
+            self.environment = replace(ENVIRONMENT, recorded_on="")
+            self.others_are_begun = threading.Event()
+
+        def space(self, gemm):
+            assert gemm != OTHER or self.others_are_begun.wait(30)
+            return super().space(gemm)
+
+    first, *others = gemms = [Gemm(64 * i, 64, 64) for i in (1, 3, 4, 5, 6)]
+    target, told = Enumerating(), []
+
+    def on_event(event):
+        if isinstance(event, ShapeStarted | TrialDone):
+            told.append(event)
+        if {e.gemm for e in told} == set(gemms):
+            target.others_are_begun.set()
+
+    result = tune(target, store, [first, OTHER, *others], Options(trials=20), on_event)
+    begun = [event.gemm for event in told if isinstance(event, ShapeStarted)]
+    assert begun == [first, *others, OTHER]
+    assert [shape.num_new for shape in result.shapes] == [20] * 6
+    assert not any(
+        isinstance(a, ShapeStarted) and isinstance(b, ShapeStarted) for a, b in itertools.pairwise(told)
+    )
+
+
+@pytest.mark.parametrize("recorded_on", ["", "2026-01-01"])
+def test_a_space_that_cannot_be_enumerated_ends_the_search_with_what_is_wrong(store, recorded_on):
+    class Refusing(FakeTarget):
+        def space(self, gemm):
+            if gemm == OTHER:
+                raise UsageError("too many to enumerate")
+            return super().space(gemm)
+
+    target = Refusing()
+    target.environment = replace(ENVIRONMENT, recorded_on=recorded_on)
+    with pytest.raises(UsageError, match="too many to enumerate"):
+        tune(target, store, [GEMM, OTHER], Options(trials=30))
+    trials = store.trials(study_of(store, target, GEMM))
+    assert sorted(t.key for t in trials) == sorted(_keys(target))
+
+
 def test_an_empty_space_is_refused(store):
     factor = product_space(2).factors[0]
     empty = FeasibleSet((Factor(factor.names, factor.values, factor.codes[:0]),))
