@@ -29,7 +29,7 @@ from .reuse import Reuser
 from .shape import ShapeSearch
 from .switching import prompt_switching
 
-_SPACES_AT_ONCE = 2  # enumerated, which is faster than shapes can be started, on two cores and on many
+_SPACES_AT_ONCE = 2  # enumerated beside a search: one comes late, four slow it down (decision 0015)
 _LEND_EVERY = 4  # asks of a shape between two points that another shape's best suggests, at first:
 _LEND_LESS = 50  # so many asks on they are twice as many, then three times, ...
 
