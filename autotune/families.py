@@ -207,6 +207,7 @@ DEEP_K = (
         min_blocks=1, order="pair_snake", raster="m",
     ),
 )  # fmt: skip
+TILES = (*LARGE, *MEDIUM, *FEW_ROWS, *FEW_COLUMNS, *DEEP_K)
 # One column of C, or a few (unmeasured): the narrowest block there is.
 COLUMN = Config(
     bm=32, bn=4, bk=64, wm=32, wn=4, tm=4, tn=1, slice_k=8, unroll_k=8, stages=3, bursts=1, vec_c=1,

@@ -16,6 +16,7 @@ from ..space import Factor
 
 _SHARE_ALIKE = 0.5  # of moves to other blocks: to those whose leading parameters are nearest
 _ALIKE_OF = 2  # times as many blocks are drawn from as are taken
+_WEIGHTINGS, _MOST_ALIKE = 4, 3  # of a block: so many ways to be like a row, and rows for each
 
 
 class Blocks:
@@ -52,12 +53,29 @@ class Blocks:
         """In each of at most so many other blocks, some of them alike, the row that is most like this one."""
         home, codes = self._home(row)
         weights = _weights(rng, len(codes) - self._depth)
-        found = []
-        for block in self._elsewhere(rng, home, size):
-            start, end = self._bounds[block], self._bounds[block + 1]
-            off = (self._codes[start:end, self._depth :] != codes[self._depth :]) @ weights
-            found.append(start + int(off.argmin()))
+        found = [
+            self._bounds[block] + int(self._unlikeness(block, codes, weights).argmin())
+            for block in self._elsewhere(rng, home, size)
+        ]
         return self._rows(found)
+
+    def alike(self, rng: np.random.Generator, row: int, block: int) -> np.ndarray:
+        """A few rows of this block that are like that one, each in its own way."""
+        _, codes = self._home(row)
+        found = []
+        for _ in range(_WEIGHTINGS):
+            off = self._unlikeness(block, codes, _weights(rng, len(codes) - self._depth))
+            found.append(self._bounds[block] + np.argsort(off, kind="stable")[:_MOST_ALIKE])
+        return self._rows(np.unique(np.concatenate(found)).tolist())
+
+    def drawn(self, rng: np.random.Generator, block: int, size: int) -> np.ndarray:
+        """Rows of this block at random, with replacement; (size,)."""
+        return self._rows(rng.integers(self._bounds[block], self._bounds[block + 1], size=size).tolist())
+
+    def _unlikeness(self, block: int, codes: np.ndarray, weights: np.ndarray) -> np.ndarray:
+        """Of each row of a block to a row of these codes, in the later parameters; (rows of the block,)."""
+        start, end = self._bounds[block], self._bounds[block + 1]
+        return np.asarray((self._codes[start:end, self._depth :] != codes[self._depth :]) @ weights)
 
     def repaired(self, rng: np.random.Generator, row: int) -> np.ndarray:
         """For every other value of every later parameter in this row's block, the row that has it and is most

@@ -18,6 +18,7 @@ from .traits import Traits
 
 _SCALE_SAMPLE = 4096  # points that tell the range of each trait
 _SMALL = 64  # rows of a factor that a move tries all
+_REDRAWN = 0.5  # chance of each factor
 _LEAST_SPAN = 1e-6  # of a trait: less is rounding
 
 
@@ -95,6 +96,23 @@ class Candidates:
                 if factor != self._largest and dim <= _SMALL:
                     found.append(self._with_rows(rows, factor, np.arange(dim)))
         return np.setdiff1d(np.concatenate(found), numbers)
+
+    def within(self, rng: np.random.Generator, block: int, parents: np.ndarray, size: int) -> np.ndarray:
+        """Points of one block: those most like each of the parents, both with the parent's rows of the other
+        factors and with others; and so many drawn at random, each with a parent's rows; parents: (q,)."""
+        drawn = list(np.unravel_index(rng.choice(parents, size=size), self._dims))
+        drawn[self._largest] = self._blocks.drawn(rng, block, size)
+        found = [np.ravel_multi_index(drawn, self._dims)]
+        for rows in zip(*np.unravel_index(parents, self._dims), strict=True):
+            alike = self._blocks.alike(rng, int(rows[self._largest]), block)
+            for at in (rows, self._redrawn(rng, rows)):
+                found.append(self._with_rows(at, self._largest, alike))
+        return np.unique(np.concatenate(found))
+
+    def _redrawn(self, rng: np.random.Generator, rows: Sequence[int]) -> list[int]:
+        """Rows of the factors, each drawn anew with a chance of a half."""
+        pairs = zip(rows, self._dims, strict=True)
+        return [int(rng.integers(dim)) if rng.random() < _REDRAWN else int(row) for row, dim in pairs]
 
     def _with_rows(self, rows: Sequence[int], factor: int, others: np.ndarray) -> np.ndarray:
         """Points at these rows of the factors, but for one that takes each of the others; (q,) -> (q,)."""

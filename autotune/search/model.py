@@ -7,7 +7,9 @@ benchmarks/search_replay.py) the pair finds the optimum where either alone is at
 
 A block of points (blocks.py: of our kernel, a tile) is a hill of its own, and steps of one parameter do not
 leave it. So candidates are moved between blocks, too, and parents and the results that are fitted come from
-many blocks: searches of one shape had each spent most of their trials on the hill that they met first.
+many blocks: searches of one shape had each spent most of their trials on the hill that they met first. And
+every second proposal goes to the block whose turn it is (bandit.py), as long as blocks that were met may turn
+out to be better than their few trials tell.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from .accuracy import Accuracy
+from .bandit import next_block
 from .candidates import Candidates
 from .surrogate import NARROW, WIDE, Lengths, Surrogate, fit_lengths
 
@@ -33,6 +36,10 @@ NUM_CLIMBED = 3  # most promising candidates whose neighbours are looked at in t
 RESULTS_PER_PLAN = 100  # one point more is planned at a time for each so many results
 OPEN_PER_PLAN = 4  # and for each so many under way: then one result more decides little
 MAX_PLAN = 8
+TURNS_AFTER = 60  # results; before, what leads anywhere is looked for
+TURN_EVERY = 2  # proposals, one goes to the block whose turn it is
+BEST_OF_BLOCK = 4  # points of that block whose relatives in it are candidates, beside the best of all
+NUM_DRAWN = 100  # of its points drawn at random
 REFIT_AFTER = 5  # new results, or a tenth of all, before lengths are fitted again
 _SHORTLIST = 128
 _CUT_QUANTILE = 0.5
@@ -67,6 +74,7 @@ class Model:
             for is_cut, width in ((False, NARROW), (True, WIDE))
         ]
         self._turn = 0
+        self._num_proposed = 0
 
     def propose(
         self,
@@ -83,6 +91,50 @@ class Model:
         points, log_times = self._told(results)
         surrogate = self._surrogate(points, log_times, pending)
         ranked = points[np.argsort(log_times, kind="stable")]
+        size = 1 + max(len(points) // RESULTS_PER_PLAN, len(pending) // OPEN_PER_PLAN)
+        size = max(wanted, min(MAX_PLAN, size))
+        num_turns = self._num_turns(len(points), size)
+        turns = self._in_turn(surrogate, ranked, np.sort(log_times), pending, seen, num_turns)
+        return self._anywhere(surrogate, ranked, {*seen, *turns}, size - len(turns)) + turns
+
+    def _num_turns(self, num_results: int, size: int) -> int:
+        """How many of so many proposals go to blocks whose turn it is."""
+        if num_results < TURNS_AFTER:
+            return 0
+        first = self._num_proposed
+        self._num_proposed += size
+        return self._num_proposed // TURN_EVERY - first // TURN_EVERY
+
+    def _in_turn(
+        self,
+        surrogate: Surrogate,
+        ranked: np.ndarray,
+        log_times: np.ndarray,
+        pending: Collection[int],
+        seen: Collection[int],
+        size: int,
+    ) -> list[int]:
+        """At most so many points, each the most promising of the block whose turn it is."""
+        blocks = self._candidates.blocks_of(ranked)
+        under_way = self._candidates.blocks_of(np.array(sorted(pending), dtype=np.int64)).tolist()
+        found: list[int] = []
+        for _ in range(size):
+            block = next_block(blocks, log_times, under_way)
+            under_way.append(block)
+            parents = np.union1d(ranked[:NUM_PARENTS], ranked[blocks == block][:BEST_OF_BLOCK])
+            near = self._candidates.within(self._rng, block, parents, NUM_DRAWN)
+            pool = self._hopeful(_unseen(near, {*seen, *found}))
+            if len(pool):
+                outlook = surrogate.outlook(self._candidates.features(pool))
+                found.append(int(pool[surrogate.best_batch(outlook, 1, _SHORTLIST)[0]]))
+        return found
+
+    def _anywhere(
+        self, surrogate: Surrogate, ranked: np.ndarray, seen: Collection[int], size: int
+    ) -> list[int]:
+        """At most so many points of the whole set, best first."""
+        if size <= 0:
+            return []
         pool = self._hopeful(_unseen(self._pool(self._parents(ranked)), seen))
         if not len(pool):
             return []
@@ -92,8 +144,6 @@ class Model:
         climbed = np.setdiff1d(near, pool)
         outlook += surrogate.outlook(self._candidates.features(climbed))
         pool = np.concatenate([pool, climbed])
-        size = 1 + max(len(points) // RESULTS_PER_PLAN, len(pending) // OPEN_PER_PLAN)
-        size = max(wanted, min(MAX_PLAN, size))
         return [int(pool[i]) for i in surrogate.best_batch(outlook, size, _SHORTLIST)]
 
     def pick(

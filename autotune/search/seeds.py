@@ -6,10 +6,10 @@ odd rows starts from its closest relative.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from ..config import PARAMETER, Value
-from ..families import DEEP_K, FEW_COLUMNS, FEW_ROWS, LARGE, MEDIUM
+from ..families import DEEP_K, FEW_COLUMNS, FEW_ROWS, LARGE, MEDIUM, TILES
 from ..gemm import Gemm
 from ..space import FeasibleSet
 from .candidates import Candidates
@@ -31,8 +31,21 @@ def known_good(space: FeasibleSet, gemm: Gemm) -> list[int]:
     """
     if set(space.names) != set(PARAMETER) or not len(space):
         return []
+    return _nearest(space, wishes(gemm))
+
+
+def known_elsewhere(space: FeasibleSet, gemm: Gemm) -> list[int]:
+    """As `known_good`, from what suits other kinds of problems: points to try now and then. A tile led on
+    shapes of several kinds oftener than not (decision 0025)."""
+    if set(space.names) != set(PARAMETER) or not len(space):
+        return []
+    suited = set(known_good(space, gemm))
+    return [number for number in _nearest(space, (tile.to_dict() for tile in TILES)) if number not in suited]
+
+
+def _nearest(space: FeasibleSet, wanted: Iterable[dict[str, Value]]) -> list[int]:
     candidates = Candidates(space)
-    nearest = ((wish, candidates.nearest(wish)) for wish in wishes(gemm))
+    nearest = ((wish, candidates.nearest(wish)) for wish in wanted)
     return list(dict.fromkeys(number for wish, number in nearest if _is_kin(wish, space.point(number))))
 
 

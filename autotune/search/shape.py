@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -17,7 +18,7 @@ from ..target import Point, Target
 from .asker import DEFAULT_SAMPLER, Asker, Proposal, SpaceExhausted
 from .contest import Contest, Duel, Entrant
 from .progress import Best
-from .seeds import known_good
+from .seeds import known_elsewhere, known_good
 from .traits import traits_of
 
 REUSED = "reuse"  # origin of points whose kernels were compiled before
@@ -89,6 +90,7 @@ class ShapeSearch:
         self._num_places = target.capacity
         self._asker = Asker(self.space, sampler, seed, traits_of(space, gemm, target.limits))
         self._lent: set[str] = set()
+        self._elsewhere = deque(known_elsewhere(space, gemm))
         self._resume()
         self.num_known = len(self.times_us)
         self.baseline = target.baseline(gemm)
@@ -127,6 +129,14 @@ class ShapeSearch:
             return False
         self._lent.add(key)
         return self._asker.offer(self._asker.nearest(point), "transfer")
+
+    def lend_known(self) -> bool:
+        """Try a point that is known to be good on another kind of problem; each but once. Returns whether
+        there was one to try."""
+        while self._elsewhere:
+            if self._asker.offer(self._elsewhere.popleft(), "seed"):
+                return True
+        return False
 
     def ask(self, wanted: int = 1) -> Ask | None:
         """The next point, the first of so many that are wanted; None when all have been asked for."""

@@ -206,17 +206,25 @@ class Tuner:
             self._pipeline.submit(shape, ask)
 
     def _lend(self, shape: ShapeSearch) -> None:
-        """Now and then, have the shape try what does best for another: the less often, the more it knows."""
+        """Now and then, have the shape try what does best for another, or is known to suit another kind, in
+        turn: the less often, the more it knows."""
         num_asked = shape.num_new + shape.num_open
         every = _LEND_EVERY * (1 + num_asked // _LEND_LESS)
         if num_asked % every == every - 1:
-            at = self._shapes.index(shape)  # suites list alike shapes side by side: begin with the next
-            for other in self._shapes[at + 1 :] + self._shapes[:at]:
-                champion = other.contest.champion
-                if champion is None or self._is_tried_idly(shape, champion.point):
-                    continue
-                if shape.lend(champion.key, champion.point):
-                    return
+            is_for_known = num_asked // every % 2 == 0
+            if not (is_for_known and shape.lend_known()) and not self._lend_best(shape):
+                shape.lend_known()
+
+    def _lend_best(self, shape: ShapeSearch) -> bool:
+        """Have the shape try the best of another. Returns whether there was one that is new."""
+        at = self._shapes.index(shape)  # suites list alike shapes side by side: begin with the next
+        for other in self._shapes[at + 1 :] + self._shapes[:at]:
+            champion = other.contest.champion
+            if champion is None or self._is_tried_idly(shape, champion.point):
+                continue
+            if shape.lend(champion.key, champion.point):
+                return True
+        return False
 
     def _is_tried_idly(self, shape: ShapeSearch, point: Point) -> bool:
         """Whether idle seconds will try another shape's best on this one."""

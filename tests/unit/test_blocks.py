@@ -102,3 +102,28 @@ def test_moves_change_splits_and_reduction_together(space):
     moved = [space.point(number) for number in moves.tolist()]
     assert any(point["reduction"] != "none" and point["split_k"] > 1 for point in moved)
     assert start not in moves
+
+
+@given(factors(), st.integers(0, 9), st.data())
+def test_rows_like_another_come_from_the_block_asked_for_the_likest_among_them(factor, seed, data):
+    blocks, rng = Blocks(factor), np.random.default_rng(seed)
+    row = data.draw(st.integers(0, len(factor) - 1))
+    block = data.draw(st.integers(0, len(blocks) - 1))
+    of = blocks.of(np.arange(len(factor)))
+    alike = blocks.alike(rng, row, block)
+    assert len(alike) and set(of[alike].tolist()) == {block}
+    assert row in alike or of[row] != block  # nothing is more like a row than itself
+    drawn = blocks.drawn(rng, block, 5)
+    assert len(drawn) == 5 and set(of[drawn].tolist()) == {block}
+
+
+def test_points_within_a_tile_keep_the_tile_and_are_launched_as_parents_are_or_otherwise():
+    space = feasible_set(known_limits("h200"), Gemm(512, 512, 512))
+    candidates, rng = Candidates(space), np.random.default_rng(0)
+    parents = candidates.random(rng, 3)
+    [block] = candidates.blocks_of(candidates.random(rng, 1)).tolist()
+    within = candidates.within(rng, block, parents, 50)
+    assert set(candidates.blocks_of(within).tolist()) == {block}
+    assert len({_tile(space, number) for number in within.tolist()}) == 1
+    launches = {(p["reduction"], p["split_k"]) for p in map(space.point, within.tolist())}
+    assert {(p["reduction"], p["split_k"]) for p in map(space.point, parents.tolist())} <= launches

@@ -11,6 +11,7 @@ from fake_target import bowl_us, product_space
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from autotune import families
 from autotune.device import known_limits
 from autotune.errors import UsageError
 from autotune.gemm import Gemm
@@ -254,9 +255,22 @@ def test_known_good_configs_have_a_relative_everywhere(gpu, shape):
     assert len(set(found)) == len(found)
     assert all(0 <= number < len(space) for number in found)
 
+    elsewhere = seeds.known_elsewhere(space, gemm)
+    assert len(set(elsewhere)) == len(elsewhere) and not set(elsewhere) & set(found)
+    tiles = {(tile.bm, tile.bn, tile.tm, tile.tn) for tile in families.TILES}
+    points = [space.point(number) for number in elsewhere]
+    assert all((p["bm"], p["bn"], p["tm"], p["tn"]) in tiles for p in points)
+
+
+def test_a_problem_may_try_what_suits_other_kinds():
+    gemm = Gemm.parse("64x512x2048")  # few rows: no large tiles to begin with
+    space = feasible_set(known_limits("h200"), gemm)
+    tall = {p["bm"] for p in map(space.point, seeds.known_elsewhere(space, gemm))}
+    assert tall > {64} or 128 in tall
+
 
 def test_spaces_of_other_kernels_have_no_known_good_configs():
-    assert seeds.known_good(SPACE, Gemm(4, 4, 4)) == []
+    assert seeds.known_good(SPACE, Gemm(4, 4, 4)) == seeds.known_elsewhere(SPACE, Gemm(4, 4, 4)) == []
 
 
 # ---- the process
