@@ -83,7 +83,8 @@ class Model:
         seen: Collection[int],
         wanted: int = 1,
     ) -> list[int]:
-        """The next points, best first: none of those seen. Empty if no candidate was found.
+        """The next points, none of those seen: of the whole set, best first, then of blocks whose turn it is.
+        Empty if no candidate was found.
 
         `results`: time in us by point, None for a failure; at least one has a time. `wanted`: points that
         are needed before there are new results; the plan holds at least as many, if there are.

@@ -6,7 +6,7 @@ odd rows starts from its closest relative.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 from ..config import PARAMETER, Value
 from ..families import DEEP_K, FEW_COLUMNS, FEW_ROWS, LARGE, MEDIUM, TILES
@@ -34,13 +34,13 @@ def known_good(space: FeasibleSet, gemm: Gemm) -> list[int]:
     return _nearest(space, wishes(gemm))
 
 
-def known_elsewhere(space: FeasibleSet, gemm: Gemm) -> list[int]:
-    """As `known_good`, from what suits other kinds of problems: points to try now and then. A tile led on
-    shapes of several kinds oftener than not (decision 0025)."""
+def known_elsewhere(space: FeasibleSet, suited: Collection[int]) -> list[int]:
+    """As `known_good`, from what suits any kind of problem, less these points: to try now and then. A tile
+    that leads on some shape often does on shapes of other kinds (decision 0025)."""
     if set(space.names) != set(PARAMETER) or not len(space):
         return []
-    suited = set(known_good(space, gemm))
-    return [number for number in _nearest(space, (tile.to_dict() for tile in TILES)) if number not in suited]
+    found = _nearest(space, (tile.to_dict() for tile in TILES))
+    return [number for number in found if number not in suited]
 
 
 def _nearest(space: FeasibleSet, wanted: Iterable[dict[str, Value]]) -> list[int]:

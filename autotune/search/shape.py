@@ -90,7 +90,7 @@ class ShapeSearch:
         self._num_places = target.capacity
         self._asker = Asker(self.space, sampler, seed, traits_of(space, gemm, target.limits))
         self._lent: set[str] = set()
-        self._elsewhere = deque(known_elsewhere(space, gemm))
+        self._elsewhere: deque[int] = deque()
         self._resume()
         self.num_known = len(self.times_us)
         self.baseline = target.baseline(gemm)
@@ -113,8 +113,10 @@ class ShapeSearch:
             self._correct(self.contest.restore(duel))
         newest_twins = self._store.twin_studies(self.study)[-_TWIN_STUDIES:]
         self._borrow(newest_twins, _LOANS_PER_TWIN)
-        for number in known_good(self.space, self.gemm):
+        suited = known_good(self.space, self.gemm)
+        for number in suited:
             self._asker.offer(number, "seed")
+        self._elsewhere.extend(known_elsewhere(self.space, suited))
         self._borrow(self._store.similar_studies(self.study)[:_SIMILAR_STUDIES], _LOANS_PER_STUDY)
 
     def _borrow(self, studies: Iterable[StudyRef], loans: int) -> None:

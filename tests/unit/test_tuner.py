@@ -19,12 +19,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autotune.config import Config
+from autotune.device import known_limits
 from autotune.errors import DeviceLost, UsageError
 from autotune.gemm import Gemm
 from autotune.measurement import Measurement, Outcome
 from autotune.search import Options, StopReason, point_key, study_of, tune
 from autotune.search.progress import FinalDone, ShapeStarted, Stopping, TrialDone
-from autotune.space import Factor, FeasibleSet
+from autotune.search.seeds import known_elsewhere, known_good
+from autotune.space import Factor, FeasibleSet, feasible_set
 from autotune.stats import Patience
 from autotune.store import Store
 
@@ -235,6 +237,20 @@ def test_a_suite_shares_the_time_fairly_and_lends_its_best(store):
     assert spent[GEMM] == pytest.approx(spent[OTHER], abs=1.5)
     trials = [t for gemm in (GEMM, OTHER) for t in store.trials(study_of(store, target, gemm))]
     assert "transfer" in {t.origin for t in trials}
+
+
+def test_tiles_that_suit_other_kinds_are_tried_now_and_then(store):
+    gemm = Gemm(512, 512, 512)
+    space = feasible_set(known_limits("h200"), gemm)
+    target = FakeTarget(space, time_us=lambda point: 100.0 + point["bm"] + point["stages"])
+    tune(target, store, [gemm], Options(trials=60))
+    trials = store.trials(study_of(store, target, gemm))
+    suited = {space.find(dict(trial.point)) for trial in trials} & set(known_good(space, gemm))
+    seeds = [space.find(dict(trial.point)) for trial in trials if trial.origin == "seed"]
+    others = [number for number in seeds if number not in suited]
+    assert 3 <= len(others) < len(trials) / 4
+    assert set(others) <= set(known_elsewhere(space, known_good(space, gemm)))
+    assert trials[0].origin == "seed" and space.find(dict(trials[0].point)) in suited
 
 
 def test_the_last_tenth_of_the_seconds_goes_to_steps_from_the_best(store):
