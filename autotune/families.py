@@ -70,6 +70,11 @@ LARGE = (
         bm=128, bn=256, bk=16, wm=16, wn=256, tm=16, tn=8, stages=3, flush_k=1024, frag_buffers=2,
         min_blocks=1, group=16,
     ),
+    # small tiles, many per SM, for a C that takes longer to store than to compute: led at 16384x16384x64
+    Config(
+        bm=64, bn=64, bk=16, wm=32, wn=64, tm=8, tn=8, stages=2, bursts=1, frag_buffers=2, min_blocks=5,
+        pack_a=1, vec_a=4, pad=0, order="col_snake",
+    ),
     # 64x128x16, 8x8 per thread, 128 threads, four blocks per SM
     Config(),
     # 128x256x8, 16x8 per thread, 256 threads, asynchronous copies (salykova)
