@@ -73,7 +73,7 @@ class Model:
             _View(is_cut, Lengths.prior(candidates.num_features, width))
             for is_cut, width in ((False, NARROW), (True, WIDE))
         ]
-        self._turn = 0
+        self._num_views_taken = 0
         self._num_proposed = 0
 
     def propose(
@@ -91,11 +91,12 @@ class Model:
         """
         points, log_times = self._told(results)
         surrogate = self._surrogate(points, log_times, pending)
-        ranked = points[np.argsort(log_times, kind="stable")]
+        order = np.argsort(log_times, kind="stable")
+        ranked = points[order]
         size = 1 + max(len(points) // RESULTS_PER_PLAN, len(pending) // OPEN_PER_PLAN)
         size = max(wanted, min(MAX_PLAN, size))
         num_turns = self._num_turns(len(points), size)
-        turns = self._in_turn(surrogate, ranked, np.sort(log_times), pending, seen, num_turns)
+        turns = self._in_turn(surrogate, ranked, log_times[order], pending, seen, num_turns)
         return self._anywhere(surrogate, ranked, {*seen, *turns}, size - len(turns)) + turns
 
     def _num_turns(self, num_results: int, size: int) -> int:
@@ -115,7 +116,10 @@ class Model:
         seen: Collection[int],
         size: int,
     ) -> list[int]:
-        """At most so many points, each the most promising of the block whose turn it is."""
+        """At most so many points, each the most promising of the block whose turn it is. Ranked: all points
+        with a result, best first, and the logarithms of their times."""
+        if size == 0:
+            return []
         blocks = self._candidates.blocks_of(ranked)
         under_way = self._candidates.blocks_of(np.array(sorted(pending), dtype=np.int64)).tolist()
         found: list[int] = []
@@ -179,8 +183,8 @@ class Model:
 
     def _surrogate(self, points: np.ndarray, log_times: np.ndarray, pending: Collection[int]) -> Surrogate:
         """Of the view whose turn it is, its lengths fitted anew where there is enough to learn from."""
-        view = self._views[self._turn % len(self._views)]
-        self._turn += 1
+        view = self._views[self._num_views_taken % len(self._views)]
+        self._num_views_taken += 1
         kept = self._subset(points, log_times)
         x = self._candidates.features(points[kept])
         z = view.targets(log_times[kept])

@@ -29,21 +29,19 @@ def known_good(space: FeasibleSet, gemm: Gemm) -> list[int]:
     sample may hold nothing like it, and a distant relative is worth no more than a point at random.
     Empty for a space that is not of our kernel, as in recordings of other tools.
     """
-    if set(space.names) != set(PARAMETER) or not len(space):
-        return []
     return _nearest(space, wishes(gemm))
 
 
 def known_elsewhere(space: FeasibleSet, suited: Collection[int]) -> list[int]:
     """As `known_good`, from what suits any kind of problem, less these points: to try now and then. A tile
     that leads on some shape often does on shapes of other kinds (decision 0025)."""
-    if set(space.names) != set(PARAMETER) or not len(space):
-        return []
     found = _nearest(space, (tile.to_dict() for tile in TILES))
     return [number for number in found if number not in suited]
 
 
 def _nearest(space: FeasibleSet, wanted: Iterable[dict[str, Value]]) -> list[int]:
+    if set(space.names) != set(PARAMETER) or not len(space):
+        return []
     candidates = Candidates(space)
     nearest = ((wish, candidates.nearest(wish)) for wish in wanted)
     return list(dict.fromkeys(number for wish, number in nearest if _is_kin(wish, space.point(number))))

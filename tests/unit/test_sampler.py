@@ -263,10 +263,13 @@ def test_known_good_configs_have_a_relative_everywhere(gpu, shape):
 
 
 def test_a_problem_may_try_what_suits_other_kinds():
-    gemm = Gemm.parse("64x512x2048")  # few rows: no large tiles to begin with
+    gemm = Gemm.parse("64x512x2048")  # few rows: begins with tiles for few rows, and small ones
     space = feasible_set(known_limits("h200"), gemm)
-    tall = {p["bm"] for p in map(space.point, seeds.known_elsewhere(space, seeds.known_good(space, gemm)))}
-    assert tall > {64} or 128 in tall
+    suited = seeds.known_good(space, gemm)
+    points = [space.point(number) for number in seeds.known_elsewhere(space, suited)]
+    assert {point["bm"] for point in points} > {64}
+    tiles = {(p["bm"], p["bn"], p["tm"], p["tn"]) for p in points}
+    assert tiles >= {(64, 128, 8, 8), (64, 64, 8, 4)}  # of large squares, of few columns
 
 
 def test_spaces_of_other_kernels_have_no_known_good_configs():
