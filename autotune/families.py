@@ -128,6 +128,15 @@ MEDIUM = (
         bm=48, bn=64, bk=64, wm=48, wn=32, tm=6, tn=8, slice_k=4, stages=3, bursts=4, pad=2, frag_buffers=2,
         order="col_snake", min_blocks=2,
     ),
+    # as many threads, grouped otherwise: led later at 3072x128x1024 and at 512^3
+    Config(
+        bm=48, bn=128, bk=32, wm=48, wn=32, tm=6, tn=8, slice_k=2, stages=3, bursts=4, pad=2, frag_buffers=2,
+        order="col_snake", min_blocks=1, reduction="cluster", split_k=2,
+    ),
+    Config(
+        bm=32, bn=64, bk=64, wm=16, wn=64, tm=8, tn=4, slice_k=2, unroll_k=32, stages=3, bursts=8,
+        order="zigzag", min_blocks=1, group=16,
+    ),
 )  # fmt: skip
 FEW_ROWS = (
     Config(

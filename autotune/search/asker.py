@@ -98,6 +98,10 @@ class Asker:
         steps = np.union1d(self._candidates.neighbours(at), self._candidates.moves(self._rng, at, 0))
         return self.pick(self._candidates.codes(steps), size, origin)
 
+    def leaders(self, within: float, most: int) -> list[int]:
+        """The best point of each tile whose time is within this share of the best, fastest first."""
+        return self._ours.leaders(self._study, within, most)
+
     def take(self, numbers: Iterable[int], origin: str) -> list[Proposal]:
         """Ask for these points, less those that were asked for before."""
         proposals = []

@@ -16,7 +16,7 @@ from collections.abc import Iterable
 import numpy as np
 
 _HOPE = (
-    0.25  # of its best time: what a block is believed to gain yet, over the root of one more than its trials
+    0.4  # of its best time: what a block is believed to gain yet, over the root of one more than its trials
 )
 
 

@@ -20,6 +20,9 @@ _SCALE_SAMPLE = 4096  # points that tell the range of each trait
 _SMALL = 64  # rows of a factor that a move tries all
 _REDRAWN = 0.5  # chance of each factor
 _LEAST_SPAN = 1e-6  # of a trait: less is rounding
+_AS_MANY = (0.5, 1.0, 1.0, 2.0)  # times the threads of a point, drawn for one that is grouped otherwise
+_MOST_SPLITS = 3  # splits of such a point, those that come nearest
+_ABOUT = 0.3  # of an octave: what is nearer than that is as good
 
 
 class Candidates:
@@ -90,8 +93,10 @@ class Candidates:
         found = [numbers[:0]]
         for rows in zip(*np.unravel_index(numbers, self._dims), strict=True):
             row = int(rows[self._largest])
-            moved = [self._blocks.carried(rng, row, size), self._blocks.repaired(rng, row)]
+            carried = self._blocks.carried(rng, row, size)
+            moved = [carried, self._blocks.repaired(rng, row)]
             found.append(self._with_rows(rows, self._largest, np.concatenate(moved)))
+            found.append(self._regrouped(rng, rows, carried))
             for factor, dim in enumerate(self._dims):
                 if factor != self._largest and dim <= _SMALL:
                     found.append(self._with_rows(rows, factor, np.arange(dim)))
@@ -107,12 +112,37 @@ class Candidates:
             alike = self._blocks.alike(rng, int(rows[self._largest]), block)
             for at in (rows, self._redrawn(rng, rows)):
                 found.append(self._with_rows(at, self._largest, alike))
+            found.append(self._regrouped(rng, rows, alike))
         return np.unique(np.concatenate(found))
 
     def _redrawn(self, rng: np.random.Generator, rows: Sequence[int]) -> list[int]:
         """Rows of the factors, each drawn anew with a chance of a half."""
         pairs = zip(rows, self._dims, strict=True)
         return [int(rng.integers(dim)) if rng.random() < _REDRAWN else int(row) for row, dim in pairs]
+
+    @cached_property
+    def _splitting(self) -> int | None:
+        """The factor that holds splits of k, where points have traits and it is one of its own."""
+        factors = self._space.factors if self._traits is not None else ()
+        found = [i for i, f in enumerate(factors) if "split_k" in f.names and i != self._largest]
+        return found[0] if found else None
+
+    def _regrouped(self, rng: np.random.Generator, rows: Sequence[int], others: np.ndarray) -> np.ndarray:
+        """Points at these rows of the factors, but for the largest, which takes each of the others, and with
+        it splits that make about as many threads, half or twice as many. What leads on a problem has as many
+        threads from tile to tile, grouped otherwise in tiles, slices and splits of k (decision 0026)."""
+        if self._traits is None or self._splitting is None or not len(others):
+            return np.array([], dtype=np.int64)
+        launches = np.arange(self._dims[self._splitting])
+        at: list[np.ndarray] = [np.array(row) for row in rows]
+        home = np.asarray(np.ravel_multi_index(at, self._dims))
+        at[self._largest], at[self._splitting] = others[:, None], launches[None, :]
+        grid = np.asarray(np.ravel_multi_index(np.broadcast_arrays(*at), self._dims))
+        threads = self._traits.threads(self.codes(grid.ravel())).reshape(grid.shape)
+        wanted = self._traits.threads(self.codes(home.reshape(1))) * rng.choice(_AS_MANY, (len(others), 1))
+        off = np.abs(np.log2(threads / wanted)) + _ABOUT * rng.random(grid.shape)
+        nearest = np.argsort(off, axis=1)[:, :_MOST_SPLITS]
+        return np.take_along_axis(grid, nearest, axis=1).ravel()
 
     def _with_rows(self, rows: Sequence[int], factor: int, others: np.ndarray) -> np.ndarray:
         """Points at these rows of the factors, but for one that takes each of the others; (q,) -> (q,)."""

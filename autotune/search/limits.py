@@ -16,7 +16,7 @@ from .shape import ShapeSearch
 
 _FINAL_SHARE = 0.1  # of the seconds granted, kept for the final
 _FINAL_MOST_S = 4.0  # per shape
-_POLISH_SHARE = 0.1  # of the seconds to search, at their end
+_POLISH_SHARE = 0.15  # of the seconds to search, at their end
 
 
 class StopReason(StrEnum):
@@ -57,7 +57,7 @@ class Options:
         return self.seconds - min(_FINAL_SHARE * self.seconds, _FINAL_MOST_S * num_shapes)
 
     def polishes(self, num_shapes: int, elapsed_s: float) -> bool:
-        """Whether it is time to try all that is one step from the best: of a shape whose hill was found
+        """Whether it is time to try all that is one step from the best tiles: of a shape whose hill was found
         late, that is where something is still to be gained. Only where the seconds are given."""
         seconds = self.seconds_to_search(num_shapes)
         return seconds is not None and self.trials is None and elapsed_s >= (1 - _POLISH_SHARE) * seconds

@@ -111,6 +111,17 @@ class FeasibleSampler(optuna.samplers.BaseSampler):
         pool = np.array([number for number in found.tolist() if number not in self._seen], dtype=np.int64)
         return self._model.pick(self._results, list(self._open.values()), pool, size)
 
+    def leaders(self, study: optuna.Study, within: float, most: int) -> list[int]:
+        """The best point of each block (of our kernel, of each tile) whose time is within this share of the
+        best, fastest first, at most so many."""
+        self.read(study)
+        limit = (1 + within) * self._best()
+        close = {n: time for n, time in self._results.items() if time is not None and time <= limit}
+        ranked = np.array(sorted(close, key=close.__getitem__), dtype=np.int64)
+        first = np.unique(self.candidates.blocks_of(ranked), return_index=True)[1]
+        leaders: list[int] = ranked[np.sort(first)[:most]].tolist()
+        return leaders
+
     def proposal(self, trial_number: int) -> Proposal:
         """What was proposed in this trial of the study."""
         return self._proposals[trial_number]

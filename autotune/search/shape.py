@@ -23,6 +23,7 @@ from .traits import traits_of
 
 REUSED = "reuse"  # origin of points whose kernels were compiled before
 POLISH = "polish"  # of steps from the best, towards the end
+_AS_GOOD, _NUM_AS_GOOD = 0.005, 3  # a share of the best time: tiles that close are polished, too, so many
 _TWIN_STUDIES = 3  # of this very shape, on another GPU of the kind or under another driver
 _LOANS_PER_TWIN = 8
 _SIMILAR_STUDIES = 3  # shapes tuned earlier that lend their best configs
@@ -86,6 +87,7 @@ class ShapeSearch:
         self.num_reused_open = 0
         self.reused_s = 0.0  # of the target's idle seconds
         self.is_exhausted = False
+        self._num_polished = 0
         self._store = store
         self._num_places = target.capacity
         self._asker = Asker(self.space, sampler, seed, traits_of(space, gemm, target.limits))
@@ -150,12 +152,17 @@ class ShapeSearch:
         return self._ask_of(proposal)
 
     def polish(self, size: int) -> list[Ask]:
-        """Steps from the best point that were not tried yet, at most so many."""
+        """Steps that were not tried yet, at most so many: from the best point, and from the best of other
+        tiles that are as good, in turn."""
         champion = self.contest.champion
         number = None if champion is None else self.space.find(champion.point)
-        if number is None:
-            return []
-        return [self._ask_of(proposal) for proposal in self._asker.steps_from(number, size, POLISH)]
+        as_good = [] if number is None else [number, *self._asker.leaders(_AS_GOOD, _NUM_AS_GOOD)]
+        self._num_polished += 1
+        for at in range(len(as_good)):
+            leader = as_good[(self._num_polished + at) % len(as_good)]
+            if steps := self._asker.steps_from(leader, size, POLISH):
+                return [self._ask_of(proposal) for proposal in steps]
+        return []
 
     def pick(self, codes: np.ndarray, size: int) -> list[Ask]:
         """The most promising of these points, whose kernels are compiled; codes (q, parameters)."""

@@ -33,6 +33,11 @@ class Traits:
         quantities = _quantities(self._columns(codes), self.gemm, self.limits)
         return np.asarray(np.log2(np.stack(quantities, axis=1)))
 
+    def threads(self, codes: np.ndarray) -> np.ndarray:
+        """Threads that share the problem, those of all splits; (q,)."""
+        columns = self._columns(codes)
+        return np.asarray(_blocks(columns, self.gemm) * resources.threads(columns))
+
     def longest_sums(self, codes: np.ndarray) -> np.ndarray:
         """Products that a thread adds up one by one, at most; (q,)."""
         return _longest_sums(self._columns(codes), self.gemm, self.limits)
@@ -59,13 +64,17 @@ def _quantities(c: Any, gemm: Gemm, limits: DeviceLimits) -> list[np.ndarray]:
     blocks = np.maximum(1, resources.blocks_per_sm(c, limits, gemm, registers))
     tiles = resources.tiles_m(c, gemm) * resources.tiles_n(c, gemm)
     waves, fill = _waves(c, tiles, blocks * limits.num_sms)
+    per_sm = _blocks(c, gemm) / limits.num_sms
+    at_once = np.minimum(blocks, np.ceil(per_sm))  # a small grid leaves room
     stages_ahead = np.maximum(c.stages - 1, 0.5)  # a single stage is half the time in flight
     return [
         num_threads,
         smem,
         registers,
         blocks,
-        blocks * num_threads,  # resident on an SM
+        blocks * num_threads,  # that fit an SM
+        at_once * num_threads,
+        per_sm * num_threads,
         waves,
         fill,
         tiles * c.bm * c.bn / (gemm.m * gemm.n),  # computed over needed
@@ -75,8 +84,14 @@ def _quantities(c: Any, gemm: Gemm, limits: DeviceLimits) -> list[np.ndarray]:
         (c.bm * c.bk / c.vec_a + c.bn * c.bk / c.vec_b) / num_threads,  # copies per thread and tile
         c.tm * c.tn * c.unroll_k,  # FMAs in the loop's body
         gemm.k / c.split_k / c.bk,  # steps of the loop
-        stages_ahead * c.bk * (c.bm + c.bn) * blocks,  # elements on their way to an SM
+        stages_ahead * c.bk * (c.bm + c.bn) * at_once,  # elements on their way to an SM
     ]
+
+
+def _blocks(c: Any, gemm: Gemm) -> np.ndarray:
+    """Thread blocks of all splits; those that `last_wave` adds are few."""
+    splits = np.where(c.reduction == "last_wave", 1, c.split_k)
+    return np.asarray(resources.tiles_m(c, gemm) * resources.tiles_n(c, gemm) * splits)
 
 
 def _waves(c: Any, tiles: np.ndarray, slots: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

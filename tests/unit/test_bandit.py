@@ -38,7 +38,7 @@ def test_a_slower_tile_has_its_turn_once_the_best_is_well_known_and_then_they_sh
     well_known = [(0, 26.5)] + [(0, 27.0)] * 19
     assert _next([(0, 26.5), (1, 29.0)]) == 0
     assert _next([*well_known, (1, 29.0)]) == 1
-    assert _next([*well_known, (1, 33.4)]) == 0
+    assert _next([*well_known, (1, 36.0)]) == 0
     turns: list[int] = []
     for _ in range(400):
         turns.append(_next([*well_known, (1, 29.0)], turns))

@@ -11,9 +11,11 @@ from hypothesis import strategies as st
 
 from autotune.config import Config
 from autotune.device import known_limits
+from autotune.families import MEDIUM
 from autotune.gemm import Gemm
 from autotune.search.blocks import Blocks
 from autotune.search.candidates import Candidates
+from autotune.search.traits import traits_of
 from autotune.space import Factor, FeasibleSet, feasible_set
 
 TILE = ("tm", "tn", "wm", "wn", "bm", "bn")
@@ -127,3 +129,41 @@ def test_points_within_a_tile_keep_the_tile_and_are_launched_as_parents_are_or_o
     assert len({_tile(space, number) for number in within.tolist()}) == 1
     launches = {(p["reduction"], p["split_k"]) for p in map(space.point, within.tolist())}
     assert {(p["reduction"], p["split_k"]) for p in map(space.point, parents.tolist())} <= launches
+
+
+@pytest.mark.parametrize("shape", ["512", "35x700x2048", "3072x128x1024"])
+def test_other_tiles_are_tried_with_about_as_many_threads_in_all(shape):
+    gemm, limits = Gemm.parse(shape), known_limits("h200")
+    space = feasible_set(limits, gemm)
+    traits = traits_of(space, gemm, limits)
+    assert traits is not None
+    candidates = Candidates(space, traits)
+    parents = candidates.random(np.random.default_rng(1), 5)
+    wanted = traits.threads(candidates.codes(parents))
+    for parent, threads in zip(parents, wanted, strict=True):
+        elsewhere = {True: [], False: []}
+        for knows, some in ((True, candidates), (False, Candidates(space))):
+            found = some.moves(np.random.default_rng(2), np.array([parent]), 16)
+            found = found[some.blocks_of(found) != some.blocks_of(np.array([parent]))]
+            off = np.abs(np.log2(traits.threads(candidates.codes(found)) / threads))
+            elsewhere[knows] = [
+                off[some.blocks_of(found) == b].min() for b in np.unique(some.blocks_of(found))
+            ]
+        assert np.mean(elsewhere[True]) < np.mean(elsewhere[False])
+
+
+def test_the_tile_that_led_later_is_one_move_from_the_one_that_led_before():
+    """Of 3072x128x1024: in as many threads, grouped in wider tiles, fewer slices, and two splits (0026)."""
+    gemm, limits = Gemm(3072, 128, 1024), known_limits("h200")
+    space = feasible_set(limits, gemm)
+    traits = traits_of(space, gemm, limits)
+    assert traits is not None
+    candidates = Candidates(space, traits)
+    before = next(tile for tile in MEDIUM if (tile.bm, tile.bn) == (48, 64)).to_dict()
+    after = next(tile for tile in MEDIUM if (tile.bm, tile.bn, tile.tm) == (48, 128, 6)).to_dict()
+    parents = np.array([candidates.nearest(before)])
+    wanted = traits.threads(candidates.codes(parents))
+    found = np.concatenate([candidates.moves(np.random.default_rng(s), parents, 16) for s in range(40)])
+    alike = [n for n in found.tolist() if _tile(space, n) == tuple(after[name] for name in TILE)]
+    launched = [space.point(n) for n in alike if traits.threads(candidates.codes(np.array([n]))) == wanted]
+    assert any(p["slice_k"] * p["split_k"] == after["slice_k"] * after["split_k"] for p in launched)

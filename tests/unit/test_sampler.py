@@ -70,6 +70,23 @@ def test_steps_from_a_point_are_new_and_asked_for_once(space, seed, size, data):
 
 
 @settings(max_examples=20)
+@given(spaces(), st.integers(0, 3), st.floats(0.0, 0.5), st.integers(1, 4))
+def test_leaders_are_the_best_of_their_blocks_and_close_to_the_best_of_all(space, seed, within, most):
+    asker, rng = Asker(space, seed=seed), np.random.default_rng(seed)
+    assert asker.leaders(within, most) == []
+    times: dict[int, float] = {}
+    for _ in range(min(len(space), 20)):
+        number = asker.ask().number
+        times[number] = float(rng.uniform(1, 2))
+        asker.tell(number, times[number])
+    blocks = dict(zip(times, Candidates(space).blocks_of(np.array([*times])).tolist(), strict=True))
+    best = sorted({min((n for n in times if blocks[n] == b), key=times.__getitem__) for b in blocks.values()},
+                  key=times.__getitem__)  # fmt: skip
+    limit = (1 + within) * times[best[0]]
+    assert asker.leaders(within, most) == [n for n in best if times[n] <= limit][:most]
+
+
+@settings(max_examples=20)
 @given(spaces(), st.sampled_from(SAMPLERS), st.integers(0, 3), st.integers(1, 5))
 def test_small_sets_are_asked_whole_and_each_point_once(space, sampler, seed, open_at_once):
     asker = Asker(space, sampler, seed)

@@ -18,18 +18,38 @@ from autotune.search.traits import _quantities, _waves, traits_of
 from autotune.space import feasible_set
 
 H200 = known_limits("h200")
+GEMM = Gemm(4096, 4096, 4096)
 
 
 def test_one_config_by_hand():
-    gemm = Gemm(4096, 4096, 4096)
     columns = SimpleNamespace(**{n: np.array([v]) for n, v in Config().to_dict().items()})
-    found = [float(q[0]) for q in _quantities(columns, gemm, H200)]
+    found = [float(q[0]) for q in _quantities(columns, GEMM, H200)]
     # 64x128x16, 8x8 by 128 threads, 3 stages, four blocks on each of 132 SMs: 2,048 tiles in 3.88 waves
     waves = 2048 / 528
     assert found[:4] == [128, 4 * 3 * 16 * (64 + 4 + 128), 114, 4]
-    assert found[4:7] == pytest.approx([512, waves, waves / 4])
-    assert found[7:11] == pytest.approx([1, 192 / 8192, 64, 4])
-    assert found[11:] == pytest.approx([(64 * 16 + 128 * 16 / 4) / 128, 1024, 256, 2 * 16 * 192 * 4])
+    assert found[4:7] == pytest.approx([512, 512, 128 * 2048 / 132])
+    assert found[7:9] == pytest.approx([waves, waves / 4])
+    assert found[9:13] == pytest.approx([1, 192 / 8192, 64, 4])
+    assert found[13:] == pytest.approx([(64 * 16 + 128 * 16 / 4) / 128, 1024, 256, 2 * 16 * 192 * 4])
+
+
+@pytest.mark.parametrize(
+    ("shape", "reduction", "split_k", "times"),
+    [
+        ("4096", "none", 1, 1),
+        ("4096", "last_wave", 4, 1),
+        ("512", "two_pass", 4, 4),
+        ("512", "cluster", 2, 2),
+    ],
+)
+def test_threads_are_those_of_all_splits_but_for_those_of_the_last_wave(shape, reduction, split_k, times):
+    gemm = Gemm.parse(shape)
+    space = feasible_set(H200, gemm)
+    traits, wanted = traits_of(space, gemm, H200), Config(reduction=reduction, split_k=split_k)
+    number = Candidates(space).nearest(wanted.to_dict())
+    assert traits is not None and space.point(number)["reduction"] == reduction
+    tiles = gemm.m * gemm.n // (wanted.bm * wanted.bn)
+    assert traits.threads(np.array([space.codes(number)])).tolist() == [128 * tiles * times]
 
 
 @given(st.integers(1, 5000), st.integers(1, 600), st.integers(2, 16))

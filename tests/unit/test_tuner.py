@@ -253,7 +253,7 @@ def test_tiles_that_suit_other_kinds_are_tried_now_and_then(store):
     assert trials[0].origin == "seed" and space.find(dict(trials[0].point)) in suited
 
 
-def test_the_last_tenth_of_the_seconds_goes_to_steps_from_the_best(store):
+def test_the_end_of_the_seconds_goes_to_steps_from_the_best(store):
     target = FakeTarget(product_space(8, 8, 8, words=3))
     tune(target, store, [GEMM], Options(seconds=40))
     origins = [trial.origin for trial in store.trials(study_of(store, target, GEMM))]
