@@ -15,9 +15,8 @@ from collections.abc import Iterable
 
 import numpy as np
 
-_HOPE = (
-    0.4  # of its best time: what a block is believed to gain yet, over the root of one more than its trials
-)
+# What a block is believed to gain yet, over the root of one more than its trials; a share of its best time.
+_HOPE = 0.4
 
 
 def next_block(blocks: np.ndarray, log_times: np.ndarray, under_way: Iterable[int] = ()) -> int:

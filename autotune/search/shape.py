@@ -87,7 +87,7 @@ class ShapeSearch:
         self.num_reused_open = 0
         self.reused_s = 0.0  # of the target's idle seconds
         self.is_exhausted = False
-        self._num_polished = 0
+        self._num_polishes = 0
         self._store = store
         self._num_places = target.capacity
         self._asker = Asker(self.space, sampler, seed, traits_of(space, gemm, target.limits))
@@ -157,9 +157,9 @@ class ShapeSearch:
         champion = self.contest.champion
         number = None if champion is None else self.space.find(champion.point)
         as_good = [] if number is None else [number, *self._asker.leaders(_AS_GOOD, _NUM_AS_GOOD)]
-        self._num_polished += 1
+        self._num_polishes += 1
         for at in range(len(as_good)):
-            leader = as_good[(self._num_polished + at) % len(as_good)]
+            leader = as_good[(self._num_polishes + at) % len(as_good)]
             if steps := self._asker.steps_from(leader, size, POLISH):
                 return [self._ask_of(proposal) for proposal in steps]
         return []

@@ -26,6 +26,7 @@ from autotune.measurement import Measurement, Outcome
 from autotune.search import Options, StopReason, point_key, study_of, tune
 from autotune.search.progress import FinalDone, ShapeStarted, Stopping, TrialDone
 from autotune.search.seeds import known_elsewhere, known_good
+from autotune.search.shape import ShapeSearch
 from autotune.space import Factor, FeasibleSet, feasible_set
 from autotune.stats import Patience
 from autotune.store import Store
@@ -261,6 +262,34 @@ def test_the_end_of_the_seconds_goes_to_steps_from_the_best(store):
     assert 0.8 * len(origins) < first and "model" in origins[:first]
     assert set(origins[first:]) <= {"polish", "model"}
     assert not Options(trials=10, seconds=1.0).polishes(1, 10.0) and not Options().polishes(1, 10.0)
+
+
+@pytest.mark.parametrize("second_us", [100.3, 101.5])
+def test_steps_are_tried_from_every_tile_that_is_as_good(store, second_us):
+    """Two hills in blocks of their own: one is the best, the other as good as that, or not quite."""
+
+    def time_us(point) -> float:
+        hills = ((100.0, {"a": 4, "b": 8, "c": 8}), (second_us, {"a": 64, "b": 8, "c": 8}))
+        off = (base + 40 * sum(point[k] != v for k, v in hill.items()) for base, hill in hills)
+        return min(off) + int(point["word"][1:])
+
+    space = product_space(8, 8, 8, words=9)
+    target = FakeTarget(space, time_us=time_us)
+    shape = ShapeSearch(target, store, GEMM, space)
+    tops = {base: {"a": a, "b": 8, "c": 8, "word": "w0"} for base, a in ((100.0, 4), (second_us, 64))}
+    asks = [shape.ask() for _ in range(20)]
+    for point in tops.values():
+        shape.lend(point_key(point), point)
+        asks.append(shape.ask())
+    while asks:
+        for ask in filter(None, asks):
+            shape.tell(ask, target.measure(GEMM, ask.point))
+        asks = shape.polish(2)
+    is_as_good = second_us < 100.5
+    for base, point in tops.items():
+        steps = [{**point, "word": f"w{word}"} for word in range(1, 9)]
+        untried = [step for step in steps if shape.lend(point_key(step), step)]
+        assert not untried if base == 100.0 or is_as_good else untried
 
 
 def test_a_shape_that_could_not_begin_in_time_is_told(store):
