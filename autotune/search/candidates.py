@@ -87,6 +87,10 @@ class Candidates:
         most, of our kernel the tile; (q,) -> (q,)."""
         return self._blocks.of(np.unravel_index(numbers, self._dims)[self._largest])
 
+    def firsts(self, ranked: np.ndarray) -> np.ndarray:
+        """Where the first point of each block stands among these, in their order; (q,) -> (blocks,)."""
+        return np.sort(np.unique(self.blocks_of(ranked), return_index=True)[1])
+
     def moves(self, rng: np.random.Generator, numbers: np.ndarray, size: int) -> np.ndarray:
         """Points that differ from one of these in what must change together: in the block, of which `size`
         are tried for each, or in one parameter and what cannot stay with it, or in a whole small factor."""
@@ -122,10 +126,9 @@ class Candidates:
 
     @cached_property
     def _splitting(self) -> int | None:
-        """The factor that holds splits of k, where points have traits and it is one of its own."""
-        factors = self._space.factors if self._traits is not None else ()
-        found = [i for i, f in enumerate(factors) if "split_k" in f.names and i != self._largest]
-        return found[0] if found else None
+        """The factor that holds splits of k, where it is one of its own."""
+        factors = enumerate(self._space.factors)
+        return next((i for i, f in factors if "split_k" in f.names and i != self._largest), None)
 
     def _regrouped(self, rng: np.random.Generator, rows: Sequence[int], others: np.ndarray) -> np.ndarray:
         """Points at these rows of the factors, but for the largest, which takes each of the others, and with
@@ -133,13 +136,12 @@ class Candidates:
         threads from tile to tile, grouped otherwise in tiles, slices and splits of k (decision 0026)."""
         if self._traits is None or self._splitting is None or not len(others):
             return np.array([], dtype=np.int64)
-        launches = np.arange(self._dims[self._splitting])
+        home = np.array([np.ravel_multi_index(tuple(rows), self._dims)])
         at: list[np.ndarray] = [np.array(row) for row in rows]
-        home = np.asarray(np.ravel_multi_index(at, self._dims))
-        at[self._largest], at[self._splitting] = others[:, None], launches[None, :]
+        at[self._largest], at[self._splitting] = others[:, None], np.arange(self._dims[self._splitting])
         grid = np.asarray(np.ravel_multi_index(np.broadcast_arrays(*at), self._dims))
         threads = self._traits.threads(self.codes(grid.ravel())).reshape(grid.shape)
-        wanted = self._traits.threads(self.codes(home.reshape(1))) * rng.choice(_AS_MANY, (len(others), 1))
+        wanted = self._traits.threads(self.codes(home)) * rng.choice(_AS_MANY, (len(others), 1))
         off = np.abs(np.log2(threads / wanted)) + _ABOUT * rng.random(grid.shape)
         nearest = np.argsort(off, axis=1)[:, :_MOST_SPLITS]
         return np.take_along_axis(grid, nearest, axis=1).ravel()

@@ -200,19 +200,15 @@ class Model:
         if len(log_times) <= MAX_FITTED:
             return np.arange(len(log_times))
         order = np.argsort(log_times, kind="stable")
-        first = self._firsts(points[order])[:BLOCKS_FITTED]
+        first = self._candidates.firsts(points[order])[:BLOCKS_FITTED]
         order = np.concatenate([order[first], np.delete(order, first)])
         others = self._rng.choice(order[BEST_FITTED:], MAX_FITTED - BEST_FITTED, replace=False)
         return np.concatenate([order[:BEST_FITTED], others])
 
     def _parents(self, ranked: np.ndarray) -> np.ndarray:
         """The best points, and the best point of each of the best blocks; points ranked by time."""
-        founders = ranked[self._firsts(ranked[:BEST_FITTED])[:NUM_FOUNDERS]]
+        founders = ranked[self._candidates.firsts(ranked[:BEST_FITTED])[:NUM_FOUNDERS]]
         return np.union1d(ranked[:NUM_PARENTS], founders)
-
-    def _firsts(self, ranked: np.ndarray) -> np.ndarray:
-        """Where the first point of each block stands among these, in their order."""
-        return np.sort(np.unique(self._candidates.blocks_of(ranked), return_index=True)[1])
 
     def _pool(self, parents: np.ndarray) -> np.ndarray:
         parts = [

@@ -118,8 +118,7 @@ class FeasibleSampler(optuna.samplers.BaseSampler):
         limit = (1 + within) * self._best()
         close = {n: time for n, time in self._results.items() if time is not None and time <= limit}
         ranked = np.array(sorted(close, key=close.__getitem__), dtype=np.int64)
-        first = np.unique(self.candidates.blocks_of(ranked), return_index=True)[1]
-        leaders: list[int] = ranked[np.sort(first)[:most]].tolist()
+        leaders: list[int] = ranked[self.candidates.firsts(ranked)[:most]].tolist()
         return leaders
 
     def proposal(self, trial_number: int) -> Proposal:

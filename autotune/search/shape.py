@@ -152,8 +152,8 @@ class ShapeSearch:
         return self._ask_of(proposal)
 
     def polish(self, size: int) -> list[Ask]:
-        """Steps that were not tried yet, at most so many: from the best point, and from the best of other
-        tiles that are as good, in turn."""
+        """Steps that were not tried yet, at most so many: from the best point, and from the best of each tile
+        that is as good, in turn. The best point is mostly the best of its tile, and then has two turns."""
         champion = self.contest.champion
         number = None if champion is None else self.space.find(champion.point)
         as_good = [] if number is None else [number, *self._asker.leaders(_AS_GOOD, _NUM_AS_GOOD)]

@@ -36,7 +36,7 @@ class Traits:
     def threads(self, codes: np.ndarray) -> np.ndarray:
         """Threads that share the problem, those of all splits; (q,)."""
         columns = self._columns(codes)
-        return np.asarray(_blocks(columns, self.gemm) * resources.threads(columns))
+        return np.asarray(_blocks(columns, _tiles(columns, self.gemm)) * resources.threads(columns))
 
     def longest_sums(self, codes: np.ndarray) -> np.ndarray:
         """Products that a thread adds up one by one, at most; (q,)."""
@@ -62,9 +62,9 @@ def _quantities(c: Any, gemm: Gemm, limits: DeviceLimits) -> list[np.ndarray]:
         resources.register_estimate(c) + _SPARE_REGISTERS, resources.register_cap(c, limits)
     )
     blocks = np.maximum(1, resources.blocks_per_sm(c, limits, gemm, registers))
-    tiles = resources.tiles_m(c, gemm) * resources.tiles_n(c, gemm)
+    tiles = _tiles(c, gemm)
     waves, fill = _waves(c, tiles, blocks * limits.num_sms)
-    per_sm = _blocks(c, gemm) / limits.num_sms
+    per_sm = _blocks(c, tiles) / limits.num_sms
     at_once = np.minimum(blocks, np.ceil(per_sm))  # a small grid leaves room
     stages_ahead = np.maximum(c.stages - 1, 0.5)  # a single stage is half the time in flight
     return [
@@ -88,24 +88,26 @@ def _quantities(c: Any, gemm: Gemm, limits: DeviceLimits) -> list[np.ndarray]:
     ]
 
 
-def _blocks(c: Any, gemm: Gemm) -> np.ndarray:
+def _tiles(c: Any, gemm: Gemm) -> np.ndarray:
+    return np.asarray(resources.tiles_m(c, gemm) * resources.tiles_n(c, gemm))
+
+
+def _blocks(c: Any, tiles: np.ndarray) -> np.ndarray:
     """Thread blocks of all splits; those that `last_wave` adds are few."""
-    splits = np.where(c.reduction == "last_wave", 1, c.split_k)
-    return np.asarray(resources.tiles_m(c, gemm) * resources.tiles_n(c, gemm) * splits)
+    return tiles * np.where(c.reduction == "last_wave", 1, c.split_k)
 
 
 def _waves(c: Any, tiles: np.ndarray, slots: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Waves of blocks, and the share of the slots that are busy in them. `last_wave` splits only the
     tiles of the last, so that it ends sooner."""
     splits_last = c.reduction == "last_wave"
-    waves = tiles * np.where(splits_last, 1, c.split_k) / slots
+    waves = _blocks(c, tiles) / slots
     whole, rest = np.floor(waves), np.ceil(waves % 1.0)
     return waves, waves / (whole + rest / np.where(splits_last & (whole > 0), c.split_k, 1))
 
 
 def _longest_sums(c: Any, gemm: Gemm, limits: DeviceLimits) -> np.ndarray:
     """`last_wave` leaves the tiles of whole waves unsplit, if there are any; a flush begins a sum anew."""
-    tiles = resources.tiles_m(c, gemm) * resources.tiles_n(c, gemm)
-    has_whole_waves = (c.reduction == "last_wave") & (tiles >= limits.num_sms * c.min_blocks)
+    has_whole_waves = (c.reduction == "last_wave") & (_tiles(c, gemm) >= limits.num_sms * c.min_blocks)
     steps = gemm.k / (c.slice_k * np.where(has_whole_waves, 1, c.split_k))
     return np.asarray(np.where(c.flush_k > 0, np.minimum(steps, c.flush_k), steps))
