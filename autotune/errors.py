@@ -6,7 +6,8 @@
     ├─ TrialFailure         one candidate failed; recorded, search goes on  (never reaches the shell)
     ├─ DeviceLost           the GPU worker died more often than allowed     exit 4
     ├─ StoreError           database locked, newer than this code, not ours exit 5
-    │  └─ DuplicateTrial    another search stored that config first: skip it
+    │  ├─ DuplicateTrial    another search stored that config first: skip it
+    │  └─ ServerAway        the database's server does not answer
     └─ DispatchError        table missing, damaged, for another GPU         exit 6
 
 A message says what happened, where, and the next step. Only the CLI prints.
@@ -62,6 +63,10 @@ class StoreError(AutotuneError):
 
 class DuplicateTrial(StoreError):
     """The study already holds a trial of this config: a second search on the database was faster."""
+
+
+class ServerAway(StoreError):
+    """The server of the database does not answer, or broke off. The same may succeed later."""
 
 
 class DispatchError(AutotuneError):

@@ -69,6 +69,7 @@ def run(request: Request, *, is_json: bool, is_quiet: bool) -> None:
         Store.open(request.db) as store,  # behind the target: without one no empty database is left
         console.Progress(is_quiet=is_quiet) as progress,
     ):
+        store.tell_when_away(console.note)
         if isinstance(target, ReplayTarget):
             gemms = gemms or target.gemms
         result = tune(target, store, gemms, options, Painter(progress, is_quiet=is_quiet))

@@ -156,6 +156,12 @@ class Asker:
         else:
             self._study.tell(trial_number, time_us)
 
+    def forget(self, number: int) -> None:
+        """Nothing comes of a point that was asked for: it may be asked for again."""
+        trial_number = self._open.pop(number)
+        self._ours.forget(trial_number)
+        self._study.tell(trial_number, state=TrialState.FAIL)
+
     def correct(self, number: int, time_us: float) -> None:
         """A better time of a point that was told of or loaded before."""
         self._ours.correct(number, time_us)

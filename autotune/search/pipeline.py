@@ -21,7 +21,8 @@ from typing import Any
 from ..measurement import Measurement
 from ..target import Reusing, Target
 from .progress import Ledger
-from .shape import Ask, ShapeSearch
+from .shape import ShapeSearch
+from .sharing import Ask
 
 _POLL_S = 0.2  # how soon Ctrl-C is noticed while a candidate takes long
 

@@ -197,6 +197,10 @@ class FeasibleSampler(optuna.samplers.BaseSampler):
         if self._best() < best:
             self._planned.clear()  # planned before this was known
 
+    def forget(self, trial_number: int) -> None:
+        """Nothing comes of the point of this trial: it counts as unseen again."""
+        self._seen.discard(self._open.pop(trial_number))
+
     def correct(self, number: int, time_us: float) -> None:
         """From now on go by this time of a point; nothing happens to one that has none."""
         if self._results.get(number) is not None:

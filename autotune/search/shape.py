@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -13,12 +12,13 @@ from ..errors import DuplicateTrial, UsageError
 from ..gemm import Gemm
 from ..measurement import Measurement
 from ..space import FeasibleSet
-from ..store import Store, StudyRef, TrialRecord
+from ..store import Claims, Store, StudyRef, TrialRecord
 from ..target import Point, Target
 from .asker import DEFAULT_SAMPLER, Asker, Proposal, SpaceExhausted
 from .contest import Contest, Duel, Entrant
 from .progress import Best
 from .seeds import known_elsewhere, known_good
+from .sharing import TRANSFER, Ask, SharedStudy
 from .traits import traits_of
 
 REUSED = "reuse"  # origin of points whose kernels were compiled before
@@ -45,18 +45,9 @@ def study_of(store: Store, target: Target, gemm: Gemm) -> StudyRef:
     return store.study(target.environment, target.source_hash, compiler, gemm, target.policy)
 
 
-@dataclass(frozen=True)
-class Ask:
-    """A point that is about to be submitted."""
-
-    number: int
-    origin: str
-    point: dict[str, Value]
-    key: str
-
-
 class ShapeSearch:
-    """State of the search of one shape. Trials of earlier runs count, and are never asked for again.
+    """State of the search of one shape. Trials of earlier runs, and of other searches that share its study,
+    count, and are never asked for again.
 
     Raises UsageError if nothing is feasible, StoreError where the database does.
     """
@@ -65,6 +56,7 @@ class ShapeSearch:
         self,
         target: Target,
         store: Store,
+        claims: Claims,
         gemm: Gemm,
         space: FeasibleSet,
         *,
@@ -91,6 +83,7 @@ class ShapeSearch:
         self._store = store
         self._num_places = target.capacity
         self._asker = Asker(self.space, sampler, seed, traits_of(space, gemm, target.limits))
+        self.shared = SharedStudy(claims, self.study, space, self._asker)
         self._lent: set[str] = set()
         self._elsewhere: deque[int] = deque()
         self._resume()
@@ -103,7 +96,7 @@ class ShapeSearch:
         known = []
         for trial in self._store.trials(self.study):
             time_us = _time_of(trial.measurement)
-            self._count(trial.key, trial.point, time_us)
+            self.count(trial.key, trial.point, time_us)
             number = self.space.find(trial.point)
             if number is not None:
                 known.append((number, time_us))
@@ -113,13 +106,16 @@ class ShapeSearch:
         self._asker.load(known)
         for duel in self._store.duels(self.study):
             self._correct(self.contest.restore(duel))
-        newest_twins = self._store.twin_studies(self.study)[-_TWIN_STUDIES:]
-        self._borrow(newest_twins, _LOANS_PER_TWIN)
+        self.borrow_from_twins()
         suited = known_good(self.space, self.gemm)
         for number in suited:
             self._asker.offer(number, "seed")
         self._elsewhere.extend(known_elsewhere(self.space, suited))
         self._borrow(self._store.similar_studies(self.study)[:_SIMILAR_STUDIES], _LOANS_PER_STUDY)
+
+    def borrow_from_twins(self) -> None:
+        """Have the best of other GPUs of the kind, or under another driver, tried here: each but once."""
+        self._borrow(self._store.twin_studies(self.study)[-_TWIN_STUDIES:], _LOANS_PER_TWIN)
 
     def _borrow(self, studies: Iterable[StudyRef], loans: int) -> None:
         for study in studies:
@@ -132,7 +128,7 @@ class ShapeSearch:
         if key in self._lent or point.keys() != set(self.space.names):
             return False
         self._lent.add(key)
-        return self._asker.offer(self._asker.nearest(point), "transfer")
+        return self._asker.offer(self._asker.nearest(point), TRANSFER)
 
     def lend_known(self) -> bool:
         """Try a point that is known to be good on another kind of problem; each but once. Returns whether
@@ -143,13 +139,16 @@ class ShapeSearch:
         return False
 
     def ask(self, wanted: int = 1) -> Ask | None:
-        """The next point, the first of so many that are wanted; None when all have been asked for."""
-        try:
-            proposal = self._asker.ask(wanted)
-        except SpaceExhausted:
-            self.is_exhausted = True
-            return None
-        return self._ask_of(proposal)
+        """The next point that no other search is at, the first of so many that are wanted; None when all have
+        been asked for."""
+        while True:
+            try:
+                proposal = self._asker.ask(wanted)
+            except SpaceExhausted:
+                self.is_exhausted = True
+                return None
+            if asks := self._claim([proposal]):
+                return asks[0]
 
     def polish(self, size: int) -> list[Ask]:
         """Steps that were not tried yet, at most so many: from the best point, and from the best of each tile
@@ -160,8 +159,8 @@ class ShapeSearch:
         self._num_polishes += 1
         for at in range(len(as_good)):
             leader = as_good[(self._num_polishes + at) % len(as_good)]
-            if steps := self._asker.steps_from(leader, size, POLISH):
-                return [self._ask_of(proposal) for proposal in steps]
+            if steps := self._claim(self._asker.steps_from(leader, size, POLISH)):
+                return steps
         return []
 
     def pick(self, codes: np.ndarray, size: int) -> list[Ask]:
@@ -174,11 +173,17 @@ class ShapeSearch:
         return self._reuse(self._asker.take((n for n in numbers if n is not None), REUSED))
 
     def _reuse(self, proposals: Sequence[Proposal]) -> list[Ask]:
-        self.num_reused_open += len(proposals)
-        return [self._ask_of(proposal) for proposal in proposals]
+        asks = self._claim(proposals)
+        self.num_reused_open += len(asks)
+        return asks
+
+    def _claim(self, proposals: Sequence[Proposal]) -> list[Ask]:
+        """Those of these points that no other search is at or has tried."""
+        asks = self.shared.claim([self._ask_of(proposal) for proposal in proposals], self)
+        self.num_open += len(asks)
+        return asks
 
     def _ask_of(self, proposal: Proposal) -> Ask:
-        self.num_open += 1
         point = self.space.point(proposal.number)
         return Ask(proposal.number, proposal.origin, point, point_key(point))
 
@@ -203,15 +208,18 @@ class ShapeSearch:
         self.drop(ask)
         time_us = _time_of(measurement)
         self._asker.tell(ask.number, time_us)
-        return self._count(ask.key, ask.point, time_us)
+        return self.count(ask.key, ask.point, time_us)
 
     def drop(self, ask: Ask) -> None:
         """A point that was asked for is under way no longer."""
         self.num_open -= 1
+        self.shared.close(ask)
         self.num_reused_open -= ask.origin == REUSED
 
-    def _count(self, key: str, point: Mapping[str, Value], time_us: float | None) -> bool:
+    def count(self, key: str, point: Mapping[str, Value], time_us: float | None) -> bool:
+        """Take in a trial of this study, whoever made it. Returns whether it is the best so far."""
         self.times_us.append(time_us)
+        self.shared.known.add(key)
         return time_us is not None and self.contest.enter(key, point, time_us)
 
     def refine(self, duel: Duel, first_us: tuple[float, ...], second_us: tuple[float, ...]) -> None:

@@ -1,6 +1,6 @@
 """The search: keeps the target busy with points worth trying, learns of each, re-ranks the best.
 
-    ask -> submit -> (compile, verify, time: the target's business) -> store -> tell -> ask ...
+    ask -> claim -> submit -> (compile, verify, time: the target's business) -> store -> tell -> ask ...
 
 The same call on the same store goes on where the last one ended.
 """
@@ -14,7 +14,7 @@ from typing import Any
 from ..errors import DeviceLost, EnvironmentProblem
 from ..gemm import Gemm
 from ..space import FeasibleSet
-from ..store import Store
+from ..store import Claims, Store
 from ..target import Point, Refining, Reusing, Target
 from . import limits
 from .blas import one_thread
@@ -27,6 +27,7 @@ from .refine import Refiner
 from .result import Result, ShapeResult
 from .reuse import Reuser
 from .shape import ShapeSearch
+from .sharing import Sharing
 from .switching import prompt_switching
 
 _SPACES_AT_ONCE = 2  # enumerated beside a search: one comes late, four slow it down (decision 0015)
@@ -51,8 +52,8 @@ def tune(
     Until it returns, numpy's OpenBLAS takes one thread in this process, since more would fight with the
     compiler for the cores, and threads of Python give way to each other sooner (switching.py).
     """
-    with one_thread(), prompt_switching(), Interrupts() as interrupts:
-        return Tuner(target, store, gemms, options or Options(), on_event, interrupts).run()
+    with one_thread(), prompt_switching(), Interrupts() as interrupts, store.claims() as claims:
+        return Tuner(target, store, claims, gemms, options or Options(), on_event, interrupts).run()
 
 
 class Tuner:
@@ -62,6 +63,7 @@ class Tuner:
         self,
         target: Target,
         store: Store,
+        claims: Claims,
         gemms: Sequence[Gemm],
         options: Options,
         on_event: OnEvent,
@@ -69,6 +71,7 @@ class Tuner:
     ) -> None:
         limits.check(gemms, options)
         self._target, self._store, self._options = target, store, options
+        self._claims, self._sharing = claims, Sharing(claims)
         self._on_event, self._interrupts = on_event, interrupts
         self._shapes: list[ShapeSearch] = []
         # Enumerating a space takes a while: threads do it ahead, while the first shapes are searched.
@@ -140,8 +143,10 @@ class Tuner:
 
     def _start(self, gemm: Gemm, space: Future[FeasibleSet]) -> None:
         with self._ledger.timing("prepare_s"):
-            sampler, seed = self._options.sampler, self._options.seed
-            shape = ShapeSearch(self._target, self._store, gemm, space.result(), sampler=sampler, seed=seed)
+            shape = ShapeSearch(
+                self._target, self._store, self._claims, gemm, space.result(),
+                sampler=self._options.sampler, seed=self._options.seed,
+            )  # fmt: skip
         self._shapes.append(shape)
         cublas_us = shape.baseline.time_us
         self._on_event(ShapeStarted(gemm, len(shape.space), shape.num_known, cublas_us, shape.limit_us))
@@ -157,6 +162,8 @@ class Tuner:
                 return reason
             for kept in self._pipeline.kept(self._others):
                 self._settle(kept)
+            with self._ledger.timing("ask_s"):
+                self._sharing.poll(self._shapes)
             if self._refiner is not None:
                 self._refiner.settle()
                 self._refiner.fill(self._shapes)
@@ -249,6 +256,7 @@ class Tuner:
             self._drain()
         if self._refiner is not None:
             self._refiner.stop()
+        self._claims.release_all()  # the finals need none
 
     def _drain(self) -> None:
         reason = "interrupted" if self._interrupts.is_requested else "done"

@@ -1,13 +1,18 @@
 """Every trial, kept: `Store` and the records that it hands out."""
 
+from .claims import Claimed, Claims, Known, News
 from .connect import exists, shown
 from .records import DuelRecord, Final, FinalEntry, StudyRef, StudySummary, TrialRecord
 from .repository import Store
 
 __all__ = [
+    "Claimed",
+    "Claims",
     "DuelRecord",
     "Final",
     "FinalEntry",
+    "Known",
+    "News",
     "Store",
     "StudyRef",
     "StudySummary",

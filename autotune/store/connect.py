@@ -29,7 +29,14 @@ from pathlib import Path
 from typing import Any
 
 from sqlalchemy import URL, Connection, Engine, create_engine, event, func, make_url, select
-from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError, OperationalError, SQLAlchemyError
+from sqlalchemy.exc import (
+    ArgumentError,
+    DBAPIError,
+    InterfaceError,
+    NoSuchModuleError,
+    OperationalError,
+    SQLAlchemyError,
+)
 
 from ..errors import StoreError
 
@@ -163,6 +170,20 @@ def errors_explained(url: URL) -> Iterator[None]:
         yield
     except SQLAlchemyError as error:
         raise explain(error, url) from error
+
+
+def is_away(error: BaseException | None) -> bool:
+    """Whether an error says that a server is away, or broke off, so that the same may succeed later."""
+    if not isinstance(error, DBAPIError) or isinstance(error.orig, sqlite3.Error):
+        return False
+    state = getattr(error.orig, "sqlstate", None)
+    is_lost = isinstance(error, OperationalError | InterfaceError) and state is None
+    return error.connection_invalidated or is_lost or state in _PASSING
+
+
+# Of PostgreSQL: connection failure, shutdown, crash, start-up, too many connections, two transactions that
+# wait for each other. https://www.postgresql.org/docs/current/errcodes-appendix.html
+_PASSING = {"08000", "08001", "08003", "08006", "57P01", "57P02", "57P03", "53300", "40001", "40P01"}
 
 
 def explain(error: SQLAlchemyError, url: URL) -> StoreError:

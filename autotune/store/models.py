@@ -226,3 +226,24 @@ class FinalEntryRow(Base):
     samples_us: Mapped[list[float]]
     discarded: Mapped[list[dict[str, Any]]]
     joules: Mapped[float | None]
+
+
+class WorkerRow(Base):
+    """A process that takes part in the work on this database, as long as its heartbeat is recent."""
+
+    __tablename__ = "worker"
+    __table_args__ = (UniqueConstraint("name"),)
+
+    name: Mapped[str]
+    expires_s: Mapped[float]  # seconds since 1970 on the database's clock
+
+
+class LeaseRow(Base):
+    """Who is at work on a task. No foreign key: a lease without a worker is as good as none."""
+
+    __tablename__ = "lease"
+    __table_args__ = (UniqueConstraint("scope", "task"),)
+
+    scope: Mapped[str]
+    task: Mapped[str]
+    worker_id: Mapped[int] = mapped_column(index=True)

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from sqlalchemy import URL, Engine, select, update
-from sqlalchemy.orm import Session, aliased
+from sqlalchemy import Engine, select, update
+from sqlalchemy.orm import aliased
 
 from ..config import Value
 from ..device import Environment
@@ -18,7 +17,9 @@ from ..errors import DuplicateTrial, StoreError
 from ..gemm import Gemm
 from ..measurement import POLICY_VERSION, CachePolicy, Failure, Measurement, Outcome
 from ..target import Baseline
-from . import connect, queries, rows, schema
+from . import connect, leases, queries, rows, schema
+from .claims import Claims
+from .database import Database, outlasting
 from .models import (
     BaselineRow,
     ConfigRow,
@@ -42,14 +43,13 @@ class Store:
 
     Each method is one transaction: when it returns, what it wrote survives the end of the process
     (`connect` says what survives power loss). Methods raise StoreError where the database is locked
-    for longer than `timeout_s`, damaged, read-only or full. Use it as a context manager or close it.
+    for longer than `timeout_s`, damaged, read-only or full. A server that goes away while this is open is
+    waited for (database.RECONNECT_S). Use it as a context manager or close it.
     """
 
-    def __init__(self, engine: Engine, url: URL) -> None:
-        self._engine = engine
-        self._writer = connect.writer(engine)
-        self._url = url
-        self._identity = connect.identity(url)
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._reading, self._writing = database.reading, database.writing
 
     @classmethod
     def open(cls, path_or_url: str | Path, *, timeout_s: float = DEFAULT_TIMEOUT_S) -> Store:
@@ -66,10 +66,14 @@ class Store:
         except StoreError:
             engine.dispose()
             raise
-        return cls(engine, url)
+        return cls(Database(url, engine))
 
     def close(self) -> None:
-        self._engine.dispose()
+        self._database.close()
+
+    def tell_when_away(self, tell: Callable[[str], None]) -> None:
+        """Have this called with one sentence when a server goes away, before it is waited for."""
+        self._database.on_away = tell
 
     def __enter__(self) -> Self:
         return self
@@ -82,23 +86,15 @@ class Store:
     @property
     def url(self) -> str:
         """The SQLAlchemy URL of this database, as Optuna takes it too."""
-        return self._url.render_as_string(hide_password=False)
+        return self._database.url.render_as_string(hide_password=False)
 
-    @contextmanager
-    def _reading(self) -> Iterator[Session]:
-        connect.check_identity(self._url, self._identity)
-        with connect.errors_explained(self._url), Session(self._engine) as session:
-            yield session
-
-    @contextmanager
-    def _writing(self) -> Iterator[Session]:
-        """One transaction that holds the write lock; committed at the end, undone by any exception."""
-        connect.check_identity(self._url, self._identity)
-        with connect.errors_explained(self._url), Session(self._writer) as session, session.begin():
-            yield session
+    def claims(self) -> Claims:
+        """Take part in the work on this database, as one search among others."""
+        return Claims(self._database)
 
     # ---- studies
 
+    @outlasting
     def study(
         self,
         environment: Environment,
@@ -126,6 +122,7 @@ class Store:
             )
         return StudyRef(study_id, environment, source_hash, compiler, gemm, policy, policy_version)
 
+    @outlasting
     def studies(self) -> list[StudySummary]:
         """All studies with what they hold, oldest first."""
         with self._reading() as session:
@@ -152,6 +149,7 @@ class Store:
         ]
         return sorted(twins, key=lambda ref: ref.id)
 
+    @outlasting
     def _kindred_studies(self, study: StudyRef) -> list[StudyRef]:
         """All others with the same kernel source and policy on GPUs of the same name."""
         query = queries.STUDIES.where(
@@ -164,12 +162,14 @@ class Store:
         with self._reading() as session:
             return [rows.study_ref(*row) for row in session.execute(query)]
 
+    @outlasting
     def environments(self) -> list[Environment]:
         """Every environment that has an ok trial, the most recently measured first."""
         query = queries.MEASURED.with_only_columns(EnvironmentRow).group_by(EnvironmentRow.id)
         with self._reading() as session:
             return [rows.environment(row) for row in session.scalars(query.order_by(queries.NEWEST.desc()))]
 
+    @outlasting
     def latest_studies(
         self, environment: Environment, policy: CachePolicy = CachePolicy.COLD
     ) -> list[StudyRef]:
@@ -195,6 +195,7 @@ class Store:
 
     # ---- trials
 
+    @outlasting
     def add_trial(
         self, study: StudyRef, key: str, point: Mapping[str, Value], measurement: Measurement, origin: str
     ) -> int:
@@ -213,10 +214,12 @@ class Store:
                 study_id=study.id,
                 config_id=config_id,
             )
-            if not is_new:
-                raise DuplicateTrial(f"{study.gemm} has a trial of {key} already; skip it")
-            return trial_id
+            leases.release(session, study.pool, [key])
+            if is_new:
+                return trial_id
+        raise DuplicateTrial(f"{study.gemm} has a trial of {key} already; skip it")
 
+    @outlasting
     def condemn(self, study: StudyRef, key: str, failure: Failure) -> None:
         """A trial that was ok is not after all: it has this outcome and no time from here on."""
         config = select(ConfigRow.id).where(ConfigRow.key == key).scalar_subquery()
@@ -227,6 +230,7 @@ class Store:
                 .values(outcome=failure.outcome.value, reason=failure.reason, time_us=None)
             )
 
+    @outlasting
     def killers(self, study: StudyRef) -> list[dict[str, Value]]:
         """Points that brought a GPU worker or the compiler down in other studies of this kernel source on
         GPUs of this name: not to be run again."""
@@ -263,16 +267,19 @@ class Store:
         """All trials that are not ok, in the order they were stored."""
         return self._trials(queries.trials(study.id).where(~queries.IS_OK))
 
+    @outlasting
     def _trials(self, query: queries.Trials) -> list[TrialRecord]:
         with self._reading() as session:
             return [rows.trial_record(*row) for row in session.execute(query)]
 
+    @outlasting
     def keys(self, study: StudyRef) -> set[str]:
         """Keys of all points tried, failures among them: none is to be asked again."""
         query = select(ConfigRow.key).join(TrialRow).where(TrialRow.study_id == study.id)
         with self._reading() as session:
             return set(session.scalars(query))
 
+    @outlasting
     def times(self, study: StudyRef) -> dict[str, float]:
         """Time in us by key of every ok trial, without the samples: what a model is fitted to."""
         query = (
@@ -286,11 +293,13 @@ class Store:
 
     # ---- cuBLAS
 
+    @outlasting
     def add_baseline(self, study: StudyRef, baseline: Baseline) -> None:
         """Store a timing of cuBLAS. Earlier ones stay in the database; the newest counts."""
         with self._writing() as session:
             session.add(rows.baseline_row(study.id, baseline))
 
+    @outlasting
     def baseline(self, study: StudyRef) -> Baseline | None:
         """The newest timing of cuBLAS; None if there was none yet."""
         with self._reading() as session:
@@ -298,6 +307,7 @@ class Store:
 
     # ---- duels
 
+    @outlasting
     def add_duel(self, study: StudyRef, duel: DuelRecord) -> None:
         """Store two configs' samples of the same rounds. Both have trials in this study."""
         keys = {key: select(ConfigRow.id).where(ConfigRow.key == key) for key in duel.keys}
@@ -311,6 +321,7 @@ class Store:
                 )
             )  # fmt: skip
 
+    @outlasting
     def duels(self, study: StudyRef) -> list[DuelRecord]:
         """All duels of a study in the order they were stored."""
         first, second = aliased(ConfigRow), aliased(ConfigRow)
@@ -329,6 +340,7 @@ class Store:
 
     # ---- the final re-rank
 
+    @outlasting
     def set_final(
         self,
         study: StudyRef,
@@ -359,6 +371,7 @@ class Store:
                 config_id = queries.config_id(session, entry.key, entry.point)
                 session.add(rows.final_entry_row(final.id, config_id, entry))
 
+    @outlasting
     def final(self, study: StudyRef) -> Final | None:
         """The newest final re-rank; None if there was none yet."""
         query = (

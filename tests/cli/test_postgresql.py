@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import json
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 from postgresql_server import Server
 
+from autotune.store import Store
+
 from .conftest import SQUARE
 from .runner import run
+
+RECORDED = Path(__file__).parents[2] / "studies/recorded/h200.json.gz"
 
 
 @pytest.fixture
@@ -33,6 +38,20 @@ def test_a_search_goes_on_and_is_read(url: str, recording: Path, tmp_path: Path)
     shown = [done.stdout + done.stderr for done in (first, second, best, doctor, report)]
     shown.append((tmp_path / "report.html").read_text(encoding="utf-8").rpartition("</script>")[0])
     assert not any("secret" in text for text in shown)
+
+
+def test_three_searches_share_out_a_recorded_suite(url: str, postgresql: Server) -> None:
+    """Side by side on one server: each config is tried by one of them, and none waits for another."""
+    search = ("search", "--gpu", f"replay:{RECORDED}", "--sampler", "random", "--seconds", "4", "--json")
+    alone = json.loads(run(*search, "--db", url).stdout)["num_new"]
+    shared = postgresql.new_database()
+    with ThreadPoolExecutor(3) as side_by_side:
+        done = [side_by_side.submit(run, *search, "--db", shared, "--seed", str(seed)) for seed in range(3)]
+        found = [json.loads(one.result().stdout)["num_new"] for one in done]
+    with Store.open(shared) as store:
+        num_stored = sum(study.num_trials for study in store.studies())
+    assert sum(found) == num_stored, "none was tried twice"
+    assert num_stored >= 2.7 * alone
 
 
 def test_other_databases_are_refused(recording: Path) -> None:

@@ -138,25 +138,6 @@ def test_a_reader_in_the_middle_of_a_long_look_stops_no_search(tmp_path):
         reader.close()
 
 
-def test_two_searches_at_once_share_a_database(tmp_path):
-    """Each learns of its own; what both tried is stored once, and nothing is lost."""
-    path = tmp_path / "trials.db"
-    with Store.open(path) as one, Store.open(path) as two:
-        seen: set[str] = set()
-
-        def search_too(event):
-            if isinstance(event, TrialDone) and event.num_done == 3 and not seen:
-                seen.add("once")
-                tune(other, two, [GEMM], Options(trials=20, seed=1, sampler="random"))
-
-        target, other = FakeTarget(product_space(4, 4)), FakeTarget(product_space(4, 4))
-        result = tune(target, one, [GEMM], Options(trials=20, seed=2, sampler="random"), search_too)
-        stored = [trial.key for trial in one.trials(study_of(one, target, GEMM))]
-    assert len(stored) == len(set(stored))
-    assert set(stored) == keys_of(target) | keys_of(other)
-    assert result.num_duplicates == len(keys_of(target) & keys_of(other))
-
-
 # ---- the system's clock
 
 

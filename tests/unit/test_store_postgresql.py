@@ -6,16 +6,23 @@ What goes in and comes out is in `test_store`, for both kinds of database.
 from __future__ import annotations
 
 import signal
+import threading
 import time
 from pathlib import Path
 
 import optuna
+import psycopg
 import pytest
+from fake_target import FakeTarget
 from postgresql_server import Server
+from sqlalchemy.exc import OperationalError
 from store_cases import add, add_all, config, create, failed, ok, publish, start, study_of, write_until_killed
 
 from autotune.errors import StoreError
-from autotune.store import Store, exists, optuna_mirror, shown
+from autotune.gemm import Gemm
+from autotune.search import Options, tune
+from autotune.search.progress import TrialDone
+from autotune.store import Store, connect, database, exists, optuna_mirror, shown
 from autotune.store.optuna_mirror import TRIAL_ID, study_name
 
 
@@ -81,7 +88,10 @@ def test_publishers_at_once_copy_each_trial_once_for_optuna(url: str) -> None:
     assert [trial.user_attrs[TRIAL_ID] for trial in trials] == ids
 
 
-def test_a_server_that_goes_away_is_told_and_comes_back_with_all_trials(url: str, postgresql: Server) -> None:
+def test_a_server_that_stays_away_is_told_and_comes_back_with_all_trials(
+    url: str, postgresql: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(database, "RECONNECT_S", 0.2)
     with Store.open(url) as store:
         study = study_of(store)
         add(store, study, 0, ok(1.0))
@@ -98,6 +108,54 @@ def test_a_server_that_goes_away_is_told_and_comes_back_with_all_trials(url: str
         add(store, study, 1, ok(2.0))
     with Store.open(url) as store:
         assert [trial.measurement for trial in store.trials(study)] == [ok(1.0), ok(2.0)]
+
+
+def test_a_restart_of_the_server_is_outlasted(url: str, postgresql: Server) -> None:
+    """Whatever is called next, once the connections are broken and while the server is down."""
+    told: list[str] = []
+    with Store.open(url) as store, store.claims() as claims:
+        store.tell_when_away(told.append)
+        study = study_of(store)
+        postgresql.stop()
+        starting = threading.Timer(0.5, postgresql.start)
+        starting.start()
+        try:
+            assert claims.claim(study, [config(0).key]).ours == {config(0).key}
+            add(store, study, 0, ok(1.0))
+        finally:
+            starting.join()
+        postgresql.stop()
+        postgresql.start()
+        add(store, study, 1, ok(2.0))
+        assert len(store.trials(study)) == 2
+    assert told and all("trying again for 60 s" in line and "secret" not in line for line in told)
+
+
+def test_a_search_goes_on_through_restarts_of_the_server(url: str, postgresql: Server) -> None:
+    stops = iter((5, 12, 13))
+    next_stop = next(stops)
+
+    def restart(event: object) -> None:
+        nonlocal next_stop
+        if isinstance(event, TrialDone) and event.num_done == next_stop:
+            next_stop = next(stops, 0)
+            postgresql.stop()
+            threading.Timer(0.3, postgresql.start).start()
+
+    target = FakeTarget()
+    with Store.open(url) as store:
+        result = tune(target, store, [Gemm(64, 64, 64)], Options(trials=25), restart)
+        assert (result.num_new, result.num_duplicates) == (25, 0)
+        assert len(store.trials(result.shapes[0].study)) == 25
+
+
+@pytest.mark.parametrize(
+    ("what", "is_away"),
+    [("57P01", True), ("57P03", True), ("08006", True), ("40P01", True), ("53100", False), ("42P01", False)],
+)
+def test_which_errors_pass(what: str, is_away: bool) -> None:
+    error = psycopg.errors.lookup(what)("told") if what != "08006" else psycopg.OperationalError("told")
+    assert connect.is_away(OperationalError("SELECT", None, error)) is is_away
 
 
 def test_tables_of_another_application_are_left_alone(url: str) -> None:

@@ -41,6 +41,12 @@ def store(tmp_path):
         yield opened
 
 
+@pytest.fixture
+def claims(store):
+    with store.claims() as claims:
+        yield claims
+
+
 def _keys(target) -> list[str]:
     return [point_key(point) for _, point in target.submitted]
 
@@ -265,7 +271,7 @@ def test_the_end_of_the_seconds_goes_to_steps_from_the_best(store):
 
 
 @pytest.mark.parametrize("second_us", [100.3, 101.5])
-def test_steps_are_tried_from_every_tile_that_is_as_good(store, second_us):
+def test_steps_are_tried_from_every_tile_that_is_as_good(store, claims, second_us):
     """Two hills in blocks of their own: one is the best, the other as good as that, or not quite."""
 
     def time_us(point) -> float:
@@ -275,7 +281,7 @@ def test_steps_are_tried_from_every_tile_that_is_as_good(store, second_us):
 
     space = product_space(8, 8, 8, words=9)
     target = FakeTarget(space, time_us=time_us)
-    shape = ShapeSearch(target, store, GEMM, space)
+    shape = ShapeSearch(target, store, claims, GEMM, space)
     tops = {base: {"a": a, "b": 8, "c": 8, "word": "w0"} for base, a in ((100.0, 4), (second_us, 64))}
     asks = [shape.ask() for _ in range(20)]
     for point in tops.values():

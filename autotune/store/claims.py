@@ -1,0 +1,170 @@
+"""Which search tries which config: leases of trials, and what other searches found out meanwhile.
+
+Searches on one database share the configs of a problem if they measure on GPUs of one kind, under the same
+driver, kernel and policy. Those on the same GPU share their trials, too: they work on one study. Those on
+different GPUs of the kind keep a study each, and only hear of each other's times.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Self
+
+from sqlalchemy import bindparam, case, func, select
+from sqlalchemy.orm import Session
+
+from ..config import Value
+from ..measurement import Outcome
+from . import leases, queries, rows
+from .database import Database, outlasting
+from .models import ConfigRow, EnvironmentRow, KernelRow, StudyRow, TrialRow
+from .records import StudyRef
+
+_OVERLAP = 200  # trial ids that are looked at again: on a server, a smaller one may be committed later
+_TIME_US = case((queries.IS_OK, TrialRow.time_us))  # NULL of a failure
+_POOL = (
+    StudyRow.m, StudyRow.n, StudyRow.k, StudyRow.trans_a, StudyRow.trans_b, StudyRow.policy,
+    StudyRow.policy_version, KernelRow.source_hash, KernelRow.compiler, EnvironmentRow.gpu_name,
+    EnvironmentRow.cc_major, EnvironmentRow.cc_minor, EnvironmentRow.driver_version,
+    EnvironmentRow.recorded_on,
+)  # fmt: skip
+_LOCAL = Outcome.OUT_OF_MEMORY.value  # says something of that GPU's free memory, nothing of the config
+
+
+@dataclass(frozen=True)
+class Known:
+    """What another search found out of a config. `time_us` is None for a failure. `is_here`: in this very
+    study; else on another GPU of the kind."""
+
+    time_us: float | None
+    is_here: bool
+
+
+@dataclass(frozen=True)
+class Claimed:
+    """What came of a claim. A key in neither is under way elsewhere."""
+
+    ours: frozenset[str] = frozenset()  # leased to this search
+    known: dict[str, Known] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class News:
+    """A trial in one of this search's studies."""
+
+    trial_id: int
+    study_id: int
+    key: str
+    point: dict[str, Value]
+    time_us: float | None  # None: it failed
+
+
+class Claims:
+    """One search's claims. Use it as a context manager, or close it: then all its leases end."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._worker = leases.Worker(database)
+
+    @outlasting
+    def claim(self, study: StudyRef, keys: Collection[str]) -> Claimed:
+        """Lease the configs that nobody else is at or has tried in this study, all in one transaction.
+
+        One that was tried only on another GPU of the kind is leased, and known.
+        """
+        if not keys:
+            return Claimed()
+        with self._database.writing() as session:
+            ours = leases.acquire(session, self._worker.id, study.pool, keys)
+            # Behind the leases: whoever stored a trial before they were free has committed it.
+            known = _known(session, study, ours)
+            done = {key for key, found in known.items() if found.is_here}
+            leases.release(session, study.pool, done)
+        return Claimed(frozenset(ours - done), known)
+
+    @outlasting
+    def release(self, study: StudyRef, keys: Collection[str]) -> None:
+        """These configs are not going to be tried after all."""
+        if keys:
+            with self._database.writing() as session:
+                leases.release(session, study.pool, keys)
+
+    @outlasting
+    def release_all(self) -> None:
+        """Nothing more is going to be tried by this search."""
+        with self._database.writing() as session:
+            leases.release_all(session, self._worker.id)
+
+    @outlasting
+    def held_elsewhere(self, studies: Iterable[StudyRef]) -> dict[StudyRef, set[str]]:
+        """Keys that other searches are at, by study."""
+        by_pool = {study.pool: study for study in studies}
+        held: dict[StudyRef, set[str]] = {study: set() for study in by_pool.values()}
+        if not held:
+            return held
+        with self._database.reading() as session:
+            for pool, key in leases.held_by_others(session, self._worker.id, list(by_pool)):
+                held[by_pool[pool]].add(key)
+        return held
+
+    @outlasting
+    def news(self, studies: Iterable[StudyRef], after: int) -> list[News]:
+        """Trials of these studies, whoever made them, whose id is about `after` or larger, by id."""
+        query = (
+            select(TrialRow.id, TrialRow.study_id, ConfigRow.key, ConfigRow.point, _TIME_US)
+            .join(ConfigRow)
+            .where(TrialRow.study_id.in_([study.id for study in studies]), TrialRow.id > after - _OVERLAP)
+            .order_by(TrialRow.id)
+        )
+        with self._database.reading() as session:
+            return [News(*row) for row in session.execute(query)]
+
+    @outlasting
+    def newest(self) -> int:
+        """The id of the newest trial of all; 0 where there is none."""
+        with self._database.reading() as session:
+            return session.scalar(select(func.max(TrialRow.id))) or 0
+
+    def close(self) -> None:
+        self._worker.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+# Trials of these configs in all studies of a pool (StudyRef.pool). Made once, as leases._UPSERTS is.
+_KIN = (
+    select(ConfigRow.key, TrialRow.study_id, TrialRow.outcome, _TIME_US)
+    .join(TrialRow, TrialRow.config_id == ConfigRow.id)
+    .join(StudyRow, TrialRow.study_id == StudyRow.id)
+    .join(EnvironmentRow, StudyRow.environment_id == EnvironmentRow.id)
+    .join(KernelRow, StudyRow.kernel_id == KernelRow.id)
+    .where(ConfigRow.key.in_(bindparam("keys", expanding=True)))
+    .where(*(column == bindparam(f"its_{column.key}") for column in _POOL))
+)
+
+
+def _known(session: Session, study: StudyRef, keys: Collection[str]) -> dict[str, Known]:
+    """What studies of this pool know of these configs: this study before others, a time before a failure."""
+    names = {
+        **rows.gemm_columns(study.gemm), **rows.environment_columns(study.environment),
+        "policy": study.policy.value, "policy_version": study.policy_version, "source_hash": study.source_hash, "compiler": study.compiler,
+    }  # fmt: skip
+    its = {f"its_{column.key}": names[column.key] for column in _POOL}
+    known: dict[str, Known] = {}
+    for key, study_id, outcome, time_us in session.execute(_KIN, its | {"keys": list(keys)}) if keys else ():
+        found = Known(time_us, study_id == study.id)
+        if found.is_here or outcome != _LOCAL:
+            known[key] = max(known.get(key, found), found, key=_weight)
+    return known
+
+
+def _weight(known: Known) -> tuple[bool, bool]:
+    return known.is_here, known.time_us is not None

@@ -1,0 +1,90 @@
+"""One database and its transactions: who begins them, what their errors mean, and how they outlast a restart.
+
+A restart of a PostgreSQL server breaks every connection. What was committed is safe, what was under way is
+undone, and the server refuses connections until it has recovered. So a transaction that lost its server is
+run again as a whole, for RECONNECT_S in all, before anybody is told.
+"""
+
+from __future__ import annotations
+
+import functools
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, TypeVar, cast
+
+from sqlalchemy import URL, Engine
+from sqlalchemy.orm import Session
+
+from ..errors import ServerAway, StoreError
+from . import connect
+
+RECONNECT_S = 60.0  # how long a server may be away; one that recovers from a crash takes seconds
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 2.0  # between two attempts: each pause is twice the last
+
+Method = TypeVar("Method", bound=Callable[..., Any])
+
+
+class Database:
+    """An engine for one database. Several threads may use it."""
+
+    def __init__(self, url: URL, engine: Engine) -> None:
+        self.url = url
+        self.engine = engine
+        self._writer = connect.writer(engine)
+        self._identity = connect.identity(url)
+        self.on_away: Callable[[str], None] = lambda reason: None  # told once, when a server goes away
+
+    @contextmanager
+    def reading(self) -> Iterator[Session]:
+        """One transaction that only reads."""
+        connect.check_identity(self.url, self._identity)
+        with self._explained(), Session(self.engine) as session:
+            yield session
+
+    @contextmanager
+    def writing(self) -> Iterator[Session]:
+        """One transaction that holds SQLite's write lock; committed at the end, undone by any exception."""
+        connect.check_identity(self.url, self._identity)
+        with self._explained(), Session(self._writer) as session, session.begin():
+            yield session
+
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        try:
+            with connect.errors_explained(self.url):
+                yield
+        except StoreError as error:
+            if connect.is_away(error.__cause__):
+                raise ServerAway(str(error)) from error.__cause__
+            raise
+
+    def close(self) -> None:
+        self.engine.dispose()
+
+
+def outlasting(method: Method) -> Method:
+    """Decorates a method that is one transaction of `self._database`: while the server is away it is run
+    again, for RECONNECT_S.
+
+    A connection that breaks during a commit leaves open whether it took place. So what is run again must do
+    no harm if it was done already.
+    """
+
+    @functools.wraps(method)
+    def run(self: Any, *args: Any, **kwargs: Any) -> Any:
+        deadline, pause_s = None, _FIRST_PAUSE_S
+        while True:
+            try:
+                return method(self, *args, **kwargs)
+            except ServerAway as error:
+                now = time.monotonic()
+                if deadline is None:
+                    deadline = now + RECONNECT_S
+                    self._database.on_away(f"{error}; trying again for {RECONNECT_S:.0f} s")
+                if now + pause_s > deadline:
+                    raise
+            time.sleep(pause_s)
+            pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+
+    return cast(Method, run)

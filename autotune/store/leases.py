@@ -1,0 +1,170 @@
+"""Leases: who is at work on what, so that no work on a GPU is done twice.
+
+A *task* is a name within a *scope*: a config within a study's kind of problem, say. A *worker* is one process
+that takes part. It leases tasks before it begins them, shows that it lives by a heartbeat, and releases what
+it has done. A lease holds as long as its worker's heartbeat is recent. So a worker that was killed loses its
+tasks LEASE_S after its last heartbeat, without anybody's help, however many it had.
+
+All times are the database's: the clocks of machines that share a server may differ. The functions here are
+steps of one transaction, on SQLite and PostgreSQL alike; `Worker` and the store run them.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import socket
+import threading
+from collections.abc import Callable, Collection, Iterable
+from contextlib import suppress
+from types import TracebackType
+from typing import Any, Self
+
+from sqlalchemy import BindParameter, Double, bindparam, delete, insert, select, update
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.ext.compiler import compiles
+from sqlalchemy.orm import Session
+from sqlalchemy.sql.functions import FunctionElement
+
+from ..errors import StoreError
+from .database import Database, outlasting
+from .models import LeaseRow, WorkerRow
+
+LEASE_S = 60.0  # longer than any disk or server keeps a heartbeat waiting
+BEAT_S = LEASE_S / 4
+
+
+class now_s(FunctionElement[float]):
+    """Seconds since 1970 on the database's clock, now: not when the transaction began."""
+
+    type = Double()
+    inherit_cache = True
+
+
+@compiles(now_s, "sqlite")
+def _sqlite_now(_element: now_s, _compiler: Any, **_: Any) -> str:
+    return "((julianday('now') - 2440587.5) * 86400.0)"
+
+
+@compiles(now_s, "postgresql")
+def _postgresql_now(_element: now_s, _compiler: Any, **_: Any) -> str:
+    return "extract(epoch FROM clock_timestamp())::double precision"
+
+
+# ---- steps of a transaction
+
+
+def enrol(session: Session, name: str) -> int:
+    """A new worker; returns its id. Those that died are forgotten, with their leases."""
+    session.execute(delete(WorkerRow).where(WorkerRow.expires_s <= now_s()))
+    session.execute(delete(LeaseRow).where(LeaseRow.worker_id.not_in(_living())))
+    query = insert(WorkerRow).values(name=name, expires_s=now_s() + LEASE_S).returning(WorkerRow.id)
+    return session.execute(query).scalar_one()
+
+
+def _living() -> Any:
+    return select(WorkerRow.id).where(WorkerRow.expires_s > now_s())
+
+
+def beat(session: Session, name: str) -> int:
+    """Show that a worker lives; returns its id. One that was taken for dead comes back under a new id: its
+    leases may be others' by now."""
+    query = update(WorkerRow).where(WorkerRow.name == name).values(expires_s=now_s() + LEASE_S)
+    worker_id = session.execute(query.returning(WorkerRow.id)).scalar()
+    return enrol(session, name) if worker_id is None else worker_id
+
+
+def _upsert(make: Callable[..., Any]) -> Any:
+    """A task becomes this worker's, unless another living worker holds it; its lease is returned then."""
+    worker_id: BindParameter[int] = bindparam("worker_id")
+    values = {"scope": bindparam("scope"), "task": bindparam("task"), "worker_id": worker_id}
+    upsert = make(LeaseRow).values(values).on_conflict_do_update(
+        index_elements=["scope", "task"],
+        set_={"worker_id": worker_id},
+        where=LeaseRow.worker_id.not_in(_living()) | (LeaseRow.worker_id == worker_id),
+    )  # fmt: skip
+    return upsert.returning(LeaseRow.id)
+
+
+# Made once: SQLAlchemy takes longer to make a statement than to run it, and this one runs for every trial.
+_UPSERTS = {"sqlite": _upsert(sqlite.insert), "postgresql": _upsert(postgresql.insert)}
+
+
+def acquire(session: Session, worker_id: int, scope: str, tasks: Iterable[str]) -> set[str]:
+    """Lease those of these tasks that no other living worker holds; returns them."""
+    upsert = _UPSERTS[session.get_bind().dialect.name]
+    who = {"scope": scope, "worker_id": worker_id}
+    in_order = sorted(tasks)  # the same everywhere: two transactions never wait for each other
+    return {task for task in in_order if session.execute(upsert, who | {"task": task}).first() is not None}
+
+
+def release(session: Session, scope: str, tasks: Collection[str]) -> None:
+    """These tasks are free, or done, whoever held them."""
+    if tasks:
+        session.execute(_RELEASE, {"scope": scope, "tasks": list(tasks)})
+
+
+_RELEASE = delete(LeaseRow).where(
+    LeaseRow.scope == bindparam("scope"), LeaseRow.task.in_(bindparam("tasks", expanding=True))
+)
+
+
+def held_by_others(session: Session, worker_id: int, scopes: Collection[str]) -> set[tuple[str, str]]:
+    """(scope, task) of all that other living workers hold in these scopes."""
+    query = select(LeaseRow.scope, LeaseRow.task).where(
+        LeaseRow.scope.in_(scopes), LeaseRow.worker_id != worker_id, LeaseRow.worker_id.in_(_living())
+    )
+    return {(row.scope, row.task) for row in session.execute(query)}
+
+
+def release_all(session: Session, worker_id: int) -> None:
+    """All leases of a worker end."""
+    session.execute(delete(LeaseRow).where(LeaseRow.worker_id == worker_id))
+
+
+def dismiss(session: Session, worker_id: int) -> None:
+    """A worker is done."""
+    release_all(session, worker_id)
+    session.execute(delete(WorkerRow).where(WorkerRow.id == worker_id))
+
+
+# ---- a worker
+
+
+class Worker:
+    """This process, as one who takes part in the work on a database. A thread of its own beats for it until
+    it is closed. Several threads may use it."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self.name = f"{socket.gethostname()}/{os.getpid()}/{secrets.token_hex(4)}"
+        self.id = self._enrol()
+        self._is_closed = threading.Event()
+        self._beating = threading.Thread(target=self._beat_on, name="heartbeat", daemon=True)
+        self._beating.start()
+
+    @outlasting
+    def _enrol(self) -> int:
+        with self._database.writing() as session:
+            return enrol(session, self.name)
+
+    def _beat_on(self) -> None:
+        while not self._is_closed.wait(BEAT_S):
+            # A database that cannot be written ends the search where a trial is stored, and is told there.
+            with suppress(StoreError), self._database.writing() as session:
+                self.id = beat(session, self.name)
+
+    def close(self) -> None:
+        """End all leases. Where the database is out of reach, they lapse."""
+        self._is_closed.set()
+        self._beating.join()
+        with suppress(StoreError), self._database.writing() as session:
+            dismiss(session, self.id)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

@@ -1,0 +1,184 @@
+"""Leases on both kinds of database: one holder at a time, lapse without help, nothing left behind."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sqlalchemy import func, select, update
+from store_cases import start
+
+from autotune.store import Store, leases
+from autotune.store.database import Database
+from autotune.store.leases import Worker
+from autotune.store.models import LeaseRow, WorkerRow
+
+
+@pytest.fixture(params=("sqlite", "postgresql"))
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str | Path:
+    if request.param == "sqlite":
+        return tmp_path / "trials.db"
+    return request.getfixturevalue("postgresql").new_database()
+
+
+@pytest.fixture
+def database(url: str | Path) -> Iterator[Database]:
+    with Store.open(url) as store:
+        yield store._database
+
+
+def acquire(database: Database, worker: Worker, *tasks: str, scope: str = "here") -> set[str]:
+    with database.writing() as session:
+        return leases.acquire(session, worker.id, scope, tasks)
+
+
+def held(database: Database, worker: Worker, *scopes: str) -> set[tuple[str, str]]:
+    with database.reading() as session:
+        return leases.held_by_others(session, worker.id, scopes)
+
+
+def stop_beating(database: Database, worker: Worker) -> None:
+    """As a worker that was killed, a while later."""
+    with database.writing() as session:
+        lapsed = update(WorkerRow).values(expires_s=leases.now_s() - 1)
+        session.execute(lapsed.where(WorkerRow.id == worker.id))
+
+
+def num_rows(database: Database) -> tuple[int | None, int | None]:
+    """Of workers, and of leases."""
+    with database.reading() as session:
+        workers, held = (session.scalar(select(func.count(row.id))) for row in (WorkerRow, LeaseRow))
+    return workers, held
+
+
+def test_a_task_has_one_holder(database: Database) -> None:
+    with Worker(database) as one, Worker(database) as other:
+        assert acquire(database, one, "a", "b") == {"a", "b"}
+        assert acquire(database, other, "b", "c") == {"c"}
+        assert acquire(database, one, "a", "c") == {"a"}, "who holds a task may ask for it again"
+        assert acquire(database, other, "a", scope="there") == {"a"}, "another scope"
+        assert held(database, one, "here", "there") == {("here", "c"), ("there", "a")}
+        assert held(database, other, "here") == {("here", "a"), ("here", "b")}
+
+
+def test_what_is_released_is_free(database: Database) -> None:
+    with Worker(database) as one, Worker(database) as other:
+        acquire(database, one, "a", "b", "c")
+        with database.writing() as session:
+            leases.release(session, "here", {"a"})
+        assert acquire(database, other, "a", "b") == {"a"}
+        one.close()
+        assert acquire(database, other, "b", "c") == {"b", "c"}
+    assert num_rows(database) == (0, 0)
+
+
+def test_leases_of_the_dead_lapse(database: Database) -> None:
+    with Worker(database) as dead, Worker(database) as alive:
+        acquire(database, dead, "a", "b")
+        stop_beating(database, dead)
+        assert held(database, alive, "here") == set()
+        assert acquire(database, alive, "a") == {"a"}
+        with Worker(database):
+            assert num_rows(database) == (2, 1), "the next worker forgets the dead, with what they held"
+
+
+def test_who_was_taken_for_dead_comes_back_with_nothing(database: Database) -> None:
+    with Worker(database) as suspended, Worker(database) as other:
+        acquire(database, suspended, "a", "b")
+        stop_beating(database, suspended)
+        acquire(database, other, "a")
+        with Worker(database), database.writing() as session:
+            before = suspended.id
+            suspended.id = leases.beat(session, suspended.name)
+        assert suspended.id not in (before, other.id)
+        assert acquire(database, suspended, "a", "b") == {"b"}
+
+
+def test_a_heartbeat_keeps_leases(database: Database) -> None:
+    with Worker(database) as one, Worker(database) as other:
+        acquire(database, one, "a")
+        stop_beating(database, one)
+        with database.writing() as session:
+            assert leases.beat(session, one.name) == one.id
+        assert acquire(database, other, "a") == set()
+
+
+def test_the_heart_beats_by_itself(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(leases, "BEAT_S", 0.01)
+    with Worker(database) as one, Worker(database) as other:
+        acquire(database, one, "a")
+        stop_beating(database, one)
+        while ("here", "a") not in held(database, other, "here"):  # the test's timeout ends this
+            pass
+
+
+def take_all(url: str | Path, tasks: list[str], report: Path) -> None:
+    """Lease task by task and all at once, in an order of its own; report what was got."""
+    with Store.open(url) as store:
+        worker = Worker(store._database)  # never closed: its leases stay
+        got = set()
+        for task in tasks[::7]:
+            got |= acquire(store._database, worker, task)
+        got |= acquire(store._database, worker, *tasks)
+        report.write_text("\n".join(sorted(got)), encoding="ascii")
+
+
+def test_of_several_processes_each_task_has_one(url: str | Path, database: Database, tmp_path: Path) -> None:
+    tasks = [f"task {i}" for i in range(60)]
+    reports = [tmp_path / f"report{i}" for i in range(4)]
+    takers = [
+        start(take_all, url, tasks[i::-1] + tasks[i + 1 :], report)
+        for i, report in zip((0, 20, 40, 59), reports, strict=True)
+    ]
+    for taker in takers:
+        taker.join()
+    assert [taker.exitcode for taker in takers] == [0] * 4
+    taken = [task for report in reports for task in report.read_text(encoding="ascii").splitlines()]
+    assert sorted(taken) == sorted(tasks)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    steps=st.lists(
+        st.tuples(
+            st.sampled_from(("acquire", "release", "die", "revive")),
+            st.integers(0, 2),
+            st.sets(st.sampled_from("abc"), max_size=3),
+        ),
+        max_size=30,
+    )
+)
+def test_leases_behave_like_a_dictionary(tmp_path_factory: pytest.TempPathFactory, steps: list) -> None:
+    """Against a model: holder by task, and who is alive."""
+    path = tmp_path_factory.mktemp("leases") / "trials.db"
+    with Store.open(path) as store:
+        database = store._database
+        workers = [Worker(database) for _ in range(3)]
+        holder: dict[str, int] = {}
+        alive = [True] * 3
+        for what, who, tasks in steps:
+            if what == "acquire" and alive[who]:
+                free = {t for t in tasks if t not in holder or holder[t] == who or not alive[holder[t]]}
+                assert acquire(database, workers[who], *tasks) == free
+                holder |= dict.fromkeys(free, who)
+            elif what == "release":
+                with database.writing() as session:
+                    leases.release(session, "here", tasks)
+                for task in tasks:
+                    holder.pop(task, None)
+            elif what == "die":
+                stop_beating(database, workers[who])
+                alive[who] = False
+            elif what == "revive":
+                with database.writing() as session:
+                    leases.beat(session, workers[who].name)
+                alive[who] = True
+            for me in range(3):
+                others = {("here", t) for t, w in holder.items() if w != me and alive[w]}
+                assert held(database, workers[me], "here") == others
+        for worker in workers:
+            worker.close()
+        assert num_rows(database) == (0, 0)

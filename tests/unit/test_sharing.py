@@ -1,0 +1,181 @@
+"""Searches that share a database: nothing twice, all learn of everything, nobody waits for the dead."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from fake_target import ENVIRONMENT, FakeTarget, bowl_us, fails_by_turns, product_space
+from sqlalchemy import update
+from store_cases import SQUARE, add, config, failed, ok, study_of
+
+from autotune.gemm import Gemm
+from autotune.measurement import Outcome
+from autotune.search import Options, point_key, tune
+from autotune.search import study_of as study_on
+from autotune.search.progress import TrialDone
+from autotune.search.shape import ShapeSearch
+from autotune.search.sharing import POLL_S, Sharing
+from autotune.store import Claims, Known, Store, leases
+from autotune.store.models import WorkerRow
+
+GEMM = Gemm(64, 64, 64)
+
+
+@pytest.fixture(params=("sqlite", "postgresql"))
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
+    url = tmp_path / "trials.db"
+    if request.param == "postgresql":
+        url = request.getfixturevalue("postgresql").new_database()
+    with Store.open(url) as opened:
+        yield opened
+
+
+def keys_of(target: FakeTarget) -> set[str]:
+    return {point_key(point) for _, point in target.submitted}
+
+
+def lapse(store: Store, claims: Claims) -> None:
+    with store._database.writing() as session:
+        worker = WorkerRow.id == claims._worker.id
+        session.execute(update(WorkerRow).where(worker).values(expires_s=leases.now_s() - 1))
+
+
+# ---- claims
+
+
+def test_a_claim_is_leased_busy_or_known(store: Store) -> None:
+    study = study_of(store)
+    add(store, study, 0, ok(5.0))
+    add(store, study, 1, failed())
+    keys = [config(number).key for number in range(4)]
+    with store.claims() as one, store.claims() as other:
+        claimed = one.claim(study, keys[:3])
+        assert claimed.ours == {keys[2]}
+        assert claimed.known == {keys[0]: Known(5.0, True), keys[1]: Known(None, True)}
+        claimed = other.claim(study, keys)
+        assert (claimed.ours, set(claimed.known)) == ({keys[3]}, {keys[0], keys[1]}), "the third is away"
+        add(store, study, 2, ok(7.0))
+        assert other.claim(study, keys[2:3]).known == {keys[2]: Known(7.0, True)}
+        assert one.held_elsewhere([study]) == {study: {keys[3]}}
+        assert other.held_elsewhere([study]) == {study: set()}, "a stored trial ends its lease"
+
+
+def test_another_gpu_of_the_kind_is_heard_of(store: Store) -> None:
+    mine = study_of(store)
+    environment = mine.environment
+
+    def study_with(**change: object):
+        who = replace(environment, **change)
+        return store.study(who, mine.source_hash, mine.compiler, SQUARE)
+
+    kin = study_with(gpu_uuid="GPU-2")
+    add(store, kin, 0, ok(5.0))
+    add(store, kin, 1, failed(Outcome.OUT_OF_MEMORY))
+    add(store, kin, 2, failed(Outcome.WRONG_RESULT))
+    add(store, study_with(driver_version="590.1"), 3, ok(5.0))
+    add(store, study_with(gpu_name="NVIDIA H100"), 3, ok(5.0))
+    keys = [config(number).key for number in range(4)]
+    with store.claims() as claims, store.claims() as on_kin:
+        claimed = claims.claim(mine, keys)
+        assert claimed.ours == set(keys)
+        assert claimed.known == {keys[0]: Known(5.0, False), keys[2]: Known(None, False)}
+        assert on_kin.claim(kin, keys[3:]).ours == frozenset(), "what one GPU is at, another leaves alone"
+
+
+# ---- searches
+
+
+@pytest.mark.parametrize("sampler", ["autotune", "random", "tpe"])
+def test_two_searches_at_once_try_nothing_twice_and_know_it_all(store: Store, sampler: str) -> None:
+    first, second = (FakeTarget(outcome=fails_by_turns) for _ in range(2))
+    told = []
+
+    def search_too(event: object) -> None:
+        if isinstance(event, TrialDone) and event.num_done == 3 and not told:
+            told.append(tune(second, store, [GEMM], Options(trials=12, seed=1, sampler=sampler)))
+
+    result = tune(first, store, [GEMM], Options(trials=18, seed=2, sampler=sampler), search_too)
+    stored = [trial.key for trial in store.trials(study_on(store, first, GEMM))]
+    assert result.num_duplicates == told[0].num_duplicates == 0
+    assert not keys_of(first) & keys_of(second)
+    assert sorted(stored) == sorted(keys_of(first) | keys_of(second))
+    assert result.num_new + told[0].num_new == len(stored)
+
+
+def shape_search(
+    store: Store, claims: Claims, target: FakeTarget | None = None, seed: int = 0
+) -> ShapeSearch:
+    target = target or FakeTarget()
+    return ShapeSearch(target, store, claims, GEMM, target.space(GEMM), seed=seed)
+
+
+def settle(shape: ShapeSearch, target: FakeTarget, num: int) -> None:
+    for _ in range(num):
+        ask = shape.ask()
+        measurement = target.measure(GEMM, ask.point)
+        shape.keep(ask, measurement)
+        shape.tell(ask, measurement)
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        self.now += 2 * POLL_S
+        return self.now
+
+
+def test_what_others_found_is_taken_in(store: Store) -> None:
+    target = FakeTarget()
+    with store.claims() as mine, store.claims() as theirs:
+        me, them = shape_search(store, mine), shape_search(store, theirs, seed=1)
+        sharing = Sharing(mine, Clock())
+        ours = [me.ask() for _ in range(3)]
+        settle(them, target, 20)
+        waiting = [them.ask() for _ in range(2)]
+        sharing.poll([me])
+        assert me.num_total == 20 and me.num_new == 0
+        assert me.best is not None and me.best.time_us == them.best.time_us
+        asked = [me.ask().key for _ in range(20)]
+        assert not {ask.key for ask in waiting} & set(asked)
+        assert len({*asked, *(ask.key for ask in ours)}) == 23
+        for ask in ours:
+            me.keep(ask, target.measure(GEMM, ask.point))  # stored, and not told yet
+        sharing.poll([me])
+        assert me.num_total == 20, "our own trials count when they are told"
+        for ask in ours:
+            me.tell(ask, target.measure(GEMM, ask.point))
+        sharing.poll([me])
+        assert me.num_total == 23
+
+
+def test_points_of_a_search_that_died_are_asked_for_again(store: Store) -> None:
+    space = product_space(3, 3)
+    with store.claims() as mine, store.claims() as theirs:
+        me, them = (shape_search(store, claims, FakeTarget(space)) for claims in (mine, theirs))
+        sharing = Sharing(mine, Clock())
+        lost = {them.ask().key for _ in range(2)}
+        settle(me, FakeTarget(space), len(space) - 2)
+        assert me.ask() is None and me.shared.away == lost
+        sharing.poll([me])
+        assert me.shared.away == lost, "they live"
+        lapse(store, theirs)
+        sharing.poll([me])
+        assert {me.ask().key for _ in range(2)} == lost
+
+
+def test_what_is_slow_on_another_gpu_of_the_kind_is_not_tried_here(store: Store) -> None:
+    there, here = FakeTarget(), FakeTarget(time_us=lambda point: 0.99 * bowl_us(point))
+    here.environment = replace(ENVIRONMENT, gpu_uuid="GPU-2")
+    tune(there, store, [GEMM], Options(trials=60, seed=1))
+    tune(here, store, [GEMM], Options(trials=60, seed=1))
+    again = keys_of(there) & keys_of(here)
+    times = {t.key: t.measurement.time_us for t in store.trials(study_on(store, there, GEMM))}
+    best_us, lent = min(times.values()), {t.key for t in store.best(study_on(store, there, GEMM), 8)}
+    assert lent <= again, "the best are tried here, too"
+    assert len(again) < 20
+    assert all(times[key] < 1.10 * best_us for key in again - lent)
+    assert len(keys_of(here)) == 60
