@@ -38,6 +38,7 @@ from . import stats
 from .config import Value
 from .device import DeviceLimits, Environment
 from .errors import AutotuneError, UsageError
+from .files import write_file
 from .gemm import Gemm
 from .measurement import POLICY_VERSION, CachePolicy, Measurement, Outcome
 from .recording import COMPILE_THREADS, Problem, Recording, Trials, collect
@@ -71,10 +72,11 @@ def write_recording(
     recorded_on: str,
     problems: Mapping[Gemm, tuple[Baseline, Trials]],
     compile_threads: int = COMPILE_THREADS,
-) -> None:
-    """Write trials of one GPU and kernel as a recording. `recorded_on` is an ISO date.
+) -> int:
+    """Write trials of one GPU and kernel as a recording; returns its size in bytes. `recorded_on` is an ISO
+    date.
 
-    The same trials give the same bytes. Raises UsageError where `collect` does.
+    The same trials give the same bytes. Raises what `collect` and `files.write_file` do.
     """
     # Of which card of its kind it was made is nobody's business, and is not needed to replay it.
     dated = replace(environment, recorded_on=recorded_on, gpu_uuid="")
@@ -95,7 +97,9 @@ def write_recording(
         "problems": [_problem_to_json(gemm, recording.problems[gemm], configs) for gemm in problems],
     }
     text = json.dumps(data, separators=(",", ":"), allow_nan=False)
-    path.write_bytes(gzip.compress(text.encode(), mtime=0))
+    content = gzip.compress(text.encode(), mtime=0)
+    write_file(path, content)
+    return len(content)
 
 
 def _problem_to_json(gemm: Gemm, problem: Problem, configs: Sequence[bytes]) -> dict[str, Any]:

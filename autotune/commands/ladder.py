@@ -11,6 +11,7 @@ from typing import Any
 from .. import chart, console, kernel, ladder, stats
 from ..config import Config
 from ..errors import TrialFailure, UsageError
+from ..files import check_writable, write_file
 from ..gemm import Gemm
 from ..gpu.protocol import KernelCode, Problem, RaceResult
 from ..gpu.target import GpuTarget
@@ -49,6 +50,8 @@ class Rung:
 def run(request: Request, *, is_json: bool) -> None:
     """Compile every step, time them all interleaved with the best tuned kernel known and cuBLAS."""
     gemm = Gemm.parse(request.shape)
+    if request.svg:
+        check_writable(request.svg, option="--svg")
     steps = ladder.steps(gemm)
     with closing(targets.open_gpu(request.gpu, common.read_policy(request.policy), [gemm])) as target:
         steps = (*steps, *_tuned(request.db, target, gemm))
@@ -61,7 +64,7 @@ def run(request: Request, *, is_json: bool) -> None:
             result = target.race(problem, codes, request.rounds, SLOWEST_OVER_LIMIT)
         facts = _facts(target, gemm, request.rounds, rungs, result)
     if request.svg:
-        _write(request.svg, draw(facts))
+        write_file(request.svg, draw(facts), option="--svg")
     if is_json:
         console.show_json(facts)
     else:
@@ -187,10 +190,3 @@ def draw(facts: dict[str, Any]) -> str:
         bar = chart.Bar(row["share_of_limit"], text, _COLORS.get(row["name"], chart.STEP))
         rows.append(chart.Row(row["name"], (bar,)))
     return chart.bar_chart("The ladder to a tuned SGEMM", headline(facts), rows, axis=" of the limit")
-
-
-def _write(path: Path, text: str) -> None:
-    try:
-        path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise UsageError(f"--svg {path} cannot be written: {error.strerror}") from error

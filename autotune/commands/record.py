@@ -16,6 +16,7 @@ from typing import Any
 
 from .. import console
 from ..errors import UsageError
+from ..files import check_writable
 from ..gemm import Gemm
 from ..measurement import Measurement, Outcome
 from ..recording_file import write_recording
@@ -66,6 +67,7 @@ class Tally:
 def run(request: Request, *, is_json: bool, is_quiet: bool) -> None:
     """Measure what is missing, then write the file with the configs that every problem has been through."""
     gemms = common.need_shapes(request.shapes, request.suite)
+    check_writable(request.out)
     policy = common.read_policy(request.policy)
     db = request.db or str(request.out.with_name(f"{request.out.name}.db"))
     with (
@@ -80,7 +82,7 @@ def run(request: Request, *, is_json: bool, is_quiet: bool) -> None:
         complete = [point for point in points if not recorder.missing(point)]
         problems = recorder.problems(complete)
         recorded_on = datetime.now(UTC).date().isoformat()
-        write_recording(
+        num_bytes = write_recording(
             request.out,
             limits=target.limits,
             environment=target.environment,
@@ -91,7 +93,7 @@ def run(request: Request, *, is_json: bool, is_quiet: bool) -> None:
             compile_threads=target.compiler.num_threads,
         )
     facts = {gemm: _facts([m for _, m in trials]) for gemm, (_, trials) in problems.items()}
-    _tell(request.out, facts, recorded_on, len(points) - len(complete), is_json=is_json)
+    _tell(request.out, num_bytes, facts, recorded_on, len(points) - len(complete), is_json=is_json)
 
 
 def _choose(recorder: Recorder, request: Request) -> list[Point]:
@@ -118,14 +120,20 @@ def _facts(measurements: list[Measurement]) -> dict[str, Any]:
 
 
 def _tell(
-    out: Path, facts: dict[Gemm, dict[str, Any]], recorded_on: str, num_left: int, *, is_json: bool
+    out: Path,
+    num_bytes: int,
+    facts: dict[Gemm, dict[str, Any]],
+    recorded_on: str,
+    num_left: int,
+    *,
+    is_json: bool,
 ) -> None:
     if is_json:
         shapes = [{"shape": str(gemm), **fact} for gemm, fact in facts.items()]
         told = {"file": str(out), "recorded_on": recorded_on, "num_left": num_left, "shapes": shapes}
         console.show_json(told)
         return
-    console.show(f"{out}: {out.stat().st_size / 1e6:.1f} MB, search it with --gpu replay:{out}")
+    console.show(f"{out}: {num_bytes / 1e6:.1f} MB, search it with --gpu replay:{out}")
     headers = ("shape", "configs", "illegal here", "failed", "cut short", "best")
     names = ("num_configs", "num_illegal", "num_failed", "num_cut_short")
     rows = [

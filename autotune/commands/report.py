@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
@@ -11,7 +10,7 @@ from typing import Any
 
 from .. import console
 from ..config import Value
-from ..errors import UsageError
+from ..files import check_writable, write_file
 from ..report import charts, page
 from ..report.numbers import StudyNumbers, study_numbers
 from ..store import Store, shown
@@ -22,13 +21,15 @@ from .trials import brief
 def run(db: str, out: Path, shapes: Sequence[str], *, is_json: bool) -> None:
     """Write the report of all studies, or of those of `shapes`.
 
-    Raises EnvironmentProblem without plotly, UsageError where `out` cannot be written or there is no trial.
+    Raises EnvironmentProblem without plotly or on a full disk, UsageError where `out` cannot be written or
+    there is no trial.
     """
     charts.plotly()  # before anything is computed for nothing
+    check_writable(out)
     with common.open_existing(db) as store:
         studies = _numbers(store, shapes)
     written_at = f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC"
-    _write(out, page.render(studies, shown(db), written_at, _describe))
+    write_file(out, page.render(studies, shown(db), written_at, _describe))
     if is_json:
         console.show_json({"out": str(out), "studies": [_facts(study) for study in studies]})
         return
@@ -51,19 +52,6 @@ def _numbers(store: Store, shapes: Sequence[str]) -> list[StudyNumbers]:
 
 def _describe(point: Mapping[str, Value]) -> str:
     return brief(dict(point))
-
-
-def _write(out: Path, text: str) -> None:
-    """Whole or not at all: a browser may be showing the report of before."""
-    part = out.with_name(f".{out.name}.{os.getpid()}.part")
-    try:
-        part.write_text(text, encoding="utf-8")
-        part.replace(out)
-    except OSError as error:
-        part.unlink(missing_ok=True)
-        raise UsageError(
-            f"the report cannot be written to {out}: {error.strerror}; name another file with --out"
-        ) from error
 
 
 def _facts(s: StudyNumbers) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from typing import Any
 
 from .. import console
 from ..errors import UsageError
+from ..files import check_writable, write_file
 from ..gemm import Gemm
 from ..replay import read_recording
 from ..store import shown
@@ -16,15 +17,12 @@ from . import common
 
 
 def run(out: Path, db: str, recording: Path | None, shape: str | None, *, is_json: bool) -> None:
-    """Write the file. Raises UsageError where it is not clear which trials are meant."""
+    """Write the file. Raises UsageError where it is not clear which trials are meant, or `out` cannot be
+    written, EnvironmentProblem on a full disk."""
+    check_writable(out)
     gemm = None if shape is None else Gemm.parse(shape)
     data = _of_study(db, gemm) if recording is None else _of_recording(recording, gemm)
-    try:
-        out.write_text(json.dumps(data, allow_nan=False) + "\n", encoding="utf-8")
-    except OSError as error:
-        raise UsageError(
-            f"{out} cannot be written: {error.strerror}; name another file with --out"
-        ) from error
+    write_file(out, json.dumps(data, allow_nan=False) + "\n")
     valid = sum(result["invalidity"] == "correct" for result in data["results"])
     problem = data["metadata"]["problem"]
     told = {"file": str(out), "problem": problem, "num_results": len(data["results"]), "num_correct": valid}

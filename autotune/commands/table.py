@@ -43,7 +43,7 @@ def export(
         limits = _limits(newest)
         results = read_results(store, newest, limits, policy=common.read_policy(policy), gemms=gemms or None)
     with closing(Compiler(limits.arch, note=console.note)) as compiler:
-        export_table(results, out, compiler)
+        export_table(results, out, compiler, note=console.note)
     _tell_export(load(out), out, is_json=is_json)
     others = {e.gpu_name for e in environments} - {newest.gpu_name}
     if others:

@@ -7,6 +7,7 @@ families of tiles ─► general kernels ─► + a default per layout ───
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -17,7 +18,7 @@ from ..gemm import Gemm
 from . import cover
 from .cubins import KernelCompiler, compile_all
 from .figures import Figures
-from .package import write_folder
+from .package import prepare, write_folder
 from .results import TunedPoint, TunedResults, TunedShape
 from .table import Entry, RankedKernel, Table
 from .wishes import Wish, all_wishes, defaults
@@ -26,13 +27,21 @@ MAX_TIED = 4  # kernels kept per shape: the one chosen, and tied ones that the t
 
 
 def export_table(
-    results: TunedResults, folder: Path, compiler: KernelCompiler, *, created_at: datetime | None = None
+    results: TunedResults,
+    folder: Path,
+    compiler: KernelCompiler,
+    *,
+    created_at: datetime | None = None,
+    note: Callable[[str], None] = lambda _: None,
 ) -> Path:
     """Write the importable folder for these results; returns it. A table that is there is replaced.
 
-    Raises DispatchError if there is nothing to export, if the results are of another kernel source or
-    GPU architecture than is compiled here, or if the folder holds something else than a table.
+    `note` is told of files that are kept (`write_folder`). Raises DispatchError if there is nothing to
+    export, if the results are of another kernel source or GPU architecture than is compiled here, or if the
+    folder holds anything that no export wrote; UsageError where Python cannot import its name;
+    EnvironmentProblem where the disk is full.
     """
+    prepare(folder, note)
     _check(results, compiler)
     settled = settle(results)
     wishes = all_wishes(settled)
@@ -52,7 +61,7 @@ def export_table(
         defaults={wish.layout: wish.id for wish in defaults(results.limits)},
         entries=tuple(map(_entry, settled.shapes)),
     )
-    return write_folder(table, {cubin.sha256: cubin.code for cubin in cubins.values()}, folder)
+    return write_folder(table, {cubin.sha256: cubin.code for cubin in cubins.values()}, folder, note)
 
 
 def _check(results: TunedResults, compiler: KernelCompiler) -> None:

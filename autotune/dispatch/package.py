@@ -1,17 +1,21 @@
 """Writes an exported folder: the table, the cubins, and a Python package that needs no autotune.
 
-The folder is complete or not there: it is made beside its place and renamed.
+The folder is complete or not there (`exchange.py`), and says which files are its own (`manifest.py`).
 """
 
 from __future__ import annotations
 
-import shutil
-import tempfile
+import keyword
+import re
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from ..errors import DispatchError
-from .table import CUBIN_FOLDER, FORMAT, TABLE_FILE, Table, render
+from ..errors import DispatchError, EnvironmentProblem, UsageError
+from ..files import DISK_FULL
+from . import exchange, manifest
+from .exchange import Note
+from .table import TABLE_FILE, Table, render
 
 PRIVATE_PACKAGE = "_autotune"
 # The modules that serve a call, relative to this package's root. None imports anything else of it.
@@ -28,6 +32,8 @@ RUNTIME_MODULES = (
         )
     ),
 )  # fmt: skip
+
+_NEEDED = ("autotune", "numpy", "cuda")  # a table of such a name would hide what it, or autotune, imports
 
 _INIT = '''\
 """FP32 matrix products C[m,n] = alpha * op(A) * op(B) + beta * C, tuned for {gpu}.
@@ -58,61 +64,106 @@ __all__ = ["DispatchError", "Pick", "pick", "sgemm", "table"]
 '''
 
 
-def write_folder(table: Table, code: Mapping[str, bytes], folder: Path) -> Path:
+def _ignore(_: str) -> None:
+    """For callers that want to be told nothing."""
+
+
+def write_folder(table: Table, code: Mapping[str, bytes], folder: Path, note: Note = _ignore) -> Path:
     """Write a table with the code of its cubins (by SHA-256) as an importable folder; returns it.
 
-    Replaces a table that is there. Raises DispatchError if the folder holds anything else, or cannot be
-    written.
+    Replaces a table that is there: at every moment the old or the new one is at its place. `note` is told
+    of files that turned up in the old one meanwhile, and where they are kept. Raises what `prepare` does,
+    EnvironmentProblem where the disk is full, and DispatchError where the folder cannot be written.
     """
-    folder = folder.absolute()
-    _check_replaceable(folder)
+    folder = prepare(folder, note)
+    files = _contents(table, code, folder.name)
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}-") as scratch:
-            made = Path(scratch) / "new"
-            _fill(made, table, code, folder.name)
-            if folder.exists():
-                folder.rename(Path(scratch) / "old")
-            made.rename(folder)
+        exchange.replace(folder, lambda new: _fill(new, files), note)
     except OSError as error:
-        raise DispatchError(
-            f"{folder} cannot be written ({error}); free space or pass another --out"
-        ) from error
+        if error.errno in DISK_FULL:
+            again = "free some and run the same command again"
+            raise EnvironmentProblem(
+                f"{folder} cannot be written: the disk is full ({error}); {again}"
+            ) from error
+        raise DispatchError(f"{folder} cannot be written ({error}); pass another --out") from error
     return folder
 
 
-def _check_replaceable(folder: Path) -> None:
-    if not folder.exists() and not folder.is_symlink():
-        return
-    if folder.is_dir() and not folder.is_symlink() and (_is_table(folder) or not any(folder.iterdir())):
-        return
-    raise DispatchError(f"{folder} is there and is no exported table; pass another --out or remove it")
+def prepare(folder: Path, note: Note = _ignore) -> Path:
+    """Make sure that a table may be written here, before any work is done for it; returns the whole path.
 
-
-def _is_table(folder: Path) -> bool:
+    Puts back and removes what killed exports left. Raises UsageError where Python cannot import a folder
+    of this name, DispatchError where it holds anything that an export did not write.
+    """
+    folder = folder.absolute()
+    _check_name(folder)
     try:
-        return f'"format": "{FORMAT}"' in (folder / TABLE_FILE).read_text(errors="replace")
-    except OSError:
-        return False
+        exchange.recover(folder, note)
+        _check_replaceable(folder)
+    except OSError as error:
+        raise DispatchError(f"{folder} cannot be read ({error}); pass another --out") from error
+    return folder
 
 
-def _fill(made: Path, table: Table, code: Mapping[str, bytes], name: str) -> None:
-    (made / CUBIN_FOLDER).mkdir(parents=True)
-    (made / TABLE_FILE).write_text(render(table), encoding="utf-8")
-    for kernel in table.kernels:
-        (made / kernel.cubin_file).write_bytes(code[kernel.sha256])
-    (made / "__init__.py").write_text(_init_text(table, name), encoding="utf-8")
-    (made / "py.typed").touch()
+def _check_name(folder: Path) -> None:
+    if fault := _fault_of(folder.name):
+        words = re.sub(r"\W+", "_", folder.name).strip("_")
+        example = f"sgemm_{words}" if _fault_of(words) else words
+        raise UsageError(f"{folder.name!r} {fault}; pass another --out, such as {example.rstrip('_')}")
+
+
+def _fault_of(name: str) -> str:
+    """Why applications could not import a folder of this name, or ""."""
+    if not name.isidentifier() or keyword.iskeyword(name):
+        return "is no name that Python can import"
+    if name in sys.stdlib_module_names or name in _NEEDED:
+        return "is the name of a module that Python would no longer find, or find instead"
+    return ""
+
+
+def _check_replaceable(folder: Path) -> None:
+    """Raises DispatchError where anything would be lost if the folder were replaced."""
+    if folder.is_symlink():
+        raise DispatchError(f"{folder} is a symbolic link; pass the folder that it leads to as --out")
+    if not folder.exists():
+        return
+    if not folder.is_dir():
+        raise DispatchError(f"{folder} is there and is no exported table; pass another --out or remove it")
+    found = manifest.take_inventory(folder)
+    if found.foreign:
+        is_table = bool(found.intact or found.damaged or found.edited)
+        what = "holds more than an exported table" if is_table else "is there and is no exported table"
+        raise DispatchError(
+            f"{folder} {what}: {manifest.listing(found.foreign)}; move that elsewhere or pass another --out"
+        )
+    if found.edited:
+        raise DispatchError(
+            f"{folder} was edited after it was exported: {manifest.listing(found.edited)}; move that "
+            "elsewhere or pass another --out"
+        )
+
+
+def _contents(table: Table, code: Mapping[str, bytes], name: str) -> dict[str, bytes]:
+    """Every file of the folder by its name relative to it."""
     root = Path(__file__).resolve().parents[1]
-    private = made / PRIVATE_PACKAGE
-    (private / "dispatch").mkdir(parents=True)
     note = f'"""Copied from {table.made_by}: what an exported table needs at run time."""\n'
-    (private / "__init__.py").write_text(note, encoding="utf-8")
-    for module in RUNTIME_MODULES:
-        shutil.copyfile(root / module, private / module)
-    for path in made.rglob("*"):
-        path.chmod(0o755 if path.is_dir() else 0o644)  # scratch folders are private
-    made.chmod(0o755)
+    files = {
+        TABLE_FILE: render(table).encode(),
+        **{kernel.cubin_file: code[kernel.sha256] for kernel in table.kernels},
+        "__init__.py": _init_text(table, name).encode(),
+        "py.typed": b"",
+        f"{PRIVATE_PACKAGE}/__init__.py": note.encode(),
+        **{f"{PRIVATE_PACKAGE}/{module}": (root / module).read_bytes() for module in RUNTIME_MODULES},
+    }
+    return {manifest.MANIFEST_FILE: manifest.render(files), **files}  # first: a kill leaves what it lists
+
+
+def _fill(folder: Path, files: Mapping[str, bytes]) -> None:
+    for name, content in files.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
 
 
 def _init_text(table: Table, name: str) -> str:
@@ -129,6 +180,6 @@ def _init_text(table: Table, name: str) -> str:
         compiler=table.compiler,
         num_shapes=len(table.entries),
         origin=origin,
-        name=name if name.isidentifier() else "this_package",
+        name=name,
         private=PRIVATE_PACKAGE,
     )

@@ -87,9 +87,35 @@ def test_an_export_that_does_not_fit_leaves_the_old_table_whole(db: Path) -> Non
         diff -r table before && echo same; ls -A
     """
     done = small_disk("size=32m", "sh", "-c", script, AUTOTUNE_CACHE=CACHE.name)
-    assert done.stdout.split("\n")[:2] == ["exit 6", "same"]
+    assert done.stdout.split("\n")[:2] == ["exit 3", "same"]
     assert done.stdout.split()[3:] == ["before", "fill", "table"]  # nothing half made is left
-    assert "table cannot be written ([Errno 28] No space left on device); free space or pass" in done.stderr
+    assert "table cannot be written: the disk is full ([Errno 28] No space left on device)" in done.stderr
+
+
+def test_a_report_that_does_not_fit_leaves_the_old_one_whole(db: Path) -> None:
+    write = (
+        autotune("report", "--db", db, "--out", "out"),
+        autotune("trials", "t4", "--db", db, "--out", "out"),
+    )
+    script = f"""
+        echo old > out; dd if=/dev/zero of=fill bs=1k 2>/dev/null
+        {write[0]}; echo $?
+        {write[1]}; echo $?
+        cat out; ls -A
+    """
+    done = small_disk("size=1m", "sh", "-c", script)
+    assert done.stdout.split() == ["3", "3", "old", "fill", "out"]
+    assert done.stderr.count("out cannot be written: the disk is full (No space left on device); free") == 2
+
+
+def test_a_device_stays_one_and_a_link_is_written_through(db: Path, tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to("target")
+    for command in (("report",), ("trials", "t4")):
+        run(*command, "--db", db, "--out", "/dev/full", code=EnvironmentProblem.exit_code)
+        assert Path("/dev/full").is_char_device()
+        run(*command, "--db", db, "--out", tmp_path / "link")
+        assert (tmp_path / "link").is_symlink() and (tmp_path / "target").stat().st_size > 1000
+        (tmp_path / "target").unlink()
 
 
 def test_a_place_that_may_not_be_written_is_told(recording: Path, db: Path) -> None:

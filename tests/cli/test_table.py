@@ -63,9 +63,29 @@ def test_exporting_again_replaces_the_table(exported: tuple[Path, dict[str, obje
 
 
 def test_a_folder_of_something_else_is_left_alone(db: Path, tmp_path: Path) -> None:
-    (tmp_path / "thesis.tex").write_text("years of work", encoding="utf-8")
-    run("export-table", "--db", db, "--out", tmp_path, code=6)
-    assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
+    folder = tmp_path / "thesis"
+    folder.mkdir()
+    (folder / "thesis.tex").write_text("years of work", encoding="utf-8")
+    assert "thesis.tex" in run("export-table", "--db", db, "--out", folder, code=6).stderr
+    assert [path.name for path in folder.iterdir()] == ["thesis.tex"]
+
+
+def test_a_table_with_a_file_of_the_user_in_it_is_left_alone(
+    exported: tuple[Path, dict[str, object]], db: Path, tmp_path: Path
+) -> None:
+    copy = tmp_path / "my_gemm"
+    subprocess.run(["cp", "-r", str(exported[0]), str(copy)], check=True)
+    (copy / "mine.txt").touch()
+    before = sorted(copy.rglob("*"))
+    done = run("export-table", "--db", db, "--out", copy, code=6)
+    assert "holds more than an exported table: mine.txt; move that elsewhere" in done.stderr
+    assert sorted(copy.rglob("*")) == before
+
+
+def test_a_name_that_cannot_be_imported_is_wrong_usage(db: Path, tmp_path: Path) -> None:
+    done = run("export-table", "--db", db, "--out", tmp_path / "my-gemm", code=2)
+    assert "pass another --out, such as my_gemm" in done.stderr
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_shape_that_was_not_tuned_is_named(db: Path, tmp_path: Path) -> None:

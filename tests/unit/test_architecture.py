@@ -48,7 +48,8 @@ RULES: dict[str, Part] = {
     "compiler": _part("nvrtc", packages=("cuda.core", "cuda.bindings.nvrtc", "cuda.pathfinder")),
     "gpu": _part("gpu", "compiler", packages=("cuda", "numpy")),
     "recording": _part(packages=("numpy",)),
-    "recording_file": _part("recording", packages=("numpy",)),
+    "files": _part("errors", pure=False),
+    "recording_file": _part("recording", "files", packages=("numpy",)),
     "kernel_tuner": _part("recording"),
     "t4": _part(),
     "simulation": _part(),
@@ -58,7 +59,7 @@ RULES: dict[str, Part] = {
     "store": _part("store", packages=("sqlalchemy", "alembic", "optuna")),
     "families": _part(),
     "search": _part("search", "store", "families", packages=("optuna", "numpy")),
-    "dispatch": _part("dispatch", "store", "compiler", packages=("numpy",)),
+    "dispatch": _part("dispatch", "store", "compiler", "files", packages=("numpy",)),
     "dispatch/general": _part("dispatch", "families"),
     "dispatch/table": _part("dispatch"),
     # what exported tables carry and run

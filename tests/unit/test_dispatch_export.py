@@ -25,7 +25,7 @@ from autotune.dispatch.package import RUNTIME_MODULES
 from autotune.dispatch.results import TunedPoint, TunedResults, TunedShape
 from autotune.dispatch.select import Call, Selector
 from autotune.dispatch.table import load, load_cubins
-from autotune.errors import DispatchError, TrialFailure
+from autotune.errors import DispatchError, TrialFailure, UsageError
 from autotune.gemm import LAYOUTS, Gemm
 from autotune.launch import Variant
 from autotune.measurement import Measurement, Outcome
@@ -217,21 +217,34 @@ def test_what_does_not_fit_is_refused(tmp_path: Path, changes: dict[str, Any], m
 
 
 def test_an_export_is_replaced_by_the_next(folder: Path) -> None:
-    (folder / "stale").touch()
+    stale = folder / "cubins" / f"{hashlib.sha256(b'stale').hexdigest()}.cubin"
+    stale.write_bytes(b"stale")
+    listed = json.loads((folder / "manifest.json").read_text())
+    listed["files"][str(stale.relative_to(folder))] = stale.stem
+    (folder / "manifest.json").write_text(json.dumps(listed))
     export_table(results(), folder, FakeCompiler())
-    assert not (folder / "stale").exists()
+    assert not stale.exists()
     assert [p.name for p in folder.parent.iterdir()] == [folder.name]
 
 
 def test_a_folder_of_something_else_is_left_alone(tmp_path: Path) -> None:
     precious = tmp_path / "precious"
     precious.mkdir()
-    (precious / "thesis.tex").touch()
+    (precious / "thesis_tex").touch()
     with pytest.raises(DispatchError, match="no exported table"):
         export_table(results(), precious, FakeCompiler())
-    assert (precious / "thesis.tex").exists()
+    assert (precious / "thesis_tex").exists()
     with pytest.raises(DispatchError, match="no exported table"):
-        export_table(results(), precious / "thesis.tex", FakeCompiler())
+        export_table(results(), precious / "thesis_tex", FakeCompiler())
+
+
+def test_a_place_that_cannot_be_taken_is_refused_before_anything_is_compiled(tmp_path: Path) -> None:
+    (tmp_path / "taken").touch()
+    compiler = FakeCompiler()
+    for name in ("taken", "not-importable"):
+        with pytest.raises(DispatchError if name == "taken" else UsageError):
+            export_table(results(), tmp_path / name, compiler)
+    assert not compiler.asked
 
 
 def test_an_empty_folder_is_filled(tmp_path: Path) -> None:

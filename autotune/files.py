@@ -1,0 +1,114 @@
+"""Writes the file that the user named, so that nothing of the user's is lost.
+
+What is a regular file, or not there yet, is written beside and renamed: the file of before stays whole until
+the new one is. A symbolic link is written through. Into what is no regular file (a device, a FIFO, standard
+output as /dev/stdout) the content is written as it stands.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import secrets
+import stat
+from contextlib import suppress
+from pathlib import Path
+
+from .errors import EnvironmentProblem, UsageError
+
+DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_MOST_LINKS = 40  # as Linux follows
+
+
+def write_file(path: Path, content: str | bytes, *, option: str = "--out") -> None:
+    """Write a file; a text in UTF-8. `option` is what the user named it with.
+
+    Keeps the mode of a file that is there, and its owner where that is allowed. Raises EnvironmentProblem
+    where the disk is full, BrokenPipeError where nobody reads a pipe any more, and UsageError where this
+    path cannot be written for another reason.
+    """
+    data = content.encode() if isinstance(content, str) else content
+    try:
+        _write(path, data)
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise _explained(error, path, option) from error
+
+
+def check_writable(path: Path, *, option: str = "--out") -> None:
+    """Refuse a path that cannot be written, before work is done for it. Raises UsageError."""
+    try:
+        target = _target(path)
+        if isinstance(target, Path):
+            _look_at(target)
+    except OSError as error:
+        raise _explained(error, path, option) from error
+
+
+def _explained(error: OSError, path: Path, option: str) -> UsageError | EnvironmentProblem:
+    reason = error.strerror or str(error)
+    if error.errno in DISK_FULL:
+        again = "free some and run the same command again"
+        return EnvironmentProblem(f"{path} cannot be written: the disk is full ({reason}); {again}")
+    return UsageError(f"{path} cannot be written: {reason}; name another file with {option}")
+
+
+def _write(path: Path, data: bytes) -> None:
+    target = _target(path)
+    if isinstance(target, int):
+        with os.fdopen(os.dup(target), "wb") as file:
+            file.write(data)
+        return
+    there = _look_at(target)
+    if there is None or stat.S_ISREG(there.st_mode):
+        _replace(target, data, there)
+    else:
+        with os.fdopen(os.open(target, os.O_WRONLY | os.O_CLOEXEC), "wb") as file:
+            file.write(data)
+
+
+def _target(path: Path) -> Path | int:
+    """Where links lead, or the open descriptor that a path such as /dev/stdout stands for.
+
+    A descriptor is written to as it is: opened anew, a file that it appends to would be overwritten.
+    """
+    for _ in range(_MOST_LINKS):
+        folder = os.path.realpath(path.parent)
+        if folder == os.path.realpath("/proc/self/fd") and path.name.isdecimal():
+            return int(path.name)
+        path = Path(folder, path.name)
+        if not path.is_symlink():
+            return path
+        path = Path(folder, path.readlink())
+    raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
+
+
+def _look_at(target: Path) -> os.stat_result | None:
+    """What is there, if anything is. Raises OSError for a folder, and where the folder around it is missing."""
+    try:
+        there = target.lstat()
+    except FileNotFoundError:
+        if not target.parent.is_dir():
+            raise FileNotFoundError(errno.ENOENT, "its folder does not exist") from None
+        return None
+    if stat.S_ISDIR(there.st_mode):
+        raise IsADirectoryError(errno.EISDIR, "it is a folder")
+    return there
+
+
+def _replace(target: Path, data: bytes, there: os.stat_result | None) -> None:
+    part = target.with_name(f".{target.name[:100]}.{secrets.token_hex(4)}.part")
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+    try:
+        with os.fdopen(os.open(part, flags, 0o666), "wb") as file:
+            file.write(data)
+            if there is not None:
+                with suppress(OSError):  # only root gives files away
+                    os.fchown(file.fileno(), there.st_uid, there.st_gid)
+                os.fchmod(file.fileno(), stat.S_IMODE(there.st_mode))
+        part.replace(target)
+    except BaseException:
+        with suppress(OSError):
+            part.unlink()
+        raise

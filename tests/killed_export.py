@@ -1,0 +1,44 @@
+"""An export that is killed before the step of this number: `main(FOLDER, STEP, CAN_EXCHANGE, CREATED_AT)`.
+
+A step is anything that the export does to the files beside its place: opening, renaming, removing, listing.
+One that has fewer steps ends with exit code 0.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from dataclasses import replace
+from itertools import count
+from pathlib import Path
+
+from dispatch_cases import make_kernel, make_spec, make_table, write_table
+
+from autotune.dispatch import exchange
+
+STEPS = ("open", "fcntl.flock", "os.")
+
+
+def make(folder: Path, created_at: str) -> None:
+    """Export a small table. Its cubin names depend on when it was made, as a search's next winners do."""
+    kernel = make_kernel(f"made-{created_at}", make_spec())
+    write_table(replace(make_table(kernel), created_at=created_at), folder)
+
+
+def main(folder: str, step: int, can_exchange: bool, created_at: str) -> None:
+    if not can_exchange:
+        exchange._exchange = lambda one, other: False
+    place = str(Path(folder).parent)
+    numbers = count(1)
+
+    def kill_at_step(event: str, arguments: tuple[object, ...]) -> None:
+        where = arguments[0] if arguments else None
+        is_here = event == "fcntl.flock" or (isinstance(where, str | Path) and str(where).startswith(place))
+        if event.startswith(STEPS) and is_here and next(numbers) == step:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    sys.addaudithook(kill_at_step)
+    make(Path(folder), created_at)
+    sys.stdout.flush()
+    os._exit(0)
