@@ -230,13 +230,15 @@ def ladder(
 @app.command()
 def verify(
     table: Annotated[Path, typer.Argument(help="An exported folder.")] = TABLE,
-    gpu: Annotated[str, typer.Option(help="A GPU: its index, UUID or `auto`.")] = "auto",
+    gpu: Annotated[
+        str, typer.Option(help="A GPU: its index, UUID or `auto`; `none` checks the files alone.")
+    ] = "auto",
     is_json: Json = False,
 ) -> None:
     """Check an exported folder on this GPU."""
-    from .commands import table as command
+    from .commands import verify as command
 
-    command.verify(table, gpu, is_json=is_json)
+    command.run(table, gpu, is_json=is_json)
 
 
 @app.command()

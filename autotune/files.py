@@ -85,7 +85,7 @@ def _target(path: Path) -> Path | int:
 
 
 def _look_at(target: Path) -> os.stat_result | None:
-    """What is there, if anything is. Raises OSError for a folder, and where the folder around it is missing."""
+    """What is there, if anything is. Raises OSError for a folder, and where there is no folder around it."""
     try:
         there = target.lstat()
     except FileNotFoundError:

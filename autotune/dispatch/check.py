@@ -17,11 +17,12 @@ import numpy as np
 
 from ..errors import DispatchError
 from ..gemm import Gemm
+from .check_files import check_files
 from .driver import PER_THREAD_STREAM, Driver
 from .engine import Engine
 from .host import sgemm_host
 from .select import Call, Pick, Selector
-from .table import Kernel, Table, load, load_cubins
+from .table import Kernel, Table
 
 NUM_ROWS, NUM_COLUMNS = 64, 512  # of C that are compared with float64
 MAX_ELEMENTS = 1 << 28  # of a matrix: tuned shapes beyond are left to the ragged one
@@ -84,8 +85,8 @@ def verify_table(
     `on_check` is told of each check as it ends. Raises DispatchError if the folder is damaged, newer
     than this code or for another GPU, and if the GPU fails: nothing can be said of the kernels then.
     """
-    table = load(folder)
-    code = load_cubins(folder, table)
+    files = check_files(folder)
+    table, code = files.table, files.code
     driver = driver or Driver()
     checks: list[KernelCheck] = []
     chosen = device

@@ -15,9 +15,9 @@ from typer.testing import CliRunner
 
 from autotune import kernel
 from autotune.cli import app
-from autotune.commands import record, table, targets
+from autotune.commands import record, targets, verify
 from autotune.dispatch.table import load
-from autotune.errors import DeviceLost, DispatchError, EnvironmentProblem
+from autotune.errors import DeviceLost, DispatchError, EnvironmentProblem, UsageError
 from autotune.gemm import Gemm
 from autotune.measurement import CachePolicy, Measurement, Outcome
 from autotune.replay import ReplayTarget, read_recording
@@ -106,6 +106,28 @@ def test_interrupted_it_goes_on_where_it_was(
     assert len(read_recording(tmp_path / "new.gz").problems[SQUARE].codes) == 48
 
 
+def test_a_recording_is_written_through_a_link_and_never_over_a_device(
+    played: PlayedGpu, tmp_path: Path
+) -> None:
+    (tmp_path / "link.gz").symlink_to("target.gz")
+    record.run(request(tmp_path / "link.gz"), is_json=False, is_quiet=True)
+    assert (tmp_path / "link.gz").is_symlink() and read_recording(tmp_path / "target.gz").problems
+    full = Path("/dev/full")
+    with pytest.raises(EnvironmentProblem, match="the disk is full"):
+        record.run(request(full, db=str(tmp_path / "link.gz.db")), is_json=False, is_quiet=True)
+    assert full.is_char_device()
+
+
+def test_a_place_that_cannot_be_written_is_refused_before_a_gpu_is_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(targets, "open_gpu", lambda *_: pytest.fail("asked for a GPU"))
+    for out in (tmp_path, tmp_path / "missing" / "new.gz"):
+        with pytest.raises(UsageError, match="cannot be written: it"):
+            record.run(request(out), is_json=False, is_quiet=True)
+    assert not list(tmp_path.iterdir())
+
+
 def test_what_was_recorded_is_searched(played: PlayedGpu, tmp_path: Path) -> None:
     record.run(request(tmp_path / "new.gz"), is_json=False, is_quiet=True)
     done = run(
@@ -133,15 +155,16 @@ def folder(recording: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_every_kernel_is_checked_on_its_shapes_and_on_ragged_ones(
     played: PlayedGpu, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    table.verify(folder, "0", is_json=True)
+    verify.run(folder, "0", is_json=True)
     exported = load(folder)
     facts = json.loads(capsys.readouterr().out)
+    assert facts["not_checked"] == facts["unlisted"] == []
     assert {check["kernel"] for check in facts["checks"]} == {k.id for k in exported.kernels}
     assert {sha for _, sha in played.checked} == {k.sha256 for k in exported.kernels}
     assert SQUARE in {gemm for gemm, _ in played.checked}
     default = next(k for k in exported.kernels if k.id == exported.defaults["TN"])
     ragged = {(g.m, g.n, g.k, g.layout) for g, sha in played.checked if sha == default.sha256}
-    assert {(*extents, "TN") for extents in table.ODD_EXTENTS} <= ragged
+    assert {(*extents, "TN") for extents in verify.ODD_EXTENTS} <= ragged
 
 
 def test_a_wrong_kernel_is_told_with_its_shape(
@@ -150,7 +173,7 @@ def test_a_wrong_kernel_is_told_with_its_shape(
     kernel_id = load(folder).entries[0].ranked[0].kernel
     played.bad_sha = next(k.sha256 for k in load(folder).kernels if k.id == kernel_id)
     with pytest.raises(DispatchError, match=r"wrong_result: C\[0\]\[0\]"):
-        table.verify(folder, "0", is_json=False)
+        verify.run(folder, "0", is_json=False)
     line = next(row for row in capsys.readouterr().out.splitlines() if row.startswith(kernel_id))
     assert line.split()[-1] == "7.00"
 
@@ -158,7 +181,7 @@ def test_a_wrong_kernel_is_told_with_its_shape(
 def test_a_table_for_another_gpu_is_refused_before_anything_runs(played: PlayedGpu, folder: Path) -> None:
     played.gpu.name = "NVIDIA GeForce RTX 4090"
     with pytest.raises(DispatchError, match="RTX 4090"):
-        table.verify(folder, "0", is_json=False)
+        verify.run(folder, "0", is_json=False)
     assert played.checked == []
 
 
@@ -170,7 +193,7 @@ def test_a_changed_table_is_refused_before_a_gpu_is_asked_for(
     (copy / "table.json").write_text(text.replace('"m": 512', '"m": 513', 1), encoding="utf-8")
     monkeypatch.setattr(targets, "open_gpu", lambda *_: pytest.fail("asked for a GPU"))
     with pytest.raises(DispatchError, match="checksum"):
-        table.verify(copy, "0", is_json=False)
+        verify.run(copy, "0", is_json=False)
 
 
 def test_a_recording_is_no_gpu() -> None:

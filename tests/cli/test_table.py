@@ -114,7 +114,10 @@ def test_verify_refuses_what_is_no_table_or_damaged(
 
 def test_verify_needs_a_gpu_and_takes_no_recording(exported: tuple[Path, dict[str, object]]) -> None:
     folder, _ = exported
-    assert "GPU" in run("verify", folder, code=3, CUDA_VISIBLE_DEVICES="").stderr
+    without = run("verify", folder, "--json", code=3, CUDA_VISIBLE_DEVICES="")
+    assert "GPU" in without.stderr and "--gpu none" in without.stderr
+    assert json.loads(without.stdout)["not_checked"]
+    assert run("verify", folder, "--gpu", "none", "--json").stdout == without.stdout
     assert "recording" in run("verify", folder, "--gpu", "replay:x.gz", code=2).stderr
 
 
