@@ -25,6 +25,7 @@ from pathlib import Path
 
 from ..errors import DispatchError
 from . import manifest
+from .table import TABLE_FILE
 
 LOCK, NEW, MADE, OLD = "lock", "new", "made", "old"
 _LOCKLESS = {NEW, OLD}  # what the scratch folder of an older autotune held
@@ -58,16 +59,22 @@ def replace(folder: Path, fill: Callable[[Path], None], note: Note) -> None:
 
 
 def recover(folder: Path, note: Note) -> None:
-    """Put back what a killed export to `folder` moved away, then remove what killed exports left."""
+    """Put back what a killed export to `folder` moved away, then remove what killed exports left.
+
+    Raises OSError where the old table cannot be put back.
+    """
     for scratch in _scratch_folders(folder):
         try:
             lock = _lock_of_the_dead(scratch)
         except OSError:
             continue  # it is gone, or not ours to open
-        if lock is not None:
-            if (scratch / OLD).is_dir() and not os.path.lexists(folder):
+        if lock is None:
+            continue
+        try:
+            if (scratch / OLD / TABLE_FILE).is_file() and not os.path.lexists(folder):
                 (scratch / OLD).rename(folder)
             _clear(scratch, note)
+        finally:
             os.close(lock)
 
 

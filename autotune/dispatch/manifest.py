@@ -97,20 +97,31 @@ def take_inventory(folder: Path, *, is_partial: bool = False) -> Inventory:
     `is_partial`: an export was killed while it wrote the folder, so a file of any content is its own.
     Raises DispatchError where the manifest cannot be read, OSError where the folder cannot.
     """
+    while True:
+        before = folder.stat()
+        try:
+            found = _sort_out(folder, _known(folder, is_partial=is_partial))
+        except OSError:
+            if os.path.samestat(before, folder.stat()):
+                raise
+            continue
+        if os.path.samestat(before, folder.stat()):  # no other export has put another in its place
+            return found
+
+
+def _known(folder: Path, *, is_partial: bool) -> dict[str, str | None]:
+    """SHA-256 sums by name of what an export wrote; None stands for any content."""
+    known: dict[str, str | None] = {MANIFEST_FILE: None}
     try:
         files = read(folder)
+        known = older.files(folder, is_partial=is_partial) if files is None else {**known, **files}
     except DispatchError:
         if not is_partial:
             raise
-        files = {}
-    known: dict[str, str | None] = older.files(folder, is_partial=is_partial) if files is None else {**files}
-    if files is not None:
-        known[MANIFEST_FILE] = None
-    return _sort_out(folder, dict.fromkeys(known) if is_partial else known)
+    return dict.fromkeys(known) if is_partial else known
 
 
 def _sort_out(folder: Path, known: Mapping[str, str | None]) -> Inventory:
-    """`known` are SHA-256 sums by name; None stands for any content."""
     homes = {parent for name in known for parent in PurePosixPath(name).parents}
     found: dict[str, list[str]] = {kind: [] for kind in ("intact", "damaged", "edited", "foreign", "folders")}
 

@@ -189,6 +189,24 @@ def test_what_turns_up_while_the_table_is_replaced_is_kept_and_told(
     assert not (folder / "mine.txt").exists()
 
 
+def test_a_table_that_another_export_replaces_meanwhile_is_looked_at_again(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = write_table(make_table(make_kernel("other", make_spec())), folder.parent / "other")
+    read = manifest.read
+
+    def late(place: Path) -> dict[str, str] | None:
+        found = read(place)
+        if other.exists():
+            assert exchange._exchange(folder, other)
+            other.rename(other.with_name("gone"))
+        return found
+
+    monkeypatch.setattr(manifest, "read", late)
+    found = manifest.take_inventory(folder)
+    assert not (found.foreign or found.missing)
+
+
 def test_the_folders_mode_is_kept(folder: Path) -> None:
     folder.chmod(0o750)
     write_table(TABLE, folder)
