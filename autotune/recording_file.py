@@ -38,9 +38,9 @@ from . import stats
 from .config import Value
 from .device import DeviceLimits, Environment
 from .errors import AutotuneError, UsageError
-from .files import write_file
 from .gemm import Gemm
 from .measurement import POLICY_VERSION, CachePolicy, Measurement, Outcome
+from .output_file import write_file
 from .recording import COMPILE_THREADS, Problem, Recording, Trials, collect
 from .target import Baseline
 
@@ -76,7 +76,7 @@ def write_recording(
     """Write trials of one GPU and kernel as a recording; returns its size in bytes. `recorded_on` is an ISO
     date.
 
-    The same trials give the same bytes. Raises what `collect` and `files.write_file` do.
+    The same trials give the same bytes. Raises what `collect` and `output_file.write_file` do.
     """
     # Of which card of its kind it was made is nobody's business, and is not needed to replay it.
     dated = replace(environment, recorded_on=recorded_on, gpu_uuid="")

@@ -11,12 +11,12 @@ from typing import Any
 from .. import chart, console, kernel, ladder, stats
 from ..config import Config
 from ..errors import TrialFailure, UsageError
-from ..files import check_writable, write_file
 from ..gemm import Gemm
 from ..gpu.protocol import KernelCode, Problem, RaceResult
 from ..gpu.target import GpuTarget
 from ..ladder import Reference, Step
 from ..measurement import POLICY_VERSION
+from ..output_file import check_writable, write_file
 from ..store import Store, exists, shown
 from . import common, targets
 from .bench import winner

@@ -16,9 +16,9 @@ from typing import Any
 
 from .. import console
 from ..errors import UsageError
-from ..files import check_writable
 from ..gemm import Gemm
 from ..measurement import Measurement, Outcome
+from ..output_file import check_writable
 from ..recording_file import write_recording
 from ..search.sample import sample, whole
 from ..store import Store

@@ -10,7 +10,7 @@ from typing import Any
 
 from .. import console
 from ..config import Value
-from ..files import check_writable, write_file
+from ..output_file import check_writable, write_file
 from ..report import charts, page
 from ..report.numbers import StudyNumbers, study_numbers
 from ..store import Store, shown

@@ -8,8 +8,8 @@ from typing import Any
 
 from .. import console
 from ..errors import UsageError
-from ..files import check_writable, write_file
 from ..gemm import Gemm
+from ..output_file import check_writable, write_file
 from ..replay import read_recording
 from ..store import shown
 from ..t4 import Trial, to_t4

@@ -3,7 +3,7 @@
 An export lists its files with their SHA-256 in `manifest.json`. Whatever a folder holds beside these, and
 beside what Python compiled of them, belongs to the user. So does a listed Python file whose content is
 another now: somebody edited it. Other listed files with another content are damaged, and may be replaced.
-Exports from before there was a manifest are known by their layout (`older.py`).
+Exports from before there was a manifest are known by their layout (`older_exports.py`).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from ..errors import DispatchError
-from . import older, strict
+from . import older_exports, strict
 from .table import TABLE_FILE
 
 MANIFEST_FILE = "manifest.json"
@@ -114,7 +114,7 @@ def _known(folder: Path, *, is_partial: bool) -> dict[str, str | None]:
     known: dict[str, str | None] = {MANIFEST_FILE: None}
     try:
         files = read(folder)
-        known = older.files(folder, is_partial=is_partial) if files is None else {**known, **files}
+        known = older_exports.files(folder, is_partial=is_partial) if files is None else {**known, **files}
     except DispatchError:
         if not is_partial:
             raise

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from ..errors import DispatchError, EnvironmentProblem, UsageError
-from ..files import DISK_FULL
+from ..output_file import DISK_FULL
 from . import exchange, manifest
 from .exchange import Note
 from .table import TABLE_FILE, Table, render

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from dispatch_cases import make_kernel, make_spec, make_table, write_table
 
-from autotune.dispatch import exchange, manifest, older
+from autotune.dispatch import exchange, manifest, older_exports
 from autotune.dispatch.package import prepare, write_folder
 from autotune.dispatch.table import load, render
 from autotune.errors import DispatchError, UsageError
@@ -258,7 +258,7 @@ def older_export(tmp_path: Path, request: pytest.FixtureRequest) -> Path:
 
 
 def test_an_older_export_is_replaced(older_export: Path) -> None:
-    assert set(older.files(older_export)) >= {"table.json", "__init__.py"}
+    assert set(older_exports.files(older_export)) >= {"table.json", "__init__.py"}
     write_table(TABLE, older_export)
     assert manifest.read(older_export)
     assert not list(older_export.rglob("*.pyc"))
