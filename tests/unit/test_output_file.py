@@ -93,7 +93,7 @@ def test_devices_stay_devices() -> None:
 def test_standard_output_is_appended_to_and_not_replaced(tmp_path: Path, name: str) -> None:
     log = tmp_path / "log"
     log.write_text("what was there\n")
-    code = f"from pathlib import Path; from autotune.output_file import write_file; write_file(Path({name!r}), 'new')"
+    code = f"from autotune.output_file import *; write_file(Path({name!r}), 'new')"
     with log.open("a") as out:
         subprocess.run([sys.executable, "-c", code], cwd=ROOT, stdout=out, check=True, timeout=60)
     assert log.read_text() == "what was there\nnew"
