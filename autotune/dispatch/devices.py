@@ -113,7 +113,7 @@ class Devices:
         if fault is not None:
             raise DispatchError(fault)
         context = self._driver.primary_context(device)
-        self._gpus[device] = GpuState(device, context, Workspaces(self._driver))
+        self._gpus[device] = GpuState(device, context, Workspaces(self._driver, device))
         return self._gpus[device]
 
     def _load(self, gpu: GpuState, kernel: Kernel) -> LoadedKernel:

@@ -29,6 +29,7 @@ _MAX_SMEM = cuda.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_
 _ORDINAL = cuda.CUpointer_attribute.CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL
 _RELAXED = cuda.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
 _NOT_CAPTURING = cuda.CUstreamCaptureStatus.CU_STREAM_CAPTURE_STATUS_NONE
+_RELEASE_THRESHOLD = cuda.CUmemPool_attribute.CU_MEMPOOL_ATTR_RELEASE_THRESHOLD
 _NO_TIMING = cuda.CUevent_flags.CU_EVENT_DISABLE_TIMING
 
 
@@ -199,8 +200,24 @@ class Driver:
         finally:
             _check("freeing an event", cuda.cuEventDestroy(event))
 
-    def allocate(self, num_bytes: int, stream: int) -> int:
+    def make_pool(self, device: int, kept_bytes: int) -> int:
+        """A pool of a GPU's memory. Whenever the host waits for the GPU, it gives back to the driver what it
+        has not lent, down to so many bytes."""
+        properties = cuda.CUmemPoolProps()
+        properties.allocType = cuda.CUmemAllocationType.CU_MEM_ALLOCATION_TYPE_PINNED
+        properties.location.type = cuda.CUmemLocationType.CU_MEM_LOCATION_TYPE_DEVICE
+        properties.location.id = device
+        with self.loading():
+            pool = _check("making a pool of device memory", cuda.cuMemPoolCreate(properties))
+            kept = cuda.cuuint64_t(kept_bytes)
+            _check("bounding a pool", cuda.cuMemPoolSetAttribute(pool, _RELEASE_THRESHOLD, kept))
+        return int(pool)
+
+    def allocate(self, num_bytes: int, stream: int, pool: int = 0) -> int:
+        """Memory in the order of a stream, from a pool, or from the GPU's default one."""
         what = f"{num_bytes} bytes of device memory"
+        if pool:
+            return int(_check(what, cuda.cuMemAllocFromPoolAsync(num_bytes, pool, stream)))
         return int(_check(what, cuda.cuMemAllocAsync(num_bytes, stream)))
 
     def free(self, address: int, stream: int) -> None:

@@ -155,7 +155,8 @@ def _known(session: Session, study: StudyRef, keys: Collection[str]) -> dict[str
     """What studies of this pool know of these configs: this study before others, a time before a failure."""
     names = {
         **rows.gemm_columns(study.gemm), **rows.environment_columns(study.environment),
-        "policy": study.policy.value, "policy_version": study.policy_version, "source_hash": study.source_hash, "compiler": study.compiler,
+        "policy": study.policy.value, "policy_version": study.policy_version,
+        "source_hash": study.source_hash, "compiler": study.compiler,
     }  # fmt: skip
     its = {f"its_{column.key}": names[column.key] for column in _POOL}
     known: dict[str, Known] = {}

@@ -24,6 +24,7 @@ from autotune import kernel
 from autotune.compiler import Compiler
 from autotune.config import Config
 from autotune.device import Environment
+from autotune.dispatch import workspace
 from autotune.dispatch.check import error_ratio, verify_table
 from autotune.dispatch.driver import Driver
 from autotune.dispatch.export import export_table
@@ -332,6 +333,43 @@ def test_torch_graph_as_the_first_thing_a_process_does(folder: Path, torch: Any)
         graph.replay()
         torch.cuda.synchronize()
         check(gemm, (a, b, c), out.cpu().numpy())
+
+
+def test_streams_that_come_and_go_leave_no_memory(folder: Path, torch: Any) -> None:
+    """Eight threads with four fresh streams a round; operands are made once, so that what grows is ours."""
+    cupy, fresh, faults = pytest.importorskip("cupy"), Dispatcher(folder), []
+    gemms = [LAST, TWO, PACKED[0]]
+    inputs = [[Torch().put(x) for x in stored(gemm)[:2]] for gemm in gemms]
+    outs = [[Torch().put(stored(gemm)[2]) for gemm in gemms] for _ in range(8)]
+
+    def work(out: list[Any]) -> None:
+        try:
+            for number in range(4):
+                stream = cupy.cuda.Stream(non_blocking=True)
+                for _ in range(workspace.LAUNCHES_TO_STAY if number == 0 else 1):
+                    for gemm, (a, b), c in zip(gemms, inputs, out, strict=True):
+                        fresh.sgemm(a, b, c, trans_a=gemm.trans_a, trans_b=gemm.trans_b, stream=stream.ptr)
+                stream.synchronize()
+        except Exception as fault:
+            faults.append(fault)
+
+    def used_bytes() -> int:
+        threads = [threading.Thread(target=work, args=(out,)) for out in outs]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        torch.cuda.synchronize()
+        free, total = torch.cuda.mem_get_info()
+        return int(total - free)
+
+    used = [used_bytes() for _ in range(6)]
+    assert not faults
+    assert max(used) - used[0] <= workspace.KEPT_BYTES
+    assert used[5] <= used[4], "32 pieces are all that there ever are"
+    for gemm, c in zip(gemms, outs[0], strict=True):
+        a, b, _ = stored(gemm)
+        check(gemm, (a, b, np.zeros((gemm.m, gemm.n), np.float32)), c.cpu().numpy())
 
 
 def test_torch_threads(folder: Path, torch: Any) -> None:

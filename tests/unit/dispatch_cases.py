@@ -279,7 +279,11 @@ class FakeDriver:
     def order(self, before: int, after: int) -> None:
         self.log.append(("order", before, after))
 
-    def allocate(self, num_bytes: int, stream: int) -> int:
+    def make_pool(self, device: int, kept_bytes: int) -> int:
+        self.log.append(("make_pool", device, kept_bytes))
+        return 7000 + device
+
+    def allocate(self, num_bytes: int, stream: int, pool: int = 0) -> int:
         space = np.full(num_bytes + 256, 0xFF, np.uint8)  # NaN as floats, not zero as counters
         address = -(-space.ctypes.data // 256) * 256
         self.memory[address] = space

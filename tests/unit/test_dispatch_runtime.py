@@ -24,10 +24,10 @@ from dispatch_cases import (
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from autotune.dispatch import workspace
 from autotune.dispatch.arrays import stream_handle
 from autotune.dispatch.engine import MAX_PLANS
 from autotune.dispatch.runtime import Dispatcher
-from autotune.dispatch.workspace import MAX_KEPT
 from autotune.errors import DispatchError
 from autotune.gemm import LAYOUTS, Gemm
 
@@ -374,7 +374,13 @@ def test_each_gpu_of_the_kind_has_its_own_kernels(runtime: Dispatcher, driver: F
     assert len(driver.of("load")) == 1  # a library is of no GPU
 
 
-def test_threads_load_once_and_agree(runtime: Dispatcher, driver: FakeDriver) -> None:
+@pytest.fixture
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Streams have a piece from their first launch on."""
+    monkeypatch.setattr(workspace, "LAUNCHES_TO_STAY", 1)
+
+
+def test_threads_load_once_and_agree(runtime: Dispatcher, driver: FakeDriver, at_once: None) -> None:
     gemm, faults = SPLIT_TWO, []
     ready = threading.Barrier(8)
 
@@ -410,17 +416,21 @@ def test_kinds_of_call_are_remembered_within_bounds(
 # Workspaces
 
 
-def test_a_workspace_is_kept_and_zeroed_once_per_stream(runtime: Dispatcher, driver: FakeDriver) -> None:
+def test_a_workspace_is_kept_and_zeroed_once_per_stream(
+    runtime: Dispatcher, driver: FakeDriver, at_once: None
+) -> None:
     for gemm in (SPLIT_WIDE, SPLIT_LAST, SPLIT_TWO, SPLIT_WIDE, SPLIT_LAST):
         a, b, c = operands(gemm)
         runtime.sgemm(OnGpu(a), OnGpu(b), OnGpu(c), stream=STREAM)
         close(c, a @ b)
-    assert len(driver.of("allocate")) == len(driver.of("zero")) == 1
+    assert len(driver.of("allocate")) == len(driver.of("zero")) == len(driver.of("make_pool")) == 1
     runtime.sgemm(OnGpu(a), OnGpu(b), OnGpu(c), stream=STREAM + 1)
     assert len(driver.of("allocate")) == 2
 
 
-def test_a_workspace_grows_in_the_order_of_its_stream(runtime: Dispatcher, driver: FakeDriver) -> None:
+def test_a_workspace_grows_in_the_order_of_its_stream(
+    runtime: Dispatcher, driver: FakeDriver, at_once: None
+) -> None:
     for gemm in (SPLIT_LAST, SPLIT_WIDE, SPLIT_LAST):
         a, b, c = operands(gemm)
         runtime.sgemm(OnGpu(a), OnGpu(b), OnGpu(c), stream=STREAM)
@@ -430,26 +440,64 @@ def test_a_workspace_grows_in_the_order_of_its_stream(runtime: Dispatcher, drive
     assert len(driver.memory) == 1
 
 
+def test_a_stream_that_goes_on_launching_gets_a_workspace(runtime: Dispatcher, driver: FakeDriver) -> None:
+    a, b, c = operands(SPLIT_LAST)
+    for number in range(1, 3 * workspace.LAUNCHES_TO_STAY):
+        runtime.sgemm(OnGpu(a), OnGpu(b), OnGpu(c), stream=STREAM)
+        close(c, a @ b)
+        assert len(driver.memory) == (number >= workspace.LAUNCHES_TO_STAY)
+    assert len(driver.of("allocate")) == workspace.LAUNCHES_TO_STAY
+
+
 @pytest.mark.parametrize("gemm", [SPLIT_TWO, SPLIT_LAST], ids=str)
 def test_a_graph_owns_its_workspace(runtime: Dispatcher, driver: FakeDriver, gemm: Gemm) -> None:
     driver.capturing = frozenset({STREAM})
     a, b, c = operands(gemm)
-    for _ in range(2):
+    for _ in range(2 * workspace.LAUNCHES_TO_STAY):
         runtime.sgemm(OnGpu(a), OnGpu(b), OnGpu(c), stream=STREAM)
         close(c, a @ b)
-    assert len(driver.of("allocate")) == len(driver.of("free")) == 2
+    assert len(driver.of("allocate")) == len(driver.of("free")) == 2 * workspace.LAUNCHES_TO_STAY
     assert not driver.memory
     assert not driver.of("synchronize")
 
 
-def test_many_streams_do_not_hoard_memory(runtime: Dispatcher, driver: FakeDriver) -> None:
+def test_streams_that_come_and_go_leave_nothing(runtime: Dispatcher, driver: FakeDriver) -> None:
     a, b, c = operands(SPLIT_LAST)
-    for stream in range(100, 100 + MAX_KEPT + 5):
+    for stream in range(100, 200):
         runtime.sgemm(OnGpu(a), OnGpu(b), OnGpu(c), stream=stream)
-    assert len(driver.memory) == MAX_KEPT
+        close(c, a @ b)
+    assert not driver.memory
 
 
-def test_each_thread_has_its_own_default_stream(runtime: Dispatcher, driver: FakeDriver) -> None:
+def test_many_streams_do_not_hoard_memory(runtime: Dispatcher, driver: FakeDriver, at_once: None) -> None:
+    a, b, c = operands(SPLIT_LAST)
+    for stream in range(100, 100 + workspace.MAX_PIECES + 5):
+        runtime.sgemm(OnGpu(a), OnGpu(b), OnGpu(c), stream=stream)
+    assert len(driver.memory) == workspace.MAX_PIECES
+
+
+def test_what_is_kept_in_all_is_bounded(
+    runtime: Dispatcher, driver: FakeDriver, at_once: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Streams for which nothing is left, and calls that are too large, take memory for each launch."""
+    small, large = operands(SPLIT_LAST), operands(SPLIT_WIDE)
+    for a, b, c in (small, large):  # one stream each: what either needs
+        runtime.sgemm(OnGpu(a), OnGpu(b), OnGpu(c), stream=50 + len(driver.memory))
+    sizes = [entry[2] for entry in driver.of("allocate")]
+    assert sizes[0] < sizes[1]
+    kept_bytes = sum(sizes) + sizes[0]
+    monkeypatch.setattr(workspace, "KEPT_BYTES", kept_bytes)
+    for stream in (60, 61, 60, 61):
+        for a, b, c in (small, large):
+            runtime.sgemm(OnGpu(a), OnGpu(b), OnGpu(c), stream=stream)
+            close(c, a @ b)
+            assert sum(len(space) - 256 for space in driver.memory.values()) <= kept_bytes
+    assert len(driver.memory) == 3
+
+
+def test_each_thread_has_its_own_default_stream(
+    runtime: Dispatcher, driver: FakeDriver, at_once: None
+) -> None:
     a, b, c = operands(SPLIT_LAST)
     runtime.sgemm(OnGpu(a), OnGpu(b), OnGpu(c), stream=2)
     thread = threading.Thread(target=lambda: runtime.sgemm(OnGpu(a), OnGpu(b), OnGpu(c), stream=2))
@@ -476,7 +524,7 @@ def launched(driver: FakeDriver) -> list[tuple[str, str]]:
 @pytest.mark.parametrize("gemm", [*PACKED, PACKED_A, PACKED_TWO, PACKED_LAST], ids=str)
 @pytest.mark.parametrize("is_captured", [False, True], ids=["eager", "captured"])
 def test_operands_are_packed_before_the_product(
-    runtime: Dispatcher, driver: FakeDriver, gemm: Gemm, is_captured: bool
+    runtime: Dispatcher, driver: FakeDriver, at_once: None, gemm: Gemm, is_captured: bool
 ) -> None:
     driver.capturing = frozenset({STREAM} if is_captured else ())
     a, b, c = operands(gemm)
@@ -523,7 +571,7 @@ def test_nothing_is_packed_for_a_call_that_is_refused(
 
 
 def test_packed_operands_share_a_workspace_with_counters_that_stay_zero(
-    runtime: Dispatcher, driver: FakeDriver
+    runtime: Dispatcher, driver: FakeDriver, at_once: None
 ) -> None:
     """Whatever comes after what: counters stand at the border, and scratch never reaches them."""
     order = [PACKED_LAST, SPLIT_LAST, PACKED[0], SPLIT_TWO, PACKED_TWO, PACKED_A, PACKED_LAST, SPLIT_LAST]
@@ -537,7 +585,9 @@ def test_packed_operands_share_a_workspace_with_counters_that_stay_zero(
     assert len(driver.memory) == 2  # another stream packs into memory of its own
 
 
-def test_all_launches_of_a_packed_product_stay_together(runtime: Dispatcher, driver: FakeDriver) -> None:
+def test_all_launches_of_a_packed_product_stay_together(
+    runtime: Dispatcher, driver: FakeDriver, at_once: None
+) -> None:
     faults, ready = [], threading.Barrier(4)
 
     def work(gemm: Gemm) -> None:
