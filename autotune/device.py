@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Annotated, Any
 
+from .bounds import Within
 from .errors import UsageError
+
+Bytes = Annotated[int, Within(0, 1 << 40)]
+Capability = tuple[Annotated[int, Within(0, 999)], Annotated[int, Within(0, 999)]]
 
 
 @dataclass(frozen=True)
@@ -17,17 +21,17 @@ class DeviceLimits:
     """
 
     name: str
-    compute_capability: tuple[int, int]
-    num_sms: int
-    smem_per_block: int  # bytes, after opting in
-    smem_per_sm: int  # bytes
-    smem_reserved: int  # bytes that the driver takes from each block
-    threads_per_sm: int
-    blocks_per_sm: int
-    l2_bytes: int
-    fma_tflops: float
-    bandwidth_gbs: float
-    regs_per_sm: int = 65536
+    compute_capability: Capability
+    num_sms: Annotated[int, Within(1, 1 << 16)]
+    smem_per_block: Bytes  # after opting in
+    smem_per_sm: Bytes
+    smem_reserved: Bytes  # that the driver takes from each block
+    threads_per_sm: Annotated[int, Within(1, 1 << 16)]
+    blocks_per_sm: Annotated[int, Within(1, 1 << 12)]
+    l2_bytes: Bytes
+    fma_tflops: Annotated[float, Within(1e-3, 1e9)]
+    bandwidth_gbs: Annotated[float, Within(1e-3, 1e9)]
+    regs_per_sm: Annotated[int, Within(1, 1 << 24)] = 65536
 
     @property
     def arch(self) -> str:
@@ -105,7 +109,7 @@ class Environment:
 
     gpu_name: str
     gpu_uuid: str
-    compute_capability: tuple[int, int]
+    compute_capability: Capability
     driver_version: str
     cuda_version: str
     nvrtc_version: str

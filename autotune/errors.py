@@ -73,3 +73,7 @@ class DispatchError(AutotuneError):
     """An exported table cannot serve this call: missing, damaged, or for another GPU."""
 
     exit_code: ClassVar[int] = 6
+
+
+class DispatchWarning(UserWarning):
+    """An exported table serves this GPU, but was measured under other conditions: no error."""

@@ -94,7 +94,7 @@ def task(kernel: Kernel, folder: Path) -> dict[str, Any]:
     """A kernel as the driver script reads it."""
     return {
         "id": kernel.id,
-        "config": kernel.config,
+        "config": kernel.config.to_dict(),
         "variant": vars(kernel.spec.variant),
         "cubin": str((folder / kernel.cubin_file).resolve()),
     }

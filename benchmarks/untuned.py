@@ -59,7 +59,7 @@ def choices(results: TunedResults, compiler: KernelCompiler) -> Iterator[Choice]
             table = load(export_table(replace(results, shapes=others), Path(folder) / "table", compiler))
         selector = Selector(table)
         pick = selector.pick(Call.packed(shape.gemm))
-        config = Config.from_dict(selector.kernels[pick.kernel_id].config)
+        config = selector.kernels[pick.kernel_id].config
         yield Choice(shape, config, pick, dict(shape.times).get(config))
 
 

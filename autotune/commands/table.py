@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Sequence
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,7 @@ def export(
         newest = environments[0]
         limits = _limits(newest)
         results = read_results(store, newest, limits, policy=common.read_policy(policy), gemms=gemms or None)
+    results = replace(results, power_limit_w=_power_limit_w(results.environment))
     with closing(Compiler(limits.arch, note=console.note)) as compiler:
         export_table(results, out, compiler, note=console.note)
     _tell_export(load(out), out, is_json=is_json)
@@ -58,6 +60,15 @@ def _limits(environment: Environment) -> DeviceLimits:
             f"the limits of {environment.gpu_name} are not known here; export where it is"
         )
     return known
+
+
+def _power_limit_w(environment: Environment) -> float | None:
+    """Of the very GPU that was measured, if it is in this machine."""
+    if environment.is_recorded:
+        return None
+    from ..gpu.nvml import Monitor
+
+    return Monitor(environment.gpu_uuid).power_limit_w()
 
 
 def _tell_export(table: Table, folder: Path, *, is_json: bool) -> None:

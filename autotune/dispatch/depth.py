@@ -36,11 +36,10 @@ class Summing:
     """How one kernel sums."""
 
     def __init__(self, kernel: Kernel) -> None:
-        slices, flush = kernel.config.get("slice_k", 1), kernel.config.get("flush_k", 0)
-        self._flush_k = flush if isinstance(flush, int) else 0
+        self._flush_k = kernel.config.flush_k
         # last_wave: tiles of whole waves are not split
         splits = 1 if kernel.spec.reduction == "last_wave" else kernel.spec.split_k
-        self._num_sums = splits * (slices if isinstance(slices, int) else 1)
+        self._num_sums = splits * kernel.config.slice_k
 
     def depth(self, k: int) -> float:
         """Of the sums over k products."""

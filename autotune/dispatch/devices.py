@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 
+from ..cuda_errors import is_sticky
 from ..errors import DispatchError
-from .driver import STICKY, CudaFault, Driver
+from ..launch import PACK_THREADS, REDUCE_THREADS
+from . import conditions
+from .driver import CudaFault, Driver, KernelFacts
 from .table import Kernel, Table
 from .workspace import Workspaces
 
@@ -100,7 +103,8 @@ class Devices:
         """Why the table is not for this GPU, or None if it is."""
         expected = self._table.environment
         name, capability = self._driver.device_name(device), self._driver.compute_capability(device)
-        if (name, capability) == (expected.gpu_name, expected.compute_capability):
+        same = (conditions.kind_of(expected.gpu_name), expected.compute_capability)
+        if (conditions.kind_of(name), capability) == same:
             return None
         return (
             f"this table is for {expected.gpu_name} (sm_{_digits(expected.compute_capability)}), but GPU "
@@ -114,6 +118,8 @@ class Devices:
             raise DispatchError(fault)
         context = self._driver.primary_context(device)
         self._gpus[device] = GpuState(device, context, Workspaces(self._driver, device))
+        with suppress(CudaFault):  # what is wrong with the GPU shows in what is asked of it
+            conditions.warn(self._table, device, self._driver.conditions(device))
         return self._gpus[device]
 
     def _load(self, gpu: GpuState, kernel: Kernel) -> LoadedKernel:
@@ -124,6 +130,8 @@ class Devices:
                 sgemm = driver.get_kernel(library, "sgemm")
                 reduce = driver.get_kernel(library, "sgemm_reduce") if spec.reduction == "two_pass" else 0
                 pack = driver.get_kernel(library, "sgemm_pack") if spec.packs_a or spec.packs_b else 0
+                loaded = {"sgemm": sgemm, "sgemm_reduce": reduce, "sgemm_pack": pack}
+                self._check_code(gpu, kernel, loaded)
                 if spec.smem_bytes > DEFAULT_SMEM:
                     driver.allow_smem(sgemm, spec.smem_bytes, gpu.device)
                 for handle in filter(None, (sgemm, reduce, pack)):
@@ -132,18 +140,57 @@ class Devices:
                 raise self._refused(kernel, fault) from fault
         return LoadedKernel(sgemm, reduce, pack, spec.threads, spec.smem_bytes, spec.overlaps)
 
+    def _check_code(self, gpu: GpuState, kernel: Kernel, loaded: Mapping[str, int]) -> None:
+        """Raises DispatchError if the code is not what the table launches it as."""
+        limits = self._table.limits
+        for name, handle in loaded.items():
+            if handle:
+                facts = self._driver.kernel_facts(handle, gpu.device, has_clusters=limits.has_clusters)
+                fault = misfit(kernel, name, facts, limits.smem_per_block)
+                if fault is not None:
+                    raise DispatchError(
+                        f"kernel {kernel.id} is not what its cubin holds: {name} {fault}; nothing was "
+                        "launched: export the table again with `autotune export-table`"
+                    )
+
     def _library(self, sha256: str) -> int:
         if sha256 not in self._libraries:
             self._libraries[sha256] = self._driver.load_library(self._code[sha256])
         return self._libraries[sha256]
 
     def _refused(self, kernel: Kernel, fault: CudaFault) -> DispatchError:
-        if fault.code in STICKY:
+        if is_sticky(fault.code):
             return fault
         return DispatchError(
             f"the driver (CUDA {self._driver.version()}) refuses kernel {kernel.id}, compiled by "
             f"{self._table.compiler}: {fault}; update the driver, or export again with an older compiler"
         )
+
+
+def misfit(kernel: Kernel, name: str, facts: KernelFacts, smem_per_block: int) -> str | None:
+    """In what the code of one of a kernel's functions is not what a launch relies on, or None.
+
+    Launch bounds are part of the code, so a block has just the threads that it was compiled for. Registers
+    are told of `sgemm` alone. A cluster lies along y (launch.Grid).
+    """
+    spec = kernel.spec
+    is_main = name == "sgemm"
+    threads = {"sgemm": spec.threads, "sgemm_reduce": REDUCE_THREADS, "sgemm_pack": PACK_THREADS}[name]
+    cluster = (1, spec.split_k, 1) if is_main and spec.reduction == "cluster" else (0, 0, 0)
+    if facts.max_threads != threads:
+        return f"is compiled for {facts.max_threads} threads per block, the table launches {threads}"
+    if is_main and facts.registers != kernel.registers:
+        return f"takes {facts.registers} registers per thread, the table says {kernel.registers}"
+    if facts.cluster != cluster:
+        return f"is compiled for clusters of {_by(facts.cluster)} blocks, the table launches {_by(cluster)}"
+    smem_bytes = facts.static_smem_bytes + (spec.smem_bytes if is_main else 0)
+    if smem_bytes > smem_per_block:
+        return f"takes {smem_bytes} bytes of shared memory per block, the GPU has {smem_per_block}"
+    return None
+
+
+def _by(cluster: tuple[int, int, int]) -> str:
+    return "x".join(map(str, cluster)) if any(cluster) else "no"
 
 
 def _digits(capability: tuple[int, int]) -> str:

@@ -9,15 +9,15 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 from cuda.bindings import driver as cuda
 
+from ..cuda_errors import is_sticky
 from ..errors import DispatchError
 from ..launch import launch_config, overlap_attribute
+from .conditions import Conditions, ask_nvml
 
-# Errors that leave the context unusable: every later call fails, only a new process helps.
-STICKY = frozenset({700, 702, 709, 710, 714, 715, 716, 717, 718, 719, 720})
 PER_THREAD_STREAM = 2  # CU_STREAM_PER_THREAD
 LEGACY_STREAMS = (0, 1)  # NULL and CU_STREAM_LEGACY
 MAX_CONFIGS = 4096  # configurations of overlapping launches that a thread remembers
@@ -25,7 +25,15 @@ _NAME_BYTES = 256
 _Attribute = cuda.CUdevice_attribute
 _MAJOR = _Attribute.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR
 _MINOR = _Attribute.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR
-_MAX_SMEM = cuda.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+_NUM_SMS = _Attribute.CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT
+_OfKernel = cuda.CUfunction_attribute
+_MAX_SMEM = _OfKernel.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+_MAX_THREADS = _OfKernel.CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK
+_REGISTERS = _OfKernel.CU_FUNC_ATTRIBUTE_NUM_REGS
+_STATIC_SMEM = _OfKernel.CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES
+_CLUSTER = tuple(
+    getattr(_OfKernel, f"CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_{side}") for side in ("WIDTH", "HEIGHT", "DEPTH")
+)
 _ORDINAL = cuda.CUpointer_attribute.CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL
 _RELAXED = cuda.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
 _NOT_CAPTURING = cuda.CUstreamCaptureStatus.CU_STREAM_CAPTURE_STATUS_NONE
@@ -39,11 +47,20 @@ class CudaFault(DispatchError):
     def __init__(self, what: str, code: int, name: str) -> None:
         advice = (
             "the CUDA context is lost, by this or an earlier operation: start the process again"
-            if code in STICKY
+            if is_sticky(code)
             else "see the CUDA driver's documentation of this code"
         )
         super().__init__(f"{what}: {name} ({code}); {advice}")
         self.code = code
+
+
+class KernelFacts(NamedTuple):
+    """What a loaded kernel was compiled for, as the driver says."""
+
+    max_threads: int  # per block: its launch bounds
+    registers: int  # per thread
+    static_smem_bytes: int
+    cluster: tuple[int, int, int]  # blocks along x, y, z; zeros where it asks for none
 
 
 def _name(code: int) -> str:
@@ -102,6 +119,13 @@ class Driver:
         major, minor = (_check(what, cuda.cuDeviceGetAttribute(a, device)) for a in (_MAJOR, _MINOR))
         return int(major), int(minor)
 
+    def conditions(self, device: int) -> Conditions:
+        """What a GPU runs under, as far as the driver and NVML tell."""
+        num_sms = int(_check(f"SMs of GPU {device}", cuda.cuDeviceGetAttribute(_NUM_SMS, device)))
+        text = bytes(_check(f"UUID of GPU {device}", cuda.cuDeviceGetUuid(device)).bytes).hex()
+        uuid = f"GPU-{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
+        return Conditions(self.device_name(device), num_sms, self.version(), *ask_nvml(uuid))
+
     def version(self) -> str:
         """Newest CUDA that the driver knows: `13.0`."""
         number = int(_check("version of the driver", cuda.cuDriverGetVersion()))
@@ -146,6 +170,15 @@ class Driver:
 
     def get_kernel(self, library: int, name: str) -> int:
         return int(_check(f"looking up {name}", cuda.cuLibraryGetKernel(library, name.encode())))
+
+    def kernel_facts(self, kernel: int, device: int, *, has_clusters: bool) -> KernelFacts:
+        """What the kernel was compiled for; not `has_clusters`: the GPU knows none, so it is not asked."""
+
+        def ask(attribute: Any) -> int:
+            return int(_check("looking at a kernel", cuda.cuKernelGetAttribute(attribute, kernel, device)))
+
+        x, y, z = map(ask, _CLUSTER) if has_clusters else (0, 0, 0)
+        return KernelFacts(ask(_MAX_THREADS), ask(_REGISTERS), ask(_STATIC_SMEM), (x, y, z))
 
     def allow_smem(self, kernel: int, num_bytes: int, device: int) -> None:
         """Let a kernel have more dynamic shared memory than the 48 KB that any may have."""

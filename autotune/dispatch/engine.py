@@ -90,7 +90,10 @@ class Engine:
         a, b, c = addresses
         aligned = (a & _ALIGNMENT_MASK, b & _ALIGNMENT_MASK, c & _ALIGNMENT_MASK)
         key = (devices, forms, aligned, trans_a, trans_b)
-        found = self._plans.get(key)
+        try:
+            found = self._plans.get(key)
+        except TypeError:  # a flag that has no hash: it is refused like others that are none
+            found = None
         if found is None:
             problem = understand(*forms, trans_a, trans_b)
             found = self._make_plan(problem, common_device(devices), aligned)

@@ -57,6 +57,7 @@ def export_table(
         policy_version=results.policy_version,
         environment=results.environment,
         limits=results.limits,
+        power_limit_w=results.power_limit_w,
         kernels=tuple(sorted(kernels, key=lambda k: k.id)),
         defaults={wish.layout: wish.id for wish in defaults(results.limits)},
         entries=tuple(map(_entry, settled.shapes)),

@@ -13,7 +13,7 @@ from .fit import Sample, fit, guess, inherit
 from .kriging import Kriging
 from .model import has_work
 from .results import TunedResults, TunedShape
-from .table import Kernel, ModelFigures
+from .table import Kernel, KernelRecord, ModelFigures, launchable
 from .wishes import Wish
 
 _FAR = 0.25  # deviation of an inferred time: nothing like it was timed on that shape, and thumb says as much
@@ -60,15 +60,16 @@ class Figures:
 
     def kernel(self, wish: Wish, cubin: CubinLike) -> Kernel:
         resident = max(1, int(blocks_per_sm(wish.config, self._limits, wish.gemm, cubin.registers)))
-        return Kernel(
+        record = KernelRecord(
             id=wish.id,
-            config=wish.config.to_dict(),
-            spec=launch_spec(wish.config, wish.gemm, self._limits, is_wide=wish.is_wide),
+            config=wish.config,
+            variant=wish.variant,
             sha256=cubin.sha256,
             registers=cubin.registers,
             blocks_per_sm=resident,
             model=self._figures(wish, resident),
         )
+        return launchable(record, self._limits)
 
     def _figures(self, wish: Wish, resident: int) -> ModelFigures:
         own = None if wish.is_wide else self._samples.get((wish.config, wish.layout))

@@ -20,15 +20,20 @@ from .table import TABLE_FILE, Table, render
 PRIVATE_PACKAGE = "_autotune"
 # The modules that serve a call, relative to this package's root. None imports anything else of it.
 RUNTIME_MODULES = (
+    "bounds.py",
     "errors.py",
+    "cuda_errors.py",
     "gemm.py",
     "device.py",
     "launch.py",
+    "config.py",
+    "resources.py",
+    "rules.py",
     *(
         f"dispatch/{name}.py"
         for name in (
-            "__init__", "strict", "table", "model", "depth", "select", "driver", "arrays", "problem",
-            "workspace", "devices", "engine", "host", "runtime",
+            "__init__", "strict", "files", "older", "soundness", "table", "model", "depth", "select",
+            "conditions", "driver", "arrays", "problem", "workspace", "devices", "engine", "host", "runtime",
         )
     ),
 )  # fmt: skip
@@ -53,14 +58,14 @@ from pathlib import Path
 
 from .{private}.dispatch.runtime import Dispatcher
 from .{private}.dispatch.select import Pick
-from .{private}.errors import DispatchError
+from .{private}.errors import DispatchError, DispatchWarning
 
 _dispatcher = Dispatcher(Path(__file__).parent)
 table = _dispatcher.table
 sgemm = _dispatcher.sgemm
 pick = _dispatcher.pick
 
-__all__ = ["DispatchError", "Pick", "pick", "sgemm", "table"]
+__all__ = ["DispatchError", "DispatchWarning", "Pick", "pick", "sgemm", "table"]
 '''
 
 

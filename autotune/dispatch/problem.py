@@ -5,10 +5,14 @@ Copied into exported tables.
 
 from __future__ import annotations
 
+import operator
 from dataclasses import dataclass
+from typing import Any
 
-from ..errors import DispatchError, UsageError
-from ..gemm import FLOAT_BYTES, Gemm
+import numpy as np
+
+from ..errors import DispatchError
+from ..gemm import FLOAT_BYTES, MAX_EXTENT, Gemm
 from .arrays import NO_DEVICE, Form
 
 Triple = tuple[int, int, int]
@@ -40,17 +44,41 @@ class Problem:
     num_bytes: Triple
 
 
-def make_gemm(m: int, n: int, k: int, trans_a: bool, trans_b: bool) -> Gemm:
-    """A Gemm. Raises DispatchError for extents out of range."""
+def make_gemm(m: Any, n: Any, k: Any, trans_a: Any, trans_b: Any) -> Gemm:
+    """A Gemm. Raises DispatchError for extents that are no whole numbers (NumPy's are) or out of range, and
+    for flags that are neither true nor false."""
+    flags = _flag("trans_a", trans_a), _flag("trans_b", trans_b)
+    return Gemm(_extent("m", m), _extent("n", n), _extent("k", k), *flags)
+
+
+def _extent(name: str, value: Any) -> int:
     try:
-        return Gemm(m, n, k, bool(trans_a), bool(trans_b))
-    except UsageError as error:
-        raise DispatchError(f"{error}; split the product into smaller ones") from error
+        extent = operator.index(value)
+    except TypeError:
+        extent = -1
+    if isinstance(value, bool) or not 0 <= extent <= MAX_EXTENT:
+        told = value if type(value) is int and value.bit_length() <= 64 else f"a {type(value).__name__}"
+        raise DispatchError(
+            f"{name} is {told}, expected a whole number of 0 ... {MAX_EXTENT}; pass the extents of the "
+            "product, and split larger ones into smaller"
+        )
+    return extent
+
+
+def _flag(name: str, value: Any) -> bool:
+    """0 and 1 are taken, too. A letter, as BLAS has it, would be true whatever it says."""
+    try:
+        if isinstance(value, (bool, np.bool_)) or operator.index(value) in (0, 1):
+            return bool(value)
+    except TypeError:
+        pass
+    raise DispatchError(f"{name} is a {type(value).__name__}; pass True or False")
 
 
 def understand(form_a: Form, form_b: Form, form_c: Form | None, trans_a: bool, trans_b: bool) -> Problem:
     """The product that arrays describe; without an out, C is packed. Raises DispatchError if their
-    shapes or strides do not fit."""
+    shapes or strides do not fit, or a flag is none."""
+    trans_a, trans_b = _flag("trans_a", trans_a), _flag("trans_b", trans_b)
     m, k = form_a[1::-1] if trans_a else form_a[:2]
     k_of_b, n = form_b[1::-1] if trans_b else form_b[:2]
     if k != k_of_b:

@@ -44,3 +44,4 @@ class TunedResults:
     policy: str
     policy_version: int
     shapes: tuple[TunedShape, ...]
+    power_limit_w: float | None = None  # of the GPU that was measured, where that is known

@@ -39,9 +39,12 @@ class Dispatcher:
         self._opened: tuple[Engine, Libraries] | None = None
 
     def pick(self, m: int, n: int, k: int, trans_a: bool = False, trans_b: bool = False) -> Pick:
-        """What a product of packed, aligned matrices would run, and why. Needs no GPU."""
+        """What a product of packed, aligned matrices would run, and why. Needs no GPU.
+
+        Raises DispatchError for extents that are no whole numbers or out of range.
+        """
         gemm = make_gemm(m, n, k, trans_a, trans_b)
-        if not (m and n):
+        if not (gemm.m and gemm.n):
             default = self.table.defaults[gemm.layout]
             return Pick(default, "default", "the result has no elements: nothing is launched")
         return self._selector.pick(Call.packed(gemm))

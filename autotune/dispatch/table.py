@@ -1,8 +1,9 @@
 """The exported table: what kernels there are, for whom, and how they did on the tuned shapes.
 
 A folder holds `table.json`, `cubins/<sha256>.cubin` and a little Python. The reader trusts nothing: a
-newer schema, a missing field, a wrong type, a reference to nowhere, one changed byte in the table or
-in a cubin is a DispatchError. Copied into exported tables: standard library only.
+newer schema, a missing field, a wrong type, a number out of bounds, a config that the kernel's rules forbid,
+a reference to nowhere, one changed byte in the table or in a cubin is a DispatchError. How a kernel is
+launched is not stored: it follows from its config. Copied into exported tables.
 """
 
 from __future__ import annotations
@@ -11,51 +12,56 @@ import hashlib
 import json
 import re
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+from ..bounds import Within
+from ..config import Config
 from ..device import DeviceLimits, Environment
 from ..errors import DispatchError, UsageError
-from ..gemm import LAYOUTS, Gemm
-from ..launch import LaunchSpec
-from . import strict
+from ..gemm import Gemm
+from ..launch import LaunchSpec, Variant
+from ..resources import MAX_REGISTERS, launch_spec
+from . import older, soundness, strict
+from .files import MAX_CUBIN_BYTES, MAX_TABLE_BYTES, read_file
 
 FORMAT = "autotune dispatch table"
-SCHEMA_VERSION = 3  # 1: no kernel packs its operands; 2: none overlaps what runs before it
-_LATER = {1: ("packs_a", "packs_b"), 2: ("overlaps",)}  # flags of a spec that came with the schema after
+SCHEMA_VERSION = 4  # what tables of earlier ones say otherwise stands in older.py
 TABLE_FILE = "table.json"
 CUBIN_FOLDER = "cubins"
-REDUCTIONS = ("none", "two_pass", "last_block", "last_wave", "cluster")
-CLUSTER_SIZES = (2, 4, 8)
-VECTORS = (1, 2, 4)
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _BLANK = "0" * 64  # stands for the table's checksum while that is computed
 _AGAIN = "export the table again with `autotune export-table`"
+
+FigureUs = Annotated[float, Within(0, 1e12)]
+TimeUs = Annotated[float, Within(1e-6, 1e12)]
 
 
 @dataclass(frozen=True)
 class ModelFigures:
     """What the time model knows of one kernel (see model.py). Fitted when the table was exported."""
 
-    fixed_us: float  # what any launch costs
-    round_us: float  # per k-step of a round of resident blocks, however few
-    step_us: float  # per k-step of each block that an SM works through
-    memory_efficiency: float  # share of the bandwidth limit that it reaches
-    num_samples: int  # measured times behind the fit; 0: those of relatives alone, or figures of thumb
-    relative_error: float  # deviation of a modelled time, as far as is known; 0 without a fit
+    fixed_us: FigureUs  # what any launch costs
+    round_us: FigureUs  # per k-step of a round of resident blocks, however few
+    step_us: FigureUs  # per k-step of each block that an SM works through
+    memory_efficiency: Annotated[float, Within(1e-9, 1)]  # share of the bandwidth limit that it reaches
+    # measured times behind the fit; 0: those of relatives alone, or figures of thumb
+    num_samples: Annotated[int, Within(0, 1 << 31)]
+    # deviation of a modelled time, as far as is known; 0 without a fit
+    relative_error: Annotated[float, Within(0, 1e12)]
 
 
 @dataclass(frozen=True)
-class Kernel:
-    """One launchable kernel. Kernels that differ in `split_k` only share a cubin, but for clusters."""
+class KernelRecord:
+    """A kernel as `table.json` has it: nothing that follows from something else, but its residency."""
 
     id: str
-    config: dict[str, int | str]
-    spec: LaunchSpec
+    config: Config
+    variant: Variant
     sha256: str  # of the cubin
-    registers: int  # per thread
-    blocks_per_sm: int  # resident at a time
+    registers: Annotated[int, Within(1, MAX_REGISTERS)]  # per thread
+    blocks_per_sm: Annotated[int, Within(1, 1 << 12)]  # resident at a time
     model: ModelFigures | None
 
     @property
@@ -64,8 +70,25 @@ class Kernel:
 
     @property
     def layout(self) -> str:
-        variant = self.spec.variant
-        return ("T" if variant.trans_a else "N") + ("T" if variant.trans_b else "N")
+        return ("T" if self.variant.trans_a else "N") + ("T" if self.variant.trans_b else "N")
+
+    @property
+    def stand_in(self) -> Gemm:
+        """A problem of its layout, for figures that depend on the layout only."""
+        return Gemm(1, 1, 1, self.variant.trans_a, self.variant.trans_b)
+
+
+@dataclass(frozen=True)
+class Kernel(KernelRecord):
+    """One launchable kernel. Kernels that differ in `split_k` only share a cubin, but for clusters."""
+
+    spec: LaunchSpec
+
+
+def launchable(record: KernelRecord, limits: DeviceLimits) -> Kernel:
+    """A kernel and how it is launched on this kind of GPU: the one place where a table's specs come from."""
+    spec = launch_spec(record.config, record.stand_in, limits, is_wide=record.variant.is_wide)
+    return Kernel(**{f.name: getattr(record, f.name) for f in fields(KernelRecord)}, spec=spec)
 
 
 @dataclass(frozen=True)
@@ -73,7 +96,7 @@ class RankedKernel:
     """How a kernel did on a tuned shape. `is_tied`: it cannot be told apart from the best."""
 
     kernel: str
-    time_us: float
+    time_us: TimeUs
     is_tied: bool
 
 
@@ -82,7 +105,7 @@ class Entry:
     """One tuned shape and its kernels, best first. `cublas_us` is None where cuBLAS was absent."""
 
     gemm: Gemm
-    cublas_us: float | None
+    cublas_us: TimeUs | None
     ranked: tuple[RankedKernel, ...]
 
 
@@ -95,9 +118,11 @@ class Table:
     source_hash: str  # of the kernel's source text
     compiler: str
     policy: str  # cold or warm caches while timing
-    policy_version: int
+    policy_version: Annotated[int, Within(0, 1 << 31)]
     environment: Environment
     limits: DeviceLimits
+    # of the GPU that was measured, when the table was exported; None: it was elsewhere, or does not tell
+    power_limit_w: Annotated[float, Within(0, 1e6)] | None
     kernels: tuple[Kernel, ...]
     defaults: dict[str, str]
     entries: tuple[Entry, ...]
@@ -117,9 +142,18 @@ class Table:
 
 
 def render(table: Table) -> str:
-    """The text of `table.json`, with a checksum over all of it."""
+    """The text of `table.json`, with a checksum over all of it.
+
+    Raises DispatchError for a kernel whose spec is not that of its config: it could not be read back.
+    """
+    for kernel in table.kernels:
+        if kernel != launchable(kernel, table.limits):
+            raise DispatchError(f"kernel {kernel.id!r} is launched otherwise than its config says; {_AGAIN}")
     head = {"format": FORMAT, "schema_version": SCHEMA_VERSION, "checksum": _BLANK}
-    text = json.dumps(head | asdict(table), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+    body = asdict(table)
+    for record in body["kernels"]:
+        del record["spec"]
+    text = json.dumps(head | body, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
     return text.replace(_BLANK, _digest(text), 1)
 
 
@@ -135,13 +169,9 @@ def load(folder: Path) -> Table:
     """Read and check `table.json` of an exported folder. Raises DispatchError."""
     path = folder / TABLE_FILE
     try:
-        raw = path.read_bytes()
+        return parse(read_file(path, MAX_TABLE_BYTES, _AGAIN).decode("utf-8"), str(path))
     except FileNotFoundError:
         raise DispatchError(f"no {TABLE_FILE} in {folder}; pass a folder made by export-table") from None
-    except OSError as error:
-        raise DispatchError(f"{path} cannot be read ({error}); check its permissions") from error
-    try:
-        return parse(raw.decode("utf-8"), str(path))
     except UnicodeDecodeError as error:
         raise DispatchError(f"{path} is damaged: not UTF-8 text; {_AGAIN}") from error
 
@@ -154,12 +184,9 @@ def parse(text: str, where: str = TABLE_FILE) -> Table:
         if _digest(text.replace(data["checksum"], _BLANK, 1)) != data["checksum"]:
             raise strict.Misfit("its checksum does not match its content")
         body = {name: value for name, value in data.items() if name not in _HEAD}
-        _upgrade(body, data["schema_version"])
-        table: Table = strict.read(Table, body, "table")
-        _check_meaning(table)
-    except (strict.Misfit, UsageError) as error:
+        return _read(body, data["schema_version"])
+    except (strict.Misfit, UsageError, UnicodeEncodeError) as error:
         raise DispatchError(f"{where} is damaged: {error}; {_AGAIN}") from error
-    return table
 
 
 _HEAD = ("format", "schema_version", "checksum")
@@ -175,90 +202,28 @@ def _check_head(data: Any, where: str) -> None:
             "use the autotune that wrote it, or the Python module inside the folder"
         )
     if type(version) is not int or version < 1:
-        raise strict.Misfit(f"schema_version is {version!r}")
+        raise strict.Misfit("its schema_version is no positive number")
     checksum = data.get("checksum")
     if type(checksum) is not str or not _SHA256.fullmatch(checksum):
         raise strict.Misfit("it has no checksum")
 
 
-def _upgrade(body: dict[str, Any], version: int) -> None:
-    """Says of an older schema's kernels what went without saying. What is no kernel is left to be refused."""
-    unsaid = {name: False for schema, names in _LATER.items() if schema >= version for name in names}
-    kernels = body.get("kernels")
-    for kernel in kernels if type(kernels) is list else ():
-        spec = kernel.get("spec") if type(kernel) is dict else None
-        if type(spec) is dict:
-            kernel["spec"] = unsaid | spec
+def _read(body: dict[str, Any], version: int) -> Table:
+    """A table from its JSON. Raises Misfit and UsageError."""
+    specs = older.upgrade(body, version)
+    records: tuple[KernelRecord, ...] = strict.read(
+        tuple[KernelRecord, ...], body.get("kernels"), "table.kernels"
+    )
+    table: Table = strict.read(Table, body | {"kernels": []}, "table")
+    soundness.check_kernels(records, table.limits, has_exact_residency=version == SCHEMA_VERSION)
+    kernels = tuple(launchable(record, table.limits) for record in records)
+    table = replace(table, kernels=older.as_it_was(kernels, specs, version))
+    soundness.check_references(table)
+    return table
 
 
-def _require(is_right: bool, fault: str) -> None:
-    if not is_right:
-        raise strict.Misfit(fault)
-
-
-def _check_meaning(table: Table) -> None:
-    """What types cannot say: references lead somewhere, sizes are sizes, defaults serve anything."""
-    kernels = {kernel.id: kernel for kernel in table.kernels}
-    _require(len(kernels) == len(table.kernels), "two kernels share an id")
-    _require(len({entry.gemm for entry in table.entries}) == len(table.entries), "a shape stands twice")
-    _require(table.environment.compute_capability == table.limits.compute_capability,
-             "environment and limits are of different GPUs")  # fmt: skip
-    _require(table.limits.num_sms > 0 and table.limits.fma_tflops > 0 and table.limits.bandwidth_gbs > 0,
-             "the limits of the GPU are not positive")  # fmt: skip
-    for kernel in table.kernels:
-        _check_kernel(kernel)
-        _require(not kernel.spec.overlaps or table.limits.has_dependent_launch,
-                 f"kernel {kernel.id!r} overlaps others, which its GPU cannot")  # fmt: skip
-    _check_defaults(table, kernels)
-    for entry in table.entries:
-        _check_entry(entry, kernels)
-
-
-def _check_defaults(table: Table, kernels: dict[str, Kernel]) -> None:
-    _require(sorted(table.defaults) == sorted(LAYOUTS), "not every layout has a default kernel")
-    for layout, name in table.defaults.items():
-        _require(name in kernels, f"the default {name!r} is no kernel of the table")
-        _require(kernels[name].layout == layout, f"the default {name!r} is not of layout {layout}")
-        _require(is_universal(kernels[name].spec), f"the default {name!r} does not serve every call")
-        is_modelled = any(k.model is not None for k in table.kernels if k.layout == layout)
-        _require(kernels[name].model is not None or not is_modelled,
-                 f"the default {name!r} has no model to compete with the others of {layout}")  # fmt: skip
-
-
-def is_universal(spec: LaunchSpec) -> bool:
-    """Whether a kernel serves any extents, leading dimensions and addresses, without a workspace."""
-    vectors = (spec.vec_a, spec.vec_b, spec.vec_c)
-    needs_workspace = spec.reduction != "none" or spec.packs_a or spec.packs_b
-    return not spec.is_exact and spec.variant.is_wide and vectors == (1, 1, 1) and not needs_workspace
-
-
-def _check_kernel(kernel: Kernel) -> None:
-    spec, where = kernel.spec, f"kernel {kernel.id!r}"
-    sizes = (spec.bm, spec.bn, spec.bk, spec.threads, spec.split_k, kernel.registers, kernel.blocks_per_sm)
-    _require(min(sizes) >= 1 and spec.smem_bytes >= 0, f"{where} has a size that is not positive")
-    _require({spec.vec_a, spec.vec_b, spec.vec_c} <= set(VECTORS), f"{where} has an odd vector width")
-    _require(spec.reduction in REDUCTIONS, f"{where} has an unknown reduction")
-    _require((spec.split_k > 1) == (spec.reduction != "none"), f"{where} splits k without a reduction")
-    is_sized = spec.reduction != "cluster" or spec.split_k in CLUSTER_SIZES
-    _require(is_sized, f"{where} has a cluster of {spec.split_k} blocks")
-    _require((spec.wave > 0) == (spec.reduction == "last_wave"), f"{where} has a wave without last_wave")
-    _require(_SHA256.fullmatch(kernel.sha256) is not None, f"{where} has no SHA-256 of its cubin")
-    if kernel.model is not None:
-        model = kernel.model
-        figures = (model.fixed_us, model.round_us, model.step_us, model.relative_error, model.num_samples)
-        _require(min(figures) >= 0, f"{where} has a negative figure in its model")
-        _require(0 < model.memory_efficiency <= 1, f"{where} has a memory efficiency outside 0 ... 1")
-
-
-def _check_entry(entry: Entry, kernels: dict[str, Kernel]) -> None:
-    where = f"the entry of {entry.gemm}"
-    _require(bool(entry.ranked), f"{where} is empty")
-    for ranked in entry.ranked:
-        kernel = kernels.get(ranked.kernel)
-        if kernel is None:
-            raise strict.Misfit(f"{where} names {ranked.kernel!r}, which is no kernel of the table")
-        _require(kernel.layout == entry.gemm.layout, f"{where} names a kernel of another layout")
-        _require(ranked.time_us > 0, f"{where} holds a time that is not positive")
+# ------------------------------------------------------------------------------------------------
+# Cubins
 
 
 def load_cubins(folder: Path, table: Table) -> dict[str, bytes]:
@@ -274,9 +239,9 @@ def load_cubin(folder: Path, sha256: str) -> bytes:
     """The code of one cubin. Raises DispatchError if it is missing or damaged."""
     path = folder / CUBIN_FOLDER / f"{sha256}.cubin"
     try:
-        code = path.read_bytes()
-    except OSError as error:
-        raise DispatchError(f"{path} cannot be read ({error}); {_AGAIN}") from error
+        code = read_file(path, MAX_CUBIN_BYTES, _AGAIN)
+    except FileNotFoundError:
+        raise DispatchError(f"{path} is not there; {_AGAIN}") from None
     if hashlib.sha256(code).hexdigest() != sha256:
         raise DispatchError(f"{path} is damaged: its SHA-256 is not {sha256[:12]}...; {_AGAIN}")
     return code

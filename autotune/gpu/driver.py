@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from ..cuda_errors import is_sticky
 from ..device import KNOWN, DeviceLimits, Environment
 from ..errors import AutotuneError, EnvironmentProblem, UsageError
 
@@ -21,9 +22,6 @@ NO_GPU_HINT = (
 OUT_OF_MEMORY = 2
 LAUNCH_OUT_OF_RESOURCES = 701
 _NO_DEVICE = 100
-# After these the context is lost, and with it the process: illegal address, launch timeout, assert,
-# stack error, illegal instruction, misaligned address, address space, program counter, launch failed.
-_STICKY = frozenset({214, 220, 226, 700, 702, 709, 710, 714, 715, 716, 717, 718, 719, 999})
 
 
 class CudaError(AutotuneError):
@@ -37,7 +35,7 @@ class CudaError(AutotuneError):
 
     @property
     def is_sticky(self) -> bool:
-        return self.code in _STICKY
+        return is_sticky(self.code)
 
 
 def check(function: Callable[..., Any], *arguments: Any) -> Any:

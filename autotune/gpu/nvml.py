@@ -81,6 +81,11 @@ class Monitor:
         """`580.95.05`, or "" where NVML is absent."""
         return _ask(lambda: str(self._nvml.system_get_driver_version())) or ""
 
+    def power_limit_w(self) -> float | None:
+        """Limit that the GPU is held to now."""
+        milliwatts = _ask(lambda: int(self._nvml.device_get_enforced_power_limit(self._handle)))
+        return None if milliwatts is None else milliwatts / 1000
+
     def state(self) -> GpuState:
         """Clocks, power and throttling now: call it while the GPU is busy with what is measured."""
         if self._handle is None:

@@ -26,13 +26,14 @@ from autotune.config import Config
 from autotune.device import Environment
 from autotune.dispatch import workspace
 from autotune.dispatch.check import error_ratio, verify_table
+from autotune.dispatch.devices import Devices
 from autotune.dispatch.driver import Driver
 from autotune.dispatch.export import export_table
 from autotune.dispatch.package import write_folder
 from autotune.dispatch.results import TunedPoint, TunedResults, TunedShape
 from autotune.dispatch.runtime import Dispatcher
-from autotune.dispatch.table import load, render
-from autotune.errors import DispatchError
+from autotune.dispatch.table import load, load_cubins, render
+from autotune.errors import DispatchError, DispatchWarning
 from autotune.gemm import LAYOUTS, Gemm
 from autotune.gpu.driver import device_limits
 
@@ -491,6 +492,43 @@ def test_a_table_for_another_gpu_is_refused(folder: Path, tmp_path: Path) -> Non
     (other / "table.json").write_text(render(changed), encoding="utf-8")
     with pytest.raises(DispatchError, match=r"for NVIDIA Imaginary 9000 .* but GPU 0 is"):
         Dispatcher(other).sgemm(normal(4, 4), normal(4, 4))
+
+
+def test_code_that_is_not_what_the_table_says_is_never_launched(folder: Path, tmp_path: Path) -> None:
+    """The code of a cluster in the place of one that splits k otherwise."""
+    table = load(folder)
+    ranked = {entry.gemm: entry.ranked[0].kernel for entry in table.entries}
+    if CLUSTERED not in ranked:
+        pytest.skip("this GPU has no clusters")
+    by_id = {k.id: k for k in table.kernels}
+    last, lender = by_id[ranked[LAST]], by_id[ranked[CLUSTERED]]
+    lent = replace(last, sha256=lender.sha256, registers=lender.registers, blocks_per_sm=lender.blocks_per_sm)
+    code = load_cubins(folder, table)
+    kernels = tuple(lent if k.id == last.id else k for k in table.kernels)
+    bad = write_folder(replace(table, kernels=kernels), code, tmp_path / "bad")
+    with pytest.raises(DispatchError, match=r"not what its cubin holds: .* clusters of 1x8x1"):
+        Dispatcher(bad).sgemm(*stored(LAST)[:2])
+    found = Dispatcher(folder).sgemm(*stored(LAST)[:2])  # the process is none the worse
+    check(LAST, stored(LAST), found)
+
+
+def test_the_driver_says_of_each_kernel_what_the_table_says(folder: Path) -> None:
+    table = load(folder)
+    devices = Devices(table, load_cubins(folder, table), Driver())
+    gpu = devices.gpu(0)
+    for one in table.kernels:
+        assert devices.kernel(gpu, one).threads == one.spec.threads
+
+
+def test_another_driver_is_told_and_served(folder: Path, tmp_path: Path) -> None:
+    other = copytree(folder, tmp_path / "older")
+    table = load(folder)
+    older = replace(table.environment, driver_version="1.0", cuda_version="1.0")
+    changed = replace(table, environment=older, created_at="long ago")
+    (other / "table.json").write_text(render(changed), encoding="utf-8")
+    with pytest.warns(DispatchWarning, match=r"driver.* is .*, not 1\.0"):
+        found = Dispatcher(other).sgemm(*stored(SQUARE)[:2])
+    check(SQUARE, stored(SQUARE), found)
 
 
 def test_code_that_is_none_is_refused_by_the_driver(folder: Path, tmp_path: Path) -> None:

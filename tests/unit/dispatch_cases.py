@@ -8,22 +8,36 @@ from __future__ import annotations
 
 import ctypes
 import hashlib
+import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
+from autotune.config import Config
 from autotune.device import Environment, known_limits
+from autotune.dispatch.conditions import Conditions
 from autotune.dispatch.devices import DEFAULT_SMEM
-from autotune.dispatch.driver import CudaFault
+from autotune.dispatch.driver import CudaFault, KernelFacts
 from autotune.dispatch.package import write_folder
-from autotune.dispatch.table import Entry, Kernel, ModelFigures, RankedKernel, Table
+from autotune.dispatch.table import Entry, Kernel, ModelFigures, RankedKernel, Table, render
 from autotune.gemm import LAYOUTS, Gemm
-from autotune.launch import PACK_SMEM_BYTES, PACK_THREADS, PACK_TILE, LaunchSpec, Variant, plan, refusal
+from autotune.launch import (
+    PACK_SMEM_BYTES,
+    PACK_THREADS,
+    PACK_TILE,
+    REDUCE_THREADS,
+    LaunchSpec,
+    Variant,
+    plan,
+    refusal,
+)
+from autotune.resources import launch_spec
 
 LIMITS = known_limits("h200")
 ENVIRONMENT = Environment("NVIDIA H200", "GPU-0", (9, 0), "580.1", "13.0", "13.4", "13.1")
@@ -31,10 +45,27 @@ FIGURES = ModelFigures(2.5, 0.1, 0.5, 0.8, 3, 0.02)
 STICKY_CODE = 700
 
 
+# Legal in every layout, packed or not, with any vectors and any split of k; it needs more than 48 KB.
+CONFIG = Config(
+    bm=64, bn=64, bk=16, wm=32, wn=32, tm=4, tn=8, stages=8, pad=0, bursts=1, copy_a="register",
+    copy_b="register", vec_a=1, vec_b=1, vec_c=1, min_blocks=1,
+)  # fmt: skip
+
+
 def make_spec(layout: str = "NN", **changes: Any) -> LaunchSpec:
-    variant = Variant(layout[0] == "T", layout[1] == "T")
-    spec = LaunchSpec(64, 64, 16, 128, 49 * 1024, 1, 1, 1, False, "none", 1, variant)
-    return replace(spec, **changes)
+    """How CONFIG is launched on an H200, but for some fields. What it is of survives a folder if these are
+    only of what a config chooses: `config_of` finds it."""
+    gemm = Gemm(1, 1, 1, layout[0] == "T", layout[1] == "T")
+    return replace(launch_spec(CONFIG, gemm, LIMITS), **changes)
+
+
+def config_of(spec: LaunchSpec) -> Config:
+    """The relative of CONFIG that is launched like this, if there is one."""
+    same = {name: getattr(spec, name) for name in ("bm", "bn", "bk", "vec_a", "vec_b", "vec_c")}
+    return replace(
+        CONFIG, **same, edges="exact" if spec.is_exact else "predicated", pack_a=int(spec.packs_a),
+        pack_b=int(spec.packs_b), reduction=spec.reduction, split_k=spec.split_k,
+    )  # fmt: skip
 
 
 def code_of(kernel_id: str) -> bytes:
@@ -43,8 +74,7 @@ def code_of(kernel_id: str) -> bytes:
 
 def make_kernel(kernel_id: str, spec: LaunchSpec, model: ModelFigures | None = FIGURES) -> Kernel:
     sha256 = hashlib.sha256(code_of(kernel_id)).hexdigest()
-    config: dict[str, int | str] = {"bm": spec.bm, "edges": "exact" if spec.is_exact else "predicated"}
-    return Kernel(kernel_id, config, spec, sha256, 128, 4, model)
+    return Kernel(kernel_id, config_of(spec), spec.variant, sha256, 128, 3, model, spec)
 
 
 def make_table(*kernels: Kernel, entries: tuple[Entry, ...] = (), **changes: Any) -> Table:
@@ -55,8 +85,8 @@ def make_table(*kernels: Kernel, entries: tuple[Entry, ...] = (), **changes: Any
     table = Table(
         made_by="autotune test", created_at="2026-11-21T00:00:00+00:00", source_hash="5" * 64,
         compiler="nvrtc 13.4", policy="cold", policy_version=1, environment=ENVIRONMENT, limits=LIMITS,
-        kernels=(*kernels, *defaults), defaults={x: f"default-{x.lower()}" for x in LAYOUTS},
-        entries=entries,
+        power_limit_w=700.0, kernels=(*kernels, *defaults),
+        defaults={x: f"default-{x.lower()}" for x in LAYOUTS}, entries=entries,
     )  # fmt: skip
     return replace(table, **changes)
 
@@ -68,6 +98,31 @@ def rank(gemm: Gemm, *kernel_ids: str) -> Entry:
 
 def write_table(table: Table, folder: Path) -> Path:
     return write_folder(table, {kernel.sha256: code_of(kernel.id) for kernel in table.kernels}, folder)
+
+
+def older_text(table: Table, version: int) -> str:
+    """The text of a table as a schema before 4 had it, each kernel with its spec."""
+    tree = json.loads(render(table)) | {"schema_version": version, "checksum": "0" * 64}
+    del tree["power_limit_w"]
+    unsaid = [name for schema, names in LATER.items() if schema >= version for name in names]
+    for stored, kernel in zip(tree["kernels"], table.kernels, strict=True):
+        stored["spec"] = kernel.spec.to_dict() | {"variant": stored.pop("variant")}
+        for name in unsaid:
+            stored["spec"].pop(name, None)
+            stored["config"].pop(name, None)
+    return sign(tree)
+
+
+LATER = {1: ("packs_a", "packs_b", "pack_a", "pack_b", "flush_k", "bursts"), 2: ("overlaps",)}
+
+
+def sign(tree: dict[str, Any], instead: Mapping[str, str] = MappingProxyType({})) -> str:
+    """The text of a changed table with a checksum that fits: only its meaning can be wrong. `instead` has
+    pieces of the text that are replaced by what no tree can hold."""
+    text = json.dumps(tree | {"checksum": "0" * 64}, indent=1) + "\n"
+    for piece, other in instead.items():
+        text = text.replace(piece, other, 1)
+    return text.replace("0" * 64, hashlib.sha256(text.encode()).hexdigest(), 1)
 
 
 @dataclass(frozen=True)
@@ -117,6 +172,8 @@ class FakeDriver:
     places: dict[int, int] = field(default_factory=dict)  # address -> GPU, 0 if not listed
     refused_code: int = 0  # error that loading a cubin meets
     launch_error: int = 0
+    elsewhere: dict[str, Any] = field(default_factory=dict)  # conditions that are not the table's
+    code_facts: dict[str, Any] = field(default_factory=dict)  # of each function, that are not the table's
     result_error: float = 0.0  # added to every element of every product
     launches: list[Launch] = field(default_factory=list)
     log: list[tuple[Any, ...]] = field(default_factory=list)
@@ -145,6 +202,10 @@ class FakeDriver:
 
     def version(self) -> str:
         return "12.4"
+
+    def conditions(self, device: int) -> Conditions:
+        told = Conditions(self.names[device], LIMITS.num_sms, "13.0", ENVIRONMENT.driver_version, 700.0)
+        return told._replace(**self.elsewhere)
 
     def primary_context(self, device: int) -> int:
         return 100 + device
@@ -194,6 +255,15 @@ class FakeDriver:
         handle = 10 * library + ("sgemm", "sgemm_reduce", "sgemm_pack").index(name)
         self._kernels[handle] = (kernel, name)
         return handle
+
+    def kernel_facts(self, kernel: int, device: int, *, has_clusters: bool) -> KernelFacts:
+        assert self.loading_depth == 1 and has_clusters
+        record, name = self._kernels[kernel]
+        spec = record.spec
+        threads = {"sgemm": spec.threads, "sgemm_reduce": REDUCE_THREADS, "sgemm_pack": PACK_THREADS}[name]
+        is_cluster = name == "sgemm" and spec.reduction == "cluster"
+        cluster = (1, spec.split_k, 1) if is_cluster else (0, 0, 0)
+        return KernelFacts(threads, record.registers, 0, cluster)._replace(**self.code_facts.get(name, {}))
 
     def allow_smem(self, kernel: int, num_bytes: int, device: int) -> None:
         self.allowed_smem[kernel, device] = num_bytes

@@ -18,7 +18,7 @@ MODULES = sorted(path.relative_to(PACKAGE).with_suffix("").as_posix() for path i
 PURE = frozenset(
     {
         "errors", "gemm", "device", "measurement", "launch", "config", "resources", "rules", "space", "stats",
-        "kernel", "target", "disturbance",
+        "kernel", "target", "disturbance", "bounds", "cuda_errors",
     }
 )  # fmt: skip
 SHARED = PURE | {"__init__"}
@@ -41,6 +41,8 @@ RULES: dict[str, Part] = {
     "__init__": _part(),
     **{name: _part(packages=("numpy",)) for name in PURE},
     "errors": _part(pure=False),
+    "bounds": _part(pure=False),
+    "cuda_errors": _part(pure=False),
     "gemm": _part("errors", pure=False),
     "launch": _part("gemm", pure=False),
     "nvrtc": _part(),
@@ -65,7 +67,7 @@ RULES: dict[str, Part] = {
     # what exported tables carry and run
     **{
         f"dispatch/{name}": _part("dispatch", packages=("numpy", "cuda"))
-        for name in ("arrays", "devices", "driver", "runtime", "select", "workspace")
+        for name in ("arrays", "conditions", "devices", "driver", "runtime", "select", "workspace")
     },
     "report": _part("report", "store", packages=("numpy", "plotly")),
 }

@@ -43,7 +43,7 @@ def kernel_of(
     split_k: int = 1, reduction: str = "none", slice_k: int = 1, flush_k: int = 0, **changes: Any
 ) -> Kernel:
     made = make_kernel("k", make_spec(split_k=split_k, reduction=reduction, **changes))
-    return replace(made, config={**made.config, "slice_k": slice_k, "flush_k": flush_k})
+    return replace(made, config=replace(made.config, slice_k=slice_k, flush_k=flush_k))
 
 
 @pytest.mark.parametrize(("text", "split_k", "reduction", "slice_k", "flush_k", "error"), MEASURED)

@@ -99,7 +99,7 @@ def test_the_table_holds_a_winner_per_shape_and_a_default_per_layout(folder: Pat
     kernels = {k.id: k for k in table.kernels}
     by_gemm = {e.gemm: e for e in table.entries}
     configs = [kernels[r.kernel].config for r in by_gemm[SQUARE].ranked]
-    assert configs == [EXACT.to_dict()]  # one is enough: no other shape needs what is tied with it
+    assert configs == [EXACT]  # one is enough: no other shape needs what is tied with it
     assert by_gemm[SQUARE].cublas_us == 2690.0
     assert set(table.defaults) == set(LAYOUTS)
     assert (table.environment, table.compiler) == (ENVIRONMENT, "nvrtc 13.4")
@@ -112,7 +112,7 @@ def test_a_tie_is_broken_towards_a_kernel_that_another_shape_needs(tmp_path: Pat
     alone = (TunedPoint(TIED, 300.0, True),)
     shapes = (TunedShape(SQUARE, tied), TunedShape(other, alone), TunedShape(transposed, tied))
     table = load(export_table(results(shapes=shapes), tmp_path / "t", FakeCompiler()))
-    configs = {k.id: Config.from_dict(k.config) for k in table.kernels}
+    configs = {k.id: k.config for k in table.kernels}
     ranked = {e.gemm: [configs[r.kernel] for r in e.ranked] for e in table.entries}
     assert ranked == {SQUARE: [TIED], other: [TIED], transposed: [EXACT]}  # another layout, another kernel
 
@@ -130,11 +130,11 @@ def test_rivals_that_the_table_holds_anyway_follow_the_chosen_one() -> None:
 def test_every_kernel_is_legal_and_has_a_model(folder: Path) -> None:
     table = load(folder)
     for record in table.kernels:
-        config = Config.from_dict(record.config)
+        config = record.config
         gemm = Gemm(4096, 4096, 4096, record.layout[0] == "T", record.layout[1] == "T")
         assert not broken_rules(config, table.limits, gemm, kinds=("template", "device"))
         assert record.model is not None
-    timed = {k.config["split_k"] for k in table.kernels if k.model and k.model.num_samples == 2}
+    timed = {k.config.split_k for k in table.kernels if k.model and k.model.num_samples == 2}
     assert 16 in timed  # SPLIT was timed on two shapes
 
 
@@ -195,7 +195,7 @@ def test_a_winner_that_fails_stops_the_export(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("limits", KNOWN.values(), ids=KNOWN)
 def test_every_known_gpu_has_its_defaults(tmp_path: Path, limits: DeviceLimits) -> None:
-    config = Config(copy_a="register", copy_b="register", stages=2, vec_a=4, pad=4)
+    config = Config(copy_a="register", copy_b="register", stages=2, vec_a=4, pad=4, min_blocks=1)
     shape = TunedShape(SQUARE, (TunedPoint(config, 1.0, True),))
     environment = replace(ENVIRONMENT, compute_capability=limits.compute_capability)
     found = results(limits=limits, environment=environment, shapes=(shape,))

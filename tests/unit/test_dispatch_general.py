@@ -23,7 +23,7 @@ from autotune.dispatch.general import UNTIMED, family_kernels, stand_in, twins
 from autotune.dispatch.model import expected_us
 from autotune.dispatch.results import TunedPoint, TunedResults, TunedShape
 from autotune.dispatch.select import Call, Selector
-from autotune.dispatch.table import Kernel, Table, load
+from autotune.dispatch.table import KernelRecord, Table, launchable, load
 from autotune.gemm import LAYOUTS, Gemm
 from autotune.launch import plan
 from autotune.resources import blocks_per_sm, launch_spec
@@ -43,7 +43,7 @@ def table_for(gpu: str, *, is_bare: bool = False) -> Table:
     limits = known_limits(gpu)
     winner = replace(TILE, edges="exact")
     if not limits.has_async_copy:
-        winner = Config(copy_a="register", copy_b="register", stages=2, edges="exact")
+        winner = Config(copy_a="register", copy_b="register", stages=2, edges="exact", min_blocks=1)
     time_us = 1.2 * SQUARE.limit_us(limits.fma_tflops, limits.bandwidth_gbs)
     shape = TunedShape(SQUARE, (TunedPoint(winner, time_us, True),), ((winner, time_us),))
     environment = replace(ENVIRONMENT, compute_capability=limits.compute_capability)
@@ -195,7 +195,8 @@ def guessed_us(text: str, point: Point) -> float:
     gemm, config = Gemm.parse(text), Config.from_dict(point)
     spec = launch_spec(config, gemm, H200)
     resident = int(blocks_per_sm(config, H200, gemm, 128))
-    time_us = expected_us(Kernel("k", {}, spec, "", 128, resident, guess(spec, H200)), gemm, H200)
+    record = KernelRecord("k", config, spec.variant, "", 128, resident, guess(spec, H200))
+    time_us = expected_us(launchable(record, H200), gemm, H200)
     assert time_us is not None
     return time_us
 

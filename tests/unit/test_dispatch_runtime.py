@@ -26,9 +26,11 @@ from hypothesis import strategies as st
 
 from autotune.dispatch import workspace
 from autotune.dispatch.arrays import stream_handle
+from autotune.dispatch.conditions import ask_nvml
+from autotune.dispatch.driver import CudaFault
 from autotune.dispatch.engine import MAX_PLANS
 from autotune.dispatch.runtime import Dispatcher
-from autotune.errors import DispatchError
+from autotune.errors import DispatchError, DispatchWarning
 from autotune.gemm import LAYOUTS, Gemm
 
 TUNED = Gemm(128, 128, 64)
@@ -286,8 +288,37 @@ def test_arrays_on_two_gpus_are_refused(runtime: Dispatcher, driver: FakeDriver)
 
 
 def test_extents_beyond_int32_are_refused(runtime: Dispatcher) -> None:
-    with pytest.raises(DispatchError, match="outside"):
+    with pytest.raises(DispatchError, match="expected a whole number of 0"):
         runtime.pick(2**31, 1, 1)
+
+
+@pytest.mark.parametrize(
+    "extents",
+    [("a", 2, 3), (1.5, 2, 3), (2.0, 2, 3), (True, 2, 3), (np.True_, 2, 3), (-1, 2, 3), (1, 2**31, 3),
+     (1, 2, 10**5000), (None, 2, 3), ([4], 2, 3), (np.ones(2), 2, 3), (np.float32(4), 2, 3)],
+    ids=lambda e: str(type(e[0]).__name__),
+)  # fmt: skip
+def test_extents_that_are_no_whole_numbers_are_refused(runtime: Dispatcher, extents: Any) -> None:
+    for turn in range(3):
+        with pytest.raises(DispatchError, match=r"[mnk] is .*expected a whole number"):
+            runtime.pick(*extents[turn:], *extents[:turn])
+
+
+@pytest.mark.parametrize("kind", [np.int64, np.int32, np.uint16, int])
+def test_whole_numbers_of_numpy_are_extents(runtime: Dispatcher, kind: Any) -> None:
+    found = runtime.pick(kind(TUNED.m), kind(TUNED.n), kind(TUNED.k))
+    assert (found.how, found.entry) == ("exact", TUNED)
+    assert runtime.pick(kind(0), kind(2), kind(3)).how == "default"
+
+
+@pytest.mark.parametrize("flag", ["N", "", None, 2, [1], np.ones(2), 1.0], ids=repr)
+def test_flags_are_true_or_false(runtime: Dispatcher, driver: FakeDriver, flag: Any) -> None:
+    with pytest.raises(DispatchError, match=r"trans_a is a .*True or False"):
+        runtime.pick(1, 2, 3, flag)
+    with pytest.raises(DispatchError, match=r"trans_b is a .*True or False"):
+        runtime.sgemm(OnGpu(_A), OnGpu(_B), OnGpu(_C), trans_b=flag)
+    assert not driver.launches
+    assert runtime.pick(1, 2, 3, np.True_) == runtime.pick(1, 2, 3, 1) == runtime.pick(1, 2, 3, True)
 
 
 # Whose table it is
@@ -322,6 +353,105 @@ def test_a_folder_that_is_damaged_is_refused_at_once(tmp_path: Path) -> None:
     next((folder / "cubins").iterdir()).write_bytes(b"other")
     with pytest.raises(DispatchError, match="SHA-256"):
         Dispatcher(folder)
+
+
+# Code that is not what the table says
+
+MISFITS = {
+    "threads": (SPLIT_TWO, "sgemm", {"max_threads": 64}, "64 threads per block, the table launches 128"),
+    "threads of the second pass": (SPLIT_TWO, "sgemm_reduce", {"max_threads": 128}, "launches 256"),
+    "threads that pack": (PACKED_A, "sgemm_pack", {"max_threads": 64}, "launches 256"),
+    "registers": (TUNED, "sgemm", {"registers": 96}, "takes 96 registers per thread, the table says 128"),
+    "no cluster": (CLUSTERED, "sgemm", {"cluster": (0, 0, 0)}, "clusters of no blocks.*launches 1x8x1"),
+    "other cluster": (CLUSTERED, "sgemm", {"cluster": (1, 4, 1)}, "clusters of 1x4x1 blocks.*1x8x1"),
+    "cluster along x": (CLUSTERED, "sgemm", {"cluster": (8, 1, 1)}, "clusters of 8x1x1 blocks"),
+    "unasked cluster": (TUNED, "sgemm", {"cluster": (1, 2, 1)}, "clusters of 1x2x1 blocks.*launches no"),
+    "shared memory": (TUNED, "sgemm", {"static_smem_bytes": 227 << 10}, "bytes of shared memory per block"),
+}
+
+
+@pytest.mark.parametrize("name", MISFITS)
+def test_code_that_is_not_what_the_table_says_is_never_launched(
+    runtime: Dispatcher, driver: FakeDriver, name: str
+) -> None:
+    gemm, function, facts, message = MISFITS[name]
+    a, b, c = operands(gemm)
+    driver.code_facts = {function: facts}
+    for _ in range(2):  # nor at a second call
+        with pytest.raises(DispatchError, match=rf"is not what its cubin holds: {function} .*{message}"):
+            runtime.sgemm(OnGpu(a), OnGpu(b), OnGpu(c))
+    assert not driver.launches and not driver.context_stack and not driver.memory
+    driver.code_facts = {}
+    runtime.sgemm(OnGpu(a), OnGpu(b), OnGpu(c))
+    close(c, a @ b)
+
+
+# Conditions that are not the table's: told, never refused
+
+
+@pytest.fixture
+def untold(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("autotune.dispatch.conditions._warned", set())
+
+
+ELSEWHERE = {
+    "SMs": ({"num_sms": 66}, "its number of SMs is 66, not 132"),
+    "driver": ({"driver_version": "590.2"}, r"its driver is 590\.2, not 580\.1"),
+    "CUDA, where NVML is missing": (
+        {"driver_version": "", "cuda_version": "13.2"}, r"CUDA version of the driver is 13\.2, not 13\.0",
+    ),
+    "power limit": ({"power_limit_w": 500.0}, "its power limit is 500 W, not 700 W"),
+}  # fmt: skip
+
+
+@pytest.mark.usefixtures("untold")
+@pytest.mark.parametrize("name", ELSEWHERE)
+def test_other_conditions_are_told_once_and_products_are_right(
+    runtime: Dispatcher, driver: FakeDriver, folder: Path, name: str
+) -> None:
+    changes, message = ELSEWHERE[name]
+    driver.elsewhere = changes
+    with pytest.warns(DispatchWarning, match=rf"{message}\. Results are right.*autotune search --gpu 0"):
+        runtime.sgemm(OnGpu(_A), OnGpu(_B), OnGpu(_C))
+    close(_C, _A @ _B)
+    again = Dispatcher(folder, driver=driver)  # the same table, in the same process
+    again.sgemm(OnGpu(_A), OnGpu(_B), OnGpu(_C))
+    runtime.sgemm(OnGpu(_A), OnGpu(_B), OnGpu(_C))
+
+
+@pytest.mark.usefixtures("untold")
+def test_a_slice_of_the_gpu_is_served_and_told(folder: Path) -> None:
+    driver = FakeDriver(_table(), names=("NVIDIA H200 MIG 1g.18gb",), elsewhere={"num_sms": 16})
+    runtime = Dispatcher(folder, driver=driver)
+    for gemm in (TUNED, SPLIT_TWO, SPLIT_LAST, CLUSTERED):
+        a, b, c = operands(gemm)
+        if gemm == TUNED:
+            with pytest.warns(DispatchWarning, match=r"H200 MIG 1g.18gb, .*SMs is 16, not 132"):
+                runtime.sgemm(OnGpu(a), OnGpu(b), OnGpu(c))
+        else:
+            runtime.sgemm(OnGpu(a), OnGpu(b), OnGpu(c))
+        close(c, a @ b)
+
+
+@pytest.mark.usefixtures("untold")
+def test_what_is_not_known_is_not_told(runtime: Dispatcher, driver: FakeDriver) -> None:
+    driver.elsewhere = {"driver_version": "", "power_limit_w": None}
+    runtime.sgemm(OnGpu(_A), OnGpu(_B), OnGpu(_C))  # warnings are errors here
+
+
+def test_a_gpu_that_does_not_answer_is_not_refused_for_it(
+    runtime: Dispatcher, driver: FakeDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(device: int) -> Any:
+        raise CudaFault("SMs of GPU 0", 1, "CUDA_ERROR_INVALID_VALUE")
+
+    monkeypatch.setattr(driver, "conditions", fail)
+    runtime.sgemm(OnGpu(_A), OnGpu(_B), OnGpu(_C))
+
+
+def test_without_nvml_nothing_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "cuda.bindings.nvml", None)
+    assert ask_nvml("GPU-0") == ("", None)
 
 
 # Streams, contexts, devices, threads

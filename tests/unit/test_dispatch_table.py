@@ -3,22 +3,34 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Iterator
+from dataclasses import dataclass, is_dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 import pytest
-from dispatch_cases import FIGURES, code_of, make_kernel, make_spec, make_table, rank, write_table
+from dispatch_cases import (
+    FIGURES,
+    code_of,
+    make_kernel,
+    make_spec,
+    make_table,
+    older_text,
+    rank,
+    sign,
+    write_table,
+)
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autotune.dispatch import strict
-from autotune.dispatch.table import SCHEMA_VERSION, Table, _digest, load, load_cubins, parse, render
+from autotune.dispatch.table import SCHEMA_VERSION, KernelRecord, Table, load, load_cubins, parse, render
 from autotune.errors import DispatchError
 from autotune.gemm import Gemm
 
 POSITIVE = st.integers(1, 10**6)
 TIMES = st.floats(1e-3, 1e9)
+SPECS = st.builds(make_spec, vec_a=st.sampled_from((1, 2, 4)), is_exact=st.booleans(), packs_b=st.booleans())
 GEMMS = st.builds(Gemm, POSITIVE, POSITIVE, POSITIVE, st.just(False), st.just(False))
 
 
@@ -32,7 +44,7 @@ def sample_table() -> Table:
 def tables(draw: st.DrawFn) -> Table:
     figures = st.one_of(st.none(), st.builds(replace, st.just(FIGURES), fixed_us=TIMES, round_us=TIMES))
     names = draw(st.lists(st.text(min_size=1, max_size=8), min_size=1, max_size=3, unique=True))
-    kernels = [make_kernel(f"k-{name}", make_spec(bm=draw(POSITIVE)), draw(figures)) for name in names]
+    kernels = [make_kernel(f"k-{name}", draw(SPECS), draw(figures)) for name in names]
     gemms = draw(st.lists(GEMMS, max_size=3, unique=True))
     entries = tuple(rank(g, draw(st.sampled_from(kernels)).id) for g in gemms)
     return make_table(*kernels, entries=entries, created_at=draw(st.text(max_size=20)))
@@ -80,12 +92,6 @@ def _places(node: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
     return [path, *(place for key, value in items for place in _places(value, (*path, key)))][path == () :]
 
 
-def _signed(data: dict[str, Any]) -> str:
-    """The text of a changed table with a checksum that fits: only its meaning can be wrong."""
-    text = json.dumps(data | {"checksum": "0" * 64}, indent=1, ensure_ascii=False) + "\n"
-    return text.replace("0" * 64, _digest(text), 1)
-
-
 def _tree() -> dict[str, Any]:
     return json.loads(render(sample_table()))
 
@@ -94,17 +100,17 @@ _PLACES = [p for p in _places(_tree()) if p != ("checksum",)]
 
 
 @pytest.mark.parametrize("place", _PLACES, ids=lambda p: ".".join(map(str, p)))
-def test_a_missing_or_mistyped_value_is_refused_though_signed(place: tuple[Any, ...]) -> None:
+def test_a_missing_or_mistyped_value_is_refused_thoughsign(place: tuple[Any, ...]) -> None:
     def changed(change: Any) -> str:
         tree = _tree()
         node: Any = tree
         for key in place[:-1]:
             node = node[key]
         change(node, place[-1])
-        return _signed(tree)
+        return sign(tree)
 
     is_item_of_a_list = place[-2:-1] in (("kernels",), ("entries",), ("ranked",))
-    if not is_item_of_a_list and "config" not in place[:-1]:
+    if not is_item_of_a_list:
         with pytest.raises(DispatchError):
             parse(changed(lambda node, key: node.pop(key)))
     with pytest.raises(DispatchError):
@@ -112,36 +118,69 @@ def test_a_missing_or_mistyped_value_is_refused_though_signed(place: tuple[Any, 
 
 
 def test_unchanged_and_signed_anew_is_read() -> None:
-    assert parse(_signed(_tree())) == sample_table()
+    assert parse(sign(_tree())) == sample_table()
 
 
 def test_an_unknown_field_is_refused() -> None:
     with pytest.raises(DispatchError, match="unknown field 'surprise'"):
-        parse(_signed(_tree() | {"surprise": 1}))
+        parse(sign(_tree() | {"surprise": 1}))
 
 
 def test_a_newer_schema_says_so_whatever_else_changed() -> None:
     text = json.dumps({"format": "autotune dispatch table", "schema_version": SCHEMA_VERSION + 1, "new": []})
-    with pytest.raises(DispatchError, match=r"schema 4, newer than 3.*autotune that wrote it"):
+    with pytest.raises(DispatchError, match=r"schema 5, newer than 4.*autotune that wrote it"):
         parse(text)
 
 
-LATER = {1: ("packs_a", "packs_b", "overlaps"), 2: ("overlaps",)}  # what kernels of a schema do not say
+def as_older(table: Table, version: int) -> Table:
+    """What a table says that was written in an older schema."""
+    kernels = table.kernels
+    if version < 3:
+        kernels = tuple(replace(k, spec=replace(k.spec, overlaps=False)) for k in kernels)
+    return replace(table, power_limit_w=None, kernels=kernels)
 
 
-@pytest.mark.parametrize("version", LATER)
+@pytest.mark.parametrize("version", [1, 2, 3])
 def test_a_table_of_an_older_schema_is_read(version: int) -> None:
-    """Its kernels pack nothing, and are not launched early: they would not wait."""
-    tree = _tree() | {"schema_version": version}
-    for kernel in tree["kernels"]:
-        for name in LATER[version]:
-            del kernel["spec"][name]
-    table = parse(_signed(tree))
-    assert table == sample_table()
-    assert not any(kernel.spec.overlaps for kernel in table.kernels)
-    for kernels in (1, {}, [1], [{}], [{"spec": 1}]):
+    """Its kernels pack nothing before 2, and before 3 are not launched early: they would not wait."""
+    text = older_text(sample_table(), version)
+    table = parse(text)
+    assert table == as_older(sample_table(), version)
+    assert {kernel.spec.overlaps for kernel in table.kernels} == {version == 3}
+    for kernels in (1, {}, [1], [{}], [{"spec": 1}], [{"spec": {}, "config": 1}]):
         with pytest.raises(DispatchError, match="damaged"):
-            parse(_signed(tree | {"kernels": kernels}))
+            parse(sign(json.loads(text) | {"kernels": kernels}))
+
+
+SPEC_CHANGES = {
+    "bm": 32, "threads": 32, "smem_bytes": 0, "vec_b": 2, "is_exact": False, "reduction": "two_pass",
+    "split_k": 2, "wave": 132, "packs_a": True, "overlaps": False,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SPEC_CHANGES)
+def test_a_stored_spec_that_is_not_the_configs_is_refused(name: str) -> None:
+    """Tables stored it before schema 4: a smaller workspace, or a cluster, than the code was compiled for."""
+    tree = json.loads(older_text(sample_table(), 3))
+    spec = tree["kernels"][0]["spec"]
+    change = SPEC_CHANGES[name]
+    assert spec[name] != change
+    spec[name] = change
+    with pytest.raises(DispatchError, match=r"'fast' is launched otherwise than its config says"):
+        parse(sign(tree))
+
+
+def test_an_older_kernel_that_says_to_overlap_is_refused() -> None:
+    tree = json.loads(older_text(sample_table(), 2))
+    tree["kernels"][0]["spec"]["overlaps"] = True
+    with pytest.raises(DispatchError, match="launched otherwise"):
+        parse(sign(tree))
+
+
+def test_a_table_of_an_older_schema_is_not_written_as_one_of_today() -> None:
+    """Its kernels would be launched early from then on."""
+    with pytest.raises(DispatchError, match="launched otherwise"):
+        render(parse(older_text(sample_table(), 2)))
 
 
 @pytest.mark.parametrize("text", ["{}", "[]", "null", '{"format": "other"}'])
@@ -150,54 +189,78 @@ def test_something_else_is_called_so(text: str) -> None:
         parse(text)
 
 
-def _with_kernel(**changes: Any) -> Table:
-    table = sample_table()
-    kernel = table.kernels[0]
-    spec = {k: changes.pop(k) for k in list(changes) if k in asdict(kernel.spec)}
-    changed = replace(kernel, spec=replace(kernel.spec, **spec), **changes)
-    return replace(table, kernels=(changed, *table.kernels[1:]))
+def _changed(**values: Any) -> str:
+    """The sample with values elsewhere in it, by path: `limits__num_sms`, `kernels__0__config__bm`."""
+    tree = _tree()
+    for path, value in values.items():
+        node: Any = tree
+        *steps, last = (int(step) if step.isdecimal() else step for step in path.split("__"))
+        for step in steps:
+            node = node[step]
+        node[last] = value
+    return sign(tree)
+
+
+_ONE = {"m": 1, "n": 1, "k": 1, "trans_a": False, "trans_b": False}
+_FAST = {"kernel": "fast", "time_us": 1.0, "is_tied": True}
+
+
+def _entries(*entries: tuple[dict[str, Any], list[Any]]) -> str:
+    return _changed(entries=[{"gemm": gemm, "cublas_us": None, "ranked": ranked} for gemm, ranked in entries])
 
 
 WRONG = {
-    "size": _with_kernel(bm=0),
-    "vector": _with_kernel(vec_a=3),
-    "reduction": _with_kernel(reduction="magic"),
-    "split without reduction": _with_kernel(split_k=2),
-    "overlap that the GPU does not know": replace(
-        _with_kernel(overlaps=True),
-        limits=replace(sample_table().limits, compute_capability=(8, 9)),
-        environment=replace(sample_table().environment, compute_capability=(8, 9)),
+    "size": _changed(kernels__0__config__bm=0),
+    "size that no search has": _changed(kernels__0__config__bm=1024),
+    "no whole warps": _changed(kernels__0__config__wm=48),
+    "division by nothing": _changed(kernels__0__config__slice_k=0),
+    "vector": _changed(kernels__0__config__vec_a=3),
+    "copies that turn vectors": _changed(kernels__0__config__copy_a="async"),
+    "more shared memory than there is": _changed(kernels__0__config__stages=8, kernels__0__config__bk=64),
+    "reduction": _changed(kernels__0__config__reduction="magic"),
+    "split without reduction": _changed(kernels__0__config__split_k=2),
+    "reduction without split": _changed(kernels__0__config__reduction="two_pass"),
+    "cluster of no size": _changed(kernels__1__config__reduction="cluster", kernels__1__config__split_k=16),
+    "cluster that the GPU does not know": _changed(
+        kernels__1__config__reduction="cluster", limits__compute_capability=[8, 9],
+        environment__compute_capability=[8, 9],
     ),
-    "cluster of no size": _with_kernel(reduction="cluster", split_k=16),
-    "sha": _with_kernel(sha256="../../etc/passwd"),
-    "residency": _with_kernel(blocks_per_sm=0),
-    "negative figure": _with_kernel(model=replace(FIGURES, step_us=-1.0)),
-    "efficiency": _with_kernel(model=replace(FIGURES, memory_efficiency=0.0)),
-    "doubled id": _with_kernel(id="split"),
-    "reference to nowhere": replace(sample_table(), entries=(rank(Gemm(1, 1, 1), "nobody"),)),
-    "other layout": replace(sample_table(), entries=(rank(Gemm(1, 1, 1, True), "fast"),)),
-    "empty entry": replace(sample_table(), entries=(rank(Gemm(1, 1, 1)),)),
-    "doubled shape": replace(sample_table(), entries=(rank(Gemm(1, 1, 1), "fast"),) * 2),
-    "no default": replace(sample_table(), defaults={"NN": "default-nn"}),
-    "default with a workspace": replace(
-        sample_table(),
-        kernels=tuple(
-            replace(k, spec=replace(k.spec, packs_b=True)) if k.id == "default-nn" else k
-            for k in sample_table().kernels
-        ),
-    ),
-    "picky default": replace(sample_table(), defaults={**sample_table().defaults, "NN": "fast"}),
-    "default of another layout": replace(
-        sample_table(), defaults={**sample_table().defaults, "NN": "default-tt"}
-    ),
-    "two GPUs": replace(sample_table(), limits=replace(sample_table().limits, compute_capability=(8, 0))),
-}
+    "sha": _changed(kernels__0__sha256="../../etc/passwd"),
+    "no residency": _changed(kernels__0__blocks_per_sm=0),
+    "residency that cannot be": _changed(kernels__0__blocks_per_sm=4),
+    "no register": _changed(kernels__0__registers=0),
+    "more registers than there are": _changed(kernels__0__registers=256),
+    "negative figure": _changed(kernels__0__model__step_us=-1.0),
+    "efficiency": _changed(kernels__0__model__memory_efficiency=0.0),
+    "no SM": _changed(limits__num_sms=0),
+    "beyond a double": _changed(limits__num_sms=10**400),
+    "float beyond a double": _changed(limits__fma_tflops=10**400),
+    "half a surrogate": _changed(created_at="\ud800"),
+    "doubled id": _changed(kernels__0__id="split"),
+    "reference to nowhere": _entries((_ONE, [_FAST | {"kernel": "nobody"}])),
+    "other layout": _entries((_ONE | {"trans_a": True}, [_FAST])),
+    "empty entry": _entries((_ONE, [])),
+    "doubled shape": _entries((_ONE, [_FAST]), (_ONE, [_FAST])),
+    "time of nothing": _entries((_ONE, [_FAST | {"time_us": 0.0}])),
+    "no default": _changed(defaults={"NN": "default-nn"}),
+    "default with a workspace": _changed(kernels__2__config__pack_b=1),
+    "picky default": _changed(defaults__NN="fast"),
+    "default of another layout": _changed(defaults__NN="default-tt"),
+    "two GPUs": _changed(limits__compute_capability=[8, 0]),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", WRONG)
 def test_well_formed_nonsense_is_refused(name: str) -> None:
     with pytest.raises(DispatchError, match=r"damaged: .*export"):
-        parse(render(WRONG[name]))
+        parse(WRONG[name])
+
+
+def test_nothing_is_written_that_is_launched_otherwise_than_its_config_says() -> None:
+    table = sample_table()
+    odd = replace(table.kernels[0], spec=replace(table.kernels[0].spec, threads=32))
+    with pytest.raises(DispatchError, match="launched otherwise"):
+        render(replace(table, kernels=(odd, *table.kernels[1:])))
 
 
 def test_a_default_must_compete() -> None:
@@ -266,3 +329,29 @@ def test_strict_reads_what_fits() -> None:
 def test_strict_converts_nothing(field: str, value: Any) -> None:
     with pytest.raises(strict.Misfit, match=rf"s\.{field}"):
         strict.read(Sample, GOOD | {field: value}, "s")
+
+
+def _declared(cls: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    """Every field of a record and of those in it."""
+    for name, declared in get_type_hints(cls, include_extras=True).items():
+        kinds = [declared]
+        while kinds:
+            kind = kinds.pop()
+            if is_dataclass(kind):
+                yield from _declared(kind, f"{path}{name}.")
+            elif get_origin(kind) is not Annotated and get_args(kind):
+                kinds += get_args(kind)
+            else:
+                yield f"{path}{name}", kind
+
+
+def test_every_number_of_a_table_has_bounds_where_it_is_declared() -> None:
+    """Those of a config are values of their parameters, and a Gemm holds its extents itself."""
+    fields_of = {
+        name: kind
+        for cls in (Table, KernelRecord)
+        for name, kind in _declared(cls)
+        if not name.startswith(("config.", "kernels.", "entries.gemm."))
+    }
+    assert {"registers", "limits.num_sms", "model.step_us", "entries.ranked.time_us"} <= set(fields_of)
+    assert not [name for name, kind in fields_of.items() if kind in (int, float)]

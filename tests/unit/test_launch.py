@@ -15,7 +15,6 @@ from space_cases import find_config
 from autotune import kernel, resources
 from autotune.config import PARAMETER, Config
 from autotune.device import KNOWN, DeviceLimits
-from autotune.dispatch.table import CLUSTER_SIZES
 from autotune.gemm import LAYOUTS, MAX_EXTENT, Gemm
 from autotune.launch import (
     COUNTER_BYTES,
@@ -36,6 +35,7 @@ from autotune.launch import (
 from autotune.resources import launch_spec
 
 VECTORS = st.sampled_from([1, 2, 4])
+CLUSTER_SIZES = (2, 4, 8)  # rule cluster-size
 VARIANTS = st.builds(Variant, st.booleans(), st.booleans(), st.booleans())
 EXTENTS = st.one_of(st.integers(1, 300), st.integers(1, 64).map(lambda x: 64 * x), st.integers(1, MAX_EXTENT))
 LIMITS = st.sampled_from(list(KNOWN.values()))

@@ -1,0 +1,41 @@
+"""CUDA errors after which a process can compute nothing more on its GPU: the context is lost ("sticky").
+
+By the CUDA driver API's description of CUresult (docs.nvidia.com/cuda/cuda-driver-api, "Data types used by
+CUDA driver"), of CUDA 13. Of the errors that say "this leaves the process in an inconsistent state and any
+further CUDA work will return the same error", none is missing: a test holds the list against the bindings.
+Copied into exported tables: standard library only.
+"""
+
+from __future__ import annotations
+
+_SAID = "leaves the process in an inconsistent state, by its description"
+_HARDWARE = "memory or a link of the GPU failed while a kernel ran: what was computed cannot be trusted"
+
+# CUresult: its name, and why nothing can follow it.
+STICKY: dict[int, tuple[str, str]] = {
+    214: ("CUDA_ERROR_ECC_UNCORRECTABLE", _HARDWARE),
+    220: ("CUDA_ERROR_NVLINK_UNCORRECTABLE", _HARDWARE),
+    226: ("CUDA_ERROR_CONTAINED", _SAID),
+    700: ("CUDA_ERROR_ILLEGAL_ADDRESS", _SAID),
+    702: ("CUDA_ERROR_LAUNCH_TIMEOUT", _SAID),
+    709: ("CUDA_ERROR_CONTEXT_IS_DESTROYED", "the context is gone"),
+    710: ("CUDA_ERROR_ASSERT", "the context cannot be used anymore, by its description"),
+    714: ("CUDA_ERROR_HARDWARE_STACK_ERROR", _SAID),
+    715: ("CUDA_ERROR_ILLEGAL_INSTRUCTION", _SAID),
+    716: ("CUDA_ERROR_MISALIGNED_ADDRESS", _SAID),
+    717: ("CUDA_ERROR_INVALID_ADDRESS_SPACE", _SAID),
+    718: ("CUDA_ERROR_INVALID_PC", _SAID),
+    719: ("CUDA_ERROR_LAUNCH_FAILED", _SAID),
+    # Its description calls the launch refused and the context whole. But nothing here launches
+    # cooperatively: a process that is told this is not doing what it was written to do.
+    720: ("CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE", "answers a kind of launch that is never made here"),
+    721: ("CUDA_ERROR_TENSOR_MEMORY_LEAK", _SAID),
+    810: ("CUDA_ERROR_MPS_CLIENT_TERMINATED", "the server of MPS has ended this client"),
+    911: ("CUDA_ERROR_EXTERNAL_DEVICE", _SAID),
+    999: ("CUDA_ERROR_UNKNOWN", "the driver failed in a way that it does not know itself"),
+}
+
+
+def is_sticky(code: int) -> bool:
+    """Whether only a new process helps after this CUresult."""
+    return code in STICKY

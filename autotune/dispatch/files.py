@@ -1,0 +1,46 @@
+"""Reads the files of an exported folder: regular ones, of a size that such a file can have.
+
+Whoever hands over a folder decides what lies in it. A FIFO would never end an open or a read, a device would
+never end at all: neither is waited for. Copied into exported tables: standard library only.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+from ..errors import DispatchError
+
+MAX_TABLE_BYTES = 64 << 20  # 400 kernels take 0.6 MB
+MAX_CUBIN_BYTES = 16 << 20  # a kernel takes 10 to 200 KB
+
+
+def read_file(path: Path, max_bytes: int, advice: str) -> bytes:
+    """What is in a file. Raises DispatchError, which ends with `advice`, where it cannot be read, is no
+    regular file, or holds more than `max_bytes`; FileNotFoundError where it is not there."""
+    try:
+        # without O_NONBLOCK, to open a FIFO is to wait for its writer
+        with open(path, "rb", buffering=0, opener=_open_at_once) as file:  # Path has no opener
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                raise DispatchError(f"{path} is no regular file; {advice}")
+            return _read(file.fileno(), path, max_bytes, advice)
+    except FileNotFoundError:
+        raise
+    except (OSError, ValueError) as error:  # ValueError: a null byte in the path
+        raise DispatchError(f"{path} cannot be read ({error}); {advice}") from error
+
+
+def _open_at_once(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NONBLOCK)
+
+
+def _read(descriptor: int, path: Path, max_bytes: int, advice: str) -> bytes:
+    """Up to its end, whatever size it is said to have, but one byte more than `max_bytes` at most."""
+    parts, left = [], max_bytes + 1
+    while left and (part := os.read(descriptor, min(left, 1 << 20))):
+        parts.append(part)
+        left -= len(part)
+    if not left:
+        raise DispatchError(f"{path} is larger than {max_bytes >> 20} MiB; {advice}")
+    return b"".join(parts)

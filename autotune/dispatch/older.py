@@ -1,0 +1,69 @@
+"""What tables of earlier schemas say otherwise.
+
+    1   no kernel packs its operands, and none flushes its sums or spreads its copies
+    2   no kernel overlaps what runs before it: its code does not wait
+    3   each kernel has a `spec`, how it is launched, instead of its `variant`
+
+A stored spec is not taken on trust: it must be the one that follows from the config. Copied into exported
+tables.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from ..launch import LaunchSpec
+from . import strict
+
+if TYPE_CHECKING:
+    from .table import Kernel
+
+DERIVED_SPECS = 4  # the first schema that stores none
+_OVERLAP = 3  # the first schema whose kernels wait for those before them
+_LATER = {1: ("packs_a", "packs_b"), 2: ("overlaps",)}  # flags of a spec that came with the schema after
+_LATER_PARAMETERS = {"pack_a": 0, "pack_b": 0, "flush_k": 0, "bursts": 1}  # as kernels were without them
+
+
+def upgrade(body: dict[str, Any], version: int) -> list[LaunchSpec]:
+    """Bring the JSON of a table to today's schema, but for its number; returns the specs that were stored.
+
+    Whatever is not as it was in that schema is left to be refused by who reads the result, or raises Misfit.
+    """
+    if version >= DERIVED_SPECS:
+        return []
+    body.setdefault("power_limit_w", None)
+    kernels = body.get("kernels")
+    return [_upgrade(kernel, i, version) for i, kernel in enumerate(kernels if type(kernels) is list else ())]
+
+
+def _upgrade(kernel: Any, index: int, version: int) -> LaunchSpec:
+    where = f"table.kernels[{index}]"
+    if type(kernel) is not dict or type(kernel.get("config")) is not dict or "variant" in kernel:
+        raise strict.Misfit("is no kernel of its schema", where)
+    kernel["config"] = _LATER_PARAMETERS | kernel["config"]
+    unsaid = {name: False for schema, names in _LATER.items() if schema >= version for name in names}
+    stored = kernel.pop("spec", None)
+    spec: LaunchSpec = strict.read(
+        LaunchSpec, unsaid | stored if type(stored) is dict else stored, f"{where}.spec"
+    )
+    kernel["variant"] = {
+        "trans_a": spec.variant.trans_a,
+        "trans_b": spec.variant.trans_b,
+        "is_wide": spec.variant.is_wide,
+    }
+    return spec
+
+
+def as_it_was(
+    kernels: tuple[Kernel, ...], stored: list[LaunchSpec], version: int
+) -> tuple[Kernel, ...]:
+    """Kernels launched as their schema has it. Raises Misfit where a stored spec says otherwise."""
+    if version >= DERIVED_SPECS:
+        return kernels
+    if version < _OVERLAP:
+        kernels = tuple(replace(k, spec=replace(k.spec, overlaps=False)) for k in kernels)
+    for kernel, spec in zip(kernels, stored, strict=True):
+        if kernel.spec != spec:
+            raise strict.Misfit(f"kernel {kernel.id!r} is launched otherwise than its config says")
+    return kernels
