@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import shutil
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -93,9 +94,12 @@ def test_what_a_killed_older_autotune_left_is_put_back_and_removed(tmp_path: Pat
     """Its scratch folders held no lock: the old table and the new one, of which neither has a manifest."""
     folder, scratch = tmp_path / "table", tmp_path / ".table-_bcd1234"
     for name in (exchange.OLD, exchange.NEW):
-        made = write_table(make_table(created_at=name), scratch / "made_here")
-        (made / "manifest.json").unlink()
-        made.rename(scratch / name)
+        made, left = write_table(make_table(created_at=name), tmp_path / "made_here"), scratch / name
+        (left / "_autotune").mkdir(parents=True)
+        (left / "_autotune" / "errors.py").write_text("# as it was then")
+        for part in ("table.json", "cubins"):
+            (made / part).rename(left / part)
+        shutil.rmtree(made)
     exchange.recover(folder, pytest.fail)
     assert whole(folder) == exchange.OLD
     assert [path.name for path in tmp_path.iterdir()] == ["table"]
