@@ -23,6 +23,7 @@ from .config import Config
 from .errors import EnvironmentProblem, TrialFailure
 from .launch import Variant
 from .measurement import Outcome
+from .requirements import NVRTC, pip_install
 
 CACHE_BYTES = 4 << 30  # the least recently read kernels go first
 # Where there is a driver, NVRTC keeps a cache of its own, and what comes from it comes without ptxas's log.
@@ -68,7 +69,7 @@ def _nvrtc() -> Any:
         binding.nvrtcVersion()
     except (ImportError, RuntimeError) as error:
         raise EnvironmentProblem(
-            f"NVRTC cannot be loaded ({error}); install it with: pip install 'cuda-toolkit[nvrtc]==13.*'"
+            f"NVRTC cannot be loaded ({error}); install it with: {pip_install(NVRTC)}"
         ) from error
     return binding
 

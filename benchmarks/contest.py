@@ -11,7 +11,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 
-from autotune import kernel, launch, resources
+from autotune import kernel, launch, requirements, resources
 from autotune.compiler import Compiler
 from autotune.config import Config
 from autotune.errors import AutotuneError, EnvironmentProblem
@@ -81,7 +81,8 @@ class Arena:
         checks = self.compiler.compile_source(kernel.source(CHECKS_FILE), entry=CHECKS_ENTRY)
         self.session = Session(Start(self.gpu.uuid, self.limits, checks.code))
         if self.session.cublas is None:
-            raise EnvironmentProblem("cuBLAS was not found; install it with: pip install 'autotune[cublas]'")
+            advice = requirements.pip_install(requirements.CUBLAS)
+            raise EnvironmentProblem(f"cuBLAS was not found; install it with: {advice}")
         library = cublaslt.load_library()
         self.lt = library and cublaslt.CublasLt(self.session.driver, library, self.session.stream)
         self.torch = _torch(self.gpu.index, int(self.session.stream)) if with_torch else None

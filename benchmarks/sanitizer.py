@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from autotune.errors import EnvironmentProblem
+from autotune.requirements import SANITIZER, pip_install
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 DRIVER = REPOSITORY / "tests/gpu/sanitized.py"
@@ -74,7 +75,7 @@ def find_tool() -> Path:
         if (folder / NAME).is_file():
             return folder / NAME
     raise EnvironmentProblem(
-        f"{NAME} is not installed; run: pip install 'cuda-toolkit[sanitizer]==13.*', or add it to PATH"
+        f"{NAME} is not installed; install it with: {pip_install(SANITIZER)}, or add it to PATH"
     )
 
 

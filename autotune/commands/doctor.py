@@ -12,6 +12,7 @@ from pathlib import Path
 
 from .. import __version__, compiler, console, gpu, kernel
 from ..errors import AutotuneError, EnvironmentProblem
+from ..requirements import CUBLAS, pip_install
 from ..store import Store, exists, shown
 from . import targets
 
@@ -104,7 +105,7 @@ def _cublas() -> Finding:
 
     library = cublas.load_library()
     if library is None:
-        advice = "pip install 'cuda-toolkit[cublas]==13.*' (the yardstick: needed only to measure)"
+        advice = f"{pip_install(CUBLAS)} (the yardstick: needed only to measure)"
         return Finding("cublas", MISSING, "libcublas was not found", advice)
     return Finding("cublas", OK, cublas.library_version(library))
 

@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from ..errors import EnvironmentProblem
+from ..requirements import PLOTLY, pip_install
 from .numbers import StudyNumbers, Timed
 
 MAX_DOTS = 3000  # trials drawn per study; the best so far is always drawn whole
@@ -34,7 +35,7 @@ def plotly() -> Any:
         from plotly import graph_objects
     except ImportError as error:
         raise EnvironmentProblem(
-            f"plotly cannot be loaded ({error}); install it with: pip install 'autotune[report]'"
+            f"plotly cannot be loaded ({error}); install it with: {pip_install(PLOTLY)}"
         ) from error
     return graph_objects
 

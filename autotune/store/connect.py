@@ -39,6 +39,7 @@ from sqlalchemy.exc import (
 )
 
 from ..errors import StoreError
+from ..requirements import POSTGRESQL, pip_install
 
 _IS_WRITER = "autotune_is_writer"
 _RETRY_S = 0.02
@@ -102,8 +103,8 @@ def connect(url: URL, timeout_s: float) -> Engine:
         )
     except (NoSuchModuleError, ModuleNotFoundError) as error:
         raise StoreError(
-            f"no driver for {url.drivername} ({error}); pip install 'autotune[postgresql]',"
-            " or name a SQLite file"
+            f"no driver for {url.drivername} ({error}); write postgresql:// and install its driver with:"
+            f" {pip_install(POSTGRESQL)}, or name a SQLite file"
         ) from error
     if is_sqlite:
         event.listen(engine, "connect", _on_connect)

@@ -30,11 +30,23 @@ def test_kernels_and_studies_lie_inside_the_package(distributions: dict[str, Pat
     assert not foreign
 
 
+def test_the_distribution_is_ours_and_so_is_its_command(distributions: dict[str, Path]) -> None:
+    """The package index knows somebody else's `autotune`; the command keeps its name."""
+    with zipfile.ZipFile(distributions["wheel"]) as wheel:
+        metadata, scripts = (
+            next(wheel.read(name).decode() for name in wheel.namelist() if name.endswith(file))
+            for file in (".dist-info/METADATA", ".dist-info/entry_points.txt")
+        )
+    assert "\nName: autotune-sgemm\n" in metadata
+    assert scripts.split("\n", 1) == ["[console_scripts]", "autotune = autotune.cli:main\n"]
+
+
 def test_the_source_distribution_can_run_its_tests(distributions: dict[str, Path]) -> None:
     with tarfile.open(distributions["sdist"]) as sdist:
         names = {name.partition("/")[2] for name in sdist.getnames()}
     assert {f"tests/{name}" for name in shipped("tests")} <= names
     assert {"Makefile", "README.md", "LICENSE", "pyproject.toml"} <= names
+    assert {"Dockerfile", ".dockerignore", "docker/without_engine.py"} <= names
 
 
 def test_the_command_runs_from_anywhere(installed: Path, tmp_path: Path) -> None:

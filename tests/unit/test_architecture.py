@@ -18,7 +18,7 @@ MODULES = sorted(path.relative_to(PACKAGE).with_suffix("").as_posix() for path i
 PURE = frozenset(
     {
         "errors", "gemm", "device", "measurement", "launch", "config", "resources", "rules", "space", "stats",
-        "kernel", "target", "disturbance", "bounds", "cuda_errors",
+        "kernel", "target", "disturbance", "bounds", "cuda_errors", "requirements",
     }
 )  # fmt: skip
 SHARED = PURE | {"__init__"}

@@ -41,7 +41,7 @@ def test_a_url_that_is_none(url: str) -> None:
 
 
 def test_a_database_without_its_driver() -> None:
-    with pytest.raises(StoreError, match=r"no driver for postgresql\+nonesuch .*pip install 'autotune\["):
+    with pytest.raises(StoreError, match=r"no driver for postgresql\+nonesuch .*pip install 'psycopg\["):
         Store.open("postgresql+nonesuch://host/db")
 
 

@@ -1,0 +1,18 @@
+"""What a message tells the user to install where a part is missing.
+
+Messages name the missing package and no extra of autotune: an extra works only where the package index holds
+autotune itself. pyproject.toml states the same requirements; a test holds the two together.
+"""
+
+from __future__ import annotations
+
+NVRTC = "cuda-toolkit[nvrtc]==13.*"
+CUBLAS = "cuda-toolkit[cublas]==13.*"
+SANITIZER = "cuda-toolkit[sanitizer]==13.*"
+PLOTLY = "plotly>=6"
+POSTGRESQL = "psycopg[binary]>=3.2"
+
+
+def pip_install(requirement: str) -> str:
+    """The command that installs a requirement, quoted for a shell."""
+    return f"pip install '{requirement}'"
