@@ -1,16 +1,18 @@
 # autotune with the CUDA wheels from the package index: no CUDA toolkit in the image, the driver comes from
 # the host.
 #   docker build -t autotune .
-#   docker run --rm --gpus all -v "$PWD:/work" -u "$(id -u):$(id -g)" autotune search --gpu 0 --shape 4096
+#   docker run --rm -it --init --gpus all -v "$PWD:/work" -u "$(id -u):$(id -g)" autotune search --gpu 0 --shape 4096
 FROM python:3.12-slim
 
 RUN apt-get update \
     && apt-get install -y --no-install-recommends make \
     && rm -rf /var/lib/apt/lists/* \
-    && useradd --create-home tuner
+    && useradd --create-home tuner \
+    && install --directory --mode=1777 /work
 
+# Any user may be given at run time, and may read all of it, whatever the umask of the checkout.
 COPY --chown=tuner . /opt/autotune
-RUN chown tuner /opt/autotune
+RUN chown tuner /opt/autotune && chmod --recursive a+rX /opt/autotune
 USER tuner
 WORKDIR /opt/autotune
 # The step that `make search` begins with; the build sees no GPU, so it is told to install cuBLAS too. Pip's

@@ -19,8 +19,8 @@ PYTEST_FLAGS ?=
 # The first Python that is new enough and can make virtual environments.
 IS_SUITABLE := import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))
 CANDIDATES := python3 python3.14 python3.13 python3.12 python3.11 /usr/bin/python3 python
-ifndef PYTHON
-PYTHON := $(firstword $(foreach p,$(CANDIDATES),$(shell $(p) -c '$(IS_SUITABLE)' 2>/dev/null && echo $(p))))
+ifndef PYTHON  # looked for when it is needed, once
+PYTHON = $(eval PYTHON := $(firstword $(foreach p,$(CANDIDATES),$(shell $(p) -c '$(IS_SUITABLE)' 2>/dev/null && echo $(p)))))$(PYTHON)
 endif
 HAS_GPU := $(shell nvidia-smi -L 2>/dev/null | grep -q . && echo yes)
 EXTRAS := report$(if $(HAS_GPU),-cublas)
