@@ -30,7 +30,7 @@ from pathlib import Path
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 BASE, IMAGE = "localhost/stand-in", "localhost/autotune"
-PACKAGES = "python3,python3-venv,ca-certificates"  # what the base image has beyond a bare Debian
+PACKAGES = "python3,python3-venv,ca-certificates"  # what the base image has beyond Debian's smallest
 STRANGER = 12345  # a user without a name and without a home
 FILE_URL = "file://"
 TOOLS = ("mmdebstrap", "buildah")
@@ -109,7 +109,7 @@ class Workshop:
         tree = self.folder / f"{suite}.tar"
         if not tree.exists():
             part = tree.with_suffix(".part.tar")
-            call("mmdebstrap", "--variant=apt", f"--include={PACKAGES}", suite, part, *mirrors)
+            call("mmdebstrap", "--variant=minbase", f"--include={PACKAGES}", suite, part, *mirrors)
             part.rename(tree)
         container = self.buildah("from", "scratch", quiet=True).strip()
         self.buildah("add", "--quiet", container, tree, "/")
