@@ -5,7 +5,7 @@
 
 Buildah reads the Dockerfile and .dockerignore as they are and runs every step by chroot. No engine, no
 registry and no container runtime is needed. A bare Debian tree stands in for the base image that FROM
-names. The Python of that tree is another one (3.11 in bookworm) and lies in /usr/bin; all else is what
+names. The Python of that tree is another one (3.13 in trixie) and lies in /usr/bin; all else is what
 `docker build` does.
 
 The build uses the pip settings of this machine, with the files and folders that they name. Everything lies in
@@ -172,9 +172,7 @@ def try_as_stranger(workshop: Workshop) -> None:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument(
-        "--suite", default="bookworm", help="a Debian suite with Python >= 3.11 (%(default)s)"
-    )
+    parser.add_argument("--suite", default="trixie", help="a Debian suite with Python >= 3.11 (%(default)s)")
     parser.add_argument(
         "--mirror", action="append", default=[], help="as mmdebstrap takes it; Debian's own without it"
     )
