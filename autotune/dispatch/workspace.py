@@ -5,7 +5,7 @@ sums) ends there, counters begin there. A launch gets the address that lies the 
 border, so counters lie at the same place whatever the shape. They are zeroed once: every launch leaves them
 zero. All other launches take memory from a pool and give it back, both in the order of their stream.
 
-What a GPU keeps between calls is bounded: all pieces together, and the pool with them, hold KEPT_BYTES. The
+What a GPU keeps between calls is bounded: the pool holds KEPT_BYTES, all pieces together half of that. The
 driver does not tell when a stream ends, so a piece is never taken back; a stream that makes a few launches
 and ends never gets one. Copied into exported tables: standard library only.
 """
@@ -18,7 +18,8 @@ from collections.abc import Callable
 from ..launch import Grid
 from .driver import PER_THREAD_STREAM, Driver
 
-KEPT_BYTES = 256 << 20  # of one GPU, by all pieces and by the pool that they come from
+KEPT_BYTES = 512 << 20  # of one GPU: what the pool does not give back to the driver, pieces included
+PIECES_BYTES = KEPT_BYTES // 2  # of all pieces: the rest serves the other launches
 MAX_PIECES = 32
 LAUNCHES_TO_STAY = 8  # after so many launches that need a workspace a stream gets a piece
 MAX_COUNTED = 4096  # streams whose launches are counted
@@ -113,7 +114,7 @@ class Workspaces:
         if not growth:
             return True
         with self._lock:
-            if self._kept_bytes + growth > KEPT_BYTES:
+            if self._kept_bytes + growth > PIECES_BYTES:
                 return False
             self._kept_bytes += growth
         try:

@@ -616,7 +616,7 @@ def test_what_is_kept_in_all_is_bounded(
     sizes = [entry[2] for entry in driver.of("allocate")]
     assert sizes[0] < sizes[1]
     kept_bytes = sum(sizes) + sizes[0]
-    monkeypatch.setattr(workspace, "KEPT_BYTES", kept_bytes)
+    monkeypatch.setattr(workspace, "PIECES_BYTES", kept_bytes)
     for stream in (60, 61, 60, 61):
         for a, b, c in (small, large):
             runtime.sgemm(OnGpu(a), OnGpu(b), OnGpu(c), stream=stream)
