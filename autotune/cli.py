@@ -15,6 +15,7 @@ import typer
 
 from . import __version__, console
 from .errors import AutotuneError, EnvironmentProblem
+from .measurement import MAX_ERROR
 
 app = typer.Typer(
     name="autotune",
@@ -47,11 +48,22 @@ MaxError = Annotated[
     float,
     typer.Option(help="Fail kernels whose error is more than so many times cuBLAS's; 0: no limit.", min=0.0),
 ]
+Accurate = Annotated[
+    float,
+    typer.Option(
+        "--max-error",
+        help="Leave out kernels whose error is more than so many times cuBLAS's; 0: no limit.",
+        min=0.0,
+    ),
+]
 Limit = Annotated[int, typer.Option(help="Show at most so many.", min=1)]
+Trial = Annotated[
+    int,
+    typer.Argument(metavar="ID", help="A trial, as `trials best`, `history` and `failures` list it.", min=1),
+]
 Seed = Annotated[int, typer.Option(help="Seed of everything that is drawn at random.", min=0)]
 Rounds = Annotated[int, typer.Option(help="Interleaved rounds: samples of each contender.", min=3)]
 
-MAX_ERROR = 1.5
 DB = "autotune.db"
 TABLE = Path("sgemm_dispatch")
 REPORT = Path("report.html")
@@ -111,12 +123,13 @@ def export_table(
     shape: Shapes = None,
     suite: Suite = None,
     policy: Policy = "cold",
+    max_error: Accurate = MAX_ERROR,
     is_json: Json = False,
 ) -> None:
     """Write the winners as a folder to import."""
     from .commands import table as command
 
-    command.export(db, out, shape or (), suite, policy, is_json=is_json)
+    command.export(db, out, shape or (), suite, policy, max_error or None, is_json=is_json)
 
 
 @app.command()
@@ -143,11 +156,11 @@ def space(
 
 
 @trials_app.command()
-def best(db: Db = DB, shape: Shapes = None, is_json: Json = False) -> None:
+def best(db: Db = DB, shape: Shapes = None, max_error: Accurate = MAX_ERROR, is_json: Json = False) -> None:
     """The winner of every study, against cuBLAS and the limit."""
     from .commands import trials as command
 
-    command.best(db, shape or (), is_json=is_json)
+    command.best(db, shape or (), max_error or None, is_json=is_json)
 
 
 @trials_app.command()
@@ -164,6 +177,22 @@ def failures(db: Db = DB, shape: Shapes = None, limit: Limit = 20, is_json: Json
     from .commands import trials as command
 
     command.failures(db, shape or (), limit, is_json=is_json)
+
+
+@trials_app.command()
+def show(trial: Trial, db: Db = DB, is_json: Json = False) -> None:
+    """Everything that is known of one trial."""
+    from .commands import one_trial as command
+
+    command.show(db, trial, is_json=is_json)
+
+
+@trials_app.command()
+def diff(trial: Trial, other: Trial, db: Db = DB, is_json: Json = False) -> None:
+    """What differs between two trials: parameters, times, registers, conditions."""
+    from .commands import one_trial as command
+
+    command.diff(db, trial, other, is_json=is_json)
 
 
 @trials_app.command()
@@ -187,12 +216,13 @@ def report(
     out: Annotated[Path, typer.Option(help="The HTML file to write.")] = REPORT,
     shape: Shapes = None,
     db: Db = DB,
+    max_error: Accurate = MAX_ERROR,
     is_json: Json = False,
 ) -> None:
     """Draw what the database holds into one HTML file."""
     from .commands import report as command
 
-    command.run(db, out, shape or (), is_json=is_json)
+    command.run(db, out, shape or (), max_error or None, is_json=is_json)
 
 
 @app.command()
@@ -202,13 +232,14 @@ def bench(
     suite: Suite = None,
     rounds: Rounds = 15,
     policy: Policy = "cold",
+    max_error: Accurate = MAX_ERROR,
     db: Db = DB,
     is_json: Json = False,
 ) -> None:
     """Time the best known kernels against cuBLAS."""
     from .commands import bench as command
 
-    command.run(gpu, shape or (), suite, rounds, policy, db, is_json=is_json)
+    command.run(gpu, shape or (), suite, rounds, policy, max_error or None, db, is_json=is_json)
 
 
 @app.command()
@@ -217,6 +248,7 @@ def ladder(
     shape: Annotated[str, typer.Option(help="4096 or 4096x128x4096 (m, n, k); NN only.")] = "4096",
     rounds: Rounds = 9,
     policy: Policy = "cold",
+    max_error: Accurate = MAX_ERROR,
     db: Db = DB,
     svg: Annotated[Path | None, typer.Option(metavar="FILE", help="Draw the climb into this file.")] = None,
     is_json: Json = False,
@@ -224,7 +256,8 @@ def ladder(
     """Time the classic steps beside the tuned kernel and cuBLAS."""
     from .commands import ladder as command
 
-    command.run(command.Request(gpu, shape, rounds, policy, db, svg), is_json=is_json)
+    limit = max_error or None
+    command.run(command.Request(gpu, shape, rounds, policy, db, svg, limit), is_json=is_json)
 
 
 @app.command()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import shutil
 import sys
 import time
@@ -14,6 +15,7 @@ from .errors import AutotuneError
 
 PERIOD_TTY_S = 0.2  # between updates of a line that is overwritten
 PERIOD_LOG_S = 10.0  # between lines that stay, as in a log of CI
+_GAP, _INDENT = "  ", "    "  # between columns; before what stands beneath a row
 
 
 def show(text: str) -> None:
@@ -56,9 +58,43 @@ def table(headers: Sequence[str], rows: Iterable[Sequence[object]], *, right: Se
         aligned = (
             c.rjust(w) if i in right else c.ljust(w) for i, (c, w) in enumerate(zip(row, widths, strict=True))
         )
-        return "  ".join(aligned).rstrip()
+        return _GAP.join(aligned).rstrip()
 
     return "\n".join([line(cells[0]), line(["-" * w for w in widths]), *map(line, cells[1:])])
+
+
+def fitted(headers: Sequence[str], rows: Iterable[Sequence[object]], *, right: Sequence[int] = ()) -> str:
+    """As `table`. On a terminal that is too narrow for it, what does not fit stands beneath its row."""
+    cells = [[str(cell) for cell in row] for row in rows]
+    whole, width = table(headers, cells, right=right), _terminal_width()
+    if width is None or max(map(len, whole.splitlines())) <= width:
+        return whole
+    widths = [max(map(len, column)) for column in zip(headers, *cells, strict=True)]
+    fits = [n for n in range(1, len(widths)) if sum(widths[:n]) + len(_GAP) * (n - 1) <= width]
+    num = max(fits, default=1)
+    head, line, *lines = table(headers[:num], [row[:num] for row in cells], right=right).splitlines()
+    shown = [head, line]
+    for text, row in zip(lines, cells, strict=True):
+        rest = ", ".join(f"{name} {cell}" for name, cell in zip(headers[num:], row[num:], strict=True))
+        shown += [text, *(_INDENT + part for part in wrapped(rest, width - len(_INDENT)))]
+    return "\n".join(shown)
+
+
+def wrapped(text: str, width: int) -> list[str]:
+    """Lines of at most so many characters, which end behind a space or a comma where they can."""
+    lines = [""]
+    for piece in re.findall("[^ ,]*[ ,]+|[^ ,]+", text):
+        if lines[-1] and len(lines[-1]) + len(piece.rstrip()) > width:
+            lines.append("")
+        lines[-1] += piece
+        while len(lines[-1].rstrip()) > width:
+            lines[-1:] = [lines[-1][:width], lines[-1][width:]]
+    return [line.rstrip() for line in lines]
+
+
+def _terminal_width() -> int | None:
+    """Columns of the terminal that results go to; None where they go to a file or a pipe."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
 
 
 def counted(number: int, one: str, several: str) -> str:

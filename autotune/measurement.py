@@ -9,6 +9,7 @@ from typing import Any
 
 from .disturbance import is_passing
 
+MAX_ERROR = 1.5  # times cuBLAS's: the default limit of what may win
 POLICY_VERSION = 1  # raise when the way of timing changes: older times then no longer compare
 
 
@@ -35,6 +36,11 @@ class CachePolicy(StrEnum):
 
     COLD = "cold"
     WARM = "warm"
+
+
+def is_accurate(error_over_cublas: float | None, max_error: float | None) -> bool:
+    """Whether an error is within a limit, both in times cuBLAS's. None is unknown, and no limit."""
+    return max_error is None or error_over_cublas is None or error_over_cublas <= max_error
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from .config import Value
 from .errors import UsageError
 from .gemm import Gemm
 from .kernel_tuner import from_t1, is_t1
-from .measurement import Measurement, Outcome
+from .measurement import Measurement, Outcome, is_accurate
 from .recording import Problem, Recording, cubin_key
 from .recording_file import FORMAT, from_json, load_json
 from .simulation import Pipeline
@@ -50,10 +50,18 @@ class ReplayTarget:
     what that is like.
     """
 
-    def __init__(self, path: str | Path, *, num_threads: int | None = None, capacity: int = 1) -> None:
+    def __init__(
+        self,
+        path: str | Path,
+        *,
+        num_threads: int | None = None,
+        capacity: int = 1,
+        max_error: float | None = None,
+    ) -> None:
         self._path = Path(path)
         self._recording = read_recording(self._path)
         self._capacity = capacity
+        self.max_error = max_error
         self.num_threads = num_threads or self._recording.compile_threads
         self._pipeline = self.pipeline()
         self._spaces: dict[Gemm, FeasibleSet] = {}
@@ -84,9 +92,14 @@ class ReplayTarget:
         return self._problem(gemm).baseline
 
     def optimum(self, gemm: Gemm) -> tuple[dict[str, Value], float]:
-        """The fastest recorded point and its time in us. Raises UsageError if every point failed."""
+        """The fastest recorded point that is accurate enough, and its time in us. Raises UsageError if every
+        point failed."""
         found = map(self._found, [gemm] * len(self.space(gemm)), range(len(self.space(gemm))))
-        times = [(m.time_us, number) for number, m in enumerate(found) if m.time_us]
+        times = [
+            (m.time_us, number)
+            for number, m in enumerate(found)
+            if m.time_us and is_accurate(m.error_over_cublas, self.max_error)
+        ]
         if not times:
             raise UsageError(f"{self._path} holds no config that ran for {gemm}")
         time_us, best = min(times)

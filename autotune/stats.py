@@ -45,6 +45,21 @@ def median_interval(samples: Sequence[float], confidence: float = 0.95) -> tuple
     return float(ordered[depth]), float(ordered[n - 1 - depth])
 
 
+def ratio_interval(
+    first: Sequence[float], second: Sequence[float], confidence: float = 0.95
+) -> tuple[float, float] | None:
+    """An interval that holds the true median of the second over that of the first, not paired.
+
+    By Bonferroni's inequality it holds if both medians lie in intervals that miss with half the chance each.
+    None where there are too few samples to say so.
+    """
+    each = (1 + confidence) / 2
+    if any(2 * _half_chance(len(samples), 0) > 1 - each for samples in (first, second)):
+        return None
+    (low, high), (other_low, other_high) = median_interval(first, each), median_interval(second, each)
+    return other_low / high, other_high / low
+
+
 def _half_chance(n: int, i: int) -> float:
     """Chance that exactly i of n fair coins fall on heads."""
     return math.exp(math.lgamma(n + 1) - math.lgamma(i + 1) - math.lgamma(n - i + 1) - n * math.log(2))

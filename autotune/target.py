@@ -48,6 +48,7 @@ class Target(Protocol):
     environment: Environment
     policy: CachePolicy
     source_hash: str  # of the kernel: trials of different sources never mix
+    max_error: float | None  # times cuBLAS's: less accurate points cannot win; None: no limit
 
     def space(self, gemm: Gemm) -> FeasibleSet:
         """The points that may be asked for on this problem."""

@@ -57,6 +57,7 @@ class FakeTarget:
         self.environment = ENVIRONMENT
         self.policy = CachePolicy.COLD
         self.source_hash = "fake"
+        self.max_error: float | None = None
         self.submitted: list[tuple[object, dict]] = []
         self.num_compared = self.num_weighed = self.num_renewed = 0
         self._outcome, self._time_us = outcome, time_us

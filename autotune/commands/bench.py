@@ -17,13 +17,21 @@ from .trials import brief
 
 
 def run(
-    gpu: str, shapes: Sequence[str], suite: Path | None, rounds: int, policy: str, db: str, *, is_json: bool
+    gpu: str,
+    shapes: Sequence[str],
+    suite: Path | None,
+    rounds: int,
+    policy: str,
+    max_error: float | None,
+    db: str,
+    *,
+    is_json: bool,
 ) -> None:
     """Time the winner of every tuned shape (or of those named) and cuBLAS in the same rounds."""
     named = common.read_shapes(shapes, suite)
     with (
         common.open_existing(db) as store,
-        closing(targets.open_target(gpu, common.read_policy(policy))) as target,
+        closing(targets.open_target(gpu, common.read_policy(policy), max_error=max_error)) as target,
     ):
         tuned = winners(store, target, named)
         with console.Progress(is_quiet=is_json) as progress:
@@ -49,20 +57,30 @@ def run(
 
 
 def winners(store: Store, target: Target, named: Sequence[Gemm]) -> dict[Gemm, Point]:
-    """The best known point of each tuned shape on GPUs of this kind. Raises UsageError if one has none."""
-    studies = {s.gemm: s for s in store.latest_studies(target.environment, target.policy)}
-    missing = [gemm for gemm in named if gemm not in studies]
-    if missing or not studies:
+    """The best known point of each tuned shape on GPUs of this kind, as accurate as the target asks for.
+
+    Raises UsageError if one has none, StoreError if that is because it is damaged.
+    """
+    latest = store.latest_studies(target.environment, target.policy, target.max_error)
+    wanted = [study for study in latest if not named or study.gemm in named]
+    found = {study.gemm: winner(store, study, target.max_error) for study in wanted}
+    tuned = {gemm: point for gemm, point in found.items() if point is not None}
+    missing = [gemm for gemm in named if gemm not in tuned]
+    if missing or not tuned:
+        store.damages.refuse()
         what = ", ".join(map(str, missing)) or "any shape"
         where = common.source_text(target.environment)
         raise UsageError(f"nothing was tuned for {what} ({where}); run `autotune search` for it first")
-    return {gemm: winner(store, studies[gemm]) for gemm in named or studies}
+    return {gemm: tuned[gemm] for gemm in named or tuned}
 
 
-def winner(store: Store, study: StudyRef) -> Point:
-    """The best known point of a study: of its final re-rank if there was one, else its fastest trial."""
-    final = store.final(study)
-    return final.winner.point if final else store.best(study)[0].point
+def winner(store: Store, study: StudyRef, max_error: float | None) -> Point | None:
+    """The best known point of a study that is accurate to `max_error`: of its final re-rank if there was one,
+    else its fastest trial; None if there is none."""
+    if final := store.final(study, max_error):
+        return final.winner.point
+    fastest = store.best(study, 1, max_error)
+    return fastest[0].point if fastest else None
 
 
 def _race(target: Target, gemm: Gemm, point: Point, rounds: int) -> dict[str, Any]:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
+from .. import console
 from ..device import DeviceLimits, Environment, known_limits
 from ..errors import StoreError, UsageError
 from ..gemm import Gemm, read_suite
@@ -33,17 +35,42 @@ def read_policy(text: str) -> CachePolicy:
         raise UsageError(f"--policy {text!r} is none; known are {', '.join(CachePolicy)}") from None
 
 
-def open_existing(db: str) -> Store:
-    """A database to read from. Raises StoreError if its file is missing, rather than make an empty one."""
+@contextmanager
+def open_existing(db: str) -> Iterator[Store]:
+    """A database to read from. At the end a note names the rows that are damaged and were left out. Raises
+    StoreError if its file is missing, rather than make an empty one."""
     if not exists(db):
         raise StoreError(f"no database {shown(db)}; run `autotune search` first, or name it with --db")
-    return Store.open(db)
+    with Store.open(db, is_read_only=True) as store, telling_damage(store):
+        yield store
 
 
-def studies_of(store: Store, gemms: Sequence[Gemm]) -> list[StudySummary]:
-    """The studies with trials, of these problems or of all. Raises UsageError if there is none."""
-    found = [s for s in store.studies() if s.num_trials and (not gemms or s.study.gemm in gemms)]
+@contextmanager
+def telling_damage(store: Store) -> Iterator[None]:
+    """At the end, name the rows that could not be read, unless an error has named them."""
+    try:
+        yield
+    except StoreError:
+        raise
+    except BaseException:
+        _tell_damage(store)
+        raise
+    _tell_damage(store)
+
+
+def _tell_damage(store: Store) -> None:
+    if store.damages:
+        console.note(store.damages.text)
+
+
+def studies_of(store: Store, gemms: Sequence[Gemm], max_error: float | None = None) -> list[StudySummary]:
+    """The studies with trials, of these problems or of all; the best of each is accurate to `max_error`.
+
+    Raises UsageError if there is none, StoreError if that is because rows are damaged.
+    """
+    found = [s for s in store.studies(max_error) if s.num_trials and (not gemms or s.study.gemm in gemms)]
     if not found:
+        store.damages.refuse()
         what = f"of {', '.join(map(str, gemms))} " if gemms else ""
         raise UsageError(f"the database holds no trials {what}yet; run `autotune search` first")
     return found

@@ -13,8 +13,8 @@ from pathlib import Path
 from .. import __version__, compiler, console, gpu, kernel
 from ..errors import AutotuneError, EnvironmentProblem
 from ..requirements import CUBLAS, pip_install
-from ..store import Store, exists, shown
-from . import targets
+from ..store import exists, shown
+from . import common, targets
 
 MIN_PYTHON = (3, 11)
 LOW_DISK_BYTES = 2 << 30
@@ -136,7 +136,7 @@ def _recordings() -> Finding:
 def _database(db: str) -> Finding:
     if not exists(db):
         return Finding("database", OK, f"{shown(db)} is not there yet; `autotune search` makes it")
-    with Store.open(db) as store:
+    with common.open_existing(db) as store:
         studies = store.studies()
     num_trials = sum(study.num_trials for study in studies)
     num_studies = console.counted(len(studies), "study", "studies")

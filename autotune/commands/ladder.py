@@ -17,7 +17,7 @@ from ..gpu.target import GpuTarget
 from ..ladder import Reference, Step
 from ..measurement import POLICY_VERSION
 from ..output_file import check_writable, write_file
-from ..store import Store, exists, shown
+from ..store import exists, shown
 from . import common, targets
 from .bench import winner
 
@@ -36,6 +36,7 @@ class Request:
     policy: str
     db: str
     svg: Path | None
+    max_error: float | None = None  # times cuBLAS's
 
 
 @dataclass(frozen=True)
@@ -53,7 +54,8 @@ def run(request: Request, *, is_json: bool) -> None:
     if request.svg:
         check_writable(request.svg, option="--svg")
     steps = ladder.steps(gemm)
-    with closing(targets.open_gpu(request.gpu, common.read_policy(request.policy), [gemm])) as target:
+    policy = common.read_policy(request.policy)
+    with closing(targets.open_gpu(request.gpu, policy, [gemm], request.max_error)) as target:
         steps = (*steps, *_tuned(request.db, target, gemm))
         with console.Progress(is_quiet=is_json) as progress:
             progress.update(f"compiling {len(steps)} kernels")
@@ -77,13 +79,14 @@ def _tuned(db: str, target: GpuTarget, gemm: Gemm) -> list[Step]:
     if not exists(db):
         console.note(f"No database {shown(db)}: {hint}.")
         return []
-    with Store.open(db) as store:
-        studies = [s for s in store.latest_studies(target.environment, target.policy) if s.gemm == gemm]
-        if not studies:
+    with common.open_existing(db) as store:
+        latest = store.latest_studies(target.environment, target.policy, target.max_error)
+        points = [winner(store, study, target.max_error) for study in latest if study.gemm == gemm]
+        point = points[0] if points else None
+        if point is None:
             gpu_name = target.environment.gpu_name
             console.note(f"{shown(db)} holds nothing tuned for {gemm} on {gpu_name}: {hint}.")
             return []
-        point = winner(store, studies[0])
     return [Step(TUNED, "what the search found", Config.from_dict(point))]
 
 

@@ -73,6 +73,7 @@ def run(request: Request, *, is_json: bool, is_quiet: bool) -> None:
     with (
         closing(targets.open_gpu(request.gpu, policy, gemms, request.max_error)) as target,
         Store.open(db) as store,
+        common.telling_damage(store),
     ):
         recorder = Recorder(store, target, gemms)
         points = _choose(recorder, request)

@@ -106,11 +106,17 @@ class Recorder:
             self.best_us[gemm] = min(self.best_us[gemm], found.time_us)
 
     def problems(self, points: Sequence[Point]) -> dict[Gemm, tuple[Baseline, Trials]]:
-        """What came of points of which nothing is missing. One that a problem forbids is illegal there."""
-        trials = {}
-        for gemm, study in self.studies.items():
-            known = {trial.key: trial.measurement for trial in self.store.trials(study)}
-            trials[gemm] = [(p, known.get(point_key(p)) or self._illegal(gemm, p)) for p in points]
+        """What came of points of which nothing is missing. One that a problem forbids is illegal there; one
+        with a trial that cannot be read is left out everywhere."""
+        known: dict[Gemm, dict[str, Measurement]] = {
+            gemm: {trial.key: trial.measurement for trial in self.store.trials(study)}
+            for gemm, study in self.studies.items()
+        }
+        whole = [p for p in points if all(point_key(p) in known[gemm] for gemm in self.allows(p))]
+        trials = {
+            gemm: [(p, known[gemm].get(point_key(p)) or self._illegal(gemm, p)) for p in whole]
+            for gemm in self.studies
+        }
         return {gemm: (self.baselines[gemm], timed) for gemm, timed in with_compile_times(trials).items()}
 
     def _illegal(self, gemm: Gemm, point: Point) -> Measurement:

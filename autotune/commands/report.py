@@ -18,8 +18,8 @@ from . import common
 from .trials import brief
 
 
-def run(db: str, out: Path, shapes: Sequence[str], *, is_json: bool) -> None:
-    """Write the report of all studies, or of those of `shapes`.
+def run(db: str, out: Path, shapes: Sequence[str], max_error: float | None, *, is_json: bool) -> None:
+    """Write the report of all studies, or of those of `shapes`. The best of each is accurate to `max_error`.
 
     Raises EnvironmentProblem without plotly or on a full disk, UsageError where `out` cannot be written or
     there is no trial.
@@ -27,7 +27,7 @@ def run(db: str, out: Path, shapes: Sequence[str], *, is_json: bool) -> None:
     charts.plotly()  # before anything is computed for nothing
     check_writable(out)
     with common.open_existing(db) as store:
-        studies = _numbers(store, shapes)
+        studies = _numbers(store, shapes, max_error)
     written_at = f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC"
     write_file(out, page.render(studies, shown(db), written_at, _describe))
     if is_json:
@@ -38,15 +38,16 @@ def run(db: str, out: Path, shapes: Sequence[str], *, is_json: bool) -> None:
     console.show(f"wrote {out}: {num_studies}, {num_trials:,} trials; open it in a browser")
 
 
-def _numbers(store: Store, shapes: Sequence[str]) -> list[StudyNumbers]:
+def _numbers(store: Store, shapes: Sequence[str], max_error: float | None) -> list[StudyNumbers]:
     return [
         study_numbers(
             summary,
             store.trials(summary.study),
-            store.final(summary.study),
+            store.final(summary.study, max_error),
             common.limits_by_name(summary.study.environment.gpu_name),
+            max_error,
         )
-        for summary in common.studies_of(store, common.read_shapes(shapes, None))
+        for summary in common.studies_of(store, common.read_shapes(shapes, None), max_error)
     ]
 
 

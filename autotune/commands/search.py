@@ -67,6 +67,7 @@ def run(request: Request, *, is_json: bool, is_quiet: bool) -> None:
     with (
         closing(targets.open_target(request.gpu, policy, gemms, request.max_error)) as target,
         Store.open(request.db) as store,  # behind the target: without one no empty database is left
+        common.telling_damage(store),
         console.Progress(is_quiet=is_quiet) as progress,
     ):
         store.tell_when_away(console.note)

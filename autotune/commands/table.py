@@ -21,17 +21,33 @@ from . import common
 
 
 def export(
-    db: str, out: Path, shapes: Sequence[str], suite: Path | None, policy: str, *, is_json: bool
+    db: str,
+    out: Path,
+    shapes: Sequence[str],
+    suite: Path | None,
+    policy: str,
+    max_error: float | None,
+    *,
+    is_json: bool,
 ) -> None:
-    """Write the winners of the GPU that was measured last."""
+    """Write the winners of the GPU that was measured last; none whose error is more than `max_error` times
+    cuBLAS's (None: no limit)."""
     gemms = common.read_shapes(shapes, suite)
     with common.open_existing(db) as store:
-        environments = store.environments()
+        environments = store.environments(max_error)
         if not environments:
+            store.damages.refuse()
             raise DispatchError(f"{shown(db)} holds no kernel that ran; run `autotune search` first")
         newest = environments[0]
         limits = _limits(newest)
-        results = read_results(store, newest, limits, policy=common.read_policy(policy), gemms=gemms or None)
+        results = read_results(
+            store,
+            newest,
+            limits,
+            policy=common.read_policy(policy),
+            gemms=gemms or None,
+            max_error=max_error,
+        )
     results = replace(results, power_limit_w=_power_limit_w(results.environment))
     with closing(Compiler(limits.arch, note=console.note)) as compiler:
         export_table(results, out, compiler, note=console.note)

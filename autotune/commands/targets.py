@@ -24,20 +24,20 @@ def open_target(
 ) -> Target:
     """The target of `--gpu`. `auto` falls back on a recorded space that ships with autotune, and says so.
 
-    Of several recordings the first that holds all of `gemms` is taken. `max_error` is GpuTarget's; in a
-    recording it was decided when that was made.
+    Of several recordings the first that holds all of `gemms` is taken. Kernels whose error is more than
+    `max_error` times cuBLAS's cannot win.
 
     Raises UsageError or EnvironmentProblem where the selector names nothing usable.
     """
     if selector == REPLAY:
         raise UsageError(f"--gpu {REPLAY} names no file; write {REPLAY}FILE, or `auto`")
     if selector.startswith(REPLAY):
-        return ReplayTarget(Path(selector.removeprefix(REPLAY)))
+        return ReplayTarget(Path(selector.removeprefix(REPLAY)), max_error=max_error)
     problem = why_no_gpu() if selector == "auto" else None
     if problem is None:
         return open_gpu(selector, policy, gemms, max_error)
     recording = default_recording(gemms)
-    target = ReplayTarget(recording)
+    target = ReplayTarget(recording, max_error=max_error)
     where = target.environment
     console.note(
         f"No GPU can be used here: {problem}.\n"

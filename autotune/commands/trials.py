@@ -8,6 +8,7 @@ from typing import Any
 
 from .. import console
 from ..config import PARAMETER, Config
+from ..errors import UsageError
 from ..gemm import Gemm
 from ..store import Store, StudySummary, TrialRecord
 from . import common
@@ -15,10 +16,11 @@ from . import common
 REASON_WIDTH = 90
 
 
-def best(db: str, shapes: Sequence[str], *, is_json: bool) -> None:
-    """One line per study: its best trial against cuBLAS and the limit."""
+def best(db: str, shapes: Sequence[str], max_error: float | None, *, is_json: bool) -> None:
+    """One line per study: its best trial, accurate to `max_error`, against cuBLAS and the limit."""
     with common.open_existing(db) as store:
-        studies = [_study_facts(store, s) for s in common.studies_of(store, common.read_shapes(shapes, None))]
+        summaries = common.studies_of(store, common.read_shapes(shapes, None), max_error)
+        studies = [_study_facts(store, summary, max_error) for summary in summaries]
     if is_json:
         console.show_json({"studies": studies})
         return
@@ -26,10 +28,10 @@ def best(db: str, shapes: Sequence[str], *, is_json: bool) -> None:
         console.show(f"{measured_on}\n{_best_table(s for s in studies if s['measured_on'] == measured_on)}")
 
 
-def _study_facts(store: Store, summary: StudySummary) -> dict[str, Any]:
+def _study_facts(store: Store, summary: StudySummary, max_error: float | None) -> dict[str, Any]:
     """A study's winner: of its final re-rank if there was one, else its fastest trial."""
     study, fastest = summary.study, summary.best
-    final = store.final(study)
+    final = store.final(study, max_error)
     winner = final.winner if final else fastest
     tried = store.trial(study, winner.key) if winner else None
     time_us = final.winner.time_us if final else fastest and fastest.measurement.time_us
@@ -37,6 +39,7 @@ def _study_facts(store: Store, summary: StudySummary) -> dict[str, Any]:
     limits = common.limits_by_name(study.environment.gpu_name)
     limit_us = limits and study.gemm.limit_us(limits.fma_tflops, limits.bandwidth_gbs)
     return {
+        "id": tried and tried.id,
         "shape": str(study.gemm),
         "gpu": study.environment.gpu_name,
         "is_recorded": study.environment.is_recorded,
@@ -58,31 +61,38 @@ def _study_facts(store: Store, summary: StudySummary) -> dict[str, Any]:
 
 
 def _best_table(studies: Iterable[dict[str, Any]]) -> str:
-    headers = ("shape", "trials", "best", "TFLOP/s", "vs cuBLAS", "error", "of limit", "tied", "config")
+    headers = (
+        "trial", "shape", "best", "vs cuBLAS", "of limit", "TFLOP/s", "error", "trials", "tied", "config"
+    )  # fmt: skip
     rows = [
         (
+            "-" if s["id"] is None else s["id"],
             s["shape"],
-            s["num_trials"],
             console.time_text(s["best_time_us"]),
-            f"{s['tflops']:.1f}" if s["tflops"] else "-",
             console.ratio_text(common.share(s["cublas_time_us"], s["best_time_us"])),
-            console.ratio_text(s["error_over_cublas"]),
             console.ratio_text(common.share(s["limit_us"], s["best_time_us"]), "%"),
+            f"{s['tflops']:.1f}" if s["tflops"] else "-",
+            console.ratio_text(s["error_over_cublas"]),
+            s["num_trials"],
             "-" if s["num_tied"] is None else s["num_tied"],
             brief(s["best_config"]),
         )
         for s in studies
     ]
-    return console.table(headers, rows, right=range(1, 8))
+    return console.fitted(headers, rows, right=(0, *range(2, 9)))
 
 
 def brief(point: dict[str, Any] | None) -> str:
     """A config in one short word for tables: `64x128x16 8x8 s3 async ...`; others' points whole."""
     if point is None:
         return "-"
-    if set(point) != set(PARAMETER):
+    try:
+        c = Config.from_dict(point)
+        is_whole = set(point) == set(PARAMETER)
+    except UsageError:  # of another kernel, or of another version of this one
+        is_whole = False
+    if not is_whole:
         return ",".join(f"{name}={value}" for name, value in point.items())
-    c = Config.from_dict(point)
     split = f" split_k={c.split_k}" if c.split_k > 1 else ""
     slices = f" slice_k={c.slice_k}" if c.slice_k > 1 else ""
     flush = f" flush_k={c.flush_k}" if c.flush_k else ""
@@ -94,7 +104,7 @@ def history(db: str, shapes: Sequence[str], limit: int, *, is_json: bool) -> Non
     rows = _records(db, shapes)
     newest = sorted(rows, key=lambda row: row[1].id)[-limit:]
     if is_json:
-        console.show_json({"num_trials": len(rows), "trials": [_trial_facts(*row) for row in newest]})
+        console.show_json({"num_trials": len(rows), "trials": [trial_facts(*row) for row in newest]})
         return
     cells = [
         (
@@ -110,7 +120,7 @@ def history(db: str, shapes: Sequence[str], limit: int, *, is_json: bool) -> Non
         for gemm, record in newest
     ]
     headers = ("trial", "stored (UTC)", "shape", "outcome", "time", "error", "from", "config")
-    console.show(console.table(headers, cells, right=(0, 4, 5)))
+    console.show(console.fitted(headers, cells, right=(0, 4, 5)))
 
 
 def failures(db: str, shapes: Sequence[str], limit: int, *, is_json: bool) -> None:
@@ -120,7 +130,7 @@ def failures(db: str, shapes: Sequence[str], limit: int, *, is_json: bool) -> No
     newest = sorted(failed, key=lambda row: row[1].id)[-limit:]
     if is_json:
         counted = {outcome.value: count for outcome, count in counts.most_common()}
-        console.show_json({"counts": counted, "trials": [_trial_facts(*row) for row in newest]})
+        console.show_json({"counts": counted, "trials": [trial_facts(*row) for row in newest]})
         return
     if not failed:
         console.show("no trial failed")
@@ -130,7 +140,7 @@ def failures(db: str, shapes: Sequence[str], limit: int, *, is_json: bool) -> No
         (record.id, str(gemm), record.measurement.outcome, _one_line(record.measurement.reason), record.key)
         for gemm, record in newest
     ]
-    console.show("\n" + console.table(("trial", "shape", "outcome", "reason", "config"), cells, right=(0,)))
+    console.show("\n" + console.fitted(("trial", "shape", "outcome", "reason", "config"), cells, right=(0,)))
 
 
 def _one_line(reason: str) -> str:
@@ -141,10 +151,13 @@ def _one_line(reason: str) -> str:
 def _records(db: str, shapes: Sequence[str]) -> list[tuple[Gemm, TrialRecord]]:
     with common.open_existing(db) as store:
         studies = common.studies_of(store, common.read_shapes(shapes, None))
-        return [(s.study.gemm, record) for s in studies for record in store.trials(s.study)]
+        found = [(s.study.gemm, record) for s in studies for record in store.trials(s.study)]
+        if not found:
+            store.damages.refuse()
+        return found
 
 
-def _trial_facts(gemm: Gemm, record: TrialRecord) -> dict[str, Any]:
+def trial_facts(gemm: Gemm, record: TrialRecord) -> dict[str, Any]:
     return {
         "id": record.id,
         "shape": str(gemm),

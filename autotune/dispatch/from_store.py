@@ -8,7 +8,7 @@ from ..config import Config
 from ..device import DeviceLimits, Environment
 from ..errors import DispatchError, UsageError
 from ..gemm import Gemm
-from ..measurement import CachePolicy
+from ..measurement import MAX_ERROR, CachePolicy
 from ..store import Store, StudyRef
 from .results import TunedPoint, TunedResults, TunedShape
 
@@ -20,36 +20,43 @@ def read_results(
     *,
     policy: CachePolicy = CachePolicy.COLD,
     gemms: Collection[Gemm] | None = None,
+    max_error: float | None = MAX_ERROR,
 ) -> TunedResults:
     """The newest results for GPUs of this kind (or this recording), of one kernel source.
 
-    `gemms` restricts the shapes (None: all). Raises DispatchError if none of them, or not all of those
-    asked for, was tuned, or if the results are of kernels that are not autotune's.
+    `gemms` restricts the shapes (None: all). Kernels whose error is more than `max_error` times cuBLAS's are
+    left out (None: no limit). Raises DispatchError if none of the shapes, or not all of those asked for, was
+    tuned, or if the results are of kernels that are not autotune's; StoreError if they are all damaged.
     """
-    studies = [s for s in store.latest_studies(environment, policy) if gemms is None or s.gemm in gemms]
-    missing = sorted(set(gemms or ()) - {study.gemm for study in studies})
-    if missing or not studies:
+    latest = store.latest_studies(environment, policy, max_error)
+    shapes = [_shape(store, s, max_error) for s in latest if gemms is None or s.gemm in gemms]
+    tuned = tuple(shape for shape in shapes if shape is not None)
+    missing = sorted(set(gemms or ()) - {shape.gemm for shape in tuned})
+    if missing or not tuned:
+        store.damages.refuse()
         what = ", ".join(map(str, missing)) or "any shape"
         raise DispatchError(f"no results for {what} on {environment.gpu_name}; run `autotune search` for it")
     return TunedResults(
-        environment=studies[-1].environment,
+        environment=latest[-1].environment,
         limits=limits,
-        source_hash=studies[-1].source_hash,
-        policy=studies[-1].policy.value,
-        policy_version=studies[-1].policy_version,
-        shapes=tuple(_shape(store, study) for study in studies),
+        source_hash=latest[-1].source_hash,
+        policy=latest[-1].policy.value,
+        policy_version=latest[-1].policy_version,
+        shapes=tuned,
     )
 
 
-def _shape(store: Store, study: StudyRef) -> TunedShape:
-    """The final ranking if there was one, else the fastest trial alone."""
-    final, baseline = store.final(study), store.baseline(study)
+def _shape(store: Store, study: StudyRef, max_error: float | None) -> TunedShape | None:
+    """The final ranking if there was one, else the fastest trial alone; None where every trial is damaged."""
+    final, baseline = store.final(study, max_error), store.baseline(study)
     try:
-        times = tuple((Config.parse(key), time_us) for key, time_us in store.times(study).items())
+        times = tuple((Config.parse(key), time_us) for key, time_us in store.times(study, max_error).items())
         if final is None:
-            best = store.best(study)[0]
-            fastest = best.measurement.time_us or min(time_us for _, time_us in times)
-            ranked: tuple[TunedPoint, ...] = (TunedPoint(Config.from_dict(best.point), fastest, True),)
+            ranked = tuple(
+                TunedPoint(Config.from_dict(best.point), best.measurement.time_us, True)
+                for best in store.best(study, 1, max_error)
+                if best.measurement.time_us is not None
+            )
         else:
             ranked = tuple(
                 TunedPoint(Config.from_dict(e.point), e.time_us, e.is_tied, e.joules) for e in final.entries
@@ -58,4 +65,6 @@ def _shape(store: Store, study: StudyRef) -> TunedShape:
         raise DispatchError(
             f"the results for {study.gemm} are not of autotune's kernel ({error}); they cannot be exported"
         ) from error
+    if not ranked:
+        return None
     return TunedShape(study.gemm, ranked, times, baseline.time_us if baseline else None)

@@ -67,7 +67,7 @@ class GpuTarget:
         self.policy = policy
         self.source_hash = kernel.source_hash()
         self.compiler = Compiler(self.limits.arch, cache_dir=cache_dir, note=note)
-        self._seed, self._note, self._max_error = seed, note, max_error
+        self._seed, self._note, self.max_error = seed, note, max_error
         self._baselines: dict[Gemm, Baseline] = {}
         # All that the worker does goes through this one thread, which also is the worker's parent.
         self._lane = Lane()
@@ -258,7 +258,7 @@ class GpuTarget:
     def _problem(self, gemm: Gemm) -> Problem:
         if gemm.m == 0 or gemm.n == 0:
             raise UsageError(f"{gemm}: C is empty, there is nothing to time")
-        return Problem(gemm, self.policy, self._seed, self._max_error)
+        return Problem(gemm, self.policy, self._seed, self.max_error)
 
     def _compile(self, gemm: Gemm, config: Config) -> Future[Cubin]:
         return self.compiler.submit(config, instance.variant(gemm))

@@ -31,6 +31,7 @@ from typing import Any
 
 from ..device import DeviceLimits
 from ..gemm import FLOAT_BYTES, Gemm
+from ..measurement import is_accurate
 from .driver import check
 from .memory import GUARD_WORD, Buffer, Enqueue, Operands, OperandSet, Region, Workspace, guard_name
 from .module import Module, pack
@@ -155,7 +156,7 @@ class Verdict:
 
 def why_inaccurate(error_over_cublas: float | None, max_error: float | None) -> str:
     """Why a result that is right is not accurate enough, or "" if it is, or if there is no limit."""
-    if error_over_cublas is None or max_error is None or error_over_cublas <= max_error:
+    if is_accurate(error_over_cublas, max_error):
         return ""
     return f"right, but its error is {error_over_cublas:.2f} times cuBLAS's; the limit is {max_error:g} times"
 

@@ -111,8 +111,9 @@ def _add_trials(figure: Any, study: StudyNumbers, axis: str, column: int) -> Non
             ),
             row=1, col=column,
         )  # fmt: skip
-    best = study.best_so_far[-1]
-    steps = [*study.best_so_far, replace(study.timed[-1], time_us=best.time_us)]  # it stands until the end
+    steps = list(study.best_so_far)
+    if steps:
+        steps.append(replace(study.timed[-1], time_us=steps[-1].time_us))  # it stands until the end
     figure.add_trace(
         go.Scatter(
             x=[getattr(step, axis) for step in steps], y=[step.time_us for step in steps],

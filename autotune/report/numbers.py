@@ -9,7 +9,7 @@ from datetime import datetime
 
 from ..config import Value
 from ..device import DeviceLimits
-from ..measurement import Outcome
+from ..measurement import Outcome, is_accurate
 from ..store import Final, StudyRef, StudySummary, TrialRecord
 from .importance import Importance, importance
 
@@ -68,7 +68,7 @@ class StudyNumbers:
     num_trials: int
     num_cut_short: int  # ok, but so slow that timing stopped after the first samples
     timed: tuple[Timed, ...]
-    best_so_far: tuple[Timed, ...]  # those of `timed` that were faster than all before
+    best_so_far: tuple[Timed, ...]  # those of `timed` that were accurate, and faster than all such before
     best_us: float | None  # of the final's winner, else of the fastest trial
     best_point: Mapping[str, Value] | None
     best_error: float | None  # of that point, over cuBLAS's
@@ -102,9 +102,14 @@ class StudyNumbers:
 
 
 def study_numbers(
-    summary: StudySummary, trials: Sequence[TrialRecord], final: Final | None, limits: DeviceLimits | None
+    summary: StudySummary,
+    trials: Sequence[TrialRecord],
+    final: Final | None,
+    limits: DeviceLimits | None,
+    max_error: float | None = None,
 ) -> StudyNumbers:
-    """The numbers of one study; `trials` in the order they were stored."""
+    """The numbers of one study; `trials` in the order they were stored. Summary and final are those of trials
+    whose error is at most `max_error` times cuBLAS's (None: of all)."""
     study = summary.study
     elapsed = elapsed_s(trials, is_recorded=study.environment.is_recorded)
     timed = tuple(_timed(trials, elapsed))
@@ -117,7 +122,7 @@ def study_numbers(
         num_trials=len(trials),
         num_cut_short=sum(trial.measurement.is_cut_short for trial in ok),
         timed=timed,
-        best_so_far=tuple(_improvements(timed)),
+        best_so_far=tuple(_improvements(_accurate(timed, trials, max_error))),
         best_us=final.winner.time_us if final else fastest_us,
         best_point=winner.point if winner else None,
         best_error=_error_of(trials, winner.key) if winner else None,
@@ -174,6 +179,11 @@ def _timed(trials: Sequence[TrialRecord], elapsed: Sequence[float]) -> list[Time
         for number, (trial, seconds) in enumerate(zip(trials, elapsed, strict=True), 1)
         if trial.measurement.is_ok and trial.measurement.time_us is not None
     ]
+
+
+def _accurate(timed: Sequence[Timed], trials: Sequence[TrialRecord], max_error: float | None) -> list[Timed]:
+    """Those that may be the best."""
+    return [t for t in timed if is_accurate(trials[t.number - 1].measurement.error_over_cublas, max_error)]
 
 
 def _improvements(timed: Sequence[Timed]) -> list[Timed]:

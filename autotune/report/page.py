@@ -159,7 +159,7 @@ def _thinned_hint(study: StudyNumbers) -> str:
 def _importance(study: StudyNumbers) -> str:
     if not study.importance:
         return f"<p>Told from {MIN_TRIALS} timed trials on; this study has {len(study.timed)}.</p>"
-    fastest_us = study.best_so_far[-1].time_us
+    fastest_us = min(trial.time_us for trial in study.timed)
     rows = [
         (escape(parameter.name), _percent(parameter.share), escape(_by_value(parameter, fastest_us)))
         for parameter in study.importance[:MAX_LISTED]

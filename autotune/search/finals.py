@@ -37,7 +37,7 @@ class Finals:
 
     def _finalists(self, shape: ShapeSearch) -> list[TrialRecord]:
         """The best trials; none where nothing is new since they were last re-ranked."""
-        if shape.num_new == 0 and self._store.final(shape.study) is not None:
+        if shape.num_new == 0 and self._store.final(shape.study, shape.max_error) is not None:
             return []
         return shape.finalists(self._num_finalists)
 

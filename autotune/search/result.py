@@ -27,12 +27,12 @@ class ShapeResult:
 
     @classmethod
     def of(cls, shape: ShapeSearch, store: Store) -> ShapeResult:
-        best = store.best(shape.study)
+        best = store.best(shape.study, 1, shape.max_error)
         return cls(
             gemm=shape.gemm,
             study=shape.study,
             best=best[0] if best else None,
-            final=store.final(shape.study),
+            final=store.final(shape.study, shape.max_error),
             cublas_us=shape.baseline.time_us,
             limit_us=shape.limit_us,
             num_trials=shape.num_total,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -10,7 +11,7 @@ import numpy as np
 from ..config import PARAMETER, Config, Value
 from ..errors import DuplicateTrial, UsageError
 from ..gemm import Gemm
-from ..measurement import Measurement
+from ..measurement import Measurement, is_accurate
 from ..space import FeasibleSet
 from ..store import Claims, Store, StudyRef, TrialRecord
 from ..target import Point, Target
@@ -36,6 +37,12 @@ def point_key(point: Point) -> str:
     if point.keys() == PARAMETER.keys():
         return Config.from_dict(point).key
     return ",".join(f"{name}={value}" for name, value in point.items())
+
+
+def read_key(key: str) -> dict[str, Value]:
+    """The point that a key names; anything for what is no key."""
+    pairs = (item.partition("=") for item in key.split(","))
+    return {name: int(text) if re.fullmatch("-?[0-9]{1,18}", text) else text for name, _, text in pairs}
 
 
 def study_of(store: Store, target: Target, gemm: Gemm) -> StudyRef:
@@ -68,6 +75,7 @@ class ShapeSearch:
         self.space = space
         if not len(space):
             raise UsageError(f"no config can run {gemm} here; `autotune space --shape {gemm}` tells why")
+        self.max_error = target.max_error
         self.limit_us = gemm.limit_us(target.limits.fma_tflops, target.limits.bandwidth_gbs)
         self.times_us: list[float | None] = []  # of all trials, in their order; None: failed
         self.contest = Contest()
@@ -93,9 +101,11 @@ class ShapeSearch:
 
     def _resume(self) -> None:
         """Take in the trials of earlier runs, then put the first points to try in line."""
-        known = []
+        known: list[tuple[int, float | None]] = []
+        readable = set()
         for trial in self._store.trials(self.study):
-            time_us = _time_of(trial.measurement)
+            readable.add(trial.key)
+            time_us = self._time_of(trial.measurement)
             self.count(trial.key, trial.point, time_us)
             number = self.space.find(trial.point)
             if number is not None:
@@ -103,6 +113,9 @@ class ShapeSearch:
         numbers = {number for number, _ in known}
         found = {self.space.find(point) for point in self._store.killers(self.study)} - numbers
         known += [(number, None) for number in found if number is not None]  # these are never run again
+        # Damaged trials count as tried, as long as their keys can be read.
+        damaged = {self.space.find(read_key(key)) for key in self._store.keys(self.study) - readable}
+        known += [(number, None) for number in damaged - numbers - found if number is not None]
         self._asker.load(known)
         for duel in self._store.duels(self.study):
             self._correct(self.contest.restore(duel))
@@ -119,7 +132,7 @@ class ShapeSearch:
 
     def _borrow(self, studies: Iterable[StudyRef], loans: int) -> None:
         for study in studies:
-            for trial in self._store.best(study, loans):
+            for trial in self._store.best(study, loans, self.max_error):
                 self.lend(trial.key, trial.point)
 
     def lend(self, key: str, point: Point) -> bool:
@@ -206,7 +219,7 @@ class ShapeSearch:
         else:
             self.spent_s += on_gpu_s + measurement.compile_s / self._num_places
         self.drop(ask)
-        time_us = _time_of(measurement)
+        time_us = self._time_of(measurement)
         self._asker.tell(ask.number, time_us)
         return self.count(ask.key, ask.point, time_us)
 
@@ -215,6 +228,11 @@ class ShapeSearch:
         self.num_open -= 1
         self.shared.close(ask)
         self.num_reused_open -= ask.origin == REUSED
+
+    def _time_of(self, measurement: Measurement) -> float | None:
+        """None for what cannot win: failures, and what was stored under a looser limit on its error."""
+        is_fine = measurement.is_ok and is_accurate(measurement.error_over_cublas, self.max_error)
+        return measurement.time_us if is_fine else None
 
     def count(self, key: str, point: Mapping[str, Value], time_us: float | None) -> bool:
         """Take in a trial of this study, whoever made it. Returns whether it is the best so far."""
@@ -237,7 +255,7 @@ class ShapeSearch:
 
     def finalists(self, num: int) -> list[TrialRecord]:
         """The best trials: those that no duel has beaten first, by time as duels corrected it."""
-        close = self._store.best(self.study, num * _FINALISTS_OF)
+        close = self._store.best(self.study, num * _FINALISTS_OF, self.max_error)
         return sorted(close, key=lambda trial: self.contest.rank(trial.key, trial.measurement.time_us))[:num]
 
     @property
@@ -280,7 +298,3 @@ class ShapeSearch:
 
 def _expected(spent_s: float, num_done: int, num_open: int) -> float:
     return spent_s + (spent_s / num_done * num_open if num_done else 0.0)
-
-
-def _time_of(measurement: Measurement) -> float | None:
-    return measurement.time_us if measurement.is_ok else None

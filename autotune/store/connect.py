@@ -40,6 +40,7 @@ from sqlalchemy.exc import (
 
 from ..errors import StoreError
 from ..requirements import POSTGRESQL, pip_install
+from .columns import read_text
 
 _IS_WRITER = "autotune_is_writer"
 _RETRY_S = 0.02
@@ -76,6 +77,11 @@ def shown(url: str | URL) -> str:
     return url.render_as_string()
 
 
+def place(url: URL) -> str:
+    """How messages name a database: its file, or the URL of a server, without the password."""
+    return str(file_of(url) or shown(url))
+
+
 def file_of(url: URL) -> Path | None:
     """The file behind a SQLite URL; None for a server or a `file:` URI."""
     is_file = url.get_backend_name() == "sqlite" and not (url.database or "").startswith("file:")
@@ -88,8 +94,11 @@ def exists(path_or_url: str | Path) -> bool:
     return file is None or file.is_file()
 
 
-def connect(url: URL, timeout_s: float) -> Engine:
-    """An engine whose transactions begin as the module's text says. Nothing is opened yet."""
+def connect(url: URL, timeout_s: float, mode: str = "") -> Engine:
+    """An engine whose transactions begin as the module's text says. Nothing is opened yet.
+
+    `mode` is how SQLite is to open its file, as in its URIs: `mode=ro`.
+    """
     file = file_of(url)
     if file is not None and not file.parent.is_dir():
         raise StoreError(f"no folder {file.parent} for the database {file.name}; create it first")
@@ -97,10 +106,12 @@ def connect(url: URL, timeout_s: float) -> Engine:
         raise StoreError(f"{file} is a folder; name a database file inside it")
     is_sqlite = url.get_backend_name() == "sqlite"
     dumps = functools.partial(json.dumps, separators=(",", ":"), allow_nan=False)
+    options: dict[str, Any] = {"connect_args": {"timeout": timeout_s}} if is_sqlite else {}
+    if mode and file is not None:
+        uri = f"{file.absolute().as_uri()}?{mode}"
+        options = {"creator": lambda: sqlite3.connect(uri, timeout_s, uri=True, check_same_thread=False)}
     try:
-        engine = create_engine(
-            url, connect_args={"timeout": timeout_s} if is_sqlite else {}, json_serializer=dumps
-        )
+        engine = create_engine(url, json_serializer=dumps, **options)
     except (NoSuchModuleError, ModuleNotFoundError) as error:
         raise StoreError(
             f"no driver for {url.drivername} ({error}); write postgresql:// and install its driver with:"
@@ -171,6 +182,9 @@ def errors_explained(url: URL) -> Iterator[None]:
         yield
     except SQLAlchemyError as error:
         raise explain(error, url) from error
+    except (sqlite3.Error, UnicodeDecodeError) as error:  # the driver's own: it cannot even read the reason
+        advice = _ADVICE[sqlite3.SQLITE_CORRUPT]
+        raise StoreError(f"{place(url)}: {error}; {advice}") from error
 
 
 def is_away(error: BaseException | None) -> bool:
@@ -254,6 +268,7 @@ def _code(error: sqlite3.Error) -> int:
 
 def _on_connect(connection: sqlite3.Connection, _record: Any) -> None:
     connection.isolation_level = None  # Python's driver begins nothing by itself: see _on_begin
+    connection.text_factory = read_text
     for pragma in ("foreign_keys = ON", "synchronous = NORMAL"):
         connection.execute(f"PRAGMA {pragma}")
 

@@ -18,35 +18,11 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any, ClassVar
 
-from sqlalchemy import (
-    JSON,
-    CheckConstraint,
-    DateTime,
-    Double,
-    ForeignKey,
-    MetaData,
-    String,
-    Text,
-    UniqueConstraint,
-)
-from sqlalchemy.engine import Dialect
+from sqlalchemy import CheckConstraint, ForeignKey, MetaData, String, UniqueConstraint
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
-from sqlalchemy.types import TypeDecorator
 
 from ..config import Value
-
-
-class UtcDateTime(TypeDecorator[datetime]):
-    """An aware datetime, stored as naive UTC (SQLite keeps no time zone)."""
-
-    impl = DateTime
-    cache_ok = True
-
-    def process_bind_param(self, value: datetime | None, dialect: Dialect) -> datetime | None:
-        return None if value is None else value.astimezone(UTC).replace(tzinfo=None)
-
-    def process_result_value(self, value: datetime | None, dialect: Dialect) -> datetime | None:
-        return None if value is None else value.replace(tzinfo=UTC)
+from .columns import DiscardedColumn, Flag, Names, Number, PointColumn, Samples, UtcDateTime, Whole, Words
 
 
 def utc_now() -> datetime:
@@ -67,12 +43,14 @@ class Base(DeclarativeBase):
     )
     type_annotation_map: ClassVar[dict[Any, Any]] = {
         datetime: UtcDateTime,
-        float: Double,
-        str: Text,
-        list[float]: JSON,
-        list[str]: JSON,
-        dict[str, Value]: JSON,
-        list[dict[str, Any]]: JSON,
+        bool: Flag,
+        int: Whole,
+        float: Number,
+        str: Words,
+        list[float]: Samples,
+        list[str]: Names,
+        dict[str, Value]: PointColumn,
+        list[dict[str, Any]]: DiscardedColumn,
     }
     id: Mapped[int] = mapped_column(primary_key=True, sort_order=-1)
 

@@ -2,47 +2,81 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
-from sqlalchemy import Select, func, select
+from sqlalchemy import ColumnElement, Select, func, select, true
 from sqlalchemy.exc import IntegrityError
-from sqlalchemy.orm import Session
+from sqlalchemy.orm import Session, aliased
 
 from ..config import Value
 from ..errors import StoreError
 from ..measurement import Outcome
 from ..target import Baseline
 from . import rows
-from .models import Base, BaselineRow, ConfigRow, EnvironmentRow, KernelRow, StudyRow, TrialRow
-from .records import StudyRef, StudySummary
+from .damage import Damage, Damages
+from .models import (
+    Base,
+    BaselineRow,
+    ConfigRow,
+    DuelRow,
+    EnvironmentRow,
+    FinalEntryRow,
+    FinalRow,
+    KernelRow,
+    StudyRow,
+    TrialRow,
+)
+from .records import Final, FinalEntry, StudyRef, StudySummary, TrialRecord
 
-Trials = Select[TrialRow, str, dict[str, Value]]
+Trials = Select[TrialRow, ConfigRow]
 
 IS_OK = TrialRow.outcome == Outcome.OK.value
+# Outer joins: a row that refers to nothing is to be named, not to vanish.
 STUDIES = (
     select(StudyRow, EnvironmentRow, KernelRow)
-    .join(EnvironmentRow, StudyRow.environment_id == EnvironmentRow.id)
-    .join(KernelRow, StudyRow.kernel_id == KernelRow.id)
+    .join(EnvironmentRow, StudyRow.environment_id == EnvironmentRow.id, isouter=True)
+    .join(KernelRow, StudyRow.kernel_id == KernelRow.id, isouter=True)
 )
-MEASURED = STUDIES.join(TrialRow, TrialRow.study_id == StudyRow.id).where(IS_OK)
-# Studies with an ok trial, a row for each: group them, and sort by the newest trial.
-NEWEST = func.max(TrialRow.id)
+
+
+def is_accurate(max_error: float | None) -> ColumnElement[bool]:
+    """Trials whose error is at most so many times cuBLAS's, or unknown; all where that is None."""
+    error = TrialRow.error_over_cublas
+    return true() if max_error is None else error.is_(None) | (error <= max_error)
+
+
+def measured(max_error: float | None) -> Select[StudyRow, EnvironmentRow, KernelRow]:
+    """Studies with an accurate ok trial, the one with the newest such trial first."""
+    found = STUDIES.join(TrialRow, TrialRow.study_id == StudyRow.id).where(IS_OK, is_accurate(max_error))
+    grouped = found.group_by(StudyRow.id, EnvironmentRow.id, KernelRow.id)
+    return grouped.order_by(func.max(TrialRow.id).desc())
 
 
 def trials(study_id: int) -> Trials:
     """Trials of a study in the order they were stored."""
     return (
-        select(TrialRow, ConfigRow.key, ConfigRow.point)
-        .join(ConfigRow)
+        select(TrialRow, ConfigRow)
+        .join(ConfigRow, TrialRow.config_id == ConfigRow.id, isouter=True)
         .where(TrialRow.study_id == study_id)
         .order_by(TrialRow.id)
     )
 
 
-def fastest(study_id: int, n: int) -> Trials:
-    """The n fastest ok trials; of equal ones the older first."""
-    return trials(study_id).where(IS_OK).order_by(None).order_by(TrialRow.time_us, TrialRow.id).limit(n)
+def fastest(
+    session: Session, damages: Damages, study_id: int, n: int, max_error: float | None
+) -> list[TrialRecord]:
+    """The n fastest accurate ok trials; of equal ones the older first."""
+    accurate = trials(study_id).where(IS_OK, is_accurate(max_error))
+    query, num_asked = accurate.order_by(None).order_by(TrialRow.time_us, TrialRow.id), n
+    while True:
+        found = session.execute(query.limit(num_asked)).all()
+        records = list(damages.readable(found, rows.trial_record))
+        if len(records) >= n or len(found) < num_asked:
+            return records[:n]
+        num_asked *= 2  # damaged ones are in the way
 
 
 def find(session: Session, model: type[Base], **columns: Any) -> int | None:
@@ -87,24 +121,88 @@ def config_id(session: Session, key: str, point: Mapping[str, Value]) -> int:
     return find_or_add(session, ConfigRow, {"point": dict(point)}, key=key)[0]
 
 
-def summary(session: Session, study: StudyRow, ref: StudyRef) -> StudySummary:
-    query = (
-        select(TrialRow.outcome, func.count(), func.max(TrialRow.created_at))
-        .where(TrialRow.study_id == ref.id)
-        .group_by(TrialRow.outcome)
-    )
-    groups = session.execute(query).all()
-    best = session.execute(fastest(ref.id, 1)).one_or_none()
-    baseline = newest_baseline(session, ref.id)
+def summary(
+    session: Session, damages: Damages, study: StudyRow, ref: StudyRef, max_error: float | None
+) -> StudySummary:
+    query = select(
+        TrialRow.id, TrialRow.outcome, TrialRow.time_us, TrialRow.error_over_cublas, TrialRow.created_at
+    ).where(TrialRow.study_id == ref.id)
+    seen = list(damages.readable(session.execute(query), rows.glance))
+    best = fastest(session, damages, ref.id, 1, max_error)
+    baseline = newest_baseline(session, damages, ref.id)
     return StudySummary(
         study=ref,
-        counts={Outcome(outcome): count for outcome, count, _ in groups},
-        best=None if best is None else rows.trial_record(*best),
+        counts=Counter(outcome for outcome, _ in seen),
+        best=best[0] if best else None,
         cublas_us=None if baseline is None else baseline.time_us,
-        updated_at=max([study.created_at, *(newest for _, _, newest in groups)]),
+        updated_at=max([study.created_at, *(created_at for _, created_at in seen)]),
     )
 
 
-def newest_baseline(session: Session, study_id: int) -> Baseline | None:
-    query = select(BaselineRow).where(BaselineRow.study_id == study_id)
-    return rows.baseline(session.scalar(query.order_by(BaselineRow.id.desc()).limit(1)))
+def newest_baseline(session: Session, damages: Damages, study_id: int) -> Baseline | None:
+    query = select(BaselineRow).where(BaselineRow.study_id == study_id).order_by(BaselineRow.id.desc())
+    return next(damages.readable(session.execute(query), rows.baseline), None)
+
+
+def duels(study_id: int) -> Select[DuelRow, ConfigRow, ConfigRow]:
+    """Duels of a study in the order they were stored."""
+    first, second = aliased(ConfigRow), aliased(ConfigRow)
+    return (
+        select(DuelRow, first, second)
+        .join(first, DuelRow.first_id == first.id, isouter=True)
+        .join(second, DuelRow.second_id == second.id, isouter=True)
+        .where(DuelRow.study_id == study_id)
+        .order_by(DuelRow.id)
+    )
+
+
+def newest_final(session: Session, damages: Damages, study_id: int, max_error: float | None) -> Final | None:
+    """The newest final with an entry that is readable and accurate."""
+    query = (
+        select(FinalRow, BaselineRow)
+        .join(BaselineRow, FinalRow.baseline_id == BaselineRow.id, isouter=True)
+        .where(FinalRow.study_id == study_id)
+        .order_by(FinalRow.id.desc())
+    )
+    for final, timed in session.execute(query):
+        for readable in damages.readable([(final,)], rows.final_row):
+            if entries := _final_entries(session, damages, readable, max_error):
+                baseline = next(damages.readable([(timed,)] if timed else [], rows.baseline), None)
+                return Final(entries, baseline, final.created_at, tuple(final.marks))
+    return None
+
+
+def _final_entries(
+    session: Session, damages: Damages, final: FinalRow, max_error: float | None
+) -> tuple[FinalEntry, ...]:
+    """Those that are accurate, by rank. Where the winner is not, the next is as good as is known: those
+    that were tied with it, or else the next alone."""
+    of_trial = (TrialRow.config_id == FinalEntryRow.config_id) & (TrialRow.study_id == final.study_id)
+    query = (
+        select(FinalEntryRow, ConfigRow)
+        .join(ConfigRow, FinalEntryRow.config_id == ConfigRow.id, isouter=True)
+        .join(TrialRow, of_trial, isouter=True)
+        .where(FinalEntryRow.final_id == final.id, is_accurate(max_error))
+        .order_by(FinalEntryRow.rank)
+    )
+    entries = tuple(damages.readable(session.execute(query), rows.final_entry))
+    return entries and (replace(entries[0], is_tied=True), *entries[1:])
+
+
+# What belongs to what: a row of the first refers to one of the second by this column.
+_OWNERS: tuple[tuple[type[Base], str, type[Base]], ...] = (
+    (TrialRow, "study_id", StudyRow),
+    (BaselineRow, "study_id", StudyRow),
+    (DuelRow, "study_id", StudyRow),
+    (FinalRow, "study_id", StudyRow),
+    (FinalEntryRow, "final_id", FinalRow),
+)
+
+
+def orphans(session: Session) -> Iterator[Damage]:
+    """Rows that belong to nothing, which no other query meets."""
+    for model, name, owner in _OWNERS:
+        refers_to = getattr(model, name)
+        query = select(model.id, refers_to).join(owner, refers_to == owner.id, isouter=True)
+        for row_id, owner_id in session.execute(query.where(owner.id.is_(None))):
+            yield Damage(model.__tablename__, row_id, f"{name} {owner_id} is not there")

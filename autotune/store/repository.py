@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import Self
 
 from sqlalchemy import Engine, select, update
-from sqlalchemy.orm import aliased
+from sqlalchemy.orm import Session
 
 from ..config import Value
 from ..device import Environment
@@ -17,15 +17,14 @@ from ..errors import DuplicateTrial, StoreError
 from ..gemm import Gemm
 from ..measurement import POLICY_VERSION, CachePolicy, Failure, Measurement, Outcome
 from ..target import Baseline
-from . import connect, leases, queries, rows, schema
+from . import connect, leases, queries, read_only, rows, schema
 from .claims import Claims
+from .damage import Damages
 from .database import Database, outlasting
 from .models import (
-    BaselineRow,
     ConfigRow,
     DuelRow,
     EnvironmentRow,
-    FinalEntryRow,
     FinalRow,
     KernelRow,
     StudyRow,
@@ -50,15 +49,21 @@ class Store:
     def __init__(self, database: Database) -> None:
         self._database = database
         self._reading, self._writing = database.reading, database.writing
+        self.damages = Damages(connect.place(database.url))  # rows left out because they cannot be read
 
     @classmethod
-    def open(cls, path_or_url: str | Path, *, timeout_s: float = DEFAULT_TIMEOUT_S) -> Store:
-        """Open a database, creating it if the file is missing and migrating it if it is older.
+    def open(
+        cls, path_or_url: str | Path, *, timeout_s: float = DEFAULT_TIMEOUT_S, is_read_only: bool = False
+    ) -> Store:
+        """Open a database, creating it if the file is missing and migrating it if it is older. With
+        `is_read_only` a file that may not be written is opened all the same, to be read as it is.
 
         A path names a SQLite file; a SQLAlchemy URL may name one, or a PostgreSQL database. Raises
         StoreError for anything else, if this is not an autotune database, or if a newer autotune wrote it.
         """
         url = connect.parse_url(path_or_url)
+        if is_read_only and not read_only.may_be_written(url):
+            return cls(Database(url, read_only.connect(url, timeout_s)))
         engine = connect.connect(url, timeout_s)
         try:
             with connect.errors_explained(url):
@@ -123,11 +128,14 @@ class Store:
         return StudyRef(study_id, environment, source_hash, compiler, gemm, policy, policy_version)
 
     @outlasting
-    def studies(self) -> list[StudySummary]:
-        """All studies with what they hold, oldest first."""
+    def studies(self, max_error: float | None = None) -> list[StudySummary]:
+        """All studies with what they hold, oldest first. The best of each is accurate to `max_error`."""
         with self._reading() as session:
+            for orphan in queries.orphans(session):
+                self.damages.add(orphan)
             found = session.execute(queries.STUDIES.order_by(StudyRow.id)).all()
-            return [queries.summary(session, row.StudyRow, rows.study_ref(*row)) for row in found]
+            refs = self.damages.readable(found, lambda *row: (row[0], rows.study_ref(*row)))
+            return [queries.summary(session, self.damages, row, ref, max_error) for row, ref in refs]
 
     def similar_studies(self, study: StudyRef) -> list[StudyRef]:
         """Studies of other shapes with the same kernel source and policy on GPUs of the same name,
@@ -160,38 +168,44 @@ class Store:
             StudyRow.policy_version == study.policy_version,
         )
         with self._reading() as session:
-            return [rows.study_ref(*row) for row in session.execute(query)]
+            return list(self.damages.readable(session.execute(query), rows.study_ref))
 
-    @outlasting
-    def environments(self) -> list[Environment]:
-        """Every environment that has an ok trial, the most recently measured first."""
-        query = queries.MEASURED.with_only_columns(EnvironmentRow).group_by(EnvironmentRow.id)
-        with self._reading() as session:
-            return [rows.environment(row) for row in session.scalars(query.order_by(queries.NEWEST.desc()))]
+    def environments(self, max_error: float | None = None) -> list[Environment]:
+        """Every environment with an ok trial that is accurate to `max_error`, the most recently measured
+        first."""
+        return list(dict.fromkeys(ref.environment for ref in self._measured_studies(max_error)))
 
-    @outlasting
     def latest_studies(
-        self, environment: Environment, policy: CachePolicy = CachePolicy.COLD
+        self,
+        environment: Environment,
+        policy: CachePolicy = CachePolicy.COLD,
+        max_error: float | None = None,
     ) -> list[StudyRef]:
         """What an export is made of: one study per problem, all of one kernel source.
 
         Of GPUs of this name (and of the same recording, if it is one), the kernel source of the
-        newest ok trial; of its studies under this policy, for each problem the newest with an ok
-        trial. Sorted by problem.
+        newest ok trial that is accurate to `max_error`; of its studies under this policy, for each
+        problem the newest with such a trial. Sorted by problem.
         """
-        query = queries.MEASURED.where(
-            EnvironmentRow.gpu_name == environment.gpu_name,
-            EnvironmentRow.recorded_on == environment.recorded_on,
-            StudyRow.policy == policy.value,
-            StudyRow.policy_version == POLICY_VERSION,
-        ).group_by(StudyRow.id, EnvironmentRow.id, KernelRow.id)
-        with self._reading() as session:
-            refs = [rows.study_ref(*row) for row in session.execute(query.order_by(queries.NEWEST.desc()))]
+        alike = (environment.gpu_name, environment.recorded_on, policy, POLICY_VERSION)
+        refs = [
+            ref
+            for ref in self._measured_studies(max_error)
+            if (ref.environment.gpu_name, ref.environment.recorded_on, ref.policy, ref.policy_version)
+            == alike
+        ]
         newest: dict[Gemm, StudyRef] = {}
         for ref in refs:
             if ref.source_hash == refs[0].source_hash:
                 newest.setdefault(ref.gemm, ref)
         return [newest[gemm] for gemm in sorted(newest)]
+
+    @outlasting
+    def _measured_studies(self, max_error: float | None) -> list[StudyRef]:
+        """Studies with an ok trial that is accurate to `max_error`, the most recently measured first."""
+        with self._reading() as session:
+            found = session.execute(queries.measured(max_error))
+            return list(self.damages.readable(found, rows.study_ref))
 
     # ---- trials
 
@@ -235,7 +249,7 @@ class Store:
         """Points that brought a GPU worker or the compiler down in other studies of this kernel source on
         GPUs of this name: not to be run again."""
         query = (
-            select(ConfigRow.point)
+            select(ConfigRow, ConfigRow)
             .join(TrialRow)
             .join(StudyRow, TrialRow.study_id == StudyRow.id)
             .join(EnvironmentRow, StudyRow.environment_id == EnvironmentRow.id)
@@ -248,7 +262,8 @@ class Store:
             )
         )
         with self._reading() as session:
-            return list(session.scalars(query))
+            killers = self.damages.readable(session.execute(query), rows.check_config)
+            return [dict(config.point) for config in killers]
 
     def trials(self, study: StudyRef) -> list[TrialRecord]:
         """All trials of a study in the order they were stored."""
@@ -259,9 +274,23 @@ class Store:
         found = self._trials(queries.trials(study.id).where(ConfigRow.key == key))
         return found[0] if found else None
 
-    def best(self, study: StudyRef, n: int = 1) -> list[TrialRecord]:
-        """The n fastest ok trials, fastest first."""
-        return self._trials(queries.fastest(study.id, n))
+    @outlasting
+    def find_trial(self, trial_id: int) -> tuple[StudyRef, TrialRecord] | None:
+        """The trial with this id and the study that it belongs to; None if there is none."""
+        query = queries.STUDIES.join(TrialRow, TrialRow.study_id == StudyRow.id).where(
+            TrialRow.id == trial_id
+        )
+        with self._reading() as session:
+            refs = list(self.damages.readable(session.execute(query), rows.study_ref))
+            found = refs and self._read(session, queries.trials(refs[0].id).where(TrialRow.id == trial_id))
+        return (refs[0], found[0]) if found else None
+
+    @outlasting
+    def best(self, study: StudyRef, n: int = 1, max_error: float | None = None) -> list[TrialRecord]:
+        """The n fastest ok trials, fastest first; those whose error is at most `max_error` times cuBLAS's, or
+        unknown, where that is given."""
+        with self._reading() as session:
+            return queries.fastest(session, self.damages, study.id, n, max_error)
 
     def failures(self, study: StudyRef) -> list[TrialRecord]:
         """All trials that are not ok, in the order they were stored."""
@@ -270,26 +299,32 @@ class Store:
     @outlasting
     def _trials(self, query: queries.Trials) -> list[TrialRecord]:
         with self._reading() as session:
-            return [rows.trial_record(*row) for row in session.execute(query)]
+            return self._read(session, query)
+
+    def _read(self, session: Session, query: queries.Trials) -> list[TrialRecord]:
+        return list(self.damages.readable(session.execute(query), rows.trial_record))
 
     @outlasting
     def keys(self, study: StudyRef) -> set[str]:
-        """Keys of all points tried, failures among them: none is to be asked again."""
+        """Keys of all points tried, failures among them: none is to be asked again. Those of trials that are
+        damaged are among them, as far as they can be read."""
         query = select(ConfigRow.key).join(TrialRow).where(TrialRow.study_id == study.id)
         with self._reading() as session:
-            return set(session.scalars(query))
+            return {key for key in session.scalars(query) if isinstance(key, str)}
 
     @outlasting
-    def times(self, study: StudyRef) -> dict[str, float]:
-        """Time in us by key of every ok trial, without the samples: what a model is fitted to."""
+    def times(self, study: StudyRef, max_error: float | None = None) -> dict[str, float]:
+        """Time in us by key of every ok trial that is accurate to `max_error`, without the samples: what a
+        model is fitted to."""
         query = (
-            select(ConfigRow.key, TrialRow.time_us)
-            .join(TrialRow)
-            .where(TrialRow.study_id == study.id, queries.IS_OK)
+            select(ConfigRow, TrialRow.id, TrialRow.outcome, TrialRow.time_us)
+            .select_from(TrialRow)
+            .join(ConfigRow, TrialRow.config_id == ConfigRow.id, isouter=True)
+            .where(TrialRow.study_id == study.id, queries.IS_OK, queries.is_accurate(max_error))
             .order_by(TrialRow.id)
         )
         with self._reading() as session:
-            return {row.key: float(row.time_us) for row in session.execute(query)}
+            return dict(self.damages.readable(session.execute(query), rows.timed))
 
     # ---- cuBLAS
 
@@ -303,7 +338,7 @@ class Store:
     def baseline(self, study: StudyRef) -> Baseline | None:
         """The newest timing of cuBLAS; None if there was none yet."""
         with self._reading() as session:
-            return queries.newest_baseline(session, study.id)
+            return queries.newest_baseline(session, self.damages, study.id)
 
     # ---- duels
 
@@ -324,19 +359,8 @@ class Store:
     @outlasting
     def duels(self, study: StudyRef) -> list[DuelRecord]:
         """All duels of a study in the order they were stored."""
-        first, second = aliased(ConfigRow), aliased(ConfigRow)
-        query = (
-            select(DuelRow, first.key, second.key)
-            .join(first, DuelRow.first_id == first.id)
-            .join(second, DuelRow.second_id == second.id)
-            .where(DuelRow.study_id == study.id)
-            .order_by(DuelRow.id)
-        )
         with self._reading() as session:
-            return [
-                DuelRecord((one, other), (tuple(row.first_us), tuple(row.second_us)), row.winner)
-                for row, one, other in session.execute(query)
-            ]
+            return list(self.damages.readable(session.execute(queries.duels(study.id)), rows.duel_record))
 
     # ---- the final re-rank
 
@@ -372,31 +396,11 @@ class Store:
                 session.add(rows.final_entry_row(final.id, config_id, entry))
 
     @outlasting
-    def final(self, study: StudyRef) -> Final | None:
-        """The newest final re-rank; None if there was none yet."""
-        query = (
-            select(FinalRow, BaselineRow)
-            .join(BaselineRow, FinalRow.baseline_id == BaselineRow.id, isouter=True)
-            .where(FinalRow.study_id == study.id)
-            .order_by(FinalRow.id.desc())
-            .limit(1)
-        )
+    def final(self, study: StudyRef, max_error: float | None = None) -> Final | None:
+        """The newest final re-rank; None if there was none yet. With `max_error`, only entries whose error is
+        at most so many times cuBLAS's, or unknown, of the newest final that has any."""
         with self._reading() as session:
-            newest = session.execute(query).one_or_none()
-            if newest is None:
-                return None
-            entries = (
-                select(FinalEntryRow, ConfigRow.key, ConfigRow.point)
-                .join(ConfigRow)
-                .where(FinalEntryRow.final_id == newest.FinalRow.id)
-                .order_by(FinalEntryRow.rank)
-            )
-            return Final(
-                entries=tuple(rows.final_entry(*row) for row in session.execute(entries)),
-                baseline=rows.baseline(newest.BaselineRow),
-                created_at=newest.FinalRow.created_at,
-                marks=tuple(newest.FinalRow.marks),
-            )
+            return queries.newest_final(session, self.damages, study.id, max_error)
 
 
 def _prepare(engine: Engine, timeout_s: float) -> None:

@@ -1,19 +1,82 @@
-"""Turns records into rows and rows into records. Nothing here touches a database."""
+"""Turns records into rows and rows into records. Nothing here touches a database.
+
+What is read may be damaged: whatever turns a row into a record raises DamagedRow, which names it.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
 from dataclasses import asdict
-from typing import Any
+from datetime import datetime
+from functools import cache
+from typing import Any, NoReturn
 
-from ..config import Value
+from ..config import PARAMETER, Value
 from ..device import Environment
+from ..errors import UsageError
 from ..gemm import Gemm
 from ..measurement import CachePolicy, GpuState, Measurement, Outcome, discarded_from
 from ..target import Baseline
-from .models import BaselineRow, EnvironmentRow, FinalEntryRow, KernelRow, StudyRow, TrialRow, utc_now
-from .records import FinalEntry, StudyRef, TrialRecord
+from .columns import Unreadable, is_time
+from .damage import DamagedRow
+from .models import (
+    Base,
+    BaselineRow,
+    ConfigRow,
+    DuelRow,
+    EnvironmentRow,
+    FinalEntryRow,
+    FinalRow,
+    KernelRow,
+    StudyRow,
+    TrialRow,
+    utc_now,
+)
+from .records import DuelRecord, FinalEntry, StudyRef, TrialRecord
+
+_LONGEST_S = 1e9  # that anything took
+
+
+@cache
+def _columns(model: type[Base]) -> dict[str, bool]:
+    """Whether each column may be NULL."""
+    return {column.name: bool(column.nullable) for column in model.__table__.columns}
+
+
+def check(row: Base) -> None:
+    """Raises DamagedRow for a value that its column cannot hold, or NULL where none may be."""
+    values = vars(row)  # what was fetched, without SQLAlchemy's descriptors: this runs for every trial
+    for name, is_nullable in _columns(type(row)).items():
+        value = values[name]
+        if isinstance(value, Unreadable):
+            refuse(row, f"{name} is {value}")
+        if value is None and not is_nullable:
+            refuse(row, f"{name} is NULL")
+
+
+def refuse(row: Base, what: str) -> NoReturn:
+    raise DamagedRow(row.__tablename__, row.id, what)
+
+
+def check_config(row: Base, config: ConfigRow | None, name: str = "config_id") -> ConfigRow:
+    """The config that a row refers to. Raises DamagedRow if it is not there, or if it is damaged."""
+    if config is None:
+        refuse(row, f"{name} {getattr(row, name)} is not there")
+    check(config)
+    if not _is_of(config.key, config.point):
+        refuse(config, "key and point name different configs")
+    return config
+
+
+def _is_of(key: str, point: Mapping[str, Value]) -> bool:
+    """Whether a key names a point, as far as that can be told: keys of kernels that are not autotune's are
+    whatever their searches made of them."""
+    items = key.split(",")
+    is_ours = point.keys() == PARAMETER.keys() or any(item.partition("=")[0] in PARAMETER for item in items)
+    if not is_ours:
+        return True
+    return sorted(items) == sorted(f"{name}={value}" for name, value in point.items())
 
 
 def environment_columns(environment: Environment) -> dict[str, Any]:
@@ -23,6 +86,7 @@ def environment_columns(environment: Environment) -> dict[str, Any]:
 
 
 def environment(row: EnvironmentRow) -> Environment:
+    check(row)
     return Environment(
         gpu_name=row.gpu_name,
         gpu_uuid=row.gpu_uuid,
@@ -39,16 +103,25 @@ def gemm_columns(gemm: Gemm) -> dict[str, Any]:
     return asdict(gemm)
 
 
-def study_ref(study: StudyRow, measured_by: EnvironmentRow, kernel: KernelRow) -> StudyRef:
-    return StudyRef(
-        id=study.id,
-        environment=environment(measured_by),
-        source_hash=kernel.source_hash,
-        compiler=kernel.compiler,
-        gemm=Gemm(study.m, study.n, study.k, study.trans_a, study.trans_b),
-        policy=CachePolicy(study.policy),
-        policy_version=study.policy_version,
-    )
+def study_ref(study: StudyRow, measured_by: EnvironmentRow | None, kernel: KernelRow | None) -> StudyRef:
+    check(study)
+    if measured_by is None:
+        refuse(study, f"environment_id {study.environment_id} is not there")
+    if kernel is None:
+        refuse(study, f"kernel_id {study.kernel_id} is not there")
+    check(kernel)
+    try:
+        return StudyRef(
+            id=study.id,
+            environment=environment(measured_by),
+            source_hash=kernel.source_hash,
+            compiler=kernel.compiler,
+            gemm=Gemm(study.m, study.n, study.k, study.trans_a, study.trans_b),
+            policy=CachePolicy(study.policy),
+            policy_version=study.policy_version,
+        )
+    except (ValueError, UsageError) as error:  # extents or a policy that are none
+        refuse(study, str(error))
 
 
 def measurement_columns(measurement: Measurement) -> dict[str, Any]:
@@ -72,9 +145,44 @@ def _storable(text: str) -> str:
     return text.replace("\0", "").encode("utf-8", "backslashreplace").decode("utf-8")
 
 
+def outcome_of(row_id: int, outcome: Any, time_us: Any) -> Outcome:
+    """How a trial ended. Raises DamagedRow if no trial ends so, or if it has no time although it is ok."""
+    try:
+        found = Outcome(outcome)
+    except ValueError:
+        raise DamagedRow(TrialRow.__tablename__, row_id, f"outcome is {outcome!r}") from None
+    if found is Outcome.OK and not is_time(time_us):
+        raise DamagedRow(TrialRow.__tablename__, row_id, f"outcome is ok and time_us is {time_us}")
+    return found
+
+
+def timed(config: ConfigRow, trial_id: int, outcome: Any, time_us: Any) -> tuple[str, float]:
+    """Key and time of an ok trial."""
+    if config is None:
+        raise DamagedRow(TrialRow.__tablename__, trial_id, "config_id is not there")
+    outcome_of(trial_id, outcome, time_us)
+    return check_config(config, config).key, float(time_us)
+
+
+def glance(
+    trial_id: int, outcome: Any, time_us: Any, error_over_cublas: Any, created_at: Any
+) -> tuple[Outcome, datetime]:
+    """What a summary takes of a trial."""
+    for name, value in (("error_over_cublas", error_over_cublas), ("created_at", created_at)):
+        if isinstance(value, Unreadable):
+            raise DamagedRow(TrialRow.__tablename__, trial_id, f"{name} is {value}")
+    if created_at is None:
+        raise DamagedRow(TrialRow.__tablename__, trial_id, "created_at is NULL")
+    return outcome_of(trial_id, outcome, time_us), created_at
+
+
 def measurement(row: TrialRow) -> Measurement:
+    check(row)
+    for name in ("compile_s", "verify_s", "measure_s"):
+        if not 0 <= getattr(row, name) < _LONGEST_S:
+            refuse(row, f"{name} is {getattr(row, name)}")
     return Measurement(
-        outcome=Outcome(row.outcome),
+        outcome=outcome_of(row.id, row.outcome, row.time_us),
         reason=row.reason,
         time_us=row.time_us,
         samples_us=tuple(row.samples_us),
@@ -99,8 +207,9 @@ def measurement(row: TrialRow) -> Measurement:
     )
 
 
-def trial_record(trial: TrialRow, key: str, point: Mapping[str, Value]) -> TrialRecord:
-    return TrialRecord(trial.id, key, point, measurement(trial), trial.origin, trial.created_at)
+def trial_record(trial: TrialRow, config: ConfigRow | None) -> TrialRecord:
+    tried = check_config(trial, config)
+    return TrialRecord(trial.id, tried.key, tried.point, measurement(trial), trial.origin, trial.created_at)
 
 
 def baseline_row(study_id: int, baseline: Baseline) -> BaselineRow:
@@ -112,8 +221,23 @@ def baseline_row(study_id: int, baseline: Baseline) -> BaselineRow:
     )
 
 
-def baseline(row: BaselineRow | None) -> Baseline | None:
-    return None if row is None else Baseline(row.time_us, tuple(row.samples_us))
+def baseline(row: BaselineRow) -> Baseline:
+    check(row)
+    if row.time_us is not None and not is_time(row.time_us):
+        refuse(row, f"time_us is {row.time_us}")
+    return Baseline(row.time_us, tuple(row.samples_us))
+
+
+def duel_record(duel: DuelRow, first: ConfigRow | None, second: ConfigRow | None) -> DuelRecord:
+    check(duel)
+    keys = (check_config(duel, first, "first_id").key, check_config(duel, second, "second_id").key)
+    if duel.first_id == duel.second_id:
+        refuse(duel, "both configs are the same")
+    if len(duel.first_us) != len(duel.second_us):
+        refuse(duel, "first_us and second_us are not of the same rounds")
+    if duel.winner not in (None, 0, 1):
+        refuse(duel, f"winner is {duel.winner}")
+    return DuelRecord(keys, (tuple(duel.first_us), tuple(duel.second_us)), duel.winner)
 
 
 def final_entry_row(final_id: int, config_id: int, entry: FinalEntry) -> FinalEntryRow:
@@ -129,10 +253,19 @@ def final_entry_row(final_id: int, config_id: int, entry: FinalEntry) -> FinalEn
     )
 
 
-def final_entry(entry: FinalEntryRow, key: str, point: Mapping[str, Value]) -> FinalEntry:
+def final_row(row: FinalRow) -> FinalRow:
+    check(row)
+    return row
+
+
+def final_entry(entry: FinalEntryRow, config: ConfigRow | None) -> FinalEntry:
+    check(entry)
+    ranked = check_config(entry, config)
+    if not is_time(entry.time_us):
+        refuse(entry, f"time_us is {entry.time_us}")
     return FinalEntry(
-        key=key,
-        point=point,
+        key=ranked.key,
+        point=ranked.point,
         rank=entry.rank,
         is_tied=entry.is_tied,
         time_us=entry.time_us,

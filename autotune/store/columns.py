@@ -1,0 +1,184 @@
+"""Column types that say what they cannot read, instead of raising.
+
+SQLite keeps whatever is written into a column: text in a float, JSON that is cut short, bytes that are no
+text. SQLAlchemy's own types raise while rows are fetched, so one such value would hide all rows behind it.
+These types hand out `Unreadable` in its place, and `rows` refuses the one row that it is in.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from sqlalchemy import JSON, Boolean, DateTime, Double, Integer, Text
+from sqlalchemy.engine import Dialect
+from sqlalchemy.types import TypeDecorator, TypeEngine
+
+_SHOWN = 40  # characters of a value that is told
+_EARLIEST = 1970
+
+
+@dataclass(frozen=True)
+class Unreadable:
+    """A value that its column cannot hold; `shown` is how it begins."""
+
+    shown: str
+
+    @classmethod
+    def of(cls, value: object) -> Unreadable:
+        text = repr(value)
+        return cls(text if len(text) <= _SHOWN else f"{text[:_SHOWN]}...")
+
+    def __str__(self) -> str:
+        return self.shown
+
+
+class _Lenient(TypeDecorator[Any]):
+    """Reads as `impl` does; what that cannot read, or `is_fit` refuses, becomes `Unreadable`."""
+
+    impl: type[TypeEngine[Any]] = Text
+    cache_ok = True
+
+    def is_fit(self, value: Any) -> bool:
+        raise NotImplementedError
+
+    def result_processor(self, dialect: Dialect, coltype: object) -> Callable[[Any], Any]:
+        read = self.impl_instance.result_processor(dialect, coltype)
+
+        def process(stored: Any) -> Any:
+            if stored is None or isinstance(stored, Unreadable):
+                return stored
+            try:
+                value = stored if read is None else read(stored)
+                return self.convert(value) if self.is_fit(value) else Unreadable.of(stored)
+            except (ValueError, TypeError, OverflowError, RecursionError):
+                return Unreadable.of(stored)
+
+        return process
+
+    def convert(self, value: Any) -> Any:
+        return value
+
+
+class Words(_Lenient):
+    """Text."""
+
+    cache_ok = True
+
+    def is_fit(self, value: Any) -> bool:
+        return isinstance(value, str)
+
+
+class Whole(_Lenient):
+    """An integer."""
+
+    impl = Integer
+    cache_ok = True
+
+    def is_fit(self, value: Any) -> bool:
+        return type(value) is int
+
+
+class Number(_Lenient):
+    """A float; infinity is one, NaN is none."""
+
+    impl = Double
+    cache_ok = True
+
+    def is_fit(self, value: Any) -> bool:
+        return type(value) in (int, float) and not math.isnan(value)
+
+    def convert(self, value: Any) -> float:
+        return float(value)
+
+
+class Flag(_Lenient):
+    """A boolean, which SQLite keeps as 0 or 1."""
+
+    impl = Boolean
+    cache_ok = True
+
+    def result_processor(self, dialect: Dialect, coltype: object) -> Callable[[Any], Any]:
+        def process(stored: Any) -> Any:  # SQLAlchemy's own takes any value for true
+            return stored if stored is None else bool(stored) if stored in (0, 1) else Unreadable.of(stored)
+
+        return process
+
+
+class UtcDateTime(_Lenient):
+    """An aware datetime, stored as naive UTC (SQLite keeps no time zone)."""
+
+    impl = DateTime
+    cache_ok = True
+
+    def process_bind_param(self, value: datetime | None, dialect: Dialect) -> datetime | None:
+        return None if value is None else value.astimezone(UTC).replace(tzinfo=None)
+
+    def is_fit(self, value: Any) -> bool:
+        return isinstance(value, datetime) and value.year >= _EARLIEST
+
+    def convert(self, value: Any) -> datetime:
+        return value.replace(tzinfo=UTC)  # type: ignore[no-any-return]
+
+
+class _Json(_Lenient):
+    impl = JSON
+    cache_ok = True
+
+
+class Samples(_Json):
+    """A list of times."""
+
+    cache_ok = True
+
+    def is_fit(self, value: Any) -> bool:
+        return isinstance(value, list) and all(map(is_time, value))
+
+
+class Names(_Json):
+    """A list of strings."""
+
+    cache_ok = True
+
+    def is_fit(self, value: Any) -> bool:
+        return isinstance(value, list) and all(isinstance(item, str) for item in value)
+
+
+class PointColumn(_Json):
+    """Parameters by name."""
+
+    cache_ok = True
+
+    def is_fit(self, value: Any) -> bool:
+        return isinstance(value, dict) and all(isinstance(item, int | float | str) for item in value.values())
+
+
+class DiscardedColumn(_Json):
+    """A list of `measurement.Discarded`."""
+
+    cache_ok = True
+
+    def is_fit(self, value: Any) -> bool:
+        return isinstance(value, list) and all(map(_is_discarded, value))
+
+
+def is_time(value: Any) -> bool:
+    """Whether a value may be a time: a positive number."""
+    return type(value) in (int, float) and 0 < value < math.inf
+
+
+def _is_discarded(item: Any) -> bool:
+    if not isinstance(item, dict) or set(item) != {"samples_us", "marks"}:
+        return False
+    return Samples().is_fit(item["samples_us"]) and Names().is_fit(item["marks"])
+
+
+def read_text(stored: bytes) -> str | Unreadable:
+    """What SQLite's driver makes of text: bytes that are no UTF-8 would end the fetch."""
+    try:
+        return stored.decode("utf-8")
+    except UnicodeDecodeError:
+        return Unreadable.of(stored)

@@ -1,0 +1,72 @@
+"""Rows that cannot be read: each is named and left out, and everything else goes on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from ..errors import StoreError
+
+_LISTED = 5  # damaged rows that a message names
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Damage:
+    """One row that cannot be read. `id` is its primary key, `what` is wrong with it."""
+
+    table: str
+    id: int
+    what: str
+
+    def __str__(self) -> str:
+        return f"{self.table} {self.id} ({self.what})"
+
+
+class DamagedRow(Exception):
+    """A row is damaged. Never leaves the store."""
+
+    def __init__(self, table: str, row_id: int, what: str) -> None:
+        super().__init__(table, row_id, what)
+        self.damage = Damage(table, row_id, what)
+
+
+class Damages:
+    """The damaged rows of a database that were met, each once, in the order in which they were met."""
+
+    def __init__(self, where: str) -> None:
+        self._where = where
+        self._met: dict[tuple[str, int], Damage] = {}
+
+    def __iter__(self) -> Iterator[Damage]:
+        return iter(list(self._met.values()))
+
+    def __len__(self) -> int:
+        return len(self._met)
+
+    def add(self, damage: Damage) -> None:
+        self._met.setdefault((damage.table, damage.id), damage)
+
+    def readable(self, rows: Iterable[Any], read: Callable[..., T]) -> Iterator[T]:
+        """`read(*row)` of every row, less those that are damaged."""
+        for row in rows:
+            try:
+                yield read(*row)
+            except DamagedRow as error:
+                self.add(error.damage)
+
+    @property
+    def text(self) -> str:
+        """One sentence that names the rows; "" if none is damaged."""
+        if not self._met:
+            return ""
+        named = ", ".join(str(damage) for damage in list(self)[:_LISTED])
+        more = f" and {len(self) - _LISTED:,} more" if len(self) > _LISTED else ""
+        rows = "1 row is" if len(self) == 1 else f"{len(self):,} rows are"
+        return f"{self._where}: {rows} damaged and left out: {named}{more}; delete them, or restore a copy"
+
+    def refuse(self) -> None:
+        """Nothing that was asked for is left. Raises StoreError if that is because it is damaged."""
+        if self._met:
+            raise StoreError(self.text)

@@ -1,0 +1,66 @@
+"""Opens a SQLite file that may not be written, or that lies where nothing may be: to be read as it is.
+
+SQLite in WAL mode makes files beside the database even to read it. Where it cannot, and no log is there, the
+database is whole without them, and SQLite is told that nobody changes it (`immutable`). Where a log is there
+that cannot be read, what is newest would be missing, or torn: that is refused.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from sqlalchemy import URL, Engine
+from sqlalchemy.exc import OperationalError
+
+from ..errors import StoreError
+from . import connect as _connect
+from . import schema
+
+
+def may_be_written(url: URL) -> bool:
+    """Whether a database, its folder and the files beside it may be written; true where no file is there."""
+    file = _connect.file_of(url)
+    if file is None or not file.is_file():
+        return True
+    beside = [file.with_name(f"{file.name}{end}") for end in ("-wal", "-shm")]
+    paths = [file.absolute().parent, file, *(path for path in beside if path.exists())]
+    return all(os.access(path, os.W_OK) for path in paths)
+
+
+def connect(url: URL, timeout_s: float) -> Engine:
+    """An engine that only reads. Raises StoreError where the file cannot be read, has a log that cannot be
+    read, or is of an older autotune."""
+    for mode in ("mode=ro", "mode=ro&immutable=1"):
+        engine = _connect.connect(url, timeout_s, mode)
+        try:
+            with _connect.errors_explained(url), engine.connect() as connection:
+                _check_version(schema.version(connection), url)
+            return engine
+        except StoreError as error:
+            engine.dispose()
+            is_last = mode.endswith("immutable=1")
+            if is_last or not isinstance(error.__cause__, OperationalError):
+                raise
+            _need_no_log(url)
+    raise AssertionError("the last mode returns or raises")
+
+
+def _need_no_log(url: URL) -> None:
+    """Raises StoreError if there is a log beside the file that SQLite cannot read without writing."""
+    file = Path(url.database or "")
+    log = file.with_name(f"{file.name}-wal")
+    if log.exists() and log.stat().st_size:
+        raise StoreError(
+            f"{file} may not be written, and its newest trials are in {log.name}, which cannot be read there;"
+            f" copy {file.name}* to a folder of yours and name the copy with --db"
+        )
+
+
+def _check_version(version: str | None, url: URL) -> None:
+    if version != schema.REVISIONS[-1]:
+        found = "no tables" if version is None else f"schema version {version}, older than this autotune's"
+        raise StoreError(
+            f"{url.database} has {found}, and may not be written; copy it to a folder of yours and name the"
+            " copy with --db"
+        )
