@@ -102,6 +102,13 @@ def search(
     policy: Policy = "cold",
     max_error: MaxError = MAX_ERROR,
     db: Db = DB,
+    has_dashboard: Annotated[
+        bool,
+        typer.Option(
+            "--dashboard/--no-dashboard",
+            help="Copy trials for `optuna-dashboard`, too: four fifths of the database's size.",
+        ),
+    ] = True,
     is_json: Json = False,
     is_quiet: Quiet = False,
 ) -> None:
@@ -112,7 +119,9 @@ def search(
     from .commands import search as command
 
     limit = max_error or None
-    request = command.Request(gpu, shape or (), suite, trials, seconds, seed, sampler, policy, db, limit)
+    request = command.Request(
+        gpu, shape or (), suite, trials, seconds, seed, sampler, policy, db, limit, has_dashboard
+    )
     command.run(request, is_json=is_json, is_quiet=is_quiet)
 
 

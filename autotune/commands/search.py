@@ -14,12 +14,13 @@ import typer
 
 from .. import console, kernel
 from ..errors import AutotuneError
+from ..gemm import Gemm
 from ..measurement import CachePolicy
 from ..replay import ReplayTarget
 from ..search import Options, Result, ShapeResult, tune
 from ..search.progress import Best, Event, FinalDone, FinalStarted, ShapeStarted, Stopping, TrialDone
 from ..store import Store, shown
-from ..store.optuna_mirror import publish
+from ..store.publisher import Publisher
 from ..target import Target
 from . import common, disturbed, spent, targets
 from .trials import brief
@@ -49,11 +50,12 @@ class Request:
     policy: str
     db: str
     max_error: float | None = None  # times cuBLAS's
+    has_dashboard: bool = True  # whether trials are copied for Optuna's dashboard
 
 
 def run(request: Request, *, is_json: bool, is_quiet: bool) -> None:
-    """Search, publish the trials to Optuna's tables, print the result. Without shapes, `replay:FILE` means
-    all that FILE holds.
+    """Search, copy the trials into Optuna's tables, print the result. Without shapes, `replay:FILE`
+    means all that FILE holds.
 
     Raises AutotuneError, after printing, if no candidate of some shape ran, or some shape was not begun.
     """
@@ -73,8 +75,8 @@ def run(request: Request, *, is_json: bool, is_quiet: bool) -> None:
         store.tell_when_away(console.note)
         if isinstance(target, ReplayTarget):
             gemms = gemms or target.gemms
-        result = tune(target, store, gemms, options, Painter(progress, is_quiet=is_quiet))
-        publish(store, [shape.study for shape in result.shapes])
+        painter = Painter(progress, is_quiet=is_quiet)
+        result = _tune(target, store, gemms, options, painter, has_dashboard=request.has_dashboard)
         facts = _facts(result, target, store, request, time.monotonic() - began_s)
         measured_on = common.source_text(target.environment)
         is_ours = target.source_hash == kernel.source_hash()  # other kernels cannot be exported
@@ -87,6 +89,30 @@ def run(request: Request, *, is_json: bool, is_quiet: bool) -> None:
     if result.is_interrupted:
         raise typer.Exit(INTERRUPTED)
     _need_winners(result)
+
+
+def _tune(
+    target: Target,
+    store: Store,
+    gemms: Sequence[Gemm],
+    options: Options,
+    painter: Painter,
+    *,
+    has_dashboard: bool,
+) -> Result:
+    """Search, with a copy for Optuna's dashboard that follows."""
+    if not has_dashboard:
+        return tune(target, store, gemms, options, painter)
+
+    def tell(event: Event) -> None:
+        if isinstance(event, ShapeStarted):
+            publisher.follow(event.study)
+        painter(event)
+
+    with Publisher(store) as publisher:
+        result = tune(target, store, gemms, options, tell)
+        publisher.finish([shape.study for shape in result.shapes])
+    return result
 
 
 def _need_winners(result: Result) -> None:

@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, field
 
 from ..gemm import Gemm
 from ..measurement import Measurement
+from ..store import StudyRef
 from ..target import Point
 
 
@@ -88,6 +89,7 @@ class ShapeStarted:
     """A shape is ready to be searched: `num_points` may be asked for, `num_known` were tried earlier."""
 
     gemm: Gemm
+    study: StudyRef
     num_points: int
     num_known: int
     cublas_us: float | None

@@ -149,7 +149,8 @@ class Tuner:
             )  # fmt: skip
         self._shapes.append(shape)
         cublas_us = shape.baseline.time_us
-        self._on_event(ShapeStarted(gemm, len(shape.space), shape.num_known, cublas_us, shape.limit_us))
+        known = (len(shape.space), shape.num_known, cublas_us, shape.limit_us)
+        self._on_event(ShapeStarted(gemm, shape.study, *known))
 
     # ---- asking and learning
 

@@ -6,7 +6,8 @@ of 24 parameters, 20 s for a search of 600, against 0.4 ms here. The tables are 
 imported, and a test reads what was written back through Optuna.
 
 Each transaction takes the write lock, reads which trials are there, and adds the next ones. So a kill
-at any moment, or two publishers at once, neither lose nor repeat a trial.
+at any moment, or two publishers at once, neither lose nor repeat a trial. While a search runs, `Publisher`
+does this now and then, so that the dashboard can follow it.
 """
 
 from __future__ import annotations
@@ -14,13 +15,12 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, timedelta
-from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import Connection, Engine, MetaData, Table, func, insert, make_url, select, update
+from sqlalchemy import Connection, Engine, MetaData, Table, delete, func, insert, make_url, select, update
 from sqlalchemy.exc import IntegrityError, OperationalError, ProgrammingError, SQLAlchemyError
 
 from ..config import PARAMETER, Value
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from optuna.storages import RDBStorage
 
 TRIAL_ID = "autotune_trial_id"  # user attribute: the trial's id in our tables
-_BATCH = 250  # trials per transaction: a search that writes meanwhile waits about 0.2 s at most
+_BATCH = 25  # trials per transaction: a search that writes meanwhile waits some 10 ms
 _ATTEMPTS = 5
 _TABLES = ("studies", "trials", "trial_params", "trial_values", "trial_user_attributes")
 
@@ -53,31 +53,79 @@ def publish(store: Store, studies: Iterable[StudyRef], storage_url: str | None =
     origin are user attributes. Returns how many were copied. Raises StoreError if the storage is
     locked, of another Optuna, or cannot be written.
     """
-    url = storage_url or store.url
-    with connect.errors_explained(make_url(url)), _optuna_storage(url) as storage:
-        tables = _reflect(storage.engine)
-        mirrors = ((_Mirror(storage.engine, tables, _study_id(storage, study)), study) for study in studies)
-        return sum(mirror.copy(store.trials(study)) for mirror, study in mirrors)
+    mirror = Mirror(store, storage_url)
+    try:
+        return mirror.copy(studies)
+    finally:
+        mirror.close()
+
+
+class Mirror:
+    """Optuna's tables, held open for as many copies as are wanted. Used by one thread at a time."""
+
+    def __init__(self, store: Store, storage_url: str | None = None) -> None:
+        self._store = store
+        self._url = storage_url or store.url
+        self._storage: RDBStorage | None = None
+        self._tables: Mapping[str, Table] = {}
+        self._studies: dict[int, _StudyMirror] = {}
+
+    def open(self) -> RDBStorage:
+        """Make Optuna's tables where there are none, so that the dashboard opens: takes 0.1 s and longer."""
+        with self._explained():
+            if self._storage is None:
+                self._storage = _open_storage(self._url)
+                self._tables = _reflect(self._storage.engine)
+            return self._storage
+
+    def copy(self, studies: Iterable[StudyRef], should_stop: Callable[[], bool] = lambda: False) -> int:
+        """Copy what Optuna does not have yet; returns how many trials. `should_stop` is asked between
+        transactions. Raises what `publish` does."""
+        storage = self.open()
+        num_copied = 0
+        with self._explained():
+            for study in studies:
+                if study.id not in self._studies:
+                    number = _study_id(storage, study)
+                    self._studies[study.id] = _StudyMirror(storage.engine, self._tables, number)
+                num_copied += self._studies[study.id].copy(self._store, study, should_stop)
+        return num_copied
+
+    def close(self) -> None:
+        if self._storage is not None:
+            self._storage.remove_session()
+            self._storage.engine.dispose()
+        self._storage, self._studies = None, {}
+
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        """Turn what Optuna and its database raise into a StoreError."""
+        import optuna
+
+        url = make_url(self._url)
+        try:
+            with connect.errors_explained(url):
+                yield
+        except optuna.exceptions.StorageInternalError as error:
+            if isinstance(error.__cause__, SQLAlchemyError):
+                raise connect.explain(error.__cause__, url) from error
+            raise StoreError(f"Optuna's storage {url}: {error}") from error
+        except (ValueError, KeyError, TypeError) as error:
+            raise StoreError(
+                f"Optuna's tables in {connect.place(url)} are damaged ({error!r}); restore a copy of the"
+                " database, or go on with --no-dashboard"
+            ) from error
 
 
 @contextmanager
-def _optuna_storage(url: str) -> Iterator[RDBStorage]:
-    """Optuna's storage for all studies: opening it takes 0.1 s and longer."""
+def _quiet() -> Iterator[None]:
+    """Optuna reports a new study on stderr."""
     import optuna
 
     verbosity = optuna.logging.get_verbosity()
-    optuna.logging.set_verbosity(optuna.logging.WARNING)  # it reports a new study on stderr
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
     try:
-        storage = _open_storage(url)
-        try:
-            yield storage
-        finally:
-            storage.remove_session()
-            storage.engine.dispose()
-    except optuna.exceptions.StorageInternalError as error:
-        if isinstance(error.__cause__, SQLAlchemyError):
-            raise connect.explain(error.__cause__, make_url(url)) from error
-        raise StoreError(f"Optuna's storage {make_url(url)}: {error}") from error
+        yield
     finally:
         optuna.logging.set_verbosity(verbosity)
 
@@ -90,7 +138,8 @@ def _open_storage(url: str) -> RDBStorage:
     options = {"connect_args": {"timeout": DEFAULT_TIMEOUT_S}} if is_sqlite else {}
     for attempt in range(_ATTEMPTS):
         try:
-            return RDBStorage(url, engine_kwargs=options)
+            with _quiet():
+                return RDBStorage(url, engine_kwargs=options)
         except (OperationalError, IntegrityError, ProgrammingError) as error:
             if ("exist" not in str(error) and "UNIQUE" not in str(error)) or attempt + 1 == _ATTEMPTS:
                 raise
@@ -107,7 +156,8 @@ def _study_id(storage: RDBStorage, study: StudyRef) -> int:
     try:  # looked up first: a kill while Optuna made its tables may have left names without their index
         study_id = storage.get_study_id_from_name(name)
     except KeyError:
-        optuna.create_study(storage=storage, study_name=name, direction="minimize", load_if_exists=True)
+        with _quiet():
+            optuna.create_study(storage=storage, study_name=name, direction="minimize", load_if_exists=True)
         study_id = storage.get_study_id_from_name(name)
     known = storage.get_study_user_attrs(study_id)
     for key, value in _study_attributes(study).items():
@@ -132,7 +182,7 @@ def _reflect(engine: Engine) -> Mapping[str, Table]:
     return metadata.tables
 
 
-class _Mirror:
+class _StudyMirror:
     """Optuna's tables, seen as the place of one study's trials."""
 
     def __init__(self, engine: Engine, tables: Mapping[str, Table], study_id: int) -> None:
@@ -144,24 +194,54 @@ class _Mirror:
         # What is stored, as of the trial with the highest number; None: not looked at yet.
         self._newest: int | None = None
         self._present: set[int] = set()
+        self._complete: dict[int, int] = {}  # Optuna's ids of trials that are COMPLETE there, by ours
         self._choices: dict[str, list[Value]] = {}
 
-    def copy(self, trials: Sequence[TrialRecord]) -> int:
+    def copy(self, store: Store, study: StudyRef, should_stop: Callable[[], bool]) -> int:
         """Add all trials that are missing, some per transaction; returns their number."""
         num_copied = 0
-        while num_new := self._copy_some(trials):
-            num_copied += num_new
+        outcomes = store.outcomes(study)
+        if self._newest is None:
+            with self._locked() as connection:
+                self._catch_up(connection)
+        wanted = [trial_id for trial_id in outcomes if trial_id not in self._present]
+        for first in range(0, len(wanted), _BATCH):
+            if should_stop():
+                return num_copied
+            num_copied += self._copy_some(store.trials_by_id(study, wanted[first : first + _BATCH]))
+        self._condemn({trial_id for trial_id, is_ok in outcomes.items() if not is_ok}, store, study)
         return num_copied
 
     def _copy_some(self, trials: Sequence[TrialRecord]) -> int:
-        with self._engine.connect() as connection:
-            self._lock(connection)
+        with self._locked() as connection:
             self._catch_up(connection)
-            missing = list(islice((trial for trial in trials if trial.id not in self._present), _BATCH))
+            missing = [trial for trial in trials if trial.id not in self._present]
             if missing:
                 self._insert(connection, missing)
-            connection.commit()
         return len(missing)
+
+    def _condemn(self, failed: set[int], store: Store, study: StudyRef) -> None:
+        """Trials that were ok when they were copied, and are not any more: a final found that out."""
+        ids = {ours: theirs for ours, theirs in self._complete.items() if ours in failed}
+        if not ids:
+            return
+        found = {ids[trial.id]: trial for trial in store.trials_by_id(study, list(ids))}
+        with self._locked() as connection:
+            for table in (self._values, self._attributes):
+                connection.execute(delete(table).where(table.c.trial_id.in_(found)))
+            of_them = self._trials.c.trial_id.in_(found)
+            connection.execute(update(self._trials).where(of_them).values(state="FAIL"))
+            connection.execute(insert(self._attributes), _attribute_rows(found))
+        for ours in ids:
+            del self._complete[ours]
+
+    @contextmanager
+    def _locked(self) -> Iterator[Connection]:
+        """A transaction that no other publisher comes between."""
+        with self._engine.connect() as connection:
+            self._lock(connection)
+            yield connection
+            connection.commit()
 
     def _catch_up(self, connection: Connection) -> None:
         """Read what is stored, if another publisher added to it since: read before every batch, it would
@@ -170,10 +250,12 @@ class _Mirror:
         newest = connection.scalar(select(func.max(self._trials.c.number)).where(of_study))
         if newest == self._newest:
             return
-        present = self._own(self._attributes, "value_json").where(self._attributes.c.key == TRIAL_ID)
+        present = self._own(self._attributes, "value_json", "trial_id").add_columns(self._trials.c.state)
+        rows = connection.execute(present.where(self._attributes.c.key == TRIAL_ID)).all()
         stored = self._own(self._params, "param_name", "distribution_json").distinct()
         self._newest = newest
-        self._present = {int(value) for value in connection.scalars(present)}
+        self._present = {int(ours) for ours, _, _ in rows}
+        self._complete = {int(ours): theirs for ours, theirs, state in rows if state == "COMPLETE"}
         self._choices = {
             name: json.loads(text)["attributes"]["choices"] for name, text in connection.execute(stored)
         }
@@ -204,6 +286,7 @@ class _Mirror:
             connection.execute(insert(self._values), values)
         self._newest = first + len(trials) - 1
         self._present.update(trial.id for trial in trials)
+        self._complete.update((t.id, theirs) for theirs, t in by_id.items() if t.measurement.is_ok)
 
     def _trial_row(self, trial: TrialRecord, number: int) -> dict[str, Any]:
         """Optuna keeps naive UTC."""

@@ -269,6 +269,16 @@ class Store:
         """All trials of a study in the order they were stored."""
         return self._trials(queries.trials(study.id))
 
+    def outcomes(self, study: StudyRef) -> dict[int, bool]:
+        """Whether each trial of a study is ok, by id, in the order they were stored."""
+        query = select(TrialRow.id, queries.IS_OK).where(TrialRow.study_id == study.id).order_by(TrialRow.id)
+        with self._reading() as session:
+            return {row[0]: bool(row[1]) for row in session.execute(query)}
+
+    def trials_by_id(self, study: StudyRef, ids: Sequence[int]) -> list[TrialRecord]:
+        """These trials of a study, in the order they were stored."""
+        return self._trials(queries.trials(study.id).where(TrialRow.id.in_(ids)))
+
     def trial(self, study: StudyRef, key: str) -> TrialRecord | None:
         """The trial of this point; None if it was not tried."""
         found = self._trials(queries.trials(study.id).where(ConfigRow.key == key))

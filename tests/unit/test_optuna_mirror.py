@@ -145,16 +145,16 @@ def test_another_publisher_between_two_transactions(store: Store, monkeypatch: p
     study = study_of(store)
     for number in range(6):
         store.add_trial(study, str(number), {"MWG": number}, ok(1.0 + number), "replay")
-    copy_some = optuna_mirror._Mirror._copy_some
+    copy_some = optuna_mirror._StudyMirror._copy_some
 
-    def interrupted(mirror: optuna_mirror._Mirror, trials: Sequence[TrialRecord]) -> int:
+    def interrupted(mirror: optuna_mirror._StudyMirror, trials: Sequence[TrialRecord]) -> int:
         num_copied = copy_some(mirror, trials[:2])
-        monkeypatch.setattr(optuna_mirror._Mirror, "_copy_some", copy_some)
+        monkeypatch.setattr(optuna_mirror._StudyMirror, "_copy_some", copy_some)
         store.add_trial(study, "6", {"MWG": 6}, ok(7.0), "replay")
         assert optuna_mirror.publish(store, [study]) == 5
         return num_copied
 
-    monkeypatch.setattr(optuna_mirror._Mirror, "_copy_some", interrupted)
+    monkeypatch.setattr(optuna_mirror._StudyMirror, "_copy_some", interrupted)
     assert optuna_mirror.publish(store, [study]) == 2
     mirrored = read(store.url, study)
     assert [t.params for t in mirrored.trials] == [{"MWG": number} for number in range(7)]
