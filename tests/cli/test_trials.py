@@ -4,6 +4,11 @@ from __future__ import annotations
 
 import json
 import math
+import os
+import shlex
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -12,7 +17,7 @@ from autotune.config import Config
 from autotune.device import KNOWN, Environment
 from autotune.gemm import Gemm
 from autotune.measurement import Measurement, Outcome
-from autotune.store import FinalEntry, Store
+from autotune.store import DuelRecord, FinalEntry, Store
 from autotune.target import Baseline
 
 from .runner import run
@@ -59,7 +64,7 @@ def test_best_takes_the_final_before_the_fastest_trial(db: Path) -> None:
 
 
 def test_the_error_over_cublas_is_listed(db: Path) -> None:
-    (line,) = (x for x in run("trials", "best", "--db", db).stdout.splitlines() if x.startswith("4096"))
+    (line,) = (x for x in run("trials", "best", "--db", db).stdout.splitlines() if " 4096x" in x)
     assert "1.250x" in line
     assert run("trials", "history", "--db", db).stdout.count("1.250x") == 1
 
@@ -73,6 +78,72 @@ def test_best_of_one_shape(db: Path) -> None:
     studies = json.loads(run("trials", "best", "--db", db, "--shape", "64", "--json").stdout)["studies"]
     assert [study["shape"] for study in studies] == ["64x64x64:NN"]
     assert "1x1x1" in run("trials", "best", "--db", db, "--shape", "1", code=2).stderr
+
+
+def on_a_terminal(columns: int, *arguments: str | Path) -> list[str]:
+    """What a command prints on a terminal of so many columns."""
+    command = shlex.join([sys.executable, "-m", "autotune", *map(str, arguments)])
+    done = subprocess.run(
+        ["script", "-qec", f"stty cols {columns} && {command}", "/dev/null"],
+        capture_output=True, text=True, timeout=120, stdin=subprocess.DEVNULL, check=True,
+        env={name: value for name, value in os.environ.items() if name != "COLUMNS"},
+    )  # fmt: skip
+    return done.stdout.replace("\r", "").splitlines()
+
+
+@pytest.mark.skipif(shutil.which("script") is None, reason="no terminal can be made")
+@pytest.mark.parametrize("command", ["best", "history", "failures"])
+def test_tables_fit_the_terminal(db: Path, command: str) -> None:
+    lines = on_a_terminal(80, "trials", command, "--db", db)
+    assert max(map(len, lines)) <= 80
+    piped = run("trials", command, "--db", db).stdout
+    if command == "best":
+        assert any(line.startswith("    tied 2, config 64x128x8 8x8") for line in lines)
+        assert max(map(len, piped.splitlines())) > 80  # whole, a line per study
+
+
+def test_ids_lead_to_everything_about_a_trial(db: Path) -> None:
+    large, small = json.loads(run("trials", "best", "--db", db, "--json").stdout)["studies"]
+    assert (large["id"], small["id"]) == (2, 4)
+    assert run("trials", "best", "--db", db).stdout.splitlines()[3].split()[0] == "2"
+    facts = json.loads(run("trials", "show", "1", "--db", db, "--json").stdout)
+    assert (facts["id"], facts["shape"], facts["origin"]) == (1, "4096x4096x4096:NN", "seed")
+    assert facts["config"] == FAST.to_dict() and facts["environment"]["driver_version"] == "580.1"
+    assert facts["samples"]["num"] == 3 and facts["samples"]["median_us"] == 2700.0
+    assert facts["speedup"] == 2783.0 / 2700.0 and facts["final"]["rank"] == 2
+    text = run("trials", "show", "1", "--db", db).stdout
+    for told in (
+        "2700 us",
+        "rank 2, 2655 us, tied with the best",
+        "rows of C per block (BM)",
+        "580.1",
+        "0" * 64,
+    ):
+        assert told in text
+    assert "C[3][5] is 1.0, not 2.0\nand 17 more" in run("trials", "show", "3", "--db", db).stdout
+    assert "trials history" in run("trials", "show", "99", "--db", db, code=2).stderr
+
+
+def test_what_two_trials_differ_in(db: Path) -> None:
+    facts = json.loads(run("trials", "diff", "1", "2", "--db", db, "--json").stdout)
+    parameters = {n.partition(".")[2]: v for n, v in facts["differences"].items() if n.startswith("config.")}
+    assert parameters == {"bk": [16, 8], "unroll_k": [16, 8]}
+    assert facts["differences"]["time_us"] == [2700.0, 3000.0]
+    assert "too few samples to say how surely" in run("trials", "diff", "1", "2", "--db", db).stdout
+    assert "nothing tells which" in run("trials", "diff", "1", "3", "--db", db).stdout
+    assert "of different shapes" in run("trials", "diff", "1", "4", "--db", db).stdout
+
+
+def test_rounds_that_held_both_decide(db: Path) -> None:
+    with Store.open(db) as store:
+        study = next(s.study for s in store.studies() if s.study.gemm == Gemm(4096, 4096, 4096))
+        rounds = (tuple(100.0 + i for i in range(20)), tuple(1.02 * (100.0 + i) for i in range(20)))
+        store.add_duel(study, DuelRecord((SLOW.key, FAST.key), rounds, 0))
+    times = json.loads(run("trials", "diff", "1", "2", "--db", db, "--json").stdout)["times"]
+    assert (times["how"], times["num_rounds"]) == ("paired", 20)
+    assert times["ratio"] == pytest.approx(1 / 1.02)
+    text = run("trials", "diff", "1", "2", "--db", db).stdout
+    assert "20 rounds that held both" in text and "Trial 2 is the faster." in text
 
 
 def test_history_is_in_order_and_limited(db: Path) -> None:

@@ -1,4 +1,4 @@
-"""What was stored under a looser limit on its error does not win under a tighter one, wherever a winner is chosen."""
+"""What was stored under a looser limit on its error does not win under a tighter one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Optuna's dashboard can follow a search: trials are copied while it runs, at a stated cost, whatever happens."""
+"""Optuna's dashboard can follow a search: trials are copied while it runs, whatever happens."""
 
 from __future__ import annotations
 
