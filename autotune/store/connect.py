@@ -89,9 +89,13 @@ def file_of(url: URL) -> Path | None:
 
 
 def exists(path_or_url: str | Path) -> bool:
-    """Whether a database may be there to be read: its file is, or there is a server to ask."""
+    """Whether a database may be there to be read: its file is, or there is a server to ask. Raises StoreError
+    where its folder may not be entered."""
     file = file_of(parse_url(path_or_url))
-    return file is None or file.is_file()
+    try:
+        return file is None or file.is_file()
+    except PermissionError:
+        raise StoreError(f"{file} lies in a folder that may not be entered; check its rights") from None
 
 
 def connect(url: URL, timeout_s: float, mode: str = "") -> Engine:

@@ -21,7 +21,7 @@ from . import schema
 def may_be_written(url: URL) -> bool:
     """Whether a database, its folder and the files beside it may be written; true where no file is there."""
     file = _connect.file_of(url)
-    if file is None or not file.is_file():
+    if file is None or not _connect.exists(str(file)):
         return True
     beside = [file.with_name(f"{file.name}{end}") for end in ("-wal", "-shm")]
     paths = [file.absolute().parent, file, *(path for path in beside if path.exists())]
