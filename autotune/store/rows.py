@@ -146,13 +146,13 @@ def _storable(text: str) -> str:
 
 
 def outcome_of(row_id: int, outcome: Any, time_us: Any) -> Outcome:
-    """How a trial ended. Raises DamagedRow if no trial ends so, or if it has no time although it is ok."""
+    """How a trial ended. Raises DamagedRow if no trial ends so, or for a time that is none."""
     try:
         found = Outcome(outcome)
     except ValueError:
         raise DamagedRow(TrialRow.__tablename__, row_id, f"outcome is {outcome!r}") from None
-    if found is Outcome.OK and not is_time(time_us):
-        raise DamagedRow(TrialRow.__tablename__, row_id, f"outcome is ok and time_us is {time_us}")
+    if not is_time(time_us) and (time_us is not None or found is Outcome.OK):
+        raise DamagedRow(TrialRow.__tablename__, row_id, f"outcome is {found} and time_us is {time_us}")
     return found
 
 
