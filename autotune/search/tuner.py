@@ -52,7 +52,12 @@ def tune(
     Until it returns, numpy's OpenBLAS takes one thread in this process, since more would fight with the
     compiler for the cores, and threads of Python give way to each other sooner (switching.py).
     """
-    with one_thread(), prompt_switching(), Interrupts() as interrupts, store.claims() as claims:
+    with (
+        one_thread(),
+        prompt_switching(),
+        Interrupts() as interrupts,
+        store.claims(target.max_error) as claims,
+    ):
         return Tuner(target, store, claims, gemms, options or Options(), on_event, interrupts).run()
 
 

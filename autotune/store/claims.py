@@ -10,20 +10,21 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from sqlalchemy import bindparam, case, func, select
 from sqlalchemy.orm import Session
 
 from ..config import Value
-from ..measurement import Outcome
+from ..measurement import Outcome, is_accurate
 from . import leases, queries, rows
+from .columns import Unreadable, is_time
 from .database import Database, outlasting
 from .models import ConfigRow, EnvironmentRow, KernelRow, StudyRow, TrialRow
 from .records import StudyRef
 
 _OVERLAP = 200  # trial ids that are looked at again: on a server, a smaller one may be committed later
-_TIME_US = case((queries.IS_OK, TrialRow.time_us))  # NULL of a failure
+_TIME = (case((queries.IS_OK, TrialRow.time_us)), TrialRow.error_over_cublas)  # see _time_of
 _POOL = (
     StudyRow.m, StudyRow.n, StudyRow.k, StudyRow.trans_a, StudyRow.trans_b, StudyRow.policy,
     StudyRow.policy_version, KernelRow.source_hash, KernelRow.compiler, EnvironmentRow.gpu_name,
@@ -62,10 +63,13 @@ class News:
 
 
 class Claims:
-    """One search's claims. Use it as a context manager, or close it: then all its leases end."""
+    """One search's claims. Use it as a context manager, or close it: then all its leases end.
 
-    def __init__(self, database: Database) -> None:
-        self._database = database
+    What others found counts as failed if its error is more than `max_error` times cuBLAS's.
+    """
+
+    def __init__(self, database: Database, max_error: float | None = None) -> None:
+        self._database, self._max_error = database, max_error
         self._worker = leases.Worker(database)
 
     @outlasting
@@ -79,7 +83,7 @@ class Claims:
         with self._database.writing() as session:
             ours = leases.acquire(session, self._worker.id, study.pool, keys)
             # Behind the leases: whoever stored a trial before they were free has committed it.
-            known = _known(session, study, ours)
+            known = _known(session, study, ours, self._max_error)
             done = {key for key, found in known.items() if found.is_here}
             leases.release(session, study.pool, done)
         return Claimed(frozenset(ours - done), known)
@@ -113,13 +117,17 @@ class Claims:
     def news(self, studies: Iterable[StudyRef], after: int) -> list[News]:
         """Trials of these studies, whoever made them, whose id is about `after` or larger, by id."""
         query = (
-            select(TrialRow.id, TrialRow.study_id, ConfigRow.key, ConfigRow.point, _TIME_US)
+            select(TrialRow.id, TrialRow.study_id, ConfigRow.key, ConfigRow.point, *_TIME)
             .join(ConfigRow)
             .where(TrialRow.study_id.in_([study.id for study in studies]), TrialRow.id > after - _OVERLAP)
             .order_by(TrialRow.id)
         )
         with self._database.reading() as session:
-            return [News(*row) for row in session.execute(query)]
+            return [
+                News(trial_id, study_id, key, point, _time_of(time_us, error, self._max_error))
+                for trial_id, study_id, key, point, time_us, error in session.execute(query)
+                if isinstance(key, str) and isinstance(point, dict)  # the row is not damaged
+            ]
 
     @outlasting
     def newest(self) -> int:
@@ -141,7 +149,7 @@ class Claims:
 
 # Trials of these configs in all studies of a pool (StudyRef.pool). Made once, as leases._UPSERTS is.
 _KIN = (
-    select(ConfigRow.key, TrialRow.study_id, TrialRow.outcome, _TIME_US)
+    select(ConfigRow.key, TrialRow.study_id, TrialRow.outcome, *_TIME)
     .join(TrialRow, TrialRow.config_id == ConfigRow.id)
     .join(StudyRow, TrialRow.study_id == StudyRow.id)
     .join(EnvironmentRow, StudyRow.environment_id == EnvironmentRow.id)
@@ -151,7 +159,9 @@ _KIN = (
 )
 
 
-def _known(session: Session, study: StudyRef, keys: Collection[str]) -> dict[str, Known]:
+def _known(
+    session: Session, study: StudyRef, keys: Collection[str], max_error: float | None
+) -> dict[str, Known]:
     """What studies of this pool know of these configs: this study before others, a time before a failure."""
     names = {
         **rows.gemm_columns(study.gemm), **rows.environment_columns(study.environment),
@@ -160,11 +170,19 @@ def _known(session: Session, study: StudyRef, keys: Collection[str]) -> dict[str
     }  # fmt: skip
     its = {f"its_{column.key}": names[column.key] for column in _POOL}
     known: dict[str, Known] = {}
-    for key, study_id, outcome, time_us in session.execute(_KIN, its | {"keys": list(keys)}) if keys else ():
-        found = Known(time_us, study_id == study.id)
+    found_rows = session.execute(_KIN, its | {"keys": list(keys)}).all() if keys else []
+    for key, study_id, outcome, time_us, error in found_rows:
+        found = Known(_time_of(time_us, error, max_error), study_id == study.id)
         if found.is_here or outcome != _LOCAL:
             known[key] = max(known.get(key, found), found, key=_weight)
     return known
+
+
+def _time_of(time_us: Any, error_over_cublas: Any, max_error: float | None) -> float | None:
+    """None for what cannot win: a failure, what is not accurate enough, and what cannot be read."""
+    if not is_time(time_us) or isinstance(error_over_cublas, Unreadable):
+        return None
+    return float(time_us) if is_accurate(error_over_cublas, max_error) else None
 
 
 def _weight(known: Known) -> tuple[bool, bool]:

@@ -93,9 +93,9 @@ class Store:
         """The SQLAlchemy URL of this database, as Optuna takes it too."""
         return self._database.url.render_as_string(hide_password=False)
 
-    def claims(self) -> Claims:
+    def claims(self, max_error: float | None = None) -> Claims:
         """Take part in the work on this database, as one search among others."""
-        return Claims(self._database)
+        return Claims(self._database, max_error)
 
     # ---- studies
 
