@@ -5,6 +5,7 @@ Run as `python fake_gpu_worker.py MODE LOG FD PARENT`. Appends its process id an
 
 from __future__ import annotations
 
+import faulthandler
 import os
 import signal
 import subprocess
@@ -28,6 +29,7 @@ def note(text: str) -> None:
 def trial(deed: str) -> protocol.Answer:
     match deed:
         case "crash":
+            faulthandler.disable()  # Python's development mode would have last words
             os.kill(os.getpid(), signal.SIGSEGV)
         case "exit":
             sys.stderr.write("last words of the worker")
