@@ -20,6 +20,9 @@ import numpy as np
 from ..config import Value
 
 MIN_TRIALS = 20  # with fewer, shares say more of the draw than of the kernel
+# Log times that differ by no more than this are alike. A log is rounded by some 1e-15. Against a smaller
+# spread that would show in the sixth digit of a share; a spread of nothing but rounding makes any share.
+ALIKE = 1e-7
 
 
 @dataclass(frozen=True)
@@ -42,12 +45,15 @@ class Importance:
 
 
 def explained_share(values: Sequence[Value], log_times: np.ndarray) -> float:
-    """Share of the variance of `log_times` (n,) that lies between equal `values` (n); 0 ... 1."""
+    """Share of the variance of `log_times` (n,) that lies between equal `values` (n); 0 ... 1.
+
+    0 where times are alike: there is nothing to explain. The unit of the times changes nothing.
+    """
     n = len(log_times)
     groups = [log_times[rows] for rows in _rows_by_value(values).values()]
-    total = float(np.square(log_times - log_times.mean()).sum()) if n else 0.0
-    if n <= len(groups) or total <= 0:
+    if n <= len(groups) or np.ptp(log_times) <= ALIKE:
         return 0.0
+    total = float(np.square(log_times - log_times.mean()).sum())
     within = sum(float(np.square(group - group.mean()).sum()) for group in groups)
     return float(np.clip(1 - (within / (n - len(groups))) / (total / (n - 1)), 0.0, 1.0))
 
