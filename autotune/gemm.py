@@ -7,10 +7,7 @@ This file is copied into exported tables: standard library only.
 from __future__ import annotations
 
 import re
-import tomllib
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
 from .errors import UsageError
 
@@ -18,6 +15,7 @@ FLOAT_BYTES = 4
 LAYOUTS = ("NN", "NT", "TN", "TT")
 # Kernels count rows and columns in int32 and round them up to whole tiles, of at most 256.
 MAX_EXTENT = 2**31 - 256
+_ENDLESS = 10**40  # no message shows a number with more digits
 _SHAPE = re.compile(r"(\d{1,20})(?:x(\d{1,20})x(\d{1,20}))?(?::([NTnt]{2}))?", re.ASCII)
 
 
@@ -35,7 +33,8 @@ class Gemm:
         for name in ("m", "n", "k"):
             extent = getattr(self, name)
             if not 0 <= extent <= MAX_EXTENT:
-                raise UsageError(f"{name} = {extent} is outside 0 ... {MAX_EXTENT}")
+                shown = extent if abs(extent) < _ENDLESS else "an endless number"
+                raise UsageError(f"{name} = {shown} is outside 0 ... {MAX_EXTENT}")
 
     @classmethod
     def parse(cls, text: str) -> Gemm:
@@ -85,37 +84,3 @@ class Gemm:
 
     def __str__(self) -> str:
         return f"{self.m}x{self.n}x{self.k}:{self.layout}"
-
-
-def read_suite(path: Path) -> tuple[Gemm, ...]:
-    """Read the `[[shape]]` tables (m, n, k and optionally layout) of a TOML suite file, each shape once.
-
-    Raises UsageError, naming the file, if it cannot be read or holds anything else under `shape`.
-    """
-    try:
-        tables = tomllib.loads(path.read_text(encoding="utf-8")).get("shape", [])
-    except FileNotFoundError:
-        raise UsageError(f"no suite file at {path}; pass a TOML file of [[shape]] tables") from None
-    except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise UsageError(f"{path} is not a suite: {error}; write [[shape]] tables with m, n and k") from error
-    if not isinstance(tables, list):
-        raise UsageError(f"{path} is not a suite: shape is not a list; write [[shape]], not [shape]")
-    if not tables:
-        raise UsageError(f"{path} holds no [[shape]] table; add at least one")
-    return tuple(dict.fromkeys(_from_table(t, f"{path}, shape {i}") for i, t in enumerate(tables, 1)))
-
-
-def _from_table(table: Any, where: str) -> Gemm:
-    """The Gemm of one `[[shape]]` table."""
-    entry: dict[str, Any] = table if isinstance(table, dict) else {}
-    extents: list[Any] = [entry.get(name) for name in ("m", "n", "k")]
-    if any(type(extent) is not int for extent in extents):
-        raise UsageError(f"{where}: expected a table with integers m, n and k, found {table!r}")
-    layout = entry.get("layout", "NN")
-    if layout not in LAYOUTS:
-        raise UsageError(f"{where}: layout {layout!r} is none of {', '.join(LAYOUTS)}")
-    m, n, k = extents
-    try:
-        return Gemm(m, n, k, trans_a=layout[0] == "T", trans_b=layout[1] == "T")
-    except UsageError as error:
-        raise UsageError(f"{where}: {error}") from None

@@ -14,11 +14,13 @@ from pathlib import Path
 from typing import Any
 
 from . import stats
+from .config import Value
 from .device import KNOWN, DeviceLimits, Environment
+from .entries import LARGEST, items, number, shown, table, text, whole
 from .errors import UsageError
 from .gemm import Gemm
 from .measurement import CachePolicy, Measurement, Outcome
-from .recording import Recording, collect
+from .recording import LEAST_US, MOST_S, MOST_US, Recording, collect
 from .target import Baseline, Point
 
 UNDATED = "undated"  # T1 does not say when it was recorded
@@ -35,26 +37,38 @@ def is_t1(data: Mapping[str, Any]) -> bool:
 
 
 def from_t1(data: Mapping[str, Any], path: Path) -> Recording:
-    """The recording in a T1 cache. Raises UsageError where it is damaged or names no matrix product."""
+    """The recording in a T1 cache. Keys that are not known are left alone: the format is not ours.
+
+    Raises UsageError where it is damaged or names no matrix product.
+    """
     try:
         gemm = _gemm(data["problem_size"])
-        names = tuple(data["tune_params_keys"])
-        trials = [_trial(names, entry) for entry in data["cache"].values()]
-        device = str(data["device_name"])
+        names = tuple(text(name, "tune_params_keys") for name in items(data["tune_params_keys"], "keys"))
+        cache = table(data["cache"], "cache")
+        trials = [_trial(names, table(entry, where), where) for where, entry in cache.items()]
+        device = text(data["device_name"], "device_name")
         environment = Environment(device, "", _limits(device).compute_capability, "", "", "", "", UNDATED)
         problems = {gemm: (Baseline(None), trials)}
-        source = f"kernel-tuner:{data.get('kernel_name', '')}"
+        source = f"kernel-tuner:{text(data.get('kernel_name', ''), 'kernel_name')}"
         return collect(_limits(device), environment, CachePolicy.WARM, source, problems)
-    except (KeyError, TypeError, ValueError, AttributeError, UsageError) as error:
+    except (ValueError, LookupError, TypeError, UsageError) as error:
         raise UsageError(f"{path} is no usable Kernel Tuner T1 cache: {error}") from error
 
 
-def _gemm(problem_size: list[int]) -> Gemm:
+def _gemm(problem_size: Any) -> Gemm:
     """m and n, and k where it is given; T1 caches of matrix products without it have k = m."""
-    if len(problem_size) not in (2, 3):
-        raise UsageError(f"problem size {problem_size} is not that of a matrix product: [m, n] or [m, n, k]")
-    m, n, *k = map(int, problem_size)
+    sizes = items(problem_size, "problem_size")
+    if len(sizes) not in (2, 3):
+        raise UsageError(
+            f"problem size {shown(sizes)} is not that of a matrix product: [m, n] or [m, n, k]"
+        )
+    m, n, *k = (whole(_number_in(size), "problem_size") for size in sizes)
     return Gemm(m, n, k[0] if k else m)
+
+
+def _number_in(size: Any) -> Any:
+    """Some caches write sizes as text."""
+    return int(size) if isinstance(size, str) and size.isascii() and size.isdecimal() else size
 
 
 def _limits(device: str) -> DeviceLimits:
@@ -64,15 +78,17 @@ def _limits(device: str) -> DeviceLimits:
     return known.get(device, nothing)
 
 
-def _trial(names: tuple[str, ...], entry: Mapping[str, Any]) -> tuple[Point, Measurement]:
-    point = {name: entry[name] for name in names}
+def _trial(names: tuple[str, ...], entry: Mapping[str, Any], where: str) -> tuple[Point, Measurement]:
+    point = {name: _value(entry[name], f"{where}: {name}") for name in names}
     compile_s, verify_s, measure_s = (
-        float(entry.get(f"{part}_time", 0.0)) / 1e3 for part in ("compile", "verification", "benchmark")
+        number(entry.get(f"{part}_time", 0.0), f"{where}: {part}_time", 0, MOST_S * 1e3) / 1e3
+        for part in ("compile", "verification", "benchmark")
     )
     if isinstance(entry["time"], str):
-        outcome = _FAILURES.get(entry["time"], Outcome.FAULTED)
-        return point, Measurement(outcome, entry["time"], compile_s=compile_s)
-    samples_us = tuple(float(time) * 1e3 for time in entry.get("times") or [entry["time"]])
+        reason = text(entry["time"], f"{where}: time")
+        return point, Measurement(_FAILURES.get(reason, Outcome.FAULTED), reason, compile_s=compile_s)
+    times_ms = items(entry.get("times") or [entry["time"]], f"{where}: times")
+    samples_us = tuple(number(ms, f"{where}: times", LEAST_US / 1e3, MOST_US / 1e3) * 1e3 for ms in times_ms)
     return point, Measurement(
         Outcome.OK,
         time_us=stats.median(samples_us),
@@ -81,3 +97,10 @@ def _trial(names: tuple[str, ...], entry: Mapping[str, Any]) -> tuple[Point, Mea
         verify_s=verify_s,
         measure_s=measure_s,
     )
+
+
+def _value(value: Any, where: str) -> Value:
+    """A word or a whole number; a flag counts as one."""
+    if isinstance(value, str):
+        return text(value, where)
+    return whole(int(value) if isinstance(value, bool) else value, where, -LARGEST)

@@ -1,6 +1,6 @@
 """A recorded space: what every config of a set came to on some GPU, for one problem or several.
 
-`recording_file` writes and reads it; `replay` searches it.
+`recording_file` writes it, `recording_reader` reads it, `replay` searches it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,9 @@ from .space import Factor, FeasibleSet
 from .target import Baseline, Point
 
 COMPILE_THREADS = 16  # of the machine that recorded, where a file does not say
-_MAX_VALUES = 256  # codes are bytes
+MAX_VALUES = 256  # codes are bytes
+LEAST_US, MOST_US = 1e-6, 1e12  # of a sample that can be: from less than a cycle to more than a week
+MOST_S = 1e6  # of compiling, verifying, timing one candidate
 
 Trials = Iterable[tuple[Point, Measurement]]
 
@@ -81,8 +83,8 @@ def collect(
     if any(set(point) != set(names) for point in points):
         raise UsageError("trials of different kernels cannot share a recording: their parameters differ")
     values = tuple(_natural_order(name, {point[name] for point in points}) for name in names)
-    if max(map(len, values)) > _MAX_VALUES:
-        raise UsageError(f"a parameter has more than {_MAX_VALUES} values; record fewer configs")
+    if max(map(len, values)) > MAX_VALUES:
+        raise UsageError(f"a parameter has more than {MAX_VALUES} values; record fewer configs")
     return Recording(
         limits, environment, policy, source_hash, names, values,
         {g: _problem(names, values, trials[g], base.samples_us) for g, (base, _) in problems.items()},

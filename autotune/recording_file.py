@@ -1,4 +1,4 @@
-"""The file of a recorded space: written and read, compact, the same bytes for the same trials.
+"""The file of a recorded space, and how it is written: compact, the same bytes for the same trials.
 
 Format: gzip-compressed JSON, one object:
 
@@ -19,14 +19,13 @@ Format: gzip-compressed JSON, one object:
         marks           what disturbed the samples: [entry, mark, mark, ...] for each that was
 
 `compile_s` is 0 where a kernel came from a cache. Version 1 kept `configs` in each problem, and no
-`compile_threads`; it is read, too.
+`compile_threads`; `recording_reader` reads it, too.
 """
 
 from __future__ import annotations
 
 import gzip
 import json
-import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -34,32 +33,21 @@ from typing import Any
 
 import numpy as np
 
-from . import stats
-from .config import Value
 from .device import DeviceLimits, Environment
-from .errors import AutotuneError, UsageError
 from .gemm import Gemm
-from .measurement import POLICY_VERSION, CachePolicy, Measurement, Outcome
+from .measurement import POLICY_VERSION, CachePolicy
 from .output_file import write_file
-from .recording import COMPILE_THREADS, Problem, Recording, Trials, collect
+from .recording import COMPILE_THREADS, Problem, Trials, collect
 from .target import Baseline
 
 FORMAT = "autotune-recording"
 VERSION = 2
-READABLE = (1, 2)
 SAMPLE_DIGITS = 5  # significant: finer than any timer
 _SECONDS_DECIMALS = 4
-_COLUMNS = (
+COLUMNS = (
     "is_cut_short", "error_ratio", "registers", "spill_bytes", "smem_bytes",
     "compile_s", "verify_s", "measure_s",
 )  # fmt: skip
-_DAMAGE = (
-    OSError, EOFError, zlib.error, UnicodeDecodeError, ValueError, KeyError, IndexError, TypeError,
-    AttributeError, AutotuneError,
-)  # fmt: skip
-
-# ------------------------------------------------------------------------------------------------
-# Writing
 
 
 def write_recording(
@@ -116,7 +104,7 @@ def _problem_to_json(gemm: Gemm, problem: Problem, configs: Sequence[bytes]) -> 
         "reasons": reasons,
         "reason": [reasons.index(m.reason) for m in problem.measurements],
         "samples_us": [_rounded(m.samples_us) for m in problem.measurements],
-        **{name: [_plain(getattr(m, name)) for m in problem.measurements] for name in _COLUMNS},
+        **{name: [_plain(getattr(m, name)) for m in problem.measurements] for name in COLUMNS},
         "error_over_cublas": [_plain(m.error_over_cublas) for m in problem.measurements],
         "marks": [[entry, *m.marks] for entry, m in enumerate(problem.measurements) if m.marks],
     }
@@ -132,96 +120,3 @@ def _plain(value: float | int | bool | None) -> float | int | None:
     if isinstance(value, float):
         return round(value, _SECONDS_DECIMALS) if np.isfinite(value) else None
     return value
-
-
-# ------------------------------------------------------------------------------------------------
-# Reading
-
-
-def load_json(path: Path) -> dict[str, Any]:
-    """The JSON object in a file, compressed or not. Raises UsageError with the reason."""
-    try:
-        content = path.read_bytes()
-        data = json.loads(gzip.decompress(content) if content[:2] == b"\x1f\x8b" else content)
-    except FileNotFoundError:
-        raise UsageError(f"no recording at {path}; name an existing file") from None
-    except _DAMAGE as error:
-        raise UsageError(f"{path} is no readable recording: {error}; fetch or record it again") from error
-    if not isinstance(data, dict):
-        raise UsageError(f"{path} holds no recording; name a file written by `autotune record`")
-    return data
-
-
-def from_json(data: Mapping[str, Any], path: Path) -> Recording:
-    """Our own format, checked. Raises UsageError where it is newer than this code, or damaged."""
-    version = data.get("version")
-    if version not in READABLE:
-        raise UsageError(
-            f"{path} is a recording of version {version}, this autotune reads {VERSION}; use a newer one"
-        )
-    try:
-        names, values = tuple(data["names"]), tuple(map(tuple, data["values"]))
-        if len(names) != len(values):
-            raise ValueError("names and values do not match")
-        return Recording(
-            limits=DeviceLimits.from_dict(data["limits"]),
-            environment=Environment.from_dict(data["environment"]),
-            policy=CachePolicy(data["policy"]),
-            source_hash=str(data["source_hash"]),
-            names=names,
-            values=values,
-            problems=dict(_problem_from_json(e, _configs_of(e, data), values) for e in data["problems"]),
-            compile_threads=_positive(data["compile_threads"]) if version > 1 else COMPILE_THREADS,
-        )
-    except _DAMAGE as error:
-        raise UsageError(f"{path} is a damaged recording: {error!r}; fetch or record it again") from error
-
-
-def _positive(number: Any) -> int:
-    if type(number) is not int or number < 1:
-        raise ValueError(f"{number!r} is no positive whole number")
-    return number
-
-
-def _configs_of(entry: Mapping[str, Any], data: Mapping[str, Any]) -> list[str]:
-    """Codes of a problem's configs, as text."""
-    if data["version"] == 1:
-        return list(entry["configs"])
-    return list(data["configs"]) if entry["rows"] is None else [data["configs"][row] for row in entry["rows"]]
-
-
-def _problem_from_json(
-    entry: Mapping[str, Any], configs: Sequence[str], values: Sequence[Sequence[Value]]
-) -> tuple[Gemm, Problem]:
-    codes = np.array([list(bytes.fromhex(text)) for text in configs], dtype=np.uint8)
-    if codes.shape != (len(configs), len(values)):
-        raise ValueError("configs and parameters do not match")
-    if not len(codes) or any(codes[:, j].max() >= len(choices) for j, choices in enumerate(values)):
-        raise ValueError("a config names a value that is not listed")
-    rows = [bytes(row) for row in codes]
-    if rows != sorted(set(rows)):
-        raise ValueError("configs are repeated or out of order")
-    columns = {name: entry[name] for name in ("outcome", "reason", "samples_us", *_COLUMNS)}
-    columns["error_over_cublas"] = entry.get("error_over_cublas", [None] * len(codes))
-    if any(len(column) != len(codes) for column in columns.values()):
-        raise ValueError("columns differ in length")
-    marks = {int(row): tuple(map(str, found)) for row, *found in entry.get("marks", ())}
-    if not marks.keys() <= set(range(len(codes))):
-        raise ValueError("a mark on an entry that is not there")
-    measurements = tuple(
-        _measurement({name: column[i] for name, column in columns.items()}, entry, marks.get(i, ()))
-        for i in range(len(codes))
-    )
-    return Gemm.parse(entry["gemm"]), Problem(codes, measurements, tuple(map(float, entry["cublas_us"])))
-
-
-def _measurement(cell: dict[str, Any], entry: Mapping[str, Any], marks: tuple[str, ...]) -> Measurement:
-    outcome = Outcome(entry["outcomes"][cell.pop("outcome")])
-    reason = str(entry["reasons"][cell.pop("reason")])
-    samples = tuple(map(float, cell.pop("samples_us")))
-    if not all(0 < sample < float("inf") for sample in samples):
-        raise ValueError("a sample is no positive time")
-    is_ok = outcome is Outcome.OK
-    time_us = stats.median(samples) if is_ok else None  # without samples: ValueError, told as damage
-    cell["is_cut_short"] = bool(cell["is_cut_short"])
-    return Measurement(outcome, reason, time_us, samples, **cell, marks=marks)

@@ -19,7 +19,8 @@ from .gemm import Gemm
 from .kernel_tuner import from_t1, is_t1
 from .measurement import Measurement, Outcome, is_accurate
 from .recording import Problem, Recording, cubin_key
-from .recording_file import FORMAT, from_json, load_json
+from .recording_file import FORMAT
+from .recording_reader import from_json, load_json
 from .simulation import Pipeline
 from .space import FeasibleSet
 from .target import Baseline, Point, Rounds

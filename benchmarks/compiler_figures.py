@@ -35,10 +35,11 @@ from autotune.compiler import Compiler, Cubin, compiler_version
 from autotune.config import Config
 from autotune.device import DeviceLimits, known_limits
 from autotune.errors import UsageError
-from autotune.gemm import Gemm, read_suite
+from autotune.gemm import Gemm
 from autotune.gpu.instance import ALLOWED_SPILL_BYTES, variant
 from autotune.search.seeds import known_good, wishes
 from autotune.space import feasible_set
+from autotune.suite import read_suite
 
 GPUS = ("quadro-rtx-5000", "rtx-3090", "rtx-4090", "h200")
 REPOSITORY = Path(__file__).resolve().parents[1]

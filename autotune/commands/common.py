@@ -9,9 +9,10 @@ from pathlib import Path
 from .. import console
 from ..device import DeviceLimits, Environment, known_limits
 from ..errors import StoreError, UsageError
-from ..gemm import Gemm, read_suite
+from ..gemm import Gemm
 from ..measurement import CachePolicy
 from ..store import Store, StudySummary, exists, shown
+from ..suite import read_suite
 
 
 def read_shapes(shapes: Sequence[str], suite: Path | None) -> tuple[Gemm, ...]:

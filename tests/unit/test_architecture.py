@@ -18,7 +18,8 @@ MODULES = sorted(path.relative_to(PACKAGE).with_suffix("").as_posix() for path i
 PURE = frozenset(
     {
         "errors", "gemm", "device", "measurement", "launch", "config", "resources", "rules", "space", "stats",
-        "kernel", "target", "disturbance", "bounds", "cuda_errors", "requirements",
+        "kernel", "target", "disturbance", "bounds", "cuda_errors", "requirements", "suite", "entries",
+        "user_file",
     }
 )  # fmt: skip
 SHARED = PURE | {"__init__"}
@@ -52,10 +53,13 @@ RULES: dict[str, Part] = {
     "recording": _part(packages=("numpy",)),
     "output_file": _part("errors", pure=False),
     "recording_file": _part("recording", "output_file", packages=("numpy",)),
+    "recording_reader": _part("recording", "recording_file", packages=("numpy",)),
     "kernel_tuner": _part("recording"),
     "t4": _part(),
     "simulation": _part(),
-    "replay": _part("recording", "recording_file", "kernel_tuner", "simulation", packages=("numpy",)),
+    "replay": _part(
+        "recording", "recording_file", "recording_reader", "kernel_tuner", "simulation", packages=("numpy",)
+    ),
     "ladder": _part(),
     "chart": _part(pure=False),
     "store": _part("store", packages=("sqlalchemy", "alembic", "optuna")),

@@ -195,6 +195,52 @@ def test_a_damaged_recording_is_refused_with_its_name(recording, change):
         ReplayTarget(recording)
 
 
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda d: d.update(polcy="cold"), "at the top: unknown key 'polcy' .did you mean 'policy'"),
+        (lambda d: d["limits"].update(num_sm=1), "limits: unknown key 'num_sm' .did you mean 'num_sms'"),
+        (lambda d: d["environment"].update(gpu="x"), "environment: unknown key 'gpu'"),
+        (lambda d: d["problems"][1].update(markz=[]), "problem 2: unknown key 'markz' .did you mean 'marks'"),
+    ],
+)
+def test_a_key_that_is_not_known_is_refused(recording, change, message):
+    _edit(recording, change)
+    with pytest.raises(UsageError, match=message):
+        ReplayTarget(recording)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda d: d["limits"].update(fma_tflops=0),
+        lambda d: d["limits"].update(num_sms=0),
+        lambda d: d["environment"].update(recorded_on=""),
+        lambda d: d["environment"].update(gpu_name="\ud800"),
+        lambda d: d["problems"].append(d["problems"][0]),
+        lambda d: d["problems"][1]["rows"].__setitem__(0, -1),
+        lambda d: d["problems"][0]["reason"].__setitem__(0, -1),
+        lambda d: d["problems"][0]["registers"].__setitem__(0, 2**70),
+        lambda d: d["problems"][0]["compile_s"].__setitem__(0, -1.0),
+        lambda d: d["problems"][0]["samples_us"].__setitem__(0, [float("inf")]),
+        lambda d: d["problems"][0]["cublas_us"].__setitem__(0, 10**400),
+        lambda d: d["values"][0].__setitem__(1, d["values"][0][0]),
+        lambda d: d.update(compile_threads=10**9),
+    ],
+)
+def test_values_that_nothing_can_be_computed_with_are_refused(recording, change):
+    _edit(recording, change)
+    with pytest.raises(UsageError, match=r"recording\.json\.gz is a damaged recording"):
+        ReplayTarget(recording)
+
+
+@pytest.mark.parametrize("text", ["[" * 100_000, '{"a":' * 100_000, "[" + "9" * 5000 + "]"])
+def test_endless_brackets_and_numbers_are_refused(tmp_path, text):
+    (tmp_path / "r.json").write_text(text)
+    with pytest.raises(UsageError, match="is no readable recording"):
+        ReplayTarget(tmp_path / "r.json")
+
+
 def test_a_newer_version_is_refused(recording):
     _edit(recording, lambda d: d.update(version=3))
     with pytest.raises(UsageError, match="version 3, this autotune reads 2"):

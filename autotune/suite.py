@@ -1,0 +1,63 @@
+"""Suites: TOML files that list the shapes of a search."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+from typing import Any
+
+from .entries import check_keys, items, shown, table
+from .errors import UsageError
+from .gemm import LAYOUTS, Gemm
+from .user_file import read_file
+
+MOST_BYTES = 256 << 10  # some 6,000 shapes
+LONGEST_LINE = 1000  # characters: reading a dotted key takes time that grows as its square
+_EXTENTS = ("m", "n", "k")
+_NOTES = ("name", "kind", "notes", "cublas_us")  # for who reads the file: nothing is done with them
+_HOW = "write [[shape]] tables with m, n and k"
+
+
+def read_suite(path: Path) -> tuple[Gemm, ...]:
+    """Read the `[[shape]]` tables (m, n, k and optionally layout) of a TOML suite file, each shape once.
+
+    Raises UsageError, naming the file, if it cannot be read or holds anything else.
+    """
+    content = read_file(path, "suite", MOST_BYTES)
+    try:
+        return _shapes(_parse(content.decode("utf-8")))
+    except (ValueError, RecursionError, UsageError) as error:
+        raise UsageError(f"{path} is not a suite: {error}; {_HOW}") from error
+
+
+def _parse(text: str) -> dict[str, Any]:
+    for number, line in enumerate(text.splitlines(), 1):
+        if len(line) > LONGEST_LINE:
+            raise ValueError(f"line {number} has more than {LONGEST_LINE:,} characters")
+    return tomllib.loads(text)
+
+
+def _shapes(data: dict[str, Any]) -> tuple[Gemm, ...]:
+    check_keys(data, ("shape", *_NOTES), "at the top")
+    tables = data.get("shape", [])
+    if isinstance(tables, dict):
+        raise ValueError("shape is one table, [shape], and not a list of them")
+    if not items(tables, "shape"):
+        raise ValueError("it holds no shape")
+    return tuple(dict.fromkeys(_shape(entry, f"shape {i}") for i, entry in enumerate(tables, 1)))
+
+
+def _shape(entry: Any, where: str) -> Gemm:
+    """The Gemm of one `[[shape]]` table."""
+    check_keys(table(entry, where), (*_EXTENTS, "layout", *_NOTES), where, required=_EXTENTS)
+    for name in _EXTENTS:
+        if type(entry[name]) is not int:
+            raise ValueError(f"{where}: {name} is {shown(entry[name])}, and not a whole number")
+    layout = entry.get("layout", "NN")
+    if not isinstance(layout, str) or layout.upper() not in LAYOUTS:
+        raise ValueError(f"{where}: layout {shown(layout)} is none of {', '.join(LAYOUTS)}")
+    trans_a, trans_b = (letter == "T" for letter in layout.upper())
+    try:
+        return Gemm(entry["m"], entry["n"], entry["k"], trans_a, trans_b)
+    except UsageError as error:
+        raise ValueError(f"{where}: {error}") from None

@@ -1,0 +1,61 @@
+"""Reads a file that a user names: a regular one, small enough to be held in memory.
+
+Anything else is refused before a byte of it is read. A pipe may never be written to, and a device never ends.
+"""
+
+from __future__ import annotations
+
+import gzip
+import io
+import os
+import stat
+import zlib
+from pathlib import Path
+
+from .errors import UsageError
+
+_GZIP = b"\x1f\x8b"
+_KINDS = (  # of what can be opened; folders and sockets cannot
+    (stat.S_ISFIFO, "a pipe"),
+    (lambda mode: stat.S_ISCHR(mode) or stat.S_ISBLK(mode), "a device"),
+)
+
+
+def read_file(path: Path, what: str, most_bytes: int) -> bytes:
+    """The content of a file that is to hold a `what`, at most so many bytes; decompressed if gzip made it.
+
+    Raises UsageError, naming the file, if it is missing, damaged, too large or no regular file.
+    """
+    try:
+        content = _read(path, what, most_bytes)
+        if content[: len(_GZIP)] == _GZIP:
+            with gzip.open(io.BytesIO(content)) as compressed:
+                content = compressed.read(most_bytes + 1)
+    except FileNotFoundError:
+        raise UsageError(f"no {what} at {path}; name an existing file") from None
+    except (OSError, EOFError, ValueError, zlib.error) as error:  # ValueError: a name with a null byte
+        reason = getattr(error, "strerror", None) or error
+        raise UsageError(f"{path} is no readable {what}: {reason}; name another file") from error
+    if len(content) > most_bytes:
+        raise _too_large(path, what, most_bytes)
+    return content
+
+
+def _read(path: Path, what: str, most_bytes: int) -> bytes:
+    with open(path, "rb", opener=_open_at_once) as file:
+        status = os.fstat(file.fileno())
+        for is_kind, name in _KINDS:
+            if is_kind(status.st_mode):
+                raise UsageError(f"{path} is {name}, and a {what} is a regular file; name one")
+        if status.st_size > most_bytes:
+            raise _too_large(path, what, most_bytes)
+        return file.read(most_bytes + 1)  # what the kernel makes up has no size
+
+
+def _open_at_once(path: str, flags: int) -> int:
+    """Without waiting for somebody to write into a pipe."""
+    return os.open(path, flags | os.O_NONBLOCK | os.O_NOCTTY)
+
+
+def _too_large(path: Path, what: str, most_bytes: int) -> UsageError:
+    return UsageError(f"{path} holds more than {most_bytes >> 10:,} KiB, too much for a {what}; split it up")

@@ -1,0 +1,83 @@
+"""Suites are read as they are written, and what is none is refused with its place."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from autotune.errors import UsageError
+from autotune.gemm import Gemm
+from autotune.suite import read_suite
+
+SUITES = Path(__file__).resolve().parents[2] / "studies" / "suites"
+SHAPE = "[[shape]]\nm = 4\nn = 5\nk = 6\n"
+
+
+def _suite(folder: Path, text: str) -> Path:
+    path = folder / "suite.toml"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def test_a_suite_holds_its_shapes_once_and_in_order(tmp_path: Path) -> None:
+    text = f'{SHAPE}{SHAPE}layout = "NT"\n{SHAPE}kind = "again"\n[[shape]]\nm = 0\nn = 1\nk = 2\n'
+    assert [str(g) for g in read_suite(_suite(tmp_path, text))] == ["4x5x6:NN", "4x5x6:NT", "0x1x2:NN"]
+
+
+@pytest.mark.parametrize("layout", ["nn", "nt", "Tn", "TT"])
+def test_a_layout_is_read_as_on_the_command_line(tmp_path: Path, layout: str) -> None:
+    assert read_suite(_suite(tmp_path, f"{SHAPE}layout = '{layout}'")) == (Gemm.parse(f"4x5x6:{layout}"),)
+
+
+def test_a_suite_may_say_what_it_is(tmp_path: Path) -> None:
+    text = f"name = 'mine'\nnotes = 'of my model'\n{SHAPE}name = 'head'\nnotes = 'the last layer'\n"
+    assert read_suite(_suite(tmp_path, text)) == (Gemm(4, 5, 6),)
+
+
+@pytest.mark.parametrize("path", sorted(SUITES.glob("*.toml")), ids=lambda path: path.stem)
+def test_the_suites_that_ship_are_read(path: Path) -> None:
+    assert len(read_suite(path)) == path.read_text(encoding="utf-8").count("[[shape]]")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "holds no"),
+        ("shape = []", "holds no"),
+        ("[shape]\nm = 1", r"one table, \[shape\]"),
+        ("shape = 5", "expected a list"),
+        ("shape = [1]", "shape 1: expected a table"),
+        ("[[shape]]\nm = 4\nn = 4\n", "shape 1: the key 'k' is missing"),
+        (SHAPE + "[[shape]]\nm = 4.0\nn = 4\nk = 4", "shape 2: m is 4.0"),
+        ("[[shape]]\nm = true\nn = 4\nk = 4", "shape 1: m is True"),
+        ("[[shape]]\nm = '4'\nn = 4\nk = 4", "shape 1: m is '4'"),
+        (SHAPE + "layout = 'XX'", "layout 'XX'"),
+        (SHAPE + "layout = ['N', 'T']", "layout"),
+        ("[[shape]]\nm = -4\nn = 4\nk = 4", "shape 1: m = -4 is outside"),
+        ("[[shape]\nm = 4", "write \\[\\[shape\\]\\] tables"),
+        (SHAPE + "layuot = 'NT'", r"shape 1: unknown key 'layuot' \(did you mean 'layout'\?\)"),
+        (SHAPE + "colour = 'red'", r"shape 1: unknown key 'colour' \(known are m, n, k, layout,"),
+        ("[[shpae]]\nm = 4\n" + SHAPE, "at the top: unknown key 'shpae' .did you mean 'shape'"),
+        ("[[shape]]\nm = 4\nn = 4\nk = " + "9" * 900, "an endless number is outside"),
+        ("[[shape]]\nm = 0x1" + "0" * 900 + "\nn = 4\nk = 4", "an endless number is outside"),
+        ("shape = " + "[" * 900 + "]" * 900, "line 1 has more than 1,000 characters"),
+        ("shape = " + "[\n" * 90_000, "recursion"),
+        ("shape = [" + "[" * 60 + "]" * 60 + "]", "shape 1: expected a table"),
+        ("a." * 60_000 + "b = 1", "line 1 has more than 1,000 characters"),
+        (f"# {'x' * 90}\n" * 3000, "holds more than 256 KiB"),
+    ],
+)
+def test_a_bad_suite_is_refused_with_its_place(tmp_path: Path, text: str, message: str) -> None:
+    path = _suite(tmp_path, text)
+    with pytest.raises(UsageError, match=message) as refused:
+        read_suite(path)
+    assert str(path) in str(refused.value)
+    assert len(str(refused.value)) < 600 and "\n" not in str(refused.value)
+
+
+def test_a_file_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "binary.toml").write_bytes(b"\xff\xfe\x00")
+    for name in ("missing.toml", ".", "binary.toml"):
+        with pytest.raises(UsageError, match="suite"):
+            read_suite(tmp_path / name)
