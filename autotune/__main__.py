@@ -1,5 +1,5 @@
 """`python -m autotune` is `autotune`."""
 
-from .cli import main
+from .start import main
 
 main()

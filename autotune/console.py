@@ -1,32 +1,67 @@
-"""What the command line writes: results to stdout, progress and errors to stderr, JSON for machines."""
+"""What the command line writes: results to stdout, progress and errors to stderr, JSON for machines.
+
+Colours are for terminals, and for those alone: what goes into a pipe or a file is plain.
+"""
 
 from __future__ import annotations
 
+import errno
 import json
 import math
+import os
 import re
 import shutil
 import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import accumulate
 from typing import Any, TextIO
+
+import typer
 
 from .errors import AutotuneError
 
 PERIOD_TTY_S = 0.2  # between updates of a line that is overwritten
 PERIOD_LOG_S = 10.0  # between lines that stay, as in a log of CI
-_GAP, _INDENT = "  ", "    "  # between columns; before what stands beneath a row
+GAP, INDENT = "  ", "    "  # between columns; before what stands beneath a row
 
 
 def show(text: str) -> None:
     """A result, to stdout."""
-    print(text)
+    _write(sys.stdout, f"{text}\n")
+
+
+def _write(stream: TextIO, text: str) -> None:
+    """Write at once. A terminal that is gone (EIO) is written to no more: who works for it ends in order.
+    Raises BrokenPipeError where nobody reads on."""
+    try:
+        stream.write(text)
+        stream.flush()
+    except OSError as error:
+        abandon(stream)
+        if error.errno != errno.EIO:
+            raise
+
+
+def abandon(stream: TextIO) -> None:
+    """Have all that is written to a stream, and what it still holds, go nowhere."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, stream.fileno())
+    os.close(nowhere)
+
+
+def painted(text: str, color: str = "", *, stream: TextIO | None = None) -> str:
+    """Bold text, in a colour; plain where the stream (stdout) is no terminal or NO_COLOR is set."""
+    terminal = (stream or sys.stdout).isatty() and os.environ.get("TERM") != "dumb"
+    if not terminal or os.environ.get("NO_COLOR"):
+        return text
+    return typer.style(text, fg=color or None, bold=True)
 
 
 def show_json(data: Mapping[str, Any]) -> None:
     """The same facts for machines: one JSON object on stdout. JSON has no infinity and no NaN (the error
     of a result that holds a NaN, say): they become null."""
-    print(json.dumps(_finite(data), indent=2, default=str, allow_nan=False))
+    show(json.dumps(_finite(data), indent=2, default=str, allow_nan=False))
 
 
 def _finite(data: Any) -> Any:
@@ -41,42 +76,47 @@ def _finite(data: Any) -> Any:
 
 def note(text: str) -> None:
     """Something to know that is not the result, to stderr."""
-    print(text, file=sys.stderr, flush=True)
+    _write(sys.stderr, f"{text}\n")
 
 
 def fail(error: AutotuneError) -> None:
     """One line that says what is wrong and what to do next."""
-    note(f"autotune: {error}")
+    refuse(" ".join(str(error).split()))
 
 
-def table(headers: Sequence[str], rows: Iterable[Sequence[object]], *, right: Sequence[int] = ()) -> str:
-    """Aligned columns under a line of headers; columns numbered in `right` align right."""
-    cells = [[str(cell) for cell in row] for row in (headers, *rows)]
+def refuse(text: str) -> None:
+    """The one line of an error."""
+    note(f"{painted('autotune:', 'red', stream=sys.stderr)} {text}")
+
+
+def _aligned(headers: Sequence[str], rows: Iterable[Sequence[str]], right: Sequence[int]) -> str:
+    cells = [list(row) for row in (headers, *rows)]
     widths = [max(len(row[i]) for row in cells) for i in range(len(headers))]
 
     def line(row: Sequence[str]) -> str:
         aligned = (
             c.rjust(w) if i in right else c.ljust(w) for i, (c, w) in enumerate(zip(row, widths, strict=True))
         )
-        return _GAP.join(aligned).rstrip()
+        return GAP.join(aligned).rstrip()
 
-    return "\n".join([line(cells[0]), line(["-" * w for w in widths]), *map(line, cells[1:])])
+    return "\n".join([painted(line(cells[0])), line(["-" * w for w in widths]), *map(line, cells[1:])])
 
 
-def fitted(headers: Sequence[str], rows: Iterable[Sequence[object]], *, right: Sequence[int] = ()) -> str:
-    """As `table`. On a terminal that is too narrow for it, what does not fit stands beneath its row."""
-    cells = [[str(cell) for cell in row] for row in rows]
-    whole, width = table(headers, cells, right=right), _terminal_width()
-    if width is None or max(map(len, whole.splitlines())) <= width:
-        return whole
+def table(headers: Sequence[str], rows: Iterable[Sequence[object]], *, right: Sequence[int] = ()) -> str:
+    """Aligned columns under a line of headers; columns numbered in `right` align right. On a terminal that is
+    too narrow for it, what does not fit stands beneath its row."""
+    cells, terminal = [[str(cell) for cell in row] for row in rows], _terminal_width()
     widths = [max(map(len, column)) for column in zip(headers, *cells, strict=True)]
-    fits = [n for n in range(1, len(widths)) if sum(widths[:n]) + len(_GAP) * (n - 1) <= width]
+    ends = list(accumulate(len(GAP) + width for width in widths))  # a gap before the first column, too
+    fits = [n for n, end in enumerate(ends, 1) if terminal is None or end - len(GAP) <= terminal]
     num = max(fits, default=1)
-    head, line, *lines = table(headers[:num], [row[:num] for row in cells], right=right).splitlines()
+    if num == len(headers):
+        return _aligned(headers, cells, right)
+    head, line, *lines = _aligned(headers[:num], [row[:num] for row in cells], right).splitlines()
     shown = [head, line]
     for text, row in zip(lines, cells, strict=True):
         rest = ", ".join(f"{name} {cell}" for name, cell in zip(headers[num:], row[num:], strict=True))
-        shown += [text, *(_INDENT + part for part in wrapped(rest, width - len(_INDENT)))]
+        shown += [text, *(INDENT + part for part in wrapped(rest, (terminal or 0) - len(INDENT)))]
     return "\n".join(shown)
 
 
@@ -129,6 +169,19 @@ def ratio_text(ratio: float | None, unit: str = "x") -> str:
     return f"{100 * ratio:.1f}%" if unit == "%" else f"{ratio:.3f}x"
 
 
+def fitted(parts: Sequence[str], least_first: Sequence[int], width: int) -> str:
+    """The parts in their order, without as many of the least as it takes to fit. Where that is not enough,
+    as many words as fit: half a number would say something else than the whole."""
+    for num_dropped in range(len(least_first) + 1):
+        dropped = set(least_first[:num_dropped])
+        text = GAP.join(part for i, part in enumerate(parts) if i not in dropped)
+        if len(text) <= width:
+            return text
+    words = text.split(" ")
+    lengths = accumulate(len(word) + 1 for word in words)
+    return " ".join(word for word, length in zip(words, lengths, strict=True) if length <= width + 1)
+
+
 class Progress:
     """One line on a terminal that is overwritten; elsewhere a line now and then."""
 
@@ -145,23 +198,23 @@ class Progress:
         """Whether an update would be written now: ask before composing a costly text."""
         return not self._is_quiet and time.monotonic() - self._written_at >= self._period_s
 
-    def update(self, text: str) -> None:
+    def update(self, *parts: str, least_first: Sequence[int] = ()) -> None:
+        """Show these parts side by side. Where a terminal is too narrow for them, they are left out in the
+        order of `least_first`, which holds their positions; none is cut."""
         if not self.is_due:
             return
         self._written_at = time.monotonic()
         if self._is_tty:
             width = shutil.get_terminal_size().columns - 1
-            self._stream.write(f"\r\x1b[K{text[:width]}")
+            _write(self._stream, f"\r\x1b[K{fitted(parts, least_first, width)}")
             self._is_open = True
         else:
-            self._stream.write(f"{text}\n")
-        self._stream.flush()
+            _write(self._stream, f"{GAP.join(parts)}\n")
 
     def close(self) -> None:
         """Leaves the last line standing, and the cursor below it."""
         if self._is_open:
-            self._stream.write("\n")
-            self._stream.flush()
+            _write(self._stream, "\n")
             self._is_open = False
 
     def __enter__(self) -> Progress:

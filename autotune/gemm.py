@@ -49,6 +49,11 @@ class Gemm:
         extents = (int(first), int(n or first), int(k or first))
         return cls(*extents, trans_a=layout[0] == "T", trans_b=layout[1] == "T")
 
+    def need_output(self) -> None:
+        """Raises UsageError where C has no element: such a product is legal, but there is nothing to tune."""
+        if not self.m or not self.n:
+            raise UsageError(f"{self}: C is empty, there is nothing to time; choose m and n of at least 1")
+
     @property
     def layout(self) -> str:
         """Which operands are transposed, A before B: NN, NT, TN or TT."""

@@ -140,8 +140,7 @@ def steps(gemm: Gemm) -> tuple[Step, ...]:
     """
     if gemm.layout != "NN":
         raise UsageError(f"the ladder stands on NN problems only; {gemm} is {gemm.layout}")
-    if gemm.m == 0 or gemm.n == 0:
-        raise UsageError(f"{gemm}: C is empty, there is nothing to time")
+    gemm.need_output()
     return tuple(replace(step, kernel=_fitted(step.kernel, gemm)) for step in STEPS)
 
 

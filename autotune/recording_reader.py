@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import MISSING, Field, fields
+from collections.abc import Mapping, Sequence
+from dataclasses import MISSING, fields
 from datetime import date
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
 from . import stats
 from .config import PARAMETER, Value
 from .device import DeviceLimits, Environment
+from .dispatch import strict
 from .entries import check_keys, items, number, shown, table, text, whole
 from .errors import AutotuneError, UsageError
 from .gemm import Gemm
@@ -21,6 +22,8 @@ from .measurement import CachePolicy, Measurement, Outcome
 from .recording import COMPILE_THREADS, LEAST_US, MAX_VALUES, MOST_S, MOST_US, Problem, Recording
 from .recording_file import COLUMNS, VERSION
 from .user_file import read_file
+
+T = TypeVar("T", DeviceLimits, Environment)
 
 READABLE = (1, 2)
 MOST_BYTES = 1 << 30
@@ -72,7 +75,7 @@ def _recording(data: Mapping[str, Any], version: int) -> Recording:
     names, values = _parameters(data)
     threads = whole(data["compile_threads"], "compile_threads", 1, MOST_THREADS) if version > 1 else None
     return Recording(
-        limits=_limits(data["limits"]),
+        limits=_record(DeviceLimits, data["limits"], "limits"),
         environment=_environment(data["environment"]),
         policy=CachePolicy(data["policy"]),
         source_hash=text(data["source_hash"], "source_hash"),
@@ -87,44 +90,23 @@ def _recording(data: Mapping[str, Any], version: int) -> Recording:
 # What it was recorded on, and which parameters there are
 
 
-def _record_fields(cls: type[DeviceLimits | Environment], value: Any, where: str) -> Iterator[Field[Any]]:
-    """The fields of a record that are there; the others have defaults."""
+def _record(cls: type[T], value: Any, where: str) -> T:
+    """A record by what its fields declare; those that have defaults may be missing."""
     found, known = table(value, where), fields(cls)
     required = [field.name for field in known if field.default is MISSING]
     check_keys(found, [field.name for field in known], where, required)
-    return (field for field in known if field.name in found)
-
-
-def _limits(value: Any) -> DeviceLimits:
-    """Every count is at least 1, so that models may divide by it."""
-    read: dict[str, Any] = {}
-    for field in _record_fields(DeviceLimits, value, "limits"):
-        found, where = value[field.name], f"limits.{field.name}"
-        match field.type:
-            case "str":
-                read[field.name] = text(found, where)
-            case "int":
-                read[field.name] = whole(found, where, least=int(field.name != "smem_reserved"))
-            case "float":
-                read[field.name] = number(found, where, 1e-3, 1e9)
-            case _:
-                read[field.name] = _capability(found, where)
-    return DeviceLimits(**read)
+    for name, entry in found.items():
+        if isinstance(entry, str):
+            text(entry, f"{where}.{name}")
+    defaults = {field.name: field.default for field in known if field.default is not MISSING}
+    record: T = strict.read(cls, {**defaults, **found}, where)
+    return record
 
 
 def _environment(value: Any) -> Environment:
-    read: dict[str, Any] = {}
-    for field in _record_fields(Environment, value, "environment"):
-        found, where = value[field.name], f"environment.{field.name}"
-        read[field.name] = text(found, where) if field.type == "str" else _capability(found, where)
-    environment = Environment(**read)
+    environment = _record(Environment, value, "environment")
     date.fromisoformat(environment.recorded_on)  # without a date it would pass for a GPU that is here
     return environment
-
-
-def _capability(value: Any, where: str) -> tuple[int, int]:
-    major, minor = (whole(part, where, most=99) for part in items(value, where, 2))
-    return major, minor
 
 
 def _parameters(data: Mapping[str, Any]) -> tuple[tuple[str, ...], tuple[tuple[Value, ...], ...]]:

@@ -16,9 +16,15 @@ from ..suite import read_suite
 
 
 def read_shapes(shapes: Sequence[str], suite: Path | None) -> tuple[Gemm, ...]:
-    """The problems of `--shape` and `--suite`, each once; empty if neither was given."""
+    """The problems of `--shape` and `--suite`, each once; empty if neither was given.
+
+    Raises UsageError, also for a problem without output.
+    """
     named = [Gemm.parse(text) for text in shapes]
-    return tuple(dict.fromkeys([*named, *(read_suite(suite) if suite else ())]))
+    gemms = tuple(dict.fromkeys([*named, *(read_suite(suite) if suite else ())]))
+    for gemm in gemms:
+        gemm.need_output()
+    return gemms
 
 
 def need_shapes(shapes: Sequence[str], suite: Path | None) -> tuple[Gemm, ...]:

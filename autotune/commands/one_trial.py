@@ -43,7 +43,7 @@ def diff(db: str, first_id: int, second_id: int, *, is_json: bool) -> None:
         return
     headers = ("what", f"trial {first_id}", f"trial {second_id}")
     rows = [(name, *map(_cell, values)) for name, values in facts["differences"].items()]
-    console.show(console.fitted(headers, rows) if rows else "the trials differ in nothing that is stored")
+    console.show(console.table(headers, rows) if rows else "the trials differ in nothing that is stored")
     console.show("\n" + _verdict(facts["times"], first_id, second_id))
 
 
@@ -231,7 +231,7 @@ def _text(facts: Facts) -> str:
         (name, value, PARAMETER[name].meaning if name in PARAMETER else "-")
         for name, value in facts["config"].items()
     ]
-    parts = [_list(head), console.fitted(("parameter", "value", "meaning"), rows, right=(1,)), _list(made)]
+    parts = [_list(head), console.table(("parameter", "value", "meaning"), rows, right=(1,)), _list(made)]
     if facts["reason"]:
         parts.append(f"reason:\n{facts['reason']}")
     return "\n\n".join(parts)

@@ -13,19 +13,21 @@ from typing import Any
 import typer
 
 from .. import console, kernel
-from ..errors import AutotuneError
+from ..errors import EnvironmentProblem, UsageError
 from ..gemm import Gemm
 from ..measurement import CachePolicy
 from ..replay import ReplayTarget
 from ..search import Options, Result, ShapeResult, tune
 from ..search.progress import Best, Event, FinalDone, FinalStarted, ShapeStarted, Stopping, TrialDone
+from ..start import SIGNALLED
 from ..store import Store, shown
 from ..store.publisher import Publisher
 from ..target import Target
 from . import common, disturbed, spent, targets
 from .trials import brief
 
-INTERRUPTED = 130  # what a shell reports for a process ended by Ctrl-C
+# What the live line leaves out where the terminal is too narrow. What is not named here goes last.
+_LEAST_FIRST = ("failed", "rate", "trials", "shape", "cublas", "left", "limit")
 
 _WHY = {
     "trials": "all trials that were asked for are done",
@@ -57,7 +59,8 @@ def run(request: Request, *, is_json: bool, is_quiet: bool) -> None:
     """Search, copy the trials into Optuna's tables, print the result. Without shapes, `replay:FILE`
     means all that FILE holds.
 
-    Raises AutotuneError, after printing, if no candidate of some shape ran, or some shape was not begun.
+    Raises, after printing, UsageError where the seconds did not suffice to begin every shape, and
+    EnvironmentProblem where no candidate of some shape ran.
     """
     is_replay = request.gpu.startswith(targets.REPLAY)
     gemms = (common.read_shapes if is_replay else common.need_shapes)(request.shapes, request.suite)
@@ -86,8 +89,8 @@ def run(request: Request, *, is_json: bool, is_quiet: bool) -> None:
         console.show(_text(facts, measured_on))
         if is_ours:
             console.show(f"Next: autotune export-table --db {shlex.quote(shown(request.db))}")
-    if result.is_interrupted:
-        raise typer.Exit(INTERRUPTED)
+    if result.signal is not None:
+        raise typer.Exit(SIGNALLED + result.signal)
     _need_winners(result)
 
 
@@ -118,13 +121,13 @@ def _tune(
 def _need_winners(result: Result) -> None:
     if result.not_begun:
         names = ", ".join(map(str, result.not_begun))
-        raise AutotuneError(
+        raise UsageError(
             f"the time was over before {names} could begin; run the same command again, with more --seconds"
         )
     barren = [shape for shape in result.shapes if shape.best is None]
     if barren:
         names = ", ".join(str(shape.gemm) for shape in barren)
-        raise AutotuneError(
+        raise EnvironmentProblem(
             f"no candidate for {names} ran; see `autotune trials failures`, and `autotune doctor`"
         )
 
@@ -143,7 +146,10 @@ class Painter:
     def __call__(self, event: Event) -> None:
         if isinstance(event, TrialDone):
             if self._progress.is_due:
-                self._progress.update(_trial_line(event))
+                parts = _trial_parts(event)
+                names = list(parts)
+                least_first = [names.index(name) for name in _LEAST_FIRST if name in parts]
+                self._progress.update(*parts.values(), least_first=least_first)
         elif not self._is_quiet:
             self._progress.close()
             console.note(_line(event))
@@ -167,24 +173,26 @@ def _line(event: ShapeStarted | Stopping | FinalStarted | FinalDone) -> str:
 
 
 def _best_parts(word: str, best: Best) -> list[str]:
-    """`best 2.65 ms`, `1.020x cuBLAS` where that is there, `80.1% of the limit`."""
+    """`best 2.65 ms`, `1.020x cuBLAS` where that is there, `80.1% of limit`."""
     cublas = [f"{console.ratio_text(best.speedup)} cuBLAS"] if best.speedup else []
-    limit = f"{console.ratio_text(best.share_of_limit, '%')} of the limit"
+    limit = f"{console.ratio_text(best.share_of_limit, '%')} of limit"
     return [f"{word} {console.time_text(best.time_us)}", *cublas, limit]
 
 
-def _trial_line(event: TrialDone) -> str:
-    """`4096x4096x4096:NN  312 trials  10.4/s  41 failed  best 2.65 ms  1.020x cuBLAS  ...`"""
-    parts = [
-        str(event.gemm),
-        f"{event.num_done:,} trials",
-        f"{event.trials_per_s:.1f}/s",
-        f"{event.num_failed:,} failed",
-        *(_best_parts("best", event.best) if event.best else []),
-    ]
+def _trial_parts(event: TrialDone) -> dict[str, str]:
+    """`4096x4096x4096:NN`, `312 trials`, `10.4/s`, `41 failed`, `best 2.65 ms`, ..., each under a name."""
+    parts = {
+        "shape": str(event.gemm),
+        "trials": f"{event.num_done:,} trials",
+        "rate": f"{event.trials_per_s:.1f}/s",
+        "failed": f"{event.num_failed:,} failed",
+    }
+    if event.best:
+        best, *cublas, limit = _best_parts("best", event.best)
+        parts |= {"best": best, **({"cublas": cublas[0]} if cublas else {}), "limit": limit}
     if event.left_s is not None:
-        parts.append(f"{console.duration(event.left_s)} left")
-    return "  ".join(parts)
+        parts["left"] = f"{console.duration(event.left_s)} left"
+    return parts
 
 
 # ------------------------------------------------------------------------------------------------
@@ -214,22 +222,16 @@ def _facts(result: Result, target: Target, store: Store, request: Request, wall_
 
 
 def _shape_facts(shape: ShapeResult, target: Target, store: Store) -> dict[str, Any]:
-    """The winner of the final. On a recording the fastest trial instead: there the final draws from
-    samples that the trial's time was made of already, and so knows less."""
-    final = None if target.environment.is_recorded else shape.final
-    winner = final.winner if final else shape.best
-    fastest_us = shape.best.measurement.time_us if shape.best else None
-    time_us = final.winner.time_us if final else fastest_us
-    beside = shape.final.baseline if shape.final else None
-    cublas_us = beside.time_us if beside else shape.cublas_us
+    best = shape.verdict
+    time_us = best.time_us if best else None
     facts = {
         "shape": str(shape.gemm),
         "best_time_us": time_us,
-        "best_config": dict(winner.point) if winner else None,
-        "cublas_time_us": cublas_us,
-        "speedup": common.share(cublas_us, time_us),
+        "best_config": dict(best.point) if best else None,
+        "cublas_time_us": best.cublas_us if best else shape.cublas_us,
+        "speedup": best.speedup if best else None,
         "limit_us": shape.limit_us,
-        "share_of_limit": common.share(shape.limit_us, time_us),
+        "share_of_limit": best.share_of_limit if best else None,
         "tflops": shape.gemm.tflops(time_us) if time_us else None,
         "num_trials": shape.num_trials,
         "num_failed": shape.num_failed,

@@ -25,6 +25,7 @@ KINDS = {
 def run(gpu: str, shape: str, explain: str | None, *, is_wide: bool, is_json: bool) -> None:
     """Print the space, or with `explain` what becomes of one config."""
     gemm = Gemm.parse(shape)
+    gemm.need_output()
     limits = _limits(gpu)
     if explain is not None:
         _explain(Config.parse(explain), limits, gemm, is_json=is_json)

@@ -79,7 +79,7 @@ def _best_table(studies: Iterable[dict[str, Any]]) -> str:
         )
         for s in studies
     ]
-    return console.fitted(headers, rows, right=(0, *range(2, 9)))
+    return console.table(headers, rows, right=(0, *range(2, 9)))
 
 
 def brief(point: dict[str, Any] | None) -> str:
@@ -120,7 +120,7 @@ def history(db: str, shapes: Sequence[str], limit: int, *, is_json: bool) -> Non
         for gemm, record in newest
     ]
     headers = ("trial", "stored (UTC)", "shape", "outcome", "time", "error", "from", "config")
-    console.show(console.fitted(headers, cells, right=(0, 4, 5)))
+    console.show(console.table(headers, cells, right=(0, 4, 5)))
 
 
 def failures(db: str, shapes: Sequence[str], limit: int, *, is_json: bool) -> None:
@@ -140,7 +140,7 @@ def failures(db: str, shapes: Sequence[str], limit: int, *, is_json: bool) -> No
         (record.id, str(gemm), record.measurement.outcome, _one_line(record.measurement.reason), record.key)
         for gemm, record in newest
     ]
-    console.show("\n" + console.fitted(("trial", "shape", "outcome", "reason", "config"), cells, right=(0,)))
+    console.show("\n" + console.table(("trial", "shape", "outcome", "reason", "config"), cells, right=(0,)))
 
 
 def _one_line(reason: str) -> str:

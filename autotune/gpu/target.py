@@ -256,8 +256,7 @@ class GpuTarget:
         return self._client
 
     def _problem(self, gemm: Gemm) -> Problem:
-        if gemm.m == 0 or gemm.n == 0:
-            raise UsageError(f"{gemm}: C is empty, there is nothing to time")
+        gemm.need_output()
         return Problem(gemm, self.policy, self._seed, self.max_error)
 
     def _compile(self, gemm: Gemm, config: Config) -> Future[Cubin]:

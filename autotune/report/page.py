@@ -10,6 +10,7 @@ from typing import Any
 from ..config import Value
 from . import charts
 from .importance import MIN_TRIALS, Importance
+from .labels import labels
 from .numbers import PAUSE_S, StudyNumbers
 
 Describe = Callable[[Mapping[str, Value]], str]  # a config in a few words
@@ -223,17 +224,17 @@ def _ledger(study: StudyNumbers) -> str:
 def _final(study: StudyNumbers, describe: Describe) -> str:
     if study.final is None:
         return "<p>There was no final yet: the best is the fastest trial.</p>"
-    winner_us = study.final.winner.time_us
+    winner_us, entries = study.final.winner.time_us, study.final.entries
     rows = [
         (
             str(entry.rank),
             "yes" if entry.is_tied else "",
             _number(entry.time_us, 3),
             _ratio(entry.time_us / winner_us),
-            escape(describe(entry.point)),
+            escape(label),
             _key(entry.key),
         )
-        for entry in study.final.entries
+        for entry, label in zip(entries, labels([entry.point for entry in entries], describe), strict=True)
     ]
     headers = ("rank", "tied", "time (us)", "of the winner's", "config", "in full")
     hint = "Tied: interleaved timing cannot tell it from the winner. Times are medians over the rounds."

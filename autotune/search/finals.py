@@ -8,7 +8,7 @@ from ..measurement import Failure, Outcome
 from ..store import Store, TrialRecord
 from ..target import Target
 from . import final
-from .progress import Best, FinalDone, FinalStarted, OnEvent
+from .progress import FinalDone, FinalStarted, OnEvent
 from .shape import ShapeSearch
 
 
@@ -53,9 +53,8 @@ class Finals:
         if race is None:
             return
         self._store.set_final(shape.study, race.entries, race.baseline, race.marks)
-        winner = race.entries[0]
-        best = Best(winner.point, winner.time_us, race.baseline.time_us, shape.limit_us)
-        self._on_event(FinalDone(shape.gemm, best, race.num_tied))
+        if (best := shape.verdict) is not None:
+            self._on_event(FinalDone(shape.gemm, best, race.num_tied))
 
     def _condemn(self, shape: ShapeSearch, trial: TrialRecord, failure: Failure) -> None:
         """A finalist failed that was ok: it is none again, unless only the memory for all did not suffice."""

@@ -1,4 +1,4 @@
-"""Ctrl-C during a search: the first asks it to stop, the second ends it at once."""
+"""Signals that end a search: the first asks it to stop, the second ends it at once."""
 
 from __future__ import annotations
 
@@ -7,19 +7,29 @@ import threading
 from types import FrameType
 from typing import Any, Self
 
+ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # Ctrl-C, kill, a terminal that was closed
+
 
 class Interrupts:
-    """While entered, in the main thread, the first SIGINT (or SIGTERM) only sets `is_requested`; the next
-    raises KeyboardInterrupt, as Python does. In other threads signals are left alone."""
+    """While entered, in the main thread, the first of these signals only sets `number`, which says which it
+    was. The next does what it does without us: SIGINT raises KeyboardInterrupt, the others end the process.
+    A SIGHUP that is ignored stays so: `nohup` has the search outlive its terminal. In other threads signals
+    are left alone."""
 
     def __init__(self) -> None:
-        self.is_requested = False
+        self.number: int | None = None
         self._earlier: dict[signal.Signals, Any] = {}
+
+    @property
+    def is_requested(self) -> bool:
+        """Whether the search is to end."""
+        return self.number is not None
 
     def __enter__(self) -> Self:
         if threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGINT, signal.SIGTERM):
-                self._earlier[number] = signal.signal(number, self._on_signal)
+            for number in ENDING:
+                if number is not signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:
+                    self._earlier[number] = signal.signal(number, self._on_signal)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -28,6 +38,10 @@ class Interrupts:
         self._earlier.clear()
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
-        if self.is_requested:
+        if self.number is None:
+            self.number = number
+        elif number == signal.SIGINT:
             raise KeyboardInterrupt
-        self.is_requested = True
+        else:
+            signal.signal(number, signal.SIG_DFL)
+            signal.raise_signal(number)

@@ -84,5 +84,7 @@ def check(gemms: Sequence[Gemm], options: Options) -> None:
         raise UsageError("no shape to search; name at least one")
     if options.trials is not None and options.trials < 1:
         raise UsageError(f"--trials {options.trials}: at least 1")
-    if options.seconds is not None and not options.seconds > 0:
-        raise UsageError(f"--seconds {options.seconds}: more than 0")
+    if options.seconds is not None and not 0 < options.seconds < math.inf:
+        raise UsageError(
+            f"--seconds {options.seconds}: more than 0, and finite; leave it out for no limit"
+        )

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from ..gemm import Gemm
 from ..store import Final, Store, StudyRef, TrialRecord
 from .limits import StopReason
-from .progress import Ledger
+from .progress import Best, Ledger
 from .shape import ShapeSearch
 
 
@@ -19,6 +19,7 @@ class ShapeResult:
     study: StudyRef
     best: TrialRecord | None  # fastest trial; None if every one failed
     final: Final | None  # the newest re-rank: its winner is the kernel to use
+    verdict: Best | None  # what is told of the best kernel: its time, and cuBLAS's beside it
     cublas_us: float | None
     limit_us: float
     num_trials: int
@@ -33,6 +34,7 @@ class ShapeResult:
             study=shape.study,
             best=best[0] if best else None,
             final=store.final(shape.study, shape.max_error),
+            verdict=shape.verdict,
             cublas_us=shape.baseline.time_us,
             limit_us=shape.limit_us,
             num_trials=shape.num_total,
@@ -43,7 +45,7 @@ class ShapeResult:
 
 @dataclass(frozen=True)
 class Result:
-    """What a run came to. `is_interrupted`: the same command resumes it, and begins what was `not_begun`."""
+    """What a run came to. The same command goes on, and begins what was `not_begun`."""
 
     shapes: tuple[ShapeResult, ...]
     not_begun: tuple[Gemm, ...]  # shapes whose spaces were not enumerated in time
@@ -52,7 +54,4 @@ class Result:
     num_duplicates: int  # measured here, but stored by another search on this database first
     elapsed_s: float  # on the target's clock
     ledger: Ledger
-
-    @property
-    def is_interrupted(self) -> bool:
-        return self.reason is StopReason.INTERRUPTED
+    signal: int | None = None  # that ended it, where one did

@@ -21,6 +21,7 @@ from .progress import Best
 from .seeds import known_elsewhere, known_good
 from .sharing import TRANSFER, Ask, SharedStudy
 from .traits import traits_of
+from .verdict import verdict
 
 REUSED = "reuse"  # origin of points whose kernels were compiled before
 POLISH = "polish"  # of steps from the best, towards the end
@@ -274,6 +275,18 @@ class ShapeSearch:
         if champion is None:
             return None
         return Best(champion.point, champion.time_us, self.baseline.time_us, self.limit_us)
+
+    @property
+    def verdict(self) -> Best | None:
+        """What is told of its best kernel once the search is over; None while all have failed."""
+        fastest = self._store.best(self.study)
+        return verdict(
+            fastest[0] if fastest else None,
+            self.baseline.time_us,
+            self._store.final(self.study),
+            self.limit_us,
+            is_recorded=self.study.environment.is_recorded,
+        )
 
     @property
     def cutoff_us(self) -> float | None:

@@ -44,8 +44,9 @@ def tune(
 ) -> Result:
     """Search the best kernels for these shapes on a target.
 
-    Called from the main thread, the first Ctrl-C ends it early: no more asking, the candidate being
-    timed is finished and stored, and a result is returned; the second raises KeyboardInterrupt.
+    Called from the main thread, the first Ctrl-C, SIGTERM or SIGHUP ends it early: no more asking, the
+    candidate being timed is finished and stored, and a result is returned. The second Ctrl-C raises
+    KeyboardInterrupt.
     Raises UsageError for shapes or options that cannot be, DeviceLost, EnvironmentProblem and
     StoreError; all that was measured until then is stored.
 
@@ -130,6 +131,7 @@ class Tuner:
             num_duplicates=self._num_duplicates,
             elapsed_s=self._elapsed_s,
             ledger=self._ledger,
+            signal=self._interrupts.number,
         )
 
     def _start_ready(self) -> None:

@@ -38,7 +38,7 @@ from sqlalchemy.exc import (
     SQLAlchemyError,
 )
 
-from ..errors import StoreError
+from ..errors import EnvironmentProblem, StoreError
 from ..requirements import POSTGRESQL, pip_install
 from .columns import read_text
 
@@ -92,10 +92,21 @@ def exists(path_or_url: str | Path) -> bool:
     """Whether a database may be there to be read: its file is, or there is a server to ask. Raises StoreError
     where its folder may not be entered."""
     file = file_of(parse_url(path_or_url))
-    try:
+    with _names_explained(file):
         return file is None or file.is_file()
+
+
+@contextmanager
+def _names_explained(file: Path | None) -> Iterator[None]:
+    """Turn what a name that no file can have raises into a StoreError. SQLite takes UTF-8 only."""
+    try:
+        str(file).encode()
+        yield
     except PermissionError:
         raise StoreError(f"{file} lies in a folder that may not be entered; check its rights") from None
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise StoreError(f"{str(file)[:80]!r} names no database: {reason}; choose another") from error
 
 
 def connect(url: URL, timeout_s: float, mode: str = "") -> Engine:
@@ -104,10 +115,8 @@ def connect(url: URL, timeout_s: float, mode: str = "") -> Engine:
     `mode` is how SQLite is to open its file, as in its URIs: `mode=ro`.
     """
     file = file_of(url)
-    if file is not None and not file.parent.is_dir():
-        raise StoreError(f"no folder {file.parent} for the database {file.name}; create it first")
-    if file is not None and file.is_dir():
-        raise StoreError(f"{file} is a folder; name a database file inside it")
+    if file is not None:
+        _check_place(file)
     is_sqlite = url.get_backend_name() == "sqlite"
     dumps = functools.partial(json.dumps, separators=(",", ":"), allow_nan=False)
     options: dict[str, Any] = {"connect_args": {"timeout": timeout_s}} if is_sqlite else {}
@@ -125,6 +134,17 @@ def connect(url: URL, timeout_s: float, mode: str = "") -> Engine:
         event.listen(engine, "connect", _on_connect)
         event.listen(engine, "begin", _on_begin)
     return engine
+
+
+def _check_place(file: Path) -> None:
+    """Raises StoreError where no database can be."""
+    with _names_explained(file):
+        if not file.parent.is_dir():
+            raise StoreError(f"no folder {file.parent} for the database {file.name}; create it first")
+        if file.is_dir():
+            raise StoreError(f"{file} is a folder; name a database file inside it")
+        if file.exists() and not file.is_file():
+            raise StoreError(f"{file} is a device or a pipe; name a regular file")
 
 
 def writer(engine: Engine) -> Engine:
@@ -181,7 +201,7 @@ def check_identity(url: URL, opened: tuple[int, int] | None) -> None:
 
 @contextmanager
 def errors_explained(url: URL) -> Iterator[None]:
-    """Turn whatever the database raises into a StoreError that names the next step."""
+    """Turn whatever the database raises into an error of ours that names the next step."""
     try:
         yield
     except SQLAlchemyError as error:
@@ -205,8 +225,8 @@ def is_away(error: BaseException | None) -> bool:
 _PASSING = {"08000", "08001", "08003", "08006", "57P01", "57P02", "57P03", "53300", "40001", "40P01"}
 
 
-def explain(error: SQLAlchemyError, url: URL) -> StoreError:
-    """The StoreError that says what this error means and what to do about it."""
+def explain(error: SQLAlchemyError, url: URL) -> StoreError | EnvironmentProblem:
+    """What this error means and what to do about it; a full disk is this machine's, whoever wrote to it."""
     where = shown(url)
     if not isinstance(error, DBAPIError) or not isinstance(error.orig, sqlite3.Error):
         reason = " ".join(str(getattr(error, "orig", None) or error).split())
@@ -221,6 +241,11 @@ def explain(error: SQLAlchemyError, url: URL) -> StoreError:
         return StoreError(f"{where} is locked by {holder}; wait for it or end it, then run this again")
     if code in (sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN) and _is_full(Path(where)):
         code = sqlite3.SQLITE_FULL  # SQLite says so only where it was about to write a page
+    if code == sqlite3.SQLITE_FULL:
+        return EnvironmentProblem(
+            f"{where}: the disk is full; free some space on the disk and run the same command again:"
+            " it resumes"
+        )
     advice = _ADVICE.get(code, "run this again; if it comes back, check the file with PRAGMA integrity_check")
     return StoreError(f"{where}: {error.orig}; {advice}")
 
@@ -233,7 +258,6 @@ _ADVICE = {
     " and that the file was not moved or deleted meanwhile; or work on a copy",
     sqlite3.SQLITE_CANTOPEN: "check that its folder exists and may be written",
     sqlite3.SQLITE_PERM: "check that the file and its folder may be written",
-    sqlite3.SQLITE_FULL: "free some space on the disk and run the same command again: it resumes",
     sqlite3.SQLITE_CONSTRAINT: "the record does not fit what is stored; its study may have been deleted",
     sqlite3.SQLITE_IOERR: "the disk failed: check its space and health, and that it is a local disk",
 }

@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 from autotune import gpu
 from autotune.cli import app
 from autotune.commands import targets
-from autotune.errors import EnvironmentProblem, StoreError, UsageError
+from autotune.errors import EnvironmentProblem, UsageError
 from autotune.gemm import Gemm
 from autotune.gpu.driver import GpuInfo
 from autotune.measurement import CachePolicy
@@ -61,7 +61,7 @@ def test_a_search_on_a_full_disk_stops_and_goes_on_once_there_is_room(recording:
     done = small_disk("size=4m", "sh", "-c", script)
     assert "free some space on the disk and run the same command again: it resumes" in done.stderr
     first, kept, second, final, last = done.stdout.splitlines()
-    assert (first, second) == (f"exit {StoreError.exit_code}", "exit 0")
+    assert (first, second) == (f"exit {EnvironmentProblem.exit_code}", "exit 0")
     num_kept, num_different = map(int, kept.split())
     assert 3 <= num_kept == num_different < 48
     assert final == "48 48" and last.split() == ['"num_new":', f"{48 - num_kept},"]
@@ -74,7 +74,7 @@ def test_a_disk_full_to_the_last_byte_is_told_from_a_broken_one(recording: Path)
         rm fill; {count("trials.db")}
     """
     done = small_disk("size=1m", "sh", "-c", script)
-    assert done.stdout.splitlines() == [f"exit {StoreError.exit_code}", "3 3"]
+    assert done.stdout.splitlines() == [f"exit {EnvironmentProblem.exit_code}", "3 3"]
     assert "free some space on the disk" in done.stderr
 
 

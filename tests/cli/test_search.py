@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -53,6 +54,16 @@ def test_text_says_that_it_is_recorded(recording: Path, tmp_path: Path) -> None:
         "--trials", "9",
     )  # fmt: skip
     assert quiet.stderr == ""
+
+
+def test_one_run_tells_one_time_for_one_kernel(recording: Path, tmp_path: Path) -> None:
+    """The final of a recording draws other times from the samples that the table's are made of."""
+    done = run("search", "--gpu", f"replay:{recording}", "--db", tmp_path / "a.db", "--shape", "512")
+    (line,) = [line for line in done.stderr.splitlines() if "winner" in line]
+    (row,) = [line for line in done.stdout.splitlines() if line.startswith("512x512x512:NN")]
+    told = re.search(r"winner (.* us), (\S+x) cuBLAS, (\S+%) of limit", line)
+    assert told is not None
+    assert [value in row for value in told.groups()] == [True] * 3, f"{line}\n{row}"
 
 
 def test_several_shapes_share_a_search(recording: Path, tmp_path: Path) -> None:
@@ -162,9 +173,10 @@ def test_interrupted_it_keeps_what_it_has(recording: Path, tmp_path: Path, numbe
     process.stderr.readline()  # the shape is ready: signals are handled from before that
     process.send_signal(number)
     out, _ = process.communicate(timeout=120)
-    assert process.returncode in (0, 130)  # 0 where the small space was exhausted first
+    ended = 128 + number
+    assert process.returncode in (0, ended)  # 0 where the small space was exhausted first
     facts = json.loads(out)
-    assert process.returncode == (130 if facts["stopped"] == "interrupted" else 0)
+    assert process.returncode == (ended if facts["stopped"] == "interrupted" else 0)
     again = search(recording, tmp_path / "a.db", "--shape", "512")
     assert facts["num_new"] + again["num_new"] == again["num_trials"]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 import shlex
 import shutil
 import subprocess
@@ -88,7 +89,7 @@ def on_a_terminal(columns: int, *arguments: str | Path) -> list[str]:
         capture_output=True, text=True, timeout=120, stdin=subprocess.DEVNULL, check=True,
         env={name: value for name, value in os.environ.items() if name != "COLUMNS"},
     )  # fmt: skip
-    return done.stdout.replace("\r", "").splitlines()
+    return re.sub(r"\r|\x1b\[[0-9]*m", "", done.stdout).splitlines()
 
 
 @pytest.mark.skipif(shutil.which("script") is None, reason="no terminal can be made")

@@ -53,7 +53,7 @@ RULES: dict[str, Part] = {
     "recording": _part(packages=("numpy",)),
     "output_file": _part("errors", pure=False),
     "recording_file": _part("recording", "output_file", packages=("numpy",)),
-    "recording_reader": _part("recording", "recording_file", packages=("numpy",)),
+    "recording_reader": _part("recording", "recording_file", "dispatch", packages=("numpy",)),
     "kernel_tuner": _part("recording"),
     "t4": _part(),
     "simulation": _part(),
@@ -76,7 +76,7 @@ RULES: dict[str, Part] = {
     "report": _part("report", "store", packages=("numpy", "plotly")),
 }
 # Free to compose everything: the command line and what draws for it.
-COMPOSERS = {"cli", "commands", "console", "__main__"}
+COMPOSERS = {"cli", "commands", "console", "start", "__main__"}
 
 
 def _tree(module: str) -> ast.Module:

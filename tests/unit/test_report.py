@@ -19,6 +19,7 @@ from autotune.gemm import Gemm
 from autotune.measurement import CachePolicy, Measurement, Outcome
 from autotune.report import charts, numbers, page
 from autotune.report.importance import MIN_TRIALS, explained_share, importance
+from autotune.report.labels import labels
 from autotune.store import Final, FinalEntry, StudyRef, StudySummary, TrialRecord
 from autotune.target import Baseline
 
@@ -103,6 +104,23 @@ def test_no_trials_or_equal_times_are_explained_by_nothing() -> None:
     assert explained_share([], np.array([])) == 0.0
     assert explained_share([1, 2], np.array([0.0, 1.0])) == 0.0, "as many values as trials"
     assert explained_share([1, 1, 2, 2], np.ones(4)) == 0.0
+
+
+# ----------------------------------------------------------------------------------- labels
+
+
+def test_labels_tell_apart_what_shares_a_description() -> None:
+    points = [{"a": a, "b": b, "c": c} for a, b, c in ((1, 2, 3), (1, 2, 4), (1, 5, 3), (2, 2, 3))]
+    assert labels(points, lambda point: f"a{point['a']}") == ["a1 b=2 c=3", "a1 b=2 c=4", "a1 b=5 c=3", "a2"]
+
+
+def test_finalists_that_share_a_description_are_told_apart_in_the_report() -> None:
+    entries = tuple(
+        FinalEntry(f"key {i}", {"bm": 64, "vec_b": i}, i, True, 50.0 + i, (50.0 + i,)) for i in (1, 2, 4)
+    )
+    study = _study([_trial(1, _ok(50.0))], final=Final(entries, Baseline(61.0), BEGAN))
+    html = page.render([study], "a.db", "today", lambda point: f"{point.get('bm')}x128")
+    assert all(f"64x128 vec_b={i}<" in html for i in (1, 2, 4))
 
 
 # ----------------------------------------------------------------------------------- history

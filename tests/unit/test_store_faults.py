@@ -12,7 +12,7 @@ import pytest
 from sqlalchemy import Engine, event
 from store_cases import add, integrity, ok, study_of
 
-from autotune.errors import StoreError
+from autotune.errors import EnvironmentProblem, StoreError
 from autotune.store import Store
 
 
@@ -128,7 +128,7 @@ def test_a_full_disk_stops_writing_and_loses_nothing(tmp_path: Path, request: py
     request.getfixturevalue("full_disk")
     with Store.open(path) as store:
         study = study_of(store)
-        with pytest.raises(StoreError, match=r"full; free some space .*run the same command again"):
+        with pytest.raises(EnvironmentProblem, match=r"full; free some space .*run the same command again"):
             for number in range(100, 1000):
                 add(store, study, number, ok(1.0))
         num_kept = len(store.trials(study))

@@ -1,0 +1,240 @@
+"""How commands end: exit codes as the manual has them, signals, readers and terminals that go away."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import re
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from sandbox import autotune, small_disk
+
+from autotune.store import Store
+
+from .runner import CACHE, REPOSITORY, run
+
+RECORDED = REPOSITORY / "studies" / "recorded" / "h200.json.gz"
+LONG = ("search", "--gpu", f"replay:{RECORDED}", "--shape", "4096")
+
+
+def started(
+    *arguments: str | Path, before: Sequence[str] = (), options: Sequence[str] = (), **more: object
+) -> subprocess.Popen[str]:
+    path = os.pathsep.join(filter(None, (str(REPOSITORY), os.environ.get("PYTHONPATH"))))
+    return subprocess.Popen(
+        [*before, sys.executable, *options, "-m", "autotune", *map(str, arguments)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        stdin=subprocess.DEVNULL,
+        text=True,
+        env=os.environ | {"PYTHONPATH": path, "AUTOTUNE_CACHE": CACHE.name, "CUDA_VISIBLE_DEVICES": ""},
+        restore_signals=True,
+        preexec_fn=_default_signals,
+        **more,  # type: ignore[call-overload]
+    )
+
+
+def _default_signals() -> None:
+    """As a shell starts a command in the foreground, however these tests were started."""
+    for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM):
+        signal.signal(number, signal.SIG_DFL)
+
+
+# ------------------------------------------------------------------------------------ exit codes
+
+BAD_NAME = "n" * 5000
+WRONG = {
+    "search": [
+        ("--shape", "x"),
+        ("--shape", "0"),
+        ("--shape", "9" * 5000),
+        ("--gpu", "replay:none.gz", "--shape", "4096"),
+        ("--gpu", "replay:/dev/zero"),
+        ("--gpu", f"replay:{BAD_NAME}"),
+        ("--suite", "/dev/zero"),
+        (*LONG[1:], "--seconds", "inf"),
+        (*LONG[1:], "--seconds", "nan"),
+        (*LONG[1:], "--seconds", "0"),
+        (*LONG[1:], "--trials", "-1"),
+        (*LONG[1:], "--trials", "1.5"),
+        (*LONG[1:], "--max-error", "nan"),
+        (*LONG[1:], "--max-error", "-1"),
+        (*LONG[1:], "--colour"),
+    ],
+    "space": [("--shape", "0"), ("--shape", "0x1x1", "--gpu", "h200"), ("--gpu", BAD_NAME)],
+    "ladder": [("--shape", "0"), ("--rounds", "1")],
+    "bench": [("--rounds", "99999999999")],
+    "record": [(), ("--out", "x.gz", "--seconds", "nan"), ("--out", "x.gz", "--seconds", "inf")],
+    "trials": [("t4", "--recording", "/dev/zero", "--out", "x.json"), ("history", "--limit", "0"), ("none",)],
+    "verify": [("a", "b")],
+    "export-table": [("--policy",)],
+    "report": [("--out",)],
+    "doctor": [("--json=maybe",)],
+}
+
+
+@pytest.mark.parametrize(("command", "arguments"), [(c, a) for c, several in WRONG.items() for a in several])
+def test_wrong_usage_is_one_line_and_2(command: str, arguments: tuple[str, ...], tmp_path: Path) -> None:
+    done = run(command, *arguments, code=2, cwd=tmp_path, CUDA_VISIBLE_DEVICES="")
+    notes = ("No GPU", "A recorded", "Every")
+    told = [line for line in done.stderr.splitlines() if not line.startswith(notes)]
+    assert done.stdout == "" and len(told) == 1 and told[0].startswith("autotune: "), done.stderr
+
+
+@pytest.mark.parametrize("name", [BAD_NAME, b"a\xff.db", "/dev/null", "none/a.db", ".", "fifo", "voodoo://x"])
+@pytest.mark.parametrize("command", [LONG, ("trials", "best"), ("report",), ("doctor",), ("bench",)])
+def test_a_name_of_no_database_is_5(name: str | bytes, command: tuple[str, ...], tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "fifo")
+    name = os.fsdecode(name)
+    code = 5
+    if command == ("doctor",):  # tells all that it finds
+        code = 3 if name in (BAD_NAME, "voodoo://x") or "\udcff" in name else 0
+    done = run(*command, "--db", name, code=code, cwd=tmp_path)
+    assert "internal error" not in done.stderr + done.stdout
+
+
+def test_too_few_seconds_for_every_shape_are_wrong_usage(tmp_path: Path) -> None:
+    """A recording enumerates all of its spaces at once; on a GPU the result says which were not begun."""
+    from autotune.commands.search import _need_winners
+    from autotune.errors import EnvironmentProblem, UsageError
+    from autotune.gemm import Gemm
+    from autotune.search import Result, ShapeResult, StopReason
+    from autotune.search.progress import Ledger
+
+    result = Result((), (Gemm(1, 2, 3),), StopReason.SECONDS, 0, 0, 1.0, Ledger())
+    with pytest.raises(UsageError, match="before 1x2x3:NN could begin"):
+        _need_winners(result)
+    barren = ShapeResult(Gemm(1, 2, 3), None, None, None, None, None, 1.0, 1, 1, 1)  # type: ignore[arg-type]
+    with pytest.raises(EnvironmentProblem, match="no candidate for 1x2x3:NN ran"):
+        _need_winners(Result((barren,), (), StopReason.TRIALS, 0, 0, 1.0, Ledger()))
+
+
+def test_a_full_disk_is_3_whatever_is_written(recording: Path, tmp_path: Path) -> None:
+    db = tmp_path / "a.db"
+    run("search", "--gpu", f"replay:{recording}", "--shape", "512", "--db", db, "--trials", "9", "--quiet")
+    for command in (
+        autotune("report", "--db", db, "--out", "report.html"),
+        autotune("export-table", "--db", db, "--out", "table"),
+        autotune("search", "--gpu", f"replay:{recording}", "--shape", "512", "--db", "b.db"),
+    ):
+        done = small_disk("size=12k", "sh", "-c", f"{command}; echo exit $?", AUTOTUNE_CACHE=CACHE.name)
+        assert done.stdout.splitlines()[-1] == "exit 3", f"{command}\n{done.stdout}{done.stderr}"
+        assert "full" in done.stderr or "No space" in done.stderr
+
+
+def test_the_manual_has_every_exit_code() -> None:
+    text = (REPOSITORY / "docs" / "manual.md").read_text(encoding="utf-8")
+    codes = {int(code) for code in re.findall(r"^\| (\d+) \|", text, re.MULTILINE)}
+    signals = {128 + number for number in (signal.SIGHUP, signal.SIGINT, signal.SIGPIPE, signal.SIGTERM)}
+    assert codes == {0, 1, 2, 3, 4, 5, 6} | signals
+
+
+# --------------------------------------------------------------------------------------- signals
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_ends_a_search_in_order(number: signal.Signals, tmp_path: Path) -> None:
+    process = started(*LONG, "--db", tmp_path / "a.db", "--json")
+    assert process.stderr is not None
+    process.stderr.readline()  # the shape is ready: signals are handled from before that
+    process.send_signal(number)
+    out, _ = process.communicate(timeout=120)
+    assert process.returncode == 128 + number
+    assert json.loads(out)["stopped"] == "interrupted"
+    assert _num_stored(tmp_path / "a.db") == json.loads(out)["num_trials"]
+
+
+def test_a_search_under_nohup_outlives_its_terminal(recording: Path, tmp_path: Path) -> None:
+    process = started(
+        "search", "--gpu", f"replay:{recording}", "--db", tmp_path / "a.db", "--json", before=("nohup",)
+    )
+    assert process.stderr is not None
+    for line in process.stderr:
+        if "configs" in line:
+            break
+    process.send_signal(signal.SIGHUP)
+    out, _ = process.communicate(timeout=120)
+    assert process.returncode == 0 and json.loads(out)["stopped"] != "interrupted"
+
+
+def test_a_search_whose_terminal_closes_ends_in_order(tmp_path: Path) -> None:
+    """What it writes then goes nowhere, and raises errors of input and output."""
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.environ["PYTHONPATH"] = str(REPOSITORY)
+        os.execv(sys.executable, [sys.executable, "-m", "autotune", *LONG, "--db", str(tmp_path / "a.db")])
+    _read_until(terminal, b"configs")
+    os.close(terminal)  # the kernel sends SIGHUP
+    _, status = os.waitpid(pid, 0)
+    assert os.waitstatus_to_exitcode(status) == 128 + signal.SIGHUP
+    assert _num_stored(tmp_path / "a.db") >= 0  # whole, and readable
+
+
+def _num_stored(db: Path) -> int:
+    with Store.open(db) as store:
+        return sum(study.num_trials for study in store.studies())
+
+
+def _read_until(terminal: int, wanted: bytes) -> bytes:
+    found = b""
+    while wanted not in found:
+        assert select.select([terminal], [], [], 60)[0], found
+        found += os.read(terminal, 4096)
+    return found
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("--help",),
+        ("space", "--gpu", "h200"),
+        ("trials", "best"),
+        ("doctor",),
+        ("report",),
+        (*LONG, "--trials", "9"),
+    ],
+    ids=lambda command: command[0],
+)
+def test_ctrl_c_leaves_no_traceback_at_any_moment(command: tuple[str, ...], tmp_path: Path) -> None:
+    """From when autotune begins; what Python does before is not ours."""
+    run(*LONG, "--trials", "3", "--db", tmp_path / "autotune.db", "--quiet")
+    for delay_s in (0.0, 0.01, 0.03, 0.06, 0.1, 0.15, 0.2, 0.3, 0.4, 0.55, 0.7, 0.9, 1.2, 1.6):
+        process = started(*command, options=("-X", "importtime"), cwd=tmp_path)
+        assert process.stderr is not None
+        for line in process.stderr:
+            if line.rstrip().endswith("autotune.start"):
+                break
+        process.stderr.readline()  # something else was imported: autotune has begun
+        time.sleep(delay_s)
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=120)
+        told = [line for line in err.splitlines() if not line.startswith("import time:")]
+        # While Python ends, signals do again what they do without it: nothing is told then, either.
+        assert process.returncode in (0, 130) or (process.returncode, told) == (-signal.SIGINT, [])
+        assert not re.search("Traceback|KeyboardInterrupt|internal error", err), (delay_s, told)
+
+
+# ------------------------------------------------------------------------- readers that go away
+
+
+@pytest.mark.parametrize(
+    "command",
+    [("space", "--gpu", "h200"), ("--help",), ("trials", "history"), ("trials", "history", "--json")],
+)
+def test_a_reader_that_has_enough_is_no_error(
+    command: tuple[str, ...], recording: Path, tmp_path: Path
+) -> None:
+    run("search", "--gpu", f"replay:{recording}", "--db", tmp_path / "autotune.db", "--quiet")
+    with started(*command, cwd=tmp_path) as process:
+        assert process.stdout is not None and process.stderr is not None
+        process.stdout.close()  # before anything is written
+        assert process.stderr.read() == ""
+        assert process.wait(timeout=120) == 128 + signal.SIGPIPE
