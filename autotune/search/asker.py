@@ -156,6 +156,11 @@ class Asker:
         else:
             self._study.tell(trial_number, time_us)
 
+    @property
+    def num_unseen(self) -> int:
+        """Points that were not asked for yet."""
+        return len(self._space) - self._ours.num_seen
+
     def forget(self, number: int) -> None:
         """Nothing comes of a point that was asked for: it may be asked for again."""
         trial_number = self._open.pop(number)

@@ -13,6 +13,7 @@ goes on when the trial is committed: that one is all it can lose.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass
@@ -100,7 +101,10 @@ class Pipeline:
         in order of submission. Raises what the target or the store did."""
         awaited: list[Future[Any]] = [*self._open, *others]
         with self._ledger.timing("wait_s"):
-            wait(awaited, timeout=_POLL_S, return_when=FIRST_COMPLETED)
+            if awaited:
+                wait(awaited, timeout=_POLL_S, return_when=FIRST_COMPLETED)
+            else:
+                time.sleep(_POLL_S)
         for future in [future for future in self._open if future.done()]:
             del self._open[future]
             yield future.result()

@@ -197,6 +197,11 @@ class FeasibleSampler(optuna.samplers.BaseSampler):
         if self._best() < best:
             self._planned.clear()  # planned before this was known
 
+    @property
+    def num_seen(self) -> int:
+        """Points that were asked for, or loaded."""
+        return len(self._seen)
+
     def forget(self, trial_number: int) -> None:
         """Nothing comes of the point of this trial: it counts as unseen again."""
         self._seen.discard(self._open.pop(trial_number))

@@ -154,15 +154,20 @@ class ShapeSearch:
 
     def ask(self, wanted: int = 1) -> Ask | None:
         """The next point that no other search is at, the first of so many that are wanted; None when all have
-        been asked for."""
+        been asked for. Then the shape is exhausted, unless others are still at some."""
         while True:
             try:
                 proposal = self._asker.ask(wanted)
             except SpaceExhausted:
-                self.is_exhausted = True
+                self.is_exhausted = not self.shared.away
                 return None
             if asks := self._claim([proposal]):
                 return asks[0]
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether there is nothing to ask for before it is known what comes of points that others are at."""
+        return bool(self.shared.away) and self._asker.num_unseen == 0
 
     def polish(self, size: int) -> list[Ask]:
         """Steps that were not tried yet, at most so many: from the best point, and from the best of each tile

@@ -195,11 +195,11 @@ class Tuner:
             reason = self._reason_to_stop()
             if reason is not None:
                 return reason
-            shapes = [shape for shape in self._shapes if self._options.why_enough(shape) is None]
+            shapes = [s for s in self._shapes if self._options.why_enough(s) is None and not s.is_waiting]
             # whoever has had the least of the target's time
             shape = min(shapes, key=lambda s: (s.expected_spent_s, s.num_new + s.num_open), default=None)
             if shape is None:
-                return None  # the next space is not ready
+                return None  # the next space is not ready, or another search has the last points
             self._submit(shape, int(min(self._pipeline.num_free, self._options.num_left(shape))))
         return self._reason_to_stop()
 

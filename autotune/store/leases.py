@@ -3,7 +3,8 @@
 A *task* is a name within a *scope*: a config within a study's kind of problem, say. A *worker* is one process
 that takes part. It leases tasks before it begins them, shows that it lives by a heartbeat, and releases what
 it has done. A lease holds as long as its worker's heartbeat is recent. So a worker that was killed loses its
-tasks LEASE_S after its last heartbeat, without anybody's help, however many it had.
+tasks LEASE_S after its last heartbeat, without anybody's help, however many it had; at once, where the next
+worker runs on the same machine and sees that its process is gone.
 
 All times are the database's: the clocks of machines that share a server may differ. The functions here are
 steps of one transaction, on SQLite and PostgreSQL alike; `Worker` and the store run them.
@@ -11,9 +12,6 @@ steps of one transaction, on SQLite and PostgreSQL alike; `Worker` and the store
 
 from __future__ import annotations
 
-import os
-import secrets
-import socket
 import threading
 from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
@@ -29,6 +27,7 @@ from sqlalchemy.sql.functions import FunctionElement
 from ..errors import StoreError
 from .database import Database, outlasting
 from .models import LeaseRow, WorkerRow
+from .process_name import is_gone, my_name
 
 LEASE_S = 60.0  # longer than any disk or server keeps a heartbeat waiting
 BEAT_S = LEASE_S / 4
@@ -56,7 +55,8 @@ def _postgresql_now(_element: now_s, _compiler: Any, **_: Any) -> str:
 
 def enrol(session: Session, name: str) -> int:
     """A new worker; returns its id. Those that died are forgotten, with their leases."""
-    session.execute(delete(WorkerRow).where(WorkerRow.expires_s <= now_s()))
+    gone = [known for known in session.scalars(select(WorkerRow.name)) if is_gone(known)]
+    session.execute(delete(WorkerRow).where((WorkerRow.expires_s <= now_s()) | WorkerRow.name.in_(gone)))
     session.execute(delete(LeaseRow).where(LeaseRow.worker_id.not_in(_living())))
     query = insert(WorkerRow).values(name=name, expires_s=now_s() + LEASE_S).returning(WorkerRow.id)
     return session.execute(query).scalar_one()
@@ -137,7 +137,7 @@ class Worker:
 
     def __init__(self, database: Database) -> None:
         self._database = database
-        self.name = f"{socket.gethostname()}/{os.getpid()}/{secrets.token_hex(4)}"
+        self.name = my_name()
         self.id = self._enrol()
         self._is_closed = threading.Event()
         self._beating = threading.Thread(target=self._beat_on, name="heartbeat", daemon=True)

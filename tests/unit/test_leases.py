@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,7 +14,7 @@ from hypothesis import strategies as st
 from sqlalchemy import func, select, update
 from store_cases import start
 
-from autotune.store import Store, leases
+from autotune.store import Store, leases, process_name
 from autotune.store.database import Database
 from autotune.store.leases import Worker
 from autotune.store.models import LeaseRow, WorkerRow
@@ -97,6 +100,30 @@ def test_who_was_taken_for_dead_comes_back_with_nothing(database: Database) -> N
         assert acquire(database, suspended, "a", "b") == {"b"}
 
 
+def die_with_a_lease(url: str | Path) -> None:
+    store = Store.open(url)
+    acquire(store._database, Worker(store._database), "a")
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_who_was_killed_on_this_machine_is_forgotten_at_once(url: str | Path, database: Database) -> None:
+    killed = start(die_with_a_lease, url)
+    killed.join()
+    assert killed.exitcode == -signal.SIGKILL and num_rows(database) == (1, 1)
+    with Worker(database) as worker:
+        assert acquire(database, worker, "a") == {"a"}
+
+
+def test_names_tell_whether_a_process_is_gone() -> None:
+    mine = process_name.my_name()
+    place, process, _ = mine.rsplit("/", 2)
+    assert not process_name.is_gone(mine)
+    assert process_name.is_gone(f"{place}/{process}0/token"), "the number was given to another process"
+    assert not process_name.is_gone(f"elsewhere/{process}0/token")
+    for strange in ("", "/", "a/b", f"{place}/x@1/t", f"{place}/1/t", f"{place}/@/t", f"{place}/²@1/t"):
+        assert not process_name.is_gone(strange)
+
+
 def test_a_heartbeat_keeps_leases(database: Database) -> None:
     with Worker(database) as one, Worker(database) as other:
         acquire(database, one, "a")
@@ -115,22 +142,24 @@ def test_the_heart_beats_by_itself(database: Database, monkeypatch: pytest.Monke
             pass
 
 
-def take_all(url: str | Path, tasks: list[str], report: Path) -> None:
-    """Lease task by task and all at once, in an order of its own; report what was got."""
+def take_all(url: str | Path, tasks: list[str], report: Path, num_takers: int) -> None:
+    """Lease task by task and all at once, in an order of its own; report what was got. Ends with the last."""
     with Store.open(url) as store:
-        worker = Worker(store._database)  # never closed: its leases stay
+        worker = Worker(store._database)
         got = set()
         for task in tasks[::7]:
             got |= acquire(store._database, worker, task)
         got |= acquire(store._database, worker, *tasks)
         report.write_text("\n".join(sorted(got)), encoding="ascii")
+        while len(list(report.parent.glob("report*"))) < num_takers:
+            time.sleep(0.01)
 
 
 def test_of_several_processes_each_task_has_one(url: str | Path, database: Database, tmp_path: Path) -> None:
     tasks = [f"task {i}" for i in range(60)]
     reports = [tmp_path / f"report{i}" for i in range(4)]
     takers = [
-        start(take_all, url, tasks[i::-1] + tasks[i + 1 :], report)
+        start(take_all, url, tasks[i::-1] + tasks[i + 1 :], report, len(reports))
         for i, report in zip((0, 20, 40, 59), reports, strict=True)
     ]
     for taker in takers:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +14,7 @@ from store_cases import SQUARE, add, config, failed, ok, study_of
 
 from autotune.gemm import Gemm
 from autotune.measurement import Outcome
-from autotune.search import Options, point_key, tune
+from autotune.search import Options, point_key, sharing, tune
 from autotune.search import study_of as study_on
 from autotune.search.progress import TrialDone
 from autotune.search.shape import ShapeSearch
@@ -165,6 +166,24 @@ def test_points_of_a_search_that_died_are_asked_for_again(store: Store) -> None:
         lapse(store, theirs)
         sharing.poll([me])
         assert {me.ask().key for _ in range(2)} == lost
+
+
+def test_a_search_waits_for_the_last_points_of_another(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are stored by the other, or tried here once the other is dead: nothing is left out."""
+    monkeypatch.setattr(sharing, "POLL_S", 0.01)
+    space = product_space(3, 3)
+    target = FakeTarget(space)
+    with store.claims() as theirs, store.claims() as dead:
+        them, lost = (shape_search(store, claims, FakeTarget(space)) for claims in (theirs, dead))
+        held, dying = [them.ask() for _ in range(2)], [lost.ask() for _ in range(2)]
+        for number, ask in enumerate(held, 1):
+            threading.Timer(0.2 * number, them.keep, (ask, target.measure(GEMM, ask.point))).start()
+        threading.Timer(0.5, lapse, (store, dead)).start()
+        result = tune(target, store, [GEMM], Options(trials=1000))
+    assert (result.reason, result.shapes[0].num_trials) == ("exhausted", len(space))
+    stored_keys = {trial.key for trial in store.trials(result.shapes[0].study)}
+    assert keys_of(target) == stored_keys - {ask.key for ask in held}
+    assert {ask.key for ask in dying} <= keys_of(target)
 
 
 def test_what_is_slow_on_another_gpu_of_the_kind_is_not_tried_here(store: Store) -> None:
