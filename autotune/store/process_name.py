@@ -1,4 +1,4 @@
-"""Names of processes by which another process on the same machine can tell whether they still live (Linux)."""
+"""Names of processes that tell another process on the same machine whether they still live (Linux)."""
 
 from __future__ import annotations
 
