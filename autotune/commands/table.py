@@ -49,8 +49,17 @@ def export(
             max_error=max_error,
         )
     results = replace(results, power_limit_w=_power_limit_w(results.environment))
-    with closing(Compiler(limits.arch, note=console.note)) as compiler:
-        export_table(results, out, compiler, note=console.note)
+    with (
+        closing(Compiler(limits.arch, note=console.note)) as compiler,
+        console.Progress(is_quiet=is_json) as progress,
+    ):
+        export_table(
+            results,
+            out,
+            compiler,
+            note=console.note,
+            on_compiled=lambda done, total: progress.update(f"{done:,} of {total:,} kernels are compiled"),
+        )
     _tell_export(load(out), out, is_json=is_json)
     others = {e.gpu_name for e in environments} - {newest.gpu_name}
     if others:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import Any, Protocol
 
@@ -35,7 +35,12 @@ class KernelCompiler(Protocol):
     def submit(self, config: Config, variant: Variant, /) -> Future[Any]: ...  # of a CubinLike
 
 
-def compile_all(wishes: Sequence[Wish], compiler: KernelCompiler) -> dict[str, CubinLike]:
+OnCompiled = Callable[[int, int], None]  # kernels that are done, and all
+
+
+def compile_all(
+    wishes: Sequence[Wish], compiler: KernelCompiler, on_compiled: OnCompiled = lambda done, total: None
+) -> dict[str, CubinLike]:
     """Cubins by the id of the wish. A kernel that is not required and fails or spills is left out."""
     pending: dict[tuple[Config, Variant], Future[CubinLike]] = {}
     for wish in wishes:
@@ -43,7 +48,8 @@ def compile_all(wishes: Sequence[Wish], compiler: KernelCompiler) -> dict[str, C
         if key not in pending:
             pending[key] = compiler.submit(*key)
     cubins: dict[str, CubinLike] = {}
-    for wish in wishes:
+    for number, wish in enumerate(wishes):
+        on_compiled(number, len(wishes))
         try:
             cubin = pending[wish.config.kernel, wish.variant].result()
         except TrialFailure as failure:

@@ -16,7 +16,7 @@ from .. import __version__, kernel
 from ..errors import DispatchError
 from ..gemm import Gemm
 from . import cover
-from .cubins import KernelCompiler, compile_all
+from .cubins import KernelCompiler, OnCompiled, compile_all
 from .figures import Figures
 from .package import prepare, write_folder
 from .results import TunedPoint, TunedResults, TunedShape
@@ -33,19 +33,20 @@ def export_table(
     *,
     created_at: datetime | None = None,
     note: Callable[[str], None] = lambda _: None,
+    on_compiled: OnCompiled = lambda done, total: None,
 ) -> Path:
     """Write the importable folder for these results; returns it. A table that is there is replaced.
 
-    `note` is told of files that are kept (`write_folder`). Raises DispatchError if there is nothing to
-    export, if the results are of another kernel source or GPU architecture than is compiled here, or if the
-    folder holds anything that no export wrote; UsageError where Python cannot import its name;
-    EnvironmentProblem where the disk is full.
+    `note` is told of files that are kept (`write_folder`), `on_compiled` how far the compiler is. Raises
+    DispatchError if there is nothing to export, if the results are of another kernel source or GPU
+    architecture than is compiled here, or if the folder holds anything that no export wrote; UsageError where
+    Python cannot import its name; EnvironmentProblem where the disk is full.
     """
     prepare(folder, note)
     _check(results, compiler)
     settled = settle(results)
     wishes = all_wishes(settled)
-    cubins = compile_all(wishes, compiler)
+    cubins = compile_all(wishes, compiler, on_compiled)
     figures = Figures(results, wishes)
     kernels = [figures.kernel(wish, cubins[wish.id]) for wish in wishes if wish.id in cubins]
     table = Table(

@@ -187,6 +187,12 @@ def test_a_relative_that_fails_or_spills_is_left_out(tmp_path: Path) -> None:
         assert table.entries == whole.entries
 
 
+def test_an_export_tells_how_far_the_compiler_is(tmp_path: Path) -> None:
+    told: list[tuple[int, int]] = []
+    export_table(results(), tmp_path / "t", FakeCompiler(), on_compiled=lambda *far: told.append(far))
+    assert told == [(number, len(told)) for number in range(len(told))] and len(told) > 100
+
+
 def test_a_winner_that_fails_stops_the_export(tmp_path: Path) -> None:
     with pytest.raises(DispatchError, match="fails to compile"):
         export_table(results(), tmp_path / "t", FakeCompiler(failing=lambda config: config.edges == "exact"))
