@@ -28,7 +28,7 @@ from autotune.gpu.session import Session
 from autotune.gpu.sgemm import Sgemm
 from autotune.gpu.stopwatch import Batch, Spell
 from autotune.gpu.target import CHECKS_ENTRY, CHECKS_FILE
-from autotune.measurement import CachePolicy, GpuState
+from autotune.measurement import MAX_ERROR, CachePolicy, GpuState
 
 OURS, CUBLAS, CUBLASLT, TORCH = "ours", "cublas", "cublaslt", "torch"
 WARM_UP_S = 5.0  # at most, before turns that last
@@ -77,6 +77,7 @@ class Arena:
         self.gpu = driver.find_gpu(selector)
         self.limits = driver.device_limits(self.gpu.index)
         self.policy = policy
+        self.max_error: float | None = MAX_ERROR  # of kernels that are taken from a database
         self.compiler = Compiler(self.limits.arch)
         checks = self.compiler.compile_source(kernel.source(CHECKS_FILE), entry=CHECKS_ENTRY)
         self.session = Session(Start(self.gpu.uuid, self.limits, checks.code))
