@@ -73,7 +73,7 @@ types: $(VENV)/.dev  ## static types
 
 unit: $(VENV)/.dev  ## all tests that need no GPU
 	@command -v g++ >/dev/null || { echo "make: the tests run the kernel on the host and need g++ (Debian, Ubuntu: apt install g++)" >&2; exit 3; }
-	$(BIN)/python -m pytest -m "not gpu" -n $(JOBS) $(PYTEST_FLAGS)
+	$(BIN)/python -m pytest -m "not gpu" -n $(JOBS) --dist loadgroup $(PYTEST_FLAGS)
 
 install-test: $(VENV)/.dev  ## build the wheel, install it in a fresh environment, run README's commands
 	$(BIN)/python -m pytest tests/install $(PYTEST_FLAGS)

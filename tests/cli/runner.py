@@ -9,11 +9,15 @@ import sys
 import tempfile
 from pathlib import Path
 
+import pytest
+
 REPOSITORY = Path(__file__).resolve().parents[2]
 # What a user would hit if a warning slipped through: the command fails instead.
 _STRICT = ("-W", "error")
-# Compiled kernels of this test run: not the user's, and gone with it.
+# Compiled kernels of this test process: not the user's, and gone with it.
 CACHE = tempfile.TemporaryDirectory(prefix="autotune-cli-")
+# Tests that export share a process, and so that cache: the kernels of a table take 100 s to compile.
+EXPORTS = pytest.mark.xdist_group("exports")
 
 
 def run(

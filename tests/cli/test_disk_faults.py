@@ -22,7 +22,7 @@ from autotune.gemm import Gemm
 from autotune.gpu.driver import GpuInfo
 from autotune.measurement import CachePolicy
 
-from .runner import CACHE, run
+from .runner import CACHE, EXPORTS, run
 
 
 def search(recording: Path, db: str | Path, trials: int, *more: str) -> str:
@@ -78,6 +78,7 @@ def test_a_disk_full_to_the_last_byte_is_told_from_a_broken_one(recording: Path)
     assert "free some space on the disk" in done.stderr
 
 
+@EXPORTS
 def test_an_export_that_does_not_fit_leaves_the_old_table_whole(db: Path) -> None:
     export = autotune("export-table", "--db", db, "--out", "table")
     script = f"""
@@ -118,6 +119,7 @@ def test_a_device_stays_one_and_a_link_is_written_through(db: Path, tmp_path: Pa
         (tmp_path / "target").unlink()
 
 
+@EXPORTS
 def test_a_place_that_may_not_be_written_is_told(recording: Path, db: Path) -> None:
     script = f"""
         {search(recording, "trials.db", 3)} > /dev/null; mount -o remount,ro .

@@ -19,7 +19,7 @@ from sandbox import autotune, small_disk
 
 from autotune.store import Store
 
-from .runner import CACHE, REPOSITORY, run
+from .runner import CACHE, EXPORTS, REPOSITORY, run
 
 RECORDED = REPOSITORY / "studies" / "recorded" / "h200.json.gz"
 LONG = ("search", "--gpu", f"replay:{RECORDED}", "--shape", "4096")
@@ -117,6 +117,7 @@ def test_too_few_seconds_for_every_shape_are_wrong_usage(tmp_path: Path) -> None
         _need_winners(Result((barren,), (), StopReason.TRIALS, 0, 0, 1.0, Ledger()))
 
 
+@EXPORTS
 def test_a_full_disk_is_3_whatever_is_written(recording: Path, tmp_path: Path) -> None:
     db = tmp_path / "a.db"
     run("search", "--gpu", f"replay:{recording}", "--shape", "512", "--db", db, "--trials", "9", "--quiet")

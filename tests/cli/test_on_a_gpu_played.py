@@ -24,7 +24,9 @@ from autotune.replay import ReplayTarget, read_recording
 from autotune.store import Store
 
 from .conftest import ENVIRONMENT, SQUARE, measured, points
-from .runner import run
+from .runner import EXPORTS, run
+
+pytestmark = EXPORTS
 
 
 class PlayedGpu(ReplayTarget):

@@ -13,7 +13,9 @@ from autotune import kernel
 from autotune.store import Store
 
 from .conftest import CUBLAS_US, ENVIRONMENT, RECORDED_ON, SQUARE, measured, points
-from .runner import run
+from .runner import EXPORTS, run
+
+pytestmark = EXPORTS
 
 
 @pytest.fixture(scope="module")

@@ -35,7 +35,7 @@ OTHER = Gemm(64, 64, 64)
 TABLES = (
     "environment", "kernel", "config", "study", "trial", "baseline", "duel", "final", "final_entry"
 )  # fmt: skip
-NUM_VALUES = int(os.environ.get("AUTOTUNE_FUZZ", "2000"))
+NUM_VALUES = int(os.environ.get("AUTOTUNE_FUZZ", "1000"))
 NUM_BYTES = int(os.environ.get("AUTOTUNE_FUZZ", "200"))
 
 
