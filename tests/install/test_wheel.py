@@ -38,7 +38,7 @@ def test_the_distribution_is_ours_and_so_is_its_command(distributions: dict[str,
             for file in (".dist-info/METADATA", ".dist-info/entry_points.txt")
         )
     assert "\nName: autotune-sgemm\n" in metadata
-    assert scripts.split("\n", 1) == ["[console_scripts]", "autotune = autotune.cli:main\n"]
+    assert scripts.split("\n", 1) == ["[console_scripts]", "autotune = autotune.start:main\n"]
 
 
 def test_the_source_distribution_can_run_its_tests(distributions: dict[str, Path]) -> None:
