@@ -284,11 +284,11 @@ class ShapeSearch:
     @property
     def verdict(self) -> Best | None:
         """What is told of its best kernel once the search is over; None while all have failed."""
-        fastest = self._store.best(self.study)
+        fastest = self._store.best(self.study, 1, self.max_error)
         return verdict(
             fastest[0] if fastest else None,
             self.baseline.time_us,
-            self._store.final(self.study),
+            self._store.final(self.study, self.max_error),
             self.limit_us,
             is_recorded=self.study.environment.is_recorded,
         )

@@ -21,7 +21,7 @@ from autotune.dispatch.from_store import read_results
 from autotune.errors import DispatchError
 from autotune.gemm import Gemm
 from autotune.measurement import MAX_ERROR, CachePolicy, Measurement
-from autotune.search import Options, tune
+from autotune.search import Options, point_key, tune
 from autotune.store import FinalEntry, Store, StudyRef
 
 ERRORS = (4.0, 1.2, None, 9.0)  # over cuBLAS's, by config; the less accurate, the faster
@@ -97,6 +97,19 @@ class Inaccurate(FakeTarget):
         found = super().measure(gemm, point)
         assert found.time_us is not None
         return replace(found, error_over_cublas=5.0 if found.time_us < 130 else 1.0)
+
+
+@pytest.mark.parametrize("recorded_on", ["2026-01-01", ""], ids=["a recording", "a GPU"])
+def test_what_a_search_tells_of_is_accurate(store: Store, recorded_on: str) -> None:
+    """After a search without a limit, one with the default limit on the same trials."""
+    loose, tight = Inaccurate(), Inaccurate()
+    tight.max_error = MAX_ERROR
+    for target in (loose, tight):
+        target.environment = replace(target.environment, recorded_on=recorded_on)
+        (found,) = tune(target, store, [Gemm(64, 64, 64)], Options(trials=60, num_finalists=3)).shapes
+    assert found.verdict is not None
+    errors = {trial.key: trial.measurement.error_over_cublas for trial in store.trials(found.study)}
+    assert errors[point_key(found.verdict.point)] == 1.0
 
 
 def test_a_search_goes_by_its_own_limit(store: Store) -> None:
