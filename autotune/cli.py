@@ -18,6 +18,7 @@ import typer
 from . import __version__, console
 from .errors import AutotuneError, EnvironmentProblem, UsageError
 from .measurement import MAX_ERROR
+from .output_file import DISK_FULL
 from .start import SIGNALLED, interrupt_in_order, leave_at_once
 
 
@@ -406,15 +407,12 @@ def doctor(db: Db = DB, is_json: Json = False) -> None:
     command.run(db, is_json=is_json)
 
 
-_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-
-
 def _shortage(error: Exception) -> EnvironmentProblem | None:
     """What this machine is short of, where an error that nobody explained says so."""
     number = error.errno if isinstance(error, OSError) else None
     if isinstance(error, MemoryError) or number == errno.ENOMEM:
         what = "out of memory"
-    elif number in _FULL:
+    elif number in DISK_FULL:
         what = "the disk is full"
     else:
         return None
@@ -426,7 +424,7 @@ def _exit_code(error: AutotuneError) -> int:
     """A full disk is one thing, whatever was to be written: a report, a table, a recording."""
     cause: BaseException | None = error
     while cause is not None:
-        if isinstance(cause, OSError) and cause.errno in _FULL:
+        if isinstance(cause, OSError) and cause.errno in DISK_FULL:
             return EnvironmentProblem.exit_code
         cause = cause.__cause__
     return error.exit_code

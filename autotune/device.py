@@ -126,3 +126,9 @@ class Environment:
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Environment:
         return cls(**{**data, "compute_capability": tuple(data["compute_capability"])})
+
+
+def uuid_text(raw: bytes) -> str:
+    """A GPU's UUID of 16 bytes as NVIDIA's tools write it: `GPU-6c92155f-e46a-cf5d-ba81-d325b372e566`."""
+    text = raw.hex()
+    return "-".join(("GPU", text[:8], text[8:12], text[12:16], text[16:20], text[20:]))

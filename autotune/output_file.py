@@ -46,11 +46,16 @@ def check_writable(path: Path, *, option: str = "--out") -> None:
         raise _explained(error, path, option) from error
 
 
+def disk_full(path: Path, reason: object) -> EnvironmentProblem:
+    """The error of a file or folder for which there is no room."""
+    again = "free some and run the same command again"
+    return EnvironmentProblem(f"{path} cannot be written: the disk is full ({reason}); {again}")
+
+
 def _explained(error: OSError, path: Path, option: str) -> UsageError | EnvironmentProblem:
     reason = error.strerror or str(error)
     if error.errno in DISK_FULL:
-        again = "free some and run the same command again"
-        return EnvironmentProblem(f"{path} cannot be written: the disk is full ({reason}); {again}")
+        return disk_full(path, reason)
     return UsageError(f"{path} cannot be written: {reason}; name another file with {option}")
 
 

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from cuda.bindings import driver as cuda
 
 from ..cuda_errors import is_sticky
+from ..device import uuid_text
 from ..errors import DispatchError
 from ..launch import launch_config, overlap_attribute
 from .conditions import Conditions, ask_nvml
@@ -122,8 +123,7 @@ class Driver:
     def conditions(self, device: int) -> Conditions:
         """What a GPU runs under, as far as the driver and NVML tell."""
         num_sms = int(_check(f"SMs of GPU {device}", cuda.cuDeviceGetAttribute(_NUM_SMS, device)))
-        text = bytes(_check(f"UUID of GPU {device}", cuda.cuDeviceGetUuid(device)).bytes).hex()
-        uuid = f"GPU-{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
+        uuid = uuid_text(bytes(_check(f"UUID of GPU {device}", cuda.cuDeviceGetUuid(device)).bytes))
         return Conditions(self.device_name(device), num_sms, self.version(), *ask_nvml(uuid))
 
     def version(self) -> str:

@@ -11,8 +11,8 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from ..errors import DispatchError, EnvironmentProblem, UsageError
-from ..output_file import DISK_FULL
+from ..errors import DispatchError, UsageError
+from ..output_file import DISK_FULL, disk_full
 from . import exchange, manifest
 from .exchange import Note
 from .table import TABLE_FILE, Table, render
@@ -87,10 +87,7 @@ def write_folder(table: Table, code: Mapping[str, bytes], folder: Path, note: No
         exchange.replace(folder, lambda new: _fill(new, files), note)
     except OSError as error:
         if error.errno in DISK_FULL:
-            again = "free some and run the same command again"
-            raise EnvironmentProblem(
-                f"{folder} cannot be written: the disk is full ({error}); {again}"
-            ) from error
+            raise disk_full(folder, error) from error
         raise DispatchError(f"{folder} cannot be written ({error}); pass another --out") from error
     return folder
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..cuda_errors import is_sticky
-from ..device import KNOWN, DeviceLimits, Environment
+from ..device import KNOWN, DeviceLimits, Environment, uuid_text
 from ..errors import AutotuneError, EnvironmentProblem, UsageError
 
 MIN_CUDA_VERSION = 13000  # the driver's, as 1000 * major + 10 * minor: older ones refuse NVRTC 13's cubins
@@ -95,9 +95,7 @@ def _attribute(driver: Any, device: Any, name: str) -> int:
 
 def _describe(driver: Any, index: int) -> GpuInfo:
     device = check(driver.cuDeviceGet, index)
-    raw = bytes(check(driver.cuDeviceGetUuid, device).bytes)
-    text = raw.hex()
-    uuid = "-".join(("GPU", text[:8], text[8:12], text[12:16], text[16:20], text[20:]))
+    uuid = uuid_text(bytes(check(driver.cuDeviceGetUuid, device).bytes))
     capability = tuple(
         _attribute(driver, device, f"COMPUTE_CAPABILITY_{part}") for part in ("MAJOR", "MINOR")
     )
