@@ -9,8 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from sqlalchemy import bindparam, case, func, select
 from sqlalchemy.orm import Session
@@ -19,7 +18,7 @@ from ..config import Value
 from ..measurement import Outcome, is_accurate
 from . import leases, queries, rows
 from .columns import Unreadable, is_time
-from .database import Database, outlasting
+from .database import Closing, Database, outlasting
 from .models import ConfigRow, EnvironmentRow, KernelRow, StudyRow, TrialRow
 from .records import StudyRef
 
@@ -62,7 +61,7 @@ class News:
     time_us: float | None  # None: it failed
 
 
-class Claims:
+class Claims(Closing):
     """One search's claims. Use it as a context manager, or close it: then all its leases end.
 
     What others found counts as failed if its error is more than `max_error` times cuBLAS's.
@@ -137,14 +136,6 @@ class Claims:
 
     def close(self) -> None:
         self._worker.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 # Trials of these configs in all studies of a pool (StudyRef.pool). Made once, as leases._UPSERTS is.

@@ -11,7 +11,7 @@ import functools
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, TypeVar, cast
+from typing import Any, Self, TypeVar, cast
 
 from sqlalchemy import URL, Engine
 from sqlalchemy.orm import Session
@@ -23,6 +23,19 @@ RECONNECT_S = 60.0  # how long a server may be away; one that recovers from a cr
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 2.0  # between two attempts: each pause is twice the last
 
 Method = TypeVar("Method", bound=Callable[..., Any])
+
+
+class Closing:
+    """Closed at the end of a `with`."""
+
+    def close(self) -> None:
+        raise NotImplementedError
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
 
 class Database:

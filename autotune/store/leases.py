@@ -15,8 +15,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from sqlalchemy import BindParameter, Double, bindparam, delete, insert, select, update
 from sqlalchemy.dialects import postgresql, sqlite
@@ -25,7 +24,7 @@ from sqlalchemy.orm import Session
 from sqlalchemy.sql.functions import FunctionElement
 
 from ..errors import StoreError
-from .database import Database, outlasting
+from .database import Closing, Database, outlasting
 from .models import LeaseRow, WorkerRow
 from .process_name import is_gone, my_name
 
@@ -131,7 +130,7 @@ def dismiss(session: Session, worker_id: int) -> None:
 # ---- a worker
 
 
-class Worker:
+class Worker(Closing):
     """This process, as one who takes part in the work on a database. A thread of its own beats for it until
     it is closed. Several threads may use it."""
 
@@ -160,11 +159,3 @@ class Worker:
         self._beating.join()
         with suppress(StoreError), self._database.writing() as session:
             dismiss(session, self.id)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()

@@ -5,8 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 from sqlalchemy import Engine, select, update
 from sqlalchemy.orm import Session
@@ -20,7 +18,7 @@ from ..target import Baseline
 from . import connect, leases, queries, read_only, rows, schema
 from .claims import Claims
 from .damage import Damages
-from .database import Database, outlasting
+from .database import Closing, Database, outlasting
 from .models import (
     ConfigRow,
     DuelRow,
@@ -37,7 +35,7 @@ _KILLED = [o.value for o in (Outcome.FAULTED, Outcome.TIMED_OUT, Outcome.COMPILE
 DEFAULT_TIMEOUT_S = 30.0  # how long a writer waits for another before it gives up
 
 
-class Store:
+class Store(Closing):
     """Every trial ever measured, in one database that several processes may write at once.
 
     Each method is one transaction: when it returns, what it wrote survives the end of the process
@@ -79,14 +77,6 @@ class Store:
     def tell_when_away(self, tell: Callable[[str], None]) -> None:
         """Have this called with one sentence when a server goes away, before it is waited for."""
         self._database.on_away = tell
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     @property
     def url(self) -> str:
