@@ -24,6 +24,7 @@ from .records import StudyRef
 
 _OVERLAP = 200  # trial ids that are looked at again: on a server, a smaller one may be committed later
 _TIME = (case((queries.IS_OK, TrialRow.time_us)), TrialRow.error_over_cublas)  # see _time_of
+# What studies have in common whose searches share out configs: a problem, how it is timed, a kind of GPU
 _POOL = (
     StudyRow.m, StudyRow.n, StudyRow.k, StudyRow.trans_a, StudyRow.trans_b, StudyRow.policy,
     StudyRow.policy_version, KernelRow.source_hash, KernelRow.compiler, EnvironmentRow.gpu_name,
@@ -80,11 +81,11 @@ class Claims(Closing):
         if not keys:
             return Claimed()
         with self._database.writing() as session:
-            ours = leases.acquire(session, self._worker.id, study.pool, keys)
+            ours = leases.acquire(session, self._worker.id, scope_of(study), keys)
             # Behind the leases: whoever stored a trial before they were free has committed it.
             known = _known(session, study, ours, self._max_error)
             done = {key for key, found in known.items() if found.is_here}
-            leases.release(session, study.pool, done)
+            leases.release(session, scope_of(study), done)
         return Claimed(frozenset(ours - done), known)
 
     @outlasting
@@ -92,7 +93,7 @@ class Claims(Closing):
         """These configs are not going to be tried after all."""
         if keys:
             with self._database.writing() as session:
-                leases.release(session, study.pool, keys)
+                leases.release(session, scope_of(study), keys)
 
     @outlasting
     def release_all(self) -> None:
@@ -103,7 +104,7 @@ class Claims(Closing):
     @outlasting
     def held_elsewhere(self, studies: Iterable[StudyRef]) -> dict[StudyRef, set[str]]:
         """Keys that other searches are at, by study."""
-        by_pool = {study.pool: study for study in studies}
+        by_pool = {scope_of(study): study for study in studies}
         held: dict[StudyRef, set[str]] = {study: set() for study in by_pool.values()}
         if not held:
             return held
@@ -138,7 +139,22 @@ class Claims(Closing):
         self._worker.close()
 
 
-# Trials of these configs in all studies of a pool (StudyRef.pool). Made once, as leases._UPSERTS is.
+def _pool_of(study: StudyRef) -> dict[str, Any]:
+    """The pool of a study: the value of each column of _POOL by its name."""
+    names = {
+        **rows.gemm_columns(study.gemm), **rows.environment_columns(study.environment),
+        "policy": study.policy.value, "policy_version": study.policy_version,
+        "source_hash": study.source_hash, "compiler": study.compiler,
+    }  # fmt: skip
+    return {column.key: names[column.key] for column in _POOL}
+
+
+def scope_of(study: StudyRef) -> str:
+    """The scope of the leases of a study's pool."""
+    return "|".join(map(str, ("trial", *_pool_of(study).values())))
+
+
+# Trials of these configs in all studies of a pool. Made once, as leases._UPSERTS is.
 _KIN = (
     select(ConfigRow.key, TrialRow.study_id, TrialRow.outcome, *_TIME)
     .join(TrialRow, TrialRow.config_id == ConfigRow.id)
@@ -154,12 +170,7 @@ def _known(
     session: Session, study: StudyRef, keys: Collection[str], max_error: float | None
 ) -> dict[str, Known]:
     """What studies of this pool know of these configs: this study before others, a time before a failure."""
-    names = {
-        **rows.gemm_columns(study.gemm), **rows.environment_columns(study.environment),
-        "policy": study.policy.value, "policy_version": study.policy_version,
-        "source_hash": study.source_hash, "compiler": study.compiler,
-    }  # fmt: skip
-    its = {f"its_{column.key}": names[column.key] for column in _POOL}
+    its = {f"its_{name}": value for name, value in _pool_of(study).items()}
     known: dict[str, Known] = {}
     found_rows = session.execute(_KIN, its | {"keys": list(keys)}).all() if keys else []
     for key, study_id, outcome, time_us, error in found_rows:

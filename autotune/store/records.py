@@ -28,16 +28,6 @@ class StudyRef:
     policy: CachePolicy
     policy_version: int
 
-    @property
-    def pool(self) -> str:
-        """Names all studies whose searches share out configs: those of this problem, kernel and policy on
-        GPUs of this kind under this driver. Each GPU has a study of its own."""
-        who = self.environment
-        capability = "{}.{}".format(*who.compute_capability)
-        kind = (who.gpu_name, capability, who.driver_version, who.recorded_on)
-        how = (self.source_hash, self.compiler, self.policy.value, self.policy_version)
-        return "|".join(map(str, ("trial", self.gemm, *kind, *how)))
-
 
 @dataclass(frozen=True)
 class TrialRecord:

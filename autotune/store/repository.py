@@ -16,7 +16,7 @@ from ..gemm import Gemm
 from ..measurement import POLICY_VERSION, CachePolicy, Failure, Measurement, Outcome
 from ..target import Baseline
 from . import connect, leases, queries, read_only, rows, schema
-from .claims import Claims
+from .claims import Claims, scope_of
 from .damage import Damages
 from .database import Closing, Database, outlasting
 from .models import (
@@ -218,7 +218,7 @@ class Store(Closing):
                 study_id=study.id,
                 config_id=config_id,
             )
-            leases.release(session, study.pool, [key])
+            leases.release(session, scope_of(study), [key])
             if is_new:
                 return trial_id
         raise DuplicateTrial(f"{study.gemm} has a trial of {key} already; skip it")
