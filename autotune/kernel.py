@@ -15,6 +15,10 @@ ENTRY = "sgemm"
 REDUCE_ENTRY = "sgemm_reduce"
 PACK_ENTRY = "sgemm_pack"
 MAIN_FILE = "sgemm.cu"
+# Families of kernels that measurements hang on, each by its main file. The source hash of a family covers
+# that file and what it includes, no other: a family that comes later leaves the measurements of this one
+# alone. (checks.cu and reference.cu are no families: nothing is kept under their hashes.)
+FAMILIES = {"sgemm": MAIN_FILE}
 _COMMENT = re.compile(r"//[^\n]*")
 _INCLUDE = re.compile(r'^#include "([\w.]+)"$', re.MULTILINE)
 
@@ -46,7 +50,8 @@ def source(main: str = MAIN_FILE) -> str:
 
 @cache
 def source_hash(main: str = MAIN_FILE) -> str:
-    """SHA-256 of the joined source: trials of different kernels never mix.
+    """SHA-256 of the joined source of a family's main file: trials of different kernels never mix, unless
+    their code is known to be the same (same_code.py).
 
     Comments and layout do not count, so that a kernel may be explained better without losing its trials.
     """

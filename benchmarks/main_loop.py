@@ -31,7 +31,7 @@ from compiler_figures import LONG_LOOP_BYTES
 from ports import Ports, run
 from sass import Code
 
-from autotune import console, kernel
+from autotune import console, kernel, same_code
 from autotune.commands import common
 from autotune.compiler import Compiler, Cubin, compiler_version
 from autotune.config import Config
@@ -130,7 +130,7 @@ def timed(path: str, gemm: Gemm, limits: DeviceLimits, within: float, most: int)
         environments = [e for e in store.environments() if e.gpu_name == limits.name]
         studies = store.latest_studies(environments[0]) if environments else []
         study = next((s for s in studies if s.gemm == gemm), None)
-        if study is None or study.source_hash != kernel.source_hash():
+        if study is None or not same_code.is_same(study.source_hash, kernel.source_hash()):
             raise UsageError(f"{path} has no trials of this kernel for {gemm} on {limits.name}; search first")
         ranked = sorted((time_us, key) for key, time_us in store.times(study).items())
     near = [pair for pair in ranked if pair[0] <= within * ranked[0][0]]

@@ -12,7 +12,7 @@ from typing import Any
 
 import typer
 
-from .. import console, kernel
+from .. import console, kernel, same_code
 from ..errors import EnvironmentProblem, UsageError
 from ..gemm import Gemm
 from ..measurement import CachePolicy
@@ -82,7 +82,8 @@ def run(request: Request, *, is_json: bool, is_quiet: bool) -> None:
         result = _tune(target, store, gemms, options, painter, has_dashboard=request.has_dashboard)
         facts = _facts(result, target, store, request, time.monotonic() - began_s)
         measured_on = common.source_text(target.environment)
-        is_ours = target.source_hash == kernel.source_hash()  # other kernels cannot be exported
+        # other kernels cannot be exported
+        is_ours = same_code.is_same(target.source_hash, kernel.source_hash())
     if is_json:
         console.show_json(facts)
     else:

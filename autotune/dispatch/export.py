@@ -12,7 +12,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from .. import __version__, kernel
+from .. import __version__, kernel, same_code
 from ..errors import DispatchError
 from ..gemm import Gemm
 from . import cover
@@ -52,7 +52,7 @@ def export_table(
     table = Table(
         made_by=f"autotune {__version__}",
         created_at=(created_at or datetime.now(UTC)).isoformat(timespec="seconds"),
-        source_hash=results.source_hash,
+        source_hash=same_code.kept_as(kernel.source_hash()),
         compiler=compiler.version,
         policy=results.policy,
         policy_version=results.policy_version,
@@ -69,10 +69,11 @@ def export_table(
 def _check(results: TunedResults, compiler: KernelCompiler) -> None:
     if not any(shape.ranked for shape in results.shapes):
         raise DispatchError("no tuned shape to export; run `autotune search` first")
-    if results.source_hash != kernel.source_hash():
+    if not same_code.is_same(results.source_hash, kernel.source_hash()):
         raise DispatchError(
-            f"the results are of kernel source {results.source_hash[:12]}..., this is "
-            f"{kernel.source_hash()[:12]}...; search again with this kernel, or export with the older one"
+            f"the results are of kernel source {results.source_hash[:12]}..., this autotune has "
+            f"{kernel.source_hash()[:12]}..., and nothing shows that both compile to the same code; run "
+            "`autotune search` again with this one, or export with the autotune that searched"
         )
     if compiler.arch != results.limits.arch:
         raise DispatchError(

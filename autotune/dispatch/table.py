@@ -115,7 +115,7 @@ class Table:
 
     made_by: str
     created_at: str  # ISO, UTC
-    source_hash: str  # of the kernel's source text
+    source_hash: str  # of the kernel's source text, or of the oldest text with the same code
     compiler: str
     policy: str  # cold or warm caches while timing
     policy_version: Annotated[int, Within(0, 1 << 31)]

@@ -14,6 +14,7 @@ from typing import Any
 from sqlalchemy import bindparam, case, func, select
 from sqlalchemy.orm import Session
 
+from .. import same_code
 from ..config import Value
 from ..measurement import Outcome, is_accurate
 from . import leases, queries, rows
@@ -140,11 +141,12 @@ class Claims(Closing):
 
 
 def _pool_of(study: StudyRef) -> dict[str, Any]:
-    """The pool of a study: the value of each column of _POOL by its name."""
+    """The pool of a study: the value of each column of _POOL by its name. Sources with the same code share
+    one."""
     names = {
         **rows.gemm_columns(study.gemm), **rows.environment_columns(study.environment),
         "policy": study.policy.value, "policy_version": study.policy_version,
-        "source_hash": study.source_hash, "compiler": study.compiler,
+        "source_hash": same_code.kept_as(study.source_hash), "compiler": study.compiler,
     }  # fmt: skip
     return {column.key: names[column.key] for column in _POOL}
 
@@ -162,7 +164,8 @@ _KIN = (
     .join(EnvironmentRow, StudyRow.environment_id == EnvironmentRow.id)
     .join(KernelRow, StudyRow.kernel_id == KernelRow.id)
     .where(ConfigRow.key.in_(bindparam("keys", expanding=True)))
-    .where(*(column == bindparam(f"its_{column.key}") for column in _POOL))
+    .where(*(column == bindparam(f"its_{column.key}") for column in _POOL if column.key != "source_hash"))
+    .where(KernelRow.source_hash.in_(bindparam("sources", expanding=True)))
 )
 
 
@@ -171,8 +174,9 @@ def _known(
 ) -> dict[str, Known]:
     """What studies of this pool know of these configs: this study before others, a time before a failure."""
     its = {f"its_{name}": value for name, value in _pool_of(study).items()}
+    its |= {"keys": list(keys), "sources": same_code.equivalents(study.source_hash)}
     known: dict[str, Known] = {}
-    found_rows = session.execute(_KIN, its | {"keys": list(keys)}).all() if keys else []
+    found_rows = session.execute(_KIN, its).all() if keys else []
     for key, study_id, outcome, time_us, error in found_rows:
         found = Known(_time_of(time_us, error, max_error), study_id == study.id)
         if found.is_here or outcome != _LOCAL:

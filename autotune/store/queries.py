@@ -7,7 +7,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from sqlalchemy import ColumnElement, Select, func, select, true
+from sqlalchemy import ColumnElement, Select, func, literal, select, true
+from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session, aliased
 
@@ -53,6 +54,18 @@ def measured(max_error: float | None) -> Select[StudyRow, EnvironmentRow, Kernel
     found = STUDIES.join(TrialRow, TrialRow.study_id == StudyRow.id).where(IS_OK, is_accurate(max_error))
     grouped = found.group_by(StudyRow.id, EnvironmentRow.id, KernelRow.id)
     return grouped.order_by(func.max(TrialRow.id).desc())
+
+
+_INSERTS: dict[str, Any] = {"sqlite": sqlite.insert, "postgresql": postgresql.insert}
+
+
+def copy_trials(session: Session, studies: Select[int], to: int) -> None:
+    """Copy the trials of these studies into another, but for configs that it has."""
+    names = [column.name for column in TrialRow.__table__.columns if column.name != "id"]
+    values = [literal(to) if name == "study_id" else getattr(TrialRow, name) for name in names]
+    theirs = select(*values).where(TrialRow.study_id.in_(studies)).order_by(TrialRow.id)
+    insert = _INSERTS[session.get_bind().dialect.name](TrialRow)
+    session.execute(insert.from_select(names, theirs).on_conflict_do_nothing())
 
 
 def trials(study_id: int) -> Trials:

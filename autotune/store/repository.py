@@ -9,6 +9,7 @@ from pathlib import Path
 from sqlalchemy import Engine, select, update
 from sqlalchemy.orm import Session
 
+from .. import same_code
 from ..config import Value
 from ..device import Environment
 from ..errors import DuplicateTrial, StoreError
@@ -99,22 +100,30 @@ class Store(Closing):
         policy: CachePolicy = CachePolicy.COLD,
         policy_version: int = POLICY_VERSION,
     ) -> StudyRef:
-        """The study of this problem under exactly these conditions: found, or made."""
+        """The study of this problem under exactly these conditions: found, or made.
+
+        Sources with the same code share one, under the hash of the oldest (same_code.py). Where others of
+        them have studies of their own, from before that was known, their trials are copied into this one, but
+        for configs that it has. Theirs stay: a version of autotune that knows no better goes on with them.
+        """
+        sources = same_code.equivalents(source_hash)
+        source_hash = sources[0]
         with self._writing() as session:
             environment_id, _ = queries.find_or_add(
                 session, EnvironmentRow, **rows.environment_columns(environment)
             )
             kernel_id, _ = queries.find_or_add(session, KernelRow, source_hash=source_hash, compiler=compiler)
-            study_id, _ = queries.find_or_add(
-                session,
-                StudyRow,
-                {"created_at": utc_now()},
-                environment_id=environment_id,
-                kernel_id=kernel_id,
-                policy=policy.value,
-                policy_version=policy_version,
+            conditions = {
+                "environment_id": environment_id, "policy": policy.value, "policy_version": policy_version,
                 **rows.gemm_columns(gemm),
+            }  # fmt: skip
+            study_id, _ = queries.find_or_add(
+                session, StudyRow, {"created_at": utc_now()}, kernel_id=kernel_id, **conditions
             )
+            if len(sources) > 1:
+                others = select(StudyRow.id).filter_by(**conditions).join(KernelRow)
+                is_equivalent = KernelRow.source_hash.in_(sources[1:]) & (KernelRow.compiler == compiler)
+                queries.copy_trials(session, others.where(is_equivalent), study_id)
         return StudyRef(study_id, environment, source_hash, compiler, gemm, policy, policy_version)
 
     @outlasting
@@ -128,13 +137,13 @@ class Store(Closing):
             return [queries.summary(session, self.damages, row, ref, max_error) for row, ref in refs]
 
     def similar_studies(self, study: StudyRef) -> list[StudyRef]:
-        """Studies of other shapes with the same kernel source and policy on GPUs of the same name,
+        """Studies of other shapes with the same kernel code and policy on GPUs of the same name,
         the most alike shape first: where a new search may look for its first points."""
         others = [ref for ref in self._kindred_studies(study) if ref.gemm != study.gemm]
         return sorted(others, key=lambda ref: (_unlikeness(ref.gemm, study.gemm), ref.id))
 
     def twin_studies(self, study: StudyRef) -> list[StudyRef]:
-        """Studies of the same problem with the same kernel source and policy on other GPUs of the same name
+        """Studies of the same problem with the same kernel code and policy on other GPUs of the same name
         and compute capability, or under another driver, oldest first; what was recorded is a kind of its own.
         """
         mine = study.environment
@@ -149,11 +158,11 @@ class Store(Closing):
 
     @outlasting
     def _kindred_studies(self, study: StudyRef) -> list[StudyRef]:
-        """All others with the same kernel source and policy on GPUs of the same name."""
+        """All others with the same kernel code and policy on GPUs of the same name."""
         query = queries.STUDIES.where(
             StudyRow.id != study.id,
             EnvironmentRow.gpu_name == study.environment.gpu_name,
-            KernelRow.source_hash == study.source_hash,
+            KernelRow.source_hash.in_(same_code.equivalents(study.source_hash)),
             StudyRow.policy == study.policy.value,
             StudyRow.policy_version == study.policy_version,
         )
@@ -171,9 +180,9 @@ class Store(Closing):
         policy: CachePolicy = CachePolicy.COLD,
         max_error: float | None = None,
     ) -> list[StudyRef]:
-        """What an export is made of: one study per problem, all of one kernel source.
+        """What an export is made of: one study per problem, all of one kernel code.
 
-        Of GPUs of this name (and of the same recording, if it is one), the kernel source of the
+        Of GPUs of this name (and of the same recording, if it is one), the kernel code of the
         newest ok trial that is accurate to `max_error`; of its studies under this policy, for each
         problem the newest with such a trial. Sorted by problem.
         """
@@ -186,7 +195,7 @@ class Store(Closing):
         ]
         newest: dict[Gemm, StudyRef] = {}
         for ref in refs:
-            if ref.source_hash == refs[0].source_hash:
+            if same_code.is_same(ref.source_hash, refs[0].source_hash):
                 newest.setdefault(ref.gemm, ref)
         return [newest[gemm] for gemm in sorted(newest)]
 
@@ -236,7 +245,7 @@ class Store(Closing):
 
     @outlasting
     def killers(self, study: StudyRef) -> list[dict[str, Value]]:
-        """Points that brought a GPU worker or the compiler down in other studies of this kernel source on
+        """Points that brought a GPU worker or the compiler down in other studies of this kernel code on
         GPUs of this name: not to be run again."""
         query = (
             select(ConfigRow, ConfigRow)
@@ -247,7 +256,7 @@ class Store(Closing):
             .where(
                 StudyRow.id != study.id,
                 EnvironmentRow.gpu_name == study.environment.gpu_name,
-                KernelRow.source_hash == study.source_hash,
+                KernelRow.source_hash.in_(same_code.equivalents(study.source_hash)),
                 TrialRow.outcome.in_(_KILLED),
             )
         )

@@ -53,15 +53,21 @@ def trials_of(configs: Iterable[Config]) -> Trials:
     return [(config.to_dict(), measured(number)) for number, config in enumerate(configs)]
 
 
-def write(path: Path, problems: Mapping[Gemm, Trials], *, without_cublas: Collection[Gemm] = ()) -> Path:
-    """A recording of these trials on an H200; returns its path."""
+def write(
+    path: Path,
+    problems: Mapping[Gemm, Trials],
+    *,
+    without_cublas: Collection[Gemm] = (),
+    source_hash: str | None = None,
+) -> Path:
+    """A recording of these trials on an H200, of this kernel or another one; returns its path."""
     cublas = Baseline(CUBLAS_US, (CUBLAS_US,) * 9)
     write_recording(
         path,
         limits=KNOWN["h200"],
         environment=replace(ENVIRONMENT, recorded_on=""),
         policy=CachePolicy.COLD,
-        source_hash=kernel.source_hash(),
+        source_hash=source_hash or kernel.source_hash(),
         recorded_on=RECORDED_ON,
         problems={
             gemm: (Baseline(None) if gemm in without_cublas else cublas, trials)

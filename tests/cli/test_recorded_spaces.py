@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import itertools
 import json
+import re
 from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from same_code_record import know_as_same
+from typer.testing import CliRunner
 
+from autotune import kernel
+from autotune.cli import app
 from autotune.commands import record, recorder, targets
 from autotune.config import Config
 from autotune.errors import UsageError
@@ -166,6 +171,22 @@ def test_without_shapes_all_of_a_recording_is_searched(recording: Path, tmp_path
     done = run("search", "--gpu", f"replay:{recording}", "--db", tmp_path / "a.db", "--trials", "5", "--json")
     shapes = [facts["shape"] for facts in json.loads(done.stdout)["shapes"]]
     assert shapes == [str(gemm) for gemm in read_recording(recording).problems]
+
+
+def test_a_recording_of_an_equivalent_kernel_can_be_exported_and_of_another_cannot(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All go into one database, with what was recorded of the kernel that is here."""
+    know_as_same(monkeypatch, tmp_path, (kernel.source_hash(), "0" * 64))
+    told = {}
+    for source_hash in (None, "0" * 64, "1" * 64):
+        path = tmp_path / "space.json.gz"
+        write(path, {SQUARE: trials_of(points(SQUARE))}, source_hash=source_hash)
+        arguments = ["search", "--gpu", f"replay:{path}", "--db", str(tmp_path / "a.db"), "--trials", "30"]
+        told[source_hash] = CliRunner().invoke(app, arguments).stdout
+    new = {source_hash: re.findall(r"(\d+) new trials", text) for source_hash, text in told.items()}
+    assert new == {None: ["30"], "0" * 64: ["0"], "1" * 64: ["30"]}
+    assert [("Next: autotune export-table" in text) for text in told.values()] == [True, True, False]
 
 
 def test_trials_and_recordings_are_written_as_t4(recording: Path, tmp_path: Path) -> None:
