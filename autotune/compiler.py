@@ -18,7 +18,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from . import kernel, nvrtc
+from . import identity, kernel, nvrtc, same_code
 from .config import Config
 from .errors import EnvironmentProblem, TrialFailure
 from .launch import Variant
@@ -164,9 +164,11 @@ class Compiler:
         self._cache = self._open_cache()
 
     def compile(self, config: Config, variant: Variant) -> Cubin:
-        """Compile one instance of the template. Raises TrialFailure (compile_failed, compile_timeout,
-        compile_crashed) and EnvironmentProblem."""
-        return self.compile_source(kernel.source(), kernel.macros(config, variant))
+        """Compile one instance of the template; the cubin says which (identity.py). Raises TrialFailure
+        (compile_failed, compile_timeout, compile_crashed) and EnvironmentProblem."""
+        name = identity.of(same_code.kept_as(kernel.source_hash()), config, variant)
+        source = kernel.source() + identity.declaration(name)
+        return self.compile_source(source, kernel.macros(config, variant), name=name)
 
     def submit(self, config: Config, variant: Variant) -> Future[Cubin]:
         """`compile` on the pool.
@@ -196,13 +198,15 @@ class Compiler:
         *,
         entry: str = kernel.ENTRY,
         options: Sequence[str] = (),
+        name: str = "",
     ) -> Cubin:
-        """Compile any text; `entry` names the function whose figures are reported."""
+        """Compile any text; `entry` names the function whose figures are reported. `name` is the identity
+        that the text declares, if it does: code of another is not taken."""
         defines = [f"-D{name}={value}" for name, value in (macros or {}).items()]
         all_options = (f"-arch={self.arch}", *_BASE_OPTIONS, *options, *defines)
         key = hashlib.sha256("\0".join((self.version, entry, *all_options, source)).encode()).hexdigest()
         cached = self._load(key)
-        if cached is not None:
+        if cached is not None and identity.read(cached.code) == name:
             return cached
         made = self._run_nvrtc(source, all_options)
         cubin = Cubin(
@@ -213,6 +217,8 @@ class Compiler:
             compile_s=made.seconds,
             **parse_report(made.log, entry),
         )
+        if (found := identity.read(cubin.code)) != name:
+            raise TrialFailure(Outcome.COMPILE_FAILED, f"{name!r} was compiled, and the code is {found!r}")
         self._save(key, cubin)
         return cubin
 

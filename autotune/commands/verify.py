@@ -63,13 +63,16 @@ def _tell_files(folder: Path, files: Files, *, is_json: bool) -> None:
     not_checked = ["what the kernels compute", "whether the driver takes them"]
     if not files.has_manifest:
         not_checked.insert(0, "its Python files (an older autotune exported it, without a manifest)")
+    if not all(kernel.identity for kernel in table.kernels):
+        not_checked.insert(0, "which kernels its cubins hold (an older autotune exported it)")
     if is_json:
         console.show_json({**_file_facts(files), "gpu": None, "not_checked": not_checked, "checks": []})
         return
     console.show(
         f"{folder}/: {console.counted(files.num_files, 'file', 'files')} of the export; "
         f"{len(table.kernels):,} kernels in {len(files.code):,} cubins for {table.environment.gpu_name}: "
-        f"schema, checksums and launch specs are right.\nNot checked: {', '.join(not_checked)}."
+        "schema, checksums, launch specs and what cubins say they hold are right.\n"
+        f"Not checked: {', '.join(not_checked)}."
     )
 
 

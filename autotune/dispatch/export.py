@@ -7,7 +7,7 @@ families of tiles ─► general kernels ─► + a default per layout ───
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -20,7 +20,9 @@ from .cubins import KernelCompiler, OnCompiled, compile_all
 from .figures import Figures
 from .package import prepare, write_folder
 from .results import TunedPoint, TunedResults, TunedShape
-from .table import Entry, RankedKernel, Table
+from .soundness import check_identities
+from .strict import Misfit
+from .table import Entry, Kernel, RankedKernel, Table
 from .wishes import Wish, all_wishes, defaults
 
 MAX_TIED = 4  # kernels kept per shape: the one chosen, and tied ones that the table holds anyway
@@ -44,15 +46,18 @@ def export_table(
     """
     prepare(folder, note)
     _check(results, compiler)
+    results = replace(results, source_hash=same_code.kept_as(kernel.source_hash()))
     settled = settle(results)
     wishes = all_wishes(settled)
     cubins = compile_all(wishes, compiler, on_compiled)
     figures = Figures(results, wishes)
     kernels = [figures.kernel(wish, cubins[wish.id]) for wish in wishes if wish.id in cubins]
+    code = {cubin.sha256: cubin.code for cubin in cubins.values()}
+    _check_compiled(kernels, code)
     table = Table(
         made_by=f"autotune {__version__}",
         created_at=(created_at or datetime.now(UTC)).isoformat(timespec="seconds"),
-        source_hash=same_code.kept_as(kernel.source_hash()),
+        source_hash=results.source_hash,
         compiler=compiler.version,
         policy=results.policy,
         policy_version=results.policy_version,
@@ -63,7 +68,7 @@ def export_table(
         defaults={wish.layout: wish.id for wish in defaults(results.limits)},
         entries=tuple(map(_entry, settled.shapes)),
     )
-    return write_folder(table, {cubin.sha256: cubin.code for cubin in cubins.values()}, folder, note)
+    return write_folder(table, code, folder, note)
 
 
 def _check(results: TunedResults, compiler: KernelCompiler) -> None:
@@ -79,6 +84,15 @@ def _check(results: TunedResults, compiler: KernelCompiler) -> None:
         raise DispatchError(
             f"the results are for {results.limits.arch}, the compiler is for {compiler.arch}; pass one for it"
         )
+
+
+def _check_compiled(kernels: Sequence[Kernel], code: Mapping[str, bytes]) -> None:
+    """What was compiled is what is written."""
+    try:
+        check_identities(kernels, code)
+    except Misfit as misfit:
+        raise DispatchError(f"the compiler gave other kernels than were asked for: {misfit}; nothing was "
+                            "written: empty the kernel cache and export again") from misfit  # fmt: skip
 
 
 def settle(results: TunedResults) -> TunedResults:

@@ -26,7 +26,7 @@ class Figures:
     """
 
     def __init__(self, results: TunedResults, wishes: Collection[Wish]) -> None:
-        self._limits = results.limits
+        self._limits, self._source_hash = results.limits, results.source_hash
         self._samples: dict[tuple[Config, str], list[Sample]] = {}
         for layout in LAYOUTS:
             configs = {w.config: None for w in wishes if w.layout == layout and not w.is_wide}
@@ -69,7 +69,7 @@ class Figures:
             blocks_per_sm=resident,
             model=self._figures(wish, resident),
         )
-        return launchable(record, self._limits)
+        return launchable(record, self._limits, self._source_hash)
 
     def _figures(self, wish: Wish, resident: int) -> ModelFigures:
         own = None if wish.is_wide else self._samples.get((wish.config, wish.layout))

@@ -3,6 +3,7 @@
     1   no kernel packs its operands, and none flushes its sums or spreads its copies
     2   no kernel overlaps what runs before it: its code does not wait
     3   each kernel has a `spec`, how it is launched, instead of its `variant`
+    4   no cubin says which kernel it holds
 
 A stored spec is not taken on trust: it must be the one that follows from the config. Copied into exported
 tables.
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from .table import Kernel
 
 DERIVED_SPECS = 4  # the first schema that stores none
+_IDENTITIES = 5  # the first schema whose cubins say which kernels they hold
 _OVERLAP = 3  # the first schema whose kernels wait for those before them
 _LATER = {1: ("packs_a", "packs_b"), 2: ("overlaps",)}  # flags of a spec that came with the schema after
 _LATER_PARAMETERS = {"pack_a": 0, "pack_b": 0, "flush_k": 0, "bursts": 1}  # as kernels were without them
@@ -58,7 +60,9 @@ def _upgrade(kernel: Any, index: int, version: int) -> LaunchSpec:
 def as_it_was(
     kernels: tuple[Kernel, ...], stored: list[LaunchSpec], version: int
 ) -> tuple[Kernel, ...]:
-    """Kernels launched as their schema has it. Raises Misfit where a stored spec says otherwise."""
+    """Kernels as their schema has them. Raises Misfit where a stored spec says otherwise."""
+    if version < _IDENTITIES:
+        kernels = tuple(replace(k, identity="") for k in kernels)
     if version >= DERIVED_SPECS:
         return kernels
     if version < _OVERLAP:

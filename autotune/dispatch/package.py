@@ -21,6 +21,7 @@ PRIVATE_PACKAGE = "_autotune"
 # The modules that serve a call, relative to this package's root. None imports anything else of it.
 RUNTIME_MODULES = (
     "bounds.py",
+    "identity.py",
     "errors.py",
     "cuda_errors.py",
     "gemm.py",

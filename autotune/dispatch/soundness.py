@@ -1,5 +1,5 @@
 """What types and bounds of a table cannot say: configs obey the rules, references lead somewhere, defaults
-serve anything.
+serve anything, cubins hold the kernels that they are said to hold.
 
 Rules are asked of all kernels at once, as columns: one by one they would take longer than all else that is
 done to load a table. Copied into exported tables.
@@ -8,11 +8,12 @@ done to load a table. Copied into exported tables.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from .. import identity
 from ..config import PARAMETER, Config
 from ..device import DeviceLimits
 from ..errors import UsageError
@@ -133,3 +134,19 @@ def _check_entry(entry: Entry, kernels: dict[str, Kernel]) -> None:
         if kernel is None:
             raise Misfit(f"{where} names {ranked.kernel!r}, which is no kernel of the table")
         _require(kernel.layout == entry.gemm.layout, f"{where} names a kernel of another layout")
+
+
+# ------------------------------------------------------------------------------------------------
+# Cubins
+
+
+def check_identities(kernels: Sequence[Kernel], code: Mapping[str, bytes]) -> None:
+    """Raises Misfit where a cubin, by its SHA-256, says that it holds another kernel than it is for.
+    Checksums do not tell that: where cubins were swapped, theirs may fit."""
+    found = {sha256: identity.read(content) for sha256, content in code.items()}
+    names = {kernel.identity: f"kernel {kernel.id!r}" for kernel in kernels}
+    for kernel in kernels:
+        held = found[kernel.sha256]
+        if kernel.identity and held != kernel.identity:
+            what = names.get(held) or (f"another kernel ({held})" if held else "no kernel that it names")
+            raise Misfit(f"the cubin of kernel {kernel.id!r} holds {what}")

@@ -16,6 +16,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Annotated, Any
 
+from .. import identity
 from ..bounds import Within
 from ..config import Config
 from ..device import DeviceLimits, Environment
@@ -27,7 +28,7 @@ from . import older, soundness, strict
 from .files import MAX_CUBIN_BYTES, MAX_TABLE_BYTES, read_file
 
 FORMAT = "autotune dispatch table"
-SCHEMA_VERSION = 4  # what tables of earlier ones say otherwise stands in older.py
+SCHEMA_VERSION = 5  # what tables of earlier ones say otherwise stands in older.py
 TABLE_FILE = "table.json"
 CUBIN_FOLDER = "cubins"
 _SHA256 = re.compile(r"[0-9a-f]{64}")
@@ -83,12 +84,16 @@ class Kernel(KernelRecord):
     """One launchable kernel. Kernels that differ in `split_k` only share a cubin, but for clusters."""
 
     spec: LaunchSpec
+    identity: str  # that its cubin holds; "" where cubins hold none yet
 
 
-def launchable(record: KernelRecord, limits: DeviceLimits) -> Kernel:
-    """A kernel and how it is launched on this kind of GPU: the one place where a table's specs come from."""
+def launchable(record: KernelRecord, limits: DeviceLimits, source_hash: str) -> Kernel:
+    """A kernel, what it is compiled from and how it is launched on this kind of GPU: the one place where a
+    table's specs and identities come from."""
     spec = launch_spec(record.config, record.stand_in, limits, is_wide=record.variant.is_wide)
-    return Kernel(**{f.name: getattr(record, f.name) for f in fields(KernelRecord)}, spec=spec)
+    name = identity.of(source_hash, record.config, record.variant)
+    stored = {f.name: getattr(record, f.name) for f in fields(KernelRecord)}
+    return Kernel(**stored, spec=spec, identity=name)
 
 
 @dataclass(frozen=True)
@@ -144,15 +149,18 @@ class Table:
 def render(table: Table) -> str:
     """The text of `table.json`, with a checksum over all of it.
 
-    Raises DispatchError for a kernel whose spec is not that of its config: it could not be read back.
+    Raises DispatchError for a kernel whose spec or identity is not that of its config: it could not be read
+    back.
     """
     for kernel in table.kernels:
-        if kernel != launchable(kernel, table.limits):
-            raise DispatchError(f"kernel {kernel.id!r} is launched otherwise than its config says; {_AGAIN}")
+        if kernel != launchable(kernel, table.limits, table.source_hash):
+            raise DispatchError(
+                f"kernel {kernel.id!r} is compiled or launched otherwise than its config says; {_AGAIN}"
+            )
     head = {"format": FORMAT, "schema_version": SCHEMA_VERSION, "checksum": _BLANK}
     body = asdict(table)
     for record in body["kernels"]:
-        del record["spec"]
+        del record["spec"], record["identity"]
     text = json.dumps(head | body, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
     return text.replace(_BLANK, _digest(text), 1)
 
@@ -215,8 +223,8 @@ def _read(body: dict[str, Any], version: int) -> Table:
         tuple[KernelRecord, ...], body.get("kernels"), "table.kernels"
     )
     table: Table = strict.read(Table, body | {"kernels": []}, "table")
-    soundness.check_kernels(records, table.limits, has_exact_residency=version == SCHEMA_VERSION)
-    kernels = tuple(launchable(record, table.limits) for record in records)
+    soundness.check_kernels(records, table.limits, has_exact_residency=version >= older.DERIVED_SPECS)
+    kernels = tuple(launchable(record, table.limits, table.source_hash) for record in records)
     table = replace(table, kernels=older.as_it_was(kernels, specs, version))
     soundness.check_references(table)
     return table
@@ -227,8 +235,14 @@ def _read(body: dict[str, Any], version: int) -> Table:
 
 
 def load_cubins(folder: Path, table: Table) -> dict[str, bytes]:
-    """The code of every cubin of a table by its SHA-256, checked against it. Raises DispatchError."""
-    return {sha: load_cubin(folder, sha) for sha in _distinct(k.sha256 for k in table.kernels)}
+    """The code of every cubin of a table by its SHA-256, checked against it, and against what the table says
+    that it is. Raises DispatchError."""
+    code = {sha: load_cubin(folder, sha) for sha in _distinct(k.sha256 for k in table.kernels)}
+    try:
+        soundness.check_identities(table.kernels, code)
+    except strict.Misfit as misfit:
+        raise DispatchError(f"{folder} is damaged: {misfit}; nothing was loaded: {_AGAIN}") from misfit
+    return code
 
 
 def _distinct(items: Iterable[str]) -> list[str]:

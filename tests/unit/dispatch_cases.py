@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 
+from autotune import identity
 from autotune.config import Config
 from autotune.device import Environment, known_limits
 from autotune.dispatch.conditions import Conditions
@@ -43,6 +44,7 @@ LIMITS = known_limits("h200")
 ENVIRONMENT = Environment("NVIDIA H200", "GPU-0", (9, 0), "580.1", "13.0", "13.4", "13.1")
 FIGURES = ModelFigures(2.5, 0.1, 0.5, 0.8, 3, 0.02)
 STICKY_CODE = 700
+SOURCE = "5" * 64
 
 
 # Legal in every layout, packed or not, with any vectors and any split of k; it needs more than 48 KB.
@@ -68,13 +70,20 @@ def config_of(spec: LaunchSpec) -> Config:
     )  # fmt: skip
 
 
-def code_of(kernel_id: str) -> bytes:
-    return f"code of {kernel_id}".encode()
+def code_of(kernel: Kernel) -> bytes:
+    """Stands for its cubin: like one it says what it is."""
+    return marked(kernel.identity, f"code of {kernel.id}")
+
+
+def marked(name: str, code: str) -> bytes:
+    return f"{code} {identity.MARK}{name}\0".encode()
 
 
 def make_kernel(kernel_id: str, spec: LaunchSpec, model: ModelFigures | None = FIGURES) -> Kernel:
-    sha256 = hashlib.sha256(code_of(kernel_id)).hexdigest()
-    return Kernel(kernel_id, config_of(spec), spec.variant, sha256, 128, 3, model, spec)
+    config = config_of(spec)
+    name = identity.of(SOURCE, config, spec.variant)
+    kernel = Kernel(kernel_id, config, spec.variant, "", 128, 3, model, spec, name)
+    return replace(kernel, sha256=hashlib.sha256(code_of(kernel)).hexdigest())
 
 
 def make_table(*kernels: Kernel, entries: tuple[Entry, ...] = (), **changes: Any) -> Table:
@@ -83,7 +92,7 @@ def make_table(*kernels: Kernel, entries: tuple[Entry, ...] = (), **changes: Any
     wide = {x: Variant(x[0] == "T", x[1] == "T", is_wide=True) for x in LAYOUTS}
     defaults = [make_kernel(f"default-{x.lower()}", make_spec(variant=wide[x]), slow) for x in LAYOUTS]
     table = Table(
-        made_by="autotune test", created_at="2026-11-21T00:00:00+00:00", source_hash="5" * 64,
+        made_by="autotune test", created_at="2026-11-21T00:00:00+00:00", source_hash=SOURCE,
         compiler="nvrtc 13.4", policy="cold", policy_version=1, environment=ENVIRONMENT, limits=LIMITS,
         power_limit_w=700.0, kernels=(*kernels, *defaults),
         defaults={x: f"default-{x.lower()}" for x in LAYOUTS}, entries=entries,
@@ -97,12 +106,14 @@ def rank(gemm: Gemm, *kernel_ids: str) -> Entry:
 
 
 def write_table(table: Table, folder: Path) -> Path:
-    return write_folder(table, {kernel.sha256: code_of(kernel.id) for kernel in table.kernels}, folder)
+    return write_folder(table, {kernel.sha256: code_of(kernel) for kernel in table.kernels}, folder)
 
 
 def older_text(table: Table, version: int) -> str:
-    """The text of a table as a schema before 4 had it, each kernel with its spec."""
+    """The text of a table as a schema before today's had it; before 4 each kernel with its spec."""
     tree = json.loads(render(table)) | {"schema_version": version, "checksum": "0" * 64}
+    if version == 4:
+        return sign(tree)
     del tree["power_limit_w"]
     unsaid = [name for schema, names in LATER.items() if schema >= version for name in names]
     for stored, kernel in zip(tree["kernels"], table.kernels, strict=True):

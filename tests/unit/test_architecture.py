@@ -19,7 +19,7 @@ PURE = frozenset(
     {
         "errors", "gemm", "device", "measurement", "launch", "config", "resources", "rules", "space", "stats",
         "kernel", "target", "disturbance", "bounds", "cuda_errors", "requirements", "suite", "entries",
-        "user_file", "same_code",
+        "user_file", "same_code", "identity",
     }
 )  # fmt: skip
 SHARED = PURE | {"__init__"}

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from dispatch_cases import make_kernel, make_spec, make_table, write_table
+from dispatch_cases import make_kernel, make_spec, make_table, older_text, write_table
 
 from autotune.commands import targets, verify
 from autotune.dispatch.check_files import check_files
@@ -62,7 +62,7 @@ def test_without_a_gpu_the_files_are_checked_and_the_rest_is_named(
     with pytest.raises(EnvironmentProblem, match=r"no kernel was run: .* sees no GPU.*--gpu none"):
         verify.run(folder, "auto", is_json=False)
     out = capsys.readouterr().out
-    assert "5 kernels in 5 cubins for NVIDIA H200: schema, checksums and launch specs are right" in out
+    assert "5 kernels in 5 cubins for NVIDIA H200: schema, checksums, launch specs and what cubins" in out
     assert "Not checked: what the kernels compute, whether the driver takes them." in out
     next(folder.rglob("*.cubin")).write_bytes(b"damaged")
     with pytest.raises(DispatchError, match="is damaged"):
@@ -76,6 +76,16 @@ def test_asked_for_no_gpu_nothing_is_amiss(
     facts = json.loads(capsys.readouterr().out)
     assert (facts["gpu"], facts["num_kernels"], facts["checks"]) == (None, 5, [])
     assert facts["not_checked"]
+
+
+def test_what_cubins_of_an_older_table_hold_is_not_checked(
+    folder: Path, no_gpu: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "manifest.json").unlink()
+    (folder / "table.json").write_text(older_text(TABLE, 4), encoding="utf-8")
+    verify.run(folder, "none", is_json=False)
+    out = capsys.readouterr().out
+    assert "Not checked: which kernels its cubins hold (an older autotune exported it), its Python" in out
 
 
 def test_an_export_without_a_manifest_is_said_to_be_one(

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from dispatch_cases import ENVIRONMENT, FakeDriver
+from dispatch_cases import ENVIRONMENT, FakeDriver, marked
 
-from autotune import kernel
+from autotune import identity, kernel, same_code
 from autotune.config import Config
 from autotune.device import KNOWN, DeviceLimits, known_limits
 from autotune.dispatch.check import verify_table
@@ -60,6 +60,7 @@ class FakeCompiler:
     version: str = "nvrtc 13.4"
     failing: Any = lambda config: False
     spilled: Any = lambda config: False
+    confused: Any = lambda config: config  # what is compiled in its place
     asked: list[tuple[Config, Variant]] = field(default_factory=list)
 
     def submit(self, config: Config, variant: Variant, /) -> Future[FakeCubin]:
@@ -68,7 +69,9 @@ class FakeCompiler:
         if self.failing(config):
             future.set_exception(TrialFailure(Outcome.COMPILE_FAILED, "no"))
         else:
-            text = f"{config.key} {variant}".encode()
+            source_hash = same_code.kept_as(kernel.source_hash())
+            name = identity.of(source_hash, self.confused(config), variant)
+            text = marked(name, f"{config.key} {variant}")
             future.set_result(FakeCubin(text, spill_bytes=8 if self.spilled(config) else 0))
         return future
 

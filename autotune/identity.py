@@ -1,0 +1,42 @@
+"""What a compiled kernel is, written in its cubin: family and hash of its source, layout, config.
+
+The compiler is given this text as a constant of the module, `sgemm_identity`. It lies among the module's
+other constants, in no kernel's code, and no kernel reads it. So a cubin tells which kernel it holds, whatever
+a table says of it. In the file it stands behind MARK and ends with a NUL, so that no driver is needed to read
+it.
+
+Sources with the same code share one hash (same_code.py), so that equal kernels have equal cubins. Copied into
+exported tables: standard library only.
+"""
+
+from __future__ import annotations
+
+from .config import Config
+from .launch import Variant
+
+MARK = "autotune kernel: "
+MAX_LENGTH = 2048  # of a text; today's have some 340 characters
+_FAMILY = "sgemm"
+
+
+def of(source_hash: str, config: Config, variant: Variant) -> str:
+    """The identity of the kernel that this config is compiled to."""
+    layout = ("T" if variant.trans_a else "N") + ("T" if variant.trans_b else "N")
+    width = "-wide" if variant.is_wide else ""
+    return f"{_FAMILY} {source_hash} {layout}{width} {config.kernel.key}"
+
+
+def declaration(identity: str) -> str:
+    """What is compiled behind the kernel's source to have this text in the cubin."""
+    return f'\nextern "C" __device__ const char {_FAMILY}_identity[] = "{MARK}{identity}";\n'
+
+
+def read(code: bytes) -> str:
+    """The identity in a cubin, or in any bytes; "" where there is none, more than one, or no plain text."""
+    mark = MARK.encode()
+    start = code.find(mark) + len(mark)
+    end = code.find(b"\0", start, start + MAX_LENGTH)
+    if code.count(mark) != 1 or end < 0:
+        return ""
+    text = code[start:end].decode("ascii", "replace")
+    return text if text.isascii() and text.isprintable() else ""
