@@ -57,9 +57,7 @@ def _upgrade(kernel: Any, index: int, version: int) -> LaunchSpec:
     return spec
 
 
-def as_it_was(
-    kernels: tuple[Kernel, ...], stored: list[LaunchSpec], version: int
-) -> tuple[Kernel, ...]:
+def as_it_was(kernels: tuple[Kernel, ...], stored: list[LaunchSpec], version: int) -> tuple[Kernel, ...]:
     """Kernels as their schema has them. Raises Misfit where a stored spec says otherwise."""
     if version < _IDENTITIES:
         kernels = tuple(replace(k, identity="") for k in kernels)
