@@ -34,28 +34,30 @@ def kernel_dir() -> Path:
 
 
 @cache
-def source(main: str = MAIN_FILE) -> str:
-    """One self-contained text: every `#include` of a file in `kernels/` is replaced by it, once."""
+def source(main: str = MAIN_FILE, folder: Path | None = None) -> str:
+    """One self-contained text: every `#include` of a file in `folder` (None: `kernel_dir()`) is replaced by
+    it, once."""
+    folder = folder or kernel_dir()
     included: set[str] = set()
 
     def expand(name: str) -> str:
         if name in included:
             return ""
         included.add(name)
-        text = (kernel_dir() / name).read_text(encoding="utf-8").replace("#pragma once\n", "")
-        return _INCLUDE.sub(lambda m: expand(m[1]) if (kernel_dir() / m[1]).exists() else m[0], text)
+        text = (folder / name).read_text(encoding="utf-8").replace("#pragma once\n", "")
+        return _INCLUDE.sub(lambda m: expand(m[1]) if (folder / m[1]).exists() else m[0], text)
 
     return expand(main)
 
 
 @cache
-def source_hash(main: str = MAIN_FILE) -> str:
+def source_hash(main: str = MAIN_FILE, folder: Path | None = None) -> str:
     """SHA-256 of the joined source of a family's main file: trials of different kernels never mix, unless
     their code is known to be the same (same_code.py).
 
     Comments and layout do not count, so that a kernel may be explained better without losing its trials.
     """
-    return hashlib.sha256(" ".join(_COMMENT.sub("", source(main)).split()).encode()).hexdigest()
+    return hashlib.sha256(" ".join(_COMMENT.sub("", source(main, folder)).split()).encode()).hexdigest()
 
 
 def macros(config: Config, variant: Variant) -> dict[str, int]:

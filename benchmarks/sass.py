@@ -18,6 +18,7 @@ import numpy as np
 from autotune.errors import UsageError
 
 INSTRUCTION_BYTES = 16
+_NOT_IN_FILE = 8  # SHT_NOBITS: a section that only has a length, as shared memory has
 _HOPPER = 90  # the first architecture whose branches keep the low bits of their distance apart
 _OPERATION_BITS = 9
 _BRANCH, _NOP = 0x147, 0x118
@@ -160,7 +161,16 @@ def _distance(word: int, arch: int) -> int:
 
 
 def _section(elf: bytes, name: str) -> bytes:
-    """The content of a section of an ELF file of 64 bits."""
+    """The content of a section of a cubin."""
+    try:
+        return sections(elf)[name]
+    except KeyError:
+        raise UsageError(f"this cubin has no section {name}") from None
+
+
+def sections(elf: bytes) -> dict[str, bytes]:
+    """The content of each section by its name, of an ELF file of 64 bits. Raises UsageError for any other."""
+    found = {}
     try:
         if elf[:6] != b"\x7fELF\x02\x01":
             raise UsageError("this is no cubin: an ELF file of 64 bits, little-endian, was expected")
@@ -168,10 +178,10 @@ def _section(elf: bytes, name: str) -> bytes:
         size, count, names_at = struct.unpack_from("<HHH", elf, 0x3A)
         headers = [struct.unpack_from("<IIQQQQ", elf, table + i * size) for i in range(count)]
         names = headers[names_at][4]
-        for label, _, _, _, offset, length in headers:
+        for label, kind, _, _, offset, length in headers:
             end = elf.index(b"\0", names + label)
-            if elf[names + label : end].decode() == name and offset + length <= len(elf):
-                return elf[offset : offset + length]
+            if kind != _NOT_IN_FILE and offset + length <= len(elf):
+                found[elf[names + label : end].decode()] = elf[offset : offset + length]
     except (struct.error, IndexError, ValueError) as error:
         raise UsageError(f"this cubin is damaged ({error}); compile it again") from error
-    raise UsageError(f"this cubin has no section {name}")
+    return found

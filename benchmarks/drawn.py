@@ -1,0 +1,106 @@
+"""Kernels drawn at random from all that are legal, over architectures and layouts.
+
+Each value of each parameter that the compiler sees occurs. A seed decides alone: the same list every time.
+Kernels whose unrolled loop has more than MAX_FMAS are left out: they take many seconds to compile, and have
+no text of their own.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from types import SimpleNamespace
+
+import numpy as np
+
+from autotune.config import PARAMETERS, Config, Value
+from autotune.device import KNOWN, DeviceLimits
+from autotune.gemm import LAYOUTS, Gemm
+from autotune.launch import Variant
+from autotune.rules import LEGAL, RULES
+
+DEVICES: dict[str, DeviceLimits] = {limits.arch: limits for limits in KNOWN.values()}
+MAX_FMAS = 2048
+_SIDE = 4096  # of the problem: large, so that no rule of the kind `shape` leaves anything out
+_NUM_DRAWS = 3000  # per architecture and layout; about one in twenty ends as a legal config
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """A kernel to compile: the architecture, the config and the variant."""
+
+    arch: str
+    config: Config
+    variant: Variant
+
+    @property
+    def layout(self) -> str:
+        return ("T" if self.variant.trans_a else "N") + ("T" if self.variant.trans_b else "N")
+
+    def __str__(self) -> str:
+        return f"{self.arch} {self.layout}{' wide' if self.variant.is_wide else ''} {self.config}"
+
+    def traits(self) -> set[tuple[str, Value]]:
+        """What a spread should show at least once, as (name, value)."""
+        values = {(p.name, getattr(self.config, p.name)) for p in PARAMETERS if p.name != "split_k"}
+        values |= {("cluster", self.config.split_k)} if self.config.reduction == "cluster" else set()
+        ends = f"{self.config.reduction} {self.layout}"
+        place = f"{self.arch} {self.layout}"
+        return values | {("ends", ends), ("place", place), ("is_wide", self.variant.is_wide)}
+
+
+def spread(num: int, seed: int) -> list[Drawn]:
+    """`num` kernels: first those that show what no other has shown, then places take turns."""
+    rng = np.random.default_rng(seed)
+    pools = [list(_legal(rng, limits, layout)) for limits in DEVICES.values() for layout in LAYOUTS]
+    unseen = set().union(*(drawn.traits() for pool in pools for drawn in pool))
+    chosen: list[Drawn] = []
+    while unseen and len(chosen) < num:
+        best = max(itertools.chain(*pools), key=lambda drawn: len(drawn.traits() & unseen))
+        chosen.append(best)
+        unseen -= best.traits()
+    for drawn in itertools.chain(*zip(*pools, strict=False)):
+        if len(chosen) < num and drawn not in chosen:
+            chosen.append(drawn)
+    return chosen
+
+
+def _legal(rng: np.random.Generator, limits: DeviceLimits, layout: str) -> Iterator[Drawn]:
+    trans_a, trans_b = (letter == "T" for letter in layout)
+    gemm = Gemm(_SIDE, _SIDE, _SIDE, trans_a, trans_b)
+    for config in _configs(rng, limits, gemm):
+        if config.tm * config.tn * config.unroll_k <= MAX_FMAS:
+            yield Drawn(limits.arch, config, Variant(trans_a, trans_b, bool(rng.integers(2))))
+
+
+def _configs(rng: np.random.Generator, limits: DeviceLimits, gemm: Gemm) -> list[Config]:
+    """Parameters are drawn one after another; a rule drops what breaks it as soon as it can be judged."""
+    names: list[str] = []
+    columns: dict[str, np.ndarray] = {}
+    num = _NUM_DRAWS
+    pending = [rule for rule in RULES if rule.kind in LEGAL]
+    for parameter in PARAMETERS:
+        names.append(parameter.name)
+        ready = [rule for rule in pending if set(rule.needs) <= set(names)]
+        pending = [rule for rule in pending if rule not in ready]
+        choices = _choices(columns, num, parameter.name, parameter.values)
+        is_legal = np.ones(choices[parameter.name].shape, dtype=bool)
+        for rule in ready:
+            is_legal &= rule.holds(SimpleNamespace(**choices), limits, gemm)
+        picked = np.where(is_legal, rng.random(is_legal.shape), -1.0).argmax(axis=1)
+        kept = np.flatnonzero(is_legal.any(axis=1))
+        columns = {name: column[kept] for name, column in columns.items()}
+        columns[parameter.name] = np.array(parameter.values)[picked[kept]]
+        num = len(kept)
+    rows = zip(*(columns[name].tolist() for name in names), strict=True)
+    return [Config.from_dict(dict(zip(names, row, strict=True))) for row in rows]
+
+
+def _choices(
+    columns: dict[str, np.ndarray], num: int, name: str, values: Sequence[Value]
+) -> dict[str, np.ndarray]:
+    """Every row with every value of one more parameter; each column is (rows, values)."""
+    shape = (num, len(values))
+    known = {key: np.broadcast_to(column[:, None], shape) for key, column in columns.items()}
+    return known | {name: np.broadcast_to(np.array(values), shape)}

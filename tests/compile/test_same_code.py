@@ -1,0 +1,147 @@
+"""benchmarks/same_code.py: changes of the code are found, those of the text are not; sameness is recorded."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from autotune import kernel
+from autotune.config import PARAMETERS, Config
+from autotune.errors import UsageError
+from autotune.gemm import Gemm
+from autotune.launch import Variant
+from autotune.rules import broken_rules
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
+import drawn
+import same_code
+from drawn import Drawn
+
+REPOSITORY = Path(__file__).parents[2]
+SMALL = Config(bm=16, bn=32, bk=8, wm=16, wn=32, tm=4, tn=4, unroll_k=8, bursts=1, stages=2, min_blocks=1)
+KERNELS = [
+    Drawn(
+        "sm_75", Config.from_dict(SMALL.to_dict() | {"copy_a": "register", "copy_b": "register"}), Variant()
+    ),
+    Drawn("sm_90", Config.from_dict(SMALL.to_dict() | {"reduction": "two_pass", "split_k": 2}), Variant()),
+]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Of the module, apart from the user's."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("AUTOTUNE_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
+@pytest.fixture
+def text(tmp_path: Path) -> Iterator[Path]:
+    """A copy of the template, to be changed."""
+    folder = tmp_path / "other"
+    folder.mkdir()
+    for path in kernel.kernel_dir().glob("*.cu*"):
+        (folder / path.name).write_bytes(path.read_bytes())
+    return folder
+
+
+def change(folder: Path, old: str, new: str) -> None:
+    """In the one file where it stands."""
+    (path,) = (path for path in folder.glob("*.cuh") if old in path.read_text())
+    path.write_text(path.read_text().replace(old, new))
+
+
+def compared(folder: Path) -> dict[Drawn, str]:
+    return same_code.compare(KERNELS, kernel.source(kernel.MAIN_FILE, folder), kernel.source(), jobs=1)
+
+
+def test_names_and_comments_change_no_code(text: Path) -> None:
+    for path in text.glob("*.cu*"):
+        path.write_text("// another word\n" + path.read_text().replace("product", "result"))
+    assert kernel.source_hash(kernel.MAIN_FILE, text) != kernel.source_hash()
+    assert compared(text) == {}
+
+
+def test_a_planted_difference_is_found_in_the_kernels_that_have_it(text: Path) -> None:
+    change(text, "alpha * product.v[e]", "alpha * product.v[e] + 1.0f")
+    found = compared(text)
+    assert found.keys() == set(KERNELS)
+    assert ".text.sgemm," in found[KERNELS[0]]
+    assert ".text.sgemm_reduce," in found[KERNELS[1]] and ".text.sgemm," not in found[KERNELS[1]]
+
+
+def test_an_entry_that_is_missing_is_a_difference(text: Path) -> None:
+    change(text, "sgemm_reduce(", "sgemm_add(")
+    assert {one: "sections" in what for one, what in compared(text).items()} == {KERNELS[1]: True}
+
+
+def test_a_text_that_does_not_compile_is_not_the_same(text: Path) -> None:
+    change(text, "alpha * product.v[e]", "alpha * products.v[e]")
+    assert all("does not compile" in what for what in compared(text).values())
+    assert len(compared(text)) == len(KERNELS)
+
+
+def test_the_script_exits_1_and_records_nothing_where_code_differs(text: Path) -> None:
+    change(text, "alpha * product.v[e]", "alpha * product.v[e] + 1.0f")
+    command = (sys.executable, "benchmarks/same_code.py", "--against", text, "--num", "1", "--write")
+    done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=False)
+    assert done.returncode == 1, done.stderr
+    assert "0 of 1 kernels" in done.stdout and "Recorded" not in done.stdout
+
+
+def test_sameness_is_recorded_once_per_pair(tmp_path: Path) -> None:
+    path = tmp_path / "same_code.json"
+    record = same_code.Record(
+        "sgemm", "b" * 64, "a" * 64, 200, ("sm_75", "sm_90"), "nvrtc 13.5", "2026-11-22"
+    )
+    other = same_code.Record("sgemm", "c" * 64, "a" * 64, 200, ("sm_75", "sm_90"), "nvrtc 13.5", "2026-11-22")
+    for one in (record, other, record):
+        same_code.keep(one, path)
+    assert [(one["source_hash"][0], one["same_as"][0]) for one in json.loads(path.read_text())] == [
+        ("c", "a"), ("b", "a"),
+    ]  # fmt: skip
+    assert json.loads(path.read_text())[1] == {
+        "family": "sgemm", "source_hash": "b" * 64, "same_as": "a" * 64, "kernels": 200,
+        "architectures": ["sm_75", "sm_90"], "compiler": "nvrtc 13.5", "date": "2026-11-22",
+    }  # fmt: skip
+
+
+def test_one_hash_is_nothing_to_record(tmp_path: Path) -> None:
+    record = same_code.Record("sgemm", "a" * 64, "a" * 64, 200, ("sm_75",), "nvrtc 13.5", "2026-11-22")
+    assert "nothing to record" in same_code.keep(record, tmp_path / "same_code.json")
+    assert not (tmp_path / "same_code.json").exists()
+
+
+def test_what_is_neither_a_folder_nor_a_revision_is_told(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="nor a git revision"):
+        same_code.folder_of("no-such-revision", tmp_path)
+
+
+def test_the_text_of_a_revision_is_unpacked(tmp_path: Path) -> None:
+    if not (REPOSITORY / ".git").exists():
+        pytest.skip("no git checkout")
+    assert (same_code.folder_of("HEAD", tmp_path) / kernel.MAIN_FILE).is_file()
+
+
+def test_drawn_kernels_are_legal_and_show_every_value() -> None:
+    kernels = drawn.spread(200, seed=1)
+    assert len(set(kernels)) == 200
+    for one in kernels:
+        gemm = Gemm(4096, 4096, 4096, one.variant.trans_a, one.variant.trans_b)
+        assert broken_rules(one.config, drawn.DEVICES[one.arch], gemm) == (), one
+    for parameter in PARAMETERS:
+        if parameter.name != "split_k":  # known at launch
+            assert {getattr(one.config, parameter.name) for one in kernels} == set(parameter.values)
+    clusters = {one.config.split_k for one in kernels if one.config.reduction == "cluster"}
+    assert clusters == {2, 4, 8}
+    assert {one.variant.is_wide for one in kernels} == {False, True}
+    assert len({(one.arch, one.layout) for one in kernels}) == 6 * 4
+
+
+def test_the_seed_decides_what_is_drawn() -> None:
+    assert drawn.spread(40, seed=1) == drawn.spread(40, seed=1) != drawn.spread(40, seed=2)
