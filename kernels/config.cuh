@@ -1,4 +1,4 @@
-// The parameters of one instance, what follows from them, and the rules they must obey.
+// The parameters of one instance, the rules that they obey, and what follows from them.
 //
 // All arrive as macros (`-DBM=64`), written by autotune/kernel.py from one Config.
 //
@@ -6,14 +6,14 @@
 //   BM BN BK       block tile of C, and depth of k per stage           (block-warps-m/n, slices)
 //   WM WN          warp tile                                           (warp-lanes)
 //   TM TN          thread tile                                         1 2 4 6 8 12 16
-//   SLICE_K        warp groups that share out BK                       divides BK (slices)
-//   FLUSH_K        k after which sums move on, 0: never                multiple of BK (flush)
-//   UNROLL_K       k steps unrolled in the inner loop                  divides BK / SLICE_K (unroll)
+//   SLICE_K        slices: groups of warps that share out BK           divides BK (slices)
+//   FLUSH_K        k after which sums are flushed, 0: never            multiple of BK (flush)
+//   UNROLL_K       k unrolled in the main loop                         divides BK / SLICE_K (unroll)
 //   FRAG_BUFFERS   register buffers per operand fragment               1 2 (fragment-parity)
 //   BURSTS         parts in which a tile's copies start                1 2 4 8 (bursts)
 //   STAGES         tiles of A and B in shared memory                   1 ... 8
-//   PAD            floats behind each shared row of a turned operand   (pad-a, pad-b)
-//   PACK_A PACK_B  1: copied by k, then m or n, before the product    0 1 (pack-workspace)
+//   PAD            floats after each shared row of a K-major operand   (pad-a, pad-b)
+//   PACK_A PACK_B  1: copied by k, then m or n, before the product     0 1 (pack-workspace)
 //   COPY_A COPY_B  0 through registers, 1 asynchronous                 (async-turn-a/b)
 //   VEC_A VEC_B    floats per copy from global memory                  1 2 4 (vector-a, vector-b)
 //   VEC_C          floats per access to C                              1 2 4 (vector-c)
@@ -27,9 +27,13 @@
 //   WIDE           leading dimensions of 2^29 and more
 //
 // Worked example, the defaults BM 64, BN 128, BK 16, WM 32, WN 64, TM = TN = 8, STAGES 3, PAD 4, NN:
-// 2 x 2 warps, THREADS 128; a warp's lanes stand 4 x 8; CHUNK_M = CHUNK_N = 4, so a thread owns rows
-// 0-3 and 16-19 and columns 0-3 and 32-35 (plus its lane's offset) of its warp tile. A is turned:
-// ROW_A = 68, ROW_B = 128, a stage takes 16 * (68 + 128) floats = 12.25 KB, three 36.75 KB.
+//
+//   warps    2 x 2, THREADS 128; the lanes of a warp stand 4 x 8
+//   thread   CHUNK_M = CHUNK_N = 4: it owns rows 0-3 and 16-19 and columns 0-3 and 32-35 of its warp tile, plus 4
+//            for each row (column) of lanes before its own
+//   stage    A is K-major, so its rows are padded: ROW_A = 68, ROW_B = 128; 16 * (68 + 128) floats = 12.25 KB,
+//            three stages 36.75 KB
+//   slices   with SLICE_K 2: 256 threads, of which the first 128 multiply k 0-7 of each tile, the others k 8-15
 #pragma once
 
 #include "primitives.cuh"
@@ -37,10 +41,19 @@
 constexpr int WARP = 32;
 constexpr int MAX_THREADS = 1024;
 
+// ------------------------------------------------------------- words that macros stand for, by number
+
 enum { COPY_REGISTER = 0, COPY_ASYNC = 1 };
+enum { EDGES_EXACT, EDGES_PREDICATED };
 enum { ORDER_ROW, ORDER_ROW_SNAKE, ORDER_COL_SNAKE, ORDER_ZIGZAG, ORDER_PAIR_SNAKE };
 enum { RASTER_M, RASTER_N };
-enum { REDUCTION_NONE, REDUCTION_TWO_PASS, REDUCTION_LAST_BLOCK, REDUCTION_LAST_WAVE, REDUCTION_CLUSTER };
+#define REDUCTION_NONE 0  // macros, since the preprocessor asks for these
+#define REDUCTION_TWO_PASS 1
+#define REDUCTION_LAST_BLOCK 2
+#define REDUCTION_LAST_WAVE 3
+#define REDUCTION_CLUSTER 4
+
+// ------------------------------------------------------------------------------------ tiles and threads
 
 static_assert(WM % TM == 0 && WN % TN == 0 && (WM / TM) * (WN / TN) == WARP, "rule warp-lanes");
 static_assert(BM % WM == 0, "rule block-warps-m");
@@ -61,53 +74,65 @@ constexpr int SLICE_BK = BK / SLICE_K;
 constexpr int CHUNK_M = chunk_of(TM);
 constexpr int CHUNK_N = chunk_of(TN);
 
-// Shared memory holds both operands by k, then m or n, whatever their layout in global memory: an
-// operand that is contiguous along k is turned on its way, unless it was packed before (pack.cuh).
-constexpr bool IS_TURNED_A = !TRANS_A && !PACK_A;
-constexpr bool IS_TURNED_B = TRANS_B && !PACK_B;
-constexpr int ROW_A = BM + (IS_TURNED_A ? PAD : 0);  // floats from one k to the next
-constexpr int ROW_B = BN + (IS_TURNED_B ? PAD : 0);
-constexpr int STAGE_A = BK * ROW_A;
-constexpr int STAGE = STAGE_A + BK * ROW_B;
-
 static_assert(THREADS <= MAX_THREADS, "rule threads");
-static_assert((IS_TURNED_A ? BK : BM) % VEC_A == 0, "rule vector-a");
-static_assert((IS_TURNED_B ? BK : BN) % VEC_B == 0, "rule vector-b");
 static_assert(CHUNK_N % VEC_C == 0, "rule vector-c");
-static_assert(COPY_A != COPY_ASYNC || VEC_A == 1 || !IS_TURNED_A, "rule async-turn-a");
-static_assert(COPY_B != COPY_ASYNC || VEC_B == 1 || !IS_TURNED_B, "rule async-turn-b");
-static_assert(!IS_TURNED_A || PAD % CHUNK_M == 0, "rule pad-a");
-static_assert(!IS_TURNED_B || PAD % CHUNK_N == 0, "rule pad-b");
+static_assert(FLUSH_K % BK == 0, "rule flush");
+
+// ---------------------------------------------------------------------------------- copies and stages
+
+// Shared memory holds both operands by k, then m or n, whatever their layout in global memory. A K-major operand is
+// contiguous along k in global memory: it is transposed on its way, and its rows are padded, so that the threads that
+// store neighbours along k meet different banks. One that was packed before (pack.cuh) is K-major no longer.
+constexpr bool IS_K_MAJOR_A = !TRANS_A && !PACK_A;
+constexpr bool IS_K_MAJOR_B = TRANS_B && !PACK_B;
+constexpr int ROW_A = BM + (IS_K_MAJOR_A ? PAD : 0);  // floats from one k to the next
+constexpr int ROW_B = BN + (IS_K_MAJOR_B ? PAD : 0);
+constexpr int STAGE_A = BK * ROW_A;  // floats of A's tile in a stage; B's lies after it
+constexpr int STAGE_FLOATS = STAGE_A + BK * ROW_B;
+
+static_assert((IS_K_MAJOR_A ? BK : BM) % VEC_A == 0, "rule vector-a");
+static_assert((IS_K_MAJOR_B ? BK : BN) % VEC_B == 0, "rule vector-b");
+static_assert(COPY_A != COPY_ASYNC || VEC_A == 1 || !IS_K_MAJOR_A, "rule async-turn-a");
+static_assert(COPY_B != COPY_ASYNC || VEC_B == 1 || !IS_K_MAJOR_B, "rule async-turn-b");
+static_assert(!IS_K_MAJOR_A || PAD % CHUNK_M == 0, "rule pad-a");
+static_assert(!IS_K_MAJOR_B || PAD % CHUNK_N == 0, "rule pad-b");
+static_assert(BURSTS == 1 || (UNROLL_K == SLICE_BK && UNROLL_K % (2 * BURSTS) == 0 && STAGES > 1), "rule bursts");
 
 constexpr bool HAS_ASYNC = COPY_A == COPY_ASYNC || COPY_B == COPY_ASYNC;
 #ifdef __CUDA_ARCH__
 static_assert(!HAS_ASYNC || __CUDA_ARCH__ >= 800, "rule async-device");
 #endif
-static_assert(BURSTS == 1 || (UNROLL_K == SLICE_BK && UNROLL_K % (2 * BURSTS) == 0 && STAGES > 1), "rule bursts");
-static_assert(FLUSH_K % BK == 0, "rule flush");
-static_assert(REDUCTION == REDUCTION_CLUSTER ? CLUSTER == 2 || CLUSTER == 4 || CLUSTER == 8 : CLUSTER == 1,
-              "rule cluster-size");
-#ifdef __CUDA_ARCH__
-static_assert(REDUCTION != REDUCTION_CLUSTER || __CUDA_ARCH__ >= 900, "rule cluster-device");
-#endif
-constexpr bool IS_PREDICATED = EDGES == 1;
-constexpr bool IS_CLAMPED_A = IS_PREDICATED && !PACK_A;
+
+constexpr bool IS_PREDICATED = EDGES == EDGES_PREDICATED;
+constexpr bool IS_CLAMPED_A = IS_PREDICATED && !PACK_A;  // packed operands are whole tiles
 constexpr bool IS_CLAMPED_B = IS_PREDICATED && !PACK_B;
-
-// Which kernels let the next one on the stream begin early: those whose next is of the same call. The last one of
-// a call may do so too, for any call behind it: its blocks then wait in places that other streams could use.
-constexpr bool LAST_LETS_NEXT_BEGIN = false;
-constexpr bool LETS_NEXT_BEGIN = REDUCTION == REDUCTION_TWO_PASS || LAST_LETS_NEXT_BEGIN;
-
-// Shared memory: the stages, or what sums go through once the tiles are read. Those of the slices take the whole
-// tile of C; those of a cluster's blocks as many vectors of each thread at a time as there is room for.
-__device__ constexpr int max_of(int a, int b) { return a > b ? a : b; }
-constexpr int SUMS = SLICE_K > 1 ? BM * BN : REDUCTION == REDUCTION_CLUSTER ? THREADS_PER_SLICE * VEC_C : 0;
-constexpr int KEPT = FLUSH_K > 0 ? THREADS * TM * TN : 0;  // behind the stages: kept_sums.cuh
-constexpr int SHARED_FLOATS = max_of(STAGES * STAGE + KEPT, SUMS);
 
 #if WIDE
 using Stride = long long;
 #else
 using Stride = int;  // in bytes: leading dimensions below 2^29 floats
 #endif
+
+// ------------------------------------------------------------------------------- reductions and launches
+
+static_assert(REDUCTION == REDUCTION_CLUSTER ? CLUSTER == 2 || CLUSTER == 4 || CLUSTER == 8 : CLUSTER == 1,
+              "rule cluster-size");
+#ifdef __CUDA_ARCH__
+static_assert(REDUCTION != REDUCTION_CLUSTER || __CUDA_ARCH__ >= 900, "rule cluster-device");
+#endif
+
+// Which kernels let the next one on the stream begin early: those whose next is of the same call. The last one of
+// a call may do so too, for any call after it: its blocks then wait in places that other streams could use.
+constexpr bool LAST_LETS_NEXT_BEGIN = false;
+constexpr bool LETS_NEXT_BEGIN = REDUCTION == REDUCTION_TWO_PASS || LAST_LETS_NEXT_BEGIN;
+
+// ------------------------------------------------------------------------------------------ shared memory
+
+// The stages, and flushed sums after them; or what sums go through once the tiles are read. The slices take the whole
+// tile of C; a cluster's blocks as many vectors of each thread at a time as there is room for.
+__device__ constexpr int max_of(int a, int b) { return a > b ? a : b; }
+constexpr int REDUCTION_FLOATS = SLICE_K > 1                      ? BM * BN
+                                 : REDUCTION == REDUCTION_CLUSTER ? THREADS_PER_SLICE * VEC_C
+                                                                  : 0;
+constexpr int FLUSH_FLOATS = FLUSH_K > 0 ? THREADS * TM * TN : 0;
+constexpr int SHARED_FLOATS = max_of(STAGES * STAGE_FLOATS + FLUSH_FLOATS, REDUCTION_FLOATS);

@@ -1,66 +1,34 @@
-// From shared memory to sums: a thread's fragments of A and B, and their outer product.
+// sums += a * b^T: the outer product of a thread's fragments, TM x TN FMAs, and the order of these.
 //
-// A thread owns TM x TN elements of its warp tile: rows in chunks of CHUNK_M neighbours, chunks
-// LANES_M * CHUNK_M apart, columns likewise. So the lanes of a warp read neighbouring chunks: the 8
-// lanes that one 16-byte phase serves touch 8 different (or equal, then broadcast) quads of banks.
+// The order of a 4 x 4 thread tile, by the number of the FMA:
+//
+//    ROW            ROW_SNAKE      COL_SNAKE      ZIGZAG         PAIR_SNAKE
+//    0  1  2  3     0  1  2  3     0  7  8 15     0  1  4  5     0  3  4  7
+//    4  5  6  7     7  6  5  4     1  6  9 14     3  2  7  6     1  2  5  6
+//    8  9 10 11     8  9 10 11     2  5 10 13     8  9 12 13    15 12 11  8
+//   12 13 14 15    15 14 13 12     3  4 11 12    11 10 15 14    14 13 10  9
+//
+// It decides how ptxas places operands in register banks and which it can reuse: up to 15 % of the speed on
+// sm_90 (same config, order alone changed). A snake reverses at the end of a line, so that each FMA keeps one
+// operand of the FMA before.
 #pragma once
 
 #include "config.cuh"
+#include "fragments.cuh"
 #include "primitives.cuh"
 
-// Where this thread stands in its block.
-struct Lane {
-    int slice;  // which part of BK its warp group takes
-    int m;      // first row and column in the block tile
-    int n;
-
-    __device__ __forceinline__ Lane() {
-        const int in_slice = thread_index() % THREADS_PER_SLICE;
-        const int warp = in_slice / WARP;
-        const int lane = in_slice % WARP;
-        slice = SLICE_K == 1 ? 0 : thread_index() / THREADS_PER_SLICE;
-        m = warp / WARPS_N * WM + lane / LANES_N * CHUNK_M;
-        n = warp % WARPS_N * WN + lane % LANES_N * CHUNK_N;
-    }
-
-    // Row (column) in the block tile of the thread's element i (j).
-    __device__ __forceinline__ int row(int i) const { return m + i / CHUNK_M * (LANES_M * CHUNK_M) + i % CHUNK_M; }
-    __device__ __forceinline__ int column(int j) const { return n + j / CHUNK_N * (LANES_N * CHUNK_N) + j % CHUNK_N; }
-};
-
-struct Fragments {
-    float a[TM];
-    float b[TN];
-
-    // Reads row k of both tiles of a stage; `a_row` and `b_row` point at this thread's first element.
-    __device__ __forceinline__ void load(const float* a_row, const float* b_row) {
-#pragma unroll
-        for (int i = 0; i < TM; i += CHUNK_M) {
-            const Vec<CHUNK_M> chunk = load_shared<CHUNK_M>(a_row + i * LANES_M);
-#pragma unroll
-            for (int e = 0; e < CHUNK_M; ++e) a[i + e] = chunk.v[e];
-        }
-#pragma unroll
-        for (int j = 0; j < TN; j += CHUNK_N) {
-            const Vec<CHUNK_N> chunk = load_shared<CHUNK_N>(b_row + j * LANES_N);
-#pragma unroll
-            for (int e = 0; e < CHUNK_N; ++e) b[j + e] = chunk.v[e];
-        }
-    }
-};
-
-// The order in which the thread tile is walked decides how ptxas places operands in register banks and
-// which it can reuse: up to 15 % of the speed on sm_90 (same config, order alone changed). A snake
-// turns round at the end of a row, so that each step keeps one operand of the step before.
+// An element of the thread tile.
 struct Cell {
     int i;
     int j;
 };
 
-__device__ __forceinline__ constexpr int snake(int position, int length, int turn) {
-    return turn % 2 == 0 ? position : length - 1 - position;
+// A position along a line of this length, counted from its other end in every second line.
+__device__ __forceinline__ constexpr int snake(int position, int length, int line) {
+    return line % 2 == 0 ? position : length - 1 - position;
 }
 
+// The element of FMA number `step`.
 __device__ __forceinline__ constexpr Cell cell(int step) {
     if (ORDER == ORDER_ROW_SNAKE) return {step / TN, snake(step % TN, TN, step / TN)};
     if (ORDER == ORDER_COL_SNAKE) return {snake(step % TM, TM, step / TM), step / TM};
@@ -81,7 +49,6 @@ __device__ __forceinline__ constexpr Cell cell(int step) {
     return {step / TN, step % TN};
 }
 
-// sums += a * b^T, an outer product of one k.
 __device__ __forceinline__ void multiply(float (&sums)[TM][TN], const Fragments& f) {
 #pragma unroll
     for (int step = 0; step < TM * TN; ++step) {

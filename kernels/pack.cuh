@@ -1,12 +1,12 @@
-// Packing: an operand is copied, before the product, to where tiles are read best: by k, then m (or n), in
-// rows of `padded` floats, whole tiles, with zeros behind the matrix.
+// Packing: before the product an operand is copied to where tiles are read best: by k, then m (or n), in rows of
+// `padded` floats, whole tiles, with zeros beyond the matrix.
 //
-// It costs one pass over the operand and saves, in a product large enough, what turning it on its way or
-// copying unaligned rows 4 bytes at a time costs in every tile (docs/decisions/0013). The idea is that of
-// Goto and van de Geijn, "Anatomy of High-Performance Matrix Multiplication", 2008.
+// It costs one pass over the operand and saves, in a product large enough, what it costs in every tile to transpose
+// it on its way, or to copy unaligned rows 4 bytes at a time (docs/decisions/0013). The idea is that of Goto and
+// van de Geijn, "Anatomy of High-Performance Matrix Multiplication", 2008.
 //
 //   element (i, p) of the operand, i along m (or n), p along k:
-//     from[i * ld + p] if is_turned, else from[p * ld + i]   ->   to[p * padded + i]
+//     from[i * ld + p] if is_k_major (contiguous along k), else from[p * ld + i]   ->   to[p * padded + i]
 #pragma once
 
 #include "config.cuh"
@@ -23,36 +23,36 @@ constexpr int PACK_ROW = PACK_TILE + 1;               // odd: a warp that walks 
 // Launch: tiles of the packed operand, those along the extent first; PACK_THREADS threads;
 // PACK_TILE * PACK_ROW floats of shared memory.
 extern "C" __global__ void __launch_bounds__(PACK_THREADS)
-    sgemm_pack(int extent, int k, const float* READ_ONLY from, long long ld, int is_turned, float* __restrict__ to,
+    sgemm_pack(int extent, int k, const float* READ_ONLY from, long long ld, int is_k_major, float* __restrict__ to,
                int padded) {
     const int tiles = (padded + PACK_TILE - 1) / PACK_TILE;
     const int first_i = block_index_x() % tiles * PACK_TILE, first_p = block_index_x() / tiles * PACK_TILE;
-    const int lane = thread_index() % PACK_TILE, row = thread_index() / PACK_TILE;
+    const int column = thread_index() % PACK_TILE, row = thread_index() / PACK_TILE;
 
     wait_for_kernels_before();  // WAR too: `to` may be what the call before still reads
     let_next_kernel_begin();
 
-    // Lanes run along what is contiguous in the source: p where it is turned, else i.
+    // Neighbouring threads run along what is contiguous in the source: p where it is K-major, else i.
     float held[PACK_STEPS];
 #pragma unroll
     for (int step = 0; step < PACK_STEPS; ++step) {
         const int along = row + step * PACK_STEP;
-        const int i = first_i + (is_turned ? along : lane), p = first_p + (is_turned ? lane : along);
-        const long long at = is_turned ? i * ld + p : p * ld + i;
+        const int i = first_i + (is_k_major ? along : column), p = first_p + (is_k_major ? column : along);
+        const long long at = is_k_major ? i * ld + p : p * ld + i;
         held[step] = i < extent && p < k ? load_global<1>(from + at).v[0] : 0.0f;  // edge: m, n, k
     }
     float* const tile = shared_memory();  // (p, i)
 #pragma unroll
     for (int step = 0; step < PACK_STEPS; ++step) {
         const int along = row + step * PACK_STEP;
-        store_shared<1>(tile + (is_turned ? lane * PACK_ROW + along : along * PACK_ROW + lane), {held[step]});
+        store_shared<1>(tile + (is_k_major ? column * PACK_ROW + along : along * PACK_ROW + column), {held[step]});
     }
     barrier();  // RAW: the tile is whole before it is read along i
 #pragma unroll
     for (int step = 0; step < PACK_STEPS; ++step) {
-        const int along = row + step * PACK_STEP, i = first_i + lane, p = first_p + along;
+        const int along = row + step * PACK_STEP, i = first_i + column, p = first_p + along;
         if (i >= padded || p >= k) continue;  // edge: whole tiles, k
-        store_global<1>(to + static_cast<long long>(p) * padded + i, load_shared<1>(tile + along * PACK_ROW + lane));
+        store_global<1>(to + static_cast<long long>(p) * padded + i, load_shared<1>(tile + along * PACK_ROW + column));
     }
 }
 

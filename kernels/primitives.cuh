@@ -1,7 +1,7 @@
-// Device primitives: everything that the template asks of the hardware, and nothing else.
+// Primitives: everything that the template asks of the hardware, and nothing else.
 //
 // On CUDA each is one instruction or a few. The tests bring the same names for the host
-// (primitives_host.hpp), where blocks run as fibres and a copy lands only at the wait that covers it.
+// (primitives_host.hpp), where threads run as fibres and a copy arrives only at the wait that covers it.
 #pragma once
 
 #if defined(__CUDACC_RTC__) || defined(__CUDACC__)
@@ -36,9 +36,9 @@ __device__ __forceinline__ void wait_for_kernels_before() { asm volatile("gridde
 // The next kernel on the stream may begin as soon as all blocks of this one have come here, or ended.
 __device__ __forceinline__ void let_next_kernel_begin() { asm volatile("griddepcontrol.launch_dependents;"); }
 
-// Stands behind the type of a pointer by which the kernel only reads. What it points to may still change after
+// Stands after the type of a pointer by which the kernel only reads. What it points to may still change after
 // the kernel has begun, until the wait returns: not for ld.global.nc, which `const` and `__restrict__` allow,
-// and which nothing orders behind the wait.
+// and which nothing orders after the wait.
 #define READ_ONLY
 #else
 __device__ __forceinline__ void wait_for_kernels_before() {}
@@ -47,14 +47,6 @@ __device__ __forceinline__ void let_next_kernel_begin() {}
 #endif
 
 // Thread-block clusters: sm_90 and later (rule cluster-device).
-
-// Stands before a kernel whose blocks of one x, `size` of them along y, are a cluster: they run at the same time,
-// and block_index_y() is a block's rank in it.
-#if REDUCTION == 4
-#define CLUSTER_OF(size) __cluster_dims__(1, size, 1)
-#else
-#define CLUSTER_OF(size)  // unknown before sm_90
-#endif
 
 // All threads of the cluster's blocks meet; shared memory written before is visible to all after.
 __device__ __forceinline__ void cluster_barrier() {

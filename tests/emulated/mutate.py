@@ -37,22 +37,22 @@ OPERATORS = (
     _operator("no check of the edge", r" (<|>=) ", r" - (1 << 30) \1 ", "// edge:"),
     _operator("no check of the extent", r" < (ROWS|COLS|WORKERS|k_tiles)\b", r" - (1 << 30) < \1"),
     # storing a tile beyond the last needs no check: nobody reads it
-    _operator("no check of the last tile", r"\bfetched < num_tiles(?!\) \{\n +copy_a\.store)", "true"),
+    _operator("no check of the last tile", r"\bnum_copied < num_tiles(?!\) \{\n +copy_a\.store)", "true"),
     _operator(
         "no zeros behind the edge",
         r"\bcopy_async<VEC>\((.*), is_valid\);", r"if (is_valid) copy_async<VEC>(\1, true);",
     ),
     _operator(
         "no zeros in registers",
-        r"(\bstaged\[.*\]) = (\w+) \? (.*) : Vec<VEC>\{\};", r"if (\2) \1 = \3;",
+        r"(\bregisters\[.*\]) = (\w+) \? (.*) : Vec<VEC>\{\};", r"if (\2) \1 = \3;",
     ),
     _operator("row of one's own lost", r"\bIS_ONE_ROW\) (?=source|return)", "IS_ONE_ROW && false) "),
     _operator("operands read for alpha = 0", r"\balpha == 0", "false"),
     _operator("C read for beta = 0", r"\bif \(beta != 0\)", "if (true)"),
     _operator("not set to zero", r"(\b(?:sum|sums\[\w+\]\[\w+\]|totals\[\w+\])) = \{\};", r"\1;"),
     _operator("not set to zero", r"\b(sums\[[^]]+\]\[[^]]+\]) = 0;", ";"),
-    _operator("not set to zero", r"\bKeptSums::clear\(\);", ";"),
-    _operator("kept sums left where they are", r"\bKeptSums::add_to\(sums\);", ";"),
+    _operator("not set to zero", r"\bFlushedSums::clear\(\);", ";"),
+    _operator("flushed sums left where they are", r"\bFlushedSums::add_to\(sums\);", ";"),
 )  # fmt: skip
 
 

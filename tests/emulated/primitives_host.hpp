@@ -23,7 +23,7 @@
 #define __device__
 #define __forceinline__ inline
 #define __launch_bounds__(...)
-#define CLUSTER_OF(size)
+#define __cluster_dims__(...)
 #define READ_ONLY
 
 template <int VEC>

@@ -58,7 +58,7 @@ INSTANCES = (
     # tiles that the threads do not divide evenly, by rows and by columns
     instance("TN", **_TILE | {"bm": 48, "wm": 48, "tm": 6, "wn": 8, "bk": 16}, stages=2, vec_a=4, vec_c=1),
     instance("TN", **_TILE | {"bm": 48, "wm": 48, "tm": 12, "bn": 16}, stages=2, vec_a=1, vec_c=1),
-    # a turned and a plain operand packed; copies in one row, through registers and not
+    # a K-major operand and another packed; copies in one row, through registers and not
     instance("NN", **_TILE, stages=2, pack_a=1, pack_b=1, vec_a=1, vec_b=2, vec_c=1, copy_a="register"),
 )  # fmt: skip
 

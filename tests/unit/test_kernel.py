@@ -36,13 +36,25 @@ def test_macros_are_the_values_and_the_ranks_of_words(config: Config, variant: V
         assert (parameter.values[found] if isinstance(value, str) else found) == value
 
 
-@pytest.mark.parametrize("name", ["copy", "order", "raster", "reduction"])
+@pytest.mark.parametrize("name", ["copy", "edges", "order", "raster"])
 def test_words_have_the_rank_that_the_kernel_gives_them(name: str) -> None:
     parameter = PARAMETER.get(name) or PARAMETER[f"{name}_a"]
     expected = [f"{name}_{value}".upper() for value in parameter.values]
     found = re.findall(r"enum \{ ([^}]*) \};", kernel.source())
     listed = [re.sub(r" = \d+", "", names).split(", ") for names in found]
     assert expected in listed
+
+
+def test_reductions_are_macros_with_the_rank_of_their_words() -> None:
+    found = re.findall(r"#define REDUCTION_(\w+) (\d+)", kernel.source())
+    words = PARAMETER["reduction"].values
+    assert found == [(str(word).upper(), str(rank)) for rank, word in enumerate(words)]
+
+
+def test_no_word_is_compared_by_its_number() -> None:
+    """What `REDUCTION == 4` means stands in a table; `REDUCTION == REDUCTION_CLUSTER` says it."""
+    words = "|".join(name.upper() for name, p in PARAMETER.items() if isinstance(p.values[0], str))
+    assert re.findall(rf"\b({words}) *[!=]= *\d", kernel.source()) == []
 
 
 def test_the_joined_source_holds_every_file_once() -> None:

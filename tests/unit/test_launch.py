@@ -271,7 +271,7 @@ def test_entries_take_what_the_grid_says() -> None:
     """The arguments are documented once, at `Grid`; the kernel's own list must name the same ones."""
     names = {
         kernel.ENTRY: "m n k alpha a lda b ldb beta c ldc workspace splits",
-        kernel.PACK_ENTRY: "extent k from ld is_turned to padded",
+        kernel.PACK_ENTRY: "extent k from ld is_k_major to padded",
         kernel.REDUCE_ENTRY: "m n alpha beta c ldc workspace splits padded_m padded_n group_bits",
     }
     for entry, expected in names.items():

@@ -1,16 +1,31 @@
-// The second pass of REDUCTION_TWO_PASS: adds the planes of all splits, in a fixed order, and stores C.
+// two_pass: every split stores a plane of sums in the workspace, and a second kernel adds the planes.
 //
-// A thread adds one element of C over the planes of its group. Few splits are one group. Many take long one after
-// another, and C is small then: groups of threads share them out, and the first adds what the others found to its
-// own, through shared memory (64x64x100000 in 128 splits on an H200: 26.2 us, in one group 28.1). Loops are not
-// unrolled further: the kernel runs for a microsecond or two, and its code is fetched first.
+//   sgemm          split 0 ─► plane 0 ┐
+//                  split 1 ─► plane 1 ├─► sgemm_reduce: element by element, in a fixed order ─► epilogue
+//                  split 2 ─► plane 2 ┘
+//
+// A plane is row-major over whole tiles. In the second pass a thread adds one element of C over the planes of its
+// group. Few splits are one group. Many take long one after another, and C is small then: groups of threads
+// share them out, and the first adds what the others found to its own, through shared memory (64x64x100000 in
+// 128 splits on an H200: 26.2 us, in one group 28.1). Loops are not unrolled further: the kernel runs for a
+// microsecond or two, and its code is fetched first.
 #pragma once
 
 #include "config.cuh"
 #include "epilogue.cuh"
 #include "primitives.cuh"
+#include "thread_tile.cuh"
 
-#if REDUCTION == 1  // two_pass: others are spared its compile
+// The first pass: stores the block's tile in the plane of its split.
+__device__ __forceinline__ void store_plane(const float (&sums)[TM][TN], const ThreadTile& thread, int origin_m,
+                                            int origin_n, float* plane, int padded_n) {
+    if (thread.slice != 0) return;
+    thread.for_each_vector(sums, [&](int row, int column, Vec<VEC_C> product) {
+        store_global<VEC_C>(plane + static_cast<long long>(origin_m + row) * padded_n + origin_n + column, product);
+    });
+}
+
+#if REDUCTION == REDUCTION_TWO_PASS  // others are spared its compile
 
 constexpr int REDUCE_BITS = 8;
 constexpr int REDUCE_THREADS = 1 << REDUCE_BITS;
@@ -34,25 +49,25 @@ struct Planes {
     }
 };
 
-// Launch: REDUCE_THREADS threads in groups of 2^group_bits, each for so many elements of C, row by row; shared
-// memory for a float of every thread, unless all are one group. m * n is below 2^31.
+// The second pass. Launch: REDUCE_THREADS threads in groups of 2^group_bits, each for so many elements of C, row by
+// row; shared memory for a float of every thread, unless all are one group. m * n is below 2^31.
 extern "C" __global__ void __launch_bounds__(REDUCE_THREADS)
     sgemm_reduce(int m, int n, float alpha, float beta, float* __restrict__ c, long long ldc,
                  const float* READ_ONLY workspace, int splits, int padded_m, int padded_n, int group_bits) {
-    const int share_bits = REDUCE_BITS - group_bits, groups = 1 << share_bits;
+    const int bits_of_groups = REDUCE_BITS - group_bits, groups = 1 << bits_of_groups;
     const int group = thread_index() >> group_bits;
     const unsigned index = (static_cast<unsigned>(block_index_x()) << group_bits) +
                            (thread_index() & ((1 << group_bits) - 1));
     const bool is_inside = index < static_cast<unsigned>(m) * n;  // edge: C
     const int row = index / static_cast<unsigned>(n), column = index % static_cast<unsigned>(n);
-    const int first = splits * group >> share_bits, behind = splits * (group + 1) >> share_bits;
+    const int first = splits * group >> bits_of_groups, end = splits * (group + 1) >> bits_of_groups;
     wait_for_kernels_before();
     if constexpr (LAST_LETS_NEXT_BEGIN) let_next_kernel_begin();
 
     const long long plane = static_cast<long long>(padded_m) * padded_n;
     Planes planes{workspace + first * plane + static_cast<long long>(row) * padded_n + column, plane};
     if (is_inside) {
-        int left = behind - first;
+        int left = end - first;
 #pragma unroll 1
         for (; left >= 8; left -= 8) planes.add<8>();
         if (left & 4) planes.add<4>();
@@ -61,13 +76,13 @@ extern "C" __global__ void __launch_bounds__(REDUCE_THREADS)
     }
     float sum = planes.sum;
     if (groups > 1) {
-        float* const mine = shared_memory() + thread_index();
-        store_shared<1>(mine, {sum});
+        float* const own = shared_memory() + thread_index();
+        store_shared<1>(own, {sum});
         barrier();  // RAW: the sums of all groups are written before the first reads them
         if (group > 0) return;
 #pragma unroll 1
         for (int other = 1; other < groups; ++other)
-            sum += load_shared<1>(mine + (other << group_bits)).v[0];
+            sum += load_shared<1>(own + (other << group_bits)).v[0];
     }
     if (is_inside) scale_and_store<1>(c + row * ldc + column, {sum}, alpha, beta);
 }

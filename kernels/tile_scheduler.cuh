@@ -1,0 +1,67 @@
+// Which tile of C a block computes, and which split of its k.
+//
+//   grid x   the tiles of C, in the order of tile_coord; with last_wave several blocks for each of the last tiles
+//   grid y   the splits of k: two_pass, last_block, cluster
+#pragma once
+
+#include "config.cuh"
+#include "primitives.cuh"
+
+struct TileCoord {
+    int m;  // in tiles
+    int n;
+};
+
+// The order in which blocks walk over C decides what they share in L2: those that run at the same time should need
+// few rows of A and few columns of B. They walk along one side of C (RASTER), GROUP tiles across before the next
+// step along; the last group may be narrower. GROUP 1 along n is the plain row-major order. Example, along n,
+// GROUP 2, 4 x 3 tiles, by the number of the tile:
+//
+//    0  2  4
+//    1  3  5
+//    6  8 10
+//    7  9 11
+__device__ __forceinline__ TileCoord tile_coord(int tile, int tiles_m, int tiles_n) {
+    const int along = RASTER == RASTER_N ? tiles_n : tiles_m;
+    const int across = RASTER == RASTER_N ? tiles_m : tiles_n;
+    const int group = across < GROUP ? across : GROUP;  // so that a group never exceeds the grid, nor int
+    const int first = tile / (group * along) * group;
+    const int within = tile % (group * along);
+    const int width = across - first < group ? across - first : group;
+    const int at_across = first + (GROUP == 1 ? 0 : within % width);
+    const int at_along = GROUP == 1 ? within : within / width;
+    return RASTER == RASTER_N ? TileCoord{at_across, at_along} : TileCoord{at_along, at_across};
+}
+
+// The work of a block: a tile, and which of the `splits` of its k.
+//
+// Tiles fill the GPU in waves. The last wave often leaves most of it idle (4097^3 in tiles of 128 x 256: 561 blocks
+// for 132 SMs, the last 33 alone for as long as all waves before took each). With last_wave only the tiles of that
+// wave are split; the grid tells how many: whole + split_tiles * splits blocks. For 2 whole tiles, 2 that are
+// split, and 3 splits:
+//
+//   block   0  1 | 2  3  4  5  6  7
+//   tile    0  1 | 2  2  2  3  3  3
+//   split   0  0 | 0  1  2  0  1  2
+struct WorkTile {
+    int tile;
+    int split = 0;
+    int splits = 1;
+    int whole = 0;        // tiles that are not split
+    int split_tiles = 0;  // tiles that are
+
+    __device__ __forceinline__ WorkTile(int tiles, int asked) : tile(block_index_x()) {
+        if constexpr (REDUCTION == REDUCTION_LAST_WAVE) {
+            split_tiles = (grid_x() - tiles) / (asked - 1);
+            whole = tiles - split_tiles;
+            if (tile < whole) return;
+            split = (tile - whole) % asked;
+            tile = whole + (tile - whole) / asked;
+            splits = asked;
+        } else if constexpr (REDUCTION != REDUCTION_NONE) {
+            split = block_index_y();
+            splits = REDUCTION == REDUCTION_CLUSTER ? CLUSTER : asked;
+            split_tiles = tiles;
+        }
+    }
+};
