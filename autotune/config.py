@@ -112,13 +112,19 @@ class Parameter:
 PARAMETERS: tuple[Parameter, ...] = (
     Parameter("tm", (1, 2, 4, 6, 8, 12, 16), "rows of C per thread (TM)", "elements"),
     Parameter("tn", (1, 2, 4, 6, 8, 12, 16), "columns of C per thread (TN)", "elements"),
-    Parameter("wm", (1, 2, 4, 8, 16, 32, 48, 64, 96, 128, 256), "rows of C per warp", "elements"),
-    Parameter("wn", (4, 8, 16, 32, 48, 64, 96, 128, 256), "columns of C per warp", "elements"),
+    Parameter("wm", (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 256), "rows of C per warp", "elements"),
+    Parameter("wn", (4, 8, 16, 24, 32, 48, 64, 96, 128, 256), "columns of C per warp", "elements"),
     Parameter(
-        "bm", (1, 2, 4, 8, 16, 32, 48, 64, 96, 128, 160, 192, 256), "rows of C per block (BM)", "elements"
+        "bm",
+        (1, 2, 4, 8, 16, 24, 32, 40, 48, 56, 64, 80, 96, 112, 128, 160, 192, 256),
+        "rows of C per block (BM)",
+        "elements",
     ),
     Parameter(
-        "bn", (4, 8, 16, 32, 48, 64, 96, 128, 160, 192, 256), "columns of C per block (BN)", "elements"
+        "bn",
+        (4, 8, 16, 24, 32, 40, 48, 56, 64, 80, 96, 112, 128, 160, 192, 256),
+        "columns of C per block (BN)",
+        "elements",
     ),
     Parameter("bk", (4, 8, 16, 32, 64), "depth of k per pipeline stage (BK)", "elements"),
     Parameter("slice_k", (1, 2, 4, 8), "warp groups of a block that share out bk", "groups"),
@@ -157,7 +163,10 @@ PARAMETERS: tuple[Parameter, ...] = (
     ),
     Parameter(
         "split_k",
-        (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256),
+        (
+            *(1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 18, 20, 22, 24, 28, 32, 36, 40, 44, 48, 56, 64, 72),
+            *(80, 96, 112, 128, 160, 192, 256),
+        ),
         "blocks that share out k",
         "blocks",
     ),

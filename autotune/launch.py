@@ -13,7 +13,8 @@ from .gemm import FLOAT_BYTES
 REDUCE_BITS = 8
 REDUCE_THREADS = 1 << REDUCE_BITS  # threads per block of the kernel `sgemm_reduce`
 WARP_BITS = 5
-MANY_SPLITS = 32  # are shared out among the warps of a block of `sgemm_reduce`
+MANY_THREADS = 1 << 18  # of `sgemm_reduce`: more gain nothing
+GROUP_SPLITS = 8  # a group of its threads adds so many splits at least: it asks for eight at a time
 PACK_THREADS = 256  # threads per block of the kernel `sgemm_pack`, which packs PACK_TILE^2 elements
 PACK_TILE = 64
 WORKSPACE_LIMIT = 1 << 30  # bytes that the packed operands of a call may take, and its partial sums too
@@ -128,6 +129,21 @@ class Grid(NamedTuple):  # not a frozen dataclass: a first choice plans every ke
         return self.scratch_bytes + self.counter_bytes
 
 
+def reduce_group_bits(elements: int, splits: int) -> int:
+    """How many threads, as a power of two, one group of `sgemm_reduce` has: groups share out the splits.
+
+    A block is one group, or more of them as long as all threads are not many and each group has enough splits
+    (docs/decisions/0028).
+    """
+    bits = REDUCE_BITS
+    while bits > WARP_BITS:
+        groups = 1 << REDUCE_BITS - bits
+        if elements * groups >= MANY_THREADS or splits < 2 * groups * GROUP_SPLITS:
+            break
+        bits -= 1
+    return bits
+
+
 def plan(spec: LaunchSpec, m: int, n: int, k: int) -> Grid:
     """The launch of one product of m x n results (both at least 1) of depth k."""
     tiles_m, tiles_n = -(-m // spec.bm), -(-n // spec.bn)
@@ -135,7 +151,7 @@ def plan(spec: LaunchSpec, m: int, n: int, k: int) -> Grid:
     split_tiles = {"none": 0, "last_wave": tiles % max(spec.wave, 1)}.get(spec.reduction, tiles)
     is_cluster = spec.reduction == "cluster"
     is_two_pass = spec.reduction == "two_pass"
-    group_bits = WARP_BITS if is_two_pass and spec.split_k >= MANY_SPLITS else REDUCE_BITS
+    group_bits = reduce_group_bits(m * n, spec.split_k) if is_two_pass else REDUCE_BITS
     in_a_row = tiles + split_tiles * (spec.split_k - 1)
     return Grid(
         size=(in_a_row, 1) if spec.reduction == "last_wave" else (tiles, spec.split_k),

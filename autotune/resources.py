@@ -70,15 +70,21 @@ def main_smem_bytes(c: Any, g: Gemm) -> Any:
     return FLOAT_BYTES * np.maximum(stages + kept, sums)
 
 
+def staged_bytes(c: Any) -> Any:
+    """Shared memory for one row of each thread's sums, padded as kernels/config.cuh says."""
+    pitch = c.bn + (c.wn // c.tn * chunk_n(c) - c.bn) % WARP
+    return FLOAT_BYTES * (c.bm // c.tm) * pitch
+
+
 def smem_bytes(c: Any, g: Gemm) -> Any:
     """Dynamic shared memory per block: the stages and, behind them, the sums that blocks of k are flushed to;
     or the slices' partial sums, if those need more.
 
-    A cluster's sums go through it a vector per thread at a time where more do not fit: at most 16 bytes per
-    thread, which never decide how many blocks an SM holds.
+    Rows on their way to C (kernels/staged_rows.cuh) go through it one per thread at a time where more do not
+    fit: less than the stages of all but the smallest, which never decides how many blocks an SM holds.
     """
-    vectors = threads_per_slice(c) * c.vec_c * (c.reduction == "cluster")
-    return np.maximum(main_smem_bytes(c, g), FLOAT_BYTES * vectors)
+    has_rows = (c.reduction == "cluster") | ((c.reduction != "two_pass") & (c.vec_c < chunk_n(c)))
+    return np.maximum(main_smem_bytes(c, g), has_rows * staged_bytes(c))
 
 
 def register_cap(c: Any, limits: DeviceLimits) -> Any:

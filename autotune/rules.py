@@ -34,6 +34,7 @@ from .resources import (
     packed_bytes,
     register_cap,
     register_estimate,
+    staged_bytes,
     threads,
     threads_per_slice,
 )
@@ -87,6 +88,24 @@ def _mends_a(g: Gemm) -> bool:
 
 def _mends_b(g: Gemm) -> bool:
     return g.trans_b or g.ldb % 4 != 0
+
+
+# Tiles in between, and the tiles on either side of each that shapes of all sizes have.
+_IN_BETWEEN = {24: (16, 32), 40: (32, 48), 56: (48, 64), 80: (64, 96), 112: (96, 128)}
+_LEAST_GAIN = 1 / 16  # of the rows or columns that a tile in between computes, over either neighbour's
+
+
+def _fits_closer(tile: Any, extent: int) -> Any:
+    """Whether a tile is of a common extent, or pads the matrix clearly less than its neighbours do."""
+    covered = {
+        step: -(-extent // step) * step for pair in _IN_BETWEEN.items() for step in (pair[0], *pair[1])
+    }
+    loose = [
+        step
+        for step, around in _IN_BETWEEN.items()
+        if covered[step] * (1 + _LEAST_GAIN) > min(covered[other] for other in around)
+    ]
+    return np.isin(tile, loose, invert=True)
 
 
 def _vec_fits(vec: Any, extent: int) -> Any:
@@ -159,6 +178,9 @@ RULES: tuple[Rule, ...] = (
          lambda c, d, g: (c.reduction != "cluster") | d.has_clusters),
     Rule("shared-memory", "device", _SMEM, "a block's stages and kept sums fit its shared memory",
          lambda c, d, g: main_smem_bytes(c, g) <= d.smem_per_block),
+    Rule("staged-rows", "device", ("bm", "bn", "tm", "wn", "tn"),
+         "a row of each thread's sums fits a block's shared memory",
+         lambda c, d, g: staged_bytes(c) <= d.smem_per_block),
     Rule("resident-smem", "device", (*_SMEM, "min_blocks"),
          "min_blocks blocks fit the shared memory of an SM",
          lambda c, d, g: c.min_blocks * (main_smem_bytes(c, g) + d.smem_reserved) <= d.smem_per_sm),
@@ -223,6 +245,10 @@ RULES: tuple[Rule, ...] = (
                                  (c.copy_b == "async") & is_turned_b(c, g))),
     Rule("worth-vector-c", "worth", ("tn", "vec_c"), "the widest vectors that C allows",
          lambda c, d, g: _widest(c.vec_c, chunk_n(c), g.ldc, False)),
+    Rule("worth-between-m", "worth", ("bm",), "tiles of in-between heights where they pad C clearly less",
+         lambda c, d, g: _fits_closer(c.bm, g.m)),
+    Rule("worth-between-n", "worth", ("bn",), "tiles of in-between widths where they pad C clearly less",
+         lambda c, d, g: _fits_closer(c.bn, g.n)),
     Rule("worth-copies", "worth", ("bm", "bn", "bk", *_THREADS, "vec_a", "vec_b"),
          "every thread has something to copy, and none more than 32 pieces",
          lambda c, d, g: (2 * c.bm * c.bk >= c.vec_a * threads(c) * (c.bm >= 32))

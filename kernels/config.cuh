@@ -128,11 +128,27 @@ constexpr bool LETS_NEXT_BEGIN = REDUCTION == REDUCTION_TWO_PASS || LAST_LETS_NE
 
 // ------------------------------------------------------------------------------------------ shared memory
 
-// The stages, and flushed sums after them; or what sums go through once the tiles are read. The slices take the whole
-// tile of C; a cluster's blocks as many vectors of each thread at a time as there is room for.
+// The stages, and flushed sums after them; or what sums go through once the tiles are read: the slices take the whole
+// tile of C; rows on their way to C (staged_rows.cuh) as many at a time as there is room for, one of each thread at
+// least. They lie so far apart that lanes in different rows touch different banks.
 __device__ constexpr int max_of(int a, int b) { return a > b ? a : b; }
-constexpr int REDUCTION_FLOATS = SLICE_K > 1                      ? BM * BN
-                                 : REDUCTION == REDUCTION_CLUSTER ? THREADS_PER_SLICE * VEC_C
-                                                                  : 0;
+constexpr bool HAS_STAGED_ROWS =
+    REDUCTION == REDUCTION_CLUSTER || (REDUCTION != REDUCTION_TWO_PASS && VEC_C < CHUNK_N);
+constexpr int ROW_GROUPS = BM / TM;  // lanes of the block that stand along m
+constexpr int STAGED_PITCH = BN + (LANES_N * CHUNK_N + WARP * MAX_THREADS - BN) % WARP;
+constexpr int STAGED_FLOATS = HAS_STAGED_ROWS ? ROW_GROUPS * STAGED_PITCH : 0;
+constexpr int SLICES_FLOATS = SLICE_K > 1 ? BM * BN : 0;
 constexpr int FLUSH_FLOATS = FLUSH_K > 0 ? THREADS * TM * TN : 0;
-constexpr int SHARED_FLOATS = max_of(STAGES * STAGE_FLOATS + FLUSH_FLOATS, REDUCTION_FLOATS);
+constexpr int SHARED_FLOATS =
+    max_of(STAGES * STAGE_FLOATS + FLUSH_FLOATS, max_of(SLICES_FLOATS, STAGED_FLOATS));
+
+// The most rows of a thread, `rows` at most, that fit at once and divide TM.
+__device__ constexpr int staged_round(int rows) {
+    return TM % rows == 0 && rows * STAGED_FLOATS <= SHARED_FLOATS ? rows : staged_round(rows - 1);
+}
+constexpr int STAGED_ROUND = staged_round(TM);  // rows of each thread that go through shared memory at a time
+
+// The largest power of two, `most` at most, that divides `count`.
+__device__ constexpr int power_of_two_in(int count, int most) {
+    return count % most == 0 ? most : power_of_two_in(count, most / 2);
+}

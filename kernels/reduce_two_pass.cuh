@@ -5,10 +5,10 @@
 //                  split 2 ─► plane 2 ┘
 //
 // A plane is row-major over whole tiles. In the second pass a thread adds one element of C over the planes of its
-// group. Few splits are one group. Many take long one after another, and C is small then: groups of threads
-// share them out, and the first adds what the others found to its own, through shared memory (64x64x100000 in
-// 128 splits on an H200: 26.2 us, in one group 28.1). Loops are not unrolled further: the kernel runs for a
-// microsecond or two, and its code is fetched first.
+// group. A large C is one group. Where C is small and its splits are many, groups of threads share them out, and
+// the first adds what the others found to its own, through shared memory (64x64x100000 in 128 splits on an H200: 25.5
+// us, in one group 32.8). Loops are not unrolled further: the kernel runs for a microsecond or two, and its code
+// is fetched first.
 #pragma once
 
 #include "config.cuh"
@@ -16,12 +16,14 @@
 #include "primitives.cuh"
 #include "thread_tile.cuh"
 
-// The first pass: stores the block's tile in the plane of its split.
+// The first pass: stores the block's tile, times alpha, in the plane of its split: in vectors, since planes are whole
+// tiles.
 __device__ __forceinline__ void store_plane(const float (&sums)[TM][TN], const ThreadTile& thread, int origin_m,
-                                            int origin_n, float* plane, int padded_n) {
+                                            int origin_n, float alpha, float* plane, int padded_n) {
     if (thread.slice != 0) return;
-    thread.for_each_vector(sums, [&](int row, int column, Vec<VEC_C> product) {
-        store_global<VEC_C>(plane + static_cast<long long>(origin_m + row) * padded_n + origin_n + column, product);
+    thread.for_each_vector<CHUNK_N>(sums, [&](int row, int column, Vec<CHUNK_N> product) {
+        store_global<CHUNK_N>(plane + static_cast<long long>(origin_m + row) * padded_n + origin_n + column,
+                              scaled(product, alpha));
     });
 }
 
@@ -50,9 +52,10 @@ struct Planes {
 };
 
 // The second pass. Launch: REDUCE_THREADS threads in groups of 2^group_bits, each for so many elements of C, row by
-// row; shared memory for a float of every thread, unless all are one group. m * n is below 2^31.
+// row; shared memory for a float of every thread, unless all are one group. m * n is below 2^31. Alpha stays a
+// parameter for the sake of cubins that were exported when the second pass scaled.
 extern "C" __global__ void __launch_bounds__(REDUCE_THREADS)
-    sgemm_reduce(int m, int n, float alpha, float beta, float* __restrict__ c, long long ldc,
+    sgemm_reduce(int m, int n, float /*alpha*/, float beta, float* __restrict__ c, long long ldc,
                  const float* READ_ONLY workspace, int splits, int padded_m, int padded_n, int group_bits) {
     const int bits_of_groups = REDUCE_BITS - group_bits, groups = 1 << bits_of_groups;
     const int group = thread_index() >> group_bits;
@@ -84,7 +87,7 @@ extern "C" __global__ void __launch_bounds__(REDUCE_THREADS)
         for (int other = 1; other < groups; ++other)
             sum += load_shared<1>(own + (other << group_bits)).v[0];
     }
-    if (is_inside) scale_and_store<1>(c + row * ldc + column, {sum}, alpha, beta);
+    if (is_inside) scale_and_store<1>(c + row * ldc + column, {sum}, SCALED, beta);
 }
 
 #endif

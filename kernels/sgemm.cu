@@ -32,6 +32,7 @@
 //     flush.cuh           blocked summation, around the main loop
 //   reduce_*.cuh          sums of slices; of splits: two_pass, last_block and last_wave, cluster
 //   epilogue.cuh          scale and store
+//     staged_rows.cuh     through shared memory, for a C that takes no vectors, and for clusters
 //   pack.cuh              before all this: an operand copied to where tiles are read best
 //   primitives.cuh        all that is asked of the hardware
 //
@@ -48,6 +49,7 @@
 #include "reduce_last_block.cuh"
 #include "reduce_slices.cuh"
 #include "reduce_two_pass.cuh"
+#include "staged_rows.cuh"
 #include "tile_scheduler.cuh"
 
 // Launch: grid and workspace as launch.Grid says, THREADS threads, the shared memory of resources.smem_bytes.
@@ -90,7 +92,7 @@ extern "C" __global__ void CLUSTER_OF(CLUSTER) __launch_bounds__(THREADS, MIN_BL
     // 5. The splits become one: here, in the block that comes last, or in the next kernel.
     if constexpr (REDUCTION == REDUCTION_TWO_PASS) {
         const long long plane = static_cast<long long>(tiles_m * BM) * (tiles_n * BN);
-        store_plane(sums, thread, origin_m, origin_n, workspace + work.split * plane, tiles_n * BN);
+        store_plane(sums, thread, origin_m, origin_n, alpha, workspace + work.split * plane, tiles_n * BN);
         return;
     }
     if constexpr (REDUCTION == REDUCTION_LAST_BLOCK || REDUCTION == REDUCTION_LAST_WAVE) {

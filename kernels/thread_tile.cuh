@@ -18,6 +18,24 @@
 #include "config.cuh"
 #include "primitives.cuh"
 
+// VEC neighbours of row i, from column j on.
+template <int VEC> __device__ __forceinline__ Vec<VEC> vector_of(const float (&sums)[TM][TN], int i, int j) {
+    Vec<VEC> vector;
+#pragma unroll
+    for (int e = 0; e < VEC; ++e) vector.v[e] = sums[i][j + e];
+    return vector;
+}
+
+constexpr float SCALED = 1.0f;  // alpha, for sums that have been multiplied by it
+
+// What is stored in vectors for others to add is scaled first: a sum that left its register as it is would have to
+// lie in an aligned quad of them, and the main loop would wait for register ports (docs/decisions/0010, 0028).
+template <int VEC> __device__ __forceinline__ Vec<VEC> scaled(Vec<VEC> vector, float alpha) {
+#pragma unroll
+    for (int e = 0; e < VEC; ++e) vector.v[e] *= alpha;
+    return vector;
+}
+
 struct ThreadTile {
     int slice;  // which part of BK its warps multiply
     int m;      // first row and column in the block tile
@@ -36,18 +54,13 @@ struct ThreadTile {
     __device__ __forceinline__ int row(int i) const { return m + i / CHUNK_M * (LANES_M * CHUNK_M) + i % CHUNK_M; }
     __device__ __forceinline__ int column(int j) const { return n + j / CHUNK_N * (LANES_N * CHUNK_N) + j % CHUNK_N; }
 
-    // Calls visit(row, column, VEC_C neighbours) for all elements of this thread.
-    template <class Visit>
+    // Calls visit(row, column, VEC neighbours) for all elements of this thread.
+    template <int VEC, class Visit>
     __device__ __forceinline__ void for_each_vector(const float (&sums)[TM][TN], Visit visit) const {
 #pragma unroll
         for (int i = 0; i < TM; ++i) {
 #pragma unroll
-            for (int j = 0; j < TN; j += VEC_C) {
-                Vec<VEC_C> product;
-#pragma unroll
-                for (int e = 0; e < VEC_C; ++e) product.v[e] = sums[i][j + e];
-                visit(row(i), column(j), product);
-            }
+            for (int j = 0; j < TN; j += VEC) visit(row(i), column(j), vector_of<VEC>(sums, i, j));
         }
     }
 };

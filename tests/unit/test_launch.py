@@ -18,7 +18,8 @@ from autotune.device import KNOWN, DeviceLimits
 from autotune.gemm import LAYOUTS, MAX_EXTENT, Gemm
 from autotune.launch import (
     COUNTER_BYTES,
-    MANY_SPLITS,
+    GROUP_SPLITS,
+    MANY_THREADS,
     MAX_GRID_X,
     NARROW_LD,
     PACK_ALIGNMENT,
@@ -96,7 +97,13 @@ def test_a_workspace_holds_a_plane_per_split_and_a_counter_per_tile(
     if spec.reduction == "two_pass":
         per_block = 1 << grid.reduce_group_bits
         assert 0 <= grid.reduce_blocks * per_block - m * n < per_block
-        assert per_block == (resources.WARP if spec.split_k >= MANY_SPLITS else REDUCE_THREADS)
+        groups = REDUCE_THREADS // per_block
+        assert resources.WARP <= per_block <= REDUCE_THREADS
+        if groups > 1:
+            assert spec.split_k >= groups * GROUP_SPLITS
+            assert m * n * groups // 2 < MANY_THREADS
+        if m * n * groups < MANY_THREADS and spec.split_k >= 2 * groups * GROUP_SPLITS:
+            assert per_block == resources.WARP, "there could be more groups"
         assert grid.reduce_smem_bytes == (4 * REDUCE_THREADS if per_block < REDUCE_THREADS else 0)
     else:
         assert grid.reduce_blocks == 0
@@ -272,7 +279,7 @@ def test_entries_take_what_the_grid_says() -> None:
     names = {
         kernel.ENTRY: "m n k alpha a lda b ldb beta c ldc workspace splits",
         kernel.PACK_ENTRY: "extent k from ld is_k_major to padded",
-        kernel.REDUCE_ENTRY: "m n alpha beta c ldc workspace splits padded_m padded_n group_bits",
+        kernel.REDUCE_ENTRY: "m n beta c ldc workspace splits padded_m padded_n group_bits",
     }
     for entry, expected in names.items():
         found = re.search(rf"\b{entry}\(([^)]*)\) {{", kernel.source())
