@@ -68,9 +68,15 @@ RealGpu = Annotated[
 ]
 Shapes = Annotated[
     list[str] | None,
-    typer.Option("--shape", metavar="SHAPE", help="4096, 4096x128x4096 (m, n, k) or 4096:NT; repeatable."),
+    typer.Option(
+        "--shape",
+        metavar="SHAPE",
+        help="4096, 4096x128x4096 (m, n, k), 4096:NT or 512b32 (a batch of 32); repeatable.",
+    ),
 ]
-Suite = Annotated[Path | None, typer.Option(help="A TOML file of [[shape]] tables with m, n, k [, layout].")]
+Suite = Annotated[
+    Path | None, typer.Option(help="A TOML file of [[shape]] tables with m, n, k [, layout, batch, shared].")
+]
 Db = Annotated[str, typer.Option(help="Database: a SQLite file, or a URL (SQLite, PostgreSQL).")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="No progress on stderr.")]
@@ -206,7 +212,7 @@ def space(
             autocompletion=_kinds,
         ),
     ] = "auto",
-    shape: Annotated[str, typer.Option(help="4096, 4096x128x4096 (m, n, k) or 4096:NT.")] = "4096",
+    shape: Annotated[str, typer.Option(help="4096, 4096x128x4096 (m, n, k), 4096:NT or 512b32.")] = "4096",
     explain: Annotated[
         str | None, typer.Option(metavar="CONFIG", help="Tell why this config is refused: bm=64,bn=128,...")
     ] = None,

@@ -1,6 +1,7 @@
-"""The problem: C[m,n] = alpha * op(A) * op(B) + beta * C, FP32, row-major.
+"""The problem: C[m,n] = alpha * op(A) * op(B) + beta * C, FP32, row-major; or a batch of such products.
 
-A is stored m x k (k x m if `trans_a`), B is stored k x n (n x k if `trans_b`).
+A is stored m x k (k x m if `trans_a`), B is stored k x n (n x k if `trans_b`). The operands of a batch lie
+one behind the other; A or B may be shared by all its products, and is then stored once.
 This file is copied into exported tables: standard library only.
 """
 
@@ -8,6 +9,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from .errors import UsageError
 
@@ -15,39 +17,78 @@ FLOAT_BYTES = 4
 LAYOUTS = ("NN", "NT", "TN", "TT")
 # Kernels count rows and columns in int32 and round them up to whole tiles, of at most 256.
 MAX_EXTENT = 2**31 - 256
+MAX_BATCH = 2**31 - 1  # cuBLAS counts products in int32, too
 _ENDLESS = 10**40  # no message shows a number with more digits
-_SHAPE = re.compile(r"(\d{1,20})(?:x(\d{1,20})x(\d{1,20}))?(?::([NTnt]{2}))?", re.ASCII)
+_SHAPE = re.compile(
+    r"(\d{1,20})(?:x(\d{1,20})x(\d{1,20}))?(?:b(\d{1,20}))?(?::(NN|NT|TN|TT))?(?::shared-([ab]))?",
+    re.ASCII | re.IGNORECASE,
+)
+
+
+class Batch(NamedTuple):
+    """How many products there are, and how far A, B and C of one lie from those of the next, in elements.
+
+    A stride of 0 says that all products share the operand."""
+
+    products: int = 1
+    stride_a: int = 0
+    stride_b: int = 0
+    stride_c: int = 0
+
+
+SINGLE = Batch()
 
 
 @dataclass(frozen=True, order=True)
 class Gemm:
-    """One matrix product. Extents count elements; leading dimensions are the packed ones."""
+    """One matrix product, or `batch` of them. Extents count elements of one product; leading dimensions are
+    the packed ones. `shares_a` (`shares_b`): all products of the batch read the same A (B)."""
 
     m: int
     n: int
     k: int
     trans_a: bool = False
     trans_b: bool = False
+    batch: int = 1
+    shares_a: bool = False
+    shares_b: bool = False
 
     def __post_init__(self) -> None:
-        for name in ("m", "n", "k"):
-            extent = getattr(self, name)
-            if not 0 <= extent <= MAX_EXTENT:
-                shown = extent if abs(extent) < _ENDLESS else "an endless number"
-                raise UsageError(f"{name} = {shown} is outside 0 ... {MAX_EXTENT}")
+        for name, least, most in (("m", 0, MAX_EXTENT), ("n", 0, MAX_EXTENT), ("k", 0, MAX_EXTENT),
+                                  ("batch", 1, MAX_BATCH)):  # fmt: skip
+            value = getattr(self, name)
+            if not least <= value <= most:
+                shown = value if abs(value) < _ENDLESS else "an endless number"
+                raise UsageError(f"{name} = {shown} is outside {least} ... {most}")
+        if self.batch == 1 and (self.shares_a or self.shares_b):
+            raise UsageError(
+                f"{self}: a single product shares no operand; name a batch, as in 4096b8:shared-a"
+            )
+        if self.shares_a and self.shares_b:
+            raise UsageError(f"{self}: products that share A and B are all the same; share one of them")
 
     @classmethod
     def parse(cls, text: str) -> Gemm:
-        """Read `4096`, `4096x128x4096` (m x n x k) or either with `:NT` behind it."""
+        """Read `4096` or `4096x128x4096` (m x n x k); behind it, each optional and in this order, `b32` for a
+        batch of 32 products, `:NT` for the layout, `:shared-a` or `:shared-b` for what its products share."""
         match = _SHAPE.fullmatch(text.strip())
         if match is None:
             raise UsageError(
-                f"shape {text!r} is neither SIZE nor MxNxK; write 4096, 4096x128x4096 or 4096:NT"
+                f"shape {text!r} is neither SIZE nor MxNxK; write 4096, 4096x128x4096 or 4096:NT, "
+                "or 4096b32 for a batch"
             )
-        first, n, k, layout = match.groups()
-        layout = (layout or "NN").upper()
-        extents = (int(first), int(n or first), int(k or first))
-        return cls(*extents, trans_a=layout[0] == "T", trans_b=layout[1] == "T")
+        first, n, k, batch, layout, shared = match.groups()
+        layout, shared = (layout or "NN").upper(), (shared or "").lower()
+        return cls(
+            m=int(first),
+            n=int(n or first),
+            k=int(k or first),
+            trans_a=layout[0] == "T",
+            trans_b=layout[1] == "T",
+            batch=int(batch or 1),
+            shares_a=shared == "a",
+            shares_b=shared == "b",
+        )
 
     def need_output(self) -> None:
         """Raises UsageError where C has no element: such a product is legal, but there is nothing to tune."""
@@ -72,13 +113,40 @@ class Gemm:
         return self.n
 
     @property
+    def is_batched(self) -> bool:
+        return self.batch > 1
+
+    @property
+    def strides(self) -> Batch:
+        """The batch as it lies in memory: packed, one product behind the other."""
+        if not self.is_batched:
+            return SINGLE
+        stride_a, stride_b = (
+            (0 if self.shares_a else self.m * self.k),
+            (0 if self.shares_b else self.k * self.n),
+        )
+        return Batch(self.batch, stride_a, stride_b, self.m * self.n)
+
+    @property
+    def num_results(self) -> int:
+        """Elements of C, of all products."""
+        return self.batch * self.m * self.n
+
+    @property
+    def operand_bytes(self) -> tuple[int, int, int]:
+        """What A, B and C of all products take, packed; a shared operand is there once."""
+        count_a, count_b = (1 if is_shared else self.batch for is_shared in (self.shares_a, self.shares_b))
+        bytes_a, bytes_b = FLOAT_BYTES * count_a * self.m * self.k, FLOAT_BYTES * count_b * self.k * self.n
+        return bytes_a, bytes_b, FLOAT_BYTES * self.num_results
+
+    @property
     def flops(self) -> int:
-        return 2 * self.m * self.n * self.k
+        return 2 * self.num_results * self.k
 
     @property
     def num_bytes(self) -> int:
         """Least traffic with beta = 0: A and B read once, C written once."""
-        return FLOAT_BYTES * (self.m * self.k + self.k * self.n + self.m * self.n)
+        return sum(self.operand_bytes)
 
     def limit_us(self, fma_tflops: float, bandwidth_gbs: float) -> float:
         """Roofline: the time in us below which no FP32 kernel can go on such hardware."""
@@ -88,4 +156,6 @@ class Gemm:
         return self.flops / (time_us * 1e6)
 
     def __str__(self) -> str:
-        return f"{self.m}x{self.n}x{self.k}:{self.layout}"
+        batch = f"b{self.batch}" if self.is_batched else ""
+        shared = (":shared-a" if self.shares_a else "") + (":shared-b" if self.shares_b else "")
+        return f"{self.m}x{self.n}x{self.k}{batch}:{self.layout}{shared}"

@@ -22,8 +22,8 @@ _FAMILY = "sgemm"
 def of(source_hash: str, config: Config, variant: Variant) -> str:
     """The identity of the kernel that this config is compiled to."""
     layout = ("T" if variant.trans_a else "N") + ("T" if variant.trans_b else "N")
-    width = "-wide" if variant.is_wide else ""
-    return f"{_FAMILY} {source_hash} {layout}{width} {config.kernel.key}"
+    variants = ("-wide" if variant.is_wide else "") + ("-batched" if variant.is_batched else "")
+    return f"{_FAMILY} {source_hash} {layout}{variants} {config.kernel.key}"
 
 
 def declaration(identity: str) -> str:

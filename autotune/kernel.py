@@ -64,7 +64,7 @@ def macros(config: Config, variant: Variant) -> dict[str, int]:
     """The macros that turn the template into one instance: `BM` for `bm`; words by their rank.
 
     `split_k` is a launch argument: only whether there is a reduction reaches the compiler. But the size of
-    clusters is compiled in.
+    clusters is compiled in. Kernels for single products are compiled as if there were no batches.
     """
     values: dict[str, int] = {}
     for name, parameter in PARAMETER.items():
@@ -76,4 +76,5 @@ def macros(config: Config, variant: Variant) -> dict[str, int]:
         "TRANS_A": int(variant.trans_a),
         "TRANS_B": int(variant.trans_b),
         "WIDE": int(variant.is_wide),
+        **({"BATCHED": 1} if variant.is_batched else {}),
     }

@@ -135,9 +135,11 @@ STEPS: tuple[Step, ...] = (
 def steps(gemm: Gemm) -> tuple[Step, ...]:
     """The rungs for this problem: instances whose tiles fit C exactly are told so.
 
-    Raises UsageError for a layout other than NN, which the reference kernels do not know, and for an
-    empty C.
+    Raises UsageError for a layout other than NN and for a batch, which the reference kernels do not know, and
+    for an empty C.
     """
+    if gemm.is_batched:
+        raise UsageError(f"the ladder stands on single products only; {gemm} is a batch")
     if gemm.layout != "NN":
         raise UsageError(f"the ladder stands on NN problems only; {gemm} is {gemm.layout}")
     gemm.need_output()

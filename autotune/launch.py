@@ -27,11 +27,13 @@ NARROW_LD = 2**29  # leading dimensions from here on need a kernel compiled with
 
 @dataclass(frozen=True)
 class Variant:
-    """What a cubin is compiled for besides its config: the layouts, and 64-bit leading dimensions."""
+    """What a cubin is compiled for besides its config: the layouts, 64-bit leading dimensions, and batches (a
+    kernel for single products does not look at their strides)."""
 
     trans_a: bool = False
     trans_b: bool = False
     is_wide: bool = False
+    is_batched: bool = False
 
 
 @dataclass(frozen=True)

@@ -122,7 +122,7 @@ def cubin_key(point: Point, gemm: Gemm) -> tuple[object, ...]:
     """Equal for candidates that one compile serves. Of kernels other than ours nothing is known to share."""
     if point.keys() != PARAMETER.keys():
         return (gemm, *point.items())
-    return (Config.from_dict(point).kernel, gemm.layout)
+    return (Config.from_dict(point).kernel, gemm.layout, gemm.is_batched)
 
 
 def with_compile_times(

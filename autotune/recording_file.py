@@ -9,7 +9,7 @@ Format: gzip-compressed JSON, one object:
     names, values       parameters of a config, and the values of each in their natural order
     configs             of all problems: codes of the values as hexadecimal digits, two per parameter
     problems            one per GEMM, each of columns with one entry per config:
-        gemm            "4096x4096x4096:NN"
+        gemm            "4096x4096x4096:NN", or of a batch "512x512x64b32:NT"
         cublas_us       samples of cuBLAS, in us; empty where it was absent
         rows            the configs it has, as indices into `configs`; null for all of them
         outcome, reason indices into `outcomes` and `reasons` of the problem

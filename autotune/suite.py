@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tomllib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +15,14 @@ from .user_file import read_file
 MOST_BYTES = 256 << 10  # some 6,000 shapes
 LONGEST_LINE = 1000  # characters: reading a dotted key takes time that grows as its square
 _EXTENTS = ("m", "n", "k")
+_CHOICES = ("layout", "batch", "shared")
 _NOTES = ("name", "kind", "notes", "cublas_us")  # for who reads the file: nothing is done with them
 _HOW = "write [[shape]] tables with m, n and k"
 
 
 def read_suite(path: Path) -> tuple[Gemm, ...]:
-    """Read the `[[shape]]` tables (m, n, k and optionally layout) of a TOML suite file, each shape once.
+    """Read the `[[shape]]` tables (m, n, k and optionally layout, batch, shared) of a TOML suite file, each
+    shape once.
 
     Raises UsageError, naming the file, if it cannot be read or holds anything else.
     """
@@ -49,15 +52,27 @@ def _shapes(data: dict[str, Any]) -> tuple[Gemm, ...]:
 
 def _shape(entry: Any, where: str) -> Gemm:
     """The Gemm of one `[[shape]]` table."""
-    check_keys(table(entry, where), (*_EXTENTS, "layout", *_NOTES), where, required=_EXTENTS)
-    for name in _EXTENTS:
-        if type(entry[name]) is not int:
-            raise ValueError(f"{where}: {name} is {shown(entry[name])}, and not a whole number")
-    layout = entry.get("layout", "NN")
-    if not isinstance(layout, str) or layout.upper() not in LAYOUTS:
-        raise ValueError(f"{where}: layout {shown(layout)} is none of {', '.join(LAYOUTS)}")
-    trans_a, trans_b = (letter == "T" for letter in layout.upper())
+    check_keys(table(entry, where), (*_EXTENTS, *_CHOICES, *_NOTES), where, required=_EXTENTS)
+    numbers = {"batch": 1} | {name: entry[name] for name in (*_EXTENTS, "batch") if name in entry}
+    for name, value in numbers.items():
+        if type(value) is not int:
+            raise ValueError(f"{where}: {name} is {shown(value)}, and not a whole number")
+    layout = _one_of(LAYOUTS, entry.get("layout", "NN"), f"{where}: layout")
+    shared = _one_of(("A", "B"), entry["shared"], f"{where}: shared") if "shared" in entry else ""
     try:
-        return Gemm(entry["m"], entry["n"], entry["k"], trans_a, trans_b)
+        return Gemm(
+            **numbers,
+            trans_a=layout[0] == "T",
+            trans_b=layout[1] == "T",
+            shares_a=shared == "A",
+            shares_b=shared == "B",
+        )
     except UsageError as error:
         raise ValueError(f"{where}: {error}") from None
+
+
+def _one_of(known: Sequence[str], value: Any, where: str) -> str:
+    """A word in capitals, however it is written."""
+    if not isinstance(value, str) or value.upper() not in known:
+        raise ValueError(f"{where} {shown(value)} is none of {', '.join(known)}")
+    return value.upper()

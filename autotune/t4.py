@@ -52,11 +52,18 @@ def to_t4(gemm: Gemm, environment: Environment, trials: Iterable[Trial]) -> dict
         "schema_version": SCHEMA_VERSION,
         "metadata": {
             "kernel": "sgemm",
-            "problem": {"m": gemm.m, "n": gemm.n, "k": gemm.k, "layout": gemm.layout},
+            "problem": _problem(gemm),
             "environment": replace(environment, gpu_uuid="").to_dict(),
         },
         "results": [_result(trial) for trial in trials],
     }
+
+
+def _problem(gemm: Gemm) -> dict[str, Any]:
+    """A single product is told without a batch."""
+    single = {"m": gemm.m, "n": gemm.n, "k": gemm.k, "layout": gemm.layout}
+    batch = {"batch": gemm.batch, "shares_a": gemm.shares_a, "shares_b": gemm.shares_b}
+    return {**single, **(batch if gemm.is_batched else {})}
 
 
 def _result(trial: Trial) -> dict[str, Any]:

@@ -3,7 +3,7 @@
     1   no kernel packs its operands, and none flushes its sums or spreads its copies
     2   no kernel overlaps what runs before it: its code does not wait
     3   each kernel has a `spec`, how it is launched, instead of its `variant`
-    4   no cubin says which kernel it holds
+    4   no cubin says which kernel it holds, and there are no batches
 
 A stored spec is not taken on trust: it must be the one that follows from the config. Copied into exported
 tables.
@@ -11,7 +11,7 @@ tables.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 from ..launch import LaunchSpec
@@ -21,9 +21,10 @@ if TYPE_CHECKING:
     from .table import Kernel
 
 DERIVED_SPECS = 4  # the first schema that stores none
-_IDENTITIES = 5  # the first schema whose cubins say which kernels they hold
+_IDENTITIES = _BATCHES = 5  # the first schema whose cubins say which kernels they hold; that names batches
 _OVERLAP = 3  # the first schema whose kernels wait for those before them
 _LATER = {1: ("packs_a", "packs_b"), 2: ("overlaps",)}  # flags of a spec that came with the schema after
+_SINGLE = {"batch": 1, "shares_a": False, "shares_b": False}
 _LATER_PARAMETERS = {"pack_a": 0, "pack_b": 0, "flush_k": 0, "bursts": 1}  # as kernels were without them
 
 
@@ -32,11 +33,24 @@ def upgrade(body: dict[str, Any], version: int) -> list[LaunchSpec]:
 
     Whatever is not as it was in that schema is left to be refused by who reads the result, or raises Misfit.
     """
-    if version >= DERIVED_SPECS:
-        return []
-    body.setdefault("power_limit_w", None)
-    kernels = body.get("kernels")
-    return [_upgrade(kernel, i, version) for i, kernel in enumerate(kernels if type(kernels) is list else ())]
+    kernels, entries = (
+        found if type(found) is list else [] for found in (body.get("kernels"), body.get("entries"))
+    )
+    specs = []
+    if version < DERIVED_SPECS:
+        body.setdefault("power_limit_w", None)
+        specs = [_upgrade(kernel, i, version) for i, kernel in enumerate(kernels)]
+    if version < _BATCHES:
+        _add(kernels, "variant", {"is_batched": False})
+        _add(entries, "gemm", _SINGLE)
+    return specs
+
+
+def _add(records: list[Any], name: str, fields: dict[str, Any]) -> None:
+    """Give an object within each record what its schema did not say yet."""
+    for record in records:
+        if type(record) is dict and type(record.get(name)) is dict:
+            record[name] = fields | record[name]
 
 
 def _upgrade(kernel: Any, index: int, version: int) -> LaunchSpec:
@@ -46,14 +60,11 @@ def _upgrade(kernel: Any, index: int, version: int) -> LaunchSpec:
     kernel["config"] = _LATER_PARAMETERS | kernel["config"]
     unsaid = {name: False for schema, names in _LATER.items() if schema >= version for name in names}
     stored = kernel.pop("spec", None)
-    spec: LaunchSpec = strict.read(
-        LaunchSpec, unsaid | stored if type(stored) is dict else stored, f"{where}.spec"
-    )
-    kernel["variant"] = {
-        "trans_a": spec.variant.trans_a,
-        "trans_b": spec.variant.trans_b,
-        "is_wide": spec.variant.is_wide,
-    }
+    if type(stored) is dict:
+        stored = unsaid | stored
+        _add([stored], "variant", {"is_batched": False})
+    spec: LaunchSpec = strict.read(LaunchSpec, stored, f"{where}.spec")
+    kernel["variant"] = asdict(spec.variant)
     return spec
 
 

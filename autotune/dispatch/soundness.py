@@ -60,6 +60,7 @@ def _check_record(record: KernelRecord) -> None:
         raise Misfit(f"{where} has {error}") from error
     splits, reduction = record.config.split_k > 1, record.config.reduction
     _require(splits == (reduction != "none"), f"{where} splits k without a reduction")
+    _require(not record.variant.is_batched, f"{where} is for batches, which no application can call yet")
     _require(_SHA256.fullmatch(record.sha256) is not None, f"{where} has no SHA-256 of its cubin")
 
 
@@ -129,6 +130,7 @@ def is_universal(spec: LaunchSpec) -> bool:
 def _check_entry(entry: Entry, kernels: dict[str, Kernel]) -> None:
     where = f"the entry of {entry.gemm}"
     _require(bool(entry.ranked), f"{where} is empty")
+    _require(not entry.gemm.is_batched, f"{where} is a batch, which no application can call yet")
     for ranked in entry.ranked:
         kernel = kernels.get(ranked.kernel)
         if kernel is None:

@@ -1,7 +1,8 @@
 """Idle seconds of a GPU spent on kernels that are compiled already.
 
-A kernel that was compiled for one shape serves every shape of the same layout, in any number of splits.
-While a search waits for its compiler, trying such a kernel elsewhere costs nothing that is scarce.
+A kernel that was compiled for one shape serves every shape of the same layout, in any number of splits; those
+for batches serve batches alone. While a search waits for its compiler, trying such a kernel elsewhere costs
+nothing that is scarce.
 """
 
 from __future__ import annotations

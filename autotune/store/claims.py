@@ -27,10 +27,10 @@ _OVERLAP = 200  # trial ids that are looked at again: on a server, a smaller one
 _TIME = (case((queries.IS_OK, TrialRow.time_us)), TrialRow.error_over_cublas)  # see _time_of
 # What studies have in common whose searches share out configs: a problem, how it is timed, a kind of GPU
 _POOL = (
-    StudyRow.m, StudyRow.n, StudyRow.k, StudyRow.trans_a, StudyRow.trans_b, StudyRow.policy,
-    StudyRow.policy_version, KernelRow.source_hash, KernelRow.compiler, EnvironmentRow.gpu_name,
-    EnvironmentRow.cc_major, EnvironmentRow.cc_minor, EnvironmentRow.driver_version,
-    EnvironmentRow.recorded_on,
+    StudyRow.m, StudyRow.n, StudyRow.k, StudyRow.trans_a, StudyRow.trans_b, StudyRow.batch,
+    StudyRow.shares_a, StudyRow.shares_b, StudyRow.policy, StudyRow.policy_version, KernelRow.source_hash,
+    KernelRow.compiler, EnvironmentRow.gpu_name, EnvironmentRow.cc_major, EnvironmentRow.cc_minor,
+    EnvironmentRow.driver_version, EnvironmentRow.recorded_on,
 )  # fmt: skip
 _LOCAL = Outcome.OUT_OF_MEMORY.value  # says something of that GPU's free memory, nothing of the config
 

@@ -152,6 +152,24 @@ def writer(engine: Engine) -> Engine:
     return engine.execution_options(**{_IS_WRITER: True})
 
 
+@contextmanager
+def remaking(engine: Engine) -> Iterator[Connection]:
+    """A transaction that may make tables anew. SQLite heeds no foreign keys in it: dropping a table, for a
+    copy to take its name, would break those that refer to it. They are switched outside of transactions
+    only."""
+    with writer(engine).connect() as connection:
+        driver = connection.connection.dbapi_connection
+        is_sqlite = engine.dialect.name == "sqlite"
+        if is_sqlite and driver is not None:
+            driver.execute("PRAGMA foreign_keys = OFF")
+        try:
+            with connection.begin():
+                yield connection
+        finally:
+            if is_sqlite and driver is not None:
+                driver.execute("PRAGMA foreign_keys = ON")
+
+
 def enter_wal(engine: Engine, timeout_s: float) -> None:
     """Switch a SQLite file to WAL. SQLite does not wait for others here, so this retries."""
     deadline = time.monotonic() + timeout_s

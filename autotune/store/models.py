@@ -103,9 +103,10 @@ class StudyRow(Base):
     __tablename__ = "study"
     __table_args__ = (
         UniqueConstraint(
-            "environment_id", "kernel_id", "m", "n", "k", "trans_a", "trans_b", "policy", "policy_version"
+            "environment_id", "kernel_id", "m", "n", "k", "trans_a", "trans_b", "batch", "shares_a",
+            "shares_b", "policy", "policy_version",
         ),
-    )
+    )  # fmt: skip
 
     environment_id: Mapped[int] = mapped_column(ForeignKey("environment.id"))
     kernel_id: Mapped[int] = mapped_column(ForeignKey("kernel.id"))
@@ -114,6 +115,9 @@ class StudyRow(Base):
     k: Mapped[int]
     trans_a: Mapped[bool]
     trans_b: Mapped[bool]
+    batch: Mapped[int]
+    shares_a: Mapped[bool]  # all products of the batch read the same A
+    shares_b: Mapped[bool]
     policy: Mapped[str] = mapped_column(String(16))  # a CachePolicy
     policy_version: Mapped[int]
     created_at: Mapped[datetime]

@@ -420,7 +420,7 @@ def _prepare(engine: Engine, timeout_s: float) -> None:
         connect.enter_wal(engine, timeout_s)
     if is_current:
         return
-    with connect.writer(engine).begin() as connection:
+    with connect.remaking(engine) as connection:
         connect.keep_others_out(connection)
         if schema.version(connection) != schema.REVISIONS[-1]:  # nobody else was faster
             schema.migrate(connection)
@@ -436,7 +436,8 @@ def _check_times(key: str, measurement: Measurement) -> None:
 
 
 def _unlikeness(one: Gemm, other: Gemm) -> float:
-    """How far apart two problems are: octaves between their extents, a different layout counting four."""
-    pairs = ((one.m, other.m), (one.n, other.n), (one.k, other.k))
+    """How far apart two problems are: octaves between their extents and batches, a different layout counting
+    four."""
+    pairs = ((one.m, other.m), (one.n, other.n), (one.k, other.k), (one.batch, other.batch))
     octaves = sum(abs(math.log2(max(a, 1) / max(b, 1))) for a, b in pairs)
     return octaves + 4.0 * (one.layout != other.layout)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from datetime import datetime
 from functools import cache
 from typing import Any, NoReturn
@@ -116,11 +116,11 @@ def study_ref(study: StudyRow, measured_by: EnvironmentRow | None, kernel: Kerne
             environment=environment(measured_by),
             source_hash=kernel.source_hash,
             compiler=kernel.compiler,
-            gemm=Gemm(study.m, study.n, study.k, study.trans_a, study.trans_b),
+            gemm=Gemm(**{field.name: getattr(study, field.name) for field in fields(Gemm)}),
             policy=CachePolicy(study.policy),
             policy_version=study.policy_version,
         )
-    except (ValueError, UsageError) as error:  # extents or a policy that are none
+    except (ValueError, UsageError) as error:  # a problem or a policy that is none
         refuse(study, str(error))
 
 

@@ -110,9 +110,15 @@ def write_table(table: Table, folder: Path) -> Path:
 
 
 def older_text(table: Table, version: int) -> str:
-    """The text of a table as a schema before today's had it; before 4 each kernel with its spec."""
+    """The text of a table as an earlier schema had it: before 4 each kernel with its spec, before 5 without
+    batches."""
     tree = json.loads(render(table)) | {"schema_version": version, "checksum": "0" * 64}
-    if version == 4:
+    for kernel in tree["kernels"]:
+        del kernel["variant"]["is_batched"]
+    for entry in tree["entries"]:
+        for name in ("batch", "shares_a", "shares_b"):
+            del entry["gemm"][name]
+    if version >= 4:
         return sign(tree)
     del tree["power_limit_w"]
     unsaid = [name for schema, names in LATER.items() if schema >= version for name in names]

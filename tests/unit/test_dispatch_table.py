@@ -140,9 +140,10 @@ def as_older(table: Table, version: int) -> Table:
     return replace(table, power_limit_w=table.power_limit_w if version == 4 else None, kernels=kernels)
 
 
-@pytest.mark.parametrize("version", [1, 2, 3, 4])
+@pytest.mark.parametrize("version", range(1, SCHEMA_VERSION))
 def test_a_table_of_an_older_schema_is_read(version: int) -> None:
-    """Its kernels pack nothing before 2, and before 3 are not launched early: they would not wait."""
+    """Its kernels pack nothing before 2, and before 3 are not launched early: they would not wait. Before 5
+    there are no batches."""
     text = older_text(sample_table(), version)
     table = parse(text)
     assert table == as_older(sample_table(), version)
@@ -167,6 +168,17 @@ def test_a_stored_spec_that_is_not_the_configs_is_refused(name: str) -> None:
     assert spec[name] != change
     spec[name] = change
     with pytest.raises(DispatchError, match=r"'fast' is launched otherwise than its config says"):
+        parse(sign(tree))
+
+
+def test_batches_are_refused_as_long_as_nobody_can_call_them() -> None:
+    tree = _tree()
+    tree["entries"][0]["gemm"] |= {"batch": 8, "shares_b": True}
+    with pytest.raises(DispatchError, match=r"512x512x512b8:NN:shared-b is a batch, which no application"):
+        parse(sign(tree))
+    tree = _tree()
+    tree["kernels"][0]["variant"]["is_batched"] = True
+    with pytest.raises(DispatchError, match="kernel 'fast' is for batches, which no application"):
         parse(sign(tree))
 
 

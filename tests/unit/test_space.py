@@ -92,6 +92,12 @@ def test_parameters_are_fields_are_macros() -> None:
         assert re.search(rf"\b{macro}\b", kernel.source()), f"the kernel does not use {macro}"
 
 
+def test_only_kernels_for_batches_know_of_batches() -> None:
+    single, batched = (kernel.macros(Config(), Variant(is_batched=flag)) for flag in (False, True))
+    assert batched == {**single, "BATCHED": 1}
+    assert "BATCHED" not in single
+
+
 @pytest.mark.parametrize("parameter", PARAMETERS, ids=lambda p: p.name)
 def test_a_parameter_lists_its_values_once(parameter: Parameter) -> None:
     assert len(set(parameter.values)) == len(parameter.values) <= 256, "codes are bytes"

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import shutil
 import sqlite3
+from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -112,6 +114,32 @@ def test_a_database_of_schema_1_opens(tmp_path: Path) -> None:
         assert final.baseline == store.baseline(study)
         assert summary.cublas_us == 4.0
         assert add(store, study, 9, ok(2.0)) == 4
+
+
+def test_a_migrated_database_takes_batches_beside_what_it_holds(tmp_path: Path) -> None:
+    """The table of studies was copied: everything that refers to it still does, and is held to it."""
+    path = Path(shutil.copy(VERSION_1, tmp_path / "autotune.db"))
+    with Store.open(path) as store:
+        (before,) = (summary.study for summary in store.studies())
+        batches = [replace(before.gemm, batch=8), replace(before.gemm, batch=8, shares_b=True)]
+        studies = [study_of(store, gemm) for gemm in (before.gemm, *batches)]
+        assert studies[0] == before
+        assert [add(store, study, 9, ok(1.0)) for study in studies] == [4, 5, 6]
+    with Store.open(path) as store:
+        assert [summary.study.gemm for summary in store.studies()] == [before.gemm, *batches]
+    with closing(sqlite3.connect(path)) as connection:
+        assert connection.execute("PRAGMA foreign_key_check").fetchall() == []
+        assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+        with pytest.raises(sqlite3.IntegrityError, match="UNIQUE"):
+            connection.execute("UPDATE study SET shares_b = 0 WHERE id = ?", [studies[-1].id])
+
+
+def test_foreign_keys_are_heeded_again_after_a_migration(tmp_path: Path) -> None:
+    path = Path(shutil.copy(VERSION_1, tmp_path / "autotune.db"))
+    with Store.open(path) as store:
+        (summary,) = store.studies()
+        with pytest.raises(StoreError, match="does not fit what is stored"):
+            add(store, replace(summary.study, id=99), 5, ok(1.0))
 
 
 def test_a_newer_database_is_left_alone(path: Path) -> None:

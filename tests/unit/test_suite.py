@@ -30,6 +30,15 @@ def test_a_layout_is_read_as_on_the_command_line(tmp_path: Path, layout: str) ->
     assert read_suite(_suite(tmp_path, f"{SHAPE}layout = '{layout}'")) == (Gemm.parse(f"4x5x6:{layout}"),)
 
 
+def test_a_batch_and_what_it_shares_are_read(tmp_path: Path) -> None:
+    text = f'{SHAPE}batch = 1\n{SHAPE}batch = 32\n{SHAPE}batch = 32\nshared = "b"\nlayout = "NT"\n'
+    assert [str(g) for g in read_suite(_suite(tmp_path, text))] == [
+        "4x5x6:NN",
+        "4x5x6b32:NN",
+        "4x5x6b32:NT:shared-b",
+    ]
+
+
 def test_a_suite_may_say_what_it_is(tmp_path: Path) -> None:
     text = f"name = 'mine'\nnotes = 'of my model'\n{SHAPE}name = 'head'\nnotes = 'the last layer'\n"
     assert read_suite(_suite(tmp_path, text)) == (Gemm(4, 5, 6),)
@@ -54,6 +63,11 @@ def test_the_suites_that_ship_are_read(path: Path) -> None:
         ("[[shape]]\nm = '4'\nn = 4\nk = 4", "shape 1: m is '4'"),
         (SHAPE + "layout = 'XX'", "layout 'XX'"),
         (SHAPE + "layout = ['N', 'T']", "layout"),
+        (SHAPE + "batch = 0", "shape 1: batch = 0 is outside 1"),
+        (SHAPE + "batch = '2'", "shape 1: batch is '2', and not a whole number"),
+        (SHAPE + "batch = 2\nshared = 'c'", "shape 1: shared 'c' is none of A, B"),
+        (SHAPE + "batch = 2\nshared = true", "shape 1: shared True is none of A, B"),
+        (SHAPE + "shared = 'a'", "shape 1: .* a single product shares no operand"),
         ("[[shape]]\nm = -4\nn = 4\nk = 4", "shape 1: m = -4 is outside"),
         ("[[shape]\nm = 4", "write \\[\\[shape\\]\\] tables"),
         (SHAPE + "layuot = 'NT'", r"shape 1: unknown key 'layuot' \(did you mean 'layout'\?\)"),

@@ -79,3 +79,9 @@ def test_the_problem_and_the_machine_stand_beside() -> None:
     assert data["metadata"]["problem"] == {"m": 16, "n": 11008, "k": 4096, "layout": "NT"}
     assert data["metadata"]["environment"]["gpu_name"] == "NVIDIA H200"
     assert data["metadata"]["environment"]["gpu_uuid"] == ""  # of which card is nobody's business
+
+
+def test_a_batch_is_told() -> None:
+    problem = to_t4(Gemm.parse("16x8x4b32:NT:shared-b"), ENVIRONMENT, [])["metadata"]["problem"]
+    single = {"m": 16, "n": 8, "k": 4, "layout": "NT"}
+    assert problem == {**single, "batch": 32, "shares_a": False, "shares_b": True}
