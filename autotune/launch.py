@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
-from .gemm import FLOAT_BYTES
+from .gemm import FLOAT_BYTES, SINGLE, Batch
 
 REDUCE_BITS = 8
 REDUCE_THREADS = 1 << REDUCE_BITS  # threads per block of the kernel `sgemm_reduce`
@@ -19,6 +19,7 @@ PACK_THREADS = 256  # threads per block of the kernel `sgemm_pack`, which packs 
 PACK_TILE = 64
 WORKSPACE_LIMIT = 1 << 30  # bytes that the packed operands of a call may take, and its partial sums too
 PACK_ALIGNMENT = 256  # bytes
+EPILOGUE_WORDS = 5
 PACK_SMEM_BYTES = FLOAT_BYTES * PACK_TILE * (PACK_TILE + 1)
 COUNTER_BYTES = 4
 MAX_GRID_X = 2**31 - 1
@@ -58,6 +59,9 @@ class LaunchSpec:
     # Every kernel of the code waits for the one before it on the stream, before it reads or writes: so it may
     # be launched early, while that one still runs (docs/decisions/0018). Compute capability 9.0 and later.
     overlaps: bool = False
+    # Blocks walk along one side of C, `group` tiles across before the next step along (kernels/raster.cuh).
+    group: int = 1
+    is_along_m: bool = False
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -69,11 +73,13 @@ class LaunchSpec:
 
 @dataclass(frozen=True)
 class Pack:
-    """A launch of `sgemm_pack`: one operand, copied into the workspace by k, then m (or n).
+    """A launch of `sgemm_pack`: one operand of all products, copied into the workspace by k, then m (or n).
 
     Arguments, in order: extent, k (int32), operand, its leading dimension (int64), is_turned (int32),
-    where to (address), padded (int32). `extent` is m for A and n for B; a row of the packed operand has
-    `padded` elements, zeros behind the extent; it lies `offset` bytes into the workspace.
+    where to (address), padded, blocks_per_product (int32), stride (int64). `extent` is m for A and n for B; a
+    row of the packed operand has `padded` elements, zeros behind the extent; it lies `offset` bytes into the
+    workspace. The operands of a batch lie `stride` elements apart, their copies `packed_stride`; an operand
+    that all products share is copied once.
     """
 
     is_a: bool
@@ -83,6 +89,13 @@ class Pack:
     blocks: int
     offset: int
     num_bytes: int
+    products: int = 1
+    stride: int = 0
+    packed_stride: int = 0
+
+    @property
+    def blocks_per_product(self) -> int:
+        return self.blocks // self.products
 
 
 class Grid(NamedTuple):  # not a frozen dataclass: a first choice plans every kernel of a table
@@ -90,18 +103,24 @@ class Grid(NamedTuple):  # not a frozen dataclass: a first choice plans every ke
     `sgemm_reduce`.
 
     `size` is the grid in blocks: tiles by splits; for last_wave one row, in which tiles that fill whole
-    waves have a block each, and each of the `split_tiles` behind them `split_k` blocks.
+    waves have a block each, and each of the `split_tiles` behind them `split_k` blocks. Tiles are those of
+    all products of a batch, one product behind the other.
 
     Arguments of `sgemm`, in order: m, n, k (int32), alpha (float), A, lda (int64), B, ldb (int64),
-    beta (float), C, ldc (int64), workspace, split_k (int32).
+    beta (float), C, ldc (int64), workspace, split_k, group, is_along_m (int32), the batch (a struct of the
+    three `strides`, int64), the epilogue (a struct of EPILOGUE_WORDS words of 64 bits, all 0).
     Arguments of `sgemm_reduce`: m, n (int32), alpha, beta (float), C, ldc (int64), workspace,
-    split_k, padded_m, padded_n, reduce_group_bits (int32); it takes `reduce_smem_bytes` of shared memory.
+    split_k, padded_m, padded_n, reduce_group_bits, reduce_blocks_per_product (int32), the stride of C
+    (int64), the epilogue; it takes `reduce_smem_bytes` of shared memory.
+    A kernel may declare fewer arguments than these: the driver reads as many as it declares (CUDA Driver API,
+    `cuLaunchKernel`: numbers, offsets and sizes of parameters come from the kernel's image). Kernels of
+    tables before schema 5 end with `split_k`, `reduce_group_bits` and `padded`.
     A packed operand is given to `sgemm` by its place in the workspace, with `padded` as its leading
     dimension. `workspace` is the address behind all packed operands: from there on lie `split_k` planes of
-    partial sums, each of all split tiles (for two_pass of padded_m x padded_n), and, but for two_pass,
-    behind them `counter_bytes` of counters: zero before the first launch, left zero by every launch.
-    Clusters leave nothing there: `split_k` blocks along y are one, as they are compiled, and read each
-    other's sums.
+    partial sums, each of all split tiles (for two_pass `split_k` planes of padded_m x padded_n for one
+    product after the other), and, but for two_pass, behind them `counter_bytes` of counters: zero before the
+    first launch, left zero by every launch. Clusters leave nothing there: `split_k` blocks along y are one,
+    as they are compiled, and read each other's sums.
     """
 
     size: tuple[int, int]
@@ -116,6 +135,17 @@ class Grid(NamedTuple):  # not a frozen dataclass: a first choice plans every ke
     reduce_group_bits: int = REDUCE_BITS  # of a block, groups of 2^bits threads share out the splits
     reduce_smem_bytes: int = 0
     packs: tuple[Pack, ...] = ()
+    products: int = 1
+    strides: tuple[int, int, int] = (0, 0, 0)  # from product to product, of A, B and C as `sgemm` gets them
+
+    @property
+    def reduce_blocks_per_product(self) -> int:
+        return self.reduce_blocks // self.products
+
+    @property
+    def most_blocks(self) -> int:
+        """Along x, of the largest of its launches."""
+        return max(self.size[0], self.reduce_blocks, *(pack.blocks for pack in self.packs))
 
     @property
     def pack_bytes(self) -> int:
@@ -146,15 +176,17 @@ def reduce_group_bits(elements: int, splits: int) -> int:
     return bits
 
 
-def plan(spec: LaunchSpec, m: int, n: int, k: int) -> Grid:
-    """The launch of one product of m x n results (both at least 1) of depth k."""
+def plan(spec: LaunchSpec, m: int, n: int, k: int, batch: Batch = SINGLE) -> Grid:
+    """The launch of products of m x n results (both at least 1) of depth k."""
     tiles_m, tiles_n = -(-m // spec.bm), -(-n // spec.bn)
-    tiles = tiles_m * tiles_n
+    tiles = tiles_m * tiles_n * batch.products
     split_tiles = {"none": 0, "last_wave": tiles % max(spec.wave, 1)}.get(spec.reduction, tiles)
     is_cluster = spec.reduction == "cluster"
     is_two_pass = spec.reduction == "two_pass"
-    group_bits = reduce_group_bits(m * n, spec.split_k) if is_two_pass else REDUCE_BITS
+    group_bits = reduce_group_bits(m * n * batch.products, spec.split_k) if is_two_pass else REDUCE_BITS
     in_a_row = tiles + split_tiles * (spec.split_k - 1)
+    packs = _packs(spec, (m, tiles_m * spec.bm), (n, tiles_n * spec.bn), k, batch)
+    packed = {pack.is_a: pack.packed_stride for pack in packs}
     return Grid(
         size=(in_a_row, 1) if spec.reduction == "last_wave" else (tiles, spec.split_k),
         tiles=tiles,
@@ -164,29 +196,42 @@ def plan(spec: LaunchSpec, m: int, n: int, k: int) -> Grid:
         padded_n=tiles_n * spec.bn,
         sum_bytes=0 if is_cluster else FLOAT_BYTES * spec.split_k * split_tiles * spec.bm * spec.bn,
         counter_bytes=0 if is_cluster or is_two_pass else COUNTER_BYTES * split_tiles,
-        reduce_blocks=-(-m * n // (1 << group_bits)) if is_two_pass else 0,
+        reduce_blocks=-(-m * n // (1 << group_bits)) * batch.products if is_two_pass else 0,
         reduce_group_bits=group_bits,
         reduce_smem_bytes=FLOAT_BYTES * REDUCE_THREADS if group_bits < REDUCE_BITS else 0,
-        packs=_packs(spec, (m, tiles_m * spec.bm), (n, tiles_n * spec.bn), k),
+        packs=packs,
+        products=batch.products,
+        strides=(packed.get(True, batch.stride_a), packed.get(False, batch.stride_b), batch.stride_c),
     )
 
 
 def _packs(
-    spec: LaunchSpec, extents_a: tuple[int, int], extents_b: tuple[int, int], k: int
+    spec: LaunchSpec, extents_a: tuple[int, int], extents_b: tuple[int, int], k: int, batch: Batch
 ) -> tuple[Pack, ...]:
     """The operands that are packed; for each its extent in the matrix, and in whole tiles."""
-    if not (spec.packs_a or spec.packs_b):
+    if not (spec.packs_a or spec.packs_b) or not k:
         return ()
     packs: list[Pack] = []
-    for is_a, is_packed, is_turned, (extent, padded) in (
-        (True, spec.packs_a, not spec.variant.trans_a, extents_a),
-        (False, spec.packs_b, spec.variant.trans_b, extents_b),
+    for is_a, is_packed, is_turned, (extent, padded), stride in (
+        (True, spec.packs_a, not spec.variant.trans_a, extents_a, batch.stride_a),
+        (False, spec.packs_b, spec.variant.trans_b, extents_b, batch.stride_b),
     ):
-        if is_packed and k:
-            blocks = -(-padded // PACK_TILE) * -(-k // PACK_TILE)
-            num_bytes = -(-FLOAT_BYTES * k * padded // PACK_ALIGNMENT) * PACK_ALIGNMENT
+        if is_packed:
+            products = batch.products if stride else 1  # what all share is packed once
+            num_bytes = -(-FLOAT_BYTES * k * padded * products // PACK_ALIGNMENT) * PACK_ALIGNMENT
             packs.append(
-                Pack(is_a, extent, padded, is_turned, blocks, sum(p.num_bytes for p in packs), num_bytes)
+                Pack(
+                    is_a=is_a,
+                    extent=extent,
+                    padded=padded,
+                    is_turned=is_turned,
+                    blocks=-(-padded // PACK_TILE) * -(-k // PACK_TILE) * products,
+                    offset=sum(p.num_bytes for p in packs),
+                    num_bytes=num_bytes,
+                    products=products,
+                    stride=stride,
+                    packed_stride=k * padded if stride else 0,
+                )
             )
     return tuple(packs)
 
@@ -198,20 +243,23 @@ def refusal(
     k: int,
     lds: tuple[int, int, int],
     addresses: tuple[int, int, int] = (0, 0, 0),
+    batch: Batch = SINGLE,
 ) -> str | None:
     """Why this kernel must not serve a call with these leading dimensions and base addresses of
     A, B, C (elements, bytes), or None if it may. The layouts are taken to match already."""
+    if batch.products > 1 and not spec.variant.is_batched:
+        return "a batch needs a kernel that was compiled for batches"
     if spec.is_exact and (m % spec.bm or n % spec.bn):
         return f"exact edges need multiples of {spec.bm}x{spec.bn}"
     is_packed = (spec.packs_a, spec.packs_b, False)
     widest = max(ld for ld, packed in zip(lds, is_packed, strict=True) if not packed)
     if not spec.variant.is_wide and widest >= NARROW_LD:
         return f"a leading dimension of {widest} needs a wide kernel"
-    grid = plan(spec, m, n, k)
-    if max([grid.size[0], *(pack.blocks for pack in grid.packs)]) > MAX_GRID_X:
+    grid = plan(spec, m, n, k, batch)
+    if grid.most_blocks > MAX_GRID_X:
         return "more tiles than a grid holds"
     # sums without the padding of their tiles: as the rules of the space count them, which know no tiles there
-    sums = min(m * n, grid.split_tiles * spec.bm * spec.bn) if grid.sum_bytes else 0
+    sums = min(m * n * batch.products, grid.split_tiles * spec.bm * spec.bn) if grid.sum_bytes else 0
     for what, num_bytes in (
         ("packed operands", grid.pack_bytes),
         ("partial sums", FLOAT_BYTES * spec.split_k * sums),
@@ -220,12 +268,12 @@ def refusal(
             return f"{what} would take more than {WORKSPACE_LIMIT >> 30} GiB"
     contiguous = (m if spec.variant.trans_a else k, k if spec.variant.trans_b else n, n)
     vectors = (spec.vec_a, spec.vec_b, spec.vec_c)
-    for name, vec, extent, ld, address, packed in zip(
-        "ABC", vectors, contiguous, lds, addresses, is_packed, strict=True
+    for name, vec, extent, ld, stride, address, packed in zip(
+        "ABC", vectors, contiguous, lds, batch[1:], addresses, is_packed, strict=True
     ):
         if packed:
             continue
-        if extent % vec or ld % vec or address % (vec * FLOAT_BYTES):
+        if extent % vec or ld % vec or stride % vec or address % (vec * FLOAT_BYTES):
             return f"{name} is not made of aligned vectors of {vec}"
     return None
 

@@ -117,10 +117,16 @@ def tiles_n(c: Any, g: Gemm) -> Any:
     return -(-g.n // c.bn)
 
 
+def tiles(c: Any, g: Gemm) -> Any:
+    """Block tiles of all products."""
+    return tiles_m(c, g) * tiles_n(c, g) * g.batch
+
+
 def packed_bytes(c: Any, g: Gemm) -> Any:
     """Memory that packed operands take, padded to whole tiles; as launch.plan lays them out."""
-    bytes_a = c.pack_a * FLOAT_BYTES * g.k * c.bm * tiles_m(c, g)
-    bytes_b = c.pack_b * FLOAT_BYTES * g.k * c.bn * tiles_n(c, g)
+    products_a, products_b = (1 if is_shared else g.batch for is_shared in (g.shares_a, g.shares_b))
+    bytes_a = c.pack_a * FLOAT_BYTES * products_a * g.k * c.bm * tiles_m(c, g)
+    bytes_b = c.pack_b * FLOAT_BYTES * products_b * g.k * c.bn * tiles_n(c, g)
     return PACK_ALIGNMENT * (-(-bytes_a // PACK_ALIGNMENT) + -(-bytes_b // PACK_ALIGNMENT))
 
 
@@ -142,5 +148,7 @@ def launch_spec(config: Config, gemm: Gemm, limits: DeviceLimits, *, is_wide: bo
         packs_b=bool(config.pack_b),
         overlaps=limits.has_dependent_launch,
         wave=limits.num_sms * config.min_blocks if config.reduction == "last_wave" else 0,
-        variant=Variant(gemm.trans_a, gemm.trans_b, is_wide),
+        variant=Variant(gemm.trans_a, gemm.trans_b, is_wide, gemm.is_batched),
+        group=config.group,
+        is_along_m=config.raster == "m",
     )

@@ -40,7 +40,7 @@ from .resources import (
 )
 
 RuleKind = Literal["template", "device", "shape", "worth"]
-PACK_USES = 2048  # how often a packed element is used: once per column (row) of C
+PACK_USES = 2048  # of an element, from which on it pays to pack it
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ def _load_extent_b(c: Any, g: Gemm) -> Any:
 
 
 def _tiles_64(g: Gemm) -> int:
-    return -(-g.m // 64) * -(-g.n // 64)
+    return -(-g.m // 64) * -(-g.n // 64) * g.batch
 
 
 def _sums_in_flight(d: DeviceLimits) -> int:
@@ -79,6 +79,15 @@ def _sums_in_flight(d: DeviceLimits) -> int:
 def _flush_worth(g: Gemm) -> int:
     """Steps of k that a flush is worth. Few rows or columns leave time for more: they wait for memory."""
     return 256 if min(g.m, g.n) <= 64 else 1024
+
+
+def _uses_a(g: Gemm) -> int:
+    """How often an element of A is used: once per column of C, of all products that share it."""
+    return g.n * (g.batch if g.shares_a else 1)
+
+
+def _uses_b(g: Gemm) -> int:
+    return g.m * (g.batch if g.shares_b else 1)
 
 
 def _mends_a(g: Gemm) -> bool:
@@ -206,7 +215,7 @@ RULES: tuple[Rule, ...] = (
          lambda c, d, g: _vec_fits(c.vec_c, g.ldc)),
     Rule("workspace", "shape", ("reduction", "split_k"), "the partial sums of split-K fit 1 GiB",
          lambda c, d, g: FLOAT_BYTES * c.split_k * ((c.split_k > 1) & (c.reduction != "cluster"))
-         * np.where(c.reduction == "last_wave", min(g.m * g.n, _sums_in_flight(d)), g.m * g.n)
+         * np.where(c.reduction == "last_wave", min(g.num_results, _sums_in_flight(d)), g.num_results)
          <= WORKSPACE_LIMIT),
     Rule("pack-workspace", "shape", ("bm", "bn", "pack_a", "pack_b"), "packed operands fit 1 GiB",
          lambda c, d, g: packed_bytes(c, g) <= WORKSPACE_LIMIT),
@@ -287,8 +296,9 @@ RULES: tuple[Rule, ...] = (
          == np.maximum(chunk_m(c) * is_turned_a(c, g), chunk_n(c) * is_turned_b(c, g))),
     Rule("worth-pack", "worth", ("pack_a", "pack_b"),
          "packing pays where it mends something and every element is used two thousand times; B with A",
-         lambda c, d, g: ((c.pack_a == 0) | ((g.n >= PACK_USES) & _mends_a(g)))
-         & ((c.pack_b == 0) | ((g.m >= PACK_USES) & _mends_b(g) & ((c.pack_a == 1) | (not _mends_a(g)))))),
+         lambda c, d, g: ((c.pack_a == 0) | ((_uses_a(g) >= PACK_USES) & _mends_a(g)))
+         & ((c.pack_b == 0)
+            | ((_uses_b(g) >= PACK_USES) & _mends_b(g) & ((c.pack_a == 1) | (not _mends_a(g)))))),
     Rule("worth-pack-copies", "worth", ("pack_a", "pack_b", "copy_a", "copy_b"),
          "a packed operand is copied asynchronously where the device can: nothing is left to turn",
          lambda c, d, g: ((c.pack_a == 0) | (c.copy_a == "async") | (not d.has_async_copy))

@@ -6,9 +6,10 @@
 //   compare_whole      count of NaN and Inf in all of C, and max |C - other| / tolerance
 //   check_guards       count of damaged words in the guard regions around operands and workspace
 //
-// Matrices are given by strides in elements: X[i][j] = x[i * rows + j * columns].
-// The tiles of C (CHECK_TILE x CHECK_TILE, hanging over its edges) are numbered row by row; a *slot* is a
-// position in the list of chosen tiles. References are packed: [slot][row in tile][column in tile].
+// Matrices are given by strides in elements: in product p of a batch, X[i][j] = x[p * products + i * rows +
+// j * columns]; products is 0 where all products share a matrix. C is packed, one product behind the other.
+// The tiles of C (CHECK_TILE x CHECK_TILE, hanging over its edges) are numbered row by row, product by product;
+// a *slot* is a position in the list of chosen tiles. References are packed: [slot][row in tile][column in tile].
 typedef unsigned int u32;
 typedef unsigned long long u64;
 
@@ -54,6 +55,18 @@ extern "C" __global__ void fill_normal(float* out, u64 count, u64 seed) {
 
 // --------------------------------------------------------------------------------------------- reference
 
+// The first element of a tile of C, and which product it is of.
+struct Place {
+    long long product, row, column;
+    __device__ Place(int tile, int m, int n) {
+        const int tiles_m = m / CHECK_TILE + (m % CHECK_TILE != 0), tiles_n = n / CHECK_TILE + (n % CHECK_TILE != 0);
+        const int down = tile / tiles_n;  // rows of tiles, of all products
+        product = down / tiles_m;
+        row = static_cast<long long>(down % tiles_m) * CHECK_TILE;
+        column = static_cast<long long>(tile % tiles_n) * CHECK_TILE;
+    }
+};
+
 // Copies op(X)[first ... first + CHECK_TILE][k ... k + CHECK_DEPTH] to shared memory by (k, index), with
 // zeros beyond its edges. Lanes run along k where that is contiguous.
 __device__ void load_strip(double (*exact)[CHECK_TILE + 1], float (*magnitude)[CHECK_TILE + 1], const float* x,
@@ -72,19 +85,20 @@ __device__ void load_strip(double (*exact)[CHECK_TILE + 1], float (*magnitude)[C
 // Grid: one block per slot. reference[slot] = sum over k of a * b in double, magnitudes[slot] = the sum of
 // |a * b| in float (it only scales the bound, where a relative error of k * 2^-24 does not count).
 extern "C" __global__ void __launch_bounds__(CHECK_THREADS)
-    reference_tiles(int m, int n, int k, const float* a, long long a_rows, long long a_columns, const float* b,
-                    long long b_rows, long long b_columns, const int* tiles, double* reference, float* magnitudes) {
+    reference_tiles(int m, int n, int k, const float* a, long long a_rows, long long a_columns, long long a_products,
+                    const float* b, long long b_rows, long long b_columns, long long b_products, const int* tiles,
+                    double* reference, float* magnitudes) {
     __shared__ double a_exact[CHECK_DEPTH][CHECK_TILE + 1], b_exact[CHECK_DEPTH][CHECK_TILE + 1];  // (k, m), (k, n)
     __shared__ float a_size[CHECK_DEPTH][CHECK_TILE + 1], b_size[CHECK_DEPTH][CHECK_TILE + 1];     // (k, m), (k, n)
-    const int tiles_n = n / CHECK_TILE + (n % CHECK_TILE != 0);
-    const long long row = static_cast<long long>(tiles[blockIdx.x] / tiles_n) * CHECK_TILE;
-    const long long column = static_cast<long long>(tiles[blockIdx.x] % tiles_n) * CHECK_TILE;
+    const Place at_tile(tiles[blockIdx.x], m, n);
+    a += at_tile.product * a_products;
+    b += at_tile.product * b_products;
     const int ty = threadIdx.x / SIDE, tx = threadIdx.x % SIDE;
     double sum[PER_THREAD][PER_THREAD] = {};
     float size[PER_THREAD][PER_THREAD] = {};
     for (long long from = 0; from < k; from += CHECK_DEPTH) {
-        load_strip(a_exact, a_size, a, a_rows, a_columns, row, m, from, k);
-        load_strip(b_exact, b_size, b, b_columns, b_rows, column, n, from, k);
+        load_strip(a_exact, a_size, a, a_rows, a_columns, at_tile.row, m, from, k);
+        load_strip(b_exact, b_size, b, b_columns, b_rows, at_tile.column, n, from, k);
         __syncthreads();  // RAW: strips are whole before they are read
 #pragma unroll 4
         for (int p = 0; p < CHECK_DEPTH; ++p)
@@ -120,17 +134,15 @@ __device__ __forceinline__ u32 ratio_bits(double difference, double bound) {
 extern "C" __global__ void __launch_bounds__(CHECK_THREADS)
     compare_tiles(int m, int n, const float* c, const int* tiles, const double* reference, const float* magnitudes,
                   double gamma, Findings* findings) {
-    const int tiles_n = n / CHECK_TILE + (n % CHECK_TILE != 0);
-    const long long row = static_cast<long long>(tiles[blockIdx.x] / tiles_n) * CHECK_TILE;
-    const long long column = static_cast<long long>(tiles[blockIdx.x] % tiles_n) * CHECK_TILE;
+    const Place at_tile(tiles[blockIdx.x], m, n);
     const u64 slot = static_cast<u64>(blockIdx.x) * TILE_ELEMENTS;
     __shared__ double squares[CHECK_THREADS];  // (thread)
     u64 worst = 0;
     double own_squares = 0;
     for (int e = threadIdx.x; e < TILE_ELEMENTS; e += CHECK_THREADS) {
-        const long long i = row + e / CHECK_TILE, j = column + e % CHECK_TILE;
+        const long long i = at_tile.row + e / CHECK_TILE, j = at_tile.column + e % CHECK_TILE;
         if (i >= m || j >= n) continue;  // edge: C
-        const double difference = c[i * n + j] - reference[slot + e];
+        const double difference = c[(at_tile.product * m + i) * n + j] - reference[slot + e];
         own_squares += difference * difference;
         const u64 found = static_cast<u64>(ratio_bits(difference, gamma * magnitudes[slot + e])) << 32;
         const u64 candidate = found ? found | ((slot + e) & 0xffffffffull) : 0;

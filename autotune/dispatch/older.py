@@ -58,10 +58,12 @@ def _upgrade(kernel: Any, index: int, version: int) -> LaunchSpec:
     if type(kernel) is not dict or type(kernel.get("config")) is not dict or "variant" in kernel:
         raise strict.Misfit("is no kernel of its schema", where)
     kernel["config"] = _LATER_PARAMETERS | kernel["config"]
+    config = kernel["config"]
     unsaid = {name: False for schema, names in _LATER.items() if schema >= version for name in names}
+    launched = {"group": config.get("group"), "is_along_m": config.get("raster") == "m"}
     stored = kernel.pop("spec", None)
     if type(stored) is dict:
-        stored = unsaid | stored
+        stored = unsaid | launched | stored
         _add([stored], "variant", {"is_batched": False})
     spec: LaunchSpec = strict.read(LaunchSpec, stored, f"{where}.spec")
     kernel["variant"] = asdict(spec.variant)

@@ -17,7 +17,7 @@ import numpy as np
 
 from ..gemm import FLOAT_BYTES, Gemm
 from .driver import check
-from .verification import CHECK_TILE, TILE_ELEMENTS, Verifier
+from .verification import CHECK_TILE, TILE_ELEMENTS, Verifier, tiles_of_one
 
 _DOUBLE_BYTES = 8
 
@@ -33,15 +33,16 @@ class Accuracy:
 
 def accuracy(driver: Any, stream: Any, gemm: Gemm, verifier: Verifier, c: int) -> Accuracy:
     """Compare the C at this address with the verifier's reference. Waits for the stream."""
-    columns = -(-gemm.n // CHECK_TILE)
+    rows, columns = tiles_of_one(gemm)
     worst = squares = total = 0.0
     slot = 0
-    for row, group in groupby(verifier.tiles, key=lambda tile: tile // columns):
+    for down, group in groupby(verifier.tiles, key=lambda tile: tile // columns):
         tiles = [tile % columns for tile in group]
+        product, row = divmod(down, rows)
         height = min(CHECK_TILE, gemm.m - row * CHECK_TILE)
         band = np.empty((height, gemm.n), np.float32)
         exact = np.empty((len(tiles), CHECK_TILE, CHECK_TILE))
-        _download(driver, stream, c + FLOAT_BYTES * row * CHECK_TILE * gemm.n, band)
+        _download(driver, stream, c + FLOAT_BYTES * (product * gemm.m + row * CHECK_TILE) * gemm.n, band)
         _download(driver, stream, verifier.products + _DOUBLE_BYTES * slot * TILE_ELEMENTS, exact)
         slot += len(tiles)
         difference = cut(band, tiles) - exact
@@ -49,7 +50,7 @@ def accuracy(driver: Any, stream: Any, gemm: Gemm, verifier: Verifier, c: int) -
         squares += float(np.vdot(difference, difference))
         total += float(np.vdot(exact, exact))
     relative = math.sqrt(squares / total) if total else math.inf if squares else 0.0
-    return Accuracy(worst, relative, min(1.0, slot * TILE_ELEMENTS / (gemm.m * gemm.n)))
+    return Accuracy(worst, relative, verifier.share)
 
 
 def cut(band: np.ndarray, tiles: Sequence[int]) -> np.ndarray:

@@ -43,7 +43,7 @@ class Loader:
         if kernel.sha256 not in self._modules:
             self._modules[kernel.sha256] = Module(self._driver, self._device, kernel.code)
         self._modules.move_to_end(kernel.sha256)
-        grid = launch.plan(kernel.spec, gemm.m, gemm.n, gemm.k)
+        grid = launch.plan(kernel.spec, gemm.m, gemm.n, gemm.k, gemm.strides)
         address = workspace.prepare(grid.scratch_bytes, grid.counter_bytes)
         sgemm = Sgemm(self._modules[kernel.sha256], kernel.spec, gemm, address, kernel.entry)
         return partial(sgemm.enqueue, self._stream)

@@ -1,4 +1,5 @@
-"""cuBLAS, the yardstick: cublasSgemm in pedantic FP32 (no TF32, no reduced-precision reductions), by ctypes.
+"""cuBLAS, the yardstick: cublasSgemm, for batches cublasSgemmStridedBatched, in pedantic FP32 (no TF32, no
+reduced-precision reductions), by ctypes.
 
 The library is found among wheels, toolkits and the system by cuda.pathfinder. It is optional: where it
 is absent there is no baseline, and candidates are checked against float64 alone.
@@ -57,7 +58,7 @@ class ColumnMajorCall:
     """The arguments of cublasSgemm that compute a row-major product: C^T = op(B)^T op(A)^T.
 
     A row-major matrix read by columns is its transpose, so the operands change places and keep their
-    flags.
+    flags. Strides are in elements, from product to product of a batch; 0 for what all share.
     """
 
     trans_first: int
@@ -68,6 +69,9 @@ class ColumnMajorCall:
     ld_first: int
     ld_second: int
     ld_result: int
+    stride_first: int = 0
+    stride_second: int = 0
+    stride_result: int = 0
 
     @classmethod
     def of(cls, gemm: Gemm) -> ColumnMajorCall:
@@ -81,6 +85,9 @@ class ColumnMajorCall:
             ld_first=max(gemm.ldb, 1),
             ld_second=max(gemm.lda, 1),
             ld_result=gemm.ldc,
+            stride_first=gemm.strides.stride_b,
+            stride_second=gemm.strides.stride_a,
+            stride_result=gemm.strides.stride_c,
         )
 
 
@@ -100,14 +107,19 @@ class Cublas:
         self._call("cublasSetMathMode", self._handle, _PEDANTIC_MATH)
 
     def sgemm(self, gemm: Gemm, operands: OperandSet) -> None:
-        """Enqueue C = op(A) op(B). Raises CublasError."""
+        """Enqueue C = op(A) op(B), or a batch of such products. Raises CublasError."""
         call = ColumnMajorCall.of(gemm)
+        alpha, beta = ctypes.byref(self._alpha), ctypes.byref(self._beta)
+        a, b, c = (ctypes.c_void_p(address) for address in (operands.a, operands.b, operands.c))
+        first, second, result = [b, call.ld_first], [a, call.ld_second], [c, call.ld_result]
+        if gemm.is_batched:
+            first.append(ctypes.c_int64(call.stride_first))
+            second.append(ctypes.c_int64(call.stride_second))
+            result += [ctypes.c_int64(call.stride_result), gemm.batch]
         self._call(
-            "cublasSgemm_v2",
+            "cublasSgemmStridedBatched" if gemm.is_batched else "cublasSgemm_v2",
             *(self._handle, call.trans_first, call.trans_second, call.rows, call.columns, call.depth),
-            *(ctypes.byref(self._alpha), ctypes.c_void_p(operands.b), call.ld_first),
-            *(ctypes.c_void_p(operands.a), call.ld_second),
-            *(ctypes.byref(self._beta), ctypes.c_void_p(operands.c), call.ld_result),
+            *(alpha, *first, *second, beta, *result),
         )
 
     def _call(self, name: str, *arguments: Any) -> None:

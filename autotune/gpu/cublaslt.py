@@ -1,4 +1,5 @@
-"""cuBLASLt's own candidates for one product, in pedantic FP32, by ctypes: a harder yardstick than cuBLAS.
+"""cuBLASLt's own candidates for a product or a batch, in pedantic FP32, by ctypes: a harder yardstick than
+cuBLAS.
 
 Its heuristic names up to NUM_CANDIDATES algorithms, best guess first; which of them is the best on this
 GPU only timing tells. Names, numbers and layouts are those of cublasLt.h.
@@ -20,6 +21,7 @@ WORKSPACE_BYTES = 64 << 20
 _CUDA_R_32F = 0
 _COMPUTE_32F_PEDANTIC = 69
 _DESC_TRANSA, _DESC_TRANSB = 3, 4
+_LAYOUT_BATCH_COUNT, _LAYOUT_STRIDE = 5, 6
 _PREF_MAX_WORKSPACE_BYTES = 1
 _NOT_SUPPORTED = 15
 
@@ -76,9 +78,10 @@ class LtProduct:
         call = ColumnMajorCall.of(gemm)
         first = (call.depth, call.rows) if call.trans_first else (call.rows, call.depth)
         second = (call.columns, call.depth) if call.trans_second else (call.depth, call.columns)
-        self._first = self._layout(*first, call.ld_first)
-        self._second = self._layout(*second, call.ld_second)
-        self._result = self._layout(call.rows, call.columns, call.ld_result)
+        self._products = gemm.batch
+        self._first = self._layout(*first, call.ld_first, call.stride_first)
+        self._second = self._layout(*second, call.ld_second, call.stride_second)
+        self._result = self._layout(call.rows, call.columns, call.ld_result, call.stride_result)
         self._desc = ctypes.c_void_p()
         lt._call("cublasLtMatmulDescCreate", ctypes.byref(self._desc), _COMPUTE_32F_PEDANTIC, _CUDA_R_32F)
         for attribute, is_transposed in ((_DESC_TRANSA, call.trans_first), (_DESC_TRANSB, call.trans_second)):
@@ -115,10 +118,14 @@ class LtProduct:
             self._lt._call("cublasLtMatrixLayoutDestroy", layout)
         self._lt._call("cublasLtMatmulDescDestroy", self._desc)
 
-    def _layout(self, rows: int, columns: int, lead: int) -> ctypes.c_void_p:
+    def _layout(self, rows: int, columns: int, lead: int, stride: int) -> ctypes.c_void_p:
         layout = ctypes.c_void_p()
         extents = (ctypes.c_uint64(rows), ctypes.c_uint64(columns), ctypes.c_int64(lead))
         self._lt._call("cublasLtMatrixLayoutCreate", ctypes.byref(layout), _CUDA_R_32F, *extents)
+        if self._products > 1:
+            products = ctypes.c_int32(self._products)
+            self._set("cublasLtMatrixLayoutSetAttribute", layout, _LAYOUT_BATCH_COUNT, products)
+            self._set("cublasLtMatrixLayoutSetAttribute", layout, _LAYOUT_STRIDE, ctypes.c_int64(stride))
         return layout
 
     @contextmanager

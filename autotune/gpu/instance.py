@@ -22,7 +22,7 @@ def is_wide(gemm: Gemm) -> bool:
 
 def variant(gemm: Gemm) -> Variant:
     """What of a problem is compiled in."""
-    return Variant(gemm.trans_a, gemm.trans_b, is_wide(gemm))
+    return Variant(gemm.trans_a, gemm.trans_b, is_wide(gemm), gemm.is_batched)
 
 
 def code(gemm: Gemm, config: Config, cubin: Cubin, limits: DeviceLimits) -> KernelCode:
@@ -53,6 +53,6 @@ def misfit(cubin: Cubin, config: Config, spec: LaunchSpec, limits: DeviceLimits,
         return f"{smem} bytes of shared memory per block, the device has {limits.smem_per_block}"
     if int(resources.blocks_per_sm(config, limits, gemm, cubin.registers)) < 1:
         return f"{cubin.registers} registers for {spec.threads} threads: not one block fits an SM"
-    if plan(spec, max(gemm.m, 1), max(gemm.n, 1), gemm.k).tiles > MAX_GRID_X:
+    if plan(spec, max(gemm.m, 1), max(gemm.n, 1), gemm.k, gemm.strides).most_blocks > MAX_GRID_X:
         return "more tiles than a grid holds"
     return ""

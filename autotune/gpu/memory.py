@@ -76,15 +76,6 @@ def lay_out(sizes: Sequence[int], repeats: int = 1) -> Layout:
     return Layout(tuple(operands), tuple(guards), end + GUARD_BYTES)
 
 
-def operand_sizes(gemm: Gemm) -> tuple[int, int, int]:
-    """Bytes of A, B and C, packed."""
-    return (
-        FLOAT_BYTES * gemm.m * gemm.k,
-        FLOAT_BYTES * gemm.k * gemm.n,
-        FLOAT_BYTES * gemm.m * gemm.n,
-    )
-
-
 def guard_name(number: int, num_guards: int) -> str:
     """Which of the operands' guard regions this is, for a message; beyond them are the workspace's."""
     if number >= num_guards:
@@ -96,7 +87,8 @@ def guard_name(number: int, num_guards: int) -> str:
 
 @dataclass(frozen=True)
 class OperandSet:
-    """Device addresses of one A (m, k), B (k, n) and C (m, n), stored as the Gemm says."""
+    """Device addresses of A (m, k), B (k, n) and C (m, n), stored as the Gemm says; those of a batch lie one
+    behind the other."""
 
     a: int
     b: int
@@ -157,7 +149,7 @@ class Operands:
         self, driver: Any, fill_normal: Kernel, gemm: Gemm, count: int, seed: int, stream: Any
     ) -> None:
         self._driver, self._stream = driver, stream
-        self.layout = lay_out(operand_sizes(gemm), count)
+        self.layout = lay_out(gemm.operand_bytes, count)
         list_offset = -(-self.layout.num_bytes // ALIGNMENT) * ALIGNMENT
         self.num_bytes = list_offset + GUARD_ENTRY_BYTES * len(self.layout.guards)
         self._buffer = Buffer(driver, self.num_bytes, f"{count} operand sets of {gemm}")
@@ -241,4 +233,4 @@ class Workspace:
         return self._buffer
 
 
-Enqueue = Callable[[OperandSet], None]  # puts one product on the stream
+Enqueue = Callable[[OperandSet], None]  # puts one launch on the stream

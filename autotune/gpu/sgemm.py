@@ -1,4 +1,4 @@
-"""A candidate on the GPU: its kernels and how one product is enqueued, as launch.Grid says."""
+"""A candidate on the GPU: its kernels and how a product or a batch is enqueued, as launch.Grid says."""
 
 from __future__ import annotations
 
@@ -8,9 +8,21 @@ from typing import Any
 from .. import launch
 from ..gemm import Gemm
 from ..kernel import ENTRY, PACK_ENTRY, REDUCE_ENTRY
-from ..launch import PACK_SMEM_BYTES, PACK_THREADS, REDUCE_THREADS, LaunchSpec, Pack
+from ..launch import EPILOGUE_WORDS, PACK_SMEM_BYTES, PACK_THREADS, REDUCE_THREADS, LaunchSpec, Pack
 from .memory import OperandSet
 from .module import Module, pack
+
+
+class Strides(ctypes.Structure):
+    """`Batch` of the kernels: elements from one product to the next."""
+
+    _fields_ = (("a", ctypes.c_int64), ("b", ctypes.c_int64), ("c", ctypes.c_int64))
+
+
+class Epilogue(ctypes.Structure):
+    """`Epilogue` of the kernels: none."""
+
+    _fields_ = (("words", ctypes.c_uint64 * EPILOGUE_WORDS),)
 
 
 class Packing:
@@ -23,12 +35,14 @@ class Packing:
         extents = [ctypes.c_int32(plan.extent), ctypes.c_int32(gemm.k)]
         lead = ctypes.c_int64(gemm.lda if plan.is_a else gemm.ldb)
         is_turned, to = ctypes.c_int32(plan.is_turned), ctypes.c_void_p(self.address)
-        self._values: list[Any] = [*extents, self.source, lead, is_turned, to, ctypes.c_int32(plan.padded)]
+        counts = [ctypes.c_int32(count) for count in (plan.padded, plan.blocks_per_product)]
+        stride = ctypes.c_int64(plan.stride)
+        self._values: list[Any] = [*extents, self.source, lead, is_turned, to, *counts, stride]
         self.arguments = pack(self._values)
 
 
 class Sgemm:
-    """One product C = op(A) op(B) with alpha = 1 and beta = 0, ready to launch on any operand set.
+    """C = op(A) op(B) with alpha = 1 and beta = 0, a product or a batch, ready to launch on any operand set.
 
     `workspace` is the address of scratch memory and counters (0 where it needs none); `entry` names the
     kernel. Raises CudaError where the cubin lacks an entry or the device refuses its shared memory.
@@ -37,7 +51,7 @@ class Sgemm:
     def __init__(
         self, module: Module, spec: LaunchSpec, gemm: Gemm, workspace: int, entry: str = ENTRY
     ) -> None:
-        grid = launch.plan(spec, gemm.m, gemm.n, gemm.k)
+        grid = launch.plan(spec, gemm.m, gemm.n, gemm.k, gemm.strides)
         self._kernel = module.kernel(entry)
         self._kernel.allow_smem(spec.smem_bytes)
         self._grid = grid.size
@@ -52,19 +66,25 @@ class Sgemm:
         for packing in self._packs:
             (lda if packing.is_a else ldb).value = packing.padded
         sums, splits = ctypes.c_void_p(workspace + grid.pack_bytes), ctypes.c_int32(grid.split_k)
+        raster = ctypes.c_int32(spec.group), ctypes.c_int32(spec.is_along_m)
+        strides, epilogue = Strides(*grid.strides), Epilogue()
         self._values: list[Any] = [
-            *(*extents, alpha, self._a, lda, self._b, ldb, beta, self._c, ldc, sums, splits)
+            *(*extents, alpha, self._a, lda, self._b, ldb, beta, self._c, ldc, sums, splits),
+            *(*raster, strides, epilogue),
         ]
         self._arguments = pack(self._values)
         self._reduce = module.kernel(REDUCE_ENTRY) if grid.reduce_blocks else None
         self._reduce_grid = (grid.reduce_blocks, 1)
         self._reduce_smem_bytes = grid.reduce_smem_bytes
-        counts = [ctypes.c_int32(count) for count in (grid.padded_m, grid.padded_n, grid.reduce_group_bits)]
-        self._reduce_values: list[Any] = [*(*extents[:2], alpha, beta, self._c, ldc, sums, splits, *counts)]
+        planes = (grid.padded_m, grid.padded_n, grid.reduce_group_bits, grid.reduce_blocks_per_product)
+        self._reduce_values: list[Any] = [
+            *(*extents[:2], alpha, beta, self._c, ldc, sums, splits, *map(ctypes.c_int32, planes)),
+            *(ctypes.c_int64(gemm.strides.stride_c), epilogue),
+        ]
         self._reduce_arguments = pack(self._reduce_values)
 
     def enqueue(self, stream: Any, operands: OperandSet) -> None:
-        """Put one product on the stream."""
+        """Put one launch on the stream."""
         self._a.value, self._b.value, self._c.value = operands.a, operands.b, operands.c
         for packing in self._packs:
             assert self._pack is not None

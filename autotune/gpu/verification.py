@@ -30,7 +30,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..device import DeviceLimits
-from ..gemm import FLOAT_BYTES, Gemm
+from ..gemm import Gemm
 from ..measurement import is_accurate
 from .driver import check
 from .memory import GUARD_WORD, Buffer, Enqueue, Operands, OperandSet, Region, Workspace, guard_name
@@ -45,6 +45,7 @@ TILE_ELEMENTS = CHECK_TILE * CHECK_TILE
 REFERENCE_BYTES = 8 + 4  # per element: float64 product and float sum of absolute values
 REFERENCE_BUDGET_S = 2.0
 LEAST_TILES = 64
+MOST_BATCH_BYTES = 1 << 30  # of a batch's reference
 LEAST_ELEMENTS = 64  # of C, for its error to be compared with that of cuBLAS's
 _FP64_EFFICIENCY = 0.3  # of reference_tiles, from the ratio of its shared-memory reads to its FMAs
 _ASSUMED_CLOCK_HZ = 1.5e9
@@ -75,23 +76,47 @@ def fp64_rate(limits: DeviceLimits) -> float:
 
 
 def tile_budget(gemm: Gemm, limits: DeviceLimits, free_bytes: int) -> int:
-    """How many tiles of C the reference may hold: by time and by a third of the free memory."""
+    """How many tiles of C the reference may hold: by time and by a third of the free memory. Small products
+    of a batch fill little of their tiles, so that a batch's reference has a limit of its own."""
     by_time = REFERENCE_BUDGET_S * fp64_rate(limits) / (TILE_ELEMENTS * max(gemm.k, 1))
-    by_memory = free_bytes / 3 / (TILE_ELEMENTS * REFERENCE_BYTES)
+    most_bytes = min(free_bytes / 3, MOST_BATCH_BYTES if gemm.is_batched else math.inf)
+    by_memory = most_bytes / (TILE_ELEMENTS * REFERENCE_BYTES)
     return max(LEAST_TILES, int(min(by_time, by_memory)))
+
+
+def tiles_of_one(gemm: Gemm) -> tuple[int, int]:
+    """Rows and columns of tiles of C, in one product."""
+    return -(-gemm.m // CHECK_TILE), -(-gemm.n // CHECK_TILE)
+
+
+def num_tiles(gemm: Gemm) -> int:
+    """Tiles of C, of all products."""
+    rows, columns = tiles_of_one(gemm)
+    return rows * columns * gemm.batch
+
+
+def num_elements(gemm: Gemm, tiles: list[int]) -> int:
+    """Elements of C in these tiles."""
+    rows, columns = tiles_of_one(gemm)
+    places = ((tile // columns % rows, tile % columns) for tile in tiles)
+    return sum(
+        min(CHECK_TILE, gemm.m - CHECK_TILE * row) * min(CHECK_TILE, gemm.n - CHECK_TILE * column)
+        for row, column in places
+    )
 
 
 def choose_tiles(gemm: Gemm, budget: int, seed: int) -> list[int]:
     """Numbers of the tiles of C to check: all if the budget allows, else corners, last row and column,
-    first row and column, then others at random. Ascending."""
-    rows, columns = -(-gemm.m // CHECK_TILE), -(-gemm.n // CHECK_TILE)
-    count = rows * columns
+    first row and column of the first and of the last product, then others at random. Ascending."""
+    rows, columns = tiles_of_one(gemm)
+    of_one, count = rows * columns, num_tiles(gemm)
     if count <= budget:
         return list(range(count))
-    last_row = range(count - columns, count)
-    last_column = range(columns - 1, count, columns)
-    corners = [0, columns - 1, count - columns, count - 1]
-    ordered = dict.fromkeys([*corners, *last_row, *last_column, *range(columns), *range(0, count, columns)])
+    last_row = range(of_one - columns, of_one)
+    last_column = range(columns - 1, of_one, columns)
+    corners = [0, columns - 1, of_one - columns, of_one - 1]
+    edges = [*corners, *last_row, *last_column, *range(columns), *range(0, of_one, columns)]
+    ordered = dict.fromkeys(first + tile for tile in edges for first in (0, count - of_one))
     chosen = list(ordered)[: max(budget // 2, 4)]
     others = random.Random(seed).sample(range(count), min(count, budget))
     return sorted(list(dict.fromkeys([*chosen, *others]))[:budget])
@@ -122,8 +147,8 @@ def ratio_of(packed: int) -> float:
 
 @dataclass(frozen=True)
 class Verdict:
-    """`error_ratio` is max |C - C64| / bound over the checked tiles, `at` (row, column) where;
-    `cublas_ratio` the same against cuBLAS over all of C (0 where there is no cuBLAS).
+    """`error_ratio` is max |C - C64| / bound over the checked tiles, `at` (row, column) where, in a batch
+    (product, row, column); `cublas_ratio` the same against cuBLAS over all of C (0 where there is no cuBLAS).
 
     `error_norm` is ||C - C64||, Frobenius, over the checked tiles; `error_over_cublas` how many times that
     of cuBLAS's C it is on the same operands and elements (None where cuBLAS is absent or exact, or where
@@ -131,7 +156,7 @@ class Verdict:
     """
 
     error_ratio: float
-    at: tuple[int, int]
+    at: tuple[int, ...]
     cublas_ratio: float = 0.0
     num_nonfinite: int = 0
     num_damaged: int = 0
@@ -142,13 +167,13 @@ class Verdict:
     @property
     def fault(self) -> str:
         """Why the result is wrong, or "" if it is right."""
-        row, column = self.at
+        at = ", ".join(map(str, self.at))
         if self.num_damaged:
             return f"{self.num_damaged} words written outside the operands, {self.damaged}"
         if self.num_nonfinite:
             return f"{self.num_nonfinite} elements of C are NaN, Inf or were not written"
         if not self.error_ratio <= 1:
-            return f"C[{row}, {column}] is off by {self.error_ratio:.3g} times the bound against float64"
+            return f"C[{at}] is off by {self.error_ratio:.3g} times the bound against float64"
         if not self.cublas_ratio <= 1:
             return f"C differs from cuBLAS's by {self.cublas_ratio:.3g} times the tolerance"
         return ""
@@ -161,23 +186,25 @@ def why_inaccurate(error_over_cublas: float | None, max_error: float | None) -> 
     return f"right, but its error is {error_over_cublas:.2f} times cuBLAS's; the limit is {max_error:g} times"
 
 
-def locate(gemm: Gemm, tiles: list[int], packed: int) -> tuple[int, int]:
-    """Row and column in C of a packed index of compare_tiles."""
+def locate(gemm: Gemm, tiles: list[int], packed: int) -> tuple[int, ...]:
+    """Row and column in C of a packed index of compare_tiles; in a batch the product before them."""
     slot, element = divmod(packed & 0xFFFFFFFF, TILE_ELEMENTS)
-    columns = -(-gemm.n // CHECK_TILE)
-    tile_row, tile_column = divmod(tiles[slot], columns)
+    rows, columns = tiles_of_one(gemm)
+    down, tile_column = divmod(tiles[slot], columns)
+    product, tile_row = divmod(down, rows)
     row, column = divmod(element, CHECK_TILE)
-    return tile_row * CHECK_TILE + row, tile_column * CHECK_TILE + column
+    at = (tile_row * CHECK_TILE + row, tile_column * CHECK_TILE + column)
+    return (product, *at) if gemm.is_batched else at
 
 
 # ------------------------------------------------------------------------------------------------
 # On the device
 
 
-def _strides(lead: int, is_transposed: bool) -> tuple[ctypes.c_int64, ctypes.c_int64]:
-    """Elements from row to row and from column to column of op(X)."""
+def _strides(lead: int, is_transposed: bool, products: int) -> list[ctypes.c_int64]:
+    """Elements from row to row, from column to column and from product to product of op(X)."""
     rows, columns = (1, lead) if is_transposed else (lead, 1)
-    return ctypes.c_int64(rows), ctypes.c_int64(columns)
+    return [ctypes.c_int64(stride) for stride in (rows, columns, products)]
 
 
 class Verifier:
@@ -204,7 +231,12 @@ class Verifier:
         self._other: Buffer | None = None
         self._cublas_norm = 0.0
         # The norm of n independent errors scatters by 1 / sqrt(2 n): 9 % for these, for one it is luck.
-        self._has_norms = gemm.m * gemm.n >= LEAST_ELEMENTS
+        self._has_norms = gemm.num_results >= LEAST_ELEMENTS
+
+    @property
+    def share(self) -> float:
+        """Of C that is checked against float64."""
+        return num_elements(self._gemm, self.tiles) / self._gemm.num_results
 
     @property
     def num_bytes(self) -> int:
@@ -217,18 +249,18 @@ class Verifier:
 
     def compute_reference(self, operands: OperandSet) -> None:
         """Enqueue the float64 products of the chosen tiles."""
-        gemm = self._gemm
+        gemm, strides = self._gemm, self._gemm.strides
         arguments = [
             *map(ctypes.c_int32, (gemm.m, gemm.n, gemm.k)),
-            *(ctypes.c_void_p(operands.a), *_strides(gemm.lda, gemm.trans_a)),
-            *(ctypes.c_void_p(operands.b), *_strides(gemm.ldb, gemm.trans_b)),
+            *(ctypes.c_void_p(operands.a), *_strides(gemm.lda, gemm.trans_a, strides.stride_a)),
+            *(ctypes.c_void_p(operands.b), *_strides(gemm.ldb, gemm.trans_b, strides.stride_b)),
             *map(ctypes.c_void_p, self._reference),
         ]
         self._launch("reference_tiles", len(self.tiles), arguments)
 
     def keep_cublas(self, operands: OperandSet, enqueue: Enqueue) -> None:
         """Compute C by cuBLAS and keep it for comparison."""
-        size = FLOAT_BYTES * self._gemm.m * self._gemm.n
+        size = self._gemm.operand_bytes[2]
         self._other = Buffer(self._driver, size, f"cuBLAS's result of {self._gemm}")
         enqueue(OperandSet(operands.a, operands.b, self._other.address))
 
@@ -285,7 +317,7 @@ class Verifier:
         reference = map(ctypes.c_void_p, self._reference)
         bound = ctypes.c_double(gamma(gemm.k))
         self._launch("compare_tiles", len(self.tiles), [*matrix, *reference, bound, self._out()])
-        count = gemm.m * gemm.n
+        count = gemm.num_results
         blocks = min(_COMPARE_BLOCKS, -(-count // CHECK_THREADS))
         tolerance = ctypes.c_double(cublas_tolerance(gemm.k))
         whole = [ctypes.c_void_p(c), ctypes.c_void_p(other), ctypes.c_uint64(count), tolerance, self._out()]

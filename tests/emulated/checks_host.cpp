@@ -69,9 +69,11 @@ extern "C" {
 void host_fill(unsigned blocks, float* out, u64 count, u64 seed) {
     run(blocks, [=] { fill_normal(out, count, seed); });
 }
-void host_reference(unsigned slots, int m, int n, int k, const float* a, long long ar, long long ac, const float* b,
-                    long long br, long long bc, const int* tiles, double* reference, float* magnitudes) {
-    run_together(slots, [=] { reference_tiles(m, n, k, a, ar, ac, b, br, bc, tiles, reference, magnitudes); });
+void host_reference(unsigned slots, int m, int n, int k, const float* a, long long ar, long long ac, long long ap,
+                    const float* b, long long br, long long bc, long long bp, const int* tiles, double* reference,
+                    float* magnitudes) {
+    run_together(slots,
+                 [=] { reference_tiles(m, n, k, a, ar, ac, ap, b, br, bc, bp, tiles, reference, magnitudes); });
 }
 void host_compare_tiles(unsigned slots, int m, int n, const float* c, const int* tiles, const double* reference,
                         const float* magnitudes, double gamma, Findings* findings) {

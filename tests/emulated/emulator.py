@@ -78,6 +78,8 @@ class Problem:
     block_order: int = 0
     seed: int = 0
     packs: tuple[Pack, ...] = ()
+    group: int = 1
+    is_along_m: bool = False
 
     def packed(self) -> bytes:
         """As main.cpp reads it: the name, `struct Problem` of emulator.hpp, and the operands."""

@@ -16,18 +16,23 @@ from typing import Any
 import numpy as np
 from cuda.bindings import driver as real
 
+from autotune.gpu.sgemm import Epilogue, Strides
 from autotune.launch import PACK_TILE
 
 _ADDRESS, _INT, _LONG, _FLOAT = ctypes.c_void_p, ctypes.c_int32, ctypes.c_int64, ctypes.c_float
 _COUNT, _WORD, _DOUBLE = ctypes.c_uint64, ctypes.c_uint32, ctypes.c_double
 _MATRIX = (_ADDRESS, _LONG)
+_SGEMM = (
+    *(_INT, _INT, _INT, _FLOAT, *_MATRIX, *_MATRIX, _FLOAT, *_MATRIX, _ADDRESS, _INT),
+    *(_INT, _INT, Strides, Epilogue),
+)
 SIGNATURES = {
-    "sgemm": (_INT, _INT, _INT, _FLOAT, *_MATRIX, *_MATRIX, _FLOAT, *_MATRIX, _ADDRESS, _INT),
-    "other": (_INT, _INT, _INT, _FLOAT, *_MATRIX, *_MATRIX, _FLOAT, *_MATRIX, _ADDRESS, _INT),
-    "sgemm_pack": (_INT, _INT, *_MATRIX, _INT, _ADDRESS, _INT),
-    "sgemm_reduce": (_INT, _INT, _FLOAT, _FLOAT, *_MATRIX, _ADDRESS, _INT, _INT, _INT, _INT),
+    "sgemm": _SGEMM,
+    "other": _SGEMM,
+    "sgemm_pack": (_INT, _INT, *_MATRIX, _INT, _ADDRESS, _INT, _INT, _LONG),
+    "sgemm_reduce": (_INT, _INT, _FLOAT, _FLOAT, *_MATRIX, _ADDRESS, *[_INT] * 5, _LONG, Epilogue),
     "fill_normal": (_ADDRESS, _COUNT, _COUNT),
-    "reference_tiles": (_INT, _INT, _INT, _ADDRESS, *[_LONG] * 2, _ADDRESS, *[_LONG] * 2, *[_ADDRESS] * 3),
+    "reference_tiles": (_INT, _INT, _INT, _ADDRESS, *[_LONG] * 3, _ADDRESS, *[_LONG] * 3, *[_ADDRESS] * 3),
     "compare_tiles": (_INT, _INT, *[_ADDRESS] * 4, _DOUBLE, _ADDRESS),
     "compare_whole": (_ADDRESS, _ADDRESS, _COUNT, _DOUBLE, _ADDRESS),
     "check_guards": (_ADDRESS, _WORD, _WORD, _ADDRESS),
@@ -60,11 +65,22 @@ def view(address: int, rows: int, columns: int, lead: int) -> np.ndarray:
 
 def play_pack(grid: tuple[int, int], values: list[Any]) -> None:
     """Plays `sgemm_pack`, reading every argument where launch.Pack says it is."""
-    extent, k, operand, lead, is_turned, to, padded = values
-    assert grid == (-(-padded // PACK_TILE) * -(-k // PACK_TILE), 1)
-    packed = view(to, k, padded, padded)
-    packed[:, extent:] = 0
-    packed[:, :extent] = view(operand, extent, k, lead).T if is_turned else view(operand, k, extent, lead)
+    extent, k, operand, lead, is_turned, to, padded, blocks_per_product, stride = values
+    assert blocks_per_product == -(-padded // PACK_TILE) * -(-k // PACK_TILE)
+    products, rest = divmod(grid[0], blocks_per_product)
+    assert (rest, grid[1]) == (0, 1)
+    for product in range(products):
+        packed = view(to + 4 * product * k * padded, k, padded, padded)
+        of = operand + 4 * product * stride
+        packed[:, extent:] = 0
+        packed[:, :extent] = view(of, extent, k, lead).T if is_turned else view(of, k, extent, lead)
+
+
+def _value(kind: Any, address: int) -> Any:
+    """An argument of this type, as it is in memory now."""
+    if issubclass(kind, ctypes.Structure):
+        return kind.from_buffer_copy(kind.from_address(address))
+    return kind.from_address(address).value or 0
 
 
 def _overlaps(attribute: Any) -> bool:
@@ -186,7 +202,7 @@ class HostDriver:
         self.overlapping.append((name, any(_overlaps(attribute) for attribute in config.attrs)))
         signature = SIGNATURES[name]
         addresses = (ctypes.c_void_p * len(signature)).from_address(parameters)
-        values = [t.from_address(a).value or 0 for t, a in zip(signature, addresses, strict=True)]
+        values = [_value(kind, address) for kind, address in zip(signature, addresses, strict=True)]
         self.enqueue(partial(self._play, library, name, (x, y), values))
         return Status(0)
 

@@ -43,9 +43,11 @@ def _pointer(array):
 
 
 def _operands(gemm, seed=0):
+    """op(A) (products, m, k) and op(B) (products, k, n); of one product alone, what all share."""
     generator = np.random.default_rng(seed)
-    a = generator.standard_normal((gemm.m, gemm.k), dtype=np.float32)
-    b = generator.standard_normal((gemm.k, gemm.n), dtype=np.float32)
+    products_a, products_b = (1 if is_shared else gemm.batch for is_shared in (gemm.shares_a, gemm.shares_b))
+    a = generator.standard_normal((products_a, gemm.m, gemm.k), dtype=np.float32)
+    b = generator.standard_normal((products_b, gemm.k, gemm.n), dtype=np.float32)
     return a, b
 
 
@@ -56,16 +58,19 @@ class Reference:
         self.checks, self.gemm = checks, gemm
         self.a, self.b = _operands(gemm)
         self.tiles = tiles or verification.choose_tiles(gemm, 10**6, 0)
-        self.exact = self.a.astype(np.float64) @ self.b
+        exact = self.a.astype(np.float64) @ self.b  # (products, m, n)
+        sizes = np.abs(self.a.astype(np.float64)) @ np.abs(self.b)
+        self.exact, self.sizes = (x if gemm.is_batched else x[0] for x in (exact, sizes))
         self.numbers = np.array(self.tiles, np.int32)
         self.products = np.full((len(self.tiles), 64, 64), np.nan)
         self.magnitudes = np.full((len(self.tiles), 64, 64), np.nan, np.float32)
-        stored_a = np.ascontiguousarray(self.a.T if gemm.trans_a else self.a)
-        stored_b = np.ascontiguousarray(self.b.T if gemm.trans_b else self.b)
+        stored_a = np.ascontiguousarray(self.a.mT if gemm.trans_a else self.a)
+        stored_b = np.ascontiguousarray(self.b.mT if gemm.trans_b else self.b)
+        strides = gemm.strides
         checks.host_reference(
             *(len(self.tiles), gemm.m, gemm.n, gemm.k),
-            *(_pointer(stored_a), *verification._strides(gemm.lda, gemm.trans_a)),
-            *(_pointer(stored_b), *verification._strides(gemm.ldb, gemm.trans_b)),
+            *(_pointer(stored_a), *verification._strides(gemm.lda, gemm.trans_a, strides.stride_a)),
+            *(_pointer(stored_b), *verification._strides(gemm.ldb, gemm.trans_b, strides.stride_b)),
             *map(_pointer, (self.numbers, self.products, self.magnitudes)),
         )
 
@@ -82,23 +87,25 @@ class Reference:
         return verification.ratio_of(raw.worst), verification.locate(self.gemm, self.tiles, raw.worst)
 
 
-SHAPES = ["70x130x33:NN", "70x130x33:NT", "70x130x33:TN", "70x130x33:TT", "64x64x16", "1x1x1", "5x3x1:TT"]
+SINGLE = ["70x130x33:NN", "70x130x33:NT", "70x130x33:TN", "70x130x33:TT", "64x64x16", "1x1x1", "5x3x1:TT"]
+BATCHES = ["70x130x33b3:NN", "65x5x9b4:NT", "5x70x9b2:TN:shared-a", "66x67x9b3:TT:shared-b", "4x3x2b50"]
+SHAPES = [*SINGLE, *BATCHES]
 
 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_the_reference_is_the_float64_product(checks, shape):
     gemm = Gemm.parse(shape)
     reference = Reference(checks, gemm)
-    size = np.abs(reference.a.astype(np.float64)) @ np.abs(reference.b)
-    columns = -(-gemm.n // 64)
+    rows_of, columns = -(-gemm.m // 64), -(-gemm.n // 64)
+    exact, sizes = (x.reshape(gemm.batch, gemm.m, gemm.n) for x in (reference.exact, reference.sizes))
     for slot, tile in enumerate(reference.tiles):
-        rows = slice(tile // columns * 64, min(tile // columns * 64 + 64, gemm.m))
-        cols = slice(tile % columns * 64, min(tile % columns * 64 + 64, gemm.n))
+        product, row, column = tile // columns // rows_of, tile // columns % rows_of, tile % columns
+        rows = slice(row * 64, min(row * 64 + 64, gemm.m))
+        cols = slice(column * 64, min(column * 64 + 64, gemm.n))
         inside = np.s_[slot, : rows.stop - rows.start, : cols.stop - cols.start]
-        np.testing.assert_allclose(
-            reference.products[inside], reference.exact[rows, cols], rtol=0, atol=1e-12
-        )
-        np.testing.assert_allclose(reference.magnitudes[inside], size[rows, cols], rtol=1e-5)
+        np.testing.assert_allclose(reference.products[inside], exact[product, rows, cols], rtol=0, atol=1e-12)
+        np.testing.assert_allclose(reference.magnitudes[inside], sizes[product, rows, cols], rtol=1e-5)
+    assert len(reference.tiles) == gemm.batch * rows_of * columns
     assert np.isfinite(reference.products).all()  # beyond the edges: zeros
 
 
@@ -108,12 +115,13 @@ def test_a_right_result_passes_and_one_wrong_element_is_found_where_it_is(checks
     reference = Reference(checks, gemm)
     c = reference.exact.astype(np.float32)
     assert 0 <= reference.compare(c)[0] <= 1
-    for row, column in {(0, 0), (gemm.m - 1, gemm.n - 1), (gemm.m // 2, gemm.n // 3)}:
-        wrong = c.copy()
-        wrong[row, column] += 0.5
-        ratio, at = reference.compare(wrong)
-        assert ratio > 1
-        assert at == (row, column)
+    for place in {(0, 0), (gemm.m - 1, gemm.n - 1), (gemm.m // 2, gemm.n // 3)}:
+        for product in {0, gemm.batch // 2, gemm.batch - 1}:
+            wrong, expected = c.copy(), (product, *place) if gemm.is_batched else place
+            wrong[expected] += 0.5
+            ratio, at = reference.compare(wrong)
+            assert ratio > 1
+            assert at == expected
 
 
 def test_the_ratio_is_the_difference_over_the_bound(checks):
@@ -121,7 +129,7 @@ def test_the_ratio_is_the_difference_over_the_bound(checks):
     reference = Reference(checks, gemm)
     c = reference.exact.astype(np.float32)
     c[7, 9] = reference.exact[7, 9] + 1.0
-    size = np.abs(reference.a[7].astype(np.float64)) @ np.abs(reference.b[:, 9])
+    size = reference.sizes[7, 9]
     assert reference.compare(c, gamma=0.01)[0] == pytest.approx(1.0 / (0.01 * size), rel=1e-4)
 
 
@@ -130,7 +138,7 @@ def test_the_norm_of_the_error_is_that_of_all_differences(checks, shape):
     gemm = Gemm.parse(shape)
     reference = Reference(checks, gemm)
     c = reference.exact.astype(np.float32)
-    c[-1, 0] += 3.0
+    c[..., -1, 0] += 3.0
     reference.compare(c)
     assert reference.norm == pytest.approx(np.linalg.norm(c - reference.exact), rel=1e-9)
 

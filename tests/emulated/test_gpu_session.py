@@ -40,24 +40,31 @@ def right(host, name, grid, values, gemm=GEMM, spec=SPEC):
         play_pack(grid, values)
         return
     if name == "sgemm_reduce":
-        m, n, alpha, beta, c, ldc, workspace, splits, padded_m, padded_n, _group_bits = values
-        planes = [
-            view(workspace + 4 * s * padded_m * padded_n, padded_m, padded_n, padded_n) for s in range(splits)
-        ]
-        view(c, m, n, ldc)[:] = alpha * np.sum(planes, axis=0, dtype=np.float32)[:m, :n]
+        m, n, alpha, beta, c, ldc, workspace, splits, padded_m, padded_n, group_bits, blocks, stride, _ = (
+            values
+        )
+        assert (blocks, grid) == (-(-m * n // 2**group_bits), (blocks * gemm.batch, 1))
+        for product in range(gemm.batch):
+            at = workspace + 4 * product * splits * padded_m * padded_n
+            planes = view(at, splits * padded_m, padded_n, padded_n).reshape(splits, padded_m, padded_n)
+            sums = np.sum(planes, axis=0, dtype=np.float32)
+            view(c + 4 * product * stride, m, n, ldc)[:] = alpha * sums[:m, :n]
         return
-    m, n, k, alpha, a, lda, b, ldb, beta, c, ldc, workspace, splits = values
+    m, n, k, alpha, a, lda, b, ldb, beta, c, ldc, workspace, splits, group, is_along_m, strides, none = values
     assert (m, n, k, alpha, beta) == (gemm.m, gemm.n, gemm.k, 1.0, 0.0)
-    assert grid == (-(-m // spec.bm) * -(-n // spec.bn), splits)
-    op_a = _stored(a, m, k, lda, gemm.trans_a or spec.packs_a).astype(np.float64)
-    op_b = _stored(b, k, n, ldb, gemm.trans_b and not spec.packs_b).astype(np.float64)
-    if splits == 1:
-        view(c, m, n, ldc)[:] = op_a @ op_b
-        return
+    assert (group, is_along_m, any(none.words)) == (spec.group, spec.is_along_m, False)
+    assert grid == (-(-m // spec.bm) * -(-n // spec.bn) * gemm.batch, splits)
     padded_m, padded_n = -(-m // spec.bm) * spec.bm, -(-n // spec.bn) * spec.bn
-    for s, part in enumerate(np.array_split(np.arange(k), splits)):
-        plane = view(workspace + 4 * s * padded_m * padded_n, padded_m, padded_n, padded_n)
-        plane[:m, :n] = op_a[:, part] @ op_b[part]
+    for product in range(gemm.batch):
+        at_a, at_b, at_c = (x + 4 * product * s for x, s in ((a, strides.a), (b, strides.b), (c, strides.c)))
+        op_a = _stored(at_a, m, k, lda, gemm.trans_a or spec.packs_a).astype(np.float64)
+        op_b = _stored(at_b, k, n, ldb, gemm.trans_b and not spec.packs_b).astype(np.float64)
+        if splits == 1:
+            view(at_c, m, n, ldc)[:] = op_a @ op_b
+            continue
+        for s, part in enumerate(np.array_split(np.arange(k), splits)):
+            at = workspace + 4 * (product * splits + s) * padded_m * padded_n
+            view(at, padded_m, padded_n, padded_n)[:m, :n] = op_a[:, part] @ op_b[part]
 
 
 def c_of(values):
@@ -126,9 +133,15 @@ class HostCublas:
         self.host.enqueue(partial(self._play, gemm, operands))
 
     def _play(self, gemm, operands):
-        op_a = _stored(operands.a, gemm.m, gemm.k, gemm.lda, gemm.trans_a).astype(np.float64)
-        op_b = _stored(operands.b, gemm.k, gemm.n, gemm.ldb, gemm.trans_b).astype(np.float64)
-        view(operands.c, gemm.m, gemm.n, gemm.ldc)[:] = op_a @ op_b + self.error
+        products, *strides = gemm.strides
+        for product in range(products):
+            shifts = (4 * product * stride for stride in strides)
+            a, b, c = (
+                x + shift for x, shift in zip((operands.a, operands.b, operands.c), shifts, strict=True)
+            )
+            op_a = _stored(a, gemm.m, gemm.k, gemm.lda, gemm.trans_a).astype(np.float64)
+            op_b = _stored(b, gemm.k, gemm.n, gemm.ldb, gemm.trans_b).astype(np.float64)
+            view(c, gemm.m, gemm.n, gemm.ldc)[:] = op_a @ op_b + self.error
 
 
 @pytest.fixture
@@ -217,7 +230,7 @@ def test_split_k_gets_planes_poisoned_and_a_second_pass(host, open_session):
 
     def one_plane_short(driver, name, grid, values):
         if name == "sgemm":
-            values = [*values[:-1], 2]
+            values = [*values[:12], 2, *values[13:]]
             grid = (grid[0], 2)
         right(driver, name, grid, values)
 
@@ -246,6 +259,68 @@ def test_packed_operands_lie_in_the_workspace(host, open_session, shape, changes
     assert result.outcome is Outcome.OK, result.reason
     passes = ["sgemm_pack"] * (2 if gemm.k else 0) + ["sgemm"] + ["sgemm_reduce"] * bool(changes)
     assert names == passes * (len(names) // len(passes))
+
+
+BATCHES = ["70x60x33b3:NN", "70x60x33b3:TT", "70x60x33b2:NT:shared-a", "5x7x33b40:TN:shared-b", "129x5x0b2"]
+WAYS = {
+    "whole": {},
+    "split": {"reduction": "two_pass", "split_k": 3},
+    "packed": {"packs_a": True, "packs_b": True},
+    "all": {"reduction": "two_pass", "split_k": 3, "packs_a": True, "packs_b": True},
+    "raster": {"group": 4, "is_along_m": True},
+}
+
+
+def of_batch(gemm, **changes):
+    return replace(SPEC, variant=Variant(gemm.trans_a, gemm.trans_b, is_batched=True), **changes)
+
+
+@pytest.mark.parametrize("shape", BATCHES)
+@pytest.mark.parametrize("way", WAYS)
+def test_all_products_of_a_batch_are_computed_and_checked(host, open_session, shape, way):
+    """Packed or not, in one pass or two; what they share is packed once. cuBLAS computes the same."""
+    gemm = Gemm.parse(shape)
+    spec = of_batch(gemm, **WAYS[way])
+    shown = spec if gemm.k else replace(spec, packs_a=False, packs_b=False)
+    host.sgemms[b"this"] = lambda *rest: right(*rest, gemm=gemm, spec=shown)
+    open_session.cublas = HostCublas(host)
+    problem = Problem(gemm, CachePolicy.COLD)
+    prepared = open_session.prepare(problem)
+    assert (prepared.reference_share, set(prepared.baseline_us)) == (1.0, {100.0})
+    result = _trial(open_session, "this", spec, problem)
+    assert result.outcome is Outcome.OK, result.reason
+    assert result.error_over_cublas is None or result.error_over_cublas < 3  # sums of rounded sums
+
+
+@pytest.mark.parametrize("product", [0, 1, 2])
+def test_a_wrong_element_is_found_in_its_product(host, open_session, product):
+    gemm = Gemm.parse("70x60x33b3")
+
+    def off(driver, name, grid, values):
+        right(driver, name, grid, values, gemm)
+        view(values[9] + 4 * product * values[15].c, 70, 60, 60)[68, 3] += 0.01
+
+    host.sgemms[b"off"] = off
+    result = _trial(open_session, "off", of_batch(gemm), Problem(gemm, CachePolicy.WARM))
+    assert result.outcome is Outcome.WRONG_RESULT
+    assert f"C[{product}, 68, 3] is off" in result.reason
+
+
+def test_a_product_left_out_and_operands_of_the_first_are_wrong(host, open_session):
+    gemm = Gemm.parse("70x60x33b3:shared-b")
+
+    def first_alone(driver, name, grid, values):
+        right(driver, name, (grid[0] // 3, 1), values, replace(gemm, batch=1, shares_b=False))
+
+    def same_a(driver, name, grid, values):
+        values[15].a = 0
+        right(driver, name, grid, values, gemm)
+
+    host.sgemms |= {b"first_alone": first_alone, b"same_a": same_a}
+    problem = Problem(gemm, CachePolicy.WARM)
+    result = _trial(open_session, "first_alone", of_batch(gemm), problem)
+    assert "8400 elements of C are NaN" in result.reason
+    assert re.search(r"C\[[12], .*is off", _trial(open_session, "same_a", of_batch(gemm), problem).reason)
 
 
 @pytest.mark.parametrize("overlaps", [False, True])

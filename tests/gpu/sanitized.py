@@ -40,6 +40,7 @@ from autotune.gemm import Gemm
 from autotune.gpu import driver
 from autotune.gpu.driver import CudaError
 from autotune.gpu.module import Module, pack
+from autotune.gpu.sgemm import Epilogue, Strides
 from autotune.launch import PACK_SMEM_BYTES, PACK_THREADS, Variant
 from autotune.rules import broken_rules
 
@@ -208,11 +209,14 @@ def compute(gpu: Gpu, module: Module, p: Problem) -> np.ndarray:
         lda, ldb, ldc = (ctypes.c_int64(x) for x in p.lds)
         a, lda = _packed(gpu, module, p, True, (a, lda))
         b, ldb = _packed(gpu, module, p, False, (b, ldb))
+        raster = ctypes.c_int32(p.group), ctypes.c_int32(p.is_along_m)
         values = (m, n, k, alpha, a, lda, b, ldb, beta, c, ldc, ctypes.c_void_p(at), splits)
+        values += (*raster, Strides(), Epilogue())
         gpu.launch(module, kernel.ENTRY, p.size, p.threads, values, p.smem_bytes)
         if p.reduce_blocks:
-            counts = map(ctypes.c_int32, (*p.padded, p.reduce_group_bits))
+            counts = map(ctypes.c_int32, (*p.padded, p.reduce_group_bits, p.reduce_blocks))
             values = (m, n, alpha, beta, c, ldc, ctypes.c_void_p(at), splits, *counts)
+            values += (ctypes.c_int64(0), Epilogue())
             size, smem_bytes = (p.reduce_blocks, 1), p.reduce_smem_bytes
             gpu.launch(module, kernel.REDUCE_ENTRY, size, p.reduce_threads, values, smem_bytes)
         gpu.wait()
@@ -236,6 +240,7 @@ def _packed(gpu: Gpu, module: Module, p: Problem, is_a: bool, operand: tuple[Any
             if p.alpha:
                 extents, is_turned = (ctypes.c_int32(plan.extent), ctypes.c_int32(p.k)), plan.is_turned
                 values = (*extents, *operand, ctypes.c_int32(is_turned), to, ctypes.c_int32(plan.padded))
+                values += (ctypes.c_int32(plan.blocks), ctypes.c_int64(0))
                 grid = (plan.blocks, 1)
                 gpu.launch(module, kernel.PACK_ENTRY, grid, PACK_THREADS, values, PACK_SMEM_BYTES)
             return to, ctypes.c_int64(plan.padded)

@@ -54,14 +54,15 @@ class PlayedGpu(sanitized.Gpu):
     def _play(self, host, name, grid, values):
         one, p = self.problem
         if name == kernel.REDUCE_ENTRY:
-            scalars, padded = (p.m, p.n, p.split_k), (*p.padded, p.reduce_group_bits)
-            assert (values[0], values[1], *values[-4:]) == (*scalars, *padded)
+            counts = (p.split_k, *p.padded, p.reduce_group_bits, p.reduce_blocks)
+            assert (*values[:2], *values[7:12]) == (p.m, p.n, *counts)
             return
         if name == kernel.PACK_ENTRY:
             play_pack(grid, values)
             return
-        m, n, k, alpha, a, lda, b, ldb, beta, c, ldc, workspace, splits = values
+        m, n, k, alpha, a, lda, b, ldb, beta, c, ldc, workspace, splits, *raster, _strides, _epilogue = values
         assert (m, n, k, alpha, beta, splits) == (p.m, p.n, p.k, p.alpha, p.beta, p.split_k)
+        assert raster == [one.config.group, one.config.raster == "m"]
         assert bool(workspace) == bool(p.sum_bytes)
         padded = {plan.is_a: plan.padded for plan in p.packs}
         assert (lda, ldb, ldc) == (padded.get(True, p.lds[0]), padded.get(False, p.lds[1]), p.lds[2])

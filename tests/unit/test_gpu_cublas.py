@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import ctypes
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
 from autotune.gemm import LAYOUTS, Gemm
 from autotune.gpu import cublas
 from autotune.gpu.cublas import ColumnMajorCall, CublasError
+from autotune.gpu.memory import OperandSet
 
 
 def _by_columns(flat, rows, columns, lead):
@@ -33,6 +37,55 @@ def test_the_column_major_call_is_the_row_major_product(layout):
     flat_c = np.zeros(gemm.m * gemm.n, np.float32)
     _by_columns(flat_c, call.rows, call.columns, call.ld_result)[:] = first @ second
     np.testing.assert_allclose(flat_c.reshape(5, 7), a @ b, rtol=1e-5, atol=1e-6)
+
+
+class PlayedCublas:
+    """Keeps what it was called with."""
+
+    def __init__(self):
+        self.calls = []
+
+    def __getattr__(self, name):
+        def call(*arguments):
+            self.calls.append((name, arguments))
+            return 0
+
+        return call
+
+
+@pytest.fixture
+def played():
+    return PlayedCublas()
+
+
+@pytest.fixture
+def library(played):
+    status = type("Status", (int,), {"name": "ok"})(0)
+    return cublas.Cublas(SimpleNamespace(cuMemAlloc=lambda size: (status, 4096)), played, 77)
+
+
+def _plain(argument):
+    """A number, an address or what a pointer points to."""
+    return getattr(getattr(argument, "_obj", argument), "value", argument)
+
+
+def test_a_single_product_is_cublas_sgemm(library, played):
+    library.sgemm(Gemm.parse("5x7x3:NT"), OperandSet(1000, 2000, 3000))
+    name, arguments = played.calls[-1]
+    assert name == "cublasSgemm_v2"
+    assert list(map(_plain, arguments[1:])) == [1, 0, 7, 5, 3, 1.0, 2000, 3, 1000, 3, 0.0, 3000, 7]
+
+
+def test_a_batch_is_cublas_strided_batched(library, played):
+    """Operands change places, and their strides with them; what is shared has none."""
+    library.sgemm(Gemm.parse("5x7x3b9:NT:shared-a"), OperandSet(1000, 2000, 3000))
+    name, arguments = played.calls[-1]
+    assert name == "cublasSgemmStridedBatched"
+    assert list(map(_plain, arguments[1:])) == [
+        *(1, 0, 7, 5, 3, 1.0, 2000, 3, 21, 1000, 3, 0, 0.0, 3000, 7, 35, 9),
+    ]
+    strides = [arguments[at] for at in (9, 12, 16)]
+    assert all(type(stride) is ctypes.c_int64 for stride in strides), "an int would pass 32 bits"
 
 
 def test_leading_dimensions_satisfy_cublas_even_without_depth():

@@ -51,7 +51,12 @@ class PlayedLt:
         assert kind == 0
         assert (type(rows), type(columns), type(lead)) == (ctypes.c_uint64, ctypes.c_uint64, ctypes.c_int64)
         assert lead.value >= rows.value
-        return self._new(out, rows.value, columns.value, lead.value)
+        return self._new(out, rows.value, columns.value, lead.value, {5: 1, 6: 0})
+
+    def cublasLtMatrixLayoutSetAttribute(self, layout, attribute, value, size):
+        assert size.value == {5: 4, 6: 8}[attribute]
+        self.alive[layout.value][3][attribute] = value._obj.value
+        return 0
 
     cublasLtDestroy = cublasLtMatmulDescDestroy = cublasLtMatrixLayoutDestroy = _drop
     cublasLtMatmulPreferenceDestroy = _drop
@@ -86,14 +91,17 @@ class PlayedLt:
             return _STATUS_INVALID
         self.used.append(number)
         flags = self.alive[desc.value][0]
-        first, second = self._matrix(a, a_layout), self._matrix(b, b_layout)
-        first, second = (x.T if flags[f] else x for x, f in ((first, 3), (second, 4)))
-        self._matrix(c, c_layout)[:] = first @ second
+        for product in range(self.alive[a_layout.value][3][5]):
+            first, second = self._matrix(a, a_layout, product), self._matrix(b, b_layout, product)
+            first, second = (x.T if flags[f] else x for x, f in ((first, 3), (second, 4)))
+            self._matrix(c, c_layout, product)[:] = first @ second
         return 0
 
-    def _matrix(self, address, layout):
-        rows, columns, lead = self.alive[layout.value]
-        flat = np.frombuffer((ctypes.c_float * (lead * columns)).from_address(address.value), np.float32)
+    def _matrix(self, address, layout, product):
+        rows, columns, lead, batch = self.alive[layout.value]
+        assert product < batch[5]
+        at = address.value + 4 * product * batch[6]
+        flat = np.frombuffer((ctypes.c_float * (lead * columns)).from_address(at), np.float32)
         return np.lib.stride_tricks.as_strided(flat, (rows, columns), (4, 4 * lead), writeable=True)
 
 
@@ -126,6 +134,21 @@ def test_the_product_is_the_row_major_one(lt, played, layout):
     product.enqueue(candidate, OperandSet(stored_a.ctypes.data, stored_b.ctypes.data, c.ctypes.data))
     np.testing.assert_allclose(c, a @ b, rtol=1e-6)
     assert played.used == [1]
+
+
+@pytest.mark.parametrize("shape", ["5x7x3b4:NN", "5x7x3b4:TT:shared-a", "5x7x3b4:NT:shared-b"])
+def test_a_batch_is_all_its_products(lt, shape):
+    gemm = Gemm.parse(shape)
+    generator = np.random.default_rng(0)
+    of_a, of_b = (1 if is_shared else 4 for is_shared in (gemm.shares_a, gemm.shares_b))
+    a, b = (generator.standard_normal(s, dtype=np.float32) for s in ((of_a, 5, 3), (of_b, 3, 7)))
+    stored_a = np.ascontiguousarray(a.mT if gemm.trans_a else a)
+    stored_b = np.ascontiguousarray(b.mT if gemm.trans_b else b)
+    c = np.full((4, 5, 7), np.nan, np.float32)
+    product = lt.product(gemm)
+    operands = OperandSet(stored_a.ctypes.data, stored_b.ctypes.data, c.ctypes.data)
+    product.enqueue(product.candidates()[0], operands)
+    np.testing.assert_allclose(c, a @ b, rtol=1e-6)
 
 
 def test_candidates_that_do_not_serve_are_left_out(lt, played):

@@ -41,7 +41,8 @@ def test_cold_sets_exceed_twice_l2_and_not_by_more_than_one(m, n, k):
 
 def test_operands_are_packed_in_every_layout():
     for layout in ("NN", "NT", "TN", "TT"):
-        assert memory.operand_sizes(Gemm.parse(f"3x5x7:{layout}")) == (4 * 21, 4 * 35, 4 * 15)
+        assert Gemm.parse(f"3x5x7:{layout}").operand_bytes == (4 * 21, 4 * 35, 4 * 15)
+    assert Gemm.parse("3x5x7b10:NT:shared-b").operand_bytes == (40 * 21, 4 * 35, 40 * 15)
 
 
 def test_a_damaged_guard_is_named_by_what_lies_before_it():

@@ -86,15 +86,23 @@ def test_no_sum_of_absolute_values_exceeds_the_largest_magnitude(k):
 # ------------------------------------------------------------------------------------------------
 
 
-@given(st.integers(1, 2000), st.integers(1, 2000), st.integers(4, 400), st.integers(0, 10))
-def test_chosen_tiles_are_distinct_within_budget_and_hold_the_corners(m, n, budget, seed):
-    gemm = Gemm(m, n, 8)
+@given(
+    *(st.integers(1, 2000), st.integers(1, 2000), st.sampled_from([1, 1, 2, 50])),
+    *(st.integers(16, 400), st.integers(0, 10)),
+)
+def test_chosen_tiles_are_distinct_within_budget_and_hold_the_corners(m, n, batch, budget, seed):
+    """Those of the first product, and of the last."""
+    gemm = Gemm(m, n, 8, batch=batch)
     tiles = verification.choose_tiles(gemm, budget, seed)
     rows, columns = -(-m // 64), -(-n // 64)
+    of_one, count = rows * columns, rows * columns * batch
+    assert verification.num_tiles(gemm) == count
     assert tiles == sorted(set(tiles))
-    assert set(tiles) <= set(range(rows * columns))
-    assert len(tiles) == min(budget, rows * columns) or len(tiles) > budget * 0.5
-    assert {0, columns - 1, rows * columns - columns, rows * columns - 1} <= set(tiles)
+    assert set(tiles) <= set(range(count))
+    assert len(tiles) == min(budget, count) or len(tiles) > budget * 0.5
+    for first in (0, count - of_one):
+        corners = (0, columns - 1, of_one - columns, of_one - 1)
+        assert {first + corner for corner in corners} <= set(tiles)
     assert tiles == verification.choose_tiles(gemm, budget, seed)
 
 
@@ -112,6 +120,20 @@ def test_a_fast_gpu_checks_everything_and_a_slow_one_what_it_can():
     assert verification.LEAST_TILES <= verification.tile_budget(gemm, RTX_3090, 2**34) < everything
     assert verification.tile_budget(Gemm(4096, 4096, 4096), RTX_3090, 2**34) > 500
     assert verification.tile_budget(Gemm(64, 64, 10**8), RTX_3090, 2**34) == verification.LEAST_TILES
+
+
+def test_products_in_the_middle_of_a_batch_are_checked_too():
+    tiles = verification.choose_tiles(Gemm(128, 128, 8, batch=1000), 500, 0)
+    products = {tile // 4 for tile in tiles}
+    assert {0, 999} <= products
+    assert len(products) > 250
+
+
+def test_the_reference_of_a_batch_does_not_grow_with_its_padding():
+    """A product of one element takes a whole tile of the reference."""
+    tiles = verification.tile_budget(Gemm(1, 1, 1, batch=10**6), H200, 2**37)
+    assert tiles * 64 * 64 * verification.REFERENCE_BYTES <= verification.MOST_BATCH_BYTES
+    assert tiles > 20_000
 
 
 def _packed(ratio, index):
@@ -132,6 +154,20 @@ def test_an_element_is_located_through_its_tile():
     tiles = [0, 5, 11]
     assert verification.locate(gemm, tiles, _packed(2.0, 4096 + 64 * 3 + 9)) == (64 + 3, 64 + 9)
     assert verification.locate(gemm, tiles, _packed(2.0, 2 * 4096 + 65)) == (129, 193)
+
+
+@given(st.integers(1, 300), st.integers(1, 300), st.integers(1, 9))
+def test_all_tiles_are_all_elements(m, n, batch):
+    gemm = Gemm(m, n, 1, batch=batch)
+    everything = list(range(verification.num_tiles(gemm)))
+    assert verification.num_elements(gemm, everything) == gemm.num_results
+    assert verification.num_elements(gemm, everything[:1]) == min(m, 64) * min(n, 64)
+
+
+def test_an_element_of_a_batch_is_located_in_its_product():
+    gemm = Gemm(130, 200, 8, batch=5)  # 12 tiles each
+    assert verification.locate(gemm, [0, 29, 59], _packed(2.0, 4096 + 64 * 3 + 9)) == (2, 64 + 3, 64 + 9)
+    assert "C[2, 67, 73] is off" in Verdict(7.0, (2, 67, 73)).fault
 
 
 def test_only_a_known_error_beyond_the_limit_is_inaccurate():

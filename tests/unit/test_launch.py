@@ -15,7 +15,7 @@ from space_cases import find_config
 from autotune import kernel, resources
 from autotune.config import PARAMETER, Config
 from autotune.device import KNOWN, DeviceLimits
-from autotune.gemm import LAYOUTS, MAX_EXTENT, Gemm
+from autotune.gemm import LAYOUTS, MAX_EXTENT, SINGLE, Batch, Gemm
 from autotune.launch import (
     COUNTER_BYTES,
     GROUP_SPLITS,
@@ -37,7 +37,11 @@ from autotune.resources import launch_spec
 
 VECTORS = st.sampled_from([1, 2, 4])
 CLUSTER_SIZES = (2, 4, 8)  # rule cluster-size
-VARIANTS = st.builds(Variant, st.booleans(), st.booleans(), st.booleans())
+VARIANTS = st.builds(Variant, *[st.booleans()] * 4)
+BATCHES = st.builds(
+    lambda products, shares: Batch(products, 4 * (not shares[0]), 8 * (not shares[1]), 16),
+    *(st.integers(2, 1000), st.sampled_from([(False, False), (True, False), (False, True)])),
+)
 EXTENTS = st.one_of(st.integers(1, 300), st.integers(1, 64).map(lambda x: 64 * x), st.integers(1, MAX_EXTENT))
 LIMITS = st.sampled_from(list(KNOWN.values()))
 
@@ -50,8 +54,11 @@ def specs(draw: st.DrawFn) -> LaunchSpec:
     tiles = [draw(st.sampled_from(PARAMETER[name].values)) for name in ("bm", "bn", "bk")]
     vectors = [draw(VECTORS) for _ in range(3)]
     wave = draw(st.integers(1, 2000)) if reduction == "last_wave" else 0
-    is_exact, *flags = (draw(st.booleans()) for _ in range(4))
-    return LaunchSpec(*tiles, 128, 0, *vectors, is_exact, reduction, split_k, draw(VARIANTS), wave, *flags)
+    is_exact, *flags, is_along_m = (draw(st.booleans()) for _ in range(5))
+    raster = draw(st.sampled_from(PARAMETER["group"].values)), is_along_m
+    return LaunchSpec(
+        *tiles, 128, 0, *vectors, is_exact, reduction, split_k, draw(VARIANTS), wave, *flags, *raster
+    )
 
 
 @given(specs())
@@ -128,10 +135,38 @@ def test_packed_operands_lie_one_behind_the_other(spec: LaunchSpec, m: int, n: i
     assert grid.pack_bytes == end
 
 
-@given(specs(), EXTENTS, EXTENTS)
-def test_every_tile_has_its_blocks(spec: LaunchSpec, m: int, n: int) -> None:
+@given(specs(), EXTENTS, EXTENTS, st.one_of(st.just(0), EXTENTS), BATCHES)
+def test_a_batch_is_its_products_side_by_side(spec: LaunchSpec, m: int, n: int, k: int, batch: Batch) -> None:
+    """Tiles, planes and copies of one product behind those of the other; what all share is copied once."""
+    one, all_ = plan(spec, m, n, k), plan(spec, m, n, k, batch)
+    assert all_.tiles == batch.products * one.tiles
+    assert (all_.padded_m, all_.padded_n, all_.split_k) == (one.padded_m, one.padded_n, one.split_k)
+    split = all_.tiles % spec.wave if spec.reduction == "last_wave" else one.split_tiles * batch.products
+    assert all_.split_tiles == split
+    assert (one.products, all_.products) == (1, batch.products)
+    assert all_.reduce_blocks_per_product == one.reduce_blocks
+    assert all_.reduce_blocks == batch.products * one.reduce_blocks
+    assert len(all_.packs) == len(one.packs)
+    end, strides = 0, list(batch[1:])
+    for single, pack in zip(one.packs, all_.packs, strict=True):
+        stride = batch.stride_a if pack.is_a else batch.stride_b
+        assert pack.products == (batch.products if stride else 1)
+        assert pack.blocks == pack.products * single.blocks
+        assert pack.blocks_per_product == single.blocks
+        assert (pack.stride, pack.packed_stride) == (stride, k * pack.padded if stride else 0)
+        assert pack.offset == end
+        assert 0 <= pack.num_bytes - 4 * k * pack.padded * pack.products < PACK_ALIGNMENT
+        end += pack.num_bytes
+        strides[not pack.is_a] = pack.packed_stride
+    assert all_.strides == tuple(strides)
+    assert one.strides == (0, 0, 0)
+    assert all_.most_blocks == max(all_.size[0], all_.reduce_blocks, *(p.blocks for p in all_.packs))
+
+
+@given(specs(), EXTENTS, EXTENTS, st.one_of(st.just(SINGLE), BATCHES))
+def test_every_tile_has_its_blocks(spec: LaunchSpec, m: int, n: int, batch: Batch) -> None:
     """What the kernel takes from the grid (struct Share) are the tiles that were meant."""
-    grid = plan(spec, m, n, 1)
+    grid = plan(spec, m, n, 1, batch)
     columns, rows = grid.size
     if spec.reduction != "last_wave":
         assert (columns, rows) == (grid.tiles, spec.split_k)
@@ -145,15 +180,23 @@ def test_every_tile_has_its_blocks(spec: LaunchSpec, m: int, n: int) -> None:
 
 
 @settings(max_examples=50)
-@given(st.integers(0, 2**32), LIMITS, st.tuples(*[st.integers(1, 5000)] * 3), st.sampled_from(LAYOUTS))
+@given(
+    st.integers(0, 2**32), LIMITS, st.tuples(*[st.integers(1, 5000)] * 3), st.sampled_from(LAYOUTS),
+    st.sampled_from([(1, False, False), (3, False, False), (40, True, False), (7, False, True)]),
+)  # fmt: skip
 def test_a_legal_config_is_launched_within_its_limits(
-    seed: int, limits: DeviceLimits, extents: tuple[int, int, int], layout: str
+    seed: int,
+    limits: DeviceLimits,
+    extents: tuple[int, int, int],
+    layout: str,
+    batch: tuple[int, bool, bool],
 ) -> None:
-    gemm = Gemm(*extents, trans_a=layout[0] == "T", trans_b=layout[1] == "T")
+    gemm = Gemm(*extents, layout[0] == "T", layout[1] == "T", *batch)
     config = find_config(random.Random(seed), limits, gemm)
     assert config is not None
     spec = launch_spec(config, gemm, limits)
-    assert refusal(spec, gemm.m, gemm.n, gemm.k, (gemm.lda, gemm.ldb, gemm.ldc)) is None
+    lds, strides = (gemm.lda, gemm.ldb, gemm.ldc), gemm.strides
+    assert refusal(spec, gemm.m, gemm.n, gemm.k, lds, batch=strides) is None
     assert spec.threads % 32 == 0
     assert spec.threads * config.tm * config.tn == config.bm * config.bn * config.slice_k
     assert spec.smem_bytes <= limits.smem_per_block
@@ -161,7 +204,8 @@ def test_a_legal_config_is_launched_within_its_limits(
     cap = resources.register_cap(config, limits)
     assert resources.blocks_per_sm(config, limits, gemm, cap) >= config.min_blocks
     padding = -(-gemm.m // config.bm) * config.bm * -(-gemm.n // config.bn) * config.bn / (gemm.m * gemm.n)
-    grid = plan(spec, gemm.m, gemm.n, gemm.k)
+    grid = plan(spec, gemm.m, gemm.n, gemm.k, strides)
+    assert grid.tiles == resources.tiles(config, gemm)
     assert grid.sum_bytes <= WORKSPACE_LIMIT * padding
     assert grid.pack_bytes == resources.packed_bytes(config, gemm) <= WORKSPACE_LIMIT
 
@@ -178,6 +222,28 @@ def test_partial_sums_do_not_grow_without_bound(reduction: str) -> None:
     refused = refusal(spec, 8192, n + 1, k, (k, n + 1, n + 1))
     assert refused == "partial sums would take more than 1 GiB"
     assert refusal(replace(spec, reduction="cluster"), 8192, n + 1, k, (k, n + 1, n + 1)) is None
+
+
+def test_batches_are_refused_where_their_kernel_would_go_wrong() -> None:
+    spec = LaunchSpec(64, 64, 16, 128, 0, 2, 1, 1, False, "none", 1, Variant(is_batched=True))
+    call = (64, 64, 64, (64, 64, 64), (0, 0, 0))
+    assert refusal(spec, *call, Batch(8, 4096, 4096, 4096)) is None
+    assert refusal(spec, *call, Batch(8, 0, 4097, 4097)) is None
+    assert "A is not made of" in str(refusal(spec, *call, Batch(8, 4097, 4096, 4096)))
+    assert refusal(replace(spec, packs_a=True), *call, Batch(8, 4097, 4096, 4096)) is None
+    assert refusal(spec, *call) is None  # one product alone
+    single = replace(spec, variant=Variant())
+    assert "compiled for batches" in str(refusal(single, *call, Batch(2, 4096, 4096, 4096)))
+    assert "more tiles than" in str(refusal(spec, 65, 1, 0, (1, 1, 1), batch=Batch(2**30, 0, 0, 65)))
+    split = replace(spec, reduction="two_pass", split_k=4)
+    most = WORKSPACE_LIMIT // (4 * 4 * 4096)
+    assert refusal(split, *call, Batch(most, 0, 0, 4096)) is None
+    assert "partial sums" in str(refusal(split, *call, Batch(most + 1, 0, 0, 4096)))
+    packs = replace(spec, packs_a=True)
+    most = WORKSPACE_LIMIT // (4 * 4096)
+    assert refusal(packs, *call, Batch(most, 4096, 0, 4096)) is None
+    assert "packed operands" in str(refusal(packs, *call, Batch(most + 1, 4096, 0, 4096)))
+    assert refusal(packs, *call, Batch(most + 1, 0, 4096, 4096)) is None  # one A for all
 
 
 def test_packed_operands_may_lie_anywhere_but_not_grow_without_bound() -> None:
@@ -275,13 +341,16 @@ def test_constants_are_the_kernels() -> None:
 
 
 def test_entries_take_what_the_grid_says() -> None:
-    """The arguments are documented once, at `Grid`; the kernel's own list must name the same ones."""
+    """The arguments are documented once, at `Grid`; the kernel's own list must name the same ones, as far as
+    it goes."""
     names = {
-        kernel.ENTRY: "m n k alpha a lda b ldb beta c ldc workspace splits",
-        kernel.PACK_ENTRY: "extent k from ld is_k_major to padded",
-        kernel.REDUCE_ENTRY: "m n beta c ldc workspace splits padded_m padded_n group_bits",
+        kernel.ENTRY: "m n k alpha a lda b ldb beta c ldc workspace splits group is_along_m batch epilogue",
+        kernel.PACK_ENTRY: "extent k from ld is_k_major to padded blocks_per_product stride",
+        kernel.REDUCE_ENTRY: "m n beta c ldc workspace splits padded_m padded_n group_bits "
+        "blocks_per_product stride_c epilogue",
     }
     for entry, expected in names.items():
         found = re.search(rf"\b{entry}\(([^)]*)\) {{", kernel.source())
         assert found is not None, entry
-        assert " ".join(re.findall(r"(\w+)(?:,|$)", found[1])) == expected
+        declared = " ".join(re.findall(r"(\w+)(?:,|$)", found[1]))
+        assert expected.startswith(declared) and len(declared.split()) >= 7

@@ -24,7 +24,14 @@ from autotune.rules import RULE, RULES, Rule, RuleKind, broken_rules
 
 CONFIGS = st.builds(Config, **{name: st.sampled_from(p.values) for name, p in PARAMETER.items()})
 SIZES = st.one_of(st.integers(1, 300), st.integers(1, 64).map(lambda x: 64 * x), st.integers(1, 10**6))
-GEMMS = st.builds(Gemm, SIZES, SIZES, SIZES, st.booleans(), st.booleans())
+SINGLES = st.builds(Gemm, SIZES, SIZES, SIZES, st.booleans(), st.booleans())
+BATCHES = st.builds(
+    lambda single, batch, shared: replace(
+        single, batch=batch, **({f"shares_{shared}": True} if shared else {})
+    ),
+    *(SINGLES, st.integers(2, 10**4), st.sampled_from(["a", "b", ""])),
+)
+GEMMS = st.one_of(SINGLES, BATCHES)
 LIMITS = st.sampled_from(list(KNOWN.values()))
 SEEDS = st.integers(0, 2**32)
 H200, SQUARE = KNOWN["h200"], Gemm(4096, 4096, 4096)
@@ -183,7 +190,7 @@ def test_all_rules_read_columns_as_they_read_configs(seed: int, limits: DeviceLi
     for derive in (resources.threads, resources.threads_per_slice, resources.register_estimate,
                    lambda c: resources.smem_bytes(c, gemm), lambda c: resources.register_cap(c, limits),
                    lambda c: resources.blocks_per_sm(c, limits, gemm, resources.register_estimate(c)),
-                   lambda c: resources.packed_bytes(c, gemm),
+                   lambda c: resources.packed_bytes(c, gemm), lambda c: resources.tiles(c, gemm),
                    lambda c: resources.tiles_m(c, gemm), lambda c: resources.tiles_n(c, gemm)):  # fmt: skip
         assert list(derive(columns)) == [derive(c) for c in configs]
 
