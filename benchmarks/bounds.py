@@ -155,7 +155,7 @@ class Bound:
 def bound(found: Figures, gemm: Gemm, limits: DeviceLimits) -> Bound:
     """Of one kernel on one problem."""
     spec = resources.launch_spec(found.config, gemm, limits)
-    grid = launch.plan(spec, gemm.m, gemm.n, gemm.k)
+    grid = launch.plan(spec, gemm.m, gemm.n, gemm.k, gemm.strides)
     depth = -(-gemm.k // spec.bk)
     part = -(-depth // grid.split_k)  # tiles of k of a block of a split tile
     whole, split = grid.tiles - grid.split_tiles, grid.split_tiles * grid.split_k
@@ -173,14 +173,14 @@ def bound(found: Figures, gemm: Gemm, limits: DeviceLimits) -> Bound:
         packing_us=packing / limits.bandwidth_gbs / 1e3,
         waves=(whole + split) / (found.blocks_per_sm * limits.num_sms),
         wave_loss=1 - total * found.tile_cycles(limits) / cycles,
-        dram_bytes_per_fma=moved / (gemm.m * gemm.n * gemm.k),
+        dram_bytes_per_fma=2 * moved / gemm.flops,
     )
 
 
 def _dram_bytes(grid: launch.Grid, gemm: Gemm, limits: DeviceLimits) -> tuple[int, int]:
     """What the product must move, and what packing before it: each matrix once. What the one leaves for the
     other costs nothing where it fits L2."""
-    operands = {True: FLOAT_BYTES * gemm.m * gemm.k, False: FLOAT_BYTES * gemm.k * gemm.n}
+    operands = {True: gemm.operand_bytes[0], False: gemm.operand_bytes[1]}
     moved, packing = gemm.num_bytes, 0
     for pack in grid.packs:
         fits = pack.num_bytes <= limits.l2_bytes

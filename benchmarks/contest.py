@@ -16,10 +16,9 @@ from autotune.compiler import Compiler
 from autotune.config import Config
 from autotune.errors import AutotuneError, EnvironmentProblem
 from autotune.gemm import Gemm
-from autotune.gpu import cublaslt, driver
+from autotune.gpu import cublaslt, driver, instance
 from autotune.gpu.accuracy import Accuracy, accuracy
 from autotune.gpu.cublas import CublasError
-from autotune.gpu.instance import is_wide
 from autotune.gpu.memory import Enqueue, OperandSet, Workspace
 from autotune.gpu.module import Module
 from autotune.gpu.problem import PreparedProblem
@@ -188,10 +187,10 @@ class Arena:
     @contextmanager
     def _ours(self, gemm: Gemm, config: Config, name: str = OURS) -> Iterator[tuple[Contestant, Workspace]]:
         """The tuned kernel, loaded, with a workspace of its own."""
-        session, wide = self.session, is_wide(gemm)
-        cubin = self.compiler.compile(config, launch.Variant(gemm.trans_a, gemm.trans_b, wide))
-        spec = resources.launch_spec(config, gemm, self.limits, is_wide=wide)
-        grid = launch.plan(spec, gemm.m, gemm.n, gemm.k)
+        session = self.session
+        cubin = self.compiler.compile(config, instance.variant(gemm))
+        spec = resources.launch_spec(config, gemm, self.limits, is_wide=instance.is_wide(gemm))
+        grid = launch.plan(spec, gemm.m, gemm.n, gemm.k, gemm.strides)
         module = Module(session.driver, session.device, cubin.code)
         workspace = Workspace(session.driver, session.stream)
         try:
@@ -203,7 +202,8 @@ class Arena:
             module.unload()
 
     def _cublas(self, gemm: Gemm) -> Contestant:
-        detail = f"cublasSgemm {self.environment.cublas_version}"
+        name = "cublasSgemmStridedBatched" if gemm.is_batched else "cublasSgemm"
+        detail = f"{name} {self.environment.cublas_version}"
         return Contestant(CUBLAS, partial(self.session.cublas.sgemm, gemm), detail)
 
     @contextmanager
@@ -247,7 +247,7 @@ class Arena:
     def _torch_mm(
         self, prepared: PreparedProblem, workspace: Workspace, notes: list[str]
     ) -> Contestant | None:
-        """torch.mm into our C. Left out, with a note, where it cannot be captured into a graph."""
+        """torch.mm or torch.bmm into our C. Left out, with a note, where no graph can capture it."""
         if self.torch is None:
             return None
         session, sets = self.session, prepared.operands.sets
@@ -290,7 +290,7 @@ class Arena:
 
 
 class TorchMm:
-    """Makes what enqueues torch.mm for a problem, on our stream and our operands, TF32 off."""
+    """Makes what enqueues torch.mm (torch.bmm for a batch), on our stream and our operands, TF32 off."""
 
     def __init__(self, torch: object, device: int, stream: int) -> None:
         self._torch, self._device = torch, f"cuda:{device}"
@@ -300,30 +300,38 @@ class TorchMm:
 
     def __call__(self, gemm: Gemm, sets: Sequence[OperandSet]) -> Enqueue:
         tensors = {operands: self._tensors(gemm, operands) for operands in sets}
+        multiply = self._torch.bmm if gemm.is_batched else self._torch.mm
 
         def enqueue(operands: OperandSet) -> None:
             a, b, c = tensors[operands]
             with self._torch.no_grad(), self._torch.cuda.stream(self._stream):
-                self._torch.mm(a, b, out=c)
+                multiply(a, b, out=c)
 
         return enqueue
 
     def _tensors(self, gemm: Gemm, operands: OperandSet) -> tuple:
-        a = self._tensor(operands.a, *((gemm.k, gemm.m) if gemm.trans_a else (gemm.m, gemm.k)))
-        b = self._tensor(operands.b, *((gemm.n, gemm.k) if gemm.trans_b else (gemm.k, gemm.n)))
-        c = self._tensor(operands.c, gemm.m, gemm.n)
-        return (a.t() if gemm.trans_a else a), (b.t() if gemm.trans_b else b), c
+        stored_a = (gemm.k, gemm.m) if gemm.trans_a else (gemm.m, gemm.k)
+        stored_b = (gemm.n, gemm.k) if gemm.trans_b else (gemm.k, gemm.n)
+        a = self._tensor(gemm, operands.a, stored_a, is_shared=gemm.shares_a)
+        b = self._tensor(gemm, operands.b, stored_b, is_shared=gemm.shares_b)
+        c = self._tensor(gemm, operands.c, (gemm.m, gemm.n))
+        return (a.mT if gemm.trans_a else a), (b.mT if gemm.trans_b else b), c
 
-    def _tensor(self, address: int, rows: int, columns: int):
-        return self._torch.as_tensor(_Matrix(address, rows, columns), device=self._device)
+    def _tensor(self, gemm: Gemm, address: int, shape: tuple[int, int], *, is_shared: bool = False):
+        """A matrix; of a batch, all of them."""
+        if not gemm.is_batched:
+            return self._torch.as_tensor(_Matrices(address, shape), device=self._device)
+        shape = (1 if is_shared else gemm.batch, *shape)
+        tensor = self._torch.as_tensor(_Matrices(address, shape), device=self._device)
+        return tensor.expand(gemm.batch, -1, -1)
 
 
-class _Matrix:
+class _Matrices:
     """Device memory as others read it: the CUDA array interface."""
 
-    def __init__(self, address: int, rows: int, columns: int) -> None:
+    def __init__(self, address: int, shape: tuple[int, ...]) -> None:
         self.__cuda_array_interface__ = {
-            "shape": (rows, columns), "typestr": "<f4", "data": (address, False), "version": 3,
+            "shape": shape, "typestr": "<f4", "data": (address, False), "version": 3,
         }  # fmt: skip
 
 

@@ -39,12 +39,13 @@ def export_table(
 ) -> Path:
     """Write the importable folder for these results; returns it. A table that is there is replaced.
 
-    `note` is told of files that are kept (`write_folder`), `on_compiled` how far the compiler is. Raises
-    DispatchError if there is nothing to export, if the results are of another kernel source or GPU
-    architecture than is compiled here, or if the folder holds anything that no export wrote; UsageError where
-    Python cannot import its name; EnvironmentProblem where the disk is full.
+    `note` is told of files that are kept (`write_folder`) and of batches that are left out, `on_compiled` how
+    far the compiler is. Raises DispatchError if there is nothing to export, if the results are of another
+    kernel source or GPU architecture than is compiled here, or if the folder holds anything that no export
+    wrote; UsageError where Python cannot import its name; EnvironmentProblem where the disk is full.
     """
     prepare(folder, note)
+    results = _callable(results, note)
     _check(results, compiler)
     results = replace(results, source_hash=same_code.kept_as(kernel.source_hash()))
     settled = settle(results)
@@ -69,6 +70,23 @@ def export_table(
         entries=tuple(map(_entry, settled.shapes)),
     )
     return write_folder(table, code, folder, note)
+
+
+def _callable(results: TunedResults, note: Callable[[str], None]) -> TunedResults:
+    """The results less those of batches, which no application can call yet."""
+    single = tuple(shape for shape in results.shapes if not shape.gemm.is_batched)
+    num_batches = len(results.shapes) - len(single)
+    if num_batches and not single:
+        raise DispatchError(
+            f"all that was tuned are batches ({num_batches}), which a table cannot hold yet; "
+            "run `autotune search` for single products, too"
+        )
+    if num_batches:
+        note(
+            f"{num_batches} of {len(results.shapes)} tuned shapes are batches, which a table cannot hold yet:"
+            " they are left out"
+        )
+    return replace(results, shapes=single)
 
 
 def _check(results: TunedResults, compiler: KernelCompiler) -> None:

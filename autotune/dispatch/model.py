@@ -44,7 +44,7 @@ class Work(NamedTuple):
 
 def work(spec: LaunchSpec, blocks_per_sm: int, gemm: Gemm, limits: DeviceLimits) -> Work:
     """Count the work of a launch. m and n at least 1."""
-    grid = plan(spec, gemm.m, gemm.n, gemm.k)
+    grid = plan(spec, gemm.m, gemm.n, gemm.k, gemm.strides)
     k_tiles = -(-gemm.k // spec.bk)
     whole_steps = k_tiles + PROLOGUE_STEPS
     split_steps = -(-k_tiles // spec.split_k) + PROLOGUE_STEPS

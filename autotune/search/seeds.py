@@ -15,7 +15,7 @@ from ..space import FeasibleSet
 from .candidates import Candidates
 
 _SHORT = 64  # a side of C up to here is served by thin tiles
-_DEEP = 8  # k over the longer side of C from here on: few tiles, long sums
+_DEEP = 8  # k over the longer side of C (of all products) from here on: few tiles, long sums
 _LONG_SUMS = 2048  # k from here on is worth summing in blocks
 _FLUSH_K, _NUM_FLUSHED = 1024, 4
 _ESSENTIAL = ("tm", "tn", "wm", "wn", "bm", "bn", "bk", "slice_k", "reduction")
@@ -59,7 +59,7 @@ def wishes(gemm: Gemm) -> list[dict[str, Value]]:
     elif gemm.n <= _SHORT:
         tiles = [*FEW_COLUMNS, *MEDIUM]
     found = [tile.to_dict() for tile in tiles]
-    is_deep = gemm.k >= _DEEP * max(gemm.m, gemm.n)
+    is_deep = gemm.k >= _DEEP * max(gemm.m, gemm.n) * gemm.batch
     if is_deep or min(gemm.m, gemm.n) <= _SHORT:
         tiles_of_splits = [*DEEP_K, MEDIUM[0], *tiles[:2]]
         splits = [

@@ -77,7 +77,7 @@ def _quantities(c: Any, gemm: Gemm, limits: DeviceLimits) -> list[np.ndarray]:
         per_sm * num_threads,
         waves,
         fill,
-        tiles * c.bm * c.bn / (gemm.m * gemm.n),  # computed over needed
+        tiles * c.bm * c.bn / gemm.num_results,  # computed over needed
         (c.bm + c.bn) / (c.bm * c.bn),  # elements from global memory per FMA
         c.tm * c.tn,  # sums per thread
         c.tm * c.tn / (c.tm + c.tn),  # FMAs per element from shared memory
@@ -89,7 +89,7 @@ def _quantities(c: Any, gemm: Gemm, limits: DeviceLimits) -> list[np.ndarray]:
 
 
 def _tiles(c: Any, gemm: Gemm) -> np.ndarray:
-    return np.asarray(resources.tiles_m(c, gemm) * resources.tiles_n(c, gemm))
+    return np.asarray(resources.tiles(c, gemm))
 
 
 def _blocks(c: Any, tiles: np.ndarray) -> np.ndarray:

@@ -130,6 +130,20 @@ def test_rivals_that_the_table_holds_anyway_follow_the_chosen_one() -> None:
     assert ranked == {SQUARE: [EXACT, TIED], other: [TIED, EXACT], DEEP: [EXACT, TIED]}
 
 
+def test_batches_are_left_out_and_counted(tmp_path: Path) -> None:
+    point = (TunedPoint(EXACT, 9.0, True),)
+    batches = tuple(TunedShape(Gemm(512, 512, 512, batch=count), point) for count in (2, 8))
+    notes: list[str] = []
+    found = results(shapes=(*results().shapes, *batches))
+    table = load(export_table(found, tmp_path / "t", FakeCompiler(), note=notes.append))
+    assert {entry.gemm for entry in table.entries} == {SQUARE, DEEP, ODD}
+    assert notes == [
+        "2 of 5 tuned shapes are batches, which a table cannot hold yet: they are left out",
+    ]
+    with pytest.raises(DispatchError, match=r"all that was tuned are batches \(2\)"):
+        export_table(results(shapes=batches), tmp_path / "u", FakeCompiler())
+
+
 def test_every_kernel_is_legal_and_has_a_model(folder: Path) -> None:
     table = load(folder)
     for record in table.kernels:

@@ -52,6 +52,12 @@ def test_threads_are_those_of_all_splits_but_for_those_of_the_last_wave(shape, r
     assert traits.threads(np.array([space.codes(number)])).tolist() == [128 * tiles * times]
 
 
+def test_a_batch_fills_the_gpu_as_its_products_together_do():
+    columns = SimpleNamespace(**{n: np.array([v]) for n, v in Config().to_dict().items()})
+    wide, batch = (_quantities(columns, Gemm.parse(text), H200) for text in ("512x4096x512", "512b8"))
+    assert [float(q[0]) for q in batch] == [float(q[0]) for q in wide]
+
+
 @given(st.integers(1, 5000), st.integers(1, 600), st.integers(2, 16))
 def test_a_split_last_wave_ends_sooner_and_nothing_is_busier_than_busy(tiles, slots, split):
     whole, plain = np.array(["none", "last_wave"]), np.array([1, split])
@@ -65,7 +71,16 @@ def test_a_split_last_wave_ends_sooner_and_nothing_is_busier_than_busy(tiles, sl
 @settings(max_examples=4, deadline=None)
 @given(
     st.sampled_from(["h200", "quadro-rtx-5000"]),
-    st.sampled_from(["1024", "35x700x2048:TT", "1x1000x4096", "64x64x100000"]),
+    st.sampled_from(
+        [
+            "1024",
+            "35x700x2048:TT",
+            "1x1000x4096",
+            "64x64x100000",
+            "64x64x128b300:NT",
+            "100x50x4000b4:shared-a",
+        ]
+    ),
 )
 def test_every_point_has_finite_traits(gpu, shape):
     gemm, limits = Gemm.parse(shape), known_limits(gpu)

@@ -67,6 +67,35 @@ def test_every_kind_of_failure_is_stored_once_and_never_wins(store):
     assert shape.final.winner.key == shape.best.key
 
 
+def test_a_batch_is_searched_beside_the_product_that_it_repeats(store):
+    """Each is a study of its own, told by its name."""
+    gemms = [GEMM, replace(GEMM, batch=8), replace(GEMM, batch=8, shares_b=True)]
+    target = FakeTarget(time_us=lambda point: bowl_us(point))
+    result = tune(target, store, gemms, Options(trials=20))
+    assert [str(shape.gemm) for shape in result.shapes] == [
+        "64x64x64:NN",
+        "64x64x64b8:NN",
+        "64x64x64b8:NN:shared-b",
+    ]
+    studies = [study_of(store, target, gemm) for gemm in gemms]
+    assert len({study.id for study in studies}) == 3
+    assert [len(store.trials(study)) for study in studies] == [20, 20, 20]
+    assert {gemm for gemm, _ in target.submitted} == set(gemms)
+    assert [str(summary.study.gemm) for summary in store.studies()] == [str(gemm) for gemm in gemms]
+
+
+def test_a_search_of_a_batch_begins_with_tiles_that_are_known(store):
+    """Of our kernel's own space; what suits a single product suits a batch of them, but for splits of k that
+    only a few tiles are in want of."""
+    limits = known_limits("h200")
+    for text, is_split in (("64x64x4096", True), ("64x64x4096b64", False), ("512b16:shared-b", False)):
+        gemm = Gemm.parse(text)
+        space = feasible_set(limits, gemm)
+        starts = [space.point(number) for number in known_good(space, gemm)]
+        assert len(starts) > 5
+        assert all(start["split_k"] > 1 for start in starts) == is_split
+
+
 def test_a_space_where_all_fail_ends_without_a_winner(store):
     target = FakeTarget(product_space(4, 4), outcome=lambda point: Outcome.FAULTED)
     result = tune(target, store, [GEMM])
