@@ -82,11 +82,10 @@ class Config:
     def kernel(self) -> Config:
         """The config less what only the launch needs: equal for configs that share a cubin.
 
-        That is the number of splits, unless they are a cluster.
+        That is how blocks walk over C, and the number of splits, unless they are a cluster.
         """
-        if self.reduction == "cluster":
-            return self
-        return replace(self, split_k=1 if self.reduction == "none" else 2)
+        splits = self.split_k if self.reduction == "cluster" else 1 if self.reduction == "none" else 2
+        return replace(self, raster="n", group=1, split_k=splits)
 
     def __str__(self) -> str:
         return self.key

@@ -12,6 +12,7 @@ from .errors import EnvironmentProblem
 from .launch import Variant
 
 ENTRY = "sgemm"
+LAUNCHED = ("split_k", "raster", "group")  # parameters that a kernel is given when it is launched
 REDUCE_ENTRY = "sgemm_reduce"
 PACK_ENTRY = "sgemm_pack"
 MAIN_FILE = "sgemm.cu"
@@ -63,14 +64,16 @@ def source_hash(main: str = MAIN_FILE, folder: Path | None = None) -> str:
 def macros(config: Config, variant: Variant) -> dict[str, int]:
     """The macros that turn the template into one instance: `BM` for `bm`; words by their rank.
 
-    `split_k` is a launch argument: only whether there is a reduction reaches the compiler. But the size of
-    clusters is compiled in. Kernels for single products are compiled as if there were no batches.
+    `split_k`, `raster` and `group` are launch arguments. Of splits, only whether there is a reduction reaches
+    the compiler; but the size of clusters is compiled in. Kernels for single products are compiled as if
+    there were no batches.
     """
     values: dict[str, int] = {}
     for name, parameter in PARAMETER.items():
         value = getattr(config, name)
         values[name.upper()] = value if isinstance(value, int) else parameter.values.index(value)
-    del values["SPLIT_K"]
+    for name in LAUNCHED:
+        del values[name.upper()]
     return values | {
         "CLUSTER": config.split_k if config.reduction == "cluster" else 1,
         "TRANS_A": int(variant.trans_a),

@@ -59,7 +59,7 @@ class LaunchSpec:
     # Every kernel of the code waits for the one before it on the stream, before it reads or writes: so it may
     # be launched early, while that one still runs (docs/decisions/0018). Compute capability 9.0 and later.
     overlaps: bool = False
-    # Blocks walk along one side of C, `group` tiles across before the next step along (kernels/raster.cuh).
+    # Blocks walk along one side of C, `group` tiles across before the next step along (tile_scheduler.cuh).
     group: int = 1
     is_along_m: bool = False
 

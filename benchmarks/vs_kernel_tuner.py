@@ -30,6 +30,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -127,17 +128,37 @@ def as_feasible_set(configs: Sequence[Config]) -> FeasibleSet:
     return FeasibleSet((Factor(names, values, np.array(codes, dtype=np.uint8)),))
 
 
+def with_raster_compiled_in(source: str) -> str:
+    """The kernel without the arguments behind `splits`: Kernel Tuner launches all configs with the same
+    ones. How blocks walk comes from macros, and all else is as it is where there is none of it."""
+    kernel_of = re.compile(r"(\bsgemm\([^)]*\bint splits),([^)]*)\) \{")
+    values = {"group": "GROUP", "is_along_m": "IS_ALONG_M"}
+
+    def declare(found: re.Match[str]) -> str:
+        arguments = (argument.strip().rsplit(maxsplit=1) for argument in found[2].split(","))
+        lines = (f"const {kind} {name}{{{values.get(name, '')}}};" for kind, name in arguments)
+        return f"{found[1]}) {{ {' '.join(lines)}"
+
+    changed, num_found = kernel_of.subn(declare, source)
+    if num_found != 1:
+        raise ValueError(f"{num_found} kernels sgemm with the argument `splits`: one was expected")
+    return changed
+
+
 def kernel_tuner_job(gemm: Gemm, configs: Sequence[Config], limits: DeviceLimits) -> dict[str, Any]:
     """The configs as Kernel Tuner takes them: macros that vary as its parameters (and block_size_x, which it
     launches by), the others before the source; with each config its number of tiles and shared memory."""
     variant = Variant(gemm.trans_a, gemm.trans_b, is_wide(gemm))
-    macros = [kernel.macros(config, variant) for config in configs]
     specs = [resources.launch_spec(config, gemm, limits, is_wide=is_wide(gemm)) for config in configs]
+    macros = [
+        kernel.macros(config, variant) | {"GROUP": spec.group, "IS_ALONG_M": int(spec.is_along_m)}
+        for config, spec in zip(configs, specs, strict=True)
+    ]
     names = [name for name in macros[0] if len({m[name] for m in macros}) > 1]
     fixed = {name: value for name, value in macros[0].items() if name not in names}
     defines = "".join(f"#define {name} {value}\n" for name, value in fixed.items())
     return {
-        "source": defines + kernel.source(),
+        "source": defines + with_raster_compiled_in(kernel.source()),
         "entry": kernel.ENTRY,
         "extents": [gemm.m, gemm.n, gemm.k],
         "is_transposed": [gemm.trans_a, gemm.trans_b],

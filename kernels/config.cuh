@@ -20,7 +20,6 @@
 //   ORDER          0 row 1 row_snake 2 col_snake 3 zigzag 4 pair_snake
 //   MIN_BLOCKS     blocks per SM that registers must allow
 //   EDGES          0 exact: tiles fit C;  1 predicated
-//   RASTER GROUP   blocks walk along 0 m or 1 n, GROUP tiles across at a time
 //   REDUCTION      of split-K: 0 none, 1 two_pass, 2 last_block, 3 last_wave, 4 cluster
 //   CLUSTER        blocks that share out k, for REDUCTION cluster       2 4 8 (cluster-size), else 1
 //   TRANS_A TRANS_B  the operand is stored transposed
@@ -46,7 +45,6 @@ constexpr int MAX_THREADS = 1024;
 enum { COPY_REGISTER = 0, COPY_ASYNC = 1 };
 enum { EDGES_EXACT, EDGES_PREDICATED };
 enum { ORDER_ROW, ORDER_ROW_SNAKE, ORDER_COL_SNAKE, ORDER_ZIGZAG, ORDER_PAIR_SNAKE };
-enum { RASTER_M, RASTER_N };
 #define REDUCTION_NONE 0  // macros, since the preprocessor asks for these
 #define REDUCTION_TWO_PASS 1
 #define REDUCTION_LAST_BLOCK 2

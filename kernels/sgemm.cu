@@ -58,11 +58,12 @@
 // sgemm_pack left it: its rows are along k, and its leading dimension is whole tiles.
 extern "C" __global__ void CLUSTER_OF(CLUSTER) __launch_bounds__(THREADS, MIN_BLOCKS)
     sgemm(int m, int n, int k, float alpha, const float* READ_ONLY a, long long lda, const float* READ_ONLY b,
-          long long ldb, float beta, float* __restrict__ c, long long ldc, float* __restrict__ workspace, int splits) {
+          long long ldb, float beta, float* __restrict__ c, long long ldc, float* __restrict__ workspace, int splits,
+          int group, int is_along_m) {
     // 1. The block's tile of C, and its split.
     const int tiles_m = (m + BM - 1) / BM, tiles_n = (n + BN - 1) / BN;
     const WorkTile work(tiles_m * tiles_n, splits);
-    const TileCoord tile = tile_coord(work.tile, tiles_m, tiles_n);
+    const TileCoord tile = tile_coord(work.tile, tiles_m, tiles_n, group, is_along_m);
     const int origin_m = tile.m * BM, origin_n = tile.n * BN;
 
     // 2. The split's share of k, in tiles. The first tile of all is the ragged one, k % BK deep where that is not 0:

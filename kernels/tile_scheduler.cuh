@@ -13,24 +13,22 @@ struct TileCoord {
 };
 
 // The order in which blocks walk over C decides what they share in L2: those that run at the same time should need
-// few rows of A and few columns of B. They walk along one side of C (RASTER), GROUP tiles across before the next
-// step along; the last group may be narrower. GROUP 1 along n is the plain row-major order. Example, along n,
-// GROUP 2, 4 x 3 tiles, by the number of the tile:
+// few rows of A and few columns of B. They walk along one side of C, m or n, and `most` tiles across before the next
+// step along; the last group of tiles may be narrower. Groups of 1 along n are the plain row-major order. Example,
+// along n, groups of 2, 4 x 3 tiles, by the number of the tile:
 //
 //    0  2  4
 //    1  3  5
 //    6  8 10
 //    7  9 11
-__device__ __forceinline__ TileCoord tile_coord(int tile, int tiles_m, int tiles_n) {
-    const int along = RASTER == RASTER_N ? tiles_n : tiles_m;
-    const int across = RASTER == RASTER_N ? tiles_m : tiles_n;
-    const int group = across < GROUP ? across : GROUP;  // so that a group never exceeds the grid, nor int
+__device__ __forceinline__ TileCoord tile_coord(int tile, int tiles_m, int tiles_n, int most, int is_along_m) {
+    const int along = is_along_m ? tiles_m : tiles_n, across = is_along_m ? tiles_n : tiles_m;
+    const int group = across < most ? across : most;  // so that a group never exceeds the grid, nor int
     const int first = tile / (group * along) * group;
     const int within = tile % (group * along);
     const int width = across - first < group ? across - first : group;
-    const int at_across = first + (GROUP == 1 ? 0 : within % width);
-    const int at_along = GROUP == 1 ? within : within / width;
-    return RASTER == RASTER_N ? TileCoord{at_across, at_along} : TileCoord{at_along, at_across};
+    const int at_across = first + within % width, at_along = within / width;
+    return is_along_m ? TileCoord{at_along, at_across} : TileCoord{at_across, at_along};
 }
 
 // The work of a block: a tile, and which of the `splits` of its k.

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..errors import DispatchError
-from ..launch import PACK_SMEM_BYTES, PACK_THREADS, REDUCE_THREADS, Grid, Pack
+from ..launch import EPILOGUE_WORDS, PACK_SMEM_BYTES, PACK_THREADS, REDUCE_THREADS, Grid, Pack
 from ..launch import plan as plan_grid
 from .arrays import Form
 from .devices import Devices, GpuState, LoadedKernel
@@ -26,14 +26,15 @@ MAX_PLANS = 4096  # kinds of call that are remembered
 _ALIGNMENT_MASK = 15  # of the widest vectors, in bytes
 
 # Arguments of the kernels, as documented at launch.Grid, and where each lies in the packed values.
-_SGEMM = struct.Struct("=iiifQqQqf4xQqQi")
+# Behind what is packed lie the strides of a batch and the epilogue: 0, for one product and none.
+_SGEMM = struct.Struct(f"=iiifQqQqf4xQqQiii4x24x{8 * EPILOGUE_WORDS}x")
 _ALPHA = struct.Struct("=f")
 _ALPHA_OFFSET = 12
-_SGEMM_OFFSETS = (0, 4, 8, 12, 16, 24, 32, 40, 48, 56, 64, 72, 80)
-_REDUCE = struct.Struct("=iiffQqQiiii")
-_REDUCE_OFFSETS = (0, 4, 8, 12, 16, 24, 32, 40, 44, 48, 52)
-_PACK = struct.Struct("=iiQqi4xQi")
-_PACK_OFFSETS = (0, 4, 8, 16, 24, 32, 40)
+_SGEMM_OFFSETS = (0, 4, 8, 12, 16, 24, 32, 40, 48, 56, 64, 72, 80, 84, 88, 96, 120)
+_REDUCE = struct.Struct(f"=iiffQqQiiiii4x8x{8 * EPILOGUE_WORDS}x")
+_REDUCE_OFFSETS = (0, 4, 8, 12, 16, 24, 32, 40, 44, 48, 52, 56, 64, 72)
+_PACK = struct.Struct("=iiQqi4xQii8x")
+_PACK_OFFSETS = (0, 4, 8, 16, 24, 32, 40, 44, 48)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +46,8 @@ class Plan:
     gpu: GpuState
     kernel: LoadedKernel | None
     grid: Grid
+    group: int = 1
+    is_along_m: bool = False
 
 
 class _Arguments(threading.local):
@@ -109,7 +112,8 @@ class Engine:
         pick = self._selector.pick(Call(gemm, problem.lds, aligned))
         kernel = self._selector.kernels[pick.kernel_id]
         grid = plan_grid(kernel.spec, gemm.m, gemm.n, gemm.k)
-        return Plan(problem, gpu, self.devices.kernel(gpu, kernel), grid)
+        spec = kernel.spec
+        return Plan(problem, gpu, self.devices.kernel(gpu, kernel), grid, spec.group, spec.is_along_m)
 
     def run(self, plan: Plan, stream: int, addresses: Triple, alpha: float, beta: float) -> None:
         """Launch with the GPU's primary context current, and restore the caller's. Does not wait."""
@@ -156,6 +160,7 @@ class Engine:
             _SGEMM.pack_into(
                 self._arguments.sgemm, 0,
                 gemm.m, gemm.n, gemm.k, alpha, a, lda, b, ldb, beta, c, ldc, workspace, plan.grid.split_k,
+                plan.group, plan.is_along_m,
             )  # fmt: skip
         except (struct.error, OverflowError, TypeError) as error:
             raise DispatchError(f"alpha = {alpha!r} or beta = {beta!r} is no float32 ({error})") from error
@@ -169,7 +174,10 @@ class Engine:
     ) -> None:
         arguments, k = self._arguments, plan.problem.gemm.k
         operand, ld = (x[0 if pack.is_a else 1] for x in (addresses, plan.problem.lds))
-        _PACK.pack_into(arguments.pack, 0, pack.extent, k, operand, ld, pack.is_turned, to, pack.padded)
+        _PACK.pack_into(
+            arguments.pack, 0,
+            pack.extent, k, operand, ld, pack.is_turned, to, pack.padded, pack.blocks,
+        )  # fmt: skip
         size, at = (pack.blocks, 1), arguments.at_pack
         self.driver.launch(kernel.pack, size, PACK_THREADS, PACK_SMEM_BYTES, stream, at, kernel.overlaps)
 
@@ -187,7 +195,7 @@ class Engine:
         _REDUCE.pack_into(
             arguments.reduce, 0,
             gemm.m, gemm.n, alpha, beta, addresses[2], plan.problem.lds[2], workspace,
-            grid.split_k, grid.padded_m, grid.padded_n, grid.reduce_group_bits,
+            grid.split_k, grid.padded_m, grid.padded_n, grid.reduce_group_bits, grid.reduce_blocks,
         )  # fmt: skip
         size, smem_bytes, at = (grid.reduce_blocks, 1), grid.reduce_smem_bytes, arguments.at_reduce
         self.driver.launch(kernel.reduce, size, REDUCE_THREADS, smem_bytes, stream, at, kernel.overlaps)

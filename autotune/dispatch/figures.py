@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 
 from ..config import Config
 from ..gemm import LAYOUTS, Gemm
@@ -17,6 +18,11 @@ from .table import Kernel, KernelRecord, ModelFigures, launchable
 from .wishes import Wish
 
 _FAR = 0.25  # deviation of an inferred time: nothing like it was timed on that shape, and thumb says as much
+
+
+def _but_for_splits(config: Config) -> Config:
+    """Equal for configs whose times one fit of the model explains: it knows splits, not how blocks walk."""
+    return replace(config.kernel, raster=config.raster, group=config.group)
 
 
 class Figures:
@@ -42,11 +48,12 @@ class Figures:
             return
         measured: dict[Config, list[Config]] = {}
         for config in times:
-            measured.setdefault(config.kernel, []).append(config)
+            measured.setdefault(_but_for_splits(config), []).append(config)
         inferred = Kriging(shape.gemm, times, self._limits).times(configs)
         for config, (time_us, deviation) in zip(configs, inferred, strict=True):
             samples = self._samples.setdefault((config, shape.gemm.layout), [])
-            samples += [self._sample(c, shape.gemm, times[c]) for c in measured.get(config.kernel, ())]
+            timed = measured.get(_but_for_splits(config), ())
+            samples += [self._sample(c, shape.gemm, times[c]) for c in timed]
             if config not in times and deviation < _FAR and self._serves(config, shape.gemm):
                 samples.append(self._sample(config, shape.gemm, time_us, deviation))
 

@@ -81,7 +81,7 @@ class KernelRecord:
 
 @dataclass(frozen=True)
 class Kernel(KernelRecord):
-    """One launchable kernel. Kernels that differ in `split_k` only share a cubin, but for clusters."""
+    """One launchable kernel. Kernels that differ in what `Config.kernel` leaves out share a cubin."""
 
     spec: LaunchSpec
     identity: str  # that its cubin holds; "" where cubins hold none yet

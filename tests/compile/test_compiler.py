@@ -105,7 +105,7 @@ def test_all_that_decides_the_bytes_is_in_the_key(make: Callable[..., Compiler],
         lambda: make("sm_90").compile_source(TOY, {"X": 1}),
         lambda: compiler.compile(SMALL, NN),
         lambda: compiler.compile(SMALL, Variant(is_wide=True)),
-        lambda: compiler.compile(replace(SMALL, raster="m"), NN),
+        lambda: compiler.compile(replace(SMALL, order="zigzag"), NN),
     ]
     for count, compile_it in enumerate(variations, 1):
         assert compile_it().compile_s > 0
@@ -193,7 +193,7 @@ def test_a_compile_that_takes_too_long_is_cancelled_and_the_pool_goes_on(
     make: Callable[..., Compiler], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     compiler = make(timeout_s=0.0)
-    late = [compiler.submit(config, NN) for config in (LARGE, replace(LARGE, raster="m"), SMALL)]
+    late = [compiler.submit(config, NN) for config in (LARGE, replace(LARGE, order="zigzag"), SMALL)]
     for future in late:
         failure = future.exception()
         assert isinstance(failure, TrialFailure)
@@ -296,7 +296,8 @@ def test_closing_drops_all_that_wait_for_one_compile(make: Callable[..., Compile
 
 
 CLUSTERS = [replace(SMALL, reduction="cluster", split_k=split_k) for split_k in (2, 4, 8)]
-KERNELS = [SMALL, *SPLITS, *CLUSTERS, replace(SPLITS[0], raster="m")]
+WALKS = [replace(SPLITS[0], raster="m"), replace(SPLITS[0], group=8), replace(CLUSTERS[0], group=8)]
+KERNELS = [SMALL, *SPLITS, *CLUSTERS, *WALKS, replace(SPLITS[0], order="zigzag")]
 
 
 @given(st.sampled_from(KERNELS), st.sampled_from(KERNELS))

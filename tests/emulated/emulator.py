@@ -90,7 +90,7 @@ class Problem:
             self.m, self.n, self.k, *self.a.shape, lda, offset_a, *self.b.shape, ldb, offset_b, ldc, offset_c,
             self.threads, self.smem_bytes, *self.size, self.split_k, *self.padded,
             self.sum_bytes, self.counter_bytes, self.reduce_blocks, self.reduce_threads,
-            self.reduce_group_bits, self.reduce_smem_bytes,
+            self.reduce_group_bits, self.reduce_smem_bytes, self.group, self.is_along_m,
             *self._pack(is_a=True), *self._pack(is_a=False),
             sum(pack.num_bytes for pack in self.packs), PACK_THREADS, PACK_SMEM_BYTES,
             self.thread_order, self.block_order, self.seed,

@@ -13,7 +13,8 @@ int cluster_size() { return CLUSTER; }
 
 void run_sgemm(const Problem& p, const Operands& o) {
     sgemm(static_cast<int>(p.m), static_cast<int>(p.n), static_cast<int>(p.k), static_cast<float>(p.alpha), o.a,
-          o.lda, o.b, o.ldb, static_cast<float>(p.beta), o.c, p.ldc, o.workspace, static_cast<int>(p.split_k));
+          o.lda, o.b, o.ldb, static_cast<float>(p.beta), o.c, p.ldc, o.workspace, static_cast<int>(p.split_k),
+          static_cast<int>(p.group), static_cast<int>(p.is_along_m));
 }
 
 void run_pack([[maybe_unused]] const Problem& p, [[maybe_unused]] const Pack& pack,

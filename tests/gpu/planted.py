@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from autotune.launch import LaunchSpec, Variant
 
 TILE = 16
@@ -24,6 +26,30 @@ extern "C" __global__ void sgemm(int m, int n, int k, float alpha, const float* 
     for (int p = 0; p < depth; ++p) sum = fmaf(a[row * lda + p], b[p * ldb + column], sum);
     if (target) *target = alpha * sum + offset;
     AFTER;
+}
+"""
+
+# All products of a batch; NaN where an argument that is not used here is not what a plain launch says.
+BATCHED_SPEC = replace(SPEC, variant=Variant(is_batched=True))
+BATCHED_SOURCE = """
+struct Batch { long long a, b, c; };
+struct Epilogue { unsigned long long words[5]; };
+extern "C" __global__ void sgemm(int m, int n, int k, float alpha, const float* a, long long lda,
+                                 const float* b, long long ldb, float beta, float* c, long long ldc,
+                                 float* workspace, int splits, int group, int is_along_m, Batch batch,
+                                 Epilogue epilogue) {
+    const int tiles_n = (n + 15) / 16, tiles = (m + 15) / 16 * tiles_n;
+    const long long product = blockIdx.x / tiles;
+    const int row = blockIdx.x % tiles / tiles_n * 16 + threadIdx.x / 16;
+    const int column = blockIdx.x % tiles % tiles_n * 16 + threadIdx.x % 16;
+    if (row >= m || column >= n) return;
+    a += product * batch.a;
+    b += product * batch.b;
+    float sum = 0;
+    for (int p = 0; p < k; ++p) sum = fmaf(a[row * lda + p], b[p * ldb + column], sum);
+    bool is_plain = splits == 1 && group == 1 && is_along_m == 0;
+    for (int i = 0; i < 5; ++i) is_plain = is_plain && epilogue.words[i] == 0;
+    c[product * batch.c + row * ldc + column] = is_plain ? alpha * sum : __int_as_float(0x7fffffff);
 }
 """
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from statistics import median
 
 import pytest
-from planted import SPEC, source
+from planted import BATCHED_SOURCE, BATCHED_SPEC, SPEC, source
 
 from autotune.gemm import Gemm
 from autotune.gpu.protocol import KernelCode, Problem, Race
@@ -36,6 +36,33 @@ def test_cublas_and_the_reference_agree(client, shape, layout):
 def test_the_plain_kernel_is_right_on_every_shape(client, right, shape):
     result = client.trial(Problem(Gemm.parse(shape), CachePolicy.COLD), right, None, 60.0)
     assert result.outcome is Outcome.OK, result.reason
+
+
+BATCHES = ["70x60x33b7", "1x1x5b3000", "130x70x9b5:NN:shared-a", "16x16x4000b40:NN:shared-b", "5x3x0b4"]
+
+
+@pytest.mark.parametrize(
+    "shape", [*BATCHES, "70x60x33b7:TT:shared-b", "33x64x128b9:NT", "65x5x40b6:TN:shared-a"]
+)
+def test_cublas_strided_batched_and_the_reference_agree(client, shape):
+    """In its strides, and in which operand is which: the reference shares nothing with cuBLAS."""
+    prepared = client.prepare(Problem(Gemm.parse(shape), CachePolicy.COLD))
+    assert prepared.reference_share == 1.0
+    assert bool(prepared.baseline_us) == bool(client.ready.cublas_version)
+
+
+@pytest.mark.parametrize("shape", BATCHES)
+def test_a_plain_batched_kernel_gets_all_its_arguments(client, compiler, shape):
+    cubin = compiler.compile_source(BATCHED_SOURCE)
+    kernel = KernelCode(cubin.code, cubin.sha256, BATCHED_SPEC)
+    result = client.trial(Problem(Gemm.parse(shape), CachePolicy.COLD), kernel, None, 60.0)
+    assert result.outcome is Outcome.OK, result.reason
+
+
+def test_a_kernel_for_single_products_leaves_a_batch_unfinished(client, right):
+    """It declares fewer arguments than it is given, and computes the first product alone."""
+    result = client.trial(Problem(Gemm.parse("64b2"), CachePolicy.WARM), right, None, 60.0)
+    assert result.outcome is Outcome.WRONG_RESULT
 
 
 def test_cold_rotates_among_more_than_twice_l2(client, limits):

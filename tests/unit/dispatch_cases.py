@@ -164,9 +164,10 @@ def _at(address: int, rows: int, columns: int, ld: int) -> np.ndarray[Any, Any]:
 
 
 _I, _F, _Q = ctypes.c_int32, ctypes.c_float, ctypes.c_int64
-_PACK = (_I, _I, _Q, _Q, _I, _Q, _I)
-_SGEMM = (_I, _I, _I, _F, _Q, _Q, _Q, _Q, _F, _Q, _Q, _Q, _I)
-_REDUCE = (_I, _I, _F, _F, _Q, _Q, _Q, _I, _I, _I, _I)
+_STRIDES, _EPILOGUE = 3 * _Q, 5 * _Q
+_PACK = (_I, _I, _Q, _Q, _I, _Q, _I, _I, _Q)
+_SGEMM = (_I, _I, _I, _F, _Q, _Q, _Q, _Q, _F, _Q, _Q, _Q, _I, _I, _I, _STRIDES, _EPILOGUE)
+_REDUCE = (_I, _I, _F, _F, _Q, _Q, _Q, _I, _I, _I, _I, _I, _Q, _EPILOGUE)
 
 
 def _arguments(address: int, types: tuple[Any, ...]) -> list[Any]:
@@ -309,7 +310,10 @@ class FakeDriver:
             self._reduce(*_arguments(arguments, _REDUCE))
 
     def _sgemm(self, spec: LaunchSpec, grid: tuple[int, int], arguments: list[Any]) -> None:
-        m, n, k, alpha, a, lda, b, ldb, beta, c, ldc, workspace, splits = arguments
+        m, n, k, alpha, a, lda, b, ldb, beta, c, ldc, workspace, splits, *rest = arguments
+        group, is_along_m, strides, epilogue = rest
+        assert (group, is_along_m) == (spec.group, spec.is_along_m)
+        assert not any((*strides, *epilogue))
         spec = replace(spec, split_k=splits)
         assert refusal(spec, m, n, k, (lda, ldb, ldc), (a, b, c)) is None
         planned = plan(spec, m, n, k)
@@ -336,8 +340,9 @@ class FakeDriver:
         _scale(_at(c, m, n, ldc), product, alpha, beta)
 
     def _pack(self, grid: tuple[int, int], extent: int, k: int, operand: int, ld: int, is_turned: int,
-              to: int, padded: int) -> None:  # fmt: skip
-        assert grid == (-(-padded // PACK_TILE) * -(-k // PACK_TILE), 1)
+              to: int, padded: int, blocks: int, stride: int) -> None:  # fmt: skip
+        assert grid == (blocks, 1) == (-(-padded // PACK_TILE) * -(-k // PACK_TILE), 1)
+        assert stride == 0
         end = to + 4 * k * padded
         assert any(base <= to and end <= base + len(space) - 256 for base, space in self.memory.items())
         packed = _at(to, k, padded, padded)
@@ -345,8 +350,10 @@ class FakeDriver:
         packed[:, :extent] = _at(operand, extent, k, ld).T if is_turned else _at(operand, k, extent, ld)
 
     def _reduce(self, m: int, n: int, alpha: float, beta: float, c: int, ldc: int, workspace: int,
-                splits: int, padded_m: int, padded_n: int, group_bits: int) -> None:  # fmt: skip
+                splits: int, padded_m: int, padded_n: int, group_bits: int, blocks: int, stride: int,
+                epilogue: Any) -> None:  # fmt: skip
         assert group_bits in (5, 8)
+        assert blocks == -(-m * n // (1 << group_bits)) and not any((stride, *epilogue))
         planes = _at(workspace, splits * padded_m, padded_n, padded_n).reshape(splits, padded_m, padded_n)
         _scale(_at(c, m, n, ldc), planes[:, :m, :n].sum(axis=0, dtype=np.float64), alpha, beta)
 

@@ -81,7 +81,8 @@ def test_what_is_no_config_is_refused(text: str, message: str) -> None:
 
 @given(CONFIGS, CONFIGS)
 def test_configs_share_a_cubin_where_only_the_launch_differs(one: Config, other: Config) -> None:
-    for pair in ((one, other), (one, replace(one, split_k=other.split_k))):
+    launch = {name: getattr(other, name) for name in kernel.LAUNCHED}
+    for pair in ((one, other), (one, replace(one, split_k=other.split_k)), (one, replace(one, **launch))):
         macros = [kernel.macros(config, Variant()) for config in pair]
         assert (pair[0].kernel == pair[1].kernel) == (macros[0] == macros[1])
 
@@ -93,7 +94,7 @@ def test_parameters_are_fields_are_macros() -> None:
     assert set(PARAMETER) == {f.name for f in fields(Config)}
     assert len(PARAMETER) == len(PARAMETERS)
     macros = kernel.macros(Config(), Variant())
-    launched, others = {"SPLIT_K"}, {"CLUSTER", "TRANS_A", "TRANS_B", "WIDE"}
+    launched, others = {"SPLIT_K", "RASTER", "GROUP"}, {"CLUSTER", "TRANS_A", "TRANS_B", "WIDE"}
     assert set(macros) == {n.upper() for n in PARAMETER} - launched | others
     for macro in macros:
         assert re.search(rf"\b{macro}\b", kernel.source()), f"the kernel does not use {macro}"
