@@ -22,8 +22,8 @@ _FAMILY = "sgemm"
 def of(source_hash: str, config: Config, variant: Variant) -> str:
     """The identity of the kernel that this config is compiled to."""
     layout = ("T" if variant.trans_a else "N") + ("T" if variant.trans_b else "N")
-    variants = ("-wide" if variant.is_wide else "") + ("-batched" if variant.is_batched else "")
-    return f"{_FAMILY} {source_hash} {layout}{variants} {config.kernel.key}"
+    added = ["wide"] * variant.is_wide + ["batched"] * variant.is_batched + [str(variant.epilogue)]
+    return f"{_FAMILY} {source_hash} {'-'.join([layout, *filter(None, added)])} {config.kernel.key}"
 
 
 def declaration(identity: str) -> str:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from .config import PARAMETER, Config
 from .errors import EnvironmentProblem
-from .launch import Variant
+from .launch import ACTIVATIONS, BIASES, Epilogue, Variant
 
 ENTRY = "sgemm"
 LAUNCHED = ("split_k", "raster", "group")  # parameters that a kernel is given when it is launched
@@ -65,8 +65,8 @@ def macros(config: Config, variant: Variant) -> dict[str, int]:
     """The macros that turn the template into one instance: `BM` for `bm`; words by their rank.
 
     `split_k`, `raster` and `group` are launch arguments. Of splits, only whether there is a reduction reaches
-    the compiler; but the size of clusters is compiled in. Kernels for single products are compiled as if
-    there were no batches.
+    the compiler; but the size of clusters is compiled in. Batches and what an epilogue adds are named only to
+    kernels that have them.
     """
     values: dict[str, int] = {}
     for name, parameter in PARAMETER.items():
@@ -80,4 +80,14 @@ def macros(config: Config, variant: Variant) -> dict[str, int]:
         "TRANS_B": int(variant.trans_b),
         "WIDE": int(variant.is_wide),
         **({"BATCHED": 1} if variant.is_batched else {}),
+        **_epilogue_macros(variant.epilogue),
     }
+
+
+def _epilogue_macros(epilogue: Epilogue) -> dict[str, int]:
+    values = {
+        "BIAS": BIASES.index(epilogue.bias),
+        "ACTIVATION": ACTIVATIONS.index(epilogue.activation),
+        "KEEPS": int(epilogue.keeps),
+    }
+    return {name: value for name, value in values.items() if value}

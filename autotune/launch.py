@@ -19,22 +19,55 @@ PACK_THREADS = 256  # threads per block of the kernel `sgemm_pack`, which packs 
 PACK_TILE = 64
 WORKSPACE_LIMIT = 1 << 30  # bytes that the packed operands of a call may take, and its partial sums too
 PACK_ALIGNMENT = 256  # bytes
-EPILOGUE_WORDS = 5
 PACK_SMEM_BYTES = FLOAT_BYTES * PACK_TILE * (PACK_TILE + 1)
 COUNTER_BYTES = 4
 MAX_GRID_X = 2**31 - 1
 NARROW_LD = 2**29  # leading dimensions from here on need a kernel compiled with `is_wide`
 
 
+EPILOGUE_WORDS = 5  # of 64 bits: bias, kept, ld_kept, stride_bias, stride_kept
+BIASES = ("none", "rows", "columns")
+ACTIVATIONS = ("none", "relu", "gelu", "gelu_tanh")
+LONG_ACTIVATIONS = ("gelu", "gelu_tanh")  # of so many instructions that their kernels store by rows
+
+
+@dataclass(frozen=True)
+class Epilogue:
+    """What a kernel does to alpha * AB + beta * C before it is stored in C (kernels/epilogue.cuh).
+
+    `bias` is added: a value for each of the rows of C, or of the columns. `keeps`: the result so far is
+    stored in a second matrix. Then follows the activation.
+    """
+
+    bias: str = "none"
+    activation: str = "none"
+    keeps: bool = False
+
+    def __str__(self) -> str:
+        """`bias_columns-gelu-kept`; "" for none."""
+        parts = [f"bias_{self.bias}"] if self.bias != "none" else []
+        parts += [self.activation] if self.activation != "none" else []
+        return "-".join([*parts, *(["kept"] if self.keeps else [])])
+
+
+PLAIN = Epilogue()
+
+
 @dataclass(frozen=True)
 class Variant:
-    """What a cubin is compiled for besides its config: the layouts, 64-bit leading dimensions, and batches (a
-    kernel for single products does not look at their strides)."""
+    """What a cubin is compiled for besides its config: the layouts, 64-bit leading dimensions, batches (a
+    kernel for single products does not look at their strides), and the epilogue."""
 
     trans_a: bool = False
     trans_b: bool = False
     is_wide: bool = False
     is_batched: bool = False
+    epilogue: Epilogue = PLAIN
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> Variant:
+        epilogue = data.get("epilogue")
+        return cls(**{**data, "epilogue": Epilogue(**epilogue) if epilogue else PLAIN})
 
 
 @dataclass(frozen=True)
@@ -68,7 +101,7 @@ class LaunchSpec:
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> LaunchSpec:
-        return cls(**{**data, "variant": Variant(**data["variant"])})
+        return cls(**{**data, "variant": Variant.from_dict(data["variant"])})
 
 
 @dataclass(frozen=True)
@@ -108,7 +141,9 @@ class Grid(NamedTuple):  # not a frozen dataclass: a first choice plans every ke
 
     Arguments of `sgemm`, in order: m, n, k (int32), alpha (float), A, lda (int64), B, ldb (int64),
     beta (float), C, ldc (int64), workspace, split_k, group, is_along_m (int32), the batch (a struct of the
-    three `strides`, int64), the epilogue (a struct of EPILOGUE_WORDS words of 64 bits, all 0).
+    three `strides`, int64, and the number of products, int32), the epilogue (a struct of EPILOGUE_WORDS words
+    of 64 bits: the addresses of bias and kept, then ld_kept, stride_bias and stride_kept in elements; all 0
+    where a kernel has none).
     Arguments of `sgemm_reduce`: m, n (int32), alpha, beta (float), C, ldc (int64), workspace,
     split_k, padded_m, padded_n, reduce_group_bits, reduce_blocks_per_product (int32), the stride of C
     (int64), the epilogue; it takes `reduce_smem_bytes` of shared memory.

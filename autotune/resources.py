@@ -14,7 +14,7 @@ import numpy as np
 from .config import Config
 from .device import DeviceLimits
 from .gemm import FLOAT_BYTES, Gemm
-from .launch import PACK_ALIGNMENT, LaunchSpec, Variant
+from .launch import LONG_ACTIVATIONS, PACK_ALIGNMENT, PLAIN, Epilogue, LaunchSpec, Variant
 
 WARP = 32
 MAX_THREADS = 1024
@@ -76,14 +76,15 @@ def staged_bytes(c: Any) -> Any:
     return FLOAT_BYTES * (c.bm // c.tm) * pitch
 
 
-def smem_bytes(c: Any, g: Gemm) -> Any:
+def smem_bytes(c: Any, g: Gemm, epilogue: Epilogue = PLAIN) -> Any:
     """Dynamic shared memory per block: the stages and, behind them, the sums that blocks of k are flushed to;
     or the slices' partial sums, if those need more.
 
     Rows on their way to C (kernels/staged_rows.cuh) go through it one per thread at a time where more do not
     fit: less than the stages of all but the smallest, which never decides how many blocks an SM holds.
     """
-    has_rows = (c.reduction == "cluster") | ((c.reduction != "two_pass") & (c.vec_c < chunk_n(c)))
+    is_long = epilogue.activation in LONG_ACTIVATIONS
+    has_rows = (c.reduction == "cluster") | ((c.reduction != "two_pass") & ((c.vec_c < chunk_n(c)) | is_long))
     return np.maximum(main_smem_bytes(c, g), has_rows * staged_bytes(c))
 
 
@@ -130,14 +131,21 @@ def packed_bytes(c: Any, g: Gemm) -> Any:
     return PACK_ALIGNMENT * (-(-bytes_a // PACK_ALIGNMENT) + -(-bytes_b // PACK_ALIGNMENT))
 
 
-def launch_spec(config: Config, gemm: Gemm, limits: DeviceLimits, *, is_wide: bool = False) -> LaunchSpec:
+def launch_spec(
+    config: Config,
+    gemm: Gemm,
+    limits: DeviceLimits,
+    *,
+    is_wide: bool = False,
+    epilogue: Epilogue = PLAIN,
+) -> LaunchSpec:
     """What a launch of this config needs to know, for problems of this layout, on this kind of GPU."""
     return LaunchSpec(
         bm=config.bm,
         bn=config.bn,
         bk=config.bk,
         threads=threads(config),
-        smem_bytes=int(smem_bytes(config, gemm)),
+        smem_bytes=int(smem_bytes(config, gemm, epilogue)),
         vec_a=config.vec_a,
         vec_b=config.vec_b,
         vec_c=config.vec_c,
@@ -148,7 +156,7 @@ def launch_spec(config: Config, gemm: Gemm, limits: DeviceLimits, *, is_wide: bo
         packs_b=bool(config.pack_b),
         overlaps=limits.has_dependent_launch,
         wave=limits.num_sms * config.min_blocks if config.reduction == "last_wave" else 0,
-        variant=Variant(gemm.trans_a, gemm.trans_b, is_wide, gemm.is_batched),
+        variant=Variant(gemm.trans_a, gemm.trans_b, is_wide, gemm.is_batched, epilogue),
         group=config.group,
         is_along_m=config.raster == "m",
     )

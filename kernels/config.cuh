@@ -24,6 +24,10 @@
 //   CLUSTER        blocks that share out k, for REDUCTION cluster       2 4 8 (cluster-size), else 1
 //   TRANS_A TRANS_B  the operand is stored transposed
 //   WIDE           leading dimensions of 2^29 and more
+//   BATCHED        1: a batch of products, operands a stride apart             0 1, default 0
+//   BIAS           added to the product: 0 none, 1 rows, a value for each row of C, 2 columns    default 0
+//   ACTIVATION     of what is stored in C: 0 none, 1 relu, 2 gelu, 3 gelu_tanh                   default 0
+//   KEEPS          1: what the activation is given is stored, too              0 1, default 0
 //
 // Worked example, the defaults BM 64, BN 128, BK 16, WM 32, WN 64, TM = TN = 8, STAGES 3, PAD 4, NN:
 //
@@ -44,7 +48,21 @@ constexpr int MAX_THREADS = 1024;
 
 enum { COPY_REGISTER = 0, COPY_ASYNC = 1 };
 enum { EDGES_EXACT, EDGES_PREDICATED };
+enum { BIAS_NONE, BIAS_ROWS, BIAS_COLUMNS };
+enum { ACTIVATION_NONE, ACTIVATION_RELU, ACTIVATION_GELU, ACTIVATION_GELU_TANH };
 enum { ORDER_ROW, ORDER_ROW_SNAKE, ORDER_COL_SNAKE, ORDER_ZIGZAG, ORDER_PAIR_SNAKE };
+#ifndef BATCHED
+#define BATCHED 0
+#endif
+#ifndef BIAS
+#define BIAS 0
+#endif
+#ifndef ACTIVATION
+#define ACTIVATION 0
+#endif
+#ifndef KEEPS
+#define KEEPS 0
+#endif
 #define REDUCTION_NONE 0  // macros, since the preprocessor asks for these
 #define REDUCTION_TWO_PASS 1
 #define REDUCTION_LAST_BLOCK 2
@@ -105,6 +123,8 @@ constexpr bool IS_PREDICATED = EDGES == EDGES_PREDICATED;
 constexpr bool IS_CLAMPED_A = IS_PREDICATED && !PACK_A;  // packed operands are whole tiles
 constexpr bool IS_CLAMPED_B = IS_PREDICATED && !PACK_B;
 
+constexpr bool IS_BATCHED = BATCHED;
+
 #if WIDE
 using Stride = long long;
 #else
@@ -130,8 +150,10 @@ constexpr bool LETS_NEXT_BEGIN = REDUCTION == REDUCTION_TWO_PASS || LAST_LETS_NE
 // tile of C; rows on their way to C (staged_rows.cuh) as many at a time as there is room for, one of each thread at
 // least. They lie so far apart that lanes in different rows touch different banks.
 __device__ constexpr int max_of(int a, int b) { return a > b ? a : b; }
+constexpr bool HAS_LONG_ACTIVATION = ACTIVATION == ACTIVATION_GELU || ACTIVATION == ACTIVATION_GELU_TANH;
 constexpr bool HAS_STAGED_ROWS =
-    REDUCTION == REDUCTION_CLUSTER || (REDUCTION != REDUCTION_TWO_PASS && VEC_C < CHUNK_N);
+    REDUCTION == REDUCTION_CLUSTER ||
+    (REDUCTION != REDUCTION_TWO_PASS && (VEC_C < CHUNK_N || HAS_LONG_ACTIVATION));
 constexpr int ROW_GROUPS = BM / TM;  // lanes of the block that stand along m
 constexpr int STAGED_PITCH = BN + (LANES_N * CHUNK_N + WARP * MAX_THREADS - BN) % WARP;
 constexpr int STAGED_FLOATS = HAS_STAGED_ROWS ? ROW_GROUPS * STAGED_PITCH : 0;

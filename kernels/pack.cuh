@@ -20,13 +20,20 @@ constexpr int PACK_STEP = PACK_THREADS / PACK_TILE;   // rows of its tile that a
 constexpr int PACK_STEPS = PACK_TILE / PACK_STEP;     // elements per thread
 constexpr int PACK_ROW = PACK_TILE + 1;               // odd: a warp that walks a column meets all banks
 
-// Launch: tiles of the packed operand, those along the extent first; PACK_THREADS threads;
-// PACK_TILE * PACK_ROW floats of shared memory.
+// Launch: tiles of the packed operand, those along the extent first, of one product after the other; PACK_THREADS
+// threads; PACK_TILE * PACK_ROW floats of shared memory. Operands of a batch lie `stride` elements apart, their copies
+// k * padded.
 extern "C" __global__ void __launch_bounds__(PACK_THREADS)
     sgemm_pack(int extent, int k, const float* READ_ONLY from, long long ld, int is_k_major, float* __restrict__ to,
-               int padded) {
+               int padded, int blocks_per_product, long long stride) {
+    const int product = IS_BATCHED ? block_index_x() / blocks_per_product : 0;
+    const int block = block_index_x() - product * blocks_per_product;
+    if constexpr (IS_BATCHED) {
+        from += product * stride;
+        to += product * (static_cast<long long>(k) * padded);
+    }
     const int tiles = (padded + PACK_TILE - 1) / PACK_TILE;
-    const int first_i = block_index_x() % tiles * PACK_TILE, first_p = block_index_x() / tiles * PACK_TILE;
+    const int first_i = block % tiles * PACK_TILE, first_p = block / tiles * PACK_TILE;
     const int column = thread_index() % PACK_TILE, row = thread_index() / PACK_TILE;
 
     wait_for_kernels_before();  // WAR too: `to` may be what the call before still reads

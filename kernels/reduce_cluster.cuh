@@ -25,8 +25,7 @@
 #endif
 
 __device__ __forceinline__ void add_cluster_and_store(const float (&sums)[TM][TN], const ThreadTile& thread, int split,
-                                                      int origin_m, int origin_n, int m, int n, float alpha,
-                                                      float beta, float* c, long long ldc) {
+                                                      int origin_m, int origin_n, const Output& output) {
     constexpr int COUNT = StagedRows::COUNT, IN_ROW = StagedRows::IN_ROW, WIDTH = StagedRows::WIDTH;
     constexpr int STEP = StagedRows::AT_ONCE * CLUSTER;        // rows that the cluster touches at once
     constexpr bool IS_EVEN = COUNT % STEP == 0;
@@ -36,7 +35,7 @@ __device__ __forceinline__ void add_cluster_and_store(const float (&sums)[TM][TN
     barrier();  // WAR: the last tile, or the last slice's sums, have been read by all of the block
 #pragma unroll
     for (int first = 0; first < TM; first += STAGED_ROUND) {
-        if (thread.slice == 0) StagedRows::write(sums, thread, first, alpha);
+        if (thread.slice == 0) StagedRows::write(sums, thread, first, output.alpha);
         cluster_barrier();  // RAW: all splits have written what is read next
         Vec<VEC_C> totals[MOST] = {};
 #pragma unroll
@@ -57,8 +56,8 @@ __device__ __forceinline__ void add_cluster_and_store(const float (&sums)[TM][TN
             if (!IS_EVEN && at >= COUNT) continue;
             const int at_m = origin_m + StagedRows::row_of_tile(first, at);
             const int at_n = origin_n + rows.column + i % IN_ROW * WIDTH;
-            if (IS_PREDICATED && (at_m >= m || at_n >= n)) continue;  // edge: C
-            scale_and_store<VEC_C>(c + at_m * ldc + at_n, totals[i], SCALED, beta);
+            if (IS_PREDICATED && (at_m >= output.m || at_n >= output.n)) continue;  // edge: C
+            output.store<VEC_C>(at_m, at_n, totals[i], SCALED);
         }
     }
 }

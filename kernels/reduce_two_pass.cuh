@@ -52,14 +52,18 @@ struct Planes {
 };
 
 // The second pass. Launch: REDUCE_THREADS threads in groups of 2^group_bits, each for so many elements of C, row by
-// row; shared memory for a float of every thread, unless all are one group. m * n is below 2^31. Alpha stays a
+// row, of one product after the other; shared memory for a float of every thread, unless all are one group. m * n is
+// below 2^31. Alpha stays a
 // parameter for the sake of cubins that were exported when the second pass scaled.
 extern "C" __global__ void __launch_bounds__(REDUCE_THREADS)
     sgemm_reduce(int m, int n, float /*alpha*/, float beta, float* __restrict__ c, long long ldc,
-                 const float* READ_ONLY workspace, int splits, int padded_m, int padded_n, int group_bits) {
+                 const float* READ_ONLY workspace, int splits, int padded_m, int padded_n, int group_bits,
+                 int blocks_per_product, long long stride_c, Epilogue epilogue) {
+    const int product = IS_BATCHED ? block_index_x() / blocks_per_product : 0;
+    const int block = block_index_x() - product * blocks_per_product;
     const int bits_of_groups = REDUCE_BITS - group_bits, groups = 1 << bits_of_groups;
     const int group = thread_index() >> group_bits;
-    const unsigned index = (static_cast<unsigned>(block_index_x()) << group_bits) +
+    const unsigned index = (static_cast<unsigned>(block) << group_bits) +
                            (thread_index() & ((1 << group_bits) - 1));
     const bool is_inside = index < static_cast<unsigned>(m) * n;  // edge: C
     const int row = index / static_cast<unsigned>(n), column = index % static_cast<unsigned>(n);
@@ -68,7 +72,7 @@ extern "C" __global__ void __launch_bounds__(REDUCE_THREADS)
     if constexpr (LAST_LETS_NEXT_BEGIN) let_next_kernel_begin();
 
     const long long plane = static_cast<long long>(padded_m) * padded_n;
-    Planes planes{workspace + first * plane + static_cast<long long>(row) * padded_n + column, plane};
+    Planes planes{workspace + (product * splits + first) * plane + static_cast<long long>(row) * padded_n + column, plane};
     if (is_inside) {
         int left = end - first;
 #pragma unroll 1
@@ -87,7 +91,8 @@ extern "C" __global__ void __launch_bounds__(REDUCE_THREADS)
         for (int other = 1; other < groups; ++other)
             sum += load_shared<1>(own + (other << group_bits)).v[0];
     }
-    if (is_inside) scale_and_store<1>(c + row * ldc + column, {sum}, SCALED, beta);
+    const Output output(m, n, SCALED, beta, c, ldc, stride_c, product, epilogue);
+    if (is_inside) output.store<1>(row, column, {sum}, SCALED);
 }
 
 #endif

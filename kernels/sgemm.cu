@@ -5,6 +5,9 @@
 //     A[i][p] = a[i * lda + p], or a[p * lda + i] if TRANS_A
 //     B[p][j] = b[p * ldb + j], or b[j * ldb + p] if TRANS_B
 //
+//   A kernel for batches computes many such products, A, B and C of each a stride from those of the one before. An
+//   epilogue adds a bias, keeps the result, and applies an activation, where the kernel is compiled with them.
+//
 //             n                        grid   one block per BM x BN tile of C (and per split of k)
 //        ┌────┬────┬────┐              block  warps of WM x WN; SLICE_K groups of them share out BK
 //      m │    │ BN │    │              warp   32 lanes as LANES_M x LANES_N
@@ -31,7 +34,7 @@
 //     multiply.cuh        the FMAs and their order
 //     flush.cuh           blocked summation, around the main loop
 //   reduce_*.cuh          sums of slices; of splits: two_pass, last_block and last_wave, cluster
-//   epilogue.cuh          scale and store
+//   epilogue.cuh          scale, bias, activation, store
 //     staged_rows.cuh     through shared memory, for a C that takes no vectors, and for clusters
 //   pack.cuh              before all this: an operand copied to where tiles are read best
 //   primitives.cuh        all that is asked of the hardware
@@ -55,16 +58,23 @@
 // Launch: grid and workspace as launch.Grid says, THREADS threads, the shared memory of resources.smem_bytes.
 // All kernels wait for those before them on the stream, so that they may be launched early (LaunchSpec.overlaps).
 // m and n are at least 1; k = 0 and alpha = 0 scale C and read neither A nor B. A packed operand comes as
-// sgemm_pack left it: its rows are along k, and its leading dimension is whole tiles.
+// sgemm_pack left it: its rows are along k, and its leading dimension is whole tiles. `batch` and `epilogue` are read
+// by kernels that have them.
 extern "C" __global__ void CLUSTER_OF(CLUSTER) __launch_bounds__(THREADS, MIN_BLOCKS)
     sgemm(int m, int n, int k, float alpha, const float* READ_ONLY a, long long lda, const float* READ_ONLY b,
           long long ldb, float beta, float* __restrict__ c, long long ldc, float* __restrict__ workspace, int splits,
-          int group, int is_along_m) {
-    // 1. The block's tile of C, and its split.
-    const int tiles_m = (m + BM - 1) / BM, tiles_n = (n + BN - 1) / BN;
-    const WorkTile work(tiles_m * tiles_n, splits);
-    const TileCoord tile = tile_coord(work.tile, tiles_m, tiles_n, group, is_along_m);
+          int group, int is_along_m, Batch batch, Epilogue epilogue) {
+    // 1. The block's tile of C, of which product, and its split.
+    const int tiles_m = (m + BM - 1) / BM, tiles_n = (n + BN - 1) / BN, tiles = tiles_m * tiles_n;
+    const WorkTile work(IS_BATCHED ? tiles * batch.products : tiles, splits);
+    const int product = IS_BATCHED ? work.tile / tiles : 0;
+    const TileCoord tile = tile_coord(work.tile - product * tiles, tiles_m, tiles_n, group, is_along_m);
     const int origin_m = tile.m * BM, origin_n = tile.n * BN;
+    if constexpr (IS_BATCHED) {
+        a += product * batch.stride_a;
+        b += product * batch.stride_b;
+    }
+    const Output output(m, n, alpha, beta, c, ldc, batch.stride_c, product, epilogue);
 
     // 2. The split's share of k, in tiles. The first tile of all is the ragged one, k % BK deep where that is not 0:
     //    all others are full, and the main loop tests nothing. For k = 70, BK = 16 and two splits:
@@ -93,7 +103,8 @@ extern "C" __global__ void CLUSTER_OF(CLUSTER) __launch_bounds__(THREADS, MIN_BL
     // 5. The splits become one: here, in the block that comes last, or in the next kernel.
     if constexpr (REDUCTION == REDUCTION_TWO_PASS) {
         const long long plane = static_cast<long long>(tiles_m * BM) * (tiles_n * BN);
-        store_plane(sums, thread, origin_m, origin_n, alpha, workspace + work.split * plane, tiles_n * BN);
+        store_plane(sums, thread, origin_m, origin_n, alpha, workspace + (product * splits + work.split) * plane,
+                    tiles_n * BN);
         return;
     }
     if constexpr (REDUCTION == REDUCTION_LAST_BLOCK || REDUCTION == REDUCTION_LAST_WAVE) {
@@ -102,10 +113,10 @@ extern "C" __global__ void CLUSTER_OF(CLUSTER) __launch_bounds__(THREADS, MIN_BL
             return;
     }
     if constexpr (REDUCTION == REDUCTION_CLUSTER) {
-        add_cluster_and_store(sums, thread, work.split, origin_m, origin_n, m, n, alpha, beta, c, ldc);
+        add_cluster_and_store(sums, thread, work.split, origin_m, origin_n, output);
         return;
     }
 
-    // 6. The epilogue: scale and store.
-    store_tile(sums, thread, origin_m, origin_n, m, n, alpha, beta, c, ldc);
+    // 6. The epilogue: scale, what the kernel adds to that, and store.
+    store_tile(sums, thread, origin_m, origin_n, output);
 }

@@ -3,7 +3,8 @@
 // A thread owns a few neighbours of C (CHUNK_N), and the lanes of a warp stand as far apart. Where C takes vectors of
 // as many floats, they are stored as they are. Where it does not, say because n is odd, each store of a warp would
 // touch every fourth float of four times the sectors. Then sums are written to shared memory, and read so that a warp
-// has neighbours in a row of C. The blocks of a cluster use the same rows to share out what they add.
+// has neighbours in a row of C. The blocks of a cluster use the same rows to share out what they add. An activation of
+// many instructions goes by rows too: its code then stands there once per vector of a row, not once per sum.
 //
 //    thread tiles, in rounds of STAGED_ROUND rows each            rows of C, all threads of all slices
 //    ┌──────────────┬──────────────┐                              lane 0 1 2 ...

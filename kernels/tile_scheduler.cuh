@@ -1,11 +1,21 @@
-// Which tile of C a block computes, and which split of its k.
+// Which tile of C a block computes, of which product, and which split of its k.
 //
-//   grid x   the tiles of C, in the order of tile_coord; with last_wave several blocks for each of the last tiles
+//   grid x   the tiles of C, in the order of tile_coord, of one product after the other; with last_wave several
+//            blocks for each of the last tiles
 //   grid y   the splits of k: two_pass, last_block, cluster
 #pragma once
 
 #include "config.cuh"
 #include "primitives.cuh"
+
+// A batch: elements from an operand of one product to that of the next, 0 where all products share it. Read by kernels
+// for batches alone.
+struct Batch {
+    long long stride_a;
+    long long stride_b;
+    long long stride_c;
+    int products;
+};
 
 struct TileCoord {
     int m;  // in tiles
@@ -23,15 +33,18 @@ struct TileCoord {
 //    7  9 11
 __device__ __forceinline__ TileCoord tile_coord(int tile, int tiles_m, int tiles_n, int most, int is_along_m) {
     const int along = is_along_m ? tiles_m : tiles_n, across = is_along_m ? tiles_n : tiles_m;
-    const int group = across < most ? across : most;  // so that a group never exceeds the grid, nor int
-    const int first = tile / (group * along) * group;
-    const int within = tile % (group * along);
-    const int width = across - first < group ? across - first : group;
-    const int at_across = first + within % width, at_along = within / width;
+    int at_across = tile / along, at_along = tile % along;
+    if (most > 1) {
+        const int group = across < most ? across : most;  // so that a group never exceeds the grid, nor int
+        const int first = tile / (group * along) * group;
+        const int within = tile % (group * along);
+        const int width = across - first < group ? across - first : group;
+        at_across = first + within % width, at_along = within / width;
+    }
     return is_along_m ? TileCoord{at_along, at_across} : TileCoord{at_across, at_along};
 }
 
-// The work of a block: a tile, and which of the `splits` of its k.
+// The work of a block: a tile of one of all products, and which of the `splits` of its k.
 //
 // Tiles fill the GPU in waves. The last wave often leaves most of it idle (4097^3 in tiles of 128 x 256: 561 blocks
 // for 132 SMs, the last 33 alone for as long as all waves before took each). With last_wave only the tiles of that

@@ -27,10 +27,10 @@ _ALIGNMENT_MASK = 15  # of the widest vectors, in bytes
 
 # Arguments of the kernels, as documented at launch.Grid, and where each lies in the packed values.
 # Behind what is packed lie the strides of a batch and the epilogue: 0, for one product and none.
-_SGEMM = struct.Struct(f"=iiifQqQqf4xQqQiii4x24x{8 * EPILOGUE_WORDS}x")
+_SGEMM = struct.Struct(f"=iiifQqQqf4xQqQiii4x32x{8 * EPILOGUE_WORDS}x")
 _ALPHA = struct.Struct("=f")
 _ALPHA_OFFSET = 12
-_SGEMM_OFFSETS = (0, 4, 8, 12, 16, 24, 32, 40, 48, 56, 64, 72, 80, 84, 88, 96, 120)
+_SGEMM_OFFSETS = (0, 4, 8, 12, 16, 24, 32, 40, 48, 56, 64, 72, 80, 84, 88, 96, 128)
 _REDUCE = struct.Struct(f"=iiffQqQiiiii4x8x{8 * EPILOGUE_WORDS}x")
 _REDUCE_OFFSETS = (0, 4, 8, 12, 16, 24, 32, 40, 44, 48, 52, 56, 64, 72)
 _PACK = struct.Struct("=iiQqi4xQii8x")

@@ -8,21 +8,32 @@ from typing import Any
 from .. import launch
 from ..gemm import Gemm
 from ..kernel import ENTRY, PACK_ENTRY, REDUCE_ENTRY
-from ..launch import EPILOGUE_WORDS, PACK_SMEM_BYTES, PACK_THREADS, REDUCE_THREADS, LaunchSpec, Pack
+from ..launch import PACK_SMEM_BYTES, PACK_THREADS, REDUCE_THREADS, LaunchSpec, Pack
 from .memory import OperandSet
 from .module import Module, pack
 
 
-class Strides(ctypes.Structure):
-    """`Batch` of the kernels: elements from one product to the next."""
+class BatchArgument(ctypes.Structure):
+    """`Batch` of the kernels: elements from one product to the next, and how many products there are."""
 
-    _fields_ = (("a", ctypes.c_int64), ("b", ctypes.c_int64), ("c", ctypes.c_int64))
+    _fields_ = (
+        ("stride_a", ctypes.c_int64),
+        ("stride_b", ctypes.c_int64),
+        ("stride_c", ctypes.c_int64),
+        ("products", ctypes.c_int32),
+    )
 
 
-class Epilogue(ctypes.Structure):
-    """`Epilogue` of the kernels: none."""
+class EpilogueArgument(ctypes.Structure):
+    """`Epilogue` of the kernels; all 0 where a kernel has none. Addresses, then elements."""
 
-    _fields_ = (("words", ctypes.c_uint64 * EPILOGUE_WORDS),)
+    _fields_ = (
+        ("bias", ctypes.c_uint64),
+        ("kept", ctypes.c_uint64),
+        ("ld_kept", ctypes.c_int64),
+        ("stride_bias", ctypes.c_int64),
+        ("stride_kept", ctypes.c_int64),
+    )
 
 
 class Packing:
@@ -45,11 +56,18 @@ class Sgemm:
     """C = op(A) op(B) with alpha = 1 and beta = 0, a product or a batch, ready to launch on any operand set.
 
     `workspace` is the address of scratch memory and counters (0 where it needs none); `entry` names the
-    kernel. Raises CudaError where the cubin lacks an entry or the device refuses its shared memory.
+    kernel, `epilogue` is what one that was compiled with an epilogue reads. Raises CudaError where the cubin
+    lacks an entry or the device refuses its shared memory.
     """
 
     def __init__(
-        self, module: Module, spec: LaunchSpec, gemm: Gemm, workspace: int, entry: str = ENTRY
+        self,
+        module: Module,
+        spec: LaunchSpec,
+        gemm: Gemm,
+        workspace: int,
+        entry: str = ENTRY,
+        epilogue: EpilogueArgument | None = None,
     ) -> None:
         grid = launch.plan(spec, gemm.m, gemm.n, gemm.k, gemm.strides)
         self._kernel = module.kernel(entry)
@@ -67,10 +85,10 @@ class Sgemm:
             (lda if packing.is_a else ldb).value = packing.padded
         sums, splits = ctypes.c_void_p(workspace + grid.pack_bytes), ctypes.c_int32(grid.split_k)
         raster = ctypes.c_int32(spec.group), ctypes.c_int32(spec.is_along_m)
-        strides, epilogue = Strides(*grid.strides), Epilogue()
+        batch, epilogue = BatchArgument(*grid.strides, grid.products), epilogue or EpilogueArgument()
         self._values: list[Any] = [
             *(*extents, alpha, self._a, lda, self._b, ldb, beta, self._c, ldc, sums, splits),
-            *(*raster, strides, epilogue),
+            *(*raster, batch, epilogue),
         ]
         self._arguments = pack(self._values)
         self._reduce = module.kernel(REDUCE_ENTRY) if grid.reduce_blocks else None

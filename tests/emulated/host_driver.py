@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from cuda.bindings import driver as real
 
-from autotune.gpu.sgemm import Epilogue, Strides
+from autotune.gpu.sgemm import BatchArgument, EpilogueArgument
 from autotune.launch import PACK_TILE
 
 _ADDRESS, _INT, _LONG, _FLOAT = ctypes.c_void_p, ctypes.c_int32, ctypes.c_int64, ctypes.c_float
@@ -24,13 +24,13 @@ _COUNT, _WORD, _DOUBLE = ctypes.c_uint64, ctypes.c_uint32, ctypes.c_double
 _MATRIX = (_ADDRESS, _LONG)
 _SGEMM = (
     *(_INT, _INT, _INT, _FLOAT, *_MATRIX, *_MATRIX, _FLOAT, *_MATRIX, _ADDRESS, _INT),
-    *(_INT, _INT, Strides, Epilogue),
+    *(_INT, _INT, BatchArgument, EpilogueArgument),
 )
 SIGNATURES = {
     "sgemm": _SGEMM,
     "other": _SGEMM,
     "sgemm_pack": (_INT, _INT, *_MATRIX, _INT, _ADDRESS, _INT, _INT, _LONG),
-    "sgemm_reduce": (_INT, _INT, _FLOAT, _FLOAT, *_MATRIX, _ADDRESS, *[_INT] * 5, _LONG, Epilogue),
+    "sgemm_reduce": (_INT, _INT, _FLOAT, _FLOAT, *_MATRIX, _ADDRESS, *[_INT] * 5, _LONG, EpilogueArgument),
     "fill_normal": (_ADDRESS, _COUNT, _COUNT),
     "reference_tiles": (_INT, _INT, _INT, _ADDRESS, *[_LONG] * 3, _ADDRESS, *[_LONG] * 3, *[_ADDRESS] * 3),
     "compare_tiles": (_INT, _INT, *[_ADDRESS] * 4, _DOUBLE, _ADDRESS),

@@ -14,14 +14,14 @@ int cluster_size() { return CLUSTER; }
 void run_sgemm(const Problem& p, const Operands& o) {
     sgemm(static_cast<int>(p.m), static_cast<int>(p.n), static_cast<int>(p.k), static_cast<float>(p.alpha), o.a,
           o.lda, o.b, o.ldb, static_cast<float>(p.beta), o.c, p.ldc, o.workspace, static_cast<int>(p.split_k),
-          static_cast<int>(p.group), static_cast<int>(p.is_along_m));
+          static_cast<int>(p.group), static_cast<int>(p.is_along_m), Batch{}, Epilogue{});
 }
 
 void run_pack([[maybe_unused]] const Problem& p, [[maybe_unused]] const Pack& pack,
               [[maybe_unused]] const float* from, [[maybe_unused]] int64_t ld, [[maybe_unused]] float* to) {
 #if PACK_A || PACK_B
     sgemm_pack(static_cast<int>(pack.extent), static_cast<int>(p.k), from, ld, static_cast<int>(pack.is_turned), to,
-               static_cast<int>(pack.padded));
+               static_cast<int>(pack.padded), static_cast<int>(pack.blocks), 0);
 #endif
 }
 
@@ -29,7 +29,8 @@ void run_reduce([[maybe_unused]] const Problem& p, [[maybe_unused]] const Operan
 #if defined(REDUCTION_TWO_PASS) && REDUCTION == REDUCTION_TWO_PASS
     sgemm_reduce(static_cast<int>(p.m), static_cast<int>(p.n), static_cast<float>(p.alpha),
                  static_cast<float>(p.beta), o.c, p.ldc, o.workspace, static_cast<int>(p.split_k),
-                 static_cast<int>(p.padded_m), static_cast<int>(p.padded_n), static_cast<int>(p.reduce_group_bits));
+                 static_cast<int>(p.padded_m), static_cast<int>(p.padded_n), static_cast<int>(p.reduce_group_bits),
+                 static_cast<int>(p.reduce_blocks), 0, Epilogue{});
 #endif
 }
 

@@ -32,7 +32,7 @@ extern "C" __global__ void sgemm(int m, int n, int k, float alpha, const float* 
 # All products of a batch; NaN where an argument that is not used here is not what a plain launch says.
 BATCHED_SPEC = replace(SPEC, variant=Variant(is_batched=True))
 BATCHED_SOURCE = """
-struct Batch { long long a, b, c; };
+struct Batch { long long a, b, c; int products; };
 struct Epilogue { unsigned long long words[5]; };
 extern "C" __global__ void sgemm(int m, int n, int k, float alpha, const float* a, long long lda,
                                  const float* b, long long ldb, float beta, float* c, long long ldc,

@@ -40,7 +40,7 @@ from autotune.gemm import Gemm
 from autotune.gpu import driver
 from autotune.gpu.driver import CudaError
 from autotune.gpu.module import Module, pack
-from autotune.gpu.sgemm import Epilogue, Strides
+from autotune.gpu.sgemm import BatchArgument, EpilogueArgument
 from autotune.launch import PACK_SMEM_BYTES, PACK_THREADS, Variant
 from autotune.rules import broken_rules
 
@@ -211,12 +211,12 @@ def compute(gpu: Gpu, module: Module, p: Problem) -> np.ndarray:
         b, ldb = _packed(gpu, module, p, False, (b, ldb))
         raster = ctypes.c_int32(p.group), ctypes.c_int32(p.is_along_m)
         values = (m, n, k, alpha, a, lda, b, ldb, beta, c, ldc, ctypes.c_void_p(at), splits)
-        values += (*raster, Strides(), Epilogue())
+        values += (*raster, BatchArgument(), EpilogueArgument())
         gpu.launch(module, kernel.ENTRY, p.size, p.threads, values, p.smem_bytes)
         if p.reduce_blocks:
             counts = map(ctypes.c_int32, (*p.padded, p.reduce_group_bits, p.reduce_blocks))
             values = (m, n, alpha, beta, c, ldc, ctypes.c_void_p(at), splits, *counts)
-            values += (ctypes.c_int64(0), Epilogue())
+            values += (ctypes.c_int64(0), EpilogueArgument())
             size, smem_bytes = (p.reduce_blocks, 1), p.reduce_smem_bytes
             gpu.launch(module, kernel.REDUCE_ENTRY, size, p.reduce_threads, values, smem_bytes)
         gpu.wait()

@@ -164,7 +164,7 @@ def _at(address: int, rows: int, columns: int, ld: int) -> np.ndarray[Any, Any]:
 
 
 _I, _F, _Q = ctypes.c_int32, ctypes.c_float, ctypes.c_int64
-_STRIDES, _EPILOGUE = 3 * _Q, 5 * _Q
+_STRIDES, _EPILOGUE = 4 * _Q, 5 * _Q
 _PACK = (_I, _I, _Q, _Q, _I, _Q, _I, _I, _Q)
 _SGEMM = (_I, _I, _I, _F, _Q, _Q, _Q, _Q, _F, _Q, _Q, _Q, _I, _I, _I, _STRIDES, _EPILOGUE)
 _REDUCE = (_I, _I, _F, _F, _Q, _Q, _Q, _I, _I, _I, _I, _I, _Q, _EPILOGUE)
