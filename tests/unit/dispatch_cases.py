@@ -66,7 +66,8 @@ def config_of(spec: LaunchSpec) -> Config:
     same = {name: getattr(spec, name) for name in ("bm", "bn", "bk", "vec_a", "vec_b", "vec_c")}
     return replace(
         CONFIG, **same, edges="exact" if spec.is_exact else "predicated", pack_a=int(spec.packs_a),
-        pack_b=int(spec.packs_b), reduction=spec.reduction, split_k=spec.split_k,
+        pack_b=int(spec.packs_b), reduction=spec.reduction, split_k=spec.split_k, group=spec.group,
+        raster="m" if spec.is_along_m else "n",
     )  # fmt: skip
 
 
@@ -124,6 +125,8 @@ def older_text(table: Table, version: int) -> str:
     unsaid = [name for schema, names in LATER.items() if schema >= version for name in names]
     for stored, kernel in zip(tree["kernels"], table.kernels, strict=True):
         stored["spec"] = kernel.spec.to_dict() | {"variant": stored.pop("variant")}
+        for name in ("group", "is_along_m"):  # which were compiled in
+            del stored["spec"][name]
         for name in unsaid:
             stored["spec"].pop(name, None)
             stored["config"].pop(name, None)

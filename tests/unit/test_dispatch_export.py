@@ -21,6 +21,7 @@ from autotune.device import KNOWN, DeviceLimits, known_limits
 from autotune.dispatch.check import verify_table
 from autotune.dispatch.export import export_table, settle
 from autotune.dispatch.from_store import read_results
+from autotune.dispatch.model import expected_us
 from autotune.dispatch.package import RUNTIME_MODULES
 from autotune.dispatch.results import TunedPoint, TunedResults, TunedShape
 from autotune.dispatch.select import Call, Selector
@@ -170,6 +171,18 @@ def test_shapes_that_were_not_tuned_are_served_by_relatives(
     assert call.refusal(chosen) is None
     legal = [x for x in selector.kernels.values() if call.refusal(x) is None]
     assert len(legal) > 1  # more than the default
+
+
+def test_the_model_of_a_kernel_knows_only_times_of_blocks_that_walk_alike(tmp_path: Path) -> None:
+    """The cubin is the same, but the model has no word for how blocks walk."""
+    slow = replace(EXACT, group=16, raster="m")
+    shape = TunedShape(SQUARE, (TunedPoint(EXACT, 2650.0, True),), ((EXACT, 2650.0), (slow, 9000.0)))
+    table = load(export_table(results(shapes=(shape,)), tmp_path / "t", FakeCompiler()))
+    (entry,) = table.entries
+    (winner,) = (found for found in table.kernels if found.id == entry.ranked[0].kernel)
+    assert EXACT.kernel == slow.kernel
+    assert winner.model is not None and winner.model.num_samples == 1
+    assert expected_us(winner, SQUARE, table.limits) == pytest.approx(2650.0, rel=0.05)
 
 
 def test_kernels_that_differ_in_split_only_share_a_cubin(folder: Path) -> None:

@@ -52,8 +52,8 @@ def _table() -> Any:
     }
     last = make_kernel("last", make_spec(reduction="last_block", split_k=4))
     return make_table(
-        make_kernel("fast", make_spec(vec_a=4, vec_b=4, vec_c=4, is_exact=True)),
-        make_kernel("two", make_spec(reduction="two_pass", split_k=2)),
+        make_kernel("fast", make_spec(vec_a=4, vec_b=4, vec_c=4, is_exact=True, group=8, is_along_m=True)),
+        make_kernel("two", make_spec(reduction="two_pass", split_k=2, group=4)),
         last,
         make_kernel("cluster", make_spec(reduction="cluster", split_k=8)),
         make_kernel("vector-tn", make_spec("TN", vec_a=4)),

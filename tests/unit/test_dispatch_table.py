@@ -171,6 +171,16 @@ def test_a_stored_spec_that_is_not_the_configs_is_refused(name: str) -> None:
         parse(sign(tree))
 
 
+@pytest.mark.parametrize("version", range(1, SCHEMA_VERSION + 1))
+def test_how_blocks_walk_follows_from_the_config_in_every_schema(version: int) -> None:
+    """Kernels of before 5 have it compiled in, and leave the argument unread."""
+    table = make_table(make_kernel("k", make_spec(group=8, is_along_m=True)))
+    text = render(table) if version == SCHEMA_VERSION else older_text(table, version)
+    (found,) = (kernel for kernel in parse(text).kernels if kernel.id == "k")
+    assert (found.spec.group, found.spec.is_along_m) == (8, True)
+    assert (found.config.group, found.config.raster) == (8, "m")
+
+
 def test_batches_are_refused_as_long_as_nobody_can_call_them() -> None:
     tree = _tree()
     tree["entries"][0]["gemm"] |= {"batch": 8, "shares_b": True}
