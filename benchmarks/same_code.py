@@ -7,7 +7,7 @@ REVISION is a git revision, or a folder that holds the other text. Needs no GPU.
 another byte for byte, and ptxas's report: registers, spills, stack, shared memory. Exits 1 if any differs.
 
 With `--write`, and if all are the same, it is recorded in kernels/same_code.json that results of the other
-text count for this one. Databases, exports and recordings honour that file.
+text count for this one (autotune/same_code.py).
 """
 
 from __future__ import annotations
@@ -31,12 +31,11 @@ import reports
 from drawn import DEVICES, Drawn, spread
 from sass import sections
 
-from autotune import console, kernel
+from autotune import console, kernel, same_code
 from autotune.compiler import Compiler, Cubin, compiler_version
 from autotune.errors import TrialFailure, UsageError
 
 FAMILY = "sgemm"
-RECORDS = "same_code.json"  # beside the template
 # Code, and constants that it reads. Others hold symbols, which a name more or less moves.
 _COMPARED = (".text.", ".nv.constant0.", ".nv.constant2.", ".nv.constant3")
 _REPORTED = ("registers", "spill_bytes", "stack_bytes", "static_smem_bytes")
@@ -62,8 +61,8 @@ def main() -> None:
 def _run(args: argparse.Namespace) -> None:
     with tempfile.TemporaryDirectory() as scratch:
         other = folder_of(args.against, Path(scratch))
-        texts = kernel.source(kernel.MAIN_FILE, other), kernel.source()
-        hashes = kernel.source_hash(kernel.MAIN_FILE, other), kernel.source_hash()
+        texts = kernel.source(kernel.FAMILIES[FAMILY], other), kernel.source()
+        hashes = kernel.source_hash(kernel.FAMILIES[FAMILY], other), kernel.source_hash()
     drawn = spread(args.num, args.seed)
     found = compare(drawn, *texts, args.jobs)
     for one, what in found.items():
@@ -78,7 +77,7 @@ def _run(args: argparse.Namespace) -> None:
     if args.write:
         today = datetime.now(UTC).date().isoformat()
         record = Record(FAMILY, hashes[1], hashes[0], len(drawn), archs, compiler_version(), today)
-        console.show(keep(record, kernel.kernel_dir() / RECORDS))
+        console.show(keep(record, same_code.record_file()))
 
 
 def folder_of(against: str, scratch: Path) -> Path:
@@ -157,7 +156,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--num", type=int, default=200, help="kernels to compile (default: 200)")
     parser.add_argument("--seed", type=int, default=1, help="decides which (default: 1)")
     parser.add_argument("--jobs", type=int, default=2, help="threads that compile (default: 2)")
-    parser.add_argument("--write", action="store_true", help=f"record it in kernels/{RECORDS}")
+    parser.add_argument("--write", action="store_true", help="record it in kernels/same_code.json")
     return parser.parse_args()
 
 
