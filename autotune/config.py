@@ -145,7 +145,7 @@ PARAMETERS: tuple[Parameter, ...] = (
         "k after which sums move on to sums in shared memory, 0 never",
         "steps",
     ),
-    Parameter("pad", (0, 1, 2, 4, 8), "floats after each shared row of a turned operand", "elements"),
+    Parameter("pad", (0, 1, 2, 4, 8), "floats after each shared row of a K-major operand", "elements"),
     Parameter("min_blocks", (1, 2, 3, 4, 5, 6, 8), "blocks per SM that registers must allow", "blocks"),
     Parameter(
         "order",

@@ -26,7 +26,7 @@ LARGE = (
         bm=256, bn=128, bk=16, wm=128, wn=32, tm=16, tn=8, stages=3, bursts=4, frag_buffers=2,
         min_blocks=1, group=4,
     ),
-    # A turned before the product: led at 4096^3 and, with B packed too, at 4097^3
+    # A packed, and so transposed before the product: led at 4096^3 and, with B packed too, at 4097^3
     Config(
         bm=128, bn=128, bk=32, wm=16, wn=128, tm=8, tn=8, unroll_k=32, stages=2, bursts=2, frag_buffers=2,
         min_blocks=2, pack_a=1, vec_a=4, pad=0, order="col_snake", reduction="last_wave", split_k=6,

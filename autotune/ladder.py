@@ -2,7 +2,7 @@
 
 The first three are kernels of their own (kernels/reference.cu), all others instances of the template.
 Some of these are legal but not searched: they leave out on purpose what the next step adds. An instance
-shows a step's idea within this template, whose A is always turned on its way to shared memory and whose
+shows a step's idea within this template, whose A is always transposed on its way to shared memory and whose
 register copies are always asked for one tile ahead, so it is faster than the step's first appearance.
 
 Sources of the steps: S. Boehm, "How to Optimize a CUDA Matmul Kernel", 2022 (1D tile to warp tile); the
@@ -124,7 +124,7 @@ STEPS: tuple[Step, ...] = (
         "cp.async 128x256x8",
         "copies that bypass registers, 16x8 elements of C per thread",
         _template(
-            **{**_WIDE, "vec_a": 1},  # cp.async cannot turn a vector of A
+            **{**_WIDE, "vec_a": 1},  # cp.async cannot transpose a vector of A
             bm=128, bn=256, bk=8, unroll_k=8, wm=64, wn=64, tm=16, tn=8,
             stages=2, pad=4, copy_a="async", copy_b="async",
         ),

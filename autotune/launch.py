@@ -108,7 +108,7 @@ class LaunchSpec:
 class Pack:
     """A launch of `sgemm_pack`: one operand of all products, copied into the workspace by k, then m (or n).
 
-    Arguments, in order: extent, k (int32), operand, its leading dimension (int64), is_turned (int32),
+    Arguments, in order: extent, k (int32), operand, its leading dimension (int64), is_k_major (int32),
     where to (address), padded, blocks_per_product (int32), stride (int64). `extent` is m for A and n for B; a
     row of the packed operand has `padded` elements, zeros behind the extent; it lies `offset` bytes into the
     workspace. The operands of a batch lie `stride` elements apart, their copies `packed_stride`; an operand
@@ -118,7 +118,7 @@ class Pack:
     is_a: bool
     extent: int
     padded: int
-    is_turned: bool  # the operand is contiguous along k
+    is_k_major: bool  # the operand is contiguous along k
     blocks: int
     offset: int
     num_bytes: int
@@ -247,7 +247,7 @@ def _packs(
     if not (spec.packs_a or spec.packs_b) or not k:
         return ()
     packs: list[Pack] = []
-    for is_a, is_packed, is_turned, (extent, padded), stride in (
+    for is_a, is_packed, is_k_major, (extent, padded), stride in (
         (True, spec.packs_a, not spec.variant.trans_a, extents_a, batch.stride_a),
         (False, spec.packs_b, spec.variant.trans_b, extents_b, batch.stride_b),
     ):
@@ -259,7 +259,7 @@ def _packs(
                     is_a=is_a,
                     extent=extent,
                     padded=padded,
-                    is_turned=is_turned,
+                    is_k_major=is_k_major,
                     blocks=-(-padded // PACK_TILE) * -(-k // PACK_TILE) * products,
                     offset=sum(p.num_bytes for p in packs),
                     num_bytes=num_bytes,

@@ -48,26 +48,26 @@ def threads(c: Any) -> Any:
     return threads_per_slice(c) * c.slice_k
 
 
-def is_turned_a(c: Any, g: Gemm) -> Any:
-    """Shared memory holds A by k, then m: an A that is contiguous along k is turned on the way there,
-    unless it was packed before."""
+def is_k_major_a(c: Any, g: Gemm) -> Any:
+    """Whether the kernel reads an A that is contiguous along k. Shared memory holds A by k, then m: it is
+    transposed on the way there. One that was packed before is K-major no longer."""
     return (c.pack_a == 0) & (not g.trans_a)
 
 
-def is_turned_b(c: Any, g: Gemm) -> Any:
-    """Shared memory holds B by k, then n: a B that is contiguous along k is turned on the way there,
-    unless it was packed before."""
+def is_k_major_b(c: Any, g: Gemm) -> Any:
+    """Whether the kernel reads a B that is contiguous along k. Shared memory holds B by k, then n: it is
+    transposed on the way there. One that was packed before is K-major no longer."""
     return (c.pack_b == 0) & g.trans_b
 
 
 def main_smem_bytes(c: Any, g: Gemm) -> Any:
     """`smem_bytes` of the same config without its reduction."""
-    row_a = c.bm + c.pad * is_turned_a(c, g)
-    row_b = c.bn + c.pad * is_turned_b(c, g)
+    row_a = c.bm + c.pad * is_k_major_a(c, g)
+    row_b = c.bn + c.pad * is_k_major_b(c, g)
     stages = c.stages * c.bk * (row_a + row_b)
-    kept = c.bm * c.bn * c.slice_k * (c.flush_k > 0)
+    flushed = c.bm * c.bn * c.slice_k * (c.flush_k > 0)
     sums = c.bm * c.bn * (c.slice_k > 1)
-    return FLOAT_BYTES * np.maximum(stages + kept, sums)
+    return FLOAT_BYTES * np.maximum(stages + flushed, sums)
 
 
 def staged_bytes(c: Any) -> Any:

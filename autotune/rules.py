@@ -28,8 +28,8 @@ from .resources import (
     WARP,
     chunk_m,
     chunk_n,
-    is_turned_a,
-    is_turned_b,
+    is_k_major_a,
+    is_k_major_b,
     main_smem_bytes,
     packed_bytes,
     register_cap,
@@ -60,11 +60,11 @@ _SMEM = ("bm", "bn", "bk", "slice_k", "stages", "flush_k", "pad", "pack_a", "pac
 
 
 def _load_extent_a(c: Any, g: Gemm) -> Any:
-    return np.where(is_turned_a(c, g), c.bk, c.bm)
+    return np.where(is_k_major_a(c, g), c.bk, c.bm)
 
 
 def _load_extent_b(c: Any, g: Gemm) -> Any:
-    return np.where(is_turned_b(c, g), c.bk, c.bn)
+    return np.where(is_k_major_b(c, g), c.bk, c.bn)
 
 
 def _tiles_64(g: Gemm) -> int:
@@ -91,7 +91,7 @@ def _uses_b(g: Gemm) -> int:
 
 
 def _mends_a(g: Gemm) -> bool:
-    """Whether packing A spares its blocks turning it, or copies narrower than they could be."""
+    """Whether packing A spares its blocks transposing it, or copies narrower than they could be."""
     return not g.trans_a or g.lda % 4 != 0
 
 
@@ -158,18 +158,18 @@ RULES: tuple[Rule, ...] = (
     Rule("vector-c", "template", ("tn", "vec_c"),
          "a thread's neighbouring columns of C fill whole vectors",
          lambda c, d, g: chunk_n(c) % c.vec_c == 0),
-    Rule("async-turn-a", "template", ("copy_a", "vec_a", "pack_a"),
-         "cp.async cannot turn a vector: such an A is copied 4 bytes at a time",
-         lambda c, d, g: (c.copy_a != "async") | (c.vec_a == 1) | np.logical_not(is_turned_a(c, g))),
-    Rule("async-turn-b", "template", ("copy_b", "vec_b", "pack_b"),
-         "cp.async cannot turn a vector: such a B is copied 4 bytes at a time",
-         lambda c, d, g: (c.copy_b != "async") | (c.vec_b == 1) | np.logical_not(is_turned_b(c, g))),
+    Rule("async-transpose-a", "template", ("copy_a", "vec_a", "pack_a"),
+         "cp.async cannot transpose a vector: such an A is copied 4 bytes at a time",
+         lambda c, d, g: (c.copy_a != "async") | (c.vec_a == 1) | np.logical_not(is_k_major_a(c, g))),
+    Rule("async-transpose-b", "template", ("copy_b", "vec_b", "pack_b"),
+         "cp.async cannot transpose a vector: such a B is copied 4 bytes at a time",
+         lambda c, d, g: (c.copy_b != "async") | (c.vec_b == 1) | np.logical_not(is_k_major_b(c, g))),
     Rule("pad-a", "template", ("tm", "pad", "pack_a"),
-         "padding keeps vector reads of an A that is turned on its way aligned",
-         lambda c, d, g: (c.pad % chunk_m(c) == 0) | np.logical_not(is_turned_a(c, g))),
+         "padding keeps vector reads of an A that is transposed on its way aligned",
+         lambda c, d, g: (c.pad % chunk_m(c) == 0) | np.logical_not(is_k_major_a(c, g))),
     Rule("pad-b", "template", ("tn", "pad", "pack_b"),
-         "padding keeps vector reads of a B that is turned on its way aligned",
-         lambda c, d, g: (c.pad % chunk_n(c) == 0) | np.logical_not(is_turned_b(c, g))),
+         "padding keeps vector reads of a B that is transposed on its way aligned",
+         lambda c, d, g: (c.pad % chunk_n(c) == 0) | np.logical_not(is_k_major_b(c, g))),
     Rule("bursts", "template", ("bk", "slice_k", "unroll_k", "stages", "bursts"),
          "bursts spread over the steps of a whole slice, two or more each, into a stage that is not read",
          lambda c, d, g: (c.bursts == 1) | ((c.unroll_k == c.bk // c.slice_k)
@@ -247,11 +247,11 @@ RULES: tuple[Rule, ...] = (
     Rule("worth-vector-a", "worth", ("bm", "bk", "vec_a", "copy_a", "pack_a"),
          "the widest vectors that A allows",
          lambda c, d, g: _widest(c.vec_a, _load_extent_a(c, g), np.where(c.pack_a == 1, c.bm, g.lda),
-                                 (c.copy_a == "async") & is_turned_a(c, g))),
+                                 (c.copy_a == "async") & is_k_major_a(c, g))),
     Rule("worth-vector-b", "worth", ("bn", "bk", "vec_b", "copy_b", "pack_b"),
          "the widest vectors that B allows",
          lambda c, d, g: _widest(c.vec_b, _load_extent_b(c, g), np.where(c.pack_b == 1, c.bn, g.ldb),
-                                 (c.copy_b == "async") & is_turned_b(c, g))),
+                                 (c.copy_b == "async") & is_k_major_b(c, g))),
     Rule("worth-vector-c", "worth", ("tn", "vec_c"), "the widest vectors that C allows",
          lambda c, d, g: _widest(c.vec_c, chunk_n(c), g.ldc, False)),
     Rule("worth-between-m", "worth", ("bm",), "tiles of in-between heights where they pad C clearly less",
@@ -288,19 +288,20 @@ RULES: tuple[Rule, ...] = (
          "every burst has a copy of its own for each thread",
          lambda c, d, g: (c.bursts == 1)
          | ((c.bm * c.bk // c.vec_a + c.bn * c.bk // c.vec_b) >= c.bursts * threads(c))),
-    Rule("worth-order", "worth", ("order",), "orders that turn round: plain rows were never the best",
+    Rule("worth-order", "worth", ("order",),
+         "orders that reverse at the end of a line: plain rows were never the best",
          lambda c, d, g: c.order != "row"),
     Rule("worth-pad", "worth", ("tm", "tn", "pad", "pack_a", "pack_b"),
-         "padding by one access where an operand is turned on its way, else none",
+         "padding by one access where an operand is transposed on its way, else none",
          lambda c, d, g: c.pad
-         == np.maximum(chunk_m(c) * is_turned_a(c, g), chunk_n(c) * is_turned_b(c, g))),
+         == np.maximum(chunk_m(c) * is_k_major_a(c, g), chunk_n(c) * is_k_major_b(c, g))),
     Rule("worth-pack", "worth", ("pack_a", "pack_b"),
          "packing pays where it mends something and every element is used two thousand times; B with A",
          lambda c, d, g: ((c.pack_a == 0) | ((_uses_a(g) >= PACK_USES) & _mends_a(g)))
          & ((c.pack_b == 0)
             | ((_uses_b(g) >= PACK_USES) & _mends_b(g) & ((c.pack_a == 1) | (not _mends_a(g)))))),
     Rule("worth-pack-copies", "worth", ("pack_a", "pack_b", "copy_a", "copy_b"),
-         "a packed operand is copied asynchronously where the device can: nothing is left to turn",
+         "a packed operand is copied asynchronously where the device can: nothing is left to transpose",
          lambda c, d, g: ((c.pack_a == 0) | (c.copy_a == "async") | (not d.has_async_copy))
          & ((c.pack_b == 0) | (c.copy_b == "async") | (not d.has_async_copy))),
     Rule("worth-min-blocks", "worth", (*_THREADS, "tm", "tn", "min_blocks"),

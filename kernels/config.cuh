@@ -14,7 +14,7 @@
 //   STAGES         tiles of A and B in shared memory                   1 ... 8
 //   PAD            floats after each shared row of a K-major operand   (pad-a, pad-b)
 //   PACK_A PACK_B  1: copied by k, then m or n, before the product     0 1 (pack-workspace)
-//   COPY_A COPY_B  0 through registers, 1 asynchronous                 (async-turn-a/b)
+//   COPY_A COPY_B  0 through registers, 1 asynchronous                 (async-transpose-a/b)
 //   VEC_A VEC_B    floats per copy from global memory                  1 2 4 (vector-a, vector-b)
 //   VEC_C          floats per access to C                              1 2 4 (vector-c)
 //   ORDER          0 row 1 row_snake 2 col_snake 3 zigzag 4 pair_snake
@@ -108,8 +108,8 @@ constexpr int STAGE_FLOATS = STAGE_A + BK * ROW_B;
 
 static_assert((IS_K_MAJOR_A ? BK : BM) % VEC_A == 0, "rule vector-a");
 static_assert((IS_K_MAJOR_B ? BK : BN) % VEC_B == 0, "rule vector-b");
-static_assert(COPY_A != COPY_ASYNC || VEC_A == 1 || !IS_K_MAJOR_A, "rule async-turn-a");
-static_assert(COPY_B != COPY_ASYNC || VEC_B == 1 || !IS_K_MAJOR_B, "rule async-turn-b");
+static_assert(COPY_A != COPY_ASYNC || VEC_A == 1 || !IS_K_MAJOR_A, "rule async-transpose-a");
+static_assert(COPY_B != COPY_ASYNC || VEC_B == 1 || !IS_K_MAJOR_B, "rule async-transpose-b");
 static_assert(!IS_K_MAJOR_A || PAD % CHUNK_M == 0, "rule pad-a");
 static_assert(!IS_K_MAJOR_B || PAD % CHUNK_N == 0, "rule pad-b");
 static_assert(BURSTS == 1 || (UNROLL_K == SLICE_BK && UNROLL_K % (2 * BURSTS) == 0 && STAGES > 1), "rule bursts");

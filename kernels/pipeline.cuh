@@ -103,7 +103,7 @@ struct Pipeline {
         if constexpr (HAS_ASYNC) commit_copies();
     }
 
-    // Stores what was copied to registers, and turns to the next stage.
+    // Stores what was copied to registers, and goes on to the next stage.
     __device__ __forceinline__ void store() {
         if (num_copied < num_tiles) {
             copy_a.store(stage(write));

@@ -176,7 +176,7 @@ class Engine:
         operand, ld = (x[0 if pack.is_a else 1] for x in (addresses, plan.problem.lds))
         _PACK.pack_into(
             arguments.pack, 0,
-            pack.extent, k, operand, ld, pack.is_turned, to, pack.padded, pack.blocks,
+            pack.extent, k, operand, ld, pack.is_k_major, to, pack.padded, pack.blocks,
         )  # fmt: skip
         size, at = (pack.blocks, 1), arguments.at_pack
         self.driver.launch(kernel.pack, size, PACK_THREADS, PACK_SMEM_BYTES, stream, at, kernel.overlaps)

@@ -45,10 +45,10 @@ class Packing:
         self.source = ctypes.c_void_p()
         extents = [ctypes.c_int32(plan.extent), ctypes.c_int32(gemm.k)]
         lead = ctypes.c_int64(gemm.lda if plan.is_a else gemm.ldb)
-        is_turned, to = ctypes.c_int32(plan.is_turned), ctypes.c_void_p(self.address)
+        is_k_major, to = ctypes.c_int32(plan.is_k_major), ctypes.c_void_p(self.address)
         counts = [ctypes.c_int32(count) for count in (plan.padded, plan.blocks_per_product)]
         stride = ctypes.c_int64(plan.stride)
-        self._values: list[Any] = [*extents, self.source, lead, is_turned, to, *counts, stride]
+        self._values: list[Any] = [*extents, self.source, lead, is_k_major, to, *counts, stride]
         self.arguments = pack(self._values)
 
 

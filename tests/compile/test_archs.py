@@ -50,8 +50,8 @@ def test_the_default_kernel_compiles(compiler: Compiler, layout: str) -> None:
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_a_kernel_of_packed_operands_compiles(compiler: Compiler, layout: str) -> None:
-    """With vectors of four, whatever the layout: nothing is left to turn. It needs no more registers than
-    the default kernel, and its threads that pack must all fit."""
+    """With vectors of four, whatever the layout: nothing is left to transpose. It needs no more registers
+    than the default kernel, and its threads that pack must all fit."""
     gemm = Gemm.parse(f"513x514x515:{layout}")
     limits = DEVICES[compiler.arch]
     config = replace(_default(compiler.arch, gemm), pack_a=1, pack_b=1, vec_a=4, vec_b=4, vec_c=2, pad=0)

@@ -64,8 +64,8 @@ def _derived(config: Config, gemm: Gemm) -> str:
         f"THREADS_PER_SLICE == {resources.threads_per_slice(config)}",
         f"CHUNK_M == {resources.chunk_m(config)}",
         f"CHUNK_N == {resources.chunk_n(config)}",
-        f"IS_K_MAJOR_A == {int(resources.is_turned_a(config, gemm))}",
-        f"IS_K_MAJOR_B == {int(resources.is_turned_b(config, gemm))}",
+        f"IS_K_MAJOR_A == {int(resources.is_k_major_a(config, gemm))}",
+        f"IS_K_MAJOR_B == {int(resources.is_k_major_b(config, gemm))}",
         f"4 * SHARED_FLOATS == {resources.smem_bytes(config, gemm)}",
     ]
     return f'static_assert({" && ".join(claims)}, "derived in Python otherwise");\n'

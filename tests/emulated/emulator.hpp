@@ -52,7 +52,7 @@ int cluster_round();  // barriers that its cluster has passed
 
 // A launch of sgemm_pack, or nothing where `padded` is 0. `offset` is in bytes from the workspace's begin.
 struct Pack {
-    int64_t extent, padded, is_turned, blocks, offset;
+    int64_t extent, padded, is_k_major, blocks, offset;
 };
 
 // One problem as Python describes it: tests/emulated/emulator.py packs the same fields in this order.

@@ -103,7 +103,7 @@ class Problem:
         """As `struct Pack`: zeros where the operand is not packed."""
         for p in self.packs:
             if p.is_a == is_a:
-                return p.extent, p.padded, p.is_turned, p.blocks, p.offset
+                return p.extent, p.padded, p.is_k_major, p.blocks, p.offset
         return 0, 0, 0, 0, 0
 
 

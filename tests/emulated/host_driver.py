@@ -65,7 +65,7 @@ def view(address: int, rows: int, columns: int, lead: int) -> np.ndarray:
 
 def play_pack(grid: tuple[int, int], values: list[Any]) -> None:
     """Plays `sgemm_pack`, reading every argument where launch.Pack says it is."""
-    extent, k, operand, lead, is_turned, to, padded, blocks_per_product, stride = values
+    extent, k, operand, lead, is_k_major, to, padded, blocks_per_product, stride = values
     assert blocks_per_product == -(-padded // PACK_TILE) * -(-k // PACK_TILE)
     products, rest = divmod(grid[0], blocks_per_product)
     assert (rest, grid[1]) == (0, 1)
@@ -73,7 +73,7 @@ def play_pack(grid: tuple[int, int], values: list[Any]) -> None:
         packed = view(to + 4 * product * k * padded, k, padded, padded)
         of = operand + 4 * product * stride
         packed[:, extent:] = 0
-        packed[:, :extent] = view(of, extent, k, lead).T if is_turned else view(of, k, extent, lead)
+        packed[:, :extent] = view(of, extent, k, lead).T if is_k_major else view(of, k, extent, lead)
 
 
 def _value(kind: Any, address: int) -> Any:

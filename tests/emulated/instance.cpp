@@ -20,7 +20,7 @@ void run_sgemm(const Problem& p, const Operands& o) {
 void run_pack([[maybe_unused]] const Problem& p, [[maybe_unused]] const Pack& pack,
               [[maybe_unused]] const float* from, [[maybe_unused]] int64_t ld, [[maybe_unused]] float* to) {
 #if PACK_A || PACK_B
-    sgemm_pack(static_cast<int>(pack.extent), static_cast<int>(p.k), from, ld, static_cast<int>(pack.is_turned), to,
+    sgemm_pack(static_cast<int>(pack.extent), static_cast<int>(p.k), from, ld, static_cast<int>(pack.is_k_major), to,
                static_cast<int>(pack.padded), static_cast<int>(pack.blocks), 0);
 #endif
 }

@@ -145,7 +145,7 @@ void check_unchanged(const char* name, const Matrix& matrix, const std::vector<f
 void check_packed(const char* name, const Problem& p, const Pack& pack, const float* from, int64_t ld, const float* to) {
     for (int64_t at = 0; at < p.k * pack.padded; ++at) {
         const int64_t depth = at / pack.padded, i = at % pack.padded;
-        const float* source = pack.is_turned ? from + i * ld + depth : from + depth * ld + i;
+        const float* source = pack.is_k_major ? from + i * ld + depth : from + depth * ld + i;
         const float expected = i < pack.extent ? *source : 0.0f;
         if (memcmp(to + at, &expected, sizeof expected) != 0) {
             fault("%s is packed wrongly: element (%td, %td) is %g, not %g", name, i, depth, to[at], expected);

@@ -78,9 +78,9 @@ def _rows_of_their_own(tested: Instance) -> set[tuple[str, str, bool, bool]]:
         ("a", not v.trans_a, c.bm, c.vec_a, c.copy_a, c.pack_a),
         ("b", v.trans_b, c.bn, c.vec_b, c.copy_b, c.pack_b),
     )
-    for name, is_turned, width, vec, path, is_packed in operands:
+    for name, is_k_major, width, vec, path, is_packed in operands:
         lanes, vectors = resources.threads(c) // c.bk, width // vec
-        is_plain = bool(is_packed) or (not is_turned and c.edges == "exact")
+        is_plain = bool(is_packed) or (not is_k_major and c.edges == "exact")
         if is_plain and lanes >= 8 and resources.threads(c) % c.bk == vectors % lanes == 0:
             found.add((name, path, bool(is_packed), vectors > lanes))
     return found

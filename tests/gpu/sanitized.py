@@ -238,8 +238,8 @@ def _packed(gpu: Gpu, module: Module, p: Problem, is_a: bool, operand: tuple[Any
         if plan.is_a == is_a:
             to = ctypes.c_void_p(gpu.scratch(p.k * plan.padded, np.empty(0, np.uint32)))
             if p.alpha:
-                extents, is_turned = (ctypes.c_int32(plan.extent), ctypes.c_int32(p.k)), plan.is_turned
-                values = (*extents, *operand, ctypes.c_int32(is_turned), to, ctypes.c_int32(plan.padded))
+                extents, is_k_major = (ctypes.c_int32(plan.extent), ctypes.c_int32(p.k)), plan.is_k_major
+                values = (*extents, *operand, ctypes.c_int32(is_k_major), to, ctypes.c_int32(plan.padded))
                 values += (ctypes.c_int32(plan.blocks), ctypes.c_int64(0))
                 grid = (plan.blocks, 1)
                 gpu.launch(module, kernel.PACK_ENTRY, grid, PACK_THREADS, values, PACK_SMEM_BYTES)

@@ -342,7 +342,7 @@ class FakeDriver:
             assert not counters.view(np.uint32).any(), "counters are not zero"
         _scale(_at(c, m, n, ldc), product, alpha, beta)
 
-    def _pack(self, grid: tuple[int, int], extent: int, k: int, operand: int, ld: int, is_turned: int,
+    def _pack(self, grid: tuple[int, int], extent: int, k: int, operand: int, ld: int, is_k_major: int,
               to: int, padded: int, blocks: int, stride: int) -> None:  # fmt: skip
         assert grid == (blocks, 1) == (-(-padded // PACK_TILE) * -(-k // PACK_TILE), 1)
         assert stride == 0
@@ -350,7 +350,7 @@ class FakeDriver:
         assert any(base <= to and end <= base + len(space) - 256 for base, space in self.memory.items())
         packed = _at(to, k, padded, padded)
         packed[:, extent:] = 0
-        packed[:, :extent] = _at(operand, extent, k, ld).T if is_turned else _at(operand, k, extent, ld)
+        packed[:, :extent] = _at(operand, extent, k, ld).T if is_k_major else _at(operand, k, extent, ld)
 
     def _reduce(self, m: int, n: int, alpha: float, beta: float, c: int, ldc: int, workspace: int,
                 splits: int, padded_m: int, padded_n: int, group_bits: int, blocks: int, stride: int,

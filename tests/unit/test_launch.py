@@ -125,7 +125,7 @@ def test_packed_operands_lie_one_behind_the_other(spec: LaunchSpec, m: int, n: i
     end = 0
     for p in grid.packs:
         assert (p.extent, p.padded) == ((m, grid.padded_m) if p.is_a else (n, grid.padded_n))
-        assert p.is_turned == (spec.variant.trans_b if not p.is_a else not spec.variant.trans_a)
+        assert p.is_k_major == (spec.variant.trans_b if not p.is_a else not spec.variant.trans_a)
         along, deep = -(-p.padded // PACK_TILE), -(-k // PACK_TILE)
         assert p.blocks == along * deep
         assert p.offset == end
