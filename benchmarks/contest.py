@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 from autotune import kernel, launch, requirements, resources
@@ -24,7 +24,7 @@ from autotune.gpu.module import Module
 from autotune.gpu.problem import PreparedProblem
 from autotune.gpu.protocol import Problem, Start
 from autotune.gpu.session import Session
-from autotune.gpu.sgemm import Sgemm
+from autotune.gpu.sgemm import EpilogueArgument, Sgemm
 from autotune.gpu.stopwatch import Batch, Spell
 from autotune.gpu.target import CHECKS_ENTRY, CHECKS_FILE
 from autotune.measurement import MAX_ERROR, CachePolicy, GpuState
@@ -112,7 +112,7 @@ class Arena:
             self.prepared(gemm) as prepared,
             self._everyone(prepared, config, notes) as (everyone, workspace),
         ):
-            self._time(prepared, everyone, rounds)
+            self.time(prepared, everyone, rounds)
             # Again, after many launches in a row: what goes wrong only then is wrong too.
             for contestant in everyone:
                 self._check(contestant, prepared, workspace, is_measured=True)
@@ -124,7 +124,7 @@ class Arena:
     ) -> Iterator[tuple[list[Contestant], Workspace]]:
         """All that take part, checked: ours, cuBLAS and, where they can, cuBLASLt's best and torch.mm."""
         gemm = prepared.problem.gemm
-        with self._ours(gemm, config) as (ours, workspace):
+        with self.ours(gemm, config) as (ours, workspace):
             everyone = [ours, self._cublas(gemm)]
             for contestant in everyone:
                 self._check(contestant, prepared, workspace)
@@ -139,17 +139,17 @@ class Arena:
         """
         first = {config: name for name, config in reversed(configs.items())}
         with self.prepared(gemm) as prepared, ExitStack() as stack:
-            pairs = [stack.enter_context(self._ours(gemm, c, name)) for c, name in first.items()]
+            pairs = [stack.enter_context(self.ours(gemm, c, name)) for c, name in first.items()]
             everyone = [*pairs, (self._cublas(gemm), pairs[0][1])]
             for contestant, workspace in everyone:
                 self._check(contestant, prepared, workspace)
-            self._time(prepared, [contestant for contestant, _ in everyone], rounds)
+            self.time(prepared, [contestant for contestant, _ in everyone], rounds)
             for contestant, workspace in everyone:
                 self._check(contestant, prepared, workspace)
             by_name = {contestant.name: contestant for contestant, _ in everyone}
             return Contest(gemm, by_name, self.session.stopwatch.state)
 
-    def _time(self, prepared: PreparedProblem, everyone: Sequence[Contestant], rounds: int) -> None:
+    def time(self, prepared: PreparedProblem, everyone: Sequence[Contestant], rounds: int) -> None:
         """Interleaved rounds of all contestants."""
         pairs = [(c.enqueue, c.launch_us) for c in everyone]
         sets, seed = prepared.operands.sets, prepared.problem.seed
@@ -185,17 +185,24 @@ class Arena:
     # ---------------------------------------------------------------------------- contestants
 
     @contextmanager
-    def _ours(self, gemm: Gemm, config: Config, name: str = OURS) -> Iterator[tuple[Contestant, Workspace]]:
-        """The tuned kernel, loaded, with a workspace of its own."""
-        session = self.session
-        cubin = self.compiler.compile(config, instance.variant(gemm))
-        spec = resources.launch_spec(config, gemm, self.limits, is_wide=instance.is_wide(gemm))
+    def ours(
+        self,
+        gemm: Gemm,
+        config: Config,
+        name: str = OURS,
+        epilogue: launch.Epilogue = launch.PLAIN,
+        argument: EpilogueArgument | None = None,
+    ) -> Iterator[tuple[Contestant, Workspace]]:
+        """The tuned kernel, loaded, with a workspace of its own; `argument` is what its epilogue reads."""
+        session, wide = self.session, instance.is_wide(gemm)
+        cubin = self.compiler.compile(config, replace(instance.variant(gemm), epilogue=epilogue))
+        spec = resources.launch_spec(config, gemm, self.limits, is_wide=wide, epilogue=epilogue)
         grid = launch.plan(spec, gemm.m, gemm.n, gemm.k, gemm.strides)
         module = Module(session.driver, session.device, cubin.code)
         workspace = Workspace(session.driver, session.stream)
         try:
             address = workspace.prepare(grid.scratch_bytes, grid.counter_bytes)
-            sgemm = Sgemm(module, spec, gemm, address)
+            sgemm = Sgemm(module, spec, gemm, address, epilogue=argument)
             yield Contestant(name, partial(sgemm.enqueue, session.stream), config.key), workspace
         finally:
             workspace.free()
@@ -295,21 +302,21 @@ class TorchMm:
     def __init__(self, torch: object, device: int, stream: int) -> None:
         self._torch, self._device = torch, f"cuda:{device}"
         torch.set_float32_matmul_precision("highest")
-        self._stream = torch.cuda.ExternalStream(stream, device=self._device)
+        self.stream = torch.cuda.ExternalStream(stream, device=self._device)
         self.version = f"torch {torch.__version__}, CUDA {torch.version.cuda}"
 
     def __call__(self, gemm: Gemm, sets: Sequence[OperandSet]) -> Enqueue:
-        tensors = {operands: self._tensors(gemm, operands) for operands in sets}
+        tensors = {operands: self.tensors(gemm, operands) for operands in sets}
         multiply = self._torch.bmm if gemm.is_batched else self._torch.mm
 
         def enqueue(operands: OperandSet) -> None:
             a, b, c = tensors[operands]
-            with self._torch.no_grad(), self._torch.cuda.stream(self._stream):
+            with self._torch.no_grad(), self._torch.cuda.stream(self.stream):
                 multiply(a, b, out=c)
 
         return enqueue
 
-    def _tensors(self, gemm: Gemm, operands: OperandSet) -> tuple:
+    def tensors(self, gemm: Gemm, operands: OperandSet) -> tuple:
         stored_a = (gemm.k, gemm.m) if gemm.trans_a else (gemm.m, gemm.k)
         stored_b = (gemm.n, gemm.k) if gemm.trans_b else (gemm.k, gemm.n)
         a = self._tensor(gemm, operands.a, stored_a, is_shared=gemm.shares_a)
