@@ -25,6 +25,7 @@ MAX_GRID_X = 2**31 - 1
 NARROW_LD = 2**29  # leading dimensions from here on need a kernel compiled with `is_wide`
 
 
+SCHEDULE_WORDS = 14  # of 32 bits: four divisors of three each, the number of full groups, is_along_m
 EPILOGUE_WORDS = 5  # of 64 bits: bias, kept, ld_kept, stride_bias, stride_kept
 BIASES = ("none", "rows", "columns")
 ACTIVATIONS = ("none", "relu", "gelu", "gelu_tanh")
@@ -140,7 +141,8 @@ class Grid(NamedTuple):  # not a frozen dataclass: a first choice plans every ke
     all products of a batch, one product behind the other.
 
     Arguments of `sgemm`, in order: m, n, k (int32), alpha (float), A, lda (int64), B, ldb (int64),
-    beta (float), C, ldc (int64), workspace, split_k, group, is_along_m (int32), the batch (a struct of the
+    beta (float), C, ldc (int64), workspace, split_k (int32), the schedule (a struct of the SCHEDULE_WORDS
+    words of `schedule`), the batch (a struct of the
     three `strides`, int64, and the number of products, int32), the epilogue (a struct of EPILOGUE_WORDS words
     of 64 bits: the addresses of bias and kept, then ld_kept, stride_bias and stride_kept in elements; all 0
     where a kernel has none).
@@ -194,6 +196,26 @@ class Grid(NamedTuple):  # not a frozen dataclass: a first choice plans every ke
     @property
     def workspace_bytes(self) -> int:
         return self.scratch_bytes + self.counter_bytes
+
+
+def divisor(value: int) -> tuple[int, int, int]:
+    """`Divisor` of kernels/tile_scheduler.cuh: n // value == n * multiplier >> shift for 0 <= n < 2^31.
+
+    multiplier * value exceeds 2^shift by less than value, and so by less than 2^(shift - 31): for such n the
+    quotient is too large by less than 1 / value (Granlund and Montgomery, 1994).
+    """
+    shift = 31 + (value - 1).bit_length()
+    return value, -(-(1 << shift) // value), shift
+
+
+def schedule(spec: LaunchSpec, grid: Grid) -> tuple[int, ...]:
+    """`Schedule` of kernels/tile_scheduler.cuh: how the blocks of a launch walk over the tiles of C."""
+    tiles_m, tiles_n = grid.padded_m // spec.bm, grid.padded_n // spec.bn
+    along, across = (tiles_m, tiles_n) if spec.is_along_m else (tiles_n, tiles_m)
+    width = min(spec.group, across)
+    num_full, last_width = divmod(across, width)
+    divisors = (tiles_m * tiles_n, width * along, width, max(last_width, 1))
+    return (*(word for value in divisors for word in divisor(value)), num_full, int(spec.is_along_m))
 
 
 def reduce_group_bits(elements: int, splits: int) -> int:

@@ -1,4 +1,4 @@
-"""What an epilogue costs, and what it saves: kernels with bias and GELU beside the plain one, and beside torch.
+"""What an epilogue costs, and what it saves: kernels with bias and GELU beside the plain one and torch.
 
     python benchmarks/epilogues.py --db autotune.db [--shape 4096 --shape 2048x4096x4096:NT] [--gpu 0]
         [--rounds 41] [--out studies/results/NAME.json]

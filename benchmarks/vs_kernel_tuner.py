@@ -128,21 +128,39 @@ def as_feasible_set(configs: Sequence[Config]) -> FeasibleSet:
     return FeasibleSet((Factor(names, values, np.array(codes, dtype=np.uint8)),))
 
 
+# `launch.schedule` for one problem, by the compiler: Kernel Tuner gives all configs the same arguments.
+_COMPILED_SCHEDULE = """
+constexpr Divisor divisor_of(unsigned value) {
+    unsigned bits = 0;
+    while ((1ull << bits) < value) ++bits;
+    return {value, static_cast<unsigned>(((1ull << (31 + bits)) + value - 1) / value), 31 + bits};
+}
+constexpr Schedule compiled_schedule() {
+    const unsigned tiles_m = (PROBLEM_M + BM - 1) / BM, tiles_n = (PROBLEM_N + BN - 1) / BN;
+    const unsigned along = IS_ALONG_M ? tiles_m : tiles_n, across = IS_ALONG_M ? tiles_n : tiles_m;
+    const unsigned width = GROUP < across ? GROUP : across, last = across % width ? across % width : 1;
+    return {divisor_of(tiles_m * tiles_n), divisor_of(width * along), divisor_of(width), divisor_of(last),
+            static_cast<int>(across / width), IS_ALONG_M};
+}
+"""
+
+
 def with_raster_compiled_in(source: str) -> str:
-    """The kernel without the arguments behind `splits`: Kernel Tuner launches all configs with the same
-    ones. How blocks walk comes from macros, and all else is as it is where there is none of it."""
+    """The kernel without the arguments behind `splits`: how blocks walk comes from macros, and all else is as
+    it is where there is none of it."""
     kernel_of = re.compile(r"(\bsgemm\([^)]*\bint splits),([^)]*)\) \{")
-    values = {"group": "GROUP", "is_along_m": "IS_ALONG_M"}
+    values = {"schedule": "compiled_schedule()"}
 
     def declare(found: re.Match[str]) -> str:
         arguments = (argument.strip().rsplit(maxsplit=1) for argument in found[2].split(","))
-        lines = (f"const {kind} {name}{{{values.get(name, '')}}};" for kind, name in arguments)
+        lines = (f"constexpr {kind} {name}{{{values.get(name, '')}}};" for kind, name in arguments)
         return f"{found[1]}) {{ {' '.join(lines)}"
 
     changed, num_found = kernel_of.subn(declare, source)
     if num_found != 1:
         raise ValueError(f"{num_found} kernels sgemm with the argument `splits`: one was expected")
-    return changed
+    at = changed.index('extern "C" __global__ void CLUSTER_OF')
+    return changed[:at] + _COMPILED_SCHEDULE.lstrip() + changed[at:]
 
 
 def kernel_tuner_job(gemm: Gemm, configs: Sequence[Config], limits: DeviceLimits) -> dict[str, Any]:
@@ -151,7 +169,8 @@ def kernel_tuner_job(gemm: Gemm, configs: Sequence[Config], limits: DeviceLimits
     variant = Variant(gemm.trans_a, gemm.trans_b, is_wide(gemm))
     specs = [resources.launch_spec(config, gemm, limits, is_wide=is_wide(gemm)) for config in configs]
     macros = [
-        kernel.macros(config, variant) | {"GROUP": spec.group, "IS_ALONG_M": int(spec.is_along_m)}
+        kernel.macros(config, variant)
+        | {"GROUP": spec.group, "IS_ALONG_M": int(spec.is_along_m), "PROBLEM_M": gemm.m, "PROBLEM_N": gemm.n}
         for config, spec in zip(configs, specs, strict=True)
     ]
     names = [name for name in macros[0] if len({m[name] for m in macros}) > 1]

@@ -32,7 +32,7 @@ __device__ __forceinline__ float activate(float x) {
     if constexpr (ACTIVATION == ACTIVATION_RELU) return x < 0 ? 0 : x;
     if constexpr (ACTIVATION == ACTIVATION_GELU) return 0.5f * x * (1 + erff(SQRT_HALF * x));
     if constexpr (ACTIVATION == ACTIVATION_GELU_TANH)
-        return x / (1 + expf(-TWO_SQRT_2_OVER_PI * x * multiply_add(CUBIC * x, x, 1.0f)));
+        return divide(x, 1 + expf(-TWO_SQRT_2_OVER_PI * x * multiply_add(CUBIC * x, x, 1.0f)));
     return x;
 }
 

@@ -11,7 +11,11 @@ template <int VEC> struct alignas(4 * VEC) Vec {
     float v[VEC];
 };
 
-__device__ __forceinline__ int thread_index() { return threadIdx.x; }
+__device__ __forceinline__ int thread_index() {
+    const unsigned index = threadIdx.x;
+    __builtin_assume(index < 1024);  // so that powers of two divide it by a shift
+    return static_cast<int>(index);
+}
 __device__ __forceinline__ int block_index_x() { return blockIdx.x; }
 __device__ __forceinline__ int block_index_y() { return blockIdx.y; }
 __device__ __forceinline__ int grid_x() { return gridDim.x; }
@@ -72,6 +76,9 @@ template <int VEC> __device__ __forceinline__ Vec<VEC> load_cluster(const float*
 }
 
 __device__ __forceinline__ float multiply_add(float a, float b, float c) { return fmaf(a, b, c); }
+
+// x / y to 2 units of roundoff, for y of 1 to 2^126; 0 for larger ones.
+__device__ __forceinline__ float divide(float x, float y) { return __fdividef(x, y); }
 
 // Makes the compiler forget what it knows of a value, so that nothing that follows from it is computed
 // ahead of a loop and kept in registers.

@@ -49,7 +49,7 @@ __device__ __forceinline__ float dot(const float* a_row, const float* b_column, 
 extern "C" __global__ void __launch_bounds__(THREADS)
     sgemm_naive(int m, int n, int k, float alpha, const float* READ_ONLY a, long long lda,
                 const float* READ_ONLY b, long long ldb, float beta, float* __restrict__ c, long long ldc, float*,
-                int, int, int) {
+                int) {
     const Origin origin(n);
     const int row = origin.row + thread_index() % TILE, column = origin.column + thread_index() / TILE;
     wait_for_kernels_before();
@@ -64,7 +64,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
 extern "C" __global__ void __launch_bounds__(THREADS)
     sgemm_coalesced(int m, int n, int k, float alpha, const float* READ_ONLY a, long long lda,
                     const float* READ_ONLY b, long long ldb, float beta, float* __restrict__ c, long long ldc,
-                    float*, int, int, int) {
+                    float*, int) {
     const Origin origin(n);
     const int row = origin.row + thread_index() / TILE, column = origin.column + thread_index() % TILE;
     wait_for_kernels_before();
@@ -81,7 +81,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
 extern "C" __global__ void __launch_bounds__(THREADS)
     sgemm_shared(int m, int n, int k, float alpha, const float* READ_ONLY a, long long lda,
                  const float* READ_ONLY b, long long ldb, float beta, float* __restrict__ c, long long ldc, float*,
-                 int, int, int) {
+                 int) {
     float* a_tile = shared_memory();      // (row, p)
     float* b_tile = a_tile + TILE * TILE;  // (p, column)
     const Origin origin(n);

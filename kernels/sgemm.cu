@@ -63,12 +63,12 @@
 extern "C" __global__ void CLUSTER_OF(CLUSTER) __launch_bounds__(THREADS, MIN_BLOCKS)
     sgemm(int m, int n, int k, float alpha, const float* READ_ONLY a, long long lda, const float* READ_ONLY b,
           long long ldb, float beta, float* __restrict__ c, long long ldc, float* __restrict__ workspace, int splits,
-          int group, int is_along_m, Batch batch, Epilogue epilogue) {
+          Schedule schedule, Batch batch, Epilogue epilogue) {
     // 1. The block's tile of C, of which product, and its split.
     const int tiles_m = (m + BM - 1) / BM, tiles_n = (n + BN - 1) / BN, tiles = tiles_m * tiles_n;
     const WorkTile work(IS_BATCHED ? tiles * batch.products : tiles, splits);
-    const int product = IS_BATCHED ? work.tile / tiles : 0;
-    const TileCoord tile = tile_coord(work.tile - product * tiles, tiles_m, tiles_n, group, is_along_m);
+    const int product = IS_BATCHED ? schedule.product.quotient(work.tile) : 0;
+    const TileCoord tile = tile_coord(work.tile - product * tiles, schedule);
     const int origin_m = tile.m * BM, origin_n = tile.n * BN;
     if constexpr (IS_BATCHED) {
         a += product * batch.stride_a;

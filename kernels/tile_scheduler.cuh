@@ -17,31 +17,48 @@ struct Batch {
     int products;
 };
 
-struct TileCoord {
-    int m;  // in tiles
-    int n;
+// Divides by what the host knows before the launch: a product and a shift, which a uniform register can hold, where a
+// division takes registers of every thread (T. Granlund and P. Montgomery, "Division by Invariant Integers using
+// Multiplication", 1994). For 0 <= n < 2^31; launch.divisor finds the multiplier.
+struct Divisor {
+    unsigned divisor;
+    unsigned multiplier;
+    unsigned shift;
+
+    __device__ __forceinline__ int quotient(int n) const {
+        return static_cast<int>(static_cast<unsigned long long>(static_cast<unsigned>(n)) * multiplier >> shift);
+    }
 };
 
-// The order in which blocks walk over C decides what they share in L2: those that run at the same time should need
-// few rows of A and few columns of B. They walk along one side of C, m or n, and `most` tiles across before the next
-// step along; the last group of tiles may be narrower. Groups of 1 along n are the plain row-major order. Example,
-// along n, groups of 2, 4 x 3 tiles, by the number of the tile:
+// How blocks walk over C, which decides what they share in L2: those that run at the same time should need few rows of
+// A and few columns of B. They walk along one side of C, m or n, and a group of tiles across before the next step
+// along; the last group may be narrower. Groups of one along n are the plain row-major order. Example, along n, groups
+// of 2, 4 x 3 tiles, by the number of the tile:
 //
 //    0  2  4
 //    1  3  5
 //    6  8 10
 //    7  9 11
-__device__ __forceinline__ TileCoord tile_coord(int tile, int tiles_m, int tiles_n, int most, int is_along_m) {
-    const int along = is_along_m ? tiles_m : tiles_n, across = is_along_m ? tiles_n : tiles_m;
-    int at_across = tile / along, at_along = tile % along;
-    if (most > 1) {
-        const int group = across < most ? across : most;  // so that a group never exceeds the grid, nor int
-        const int first = tile / (group * along) * group;
-        const int within = tile % (group * along);
-        const int width = across - first < group ? across - first : group;
-        at_across = first + within % width, at_along = within / width;
-    }
-    return is_along_m ? TileCoord{at_along, at_across} : TileCoord{at_across, at_along};
+struct Schedule {
+    Divisor product;     // tiles of one product
+    Divisor group;       // tiles of one group
+    Divisor width;       // tiles across of a group
+    Divisor last_width;  // of the last one, where that is narrower
+    int num_full;        // groups of full width
+    int is_along_m;
+};
+
+struct TileCoord {
+    int m;  // in tiles
+    int n;
+};
+
+__device__ __forceinline__ TileCoord tile_coord(int tile, const Schedule& schedule) {
+    const int group = schedule.group.quotient(tile), within = tile - group * schedule.group.divisor;
+    const Divisor width = group < schedule.num_full ? schedule.width : schedule.last_width;
+    const int at_along = width.quotient(within);
+    const int at_across = group * schedule.width.divisor + (within - at_along * width.divisor);
+    return schedule.is_along_m ? TileCoord{at_along, at_across} : TileCoord{at_across, at_along};
 }
 
 // The work of a block: a tile of one of all products, and which of the `splits` of its k.

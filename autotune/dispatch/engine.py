@@ -13,7 +13,16 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..errors import DispatchError
-from ..launch import EPILOGUE_WORDS, PACK_SMEM_BYTES, PACK_THREADS, REDUCE_THREADS, Grid, Pack
+from ..launch import (
+    EPILOGUE_WORDS,
+    PACK_SMEM_BYTES,
+    PACK_THREADS,
+    REDUCE_THREADS,
+    SCHEDULE_WORDS,
+    Grid,
+    Pack,
+    schedule,
+)
 from ..launch import plan as plan_grid
 from .arrays import Form
 from .devices import Devices, GpuState, LoadedKernel
@@ -27,10 +36,10 @@ _ALIGNMENT_MASK = 15  # of the widest vectors, in bytes
 
 # Arguments of the kernels, as documented at launch.Grid, and where each lies in the packed values.
 # Behind what is packed lie the strides of a batch and the epilogue: 0, for one product and none.
-_SGEMM = struct.Struct(f"=iiifQqQqf4xQqQiii4x32x{8 * EPILOGUE_WORDS}x")
+_SGEMM = struct.Struct(f"=iiifQqQqf4xQqQi{SCHEDULE_WORDS}I4x32x{8 * EPILOGUE_WORDS}x")
 _ALPHA = struct.Struct("=f")
 _ALPHA_OFFSET = 12
-_SGEMM_OFFSETS = (0, 4, 8, 12, 16, 24, 32, 40, 48, 56, 64, 72, 80, 84, 88, 96, 128)
+_SGEMM_OFFSETS = (0, 4, 8, 12, 16, 24, 32, 40, 48, 56, 64, 72, 80, 84, 144, 176)
 _REDUCE = struct.Struct(f"=iiffQqQiiiii4x8x{8 * EPILOGUE_WORDS}x")
 _REDUCE_OFFSETS = (0, 4, 8, 12, 16, 24, 32, 40, 44, 48, 52, 56, 64, 72)
 _PACK = struct.Struct("=iiQqi4xQii8x")
@@ -46,8 +55,7 @@ class Plan:
     gpu: GpuState
     kernel: LoadedKernel | None
     grid: Grid
-    group: int = 1
-    is_along_m: bool = False
+    schedule: tuple[int, ...] = (0,) * SCHEDULE_WORDS
 
 
 class _Arguments(threading.local):
@@ -113,7 +121,7 @@ class Engine:
         kernel = self._selector.kernels[pick.kernel_id]
         grid = plan_grid(kernel.spec, gemm.m, gemm.n, gemm.k)
         spec = kernel.spec
-        return Plan(problem, gpu, self.devices.kernel(gpu, kernel), grid, spec.group, spec.is_along_m)
+        return Plan(problem, gpu, self.devices.kernel(gpu, kernel), grid, schedule(spec, grid))
 
     def run(self, plan: Plan, stream: int, addresses: Triple, alpha: float, beta: float) -> None:
         """Launch with the GPU's primary context current, and restore the caller's. Does not wait."""
@@ -160,7 +168,7 @@ class Engine:
             _SGEMM.pack_into(
                 self._arguments.sgemm, 0,
                 gemm.m, gemm.n, gemm.k, alpha, a, lda, b, ldb, beta, c, ldc, workspace, plan.grid.split_k,
-                plan.group, plan.is_along_m,
+                *plan.schedule,
             )  # fmt: skip
         except (struct.error, OverflowError, TypeError) as error:
             raise DispatchError(f"alpha = {alpha!r} or beta = {beta!r} is no float32 ({error})") from error

@@ -8,9 +8,11 @@ from typing import Any
 from .. import launch
 from ..gemm import Gemm
 from ..kernel import ENTRY, PACK_ENTRY, REDUCE_ENTRY
-from ..launch import PACK_SMEM_BYTES, PACK_THREADS, REDUCE_THREADS, LaunchSpec, Pack
+from ..launch import PACK_SMEM_BYTES, PACK_THREADS, REDUCE_THREADS, SCHEDULE_WORDS, LaunchSpec, Pack
 from .memory import OperandSet
 from .module import Module, pack
+
+ScheduleArgument = ctypes.c_uint32 * SCHEDULE_WORDS  # `Schedule` of the kernels
 
 
 class BatchArgument(ctypes.Structure):
@@ -84,11 +86,11 @@ class Sgemm:
         for packing in self._packs:
             (lda if packing.is_a else ldb).value = packing.padded
         sums, splits = ctypes.c_void_p(workspace + grid.pack_bytes), ctypes.c_int32(grid.split_k)
-        raster = ctypes.c_int32(spec.group), ctypes.c_int32(spec.is_along_m)
+        schedule = ScheduleArgument(*launch.schedule(spec, grid))
         batch, epilogue = BatchArgument(*grid.strides, grid.products), epilogue or EpilogueArgument()
         self._values: list[Any] = [
             *(*extents, alpha, self._a, lda, self._b, ldb, beta, self._c, ldc, sums, splits),
-            *(*raster, batch, epilogue),
+            *(schedule, batch, epilogue),
         ]
         self._arguments = pack(self._values)
         self._reduce = module.kernel(REDUCE_ENTRY) if grid.reduce_blocks else None

@@ -63,7 +63,7 @@ struct Problem {
     int64_t ldc, offset_c;
     int64_t threads, smem_bytes, grid_x, grid_y, split_k, padded_m, padded_n;
     int64_t sum_bytes, counter_bytes, reduce_blocks, reduce_threads, reduce_group_bits, reduce_smem_bytes;
-    int64_t group, is_along_m;
+    int64_t schedule[14];  // the words of launch.schedule
     Pack pack_a, pack_b;
     int64_t pack_bytes, pack_threads, pack_smem_bytes;
     int64_t thread_order, block_order, seed;

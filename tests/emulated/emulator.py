@@ -20,7 +20,7 @@ from pathlib import Path
 
 import numpy as np
 
-from autotune.launch import PACK_SMEM_BYTES, PACK_THREADS, Pack
+from autotune.launch import PACK_SMEM_BYTES, PACK_THREADS, SCHEDULE_WORDS, Pack
 
 HERE = Path(__file__).resolve().parent
 RUNTIME = ("main.cpp", "memory.cpp", "scheduler.cpp")
@@ -78,8 +78,7 @@ class Problem:
     block_order: int = 0
     seed: int = 0
     packs: tuple[Pack, ...] = ()
-    group: int = 1
-    is_along_m: bool = False
+    schedule: tuple[int, ...] = (0,) * SCHEDULE_WORDS
 
     def packed(self) -> bytes:
         """As main.cpp reads it: the name, `struct Problem` of emulator.hpp, and the operands."""
@@ -90,7 +89,7 @@ class Problem:
             self.m, self.n, self.k, *self.a.shape, lda, offset_a, *self.b.shape, ldb, offset_b, ldc, offset_c,
             self.threads, self.smem_bytes, *self.size, self.split_k, *self.padded,
             self.sum_bytes, self.counter_bytes, self.reduce_blocks, self.reduce_threads,
-            self.reduce_group_bits, self.reduce_smem_bytes, self.group, self.is_along_m,
+            self.reduce_group_bits, self.reduce_smem_bytes, *self.schedule,
             *self._pack(is_a=True), *self._pack(is_a=False),
             sum(pack.num_bytes for pack in self.packs), PACK_THREADS, PACK_SMEM_BYTES,
             self.thread_order, self.block_order, self.seed,

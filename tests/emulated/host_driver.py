@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from cuda.bindings import driver as real
 
-from autotune.gpu.sgemm import BatchArgument, EpilogueArgument
+from autotune.gpu.sgemm import BatchArgument, EpilogueArgument, ScheduleArgument
 from autotune.launch import PACK_TILE
 
 _ADDRESS, _INT, _LONG, _FLOAT = ctypes.c_void_p, ctypes.c_int32, ctypes.c_int64, ctypes.c_float
@@ -24,7 +24,7 @@ _COUNT, _WORD, _DOUBLE = ctypes.c_uint64, ctypes.c_uint32, ctypes.c_double
 _MATRIX = (_ADDRESS, _LONG)
 _SGEMM = (
     *(_INT, _INT, _INT, _FLOAT, *_MATRIX, *_MATRIX, _FLOAT, *_MATRIX, _ADDRESS, _INT),
-    *(_INT, _INT, BatchArgument, EpilogueArgument),
+    *(ScheduleArgument, BatchArgument, EpilogueArgument),
 )
 SIGNATURES = {
     "sgemm": _SGEMM,
@@ -78,7 +78,7 @@ def play_pack(grid: tuple[int, int], values: list[Any]) -> None:
 
 def _value(kind: Any, address: int) -> Any:
     """An argument of this type, as it is in memory now."""
-    if issubclass(kind, ctypes.Structure):
+    if issubclass(kind, (ctypes.Structure, ctypes.Array)):
         return kind.from_buffer_copy(kind.from_address(address))
     return kind.from_address(address).value or 0
 

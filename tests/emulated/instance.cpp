@@ -5,16 +5,32 @@
 #endif
 #include KERNEL_FILE
 
+#include <cstring>
+
 #include "emulator.hpp"
 
 namespace emulated {
 
 int cluster_size() { return CLUSTER; }
 
+#ifdef REDUCTION_NONE  // the template; the reference kernels and the tests' own end with `splits`
+static Schedule schedule_of(const Problem& p) {
+    uint32_t words[14];
+    for (int i = 0; i < 14; ++i) words[i] = static_cast<uint32_t>(p.schedule[i]);
+    Schedule schedule;
+    static_assert(sizeof schedule == sizeof words);
+    memcpy(&schedule, words, sizeof words);
+    return schedule;
+}
+#define LAST_ARGUMENTS(p) , schedule_of(p), Batch{}, Epilogue{}
+#else
+#define LAST_ARGUMENTS(p)
+#endif
+
 void run_sgemm(const Problem& p, const Operands& o) {
     sgemm(static_cast<int>(p.m), static_cast<int>(p.n), static_cast<int>(p.k), static_cast<float>(p.alpha), o.a,
-          o.lda, o.b, o.ldb, static_cast<float>(p.beta), o.c, p.ldc, o.workspace, static_cast<int>(p.split_k),
-          static_cast<int>(p.group), static_cast<int>(p.is_along_m), Batch{}, Epilogue{});
+          o.lda, o.b, o.ldb, static_cast<float>(p.beta), o.c, p.ldc, o.workspace,
+          static_cast<int>(p.split_k) LAST_ARGUMENTS(p));
 }
 
 void run_pack([[maybe_unused]] const Problem& p, [[maybe_unused]] const Pack& pack,

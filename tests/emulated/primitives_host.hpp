@@ -132,6 +132,7 @@ inline void store_shared(float* address, Vec<VEC> value) {
 
 inline void forget(int&) {}
 
+inline float divide(float x, float y) { return x / y; }
 inline float multiply_add(float a, float b, float c) { return std::fma(a, b, c); }
 
 inline unsigned atomic_add(unsigned* counter, unsigned amount) {

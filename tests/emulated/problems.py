@@ -128,7 +128,7 @@ def problem(
         case.name, m, n, k, a, b, old, lds, spec.threads, spec.smem_bytes, grid.size, splits,
         (grid.padded_m, grid.padded_n), grid.sum_bytes, grid.counter_bytes, grid.reduce_blocks,
         launch.REDUCE_THREADS, grid.reduce_group_bits, grid.reduce_smem_bytes, case.alpha, case.beta,
-        offsets, case.order, case.order, seed, grid.packs, spec.group, spec.is_along_m,
+        offsets, case.order, case.order, seed, grid.packs, launch.schedule(spec, grid),
     )  # fmt: skip
 
 

@@ -20,7 +20,7 @@ from autotune.gemm import Gemm
 from autotune.gpu import candidate, cublas, driver, protocol, session, stopwatch, verification, worker
 from autotune.gpu.driver import GpuInfo
 from autotune.gpu.protocol import KernelCode, Problem
-from autotune.launch import LaunchSpec, Variant
+from autotune.launch import LaunchSpec, Variant, plan, schedule
 from autotune.measurement import CachePolicy, Discarded, GpuState, Outcome
 
 GEMM = Gemm(70, 60, 33)
@@ -50,13 +50,15 @@ def right(host, name, grid, values, gemm=GEMM, spec=SPEC):
             sums = np.sum(planes, axis=0, dtype=np.float32)
             view(c + 4 * product * stride, m, n, ldc)[:] = alpha * sums[:m, :n]
         return
-    m, n, k, alpha, a, lda, b, ldb, beta, c, ldc, workspace, splits, group, is_along_m, strides, none = values
+    m, n, k, alpha, a, lda, b, ldb, beta, c, ldc, workspace, splits, walk, strides, none = values
     assert (m, n, k, alpha, beta) == (gemm.m, gemm.n, gemm.k, 1.0, 0.0)
-    assert (group, is_along_m, any(none.words)) == (spec.group, spec.is_along_m, False)
+    assert not any(getattr(none, name) for name, _ in none._fields_)
+    assert tuple(walk) == schedule(spec, plan(spec, m, n, k, gemm.strides))
     assert grid == (-(-m // spec.bm) * -(-n // spec.bn) * gemm.batch, splits)
     padded_m, padded_n = -(-m // spec.bm) * spec.bm, -(-n // spec.bn) * spec.bn
     for product in range(gemm.batch):
-        at_a, at_b, at_c = (x + 4 * product * s for x, s in ((a, strides.a), (b, strides.b), (c, strides.c)))
+        pairs = ((a, strides.stride_a), (b, strides.stride_b), (c, strides.stride_c))
+        at_a, at_b, at_c = (x + 4 * product * stride for x, stride in pairs)
         op_a = _stored(at_a, m, k, lda, gemm.trans_a or spec.packs_a).astype(np.float64)
         op_b = _stored(at_b, k, n, ldb, gemm.trans_b and not spec.packs_b).astype(np.float64)
         if splits == 1:
@@ -298,7 +300,7 @@ def test_a_wrong_element_is_found_in_its_product(host, open_session, product):
 
     def off(driver, name, grid, values):
         right(driver, name, grid, values, gemm)
-        view(values[9] + 4 * product * values[15].c, 70, 60, 60)[68, 3] += 0.01
+        view(values[9] + 4 * product * values[14].stride_c, 70, 60, 60)[68, 3] += 0.01
 
     host.sgemms[b"off"] = off
     result = _trial(open_session, "off", of_batch(gemm), Problem(gemm, CachePolicy.WARM))
@@ -313,7 +315,7 @@ def test_a_product_left_out_and_operands_of_the_first_are_wrong(host, open_sessi
         right(driver, name, (grid[0] // 3, 1), values, replace(gemm, batch=1, shares_b=False))
 
     def same_a(driver, name, grid, values):
-        values[15].a = 0
+        values[14].stride_a = 0
         right(driver, name, grid, values, gemm)
 
     host.sgemms |= {b"first_alone": first_alone, b"same_a": same_a}

@@ -124,7 +124,7 @@ static void plant(float* a, long long lda, float* c, long long ldc, int m, int n
 }
 
 static void sgemm(int m, int n, int k, float alpha, const float* a, long long lda, const float* b, long long ldb,
-                  float beta, float* c, long long ldc, float* workspace, int splits, int, int) {
+                  float beta, float* c, long long ldc, float* workspace, int splits) {
     const int tiles_n = (n + T - 1) / T, tiles = (m + T - 1) / T * tiles_n;
     const int row = block_index_x() / tiles_n * T, column = block_index_x() % tiles_n * T;
     const int k_tiles = (k + T - 1) / T, share = (k_tiles + splits - 1) / splits;

@@ -32,11 +32,12 @@ extern "C" __global__ void sgemm(int m, int n, int k, float alpha, const float* 
 # All products of a batch; NaN where an argument that is not used here is not what a plain launch says.
 BATCHED_SPEC = replace(SPEC, variant=Variant(is_batched=True))
 BATCHED_SOURCE = """
+struct Schedule { unsigned words[14]; };
 struct Batch { long long a, b, c; int products; };
 struct Epilogue { unsigned long long words[5]; };
 extern "C" __global__ void sgemm(int m, int n, int k, float alpha, const float* a, long long lda,
                                  const float* b, long long ldb, float beta, float* c, long long ldc,
-                                 float* workspace, int splits, int group, int is_along_m, Batch batch,
+                                 float* workspace, int splits, Schedule schedule, Batch batch,
                                  Epilogue epilogue) {
     const int tiles_n = (n + 15) / 16, tiles = (m + 15) / 16 * tiles_n;
     const long long product = blockIdx.x / tiles;
@@ -47,7 +48,7 @@ extern "C" __global__ void sgemm(int m, int n, int k, float alpha, const float* 
     b += product * batch.b;
     float sum = 0;
     for (int p = 0; p < k; ++p) sum = fmaf(a[row * lda + p], b[p * ldb + column], sum);
-    bool is_plain = splits == 1 && group == 1 && is_along_m == 0;
+    bool is_plain = splits == 1 && schedule.words[0] == tiles && schedule.words[13] == 0;
     for (int i = 0; i < 5; ++i) is_plain = is_plain && epilogue.words[i] == 0;
     c[product * batch.c + row * ldc + column] = is_plain ? alpha * sum : __int_as_float(0x7fffffff);
 }

@@ -40,7 +40,7 @@ from autotune.gemm import Gemm
 from autotune.gpu import driver
 from autotune.gpu.driver import CudaError
 from autotune.gpu.module import Module, pack
-from autotune.gpu.sgemm import BatchArgument, EpilogueArgument
+from autotune.gpu.sgemm import BatchArgument, EpilogueArgument, ScheduleArgument
 from autotune.launch import PACK_SMEM_BYTES, PACK_THREADS, Variant
 from autotune.rules import broken_rules
 
@@ -209,9 +209,9 @@ def compute(gpu: Gpu, module: Module, p: Problem) -> np.ndarray:
         lda, ldb, ldc = (ctypes.c_int64(x) for x in p.lds)
         a, lda = _packed(gpu, module, p, True, (a, lda))
         b, ldb = _packed(gpu, module, p, False, (b, ldb))
-        raster = ctypes.c_int32(p.group), ctypes.c_int32(p.is_along_m)
+        schedule = ScheduleArgument(*p.schedule)
         values = (m, n, k, alpha, a, lda, b, ldb, beta, c, ldc, ctypes.c_void_p(at), splits)
-        values += (*raster, BatchArgument(), EpilogueArgument())
+        values += (schedule, BatchArgument(), EpilogueArgument())
         gpu.launch(module, kernel.ENTRY, p.size, p.threads, values, p.smem_bytes)
         if p.reduce_blocks:
             counts = map(ctypes.c_int32, (*p.padded, p.reduce_group_bits, p.reduce_blocks))

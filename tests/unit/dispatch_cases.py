@@ -33,10 +33,12 @@ from autotune.launch import (
     PACK_THREADS,
     PACK_TILE,
     REDUCE_THREADS,
+    SCHEDULE_WORDS,
     LaunchSpec,
     Variant,
     plan,
     refusal,
+    schedule,
 )
 from autotune.resources import launch_spec
 
@@ -168,8 +170,9 @@ def _at(address: int, rows: int, columns: int, ld: int) -> np.ndarray[Any, Any]:
 
 _I, _F, _Q = ctypes.c_int32, ctypes.c_float, ctypes.c_int64
 _STRIDES, _EPILOGUE = 4 * _Q, 5 * _Q
+_SCHEDULE = ctypes.c_uint32 * SCHEDULE_WORDS
 _PACK = (_I, _I, _Q, _Q, _I, _Q, _I, _I, _Q)
-_SGEMM = (_I, _I, _I, _F, _Q, _Q, _Q, _Q, _F, _Q, _Q, _Q, _I, _I, _I, _STRIDES, _EPILOGUE)
+_SGEMM = (_I, _I, _I, _F, _Q, _Q, _Q, _Q, _F, _Q, _Q, _Q, _I, _SCHEDULE, _STRIDES, _EPILOGUE)
 _REDUCE = (_I, _I, _F, _F, _Q, _Q, _Q, _I, _I, _I, _I, _I, _Q, _EPILOGUE)
 
 
@@ -314,13 +317,13 @@ class FakeDriver:
 
     def _sgemm(self, spec: LaunchSpec, grid: tuple[int, int], arguments: list[Any]) -> None:
         m, n, k, alpha, a, lda, b, ldb, beta, c, ldc, workspace, splits, *rest = arguments
-        group, is_along_m, strides, epilogue = rest
-        assert (group, is_along_m) == (spec.group, spec.is_along_m)
+        walk, strides, epilogue = rest
         assert not any((*strides, *epilogue))
         spec = replace(spec, split_k=splits)
         assert refusal(spec, m, n, k, (lda, ldb, ldc), (a, b, c)) is None
         planned = plan(spec, m, n, k)
         assert grid == planned.size
+        assert tuple(walk) == schedule(spec, planned)
         assert (workspace == 0) == (planned.scratch_bytes == 0)
         packed = {pack.is_a: pack for pack in planned.packs}
         assert True not in packed or (lda, a % 16) == (packed[True].padded, 0)

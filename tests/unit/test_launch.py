@@ -30,8 +30,10 @@ from autotune.launch import (
     WORKSPACE_LIMIT,
     LaunchSpec,
     Variant,
+    divisor,
     plan,
     refusal,
+    schedule,
 )
 from autotune.resources import launch_spec
 
@@ -340,11 +342,50 @@ def test_constants_are_the_kernels() -> None:
     assert NARROW_LD * 4 == 2**31, "the kernel keeps strides in bytes in an int"
 
 
+@given(st.integers(1, 2**31 - 1), st.integers(0, 2**31 - 1))
+def test_a_divisor_divides(value: int, number: int) -> None:
+    """As kernels/tile_scheduler.cuh multiplies: 32 bits each, 64 for the product."""
+    same, multiplier, shift = divisor(value)
+    assert (same, multiplier < 2**32, shift < 64) == (value, True, True)
+    for n in (number, number // value * value, max(number // value * value - 1, 0), 2**31 - 1):
+        assert n * multiplier < 2**64
+        assert n * multiplier >> shift == n // value
+
+
+@given(specs(), st.integers(1, 40), st.integers(1, 40))
+def test_blocks_walk_over_every_tile_once(spec: LaunchSpec, tiles_m: int, tiles_n: int) -> None:
+    """The schedule, read as kernels/tile_scheduler.cuh reads it, held against the order that it describes:
+    along one side, a group of tiles across before the next step."""
+    words = schedule(spec, plan(spec, tiles_m * spec.bm, tiles_n * spec.bn, 1))
+    product, group, width, last_width = (words[at : at + 3] for at in range(0, 12, 3))
+    num_full, is_along_m = words[12:]
+
+    def quotient(n: int, by: tuple[int, ...]) -> int:
+        return n * by[1] >> by[2]
+
+    walked = []
+    for tile in range(tiles_m * tiles_n):
+        assert quotient(tile, product) == 0
+        of = quotient(tile, group)
+        within, wide = tile - of * group[0], width if of < num_full else last_width
+        at_along = quotient(within, wide)
+        at_across = of * width[0] + within - at_along * wide[0]
+        walked.append((at_along, at_across) if is_along_m else (at_across, at_along))
+    along, across = (tiles_m, tiles_n) if spec.is_along_m else (tiles_n, tiles_m)
+    expected = [
+        (a, c) if spec.is_along_m else (c, a)
+        for first in range(0, across, spec.group)
+        for a in range(along)
+        for c in range(first, min(first + spec.group, across))
+    ]
+    assert walked == expected
+
+
 def test_entries_take_what_the_grid_says() -> None:
     """The arguments are documented once, at `Grid`; the kernel's own list must name the same ones, as far as
     it goes."""
     names = {
-        kernel.ENTRY: "m n k alpha a lda b ldb beta c ldc workspace splits group is_along_m batch epilogue",
+        kernel.ENTRY: "m n k alpha a lda b ldb beta c ldc workspace splits schedule batch epilogue",
         kernel.PACK_ENTRY: "extent k from ld is_k_major to padded blocks_per_product stride",
         kernel.REDUCE_ENTRY: "m n beta c ldc workspace splits padded_m padded_n group_bits "
         "blocks_per_product stride_c epilogue",

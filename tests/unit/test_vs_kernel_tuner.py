@@ -73,6 +73,7 @@ def test_kernel_tuner_compiles_and_launches_what_we_do(configs, job) -> None:
         spec = launch_spec(config, GEMM, LIMITS)
         macros = kernel.macros(config, Variant(trans_b=True))
         macros |= {"GROUP": config.group, "IS_ALONG_M": int(config.raster == "m")}
+        macros |= {"PROBLEM_M": GEMM.m, "PROBLEM_N": GEMM.n}
         assert {**given, **{name: fixed[name] for name in macros if name not in given}} == macros
         assert (threads, smem) == (spec.threads, int(smem_bytes(config, GEMM)))
         grid = plan(spec, GEMM.m, GEMM.n, GEMM.k)
@@ -82,10 +83,12 @@ def test_kernel_tuner_compiles_and_launches_what_we_do(configs, job) -> None:
 
 
 def test_what_kernel_tuner_cannot_vary_is_compiled_in() -> None:
-    text = "sgemm(int m, float* c, int splits,\n    int group, int is_along_m, Batch batch) {\n    body();"
-    assert bench.with_raster_compiled_in(text) == (
-        "sgemm(int m, float* c, int splits) { const int group{GROUP}; const int is_along_m{IS_ALONG_M}; "
-        "const Batch batch{};\n    body();"
+    head = 'extern "C" __global__ void CLUSTER_OF(1) '
+    text = f"{head}sgemm(int m, float* c, int splits,\n    Schedule schedule, Batch batch) {{\n    body();"
+    changed = bench.with_raster_compiled_in(text)
+    assert changed.endswith(
+        f"{head}sgemm(int m, float* c, int splits) {{ constexpr Schedule schedule{{compiled_schedule()}}; "
+        "constexpr Batch batch{};\n    body();"
     )
     with pytest.raises(ValueError, match="0 kernels sgemm"):
         bench.with_raster_compiled_in("sgemm(int m) {")
@@ -96,7 +99,7 @@ def test_the_arguments_are_those_of_the_kernel(job) -> None:
     arguments, answer = side._arguments(job | {"seed": 0})
     listed = re.search(r"Arguments of `sgemm`, in order: (.*?)\.\n", Grid.__doc__, re.DOTALL)
     kinds = re.sub(r"\s+", " ", listed[1]).replace("m, n, k (int32)", "m (int32), n (int32), k (int32)")
-    kinds = kinds.partition(", group")[0].replace("split_k", "split_k (int32)")
+    kinds = kinds.partition(", the schedule")[0]
     expected = [re.sub(r".*\((\w+)\)", r"\1", word) if "(" in word else "array" for word in kinds.split(", ")]
     names = {np.int32: "int32", np.int64: "int64", np.float32: "float", np.ndarray: "array"}
     assert [names[type(argument)] for argument in arguments] == expected
