@@ -1,7 +1,8 @@
 """Few instances that between them show every value of every parameter, and every pair of some.
 
 Random legal instances are drawn once; then, greedily, the one is taken that shows most of what is not
-yet seen for the work it costs to emulate. Seed and rules decide alone: the same list every time.
+yet seen for the work it costs to emulate. Seed and rules decide alone: the same list every time. Plain
+kernels show the parameters; kernels of batches and epilogues, on tiles that no warp divides, the variants.
 """
 
 from __future__ import annotations
@@ -9,13 +10,15 @@ from __future__ import annotations
 import itertools
 from dataclasses import dataclass, replace
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 
+from autotune import resources
 from autotune.config import PARAMETER, PARAMETERS, Config
 from autotune.device import KNOWN
 from autotune.gemm import LAYOUTS, Gemm
-from autotune.launch import Variant
+from autotune.launch import ACTIVATIONS, BIASES, LONG_ACTIVATIONS, PLAIN, Epilogue, Variant
 from autotune.rules import RULES, Rule, broken_rules
 
 # Parameters whose code paths meet: all pairs of their values are shown. The rest: each value.
@@ -41,6 +44,29 @@ VALUES: dict[str, tuple[int | str, ...]] = {p.name: p.values for p in PARAMETERS
     "is_wide": (0, 1),
 }
 NAMES = tuple(VALUES)
+# What kernels may be compiled for besides, and how their sums then come to C.
+VARIED: dict[str, tuple[int | str, ...]] = {
+    "is_batched": (0, 1),
+    "bias": BIASES,
+    "activation": ACTIVATIONS,
+    "keeps": (0, 1),
+    "staging": ("direct", "one round", "several rounds"),  # through shared memory
+    "row_groups": ("power of two", "other"),  # ROW_GROUPS of config.cuh
+}
+VARIED_GROUPS = (
+    ("reduction", "is_batched"),
+    ("reduction", "activation"),
+    ("reduction", "bias"),
+    ("reduction", "keeps"),
+    ("bias", "keeps"),
+    *(("is_batched", name) for name in ("pack_a", "pack_b", "layout", "edges", "is_wide", "raster", "group")),
+    ("staging", "row_groups"),
+    ("staging", "vec_c"),
+    ("staging", "edges"),
+)
+_NARROW = (24, 40, 48, 56, 80, 112)  # block tiles of a width that is no multiple of a warp's
+_ALL = VALUES | VARIED
+_ALL_NAMES = tuple(_ALL)
 _LIMITS = KNOWN["h200"]
 _NUM_DRAWS = 400_000  # per layout; about one in a hundred is legal
 
@@ -58,23 +84,46 @@ class Instance:
 
     @property
     def id(self) -> str:
-        """Layout, and what differs from the default config."""
+        """The variant, and what differs from the default config."""
         default, own = Config().to_dict(), self.config.to_dict()
         changed = [f"{name}={own[name]}" for name in PARAMETER if own[name] != default[name]]
-        return ",".join([self.layout + ("-wide" if self.variant.is_wide else ""), *changed])
+        v = self.variant
+        words = (self.layout, "wide" * v.is_wide, "batched" * v.is_batched, str(v.epilogue))
+        return ",".join(["-".join(filter(None, words)), *changed])
 
     def values(self) -> dict[str, int | str]:
-        """All that `VALUES` knows of, by name."""
-        return self.config.to_dict() | {"layout": self.layout, "is_wide": int(self.variant.is_wide)}
+        """All that `VALUES` and `VARIED` know of, by name."""
+        epilogue = self.variant.epilogue
+        return self.config.to_dict() | {
+            "layout": self.layout,
+            "is_wide": int(self.variant.is_wide),
+            "is_batched": int(self.variant.is_batched),
+            "bias": epilogue.bias,
+            "activation": epilogue.activation,
+            "keeps": int(epilogue.keeps),
+            "staging": VARIED["staging"][int(_staging(self.config, self._gemm, epilogue.activation))],
+            "row_groups": VARIED["row_groups"][int(_row_groups(self.config))],
+        }
+
+    @property
+    def _gemm(self) -> Gemm:
+        return Gemm(4096, 4096, 4096, self.variant.trans_a, self.variant.trans_b)
 
 
-def instance(layout: str, *, is_wide: bool = False, **parameters: int | str) -> Instance:
+def instance(
+    layout: str,
+    *,
+    is_wide: bool = False,
+    is_batched: bool = False,
+    epilogue: Epilogue = PLAIN,
+    **parameters: int | str,
+) -> Instance:
     """An instance of the default config but for these parameters.
 
     What they make illegal of the rest is set to its first legal value: a hand-written instance names
     what it is about and no more.
     """
-    variant = Variant(trans_a=layout[0] == "T", trans_b=layout[1] == "T", is_wide=is_wide)
+    variant = Variant(layout[0] == "T", layout[1] == "T", is_wide, is_batched, epilogue)
     config = Config.from_dict(parameters)
     while broken := _broken_rules(config, variant):
         free = [name for name in broken[0].needs if name not in parameters]
@@ -173,14 +222,56 @@ def _work(pool: np.ndarray) -> np.ndarray:
     return bm * bn + 32 * (bm // wm) * (bn // wn) * slice_k * 16
 
 
+def _row_groups(c: Any) -> Any:
+    """Rank among the values of `row_groups`."""
+    groups = c.bm // c.tm
+    return (groups & (groups - 1)) != 0
+
+
+def _staging(c: Any, gemm: Gemm, activation: Any) -> Any:
+    """Rank among the values of `staging`, as kernels/config.cuh has it."""
+    is_short = (c.vec_c < resources.chunk_n(c)) | np.isin(activation, LONG_ACTIVATIONS)
+    has_rows = (c.reduction == "cluster") | ((c.reduction != "two_pass") & is_short)
+    row = resources.staged_bytes(c)
+    room = np.maximum(resources.main_smem_bytes(c, gemm), row)
+    at_once = np.max([d * ((c.tm % d == 0) & (d * row <= room)) for d in range(1, 17)], axis=0)
+    return has_rows * (1 + (at_once < c.tm))
+
+
+def _pool(random: np.random.Generator) -> np.ndarray:
+    """Codes of legal instances of all layouts; shape (rows, NAMES)."""
+    geometries = _geometries()
+    return np.concatenate([_draw(random, geometries, layout) for layout in range(len(LAYOUTS))])
+
+
 def covering_instances(seed: int = 1) -> list[Instance]:
     """The list: every value of every parameter, all pairs of `PAIRED`, all of `GROUPS`."""
+    groups = [*((name,) for name in NAMES), *itertools.combinations(PAIRED, 2), *GROUPS]
+    return _covering(_pool(np.random.default_rng(seed)), groups)
+
+
+def covering_variants(seed: int = 1) -> list[Instance]:
+    """Kernels of batches and epilogues: every value of `VARIED`, all of `VARIED_GROUPS`."""
     random = np.random.default_rng(seed)
-    geometries = _geometries()
-    pool = np.concatenate([_draw(random, geometries, layout) for layout in range(len(LAYOUTS))])
+    pool = _pool(random)
+    bn, flush_k = (np.array(VALUES[name])[pool[:, NAMES.index(name)]] for name in ("bn", "flush_k"))
+    pool = pool[np.isin(bn, _NARROW) & (flush_k == 0)]
+    variants = [random.integers(len(VARIED[name]), size=len(pool)) for name in list(VARIED)[:4]]
+    c = SimpleNamespace(**{p.name: np.array(p.values)[pool[:, NAMES.index(p.name)]] for p in PARAMETERS})
+    staging = np.empty(len(pool), int)
+    for code, layout in enumerate(LAYOUTS):
+        gemm = Gemm(4096, 4096, 4096, layout[0] == "T", layout[1] == "T")
+        rows = _staging(c, gemm, np.array(ACTIVATIONS)[variants[2]])
+        staging = np.where(pool[:, NAMES.index("layout")] == code, rows, staging)
+    pool = np.column_stack([pool, *variants, staging, _row_groups(c)])
+    is_plain = np.all([column == 0 for column in variants], axis=0)
+    return _covering(pool[~is_plain], [*((name,) for name in VARIED), *VARIED_GROUPS, ("staging", "bn")])
+
+
+def _covering(pool: np.ndarray, names: list[tuple[str, ...]]) -> list[Instance]:
+    """Instances of the pool that between them show all that it has of these names together."""
     weight = (2048 + _work(pool)) ** -0.5
-    groups = [(NAMES.index(name),) for name in NAMES]
-    groups += [tuple(map(NAMES.index, names)) for names in (*itertools.combinations(PAIRED, 2), *GROUPS)]
+    groups = [tuple(map(_ALL_NAMES.index, group)) for group in names]
     keys = np.stack([_key(pool, group) for group in groups], axis=1)
     unseen = [np.isin(np.arange(keys[:, g].max() + 1), keys[:, g]) for g in range(len(groups))]
     chosen = []
@@ -197,11 +288,19 @@ def _key(pool: np.ndarray, group: tuple[int, ...]) -> np.ndarray:
     """One number per row for its values at the columns of a group."""
     key = pool[:, group[0]]
     for column in group[1:]:
-        key = key * len(VALUES[NAMES[column]]) + pool[:, column]
+        key = key * len(_ALL[_ALL_NAMES[column]]) + pool[:, column]
     return key
 
 
 def _instance_of(codes: np.ndarray) -> Instance:
-    values = {name: VALUES[name][code] for name, code in zip(NAMES, codes, strict=True)}
-    layout, is_wide = str(values.pop("layout")), bool(values.pop("is_wide"))
-    return instance(layout, is_wide=is_wide, **values)
+    """Of codes of `NAMES`, and of `VARIED` where they follow."""
+    values = {name: _ALL[name][code] for name, code in zip(_ALL_NAMES, codes, strict=False)}
+    layout, is_wide = str(values["layout"]), bool(values["is_wide"])
+    bias, activation = str(values.get("bias", "none")), str(values.get("activation", "none"))
+    return instance(
+        layout,
+        is_wide=is_wide,
+        is_batched=bool(values.get("is_batched")),
+        epilogue=Epilogue(bias, activation, bool(values.get("keeps"))),
+        **{name: values[name] for name in PARAMETER},
+    )

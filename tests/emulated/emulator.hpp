@@ -15,12 +15,14 @@ extern const char* problem_name;
 
 enum Order : int64_t { FORWARD, REVERSE, SHUFFLED };
 
-// [begin, end) in floats. The last region of a launch is where its blocks share what they store.
+// [begin, end) in floats. The last region of a launch is where its blocks share what they store. In those with gaps
+// GLOBAL_POISON stands between rows and between products: to read it is a fault.
 struct Region {
     const char* name;
     const float* begin;
     const float* end;
     bool is_writable, is_readable;
+    bool has_gaps = false;
 };
 
 struct Launch {
@@ -53,16 +55,22 @@ int cluster_round();  // barriers that its cluster has passed
 // A launch of sgemm_pack, or nothing where `padded` is 0. `offset` is in bytes from the workspace's begin.
 struct Pack {
     int64_t extent, padded, is_k_major, blocks, offset;
+    int64_t products, blocks_per_product, stride, packed_stride;
+};
+
+// `count` matrices as stored, `stride` floats from one to the next; the offset (floats) unaligns the base.
+struct Stored {
+    int64_t count, rows, cols, ld, stride, offset;
 };
 
 // One problem as Python describes it: tests/emulated/emulator.py packs the same fields in this order.
 struct Problem {
-    int64_t m, n, k;
-    int64_t rows_a, cols_a, lda, offset_a;  // as stored; the offset (floats) unaligns the base
-    int64_t rows_b, cols_b, ldb, offset_b;
-    int64_t ldc, offset_c;
+    int64_t m, n, k, products;
+    Stored a, b, c;
+    Stored bias, kept;  // a bias is one row; of none there are 0
     int64_t threads, smem_bytes, grid_x, grid_y, split_k, padded_m, padded_n;
-    int64_t sum_bytes, counter_bytes, reduce_blocks, reduce_threads, reduce_group_bits, reduce_smem_bytes;
+    int64_t sum_bytes, counter_bytes;
+    int64_t reduce_blocks, reduce_blocks_per_product, reduce_threads, reduce_group_bits, reduce_smem_bytes;
     int64_t schedule[14];  // the words of launch.schedule
     Pack pack_a, pack_b;
     int64_t pack_bytes, pack_threads, pack_smem_bytes;
@@ -73,11 +81,13 @@ struct Problem {
 // What a launch of sgemm is given: an operand that was packed is the copy.
 struct Operands {
     const float* a;
-    int64_t lda;
+    int64_t lda, stride_a;
     const float* b;
-    int64_t ldb;
+    int64_t ldb, stride_b;
     float* c;
     float* workspace;
+    const float* bias;
+    float* kept;
 };
 
 // instance.cpp: blocks of a cluster, compiled in; one thread of each of the template's kernels.

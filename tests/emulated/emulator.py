@@ -1,7 +1,8 @@
 """Builds instances of a kernel for the host and runs problems on them (see primitives_host.hpp).
 
 An executable holds one instance of one kernel text; it reads problems from standard input and writes
-their C. Executables are kept by the hash of all that went into them, so that only changes compile.
+their C, and what it keeps. Executables are stored by the hash of all that went into them, so that only
+changes compile.
 """
 
 from __future__ import annotations
@@ -17,10 +18,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
-from autotune.launch import PACK_SMEM_BYTES, PACK_THREADS, SCHEDULE_WORDS, Pack
+from autotune.launch import PACK_SMEM_BYTES, PACK_THREADS, PLAIN, SCHEDULE_WORDS, Epilogue, Pack
 
 HERE = Path(__file__).resolve().parent
 RUNTIME = ("main.cpp", "memory.cpp", "scheduler.cpp")
@@ -45,21 +47,48 @@ class EmulatedFault(Exception):
 
 
 @dataclass(frozen=True)
-class Problem:
-    """One launch: A, B, C as stored (packed), leading dimensions, and what `launch.plan` says.
+class Stored:
+    """The matrices of an operand, (count, rows, columns), and where they lie, in floats.
 
-    `offsets` (floats) move the base addresses of A, B, C off their alignment. Orders: 0 forward,
-    1 reverse, 2 shuffled by `seed`.
+    Rows are `ld` apart, matrices `stride`; `offset` moves the base off its alignment. One matrix may serve
+    all products of a batch.
+    """
+
+    matrices: np.ndarray
+    ld: int
+    stride: int = 0
+    offset: int = 0
+
+    def fields(self) -> tuple[int, ...]:
+        """As `struct Stored` of emulator.hpp."""
+        return *self.matrices.shape, self.ld, self.stride, self.offset
+
+
+NOTHING = Stored(np.empty((0, 1, 1), np.float32), 1)
+
+
+class Result(NamedTuple):
+    """C, and what an epilogue keeps, both (products, m, n); where it keeps nothing, that is empty."""
+
+    c: np.ndarray
+    kept: np.ndarray
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One launch: A, B, C as stored, and what `launch.plan` says; all of `products` products.
+
+    The epilogue adds `bias`, rows of as many floats as C has rows or columns, and fills `kept`. Orders:
+    0 forward, 1 reverse, 2 shuffled by `seed`.
     """
 
     name: str
     m: int
     n: int
     k: int
-    a: np.ndarray
-    b: np.ndarray
-    c: np.ndarray
-    lds: tuple[int, int, int]
+    a: Stored
+    b: Stored
+    c: Stored
     threads: int
     smem_bytes: int
     size: tuple[int, int]
@@ -68,46 +97,55 @@ class Problem:
     sum_bytes: int = 0
     counter_bytes: int = 0
     reduce_blocks: int = 0
+    reduce_blocks_per_product: int = 0
     reduce_threads: int = 0
     reduce_group_bits: int = 0
     reduce_smem_bytes: int = 0
     alpha: float = 1.0
     beta: float = 0.0
-    offsets: tuple[int, int, int] = (0, 0, 0)
     thread_order: int = 0
     block_order: int = 0
     seed: int = 0
     packs: tuple[Pack, ...] = ()
     schedule: tuple[int, ...] = (0,) * SCHEDULE_WORDS
+    epilogue: Epilogue = PLAIN
+    bias: Stored = NOTHING
+    kept: Stored = NOTHING
+
+    @property
+    def products(self) -> int:
+        return len(self.c.matrices)
 
     def packed(self) -> bytes:
         """As main.cpp reads it: the name, `struct Problem` of emulator.hpp, and the operands."""
         name = self.name.encode()
-        lda, ldb, ldc = self.lds
-        offset_a, offset_b, offset_c = self.offsets
+        operands = (self.a, self.b, self.c, self.bias)
         integers = (
-            self.m, self.n, self.k, *self.a.shape, lda, offset_a, *self.b.shape, ldb, offset_b, ldc, offset_c,
+            self.m, self.n, self.k, self.products,
+            *(field for stored in (*operands, self.kept) for field in stored.fields()),
             self.threads, self.smem_bytes, *self.size, self.split_k, *self.padded,
-            self.sum_bytes, self.counter_bytes, self.reduce_blocks, self.reduce_threads,
-            self.reduce_group_bits, self.reduce_smem_bytes, *self.schedule,
+            self.sum_bytes, self.counter_bytes,
+            self.reduce_blocks, self.reduce_blocks_per_product, self.reduce_threads, self.reduce_group_bits,
+             self.reduce_smem_bytes, *self.schedule,
             *self._pack(is_a=True), *self._pack(is_a=False),
             sum(pack.num_bytes for pack in self.packs), PACK_THREADS, PACK_SMEM_BYTES,
             self.thread_order, self.block_order, self.seed,
         )  # fmt: skip
         form = f"<q{len(name)}s{len(integers)}q2d"
         header = struct.pack(form, len(name), name, *integers, self.alpha, self.beta)
-        return header + b"".join(x.astype("<f4").tobytes() for x in (self.a, self.b, self.c))
+        return header + b"".join(stored.matrices.astype("<f4").tobytes() for stored in operands)
 
     def _pack(self, is_a: bool) -> tuple[int, ...]:
         """As `struct Pack`: zeros where the operand is not packed."""
         for p in self.packs:
             if p.is_a == is_a:
-                return p.extent, p.padded, p.is_k_major, p.blocks, p.offset
-        return 0, 0, 0, 0, 0
+                launch = (p.extent, p.padded, p.is_k_major, p.blocks, p.offset)
+                return *launch, p.products, p.blocks_per_product, p.stride, p.packed_stride
+        return (0,) * 9
 
 
-def run(executable: Path, problems: Iterable[Problem]) -> list[np.ndarray]:
-    """C of each problem, in order. Raises `EmulatedFault` at the first that goes wrong."""
+def run(executable: Path, problems: Iterable[Problem]) -> list[Result]:
+    """What becomes of each problem, in order. Raises `EmulatedFault` at the first that goes wrong."""
     problems = list(problems)
     try:
         done = subprocess.run(
@@ -124,10 +162,14 @@ def run(executable: Path, problems: Iterable[Problem]) -> list[np.ndarray]:
         lines = done.stderr.decode(errors="replace").splitlines()
         told = "\n".join(line for line in lines if _NOISE not in line)
         raise EmulatedFault(f"exit {done.returncode}: {told[:6000]}")
-    results, offset = [], 0
+    floats, results = np.frombuffer(done.stdout, "<f4"), []
     for p in problems:
-        results.append(np.frombuffer(done.stdout, "<f4", p.m * p.n, offset).reshape(p.m, p.n))
-        offset += results[-1].nbytes
+        written = []
+        for stored in (p.c, p.kept):
+            shape, size = stored.matrices.shape, stored.matrices.size
+            written.append(floats[:size].reshape(shape))
+            floats = floats[size:]
+        results.append(Result(*written))
     return results
 
 

@@ -22,31 +22,39 @@ static Schedule schedule_of(const Problem& p) {
     memcpy(&schedule, words, sizeof words);
     return schedule;
 }
-#define LAST_ARGUMENTS(p) , schedule_of(p), Batch{}, Epilogue{}
+
+static Epilogue epilogue_of(const Problem& p, const Operands& o) {
+    return {o.bias, o.kept, p.kept.ld, p.bias.stride, p.kept.stride};
+}
+
+static Batch batch_of(const Problem& p, const Operands& o) {
+    return {o.stride_a, o.stride_b, p.c.stride, static_cast<int>(p.products)};
+}
+#define LAST_ARGUMENTS(p, o) , schedule_of(p), batch_of(p, o), epilogue_of(p, o)
 #else
-#define LAST_ARGUMENTS(p)
+#define LAST_ARGUMENTS(p, o)
 #endif
 
 void run_sgemm(const Problem& p, const Operands& o) {
     sgemm(static_cast<int>(p.m), static_cast<int>(p.n), static_cast<int>(p.k), static_cast<float>(p.alpha), o.a,
-          o.lda, o.b, o.ldb, static_cast<float>(p.beta), o.c, p.ldc, o.workspace,
-          static_cast<int>(p.split_k) LAST_ARGUMENTS(p));
+          o.lda, o.b, o.ldb, static_cast<float>(p.beta), o.c, p.c.ld, o.workspace,
+          static_cast<int>(p.split_k) LAST_ARGUMENTS(p, o));
 }
 
 void run_pack([[maybe_unused]] const Problem& p, [[maybe_unused]] const Pack& pack,
               [[maybe_unused]] const float* from, [[maybe_unused]] int64_t ld, [[maybe_unused]] float* to) {
 #if PACK_A || PACK_B
     sgemm_pack(static_cast<int>(pack.extent), static_cast<int>(p.k), from, ld, static_cast<int>(pack.is_k_major), to,
-               static_cast<int>(pack.padded), static_cast<int>(pack.blocks), 0);
+               static_cast<int>(pack.padded), static_cast<int>(pack.blocks_per_product), pack.stride);
 #endif
 }
 
 void run_reduce([[maybe_unused]] const Problem& p, [[maybe_unused]] const Operands& o) {
 #if defined(REDUCTION_TWO_PASS) && REDUCTION == REDUCTION_TWO_PASS
     sgemm_reduce(static_cast<int>(p.m), static_cast<int>(p.n), static_cast<float>(p.alpha),
-                 static_cast<float>(p.beta), o.c, p.ldc, o.workspace, static_cast<int>(p.split_k),
+                 static_cast<float>(p.beta), o.c, p.c.ld, o.workspace, static_cast<int>(p.split_k),
                  static_cast<int>(p.padded_m), static_cast<int>(p.padded_n), static_cast<int>(p.reduce_group_bits),
-                 static_cast<int>(p.reduce_blocks), 0, Epilogue{});
+                 static_cast<int>(p.reduce_blocks_per_product), p.c.stride, epilogue_of(p, o));
 #endif
 }
 

@@ -1,12 +1,15 @@
 // Reads problems from standard input, runs each and writes its C to standard output.
 //
-// Per problem: the length of its name (int64), the name, the struct Problem, then A, B and C packed as
-// rows of floats. A, B and C are laid out here with their leading dimensions: each in memory of its own
-// that ends with the last element, with NaN between the rows. Where A and B must not be read (alpha or k
-// is zero) they have no memory at all. Operands are packed before the product, as the dispatcher does it,
-// with nothing else within reach; the product then reads the copies and cannot reach the originals.
+// Per problem: the length of its name (int64), the name, the struct Problem, then A, B, C and the bias packed as
+// rows of floats, those of one product after the other. They are laid out here with their leading dimensions and
+// strides: each in memory of its own that ends with the last element, with NaN between the rows and between the
+// products. What a kernel keeps is laid out in the same way, NaN throughout; it is written behind C. Where A and B
+// must not be read (alpha or k is zero) they have no memory at all. Operands are packed before the product, as the
+// dispatcher does it, with nothing else within reach; the product then reads the copies and cannot reach the
+// originals.
 #include <sys/mman.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -20,25 +23,30 @@ namespace emulated {
 namespace {
 
 constexpr int64_t HUGE_FLOATS = int64_t{1} << 28;  // from here on memory is mapped, not filled
-constexpr int64_t PADDING_SEEN = 64;               // floats filled at either end of the gap between rows
+constexpr int64_t PADDING_SEEN = 64;               // floats filled at either end of a gap
 
-// A matrix in memory of its own; `packed` holds its elements row by row.
-class Matrix {
+// The matrices of an operand in memory of their own; `packed` holds their elements row by row. The rows of one
+// product may lie between those of another.
+class Matrices {
   public:
-    Matrix(int64_t rows, int64_t cols, int64_t ld, int64_t offset, const std::vector<float>& packed)
-        : rows_(rows), cols_(cols), ld_(ld) {
-        const int64_t floats = packed.empty() ? 0 : (rows - 1) * ld + cols;
-        num_ = floats + offset;
+    Matrices(const Stored& stored, const std::vector<float>& packed) : cols_(stored.cols) {
+        for (int64_t product = 0; product < stored.count && !packed.empty(); ++product) {
+            for (int64_t row = 0; row < stored.rows; ++row) {
+                starts_.push_back(product * stored.stride + row * stored.ld);
+            }
+        }
+        in_order_ = starts_;
+        std::sort(in_order_.begin(), in_order_.end());
+        num_ = stored.offset + (starts_.empty() ? 0 : in_order_.back() + cols_);
         memory_ = is_mapped() ? map() : static_cast<float*>(malloc(num_ * sizeof(float)));
-        base_ = memory_ + offset;
-        if (floats == 0) return;
-        for (int64_t row = 0; row < rows; ++row) {
-            memcpy(base_ + row * ld, packed.data() + row * cols, cols * sizeof(float));
+        base_ = memory_ + stored.offset;
+        for (size_t i = 0; i < starts_.size(); ++i) {
+            memcpy(base_ + starts_[i], packed.data() + i * cols_, cols_ * sizeof(float));
         }
         each_padding([](float& at) { at = poison(GLOBAL_POISON); });
     }
-    Matrix(const Matrix&) = delete;
-    ~Matrix() {
+    Matrices(const Matrices&) = delete;
+    ~Matrices() {
         if (is_mapped()) {
             munmap(memory_, num_ * sizeof(float));
         } else {
@@ -48,13 +56,13 @@ class Matrix {
 
     float* base() const { return base_; }
     Region region(const char* name, bool is_writable, bool is_readable) const {
-        return {name, base_, memory_ + num_, is_writable, is_readable};
+        return {name, base_, memory_ + num_, is_writable, is_readable, true};
     }
 
     std::vector<float> packed() const {
-        std::vector<float> elements(rows_ * cols_);
-        for (int64_t row = 0; row < rows_; ++row) {
-            memcpy(elements.data() + row * cols_, base_ + row * ld_, cols_ * sizeof(float));
+        std::vector<float> elements(starts_.size() * cols_);
+        for (size_t i = 0; i < starts_.size(); ++i) {
+            memcpy(elements.data() + i * cols_, base_ + starts_[i], cols_ * sizeof(float));
         }
         return elements;
     }
@@ -63,8 +71,9 @@ class Matrix {
         const float expected = poison(GLOBAL_POISON);
         each_padding([&](float& at) {
             if (memcmp(&at, &expected, sizeof at) != 0) {
-                fault("padding of %s overwritten: element %td of row %td", name, (&at - base_) % ld_,
-                      (&at - base_) / ld_);
+                const auto row = std::upper_bound(in_order_.begin(), in_order_.end(), &at - base_) - 1;
+                fault("padding of %s overwritten: element %td of row %td", name, (&at - base_) - *row,
+                      row - in_order_.begin());
             }
         });
     }
@@ -81,9 +90,10 @@ class Matrix {
 
     template <class Visit>
     void each_padding(Visit visit) {
-        const int64_t gap = ld_ - cols_;
-        for (int64_t row = 0; row + 1 < rows_ && gap > 0; ++row) {
-            float* begin = base_ + row * ld_ + cols_;
+        for (size_t row = 0; row + 1 < in_order_.size(); ++row) {
+            float* begin = base_ + in_order_[row] + cols_;
+            const int64_t gap = in_order_[row + 1] - in_order_[row] - cols_;
+            if (gap < 0) fault("rows of an operand overlap");
             for (int64_t i = 0; i < gap; ++i) {
                 if (i == PADDING_SEEN && gap > 2 * PADDING_SEEN) i = gap - PADDING_SEEN;
                 visit(begin[i]);
@@ -91,7 +101,9 @@ class Matrix {
         }
     }
 
-    int64_t rows_, cols_, ld_, num_;
+    int64_t cols_, num_;
+    std::vector<int64_t> starts_;    // of rows, product after product
+    std::vector<int64_t> in_order_;  // as they lie in memory
     float* memory_;
     float* base_;
 };
@@ -129,19 +141,21 @@ void read_all(void* to, size_t bytes) {
     if (fread(to, 1, bytes, stdin) != bytes) fault("standard input ended within a problem");
 }
 
-std::vector<float> read_floats(int64_t count) {
-    std::vector<float> floats(count);
-    read_all(floats.data(), floats.size() * sizeof(float));
+int64_t elements(const Stored& stored) { return stored.count * stored.rows * stored.cols; }
+
+std::vector<float> read_elements(const Stored& stored) {
+    std::vector<float> floats(elements(stored));
+    if (!floats.empty()) read_all(floats.data(), floats.size() * sizeof(float));
     return floats;
 }
 
-void check_unchanged(const char* name, const Matrix& matrix, const std::vector<float>& before) {
+void check_unchanged(const char* name, const Matrices& matrix, const std::vector<float>& before) {
     if (before.empty()) return;
     const std::vector<float> after = matrix.packed();
     if (memcmp(after.data(), before.data(), before.size() * sizeof(float)) != 0) fault("%s was written", name);
 }
 
-// Holds what sgemm_pack left against the operand: by k, then m (or n), zeros behind the matrix.
+// Holds what sgemm_pack left of one product against the operand: by k, then m (or n), zeros behind the matrix.
 void check_packed(const char* name, const Problem& p, const Pack& pack, const float* from, int64_t ld, const float* to) {
     for (int64_t at = 0; at < p.k * pack.padded; ++at) {
         const int64_t depth = at / pack.padded, i = at % pack.padded;
@@ -156,44 +170,51 @@ void check_packed(const char* name, const Problem& p, const Pack& pack, const fl
 // An operand as sgemm reads it: itself, or its copy in the workspace, which is made here.
 struct Operand {
     const float* base;
-    int64_t ld;
+    int64_t ld, stride;
     Region region;
 
-    Operand(const Problem& p, const Pack& pack, const Matrix& matrix, const char* name, int64_t lead,
+    Operand(const Problem& p, const Pack& pack, const Matrices& matrices, const char* name, const Stored& stored,
             const Workspace& workspace)
-        : base(matrix.base()), ld(lead), region(matrix.region(name, false, true)) {
+        : base(matrices.base()), ld(stored.ld), stride(stored.stride), region(matrices.region(name, false, true)) {
         if (pack.padded == 0) return;
+        const int64_t floats = p.k * pack.padded;
         float* const to = workspace.packed(pack);
-        const Region copy{"the packed operand", to, to + p.k * pack.padded, true, true};
+        const Region copy{"the packed operand", to, to + pack.products * floats, true, true};
         if (p.alpha != 0) {
             launch({static_cast<int>(pack.blocks), 1, 1, static_cast<int>(p.pack_threads),
                     static_cast<size_t>(p.pack_smem_bytes), Order(p.thread_order), Order(p.block_order),
                     static_cast<uint64_t>(p.seed), {region, copy}},
                    [&] { run_pack(p, pack, base, ld, to); });
-            check_packed(name, p, pack, base, ld, to);
+            for (int64_t product = 0; product < pack.products; ++product) {
+                check_packed(name, p, pack, base + product * stride, ld, to + product * floats);
+            }
         }
         base = to;
         ld = pack.padded;
+        stride = pack.packed_stride;
         region = {name, copy.begin, copy.end, false, p.alpha != 0};
     }
 };
 
 void run(const Problem& p) {
     const bool is_read = p.alpha != 0 && p.k != 0;
-    std::vector<float> packed_a = read_floats(p.rows_a * p.cols_a);
-    std::vector<float> packed_b = read_floats(p.rows_b * p.cols_b);
+    std::vector<float> packed_a = read_elements(p.a), packed_b = read_elements(p.b);
     if (!is_read) packed_a.clear(), packed_b.clear();
-    Matrix a(p.rows_a, p.cols_a, p.lda, is_read ? p.offset_a : 0, packed_a);
-    Matrix b(p.rows_b, p.cols_b, p.ldb, is_read ? p.offset_b : 0, packed_b);
-    Matrix c(p.m, p.n, p.ldc, p.offset_c, read_floats(p.m * p.n));
+    const Matrices a(p.a, packed_a), b(p.b, packed_b);
+    Matrices c(p.c, read_elements(p.c));
+    const std::vector<float> packed_bias = read_elements(p.bias);
+    const Matrices bias(p.bias, packed_bias);
+    Matrices kept(p.kept, std::vector<float>(elements(p.kept), poison(GLOBAL_POISON)));
     const Workspace workspace(p);
-    const Operand as_a(p, p.pack_a, a, "A", p.lda, workspace), as_b(p, p.pack_b, b, "B", p.ldb, workspace);
-    const Operands operands{as_a.base, as_a.ld, as_b.base, as_b.ld, c.base(), workspace.base()};
+    const Operand as_a(p, p.pack_a, a, "A", p.a, workspace), as_b(p, p.pack_b, b, "B", p.b, workspace);
+    const Operands operands{as_a.base, as_a.ld,          as_a.stride, as_b.base,  as_b.ld,
+                            as_b.stride, c.base(), workspace.base(), bias.base(), kept.base()};
 
     Launch pass{static_cast<int>(p.grid_x), static_cast<int>(p.grid_y), cluster_size(),
                 static_cast<int>(p.threads), static_cast<size_t>(p.smem_bytes), Order(p.thread_order),
                 Order(p.block_order), static_cast<uint64_t>(p.seed),
-                {as_a.region, as_b.region, c.region("C", true, p.beta != 0), workspace.region()}};
+                {as_a.region, as_b.region, c.region("C", true, p.beta != 0), bias.region("the bias", false, true),
+                 kept.region("what is kept", true, false), workspace.region()}};
     launch(pass, [&] { run_sgemm(p, operands); });
     if (p.reduce_blocks > 0) {
         pass.grid_x = static_cast<int>(p.reduce_blocks);
@@ -204,11 +225,14 @@ void run(const Problem& p) {
     }
 
     c.check_padding("C");
+    kept.check_padding("what is kept");
     check_unchanged("A", a, packed_a);
     check_unchanged("B", b, packed_b);
+    check_unchanged("the bias", bias, packed_bias);
     workspace.check_counters();
-    const std::vector<float> result = c.packed();
-    fwrite(result.data(), sizeof(float), result.size(), stdout);
+    for (const std::vector<float>& result : {c.packed(), kept.packed()}) {
+        if (!result.empty()) fwrite(result.data(), sizeof(float), result.size(), stdout);
+    }
     fflush(stdout);
 }
 

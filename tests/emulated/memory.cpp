@@ -188,6 +188,16 @@ bool has_acquired() {
     return false;
 }
 
+// Gaps lie within a region, but are no part of any operand.
+void check_no_gap(const Region& region, const float* address, int count, const char* what) {
+    const float gap = poison(GLOBAL_POISON);
+    for (int i = 0; region.has_gaps && i < count; ++i) {
+        if (memcmp(address + i, &gap, sizeof gap) == 0) {
+            fault("%s of a gap: float %td of %s", what, address + i - region.begin, region.name);
+        }
+    }
+}
+
 bool is_foreign(const float* address) {
     if (!is_in(workspace(), address)) return false;
     const uint8_t mark = block_of_workspace[address - workspace().begin];
@@ -238,7 +248,9 @@ void touch_global(const float* address, int count, Access access) {
     const Region& region = region_of(address, count, what);
     check_alignment(address, count, what);
     if (access == Access::WRITE && !region.is_writable) fault("store to %s", region.name);
-    if (access == Access::READ && !region.is_readable) fault("load of %s, which must not be read", region.name);
+    if (access == Access::WRITE) return;
+    if (!region.is_readable) fault("load of %s, which must not be read", region.name);
+    check_no_gap(region, address, count, what);
 }
 
 void touch_l2(const float* address, int count) {
@@ -262,6 +274,7 @@ void issue_copy(float* smem, const float* gmem, int count, bool is_valid) {
     if (is_valid) {
         const Region& region = region_of(gmem, count, "asynchronous copy");
         if (!region.is_readable) fault("asynchronous copy of %s, which must not be read", region.name);
+        check_no_gap(region, gmem, count, "asynchronous copy");
     }
     for (int i = 0; i < count; ++i) {
         check_write(index + i, "asynchronous copy");

@@ -7,12 +7,13 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 from cover import Instance
-from emulator import Problem
+from emulator import NOTHING, Problem, Stored
 
 from autotune import launch, resources
 from autotune.config import PARAMETER, Config
 from autotune.device import known_limits
-from autotune.gemm import Gemm
+from autotune.gemm import Batch, Gemm
+from autotune.launch import Variant
 
 FORWARD, REVERSE, SHUFFLED = 0, 1, 2
 LIMITS = replace(known_limits("h200"), num_sms=2)  # so that small matrices have waves
@@ -25,7 +26,9 @@ _AREA = 64 * 64 * 12  # elements of C that a problem of many tiles may have
 class Case:
     """A problem before its extents are fitted to what the instance may serve.
 
-    `gap` widens each leading dimension by as many vectors; `order` is that of threads and of blocks.
+    `gap` widens each leading dimension, and each stride from product to product, by as many vectors; `order`
+    is that of threads and of blocks. `shares`: the operand, "a" or "b", that all products share, and with it
+    they share the bias. Interleaved products have their first rows side by side, then their second ones.
     """
 
     name: str
@@ -36,16 +39,18 @@ class Case:
     beta: float = 0.0
     gap: int = 0
     order: int = FORWARD
-    is_special: bool = False  # NaN and Inf among the elements
+    is_special: bool = False  # NaN and Inf among the elements, of one product alone
+    products: int = 1
+    shares: str = ""
+    is_interleaved: bool = False
 
 
 def cases(config: Config) -> list[Case]:
     """Every trap for this config; the same list whatever the layout."""
     bm, bn, bk, ring = config.bm, config.bn, config.bk, config.bk * config.stages
     tiles_m, tiles_n = _many_tiles(config)
-    flushed = [Case("sums flushed twice", bm, bn - 1, 2 * config.flush_k + bk + 3, gap=1, order=SHUFFLED)]
     return [
-        *(flushed if config.flush_k else []),
+        *_flushed(config),
         Case("tiles that fit", bm, 2 * bn, 2 * bk),
         Case("stages go round twice", bm, bn, 2 * ring + bk + 3, -1.5, 0.5, gap=1, order=REVERSE),
         Case("ragged", bm + bm // 2 + 1, bn + bn // 2 + 1, 2 * bk + 5, 0.5, -1.0, gap=3, order=SHUFFLED),
@@ -64,6 +69,36 @@ def cases(config: Config) -> list[Case]:
     ]
 
 
+def batches(config: Config) -> list[Case]:
+    """The traps for a kernel of batches: those of single products, and of what lies between products."""
+    bm, bn, bk, ring = config.bm, config.bn, config.bk, config.bk * config.stages
+    tiles_m, tiles_n = _many_tiles(config)
+    apart = {"gap": 1, "order": SHUFFLED, "products": 2}
+    return [
+        *(replace(case, products=2) for case in _flushed(config)),
+        Case("tiles that fit", bm, 2 * bn, 2 * bk, products=2),
+        Case("stages go round twice", bm, bn, 2 * ring + bk + 3, -1.5, 0.5, **apart, shares="b"),
+        Case("ragged", bm + bm // 2 + 1, bn + bn // 2 + 1, 2 * bk + 5, 0.5, -1.0, **apart | {"gap": 3}),
+        Case("A is shared", bm // 2 + 1, bn + 1, bk + 3, 1.5, gap=2, order=REVERSE, products=3, shares="a"),
+        Case("interleaved", bm + 1, bn - 1, bk + 1, 1.0, 0.5, **apart | {"products": 3}, is_interleaved=True),
+        Case("one product", bm - 1, bn + 1, bk + 1, 1.0, 1.0, gap=1),
+        Case("one row, k = 1", 1, bn + 1, 1, order=REVERSE, products=3),
+        Case("single elements", 1, 1, 1, gap=2, products=7),
+        Case("k = 0", bm + 1, bn + 1, 0, 2.0, 0.5, **apart),
+        Case("alpha = 0", bm + 1, bn - 1, bk + 1, 0.0, -2.0, order=REVERSE, products=2),
+        Case("NaN and Inf", bm + 2, bn + 2, bk + 2, 1.5, -0.5, **apart, is_special=True),
+        Case("NaN and Inf, beta = 0", bm + 1, bn // 2 + 3, 2 * bk, is_special=True, products=3),
+        Case("many tiles", (tiles_m - 1) * bm + 1, tiles_n * bn - 1, bk + 1, **apart),
+        Case("many products", bm, bn - 1, bk - 1, 1.0, -1.0, **apart | {"products": 5}),
+    ]
+
+
+def _flushed(config: Config) -> list[Case]:
+    depth = 2 * config.flush_k + config.bk + 3
+    case = Case("sums flushed twice", config.bm, config.bn - 1, depth, gap=1, order=SHUFFLED)
+    return [case] if config.flush_k else []
+
+
 def _many_tiles(config: Config) -> tuple[int, int]:
     """More tiles than a group is wide, as far as they are cheap: one group is full, one is not."""
     affordable = max(6, _AREA // (config.bm * config.bn))
@@ -74,11 +109,11 @@ def _many_tiles(config: Config) -> tuple[int, int]:
 def problems(instance: Instance, number: int = 0) -> list[Problem]:
     """All cases for an instance. `number` (of the instance in a list) varies the splits of k."""
     made = []
-    for i, case in enumerate(cases(instance.config)):
+    for i, case in enumerate((batches if instance.variant.is_batched else cases)(instance.config)):
         tiles = -(-case.m // instance.config.bm) * -(-case.n // instance.config.bn)
-        runs = tiles * resources.threads(instance.config)
+        runs = tiles * case.products * resources.threads(instance.config)
         affordable = [split for split in SPLITS if runs * split <= _MAX_RUNS] or SPLITS[:2]
-        split = affordable[-1 - (number + i) % len(affordable)]
+        split = affordable[-1 - (7 * number + i) % len(affordable)]  # steps by which all are met
         made.append(problem(instance, case, split_k=split, seed=100 * number + i))
     return made
 
@@ -103,46 +138,87 @@ def _fit(extent: int, unit: int) -> int:
 
 
 def problem(
-    instance: Instance, case: Case, *, split_k: int, seed: int, lds: tuple[int, int, int] | None = None
+    instance: Instance,
+    case: Case,
+    *,
+    split_k: int,
+    seed: int,
+    lds: tuple[int, int, int] | None = None,
+    stride: int | None = None,
 ) -> Problem:
     """The case as a launch of the instance, with what resources.py and launch.py make of it.
 
     Bases of A, B, C are aligned to their vectors and no further; those of operands that are packed, and
-    their leading dimensions, to nothing but floats.
+    their leading dimensions, to nothing but floats. `stride` is that of every operand and of the epilogue.
     """
     c, v = instance.config, instance.variant
     m, n, k = map(_fit, (max(case.m, 1), max(case.n, 1), case.k), units(instance))
     gemm = Gemm(m, n, k, v.trans_a, v.trans_b)
-    spec = resources.launch_spec(c, gemm, LIMITS, is_wide=v.is_wide)
+    spec = resources.launch_spec(c, gemm, LIMITS, is_wide=v.is_wide, epilogue=v.epilogue)
     splits = {"none": 1, "cluster": c.split_k}.get(c.reduction, split_k)
-    spec = launch.LaunchSpec(**{**vars(spec), "split_k": splits})
-    grid = launch.plan(spec, m, n, k)
+    spec = replace(spec, split_k=splits, variant=v)
+    elements = _operands(case, gemm, np.random.default_rng(seed))
     vectors = (1 if c.pack_a else c.vec_a, 1 if c.pack_b else c.vec_b, c.vec_c)
-    if lds is None:
-        packed = (gemm.lda, gemm.ldb, gemm.ldc)
-        lds = tuple(max(ld, vec) + case.gap * vec for ld, vec in zip(packed, vectors, strict=True))
-    offsets = tuple(vec % 4 for vec in vectors)
-    assert launch.refusal(spec, m, n, k, lds, tuple(4 * o for o in offsets)) is None
-    a, b, old = _operands(case, gemm, np.random.default_rng(seed))
+    operands = tuple(
+        _stored(case, *of, stride=stride) for of in zip(elements, vectors, lds or (0, 0, 0), strict=True)
+    )
+    batch = Batch(case.products, *(operand.stride for operand in operands))
+    grid = launch.plan(spec, m, n, k, batch)
+    leads, addresses = [x.ld for x in operands], [4 * x.offset for x in operands]
+    assert launch.refusal(spec, m, n, k, tuple(leads), tuple(addresses), batch) is None
+    bias, kept = _epilogue(case, v, operands[2], c.vec_c, np.random.default_rng(seed), stride)
     return Problem(
-        case.name, m, n, k, a, b, old, lds, spec.threads, spec.smem_bytes, grid.size, splits,
+        case.name, m, n, k, *operands, spec.threads, spec.smem_bytes, grid.size, splits,
         (grid.padded_m, grid.padded_n), grid.sum_bytes, grid.counter_bytes, grid.reduce_blocks,
-        launch.REDUCE_THREADS, grid.reduce_group_bits, grid.reduce_smem_bytes, case.alpha, case.beta,
-        offsets, case.order, case.order, seed, grid.packs, launch.schedule(spec, grid),
+        grid.reduce_blocks_per_product, launch.REDUCE_THREADS, grid.reduce_group_bits, grid.reduce_smem_bytes,
+        case.alpha, case.beta, case.order, case.order, seed, grid.packs, launch.schedule(spec, grid),
+        v.epilogue, bias, kept,
     )  # fmt: skip
+
+
+def _stored(case: Case, matrices: np.ndarray, vec: int, ld: int = 0, stride: int | None = None) -> Stored:
+    """The operand where the case has it, made of vectors; with this leading dimension and stride if given."""
+    count, rows, columns = matrices.shape
+    side = max(_fit(columns, vec), vec) + case.gap * vec
+    is_interleaved = case.is_interleaved and count > 1
+    ld = ld or (case.products * side if is_interleaved else side)
+    if stride is None:
+        stride = side if is_interleaved else rows * ld + case.gap * vec
+    return Stored(matrices, ld, 0 if count < case.products else stride, vec % 4)
+
+
+def _epilogue(
+    case: Case, variant: Variant, c: Stored, vec: int, random: np.random.Generator, stride: int | None
+) -> tuple[Stored, Stored]:
+    """The bias that a kernel adds, and where it keeps its second output: with a leading dimension of its own."""
+    products, m, n = c.matrices.shape
+    bias = kept = NOTHING
+    if variant.epilogue.bias != "none":
+        extent = m if variant.epilogue.bias == "rows" else n
+        count = 1 if case.shares else products
+        values = random.standard_normal((count, 1, extent), dtype=np.float32)
+        if case.is_special:
+            values[-1, 0, 0] = -np.inf
+        bias = _stored(replace(case, is_interleaved=False), values, 1, stride=stride)
+    if variant.epilogue.keeps:
+        empty = np.full_like(c.matrices, np.nan)
+        kept = _stored(replace(case, gap=case.gap + 1), empty, vec, stride=stride)
+    return bias, kept
 
 
 def _operands(
     case: Case, gemm: Gemm, random: np.random.Generator
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """A, B as stored and C before: where beta is 0, C is NaN throughout."""
-    a = random.standard_normal((gemm.m, gemm.k), dtype=np.float32)
-    b = random.standard_normal((gemm.k, gemm.n), dtype=np.float32)
-    c = random.standard_normal((gemm.m, gemm.n), dtype=np.float32)
+    """A, B as stored and C before, (products, rows, columns): where beta is 0, C is NaN throughout."""
+    count_a, count_b = (1 if case.shares == name else case.products for name in "ab")
+    a = random.standard_normal((count_a, gemm.m, gemm.k), dtype=np.float32)
+    b = random.standard_normal((count_b, gemm.k, gemm.n), dtype=np.float32)
+    c = random.standard_normal((case.products, gemm.m, gemm.n), dtype=np.float32)
     if case.is_special:
-        a[0, 0], a[-1, -1] = np.inf, np.nan
-        b[-1, 0], b[0, -1] = -np.inf, 0.0  # Inf * 0 is NaN, and so is Inf - Inf
-        c[gemm.m // 2, gemm.n // 2], c[gemm.m // 2, 0] = np.nan, np.inf
+        a[-1, 0, 0], a[-1, -1, -1] = np.inf, np.nan
+        b[-1, -1, 0], b[-1, 0, -1] = -np.inf, 0.0  # Inf * 0 is NaN, and so is Inf - Inf
+        c[-1, gemm.m // 2, gemm.n // 2], c[-1, gemm.m // 2, 0] = np.nan, np.inf
     if case.beta == 0:
         c[:] = np.nan
-    return (a.T.copy() if gemm.trans_a else a), (b.T.copy() if gemm.trans_b else b), c
+    a, b = a.swapaxes(1, 2) if gemm.trans_a else a, b.swapaxes(1, 2) if gemm.trans_b else b
+    return np.ascontiguousarray(a), np.ascontiguousarray(b), c

@@ -9,14 +9,25 @@ from pathlib import Path
 
 import pytest
 from check import check
-from cover import GROUPS, PAIRED, TYPICAL, VALUES, Instance, covering_instances, instance
-from emulator import Builder, run
+from cover import (
+    GROUPS,
+    PAIRED,
+    TYPICAL,
+    VALUES,
+    VARIED,
+    VARIED_GROUPS,
+    Instance,
+    covering_instances,
+    covering_variants,
+    instance,
+)
+from emulator import Builder, Problem, run
 from problems import Case, problem, problems
 
 from autotune import kernel, resources
-from autotune.launch import NARROW_LD
+from autotune.launch import NARROW_LD, Epilogue
 
-INSTANCES = [*TYPICAL, *covering_instances()]
+INSTANCES = [*TYPICAL, *covering_instances(), *covering_variants()]
 Build = Callable[[Instance], "Future[Path]"]
 
 
@@ -46,7 +57,7 @@ def test_instance_is_right_on_every_case(build: Build, number: int) -> None:
 
 
 def test_instances_cover_every_value() -> None:
-    for name, values in VALUES.items():
+    for name, values in (VALUES | VARIED).items():
         missing = set(values) - {i.values()[name] for i in INSTANCES}
         assert not missing, f"no instance has {name} in {missing}"
 
@@ -63,11 +74,61 @@ def test_problems_cover_every_split() -> None:
 
 
 def test_instances_cover_pairs_and_groups() -> None:
-    groups = {*itertools.combinations(PAIRED, 2), *GROUPS}
+    everything = VALUES | VARIED
+    groups = {*itertools.combinations(PAIRED, 2), *GROUPS, *VARIED_GROUPS}
     for names in groups:
         seen = {tuple(i.values()[name] for name in names) for i in INSTANCES}
-        missing = set(itertools.product(*(VALUES[name] for name in names))) - seen
+        missing = set(itertools.product(*(everything[name] for name in names))) - seen
         assert not missing, f"no instance has {names} = {missing}"
+
+
+def test_instances_cover_staged_rows_of_every_kind() -> None:
+    """Tiles of a width that is no multiple of a warp's, in every way to C."""
+    found = {(i.config.bn, i.values()["staging"]) for i in covering_variants()}
+    assert found == set(itertools.product((24, 40, 48, 56, 80, 112), VARIED["staging"]))
+
+
+def _batched(reduction: str = "") -> list[Problem]:
+    return [
+        p
+        for number, i in enumerate(INSTANCES)
+        if i.variant.is_batched and reduction in ("", i.config.reduction)
+        for p in problems(i, number)
+    ]
+
+
+def test_batches_lie_in_every_way() -> None:
+    """Packed and with gaps, shared and interleaved, of one product and of several; a bias of each or of all."""
+    batches = _batched()
+    assert {p.products for p in batches} >= {1, 2, 3, 7}
+    for name in ("a", "b", "c", "bias", "kept"):
+        found = set()
+        for p in batches:
+            stored = getattr(p, name)
+            count, rows, columns = stored.matrices.shape
+            if count > 1 and rows and columns:
+                end = (rows - 1) * stored.ld + columns
+                found.add("gaps" if stored.stride > end else "packed" if stored.stride == end else "in turns")
+            elif count == 1 and p.products > 1:
+                assert stored.stride == 0
+                found.add("shared")
+        assert found >= {"gaps"} | ({"packed", "in turns"} if name in "abc" else set())
+        assert ("shared" in found) == (name in ("a", "b", "bias"))
+    packed = {(pack.is_a, pack.products, pack.stride > 0) for p in batches for pack in p.packs}
+    assert packed >= set(itertools.product((True, False), (2, 3), (True,)))
+    assert packed >= {(True, 1, False), (False, 1, False)}  # one copy of what all share
+
+
+def test_last_waves_of_batches_begin_and_end_anywhere() -> None:
+    """Within one product, and in the middle of one with others behind it."""
+    found = set()
+    for number, i in enumerate(INSTANCES):
+        if i.variant.is_batched and i.config.reduction == "last_wave":
+            for p in problems(i, number):
+                tiles = -(-p.m // i.config.bm) * -(-p.n // i.config.bn)
+                whole = tiles * p.products - p.counter_bytes // 4
+                found.add((whole > 0, whole // tiles == p.products - 1, whole % tiles > 0))
+    assert found >= {(False, False, False), (True, False, False), (True, True, True)}
 
 
 def _rows_of_their_own(tested: Instance) -> set[tuple[str, str, bool, bool]]:
@@ -107,3 +168,11 @@ def test_matrices_beyond_2_31_elements(build: Build, layout: str, reduction: str
     large = instance(layout, is_wide=is_wide, **SMALL | splits, vec_b=1)
     case = Case("far apart", 9, 12, 10, 1.0, 0.5)
     run_and_check(build, large, [problem(large, case, split_k=2, seed=7, lds=(ld, ld - 4, ld))])
+
+
+def test_products_beyond_2_31_elements(build: Build) -> None:
+    """Strides are 64 bits wide in every kernel, whatever its leading dimensions."""
+    epilogue = Epilogue("rows", "relu", keeps=True)
+    large = instance("NN", **SMALL, vec_b=1, is_batched=True, epilogue=epilogue)
+    case = Case("far apart", 9, 12, 10, 1.0, 0.5, products=3)
+    run_and_check(build, large, [problem(large, case, split_k=1, seed=7, stride=2**31 + 4)])

@@ -27,7 +27,7 @@ DEPTHS = (8, 255, 256, 257, 264, 511, 512, 520, 773)
 def _exact(problem: Problem, random: np.random.Generator) -> Problem:
     """The problem with operands of 16 bits: products and one float add up in float64 without rounding, so
     that rounding such a sum to float32 is what a fused multiply-add does."""
-    for operand in (problem.a, problem.b):
+    for operand in (problem.a.matrices, problem.b.matrices):
         sign = random.choice([-1.0, 1.0], size=operand.shape)
         operand[...] = sign * (1 + random.integers(0, 2**15, size=operand.shape) / 2**15)
     return problem
@@ -71,8 +71,8 @@ def _slice_sum(
 
 def _blocked(problem: Problem, tested: Instance) -> np.ndarray:
     """C as blocked summation in float32 makes it: slices, then splits, added in their order."""
-    a = (problem.a.T if tested.variant.trans_a else problem.a).astype(np.float64)
-    b = (problem.b.T if tested.variant.trans_b else problem.b).astype(np.float64)
+    a, b = (stored.matrices[0].astype(np.float64) for stored in (problem.a, problem.b))
+    a, b = (a.T if tested.variant.trans_a else a), (b.T if tested.variant.trans_b else b)
     total = None
     for first, last in _split_bounds(problem.k, tested.config.bk, problem.split_k):
         part = _slice_sum(a, b, tested, first, last, 0)
@@ -93,7 +93,7 @@ def test_sums_are_blocked_sums(builder: Builder, tested: Instance) -> None:
     macros = kernel.macros(tested.config, tested.variant)
     executable = builder.submit(kernel.kernel_dir() / kernel.MAIN_FILE, macros).result()
     for task, result in zip(tasks, run(executable, tasks), strict=True):
-        assert np.array_equal(result, _blocked(task, tested)), task.name
+        assert np.array_equal(result.c[0], _blocked(task, tested)), task.name
 
 
 def test_blocks_make_long_sums_more_accurate(builder: Builder) -> None:
@@ -103,6 +103,6 @@ def test_blocks_make_long_sums_more_accurate(builder: Builder) -> None:
         task = problem(tested, Case("long", 8, 16, 4096), split_k=1, seed=5)
         macros = kernel.macros(tested.config, tested.variant)
         (result,) = run(builder.submit(kernel.kernel_dir() / kernel.MAIN_FILE, macros).result(), [task])
-        exact = task.a.astype(np.float64) @ task.b.astype(np.float64)
-        errors[flush_k] = np.linalg.norm(result - exact) / np.linalg.norm(exact)
+        exact = task.a.matrices[0].astype(np.float64) @ task.b.matrices[0].astype(np.float64)
+        errors[flush_k] = np.linalg.norm(result.c[0] - exact) / np.linalg.norm(exact)
     assert errors[256] < 0.5 * errors[0]

@@ -8,8 +8,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from check import WrongResult, check
-from emulator import Builder, BuildError, EmulatedFault, Problem, run
+from check import WrongResult, activated, check
+from cover import instance
+from emulator import Builder, BuildError, EmulatedFault, Problem, Result, Stored, run
+from problems import SHUFFLED, Case, problem
+
+from autotune.launch import Epilogue
 
 TOY = Path(__file__).with_name("toy.cu")
 TILE = 8
@@ -32,8 +36,10 @@ FAULTS = {
     "SHARED_OVERRUN": r"read outside shared memory: floats 256 \.\.\. 256 of 256",
     "PLAIN_SHARED_OVERRUN": r"AddressSanitizer: heap-buffer-overflow",
     "GLOBAL_OVERRUN": r"load outside global memory",
+    "GAP_READ": r"load of a gap: float 43 of A",
+    "GAP_COPIED": r"asynchronous copy of a gap: float 43 of A",
     "PLAIN_GLOBAL_OVERRUN": r"AddressSanitizer: heap-buffer-overflow",
-    "NO_EDGE_CHECK": r"asynchronous copy outside global memory|elements are wrong",
+    "NO_EDGE_CHECK": r"asynchronous copy (outside global memory|of a gap)|elements are wrong",
     "MISALIGNED": r"is not aligned to 16 bytes",
     "INT_OVERFLOW": r"runtime error: signed integer overflow",
     "PADDING_WRITTEN": r"padding of C overwritten: element 19 of row 0",
@@ -62,11 +68,14 @@ def toy_problems(orders: tuple[int, ...]) -> list[Problem]:
     m, n, k = 17, 19, 43
     tiles = -(-m // TILE) * -(-n // TILE)
     random = np.random.default_rng(1)
-    a, b, c = (random.standard_normal(s, dtype=np.float32) for s in ((m, k), (k, n), (m, n)))
+    a, b, c = (
+        Stored(random.standard_normal((1, *shape), dtype=np.float32), shape[1] + gap)
+        for shape, gap in (((m, k), 2), ((k, n), 1), ((m, n), 3))
+    )
     return [
         Problem(
             f"splits={splits} beta={beta} threads={thread_order} blocks={block_order}", m, n, k, a, b, c,
-            (k + 2, n + 1, n + 3), THREADS, SMEM_BYTES, (tiles, splits), split_k=splits,
+            THREADS, SMEM_BYTES, (tiles, splits), split_k=splits,
             sum_bytes=splits * tiles * THREADS * 4 * (splits > 1),
             counter_bytes=4 * tiles * (splits > 1), alpha=1.5, beta=beta, thread_order=thread_order,
             block_order=block_order, seed=5,
@@ -82,8 +91,8 @@ def clustered(problems: list[Problem]) -> list[Problem]:
 
 def run_toy(builder: Builder, fault: str, problems: list[Problem], cluster: int = 1) -> None:
     executable = builder.submit(TOY, {"FAULT": fault, "CLUSTER": cluster}).result()
-    for problem, result in zip(problems, run(executable, problems), strict=True):
-        check(problem, result)
+    for task, result in zip(problems, run(executable, problems), strict=True):
+        check(task, result)
 
 
 def test_right_kernel_passes_in_every_order(builder: Builder) -> None:
@@ -125,3 +134,46 @@ def test_missing_compiler_says_what_to_install(builder: Builder, monkeypatch: py
     monkeypatch.setenv("CXX", "no-such-compiler")
     with pytest.raises(BuildError, match=r"g\+\+ >= 12.*apt-get install g\+\+"):
         builder.submit(TOY, {"FAULT": "NONE"})
+
+
+BATCH = Case("a batch", 9, 12, 7, 1.5, -0.5, 1, SHUFFLED, is_special=True, products=3)
+
+
+def played(task: Problem) -> Result:
+    """What a right kernel makes of a problem without transposed operands, in float32."""
+    a, b, c = (stored.matrices for stored in (task.a, task.b, task.c))
+    bias = task.bias.matrices.swapaxes(1, 2) if task.epilogue.bias == "rows" else task.bias.matrices
+    with np.errstate(invalid="ignore"):
+        kept = np.float32(task.alpha) * (a @ b) + np.float32(task.beta) * c + bias
+    return Result(activated(task.epilogue.activation, kept.astype(np.float64)).astype(np.float32), kept)
+
+
+def epilogue_problem(bias: str, activation: str) -> Problem:
+    tested = instance("NN", is_batched=True, epilogue=Epilogue(bias, activation, keeps=True))
+    return problem(tested, BATCH, split_k=1, seed=3)
+
+
+@pytest.mark.parametrize("activation", ["none", "relu", "gelu", "gelu_tanh"])
+@pytest.mark.parametrize("bias", ["rows", "columns"])
+def test_check_knows_what_an_epilogue_makes(bias: str, activation: str) -> None:
+    task = epilogue_problem(bias, activation)
+    c, kept = played(task)
+    check(task, Result(c, kept))
+    wrong = [
+        Result(c, np.full_like(kept, np.nan)),  # not kept
+        Result(c[::-1], kept),  # products mixed up
+        Result(np.nan_to_num(c), kept),  # NaN lost
+        Result(c + np.float32(1e-4), kept),
+    ]
+    if activation != "none":
+        wrong += [Result(kept, kept), Result(c, c)]  # no activation; kept behind it
+    for result in wrong:
+        with pytest.raises(WrongResult):
+            check(task, result)
+
+
+def test_check_knows_whose_bias_it_is() -> None:
+    task = epilogue_problem("rows", "none")
+    bias = Stored(np.roll(task.bias.matrices, 1, axis=2), task.bias.ld, task.bias.stride)
+    with pytest.raises(WrongResult):
+        check(task, played(replace(task, bias=bias)))

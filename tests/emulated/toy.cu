@@ -21,6 +21,8 @@ enum Fault {
     SHARED_OVERRUN,
     PLAIN_SHARED_OVERRUN,
     GLOBAL_OVERRUN,
+    GAP_READ,
+    GAP_COPIED,
     PLAIN_GLOBAL_OVERRUN,
     NO_EDGE_CHECK,
     MISALIGNED,
@@ -114,6 +116,8 @@ static void plant(float* a, long long lda, float* c, long long ldc, int m, int n
     if (FAULT == SHARED_OVERRUN) sink = load_shared<1>(shared + 2 * STAGE).v[0];
     if (FAULT == PLAIN_SHARED_OVERRUN) sink = shared[2 * STAGE];
     if (FAULT == GLOBAL_OVERRUN) sink = load_global<1>(a + (m - 1) * lda + k).v[0];
+    if (FAULT == GAP_READ) sink = load_global<1>(a + k).v[0];
+    if (FAULT == GAP_COPIED) copy_async<1>(shared, a + k);
     if (FAULT == PLAIN_GLOBAL_OVERRUN) sink = a[(m - 1) * lda + k];
     if (FAULT == MISALIGNED) sink = load_shared<4>(shared + 1).v[0];
     if (FAULT == INT_OVERFLOW) sink = large + 1;
