@@ -53,6 +53,33 @@ OPERATORS = (
     _operator("not set to zero", r"\b(sums\[[^]]+\]\[[^]]+\]) = 0;", ";"),
     _operator("not set to zero", r"\bFlushedSums::clear\(\);", ";"),
     _operator("flushed sums left where they are", r"\bFlushedSums::add_to\(sums\);", ";"),
+    # batches: which product's what
+    _operator("products mixed up", r"\bproduct \* ", "0 * "),
+    _operator("only the first product", r"\bIS_BATCHED \? block_index_x\(\) / \w+ : 0", "0"),
+    _operator("only the first product", r"\bIS_BATCHED \? work\.tile / tiles : 0", "0"),
+    _operator("tiles of one product counted", r"\bIS_BATCHED \? tiles \* batch\.products : tiles", "tiles"),
+    # epilogues
+    _operator("no epilogue", r"\bproduct, epilogue\);", "product, Epilogue{});"),
+    _operator("no bias", r"\bif constexpr \(BIAS == \w+\) product\.v\[e\] \+= .*;", ";"),
+    _operator("bias of the first", r"\bepilogue\.bias \+ (row|column \+ e)\b", "epilogue.bias"),
+    _operator("bias of the neighbour", r"\b(epilogue\.bias \+ column) \+ e\b", r"\1"),
+    _operator("bias along the other side", r"\bepilogue\.bias \+ row\b", "epilogue.bias + column"),
+    _operator("bias along the other side", r"\bepilogue\.bias \+ column \+ e\b", "epilogue.bias + row"),
+    _operator("not kept", r"\bif constexpr \(KEEPS\) store_global<VEC>\(.*\);", ";"),
+    _operator("kept where C is", r"\bepilogue\.ld_kept\b", "ldc"),
+    _operator(
+        "kept behind the activation",
+        r"\bif constexpr \(KEEPS\) (store_global<VEC>\(.*\);)",
+        r"for (int e = 0; e < VEC; ++e) product.v[e] = activate(product.v[e]); if constexpr (KEEPS) \1",
+    ),
+    _operator("no activation", r"\bproduct\.v\[e\] = activate\(product\.v\[e\]\);", ";"),
+    _operator("another activation", r"\b(SQRT_HALF|TWO_SQRT_2_OVER_PI|CUBIC) \* x\b", "x"),
+    _operator("NaN lost", r"\bx < 0 \? 0 : x\b", "x > 0 ? x : 0"),
+    # rows that are staged
+    _operator("another row", r"\bStagedRows::row_of_tile\(first, ", "StagedRows::row_of_tile(0, "),
+    _operator("another row", r"\bgroup (/|%) LANES_M\b", r"group \1 1"),
+    _operator("another round", r"\bfirst \+ (i|at)\b", r"\1"),
+    _operator("rows beyond the last", r"\b(rows\.row \+ )?at >= (StagedRows::)?COUNT\b", "false"),
 )  # fmt: skip
 
 

@@ -190,7 +190,7 @@ def _stored(case: Case, matrices: np.ndarray, vec: int, ld: int = 0, stride: int
 def _epilogue(
     case: Case, variant: Variant, c: Stored, vec: int, random: np.random.Generator, stride: int | None
 ) -> tuple[Stored, Stored]:
-    """The bias that a kernel adds, and where it keeps its second output: with a leading dimension of its own."""
+    """The bias that is added, and where the second output is kept: with a leading dimension of its own."""
     products, m, n = c.matrices.shape
     bias = kept = NOTHING
     if variant.epilogue.bias != "none":

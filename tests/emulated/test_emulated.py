@@ -98,7 +98,7 @@ def _batched(reduction: str = "") -> list[Problem]:
 
 
 def test_batches_lie_in_every_way() -> None:
-    """Packed and with gaps, shared and interleaved, of one product and of several; a bias of each or of all."""
+    """Packed and with gaps, shared and interleaved, of one product and of several; the bias, too."""
     batches = _batched()
     assert {p.products for p in batches} >= {1, 2, 3, 7}
     for name in ("a", "b", "c", "bias", "kept"):
