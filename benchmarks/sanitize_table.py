@@ -22,7 +22,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -95,7 +95,7 @@ def task(kernel: Kernel, folder: Path) -> dict[str, Any]:
     return {
         "id": kernel.id,
         "config": kernel.config.to_dict(),
-        "variant": vars(kernel.spec.variant),
+        "variant": asdict(kernel.spec.variant),
         "cubin": str((folder / kernel.cubin_file).resolve()),
     }
 

@@ -6,8 +6,9 @@
     sanitized.py plant NAME             a small kernel, right or with one fault (PLANTS)
     sanitized.py mutant NAME            the template with one safeguard taken out (MUTANTS)
 
-Cubins are launched through cuda.bindings alone. A, B, C, packed operands and the workspace behind them
-are allocations of their own and end with their last element, so that one element too far is outside.
+Cubins are launched through cuda.bindings alone. A, B, C, packed operands, the workspace behind them, the
+bias and what is kept are allocations of their own and end with their last element, so that one element too
+far is outside.
 `spread` and `table` compare C with float64, print what they ran as JSON, and exit with 1 if anything was
 wrong; the others exit with 0 whatever happens on the GPU: the verdict is the tool's.
 """
@@ -27,8 +28,8 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "emulated"))
 
 from check import WrongResult, check
-from cover import TYPICAL, Instance, covering_instances, instance
-from emulator import Problem
+from cover import TYPICAL, Instance, covering_instances, covering_variants, instance
+from emulator import Problem, Result, Stored
 from mutate import mutants_of
 from problems import Case, problem, problems
 
@@ -76,7 +77,10 @@ PLANT_FLOATS = 128
 # name -> (operator of mutate.py, what stands in the line that it changes)
 MUTANTS = {
     "no barrier": ("no barrier", "RAW: tiles are whole"),
-    "no check of the edge": ("no check of the edge", "at_m >= m"),  # rows behind the last of C
+    "no check of the edge": (
+        "no check of the edge",
+        "at_m >= output.m) continue",
+    ),  # rows behind the last of C
 }
 _SMALL = {"bm": 32, "bn": 32, "bk": 8, "wm": 16, "wn": 32, "tm": 4, "tn": 4, "stages": 2}
 MUTATED = instance("NN", **_SMALL, vec_a=1, vec_b=1, vec_c=1, copy_a="register", copy_b="register")
@@ -175,76 +179,99 @@ class Gpu:
         function.launch(self.stream, grid, block, pack(values), smem, overlaps=is_early)
 
 
-def laid_out(matrix: np.ndarray, lead: int, offset: int) -> np.ndarray:
-    """The memory of a stored matrix (rows, columns), from its aligned beginning to its last element."""
-    rows, columns = matrix.shape
-    if not matrix.size:
-        return np.empty(0, np.float32)
-    memory = np.full(offset + (rows - 1) * lead + columns, MARK).view(np.float32)
-    _rows(memory, matrix.shape, lead, offset)[:] = matrix
-    return memory
+class Operand:
+    """Matrices in an allocation of the GPU, from its aligned beginning to their last element."""
+
+    def __init__(self, gpu: Gpu, stored: Stored, *, is_written: bool = False) -> None:
+        """Uploads them; those that a kernel is to write first are marked."""
+        self._gpu, self._stored = gpu, stored
+        count, rows, columns = stored.matrices.shape
+        ends = (count - 1) * stored.stride + (rows - 1) * stored.ld + columns
+        self._memory = np.full(stored.offset + ends if stored.matrices.size else 0, MARK).view(np.float32)
+        if not is_written and stored.matrices.size:
+            self._elements(self._memory)[:] = stored.matrices
+        self._start = gpu.upload(self._memory)
+
+    def _elements(self, memory: np.ndarray) -> np.ndarray:
+        """The matrices inside their memory."""
+        strides = (4 * self._stored.stride, 4 * self._stored.ld, 4)
+        from_base = memory[self._stored.offset :]
+        return np.lib.stride_tricks.as_strided(
+            from_base, self._stored.matrices.shape, strides, writeable=True
+        )
+
+    @property
+    def address(self) -> int:
+        """Of the first element; 0 where there is none."""
+        return self._start and self._start + 4 * self._stored.offset
+
+    def written(self, what: str) -> np.ndarray:
+        """What the matrices are now. Raises WrongResult where gaps between rows or products were changed."""
+        if not self._start:
+            return self._stored.matrices
+        after = self._gpu.download(self._start, self._memory)
+        result = self._elements(after).copy()
+        self._elements(self._memory)[:] = result  # all else must be as it was
+        if not np.array_equal(self._memory.view(np.uint32), after.view(np.uint32)):
+            raise WrongResult(f"{what}: written between the rows or products")
+        return result
 
 
-def _rows(memory: np.ndarray, shape: tuple[int, ...], lead: int, offset: int) -> np.ndarray:
-    """The matrix inside `laid_out`."""
-    return np.lib.stride_tricks.as_strided(memory[offset:], shape, (4 * lead, 4), writeable=True)
-
-
-def compute(gpu: Gpu, module: Module, p: Problem) -> np.ndarray:
-    """C of a problem. Raises WrongResult where gaps between its rows, or counters, were changed."""
-    memory = [
-        laid_out(matrix, lead, offset)
-        for matrix, lead, offset in zip((p.a, p.b, p.c), p.lds, p.offsets, strict=True)
-    ]
+def compute(gpu: Gpu, module: Module, p: Problem) -> Result:
+    """What becomes of a problem. Raises WrongResult where gaps between rows, or counters, were changed."""
     counters = np.zeros(p.counter_bytes // 4, np.uint32)
     with gpu.borrowed():
-        starts = [gpu.upload(data) for data in memory]
-        a, b, c = (
-            ctypes.c_void_p(start and start + 4 * offset)
-            for start, offset in zip(starts, p.offsets, strict=True)
-        )
+        a, b, c, bias = (Operand(gpu, stored) for stored in (p.a, p.b, p.c, p.bias))
+        kept = Operand(gpu, p.kept, is_written=True)
         at = gpu.scratch(p.sum_bytes // 4, counters)
-        m, n, k, splits = (ctypes.c_int32(x) for x in (p.m, p.n, p.k, p.split_k))
-        alpha, beta = ctypes.c_float(p.alpha), ctypes.c_float(p.beta)
-        lda, ldb, ldc = (ctypes.c_int64(x) for x in p.lds)
-        a, lda = _packed(gpu, module, p, True, (a, lda))
-        b, ldb = _packed(gpu, module, p, False, (b, ldb))
-        schedule = ScheduleArgument(*p.schedule)
-        values = (m, n, k, alpha, a, lda, b, ldb, beta, c, ldc, ctypes.c_void_p(at), splits)
-        values += (schedule, BatchArgument(), EpilogueArgument())
-        gpu.launch(module, kernel.ENTRY, p.size, p.threads, values, p.smem_bytes)
-        if p.reduce_blocks:
-            counts = map(ctypes.c_int32, (*p.padded, p.reduce_group_bits, p.reduce_blocks))
-            values = (m, n, alpha, beta, c, ldc, ctypes.c_void_p(at), splits, *counts)
-            values += (ctypes.c_int64(0), EpilogueArgument())
-            size, smem_bytes = (p.reduce_blocks, 1), p.reduce_smem_bytes
-            gpu.launch(module, kernel.REDUCE_ENTRY, size, p.reduce_threads, values, smem_bytes)
+        _launch(gpu, module, p, (a, b, c, bias, kept), at)
         gpu.wait()
-        after = gpu.download(starts[2], memory[2])
+        result = Result(c.written(f"{p.name}: C"), kept.written(f"{p.name}: what is kept"))
         if counters.size:
             counters = gpu.download(at + p.sum_bytes, counters)
     if counters.any():
         raise WrongResult(f"{p.name}: counters of the workspace are not left zero")
-    result = _rows(after, p.c.shape, p.lds[2], p.offsets[2]).copy()
-    _rows(memory[2], p.c.shape, p.lds[2], p.offsets[2])[:] = result  # all else must be as it was
-    if not np.array_equal(memory[2].view(np.uint32), after.view(np.uint32)):
-        raise WrongResult(f"{p.name}: written between the rows of C")
     return result
 
 
-def _packed(gpu: Gpu, module: Module, p: Problem, is_a: bool, operand: tuple[Any, Any]) -> tuple[Any, Any]:
-    """Address and leading dimension of an operand as sgemm gets it: its copy, where it is packed."""
+def _launch(gpu: Gpu, module: Module, p: Problem, operands: tuple[Operand, ...], workspace: int) -> None:
+    """All kernels of a problem, one behind the other."""
+    addresses = [operand.address for operand in operands]
+    a, b, c = map(ctypes.c_void_p, addresses[:3])
+    m, n, k, splits = (ctypes.c_int32(x) for x in (p.m, p.n, p.k, p.split_k))
+    alpha, beta, sums = ctypes.c_float(p.alpha), ctypes.c_float(p.beta), ctypes.c_void_p(workspace)
+    a, lda, stride_a = _packed(gpu, module, p, True, a, p.a)
+    b, ldb, stride_b = _packed(gpu, module, p, False, b, p.b)
+    ldc = ctypes.c_int64(p.c.ld)
+    schedule = ScheduleArgument(*p.schedule)
+    batch = BatchArgument(stride_a, stride_b, p.c.stride, p.products)
+    epilogue = EpilogueArgument(*addresses[3:], p.kept.ld, p.bias.stride, p.kept.stride)
+    values = (m, n, k, alpha, a, lda, b, ldb, beta, c, ldc, sums, splits, schedule, batch, epilogue)
+    gpu.launch(module, kernel.ENTRY, p.size, p.threads, values, p.smem_bytes)
+    if p.reduce_blocks:
+        counts = (*p.padded, p.reduce_group_bits, p.reduce_blocks_per_product)
+        values = (m, n, alpha, beta, c, ldc, sums, splits, *map(ctypes.c_int32, counts))
+        values += (ctypes.c_int64(p.c.stride), epilogue)
+        size, smem_bytes = (p.reduce_blocks, 1), p.reduce_smem_bytes
+        gpu.launch(module, kernel.REDUCE_ENTRY, size, p.reduce_threads, values, smem_bytes)
+
+
+def _packed(
+    gpu: Gpu, module: Module, p: Problem, is_a: bool, address: ctypes.c_void_p, stored: Stored
+) -> tuple[ctypes.c_void_p, ctypes.c_int64, int]:
+    """Address, leading dimension and stride of an operand as sgemm gets it: its copies, if it is packed."""
     for plan in p.packs:
         if plan.is_a == is_a:
-            to = ctypes.c_void_p(gpu.scratch(p.k * plan.padded, np.empty(0, np.uint32)))
+            to = ctypes.c_void_p(gpu.scratch(p.k * plan.padded * plan.products, np.empty(0, np.uint32)))
             if p.alpha:
-                extents, is_k_major = (ctypes.c_int32(plan.extent), ctypes.c_int32(p.k)), plan.is_k_major
-                values = (*extents, *operand, ctypes.c_int32(is_k_major), to, ctypes.c_int32(plan.padded))
-                values += (ctypes.c_int32(plan.blocks), ctypes.c_int64(0))
+                extents, lead = (ctypes.c_int32(plan.extent), ctypes.c_int32(p.k)), ctypes.c_int64(stored.ld)
+                values = (*extents, address, lead, ctypes.c_int32(plan.is_k_major), to)
+                values += (ctypes.c_int32(plan.padded), ctypes.c_int32(plan.blocks_per_product))
                 grid = (plan.blocks, 1)
+                values += (ctypes.c_int64(plan.stride),)
                 gpu.launch(module, kernel.PACK_ENTRY, grid, PACK_THREADS, values, PACK_SMEM_BYTES)
-            return to, ctypes.c_int64(plan.padded)
-    return operand
+            return to, ctypes.c_int64(plan.padded), plan.packed_stride
+    return address, ctypes.c_int64(stored.ld), stored.stride
 
 
 def instances(limits: DeviceLimits) -> list[Instance]:
@@ -254,7 +281,7 @@ def instances(limits: DeviceLimits) -> list[Instance]:
         gemm = Gemm(4096, 4096, 4096, one.variant.trans_a, one.variant.trans_b)
         return not broken_rules(one.config, limits, gemm, ("template", "device"))
 
-    return [one for one in (*TYPICAL, *covering_instances()) if is_legal(one)]
+    return [one for one in (*TYPICAL, *covering_instances(), *covering_variants()) if is_legal(one)]
 
 
 def spread(gpu: Gpu, names: Sequence[str]) -> dict[str, Any]:
@@ -276,7 +303,7 @@ def table(gpu: Gpu, tasks: Sequence[dict[str, Any]], names: Sequence[str]) -> di
     wrong: list[str] = []
     launches: dict[str, int] = {}
     for number, task in enumerate(tasks):
-        one = Instance(Config(**task["config"]), Variant(**task["variant"]))
+        one = Instance(Config(**task["config"]), Variant.from_dict(task["variant"]))
         launches[task["id"]], found = run_all(gpu, one, Path(task["cubin"]).read_bytes(), names, number)
         wrong += [f"{task['id']}: {text}" for text in found]
     return {"launches": launches, "wrong": wrong}

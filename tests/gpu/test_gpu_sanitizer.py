@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 
@@ -92,9 +93,10 @@ def test_the_one_bad_kernel_of_a_table_is_named(
     tasks = []
     for number, which in enumerate(("right", "bad", "right")):
         cubin = compiler.compile_source(texts[which], sanitized.kernel.macros(one.config, one.variant))
-        (tmp_path / f"{number}.cubin").write_bytes(cubin.code)
-        tasks.append({"id": f"{number}-{which}", "config": one.config.to_dict(), "variant": vars(one.variant),
-                      "cubin": str(tmp_path / f"{number}.cubin")})  # fmt: skip
+        cubin_file = tmp_path / f"{number}.cubin"
+        cubin_file.write_bytes(cubin.code)
+        tasks.append({"id": f"{number}-{which}", "config": one.config.to_dict(),
+                      "variant": asdict(one.variant), "cubin": str(cubin_file)})  # fmt: skip
     compiler.close()
     found = sanitize_table.examine(tasks, [tool], 2, watch, tmp_path)
     assert {(f.tool, f.kernel) for f in found} == {(tool, "1-bad")}
@@ -107,7 +109,7 @@ def test_right_kernels_of_a_table_are_clean_under_every_tool(watch: sanitize_tab
     tasks = []
     for number, one in enumerate(sanitized.instances(limits)[:12]):
         (tmp_path / f"{number}.cubin").write_bytes(compiler.compile(one.config, one.variant).code)
-        tasks.append({"id": f"{number}", "config": one.config.to_dict(), "variant": vars(one.variant),
+        tasks.append({"id": f"{number}", "config": one.config.to_dict(), "variant": asdict(one.variant),
                       "cubin": str(tmp_path / f"{number}.cubin")})  # fmt: skip
     compiler.close()
     assert {task["config"]["reduction"] for task in tasks} >= {"two_pass", "last_block", "last_wave"}

@@ -5,11 +5,13 @@ from __future__ import annotations
 
 import ctypes
 import json
+from dataclasses import asdict
 
 import numpy as np
 import pytest
 import sanitized  # first: it makes the folder of the others known
-from check import WrongResult, check
+from check import WrongResult, activated, check, reference
+from emulator import NOTHING, Result
 from host_driver import HostDriver, play_pack, view
 from problems import problems
 
@@ -54,60 +56,79 @@ class PlayedGpu(sanitized.Gpu):
     def _play(self, host, name, grid, values):
         one, p = self.problem
         if name == kernel.REDUCE_ENTRY:
-            counts = (p.split_k, *p.padded, p.reduce_group_bits, p.reduce_blocks)
-            assert (*values[:2], *values[7:12]) == (p.m, p.n, *counts)
+            counts = (p.split_k, *p.padded, p.reduce_group_bits, p.reduce_blocks_per_product, p.c.stride)
+            assert (*values[:2], *values[7:13]) == (p.m, p.n, *counts)
+            assert bytes(values[13]) == self.epilogue
             return
         if name == kernel.PACK_ENTRY:
             play_pack(grid, values)
             return
-        m, n, k, alpha, a, lda, b, ldb, beta, c, ldc, workspace, splits, *raster, _strides, _epilogue = values
+        m, n, k, alpha, a, lda, b, ldb, beta, c, ldc, workspace, splits, schedule, batch, epilogue = values
         assert (m, n, k, alpha, beta, splits) == (p.m, p.n, p.k, p.alpha, p.beta, p.split_k)
-        assert raster == [one.config.group, one.config.raster == "m"]
+        assert tuple(schedule) == p.schedule
         assert bool(workspace) == bool(p.sum_bytes)
-        padded = {plan.is_a: plan.padded for plan in p.packs}
-        assert (lda, ldb, ldc) == (padded.get(True, p.lds[0]), padded.get(False, p.lds[1]), p.lds[2])
-        a = _unpacked(a, p.a, lda, one.variant.trans_a) if True in padded else _stored(a, p.a, lda)
-        b = _unpacked(b, p.b, ldb, not one.variant.trans_b) if False in padded else _stored(b, p.b, ldb)
-        if not p.alpha:  # packed operands are then anything
-            a, b = p.a, p.b
-        self.play(one, p, a, b, _stored(c, p.c, ldc), workspace)
+        assert (batch.products, batch.stride_c, ldc) == (p.products, p.c.stride, p.c.ld)
+        self.epilogue = bytes(epilogue)
+        packed = {plan.is_a for plan in p.packs}
+        a, b = (
+            _unpacked(address, stored, lead, stride, is_by_k)
+            if is_a in packed
+            else _view(address, stored, lead, stride)
+            for is_a, address, stored, lead, stride, is_by_k in (
+                (True, a, p.a, lda, batch.stride_a, one.variant.trans_a),
+                (False, b, p.b, ldb, batch.stride_b, not one.variant.trans_b),
+            )
+        )
+        if p.alpha:  # packed operands are otherwise anything
+            for read, stored in ((a, p.a), (b, p.b)):
+                assert np.array_equal(read, stored.matrices, equal_nan=True)
+        bias = _view(epilogue.bias, p.bias, p.bias.ld, epilogue.stride_bias)
+        assert np.array_equal(bias, p.bias.matrices, equal_nan=True)
+        kept = _view(epilogue.kept, p.kept, epilogue.ld_kept, epilogue.stride_kept)
+        self.play(one, p, Result(_view(c, p.c, ldc, batch.stride_c), kept), workspace)
 
 
-def _stored(address, like, lead):
-    """A view of a matrix in memory that ends with its last element; a null pointer is one without any."""
-    rows, columns = like.shape
+def _view(address, stored, lead, stride):
+    """The matrices in memory that ends with their last element; a null pointer is one without any."""
+    shape = count, rows, columns = stored.matrices.shape
     if not address:
-        assert not like.size
-        return like
-    flat = np.frombuffer((ctypes.c_float * ((rows - 1) * lead + columns)).from_address(address), np.float32)
-    return np.lib.stride_tricks.as_strided(flat, like.shape, (4 * lead, 4), writeable=True)
+        assert not stored.matrices.size
+        return stored.matrices
+    num_floats = (count - 1) * stride + (rows - 1) * lead + columns
+    flat = np.frombuffer((ctypes.c_float * num_floats).from_address(address), np.float32)
+    return np.lib.stride_tricks.as_strided(flat, shape, (4 * stride, 4 * lead, 4), writeable=True)
 
 
-def _unpacked(address, like, padded, is_by_k):
-    """A packed operand as it is stored, which is by k already or not."""
-    rows, columns = like.shape if is_by_k else like.shape[::-1]
-    packed = view(address, rows, padded, padded)[:, :columns]
-    return packed if is_by_k else packed.T
+def _unpacked(address, stored, padded, stride, is_by_k):
+    """Packed operands as they are stored, which is by k already or not."""
+    count, rows, columns = stored.matrices.shape
+    rows, columns = (rows, columns) if is_by_k else (columns, rows)
+    packed = [view(address + 4 * at * stride, rows, padded, padded)[:, :columns] for at in range(count)]
+    return np.stack([one if is_by_k else one.T for one in packed])
 
 
-def right(one, p, a, b, c, workspace):
-    for given, stored in ((p.a, a), (p.b, b), (p.c, c)):
-        assert np.array_equal(given, stored, equal_nan=True)
-    a, b = (x.astype(np.float64) for x in (a, b))
-    with np.errstate(invalid="ignore"):
-        product = (a.T if one.variant.trans_a else a) @ (b.T if one.variant.trans_b else b)
-        scaled = p.beta * c.astype(np.float64) if p.beta else 0
-        c[:] = scaled + (p.alpha * product if p.alpha and p.k else 0)
+def right(one, p, written, workspace):
+    assert np.array_equal(written.c, p.c.matrices, equal_nan=True)
+    value, _ = reference(p, one.variant.trans_a, one.variant.trans_b)
+    written.c[:] = activated(p.epilogue.activation, value)
+    if p.epilogue.keeps:
+        written.kept[:] = value
 
 
-def overrun(one, p, a, b, c, workspace):
-    right(one, p, a, b, c, workspace)
-    gap = ctypes.c_float.from_address(c.ctypes.data + 4 * p.n)
+def overrun(one, p, written, workspace):
+    right(one, p, written, workspace)
+    gap = ctypes.c_float.from_address(written.c.ctypes.data + 4 * p.n)
     gap.value = 0.0
 
 
-def unfinished(one, p, a, b, c, workspace):
-    right(one, p, a, b, c, workspace)
+def keeps_too_much(one, p, written, workspace):
+    right(one, p, written, workspace)
+    gap = ctypes.c_float.from_address(written.kept.ctypes.data + 4 * (p.kept.stride - 1))
+    gap.value = 0.0
+
+
+def unfinished(one, p, written, workspace):
+    right(one, p, written, workspace)
     ctypes.c_uint32.from_address(workspace + p.sum_bytes).value = 1
 
 
@@ -124,13 +145,21 @@ def test_all_instances_get_their_problems():
 
 
 @pytest.mark.parametrize(
-    ("play", "words"), [(overrun, "between the rows of C"), (unfinished, "not left zero")]
+    ("play", "words"),
+    [
+        (overrun, ": C: written between the rows"),
+        (keeps_too_much, "what is kept: written between the rows or products"),
+        (unfinished, "not left zero"),
+    ],
 )
 def test_what_is_written_elsewhere_is_seen(play, words):
     gpu = PlayedGpu(play)
     tasks = [(one, task) for one in sanitized.instances(gpu.limits) for task in problems(one)]
     is_fit = {
-        overrun: lambda p: p.m > 1 and p.lds[2] > p.n and not p.counter_bytes,
+        overrun: lambda p: p.m > 1 and p.c.ld > p.n and not p.counter_bytes,
+        keeps_too_much: lambda p: (
+            p.kept is not NOTHING and p.products > 1 and p.kept.stride > p.m * p.kept.ld
+        ),
         unfinished: lambda p: p.counter_bytes,
     }[play]
     one, task = next((one, p) for one, p in tasks if is_fit(p))
@@ -148,17 +177,17 @@ def test_kernels_of_a_table_get_their_problems(tmp_path, monkeypatch, capsys, ho
         host.problem = one, task
         return original(host, module, task)
 
-    def remember(one, p, a, b, c, workspace):
+    def remember(one, p, written, workspace):
         if p.sum_bytes:
             found.append(ctypes.c_uint32.from_address(workspace).value)
-        right(one, p, a, b, c, workspace)
+        right(one, p, written, workspace)
 
     one = next(i for i in sanitized.instances(gpu.limits) if i.config.reduction == "last_block")
     original, gpu.play = sanitized.compute, remember
     monkeypatch.setattr(sanitized, "compute", compute)
     monkeypatch.setattr(sanitized, "Gpu", lambda: gpu)
     (tmp_path / "cubin").write_bytes(b"sgemm")
-    task = {"id": "k", "config": one.config.to_dict(), "variant": vars(one.variant),
+    task = {"id": "k", "config": one.config.to_dict(), "variant": asdict(one.variant),
             "cubin": str(tmp_path / "cubin")}  # fmt: skip
     (tmp_path / "list").write_text(json.dumps([task]), encoding="utf-8")
     assert sanitized.main("table", "pipelined", str(tmp_path / "list"), how) == 0
@@ -169,10 +198,12 @@ def test_kernels_of_a_table_get_their_problems(tmp_path, monkeypatch, capsys, ho
 
 def test_a_wrong_kernel_of_a_table_is_told(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(sanitized, "Gpu", lambda: PlayedGpu(right))
-    monkeypatch.setattr(sanitized, "compute", lambda gpu, module, p: np.zeros_like(p.c))
+    monkeypatch.setattr(
+        sanitized, "compute", lambda gpu, module, p: Result(np.zeros_like(p.c.matrices), p.kept.matrices)
+    )
     one = sanitized.MUTATED
     (tmp_path / "cubin").write_bytes(b"sgemm")
-    task = {"id": "k", "config": one.config.to_dict(), "variant": vars(one.variant),
+    task = {"id": "k", "config": one.config.to_dict(), "variant": asdict(one.variant),
             "cubin": str(tmp_path / "cubin")}  # fmt: skip
     (tmp_path / "list").write_text(json.dumps([task]), encoding="utf-8")
     assert sanitized.main("table", "all", str(tmp_path / "list"), "marked") == 1
