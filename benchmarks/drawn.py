@@ -1,8 +1,8 @@
 """Kernels drawn at random from all that are legal, over architectures and layouts.
 
-Each value of each parameter that the compiler sees occurs. A seed decides alone: the same list every time.
-Kernels whose unrolled loop has more than MAX_FMAS are left out: they take many seconds to compile, and have
-no text of their own.
+Each value of each parameter that the compiler sees occurs, and so do batches and epilogues. A seed decides
+alone: the same list every time. Kernels whose unrolled loop has more than MAX_FMAS are left out: they take
+many seconds to compile, and have no text of their own.
 """
 
 from __future__ import annotations
@@ -17,13 +17,14 @@ import numpy as np
 from autotune.config import PARAMETERS, Config, Value
 from autotune.device import KNOWN, DeviceLimits
 from autotune.gemm import LAYOUTS, Gemm
-from autotune.launch import Variant
+from autotune.launch import ACTIVATIONS, BIASES, PLAIN, Epilogue, Variant
 from autotune.rules import LEGAL, RULES
 
 DEVICES: dict[str, DeviceLimits] = {limits.arch: limits for limits in KNOWN.values()}
 MAX_FMAS = 2048
 _SIDE = 4096  # of the problem: large, so that no rule of the kind `shape` leaves anything out
 _NUM_DRAWS = 3000  # per architecture and layout; about one in twenty ends as a legal config
+_PLAIN_SHARE = 0.5  # of the kernels have no epilogue: most that people run have none
 
 
 @dataclass(frozen=True)
@@ -39,15 +40,19 @@ class Drawn:
         return ("T" if self.variant.trans_a else "N") + ("T" if self.variant.trans_b else "N")
 
     def __str__(self) -> str:
-        return f"{self.arch} {self.layout}{' wide' if self.variant.is_wide else ''} {self.config}"
+        v = self.variant
+        words = (self.layout, "wide" * v.is_wide, "batched" * v.is_batched, str(v.epilogue))
+        return f"{self.arch} {' '.join(filter(None, words))} {self.config}"
 
     def traits(self) -> set[tuple[str, Value]]:
         """What a spread should show at least once, as (name, value)."""
         values = {(p.name, getattr(self.config, p.name)) for p in PARAMETERS if p.name != "split_k"}
         values |= {("cluster", self.config.split_k)} if self.config.reduction == "cluster" else set()
-        ends = f"{self.config.reduction} {self.layout}"
+        v, reduction = self.variant, self.config.reduction
+        ends = (self.layout, f"batched {v.is_batched}", f"bias {v.epilogue.bias}", v.epilogue.activation)
+        values |= {("ends", f"{reduction} {how}") for how in ends}
         place = f"{self.arch} {self.layout}"
-        return values | {("ends", ends), ("place", place), ("is_wide", self.variant.is_wide)}
+        return values | {("place", place), ("is_wide", v.is_wide), ("keeps", v.epilogue.keeps)}
 
 
 def spread(num: int, seed: int) -> list[Drawn]:
@@ -71,7 +76,16 @@ def _legal(rng: np.random.Generator, limits: DeviceLimits, layout: str) -> Itera
     gemm = Gemm(_SIDE, _SIDE, _SIDE, trans_a, trans_b)
     for config in _configs(rng, limits, gemm):
         if config.tm * config.tn * config.unroll_k <= MAX_FMAS:
-            yield Drawn(limits.arch, config, Variant(trans_a, trans_b, bool(rng.integers(2))))
+            is_wide, is_batched = (bool(bit) for bit in rng.integers(2, size=2))
+            variant = Variant(trans_a, trans_b, is_wide, is_batched, _epilogue(rng))
+            yield Drawn(limits.arch, config, variant)
+
+
+def _epilogue(rng: np.random.Generator) -> Epilogue:
+    if rng.random() < _PLAIN_SHARE:
+        return PLAIN
+    bias, activation = BIASES[rng.integers(len(BIASES))], ACTIVATIONS[rng.integers(len(ACTIVATIONS))]
+    return Epilogue(bias, activation, keeps=bool(rng.integers(2)))
 
 
 def _configs(rng: np.random.Generator, limits: DeviceLimits, gemm: Gemm) -> list[Config]:

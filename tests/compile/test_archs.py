@@ -9,10 +9,10 @@ import pytest
 
 from autotune import kernel, resources
 from autotune.compiler import Compiler
-from autotune.config import Config
+from autotune.config import PARAMETER, Config, Value
 from autotune.device import KNOWN
 from autotune.gemm import LAYOUTS, Gemm
-from autotune.launch import PACK_THREADS, Variant
+from autotune.launch import ACTIVATIONS, BIASES, PACK_THREADS, Epilogue, Variant
 from autotune.rules import broken_rules
 
 DEVICES = {limits.arch: limits for limits in KNOWN.values()}
@@ -84,3 +84,55 @@ def test_the_reduction_of_split_k_compiles(compiler: Compiler) -> None:
     cubin = compiler.compile_source(kernel.source(), macros, entry=kernel.REDUCE_ENTRY)
     assert 0 < cubin.registers <= 64
     assert cubin.spill_bytes == 0
+
+
+# Each value of each part of a variant, and each reduction.
+VARIANTS: dict[str, tuple[dict[str, Value], Variant]] = {
+    "packed batches": ({"pack_a": 1, "pack_b": 1, "pad": 0}, Variant(is_batched=True)),
+    "batches with a last wave": (
+        {"reduction": "last_wave", "split_k": 2},
+        Variant(is_batched=True, epilogue=Epilogue("columns", "relu")),
+    ),
+    "staged rows": (
+        {"reduction": "last_block", "split_k": 2, "vec_c": 1},
+        Variant(is_wide=True, epilogue=Epilogue("rows", "gelu", keeps=True)),
+    ),
+    "two passes": (
+        {"reduction": "two_pass", "split_k": 2},
+        Variant(is_batched=True, epilogue=Epilogue("rows", "gelu", keeps=True)),
+    ),
+    "clusters": (
+        {"reduction": "cluster", "split_k": 2},
+        Variant(is_batched=True, epilogue=Epilogue("columns", "gelu_tanh", keeps=True)),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_a_variant_compiles(compiler: Compiler, name: str) -> None:
+    """Without a spill, and as many blocks fit an SM as of the plain kernel."""
+    parameters, variant = VARIANTS[name]
+    gemm, limits = Gemm.parse("512b2" if variant.is_batched else "512"), DEVICES[compiler.arch]
+    config = replace(_default(compiler.arch, gemm), **parameters)
+    if broken := broken_rules(config, limits, gemm):
+        assert name == "clusters" and {rule.id for rule in broken} == {"cluster-device"}
+        assert not limits.has_clusters
+        return
+    entries = [kernel.ENTRY]
+    entries += [kernel.REDUCE_ENTRY] if config.reduction == "two_pass" else []
+    entries += [kernel.PACK_ENTRY] if config.pack_a or config.pack_b else []
+    for entry in entries:
+        cubin = compiler.compile_source(kernel.source(), kernel.macros(config, variant), entry=entry)
+        assert cubin.spill_bytes == cubin.stack_bytes == 0
+        if entry == kernel.ENTRY:
+            fitting = resources.blocks_per_sm(config, limits, gemm, cubin.registers)
+            assert fitting >= config.min_blocks
+
+
+def test_every_part_of_a_variant_is_compiled() -> None:
+    epilogues = [variant.epilogue for _, variant in VARIANTS.values()]
+    assert {epilogue.bias for epilogue in epilogues} == set(BIASES)
+    assert {epilogue.activation for epilogue in epilogues} == set(ACTIVATIONS)
+    assert {epilogue.keeps for epilogue in epilogues} == {False, True}
+    found = {parameters.get("reduction", "none") for parameters, _ in VARIANTS.values()}
+    assert found == set(PARAMETER["reduction"].values)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import subprocess
 import sys
@@ -11,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from autotune import kernel
-from autotune.config import PARAMETERS, Config
+from autotune.config import PARAMETER, PARAMETERS, Config
 from autotune.errors import UsageError
 from autotune.gemm import Gemm
-from autotune.launch import Variant
+from autotune.launch import ACTIVATIONS, BIASES, PLAIN, Epilogue, Variant
 from autotune.rules import broken_rules
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
@@ -30,6 +31,7 @@ KERNELS = [
     ),
     Drawn("sm_90", Config.from_dict(SMALL.to_dict() | {"reduction": "two_pass", "split_k": 2}), Variant()),
 ]
+EPILOGUE = Drawn("sm_90", KERNELS[1].config, Variant(is_batched=True, epilogue=Epilogue("rows", "gelu")))
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -68,11 +70,18 @@ def test_names_and_comments_change_no_code(text: Path) -> None:
 
 
 def test_a_planted_difference_is_found_in_the_kernels_that_have_it(text: Path) -> None:
-    change(text, "alpha * product.v[e]", "alpha * product.v[e] + 1.0f")
+    change(text, "scale * product.v[e]", "scale * product.v[e] + 1.0f")
     found = compared(text)
     assert found.keys() == set(KERNELS)
     assert ".text.sgemm," in found[KERNELS[0]]
     assert ".text.sgemm_reduce," in found[KERNELS[1]] and ".text.sgemm," not in found[KERNELS[1]]
+
+
+def test_a_difference_in_an_epilogue_is_found_in_kernels_that_have_one(text: Path) -> None:
+    change(text, "0.5f * x * (1 + erff", "x * (0.5f + 0.5f * erff")
+    texts = kernel.source(kernel.MAIN_FILE, text), kernel.source()
+    found = same_code.compare([*KERNELS, EPILOGUE], *texts, jobs=1)
+    assert found.keys() == {EPILOGUE}
 
 
 def test_an_entry_that_is_missing_is_a_difference(text: Path) -> None:
@@ -81,13 +90,13 @@ def test_an_entry_that_is_missing_is_a_difference(text: Path) -> None:
 
 
 def test_a_text_that_does_not_compile_is_not_the_same(text: Path) -> None:
-    change(text, "alpha * product.v[e]", "alpha * products.v[e]")
+    change(text, "scale * product.v[e]", "scale * products.v[e]")
     assert all("does not compile" in what for what in compared(text).values())
     assert len(compared(text)) == len(KERNELS)
 
 
 def test_the_script_exits_1_and_records_nothing_where_code_differs(text: Path) -> None:
-    change(text, "alpha * product.v[e]", "alpha * product.v[e] + 1.0f")
+    change(text, "scale * product.v[e]", "scale * product.v[e] + 1.0f")
     command = (sys.executable, "benchmarks/same_code.py", "--against", text, "--num", "1", "--write")
     done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=False)
     assert done.returncode == 1, done.stderr
@@ -140,6 +149,14 @@ def test_drawn_kernels_are_legal_and_show_every_value() -> None:
     clusters = {one.config.split_k for one in kernels if one.config.reduction == "cluster"}
     assert clusters == {2, 4, 8}
     assert {one.variant.is_wide for one in kernels} == {False, True}
+    ends = {(one.config.reduction, one.variant.is_batched) for one in kernels}
+    assert ends == set(itertools.product(PARAMETER["reduction"].values, (False, True)))
+    epilogues = [one.variant.epilogue for one in kernels]
+    assert {epilogue.bias for epilogue in epilogues} == set(BIASES)
+    assert {epilogue.keeps for epilogue in epilogues} == {False, True}
+    activated = {(one.config.reduction, one.variant.epilogue.activation) for one in kernels}
+    assert activated == set(itertools.product(PARAMETER["reduction"].values, ACTIVATIONS))
+    assert len(kernels) / 3 < sum(epilogue == PLAIN for epilogue in epilogues) < len(kernels) * 2 / 3
     assert len({(one.arch, one.layout) for one in kernels}) == 6 * 4
 
 
