@@ -56,8 +56,13 @@ OPERATORS = (
     # batches: which product's what
     _operator("products mixed up", r"\bproduct \* ", "0 * "),
     _operator("only the first product", r"\bIS_BATCHED \? block_index_x\(\) / \w+ : 0", "0"),
-    _operator("only the first product", r"\bIS_BATCHED \? work\.tile / tiles : 0", "0"),
+    _operator("only the first product", r"\bIS_BATCHED \? schedule\.product\.\w+\(work\.tile\) : 0", "0"),
     _operator("tiles of one product counted", r"\bIS_BATCHED \? tiles \* batch\.products : tiles", "tiles"),
+    _operator(
+        "last group as wide as the others",
+        r"\bgroup < schedule\.num_full \? schedule\.width : schedule\.last_width", "schedule.width",
+    ),
+    _operator("along the other side", r"\bschedule\.is_along_m \?", "!schedule.is_along_m ?"),
     # epilogues
     _operator("no epilogue", r"\bproduct, epilogue\);", "product, Epilogue{});"),
     _operator("no bias", r"\bif constexpr \(BIAS == \w+\) product\.v\[e\] \+= .*;", ";"),

@@ -100,10 +100,11 @@ def _flushed(config: Config) -> list[Case]:
 
 
 def _many_tiles(config: Config) -> tuple[int, int]:
-    """More tiles than a group is wide, as far as they are cheap: one group is full, one is not."""
+    """More tiles across than a group is wide, as far as they are cheap: one group is full, one is not."""
     affordable = max(6, _AREA // (config.bm * config.bn))
-    across = max(3, min(config.group + 2, affordable // 2))
-    return across, min(3, max(2, affordable // across))
+    across = max(3, min(config.group + 1 + (config.group > 2), affordable // 2))
+    along = min(3, max(2, affordable // across))
+    return (along, across) if config.raster == "m" else (across, along)
 
 
 def problems(instance: Instance, number: int = 0) -> list[Problem]:

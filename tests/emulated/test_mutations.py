@@ -39,8 +39,8 @@ _PLAIN = {"vec_a": 1, "vec_b": 1, "vec_c": 1}
 # Between them they run every line of the template; a mutant has to fail on one.
 INSTANCES = (
     instance(
-        "NN", **_TILE, stages=3, vec_b=1, vec_c=2, reduction="last_block", split_k=2, is_batched=True,
-        epilogue=Epilogue("columns", "relu", keeps=True),
+        "NN", **_TILE, stages=3, vec_b=1, vec_c=2, reduction="last_block", split_k=2, group=2,
+        is_batched=True, epilogue=Epilogue("columns", "relu", keeps=True),
     ),
     instance(
         "TT", **_TILE | _PLAIN, slice_k=2, stages=1, copy_a="register", copy_b="register",
