@@ -358,7 +358,7 @@ class FakeDriver:
     def _reduce(self, m: int, n: int, alpha: float, beta: float, c: int, ldc: int, workspace: int,
                 splits: int, padded_m: int, padded_n: int, group_bits: int, blocks: int, stride: int,
                 epilogue: Any) -> None:  # fmt: skip
-        assert group_bits in (5, 8)
+        assert group_bits in range(5, 9)
         assert blocks == -(-m * n // (1 << group_bits)) and not any((stride, *epilogue))
         planes = _at(workspace, splits * padded_m, padded_n, padded_n).reshape(splits, padded_m, padded_n)
         _scale(_at(c, m, n, ldc), planes[:, :m, :n].sum(axis=0, dtype=np.float64), alpha, beta)

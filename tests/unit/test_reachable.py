@@ -24,7 +24,7 @@ DEVICES = ("quadro-rtx-5000", "rtx-3090", "rtx-4090", "h200")
 # Quick to enumerate; together they hold every kind of problem that a rule of the space knows.
 SHAPES = (
     "1x64x32768", "3x5x2048", "16x130x4096:TN", "130x8x4096:TN", "4096x8x512", "300x3000x3000:TT",
-    "2049x2050x64:TT",
+    "2049x2050x64:TT", "24x112x1024", "40x80x1024:TN", "56x56x1024", "80x40x1024", "112x24x1024:TT",
 )  # fmt: skip
 # Legal, but known not to pay anywhere (rules of kind `worth`): searched with --all only.
 NOT_WORTH: dict[str, set[Value]] = {
