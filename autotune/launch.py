@@ -37,7 +37,8 @@ class Epilogue:
     """What a kernel does to alpha * AB + beta * C before it is stored in C (kernels/epilogue.cuh).
 
     `bias` is added: a value for each of the rows of C, or of the columns. `keeps`: the result so far is
-    stored in a second matrix. Then follows the activation.
+    stored in a second matrix, whose address and leading dimension are made of vectors as those of C are. Then
+    follows the activation.
     """
 
     bias: str = "none"
