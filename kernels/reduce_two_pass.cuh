@@ -53,8 +53,8 @@ struct Planes {
 
 // The second pass. Launch: REDUCE_THREADS threads in groups of 2^group_bits, each for so many elements of C, row by
 // row, of one product after the other; shared memory for a float of every thread, unless all are one group. m * n is
-// below 2^31. Alpha stays a
-// parameter for the sake of cubins that were exported when the second pass scaled.
+// below 2^31. Alpha is not read: the planes are scaled. It stays a parameter for the sake of cubins that were exported when
+// the second pass scaled.
 extern "C" __global__ void __launch_bounds__(REDUCE_THREADS)
     sgemm_reduce(int m, int n, float /*alpha*/, float beta, float* __restrict__ c, long long ldc,
                  const float* READ_ONLY workspace, int splits, int padded_m, int padded_n, int group_bits,
@@ -72,7 +72,8 @@ extern "C" __global__ void __launch_bounds__(REDUCE_THREADS)
     if constexpr (LAST_LETS_NEXT_BEGIN) let_next_kernel_begin();
 
     const long long plane = static_cast<long long>(padded_m) * padded_n;
-    Planes planes{workspace + (product * splits + first) * plane + static_cast<long long>(row) * padded_n + column, plane};
+    Planes planes{workspace + (product * splits + first) * plane + static_cast<long long>(row) * padded_n + column,
+                  plane};
     if (is_inside) {
         int left = end - first;
 #pragma unroll 1

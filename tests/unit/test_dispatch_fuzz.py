@@ -35,7 +35,7 @@ from autotune.dispatch.table import SCHEMA_VERSION, Table, launchable, load_cubi
 from autotune.errors import DispatchError
 from autotune.gemm import LAYOUTS, Gemm
 
-NUM_MUTATIONS = int(os.environ.get("AUTOTUNE_FUZZ", "2000"))
+NUM_MUTATIONS = int(os.environ.get("AUTOTUNE_FUZZ", "3000"))
 SEED = int(os.environ.get("AUTOTUNE_FUZZ_SEED", "1"))
 
 EXTENTS = ((1, 1, 1), (513, 511, 77), (4096, 4096, 4096), (2**31 - 256, 4, 3), (64, 64, 100_000), (0, 5, 1))

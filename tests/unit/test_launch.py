@@ -36,6 +36,7 @@ from autotune.launch import (
     schedule,
 )
 from autotune.resources import launch_spec
+from autotune.rules import broken_rules
 
 VECTORS = st.sampled_from([1, 2, 4])
 CLUSTER_SIZES = (2, 4, 8)  # rule cluster-size
@@ -146,8 +147,9 @@ def test_a_batch_is_its_products_side_by_side(spec: LaunchSpec, m: int, n: int, 
     split = all_.tiles % spec.wave if spec.reduction == "last_wave" else one.split_tiles * batch.products
     assert all_.split_tiles == split
     assert (one.products, all_.products) == (1, batch.products)
-    assert all_.reduce_blocks_per_product * (1 << all_.reduce_group_bits) >= m * n * (one.reduce_blocks > 0)
-    assert all_.reduce_blocks % batch.products == 0
+    blocks = -(-m * n // (1 << all_.reduce_group_bits)) if spec.reduction == "two_pass" else 0
+    assert all_.reduce_blocks_per_product == blocks
+    assert all_.reduce_blocks == batch.products * blocks
     assert len(all_.packs) == len(one.packs)
     end, strides = 0, list(batch[1:])
     for single, pack in zip(one.packs, all_.packs, strict=True):
@@ -179,6 +181,18 @@ def test_every_tile_has_its_blocks(spec: LaunchSpec, m: int, n: int, batch: Batc
     whole = grid.tiles - grid.split_tiles
     assert whole % spec.wave == 0
     assert grid.split_tiles < spec.wave
+
+
+def test_rows_on_their_way_to_c_leave_room_for_all_resident_blocks() -> None:
+    """They take more than the stages of a kernel with one row per thread and a single stage."""
+    config = Config(
+        bm=128, bn=16, bk=16, wm=32, wn=16, tm=1, tn=16, slice_k=2, unroll_k=4, bursts=1, stages=1, pad=0,
+        copy_a="register", copy_b="register", vec_b=1, vec_c=1, min_blocks=4,
+    )  # fmt: skip
+    limits, gemm = KNOWN["quadro-rtx-5000"], Gemm(1, 1, 1)
+    assert resources.smem_bytes(config, gemm) > resources.main_smem_bytes(config, gemm)
+    assert [rule.id for rule in broken_rules(config, limits, gemm)] == ["staged-rows"]
+    assert not broken_rules(replace(config, min_blocks=3), limits, gemm)
 
 
 @settings(max_examples=50)
