@@ -1,9 +1,10 @@
 """A suite of shapes drawn at random: what nobody chose is what a kernel, or a table, should be judged on.
 
-    python benchmarks/drawn_suite.py --seed 1 [--num 40] [--odd] [--layouts] > SUITE.toml
+    python benchmarks/drawn_suite.py --seed 1 [--num 40] [--odd] [--layouts] [--batches] > SUITE.toml
 
 m and n are log-uniform over 1 ... 16384 and k over 16 ... 65536; shapes whose limit on an H200 is less than
 1 us or more than 10 ms are drawn again. `--odd` makes every extent odd; `--layouts` draws the layout too.
+`--batches` draws 2 ... 1024 products, log-uniform, one batch in four with a shared A and one with a shared B.
 Equal arguments draw equal suites.
 """
 
@@ -13,34 +14,48 @@ import argparse
 import math
 import random
 from collections.abc import Iterator
+from typing import Any
 
 from autotune.gemm import LAYOUTS, Gemm
 
 MOST = 16384  # rows or columns
 DEPTHS = (16, 65536)
+BATCHES = (2, 1024)
+SHARED = ("", "", "a", "b")  # one of them for each batch
 LIMITS_US = (1.0, 10_000.0)
 FMA_TFLOPS, BANDWIDTH_GBS = 65.3, 4290.0  # measured on an H200
 
 
-def drawn(seed: int, *, is_odd: bool = False, layouts: tuple[str, ...] = ("NN",)) -> Iterator[Gemm]:
+def drawn(
+    seed: int, *, is_odd: bool = False, is_batched: bool = False, layouts: tuple[str, ...] = ("NN",)
+) -> Iterator[Gemm]:
     """Shapes without end, the same for equal arguments."""
     rng = random.Random(seed)
     while True:
-        m, n, k = (
-            round(math.exp(rng.uniform(math.log(least), math.log(most))))
-            for least, most in ((1, MOST), (1, MOST), DEPTHS)
-        )
+        m, n, k = (_log_uniform(rng, *ends) for ends in ((1, MOST), (1, MOST), DEPTHS))
         layout = rng.choice(layouts)
         if is_odd:
             m, n, k = m | 1, n | 1, k | 1
-        gemm = Gemm(m, n, k, trans_a=layout[0] == "T", trans_b=layout[1] == "T")
+        gemm = Gemm(m, n, k, layout[0] == "T", layout[1] == "T", **(_batch(rng) if is_batched else {}))
         if LIMITS_US[0] <= gemm.limit_us(FMA_TFLOPS, BANDWIDTH_GBS) <= LIMITS_US[1]:
             yield gemm
 
 
+def _log_uniform(rng: random.Random, least: int, most: int) -> int:
+    return round(math.exp(rng.uniform(math.log(least), math.log(most))))
+
+
+def _batch(rng: random.Random) -> dict[str, Any]:
+    products, shared = _log_uniform(rng, *BATCHES), rng.choice(SHARED)
+    return {"batch": products, "shares_a": shared == "a", "shares_b": shared == "b"}
+
+
 def _table(gemm: Gemm) -> str:
-    layout = "" if gemm.layout == "NN" else f'layout = "{gemm.layout}"\n'
-    return f"[[shape]]\nm = {gemm.m}\nn = {gemm.n}\nk = {gemm.k}\n{layout}"
+    lines = ["[[shape]]", f"m = {gemm.m}", f"n = {gemm.n}", f"k = {gemm.k}"]
+    lines += [f'layout = "{gemm.layout}"'] if gemm.layout != "NN" else []
+    lines += [f"batch = {gemm.batch}"] if gemm.is_batched else []
+    lines += [f'shared = "{"A" if gemm.shares_a else "B"}"'] if gemm.shares_a or gemm.shares_b else []
+    return "\n".join(lines) + "\n"
 
 
 def main() -> None:
@@ -49,9 +64,12 @@ def main() -> None:
     parser.add_argument("--num", type=int, default=40)
     parser.add_argument("--odd", action="store_true", help="every extent is odd")
     parser.add_argument("--layouts", action="store_true", help="NN, NT, TN and TT, drawn too")
+    parser.add_argument("--batches", action="store_true", help="batches, some with a shared operand")
     args = parser.parse_args()
-    shapes = drawn(args.seed, is_odd=args.odd, layouts=LAYOUTS if args.layouts else ("NN",))
-    command = f"--seed {args.seed} --num {args.num}{' --odd' * args.odd}{' --layouts' * args.layouts}"
+    layouts = LAYOUTS if args.layouts else ("NN",)
+    shapes = drawn(args.seed, is_odd=args.odd, is_batched=args.batches, layouts=layouts)
+    command = f"--seed {args.seed} --num {args.num}"
+    command += "".join(f" --{name}" for name in ("odd", "layouts", "batches") if getattr(args, name))
     print(f"# Drawn by `python benchmarks/drawn_suite.py {command}`.\n")
     print("\n".join(_table(next(shapes)) for _ in range(args.num)), end="")
 

@@ -29,3 +29,12 @@ def test_a_search_can_read_what_was_drawn(tmp_path: Path) -> None:
     assert len(gemms) == 30
     assert all(gemm.m % 2 and gemm.n % 2 and gemm.k % 2 for gemm in gemms)
     assert len({gemm.layout for gemm in gemms}) > 1
+
+
+def test_batches_are_drawn_with_and_without_shared_operands(tmp_path: Path) -> None:
+    suite = tmp_path / "batches.toml"
+    suite.write_text(_draw("--seed", "5", "--num", "40", "--batches", "--layouts"))
+    gemms = read_suite(suite)
+    assert len(gemms) == 40
+    assert all(gemm.is_batched for gemm in gemms)
+    assert {(gemm.shares_a, gemm.shares_b) for gemm in gemms} == {(0, 0), (0, 1), (1, 0)}
