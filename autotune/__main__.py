@@ -1,5 +1,5 @@
 """`python -m autotune` is `autotune`."""
 
-from .start import main
+from .cli.start import main
 
 main()

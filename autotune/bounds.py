@@ -1,6 +1,6 @@
 """Bounds of a number, stated where its field is declared: `num_sms: Annotated[int, Within(1, 4096)]`.
 
-Who reads records from a file (dispatch/strict.py) holds every number to them. They are wide: they keep what
+Who reads records from a file (strict.py) holds every number to them. They are wide: they keep what
 no GPU has, and what arithmetic cannot take, out of everything behind. Copied into exported tables: standard
 library only.
 """

@@ -2,18 +2,32 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Hashable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
-from .config import Value
 from .device import DeviceLimits, Environment
 from .gemm import Gemm
+from .kernel.config import PARAMETER, Config, Value
+from .kernel.feasible_set import FeasibleSet
 from .measurement import CachePolicy, Discarded, Failure, Measurement
-from .space import FeasibleSet
 
 Point = Mapping[str, Value]
+
+
+def point_key(point: Point) -> str:
+    """The identity of a point in the store: `Config.key` for our kernel, name=value,... for others."""
+    if point.keys() == PARAMETER.keys():
+        return Config.from_dict(point).key
+    return ",".join(f"{name}={value}" for name, value in point.items())
+
+
+def read_key(key: str) -> dict[str, Value]:
+    """The point that a key names; anything for what is no key."""
+    pairs = (item.partition("=") for item in key.split(","))
+    return {name: int(text) if re.fullmatch("-?[0-9]{1,18}", text) else text for name, _, text in pairs}
 
 
 @dataclass(frozen=True)

@@ -21,12 +21,12 @@ from dataclasses import dataclass
 import numpy as np
 from sass import Code, Counts
 
-from autotune import kernel, launch, resources
-from autotune.compiler import Cubin
-from autotune.config import Config
 from autotune.device import DeviceLimits
 from autotune.errors import UsageError
 from autotune.gemm import FLOAT_BYTES, Gemm
+from autotune.kernel import launch, resources, template
+from autotune.kernel.compiler import Cubin
+from autotune.kernel.config import Config
 
 # FP32 lanes of an SM (CUDA C++ Programming Guide, arithmetic instructions; cuda.core does not tell)
 _FP32_LANES = {(7, 5): 64, (8, 0): 64, (8, 6): 128, (8, 9): 128, (9, 0): 128, (12, 0): 128}
@@ -106,7 +106,7 @@ class Figures:
 
 def figures(config: Config, gemm: Gemm, limits: DeviceLimits, cubin: Cubin) -> Figures:
     """Of one compiled config. Raises UsageError where the main loop is not as the template writes it."""
-    code = Code(cubin.code, kernel.ENTRY, limits.arch)
+    code = Code(cubin.code, template.ENTRY, limits.arch)
     inner = code.main_loop()
     loop = code.count(inner)
     fmas = config.tm * config.tn * config.bk // config.slice_k

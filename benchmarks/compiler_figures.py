@@ -4,13 +4,13 @@
         [--measured studies/results/h200-dev-suite.json] [--jobs 2] [--out studies/results/other-gpus.json]
         [--page docs/other-gpus.md]
 
-Needs no GPU. For each shape on each GPU a search's starting points (autotune/families.py, each mapped to the
-nearest point of that GPU's feasible set, as a search does) are compiled for it. Told of each: registers,
-spills, occupancy, the share of FFMA in the main loop, its length; and of the one with the least bound (see
-bounds.py): bound, what binds, and the time to expect. How far a bound is missed is learnt from `--measured`,
-a result of vs_cublas.py: the configs that were timed there are compiled for its GPU, and bounds held against
-times. Expected times of other GPUs take over what was learnt: whether it holds there is not known. The tables
-are printed; in `--page` they replace all that stands behind its mark.
+Needs no GPU. For each shape on each GPU a search's starting points (autotune/kernel/families.py, each mapped
+to the nearest point of that GPU's feasible set, as a search does) are compiled for it. Told of each:
+registers, spills, occupancy, the share of FFMA in the main loop, its length; and of the one with the least
+bound (see bounds.py): bound, what binds, and the time to expect. How far a bound is missed is learnt from
+`--measured`, a result of vs_cublas.py: the configs that were timed there are compiled for its GPU, and
+bounds held against times. Expected times of other GPUs take over what was learnt: whether it holds there is
+not known. The tables are printed; in `--page` they replace all that stands behind its mark.
 """
 
 from __future__ import annotations
@@ -30,15 +30,16 @@ from typing import Any
 import reports
 from bounds import Bound, Figures, Trust, bound, figures, learn
 
-from autotune import console, kernel
-from autotune.compiler import Compiler, Cubin, compiler_version
-from autotune.config import Config
+from autotune.cli import console
 from autotune.device import DeviceLimits, known_limits
 from autotune.errors import UsageError
 from autotune.gemm import Gemm
 from autotune.gpu.instance import ALLOWED_SPILL_BYTES, variant
-from autotune.search.seeds import known_good, wishes
-from autotune.space import feasible_set
+from autotune.kernel import template
+from autotune.kernel.compiler import Compiler, Cubin, compiler_version
+from autotune.kernel.config import Config
+from autotune.kernel.feasible_set import feasible_set
+from autotune.search.propose.seeds import known_good, wishes
 from autotune.suite import read_suite
 
 GPUS = ("quadro-rtx-5000", "rtx-3090", "rtx-4090", "h200")
@@ -82,7 +83,7 @@ def _run(args: argparse.Namespace) -> None:
         "benchmark": "compiler_figures",
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "compiler": compiler_version(),
-        "source_hash": kernel.source_hash(),
+        "source_hash": template.source_hash(),
         "trust": asdict(trust) | {"measured": args.measured.name, "shapes": checked},
         "gpus": [],
     }

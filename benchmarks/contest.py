@@ -11,22 +11,23 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from autotune import kernel, launch, requirements, resources
-from autotune.compiler import Compiler
-from autotune.config import Config
+from autotune import requirements
 from autotune.errors import AutotuneError, EnvironmentProblem
 from autotune.gemm import Gemm
 from autotune.gpu import cublaslt, driver, instance
 from autotune.gpu.accuracy import Accuracy, accuracy
 from autotune.gpu.cublas import CublasError
+from autotune.gpu.gpu_target import CHECKS_ENTRY, CHECKS_FILE
 from autotune.gpu.memory import Enqueue, OperandSet, Workspace
 from autotune.gpu.module import Module
 from autotune.gpu.problem import PreparedProblem
 from autotune.gpu.protocol import Problem, Start
 from autotune.gpu.session import Session
 from autotune.gpu.sgemm import EpilogueArgument, Sgemm
-from autotune.gpu.stopwatch import Batch, Spell
-from autotune.gpu.target import CHECKS_ENTRY, CHECKS_FILE
+from autotune.gpu.stopwatch import LaunchGraph, Spell
+from autotune.kernel import launch, resources, template
+from autotune.kernel.compiler import Compiler
+from autotune.kernel.config import Config
 from autotune.measurement import MAX_ERROR, CachePolicy, GpuState
 
 OURS, CUBLAS, CUBLASLT, TORCH = "ours", "cublas", "cublaslt", "torch"
@@ -78,7 +79,7 @@ class Arena:
         self.policy = policy
         self.max_error: float | None = MAX_ERROR  # of kernels that are taken from a database
         self.compiler = Compiler(self.limits.arch)
-        checks = self.compiler.compile_source(kernel.source(CHECKS_FILE), entry=CHECKS_ENTRY)
+        checks = self.compiler.compile_source(template.source(CHECKS_FILE), entry=CHECKS_ENTRY)
         self.session = Session(Start(self.gpu.uuid, self.limits, checks.code))
         if self.session.cublas is None:
             advice = requirements.pip_install(requirements.CUBLAS)
@@ -262,7 +263,7 @@ class Arena:
         contestant = Contestant(TORCH, enqueue, f"torch.mm, {self.torch.version}")
         try:
             self._check(contestant, prepared, workspace)
-            Batch(session.driver, session.stream, contestant.enqueue, sets, len(sets)).free()
+            LaunchGraph(session.driver, session.stream, contestant.enqueue, sets, len(sets)).free()
         except Exception as error:  # whatever torch or its allocator raises: the others go on
             notes.append(f"torch.mm was left out: {error}")
             return None

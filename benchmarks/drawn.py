@@ -14,11 +14,11 @@ from types import SimpleNamespace
 
 import numpy as np
 
-from autotune.config import PARAMETERS, Config, Value
 from autotune.device import KNOWN, DeviceLimits
 from autotune.gemm import LAYOUTS, Gemm
-from autotune.launch import ACTIVATIONS, BIASES, PLAIN, Epilogue, Variant
-from autotune.rules import LEGAL, RULES
+from autotune.kernel.config import PARAMETERS, Config, Value
+from autotune.kernel.launch import ACTIVATIONS, BIASES, PLAIN, Epilogue, Variant
+from autotune.kernel.rules import LEGAL, RULES
 
 DEVICES: dict[str, DeviceLimits] = {limits.arch: limits for limits in KNOWN.values()}
 MAX_FMAS = 2048

@@ -23,15 +23,14 @@ from typing import Any
 import reports
 from contest import Arena, Contestant, WrongResult
 
-from autotune import console
-from autotune.commands import bench, common
-from autotune.config import Config
+from autotune.cli import bench, common, console
 from autotune.errors import EnvironmentProblem
 from autotune.gemm import Gemm
 from autotune.gpu.memory import OperandSet, Workspace
 from autotune.gpu.problem import PreparedProblem
 from autotune.gpu.sgemm import EpilogueArgument
-from autotune.launch import ACTIVATIONS, PLAIN, Epilogue
+from autotune.kernel.config import Config
+from autotune.kernel.launch import ACTIVATIONS, PLAIN, Epilogue
 
 SHAPES = ("4096", "2048x4096x4096:NT")  # NT: the weight of torch.nn.Linear is stored out x in
 PLAIN_NAME, TORCH_NAME = "plain", "torch addmm + gelu"

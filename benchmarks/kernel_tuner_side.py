@@ -116,7 +116,7 @@ def _shared_memory(size_of: Any) -> Any:
 
 
 def _arguments(job: dict[str, Any]) -> tuple[list[Any], list[Any]]:
-    """What `sgemm` is launched with, as at autotune.launch.Grid, and C as it should be. C begins as NaN."""
+    """What `sgemm` is launched with, as `launch.Grid` says, and C as it should be. C begins as NaN."""
     m, n, k = job["extents"]
     trans_a, trans_b = job["is_transposed"]
     lda, ldb, ldc = map(np.int64, job["lds"])

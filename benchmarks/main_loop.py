@@ -31,14 +31,14 @@ from compiler_figures import LONG_LOOP_BYTES
 from ports import Ports, run
 from sass import Code
 
-from autotune import console, kernel, same_code
-from autotune.commands import common
-from autotune.compiler import Compiler, Cubin, compiler_version
-from autotune.config import Config
+from autotune.cli import common, console
 from autotune.device import DeviceLimits, known_limits
 from autotune.errors import UsageError
 from autotune.gemm import Gemm
 from autotune.gpu.instance import variant
+from autotune.kernel import same_code, template
+from autotune.kernel.compiler import Compiler, Cubin, compiler_version
+from autotune.kernel.config import Config
 
 _LANES = 128  # of an SM that has ports as ports.py describes them, and issues no faster than it multiplies
 
@@ -104,7 +104,7 @@ def _ranks(values: Sequence[float]) -> np.ndarray:
 
 def read(config: Config, gemm: Gemm, limits: DeviceLimits, cubin: Cubin) -> Reading:
     """Raises UsageError where the main loop is not as the template writes it."""
-    code = Code(cubin.code, kernel.ENTRY, limits.arch)
+    code = Code(cubin.code, template.ENTRY, limits.arch)
     found = figures(config, gemm, limits, cubin)
     return Reading(found, bound(found, gemm, limits), run(code.fma_sources(code.main_loop())))
 
@@ -130,7 +130,7 @@ def timed(path: str, gemm: Gemm, limits: DeviceLimits, within: float, most: int)
         environments = [e for e in store.environments() if e.gpu_name == limits.name]
         studies = store.latest_studies(environments[0]) if environments else []
         study = next((s for s in studies if s.gemm == gemm), None)
-        if study is None or not same_code.is_same(study.source_hash, kernel.source_hash()):
+        if study is None or not same_code.is_same(study.source_hash, template.source_hash()):
             raise UsageError(f"{path} has no trials of this kernel for {gemm} on {limits.name}; search first")
         ranked = sorted((time_us, key) for key, time_us in store.times(study).items())
     near = [pair for pair in ranked if pair[0] <= within * ranked[0][0]]
@@ -154,7 +154,7 @@ def _run(args: argparse.Namespace) -> None:
         "benchmark": "main_loop",
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "compiler": compiler_version(),
-        "source_hash": kernel.source_hash(),
+        "source_hash": template.source_hash(),
         "gpu": limits.name,
         "shapes": [],
     }

@@ -19,11 +19,11 @@ from time import perf_counter
 import numpy as np
 
 from autotune.gemm import Gemm
-from autotune.recording import cubin_key
-from autotune.replay import ReplayTarget
-from autotune.search.asker import DEFAULT_SAMPLER, Asker, SpaceExhausted
-from autotune.search.seeds import known_good
-from autotune.search.traits import traits_of
+from autotune.recording.recorded_space import cubin_key
+from autotune.recording.replay import ReplayTarget
+from autotune.search.propose.asker import DEFAULT_SAMPLER, Asker, SpaceExhausted
+from autotune.search.propose.seeds import known_good
+from autotune.search.propose.traits import traits_of
 
 RESAMPLES = 2000  # of the bootstrap
 

@@ -12,8 +12,9 @@ from typing import Any
 
 from contest import Arena
 
-from autotune import console, kernel
+from autotune.cli import console
 from autotune.errors import AutotuneError
+from autotune.kernel import template
 from autotune.measurement import POLICY_VERSION
 
 
@@ -32,7 +33,7 @@ def identity(arena: Arena, benchmark: str, rounds: int, **more: Any) -> dict[str
         "benchmark": benchmark,
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "environment": arena.environment.to_dict(),
-        "source_hash": kernel.source_hash(),
+        "source_hash": template.source_hash(),
         "policy": arena.policy,
         "policy_version": POLICY_VERSION,
         "num_rounds": rounds,

@@ -7,7 +7,7 @@ REVISION is a git revision, or a folder that holds the other text. Needs no GPU.
 another byte for byte, and ptxas's report: registers, spills, stack, shared memory. Exits 1 if any differs.
 
 With `--write`, and if all are the same, it is recorded in kernels/same_code.json that results of the other
-text count for this one (autotune/same_code.py).
+text count for this one (autotune/kernel/same_code.py).
 """
 
 from __future__ import annotations
@@ -31,9 +31,10 @@ import reports
 from drawn import DEVICES, Drawn, spread
 from sass import sections
 
-from autotune import console, kernel, same_code
-from autotune.compiler import Compiler, Cubin, compiler_version
+from autotune.cli import console
 from autotune.errors import TrialFailure, UsageError
+from autotune.kernel import same_code, template
+from autotune.kernel.compiler import Compiler, Cubin, compiler_version
 
 FAMILY = "sgemm"
 # Code, and constants that it reads. Others hold symbols, which a name more or less moves.
@@ -61,8 +62,8 @@ def main() -> None:
 def _run(args: argparse.Namespace) -> None:
     with tempfile.TemporaryDirectory() as scratch:
         other = folder_of(args.against, Path(scratch))
-        texts = kernel.source(kernel.FAMILIES[FAMILY], other), kernel.source()
-        hashes = kernel.source_hash(kernel.FAMILIES[FAMILY], other), kernel.source_hash()
+        texts = template.source(template.FAMILIES[FAMILY], other), template.source()
+        hashes = template.source_hash(template.FAMILIES[FAMILY], other), template.source_hash()
     drawn = spread(args.num, args.seed)
     found = compare(drawn, *texts, args.jobs)
     for one, what in found.items():
@@ -82,14 +83,14 @@ def _run(args: argparse.Namespace) -> None:
 
 def folder_of(against: str, scratch: Path) -> Path:
     """The folder of the other text: one that is named, or `kernels/` of a revision, unpacked."""
-    if (Path(against) / kernel.MAIN_FILE).is_file():
+    if (Path(against) / template.MAIN_FILE).is_file():
         return Path(against)
     command = ("git", "archive", "--format=tar", against, "kernels")
     repository = Path(__file__).resolve().parents[1]
     packed = subprocess.run(command, cwd=repository, capture_output=True, check=False)
     if packed.returncode:
         raise UsageError(
-            f"{against} is neither a folder with {kernel.MAIN_FILE} nor a git revision"
+            f"{against} is neither a folder with {template.MAIN_FILE} nor a git revision"
             f" ({packed.stderr.decode().strip()}); name one of them"
         )
     with tarfile.open(fileobj=io.BytesIO(packed.stdout)) as archive:
@@ -113,7 +114,7 @@ def compare(drawn: Sequence[Drawn], first: str, second: str, jobs: int) -> dict[
 
 def difference(compiler: Compiler, drawn: Drawn, first: str, second: str) -> str:
     """What differs between a kernel of one text and of the other; "" if nothing does."""
-    macros = kernel.macros(drawn.config, drawn.variant)
+    macros = template.macros(drawn.config, drawn.variant)
     try:
         one, other = (compiler.compile_source(text, macros) for text in (first, second))
     except TrialFailure as failure:

@@ -29,10 +29,9 @@ from typing import Any
 
 from sanitizer import OPTIONS, Verdict, find_tool, run
 
-from autotune import console
-from autotune.commands import table
-from autotune.dispatch.table import Kernel, Table, load, load_cubins
+from autotune.cli import console, export_table
 from autotune.errors import AutotuneError, EnvironmentProblem
+from autotune.runtime.table import Kernel, Table, load, load_cubins
 
 SHARD = 16  # kernels that run in one process: to start one under a tool takes seconds
 CASES = {"memcheck": "all", "racecheck": "pipelined", "initcheck": "all", "synccheck": "pipelined"}
@@ -79,7 +78,7 @@ def _run(args: argparse.Namespace) -> int:
 
 def _exported(db: str, folder: Path) -> Path:
     """What `export-table` writes of a database."""
-    table.export(db, folder, (), None, "cold", is_json=False)
+    export_table.export(db, folder, (), None, "cold", is_json=False)
     return folder
 
 

@@ -32,7 +32,7 @@ import numpy as np
 from replay_runs import command, mean_interval
 
 from autotune.gemm import Gemm
-from autotune.replay import ReplayTarget
+from autotune.recording.replay import ReplayTarget
 
 FIELDS = ("shape", "seed", "num_trials", "best_time_us", "optimum_time_us", "elapsed_s", "wall_s", "stopped")
 

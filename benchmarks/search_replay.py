@@ -39,8 +39,8 @@ from curves import Curve, Panel, draw
 from replay_runs import Job, Run, command, mean_interval, search_all
 
 from autotune.gemm import Gemm
-from autotune.replay import EXTRA_OPEN, ReplayTarget
-from autotune.search.asker import SAMPLERS
+from autotune.recording.replay import EXTRA_OPEN, ReplayTarget
+from autotune.search.propose.asker import SAMPLERS
 
 MOST_TRIALS = 600  # of a search that is told how long, not how often: later it stays what it was
 _ALL = "all spaces"

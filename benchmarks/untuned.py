@@ -21,18 +21,17 @@ from typing import Any
 
 import reports
 
-from autotune import console
-from autotune.commands import common
-from autotune.compiler import Compiler
-from autotune.config import Config
+from autotune.cli import common, console
 from autotune.device import DeviceLimits, known_limits
-from autotune.dispatch.cubins import KernelCompiler
-from autotune.dispatch.export import export_table
-from autotune.dispatch.from_store import read_results
-from autotune.dispatch.results import TunedResults, TunedShape
-from autotune.dispatch.select import Call, Pick, Selector
-from autotune.dispatch.table import load
 from autotune.errors import UsageError
+from autotune.export.cubins import KernelCompiler
+from autotune.export.exporter import export_table
+from autotune.export.from_store import read_results
+from autotune.export.tuned import TunedResults, TunedShape
+from autotune.kernel.compiler import Compiler
+from autotune.kernel.config import Config
+from autotune.runtime.selector import Call, Pick, Selector
+from autotune.runtime.table import load
 
 
 @dataclass(frozen=True)

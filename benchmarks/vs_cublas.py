@@ -24,12 +24,12 @@ from typing import Any
 import reports
 from contest import CUBLAS, CUBLASLT, OURS, TORCH, Arena, Contest, Sustained
 
-from autotune import chart, console, stats
-from autotune.commands import bench, common
-from autotune.config import Config
+from autotune import stats
+from autotune.cli import bench, chart, common, console
 from autotune.device import DeviceLimits
 from autotune.errors import UsageError
 from autotune.gemm import Gemm
+from autotune.kernel.config import Config
 
 NAMES = (OURS, CUBLAS, CUBLASLT, TORCH)
 TITLES = {OURS: "ours", CUBLAS: "cuBLAS", CUBLASLT: "cuBLASLt", TORCH: "torch.mm"}

@@ -25,13 +25,13 @@ from typing import Any
 import reports
 from contest import CUBLAS, Arena, Contest
 
-from autotune import console, stats
-from autotune.commands import common
-from autotune.config import Config
-from autotune.dispatch.export import settle
-from autotune.dispatch.from_store import read_results
+from autotune import stats
+from autotune.cli import common, console
 from autotune.errors import UsageError
+from autotune.export.exporter import settle
+from autotune.export.from_store import read_results
 from autotune.gemm import Gemm
+from autotune.kernel.config import Config
 
 Choices = dict[Gemm, Config]
 

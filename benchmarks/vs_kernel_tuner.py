@@ -44,17 +44,19 @@ from typing import Any
 
 import numpy as np
 
-from autotune import console, kernel, resources, stats
-from autotune.config import PARAMETER, PARAMETERS, Config, Value
+from autotune import stats
+from autotune.cli import console
 from autotune.device import DeviceLimits
 from autotune.errors import AutotuneError, UsageError
 from autotune.gemm import Gemm
+from autotune.gpu.gpu_target import GpuTarget
 from autotune.gpu.instance import is_wide
-from autotune.gpu.target import GpuTarget
-from autotune.launch import Variant, plan
+from autotune.kernel import resources, template
+from autotune.kernel.config import PARAMETER, PARAMETERS, Config, Value
+from autotune.kernel.feasible_set import Factor, FeasibleSet
+from autotune.kernel.launch import Variant, plan
 from autotune.measurement import CachePolicy
 from autotune.search import DEFAULT_SAMPLER, Options, tune
-from autotune.space import Factor, FeasibleSet
 from autotune.store import Store
 
 SIDE = Path(__file__).with_name("kernel_tuner_side.py")
@@ -89,7 +91,7 @@ def main() -> None:
     cublas_us = judge(args, gemm, results)
     facts = {
         "environment": environment.to_dict(), "shape": str(gemm), "seconds": args.seconds, "seed": args.seed,
-        "num_configs": len(configs), "policy": args.policy, "source_hash": kernel.source_hash(),
+        "num_configs": len(configs), "policy": args.policy, "source_hash": template.source_hash(),
         "cublas_time_us": cublas_us, "results": results,
     }  # fmt: skip
     args.out.write_text(json.dumps(facts, indent=1, default=str), encoding="utf-8")
@@ -169,7 +171,7 @@ def kernel_tuner_job(gemm: Gemm, configs: Sequence[Config], limits: DeviceLimits
     variant = Variant(gemm.trans_a, gemm.trans_b, is_wide(gemm))
     specs = [resources.launch_spec(config, gemm, limits, is_wide=is_wide(gemm)) for config in configs]
     macros = [
-        kernel.macros(config, variant)
+        template.macros(config, variant)
         | {"GROUP": spec.group, "IS_ALONG_M": int(spec.is_along_m), "PROBLEM_M": gemm.m, "PROBLEM_N": gemm.n}
         for config, spec in zip(configs, specs, strict=True)
     ]
@@ -177,8 +179,8 @@ def kernel_tuner_job(gemm: Gemm, configs: Sequence[Config], limits: DeviceLimits
     fixed = {name: value for name, value in macros[0].items() if name not in names}
     defines = "".join(f"#define {name} {value}\n" for name, value in fixed.items())
     return {
-        "source": defines + with_raster_compiled_in(kernel.source()),
-        "entry": kernel.ENTRY,
+        "source": defines + with_raster_compiled_in(template.source()),
+        "entry": template.ENTRY,
         "extents": [gemm.m, gemm.n, gemm.k],
         "is_transposed": [gemm.trans_a, gemm.trans_b],
         "lds": [gemm.lda, gemm.ldb, gemm.ldc],

@@ -1,6 +1,6 @@
 // The parameters of one instance, the rules that they obey, and what follows from them.
 //
-// All arrive as macros (`-DBM=64`), written by autotune/kernel.py from one Config.
+// All arrive as macros (`-DBM=64`), written by autotune/kernel/template.py from one Config.
 //
 //   macro          meaning                                             legal values (rule)
 //   BM BN BK       block tile of C, and depth of k per stage           (block-warps-m/n, slices)

@@ -1,4 +1,4 @@
-// Three reference kernels, the first rungs of the ladder (autotune/ladder.py): C = alpha * A * B + beta * C, FP32.
+// Three reference kernels, the first rungs of the ladder (autotune/kernel/rungs.py): C = alpha * A * B + beta * C, FP32.
 //
 //   C is m x n, A is m x k, B is k x n, all row-major with leading dimensions of their own:
 //     C[i][j] = c[i * ldc + j]     A[i][p] = a[i * lda + p]     B[p][j] = b[p * ldb + j]

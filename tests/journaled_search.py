@@ -17,12 +17,11 @@ import sys
 import time
 from functools import partial
 
-from autotune import cli
-from autotune.commands import search, targets
-from autotune.gpu.target import GpuTarget
-from autotune.replay import ReplayTarget
+from autotune.cli import app, search, targets
+from autotune.gpu.gpu_target import GpuTarget
+from autotune.recording.replay import ReplayTarget
 from autotune.search.progress import TrialDone
-from autotune.search.shape import point_key
+from autotune.target import point_key
 
 
 class Journal:
@@ -74,7 +73,7 @@ def main(path: str, delay: str, *arguments: str) -> None:
     targets.ReplayTarget, targets.GpuTarget = SlowReplay, JournaledGpu
     search.Painter = JournaledPainter
     sys.argv = ["autotune", *arguments]
-    cli.main()
+    app.main()
 
 
 if __name__ == "__main__":

@@ -13,9 +13,9 @@ from dataclasses import replace
 from itertools import count
 from pathlib import Path
 
-from dispatch_cases import make_kernel, make_spec, make_table, write_table
+from table_cases import make_kernel, make_spec, make_table, write_table
 
-from autotune.dispatch import exchange
+from autotune.export import exchange
 
 STEPS = ("open", "fcntl.flock", "os.")
 

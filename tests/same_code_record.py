@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from autotune import same_code
+from autotune.kernel import same_code
 
 
 def know_as_same(

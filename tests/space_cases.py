@@ -6,10 +6,10 @@ import random
 from collections.abc import Mapping, Sequence
 from types import SimpleNamespace
 
-from autotune.config import PARAMETER, Config, Value
 from autotune.device import DeviceLimits
 from autotune.gemm import Gemm
-from autotune.rules import LEGAL, RULES, Rule, RuleKind
+from autotune.kernel.config import PARAMETER, Config, Value
+from autotune.kernel.rules import LEGAL, RULES, Rule, RuleKind
 
 EVERY_KIND: tuple[RuleKind, ...] = (*LEGAL, "worth")
 _MAX_STEPS = 4000  # of one descent; a bad early choice is then made anew

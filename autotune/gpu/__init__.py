@@ -1,10 +1,10 @@
 """Everything that touches CUDA while tuning. A worker process owns the context; the rest only talks to it.
 
-target.GpuTarget ── compiler (threads) ── client.WorkerClient ──pipe── worker.Session
-                                           turns (one at a time)         ├ candidate, races, guard
-                                                                         ├ problem, memory, verification
-                                                                         ├ timing (decisions), stopwatch
-                                                                         └ cublas, module, nvml, driver
+gpu_target.GpuTarget ── compiler (threads) ── client.WorkerClient ──pipe── worker.Session
+                                               turns (one at a time)         ├ candidate, races, guard
+                                                                             ├ problem, memory, verification
+                                                                             ├ timing (decisions), stopwatch
+                                                                             └ cublas, module, nvml, driver
 accuracy and cublaslt are for comparisons: benchmarks/vs_cublas.py.
 """
 
@@ -13,7 +13,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
-_HOME = {"GpuTarget": "target", "GpuInfo": "driver", "list_gpus": "driver", "find_gpu": "driver"}
+_HOME = {"GpuTarget": "gpu_target", "GpuInfo": "driver", "list_gpus": "driver", "find_gpu": "driver"}
 
 
 def __getattr__(name: str) -> Any:

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from ..errors import AutotuneError, DeviceLost, EnvironmentProblem
-from ..launch import LaunchSpec
+from ..kernel.launch import LaunchSpec
 from ..measurement import Failure, Outcome
 from . import protocol
 from .protocol import KernelCode, Problem
@@ -128,7 +128,7 @@ class WorkerClient:
         if (known := self._killers.get(_identity(kernel))) is not None:
             return protocol.TrialResult(known.outcome, f"not run, it brought a worker down: {known.reason}")
         self.prepare(problem)
-        request = protocol.Trial(problem, kernel, cutoff_us)
+        request = protocol.RunTrial(problem, kernel, cutoff_us)
         try:
             result = self._ask(request, deadline_s, protocol.TrialResult)
         except WorkerGone as error:
@@ -142,7 +142,7 @@ class WorkerClient:
             self._prepared = {}  # it may have written anywhere: the worker makes everything anew
         return result
 
-    def race(self, request: protocol.Race, deadline_s: float) -> protocol.RaceResult:
+    def race(self, request: protocol.RunRace, deadline_s: float) -> protocol.RaceResult:
         """Time candidates and cuBLAS interleaved. One that brings the worker down, fine as it was before, is
         found by running each alone, and left out: it is in `failures`.
 
@@ -162,7 +162,7 @@ class WorkerClient:
                 self._find_killers(request.problem, fit, deadline_s)
         raise DeviceLost(f"comparing {len(request.kernels)} kernels failed twice: {self._last_death}")
 
-    def duel(self, request: protocol.Duel, deadline_s: float) -> protocol.DuelResult | None:
+    def duel(self, request: protocol.RunDuel, deadline_s: float) -> protocol.DuelResult | None:
         """Time two candidates interleaved; None where they bring the worker down. Raises EnvironmentProblem,
         and DeviceLost where no new worker starts."""
         if any(_identity(kernel) in self._killers for kernel in request.kernels):
@@ -241,7 +241,7 @@ class WorkerClient:
     def _ask(self, request: protocol.Request, deadline_s: float, expected: type[A]) -> A:
         """Send and wait. Raises WorkerGone, WorkerLate (the worker is dead then), EnvironmentProblem."""
         with self._turns.take() if self._turns else nullcontext(frozenset[int]()) as partners:
-            if isinstance(request, protocol.Trial | protocol.Race):
+            if isinstance(request, protocol.RunTrial | protocol.RunRace):
                 request = replace(request, partners=partners)
             answer = self._exchange(request, deadline_s)
             if self._turns and isinstance(answer, protocol.Ready):

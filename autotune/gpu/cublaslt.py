@@ -26,7 +26,7 @@ _PREF_MAX_WORKSPACE_BYTES = 1
 _NOT_SUPPORTED = 15
 
 
-class Candidate(ctypes.Structure):
+class LtCandidate(ctypes.Structure):
     """`cublasLtMatmulHeuristicResult_t`: an algorithm, what it needs and what the heuristic thinks of it."""
 
     _fields_ = (
@@ -88,9 +88,9 @@ class LtProduct:
             self._set("cublasLtMatmulDescSetAttribute", self._desc, attribute, ctypes.c_int32(is_transposed))
         self._alpha, self._beta = ctypes.c_float(1.0), ctypes.c_float(0.0)
 
-    def candidates(self, count: int = NUM_CANDIDATES) -> list[Candidate]:
+    def candidates(self, count: int = NUM_CANDIDATES) -> list[LtCandidate]:
         """What the heuristic proposes, best guess first; empty where cuBLASLt cannot compute this product."""
-        found, num_found = (Candidate * count)(), ctypes.c_int()
+        found, num_found = (LtCandidate * count)(), ctypes.c_int()
         with self._preference() as preference:
             status = self._lt._library.cublasLtMatmulAlgoGetHeuristic(
                 *(self._lt._handle, self._desc, self._first, self._second, self._result, self._result),
@@ -101,7 +101,7 @@ class LtProduct:
         check_status(status, "cublasLtMatmulAlgoGetHeuristic")
         return [c for c in found[: num_found.value] if c.status == 0 and c.workspace_bytes <= WORKSPACE_BYTES]
 
-    def enqueue(self, candidate: Candidate, operands: OperandSet) -> None:
+    def enqueue(self, candidate: LtCandidate, operands: OperandSet) -> None:
         """Put one product on the stream. Raises CublasError where the algorithm refuses it after all."""
         c = ctypes.c_void_p(operands.c)
         self._lt._call(

@@ -24,7 +24,7 @@ REFERENCE_SHARE = 0.05
 
 
 @dataclass(frozen=True)
-class Reference:
+class DriftReference:
     """What drift is noticed by. `key` names what is timed; `read` times it, in us; `level_us` is what it
     took at first. `is_free`: it was timed among the samples, reading it takes no time."""
 
@@ -59,7 +59,7 @@ class Guard:
         self._has_neighbour = False
 
     def take(
-        self, take: Callable[[], T], state: Callable[[], GpuState], reference: Reference | None = None
+        self, take: Callable[[], T], state: Callable[[], GpuState], reference: DriftReference | None = None
     ) -> Guarded[T]:
         """Take samples, again while they are disturbed and repeats are worthwhile.
 
@@ -76,7 +76,7 @@ class Guard:
             self._sleep(PAUSES_S[len(before)])
             before.append((taken, found))
 
-    def _is_drifted(self, reference: Reference, *, at_once: bool) -> bool | None:
+    def _is_drifted(self, reference: DriftReference, *, at_once: bool) -> bool | None:
         """Whether the reference is off now; None if it was right lately and is not read."""
         began_s = self._now()
         if began_s < self._reference_due_s and not (at_once or reference.is_free):

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from .. import resources, rules
-from ..compiler import Cubin
-from ..config import Config
 from ..device import DeviceLimits
 from ..gemm import Gemm
-from ..launch import MAX_GRID_X, NARROW_LD, LaunchSpec, Variant, plan
+from ..kernel import resources, rules
+from ..kernel.compiler import Cubin
+from ..kernel.config import Config
+from ..kernel.launch import MAX_GRID_X, NARROW_LD, LaunchSpec, Variant, plan
 from .protocol import KernelCode
 
 # A few bytes spilled before the main loop cost nothing that the clock would not show; more than these

@@ -19,7 +19,7 @@ from ..errors import EnvironmentProblem
 from ..gemm import FLOAT_BYTES, Gemm
 from ..measurement import CachePolicy
 from .driver import OUT_OF_MEMORY, CudaError, check
-from .module import Kernel, pack
+from .module import EntryFunction, pack
 
 ALIGNMENT = 256  # bytes: what cuMemAlloc guarantees, and more than any vector load needs
 GUARD_BYTES = 16 * 1024
@@ -146,7 +146,7 @@ class Operands:
     """
 
     def __init__(
-        self, driver: Any, fill_normal: Kernel, gemm: Gemm, count: int, seed: int, stream: Any
+        self, driver: Any, fill_normal: EntryFunction, gemm: Gemm, count: int, seed: int, stream: Any
     ) -> None:
         self._driver, self._stream = driver, stream
         self.layout = lay_out(gemm.operand_bytes, count)
@@ -171,7 +171,7 @@ class Operands:
     def free(self) -> None:
         self._buffer.free()
 
-    def _fill_normal(self, kernel: Kernel, region: Region, seed: int) -> None:
+    def _fill_normal(self, kernel: EntryFunction, region: Region, seed: int) -> None:
         count = region.num_bytes // FLOAT_BYTES
         if count == 0:
             return

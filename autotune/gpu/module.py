@@ -10,7 +10,7 @@ import ctypes
 from collections.abc import Sequence
 from typing import Any
 
-from ..launch import launch_config, overlap_attribute
+from ..kernel.launch import launch_config, overlap_attribute
 from .driver import check
 
 DEFAULT_SMEM_BYTES = 48 * 1024  # dynamic shared memory that needs no opting in
@@ -23,7 +23,7 @@ def pack(values: Sequence[CValue]) -> ctypes.Array[ctypes.c_void_p]:
     return (ctypes.c_void_p * len(values))(*(ctypes.addressof(value) for value in values))
 
 
-class Kernel:
+class EntryFunction:
     """One entry function on the current context's device."""
 
     def __init__(self, driver: Any, handle: Any, device: Any) -> None:
@@ -67,13 +67,13 @@ class Module:
         self._driver = driver
         self._device = device
         self._library = check(driver.cuLibraryLoadData, code, [], [], 0, [], [], 0)
-        self._kernels: dict[str, Kernel] = {}
+        self._kernels: dict[str, EntryFunction] = {}
 
-    def kernel(self, name: str) -> Kernel:
+    def kernel(self, name: str) -> EntryFunction:
         """The entry function of that name. Raises CudaError where the cubin has none."""
         if name not in self._kernels:
             handle = check(self._driver.cuLibraryGetKernel, self._library, name.encode())
-            self._kernels[name] = Kernel(self._driver, handle, self._device)
+            self._kernels[name] = EntryFunction(self._driver, handle, self._device)
         return self._kernels[name]
 
     def unload(self) -> None:

@@ -14,8 +14,8 @@ from typing import Any, Literal
 
 from ..device import DeviceLimits
 from ..gemm import Gemm
-from ..kernel import ENTRY
-from ..launch import LaunchSpec
+from ..kernel.launch import LaunchSpec
+from ..kernel.template import ENTRY
 from ..measurement import CachePolicy, Discarded, Failure, GpuState, Outcome
 
 
@@ -63,7 +63,7 @@ class Prepare:
 
 
 @dataclass(frozen=True)
-class Trial:
+class RunTrial:
     """Verify and time a candidate. Answered by TrialResult. `partners`: processes, as NVML numbers them,
     that compute in turns of their own, and so disturb nothing."""
 
@@ -74,7 +74,7 @@ class Trial:
 
 
 @dataclass(frozen=True)
-class Race:
+class RunRace:
     """Time candidates, verified, and cuBLAS, interleaved; then, if asked, run each candidate for
     `energy_s` and measure its energy. Answered by RaceResult. `partners` as of Trial."""
 
@@ -86,7 +86,7 @@ class Race:
 
 
 @dataclass(frozen=True)
-class Duel:
+class RunDuel:
     """Time two candidates, verified, interleaved. Nothing is repeated: what disturbs a round disturbs both.
     `turn` varies the order within rounds from one duel to the next. Answered by DuelResult."""
 
@@ -101,7 +101,7 @@ class Shutdown:
     """End. Not answered."""
 
 
-Request = Start | Prepare | Trial | Race | Duel | Shutdown
+Request = Start | Prepare | RunTrial | RunRace | RunDuel | Shutdown
 
 
 # ---------------------------------------------------------------------------------------- answers

@@ -12,7 +12,7 @@ from ..errors import EnvironmentProblem
 from ..measurement import Discarded, Failure, Outcome
 from . import protocol
 from .candidate import Loader, WrongResult
-from .guard import Guard, Guarded, Reference
+from .guard import DriftReference, Guard, Guarded
 from .memory import Enqueue, OperandSet, Workspace
 from .nvml import Monitor
 from .problem import PreparedProblem
@@ -54,7 +54,7 @@ class Races:
     def race(
         self,
         prepared: PreparedProblem,
-        request: protocol.Race,
+        request: protocol.RunRace,
         failures: dict[int, Failure],
         cublas: Enqueue | None,
         level_us: float | None,
@@ -89,7 +89,7 @@ class Races:
     def _enter(
         self,
         prepared: PreparedProblem,
-        request: protocol.Race,
+        request: protocol.RunRace,
         workspaces: Sequence[Workspace],
         failures: dict[int, Failure],
     ) -> dict[int, Racer]:
@@ -111,7 +111,7 @@ class Races:
     def _take(
         self,
         prepared: PreparedProblem,
-        request: protocol.Race,
+        request: protocol.RunRace,
         racers: Mapping[int, Racer],
         level_us: float | None,
     ) -> Guarded[list[tuple[float, ...]]]:
@@ -126,7 +126,7 @@ class Races:
 
         reference = None
         if _CUBLAS in racers and level_us is not None:
-            reference = Reference(request.problem, lambda: median(last[_CUBLAS]), level_us, is_free=True)
+            reference = DriftReference(request.problem, lambda: median(last[_CUBLAS]), level_us, is_free=True)
         return self._guard.take(take, lambda: watch.state, reference)
 
     def _joules(
@@ -137,7 +137,7 @@ class Races:
         return self._stopwatch.joules(racer[0], sets, median(samples_us), seconds, self._monitor.energy_j)
 
     def duel(
-        self, prepared: PreparedProblem, request: protocol.Duel
+        self, prepared: PreparedProblem, request: protocol.RunDuel
     ) -> tuple[tuple[float, ...], tuple[float, ...]]:
         """Time two candidates interleaved. Raises WrongResult where one is wrong now."""
         seed = request.problem.seed + request.turn

@@ -13,7 +13,7 @@ from ..measurement import CachePolicy, Discarded, Failure, Outcome
 from . import cublas, driver, protocol, timing
 from .candidate import Loader, WrongResult
 from .driver import CudaError, check
-from .guard import Guard, Guarded, Reference
+from .guard import DriftReference, Guard, Guarded
 from .memory import Enqueue, Workspace
 from .module import Module
 from .nvml import Monitor
@@ -127,7 +127,7 @@ class Session:
 
     # ---------------------------------------------------------------------------- candidates
 
-    def trial(self, request: protocol.Trial) -> TrialResult:
+    def trial(self, request: protocol.RunTrial) -> TrialResult:
         """Verify and time one candidate; its own failures are results."""
         prepared = self._prepare(request.problem)
         self.monitor.partners = request.partners
@@ -143,7 +143,7 @@ class Session:
         except EnvironmentProblem as error:  # no memory for the workspace
             return TrialResult(Outcome.OUT_OF_MEMORY, str(error))
 
-    def _trial(self, prepared: PreparedProblem, request: protocol.Trial) -> TrialResult:
+    def _trial(self, prepared: PreparedProblem, request: protocol.RunTrial) -> TrialResult:
         began = time.perf_counter()
         enqueue = self.loader.load(request.kernel, prepared, self.workspace)
         glance_us, verdict = self.loader.verify(prepared, enqueue, self.workspace)
@@ -189,7 +189,7 @@ class Session:
 
         return self.guard.take(take, lambda: watch.state, self._reference(prepared))
 
-    def _reference(self, prepared: PreparedProblem) -> Reference | None:
+    def _reference(self, prepared: PreparedProblem) -> DriftReference | None:
         """cuBLAS on the same problem, once it was timed."""
         known = self._baselines.get(prepared.problem)
         if not known or self.cublas is None:
@@ -200,7 +200,7 @@ class Session:
         def read() -> float:
             return self.stopwatch.read(enqueue, sets, level_us)
 
-        return Reference(prepared.problem, read, level_us)
+        return DriftReference(prepared.problem, read, level_us)
 
     # ---------------------------------------------------------------------------- too good to be true
 
@@ -230,7 +230,7 @@ class Session:
 
     # ---------------------------------------------------------------------------- in the same rounds
 
-    def race(self, request: protocol.Race) -> protocol.RaceResult:
+    def race(self, request: protocol.RunRace) -> protocol.RaceResult:
         """Time candidates interleaved, cuBLAS among them. One that is wrong has no samples."""
         gemm, failures = request.problem.gemm, dict[int, Failure]()
         sgemm = None if self.cublas is None else partial(self.cublas.sgemm, gemm)
@@ -243,7 +243,7 @@ class Session:
             except WrongResult:
                 self._evict(0)  # as after a trial
 
-    def duel(self, request: protocol.Duel) -> protocol.DuelResult:
+    def duel(self, request: protocol.RunDuel) -> protocol.DuelResult:
         """Time two candidates interleaved. If one is wrong now, neither has samples."""
         began = time.perf_counter()
         try:

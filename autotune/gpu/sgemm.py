@@ -5,10 +5,10 @@ from __future__ import annotations
 import ctypes
 from typing import Any
 
-from .. import launch
 from ..gemm import Gemm
-from ..kernel import ENTRY, PACK_ENTRY, REDUCE_ENTRY
-from ..launch import PACK_SMEM_BYTES, PACK_THREADS, REDUCE_THREADS, SCHEDULE_WORDS, LaunchSpec, Pack
+from ..kernel import launch
+from ..kernel.launch import PACK_SMEM_BYTES, PACK_THREADS, REDUCE_THREADS, SCHEDULE_WORDS, LaunchSpec, Pack
+from ..kernel.template import ENTRY, PACK_ENTRY, REDUCE_ENTRY
 from .memory import OperandSet
 from .module import Module, pack
 

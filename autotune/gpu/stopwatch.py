@@ -32,7 +32,7 @@ class Spell:
     state: GpuState
 
 
-class Batch:
+class LaunchGraph:
     """A graph of launches that go round the operand sets."""
 
     def __init__(
@@ -80,7 +80,7 @@ class Stopwatch:
             self._look()
             return Timing((again_us,), is_cut_short=True)
         launches = timing.batch_launches(glance_us, len(sets))
-        batch = Batch(self._driver, self._stream, enqueue, sets, launches)
+        batch = LaunchGraph(self._driver, self._stream, enqueue, sets, launches)
         try:
             return self._sample(batch, cutoff_us)
         finally:
@@ -89,7 +89,7 @@ class Stopwatch:
     def read(self, enqueue: Enqueue, sets: Sequence[OperandSet], launch_us: float) -> float:
         """One sample of what takes about so long, without a trace in `state`."""
         state, launches = self.state, timing.batch_launches(launch_us, len(sets))
-        batch = Batch(self._driver, self._stream, enqueue, sets, launches)
+        batch = LaunchGraph(self._driver, self._stream, enqueue, sets, launches)
         try:
             return self._intervals([batch.replay] * 2)[1] / launches
         finally:
@@ -105,7 +105,7 @@ class Stopwatch:
         """
         self.state = GpuState()
         batches = [
-            Batch(self._driver, self._stream, enqueue, sets, timing.batch_launches(time_us, len(sets)))
+            LaunchGraph(self._driver, self._stream, enqueue, sets, timing.batch_launches(time_us, len(sets)))
             for enqueue, time_us in contestants
         ]
         try:
@@ -128,7 +128,7 @@ class Stopwatch:
         `launch_us` is about what one launch takes. Clocks and power are read once in each spell.
         """
         rounds = max(1, round(_SPELL_BATCH_US / (launch_us * len(sets))))
-        batch = Batch(self._driver, self._stream, enqueue, sets, rounds * len(sets))
+        batch = LaunchGraph(self._driver, self._stream, enqueue, sets, rounds * len(sets))
         spells: list[Spell] = []
         left_us = seconds * 1e6
         try:
@@ -156,7 +156,7 @@ class Stopwatch:
         if read_energy_j() is None:
             return None
         launches = len(sets) * max(1, round(_ENERGY_BATCH_US / (launch_us * len(sets))))
-        batch = Batch(self._driver, self._stream, enqueue, sets, launches)
+        batch = LaunchGraph(self._driver, self._stream, enqueue, sets, launches)
         readings: list[tuple[float, float | None]] = []
 
         def read_until(end_s: float) -> None:
@@ -183,7 +183,7 @@ class Stopwatch:
         reasons = {*self.state.throttle_reasons, *seen.throttle_reasons}
         self.state = replace(seen, throttle_reasons=tuple(sorted(reasons)))
 
-    def _sample(self, batch: Batch, cutoff_us: float | None) -> Timing:
+    def _sample(self, batch: LaunchGraph, cutoff_us: float | None) -> Timing:
         _, first = self._intervals([batch.replay] * 2)
         samples = [first / batch.launches]
         if stats.is_hopeless(samples, cutoff_us):

@@ -27,11 +27,11 @@ def respond(session: Session, request: object) -> protocol.Answer:
         match request:
             case protocol.Prepare(problem):
                 return session.prepare(problem)
-            case protocol.Trial():
+            case protocol.RunTrial():
                 return session.trial(request)
-            case protocol.Race():
+            case protocol.RunRace():
                 return session.race(request)
-            case protocol.Duel():
+            case protocol.RunDuel():
                 return session.duel(request)
         return protocol.Failed("internal", f"unknown request {type(request).__name__}")
     except EnvironmentProblem as error:

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..config import Value
+from ..kernel.config import Value
 
 MIN_TRIALS = 20  # with fewer, shares say more of the draw than of the kernel
 # Log times that differ by no more than this are alike. A log is rounded by some 1e-15. Against a smaller

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from ..config import Value
+from ..kernel.config import Value
 
 Point = Mapping[str, Value]
 

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from ..config import Value
 from ..device import DeviceLimits
+from ..kernel.config import Value
 from ..measurement import Outcome, is_accurate
 from ..store import Final, StudyRef, StudySummary, TrialRecord
 from .importance import Importance, importance
@@ -39,7 +39,7 @@ class FailureGroup:
 
 
 @dataclass(frozen=True)
-class Ledger:
+class TimeSpent:
     """Where the seconds of a study's trials went, as far as the store knows.
 
     `compile_s` adds up over threads that run side by side, so it may exceed `elapsed_s`. What a search
@@ -76,7 +76,7 @@ class StudyNumbers:
     limit_us: float | None
     importance: tuple[Importance, ...]
     failures: tuple[FailureGroup, ...]
-    ledger: Ledger
+    ledger: TimeSpent
     final: Final | None
 
     @property
@@ -194,9 +194,9 @@ def _improvements(timed: Sequence[Timed]) -> list[Timed]:
     return best
 
 
-def _ledger(trials: Sequence[TrialRecord], elapsed: Sequence[float]) -> Ledger:
+def _ledger(trials: Sequence[TrialRecord], elapsed: Sequence[float]) -> TimeSpent:
     measured = [trial.measurement for trial in trials]
-    return Ledger(
+    return TimeSpent(
         compile_s=sum(m.compile_s for m in measured),
         verify_s=sum(m.verify_s for m in measured),
         measure_s=sum(m.measure_s for m in measured),

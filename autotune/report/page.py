@@ -7,7 +7,7 @@ from html import escape
 from statistics import geometric_mean
 from typing import Any
 
-from ..config import Value
+from ..kernel.config import Value
 from . import charts
 from .importance import MIN_TRIALS, Importance
 from .labels import labels

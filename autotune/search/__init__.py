@@ -1,9 +1,9 @@
 """The search: `tune` finds the best kernels for shapes on a target, and keeps every trial in a store."""
 
-from .asker import DEFAULT_SAMPLER, SAMPLERS
-from .limits import Options, StopReason
+from .propose.asker import DEFAULT_SAMPLER, SAMPLERS
 from .result import Result, ShapeResult
-from .shape import point_key, study_of
+from .run.limits import Options, StopReason
+from .shape import study_of
 from .tuner import tune
 
 __all__ = [
@@ -13,7 +13,6 @@ __all__ = [
     "Result",
     "ShapeResult",
     "StopReason",
-    "point_key",
     "study_of",
     "tune",
 ]

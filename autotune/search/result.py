@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from ..gemm import Gemm
 from ..store import Final, Store, StudyRef, TrialRecord
-from .limits import StopReason
 from .progress import Best, Ledger
+from .run.limits import StopReason
 from .shape import ShapeSearch
 
 

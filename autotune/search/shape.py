@@ -2,26 +2,25 @@
 
 from __future__ import annotations
 
-import re
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
-from ..config import PARAMETER, Config, Value
 from ..errors import DuplicateTrial, UsageError
 from ..gemm import Gemm
+from ..kernel.config import Value
+from ..kernel.feasible_set import FeasibleSet
 from ..measurement import Measurement, is_accurate
-from ..space import FeasibleSet
 from ..store import Claims, Store, StudyRef, TrialRecord
-from ..target import Point, Target
-from .asker import DEFAULT_SAMPLER, Asker, Proposal, SpaceExhausted
-from .contest import Contest, Duel, Entrant
+from ..target import Point, Target, point_key, read_key
+from .compare.contest import Contest, Duel, Entrant
+from .compare.verdict import verdict
 from .progress import Best
-from .seeds import known_elsewhere, known_good
+from .propose.asker import DEFAULT_SAMPLER, Asker, Proposal, SpaceExhausted
+from .propose.seeds import known_elsewhere, known_good
+from .propose.traits import traits_of
 from .sharing import TRANSFER, Ask, SharedStudy
-from .traits import traits_of
-from .verdict import verdict
 
 REUSED = "reuse"  # origin of points whose kernels were compiled before
 POLISH = "polish"  # of steps from the best, towards the end
@@ -31,19 +30,6 @@ _LOANS_PER_TWIN = 8
 _SIMILAR_STUDIES = 3  # shapes tuned earlier that lend their best configs
 _LOANS_PER_STUDY = 2
 _FINALISTS_OF = 4  # times as many trials are looked at as may come into the final
-
-
-def point_key(point: Point) -> str:
-    """The identity of a point in the store: `Config.key` for our kernel, name=value,... for others."""
-    if point.keys() == PARAMETER.keys():
-        return Config.from_dict(point).key
-    return ",".join(f"{name}={value}" for name, value in point.items())
-
-
-def read_key(key: str) -> dict[str, Value]:
-    """The point that a key names; anything for what is no key."""
-    pairs = (item.partition("=") for item in key.split(","))
-    return {name: int(text) if re.fullmatch("-?[0-9]{1,18}", text) else text for name, _, text in pairs}
 
 
 def study_of(store: Store, target: Target, gemm: Gemm) -> StudyRef:

@@ -14,11 +14,11 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from ..config import Value
-from ..space import FeasibleSet
+from ..kernel.config import Value
+from ..kernel.feasible_set import FeasibleSet
 from ..store import Claims, Known, News, StudyRef
-from .asker import Asker
-from .contest import CLOSE
+from .compare.contest import CLOSE
+from .propose.asker import Asker
 
 TRANSFER = "transfer"  # origin of points that did well elsewhere
 POLL_S = 1.0  # between two looks at what others did

@@ -13,22 +13,22 @@ from typing import Any
 
 from ..errors import DeviceLost, EnvironmentProblem
 from ..gemm import Gemm
-from ..space import FeasibleSet
+from ..kernel.feasible_set import FeasibleSet
 from ..store import Claims, Store
 from ..target import Point, Refining, Reusing, Target
-from . import limits
-from .blas import one_thread
-from .finals import Finals
-from .interrupt import Interrupts
-from .limits import Options, StopReason
-from .pipeline import Kept, Pipeline
+from .compare.finals import Finals
 from .progress import Ledger, OnEvent, Rate, ShapeStarted, Stopping, TrialDone, ignore
-from .refine import Refiner
 from .result import Result, ShapeResult
-from .reuse import Reuser
+from .run import limits
+from .run.blas import one_thread
+from .run.interrupt import Interrupts
+from .run.limits import Options, StopReason
+from .run.pipeline import Kept, Pipeline
+from .run.refine import Refiner
+from .run.reuse import Reuser
+from .run.switching import prompt_switching
 from .shape import ShapeSearch
 from .sharing import Sharing
-from .switching import prompt_switching
 
 _SPACES_AT_ONCE = 2  # enumerated beside a search: one comes late, four slow it down (decision 0015)
 _LEND_EVERY = 4  # asks of a shape between two points that another shape's best suggests, at first:

@@ -21,7 +21,7 @@ from typing import Any, ClassVar
 from sqlalchemy import CheckConstraint, ForeignKey, MetaData, String, UniqueConstraint
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
-from ..config import Value
+from ..kernel.config import Value
 from .columns import DiscardedColumn, Flag, Names, Number, PointColumn, Samples, UtcDateTime, Whole, Words
 
 

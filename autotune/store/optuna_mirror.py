@@ -23,8 +23,8 @@ from typing import TYPE_CHECKING, Any
 from sqlalchemy import Connection, Engine, MetaData, Table, delete, func, insert, make_url, select, update
 from sqlalchemy.exc import IntegrityError, OperationalError, ProgrammingError, SQLAlchemyError
 
-from ..config import PARAMETER, Value
 from ..errors import StoreError
+from ..kernel.config import PARAMETER, Value
 from . import connect
 from .records import StudyRef, TrialRecord
 from .repository import DEFAULT_TIMEOUT_S, Store

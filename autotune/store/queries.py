@@ -12,8 +12,8 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session, aliased
 
-from ..config import Value
 from ..errors import StoreError
+from ..kernel.config import Value
 from ..measurement import Outcome
 from ..target import Baseline
 from . import rows

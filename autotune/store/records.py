@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
-from ..config import Value
 from ..device import Environment
 from ..gemm import Gemm
+from ..kernel.config import Value
 from ..measurement import CachePolicy, Discarded, Measurement, Outcome
 from ..target import Baseline
 

@@ -9,27 +9,18 @@ from pathlib import Path
 from sqlalchemy import Engine, select, update
 from sqlalchemy.orm import Session
 
-from .. import same_code
-from ..config import Value
 from ..device import Environment
 from ..errors import DuplicateTrial, StoreError
 from ..gemm import Gemm
+from ..kernel import same_code
+from ..kernel.config import Value
 from ..measurement import POLICY_VERSION, CachePolicy, Failure, Measurement, Outcome
 from ..target import Baseline
 from . import connect, leases, queries, read_only, rows, schema
 from .claims import Claims, scope_of
 from .damage import Damages
 from .database import Closing, Database, outlasting
-from .models import (
-    ConfigRow,
-    DuelRow,
-    EnvironmentRow,
-    FinalRow,
-    KernelRow,
-    StudyRow,
-    TrialRow,
-    utc_now,
-)
+from .models import ConfigRow, DuelRow, EnvironmentRow, FinalRow, KernelRow, StudyRow, TrialRow, utc_now
 from .records import DuelRecord, Final, FinalEntry, StudyRef, StudySummary, TrialRecord
 
 _KILLED = [o.value for o in (Outcome.FAULTED, Outcome.TIMED_OUT, Outcome.COMPILE_CRASHED)]
@@ -102,9 +93,10 @@ class Store(Closing):
     ) -> StudyRef:
         """The study of this problem under exactly these conditions: found, or made.
 
-        Sources with the same code share one, under the hash of the oldest (same_code.py). Where others of
-        them have studies of their own, from before that was known, their trials are copied into this one, but
-        for configs that it has. Theirs stay: a version of autotune that knows no better goes on with them.
+        Sources with the same code share one, under the hash of the oldest (kernel/same_code.py). Where others
+        of them have studies of their own, from before that was known, their trials are copied into this one,
+        but for configs that it has. Theirs stay: a version of autotune that knows no better goes on with
+        them.
         """
         sources = same_code.equivalents(source_hash)
         source_hash = sources[0]

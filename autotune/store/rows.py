@@ -12,10 +12,10 @@ from datetime import datetime
 from functools import cache
 from typing import Any, NoReturn
 
-from ..config import PARAMETER, Value
 from ..device import Environment
 from ..errors import UsageError
 from ..gemm import Gemm
+from ..kernel.config import PARAMETER, Value
 from ..measurement import CachePolicy, GpuState, Measurement, Outcome, discarded_from
 from ..target import Baseline
 from .columns import Unreadable, is_time

@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from autotune import kernel
-from autotune.config import Config
 from autotune.device import KNOWN, Environment
 from autotune.gemm import Gemm
+from autotune.kernel import template
+from autotune.kernel.config import Config
+from autotune.kernel.rules import broken_rules
 from autotune.measurement import CachePolicy, Measurement, Outcome
-from autotune.recording import Trials
-from autotune.recording_file import write_recording
-from autotune.rules import broken_rules
+from autotune.recording.recorded_space import Trials
+from autotune.recording.writer import write_recording
 from autotune.target import Baseline
 
 RECORDED_ON = "2026-11-21"
@@ -67,7 +67,7 @@ def write(
         limits=KNOWN["h200"],
         environment=replace(ENVIRONMENT, recorded_on=""),
         policy=CachePolicy.COLD,
-        source_hash=source_hash or kernel.source_hash(),
+        source_hash=source_hash or template.source_hash(),
         recorded_on=RECORDED_ON,
         problems={
             gemm: (Baseline(None) if gemm in without_cublas else cublas, trials)

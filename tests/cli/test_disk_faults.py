@@ -15,8 +15,8 @@ from sandbox import ROOT, autotune, small_disk
 from typer.testing import CliRunner
 
 from autotune import gpu
-from autotune.cli import app
-from autotune.commands import targets
+from autotune.cli import targets
+from autotune.cli.app import app
 from autotune.errors import EnvironmentProblem, UsageError
 from autotune.gemm import Gemm
 from autotune.gpu.driver import GpuInfo
@@ -176,7 +176,7 @@ STARVED = """
 import resource, sys
 import numpy as np
 from autotune import cli
-from autotune.commands import search
+from autotune.cli import search
 from autotune.search.progress import TrialDone
 class Starved(search.Painter):
     def __call__(self, event):

@@ -103,7 +103,7 @@ def test_a_name_of_no_database_is_5(name: str | bytes, command: tuple[str, ...],
 
 def test_too_few_seconds_for_every_shape_are_wrong_usage(tmp_path: Path) -> None:
     """A recording enumerates all of its spaces at once; on a GPU the result says which were not begun."""
-    from autotune.commands.search import _need_winners
+    from autotune.cli.search import _need_winners
     from autotune.errors import EnvironmentProblem, UsageError
     from autotune.gemm import Gemm
     from autotune.search import Result, ShapeResult, StopReason
@@ -211,7 +211,7 @@ def test_ctrl_c_leaves_no_traceback_at_any_moment(command: tuple[str, ...], tmp_
         process = started(*command, options=("-X", "importtime"), cwd=tmp_path)
         assert process.stderr is not None
         for line in process.stderr:
-            if line.rstrip().endswith("autotune.start"):
+            if line.rstrip().endswith("autotune.cli.start"):
                 break
         process.stderr.readline()  # something else was imported: autotune has begun
         time.sleep(delay_s)

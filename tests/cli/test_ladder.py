@@ -9,12 +9,12 @@ from xml.etree import ElementTree
 
 import pytest
 
-from autotune.commands import ladder, targets
+from autotune.cli import ladder, targets
 from autotune.errors import TrialFailure, UsageError
 from autotune.gpu.protocol import KernelCode, RaceResult
-from autotune.ladder import STEPS
-from autotune.launch import LaunchSpec, Variant
-from autotune.replay import ReplayTarget
+from autotune.kernel.launch import LaunchSpec, Variant
+from autotune.kernel.rungs import STEPS
+from autotune.recording.replay import ReplayTarget
 
 from .runner import run
 
@@ -59,7 +59,7 @@ def play(recording: Path, monkeypatch: pytest.MonkeyPatch):
 
 
 def climb(db: Path, capsys: pytest.CaptureFixture[str], svg: Path | None = None) -> dict:
-    ladder.run(ladder.Request("0", "512", 5, "cold", str(db), svg), is_json=True)
+    ladder.run(ladder.LadderRequest("0", "512", 5, "cold", str(db), svg), is_json=True)
     return json.loads(capsys.readouterr().out)
 
 
@@ -88,7 +88,7 @@ def test_without_a_database_the_steps_are_timed_alone(
     play, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     play()
-    ladder.run(ladder.Request("0", "512", 5, "cold", str(tmp_path / "no.db"), None), is_json=False)
+    ladder.run(ladder.LadderRequest("0", "512", 5, "cold", str(tmp_path / "no.db"), None), is_json=False)
     captured = capsys.readouterr()
     assert "autotune search --gpu 0 --shape 512" in captured.err
     assert "tuned" not in captured.out

@@ -13,14 +13,14 @@ from types import SimpleNamespace
 import pytest
 from typer.testing import CliRunner
 
-from autotune import kernel
-from autotune.cli import app
-from autotune.commands import record, targets, verify
-from autotune.dispatch.table import load
+from autotune.cli import record, targets, verify
+from autotune.cli.app import app
 from autotune.errors import DeviceLost, DispatchError, EnvironmentProblem, UsageError
 from autotune.gemm import Gemm
+from autotune.kernel import template
 from autotune.measurement import CachePolicy, Measurement, Outcome
-from autotune.replay import ReplayTarget, read_recording
+from autotune.recording.replay import ReplayTarget, read_recording
+from autotune.runtime.table import load
 from autotune.store import Store
 
 from .conftest import ENVIRONMENT, SQUARE, measured, points
@@ -61,10 +61,10 @@ def played(recording: Path, monkeypatch: pytest.MonkeyPatch) -> PlayedGpu:
     return target
 
 
-def request(out: Path, **changes: object) -> record.Request:
+def request(out: Path, **changes: object) -> record.RecordRequest:
     options = {"out": out, "gpu": "0", "shapes": ("512",), "suite": None, "configs": None, "seconds": None}
     options |= {"seed": 0, "policy": "cold", "db": None}
-    return record.Request(**(options | changes))
+    return record.RecordRequest(**(options | changes))
 
 
 def test_a_whole_space_is_recorded_with_its_failures(played: PlayedGpu, tmp_path: Path) -> None:
@@ -74,7 +74,7 @@ def test_a_whole_space_is_recorded_with_its_failures(played: PlayedGpu, tmp_path
     measurements = written.problems[SQUARE].measurements
     assert len(measurements) == 48
     assert sum(m.outcome is Outcome.SPILLED for m in measurements) == 7
-    assert written.source_hash == kernel.source_hash()
+    assert written.source_hash == template.source_hash()
     found = dict(zip(map(str, points(SQUARE)), map(measured, range(48)), strict=True))
     space = written.space(SQUARE)
     for number, measurement in enumerate(measurements):

@@ -14,14 +14,14 @@ import pytest
 from same_code_record import know_as_same
 from typer.testing import CliRunner
 
-from autotune import kernel
-from autotune.cli import app
-from autotune.commands import record, recorder, targets
-from autotune.config import Config
+from autotune.cli import record, recorder, targets
+from autotune.cli.app import app
 from autotune.errors import UsageError
 from autotune.gemm import Gemm
+from autotune.kernel import template
+from autotune.kernel.config import Config
 from autotune.measurement import Measurement, Outcome
-from autotune.replay import ReplayTarget, read_recording
+from autotune.recording.replay import ReplayTarget, read_recording
 from autotune.store import Store
 
 from .conftest import CUBLAS_US, RECORDED_ON, SQUARE, measured, points, trials_of, write
@@ -54,10 +54,10 @@ def played(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> PlayedGpu:
     return target
 
 
-def request(out: Path, **changes: object) -> record.Request:
+def request(out: Path, **changes: object) -> record.RecordRequest:
     options = {"out": out, "gpu": "0", "shapes": ("512", str(ODD)), "suite": None, "configs": None}
     options |= {"seconds": None, "seed": 0, "policy": "cold", "db": None}
-    return record.Request(**(options | changes))
+    return record.RecordRequest(**(options | changes))
 
 
 def test_every_shape_is_recorded_over_the_same_configs(played: PlayedGpu, tmp_path: Path) -> None:
@@ -177,7 +177,7 @@ def test_a_recording_of_an_equivalent_kernel_can_be_exported_and_of_another_cann
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """All go into one database, with what was recorded of the kernel that is here."""
-    know_as_same(monkeypatch, tmp_path, (kernel.source_hash(), "0" * 64))
+    know_as_same(monkeypatch, tmp_path, (template.source_hash(), "0" * 64))
     told = {}
     for source_hash in (None, "0" * 64, "1" * 64):
         path = tmp_path / "space.json.gz"

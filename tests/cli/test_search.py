@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from autotune.commands.search import _WHY
+from autotune.cli.search import _WHY
 from autotune.search import DEFAULT_SAMPLER, SAMPLERS, StopReason
 
 from .conftest import CUBLAS_US, ENVIRONMENT, RECORDED_ON, SQUARE, measured, points

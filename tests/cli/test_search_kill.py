@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 from kills import Search, kill
 
-from autotune.config import Config
 from autotune.device import KNOWN
 from autotune.errors import StoreError
-from autotune.rules import broken_rules
+from autotune.kernel.config import Config
+from autotune.kernel.rules import broken_rules
 
 from .conftest import SQUARE, trials_of, write
 

@@ -6,11 +6,11 @@ import json
 
 import pytest
 
-from autotune.config import PARAMETER, Config
 from autotune.device import KNOWN
 from autotune.gemm import Gemm
-from autotune.rules import RULES, broken_rules
-from autotune.space import feasible_set
+from autotune.kernel.config import PARAMETER, Config
+from autotune.kernel.feasible_set import feasible_set
+from autotune.kernel.rules import RULES, broken_rules
 
 from .runner import run
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from autotune import kernel
+from autotune.kernel import template
 from autotune.store import Store
 
 from .conftest import CUBLAS_US, ENVIRONMENT, RECORDED_ON, SQUARE, measured, points
@@ -23,7 +23,7 @@ def db(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two trials of one problem; the second is the faster."""
     path = tmp_path_factory.mktemp("db") / "trials.db"
     with Store.open(path) as store:
-        study = store.study(ENVIRONMENT, kernel.source_hash(), "nvrtc 13.4", SQUARE)
+        study = store.study(ENVIRONMENT, template.source_hash(), "nvrtc 13.4", SQUARE)
         for number in (19, 20):
             config = points(SQUARE)[number]
             store.add_trial(study, config.key, config.to_dict(), measured(number), "seed")

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from typer.main import get_command
 
-from autotune.cli import app
+from autotune.cli.app import app
 from autotune.device import KNOWN
 from autotune.search import SAMPLERS
 
@@ -22,7 +22,8 @@ PATHS = {"PYTHONPATH": str(REPOSITORY), "AUTOTUNE_CACHE": CACHE.name}
 ESCAPE = "\x1b["
 ROOT = get_command(app)
 COMMANDS = [(name,) for name in ROOT.commands if name != "trials"] + [  # type: ignore[attr-defined]
-    ("trials", name) for name in ROOT.commands["trials"].commands  # type: ignore[attr-defined]
+    ("trials", name)
+    for name in ROOT.commands["trials"].commands  # type: ignore[attr-defined]
 ]
 
 
@@ -91,7 +92,7 @@ def _completed(words: str, shell: str = "bash") -> set[str]:
         "COMP_WORDS": f"autotune {words}",
         "COMP_CWORD": str(len(f"autotune {words} ".split(" ")) - 2),
     }
-    code = "import sys; sys.argv[0] = 'autotune'; from autotune.start import main; main()"
+    code = "import sys; sys.argv[0] = 'autotune'; from autotune.cli.start import main; main()"
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=60,
         env=os.environ | {"PYTHONPATH": str(REPOSITORY)} | variables,
@@ -118,7 +119,7 @@ def test_completion_is_shown_and_installed(shell: str, tmp_path: Path) -> None:
 
 def run_as_installed(*arguments: str, **environment: str) -> str:
     """As the script `autotune` runs: completion goes by its name."""
-    code = "import sys; sys.argv[0] = 'autotune'; from autotune.start import main; main()"
+    code = "import sys; sys.argv[0] = 'autotune'; from autotune.cli.start import main; main()"
     done = subprocess.run(
         [sys.executable, "-c", code, *arguments], capture_output=True, text=True, timeout=60,
         env=os.environ | {"PYTHONPATH": str(REPOSITORY)} | environment,

@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from autotune.config import Config
 from autotune.device import KNOWN, Environment
 from autotune.gemm import Gemm
+from autotune.kernel.config import Config
 from autotune.measurement import Measurement, Outcome
 from autotune.store import DuelRecord, FinalEntry, Store
 from autotune.target import Baseline

@@ -7,13 +7,13 @@ from dataclasses import replace
 
 import pytest
 
-from autotune import kernel, resources
-from autotune.compiler import Compiler
-from autotune.config import PARAMETER, Config, Value
 from autotune.device import KNOWN
 from autotune.gemm import LAYOUTS, Gemm
-from autotune.launch import ACTIVATIONS, BIASES, PACK_THREADS, Epilogue, Variant
-from autotune.rules import broken_rules
+from autotune.kernel import resources, template
+from autotune.kernel.compiler import Compiler
+from autotune.kernel.config import PARAMETER, Config, Value
+from autotune.kernel.launch import ACTIVATIONS, BIASES, PACK_THREADS, Epilogue, Variant
+from autotune.kernel.rules import broken_rules
 
 DEVICES = {limits.arch: limits for limits in KNOWN.values()}
 
@@ -61,7 +61,7 @@ def test_a_kernel_of_packed_operands_compiles(compiler: Compiler, layout: str) -
     assert cubin.spill_bytes == cubin.stack_bytes == 0
     assert resources.blocks_per_sm(config, limits, gemm, cubin.registers) >= config.min_blocks
     packing = compiler.compile_source(
-        kernel.source(), kernel.macros(config, variant), entry=kernel.PACK_ENTRY
+        template.source(), template.macros(config, variant), entry=template.PACK_ENTRY
     )
     assert packing.spill_bytes == packing.stack_bytes == 0
     assert packing.registers * PACK_THREADS <= limits.regs_per_sm
@@ -80,8 +80,8 @@ def test_the_reduction_of_split_k_compiles(compiler: Compiler) -> None:
     tiles = {"bm": 16, "bn": 32, "bk": 8, "wm": 16, "wn": 32, "tm": 4, "tn": 4, "unroll_k": 4, "bursts": 1}
     copies = {"copy_a": "register", "copy_b": "register", "stages": 2}
     config = Config.from_dict(tiles | copies | {"reduction": "two_pass", "split_k": 2})
-    macros = kernel.macros(config, Variant())
-    cubin = compiler.compile_source(kernel.source(), macros, entry=kernel.REDUCE_ENTRY)
+    macros = template.macros(config, Variant())
+    cubin = compiler.compile_source(template.source(), macros, entry=template.REDUCE_ENTRY)
     assert 0 < cubin.registers <= 64
     assert cubin.spill_bytes == 0
 
@@ -118,13 +118,13 @@ def test_a_variant_compiles(compiler: Compiler, name: str) -> None:
         assert name == "clusters" and {rule.id for rule in broken} == {"cluster-device"}
         assert not limits.has_clusters
         return
-    entries = [kernel.ENTRY]
-    entries += [kernel.REDUCE_ENTRY] if config.reduction == "two_pass" else []
-    entries += [kernel.PACK_ENTRY] if config.pack_a or config.pack_b else []
+    entries = [template.ENTRY]
+    entries += [template.REDUCE_ENTRY] if config.reduction == "two_pass" else []
+    entries += [template.PACK_ENTRY] if config.pack_a or config.pack_b else []
     for entry in entries:
-        cubin = compiler.compile_source(kernel.source(), kernel.macros(config, variant), entry=entry)
+        cubin = compiler.compile_source(template.source(), template.macros(config, variant), entry=entry)
         assert cubin.spill_bytes == cubin.stack_bytes == 0
-        if entry == kernel.ENTRY:
+        if entry == template.ENTRY:
             fitting = resources.blocks_per_sm(config, limits, gemm, cubin.registers)
             assert fitting >= config.min_blocks
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from autotune import kernel
-from autotune.compiler import Compiler
+from autotune.kernel import template
+from autotune.kernel.compiler import Compiler
 
 ENTRIES = ("fill_normal", "reference_tiles", "compare_tiles", "compare_whole", "check_guards")
 
@@ -14,7 +14,7 @@ ENTRIES = ("fill_normal", "reference_tiles", "compare_tiles", "compare_whole", "
 def test_checks_compile_without_spills(arch, tmp_path):
     compiler = Compiler(arch, cache_dir=tmp_path, num_threads=1)
     try:
-        cubins = [compiler.compile_source(kernel.source("checks.cu"), entry=entry) for entry in ENTRIES]
+        cubins = [compiler.compile_source(template.source("checks.cu"), entry=entry) for entry in ENTRIES]
     finally:
         compiler.close()
     assert [cubin.spill_bytes for cubin in cubins] == [0] * len(ENTRIES)

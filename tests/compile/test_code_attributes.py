@@ -8,14 +8,14 @@ from collections.abc import Iterator
 
 import pytest
 
-from autotune import resources
-from autotune.compiler import Compiler
-from autotune.config import Config
 from autotune.device import known_limits
-from autotune.dispatch.devices import misfit
-from autotune.dispatch.driver import KernelFacts
-from autotune.dispatch.table import KernelRecord, launchable
-from autotune.launch import Variant
+from autotune.kernel import resources
+from autotune.kernel.compiler import Compiler
+from autotune.kernel.config import Config
+from autotune.kernel.launch import Variant
+from autotune.runtime.cuda_driver import KernelFacts
+from autotune.runtime.devices import misfit
+from autotune.runtime.table import KernelRecord, launchable
 
 H200 = known_limits("h200")
 PLAIN = Config(copy_a="register", copy_b="register", stages=2, min_blocks=1)

@@ -14,12 +14,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autotune import compiler as module
-from autotune import kernel, nvrtc
-from autotune.compiler import Compiler, default_cache_dir, parse_report
-from autotune.config import Config
 from autotune.errors import EnvironmentProblem, TrialFailure
-from autotune.launch import Variant
+from autotune.kernel import compiler as module
+from autotune.kernel import nvrtc, template
+from autotune.kernel.compiler import Compiler, default_cache_dir, parse_report
+from autotune.kernel.config import Config
+from autotune.kernel.launch import Variant
 from autotune.measurement import Outcome
 
 NN = Variant()
@@ -237,7 +237,7 @@ def _count_runs(compiler: Compiler, monkeypatch: pytest.MonkeyPatch) -> list[tup
     """The options of every run of NVRTC from here on."""
     run, runs = compiler._run_nvrtc, []
 
-    def counted(source: str, options: tuple[str, ...]) -> nvrtc.Answer:
+    def counted(source: str, options: tuple[str, ...]) -> nvrtc.CompileAnswer:
         runs.append(options)
         return run(source, options)
 
@@ -302,7 +302,7 @@ KERNELS = [SMALL, *SPLITS, *CLUSTERS, *WALKS, replace(SPLITS[0], order="zigzag")
 
 @given(st.sampled_from(KERNELS), st.sampled_from(KERNELS))
 def test_a_shared_kernel_is_a_shared_source(one: Config, other: Config) -> None:
-    same_macros = kernel.macros(one, NN) == kernel.macros(other, NN)
+    same_macros = template.macros(one, NN) == template.macros(other, NN)
     assert same_macros == (one.kernel == other.kernel)
 
 

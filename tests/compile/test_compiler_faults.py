@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 from sandbox import small_disk
 
-from autotune import nvrtc
-from autotune.compiler import Compiler
 from autotune.errors import EnvironmentProblem, TrialFailure
+from autotune.kernel import nvrtc
+from autotune.kernel.compiler import Compiler
 from autotune.measurement import Outcome
 
 TOY = 'extern "C" __global__ void sgemm(float* c) { c[threadIdx.x] = X; }'
@@ -107,7 +107,7 @@ def test_a_compiler_without_memory_costs_one_compile(
     make: Callable[..., Compiler], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Address space for a small kernel, none for a large one."""
-    limited = f"ulimit -v 400000; exec {sys.executable} -m autotune.nvrtc_worker $0"
+    limited = f"ulimit -v 400000; exec {sys.executable} -m autotune.kernel.nvrtc_worker $0"
     use(monkeypatch, "bash", "-c", limited)
     compiler = make()
     greedy = TOY.replace("{", "{ float x[8]; " + "x[c[0] > 0] += c[X] * c[X + 1];" * 100_000)
@@ -138,7 +138,7 @@ import os, signal, sys, threading
 from pathlib import Path
 sys.path.insert(0, TESTS)
 from test_compiler_faults import ENDLESS, TOY
-from autotune.compiler import Compiler
+from autotune.kernel.compiler import Compiler
 compiler = Compiler("sm_80", cache_dir=Path(sys.argv[1]), num_threads=2, timeout_s=3.0)
 compiler.compile_source(TOY, {"X": 1})
 (idle,) = compiler._idle
@@ -193,7 +193,7 @@ import sys
 from pathlib import Path
 sys.path.insert(0, TESTS)
 from test_compiler_faults import TOY
-from autotune.compiler import Compiler
+from autotune.kernel.compiler import Compiler
 notes = []
 compiler = Compiler("sm_80", cache_dir=Path("cache"), num_threads=1, note=notes.append)
 big = TOY.replace("{", "{ __shared__ float x[64]; " + "x[c[1] > X] += c[X];" * 200)

@@ -10,15 +10,15 @@ from types import SimpleNamespace
 
 import pytest
 
-from autotune import kernel
-from autotune.compiler import Compiler, Cubin
-from autotune.config import Config
 from autotune.device import KNOWN, DeviceLimits
 from autotune.errors import UsageError
 from autotune.gemm import Gemm
-from autotune.launch import Variant
-from autotune.resources import chunk_m, chunk_n, threads
-from autotune.rules import broken_rules
+from autotune.kernel import template
+from autotune.kernel.compiler import Compiler, Cubin
+from autotune.kernel.config import Config
+from autotune.kernel.launch import Variant
+from autotune.kernel.resources import chunk_m, chunk_n, threads
+from autotune.kernel.rules import broken_rules
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 import bounds
@@ -53,7 +53,7 @@ def compiler(request, tmp_path_factory):
 
 def code_of(compiler: Compiler, wrapped: int) -> sass.Code:
     cubin = compiler.compile_source(LOOPS, {"WRAPPED": wrapped})
-    return sass.Code(cubin.code, kernel.ENTRY, compiler.arch)
+    return sass.Code(cubin.code, template.ENTRY, compiler.arch)
 
 
 # ------------------------------------------------------------------------------ machine code
@@ -137,7 +137,7 @@ def test_what_is_no_cubin_is_refused(compiler):
     cubin = compiler.compile_source(LOOPS, {"WRAPPED": 0}).code
     for damaged in (b"", b"no ELF file", cubin[:40], cubin[: len(cubin) // 2], cubin[:4] + b"\1" + cubin[5:]):
         with pytest.raises(UsageError, match="cubin"):
-            sass.Code(damaged, kernel.ENTRY, compiler.arch)
+            sass.Code(damaged, template.ENTRY, compiler.arch)
     with pytest.raises(UsageError, match=r"no section \.text\.other"):
         sass.Code(cubin, "other", compiler.arch)
 
@@ -146,7 +146,7 @@ def test_a_kernel_without_a_loop_of_products_is_refused(compiler):
     text = 'extern "C" __global__ void sgemm(float* x) { x[threadIdx.x] *= 2; }'
     cubin = compiler.compile_source(text)
     with pytest.raises(UsageError, match="no loop"):
-        sass.Code(cubin.code, kernel.ENTRY, compiler.arch).main_loop()
+        sass.Code(cubin.code, template.ENTRY, compiler.arch).main_loop()
     fake = SimpleNamespace(code=compiler.compile_source(LOOPS, {"WRAPPED": 0}).code)
     with pytest.raises(UsageError, match="3 FFMA in the main loop for"):
         bounds.figures(Config(), Gemm(64, 64, 64), DEVICES[compiler.arch], fake)

@@ -12,16 +12,16 @@ from pathlib import Path
 
 import pytest
 
-from autotune.compiler import Cubin
-from autotune.config import Config
 from autotune.device import KNOWN
 from autotune.errors import DeviceLost, EnvironmentProblem, TrialFailure, UsageError
 from autotune.gemm import Gemm
-from autotune.gpu import client, driver, instance, target
+from autotune.gpu import client, driver, gpu_target, instance
 from autotune.gpu.driver import GpuInfo
-from autotune.gpu.target import GpuTarget
+from autotune.gpu.gpu_target import GpuTarget
+from autotune.kernel.compiler import Cubin
+from autotune.kernel.config import Config
+from autotune.kernel.resources import launch_spec
 from autotune.measurement import CachePolicy, Outcome
-from autotune.resources import launch_spec
 
 FAKE = Path(__file__).parents[1] / "unit" / "fake_gpu_worker.py"
 LIMITS = KNOWN["h200"]
@@ -48,7 +48,7 @@ def open_target(monkeypatch, tmp_path, cache):
     def open_with(mode):
         command = (sys.executable, str(FAKE), mode, str(tmp_path / "log"))
         monkeypatch.setattr(
-            target, "WorkerClient", partial(client.WorkerClient, command=command, max_deaths=3)
+            gpu_target, "WorkerClient", partial(client.WorkerClient, command=command, max_deaths=3)
         )
         targets.append(GpuTarget("auto", policy=CachePolicy.WARM, cache_dir=cache))
         return targets[-1]

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from autotune import compiler as module
-from autotune import identity, kernel, same_code
-from autotune.compiler import Compiler
-from autotune.config import Config
 from autotune.errors import TrialFailure, UsageError
-from autotune.launch import Variant
+from autotune.kernel import compiler as module
+from autotune.kernel import identity, same_code, template
+from autotune.kernel.compiler import Compiler
+from autotune.kernel.config import Config
+from autotune.kernel.launch import Variant
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 import sass
@@ -29,7 +29,7 @@ KINDS = {
     "split": (replace(SMALL, reduction="two_pass", split_k=4, edges="exact"), Variant(is_wide=True)),
     "packed": (replace(SMALL, pack_a=1, pack_b=1, vec_a=4, vec_b=4, pad=0), Variant(True, False)),
 }
-ENTRIES = (kernel.ENTRY, kernel.REDUCE_ENTRY, kernel.PACK_ENTRY)
+ENTRIES = (template.ENTRY, template.REDUCE_ENTRY, template.PACK_ENTRY)
 # of an entry: its code, what the driver is told of it, its constants
 PARTS = (".text.", ".nv.info.", ".nv.constant0.")
 MODULE_BYTES = 1024  # that the text, its symbol and its address may take
@@ -52,8 +52,8 @@ def section(code: bytes, name: str) -> bytes | None:
 def test_kernels_are_what_they_are_without_it(compiler: Compiler, kind: str) -> None:
     config, variant = KINDS[kind]
     named = compiler.compile(config, variant)
-    bare = compiler.compile_source(kernel.source(), kernel.macros(config, variant))
-    name = identity.of(same_code.kept_as(kernel.source_hash()), config, variant)
+    bare = compiler.compile_source(template.source(), template.macros(config, variant))
+    name = identity.of(same_code.kept_as(template.source_hash()), config, variant)
     assert (identity.read(named.code), identity.read(bare.code)) == (name, "")
     parts = [f"{part}{entry}" for part in PARTS for entry in ENTRIES]
     assert section(named.code, ".text.sgemm")
@@ -72,7 +72,7 @@ def test_it_lies_where_other_constants_of_the_module_are(compiler: Compiler) -> 
     """So it brings no segment of its own, which a driver would have to allocate."""
     config, variant = KINDS["plain"]
     named = compiler.compile(config, variant)
-    bare = compiler.compile_source(kernel.source(), kernel.macros(config, variant))
+    bare = compiler.compile_source(template.source(), template.macros(config, variant))
     assert identity.MARK.encode() in (section(named.code, ".nv.global.init") or b"")
     assert section(bare.code, ".nv.global.init")
 

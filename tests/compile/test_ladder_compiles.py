@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from autotune import kernel, ladder, resources, rules
-from autotune.compiler import Compiler, Cubin
-from autotune.config import Config
 from autotune.device import KNOWN
 from autotune.gemm import Gemm
 from autotune.gpu.instance import misfit
-from autotune.launch import Variant
+from autotune.kernel import resources, rules, rungs, template
+from autotune.kernel.compiler import Compiler, Cubin
+from autotune.kernel.config import Config
+from autotune.kernel.launch import Variant
 
 GEMM = Gemm(4096, 4096, 4096)
 DEVICES = {limits.arch: limits for limits in KNOWN.values()}
@@ -23,10 +23,10 @@ MAX_REGISTERS = 64  # for 1024 threads
 def test_the_ladder_compiles(arch: str, tmp_path: Path) -> None:
     limits = DEVICES[arch]
     steps = [
-        s for s in ladder.steps(GEMM)
+        s for s in rungs.steps(GEMM)
         if not isinstance(s.kernel, Config) or not rules.broken_rules(s.kernel, limits, GEMM)
     ]  # fmt: skip
-    assert len(steps) == len(ladder.STEPS) - (not limits.has_async_copy)
+    assert len(steps) == len(rungs.STEPS) - (not limits.has_async_copy)
     compiler = Compiler(arch, cache_dir=tmp_path, num_threads=1)
     try:
         for step in steps:
@@ -41,7 +41,7 @@ def test_the_ladder_compiles(arch: str, tmp_path: Path) -> None:
         compiler.close()
 
 
-def _compile(compiler: Compiler, step: ladder.Step) -> Cubin:
+def _compile(compiler: Compiler, step: rungs.Step) -> Cubin:
     if isinstance(step.kernel, Config):
         return compiler.compile(step.kernel, Variant())
-    return compiler.compile_source(kernel.source(ladder.REFERENCE_FILE), entry=step.kernel.entry)
+    return compiler.compile_source(template.source(rungs.REFERENCE_FILE), entry=step.kernel.entry)

@@ -17,13 +17,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autotune import kernel
-from autotune.compiler import Compiler
-from autotune.config import Config
 from autotune.device import KNOWN, Environment
 from autotune.errors import UsageError
 from autotune.gemm import Gemm
-from autotune.launch import Variant
+from autotune.kernel import template
+from autotune.kernel.compiler import Compiler
+from autotune.kernel.config import Config
+from autotune.kernel.launch import Variant
 from autotune.measurement import Measurement, Outcome
 from autotune.store import Store
 
@@ -95,7 +95,7 @@ def test_every_product_is_read_as_the_disassembler_reads_it(arch, tmp_path):
     compiler = Compiler(arch, cache_dir=tmp_path / "cache", num_threads=1)
     try:
         for cubin in (compiler.compile_source(FORMS), compiler.compile(SMALL, Variant())):
-            code = sass.Code(cubin.code, kernel.ENTRY, arch)
+            code = sass.Code(cubin.code, template.ENTRY, arch)
             found = code.fma_sources(sass.Loop(0, len(code.operations) - 1))
             expected = disassembled(tool, cubin.code, tmp_path / "code.cubin")
             assert len(expected) == code.count().kinds["fma_pipe"] > 10
@@ -114,7 +114,7 @@ def disassembled(tool: str, cubin: bytes, path: Path) -> dict[int, tuple[Source,
     """Sources of each instruction of the FMA pipe, by its number."""
     path.write_bytes(cubin)
     shown = subprocess.run([tool, "-c", str(path)], capture_output=True, text=True, check=True).stdout
-    section = shown[shown.index(f".text.{kernel.ENTRY}:") :].split(".section", 1)[0]
+    section = shown[shown.index(f".text.{template.ENTRY}:") :].split(".section", 1)[0]
     lines = re.findall(r"/\*([0-9a-f]{4,})\*/\s+(?:@!?U?P\w+ )?((?:FFMA|FMUL|FADD|IMAD)\b.*?);", section)
     return {int(at, 16) // sass.INSTRUCTION_BYTES: sources_of(text) for at, text in lines}
 
@@ -209,7 +209,7 @@ def store_of(path: Path, source_hash: str, times: dict[Config, float]) -> str:
 def test_trials_are_taken_evenly_of_the_near(tmp_path):
     times = {Config(group=group, split_k=split): 100.0 + 4 * at + 2 * (group == 4) for group in (1, 4)
              for at, split in enumerate((1, 2, 3, 4, 6, 8, 12, 16))}  # fmt: skip
-    path = store_of(tmp_path / "trials.db", kernel.source_hash(), times)
+    path = store_of(tmp_path / "trials.db", template.source_hash(), times)
     near = main_loop.timed(path, GEMM, H200, within=1.2, most=3)  # of 100, 102, ... 120
     assert list(near.values()) == [100.0, 110.0, 120.0]
     assert all(times[config] == time_us for config, time_us in near.items())
@@ -228,7 +228,7 @@ def test_the_script_tells_of_configs_and_of_trials(tmp_path, monkeypatch, capsys
     monkeypatch.setenv("AUTOTUNE_CACHE", str(tmp_path / "cache"))
     out, configs = tmp_path / "out.json", [SMALL, replace(SMALL, order="col_snake")]
     times = {config: 50.0 + number for number, config in enumerate(configs)}
-    path = store_of(tmp_path / "trials.db", kernel.source_hash(), times)
+    path = store_of(tmp_path / "trials.db", template.source_hash(), times)
     for which in ([c.key for c in configs], ["--db", path]):
         arguments = ["--shape", "1024", "--jobs", "1", "--out", str(out), *which]
         monkeypatch.setattr(sys, "argv", ["main_loop.py", *arguments])

@@ -14,15 +14,15 @@ from dataclasses import replace
 import pytest
 from space_cases import find_config
 
-from autotune import kernel, resources
-from autotune.compiler import Compiler
-from autotune.config import PARAMETER, Config
 from autotune.device import KNOWN, DeviceLimits
 from autotune.errors import TrialFailure
 from autotune.gemm import LAYOUTS, Gemm
-from autotune.launch import Variant
+from autotune.kernel import resources, template
+from autotune.kernel.compiler import Compiler
+from autotune.kernel.config import PARAMETER, Config
+from autotune.kernel.launch import Variant
+from autotune.kernel.rules import RULE, RULES, broken_rules
 from autotune.measurement import Outcome
-from autotune.rules import RULE, RULES, broken_rules
 
 TEMPLATE = [rule.id for rule in RULES if rule.kind == "template"]
 MAX_FMAS = 768  # in the unrolled loop: larger kernels take seconds to compile
@@ -77,8 +77,8 @@ def test_an_accepted_config_compiles_and_fits(compilers: dict[str, Compiler], nu
     limits = list(KNOWN.values())[number % len(KNOWN)]
     gemm = Gemm.parse(SHAPES[number % len(SHAPES)])
     config, variant = _accepted(rng, limits, gemm), _variant(gemm, rng)
-    source = kernel.source() + _derived(config, gemm)
-    cubin = compilers[limits.arch].compile_source(source, kernel.macros(config, variant))
+    source = template.source() + _derived(config, gemm)
+    cubin = compilers[limits.arch].compile_source(source, template.macros(config, variant))
     told = f"{config} {variant} {limits.arch}"
     assert cubin.registers <= resources.register_cap(config, limits), told
     assert cubin.static_smem_bytes == 0, told

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from autotune import kernel
-from autotune.config import PARAMETER, PARAMETERS, Config
 from autotune.errors import UsageError
 from autotune.gemm import Gemm
-from autotune.launch import ACTIVATIONS, BIASES, PLAIN, Epilogue, Variant
-from autotune.rules import broken_rules
+from autotune.kernel import template
+from autotune.kernel.config import PARAMETER, PARAMETERS, Config
+from autotune.kernel.launch import ACTIVATIONS, BIASES, PLAIN, Epilogue, Variant
+from autotune.kernel.rules import broken_rules
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 import drawn
@@ -47,7 +47,7 @@ def text(tmp_path: Path) -> Iterator[Path]:
     """A copy of the template, to be changed."""
     folder = tmp_path / "other"
     folder.mkdir()
-    for path in kernel.kernel_dir().glob("*.cu*"):
+    for path in template.kernel_dir().glob("*.cu*"):
         (folder / path.name).write_bytes(path.read_bytes())
     return folder
 
@@ -59,13 +59,13 @@ def change(folder: Path, old: str, new: str) -> None:
 
 
 def compared(folder: Path) -> dict[Drawn, str]:
-    return same_code.compare(KERNELS, kernel.source(kernel.MAIN_FILE, folder), kernel.source(), jobs=1)
+    return same_code.compare(KERNELS, template.source(template.MAIN_FILE, folder), template.source(), jobs=1)
 
 
 def test_names_and_comments_change_no_code(text: Path) -> None:
     for path in text.glob("*.cu*"):
         path.write_text("// another word\n" + path.read_text().replace("product", "result"))
-    assert kernel.source_hash(kernel.MAIN_FILE, text) != kernel.source_hash()
+    assert template.source_hash(template.MAIN_FILE, text) != template.source_hash()
     assert compared(text) == {}
 
 
@@ -79,7 +79,7 @@ def test_a_planted_difference_is_found_in_the_kernels_that_have_it(text: Path) -
 
 def test_a_difference_in_an_epilogue_is_found_in_kernels_that_have_one(text: Path) -> None:
     change(text, "0.5f * x * (1 + erff", "x * (0.5f + 0.5f * erff")
-    texts = kernel.source(kernel.MAIN_FILE, text), kernel.source()
+    texts = template.source(template.MAIN_FILE, text), template.source()
     found = same_code.compare([*KERNELS, EPILOGUE], *texts, jobs=1)
     assert found.keys() == {EPILOGUE}
 
@@ -134,7 +134,7 @@ def test_what_is_neither_a_folder_nor_a_revision_is_told(tmp_path: Path) -> None
 def test_the_text_of_a_revision_is_unpacked(tmp_path: Path) -> None:
     if not (REPOSITORY / ".git").exists():
         pytest.skip("no git checkout")
-    assert (same_code.folder_of("HEAD", tmp_path) / kernel.MAIN_FILE).is_file()
+    assert (same_code.folder_of("HEAD", tmp_path) / template.MAIN_FILE).is_file()
 
 
 def test_drawn_kernels_are_legal_and_show_every_value() -> None:

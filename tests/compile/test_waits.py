@@ -14,13 +14,13 @@ from dataclasses import replace
 import pytest
 from cuda.bindings import nvrtc
 
-from autotune import kernel
-from autotune.compiler import Compiler
-from autotune.config import Config
 from autotune.device import KNOWN
 from autotune.gemm import Gemm
-from autotune.launch import Variant
-from autotune.rules import broken_rules
+from autotune.kernel import template
+from autotune.kernel.compiler import Compiler
+from autotune.kernel.config import Config
+from autotune.kernel.launch import Variant
+from autotune.kernel.rules import broken_rules
 
 EARLY_ARCHS = sorted(limits.arch for limits in KNOWN.values() if limits.has_dependent_launch)
 WAIT, LET_NEXT_BEGIN, EXIT = 0x82E, 0x82D, 0x94D
@@ -84,7 +84,8 @@ def compiler(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
 def entries(compiler: Compiler, config: Config) -> dict[str, list[tuple[int, int]]]:
     """The instructions of each kernel of an instance."""
     code = compiler.compile(config, Variant()).code
-    texts = {name: text_of(code, name) for name in (kernel.ENTRY, kernel.PACK_ENTRY, kernel.REDUCE_ENTRY)}
+    entries = (template.ENTRY, template.PACK_ENTRY, template.REDUCE_ENTRY)
+    texts = {name: text_of(code, name) for name in entries}
     return {name: instructions(text) for name, text in texts.items() if text is not None}
 
 
@@ -100,8 +101,8 @@ def test_the_opcodes_are_what_the_compiler_writes(compiler: Compiler, opcode: in
 def test_the_wait_stands_before_every_access_and_every_end(compiler: Compiler, name: str) -> None:
     config = CONFIGS[name]
     kernels = entries(compiler, config)
-    expected = {kernel.ENTRY: True, kernel.PACK_ENTRY: config.pack_a}
-    expected |= {kernel.REDUCE_ENTRY: config.reduction == "two_pass"}
+    expected = {template.ENTRY: True, template.PACK_ENTRY: config.pack_a}
+    expected |= {template.REDUCE_ENTRY: config.reduction == "two_pass"}
     assert kernels.keys() == {entry for entry, is_there in expected.items() if is_there}
     for entry, code in kernels.items():
         waits = [at for at, (opcode, _) in enumerate(code) if opcode == WAIT]
@@ -117,8 +118,8 @@ def test_kernels_let_the_next_of_their_call_begin(compiler: Compiler, name: str)
     letting = {
         entry for entry, code in entries(compiler, config).items() if LET_NEXT_BEGIN in {op for op, _ in code}
     }
-    first = {kernel.PACK_ENTRY} if config.pack_a else set()
-    assert letting == first | ({kernel.ENTRY} if config.reduction == "two_pass" else set())
+    first = {template.PACK_ENTRY} if config.pack_a else set()
+    assert letting == first | ({template.ENTRY} if config.reduction == "two_pass" else set())
 
 
 def test_kernels_of_older_gpus_know_no_wait(tmp_path_factory: pytest.TempPathFactory) -> None:
@@ -130,8 +131,8 @@ def test_kernels_of_older_gpus_know_no_wait(tmp_path_factory: pytest.TempPathFac
 
 def ptx_of(config: Config, arch: str) -> str:
     options = [f"--gpu-architecture={arch}", "--std=c++17"]
-    options += [f"-D{name}={value}" for name, value in kernel.macros(config, Variant()).items()]
-    _, program = nvrtc.nvrtcCreateProgram(kernel.source().encode(), b"", 0, [], [])
+    options += [f"-D{name}={value}" for name, value in template.macros(config, Variant()).items()]
+    _, program = nvrtc.nvrtcCreateProgram(template.source().encode(), b"", 0, [], [])
     (error,) = nvrtc.nvrtcCompileProgram(program, len(options), [option.encode() for option in options])
     assert error == nvrtc.nvrtcResult.NVRTC_SUCCESS
     text = b" " * nvrtc.nvrtcGetPTXSize(program)[1]

@@ -14,12 +14,12 @@ from typing import Any
 
 import numpy as np
 
-from autotune import resources
-from autotune.config import PARAMETER, PARAMETERS, Config
 from autotune.device import KNOWN
 from autotune.gemm import LAYOUTS, Gemm
-from autotune.launch import ACTIVATIONS, BIASES, LONG_ACTIVATIONS, PLAIN, Epilogue, Variant
-from autotune.rules import RULES, Rule, broken_rules
+from autotune.kernel import resources
+from autotune.kernel.config import PARAMETER, PARAMETERS, Config
+from autotune.kernel.launch import ACTIVATIONS, BIASES, LONG_ACTIVATIONS, PLAIN, Epilogue, Variant
+from autotune.kernel.rules import RULES, Rule, broken_rules
 
 # Parameters whose code paths meet: all pairs of their values are shown. The rest: each value.
 PAIRED = (

@@ -22,7 +22,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from autotune.launch import PACK_SMEM_BYTES, PACK_THREADS, PLAIN, SCHEDULE_WORDS, Epilogue, Pack
+from autotune.kernel.launch import PACK_SMEM_BYTES, PACK_THREADS, PLAIN, SCHEDULE_WORDS, Epilogue, Pack
 
 HERE = Path(__file__).resolve().parent
 RUNTIME = ("main.cpp", "memory.cpp", "scheduler.cpp")

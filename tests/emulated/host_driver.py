@@ -17,7 +17,7 @@ import numpy as np
 from cuda.bindings import driver as real
 
 from autotune.gpu.sgemm import BatchArgument, EpilogueArgument, ScheduleArgument
-from autotune.launch import PACK_TILE
+from autotune.kernel.launch import PACK_TILE
 
 _ADDRESS, _INT, _LONG, _FLOAT = ctypes.c_void_p, ctypes.c_int32, ctypes.c_int64, ctypes.c_float
 _COUNT, _WORD, _DOUBLE = ctypes.c_uint64, ctypes.c_uint32, ctypes.c_double

@@ -9,11 +9,11 @@ import numpy as np
 from cover import Instance
 from emulator import NOTHING, Problem, Stored
 
-from autotune import launch, resources
-from autotune.config import PARAMETER, Config
 from autotune.device import known_limits
 from autotune.gemm import Batch, Gemm
-from autotune.launch import Variant
+from autotune.kernel import launch, resources
+from autotune.kernel.config import PARAMETER, Config
+from autotune.kernel.launch import Variant
 
 FORWARD, REVERSE, SHUFFLED = 0, 1, 2
 LIMITS = replace(known_limits("h200"), num_sms=2)  # so that small matrices have waves
@@ -147,7 +147,7 @@ def problem(
     lds: tuple[int, int, int] | None = None,
     stride: int | None = None,
 ) -> Problem:
-    """The case as a launch of the instance, with what resources.py and launch.py make of it.
+    """The case as a launch of the instance, with what kernel/resources.py and kernel/launch.py make of it.
 
     Bases of A, B, C are aligned to their vectors and no further; those of operands that are packed, and
     their leading dimensions, to nothing but floats. `stride` is that of every operand and of the epilogue.

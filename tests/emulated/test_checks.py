@@ -9,10 +9,10 @@ import subprocess
 import numpy as np
 import pytest
 
-from autotune import kernel
 from autotune.gemm import Gemm
 from autotune.gpu import memory, verification
 from autotune.gpu.verification import RawFindings
+from autotune.kernel import template
 
 HERE = __file__.rpartition("/")[0]
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="no g++ here")
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="no g++ here
 @pytest.fixture(scope="module")
 def checks(tmp_path_factory):
     library = tmp_path_factory.mktemp("checks") / "checks.so"
-    source = kernel.kernel_dir() / "checks.cu"
+    source = template.kernel_dir() / "checks.cu"
     flags = [
         "-std=c++20",
         "-O1",

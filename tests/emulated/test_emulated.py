@@ -24,8 +24,8 @@ from cover import (
 from emulator import Builder, Problem, run
 from problems import Case, problem, problems
 
-from autotune import kernel, resources
-from autotune.launch import NARROW_LD, Epilogue
+from autotune.kernel import resources, template
+from autotune.kernel.launch import NARROW_LD, Epilogue
 
 INSTANCES = [*TYPICAL, *covering_instances(), *covering_variants()]
 Build = Callable[[Instance], "Future[Path]"]
@@ -36,8 +36,8 @@ def build(builder: Builder, request: pytest.FixtureRequest) -> Build:
     """Compiles an instance; those that the selected tests need are begun at once."""
 
     def submit(instance: Instance) -> Future[Path]:
-        macros = kernel.macros(instance.config, instance.variant)
-        return builder.submit(kernel.kernel_dir() / kernel.MAIN_FILE, macros)
+        macros = template.macros(instance.config, instance.variant)
+        return builder.submit(template.kernel_dir() / template.MAIN_FILE, macros)
 
     for item in request.session.items:
         number = getattr(item, "callspec", None) and item.callspec.params.get("number")

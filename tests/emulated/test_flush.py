@@ -10,7 +10,7 @@ from cover import Instance, instance
 from emulator import Builder, Problem, run
 from problems import Case, problem
 
-from autotune import kernel
+from autotune.kernel import template
 
 _TILE = {"bm": 8, "bn": 16, "bk": 8, "wm": 8, "wn": 16, "tm": 2, "tn": 2, "flush_k": 256}
 INSTANCES = (
@@ -90,8 +90,8 @@ def test_sums_are_blocked_sums(builder: Builder, tested: Instance) -> None:
         _exact(problem(tested, Case(f"k = {k}", 5, 11, k), split_k=tested.config.split_k, seed=k), random)
         for k in DEPTHS
     ]
-    macros = kernel.macros(tested.config, tested.variant)
-    executable = builder.submit(kernel.kernel_dir() / kernel.MAIN_FILE, macros).result()
+    macros = template.macros(tested.config, tested.variant)
+    executable = builder.submit(template.kernel_dir() / template.MAIN_FILE, macros).result()
     for task, result in zip(tasks, run(executable, tasks), strict=True):
         assert np.array_equal(result.c[0], _blocked(task, tested)), task.name
 
@@ -101,8 +101,8 @@ def test_blocks_make_long_sums_more_accurate(builder: Builder) -> None:
     for flush_k in (0, 256):
         tested = instance("NN", **_TILE | {"flush_k": flush_k})
         task = problem(tested, Case("long", 8, 16, 4096), split_k=1, seed=5)
-        macros = kernel.macros(tested.config, tested.variant)
-        (result,) = run(builder.submit(kernel.kernel_dir() / kernel.MAIN_FILE, macros).result(), [task])
+        macros = template.macros(tested.config, tested.variant)
+        (result,) = run(builder.submit(template.kernel_dir() / template.MAIN_FILE, macros).result(), [task])
         exact = task.a.matrices[0].astype(np.float64) @ task.b.matrices[0].astype(np.float64)
         errors[flush_k] = np.linalg.norm(result.c[0] - exact) / np.linalg.norm(exact)
     assert errors[256] < 0.5 * errors[0]

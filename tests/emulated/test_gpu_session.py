@@ -20,7 +20,7 @@ from autotune.gemm import Gemm
 from autotune.gpu import candidate, cublas, driver, protocol, session, stopwatch, verification, worker
 from autotune.gpu.driver import GpuInfo
 from autotune.gpu.protocol import KernelCode, Problem
-from autotune.launch import LaunchSpec, Variant, plan, schedule
+from autotune.kernel.launch import LaunchSpec, Variant, plan, schedule
 from autotune.measurement import CachePolicy, Discarded, GpuState, Outcome
 
 GEMM = Gemm(70, 60, 33)
@@ -166,7 +166,7 @@ COLD = Problem(GEMM, CachePolicy.COLD)
 
 def _trial(opened, name, spec=SPEC, problem=COLD, cutoff_us=None):
     code = KernelCode(name.encode(), name, spec)
-    return worker.respond(opened, protocol.Trial(problem, code, cutoff_us))
+    return worker.respond(opened, protocol.RunTrial(problem, code, cutoff_us))
 
 
 def test_a_right_kernel_is_verified_and_timed(host, open_session):
@@ -416,7 +416,7 @@ def test_it_tells_which_problems_it_holds(host, open_session, monkeypatch):
         (problems[0],), (problems[0], problems[1]), (problems[1], problems[2]),
     ]  # fmt: skip
     assert open_session.prepare(problems[1]).held == (problems[2], problems[1]), "that used last goes last"
-    request = protocol.Trial(problems[2], KernelCode(b"wrong_element", "sha", SPEC), None)
+    request = protocol.RunTrial(problems[2], KernelCode(b"wrong_element", "sha", SPEC), None)
     assert open_session.trial(request).outcome is Outcome.WRONG_RESULT
     assert open_session.prepare(problems[2]).held == (problems[2],)
 
@@ -459,7 +459,7 @@ def test_a_race_times_each_in_every_round_and_leaves_out_the_wrong(host, open_se
     used = host.used_bytes
     open_session.prepare(COLD)
     prepared = host.used_bytes
-    result = worker.respond(open_session, protocol.Race(COLD, codes, 4))
+    result = worker.respond(open_session, protocol.RunRace(COLD, codes, 4))
     assert result.samples_us == ((100.0,) * 4, (), (200.0,) * 4)
     assert host.used_bytes == prepared > used
 
@@ -550,9 +550,9 @@ def test_a_busy_process_is_a_neighbour_unless_it_takes_turns(host, open_session,
     code = KernelCode(b"right", "right", SPEC)
     for partners, marks in ((frozenset({5}), ()), (frozenset({6}), ("neighbour",))):
         open_session.guard._neighbours_due_s = 0.0
-        request = protocol.Trial(COLD, code, None, partners)
+        request = protocol.RunTrial(COLD, code, None, partners)
         if is_race:
-            request = protocol.Race(COLD, (code,), 3, partners=partners)
+            request = protocol.RunRace(COLD, (code,), 3, partners=partners)
         assert worker.respond(open_session, request).marks == marks
 
 
@@ -574,7 +574,7 @@ def test_a_gpu_that_has_slowed_down_is_noticed_by_cublas(host, open_session, sen
 def test_disturbed_rounds_are_run_again_for_everyone(host, open_session, sensor):
     sensor[:] = [GpuState(throttle_reasons=("hw_slowdown",)), GpuState()]
     codes = tuple(KernelCode(name.encode(), name, SPEC) for name in ("right", "wrong_element", "right"))
-    result = worker.respond(open_session, protocol.Race(COLD, codes, 4))
+    result = worker.respond(open_session, protocol.RunRace(COLD, codes, 4))
     assert result.marks == ()
     kept = Discarded((100.0,) * 4, ("hw_slowdown",))
     assert result.discarded == ((kept,), (), (kept,))
@@ -631,11 +631,11 @@ def test_energy_is_power_times_time(host, open_session, monkeypatch):
     codes = tuple(KernelCode(name.encode(), name, SPEC) for name in ("right", "wrong_element"))
     open_session.prepare(COLD)
     handles = host.num_handles
-    joules = worker.respond(open_session, protocol.Race(COLD, codes, 4, energy_s=0.4)).joules
+    joules = worker.respond(open_session, protocol.RunRace(COLD, codes, 4, energy_s=0.4)).joules
     assert joules == (pytest.approx(500.0 * 100e-6, rel=0.1), None)
     assert host.num_handles <= handles + 2  # the modules
     open_session.races._monitor = SimpleNamespace(energy_j=lambda: None)
-    assert worker.respond(open_session, protocol.Race(COLD, codes, 4, energy_s=0.4)).joules == (None, None)
+    assert worker.respond(open_session, protocol.RunRace(COLD, codes, 4, energy_s=0.4)).joules == (None, None)
 
 
 def test_cublas_beside_a_kernel_does_not_hide_what_it_does_later(host, open_session):
@@ -649,7 +649,7 @@ def test_cublas_beside_a_kernel_does_not_hide_what_it_does_later(host, open_sess
 def test_one_that_writes_anywhere_takes_no_other_out_of_a_race(host, open_session):
     names = ("right", "overrun", "right", "underrun", "right")
     codes = tuple(KernelCode(name.encode(), name, SPEC) for name in names)
-    result = worker.respond(open_session, protocol.Race(COLD, codes, 3))
+    result = worker.respond(open_session, protocol.RunRace(COLD, codes, 3))
     assert [bool(samples) for samples in result.samples_us] == [True, False, True, False, True]
     assert set(result.failures) == {1, 3}
 
@@ -658,7 +658,7 @@ def test_a_kernel_of_another_name_is_launched_by_its_entry(host, open_session):
     names = []
     host.sgemms[b"both"] = lambda driver, name, *rest: (names.append(name), right(driver, name, *rest))
     codes = tuple(KernelCode(b"both", "both", SPEC, entry) for entry in ("sgemm", "other"))
-    result = worker.respond(open_session, protocol.Race(COLD, codes, 3))
+    result = worker.respond(open_session, protocol.RunRace(COLD, codes, 3))
     assert result.samples_us == ((100.0,) * 3,) * 2
     assert names[:2] == ["sgemm", "other"]
 

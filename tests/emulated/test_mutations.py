@@ -12,8 +12,8 @@ from emulator import Builder, EmulatedFault, run
 from mutate import OPERATORS, Mutant, mutants_of, unmatched_tags
 from problems import problems
 
-from autotune import kernel
-from autotune.launch import Epilogue
+from autotune.kernel import template
+from autotune.kernel.launch import Epilogue
 
 NOT_MUTATED = {"primitives.cuh"}  # the host brings its own
 _INCLUDE = re.compile(r'^#include "([\w.]+)"$', re.MULTILINE)
@@ -21,8 +21,8 @@ _INCLUDE = re.compile(r'^#include "([\w.]+)"$', re.MULTILINE)
 
 def kernel_files() -> list[Path]:
     """The files that make up the template."""
-    folder = kernel.kernel_dir()
-    names, pending = set(), [kernel.MAIN_FILE]
+    folder = template.kernel_dir()
+    names, pending = set(), [template.MAIN_FILE]
     while pending:
         name = pending.pop()
         if name not in names:
@@ -80,7 +80,7 @@ FIRST = {
 def fate(builder: Builder, main: Path, tested: Instance) -> str:
     """What becomes of this text on all problems of an instance; "" if nothing is wrong with it."""
     tasks = problems(tested)
-    executable = builder.submit(main, kernel.macros(tested.config, tested.variant), flags=("-w",)).result()
+    executable = builder.submit(main, template.macros(tested.config, tested.variant), flags=("-w",)).result()
     try:
         for task, result in zip(tasks, run(executable, tasks), strict=True):
             check(task, result, tested.variant.trans_a, tested.variant.trans_b)
@@ -91,8 +91,8 @@ def fate(builder: Builder, main: Path, tested: Instance) -> str:
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=[m.id for m in MUTANTS])
 def test_mutant_fails(builder: Builder, mutant: Mutant, tmp_path: Path) -> None:
-    mutant.write(kernel.kernel_dir(), tmp_path / "kernels")
-    main = tmp_path / "kernels" / kernel.MAIN_FILE
+    mutant.write(template.kernel_dir(), tmp_path / "kernels")
+    main = tmp_path / "kernels" / template.MAIN_FILE
     first = FIRST.get(mutant.file, 0)
     if not any(fate(builder, main, tested) for tested in (*INSTANCES[first:], *INSTANCES[:first])):
         pytest.fail(f"survived all tests, so it is needless or untested:\n{mutant}", pytrace=False)
@@ -100,7 +100,7 @@ def test_mutant_fails(builder: Builder, mutant: Mutant, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("tested", INSTANCES, ids=[i.id for i in INSTANCES])
 def test_unchanged_text_passes(builder: Builder, tested: Instance) -> None:
-    assert fate(builder, kernel.kernel_dir() / kernel.MAIN_FILE, tested) == ""
+    assert fate(builder, template.kernel_dir() / template.MAIN_FILE, tested) == ""
 
 
 def test_every_operator_finds_its_place() -> None:

@@ -13,7 +13,7 @@ from cover import instance
 from emulator import Builder, BuildError, EmulatedFault, Problem, Result, Stored, run
 from problems import SHUFFLED, Case, problem
 
-from autotune.launch import Epilogue
+from autotune.kernel.launch import Epilogue
 
 TOY = Path(__file__).with_name("toy.cu")
 TILE = 8

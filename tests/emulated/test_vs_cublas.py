@@ -22,15 +22,15 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 import contest
 import vs_cublas
 
-from autotune import kernel, resources
-from autotune.compiler import Cubin
-from autotune.config import Config
 from autotune.device import Environment
 from autotune.errors import EnvironmentProblem, UsageError
 from autotune.gemm import Gemm
 from autotune.gpu import driver, session
 from autotune.gpu.cublas import CublasError
 from autotune.gpu.stopwatch import Spell
+from autotune.kernel import resources, template
+from autotune.kernel.compiler import Cubin
+from autotune.kernel.config import Config
 from autotune.measurement import CachePolicy, GpuState
 
 SMALL = {"bm": 32, "bn": 32, "bk": 8, "wm": 16, "wn": 32, "tm": 4, "tn": 4, "unroll_k": 8, "bursts": 1}
@@ -48,7 +48,7 @@ class PlayedCompiler:
         return self.compile_source("right")
 
     def compile_source(self, source, entry="sgemm"):
-        code = b"checks" if source == kernel.source("checks.cu") else source.encode()
+        code = b"checks" if source == template.source("checks.cu") else source.encode()
         return Cubin(code, code.decode(), self.arch, self.version, 32, 0, 0, 0, 0.0)
 
 

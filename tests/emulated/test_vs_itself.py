@@ -18,9 +18,9 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 import contest
 import vs_itself
 
-from autotune import kernel, resources
-from autotune.config import Config
 from autotune.errors import UsageError
+from autotune.kernel import resources, template
+from autotune.kernel.config import Config
 from autotune.measurement import Measurement, Outcome
 from autotune.store import FinalEntry, Store
 
@@ -52,7 +52,7 @@ def _database(path: Path, arena, *ranked: Config) -> str:  # noqa: F811
     """A search that found these, in this order; the first two are tied."""
     with Store.open(path) as store:
         for gemm in GEMMS:
-            study = store.study(arena.environment, kernel.source_hash(), "nvrtc 13.0", gemm)
+            study = store.study(arena.environment, template.source_hash(), "nvrtc 13.0", gemm)
             for config in ranked:
                 found = Measurement(Outcome.OK, time_us=9.0, samples_us=(9.0,))
                 store.add_trial(study, config.key, config.to_dict(), found, "seed")

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from autotune import kernel
-from autotune.compiler import Compiler
 from autotune.gpu import driver, protocol
 from autotune.gpu.client import WorkerClient
+from autotune.kernel import template
+from autotune.kernel.compiler import Compiler
 
 
 @pytest.fixture(scope="session")
@@ -29,7 +29,7 @@ def compiler(limits):
 
 @pytest.fixture(scope="module")
 def client(gpu, limits, compiler):
-    checks = compiler.compile_source(kernel.source("checks.cu"), entry="reference_tiles")
+    checks = compiler.compile_source(template.source("checks.cu"), entry="reference_tiles")
     client = WorkerClient(protocol.Start(gpu.uuid, limits, checks.code))
     yield client
     client.close()

@@ -14,10 +14,10 @@ from typing import Any
 
 import numpy as np
 
-from autotune.dispatch.driver import Driver
-from autotune.dispatch.runtime import Dispatcher
 from autotune.gemm import Gemm
 from autotune.gpu.driver import check, open_driver
+from autotune.runtime.cuda_driver import Driver
+from autotune.runtime.dispatcher import Dispatcher
 
 NUM_BUFFERS = 6
 FLOATS = 512 * 512  # of a buffer

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from autotune.launch import LaunchSpec, Variant
+from autotune.kernel.launch import LaunchSpec, Variant
 
 TILE = 16
 SPEC = LaunchSpec(TILE, TILE, 1, TILE * TILE, 0, 1, 1, 1, False, "none", 1, Variant())

@@ -33,17 +33,17 @@ from emulator import Problem, Result, Stored
 from mutate import mutants_of
 from problems import Case, problem, problems
 
-from autotune import kernel
-from autotune.compiler import Compiler
-from autotune.config import Config
 from autotune.device import DeviceLimits
 from autotune.gemm import Gemm
 from autotune.gpu import driver
 from autotune.gpu.driver import CudaError
 from autotune.gpu.module import Module, pack
 from autotune.gpu.sgemm import BatchArgument, EpilogueArgument, ScheduleArgument
-from autotune.launch import PACK_SMEM_BYTES, PACK_THREADS, Variant
-from autotune.rules import broken_rules
+from autotune.kernel import template
+from autotune.kernel.compiler import Compiler
+from autotune.kernel.config import Config
+from autotune.kernel.launch import PACK_SMEM_BYTES, PACK_THREADS, Variant
+from autotune.kernel.rules import broken_rules
 
 PIPELINED = ("tiles that fit", "stages go round twice", "ragged", "many tiles")  # cases of problems.py
 FLUSHED = "sums flushed twice"  # of configs that do
@@ -90,7 +90,7 @@ MUTATED_CASE = Case("mutated", 49, 49, 40)
 def mutant_source(name: str) -> str:
     """The joined template with one safeguard taken out."""
     operator, marker = MUTANTS[name]
-    mutants = mutants_of(kernel.MAIN_FILE, kernel.source())
+    mutants = mutants_of(template.MAIN_FILE, template.source())
     return next(m.text for m in mutants if m.operator == operator and marker in m.before)
 
 
@@ -247,13 +247,13 @@ def _launch(gpu: Gpu, module: Module, p: Problem, operands: tuple[Operand, ...],
     batch = BatchArgument(stride_a, stride_b, p.c.stride, p.products)
     epilogue = EpilogueArgument(*addresses[3:], p.kept.ld, p.bias.stride, p.kept.stride)
     values = (m, n, k, alpha, a, lda, b, ldb, beta, c, ldc, sums, splits, schedule, batch, epilogue)
-    gpu.launch(module, kernel.ENTRY, p.size, p.threads, values, p.smem_bytes)
+    gpu.launch(module, template.ENTRY, p.size, p.threads, values, p.smem_bytes)
     if p.reduce_blocks:
         counts = (*p.padded, p.reduce_group_bits, p.reduce_blocks_per_product)
         values = (m, n, alpha, beta, c, ldc, sums, splits, *map(ctypes.c_int32, counts))
         values += (ctypes.c_int64(p.c.stride), epilogue)
         size, smem_bytes = (p.reduce_blocks, 1), p.reduce_smem_bytes
-        gpu.launch(module, kernel.REDUCE_ENTRY, size, p.reduce_threads, values, smem_bytes)
+        gpu.launch(module, template.REDUCE_ENTRY, size, p.reduce_threads, values, smem_bytes)
 
 
 def _packed(
@@ -269,7 +269,7 @@ def _packed(
                 values += (ctypes.c_int32(plan.padded), ctypes.c_int32(plan.blocks_per_product))
                 grid = (plan.blocks, 1)
                 values += (ctypes.c_int64(plan.stride),)
-                gpu.launch(module, kernel.PACK_ENTRY, grid, PACK_THREADS, values, PACK_SMEM_BYTES)
+                gpu.launch(module, template.PACK_ENTRY, grid, PACK_THREADS, values, PACK_SMEM_BYTES)
             return to, ctypes.c_int64(plan.padded), plan.packed_stride
     return address, ctypes.c_int64(stored.ld), stored.stride
 
@@ -333,13 +333,13 @@ def plant(gpu: Gpu, name: str) -> None:
         is_written = name != "reads what nobody wrote"
         zeros = np.zeros(PLANT_FLOATS, np.float32)
         data = ctypes.c_void_p(gpu.upload(zeros) if is_written else gpu.allocate(zeros.nbytes))
-        gpu.launch(module, kernel.ENTRY, (1, 1), PLANT_FLOATS, (data,))
+        gpu.launch(module, template.ENTRY, (1, 1), PLANT_FLOATS, (data,))
         gpu.wait()
 
 
 def mutant(gpu: Gpu, name: str) -> None:
     compiler = Compiler(gpu.limits.arch)
-    macros = kernel.macros(MUTATED.config, MUTATED.variant)
+    macros = template.macros(MUTATED.config, MUTATED.variant)
     module = gpu.load(compiler.compile_source(mutant_source(name), macros).code)
     compiler.close()
     compute(gpu, module, problem(MUTATED, MUTATED_CASE, split_k=1, seed=1))

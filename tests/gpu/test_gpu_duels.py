@@ -15,8 +15,8 @@ from autotune import stats
 from autotune.gemm import Gemm
 from autotune.gpu import GpuTarget
 from autotune.measurement import CachePolicy
-from autotune.search.contest import ERROR_RATE, MAX_ROUNDS, Contest
-from autotune.search.refine import MOST_ROUNDS
+from autotune.search.compare.contest import ERROR_RATE, MAX_ROUNDS, Contest
+from autotune.search.run.refine import MOST_ROUNDS
 from autotune.store import Store, StudyRef
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(200)]

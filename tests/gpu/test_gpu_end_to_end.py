@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import pytest
 
-from autotune.config import Config
 from autotune.gemm import Gemm
 from autotune.gpu import GpuTarget
+from autotune.kernel.config import Config
 from autotune.measurement import Outcome
 
 pytestmark = pytest.mark.gpu

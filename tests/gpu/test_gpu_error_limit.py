@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from autotune.config import Config
 from autotune.gemm import Gemm
 from autotune.gpu import GpuTarget
+from autotune.kernel.config import Config
+from autotune.kernel.rules import broken_rules
 from autotune.measurement import Outcome
-from autotune.rules import broken_rules
 
 pytestmark = pytest.mark.gpu
 

@@ -11,15 +11,15 @@ from xml.etree import ElementTree
 
 import pytest
 
-from autotune import kernel, ladder
 from autotune.gemm import Gemm
 from autotune.gpu import GpuTarget, instance
 from autotune.gpu.protocol import Problem
-from autotune.ladder import Reference
+from autotune.kernel import rungs, template
+from autotune.kernel.rungs import ReferenceKernel
 from autotune.measurement import CachePolicy, Outcome
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-REFERENCES = [step.kernel for step in ladder.STEPS if isinstance(step.kernel, Reference)]
+REFERENCES = [step.kernel for step in rungs.STEPS if isinstance(step.kernel, ReferenceKernel)]
 SHAPES = ["1", "32x32x32", "33x31x1", "130x70x65", "1x4096x300", "515x1x33", "64x96x0", "1025x770x514"]
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(600)]
 
@@ -33,7 +33,7 @@ def target():
 @pytest.mark.parametrize("reference", REFERENCES, ids=[r.entry for r in REFERENCES])
 @pytest.mark.parametrize("shape", SHAPES)
 def test_reference_kernels_are_right_on_every_shape(target, reference, shape):
-    code = target.build_source(kernel.source(ladder.REFERENCE_FILE), reference.entry, reference.spec)
+    code = target.build_source(template.source(rungs.REFERENCE_FILE), reference.entry, reference.spec)
     result = target.check(Gemm.parse(shape), code)
     assert result.outcome is Outcome.OK, result.reason
 
@@ -41,7 +41,7 @@ def test_reference_kernels_are_right_on_every_shape(target, reference, shape):
 @pytest.mark.parametrize("shape", ["512", "1000x516x264", "129x257x65"])
 def test_every_step_that_is_legal_passes_verification(target, shape):
     gemm = Gemm.parse(shape)
-    configs = [s.kernel for s in ladder.steps(gemm) if not isinstance(s.kernel, Reference)]
+    configs = [s.kernel for s in rungs.steps(gemm) if not isinstance(s.kernel, ReferenceKernel)]
     legal = [config for config in configs if not instance.refusal(config, target.limits, gemm)]
     codes = [target.build(gemm, config) for config in legal]
     assert len(legal) >= 2
@@ -59,7 +59,7 @@ def test_the_climb_is_told_and_drawn(tmp_path):
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
     facts = json.loads(done.stdout)
     rows = {row["name"]: row for row in facts["steps"]}
-    assert set(rows) >= {step.name for step in ladder.STEPS}
+    assert set(rows) >= {step.name for step in rungs.STEPS}
     assert all(len(row["samples_us"]) == 5 for row in rows.values() if not row["reason"])
     assert all(row["time_us"] > 0.9 * facts["limit_us"] for row in rows.values() if row["time_us"])
     assert ElementTree.parse(tmp_path / "climb.svg").getroot().tag.endswith("svg")

@@ -8,7 +8,7 @@ import pytest
 from planted import BATCHED_SOURCE, BATCHED_SPEC, SPEC, source
 
 from autotune.gemm import Gemm
-from autotune.gpu.protocol import KernelCode, Problem, Race
+from autotune.gpu.protocol import KernelCode, Problem, RunRace
 from autotune.measurement import CachePolicy, Outcome
 
 pytestmark = pytest.mark.gpu
@@ -88,7 +88,7 @@ def test_times_obey_physics(client, right, limits):
 def test_a_race_samples_everyone_in_every_round_and_drops_the_wrong(client, right, compiler):
     wrong = compiler.compile_source(source("leaves one out"))
     kernels = (right, KernelCode(wrong.code, wrong.sha256, SPEC), right)
-    result = client.race(Race(Problem(Gemm(256, 256, 256), CachePolicy.COLD), kernels, 7), 60.0)
+    result = client.race(RunRace(Problem(Gemm(256, 256, 256), CachePolicy.COLD), kernels, 7), 60.0)
     assert [len(samples) for samples in result.samples_us] == [7, 0, 7]
     assert len(result.baseline_us) == (7 if client.ready.cublas_version else 0)
     assert min(result.samples_us[0]) > 0

@@ -13,15 +13,15 @@ import numpy as np
 import pytest
 from overlapping import WRITER, captured, lanes, script
 
-from autotune import kernel
-from autotune.compiler import Compiler
-from autotune.config import Config
 from autotune.device import DeviceLimits, Environment
-from autotune.dispatch.export import export_table
-from autotune.dispatch.results import TunedPoint, TunedResults, TunedShape
-from autotune.dispatch.runtime import Dispatcher
-from autotune.dispatch.table import load
+from autotune.export.exporter import export_table
+from autotune.export.tuned import TunedPoint, TunedResults, TunedShape
 from autotune.gemm import Gemm
+from autotune.kernel import template
+from autotune.kernel.compiler import Compiler
+from autotune.kernel.config import Config
+from autotune.runtime.dispatcher import Dispatcher
+from autotune.runtime.table import load
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(600)]
 
@@ -55,7 +55,7 @@ def winners(limits: DeviceLimits) -> dict[Gemm, Config]:
 def exported(limits: DeviceLimits, compiler: Compiler, folder: Path) -> Path:
     shapes = tuple(TunedShape(g, (TunedPoint(c, 10.0, True),)) for g, c in winners(limits).items())
     environment = Environment(limits.name, "", limits.compute_capability, "", "", "", "")
-    results = TunedResults(environment, limits, kernel.source_hash(), "cold", 1, shapes)
+    results = TunedResults(environment, limits, template.source_hash(), "cold", 1, shapes)
     return export_table(results, folder, compiler)
 
 
@@ -137,10 +137,10 @@ def test_kernels_that_do_not_wait_are_found(
     """Else the tests above are blind: the same kernels, launched as early, without their waits."""
     if not limits.has_dependent_launch:
         pytest.skip("no kernel begins before the one before it has ended")
-    text = kernel.source()
+    text = template.source()
     blind = text.replace('asm volatile("griddepcontrol.wait;" ::: "memory");', "")
     assert blind != text
-    monkeypatch.setattr(kernel, "source", lambda main=kernel.MAIN_FILE: blind)
+    monkeypatch.setattr(template, "source", lambda main=template.MAIN_FILE: blind)
     dispatcher = Dispatcher(exported(limits, compiler, tmp_path / "blind"))
     for gemm in (EXACT, TWO, PACKED):
         steps = script([gemm], seed=9, length=100)

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from autotune.compiler import Compiler
 from autotune.errors import EnvironmentProblem
 from autotune.gpu import driver
+from autotune.kernel.compiler import Compiler
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 sys.path.insert(0, str(Path(__file__).parent))

@@ -8,12 +8,13 @@ from statistics import median
 import pytest
 from planted import SPEC, source
 
-from autotune import disturbance, kernel
+from autotune import disturbance
 from autotune.gemm import Gemm
 from autotune.gpu import protocol
 from autotune.gpu.client import WorkerClient
 from autotune.gpu.nvml import Monitor
-from autotune.gpu.protocol import KernelCode, Problem, Race
+from autotune.gpu.protocol import KernelCode, Problem, RunRace
+from autotune.kernel import template
 from autotune.measurement import CachePolicy, Outcome
 
 pytestmark = pytest.mark.gpu
@@ -33,14 +34,14 @@ def make(compiler):
 @pytest.fixture
 def neighbour(gpu, limits, compiler, make):
     """A second worker that computes all the while, and takes no turns."""
-    checks = compiler.compile_source(kernel.source("checks.cu"), entry="reference_tiles")
+    checks = compiler.compile_source(template.source("checks.cu"), entry="reference_tiles")
     client = WorkerClient(protocol.Start(gpu.uuid, limits, checks.code))
     client.prepare(GEMM)
     is_over, code = threading.Event(), make("right")
 
     def run():
         while not is_over.is_set():
-            client.race(Race(GEMM, (code,), 40), 60.0)
+            client.race(RunRace(GEMM, (code,), 40), 60.0)
         client.close()
 
     thread = threading.Thread(target=run)
@@ -78,7 +79,7 @@ def test_what_needs_less_time_than_the_hardware_is_no_result(client, make):
 
 
 def test_energy_is_that_of_a_gpu_or_unknown(client, make, gpu):
-    result = client.race(Race(GEMM, (make("right"), make("leaves one out")), 3, energy_s=0.5), 60.0)
+    result = client.race(RunRace(GEMM, (make("right"), make("leaves one out")), 3, energy_s=0.5), 60.0)
     joules, of_wrong = result.joules
     assert of_wrong is None
     if Monitor(gpu.uuid).energy_j() is not None:

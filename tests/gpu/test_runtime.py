@@ -21,22 +21,22 @@ from typing import Any
 import numpy as np
 import pytest
 
-from autotune import kernel
-from autotune.compiler import Compiler
-from autotune.config import Config
 from autotune.device import Environment
-from autotune.dispatch import workspace
-from autotune.dispatch.check import error_ratio, verify_table
-from autotune.dispatch.devices import Devices
-from autotune.dispatch.driver import Driver
-from autotune.dispatch.export import export_table
-from autotune.dispatch.package import write_folder
-from autotune.dispatch.results import TunedPoint, TunedResults, TunedShape
-from autotune.dispatch.runtime import Dispatcher
-from autotune.dispatch.table import load, load_cubins, render
 from autotune.errors import DispatchError, DispatchWarning
+from autotune.export.check import error_ratio, verify_table
+from autotune.export.exporter import export_table
+from autotune.export.package import write_folder
+from autotune.export.tuned import TunedPoint, TunedResults, TunedShape
 from autotune.gemm import LAYOUTS, Gemm
 from autotune.gpu.driver import device_limits
+from autotune.kernel import template
+from autotune.kernel.compiler import Compiler
+from autotune.kernel.config import Config
+from autotune.runtime import workspace
+from autotune.runtime.cuda_driver import Driver
+from autotune.runtime.devices import Devices
+from autotune.runtime.dispatcher import Dispatcher
+from autotune.runtime.table import load, load_cubins, render
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(600), pytest.mark.filterwarnings("default")]
 
@@ -82,7 +82,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     shapes = tuple(TunedShape(g, (TunedPoint(c, 10.0, True),)) for g, c in winners.items())
     environment = Environment(limits.name, "", limits.compute_capability, "", "", "", "")
     compiler = Compiler(limits.arch)
-    results = TunedResults(environment, limits, kernel.source_hash(), "cold", 1, shapes)
+    results = TunedResults(environment, limits, template.source_hash(), "cold", 1, shapes)
     made = export_table(results, tmp_path_factory.mktemp("table") / "exported_for_gpu_tests", compiler)
     compiler.close()
     return made

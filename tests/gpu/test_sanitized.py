@@ -15,9 +15,9 @@ from emulator import NOTHING, Result
 from host_driver import HostDriver, play_pack, view
 from problems import problems
 
-from autotune import kernel
-from autotune.compiler import Compiler
 from autotune.device import KNOWN
+from autotune.kernel import template
+from autotune.kernel.compiler import Compiler
 
 
 @pytest.fixture(scope="module")
@@ -35,9 +35,9 @@ def test_plants_compile(compiler, name):
 @pytest.mark.parametrize("name", sanitized.MUTANTS)
 def test_mutants_compile_and_differ_in_one_line(compiler, name):
     text = sanitized.mutant_source(name)
-    pairs = zip(kernel.source().split("\n"), text.split("\n"), strict=True)
+    pairs = zip(template.source().split("\n"), text.split("\n"), strict=True)
     assert sum(before != after for before, after in pairs) == 1
-    macros = kernel.macros(sanitized.MUTATED.config, sanitized.MUTATED.variant)
+    macros = template.macros(sanitized.MUTATED.config, sanitized.MUTATED.variant)
     assert compiler.compile_source(text, macros).registers > 0
 
 
@@ -55,12 +55,12 @@ class PlayedGpu(sanitized.Gpu):
 
     def _play(self, host, name, grid, values):
         one, p = self.problem
-        if name == kernel.REDUCE_ENTRY:
+        if name == template.REDUCE_ENTRY:
             counts = (p.split_k, *p.padded, p.reduce_group_bits, p.reduce_blocks_per_product, p.c.stride)
             assert (*values[:2], *values[7:13]) == (p.m, p.n, *counts)
             assert bytes(values[13]) == self.epilogue
             return
-        if name == kernel.PACK_ENTRY:
+        if name == template.PACK_ENTRY:
             play_pack(grid, values)
             return
         m, n, k, alpha, a, lda, b, ldb, beta, c, ldc, workspace, splits, schedule, batch, epilogue = values

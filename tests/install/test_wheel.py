@@ -38,7 +38,7 @@ def test_the_distribution_is_ours_and_so_is_its_command(distributions: dict[str,
             for file in (".dist-info/METADATA", ".dist-info/entry_points.txt")
         )
     assert "\nName: autotune-sgemm\n" in metadata
-    assert scripts.split("\n", 1) == ["[console_scripts]", "autotune = autotune.start:main\n"]
+    assert scripts.split("\n", 1) == ["[console_scripts]", "autotune = autotune.cli.start:main\n"]
 
 
 def test_the_source_distribution_can_run_its_tests(distributions: dict[str, Path]) -> None:
@@ -58,8 +58,8 @@ def test_the_command_runs_from_anywhere(installed: Path, tmp_path: Path) -> None
 
 def test_a_kernel_compiles(installed: Path, tmp_path: Path) -> None:
     code = (
-        "from autotune.compiler import Compiler; from autotune.launch import Variant;"
-        "from autotune.config import Config; from pathlib import Path;"
+        "from autotune.kernel.compiler import Compiler; from autotune.kernel.launch import Variant;"
+        "from autotune.kernel.config import Config; from pathlib import Path;"
         "print(Compiler('sm_90', cache_dir=Path('cache')).compile(Config(), Variant()).registers)"
     )
     assert int(call(installed / "python", "-c", code, cwd=tmp_path)) > 0

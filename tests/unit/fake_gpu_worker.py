@@ -77,20 +77,20 @@ def handle(request: object) -> protocol.Answer:
             return protocol.Prepared(held=tuple(held))
         case protocol.Prepare():
             return protocol.Prepared(baseline_us=(20.0, 22.0, 21.0))
-        case protocol.Trial(partners=partners) if mode == "tell partners":
+        case protocol.RunTrial(partners=partners) if mode == "tell partners":
             return protocol.TrialResult(Outcome.OK, " ".join(map(str, partners)))
-        case protocol.Trial(kernel=kernel):
+        case protocol.RunTrial(kernel=kernel):
             return trial(kernel.sha256.partition("#")[0] if mode == "by name" else mode)
-        case protocol.Race(kernels=kernels, rounds=rounds):
+        case protocol.RunRace(kernels=kernels, rounds=rounds):
             if any(kernel.sha256 == "crash" for kernel in kernels) or len(kernels) == 3:
                 os._exit(1)
             wrong = Failure(Outcome.WRONG_RESULT, "C[0, 0] is off")
             failures = {i: wrong for i, kernel in enumerate(kernels) if kernel.sha256 == "wrong"}
             samples = tuple(() if i in failures else (1.0,) * rounds for i in range(len(kernels)))
             return protocol.RaceResult(samples, (2.0,) * rounds, failures=failures)
-        case protocol.Duel(kernels=kernels) if any(kernel.sha256 == "wrong" for kernel in kernels):
+        case protocol.RunDuel(kernels=kernels) if any(kernel.sha256 == "wrong" for kernel in kernels):
             return protocol.DuelResult(((), ()), 0.25)
-        case protocol.Duel(kernels=kernels, rounds=rounds, turn=turn):
+        case protocol.RunDuel(kernels=kernels, rounds=rounds, turn=turn):
             if any(kernel.sha256 == "crash" for kernel in kernels):
                 os._exit(1)
             return protocol.DuelResult(((1.0 + turn,) * rounds, (2.0,) * rounds), 0.25)

@@ -13,10 +13,10 @@ from typing import Any
 
 from sqlalchemy import Engine, event
 
-from autotune.config import Config
 from autotune.device import Environment
 from autotune.errors import DuplicateTrial
 from autotune.gemm import Gemm
+from autotune.kernel.config import Config
 from autotune.measurement import GpuState, Measurement, Outcome
 from autotune.store import Store, StudyRef, optuna_mirror
 

@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autotune.config import Config
 from autotune.device import known_limits
 from autotune.gemm import Gemm
-from autotune.search.accuracy import LEAST_FAILED, least_hopeless
-from autotune.search.asker import Asker
-from autotune.search.traits import Traits, _longest_sums, traits_of
-from autotune.space import FeasibleSet, feasible_set
+from autotune.kernel.config import Config
+from autotune.kernel.feasible_set import FeasibleSet, feasible_set
+from autotune.search.propose.asker import Asker
+from autotune.search.propose.sum_limit import LEAST_FAILED, least_hopeless
+from autotune.search.propose.traits import Traits, _longest_sums, traits_of
 
 H200 = known_limits("h200")
 GEMM = Gemm(64, 64, 100000)

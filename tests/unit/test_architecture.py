@@ -6,7 +6,8 @@ import ast
 import importlib
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,68 +16,50 @@ import pytest
 PACKAGE = Path(__file__).resolve().parents[2] / "autotune"
 MODULES = sorted(path.relative_to(PACKAGE).with_suffix("").as_posix() for path in PACKAGE.rglob("*.py"))
 
-PURE = frozenset(
+# Modules at the top of the package: facts that every room may use.
+FACTS = frozenset(
     {
-        "errors", "gemm", "device", "measurement", "launch", "config", "resources", "rules", "space", "stats",
-        "kernel", "target", "disturbance", "bounds", "cuda_errors", "requirements", "suite", "entries",
-        "user_file", "same_code", "identity",
+        "__init__", "bounds", "cuda_errors", "device", "disturbance", "entries", "errors", "gemm",
+        "measurement", "output_file", "requirements", "stats", "strict", "suite", "target", "user_file",
     }
 )  # fmt: skip
-SHARED = PURE | {"__init__"}
 
 
 @dataclass(frozen=True)
-class Part:
-    """What a module or a folder of modules may import: parts of autotune, and others' packages."""
+class Room:
+    """What a module, or all modules of a folder, may import: rooms of autotune, and others' packages."""
 
-    parts: frozenset[str]
-    packages: frozenset[str] = frozenset()
-
-
-def _part(*parts: str, packages: tuple[str, ...] = (), pure: bool = True) -> Part:
-    return Part(frozenset(parts) | (SHARED if pure else {"__init__"}), frozenset(packages))
+    rooms: frozenset[str]
+    packages: frozenset[str]
 
 
-# The most specific entry counts: "dispatch/runtime" before "dispatch".
-RULES: dict[str, Part] = {
-    "__init__": _part(),
-    **{name: _part(packages=("numpy",)) for name in PURE},
-    "errors": _part(pure=False),
-    "bounds": _part(pure=False),
-    "cuda_errors": _part(pure=False),
-    "gemm": _part("errors", pure=False),
-    "launch": _part("gemm", pure=False),
-    "nvrtc": _part(),
-    "nvrtc_worker": _part("nvrtc", packages=("cuda.bindings.nvrtc",)),
-    "compiler": _part("nvrtc", packages=("cuda.core", "cuda.bindings.nvrtc", "cuda.pathfinder")),
-    "gpu": _part("gpu", "compiler", packages=("cuda", "numpy")),
-    "recording": _part(packages=("numpy",)),
-    "output_file": _part("errors", pure=False),
-    "recording_file": _part("recording", "output_file", packages=("numpy",)),
-    "recording_reader": _part("recording", "recording_file", "dispatch", packages=("numpy",)),
-    "kernel_tuner": _part("recording"),
-    "t4": _part(),
-    "simulation": _part(),
-    "replay": _part(
-        "recording", "recording_file", "recording_reader", "kernel_tuner", "simulation", packages=("numpy",)
-    ),
-    "ladder": _part(),
-    "chart": _part(pure=False),
-    "store": _part("store", packages=("sqlalchemy", "alembic", "optuna")),
-    "families": _part(),
-    "search": _part("search", "store", "families", packages=("optuna", "numpy")),
-    "dispatch": _part("dispatch", "store", "compiler", "output_file", packages=("numpy",)),
-    "dispatch/general": _part("dispatch", "families"),
-    "dispatch/table": _part("dispatch"),
-    # what exported tables carry and run
-    **{
-        f"dispatch/{name}": _part("dispatch", packages=("numpy", "cuda"))
-        for name in ("arrays", "conditions", "devices", "driver", "runtime", "select", "workspace")
-    },
-    "report": _part("report", "store", packages=("numpy", "plotly")),
+def _room(*rooms: str, packages: tuple[str, ...] = ()) -> Room:
+    return Room(frozenset(rooms) | FACTS, frozenset(packages))
+
+
+# The most specific entry counts: "kernel/nvrtc_worker" before "kernel", "search/propose" before "search".
+RULES: dict[str, Room] = {
+    **{name: _room(packages=("numpy",)) for name in FACTS},
+    "target": _room("kernel"),
+    "strict": Room(frozenset({"bounds"}), frozenset()),
+    "kernel": _room("kernel", packages=("numpy",)),
+    "kernel/launch": _room(),
+    "kernel/nvrtc_worker": _room("kernel", packages=("cuda.bindings.nvrtc",)),
+    "kernel/compiler": _room("kernel", packages=("cuda.core", "cuda.bindings.nvrtc", "cuda.pathfinder")),
+    "gpu": _room("gpu", "kernel", packages=("cuda", "numpy")),
+    "store": _room("store", "kernel", packages=("sqlalchemy", "alembic", "optuna")),
+    "recording": _room("recording", "kernel", packages=("numpy",)),
+    "search": _room("search", "store", "kernel", packages=("numpy",)),
+    "search/propose": _room("search/propose", "kernel", packages=("optuna", "numpy")),
+    "search/run": _room("search", "kernel", packages=("numpy",)),
+    "search/compare": _room("search", "store", "kernel", packages=("numpy",)),
+    "runtime": _room("runtime", "kernel", packages=("numpy", "cuda")),
+    "export": _room("export", "runtime", "kernel", packages=("numpy",)),
+    "export/from_store": _room("export", "store", "kernel"),
+    "report": _room("report", "store", "kernel", packages=("numpy", "plotly")),
 }
-# Free to compose everything: the command line and what draws for it.
-COMPOSERS = {"cli", "commands", "console", "start", "__main__"}
+# Free to compose everything: the command line, and what starts it.
+COMPOSERS = {"cli", "__main__"}
 
 
 def _tree(module: str) -> ast.Module:
@@ -114,16 +97,27 @@ def imports(module: str) -> set[str]:
     return {name for name in found if name.partition(".")[0] not in sys.stdlib_module_names}
 
 
-def _own_part(name: str) -> str:
-    """`autotune.store.models.Trial` -> `store`; names of the package itself -> `__init__`."""
-    head = name.split(".")[1]
-    is_module = (PACKAGE / head).is_dir() or (PACKAGE / f"{head}.py").is_file()
-    return head if is_module else "__init__"
+def _own(module: str) -> set[str]:
+    """Modules of this package that a module imports, as paths: `store/models`."""
+    found = set()
+    for name in (n.split(".")[1:] for n in imports(module) if n.startswith("autotune.")):
+        while name and not (
+            PACKAGE.joinpath(*name).is_dir() or PACKAGE.joinpath(*name).with_suffix(".py").is_file()
+        ):
+            name = name[:-1]
+        found.add("/".join(name) or "__init__")
+    return found
 
 
-def _rule(module: str) -> Part:
-    rule = RULES.get(module) or RULES.get(module.split("/")[0])
-    assert rule is not None, f"autotune/{module}.py stands in no rule of {Path(__file__).name}: add its part"
+def _is_in(module: str, rooms: Collection[str]) -> bool:
+    return any(module == room or module.startswith(f"{room}/") for room in rooms)
+
+
+def _rule(module: str) -> Room:
+    parts = module.split("/")
+    names = ["/".join(parts[:end]) for end in range(len(parts), 0, -1)]
+    rule = next((RULES[name] for name in names if name in RULES), None)
+    assert rule is not None, f"autotune/{module}.py stands in no rule of {Path(__file__).name}: add its room"
     return rule
 
 
@@ -131,14 +125,29 @@ def _may_load(name: str, packages: frozenset[str]) -> bool:
     return any(name == package or name.startswith(f"{package}.") for package in packages)
 
 
-@pytest.mark.parametrize("module", [m for m in MODULES if m.split("/")[0] not in COMPOSERS])
+@pytest.mark.parametrize("module", [m for m in MODULES if not _is_in(m, COMPOSERS)])
 def test_imports_obey_the_design(module: str) -> None:
     rule = _rule(module)
-    own = {_own_part(name) for name in imports(module) if name.startswith("autotune.")}
-    foreign = {name for name in imports(module) if not name.startswith("autotune.")}
-    assert own <= rule.parts, f"autotune/{module}.py may not import {own - rule.parts}"
-    refused = {name for name in foreign if not _may_load(name, rule.packages)}
+    refused = {name for name in _own(module) if not _is_in(name, rule.rooms)}
     assert not refused, f"autotune/{module}.py may not import {refused}"
+    foreign = {name for name in imports(module) if not name.startswith("autotune.")}
+    unknown = {name for name in foreign if not _may_load(name, rule.packages)}
+    assert not unknown, f"autotune/{module}.py may not import {unknown}"
+
+
+def test_no_import_leads_back() -> None:
+    """Modules load in one order: none needs, however indirectly, what needs it."""
+    waiting = {module: _own(module) & set(MODULES) - {module} for module in MODULES}
+    while ready := [module for module, needs in waiting.items() if not needs & waiting.keys()]:
+        for module in ready:
+            del waiting[module]
+    assert not waiting, f"these import each other: {sorted(waiting)}"
+
+
+def test_file_and_class_names_mean_one_thing() -> None:
+    files = Counter(module.split("/")[-1] for module in MODULES if not module.endswith("__init__"))
+    classes = Counter(n.name for m in MODULES for n in ast.walk(_tree(m)) if isinstance(n, ast.ClassDef))
+    assert not [name for names in (files, classes) for name, count in names.items() if count > 1]
 
 
 @pytest.mark.parametrize("module", [m for m in MODULES if m.startswith("store/")])
@@ -148,12 +157,11 @@ def test_optuna_is_met_in_one_file_of_the_store(module: str) -> None:
 
 
 def test_nobody_imports_the_command_line() -> None:
-    for module in (m for m in MODULES if m.split("/")[0] not in COMPOSERS):
-        names = {_own_part(name) for name in imports(module) if name.startswith("autotune.")}
-        assert not names & COMPOSERS, module
+    for module in (m for m in MODULES if not _is_in(m, COMPOSERS)):
+        assert not [name for name in _own(module) if _is_in(name, COMPOSERS)], module
 
 
-@pytest.mark.parametrize("module", [m for m in MODULES if m.split("/")[0] not in COMPOSERS])
+@pytest.mark.parametrize("module", [m for m in MODULES if not _is_in(m, COMPOSERS)])
 def test_only_the_command_line_prints(module: str) -> None:
     calls = [n for n in ast.walk(_tree(module)) if isinstance(n, ast.Call)]
     assert not [n.lineno for n in calls if ast.unparse(n.func) in ("print", "sys.stdout.write")]
@@ -193,7 +201,7 @@ HEAVY = {"cuda", "numpy", "optuna", "sqlalchemy", "alembic", "plotly", "rich"}
 
 
 def test_help_loads_nothing_heavy() -> None:
-    loaded = _loaded_by("sys.argv = ['autotune', '--help']; import autotune.cli as c; c.main()")
+    loaded = _loaded_by("sys.argv = ['autotune', '--help']; import autotune.cli.app as c; c.main()")
     assert "typer" in loaded
     assert not loaded & HEAVY
 
@@ -203,5 +211,5 @@ def test_the_package_itself_loads_nothing_heavy() -> None:
 
 
 def test_the_runtime_loads_only_numpy_and_cuda() -> None:
-    loaded = _loaded_by("import autotune.dispatch.runtime")
+    loaded = _loaded_by("import autotune.runtime.dispatcher")
     assert not loaded & {"optuna", "sqlalchemy", "alembic", "typer", "plotly"}

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autotune.search.bandit import next_block
+from autotune.search.propose.bandit import next_block
 
 RESULTS = st.lists(st.tuples(st.integers(0, 5), st.floats(1.0, 1e6)), min_size=1, max_size=40)
 

@@ -9,14 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autotune.config import Config
 from autotune.device import known_limits
-from autotune.families import MEDIUM
 from autotune.gemm import Gemm
-from autotune.search.blocks import Blocks
-from autotune.search.candidates import Candidates
-from autotune.search.traits import traits_of
-from autotune.space import Factor, FeasibleSet, feasible_set
+from autotune.kernel.config import Config
+from autotune.kernel.families import MEDIUM
+from autotune.kernel.feasible_set import Factor, FeasibleSet, feasible_set
+from autotune.search.propose.blocks import Blocks
+from autotune.search.propose.candidates import Candidates
+from autotune.search.propose.traits import traits_of
 
 TILE = ("tm", "tn", "wm", "wn", "bm", "bn")
 

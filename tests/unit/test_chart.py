@@ -7,8 +7,8 @@ from xml.etree import ElementTree
 
 import pytest
 
-from autotune import chart
-from autotune.chart import Bar, Row
+from autotune.cli import chart
+from autotune.cli.chart import Bar, Row
 
 SVG = "{http://www.w3.org/2000/svg}"
 FULL = chart.WIDTH - chart.LABEL_WIDTH - chart.TEXT_WIDTH

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autotune import console
-from autotune.commands.search import Painter
+from autotune.cli import console
+from autotune.cli.search import Painter
 from autotune.gemm import Gemm
 from autotune.measurement import Measurement, Outcome
 from autotune.search.progress import Best, TrialDone

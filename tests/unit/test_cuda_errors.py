@@ -6,8 +6,8 @@ import pytest
 from cuda.bindings import driver as cuda
 
 from autotune.cuda_errors import STICKY, is_sticky
-from autotune.dispatch.driver import CudaFault
 from autotune.gpu.driver import CudaError
+from autotune.runtime.cuda_driver import CudaFault
 
 FINAL = ("inconsistent state", "process must be terminated", "context cannot be used anymore")
 KNOWN = {int(result): result for result in cuda.CUresult}

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from cuda.bindings import driver as real
-from dispatch_cases import (
+from table_cases import (
     FakeDriver,
     OnGpu,
     make_kernel,
@@ -19,11 +19,11 @@ from dispatch_cases import (
     write_table,
 )
 
-from autotune.dispatch import driver as door
-from autotune.dispatch.driver import CudaFault, Driver
-from autotune.dispatch.runtime import Dispatcher
-from autotune.dispatch.table import SCHEMA_VERSION, load
 from autotune.gemm import Gemm
+from autotune.runtime import cuda_driver as door
+from autotune.runtime.cuda_driver import CudaFault, Driver
+from autotune.runtime.dispatcher import Dispatcher
+from autotune.runtime.table import SCHEMA_VERSION, load
 
 OVERLAP = real.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
 GEMM = Gemm(70, 66, 256)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from autotune.device import KNOWN, DeviceLimits, Environment, known_limits
 from autotune.errors import UsageError
-from autotune.resources import MAX_REGISTERS, MAX_THREADS
+from autotune.kernel.resources import MAX_REGISTERS, MAX_THREADS
 
 DEVICES = pytest.mark.parametrize("short", KNOWN)
 ENVIRONMENTS = st.builds(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
-from autotune.commands import disturbed
+from autotune.cli import disturbed
 from autotune.measurement import Discarded, Measurement, Outcome
 from autotune.store import Final, FinalEntry, TrialRecord
 

@@ -12,17 +12,18 @@ import pytest
 from fake_target import FakeTarget
 from store_cases import COMPILER, H200, SQUARE, add, config, ok
 
-from autotune import kernel
-from autotune.commands import bench
-from autotune.commands.report import _numbers
-from autotune.commands.trials import _study_facts
+from autotune.cli import bench
+from autotune.cli.report import _numbers
+from autotune.cli.trials import _study_facts
 from autotune.device import KNOWN
-from autotune.dispatch.from_store import read_results
 from autotune.errors import DispatchError
+from autotune.export.from_store import read_results
 from autotune.gemm import Gemm
+from autotune.kernel import template
 from autotune.measurement import MAX_ERROR, CachePolicy, Measurement
-from autotune.search import Options, point_key, tune
+from autotune.search import Options, tune
 from autotune.store import FinalEntry, Store, StudyRef
+from autotune.target import point_key
 
 ERRORS = (4.0, 1.2, None, 9.0)  # over cuBLAS's, by config; the less accurate, the faster
 
@@ -36,7 +37,7 @@ def store(tmp_path: Path) -> Iterator[Store]:
 @pytest.fixture
 def study(store: Store) -> StudyRef:
     """As `--max-error 0` leaves it."""
-    study = store.study(H200, kernel.source_hash(), COMPILER, SQUARE)
+    study = store.study(H200, template.source_hash(), COMPILER, SQUARE)
     for number, error in enumerate(ERRORS):
         time_us = 1.0 if error == 9.0 else 2.0 + number
         add(store, study, number, replace(ok(time_us), error_over_cublas=error))

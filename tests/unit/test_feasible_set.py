@@ -12,13 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from space_cases import EVERY_KIND, find_config
 
-from autotune import space
-from autotune.config import PARAMETER, PARAMETERS, Config, Parameter
 from autotune.device import KNOWN
 from autotune.errors import UsageError
 from autotune.gemm import Gemm
-from autotune.rules import LEGAL, RULES, broken_rules
-from autotune.space import feasible_set
+from autotune.kernel import feasible_set as space
+from autotune.kernel.config import PARAMETER, PARAMETERS, Config, Parameter
+from autotune.kernel.feasible_set import feasible_set
+from autotune.kernel.rules import LEGAL, RULES, broken_rules
 
 # Small or quick to enumerate; between them every layout, a short m, n and k, odd and even extents.
 CASES = [

@@ -10,9 +10,10 @@ from fake_target import FakeTarget, bowl_us, product_space
 
 from autotune.gemm import Gemm
 from autotune.measurement import Discarded
-from autotune.search import Options, final, point_key, study_of, tune
+from autotune.search import Options, study_of, tune
+from autotune.search.compare import final
 from autotune.store import Store
-from autotune.target import Baseline, Rounds
+from autotune.target import Baseline, Rounds, point_key
 
 GEMM, OTHER = Gemm(64, 64, 64), Gemm(128, 64, 64)
 

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autotune.config import PARAMETER
 from autotune.errors import UsageError
 from autotune.gemm import LAYOUTS, MAX_BATCH, MAX_EXTENT, SINGLE, Gemm
+from autotune.kernel.config import PARAMETER
 
 EXTENTS = st.integers(0, MAX_EXTENT)
 FLAGS = (st.booleans(), st.booleans())

@@ -18,7 +18,7 @@ from autotune.gpu import client as client_module
 from autotune.gpu import protocol
 from autotune.gpu.client import WorkerClient
 from autotune.gpu.protocol import KernelCode, Problem
-from autotune.launch import LaunchSpec, Variant
+from autotune.kernel.launch import LaunchSpec, Variant
 from autotune.measurement import CachePolicy, Outcome
 
 FAKE = Path(__file__).with_name("fake_gpu_worker.py")
@@ -83,14 +83,14 @@ def test_one_worker_serves_many_trials_and_prepares_once(make, log):
     assert {r.outcome for r in results} == {Outcome.OK}
     assert results[0].samples_us == (12.0, 10.0, 11.0)
     assert len(worker_pids(log)) == 1
-    assert requests(log) == ["Start", "Prepare", *["Trial"] * 5]
+    assert requests(log) == ["Start", "Prepare", *["RunTrial"] * 5]
 
 
 def test_another_problem_is_prepared_before_its_trial(make, log):
     client = make()
     trial(client, "fine")
     trial(client, "fine", problem=OTHER)
-    assert requests(log) == ["Start", "Prepare", "Trial", "Prepare", "Trial"]
+    assert requests(log) == ["Start", "Prepare", "RunTrial", "Prepare", "RunTrial"]
 
 
 def test_a_problem_that_the_worker_holds_is_not_prepared_again_and_one_that_it_let_go_is(make, log):
@@ -103,10 +103,10 @@ def test_a_problem_that_the_worker_holds_is_not_prepared_again_and_one_that_it_l
 def test_nothing_is_held_after_a_duel_or_a_race_that_went_wrong(make, log):
     client = make()
     wrong, fine = KernelCode(b"code", "wrong", SPEC), KernelCode(b"code", "fine", SPEC)
-    assert client.duel(protocol.Duel(PROBLEM, (wrong, fine), 3), 30.0).samples_us == ((), ())
-    assert client.race(protocol.Race(PROBLEM, (wrong, fine), 3), 30.0).failures
+    assert client.duel(protocol.RunDuel(PROBLEM, (wrong, fine), 3), 30.0).samples_us == ((), ())
+    assert client.race(protocol.RunRace(PROBLEM, (wrong, fine), 3), 30.0).failures
     client.prepare(PROBLEM)
-    assert requests(log) == ["Start", "Prepare", "Duel", "Prepare", "Race", "Prepare"]
+    assert requests(log) == ["Start", "Prepare", "RunDuel", "Prepare", "RunRace", "Prepare"]
 
 
 @pytest.mark.parametrize(
@@ -130,14 +130,14 @@ def test_a_fatal_candidate_costs_itself_and_the_next_one_is_fine(make, log, deed
     assert words in fatal.reason
     assert trial(client, "fine").outcome is Outcome.OK
     assert len(worker_pids(log)) == 2
-    assert requests(log)[-3:] == ["Start", "Prepare", "Trial"]
+    assert requests(log)[-3:] == ["Start", "Prepare", "RunTrial"]
 
 
 def test_a_wrong_result_keeps_the_worker_but_prepares_anew(make, log):
     client = make()
     assert trial(client, "wrong").outcome is Outcome.WRONG_RESULT
     assert trial(client, "fine").outcome is Outcome.OK
-    assert requests(log) == ["Start", "Prepare", "Trial", "Prepare", "Trial"]
+    assert requests(log) == ["Start", "Prepare", "RunTrial", "Prepare", "RunTrial"]
     assert len(worker_pids(log)) == 1
 
 
@@ -203,14 +203,14 @@ def test_what_brought_a_worker_down_is_never_run_again(make, log, deed):
 def test_a_finalist_that_kills_the_worker_is_found_and_left_out(make, log):
     client = make()
     good, bad = (KernelCode(b"", name, SPEC) for name in ("fine", "crash"))
-    result = client.race(protocol.Race(PROBLEM, (good, good), 3), 30.0)
+    result = client.race(protocol.RunRace(PROBLEM, (good, good), 3), 30.0)
     assert (result.samples_us, result.failures) == (((1.0,) * 3,) * 2, {})
-    result = client.race(protocol.Race(PROBLEM, (good, bad), 3), 30.0)
+    result = client.race(protocol.RunRace(PROBLEM, (good, bad), 3), 30.0)
     assert result.samples_us == ((1.0,) * 3, ())
     assert result.failures[1].outcome is Outcome.FAULTED and "worker died" in result.failures[1].reason
     num_workers = len(worker_pids(log))
-    assert client.race(protocol.Race(PROBLEM, (bad, good), 2), 30.0).samples_us == ((), (1.0,) * 2)
-    assert client.race(protocol.Race(PROBLEM, (bad,), 2), 30.0).samples_us == ((),)
+    assert client.race(protocol.RunRace(PROBLEM, (bad, good), 2), 30.0).samples_us == ((), (1.0,) * 2)
+    assert client.race(protocol.RunRace(PROBLEM, (bad,), 2), 30.0).samples_us == ((),)
     assert len(worker_pids(log)) == num_workers  # known by now: not run again
 
 
@@ -218,17 +218,17 @@ def test_a_race_that_dies_though_each_alone_is_fine_is_run_again_once(make):
     client = make()
     three = tuple(KernelCode(b"", f"fine#{number}", SPEC) for number in range(3))
     with pytest.raises(DeviceLost, match="comparing 3 kernels failed twice"):
-        client.race(protocol.Race(PROBLEM, three, 3), 30.0)
-    assert client.race(protocol.Race(PROBLEM, three[:1], 2), 30.0).baseline_us == (2.0, 2.0)
+        client.race(protocol.RunRace(PROBLEM, three, 3), 30.0)
+    assert client.race(protocol.RunRace(PROBLEM, three[:1], 2), 30.0).baseline_us == (2.0, 2.0)
 
 
 def test_a_duel_that_kills_the_worker_is_without_a_result_and_the_next_has_a_new_one(make, log):
     client = make()
     good, bad = (KernelCode(b"", name, SPEC) for name in ("fine", "crash"))
-    found = client.duel(protocol.Duel(PROBLEM, (good, good), 3, turn=4), 30.0)
+    found = client.duel(protocol.RunDuel(PROBLEM, (good, good), 3, turn=4), 30.0)
     assert (found.samples_us, found.seconds) == (((5.0,) * 3, (2.0,) * 3), 0.25)
     for _ in range(2):
-        assert client.duel(protocol.Duel(PROBLEM, (good, bad), 3), 30.0) is None
+        assert client.duel(protocol.RunDuel(PROBLEM, (good, bad), 3), 30.0) is None
     assert trial(client, "fine").outcome is Outcome.OK
     assert len(set(worker_pids(log))) == 3
 
@@ -288,4 +288,4 @@ def test_a_renewed_worker_is_another_process_that_prepares_anew(make, log):
     assert is_gone_soon(before)
     assert client.trial(PROBLEM, KernelCode(b"", "good", SPEC), None, 30.0).outcome is Outcome.OK
     lines = log.read_text().split()[1::2]
-    assert lines == ["Start", "Prepare", "Trial", "Start", "Prepare", "Trial"]
+    assert lines == ["Start", "Prepare", "RunTrial", "Start", "Prepare", "RunTrial"]

@@ -11,7 +11,7 @@ import pytest
 from autotune.gemm import LAYOUTS, Gemm
 from autotune.gpu import cublaslt
 from autotune.gpu.cublas import CublasError
-from autotune.gpu.cublaslt import Candidate, CublasLt
+from autotune.gpu.cublaslt import CublasLt, LtCandidate
 from autotune.gpu.memory import OperandSet
 
 STREAM, WORKSPACE = 77, 0x1000
@@ -118,7 +118,7 @@ def lt(played):
 
 
 def test_the_record_is_as_large_as_the_librarys():
-    assert ctypes.sizeof(Candidate) == 96
+    assert ctypes.sizeof(LtCandidate) == 96
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)

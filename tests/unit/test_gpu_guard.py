@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from autotune import disturbance
 from autotune.gpu import nvml
-from autotune.gpu.guard import Guard, Guarded, Reference
+from autotune.gpu.guard import DriftReference, Guard, Guarded
 from autotune.measurement import GpuState
 
 QUIET, HOT, CAPPED = (GpuState(throttle_reasons=r) for r in ((), ("sw_thermal_slowdown",), ("sw_power_cap",)))
@@ -47,7 +47,7 @@ class Scene:
         return self.reading_us
 
     def run(self, *, has_reference=True):
-        reference = Reference("problem", self.read, 100.0) if has_reference else None
+        reference = DriftReference("problem", self.read, 100.0) if has_reference else None
         return self.guard.take(self.take, self.state, reference)
 
 
@@ -105,7 +105,7 @@ def test_the_reference_costs_a_twentieth_of_the_time_at_most(neighbour):
 def test_a_reading_that_is_free_is_always_read():
     scene = Scene(QUIET)
     for _ in range(5):
-        scene.guard.take(scene.take, scene.state, Reference("problem", scene.read, 100.0, is_free=True))
+        scene.guard.take(scene.take, scene.state, DriftReference("problem", scene.read, 100.0, is_free=True))
     assert scene.num_read == 5
 
 

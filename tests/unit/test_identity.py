@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from dispatch_cases import (
+from hypothesis import given
+from hypothesis import strategies as st
+from table_cases import (
     SOURCE,
     make_kernel,
     make_spec,
@@ -20,22 +22,20 @@ from dispatch_cases import (
     sign,
     write_table,
 )
-from hypothesis import given
-from hypothesis import strategies as st
-from test_dispatch_export import DEEP, EXACT, SPLIT, SQUARE, FakeCompiler, results
-from test_dispatch_fuzz import NUM_MUTATIONS, SEED
-from test_kernel import CONFIGS, VARIANTS
+from test_export import DEEP, EXACT, SPLIT, SQUARE, FakeCompiler, results
+from test_table_fuzzed import NUM_MUTATIONS, SEED
+from test_template import CONFIGS, VARIANTS
 
-from autotune import identity
-from autotune.config import Config
-from autotune.dispatch.check_files import check_files
-from autotune.dispatch.export import export_table
-from autotune.dispatch.results import TunedPoint, TunedShape
-from autotune.dispatch.runtime import Dispatcher
-from autotune.dispatch.table import Table, load, load_cubins
 from autotune.errors import DispatchError
+from autotune.export.check_files import check_files
+from autotune.export.exporter import export_table
+from autotune.export.tuned import TunedPoint, TunedShape
 from autotune.gemm import Gemm
-from autotune.launch import Variant
+from autotune.kernel import identity
+from autotune.kernel.config import Config
+from autotune.kernel.launch import Variant
+from autotune.runtime.dispatcher import Dispatcher
+from autotune.runtime.table import Table, load, load_cubins
 
 NAME = identity.of(SOURCE, Config(), Variant())
 AGAIN = "nothing was loaded: export the table again with `autotune export-table`"

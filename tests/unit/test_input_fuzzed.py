@@ -18,13 +18,13 @@ import mutations
 import numpy as np
 import pytest
 
-from autotune.config import Config
 from autotune.device import KNOWN, Environment
 from autotune.errors import AutotuneError, UsageError
 from autotune.gemm import Gemm
+from autotune.kernel.config import Config
 from autotune.measurement import CachePolicy, Measurement, Outcome
-from autotune.recording_file import write_recording
-from autotune.replay import ReplayTarget
+from autotune.recording.replay import ReplayTarget
+from autotune.recording.writer import write_recording
 from autotune.search import Options, tune
 from autotune.store import Store
 from autotune.suite import read_suite

@@ -6,18 +6,18 @@ from dataclasses import replace
 
 import pytest
 
-from autotune import kernel, ladder, resources
-from autotune.config import Config
 from autotune.device import KNOWN, DeviceLimits
 from autotune.errors import UsageError
 from autotune.gemm import Gemm
-from autotune.ladder import STEPS, Reference
-from autotune.launch import plan
-from autotune.rules import broken_rules
+from autotune.kernel import resources, rungs, template
+from autotune.kernel.config import Config
+from autotune.kernel.launch import plan
+from autotune.kernel.rules import broken_rules
+from autotune.kernel.rungs import STEPS, ReferenceKernel
 
 SQUARE = Gemm(4096, 4096, 4096)
 CONFIGS = {step.name: step.kernel for step in STEPS if isinstance(step.kernel, Config)}
-REFERENCES = {step.name: step.kernel for step in STEPS if isinstance(step.kernel, Reference)}
+REFERENCES = {step.name: step.kernel for step in STEPS if isinstance(step.kernel, ReferenceKernel)}
 
 
 def test_rungs_have_names_of_their_own_and_say_what_they_add() -> None:
@@ -47,7 +47,7 @@ def test_steps_are_the_classic_ones() -> None:
 def test_sizes_that_are_no_vectors_leave_out_the_vectorised() -> None:
     def refused(shape: str) -> set[str]:
         gemm = Gemm.parse(shape)
-        kernels = {s.name: s.kernel for s in ladder.steps(gemm)}
+        kernels = {s.name: s.kernel for s in rungs.steps(gemm)}
         configs = {name: k for name, k in kernels.items() if isinstance(k, Config)}
         return {name for name, c in configs.items() if broken_rules(c, KNOWN["h200"], gemm)}
 
@@ -57,7 +57,7 @@ def test_sizes_that_are_no_vectors_leave_out_the_vectorised() -> None:
 
 def test_edges_are_exact_where_tiles_fit() -> None:
     def edges(shape: str) -> dict[str, str]:
-        steps = ladder.steps(Gemm.parse(shape))
+        steps = rungs.steps(Gemm.parse(shape))
         return {s.name: s.kernel.edges for s in steps if isinstance(s.kernel, Config)}
 
     assert set(edges("4096").values()) == {"exact"}
@@ -68,17 +68,17 @@ def test_edges_are_exact_where_tiles_fit() -> None:
 @pytest.mark.parametrize("shape", ["4096:NT", "4096:TN", "0x5x5", "5x0x5"])
 def test_problems_without_a_ladder_are_refused(shape: str) -> None:
     with pytest.raises(UsageError):
-        ladder.steps(Gemm.parse(shape))
+        rungs.steps(Gemm.parse(shape))
 
 
 @pytest.mark.parametrize("name", REFERENCES)
 def test_references_are_launched_with_a_block_per_tile(name: str) -> None:
     grid = plan(REFERENCES[name].spec, 33, 65, 7)
     assert (grid.tiles, grid.workspace_bytes, grid.reduce_blocks) == (6, 0, 0)
-    source = kernel.source(ladder.REFERENCE_FILE)
-    assert f"constexpr int TILE = {ladder.REFERENCE_TILE};" in source
+    source = template.source(rungs.REFERENCE_FILE)
+    assert f"constexpr int TILE = {rungs.REFERENCE_TILE};" in source
     assert f"{REFERENCES[name].entry}(int m, int n, int k," in source
 
 
 def test_reference_kernels_do_not_touch_the_identity_of_the_template() -> None:
-    assert "sgemm_naive" not in kernel.source()
+    assert "sgemm_naive" not in template.source()

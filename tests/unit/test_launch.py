@@ -12,11 +12,11 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from space_cases import find_config
 
-from autotune import kernel, resources
-from autotune.config import PARAMETER, Config
 from autotune.device import KNOWN, DeviceLimits
 from autotune.gemm import LAYOUTS, MAX_EXTENT, SINGLE, Batch, Gemm
-from autotune.launch import (
+from autotune.kernel import resources, template
+from autotune.kernel.config import PARAMETER, Config
+from autotune.kernel.launch import (
     COUNTER_BYTES,
     GROUP_SPLITS,
     MANY_THREADS,
@@ -35,8 +35,8 @@ from autotune.launch import (
     refusal,
     schedule,
 )
-from autotune.resources import launch_spec
-from autotune.rules import broken_rules
+from autotune.kernel.resources import launch_spec
+from autotune.kernel.rules import broken_rules
 
 VECTORS = st.sampled_from([1, 2, 4])
 CLUSTER_SIZES = (2, 4, 8)  # rule cluster-size
@@ -340,7 +340,7 @@ def test_a_predicated_wide_kernel_without_vectors_serves_every_call(
 
 
 def _constant(name: str) -> int:
-    found = re.findall(rf"constexpr int {name} = (\d+);", kernel.source())
+    found = re.findall(rf"constexpr int {name} = (\d+);", template.source())
     assert len(found) == 1, name
     return int(found[0])
 
@@ -349,7 +349,7 @@ def test_constants_are_the_kernels() -> None:
     assert 1 << _constant("REDUCE_BITS") == REDUCE_THREADS
     assert _constant("PACK_THREADS") == PACK_THREADS
     assert _constant("PACK_TILE") == PACK_TILE
-    assert re.search(r"PACK_ROW = PACK_TILE \+ 1;", kernel.source()), "rows of its tile in shared memory"
+    assert re.search(r"PACK_ROW = PACK_TILE \+ 1;", template.source()), "rows of its tile in shared memory"
     assert PACK_SMEM_BYTES == 4 * PACK_TILE * (PACK_TILE + 1)
     assert _constant("MAX_THREADS") == resources.MAX_THREADS
     assert _constant("WARP") == resources.WARP
@@ -399,13 +399,13 @@ def test_entries_take_what_the_grid_says() -> None:
     """The arguments are documented once, at `Grid`; the kernel's own list must name the same ones, as far as
     it goes."""
     names = {
-        kernel.ENTRY: "m n k alpha a lda b ldb beta c ldc workspace splits schedule batch epilogue",
-        kernel.PACK_ENTRY: "extent k from ld is_k_major to padded blocks_per_product stride",
-        kernel.REDUCE_ENTRY: "m n beta c ldc workspace splits padded_m padded_n group_bits "
+        template.ENTRY: "m n k alpha a lda b ldb beta c ldc workspace splits schedule batch epilogue",
+        template.PACK_ENTRY: "extent k from ld is_k_major to padded blocks_per_product stride",
+        template.REDUCE_ENTRY: "m n beta c ldc workspace splits padded_m padded_n group_bits "
         "blocks_per_product stride_c epilogue",
     }
     for entry, expected in names.items():
-        found = re.search(rf"\b{entry}\(([^)]*)\) {{", kernel.source())
+        found = re.search(rf"\b{entry}\(([^)]*)\) {{", template.source())
         assert found is not None, entry
         declared = " ".join(re.findall(r"(\w+)(?:,|$)", found[1]))
         assert expected.startswith(declared) and len(declared.split()) >= 7

@@ -27,9 +27,9 @@ from store_cases import (
     study_of,
 )
 
-from autotune.config import PARAMETER, Value
 from autotune.errors import StoreError
 from autotune.gemm import Gemm
+from autotune.kernel.config import PARAMETER, Value
 from autotune.measurement import Outcome
 from autotune.store import Store, StudyRef, TrialRecord, optuna_mirror
 from autotune.store.optuna_mirror import TRIAL_ID, study_name

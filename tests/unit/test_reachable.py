@@ -12,13 +12,13 @@ import numpy as np
 import pytest
 from space_cases import EVERY_KIND, find_config
 
-from autotune import families
-from autotune.config import PARAMETER, Config, Value
 from autotune.device import KNOWN, DeviceLimits
 from autotune.gemm import Gemm
-from autotune.rules import LEGAL, broken_rules
-from autotune.search.seeds import known_good
-from autotune.space import feasible_set
+from autotune.kernel import families
+from autotune.kernel.config import PARAMETER, Config, Value
+from autotune.kernel.feasible_set import feasible_set
+from autotune.kernel.rules import LEGAL, broken_rules
+from autotune.search.propose.seeds import known_good
 
 DEVICES = ("quadro-rtx-5000", "rtx-3090", "rtx-4090", "h200")
 # Quick to enumerate; together they hold every kind of problem that a rule of the space knows.

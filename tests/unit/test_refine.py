@@ -13,14 +13,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autotune import stats
-from autotune.commands import spent
+from autotune.cli import spent
 from autotune.gemm import Gemm
 from autotune.measurement import Measurement, Outcome
-from autotune.search import Options, StopReason, contest, point_key, refine, study_of, tune
-from autotune.search.contest import Contest
+from autotune.search import Options, StopReason, study_of, tune
+from autotune.search.compare import contest
+from autotune.search.compare.contest import Contest
 from autotune.search.progress import Ledger, TrialDone
+from autotune.search.run import refine
 from autotune.store import DuelRecord, Store
-from autotune.target import Baseline, Refining, Rounds
+from autotune.target import Baseline, Refining, Rounds, point_key
 
 GEMM = Gemm(64, 64, 64)
 

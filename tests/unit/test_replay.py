@@ -16,15 +16,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autotune.config import Config
 from autotune.device import KNOWN, Environment
 from autotune.errors import UsageError
 from autotune.gemm import Gemm
+from autotune.kernel.config import Config
+from autotune.kernel.feasible_set import feasible_set
 from autotune.measurement import CachePolicy, Measurement, Outcome
-from autotune.recording_file import SAMPLE_DIGITS, write_recording
-from autotune.replay import ReplayTarget, read_recording
-from autotune.search.asker import Asker
-from autotune.space import feasible_set
+from autotune.recording.replay import ReplayTarget, read_recording
+from autotune.recording.writer import SAMPLE_DIGITS, write_recording
+from autotune.search.propose.asker import Asker
 from autotune.target import Baseline, Target
 
 CLBLAST = Path(__file__).parents[1] / "data" / "clblast_t1.json.gz"

@@ -43,4 +43,4 @@ def test_nobody_is_sent_to_another_package(path: Path) -> None:
 
 def test_the_distribution_has_a_name_of_its_own() -> None:
     assert PROJECT["name"] == "autotune-sgemm"
-    assert PROJECT["scripts"] == {"autotune": "autotune.start:main"}
+    assert PROJECT["scripts"] == {"autotune": "autotune.cli.start:main"}

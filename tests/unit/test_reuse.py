@@ -11,18 +11,19 @@ import numpy as np
 import pytest
 from fake_target import FakeTarget
 
-from autotune.config import PARAMETERS, Config
-from autotune.families import LARGE, MEDIUM
 from autotune.gemm import Gemm
+from autotune.kernel.config import PARAMETERS, Config
+from autotune.kernel.families import LARGE, MEDIUM
+from autotune.kernel.feasible_set import Factor, FeasibleSet
 from autotune.measurement import Measurement, Outcome
-from autotune.recording import cubin_key
-from autotune.search import Options, StopReason, point_key, reuse, study_of, tune
+from autotune.recording.recorded_space import cubin_key
+from autotune.search import Options, StopReason, study_of, tune
 from autotune.search.progress import TrialDone
-from autotune.search.reuse import Kernels
+from autotune.search.run import reuse
+from autotune.search.run.reuse import Kernels
 from autotune.search.shape import REUSED, ShapeSearch
-from autotune.space import Factor, FeasibleSet
 from autotune.store import Store
-from autotune.target import Reusing
+from autotune.target import Reusing, point_key
 
 GEMMS = (Gemm(512, 512, 512), Gemm(256, 256, 256))
 SPLITS = (("none", 1), ("two_pass", 2), ("two_pass", 4), ("two_pass", 8), ("cluster", 2), ("cluster", 4))

@@ -14,17 +14,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 from same_code_record import know_as_same
 from store_cases import COMPILER, H200, SQUARE, add, config, failed, ok
-from test_dispatch_export import FakeCompiler, results
+from test_export import FakeCompiler, results
 
-from autotune import kernel, same_code
-from autotune.dispatch.export import export_table
-from autotune.dispatch.from_store import read_results
-from autotune.dispatch.table import load
 from autotune.errors import DispatchError, EnvironmentProblem
+from autotune.export.exporter import export_table
+from autotune.export.from_store import read_results
 from autotune.gemm import Gemm
+from autotune.kernel import same_code, template
 from autotune.measurement import Outcome
-from autotune.search import Options, point_key, study_of, tune
+from autotune.runtime.table import load
+from autotune.search import Options, study_of, tune
 from autotune.store import Known, Store, StudyRef
+from autotune.target import point_key
 
 OLD, MIDDLE, NEW, OTHER = (letter * 64 for letter in "0123")
 GEMM = Gemm(64, 64, 64)
@@ -104,7 +105,7 @@ def test_a_damaged_record_is_told(tmp_path: Path, text: str) -> None:
 
 def test_the_record_that_ships_is_of_known_families() -> None:
     entries = json.loads(same_code.record_file().read_text(encoding="utf-8"))
-    assert {entry["family"] for entry in entries} <= set(kernel.FAMILIES)
+    assert {entry["family"] for entry in entries} <= set(template.FAMILIES)
     hashes = [entry[name] for entry in entries for name in ("source_hash", "same_as")]
     assert all(re.fullmatch("[0-9a-f]{64}", found) for found in hashes)
     assert all(same_code.kept_as(found) in hashes for found in hashes)
@@ -192,7 +193,7 @@ def test_a_search_goes_on_where_an_equivalent_kernel_was(
 def test_results_of_an_equivalent_kernel_are_exported(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    here = kernel.source_hash()
+    here = template.source_hash()
     with Store.open(tmp_path / "a.db") as store:
         for source, gemm in ((OLD, SQUARE), (MIDDLE, GEMM)):
             add(store, study(store, source, gemm), 0, ok(5.0))
@@ -208,10 +209,10 @@ def test_results_of_an_equivalent_kernel_are_exported(
 def test_results_of_a_kernel_that_is_not_equivalent_are_refused(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    know_as_same(monkeypatch, tmp_path, (kernel.source_hash(), OLD))
+    know_as_same(monkeypatch, tmp_path, (template.source_hash(), OLD))
     with pytest.raises(DispatchError) as refused:
         export_table(results(source_hash=OTHER), tmp_path / "t", FakeCompiler())
     words = str(refused.value)
-    assert OTHER[:12] in words and kernel.source_hash()[:12] in words
+    assert OTHER[:12] in words and template.source_hash()[:12] in words
     assert "nothing shows that both compile to the same code" in words
     assert "run `autotune search` again with this one, or export with the autotune that searched" in words

@@ -10,13 +10,13 @@ from fake_target import product_space
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from autotune.config import Config
 from autotune.device import KNOWN
 from autotune.gemm import Gemm
-from autotune.rules import broken_rules
-from autotune.search.sample import KIN_SHARE, TRIED_SHARE, Source, sample, whole
-from autotune.search.shape import point_key
-from autotune.space import feasible_set
+from autotune.kernel.config import Config
+from autotune.kernel.feasible_set import feasible_set
+from autotune.kernel.rules import broken_rules
+from autotune.search.propose.recorded_points import KIN_SHARE, TRIED_SHARE, Source, sample, whole
+from autotune.target import point_key
 
 H200 = KNOWN["h200"]
 ONE, TWO = Gemm(64, 64, 64), Gemm(32, 32, 32)

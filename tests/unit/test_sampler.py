@@ -11,17 +11,17 @@ from fake_target import bowl_us, product_space
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from autotune import families
 from autotune.device import known_limits
 from autotune.errors import UsageError
 from autotune.gemm import Gemm
-from autotune.search import seeds
-from autotune.search.asker import SAMPLERS, Asker
-from autotune.search.candidates import Candidates, _distances
-from autotune.search.model import Model
-from autotune.search.sampler import FeasibleSampler, Proposal, SpaceExhausted, distributions
-from autotune.search.surrogate import Lengths, Surrogate, expected_improvement, fit_lengths
-from autotune.space import Factor, FeasibleSet, feasible_set
+from autotune.kernel import families
+from autotune.kernel.feasible_set import Factor, FeasibleSet, feasible_set
+from autotune.search.propose import seeds
+from autotune.search.propose.asker import SAMPLERS, Asker
+from autotune.search.propose.bayesian import Model
+from autotune.search.propose.candidates import Candidates, _distances
+from autotune.search.propose.sampler import FeasibleSampler, Proposal, SpaceExhausted, distributions
+from autotune.search.propose.surrogate import Lengths, Surrogate, expected_improvement, fit_lengths
 
 SPACE = product_space(6, 6, 4, words=3)
 
@@ -297,7 +297,7 @@ def test_spaces_of_other_kernels_have_no_known_good_configs():
 
 
 def test_the_gradient_is_that_of_the_loss():
-    from autotune.search.surrogate import _loss
+    from autotune.search.propose.surrogate import _loss
 
     rng = np.random.default_rng(0)
     x, z = rng.random((12, 3)), rng.standard_normal(12)

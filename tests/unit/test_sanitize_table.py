@@ -10,13 +10,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from dispatch_cases import make_kernel, make_spec, make_table, rank, write_table
 from hypothesis import given
 from hypothesis import strategies as st
+from table_cases import make_kernel, make_spec, make_table, rank, write_table
 
-from autotune.dispatch.table import load
 from autotune.errors import EnvironmentProblem
 from autotune.gemm import Gemm
+from autotune.runtime.table import load
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 import sanitize_table

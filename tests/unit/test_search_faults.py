@@ -14,9 +14,10 @@ from autotune.errors import EnvironmentProblem, StoreError
 from autotune.gemm import Gemm
 from autotune.measurement import Failure, Outcome
 from autotune.report import numbers
-from autotune.search import Options, point_key, study_of, tune
+from autotune.search import Options, study_of, tune
 from autotune.search.progress import TrialDone
 from autotune.store import Store, repository, rows
+from autotune.target import point_key
 
 GEMM, OTHER = Gemm(64, 64, 64), Gemm(128, 64, 64)
 

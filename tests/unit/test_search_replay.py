@@ -20,7 +20,7 @@ from curves import Curve, Panel, draw
 from replay_runs import Job, Run, mean_interval, search, search_all
 
 from autotune.gemm import Gemm
-from autotune.replay import ReplayTarget
+from autotune.recording.replay import ReplayTarget
 
 CLBLAST = Path(__file__).parents[1] / "data" / "clblast_t1.json.gz"
 GEMM = Gemm(4096, 4096, 4096)

@@ -14,13 +14,14 @@ from store_cases import SQUARE, add, config, failed, ok, study_of
 
 from autotune.gemm import Gemm
 from autotune.measurement import Outcome
-from autotune.search import Options, point_key, sharing, tune
+from autotune.search import Options, sharing, tune
 from autotune.search import study_of as study_on
 from autotune.search.progress import TrialDone
 from autotune.search.shape import ShapeSearch
 from autotune.search.sharing import POLL_S, Sharing
 from autotune.store import Claims, Known, Store, leases
 from autotune.store.models import WorkerRow
+from autotune.target import point_key
 
 GEMM = Gemm(64, 64, 64)
 

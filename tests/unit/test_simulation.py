@@ -6,14 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autotune.simulation import Pipeline
+from autotune.recording.simulation import SimulatedMachine
 
 SECONDS = st.floats(0.0, 10.0)
 CANDIDATES = st.lists(st.tuples(SECONDS, SECONDS), min_size=1, max_size=40)
 
 
-def _run(candidates, num_threads: int, depth: int) -> Pipeline:
-    pipeline = Pipeline(num_threads, depth)
+def _run(candidates, num_threads: int, depth: int) -> SimulatedMachine:
+    pipeline = SimulatedMachine(num_threads, depth)
     for number, (compile_s, run_s) in enumerate(candidates):
         pipeline.submit(number, compile_s, run_s)
     return pipeline
@@ -35,7 +35,7 @@ def test_one_at_a_time_is_the_sum(candidates, num_threads):
 
 @given(CANDIDATES, st.integers(1, 8), st.integers(1, 12))
 def test_the_clock_never_runs_back_and_everyone_is_served_once(candidates, num_threads, depth):
-    pipeline = Pipeline(num_threads, depth)
+    pipeline = SimulatedMachine(num_threads, depth)
     clock, clocks, done = 0.0, [], []
     for compile_s, run_s in candidates:
         while pipeline.is_full:
@@ -64,7 +64,7 @@ def test_a_schedule_by_hand():
 
 
 def test_a_kernel_is_compiled_once_and_waited_for_by_all_who_need_it():
-    pipeline = Pipeline(num_threads=2, depth=4)
+    pipeline = SimulatedMachine(num_threads=2, depth=4)
     for kernel, compile_s in (("a", 4.0), ("a", 4.0), ("b", 1.0)):
         pipeline.submit(kernel, compile_s, 1.0)
     assert [pipeline.finish_next(), pipeline.now_s] == [2, 2.0]
@@ -84,5 +84,5 @@ def test_other_work_comes_behind_all_that_is_open():
 
 def test_without_candidates_there_is_nothing_to_wait_for():
     with pytest.raises(IndexError):
-        Pipeline(2, 2).finish_next()
-    assert Pipeline(2, 2).done_s == 0.0
+        SimulatedMachine(2, 2).finish_next()
+    assert SimulatedMachine(2, 2).done_s == 0.0

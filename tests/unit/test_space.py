@@ -14,13 +14,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from space_cases import EVERY_KIND, find_config
 
-from autotune import kernel, resources
-from autotune.config import PARAMETER, PARAMETERS, Config, Parameter
 from autotune.device import KNOWN, DeviceLimits
 from autotune.errors import UsageError
 from autotune.gemm import LAYOUTS, Gemm
-from autotune.launch import Variant
-from autotune.rules import RULE, RULES, Rule, RuleKind, broken_rules
+from autotune.kernel import resources, template
+from autotune.kernel.config import PARAMETER, PARAMETERS, Config, Parameter
+from autotune.kernel.launch import Variant
+from autotune.kernel.rules import RULE, RULES, Rule, RuleKind, broken_rules
 
 CONFIGS = st.builds(Config, **{name: st.sampled_from(p.values) for name, p in PARAMETER.items()})
 SIZES = st.one_of(st.integers(1, 300), st.integers(1, 64).map(lambda x: 64 * x), st.integers(1, 10**6))
@@ -81,9 +81,9 @@ def test_what_is_no_config_is_refused(text: str, message: str) -> None:
 
 @given(CONFIGS, CONFIGS)
 def test_configs_share_a_cubin_where_only_the_launch_differs(one: Config, other: Config) -> None:
-    launch = {name: getattr(other, name) for name in kernel.LAUNCHED}
+    launch = {name: getattr(other, name) for name in template.LAUNCHED}
     for pair in ((one, other), (one, replace(one, split_k=other.split_k)), (one, replace(one, **launch))):
-        macros = [kernel.macros(config, Variant()) for config in pair]
+        macros = [template.macros(config, Variant()) for config in pair]
         assert (pair[0].kernel == pair[1].kernel) == (macros[0] == macros[1])
 
 
@@ -93,15 +93,15 @@ def test_configs_share_a_cubin_where_only_the_launch_differs(one: Config, other:
 def test_parameters_are_fields_are_macros() -> None:
     assert set(PARAMETER) == {f.name for f in fields(Config)}
     assert len(PARAMETER) == len(PARAMETERS)
-    macros = kernel.macros(Config(), Variant())
+    macros = template.macros(Config(), Variant())
     launched, others = {"SPLIT_K", "RASTER", "GROUP"}, {"CLUSTER", "TRANS_A", "TRANS_B", "WIDE"}
     assert set(macros) == {n.upper() for n in PARAMETER} - launched | others
     for macro in macros:
-        assert re.search(rf"\b{macro}\b", kernel.source()), f"the kernel does not use {macro}"
+        assert re.search(rf"\b{macro}\b", template.source()), f"the kernel does not use {macro}"
 
 
 def test_only_kernels_for_batches_know_of_batches() -> None:
-    single, batched = (kernel.macros(Config(), Variant(is_batched=flag)) for flag in (False, True))
+    single, batched = (template.macros(Config(), Variant(is_batched=flag)) for flag in (False, True))
     assert batched == {**single, "BATCHED": 1}
     assert "BATCHED" not in single
 
@@ -128,9 +128,9 @@ def test_rules_have_one_id_each_and_say_what_they_need() -> None:
 
 def test_template_rules_are_the_kernels_static_asserts() -> None:
     """Two more stand there: the architecture that these ask for is known to the compiler too."""
-    asserted = re.findall(r'"rule ([a-z-]+)"', kernel.source())
-    template = [r.id for r in RULES if r.kind == "template"]
-    assert sorted(asserted) == sorted([*template, "async-device", "cluster-device"])
+    asserted = re.findall(r'"rule ([a-z-]+)"', template.source())
+    expected = [r.id for r in RULES if r.kind == "template"]
+    assert sorted(asserted) == sorted([*expected, "async-device", "cluster-device"])
 
 
 class _Watched:

@@ -17,13 +17,13 @@ import pytest
 from fake_target import FakeTarget
 from store_cases import COMPILER, H200, SQUARE, add, config, failed, ok
 
-from autotune import kernel
-from autotune.commands import common, one_trial, trials
-from autotune.commands.report import _describe, _numbers
+from autotune.cli import common, one_trial, trials
+from autotune.cli.report import _describe, _numbers
 from autotune.device import KNOWN
-from autotune.dispatch.from_store import read_results
 from autotune.errors import AutotuneError, DispatchError, StoreError, UsageError
+from autotune.export.from_store import read_results
 from autotune.gemm import Gemm
+from autotune.kernel import template
 from autotune.measurement import Discarded, Outcome
 from autotune.report import page
 from autotune.search import Options, tune
@@ -45,7 +45,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("whole") / "whole.db"
     with Store.open(path) as store:
         for gemm in (SQUARE, OTHER):
-            study = store.study(H200, kernel.source_hash(), COMPILER, gemm)
+            study = store.study(H200, template.source_hash(), COMPILER, gemm)
             for number in range(4):
                 discarded = (Discarded((5.0, 6.0), ("drift",)),)
                 add(store, study, number, replace(ok(3.0 + number), marks=("drift",), discarded=discarded))

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from autotune.device import Environment
 from autotune.gemm import Gemm
 from autotune.measurement import Measurement, Outcome
-from autotune.t4 import INVALIDITY, Trial, to_t4
+from autotune.recording.t4 import INVALIDITY, T4Trial, to_t4
 
 ENVIRONMENT = Environment("NVIDIA H200", "GPU-1", (9, 0), "580.1", "13.0", "13.4", "13.1")
 GEMM = Gemm(16, 11008, 4096, trans_b=True)
@@ -62,7 +62,7 @@ def test_every_outcome_has_its_word() -> None:
 
 @given(st.lists(measurements, max_size=5))
 def test_any_trials_obey_the_schema(found) -> None:
-    trials = [Trial({"bm": 64, "order": "row"}, m, "2026-11-21T10:00:00+00:00") for m in found]
+    trials = [T4Trial({"bm": 64, "order": "row"}, m, "2026-11-21T10:00:00+00:00") for m in found]
     data = json.loads(json.dumps(to_t4(GEMM, ENVIRONMENT, trials), allow_nan=False))
     obeys_the_schema(data)
     for result, measurement in zip(data["results"], found, strict=True):

@@ -10,12 +10,12 @@ from fake_target import product_space
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from autotune.config import Config
 from autotune.device import known_limits
 from autotune.gemm import Gemm
-from autotune.search.candidates import Candidates
-from autotune.search.traits import _quantities, _waves, traits_of
-from autotune.space import feasible_set
+from autotune.kernel.config import Config
+from autotune.kernel.feasible_set import feasible_set
+from autotune.search.propose.candidates import Candidates
+from autotune.search.propose.traits import _quantities, _waves, traits_of
 
 H200 = known_limits("h200")
 GEMM = Gemm(4096, 4096, 4096)

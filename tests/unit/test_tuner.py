@@ -18,18 +18,19 @@ from fake_target import ENVIRONMENT, FAILURES, FakeTarget, bowl_us, fails_by_tur
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from autotune.config import Config
 from autotune.device import known_limits
 from autotune.errors import DeviceLost, UsageError
 from autotune.gemm import Gemm
+from autotune.kernel.config import Config
+from autotune.kernel.feasible_set import Factor, FeasibleSet, feasible_set
 from autotune.measurement import Measurement, Outcome
-from autotune.search import Options, StopReason, point_key, study_of, tune
+from autotune.search import Options, StopReason, study_of, tune
 from autotune.search.progress import FinalDone, ShapeStarted, Stopping, TrialDone
-from autotune.search.seeds import known_elsewhere, known_good
+from autotune.search.propose.seeds import known_elsewhere, known_good
 from autotune.search.shape import ShapeSearch
-from autotune.space import Factor, FeasibleSet, feasible_set
 from autotune.stats import Patience
 from autotune.store import Store
+from autotune.target import point_key
 
 GEMM, OTHER = Gemm(64, 64, 64), Gemm(128, 64, 64)
 SCRIPT = Path(__file__).with_name("search_script.py")

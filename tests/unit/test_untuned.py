@@ -8,13 +8,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from dispatch_cases import ENVIRONMENT, LIMITS
-from test_dispatch_export import FakeCompiler
+from table_cases import ENVIRONMENT, LIMITS
+from test_export import FakeCompiler
 
-from autotune import families, kernel
-from autotune.dispatch.results import TunedPoint, TunedResults, TunedShape
 from autotune.errors import UsageError
+from autotune.export.tuned import TunedPoint, TunedResults, TunedShape
 from autotune.gemm import Gemm
+from autotune.kernel import families, template
 from autotune.store import Store
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
@@ -31,7 +31,7 @@ def results(*names: str) -> TunedResults:
     for name, winner in zip(names, winners, strict=True):
         times = tuple((other, SHAPES[name] * (1 if other == winner else 1.02)) for other in winners)
         shapes.append(TunedShape(Gemm.parse(name), (TunedPoint(winner, SHAPES[name], True),), times))
-    return TunedResults(ENVIRONMENT, LIMITS, kernel.source_hash(), "cold", 1, tuple(shapes))
+    return TunedResults(ENVIRONMENT, LIMITS, template.source_hash(), "cold", 1, tuple(shapes))
 
 
 def test_a_shape_is_served_by_the_trials_of_others(tmp_path):

@@ -13,15 +13,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from autotune import kernel
 from autotune.device import KNOWN
 from autotune.errors import UsageError
 from autotune.gemm import Gemm
-from autotune.launch import Grid, Variant, plan
-from autotune.resources import launch_spec, smem_bytes
-from autotune.rules import broken_rules
-from autotune.search.asker import Asker
-from autotune.space import feasible_set
+from autotune.kernel import template
+from autotune.kernel.feasible_set import feasible_set
+from autotune.kernel.launch import Grid, Variant, plan
+from autotune.kernel.resources import launch_spec, smem_bytes
+from autotune.kernel.rules import broken_rules
+from autotune.search.propose.asker import Asker
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 import kernel_tuner_side as side
@@ -64,14 +64,14 @@ def test_our_samplers_see_the_subset_and_nothing_else(configs) -> None:
 
 def test_kernel_tuner_compiles_and_launches_what_we_do(configs, job) -> None:
     fixed = {name: int(value) for name, value in re.findall(r"^#define (\w+) (-?\d+)$", job["source"], re.M)}
-    assert job["source"].endswith(bench.with_raster_compiled_in(kernel.source()))
+    assert job["source"].endswith(bench.with_raster_compiled_in(template.source()))
     for config, values, tiles, smem in zip(
         configs, job["configs"], job["tiles"], job["smem_bytes"], strict=True
     ):
         given = dict(zip(job["names"], values, strict=True))
         threads = given.pop("block_size_x")
         spec = launch_spec(config, GEMM, LIMITS)
-        macros = kernel.macros(config, Variant(trans_b=True))
+        macros = template.macros(config, Variant(trans_b=True))
         macros |= {"GROUP": config.group, "IS_ALONG_M": int(config.raster == "m")}
         macros |= {"PROBLEM_M": GEMM.m, "PROBLEM_N": GEMM.n}
         assert {**given, **{name: fixed[name] for name in macros if name not in given}} == macros

@@ -1,0 +1,496 @@
+"""The command line: declares options and hands them to `commands`, which compose and print.
+
+Nothing heavy is imported before a command runs, so `autotune --help` answers at once.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Annotated, NoReturn
+
+import typer
+
+from .. import __version__
+from ..errors import AutotuneError, EnvironmentProblem, UsageError
+from ..measurement import MAX_ERROR
+from ..output_file import DISK_FULL
+from . import console
+from .ctrl_c import SIGNALLED, interrupt_in_order, leave_at_once
+
+
+def _examples(*lines: str) -> str:
+    """What stands below the options of a command, line for line."""
+    return "\n".join(["\b", "Examples:", *(f"  autotune {line}" for line in lines)])
+
+
+app = typer.Typer(
+    name="autotune",
+    help="Finds the best FP32 matrix product kernel for this GPU and these shapes.",
+    epilog=_examples("doctor", "search --shape 4096 --seconds 60", "export-table --out sgemm_dispatch")
+    + "\n\nExit codes: 0 done, 2 wrong usage, 3 something is missing here, 4 the GPU was lost, 5 database,"
+    " 6 exported table; where a signal ended it 128 + its number (Ctrl-C: 130).",
+    context_settings={"help_option_names": ["-h", "--help"]},
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    no_args_is_help=True,
+)
+trials_app = typer.Typer(help="What the database holds.", no_args_is_help=True)
+app.add_typer(
+    trials_app, name="trials", epilog=_examples("trials best", "trials failures --shape 4096 --limit 5")
+)
+
+
+def _completing(*words: str) -> Callable[[str], list[str]]:
+    """Offers these words to a shell."""
+    return lambda incomplete: [word for word in words if word.startswith(incomplete)]
+
+
+def _kinds(incomplete: str) -> Iterator[str]:
+    """Offers the kinds of GPU that are known."""
+    from ..device import KNOWN
+
+    return (name for name in ("auto", *KNOWN) if name.startswith(incomplete))
+
+
+Gpu = Annotated[
+    str,
+    typer.Option(
+        help="A GPU: its index, UUID or `auto`; or `replay:FILE`, a recorded space.",
+        autocompletion=_completing("auto", "replay:"),
+    ),
+]
+RealGpu = Annotated[
+    str, typer.Option(help="A GPU: its index, UUID or `auto`.", autocompletion=_completing("auto"))
+]
+Shapes = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--shape",
+        metavar="SHAPE",
+        help="4096, 4096x128x4096 (m, n, k), 4096:NT or 512b32 (a batch of 32); repeatable.",
+    ),
+]
+Suite = Annotated[
+    Path | None, typer.Option(help="A TOML file of [[shape]] tables with m, n, k [, layout, batch, shared].")
+]
+Db = Annotated[str, typer.Option(help="Database: a SQLite file, or a URL (SQLite, PostgreSQL).")]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")]
+Quiet = Annotated[bool, typer.Option("--quiet", help="No progress on stderr.")]
+Policy = Annotated[
+    str,
+    typer.Option(
+        help="`cold`: operands come from memory; `warm`: they stay in the L2 cache.",
+        autocompletion=_completing("cold", "warm"),
+    ),
+]
+MaxError = Annotated[
+    float,
+    typer.Option(help="Fail kernels whose error is more than so many times cuBLAS's; 0: no limit.", min=0.0),
+]
+Accurate = Annotated[
+    float,
+    typer.Option(
+        "--max-error",
+        help="Leave out kernels whose error is more than so many times cuBLAS's; 0: no limit.",
+        min=0.0,
+    ),
+]
+Limit = Annotated[int, typer.Option(help="Show at most so many.", min=1)]
+Trial = Annotated[
+    int,
+    typer.Argument(metavar="ID", help="A trial, as `trials best`, `history` and `failures` list it.", min=1),
+]
+Seed = Annotated[int, typer.Option(help="Seed of everything that is drawn at random.", min=0)]
+Rounds = Annotated[
+    int, typer.Option(help="Interleaved rounds: samples of each contender.", min=3, max=10_000)
+]
+
+DB = "autotune.db"
+TABLE = Path("sgemm_dispatch")
+REPORT = Path("report.html")
+
+
+def _print_version(is_asked: bool) -> None:
+    if is_asked:
+        console.show(f"autotune {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    is_version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
+    ] = False,
+    is_debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
+) -> None:
+    """`--debug` is taken out by `main`, wherever it stands; it is declared for `--help` only."""
+
+
+@app.command(
+    epilog=_examples(
+        "search --shape 4096 --seconds 60",
+        "search --shape 4096x128x4096:NT --shape 1024 --trials 300",
+        "search --suite shapes.toml --db shapes.db",
+        "search --gpu replay:space.json.gz --trials 100",
+    )
+)
+def search(
+    gpu: Gpu = "auto",
+    shape: Shapes = None,
+    suite: Suite = None,
+    trials: Annotated[int | None, typer.Option(help="Stop after so many trials of each shape.")] = None,
+    seconds: Annotated[float | None, typer.Option(help="Stop after so many seconds.")] = None,
+    seed: Seed = 0,
+    sampler: Annotated[
+        str,
+        typer.Option(
+            help="What proposes configs: `autotune`, `random`, Optuna's `tpe` as it is, or `tpe-snapped`.",
+            autocompletion=_completing("autotune", "random", "tpe", "tpe-snapped"),
+        ),
+    ] = "autotune",
+    policy: Policy = "cold",
+    max_error: MaxError = MAX_ERROR,
+    db: Db = DB,
+    has_dashboard: Annotated[
+        bool,
+        typer.Option(
+            "--dashboard/--no-dashboard",
+            help="Copy trials for `optuna-dashboard`, too: four fifths of the database's size.",
+        ),
+    ] = True,
+    is_json: Json = False,
+    is_quiet: Quiet = False,
+) -> None:
+    """Search the best kernels for shapes on a GPU.
+
+    Ctrl-C keeps everything; the same command goes on.
+    """
+    from . import search as command
+
+    interrupt_in_order()
+    limit = max_error or None
+    request = command.SearchRequest(
+        gpu, shape or (), suite, trials, seconds, seed, sampler, policy, db, limit, has_dashboard
+    )
+    command.run(request, is_json=is_json, is_quiet=is_quiet)
+
+
+@app.command(
+    "export-table",
+    epilog=_examples("export-table", "export-table --db shapes.db --suite shapes.toml --out my_kernels"),
+)
+def export_table(
+    db: Db = DB,
+    out: Annotated[Path, typer.Option(help="The folder to write: what applications import.")] = TABLE,
+    shape: Shapes = None,
+    suite: Suite = None,
+    policy: Policy = "cold",
+    max_error: Accurate = MAX_ERROR,
+    is_json: Json = False,
+) -> None:
+    """Write the winners as a folder to import."""
+    from . import export_table as command
+
+    interrupt_in_order()
+    command.export(db, out, shape or (), suite, policy, max_error or None, is_json=is_json)
+
+
+@app.command(
+    epilog=_examples(
+        "space --gpu h200 --shape 4096x128x4096:NT", "space --gpu rtx-3090 --explain bm=64,bn=128,stages=8"
+    )
+)
+def space(
+    gpu: Annotated[
+        str,
+        typer.Option(
+            help="A GPU here (index, UUID, `auto`) or the name of a known kind, as h200 or rtx-3090.",
+            autocompletion=_kinds,
+        ),
+    ] = "auto",
+    shape: Annotated[str, typer.Option(help="4096, 4096x128x4096 (m, n, k), 4096:NT or 512b32.")] = "4096",
+    explain: Annotated[
+        str | None, typer.Option(metavar="CONFIG", help="Tell why this config is refused: bm=64,bn=128,...")
+    ] = None,
+    is_wide: Annotated[
+        bool, typer.Option("--all", help="Count what is legal but known not to pay, too.")
+    ] = False,
+    is_json: Json = False,
+) -> None:
+    """Count the kernels for a GPU and a shape, explain rules."""
+    from . import space as command
+
+    interrupt_in_order()
+    command.run(gpu, shape, explain, is_wide=is_wide, is_json=is_json)
+
+
+@trials_app.command(epilog=_examples("trials best", "trials best --db shapes.db --shape 4096 --json"))
+def best(db: Db = DB, shape: Shapes = None, max_error: Accurate = MAX_ERROR, is_json: Json = False) -> None:
+    """The winner of every study, against cuBLAS and the limit."""
+    from . import trials as command
+
+    interrupt_in_order()
+    command.best(db, shape or (), max_error or None, is_json=is_json)
+
+
+@trials_app.command(epilog=_examples("trials history --limit 50", "trials history --shape 4096 --json"))
+def history(db: Db = DB, shape: Shapes = None, limit: Limit = 20, is_json: Json = False) -> None:
+    """The newest trials, in the order in which they were made."""
+    from . import trials as command
+
+    interrupt_in_order()
+    command.history(db, shape or (), limit, is_json=is_json)
+
+
+@trials_app.command(epilog=_examples("trials failures", "trials failures --shape 4096 --limit 5"))
+def failures(db: Db = DB, shape: Shapes = None, limit: Limit = 20, is_json: Json = False) -> None:
+    """What failed and why."""
+    from . import trials as command
+
+    interrupt_in_order()
+    command.failures(db, shape or (), limit, is_json=is_json)
+
+
+@trials_app.command(epilog=_examples("trials show 312", "trials show 312 --json"))
+def show(trial: Trial, db: Db = DB, is_json: Json = False) -> None:
+    """Everything that is known of one trial."""
+    from . import one_trial as command
+
+    interrupt_in_order()
+    command.show(db, trial, is_json=is_json)
+
+
+@trials_app.command(epilog=_examples("trials diff 312 298", "trials diff 312 298 --json"))
+def diff(trial: Trial, other: Trial, db: Db = DB, is_json: Json = False) -> None:
+    """What differs between two trials: parameters, times, registers, conditions."""
+    from . import one_trial as command
+
+    interrupt_in_order()
+    command.diff(db, trial, other, is_json=is_json)
+
+
+@trials_app.command(
+    epilog=_examples(
+        "trials t4 --out 4096.json --shape 4096", "trials t4 --out 4096.json --recording space.json.gz"
+    )
+)
+def t4(
+    out: Annotated[Path, typer.Option(help="The JSON file to write.")],
+    db: Db = DB,
+    recording: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="A recorded space, in the place of the database.")
+    ] = None,
+    shape: Annotated[str | None, typer.Option(help="Which problem, where there are several.")] = None,
+    is_json: Json = False,
+) -> None:
+    """Write the trials of a problem as T4, Kernel Tuner's results format."""
+    from . import trials_t4 as command
+
+    interrupt_in_order()
+    command.run(out, db, recording, shape, is_json=is_json)
+
+
+@app.command(epilog=_examples("report", "report --db shapes.db --shape 4096 --out 4096.html"))
+def report(
+    out: Annotated[Path, typer.Option(help="The HTML file to write.")] = REPORT,
+    shape: Shapes = None,
+    db: Db = DB,
+    max_error: Accurate = MAX_ERROR,
+    is_json: Json = False,
+) -> None:
+    """Draw what the database holds into one HTML file."""
+    from . import report as command
+
+    interrupt_in_order()
+    command.run(db, out, shape or (), max_error or None, is_json=is_json)
+
+
+@app.command(epilog=_examples("bench", "bench --db shapes.db --shape 4096 --rounds 50"))
+def bench(
+    gpu: Gpu = "auto",
+    shape: Shapes = None,
+    suite: Suite = None,
+    rounds: Rounds = 15,
+    policy: Policy = "cold",
+    max_error: Accurate = MAX_ERROR,
+    db: Db = DB,
+    is_json: Json = False,
+) -> None:
+    """Time the best known kernels against cuBLAS."""
+    from . import bench as command
+
+    interrupt_in_order()
+    command.run(gpu, shape or (), suite, rounds, policy, max_error or None, db, is_json=is_json)
+
+
+@app.command(epilog=_examples("ladder --shape 4096", "ladder --shape 4096 --svg climb.svg"))
+def ladder(
+    gpu: RealGpu = "auto",
+    shape: Annotated[str, typer.Option(help="4096 or 4096x128x4096 (m, n, k); NN only.")] = "4096",
+    rounds: Rounds = 9,
+    policy: Policy = "cold",
+    max_error: Accurate = MAX_ERROR,
+    db: Db = DB,
+    svg: Annotated[Path | None, typer.Option(metavar="FILE", help="Draw the climb into this file.")] = None,
+    is_json: Json = False,
+) -> None:
+    """Time the classic steps beside the tuned kernel and cuBLAS."""
+    from . import ladder as command
+
+    interrupt_in_order()
+    limit = max_error or None
+    command.run(command.LadderRequest(gpu, shape, rounds, policy, db, svg, limit), is_json=is_json)
+
+
+@app.command(epilog=_examples("verify", "verify my_kernels --gpu 1"))
+def verify(
+    table: Annotated[Path, typer.Argument(help="An exported folder.")] = TABLE,
+    gpu: Annotated[
+        str,
+        typer.Option(
+            help="A GPU: its index, UUID or `auto`; `none` checks the files alone.",
+            autocompletion=_completing("auto", "none"),
+        ),
+    ] = "auto",
+    is_json: Json = False,
+) -> None:
+    """Check an exported folder on this GPU."""
+    from . import verify as command
+
+    interrupt_in_order()
+    command.run(table, gpu, is_json=is_json)
+
+
+@app.command(
+    epilog=_examples(
+        "record --shape 4096 --configs 3000 --out space.json.gz",
+        "record --suite shapes.toml --seconds 200 --out space.json.gz",
+    )
+)
+def record(
+    out: Annotated[Path, typer.Option(help="The recording to write; asked again, it goes on.")],
+    gpu: RealGpu = "auto",
+    shape: Shapes = None,
+    suite: Suite = None,
+    configs: Annotated[
+        int | None,
+        typer.Option(
+            help="A sample of so many configs, the same for all shapes; all without it.", min=1, max=10**6
+        ),
+    ] = None,
+    seconds: Annotated[
+        float | None, typer.Option(help="Begin no other config after so many seconds.", min=0.0, max=1e9)
+    ] = None,
+    seed: Seed = 0,
+    policy: Policy = "cold",
+    max_error: MaxError = MAX_ERROR,
+    db: Annotated[
+        str | None,
+        typer.Option(help="Database of its trials, and of searches to sample from; OUT.db without it."),
+    ] = None,
+    is_json: Json = False,
+    is_quiet: Quiet = False,
+) -> None:
+    """Time configs on shapes into a file for --gpu replay:FILE."""
+    from . import record as command
+
+    interrupt_in_order()
+    limit = max_error or None
+    request = command.RecordRequest(out, gpu, shape or (), suite, configs, seconds, seed, policy, db, limit)
+    command.run(request, is_json=is_json, is_quiet=is_quiet)
+
+
+@app.command(epilog=_examples("doctor", "doctor --db shapes.db --json"))
+def doctor(db: Db = DB, is_json: Json = False) -> None:
+    """Tell what is here, what is missing, what to do."""
+    from . import doctor as command
+
+    interrupt_in_order()
+    command.run(db, is_json=is_json)
+
+
+def _shortage(error: Exception) -> EnvironmentProblem | None:
+    """What this machine is short of, where an error that nobody explained says so."""
+    number = error.errno if isinstance(error, OSError) else None
+    if isinstance(error, MemoryError) or number == errno.ENOMEM:
+        what = "out of memory"
+    elif number in DISK_FULL:
+        what = "the disk is full"
+    else:
+        return None
+    again = "free some and run the same command again: what was stored stays"
+    return EnvironmentProblem(f"{what} ({str(error) or type(error).__name__}); {again}")
+
+
+def _exit_code(error: AutotuneError) -> int:
+    """A full disk is one thing, whatever was to be written: a report, a table, a recording."""
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, OSError) and cause.errno in DISK_FULL:
+            return EnvironmentProblem.exit_code
+        cause = cause.__cause__
+    return error.exit_code
+
+
+def _run() -> int:
+    """Run the command. Returns the exit code; an error becomes one line."""
+    try:
+        code = app(standalone_mode=False)
+        sys.stdout.flush()
+        return code if isinstance(code, int) else 0
+    except BrokenPipeError:
+        return _without_reader()
+    except SystemExit as end:  # what typer makes of a broken pipe
+        if isinstance(end.__context__, BrokenPipeError):
+            return _without_reader()
+        raise
+    except (KeyboardInterrupt, typer.Abort):
+        return SIGNALLED + signal.SIGINT
+    except AutotuneError as error:
+        console.fail(error)
+        return _exit_code(error)
+    except Exception as error:
+        return _other_end(error)
+
+
+def _without_reader() -> int:
+    """Whoever read the output has enough, as `head` has: no error, and nothing to say."""
+    console.abandon(sys.__stdout__ or sys.stdout)
+    return SIGNALLED + signal.SIGPIPE
+
+
+def _other_end(error: Exception) -> int:
+    """Of what is no error of ours: wrong options, a machine short of something, a fault of autotune."""
+    tell = getattr(error, "format_message", None)  # typer's own, of several versions
+    if tell is not None and "\n" not in tell():
+        context = getattr(error, "ctx", None)
+        command = context.command_path if context is not None else "autotune"
+        console.refuse(f"{tell().rstrip('.')}; see `{command} --help`")
+        return UsageError.exit_code
+    if tell is not None:  # a command without its arguments: its help
+        error.show()  # type: ignore[attr-defined]
+        return UsageError.exit_code
+    if (problem := _shortage(error)) is not None:
+        console.fail(problem)
+        return problem.exit_code
+    console.refuse(f"internal error: {error!r}; run again with --debug and report the traceback")
+    return AutotuneError.exit_code
+
+
+def main() -> NoReturn:
+    """Runs what the command line says, and exits. `--debug` shows where an error came from."""
+    # Before numpy loads: its BLAS would spin on every core, which the compiler's threads need. The
+    # search's small matrices take one thread a tenth of the time that they take two on busy cores.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    is_debug = "--debug" in sys.argv[1:]
+    sys.argv = [sys.argv[0], *(argument for argument in sys.argv[1:] if argument != "--debug")]
+    if is_debug:
+        app()
+    code = _run()
+    leave_at_once()  # nothing is left to be put in order
+    sys.exit(code)

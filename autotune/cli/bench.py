@@ -1,0 +1,126 @@
+"""`autotune bench`: the best known kernels against cuBLAS, interleaved, with the percentage of the limit."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+from .. import stats
+from ..errors import UsageError
+from ..gemm import Gemm
+from ..store import Store, StudyRef
+from ..target import Point, Target
+from . import common, console, targets
+from .trials import brief
+
+
+def run(
+    gpu: str,
+    shapes: Sequence[str],
+    suite: Path | None,
+    rounds: int,
+    policy: str,
+    max_error: float | None,
+    db: str,
+    *,
+    is_json: bool,
+) -> None:
+    """Time the winner of every tuned shape (or of those named) and cuBLAS in the same rounds."""
+    named = common.read_shapes(shapes, suite)
+    with (
+        common.open_existing(db) as store,
+        closing(targets.open_target(gpu, common.read_policy(policy), max_error=max_error)) as target,
+    ):
+        tuned = winners(store, target, named)
+        with console.Progress(is_quiet=is_json) as progress:
+            results = []
+            for number, (gemm, point) in enumerate(tuned.items(), 1):
+                progress.update(f"timing {gemm} ({number}/{len(tuned)})")
+                results.append(_race(target, gemm, point, rounds))
+        facts = {
+            "gpu": target.environment.gpu_name,
+            "is_recorded": target.environment.is_recorded,
+            "recorded_on": target.environment.recorded_on or None,
+            "policy": target.policy,
+            "num_rounds": rounds,
+            "shapes": results,
+        }
+        measured_on = common.source_text(target.environment)
+    if is_json:
+        console.show_json(facts)
+    else:
+        console.show(
+            f"{measured_on}, {facts['policy']} operands, {rounds} interleaved rounds\n{_table(results)}"
+        )
+
+
+def winners(store: Store, target: Target, named: Sequence[Gemm]) -> dict[Gemm, Point]:
+    """The best known point of each tuned shape on GPUs of this kind, as accurate as the target asks for.
+
+    Raises UsageError if one has none, StoreError if that is because it is damaged.
+    """
+    latest = store.latest_studies(target.environment, target.policy, target.max_error)
+    wanted = [study for study in latest if not named or study.gemm in named]
+    found = {study.gemm: winner(store, study, target.max_error) for study in wanted}
+    tuned = {gemm: point for gemm, point in found.items() if point is not None}
+    missing = [gemm for gemm in named if gemm not in tuned]
+    if missing or not tuned:
+        store.damages.refuse()
+        what = ", ".join(map(str, missing)) or "any shape"
+        where = common.source_text(target.environment)
+        raise UsageError(f"nothing was tuned for {what} ({where}); run `autotune search` for it first")
+    return {gemm: tuned[gemm] for gemm in named or tuned}
+
+
+def winner(store: Store, study: StudyRef, max_error: float | None) -> Point | None:
+    """The best known point of a study that is accurate to `max_error`: of its final re-rank if there was one,
+    else its fastest trial; None if there is none."""
+    if final := store.final(study, max_error):
+        return final.winner.point
+    fastest = store.best(study, 1, max_error)
+    return fastest[0].point if fastest else None
+
+
+def _race(target: Target, gemm: Gemm, point: Point, rounds: int) -> dict[str, Any]:
+    """One shape: medians, and the ratio of times within rounds with its 95 % interval."""
+    timed = target.compare(gemm, [point], rounds)
+    (samples,), baseline = timed.samples_us, timed.baseline
+    if not samples:
+        raise UsageError(f"the kernel for {gemm} gives a wrong result here: {dict(point)}; search again")
+    time_us = stats.median(samples)
+    ratios = [c / s for c, s in zip(baseline.samples_us, samples, strict=False)]
+    limit_us = gemm.limit_us(target.limits.fma_tflops, target.limits.bandwidth_gbs)
+    return {
+        "shape": str(gemm),
+        "time_us": time_us,
+        "cublas_time_us": baseline.time_us,
+        "speedup": stats.median(ratios) if ratios else None,
+        "speedup_interval": stats.median_interval(ratios) if ratios else None,
+        "tflops": gemm.tflops(time_us),
+        "limit_us": limit_us,
+        "share_of_limit": limit_us / time_us,
+        "config": dict(point),
+        "samples_us": samples,
+        "cublas_samples_us": baseline.samples_us,
+        "marks": timed.marks,
+    }
+
+
+def _table(results: Sequence[dict[str, Any]]) -> str:
+    headers = ("shape", "tuned", "cuBLAS", "speedup", "95% interval", "TFLOP/s", "of limit", "config")
+    rows = [
+        (
+            r["shape"],
+            console.time_text(r["time_us"]),
+            console.time_text(r["cublas_time_us"]),
+            console.ratio_text(r["speedup"]),
+            "-" if r["speedup_interval"] is None else "{:.3f}-{:.3f}".format(*r["speedup_interval"]),
+            f"{r['tflops']:.1f}",
+            console.ratio_text(r["share_of_limit"], "%"),
+            brief(r["config"]),
+        )
+        for r in results
+    ]
+    return console.table(headers, rows, right=range(1, 7))

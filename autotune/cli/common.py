@@ -1,0 +1,103 @@
+"""What several commands share: reading shapes, opening databases and GPUs, saying what was recorded."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from ..device import DeviceLimits, Environment, known_limits
+from ..errors import StoreError, UsageError
+from ..gemm import Gemm
+from ..measurement import CachePolicy
+from ..store import Store, StudySummary, exists, shown
+from ..suite import read_suite
+from . import console
+
+
+def read_shapes(shapes: Sequence[str], suite: Path | None) -> tuple[Gemm, ...]:
+    """The problems of `--shape` and `--suite`, each once; empty if neither was given.
+
+    Raises UsageError, also for a problem without output.
+    """
+    named = [Gemm.parse(text) for text in shapes]
+    gemms = tuple(dict.fromkeys([*named, *(read_suite(suite) if suite else ())]))
+    for gemm in gemms:
+        gemm.need_output()
+    return gemms
+
+
+def need_shapes(shapes: Sequence[str], suite: Path | None) -> tuple[Gemm, ...]:
+    """As `read_shapes`. Raises UsageError if there is none."""
+    gemms = read_shapes(shapes, suite)
+    if not gemms:
+        raise UsageError("no shape: pass --shape 4096, --shape 4096x128x4096 or --suite FILE")
+    return gemms
+
+
+def read_policy(text: str) -> CachePolicy:
+    try:
+        return CachePolicy(text)
+    except ValueError:
+        raise UsageError(f"--policy {text!r} is none; known are {', '.join(CachePolicy)}") from None
+
+
+@contextmanager
+def open_existing(db: str) -> Iterator[Store]:
+    """A database to read from. At the end a note names the rows that are damaged and were left out. Raises
+    StoreError if its file is missing, rather than make an empty one."""
+    if not exists(db):
+        raise StoreError(f"no database {shown(db)}; run `autotune search` first, or name it with --db")
+    with Store.open(db, is_read_only=True) as store, telling_damage(store):
+        yield store
+
+
+@contextmanager
+def telling_damage(store: Store) -> Iterator[None]:
+    """At the end, name the rows that could not be read, unless an error has named them."""
+    try:
+        yield
+    except StoreError:
+        raise
+    except BaseException:
+        _tell_damage(store)
+        raise
+    _tell_damage(store)
+
+
+def _tell_damage(store: Store) -> None:
+    if store.damages:
+        console.note(store.damages.text)
+
+
+def studies_of(store: Store, gemms: Sequence[Gemm], max_error: float | None = None) -> list[StudySummary]:
+    """The studies with trials, of these problems or of all; the best of each is accurate to `max_error`.
+
+    Raises UsageError if there is none, StoreError if that is because rows are damaged.
+    """
+    found = [s for s in store.studies(max_error) if s.num_trials and (not gemms or s.study.gemm in gemms)]
+    if not found:
+        store.damages.refuse()
+        what = f"of {', '.join(map(str, gemms))} " if gemms else ""
+        raise UsageError(f"the database holds no trials {what}yet; run `autotune search` first")
+    return found
+
+
+def limits_by_name(gpu_name: str) -> DeviceLimits | None:
+    """Limits of a kind of GPU that this package knows, else None."""
+    try:
+        return known_limits(gpu_name)
+    except UsageError:
+        return None
+
+
+def source_text(environment: Environment) -> str:
+    """Where times come from: `NVIDIA H200`, or `recorded on NVIDIA H200, 2026-11-21`."""
+    if environment.is_recorded:
+        return f"recorded on {environment.gpu_name}, {environment.recorded_on}"
+    return environment.gpu_name
+
+
+def share(part: float | None, whole: float | None) -> float | None:
+    """part / whole where both are there."""
+    return None if part is None or not whole else part / whole

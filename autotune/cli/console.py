@@ -1,0 +1,224 @@
+"""What the command line writes: results to stdout, progress and errors to stderr, JSON for machines.
+
+Colours are for terminals, and for those alone: what goes into a pipe or a file is plain.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import math
+import os
+import re
+import shutil
+import sys
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import accumulate
+from typing import Any, TextIO
+
+import typer
+
+from ..errors import AutotuneError
+
+PERIOD_TTY_S = 0.2  # between updates of a line that is overwritten
+PERIOD_LOG_S = 10.0  # between lines that stay, as in a log of CI
+GAP, INDENT = "  ", "    "  # between columns; before what stands beneath a row
+
+
+def show(text: str) -> None:
+    """A result, to stdout."""
+    _write(sys.stdout, f"{text}\n")
+
+
+def _write(stream: TextIO, text: str) -> None:
+    """Write at once. A terminal that is gone (EIO) is written to no more: who works for it ends in order.
+    Raises BrokenPipeError where nobody reads on."""
+    try:
+        stream.write(text)
+        stream.flush()
+    except OSError as error:
+        abandon(stream)
+        if error.errno != errno.EIO:
+            raise
+
+
+def abandon(stream: TextIO) -> None:
+    """Have all that is written to a stream, and what it still holds, go nowhere."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, stream.fileno())
+    os.close(nowhere)
+
+
+def painted(text: str, color: str = "", *, stream: TextIO | None = None) -> str:
+    """Bold text, in a colour; plain where the stream (stdout) is no terminal or NO_COLOR is set."""
+    terminal = (stream or sys.stdout).isatty() and os.environ.get("TERM") != "dumb"
+    if not terminal or os.environ.get("NO_COLOR"):
+        return text
+    return typer.style(text, fg=color or None, bold=True)
+
+
+def show_json(data: Mapping[str, Any]) -> None:
+    """The same facts for machines: one JSON object on stdout. JSON has no infinity and no NaN (the error
+    of a result that holds a NaN, say): they become null."""
+    show(json.dumps(_finite(data), indent=2, default=str, allow_nan=False))
+
+
+def _finite(data: Any) -> Any:
+    if isinstance(data, float):
+        return data if math.isfinite(data) else None
+    if isinstance(data, Mapping):
+        return {name: _finite(value) for name, value in data.items()}
+    if isinstance(data, list | tuple):
+        return [_finite(value) for value in data]
+    return data
+
+
+def note(text: str) -> None:
+    """Something to know that is not the result, to stderr."""
+    _write(sys.stderr, f"{text}\n")
+
+
+def fail(error: AutotuneError) -> None:
+    """One line that says what is wrong and what to do next."""
+    refuse(" ".join(str(error).split()))
+
+
+def refuse(text: str) -> None:
+    """The one line of an error."""
+    note(f"{painted('autotune:', 'red', stream=sys.stderr)} {text}")
+
+
+def _aligned(headers: Sequence[str], rows: Iterable[Sequence[str]], right: Sequence[int]) -> str:
+    cells = [list(row) for row in (headers, *rows)]
+    widths = [max(len(row[i]) for row in cells) for i in range(len(headers))]
+
+    def line(row: Sequence[str]) -> str:
+        aligned = (
+            c.rjust(w) if i in right else c.ljust(w) for i, (c, w) in enumerate(zip(row, widths, strict=True))
+        )
+        return GAP.join(aligned).rstrip()
+
+    return "\n".join([painted(line(cells[0])), line(["-" * w for w in widths]), *map(line, cells[1:])])
+
+
+def table(headers: Sequence[str], rows: Iterable[Sequence[object]], *, right: Sequence[int] = ()) -> str:
+    """Aligned columns under a line of headers; columns numbered in `right` align right. On a terminal that is
+    too narrow for it, what does not fit stands beneath its row."""
+    cells, terminal = [[str(cell) for cell in row] for row in rows], _terminal_width()
+    widths = [max(map(len, column)) for column in zip(headers, *cells, strict=True)]
+    ends = list(accumulate(len(GAP) + width for width in widths))  # a gap before the first column, too
+    fits = [n for n, end in enumerate(ends, 1) if terminal is None or end - len(GAP) <= terminal]
+    num = max(fits, default=1)
+    if num == len(headers):
+        return _aligned(headers, cells, right)
+    head, line, *lines = _aligned(headers[:num], [row[:num] for row in cells], right).splitlines()
+    shown = [head, line]
+    for text, row in zip(lines, cells, strict=True):
+        rest = ", ".join(f"{name} {cell}" for name, cell in zip(headers[num:], row[num:], strict=True))
+        shown += [text, *(INDENT + part for part in wrapped(rest, (terminal or 0) - len(INDENT)))]
+    return "\n".join(shown)
+
+
+def wrapped(text: str, width: int) -> list[str]:
+    """Lines of at most so many characters, which end behind a space or a comma where they can."""
+    lines = [""]
+    for piece in re.findall("[^ ,]*[ ,]+|[^ ,]+", text):
+        if lines[-1] and len(lines[-1]) + len(piece.rstrip()) > width:
+            lines.append("")
+        lines[-1] += piece
+        while len(lines[-1].rstrip()) > width:
+            lines[-1:] = [lines[-1][:width], lines[-1][width:]]
+    return [line.rstrip() for line in lines]
+
+
+def _terminal_width() -> int | None:
+    """Columns of the terminal that results go to; None where they go to a file or a pipe."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+
+
+def counted(number: int, one: str, several: str) -> str:
+    """`1 study`, `2 studies`."""
+    return f"{number:,} {one if number == 1 else several}"
+
+
+def duration(seconds: float) -> str:
+    """`45 s`, `3:20 min` or `2:05 h`."""
+    whole = max(0, round(seconds))
+    if whole < 60:
+        return f"{whole} s"
+    minutes, rest = divmod(whole, 60)
+    if minutes < 60:
+        return f"{minutes}:{rest:02} min"
+    return f"{minutes // 60}:{minutes % 60:02} h"
+
+
+def time_text(time_us: float | None) -> str:
+    """A time with four digits and a readable unit; a dash where there is none."""
+    if time_us is None:
+        return "-"
+    value, unit = (time_us / 1e3, "ms") if time_us >= 1e4 else (time_us, "us")
+    digits = max(0, 3 - len(str(int(value))) + 1)
+    return f"{value:.{digits}f} {unit}"
+
+
+def ratio_text(ratio: float | None, unit: str = "x") -> str:
+    """`1.024x`, `79.3%`, or a dash."""
+    if ratio is None:
+        return "-"
+    return f"{100 * ratio:.1f}%" if unit == "%" else f"{ratio:.3f}x"
+
+
+def fitted(parts: Sequence[str], least_first: Sequence[int], width: int) -> str:
+    """The parts in their order, without as many of the least as it takes to fit. Where that is not enough,
+    as many words as fit: half a number would say something else than the whole."""
+    for num_dropped in range(len(least_first) + 1):
+        dropped = set(least_first[:num_dropped])
+        text = GAP.join(part for i, part in enumerate(parts) if i not in dropped)
+        if len(text) <= width:
+            return text
+    words = text.split(" ")
+    lengths = accumulate(len(word) + 1 for word in words)
+    return " ".join(word for word, length in zip(words, lengths, strict=True) if length <= width + 1)
+
+
+class Progress:
+    """One line on a terminal that is overwritten; elsewhere a line now and then."""
+
+    def __init__(self, stream: TextIO | None = None, *, is_quiet: bool = False) -> None:
+        self._stream = stream or sys.stderr
+        self._is_tty = self._stream.isatty()
+        self._is_quiet = is_quiet
+        self._period_s = PERIOD_TTY_S if self._is_tty else PERIOD_LOG_S
+        self._written_at = float("-inf") if self._is_tty else time.monotonic()
+        self._is_open = False
+
+    @property
+    def is_due(self) -> bool:
+        """Whether an update would be written now: ask before composing a costly text."""
+        return not self._is_quiet and time.monotonic() - self._written_at >= self._period_s
+
+    def update(self, *parts: str, least_first: Sequence[int] = ()) -> None:
+        """Show these parts side by side. Where a terminal is too narrow for them, they are left out in the
+        order of `least_first`, which holds their positions; none is cut."""
+        if not self.is_due:
+            return
+        self._written_at = time.monotonic()
+        if self._is_tty:
+            width = shutil.get_terminal_size().columns - 1
+            _write(self._stream, f"\r\x1b[K{fitted(parts, least_first, width)}")
+            self._is_open = True
+        else:
+            _write(self._stream, f"{GAP.join(parts)}\n")
+
+    def close(self) -> None:
+        """Leaves the last line standing, and the cursor below it."""
+        if self._is_open:
+            _write(self._stream, "\n")
+            self._is_open = False
+
+    def __enter__(self) -> Progress:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

@@ -1,0 +1,144 @@
+"""`autotune doctor`: what is here, what is missing, and what to do about it."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import sys
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from .. import __version__, gpu
+from ..errors import AutotuneError, EnvironmentProblem
+from ..kernel import compiler, template
+from ..requirements import CUBLAS, pip_install
+from ..store import exists, shown
+from . import common, console, targets
+
+MIN_PYTHON = (3, 11)
+LOW_DISK_BYTES = 2 << 30
+
+OK, MISSING, BROKEN = "ok", "missing", "broken"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing looked at. `missing`: a part of autotune cannot be used; `broken`: autotune cannot."""
+
+    name: str
+    state: str
+    detail: str
+    next_step: str = ""
+
+
+def run(db: str, *, is_json: bool) -> None:
+    """Print every finding. Raises EnvironmentProblem if something is broken, after all were printed."""
+    findings = [_safely(name, look) for name, look in _looks(db).items()]
+    if is_json:
+        console.show_json({"version": __version__, "findings": [asdict(f) for f in findings]})
+    else:
+        console.show(_text(findings))
+    broken = [finding.name for finding in findings if finding.state == BROKEN]
+    if broken:
+        raise EnvironmentProblem(f"autotune cannot work here: see {', '.join(broken)} above")
+
+
+def _looks(db: str) -> dict[str, Callable[[], Finding]]:
+    return {
+        "python": _python,
+        "gpu": _gpus,
+        "compiler": _compiler,
+        "cublas": _cublas,
+        "kernel": _kernel,
+        "cache": _cache,
+        "recorded spaces": _recordings,
+        "database": lambda: _database(db),
+    }
+
+
+def _safely(name: str, look: Callable[[], Finding]) -> Finding:
+    """An error while looking is a finding too."""
+    try:
+        return look()
+    except AutotuneError as error:
+        what, _, advice = " ".join(str(error).split()).partition("; ")
+        return Finding(name, BROKEN, what, advice)
+
+
+def _text(findings: list[Finding]) -> str:
+    rows = [(f.state, f.name, f.detail) for f in findings]
+    steps = [f"  {f.name}: {f.next_step}" for f in findings if f.next_step]
+    head = f"autotune {__version__} in {Path(__file__).resolve().parents[1]}"
+    todo = ["", "What to do:", *steps] if steps else ["", "Nothing is missing."]
+    return "\n".join([head, "", console.table(("state", "what", "found"), rows), *todo])
+
+
+def _python() -> Finding:
+    found = f"{platform.python_version()} on {platform.system()} {platform.machine()}, {os.cpu_count()} cores"
+    if sys.version_info < MIN_PYTHON:
+        return Finding("python", BROKEN, found, "use Python 3.11 or later")
+    return Finding("python", OK, found)
+
+
+def _gpus() -> Finding:
+    problem = targets.why_no_gpu()
+    if problem is not None:
+        advice = "to measure, use an NVIDIA GPU (Turing or later) with driver 580 or later;"
+        return Finding(
+            "gpu", MISSING, problem, f"{advice} without one, `--gpu auto` searches a recorded space"
+        )
+    from ..gpu.nvml import Monitor
+
+    gpus = gpu.list_gpus()
+    driver = Monitor(gpus[0].uuid).driver_version() or "unknown"
+    names = "; ".join(f"{g.index}: {g.name} {g.uuid}, {g.total_bytes / 2**30:.0f} GiB" for g in gpus)
+    return Finding("gpu", OK, f"{names}; driver {driver}")
+
+
+def _compiler() -> Finding:
+    return Finding("compiler", OK, compiler.compiler_version())
+
+
+def _cublas() -> Finding:
+    from ..gpu import cublas
+
+    library = cublas.load_library()
+    if library is None:
+        advice = f"{pip_install(CUBLAS)} (the yardstick: needed only to measure)"
+        return Finding("cublas", MISSING, "libcublas was not found", advice)
+    return Finding("cublas", OK, cublas.library_version(library))
+
+
+def _kernel() -> Finding:
+    return Finding("kernel", OK, f"{template.kernel_dir()}, source {template.source_hash()[:12]}")
+
+
+def _cache() -> Finding:
+    folder = compiler.default_cache_dir()
+    present = next(parent for parent in (folder, *folder.parents) if parent.exists())
+    free = shutil.disk_usage(present).free
+    found = f"{folder}, {free / 2**30:.1f} GiB free"
+    if not os.access(present, os.W_OK):
+        return Finding("cache", BROKEN, f"{found}, not writable", "set AUTOTUNE_CACHE to a folder of yours")
+    if free < LOW_DISK_BYTES:
+        return Finding("cache", MISSING, found, "free some disk space, or set AUTOTUNE_CACHE elsewhere")
+    return Finding("cache", OK, found)
+
+
+def _recordings() -> Finding:
+    shipped = targets.recordings()
+    if not shipped:
+        return Finding("recorded spaces", MISSING, f"none in {targets.studies_dir()}", "reinstall autotune")
+    return Finding("recorded spaces", OK, ", ".join(path.name for path in shipped))
+
+
+def _database(db: str) -> Finding:
+    if not exists(db):
+        return Finding("database", OK, f"{shown(db)} is not there yet; `autotune search` makes it")
+    with common.open_existing(db) as store:
+        studies = store.studies()
+    num_trials = sum(study.num_trials for study in studies)
+    num_studies = console.counted(len(studies), "study", "studies")
+    return Finding("database", OK, f"{shown(db)}: {num_trials:,} trials in {num_studies}")

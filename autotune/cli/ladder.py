@@ -1,0 +1,195 @@
+"""`autotune ladder`: the classic steps of an SGEMM beside the tuned kernel and cuBLAS, in one run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from .. import stats
+from ..errors import TrialFailure, UsageError
+from ..gemm import Gemm
+from ..gpu.gpu_target import GpuTarget
+from ..gpu.protocol import KernelCode, Problem, RaceResult
+from ..kernel import template
+from ..kernel.config import Config
+from ..kernel.rungs import REFERENCE_FILE, ReferenceKernel, Step, steps
+from ..measurement import POLICY_VERSION
+from ..output_file import check_writable, write_file
+from ..store import exists, shown
+from . import chart, common, console, targets
+from .bench import winner
+
+TUNED, CUBLAS = "tuned", "cuBLAS"
+SLOWEST_OVER_LIMIT = 500.0  # the naive kernel takes about a hundred times the roofline
+_COLORS = {TUNED: chart.OURS, CUBLAS: chart.THEIRS}
+
+
+@dataclass(frozen=True)
+class LadderRequest:
+    """What the user asked for."""
+
+    gpu: str
+    shape: str
+    rounds: int
+    policy: str
+    db: str
+    svg: Path | None
+    max_error: float | None = None  # times cuBLAS's
+
+
+@dataclass(frozen=True)
+class Rung:
+    """A step made ready: `code` is what runs, or `reason` why it cannot run here."""
+
+    step: Step
+    code: KernelCode | None
+    reason: str = ""
+
+
+def run(request: LadderRequest, *, is_json: bool) -> None:
+    """Compile every step, time them all interleaved with the best tuned kernel known and cuBLAS."""
+    gemm = Gemm.parse(request.shape)
+    if request.svg:
+        check_writable(request.svg, option="--svg")
+    policy = common.read_policy(request.policy)
+    with closing(targets.open_gpu(request.gpu, policy, [gemm], request.max_error)) as target:
+        wanted = (*steps(gemm), *_tuned(request.db, target, gemm))
+        with console.Progress(is_quiet=is_json) as progress:
+            progress.update(f"compiling {len(wanted)} kernels")
+            rungs = [_rung(target, gemm, step) for step in wanted]
+            progress.update(f"timing {len(rungs)} kernels on {gemm}, {request.rounds} rounds")
+            codes = [rung.code for rung in rungs if rung.code]
+            problem = Problem(gemm, target.policy)
+            result = target.race(problem, codes, request.rounds, SLOWEST_OVER_LIMIT)
+        facts = _facts(target, gemm, request.rounds, rungs, result)
+    if request.svg:
+        write_file(request.svg, draw(facts), option="--svg")
+    if is_json:
+        console.show_json(facts)
+    else:
+        console.show(_table(facts))
+
+
+def _tuned(db: str, target: GpuTarget, gemm: Gemm) -> list[Step]:
+    """The best known kernel for this problem as the last rung, or none, with a note how to get one."""
+    hint = f"`autotune search --gpu {target.gpu.index} --shape {gemm}` adds the tuned kernel to this ladder"
+    if not exists(db):
+        console.note(f"No database {shown(db)}: {hint}.")
+        return []
+    with common.open_existing(db) as store:
+        latest = store.latest_studies(target.environment, target.policy, target.max_error)
+        points = [winner(store, study, target.max_error) for study in latest if study.gemm == gemm]
+        point = points[0] if points else None
+        if point is None:
+            gpu_name = target.environment.gpu_name
+            console.note(f"{shown(db)} holds nothing tuned for {gemm} on {gpu_name}: {hint}.")
+            return []
+    return [Step(TUNED, "what the search found", Config.from_dict(point))]
+
+
+def _rung(target: GpuTarget, gemm: Gemm, step: Step) -> Rung:
+    try:
+        return Rung(step, _build(target, gemm, step.kernel))
+    except (UsageError, TrialFailure) as error:
+        return Rung(step, None, str(error))
+
+
+def _build(target: GpuTarget, gemm: Gemm, wanted: ReferenceKernel | Config) -> KernelCode:
+    if isinstance(wanted, Config):
+        return target.build(gemm, wanted)
+    return target.build_source(template.source(REFERENCE_FILE), wanted.entry, wanted.spec)
+
+
+# ------------------------------------------------------------------------------------------------
+# What is told
+
+
+def _facts(
+    target: GpuTarget, gemm: Gemm, rounds: int, rungs: Sequence[Rung], result: RaceResult
+) -> dict[str, Any]:
+    limit_us = gemm.limit_us(target.limits.fma_tflops, target.limits.bandwidth_gbs)
+    left = iter(result.samples_us)
+    rows = []
+    for rung in rungs:
+        samples = next(left) if rung.code else ()
+        reason = rung.reason or ("" if samples else "gives a wrong result here")
+        row = _row(rung.step.name, rung.step.adds, gemm, samples, result.baseline_us, limit_us)
+        wanted = rung.step.kernel
+        what = wanted.to_dict() if isinstance(wanted, Config) else wanted.entry
+        rows.append({**row, "kernel": what, "reason": reason})
+    if result.baseline_us:
+        row = _row(CUBLAS, "cublasSgemm", gemm, result.baseline_us, result.baseline_us, limit_us)
+        rows.append({**row, "kernel": f"cuBLAS {target.environment.cublas_version}", "reason": ""})
+    return {
+        "shape": str(gemm),
+        "environment": target.environment.to_dict(),
+        "source_hash": target.source_hash,
+        "policy": target.policy,
+        "policy_version": POLICY_VERSION,
+        "num_rounds": rounds,
+        "limit_us": limit_us,
+        "limit_gflops": 1e3 * gemm.tflops(limit_us),
+        "state": vars(result.state),
+        "steps": rows,
+    }
+
+
+def _row(
+    name: str,
+    adds: str,
+    gemm: Gemm,
+    samples: Sequence[float],
+    cublas_us: Sequence[float],
+    limit_us: float,
+) -> dict[str, Any]:
+    """One rung in figures: the median time, and the median of the ratios to cuBLAS within rounds."""
+    time_us = stats.median(samples) if samples else None
+    ratios = [theirs / ours for theirs, ours in zip(cublas_us, samples, strict=False)]
+    return {
+        "name": name,
+        "adds": adds,
+        "time_us": time_us,
+        "gflops": time_us and 1e3 * gemm.tflops(time_us),
+        "share_of_limit": common.share(limit_us, time_us),
+        "speedup": stats.median(ratios) if ratios else None,
+        "samples_us": samples,
+    }
+
+
+def _table(facts: dict[str, Any]) -> str:
+    headers = ("step", "time", "GFLOP/s", "of limit", "vs cuBLAS", "adds")
+    rows = [
+        (
+            row["name"],
+            console.time_text(row["time_us"]),
+            f"{row['gflops']:,.0f}" if row["gflops"] else "-",
+            console.ratio_text(row["share_of_limit"], "%"),
+            console.ratio_text(row["speedup"]),
+            row["reason"] or row["adds"],
+        )
+        for row in facts["steps"]
+    ]
+    return f"{headline(facts)}\n" + console.table(headers, rows, right=range(1, 5))
+
+
+def headline(facts: dict[str, Any]) -> str:
+    """What was measured, on what, how."""
+    return (
+        f"{facts['shape']} on {facts['environment']['gpu_name']}, {facts['policy']} operands, "
+        f"{facts['num_rounds']} interleaved rounds, limit {facts['limit_gflops']:,.0f} GFLOP/s"
+    )
+
+
+def draw(facts: dict[str, Any]) -> str:
+    """The climb as SVG."""
+    rows = []
+    for row in facts["steps"]:
+        text = row["reason"] and "not here"
+        if row["gflops"]:
+            text = f"{row['gflops']:,.0f} GFLOP/s, {console.ratio_text(row['share_of_limit'], '%')}"
+        bar = chart.Bar(row["share_of_limit"], text, _COLORS.get(row["name"], chart.STEP))
+        rows.append(chart.Row(row["name"], (bar,)))
+    return chart.bar_chart("The ladder to a tuned SGEMM", headline(facts), rows, axis=" of the limit")

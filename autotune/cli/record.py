@@ -1,0 +1,144 @@
+"""`autotune record`: times the same configs on one problem or several, into a file to search without a GPU.
+
+Each config is compiled once and timed on every problem that allows it. Trials are kept in a database, so
+a recording that was interrupted goes on where it was, and what searches tried is part of it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from ..errors import UsageError
+from ..gemm import Gemm
+from ..measurement import Measurement, Outcome
+from ..output_file import check_writable
+from ..recording.writer import write_recording
+from ..search.propose.recorded_points import sample, whole
+from ..store import Store
+from ..target import Point
+from . import common, console, targets
+from .recorder import Recorder
+
+MOST_CONFIGS = 100_000  # a day and more of a GPU
+
+
+@dataclass(frozen=True)
+class RecordRequest:
+    """The options of `record`."""
+
+    out: Path
+    gpu: str
+    shapes: Sequence[str]
+    suite: Path | None
+    configs: int | None
+    seconds: float | None
+    seed: int
+    policy: str
+    db: str | None
+    max_error: float | None = None  # times cuBLAS's
+
+
+class Tally:
+    """What the progress line tells."""
+
+    def __init__(self, num_points: int, num_wanted: int, progress: console.Progress) -> None:
+        self._num_points, self._num_wanted, self._progress = num_points, num_wanted, progress
+        self._num_done = self._num_failed = 0
+        self._began_s = time.monotonic()
+
+    def add(self, gemm: Gemm, found: Measurement) -> None:
+        self._num_done += 1
+        self._num_failed += not found.is_ok
+        rate = self._num_done / max(time.monotonic() - self._began_s, 1e-9)
+        left = console.duration((self._num_wanted - self._num_done) / rate)
+        self._progress.update(
+            f"{self._num_points:,} configs: {self._num_done:,}/{self._num_wanted:,} trials, {rate:.1f}/s, "
+            f"{self._num_failed:,} failed, {left} left, at {gemm}"
+        )
+
+
+def run(request: RecordRequest, *, is_json: bool, is_quiet: bool) -> None:
+    """Measure what is missing, then write the file with the configs that every problem has been through."""
+    gemms = common.need_shapes(request.shapes, request.suite)
+    check_writable(request.out)
+    policy = common.read_policy(request.policy)
+    db = request.db or str(request.out.with_name(f"{request.out.name}.db"))
+    with (
+        closing(targets.open_gpu(request.gpu, policy, gemms, request.max_error)) as target,
+        Store.open(db) as store,
+        common.telling_damage(store),
+    ):
+        recorder = Recorder(store, target, gemms)
+        points = _choose(recorder, request)
+        num_wanted = sum(len(recorder.missing(point)) for point in points)
+        with console.Progress(is_quiet=is_quiet) as progress:
+            recorder.measure(points, request.seconds, Tally(len(points), num_wanted, progress).add)
+        complete = [point for point in points if not recorder.missing(point)]
+        problems = recorder.problems(complete)
+        recorded_on = datetime.now(UTC).date().isoformat()
+        num_bytes = write_recording(
+            request.out,
+            limits=target.limits,
+            environment=target.environment,
+            policy=policy,
+            source_hash=target.source_hash,
+            recorded_on=recorded_on,
+            problems=problems,
+            compile_threads=target.compiler.num_threads,
+        )
+    facts = {gemm: _facts([m for _, m in trials]) for gemm, (_, trials) in problems.items()}
+    _tell(request.out, num_bytes, facts, recorded_on, len(points) - len(complete), is_json=is_json)
+
+
+def _choose(recorder: Recorder, request: RecordRequest) -> list[Point]:
+    """The points to record, in the order in which they are timed."""
+    sources = [recorder.source(gemm) for gemm in recorder.studies]
+    if request.configs is not None:
+        return sample(sources, request.configs, request.seed, recorder.allows)
+    size = sum(len(source.space) for source in sources)
+    if size > MOST_CONFIGS:
+        raise UsageError(f"{size:,} configs would take days; record a sample of them with --configs 3000")
+    return whole(sources, request.seed)
+
+
+def _facts(measurements: list[Measurement]) -> dict[str, Any]:
+    times = [m.time_us for m in measurements if m.time_us is not None]
+    num_illegal = sum(m.outcome is Outcome.ILLEGAL for m in measurements)
+    return {
+        "num_configs": len(measurements) - num_illegal,
+        "num_illegal": num_illegal,
+        "num_failed": sum(not m.is_ok for m in measurements) - num_illegal,
+        "num_cut_short": sum(m.is_cut_short for m in measurements),
+        "best_time_us": min(times, default=None),
+    }
+
+
+def _tell(
+    out: Path,
+    num_bytes: int,
+    facts: dict[Gemm, dict[str, Any]],
+    recorded_on: str,
+    num_left: int,
+    *,
+    is_json: bool,
+) -> None:
+    if is_json:
+        shapes = [{"shape": str(gemm), **fact} for gemm, fact in facts.items()]
+        told = {"file": str(out), "recorded_on": recorded_on, "num_left": num_left, "shapes": shapes}
+        console.show_json(told)
+        return
+    console.show(f"{out}: {num_bytes / 1e6:.1f} MB, search it with --gpu replay:{out}")
+    headers = ("shape", "configs", "illegal here", "failed", "cut short", "best")
+    names = ("num_configs", "num_illegal", "num_failed", "num_cut_short")
+    rows = [
+        (str(g), *(f[name] for name in names), console.time_text(f["best_time_us"])) for g, f in facts.items()
+    ]
+    console.show(console.table(headers, rows, right=range(1, len(headers))))
+    if num_left:
+        console.note(f"{num_left:,} configs are not timed yet and left out; the same command goes on")

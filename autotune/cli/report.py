@@ -1,0 +1,79 @@
+"""`autotune report`: everything that a database holds, as one HTML file to look at."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from ..kernel.config import Value
+from ..output_file import check_writable, write_file
+from ..report import charts, page
+from ..report.numbers import StudyNumbers, study_numbers
+from ..store import Store, shown
+from . import common, console
+from .trials import brief
+
+
+def run(db: str, out: Path, shapes: Sequence[str], max_error: float | None, *, is_json: bool) -> None:
+    """Write the report of all studies, or of those of `shapes`. The best of each is accurate to `max_error`.
+
+    Raises EnvironmentProblem without plotly or on a full disk, UsageError where `out` cannot be written or
+    there is no trial.
+    """
+    charts.plotly()  # before anything is computed for nothing
+    check_writable(out)
+    with common.open_existing(db) as store:
+        studies = _numbers(store, shapes, max_error)
+    written_at = f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC"
+    write_file(out, page.render(studies, shown(db), written_at, _describe))
+    if is_json:
+        console.show_json({"out": str(out), "studies": [_facts(study) for study in studies]})
+        return
+    num_trials = sum(study.num_trials for study in studies)
+    num_studies = console.counted(len(studies), "study", "studies")
+    console.show(f"wrote {out}: {num_studies}, {num_trials:,} trials; open it in a browser")
+
+
+def _numbers(store: Store, shapes: Sequence[str], max_error: float | None) -> list[StudyNumbers]:
+    return [
+        study_numbers(
+            summary,
+            store.trials(summary.study),
+            store.final(summary.study, max_error),
+            common.limits_by_name(summary.study.environment.gpu_name),
+            max_error,
+        )
+        for summary in common.studies_of(store, common.read_shapes(shapes, None), max_error)
+    ]
+
+
+def _describe(point: Mapping[str, Value]) -> str:
+    return brief(dict(point))
+
+
+def _facts(s: StudyNumbers) -> dict[str, Any]:
+    environment = s.study.environment
+    return {
+        "shape": str(s.study.gemm),
+        "gpu": environment.gpu_name,
+        "is_recorded": environment.is_recorded,
+        "recorded_on": environment.recorded_on or None,
+        "policy": s.study.policy,
+        "num_trials": s.num_trials,
+        "num_failed": s.num_failed,
+        "num_cut_short": s.num_cut_short,
+        "best_time_us": s.best_us,
+        "best_config": dict(s.best_point) if s.best_point else None,
+        "cublas_time_us": s.cublas_us,
+        "limit_us": s.limit_us,
+        "speedup": s.speedup,
+        "share_of_limit": s.share_of_limit,
+        "ledger": {**asdict(s.ledger), "gpu_share": s.ledger.gpu_share},
+        "importance": {parameter.name: parameter.share for parameter in s.importance},
+        "failures": [asdict(group) for group in s.failures],
+        "best_so_far": [asdict(step) for step in s.best_so_far],
+        "tied": [entry.key for entry in s.final.tied] if s.final else [],
+    }

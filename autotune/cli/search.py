@@ -1,0 +1,280 @@
+"""`autotune search`: runs a search, draws its progress, tells what it found."""
+
+from __future__ import annotations
+
+import shlex
+import time
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from ..errors import EnvironmentProblem, UsageError
+from ..gemm import Gemm
+from ..kernel import same_code, template
+from ..measurement import CachePolicy
+from ..recording.replay import ReplayTarget
+from ..search import Options, Result, ShapeResult, tune
+from ..search.progress import Best, Event, FinalDone, FinalStarted, ShapeStarted, Stopping, TrialDone
+from ..store import Store, shown
+from ..store.publisher import Publisher
+from ..target import Target
+from . import common, console, disturbed, spent, targets
+from .ctrl_c import SIGNALLED
+from .trials import brief
+
+# What the live line leaves out where the terminal is too narrow. What is not named here goes last.
+_LEAST_FIRST = ("failed", "rate", "trials", "shape", "cublas", "left", "limit")
+
+_WHY = {
+    "trials": "all trials that were asked for are done",
+    "seconds": "the time is over",
+    "patience": "nothing better is likely",
+    "exhausted": "every config was tried",
+    "interrupted": "interrupted; the same command goes on",
+}
+
+
+@dataclass(frozen=True)
+class SearchRequest:
+    """The options of `search`."""
+
+    gpu: str
+    shapes: Sequence[str]
+    suite: Path | None
+    trials: int | None
+    seconds: float | None
+    seed: int
+    sampler: str
+    policy: str
+    db: str
+    max_error: float | None = None  # times cuBLAS's
+    has_dashboard: bool = True  # whether trials are copied for Optuna's dashboard
+
+
+def run(request: SearchRequest, *, is_json: bool, is_quiet: bool) -> None:
+    """Search, copy the trials into Optuna's tables, print the result. Without shapes, `replay:FILE`
+    means all that FILE holds.
+
+    Raises, after printing, UsageError where the seconds did not suffice to begin every shape, and
+    EnvironmentProblem where no candidate of some shape ran.
+    """
+    is_replay = request.gpu.startswith(targets.REPLAY)
+    gemms = (common.read_shapes if is_replay else common.need_shapes)(request.shapes, request.suite)
+    policy = common.read_policy(request.policy)
+    options = Options(
+        sampler=request.sampler, trials=request.trials, seconds=request.seconds, seed=request.seed
+    )
+    began_s = time.monotonic()
+    with (
+        closing(targets.open_target(request.gpu, policy, gemms, request.max_error)) as target,
+        Store.open(request.db) as store,  # behind the target: without one no empty database is left
+        common.telling_damage(store),
+        console.Progress(is_quiet=is_quiet) as progress,
+    ):
+        store.tell_when_away(console.note)
+        if isinstance(target, ReplayTarget):
+            gemms = gemms or target.gemms
+        painter = Painter(progress, is_quiet=is_quiet)
+        result = _tune(target, store, gemms, options, painter, has_dashboard=request.has_dashboard)
+        facts = _facts(result, target, store, request, time.monotonic() - began_s)
+        measured_on = common.source_text(target.environment)
+        # other kernels cannot be exported
+        is_ours = same_code.is_same(target.source_hash, template.source_hash())
+    if is_json:
+        console.show_json(facts)
+    else:
+        console.show(_text(facts, measured_on))
+        if is_ours:
+            console.show(f"Next: autotune export-table --db {shlex.quote(shown(request.db))}")
+    if result.signal is not None:
+        raise typer.Exit(SIGNALLED + result.signal)
+    _need_winners(result)
+
+
+def _tune(
+    target: Target,
+    store: Store,
+    gemms: Sequence[Gemm],
+    options: Options,
+    painter: Painter,
+    *,
+    has_dashboard: bool,
+) -> Result:
+    """Search, with a copy for Optuna's dashboard that follows."""
+    if not has_dashboard:
+        return tune(target, store, gemms, options, painter)
+
+    def tell(event: Event) -> None:
+        if isinstance(event, ShapeStarted):
+            publisher.follow(event.study)
+        painter(event)
+
+    with Publisher(store) as publisher:
+        result = tune(target, store, gemms, options, tell)
+        publisher.finish([shape.study for shape in result.shapes])
+    return result
+
+
+def _need_winners(result: Result) -> None:
+    if result.not_begun:
+        names = ", ".join(map(str, result.not_begun))
+        raise UsageError(
+            f"the time was over before {names} could begin; run the same command again, with more --seconds"
+        )
+    barren = [shape for shape in result.shapes if shape.best is None]
+    if barren:
+        names = ", ".join(str(shape.gemm) for shape in barren)
+        raise EnvironmentProblem(
+            f"no candidate for {names} ran; see `autotune trials failures`, and `autotune doctor`"
+        )
+
+
+# ------------------------------------------------------------------------------------------------
+# Progress
+
+
+class Painter:
+    """Turns the events of a search into lines on stderr."""
+
+    def __init__(self, progress: console.Progress, *, is_quiet: bool) -> None:
+        self._progress = progress
+        self._is_quiet = is_quiet
+
+    def __call__(self, event: Event) -> None:
+        if isinstance(event, TrialDone):
+            if self._progress.is_due:
+                parts = _trial_parts(event)
+                names = list(parts)
+                least_first = [names.index(name) for name in _LEAST_FIRST if name in parts]
+                self._progress.update(*parts.values(), least_first=least_first)
+        elif not self._is_quiet:
+            self._progress.close()
+            console.note(_line(event))
+
+
+def _line(event: ShapeStarted | Stopping | FinalStarted | FinalDone) -> str:
+    match event:
+        case ShapeStarted():
+            known = f", {event.num_known:,} of them tried earlier" if event.num_known else ""
+            cublas = f", cuBLAS {console.time_text(event.cublas_us)}" if event.cublas_us else ""
+            limit = console.time_text(event.limit_us)
+            return f"{event.gemm}: {event.num_points:,} configs{known}{cublas}, limit {limit}"
+        case Stopping():
+            waiting = console.counted(event.num_waiting, "candidate is", "candidates are")
+            return f"stopping ({event.reason}): {waiting} under way"
+        case FinalStarted():
+            return f"{event.gemm}: timing the best {event.num_finalists} again, interleaved"
+        case FinalDone():
+            tied = [f"{event.num_tied} tied"] if event.num_tied > 1 else []
+            return f"{event.gemm}: " + ", ".join([*_best_parts("winner", event.best), *tied])
+
+
+def _best_parts(word: str, best: Best) -> list[str]:
+    """`best 2.65 ms`, `1.020x cuBLAS` where that is there, `80.1% of limit`."""
+    cublas = [f"{console.ratio_text(best.speedup)} cuBLAS"] if best.speedup else []
+    limit = f"{console.ratio_text(best.share_of_limit, '%')} of limit"
+    return [f"{word} {console.time_text(best.time_us)}", *cublas, limit]
+
+
+def _trial_parts(event: TrialDone) -> dict[str, str]:
+    """`4096x4096x4096:NN`, `312 trials`, `10.4/s`, `41 failed`, `best 2.65 ms`, ..., each under a name."""
+    parts = {
+        "shape": str(event.gemm),
+        "trials": f"{event.num_done:,} trials",
+        "rate": f"{event.trials_per_s:.1f}/s",
+        "failed": f"{event.num_failed:,} failed",
+    }
+    if event.best:
+        best, *cublas, limit = _best_parts("best", event.best)
+        parts |= {"best": best, **({"cublas": cublas[0]} if cublas else {}), "limit": limit}
+    if event.left_s is not None:
+        parts["left"] = f"{console.duration(event.left_s)} left"
+    return parts
+
+
+# ------------------------------------------------------------------------------------------------
+# Result
+
+
+def _facts(
+    result: Result, target: Target, store: Store, request: SearchRequest, wall_s: float
+) -> dict[str, Any]:
+    shapes = [_shape_facts(shape, target, store) for shape in result.shapes]
+    return {
+        "gpu": target.environment.gpu_name,
+        "is_recorded": target.environment.is_recorded,
+        "recorded_on": target.environment.recorded_on or None,
+        "policy": target.policy,
+        "sampler": request.sampler,
+        "seed": request.seed,
+        "db": shown(request.db),
+        "stopped": result.reason,
+        "num_new": result.num_new,
+        "elapsed_s": result.elapsed_s,
+        "wall_s": wall_s,
+        "trials_per_s": result.num_new / result.elapsed_s if result.elapsed_s > 0 else 0.0,
+        "ledger": result.ledger.to_dict(),
+        "not_begun": [str(gemm) for gemm in result.not_begun],
+        "shapes": shapes,
+        **(shapes[0] if len(shapes) == 1 else {}),
+    }
+
+
+def _shape_facts(shape: ShapeResult, target: Target, store: Store) -> dict[str, Any]:
+    best = shape.verdict
+    time_us = best.time_us if best else None
+    facts = {
+        "shape": str(shape.gemm),
+        "best_time_us": time_us,
+        "best_config": dict(best.point) if best else None,
+        "cublas_time_us": best.cublas_us if best else shape.cublas_us,
+        "speedup": best.speedup if best else None,
+        "limit_us": shape.limit_us,
+        "share_of_limit": best.share_of_limit if best else None,
+        "tflops": shape.gemm.tflops(time_us) if time_us else None,
+        "num_trials": shape.num_trials,
+        "num_failed": shape.num_failed,
+        "num_tied": len(shape.final.tied) if shape.final else None,
+        "tied": [entry.key for entry in shape.final.tied] if shape.final else [],
+        **disturbed.facts(store.trials(shape.study), shape.final),
+    }
+    if isinstance(target, ReplayTarget):
+        facts["optimum_time_us"] = target.optimum(shape.gemm)[1]
+    return facts
+
+
+def _text(facts: dict[str, Any], measured_on: str) -> str:
+    is_recorded = facts["is_recorded"]
+    clock = "simulated seconds" if is_recorded else "s"
+    head = (
+        f"{measured_on}, {CachePolicy(facts['policy'])} operands: {facts['num_new']:,} new trials in "
+        f"{facts['elapsed_s']:.0f} {clock} ({facts['trials_per_s']:.1f}/s); {_WHY[facts['stopped']]}"
+    )
+    headers = ["shape", "best", "vs cuBLAS", "of limit", "TFLOP/s", "trials", "failed", "tied", "config"]
+    rows = [_row(shape) for shape in facts["shapes"]]
+    if is_recorded:
+        headers.insert(2, "of optimum")
+        for row, shape in zip(rows, facts["shapes"], strict=True):
+            best = common.share(shape["optimum_time_us"], shape["best_time_us"])
+            row.insert(2, console.ratio_text(best, "%"))
+    body = console.table(headers, rows, right=range(1, len(headers) - 1))
+    seconds = "" if is_recorded else spent.text(facts["ledger"])
+    return "\n".join(filter(None, (head, body, seconds, disturbed.text(facts["shapes"]))))
+
+
+def _row(shape: dict[str, Any]) -> list[object]:
+    return [
+        shape["shape"],
+        console.time_text(shape["best_time_us"]),
+        console.ratio_text(shape["speedup"]),
+        console.ratio_text(shape["share_of_limit"], "%"),
+        f"{shape['tflops']:.1f}" if shape["tflops"] else "-",
+        f"{shape['num_trials']:,}",
+        f"{shape['num_failed']:,}",
+        "-" if shape["num_tied"] is None else shape["num_tied"],
+        brief(shape["best_config"]),
+    ]

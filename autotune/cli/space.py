@@ -1,0 +1,131 @@
+"""`autotune space`: counts what a GPU can run on a shape, prints the rules, explains a refusal."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..device import KNOWN, DeviceLimits, known_limits
+from ..errors import UsageError
+from ..gemm import Gemm
+from ..kernel.config import PARAMETERS, Config, Parameter
+from ..kernel.feasible_set import FeasibleSet, feasible_set
+from ..kernel.resources import register_estimate, smem_bytes, threads
+from ..kernel.rules import RULES, Rule, broken_rules
+from . import console
+from .targets import limits_here
+
+KINDS = {
+    "template": "the kernel does not compile otherwise",
+    "device": "this GPU cannot run it",
+    "shape": "this problem cannot be computed with it",
+    "worth": "legal, but known not to pay: left out of a search",
+}
+
+
+def run(gpu: str, shape: str, explain: str | None, *, is_wide: bool, is_json: bool) -> None:
+    """Print the space, or with `explain` what becomes of one config."""
+    gemm = Gemm.parse(shape)
+    gemm.need_output()
+    limits = _limits(gpu)
+    if explain is not None:
+        _explain(Config.parse(explain), limits, gemm, is_json=is_json)
+        return
+    found = feasible_set(limits, gemm, is_wide=is_wide)
+    facts = _facts(found, limits, gemm, is_wide=is_wide)
+    if is_json:
+        console.show_json(facts)
+    else:
+        console.show(_text(facts, limits, gemm))
+
+
+def _limits(gpu: str) -> DeviceLimits:
+    """Limits of a known kind of GPU by name, else of a GPU of this machine."""
+    try:
+        return known_limits(gpu)
+    except UsageError:
+        if gpu == "auto" or gpu.isdecimal() or gpu.startswith("GPU-"):
+            return limits_here(gpu)
+        raise UsageError(
+            f"--gpu {gpu!r} is no GPU of this machine (index, UUID, auto) and none of {', '.join(KNOWN)}"
+        ) from None
+
+
+def _facts(found: FeasibleSet, limits: DeviceLimits, gemm: Gemm, *, is_wide: bool) -> dict[str, Any]:
+    factors = [{"parameters": f.names, "num_rows": len(f)} for f in found.factors]
+    reachable = {
+        name: [factor.values[j][code] for code in sorted(set(factor.codes[:, j].tolist()))]
+        for factor in found.factors
+        for j, name in enumerate(factor.names)
+    }
+    rules = [_rule_facts(rule) for rule in RULES if not (is_wide and rule.kind == "worth")]
+    return {
+        "gpu": limits.name,
+        "arch": limits.arch,
+        "shape": str(gemm),
+        "num_configs": len(found),
+        "factors": factors,
+        "values": reachable,
+        "rules": rules,
+    }
+
+
+def _text(facts: dict[str, Any], limits: DeviceLimits, gemm: Gemm) -> str:
+    factors = [(f"{f['num_rows']:,}", " ".join(f["parameters"])) for f in facts["factors"]]
+    parameters = [(p.name, _reachable_text(p, facts["values"][p.name]), p.meaning) for p in PARAMETERS]
+    rules = [(r["kind"], r["id"], r["sentence"]) for r in facts["rules"]]
+    return "\n".join(
+        [
+            f"{facts['num_configs']:,} configs for {gemm} on {limits.name} ({limits.arch})",
+            "",
+            "They are all combinations of the rows of these factors:",
+            console.table(("rows", "parameters"), factors, right=(0,)),
+            "",
+            console.table(("parameter", "values reached (of)", "meaning"), parameters),
+            "",
+            *(f"{kind}: {meaning}" for kind, meaning in KINDS.items()),
+            console.table(("kind", "rule", "sentence"), rules),
+        ]
+    )
+
+
+def _reachable_text(parameter: Parameter, values: list[int | str]) -> str:
+    num_all = len(parameter.values)
+    text = " ".join(map(str, values))
+    return text if len(values) == num_all else f"{text} ({num_all})"
+
+
+def _explain(config: Config, limits: DeviceLimits, gemm: Gemm, *, is_json: bool) -> None:
+    broken = broken_rules(config, limits, gemm) or broken_rules(config, limits, gemm, ("worth",))
+    facts = {
+        "gpu": limits.name,
+        "shape": str(gemm),
+        "config": config.to_dict(),
+        "is_legal": all(rule.kind == "worth" for rule in broken),
+        "is_searched": not broken,
+        "broken_rules": [_rule_facts(rule) for rule in broken],
+    }
+    if is_json:
+        console.show_json(facts)
+    else:
+        console.show(_explanation(config, limits, gemm, broken))
+
+
+def _explanation(config: Config, limits: DeviceLimits, gemm: Gemm, broken: tuple[Rule, ...]) -> str:
+    if not broken:
+        verdict = "in the space"
+    elif all(rule.kind == "worth" for rule in broken):
+        verdict = "legal, but left out of a search"
+    else:
+        verdict = "refused"
+    lines = [f"{config}", f"on {limits.name} for {gemm}: {verdict}"]
+    lines += [f"  {rule.id} ({rule.kind}): {rule.sentence}" for rule in broken]
+    if not any(rule.kind == "template" for rule in broken):  # else there is no such kernel to describe
+        lines.append(
+            f"  {threads(config)} threads, {int(smem_bytes(config, gemm)):,} bytes of shared memory,"
+            f" at least {register_estimate(config)} registers"
+        )
+    return "\n".join(lines)
+
+
+def _rule_facts(rule: Rule) -> dict[str, str]:
+    return {"id": rule.id, "kind": rule.kind, "sentence": rule.sentence}

@@ -1,0 +1,116 @@
+"""Finds what to measure on: a GPU of this machine, or a recorded space that stands in for one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from .. import gpu
+from ..device import KNOWN, DeviceLimits
+from ..errors import EnvironmentProblem, UsageError
+from ..gemm import Gemm
+from ..gpu.driver import device_limits
+from ..gpu.gpu_target import GpuTarget
+from ..measurement import CachePolicy
+from ..recording.replay import ReplayTarget
+from ..target import Target
+from . import console
+
+REPLAY = "replay:"
+DEFAULT_LIMITS = "h200"  # shown where there is no GPU to ask: the kind that the shipped recordings are of
+
+
+def open_target(
+    selector: str, policy: CachePolicy, gemms: Sequence[Gemm] = (), max_error: float | None = None
+) -> Target:
+    """The target of `--gpu`. `auto` falls back on a recorded space that ships with autotune, and says so.
+
+    Of several recordings the first that holds all of `gemms` is taken. Kernels whose error is more than
+    `max_error` times cuBLAS's cannot win.
+
+    Raises UsageError or EnvironmentProblem where the selector names nothing usable.
+    """
+    if selector == REPLAY:
+        raise UsageError(f"--gpu {REPLAY} names no file; write {REPLAY}FILE, or `auto`")
+    if selector.startswith(REPLAY):
+        return ReplayTarget(Path(selector.removeprefix(REPLAY)), max_error=max_error)
+    problem = why_no_gpu() if selector == "auto" else None
+    if problem is None:
+        return open_gpu(selector, policy, gemms, max_error)
+    recording = default_recording(gemms)
+    target = ReplayTarget(recording, max_error=max_error)
+    where = target.environment
+    console.note(
+        f"No GPU can be used here: {problem}.\n"
+        f"A recorded space stands in for one: {recording.name}, recorded on {where.gpu_name}, "
+        f"{where.recorded_on}.\nEvery time below is of that recording, not of this machine; what is "
+        "exported is marked so."
+    )
+    return target
+
+
+def _need_memory(selector: str, gemms: Sequence[Gemm]) -> None:
+    """Raises UsageError for problems that can never be on this GPU, before any of the others is tuned."""
+    if not gemms:
+        return
+    found = gpu.find_gpu(selector)
+    for gemm in gemms:
+        if gemm.num_bytes > found.total_bytes:
+            raise UsageError(
+                f"{gemm}: A, B and C take {gemm.num_bytes / 2**30:.1f} GiB, and {found.name} has "
+                f"{found.total_bytes / 2**30:.1f} GiB of memory; leave this shape out or choose a smaller one"
+            )
+
+
+def open_gpu(
+    selector: str, policy: CachePolicy, gemms: Sequence[Gemm] = (), max_error: float | None = None
+) -> GpuTarget:
+    """A GPU for what a recording cannot do. Raises UsageError, also where it has not the memory for one of
+    these problems, or EnvironmentProblem."""
+    if selector.startswith(REPLAY):
+        raise UsageError(f"--gpu {selector}: a recording cannot run kernels; name a GPU")
+    _need_memory(selector, gemms)
+    return GpuTarget(selector, policy=policy, max_error=max_error, note=console.note)
+
+
+def why_no_gpu() -> str | None:
+    """Why no GPU of this machine can be used, or None if one can."""
+    try:
+        gpu.find_gpu("auto")
+    except EnvironmentProblem as error:
+        return str(error).partition(";")[0].partition(" (")[0]
+    return None
+
+
+def studies_dir() -> Path:
+    """Where suites and recorded spaces are: inside an installed package, or beside it in a checkout."""
+    package = Path(__file__).resolve().parents[1]
+    for folder in (package / "studies", package.parent / "studies"):
+        if folder.is_dir():
+            return folder
+    raise EnvironmentProblem(f"no folder `studies` in or beside {package}; reinstall autotune")
+
+
+def recordings() -> list[Path]:
+    """The recorded spaces that ship with autotune, in the order of their names."""
+    return sorted(path for path in studies_dir().rglob("*.gz") if path.is_file())
+
+
+def default_recording(gemms: Sequence[Gemm] = ()) -> Path:
+    """What stands in for a GPU with `--gpu auto`: the first recorded space that holds these problems,
+    else the first of all (which then tells what it holds)."""
+    shipped = recordings()
+    if not shipped:
+        raise EnvironmentProblem(f"no recorded space in {studies_dir()}; reinstall, or use --gpu replay:FILE")
+    return next((path for path in shipped if set(gemms) <= set(ReplayTarget(path).gemms)), shipped[0])
+
+
+def limits_here(selector: str) -> DeviceLimits:
+    """Limits of a GPU of this machine; of a known kind, saying so, where `auto` finds none."""
+    problem = why_no_gpu() if selector == "auto" else None
+    if problem is None:
+        return device_limits(gpu.find_gpu(selector).index)
+    console.note(
+        f"No GPU can be used here: {problem}. Shown are the limits of an {KNOWN[DEFAULT_LIMITS].name}."
+    )
+    return KNOWN[DEFAULT_LIMITS]

@@ -1,0 +1,167 @@
+"""`autotune trials`: what the database holds."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from ..errors import UsageError
+from ..gemm import Gemm
+from ..kernel.config import PARAMETER, Config
+from ..store import Store, StudySummary, TrialRecord
+from . import common, console
+
+REASON_WIDTH = 90
+
+
+def best(db: str, shapes: Sequence[str], max_error: float | None, *, is_json: bool) -> None:
+    """One line per study: its best trial, accurate to `max_error`, against cuBLAS and the limit."""
+    with common.open_existing(db) as store:
+        summaries = common.studies_of(store, common.read_shapes(shapes, None), max_error)
+        studies = [_study_facts(store, summary, max_error) for summary in summaries]
+    if is_json:
+        console.show_json({"studies": studies})
+        return
+    for measured_on in dict.fromkeys(s["measured_on"] for s in studies):
+        console.show(f"{measured_on}\n{_best_table(s for s in studies if s['measured_on'] == measured_on)}")
+
+
+def _study_facts(store: Store, summary: StudySummary, max_error: float | None) -> dict[str, Any]:
+    """A study's winner: of its final re-rank if there was one, else its fastest trial."""
+    study, fastest = summary.study, summary.best
+    final = store.final(study, max_error)
+    winner = final.winner if final else fastest
+    tried = store.trial(study, winner.key) if winner else None
+    time_us = final.winner.time_us if final else fastest and fastest.measurement.time_us
+    baseline_us = final.baseline.time_us if final and final.baseline else summary.cublas_us
+    limits = common.limits_by_name(study.environment.gpu_name)
+    limit_us = limits and study.gemm.limit_us(limits.fma_tflops, limits.bandwidth_gbs)
+    return {
+        "id": tried and tried.id,
+        "shape": str(study.gemm),
+        "gpu": study.environment.gpu_name,
+        "is_recorded": study.environment.is_recorded,
+        "recorded_on": study.environment.recorded_on or None,
+        "measured_on": common.source_text(study.environment),
+        "policy": study.policy,
+        "num_trials": summary.num_trials,
+        "num_ok": sum(count for outcome, count in summary.counts.items() if outcome == "ok"),
+        "best_time_us": time_us,
+        "tflops": study.gemm.tflops(time_us) if time_us else None,
+        "cublas_time_us": baseline_us,
+        "error_over_cublas": tried and tried.measurement.error_over_cublas,
+        "limit_us": limit_us,
+        "is_final": final is not None,
+        "num_tied": len(final.tied) if final else None,
+        "best_config": dict(winner.point) if winner else None,
+        "updated_at": summary.updated_at.isoformat(timespec="seconds"),
+    }
+
+
+def _best_table(studies: Iterable[dict[str, Any]]) -> str:
+    headers = (
+        "trial", "shape", "best", "vs cuBLAS", "of limit", "TFLOP/s", "error", "trials", "tied", "config"
+    )  # fmt: skip
+    rows = [
+        (
+            "-" if s["id"] is None else s["id"],
+            s["shape"],
+            console.time_text(s["best_time_us"]),
+            console.ratio_text(common.share(s["cublas_time_us"], s["best_time_us"])),
+            console.ratio_text(common.share(s["limit_us"], s["best_time_us"]), "%"),
+            f"{s['tflops']:.1f}" if s["tflops"] else "-",
+            console.ratio_text(s["error_over_cublas"]),
+            s["num_trials"],
+            "-" if s["num_tied"] is None else s["num_tied"],
+            brief(s["best_config"]),
+        )
+        for s in studies
+    ]
+    return console.table(headers, rows, right=(0, *range(2, 9)))
+
+
+def brief(point: dict[str, Any] | None) -> str:
+    """A config in one short word for tables: `64x128x16 8x8 s3 async ...`; others' points whole."""
+    if point is None:
+        return "-"
+    try:
+        c = Config.from_dict(point)
+        is_whole = set(point) == set(PARAMETER)
+    except UsageError:  # of another kernel, or of another version of this one
+        is_whole = False
+    if not is_whole:
+        return ",".join(f"{name}={value}" for name, value in point.items())
+    split = f" split_k={c.split_k}" if c.split_k > 1 else ""
+    slices = f" slice_k={c.slice_k}" if c.slice_k > 1 else ""
+    flush = f" flush_k={c.flush_k}" if c.flush_k else ""
+    return f"{c.bm}x{c.bn}x{c.bk} {c.tm}x{c.tn} stages={c.stages} {c.order}{slices}{flush}{split}"
+
+
+def history(db: str, shapes: Sequence[str], limit: int, *, is_json: bool) -> None:
+    """The newest trials, oldest of them first."""
+    rows = _records(db, shapes)
+    newest = sorted(rows, key=lambda row: row[1].id)[-limit:]
+    if is_json:
+        console.show_json({"num_trials": len(rows), "trials": [trial_facts(*row) for row in newest]})
+        return
+    cells = [
+        (
+            record.id,
+            f"{record.created_at:%Y-%m-%d %H:%M:%S}",
+            str(gemm),
+            record.measurement.outcome,
+            console.time_text(record.measurement.time_us),
+            console.ratio_text(record.measurement.error_over_cublas),
+            record.origin,
+            brief(dict(record.point)),
+        )
+        for gemm, record in newest
+    ]
+    headers = ("trial", "stored (UTC)", "shape", "outcome", "time", "error", "from", "config")
+    console.show(console.table(headers, cells, right=(0, 4, 5)))
+
+
+def failures(db: str, shapes: Sequence[str], limit: int, *, is_json: bool) -> None:
+    """A count per outcome and the newest failures with their reasons."""
+    failed = [row for row in _records(db, shapes) if not row[1].measurement.is_ok]
+    counts = Counter(record.measurement.outcome for _, record in failed)
+    newest = sorted(failed, key=lambda row: row[1].id)[-limit:]
+    if is_json:
+        counted = {outcome.value: count for outcome, count in counts.most_common()}
+        console.show_json({"counts": counted, "trials": [trial_facts(*row) for row in newest]})
+        return
+    if not failed:
+        console.show("no trial failed")
+        return
+    console.show(console.table(("outcome", "trials"), counts.most_common(), right=(1,)))
+    cells = [
+        (record.id, str(gemm), record.measurement.outcome, _one_line(record.measurement.reason), record.key)
+        for gemm, record in newest
+    ]
+    console.show("\n" + console.table(("trial", "shape", "outcome", "reason", "config"), cells, right=(0,)))
+
+
+def _one_line(reason: str) -> str:
+    text = " ".join(reason.split())
+    return text if len(text) <= REASON_WIDTH else f"{text[: REASON_WIDTH - 3]}..."
+
+
+def _records(db: str, shapes: Sequence[str]) -> list[tuple[Gemm, TrialRecord]]:
+    with common.open_existing(db) as store:
+        studies = common.studies_of(store, common.read_shapes(shapes, None))
+        found = [(s.study.gemm, record) for s in studies for record in store.trials(s.study)]
+        if not found:
+            store.damages.refuse()
+        return found
+
+
+def trial_facts(gemm: Gemm, record: TrialRecord) -> dict[str, Any]:
+    return {
+        "id": record.id,
+        "shape": str(gemm),
+        "created_at": record.created_at.isoformat(timespec="seconds"),
+        "origin": record.origin,
+        "config": dict(record.point),
+        **record.measurement.to_dict(),
+    }

@@ -1,0 +1,159 @@
+"""`autotune verify`: whether an exported folder is as it was written, and its kernels right on a GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+from .. import gpu
+from ..errors import DispatchError, EnvironmentProblem
+from ..export import manifest
+from ..export.check_files import Files, check_files
+from ..gemm import Gemm
+from ..gpu.gpu_target import GpuTarget
+from ..gpu.protocol import KernelCode
+from ..kernel.launch import NARROW_LD, refusal
+from ..measurement import CachePolicy, Measurement
+from ..runtime.table import Kernel, Table
+from . import console, targets
+
+NO_GPU = "none"
+# Beside the shapes that a kernel was tuned for: ragged in every dimension, and smaller than any tile.
+ODD_EXTENTS = ((129, 257, 65), (1, 1, 1), (3, 515, 1031))
+
+
+def run(folder: Path, selector: str, *, is_json: bool) -> None:
+    """Check the files of a folder, then run every kernel on its tuned shapes and on odd ones, against float64
+    and cuBLAS. With `none` as GPU, nothing is run.
+
+    Raises DispatchError if the folder is damaged or for another GPU, or if a kernel fails; EnvironmentProblem
+    where no GPU can be used, once all is told that needs none.
+    """
+    files = check_files(folder)
+    if files.unlisted:
+        names = manifest.listing(files.unlisted)
+        console.note(f"{folder} holds files that are not of the export and were not checked: {names}")
+    if selector == NO_GPU:
+        _tell_files(folder, files, is_json=is_json)
+        return
+    try:
+        opened = targets.open_gpu(selector, CachePolicy(files.table.policy))
+    except EnvironmentProblem as problem:
+        _tell_files(folder, files, is_json=is_json)
+        raise EnvironmentProblem(
+            f"no kernel was run: {problem} (--gpu {NO_GPU} checks the files alone)"
+        ) from problem
+    with closing(opened) as target:
+        checks = _check(target, files, is_quiet=is_json)
+    _tell_checks(files, checks, is_json=is_json)
+    failed = [(kernel, gemm, found) for kernel, gemm, found in checks if not found.is_ok]
+    if failed:
+        kernel, gemm, found = failed[0]
+        raise DispatchError(
+            f"{len(failed)} of {len(checks)} checks failed, first {kernel.id} on {gemm} ({found.outcome}: "
+            f"{found.reason}); do not use {folder}, search and export again on this GPU"
+        )
+
+
+def _tell_files(folder: Path, files: Files, *, is_json: bool) -> None:
+    """What was checked of a folder whose kernels are not run, and what was not."""
+    table = files.table
+    not_checked = ["what the kernels compute", "whether the driver takes them"]
+    if not files.has_manifest:
+        not_checked.insert(0, "its Python files (an older autotune exported it, without a manifest)")
+    if not all(kernel.identity for kernel in table.kernels):
+        not_checked.insert(0, "which kernels its cubins hold (an older autotune exported it)")
+    if is_json:
+        console.show_json({**_file_facts(files), "gpu": None, "not_checked": not_checked, "checks": []})
+        return
+    console.show(
+        f"{folder}/: {console.counted(files.num_files, 'file', 'files')} of the export; "
+        f"{len(table.kernels):,} kernels in {len(files.code):,} cubins for {table.environment.gpu_name}: "
+        "schema, checksums, launch specs and what cubins say they hold are right.\n"
+        f"Not checked: {', '.join(not_checked)}."
+    )
+
+
+def _file_facts(files: Files) -> dict[str, Any]:
+    return {
+        "num_files": files.num_files,
+        "has_manifest": files.has_manifest,
+        "unlisted": list(files.unlisted),
+        "num_kernels": len(files.table.kernels),
+        "num_cubins": len(files.code),
+    }
+
+
+def _check(target: GpuTarget, files: Files, *, is_quiet: bool) -> list[tuple[Kernel, Gemm, Measurement]]:
+    _check_gpu(files.table, target.gpu)
+    checks = []
+    with console.Progress(is_quiet=is_quiet) as progress:
+        for kernel, gemm in _cases(files.table):
+            progress.update(f"checking {kernel.id} on {gemm}")
+            code = KernelCode(files.code[kernel.sha256], kernel.sha256, kernel.spec)
+            checks.append((kernel, gemm, target.check(gemm, code)))
+    return checks
+
+
+def _check_gpu(table: Table, here: gpu.GpuInfo) -> None:
+    expected = table.environment
+    if (here.name, here.compute_capability) != (expected.gpu_name, expected.compute_capability):
+        raise DispatchError(
+            f"the table is for {expected.gpu_name}, GPU {here.index} is {here.name}: search on it with "
+            f"`autotune search --gpu {here.index}` and export again"
+        )
+
+
+def _cases(table: Table) -> Iterator[tuple[Kernel, Gemm]]:
+    """Every kernel with the shapes it is ranked for and the odd ones that it may serve."""
+    for kernel in table.kernels:
+        tuned = [e.gemm for e in table.entries if kernel.id in {ranked.kernel for ranked in e.ranked}]
+        variant = kernel.spec.variant
+        odd = [Gemm(*extents, variant.trans_a, variant.trans_b) for extents in ODD_EXTENTS]
+        # what the config asks for is met by multiples of its tiles
+        fitting = Gemm(
+            2 * kernel.spec.bm, 2 * kernel.spec.bn, 4 * kernel.spec.bk, variant.trans_a, variant.trans_b
+        )
+        for gemm in dict.fromkeys([*tuned, *odd, fitting]):
+            if _serves(kernel, gemm):
+                yield kernel, gemm
+
+
+def _serves(kernel: Kernel, gemm: Gemm) -> bool:
+    lds = (gemm.lda, gemm.ldb, gemm.ldc)
+    return max(lds) < NARROW_LD and refusal(kernel.spec, gemm.m, gemm.n, gemm.k, lds) is None
+
+
+def _tell_checks(files: Files, checks: Sequence[tuple[Kernel, Gemm, Measurement]], *, is_json: bool) -> None:
+    table = files.table
+    worst: dict[str, Any] = {}
+    for kernel, _, found in checks:
+        worst[kernel.id] = max(worst.get(kernel.id, 0.0), found.error_ratio or 0.0)
+    if is_json:
+        cases = [
+            {
+                "kernel": kernel.id,
+                "shape": str(gemm),
+                "outcome": found.outcome,
+                "reason": found.reason,
+                "error_ratio": found.error_ratio,
+                "time_us": found.time_us,
+            }
+            for kernel, gemm, found in checks
+        ]
+        facts = {**_file_facts(files), "num_kernels": len(worst), "not_checked": []}
+        console.show_json({"gpu": table.environment.gpu_name, **facts, "checks": cases})
+        return
+    rows = [
+        (
+            kernel.id,
+            sum(k.id == kernel.id for k, _, _ in checks),
+            sum(k.id == kernel.id and not found.is_ok for k, _, found in checks),
+            f"{worst[kernel.id]:.2f}",
+        )
+        for kernel in table.kernels
+        if kernel.id in worst
+    ]
+    console.show(console.table(("kernel", "checks", "failed", "error / bound"), rows, right=(1, 2, 3)))

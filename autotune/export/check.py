@@ -1,0 +1,188 @@
+"""Is an exported folder right, on this GPU, now? Identity, checksums, and every kernel's results.
+
+Each kernel multiplies a ragged shape and shapes that it was tuned for, through the very code that
+serves applications, from host arrays. C is poisoned with NaN where beta = 0, searched for NaN and Inf
+as a whole, and compared with float64 on rows and columns that include all edges.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..errors import DispatchError
+from ..gemm import Gemm
+from ..runtime.cuda_driver import PER_THREAD_STREAM, Driver
+from ..runtime.engine import Engine
+from ..runtime.host import sgemm_host
+from ..runtime.selector import Call, Pick, Selector
+from ..runtime.table import Kernel, Table
+from .check_files import check_files
+
+NUM_ROWS, NUM_COLUMNS = 64, 512  # of C that are compared with float64
+MAX_ELEMENTS = 1 << 28  # of a matrix: tuned shapes beyond are left to the ragged one
+MAX_TUNED = 2  # tuned shapes per kernel, the smallest first
+SCALES = ((1.0, 0.0), (1.25, -0.5))  # alpha, beta
+
+# |C - C64| <= min(k + 2, ZERO_MEAN) u |a|.|b| for data of zero mean: derived in gpu/verification.py.
+_UNIT_ROUNDOFF = 2.0**-24
+_ZERO_MEAN = 24.0
+
+_Array = np.ndarray[Any, np.dtype[np.float32]]
+
+
+@dataclass(frozen=True)
+class KernelCheck:
+    """One kernel on one shape. `error_ratio` is max |C - C64| / bound; above 1 it is wrong."""
+
+    kernel_id: str
+    gemm: Gemm
+    alpha: float
+    beta: float
+    error_ratio: float
+    reason: str  # "" if right
+
+    @property
+    def is_ok(self) -> bool:
+        return not self.reason
+
+
+@dataclass(frozen=True)
+class TableCheck:
+    """What came of checking a folder. `device` is the GPU's number, `gpu_name` its name."""
+
+    folder: Path
+    device: int
+    gpu_name: str
+    num_kernels: int
+    is_recorded: bool
+    checks: tuple[KernelCheck, ...]
+
+    @property
+    def failures(self) -> tuple[KernelCheck, ...]:
+        return tuple(check for check in self.checks if not check.is_ok)
+
+    @property
+    def is_ok(self) -> bool:
+        return not self.failures
+
+
+def verify_table(
+    folder: Path,
+    *,
+    device: int | None = None,
+    driver: Driver | None = None,
+    seed: int = 0,
+    on_check: Callable[[KernelCheck], None] = lambda _: None,
+) -> TableCheck:
+    """Check every kernel of an exported folder on one GPU (None: the first that the table is for).
+
+    `on_check` is told of each check as it ends. Raises DispatchError if the folder is damaged, newer
+    than this code or for another GPU, and if the GPU fails: nothing can be said of the kernels then.
+    """
+    files = check_files(folder)
+    table, code = files.table, files.code
+    driver = driver or Driver()
+    checks: list[KernelCheck] = []
+    chosen = device
+    for kernel in table.kernels:
+        engine = Engine(table, code, _Only(table, kernel), driver)
+        chosen = engine.devices.for_host() if chosen is None else chosen
+        for gemm in _shapes(table, kernel):
+            for alpha, beta in SCALES:
+                checks.append(_check(engine, chosen, kernel, gemm, (alpha, beta), seed))
+                on_check(checks[-1])
+    if chosen is None:
+        raise DispatchError(f"{folder} holds no kernel; export it again")
+    name = driver.device_name(chosen)
+    return TableCheck(folder, chosen, name, len(table.kernels), table.is_recorded, tuple(checks))
+
+
+class _Only(Selector):
+    """Picks one kernel for any call it may serve."""
+
+    def __init__(self, table: Table, kernel: Kernel) -> None:
+        super().__init__(table)
+        self._kernel = kernel
+
+    def pick(self, call: Call) -> Pick:
+        fault = call.refusal(self._kernel)
+        if fault is not None:
+            raise DispatchError(f"kernel {self._kernel.id} does not serve {call.gemm}: {fault}; export again")
+        return Pick(self._kernel.id, "exact", "it is under test")
+
+
+def _shapes(table: Table, kernel: Kernel) -> Iterator[Gemm]:
+    """A ragged shape (ragged in k only, if the kernel takes whole tiles only), then tuned ones."""
+    yield ragged_shape(kernel)
+    tuned = [e.gemm for e in table.entries if any(r.kernel == kernel.id for r in e.ranked)]
+    small = [g for g in tuned if max(g.m * g.k, g.k * g.n, g.m * g.n) <= MAX_ELEMENTS]
+    yield from sorted(small, key=lambda g: g.flops)[:MAX_TUNED]
+
+
+def ragged_shape(kernel: Kernel) -> Gemm:
+    """A few tiles and a rest in every extent that may have one, in whole vectors."""
+    spec = kernel.spec
+    rest = 3 * max(spec.vec_a, spec.vec_b, spec.vec_c)
+    edge = 0 if spec.is_exact else rest
+    depth = spec.bk * max(3, 2 * spec.split_k) + rest
+    variant = spec.variant
+    return Gemm(2 * spec.bm + edge, 3 * spec.bn + edge, depth, variant.trans_a, variant.trans_b)
+
+
+def _check(
+    engine: Engine, device: int, kernel: Kernel, gemm: Gemm, scales: tuple[float, float], seed: int
+) -> KernelCheck:
+    rng = np.random.default_rng((seed, gemm.m, gemm.n, gemm.k))
+    shape_a = (gemm.k, gemm.m) if gemm.trans_a else (gemm.m, gemm.k)
+    shape_b = (gemm.n, gemm.k) if gemm.trans_b else (gemm.k, gemm.n)
+    a = rng.standard_normal(shape_a, dtype=np.float32)
+    b = rng.standard_normal(shape_b, dtype=np.float32)
+    c = rng.standard_normal((gemm.m, gemm.n), dtype=np.float32)
+    out = c.copy() if scales[1] else np.full_like(c, np.nan)
+    sgemm_host(engine, device, PER_THREAD_STREAM, (a, b, out), scales, (gemm.trans_a, gemm.trans_b))
+    ratio = error_ratio(gemm, (a, b, c), out, scales, rng)
+    finite = bool(np.isfinite(out).all())
+    reason = "" if ratio <= 1 else f"C is off by {ratio:.3g} times the bound against float64"
+    if not finite:
+        row, column = np.argwhere(~np.isfinite(out))[0]
+        reason = f"C[{row}, {column}] is {out[row, column]}"
+    return KernelCheck(kernel.id, gemm, *scales, ratio if finite else math.inf, reason)
+
+
+def error_ratio(
+    gemm: Gemm,
+    operands: tuple[_Array, _Array, _Array],
+    result: _Array,
+    scales: tuple[float, float],
+    rng: np.random.Generator,
+) -> float:
+    """Largest |C - C64| / bound over some rows and columns of C, the outermost among them.
+
+    `operands` are A and B as stored and the C before, `scales` alpha and beta.
+    """
+    a, b, c = operands
+    rows, columns = _some(gemm.m, NUM_ROWS, rng), _some(gemm.n, NUM_COLUMNS, rng)
+    part_a = (a.T if gemm.trans_a else a)[rows].astype(np.float64)
+    part_b = (b.T if gemm.trans_b else b)[:, columns].astype(np.float64)
+    part_c = c[np.ix_(rows, columns)].astype(np.float64)
+    alpha, beta = scales
+    exact = alpha * (part_a @ part_b) + beta * part_c
+    gamma = min(gemm.k + 2.0, _ZERO_MEAN) * _UNIT_ROUNDOFF
+    size = abs(alpha) * (np.abs(part_a) @ np.abs(part_b)) + abs(beta) * np.abs(part_c)
+    off = np.abs(result[np.ix_(rows, columns)] - exact)
+    return float(np.max(off / (gamma * size + np.finfo(np.float32).tiny)))
+
+
+def _some(extent: int, count: int, rng: np.random.Generator) -> np.ndarray[Any, Any]:
+    """Up to `count` indices below `extent`, sorted: the first and last few, the rest drawn."""
+    if extent <= count:
+        return np.arange(extent)
+    few = count // 8
+    inner = rng.choice(np.arange(few, extent - few), count - 2 * few, replace=False)
+    return np.sort(np.concatenate([np.arange(few), inner, np.arange(extent - few, extent)]))

@@ -1,0 +1,39 @@
+"""Which modules of autotune an exported folder copies: those of `runtime/`, and whatever they import."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+_ROOT = Path(__file__).resolve().parents[1]
+_RUNTIME = "runtime"
+
+
+@cache
+def runtime_files() -> dict[str, bytes]:
+    """The content of each module that serves a call, by its file name relative to the package `autotune`."""
+    waiting = sorted((_ROOT / _RUNTIME).glob("*.py"))
+    files: dict[str, bytes] = {}
+    while waiting:
+        path = waiting.pop()
+        name = path.relative_to(_ROOT).as_posix()
+        if name not in files:
+            files[name] = path.read_bytes()
+            waiting.extend(_imported(path, ast.parse(files[name])))
+    return dict(sorted(files.items()))
+
+
+def _imported(path: Path, tree: ast.Module) -> Iterator[Path]:
+    """The files of this package that a module's relative imports load, `__init__.py` of their folders too."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.level:
+            base = path.parents[node.level - 1].joinpath(*filter(None, (node.module or "").split(".")))
+            for found in (base, *(base / alias.name for alias in node.names)):
+                if found.with_suffix(".py").is_file():
+                    yield found.with_suffix(".py")
+                if found != _ROOT and (found / "__init__.py").is_file():
+                    yield found / "__init__.py"
+    if path.parent != _ROOT:
+        yield path.parent / "__init__.py"

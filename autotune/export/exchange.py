@@ -1,0 +1,198 @@
+"""Puts a new folder in the place of an old one, so that one of the two is there at every moment.
+
+The new folder is made in a hidden scratch folder beside its place, `.NAME-xxxxxxxx`:
+
+    lock   held by the process that exports: as long as it is held, nobody else touches the scratch folder
+    new    being written
+    made   complete; once the two are exchanged, what was replaced
+    old    what was replaced, where the file system cannot exchange: it is moved here first
+
+A kill leaves the scratch folder behind. The next export to the same place puts `old` back if its place is
+empty, then removes what exports wrote. Whatever else is found is kept, in a folder that is not hidden.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import fcntl
+import os
+import re
+import stat
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+from ..errors import DispatchError
+from ..runtime.table import TABLE_FILE
+from . import manifest
+
+LOCK, NEW, MADE, OLD = "lock", "new", "made", "old"
+_LOCKLESS = {NEW, OLD}  # what the scratch folder of an older autotune held
+_RANDOM = r"[a-z0-9_]{8}"  # what tempfile appends
+_NUM_TRIES = 3
+_AT_FDCWD, _RENAME_EXCHANGE = -100, 2
+_CANNOT_EXCHANGE = (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP)
+
+Note = Callable[[str], None]
+
+
+def replace(folder: Path, fill: Callable[[Path], None], note: Note) -> None:
+    """Put what `fill` writes into an empty folder in the place of `folder`.
+
+    `note` is told of files that turned up in the old folder meanwhile, and where they are kept. Raises
+    OSError; `folder` is as it was then.
+    """
+    scratch, lock = _make_scratch(folder)
+    try:
+        new, made = scratch / NEW, scratch / MADE
+        new.mkdir()
+        fill(new)
+        if folder.is_dir():
+            new.chmod(stat.S_IMODE(folder.stat().st_mode))
+        new.rename(made)
+        _put(made, folder, scratch / OLD)
+    finally:
+        _clear(scratch, note)
+        if lock is not None:
+            os.close(lock)
+
+
+def recover(folder: Path, note: Note) -> None:
+    """Put back what a killed export to `folder` moved away, then remove what killed exports left.
+
+    Raises OSError where the old table cannot be put back.
+    """
+    for scratch in _scratch_folders(folder):
+        try:
+            lock = _lock_of_the_dead(scratch)
+        except OSError:
+            continue  # it is gone, or not ours to open
+        if lock is None:
+            continue
+        try:
+            if (scratch / OLD / TABLE_FILE).is_file() and not os.path.lexists(folder):
+                (scratch / OLD).rename(folder)
+            _clear(scratch, note)
+        finally:
+            os.close(lock)
+
+
+def _scratch_folders(folder: Path) -> list[Path]:
+    if not folder.parent.is_dir():
+        return []
+    pattern = re.compile(rf"\.{re.escape(folder.name)}-{_RANDOM}")
+    with os.scandir(folder.parent) as entries:
+        found = [e for e in entries if pattern.fullmatch(e.name) and e.is_dir(follow_symlinks=False)]
+        return sorted(Path(entry.path) for entry in found)
+
+
+# ------------------------------------------------------------------------------------------------
+# The lock: it ends with the process that holds it
+
+
+def _make_scratch(folder: Path) -> tuple[Path, int | None]:
+    """A new scratch folder and its lock, which is None where the file system has no locks."""
+    for _ in range(_NUM_TRIES):
+        scratch = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
+        try:
+            lock = _lock(scratch / LOCK, os.O_RDWR | os.O_CREAT)
+        except FileNotFoundError:
+            continue  # before it was locked, it looked as if it had been left by the dead
+        if lock is not None:
+            break
+    return scratch, lock
+
+
+def _lock(path: Path, flags: int) -> int | None:
+    """A descriptor that holds the lock of a file or folder, or None where it cannot be had."""
+    descriptor = os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if os.path.samestat(os.fstat(descriptor), path.stat()):  # and not removed meanwhile
+            return descriptor
+    except OSError:
+        pass  # another process holds it, or there are no locks here
+    os.close(descriptor)
+    return None
+
+
+def _lock_of_the_dead(scratch: Path) -> int | None:
+    """The lock of a scratch folder whose process is gone, else None. Raises OSError."""
+    names = {path.name for path in scratch.iterdir()}
+    if LOCK in names:
+        return _lock(scratch / LOCK, os.O_RDWR)
+    if not names:  # killed before there was a lock, or after
+        scratch.rmdir()
+    is_of_older = bool(names) and names <= _LOCKLESS
+    return _lock(scratch, os.O_RDONLY | os.O_DIRECTORY) if is_of_older else None
+
+
+# ------------------------------------------------------------------------------------------------
+# The exchange
+
+
+def _put(made: Path, folder: Path, old: Path) -> None:
+    """Move `made` to `folder`. What was there is in the place of `made` afterwards."""
+    if not folder.exists():
+        made.rename(folder)  # refuses to replace what has turned up there, but for an empty folder
+    elif not _exchange(made, folder):
+        folder.rename(old)
+        try:
+            made.rename(folder)
+        except BaseException:
+            old.rename(folder)
+            raise
+        old.rename(made)
+
+
+def _exchange(one: Path, other: Path) -> bool:
+    """Exchange two folders in one step; False where the system or its file system cannot. Raises OSError."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    if not hasattr(libc, "renameat2"):
+        return False
+    names = os.fsencode(one), os.fsencode(other)
+    if libc.renameat2(_AT_FDCWD, names[0], _AT_FDCWD, names[1], _RENAME_EXCHANGE) == 0:
+        return True
+    code = ctypes.get_errno()
+    if code in _CANNOT_EXCHANGE:
+        return False
+    raise OSError(code, os.strerror(code), str(one), None, str(other))
+
+
+# ------------------------------------------------------------------------------------------------
+# Clearing up
+
+
+def _clear(scratch: Path, note: Note) -> None:
+    """Remove a scratch folder and what exports wrote into it; tell of what is kept."""
+    try:
+        for name in (NEW, MADE, OLD):
+            _remove_ours(scratch / name, is_partial=name == NEW)
+        if not {path.name for path in scratch.iterdir()} - {LOCK}:
+            (scratch / LOCK).unlink(missing_ok=True)
+            scratch.rmdir()
+            return
+        kept = _kept_beside(scratch)
+        scratch.rename(kept)
+        (kept / LOCK).unlink(missing_ok=True)
+    except OSError as error:
+        note(f"{scratch} is left of an export and cannot be removed ({error}); look into it and remove it")
+        return
+    note(f"what turned up in the table while it was replaced is kept in {kept}; move it where it belongs")
+
+
+def _kept_beside(scratch: Path) -> Path:
+    """`.NAME-xxxxxxxx` becomes `NAME-kept-xxxxxxxx`."""
+    name, _, random = scratch.name.removeprefix(".").rpartition("-")
+    return scratch.with_name(f"{name}-kept-{random}")
+
+
+def _remove_ours(folder: Path, *, is_partial: bool) -> None:
+    if folder.is_symlink() or not folder.is_dir():
+        return
+    try:
+        found = manifest.take_inventory(folder, is_partial=is_partial)
+    except DispatchError:
+        return  # nothing tells what is ours
+    manifest.remove(folder, found)

@@ -1,0 +1,149 @@
+"""From the results of searches to an exported table: winners, tied sets, and kernels for what was not tuned.
+
+results.py         settle             wishes.py                     cubins.py, figures.py  package.py
+tuned shapes ─► one of the tied each ─► + their general twins ────────► cubins ─► model ─► folder
+families of tiles ─► general kernels ─► + a default per layout ───┘
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+from .. import __version__
+from ..errors import DispatchError
+from ..gemm import Gemm
+from ..kernel import same_code, template
+from ..runtime.soundness import check_identities
+from ..runtime.table import Entry, Kernel, RankedKernel, Table
+from ..strict import Misfit
+from . import cover
+from .cubins import KernelCompiler, OnCompiled, compile_all
+from .figures import Figures
+from .package import prepare, write_folder
+from .tuned import TunedPoint, TunedResults, TunedShape
+from .wishes import Wish, all_wishes, defaults
+
+MAX_TIED = 4  # kernels kept per shape: the one chosen, and tied ones that the table holds anyway
+
+
+def export_table(
+    results: TunedResults,
+    folder: Path,
+    compiler: KernelCompiler,
+    *,
+    created_at: datetime | None = None,
+    note: Callable[[str], None] = lambda _: None,
+    on_compiled: OnCompiled = lambda done, total: None,
+) -> Path:
+    """Write the importable folder for these results; returns it. A table that is there is replaced.
+
+    `note` is told of files that are kept (`write_folder`) and of batches that are left out, `on_compiled` how
+    far the compiler is. Raises DispatchError if there is nothing to export, if the results are of another
+    kernel source or GPU architecture than is compiled here, or if the folder holds anything that no export
+    wrote; UsageError where Python cannot import its name; EnvironmentProblem where the disk is full.
+    """
+    prepare(folder, note)
+    results = _callable(results, note)
+    _check(results, compiler)
+    results = replace(results, source_hash=same_code.kept_as(template.source_hash()))
+    settled = settle(results)
+    wishes = all_wishes(settled)
+    cubins = compile_all(wishes, compiler, on_compiled)
+    figures = Figures(results, wishes)
+    kernels = [figures.kernel(wish, cubins[wish.id]) for wish in wishes if wish.id in cubins]
+    code = {cubin.sha256: cubin.code for cubin in cubins.values()}
+    _check_compiled(kernels, code)
+    table = Table(
+        made_by=f"autotune {__version__}",
+        created_at=(created_at or datetime.now(UTC)).isoformat(timespec="seconds"),
+        source_hash=results.source_hash,
+        compiler=compiler.version,
+        policy=results.policy,
+        policy_version=results.policy_version,
+        environment=results.environment,
+        limits=results.limits,
+        power_limit_w=results.power_limit_w,
+        kernels=tuple(sorted(kernels, key=lambda k: k.id)),
+        defaults={wish.layout: wish.id for wish in defaults(results.limits)},
+        entries=tuple(map(_entry, settled.shapes)),
+    )
+    return write_folder(table, code, folder, note)
+
+
+def _callable(results: TunedResults, note: Callable[[str], None]) -> TunedResults:
+    """The results less those of batches, which no application can call yet."""
+    single = tuple(shape for shape in results.shapes if not shape.gemm.is_batched)
+    num_batches = len(results.shapes) - len(single)
+    if num_batches and not single:
+        raise DispatchError(
+            f"all that was tuned are batches ({num_batches}), which a table cannot hold yet; "
+            "run `autotune search` for single products, too"
+        )
+    if num_batches:
+        note(
+            f"{num_batches} of {len(results.shapes)} tuned shapes are batches, which a table cannot hold yet:"
+            " they are left out"
+        )
+    return replace(results, shapes=single)
+
+
+def _check(results: TunedResults, compiler: KernelCompiler) -> None:
+    if not any(shape.ranked for shape in results.shapes):
+        raise DispatchError("no tuned shape to export; run `autotune search` first")
+    if not same_code.is_same(results.source_hash, template.source_hash()):
+        raise DispatchError(
+            f"the results are of kernel source {results.source_hash[:12]}..., this autotune has "
+            f"{template.source_hash()[:12]}..., and nothing shows that both compile to the same code; run "
+            "`autotune search` again with this one, or export with the autotune that searched"
+        )
+    if compiler.arch != results.limits.arch:
+        raise DispatchError(
+            f"the results are for {results.limits.arch}, the compiler is for {compiler.arch}; pass one for it"
+        )
+
+
+def _check_compiled(kernels: Sequence[Kernel], code: Mapping[str, bytes]) -> None:
+    """What was compiled is what is written."""
+    try:
+        check_identities(kernels, code)
+    except Misfit as misfit:
+        raise DispatchError(f"the compiler gave other kernels than were asked for: {misfit}; nothing was "
+                            "written: empty the kernel cache and export again") from misfit  # fmt: skip
+
+
+def settle(results: TunedResults) -> TunedResults:
+    """The same with each shape's ranking cut down to what a table takes: the kernel chosen among the tied
+    (`cover.choose`), and behind it those that are tied with it and in the table for other shapes."""
+    tied = {s.gemm: {_name(s.gemm, p): p for p in _tied(s)} for s in results.shapes}
+    options = {
+        gemm: [cover.Option(name, p.time_us, p.joules) for name, p in points.items()]
+        for gemm, points in tied.items()
+    }
+    chosen = {gemm: option.kernel for gemm, option in cover.choose(options).items()}
+    taken = set(chosen.values())
+
+    def cut(shape: TunedShape) -> TunedShape:
+        points = tied[shape.gemm]
+        names = sorted((n for n in points if n in taken), key=lambda n: n != chosen[shape.gemm])
+        return replace(shape, ranked=tuple(points[name] for name in names[:MAX_TIED]))
+
+    return replace(results, shapes=tuple(map(cut, results.shapes)))
+
+
+def _tied(shape: TunedShape) -> tuple[TunedPoint, ...]:
+    """The winner and its tied rivals, best first."""
+    return (*shape.ranked[:1], *(point for point in shape.ranked[1:] if point.is_tied))
+
+
+def _name(gemm: Gemm, point: TunedPoint) -> cover.Kernel:
+    """Equal for points that one kernel of a table serves."""
+    return gemm.layout, point.config.key
+
+
+def _entry(shape: TunedShape) -> Entry:
+    layout = shape.gemm.layout
+    ranked = tuple(RankedKernel(Wish(p.config, layout).id, p.time_us, p.is_tied) for p in shape.ranked)
+    return Entry(shape.gemm, shape.cublas_us, ranked)

@@ -1,0 +1,167 @@
+"""Finds the figures of the time model (model.py) from the times that a search took.
+
+Least squares on relative errors, no figure below what the hardware allows, drawn weakly towards
+figures of thumb: one sample moves them, a few decide them. Single outliers are weighed down, and so is what
+was not measured but inferred (kriging.py), the more the less it is worth.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import combinations
+
+import numpy as np
+
+from ..device import DeviceLimits
+from ..gemm import Gemm
+from ..kernel.launch import LaunchSpec
+from ..runtime.table import ModelFigures
+from ..runtime.time_model import Work, modelled_us, work
+
+# Figures of thumb for a kernel without a sample, and how strongly they draw one with samples. They were
+# chosen so that tiles timed cold on an H200 are modelled within 1.3 of what was measured: 16x11008x4096
+# 46.9 us, 1x4096x4096 17.6, 64x64x100000 29.3, 65536x64x64 15.6, 256^3 4.15, 1024^3 45.7, 2048^3 325,
+# 4096^3 2561 (tests/unit/test_export_general.py holds them to it). So they are figures of a kernel that
+# suits its shape. What single terms contribute was not measured.
+_FIXED_US = 2.0
+_ROUND_US = 0.1  # latency of one k-step that nothing hides
+_WASTE = 0.05  # time per step beyond pure FMAs
+_EFFICIENCY = 0.93  # of the bandwidth
+# Copying one float to shared memory takes the time of so many FMAs:
+_FMAS_PER_FLOAT = 3  # of issue and shared memory, whatever carries it
+_FMAS_PER_ACCESS = 9  # and of issue per access to global memory, of 1, 2 or 4 floats
+_FMAS_PER_FETCH = 20  # at the bandwidth of L2, while FMAs go on
+_DRAW = 0.03  # weight of a figure of thumb against one sample
+
+_MEMORY_BOUND = 0.7  # from this share of its time at full bandwidth on, a sample tells of memory
+_OUTLIER = 0.05  # relative residual from which a sample loses weight
+_NUM_ROUNDS = 4  # of reweighting
+_MOST_MISSED = 0.5  # by which a single outlier counts
+_MISFIT = 0.1  # relative, of the model itself: a sample known better than that counts in full
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One time of a kernel, launched as `spec` says, on one shape: measured, or inferred with a relative
+    `deviation`."""
+
+    spec: LaunchSpec
+    gemm: Gemm
+    time_us: float
+    deviation: float = 0.0
+
+
+def fma_step_us(spec: LaunchSpec, limits: DeviceLimits) -> float:
+    """Least time of one k-step of one block: its FMAs at the full rate of an SM."""
+    fmas_per_us = limits.fma_tflops * 1e6 / 2 / limits.num_sms
+    return spec.bm * spec.bn * spec.bk / fmas_per_us
+
+
+def guess(spec: LaunchSpec, limits: DeviceLimits) -> ModelFigures:
+    """Figures of thumb: for a kernel that was never timed. The less a tile reuses what it copies, and
+    the narrower its copies, the longer a step takes."""
+    per_fma = {spec.vec_a: 0.0, spec.vec_b: 0.0}  # floats copied by vectors of this width
+    per_fma[spec.vec_a] += 1 / spec.bn
+    per_fma[spec.vec_b] += 1 / spec.bm
+    copies = sum(floats * (_FMAS_PER_FLOAT + _FMAS_PER_ACCESS / vec) for vec, floats in per_fma.items())
+    share = max(1 + _WASTE + copies, _FMAS_PER_FETCH * sum(per_fma.values()))
+    return ModelFigures(
+        fixed_us=_FIXED_US,
+        round_us=_ROUND_US,
+        step_us=fma_step_us(spec, limits) * share,
+        memory_efficiency=_EFFICIENCY,
+        num_samples=0,
+        relative_error=0.0,
+    )
+
+
+def inherit(relative: ModelFigures, handicap: float) -> ModelFigures:
+    """Figures for an untimed twin of a timed kernel that needs `handicap` times its time per step and per
+    byte."""
+    return replace(
+        relative,
+        round_us=relative.round_us * handicap,
+        step_us=relative.step_us * handicap,
+        memory_efficiency=relative.memory_efficiency / handicap,
+        num_samples=0,
+        relative_error=0.0,
+    )
+
+
+def fit(samples: Sequence[Sample], blocks_per_sm: int, limits: DeviceLimits) -> ModelFigures:
+    """Figures of one kernel from all its times. At least one sample; all share tiles and cubin.
+
+    `num_samples` counts the measured ones. `relative_error` is what one of its modelled times is off by, as
+    far as samples tell: root of the mean square, of what the model misses and of what is inferred.
+    """
+    thumb = guess(samples[0].spec, limits)
+    todo = [work(s.spec, blocks_per_sm, s.gemm, limits) for s in samples]
+    times = np.array([s.time_us for s in samples])
+    trusts = np.array([1 / math.hypot(1, s.deviation / _MISFIT) for s in samples])
+    shares = np.array([w.memory_us for w in todo]) / times
+    is_memory = shares >= _MEMORY_BOUND
+    efficiency = _EFFICIENCY
+    if is_memory.any():
+        efficiency = min(max(_weighted_median(shares[is_memory], trusts[is_memory] ** 2), 0.05), 1.0)
+    figures = thumb
+    if not is_memory.all():
+        kept = np.flatnonzero(~is_memory)
+        figures = _fit_compute(
+            [todo[i] for i in kept], times[kept], trusts[kept], thumb, samples[0].spec, limits
+        )
+    figures = replace(figures, memory_efficiency=efficiency)
+    missed = np.minimum(np.log([modelled_us(figures, w) for w in todo] / times) ** 2, _MOST_MISSED**2)
+    inferred = np.array([s.deviation for s in samples]) ** 2
+    return replace(
+        figures,
+        num_samples=sum(not s.deviation for s in samples),
+        relative_error=math.sqrt(np.average(missed + inferred, weights=trusts**2)),
+    )
+
+
+def _weighted_median(values: np.ndarray, weights: np.ndarray) -> float:
+    order = np.argsort(values)
+    below = np.cumsum(weights[order])
+    middle = np.searchsorted(below, below[-1] / 2)
+    return float(values[order][middle])
+
+
+def _fit_compute(
+    todo: Sequence[Work],
+    times: np.ndarray,
+    trusts: np.ndarray,
+    thumb: ModelFigures,
+    spec: LaunchSpec,
+    limits: DeviceLimits,
+) -> ModelFigures:
+    """Fixed, round and step time, the last as what comes on top of pure FMAs."""
+    least = fma_step_us(spec, limits)
+    columns = np.array([[1.0, w.round_steps, w.queue_steps] for w in todo])  # (samples, 3)
+    rest = times - np.array([least * w.queue_steps + w.overhead_us for w in todo])
+    prior = np.array([thumb.fixed_us, thumb.round_us, thumb.step_us - least])
+    pull = _DRAW * np.eye(3) / prior  # rows that say: figure / thumb = 1
+    weights = np.ones(len(times))
+    for _ in range(_NUM_ROUNDS):
+        scale = trusts * weights / times
+        rows = np.vstack([columns * scale[:, None], pull])
+        found = _nonnegative(rows, np.concatenate([rest * scale, np.full(3, _DRAW)]))
+        residuals = np.abs(columns @ found - rest) / times
+        weights = np.sqrt(np.minimum(1.0, _OUTLIER / np.maximum(residuals, 1e-12)))
+    fixed, round_us, waste = map(float, found)
+    return replace(thumb, fixed_us=fixed, round_us=round_us, step_us=least + waste)
+
+
+def _nonnegative(rows: np.ndarray, target: np.ndarray) -> np.ndarray:
+    """Least squares with no negative unknown: the best of all choices of unknowns held at zero."""
+    size = rows.shape[1]
+    best, least = np.zeros(size), float(target @ target)
+    for count in range(1, size + 1):
+        for free in map(list, combinations(range(size), count)):
+            part = np.linalg.lstsq(rows[:, free], target, rcond=None)[0]
+            loss = float(np.sum((rows[:, free] @ part - target) ** 2))
+            if (part >= 0).all() and loss < least:
+                best, least = np.zeros(size), loss
+                best[free] = part
+    return best

@@ -1,0 +1,70 @@
+"""Reads from a database what an export takes: one study per shape, its final ranking, all its times."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from ..device import DeviceLimits, Environment
+from ..errors import DispatchError, UsageError
+from ..gemm import Gemm
+from ..kernel.config import Config
+from ..measurement import MAX_ERROR, CachePolicy
+from ..store import Store, StudyRef
+from .tuned import TunedPoint, TunedResults, TunedShape
+
+
+def read_results(
+    store: Store,
+    environment: Environment,
+    limits: DeviceLimits,
+    *,
+    policy: CachePolicy = CachePolicy.COLD,
+    gemms: Collection[Gemm] | None = None,
+    max_error: float | None = MAX_ERROR,
+) -> TunedResults:
+    """The newest results for GPUs of this kind (or this recording), of one kernel source.
+
+    `gemms` restricts the shapes (None: all). Kernels whose error is more than `max_error` times cuBLAS's are
+    left out (None: no limit). Raises DispatchError if none of the shapes, or not all of those asked for, was
+    tuned, or if the results are of kernels that are not autotune's; StoreError if they are all damaged.
+    """
+    latest = store.latest_studies(environment, policy, max_error)
+    shapes = [_shape(store, s, max_error) for s in latest if gemms is None or s.gemm in gemms]
+    tuned = tuple(shape for shape in shapes if shape is not None)
+    missing = sorted(set(gemms or ()) - {shape.gemm for shape in tuned})
+    if missing or not tuned:
+        store.damages.refuse()
+        what = ", ".join(map(str, missing)) or "any shape"
+        raise DispatchError(f"no results for {what} on {environment.gpu_name}; run `autotune search` for it")
+    return TunedResults(
+        environment=latest[-1].environment,
+        limits=limits,
+        source_hash=latest[-1].source_hash,
+        policy=latest[-1].policy.value,
+        policy_version=latest[-1].policy_version,
+        shapes=tuned,
+    )
+
+
+def _shape(store: Store, study: StudyRef, max_error: float | None) -> TunedShape | None:
+    """The final ranking if there was one, else the fastest trial alone; None where every trial is damaged."""
+    final, baseline = store.final(study, max_error), store.baseline(study)
+    try:
+        times = tuple((Config.parse(key), time_us) for key, time_us in store.times(study, max_error).items())
+        if final is None:
+            ranked = tuple(
+                TunedPoint(Config.from_dict(best.point), best.measurement.time_us, True)
+                for best in store.best(study, 1, max_error)
+                if best.measurement.time_us is not None
+            )
+        else:
+            ranked = tuple(
+                TunedPoint(Config.from_dict(e.point), e.time_us, e.is_tied, e.joules) for e in final.entries
+            )
+    except UsageError as error:
+        raise DispatchError(
+            f"the results for {study.gemm} are not of autotune's kernel ({error}); they cannot be exported"
+        ) from error
+    if not ranked:
+        return None
+    return TunedShape(study.gemm, ranked, times, baseline.time_us if baseline else None)

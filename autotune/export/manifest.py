@@ -1,0 +1,196 @@
+"""Which files of a folder an export wrote, so that nothing else is ever replaced or deleted.
+
+An export lists its files with their SHA-256 in `manifest.json`. Whatever a folder holds beside these, and
+beside what Python compiled of them, belongs to the user. So does a listed Python file whose content is
+another now: somebody edited it. Other listed files with another content are damaged, and may be replaced.
+Exports from before there was a manifest are known by their layout (`older_exports.py`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import stat
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+from .. import strict
+from ..errors import DispatchError
+from ..runtime.table import TABLE_FILE
+from . import older_exports
+
+MANIFEST_FILE = "manifest.json"
+FORMAT = "autotune export"
+VERSION = 1
+_MAX_BYTES = 1 << 24  # of a manifest: a hundred bytes per file
+_CACHE = "__pycache__"
+_COMPILED = re.compile(r"(?P<module>[^.]+)\.[\w-]+(\.opt-\w+)?\.pyc(\.\d+)?")  # at the end: half written
+_MOST_NAMED = 3
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """All that `manifest.json` holds. `files` are SHA-256 sums by name, relative to the folder."""
+
+    format: str
+    version: int
+    files: dict[str, str]
+
+
+@dataclass(frozen=True)
+class Inventory:
+    """What lies in a folder, by names relative to it; `missing` is listed and not there."""
+
+    intact: tuple[str, ...]  # listed, or compiled by Python of what is listed
+    damaged: tuple[str, ...]  # listed data with another content
+    edited: tuple[str, ...]  # listed Python files with another content
+    foreign: tuple[str, ...]  # neither written by an export nor compiled of it
+    folders: tuple[str, ...]  # that an export or Python made, the innermost first
+    missing: tuple[str, ...]
+
+
+def render(files: Mapping[str, bytes]) -> bytes:
+    """The content of `manifest.json` for a folder with these files."""
+    sums = {name: hashlib.sha256(content).hexdigest() for name, content in sorted(files.items())}
+    manifest = {"format": FORMAT, "version": VERSION, "files": sums}
+    return (json.dumps(manifest, indent=1) + "\n").encode()
+
+
+def read(folder: Path) -> dict[str, str] | None:
+    """SHA-256 sums of an export's files by name, or None where there is no manifest. Raises DispatchError."""
+    path = folder / MANIFEST_FILE
+    if not os.path.lexists(path):
+        return None
+    try:
+        text = _read_regular(path, _MAX_BYTES).decode("utf-8")
+        found: Manifest = strict.read(Manifest, strict.parse(text), "manifest")
+    except (OSError, ValueError) as error:  # strict.Misfit and what UTF-8 refuses are ValueErrors
+        raise DispatchError(
+            f"{path} is damaged ({error}), and nothing else tells which files an export wrote; "
+            "move the folder away and export again"
+        ) from error
+    if (found.format, found.version) != (FORMAT, VERSION):
+        raise DispatchError(
+            f"{path} is a {found.format!r} of version {found.version}, this code reads {FORMAT!r} of "
+            f"version {VERSION}; use the autotune that wrote it"
+        )
+    return found.files
+
+
+def _read_regular(path: Path, most_bytes: int) -> bytes:
+    """The content of a regular file, never of what may have no end. Raises OSError."""
+    with os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise OSError("it is not a regular file")
+        content = file.read(most_bytes + 1)
+    if len(content) > most_bytes:
+        raise OSError(f"it is larger than {most_bytes} bytes")
+    return content
+
+
+def take_inventory(folder: Path, *, is_partial: bool = False) -> Inventory:
+    """Sort out what lies in a folder. Follows no link.
+
+    `is_partial`: an export was killed while it wrote the folder, so a file of any content is its own.
+    Raises DispatchError where the manifest cannot be read, OSError where the folder cannot.
+    """
+    while True:
+        before = folder.stat()
+        try:
+            found = _sort_out(folder, _known(folder, is_partial=is_partial))
+        except OSError:
+            if os.path.samestat(before, folder.stat()):
+                raise
+            continue
+        if os.path.samestat(before, folder.stat()):  # no other export has put another in its place
+            return found
+
+
+def _known(folder: Path, *, is_partial: bool) -> dict[str, str | None]:
+    """SHA-256 sums by name of what an export wrote; None stands for any content."""
+    known: dict[str, str | None] = {MANIFEST_FILE: None}
+    try:
+        files = read(folder)
+        known = older_exports.files(folder, is_partial=is_partial) if files is None else {**known, **files}
+    except DispatchError:
+        if not is_partial:
+            raise
+    return dict.fromkeys(known) if is_partial else known
+
+
+def _sort_out(folder: Path, known: Mapping[str, str | None]) -> Inventory:
+    homes = {parent for name in known for parent in PurePosixPath(name).parents}
+    found: dict[str, list[str]] = {kind: [] for kind in ("intact", "damaged", "edited", "foreign", "folders")}
+
+    def visit(inside: PurePosixPath) -> None:
+        with os.scandir(folder / inside) as entries:
+            for entry in sorted(entries, key=lambda entry: entry.name):
+                name = inside / entry.name
+                is_home = name in homes or (entry.name == _CACHE and inside in homes)
+                if is_home and entry.is_dir(follow_symlinks=False):
+                    visit(name)
+                    found["folders"].append(str(name))
+                else:
+                    found[_kind(entry, name, known)].append(str(name))
+
+    visit(PurePosixPath())
+    there = {*found["intact"], *found["damaged"], *found["edited"]}
+    missing = tuple(name for name in known if name not in there)
+    return Inventory(**{kind: tuple(names) for kind, names in found.items()}, missing=missing)
+
+
+def _kind(entry: os.DirEntry[str], name: PurePosixPath, known: Mapping[str, str | None]) -> str:
+    if not entry.is_file(follow_symlinks=False):
+        return "foreign"
+    if str(name) not in known:
+        return "intact" if _is_compiled(name, known) else "foreign"
+    expected = known[str(name)]
+    if expected is None or expected == _sha256(Path(entry.path)):
+        return "intact"
+    return "edited" if name.suffix == ".py" else "damaged"
+
+
+def _is_compiled(name: PurePosixPath, known: Mapping[str, str | None]) -> bool:
+    """Whether Python wrote this file when it imported a listed module."""
+    match = _COMPILED.fullmatch(name.name)
+    if match is None or name.parent.name != _CACHE:
+        return False
+    return str(name.parent.parent / f"{match['module']}.py") in known
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def remove(folder: Path, found: Inventory) -> None:
+    """Delete what an export wrote, and the folder if nothing else is left in it.
+
+    What tells whose folder it is goes last: whoever is killed here leaves something that can be told.
+    """
+    marks = (TABLE_FILE, MANIFEST_FILE)
+    ours = {*found.intact, *found.damaged}
+    for name in sorted(ours.difference(marks)):
+        (folder / name).unlink()
+    for name in found.folders:
+        _remove_if_empty(folder / name)
+    for name in marks:
+        if name in ours:
+            (folder / name).unlink()
+    _remove_if_empty(folder)
+
+
+def _remove_if_empty(folder: Path) -> None:
+    with suppress(OSError):
+        folder.rmdir()
+
+
+def listing(names: Iterable[str]) -> str:
+    """The first few names, and how many more there are."""
+    every = list(names)
+    more = len(every) - _MOST_NAMED
+    return ", ".join(every[:_MOST_NAMED]) + (f" and {more} more" if more > 0 else "")

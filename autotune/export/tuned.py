@@ -1,0 +1,47 @@
+"""What searches found, as an export takes it: plain data, which `from_store.py` reads from a database."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..device import DeviceLimits, Environment
+from ..gemm import Gemm
+from ..kernel.config import Config
+
+
+@dataclass(frozen=True)
+class TunedPoint:
+    """One ranked config of a tuned shape. `is_tied`: it cannot be told apart from the best."""
+
+    config: Config
+    time_us: float
+    is_tied: bool
+    joules: float | None = None  # of one launch, where it was measured
+
+
+@dataclass(frozen=True)
+class TunedShape:
+    """What a search found for one shape: `ranked` best first; `times` of all ok trials, for the model."""
+
+    gemm: Gemm
+    ranked: tuple[TunedPoint, ...]
+    times: tuple[tuple[Config, float], ...] = ()
+    cublas_us: float | None = None
+
+    @property
+    def all_times(self) -> dict[Config, float]:
+        """Every ok time; where a config was ranked, that later and closer look counts."""
+        return dict(self.times) | {point.config: point.time_us for point in self.ranked}
+
+
+@dataclass(frozen=True)
+class TunedResults:
+    """All results for one kind of GPU and one kernel source."""
+
+    environment: Environment
+    limits: DeviceLimits
+    source_hash: str
+    policy: str
+    policy_version: int
+    shapes: tuple[TunedShape, ...]
+    power_limit_w: float | None = None  # of the GPU that was measured, where that is known

@@ -1,0 +1,296 @@
+"""CUDA source to cubin, on all cores, through a disk cache. Needs no driver and no GPU.
+
+Each thread of a pool has a process compile (nvrtc.py says why) while the GPU times. Compiled kernels are
+kept on disk, keyed by everything that decides their bytes, with the compiler's own report beside them:
+only that report tells spills.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from ..errors import EnvironmentProblem, TrialFailure
+from ..measurement import Outcome
+from ..requirements import NVRTC, pip_install
+from . import identity, nvrtc, same_code, template
+from .config import Config
+from .launch import Variant
+
+CACHE_BYTES = 4 << 30  # the least recently read kernels go first
+# Where there is a driver, NVRTC keeps a cache of its own, and what comes from it comes without ptxas's log.
+# Without the declarations of textures and the like, which `-minimal` leaves out, a compile takes 11 of 246 ms
+# less, and gives the same code (NVRTC 13.3, 12 configs).
+_BASE_OPTIONS = ("-std=c++17", "-default-device", "-minimal", "--no-cache", "--ptxas-options=-v")
+_ENTRY = re.compile(r"Compiling entry function '(\w+)'")
+_REGISTERS = re.compile(r"Used (\d+) registers")
+_STATIC_SMEM = re.compile(r"(\d+) bytes smem")
+_FRAME = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads")
+
+
+@dataclass(frozen=True)
+class Cubin:
+    """A compiled kernel and what ptxas says of its entry function. Sizes are bytes."""
+
+    code: bytes
+    sha256: str
+    arch: str
+    compiler: str
+    registers: int
+    spill_bytes: int  # stores plus loads
+    stack_bytes: int
+    static_smem_bytes: int
+    compile_s: float  # 0 when it came from the cache
+
+    def report(self) -> dict[str, Any]:
+        """All but the code, as kept beside it in the cache."""
+        return {name: value for name, value in asdict(self).items() if name != "code"}
+
+
+def default_cache_dir() -> Path:
+    """`$AUTOTUNE_CACHE`, else `autotune/` in the user's cache directory."""
+    if explicit := os.environ.get("AUTOTUNE_CACHE"):
+        return Path(explicit)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "autotune"
+
+
+def _nvrtc() -> Any:
+    try:
+        from cuda.bindings import nvrtc as binding
+
+        binding.nvrtcVersion()
+    except (ImportError, RuntimeError) as error:
+        raise EnvironmentProblem(
+            f"NVRTC cannot be loaded ({error}); install it with: {pip_install(NVRTC)}"
+        ) from error
+    return binding
+
+
+def compiler_version() -> str:
+    """`nvrtc 13.0`"""
+    _, major, minor = _nvrtc().nvrtcVersion()
+    return f"nvrtc {major}.{minor}"
+
+
+def _check_arch(arch: str) -> None:
+    """Raises EnvironmentProblem where NVRTC cannot serve this GPU at all: no candidate would compile."""
+    _, known = _nvrtc().nvrtcGetSupportedArchs()
+    if arch not in [f"sm_{number}" for number in known]:
+        raise EnvironmentProblem(
+            f"{compiler_version()} does not compile for {arch}, only for sm_{min(known)} to sm_{max(known)}; "
+            "install another one (cuda-toolkit[nvrtc]) or use another GPU"
+        )
+
+
+def _pack(cubin: Cubin) -> bytes:
+    """A cubin as one cache file: SHA-256 of what follows, its report as a line of JSON, its code."""
+    body = json.dumps(cubin.report()).encode() + b"\n" + cubin.code
+    return hashlib.sha256(body).hexdigest().encode() + b"\n" + body
+
+
+def _unpack(packed: bytes) -> Cubin | None:
+    """None for a file that is damaged or of another version: not worth an error, it is compiled anew."""
+    digest, _, body = packed.partition(b"\n")
+    if hashlib.sha256(body).hexdigest().encode() != digest:
+        return None
+    report, _, code = body.partition(b"\n")
+    try:
+        return Cubin(code=code, **{**json.loads(report), "compile_s": 0.0})
+    except TypeError:
+        return None
+
+
+def parse_report(log: str, entry: str) -> dict[str, int]:
+    """Registers, spills, stack and static shared memory of one entry function in ptxas's log."""
+    sections = _ENTRY.split(log)
+    of_entry = [text for name, text in zip(sections[1::2], sections[2::2], strict=True) if name == entry]
+    section = of_entry[0] if len(of_entry) == 1 else ""
+    registers, frame = _REGISTERS.search(section), _FRAME.search(section)
+    smem = _STATIC_SMEM.search(section)
+    if registers is None or frame is None:
+        raise TrialFailure(Outcome.COMPILE_FAILED, f"the compiler's report does not mention {entry} once")
+    stack, stores, loads = map(int, frame.groups())
+    return {
+        "registers": int(registers[1]),
+        "spill_bytes": stores + loads,
+        "stack_bytes": stack,
+        "static_smem_bytes": int(smem[1]) if smem else 0,
+    }
+
+
+def _usable_cores() -> int:
+    """Cores that this process may run on: `taskset`, or a container, may leave it fewer than there are."""
+    if hasattr(os, "sched_getaffinity"):  # Linux
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+class Compiler:
+    """Compiles for one architecture. Threads may share it.
+
+    `cache_dir` None means the default; `timeout_s` bounds one compile, which is then ended. Where the cache
+    cannot be used, kernels are compiled anew and `note` is told so, once, from any thread. Raises
+    EnvironmentProblem if NVRTC is missing, or too old or new for `arch`.
+    """
+
+    def __init__(
+        self,
+        arch: str,
+        *,
+        cache_dir: Path | None = None,
+        num_threads: int | None = None,
+        timeout_s: float = 30.0,
+        note: Callable[[str], None] = lambda text: None,
+    ) -> None:
+        _check_arch(arch)
+        self.arch = arch
+        self.num_threads = num_threads or _usable_cores()
+        self.version = compiler_version()
+        self._timeout_s = timeout_s
+        self._pool = ThreadPoolExecutor(self.num_threads, thread_name_prefix="nvrtc")
+        self._under_way: dict[tuple[Config, Variant], Future[Cubin]] = {}
+        self._idle: list[nvrtc.Process] = []
+        self._lock = threading.Lock()
+        self._folder = cache_dir or default_cache_dir()
+        self._note, self._is_noted = note, False
+        self._cache = self._open_cache()
+
+    def compile(self, config: Config, variant: Variant) -> Cubin:
+        """Compile one instance of the template; the cubin says which (identity.py). Raises TrialFailure
+        (compile_failed, compile_timeout, compile_crashed) and EnvironmentProblem."""
+        name = identity.of(same_code.kept_as(template.source_hash()), config, variant)
+        source = template.source() + identity.declaration(name)
+        return self.compile_source(source, template.macros(config, variant), name=name)
+
+    def submit(self, config: Config, variant: Variant) -> Future[Cubin]:
+        """`compile` on the pool.
+
+        Configs that share a cubin compile once even while the first of them is under way: the others
+        wait without a thread, share its fate (failed, cancelled), and spend no `compile_s`.
+        """
+        key = (config.kernel, variant)
+        with self._lock:
+            first = self._under_way.get(key)
+            if first is None:
+                future = self._under_way[key] = self._pool.submit(self.compile, config, variant)
+        if first is not None:
+            return _following(first)
+        # without the lock: where the compile has ended already, this runs here and now
+        future.add_done_callback(lambda _: self._forget(key))
+        return future
+
+    def _forget(self, key: tuple[Config, Variant]) -> None:
+        with self._lock:
+            self._under_way.pop(key, None)
+
+    def compile_source(
+        self,
+        source: str,
+        macros: Mapping[str, int] | None = None,
+        *,
+        entry: str = template.ENTRY,
+        options: Sequence[str] = (),
+        name: str = "",
+    ) -> Cubin:
+        """Compile any text; `entry` names the function whose figures are reported. `name` is the identity
+        that the text declares, if it does: code of another is not taken."""
+        defines = [f"-D{name}={value}" for name, value in (macros or {}).items()]
+        all_options = (f"-arch={self.arch}", *_BASE_OPTIONS, *options, *defines)
+        key = hashlib.sha256("\0".join((self.version, entry, *all_options, source)).encode()).hexdigest()
+        cached = self._load(key)
+        if cached is not None and identity.read(cached.code) == name:
+            return cached
+        made = self._run_nvrtc(source, all_options)
+        cubin = Cubin(
+            code=made.code,
+            sha256=hashlib.sha256(made.code).hexdigest(),
+            arch=self.arch,
+            compiler=self.version,
+            compile_s=made.seconds,
+            **parse_report(made.log, entry),
+        )
+        if (found := identity.read(cubin.code)) != name:
+            raise TrialFailure(Outcome.COMPILE_FAILED, f"{name!r} was compiled, and the code is {found!r}")
+        self._save(key, cubin)
+        return cubin
+
+    def close(self) -> None:
+        """Drop what is queued and wait for what runs."""
+        self._pool.shutdown(wait=True, cancel_futures=True)
+        while self._idle:
+            self._idle.pop().end()
+        if self._cache is not None:
+            self._cache.close()
+
+    # A cache that is missing, full or read-only costs compiling again, never a trial.
+
+    def _open_cache(self) -> Any:
+        from cuda.core.utils import FileStreamProgramCache
+
+        try:
+            return FileStreamProgramCache(self._folder, max_size_bytes=CACHE_BYTES)
+        except OSError as error:
+            self._go_without(error)
+            return None
+
+    def _load(self, key: str) -> Cubin | None:
+        if self._cache is None:
+            return None
+        try:
+            packed = self._cache.get(key)
+        except OSError as error:
+            self._go_without(error)
+            return None
+        return None if packed is None else _unpack(bytes(packed))
+
+    def _save(self, key: str, cubin: Cubin) -> None:
+        if self._cache is None:
+            return
+        try:
+            self._cache[key] = _pack(cubin)
+        except OSError as error:
+            self._go_without(error)
+
+    def _go_without(self, error: OSError) -> None:
+        with self._lock:
+            is_noted, self._is_noted = self._is_noted, True
+        if not is_noted:
+            self._note(
+                f"The kernel cache {self._folder} cannot be used ({error.strerror}): kernels are compiled"
+                " anew. Free some space there, or set AUTOTUNE_CACHE to a writable folder."
+            )
+
+    def _run_nvrtc(self, source: str, options: Sequence[str]) -> nvrtc.CompileAnswer:
+        with self._lock:
+            process = self._idle.pop() if self._idle else None
+        process = process or nvrtc.Process()
+        try:
+            return process.compile(nvrtc.CompileRequest(source, tuple(options), self._timeout_s))
+        finally:
+            if process.is_alive:
+                with self._lock:
+                    self._idle.append(process)
+
+
+def _following(first: Future[Cubin]) -> Future[Cubin]:
+    """Ends as `first` does; the time that compiling took is told of the first alone."""
+    future: Future[Cubin] = Future()
+
+    def settle(done: Future[Cubin]) -> None:
+        if done.cancelled():
+            future.cancel()
+        elif (error := done.exception()) is not None:
+            future.set_exception(error)
+        else:
+            future.set_result(replace(done.result(), compile_s=0.0))
+
+    first.add_done_callback(settle)
+    return future

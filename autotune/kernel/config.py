@@ -1,0 +1,173 @@
+"""One instance of the template in `kernels/`: a frozen record, and what its parameters mean.
+
+A parameter has one name everywhere: `BM` in CUDA, `bm` here, in the database and in JSON.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from ..errors import UsageError
+
+Value = int | str
+
+
+@dataclass(frozen=True, order=True)
+class Config:
+    """One instance of the template and how it is launched. Tiles count elements."""
+
+    bm: int = 64
+    bn: int = 128
+    bk: int = 16
+    wm: int = 32
+    wn: int = 64
+    tm: int = 8
+    tn: int = 8
+    slice_k: int = 1
+    flush_k: int = 0
+    bursts: int = 4
+    stages: int = 3
+    pad: int = 4
+    copy_a: str = "async"
+    copy_b: str = "async"
+    pack_a: int = 0
+    pack_b: int = 0
+    vec_a: int = 1
+    vec_b: int = 4
+    vec_c: int = 4
+    order: str = "row_snake"
+    frag_buffers: int = 1
+    unroll_k: int = 16
+    min_blocks: int = 4
+    edges: str = "predicated"
+    raster: str = "n"
+    group: int = 1
+    reduction: str = "none"
+    split_k: int = 1
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Config:
+        """Read a full or partial mapping; what is missing keeps its default."""
+        unknown = sorted(set(data) - set(PARAMETER))
+        if unknown:
+            raise UsageError(f"unknown parameter {unknown[0]!r}; known are {', '.join(PARAMETER)}")
+        for name, value in data.items():
+            if type(value) not in (int, str) or value not in PARAMETER[name].values:
+                raise UsageError(f"{name} = {value!r}: expected {PARAMETER[name].describe()}")
+        return cls(**data)
+
+    @classmethod
+    def parse(cls, text: str) -> Config:
+        """Read `bm=64,bn=128,copy_a=async`; what is missing keeps its default."""
+        pairs = [item.strip().partition("=") for item in text.split(",") if item.strip()]
+        if not all(equals and name for name, equals, _ in pairs):
+            raise UsageError(f"config {text!r}: write name=value pairs, as in bm=64,bn=128")
+        values = {name.strip(): _number_or_word(value.strip()) for name, _, value in pairs}
+        if len(values) < len(pairs):
+            raise UsageError(f"config {text!r}: name each parameter once")
+        return cls.from_dict(values)
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @property
+    def key(self) -> str:
+        """The config as `parse` reads it, every parameter named: its identity in the store."""
+        return ",".join(f"{name}={getattr(self, name)}" for name in PARAMETER)
+
+    @property
+    def kernel(self) -> Config:
+        """The config less what only the launch needs: equal for configs that share a cubin.
+
+        That is how blocks walk over C, and the number of splits, unless they are a cluster.
+        """
+        splits = self.split_k if self.reduction == "cluster" else 1 if self.reduction == "none" else 2
+        return replace(self, raster="n", group=1, split_k=splits)
+
+    def __str__(self) -> str:
+        return self.key
+
+
+def _number_or_word(text: str) -> Value:
+    return int(text) if re.fullmatch("[0-9]{1,9}", text) else text
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """One knob: `values` are those a search may pick, in their natural order."""
+
+    name: str
+    values: tuple[Value, ...]
+    meaning: str
+    unit: str = ""
+
+    def describe(self) -> str:
+        return f"{self.meaning}, one of {', '.join(map(str, self.values))}"
+
+
+PARAMETERS: tuple[Parameter, ...] = (
+    Parameter("tm", (1, 2, 4, 6, 8, 12, 16), "rows of C per thread (TM)", "elements"),
+    Parameter("tn", (1, 2, 4, 6, 8, 12, 16), "columns of C per thread (TN)", "elements"),
+    Parameter("wm", (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 256), "rows of C per warp", "elements"),
+    Parameter("wn", (4, 8, 16, 24, 32, 48, 64, 96, 128, 256), "columns of C per warp", "elements"),
+    Parameter(
+        "bm",
+        (1, 2, 4, 8, 16, 24, 32, 40, 48, 56, 64, 80, 96, 112, 128, 160, 192, 256),
+        "rows of C per block (BM)",
+        "elements",
+    ),
+    Parameter(
+        "bn",
+        (4, 8, 16, 24, 32, 40, 48, 56, 64, 80, 96, 112, 128, 160, 192, 256),
+        "columns of C per block (BN)",
+        "elements",
+    ),
+    Parameter("bk", (4, 8, 16, 32, 64), "depth of k per pipeline stage (BK)", "elements"),
+    Parameter("slice_k", (1, 2, 4, 8), "warp groups of a block that share out bk", "groups"),
+    Parameter("unroll_k", (4, 8, 16, 32, 64), "k steps unrolled in the inner loop", "steps"),
+    Parameter("frag_buffers", (1, 2), "register buffers per operand fragment", "buffers"),
+    Parameter("edges", ("exact", "predicated"), "whether tiles may hang over the edge of C"),
+    Parameter("pack_a", (0, 1), "whether A is copied by k, then m, before the product"),
+    Parameter("pack_b", (0, 1), "whether B is copied by k, then n, before the product"),
+    Parameter("vec_a", (1, 2, 4), "elements of A per copy from global memory", "elements"),
+    Parameter("vec_b", (1, 2, 4), "elements of B per copy from global memory", "elements"),
+    Parameter("vec_c", (1, 2, 4), "elements of C per access to global memory", "elements"),
+    Parameter("copy_a", ("register", "async"), "path of A to shared memory (async: cp.async)"),
+    Parameter("copy_b", ("register", "async"), "path of B to shared memory (async: cp.async)"),
+    Parameter("stages", (1, 2, 3, 4, 5, 6, 8), "tiles of A and B held in shared memory", "tiles"),
+    Parameter("bursts", (1, 2, 4, 8), "parts in which a tile's copies start, spread over its k", "parts"),
+    Parameter(
+        "flush_k",
+        (0, 256, 512, 1024, 2048),
+        "k after which sums move on to sums in shared memory, 0 never",
+        "steps",
+    ),
+    Parameter("pad", (0, 1, 2, 4, 8), "floats after each shared row of a K-major operand", "elements"),
+    Parameter("min_blocks", (1, 2, 3, 4, 5, 6, 8), "blocks per SM that registers must allow", "blocks"),
+    Parameter(
+        "order",
+        ("row", "row_snake", "col_snake", "zigzag", "pair_snake"),
+        "order of the unrolled FMAs over the thread tile",
+    ),
+    Parameter("raster", ("m", "n"), "direction in which blocks walk over C"),
+    Parameter("group", (1, 2, 4, 8, 16), "tiles walked across before the next step along", "tiles"),
+    Parameter(
+        "reduction",
+        ("none", "two_pass", "last_block", "last_wave", "cluster"),
+        "how partial sums of split-K are added; last_wave splits only tiles that fill no whole wave, "
+        "cluster adds through distributed shared memory",
+    ),
+    Parameter(
+        "split_k",
+        (
+            *(1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 18, 20, 22, 24, 28, 32, 36, 40, 44, 48, 56, 64, 72),
+            *(80, 96, 112, 128, 160, 192, 256),
+        ),
+        "blocks that share out k",
+        "blocks",
+    ),
+)
+PARAMETER: dict[str, Parameter] = {p.name: p for p in PARAMETERS}

@@ -1,0 +1,358 @@
+"""How a compiled kernel is launched, and which calls it may serve.
+
+Shared by the tuner and by exported tables (this file is copied into them): standard library only.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any, NamedTuple
+
+from ..gemm import FLOAT_BYTES, SINGLE, Batch
+
+REDUCE_BITS = 8
+REDUCE_THREADS = 1 << REDUCE_BITS  # threads per block of the kernel `sgemm_reduce`
+WARP_BITS = 5
+MANY_THREADS = 1 << 18  # of `sgemm_reduce`: more gain nothing
+GROUP_SPLITS = 8  # a group of its threads adds so many splits at least: it asks for eight at a time
+PACK_THREADS = 256  # threads per block of the kernel `sgemm_pack`, which packs PACK_TILE^2 elements
+PACK_TILE = 64
+WORKSPACE_LIMIT = 1 << 30  # bytes that the packed operands of a call may take, and its partial sums too
+PACK_ALIGNMENT = 256  # bytes
+PACK_SMEM_BYTES = FLOAT_BYTES * PACK_TILE * (PACK_TILE + 1)
+COUNTER_BYTES = 4
+MAX_GRID_X = 2**31 - 1
+NARROW_LD = 2**29  # leading dimensions from here on need a kernel compiled with `is_wide`
+
+
+SCHEDULE_WORDS = 14  # of 32 bits: four divisors of three each, the number of full groups, is_along_m
+EPILOGUE_WORDS = 5  # of 64 bits: bias, kept, ld_kept, stride_bias, stride_kept
+BIASES = ("none", "rows", "columns")
+ACTIVATIONS = ("none", "relu", "gelu", "gelu_tanh")
+LONG_ACTIVATIONS = ("gelu", "gelu_tanh")  # of so many instructions that their kernels store by rows
+
+
+@dataclass(frozen=True)
+class Epilogue:
+    """What a kernel does to alpha * AB + beta * C before it is stored in C (kernels/epilogue.cuh).
+
+    `bias` is added: a value for each of the rows of C, or of the columns. `keeps`: the result so far is
+    stored in a second matrix, whose address and leading dimension are made of vectors as those of C are. Then
+    follows the activation.
+    """
+
+    bias: str = "none"
+    activation: str = "none"
+    keeps: bool = False
+
+    def __str__(self) -> str:
+        """`bias_columns-gelu-kept`; "" for none."""
+        parts = [f"bias_{self.bias}"] if self.bias != "none" else []
+        parts += [self.activation] if self.activation != "none" else []
+        return "-".join([*parts, *(["kept"] if self.keeps else [])])
+
+
+PLAIN = Epilogue()
+
+
+@dataclass(frozen=True)
+class Variant:
+    """What a cubin is compiled for besides its config: the layouts, 64-bit leading dimensions, batches (a
+    kernel for single products does not look at their strides), and the epilogue."""
+
+    trans_a: bool = False
+    trans_b: bool = False
+    is_wide: bool = False
+    is_batched: bool = False
+    epilogue: Epilogue = PLAIN
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> Variant:
+        epilogue = data.get("epilogue")
+        return cls(**{**data, "epilogue": Epilogue(**epilogue) if epilogue else PLAIN})
+
+
+@dataclass(frozen=True)
+class LaunchSpec:
+    """All that a launch needs to know of a kernel: plain integers, as stored in a table."""
+
+    bm: int
+    bn: int
+    bk: int
+    threads: int
+    smem_bytes: int
+    vec_a: int
+    vec_b: int
+    vec_c: int
+    is_exact: bool
+    reduction: str  # none, two_pass, last_block, last_wave, cluster
+    split_k: int
+    variant: Variant
+    wave: int = 0  # blocks that the GPU holds at once: for last_wave alone
+    packs_a: bool = False
+    packs_b: bool = False
+    # Every kernel of the code waits for the one before it on the stream, before it reads or writes: so it may
+    # be launched early, while that one still runs (docs/decisions/0018). Compute capability 9.0 and later.
+    overlaps: bool = False
+    # Blocks walk along one side of C, `group` tiles across before the next step along (tile_scheduler.cuh).
+    group: int = 1
+    is_along_m: bool = False
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> LaunchSpec:
+        return cls(**{**data, "variant": Variant.from_dict(data["variant"])})
+
+
+@dataclass(frozen=True)
+class Pack:
+    """A launch of `sgemm_pack`: one operand of all products, copied into the workspace by k, then m (or n).
+
+    Arguments, in order: extent, k (int32), operand, its leading dimension (int64), is_k_major (int32),
+    where to (address), padded, blocks_per_product (int32), stride (int64). `extent` is m for A and n for B; a
+    row of the packed operand has `padded` elements, zeros behind the extent; it lies `offset` bytes into the
+    workspace. The operands of a batch lie `stride` elements apart, their copies `packed_stride`; an operand
+    that all products share is copied once.
+    """
+
+    is_a: bool
+    extent: int
+    padded: int
+    is_k_major: bool  # the operand is contiguous along k
+    blocks: int
+    offset: int
+    num_bytes: int
+    products: int = 1
+    stride: int = 0
+    packed_stride: int = 0
+
+    @property
+    def blocks_per_product(self) -> int:
+        return self.blocks // self.products
+
+
+class Grid(NamedTuple):  # not a frozen dataclass: a first choice plans every kernel of a table
+    """A launch of `sgemm`; before it, of `sgemm_pack` for each of `packs`; behind it, for two_pass, of
+    `sgemm_reduce`.
+
+    `size` is the grid in blocks: tiles by splits; for last_wave one row, in which tiles that fill whole
+    waves have a block each, and each of the `split_tiles` behind them `split_k` blocks. Tiles are those of
+    all products of a batch, one product behind the other.
+
+    Arguments of `sgemm`, in order: m, n, k (int32), alpha (float), A, lda (int64), B, ldb (int64),
+    beta (float), C, ldc (int64), workspace, split_k (int32), the schedule (a struct of the SCHEDULE_WORDS
+    words of `schedule`), the batch (a struct of the
+    three `strides`, int64, and the number of products, int32), the epilogue (a struct of EPILOGUE_WORDS words
+    of 64 bits: the addresses of bias and kept, then ld_kept, stride_bias and stride_kept in elements; all 0
+    where a kernel has none).
+    Arguments of `sgemm_reduce`: m, n (int32), alpha, beta (float), C, ldc (int64), workspace,
+    split_k, padded_m, padded_n, reduce_group_bits, reduce_blocks_per_product (int32), the stride of C
+    (int64), the epilogue; it takes `reduce_smem_bytes` of shared memory.
+    A kernel may declare fewer arguments than these: the driver reads as many as it declares (CUDA Driver API,
+    `cuLaunchKernel`: numbers, offsets and sizes of parameters come from the kernel's image). Kernels of
+    tables before schema 5 end with `split_k`, `reduce_group_bits` and `padded`.
+    A packed operand is given to `sgemm` by its place in the workspace, with `padded` as its leading
+    dimension. `workspace` is the address behind all packed operands: from there on lie `split_k` planes of
+    partial sums, each of all split tiles (for two_pass `split_k` planes of padded_m x padded_n for one
+    product after the other), and, but for two_pass, behind them `counter_bytes` of counters: zero before the
+    first launch, left zero by every launch. Clusters leave nothing there: `split_k` blocks along y are one,
+    as they are compiled, and read each other's sums.
+    """
+
+    size: tuple[int, int]
+    tiles: int
+    split_tiles: int
+    split_k: int
+    padded_m: int
+    padded_n: int
+    sum_bytes: int
+    counter_bytes: int
+    reduce_blocks: int
+    reduce_group_bits: int = REDUCE_BITS  # of a block, groups of 2^bits threads share out the splits
+    reduce_smem_bytes: int = 0
+    packs: tuple[Pack, ...] = ()
+    products: int = 1
+    strides: tuple[int, int, int] = (0, 0, 0)  # from product to product, of A, B and C as `sgemm` gets them
+
+    @property
+    def reduce_blocks_per_product(self) -> int:
+        return self.reduce_blocks // self.products
+
+    @property
+    def most_blocks(self) -> int:
+        """Along x, of the largest of its launches."""
+        return max(self.size[0], self.reduce_blocks, *(pack.blocks for pack in self.packs))
+
+    @property
+    def pack_bytes(self) -> int:
+        return sum(pack.num_bytes for pack in self.packs)
+
+    @property
+    def scratch_bytes(self) -> int:
+        """What lies before the counters."""
+        return self.pack_bytes + self.sum_bytes
+
+    @property
+    def workspace_bytes(self) -> int:
+        return self.scratch_bytes + self.counter_bytes
+
+
+def divisor(value: int) -> tuple[int, int, int]:
+    """`Divisor` of kernels/tile_scheduler.cuh: n // value == n * multiplier >> shift for 0 <= n < 2^31.
+
+    multiplier * value exceeds 2^shift by less than value, and so by less than 2^(shift - 31): for such n the
+    quotient is too large by less than 1 / value (Granlund and Montgomery, 1994).
+    """
+    shift = 31 + (value - 1).bit_length()
+    return value, -(-(1 << shift) // value), shift
+
+
+def schedule(spec: LaunchSpec, grid: Grid) -> tuple[int, ...]:
+    """`Schedule` of kernels/tile_scheduler.cuh: how the blocks of a launch walk over the tiles of C."""
+    tiles_m, tiles_n = grid.padded_m // spec.bm, grid.padded_n // spec.bn
+    along, across = (tiles_m, tiles_n) if spec.is_along_m else (tiles_n, tiles_m)
+    width = min(spec.group, across)
+    num_full, last_width = divmod(across, width)
+    divisors = (tiles_m * tiles_n, width * along, width, max(last_width, 1))
+    return (*(word for value in divisors for word in divisor(value)), num_full, int(spec.is_along_m))
+
+
+def reduce_group_bits(elements: int, splits: int) -> int:
+    """How many threads, as a power of two, one group of `sgemm_reduce` has: groups share out the splits.
+
+    A block is one group, or more of them as long as all threads are not many and each group has enough splits
+    (docs/decisions/0028).
+    """
+    bits = REDUCE_BITS
+    while bits > WARP_BITS:
+        groups = 1 << REDUCE_BITS - bits
+        if elements * groups >= MANY_THREADS or splits < 2 * groups * GROUP_SPLITS:
+            break
+        bits -= 1
+    return bits
+
+
+def plan(spec: LaunchSpec, m: int, n: int, k: int, batch: Batch = SINGLE) -> Grid:
+    """The launch of products of m x n results (both at least 1) of depth k."""
+    tiles_m, tiles_n = -(-m // spec.bm), -(-n // spec.bn)
+    tiles = tiles_m * tiles_n * batch.products
+    split_tiles = {"none": 0, "last_wave": tiles % max(spec.wave, 1)}.get(spec.reduction, tiles)
+    is_cluster = spec.reduction == "cluster"
+    is_two_pass = spec.reduction == "two_pass"
+    group_bits = reduce_group_bits(m * n * batch.products, spec.split_k) if is_two_pass else REDUCE_BITS
+    in_a_row = tiles + split_tiles * (spec.split_k - 1)
+    packs = _packs(spec, (m, tiles_m * spec.bm), (n, tiles_n * spec.bn), k, batch)
+    packed = {pack.is_a: pack.packed_stride for pack in packs}
+    return Grid(
+        size=(in_a_row, 1) if spec.reduction == "last_wave" else (tiles, spec.split_k),
+        tiles=tiles,
+        split_tiles=split_tiles,
+        split_k=spec.split_k,
+        padded_m=tiles_m * spec.bm,
+        padded_n=tiles_n * spec.bn,
+        sum_bytes=0 if is_cluster else FLOAT_BYTES * spec.split_k * split_tiles * spec.bm * spec.bn,
+        counter_bytes=0 if is_cluster or is_two_pass else COUNTER_BYTES * split_tiles,
+        reduce_blocks=-(-m * n // (1 << group_bits)) * batch.products if is_two_pass else 0,
+        reduce_group_bits=group_bits,
+        reduce_smem_bytes=FLOAT_BYTES * REDUCE_THREADS if group_bits < REDUCE_BITS else 0,
+        packs=packs,
+        products=batch.products,
+        strides=(packed.get(True, batch.stride_a), packed.get(False, batch.stride_b), batch.stride_c),
+    )
+
+
+def _packs(
+    spec: LaunchSpec, extents_a: tuple[int, int], extents_b: tuple[int, int], k: int, batch: Batch
+) -> tuple[Pack, ...]:
+    """The operands that are packed; for each its extent in the matrix, and in whole tiles."""
+    if not (spec.packs_a or spec.packs_b) or not k:
+        return ()
+    packs: list[Pack] = []
+    for is_a, is_packed, is_k_major, (extent, padded), stride in (
+        (True, spec.packs_a, not spec.variant.trans_a, extents_a, batch.stride_a),
+        (False, spec.packs_b, spec.variant.trans_b, extents_b, batch.stride_b),
+    ):
+        if is_packed:
+            products = batch.products if stride else 1  # what all share is packed once
+            num_bytes = -(-FLOAT_BYTES * k * padded * products // PACK_ALIGNMENT) * PACK_ALIGNMENT
+            packs.append(
+                Pack(
+                    is_a=is_a,
+                    extent=extent,
+                    padded=padded,
+                    is_k_major=is_k_major,
+                    blocks=-(-padded // PACK_TILE) * -(-k // PACK_TILE) * products,
+                    offset=sum(p.num_bytes for p in packs),
+                    num_bytes=num_bytes,
+                    products=products,
+                    stride=stride,
+                    packed_stride=k * padded if stride else 0,
+                )
+            )
+    return tuple(packs)
+
+
+def refusal(
+    spec: LaunchSpec,
+    m: int,
+    n: int,
+    k: int,
+    lds: tuple[int, int, int],
+    addresses: tuple[int, int, int] = (0, 0, 0),
+    batch: Batch = SINGLE,
+) -> str | None:
+    """Why this kernel must not serve a call with these leading dimensions and base addresses of
+    A, B, C (elements, bytes), or None if it may. The layouts are taken to match already."""
+    if batch.products > 1 and not spec.variant.is_batched:
+        return "a batch needs a kernel that was compiled for batches"
+    if spec.is_exact and (m % spec.bm or n % spec.bn):
+        return f"exact edges need multiples of {spec.bm}x{spec.bn}"
+    is_packed = (spec.packs_a, spec.packs_b, False)
+    widest = max(ld for ld, packed in zip(lds, is_packed, strict=True) if not packed)
+    if not spec.variant.is_wide and widest >= NARROW_LD:
+        return f"a leading dimension of {widest} needs a wide kernel"
+    grid = plan(spec, m, n, k, batch)
+    if grid.most_blocks > MAX_GRID_X:
+        return "more tiles than a grid holds"
+    # sums without the padding of their tiles: as the rules of the space count them, which know no tiles there
+    sums = min(m * n * batch.products, grid.split_tiles * spec.bm * spec.bn) if grid.sum_bytes else 0
+    for what, num_bytes in (
+        ("packed operands", grid.pack_bytes),
+        ("partial sums", FLOAT_BYTES * spec.split_k * sums),
+    ):
+        if num_bytes > WORKSPACE_LIMIT:
+            return f"{what} would take more than {WORKSPACE_LIMIT >> 30} GiB"
+    contiguous = (m if spec.variant.trans_a else k, k if spec.variant.trans_b else n, n)
+    vectors = (spec.vec_a, spec.vec_b, spec.vec_c)
+    for name, vec, extent, ld, stride, address, packed in zip(
+        "ABC", vectors, contiguous, lds, batch[1:], addresses, is_packed, strict=True
+    ):
+        if packed:
+            continue
+        if extent % vec or ld % vec or stride % vec or address % (vec * FLOAT_BYTES):
+            return f"{name} is not made of aligned vectors of {vec}"
+    return None
+
+
+def overlap_attribute(driver: Any) -> Any:
+    """The attribute of a launch that may begin while the kernel before it still runs. `driver` is
+    `cuda.bindings.driver`."""
+    attribute = driver.CUlaunchAttribute()
+    attribute.id = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
+    attribute.value.programmaticStreamSerializationAllowed = 1
+    return attribute
+
+
+def launch_config(
+    driver: Any, grid: tuple[int, int], threads: int, smem_bytes: int, stream: Any, attributes: list[Any]
+) -> Any:
+    """What `cuLaunchKernelEx` wants to know of a launch, arguments apart."""
+    config = driver.CUlaunchConfig()
+    config.gridDimX, config.gridDimY, config.gridDimZ = (*grid, 1)
+    config.blockDimX, config.blockDimY, config.blockDimZ = threads, 1, 1
+    config.sharedMemBytes, config.hStream = smem_bytes, stream
+    if attributes:
+        config.attrs, config.numAttrs = attributes, len(attributes)
+    return config

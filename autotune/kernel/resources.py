@@ -1,0 +1,162 @@
+"""What a config takes of a GPU: threads, shared memory, registers, residency, and how it is launched.
+
+Each function reads a Config or columns of configs: only operators numpy also knows. A test holds the
+figures against the compiler's own report.
+"""
+
+from __future__ import annotations
+
+from functools import reduce
+from typing import Any
+
+import numpy as np
+
+from ..device import DeviceLimits
+from ..gemm import FLOAT_BYTES, Gemm
+from .config import Config
+from .launch import LONG_ACTIVATIONS, PACK_ALIGNMENT, PLAIN, Epilogue, LaunchSpec, Variant
+
+WARP = 32
+MAX_THREADS = 1024
+MAX_REGISTERS = 255
+SM_PARTITIONS = 4  # each has a quarter of an SM's registers and runs a quarter of its warps
+REGISTER_GRANULE = 8  # ptxas hands out registers in eights
+OVERHEAD_REGISTERS = 18  # addresses, counters and predicates of the leanest kernel seen: a lower bound
+
+
+def _chunk(t: Any) -> Any:
+    """Widest of 4, 2, 1 floats that divides a thread's extent: one shared-memory access."""
+    return 4 - 2 * (t % 4 != 0) - 1 * (t % 2 != 0)
+
+
+def chunk_m(c: Any) -> Any:
+    """Neighbouring rows of C that a thread reads from shared A in one access."""
+    return _chunk(c.tm)
+
+
+def chunk_n(c: Any) -> Any:
+    """Neighbouring columns of C that a thread reads from shared B in one access."""
+    return _chunk(c.tn)
+
+
+def threads_per_slice(c: Any) -> Any:
+    return (c.bm // c.wm) * (c.bn // c.wn) * WARP
+
+
+def threads(c: Any) -> Any:
+    """Threads per block."""
+    return threads_per_slice(c) * c.slice_k
+
+
+def is_k_major_a(c: Any, g: Gemm) -> Any:
+    """Whether the kernel reads an A that is contiguous along k. Shared memory holds A by k, then m: it is
+    transposed on the way there. One that was packed before is K-major no longer."""
+    return (c.pack_a == 0) & (not g.trans_a)
+
+
+def is_k_major_b(c: Any, g: Gemm) -> Any:
+    """Whether the kernel reads a B that is contiguous along k. Shared memory holds B by k, then n: it is
+    transposed on the way there. One that was packed before is K-major no longer."""
+    return (c.pack_b == 0) & g.trans_b
+
+
+def main_smem_bytes(c: Any, g: Gemm) -> Any:
+    """`smem_bytes` of the same config without its reduction."""
+    row_a = c.bm + c.pad * is_k_major_a(c, g)
+    row_b = c.bn + c.pad * is_k_major_b(c, g)
+    stages = c.stages * c.bk * (row_a + row_b)
+    flushed = c.bm * c.bn * c.slice_k * (c.flush_k > 0)
+    sums = c.bm * c.bn * (c.slice_k > 1)
+    return FLOAT_BYTES * np.maximum(stages + flushed, sums)
+
+
+def staged_bytes(c: Any) -> Any:
+    """Shared memory for one row of each thread's sums, padded as kernels/config.cuh says."""
+    pitch = c.bn + (c.wn // c.tn * chunk_n(c) - c.bn) % WARP
+    return FLOAT_BYTES * (c.bm // c.tm) * pitch
+
+
+def smem_bytes(c: Any, g: Gemm, epilogue: Epilogue = PLAIN) -> Any:
+    """Dynamic shared memory per block: the stages and, behind them, the sums that blocks of k are flushed to;
+    or the slices' partial sums, if those need more.
+
+    Rows on their way to C (kernels/staged_rows.cuh) go through it one per thread at a time where more do not
+    fit: less than the stages of all but the smallest, which never decides how many blocks an SM holds.
+    """
+    is_long = epilogue.activation in LONG_ACTIVATIONS
+    has_rows = (c.reduction == "cluster") | ((c.reduction != "two_pass") & ((c.vec_c < chunk_n(c)) | is_long))
+    return np.maximum(main_smem_bytes(c, g), has_rows * staged_bytes(c))
+
+
+def register_cap(c: Any, limits: DeviceLimits) -> Any:
+    """Registers per thread that ptxas may use under the launch bounds: the fullest partition decides."""
+    warps = -(-threads(c) * c.min_blocks // (WARP * SM_PARTITIONS))
+    per_thread = limits.regs_per_sm // (SM_PARTITIONS * WARP * warps)
+    return np.minimum(MAX_REGISTERS, per_thread // REGISTER_GRANULE * REGISTER_GRANULE)
+
+
+def register_estimate(c: Any) -> Any:
+    """Registers per thread that no compiler can do without: sums, fragments, the leanest overhead."""
+    return c.tm * c.tn + c.frag_buffers * (c.tm + c.tn) + OVERHEAD_REGISTERS
+
+
+def blocks_per_sm(c: Any, limits: DeviceLimits, g: Gemm, registers: Any) -> Any:
+    """Blocks resident on one SM, given the compiler's registers per thread."""
+    granules = -(-registers // REGISTER_GRANULE) * REGISTER_GRANULE
+    warps = limits.regs_per_sm // (SM_PARTITIONS * WARP * granules) * SM_PARTITIONS
+    by_registers = warps // (threads(c) // WARP)
+    by_smem = limits.smem_per_sm // (smem_bytes(c, g) + limits.smem_reserved)
+    by_threads = limits.threads_per_sm // threads(c)
+    return reduce(np.minimum, (by_registers, by_smem, by_threads, limits.blocks_per_sm))
+
+
+def tiles_m(c: Any, g: Gemm) -> Any:
+    return -(-g.m // c.bm)
+
+
+def tiles_n(c: Any, g: Gemm) -> Any:
+    return -(-g.n // c.bn)
+
+
+def tiles(c: Any, g: Gemm) -> Any:
+    """Block tiles of all products."""
+    return tiles_m(c, g) * tiles_n(c, g) * g.batch
+
+
+def packed_bytes(c: Any, g: Gemm) -> Any:
+    """Memory that packed operands take, padded to whole tiles; as launch.plan lays them out."""
+    products_a, products_b = (1 if is_shared else g.batch for is_shared in (g.shares_a, g.shares_b))
+    bytes_a = c.pack_a * FLOAT_BYTES * products_a * g.k * c.bm * tiles_m(c, g)
+    bytes_b = c.pack_b * FLOAT_BYTES * products_b * g.k * c.bn * tiles_n(c, g)
+    return PACK_ALIGNMENT * (-(-bytes_a // PACK_ALIGNMENT) + -(-bytes_b // PACK_ALIGNMENT))
+
+
+def launch_spec(
+    config: Config,
+    gemm: Gemm,
+    limits: DeviceLimits,
+    *,
+    is_wide: bool = False,
+    epilogue: Epilogue = PLAIN,
+) -> LaunchSpec:
+    """What a launch of this config needs to know, for problems of this layout, on this kind of GPU."""
+    return LaunchSpec(
+        bm=config.bm,
+        bn=config.bn,
+        bk=config.bk,
+        threads=threads(config),
+        smem_bytes=int(smem_bytes(config, gemm, epilogue)),
+        vec_a=config.vec_a,
+        vec_b=config.vec_b,
+        vec_c=config.vec_c,
+        is_exact=config.edges == "exact",
+        reduction=config.reduction,
+        split_k=config.split_k,
+        packs_a=bool(config.pack_a),
+        packs_b=bool(config.pack_b),
+        overlaps=limits.has_dependent_launch,
+        wave=limits.num_sms * config.min_blocks if config.reduction == "last_wave" else 0,
+        variant=Variant(gemm.trans_a, gemm.trans_b, is_wide, gemm.is_batched, epilogue),
+        group=config.group,
+        is_along_m=config.raster == "m",
+    )

@@ -1,0 +1,338 @@
+"""The rules that a config must obey, each with an id and one sentence saying what it protects.
+
+A rule is a predicate that reads configs and columns of configs alike, so one text both explains a
+single config (`broken_rules`) and enumerates the space (`space.feasible_set`).
+
+Kinds of rule, from hard to soft:
+    template  the kernel does not compile otherwise; the id stands in its static_assert
+    device    this GPU cannot run it
+    shape     this problem cannot be computed with it
+    worth     legal, but known not to pay: searched only when asked for (`--all`)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from ..device import DeviceLimits
+from ..gemm import FLOAT_BYTES, Gemm
+from .config import Config
+from .launch import WORKSPACE_LIMIT
+from .resources import (
+    MAX_THREADS,
+    REGISTER_GRANULE,
+    WARP,
+    chunk_m,
+    chunk_n,
+    is_k_major_a,
+    is_k_major_b,
+    main_smem_bytes,
+    packed_bytes,
+    register_cap,
+    register_estimate,
+    staged_bytes,
+    threads,
+    threads_per_slice,
+)
+
+RuleKind = Literal["template", "device", "shape", "worth"]
+PACK_USES = 2048  # of an element, from which on it pays to pack it
+
+
+@dataclass(frozen=True)
+class Rule:
+    """`holds(config or columns, limits, gemm)` is true where the sentence is obeyed."""
+
+    id: str
+    kind: RuleKind
+    needs: tuple[str, ...]
+    sentence: str
+    holds: Callable[[Any, DeviceLimits, Gemm], Any]
+
+
+_GEOMETRY = ("bm", "bn", "wm", "wn", "tm", "tn")
+_THREADS = ("bm", "bn", "wm", "wn", "slice_k")
+_SMEM = ("bm", "bn", "bk", "slice_k", "stages", "flush_k", "pad", "pack_a", "pack_b")
+
+
+def _load_extent_a(c: Any, g: Gemm) -> Any:
+    return np.where(is_k_major_a(c, g), c.bk, c.bm)
+
+
+def _load_extent_b(c: Any, g: Gemm) -> Any:
+    return np.where(is_k_major_b(c, g), c.bk, c.bn)
+
+
+def _tiles_64(g: Gemm) -> int:
+    return -(-g.m // 64) * -(-g.n // 64) * g.batch
+
+
+def _sums_in_flight(d: DeviceLimits) -> int:
+    """Elements of C that one wave of blocks computes at most: all registers of the GPU."""
+    return d.num_sms * d.regs_per_sm
+
+
+def _flush_worth(g: Gemm) -> int:
+    """Steps of k that a flush is worth. Few rows or columns leave time for more: they wait for memory."""
+    return 256 if min(g.m, g.n) <= 64 else 1024
+
+
+def _uses_a(g: Gemm) -> int:
+    """How often an element of A is used: once per column of C, of all products that share it."""
+    return g.n * (g.batch if g.shares_a else 1)
+
+
+def _uses_b(g: Gemm) -> int:
+    return g.m * (g.batch if g.shares_b else 1)
+
+
+def _mends_a(g: Gemm) -> bool:
+    """Whether packing A spares its blocks transposing it, or copies narrower than they could be."""
+    return not g.trans_a or g.lda % 4 != 0
+
+
+def _mends_b(g: Gemm) -> bool:
+    return g.trans_b or g.ldb % 4 != 0
+
+
+# Tiles in between, and the tiles on either side of each that shapes of all sizes have.
+_IN_BETWEEN = {24: (16, 32), 40: (32, 48), 56: (48, 64), 80: (64, 96), 112: (96, 128)}
+_LEAST_GAIN = 1 / 16  # of the rows or columns that a tile in between computes, over either neighbour's
+
+
+def _fits_closer(tile: Any, extent: int) -> Any:
+    """Whether a tile is of a common extent, or pads the matrix clearly less than its neighbours do."""
+    covered = {
+        step: -(-extent // step) * step for pair in _IN_BETWEEN.items() for step in (pair[0], *pair[1])
+    }
+    loose = [
+        step
+        for step, around in _IN_BETWEEN.items()
+        if covered[step] * (1 + _LEAST_GAIN) > min(covered[other] for other in around)
+    ]
+    return np.isin(tile, loose, invert=True)
+
+
+def _vec_fits(vec: Any, extent: int) -> Any:
+    return extent % vec == 0
+
+
+def _widest(vec: Any, tile: Any, extent: Any, is_narrow: Any) -> Any:
+    """Whether no wider vector divides both the tile and the matrix (or 4-byte copies are meant)."""
+    four = (tile % 4 == 0) & (extent % 4 == 0)
+    two = (tile % 2 == 0) & (extent % 2 == 0)
+    best = 1 + 1 * two + 2 * (four & two)
+    return (vec == best) | (is_narrow & (vec == 1))
+
+
+RULES: tuple[Rule, ...] = (
+    # template: the kernel's static_asserts carry the same ids
+    Rule("warp-lanes", "template", ("wm", "wn", "tm", "tn"),
+         "the thread tiles of 32 lanes fill the warp tile: (wm/tm) * (wn/tn) = 32",
+         lambda c, d, g: (c.wm % c.tm == 0) & (c.wn % c.tn == 0)
+         & ((c.wm // c.tm) * (c.wn // c.tn) == WARP)),
+    Rule("block-warps-m", "template", ("bm", "wm"), "whole warp tiles fill the block: wm divides bm",
+         lambda c, d, g: c.bm % c.wm == 0),
+    Rule("block-warps-n", "template", ("bn", "wn"), "whole warp tiles fill the block: wn divides bn",
+         lambda c, d, g: c.bn % c.wn == 0),
+    Rule("threads", "template", _THREADS, "a block has at most 1024 threads",
+         lambda c, d, g: threads(c) <= MAX_THREADS),
+    Rule("slices", "template", ("bk", "slice_k"), "slices share out a tile's k evenly",
+         lambda c, d, g: c.bk % c.slice_k == 0),
+    Rule("unroll", "template", ("bk", "slice_k", "unroll_k"),
+         "whole unrolled runs fill a slice: unroll_k divides bk / slice_k",
+         lambda c, d, g: (c.bk // c.slice_k) % c.unroll_k == 0),
+    Rule("fragment-parity", "template", ("frag_buffers", "unroll_k"),
+         "two fragment buffers alternate: unroll_k is even",
+         lambda c, d, g: (c.frag_buffers == 1) | (c.unroll_k % 2 == 0)),
+    Rule("vector-a", "template", ("bm", "bk", "vec_a", "pack_a"),
+         "whole vectors fill the contiguous side of A's tile",
+         lambda c, d, g: _load_extent_a(c, g) % c.vec_a == 0),
+    Rule("vector-b", "template", ("bn", "bk", "vec_b", "pack_b"),
+         "whole vectors fill the contiguous side of B's tile",
+         lambda c, d, g: _load_extent_b(c, g) % c.vec_b == 0),
+    Rule("vector-c", "template", ("tn", "vec_c"),
+         "a thread's neighbouring columns of C fill whole vectors",
+         lambda c, d, g: chunk_n(c) % c.vec_c == 0),
+    Rule("async-transpose-a", "template", ("copy_a", "vec_a", "pack_a"),
+         "cp.async cannot transpose a vector: such an A is copied 4 bytes at a time",
+         lambda c, d, g: (c.copy_a != "async") | (c.vec_a == 1) | np.logical_not(is_k_major_a(c, g))),
+    Rule("async-transpose-b", "template", ("copy_b", "vec_b", "pack_b"),
+         "cp.async cannot transpose a vector: such a B is copied 4 bytes at a time",
+         lambda c, d, g: (c.copy_b != "async") | (c.vec_b == 1) | np.logical_not(is_k_major_b(c, g))),
+    Rule("pad-a", "template", ("tm", "pad", "pack_a"),
+         "padding keeps vector reads of an A that is transposed on its way aligned",
+         lambda c, d, g: (c.pad % chunk_m(c) == 0) | np.logical_not(is_k_major_a(c, g))),
+    Rule("pad-b", "template", ("tn", "pad", "pack_b"),
+         "padding keeps vector reads of a B that is transposed on its way aligned",
+         lambda c, d, g: (c.pad % chunk_n(c) == 0) | np.logical_not(is_k_major_b(c, g))),
+    Rule("bursts", "template", ("bk", "slice_k", "unroll_k", "stages", "bursts"),
+         "bursts spread over the steps of a whole slice, two or more each, into a stage that is not read",
+         lambda c, d, g: (c.bursts == 1) | ((c.unroll_k == c.bk // c.slice_k)
+         & (c.unroll_k % (2 * c.bursts) == 0) & (c.stages > 1))),
+    Rule("cluster-size", "template", ("reduction", "split_k"),
+         "a cluster is of 2, 4 or 8 blocks: more are not portable",
+         lambda c, d, g: (c.reduction != "cluster")
+         | (c.split_k == 2) | (c.split_k == 4) | (c.split_k == 8)),
+    Rule("flush", "template", ("bk", "flush_k"), "sums are flushed after whole tiles: bk divides flush_k",
+         lambda c, d, g: c.flush_k % c.bk == 0),
+    # device
+    Rule("async-device", "device", ("copy_a", "copy_b"), "cp.async needs sm_80 or later",
+         lambda c, d, g: ((c.copy_a != "async") & (c.copy_b != "async")) | d.has_async_copy),
+    Rule("cluster-device", "device", ("reduction",), "thread-block clusters need sm_90 or later",
+         lambda c, d, g: (c.reduction != "cluster") | d.has_clusters),
+    Rule("shared-memory", "device", _SMEM, "a block's stages and kept sums fit its shared memory",
+         lambda c, d, g: main_smem_bytes(c, g) <= d.smem_per_block),
+    Rule("staged-rows", "device", ("bm", "bn", "tm", "wn", "tn", "min_blocks"),
+         "a row of each thread's sums, of min_blocks blocks, fits the shared memory of an SM",
+         lambda c, d, g: c.min_blocks * (staged_bytes(c) + d.smem_reserved) <= d.smem_per_sm),
+    Rule("resident-smem", "device", (*_SMEM, "min_blocks"),
+         "min_blocks blocks fit the shared memory of an SM",
+         lambda c, d, g: c.min_blocks * (main_smem_bytes(c, g) + d.smem_reserved) <= d.smem_per_sm),
+    Rule("resident-threads", "device", (*_THREADS, "min_blocks"),
+         "min_blocks blocks fit the threads and block slots of an SM",
+         lambda c, d, g: (c.min_blocks * threads(c) <= d.threads_per_sm)
+         & (c.min_blocks <= d.blocks_per_sm)),
+    Rule("registers", "device", (*_THREADS, "tm", "tn", "frag_buffers", "min_blocks"),
+         "sums and fragments fit the registers that the launch bounds leave",
+         lambda c, d, g: register_estimate(c) <= register_cap(c, d)),
+    # shape
+    Rule("split-reduction", "shape", ("reduction", "split_k"),
+         "split-K needs a reduction, and nothing else does",
+         lambda c, d, g: (c.reduction != "none") == (c.split_k > 1)),
+    Rule("exact-edges", "shape", ("bm", "bn", "edges"),
+         "exact edges need m and n to be multiples of the block tile",
+         lambda c, d, g: (c.edges != "exact") | ((g.m % c.bm == 0) & (g.n % c.bn == 0))),
+    Rule("extent-a", "shape", ("vec_a", "pack_a"), "rows of A (as stored) are whole vectors, or A is packed",
+         lambda c, d, g: _vec_fits(c.vec_a, g.lda) | (c.pack_a == 1)),
+    Rule("extent-b", "shape", ("vec_b", "pack_b"), "rows of B (as stored) are whole vectors, or B is packed",
+         lambda c, d, g: _vec_fits(c.vec_b, g.ldb) | (c.pack_b == 1)),
+    Rule("extent-c", "shape", ("vec_c",), "rows of C are whole vectors",
+         lambda c, d, g: _vec_fits(c.vec_c, g.ldc)),
+    Rule("workspace", "shape", ("reduction", "split_k"), "the partial sums of split-K fit 1 GiB",
+         lambda c, d, g: FLOAT_BYTES * c.split_k * ((c.split_k > 1) & (c.reduction != "cluster"))
+         * np.where(c.reduction == "last_wave", min(g.num_results, _sums_in_flight(d)), g.num_results)
+         <= WORKSPACE_LIMIT),
+    Rule("pack-workspace", "shape", ("bm", "bn", "pack_a", "pack_b"), "packed operands fit 1 GiB",
+         lambda c, d, g: packed_bytes(c, g) <= WORKSPACE_LIMIT),
+    # worth
+    Rule("worth-threads", "worth", _THREADS, "64 to 512 threads: fewer hide no latency, more cannot",
+         lambda c, d, g: (threads(c) >= 64) & (threads(c) <= 512)),
+    Rule("worth-slices", "worth", _THREADS, "slices pay where a slice alone is at most 128 threads",
+         lambda c, d, g: (c.slice_k == 1) | (threads_per_slice(c) <= 128)),
+    Rule("worth-thread-tile", "worth", ("tm", "tn"), "at most 192 sums: registers for more spill",
+         lambda c, d, g: (c.tm * c.tn <= 192) & (c.tm <= 4 * c.tn) & (c.tn <= 4 * c.tm)
+         | (c.tm <= 2) | (c.tn <= 2)),
+    Rule("worth-small-tile", "worth", ("tm", "tn"),
+         "sums beyond 16 per thread unless a side of C is short",
+         lambda c, d, g: (c.tm * c.tn >= 16) | (min(g.m, g.n) <= 64)),
+    Rule("worth-block-m", "worth", ("bm",), "a block tile is not taller than twice C",
+         lambda c, d, g: (c.bm <= 16) | (c.bm < 2 * g.m)),
+    Rule("worth-block-n", "worth", ("bn",), "a block tile is not wider than twice C",
+         lambda c, d, g: (c.bn <= 16) | (c.bn < 2 * g.n)),
+    Rule("worth-flat-m", "worth", ("bm",), "tiles of few rows only where C has few rows",
+         lambda c, d, g: (c.bm >= 16) | (g.m < 2 * c.bm)),
+    Rule("worth-flat-n", "worth", ("bn",), "tiles of few columns only where C has few columns",
+         lambda c, d, g: (c.bn >= 16) | (g.n < 2 * c.bn)),
+    Rule("worth-intensity", "worth", ("bm", "bn"),
+         "block tiles reuse each element enough, unless a side of C is short",
+         lambda c, d, g: ((c.bm >= 32) | (g.m < 32)) & ((c.bn >= 32) | (g.n < 32))
+         & (c.bm * c.bn <= 256 * 192)),
+    Rule("worth-edges", "worth", ("bm", "bn", "edges"), "exact edges wherever they are possible",
+         lambda c, d, g: (c.edges == "exact") == ((g.m % c.bm == 0) & (g.n % c.bn == 0))),
+    Rule("worth-vector-a", "worth", ("bm", "bk", "vec_a", "copy_a", "pack_a"),
+         "the widest vectors that A allows",
+         lambda c, d, g: _widest(c.vec_a, _load_extent_a(c, g), np.where(c.pack_a == 1, c.bm, g.lda),
+                                 (c.copy_a == "async") & is_k_major_a(c, g))),
+    Rule("worth-vector-b", "worth", ("bn", "bk", "vec_b", "copy_b", "pack_b"),
+         "the widest vectors that B allows",
+         lambda c, d, g: _widest(c.vec_b, _load_extent_b(c, g), np.where(c.pack_b == 1, c.bn, g.ldb),
+                                 (c.copy_b == "async") & is_k_major_b(c, g))),
+    Rule("worth-vector-c", "worth", ("tn", "vec_c"), "the widest vectors that C allows",
+         lambda c, d, g: _widest(c.vec_c, chunk_n(c), g.ldc, False)),
+    Rule("worth-between-m", "worth", ("bm",), "tiles of in-between heights where they pad C clearly less",
+         lambda c, d, g: _fits_closer(c.bm, g.m)),
+    Rule("worth-between-n", "worth", ("bn",), "tiles of in-between widths where they pad C clearly less",
+         lambda c, d, g: _fits_closer(c.bn, g.n)),
+    Rule("worth-copies", "worth", ("bm", "bn", "bk", *_THREADS, "vec_a", "vec_b"),
+         "every thread has something to copy, and none more than 32 pieces",
+         lambda c, d, g: (2 * c.bm * c.bk >= c.vec_a * threads(c) * (c.bm >= 32))
+         & (2 * c.bn * c.bk >= c.vec_b * threads(c) * (c.bn >= 32))
+         & (c.bm * c.bk <= 32 * c.vec_a * threads(c)) & (c.bn * c.bk <= 32 * c.vec_b * threads(c))),
+    Rule("worth-staged-copies", "worth",
+         ("bk", *_THREADS, "tm", "tn", "copy_a", "copy_b", "frag_buffers", "min_blocks"),
+         "register-staged copies leave registers for sums and fragments",
+         lambda c, d, g: register_estimate(c)
+         + (c.bm * c.bk // threads(c)) * (c.copy_a == "register")
+         + (c.bn * c.bk // threads(c)) * (c.copy_b == "register") <= register_cap(c, d) + REGISTER_GRANULE),
+    Rule("worth-stages", "worth", ("copy_a", "copy_b", "stages"),
+         "two stages, or 3, 4 or 6 where a copy is asynchronous",
+         lambda c, d, g: (c.stages == 2) | (((c.copy_a == "async") | (c.copy_b == "async"))
+         & ((c.stages == 3) | (c.stages == 4) | (c.stages == 6)))),
+    Rule("worth-async", "worth", ("copy_a", "copy_b"), "an asynchronous copy where the device has it",
+         lambda c, d, g: (c.copy_a == "async") | (c.copy_b == "async") | (not d.has_async_copy)),
+    Rule("worth-depth", "worth", ("bk",), "tiles at least 8 deep: fewer steps do not pay for a barrier",
+         lambda c, d, g: c.bk >= 8),
+    Rule("worth-unroll", "worth", ("tm", "tn", "bk", "slice_k", "unroll_k"),
+         "unroll a slice whole, or as far as 4096 FMAs: more do not fit the instruction cache",
+         lambda c, d, g: (c.tm * c.tn * c.unroll_k <= 4096)
+         & ((c.unroll_k == c.bk // c.slice_k) | (c.tm * c.tn * c.unroll_k > 2048))),
+    Rule("worth-flush", "worth", ("flush_k",),
+         "flush the sums of a long k after 1024 steps, or 256 where a side of C is short",
+         lambda c, d, g: (c.flush_k == 0) | ((c.flush_k == _flush_worth(g)) & (g.k >= 2 * c.flush_k))),
+    Rule("worth-bursts", "worth", (*_THREADS, "bk", "vec_a", "vec_b", "bursts"),
+         "every burst has a copy of its own for each thread",
+         lambda c, d, g: (c.bursts == 1)
+         | ((c.bm * c.bk // c.vec_a + c.bn * c.bk // c.vec_b) >= c.bursts * threads(c))),
+    Rule("worth-order", "worth", ("order",),
+         "orders that reverse at the end of a line: plain rows were never the best",
+         lambda c, d, g: c.order != "row"),
+    Rule("worth-pad", "worth", ("tm", "tn", "pad", "pack_a", "pack_b"),
+         "padding by one access where an operand is transposed on its way, else none",
+         lambda c, d, g: c.pad
+         == np.maximum(chunk_m(c) * is_k_major_a(c, g), chunk_n(c) * is_k_major_b(c, g))),
+    Rule("worth-pack", "worth", ("pack_a", "pack_b"),
+         "packing pays where it mends something and every element is used two thousand times; B with A",
+         lambda c, d, g: ((c.pack_a == 0) | ((_uses_a(g) >= PACK_USES) & _mends_a(g)))
+         & ((c.pack_b == 0)
+            | ((_uses_b(g) >= PACK_USES) & _mends_b(g) & ((c.pack_a == 1) | (not _mends_a(g)))))),
+    Rule("worth-pack-copies", "worth", ("pack_a", "pack_b", "copy_a", "copy_b"),
+         "a packed operand is copied asynchronously where the device can: nothing is left to transpose",
+         lambda c, d, g: ((c.pack_a == 0) | (c.copy_a == "async") | (not d.has_async_copy))
+         & ((c.pack_b == 0) | (c.copy_b == "async") | (not d.has_async_copy))),
+    Rule("worth-min-blocks", "worth", (*_THREADS, "tm", "tn", "min_blocks"),
+         "ask for residency only where it binds: one block may have all registers anyway",
+         lambda c, d, g: (c.min_blocks == 1)
+         | ((register_cap(c, d) <= 168) & (register_cap(c, d) <= 2.5 * c.tm * c.tn + 72))),
+    Rule("worth-occupancy", "worth", (*_THREADS, "min_blocks"),
+         "at least 128 threads per SM",
+         lambda c, d, g: threads(c) * c.min_blocks >= 128),
+    Rule("worth-split", "worth", ("reduction", "split_k"),
+         "shares of k at least 128 deep, of all tiles only where 64x64 tiles alone leave SMs idle",
+         lambda c, d, g: (c.split_k == 1)
+         | ((g.k >= 128 * c.split_k)
+            & (((c.reduction != "last_wave") & (_tiles_64(g) * c.split_k <= 16 * d.num_sms))
+               | ((c.reduction == "last_wave") & (c.split_k <= 16) & (_tiles_64(g) > d.num_sms))))),
+    Rule("worth-group", "worth", ("raster", "group"),
+         "walk along m in plain order or not at all: groups go along n",
+         lambda c, d, g: (c.raster == "n") | (c.group == 1)),
+)  # fmt: skip
+RULE: dict[str, Rule] = {rule.id: rule for rule in RULES}
+LEGAL: tuple[RuleKind, ...] = ("template", "device", "shape")
+
+
+def broken_rules(
+    config: Config, limits: DeviceLimits, gemm: Gemm, kinds: Sequence[RuleKind] = LEGAL
+) -> tuple[Rule, ...]:
+    """The rules of those kinds that this config breaks, in the order of `RULES`.
+
+    Where a template rule is broken only such rules are told: the others presume a kernel that compiles.
+    """
+    template = [r for r in RULES if r.kind == "template" and not r.holds(config, limits, gemm)]
+    others = [r for r in RULES if r.kind != "template" and r.kind in kinds] if not template else []
+    broken = [*template, *(r for r in others if not r.holds(config, limits, gemm))]
+    return tuple(r for r in broken if r.kind in kinds)

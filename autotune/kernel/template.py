@@ -1,0 +1,93 @@
+"""Finds the CUDA source in `kernels/`, joins its files into one text and renders a Config into it."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from functools import cache
+from pathlib import Path
+
+from ..errors import EnvironmentProblem
+from .config import PARAMETER, Config
+from .launch import ACTIVATIONS, BIASES, Epilogue, Variant
+
+ENTRY = "sgemm"
+LAUNCHED = ("split_k", "raster", "group")  # parameters that a kernel is given when it is launched
+REDUCE_ENTRY = "sgemm_reduce"
+PACK_ENTRY = "sgemm_pack"
+MAIN_FILE = "sgemm.cu"
+# Families of kernels that measurements hang on, each by its main file. The source hash of a family covers
+# that file and what it includes, no other: a family that comes later leaves the measurements of this one
+# alone. (checks.cu and reference.cu are no families: nothing is kept under their hashes.)
+FAMILIES = {"sgemm": MAIN_FILE}
+_COMMENT = re.compile(r"//[^\n]*")
+_INCLUDE = re.compile(r'^#include "([\w.]+)"$', re.MULTILINE)
+
+
+@cache
+def kernel_dir() -> Path:
+    """Where the CUDA sources are: inside an installed package, or beside it in a checkout."""
+    package = Path(__file__).resolve().parents[1]
+    for folder in (package / "kernels", package.parent / "kernels"):
+        if (folder / MAIN_FILE).is_file():
+            return folder
+    raise EnvironmentProblem(f"{MAIN_FILE} is neither in nor beside {package}; reinstall autotune")
+
+
+@cache
+def source(main: str = MAIN_FILE, folder: Path | None = None) -> str:
+    """One self-contained text: every `#include` of a file in `folder` (None: `kernel_dir()`) is replaced by
+    it, once."""
+    folder = folder or kernel_dir()
+    included: set[str] = set()
+
+    def expand(name: str) -> str:
+        if name in included:
+            return ""
+        included.add(name)
+        text = (folder / name).read_text(encoding="utf-8").replace("#pragma once\n", "")
+        return _INCLUDE.sub(lambda m: expand(m[1]) if (folder / m[1]).exists() else m[0], text)
+
+    return expand(main)
+
+
+@cache
+def source_hash(main: str = MAIN_FILE, folder: Path | None = None) -> str:
+    """SHA-256 of the joined source of a family's main file: trials of different kernels never mix, unless
+    their code is known to be the same (same_code.py).
+
+    Comments and layout do not count, so that a kernel may be explained better without losing its trials.
+    """
+    return hashlib.sha256(" ".join(_COMMENT.sub("", source(main, folder)).split()).encode()).hexdigest()
+
+
+def macros(config: Config, variant: Variant) -> dict[str, int]:
+    """The macros that turn the template into one instance: `BM` for `bm`; words by their rank.
+
+    `split_k`, `raster` and `group` are launch arguments. Of splits, only whether there is a reduction reaches
+    the compiler; but the size of clusters is compiled in. Batches and what an epilogue adds are named only to
+    kernels that have them.
+    """
+    values: dict[str, int] = {}
+    for name, parameter in PARAMETER.items():
+        value = getattr(config, name)
+        values[name.upper()] = value if isinstance(value, int) else parameter.values.index(value)
+    for name in LAUNCHED:
+        del values[name.upper()]
+    return values | {
+        "CLUSTER": config.split_k if config.reduction == "cluster" else 1,
+        "TRANS_A": int(variant.trans_a),
+        "TRANS_B": int(variant.trans_b),
+        "WIDE": int(variant.is_wide),
+        **({"BATCHED": 1} if variant.is_batched else {}),
+        **_epilogue_macros(variant.epilogue),
+    }
+
+
+def _epilogue_macros(epilogue: Epilogue) -> dict[str, int]:
+    values = {
+        "BIAS": BIASES.index(epilogue.bias),
+        "ACTIVATION": ACTIVATIONS.index(epilogue.activation),
+        "KEEPS": int(epilogue.keeps),
+    }
+    return {name: value for name, value in values.items() if value}

@@ -1,0 +1,246 @@
+"""Reads the file of a recorded space, whose format `recording_file` describes. Takes nothing on trust."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import MISSING, fields
+from datetime import date
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+
+from .. import stats, strict
+from ..device import DeviceLimits, Environment
+from ..entries import check_keys, items, number, shown, table, text, whole
+from ..errors import AutotuneError, UsageError
+from ..gemm import Gemm
+from ..kernel.config import PARAMETER, Value
+from ..measurement import CachePolicy, Measurement, Outcome
+from ..user_file import read_file
+from .recorded_space import COMPILE_THREADS, LEAST_US, MAX_VALUES, MOST_S, MOST_US, RecordedProblem, Recording
+from .writer import COLUMNS, VERSION
+
+T = TypeVar("T", DeviceLimits, Environment)
+
+READABLE = (1, 2)
+MOST_BYTES = 1 << 30
+MOST_THREADS = 4096
+_MOST_INT = 2**53  # of a parameter's value: JSON keeps it
+_MOST_SHARE = 1e300  # of an error: what is not finite is null
+_COUNTS = ("registers", "spill_bytes", "smem_bytes")
+_SECONDS = ("compile_s", "verify_s", "measure_s")
+_KEYS = (
+    "format", "version", "limits", "environment", "policy", "policy_version", "source_hash", "names",
+    "values", "problems",
+)  # fmt: skip
+_KEYS_OF_2 = (*_KEYS, "compile_threads", "configs")
+_PROBLEM_KEYS = ("gemm", "cublas_us", "outcomes", "outcome", "reasons", "reason", "samples_us", *COLUMNS)
+_LATER_KEYS = ("error_over_cublas", "marks")  # older files lack them
+_DAMAGE = (ValueError, ArithmeticError, LookupError, TypeError, RecursionError, AutotuneError)
+
+
+def load_json(path: Path) -> dict[str, Any]:
+    """The JSON object in a file, compressed or not. Raises UsageError with the reason."""
+    content = read_file(path, "recording", MOST_BYTES)
+    try:
+        data = json.loads(content)
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"{path} is no readable recording: {error}; fetch or record it again") from error
+    if not isinstance(data, dict):
+        raise UsageError(f"{path} holds no recording; name a file written by `autotune record`")
+    return data
+
+
+def from_json(data: Mapping[str, Any], path: Path) -> Recording:
+    """Our own format, checked. Raises UsageError where it is newer than this code, or damaged."""
+    version = data.get("version")
+    if type(version) is not int or version not in READABLE:
+        raise UsageError(
+            f"{path} is a recording of version {shown(version)}, this autotune reads {VERSION};"
+            " use a newer one"
+        )
+    try:
+        return _recording(data, version)
+    except _DAMAGE as error:
+        raise UsageError(f"{path} is a damaged recording: {error}; fetch or record it again") from error
+
+
+def _recording(data: Mapping[str, Any], version: int) -> Recording:
+    keys = _KEYS if version == 1 else _KEYS_OF_2
+    check_keys(data, keys, "at the top", required=keys)
+    whole(data["policy_version"], "policy_version", least=1)
+    names, values = _parameters(data)
+    threads = whole(data["compile_threads"], "compile_threads", 1, MOST_THREADS) if version > 1 else None
+    return Recording(
+        limits=_record(DeviceLimits, data["limits"], "limits"),
+        environment=_environment(data["environment"]),
+        policy=CachePolicy(data["policy"]),
+        source_hash=text(data["source_hash"], "source_hash"),
+        names=names,
+        values=values,
+        problems=_problems(data, version, values),
+        compile_threads=threads or COMPILE_THREADS,
+    )
+
+
+# ------------------------------------------------------------------------------------------------
+# What it was recorded on, and which parameters there are
+
+
+def _record(cls: type[T], value: Any, where: str) -> T:
+    """A record by what its fields declare; those that have defaults may be missing."""
+    found, known = table(value, where), fields(cls)
+    required = [field.name for field in known if field.default is MISSING]
+    check_keys(found, [field.name for field in known], where, required)
+    for name, entry in found.items():
+        if isinstance(entry, str):
+            text(entry, f"{where}.{name}")
+    defaults = {field.name: field.default for field in known if field.default is not MISSING}
+    record: T = strict.read(cls, {**defaults, **found}, where)
+    return record
+
+
+def _environment(value: Any) -> Environment:
+    environment = _record(Environment, value, "environment")
+    date.fromisoformat(environment.recorded_on)  # without a date it would pass for a GPU that is here
+    return environment
+
+
+def _parameters(data: Mapping[str, Any]) -> tuple[tuple[str, ...], tuple[tuple[Value, ...], ...]]:
+    """Names of parameters and the values of each."""
+    names = tuple(text(name, "names") for name in items(data["names"], "names"))
+    if not names or len(set(names)) < len(names):
+        raise ValueError("names: expected names of parameters, each once")
+    lists = items(data["values"], "values", len(names))
+    values = tuple(tuple(map(_value, items(found, "values"))) for found in lists)
+    for name, choices in zip(names, values, strict=True):
+        if len(set(choices)) < len(choices) or not 1 <= len(choices) <= MAX_VALUES:
+            raise ValueError(f"values of {shown(name)}: expected 1 to {MAX_VALUES}, each once")
+        if _is_our_kernel(names) and not set(choices) <= set(PARAMETER[name].values):
+            raise ValueError(f"values of {name}: {shown(choices)}; known are {PARAMETER[name].values}")
+    return names, values
+
+
+def _is_our_kernel(names: Sequence[str]) -> bool:
+    """Whether these are the parameters of our kernel, and not of somebody else's."""
+    return set(names) == PARAMETER.keys()
+
+
+def _value(value: Any) -> Value:
+    return text(value, "values") if type(value) is str else whole(value, "values", -_MOST_INT, _MOST_INT)
+
+
+# ------------------------------------------------------------------------------------------------
+# Problems
+
+
+def _problems(
+    data: Mapping[str, Any], version: int, values: Sequence[Sequence[Value]]
+) -> dict[Gemm, RecordedProblem]:
+    configs = items(data["configs"], "configs") if version > 1 else []
+    problems: dict[Gemm, RecordedProblem] = {}
+    for i, entry in enumerate(items(data["problems"], "problems"), 1):
+        where = f"problem {i}"
+        required = (*_PROBLEM_KEYS, "configs" if version == 1 else "rows")
+        check_keys(table(entry, where), (*required, *_LATER_KEYS), where, required)
+        gemm = Gemm.parse(text(entry["gemm"], f"{where}: gemm"))
+        if gemm in problems:
+            raise ValueError(f"{where}: {gemm} is there twice")
+        problems[gemm] = _problem(entry, _codes(_configs_of(entry, configs, where), values, where), where)
+    if not problems:
+        raise ValueError("it holds no problem")
+    return problems
+
+
+def _configs_of(entry: Mapping[str, Any], configs: Sequence[Any], where: str) -> Sequence[Any]:
+    """Codes of a problem's configs, as text."""
+    if "configs" in entry:
+        return items(entry["configs"], f"{where}: configs")
+    if entry["rows"] is None:
+        return configs
+    where, most = f"{where}: rows", len(configs) - 1
+    return [configs[whole(row, where, most=most)] for row in items(entry["rows"], where)]
+
+
+def _codes(configs: Sequence[Any], values: Sequence[Sequence[Value]], where: str) -> np.ndarray:
+    rows = [bytes.fromhex(text(config, f"{where}: configs")) for config in configs]
+    if not rows or any(len(row) != len(values) for row in rows):
+        raise ValueError(f"{where}: configs and parameters do not match")
+    codes = np.array([list(row) for row in rows], dtype=np.uint8)
+    if any(codes[:, j].max() >= len(choices) for j, choices in enumerate(values)):
+        raise ValueError(f"{where}: a config names a value that is not listed")
+    if rows != sorted(set(rows)):
+        raise ValueError(f"{where}: configs are repeated or out of order")
+    return codes
+
+
+def _problem(entry: Mapping[str, Any], codes: np.ndarray, where: str) -> RecordedProblem:
+    size = len(codes)
+    columns = {
+        name: items(entry[name], f"{where}: {name}", size)
+        for name in ("outcome", "reason", "samples_us", *COLUMNS)
+    }
+    columns["error_over_cublas"] = items(
+        entry.get("error_over_cublas", [None] * size), f"{where}: error_over_cublas", size
+    )
+    outcomes = [Outcome(name) for name in items(entry["outcomes"], f"{where}: outcomes")]
+    reasons = [text(reason, f"{where}: reasons") for reason in items(entry["reasons"], f"{where}: reasons")]
+    marks = _marks(entry, size, where)
+    measurements = tuple(
+        _measurement(
+            {name: column[i] for name, column in columns.items()},
+            outcomes,
+            reasons,
+            marks.get(i, ()),
+            f"{where}, config {i + 1}",
+        )
+        for i in range(size)
+    )
+    cublas_us = _samples(entry["cublas_us"], f"{where}: cublas_us")
+    return RecordedProblem(codes, measurements, cublas_us)
+
+
+def _marks(entry: Mapping[str, Any], size: int, where: str) -> dict[int, tuple[str, ...]]:
+    where = f"{where}: marks"
+    marks = {}
+    for row, *found in (items(mark, where) for mark in items(entry.get("marks", []), where)):
+        marks[whole(row, where, most=size - 1)] = tuple(text(mark, where) for mark in found)
+    return marks
+
+
+def _measurement(
+    cell: dict[str, Any],
+    outcomes: Sequence[Outcome],
+    reasons: Sequence[str],
+    marks: tuple[str, ...],
+    where: str,
+) -> Measurement:
+    outcome = outcomes[whole(cell["outcome"], where, most=len(outcomes) - 1)]
+    samples = _samples(cell["samples_us"], where)
+    facts: dict[str, Any] = {name: _count(cell[name], where) for name in _COUNTS}
+    facts |= {name: _share(cell[name], where) for name in ("error_ratio", "error_over_cublas")}
+    facts |= {name: number(cell[name], where, 0, MOST_S) for name in _SECONDS}
+    return Measurement(
+        outcome,
+        reasons[whole(cell["reason"], where, most=len(reasons) - 1)],
+        # without samples: ValueError, told as damage
+        time_us=stats.median(samples) if outcome is Outcome.OK else None,
+        samples_us=samples,
+        is_cut_short=bool(whole(cell["is_cut_short"], where, most=1)),
+        marks=marks,
+        **facts,
+    )
+
+
+def _samples(value: Any, where: str) -> tuple[float, ...]:
+    return tuple(number(sample, where, LEAST_US, MOST_US) for sample in items(value, where))
+
+
+def _share(value: Any, where: str) -> float | None:
+    return None if value is None else number(value, where, 0, _MOST_SHARE)
+
+
+def _count(value: Any, where: str) -> int | None:
+    return None if value is None else whole(value, where)

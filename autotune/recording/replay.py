@@ -1,0 +1,203 @@
+"""A recorded space standing in for a GPU: the same searches, with a simulated clock and no device."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Sequence
+from concurrent.futures import Future
+from dataclasses import replace
+from functools import cached_property
+from pathlib import Path
+from typing import Self
+
+import numpy as np
+
+from .. import stats
+from ..errors import UsageError
+from ..gemm import Gemm
+from ..kernel.config import Value
+from ..kernel.feasible_set import FeasibleSet
+from ..measurement import Measurement, Outcome, is_accurate
+from ..target import Baseline, Point, Rounds
+from .reader import from_json, load_json
+from .recorded_space import RecordedProblem, Recording, cubin_key
+from .simulation import SimulatedMachine
+from .t1 import from_t1, is_t1
+from .writer import FORMAT
+
+EXTRA_OPEN = 2  # candidates under way besides those that compile: one on the GPU, one waiting for it
+CUT_SAMPLES = 3  # samples after which a hopeless candidate is given up, as on a GPU
+
+
+def read_recording(path: Path) -> Recording:
+    """A recording of ours or a Kernel Tuner T1 cache. Raises UsageError with the reason if neither."""
+    data = load_json(path)
+    if data.get("format") == FORMAT:
+        return from_json(data, path)
+    if is_t1(data):
+        return from_t1(data, path)
+    raise UsageError(f"{path} is neither an {FORMAT} nor a Kernel Tuner T1 cache; name another file")
+
+
+class ReplayTarget:
+    """Implements `target.Target` on a recorded space.
+
+    The clock is simulated (`simulation.Pipeline`): candidates are compiled ahead on as many threads as the
+    recording machine had, or `num_threads`, and verified and timed one by one, each for as long as it took
+    when it was recorded. A kernel is compiled once, and then comes from the cache.
+
+    `submit` answers at once, so one submission at a time keeps it busy: a search then decides with every
+    answer known, where on a GPU as many as are under way would be outstanding. A larger `capacity` shows it
+    what that is like.
+    """
+
+    def __init__(
+        self,
+        path: str | Path,
+        *,
+        num_threads: int | None = None,
+        capacity: int = 1,
+        max_error: float | None = None,
+    ) -> None:
+        self._path = Path(path)
+        self._recording = read_recording(self._path)
+        self._capacity = capacity
+        self.max_error = max_error
+        self.num_threads = num_threads or self._recording.compile_threads
+        self._pipeline = self.pipeline()
+        self._spaces: dict[Gemm, FeasibleSet] = {}
+        self._draws: dict[str, np.random.Generator] = {}
+        self.limits = self._recording.limits
+        self.environment = self._recording.environment
+        self.policy = self._recording.policy
+        self.source_hash = self._recording.source_hash
+
+    @property
+    def gemms(self) -> tuple[Gemm, ...]:
+        """The problems in this recording."""
+        return tuple(self._recording.problems)
+
+    def _problem(self, gemm: Gemm) -> RecordedProblem:
+        try:
+            return self._recording.problems[gemm]
+        except KeyError:
+            known = ", ".join(map(str, self.gemms))
+            raise UsageError(f"{self._path} holds no {gemm}; ask for one of: {known}") from None
+
+    def space(self, gemm: Gemm) -> FeasibleSet:
+        """The recorded points. Raises UsageError if this problem was not recorded."""
+        self._problem(gemm)
+        return self._spaces.setdefault(gemm, self._recording.space(gemm))
+
+    def baseline(self, gemm: Gemm) -> Baseline:
+        return self._problem(gemm).baseline
+
+    def optimum(self, gemm: Gemm) -> tuple[dict[str, Value], float]:
+        """The fastest recorded point that is accurate enough, and its time in us. Raises UsageError if every
+        point failed."""
+        found = map(self._found, [gemm] * len(self.space(gemm)), range(len(self.space(gemm))))
+        times = [
+            (m.time_us, number)
+            for number, m in enumerate(found)
+            if m.time_us and is_accurate(m.error_over_cublas, self.max_error)
+        ]
+        if not times:
+            raise UsageError(f"{self._path} holds no config that ran for {gemm}")
+        time_us, best = min(times)
+        return self.space(gemm).point(best), time_us
+
+    def submit(self, gemm: Gemm, point: Point, cutoff_us: float | None) -> Future[Measurement]:
+        """The recorded measurement, cut short where it is hopeless. What was not recorded is illegal."""
+        future: Future[Measurement] = Future()
+        found = self.look_up(gemm, point, cutoff_us)
+        if found.outcome is not Outcome.ILLEGAL:
+            self._pipeline.submit(cubin_key(point, gemm), found.compile_s, found.verify_s + found.measure_s)
+        future.set_result(found)
+        return future
+
+    def look_up(self, gemm: Gemm, point: Point, cutoff_us: float | None) -> Measurement:
+        """What `submit` answers, without the clock."""
+        number = self.space(gemm).find(point)
+        if number is None:
+            return Measurement(Outcome.ILLEGAL, f"not among the configs recorded for {gemm}")
+        found = self._found(gemm, number)
+        return _cut(replace(found, compile_s=found.compile_s or self._usual_compile_s), cutoff_us)
+
+    def pipeline(self) -> SimulatedMachine:
+        """A machine like the one that recorded, with its clock at 0 and nothing compiled."""
+        return SimulatedMachine(self.num_threads, self.num_threads + EXTRA_OPEN)
+
+    def _found(self, gemm: Gemm, number: int) -> Measurement:
+        problem = self._problem(gemm)
+        return problem.measurements[int(problem.feasible[number])]
+
+    @cached_property
+    def _usual_compile_s(self) -> float:
+        """Taken for kernels whose compile was not timed, as a cache had them when they were recorded."""
+        problems = self._recording.problems.values()
+        known = [m.compile_s for problem in problems for m in problem.measurements if m.compile_s > 0]
+        return stats.median(known) if known else 0.0
+
+    def compare(self, gemm: Gemm, points: Sequence[Point], rounds: int) -> Rounds:
+        """Draws from each point's recorded samples, with replacement: the r-th draw of a point is the same
+        in every run, whatever else is compared. Recorded rounds were not interleaved, so that drift
+        between points is part of what is drawn. Raises UsageError for a point without a time.
+        """
+        drawn = tuple(self._draw(gemm, point, rounds) for point in points)
+        self._pipeline.occupy(sum(map(sum, drawn)) / 1e6)
+        cublas_us = self._problem(gemm).cublas_us
+        if not cublas_us:
+            return Rounds(drawn, Baseline(None))
+        samples = self._resample(cublas_us, rounds, f"{gemm} cuBLAS")
+        return Rounds(drawn, Baseline(stats.median(samples), samples))
+
+    def joules(self, gemm: Gemm, points: Sequence[Point]) -> tuple[float | None, ...]:
+        """Energy was not recorded."""
+        return (None,) * len(points)
+
+    def renew(self) -> None:
+        """No process to begin anew."""
+
+    def _draw(self, gemm: Gemm, point: Point, rounds: int) -> tuple[float, ...]:
+        number = self.space(gemm).find(point)
+        found = None if number is None else self._found(gemm, number)
+        if found is None or not found.is_ok:
+            raise UsageError(f"{self._path} holds no time of {dict(point)} for {gemm}")
+        return self._resample(found.samples_us, rounds, f"{gemm} {number}")
+
+    def _resample(self, samples_us: tuple[float, ...], rounds: int, label: str) -> tuple[float, ...]:
+        if label not in self._draws:
+            self._draws[label] = np.random.default_rng(zlib.crc32(label.encode()))
+        return tuple(map(float, self._draws[label].choice(samples_us, size=rounds)))
+
+    def now(self) -> float:
+        """Simulated seconds until all that was submitted is done."""
+        return self._pipeline.done_s
+
+    @property
+    def capacity(self) -> int:
+        return self._capacity
+
+    def close(self) -> None:
+        """Nothing to free; there so that a recording can stand wherever a GPU does."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _cut(found: Measurement, cutoff_us: float | None) -> Measurement:
+    """A measurement as it would have been with timing stopped once it was hopeless."""
+    first = found.samples_us[:CUT_SAMPLES]
+    if len(found.samples_us) <= CUT_SAMPLES or not stats.is_hopeless(first, cutoff_us):
+        return found
+    share = len(first) / len(found.samples_us)
+    return replace(
+        found,
+        samples_us=first,
+        time_us=stats.median(first),
+        is_cut_short=True,
+        measure_s=found.measure_s * share,
+    )

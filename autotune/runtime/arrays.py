@@ -1,0 +1,305 @@
+"""Arrays of other libraries, seen as what a launch needs: address, GPU, extents and strides.
+
+torch, CuPy and Numba are known by name: their current stream is asked and results are allocated with
+them. Anything else speaks `__cuda_array_interface__` or DLPack. No library is imported here: whoever
+hands over its array has imported it. Copied into exported tables.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any, ClassVar
+
+import numpy as np
+
+from ..errors import DispatchError
+from ..gemm import FLOAT_BYTES
+from .cuda_driver import Driver
+
+Form = tuple[int, int, int, int]  # rows, columns, strides of both in elements
+Operand = tuple[int, int, Form]  # address, GPU, form. Plain tuples: made three times per call
+NO_DEVICE = -1  # of an array without elements
+_FLOAT32 = np.dtype(np.float32)
+
+
+class _StreamHandle:
+    """A stream of another owner, told by the CUDA stream protocol."""
+
+    def __init__(self, handle: int) -> None:
+        self._handle = handle
+
+    def __cuda_stream__(self) -> tuple[int, int]:
+        return 0, self._handle  # version of the protocol, handle
+
+
+class Library:
+    """One kind of array. Subclasses are stateless but for the module and the driver they talk to."""
+
+    name: ClassVar[str] = ""
+    is_host: ClassVar[bool] = False
+    is_foreign: ClassVar[bool] = False  # its work must be ordered before ours explicitly
+
+    def describe(self, x: Any, role: str) -> Operand:
+        """Address, GPU and form of a float32 matrix on a GPU. Raises DispatchError, naming `role`."""
+        raise NotImplementedError
+
+    def current_stream(self, x: Any, device: int) -> int:
+        """Handle of the stream that the caller works on."""
+        raise NotImplementedError
+
+    def empty(self, m: int, n: int, device: int, stream: int | None) -> Any:
+        """A new m x n matrix, safe to write on `stream` (None: the current one)."""
+        raise NotImplementedError
+
+    def order(self, x: Any, stream: int) -> None:
+        """Work given to `stream` from now on waits for what produces x."""
+
+
+def _refuse(role: str, fault: str, advice: str) -> DispatchError:
+    return DispatchError(f"{role} {fault}; {advice}")
+
+
+def _check_matrix(role: str, dtype: Any, ndim: int) -> None:
+    if dtype != _FLOAT32:
+        raise _refuse(role, f"has dtype {dtype}", "convert it to float32")
+    if ndim != 2:
+        raise _refuse(role, f"has {ndim} dimensions, not 2", "reshape it to a matrix")
+
+
+def _form(role: str, shape: Any, byte_strides: Any) -> Form:
+    rows, cols = (int(extent) for extent in shape)
+    if byte_strides is None:
+        return rows, cols, cols, 1
+    by_row, by_col = (divmod(int(stride), FLOAT_BYTES) for stride in byte_strides)
+    if rows and cols and (by_row[1] or by_col[1]):
+        raise _refuse(role, f"has strides {tuple(byte_strides)} that are no whole floats", "copy it")
+    return rows, cols, by_row[0], by_col[0]
+
+
+class Torch(Library):
+    name = "torch"
+
+    def __init__(self) -> None:
+        self._torch = torch = sys.modules["torch"]
+        self._float32, self._strided = torch.float32, torch.strided
+        self._is_grad_enabled = torch.is_grad_enabled
+        # The raw handle, without a Python object around it, where this torch has it.
+        self._raw_stream = getattr(torch._C, "_cuda_getCurrentRawStream", self._slow_stream)
+
+    def _slow_stream(self, device: int) -> int:
+        return int(self._torch.cuda.current_stream(device).cuda_stream)
+
+    def describe(self, x: Any, role: str) -> Operand:
+        if (
+            x.dtype is not self._float32
+            or not x.is_cuda
+            or x.layout is not self._strided
+            or x.dim() != 2
+            or (x.requires_grad and self._is_grad_enabled())
+            or x.is_neg()
+        ):
+            raise self._fault(x, role)
+        rows, cols = x.shape
+        by_row, by_col = x.stride()
+        return x.data_ptr(), x.get_device(), (rows, cols, by_row, by_col)
+
+    def _fault(self, x: Any, role: str) -> DispatchError:
+        if x.dtype is not self._float32:
+            return _refuse(role, f"has dtype {x.dtype}", "convert it with .float()")
+        if not x.is_cuda:
+            return _refuse(role, f"is on {x.device}", "move it with .cuda(), or pass NumPy arrays")
+        if x.layout is not self._strided:
+            return _refuse(role, f"has layout {x.layout}", "convert it with .to_dense()")
+        if x.dim() != 2:
+            return _refuse(role, f"has {x.dim()} dimensions, not 2", "reshape it to a matrix")
+        if x.is_neg():
+            return _refuse(role, "is a lazily negated view", "resolve it with .resolve_neg()")
+        return _refuse(role, "requires grad, and sgemm has no gradient", "call it under torch.no_grad()")
+
+    def current_stream(self, x: Any, device: int) -> int:
+        return int(self._raw_stream(device))
+
+    def empty(self, m: int, n: int, device: int, stream: int | None) -> Any:
+        torch = self._torch
+        if stream is None or stream == self._raw_stream(device):
+            return torch.empty((m, n), dtype=self._float32, device=device)
+        # The allocator hands out memory in the order of one stream: it must be ours.
+        with torch.cuda.stream(torch.cuda.ExternalStream(stream, device=device)):
+            return torch.empty((m, n), dtype=self._float32, device=device)
+
+
+class CuPy(Library):
+    name = "cupy"
+
+    def __init__(self) -> None:
+        self._cupy = sys.modules["cupy"]
+
+    def describe(self, x: Any, role: str) -> Operand:
+        _check_matrix(role, x.dtype, x.ndim)
+        return int(x.data.ptr), int(x.data.device_id), _form(role, x.shape, x.strides)
+
+    def current_stream(self, x: Any, device: int) -> int:
+        with self._cupy.cuda.Device(device):
+            return int(self._cupy.cuda.get_current_stream().ptr)
+
+    def _external(self, stream: int) -> Any:
+        """A handle as CuPy's stream. CuPy 14 wants the protocol, earlier ones know the handle alone."""
+        streams = self._cupy.cuda
+        if hasattr(streams.Stream, "from_external"):
+            return streams.Stream.from_external(_StreamHandle(stream))
+        return streams.ExternalStream(stream)
+
+    def empty(self, m: int, n: int, device: int, stream: int | None) -> Any:
+        cuda = self._cupy.cuda
+        with cuda.Device(device):
+            if stream is None or stream == cuda.get_current_stream().ptr:
+                return self._cupy.empty((m, n), dtype=_FLOAT32)
+            with self._external(stream):  # its memory pool keeps an arena per stream
+                return self._cupy.empty((m, n), dtype=_FLOAT32)
+
+
+class Foreign(Library):
+    """Anything with `__cuda_array_interface__` or DLPack. Runs on the producer's stream where that is
+    told, else on the legacy default stream."""
+
+    name = "DLPack"
+    is_foreign = True
+
+    def __init__(self, driver: Driver) -> None:
+        self._driver = driver
+
+    def describe(self, x: Any, role: str) -> Operand:
+        interface = getattr(x, "__cuda_array_interface__", None)
+        if interface is None:
+            return self._describe_dlpack(x, role)
+        shape = interface["shape"]
+        _check_matrix(role, np.dtype(interface["typestr"]), len(shape))
+        address, is_read_only = interface["data"]
+        if interface.get("mask") is not None:
+            raise _refuse(role, "has a mask", "pass the array without it")
+        if role == "out" and is_read_only:
+            raise _refuse(role, "is read-only", "pass a writable array")
+        device = self._driver.pointer_device(address) if address else NO_DEVICE
+        return int(address or 0), device, _form(role, shape, interface.get("strides"))
+
+    def _describe_dlpack(self, x: Any, role: str) -> Operand:
+        view, dtype = self._view(x, role, -1)
+        _check_matrix(role, dtype, len(view.shape))
+        if not view.is_device_accessible or view.device_id < 0:
+            raise _refuse(role, "is not on a GPU", "move it there, or pass NumPy arrays")
+        if role == "out" and view.readonly:
+            raise _refuse(role, "is read-only", "pass a writable array")
+        strides = view.strides and tuple(FLOAT_BYTES * stride for stride in view.strides)
+        return int(view.ptr), int(view.device_id), _form(role, view.shape, strides)
+
+    @staticmethod
+    def _view(x: Any, role: str, stream: int) -> tuple[Any, Any]:
+        from cuda.core.utils import StridedMemoryView
+
+        try:
+            view = StridedMemoryView.from_dlpack(x, stream_ptr=stream)
+            return view, view.dtype
+        except (BufferError, NotImplementedError, TypeError, ValueError) as error:
+            raise _refuse(
+                role, f"does not come through DLPack ({error})", "copy it to torch or CuPy"
+            ) from error
+
+    def current_stream(self, x: Any, device: int) -> int:
+        return (getattr(x, "__cuda_array_interface__", None) or {}).get("stream") or 0
+
+    def empty(self, m: int, n: int, device: int, stream: int | None) -> Any:
+        raise DispatchError(
+            "arrays of this library cannot be made here; pass out=, a float32 matrix on the GPU"
+        )
+
+    def order(self, x: Any, stream: int) -> None:
+        interface = getattr(x, "__cuda_array_interface__", None)
+        if interface is None:
+            self._view(x, "an operand", stream or 1)  # the producer waits for us: 1 is the default stream
+            return
+        producer = interface.get("stream")
+        if producer is not None and (producer, stream) not in ((1, 0), (stream, stream)):
+            self._driver.order(producer, stream)
+
+
+class Numba(Foreign):
+    name = "numba"
+
+    def current_stream(self, x: Any, device: int) -> int:
+        return super().current_stream(x, device) or stream_handle(sys.modules["numba"].cuda.default_stream())
+
+    def empty(self, m: int, n: int, device: int, stream: int | None) -> Any:
+        cuda = sys.modules["numba"].cuda
+        with cuda.gpus[device]:
+            return cuda.device_array((m, n), dtype=_FLOAT32)
+
+
+class Host(Library):
+    """NumPy arrays, which the runtime copies to a GPU and back."""
+
+    name = "numpy"
+    is_host = True
+
+    def describe(self, x: Any, role: str) -> Operand:
+        _check_matrix(role, x.dtype, x.ndim)
+        if role == "out" and not x.flags.writeable:
+            raise _refuse(role, "is read-only", "pass a writable array")
+        return int(x.ctypes.data), NO_DEVICE, _form(role, x.shape, x.strides)
+
+
+class Libraries:
+    """Finds the library of an array by its type."""
+
+    def __init__(self, driver: Driver) -> None:
+        self._driver = driver
+        self._by_type: dict[type, Library] = {}
+        self._by_name: dict[str, Library] = {}
+
+    def of(self, x: Any, role: str) -> Library:
+        """The library that x belongs to. Raises DispatchError for what is no array."""
+        found = self._by_type.get(type(x))
+        if found is None:
+            found = self._by_type[type(x)] = self._shared(_kind(x, role))
+        return found
+
+    def _shared(self, kind: type[Library]) -> Library:
+        """One object per library, so that two operands of one library are told by identity."""
+        if kind.name not in self._by_name:
+            self._by_name[kind.name] = kind(self._driver) if issubclass(kind, Foreign) else kind()
+        return self._by_name[kind.name]
+
+
+_KINDS: tuple[tuple[str, str, type[Library]], ...] = (
+    ("torch", "Tensor", Torch),
+    ("cupy", "ndarray", CuPy),
+    ("numba", "DeviceNDArray", Numba),
+    ("numba_cuda", "DeviceNDArray", Numba),
+)
+
+
+def _kind(x: Any, role: str) -> type[Library]:
+    if isinstance(x, np.ndarray):
+        return Host
+    for base in type(x).__mro__:
+        package = base.__module__.partition(".")[0]
+        for known, name, kind in _KINDS:
+            if package == known and base.__name__ == name:
+                return kind
+    if hasattr(x, "__cuda_array_interface__") or hasattr(x, "__dlpack__"):
+        return Foreign
+    raise _refuse(role, f"is a {type(x).__name__}", "pass a torch, CuPy, Numba, NumPy or DLPack array")
+
+
+def stream_handle(stream: Any) -> int:
+    """Handle of a stream: an int, or a stream of cuda.core, torch, CuPy or Numba."""
+    if isinstance(stream, int) and not isinstance(stream, bool):
+        return stream
+    if hasattr(stream, "__cuda_stream__"):
+        return int(stream.__cuda_stream__()[1])
+    for name in ("cuda_stream", "ptr", "handle"):
+        handle = getattr(stream, name, None)
+        if handle is not None:
+            return int(getattr(handle, "value", handle) or 0)  # Numba's is a c_void_p, empty for 0
+    raise DispatchError(
+        f"stream is a {type(stream).__name__}; pass a handle or a stream of torch, CuPy, Numba or cuda.core"
+    )

@@ -1,0 +1,141 @@
+"""Runs the kernels of an exported table: C[m,n] = alpha * op(A) * op(B) + beta * C, FP32, row-major.
+
+A call does three things: it reads address, extents and strides of its arrays; it looks up what it did
+for such a call before (the first time: picks a kernel, loads it, plans the launch); it launches. Only
+the first call of its kind on a GPU is slow. Nothing waits for the GPU, so it works under graph capture.
+
+Needs cuda-bindings and numpy, for DLPack arrays cuda-core too. Copied into exported tables.
+"""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Any
+
+from ..errors import DispatchError
+from .arrays import Libraries, Library, stream_handle
+from .cuda_driver import LEGACY_STREAMS, PER_THREAD_STREAM, Driver
+from .engine import Engine
+from .host import sgemm_host
+from .product import check_overlap, make_gemm
+from .selector import Call, Pick, Selector
+from .table import load, load_cubins
+
+
+class Dispatcher:
+    """Serves matrix products from one exported folder. Threads may share it.
+
+    Reads and checks the whole folder at once, and asks for CUDA at the first product only.
+    Raises DispatchError if the folder is missing, damaged or newer than this code.
+    """
+
+    def __init__(self, folder: str | Path, *, driver: Driver | None = None) -> None:
+        self.table = load(Path(folder))
+        self._code = load_cubins(Path(folder), self.table)
+        self._selector = Selector(self.table)
+        self._lock = threading.Lock()
+        self._driver = driver
+        self._opened: tuple[Engine, Libraries] | None = None
+
+    def pick(self, m: int, n: int, k: int, trans_a: bool = False, trans_b: bool = False) -> Pick:
+        """What a product of packed, aligned matrices would run, and why. Needs no GPU.
+
+        Raises DispatchError for extents that are no whole numbers or out of range.
+        """
+        gemm = make_gemm(m, n, k, trans_a, trans_b)
+        if not (gemm.m and gemm.n):
+            default = self.table.defaults[gemm.layout]
+            return Pick(default, "default", "the result has no elements: nothing is launched")
+        return self._selector.pick(Call.packed(gemm))
+
+    def sgemm(
+        self,
+        a: Any,
+        b: Any,
+        out: Any = None,
+        *,
+        alpha: float = 1.0,
+        beta: float = 0.0,
+        trans_a: bool = False,
+        trans_b: bool = False,
+        stream: Any = None,
+    ) -> Any:
+        """C[m,n] = alpha * op(a) * op(b) + beta * C, where op transposes if trans_a (trans_b) is set.
+
+        a, b, out: float32 matrices of torch, CuPy, Numba or anything with DLPack or
+        `__cuda_array_interface__`, on one GPU of the table's kind. Rows may be any distance apart;
+        a transposed view is taken as such, without a copy. `out` must be row-major and must not
+        overlap a or b (their address ranges are compared); it is required where beta is not 0, and
+        for arrays of other libraries. It is returned; without it a new array of a's library is.
+
+        NumPy arrays are copied to a GPU and the result back: this waits for the GPU and is for
+        convenience, not for speed.
+
+        Runs on `stream` (a handle or a stream of torch, CuPy, Numba, cuda.core), by default on the
+        current stream of a's library; does not wait. Where libraries are mixed, `stream` is required.
+        beta = 0 does not read C. Under graph capture pass `out`, unless a is a torch tensor.
+
+        Raises DispatchError before any launch if anything about the call or the table is wrong.
+        """
+        engine, libraries = self._opened or self._open()
+        library = libraries.of(a, "a")
+        library_b = libraries.of(b, "b")
+        library_c = library if out is None else libraries.of(out, "out")
+        if library_b is not library or library_c is not library:
+            _check_mixed((library, library_b, library_c), stream)
+        if beta != 0 and out is None:
+            raise DispatchError("beta is not 0, but there is no out to scale; pass out=")
+        at_a, device_a, form_a = library.describe(a, "a")
+        at_b, device_b, form_b = library_b.describe(b, "b")
+        at_c, device_c, form_c = (0, device_a, None) if out is None else library_c.describe(out, "out")
+        if library.is_host:
+            device = engine.devices.for_host()
+            handle = PER_THREAD_STREAM if stream is None else _explicit(engine, stream, device)
+            return sgemm_host(engine, device, handle, (a, b, out), (alpha, beta), (trans_a, trans_b))
+        devices, forms = (device_a, device_b, device_c), (form_a, form_b, form_c)
+        plan = engine.plan(devices, forms, (at_a, at_b, at_c), trans_a, trans_b)
+        device, gemm = plan.gpu.device, plan.problem.gemm
+        handle = library.current_stream(a, device) if stream is None else _explicit(engine, stream, device)
+        if out is None:
+            out = library.empty(gemm.m, gemm.n, device, None if stream is None else handle)
+            at_c = library.describe(out, "out")[0]
+        else:
+            check_overlap((at_a, at_b, at_c), plan.problem.num_bytes)
+        if library.is_foreign or library_b.is_foreign or library_c.is_foreign:
+            for owner, x in ((library, a), (library_b, b), (library_c, out)):
+                owner.order(x, handle)
+        engine.run(plan, handle, (at_a, at_b, at_c), alpha, beta)
+        return out
+
+    def _open(self) -> tuple[Engine, Libraries]:
+        with self._lock:
+            if self._opened is None:
+                driver = self._driver or Driver()
+                engine = Engine(self.table, self._code, self._selector, driver)
+                self._opened = engine, Libraries(driver)
+            return self._opened
+
+
+def _explicit(engine: Engine, stream: Any, device: int) -> int:
+    """Handle of a stream that the caller passed. Raises DispatchError if it is of another GPU.
+
+    While the stream is captured that cannot be asked: the question would end the capture.
+    """
+    handle, driver = stream_handle(stream), engine.driver
+    is_default = handle in LEGACY_STREAMS or handle == PER_THREAD_STREAM
+    if not is_default and not driver.is_capturing(handle):
+        owner = driver.stream_device(handle)
+        if owner != device:
+            raise DispatchError(
+                f"the stream is of GPU {owner}, the arrays are on GPU {device}; pass a stream of GPU {device}"
+            )
+    return handle
+
+
+def _check_mixed(libraries: tuple[Library, ...], stream: Any) -> None:
+    names = ", ".join(sorted({library.name for library in libraries}))
+    if any(library.is_host for library in libraries):
+        raise DispatchError(f"arrays of the host and of a GPU are mixed ({names}); move all to one place")
+    if stream is None:
+        raise DispatchError(f"arrays of {names} each have a current stream of their own; pass stream=")

@@ -1,0 +1,221 @@
+"""Plans launches and makes them: remembers, per kind of call, everything but addresses and scalars.
+
+Copied into exported tables.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import struct
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ..errors import DispatchError
+from ..kernel.launch import (
+    EPILOGUE_WORDS,
+    PACK_SMEM_BYTES,
+    PACK_THREADS,
+    REDUCE_THREADS,
+    SCHEDULE_WORDS,
+    Grid,
+    Pack,
+    schedule,
+)
+from ..kernel.launch import plan as plan_grid
+from .arrays import Form
+from .cuda_driver import Driver
+from .devices import Devices, LoadedKernel, OpenGpu
+from .product import Product, Triple, common_device, understand
+from .selector import Call, Selector
+from .table import Table
+
+MAX_PLANS = 4096  # kinds of call that are remembered
+_ALIGNMENT_MASK = 15  # of the widest vectors, in bytes
+
+# Arguments of the kernels, as documented at launch.Grid, and where each lies in the packed values.
+# Behind what is packed lie the strides of a batch and the epilogue: 0, for one product and none.
+_SGEMM = struct.Struct(f"=iiifQqQqf4xQqQi{SCHEDULE_WORDS}I4x32x{8 * EPILOGUE_WORDS}x")
+_ALPHA = struct.Struct("=f")
+_ALPHA_OFFSET = 12
+_SGEMM_OFFSETS = (0, 4, 8, 12, 16, 24, 32, 40, 48, 56, 64, 72, 80, 84, 144, 176)
+_REDUCE = struct.Struct(f"=iiffQqQiiiii4x8x{8 * EPILOGUE_WORDS}x")
+_REDUCE_OFFSETS = (0, 4, 8, 12, 16, 24, 32, 40, 44, 48, 52, 56, 64, 72)
+_PACK = struct.Struct("=iiQqi4xQii8x")
+_PACK_OFFSETS = (0, 4, 8, 16, 24, 32, 40, 44, 48)
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What does not change while shapes, strides, alignment and GPU stay. `kernel` is None if there
+    is nothing to launch."""
+
+    problem: Product
+    gpu: OpenGpu
+    kernel: LoadedKernel | None
+    grid: Grid
+    schedule: tuple[int, ...] = (0,) * SCHEDULE_WORDS
+
+
+class _Arguments(threading.local):
+    """Kernel arguments of one thread: packed values, and for each kernel the array of their addresses."""
+
+    def __init__(self) -> None:
+        self.sgemm, self._sgemm_pointers = self._make(_SGEMM, _SGEMM_OFFSETS)
+        self.reduce, self._reduce_pointers = self._make(_REDUCE, _REDUCE_OFFSETS)
+        self.pack, self._pack_pointers = self._make(_PACK, _PACK_OFFSETS)
+        self.at_sgemm = ctypes.addressof(self._sgemm_pointers)
+        self.at_reduce = ctypes.addressof(self._reduce_pointers)
+        self.at_pack = ctypes.addressof(self._pack_pointers)
+
+    @staticmethod
+    def _make(layout: struct.Struct, offsets: tuple[int, ...]) -> tuple[Any, Any]:
+        values = ctypes.create_string_buffer(layout.size)
+        base = ctypes.addressof(values)
+        return values, (ctypes.c_void_p * len(offsets))(*(base + offset for offset in offsets))
+
+
+class Engine:
+    """Launches the kernels of one table. Threads may share it."""
+
+    def __init__(self, table: Table, code: Mapping[str, bytes], selector: Selector, driver: Driver) -> None:
+        self.driver = driver
+        self.devices = Devices(table, code, driver)
+        self._selector = selector
+        self._arguments = _Arguments()
+        self._plans: dict[tuple[Any, ...], Plan] = {}
+
+    def plan(
+        self,
+        devices: Triple,
+        forms: tuple[Form, Form, Form | None],
+        addresses: Triple,
+        trans_a: bool,
+        trans_b: bool,
+    ) -> Plan:
+        """The plan for a call with arrays on these GPUs, of these forms, at these addresses.
+
+        Raises DispatchError if the arrays do not fit each other or the table does not fit the GPU.
+        """
+        a, b, c = addresses
+        aligned = (a & _ALIGNMENT_MASK, b & _ALIGNMENT_MASK, c & _ALIGNMENT_MASK)
+        key = (devices, forms, aligned, trans_a, trans_b)
+        try:
+            found = self._plans.get(key)
+        except TypeError:  # a flag that has no hash: it is refused like others that are none
+            found = None
+        if found is None:
+            problem = understand(*forms, trans_a, trans_b)
+            found = self._make_plan(problem, common_device(devices), aligned)
+            if len(self._plans) >= MAX_PLANS:
+                self._plans.clear()
+            self._plans[key] = found
+        return found
+
+    def _make_plan(self, problem: Product, device: int, aligned: Triple) -> Plan:
+        gpu, gemm = self.devices.gpu(device), problem.gemm
+        if not (gemm.m and gemm.n):
+            return Plan(problem, gpu, None, Grid((0, 1), 0, 0, 1, 0, 0, 0, 0, 0))
+        pick = self._selector.pick(Call(gemm, problem.lds, aligned))
+        kernel = self._selector.kernels[pick.kernel_id]
+        grid = plan_grid(kernel.spec, gemm.m, gemm.n, gemm.k)
+        spec = kernel.spec
+        return Plan(problem, gpu, self.devices.kernel(gpu, kernel), grid, schedule(spec, grid))
+
+    def run(self, plan: Plan, stream: int, addresses: Triple, alpha: float, beta: float) -> None:
+        """Launch with the GPU's primary context current, and restore the caller's. Does not wait."""
+        if plan.kernel is None:
+            return
+        driver, context = self.driver, plan.gpu.context
+        is_elsewhere = driver.current_context() != context
+        if is_elsewhere:
+            driver.push_context(context)
+        try:
+            if plan.grid.scratch_bytes:
+                self._run_with_workspace(plan, plan.kernel, stream, addresses, alpha, beta)
+            else:
+                self._set(plan, addresses, plan.problem.lds, alpha, beta, 0)
+                self._launch(plan, plan.kernel, stream)
+        finally:
+            if is_elsewhere:
+                driver.pop_context()
+
+    def _run_with_workspace(
+        self, plan: Plan, kernel: LoadedKernel, stream: int, addresses: Triple, alpha: float, beta: float
+    ) -> None:
+        def launch(workspace: int) -> None:
+            operands, lds = _where_packed(plan, addresses, workspace)
+            behind = workspace + plan.grid.pack_bytes
+            self._set(plan, operands, lds, alpha, beta, behind)
+            if _ALPHA.unpack_from(self._arguments.sgemm, _ALPHA_OFFSET)[0] != 0:  # else A and B are not read
+                for pack in plan.grid.packs:
+                    self._launch_pack(plan, kernel, stream, pack, addresses, workspace + pack.offset)
+            self._launch(plan, kernel, stream)
+            if plan.grid.reduce_blocks:
+                self._launch_reduce(plan, kernel, stream, addresses, alpha, beta, behind)
+
+        plan.gpu.workspaces.run(plan.grid, stream, launch)
+
+    def _set(
+        self, plan: Plan, addresses: Triple, lds: Triple, alpha: float, beta: float, workspace: int
+    ) -> None:
+        """Arguments of `sgemm` for this thread. Raises DispatchError, with nothing launched yet."""
+        gemm = plan.problem.gemm
+        lda, ldb, ldc = lds
+        a, b, c = addresses
+        try:
+            _SGEMM.pack_into(
+                self._arguments.sgemm, 0,
+                gemm.m, gemm.n, gemm.k, alpha, a, lda, b, ldb, beta, c, ldc, workspace, plan.grid.split_k,
+                *plan.schedule,
+            )  # fmt: skip
+        except (struct.error, OverflowError, TypeError) as error:
+            raise DispatchError(f"alpha = {alpha!r} or beta = {beta!r} is no float32 ({error})") from error
+
+    def _launch(self, plan: Plan, kernel: LoadedKernel, stream: int) -> None:
+        size, at = plan.grid.size, self._arguments.at_sgemm
+        self.driver.launch(kernel.sgemm, size, kernel.threads, kernel.smem_bytes, stream, at, kernel.overlaps)
+
+    def _launch_pack(
+        self, plan: Plan, kernel: LoadedKernel, stream: int, pack: Pack, addresses: Triple, to: int
+    ) -> None:
+        arguments, k = self._arguments, plan.problem.gemm.k
+        operand, ld = (x[0 if pack.is_a else 1] for x in (addresses, plan.problem.lds))
+        _PACK.pack_into(
+            arguments.pack, 0,
+            pack.extent, k, operand, ld, pack.is_k_major, to, pack.padded, pack.blocks,
+        )  # fmt: skip
+        size, at = (pack.blocks, 1), arguments.at_pack
+        self.driver.launch(kernel.pack, size, PACK_THREADS, PACK_SMEM_BYTES, stream, at, kernel.overlaps)
+
+    def _launch_reduce(
+        self,
+        plan: Plan,
+        kernel: LoadedKernel,
+        stream: int,
+        addresses: Triple,
+        alpha: float,
+        beta: float,
+        workspace: int,
+    ) -> None:
+        arguments, grid, gemm = self._arguments, plan.grid, plan.problem.gemm
+        _REDUCE.pack_into(
+            arguments.reduce, 0,
+            gemm.m, gemm.n, alpha, beta, addresses[2], plan.problem.lds[2], workspace,
+            grid.split_k, grid.padded_m, grid.padded_n, grid.reduce_group_bits, grid.reduce_blocks,
+        )  # fmt: skip
+        size, smem_bytes, at = (grid.reduce_blocks, 1), grid.reduce_smem_bytes, arguments.at_reduce
+        self.driver.launch(kernel.reduce, size, REDUCE_THREADS, smem_bytes, stream, at, kernel.overlaps)
+
+
+def _where_packed(plan: Plan, addresses: Triple, workspace: int) -> tuple[Triple, Triple]:
+    """Addresses and leading dimensions as `sgemm` gets them: of the copies, where operands are packed."""
+    a, b, c = addresses
+    lda, ldb, ldc = plan.problem.lds
+    for pack in plan.grid.packs:
+        if pack.is_a:
+            a, lda = workspace + pack.offset, pack.padded
+        else:
+            b, ldb = workspace + pack.offset, pack.padded
+    return (a, b, c), (lda, ldb, ldc)

@@ -1,0 +1,84 @@
+"""What tables of earlier schemas say otherwise.
+
+    1   no kernel packs its operands, and none flushes its sums or spreads its copies
+    2   no kernel overlaps what runs before it: its code does not wait
+    3   each kernel has a `spec`, how it is launched, instead of its `variant`
+    4   no cubin says which kernel it holds, and there are no batches
+
+A stored spec is not taken on trust: it must be the one that follows from the config. Copied into exported
+tables.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, replace
+from typing import TYPE_CHECKING, Any
+
+from .. import strict
+from ..kernel.launch import LaunchSpec
+
+if TYPE_CHECKING:
+    from .table import Kernel
+
+DERIVED_SPECS = 4  # the first schema that stores none
+_IDENTITIES = _BATCHES = 5  # the first schema whose cubins say which kernels they hold; that names batches
+_OVERLAP = 3  # the first schema whose kernels wait for those before them
+_LATER = {1: ("packs_a", "packs_b"), 2: ("overlaps",)}  # flags of a spec that came with the schema after
+_SINGLE = {"batch": 1, "shares_a": False, "shares_b": False}
+_LATER_PARAMETERS = {"pack_a": 0, "pack_b": 0, "flush_k": 0, "bursts": 1}  # as kernels were without them
+
+
+def upgrade(body: dict[str, Any], version: int) -> list[LaunchSpec]:
+    """Bring the JSON of a table to today's schema, but for its number; returns the specs that were stored.
+
+    Whatever is not as it was in that schema is left to be refused by who reads the result, or raises Misfit.
+    """
+    kernels, entries = (
+        found if type(found) is list else [] for found in (body.get("kernels"), body.get("entries"))
+    )
+    specs = []
+    if version < DERIVED_SPECS:
+        body.setdefault("power_limit_w", None)
+        specs = [_upgrade(kernel, i, version) for i, kernel in enumerate(kernels)]
+    if version < _BATCHES:
+        _add(kernels, "variant", {"is_batched": False})
+        _add(entries, "gemm", _SINGLE)
+    return specs
+
+
+def _add(records: list[Any], name: str, fields: dict[str, Any]) -> None:
+    """Give an object within each record what its schema did not say yet."""
+    for record in records:
+        if type(record) is dict and type(record.get(name)) is dict:
+            record[name] = fields | record[name]
+
+
+def _upgrade(kernel: Any, index: int, version: int) -> LaunchSpec:
+    where = f"table.kernels[{index}]"
+    if type(kernel) is not dict or type(kernel.get("config")) is not dict or "variant" in kernel:
+        raise strict.Misfit("is no kernel of its schema", where)
+    kernel["config"] = _LATER_PARAMETERS | kernel["config"]
+    config = kernel["config"]
+    unsaid = {name: False for schema, names in _LATER.items() if schema >= version for name in names}
+    launched = {"group": config.get("group"), "is_along_m": config.get("raster") == "m"}
+    stored = kernel.pop("spec", None)
+    if type(stored) is dict:
+        stored = unsaid | launched | stored
+        _add([stored], "variant", {"is_batched": False})
+    spec: LaunchSpec = strict.read(LaunchSpec, stored, f"{where}.spec")
+    kernel["variant"] = asdict(spec.variant)
+    return spec
+
+
+def as_it_was(kernels: tuple[Kernel, ...], stored: list[LaunchSpec], version: int) -> tuple[Kernel, ...]:
+    """Kernels as their schema has them. Raises Misfit where a stored spec says otherwise."""
+    if version < _IDENTITIES:
+        kernels = tuple(replace(k, identity="") for k in kernels)
+    if version >= DERIVED_SPECS:
+        return kernels
+    if version < _OVERLAP:
+        kernels = tuple(replace(k, spec=replace(k.spec, overlaps=False)) for k in kernels)
+    for kernel, spec in zip(kernels, stored, strict=True):
+        if kernel.spec != spec:
+            raise strict.Misfit(f"kernel {kernel.id!r} is launched otherwise than its config says")
+    return kernels

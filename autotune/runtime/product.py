@@ -1,0 +1,132 @@
+"""From the forms of three arrays to one product: shapes checked, storage understood, overlap refused.
+
+Copied into exported tables.
+"""
+
+from __future__ import annotations
+
+import operator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ..errors import DispatchError
+from ..gemm import FLOAT_BYTES, MAX_EXTENT, Gemm
+from .arrays import NO_DEVICE, Form
+
+Triple = tuple[int, int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Matrix:
+    """A matrix as it is stored: `rows` of `columns` elements, `ld` apart; transposed when used."""
+
+    rows: int
+    columns: int
+    ld: int
+    is_transposed: bool
+
+    @property
+    def num_bytes(self) -> int:
+        """From the first element to the end of the last."""
+        if not (self.rows and self.columns):
+            return 0
+        return FLOAT_BYTES * ((self.rows - 1) * self.ld + self.columns)
+
+
+@dataclass(frozen=True, slots=True)
+class Product:
+    """A product with its leading dimensions and the bytes that A, B and C reach over."""
+
+    gemm: Gemm
+    lds: Triple
+    num_bytes: Triple
+
+
+def make_gemm(m: Any, n: Any, k: Any, trans_a: Any, trans_b: Any) -> Gemm:
+    """A Gemm. Raises DispatchError for extents that are no whole numbers (NumPy's are) or out of range, and
+    for flags that are neither true nor false."""
+    flags = _flag("trans_a", trans_a), _flag("trans_b", trans_b)
+    return Gemm(_extent("m", m), _extent("n", n), _extent("k", k), *flags)
+
+
+def _extent(name: str, value: Any) -> int:
+    try:
+        extent = operator.index(value)
+    except TypeError:
+        extent = -1
+    if isinstance(value, bool) or not 0 <= extent <= MAX_EXTENT:
+        told = value if type(value) is int and value.bit_length() <= 64 else f"a {type(value).__name__}"
+        raise DispatchError(
+            f"{name} is {told}, expected a whole number of 0 ... {MAX_EXTENT}; pass the extents of the "
+            "product, and split larger ones into smaller"
+        )
+    return extent
+
+
+def _flag(name: str, value: Any) -> bool:
+    """0 and 1 are taken, too. A letter, as BLAS has it, would be true whatever it says."""
+    try:
+        if isinstance(value, (bool, np.bool_)) or operator.index(value) in (0, 1):
+            return bool(value)
+    except TypeError:
+        pass
+    raise DispatchError(f"{name} is a {type(value).__name__}; pass True or False")
+
+
+def understand(form_a: Form, form_b: Form, form_c: Form | None, trans_a: bool, trans_b: bool) -> Product:
+    """The product that arrays describe; without an out, C is packed. Raises DispatchError if their
+    shapes or strides do not fit, or a flag is none."""
+    trans_a, trans_b = _flag("trans_a", trans_a), _flag("trans_b", trans_b)
+    m, k = form_a[1::-1] if trans_a else form_a[:2]
+    k_of_b, n = form_b[1::-1] if trans_b else form_b[:2]
+    if k != k_of_b:
+        raise DispatchError(
+            f"op(a) is {m}x{k} and op(b) is {k_of_b}x{n}: their inner extents differ; "
+            "check shapes, trans_a and trans_b"
+        )
+    a, b = _matrix(form_a, trans_a, "a"), _matrix(form_b, trans_b, "b")
+    c = Matrix(m, n, max(n, 1), False) if form_c is None else _out(form_c, m, n)
+    gemm = make_gemm(m, n, k, a.is_transposed, b.is_transposed)
+    return Product(gemm, (a.ld, b.ld, c.ld), (a.num_bytes, b.num_bytes, c.num_bytes))
+
+
+def _out(form: Form, m: int, n: int) -> Matrix:
+    if form[:2] != (m, n):
+        raise DispatchError(f"out is {form[0]}x{form[1]}, expected {m}x{n}; pass another out")
+    c = _matrix(form, False, "out")
+    if c.is_transposed:
+        raise DispatchError("out is stored by columns; pass an out whose rows are contiguous")
+    return c
+
+
+def _matrix(form: Form, is_transposed: bool, role: str) -> Matrix:
+    """How a matrix is stored: by rows, or by columns, which is by rows of its transpose."""
+    rows, columns, by_row, by_column = form
+    if not (rows and columns):
+        return Matrix(rows, columns, max(columns, 1), is_transposed)
+    if (columns == 1 or by_column == 1) and (rows == 1 or by_row >= columns):
+        return Matrix(rows, columns, by_row if rows > 1 else columns, is_transposed)
+    if (rows == 1 or by_row == 1) and (columns == 1 or by_column >= rows):
+        return Matrix(columns, rows, by_column if columns > 1 else rows, not is_transposed)
+    raise DispatchError(
+        f"{role} is {rows}x{columns} with strides of {by_row} and {by_column} elements: neither its rows "
+        "nor its columns are contiguous and apart; pass a contiguous copy"
+    )
+
+
+def common_device(devices: Triple) -> int:
+    """The GPU that all arrays are on. Arrays without elements are anywhere. Raises DispatchError."""
+    found = sorted(set(devices) - {NO_DEVICE})
+    if len(found) > 1:
+        raise DispatchError(f"the arrays are on GPUs {', '.join(map(str, found))}; move them to one")
+    return found[0] if found else 0
+
+
+def check_overlap(addresses: Triple, num_bytes: Triple) -> None:
+    """Raises DispatchError if C shares a range of addresses with A or B."""
+    a, b, c = addresses
+    bytes_a, bytes_b, bytes_c = num_bytes
+    if (a < c + bytes_c and c < a + bytes_a) or (b < c + bytes_c and c < b + bytes_b):
+        raise DispatchError("out overlaps an input in memory; pass a copy of the input or another out")

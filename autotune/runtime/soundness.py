@@ -1,0 +1,154 @@
+"""What types and bounds of a table cannot say: configs obey the rules, references lead somewhere, defaults
+serve anything, cubins hold the kernels that they are said to hold.
+
+Rules are asked of all kernels at once, as columns: one by one they would take longer than all else that is
+done to load a table. Copied into exported tables.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ..device import DeviceLimits
+from ..errors import UsageError
+from ..gemm import LAYOUTS, Gemm
+from ..kernel import identity
+from ..kernel.config import PARAMETER, Config
+from ..kernel.launch import LaunchSpec
+from ..kernel.resources import blocks_per_sm
+from ..kernel.rules import RULES
+from ..strict import Misfit
+
+if TYPE_CHECKING:
+    from .table import Entry, Kernel, KernelRecord, Table
+
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+
+
+def _require(is_right: bool, fault: str) -> None:
+    if not is_right:
+        raise Misfit(fault)
+
+
+# ------------------------------------------------------------------------------------------------
+# Each kernel by itself
+
+
+def check_kernels(
+    records: Sequence[KernelRecord], limits: DeviceLimits, *, has_exact_residency: bool
+) -> None:
+    """Raises Misfit for a kernel that the template does not allow or this kind of GPU cannot run, and for
+    figures of its residency that cannot be. Older tables counted it otherwise: not `has_exact_residency`."""
+    for record in records:
+        _check_record(record)
+    for layout in LAYOUTS:
+        same = [record for record in records if record.layout == layout]
+        if same:
+            _check_rules(same, limits, same[0].stand_in)
+            _check_residency(same, limits, same[0].stand_in, is_exact=has_exact_residency)
+
+
+def _check_record(record: KernelRecord) -> None:
+    where = f"kernel {record.id!r}"
+    try:
+        Config.from_dict(vars(record.config))
+    except UsageError as error:
+        raise Misfit(f"{where} has {error}") from error
+    splits, reduction = record.config.split_k > 1, record.config.reduction
+    _require(splits == (reduction != "none"), f"{where} splits k without a reduction")
+    _require(not record.variant.is_batched, f"{where} is for batches, which no application can call yet")
+    _require(_SHA256.fullmatch(record.sha256) is not None, f"{where} has no SHA-256 of its cubin")
+
+
+class _ConfigColumns:
+    """The parameters of many configs, each as an array, for rules and figures that read a Config."""
+
+    def __init__(self, records: Sequence[KernelRecord]) -> None:
+        for name in PARAMETER:
+            setattr(self, name, np.array([getattr(record.config, name) for record in records]))
+
+
+def _check_rules(records: Sequence[KernelRecord], limits: DeviceLimits, gemm: Gemm) -> None:
+    columns = _ConfigColumns(records)
+    for kind in ("template", "device"):  # the latter presume a kernel that compiles
+        for rule in (rule for rule in RULES if rule.kind == kind):
+            holds: Any = np.broadcast_to(rule.holds(columns, limits, gemm), len(records))
+            if not holds.all():
+                broken = records[int(np.argmin(holds))]
+                raise Misfit(f"kernel {broken.id!r} breaks the rule {rule.id}: {rule.sentence}")
+
+
+def _check_residency(
+    records: Sequence[KernelRecord], limits: DeviceLimits, gemm: Gemm, *, is_exact: bool
+) -> None:
+    registers = np.array([record.registers for record in records])
+    resident = np.maximum(1, blocks_per_sm(_ConfigColumns(records), limits, gemm, registers))
+    for record, fitting in zip(records, resident.tolist(), strict=True):
+        told = record.blocks_per_sm
+        is_right = told == fitting if is_exact else told <= limits.blocks_per_sm
+        _require(is_right, f"kernel {record.id!r} has {told} blocks per SM, where {fitting} fit")
+
+
+# ------------------------------------------------------------------------------------------------
+# All together
+
+
+def check_references(table: Table) -> None:
+    """Raises Misfit where something is named that is not there, or stands twice, or is of another GPU."""
+    kernels = {kernel.id: kernel for kernel in table.kernels}
+    _require(len(kernels) == len(table.kernels), "two kernels share an id")
+    _require(len({entry.gemm for entry in table.entries}) == len(table.entries), "a shape stands twice")
+    _require(table.environment.compute_capability == table.limits.compute_capability,
+             "environment and limits are of different GPUs")  # fmt: skip
+    _check_defaults(table, kernels)
+    for entry in table.entries:
+        _check_entry(entry, kernels)
+
+
+def _check_defaults(table: Table, kernels: dict[str, Kernel]) -> None:
+    _require(sorted(table.defaults) == sorted(LAYOUTS), "not every layout has a default kernel")
+    for layout, name in table.defaults.items():
+        _require(name in kernels, f"the default {name!r} is no kernel of the table")
+        _require(kernels[name].layout == layout, f"the default {name!r} is not of layout {layout}")
+        _require(is_universal(kernels[name].spec), f"the default {name!r} does not serve every call")
+        is_modelled = any(k.model is not None for k in table.kernels if k.layout == layout)
+        _require(kernels[name].model is not None or not is_modelled,
+                 f"the default {name!r} has no model to compete with the others of {layout}")  # fmt: skip
+
+
+def is_universal(spec: LaunchSpec) -> bool:
+    """Whether a kernel serves any extents, leading dimensions and addresses, without a workspace."""
+    vectors = (spec.vec_a, spec.vec_b, spec.vec_c)
+    needs_workspace = spec.reduction != "none" or spec.packs_a or spec.packs_b
+    return not spec.is_exact and spec.variant.is_wide and vectors == (1, 1, 1) and not needs_workspace
+
+
+def _check_entry(entry: Entry, kernels: dict[str, Kernel]) -> None:
+    where = f"the entry of {entry.gemm}"
+    _require(bool(entry.ranked), f"{where} is empty")
+    _require(not entry.gemm.is_batched, f"{where} is a batch, which no application can call yet")
+    for ranked in entry.ranked:
+        kernel = kernels.get(ranked.kernel)
+        if kernel is None:
+            raise Misfit(f"{where} names {ranked.kernel!r}, which is no kernel of the table")
+        _require(kernel.layout == entry.gemm.layout, f"{where} names a kernel of another layout")
+
+
+# ------------------------------------------------------------------------------------------------
+# Cubins
+
+
+def check_identities(kernels: Sequence[Kernel], code: Mapping[str, bytes]) -> None:
+    """Raises Misfit where a cubin, by its SHA-256, says that it holds another kernel than it is for.
+    Checksums do not tell that: where cubins were swapped, theirs may fit."""
+    found = {sha256: identity.read(content) for sha256, content in code.items()}
+    names = {kernel.identity: f"kernel {kernel.id!r}" for kernel in kernels}
+    for kernel in kernels:
+        held = found[kernel.sha256]
+        if kernel.identity and held != kernel.identity:
+            what = names.get(held) or (f"another kernel ({held})" if held else "no kernel that it names")
+            raise Misfit(f"the cubin of kernel {kernel.id!r} holds {what}")

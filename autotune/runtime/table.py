@@ -1,0 +1,262 @@
+"""The exported table: what kernels there are, for whom, and how they did on the tuned shapes.
+
+A folder holds `table.json`, `cubins/<sha256>.cubin` and a little Python. The reader trusts nothing: a
+newer schema, a missing field, a wrong type, a number out of bounds, a config that the kernel's rules forbid,
+a reference to nowhere, one changed byte in the table or in a cubin is a DispatchError. How a kernel is
+launched is not stored: it follows from its config. Copied into exported tables.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, fields, replace
+from pathlib import Path
+from typing import Annotated, Any
+
+from .. import strict
+from ..bounds import Within
+from ..device import DeviceLimits, Environment
+from ..errors import DispatchError, UsageError
+from ..gemm import Gemm
+from ..kernel import identity
+from ..kernel.config import Config
+from ..kernel.launch import LaunchSpec, Variant
+from ..kernel.resources import MAX_REGISTERS, launch_spec
+from . import older_schemas, soundness
+from .files import MAX_CUBIN_BYTES, MAX_TABLE_BYTES, read_file
+
+FORMAT = "autotune dispatch table"
+SCHEMA_VERSION = 5  # what tables of earlier ones say otherwise stands in older.py
+TABLE_FILE = "table.json"
+CUBIN_FOLDER = "cubins"
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+_BLANK = "0" * 64  # stands for the table's checksum while that is computed
+_AGAIN = "export the table again with `autotune export-table`"
+
+FigureUs = Annotated[float, Within(0, 1e12)]
+TimeUs = Annotated[float, Within(1e-6, 1e12)]
+
+
+@dataclass(frozen=True)
+class ModelFigures:
+    """What the time model knows of one kernel (see model.py). Fitted when the table was exported."""
+
+    fixed_us: FigureUs  # what any launch costs
+    round_us: FigureUs  # per k-step of a round of resident blocks, however few
+    step_us: FigureUs  # per k-step of each block that an SM works through
+    memory_efficiency: Annotated[float, Within(1e-9, 1)]  # share of the bandwidth limit that it reaches
+    # measured times behind the fit; 0: those of relatives alone, or figures of thumb
+    num_samples: Annotated[int, Within(0, 1 << 31)]
+    # deviation of a modelled time, as far as is known; 0 without a fit
+    relative_error: Annotated[float, Within(0, 1e12)]
+
+
+@dataclass(frozen=True)
+class KernelRecord:
+    """A kernel as `table.json` has it: nothing that follows from something else, but its residency."""
+
+    id: str
+    config: Config
+    variant: Variant
+    sha256: str  # of the cubin
+    registers: Annotated[int, Within(1, MAX_REGISTERS)]  # per thread
+    blocks_per_sm: Annotated[int, Within(1, 1 << 12)]  # resident at a time
+    model: ModelFigures | None
+
+    @property
+    def cubin_file(self) -> str:
+        return f"{CUBIN_FOLDER}/{self.sha256}.cubin"
+
+    @property
+    def layout(self) -> str:
+        return ("T" if self.variant.trans_a else "N") + ("T" if self.variant.trans_b else "N")
+
+    @property
+    def stand_in(self) -> Gemm:
+        """A problem of its layout, for figures that depend on the layout only."""
+        return Gemm(1, 1, 1, self.variant.trans_a, self.variant.trans_b)
+
+
+@dataclass(frozen=True)
+class Kernel(KernelRecord):
+    """One launchable kernel. Kernels that differ in what `Config.kernel` leaves out share a cubin."""
+
+    spec: LaunchSpec
+    identity: str  # that its cubin holds; "" where cubins hold none yet
+
+
+def launchable(record: KernelRecord, limits: DeviceLimits, source_hash: str) -> Kernel:
+    """A kernel, what it is compiled from and how it is launched on this kind of GPU: the one place where a
+    table's specs and identities come from."""
+    spec = launch_spec(record.config, record.stand_in, limits, is_wide=record.variant.is_wide)
+    name = identity.of(source_hash, record.config, record.variant)
+    stored = {f.name: getattr(record, f.name) for f in fields(KernelRecord)}
+    return Kernel(**stored, spec=spec, identity=name)
+
+
+@dataclass(frozen=True)
+class RankedKernel:
+    """How a kernel did on a tuned shape. `is_tied`: it cannot be told apart from the best."""
+
+    kernel: str
+    time_us: TimeUs
+    is_tied: bool
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One tuned shape and its kernels, best first. `cublas_us` is None where cuBLAS was absent."""
+
+    gemm: Gemm
+    cublas_us: TimeUs | None
+    ranked: tuple[RankedKernel, ...]
+
+
+@dataclass(frozen=True)
+class Table:
+    """All that `table.json` holds. `defaults` maps each layout to a kernel that serves any call."""
+
+    made_by: str
+    created_at: str  # ISO, UTC
+    source_hash: str  # of the kernel's source text, or of the oldest text with the same code
+    compiler: str
+    policy: str  # cold or warm caches while timing
+    policy_version: Annotated[int, Within(0, 1 << 31)]
+    environment: Environment
+    limits: DeviceLimits
+    # of the GPU that was measured, when the table was exported; None: it was elsewhere, or does not tell
+    power_limit_w: Annotated[float, Within(0, 1e6)] | None
+    kernels: tuple[Kernel, ...]
+    defaults: dict[str, str]
+    entries: tuple[Entry, ...]
+
+    @property
+    def is_recorded(self) -> bool:
+        """Whether the times come from a recording, not from the GPU of this machine."""
+        return self.environment.is_recorded
+
+    @property
+    def recorded_on(self) -> str:
+        return self.environment.recorded_on
+
+
+# ------------------------------------------------------------------------------------------------
+# Writing
+
+
+def render(table: Table) -> str:
+    """The text of `table.json`, with a checksum over all of it.
+
+    Raises DispatchError for a kernel whose spec or identity is not that of its config: it could not be read
+    back.
+    """
+    for kernel in table.kernels:
+        if kernel != launchable(kernel, table.limits, table.source_hash):
+            raise DispatchError(
+                f"kernel {kernel.id!r} is compiled or launched otherwise than its config says; {_AGAIN}"
+            )
+    head = {"format": FORMAT, "schema_version": SCHEMA_VERSION, "checksum": _BLANK}
+    body = asdict(table)
+    for record in body["kernels"]:
+        del record["spec"], record["identity"]
+    text = json.dumps(head | body, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+    return text.replace(_BLANK, _digest(text), 1)
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+# ------------------------------------------------------------------------------------------------
+# Reading
+
+
+def load(folder: Path) -> Table:
+    """Read and check `table.json` of an exported folder. Raises DispatchError."""
+    path = folder / TABLE_FILE
+    try:
+        return parse(read_file(path, MAX_TABLE_BYTES, _AGAIN).decode("utf-8"), str(path))
+    except FileNotFoundError:
+        raise DispatchError(f"no {TABLE_FILE} in {folder}; pass a folder made by export-table") from None
+    except UnicodeDecodeError as error:
+        raise DispatchError(f"{path} is damaged: not UTF-8 text; {_AGAIN}") from error
+
+
+def parse(text: str, where: str = TABLE_FILE) -> Table:
+    """A table from its text. `where` is for messages. Raises DispatchError."""
+    try:
+        data = strict.parse(text)
+        _check_head(data, where)
+        if _digest(text.replace(data["checksum"], _BLANK, 1)) != data["checksum"]:
+            raise strict.Misfit("its checksum does not match its content")
+        body = {name: value for name, value in data.items() if name not in _HEAD}
+        return _read(body, data["schema_version"])
+    except (strict.Misfit, UsageError, UnicodeEncodeError) as error:
+        raise DispatchError(f"{where} is damaged: {error}; {_AGAIN}") from error
+
+
+_HEAD = ("format", "schema_version", "checksum")
+
+
+def _check_head(data: Any, where: str) -> None:
+    if type(data) is not dict or data.get("format") != FORMAT:
+        raise DispatchError(f"{where} is not a dispatch table; pass a folder made by export-table")
+    version = data.get("schema_version")
+    if type(version) is int and version > SCHEMA_VERSION:
+        raise DispatchError(
+            f"{where} has schema {version}, newer than {SCHEMA_VERSION}, which this code reads; "
+            "use the autotune that wrote it, or the Python module inside the folder"
+        )
+    if type(version) is not int or version < 1:
+        raise strict.Misfit("its schema_version is no positive number")
+    checksum = data.get("checksum")
+    if type(checksum) is not str or not _SHA256.fullmatch(checksum):
+        raise strict.Misfit("it has no checksum")
+
+
+def _read(body: dict[str, Any], version: int) -> Table:
+    """A table from its JSON. Raises Misfit and UsageError."""
+    specs = older_schemas.upgrade(body, version)
+    records: tuple[KernelRecord, ...] = strict.read(
+        tuple[KernelRecord, ...], body.get("kernels"), "table.kernels"
+    )
+    table: Table = strict.read(Table, body | {"kernels": []}, "table")
+    soundness.check_kernels(records, table.limits, has_exact_residency=version >= older_schemas.DERIVED_SPECS)
+    kernels = tuple(launchable(record, table.limits, table.source_hash) for record in records)
+    table = replace(table, kernels=older_schemas.as_it_was(kernels, specs, version))
+    soundness.check_references(table)
+    return table
+
+
+# ------------------------------------------------------------------------------------------------
+# Cubins
+
+
+def load_cubins(folder: Path, table: Table) -> dict[str, bytes]:
+    """The code of every cubin of a table by its SHA-256, checked against it, and against what the table says
+    that it is. Raises DispatchError."""
+    code = {sha: load_cubin(folder, sha) for sha in _distinct(k.sha256 for k in table.kernels)}
+    try:
+        soundness.check_identities(table.kernels, code)
+    except strict.Misfit as misfit:
+        raise DispatchError(f"{folder} is damaged: {misfit}; nothing was loaded: {_AGAIN}") from misfit
+    return code
+
+
+def _distinct(items: Iterable[str]) -> list[str]:
+    return list(dict.fromkeys(items))
+
+
+def load_cubin(folder: Path, sha256: str) -> bytes:
+    """The code of one cubin. Raises DispatchError if it is missing or damaged."""
+    path = folder / CUBIN_FOLDER / f"{sha256}.cubin"
+    try:
+        code = read_file(path, MAX_CUBIN_BYTES, _AGAIN)
+    except FileNotFoundError:
+        raise DispatchError(f"{path} is not there; {_AGAIN}") from None
+    if hashlib.sha256(code).hexdigest() != sha256:
+        raise DispatchError(f"{path} is damaged: its SHA-256 is not {sha256[:12]}...; {_AGAIN}")
+    return code

@@ -1,0 +1,128 @@
+"""The final: the best handful timed again, interleaved with cuBLAS, until the winner or a tie is declared.
+
+Times taken minutes apart carry the drift of the GPU between them; rounds that hold every finalist do not.
+A finalist is out once it is known to be slower than the best (`stats.compare`, all looks counted). The race
+ends when one is left, when those left are known to differ by less than it matters, or when enough rounds
+did not tell them apart. Those left are tied, and what a launch of each costs in energy is measured too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from ... import stats
+from ...gemm import Gemm
+from ...measurement import Discarded, Failure
+from ...store import FinalEntry, TrialRecord
+from ...target import Baseline, Rounds, Target
+
+NUM_FINALISTS = 8
+BATCH_ROUNDS = 15  # the fewest whose signed ranks can decide at the level that 8 finalists ask for
+MAX_ROUNDS = 60  # a winner that these do not tell from another is tied with it
+ERROR_RATE = 0.05  # chance that any finalist as fast as the fastest is thrown out, over all looks
+EQUIVALENT = 0.002  # nobody notices a smaller difference
+NUM_LOOKS = MAX_ROUNDS // BATCH_ROUNDS
+
+
+@dataclass(frozen=True)
+class Race:
+    """What the rounds came to: finalists by rank, cuBLAS in the same rounds, and what disturbed them."""
+
+    entries: tuple[FinalEntry, ...]
+    baseline: Baseline
+    marks: tuple[str, ...] = ()
+
+    @property
+    def num_tied(self) -> int:
+        return sum(entry.is_tied for entry in self.entries)
+
+
+def race(
+    target: Target,
+    gemm: Gemm,
+    finalists: Sequence[TrialRecord],
+    should_stop: Callable[[], bool] = lambda: False,
+    on_failure: Callable[[TrialRecord, Failure], None] = lambda trial, failure: None,
+) -> Race | None:
+    """Time the finalists until the winner is decided or a tie declared. None if none of them passes
+    verification again. `on_failure` is told of each that fails now.
+
+    `should_stop` is asked between batches. Raises what `target.compare` raises.
+    """
+    running = _Field(list(finalists), on_failure)
+    for _ in range(NUM_LOOKS):
+        running.take(target.compare(gemm, [trial.point for trial in running.trials], BATCH_ROUNDS))
+        running.drop_slower()
+        if running.is_decided or should_stop():
+            break
+    ranking = running.ranking
+    if not ranking:
+        return None
+    tied = running.trials
+    joules: dict[str, float | None] = {}
+    if len(tied) > 1 and not should_stop():
+        found = target.joules(gemm, [trial.point for trial in tied])
+        joules = dict(zip((trial.key for trial in tied), found, strict=True))
+    entries = tuple(
+        running.entry(trial, rank, joules.get(trial.key), is_tied=rank <= max(1, len(tied)))
+        for rank, trial in enumerate(ranking, 1)
+    )
+    cublas_us = tuple(running.cublas_us)
+    baseline = Baseline(stats.median(cublas_us) if cublas_us else None, cublas_us)
+    return Race(entries, baseline, tuple(sorted(running.marks)))
+
+
+@dataclass
+class _Field:
+    """Who is still running, by rank once there are rounds, and all that was timed."""
+
+    trials: list[TrialRecord]
+    on_failure: Callable[[TrialRecord, Failure], None]
+    out: list[list[TrialRecord]] = field(default_factory=list)  # who dropped out, by look, fastest first
+    samples: dict[str, tuple[float, ...]] = field(default_factory=dict)
+    discarded: dict[str, tuple[Discarded, ...]] = field(default_factory=dict)
+    cublas_us: list[float] = field(default_factory=list)
+    marks: set[str] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self._num_comparisons = stats.num_hypotheses(len(self.trials), NUM_LOOKS)
+
+    def take(self, rounds: Rounds) -> None:
+        """Add rounds of those running. Who has no samples failed, and is gone."""
+        self.cublas_us += rounds.baseline.samples_us
+        self.marks.update(rounds.marks)
+        discarded = rounds.discarded or ((),) * len(self.trials)
+        fine = []
+        for number, failure in rounds.failures.items():
+            self.on_failure(self.trials[number], failure)
+        for trial, samples, left_out in zip(self.trials, rounds.samples_us, discarded, strict=True):
+            if samples:
+                self.samples[trial.key] = self.samples.get(trial.key, ()) + samples
+                self.discarded[trial.key] = self.discarded.get(trial.key, ()) + left_out
+                fine.append(trial)
+        self.trials = fine
+
+    def drop_slower(self) -> None:
+        if not self.trials:
+            return
+        rounds = [self.samples[trial.key] for trial in self.trials]
+        comparison = stats.compare(rounds, ERROR_RATE, self._num_comparisons)
+        ranked = [(self.trials[i], i in comparison.tied) for i in comparison.order]
+        self.out.append([trial for trial, is_tied in ranked if not is_tied])
+        self.trials = [trial for trial, is_tied in ranked if is_tied]
+
+    @property
+    def is_decided(self) -> bool:
+        """Whether all that are left differ from the first by less than it matters."""
+        first, *others = [self.samples[trial.key] for trial in self.trials] or [()]
+        return all(stats.is_equivalent(other, first, EQUIVALENT) for other in others)
+
+    @property
+    def ranking(self) -> list[TrialRecord]:
+        return [*self.trials, *(trial for dropped in reversed(self.out) for trial in dropped)]
+
+    def entry(self, trial: TrialRecord, rank: int, joules: float | None, *, is_tied: bool) -> FinalEntry:
+        samples, discarded = self.samples[trial.key], self.discarded[trial.key]
+        time_us = stats.median(samples)
+        return FinalEntry(trial.key, trial.point, rank, is_tied, time_us, samples, joules, discarded)

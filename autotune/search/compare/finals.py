@@ -1,0 +1,62 @@
+"""The finals of a search: each shape's best trials re-ranked (final.py), told and stored."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from ...measurement import Failure, Outcome
+from ...store import Store, TrialRecord
+from ...target import Target
+from ..progress import FinalDone, FinalStarted, OnEvent
+from ..shape import ShapeSearch
+from . import final
+
+
+class Finals:
+    """`should_stop` is asked before each final and between its batches."""
+
+    def __init__(
+        self,
+        target: Target,
+        store: Store,
+        num_finalists: int,
+        on_event: OnEvent,
+        should_stop: Callable[[], bool],
+    ) -> None:
+        self._target, self._store, self._num_finalists = target, store, num_finalists
+        self._on_event, self._should_stop = on_event, should_stop
+
+    def run(self, shapes: Sequence[ShapeSearch]) -> None:
+        """Re-rank the best trials of each shape, in a process where no other candidate ever ran."""
+        due = [(shape, best) for shape in shapes if (best := self._finalists(shape))]
+        if due and not self._should_stop():
+            self._target.renew()
+        for shape, finalists in due:
+            if not self._should_stop():
+                self._run(shape, finalists)
+
+    def _finalists(self, shape: ShapeSearch) -> list[TrialRecord]:
+        """The best trials; none where nothing is new since they were last re-ranked."""
+        if shape.num_new == 0 and self._store.final(shape.study, shape.max_error) is not None:
+            return []
+        return shape.finalists(self._num_finalists)
+
+    def _run(self, shape: ShapeSearch, finalists: list[TrialRecord]) -> None:
+        self._on_event(FinalStarted(shape.gemm, len(finalists)))
+        race = final.race(
+            self._target,
+            shape.gemm,
+            finalists,
+            self._should_stop,
+            lambda trial, failure: self._condemn(shape, trial, failure),
+        )
+        if race is None:
+            return
+        self._store.set_final(shape.study, race.entries, race.baseline, race.marks)
+        if (best := shape.verdict) is not None:
+            self._on_event(FinalDone(shape.gemm, best, race.num_tied))
+
+    def _condemn(self, shape: ShapeSearch, trial: TrialRecord, failure: Failure) -> None:
+        """A finalist failed that was ok: it is none again, unless only the memory for all did not suffice."""
+        if failure.outcome is not Outcome.OUT_OF_MEMORY:
+            self._store.condemn(shape.study, trial.key, failure)

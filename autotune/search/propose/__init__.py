@@ -1,0 +1,1 @@
+"""What to try next, given what is known: no GPU, no store, no clock."""

@@ -1,0 +1,122 @@
+"""Rows of a factor in blocks that share their leading parameters; of our kernel, the tile, or tile and depth.
+
+What comes first decides which values the later ones may have: another tile needs another warp tile, other
+vectors, another depth. So a step from one tile to another changes many parameters at once, and changes of
+one do not get there. A move here takes, where it goes to, the row that is most like the one it comes from.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from ...kernel.feasible_set import Factor
+
+_SHARE_ALIKE = 0.5  # of moves to other blocks: to those whose leading parameters are nearest
+_ALIKE_OF = 2  # times as many blocks are drawn from as are taken
+_WEIGHTINGS, _MOST_ALIKE = 4, 3  # of a block: so many ways to be like a row, and rows for each
+
+
+class Blocks:
+    """About as many blocks as a block has rows: 10^6 rows are 10^3 blocks. Rows are numbers of the factor's
+    own, in whatever order it holds them."""
+
+    def __init__(self, factor: Factor) -> None:
+        # A factor of our kernel is sorted, and has a million rows: then nothing is copied.
+        self._order = factor.order
+        self._inverse = None if self._order is None else np.argsort(self._order)
+        self._codes = factor.codes if self._order is None else factor.codes[self._order]
+        changes = _first_changes(self._codes)
+        self._depth = _depth(changes, len(factor.names), math.sqrt(len(factor)))
+        starts = 1 + np.flatnonzero(changes < self._depth)
+        self._bounds = np.concatenate([[0], starts, [len(factor)]])
+        self._heads = self._codes[self._bounds[:-1], : self._depth].astype(np.int16)
+
+    def __len__(self) -> int:
+        return len(self._heads)
+
+    def of(self, rows: np.ndarray) -> np.ndarray:
+        """The block of each row; (q,) -> (q,)."""
+        return np.asarray(np.searchsorted(self._bounds, self._places(rows), side="right") - 1)
+
+    def _places(self, rows: np.ndarray) -> np.ndarray:
+        """Where rows stand among the sorted ones."""
+        return rows if self._inverse is None else self._inverse[rows]
+
+    def _rows(self, places: Sequence[int]) -> np.ndarray:
+        found = np.array(places, dtype=np.int64)
+        return found if self._order is None else self._order[found]
+
+    def carried(self, rng: np.random.Generator, row: int, size: int) -> np.ndarray:
+        """In each of at most so many other blocks, some of them alike, the row that is most like this one."""
+        home, codes = self._home(row)
+        weights = _weights(rng, len(codes) - self._depth)
+        found = [
+            self._bounds[block] + int(self._unlikeness(block, codes, weights).argmin())
+            for block in self._elsewhere(rng, home, size)
+        ]
+        return self._rows(found)
+
+    def alike(self, rng: np.random.Generator, row: int, block: int) -> np.ndarray:
+        """A few rows of this block that are like that one, each in its own way."""
+        _, codes = self._home(row)
+        found = []
+        for _ in range(_WEIGHTINGS):
+            off = self._unlikeness(block, codes, _weights(rng, len(codes) - self._depth))
+            found.append(self._bounds[block] + np.argsort(off, kind="stable")[:_MOST_ALIKE])
+        return self._rows(np.unique(np.concatenate(found)).tolist())
+
+    def drawn(self, rng: np.random.Generator, block: int, size: int) -> np.ndarray:
+        """Rows of this block at random, with replacement; (size,)."""
+        return self._rows(rng.integers(self._bounds[block], self._bounds[block + 1], size=size).tolist())
+
+    def _unlikeness(self, block: int, codes: np.ndarray, weights: np.ndarray) -> np.ndarray:
+        """Of each row of a block to a row of these codes, in the later parameters; (rows of the block,)."""
+        start, end = self._bounds[block], self._bounds[block + 1]
+        return np.asarray((self._codes[start:end, self._depth :] != codes[self._depth :]) @ weights)
+
+    def repaired(self, rng: np.random.Generator, row: int) -> np.ndarray:
+        """For every other value of every later parameter in this row's block, the row that has it and is most
+        like this one."""
+        block, codes = self._home(row)
+        start, end = self._bounds[block], self._bounds[block + 1]
+        inside = self._codes[start:end]
+        off = (inside != codes) @ _weights(rng, len(codes))
+        found = []
+        for j in range(self._depth, len(codes)):
+            for code in np.flatnonzero(np.bincount(inside[:, j])):
+                if code != codes[j]:
+                    having = np.flatnonzero(inside[:, j] == code)
+                    found.append(start + int(having[off[having].argmin()]))
+        return np.unique(self._rows(found))
+
+    def _home(self, row: int) -> tuple[int, np.ndarray]:
+        """The block of a row, and its codes."""
+        rows = np.array([row])
+        return int(self.of(rows)[0]), self._codes[self._places(rows)[0]]
+
+    def _elsewhere(self, rng: np.random.Generator, home: int, size: int) -> np.ndarray:
+        distances = np.abs(self._heads - self._heads[home]).sum(axis=1) + rng.random(len(self))
+        num_alike = round(_SHARE_ALIKE * size)
+        nearest = np.argsort(distances)[: _ALIKE_OF * num_alike]
+        alike = rng.permutation(nearest)[:num_alike]
+        return np.setdiff1d(np.append(alike, rng.integers(len(self), size=size - num_alike)), home)
+
+
+def _first_changes(codes: np.ndarray) -> np.ndarray:
+    """The first column in which each row differs from the one before; (rows, columns) -> (rows - 1,)."""
+    return np.asarray((codes[1:] != codes[:-1]).argmax(axis=1)) if codes.size else np.zeros(0, np.int64)
+
+
+def _depth(changes: np.ndarray, num_columns: int, wanted: float) -> int:
+    """How many leading columns tell apart so many blocks, or all of them."""
+    num_blocks = 1 + np.cumsum(np.bincount(changes, minlength=num_columns))
+    return min(num_columns, 1 + int(np.searchsorted(num_blocks, wanted)))
+
+
+def _weights(rng: np.random.Generator, size: int) -> np.ndarray:
+    """How much it costs a row to differ in each parameter: another in each move, as none is known."""
+    weights: np.ndarray = rng.exponential(size=size).astype(np.float32)
+    return weights

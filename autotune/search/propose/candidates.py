@@ -1,0 +1,245 @@
+"""Which points of a feasible set are worth a look: drawn at random, moved locally, nearest to a wish.
+
+A set may hold 10^9 points in factors of two million rows. Nothing here takes longer for that than a
+binary search does, except `nearest` where a factor's rows stand in no order, which looks over them once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
+
+import numpy as np
+
+from ...kernel.config import Value
+from ...kernel.feasible_set import Factor, FeasibleSet
+from .blocks import Blocks
+from .traits import Traits
+
+_SCALE_SAMPLE = 4096  # points that tell the range of each trait
+_SMALL = 64  # rows of a factor that a move tries all
+_REDRAWN = 0.5  # chance of each factor
+_LEAST_SPAN = 1e-6  # of a trait: less is rounding
+_AS_MANY = (0.5, 1.0, 1.0, 2.0)  # times the threads of a point, drawn for one that is grouped otherwise
+_MOST_SPLITS = 3  # splits of such a point, those that come nearest
+_ABOUT = 0.3  # of an octave: what is nearer than that is as good
+
+
+class Candidates:
+    """Numbers of points (FeasibleSet.index), in arrays; codes and features of all parameters."""
+
+    def __init__(self, space: FeasibleSet, traits: Traits | None = None) -> None:
+        self._space = space
+        self._dims = tuple(len(factor) for factor in space.factors)
+        self._largest = max(range(len(self._dims)), key=self._dims.__getitem__, default=0)
+        widths = [len(factor.names) for factor in space.factors]
+        self._columns = [slice(sum(widths[:i]), sum(widths[: i + 1])) for i in range(len(widths))]
+        self._num_values = np.array([len(v) for v in space.values])
+        self._tables = [_feature_table(values) for values in space.values]
+        self._traits = traits
+        self._scaled = None
+        if traits is not None and len(space):
+            sample = self.random(np.random.default_rng(0), _SCALE_SAMPLE)
+            self._scaled = _scaled(traits, self.codes(sample))
+
+    @property
+    def num_features(self) -> int:
+        return int(self.features(np.zeros(1, dtype=np.int64)).shape[1])
+
+    def codes(self, numbers: np.ndarray) -> np.ndarray:
+        """(q,) -> (q, parameters)."""
+        rows = np.unravel_index(numbers, self._dims)
+        parts = [factor.codes[row] for factor, row in zip(self._space.factors, rows, strict=True)]
+        return np.concatenate(parts, axis=1)
+
+    def features(self, numbers: np.ndarray) -> np.ndarray:
+        """What a model sees: the rank of each value on 0 ... 1, words as one column each, and traits where
+        there are some, on about 0 ... 1; (q, features)."""
+        codes = self.codes(numbers)
+        parts = [table[codes[:, j]] for j, table in enumerate(self._tables)]
+        if self._scaled is not None:
+            parts.append(self._scaled(codes))
+        return np.concatenate(parts, axis=1) if parts else np.zeros((len(codes), 0))
+
+    def longest_sums(self, numbers: np.ndarray) -> np.ndarray:
+        """Products that a thread adds up one by one, at most; 0 where nothing is known of points; (q,)."""
+        if self._traits is None:
+            return np.zeros(len(numbers))
+        return self._traits.longest_sums(self.codes(numbers))
+
+    def find(self, codes: np.ndarray) -> np.ndarray:
+        """Numbers of the feasible points among these; (q, parameters) -> (at most q,)."""
+        rows = [f.rows_of(codes[:, s]) for f, s in zip(self._space.factors, self._columns, strict=True)]
+        is_there = np.all([row >= 0 for row in rows], axis=0)
+        return np.asarray(np.ravel_multi_index([row[is_there] for row in rows], self._dims), dtype=np.int64)
+
+    def random(self, rng: np.random.Generator, size: int) -> np.ndarray:
+        """Uniform over the set, with replacement."""
+        rows = [rng.integers(dim, size=size) for dim in self._dims]
+        return np.asarray(np.ravel_multi_index(rows, self._dims), dtype=np.int64)
+
+    @cached_property
+    def _blocks(self) -> Blocks:
+        return Blocks(self._space.factors[self._largest])
+
+    def blocks_of(self, numbers: np.ndarray) -> np.ndarray:
+        """The block of the largest factor that each point lies in: points of one block share what matters
+        most, of our kernel the tile; (q,) -> (q,)."""
+        return self._blocks.of(np.unravel_index(numbers, self._dims)[self._largest])
+
+    def firsts(self, ranked: np.ndarray) -> np.ndarray:
+        """Where the first point of each block stands among these, in their order; (q,) -> (blocks,)."""
+        return np.sort(np.unique(self.blocks_of(ranked), return_index=True)[1])
+
+    def moves(self, rng: np.random.Generator, numbers: np.ndarray, size: int) -> np.ndarray:
+        """Points that differ from one of these in what must change together: in the block, of which `size`
+        are tried for each, or in one parameter and what cannot stay with it, or in a whole small factor."""
+        found = [numbers[:0]]
+        for rows in zip(*np.unravel_index(numbers, self._dims), strict=True):
+            row = int(rows[self._largest])
+            carried = self._blocks.carried(rng, row, size)
+            moved = [carried, self._blocks.repaired(rng, row)]
+            found.append(self._with_rows(rows, self._largest, np.concatenate(moved)))
+            found.append(self._regrouped(rng, rows, carried))
+            for factor, dim in enumerate(self._dims):
+                if factor != self._largest and dim <= _SMALL:
+                    found.append(self._with_rows(rows, factor, np.arange(dim)))
+        return np.setdiff1d(np.concatenate(found), numbers)
+
+    def within(self, rng: np.random.Generator, block: int, parents: np.ndarray, size: int) -> np.ndarray:
+        """Points of one block: those most like each of the parents, both with the parent's rows of the other
+        factors and with others; and so many drawn at random, each with a parent's rows; parents: (q,)."""
+        drawn = list(np.unravel_index(rng.choice(parents, size=size), self._dims))
+        drawn[self._largest] = self._blocks.drawn(rng, block, size)
+        found = [np.ravel_multi_index(drawn, self._dims)]
+        for rows in zip(*np.unravel_index(parents, self._dims), strict=True):
+            alike = self._blocks.alike(rng, int(rows[self._largest]), block)
+            for at in (rows, self._redrawn(rng, rows)):
+                found.append(self._with_rows(at, self._largest, alike))
+            found.append(self._regrouped(rng, rows, alike))
+        return np.unique(np.concatenate(found))
+
+    def _redrawn(self, rng: np.random.Generator, rows: Sequence[int]) -> list[int]:
+        """Rows of the factors, each drawn anew with a chance of a half."""
+        pairs = zip(rows, self._dims, strict=True)
+        return [int(rng.integers(dim)) if rng.random() < _REDRAWN else int(row) for row, dim in pairs]
+
+    @cached_property
+    def _splitting(self) -> int | None:
+        """The factor that holds splits of k, where it is one of its own."""
+        factors = enumerate(self._space.factors)
+        return next((i for i, f in factors if "split_k" in f.names and i != self._largest), None)
+
+    def _regrouped(self, rng: np.random.Generator, rows: Sequence[int], others: np.ndarray) -> np.ndarray:
+        """Points at these rows of the factors, but for the largest, which takes each of the others, and with
+        it splits that make about as many threads, half or twice as many. What leads on a problem has as many
+        threads from tile to tile, grouped otherwise in tiles, slices and splits of k (decision 0026)."""
+        if self._traits is None or self._splitting is None or not len(others):
+            return np.array([], dtype=np.int64)
+        home = np.array([np.ravel_multi_index(tuple(rows), self._dims)])
+        at: list[np.ndarray] = [np.array(row) for row in rows]
+        at[self._largest], at[self._splitting] = others[:, None], np.arange(self._dims[self._splitting])
+        grid = np.asarray(np.ravel_multi_index(np.broadcast_arrays(*at), self._dims))
+        threads = self._traits.threads(self.codes(grid.ravel())).reshape(grid.shape)
+        wanted = self._traits.threads(self.codes(home)) * rng.choice(_AS_MANY, (len(others), 1))
+        off = np.abs(np.log2(threads / wanted)) + _ABOUT * rng.random(grid.shape)
+        nearest = np.argsort(off, axis=1)[:, :_MOST_SPLITS]
+        return np.take_along_axis(grid, nearest, axis=1).ravel()
+
+    def _with_rows(self, rows: Sequence[int], factor: int, others: np.ndarray) -> np.ndarray:
+        """Points at these rows of the factors, but for one that takes each of the others; (q,) -> (q,)."""
+        at = [others if i == factor else np.full(len(others), row) for i, row in enumerate(rows)]
+        return np.asarray(np.ravel_multi_index(at, self._dims), dtype=np.int64)
+
+    def neighbours(self, numbers: np.ndarray) -> np.ndarray:
+        """All feasible points that differ from one of these in one parameter."""
+        changes = [(j, code) for j, n in enumerate(self._num_values) for code in range(n)]
+        if not changes or not len(numbers):
+            return np.array([], dtype=np.int64)
+        columns, values = map(np.array, zip(*changes, strict=True))
+        codes = np.repeat(self.codes(numbers), len(changes), axis=0)
+        codes[np.arange(len(codes)), np.tile(columns, len(numbers))] = np.tile(values, len(numbers))
+        found = self.find(codes)
+        return np.setdiff1d(found, numbers)
+
+    def mixtures(self, rng: np.random.Generator, numbers: np.ndarray, size: int) -> np.ndarray:
+        """Feasible points that take a few parameters from elsewhere: half of them two or three at
+        random, half a run of neighbouring parameters, which belong together, from another point."""
+        if not len(numbers):
+            return np.array([], dtype=np.int64)
+        codes = self.codes(rng.choice(numbers, size=size))
+        donors = np.concatenate([self.random(rng, size - size // 2), rng.choice(numbers, size=size // 2)])
+        given = self.codes(rng.permutation(donors))
+        num = codes.shape[1]
+        is_run = rng.random(size) < 0.5
+        start, length = rng.integers(num, size=size), rng.integers(2, max(3, num // 2 + 1), size=size)
+        offset = (np.arange(num)[None, :] - start[:, None]) % num
+        scattered = rng.random((size, num)).argsort(axis=1) < rng.integers(2, 4, size=size)[:, None]
+        taken = np.where(is_run[:, None], offset < length[:, None], scattered)
+        return np.unique(self.find(np.where(taken, given, codes)))
+
+    def nearest(self, point: Mapping[str, Value]) -> int:
+        """The point that agrees with a wish on as many parameters as it can, earlier ones first.
+
+        Parameters without a wish may take any value. Raises ValueError for an empty set.
+        """
+        return self._space.index([_nearest_row(factor, point) for factor in self._space.factors])
+
+
+def _scaled(traits: Traits, codes: np.ndarray) -> Callable[[np.ndarray], np.ndarray]:
+    """Traits on 0 ... 1 over these points, less those that are the same for all; codes (q, parameters)."""
+    found = traits(codes)
+    low, span = found.min(axis=0), np.ptp(found, axis=0)
+    varies = span > _LEAST_SPAN
+    return lambda others: (traits(others)[:, varies] - low[varies]) / span[varies]
+
+
+def _nearest_row(factor: Factor, point: Mapping[str, Value]) -> int:
+    start, stop, num_done = _nearest_run(factor, point)
+    rows = np.arange(start, stop)
+    for j, name in enumerate(factor.names[num_done:], start=num_done):
+        if name in point:
+            distance = _distances(factor.values[j], point[name])[factor.codes[rows, j]]
+            rows = rows[distance == distance.min()]
+    return int(rows.min())
+
+
+def _nearest_run(factor: Factor, point: Mapping[str, Value]) -> tuple[int, int, int]:
+    """The rows start ... stop - 1 that are nearest by so many leading parameters: as far as rows stand in
+    order, and one value is nearer than all others, they are found without a look at each."""
+    start, stop = 0, len(factor)
+    if factor.order is not None:
+        return start, stop, 0
+    for j, (name, values) in enumerate(zip(factor.names, factor.values, strict=True)):
+        if name not in point:
+            return start, stop, j
+        codes = np.arange(len(values), dtype=np.uint8)
+        ends = start + np.searchsorted(factor.codes[start:stop, j], codes, side="right")
+        begins = np.concatenate(([start], ends[:-1]))
+        distance = np.where(begins < ends, _distances(values, point[name]), np.inf)
+        nearest = np.flatnonzero(distance == distance.min())
+        if len(nearest) > 1:
+            return start, stop, j
+        start, stop = int(begins[nearest[0]]), int(ends[nearest[0]])
+    return start, stop, len(factor.names)
+
+
+def _distances(values: tuple[Value, ...], wanted: Value) -> np.ndarray:
+    """How far each value is from the one wanted: steps between numbers, 0 or 1 between words."""
+    if isinstance(wanted, str) or any(isinstance(value, str) for value in values):
+        return np.array([float(value != wanted) for value in values])
+    numbers = np.array(values, dtype=float)
+    between = np.searchsorted(np.sort(numbers), [numbers, np.full(len(numbers), wanted)])
+    ties = np.abs(numbers - wanted) / (1e6 * (1 + np.abs(numbers).max()))
+    return np.asarray(np.abs(between[0] - between[1]) + ties)
+
+
+def _feature_table(values: tuple[Value, ...]) -> np.ndarray:
+    """Features by code; (values, features). A parameter of one value has none."""
+    num = len(values)
+    if num < 2:
+        return np.zeros((num, 0))
+    if num > 2 and any(isinstance(value, str) for value in values):
+        return np.asarray(np.eye(num) / np.sqrt(2.0))  # any two words are one apart
+    ranks: np.ndarray = np.linspace(0.0, 1.0, num)[:, np.newaxis]
+    return ranks

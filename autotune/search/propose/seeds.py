@@ -1,0 +1,75 @@
+"""Where a search of our kernel starts: shapes of kernel that are known to do well somewhere.
+
+Each is mapped to the nearest point of the feasible set, so a card without cp.async or a matrix with
+odd rows starts from its closest relative.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+
+from ...gemm import Gemm
+from ...kernel.config import PARAMETER, Value
+from ...kernel.families import DEEP_K, FEW_COLUMNS, FEW_ROWS, LARGE, MEDIUM, TILES
+from ...kernel.feasible_set import FeasibleSet
+from .candidates import Candidates
+
+_SHORT = 64  # a side of C up to here is served by thin tiles
+_DEEP = 8  # k over the longer side of C (of all products) from here on: few tiles, long sums
+_LONG_SUMS = 2048  # k from here on is worth summing in blocks
+_FLUSH_K, _NUM_FLUSHED = 1024, 4
+_ESSENTIAL = ("tm", "tn", "wm", "wn", "bm", "bn", "bk", "slice_k", "reduction")
+_SPLITS = (("last_block", 4), ("last_block", 16), ("two_pass", 64))
+
+
+def known_good(space: FeasibleSet, gemm: Gemm) -> list[int]:
+    """Numbers of the points to start with, most promising first, each once.
+
+    A wish is left out where its nearest point has another tile or another way to split k: a recorded
+    sample may hold nothing like it, and a distant relative is worth no more than a point at random.
+    Empty for a space that is not of our kernel, as in recordings of other tools.
+    """
+    return _nearest(space, wishes(gemm))
+
+
+def known_elsewhere(space: FeasibleSet, suited: Collection[int]) -> list[int]:
+    """As `known_good`, from what suits any kind of problem, less these points: to try now and then. A tile
+    that leads on some shape often does on shapes of other kinds (decision 0025)."""
+    found = _nearest(space, (tile.to_dict() for tile in TILES))
+    return [number for number in found if number not in suited]
+
+
+def _nearest(space: FeasibleSet, wanted: Iterable[dict[str, Value]]) -> list[int]:
+    if set(space.names) != set(PARAMETER) or not len(space):
+        return []
+    candidates = Candidates(space)
+    nearest = ((wish, candidates.nearest(wish)) for wish in wanted)
+    return list(dict.fromkeys(number for wish, number in nearest if _is_kin(wish, space.point(number))))
+
+
+def _is_kin(wish: Mapping[str, Value], point: Mapping[str, Value]) -> bool:
+    return all(wish[name] == point[name] for name in _ESSENTIAL if name in wish)
+
+
+def wishes(gemm: Gemm) -> list[dict[str, Value]]:
+    """Configs that suit this kind of problem, feasible or not, most promising first."""
+    tiles = [*LARGE, *MEDIUM]
+    if gemm.m <= _SHORT:
+        tiles = [*FEW_ROWS, *MEDIUM]
+    elif gemm.n <= _SHORT:
+        tiles = [*FEW_COLUMNS, *MEDIUM]
+    found = [tile.to_dict() for tile in tiles]
+    is_deep = gemm.k >= _DEEP * max(gemm.m, gemm.n) * gemm.batch
+    if is_deep or min(gemm.m, gemm.n) <= _SHORT:
+        tiles_of_splits = [*DEEP_K, MEDIUM[0], *tiles[:2]]
+        splits = [
+            {**tile.to_dict(), "reduction": reduction, "split_k": split_k}
+            for tile in tiles_of_splits
+            for reduction, split_k in _SPLITS
+        ]
+        if is_deep:  # unsplit, few tiles leave the GPU idle, and one long sum is inaccurate
+            return splits
+        found += splits
+    if gemm.k >= _LONG_SUMS:  # some of these as accurate as a library that splits k
+        found += [{**tile.to_dict(), "flush_k": _FLUSH_K} for tile in tiles[:_NUM_FLUSHED]]
+    return found

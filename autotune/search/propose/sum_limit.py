@@ -1,0 +1,58 @@
+"""Which points are bound to be inaccurate, as results tell.
+
+Rounding errors grow with the longest sum that a thread adds up one by one, and what is accurate enough is
+told by cuBLAS, which splits long products where C is small. So where anything is inaccurate, the length of
+its sums decides, nearly alone: of 1,489 recorded kernels of a 16x11008x4096, the 949 inaccurate ones and 20
+others add up 341 products and more, the 481 others fewer. Such a length is learnt, and nothing beyond it
+proposed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+import numpy as np
+
+from .candidates import Candidates
+
+LEAST_FAILED = 4  # with sums as long, before a length counts as too long
+MOST_EXCEPTIONS = 0.2  # of those with sums as long: `last_wave` splits part of their tiles, slow ones at that
+
+
+class SumLimit:
+    """Knows from the results so far how long a sum may be. Without traits of the points: any length."""
+
+    def __init__(self, candidates: Candidates) -> None:
+        self._candidates = candidates
+        self._sums: dict[int, float] = {}  # of points with a result
+        self._limit = math.inf
+
+    def learn(self, results: Mapping[int, float | None]) -> None:
+        """Results: time in us by point, None for a failure."""
+        new = np.array([number for number in results if number not in self._sums], dtype=np.int64)
+        if len(new):
+            self._sums.update(zip(new.tolist(), self._candidates.longest_sums(new).tolist(), strict=True))
+            sums = np.array([self._sums[number] for number in results])
+            self._limit = least_hopeless(sums, np.array([time is None for time in results.values()]))
+
+    def is_hopeless(self, numbers: np.ndarray) -> np.ndarray:
+        """Whether points are bound to fail; (q,) -> (q,)."""
+        if math.isinf(self._limit):
+            return np.zeros(len(numbers), dtype=bool)
+        return self._candidates.longest_sums(numbers) >= self._limit
+
+
+def least_hopeless(sums: np.ndarray, has_failed: np.ndarray) -> float:
+    """The length from which on sums fail: of those that separate failures best, the longest. Infinite where
+    too few fail, where too many of that length do not, or where no shorter sum was accurate; shapes (n,)."""
+    if not len(sums):
+        return math.inf
+    order = np.argsort(-sums, kind="stable")
+    sums, has_failed = sums[order], has_failed[order]
+    num_failed, num_ok = np.cumsum(has_failed), np.cumsum(~has_failed)
+    ends = np.append(np.flatnonzero(np.diff(sums)), len(sums) - 1)  # the last of each length
+    failed, ok = num_failed[ends], num_ok[ends]
+    best = int(np.argmax(failed - ok))
+    is_clear = failed[best] >= LEAST_FAILED and ok[best] <= MOST_EXCEPTIONS * (failed[best] + ok[best])
+    return float(sums[ends[best]]) if is_clear and ok[best] < ok[-1] else math.inf

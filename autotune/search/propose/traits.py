@@ -1,0 +1,113 @@
+"""What is known of a config of our kernel before it is compiled: how it fills the GPU, what it moves per FMA.
+
+A model that sees these beside the parameters need not learn from trials what arithmetic tells.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+from ...device import DeviceLimits
+from ...gemm import Gemm
+from ...kernel import resources
+from ...kernel.config import PARAMETER
+from ...kernel.feasible_set import FeasibleSet
+
+_SPARE_REGISTERS = 16  # that kernels take beyond the least estimate: most do on sm_90
+
+
+@dataclass(frozen=True)
+class Traits:
+    """Of the points of one space on one problem, from their codes; (q, parameters)."""
+
+    gemm: Gemm
+    limits: DeviceLimits
+    values: dict[str, np.ndarray]  # by parameter, in the order of the codes
+
+    def __call__(self, codes: np.ndarray) -> np.ndarray:
+        """Logarithms of what decides times; (q, traits)."""
+        quantities = _quantities(self._columns(codes), self.gemm, self.limits)
+        return np.asarray(np.log2(np.stack(quantities, axis=1)))
+
+    def threads(self, codes: np.ndarray) -> np.ndarray:
+        """Threads that share the problem, those of all splits; (q,)."""
+        columns = self._columns(codes)
+        return np.asarray(_blocks(columns, _tiles(columns, self.gemm)) * resources.threads(columns))
+
+    def longest_sums(self, codes: np.ndarray) -> np.ndarray:
+        """Products that a thread adds up one by one, at most; (q,)."""
+        return _longest_sums(self._columns(codes), self.gemm, self.limits)
+
+    def _columns(self, codes: np.ndarray) -> Any:
+        columns = enumerate(self.values.items())
+        return SimpleNamespace(**{name: choices[codes[:, j]] for j, (name, choices) in columns})
+
+
+def traits_of(space: FeasibleSet, gemm: Gemm, limits: DeviceLimits) -> Traits | None:
+    """Traits of the points of this space; None for a space that is not of our kernel."""
+    if set(space.names) != set(PARAMETER):
+        return None
+    named = zip(space.names, space.values, strict=True)
+    return Traits(gemm, limits, {name: np.array(choices) for name, choices in named})
+
+
+def _quantities(c: Any, gemm: Gemm, limits: DeviceLimits) -> list[np.ndarray]:
+    """Of columns of configs; each positive, shape (q,). Times are products, so models see logarithms."""
+    num_threads, smem = resources.threads(c), resources.smem_bytes(c, gemm)
+    registers = np.minimum(
+        resources.register_estimate(c) + _SPARE_REGISTERS, resources.register_cap(c, limits)
+    )
+    blocks = np.maximum(1, resources.blocks_per_sm(c, limits, gemm, registers))
+    tiles = _tiles(c, gemm)
+    waves, fill = _waves(c, tiles, blocks * limits.num_sms)
+    per_sm = _blocks(c, tiles) / limits.num_sms
+    at_once = np.minimum(blocks, np.ceil(per_sm))  # a small grid leaves room
+    stages_ahead = np.maximum(c.stages - 1, 0.5)  # a single stage is half the time in flight
+    return [
+        num_threads,
+        smem,
+        registers,
+        blocks,
+        blocks * num_threads,  # that fit an SM
+        at_once * num_threads,
+        per_sm * num_threads,
+        waves,
+        fill,
+        tiles * c.bm * c.bn / gemm.num_results,  # computed over needed
+        (c.bm + c.bn) / (c.bm * c.bn),  # elements from global memory per FMA
+        c.tm * c.tn,  # sums per thread
+        c.tm * c.tn / (c.tm + c.tn),  # FMAs per element from shared memory
+        (c.bm * c.bk / c.vec_a + c.bn * c.bk / c.vec_b) / num_threads,  # copies per thread and tile
+        c.tm * c.tn * c.unroll_k,  # FMAs in the loop's body
+        gemm.k / c.split_k / c.bk,  # steps of the loop
+        stages_ahead * c.bk * (c.bm + c.bn) * at_once,  # elements on their way to an SM
+    ]
+
+
+def _tiles(c: Any, gemm: Gemm) -> np.ndarray:
+    return np.asarray(resources.tiles(c, gemm))
+
+
+def _blocks(c: Any, tiles: np.ndarray) -> np.ndarray:
+    """Thread blocks of all splits; those that `last_wave` adds are few."""
+    return tiles * np.where(c.reduction == "last_wave", 1, c.split_k)
+
+
+def _waves(c: Any, tiles: np.ndarray, slots: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Waves of blocks, and the share of the slots that are busy in them. `last_wave` splits only the
+    tiles of the last, so that it ends sooner."""
+    splits_last = c.reduction == "last_wave"
+    waves = _blocks(c, tiles) / slots
+    whole, rest = np.floor(waves), np.ceil(waves % 1.0)
+    return waves, waves / (whole + rest / np.where(splits_last & (whole > 0), c.split_k, 1))
+
+
+def _longest_sums(c: Any, gemm: Gemm, limits: DeviceLimits) -> np.ndarray:
+    """`last_wave` leaves the tiles of whole waves unsplit, if there are any; a flush begins a sum anew."""
+    has_whole_waves = (c.reduction == "last_wave") & (_tiles(c, gemm) >= limits.num_sms * c.min_blocks)
+    steps = gemm.k / (c.slice_k * np.where(has_whole_waves, 1, c.split_k))
+    return np.asarray(np.where(c.flush_k > 0, np.minimum(steps, c.flush_k), steps))

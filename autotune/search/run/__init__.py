@@ -1,0 +1,1 @@
+"""How a search runs: points under way, idle seconds of the GPU, limits and signals."""

@@ -1,0 +1,65 @@
+"""Linear algebra on one thread while a search runs: the other cores are the compiler's.
+
+numpy brings an OpenBLAS that takes all cores for the small matrices of the model, and its threads spin while
+they wait. A variable of the environment limits that only before numpy loads, so the library itself is asked:
+where it was loaded from is in /proc, and it has a function for this (under a few names, as it was built).
+On other systems, and with another BLAS, nothing is changed.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+_MAPS = Path("/proc/self/maps")
+_NAMES = (
+    "scipy_openblas_{}_num_threads64_", "scipy_openblas_{}_num_threads",
+    "openblas_{}_num_threads64_", "openblas_{}_num_threads",
+)  # fmt: skip
+
+
+class OpenBlas(NamedTuple):
+    """An OpenBLAS of this process: how many threads it takes, and how to change that."""
+
+    num_threads: Callable[[], int]
+    set_num_threads: Callable[[int], None]
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Have every OpenBLAS that is loaded take one thread; afterwards as many as before."""
+    limited = [(library, library.num_threads()) for library in libraries()]
+    for library, _ in limited:
+        library.set_num_threads(1)
+    try:
+        yield
+    finally:
+        for library, num_threads in limited:
+            library.set_num_threads(num_threads)
+
+
+def libraries() -> list[OpenBlas]:
+    """Those that this process has loaded."""
+    try:
+        lines = _MAPS.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return []
+    paths = {
+        line[line.index("/") :] for line in lines if "/" in line and "openblas" in line.rpartition("/")[2]
+    }
+    return [found for path in sorted(paths) if (found := _library(path)) is not None]
+
+
+def _library(path: str) -> OpenBlas | None:
+    try:
+        loaded = ctypes.CDLL(path)
+    except OSError:  # replaced on disk since
+        return None
+    for name in _NAMES:
+        get, change = (getattr(loaded, name.format(what), None) for what in ("get", "set"))
+        if get is not None and change is not None:
+            return OpenBlas(get, change)
+    return None

@@ -1,0 +1,124 @@
+"""Points under way on a target, from submission until they are stored.
+
+A trial is committed by the thread on which the target settles it, in the order of settling, before anything
+else learns of it and before the next is settled. On a GPU that is a thread of its own (`gpu.lane`): while it
+commits one trial, the GPU measures the next, and no more than that one. So a search that dies loses at most
+
+- one measurement that came in, the one that is being committed,
+- and what the GPU is on: its measurement does not come in before that commit is through,
+
+however long the coordinator was busy asking. A recording settles at once, on the coordinator's thread, and
+goes on when the trial is committed: that one is all it can lose.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, wait
+from dataclasses import dataclass
+from typing import Any
+
+from ...measurement import Measurement
+from ...target import Reusing, Target
+from ..progress import Ledger
+from ..shape import ShapeSearch
+from ..sharing import Ask
+
+_POLL_S = 0.2  # how soon Ctrl-C is noticed while a candidate takes long
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A point under way; `measured` is the target's answer to it. `is_reused`: its kernel was compiled
+    before, and it waits for an idle moment of the target."""
+
+    shape: ShapeSearch
+    ask: Ask
+    measured: Future[Measurement]
+    is_reused: bool = False
+
+
+@dataclass(frozen=True)
+class Kept:
+    """A candidate that was stored. `is_new`: no other search on this database was faster to store it."""
+
+    candidate: Candidate
+    measurement: Measurement
+    is_new: bool
+
+
+class Pipeline:
+    """At most as many candidates as keep the target busy. Used by one thread, the coordinator's."""
+
+    def __init__(self, target: Target, ledger: Ledger) -> None:
+        self._target, self._ledger = target, ledger
+        self._open: dict[Future[Kept], Candidate] = {}  # in order of submission
+
+    @property
+    def num_open(self) -> int:
+        return len(self._open)
+
+    @property
+    def num_free(self) -> int:
+        """How many more it takes to keep the target's compiler busy."""
+        return max(0, self._target.capacity - (len(self._open) - len(self.reused)))
+
+    @property
+    def reused(self) -> list[Candidate]:
+        """Those that wait for an idle moment, with kernels that were compiled before."""
+        return [candidate for candidate in self._open.values() if candidate.is_reused]
+
+    def submit(self, shape: ShapeSearch, ask: Ask) -> None:
+        self._follow(Candidate(shape, ask, self._target.submit(shape.gemm, ask.point, shape.cutoff_us)))
+
+    def submit_compiled(self, target: Reusing, shape: ShapeSearch, ask: Ask) -> None:
+        """Submit a point whose kernel was compiled before, for an idle moment."""
+        measured = target.submit_compiled(shape.gemm, ask.point, shape.cutoff_us)
+        self._follow(Candidate(shape, ask, measured, is_reused=True))
+
+    def _follow(self, candidate: Candidate) -> None:
+        kept = Future[Kept]()
+        self._open[kept] = candidate
+        candidate.measured.add_done_callback(lambda _: self._keep(candidate, kept))
+
+    def _keep(self, candidate: Candidate, kept: Future[Kept]) -> None:
+        """Store what came of a candidate, on the thread that settles it."""
+        if candidate.measured.cancelled():
+            kept.cancel()
+            return
+        try:
+            measurement = candidate.measured.result()
+            with self._ledger.timing("store_s"):
+                is_new = candidate.shape.keep(candidate.ask, measurement)
+        except BaseException as error:  # raised where the candidate is settled
+            kept.set_exception(error)
+        else:
+            kept.set_result(Kept(candidate, measurement, is_new))
+
+    def kept(self, others: Sequence[Future[Any]] = ()) -> Iterator[Kept]:
+        """Wait a while for a candidate or one of `others`, then give all candidates that are stored by now,
+        in order of submission. Raises what the target or the store did."""
+        awaited: list[Future[Any]] = [*self._open, *others]
+        with self._ledger.timing("wait_s"):
+            if awaited:
+                wait(awaited, timeout=_POLL_S, return_when=FIRST_COMPLETED)
+            else:
+                time.sleep(_POLL_S)
+        for future in [future for future in self._open if future.done()]:
+            del self._open[future]
+            yield future.result()
+
+    def drop_waiting(self) -> None:
+        """Give up the candidates that nobody has begun to time."""
+        for future, candidate in list(self._open.items()):
+            if candidate.measured.cancel():
+                candidate.shape.drop(candidate.ask)
+                del self._open[future]
+
+    def salvage(self) -> Iterator[Kept]:
+        """What was stored before the target was lost or the search was ended at once. Waits for nothing."""
+        for future in list(self._open):
+            if future.done() and not future.cancelled() and future.exception() is None:
+                del self._open[future]
+                yield future.result()

@@ -1,0 +1,236 @@
+"""Frozen dataclasses from JSON, with nothing taken on trust.
+
+Every field must be there, none may be unknown, every value must have the declared type and lie within the
+declared bounds (`Annotated[int, Within(...)]`). No value is converted, but that a whole number may stand for
+a float. Copied into exported tables.
+
+A declaration is turned into a function that reads it, once: a table has tens of thousands of values.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from dataclasses import fields, is_dataclass
+from functools import cache
+from types import NoneType, UnionType
+from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
+
+from .bounds import Within
+
+Reader = Callable[[Any], Any]
+_MAX_DIGITS = 20  # of a whole number: whatever is longer is out of every bound
+
+
+class Misfit(ValueError):
+    """A value does not fit its declaration. The message says how and, with a path, where."""
+
+    def __init__(self, fault: str, path: str = "") -> None:
+        super().__init__(fault, path)
+        self.fault = fault
+        self.path = path
+
+    def within(self, step: str) -> Misfit:
+        """The same, told from one level further out."""
+        return Misfit(self.fault, step + self.path)
+
+    def __str__(self) -> str:
+        return f"{self.path} {self.fault}" if self.path else self.fault
+
+
+def read(declared: Any, value: Any, where: str) -> Any:
+    """`value` (from JSON) as `declared`: a dataclass, tuple, dict, union, bounded or plain type.
+
+    Raises Misfit, naming the place as a path such as `kernels[3].config.bm`, and what the dataclasses
+    themselves raise.
+    """
+    try:
+        return _reader(declared)(value)
+    except Misfit as misfit:
+        raise misfit.within(where) from None
+
+
+@cache
+def _reader(declared: Any) -> Reader:
+    if is_dataclass(declared):
+        return _record_reader(declared)
+    makers: dict[Any, Callable[[tuple[Any, ...]], Reader]] = {
+        Annotated: _bounded_reader,
+        Union: _union_reader,  # of what is annotated
+        UnionType: _union_reader,
+        tuple: _tuple_reader,
+        dict: _dict_reader,
+    }
+    origin = get_origin(declared)
+    if origin in makers:
+        return makers[origin](get_args(declared))
+    return {float: _read_float, str: _read_text}.get(declared) or _plain_reader(declared)
+
+
+def _misfit(expected: str, value: Any) -> Misfit:
+    return Misfit(f"is {_told(value)}, expected {expected}")
+
+
+def _told(value: Any) -> str:
+    """A value in a few words, whatever its size."""
+    if type(value) in (dict, list):
+        return "an object" if type(value) is dict else "a list"
+    if type(value) is int and value.bit_length() > 64:
+        return "a huge number"
+    return repr(value[:60] if type(value) is str else value)
+
+
+def _plain_reader(declared: type) -> Reader:
+    def read_plain(value: Any) -> Any:
+        if type(value) is not declared:
+            raise _misfit(declared.__name__, value)
+        return value
+
+    return read_plain
+
+
+def _read_float(value: Any) -> float:
+    if type(value) is int and value.bit_length() <= 64:
+        return float(value)
+    if type(value) is not float or not math.isfinite(value):
+        raise _misfit("a finite number", value)
+    return value
+
+
+def _read_text(value: Any) -> str:
+    if type(value) is not str:
+        raise _misfit("str", value)
+    if not value.isascii():
+        try:
+            value.encode()
+        except UnicodeEncodeError:
+            raise _misfit("Unicode text, without half a pair of surrogates", value) from None
+    return value
+
+
+def _bounded_reader(arguments: tuple[Any, ...]) -> Reader:
+    plain, bounds = _reader(arguments[0]), arguments[1]
+    assert isinstance(bounds, Within)
+
+    def read_bounded(value: Any) -> Any:
+        found = plain(value)
+        if not bounds.least <= found <= bounds.most:
+            raise _misfit(str(bounds), value)
+        return found
+
+    return read_bounded
+
+
+def _record_reader(cls: Any) -> Reader:
+    hints = get_type_hints(cls, include_extras=True)
+    readers = [(f.name, _reader(hints[f.name])) for f in fields(cls)]
+    names = [name for name, _ in readers]
+    known = set(names)
+
+    def read_record(value: Any) -> Any:
+        if type(value) is not dict:
+            raise _misfit(f"an object ({cls.__name__})", value)
+        if value.keys() != known:
+            raise _misnamed(value, names)
+        found = {}
+        for name, reader in readers:
+            try:
+                found[name] = reader(value[name])
+            except Misfit as misfit:
+                raise misfit.within(f".{name}") from None
+        return cls(**found)
+
+    return read_record
+
+
+def _misnamed(value: dict[str, Any], names: list[str]) -> Misfit:
+    missing = [name for name in names if name not in value]
+    if missing:
+        return Misfit(f"lacks the field {missing[0]!r}")
+    unknown = next(name for name in value if name not in names)
+    return Misfit(f"has an unknown field {unknown[:60]!r}")
+
+
+def _union_reader(choices: tuple[Any, ...]) -> Reader:
+    rest = [choice for choice in choices if choice is not NoneType]
+    readers = {choice: _reader(choice) for choice in rest}
+    names = " or ".join(getattr(choice, "__name__", str(choice)) for choice in rest)
+
+    def read_union(value: Any) -> Any:
+        if value is None and NoneType in choices:
+            return None
+        if len(rest) == 1:
+            return readers[rest[0]](value)
+        if type(value) not in readers:
+            raise _misfit(names, value)
+        return readers[type(value)](value)
+
+    return read_union
+
+
+def _tuple_reader(items: tuple[Any, ...]) -> Reader:
+    readers = [_reader(item) for item in items if item is not Ellipsis]
+    is_open = items[-1] is Ellipsis
+
+    def read_tuple(value: Any) -> tuple[Any, ...]:
+        if type(value) is not list:
+            raise _misfit("a list", value)
+        if not is_open and len(value) != len(readers):
+            raise Misfit(f"is a list of {len(value)} items, expected {len(readers)}")
+        found = []
+        for i, item in enumerate(value):
+            try:
+                found.append(readers[0 if is_open else i](item))
+            except Misfit as misfit:
+                raise misfit.within(f"[{i}]") from None
+        return tuple(found)
+
+    return read_tuple
+
+
+def _dict_reader(types: tuple[Any, ...]) -> Reader:
+    read_key, read_item = map(_reader, types)
+
+    def read_dict(value: Any) -> dict[str, Any]:
+        if type(value) is not dict:
+            raise _misfit("an object", value)
+        found = {}
+        for key, item in value.items():
+            try:
+                found[read_key(key)] = read_item(item)
+            except Misfit as misfit:
+                raise misfit.within(f"[{key!r:.60}]") from None
+        return found
+
+    return read_dict
+
+
+def parse(text: str) -> Any:
+    """JSON without what JSON does not have: doubled keys, NaN, Infinity; and without numbers of more digits
+    than any field can take. Raises Misfit."""
+    try:
+        return json.loads(
+            text, object_pairs_hook=_unique, parse_constant=_refuse_constant, parse_int=_whole_number
+        )
+    except json.JSONDecodeError as error:
+        raise Misfit(f"not JSON ({error})") from error
+    except RecursionError:
+        raise Misfit("its JSON is nested too deeply") from None
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise Misfit("a key stands twice in one object")
+    return found
+
+
+def _refuse_constant(name: str) -> Any:
+    raise Misfit(f"{name} is not a JSON number")
+
+
+def _whole_number(text: str) -> int:
+    if len(text) > _MAX_DIGITS:
+        raise Misfit(f"a number has {len(text)} digits, more than any field takes")
+    return int(text)

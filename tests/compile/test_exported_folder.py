@@ -1,0 +1,70 @@
+"""A folder exported with the real compiler: cubins are code for the GPU, and the folder imports alone."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from autotune.device import Environment, known_limits
+from autotune.export.exporter import export_table
+from autotune.export.general import family_kernels
+from autotune.export.tuned import TunedPoint, TunedResults, TunedShape
+from autotune.gemm import LAYOUTS, Gemm
+from autotune.kernel import template
+from autotune.kernel.compiler import Compiler
+from autotune.kernel.config import Config
+from autotune.runtime.table import load, load_cubins
+
+PLAIN = Config(copy_a="register", copy_b="register", stages=2, min_blocks=1)
+WINNERS = (
+    (Gemm(512, 512, 512), Config.from_dict({**PLAIN.to_dict(), "edges": "exact"})),
+    (
+        Gemm(128, 128, 4096, True),
+        Config.from_dict({**PLAIN.to_dict(), "reduction": "two_pass", "split_k": 8}),
+    ),
+)
+
+
+@pytest.fixture(params=["quadro-rtx-5000", "h200"], scope="module")
+def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    limits = known_limits(request.param)
+    environment = Environment(limits.name, "GPU-0", limits.compute_capability, "580", "13.0", "13.4", "")
+    shapes = tuple(TunedShape(gemm, (TunedPoint(config, 9.0, True),)) for gemm, config in WINNERS)
+    results = TunedResults(environment, limits, template.source_hash(), "cold", 1, shapes)
+    compiler = Compiler(limits.arch)
+    yield export_table(results, tmp_path_factory.mktemp(request.param) / "exported", compiler)
+    compiler.close()
+
+
+def test_cubins_hold_the_kernels_that_launches_name(folder: Path) -> None:
+    table = load(folder)
+    codes = load_cubins(folder, table)
+    assert {k.layout for k in table.kernels} == set(LAYOUTS)
+    for record in table.kernels:
+        code = codes[record.sha256]
+        assert code.startswith(b"\x7fELF")
+        assert b"\0sgemm\0" in code
+        assert record.spec.reduction != "two_pass" or b"\0sgemm_reduce\0" in code
+        assert 16 <= record.registers <= 255
+    split = next(k for k in table.kernels if k.id == table.entries[1].ranked[0].kernel)
+    assert (split.spec.reduction, split.spec.split_k) == ("two_pass", 8)
+
+
+def test_hardly_a_general_kernel_is_lost_to_spills(folder: Path) -> None:
+    table = load(folder)
+    there = {(k.layout, k.config) for k in table.kernels}
+    wanted = {(layout, config) for layout in LAYOUTS for config, _ in family_kernels(layout, table.limits)}
+    assert len(wanted - there) <= 0.05 * len(wanted)
+
+
+def test_the_folder_imports_without_autotune(folder: Path) -> None:
+    code = "import exported; print(exported.pick(513, 511, 77, True).how)"
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", f"import sys; sys.path.insert(0, {str(folder.parent)!r})\n{code}"],
+        env={"PATH": ""}, cwd=folder.parent, capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout) == (0, "modelled\n"), done.stderr

@@ -1,0 +1,428 @@
+"""Tables, and a driver without a GPU, for the tests of the dispatcher.
+
+The driver's device memory is the host's: its kernels compute with NumPy from the arguments that a launch
+passes, and check what a real kernel relies on: alignment, whole tiles, counters that are zero.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import json
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+
+from autotune.device import Environment, known_limits
+from autotune.export.package import write_folder
+from autotune.gemm import LAYOUTS, Gemm
+from autotune.kernel import identity
+from autotune.kernel.config import Config
+from autotune.kernel.launch import (
+    PACK_SMEM_BYTES,
+    PACK_THREADS,
+    PACK_TILE,
+    REDUCE_THREADS,
+    SCHEDULE_WORDS,
+    LaunchSpec,
+    Variant,
+    plan,
+    refusal,
+    schedule,
+)
+from autotune.kernel.resources import launch_spec
+from autotune.runtime.conditions import Conditions
+from autotune.runtime.cuda_driver import CudaFault, KernelFacts
+from autotune.runtime.devices import DEFAULT_SMEM
+from autotune.runtime.table import Entry, Kernel, ModelFigures, RankedKernel, Table, render
+
+LIMITS = known_limits("h200")
+ENVIRONMENT = Environment("NVIDIA H200", "GPU-0", (9, 0), "580.1", "13.0", "13.4", "13.1")
+FIGURES = ModelFigures(2.5, 0.1, 0.5, 0.8, 3, 0.02)
+STICKY_CODE = 700
+SOURCE = "5" * 64
+
+
+# Legal in every layout, packed or not, with any vectors and any split of k; it needs more than 48 KB.
+CONFIG = Config(
+    bm=64, bn=64, bk=16, wm=32, wn=32, tm=4, tn=8, stages=8, pad=0, bursts=1, copy_a="register",
+    copy_b="register", vec_a=1, vec_b=1, vec_c=1, min_blocks=1,
+)  # fmt: skip
+
+
+def make_spec(layout: str = "NN", **changes: Any) -> LaunchSpec:
+    """How CONFIG is launched on an H200, but for some fields. What it is of survives a folder if these are
+    only of what a config chooses: `config_of` finds it."""
+    gemm = Gemm(1, 1, 1, layout[0] == "T", layout[1] == "T")
+    return replace(launch_spec(CONFIG, gemm, LIMITS), **changes)
+
+
+def config_of(spec: LaunchSpec) -> Config:
+    """The relative of CONFIG that is launched like this, if there is one."""
+    same = {name: getattr(spec, name) for name in ("bm", "bn", "bk", "vec_a", "vec_b", "vec_c")}
+    return replace(
+        CONFIG, **same, edges="exact" if spec.is_exact else "predicated", pack_a=int(spec.packs_a),
+        pack_b=int(spec.packs_b), reduction=spec.reduction, split_k=spec.split_k, group=spec.group,
+        raster="m" if spec.is_along_m else "n",
+    )  # fmt: skip
+
+
+def code_of(kernel: Kernel) -> bytes:
+    """Stands for its cubin: like one it says what it is."""
+    return marked(kernel.identity, f"code of {kernel.id}")
+
+
+def marked(name: str, code: str) -> bytes:
+    return f"{code} {identity.MARK}{name}\0".encode()
+
+
+def make_kernel(kernel_id: str, spec: LaunchSpec, model: ModelFigures | None = FIGURES) -> Kernel:
+    config = config_of(spec)
+    name = identity.of(SOURCE, config, spec.variant)
+    kernel = Kernel(kernel_id, config, spec.variant, "", 128, 3, model, spec, name)
+    return replace(kernel, sha256=hashlib.sha256(code_of(kernel)).hexdigest())
+
+
+def make_table(*kernels: Kernel, entries: tuple[Entry, ...] = (), **changes: Any) -> Table:
+    """A table of these kernels and, for each layout, a default `default-nn`, ... that is slow."""
+    slow = replace(FIGURES, step_us=5.0)
+    wide = {x: Variant(x[0] == "T", x[1] == "T", is_wide=True) for x in LAYOUTS}
+    defaults = [make_kernel(f"default-{x.lower()}", make_spec(variant=wide[x]), slow) for x in LAYOUTS]
+    table = Table(
+        made_by="autotune test", created_at="2026-11-21T00:00:00+00:00", source_hash=SOURCE,
+        compiler="nvrtc 13.4", policy="cold", policy_version=1, environment=ENVIRONMENT, limits=LIMITS,
+        power_limit_w=700.0, kernels=(*kernels, *defaults),
+        defaults={x: f"default-{x.lower()}" for x in LAYOUTS}, entries=entries,
+    )  # fmt: skip
+    return replace(table, **changes)
+
+
+def rank(gemm: Gemm, *kernel_ids: str) -> Entry:
+    ranked = tuple(RankedKernel(name, 10.0 + i, True) for i, name in enumerate(kernel_ids))
+    return Entry(gemm, 12.0, ranked)
+
+
+def write_table(table: Table, folder: Path) -> Path:
+    return write_folder(table, {kernel.sha256: code_of(kernel) for kernel in table.kernels}, folder)
+
+
+def older_text(table: Table, version: int) -> str:
+    """The text of a table as an earlier schema had it: before 4 each kernel with its spec, before 5 without
+    batches."""
+    tree = json.loads(render(table)) | {"schema_version": version, "checksum": "0" * 64}
+    for kernel in tree["kernels"]:
+        del kernel["variant"]["is_batched"]
+    for entry in tree["entries"]:
+        for name in ("batch", "shares_a", "shares_b"):
+            del entry["gemm"][name]
+    if version >= 4:
+        return sign(tree)
+    del tree["power_limit_w"]
+    unsaid = [name for schema, names in LATER.items() if schema >= version for name in names]
+    for stored, kernel in zip(tree["kernels"], table.kernels, strict=True):
+        stored["spec"] = kernel.spec.to_dict() | {"variant": stored.pop("variant")}
+        for name in ("group", "is_along_m"):  # which were compiled in
+            del stored["spec"][name]
+        for name in unsaid:
+            stored["spec"].pop(name, None)
+            stored["config"].pop(name, None)
+    return sign(tree)
+
+
+LATER = {1: ("packs_a", "packs_b", "pack_a", "pack_b", "flush_k", "bursts"), 2: ("overlaps",)}
+
+
+def sign(tree: dict[str, Any], instead: Mapping[str, str] = MappingProxyType({})) -> str:
+    """The text of a changed table with a checksum that fits: only its meaning can be wrong. `instead` has
+    pieces of the text that are replaced by what no tree can hold."""
+    text = json.dumps(tree | {"checksum": "0" * 64}, indent=1) + "\n"
+    for piece, other in instead.items():
+        text = text.replace(piece, other, 1)
+    return text.replace("0" * 64, hashlib.sha256(text.encode()).hexdigest(), 1)
+
+
+@dataclass(frozen=True)
+class Launch:
+    """One launch, as the driver saw it."""
+
+    kernel_id: str
+    name: str
+    grid: tuple[int, int]
+    stream: int
+    context: int
+    overlaps: bool
+
+
+def _at(address: int, rows: int, columns: int, ld: int) -> np.ndarray[Any, Any]:
+    """The matrix at a (host) address."""
+    if not (rows and columns):
+        return np.zeros((rows, columns), np.float32)
+    count = (rows - 1) * ld + columns
+    flat = np.ctypeslib.as_array(ctypes.cast(address, ctypes.POINTER(ctypes.c_float)), (count,))
+    return np.lib.stride_tricks.as_strided(flat, (rows, columns), (4 * ld, 4))
+
+
+_I, _F, _Q = ctypes.c_int32, ctypes.c_float, ctypes.c_int64
+_STRIDES, _EPILOGUE = 4 * _Q, 5 * _Q
+_SCHEDULE = ctypes.c_uint32 * SCHEDULE_WORDS
+_PACK = (_I, _I, _Q, _Q, _I, _Q, _I, _I, _Q)
+_SGEMM = (_I, _I, _I, _F, _Q, _Q, _Q, _Q, _F, _Q, _Q, _Q, _I, _SCHEDULE, _STRIDES, _EPILOGUE)
+_REDUCE = (_I, _I, _F, _F, _Q, _Q, _Q, _I, _I, _I, _I, _I, _Q, _EPILOGUE)
+
+
+def _arguments(address: int, types: tuple[Any, ...]) -> list[Any]:
+    pointers = ctypes.cast(address, ctypes.POINTER(ctypes.c_void_p))
+    return [ctypes.cast(pointers[i], ctypes.POINTER(t))[0] for i, t in enumerate(types)]
+
+
+def _scale(c: np.ndarray[Any, Any], product: np.ndarray[Any, Any], alpha: float, beta: float) -> None:
+    c[...] = alpha * product + (beta * c if beta else 0)
+
+
+@dataclass
+class FakeDriver:
+    """Stands in for dispatch.driver.Driver. GPU i has context 100 + i; 0 means none."""
+
+    table: Table
+    names: tuple[str, ...] = ("NVIDIA H200", "NVIDIA H200", "NVIDIA T4")
+    capturing: frozenset[int] = frozenset()
+    streams: dict[int, int] = field(default_factory=dict)  # handle -> GPU, 0 if not listed
+    places: dict[int, int] = field(default_factory=dict)  # address -> GPU, 0 if not listed
+    refused_code: int = 0  # error that loading a cubin meets
+    launch_error: int = 0
+    elsewhere: dict[str, Any] = field(default_factory=dict)  # conditions that are not the table's
+    code_facts: dict[str, Any] = field(default_factory=dict)  # of each function, that are not the table's
+    result_error: float = 0.0  # added to every element of every product
+    launches: list[Launch] = field(default_factory=list)
+    log: list[tuple[Any, ...]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self._contexts = threading.local()
+        self.memory: dict[int, np.ndarray[Any, Any]] = {}
+        self._kernels: dict[int, tuple[Kernel, str]] = {}
+        self._codes: dict[int, bytes] = {}
+        self.loading_depth = 0
+        self.allowed_smem: dict[tuple[int, int], int] = {}
+
+    def of(self, name: str) -> list[tuple[Any, ...]]:
+        return [entry for entry in self.log if entry[0] == name]
+
+    # Devices and contexts
+
+    def num_devices(self) -> int:
+        return len(self.names)
+
+    def device_name(self, device: int) -> str:
+        return self.names[device]
+
+    def compute_capability(self, device: int) -> tuple[int, int]:
+        return (7, 5) if "T4" in self.names[device] else (9, 0)
+
+    def version(self) -> str:
+        return "12.4"
+
+    def conditions(self, device: int) -> Conditions:
+        told = Conditions(self.names[device], LIMITS.num_sms, "13.0", ENVIRONMENT.driver_version, 700.0)
+        return told._replace(**self.elsewhere)
+
+    def primary_context(self, device: int) -> int:
+        return 100 + device
+
+    @property
+    def context_stack(self) -> list[int]:
+        if not hasattr(self._contexts, "stack"):
+            self._contexts.stack = []
+        return self._contexts.stack
+
+    def current_context(self) -> int:
+        return self.context_stack[-1] if self.context_stack else 0
+
+    def push_context(self, context: int) -> None:
+        self.context_stack.append(context)
+
+    def pop_context(self) -> None:
+        self.context_stack.pop()
+
+    def current_device(self) -> int | None:
+        return self.current_context() - 100 if self.context_stack else None
+
+    def pointer_device(self, address: int) -> int:
+        return self.places.get(address, 0)
+
+    # Kernels
+
+    @contextmanager
+    def loading(self) -> Iterator[None]:
+        self.loading_depth += 1
+        try:
+            yield
+        finally:
+            self.loading_depth -= 1
+
+    def load_library(self, code: bytes) -> int:
+        assert self.loading_depth == 1
+        self.log.append(("load", code))
+        if self.refused_code:
+            raise CudaFault("loading a cubin", self.refused_code, "REFUSED")
+        self._codes[len(self._codes) + 1] = code
+        return len(self._codes)
+
+    def get_kernel(self, library: int, name: str) -> int:
+        sha256 = hashlib.sha256(self._codes[library]).hexdigest()
+        kernel = next(k for k in self.table.kernels if k.sha256 == sha256)
+        handle = 10 * library + ("sgemm", "sgemm_reduce", "sgemm_pack").index(name)
+        self._kernels[handle] = (kernel, name)
+        return handle
+
+    def kernel_facts(self, kernel: int, device: int, *, has_clusters: bool) -> KernelFacts:
+        assert self.loading_depth == 1 and has_clusters
+        record, name = self._kernels[kernel]
+        spec = record.spec
+        threads = {"sgemm": spec.threads, "sgemm_reduce": REDUCE_THREADS, "sgemm_pack": PACK_THREADS}[name]
+        is_cluster = name == "sgemm" and spec.reduction == "cluster"
+        cluster = (1, spec.split_k, 1) if is_cluster else (0, 0, 0)
+        return KernelFacts(threads, record.registers, 0, cluster)._replace(**self.code_facts.get(name, {}))
+
+    def allow_smem(self, kernel: int, num_bytes: int, device: int) -> None:
+        self.allowed_smem[kernel, device] = num_bytes
+
+    def make_resident(self, kernel: int) -> None:
+        assert self.loading_depth == 1 and self.current_context()
+
+    def launch(self, kernel: int, grid: tuple[int, int], threads: int, smem_bytes: int, stream: int,
+               arguments: int, overlaps: bool) -> None:  # fmt: skip
+        if self.launch_error:
+            raise CudaFault("launching a kernel", self.launch_error, "FAILED")
+        record, name = self._kernels[kernel]
+        device = self.current_context() - 100
+        assert device >= 0, "launched without a context"
+        self.launches.append(Launch(record.id, name, grid, stream, self.current_context(), overlaps))
+        if name == "sgemm":
+            assert (threads, smem_bytes) == (record.spec.threads, record.spec.smem_bytes)
+            assert self.allowed_smem.get((kernel, device), DEFAULT_SMEM) >= smem_bytes
+            # Kernels that differ in split_k only share this code (not clusters): a launch says which it is.
+            assert record.spec.reduction != "cluster" or record.spec.split_k == grid[1]
+            self._sgemm(record.spec, grid, _arguments(arguments, _SGEMM))
+        elif name == "sgemm_pack":
+            assert (threads, smem_bytes) == (PACK_THREADS, PACK_SMEM_BYTES)
+            self._pack(grid, *_arguments(arguments, _PACK))
+        else:
+            self._reduce(*_arguments(arguments, _REDUCE))
+
+    def _sgemm(self, spec: LaunchSpec, grid: tuple[int, int], arguments: list[Any]) -> None:
+        m, n, k, alpha, a, lda, b, ldb, beta, c, ldc, workspace, splits, *rest = arguments
+        walk, strides, epilogue = rest
+        assert not any((*strides, *epilogue))
+        spec = replace(spec, split_k=splits)
+        assert refusal(spec, m, n, k, (lda, ldb, ldc), (a, b, c)) is None
+        planned = plan(spec, m, n, k)
+        assert grid == planned.size
+        assert tuple(walk) == schedule(spec, planned)
+        assert (workspace == 0) == (planned.scratch_bytes == 0)
+        packed = {pack.is_a: pack for pack in planned.packs}
+        assert True not in packed or (lda, a % 16) == (packed[True].padded, 0)
+        assert False not in packed or (ldb, b % 16) == (packed[False].padded, 0)
+        of_a = _at(a, k, m, lda).T if spec.variant.trans_a or True in packed else _at(a, m, k, lda)
+        of_b = _at(b, n, k, ldb).T if spec.variant.trans_b and False not in packed else _at(b, k, n, ldb)
+        product = np.full((m, n), self.result_error)
+        if alpha:  # else neither A nor B is read
+            product += of_a.astype(np.float64) @ of_b.astype(np.float64)
+        if spec.reduction == "two_pass":
+            planes = _at(workspace, splits * planned.padded_m, planned.padded_n, planned.padded_n)
+            planes[...] = np.nan
+            for z in range(splits):
+                planes[z * planned.padded_m : z * planned.padded_m + m, :n] = product / splits
+            return
+        if spec.reduction == "last_block":
+            _at(workspace, 1, planned.sum_bytes // 4, planned.sum_bytes // 4)[...] = np.nan
+            counters = _at(workspace + planned.sum_bytes, 1, planned.tiles, planned.tiles)
+            assert not counters.view(np.uint32).any(), "counters are not zero"
+        _scale(_at(c, m, n, ldc), product, alpha, beta)
+
+    def _pack(self, grid: tuple[int, int], extent: int, k: int, operand: int, ld: int, is_k_major: int,
+              to: int, padded: int, blocks: int, stride: int) -> None:  # fmt: skip
+        assert grid == (blocks, 1) == (-(-padded // PACK_TILE) * -(-k // PACK_TILE), 1)
+        assert stride == 0
+        end = to + 4 * k * padded
+        assert any(base <= to and end <= base + len(space) - 256 for base, space in self.memory.items())
+        packed = _at(to, k, padded, padded)
+        packed[:, extent:] = 0
+        packed[:, :extent] = _at(operand, extent, k, ld).T if is_k_major else _at(operand, k, extent, ld)
+
+    def _reduce(self, m: int, n: int, alpha: float, beta: float, c: int, ldc: int, workspace: int,
+                splits: int, padded_m: int, padded_n: int, group_bits: int, blocks: int, stride: int,
+                epilogue: Any) -> None:  # fmt: skip
+        assert group_bits in range(5, 9)
+        assert blocks == -(-m * n // (1 << group_bits)) and not any((stride, *epilogue))
+        planes = _at(workspace, splits * padded_m, padded_n, padded_n).reshape(splits, padded_m, padded_n)
+        _scale(_at(c, m, n, ldc), planes[:, :m, :n].sum(axis=0, dtype=np.float64), alpha, beta)
+
+    # Streams and memory
+
+    def stream_device(self, stream: int) -> int:
+        if stream in self.capturing:
+            raise CudaFault("device of a stream", 900, "CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED")
+        return self.streams.get(stream, 0)
+
+    def stream_id(self, stream: int) -> int:
+        return 1000 + max(stream, 1)
+
+    def is_capturing(self, stream: int) -> bool:
+        return stream in self.capturing
+
+    def order(self, before: int, after: int) -> None:
+        self.log.append(("order", before, after))
+
+    def make_pool(self, device: int, kept_bytes: int) -> int:
+        self.log.append(("make_pool", device, kept_bytes))
+        return 7000 + device
+
+    def allocate(self, num_bytes: int, stream: int, pool: int = 0) -> int:
+        space = np.full(num_bytes + 256, 0xFF, np.uint8)  # NaN as floats, not zero as counters
+        address = -(-space.ctypes.data // 256) * 256
+        self.memory[address] = space
+        self.log.append(("allocate", address, num_bytes, stream))
+        return address
+
+    def free(self, address: int, stream: int) -> None:
+        del self.memory[address]
+        self.log.append(("free", address, stream))
+
+    def zero(self, address: int, num_bytes: int, stream: int) -> None:
+        ctypes.memset(address, 0, num_bytes)
+        self.log.append(("zero", address, num_bytes, stream))
+
+    def copy_in(self, address: int, host: int, num_bytes: int, stream: int) -> None:
+        ctypes.memmove(address, host, num_bytes)
+        self.log.append(("copy_in", num_bytes, stream))
+
+    def copy_out(self, host: int, address: int, num_bytes: int, stream: int) -> None:
+        ctypes.memmove(host, address, num_bytes)
+
+    def synchronize(self, stream: int) -> None:
+        self.log.append(("synchronize", stream))
+
+
+class OnGpu:
+    """An array "on a GPU": known by `__cuda_array_interface__` only."""
+
+    def __init__(
+        self, data: np.ndarray[Any, Any], stream: int | None = None, is_read_only: bool = False
+    ) -> None:
+        self.data = data
+        self.stream = stream
+        self.is_read_only = is_read_only
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        return {
+            "shape": self.data.shape, "typestr": self.data.dtype.str, "version": 3, "stream": self.stream,
+            "data": (self.data.ctypes.data if self.data.size else 0, self.is_read_only),
+            "strides": self.data.strides,
+        }  # fmt: skip

@@ -1,0 +1,389 @@
+"""What an export puts into a folder, and that the folder stands alone. The compiler is a stand-in here;
+tests/compile exports with NVRTC."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import subprocess
+import sys
+from concurrent.futures import Future
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from table_cases import ENVIRONMENT, FakeDriver, marked
+
+from autotune.device import KNOWN, DeviceLimits, known_limits
+from autotune.errors import DispatchError, TrialFailure, UsageError
+from autotune.export.check import verify_table
+from autotune.export.copied import runtime_files
+from autotune.export.exporter import export_table, settle
+from autotune.export.from_store import read_results
+from autotune.export.tuned import TunedPoint, TunedResults, TunedShape
+from autotune.gemm import LAYOUTS, Gemm
+from autotune.kernel import identity, same_code, template
+from autotune.kernel.config import Config
+from autotune.kernel.launch import Variant
+from autotune.kernel.rules import broken_rules
+from autotune.measurement import Measurement, Outcome
+from autotune.runtime.selector import Call, Selector
+from autotune.runtime.table import load, load_cubins
+from autotune.runtime.time_model import expected_us
+from autotune.store import FinalEntry, Store
+from autotune.target import Baseline
+
+PACKAGE = Path(__file__).resolve().parents[2] / "autotune"
+SQUARE, DEEP, ODD = Gemm(4096, 4096, 4096), Gemm(128, 128, 32768), Gemm(1000, 1000, 1000, True)
+EXACT = Config(edges="exact")
+SPLIT = Config(reduction="last_block", split_k=16)
+TURNED = Config(vec_a=4, bm=128, wm=64, wn=32, min_blocks=2)
+TIED = replace(TURNED, vec_a=1)
+
+
+@dataclass(frozen=True)
+class FakeCubin:
+    code: bytes
+    registers: int = 128
+    spill_bytes: int = 0
+
+    @property
+    def sha256(self) -> str:
+        return hashlib.sha256(self.code).hexdigest()
+
+
+@dataclass
+class FakeCompiler:
+    """Compiles everything at once; `spilled` and `failing` say what for."""
+
+    arch: str = "sm_90"
+    version: str = "nvrtc 13.4"
+    failing: Any = lambda config: False
+    spilled: Any = lambda config: False
+    confused: Any = lambda config: config  # what is compiled in its place
+    asked: list[tuple[Config, Variant]] = field(default_factory=list)
+
+    def submit(self, config: Config, variant: Variant, /) -> Future[FakeCubin]:
+        self.asked.append((config, variant))
+        future: Future[FakeCubin] = Future()
+        if self.failing(config):
+            future.set_exception(TrialFailure(Outcome.COMPILE_FAILED, "no"))
+        else:
+            source_hash = same_code.kept_as(template.source_hash())
+            name = identity.of(source_hash, self.confused(config), variant)
+            text = marked(name, f"{config.key} {variant}")
+            future.set_result(FakeCubin(text, spill_bytes=8 if self.spilled(config) else 0))
+        return future
+
+
+def results(**changes: Any) -> TunedResults:
+    ranked = (
+        TunedPoint(EXACT, 2650.0, True),
+        TunedPoint(TIED, 2655.0, True),
+        TunedPoint(SPLIT, 2900.0, False),
+    )
+    square_times = ((EXACT, 2651.0), (Config(), 2700.0), (SPLIT, 2950.0))
+    shapes = (
+        TunedShape(SQUARE, ranked, square_times, 2690.0),
+        TunedShape(DEEP, (TunedPoint(SPLIT, 30.0, True),), ((SPLIT, 30.0), (EXACT, 900.0))),
+        TunedShape(ODD, (TunedPoint(TURNED, 70.0, True),)),
+    )
+    found = TunedResults(ENVIRONMENT, known_limits("h200"), template.source_hash(), "cold", 1, shapes)
+    return replace(found, **changes)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return export_table(results(), tmp_path / "sgemm_dispatch", FakeCompiler())
+
+
+def test_the_table_holds_a_winner_per_shape_and_a_default_per_layout(folder: Path) -> None:
+    table = load(folder)
+    kernels = {k.id: k for k in table.kernels}
+    by_gemm = {e.gemm: e for e in table.entries}
+    configs = [kernels[r.kernel].config for r in by_gemm[SQUARE].ranked]
+    assert configs == [EXACT]  # one is enough: no other shape needs what is tied with it
+    assert by_gemm[SQUARE].cublas_us == 2690.0
+    assert set(table.defaults) == set(LAYOUTS)
+    assert (table.environment, table.compiler) == (ENVIRONMENT, "nvrtc 13.4")
+    assert load_cubins(folder, table)
+
+
+def test_a_tie_is_broken_towards_a_kernel_that_another_shape_needs(tmp_path: Path) -> None:
+    other, transposed = Gemm(2048, 2048, 2048), Gemm(2048, 2048, 2048, True)
+    tied = (TunedPoint(EXACT, 2650.0, True, 1.0), TunedPoint(TIED, 2655.0, True, 1.2))
+    alone = (TunedPoint(TIED, 300.0, True),)
+    shapes = (TunedShape(SQUARE, tied), TunedShape(other, alone), TunedShape(transposed, tied))
+    table = load(export_table(results(shapes=shapes), tmp_path / "t", FakeCompiler()))
+    configs = {k.id: k.config for k in table.kernels}
+    ranked = {e.gemm: [configs[r.kernel] for r in e.ranked] for e in table.entries}
+    assert ranked == {SQUARE: [TIED], other: [TIED], transposed: [EXACT]}  # another layout, another kernel
+
+
+def test_rivals_that_the_table_holds_anyway_follow_the_chosen_one() -> None:
+    other = Gemm(2048, 2048, 2048)
+    tied = (TunedPoint(EXACT, 2650.0, True), TunedPoint(TIED, 2651.0, True), TunedPoint(SPLIT, 9e3, False))
+    slow = (TunedPoint(TIED, 300.0, True), TunedPoint(EXACT, 310.0, True))
+    fast = (TunedPoint(EXACT, 300.0, True), TunedPoint(TIED, 310.0, True))
+    shapes = (TunedShape(SQUARE, tied), TunedShape(other, slow), TunedShape(DEEP, fast))
+    ranked = {s.gemm: [p.config for p in s.ranked] for s in settle(results(shapes=shapes)).shapes}
+    assert ranked == {SQUARE: [EXACT, TIED], other: [TIED, EXACT], DEEP: [EXACT, TIED]}
+
+
+def test_batches_are_left_out_and_counted(tmp_path: Path) -> None:
+    point = (TunedPoint(EXACT, 9.0, True),)
+    batches = tuple(TunedShape(Gemm(512, 512, 512, batch=count), point) for count in (2, 8))
+    notes: list[str] = []
+    found = results(shapes=(*results().shapes, *batches))
+    table = load(export_table(found, tmp_path / "t", FakeCompiler(), note=notes.append))
+    assert {entry.gemm for entry in table.entries} == {SQUARE, DEEP, ODD}
+    assert notes == [
+        "2 of 5 tuned shapes are batches, which a table cannot hold yet: they are left out",
+    ]
+    with pytest.raises(DispatchError, match=r"all that was tuned are batches \(2\)"):
+        export_table(results(shapes=batches), tmp_path / "u", FakeCompiler())
+
+
+def test_every_kernel_is_legal_and_has_a_model(folder: Path) -> None:
+    table = load(folder)
+    for record in table.kernels:
+        config = record.config
+        gemm = Gemm(4096, 4096, 4096, record.layout[0] == "T", record.layout[1] == "T")
+        assert not broken_rules(config, table.limits, gemm, kinds=("template", "device"))
+        assert record.model is not None
+    timed = {k.config.split_k for k in table.kernels if k.model and k.model.num_samples == 2}
+    assert 16 in timed  # SPLIT was timed on two shapes
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize(
+    "m, n, k", [(4097, 4097, 4097), (35, 700, 2048), (1, 4096, 4096), (4100, 4100, 4100)]
+)
+def test_shapes_that_were_not_tuned_are_served_by_relatives(
+    folder: Path, layout: str, m: int, n: int, k: int
+) -> None:
+    selector = Selector(load(folder))
+    call = Call.packed(Gemm(m, n, k, layout[0] == "T", layout[1] == "T"))
+    pick = selector.pick(call)
+    assert pick.how == "modelled"
+    chosen = selector.kernels[pick.kernel_id]
+    assert call.refusal(chosen) is None
+    legal = [x for x in selector.kernels.values() if call.refusal(x) is None]
+    assert len(legal) > 1  # more than the default
+
+
+def test_the_model_of_a_kernel_knows_only_times_of_blocks_that_walk_alike(tmp_path: Path) -> None:
+    """The cubin is the same, but the model has no word for how blocks walk."""
+    slow = replace(EXACT, group=16, raster="m")
+    shape = TunedShape(SQUARE, (TunedPoint(EXACT, 2650.0, True),), ((EXACT, 2650.0), (slow, 9000.0)))
+    table = load(export_table(results(shapes=(shape,)), tmp_path / "t", FakeCompiler()))
+    (entry,) = table.entries
+    (winner,) = (found for found in table.kernels if found.id == entry.ranked[0].kernel)
+    assert EXACT.kernel == slow.kernel
+    assert winner.model is not None and winner.model.num_samples == 1
+    assert expected_us(winner, SQUARE, table.limits) == pytest.approx(2650.0, rel=0.05)
+
+
+def test_kernels_that_differ_in_split_only_share_a_cubin(folder: Path) -> None:
+    compiler = FakeCompiler()
+    export_table(results(), folder, compiler)
+    assert len(compiler.asked) == len(set(compiler.asked))
+    splits = [k for k in load(folder).kernels if k.spec.reduction == "last_block" and k.layout == "NN"]
+    assert len({k.sha256 for k in splits}) < len(splits)
+
+
+def test_the_kernels_of_a_cluster_keep_its_size(tmp_path: Path) -> None:
+    """It is compiled in: relatives of other splits would share nothing."""
+    config = Config(reduction="cluster", split_k=4)
+    compiler = FakeCompiler()
+    shape = TunedShape(DEEP, (TunedPoint(config, 9.0, True),))
+    table = load(export_table(results(shapes=(shape,)), tmp_path / "t", compiler))
+    clusters = [k.spec for k in table.kernels if (k.spec.reduction, k.spec.bm) == ("cluster", config.bm)]
+    assert {spec.split_k for spec in clusters} == {4}
+    asked = [c for c, _ in compiler.asked if (c.reduction, c.bm) == ("cluster", config.bm)]
+    assert {compiled.split_k for compiled in asked} == {4}
+    assert len({spec.variant for spec in clusters}) == len(LAYOUTS)
+
+
+def test_a_relative_that_fails_or_spills_is_left_out(tmp_path: Path) -> None:
+    def is_relative(config: Config) -> bool:
+        return config == replace(EXACT, edges="predicated")
+
+    whole = load(export_table(results(), tmp_path / "whole", FakeCompiler()))
+    for name in ("failing", "spilled"):
+        table = load(export_table(results(), tmp_path / name, FakeCompiler(**{name: is_relative})))
+        assert len(table.kernels) < len(whole.kernels)
+        assert table.entries == whole.entries
+
+
+def test_an_export_tells_how_far_the_compiler_is(tmp_path: Path) -> None:
+    told: list[tuple[int, int]] = []
+    export_table(results(), tmp_path / "t", FakeCompiler(), on_compiled=lambda *far: told.append(far))
+    assert told == [(number, len(told)) for number in range(len(told))] and len(told) > 100
+
+
+def test_a_winner_that_fails_stops_the_export(tmp_path: Path) -> None:
+    with pytest.raises(DispatchError, match="fails to compile"):
+        export_table(results(), tmp_path / "t", FakeCompiler(failing=lambda config: config.edges == "exact"))
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("limits", KNOWN.values(), ids=KNOWN)
+def test_every_known_gpu_has_its_defaults(tmp_path: Path, limits: DeviceLimits) -> None:
+    config = Config(copy_a="register", copy_b="register", stages=2, vec_a=4, pad=4, min_blocks=1)
+    shape = TunedShape(SQUARE, (TunedPoint(config, 1.0, True),))
+    environment = replace(ENVIRONMENT, compute_capability=limits.compute_capability)
+    found = results(limits=limits, environment=environment, shapes=(shape,))
+    table = load(export_table(found, tmp_path / "t", FakeCompiler(arch=limits.arch)))
+    assert len(table.defaults) == 4
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [({"shapes": ()}, "no tuned shape"), ({"source_hash": "0" * 64}, "kernel source"),
+     ({"limits": known_limits("a100")}, "compiler is for sm_90")],
+)  # fmt: skip
+def test_what_does_not_fit_is_refused(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(DispatchError, match=message):
+        export_table(results(**changes), tmp_path / "t", FakeCompiler())
+
+
+# The folder
+
+
+def test_an_export_is_replaced_by_the_next(folder: Path) -> None:
+    stale = folder / "cubins" / f"{hashlib.sha256(b'stale').hexdigest()}.cubin"
+    stale.write_bytes(b"stale")
+    listed = json.loads((folder / "manifest.json").read_text())
+    listed["files"][str(stale.relative_to(folder))] = stale.stem
+    (folder / "manifest.json").write_text(json.dumps(listed))
+    export_table(results(), folder, FakeCompiler())
+    assert not stale.exists()
+    assert [p.name for p in folder.parent.iterdir()] == [folder.name]
+
+
+def test_a_folder_of_something_else_is_left_alone(tmp_path: Path) -> None:
+    precious = tmp_path / "precious"
+    precious.mkdir()
+    (precious / "thesis_tex").touch()
+    with pytest.raises(DispatchError, match="no exported table"):
+        export_table(results(), precious, FakeCompiler())
+    assert (precious / "thesis_tex").exists()
+    with pytest.raises(DispatchError, match="no exported table"):
+        export_table(results(), precious / "thesis_tex", FakeCompiler())
+
+
+def test_a_place_that_cannot_be_taken_is_refused_before_anything_is_compiled(tmp_path: Path) -> None:
+    (tmp_path / "taken").touch()
+    compiler = FakeCompiler()
+    for name in ("taken", "not-importable"):
+        with pytest.raises(DispatchError if name == "taken" else UsageError):
+            export_table(results(), tmp_path / name, compiler)
+    assert not compiler.asked
+
+
+def test_an_empty_folder_is_filled(tmp_path: Path) -> None:
+    (tmp_path / "t").mkdir()
+    assert load(export_table(results(), tmp_path / "t", FakeCompiler()))
+
+
+def test_two_exports_are_equal(tmp_path: Path) -> None:
+    one, two = (load(export_table(results(), tmp_path / x, FakeCompiler())) for x in "ab")
+    assert replace(one, created_at="") == replace(two, created_at="")
+
+
+def test_a_recording_says_so(tmp_path: Path) -> None:
+    recorded = results(environment=replace(ENVIRONMENT, recorded_on="2026-11-21"))
+    folder = export_table(recorded, tmp_path / "t", FakeCompiler())
+    table = load(folder)
+    assert table.is_recorded and table.recorded_on == "2026-11-21"
+    assert "RECORDED" in (folder / "__init__.py").read_text()
+
+
+def test_the_private_copy_is_the_source(folder: Path) -> None:
+    copies = {p.relative_to(folder / "_autotune").as_posix() for p in (folder / "_autotune").rglob("*.py")}
+    assert copies == {*runtime_files(), "__init__.py"}
+    for name in runtime_files():
+        assert (folder / "_autotune" / name).read_bytes() == (PACKAGE / name).read_bytes()
+
+
+_ALONE = """
+import sys
+sys.path.insert(0, FOLDER)
+BLOCKED = {"autotune", "optuna", "sqlalchemy", "alembic", "typer", "rich", "plotly"}
+class Blocked:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in BLOCKED:
+            raise ImportError(f"{name} is not installed here")
+sys.meta_path.insert(0, Blocked())
+import json, NAME as module
+picks = [module.pick(*shape) for shape in [(4096, 4096, 4096), (4097, 4097, 4097), (7, 7, 7, True, True)]]
+assert not [name for name in sys.modules if name.partition(".")[0] == "autotune"]
+assert all(hasattr(module, name) for name in module.__all__)
+print(json.dumps([[pick.kernel_id, pick.how, pick.reason] for pick in picks]))
+"""
+
+
+@pytest.mark.parametrize("name", ["sgemm_dispatch", "any_other_name"])
+def test_the_folder_imports_alone_under_any_name(folder: Path, name: str) -> None:
+    folder = folder.rename(folder.with_name(name))
+    code = _ALONE.replace("NAME", name).replace("FOLDER", repr(str(folder.parent)))
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", code],
+        cwd=folder.parent, env={"PATH": ""}, capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert [how for _, how, _ in json.loads(done.stdout)] == ["exact", "modelled", "modelled"]
+
+
+def test_an_exported_table_checks_out(tmp_path: Path) -> None:
+    small = Gemm(128, 128, 1024)
+    shape = TunedShape(small, (TunedPoint(EXACT, 5.1, True),))
+    folder = export_table(results(shapes=(shape,)), tmp_path / "t", FakeCompiler())
+    report = verify_table(folder, driver=FakeDriver(load(folder)))
+    assert report.is_ok and small in {check.gemm for check in report.checks}
+
+
+# From the database
+
+
+def test_results_come_from_the_store(tmp_path: Path) -> None:
+    with Store.open(tmp_path / "a.db") as store:
+        study = store.study(ENVIRONMENT, template.source_hash(), "nvrtc 13.4", SQUARE)
+        for config, time_us in ((EXACT, 2650.0), (Config(), 2700.0)):
+            store.add_trial(study, config.key, config.to_dict(), _ok(time_us), "random")
+        other = store.study(ENVIRONMENT, template.source_hash(), "nvrtc 13.4", DEEP)
+        store.add_trial(other, SPLIT.key, SPLIT.to_dict(), _ok(30.0), "random")
+        final = (FinalEntry(Config().key, Config().to_dict(), 1, True, 2640.0, (2640.0,)),
+                 FinalEntry(EXACT.key, EXACT.to_dict(), 2, True, 2641.0, (2641.0,)))  # fmt: skip
+        store.set_final(study, final, Baseline(2690.0, (2690.0,)))
+        limits = known_limits("h200")
+        found = read_results(store, ENVIRONMENT, limits)
+        assert [s.gemm for s in found.shapes] == [DEEP, SQUARE]
+        deep, square = found.shapes
+        assert [(p.config, p.time_us) for p in square.ranked] == [(Config(), 2640.0), (EXACT, 2641.0)]
+        assert dict(square.times) == {EXACT: 2650.0, Config(): 2700.0}
+        assert square.cublas_us == 2690.0 and deep.cublas_us is None
+        assert deep.ranked == (TunedPoint(SPLIT, 30.0, True),)
+        assert [s.gemm for s in read_results(store, ENVIRONMENT, limits, gemms=[DEEP]).shapes] == [DEEP]
+        with pytest.raises(DispatchError, match="1000x1000x1000:TN"):
+            read_results(store, ENVIRONMENT, limits, gemms=[DEEP, ODD])
+        assert load(export_table(found, tmp_path / "t", FakeCompiler()))
+
+
+def test_results_of_other_kernels_cannot_be_exported(tmp_path: Path) -> None:
+    with Store.open(tmp_path / "a.db") as store:
+        study = store.study(ENVIRONMENT, "f" * 64, "", SQUARE)
+        store.add_trial(study, "MWG=64", {"MWG": 64}, _ok(100.0), "random")
+        with pytest.raises(DispatchError, match="not of autotune's kernel"):
+            read_results(store, ENVIRONMENT, known_limits("h200"))
+
+
+def test_an_empty_store_says_to_search(tmp_path: Path) -> None:
+    with Store.open(tmp_path / "a.db") as store, pytest.raises(DispatchError, match="autotune search"):
+        read_results(store, ENVIRONMENT, known_limits("h200"))
+
+
+def _ok(time_us: float) -> Measurement:
+    return Measurement(Outcome.OK, time_us=time_us, samples_us=(time_us,))

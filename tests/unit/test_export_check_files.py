@@ -1,0 +1,96 @@
+"""`verify` of a folder where no GPU can be asked."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from table_cases import make_kernel, make_spec, make_table, older_text, write_table
+
+from autotune.cli import targets, verify
+from autotune.errors import DispatchError, EnvironmentProblem
+from autotune.export.check_files import check_files
+
+TABLE = make_table(make_kernel("fast", make_spec()))
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return write_table(TABLE, tmp_path / "my_table")
+
+
+@pytest.fixture
+def no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise EnvironmentProblem("the NVIDIA driver sees no GPU; install one")
+
+    monkeypatch.setattr(targets, "open_gpu", fail)
+
+
+def test_a_folder_is_as_it_was_written(folder: Path) -> None:
+    found = check_files(folder)
+    there = [path for path in folder.rglob("*") if path.is_file()]
+    assert (found.table, found.num_files, found.has_manifest, found.unlisted) == (TABLE, len(there), True, ())
+    assert set(found.code) == {kernel.sha256 for kernel in TABLE.kernels}
+
+
+@pytest.mark.parametrize("name", ["__init__.py", "_autotune/runtime/engine.py", "py.typed"])
+def test_every_file_that_was_changed_or_lost_is_named(folder: Path, name: str) -> None:
+    with (folder / name).open("a") as file:
+        file.write("# another byte")
+    with pytest.raises(DispatchError, match=rf"not as it was exported \(changed: {name}\); move it away"):
+        check_files(folder)
+    (folder / name).unlink()
+    with pytest.raises(DispatchError, match=rf"not as it was exported \(missing: {name}\)"):
+        check_files(folder)
+
+
+def test_what_is_not_of_the_export_is_told_and_no_fault(
+    folder: Path, no_gpu: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "mine.txt").touch()
+    verify.run(folder, "none", is_json=True)
+    said = capsys.readouterr()
+    assert json.loads(said.out)["unlisted"] == ["mine.txt"]
+    assert "not of the export and were not checked: mine.txt" in said.err
+
+
+def test_without_a_gpu_the_files_are_checked_and_the_rest_is_named(
+    folder: Path, no_gpu: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(EnvironmentProblem, match=r"no kernel was run: .* sees no GPU.*--gpu none"):
+        verify.run(folder, "auto", is_json=False)
+    out = capsys.readouterr().out
+    assert "5 kernels in 5 cubins for NVIDIA H200: schema, checksums, launch specs and what cubins" in out
+    assert "Not checked: what the kernels compute, whether the driver takes them." in out
+    next(folder.rglob("*.cubin")).write_bytes(b"damaged")
+    with pytest.raises(DispatchError, match="is damaged"):
+        verify.run(folder, "auto", is_json=False)
+
+
+def test_asked_for_no_gpu_nothing_is_amiss(
+    folder: Path, no_gpu: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    verify.run(folder, "none", is_json=True)
+    facts = json.loads(capsys.readouterr().out)
+    assert (facts["gpu"], facts["num_kernels"], facts["checks"]) == (None, 5, [])
+    assert facts["not_checked"]
+
+
+def test_what_cubins_of_an_older_table_hold_is_not_checked(
+    folder: Path, no_gpu: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "manifest.json").unlink()
+    (folder / "table.json").write_text(older_text(TABLE, 4), encoding="utf-8")
+    verify.run(folder, "none", is_json=False)
+    out = capsys.readouterr().out
+    assert "Not checked: which kernels its cubins hold (an older autotune exported it), its Python" in out
+
+
+def test_an_export_without_a_manifest_is_said_to_be_one(
+    folder: Path, no_gpu: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "manifest.json").unlink()
+    verify.run(folder, "none", is_json=False)
+    assert "Not checked: its Python files (an older autotune exported it" in capsys.readouterr().out

@@ -1,0 +1,228 @@
+"""A table of one tuned shape serves all others sensibly, and says that it does so untimed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+from itertools import combinations
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from table_cases import ENVIRONMENT
+from test_export import SQUARE, FakeCompiler
+
+from autotune.device import KNOWN, DeviceLimits, known_limits
+from autotune.export.exporter import export_table
+from autotune.export.fit import guess
+from autotune.export.general import UNTIMED, family_kernels, stand_in, twins
+from autotune.export.tuned import TunedPoint, TunedResults, TunedShape
+from autotune.gemm import LAYOUTS, Gemm
+from autotune.kernel import families, template
+from autotune.kernel.config import Config
+from autotune.kernel.launch import plan
+from autotune.kernel.resources import blocks_per_sm, launch_spec
+from autotune.kernel.rules import broken_rules
+from autotune.runtime.selector import Call, Selector
+from autotune.runtime.table import KernelRecord, Table, launchable, load
+from autotune.runtime.time_model import expected_us
+from autotune.target import Point
+
+H200 = known_limits("h200")
+TILE = families.LARGE[0]
+HALF = 0.48  # of the SMs, or nearly: the best kernel measured for 256^3 on an H200 runs 64 blocks on 132
+UNTUNED = ("1x4096x4096", "16x11008x4096", "4096x16x4096", "64x64x100000", "256", "35x700x2048",
+           "65536x64x64", "8192", "4097")  # fmt: skip
+
+
+@cache
+def table_for(gpu: str, *, is_bare: bool = False) -> Table:
+    """What an export makes of 4096^3 alone; `is_bare`: no general kernel could be compiled."""
+    limits = known_limits(gpu)
+    winner = replace(TILE, edges="exact")
+    if not limits.has_async_copy:
+        winner = Config(copy_a="register", copy_b="register", stages=2, edges="exact", min_blocks=1)
+    time_us = 1.2 * SQUARE.limit_us(limits.fma_tflops, limits.bandwidth_gbs)
+    shape = TunedShape(SQUARE, (TunedPoint(winner, time_us, True),), ((winner, time_us),))
+    environment = replace(ENVIRONMENT, compute_capability=limits.compute_capability)
+    found = TunedResults(environment, limits, template.source_hash(), "cold", 1, (shape,))
+    failing = {config.kernel for x in LAYOUTS for config, _ in family_kernels(x, limits) if is_bare}
+    compiler = FakeCompiler(arch=limits.arch, failing=failing.__contains__)
+    with TemporaryDirectory() as folder:
+        return load(export_table(found, Path(folder) / "t", compiler))
+
+
+def in_layout(text: str, layout: str) -> Gemm:
+    return Gemm.parse(f"{text}:{layout}")
+
+
+# Which kernel is picked
+
+
+@pytest.mark.parametrize("gpu", ["h200", "rtx-4090", "quadro-rtx-5000"])
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("text", UNTUNED)
+def test_tiles_fit_the_shape_and_blocks_fill_the_gpu(gpu: str, layout: str, text: str) -> None:
+    table, gemm = table_for(gpu), in_layout(text, layout)
+    selector, call = Selector(table), Call.packed(gemm)
+    pick = selector.pick(call)
+    chosen = selector.kernels[pick.kernel_id]
+    assert call.refusal(chosen) is None
+    grid = plan(chosen.spec, gemm.m, gemm.n, gemm.k)
+    assert grid.padded_m * grid.padded_n < 4 * gemm.m * gemm.n
+    num_blocks = grid.size[0] * grid.size[1]
+    assert num_blocks >= HALF * table.limits.num_sms, (num_blocks, chosen.id)
+
+
+@pytest.mark.parametrize("gpu", ["h200", "rtx-4090", "quadro-rtx-5000"])
+def test_many_sums_are_not_left_to_one_block(gpu: str) -> None:
+    """A last block adds one split after another: 63 us for 64x64x100000 on an H200, 27 with a second pass."""
+    selector = Selector(table_for(gpu))
+    for text, least in (("64x64x100000", 16), ("16x11008x4096", 1), ("35x700x2048", 2)):
+        for layout in LAYOUTS:
+            spec = selector.kernels[selector.pick(Call.packed(in_layout(text, layout))).kernel_id].spec
+            assert spec.reduction == ("none" if spec.split_k == 1 else "two_pass")
+            assert spec.split_k >= least
+
+
+def test_a_row_and_a_square_have_their_own_tiles() -> None:
+    selector = Selector(table_for("h200"))
+    for layout in LAYOUTS:
+        tiles = [selector.kernels[selector.pick(Call.packed(in_layout(text, layout))).kernel_id].spec
+                 for text in ("1x4096x4096", "16x11008x4096", "4096x16x4096", "8192", "4097")]  # fmt: skip
+        assert [(t.bm, t.bn) for t in tiles[:3]] == [(1, 32), (16, 256), (128, 16)]
+        assert {(t.bm, t.bn) for t in tiles[3:]} <= {(128, 128), (128, 256)}
+
+
+@given(
+    extents=st.tuples(*[st.integers(1, 20_000) | st.integers(1, 40)] * 3),
+    layout=st.sampled_from(LAYOUTS),
+    more=st.tuples(*[st.integers(0, 5)] * 3),
+    addresses=st.tuples(*[st.sampled_from([0, 4, 8, 12])] * 3),
+)
+def test_every_pick_is_legal(
+    extents: tuple[int, int, int], layout: str, more: tuple[int, int, int], addresses: tuple[int, int, int]
+) -> None:
+    gemm = Gemm(*extents, layout[0] == "T", layout[1] == "T")
+    lds = (gemm.lda + more[0], gemm.ldb + more[1], gemm.ldc + more[2])
+    selector, call = Selector(table_for("h200")), Call(gemm, lds, addresses)
+    pick = selector.pick(call)
+    chosen = selector.kernels[pick.kernel_id]
+    assert call.refusal(chosen) is None
+    assert chosen.spec.split_k * chosen.spec.bk <= gemm.k or chosen.spec.split_k == 1
+
+
+def test_the_answer_says_that_its_kernel_was_never_timed() -> None:
+    selector = Selector(table_for("h200"))
+    assert "never timed" in selector.pick(Call.packed(Gemm(1, 4096, 4096))).reason
+    near = selector.pick(Call.packed(Gemm(5120, 5120, 5000)))  # by the tuned kernel itself
+    assert near.how == "modelled" and "never timed" not in near.reason
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_relatives_of_a_packed_kernel_keep_the_vectors_of_its_copies(layout: str) -> None:
+    """Rows of a copy are whole vectors whatever the operand's; only what is not packed is read by ones."""
+    packed = replace(TILE, pack_a=1, pack_b=0, vec_a=4, vec_c=4)
+    found = [config for config, _ in twins(packed, layout, KNOWN["h200"])]
+    assert {config.vec_b for config in found} >= {1}
+    assert {(config.pack_a, config.pack_b, config.vec_a) for config in found} == {(1, 0, 4)}
+
+
+def test_tuned_kernels_win_where_they_fit() -> None:
+    table = table_for("h200")
+    selector, tuned = Selector(table), table.entries[0].ranked[0].kernel
+    assert selector.pick(Call.packed(SQUARE)).how == "exact"
+    for text in ("4096x4096x4000", "5120x4096x4096", "3328x5120x4000"):
+        assert selector.pick(Call.packed(Gemm.parse(text))).kernel_id == tuned
+
+
+def test_defaults_remain_whatever_else_compiles() -> None:
+    whole, bare = table_for("h200"), table_for("h200", is_bare=True)
+    assert whole.defaults == bare.defaults and len(bare.kernels) < len(whole.kernels)
+    for table in (whole, bare):
+        selector = Selector(table)
+        for layout, name in table.defaults.items():
+            ld = 2**29  # only a kernel with wide leading dimensions takes this
+            gemm = in_layout("35x700x2048", layout)
+            assert selector.pick(Call(gemm, (ld, ld, ld))).kernel_id == name
+
+
+# Which kernels there are
+
+
+@pytest.mark.parametrize("limits", KNOWN.values(), ids=KNOWN)
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_family_kernels_are_legal_and_serve_any_alignment(limits: DeviceLimits, layout: str) -> None:
+    kernels = [config for config, _ in family_kernels(layout, limits)]
+    for config in kernels:
+        assert not broken_rules(config, limits, stand_in(layout), kinds=("template", "device"))
+        assert config.edges == "predicated"
+    for family in families.GENERAL:
+        tile = family.tile
+        if tile.reduction == "cluster" and not limits.has_clusters:
+            continue
+        own = [c for c in kernels if (c.bm, c.bn, c.tm, c.tn) == (tile.bm, tile.bn, tile.tm, tile.tn)]
+        assert {c.split_k for c in own} >= ({tile.split_k} if family.splits == (1,) else set(family.splits))
+        assert any(c.vec_c == 1 and {c.vec_a, c.vec_b} <= {1, 4 * tile.pack_a} for c in own)
+    assert len({config.kernel for config in kernels}) <= 48  # what an export has to compile per layout
+
+
+def test_families_are_tiles_that_searches_start_from() -> None:
+    lists = (families.LARGE, families.MEDIUM, families.FEW_ROWS, families.FEW_COLUMNS, families.DEEP_K)
+    known = {tile for tiles in lists for tile in tiles}
+    assert [f.name for f in families.GENERAL if f.tile not in known] == ["column"]
+    for tile in known:
+        assert not broken_rules(tile, H200, SQUARE, kinds=("template", "device"))
+
+
+# What they are taken to cost: cold times of a first tuning on an H200, in us
+
+MEASURED: tuple[tuple[str, float, Point], ...] = (
+    ("256", 4.15, families.MEDIUM[2].to_dict()),
+    ("65536x64x64", 15.6, families.FEW_COLUMNS[2].to_dict()),
+    ("1x4096x4096", 17.6, families.FEW_ROWS[0].to_dict()),
+    ("64x64x100000", 29.3, {**families.DEEP_K[1].to_dict(), "reduction": "two_pass", "split_k": 64}),
+    ("1024", 45.7, families.MEDIUM[0].to_dict()),
+    ("16x11008x4096", 46.9, {**families.FEW_ROWS[1].to_dict(), "reduction": "two_pass", "split_k": 6}),
+    ("2048", 325.0, TILE.to_dict()),
+    ("4096", 2561.0, TILE.to_dict()),
+)
+
+
+def guessed_us(text: str, point: Point) -> float:
+    gemm, config = Gemm.parse(text), Config.from_dict(point)
+    spec = launch_spec(config, gemm, H200)
+    resident = int(blocks_per_sm(config, H200, gemm, 128))
+    record = KernelRecord("k", config, spec.variant, "", 128, resident, guess(spec, H200))
+    time_us = expected_us(launchable(record, H200, ""), gemm, H200)
+    assert time_us is not None
+    return time_us
+
+
+@pytest.mark.parametrize(("text", "time_us", "point"), MEASURED, ids=[case[0] for case in MEASURED])
+def test_guesses_are_near_what_was_measured(text: str, time_us: float, point: Point) -> None:
+    assert 1 / 1.3 < guessed_us(text, point) / time_us < 1.3
+
+
+def test_guesses_order_shapes_as_measured() -> None:
+    """Those that differ by a tenth: a figure of thumb tells no finer."""
+    guesses = [(time_us, guessed_us(text, point)) for text, time_us, point in MEASURED]
+    for (one_us, one), (other_us, other) in combinations(guesses, 2):
+        assert one < other or other_us < 1.1 * one_us
+
+
+def test_no_tile_of_another_family_is_guessed_far_below_the_best_measured_one() -> None:
+    selector = Selector(table_for("h200"))
+    for text, time_us, _ in MEASURED[:-1]:
+        expected = selector.pick(Call.packed(Gemm.parse(text))).expected_us
+        assert expected is not None and expected > time_us / 1.3
+
+
+def test_narrow_vectors_and_thin_tiles_are_guessed_slower_per_fma() -> None:
+    wide = launch_spec(replace(TILE, vec_a=1, vec_b=4), SQUARE, H200)
+    narrow, thin = replace(wide, vec_b=1), replace(wide, bm=16, bn=16)
+    per_fma = [guess(s, H200).step_us / (s.bm * s.bn * s.bk) for s in (wide, narrow, thin)]
+    assert per_fma == sorted(per_fma) and len(set(per_fma)) == 3
+    assert UNTIMED > 1

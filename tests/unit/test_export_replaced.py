@@ -1,0 +1,304 @@
+"""An export replaces what exports wrote, and nothing else."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from table_cases import make_kernel, make_spec, make_table, write_table
+
+from autotune.errors import DispatchError, UsageError
+from autotune.export import exchange, manifest, older_exports
+from autotune.export.package import prepare, write_folder
+from autotune.runtime.table import load, render
+
+TABLE = make_table(make_kernel("fast", make_spec()))
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return write_table(TABLE, tmp_path / "my_table")
+
+
+def snapshot(folder: Path) -> dict[str, bytes | str]:
+    """Everything in a folder, links as what they lead to."""
+    return {
+        str(path.relative_to(folder)): str(path.readlink()) if path.is_symlink() else path.read_bytes()
+        for path in sorted(folder.rglob("*"))
+        if path.is_symlink() or path.is_file()
+    }
+
+
+def refused(folder: Path, message: str) -> None:
+    """An export is refused, and leaves all as it is."""
+    before = snapshot(folder.parent)
+    with pytest.raises(DispatchError, match=message):
+        write_table(TABLE, folder)
+    assert snapshot(folder.parent) == before
+
+
+def test_the_manifest_lists_every_other_file(folder: Path) -> None:
+    listed = manifest.read(folder)
+    assert listed is not None
+    there = {str(p.relative_to(folder)) for p in folder.rglob("*") if p.is_file()}
+    assert there == {*listed, manifest.MANIFEST_FILE}
+    found = manifest.take_inventory(folder)
+    assert set(found.intact) == there
+    assert not (found.damaged or found.edited or found.foreign or found.missing)
+
+
+def _file(path: Path) -> None:
+    path.write_text("years of work", encoding="utf-8")
+
+
+def _link(path: Path) -> None:
+    path.symlink_to("/etc/hostname")
+
+
+FOREIGN: dict[str, tuple[str, Callable[[Path], None]]] = {
+    "file": ("mine.txt", _file),
+    "hidden file": (".notes", _file),
+    "file among the cubins": (f"cubins/{'a' * 64}.cubin", _file),
+    "module of the private package": ("_autotune/mine.py", _file),
+    "folder": ("notes", Path.mkdir),
+    "link": ("link", _link),
+    "link to a folder": ("_autotune/other", lambda path: path.symlink_to("/etc")),
+    "FIFO": ("fifo", os.mkfifo),
+    "compiled module of nobody": ("__pycache__/mine.cpython-312.pyc", _file),
+    "source beside compiled ones": ("__pycache__/mine.py", _file),
+    "link as a compiled module": ("__pycache__/__init__.cpython-312.pyc", _link),
+    "cache of nothing": ("cubins/__pycache__/mine.cpython-312.pyc", _file),
+}
+
+
+@pytest.mark.parametrize("case", FOREIGN)
+def test_what_no_export_wrote_is_never_replaced(folder: Path, case: str) -> None:
+    name, put = FOREIGN[case]
+    (folder / name).parent.mkdir(exist_ok=True)
+    put(folder / name)
+    refused(folder, f"holds more than an exported table: .*{Path(name).name}.*; move that elsewhere or pass")
+
+
+def test_many_files_are_counted(folder: Path) -> None:
+    for number in range(8):
+        _file(folder / f"{number}.txt")
+    refused(folder, r"0\.txt, 1\.txt, 2\.txt and 5 more; move")
+
+
+@pytest.mark.parametrize("name", ["__init__.py", "_autotune/runtime/engine.py"])
+def test_a_module_that_was_edited_is_never_replaced(folder: Path, name: str) -> None:
+    with (folder / name).open("a") as file:
+        file.write("# my own\n")
+    refused(folder, f"was edited after it was exported: {name}; move that elsewhere")
+    (folder / name).unlink()
+    assert load(write_table(TABLE, folder)) == TABLE
+
+
+@pytest.mark.parametrize("name", ["table.json", "cubin", "py.typed"])
+def test_what_is_damaged_is_replaced(folder: Path, name: str) -> None:
+    """Messages about damaged tables say to export again."""
+    path = next(folder.rglob("*.cubin")) if name == "cubin" else folder / name
+    path.write_bytes(b"damaged")
+    assert load(write_table(TABLE, folder)) == TABLE
+    assert path.read_bytes() != b"damaged"
+
+
+def _not_a_manifest(path: Path) -> None:
+    path.unlink()
+    os.mkfifo(path)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "message"),
+    [
+        (lambda path: path.write_bytes(path.read_bytes()[:99]), "is damaged .*move the folder away"),
+        (lambda path: path.write_text('{"format": 1}'), "is damaged .*move the folder away"),
+        (
+            lambda path: path.write_text(path.read_text().replace('"version": 1', '"version": 2')),
+            "of version 2, this code reads .* of version 1; use the autotune that wrote it",
+        ),
+    ],
+)
+def test_a_manifest_that_cannot_be_read_protects_the_folder(
+    folder: Path, spoil: Callable[[Path], None], message: str
+) -> None:
+    spoil(folder / manifest.MANIFEST_FILE)
+    refused(folder, message)
+
+
+def test_a_fifo_in_the_place_of_the_manifest_does_not_hang(folder: Path) -> None:
+    _not_a_manifest(folder / manifest.MANIFEST_FILE)
+    with pytest.raises(DispatchError, match="not a regular file"):
+        write_table(TABLE, folder)
+
+
+def test_names_that_lead_out_of_the_folder_delete_nothing(folder: Path) -> None:
+    victim = folder.parent / "victim.txt"
+    _file(victim)
+    listed = manifest.render({**snapshot(folder), "../victim.txt": victim.read_bytes()})  # type: ignore[dict-item]
+    (folder / manifest.MANIFEST_FILE).write_bytes(listed)
+    write_table(TABLE, folder)
+    assert victim.exists()
+
+
+def test_what_python_compiled_is_replaced_too(folder: Path) -> None:
+    code = f"import sys; sys.path.insert(0, {str(folder.parent)!r}); import my_table"
+    for options in ((), ("-O",)):
+        subprocess.run([sys.executable, *options, "-P", "-c", code], check=True, env={"PATH": ""}, timeout=60)
+    compiled = {path.name for path in folder.rglob("*.pyc")}
+    assert any(".opt-1." in name for name in compiled)
+    (folder / "__pycache__" / f"{next(iter(compiled)).partition('.')[0]}.cpython-312.pyc.140220").touch()
+    (folder / "__pycache__" / "__init__.cpython-312.pyc.140220").touch()
+    for path in (folder / "__pycache__").glob("*.140220"):
+        if not path.name.startswith("__init__"):
+            path.unlink()
+    write_table(TABLE, folder)
+    assert not list(folder.rglob("*.pyc*"))
+    assert [path.name for path in folder.parent.iterdir()] == [folder.name]
+
+
+def test_a_link_to_a_table_is_refused(folder: Path) -> None:
+    link = folder.with_name("current")
+    link.symlink_to(folder.name)
+    refused(link, "is a symbolic link; pass the folder that it leads to")
+
+
+def test_what_turns_up_while_the_table_is_replaced_is_kept_and_told(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put = exchange._put
+
+    def late(made: Path, place: Path, old: Path) -> None:
+        _file(place / "mine.txt")
+        with (place / "__init__.py").open("a") as file:
+            file.write("# my own\n")
+        put(made, place, old)
+
+    monkeypatch.setattr(exchange, "_put", late)
+    told: list[str] = []
+    write_folder(TABLE, {k.sha256: b"" for k in TABLE.kernels}, folder, told.append)
+    (kept,) = (path for path in folder.parent.iterdir() if path != folder)
+    assert kept.name.startswith("my_table-kept-") and str(kept) in told[0]
+    left = snapshot(kept)
+    assert sorted(left) == ["made/__init__.py", "made/mine.txt"]
+    assert left["made/mine.txt"] == b"years of work"
+    assert not (folder / "mine.txt").exists()
+
+
+def test_a_table_that_another_export_replaces_meanwhile_is_looked_at_again(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = write_table(make_table(make_kernel("other", make_spec())), folder.parent / "other")
+    read = manifest.read
+
+    def late(place: Path) -> dict[str, str] | None:
+        found = read(place)
+        if other.exists():
+            assert exchange._exchange(folder, other)
+            other.rename(other.with_name("gone"))
+        return found
+
+    monkeypatch.setattr(manifest, "read", late)
+    found = manifest.take_inventory(folder)
+    assert not (found.foreign or found.missing)
+
+
+def test_the_folders_mode_is_kept(folder: Path) -> None:
+    folder.chmod(0o750)
+    write_table(TABLE, folder)
+    assert folder.stat().st_mode & 0o777 == 0o750
+
+
+# Exports from before there was a manifest
+
+_OLDER_INIT = '''\
+"""FP32 matrix products C[m,n] = alpha * op(A) * op(B) + beta * C, tuned for NVIDIA H200.
+
+    import my_table
+"""
+
+from pathlib import Path
+
+from ._autotune.dispatch.runtime import Dispatcher
+from ._autotune.dispatch.select import Pick
+from ._autotune.errors import DispatchError
+
+_dispatcher = Dispatcher(Path(__file__).parent)
+table = _dispatcher.table
+sgemm = _dispatcher.sgemm
+pick = _dispatcher.pick
+
+__all__ = ["DispatchError", "Pick", "pick", "sgemm", "table"]
+'''
+_MODULES = (
+    "strict", "table", "model", "select", "driver", "arrays", "problem", "workspace", "devices", "engine",
+    "host", "runtime",
+)  # fmt: skip
+
+
+@pytest.fixture(params=[(), ("depth",)], ids=["first", "with depth"])
+def older_export(tmp_path: Path, request: pytest.FixtureRequest) -> Path:
+    folder = tmp_path / "my_table"
+    private = [f"_autotune/{name}.py" for name in ("__init__", "errors", "gemm", "device", "launch")]
+    private += [f"_autotune/dispatch/{name}.py" for name in ("__init__", *_MODULES, *request.param)]
+    files = dict.fromkeys(private, "# as it was")
+    files |= {"table.json": render(TABLE), "__init__.py": _OLDER_INIT, "py.typed": ""}
+    files |= {kernel.cubin_file: kernel.id for kernel in TABLE.kernels}
+    for name, text in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+    cache = folder / "_autotune" / "__pycache__"
+    cache.mkdir()
+    (cache / "errors.cpython-312.pyc").touch()
+    return folder
+
+
+def test_an_older_export_is_replaced(older_export: Path) -> None:
+    assert set(older_exports.files(older_export)) >= {"table.json", "__init__.py"}
+    write_table(TABLE, older_export)
+    assert manifest.read(older_export)
+    assert not list(older_export.rglob("*.pyc"))
+    assert [path.name for path in older_export.parent.iterdir()] == ["my_table"]
+
+
+@pytest.mark.parametrize("case", FOREIGN)
+def test_an_older_export_with_more_in_it_is_left_alone(older_export: Path, case: str) -> None:
+    name, put = FOREIGN[case]
+    if case == "file among the cubins":
+        name = "cubins/notes.txt"  # any cubin that is named by a SHA-256 fits the layout
+    (older_export / name).parent.mkdir(exist_ok=True)
+    put(older_export / name)
+    refused(older_export, f"holds more than an exported table: .*{Path(name).name}")
+
+
+def test_an_older_export_that_was_edited_is_left_alone(older_export: Path) -> None:
+    path = older_export / "__init__.py"
+    path.write_text(path.read_text().replace('__all__ = ["', '__all__ = ["mine", "'))
+    refused(older_export, "was edited after it was exported: __init__.py")
+
+
+def test_a_folder_without_a_table_is_no_older_export(older_export: Path) -> None:
+    (older_export / "table.json").write_text("{}")
+    refused(older_export, "is there and is no exported table: ")
+
+
+# Names
+
+
+@pytest.mark.parametrize(
+    ("name", "example"),
+    [("my-table", "my_table"), ("2nd", "sgemm_2nd"), ("class", "sgemm_class"), ("a b", "a_b"),
+     ("v1.2", "v1_2"), ("json", "sgemm_json"), ("numpy", "sgemm_numpy"), ("autotune", "sgemm_autotune"),
+     ("if-", "sgemm_if"), ("-", "sgemm")],
+)  # fmt: skip
+def test_a_name_that_python_cannot_import_is_refused_with_one_that_it_can(
+    tmp_path: Path, name: str, example: str
+) -> None:
+    with pytest.raises(UsageError, match=f"{name!r} is .*; pass another --out, such as {example}$"):
+        write_table(TABLE, tmp_path / name)
+    assert not list(tmp_path.iterdir())
+    assert prepare(tmp_path / example) == tmp_path / example

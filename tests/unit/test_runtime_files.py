@@ -1,0 +1,119 @@
+"""What lies in a folder instead of a table or a cubin is refused at once: nothing is waited for, nothing
+is read without end."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from table_cases import make_table, write_table
+
+from autotune.errors import DispatchError
+from autotune.runtime import files, table
+from autotune.runtime.table import load, load_cubins, parse
+
+
+def _fifo(path: Path) -> None:
+    os.mkfifo(path)
+
+
+def _endless(path: Path) -> None:
+    path.symlink_to("/dev/zero")
+
+
+def _folder(path: Path) -> None:
+    path.mkdir()
+
+
+def _loop(path: Path) -> None:
+    path.symlink_to(path.name)
+
+
+def _nowhere(path: Path) -> None:
+    path.symlink_to("nowhere")
+
+
+ODD = {
+    "fifo": (_fifo, "no regular file"),
+    "endless": (_endless, "no regular file"),
+    "folder": (_folder, "cannot be read|no regular file"),
+    "loop": (_loop, "cannot be read"),
+    "nowhere": (_nowhere, "no table.json|is not there"),
+}
+# In a process of its own: before, the first of these never came back.
+LOAD = """
+import sys
+from pathlib import Path
+from autotune.runtime.table import load, load_cubins
+from autotune.errors import DispatchError
+folder = Path(sys.argv[1])
+try:
+    load_cubins(folder, load(folder))
+except DispatchError as error:
+    print("refused:", error)
+"""
+
+
+@pytest.mark.parametrize("name", ODD)
+@pytest.mark.parametrize("is_cubin", [False, True], ids=["table", "cubin"])
+def test_what_is_no_file_is_refused_at_once(tmp_path: Path, name: str, is_cubin: bool) -> None:
+    folder = write_table(make_table(), tmp_path / "t")
+    put, message = ODD[name]
+    path = next((folder / "cubins").iterdir()) if is_cubin else folder / "table.json"
+    path.unlink()
+    put(path)
+    if name in ("fifo", "endless"):
+        done = subprocess.run(
+            [sys.executable, "-c", LOAD, str(folder)], capture_output=True, text=True, timeout=60, check=True
+        )
+        assert done.stdout.startswith("refused:") and message in done.stdout
+        return
+    with pytest.raises(DispatchError, match=message):
+        load_cubins(folder, load(folder))
+
+
+@pytest.mark.parametrize(("name", "what"), [("MAX_TABLE_BYTES", "table.json"), ("MAX_CUBIN_BYTES", "cubin")])
+def test_no_more_is_read_than_such_a_file_can_hold(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, what: str
+) -> None:
+    folder = write_table(make_table(), tmp_path / "t")
+    monkeypatch.setattr(table, name, 10)
+    with pytest.raises(DispatchError, match=rf"{what} is larger than 0 MiB"):
+        load_cubins(folder, load(folder))
+
+
+@pytest.mark.parametrize("size", [9, 10, 11])
+def test_a_file_of_just_the_size_is_read(tmp_path: Path, size: int) -> None:
+    path = tmp_path / "f"
+    path.write_bytes(b"x" * size)
+    if size <= 10:
+        assert files.read_file(path, 10, "advice") == b"x" * size
+    else:
+        with pytest.raises(DispatchError, match="advice"):
+            files.read_file(path, 10, "advice")
+
+
+def test_a_link_to_a_table_is_followed(tmp_path: Path) -> None:
+    folder = write_table(make_table(), tmp_path / "t")
+    (folder / "table.json").rename(tmp_path / "elsewhere.json")
+    (folder / "table.json").symlink_to(tmp_path / "elsewhere.json")
+    assert load(folder) == make_table()
+
+
+NUMBERS: dict[str, Callable[[], str]] = {
+    "5,000 digits": lambda: "9" * 5000,
+    "5,000 digits under a wrong checksum": lambda: '{"a": ' + "9" * 5000 + "}",
+    "100,000 brackets": lambda: "[" * 100_000,
+    "brackets that end": lambda: "[" * 900 + "]" * 900,
+    "half a surrogate": lambda: '{"format": "autotune dispatch table", "\ud800": 1}',
+}
+
+
+@pytest.mark.parametrize("name", NUMBERS)
+def test_what_python_cannot_take_is_refused(name: str) -> None:
+    with pytest.raises(DispatchError):
+        parse(NUMBERS[name]())

@@ -1,0 +1,380 @@
+"""The table goes to text and back unchanged, and nothing damaged is read."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, is_dataclass, replace
+from pathlib import Path
+from typing import Annotated, Any, get_args, get_origin, get_type_hints
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from table_cases import (
+    FIGURES,
+    code_of,
+    make_kernel,
+    make_spec,
+    make_table,
+    older_text,
+    rank,
+    sign,
+    write_table,
+)
+
+from autotune import strict
+from autotune.errors import DispatchError
+from autotune.gemm import Gemm
+from autotune.runtime.table import SCHEMA_VERSION, KernelRecord, Table, load, load_cubins, parse, render
+
+POSITIVE = st.integers(1, 10**6)
+TIMES = st.floats(1e-3, 1e9)
+SPECS = st.builds(make_spec, vec_a=st.sampled_from((1, 2, 4)), is_exact=st.booleans(), packs_b=st.booleans())
+GEMMS = st.builds(Gemm, POSITIVE, POSITIVE, POSITIVE, st.just(False), st.just(False))
+
+
+def sample_table() -> Table:
+    fast = make_kernel("fast", make_spec(vec_a=4, is_exact=True))
+    split = make_kernel("split", make_spec(reduction="last_block", split_k=4), None)
+    return make_table(fast, split, entries=(rank(Gemm(512, 512, 512), "fast", "split"),))
+
+
+@st.composite
+def tables(draw: st.DrawFn) -> Table:
+    figures = st.one_of(st.none(), st.builds(replace, st.just(FIGURES), fixed_us=TIMES, round_us=TIMES))
+    names = draw(st.lists(st.text(min_size=1, max_size=8), min_size=1, max_size=3, unique=True))
+    kernels = [make_kernel(f"k-{name}", draw(SPECS), draw(figures)) for name in names]
+    gemms = draw(st.lists(GEMMS, max_size=3, unique=True))
+    entries = tuple(rank(g, draw(st.sampled_from(kernels)).id) for g in gemms)
+    return make_table(*kernels, entries=entries, created_at=draw(st.text(max_size=20)))
+
+
+@given(tables())
+def test_a_table_survives_its_text(table: Table) -> None:
+    assert parse(render(table)) == table
+
+
+def test_a_table_survives_its_folder(tmp_path: Path) -> None:
+    table = sample_table()
+    folder = write_table(table, tmp_path / "t")
+    assert load(folder) == table
+    assert load_cubins(folder, table) == {k.sha256: code_of(k) for k in table.kernels}
+
+
+@settings(max_examples=300)
+@given(st.data())
+def test_one_changed_byte_is_refused(data: st.DataObject) -> None:
+    raw = bytearray(render(sample_table()).encode())
+    at = data.draw(st.integers(0, len(raw) - 1))
+    raw[at] ^= data.draw(st.integers(1, 255))
+    with pytest.raises((DispatchError, UnicodeDecodeError)):
+        parse(raw.decode())
+
+
+@given(st.integers(0, 10**6))
+def test_a_table_cut_short_is_refused(length: int) -> None:
+    text = render(sample_table())
+    with pytest.raises(DispatchError):
+        parse(text[: length % len(text)])
+
+
+def test_a_byte_that_is_no_text_is_refused(tmp_path: Path) -> None:
+    folder = write_table(sample_table(), tmp_path / "t")
+    (folder / "table.json").write_bytes(b"\xff" + (folder / "table.json").read_bytes()[1:])
+    with pytest.raises(DispatchError, match="not UTF-8"):
+        load(folder)
+
+
+def _places(node: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    """Paths of all values in a JSON tree."""
+    items = node.items() if isinstance(node, dict) else enumerate(node) if isinstance(node, list) else ()
+    return [path, *(place for key, value in items for place in _places(value, (*path, key)))][path == () :]
+
+
+def _tree() -> dict[str, Any]:
+    return json.loads(render(sample_table()))
+
+
+_PLACES = [p for p in _places(_tree()) if p != ("checksum",)]
+
+
+@pytest.mark.parametrize("place", _PLACES, ids=lambda p: ".".join(map(str, p)))
+def test_a_missing_or_mistyped_value_is_refused_thoughsign(place: tuple[Any, ...]) -> None:
+    def changed(change: Any) -> str:
+        tree = _tree()
+        node: Any = tree
+        for key in place[:-1]:
+            node = node[key]
+        change(node, place[-1])
+        return sign(tree)
+
+    is_item_of_a_list = place[-2:-1] in (("kernels",), ("entries",), ("ranked",))
+    if not is_item_of_a_list:
+        with pytest.raises(DispatchError):
+            parse(changed(lambda node, key: node.pop(key)))
+    with pytest.raises(DispatchError):
+        parse(changed(lambda node, key: node.__setitem__(key, [{"not": "this"}])))
+
+
+def test_unchanged_and_signed_anew_is_read() -> None:
+    assert parse(sign(_tree())) == sample_table()
+
+
+def test_an_unknown_field_is_refused() -> None:
+    with pytest.raises(DispatchError, match="unknown field 'surprise'"):
+        parse(sign(_tree() | {"surprise": 1}))
+
+
+def test_a_newer_schema_says_so_whatever_else_changed() -> None:
+    text = json.dumps({"format": "autotune dispatch table", "schema_version": SCHEMA_VERSION + 1, "new": []})
+    with pytest.raises(DispatchError, match=r"schema 6, newer than 5.*autotune that wrote it"):
+        parse(text)
+
+
+def as_older(table: Table, version: int) -> Table:
+    """What a table says that was written in an older schema."""
+    kernels = tuple(replace(k, identity="") for k in table.kernels)
+    if version < 3:
+        kernels = tuple(replace(k, spec=replace(k.spec, overlaps=False)) for k in kernels)
+    return replace(table, power_limit_w=table.power_limit_w if version == 4 else None, kernels=kernels)
+
+
+@pytest.mark.parametrize("version", range(1, SCHEMA_VERSION))
+def test_a_table_of_an_older_schema_is_read(version: int) -> None:
+    """Its kernels pack nothing before 2, and before 3 are not launched early: they would not wait. Before 5
+    there are no batches."""
+    text = older_text(sample_table(), version)
+    table = parse(text)
+    assert table == as_older(sample_table(), version)
+    assert {kernel.spec.overlaps for kernel in table.kernels} == {version >= 3}
+    for kernels in (1, {}, [1], [{}], [{"spec": 1}], [{"spec": {}, "config": 1}]):
+        with pytest.raises(DispatchError, match="damaged"):
+            parse(sign(json.loads(text) | {"kernels": kernels}))
+
+
+SPEC_CHANGES = {
+    "bm": 32, "threads": 32, "smem_bytes": 0, "vec_b": 2, "is_exact": False, "reduction": "two_pass",
+    "split_k": 2, "wave": 132, "packs_a": True, "overlaps": False,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SPEC_CHANGES)
+def test_a_stored_spec_that_is_not_the_configs_is_refused(name: str) -> None:
+    """Tables stored it before schema 4: a smaller workspace, or a cluster, than the code was compiled for."""
+    tree = json.loads(older_text(sample_table(), 3))
+    spec = tree["kernels"][0]["spec"]
+    change = SPEC_CHANGES[name]
+    assert spec[name] != change
+    spec[name] = change
+    with pytest.raises(DispatchError, match=r"'fast' is launched otherwise than its config says"):
+        parse(sign(tree))
+
+
+@pytest.mark.parametrize("version", range(1, SCHEMA_VERSION + 1))
+def test_how_blocks_walk_follows_from_the_config_in_every_schema(version: int) -> None:
+    """Kernels of before 5 have it compiled in, and leave the argument unread."""
+    table = make_table(make_kernel("k", make_spec(group=8, is_along_m=True)))
+    text = render(table) if version == SCHEMA_VERSION else older_text(table, version)
+    (found,) = (kernel for kernel in parse(text).kernels if kernel.id == "k")
+    assert (found.spec.group, found.spec.is_along_m) == (8, True)
+    assert (found.config.group, found.config.raster) == (8, "m")
+
+
+def test_batches_are_refused_as_long_as_nobody_can_call_them() -> None:
+    tree = _tree()
+    tree["entries"][0]["gemm"] |= {"batch": 8, "shares_b": True}
+    with pytest.raises(DispatchError, match=r"512x512x512b8:NN:shared-b is a batch, which no application"):
+        parse(sign(tree))
+    tree = _tree()
+    tree["kernels"][0]["variant"]["is_batched"] = True
+    with pytest.raises(DispatchError, match="kernel 'fast' is for batches, which no application"):
+        parse(sign(tree))
+
+
+def test_an_older_kernel_that_says_to_overlap_is_refused() -> None:
+    tree = json.loads(older_text(sample_table(), 2))
+    tree["kernels"][0]["spec"]["overlaps"] = True
+    with pytest.raises(DispatchError, match="launched otherwise"):
+        parse(sign(tree))
+
+
+def test_a_table_of_an_older_schema_is_not_written_as_one_of_today() -> None:
+    """Its kernels would be launched early from then on, its cubins would have to say what they are."""
+    for version in (2, 4):
+        with pytest.raises(DispatchError, match="launched otherwise"):
+            render(parse(older_text(sample_table(), version)))
+
+
+@pytest.mark.parametrize("text", ["{}", "[]", "null", '{"format": "other"}'])
+def test_something_else_is_called_so(text: str) -> None:
+    with pytest.raises(DispatchError, match="not a dispatch table"):
+        parse(text)
+
+
+def _changed(**values: Any) -> str:
+    """The sample with values elsewhere in it, by path: `limits__num_sms`, `kernels__0__config__bm`."""
+    tree = _tree()
+    for path, value in values.items():
+        node: Any = tree
+        *steps, last = (int(step) if step.isdecimal() else step for step in path.split("__"))
+        for step in steps:
+            node = node[step]
+        node[last] = value
+    return sign(tree)
+
+
+_ONE = {"m": 1, "n": 1, "k": 1, "trans_a": False, "trans_b": False}
+_FAST = {"kernel": "fast", "time_us": 1.0, "is_tied": True}
+
+
+def _entries(*entries: tuple[dict[str, Any], list[Any]]) -> str:
+    return _changed(entries=[{"gemm": gemm, "cublas_us": None, "ranked": ranked} for gemm, ranked in entries])
+
+
+WRONG = {
+    "size": _changed(kernels__0__config__bm=0),
+    "size that no search has": _changed(kernels__0__config__bm=1024),
+    "no whole warps": _changed(kernels__0__config__wm=48),
+    "division by nothing": _changed(kernels__0__config__slice_k=0),
+    "vector": _changed(kernels__0__config__vec_a=3),
+    "copies that turn vectors": _changed(kernels__0__config__copy_a="async"),
+    "more shared memory than there is": _changed(kernels__0__config__stages=8, kernels__0__config__bk=64),
+    "reduction": _changed(kernels__0__config__reduction="magic"),
+    "split without reduction": _changed(kernels__0__config__split_k=2),
+    "reduction without split": _changed(kernels__0__config__reduction="two_pass"),
+    "cluster of no size": _changed(kernels__1__config__reduction="cluster", kernels__1__config__split_k=16),
+    "cluster that the GPU does not know": _changed(
+        kernels__1__config__reduction="cluster", limits__compute_capability=[8, 9],
+        environment__compute_capability=[8, 9],
+    ),
+    "sha": _changed(kernels__0__sha256="../../etc/passwd"),
+    "no residency": _changed(kernels__0__blocks_per_sm=0),
+    "residency that cannot be": _changed(kernels__0__blocks_per_sm=4),
+    "no register": _changed(kernels__0__registers=0),
+    "more registers than there are": _changed(kernels__0__registers=256),
+    "negative figure": _changed(kernels__0__model__step_us=-1.0),
+    "efficiency": _changed(kernels__0__model__memory_efficiency=0.0),
+    "no SM": _changed(limits__num_sms=0),
+    "beyond a double": _changed(limits__num_sms=10**400),
+    "float beyond a double": _changed(limits__fma_tflops=10**400),
+    "half a surrogate": _changed(created_at="\ud800"),
+    "doubled id": _changed(kernels__0__id="split"),
+    "reference to nowhere": _entries((_ONE, [_FAST | {"kernel": "nobody"}])),
+    "other layout": _entries((_ONE | {"trans_a": True}, [_FAST])),
+    "empty entry": _entries((_ONE, [])),
+    "doubled shape": _entries((_ONE, [_FAST]), (_ONE, [_FAST])),
+    "time of nothing": _entries((_ONE, [_FAST | {"time_us": 0.0}])),
+    "no default": _changed(defaults={"NN": "default-nn"}),
+    "default with a workspace": _changed(kernels__2__config__pack_b=1),
+    "picky default": _changed(defaults__NN="fast"),
+    "default of another layout": _changed(defaults__NN="default-tt"),
+    "two GPUs": _changed(limits__compute_capability=[8, 0]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_well_formed_nonsense_is_refused(name: str) -> None:
+    with pytest.raises(DispatchError, match=r"damaged: .*export"):
+        parse(WRONG[name])
+
+
+def test_nothing_is_written_that_is_launched_otherwise_than_its_config_says() -> None:
+    table = sample_table()
+    odd = replace(table.kernels[0], spec=replace(table.kernels[0].spec, threads=32))
+    with pytest.raises(DispatchError, match="launched otherwise"):
+        render(replace(table, kernels=(odd, *table.kernels[1:])))
+
+
+def test_a_default_must_compete() -> None:
+    table = sample_table()
+    mute = [replace(k, model=None) if k.id == "default-nn" else k for k in table.kernels]
+    with pytest.raises(DispatchError, match="no model to compete"):
+        parse(render(replace(table, kernels=tuple(mute))))
+
+
+@pytest.mark.parametrize("constant", ["NaN", "Infinity", "-Infinity", "1e999"])
+def test_numbers_are_finite(constant: str) -> None:
+    text = json.dumps(_tree()).replace("2.5", constant, 1)
+    with pytest.raises((DispatchError, strict.Misfit)):
+        parse(text)
+
+
+def test_a_key_that_stands_twice_is_refused() -> None:
+    with pytest.raises(strict.Misfit, match="twice"):
+        strict.parse('{"a": 1, "a": 1}')
+
+
+@pytest.mark.parametrize("change", ["missing", "changed", "cut"])
+def test_a_damaged_cubin_is_refused(tmp_path: Path, change: str) -> None:
+    table = sample_table()
+    folder = write_table(table, tmp_path / "t")
+    path = folder / table.kernels[0].cubin_file
+    code = path.read_bytes()
+    if change == "missing":
+        path.unlink()
+    else:
+        path.write_bytes(code[:-1] if change == "cut" else bytes([code[0] ^ 1]) + code[1:])
+    with pytest.raises(DispatchError, match="export the table again"):
+        load_cubins(folder, table)
+
+
+def test_a_missing_folder_says_what_to_pass(tmp_path: Path) -> None:
+    with pytest.raises(DispatchError, match="pass a folder made by export-table"):
+        load(tmp_path / "nowhere")
+
+
+@dataclass(frozen=True)
+class Sample:
+    count: int
+    ratio: float
+    label: str | None
+    pair: tuple[int, int]
+    many: tuple[str, ...]
+    mixed: dict[str, int | str]
+
+
+GOOD = {"count": 1, "ratio": 2, "label": None, "pair": [1, 2], "many": [], "mixed": {"a": 1, "b": "x"}}
+
+
+def test_strict_reads_what_fits() -> None:
+    sample = strict.read(Sample, GOOD, "s")
+    assert sample == Sample(1, 2.0, None, (1, 2), (), {"a": 1, "b": "x"})
+    assert type(sample.ratio) is float
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("count", True), ("count", 1.0), ("count", "1"), ("ratio", "1"), ("ratio", True), ("label", 1),
+     ("pair", [1]), ("pair", [1, 2, 3]), ("pair", {}), ("many", [1]), ("mixed", {"a": None}),
+     ("mixed", {"a": True}), ("mixed", [])],
+)  # fmt: skip
+def test_strict_converts_nothing(field: str, value: Any) -> None:
+    with pytest.raises(strict.Misfit, match=rf"s\.{field}"):
+        strict.read(Sample, GOOD | {field: value}, "s")
+
+
+def _declared(cls: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    """Every field of a record and of those in it."""
+    for name, declared in get_type_hints(cls, include_extras=True).items():
+        kinds = [declared]
+        while kinds:
+            kind = kinds.pop()
+            if is_dataclass(kind):
+                yield from _declared(kind, f"{path}{name}.")
+            elif get_origin(kind) is not Annotated and get_args(kind):
+                kinds += get_args(kind)
+            else:
+                yield f"{path}{name}", kind
+
+
+def test_every_number_of_a_table_has_bounds_where_it_is_declared() -> None:
+    """Those of a config are values of their parameters, and a Gemm holds its extents itself."""
+    fields_of = {
+        name: kind
+        for cls in (Table, KernelRecord)
+        for name, kind in _declared(cls)
+        if not name.startswith(("config.", "kernels.", "entries.gemm."))
+    }
+    assert {"registers", "limits.num_sms", "model.step_us", "entries.ranked.time_us"} <= set(fields_of)
+    assert not [name for name, kind in fields_of.items() if kind in (int, float)]

@@ -1,0 +1,191 @@
+"""The pick is legal, exact where tuned, and always there; the time model finds what made its samples."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from table_cases import FIGURES, LIMITS, make_kernel, make_spec, make_table, rank
+
+from autotune.errors import DispatchError
+from autotune.export.fit import Sample, fit, fma_step_us, guess
+from autotune.gemm import Gemm
+from autotune.kernel.launch import MAX_GRID_X, LaunchSpec, Variant, plan
+from autotune.runtime.selector import Call, Selector
+from autotune.runtime.summation import Summing
+from autotune.runtime.table import Table
+from autotune.runtime.time_model import expected_us, work
+
+VECTORS = st.sampled_from((1, 2, 4))
+SPLITS = st.sampled_from([("none", 1), ("two_pass", 2), ("last_block", 8), ("cluster", 4)])
+EXTENTS = st.one_of(
+    st.integers(1, 300), st.integers(1, 80).map(lambda x: 64 * x), st.integers(1, 2**31 - 256)
+)
+
+
+@st.composite
+def specs(draw: st.DrawFn) -> LaunchSpec:
+    reduction, split_k = draw(SPLITS)
+    return make_spec(
+        draw(st.sampled_from(("NN", "NT", "TN", "TT"))),
+        bm=draw(st.sampled_from((1, 32, 64, 128))),
+        bn=draw(st.sampled_from((4, 32, 64, 256))),
+        vec_a=draw(VECTORS), vec_b=draw(VECTORS), vec_c=draw(VECTORS),
+        is_exact=draw(st.booleans()), reduction=reduction, split_k=split_k,
+    )  # fmt: skip
+
+
+@st.composite
+def calls(draw: st.DrawFn) -> Call:
+    gemm = Gemm(draw(EXTENTS), draw(EXTENTS), draw(EXTENTS), draw(st.booleans()), draw(st.booleans()))
+    lds = tuple(x + draw(st.sampled_from((0, 0, 1, 2, 4, 2**29))) for x in Call.packed(gemm).lds)
+    addresses = tuple(4 * draw(st.sampled_from((0, 0, 1, 2, 3))) for _ in range(3))
+    return Call(gemm, lds, addresses)
+
+
+@st.composite
+def cases(draw: st.DrawFn) -> tuple[Table, Call]:
+    call = draw(calls())
+    is_modelled = draw(st.booleans())
+    kernels = [
+        make_kernel(f"k{i}", spec, FIGURES if is_modelled else None)
+        for i, spec in enumerate(draw(st.lists(specs(), max_size=5)))
+    ]
+    same = [k.id for k in kernels if k.layout == call.gemm.layout]
+    near = replace(call.gemm, m=draw(st.integers(1, 500)))
+    gemms = {call.gemm, near} if draw(st.booleans()) else {near}
+    entries = tuple(rank(g, *same) for g in sorted(gemms) if same)
+    table = make_table(*kernels, entries=entries)
+    if not is_modelled:
+        table = replace(table, kernels=tuple(replace(k, model=None) for k in table.kernels))
+    return table, call
+
+
+@given(cases())
+def test_the_pick_is_legal_and_says_how_it_was_found(case: tuple[Table, Call]) -> None:
+    table, call = case
+    selector = Selector(table)
+    if call.refusal(selector.kernels[table.defaults[call.gemm.layout]]) is not None:
+        m, n, k = call.gemm.m, call.gemm.n, call.gemm.k
+        assert plan(make_spec(), m, n, k).tiles > MAX_GRID_X  # nothing else stops it
+        return
+    pick = selector.pick(call)
+    assert call.refusal(selector.kernels[pick.kernel_id]) is None
+    assert pick.reason
+    tuned = {e.gemm: [r.kernel for r in e.ranked] for e in table.entries}.get(call.gemm, [])
+    legal = [name for name in tuned if call.refusal(selector.kernels[name]) is None]
+    if legal:
+        assert (pick.how, pick.kernel_id, pick.entry) == ("exact", legal[0], call.gemm)
+    else:
+        assert pick.how != "exact"
+    if pick.how == "modelled":
+        default = selector.kernels[table.defaults[call.gemm.layout]]
+        default_us = expected_us(default, call.gemm, table.limits)
+        assert pick.expected_us is not None and default_us is not None
+        mine, of_default = (
+            Summing(x).depth(call.gemm.k) for x in (selector.kernels[pick.kernel_id], default)
+        )
+        assert pick.expected_us <= default_us or mine < of_default  # slower only to be more accurate
+    if pick.how == "default":
+        assert pick.kernel_id == table.defaults[call.gemm.layout]
+
+
+def test_without_models_the_nearest_tuned_shape_serves() -> None:
+    near, far = make_kernel("near", make_spec(), None), make_kernel("far", make_spec(), None)
+    table = make_table(near, far, entries=(rank(Gemm(1000, 1000, 1000), "near"), rank(Gemm(8, 8, 8), "far")))
+    table = replace(table, kernels=tuple(replace(k, model=None) for k in table.kernels))
+    pick = Selector(table).pick(Call.packed(Gemm(900, 900, 900)))
+    assert (pick.kernel_id, pick.how, pick.entry) == ("near", "nearest", Gemm(1000, 1000, 1000))
+
+
+def test_the_next_ranked_kernel_serves_what_the_first_cannot() -> None:
+    wide = make_kernel("wide", make_spec(vec_a=4))
+    any_ = make_kernel("any", make_spec())
+    table = make_table(wide, any_, entries=(rank(Gemm(64, 64, 64), "wide", "any"),))
+    call = Call(Gemm(64, 64, 64), (64, 64, 64), (4, 0, 0))
+    pick = Selector(table).pick(call)
+    assert (pick.kernel_id, pick.how) == ("any", "exact")
+    assert "A is not made of aligned vectors of 4" in pick.reason
+
+
+def test_no_split_stays_without_work_and_no_workspace_is_boundless() -> None:
+    split = make_kernel("split", make_spec(reduction="two_pass", split_k=8), replace(FIGURES, fixed_us=0.0))
+    selector = Selector(make_table(split))
+    assert selector.pick(Call.packed(Gemm(64, 64, 64))).kernel_id == "default-nn"
+    assert selector.pick(Call.packed(Gemm(64, 64, 4096))).kernel_id == "split"
+    assert selector.pick(Call.packed(Gemm(30000, 30000, 4096))).kernel_id == "default-nn"
+
+
+def test_what_no_grid_holds_is_refused() -> None:
+    tiny = make_spec(bm=1, bn=4)
+    table = make_table()
+    small = [replace(k, spec=replace(tiny, variant=k.spec.variant)) for k in table.kernels]
+    with pytest.raises(DispatchError, match="more tiles than a grid holds"):
+        Selector(replace(table, kernels=tuple(small))).pick(Call.packed(Gemm(2**30, 2**30, 1)))
+
+
+def test_a_last_round_costs_less_than_a_full_one_but_not_nothing() -> None:
+    kernel = make_kernel("k", make_spec())
+    times = []
+    for tiles in (4 * 132, 4 * 132 + 1, 8 * 132):  # four blocks fit an SM at a time
+        times.append(expected_us(kernel, Gemm(64 * tiles, 64, 4096), LIMITS))
+    full, beyond, double = (t or 0.0 for t in times)
+    assert full < beyond < double
+
+
+@given(
+    st.floats(1, 5), st.floats(0.05, 0.5), st.floats(1.1, 2.0),
+    st.lists(st.builds(Gemm, *[st.integers(500, 5000)] * 3), min_size=10, max_size=20, unique=True),
+)  # fmt: skip
+def test_the_fit_predicts_what_the_model_made(
+    fixed: float, round_us: float, waste: float, gemms: list[Gemm]
+) -> None:
+    spec = make_spec()
+    truth = replace(
+        guess(spec, LIMITS), fixed_us=fixed, round_us=round_us, step_us=waste * fma_step_us(spec, LIMITS)
+    )
+    kernel = make_kernel("k", spec, truth)
+    samples = [Sample(spec, g, expected_us(kernel, g, LIMITS) or 0.0) for g in gemms]
+    found = fit(samples, kernel.blocks_per_sm, LIMITS)
+    assert found.num_samples == len(samples)
+    assert found.relative_error < 0.03
+    for sample in samples:
+        again = expected_us(replace(kernel, model=found), sample.gemm, LIMITS)
+        assert again == pytest.approx(sample.time_us, rel=0.15)
+
+
+def test_one_outlier_does_not_move_the_fit() -> None:
+    spec = make_spec()
+    kernel = make_kernel("k", spec, replace(guess(spec, LIMITS), step_us=1.5 * fma_step_us(spec, LIMITS)))
+    gemms = [Gemm(s, s, s) for s in range(600, 4200, 300)]
+    samples = [Sample(spec, g, expected_us(kernel, g, LIMITS) or 0.0) for g in gemms]
+    samples[5] = replace(samples[5], time_us=10 * samples[5].time_us)
+    found = replace(kernel, model=fit(samples, kernel.blocks_per_sm, LIMITS))
+    assert expected_us(found, gemms[8], LIMITS) == pytest.approx(samples[8].time_us, rel=0.05)
+
+
+@given(specs(), st.lists(st.tuples(EXTENTS, EXTENTS, EXTENTS, st.floats(0.1, 1e6)), min_size=1, max_size=6))
+def test_no_sample_makes_an_impossible_figure(
+    spec: LaunchSpec, rows: list[tuple[int, int, int, float]]
+) -> None:
+    trans_a, trans_b = spec.variant.trans_a, spec.variant.trans_b
+    samples = [Sample(spec, Gemm(m, n, k, trans_a, trans_b), t) for m, n, k, t in rows]
+    found = fit(samples, 4, LIMITS)
+    assert found.fixed_us >= 0 and found.round_us >= 0
+    assert found.step_us >= fma_step_us(spec, LIMITS)
+    assert 0 < found.memory_efficiency <= 1
+
+
+def test_memory_bound_samples_tell_of_memory() -> None:
+    spec, gemm = make_spec(), Gemm(65536, 64, 64)
+    least = work(spec, 4, gemm, LIMITS).memory_us
+    assert fit([Sample(spec, gemm, least / 0.9)], 4, LIMITS).memory_efficiency == pytest.approx(0.9)
+
+
+def test_a_call_counts_packed_rows_of_at_least_one() -> None:
+    assert Call.packed(Gemm(3, 4, 0)).lds == (1, 4, 4)
+    assert Call.packed(Gemm(3, 4, 5, True, True)).lds == (3, 5, 4)
+    assert not Call(Gemm(3, 4, 5), (6, 4, 4)).is_packed
+    assert Variant(True, False) == make_kernel("k", make_spec("TN")).spec.variant

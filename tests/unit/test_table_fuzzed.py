@@ -1,0 +1,262 @@
+"""Whatever a folder says: loading it is a DispatchError, or every kernel is launched as its config says.
+
+Mutations of real tables come with a checksum that fits, so that only their meaning can be wrong; of bytes and
+of cubins, without. The seed is fixed. `AUTOTUNE_FUZZ=50000` makes that many, `AUTOTUNE_FUZZ_SEED` others.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+from collections import Counter
+from collections.abc import Callable, Iterator
+from copy import deepcopy
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from table_cases import (
+    CONFIG,
+    make_kernel,
+    make_spec,
+    make_table,
+    older_text,
+    rank,
+    sign,
+    write_table,
+)
+
+from autotune.errors import DispatchError
+from autotune.gemm import LAYOUTS, Gemm
+from autotune.kernel.config import PARAMETER
+from autotune.runtime.dispatcher import Dispatcher
+from autotune.runtime.selector import Call, Selector
+from autotune.runtime.table import SCHEMA_VERSION, Table, launchable, load_cubins, parse, render
+
+NUM_MUTATIONS = int(os.environ.get("AUTOTUNE_FUZZ", "3000"))
+SEED = int(os.environ.get("AUTOTUNE_FUZZ_SEED", "1"))
+
+EXTENTS = ((1, 1, 1), (513, 511, 77), (4096, 4096, 4096), (2**31 - 256, 4, 3), (64, 64, 100_000), (0, 5, 1))
+CALLS = [Gemm(*extents, x[0] == "T", x[1] == "T") for extents in EXTENTS for x in LAYOUTS]
+
+# As JSON: what no number, text or container may be, and what it may be and yet is not.
+NASTY = (
+    "0", "1", "-1", "2", "3", "8", "32", "64", "255", "256", "1024", "65536", "2147483647", "2147483648",
+    "4294967296", "9223372036854775808", "9" * 20, "9" * 5000, "-" + "9" * 400, "1e308", "-1e308", "1e-320",
+    "1e999", "-0.0", "0.5", "1.5", "NaN", "Infinity", "true", "false", "null", '""', '"NN"', '"exact"',
+    '"two_pass"', '"last_wave"', '"cluster"', '"register"', '"\\ud800"', '"\\u0000"', '"../../x"',
+    '"' + "x" * 9999 + '"',
+    "[]", "{}", "[[]]", '{"a": 1}', "[" * 3000 + "]" * 3000, '{"a":' * 900 + "1" + "}" * 900,
+)  # fmt: skip
+
+
+class Raw(str):
+    """JSON that Python would not write."""
+
+    __slots__ = ()
+
+
+def sample() -> Table:
+    """Kernels of each kind and layout, a few shapes."""
+    kernels = [
+        make_kernel("fast", make_spec(vec_a=4, vec_b=4, vec_c=4, is_exact=True)),
+        make_kernel("two", make_spec("TN", reduction="two_pass", split_k=2)),
+        make_kernel("last", make_spec("NT", reduction="last_block", split_k=4), None),
+        make_kernel("wave", make_spec("TT", reduction="last_wave", split_k=2, wave=132)),
+        make_kernel("cluster", make_spec(reduction="cluster", split_k=8)),
+        make_kernel("packed", make_spec(packs_a=True, packs_b=True, vec_a=4, vec_b=4)),
+    ]
+    gemms = [Gemm(512, 512, 512), Gemm(64, 64, 4096)]
+    entries = tuple(rank(gemm, "fast", "packed") for gemm in gemms)
+    return make_table(*kernels, entries=entries)
+
+
+def _places(node: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    items = node.items() if isinstance(node, dict) else enumerate(node) if isinstance(node, list) else ()
+    for key, value in items:
+        yield (*path, key)
+        yield from _places(value, (*path, key))
+
+
+def _holder(tree: Any, place: tuple[Any, ...]) -> Any:
+    for key in place[:-1]:
+        tree = tree[key]
+    return tree
+
+
+def _replace(rng: random.Random, tree: Any, place: tuple[Any, ...]) -> None:
+    _holder(tree, place)[place[-1]] = Raw(rng.choice(NASTY))
+
+
+def _choose(rng: random.Random, tree: Any, place: tuple[Any, ...]) -> None:
+    """Another value that a parameter may have, or a number near by."""
+    holder, name = _holder(tree, place), place[-1]
+    if name in PARAMETER:
+        holder[name] = rng.choice(PARAMETER[name].values)
+    elif type(holder[name]) in (int, float):
+        holder[name] = rng.choice((holder[name] * 2, holder[name] // 2, holder[name] + 1, -holder[name]))
+    elif type(holder[name]) is bool:
+        holder[name] = not holder[name]
+    else:
+        _replace(rng, tree, place)
+
+
+def _drop(rng: random.Random, tree: Any, place: tuple[Any, ...]) -> None:
+    del _holder(tree, place)[place[-1]]
+
+
+def _double(rng: random.Random, tree: Any, place: tuple[Any, ...]) -> None:
+    holder = _holder(tree, place)
+    if isinstance(holder, list):
+        holder.append(deepcopy(holder[place[-1]]))
+    else:
+        holder[f"{place[-1]}_"] = deepcopy(holder[place[-1]])
+
+
+def _swap(rng: random.Random, tree: Any, place: tuple[Any, ...]) -> None:
+    """With another value that stands under the same name, or beside it."""
+    same = [p for p in _places(tree) if p[-1] == place[-1] and p != place]
+    other = rng.choice(same) if same else (*place[:-1], rng.choice(list(_keys(_holder(tree, place)))))
+    if other[: len(place)] == place or place[: len(other)] == other:
+        return
+    one, two = _holder(tree, place), _holder(tree, other)
+    one[place[-1]], two[other[-1]] = two[other[-1]], one[place[-1]]
+
+
+def _keys(holder: Any) -> Any:
+    return holder if isinstance(holder, dict) else range(len(holder))
+
+
+CHANGES: tuple[Callable[..., None], ...] = (*[_replace] * 2, *[_choose] * 3, _drop, _double, _swap)
+
+
+def _text(tree: Any) -> str:
+    """The text of a tree, some of whose values are Raw, signed."""
+    raws: list[str] = []
+
+    def plain(node: Any) -> Any:
+        if isinstance(node, Raw):
+            raws.append(node)
+            return f"raw {len(raws) - 1} raw"
+        if isinstance(node, dict):
+            return {key: plain(value) for key, value in node.items()}
+        return [plain(value) for value in node] if isinstance(node, list) else node
+
+    return sign(plain(tree), {f'"raw {i} raw"': raw for i, raw in enumerate(raws)})
+
+
+def mutants(number: int, seed: int) -> Iterator[tuple[str, str]]:
+    """What was done, and the text that it made."""
+    rng = random.Random(seed)
+    trees = [json.loads(render(sample())), *(json.loads(older_text(sample(), v)) for v in (1, 2, 3, 4))]
+    leaves = [[p for p in _places(tree) if p[0] != "checksum"] for tree in trees]
+    texts = [_text(tree) for tree in trees]
+    for _ in range(number):
+        which = rng.choice((0, 0, 0, 1, 2, 3, 4))
+        if rng.random() < 0.1:
+            yield _broken_bytes(rng, texts[which])
+            continue
+        tree, names = deepcopy(trees[which]), []
+        for _ in range(rng.choice((1, 1, 1, 2, 3))):
+            change, place = rng.choice(CHANGES), rng.choice(leaves[which])
+            try:
+                change(rng, tree, place)
+            except (KeyError, IndexError, TypeError):  # another change took the place away
+                continue
+            names.append(f"{change.__name__} {'.'.join(map(str, place))}")
+        yield "; ".join(names), _text(tree)
+
+
+def _broken_bytes(rng: random.Random, text: str) -> tuple[str, str]:
+    """A table of which bytes were changed, without another checksum."""
+    raw = bytearray(text.encode())
+    at = rng.randrange(len(raw))
+    if rng.random() < 0.5:
+        raw[at] ^= rng.randrange(1, 256)
+        return "a byte", raw.decode("latin-1")
+    end = min(len(raw), at + rng.randrange(1, 200))
+    del raw[at:end]
+    return "a cut", raw.decode("latin-1")
+
+
+def is_accepted(text: str) -> bool:
+    """Whether a table can be read; if so, it is launched by its configs and answers every call."""
+    try:
+        table = parse(text)
+    except DispatchError as error:
+        str(error).encode()  # it can be printed
+        return False
+    version = json.loads(text)["schema_version"]
+    for kernel in table.kernels:
+        expected = launchable(kernel, table.limits, "").spec
+        if version < 3:
+            expected = replace(expected, overlaps=False)
+        assert kernel.spec == expected
+        assert kernel.spec.threads <= 1024 and kernel.spec.smem_bytes <= table.limits.smem_per_block
+    selector = Selector(table)
+    for gemm in CALLS:
+        if gemm.m and gemm.n:
+            try:
+                pick = selector.pick(Call.packed(gemm))
+            except DispatchError:
+                continue
+            assert Call.packed(gemm).refusal(selector.kernels[pick.kernel_id]) is None
+    return True
+
+
+def test_mutants_of_tables_are_refused_or_harmless() -> None:
+    count = Counter[str]()
+    for what, text in mutants(NUM_MUTATIONS, SEED):
+        try:
+            accepted = is_accepted(text)
+        except Exception as error:
+            pytest.fail(f"{type(error).__name__} after: {what}\n{error}"[:2000])
+        count["accepted" if accepted else "refused"] += 1
+        if accepted and "AUTOTUNE_FUZZ" in os.environ:
+            for one in what.split("; "):
+                count[one.split(" ")[-1].split(".")[-1] + " accepted"] += 1
+    if "AUTOTUNE_FUZZ" in os.environ:
+        print("\n".join(f"{number:8,}  {what}" for what, number in count.most_common()))
+    assert count["refused"] > 0.5 * NUM_MUTATIONS and count["accepted"]
+
+
+def test_every_leaf_refuses_every_nasty_value_or_takes_it_harmlessly() -> None:
+    """The first kernel, the first entry and all that stands beside them, with everything once."""
+    tree = json.loads(render(sample()))
+    places = [p for p in _places(tree) if not any(type(step) is int and step > 0 for step in p)]
+    rng = random.Random(SEED)
+    wanted = max(1, NUM_MUTATIONS // len(places))
+    for place in places:
+        for raw in rng.sample(NASTY, min(wanted, len(NASTY))):
+            changed = deepcopy(tree)
+            _holder(changed, place)[place[-1]] = Raw(raw)
+            try:
+                is_accepted(_text(changed))
+            except Exception as error:
+                pytest.fail(f"{type(error).__name__} with {raw[:40]} at {place}: {error}"[:2000])
+
+
+def test_the_sample_itself_is_accepted() -> None:
+    assert is_accepted(render(sample()))
+    assert all(is_accepted(older_text(sample(), version)) for version in range(1, SCHEMA_VERSION))
+    assert CONFIG.kernel == CONFIG
+
+
+def test_cubins_of_other_bytes_are_refused(tmp_path: Path) -> None:
+    """Flipped, cut, empty, grown: the name of a cubin is what it must hold."""
+    table, rng = sample(), random.Random(SEED)
+    folder = write_table(table, tmp_path / "t")
+    Dispatcher(folder)
+    paths = sorted((folder / "cubins").iterdir())
+    for number in range(max(100, NUM_MUTATIONS // 10)):
+        path = rng.choice(paths)
+        code = path.read_bytes()
+        at, bit = rng.randrange(len(code)), 1 << rng.randrange(8)
+        flipped = code[:at] + bytes([code[at] ^ bit]) + code[at + 1 :]
+        path.write_bytes((flipped, code[:at], b"", code + b"\0")[number % 4])
+        with pytest.raises(DispatchError, match="SHA-256"):
+            load_cubins(folder, table)
+        path.write_bytes(code)
+    assert load_cubins(folder, table)
