@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from functools import cache
 
@@ -46,6 +47,14 @@ def missing_gpu() -> str:
     return (probe.stderr.strip().splitlines() or ["no answer"])[-1] if probe.returncode else ""
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """One cache of compiled kernels for all processes of this run: not the user's, and gone with it."""
+    if not hasattr(config, "workerinput"):  # the workers of pytest-xdist inherit it
+        folder = tempfile.TemporaryDirectory(prefix="autotune-tests-")
+        config.add_cleanup(folder.cleanup)
+        os.environ["AUTOTUNE_CACHE"] = folder.name
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--require-gpu", action="store_true", help="fail, rather than skip, tests marked gpu")
 
@@ -59,7 +68,11 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """`--require-gpu` that selects no GPU test would pass without having looked at the GPU."""
+    """`--require-gpu` that selects no GPU test would pass without having looked at the GPU, and groups that
+    pytest-xdist overlooks cost minutes."""
+    grouped = next((item for item in session.items if item.get_closest_marker("xdist_group")), None)
+    if grouped and getattr(session.config.option, "loadgroup", False) and "@" not in grouped.nodeid:
+        raise pytest.UsageError("--dist loadgroup, but this pytest-xdist groups no tests with this pytest")
     is_required = session.config.getoption("--require-gpu")
     if is_required and not any(item.get_closest_marker("gpu") for item in session.items):
         raise pytest.UsageError("--require-gpu, but no selected test is marked gpu")

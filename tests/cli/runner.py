@@ -6,18 +6,11 @@ import json
 import os
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
-
-import pytest
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 # What a user would hit if a warning slipped through: the command fails instead.
 _STRICT = ("-W", "error")
-# Compiled kernels of this test process: not the user's, and gone with it.
-CACHE = tempfile.TemporaryDirectory(prefix="autotune-cli-")
-# Tests that export share a process, and so that cache: the kernels of a table take 100 s to compile.
-EXPORTS = pytest.mark.xdist_group("exports")
 
 
 def run(
@@ -33,7 +26,7 @@ def run(
         timeout=240,
         cwd=cwd,
         stdin=subprocess.DEVNULL,
-        env=os.environ | {"PYTHONPATH": path, "COLUMNS": "200", "AUTOTUNE_CACHE": CACHE.name} | environment,
+        env=os.environ | {"PYTHONPATH": path, "COLUMNS": "200"} | environment,
     )
     assert done.returncode == code, f"exit {done.returncode}\n{done.stdout}\n{done.stderr}"
     if "--json" in arguments and done.stdout:

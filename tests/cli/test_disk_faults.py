@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from exports import EXPORTS
 from sandbox import ROOT, autotune, small_disk
 from typer.testing import CliRunner
 
@@ -22,7 +23,7 @@ from autotune.gemm import Gemm
 from autotune.gpu.driver import GpuInfo
 from autotune.measurement import CachePolicy
 
-from .runner import CACHE, EXPORTS, run
+from .runner import run
 
 
 def search(recording: Path, db: str | Path, trials: int, *more: str) -> str:
@@ -87,7 +88,7 @@ def test_an_export_that_does_not_fit_leaves_the_old_table_whole(db: Path) -> Non
         {export}; echo exit $?
         diff -r table before && echo same; ls -A
     """
-    done = small_disk("size=32m", "sh", "-c", script, AUTOTUNE_CACHE=CACHE.name)
+    done = small_disk("size=32m", "sh", "-c", script)
     assert done.stdout.split("\n")[:2] == ["exit 3", "same"]
     assert done.stdout.split()[3:] == ["before", "fill", "table"]  # nothing half made is left
     assert "table cannot be written: the disk is full ([Errno 28] No space left on device)" in done.stderr

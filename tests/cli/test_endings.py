@@ -15,11 +15,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from exports import EXPORTS
 from sandbox import autotune, small_disk
 
 from autotune.store import Store
 
-from .runner import CACHE, EXPORTS, REPOSITORY, run
+from .runner import REPOSITORY, run
 
 RECORDED = REPOSITORY / "studies" / "recorded" / "h200.json.gz"
 LONG = ("search", "--gpu", f"replay:{RECORDED}", "--shape", "4096")
@@ -35,7 +36,7 @@ def started(
         stderr=subprocess.PIPE,
         stdin=subprocess.DEVNULL,
         text=True,
-        env=os.environ | {"PYTHONPATH": path, "AUTOTUNE_CACHE": CACHE.name, "CUDA_VISIBLE_DEVICES": ""},
+        env=os.environ | {"PYTHONPATH": path, "CUDA_VISIBLE_DEVICES": ""},
         restore_signals=True,
         preexec_fn=_default_signals,
         **more,  # type: ignore[call-overload]
@@ -126,7 +127,7 @@ def test_a_full_disk_is_3_whatever_is_written(recording: Path, tmp_path: Path) -
         autotune("export-table", "--db", db, "--out", "table"),
         autotune("search", "--gpu", f"replay:{recording}", "--shape", "512", "--db", "b.db"),
     ):
-        done = small_disk("size=12k", "sh", "-c", f"{command}; echo exit $?", AUTOTUNE_CACHE=CACHE.name)
+        done = small_disk("size=12k", "sh", "-c", f"{command}; echo exit $?")
         assert done.stdout.splitlines()[-1] == "exit 3", f"{command}\n{done.stdout}{done.stderr}"
         assert "full" in done.stderr or "No space" in done.stderr
 

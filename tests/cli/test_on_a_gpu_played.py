@@ -11,6 +11,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from exports import EXPORTS
 from typer.testing import CliRunner
 
 from autotune.cli import record, targets, verify
@@ -24,7 +25,7 @@ from autotune.runtime.table import load
 from autotune.store import Store
 
 from .conftest import ENVIRONMENT, SQUARE, measured, points
-from .runner import EXPORTS, run
+from .runner import run
 
 pytestmark = EXPORTS
 

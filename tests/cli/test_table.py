@@ -8,12 +8,13 @@ import sys
 from pathlib import Path
 
 import pytest
+from exports import EXPORTS
 
 from autotune.kernel import template
 from autotune.store import Store
 
 from .conftest import CUBLAS_US, ENVIRONMENT, RECORDED_ON, SQUARE, measured, points
-from .runner import EXPORTS, run
+from .runner import run
 
 pytestmark = EXPORTS
 

@@ -16,9 +16,9 @@ from autotune.cli.app import app
 from autotune.device import KNOWN
 from autotune.search import SAMPLERS
 
-from .runner import CACHE, REPOSITORY, run
+from .runner import REPOSITORY, run
 
-PATHS = {"PYTHONPATH": str(REPOSITORY), "AUTOTUNE_CACHE": CACHE.name}
+PATHS = {"PYTHONPATH": str(REPOSITORY)}
 ESCAPE = "\x1b["
 ROOT = get_command(app)
 COMMANDS = [(name,) for name in ROOT.commands if name != "trials"] + [  # type: ignore[attr-defined]

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from exports import EXPORTS
 
 from autotune.device import Environment, known_limits
 from autotune.export.exporter import export_table
@@ -29,7 +30,11 @@ WINNERS = (
 )
 
 
-@pytest.fixture(params=["quadro-rtx-5000", "h200"], scope="module")
+ANOTHER_GPU = pytest.mark.xdist_group("exports for another GPU")
+GPUS = (pytest.param("quadro-rtx-5000", marks=ANOTHER_GPU), pytest.param("h200", marks=EXPORTS))
+
+
+@pytest.fixture(params=GPUS, scope="module")
 def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     limits = known_limits(request.param)
     environment = Environment(limits.name, "GPU-0", limits.compute_capability, "580", "13.0", "13.4", "")
