@@ -39,6 +39,25 @@ class Baseline:
 
 
 @dataclass(frozen=True)
+class Cell:
+    """A point, or cuBLAS (None), on a problem: to be timed, not verified, and not to the end once it is
+    clearly slower than `cutoff_us`."""
+
+    gemm: Gemm
+    point: Point | None
+    cutoff_us: float | None = None
+
+
+@dataclass(frozen=True)
+class CellTime:
+    """Samples in us of one cell; none where it failed, for that reason. `is_cut_short`: too slow to go on."""
+
+    samples_us: tuple[float, ...]
+    is_cut_short: bool = False
+    reason: str = ""
+
+
+@dataclass(frozen=True)
 class Rounds:
     """Points and cuBLAS, timed interleaved: `samples_us[i][r]` is point i in round r. A point that fails
     verification now has no samples.

@@ -1,9 +1,10 @@
 """A suite of shapes drawn at random: what nobody chose is what a kernel, or a table, should be judged on.
 
-    python benchmarks/drawn_suite.py --seed 1 [--num 40] [--odd] [--layouts] [--batches] > SUITE.toml
+    python benchmarks/drawn_suite.py --seed 1 [--num 40] [--odd | --mixed] [--layouts] [--batches] > NAME.toml
 
 m and n are log-uniform over 1 ... 16384 and k over 16 ... 65536; shapes whose limit on an H200 is less than
-1 us or more than 10 ms are drawn again. `--odd` makes every extent odd; `--layouts` draws the layout too.
+1 us or more than 10 ms are drawn again. `--odd` makes every extent odd; `--mixed` rounds those of every
+second shape up to whole 16s, from 16 on; `--layouts` draws the layout too.
 `--batches` draws 2 ... 1024 products, log-uniform, one batch in four with a shared A and one with a shared B.
 Equal arguments draw equal suites.
 """
@@ -19,6 +20,7 @@ from typing import Any
 from autotune.gemm import LAYOUTS, Gemm
 
 MOST = 16384  # rows or columns
+ROUND = 16
 DEPTHS = (16, 65536)
 BATCHES = (2, 1024)
 SHARED = ("", "", "a", "b")  # one of them for each batch
@@ -27,17 +29,25 @@ FMA_TFLOPS, BANDWIDTH_GBS = 65.3, 4290.0  # measured on an H200
 
 
 def drawn(
-    seed: int, *, is_odd: bool = False, is_batched: bool = False, layouts: tuple[str, ...] = ("NN",)
+    seed: int,
+    *,
+    is_odd: bool = False,
+    is_mixed: bool = False,
+    is_batched: bool = False,
+    layouts: tuple[str, ...] = ("NN",),
 ) -> Iterator[Gemm]:
     """Shapes without end, the same for equal arguments."""
-    rng = random.Random(seed)
+    rng, num = random.Random(seed), 0
     while True:
         m, n, k = (_log_uniform(rng, *ends) for ends in ((1, MOST), (1, MOST), DEPTHS))
         layout = rng.choice(layouts)
         if is_odd:
             m, n, k = m | 1, n | 1, k | 1
+        if is_mixed and num % 2:
+            m, n, k = (extent if extent < ROUND else -(-extent // ROUND) * ROUND for extent in (m, n, k))
         gemm = Gemm(m, n, k, layout[0] == "T", layout[1] == "T", **(_batch(rng) if is_batched else {}))
         if LIMITS_US[0] <= gemm.limit_us(FMA_TFLOPS, BANDWIDTH_GBS) <= LIMITS_US[1]:
+            num += 1
             yield gemm
 
 
@@ -63,13 +73,14 @@ def main() -> None:
     parser.add_argument("--seed", type=int, required=True)
     parser.add_argument("--num", type=int, default=40)
     parser.add_argument("--odd", action="store_true", help="every extent is odd")
+    parser.add_argument("--mixed", action="store_true", help="every second shape of whole 16s")
     parser.add_argument("--layouts", action="store_true", help="NN, NT, TN and TT, drawn too")
     parser.add_argument("--batches", action="store_true", help="batches, some with a shared operand")
     args = parser.parse_args()
     layouts = LAYOUTS if args.layouts else ("NN",)
-    shapes = drawn(args.seed, is_odd=args.odd, is_batched=args.batches, layouts=layouts)
+    shapes = drawn(args.seed, is_odd=args.odd, is_mixed=args.mixed, is_batched=args.batches, layouts=layouts)
     command = f"--seed {args.seed} --num {args.num}"
-    command += "".join(f" --{name}" for name in ("odd", "layouts", "batches") if getattr(args, name))
+    command += "".join(f" --{name}" for name in ("odd", "mixed", "layouts", "batches") if getattr(args, name))
     print(f"# Drawn by `python benchmarks/drawn_suite.py {command}`.\n")
     print("\n".join(_table(next(shapes)) for _ in range(args.num)), end="")
 

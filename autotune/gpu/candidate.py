@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any
 
 from ..errors import AutotuneError
+from ..gemm import Gemm
 from ..kernel import launch
 from .memory import Enqueue, Workspace
 from .module import Module
@@ -37,9 +38,8 @@ class Loader:
         self._stopwatch = stopwatch
         self._modules: OrderedDict[str, Module] = OrderedDict()
 
-    def load(self, kernel: KernelCode, prepared: PreparedProblem, workspace: Workspace) -> Enqueue:
+    def load(self, kernel: KernelCode, gemm: Gemm, workspace: Workspace) -> Enqueue:
         """Load a candidate (or find it loaded) and give it its workspace."""
-        gemm = prepared.problem.gemm
         if kernel.sha256 not in self._modules:
             self._modules[kernel.sha256] = Module(self._driver, self._device, kernel.code)
         self._modules.move_to_end(kernel.sha256)

@@ -24,6 +24,7 @@ from typing import TypeVar
 from ..errors import AutotuneError, DeviceLost, EnvironmentProblem
 from ..kernel.launch import LaunchSpec
 from ..measurement import Failure, Outcome
+from ..target import CellTime
 from . import protocol
 from .protocol import KernelCode, Problem
 from .turns import Turns
@@ -177,6 +178,42 @@ class WorkerClient:
             self._find_killers(request.problem, request.kernels, deadline_s)
             return None
 
+    def cells(self, request: protocol.RunCells, deadline_s: float) -> tuple[CellTime, ...]:
+        """Time cells, one after another, each request within `deadline_s`. One that brings the worker down
+        has that as its reason, and its kernel is not run again. Raises EnvironmentProblem, DeviceLost.
+        """
+        if not request.cells:
+            return ()
+        if killed := {i: known for i, cell in enumerate(request.cells) if (known := self._killed(cell[1]))}:
+            fit = tuple(cell for i, cell in enumerate(request.cells) if i not in killed)
+            times = iter(self.cells(replace(request, cells=fit), deadline_s))
+            return tuple(killed.get(i) or next(times) for i in range(len(request.cells)))
+        self.start()
+        self._prepared = {}  # the worker lets go of them for the pool
+        try:
+            result = self._ask(request, deadline_s, protocol.CellsResult)
+        except (WorkerGone, WorkerLate) as error:
+            if len(request.cells) > 1:  # any of them: halves tell which
+                half = len(request.cells) // 2
+                parts = (request.cells[:half], request.cells[half:])
+                first, second = (self.cells(replace(request, cells=part), deadline_s) for part in parts)
+                return first + second
+            result = protocol.CellsResult((), f"the GPU worker died: {error}", is_last=True)
+        done = len(result.times)
+        if done == len(request.cells):
+            return result.times
+        _, guilty, _ = request.cells[done]
+        if guilty is not None:
+            self._killers[_identity(guilty)] = Failure(Outcome.FAULTED, result.reason)
+        left = replace(request, cells=request.cells[done + 1 :])
+        return (*result.times, CellTime((), reason=result.reason), *self.cells(left, deadline_s))
+
+    def _killed(self, kernel: KernelCode | None) -> CellTime | None:
+        known = None if kernel is None else self._killers.get(_identity(kernel))
+        if known is None:
+            return None
+        return CellTime((), reason=f"not run, it brought a worker down: {known.reason}")
+
     def _find_killers(self, problem: Problem, kernels: Sequence[KernelCode], deadline_s: float) -> None:
         """Run each alone: who brings the worker down now is known by it from here on."""
         for kernel in kernels:
@@ -241,7 +278,7 @@ class WorkerClient:
     def _ask(self, request: protocol.Request, deadline_s: float, expected: type[A]) -> A:
         """Send and wait. Raises WorkerGone, WorkerLate (the worker is dead then), EnvironmentProblem."""
         with self._turns.take() if self._turns else nullcontext(frozenset[int]()) as partners:
-            if isinstance(request, protocol.RunTrial | protocol.RunRace):
+            if isinstance(request, protocol.RunTrial | protocol.RunRace | protocol.RunCells):
                 request = replace(request, partners=partners)
             answer = self._exchange(request, deadline_s)
             if self._turns and isinstance(answer, protocol.Ready):

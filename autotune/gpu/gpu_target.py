@@ -22,7 +22,7 @@ from ..kernel.config import Config
 from ..kernel.feasible_set import FeasibleSet
 from ..kernel.launch import LaunchSpec
 from ..measurement import CachePolicy, Measurement, Outcome
-from ..target import Baseline, Point, Rounds
+from ..target import Baseline, Cell, CellTime, Point, Rounds
 from . import driver, instance, protocol
 from .client import WorkerClient, trial_deadline_s
 from .lane import Lane
@@ -138,6 +138,58 @@ class GpuTarget:
             future.set_result(Measurement(Outcome.ILLEGAL, refusal))
             return future
         return self._lane.submit_idle(self._measure_compiled, gemm, config, cutoff_us)
+
+    def fill(self, cells: Sequence[Cell]) -> Future[tuple[CellTime, ...]]:
+        """Compile what the cells need, then time them one after another; nothing is verified. One whose point
+        is illegal, does not compile, spills or does not fit has no samples, but a reason. Raises UsageError
+        for a point that is no config."""
+        compiles: dict[Hashable, Future[Cubin]] = {}  # cells of one kernel share theirs
+        builds = [self._begin(cell, compiles) for cell in cells]
+        return self._lane.submit(self._fill, cells, builds)
+
+    def _begin(
+        self, cell: Cell, compiles: dict[Hashable, Future[Cubin]]
+    ) -> tuple[Config, Future[Cubin]] | str | None:
+        """The compile that a cell waits for; why it needs none, or None for cuBLAS."""
+        if cell.point is None:
+            return None
+        config = Config.from_dict(cell.point)
+        if refusal := instance.refusal(config, self.limits, cell.gemm):
+            return refusal
+        kernel = (config.kernel, instance.variant(cell.gemm))
+        if kernel not in compiles:
+            compiles[kernel] = self._compile(cell.gemm, config)
+        return config, compiles[kernel]
+
+    def _fill(
+        self, cells: Sequence[Cell], builds: Sequence[tuple[Config, Future[Cubin]] | str | None]
+    ) -> tuple[CellTime, ...]:
+        """On the GPU's thread."""
+        if self._lost is not None:
+            raise self._lost
+        codes = [self._code_or_reason(c.gemm, built) for c, built in zip(cells, builds, strict=True)]
+        wanted = [(c, code) for c, code in zip(cells, codes, strict=True) if not isinstance(code, str)]
+        request = protocol.RunCells(tuple((c.gemm, code, c.cutoff_us) for c, code in wanted), self.policy)
+        deadline_s = trial_deadline_s(sum(expected_us(c.gemm, self.limits, c.cutoff_us) for c, _ in wanted))
+        try:
+            times = iter(self._worker.cells(request, deadline_s))
+        except DeviceLost as error:
+            self._lost = error  # what is queued fails at once
+            raise
+        return tuple(CellTime((), reason=code) if isinstance(code, str) else next(times) for code in codes)
+
+    def _code_or_reason(
+        self, gemm: Gemm, built: tuple[Config, Future[Cubin]] | str | None
+    ) -> KernelCode | str | None:
+        if built is None or isinstance(built, str):
+            return built
+        config, compiled = built
+        try:
+            cubin = compiled.result()
+        except TrialFailure as failure:
+            return failure.reason
+        code = instance.code(gemm, config, cubin, self.limits)
+        return instance.spills(cubin) or instance.misfit(cubin, config, code.spec, self.limits, gemm) or code
 
     def compare(self, gemm: Gemm, points: Sequence[Point], rounds: int) -> Rounds:
         """Time points and cuBLAS interleaved.

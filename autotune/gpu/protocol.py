@@ -17,6 +17,7 @@ from ..gemm import Gemm
 from ..kernel.launch import LaunchSpec
 from ..kernel.template import ENTRY
 from ..measurement import CachePolicy, Discarded, Failure, GpuState, Outcome
+from ..target import CellTime
 
 
 @dataclass(frozen=True)
@@ -76,7 +77,7 @@ class RunTrial:
 @dataclass(frozen=True)
 class RunRace:
     """Time candidates, verified, and cuBLAS, interleaved; then, if asked, run each candidate for
-    `energy_s` and measure its energy. Answered by RaceResult. `partners` as of Trial."""
+    `energy_s` and measure its energy. Answered by RaceResult. `partners` as of RunTrial."""
 
     problem: Problem
     kernels: tuple[KernelCode, ...]
@@ -97,11 +98,21 @@ class RunDuel:
 
 
 @dataclass(frozen=True)
+class RunCells:
+    """Time kernels, or cuBLAS (None), each on a problem whose numbers do not matter: nothing is verified, and
+    nothing prepared. Answered by CellsResult. `partners` as of RunTrial."""
+
+    cells: tuple[tuple[Gemm, KernelCode | None, float | None], ...]  # the last: cutoff in us
+    policy: CachePolicy
+    partners: frozenset[int] = frozenset()
+
+
+@dataclass(frozen=True)
 class Shutdown:
     """End. Not answered."""
 
 
-Request = Start | Prepare | RunTrial | RunRace | RunDuel | Shutdown
+Request = Start | Prepare | RunTrial | RunRace | RunDuel | RunCells | Shutdown
 
 
 # ---------------------------------------------------------------------------------------- answers
@@ -169,6 +180,15 @@ class DuelResult:
 
 
 @dataclass(frozen=True)
+class CellsResult:
+    """One per cell, in order; fewer where the context was lost at the next one."""
+
+    times: tuple[CellTime, ...]
+    reason: str = ""
+    is_last: bool = False
+
+
+@dataclass(frozen=True)
 class Failed:
     """A request other than a trial failed. `kind` environment: the machine lacks something."""
 
@@ -177,7 +197,7 @@ class Failed:
     is_last: bool = False
 
 
-Answer = Ready | Prepared | TrialResult | RaceResult | DuelResult | Failed
+Answer = Ready | Prepared | TrialResult | RaceResult | DuelResult | CellsResult | Failed
 
 
 def serve(connection: Connection, handle: Callable[[Any], Answer]) -> None:

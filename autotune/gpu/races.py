@@ -99,7 +99,7 @@ class Races:
             if number in failures:
                 continue
             try:
-                enqueue = self._loader.load(kernel, prepared, workspace)
+                enqueue = self._loader.load(kernel, prepared.problem.gemm, workspace)
                 racers[number] = (enqueue, self._loader.verify(prepared, enqueue, workspace)[0])
             except WrongResult as wrong:
                 failures[number] = Failure(Outcome.WRONG_RESULT, str(wrong))
@@ -144,7 +144,7 @@ class Races:
         with self._workspaces(len(request.kernels)) as workspaces:
             racers = []
             for kernel, workspace in zip(request.kernels, workspaces, strict=True):
-                enqueue = self._loader.load(kernel, prepared, workspace)
+                enqueue = self._loader.load(kernel, prepared.problem.gemm, workspace)
                 racers.append((enqueue, self._loader.verify(prepared, enqueue, workspace)[0]))
             first, second = self._stopwatch.race(racers, prepared.operands.sets, request.rounds, seed)
         return first, second

@@ -9,14 +9,17 @@ from functools import partial
 from statistics import median
 
 from ..errors import EnvironmentProblem
+from ..gemm import Gemm
 from ..measurement import CachePolicy, Discarded, Failure, Outcome
+from ..target import CellTime
 from . import cublas, driver, protocol, timing
 from .candidate import Loader, WrongResult
 from .driver import CudaError, check
 from .guard import DriftReference, Guard, Guarded
-from .memory import Enqueue, Workspace
+from .memory import Enqueue, Workspace, num_sets
 from .module import Module
 from .nvml import Monitor
+from .pool import Pool
 from .problem import PreparedProblem
 from .protocol import KernelCode, Problem, TrialResult
 from .races import Races
@@ -63,6 +66,7 @@ class Session:
         self.stopwatch = Stopwatch(self.driver, self.stream, self.monitor.state)
         self.workspace = Workspace(self.driver, self.stream)
         self.loader = Loader(self.driver, self.device, self.stream, self.stopwatch)
+        self.pool = Pool(self.driver, self.checks.kernel("fill_normal"), self.stream)
         self.races = Races(self.driver, self.stream, self.loader, self.stopwatch, self.guard, self.monitor)
         self._problems: OrderedDict[Problem, PreparedProblem] = OrderedDict()
         self._baselines: dict[Problem, tuple[float, ...]] = {}
@@ -145,7 +149,7 @@ class Session:
 
     def _trial(self, prepared: PreparedProblem, request: protocol.RunTrial) -> TrialResult:
         began = time.perf_counter()
-        enqueue = self.loader.load(request.kernel, prepared, self.workspace)
+        enqueue = self.loader.load(request.kernel, request.problem.gemm, self.workspace)
         glance_us, verdict = self.loader.verify(prepared, enqueue, self.workspace)
         verified = time.perf_counter()
         right = TrialResult(
@@ -223,10 +227,41 @@ class Session:
         fresh = self._build(replace(problem, policy=CachePolicy.WARM, seed=problem.seed + FRESH_SEED))
         workspace = Workspace(self.driver, self.stream)
         try:
-            self.loader.verify(fresh, self.loader.load(kernel, fresh, workspace), workspace)
+            self.loader.verify(fresh, self.loader.load(kernel, problem.gemm, workspace), workspace)
         finally:
             workspace.free()
             fresh.free()
+
+    # ---------------------------------------------------------------------------- many cells
+
+    def cells(self, request: protocol.RunCells) -> protocol.CellsResult:
+        """Time kernels on problems whose numbers do not matter; their own failures are results."""
+        self.monitor.partners = request.partners
+        self._evict(0)  # the pool may need their memory
+        times: list[CellTime] = []
+        for gemm, kernel, cutoff_us in request.cells:
+            try:
+                timed = self._cell(gemm, kernel, request.policy, cutoff_us)
+                times.append(CellTime(timed.samples_us, timed.is_cut_short))
+            except CudaError as error:
+                if error.is_sticky:
+                    return protocol.CellsResult(tuple(times), str(error), is_last=True)
+                times.append(CellTime((), reason=str(error)))
+            except EnvironmentProblem as error:  # no memory
+                times.append(CellTime((), reason=str(error)))
+        return protocol.CellsResult(tuple(times))
+
+    def _cell(
+        self, gemm: Gemm, kernel: KernelCode | None, policy: CachePolicy, cutoff_us: float | None
+    ) -> Timing:
+        sets = self.pool.sets(gemm, num_sets(gemm, self.limits.l2_bytes, policy))
+        if kernel is not None:
+            enqueue = self.loader.load(kernel, gemm, self.workspace)
+        elif self.cublas is not None:
+            enqueue = partial(self.cublas.sgemm, gemm)
+        else:
+            raise EnvironmentProblem("cuBLAS was not found")
+        return self.stopwatch.glance(enqueue, sets, cutoff_us)
 
     # ---------------------------------------------------------------------------- in the same rounds
 

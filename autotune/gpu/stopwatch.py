@@ -86,6 +86,20 @@ class Stopwatch:
         finally:
             batch.free()
 
+    def glance(self, enqueue: Enqueue, sets: Sequence[OperandSet], cutoff_us: float | None) -> Timing:
+        """A few short samples, after a launch that loads the kernel; less of what is clearly too slow."""
+        self.time_once(lambda: enqueue(sets[0]))
+        once_us = self.time_once(lambda: enqueue(sets[-1]))
+        if timing.is_hopeless_at_a_glance(once_us, cutoff_us):
+            return Timing((once_us,), is_cut_short=True)
+        launches = timing.batch_launches(once_us, len(sets), timing.GLANCE_US)
+        batch = LaunchGraph(self._driver, self._stream, enqueue, sets, launches)
+        try:
+            _, *times = self._intervals([batch.replay] * (1 + timing.GLANCES))
+            return Timing(tuple(time_us / launches for time_us in times))
+        finally:
+            batch.free()
+
     def read(self, enqueue: Enqueue, sets: Sequence[OperandSet], launch_us: float) -> float:
         """One sample of what takes about so long, without a trace in `state`."""
         state, launches = self.state, timing.batch_launches(launch_us, len(sets))

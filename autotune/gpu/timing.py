@@ -22,6 +22,8 @@ from ..measurement import CachePolicy
 
 BATCH_US = 1500.0  # events resolve 0.5 us and replays start about 1 us apart: below 0.1 % of a batch
 BUDGET_US = 25_000.0
+GLANCE_US = 200.0  # of a batch, and so many of them, where many kernels are timed on many problems
+GLANCES = 3
 GROUP = 5  # replays queued at once
 MIN_SAMPLES = 4
 MAX_SAMPLES = 40
@@ -47,13 +49,13 @@ class Timing:
         return median(self.samples_us)
 
 
-def batch_launches(launch_us: float, num_sets: int) -> int:
-    """Launches per batch: about BATCH_US of them, and every operand set equally often.
+def batch_launches(launch_us: float, num_sets: int, batch_us: float = BATCH_US) -> int:
+    """Launches per batch: about `batch_us` of them, and every operand set equally often.
 
     `launch_us` is what a single launch took, latency included.
     """
     kernel_us = max(launch_us - LAUNCH_LATENCY_US, launch_us / 4, 0.5)
-    rounds = round(BATCH_US / (kernel_us * num_sets))
+    rounds = round(batch_us / (kernel_us * num_sets))
     return num_sets * max(1, rounds)
 
 

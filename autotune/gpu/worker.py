@@ -33,6 +33,8 @@ def respond(session: Session, request: object) -> protocol.Answer:
                 return session.race(request)
             case protocol.RunDuel():
                 return session.duel(request)
+            case protocol.RunCells():
+                return session.cells(request)
         return protocol.Failed("internal", f"unknown request {type(request).__name__}")
     except EnvironmentProblem as error:
         return protocol.Failed("environment", str(error))

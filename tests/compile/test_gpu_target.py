@@ -22,6 +22,7 @@ from autotune.kernel.compiler import Cubin
 from autotune.kernel.config import Config
 from autotune.kernel.resources import launch_spec
 from autotune.measurement import CachePolicy, Outcome
+from autotune.target import Cell
 
 FAKE = Path(__file__).parents[1] / "unit" / "fake_gpu_worker.py"
 LIMITS = KNOWN["h200"]
@@ -246,3 +247,24 @@ def test_duels_are_dropped_when_the_target_closes(open_target):
     threading.Timer(0.2, is_free.set).start()
     opened.close()
     assert all(duel.cancelled() for duel in duels)
+
+
+def test_cells_are_timed_without_being_prepared_and_each_tells_why_it_was_not(open_target):
+    opened = open_target("fine")
+    illegal, other = {**POINT, "wm": 32}, Gemm(96, 64, 64)
+    cells = [Cell(GEMM, POINT), Cell(GEMM, None), Cell(GEMM, illegal), Cell(other, POINT, 9.0)]
+    timed, cublas, refused, last = opened.fill(cells).result(60)
+    assert (timed.samples_us, cublas.samples_us, last.samples_us) == ((1.0,), (2.0,), (3.0,))
+    assert "warp-lanes" in refused.reason and not refused.samples_us
+    with pytest.raises(UsageError, match="unknown parameter"):
+        opened.fill([Cell(GEMM, {"zz": 1})])
+
+
+def test_a_cell_that_does_not_compile_says_so(open_target, monkeypatch):
+    opened = open_target("fine")
+
+    def fail(config, variant):
+        raise TrialFailure(Outcome.COMPILE_FAILED, "ptxas says no")
+
+    monkeypatch.setattr(opened.compiler, "compile", fail)
+    assert [time.reason for time in opened.fill([Cell(GEMM, POINT)]).result(60)] == ["ptxas says no"]

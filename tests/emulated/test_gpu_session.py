@@ -19,6 +19,7 @@ from autotune.errors import EnvironmentProblem
 from autotune.gemm import Gemm
 from autotune.gpu import candidate, cublas, driver, protocol, session, stopwatch, verification, worker
 from autotune.gpu.driver import GpuInfo
+from autotune.gpu.memory import num_sets
 from autotune.gpu.protocol import KernelCode, Problem
 from autotune.kernel.launch import LaunchSpec, Variant, plan, schedule
 from autotune.measurement import CachePolicy, Discarded, GpuState, Outcome
@@ -670,3 +671,71 @@ def test_a_request_from_nowhere_is_an_internal_failure(open_session):
 def test_a_worker_wants_to_be_started_first():
     answer = worker.Responder()(protocol.Prepare(COLD))
     assert (answer.kind, answer.is_last) == ("internal", True)
+
+
+# ------------------------------------------------------------------------------------ many cells
+
+
+def _cells(opened, *cells, policy=CachePolicy.COLD):
+    return worker.respond(opened, protocol.RunCells(tuple(cells), policy))
+
+
+def _code(name, spec=SPEC):
+    return KernelCode(name.encode(), name, spec)
+
+
+def test_cells_are_timed_on_numbers_from_a_pool(host, open_session):
+    """Sets that share nothing, larger than L2 together; nothing is verified, and what is read stays."""
+    seen: dict[Gemm, set[int]] = {}
+
+    def spy(driver, name, grid, values):
+        gemm, (a, b, c) = Gemm(*values[:3]), (values[4], values[6], values[9])
+        for address, num_bytes in zip((a, b, c), gemm.operand_bytes, strict=True):
+            assert driver.is_allocated(address, num_bytes)
+        assert abs(float(np.mean(view(a, gemm.m, gemm.k, gemm.k)))) < 0.2  # normal numbers
+        seen.setdefault(gemm, set()).update((a, b, c))
+        view(c, gemm.m, gemm.n, gemm.n)[:] = np.float32(1e9)
+
+    host.sgemms[b"spy"] = spy
+    gemms = (Gemm(90, 70, 50), GEMM, Gemm(90, 70, 50))
+    times = _cells(open_session, *((gemm, _code("spy"), None) for gemm in gemms)).times
+    assert [set(time.samples_us) for time in times] == [{100.0}] * 3
+    for gemm, addresses in seen.items():
+        assert len(addresses) == 3 * num_sets(gemm, LIMITS.l2_bytes, CachePolicy.COLD)
+        least = min(end - begin for begin, end in itertools.pairwise(sorted(addresses)))
+        assert least >= min(gemm.operand_bytes)
+
+
+def test_a_cell_that_fails_is_told_and_the_next_one_is_timed(host, open_session):
+    greedy = replace(SPEC, threads=2048)
+    cells = ((GEMM, _code("right", greedy), None), (GEMM, _code("right"), None), (GEMM, None, None))
+    failed, timed, cublas_cell = _cells(open_session, *cells).times
+    assert failed.reason and not failed.samples_us
+    assert timed.samples_us
+    assert "cuBLAS was not found" in cublas_cell.reason
+    open_session.cublas = HostCublas(host)
+    assert set(_cells(open_session, (GEMM, None, None)).times[0].samples_us) == {100.0}
+
+
+def test_a_lost_context_ends_the_cells(host, open_session):
+    result = _cells(
+        open_session, (GEMM, _code("right"), None), (GEMM, _code("fault"), None), (GEMM, _code("right"), None)
+    )
+    assert result.is_last and len(result.times) == 1
+
+
+def test_a_slow_cell_is_cut_short(host, open_session):
+    host.kernel_us = 1000.0
+    [time] = _cells(open_session, (GEMM, _code("right"), 100.0)).times
+    assert time.is_cut_short and time.samples_us == (1000.0,)
+
+
+def test_a_pool_takes_the_memory_of_prepared_problems_and_says_what_is_too_large(host, open_session):
+    open_session.prepare(COLD)
+    used = host.used_bytes
+    assert _cells(open_session, (GEMM, _code("right"), None)).times[0].samples_us
+    assert not open_session._problems
+    [time] = _cells(open_session, (Gemm(3000, 3000, 3000), _code("right"), None)).times
+    assert "GPU memory" in time.reason
+    assert host.used_bytes <= used
+    assert _trial(open_session, "right").outcome is Outcome.OK

@@ -289,3 +289,41 @@ def test_a_renewed_worker_is_another_process_that_prepares_anew(make, log):
     assert client.trial(PROBLEM, KernelCode(b"", "good", SPEC), None, 30.0).outcome is Outcome.OK
     lines = log.read_text().split()[1::2]
     assert lines == ["Start", "Prepare", "RunTrial", "Start", "Prepare", "RunTrial"]
+
+
+# ------------------------------------------------------------------------------------ many cells
+
+
+def cells(*names):
+    """A request for cells of kernels of these names; None is cuBLAS."""
+    kernels = (None if name is None else KernelCode(b"", name, SPEC) for name in names)
+    return protocol.RunCells(tuple((PROBLEM.gemm, kernel, None) for kernel in kernels), CachePolicy.COLD)
+
+
+def test_cells_are_timed_in_one_request_and_nothing_is_prepared(make, log):
+    times = make().cells(cells("a", None, "b"), 5.0)
+    assert [time.samples_us for time in times] == [(1.0,), (2.0,), (3.0,)]
+    assert requests(log) == ["Start", "RunCells", "cell a", "cell cuBLAS", "cell b"]
+
+
+@pytest.mark.parametrize("killer", ["crash", "sticky"])
+@pytest.mark.parametrize("at", range(5))
+def test_a_cell_that_brings_the_worker_down_costs_itself(make, log, killer, at):
+    names = [*"abcd"]
+    names.insert(at, killer)
+    client = make()
+    times = client.cells(cells(*names), 5.0)
+    assert [bool(time.samples_us) for time in times] == [name != killer for name in names]
+    assert ("ILLEGAL_ADDRESS" if killer == "sticky" else "the GPU worker died") in times[at].reason
+    num_run = log.read_text().count(f"cell {killer}")
+    again = client.cells(cells(killer, "a"), 5.0)
+    assert "it brought a worker down" in again[0].reason and again[1].samples_us
+    assert log.read_text().count(f"cell {killer}") == num_run  # never run again
+
+
+def test_problems_are_prepared_again_behind_cells(make, log):
+    client = make()
+    client.prepare(PROBLEM)
+    client.cells(cells("a"), 5.0)
+    client.prepare(PROBLEM)
+    assert requests(log) == ["Start", "Prepare", "RunCells", "cell a", "Prepare"]

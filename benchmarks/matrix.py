@@ -1,0 +1,131 @@
+"""A matrix of kernels and shapes: what a kernel took on each shape it may serve, and cuBLAS beside it.
+
+Rows are kernels (config and layout; splits, raster and group are arguments), columns are shapes. A file is
+gzip-compressed JSON, one object:
+
+    format, version      "autotune-matrix", 1
+    environment, limits, source_hash, policy, policy_version
+    parameters           names of a config's values, in the order of `rows`
+    rows                 [layout, registers, spill_bytes, [value, ...]] of each kernel
+    columns              [shape, cublas_us] of each shape; cublas_us is null where cuBLAS is absent
+    cells                [row, column, split_k, time_us, is_cut_short]: one launch of what is clearly too slow
+
+Equal matrices give equal bytes.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from autotune.device import DeviceLimits, Environment
+from autotune.gemm import Gemm
+from autotune.kernel.config import Config
+from autotune.output_file import write_file
+
+FORMAT, VERSION = "autotune-matrix", 1
+_DIGITS = 4  # significant: a sample is no sharper
+
+
+@dataclass(frozen=True)
+class Row:
+    """A kernel of one layout: its config without what is an argument, but for raster and group."""
+
+    layout: str
+    config: Config
+
+
+@dataclass(frozen=True)
+class CellRecord:
+    """What a row took on a column in so many splits of k."""
+
+    time_us: float
+    is_cut_short: bool = False
+
+
+@dataclass
+class Matrix:
+    """Cells by row, column and number of splits. `facts` says what they were measured on, and how."""
+
+    limits: DeviceLimits
+    environment: Environment
+    facts: dict[str, Any]
+    cublas_us: dict[Gemm, float | None] = field(default_factory=dict)
+    compiled: dict[Row, tuple[int, int]] = field(default_factory=dict)  # registers, bytes spilled
+    cells: dict[tuple[Row, Gemm, int], CellRecord] = field(default_factory=dict)
+
+    @property
+    def rows(self) -> list[Row]:
+        return list(self.compiled)
+
+    @property
+    def columns(self) -> list[Gemm]:
+        return list(self.cublas_us)
+
+    def best_us(self) -> dict[Gemm, float]:
+        """The least time of any row on each column that has one."""
+        best: dict[Gemm, float] = {}
+        for (_, gemm, _), cell in self.cells.items():
+            if not cell.is_cut_short:
+                best[gemm] = min(best.get(gemm, cell.time_us), cell.time_us)
+        return best
+
+    def times(self) -> dict[tuple[Row, Gemm], float]:
+        """The least time of each row on each column, over its splits; what was cut short is none."""
+        least: dict[tuple[Row, Gemm], float] = {}
+        for (row, gemm, _), cell in self.cells.items():
+            if not cell.is_cut_short:
+                least[row, gemm] = min(least.get((row, gemm), cell.time_us), cell.time_us)
+        return least
+
+
+def write(path: Path, matrix: Matrix) -> int:
+    """Write the file; returns its size in bytes."""
+    rows, columns = matrix.rows, matrix.columns
+    row_at, column_at = ({key: i for i, key in enumerate(keys)} for keys in (rows, columns))
+    names = list(Config().to_dict())
+    data = {
+        "format": FORMAT,
+        "version": VERSION,
+        "environment": matrix.environment.to_dict(),
+        "limits": matrix.limits.to_dict(),
+        **matrix.facts,
+        "parameters": names,
+        "rows": [
+            [row.layout, *matrix.compiled[row], [row.config.to_dict()[name] for name in names]]
+            for row in rows
+        ],
+        "columns": [[str(gemm), _short(matrix.cublas_us[gemm])] for gemm in columns],
+        "cells": sorted(
+            [row_at[row], column_at[gemm], split_k, _short(cell.time_us), int(cell.is_cut_short)]
+            for (row, gemm, split_k), cell in matrix.cells.items()
+        ),
+    }
+    content = gzip.compress(json.dumps(data, separators=(",", ":"), allow_nan=False).encode(), mtime=0)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_file(path, content)
+    return len(content)
+
+
+def read(path: Path) -> Matrix:
+    """The matrix in a file that `write` wrote."""
+    data = json.loads(gzip.decompress(path.read_bytes()))
+    if (data["format"], data["version"]) != (FORMAT, VERSION):
+        raise ValueError(f"{path} holds {data['format']} {data['version']}, not {FORMAT} {VERSION}")
+    facts = {name: data[name] for name in ("source_hash", "policy", "policy_version")}
+    matrix = Matrix(DeviceLimits.from_dict(data["limits"]), Environment.from_dict(data["environment"]), facts)
+    matrix.cublas_us = {Gemm.parse(shape): time_us for shape, time_us in data["columns"]}
+    for layout, registers, spill_bytes, values in data["rows"]:
+        config = Config.from_dict(dict(zip(data["parameters"], values, strict=True)))
+        matrix.compiled[Row(layout, config)] = (registers, spill_bytes)
+    rows, columns = matrix.rows, matrix.columns
+    for row, column, split_k, time_us, is_cut_short in data["cells"]:
+        matrix.cells[rows[row], columns[column], split_k] = CellRecord(time_us, bool(is_cut_short))
+    return matrix
+
+
+def _short(time_us: float | None) -> float | None:
+    return None if time_us is None else float(f"{time_us:.{_DIGITS}g}")
