@@ -6,7 +6,7 @@ gzip-compressed JSON, one object:
     format, version      "autotune-matrix", 1
     environment, limits, source_hash, policy, policy_version
     parameters           names of a config's values, in the order of `rows`
-    rows                 [layout, registers, spill_bytes, [value, ...]] of each kernel
+    rows                 [layout, origin, registers, spill_bytes, [value, ...]] of each kernel
     columns              [shape, cublas_us] of each shape; cublas_us is null where cuBLAS is absent
     cells                [row, column, split_k, time_us, is_cut_short]: one launch of what is clearly too slow
 
@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import gzip
 import json
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +39,16 @@ class Row:
 
 
 @dataclass(frozen=True)
+class RowFacts:
+    """What ptxas said of a kernel, and where it comes from: the column whose search found it, or a relative
+    of it; "" for a family."""
+
+    origin: str
+    registers: int
+    spill_bytes: int
+
+
+@dataclass(frozen=True)
 class CellRecord:
     """What a row took on a column in so many splits of k."""
 
@@ -54,12 +64,12 @@ class Matrix:
     environment: Environment
     facts: dict[str, Any]
     cublas_us: dict[Gemm, float | None] = field(default_factory=dict)
-    compiled: dict[Row, tuple[int, int]] = field(default_factory=dict)  # registers, bytes spilled
+    known: dict[Row, RowFacts] = field(default_factory=dict)
     cells: dict[tuple[Row, Gemm, int], CellRecord] = field(default_factory=dict)
 
     @property
     def rows(self) -> list[Row]:
-        return list(self.compiled)
+        return list(self.known)
 
     @property
     def columns(self) -> list[Gemm]:
@@ -95,7 +105,7 @@ def write(path: Path, matrix: Matrix) -> int:
         **matrix.facts,
         "parameters": names,
         "rows": [
-            [row.layout, *matrix.compiled[row], [row.config.to_dict()[name] for name in names]]
+            [row.layout, *astuple(matrix.known[row]), [row.config.to_dict()[name] for name in names]]
             for row in rows
         ],
         "columns": [[str(gemm), _short(matrix.cublas_us[gemm])] for gemm in columns],
@@ -115,12 +125,13 @@ def read(path: Path) -> Matrix:
     data = json.loads(gzip.decompress(path.read_bytes()))
     if (data["format"], data["version"]) != (FORMAT, VERSION):
         raise ValueError(f"{path} holds {data['format']} {data['version']}, not {FORMAT} {VERSION}")
-    facts = {name: data[name] for name in ("source_hash", "policy", "policy_version")}
-    matrix = Matrix(DeviceLimits.from_dict(data["limits"]), Environment.from_dict(data["environment"]), facts)
+    identity = {name: data[name] for name in ("source_hash", "policy", "policy_version")}
+    limits, environment = DeviceLimits.from_dict(data["limits"]), Environment.from_dict(data["environment"])
+    matrix = Matrix(limits, environment, identity)
     matrix.cublas_us = {Gemm.parse(shape): time_us for shape, time_us in data["columns"]}
-    for layout, registers, spill_bytes, values in data["rows"]:
+    for layout, *facts, values in data["rows"]:
         config = Config.from_dict(dict(zip(data["parameters"], values, strict=True)))
-        matrix.compiled[Row(layout, config)] = (registers, spill_bytes)
+        matrix.known[Row(layout, config)] = RowFacts(*facts)
     rows, columns = matrix.rows, matrix.columns
     for row, column, split_k, time_us, is_cut_short in data["cells"]:
         matrix.cells[rows[row], columns[column], split_k] = CellRecord(time_us, bool(is_cut_short))

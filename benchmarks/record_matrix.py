@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import argparse
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from itertools import chain, zip_longest
@@ -26,7 +26,7 @@ from time import monotonic
 
 import matrix
 import reports
-from matrix import CellRecord, Matrix, Row
+from matrix import CellRecord, Matrix, Row, RowFacts
 
 from autotune.cli import common, console
 from autotune.errors import UsageError
@@ -36,7 +36,7 @@ from autotune.gpu import GpuTarget
 from autotune.kernel import resources
 from autotune.kernel.config import PARAMETER, Config
 from autotune.kernel.rules import broken_rules
-from autotune.measurement import POLICY_VERSION, CachePolicy, Measurement
+from autotune.measurement import POLICY_VERSION, CachePolicy
 from autotune.store import Store
 from autotune.target import Cell
 
@@ -52,28 +52,24 @@ MAX_ERROR = 1.5  # times cuBLAS's, where a kernel is verified
 # Rows
 
 
-def rows_from(store: Store, target: GpuTarget, columns: Sequence[Gemm]) -> Iterator[Row]:
-    """Kernels worth a row, the most promising first: columns take turns."""
+def rows_from(store: Store, target: GpuTarget, columns: Sequence[Gemm]) -> dict[Row, str]:
+    """Kernels worth a row, each with its origin, the most promising first: columns take turns."""
     limits, layouts = target.limits, dict.fromkeys(gemm.layout for gemm in columns)
     studies = {ref.gemm: ref for ref in store.latest_studies(target.environment, target.policy)}
-    leaders: list[list[Row]] = []
+    leaders, relatives = [], []
     for gemm in columns:
         best = store.best(studies[gemm], LEADERS) if gemm in studies else []
-        close = [
-            t for t in best if (t.measurement.time_us or 0) <= AS_GOOD * (best[0].measurement.time_us or 0)
-        ]
-        leaders.append([_row(gemm.layout, Config.from_dict(trial.point)) for trial in close])
-    relatives = [
-        [_row(row.layout, twin) for row in rows for twin, _ in twins(row.config, row.layout, limits)]
-        for rows in leaders
-    ]
-    families = [[_row(layout, config) for config, _ in family_kernels(layout, limits)] for layout in layouts]
-    seen: set[tuple[str, Config]] = set()
-    for row in filter(None, chain.from_iterable(zip_longest(*leaders, *relatives, *families))):
-        kernel = (row.layout, row.config.kernel)
-        if kernel not in seen:
-            seen.add(kernel)
-            yield row
+        times = [trial.measurement.time_us or math.inf for trial in best]
+        close = [trial for trial, time_us in zip(best, times, strict=True) if time_us <= AS_GOOD * times[0]]
+        configs = [Config.from_dict(trial.point) for trial in close]
+        leaders.append([(_row(gemm.layout, config), str(gemm)) for config in configs])
+        more = [twin for config in configs for twin, _ in twins(config, gemm.layout, limits)]
+        relatives.append([(_row(gemm.layout, twin), str(gemm)) for twin in more])
+    families = [[(_row(layout, c), "") for c, _ in family_kernels(layout, limits)] for layout in layouts]
+    rows: dict[tuple[str, Config], tuple[Row, str]] = {}
+    for row, origin in filter(None, chain.from_iterable(zip_longest(*leaders, *relatives, *families))):
+        rows.setdefault((row.layout, row.config.kernel), (row, origin))
+    return dict(rows.values())
 
 
 def _row(layout: str, config: Config) -> Row:
@@ -116,7 +112,7 @@ def splits(row: Row, gemm: Gemm, registers: int, target: GpuTarget) -> list[int]
 
 def fill(found: Matrix, row: Row, target: GpuTarget) -> int:
     """Time a row on all columns of its layout where it was not; returns how many cells that were."""
-    best, registers = found.best_us(), found.compiled[row][0]
+    best, registers = found.best_us(), found.known[row].registers
     wanted = [
         (gemm, split_k)
         for gemm in found.columns
@@ -168,39 +164,37 @@ def _run(args: argparse.Namespace) -> None:
         console.Progress(is_quiet=False) as progress,
     ):
         found = begin(args.out, target, columns)
-        wanted = list(dict.fromkeys([*found.rows, *rows_from(store, target, columns)]))[: args.rows]
-        refused = _verify(found, [row for row in wanted if row not in found.compiled], target)
+        origins = rows_from(store, target, columns)
+        wanted = list(dict.fromkeys([*found.rows, *origins]))[: args.rows]
+        refused = _verify(found, {row: origins[row] for row in wanted if row not in found.known}, target)
         num_cells, kept_s = 0, monotonic()
-        for number, row in enumerate(row for row in wanted if row in found.compiled):
+        for number, row in enumerate(row for row in wanted if row in found.known):
             if monotonic() - began_s >= args.seconds:
                 break
             num_cells += fill(found, row, target)
-            progress.update(f"row {number + 1} of {len(found.compiled)}: {num_cells:,} cells timed")
+            progress.update(f"row {number + 1} of {len(found.known)}: {num_cells:,} cells timed")
             if monotonic() - kept_s >= KEEP_EVERY_S:
                 matrix.write(args.out, found)
                 kept_s = monotonic()
     num_bytes = matrix.write(args.out, found)
     console.show(
-        f"{args.out}: {len(found.compiled)} rows, {len(found.columns)} columns, {len(found.cells):,} cells, "
+        f"{args.out}: {len(found.known)} rows, {len(found.columns)} columns, {len(found.cells):,} cells, "
         f"{num_bytes / 1e6:.2f} MB; {num_cells:,} new in {monotonic() - began_s:.0f} s"
     )
     for reason in sorted(set(refused)):
         console.show(f"  {refused.count(reason)} kernels refused: {reason}")
 
 
-def _verify(found: Matrix, rows: Sequence[Row], target: GpuTarget) -> list[str]:
+def _verify(found: Matrix, origins: Mapping[Row, str], target: GpuTarget) -> list[str]:
     """Compile and verify kernels, all cores compiling; those that are right join the matrix. Returns why
     others did not."""
     refused: list[str] = []
-    waiting = [
-        (row, gemm, target.submit(gemm, row.config.to_dict(), None))
-        for row in rows
-        if (gemm := small_problem(row, target))
-    ]
-    for row, _, future in waiting:
-        measured: Measurement = future.result()
+    problems = {row: gemm for row in origins if (gemm := small_problem(row, target))}
+    futures = {row: target.submit(gemm, row.config.to_dict(), None) for row, gemm in problems.items()}
+    for row, future in futures.items():
+        measured = future.result()
         if measured.is_ok:
-            found.compiled[row] = (measured.registers or 0, measured.spill_bytes or 0)
+            found.known[row] = RowFacts(origins[row], measured.registers or 0, measured.spill_bytes or 0)
         else:
             refused.append(f"{measured.outcome}: {measured.reason}")
     return refused

@@ -61,7 +61,9 @@ def store(target, tmp_path):
 
 
 def test_rows_are_leaders_then_relatives_then_families(target, store) -> None:
-    rows = list(record_matrix.rows_from(store, target, COLUMNS))
+    origins = record_matrix.rows_from(store, target, COLUMNS)
+    rows = list(origins)
+    assert origins[rows[0]] == str(COLUMNS[0]) and set(origins.values()) == {str(COLUMNS[0]), ""}
     assert [row.config.kernel for row in rows[:1]] == [TUNED.kernel]
     kernels = [(row.layout, row.config.kernel) for row in rows]
     assert len(set(kernels)) == len(kernels)
@@ -87,8 +89,8 @@ def test_a_matrix_is_filled_written_and_gone_on_with(target, store, tmp_path) ->
         record_matrix._row("NN", config)
         for config in (TUNED, SPLIT, replace(TUNED, edges="predicated", vec_a=1, vec_b=1, vec_c=1))
     ]
-    assert record_matrix._verify(found, rows, target) == []
-    assert all(16 <= registers <= 255 for registers, _ in found.compiled.values())
+    assert record_matrix._verify(found, dict.fromkeys(rows, ""), target) == []
+    assert all(16 <= facts.registers <= 255 for facts in found.known.values())
     for row in rows:
         record_matrix.fill(found, row, target)
     served = {row: {gemm for r, gemm, _ in found.cells if r == row} for row in rows}
@@ -97,7 +99,7 @@ def test_a_matrix_is_filled_written_and_gone_on_with(target, store, tmp_path) ->
     num_bytes = matrix.write(out, found)
     assert out.stat().st_size == num_bytes
     again = record_matrix.begin(out, target, COLUMNS)
-    assert (again.cells, again.compiled, again.cublas_us) == (found.cells, found.compiled, found.cublas_us)
+    assert (again.cells, again.known, again.cublas_us) == (found.cells, found.known, found.cublas_us)
     assert [record_matrix.fill(again, row, target) for row in rows] == [0, 0, 0]
     matrix.write(tmp_path / "again.json.gz", again)
     assert (tmp_path / "again.json.gz").read_bytes() == out.read_bytes()
