@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -26,12 +24,6 @@ from autotune.store import FinalEntry, Store, StudyRef
 from autotune.target import point_key
 
 ERRORS = (4.0, 1.2, None, 9.0)  # over cuBLAS's, by config; the less accurate, the faster
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[Store]:
-    with Store.open(tmp_path / "loose.db") as opened:
-        yield opened
 
 
 @pytest.fixture

@@ -12,16 +12,9 @@ from autotune.gemm import Gemm
 from autotune.measurement import Discarded
 from autotune.search import Options, study_of, tune
 from autotune.search.compare import final
-from autotune.store import Store
 from autotune.target import Baseline, Rounds, point_key
 
 GEMM, OTHER = Gemm(64, 64, 64), Gemm(128, 64, 64)
-
-
-@pytest.fixture
-def store(tmp_path):
-    with Store.open(tmp_path / "trials.db") as opened:
-        yield opened
 
 
 @pytest.fixture

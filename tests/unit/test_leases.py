@@ -20,13 +20,6 @@ from autotune.store.leases import Worker
 from autotune.store.models import LeaseRow, WorkerRow
 
 
-@pytest.fixture(params=("sqlite", "postgresql"))
-def url(request: pytest.FixtureRequest, tmp_path: Path) -> str | Path:
-    if request.param == "sqlite":
-        return tmp_path / "trials.db"
-    return request.getfixturevalue("postgresql").new_database()
-
-
 @pytest.fixture
 def database(url: str | Path) -> Iterator[Database]:
     with Store.open(url) as store:

@@ -21,7 +21,7 @@ from autotune.search.compare import contest
 from autotune.search.compare.contest import Contest
 from autotune.search.progress import Ledger, TrialDone
 from autotune.search.run import refine
-from autotune.store import DuelRecord, Store
+from autotune.store import DuelRecord
 from autotune.target import Baseline, Refining, Rounds, point_key
 
 GEMM = Gemm(64, 64, 64)
@@ -175,12 +175,6 @@ class Duelling(FakeTarget):
         samples = ((), ()) if self.is_deadly else tuple(_rounds(times, rounds, self._rng))
         future.set_result(Rounds(samples, Baseline(None), seconds=0.01 * rounds))
         return future
-
-
-@pytest.fixture
-def store(tmp_path):
-    with Store.open(tmp_path / "trials.db") as opened:
-        yield opened
 
 
 def test_a_search_refines_and_still_ends_with_as_many_trials(store):

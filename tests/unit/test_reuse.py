@@ -22,7 +22,6 @@ from autotune.search.progress import TrialDone
 from autotune.search.run import reuse
 from autotune.search.run.reuse import Kernels
 from autotune.search.shape import REUSED, ShapeSearch
-from autotune.store import Store
 from autotune.target import Reusing, point_key
 
 GEMMS = (Gemm(512, 512, 512), Gemm(256, 256, 256))
@@ -73,12 +72,6 @@ class Compiling(FakeTarget):
             measurement = Measurement(Outcome.OK, time_us=60.0, samples_us=(60.0,), compile_s=0.3)
         future.set_result(measurement)
         return future
-
-
-@pytest.fixture
-def store(tmp_path):
-    with Store.open(tmp_path / "trials.db") as opened:
-        yield opened
 
 
 @pytest.fixture(autouse=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -31,13 +30,9 @@ OLD, MIDDLE, NEW, OTHER = (letter * 64 for letter in "0123")
 GEMM = Gemm(64, 64, 64)
 
 
-@pytest.fixture(params=("sqlite", "postgresql"))
-def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
-    url = tmp_path / "trials.db"
-    if request.param == "postgresql":
-        url = request.getfixturevalue("postgresql").new_database()
-    with Store.open(url) as opened:
-        yield opened
+@pytest.fixture
+def store(either_store: Store) -> Store:
+    return either_store
 
 
 def study(store: Store, source_hash: str, gemm: Gemm = SQUARE, **change: str) -> StudyRef:

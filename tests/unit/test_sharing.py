@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from fake_target import ENVIRONMENT, FakeTarget, bowl_us, fails_by_turns, product_space
@@ -26,13 +24,9 @@ from autotune.target import point_key
 GEMM = Gemm(64, 64, 64)
 
 
-@pytest.fixture(params=("sqlite", "postgresql"))
-def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
-    url = tmp_path / "trials.db"
-    if request.param == "postgresql":
-        url = request.getfixturevalue("postgresql").new_database()
-    with Store.open(url) as opened:
-        yield opened
+@pytest.fixture
+def store(either_store: Store) -> Store:
+    return either_store
 
 
 def keys_of(target: FakeTarget) -> set[str]:
