@@ -54,9 +54,9 @@ def run(request: LadderRequest, *, is_json: bool) -> None:
     gemm = Gemm.parse(request.shape)
     if request.svg:
         check_writable(request.svg, option="--svg")
-    policy = common.read_policy(request.policy)
+    ladder, policy = steps(gemm), common.read_policy(request.policy)
     with closing(targets.open_gpu(request.gpu, policy, [gemm], request.max_error)) as target:
-        wanted = (*steps(gemm), *_tuned(request.db, target, gemm))
+        wanted = (*ladder, *_tuned(request.db, target, gemm))
         with console.Progress(is_quiet=is_json) as progress:
             progress.update(f"compiling {len(wanted)} kernels")
             rungs = [_rung(target, gemm, step) for step in wanted]

@@ -176,7 +176,7 @@ def test_a_result_that_cannot_be_printed_is_no_internal_error(db: Path) -> None:
 STARVED = """
 import resource, sys
 import numpy as np
-from autotune import cli
+from autotune.cli import app
 from autotune.cli import search
 from autotune.search.progress import TrialDone
 class Starved(search.Painter):
@@ -186,7 +186,7 @@ class Starved(search.Painter):
             resource.setrlimit(resource.RLIMIT_AS, (1 << 20, resource.RLIM_INFINITY))
             self.hungry = np.ones(1 << 22)
 search.Painter = Starved
-cli.main()
+app.main()
 """
 
 

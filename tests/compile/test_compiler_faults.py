@@ -24,7 +24,7 @@ TOY = 'extern "C" __global__ void sgemm(float* c) { c[threadIdx.x] = X; }'
 ENDLESS = 'extern "C" __global__ void sgemm(float* c) { ' + "if(c[0]) " * 30_000 + "c[0] = 1; }"
 FAULTY = """
 import ctypes, os, signal, sys
-from autotune import nvrtc_worker
+from autotune.kernel import nvrtc_worker
 run = nvrtc_worker.run
 def faulty(binding, request):
     if "-DX=13" in request.options:
