@@ -21,7 +21,8 @@ import numpy as np
 from autotune.gemm import Gemm
 from autotune.recording.recorded_space import cubin_key
 from autotune.recording.replay import ReplayTarget
-from autotune.search.propose.asker import DEFAULT_SAMPLER, Asker, SpaceExhausted
+from autotune.search.propose.proposer import SpaceExhausted
+from autotune.search.propose.samplers import DEFAULT_SAMPLER, make_proposer
 from autotune.search.propose.seeds import known_good
 from autotune.search.propose.traits import traits_of
 
@@ -79,10 +80,10 @@ def search(job: Job) -> Run:
     target = _target(job.path)
     space, pipeline = target.space(job.gemm), target.pipeline()
     _, optimum_us = target.optimum(job.gemm)
-    asker = Asker(space, job.sampler, job.seed, traits_of(space, job.gemm, target.limits))
+    proposer = make_proposer(space, job.sampler, job.seed, traits_of(space, job.gemm, target.limits))
     if job.sampler == DEFAULT_SAMPLER and not job.is_bare:
         for number in known_good(space, job.gemm):
-            asker.offer(number, "seed")
+            proposer.offer(number, "seed")
     run = Run(job, optimum_us, [], [], [], 0.0)
     under_way: dict[int, tuple[int, float | None]] = {}  # by number in the pipeline: point, time
     best_us, num_done, num_asked, asked_s, is_used_up = math.inf, 0, 0, 0.0, False
@@ -90,7 +91,7 @@ def search(job: Job) -> Run:
         while len(under_way) < job.in_flight and not is_used_up:
             began_s = perf_counter()
             try:
-                number = asker.ask(job.in_flight - len(under_way)).number
+                number = proposer.ask(job.in_flight - len(under_way)).number
             except SpaceExhausted:
                 is_used_up = True
                 break
@@ -104,7 +105,7 @@ def search(job: Job) -> Run:
         if not under_way:
             break
         number, time_us = under_way.pop(pipeline.finish_next())
-        asker.tell(number, time_us)
+        proposer.tell(number, time_us)
         num_done += 1
         if time_us is not None and time_us < best_us:
             best_us = time_us

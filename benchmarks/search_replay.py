@@ -40,7 +40,7 @@ from replay_runs import Job, Run, command, mean_interval, search_all
 
 from autotune.gemm import Gemm
 from autotune.recording.replay import EXTRA_OPEN, ReplayTarget
-from autotune.search.propose.asker import SAMPLERS
+from autotune.search.propose.samplers import SAMPLERS
 
 MOST_TRIALS = 600  # of a search that is told how long, not how often: later it stays what it was
 _ALL = "all spaces"

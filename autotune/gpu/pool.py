@@ -36,9 +36,7 @@ class Pool:
         self._reserve(count * step, count * c_bytes)
         assert self._read is not None and self._written is not None
         a, c = self._read.address, self._written.address
-        return tuple(
-            OperandSet(a + i * step, a + i * step + a_bytes, c + i * c_bytes) for i in range(count)
-        )
+        return tuple(OperandSet(a + i * step, a + i * step + a_bytes, c + i * c_bytes) for i in range(count))
 
     def free(self) -> None:
         for buffer in filter(None, (self._read, self._written)):

@@ -1,6 +1,6 @@
 """The search: `tune` finds the best kernels for shapes on a target, and keeps every trial in a store."""
 
-from .propose.asker import DEFAULT_SAMPLER, SAMPLERS
+from .propose.samplers import DEFAULT_SAMPLER, SAMPLERS
 from .result import Result, ShapeResult
 from .run.limits import Options, StopReason
 from .shape import study_of

@@ -17,7 +17,8 @@ from ..target import Point, Target, point_key, read_key
 from .compare.contest import Contest, Duel, Entrant
 from .compare.verdict import verdict
 from .progress import Best
-from .propose.asker import DEFAULT_SAMPLER, Asker, Proposal, SpaceExhausted
+from .propose.proposer import Proposal, SpaceExhausted
+from .propose.samplers import DEFAULT_SAMPLER, make_proposer
 from .propose.seeds import known_elsewhere, known_good
 from .propose.traits import traits_of
 from .sharing import TRANSFER, Ask, SharedStudy
@@ -77,8 +78,8 @@ class ShapeSearch:
         self._num_polishes = 0
         self._store = store
         self._num_places = target.capacity
-        self._asker = Asker(self.space, sampler, seed, traits_of(space, gemm, target.limits))
-        self.shared = SharedStudy(claims, self.study, space, self._asker)
+        self._proposer = make_proposer(space, sampler, seed, traits_of(space, gemm, target.limits))
+        self.shared = SharedStudy(claims, self.study, space, self._proposer)
         self._lent: set[str] = set()
         self._elsewhere: deque[int] = deque()
         self._resume()
@@ -103,13 +104,13 @@ class ShapeSearch:
         # Damaged trials count as tried, as long as their keys can be read.
         damaged = {self.space.find(read_key(key)) for key in self._store.keys(self.study) - readable}
         known += [(number, None) for number in damaged - numbers - found if number is not None]
-        self._asker.load(known)
+        self._proposer.load(known)
         for duel in self._store.duels(self.study):
             self._correct(self.contest.restore(duel))
         self.borrow_from_twins()
         suited = known_good(self.space, self.gemm)
         for number in suited:
-            self._asker.offer(number, "seed")
+            self._proposer.offer(number, "seed")
         self._elsewhere.extend(known_elsewhere(self.space, suited))
         self._borrow(self._store.similar_studies(self.study)[:_SIMILAR_STUDIES], _LOANS_PER_STUDY)
 
@@ -128,13 +129,13 @@ class ShapeSearch:
         if key in self._lent or point.keys() != set(self.space.names):
             return False
         self._lent.add(key)
-        return self._asker.offer(self._asker.nearest(point), TRANSFER)
+        return self._proposer.offer(self._proposer.nearest(point), TRANSFER)
 
     def lend_known(self) -> bool:
         """Try a point that is known to be good on another kind of problem; each but once. Returns whether
         there was one to try."""
         while self._elsewhere:
-            if self._asker.offer(self._elsewhere.popleft(), "seed"):
+            if self._proposer.offer(self._elsewhere.popleft(), "seed"):
                 return True
         return False
 
@@ -143,7 +144,7 @@ class ShapeSearch:
         been asked for. Then the shape is exhausted, unless others are still at some."""
         while True:
             try:
-                proposal = self._asker.ask(wanted)
+                proposal = self._proposer.ask(wanted)
             except SpaceExhausted:
                 self.is_exhausted = not self.shared.away
                 return None
@@ -153,29 +154,29 @@ class ShapeSearch:
     @property
     def is_waiting(self) -> bool:
         """Whether there is nothing to ask for before it is known what comes of points that others are at."""
-        return bool(self.shared.away) and self._asker.num_unseen == 0
+        return bool(self.shared.away) and self._proposer.num_unseen == 0
 
     def polish(self, size: int) -> list[Ask]:
         """Steps that were not tried yet, at most so many: from the best point, and from the best of each tile
         that is as good, in turn. The best point is mostly the best of its tile, and then has two turns."""
         champion = self.contest.champion
         number = None if champion is None else self.space.find(champion.point)
-        as_good = [] if number is None else [number, *self._asker.leaders(_AS_GOOD, _NUM_AS_GOOD)]
+        as_good = [] if number is None else [number, *self._proposer.leaders(_AS_GOOD, _NUM_AS_GOOD)]
         self._num_polishes += 1
         for at in range(len(as_good)):
             leader = as_good[(self._num_polishes + at) % len(as_good)]
-            if steps := self._claim(self._asker.steps_from(leader, size, POLISH)):
+            if steps := self._claim(self._proposer.steps_from(leader, size, POLISH)):
                 return steps
         return []
 
     def pick(self, codes: np.ndarray, size: int) -> list[Ask]:
         """The most promising of these points, whose kernels are compiled; codes (q, parameters)."""
-        return self._reuse(self._asker.pick(codes, size, REUSED))
+        return self._reuse(self._proposer.pick(codes, size, REUSED))
 
     def take(self, points: Iterable[Point]) -> list[Ask]:
         """All of these points, whose kernels are compiled, that are feasible here and new."""
         numbers = (self.space.find(point) for point in points)
-        return self._reuse(self._asker.take((n for n in numbers if n is not None), REUSED))
+        return self._reuse(self._proposer.take((n for n in numbers if n is not None), REUSED))
 
     def _reuse(self, proposals: Sequence[Proposal]) -> list[Ask]:
         asks = self._claim(proposals)
@@ -212,7 +213,7 @@ class ShapeSearch:
             self.spent_s += on_gpu_s + measurement.compile_s / self._num_places
         self.drop(ask)
         time_us = self._time_of(measurement)
-        self._asker.tell(ask.number, time_us)
+        self._proposer.tell(ask.number, time_us)
         return self.count(ask.key, ask.point, time_us)
 
     def drop(self, ask: Ask) -> None:
@@ -243,7 +244,7 @@ class ShapeSearch:
         for entrant in entrants:
             number = self.space.find(entrant.point)
             if number is not None:
-                self._asker.correct(number, entrant.time_us)
+                self._proposer.correct(number, entrant.time_us)
 
     def finalists(self, num: int) -> list[TrialRecord]:
         """The best trials: those that no duel has beaten first, by time as duels corrected it."""

@@ -18,7 +18,7 @@ from ..kernel.config import Value
 from ..kernel.feasible_set import FeasibleSet
 from ..store import Claims, Known, News, StudyRef
 from .compare.contest import CLOSE
-from .propose.asker import Asker
+from .propose.proposer import Proposer
 
 TRANSFER = "transfer"  # origin of points that did well elsewhere
 POLL_S = 1.0  # between two looks at what others did
@@ -51,8 +51,8 @@ class Counting(Protocol):
 class SharedStudy:
     """One search's part in a study that others may work on, too."""
 
-    def __init__(self, claims: Claims, study: StudyRef, space: FeasibleSet, asker: Asker) -> None:
-        self._claims, self._study, self._space, self._asker = claims, study, space, asker
+    def __init__(self, claims: Claims, study: StudyRef, space: FeasibleSet, proposer: Proposer) -> None:
+        self._claims, self._study, self._space, self._proposer = claims, study, space, proposer
         self._open: set[str] = set()  # keys of what this search is at
         self._away: dict[str, Ask] = {}  # by key: what another search is at
         self.known: set[str] = set()  # keys of all trials that were counted
@@ -93,8 +93,8 @@ class SharedStudy:
             if found is not None and _is_settled(ask, found, shape):
                 self._learn(ask, found, shape)
             else:
-                self._asker.forget(ask.number)
-                self._asker.offer(ask.number, ask.origin)
+                self._proposer.forget(ask.number)
+                self._proposer.offer(ask.number, ask.origin)
 
     def take_in(self, news: Sequence[News], shape: Counting) -> None:
         """Learn from trials of this study. Those that are not known were another search's."""
@@ -104,16 +104,16 @@ class SharedStudy:
                 continue
             ask, number = self._away.pop(item.key, None), self._space.find(item.point)
             if ask is not None:
-                self._asker.tell(ask.number, item.time_us)
+                self._proposer.tell(ask.number, item.time_us)
             elif number is not None:
                 unasked.append((number, item.time_us))
             shape.count(item.key, item.point, item.time_us)
         if unasked:
-            self._asker.load(unasked)
+            self._proposer.load(unasked)
 
     def _learn(self, ask: Ask, found: Known, shape: Counting) -> None:
         """Take in what another search found out of a point that was asked for."""
-        self._asker.tell(ask.number, found.time_us)
+        self._proposer.tell(ask.number, found.time_us)
         if found.is_here:
             shape.count(ask.key, ask.point, found.time_us)
 

@@ -14,7 +14,8 @@ from autotune.device import known_limits
 from autotune.gemm import Gemm
 from autotune.kernel.config import Config
 from autotune.kernel.feasible_set import FeasibleSet, feasible_set
-from autotune.search.propose.asker import Asker
+from autotune.search.propose.proposer import Proposer
+from autotune.search.propose.samplers import make_proposer
 from autotune.search.propose.sum_limit import LEAST_FAILED, least_hopeless
 from autotune.search.propose.traits import Traits, _longest_sums, traits_of
 
@@ -71,15 +72,15 @@ def test_a_last_wave_without_a_whole_one_is_split():
     assert _longest_sums(columns, Gemm(512, 512, 4096), H200).tolist() == [1024]
 
 
-def _search(sampler: str, traits: Traits, space: FeasibleSet, num: int) -> tuple[Asker, np.ndarray]:
+def _search(sampler: str, traits: Traits, space: FeasibleSet, num: int) -> tuple[Proposer, np.ndarray]:
     """Whether each of so many points failed, in a space where long sums do."""
-    asker, failed = Asker(space, sampler, 1, traits), []
+    proposer, failed = make_proposer(space, sampler, 1, traits), []
     for _ in range(num):
-        number = asker.ask().number
+        number = proposer.ask().number
         codes = np.array([space.codes(number)])
         failed.append(bool(traits.longest_sums(codes)[0] >= LIMIT))
-        asker.tell(number, None if failed[-1] else 1.0 + codes.sum())
-    return asker, np.array(failed)
+        proposer.tell(number, None if failed[-1] else 1.0 + codes.sum())
+    return proposer, np.array(failed)
 
 
 def test_long_sums_are_given_up_by_the_model_and_not_by_the_yardstick():
@@ -96,9 +97,9 @@ def test_an_offer_that_is_bound_to_fail_is_passed_over_and_one_that_was_picked_i
     space = feasible_set(H200, GEMM)
     traits = traits_of(space, GEMM, H200)
     assert traits is not None
-    asker, _ = _search("autotune", traits, space, 40)
+    proposer, _ = _search("autotune", traits, space, 40)
     numbers = np.random.default_rng(3).integers(len(space), size=500).tolist()
     long = [n for n in numbers if traits.longest_sums(np.array([space.codes(n)]))[0] >= 2 * LIMIT]
-    assert asker.offer(long[0], "seed")
-    assert asker.ask().number != long[0]
-    assert [p.number for p in asker.take([long[1]], "reuse")] == [long[1]]
+    assert proposer.offer(long[0], "seed")
+    assert proposer.ask().number != long[0]
+    assert [p.number for p in proposer.take([long[1]], "reuse")] == [long[1]]

@@ -24,7 +24,7 @@ from autotune.kernel.feasible_set import feasible_set
 from autotune.measurement import CachePolicy, Measurement, Outcome
 from autotune.recording.replay import ReplayTarget, read_recording
 from autotune.recording.writer import SAMPLE_DIGITS, write_recording
-from autotune.search.propose.asker import Asker
+from autotune.search.propose.samplers import make_proposer
 from autotune.target import Baseline, Target
 
 CLBLAST = Path(__file__).parents[1] / "data" / "clblast_t1.json.gz"
@@ -462,11 +462,11 @@ def test_the_search_beats_chance_on_a_recorded_space():
     _, optimum_us = target.optimum(gemm)
 
     def reached(sampler: str, seed: int) -> float:
-        asker, best_us = Asker(space, sampler, seed), float("inf")
+        proposer, best_us = make_proposer(space, sampler, seed), float("inf")
         for _ in range(100):
-            number = asker.ask().number
+            number = proposer.ask().number
             time_us = target.submit(gemm, space.point(number), None).result().time_us
-            asker.tell(number, time_us)
+            proposer.tell(number, time_us)
             best_us = min(best_us, time_us)
         return optimum_us / best_us
 

@@ -17,10 +17,11 @@ from autotune.gemm import Gemm
 from autotune.kernel import families
 from autotune.kernel.feasible_set import Factor, FeasibleSet, feasible_set
 from autotune.search.propose import seeds
-from autotune.search.propose.asker import SAMPLERS, Asker
 from autotune.search.propose.bayesian import Model
 from autotune.search.propose.candidates import Candidates, _distances
-from autotune.search.propose.sampler import FeasibleSampler, Proposal, SpaceExhausted, distributions
+from autotune.search.propose.optuna_sampler import FeasibleSampler, distributions
+from autotune.search.propose.proposer import Proposal, Proposer, SpaceExhausted
+from autotune.search.propose.samplers import SAMPLERS, make_proposer
 from autotune.search.propose.surrogate import Lengths, Surrogate, expected_improvement, fit_lengths
 
 SPACE = product_space(6, 6, 4, words=3)
@@ -43,28 +44,28 @@ def spaces(draw) -> FeasibleSet:
     return FeasibleSet(tuple(factors))
 
 
-def _ask_all(asker: Asker, num: int, *, open_at_once: int = 1, time_us=lambda number: 1.0 + number):
+def _ask_all(proposer: Proposer, num: int, *, open_at_once: int = 1, time_us=lambda number: 1.0 + number):
     asked, waiting = [], []
     for _ in range(num):
-        asked.append(asker.ask().number)
+        asked.append(proposer.ask().number)
         waiting.append(asked[-1])
         if len(waiting) == open_at_once:
             number = waiting.pop(0)
-            asker.tell(number, time_us(number))
+            proposer.tell(number, time_us(number))
     return asked
 
 
 @settings(max_examples=20)
 @given(spaces(), st.integers(0, 3), st.integers(1, 4), st.data())
 def test_steps_from_a_point_are_new_and_asked_for_once(space, seed, size, data):
-    asker, num = Asker(space, seed=seed), min(len(space), 20)
-    asked = _ask_all(asker, num)
+    proposer, num = make_proposer(space, seed=seed), min(len(space), 20)
+    asked = _ask_all(proposer, num)
     at = data.draw(st.sampled_from(asked))
-    while steps := [proposal.number for proposal in asker.steps_from(at, size, "polish")]:
+    while steps := [proposal.number for proposal in proposer.steps_from(at, size, "polish")]:
         assert len(steps) <= size and not set(steps) & set(asked)
         asked += steps
         for number in steps:
-            asker.tell(number, 1.0 + number)
+            proposer.tell(number, 1.0 + number)
     if len(asked) > num or num == 20:  # the model knows enough: then every step of one parameter was asked
         assert set(Candidates(space).neighbours(np.array([at])).tolist()) <= set(asked)
 
@@ -72,62 +73,62 @@ def test_steps_from_a_point_are_new_and_asked_for_once(space, seed, size, data):
 @settings(max_examples=20)
 @given(spaces(), st.integers(0, 3), st.floats(0.0, 0.5), st.integers(1, 4))
 def test_leaders_are_the_best_of_their_blocks_and_close_to_the_best_of_all(space, seed, within, most):
-    asker, rng = Asker(space, seed=seed), np.random.default_rng(seed)
-    assert asker.leaders(within, most) == []
+    proposer, rng = make_proposer(space, seed=seed), np.random.default_rng(seed)
+    assert proposer.leaders(within, most) == []
     times: dict[int, float] = {}
     for _ in range(min(len(space), 20)):
-        number = asker.ask().number
+        number = proposer.ask().number
         times[number] = float(rng.uniform(1, 2))
-        asker.tell(number, times[number])
+        proposer.tell(number, times[number])
     blocks = dict(zip(times, Candidates(space).blocks_of(np.array([*times])).tolist(), strict=True))
     best = sorted({min((n for n in times if blocks[n] == b), key=times.__getitem__) for b in blocks.values()},
                   key=times.__getitem__)  # fmt: skip
     limit = (1 + within) * times[best[0]]
-    assert asker.leaders(within, most) == [n for n in best if times[n] <= limit][:most]
+    assert proposer.leaders(within, most) == [n for n in best if times[n] <= limit][:most]
 
 
 @settings(max_examples=20)
 @given(spaces(), st.sampled_from(SAMPLERS), st.integers(0, 3), st.integers(1, 5))
 def test_small_sets_are_asked_whole_and_each_point_once(space, sampler, seed, open_at_once):
-    asker = Asker(space, sampler, seed)
+    proposer = make_proposer(space, sampler, seed)
     num = min(len(space), 8 if sampler == "tpe" else 45)
-    asked = _ask_all(asker, num, open_at_once=open_at_once)
+    asked = _ask_all(proposer, num, open_at_once=open_at_once)
     assert len(set(asked)) == num
     assert all(0 <= number < len(space) for number in asked)
     if num == len(space):
         with pytest.raises(SpaceExhausted):
-            asker.ask()
+            proposer.ask()
 
 
 @settings(max_examples=5)
 @given(st.integers(0, 1000), st.integers(1, 6), st.sampled_from(("autotune", "random")))
 def test_the_same_seed_asks_the_same_points(seed, open_at_once, sampler):
-    runs = [_ask_all(Asker(SPACE, sampler, seed), 50, open_at_once=open_at_once) for _ in range(2)]
+    runs = [_ask_all(make_proposer(SPACE, sampler, seed), 50, open_at_once=open_at_once) for _ in range(2)]
     assert runs[0] == runs[1]
 
 
 def test_another_seed_asks_others():
-    assert _ask_all(Asker(SPACE, seed=1), 20) != _ask_all(Asker(SPACE, seed=2), 20)
+    assert _ask_all(make_proposer(SPACE, seed=1), 20) != _ask_all(make_proposer(SPACE, seed=2), 20)
 
 
 @pytest.mark.parametrize("sampler", SAMPLERS)
 def test_failures_are_no_trouble(sampler):
-    asker = Asker(SPACE, sampler)
+    proposer = make_proposer(SPACE, sampler)
     for turn in range(60):
-        number = asker.ask().number
-        asker.tell(number, None if turn < 35 or turn % 3 else bowl_us(SPACE.point(number)))
+        number = proposer.ask().number
+        proposer.tell(number, None if turn < 35 or turn % 3 else bowl_us(SPACE.point(number)))
 
 
 @pytest.mark.parametrize("time_us", [lambda n: 5.0, lambda n: 1e-3, lambda n: 10.0 ** (n % 9)])
 def test_flat_and_wild_times_are_no_trouble(time_us):
-    assert len(set(_ask_all(Asker(SPACE), 60, time_us=time_us))) == 60
+    assert len(set(_ask_all(make_proposer(SPACE), 60, time_us=time_us))) == 60
 
 
 def test_earlier_trials_are_never_asked_again():
     known = [(number, None if number % 3 else 100.0 + number) for number in range(0, len(SPACE), 2)]
-    asker = Asker(SPACE)
-    asker.load(known)
-    rest = _ask_all(asker, len(SPACE) - len(known))
+    proposer = make_proposer(SPACE)
+    proposer.load(known)
+    rest = _ask_all(proposer, len(SPACE) - len(known))
     assert sorted(rest) == [n for n in range(len(SPACE)) if n % 2]
 
 
@@ -135,20 +136,20 @@ def test_earlier_trials_teach():
     """Told of a valley, a fresh sampler proposes from it."""
     rng = np.random.default_rng(0)
     known = rng.choice(len(SPACE), 60, replace=False).tolist()
-    asker = Asker(SPACE)
-    asker.load([(n, bowl_us(SPACE.point(n))) for n in known])
-    proposals = [asker.ask() for _ in range(3)]
+    proposer = make_proposer(SPACE)
+    proposer.load([(n, bowl_us(SPACE.point(n))) for n in known])
+    proposals = [proposer.ask() for _ in range(3)]
     assert {p.origin for p in proposals} == {"model"}
     unseen = sorted(bowl_us(SPACE.point(n)) for n in range(len(SPACE)) if n not in known)
     assert bowl_us(SPACE.point(proposals[0].number)) <= unseen[8]
 
 
 def test_offers_come_first_and_once():
-    asker = Asker(SPACE)
-    assert [asker.offer(n, "seed") for n in (7, 3, 7)] == [True, True, False]
-    assert [asker.ask() for _ in range(2)] == [Proposal(7, "seed"), Proposal(3, "seed")]
-    assert not asker.offer(7, "transfer")
-    assert asker.ask().origin == "random"
+    proposer = make_proposer(SPACE)
+    assert [proposer.offer(n, "seed") for n in (7, 3, 7)] == [True, True, False]
+    assert [proposer.ask() for _ in range(2)] == [Proposal(7, "seed"), Proposal(3, "seed")]
+    assert not proposer.offer(7, "transfer")
+    assert proposer.ask().origin == "random"
 
 
 def test_the_model_finds_the_optimum_of_a_bowl_far_before_chance_does():
@@ -156,7 +157,7 @@ def test_the_model_finds_the_optimum_of_a_bowl_far_before_chance_does():
     optimum = min(bowl_us(space.point(n)) for n in range(len(space)))
     for seed in range(3):
         times = [bowl_us(space.point(n)) for n in _ask_all(
-            Asker(space, seed=seed), 80, time_us=lambda n: bowl_us(space.point(n))
+            make_proposer(space, seed=seed), 80, time_us=lambda n: bowl_us(space.point(n))
         )]  # fmt: skip
         assert min(times) == optimum  # of 1,280 points
 
@@ -165,9 +166,9 @@ def test_more_is_planned_at_once_the_more_are_under_way(monkeypatch):
     plans = []
     propose = Model.propose
     monkeypatch.setattr(Model, "propose", lambda *args: plans.append(propose(*args)) or plans[-1])
-    _ask_all(Asker(SPACE), 60)
+    _ask_all(make_proposer(SPACE), 60)
     num_alone = len(plans)
-    _ask_all(Asker(SPACE), 60, open_at_once=9)
+    _ask_all(make_proposer(SPACE), 60, open_at_once=9)
     assert 0 < len(plans) - num_alone < 0.7 * num_alone
 
 
@@ -193,7 +194,7 @@ def test_a_parameter_of_another_space_is_refused():
 
 def test_an_unknown_sampler_is_refused():
     with pytest.raises(UsageError, match="known are autotune, random, tpe"):
-        Asker(SPACE, "annealing")
+        make_proposer(SPACE, "annealing")
 
 
 # ---- candidates

@@ -21,7 +21,7 @@ from autotune.kernel.feasible_set import feasible_set
 from autotune.kernel.launch import Grid, Variant, plan
 from autotune.kernel.resources import launch_spec, smem_bytes
 from autotune.kernel.rules import broken_rules
-from autotune.search.propose.asker import Asker
+from autotune.search.propose.samplers import make_proposer
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 import kernel_tuner_side as side
@@ -57,8 +57,8 @@ def test_a_shape_without_such_configs_says_so() -> None:
 def test_our_samplers_see_the_subset_and_nothing_else(configs) -> None:
     given = bench.as_feasible_set(configs)
     assert [given.point(i) for i in range(len(given))] == [config.to_dict() for config in configs]
-    asker = Asker(given, "autotune", 0)
-    asked = {asker.ask().number for _ in range(len(configs))}
+    proposer = make_proposer(given, "autotune", 0)
+    asked = {proposer.ask().number for _ in range(len(configs))}
     assert asked == set(range(len(configs)))
 
 

@@ -11,7 +11,7 @@ from ...errors import UsageError
 from ...gemm import Gemm
 from ...stats import Patience
 from ..compare import final
-from ..propose.asker import DEFAULT_SAMPLER
+from ..propose.samplers import DEFAULT_SAMPLER
 from ..shape import ShapeSearch
 
 _FINAL_SHARE = 0.1  # of the seconds granted, kept for the final

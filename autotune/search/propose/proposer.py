@@ -1,0 +1,216 @@
+"""Which point of a feasible set to try next: what is on offer, then random points, then those that a model of
+all results so far (bayesian.py) expects most of. Pure: no study, no store, no GPU.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ...kernel.config import Value
+from ...kernel.feasible_set import FeasibleSet
+from .bayesian import Model
+from .candidates import Candidates
+from .sum_limit import SumLimit
+from .traits import Traits
+
+NUM_STARTUP = 15  # points before the model is asked
+_MAX_DRAWS = 64  # batches of random points before a set counts as nearly used up
+_DRAW_BATCH = 16
+
+
+class SpaceExhausted(Exception):
+    """Every point of the set has been asked for. Not an error: the search is over."""
+
+
+@dataclass(frozen=True)
+class Proposal:
+    """A point by its number in the set, and what proposed it: seed, transfer, random, model, ..."""
+
+    number: int
+    origin: str
+
+
+class Proposer:
+    """Proposes points, none twice, and is told what came of them. The same seed and the same results, told in
+    the same order, give the same points.
+
+    `traits` is what the model sees of a point beside its parameters (traits.py). One thread at a time may
+    call it.
+    """
+
+    def __init__(
+        self,
+        space: FeasibleSet,
+        *,
+        seed: int = 0,
+        traits: Traits | None = None,
+        num_startup: int = NUM_STARTUP,
+        has_model: bool = True,
+    ) -> None:
+        self.space = space
+        self._rng = np.random.default_rng(seed)
+        self._candidates = Candidates(space, traits)
+        self._accuracy = SumLimit(self._candidates)
+        self._model = Model(self._candidates, self._accuracy, self._rng) if has_model else None
+        self._num_startup = num_startup
+        self._offers: deque[Proposal] = deque()
+        self._planned: deque[int] = deque()
+        self._seen: set[int] = set()
+        self._open: dict[int, None] = {}  # points under way, in the order in which they were asked for
+        self._results: dict[int, float | None] = {}  # by point: time in us; None: failed
+        self._has_learnt = True  # of all results
+
+    # ---- what is known
+
+    def load(self, results: Iterable[tuple[int, float | None]]) -> None:
+        """Take in what came of points that were not asked for: time in us, or None for a failure. What is
+        known of a point already stays."""
+        for number, time_us in results:
+            if number not in self._seen:
+                self._seen.add(number)
+                self._take_in(number, time_us)
+
+    def tell(self, number: int, time_us: float | None) -> None:
+        """What came of a point that was asked for; None for a failure."""
+        del self._open[number]
+        self._take_in(number, time_us)
+
+    def _take_in(self, number: int, time_us: float | None) -> None:
+        if time_us is not None and time_us < self._best():
+            self._planned.clear()  # planned before this was known
+        self._results[number] = time_us
+        self._has_learnt = False
+
+    def forget(self, number: int) -> None:
+        """Nothing comes of a point that was asked for: it may be asked for again."""
+        del self._open[number]
+        self._seen.discard(number)
+
+    def correct(self, number: int, time_us: float) -> None:
+        """From now on go by this time of a point; nothing happens to one that has none."""
+        if self._results.get(number) is not None:
+            self._results[number] = time_us
+
+    def claim(self, number: int) -> bool:
+        """Count a point that somebody else asks for as under way. False if it was seen before."""
+        if number in self._seen:
+            return False
+        self._seen.add(number)
+        self._open[number] = None
+        return True
+
+    @property
+    def num_unseen(self) -> int:
+        """Points that were not asked for yet."""
+        return len(self.space) - len(self._seen)
+
+    def leaders(self, within: float, most: int) -> list[int]:
+        """The best point of each block (of our kernel, of each tile) whose time is within this share of the
+        best, fastest first, at most so many."""
+        limit = (1 + within) * self._best()
+        close = {n: time for n, time in self._results.items() if time is not None and time <= limit}
+        ranked = np.array(sorted(close, key=close.__getitem__), dtype=np.int64)
+        leaders: list[int] = ranked[self._candidates.firsts(ranked)[:most]].tolist()
+        return leaders
+
+    def nearest(self, point: Mapping[str, Value]) -> int:
+        """The point of the set that is most like another, which need not be in it."""
+        number = self.space.find(point)
+        return self._candidates.nearest(point) if number is None else number
+
+    def _best(self) -> float:
+        return min((t for t in self._results.values() if t is not None), default=np.inf)
+
+    def _learn(self) -> None:
+        if not self._has_learnt and self._model is not None:
+            self._accuracy.learn(self._results)
+        self._has_learnt = True
+
+    # ---- what is proposed
+
+    def offer(self, number: int, origin: str) -> bool:
+        """Have this point asked for before what is drawn or planned, if it is new and not bound to fail by
+        then. Returns whether it is new."""
+        if number in self._seen or any(offer.number == number for offer in self._offers):
+            return False
+        self._offers.append(Proposal(number, origin))
+        return True
+
+    def ask(self, wanted: int = 1) -> Proposal:
+        """An unseen point. Raises SpaceExhausted when there is none left.
+
+        `wanted`: how many are about to be asked for before anything more is told. A model that is asked
+        anew plans them together, at hardly more cost than one.
+        """
+        self._learn()
+        proposal = self._next(wanted)
+        self.claim(proposal.number)
+        return proposal
+
+    def pick(self, codes: np.ndarray, size: int, origin: str) -> list[Proposal]:
+        """Ask for the most promising of these points, at most so many; codes (q, parameters) need not be
+        feasible or new. Empty while the model knows too little, or without a model."""
+        self._learn()
+        if self._model is None or not self._knows_enough():
+            return []
+        found = np.unique(self._candidates.find(codes))
+        pool = np.array([number for number in found.tolist() if number not in self._seen], dtype=np.int64)
+        return self.take(self._model.pick(self._results, list(self._open), pool, size), origin)
+
+    def steps_from(self, number: int, size: int, origin: str) -> list[Proposal]:
+        """Ask for the most promising unseen points one step from this one, at most so many: another value of
+        one parameter, with what must change along. Empty where `pick` is."""
+        at = np.array([number])
+        steps = np.union1d(self._candidates.neighbours(at), self._candidates.moves(self._rng, at, 0))
+        return self.pick(self._candidates.codes(steps), size, origin)
+
+    def take(self, numbers: Iterable[int], origin: str) -> list[Proposal]:
+        """Ask for these points, less those that were asked for before."""
+        return [Proposal(number, origin) for number in numbers if self.claim(number)]
+
+    def _next(self, wanted: int) -> Proposal:
+        while self._offers:
+            offer = self._offers.popleft()
+            if offer.number not in self._seen and not self._is_hopeless([offer.number])[0]:
+                return offer
+        if self._model is None or not self._knows_enough():
+            return Proposal(self._random(), "random")
+        while self._planned:
+            number = self._planned.popleft()
+            if number not in self._seen and not self._is_hopeless([number])[0]:
+                return Proposal(number, "model")
+        self._planned.extend(self._model.propose(self._results, list(self._open), self._seen, wanted))
+        if not self._planned:
+            return Proposal(self._random(), "random")
+        return Proposal(self._planned.popleft(), "model")
+
+    def _knows_enough(self) -> bool:
+        has_times = any(time is not None for time in self._results.values())
+        return has_times and len(self._seen) >= self._num_startup
+
+    def _is_hopeless(self, numbers: Sequence[int] | np.ndarray) -> np.ndarray:
+        """Whether points are bound to fail. Without a model nobody thinks so far."""
+        numbers = np.asarray(numbers, dtype=np.int64)
+        return np.zeros(len(numbers), bool) if self._model is None else self._accuracy.is_hopeless(numbers)
+
+    def _random(self) -> int:
+        size = len(self.space)
+        if len(self._seen) >= size:
+            raise SpaceExhausted
+        hopeless = None
+        for _ in range(_MAX_DRAWS):
+            numbers = self._candidates.random(self._rng, _DRAW_BATCH)
+            for number, is_hopeless in zip(numbers.tolist(), self._is_hopeless(numbers), strict=True):
+                if number not in self._seen and not is_hopeless:
+                    return int(number)
+                if number not in self._seen:
+                    hopeless = int(number)
+        if hopeless is not None:  # all else has been asked for, or nearly
+            return hopeless
+        # So many misses mean that all but a sliver was seen, so the set is small enough to list.
+        unseen = np.setdiff1d(np.arange(size), np.fromiter(self._seen, dtype=np.int64))
+        return int(self._rng.choice(unseen))
