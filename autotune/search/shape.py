@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 
@@ -69,6 +69,7 @@ class ShapeSearch:
         self.contest = Contest()
         self.num_new = 0
         self.num_open = 0
+        self._num_proposed = 0  # and not claimed yet
         self.spent_s = 0.0  # of the target, in this run: its compiler's places, its GPU
         self.on_gpu_s = 0.0
         self.num_reused = 0  # trials of this run whose kernels were compiled before
@@ -139,17 +140,32 @@ class ShapeSearch:
                 return True
         return False
 
-    def ask(self, wanted: int = 1) -> Ask | None:
-        """The next point that no other search is at, the first of so many that are wanted; None when all have
-        been asked for. Then the shape is exhausted, unless others are still at some."""
-        while True:
-            try:
-                proposal = self._proposer.ask(wanted)
-            except SpaceExhausted:
+    def ask(self, wanted: int = 1, before_each: Callable[[], None] = lambda: None) -> list[Ask]:
+        """So many points that no other search is at, as far as there are any, claimed together: each claim is
+        a transaction. None when all have been asked for; then the shape is exhausted, unless others are still
+        at some. `before_each` may offer points."""
+        asks: list[Ask] = []
+        while len(asks) < wanted and (proposals := self._propose(wanted - len(asks), before_each)):
+            asks += self._claim(proposals)
+            self._num_proposed = 0
+        return asks
+
+    def _propose(self, wanted: int, before_each: Callable[[], None]) -> list[Proposal]:
+        proposals: list[Proposal] = []
+        try:
+            while len(proposals) < wanted:
+                before_each()
+                proposals.append(self._proposer.ask(wanted - len(proposals)))
+                self._num_proposed = len(proposals)
+        except SpaceExhausted:
+            if not proposals:
                 self.is_exhausted = not self.shared.away
-                return None
-            if asks := self._claim([proposal]):
-                return asks[0]
+        return proposals
+
+    @property
+    def num_asked(self) -> int:
+        """Points that this run has asked for."""
+        return self.num_new + self.num_open + self._num_proposed
 
     @property
     def is_waiting(self) -> bool:

@@ -212,21 +212,18 @@ class Tuner:
                 self._pipeline.submit(shape, step)
             if steps:
                 return
-        for wanted in range(num, 0, -1):
-            with self._ledger.timing("ask_s"):
-                self._lend(shape)
-                ask = shape.ask(wanted)
-            if ask is None or self._interrupts.is_requested:
-                return
-            self._pipeline.submit(shape, ask)
+        with self._ledger.timing("ask_s"):
+            asks = shape.ask(num, lambda: self._lend(shape))
+        if not self._interrupts.is_requested:
+            for ask in asks:
+                self._pipeline.submit(shape, ask)
 
     def _lend(self, shape: ShapeSearch) -> None:
         """Now and then, have the shape try what does best for another, or is known to suit another kind, in
         turn: the less often, the more it knows."""
-        num_asked = shape.num_new + shape.num_open
-        every = _LEND_EVERY * (1 + num_asked // _LEND_LESS)
-        if num_asked % every == every - 1:
-            is_for_known = num_asked // every % 2 == 0
+        every = _LEND_EVERY * (1 + shape.num_asked // _LEND_LESS)
+        if shape.num_asked % every == every - 1:
+            is_for_known = shape.num_asked // every % 2 == 0
             if not (is_for_known and shape.lend_known()) and not self._lend_best(shape):
                 shape.lend_known()
 

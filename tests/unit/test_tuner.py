@@ -313,12 +313,12 @@ def test_steps_are_tried_from_every_tile_that_is_as_good(store, claims, second_u
     target = FakeTarget(space, time_us=time_us)
     shape = ShapeSearch(target, store, claims, GEMM, space)
     tops = {base: {"a": a, "b": 8, "c": 8, "word": "w0"} for base, a in ((100.0, 4), (second_us, 64))}
-    asks = [shape.ask() for _ in range(20)]
+    asks = [ask for _ in range(20) for ask in shape.ask()]
     for point in tops.values():
         shape.lend(point_key(point), point)
-        asks.append(shape.ask())
+        asks += shape.ask()
     while asks:
-        for ask in filter(None, asks):
+        for ask in asks:
             shape.tell(ask, target.measure(GEMM, ask.point))
         asks = shape.polish(2)
     is_as_good = second_us < 100.5

@@ -1,4 +1,4 @@
-"""Optuna's own multivariate TPE over the codes of a set, as a yardstick: it does not know what is feasible."""
+"""Optuna's own multivariate TPE over the codes of a set, as a yardstick: it knows not what is feasible."""
 
 from __future__ import annotations
 
