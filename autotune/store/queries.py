@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
-from sqlalchemy import ColumnElement, Select, func, literal, select, true
+from sqlalchemy import ColumnElement, Select, bindparam, func, literal, select, true
 from sqlalchemy.dialects import postgresql, sqlite
-from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session, aliased
 
 from ..errors import StoreError
@@ -92,8 +92,24 @@ def fastest(
         num_asked *= 2  # damaged ones are in the way
 
 
+# SQLAlchemy takes longer to make a statement than to run it: these, which run for every trial, are made once.
+
+
+@cache
+def _find(model: type[Base], names: tuple[str, ...]) -> Select[int]:
+    return select(model.id).where(*(getattr(model, name) == bindparam(name) for name in names))
+
+
+@cache
+def _insert(dialect: str, model: type[Base]) -> Any:
+    """Inserts a row, unless another writer came between; its id is returned then."""
+    table = model.__table__
+    return _INSERTS[dialect](table).on_conflict_do_nothing().returning(table.c.id)
+
+
 def find(session: Session, model: type[Base], **columns: Any) -> int | None:
-    return session.scalar(select(model.id).filter_by(**columns))
+    """The id of the row with these values, none of which is NULL."""
+    return session.scalar(_find(model, tuple(columns)), columns)
 
 
 def find_or_add(
@@ -103,31 +119,14 @@ def find_or_add(
     found = find(session, model, **identity)
     if found is not None:
         return found, False
-    row = model(**identity, **(rest or {}))
-    if _add(session, row):
-        return row.id, True
+    insert = _insert(session.get_bind().dialect.name, model)
+    added = session.scalar(insert, {**identity, **(rest or {})})
+    if added is not None:
+        return added, True
     found = find(session, model, **identity)
     if found is None:
-        raise StoreError(f"{model.__tablename__} {identity} refers to what is not there; was it deleted?")
+        raise StoreError(f"{model.__tablename__} {identity} was deleted while it was added; ask again")
     return found, False
-
-
-def _add(session: Session, row: Base) -> bool:
-    """Add a row; False if another writer came between, which only a database server allows.
-
-    In SQLite the transaction holds the write lock. There is no savepoint there, because a full disk
-    ends the transaction with its savepoints, and the way back to one would hide the reason.
-    """
-    if session.get_bind().dialect.name == "sqlite":
-        session.add(row)
-        session.flush()
-        return True
-    try:
-        with session.begin_nested():
-            session.add(row)
-    except IntegrityError:
-        return False
-    return True
 
 
 def config_id(session: Session, key: str, point: Mapping[str, Value]) -> int:

@@ -7,6 +7,7 @@ changes compile.
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import os
 import shutil
@@ -14,8 +15,9 @@ import struct
 import subprocess
 import tempfile
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -32,6 +34,7 @@ FLAGS = (
     "-ftrivial-auto-var-init=pattern",  # what was never set is -1.7e38, not a lucky zero
 )  # fmt: skip
 NUM_COMPILES = 2  # at a time: CI has two cores
+LOCKS = "locks"  # a folder in that of the executables: one file for each that is being built
 STRICT = ("-Werror",)
 RUN_TIMEOUT_S = 100.0
 _OPTIONS = {"ASAN_OPTIONS": "detect_leaks=0:exitcode=4", "UBSAN_OPTIONS": "print_stacktrace=1"}
@@ -205,16 +208,26 @@ class Builder:
 
     def _build(self, key: str, main: Path, defines: Sequence[str]) -> Path:
         target = self._folder / key
-        if target.exists():
-            target.touch()  # the oldest are removed first
+        with self._alone(key):
+            if target.exists():
+                target.touch()  # the oldest are removed first
+                return target
+            includes = [f"-I{HERE}", f'-DKERNEL_FILE="{main}"']
+            with tempfile.TemporaryDirectory(dir=self._folder) as scratch:
+                object_file, executable = Path(scratch) / "instance.o", Path(scratch) / "instance"
+                self._compile([*FLAGS, *includes, *defines, "-c", HERE / "instance.cpp", "-o", object_file])
+                self._compile([*FLAGS, object_file, *self._runtime_objects(), "-o", executable])
+                executable.rename(target)
             return target
-        includes = [f"-I{HERE}", f'-DKERNEL_FILE="{main}"']
-        with tempfile.TemporaryDirectory(dir=self._folder) as scratch:
-            object_file, executable = Path(scratch) / "instance.o", Path(scratch) / "instance"
-            self._compile([*FLAGS, *includes, *defines, "-c", HERE / "instance.cpp", "-o", object_file])
-            self._compile([*FLAGS, object_file, *self._runtime_objects(), "-o", executable])
-            executable.rename(target)
-        return target
+
+    @contextmanager
+    def _alone(self, key: str) -> Iterator[None]:
+        """While no other process builds this: the other processes of a test run want the same ones."""
+        folder = self._folder / LOCKS
+        folder.mkdir(exist_ok=True)
+        with (folder / key).open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield
 
     def _runtime_objects(self) -> list[Path]:
         """What every executable shares, compiled once."""
@@ -259,6 +272,7 @@ def compiler() -> tuple[str, str]:
 
 def remove_oldest(folder: Path, keep: int) -> None:
     """Keeps the `keep` files of `folder` that were used last."""
-    files = sorted(folder.iterdir(), key=lambda path: path.stat().st_mtime, reverse=True)
+    found = [path for path in folder.iterdir() if path.is_file()]
+    files = sorted(found, key=lambda path: path.stat().st_mtime, reverse=True)
     for path in files[keep:]:
         path.unlink(missing_ok=True)
