@@ -97,7 +97,7 @@ def splits(row: Row, gemm: Gemm, registers: int, target: GpuTarget) -> list[int]
     if c.reduction in ("none", "cluster"):
         values = [c.split_k]
     else:
-        tiles = -(-gemm.m // c.bm) * -(-gemm.n // c.bn) * gemm.batch
+        tiles = resources.tiles(c, gemm)
         resident = int(resources.blocks_per_sm(c, target.limits, gemm, registers))
         known = [
             v for v in PARAMETER["split_k"].values if isinstance(v, int) and v > 1 and v * c.bk <= gemm.k

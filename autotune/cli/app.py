@@ -1,4 +1,4 @@
-"""The command line: declares options and hands them to `commands`, which compose and print.
+"""The command line: declares options and hands them to the modules of this room, which compose and print.
 
 Nothing heavy is imported before a command runs, so `autotune --help` answers at once.
 """

@@ -126,8 +126,8 @@ class WorkerClient:
 
         Raises EnvironmentProblem and DeviceLost, neither of which is the candidate's fault.
         """
-        if (known := self._killers.get(_identity(kernel))) is not None:
-            return protocol.TrialResult(known.outcome, f"not run, it brought a worker down: {known.reason}")
+        if (refused := self._refusal(kernel)) is not None:
+            return protocol.TrialResult(refused.outcome, refused.reason)
         self.prepare(problem)
         request = protocol.RunTrial(problem, kernel, cutoff_us)
         try:
@@ -184,10 +184,11 @@ class WorkerClient:
         """
         if not request.cells:
             return ()
-        if killed := {i: known for i, cell in enumerate(request.cells) if (known := self._killed(cell[1]))}:
-            fit = tuple(cell for i, cell in enumerate(request.cells) if i not in killed)
+        refused = [kernel and self._refusal(kernel) for _, kernel, _ in request.cells]
+        if any(refused):
+            fit = tuple(cell for cell, why in zip(request.cells, refused, strict=True) if not why)
             times = iter(self.cells(replace(request, cells=fit), deadline_s))
-            return tuple(killed.get(i) or next(times) for i in range(len(request.cells)))
+            return tuple(CellTime((), reason=why.reason) if why else next(times) for why in refused)
         self.start()
         self._prepared = {}  # the worker lets go of them for the pool
         try:
@@ -208,11 +209,10 @@ class WorkerClient:
         left = replace(request, cells=request.cells[done + 1 :])
         return (*result.times, CellTime((), reason=result.reason), *self.cells(left, deadline_s))
 
-    def _killed(self, kernel: KernelCode | None) -> CellTime | None:
-        known = None if kernel is None else self._killers.get(_identity(kernel))
-        if known is None:
-            return None
-        return CellTime((), reason=f"not run, it brought a worker down: {known.reason}")
+    def _refusal(self, kernel: KernelCode) -> Failure | None:
+        """Why a kernel is not run, if it brought a worker down before."""
+        known = self._killers.get(_identity(kernel))
+        return known and replace(known, reason=f"not run, it brought a worker down: {known.reason}")
 
     def _find_killers(self, problem: Problem, kernels: Sequence[KernelCode], deadline_s: float) -> None:
         """Run each alone: who brings the worker down now is known by it from here on."""

@@ -30,6 +30,11 @@ MAX_SETS = 4096  # a batch launches on every set once: more would make it long a
 FILL_BLOCKS, FILL_THREADS = 2048, 256
 
 
+def aligned(num_bytes: int) -> int:
+    """So many bytes, rounded up to where the next operand may begin."""
+    return -(-num_bytes // ALIGNMENT) * ALIGNMENT
+
+
 def num_sets(gemm: Gemm, l2_bytes: int, policy: CachePolicy) -> int:
     """Operand sets to rotate among: together larger than twice L2 when cold, one when warm.
 
@@ -68,7 +73,7 @@ def lay_out(sizes: Sequence[int], repeats: int = 1) -> Layout:
     guards: list[Region] = []
     end = 0
     for size in (*sizes,) * repeats:
-        start = -(-(end + GUARD_BYTES) // ALIGNMENT) * ALIGNMENT
+        start = aligned(end + GUARD_BYTES)
         guards.append(Region(end, start - end))
         operands.append(Region(start, size))
         end = start + size
@@ -120,6 +125,18 @@ class Buffer:
                 *(self.address + region.offset, word, region.num_bytes // 4, stream),
             )
 
+    def fill_normal(self, kernel: EntryFunction, region: Region, seed: int, stream: Any) -> None:
+        """Fill a region with random normal numbers; `kernel` is `fill_normal` of checks.cu."""
+        count = region.num_bytes // FLOAT_BYTES
+        if count:
+            values = [
+                ctypes.c_void_p(self.address + region.offset),
+                ctypes.c_uint64(count),
+                ctypes.c_uint64(seed),
+            ]
+            blocks = min(FILL_BLOCKS, -(-count // FILL_THREADS))
+            kernel.launch(stream, (blocks, 1), FILL_THREADS, pack(values))
+
     def upload(self, data: Any, stream: Any, offset: int = 0) -> None:
         """Copy a ctypes object to this offset; returns when it is there.
 
@@ -150,7 +167,7 @@ class Operands:
     ) -> None:
         self._driver, self._stream = driver, stream
         self.layout = lay_out(gemm.operand_bytes, count)
-        list_offset = -(-self.layout.num_bytes // ALIGNMENT) * ALIGNMENT
+        list_offset = aligned(self.layout.num_bytes)
         self.num_bytes = list_offset + GUARD_ENTRY_BYTES * len(self.layout.guards)
         self._buffer = Buffer(driver, self.num_bytes, f"{count} operand sets of {gemm}")
         starts = [self._buffer.address + region.offset for region in self.layout.operands]
@@ -160,7 +177,7 @@ class Operands:
             if number % 3 == 2:
                 self._buffer.fill(POISON_WORD, region, stream)
             else:
-                self._fill_normal(fill_normal, region, 2 * seed + number % 3)
+                self._buffer.fill_normal(fill_normal, region, 2 * seed + number % 3, stream)
         self.guards = self._buffer.address + list_offset  # address of the list that check_guards reads
         self._buffer.upload(guard_list(self._buffer.address, self.layout.guards), stream, list_offset)
 
@@ -170,18 +187,6 @@ class Operands:
 
     def free(self) -> None:
         self._buffer.free()
-
-    def _fill_normal(self, kernel: EntryFunction, region: Region, seed: int) -> None:
-        count = region.num_bytes // FLOAT_BYTES
-        if count == 0:
-            return
-        values = [
-            ctypes.c_void_p(self._buffer.address + region.offset),
-            ctypes.c_uint64(count),
-            ctypes.c_uint64(seed),
-        ]
-        blocks = min(FILL_BLOCKS, -(-count // FILL_THREADS))
-        kernel.launch(self._stream, (blocks, 1), FILL_THREADS, pack(values))
 
 
 class Workspace:

@@ -6,19 +6,14 @@ write is never read, so that numbers do not grow from product to product.
 
 from __future__ import annotations
 
-import ctypes
 from typing import Any
 
-from ..gemm import FLOAT_BYTES, Gemm
+from ..gemm import Gemm
 from .driver import check
-from .memory import ALIGNMENT, FILL_BLOCKS, FILL_THREADS, Buffer, OperandSet
-from .module import EntryFunction, pack
+from .memory import Buffer, OperandSet, Region, aligned
+from .module import EntryFunction
 
 _SEED = 77
-
-
-def _aligned(num_bytes: int) -> int:
-    return -(-num_bytes // ALIGNMENT) * ALIGNMENT
 
 
 class Pool:
@@ -31,7 +26,7 @@ class Pool:
 
     def sets(self, gemm: Gemm, count: int) -> tuple[OperandSet, ...]:
         """So many operand sets that share nothing. Raises EnvironmentProblem where memory is too small."""
-        a_bytes, b_bytes, c_bytes = map(_aligned, gemm.operand_bytes)
+        a_bytes, b_bytes, c_bytes = map(aligned, gemm.operand_bytes)
         step = a_bytes + b_bytes
         self._reserve(count * step, count * c_bytes)
         assert self._read is not None and self._written is not None
@@ -51,11 +46,4 @@ class Pool:
         self.free()
         self._read = Buffer(self._driver, max(read_bytes, known[0]), "numbers to time with")
         self._written = Buffer(self._driver, max(written_bytes, known[1]), "results that nobody reads")
-        self._fill_with_numbers(self._read)
-
-    def _fill_with_numbers(self, buffer: Buffer) -> None:
-        count = buffer.num_bytes // FLOAT_BYTES
-        values = [ctypes.c_void_p(buffer.address), ctypes.c_uint64(count), ctypes.c_uint64(_SEED)]
-        blocks = min(FILL_BLOCKS, -(-count // FILL_THREADS))
-        if blocks:
-            self._fill.launch(self._stream, (blocks, 1), FILL_THREADS, pack(values))
+        self._read.fill_normal(self._fill, Region(0, self._read.num_bytes), _SEED, self._stream)

@@ -188,8 +188,9 @@ RULES: tuple[Rule, ...] = (
     Rule("shared-memory", "device", _SMEM, "a block's stages and kept sums fit its shared memory",
          lambda c, d, g: main_smem_bytes(c, g) <= d.smem_per_block),
     Rule("staged-rows", "device", ("bm", "bn", "tm", "wn", "tn", "min_blocks"),
-         "a row of each thread's sums, of min_blocks blocks, fits the shared memory of an SM",
-         lambda c, d, g: c.min_blocks * (staged_bytes(c) + d.smem_reserved) <= d.smem_per_sm),
+         "a row of each thread's sums fits a block's shared memory, and those of min_blocks blocks an SM's",
+         lambda c, d, g: (staged_bytes(c) <= d.smem_per_block)
+         & (c.min_blocks * (staged_bytes(c) + d.smem_reserved) <= d.smem_per_sm)),
     Rule("resident-smem", "device", (*_SMEM, "min_blocks"),
          "min_blocks blocks fit the shared memory of an SM",
          lambda c, d, g: c.min_blocks * (main_smem_bytes(c, g) + d.smem_reserved) <= d.smem_per_sm),

@@ -69,7 +69,6 @@ class ShapeSearch:
         self.contest = Contest()
         self.num_new = 0
         self.num_open = 0
-        self._num_proposed = 0  # and not claimed yet
         self.spent_s = 0.0  # of the target, in this run: its compiler's places, its GPU
         self.on_gpu_s = 0.0
         self.num_reused = 0  # trials of this run whose kernels were compiled before
@@ -140,32 +139,25 @@ class ShapeSearch:
                 return True
         return False
 
-    def ask(self, wanted: int = 1, before_each: Callable[[], None] = lambda: None) -> list[Ask]:
+    def ask(self, wanted: int = 1, before_each: Callable[[int], None] = lambda num_asked: None) -> list[Ask]:
         """So many points that no other search is at, as far as there are any, claimed together: each claim is
-        a transaction. None when all have been asked for; then the shape is exhausted, unless others are still
-        at some. `before_each` may offer points."""
+        a transaction. Empty when all have been asked for; then the shape is exhausted, unless others are at
+        some. `before_each` may offer points; it is told how many this run has asked for."""
         asks: list[Ask] = []
         while len(asks) < wanted and (proposals := self._propose(wanted - len(asks), before_each)):
             asks += self._claim(proposals)
-            self._num_proposed = 0
         return asks
 
-    def _propose(self, wanted: int, before_each: Callable[[], None]) -> list[Proposal]:
+    def _propose(self, wanted: int, before_each: Callable[[int], None]) -> list[Proposal]:
         proposals: list[Proposal] = []
         try:
             while len(proposals) < wanted:
-                before_each()
+                before_each(self.num_new + self.num_open + len(proposals))
                 proposals.append(self._proposer.ask(wanted - len(proposals)))
-                self._num_proposed = len(proposals)
         except SpaceExhausted:
             if not proposals:
                 self.is_exhausted = not self.shared.away
         return proposals
-
-    @property
-    def num_asked(self) -> int:
-        """Points that this run has asked for."""
-        return self.num_new + self.num_open + self._num_proposed
 
     @property
     def is_waiting(self) -> bool:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 from ..errors import DeviceLost, EnvironmentProblem
@@ -213,17 +214,17 @@ class Tuner:
             if steps:
                 return
         with self._ledger.timing("ask_s"):
-            asks = shape.ask(num, lambda: self._lend(shape))
+            asks = shape.ask(num, partial(self._lend, shape))
         if not self._interrupts.is_requested:
             for ask in asks:
                 self._pipeline.submit(shape, ask)
 
-    def _lend(self, shape: ShapeSearch) -> None:
+    def _lend(self, shape: ShapeSearch, num_asked: int) -> None:
         """Now and then, have the shape try what does best for another, or is known to suit another kind, in
         turn: the less often, the more it knows."""
-        every = _LEND_EVERY * (1 + shape.num_asked // _LEND_LESS)
-        if shape.num_asked % every == every - 1:
-            is_for_known = shape.num_asked // every % 2 == 0
+        every = _LEND_EVERY * (1 + num_asked // _LEND_LESS)
+        if num_asked % every == every - 1:
+            is_for_known = num_asked // every % 2 == 0
             if not (is_for_known and shape.lend_known()) and not self._lend_best(shape):
                 shape.lend_known()
 

@@ -2,67 +2,28 @@
 
 from __future__ import annotations
 
-import sys
-import tempfile
 import threading
 import time
 from dataclasses import replace
-from functools import partial
-from pathlib import Path
 
 import pytest
 
 from autotune.device import KNOWN
 from autotune.errors import DeviceLost, EnvironmentProblem, TrialFailure, UsageError
 from autotune.gemm import Gemm
-from autotune.gpu import client, driver, gpu_target, instance
-from autotune.gpu.driver import GpuInfo
+from autotune.gpu import driver, instance
 from autotune.gpu.gpu_target import GpuTarget
 from autotune.kernel.compiler import Cubin
 from autotune.kernel.config import Config
 from autotune.kernel.resources import launch_spec
-from autotune.measurement import CachePolicy, Outcome
+from autotune.measurement import Outcome
 from autotune.target import Cell
 
-FAKE = Path(__file__).parents[1] / "unit" / "fake_gpu_worker.py"
 LIMITS = KNOWN["h200"]
 GEMM = Gemm(128, 128, 64)
 POINT = Config(
     bm=32, bn=32, bk=8, wm=16, wn=32, tm=4, tn=4, stages=2, unroll_k=8, min_blocks=1, vec_c=4, pad=4
 ).to_dict()
-
-
-@pytest.fixture(scope="module")
-def cache(tmp_path_factory):
-    return tmp_path_factory.mktemp("cache")
-
-
-@pytest.fixture
-def open_target(monkeypatch, tmp_path, cache):
-    gpu = GpuInfo(0, LIMITS.name, "GPU-0", (9, 0), 2**37)
-    monkeypatch.setattr(driver, "find_gpu", lambda selector: gpu)
-    monkeypatch.setattr(driver, "device_limits", lambda index: LIMITS)
-    monkeypatch.setattr(driver, "open_driver", lambda: FakeDriver)
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))  # its turns on GPU-0 are this test's alone
-    targets = []
-
-    def open_with(mode):
-        command = (sys.executable, str(FAKE), mode, str(tmp_path / "log"))
-        monkeypatch.setattr(
-            gpu_target, "WorkerClient", partial(client.WorkerClient, command=command, max_deaths=3)
-        )
-        targets.append(GpuTarget("auto", policy=CachePolicy.WARM, cache_dir=cache))
-        return targets[-1]
-
-    yield open_with
-    for opened in targets:
-        opened.close()
-
-
-class FakeDriver:
-    @staticmethod
-    def cuDriverGetVersion():
-        return (0, 13000)
 
 
 def test_a_candidate_becomes_a_measurement_with_all_figures(open_target):

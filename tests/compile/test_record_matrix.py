@@ -4,17 +4,12 @@ a file, and that it goes on where it was."""
 from __future__ import annotations
 
 import sys
-import tempfile
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 import pytest
 
-from autotune.device import KNOWN
 from autotune.gemm import Gemm
-from autotune.gpu import GpuTarget, client, driver, gpu_target
-from autotune.gpu.driver import GpuInfo
 from autotune.kernel.config import Config
 from autotune.measurement import Measurement, Outcome
 from autotune.search import study_of
@@ -25,29 +20,14 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 import matrix
 import record_matrix
 
-FAKE = Path(__file__).parents[1] / "unit" / "fake_gpu_worker.py"
-LIMITS = KNOWN["h200"]
 COLUMNS = (Gemm(256, 256, 512), Gemm(70, 61, 4000), Gemm(64, 64, 4096, trans_b=True))
 TUNED = Config(bm=32, bn=32, bk=8, wm=16, wn=32, tm=4, tn=4, stages=2, unroll_k=8, min_blocks=1, vec_c=4)
 SPLIT = replace(TUNED, reduction="two_pass", split_k=8)
 
 
-class FakeDriver:
-    @staticmethod
-    def cuDriverGetVersion():
-        return (0, 13000)
-
-
 @pytest.fixture
-def target(monkeypatch, tmp_path):
-    monkeypatch.setattr(driver, "find_gpu", lambda selector: GpuInfo(0, LIMITS.name, "GPU-0", (9, 0), 2**37))
-    monkeypatch.setattr(driver, "device_limits", lambda index: LIMITS)
-    monkeypatch.setattr(driver, "open_driver", lambda: FakeDriver)
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    command = (sys.executable, str(FAKE), "fine", str(tmp_path / "log"))
-    monkeypatch.setattr(gpu_target, "WorkerClient", partial(client.WorkerClient, command=command))
-    with GpuTarget("auto") as opened:
-        yield opened
+def target(open_target):
+    return open_target("fine")
 
 
 @pytest.fixture

@@ -193,6 +193,8 @@ def test_rows_on_their_way_to_c_leave_room_for_all_resident_blocks() -> None:
     assert resources.smem_bytes(config, gemm) > resources.main_smem_bytes(config, gemm)
     assert [rule.id for rule in broken_rules(config, limits, gemm)] == ["staged-rows"]
     assert not broken_rules(replace(config, min_blocks=3), limits, gemm)
+    narrow = replace(limits, smem_per_block=resources.staged_bytes(config) - 4)
+    assert [rule.id for rule in broken_rules(replace(config, min_blocks=1), narrow, gemm)] == ["staged-rows"]
 
 
 @settings(max_examples=50)

@@ -69,20 +69,23 @@ class Proposer:
     def load(self, results: Iterable[tuple[int, float | None]]) -> None:
         """Take in what came of points that were not asked for: time in us, or None for a failure. What is
         known of a point already stays."""
+        new: dict[int, float | None] = {}
         for number, time_us in results:
             if number not in self._seen:
-                self._seen.add(number)
-                self._take_in(number, time_us)
+                new.setdefault(number, time_us)
+        self._seen.update(new)
+        self._take_in(new)
 
     def tell(self, number: int, time_us: float | None) -> None:
         """What came of a point that was asked for; None for a failure."""
         del self._open[number]
-        self._take_in(number, time_us)
+        self._take_in({number: time_us})
 
-    def _take_in(self, number: int, time_us: float | None) -> None:
-        if time_us is not None and time_us < self._best():
+    def _take_in(self, results: Mapping[int, float | None]) -> None:
+        best = self._best()
+        self._results.update(results)
+        if self._best() < best:
             self._planned.clear()  # planned before this was known
-        self._results[number] = time_us
         self._has_learnt = False
 
     def forget(self, number: int) -> None:
