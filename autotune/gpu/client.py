@@ -85,7 +85,7 @@ class WorkerClient:
         self._connection: Connection | None = None
         self._stderr = tempfile.TemporaryFile()  # noqa: SIM115  # lives as long as the client
         self._prepared: dict[Problem, protocol.Prepared] = {}  # what the worker holds
-        self._killers: dict[tuple[str, LaunchSpec], Failure] = {}  # never run again
+        self._killers: dict[tuple[str, str, LaunchSpec], Failure] = {}  # never run again
         self.ready: protocol.Ready | None = None
 
     def start(self) -> protocol.Ready:
@@ -355,8 +355,8 @@ class WorkerClient:
         return self._stderr.read().decode(errors="replace").strip()[-_STDERR_TAIL:]
 
 
-def _identity(kernel: KernelCode) -> tuple[str, LaunchSpec]:
-    return kernel.sha256, kernel.spec
+def _identity(kernel: KernelCode) -> tuple[str, str, LaunchSpec]:
+    return kernel.sha256, kernel.entry, kernel.spec
 
 
 def _describe(error: Exception) -> str:

@@ -89,10 +89,10 @@ def test_the_one_bad_kernel_of_a_table_is_named(
     """Among right ones, and whatever becomes of those that would have run behind it."""
     compiler = Compiler(driver.device_limits(driver.find_gpu("auto").index).arch)
     one = sanitized.MUTATED
-    texts = {"right": sanitized.kernel.source(), "bad": sanitized.mutant_source(name)}
+    texts = {"right": sanitized.template.source(), "bad": sanitized.mutant_source(name)}
     tasks = []
     for number, which in enumerate(("right", "bad", "right")):
-        cubin = compiler.compile_source(texts[which], sanitized.kernel.macros(one.config, one.variant))
+        cubin = compiler.compile_source(texts[which], sanitized.template.macros(one.config, one.variant))
         cubin_file = tmp_path / f"{number}.cubin"
         cubin_file.write_bytes(cubin.code)
         tasks.append({"id": f"{number}-{which}", "config": one.config.to_dict(),

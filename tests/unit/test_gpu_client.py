@@ -200,6 +200,16 @@ def test_what_brought_a_worker_down_is_never_run_again(make, log, deed):
     assert trial(client, "fine", problem=OTHER).outcome is Outcome.OK
 
 
+def test_another_kernel_of_the_same_cubin_is_not_blamed(make, log):
+    client = make()
+    first, second = (KernelCode(b"", "crash", SPEC, entry) for entry in ("sgemm_naive", "sgemm_coalesced"))
+    client.trial(PROBLEM, first, None, 5.0)
+    before = len(worker_pids(log))
+    assert "not run" in client.trial(PROBLEM, first, None, 5.0).reason
+    assert "not run" not in client.trial(PROBLEM, second, None, 5.0).reason
+    assert len(worker_pids(log)) == before + 1
+
+
 def test_a_finalist_that_kills_the_worker_is_found_and_left_out(make, log):
     client = make()
     good, bad = (KernelCode(b"", name, SPEC) for name in ("fine", "crash"))
