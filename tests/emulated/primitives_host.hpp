@@ -131,6 +131,7 @@ inline void store_shared(float* address, Vec<VEC> value) {
 }
 
 inline void forget(int&) {}
+inline void forget(long long&) {}
 
 inline float divide(float x, float y) { return x / y; }
 inline float multiply_add(float a, float b, float c) { return std::fma(a, b, c); }
