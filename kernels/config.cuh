@@ -4,7 +4,7 @@
 //
 //   macro          meaning                                             legal values (rule)
 //   BM BN BK       block tile of C, and depth of k per stage           (block-warps-m/n, slices)
-//   WM WN          warp tile                                           (warp-lanes)
+//   WM WN          warp tile: of all lanes, or of one where lanes share out k     (warp-lanes, lanes-along-k)
 //   TM TN          thread tile                                         1 2 4 6 8 12 16
 //   SLICE_K        slices: groups of warps that share out BK           divides BK (slices)
 //   FLUSH_K        k after which sums are flushed, 0: never            multiple of BK (flush)
@@ -71,7 +71,9 @@ enum { ORDER_ROW, ORDER_ROW_SNAKE, ORDER_COL_SNAKE, ORDER_ZIGZAG, ORDER_PAIR_SNA
 
 // ------------------------------------------------------------------------------------ tiles and threads
 
-static_assert(WM % TM == 0 && WN % TN == 0 && (WM / TM) * (WN / TN) == WARP, "rule warp-lanes");
+static_assert(WM % TM == 0 && WN % TN == 0 &&
+              ((WM / TM) * (WN / TN) == WARP || (WM / TM) * (WN / TN) == 1),
+              "rule warp-lanes");
 static_assert(BM % WM == 0, "rule block-warps-m");
 static_assert(BN % WN == 0, "rule block-warps-n");
 static_assert(BK % SLICE_K == 0, "rule slices");
@@ -83,10 +85,13 @@ __device__ constexpr int chunk_of(int extent) { return extent % 4 == 0 ? 4 : ext
 
 constexpr int LANES_M = WM / TM;
 constexpr int LANES_N = WN / TN;
+constexpr int LANES_K = WARP / (LANES_M * LANES_N);  // lanes that share out k: 1, or all of a warp (dot_products.cuh)
 constexpr int WARPS_N = BN / WN;
 constexpr int THREADS_PER_SLICE = (BM / WM) * (BN / WN) * WARP;
 constexpr int THREADS = THREADS_PER_SLICE * SLICE_K;
+constexpr int OWNERS = THREADS_PER_SLICE / LANES_K;  // threads whose sums are of different elements of C
 constexpr int SLICE_BK = BK / SLICE_K;
+constexpr int STEP_K = BK * LANES_K;  // depth of a step of the main loop
 constexpr int CHUNK_M = chunk_of(TM);
 constexpr int CHUNK_N = chunk_of(TN);
 
@@ -104,7 +109,7 @@ constexpr bool IS_K_MAJOR_B = TRANS_B && !PACK_B;
 constexpr int ROW_A = BM + (IS_K_MAJOR_A ? PAD : 0);  // floats from one k to the next
 constexpr int ROW_B = BN + (IS_K_MAJOR_B ? PAD : 0);
 constexpr int STAGE_A = BK * ROW_A;  // floats of A's tile in a stage; B's lies after it
-constexpr int STAGE_FLOATS = STAGE_A + BK * ROW_B;
+constexpr int STAGE_FLOATS = LANES_K == 1 ? STAGE_A + BK * ROW_B : 0;
 
 static_assert((IS_K_MAJOR_A ? BK : BM) % VEC_A == 0, "rule vector-a");
 static_assert((IS_K_MAJOR_B ? BK : BN) % VEC_B == 0, "rule vector-b");
@@ -157,7 +162,7 @@ constexpr bool HAS_STAGED_ROWS =
 constexpr int ROW_GROUPS = BM / TM;  // lanes of the block that stand along m
 constexpr int STAGED_PITCH = BN + (LANES_N * CHUNK_N + WARP * MAX_THREADS - BN) % WARP;
 constexpr int STAGED_FLOATS = HAS_STAGED_ROWS ? ROW_GROUPS * STAGED_PITCH : 0;
-constexpr int SLICES_FLOATS = SLICE_K > 1 ? BM * BN : 0;
+constexpr int SLICES_FLOATS = SLICE_K > 1 || LANES_K > 1 ? BM * BN : 0;
 constexpr int FLUSH_FLOATS = FLUSH_K > 0 ? THREADS * TM * TN : 0;
 constexpr int SHARED_FLOATS =
     max_of(STAGES * STAGE_FLOATS + FLUSH_FLOATS, max_of(SLICES_FLOATS, STAGED_FLOATS));

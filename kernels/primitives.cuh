@@ -77,6 +77,12 @@ template <int VEC> __device__ __forceinline__ Vec<VEC> load_cluster(const float*
 
 __device__ __forceinline__ float multiply_add(float a, float b, float c) { return fmaf(a, b, c); }
 
+// The value that the lane `apart` lanes away has, in pairs of blocks of so many lanes; `apart` is a power of two. All
+// lanes of the warp ask together.
+__device__ __forceinline__ float of_lane_across(float value, int apart) {
+    return __shfl_xor_sync(0xffffffff, value, apart);
+}
+
 // x / y to 2 units of roundoff, for y of 1 to 2^126; 0 for larger ones.
 __device__ __forceinline__ float divide(float x, float y) { return __fdividef(x, y); }
 

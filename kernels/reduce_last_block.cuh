@@ -20,13 +20,13 @@
 __device__ __forceinline__ bool add_splits(float (&sums)[TM][TN], const ThreadTile& thread, int tile, int tiles,
                                            int split, int splits, float* workspace) {
     constexpr int TILE = BM * BN;
-    float* const own = workspace + static_cast<long long>(tile) * TILE + thread_index() % THREADS_PER_SLICE;
+    float* const own = workspace + static_cast<long long>(tile) * TILE + ThreadTile::owner();
     const long long plane = static_cast<long long>(tiles) * TILE;  // floats from one split to the next
     unsigned* const counters = reinterpret_cast<unsigned*>(workspace + plane * splits);
-    if (thread.slice == 0) {
+    if (thread.owns_sums()) {
 #pragma unroll
         for (int e = 0; e < TM * TN; ++e)
-            store_global<1>(own + split * plane + e * THREADS_PER_SLICE, {sums[e / TN][e % TN]});
+            store_global<1>(own + split * plane + e * OWNERS, {sums[e / TN][e % TN]});
     }
     fence_global();  // RAW: this thread's sums are out before its block is counted
     unsigned* const ticket = reinterpret_cast<unsigned*>(shared_memory());
@@ -36,13 +36,13 @@ __device__ __forceinline__ bool add_splits(float (&sums)[TM][TN], const ThreadTi
     if (*ticket != static_cast<unsigned>(splits - 1)) return false;
     fence_global();  // RAW: sums of the other blocks are read after their counting was seen
     if (thread_index() == 0) counters[tile] = 0;  // zero again for the next launch
-    if (thread.slice != 0) return true;
+    if (!thread.owns_sums()) return true;
 #pragma unroll
     for (int e = 0; e < TM * TN; ++e) sums[e / TN][e % TN] = 0;
     for (int z = 0; z < splits; ++z) {
 #pragma unroll
         for (int e = 0; e < TM * TN; ++e)
-            sums[e / TN][e % TN] += load_l2<1>(own + z * plane + e * THREADS_PER_SLICE).v[0];
+            sums[e / TN][e % TN] += load_l2<1>(own + z * plane + e * OWNERS).v[0];
     }
     return true;
 }

@@ -15,19 +15,19 @@
 
 __device__ __forceinline__ void add_slices(float (&sums)[TM][TN], const ThreadTile& thread) {
     if constexpr (SLICE_K == 1) return;
-    float* const own = shared_memory() + thread_index() % THREADS_PER_SLICE;
+    float* const own = shared_memory() + ThreadTile::owner();
     for (int slice = 1; slice < SLICE_K; ++slice) {
         barrier();  // WAR: the last tile, or the slice before, has been read by all
-        if (thread.slice == slice) {
+        if (thread.slice == slice && ThreadTile::is_first_lane()) {
 #pragma unroll
             for (int e = 0; e < TM * TN; ++e)
-                store_shared<1>(own + e * THREADS_PER_SLICE, {sums[e / TN][e % TN]});
+                store_shared<1>(own + e * OWNERS, {sums[e / TN][e % TN]});
         }
         barrier();  // RAW: the sums of the slice are written before slice 0 reads them
-        if (thread.slice == 0) {
+        if (thread.owns_sums()) {
 #pragma unroll
             for (int e = 0; e < TM * TN; ++e)
-                sums[e / TN][e % TN] += load_shared<1>(own + e * THREADS_PER_SLICE).v[0];
+                sums[e / TN][e % TN] += load_shared<1>(own + e * OWNERS).v[0];
         }
     }
 }

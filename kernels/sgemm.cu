@@ -10,7 +10,7 @@
 //
 //             n                        grid   one block per BM x BN tile of C (and per split of k)
 //        ┌────┬────┬────┐              block  warps of WM x WN; SLICE_K groups of them share out BK
-//      m │    │ BN │    │              warp   32 lanes as LANES_M x LANES_N
+//      m │    │ BN │    │              warp   32 lanes as LANES_M x LANES_N, or all along k
 //        │    ├────┤    │              thread TM x TN sums in registers, in chunks of up to 4 x 4
 //        │ BM │####│    │
 //        │    ├─┬──┤    │     ┌──WN──┐       k runs in steps of BK: a tile of A (BM x BK) and one of B
@@ -33,6 +33,7 @@
 //     fragments.cuh       shared memory to registers
 //     multiply.cuh        the FMAs and their order
 //     flush.cuh           blocked summation, around the main loop
+//   dot_products.cuh      the main loop where lanes share out k: no copies, no shared memory
 //   reduce_*.cuh          sums of slices; of splits: two_pass, last_block and last_wave, cluster
 //   epilogue.cuh          scale, bias, activation, store
 //     staged_rows.cuh     through shared memory, for a C that takes no vectors, and for clusters
@@ -44,6 +45,7 @@
 // classic steps towards it in S. Boehm, "How to Optimize a CUDA Matmul Kernel", 2022. docs/ladder.md walks
 // through the files along these steps.
 #include "config.cuh"
+#include "dot_products.cuh"
 #include "epilogue.cuh"
 #include "main_loop.cuh"
 #include "pack.cuh"
@@ -76,26 +78,35 @@ extern "C" __global__ void CLUSTER_OF(CLUSTER) __launch_bounds__(THREADS, MIN_BL
     }
     const Output output(m, n, alpha, beta, c, ldc, batch.stride_c, product, epilogue);
 
-    // 2. The split's share of k, in tiles. The first tile of all is the ragged one, k % BK deep where that is not 0:
-    //    all others are full, and the main loop tests nothing. For k = 70, BK = 16 and two splits:
+    // 2. The split's share of k, in tiles (of BK, times the lanes that share out k). The first tile of all is the
+    //    ragged one, k % BK deep where that is not 0: all others are full, and the main loop tests nothing. For k = 70, BK = 16 and two splits:
     //
     //    k   0    6        22       38       54       70
     //        ├────┼────────┼────────┼────────┼────────┤
     //        │ split 0              │ split 1         │
-    const int k_tiles = alpha == 0 ? 0 : k / BK + (k % BK != 0);
-    const int ragged = k - (k_tiles - 1) * BK;
+    const int k_tiles = alpha == 0 ? 0 : k / STEP_K + (k % STEP_K != 0);
+    const int ragged = k - (k_tiles - 1) * STEP_K;
     const int most = (k_tiles + work.splits - 1) / work.splits;
     const int first = most * work.split;
     const int num_tiles = first + most < k_tiles ? most : k_tiles - first;
-    const int k_begin = first == 0 ? 0 : ragged + (first - 1) * BK;
+    const int k_begin = first == 0 ? 0 : ragged + (first - 1) * STEP_K;
 
     // 3. The main loop: each thread has the sums of its slice over the split's k.
     const ThreadTile thread;
     float sums[TM][TN] = {};
     Pipeline pipeline{CopyA(a, lda, origin_m, m, k_begin), CopyB(b, ldb, origin_n, n, k_begin), num_tiles};
+    LinesA lines_a(a, lda, origin_m + thread.m, m, k_begin);
+    LinesB lines_b(b, ldb, origin_n + thread.n, n, k_begin);
     wait_for_kernels_before();
     if constexpr (LETS_NEXT_BEGIN) let_next_kernel_begin();
-    if (num_tiles > 0) multiply_all(pipeline, thread, first == 0 ? ragged : BK, sums);
+    if (num_tiles > 0) {
+        const int first_depth = first == 0 ? ragged : STEP_K;
+        if constexpr (LANES_K > 1) {
+            add_dot_products(lines_a, lines_b, thread, num_tiles, first_depth, sums);
+        } else {
+            multiply_all(pipeline, thread, first_depth, sums);
+        }
+    }
 
     // 4. The slices of the block become one.
     add_slices(sums, thread);

@@ -44,11 +44,20 @@ struct ThreadTile {
     __device__ __forceinline__ ThreadTile() {
         const int in_slice = thread_index() % THREADS_PER_SLICE;
         const int warp = in_slice / WARP;
-        const int lane = in_slice % WARP;
+        const int lane = in_slice % WARP % (LANES_M * LANES_N);
         slice = SLICE_K == 1 ? 0 : thread_index() / THREADS_PER_SLICE;
         m = warp / WARPS_N * WM + lane / LANES_N * CHUNK_M;
         n = warp % WARPS_N * WN + lane % LANES_N * CHUNK_N;
     }
+
+    // Whether this thread goes on alone with its sums, once those of all slices and lanes are added.
+    __device__ __forceinline__ bool owns_sums() const { return slice == 0 && is_first_lane(); }
+    // Whether it is the first of the lanes that share out k: all of them hold the same sums in the end.
+    __device__ __forceinline__ static bool is_first_lane() {
+        return LANES_K == 1 || thread_index() % LANES_K == 0;
+    }
+    // The number of its sums among those of its slice, for what lies in memory by thread.
+    __device__ __forceinline__ static int owner() { return thread_index() % THREADS_PER_SLICE / LANES_K; }
 
     // Row (column) in the block tile of the thread's element i (j).
     __device__ __forceinline__ int row(int i) const { return m + i / CHUNK_M * (LANES_M * CHUNK_M) + i % CHUNK_M; }

@@ -58,7 +58,7 @@ struct TileCopy {
         row = thread_index() / ROW_THREADS;
         col = thread_index() % ROW_THREADS * VEC;
         last = extent - origin - (IS_K_MAJOR ? 1 : VEC);
-        const int own_row = IS_CLAMPED && IS_K_MAJOR && row > last ? last : row;  // edge: m, n
+        const int own_row = IS_CLAMPED && IS_K_MAJOR && last < row ? last : row;  // edge: m, n
         const int first_row = (IS_K_MAJOR ? origin : k_begin) + own_row;
         const int first_col = (IS_K_MAJOR ? k_begin : origin) + clamped(col);
         source = reinterpret_cast<const char*>(matrix) + static_cast<long long>(first_row) * stride +
@@ -142,15 +142,15 @@ struct TileCopy {
         return IS_K_MAJOR ? cols * SHARED_ROW + rows : rows * SHARED_ROW + cols;
     }
 
-    // Where a piece lies in global memory. It is computed for each copy, in an instruction or two: to keep all of them
-    // would take two registers each.
+    // Where a piece lies in global memory: a constant number of rows, or as many as the edge leaves, from this thread's
+    // first. It is computed for each copy, in an instruction or two: to keep all of them would take two registers each.
     __device__ __forceinline__ const float* address(int piece) const {
         int from_col = piece % COL_STEPS * COL_STEP;
         if constexpr (IS_CLAMPED && !IS_K_MAJOR && COL_STEPS > 1)
             from_col = col_of(piece) < last ? from_col : last - clamped(col);  // edge: m, n
         const char* from = source + from_col * static_cast<int>(sizeof(float));
-        if constexpr (IS_ONE_ROW) return reinterpret_cast<const float*>(from);
         int rows = piece / COL_STEPS * ROW_STEP;
+        if (rows == 0) return reinterpret_cast<const float*>(from);
         if constexpr (IS_CLAMPED && IS_K_MAJOR) {
             int most = last;
             forget(most);

@@ -13,6 +13,7 @@ from typing import Any
 from ..errors import UsageError
 
 Value = int | str
+WARP = 32  # threads
 
 
 @dataclass(frozen=True, order=True)
@@ -91,6 +92,12 @@ class Config:
         return self.key
 
 
+def lanes_k(c: Any) -> Any:
+    """Lanes of a warp that share out k, of a Config or columns of configs: 1, or all where the warp tile is a
+    single thread tile (kernels/dot_products.cuh)."""
+    return 1 + (WARP - 1) * ((c.wm == c.tm) & (c.wn == c.tn))
+
+
 def _number_or_word(text: str) -> Value:
     return int(text) if re.fullmatch("[0-9]{1,9}", text) else text
 
@@ -111,8 +118,13 @@ class Parameter:
 PARAMETERS: tuple[Parameter, ...] = (
     Parameter("tm", (1, 2, 4, 6, 8, 12, 16), "rows of C per thread (TM)", "elements"),
     Parameter("tn", (1, 2, 4, 6, 8, 12, 16), "columns of C per thread (TN)", "elements"),
-    Parameter("wm", (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 256), "rows of C per warp", "elements"),
-    Parameter("wn", (4, 8, 16, 24, 32, 48, 64, 96, 128, 256), "columns of C per warp", "elements"),
+    Parameter(
+        "wm",
+        (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 256),
+        "rows of C per warp; with wn, of one thread where lanes share out k",
+        "elements",
+    ),
+    Parameter("wn", (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 256), "columns of C per warp", "elements"),
     Parameter(
         "bm",
         (1, 2, 4, 8, 16, 24, 32, 40, 48, 56, 64, 80, 96, 112, 128, 160, 192, 256),
@@ -121,11 +133,16 @@ PARAMETERS: tuple[Parameter, ...] = (
     ),
     Parameter(
         "bn",
-        (4, 8, 16, 24, 32, 40, 48, 56, 64, 80, 96, 112, 128, 160, 192, 256),
+        (1, 2, 4, 8, 16, 24, 32, 40, 48, 56, 64, 80, 96, 112, 128, 160, 192, 256),
         "columns of C per block (BN)",
         "elements",
     ),
-    Parameter("bk", (4, 8, 16, 32, 64), "depth of k per pipeline stage (BK)", "elements"),
+    Parameter(
+        "bk",
+        (4, 8, 16, 32, 64, 128),
+        "depth of k per pipeline stage (BK), or per lane that shares it",
+        "elements",
+    ),
     Parameter("slice_k", (1, 2, 4, 8), "warp groups of a block that share out bk", "groups"),
     Parameter("unroll_k", (4, 8, 16, 32, 64), "k steps unrolled in the inner loop", "steps"),
     Parameter("frag_buffers", (1, 2), "register buffers per operand fragment", "buffers"),

@@ -13,10 +13,9 @@ import numpy as np
 
 from ..device import DeviceLimits
 from ..gemm import FLOAT_BYTES, Gemm
-from .config import Config
+from .config import WARP, Config, lanes_k
 from .launch import LONG_ACTIVATIONS, PACK_ALIGNMENT, PLAIN, Epilogue, LaunchSpec, Variant
 
-WARP = 32
 MAX_THREADS = 1024
 MAX_REGISTERS = 255
 SM_PARTITIONS = 4  # each has a quarter of an SM's registers and runs a quarter of its warps
@@ -61,12 +60,12 @@ def is_k_major_b(c: Any, g: Gemm) -> Any:
 
 
 def main_smem_bytes(c: Any, g: Gemm) -> Any:
-    """`smem_bytes` of the same config without its reduction."""
+    """`smem_bytes` of the same config without its reduction. Lanes that share out k need no stages."""
     row_a = c.bm + c.pad * is_k_major_a(c, g)
     row_b = c.bn + c.pad * is_k_major_b(c, g)
-    stages = c.stages * c.bk * (row_a + row_b)
+    stages = c.stages * c.bk * (row_a + row_b) * (lanes_k(c) == 1)
     flushed = c.bm * c.bn * c.slice_k * (c.flush_k > 0)
-    sums = c.bm * c.bn * (c.slice_k > 1)
+    sums = c.bm * c.bn * ((c.slice_k > 1) | (lanes_k(c) > 1))
     return FLOAT_BYTES * np.maximum(stages + flushed, sums)
 
 
@@ -96,8 +95,10 @@ def register_cap(c: Any, limits: DeviceLimits) -> Any:
 
 
 def register_estimate(c: Any) -> Any:
-    """Registers per thread that no compiler can do without: sums, fragments, the leanest overhead."""
-    return c.tm * c.tn + c.frag_buffers * (c.tm + c.tn) + OVERHEAD_REGISTERS
+    """Registers per thread that no compiler can do without: sums, fragments, the leanest overhead. Lanes that
+    share out k have all fragments of a step at once."""
+    buffers = np.where(lanes_k(c) > 1, c.bk // c.slice_k, c.frag_buffers)
+    return c.tm * c.tn + buffers * (c.tm + c.tn) + OVERHEAD_REGISTERS
 
 
 def blocks_per_sm(c: Any, limits: DeviceLimits, g: Gemm, registers: Any) -> Any:
@@ -143,7 +144,7 @@ def launch_spec(
     return LaunchSpec(
         bm=config.bm,
         bn=config.bn,
-        bk=config.bk,
+        bk=config.bk * lanes_k(config),
         threads=threads(config),
         smem_bytes=int(smem_bytes(config, gemm, epilogue)),
         vec_a=config.vec_a,

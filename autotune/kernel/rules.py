@@ -20,12 +20,11 @@ import numpy as np
 
 from ..device import DeviceLimits
 from ..gemm import FLOAT_BYTES, Gemm
-from .config import Config
+from .config import WARP, Config, lanes_k
 from .launch import WORKSPACE_LIMIT
 from .resources import (
     MAX_THREADS,
     REGISTER_GRANULE,
-    WARP,
     chunk_m,
     chunk_n,
     is_k_major_a,
@@ -41,6 +40,8 @@ from .resources import (
 
 RuleKind = Literal["template", "device", "shape", "worth"]
 PACK_USES = 2048  # of an element, from which on it pays to pack it
+FEW = 4  # rows or columns of C for which lanes may share out k
+MOST_DOTS = 64  # elements of C per block where they do
 
 
 @dataclass(frozen=True)
@@ -56,7 +57,8 @@ class Rule:
 
 _GEOMETRY = ("bm", "bn", "wm", "wn", "tm", "tn")
 _THREADS = ("bm", "bn", "wm", "wn", "slice_k")
-_SMEM = ("bm", "bn", "bk", "slice_k", "stages", "flush_k", "pad", "pack_a", "pack_b")
+_WARP = ("wm", "wn", "tm", "tn")
+_SMEM = ("bm", "bn", "bk", "slice_k", *_WARP, "stages", "flush_k", "pad", "pack_a", "pack_b")
 
 
 def _load_extent_a(c: Any, g: Gemm) -> Any:
@@ -79,6 +81,19 @@ def _sums_in_flight(d: DeviceLimits) -> int:
 def _flush_worth(g: Gemm) -> int:
     """Steps of k that a flush is worth. Few rows or columns leave time for more: they wait for memory."""
     return 256 if min(g.m, g.n) <= 64 else 1024
+
+
+def _dot_vec(c: Any, g: Gemm) -> Any:
+    """Neighbours of k that a lane takes at a time where lanes share it out."""
+    along_a, along_b = is_k_major_a(c, g), is_k_major_b(c, g)
+    return np.maximum(np.where(along_a, c.vec_a, 1), np.where(along_b, c.vec_b, 1))
+
+
+def _is_along_k(c: Any, g: Gemm) -> Any:
+    """Whether C is narrow, what is read a few times at most is stored along k, and the tile is as narrow."""
+    few_columns = (g.n <= FEW) and not g.trans_a
+    few_rows = (g.m <= FEW) and g.trans_b
+    return few_columns & (c.bn < 2 * g.n) | few_rows & (c.bm < 2 * g.m)
 
 
 def _uses_a(g: Gemm) -> int:
@@ -132,9 +147,9 @@ def _widest(vec: Any, tile: Any, extent: Any, is_narrow: Any) -> Any:
 RULES: tuple[Rule, ...] = (
     # template: the kernel's static_asserts carry the same ids
     Rule("warp-lanes", "template", ("wm", "wn", "tm", "tn"),
-         "the thread tiles of 32 lanes fill the warp tile: (wm/tm) * (wn/tn) = 32",
+         "the thread tiles of 32 lanes fill the warp tile, (wm/tm) * (wn/tn) = 32, or that of one does",
          lambda c, d, g: (c.wm % c.tm == 0) & (c.wn % c.tn == 0)
-         & ((c.wm // c.tm) * (c.wn // c.tn) == WARP)),
+         & ((c.wm * c.wn == WARP * c.tm * c.tn) | (lanes_k(c) == WARP))),
     Rule("block-warps-m", "template", ("bm", "wm"), "whole warp tiles fill the block: wm divides bm",
          lambda c, d, g: c.bm % c.wm == 0),
     Rule("block-warps-n", "template", ("bn", "wn"), "whole warp tiles fill the block: wn divides bn",
@@ -174,6 +189,13 @@ RULES: tuple[Rule, ...] = (
          "bursts spread over the steps of a whole slice, two or more each, into a stage that is not read",
          lambda c, d, g: (c.bursts == 1) | ((c.unroll_k == c.bk // c.slice_k)
          & (c.unroll_k % (2 * c.bursts) == 0) & (c.stages > 1))),
+    Rule("lanes-along-k", "template",
+         (*_WARP, "bk", "slice_k", "unroll_k", "stages", "flush_k", "copy_a", "copy_b", "pack_a", "pack_b",
+          "vec_a", "vec_b"),
+         "lanes that share out k take whole vectors of it, straight to registers, a step at a time",
+         lambda c, d, g: (lanes_k(c) == 1)
+         | ((c.stages == 1) & (c.flush_k == 0) & (c.copy_a == "register") & (c.copy_b == "register")
+            & (c.unroll_k == c.bk // c.slice_k) & ((c.bk // c.slice_k) % _dot_vec(c, g) == 0))),
     Rule("cluster-size", "template", ("reduction", "split_k"),
          "a cluster is of 2, 4 or 8 blocks: more are not portable",
          lambda c, d, g: (c.reduction != "cluster")
@@ -198,7 +220,7 @@ RULES: tuple[Rule, ...] = (
          "min_blocks blocks fit the threads and block slots of an SM",
          lambda c, d, g: (c.min_blocks * threads(c) <= d.threads_per_sm)
          & (c.min_blocks <= d.blocks_per_sm)),
-    Rule("registers", "device", (*_THREADS, "tm", "tn", "frag_buffers", "min_blocks"),
+    Rule("registers", "device", (*_THREADS, "tm", "tn", "bk", "frag_buffers", "min_blocks"),
          "sums and fragments fit the registers that the launch bounds leave",
          lambda c, d, g: register_estimate(c) <= register_cap(c, d)),
     # shape
@@ -235,14 +257,21 @@ RULES: tuple[Rule, ...] = (
          lambda c, d, g: (c.bm <= 16) | (c.bm < 2 * g.m)),
     Rule("worth-block-n", "worth", ("bn",), "a block tile is not wider than twice C",
          lambda c, d, g: (c.bn <= 16) | (c.bn < 2 * g.n)),
-    Rule("worth-flat-m", "worth", ("bm",), "tiles of few rows only where C has few rows",
-         lambda c, d, g: (c.bm >= 16) | (g.m < 2 * c.bm)),
-    Rule("worth-flat-n", "worth", ("bn",), "tiles of few columns only where C has few columns",
-         lambda c, d, g: (c.bn >= 16) | (g.n < 2 * c.bn)),
-    Rule("worth-intensity", "worth", ("bm", "bn"),
+    Rule("worth-flat-m", "worth", ("bm", *_WARP),
+         "tiles of few rows only where C has few rows, or lanes share out k",
+         lambda c, d, g: (c.bm >= 16) | (g.m < 2 * c.bm) | (lanes_k(c) > 1)),
+    Rule("worth-flat-n", "worth", ("bn", *_WARP),
+         "tiles of few columns only where C has few columns, or lanes share out k",
+         lambda c, d, g: (c.bn >= 16) | (g.n < 2 * c.bn) | (lanes_k(c) > 1)),
+    Rule("worth-intensity", "worth", ("bm", "bn", *_WARP),
          "block tiles reuse each element enough, unless a side of C is short",
-         lambda c, d, g: ((c.bm >= 32) | (g.m < 32)) & ((c.bn >= 32) | (g.n < 32))
-         & (c.bm * c.bn <= 256 * 192)),
+         lambda c, d, g: ((c.bm >= 32) | (g.m < 32) | (lanes_k(c) > 1))
+         & ((c.bn >= 32) | (g.n < 32) | (lanes_k(c) > 1)) & (c.bm * c.bn <= 256 * 192)),
+    Rule("worth-lanes-along-k", "worth", ("bm", "bn", *_WARP, "frag_buffers", "bursts", "pack_a", "pack_b"),
+         "lanes share out k where C has few columns and A is stored along k, or few rows and so B",
+         lambda c, d, g: (lanes_k(c) == 1)
+         | (_is_along_k(c, g) & (c.bm * c.bn <= MOST_DOTS) & (c.frag_buffers == 1) & (c.bursts == 1)
+            & (c.pack_a == 0) & (c.pack_b == 0))),
     Rule("worth-edges", "worth", ("bm", "bn", "edges"), "exact edges wherever they are possible",
          lambda c, d, g: (c.edges == "exact") == ((g.m % c.bm == 0) & (g.n % c.bn == 0))),
     Rule("worth-vector-a", "worth", ("bm", "bk", "vec_a", "copy_a", "pack_a"),
@@ -259,9 +288,9 @@ RULES: tuple[Rule, ...] = (
          lambda c, d, g: _fits_closer(c.bm, g.m)),
     Rule("worth-between-n", "worth", ("bn",), "tiles of in-between widths where they pad C clearly less",
          lambda c, d, g: _fits_closer(c.bn, g.n)),
-    Rule("worth-copies", "worth", ("bm", "bn", "bk", *_THREADS, "vec_a", "vec_b"),
+    Rule("worth-copies", "worth", ("bm", "bn", "bk", *_THREADS, "tm", "tn", "vec_a", "vec_b"),
          "every thread has something to copy, and none more than 32 pieces",
-         lambda c, d, g: (2 * c.bm * c.bk >= c.vec_a * threads(c) * (c.bm >= 32))
+         lambda c, d, g: (lanes_k(c) > 1) | (2 * c.bm * c.bk >= c.vec_a * threads(c) * (c.bm >= 32))
          & (2 * c.bn * c.bk >= c.vec_b * threads(c) * (c.bn >= 32))
          & (c.bm * c.bk <= 32 * c.vec_a * threads(c)) & (c.bn * c.bk <= 32 * c.vec_b * threads(c))),
     Rule("worth-staged-copies", "worth",
@@ -270,14 +299,16 @@ RULES: tuple[Rule, ...] = (
          lambda c, d, g: register_estimate(c)
          + (c.bm * c.bk // threads(c)) * (c.copy_a == "register")
          + (c.bn * c.bk // threads(c)) * (c.copy_b == "register") <= register_cap(c, d) + REGISTER_GRANULE),
-    Rule("worth-stages", "worth", ("copy_a", "copy_b", "stages"),
+    Rule("worth-stages", "worth", (*_WARP, "copy_a", "copy_b", "stages"),
          "two stages, or 3, 4 or 6 where a copy is asynchronous",
-         lambda c, d, g: (c.stages == 2) | (((c.copy_a == "async") | (c.copy_b == "async"))
+         lambda c, d, g: (c.stages == 2) | (lanes_k(c) > 1) | (((c.copy_a == "async") | (c.copy_b == "async"))
          & ((c.stages == 3) | (c.stages == 4) | (c.stages == 6)))),
-    Rule("worth-async", "worth", ("copy_a", "copy_b"), "an asynchronous copy where the device has it",
-         lambda c, d, g: (c.copy_a == "async") | (c.copy_b == "async") | (not d.has_async_copy)),
-    Rule("worth-depth", "worth", ("bk",), "tiles at least 8 deep: fewer steps do not pay for a barrier",
-         lambda c, d, g: c.bk >= 8),
+    Rule("worth-async", "worth", (*_WARP, "copy_a", "copy_b"), "an asynchronous copy where the device has it",
+         lambda c, d, g: (c.copy_a == "async") | (c.copy_b == "async") | (not d.has_async_copy)
+         | (lanes_k(c) > 1)),
+    Rule("worth-depth", "worth", ("bk", *_WARP),
+         "tiles 8 to 64 deep: fewer steps do not pay for a barrier; deeper where lanes share out k",
+         lambda c, d, g: (c.bk >= 8) & ((c.bk <= 64) | (lanes_k(c) > 1))),
     Rule("worth-unroll", "worth", ("tm", "tn", "bk", "slice_k", "unroll_k"),
          "unroll a slice whole, or as far as 4096 FMAs: more do not fit the instruction cache",
          lambda c, d, g: (c.tm * c.tn * c.unroll_k <= 4096)

@@ -1,9 +1,9 @@
 """How deep a kernel's sums are, which decides its error, and how deep they may be where nothing was measured.
 
 A sum of K products is made in chains of b, and of these K / b are added up (blocked summation, flush_k); the
-sums of s threads or blocks (slices and splits of k, so that K = k / s) are added in turn. For random data of
-zero mean each addition is off by as much as the square root of the terms that are in it, so that the relative
-error grows like the square root of a depth
+sums of s threads or blocks (lanes, slices and splits of k, so that K = k / s) are added in turn. For random
+data of zero mean each addition is off by as much as the square root of the terms that are in it, so that the
+relative error grows like the square root of a depth
 
     d = b + K / b + s
 
@@ -23,6 +23,7 @@ from __future__ import annotations
 import math
 
 from ..gemm import Gemm
+from ..kernel.config import lanes_k
 from .table import Kernel
 
 MAX_ERROR = 1.5  # times cuBLAS's, as a search holds its candidates to unless told otherwise
@@ -39,7 +40,7 @@ class Summing:
         self._flush_k = kernel.config.flush_k
         # last_wave: tiles of whole waves are not split
         splits = 1 if kernel.spec.reduction == "last_wave" else kernel.spec.split_k
-        self._num_sums = splits * kernel.config.slice_k
+        self._num_sums: int = splits * kernel.config.slice_k * lanes_k(kernel.config)
 
     def depth(self, k: int) -> float:
         """Of the sums over k products."""

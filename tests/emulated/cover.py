@@ -2,7 +2,8 @@
 
 Random legal instances are drawn once; then, greedily, the one is taken that shows most of what is not
 yet seen for the work it costs to emulate. Seed and rules decide alone: the same list every time. Plain
-kernels show the parameters; kernels of batches and epilogues, on tiles that no warp divides, the variants.
+kernels show the parameters; kernels of batches and epilogues, on tiles that no warp divides, the variants;
+kernels whose lanes share out k, which hardly any draw hits, are drawn for themselves.
 """
 
 from __future__ import annotations
@@ -64,11 +65,16 @@ VARIED_GROUPS = (
     ("staging", "vec_c"),
     ("staging", "edges"),
 )
+DOT_GROUPS = (
+    *(("layout", name) for name in ("edges", "vec_a", "vec_b")),
+    *((name,) for name in ("reduction", "slice_k", "vec_c", "pack_a", "pack_b", "is_wide", "is_batched")),
+)
 _NARROW = (24, 40, 48, 56, 80, 112)  # block tiles of a width that is no multiple of a warp's
+_MOST_DOTS = 256  # elements of C, times the depth of a lane's step: what is quickly emulated
 _ALL = VALUES | VARIED
 _ALL_NAMES = tuple(_ALL)
 _LIMITS = KNOWN["h200"]
-_NUM_DRAWS = 400_000  # per layout; about one in a hundred is legal
+_NUM_DRAWS = 700_000  # per layout; about one in a hundred is legal
 
 
 @dataclass(frozen=True)
@@ -178,15 +184,16 @@ TYPICAL = (
 )  # fmt: skip
 
 
-def _geometries() -> np.ndarray:
-    """Value codes of (tm, tn, wm, wn, bm, bn) that tile one another; shape (rows, 6)."""
+def _geometries(lanes: int = 32) -> np.ndarray:
+    """Value codes of (tm, tn, wm, wn, bm, bn) that tile one another, with so many lanes along m and n; shape
+    (rows, 6)."""
     names = ("tm", "tn", "wm", "wn", "bm", "bn")
     warps = [
         (i, j, p, q)
         for (i, tm), (j, tn), (p, wm), (q, wn) in itertools.product(
             *(list(enumerate(VALUES[name])) for name in names[:4])
         )
-        if wm % tm == 0 and wn % tn == 0 and (wm // tm) * (wn // tn) == 32
+        if wm % tm == 0 and wn % tn == 0 and (wm // tm) * (wn // tn) == lanes
     ]
     rows = [
         (*warp, r, s)
@@ -197,12 +204,19 @@ def _geometries() -> np.ndarray:
     return np.array(rows)
 
 
-def _draw(random: np.random.Generator, geometries: np.ndarray, layout: int) -> np.ndarray:
-    """Codes of legal instances of one layout; shape (rows, NAMES)."""
+def _draw(
+    random: np.random.Generator,
+    geometries: np.ndarray,
+    layout: int,
+    fixed: dict[str, tuple[int | str, ...]] | None = None,
+) -> np.ndarray:
+    """Codes of legal instances of one layout, of the given values of some parameters; shape (rows, NAMES)."""
     codes = {name: random.integers(len(VALUES[name]), size=_NUM_DRAWS) for name in NAMES}
     rows = geometries[random.integers(len(geometries), size=_NUM_DRAWS)]
     codes |= dict(zip(("tm", "tn", "wm", "wn", "bm", "bn"), rows.T, strict=True))
     codes["layout"] = np.full(_NUM_DRAWS, layout)
+    for name, values in (fixed or {}).items():
+        codes[name] = random.choice([VALUES[name].index(value) for value in values], _NUM_DRAWS)
     codes["split_k"] = np.where(codes["reduction"] == 0, 0, np.maximum(codes["split_k"], 1))
     columns = SimpleNamespace(**{p.name: np.array(p.values)[codes[p.name]] for p in PARAMETERS})
     text = LAYOUTS[layout]
@@ -248,6 +262,22 @@ def covering_instances(seed: int = 1) -> list[Instance]:
     """The list: every value of every parameter, all pairs of `PAIRED`, all of `GROUPS`."""
     groups = [*((name,) for name in NAMES), *itertools.combinations(PAIRED, 2), *GROUPS]
     return _covering(_pool(np.random.default_rng(seed)), groups)
+
+
+def covering_dots(seed: int = 1) -> list[Instance]:
+    """Kernels whose lanes share out k, some of them for batches: all of `DOT_GROUPS`."""
+    random, geometries = np.random.default_rng(seed), _geometries(lanes=1)
+    fixed = {
+        "stages": (1,), "flush_k": (0,), "copy_a": ("register",), "copy_b": ("register",),
+        "frag_buffers": (1,), "bursts": (1,), "bk": (4, 8, 16, 32),
+    }  # fmt: skip
+    drawn = [_draw(random, geometries, layout, fixed) for layout in range(len(LAYOUTS))]
+    pool = np.concatenate(drawn)
+    bm, bn, bk = (np.array(VALUES[name])[pool[:, NAMES.index(name)]] for name in ("bm", "bn", "bk"))
+    pool = pool[bm * bn * bk <= _MOST_DOTS]
+    is_batched = random.integers(2, size=len(pool))
+    plain = np.zeros((len(pool), len(VARIED) - 1), dtype=np.int64)
+    return _covering(np.column_stack([pool, is_batched, plain]), list(DOT_GROUPS))
 
 
 def covering_variants(seed: int = 1) -> list[Instance]:

@@ -46,7 +46,8 @@ OPERATORS = (
         "no zeros in registers",
         r"(\bregisters\[.*\]) = (\w+) \? (.*) : Vec<VEC>\{\};", r"if (\2) \1 = \3;",
     ),
-    _operator("row of one's own lost", r"\bIS_ONE_ROW\) (?=source|return)", "IS_ONE_ROW && false) "),
+    _operator("row of one's own lost", r"\) \+ own_row;", ");"),
+    _operator("row of one's own counted twice", r"\blast -= own_row;", ";"),
     _operator("operands read for alpha = 0", r"\balpha == 0", "false"),
     _operator("C read for beta = 0", r"\bif \(beta != 0\)", "if (true)"),
     _operator("not set to zero", r"(\b(?:sum|sums\[\w+\]\[\w+\]|totals\[\w+\])) = \{\};", r"\1;"),
@@ -80,6 +81,10 @@ OPERATORS = (
     _operator("no activation", r"\bproduct\.v\[e\] = activate\(product\.v\[e\]\);", ";"),
     _operator("another activation", r"\b(SQRT_HALF|TWO_SQRT_2_OVER_PI|CUBIC) \* x\b", "x"),
     _operator("NaN lost", r"\bx < 0 \? 0 : x\b", "x > 0 ? x : 0"),
+    # lanes that share out k
+    _operator("every lane goes on", r"\bthread_index\(\) % LANES_K == 0", "true"),
+    _operator("k of another lane", r"\bthread_index\(\) % LANES_K \* DOT_VEC", "0"),
+    _operator("lanes not added", r"\+= of_lane_across\(", "+= 0 * of_lane_across("),
     # rows that are staged
     _operator("another row", r"\bStagedRows::row_of_tile\(first, ", "StagedRows::row_of_tile(0, "),
     _operator("another row", r"\bgroup (/|%) LANES_M\b", r"group \1 1"),

@@ -54,6 +54,7 @@ void wait_at_cluster_barrier(const char* file, int line);
 // The same place in the shared memory of another block of the cluster, to be read now.
 const float* foreign_shared(const float* address, int count, int rank);
 unsigned add_to_counter(unsigned* counter, unsigned amount);
+float exchange(float value, int apart, const char* file, int line);  // with the thread so many lanes across
 void fence();
 void wait_for_launches();  // those before this one
 
@@ -132,6 +133,10 @@ inline void store_shared(float* address, Vec<VEC> value) {
 
 inline void forget(int&) {}
 inline void forget(long long&) {}
+
+inline float of_lane_across(float value, int apart, const char* file = __builtin_FILE(), int line = __builtin_LINE()) {
+    return emulated::exchange(value, apart, file, line);
+}
 
 inline float divide(float x, float y) { return x / y; }
 inline float multiply_add(float a, float b, float c) { return std::fma(a, b, c); }

@@ -12,7 +12,7 @@ from emulator import NOTHING, Problem, Stored
 from autotune.device import known_limits
 from autotune.gemm import Batch, Gemm
 from autotune.kernel import launch, resources
-from autotune.kernel.config import PARAMETER, Config
+from autotune.kernel.config import PARAMETER, Config, lanes_k
 from autotune.kernel.launch import Variant
 
 FORWARD, REVERSE, SHUFFLED = 0, 1, 2
@@ -47,7 +47,8 @@ class Case:
 
 def cases(config: Config) -> list[Case]:
     """Every trap for this config; the same list whatever the layout."""
-    bm, bn, bk, ring = config.bm, config.bn, config.bk, config.bk * config.stages
+    bm, bn, bk = config.bm, config.bn, config.bk * lanes_k(config)
+    ring = bk * config.stages
     tiles_m, tiles_n = _many_tiles(config)
     return [
         *_flushed(config),
@@ -71,7 +72,8 @@ def cases(config: Config) -> list[Case]:
 
 def batches(config: Config) -> list[Case]:
     """The traps for a kernel of batches: those of single products, and of what lies between products."""
-    bm, bn, bk, ring = config.bm, config.bn, config.bk, config.bk * config.stages
+    bm, bn, bk = config.bm, config.bn, config.bk * lanes_k(config)
+    ring = bk * config.stages
     tiles_m, tiles_n = _many_tiles(config)
     apart = {"gap": 1, "order": SHUFFLED, "products": 2}
     return [

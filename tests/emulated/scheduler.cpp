@@ -33,13 +33,14 @@ constexpr size_t STACK_BYTES = 256 * 1024;  // thread tiles live here: at most 1
 constexpr size_t GUARD_BYTES = 64 * 1024;   // an overflowing stack faults at once
 constexpr int EXIT_FAULT = 3;
 
-enum class State { READY, AT_BARRIER, AT_CLUSTER_BARRIER, DONE };
+enum class State { READY, AT_BARRIER, AT_EXCHANGE, AT_CLUSTER_BARRIER, DONE };
 
 struct Fibre {
     ucontext_t context;
     char* stack;
     void* fake_stack = nullptr;  // AddressSanitizer's, while the fibre sleeps
     State state = State::READY;
+    float shown = 0;  // to the lane that it exchanges values with
     const char* file = "";  // of the barrier that it waits at
     int line = 0;
 };
@@ -52,6 +53,7 @@ size_t scheduler_stack_bytes = 0;
 const std::function<void()>* body = nullptr;
 std::vector<int> epochs;  // of the running cluster's blocks, by rank
 int round_of_cluster = 0;
+int threads_per_block = 0;
 
 void sleep_as(State state) {
     Fibre& self = *running;
@@ -133,9 +135,9 @@ State run_block(const Launch& launch, std::mt19937_64& random) {
             here.thread = thread;
             resume(fibre_of(thread, launch.threads));
         }
-        ++epochs[here.rank];
         state = check_convergence(launch.threads);
-    } while (state == State::AT_BARRIER);
+        epochs[here.rank] += state != State::AT_EXCHANGE;  // which orders no accesses to memory
+    } while (state == State::AT_BARRIER || state == State::AT_EXCHANGE);
     if (state == State::DONE) end_block_memory();
     return state;
 }
@@ -186,6 +188,16 @@ void wait_as(State state, const char* file, int line) {
 }  // namespace
 
 void wait_at_barrier(const char* file, int line) { wait_as(State::AT_BARRIER, file, line); }
+
+// All threads of the block come here as often, so that an exchange can be a meeting of the whole block.
+float exchange(float value, int apart, const char* file, int line) {
+    running->shown = value;
+    wait_as(State::AT_EXCHANGE, file, line);
+    const float taken = fibre_of(here.thread ^ apart, threads_per_block).shown;
+    wait_as(State::AT_EXCHANGE, file, line);
+    return taken;
+}
+
 void wait_at_cluster_barrier(const char* file, int line) { wait_as(State::AT_CLUSTER_BARRIER, file, line); }
 
 void launch(const Launch& launch, const std::function<void()>& kernel) {
@@ -194,6 +206,7 @@ void launch(const Launch& launch, const std::function<void()>& kernel) {
     }
     while (fibres.size() < static_cast<size_t>(launch.threads) * launch.cluster) add_fibre();
     body = &kernel;
+    threads_per_block = launch.threads;
     std::mt19937_64 random(launch.seed);
     begin_launch_memory(launch);
     std::vector<int> order = first_order(launch.grid_x * launch.grid_y / launch.cluster, launch.block_order);

@@ -18,6 +18,7 @@ from cover import (
     VARIED,
     VARIED_GROUPS,
     Instance,
+    covering_dots,
     covering_instances,
     covering_variants,
     instance,
@@ -28,7 +29,7 @@ from problems import Case, problem, problems
 from autotune.kernel import resources, template
 from autotune.kernel.launch import NARROW_LD, Epilogue
 
-INSTANCES = [*TYPICAL, *covering_instances(), *covering_variants()]
+INSTANCES = [*TYPICAL, *covering_instances(), *covering_variants(), *covering_dots()]
 Build = Callable[[Instance], "Future[Path]"]
 
 

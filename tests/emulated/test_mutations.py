@@ -35,6 +35,10 @@ def kernel_files() -> list[Path]:
 MUTANTS = [m for path in kernel_files() for m in mutants_of(path.name, path.read_text(encoding="utf-8"))]
 
 _TILE = {"bm": 16, "bn": 32, "wm": 16, "wn": 16, "tm": 4, "tn": 2, "bk": 8}
+_DOTS = {
+    "bm": 8, "bn": 2, "wm": 2, "wn": 2, "tm": 2, "tn": 2, "bk": 8, "slice_k": 2, "unroll_k": 4, "stages": 1,
+    "bursts": 1, "frag_buffers": 1, "copy_a": "register", "copy_b": "register", "pad": 4, "min_blocks": 1,
+}  # fmt: skip
 _PLAIN = {"vec_a": 1, "vec_b": 1, "vec_c": 1}
 # Between them they run every line of the template; a mutant has to fail on one.
 INSTANCES = (
@@ -68,12 +72,15 @@ INSTANCES = (
         "NN", **_TILE, stages=2, pack_a=1, pack_b=1, vec_a=1, vec_b=2, vec_c=1, copy_a="register",
         is_batched=True, epilogue=Epilogue("rows", "gelu"),
     ),
+    # lanes share out k
+    instance("NN", **_DOTS, vec_a=2, vec_b=1, vec_c=1, reduction="last_block", split_k=2),
+    instance("TT", **_DOTS | {"slice_k": 1, "unroll_k": 8}, vec_a=1, vec_b=4, vec_c=1, is_batched=True),
 )  # fmt: skip
 # The instance on which mutants of a file die soonest; the others follow in a circle.
 FIRST = {
-    "epilogue.cuh": 11, "flush.cuh": 6, "main_loop.cuh": 5, "pack.cuh": 11, "pipeline.cuh": 1,
-    "reduce_cluster.cuh": 7, "reduce_slices.cuh": 2, "reduce_two_pass.cuh": 1, "staged_rows.cuh": 8,
-    "tile_copy.cuh": 9,
+    "dot_products.cuh": 12, "epilogue.cuh": 11, "flush.cuh": 6, "main_loop.cuh": 5, "pack.cuh": 11,
+    "pipeline.cuh": 1, "reduce_cluster.cuh": 7, "reduce_slices.cuh": 2, "reduce_two_pass.cuh": 1,
+    "staged_rows.cuh": 8, "tile_copy.cuh": 9,
 }  # fmt: skip
 
 

@@ -28,6 +28,8 @@ SHAPES = (
     "16x130x4096:TN",
     "130x8x4096:TN",
     "4096x8x512",
+    "4096x1x2048",
+    "1000x2x2048",
     "300x3000x3000:TT",
     "2049x2050x64:TT",
 )
@@ -38,7 +40,7 @@ IN_BETWEEN: dict[str, set[Value]] = {
 }  # fmt: skip
 # Legal, but known not to pay anywhere (rules of kind `worth`): searched with --all only.
 NOT_WORTH: dict[str, set[Value]] = {
-    "bk": {4}, "stages": {1, 5, 8}, "flush_k": {512, 2048}, "pad": {8}, "order": {"row"}
+    "bk": {4}, "stages": {5, 8}, "flush_k": {512, 2048}, "pad": {8}, "order": {"row"}
 }  # fmt: skip
 
 

@@ -10,8 +10,9 @@ from collections.abc import Collection, Iterable, Mapping
 
 from ...gemm import Gemm
 from ...kernel.config import PARAMETER, Value
-from ...kernel.families import DEEP_K, FEW_COLUMNS, FEW_ROWS, LARGE, MEDIUM, TILES
+from ...kernel.families import DEEP_K, FEW_COLUMNS, FEW_ROWS, LARGE, MEDIUM, TILES, dot_products
 from ...kernel.feasible_set import FeasibleSet
+from ...kernel.rules import FEW
 from .candidates import Candidates
 
 _SHORT = 64  # a side of C up to here is served by thin tiles
@@ -19,6 +20,7 @@ _DEEP = 8  # k over the longer side of C (of all products) from here on: few til
 _LONG_SUMS = 2048  # k from here on is worth summing in blocks
 _FLUSH_K, _NUM_FLUSHED = 1024, 4
 _ESSENTIAL = ("tm", "tn", "wm", "wn", "bm", "bn", "bk", "slice_k", "reduction")
+_DOT_SPLITS = 4
 _SPLITS = (("last_block", 4), ("last_block", 16), ("two_pass", 64))
 
 
@@ -68,8 +70,16 @@ def wishes(gemm: Gemm) -> list[dict[str, Value]]:
             for reduction, split_k in _SPLITS
         ]
         if is_deep:  # unsplit, few tiles leave the GPU idle, and one long sum is inaccurate
-            return splits
+            return [*_dots(gemm), *splits]
         found += splits
     if gemm.k >= _LONG_SUMS:  # some of these as accurate as a library that splits k
         found += [{**tile.to_dict(), "flush_k": _FLUSH_K} for tile in tiles[:_NUM_FLUSHED]]
-    return found
+    return [*_dots(gemm), *found]
+
+
+def _dots(gemm: Gemm) -> list[dict[str, Value]]:
+    """Configs whose lanes share out k, for a C so narrow that this may pay; also split."""
+    tiles = [*dot_products(gemm.n)] if gemm.n <= FEW and not gemm.trans_a else []
+    tiles += dot_products(gemm.m, are_rows=True) if gemm.m <= FEW and gemm.trans_b else []
+    split = [{**tile.to_dict(), "reduction": "two_pass", "split_k": _DOT_SPLITS} for tile in tiles]
+    return [*(tile.to_dict() for tile in tiles), *split]

@@ -14,7 +14,7 @@ import numpy as np
 from ...device import DeviceLimits
 from ...gemm import Gemm
 from ...kernel import resources
-from ...kernel.config import PARAMETER
+from ...kernel.config import PARAMETER, lanes_k
 from ...kernel.feasible_set import FeasibleSet
 
 _SPARE_REGISTERS = 16  # that kernels take beyond the least estimate: most do on sm_90
@@ -66,6 +66,7 @@ def _quantities(c: Any, gemm: Gemm, limits: DeviceLimits) -> list[np.ndarray]:
     waves, fill = _waves(c, tiles, blocks * limits.num_sms)
     per_sm = _blocks(c, tiles) / limits.num_sms
     at_once = np.minimum(blocks, np.ceil(per_sm))  # a small grid leaves room
+    step = c.bk * lanes_k(c)
     stages_ahead = np.maximum(c.stages - 1, 0.5)  # a single stage is half the time in flight
     return [
         num_threads,
@@ -81,10 +82,10 @@ def _quantities(c: Any, gemm: Gemm, limits: DeviceLimits) -> list[np.ndarray]:
         (c.bm + c.bn) / (c.bm * c.bn),  # elements from global memory per FMA
         c.tm * c.tn,  # sums per thread
         c.tm * c.tn / (c.tm + c.tn),  # FMAs per element from shared memory
-        (c.bm * c.bk / c.vec_a + c.bn * c.bk / c.vec_b) / num_threads,  # copies per thread and tile
+        step * (c.bm / c.vec_a + c.bn / c.vec_b) / num_threads,  # copies per thread and tile
         c.tm * c.tn * c.unroll_k,  # FMAs in the loop's body
-        gemm.k / c.split_k / c.bk,  # steps of the loop
-        stages_ahead * c.bk * (c.bm + c.bn) * at_once,  # elements on their way to an SM
+        gemm.k / c.split_k / step,  # steps of the loop
+        stages_ahead * step * (c.bm + c.bn) * at_once,  # elements on their way to an SM
     ]
 
 
@@ -109,5 +110,5 @@ def _waves(c: Any, tiles: np.ndarray, slots: np.ndarray) -> tuple[np.ndarray, np
 def _longest_sums(c: Any, gemm: Gemm, limits: DeviceLimits) -> np.ndarray:
     """`last_wave` leaves the tiles of whole waves unsplit, if there are any; a flush begins a sum anew."""
     has_whole_waves = (c.reduction == "last_wave") & (_tiles(c, gemm) >= limits.num_sms * c.min_blocks)
-    steps = gemm.k / (c.slice_k * np.where(has_whole_waves, 1, c.split_k))
+    steps = gemm.k / (c.slice_k * lanes_k(c) * np.where(has_whole_waves, 1, c.split_k))
     return np.asarray(np.where(c.flush_k > 0, np.minimum(steps, c.flush_k), steps))
