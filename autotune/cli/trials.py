@@ -8,7 +8,7 @@ from typing import Any
 
 from ..errors import UsageError
 from ..gemm import Gemm
-from ..kernel.config import PARAMETER, Config
+from ..kernel.config import PARAMETER, Config, lanes_k
 from ..store import Store, StudySummary, TrialRecord
 from . import common, console
 
@@ -95,7 +95,8 @@ def brief(point: dict[str, Any] | None) -> str:
     split = f" split_k={c.split_k}" if c.split_k > 1 else ""
     slices = f" slice_k={c.slice_k}" if c.slice_k > 1 else ""
     flush = f" flush_k={c.flush_k}" if c.flush_k else ""
-    return f"{c.bm}x{c.bn}x{c.bk} {c.tm}x{c.tn} stages={c.stages} {c.order}{slices}{flush}{split}"
+    how = "lanes along k" if lanes_k(c) > 1 else f"stages={c.stages} {c.order}"
+    return f"{c.bm}x{c.bn}x{c.bk} {c.tm}x{c.tn} {how}{slices}{flush}{split}"
 
 
 def history(db: str, shapes: Sequence[str], limit: int, *, is_json: bool) -> None:
