@@ -20,7 +20,17 @@ _BARS = "#7f9fbf"
 _ORIGINS = {
     "seed": "#4f7faf",
     "random": "#bf9f7f",
-    "model": "#9f7fbf",
+    "foreign-seed": "#4fafaf",
+    "model": "#9f7fbf",  # before its candidates were told apart
+    "turn": "#7f5f9f",
+    "neighbour": "#9f7fbf",
+    "climbed": "#af8fcf",
+    "repaired": "#bf9fdf",
+    "carried": "#8f7faf",
+    "regrouped": "#8f8fbf",
+    "factor": "#af9fbf",
+    "mixture": "#cfafcf",
+    "drawn": "#d7c7e7",
     "reuse": "#7fbf9f",
     "polish": "#bf7fbf",
     "transfer": "#bfbf7f",

@@ -17,14 +17,13 @@ from ..target import Point, Target, point_key, read_key
 from .compare.contest import Contest, Duel, Entrant
 from .compare.verdict import verdict
 from .progress import Best
+from .propose import origins
 from .propose.proposer import Proposal, SpaceExhausted
 from .propose.samplers import DEFAULT_SAMPLER, make_proposer
 from .propose.seeds import known_elsewhere, known_good
 from .propose.traits import traits_of
-from .sharing import TRANSFER, Ask, SharedStudy
+from .sharing import Ask, SharedStudy
 
-REUSED = "reuse"  # origin of points whose kernels were compiled before
-POLISH = "polish"  # of steps from the best, towards the end
 _AS_GOOD, _NUM_AS_GOOD = 0.005, 3  # a share of the best time: tiles that close are polished, too, so many
 _TWIN_STUDIES = 3  # of this very shape, on another GPU of the kind or under another driver
 _LOANS_PER_TWIN = 8
@@ -110,7 +109,7 @@ class ShapeSearch:
         self.borrow_from_twins()
         suited = known_good(self.space, self.gemm)
         for number in suited:
-            self._proposer.offer(number, "seed")
+            self._proposer.offer(number, origins.SEED)
         self._elsewhere.extend(known_elsewhere(self.space, suited))
         self._borrow(self._store.similar_studies(self.study)[:_SIMILAR_STUDIES], _LOANS_PER_STUDY)
 
@@ -129,13 +128,13 @@ class ShapeSearch:
         if key in self._lent or point.keys() != set(self.space.names):
             return False
         self._lent.add(key)
-        return self._proposer.offer(self._proposer.nearest(point), TRANSFER)
+        return self._proposer.offer(self._proposer.nearest(point), origins.TRANSFER)
 
     def lend_known(self) -> bool:
         """Try a point that is known to be good on another kind of problem; each but once. Returns whether
         there was one to try."""
         while self._elsewhere:
-            if self._proposer.offer(self._elsewhere.popleft(), "seed"):
+            if self._proposer.offer(self._elsewhere.popleft(), origins.FOREIGN_SEED):
                 return True
         return False
 
@@ -173,18 +172,18 @@ class ShapeSearch:
         self._num_polishes += 1
         for at in range(len(as_good)):
             leader = as_good[(self._num_polishes + at) % len(as_good)]
-            if steps := self._claim(self._proposer.steps_from(leader, size, POLISH)):
+            if steps := self._claim(self._proposer.steps_from(leader, size, origins.POLISH)):
                 return steps
         return []
 
     def pick(self, codes: np.ndarray, size: int) -> list[Ask]:
         """The most promising of these points, whose kernels are compiled; codes (q, parameters)."""
-        return self._reuse(self._proposer.pick(codes, size, REUSED))
+        return self._reuse(self._proposer.pick(codes, size, origins.REUSE))
 
     def take(self, points: Iterable[Point]) -> list[Ask]:
         """All of these points, whose kernels are compiled, that are feasible here and new."""
         numbers = (self.space.find(point) for point in points)
-        return self._reuse(self._proposer.take((n for n in numbers if n is not None), REUSED))
+        return self._reuse(self._proposer.take((n for n in numbers if n is not None), origins.REUSE))
 
     def _reuse(self, proposals: Sequence[Proposal]) -> list[Ask]:
         asks = self._claim(proposals)
@@ -214,7 +213,7 @@ class ShapeSearch:
         self.num_new += 1
         on_gpu_s = measurement.verify_s + measurement.measure_s
         self.on_gpu_s += on_gpu_s
-        if ask.origin == REUSED:
+        if ask.origin == origins.REUSE:
             self.num_reused += 1
             self.reused_s += on_gpu_s
         else:
@@ -228,7 +227,7 @@ class ShapeSearch:
         """A point that was asked for is under way no longer."""
         self.num_open -= 1
         self.shared.close(ask)
-        self.num_reused_open -= ask.origin == REUSED
+        self.num_reused_open -= ask.origin == origins.REUSE
 
     def _time_of(self, measurement: Measurement) -> float | None:
         """None for what cannot win: failures, and what was stored under a looser limit on its error."""

@@ -18,9 +18,9 @@ from ..kernel.config import Value
 from ..kernel.feasible_set import FeasibleSet
 from ..store import Claims, Known, News, StudyRef
 from .compare.contest import CLOSE
+from .propose.origins import TRANSFER
 from .propose.proposer import Proposer
 
-TRANSFER = "transfer"  # origin of points that did well elsewhere
 POLL_S = 1.0  # between two looks at what others did
 _POLLS_PER_LOAN = 10  # between two looks at the best of other GPUs of the kind
 

@@ -16,6 +16,7 @@ from autotune.kernel.families import MEDIUM
 from autotune.kernel.feasible_set import Factor, FeasibleSet, feasible_set
 from autotune.search.propose.blocks import Blocks
 from autotune.search.propose.candidates import Candidates
+from autotune.search.propose.origins import merged
 from autotune.search.propose.traits import traits_of
 
 TILE = ("tm", "tn", "wm", "wn", "bm", "bn")
@@ -91,7 +92,7 @@ def test_of_our_kernel_a_block_is_a_tile(space):
 def test_moves_leave_a_tile_where_steps_of_one_parameter_do_not(space):
     candidates = Candidates(space)
     start = candidates.nearest(Config().to_dict())
-    moves = candidates.moves(np.random.default_rng(0), np.array([start]), 16)
+    moves, _ = merged(candidates.moves(np.random.default_rng(0), np.array([start]), 16))
     steps = candidates.neighbours(np.array([start]))
     moved, stepped = ({_tile(space, n) for n in found.tolist()} for found in (moves, steps))
     assert len(moved) > 12 > len(stepped)
@@ -100,7 +101,7 @@ def test_moves_leave_a_tile_where_steps_of_one_parameter_do_not(space):
 def test_moves_change_splits_and_reduction_together(space):
     candidates = Candidates(space)
     start = candidates.nearest(Config(reduction="none", split_k=1).to_dict())
-    moves = candidates.moves(np.random.default_rng(0), np.array([start]), 0)
+    moves, _ = merged(candidates.moves(np.random.default_rng(0), np.array([start]), 0))
     moved = [space.point(number) for number in moves.tolist()]
     assert any(point["reduction"] != "none" and point["split_k"] > 1 for point in moved)
     assert start not in moves
@@ -144,7 +145,7 @@ def test_other_tiles_are_tried_with_about_as_many_threads_in_all(shape):
         home = candidates.blocks_of(np.array([parent]))
         mean_off = []  # octaves, of the point in each other tile that comes nearest
         for some in (candidates, Candidates(space)):  # the second knows nothing of threads
-            found = some.moves(np.random.default_rng(2), np.array([parent]), 16)
+            found, _ = merged(some.moves(np.random.default_rng(2), np.array([parent]), 16))
             off, blocks = np.abs(np.log2(traits.threads(some.codes(found)) / threads)), some.blocks_of(found)
             mean_off.append(np.mean([off[blocks == block].min() for block in np.setdiff1d(blocks, home)]))
         assert mean_off[0] < mean_off[1]
@@ -161,7 +162,9 @@ def test_the_tile_that_led_later_is_one_move_from_the_one_that_led_before():
     after = next(tile for tile in MEDIUM if (tile.bm, tile.bn, tile.tm) == (48, 128, 6)).to_dict()
     parents = np.array([candidates.nearest(before)])
     wanted = traits.threads(candidates.codes(parents))
-    found = np.concatenate([candidates.moves(np.random.default_rng(s), parents, 16) for s in range(40)])
+    found = np.concatenate(
+        [merged(candidates.moves(np.random.default_rng(s), parents, 16))[0] for s in range(40)]
+    )
     alike = [n for n in found.tolist() if _tile(space, n) == tuple(after[name] for name in TILE)]
     launched = [space.point(n) for n in alike if traits.threads(candidates.codes(np.array([n]))) == wanted]
     assert any(p["slice_k"] * p["split_k"] == after["slice_k"] * after["split_k"] for p in launched)

@@ -19,9 +19,10 @@ from autotune.measurement import Measurement, Outcome
 from autotune.recording.recorded_space import cubin_key
 from autotune.search import Options, StopReason, study_of, tune
 from autotune.search.progress import TrialDone
+from autotune.search.propose.origins import REUSE
 from autotune.search.run import reuse
 from autotune.search.run.reuse import Kernels
-from autotune.search.shape import REUSED, ShapeSearch
+from autotune.search.shape import ShapeSearch
 from autotune.target import Reusing, point_key
 
 GEMMS = (Gemm(512, 512, 512), Gemm(256, 256, 256))
@@ -90,7 +91,7 @@ def test_idle_seconds_try_compiled_kernels_on_other_shapes_and_in_other_splits(s
     assert result.reason is StopReason.SECONDS
     trials = _trials(store, target)
     origins = Counter(trial.origin for of_shape in trials.values() for trial in of_shape)
-    assert origins[REUSED] == len(target.reused) > 20
+    assert origins[REUSE] == len(target.reused) > 20
     assert result.num_new == sum(map(len, trials.values()))
     asked = {gemm: {point_key(p) for g, p in target.submitted if g == gemm} for gemm in GEMMS}
     for gemm, of_shape in trials.items():

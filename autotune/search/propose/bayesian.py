@@ -21,6 +21,7 @@ import numpy as np
 
 from .bandit import next_block
 from .candidates import Candidates
+from .origins import CLIMBED, DRAWN, MIXTURE, NEIGHBOUR, TURN, merged
 from .sum_limit import SumLimit
 from .surrogate import NARROW, WIDE, Lengths, Surrogate, fit_lengths
 
@@ -82,9 +83,9 @@ class Model:
         pending: Collection[int],
         seen: Collection[int],
         wanted: int = 1,
-    ) -> list[int]:
-        """The next points, none of those seen: of the whole set, best first, then of blocks whose turn it is.
-        Empty if no candidate was found.
+    ) -> list[tuple[int, str]]:
+        """The next points, none of those seen, and their origins: of the whole set, best first, then of
+        blocks whose turn it is. Empty if no candidate was found.
 
         `results`: time in us by point, None for a failure; at least one has a time. `wanted`: points that
         are needed before there are new results; the plan holds at least as many, if there are.
@@ -97,7 +98,8 @@ class Model:
         size = max(wanted, min(MAX_PLAN, size))
         num_turns = self._num_turns(len(points), size)
         turns = self._in_turn(surrogate, ranked, log_times[order], pending, seen, num_turns)
-        return self._anywhere(surrogate, ranked, {*seen, *turns}, size - len(turns)) + turns
+        anywhere = self._anywhere(surrogate, ranked, {*seen, *turns}, size - len(turns))
+        return [*anywhere, *((number, TURN) for number in turns)]
 
     def _num_turns(self, num_results: int, size: int) -> int:
         """How many of so many proposals go to blocks whose turn it is."""
@@ -136,11 +138,12 @@ class Model:
 
     def _anywhere(
         self, surrogate: Surrogate, ranked: np.ndarray, seen: Collection[int], size: int
-    ) -> list[int]:
-        """At most so many points of the whole set, best first."""
+    ) -> list[tuple[int, str]]:
+        """At most so many points of the whole set, best first, and the origin of each."""
         if size <= 0:
             return []
-        pool = self._hopeful(_unseen(self._pool(self._parents(ranked)), seen))
+        found, origins = merged(self._pool(self._parents(ranked)))
+        pool = self._hopeful(_unseen(found, seen))
         if not len(pool):
             return []
         outlook = surrogate.outlook(self._candidates.features(pool))
@@ -148,8 +151,10 @@ class Model:
         near = self._hopeful(_unseen(self._candidates.neighbours(pool[best]), seen))
         climbed = np.setdiff1d(near, pool)
         outlook += surrogate.outlook(self._candidates.features(climbed))
+        origin_of = dict(zip(found.tolist(), origins.tolist(), strict=True))
         pool = np.concatenate([pool, climbed])
-        return [int(pool[i]) for i in surrogate.best_batch(outlook, size, _SHORTLIST)]
+        chosen = pool[surrogate.best_batch(outlook, size, _SHORTLIST)].tolist()
+        return [(number, origin_of.get(number, CLIMBED)) for number in chosen]
 
     def pick(
         self,
@@ -210,14 +215,15 @@ class Model:
         founders = ranked[self._candidates.firsts(ranked[:BEST_FITTED])[:NUM_FOUNDERS]]
         return np.union1d(ranked[:NUM_PARENTS], founders)
 
-    def _pool(self, parents: np.ndarray) -> np.ndarray:
-        parts = [
-            self._candidates.random(self._rng, NUM_RANDOM),
-            self._candidates.neighbours(parents),
-            self._candidates.moves(self._rng, parents, NUM_CARRIED),
-            self._candidates.mixtures(self._rng, parents, NUM_MIXED),
-        ]
-        return np.unique(np.concatenate(parts))
+    def _pool(self, parents: np.ndarray) -> dict[str, np.ndarray]:
+        """Candidates by origin, those first that change least."""
+        drawn = self._candidates.random(self._rng, NUM_RANDOM)
+        return {
+            NEIGHBOUR: self._candidates.neighbours(parents),
+            **self._candidates.moves(self._rng, parents, NUM_CARRIED),
+            MIXTURE: self._candidates.mixtures(self._rng, parents, NUM_MIXED),
+            DRAWN: drawn,
+        }
 
 
 def _unseen(numbers: np.ndarray, seen: Collection[int]) -> np.ndarray:

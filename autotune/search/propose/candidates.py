@@ -14,6 +14,7 @@ import numpy as np
 from ...kernel.config import Value
 from ...kernel.feasible_set import Factor, FeasibleSet
 from .blocks import Blocks
+from .origins import CARRIED, FACTOR, REGROUPED, REPAIRED
 from .traits import Traits
 
 _SCALE_SAMPLE = 4096  # points that tell the range of each trait
@@ -91,20 +92,23 @@ class Candidates:
         """Where the first point of each block stands among these, in their order; (q,) -> (blocks,)."""
         return np.sort(np.unique(self.blocks_of(ranked), return_index=True)[1])
 
-    def moves(self, rng: np.random.Generator, numbers: np.ndarray, size: int) -> np.ndarray:
-        """Points that differ from one of these in what must change together: in the block, of which `size`
-        are tried for each, or in one parameter and what cannot stay with it, or in a whole small factor."""
-        found = [numbers[:0]]
+    def moves(self, rng: np.random.Generator, numbers: np.ndarray, size: int) -> dict[str, np.ndarray]:
+        """Points, by origin, that differ from one of these in what must change together: in one parameter and
+        what cannot stay with it, in a whole small factor, or in the block, of which `size` are tried each."""
+        found: dict[str, list[np.ndarray]] = {
+            name: [numbers[:0]] for name in (REPAIRED, FACTOR, CARRIED, REGROUPED)
+        }
         for rows in zip(*np.unravel_index(numbers, self._dims), strict=True):
             row = int(rows[self._largest])
             carried = self._blocks.carried(rng, row, size)
-            moved = [carried, self._blocks.repaired(rng, row)]
-            found.append(self._with_rows(rows, self._largest, np.concatenate(moved)))
-            found.append(self._regrouped(rng, rows, carried))
+            repaired = self._blocks.repaired(rng, row)
+            found[CARRIED].append(self._with_rows(rows, self._largest, carried))
+            found[REPAIRED].append(self._with_rows(rows, self._largest, repaired))
+            found[REGROUPED].append(self._regrouped(rng, rows, carried))
             for factor, dim in enumerate(self._dims):
                 if factor != self._largest and dim <= _SMALL:
-                    found.append(self._with_rows(rows, factor, np.arange(dim)))
-        return np.setdiff1d(np.concatenate(found), numbers)
+                    found[FACTOR].append(self._with_rows(rows, factor, np.arange(dim)))
+        return {name: np.setdiff1d(np.concatenate(parts), numbers) for name, parts in found.items()}
 
     def within(self, rng: np.random.Generator, block: int, parents: np.ndarray, size: int) -> np.ndarray:
         """Points of one block: those most like each of the parents, both with the parent's rows of the other

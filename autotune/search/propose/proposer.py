@@ -14,6 +14,7 @@ from ...kernel.config import Value
 from ...kernel.feasible_set import FeasibleSet
 from .bayesian import Model
 from .candidates import Candidates
+from .origins import NEIGHBOUR, RANDOM, merged
 from .sum_limit import SumLimit
 from .traits import Traits
 
@@ -28,7 +29,7 @@ class SpaceExhausted(Exception):
 
 @dataclass(frozen=True)
 class Proposal:
-    """A point by its number in the set, and what proposed it: seed, transfer, random, model, ..."""
+    """A point by its number in the set, and what proposed it (origins.py)."""
 
     number: int
     origin: str
@@ -58,7 +59,7 @@ class Proposer:
         self._model = Model(self._candidates, self._accuracy, self._rng) if has_model else None
         self._num_startup = num_startup
         self._offers: deque[Proposal] = deque()
-        self._planned: deque[int] = deque()
+        self._planned: deque[Proposal] = deque()
         self._seen: set[int] = set()
         self._open: dict[int, None] = {}  # points under way, in the order in which they were asked for
         self._results: dict[int, float | None] = {}  # by point: time in us; None: failed
@@ -168,7 +169,9 @@ class Proposer:
         """Ask for the most promising unseen points one step from this one, at most so many: another value of
         one parameter, with what must change along. Empty where `pick` is."""
         at = np.array([number])
-        steps = np.union1d(self._candidates.neighbours(at), self._candidates.moves(self._rng, at, 0))
+        steps, _ = merged(
+            {NEIGHBOUR: self._candidates.neighbours(at), **self._candidates.moves(self._rng, at, 0)}
+        )
         return self.pick(self._candidates.codes(steps), size, origin)
 
     def take(self, numbers: Iterable[int], origin: str) -> list[Proposal]:
@@ -181,15 +184,16 @@ class Proposer:
             if offer.number not in self._seen and not self._is_hopeless([offer.number])[0]:
                 return offer
         if self._model is None or not self._knows_enough():
-            return Proposal(self._random(), "random")
+            return Proposal(self._random(), RANDOM)
         while self._planned:
-            number = self._planned.popleft()
-            if number not in self._seen and not self._is_hopeless([number])[0]:
-                return Proposal(number, "model")
-        self._planned.extend(self._model.propose(self._results, list(self._open), self._seen, wanted))
+            planned = self._planned.popleft()
+            if planned.number not in self._seen and not self._is_hopeless([planned.number])[0]:
+                return planned
+        plan = self._model.propose(self._results, list(self._open), self._seen, wanted)
+        self._planned.extend(Proposal(number, origin) for number, origin in plan)
         if not self._planned:
-            return Proposal(self._random(), "random")
-        return Proposal(self._planned.popleft(), "model")
+            return Proposal(self._random(), RANDOM)
+        return self._planned.popleft()
 
     def _knows_enough(self) -> bool:
         has_times = any(time is not None for time in self._results.values())

@@ -1,0 +1,32 @@
+"""What proposes a point. Its trial is stored with this name, so that a database tells what pays."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+SEED = "seed"  # a tile that suits this kind of problem
+FOREIGN_SEED = "foreign-seed"  # one that suits other kinds, tried now and then
+TRANSFER = "transfer"  # what did well on this shape with another driver, or another GPU of the kind
+RANDOM = "random"  # drawn, without a model
+REUSE = "reuse"  # a kernel that was compiled for another shape, while the GPU was idle
+POLISH = "polish"  # a step from the best, towards the end
+# The model's choice among candidates of these kinds:
+NEIGHBOUR = "neighbour"  # one parameter of a good point changed
+REPAIRED = "repaired"  # one parameter, and what could not stay with it
+CARRIED = "carried"  # a good point in another tile
+REGROUPED = "regrouped"  # that, in splits that make about as many threads
+FACTOR = "factor"  # a good point with another way to split k, or another order
+MIXTURE = "mixture"  # a few parameters of one point, the others of another
+DRAWN = "drawn"  # drawn over the whole set
+CLIMBED = "climbed"  # one parameter of a promising candidate changed
+TURN = "turn"  # in the tile whose turn it is
+MODELLED = (NEIGHBOUR, REPAIRED, CARRIED, REGROUPED, FACTOR, MIXTURE, DRAWN, CLIMBED, TURN)
+
+
+def merged(parts: Mapping[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+    """Points by origin as points, ascending, each once, and the origin of each: that which is named first."""
+    names, sizes = np.array(list(parts)), [len(part) for part in parts.values()]
+    numbers, first = np.unique(np.concatenate(list(parts.values())), return_index=True)
+    return numbers, np.repeat(names, sizes)[first]
