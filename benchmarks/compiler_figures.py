@@ -126,8 +126,8 @@ def all_starts(gpus: dict[str, DeviceLimits], gemms: Sequence[Gemm], jobs: int) 
 
 def start(limits: DeviceLimits, gemm: Gemm) -> Start:
     space = feasible_set(limits, gemm)
-    configs = tuple(Config.from_dict(space.point(number)) for number in known_good(space, gemm))
-    return Start(gemm, len(wishes(gemm)), configs)
+    configs = tuple(Config.from_dict(space.point(number)) for number in known_good(space, gemm, limits))
+    return Start(gemm, len(wishes(gemm, limits)), configs)
 
 
 # ------------------------------------------------------------------------------------------------

@@ -82,7 +82,7 @@ def search(job: Job) -> Run:
     _, optimum_us = target.optimum(job.gemm)
     proposer = make_proposer(space, job.sampler, job.seed, traits_of(space, job.gemm, target.limits))
     if job.sampler == DEFAULT_SAMPLER and not job.is_bare:
-        for number in known_good(space, job.gemm):
+        for number in known_good(space, job.gemm, target.limits):
             proposer.offer(number, "seed")
     run = Run(job, optimum_us, [], [], [], 0.0)
     under_way: dict[int, tuple[int, float | None]] = {}  # by number in the pipeline: point, time

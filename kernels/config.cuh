@@ -85,7 +85,7 @@ __device__ constexpr int chunk_of(int extent) { return extent % 4 == 0 ? 4 : ext
 
 constexpr int LANES_M = WM / TM;
 constexpr int LANES_N = WN / TN;
-constexpr int LANES_K = WARP / (LANES_M * LANES_N);  // lanes that share out k: 1, or all of a warp (dot_products.cuh)
+constexpr int LANES_K = LANES_M * LANES_N == 1 ? WARP : 1;  // lanes that share out k (dot_products.cuh)
 constexpr int WARPS_N = BN / WN;
 constexpr int THREADS_PER_SLICE = (BM / WM) * (BN / WN) * WARP;
 constexpr int THREADS = THREADS_PER_SLICE * SLICE_K;

@@ -20,6 +20,7 @@ MAX_THREADS = 1024
 MAX_REGISTERS = 255
 SM_PARTITIONS = 4  # each has a quarter of an SM's registers and runs a quarter of its warps
 REGISTER_GRANULE = 8  # ptxas hands out registers in eights
+SPARE_REGISTERS = 16  # that kernels take beyond the least estimate: most do on sm_90
 OVERHEAD_REGISTERS = 18  # addresses, counters and predicates of the leanest kernel seen: a lower bound
 
 
@@ -99,6 +100,11 @@ def register_estimate(c: Any) -> Any:
     share out k have all fragments of a step at once."""
     buffers = np.where(lanes_k(c) > 1, c.bk // c.slice_k, c.frag_buffers)
     return c.tm * c.tn + buffers * (c.tm + c.tn) + OVERHEAD_REGISTERS
+
+
+def expected_registers(c: Any, limits: DeviceLimits) -> Any:
+    """Registers per thread that ptxas is expected to use, before it is asked."""
+    return np.minimum(register_estimate(c) + SPARE_REGISTERS, register_cap(c, limits))
 
 
 def blocks_per_sm(c: Any, limits: DeviceLimits, g: Gemm, registers: Any) -> Any:

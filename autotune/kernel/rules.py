@@ -40,6 +40,7 @@ from .resources import (
 
 RuleKind = Literal["template", "device", "shape", "worth"]
 PACK_USES = 2048  # of an element, from which on it pays to pack it
+LEAST_DEPTH = 128  # of a split's share of k
 FEW = 4  # rows or columns of C for which lanes may share out k
 MOST_DOTS = 64  # elements of C per block where they do
 
@@ -346,7 +347,7 @@ RULES: tuple[Rule, ...] = (
     Rule("worth-split", "worth", ("reduction", "split_k"),
          "shares of k at least 128 deep, of all tiles only where 64x64 tiles alone leave SMs idle",
          lambda c, d, g: (c.split_k == 1)
-         | ((g.k >= 128 * c.split_k)
+         | ((g.k >= LEAST_DEPTH * c.split_k)
             & (((c.reduction != "last_wave") & (_tiles_64(g) * c.split_k <= 16 * d.num_sms))
                | ((c.reduction == "last_wave") & (c.split_k <= 16) & (_tiles_64(g) > d.num_sms))))),
     Rule("worth-group", "worth", ("raster", "group"),

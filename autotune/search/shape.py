@@ -63,6 +63,7 @@ class ShapeSearch:
         if not len(space):
             raise UsageError(f"no config can run {gemm} here; `autotune space --shape {gemm}` tells why")
         self.max_error = target.max_error
+        self._limits = target.limits
         self.limit_us = gemm.limit_us(target.limits.fma_tflops, target.limits.bandwidth_gbs)
         self.times_us: list[float | None] = []  # of all trials, in their order; None: failed
         self.contest = Contest()
@@ -107,10 +108,10 @@ class ShapeSearch:
         for duel in self._store.duels(self.study):
             self._correct(self.contest.restore(duel))
         self.borrow_from_twins()
-        suited = known_good(self.space, self.gemm)
+        suited = known_good(self.space, self.gemm, self._limits)
         for number in suited:
             self._proposer.offer(number, origins.SEED)
-        self._elsewhere.extend(known_elsewhere(self.space, suited))
+        self._elsewhere.extend(known_elsewhere(self.space, self.gemm, self._limits, suited))
         self._borrow(self._store.similar_studies(self.study)[:_SIMILAR_STUDIES], _LOANS_PER_STUDY)
 
     def borrow_from_twins(self) -> None:

@@ -64,7 +64,7 @@ def compared(folder: Path) -> dict[Drawn, str]:
 
 def test_names_and_comments_change_no_code(text: Path) -> None:
     for path in text.glob("*.cu*"):
-        path.write_text("// another word\n" + path.read_text().replace("product", "result"))
+        path.write_text("// another word\n" + path.read_text().replace("is_wanted", "is_asked_for"))
     assert template.source_hash(template.MAIN_FILE, text) != template.source_hash()
     assert compared(text) == {}
 

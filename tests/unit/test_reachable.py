@@ -111,7 +111,7 @@ def test_a_search_starts_from_some_tile_of_every_family(device: str) -> None:
     ):  # fmt: skip
         gemm = Gemm.parse(shape)
         space = feasible_set(limits, gemm)
-        starts = [Config.from_dict(space.point(number)) for number in known_good(space, gemm)]
+        starts = [Config.from_dict(space.point(number)) for number in known_good(space, gemm, limits)]
         assert all(broken_rules(start, limits, gemm, EVERY_KIND) == () for start in starts)
         tiles = {(c.bm, c.bn, c.tm, c.tn, c.slice_k) for c in starts}
         assert tiles & {(c.bm, c.bn, c.tm, c.tn, c.slice_k) for c in family}, shape

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from autotune.device import known_limits
 from autotune.errors import UsageError
 from autotune.gemm import Gemm
-from autotune.kernel import families
+from autotune.kernel import families, resources
 from autotune.kernel.feasible_set import Factor, FeasibleSet, feasible_set
 from autotune.search.propose import seeds
 from autotune.search.propose.bayesian import Model
@@ -268,13 +268,14 @@ def test_nearest_narrows_one_parameter_after_another(wish, is_sorted, data):
 @pytest.mark.parametrize("shape", ["1024", "35x700x2048:TT", "1x1000x4096", "64x64x100000"])
 def test_known_good_configs_have_a_relative_everywhere(gpu, shape):
     gemm = Gemm.parse(shape)
-    space = feasible_set(known_limits(gpu), gemm)
-    found = seeds.known_good(space, gemm)
+    limits = known_limits(gpu)
+    space = feasible_set(limits, gemm)
+    found = seeds.known_good(space, gemm, limits)
     assert len(found) >= 5
     assert len(set(found)) == len(found)
     assert all(0 <= number < len(space) for number in found)
 
-    elsewhere = seeds.known_elsewhere(space, found)
+    elsewhere = seeds.known_elsewhere(space, gemm, limits, found)
     assert len(set(elsewhere)) == len(elsewhere) and not set(elsewhere) & set(found)
     tiles = {(tile.bm, tile.bn, tile.tm, tile.tn) for tile in families.TILES}
     points = [space.point(number) for number in elsewhere]
@@ -283,16 +284,39 @@ def test_known_good_configs_have_a_relative_everywhere(gpu, shape):
 
 def test_a_problem_may_try_what_suits_other_kinds():
     gemm = Gemm.parse("64x512x2048")  # few rows: begins with tiles for few rows, and small ones
-    space = feasible_set(known_limits("h200"), gemm)
-    suited = seeds.known_good(space, gemm)
-    points = [space.point(number) for number in seeds.known_elsewhere(space, suited)]
+    limits = known_limits("h200")
+    space = feasible_set(limits, gemm)
+    suited = seeds.known_good(space, gemm, limits)
+    points = [space.point(number) for number in seeds.known_elsewhere(space, gemm, limits, suited)]
     assert {point["bm"] for point in points} > {64}
     tiles = {(p["bm"], p["bn"], p["tm"], p["tn"]) for p in points}
     assert tiles >= {(64, 128, 8, 8), (64, 64, 8, 4)}  # of large squares, of few columns
 
 
 def test_spaces_of_other_kernels_have_no_known_good_configs():
-    assert seeds.known_good(SPACE, Gemm(4, 4, 4)) == seeds.known_elsewhere(SPACE, []) == []
+    limits, gemm = known_limits("h200"), Gemm(4, 4, 4)
+    assert seeds.known_good(SPACE, gemm, limits) == seeds.known_elsewhere(SPACE, gemm, limits, []) == []
+
+
+@pytest.mark.parametrize("shape", ["355x795x31393", "64x64x100000", "512", "4096"])
+def test_a_tile_starts_in_splits_that_fill_a_wave(shape):
+    """As many as there is room for: one more would need a second wave, unless the tiles alone do."""
+    limits, gemm = known_limits("h200"), Gemm.parse(shape)
+    for tile in families.TILES:
+        splits = seeds.filling_splits(tile, gemm, limits, waves=1)
+        resident = resources.blocks_per_sm(tile, limits, gemm, resources.expected_registers(tile, limits))
+        slots, tiles = limits.num_sms * max(1, int(resident)), int(resources.tiles(tile, gemm))
+        is_deepest = 128 * (splits + 1) > gemm.k
+        assert splits == 2 or (tiles * splits <= slots and (is_deepest or slots < tiles * (splits + 1)))
+        assert seeds.filling_splits(tile, gemm, limits, waves=2) >= splits
+
+
+def test_what_suits_other_kinds_is_split_where_it_would_leave_the_gpu_idle():
+    limits, gemm = known_limits("h200"), Gemm.parse("355x795x31393")
+    space = feasible_set(limits, gemm)
+    points = [space.point(number) for number in seeds.known_elsewhere(space, gemm, limits, [])]
+    large = [p for p in points if (p["bm"], p["bn"], p["tm"]) == (128, 128, 16)]
+    assert large and all(p["split_k"] > 4 and p["reduction"] == "two_pass" for p in large)
 
 
 # ---- the process

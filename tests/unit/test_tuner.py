@@ -26,7 +26,7 @@ from autotune.kernel.feasible_set import Factor, FeasibleSet, feasible_set
 from autotune.measurement import Measurement, Outcome
 from autotune.search import Options, StopReason, study_of, tune
 from autotune.search.progress import FinalDone, ShapeStarted, Stopping, TrialDone
-from autotune.search.propose.origins import MODELLED
+from autotune.search.propose.origins import FOREIGN_SEED, MODELLED
 from autotune.search.propose.seeds import known_elsewhere, known_good
 from autotune.search.shape import ShapeSearch
 from autotune.stats import Patience
@@ -93,8 +93,8 @@ def test_a_search_of_a_batch_begins_with_tiles_that_are_known(store):
     for text, is_split in (("64x64x4096", True), ("64x64x4096b64", False), ("512b16:shared-b", False)):
         gemm = Gemm.parse(text)
         space = feasible_set(limits, gemm)
-        starts = [space.point(number) for number in known_good(space, gemm)]
-        assert len(starts) > 5
+        starts = [space.point(number) for number in known_good(space, gemm, limits)]
+        assert len(starts) >= 4
         assert all(start["split_k"] > 1 for start in starts) == is_split
 
 
@@ -278,16 +278,15 @@ def test_a_suite_shares_the_time_fairly_and_lends_its_best(store):
 
 
 def test_tiles_that_suit_other_kinds_are_tried_now_and_then(store):
-    gemm = Gemm(512, 512, 512)
-    space = feasible_set(known_limits("h200"), gemm)
+    gemm, limits = Gemm(512, 512, 512), known_limits("h200")
+    space = feasible_set(limits, gemm)
     target = FakeTarget(space, time_us=lambda point: 100.0 + point["bm"] + point["stages"])
     tune(target, store, [gemm], Options(trials=60))
     trials = store.trials(study_of(store, target, gemm))
-    suited = {space.find(dict(trial.point)) for trial in trials} & set(known_good(space, gemm))
-    seeds = [space.find(dict(trial.point)) for trial in trials if trial.origin == "seed"]
-    others = [number for number in seeds if number not in suited]
+    suited = known_good(space, gemm, target.limits)
+    others = [space.find(dict(trial.point)) for trial in trials if trial.origin == FOREIGN_SEED]
     assert 3 <= len(others) < len(trials) / 4
-    assert set(others) <= set(known_elsewhere(space, known_good(space, gemm)))
+    assert set(others) <= set(known_elsewhere(space, gemm, target.limits, suited))
     assert trials[0].origin == "seed" and space.find(dict(trials[0].point)) in suited
 
 

@@ -17,8 +17,6 @@ from ...kernel import resources
 from ...kernel.config import PARAMETER, lanes_k
 from ...kernel.feasible_set import FeasibleSet
 
-_SPARE_REGISTERS = 16  # that kernels take beyond the least estimate: most do on sm_90
-
 
 @dataclass(frozen=True)
 class Traits:
@@ -58,9 +56,7 @@ def traits_of(space: FeasibleSet, gemm: Gemm, limits: DeviceLimits) -> Traits | 
 def _quantities(c: Any, gemm: Gemm, limits: DeviceLimits) -> list[np.ndarray]:
     """Of columns of configs; each positive, shape (q,). Times are products, so models see logarithms."""
     num_threads, smem = resources.threads(c), resources.smem_bytes(c, gemm)
-    registers = np.minimum(
-        resources.register_estimate(c) + _SPARE_REGISTERS, resources.register_cap(c, limits)
-    )
+    registers = resources.expected_registers(c, limits)
     blocks = np.maximum(1, resources.blocks_per_sm(c, limits, gemm, registers))
     tiles = _tiles(c, gemm)
     waves, fill = _waves(c, tiles, blocks * limits.num_sms)
