@@ -1,3 +1,46 @@
-"""autotune: finds the best FP32 matrix product kernel for this GPU and these shapes."""
+"""autotune: finds the best FP32 matrix product kernel for this GPU and these shapes.
+
+    tune          searches the best kernels for shapes (tuning.py)
+    Result        what came of it: `best`, `trials`, `export(folder)`
+    export_table  writes the winners of a database as a folder to import
+    Dispatcher    runs products with the kernels of such a folder (runtime/dispatcher.py)
+    space         the configs that are worth a trial
+    Gemm, Config  a problem, and one instance of the kernel
+
+Each is loaded when it is first asked for: to import this package costs nothing.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .gemm import Gemm as Gemm
+    from .kernel.config import Config as Config
+    from .runtime.dispatcher import Dispatcher as Dispatcher
+    from .tuning import Result as Result
+    from .tuning import export_table as export_table
+    from .tuning import space as space
+    from .tuning import tune as tune
 
 __version__ = "0.1.0"
+
+_HOMES = {
+    "Config": "kernel.config",
+    "Dispatcher": "runtime.dispatcher",
+    "Gemm": "gemm",
+    "Result": "tuning",
+    "export_table": "tuning",
+    "space": "tuning",
+    "tune": "tuning",
+}
+__all__ = ["Config", "Dispatcher", "Gemm", "Result", "__version__", "export_table", "space", "tune"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f".{_HOMES[name]}", __name__), name)
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -103,6 +103,14 @@ def known_limits(name: str) -> DeviceLimits:
     raise UsageError(f"no limits known for GPU {name!r}; known are {', '.join(KNOWN)}")
 
 
+def limits_by_name(name: str) -> DeviceLimits | None:
+    """As `known_limits`; None for a GPU that is not known."""
+    try:
+        return known_limits(name)
+    except UsageError:
+        return None
+
+
 @dataclass(frozen=True)
 class Environment:
     """Who measured: what a time means nothing without. Two trials compare only within one."""

@@ -8,6 +8,7 @@ from enum import StrEnum
 from typing import Any
 
 from .disturbance import is_passing
+from .errors import UsageError
 
 MAX_ERROR = 1.5  # times cuBLAS's: the default limit of what may win
 POLICY_VERSION = 1  # raise when the way of timing changes: older times then no longer compare
@@ -36,6 +37,14 @@ class CachePolicy(StrEnum):
 
     COLD = "cold"
     WARM = "warm"
+
+
+def read_policy(text: str) -> CachePolicy:
+    """Raises UsageError."""
+    try:
+        return CachePolicy(text)
+    except ValueError:
+        raise UsageError(f"--policy {text!r} is none; known are {', '.join(CachePolicy)}") from None
 
 
 def is_accurate(error_over_cublas: float | None, max_error: float | None) -> bool:

@@ -31,6 +31,7 @@ from autotune.gpu.problem import PreparedProblem
 from autotune.gpu.sgemm import EpilogueArgument
 from autotune.kernel.config import Config
 from autotune.kernel.launch import ACTIVATIONS, PLAIN, Epilogue
+from autotune.measurement import read_policy
 
 SHAPES = ("4096", "2048x4096x4096:NT")  # NT: the weight of torch.nn.Linear is stored out x in
 PLAIN_NAME, TORCH_NAME = "plain", "torch addmm + gelu"
@@ -178,7 +179,7 @@ def text(facts: dict[str, Any]) -> str:
 def _run(args: argparse.Namespace) -> None:
     gemms: Sequence[Gemm] = [Gemm.parse(shape) for shape in args.shape or SHAPES]
     with common.open_existing(args.db) as store:
-        arena = Arena(args.gpu, common.read_policy(args.policy))
+        arena = Arena(args.gpu, read_policy(args.policy))
         if arena.torch is None:
             raise EnvironmentProblem("torch with CUDA was not found; install it, it is what is compared with")
         points = bench.winners(store, arena, tuple(gemms))

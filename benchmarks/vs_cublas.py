@@ -30,6 +30,7 @@ from autotune.device import DeviceLimits
 from autotune.errors import UsageError
 from autotune.gemm import Gemm
 from autotune.kernel.config import Config
+from autotune.measurement import read_policy
 
 NAMES = (OURS, CUBLAS, CUBLASLT, TORCH)
 TITLES = {OURS: "ours", CUBLAS: "cuBLAS", CUBLASLT: "cuBLASLt", TORCH: "torch.mm"}
@@ -42,7 +43,7 @@ def _run(args: argparse.Namespace) -> None:
     if not gemms and not lasting:
         raise UsageError("no shape: pass --suite FILE, --shape 4096 or --sustained 20")
     with common.open_existing(args.db) as store:
-        arena = Arena(args.gpu, common.read_policy(args.policy), with_torch=not args.no_torch)
+        arena = Arena(args.gpu, read_policy(args.policy), with_torch=not args.no_torch)
         points = bench.winners(store, arena, tuple(dict.fromkeys((*gemms, *lasting))))
     configs = {gemm: Config.from_dict(point) for gemm, point in points.items()}
     torch = arena.torch and arena.torch.version

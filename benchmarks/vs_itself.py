@@ -32,12 +32,13 @@ from autotune.export.exporter import settle
 from autotune.export.from_store import read_results
 from autotune.gemm import Gemm
 from autotune.kernel.config import Config
+from autotune.measurement import read_policy
 
 Choices = dict[Gemm, Config]
 
 
 def _run(args: argparse.Namespace) -> None:
-    arena = Arena(args.gpu, common.read_policy(args.policy), with_torch=False)
+    arena = Arena(args.gpu, read_policy(args.policy), with_torch=False)
     names = [f"{number}:{Path(source).name}" for number, source in enumerate(args.sources, 1)]
     named = common.read_shapes(args.shape or (), args.suite)
     choices = {

@@ -17,7 +17,8 @@ import sys
 import time
 from functools import partial
 
-from autotune.cli import app, search, targets
+from autotune import targets
+from autotune.cli import app, search
 from autotune.gpu.gpu_target import GpuTarget
 from autotune.recording.replay import ReplayTarget
 from autotune.search.progress import TrialDone

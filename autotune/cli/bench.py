@@ -7,12 +7,13 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from .. import stats
+from .. import stats, targets
 from ..errors import UsageError
 from ..gemm import Gemm
+from ..measurement import read_policy
 from ..store import Store, StudyRef
 from ..target import Point, Target
-from . import common, console, targets
+from . import common, console
 from .trials import brief
 
 
@@ -31,7 +32,9 @@ def run(
     named = common.read_shapes(shapes, suite)
     with (
         common.open_existing(db) as store,
-        closing(targets.open_target(gpu, common.read_policy(policy), max_error=max_error)) as target,
+        closing(
+            targets.open_target(gpu, read_policy(policy), max_error=max_error, note=console.note)
+        ) as target,
     ):
         tuned = winners(store, target, named)
         with console.Progress(is_quiet=is_json) as progress:

@@ -6,11 +6,10 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from ..device import DeviceLimits, Environment, known_limits
-from ..errors import StoreError, UsageError
+from ..device import Environment
+from ..errors import UsageError
 from ..gemm import Gemm
-from ..measurement import CachePolicy
-from ..store import Store, StudySummary, exists, shown
+from ..store import Store, StudySummary
 from ..suite import read_suite
 from . import console
 
@@ -35,39 +34,12 @@ def need_shapes(shapes: Sequence[str], suite: Path | None) -> tuple[Gemm, ...]:
     return gemms
 
 
-def read_policy(text: str) -> CachePolicy:
-    try:
-        return CachePolicy(text)
-    except ValueError:
-        raise UsageError(f"--policy {text!r} is none; known are {', '.join(CachePolicy)}") from None
-
-
 @contextmanager
 def open_existing(db: str) -> Iterator[Store]:
     """A database to read from. At the end a note names the rows that are damaged and were left out. Raises
-    StoreError if its file is missing, rather than make an empty one."""
-    if not exists(db):
-        raise StoreError(f"no database {shown(db)}; run `autotune search` first, or name it with --db")
-    with Store.open(db, is_read_only=True) as store, telling_damage(store):
+    StoreError if its file is missing."""
+    with Store.open_existing(db) as store, store.damages.told(console.note):
         yield store
-
-
-@contextmanager
-def telling_damage(store: Store) -> Iterator[None]:
-    """At the end, name the rows that could not be read, unless an error has named them."""
-    try:
-        yield
-    except StoreError:
-        raise
-    except BaseException:
-        _tell_damage(store)
-        raise
-    _tell_damage(store)
-
-
-def _tell_damage(store: Store) -> None:
-    if store.damages:
-        console.note(store.damages.text)
 
 
 def studies_of(store: Store, gemms: Sequence[Gemm], max_error: float | None = None) -> list[StudySummary]:
@@ -81,14 +53,6 @@ def studies_of(store: Store, gemms: Sequence[Gemm], max_error: float | None = No
         what = f"of {', '.join(map(str, gemms))} " if gemms else ""
         raise UsageError(f"the database holds no trials {what}yet; run `autotune search` first")
     return found
-
-
-def limits_by_name(gpu_name: str) -> DeviceLimits | None:
-    """Limits of a kind of GPU that this package knows, else None."""
-    try:
-        return known_limits(gpu_name)
-    except UsageError:
-        return None
 
 
 def source_text(environment: Environment) -> str:

@@ -10,12 +10,12 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from .. import __version__, gpu
+from .. import __version__, gpu, targets
 from ..errors import AutotuneError, EnvironmentProblem
 from ..kernel import compiler, template
 from ..requirements import CUBLAS, pip_install
 from ..store import exists, shown
-from . import common, console, targets
+from . import common, console
 
 MIN_PYTHON = (3, 11)
 LOW_DISK_BYTES = 2 << 30

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from .. import stats
+from .. import stats, targets
 from ..errors import TrialFailure, UsageError
 from ..gemm import Gemm
 from ..gpu.gpu_target import GpuTarget
@@ -16,10 +16,10 @@ from ..gpu.protocol import KernelCode, Problem, RaceResult
 from ..kernel import template
 from ..kernel.config import Config
 from ..kernel.rungs import REFERENCE_FILE, ReferenceKernel, Step, steps
-from ..measurement import POLICY_VERSION
+from ..measurement import POLICY_VERSION, read_policy
 from ..output_file import check_writable, write_file
 from ..store import exists, shown
-from . import chart, common, console, targets
+from . import chart, common, console
 from .bench import winner
 
 TUNED, CUBLAS = "tuned", "cuBLAS"
@@ -54,8 +54,10 @@ def run(request: LadderRequest, *, is_json: bool) -> None:
     gemm = Gemm.parse(request.shape)
     if request.svg:
         check_writable(request.svg, option="--svg")
-    ladder, policy = steps(gemm), common.read_policy(request.policy)
-    with closing(targets.open_gpu(request.gpu, policy, [gemm], request.max_error)) as target:
+    ladder, policy = steps(gemm), read_policy(request.policy)
+    with closing(
+        targets.open_gpu(request.gpu, policy, [gemm], request.max_error, note=console.note)
+    ) as target:
         wanted = (*ladder, *_tuned(request.db, target, gemm))
         with console.Progress(is_quiet=is_json) as progress:
             progress.update(f"compiling {len(wanted)} kernels")

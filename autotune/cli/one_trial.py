@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from .. import stats
+from ..device import limits_by_name
 from ..errors import UsageError
 from ..kernel.config import PARAMETER
 from ..store import Final, Store, StudyRef, TrialRecord
@@ -90,7 +91,7 @@ def _facts(store: Store, study: StudyRef, trial: TrialRecord) -> Facts:
 
 
 def _speed(store: Store, study: StudyRef, time_us: float | None) -> Facts:
-    baseline, limits = store.baseline(study), common.limits_by_name(study.environment.gpu_name)
+    baseline, limits = store.baseline(study), limits_by_name(study.environment.gpu_name)
     limit_us = study.gemm.limit_us(limits.fma_tflops, limits.bandwidth_gbs) if limits else None
     cublas_us = baseline.time_us if baseline else None
     return {

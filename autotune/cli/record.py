@@ -14,15 +14,16 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from .. import targets
 from ..errors import UsageError
 from ..gemm import Gemm
-from ..measurement import Measurement, Outcome
+from ..measurement import Measurement, Outcome, read_policy
 from ..output_file import check_writable
 from ..recording.writer import write_recording
 from ..search.propose.recorded_points import sample, whole
 from ..store import Store
 from ..target import Point
-from . import common, console, targets
+from . import common, console
 from .recorder import Recorder
 
 MOST_CONFIGS = 100_000  # a day and more of a GPU
@@ -67,12 +68,12 @@ def run(request: RecordRequest, *, is_json: bool, is_quiet: bool) -> None:
     """Measure what is missing, then write the file with the configs that every problem has been through."""
     gemms = common.need_shapes(request.shapes, request.suite)
     check_writable(request.out)
-    policy = common.read_policy(request.policy)
+    policy = read_policy(request.policy)
     db = request.db or str(request.out.with_name(f"{request.out.name}.db"))
     with (
-        closing(targets.open_gpu(request.gpu, policy, gemms, request.max_error)) as target,
+        closing(targets.open_gpu(request.gpu, policy, gemms, request.max_error, note=console.note)) as target,
         Store.open(db) as store,
-        common.telling_damage(store),
+        store.damages.told(console.note),
     ):
         recorder = Recorder(store, target, gemms)
         points = _choose(recorder, request)

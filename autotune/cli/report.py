@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from ..device import limits_by_name
 from ..kernel.config import Value
 from ..output_file import check_writable, write_file
 from ..report import charts, page
@@ -43,7 +44,7 @@ def _numbers(store: Store, shapes: Sequence[str], max_error: float | None) -> li
             summary,
             store.trials(summary.study),
             store.final(summary.study, max_error),
-            common.limits_by_name(summary.study.environment.gpu_name),
+            limits_by_name(summary.study.environment.gpu_name),
             max_error,
         )
         for summary in common.studies_of(store, common.read_shapes(shapes, None), max_error)

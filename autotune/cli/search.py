@@ -4,25 +4,22 @@ from __future__ import annotations
 
 import shlex
 import time
-from collections.abc import Sequence
-from contextlib import closing
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import typer
 
+from .. import targets, tuning
 from ..errors import EnvironmentProblem, UsageError
 from ..gemm import Gemm
-from ..kernel import same_code, template
 from ..measurement import CachePolicy
-from ..recording.replay import ReplayTarget
-from ..search import Options, Result, ShapeResult, tune
+from ..search import SearchResult, ShapeResult
 from ..search.progress import Best, Event, FinalDone, FinalStarted, ShapeStarted, Stopping, TrialDone
-from ..store import Store, shown
-from ..store.publisher import Publisher
-from ..target import Target
-from . import common, console, disturbed, spent, targets
+from ..store import TrialRecord, shown
+from ..tuning import Result
+from . import common, console, disturbed, spent
 from .ctrl_c import SIGNALLED
 from .trials import brief
 
@@ -64,62 +61,35 @@ def run(request: SearchRequest, *, is_json: bool, is_quiet: bool) -> None:
     """
     is_replay = request.gpu.startswith(targets.REPLAY)
     gemms = (common.read_shapes if is_replay else common.need_shapes)(request.shapes, request.suite)
-    policy = common.read_policy(request.policy)
-    options = Options(
-        sampler=request.sampler, trials=request.trials, seconds=request.seconds, seed=request.seed
-    )
     began_s = time.monotonic()
-    with (
-        closing(targets.open_target(request.gpu, policy, gemms, request.max_error)) as target,
-        Store.open(request.db) as store,  # behind the target: without one no empty database is left
-        common.telling_damage(store),
-        console.Progress(is_quiet=is_quiet) as progress,
-    ):
-        store.tell_when_away(console.note)
-        if isinstance(target, ReplayTarget):
-            gemms = gemms or target.gemms
-        painter = Painter(progress, is_quiet=is_quiet)
-        result = _tune(target, store, gemms, options, painter, has_dashboard=request.has_dashboard)
-        facts = _facts(result, target, store, request, time.monotonic() - began_s)
-        measured_on = common.source_text(target.environment)
-        # other kernels cannot be exported
-        is_ours = same_code.is_same(target.source_hash, template.source_hash())
+    with console.Progress(is_quiet=is_quiet) as progress:
+        result = tuning.tune(
+            gemms,
+            gpu=request.gpu,
+            seconds=request.seconds,
+            trials=request.trials,
+            db=request.db,
+            policy=request.policy,
+            max_error=request.max_error,
+            sampler=request.sampler,
+            seed=request.seed,
+            on_event=Painter(progress, is_quiet=is_quiet),
+            note=console.note,
+            has_dashboard=request.has_dashboard,
+        )
+    facts = _facts(result, request, time.monotonic() - began_s)
     if is_json:
         console.show_json(facts)
     else:
-        console.show(_text(facts, measured_on))
-        if is_ours:
+        console.show(_text(facts, common.source_text(result.environment)))
+        if result.is_exportable:
             console.show(f"Next: autotune export-table --db {shlex.quote(shown(request.db))}")
-    if result.signal is not None:
-        raise typer.Exit(SIGNALLED + result.signal)
-    _need_winners(result)
+    if result.search.signal is not None:
+        raise typer.Exit(SIGNALLED + result.search.signal)
+    _need_winners(result.search)
 
 
-def _tune(
-    target: Target,
-    store: Store,
-    gemms: Sequence[Gemm],
-    options: Options,
-    painter: Painter,
-    *,
-    has_dashboard: bool,
-) -> Result:
-    """Search, with a copy for Optuna's dashboard that follows."""
-    if not has_dashboard:
-        return tune(target, store, gemms, options, painter)
-
-    def tell(event: Event) -> None:
-        if isinstance(event, ShapeStarted):
-            publisher.follow(event.study)
-        painter(event)
-
-    with Publisher(store) as publisher:
-        result = tune(target, store, gemms, options, tell)
-        publisher.finish([shape.study for shape in result.shapes])
-    return result
-
-
-def _need_winners(result: Result) -> None:
+def _need_winners(result: SearchResult) -> None:
     if result.not_begun:
         names = ", ".join(map(str, result.not_begun))
         raise UsageError(
@@ -200,34 +170,40 @@ def _trial_parts(event: TrialDone) -> dict[str, str]:
 # Result
 
 
-def _facts(
-    result: Result, target: Target, store: Store, request: SearchRequest, wall_s: float
-) -> dict[str, Any]:
-    shapes = [_shape_facts(shape, target, store) for shape in result.shapes]
+def _facts(result: Result, request: SearchRequest, wall_s: float) -> dict[str, Any]:
+    found, where, trials = result.search, result.environment, result.trials
+    shapes = [
+        _shape_facts(shape, trials[shape.gemm]) | _optimum(result.optimum_us, shape)
+        for shape in result.shapes
+    ]
     return {
-        "gpu": target.environment.gpu_name,
-        "is_recorded": target.environment.is_recorded,
-        "recorded_on": target.environment.recorded_on or None,
-        "policy": target.policy,
+        "gpu": where.gpu_name,
+        "is_recorded": where.is_recorded,
+        "recorded_on": where.recorded_on or None,
+        "policy": result.policy,
         "sampler": request.sampler,
         "seed": request.seed,
         "db": shown(request.db),
-        "stopped": result.reason,
-        "num_new": result.num_new,
-        "elapsed_s": result.elapsed_s,
+        "stopped": found.reason,
+        "num_new": found.num_new,
+        "elapsed_s": found.elapsed_s,
         "wall_s": wall_s,
-        "trials_per_s": result.num_new / result.elapsed_s if result.elapsed_s > 0 else 0.0,
-        "ledger": result.ledger.to_dict(),
-        "not_begun": [str(gemm) for gemm in result.not_begun],
+        "trials_per_s": found.num_new / found.elapsed_s if found.elapsed_s > 0 else 0.0,
+        "ledger": found.ledger.to_dict(),
+        "not_begun": [str(gemm) for gemm in found.not_begun],
         "shapes": shapes,
         **(shapes[0] if len(shapes) == 1 else {}),
     }
 
 
-def _shape_facts(shape: ShapeResult, target: Target, store: Store) -> dict[str, Any]:
+def _optimum(optimum_us: Mapping[Gemm, float], shape: ShapeResult) -> dict[str, float]:
+    return {"optimum_time_us": optimum_us[shape.gemm]} if shape.gemm in optimum_us else {}
+
+
+def _shape_facts(shape: ShapeResult, trials: Sequence[TrialRecord]) -> dict[str, Any]:
     best = shape.verdict
     time_us = best.time_us if best else None
-    facts = {
+    return {
         "shape": str(shape.gemm),
         "best_time_us": time_us,
         "best_config": dict(best.point) if best else None,
@@ -240,11 +216,8 @@ def _shape_facts(shape: ShapeResult, target: Target, store: Store) -> dict[str, 
         "num_failed": shape.num_failed,
         "num_tied": len(shape.final.tied) if shape.final else None,
         "tied": [entry.key for entry in shape.final.tied] if shape.final else [],
-        **disturbed.facts(store.trials(shape.study), shape.final),
+        **disturbed.facts(trials, shape.final),
     }
-    if isinstance(target, ReplayTarget):
-        facts["optimum_time_us"] = target.optimum(shape.gemm)[1]
-    return facts
 
 
 def _text(facts: dict[str, Any], measured_on: str) -> str:

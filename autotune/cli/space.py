@@ -11,8 +11,8 @@ from ..kernel.config import PARAMETERS, Config, Parameter
 from ..kernel.feasible_set import FeasibleSet, feasible_set
 from ..kernel.resources import register_estimate, smem_bytes, threads
 from ..kernel.rules import RULES, Rule, broken_rules
+from ..targets import limits_here
 from . import console
-from .targets import limits_here
 
 KINDS = {
     "template": "the kernel does not compile otherwise",
@@ -44,7 +44,7 @@ def _limits(gpu: str) -> DeviceLimits:
         return known_limits(gpu)
     except UsageError:
         if gpu == "auto" or gpu.isdecimal() or gpu.startswith("GPU-"):
-            return limits_here(gpu)
+            return limits_here(gpu, note=console.note)
         raise UsageError(
             f"--gpu {gpu!r} is no GPU of this machine (index, UUID, auto) and none of {', '.join(KNOWN)}"
         ) from None

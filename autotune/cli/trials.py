@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from ..device import limits_by_name
 from ..errors import UsageError
 from ..gemm import Gemm
 from ..kernel.config import PARAMETER, Config, lanes_k
@@ -35,7 +36,7 @@ def _study_facts(store: Store, summary: StudySummary, max_error: float | None) -
     tried = store.trial(study, winner.key) if winner else None
     time_us = final.winner.time_us if final else fastest and fastest.measurement.time_us
     baseline_us = final.baseline.time_us if final and final.baseline else summary.cublas_us
-    limits = common.limits_by_name(study.environment.gpu_name)
+    limits = limits_by_name(study.environment.gpu_name)
     limit_us = limits and study.gemm.limit_us(limits.fma_tflops, limits.bandwidth_gbs)
     return {
         "id": tried and tried.id,

@@ -7,7 +7,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from .. import gpu
+from .. import gpu, targets
 from ..errors import DispatchError, EnvironmentProblem
 from ..export import manifest
 from ..export.check_files import Files, check_files
@@ -17,7 +17,7 @@ from ..gpu.protocol import KernelCode
 from ..kernel.launch import NARROW_LD, refusal
 from ..measurement import CachePolicy, Measurement
 from ..runtime.table import Kernel, Table
-from . import console, targets
+from . import console
 
 NO_GPU = "none"
 # Beside the shapes that a kernel was tuned for: ragged in every dimension, and smaller than any tile.
@@ -39,7 +39,7 @@ def run(folder: Path, selector: str, *, is_json: bool) -> None:
         _tell_files(folder, files, is_json=is_json)
         return
     try:
-        opened = targets.open_gpu(selector, CachePolicy(files.table.policy))
+        opened = targets.open_gpu(selector, CachePolicy(files.table.policy), note=console.note)
     except EnvironmentProblem as problem:
         _tell_files(folder, files, is_json=is_json)
         raise EnvironmentProblem(

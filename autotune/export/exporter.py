@@ -40,14 +40,15 @@ def export_table(
 ) -> Path:
     """Write the importable folder for these results; returns it. A table that is there is replaced.
 
-    `note` is told of files that are kept (`write_folder`) and of batches that are left out, `on_compiled` how
-    far the compiler is. Raises DispatchError if there is nothing to export, if the results are of another
-    kernel source or GPU architecture than is compiled here, or if the folder holds anything that no export
-    wrote; UsageError where Python cannot import its name; EnvironmentProblem where the disk is full.
+    `note` is told of files that are kept (`write_folder`), of batches that are left out, and of a recording
+    that was made with another text of the kernel; `on_compiled` how far the compiler is. Raises DispatchError
+    if there is nothing to export, if results were measured of another kernel source, or are of another GPU
+    architecture, than is compiled here, or if the folder holds anything that no export wrote; UsageError
+    where Python cannot import its name; EnvironmentProblem where the disk is full.
     """
     prepare(folder, note)
     results = _callable(results, note)
-    _check(results, compiler)
+    _check(results, compiler, note)
     results = replace(results, source_hash=same_code.kept_as(template.source_hash()))
     settled = settle(results)
     wishes = all_wishes(settled)
@@ -90,15 +91,20 @@ def _callable(results: TunedResults, note: Callable[[str], None]) -> TunedResult
     return replace(results, shapes=single)
 
 
-def _check(results: TunedResults, compiler: KernelCompiler) -> None:
+def _check(results: TunedResults, compiler: KernelCompiler, note: Callable[[str], None]) -> None:
     if not any(shape.ranked for shape in results.shapes):
         raise DispatchError("no tuned shape to export; run `autotune search` first")
     if not same_code.is_same(results.source_hash, template.source_hash()):
-        raise DispatchError(
-            f"the results are of kernel source {results.source_hash[:12]}..., this autotune has "
-            f"{template.source_hash()[:12]}..., and nothing shows that both compile to the same code; run "
-            "`autotune search` again with this one, or export with the autotune that searched"
+        where = (
+            f"kernel source {results.source_hash[:12]}..., this autotune has {template.source_hash()[:12]}..."
         )
+        if not results.environment.is_recorded:
+            raise DispatchError(
+                f"the results are of {where}, and nothing shows that both compile to the same code; run "
+                "`autotune search` again with this one, or export with the autotune that searched"
+            )
+        # nobody takes recorded times for those of a GPU that is here
+        note(f"recorded with {where}: the times are of that one, the kernels of this one")
     if compiler.arch != results.limits.arch:
         raise DispatchError(
             f"the results are for {results.limits.arch}, the compiler is for {compiler.arch}; pass one for it"

@@ -1,7 +1,7 @@
 """The search: `tune` finds the best kernels for shapes on a target, and keeps every trial in a store."""
 
 from .propose.samplers import DEFAULT_SAMPLER, SAMPLERS
-from .result import Result, ShapeResult
+from .result import SearchResult, ShapeResult
 from .run.limits import Options, StopReason
 from .shape import study_of
 from .tuner import tune
@@ -10,7 +10,7 @@ __all__ = [
     "DEFAULT_SAMPLER",
     "SAMPLERS",
     "Options",
-    "Result",
+    "SearchResult",
     "ShapeResult",
     "StopReason",
     "study_of",

@@ -44,7 +44,7 @@ class ShapeResult:
 
 
 @dataclass(frozen=True)
-class Result:
+class SearchResult:
     """What a run came to. The same command goes on, and begins what was `not_begun`."""
 
     shapes: tuple[ShapeResult, ...]

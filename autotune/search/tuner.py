@@ -19,7 +19,7 @@ from ..store import Claims, Store
 from ..target import Point, Refining, Reusing, Target
 from .compare.finals import Finals
 from .progress import Ledger, OnEvent, Rate, ShapeStarted, Stopping, TrialDone, ignore
-from .result import Result, ShapeResult
+from .result import SearchResult, ShapeResult
 from .run import limits
 from .run.blas import one_thread
 from .run.interrupt import Interrupts
@@ -42,7 +42,7 @@ def tune(
     gemms: Sequence[Gemm],
     options: Options | None = None,
     on_event: OnEvent = ignore,
-) -> Result:
+) -> SearchResult:
     """Search the best kernels for these shapes on a target.
 
     Called from the main thread, the first Ctrl-C, SIGTERM or SIGHUP ends it early: no more asking, the
@@ -109,7 +109,7 @@ class Tuner:
             lambda: self._interrupts.is_requested,
         )
 
-    def run(self) -> Result:
+    def run(self) -> SearchResult:
         try:
             reason = self._search()
             self._finish()
@@ -124,7 +124,7 @@ class Tuner:
             self._make_finals().run(self._shapes)
         if self._interrupts.is_requested:
             reason = StopReason.INTERRUPTED
-        return Result(
+        return SearchResult(
             shapes=tuple(ShapeResult.of(shape, self._store) for shape in self._shapes),
             not_begun=tuple(self._spaces),
             reason=reason,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -65,6 +66,22 @@ class Damages:
         more = f" and {len(self) - _LISTED:,} more" if len(self) > _LISTED else ""
         rows = "1 row is" if len(self) == 1 else f"{len(self):,} rows are"
         return f"{self._where}: {rows} damaged and left out: {named}{more}; delete them, or restore a copy"
+
+    @contextmanager
+    def told(self, tell: Callable[[str], None]) -> Iterator[None]:
+        """At the end, call this with the rows that could not be read, unless an error has named them."""
+        try:
+            yield
+        except StoreError:
+            raise
+        except BaseException:
+            self._tell(tell)
+            raise
+        self._tell(tell)
+
+    def _tell(self, tell: Callable[[str], None]) -> None:
+        if self._met:
+            tell(self.text)
 
     def refuse(self) -> None:
         """Nothing that was asked for is left. Raises StoreError if that is because it is damaged."""

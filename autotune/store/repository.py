@@ -63,6 +63,15 @@ class Store(Closing):
             raise
         return cls(Database(url, engine))
 
+    @classmethod
+    def open_existing(cls, path_or_url: str | Path) -> Store:
+        """A database to read from. Raises StoreError, also if its file is missing, rather than make an empty
+        one."""
+        if not connect.exists(path_or_url):
+            name = connect.shown(str(path_or_url))
+            raise StoreError(f"no database {name}; run `autotune search` first, or name it with --db")
+        return cls.open(path_or_url, is_read_only=True)
+
     def close(self) -> None:
         self._database.close()
 

@@ -15,8 +15,8 @@ from exports import EXPORTS
 from sandbox import ROOT, autotune, small_disk
 from typer.testing import CliRunner
 
-from autotune import gpu
-from autotune.cli import targets
+from autotune import gpu, targets
+from autotune.cli import console
 from autotune.cli.app import app
 from autotune.errors import EnvironmentProblem, UsageError
 from autotune.gemm import Gemm
@@ -140,7 +140,7 @@ def test_what_a_gpu_has_to_say_of_its_cache_is_shown(
 ) -> None:
     """tests/compile/test_compiler_faults.py has the full disk."""
     monkeypatch.setattr(targets, "GpuTarget", lambda selector, *, note, **_: note(f"{selector}: no cache"))
-    targets.open_gpu("0", CachePolicy.COLD)
+    targets.open_gpu("0", CachePolicy.COLD, note=console.note)
     assert capsys.readouterr().err == "0: no cache\n"
 
 
@@ -152,10 +152,10 @@ def test_a_shape_that_no_memory_holds_is_refused_before_anything_is_tuned(
     monkeypatch.setattr(gpu, "find_gpu", lambda selector: small, raising=False)
     monkeypatch.setattr(targets, "GpuTarget", lambda selector, **_: "opened")
     fits, too_large = Gemm(16384, 16384, 16384), Gemm(32768, 32768, 1)
-    assert targets.open_target("0", CachePolicy.COLD, [fits]) == "opened"
+    assert targets.open_target("0", CachePolicy.COLD, [fits], note=print) == "opened"
     refusal = r"take 4\.0 GiB, and NVIDIA Small has 4\.0 GiB .*a smaller one"
     with pytest.raises(UsageError, match=refusal):
-        targets.open_target("0", CachePolicy.COLD, [fits, too_large])
+        targets.open_target("0", CachePolicy.COLD, [fits, too_large], note=print)
     for command, *more in (("record", "--out", str(tmp_path / "a.gz"), "--shape", str(fits)), ("ladder",)):
         done = CliRunner().invoke(app, [command, "--gpu", "0", *more, "--shape", str(too_large)])
         assert isinstance(done.exception, UsageError)

@@ -9,7 +9,8 @@ from xml.etree import ElementTree
 
 import pytest
 
-from autotune.cli import ladder, targets
+from autotune import targets
+from autotune.cli import ladder
 from autotune.errors import TrialFailure, UsageError
 from autotune.gpu.protocol import KernelCode, RaceResult
 from autotune.kernel.launch import LaunchSpec, Variant
@@ -52,7 +53,7 @@ class PlayedGpu(ReplayTarget):
 def play(recording: Path, monkeypatch: pytest.MonkeyPatch):
     def played(refused: dict[str, Exception] | None = None, **options: int) -> PlayedGpu:
         target = PlayedGpu(recording, refused or {}, **options)
-        monkeypatch.setattr(targets, "open_gpu", lambda *_: target)
+        monkeypatch.setattr(targets, "open_gpu", lambda *_, **__: target)
         return target
 
     return played

@@ -14,7 +14,8 @@ import pytest
 from exports import EXPORTS
 from typer.testing import CliRunner
 
-from autotune.cli import record, targets, verify
+from autotune import targets
+from autotune.cli import record, verify
 from autotune.cli.app import app
 from autotune.errors import DeviceLost, DispatchError, EnvironmentProblem, UsageError
 from autotune.gemm import Gemm
@@ -58,7 +59,7 @@ class PlayedGpu(ReplayTarget):
 @pytest.fixture
 def played(recording: Path, monkeypatch: pytest.MonkeyPatch) -> PlayedGpu:
     target = PlayedGpu(recording)
-    monkeypatch.setattr(targets, "open_gpu", lambda *_: target)
+    monkeypatch.setattr(targets, "open_gpu", lambda *_, **__: target)
     return target
 
 
@@ -96,13 +97,13 @@ def test_interrupted_it_goes_on_where_it_was(
     recording: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     first, second = PlayedGpu(recording, dies_after=20), PlayedGpu(recording)
-    monkeypatch.setattr(targets, "open_gpu", lambda *_: first)
+    monkeypatch.setattr(targets, "open_gpu", lambda *_, **__: first)
     with pytest.raises(DeviceLost):
         record.run(request(tmp_path / "new.gz"), is_json=False, is_quiet=True)
     assert not (tmp_path / "new.gz").exists()
     with Store.open(tmp_path / "new.gz.db") as store:
         (study,) = store.studies()
-    monkeypatch.setattr(targets, "open_gpu", lambda *_: second)
+    monkeypatch.setattr(targets, "open_gpu", lambda *_, **__: second)
     record.run(request(tmp_path / "new.gz"), is_json=False, is_quiet=True)
     assert 17 <= study.num_trials <= 20  # at most what was in flight is lost
     assert second.num_submitted == 48 - study.num_trials
@@ -124,7 +125,7 @@ def test_a_recording_is_written_through_a_link_and_never_over_a_device(
 def test_a_place_that_cannot_be_written_is_refused_before_a_gpu_is_asked_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(targets, "open_gpu", lambda *_: pytest.fail("asked for a GPU"))
+    monkeypatch.setattr(targets, "open_gpu", lambda *_, **__: pytest.fail("asked for a GPU"))
     for out in (tmp_path, tmp_path / "missing" / "new.gz"):
         with pytest.raises(UsageError, match="cannot be written: it"):
             record.run(request(out), is_json=False, is_quiet=True)
@@ -194,14 +195,14 @@ def test_a_changed_table_is_refused_before_a_gpu_is_asked_for(
     copy = shutil.copytree(folder, tmp_path / "copy")
     text = (copy / "table.json").read_text(encoding="utf-8")
     (copy / "table.json").write_text(text.replace('"m": 512', '"m": 513', 1), encoding="utf-8")
-    monkeypatch.setattr(targets, "open_gpu", lambda *_: pytest.fail("asked for a GPU"))
+    monkeypatch.setattr(targets, "open_gpu", lambda *_, **__: pytest.fail("asked for a GPU"))
     with pytest.raises(DispatchError, match="checksum"):
         verify.run(copy, "0", is_json=False)
 
 
 def test_a_recording_is_no_gpu() -> None:
     with pytest.raises(Exception, match="recording cannot run kernels"):
-        targets.open_gpu("replay:x.gz", CachePolicy.COLD)
+        targets.open_gpu("replay:x.gz", CachePolicy.COLD, note=print)
 
 
 @pytest.mark.parametrize(

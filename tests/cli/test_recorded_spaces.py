@@ -14,7 +14,8 @@ import pytest
 from same_code_record import know_as_same
 from typer.testing import CliRunner
 
-from autotune.cli import record, recorder, targets
+from autotune import targets
+from autotune.cli import record, recorder
 from autotune.cli.app import app
 from autotune.errors import UsageError
 from autotune.gemm import Gemm
@@ -50,7 +51,7 @@ def played(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> PlayedGpu:
     trials = trials_of([*points(SQUARE), *NARROW])
     problems = {SQUARE: trials, ODD: trials[48:]}
     target = PlayedGpu(write(tmp_path / "played.gz", problems, without_cublas=(ODD,)))
-    monkeypatch.setattr(targets, "open_gpu", lambda *_: target)
+    monkeypatch.setattr(targets, "open_gpu", lambda *_, **__: target)
     return target
 
 

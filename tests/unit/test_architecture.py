@@ -58,8 +58,8 @@ RULES: dict[str, Room] = {
     "export/from_store": _room("export", "store", "kernel"),
     "report": _room("report", "store", "kernel", packages=("numpy", "plotly")),
 }
-# Free to compose everything: the command line, and what starts it.
-COMPOSERS = {"cli", "__main__"}
+# Free to compose everything: the command line, what it stands on, and what starts it.
+COMPOSERS = {"cli", "__main__", "tuning", "targets"}
 
 
 def _tree(module: str) -> ast.Module:

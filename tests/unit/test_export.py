@@ -249,6 +249,15 @@ def test_what_does_not_fit_is_refused(tmp_path: Path, changes: dict[str, Any], m
         export_table(results(**changes), tmp_path / "t", FakeCompiler())
 
 
+def test_a_recording_of_another_text_of_the_kernel_is_exported_and_told(tmp_path: Path) -> None:
+    """It stands in for a GPU whatever has become of the kernel since; its times are marked as recorded."""
+    recorded = replace(ENVIRONMENT, recorded_on="2026-11-20")
+    found, told = results(source_hash="0" * 64, environment=recorded), []
+    table = load(export_table(found, tmp_path / "t", FakeCompiler(), note=told.append))
+    assert table.is_recorded and table.source_hash == template.source_hash()
+    assert any("recorded with kernel source 000000000000" in text for text in told)
+
+
 # The folder
 
 

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 from table_cases import make_kernel, make_spec, make_table, older_text, write_table
 
-from autotune.cli import targets, verify
+from autotune import targets
+from autotune.cli import verify
 from autotune.errors import DispatchError, EnvironmentProblem
 from autotune.export.check_files import check_files
 
@@ -22,7 +23,7 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(*_: object) -> None:
+    def fail(*_: object, **__: object) -> None:
         raise EnvironmentProblem("the NVIDIA driver sees no GPU; install one")
 
     monkeypatch.setattr(targets, "open_gpu", fail)

@@ -2,28 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from .. import gpu
-from ..device import KNOWN, DeviceLimits
-from ..errors import EnvironmentProblem, UsageError
-from ..gemm import Gemm
-from ..gpu.driver import device_limits
-from ..gpu.gpu_target import GpuTarget
-from ..measurement import CachePolicy
-from ..recording.replay import ReplayTarget
-from ..target import Target
-from . import console
+from . import gpu
+from .device import KNOWN, DeviceLimits
+from .errors import EnvironmentProblem, UsageError
+from .gemm import Gemm
+from .gpu.driver import device_limits
+from .gpu.gpu_target import GpuTarget
+from .measurement import CachePolicy
+from .recording.replay import ReplayTarget
+from .target import Target
+
+Note = Callable[[str], None]  # what a person should know, a sentence or a few
 
 REPLAY = "replay:"
 DEFAULT_LIMITS = "h200"  # shown where there is no GPU to ask: the kind that the shipped recordings are of
 
 
 def open_target(
-    selector: str, policy: CachePolicy, gemms: Sequence[Gemm] = (), max_error: float | None = None
+    selector: str,
+    policy: CachePolicy,
+    gemms: Sequence[Gemm] = (),
+    max_error: float | None = None,
+    *,
+    note: Note,
 ) -> Target:
-    """The target of `--gpu`. `auto` falls back on a recorded space that ships with autotune, and says so.
+    """What a selector names: `auto`, a GPU by index or UUID, `replay:FILE`. `auto` falls back on a recorded
+    space that ships with autotune, and says so by `note`.
 
     Of several recordings the first that holds all of `gemms` is taken. Kernels whose error is more than
     `max_error` times cuBLAS's cannot win.
@@ -36,11 +43,11 @@ def open_target(
         return ReplayTarget(Path(selector.removeprefix(REPLAY)), max_error=max_error)
     problem = why_no_gpu() if selector == "auto" else None
     if problem is None:
-        return open_gpu(selector, policy, gemms, max_error)
+        return open_gpu(selector, policy, gemms, max_error, note=note)
     recording = default_recording(gemms)
     target = ReplayTarget(recording, max_error=max_error)
     where = target.environment
-    console.note(
+    note(
         f"No GPU can be used here: {problem}.\n"
         f"A recorded space stands in for one: {recording.name}, recorded on {where.gpu_name}, "
         f"{where.recorded_on}.\nEvery time below is of that recording, not of this machine; what is "
@@ -63,14 +70,19 @@ def _need_memory(selector: str, gemms: Sequence[Gemm]) -> None:
 
 
 def open_gpu(
-    selector: str, policy: CachePolicy, gemms: Sequence[Gemm] = (), max_error: float | None = None
+    selector: str,
+    policy: CachePolicy,
+    gemms: Sequence[Gemm] = (),
+    max_error: float | None = None,
+    *,
+    note: Note,
 ) -> GpuTarget:
     """A GPU for what a recording cannot do. Raises UsageError, also where it has not the memory for one of
     these problems, or EnvironmentProblem."""
     if selector.startswith(REPLAY):
         raise UsageError(f"--gpu {selector}: a recording cannot run kernels; name a GPU")
     _need_memory(selector, gemms)
-    return GpuTarget(selector, policy=policy, max_error=max_error, note=console.note)
+    return GpuTarget(selector, policy=policy, max_error=max_error, note=note)
 
 
 def why_no_gpu() -> str | None:
@@ -84,7 +96,7 @@ def why_no_gpu() -> str | None:
 
 def studies_dir() -> Path:
     """Where suites and recorded spaces are: inside an installed package, or beside it in a checkout."""
-    package = Path(__file__).resolve().parents[1]
+    package = Path(__file__).resolve().parent
     for folder in (package / "studies", package.parent / "studies"):
         if folder.is_dir():
             return folder
@@ -105,12 +117,10 @@ def default_recording(gemms: Sequence[Gemm] = ()) -> Path:
     return next((path for path in shipped if set(gemms) <= set(ReplayTarget(path).gemms)), shipped[0])
 
 
-def limits_here(selector: str) -> DeviceLimits:
+def limits_here(selector: str, *, note: Note) -> DeviceLimits:
     """Limits of a GPU of this machine; of a known kind, saying so, where `auto` finds none."""
     problem = why_no_gpu() if selector == "auto" else None
     if problem is None:
         return device_limits(gpu.find_gpu(selector).index)
-    console.note(
-        f"No GPU can be used here: {problem}. Shown are the limits of an {KNOWN[DEFAULT_LIMITS].name}."
-    )
+    note(f"No GPU can be used here: {problem}. Shown are the limits of an {KNOWN[DEFAULT_LIMITS].name}.")
     return KNOWN[DEFAULT_LIMITS]

@@ -1,0 +1,258 @@
+"""Tuning from Python, as from the command line: what `autotune.tune` does, and what it returns."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import closing
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from . import gpu as gpus
+from . import targets
+from .device import DeviceLimits, Environment, limits_by_name
+from .errors import DispatchError, EnvironmentProblem, UsageError
+from .export import exporter
+from .export.from_store import read_results
+from .gemm import Gemm
+from .kernel import same_code, template
+from .kernel.compiler import Compiler
+from .kernel.config import PARAMETER
+from .kernel.feasible_set import FeasibleSet, feasible_set
+from .measurement import MAX_ERROR, CachePolicy, read_policy
+from .recording.replay import ReplayTarget
+from .runtime.table import Table, load
+from .search import DEFAULT_SAMPLER, Options, SearchResult, ShapeResult
+from .search import tune as search
+from .search.progress import Best, Event, OnEvent, ShapeStarted, ignore
+from .store import Store, TrialRecord, shown
+from .store.publisher import Publisher
+from .targets import Note
+
+Shape = Gemm | str | int | tuple[int, int, int]  # 4096, "4096x128x4096:NT", (m, n, k)
+DEFAULT_DB = "autotune.db"
+_note = logging.getLogger("autotune").warning
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a search came to, trials of earlier runs included. The same call goes on where it ended."""
+
+    search: SearchResult  # all of it, by shape
+    environment: Environment  # the GPU, or the recording that stood in for it
+    policy: CachePolicy
+    max_error: float | None  # times cuBLAS's, of what may win
+    db: str
+    source_hash: str  # of the kernel whose instances were searched
+    optimum_us: Mapping[Gemm, float]  # of recorded spaces: what their best point takes
+
+    @property
+    def shapes(self) -> tuple[ShapeResult, ...]:
+        """What is known of each shape that was begun."""
+        return self.search.shapes
+
+    @property
+    def best(self) -> dict[Gemm, Best | None]:
+        """The kernel to use for each shape, its time and cuBLAS's in us; None where no candidate ran."""
+        return {shape.gemm: shape.verdict for shape in self.shapes}
+
+    @property
+    def trials(self) -> dict[Gemm, list[TrialRecord]]:
+        """All trials of each shape, in the order of their numbers, from the database."""
+        with Store.open_existing(self.db) as store:
+            return {shape.gemm: store.trials(shape.study) for shape in self.shapes}
+
+    @property
+    def is_exportable(self) -> bool:
+        """Whether the kernels are those of this autotune, or stood in for by a recording of them."""
+        is_same = same_code.is_same(self.source_hash, template.source_hash())
+        points = [best.point for best in self.best.values() if best is not None]
+        is_ours = all(set(point) == set(PARAMETER) for point in points)
+        return is_same or (self.environment.is_recorded and is_ours)
+
+    def export(self, folder: str | Path, *, note: Note = _note) -> Table:
+        """Write the winners of these shapes as a folder that applications import (`Dispatcher`).
+
+        Raises DispatchError where a shape has no winner, or the kernels are not autotune's.
+        """
+        gemms = [shape.gemm for shape in self.shapes]
+        return export_table(
+            folder, gemms, db=self.db, policy=self.policy, max_error=self.max_error, note=note
+        )
+
+
+def tune(
+    shapes: Shape | Iterable[Shape] = (),
+    *,
+    gpu: str = "auto",
+    seconds: float | None = None,
+    trials: int | None = None,
+    db: str = DEFAULT_DB,
+    policy: str = CachePolicy.COLD,
+    max_error: float | None = MAX_ERROR,
+    sampler: str = DEFAULT_SAMPLER,
+    seed: int = 0,
+    on_event: OnEvent = ignore,
+    note: Note = _note,
+    has_dashboard: bool = False,
+) -> Result:
+    """Search the best kernels for these shapes on a GPU, and keep every trial in a database.
+
+    `shapes`: one or several of 4096 (a square), "4096x128x4096:NT", (m, n, k) or Gemm; none: all that a
+    recording holds. `gpu`: an index, a UUID, `replay:FILE`, or `auto`, for which a recording that ships with
+    autotune stands in where there is no GPU. `seconds` are of this run, `trials` of each shape, earlier runs
+    included; with neither, a shape ends when nothing better is likely. `db`: a file of SQLite, or a URL of
+    PostgreSQL. `policy`: `cold` or `warm` operands. `max_error`: times cuBLAS's, of what may win (None: no
+    limit). `on_event` is called with what search/progress.py describes, from this thread; `note` with what a
+    person should know (by default a warning is logged). `has_dashboard`: whether trials are copied to where
+    Optuna's dashboard finds them.
+
+        >>> import autotune
+        >>> result = autotune.tune(4096, gpu="auto", seconds=60, db="/tmp/tuned.db")
+        >>> for gemm, best in result.best.items():
+        ...     print(gemm, f"{best.speedup:.2f} times cuBLAS")
+        >>> table = result.export("/tmp/sgemm_dispatch")
+
+    Called from the main thread, the first Ctrl-C ends it early and returns what was found; the second raises
+    KeyboardInterrupt. Raises UsageError, EnvironmentProblem, DeviceLost and StoreError; all that was measured
+    until then is stored.
+    """
+    gemms = read_shapes(shapes)
+    options = Options(sampler=sampler, trials=trials, seconds=seconds, seed=seed)
+    read = read_policy(policy)
+    with (
+        closing(targets.open_target(gpu, read, gemms, max_error, note=note)) as target,
+        Store.open(db) as store,  # behind the target: without one no empty database is left
+        store.damages.told(note),
+    ):
+        store.tell_when_away(note)
+        recorded = target if isinstance(target, ReplayTarget) else None
+        gemms = gemms or (recorded.gemms if recorded else ())
+        if has_dashboard:
+            with Publisher(store) as publisher:
+                found = search(target, store, gemms, options, _followed(publisher, on_event))
+                publisher.finish([shape.study for shape in found.shapes])
+        else:
+            found = search(target, store, gemms, options, on_event)
+        return Result(
+            search=found,
+            environment=target.environment,
+            policy=read,
+            max_error=max_error,
+            db=db,
+            source_hash=target.source_hash,
+            optimum_us={s.gemm: recorded.optimum(s.gemm)[1] for s in found.shapes} if recorded else {},
+        )
+
+
+def _followed(publisher: Publisher, on_event: OnEvent) -> OnEvent:
+    """Tells the publisher of each study that begins."""
+
+    def tell(event: Event) -> None:
+        if isinstance(event, ShapeStarted):
+            publisher.follow(event.study)
+        on_event(event)
+
+    return tell
+
+
+def export_table(
+    folder: str | Path,
+    shapes: Shape | Iterable[Shape] = (),
+    *,
+    db: str = DEFAULT_DB,
+    policy: str = CachePolicy.COLD,
+    max_error: float | None = MAX_ERROR,
+    note: Note = _note,
+    on_compiled: Callable[[int, int], Any] = lambda done, total: None,
+) -> Table:
+    """Write the winners of the GPU that was measured last, of these shapes or of all, as a folder that
+    applications import. Returns its table.
+
+    `on_compiled` is told how many of how many kernels are there. Raises DispatchError where there is nothing
+    to export, StoreError, EnvironmentProblem.
+    """
+    gemms = read_shapes(shapes)
+    with Store.open_existing(db) as store, store.damages.told(note):
+        environments = store.environments(max_error)
+        if not environments:
+            store.damages.refuse()
+            raise DispatchError(f"{shown(db)} holds no kernel that ran; run `autotune search` first")
+        newest, limits = environments[0], _limits(environments[0])
+        read = read_policy(policy)
+        results = read_results(store, newest, limits, policy=read, gemms=gemms or None, max_error=max_error)
+    results = replace(results, power_limit_w=_power_limit_w(results.environment))
+    with closing(Compiler(limits.arch, note=note)) as compiler:
+        exporter.export_table(results, Path(folder), compiler, note=note, on_compiled=on_compiled)
+    others = {e.gpu_name for e in environments} - {newest.gpu_name}
+    if others:
+        names = ", ".join(sorted(others))
+        note(f"{shown(db)} also holds trials of {names}; the newest were exported")
+    return load(Path(folder))
+
+
+def space(shape: Shape, gpu: str = "auto", *, note: Note = _note) -> FeasibleSet:
+    """The configs worth a trial for a shape, on a GPU of this machine or on a known kind (`rtx-4090`).
+
+        >>> import autotune
+        >>> configs = autotune.space(4096, "rtx-4090")
+        >>> config = autotune.Config.from_dict(configs.point(0))
+
+    Raises UsageError, EnvironmentProblem.
+    """
+    (gemm,) = read_shapes([shape])
+    return feasible_set(limits_by_name(gpu) or targets.limits_here(gpu, note=note), gemm)
+
+
+def read_shapes(shapes: Shape | Iterable[Shape]) -> tuple[Gemm, ...]:
+    """Each once. Raises UsageError for what is no shape, or has no elements of C."""
+    if isinstance(shapes, Gemm | str | int) or _is_triple(shapes):
+        shapes = [shapes]  # type: ignore[list-item]
+    gemms = tuple(dict.fromkeys(map(_gemm, shapes)))
+    for gemm in gemms:
+        gemm.need_output()
+    return gemms
+
+
+def _is_triple(shapes: object) -> bool:
+    return isinstance(shapes, tuple) and len(shapes) == 3 and all(isinstance(x, int) for x in shapes)
+
+
+def _gemm(shape: Shape) -> Gemm:
+    if isinstance(shape, Gemm):
+        return shape
+    if isinstance(shape, str | int):
+        return Gemm.parse(str(shape))
+    if _is_triple(shape):
+        return Gemm(*shape)
+    raise UsageError(f"shape {shape!r}: write 4096, '4096x128x4096:NT', (m, n, k) or a Gemm")
+
+
+def _limits(environment: Environment) -> DeviceLimits:
+    """Limits of the kind of GPU that was measured: asked of one that is here, else as known by name."""
+    known = limits_by_name(environment.gpu_name)
+    if environment.is_recorded and known is not None:
+        return known
+    from .gpu.driver import device_limits
+
+    try:
+        here = [g for g in gpus.list_gpus() if g.name == environment.gpu_name]
+    except EnvironmentProblem:
+        here = []
+    if here:
+        return device_limits(here[0].index)
+    if known is None:
+        raise EnvironmentProblem(
+            f"the limits of {environment.gpu_name} are not known here; export where it is"
+        )
+    return known
+
+
+def _power_limit_w(environment: Environment) -> float | None:
+    """Of the very GPU that was measured, if it is in this machine."""
+    if environment.is_recorded:
+        return None
+    from .gpu.nvml import Monitor
+
+    return Monitor(environment.gpu_uuid).power_limit_w()

@@ -1,0 +1,134 @@
+"""What `import autotune` offers: each name typed and documented, its examples run, on a recorded space."""
+
+from __future__ import annotations
+
+import doctest
+import inspect
+import logging
+import subprocess
+import sys
+
+import pytest
+
+import autotune
+from autotune import tuning
+from autotune.device import KNOWN
+from autotune.errors import StoreError, UsageError
+from autotune.search.progress import ShapeStarted, TrialDone
+from autotune.targets import default_recording
+
+NAMES = {"Config", "Dispatcher", "Gemm", "Result", "__version__", "export_table", "space", "tune"}
+SHAPE = "512x512x16384"
+
+
+@pytest.fixture(scope="module")
+def result(tmp_path_factory) -> autotune.Result:
+    events: list[object] = []
+    db = tmp_path_factory.mktemp("face") / "a.db"
+    found = autotune.tune(
+        SHAPE, gpu=f"replay:{default_recording()}", trials=30, db=str(db), seed=3, on_event=events.append
+    )
+    assert isinstance(events[0], ShapeStarted)
+    assert sum(isinstance(event, TrialDone) for event in events) == 30
+    return found
+
+
+def test_the_face_is_these_names_and_no_others():
+    assert set(autotune.__all__) == set(dir(autotune)) == NAMES
+    for name in NAMES - {"__version__"}:
+        value = getattr(autotune, name)
+        assert inspect.getdoc(value), name
+        if inspect.isfunction(value):
+            assert all(p.annotation is not p.empty for p in inspect.signature(value).parameters.values())
+    with pytest.raises(AttributeError, match="no attribute 'tuned'"):
+        _ = autotune.tuned
+
+
+def test_a_result_tells_the_best_and_every_trial(result):
+    gemm = autotune.Gemm.parse(SHAPE)
+    best, trials = result.best[gemm], result.trials[gemm]
+    assert best is not None and best.time_us >= result.optimum_us[gemm]
+    assert len(trials) == 30 == result.shapes[0].num_trials
+    assert best.point in [dict(trial.point) for trial in trials]
+    assert result.environment.is_recorded
+
+
+def test_a_result_is_exported_and_loaded(result, tmp_path):
+    table = result.export(tmp_path / "folder")
+    again = autotune.export_table(tmp_path / "again", SHAPE, db=result.db)
+    assert [entry.gemm for entry in table.entries] == [autotune.Gemm.parse(SHAPE)]
+    assert {kernel.sha256 for kernel in table.kernels} == {kernel.sha256 for kernel in again.kernels}
+    pick = autotune.Dispatcher(tmp_path / "folder").pick(512, 512, 16384)
+    assert pick.how == "exact"
+
+
+def test_a_search_goes_on_where_it_ended(result):
+    more = autotune.tune(SHAPE, gpu=f"replay:{default_recording()}", trials=36, db=result.db)
+    assert more.search.num_new == 6 and more.shapes[0].num_trials == 36
+
+
+@pytest.mark.parametrize(
+    ("given", "meant"),
+    [
+        (512, ["512x512x512:NN"]),
+        ((3, 4, 5), ["3x4x5:NN"]),
+        ("3x4x5:TN", ["3x4x5:TN"]),
+        ([512, (3, 4, 5), "512"], ["512x512x512:NN", "3x4x5:NN"]),
+        (autotune.Gemm(1, 2, 3), ["1x2x3:NN"]),
+        ((), []),
+    ],
+)
+def test_shapes_are_written_in_several_ways(given, meant):
+    assert list(map(str, tuning.read_shapes(given))) == meant
+
+
+@pytest.mark.parametrize("given", [3.5, [(1, 2)], [None], "a", 0, (0, 1, 1)])
+def test_what_is_no_shape_is_refused(given):
+    with pytest.raises((UsageError, TypeError)):
+        autotune.tune(given, gpu="replay:x")
+
+
+def test_a_space_of_a_known_gpu_needs_no_gpu():
+    configs = autotune.space(512, "rtx-4090")
+    assert len(configs) > 10**6
+    assert autotune.Config.from_dict(configs.point(0))
+
+
+def test_a_missing_database_is_refused_and_none_is_made(tmp_path):
+    with pytest.raises(StoreError, match="no database"):
+        autotune.export_table(tmp_path / "out", db=str(tmp_path / "none.db"))
+    assert not list(tmp_path.iterdir())
+
+
+def test_what_a_person_should_know_is_logged(caplog, monkeypatch):
+    monkeypatch.setattr("autotune.targets.why_no_gpu", lambda: "there is none")
+    with caplog.at_level(logging.WARNING, logger="autotune"):
+        assert len(autotune.space(64)) and KNOWN
+    assert "No GPU can be used here" in caplog.text
+
+
+def test_the_examples_run(tmp_path, monkeypatch):
+    """As written, but for the seconds, and for a recording where there is no GPU."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("autotune.targets.why_no_gpu", lambda: "there is none")
+    runner = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS)
+    for function in (tuning.tune, tuning.space):
+        for test in doctest.DocTestFinder().find(function, globs={}):
+            test.examples = [
+                doctest.Example(
+                    e.source.replace("seconds=60", "trials=20").replace("/tmp/", f"{tmp_path}/"), ""
+                )
+                for e in test.examples
+            ]
+            printed: list[str] = []
+            runner.run(test, out=printed.append)
+            assert not [text for text in printed if "Exception raised" in text], printed
+            assert test.examples
+
+
+def test_importing_costs_nothing_until_something_is_asked_for():
+    code = (
+        "import autotune, sys; assert 'numpy' not in sys.modules; autotune.Gemm; print(autotune.__version__)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == autotune.__version__
