@@ -80,7 +80,7 @@ INSTANCES = (
 FIRST = {
     "dot_products.cuh": 12, "epilogue.cuh": 11, "flush.cuh": 6, "main_loop.cuh": 5, "pack.cuh": 11,
     "pipeline.cuh": 1, "reduce_cluster.cuh": 7, "reduce_slices.cuh": 2, "reduce_two_pass.cuh": 1,
-    "staged_rows.cuh": 8, "tile_copy.cuh": 9,
+    "staged_rows.cuh": 8, "thread_tile.cuh": 12, "tile_copy.cuh": 9,
 }  # fmt: skip
 
 
