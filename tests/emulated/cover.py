@@ -74,11 +74,11 @@ DOT_GROUPS = (
 )
 _NARROW = (24, 40, 48, 56, 80, 112)  # block tiles of a width that is no multiple of a warp's
 _DEEPEST = 128  # bk
-_MOST_DOTS = 256  # elements of C, times the depth of a lane's step: what is quickly emulated
+_MOST_DOTS = 128  # elements of C, times the depth of a lane's step: what is quickly emulated
 _ALL = VALUES | VARIED
 _ALL_NAMES = tuple(_ALL)
 _LIMITS = KNOWN["h200"]
-_NUM_DRAWS = 600_000  # per layout; about one in a hundred is legal
+_NUM_DRAWS = 800_000  # per layout; about one in a hundred is legal
 
 
 @dataclass(frozen=True)

@@ -55,9 +55,7 @@ def test_a_result_tells_the_best_and_every_trial(result):
 
 def test_a_result_is_exported_and_loaded(result, tmp_path):
     table = result.export(tmp_path / "folder")
-    again = autotune.export_table(tmp_path / "again", SHAPE, db=result.db)
     assert [entry.gemm for entry in table.entries] == [autotune.Gemm.parse(SHAPE)]
-    assert {kernel.sha256 for kernel in table.kernels} == {kernel.sha256 for kernel in again.kernels}
     pick = autotune.Dispatcher(tmp_path / "folder").pick(512, 512, 16384)
     assert pick.how == "exact"
 
