@@ -9,6 +9,7 @@ import subprocess
 import sys
 
 import pytest
+from exports import EXPORTS
 
 import autotune
 from autotune import tuning
@@ -53,6 +54,7 @@ def test_a_result_tells_the_best_and_every_trial(result):
     assert result.environment.is_recorded
 
 
+@EXPORTS
 def test_a_result_is_exported_and_loaded(result, tmp_path):
     table = result.export(tmp_path / "folder")
     assert [entry.gemm for entry in table.entries] == [autotune.Gemm.parse(SHAPE)]
@@ -105,6 +107,7 @@ def test_what_a_person_should_know_is_logged(caplog, monkeypatch):
     assert "No GPU can be used here" in caplog.text
 
 
+@EXPORTS
 def test_the_examples_run(tmp_path, monkeypatch):
     """As written, but for the seconds, and for a recording where there is no GPU."""
     monkeypatch.chdir(tmp_path)
