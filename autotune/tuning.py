@@ -16,6 +16,7 @@ from .errors import DispatchError, EnvironmentProblem, UsageError
 from .export import exporter
 from .export.from_store import read_results
 from .gemm import Gemm
+from .gpu.driver import device_limits
 from .kernel import same_code, template
 from .kernel.compiler import Compiler
 from .kernel.config import PARAMETER
@@ -41,7 +42,7 @@ class Result:
 
     search: SearchResult  # all of it, by shape
     environment: Environment  # the GPU, or the recording that stood in for it
-    policy: CachePolicy
+    policy: CachePolicy  # of the trials: a recording has its own
     max_error: float | None  # times cuBLAS's, of what may win
     db: str
     source_hash: str  # of the kernel whose instances were searched
@@ -120,9 +121,8 @@ def tune(
     """
     gemms = read_shapes(shapes)
     options = Options(sampler=sampler, trials=trials, seconds=seconds, seed=seed)
-    read = read_policy(policy)
     with (
-        closing(targets.open_target(gpu, read, gemms, max_error, note=note)) as target,
+        closing(targets.open_target(gpu, read_policy(policy), gemms, max_error, note=note)) as target,
         Store.open(db) as store,  # behind the target: without one no empty database is left
         store.damages.told(note),
     ):
@@ -138,7 +138,7 @@ def tune(
         return Result(
             search=found,
             environment=target.environment,
-            policy=read,
+            policy=target.policy,
             max_error=max_error,
             db=db,
             source_hash=target.source_hash,
@@ -234,8 +234,6 @@ def _limits(environment: Environment) -> DeviceLimits:
     known = limits_by_name(environment.gpu_name)
     if environment.is_recorded and known is not None:
         return known
-    from .gpu.driver import device_limits
-
     try:
         here = [g for g in gpus.list_gpus() if g.name == environment.gpu_name]
     except EnvironmentProblem:

@@ -133,3 +133,10 @@ def test_importing_costs_nothing_until_something_is_asked_for():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == autotune.__version__
+
+
+def test_a_result_tells_the_policy_that_its_trials_have(tmp_path):
+    """A recording has one of its own, whatever is asked for: by another, no export would find its trials."""
+    gpu = f"replay:{default_recording()}"
+    found = autotune.tune(SHAPE, gpu=gpu, trials=1, db=str(tmp_path / "a.db"), policy="warm")
+    assert found.policy == "cold" and {shape.study.policy for shape in found.shapes} == {"cold"}
