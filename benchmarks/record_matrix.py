@@ -34,7 +34,7 @@ from autotune.export.general import family_kernels, twins
 from autotune.gemm import Gemm
 from autotune.gpu import GpuTarget
 from autotune.kernel import resources
-from autotune.kernel.config import PARAMETER, Config
+from autotune.kernel.config import PARAMETER, Config, lanes_k
 from autotune.kernel.rules import broken_rules
 from autotune.measurement import POLICY_VERSION, CachePolicy
 from autotune.store import Store
@@ -99,8 +99,9 @@ def splits(row: Row, gemm: Gemm, registers: int, target: GpuTarget) -> list[int]
     else:
         tiles = resources.tiles(c, gemm)
         resident = int(resources.blocks_per_sm(c, target.limits, gemm, registers))
+        step = c.bk * lanes_k(c)
         known = [
-            v for v in PARAMETER["split_k"].values if isinstance(v, int) and v > 1 and v * c.bk <= gemm.k
+            v for v in PARAMETER["split_k"].values if isinstance(v, int) and v > 1 and v * step <= gemm.k
         ]
         per_sm = {min(blocks, resident) for blocks in (*BLOCKS_PER_SM, resident)}
         is_whole = c.reduction != "last_wave"  # which splits the tiles of the last wave alone

@@ -21,6 +21,7 @@ import numpy as np
 from autotune.gemm import Gemm
 from autotune.recording.recorded_space import cubin_key
 from autotune.recording.replay import ReplayTarget
+from autotune.search.propose.origins import SEED
 from autotune.search.propose.proposer import SpaceExhausted
 from autotune.search.propose.samplers import DEFAULT_SAMPLER, make_proposer
 from autotune.search.propose.seeds import known_good
@@ -83,7 +84,7 @@ def search(job: Job) -> Run:
     proposer = make_proposer(space, job.sampler, job.seed, traits_of(space, job.gemm, target.limits))
     if job.sampler == DEFAULT_SAMPLER and not job.is_bare:
         for number in known_good(space, job.gemm, target.limits):
-            proposer.offer(number, "seed")
+            proposer.offer(number, SEED)
     run = Run(job, optimum_us, [], [], [], 0.0)
     under_way: dict[int, tuple[int, float | None]] = {}  # by number in the pipeline: point, time
     best_us, num_done, num_asked, asked_s, is_used_up = math.inf, 0, 0, 0.0, False

@@ -216,25 +216,15 @@ _DOTS = (
 
 def dot_products(few: int, *, are_rows: bool = False) -> tuple[Config, ...]:
     """Tiles for a C of so few columns, or rows, that is computed in dot products."""
-    width = next(width for width in (1, 2, 4, 8) if width >= few)
-    common = {"stages": 1, "bursts": 1, "copy_a": "register", "copy_b": "register", "vec_c": 1}
+    width = 1 << (few - 1).bit_length()
     tiles = (
-        Config.from_dict(
-            {
-                **dot.to_dict(),
-                **common,
-                "tm": 1,
-                "wm": 1,
-                "tn": width,
-                "wn": width,
-                "bn": width,
-                "vec_a": 4,
-                "vec_b": 1,
-            }
+        replace(
+            dot, tm=1, wm=1, tn=width, wn=width, bn=width, stages=1, bursts=1, copy_a="register",
+            copy_b="register", vec_a=4, vec_b=1, vec_c=1,
         )
         for dot in _DOTS
-    )
-    return tuple(tiles if not are_rows else map(_mirrored, tiles))
+    )  # fmt: skip
+    return tuple(map(_mirrored, tiles) if are_rows else tiles)
 
 
 def _mirrored(tile: Config) -> Config:

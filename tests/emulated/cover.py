@@ -302,6 +302,11 @@ def covering_variants(seed: int = 1) -> list[Instance]:
     return _covering(pool[~is_plain], [*((name,) for name in VARIED), *VARIED_GROUPS, ("staging", "bn")])
 
 
+def all_instances() -> list[Instance]:
+    """What the template is run with, here and under compute-sanitizer."""
+    return [*TYPICAL, *covering_instances(), *covering_variants(), *covering_dots()]
+
+
 def _covering(pool: np.ndarray, names: list[tuple[str, ...]]) -> list[Instance]:
     """Instances of the pool that between them show all that it has of these names together."""
     weight = (2048 + _work(pool)) ** -0.5

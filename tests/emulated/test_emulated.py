@@ -13,13 +13,11 @@ from check import check
 from cover import (
     GROUPS,
     PAIRED,
-    TYPICAL,
     VALUES,
     VARIED,
     VARIED_GROUPS,
     Instance,
-    covering_dots,
-    covering_instances,
+    all_instances,
     covering_variants,
     instance,
 )
@@ -29,7 +27,7 @@ from problems import Case, problem, problems
 from autotune.kernel import resources, template
 from autotune.kernel.launch import NARROW_LD, Epilogue
 
-INSTANCES = [*TYPICAL, *covering_instances(), *covering_variants(), *covering_dots()]
+INSTANCES = all_instances()
 Build = Callable[[Instance], "Future[Path]"]
 
 

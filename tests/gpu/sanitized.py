@@ -28,7 +28,7 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "emulated"))
 
 from check import WrongResult, check
-from cover import TYPICAL, Instance, covering_instances, covering_variants, instance
+from cover import Instance, all_instances, instance
 from emulator import Problem, Result, Stored
 from mutate import mutants_of
 from problems import Case, problem, problems
@@ -281,7 +281,7 @@ def instances(limits: DeviceLimits) -> list[Instance]:
         gemm = Gemm(4096, 4096, 4096, one.variant.trans_a, one.variant.trans_b)
         return not broken_rules(one.config, limits, gemm, ("template", "device"))
 
-    return [one for one in (*TYPICAL, *covering_instances(), *covering_variants()) if is_legal(one)]
+    return [one for one in all_instances() if is_legal(one)]
 
 
 def spread(gpu: Gpu, names: Sequence[str]) -> dict[str, Any]:

@@ -99,8 +99,8 @@ def filling_splits(tile: Config, gemm: Gemm, limits: DeviceLimits, waves: int) -
 
 
 def _split_where_few(tile: Config, gemm: Gemm, limits: DeviceLimits) -> dict[str, Value]:
-    """The tile, in splits that fill a wave where its blocks alone fill half of one at most, and do not split
-    k already."""
+    """The tile; in splits that fill a wave, where its blocks alone fill a third of one at most and share out
+    no k."""
     splits = filling_splits(tile, gemm, limits, waves=1)
     if tile.reduction in ("none", "last_wave") and splits > 2:
         return {**tile.to_dict(), "reduction": "two_pass", "split_k": splits}
