@@ -26,22 +26,18 @@ static_assert(LANES_K == 1 || (SLICE_BK % DOT_VEC == 0 && UNROLL_K == SLICE_BK &
                                COPY_A == COPY_REGISTER && COPY_B == COPY_REGISTER),
               "rule lanes-along-k");
 
-// Rows of A, or columns of B, that a warp multiplies: its lines.
+// Rows of A, or columns of B, that a block multiplies: its lines.
 template <int VEC, bool IS_K_MAJOR, bool IS_CLAMPED> struct Lines {
     const char* source;  // the first line, at the split's first k
     Stride stride;       // bytes from line to line (K-major), or from one k to the next
     int last;            // last line, from the first, that lies in the matrix
 
-    // `first`: the first line's index along m or n, `extent` the matrix's extent there.
-    __device__ __forceinline__ Lines(const float* matrix, long long ld, int first, int extent, int k_begin) {
+    // `matrix` as stored, `origin` the tile's first index along m or n, `extent` the matrix's extent there.
+    __device__ __forceinline__ Lines(const float* matrix, long long ld, int origin, int extent, int k_begin) {
         stride = static_cast<Stride>(ld * sizeof(float));
-        last = extent - 1 - first;
-        if (IS_CLAMPED && last < 0) {  // edge: m, n
-            first += last;
-            last = 0;
-        }
-        source = reinterpret_cast<const char*>(matrix) + static_cast<long long>(IS_K_MAJOR ? first : k_begin) * stride +
-                 static_cast<long long>(IS_K_MAJOR ? k_begin : first) * static_cast<int>(sizeof(float));
+        last = extent - 1 - origin;
+        source = reinterpret_cast<const char*>(matrix) + static_cast<long long>(IS_K_MAJOR ? origin : k_begin) * stride +
+                 static_cast<long long>(IS_K_MAJOR ? k_begin : origin) * static_cast<int>(sizeof(float));
     }
 
     // Neighbours along k of a line. Lines beyond the matrix repeat its last one: what is computed from them is never
@@ -76,21 +72,28 @@ template <int VEC, bool IS_K_MAJOR, bool IS_CLAMPED> struct Lines {
 using LinesA = Lines<VEC_A, IS_K_MAJOR_A, IS_CLAMPED_A>;
 using LinesB = Lines<VEC_B, IS_K_MAJOR_B, IS_CLAMPED_B>;
 
-// Adds to `sums` the dot products over so many steps, the first of them `depth` deep, and makes those of all lanes one.
-__device__ __forceinline__ void add_dot_products(LinesA& a, LinesB& b, const ThreadTile& thread, int steps, int depth,
-                                                 float (&sums)[TM][TN]) {
+struct DotProducts {
+    LinesA a;
+    LinesB b;
+    int num_steps;  // of the block's share of k
+};
+
+// Adds to `sums` the dot products of all steps, of which there is one at least, the first `depth` deep. Then makes those
+// of all lanes one.
+__device__ __forceinline__ void multiply_all(DotProducts& lines, const ThreadTile& thread, int depth,
+                                             float (&sums)[TM][TN]) {
     const int first_k = thread.slice * SLICE_BK * LANES_K + thread_index() % LANES_K * DOT_VEC;
 #pragma unroll 1
-    for (; steps > 0; --steps) {
+    for (int left = lines.num_steps; left > 0; --left) {
         Vec<DOT_VEC> rows[DOT_VECS][TM] = {}, columns[DOT_VECS][TN] = {};
 #pragma unroll
         for (int u = 0; u < DOT_VECS; ++u) {
             const int k = first_k + u * LANES_K * DOT_VEC;
             if (k < depth) {  // edge: k
 #pragma unroll
-                for (int i = 0; i < TM; ++i) rows[u][i] = a.load(i, k);
+                for (int i = 0; i < TM; ++i) rows[u][i] = lines.a.load(thread.m + i, k);
 #pragma unroll
-                for (int j = 0; j < TN; ++j) columns[u][j] = b.load(j, k);
+                for (int j = 0; j < TN; ++j) columns[u][j] = lines.b.load(thread.n + j, k);
             }
         }
 #pragma unroll
@@ -103,8 +106,8 @@ __device__ __forceinline__ void add_dot_products(LinesA& a, LinesB& b, const Thr
                                               columns[e / DOT_VEC][j].v[e % DOT_VEC], sums[i][j]);
             }
         }
-        a.advance(depth);
-        b.advance(depth);
+        lines.a.advance(depth);
+        lines.b.advance(depth);
         depth = STEP_K;
     }
 #pragma unroll

@@ -86,7 +86,7 @@ __device__ __forceinline__ void store_staged(const float (&sums)[TM][TN], const 
 #pragma unroll
     for (int first = 0; first < TM; first += STAGED_ROUND) {
         barrier();  // WAR: the last tile, or the round before, has been read by all
-        if (thread.owns_sums()) StagedRows::write(sums, thread, first, output.alpha);
+        if (!thread.gave_sums()) StagedRows::write(sums, thread, first, output.alpha);
         barrier();  // RAW: the rows are whole before they are read
 #pragma unroll 1
         for (int at = 0; at < StagedRows::COUNT; at += StagedRows::AT_ONCE) {
@@ -110,7 +110,7 @@ __device__ __forceinline__ void store_tile(const float (&sums)[TM][TN], const Th
         store_staged(sums, thread, origin_m, origin_n, output);
         return;
     }
-    if (!thread.owns_sums()) return;
+    if (thread.gave_sums()) return;
     thread.for_each_vector<VEC_C>(sums, [&](int row, int column, Vec<VEC_C> product) {
         const int at_m = origin_m + row, at_n = origin_n + column;
         if (IS_PREDICATED && (at_m >= output.m || at_n >= output.n)) return;  // edge: C

@@ -89,7 +89,6 @@ __device__ __forceinline__ float divide(float x, float y) { return __fdividef(x,
 // Makes the compiler forget what it knows of a value, so that nothing that follows from it is computed
 // ahead of a loop and kept in registers.
 __device__ __forceinline__ void forget(int& value) { asm volatile("" : "+r"(value)); }
-__device__ __forceinline__ void forget(long long& value) { asm volatile("" : "+l"(value)); }
 
 template <int VEC> __device__ __forceinline__ Vec<VEC> load_global(const float* from) {
     return *reinterpret_cast<const Vec<VEC>*>(from);

@@ -35,7 +35,7 @@ __device__ __forceinline__ void add_cluster_and_store(const float (&sums)[TM][TN
     barrier();  // WAR: the last tile, or the last slice's sums, have been read by all of the block
 #pragma unroll
     for (int first = 0; first < TM; first += STAGED_ROUND) {
-        if (thread.owns_sums()) StagedRows::write(sums, thread, first, output.alpha);
+        if (!thread.gave_sums()) StagedRows::write(sums, thread, first, output.alpha);
         cluster_barrier();  // RAW: all splits have written what is read next
         Vec<VEC_C> totals[MOST] = {};
 #pragma unroll

@@ -23,7 +23,7 @@ __device__ __forceinline__ bool add_splits(float (&sums)[TM][TN], const ThreadTi
     float* const own = workspace + static_cast<long long>(tile) * TILE + ThreadTile::owner();
     const long long plane = static_cast<long long>(tiles) * TILE;  // floats from one split to the next
     unsigned* const counters = reinterpret_cast<unsigned*>(workspace + plane * splits);
-    if (thread.owns_sums()) {
+    if (!thread.gave_sums()) {
 #pragma unroll
         for (int e = 0; e < TM * TN; ++e)
             store_global<1>(own + split * plane + e * OWNERS, {sums[e / TN][e % TN]});
@@ -36,7 +36,7 @@ __device__ __forceinline__ bool add_splits(float (&sums)[TM][TN], const ThreadTi
     if (*ticket != static_cast<unsigned>(splits - 1)) return false;
     fence_global();  // RAW: sums of the other blocks are read after their counting was seen
     if (thread_index() == 0) counters[tile] = 0;  // zero again for the next launch
-    if (!thread.owns_sums()) return true;
+    if (thread.gave_sums()) return true;
 #pragma unroll
     for (int e = 0; e < TM * TN; ++e) sums[e / TN][e % TN] = 0;
     for (int z = 0; z < splits; ++z) {

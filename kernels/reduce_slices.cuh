@@ -24,7 +24,7 @@ __device__ __forceinline__ void add_slices(float (&sums)[TM][TN], const ThreadTi
                 store_shared<1>(own + e * OWNERS, {sums[e / TN][e % TN]});
         }
         barrier();  // RAW: the sums of the slice are written before slice 0 reads them
-        if (thread.owns_sums()) {
+        if (!thread.gave_sums()) {
 #pragma unroll
             for (int e = 0; e < TM * TN; ++e)
                 sums[e / TN][e % TN] += load_shared<1>(own + e * OWNERS).v[0];

@@ -20,7 +20,7 @@
 // tiles.
 __device__ __forceinline__ void store_plane(const float (&sums)[TM][TN], const ThreadTile& thread, int origin_m,
                                             int origin_n, float alpha, float* plane, int padded_n) {
-    if (!thread.owns_sums()) return;
+    if (thread.gave_sums()) return;
     thread.for_each_vector<CHUNK_N>(sums, [&](int row, int column, Vec<CHUNK_N> product) {
         store_global<CHUNK_N>(plane + static_cast<long long>(origin_m + row) * padded_n + origin_n + column,
                               scaled(product, alpha));

@@ -79,7 +79,8 @@ extern "C" __global__ void CLUSTER_OF(CLUSTER) __launch_bounds__(THREADS, MIN_BL
     const Output output(m, n, alpha, beta, c, ldc, batch.stride_c, product, epilogue);
 
     // 2. The split's share of k, in tiles (of BK, times the lanes that share out k). The first tile of all is the
-    //    ragged one, k % BK deep where that is not 0: all others are full, and the main loop tests nothing. For k = 70, BK = 16 and two splits:
+    //    ragged one, k % BK deep where that is not 0: all others are full, and the main loop tests nothing. For
+    //    k = 70, BK = 16 and two splits:
     //
     //    k   0    6        22       38       54       70
     //        ├────┼────────┼────────┼────────┼────────┤
@@ -95,14 +96,13 @@ extern "C" __global__ void CLUSTER_OF(CLUSTER) __launch_bounds__(THREADS, MIN_BL
     const ThreadTile thread;
     float sums[TM][TN] = {};
     Pipeline pipeline{CopyA(a, lda, origin_m, m, k_begin), CopyB(b, ldb, origin_n, n, k_begin), num_tiles};
-    LinesA lines_a(a, lda, origin_m + thread.m, m, k_begin);
-    LinesB lines_b(b, ldb, origin_n + thread.n, n, k_begin);
     wait_for_kernels_before();
     if constexpr (LETS_NEXT_BEGIN) let_next_kernel_begin();
     if (num_tiles > 0) {
         const int first_depth = first == 0 ? ragged : STEP_K;
         if constexpr (LANES_K > 1) {
-            add_dot_products(lines_a, lines_b, thread, num_tiles, first_depth, sums);
+            DotProducts lines{LinesA(a, lda, origin_m, m, k_begin), LinesB(b, ldb, origin_n, n, k_begin), num_tiles};
+            multiply_all(lines, thread, first_depth, sums);
         } else {
             multiply_all(pipeline, thread, first_depth, sums);
         }

@@ -50,8 +50,8 @@ struct ThreadTile {
         n = warp % WARPS_N * WN + lane % LANES_N * CHUNK_N;
     }
 
-    // Whether this thread goes on alone with its sums, once those of all slices and lanes are added.
-    __device__ __forceinline__ bool owns_sums() const { return slice == 0 && is_first_lane(); }
+    // Whether its sums have gone to another thread, which goes on alone: those of all slices and lanes are added.
+    __device__ __forceinline__ bool gave_sums() const { return slice != 0 || !is_first_lane(); }
     // Whether it is the first of the lanes that share out k: all of them hold the same sums in the end.
     __device__ __forceinline__ static bool is_first_lane() {
         return LANES_K == 1 || thread_index() % LANES_K == 0;

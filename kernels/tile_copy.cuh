@@ -45,11 +45,11 @@ struct TileCopy {
     static constexpr int PIECES = ROW_STEPS * COL_STEPS;  // vectors per thread
     static constexpr bool IS_EVEN = PIECES * THREADS == ROWS * VECS;
 
-    const char* source;  // this thread's first row and column of the current tile
+    const char* source;  // this thread's first column of the current tile, in row 0 (IS_ONE_ROW: its own)
     Stride stride;       // bytes between rows
     int row;             // this thread's first row and column in the tile
     int col;
-    int last;            // last column of the tile that lies in the matrix; K-major: last row, from this thread's first
+    int last;            // last row (K-major) or column (not) of the tile that lies in the matrix
     Vec<VEC> registers[IS_ASYNC ? 1 : PIECES];  // (piece): on the way through registers
 
     // `matrix` as stored, `origin` the tile's first index along m or n, `extent` the matrix's extent there.
@@ -58,12 +58,11 @@ struct TileCopy {
         row = thread_index() / ROW_THREADS;
         col = thread_index() % ROW_THREADS * VEC;
         last = extent - origin - (IS_K_MAJOR ? 1 : VEC);
-        const int own_row = IS_CLAMPED && IS_K_MAJOR && last < row ? last : row;  // edge: m, n
-        const int first_row = (IS_K_MAJOR ? origin : k_begin) + own_row;
-        const int first_col = (IS_K_MAJOR ? k_begin : origin) + clamped(col);
+        const int first_row = IS_K_MAJOR ? origin : k_begin;
+        const int first_col = IS_K_MAJOR ? k_begin : origin;
         source = reinterpret_cast<const char*>(matrix) + static_cast<long long>(first_row) * stride +
-                 static_cast<long long>(first_col) * static_cast<int>(sizeof(float));
-        if constexpr (IS_K_MAJOR) last -= own_row;
+                 static_cast<long long>(first_col + clamped(col)) * static_cast<int>(sizeof(float));
+        if constexpr (IS_ONE_ROW) source += static_cast<long long>(row) * stride;
     }
 
     // Moves on to the tile that begins `depth` further along k.
@@ -142,23 +141,18 @@ struct TileCopy {
         return IS_K_MAJOR ? cols * SHARED_ROW + rows : rows * SHARED_ROW + cols;
     }
 
-    // Where a piece lies in global memory: a constant number of rows, or as many as the edge leaves, from this thread's
-    // first. It is computed for each copy, in an instruction or two: to keep all of them would take two registers each.
+    // Where a piece lies in global memory. It is computed for each copy, in two instructions: to keep all of them
+    // would take two registers each.
     __device__ __forceinline__ const float* address(int piece) const {
-        int from_col = piece % COL_STEPS * COL_STEP;
+        int at_row = row, from_col = piece % COL_STEPS * COL_STEP;
         if constexpr (IS_CLAMPED && !IS_K_MAJOR && COL_STEPS > 1)
             from_col = col_of(piece) < last ? from_col : last - clamped(col);  // edge: m, n
         const char* from = source + from_col * static_cast<int>(sizeof(float));
-        int rows = piece / COL_STEPS * ROW_STEP;
-        if (rows == 0) return reinterpret_cast<const float*>(from);
-        if constexpr (IS_CLAMPED && IS_K_MAJOR) {
-            int most = last;
-            forget(most);
-            rows = rows < most ? rows : most;  // edge: m, n
-        }
-        Stride apart = stride;
-        forget(apart);
-        return reinterpret_cast<const float*>(from + static_cast<long long>(rows) * apart);
+        if constexpr (IS_ONE_ROW) return reinterpret_cast<const float*>(from);
+        forget(at_row);
+        at_row += piece / COL_STEPS * ROW_STEP;
+        if constexpr (IS_CLAMPED && IS_K_MAJOR) at_row = at_row < last ? at_row : last;  // edge: m, n
+        return reinterpret_cast<const float*>(from + static_cast<long long>(at_row) * stride);
     }
 
     // A column of the tile, or the last one that lies in the matrix.

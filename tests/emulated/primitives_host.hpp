@@ -132,7 +132,6 @@ inline void store_shared(float* address, Vec<VEC> value) {
 }
 
 inline void forget(int&) {}
-inline void forget(long long&) {}
 
 inline float of_lane_across(float value, int apart, const char* file = __builtin_FILE(), int line = __builtin_LINE()) {
     return emulated::exchange(value, apart, file, line);
