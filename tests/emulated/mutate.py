@@ -46,8 +46,6 @@ OPERATORS = (
         "no zeros in registers",
         r"(\bregisters\[.*\]) = (\w+) \? (.*) : Vec<VEC>\{\};", r"if (\2) \1 = \3;",
     ),
-    _operator("row of one's own lost", r"\) \+ own_row;", ");"),
-    _operator("row of one's own counted twice", r"\blast -= own_row;", ";"),
     _operator("operands read for alpha = 0", r"\balpha == 0", "false"),
     _operator("C read for beta = 0", r"\bif \(beta != 0\)", "if (true)"),
     _operator("not set to zero", r"(\b(?:sum|sums\[\w+\]\[\w+\]|totals\[\w+\])) = \{\};", r"\1;"),
