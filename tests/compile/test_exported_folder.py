@@ -5,12 +5,15 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import closing
+from itertools import islice
 from pathlib import Path
 
 import pytest
 from exports import EXPORTS
 
-from autotune.device import Environment, known_limits
+from autotune.device import DeviceLimits, Environment, known_limits
+from autotune.export import wishes
 from autotune.export.exporter import export_table
 from autotune.export.general import family_kernels
 from autotune.export.tuned import TunedPoint, TunedResults, TunedShape
@@ -34,15 +37,20 @@ ANOTHER_GPU = pytest.mark.xdist_group("exports for another GPU")
 GPUS = (pytest.param("quadro-rtx-5000", marks=ANOTHER_GPU), pytest.param("h200", marks=EXPORTS))
 
 
+def some_family_kernels(layout: str, limits: DeviceLimits) -> Iterator[tuple[Config, float]]:
+    """Every fourth: of a GPU whose kernels no other test compiles."""
+    return islice(family_kernels(layout, limits), 0, None, 1 if limits.arch == "sm_90" else 4)
+
+
 @pytest.fixture(params=GPUS, scope="module")
 def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     limits = known_limits(request.param)
     environment = Environment(limits.name, "GPU-0", limits.compute_capability, "580", "13.0", "13.4", "")
     shapes = tuple(TunedShape(gemm, (TunedPoint(config, 9.0, True),)) for gemm, config in WINNERS)
     results = TunedResults(environment, limits, template.source_hash(), "cold", 1, shapes)
-    compiler = Compiler(limits.arch)
-    yield export_table(results, tmp_path_factory.mktemp(request.param) / "exported", compiler)
-    compiler.close()
+    with pytest.MonkeyPatch.context() as patch, closing(Compiler(limits.arch)) as compiler:
+        patch.setattr(wishes, "family_kernels", some_family_kernels)
+        yield export_table(results, tmp_path_factory.mktemp(request.param) / "exported", compiler)
 
 
 def test_cubins_hold_the_kernels_that_launches_name(folder: Path) -> None:
@@ -62,7 +70,7 @@ def test_cubins_hold_the_kernels_that_launches_name(folder: Path) -> None:
 def test_hardly_a_general_kernel_is_lost_to_spills(folder: Path) -> None:
     table = load(folder)
     there = {(k.layout, k.config) for k in table.kernels}
-    wanted = {(layout, config) for layout in LAYOUTS for config, _ in family_kernels(layout, table.limits)}
+    wanted = {(x, config) for x in LAYOUTS for config, _ in some_family_kernels(x, table.limits)}
     assert len(wanted - there) <= 0.05 * len(wanted)
 
 

@@ -16,8 +16,8 @@
 struct Dim {
     unsigned x;
 };
-thread_local Dim threadIdx;
-Dim blockIdx, blockDim, gridDim;
+thread_local Dim threadIdx, blockIdx;
+Dim blockDim, gridDim;
 std::barrier<>* block_barrier = nullptr;
 
 inline void __syncthreads() { block_barrier->arrive_and_wait(); }
@@ -43,18 +43,19 @@ inline void atomicMax(unsigned long long* at, unsigned long long value) {
 
 // For kernels that wait for each other: a thread for each.
 template <class Body> void run_together(unsigned blocks, Body body) {
-    for (unsigned block = 0; block < blocks; ++block) {
-        blockIdx.x = block;
-        std::barrier<> barrier(CHECK_THREADS);
-        block_barrier = &barrier;
-        std::vector<std::thread> threads;
-        for (unsigned t = 0; t < CHECK_THREADS; ++t)
-            threads.emplace_back([t, &body] {
-                threadIdx.x = t;
+    std::barrier<> barrier(CHECK_THREADS);
+    block_barrier = &barrier;
+    std::vector<std::thread> threads;
+    for (unsigned t = 0; t < CHECK_THREADS; ++t)
+        threads.emplace_back([=, &body] {
+            threadIdx.x = t;
+            for (unsigned block = 0; block < blocks; ++block) {
+                blockIdx.x = block;
                 body();
-            });
-        for (auto& thread : threads) thread.join();
-    }
+                __syncthreads();
+            }
+        });
+    for (auto& thread : threads) thread.join();
 }
 
 // For kernels that do not: one after the other.

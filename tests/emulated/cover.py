@@ -8,6 +8,7 @@ kernels whose lanes share out k, which hardly any draw hits, are drawn for thems
 
 from __future__ import annotations
 
+import functools
 import itertools
 from dataclasses import dataclass, replace
 from types import SimpleNamespace
@@ -229,7 +230,7 @@ def _draw(
     for rule in RULES:
         if rule.kind in ("template", "device"):
             is_legal &= rule.holds(columns, _LIMITS, gemm)
-    return np.stack([codes[name] for name in NAMES], axis=1)[is_legal]
+    return np.stack([codes[name][is_legal] for name in NAMES], axis=1)
 
 
 def _work(pool: np.ndarray) -> np.ndarray:
@@ -256,8 +257,10 @@ def _staging(c: Any, gemm: Gemm, activation: Any) -> Any:
     return has_rows * (1 + (at_once < c.tm))
 
 
-def _pool(random: np.random.Generator) -> np.ndarray:
+@functools.cache
+def _pool(seed: int) -> np.ndarray:
     """Codes of legal instances of all layouts; shape (rows, NAMES). Only lanes that share out k go deep."""
+    random = np.random.default_rng(seed)
     geometries, fixed = _geometries(), {"bk": tuple(bk for bk in VALUES["bk"] if bk != _DEEPEST)}
     return np.concatenate([_draw(random, geometries, layout, fixed) for layout in range(len(LAYOUTS))])
 
@@ -265,7 +268,7 @@ def _pool(random: np.random.Generator) -> np.ndarray:
 def covering_instances(seed: int = 1) -> list[Instance]:
     """The list: every value of every parameter, all pairs of `PAIRED`, all of `GROUPS`."""
     groups = [*((name,) for name in NAMES), *itertools.combinations(PAIRED, 2), *GROUPS]
-    return _covering(_pool(np.random.default_rng(seed)), groups)
+    return _covering(_pool(seed), groups)
 
 
 def covering_dots(seed: int = 1) -> list[Instance]:
@@ -286,8 +289,7 @@ def covering_dots(seed: int = 1) -> list[Instance]:
 
 def covering_variants(seed: int = 1) -> list[Instance]:
     """Kernels of batches and epilogues: every value of `VARIED`, all of `VARIED_GROUPS`."""
-    random = np.random.default_rng(seed)
-    pool = _pool(random)
+    random, pool = np.random.default_rng(seed), _pool(seed)
     bn, flush_k = (np.array(VALUES[name])[pool[:, NAMES.index(name)]] for name in ("bn", "flush_k"))
     pool = pool[np.isin(bn, _NARROW) & (flush_k == 0)]
     variants = [random.integers(len(VARIED[name]), size=len(pool)) for name in list(VARIED)[:4]]

@@ -63,7 +63,7 @@ class Stored:
     offset: int = 0
 
     def fields(self) -> tuple[int, ...]:
-        """As `struct Stored` of emulator.hpp."""
+        """As `struct Stored` of problem.hpp."""
         return *self.matrices.shape, self.ld, self.stride, self.offset
 
 
@@ -120,7 +120,7 @@ class Problem:
         return len(self.c.matrices)
 
     def packed(self) -> bytes:
-        """As main.cpp reads it: the name, `struct Problem` of emulator.hpp, and the operands."""
+        """As main.cpp reads it: the name, `struct Problem` of problem.hpp, and the operands."""
         name = self.name.encode()
         operands = (self.a, self.b, self.c, self.bias)
         integers = (

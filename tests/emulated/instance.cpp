@@ -4,10 +4,7 @@
 #define CLUSTER 1  // a kernel that knows no clusters
 #endif
 #include KERNEL_FILE
-
-#include <cstring>
-
-#include "emulator.hpp"
+#include "problem.hpp"
 
 namespace emulated {
 
@@ -19,7 +16,7 @@ static Schedule schedule_of(const Problem& p) {
     for (int i = 0; i < 14; ++i) words[i] = static_cast<uint32_t>(p.schedule[i]);
     Schedule schedule;
     static_assert(sizeof schedule == sizeof words);
-    memcpy(&schedule, words, sizeof words);
+    __builtin_memcpy(&schedule, words, sizeof words);
     return schedule;
 }
 

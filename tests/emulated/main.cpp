@@ -17,6 +17,7 @@
 #include <string>
 
 #include "emulator.hpp"
+#include "problem.hpp"
 
 namespace emulated {
 
