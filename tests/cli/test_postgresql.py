@@ -51,7 +51,7 @@ def test_three_searches_share_out_a_recorded_suite(url: str, postgresql: Server)
     with Store.open(shared) as store:
         num_stored = sum(study.num_trials for study in store.studies())
     assert sum(found) == num_stored, "none was tried twice"
-    assert num_stored >= 2.4 * alone  # about 2.9, as random configs take more or less time
+    assert num_stored >= 2 * alone  # 2.3 to 2.9, as random configs take more or less time
 
 
 def test_other_databases_are_refused(recording: Path) -> None:
