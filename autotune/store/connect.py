@@ -109,31 +109,62 @@ def _names_explained(file: Path | None) -> Iterator[None]:
         raise StoreError(f"{str(file)[:80]!r} names no database: {reason}; choose another") from error
 
 
-def connect(url: URL, timeout_s: float, mode: str = "") -> Engine:
+def connect(url: URL, timeout_s: float, mode: str = "mode=rw") -> Engine:
     """An engine whose transactions begin as the module's text says. Nothing is opened yet.
 
-    `mode` is how SQLite is to open its file, as in its URIs: `mode=ro`.
+    A SQLite file must be there (`make_file`). `mode` is how SQLite is to open it, as in its URIs: `mode=ro`.
     """
-    file = file_of(url)
-    if file is not None:
+    if (file := file_of(url)) is not None:
         _check_place(file)
-    is_sqlite = url.get_backend_name() == "sqlite"
     dumps = functools.partial(json.dumps, separators=(",", ":"), allow_nan=False)
-    options: dict[str, Any] = {"connect_args": {"timeout": timeout_s}} if is_sqlite else {}
-    if mode and file is not None:
-        uri = f"{file.absolute().as_uri()}?{mode}"
-        options = {"creator": lambda: sqlite3.connect(uri, timeout_s, uri=True, check_same_thread=False)}
     try:
-        engine = create_engine(url, json_serializer=dumps, **options)
+        engine = create_engine(url, json_serializer=dumps, **engine_options(url, timeout_s, mode))
     except (NoSuchModuleError, ModuleNotFoundError) as error:
         raise StoreError(
             f"no driver for {url.drivername} ({error}); write postgresql:// and install its driver with:"
             f" {pip_install(POSTGRESQL)}, or name a SQLite file"
         ) from error
-    if is_sqlite:
+    if url.get_backend_name() == "sqlite":
         event.listen(engine, "connect", _on_connect)
         event.listen(engine, "begin", _on_begin)
     return engine
+
+
+def engine_options(url: URL, timeout_s: float, mode: str = "mode=rw") -> dict[str, Any]:
+    """What an engine of SQLAlchemy needs so that no connection of SQLite's makes a file. Pools connect at any
+    time. Where the file has just been moved away, SQLite would make an empty one there, and remove the log
+    that lies beside it: all that was not yet copied from it into the file that was moved."""
+    if url.get_backend_name() != "sqlite":
+        return {}
+    if (file := file_of(url)) is None:
+        return {"connect_args": {"timeout": timeout_s}}
+    uri = f"{file.absolute().as_uri()}?{mode}"
+    return {"creator": lambda: sqlite3.connect(uri, timeout_s, uri=True, check_same_thread=False)}
+
+
+def make_file(url: URL) -> None:
+    """Make an empty SQLite file where none is. Raises StoreError where the log of another lies there: of a
+    database that was moved away without it. SQLite would remove it."""
+    file = file_of(url)
+    if file is None:
+        return
+    _check_place(file)
+    log = log_of(file)
+    with _names_explained(file):
+        if log.exists() and log.stat().st_size and not (file.exists() and file.stat().st_size):
+            raise StoreError(
+                f"{log.name} lies in {file.absolute().parent} without its database: {file.name} was moved or"
+                " deleted, and its newest trials are in that log; put it back beside the log, remove the log"
+                " if they may go, or name another database"
+            )
+        if not file.exists():
+            with suppress(OSError):  # SQLite says what is wrong
+                file.touch()
+
+
+def log_of(file: Path) -> Path:
+    """Where SQLite keeps what was committed and is not in the file yet."""
+    return file.with_name(f"{file.name}-wal")
 
 
 def _check_place(file: Path) -> None:

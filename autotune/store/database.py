@@ -70,6 +70,7 @@ class Database:
         except StoreError as error:
             if connect.is_away(error.__cause__):
                 raise ServerAway(str(error)) from error.__cause__
+            connect.check_identity(self.url, self._identity)  # it may have been moved a moment ago
             raise
 
     def close(self) -> None:

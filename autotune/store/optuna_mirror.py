@@ -74,6 +74,8 @@ class Mirror:
         """Make Optuna's tables where there are none, so that the dashboard opens: takes 0.1 s and longer."""
         with self._explained():
             if self._storage is None:
+                if self._url != self._store.url:
+                    connect.make_file(make_url(self._url))
                 self._storage = _open_storage(self._url)
                 self._tables = _reflect(self._storage.engine)
             return self._storage
@@ -134,8 +136,7 @@ def _open_storage(url: str) -> RDBStorage:
     """Open Optuna's storage. It makes its tables one by one: two at once collide, so this retries."""
     from optuna.storages import RDBStorage
 
-    is_sqlite = make_url(url).get_backend_name() == "sqlite"
-    options = {"connect_args": {"timeout": DEFAULT_TIMEOUT_S}} if is_sqlite else {}
+    options = connect.engine_options(make_url(url), DEFAULT_TIMEOUT_S)
     for attempt in range(_ATTEMPTS):
         try:
             with _quiet():

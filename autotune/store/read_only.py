@@ -49,7 +49,7 @@ def connect(url: URL, timeout_s: float) -> Engine:
 def _need_no_log(url: URL) -> None:
     """Raises StoreError if there is a log beside the file that SQLite cannot read without writing."""
     file = Path(url.database or "")
-    log = file.with_name(f"{file.name}-wal")
+    log = _connect.log_of(file)
     if log.exists() and log.stat().st_size:
         raise StoreError(
             f"{file} may not be written, and its newest trials are in {log.name}, which cannot be read there;"

@@ -52,11 +52,12 @@ struct Block {
     std::unique_ptr<float[]> shared;
     std::vector<Touch> touches;
     std::vector<CopyQueue> queues;  // by thread
-    std::vector<Store> unpublished;
+    std::vector<std::vector<Store>> unpublished;  // by writer
     std::vector<int> fence_epochs;   // rising
     std::vector<int> last_fence;     // by thread
     std::vector<int> last_atomic;    // by thread
     std::vector<int> acquire_epoch;  // by thread: its first fence behind an atomic of its own
+    std::vector<bool> has_acquired;  // by thread: once found to be so, it stays
     std::vector<bool> has_waited;    // by thread: for the kernels before
     bool has_left = false;
 };
@@ -175,15 +176,18 @@ uint8_t block_mark() { return 1 + (here.block_y * here.grid_x + here.block_x) % 
 
 // Whether the running thread may rely on what other blocks published before an atomic of this block.
 bool has_acquired() {
-    const Block& block = own();
+    Block& block = own();
+    if (block.has_acquired[here.thread]) return true;
     for (size_t thread = 0; thread < block.acquire_epoch.size(); ++thread) {
         const int epoch = block.acquire_epoch[thread];
         if (epoch == NEVER) continue;
-        if (static_cast<int>(thread) == here.thread || epoch < barrier_epoch()) return true;
+        if (static_cast<int>(thread) == here.thread || epoch < barrier_epoch()) {
+            return block.has_acquired[here.thread] = true;
+        }
     }
     // an atomic of another thread, a barrier, then an own fence
     for (int epoch : block.last_atomic) {
-        if (epoch != NEVER && epoch < block.last_fence[here.thread]) return true;
+        if (epoch != NEVER && epoch < block.last_fence[here.thread]) return block.has_acquired[here.thread] = true;
     }
     return false;
 }
@@ -263,7 +267,7 @@ void touch_l2(const float* address, int count) {
 
 void stored_global(const float* address, int count) {
     for (int i = 0; i < count && is_in(workspace(), address); ++i) {
-        own().unpublished.push_back({const_cast<float*>(address + i), here.thread, barrier_epoch()});
+        own().unpublished[here.thread].push_back({const_cast<float*>(address + i), here.thread, barrier_epoch()});
         block_of_workspace[address + i - workspace().begin] = block_mark();
     }
 }
@@ -301,8 +305,9 @@ void wait_groups(int num_pending) {
 void fence() {
     Block& block = own();
     const int epoch = barrier_epoch(), self = here.thread;
-    for (Store& store : block.unpublished) {
-        if (store.writer == self && store.fence_epoch == NEVER) store.fence_epoch = epoch;
+    std::vector<Store>& stores = block.unpublished[self];
+    for (auto store = stores.rbegin(); store != stores.rend() && store->fence_epoch == NEVER; ++store) {
+        store->fence_epoch = epoch;
     }
     if (block.fence_epochs.empty() || block.fence_epochs.back() < epoch) block.fence_epochs.push_back(epoch);
     block.last_fence[self] = epoch;
@@ -312,8 +317,9 @@ void fence() {
 unsigned add_to_counter(unsigned* counter, unsigned amount) {
     const float* address = reinterpret_cast<const float*>(counter);
     if (&region_of(address, 1, "atomic") != &workspace()) fault("atomic outside the workspace");
-    std::vector<Store>& stores = own().unpublished;
-    stores.erase(std::remove_if(stores.begin(), stores.end(), is_published), stores.end());
+    for (std::vector<Store>& stores : own().unpublished) {
+        stores.erase(std::remove_if(stores.begin(), stores.end(), is_published), stores.end());
+    }
     own().last_atomic[here.thread] = barrier_epoch();
     const unsigned old = *counter;
     *counter = old + amount;
@@ -349,6 +355,8 @@ void begin_block_memory() {
     block.last_fence.assign(current->threads, NEVER);
     block.last_atomic.assign(current->threads, NEVER);
     block.acquire_epoch.assign(current->threads, NEVER);
+    block.has_acquired.assign(current->threads, false);
+    block.unpublished.assign(current->threads, {});
     block.has_waited.assign(current->threads, false);
 }
 
@@ -372,9 +380,11 @@ void end_block_memory() {
         }
     }
     block.has_left = true;
-    for (const Store& store : block.unpublished) {
-        hidden.push_back({store.address, *store.address});
-        *store.address = poison(GLOBAL_POISON);
+    for (const std::vector<Store>& stores : block.unpublished) {
+        for (const Store& store : stores) {
+            hidden.push_back({store.address, *store.address});
+            *store.address = poison(GLOBAL_POISON);
+        }
     }
 }
 

@@ -1,6 +1,6 @@
 """`kill -9` of a search on a GPU, and of its worker alone, at random moments.
 
-Few kills: each run opens the GPU anew, which takes seconds. tests/cli/test_search_kill.py makes fifty, on a
+Few kills: each run opens the GPU anew, which takes seconds. tests/cli/test_search_kill.py makes more, on a
 recording; here it is to be seen that a GPU at work changes nothing of that, and is let go of.
 """
 

@@ -5,15 +5,18 @@ from __future__ import annotations
 import os
 import sqlite3
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
 from sqlalchemy import Engine, event
+from sqlalchemy.exc import OperationalError
 from store_cases import add, integrity, ok, study_of
 
 from autotune.errors import EnvironmentProblem, StoreError
-from autotune.store import Store
+from autotune.store import Store, optuna_mirror
+from autotune.store.connect import log_of
 
 
 def test_a_folder_that_is_missing(tmp_path: Path) -> None:
@@ -154,6 +157,44 @@ def test_a_database_that_vanishes_during_a_search(tmp_path: Path, fate: str) -> 
             add(store, study, 1, ok(1.0))
         with pytest.raises(StoreError, match="put it back"):
             store.trials(study)
+
+
+def test_no_connection_makes_a_file_where_a_database_was_moved_away(tmp_path: Path) -> None:
+    """SQLite would remove the log beside it, and with it all that is not in the file yet."""
+    path, away = tmp_path / "autotune.db", tmp_path / "away.db"
+    with Store.open(path) as store:
+        add(store, study_of(store), 0, ok(1.0))
+        engine = store._database.engine
+        mirror = optuna_mirror.Mirror(store)
+        optuna_engine = mirror.open().engine
+        path.rename(away)
+        for pool in (engine, optuna_engine):
+            with ExitStack() as connections, pytest.raises(OperationalError, match="unable to open"):
+                for _ in range(5):  # more than the pool holds by now
+                    connections.enter_context(pool.connect())
+        mirror.close()
+        assert not path.exists()
+    assert log_of(path).stat().st_size > 0
+    away.rename(path)
+    with Store.open(path) as store:
+        assert len(store.trials(study_of(store))) == 1
+
+
+def test_a_log_without_its_database_is_kept(tmp_path: Path) -> None:
+    path, away = tmp_path / "autotune.db", tmp_path / "away.db"
+    with Store.open(path) as store:
+        add(store, study_of(store), 0, ok(1.0))
+        path.rename(away)
+        for content in (None, b""):
+            if content is not None:
+                path.write_bytes(content)
+            with pytest.raises(
+                StoreError, match=r"autotune\.db-wal lies in .* without its database: .* put it back"
+            ):
+                Store.open(path)
+    away.rename(path)
+    with Store.open(path) as store:
+        assert len(store.trials(study_of(store))) == 1
 
 
 def test_a_study_that_was_deleted(tmp_path: Path) -> None:
