@@ -8,6 +8,7 @@ import pytest
 from emulator import Builder, remove_oldest
 
 NUM_KEPT = 400  # files of about 1 MB
+LONGEST_RUN_S = 3600.0
 
 
 @pytest.fixture(scope="session")
@@ -16,4 +17,4 @@ def builder(pytestconfig: pytest.Config) -> Iterator[Builder]:
     builder = Builder(folder)
     yield builder
     builder.close()
-    remove_oldest(folder, NUM_KEPT)
+    remove_oldest(folder, NUM_KEPT, LONGEST_RUN_S)

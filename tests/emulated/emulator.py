@@ -15,6 +15,7 @@ import struct
 import subprocess
 import tempfile
 import threading
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
@@ -240,7 +241,9 @@ class Builder:
 
     def _runtime_object(self, source: Path) -> Path:
         target = self._folder / f"{self._key([source, *sorted(HERE.glob('*.hpp'))], [])}.o"
-        if not target.exists():
+        if target.exists():
+            target.touch()
+        else:
             with tempfile.TemporaryDirectory(dir=self._folder) as scratch:
                 object_file = Path(scratch) / "runtime.o"
                 self._compile([*FLAGS, "-O2", f"-I{HERE}", "-c", source, "-o", object_file])
@@ -272,9 +275,12 @@ def compiler() -> tuple[str, str]:
     return _compiler
 
 
-def remove_oldest(folder: Path, keep: int) -> None:
-    """Keeps the `keep` files of `folder` that were used last."""
+def remove_oldest(folder: Path, keep: int, unused_s: float) -> None:
+    """Keeps the `keep` files of `folder` that were used last, and what was used in the last `unused_s`
+    seconds: other processes may be at it."""
+    begin = time.time() - unused_s
     found = [path for path in folder.iterdir() if path.is_file()]
     files = sorted(found, key=lambda path: path.stat().st_mtime, reverse=True)
     for path in files[keep:]:
-        path.unlink(missing_ok=True)
+        if path.stat().st_mtime < begin:
+            path.unlink(missing_ok=True)
