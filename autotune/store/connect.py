@@ -112,10 +112,9 @@ def _names_explained(file: Path | None) -> Iterator[None]:
 def connect(url: URL, timeout_s: float, mode: str = "mode=rw") -> Engine:
     """An engine whose transactions begin as the module's text says. Nothing is opened yet.
 
-    A SQLite file must be there (`make_file`). `mode` is how SQLite is to open it, as in its URIs: `mode=ro`.
+    A SQLite file must be there: `make_file` looks at its place. `mode` is how SQLite is to open it, as in
+    its URIs: `mode=ro`.
     """
-    if (file := file_of(url)) is not None:
-        _check_place(file)
     dumps = functools.partial(json.dumps, separators=(",", ":"), allow_nan=False)
     try:
         engine = create_engine(url, json_serializer=dumps, **engine_options(url, timeout_s, mode))
@@ -149,13 +148,12 @@ def make_file(url: URL) -> None:
     if file is None:
         return
     _check_place(file)
-    log = log_of(file)
     with _names_explained(file):
-        if log.exists() and log.stat().st_size and not (file.exists() and file.stat().st_size):
+        if has_log(file) and not (file.exists() and file.stat().st_size):
             raise StoreError(
-                f"{log.name} lies in {file.absolute().parent} without its database: {file.name} was moved or"
-                " deleted, and its newest trials are in that log; put it back beside the log, remove the log"
-                " if they may go, or name another database"
+                f"{log_of(file).name} lies in {file.absolute().parent} without its database:"
+                f" {file.name} was moved or deleted, and its newest trials are in that log; put it back"
+                " beside the log, remove the log if they may go, or name another database"
             )
         if not file.exists():
             with suppress(OSError):  # SQLite says what is wrong
@@ -165,6 +163,12 @@ def make_file(url: URL) -> None:
 def log_of(file: Path) -> Path:
     """Where SQLite keeps what was committed and is not in the file yet."""
     return file.with_name(f"{file.name}-wal")
+
+
+def has_log(file: Path) -> bool:
+    """Whether anything is in that log."""
+    log = log_of(file)
+    return log.exists() and log.stat().st_size > 0
 
 
 def _check_place(file: Path) -> None:

@@ -49,11 +49,10 @@ def connect(url: URL, timeout_s: float) -> Engine:
 def _need_no_log(url: URL) -> None:
     """Raises StoreError if there is a log beside the file that SQLite cannot read without writing."""
     file = Path(url.database or "")
-    log = _connect.log_of(file)
-    if log.exists() and log.stat().st_size:
+    if _connect.has_log(file):
         raise StoreError(
-            f"{file} may not be written, and its newest trials are in {log.name}, which cannot be read there;"
-            f" copy {file.name}* to a folder of yours and name the copy with --db"
+            f"{file} may not be written, and its newest trials are in {_connect.log_of(file).name}, which"
+            f" cannot be read there; copy {file.name}* to a folder of yours and name the copy with --db"
         )
 
 

@@ -34,6 +34,7 @@ FLAGS = (
     "-Wall", "-Wextra", "-Wno-unknown-pragmas",
     "-ftrivial-auto-var-init=pattern",  # what was never set is -1.7e38, not a lucky zero
 )  # fmt: skip
+RUNTIME_FLAGS = ("-O2",)  # beside FLAGS: compiled once, run by every instance
 NUM_COMPILES = 2  # at a time: CI has two cores
 LOCKS = "locks"  # a folder in that of the executables: one file for each that is being built
 STRICT = ("-Werror",)
@@ -240,13 +241,13 @@ class Builder:
             return self._runtime
 
     def _runtime_object(self, source: Path) -> Path:
-        target = self._folder / f"{self._key([source, *sorted(HERE.glob('*.hpp'))], [])}.o"
+        target = self._folder / f"{self._key([source, *sorted(HERE.glob('*.hpp'))], RUNTIME_FLAGS)}.o"
         if target.exists():
             target.touch()
         else:
             with tempfile.TemporaryDirectory(dir=self._folder) as scratch:
                 object_file = Path(scratch) / "runtime.o"
-                self._compile([*FLAGS, "-O2", f"-I{HERE}", "-c", source, "-o", object_file])
+                self._compile([*FLAGS, *RUNTIME_FLAGS, f"-I{HERE}", "-c", source, "-o", object_file])
                 object_file.rename(target)
         return target
 
