@@ -125,8 +125,8 @@ static_assert(!HAS_ASYNC || __CUDA_ARCH__ >= 800, "rule async-device");
 #endif
 
 constexpr bool IS_PREDICATED = EDGES == EDGES_PREDICATED;
-constexpr bool IS_CLAMPED_A = IS_PREDICATED && !PACK_A;  // packed operands are whole tiles
-constexpr bool IS_CLAMPED_B = IS_PREDICATED && !PACK_B;
+constexpr bool HAS_EDGES_A = IS_PREDICATED && !PACK_A;  // packed operands are whole tiles
+constexpr bool HAS_EDGES_B = IS_PREDICATED && !PACK_B;
 
 constexpr bool IS_BATCHED = BATCHED;
 

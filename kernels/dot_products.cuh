@@ -27,7 +27,7 @@ static_assert(LANES_K == 1 || (SLICE_BK % DOT_VEC == 0 && UNROLL_K == SLICE_BK &
               "rule lanes-along-k");
 
 // Rows of A, or columns of B, that a block multiplies: its lines.
-template <int VEC, bool IS_K_MAJOR, bool IS_CLAMPED> struct Lines {
+template <int VEC, bool IS_K_MAJOR, bool HAS_EDGES> struct Lines {
     const char* source;  // the first line, at the split's first k
     Stride stride;       // bytes from line to line (K-major), or from one k to the next
     int last;            // last line, from the first, that lies in the matrix
@@ -43,7 +43,7 @@ template <int VEC, bool IS_K_MAJOR, bool IS_CLAMPED> struct Lines {
     // Neighbours along k of a line. Lines beyond the matrix repeat its last one: what is computed from them is never
     // stored.
     __device__ __forceinline__ Vec<DOT_VEC> load(int line, int k) const {
-        if constexpr (IS_CLAMPED) line = line < last ? line : last;  // edge: m, n
+        if constexpr (HAS_EDGES) line = line < last ? line : last;  // edge: m, n
         Vec<DOT_VEC> x;
         if constexpr (IS_K_MAJOR) {
             const char* const from = source + static_cast<long long>(line) * stride + k * sizeof(float);
@@ -69,8 +69,8 @@ template <int VEC, bool IS_K_MAJOR, bool IS_CLAMPED> struct Lines {
     }
 };
 
-using LinesA = Lines<VEC_A, IS_K_MAJOR_A, IS_CLAMPED_A>;
-using LinesB = Lines<VEC_B, IS_K_MAJOR_B, IS_CLAMPED_B>;
+using LinesA = Lines<VEC_A, IS_K_MAJOR_A, HAS_EDGES_A>;
+using LinesB = Lines<VEC_B, IS_K_MAJOR_B, HAS_EDGES_B>;
 
 struct DotProducts {
     LinesA a;

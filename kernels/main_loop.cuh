@@ -70,6 +70,4 @@ __device__ __forceinline__ void multiply_all(Pipeline& pipeline, const ThreadTil
         left = stop;
     }
     if constexpr (FLUSH_K > 0) FlushedSums::add_to(sums);
-    // WAW: zeros that unwanted copies still bring must not overwrite what shared memory is used for next
-    if constexpr (HAS_ASYNC && BURSTS > 1) wait_copies<0>();
 }

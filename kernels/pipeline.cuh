@@ -86,20 +86,18 @@ struct Pipeline {
             copy_a.start(stage(write), is_wanted, part, parts);
             copy_b.start(stage(write) + STAGE_A, is_wanted, part, parts);
         }
-        if (part == parts - 1) close_copy(BK);
+        if (part == parts - 1) close_copy();
     }
 
     // Starts the copy of the very first tile of the block, `depth` deep.
     __device__ __forceinline__ void start_first_copy(int depth) {
         copy_a.start_first(stage(write), depth);
         copy_b.start_first(stage(write) + STAGE_A, depth);
-        close_copy(depth);
+        close_copy();
     }
 
     // All of a tile has been asked for. Its copies form a group, even where there was none: groups count tiles.
-    __device__ __forceinline__ void close_copy(int depth) {
-        copy_a.advance(depth);
-        copy_b.advance(depth);
+    __device__ __forceinline__ void close_copy() {
         if constexpr (HAS_ASYNC) commit_copies();
     }
 

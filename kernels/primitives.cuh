@@ -44,10 +44,12 @@ __device__ __forceinline__ void let_next_kernel_begin() { asm volatile("griddepc
 // the kernel has begun, until the wait returns: not for ld.global.nc, which `const` and `__restrict__` allow,
 // and which nothing orders after the wait.
 #define READ_ONLY
+#define LOAD_OPERAND "ld.global"
 #else
 __device__ __forceinline__ void wait_for_kernels_before() {}
 __device__ __forceinline__ void let_next_kernel_begin() {}
 #define READ_ONLY __restrict__
+#define LOAD_OPERAND "ld.global.nc"
 #endif
 
 // Thread-block clusters: sm_90 and later (rule cluster-device).
@@ -89,9 +91,35 @@ __device__ __forceinline__ float divide(float x, float y) { return __fdividef(x,
 // Makes the compiler forget what it knows of a value, so that nothing that follows from it is computed
 // ahead of a loop and kept in registers.
 __device__ __forceinline__ void forget(int& value) { asm volatile("" : "+r"(value)); }
+__device__ __forceinline__ void forget(unsigned& value) { asm volatile("" : "+r"(value)); }
+__device__ __forceinline__ void forget(long long& value) { asm volatile("" : "+l"(value)); }
+
+// Addresses as numbers: what is added to them stays a sum.
+using GlobalAddress = long long;
+__device__ __forceinline__ GlobalAddress global_address(const float* pointer) {
+    return static_cast<GlobalAddress>(__cvta_generic_to_global(pointer));
+}
+using SharedAddress = unsigned;
+__device__ __forceinline__ SharedAddress shared_address(float* pointer) {
+    return static_cast<unsigned>(__cvta_generic_to_shared(pointer));
+}
 
 template <int VEC> __device__ __forceinline__ Vec<VEC> load_global(const float* from) {
     return *reinterpret_cast<const Vec<VEC>*>(from);
+}
+// From an operand of the product, by its address.
+template <int VEC> __device__ __forceinline__ Vec<VEC> load_operand(GlobalAddress from) {
+    Vec<VEC> x;
+    if constexpr (VEC == 4) {
+        asm volatile(LOAD_OPERAND ".v4.f32 {%0, %1, %2, %3}, [%4];"
+                     : "=f"(x.v[0]), "=f"(x.v[1]), "=f"(x.v[2]), "=f"(x.v[3])
+                     : "l"(from));
+    } else if constexpr (VEC == 2) {
+        asm volatile(LOAD_OPERAND ".v2.f32 {%0, %1}, [%2];" : "=f"(x.v[0]), "=f"(x.v[1]) : "l"(from));
+    } else {
+        asm volatile(LOAD_OPERAND ".f32 %0, [%1];" : "=f"(x.v[0]) : "l"(from));
+    }
+    return x;
 }
 template <int VEC> __device__ __forceinline__ void store_global(float* to, Vec<VEC> value) {
     *reinterpret_cast<Vec<VEC>*>(to) = value;
@@ -127,7 +155,7 @@ __device__ __forceinline__ void fence_global() { __threadfence(); }
 
 // Starts a copy of VEC floats from global to shared memory; zeros instead where not is_valid
 // (then `from` is not read). 16-byte copies bypass L1.
-template <int VEC> __device__ __forceinline__ void copy_async(float* to, const float* from, bool is_valid) {
+template <int VEC> __device__ __forceinline__ void copy_async(float* to, GlobalAddress from, bool is_valid) {
     const unsigned address = static_cast<unsigned>(__cvta_generic_to_shared(to));
     const int bytes = is_valid ? 4 * VEC : 0;
     if constexpr (VEC == 4) {
@@ -140,9 +168,9 @@ template <int VEC> __device__ __forceinline__ void copy_async(float* to, const f
     }
 }
 
-// As above for a copy that is always valid: no size operand to set up.
-template <int VEC> __device__ __forceinline__ void copy_async(float* to, const float* from) {
-    const unsigned address = static_cast<unsigned>(__cvta_generic_to_shared(to));
+// As above for a copy that is always valid, `floats` behind an address in shared memory.
+template <int VEC> __device__ __forceinline__ void copy_async(SharedAddress to, int floats, GlobalAddress from) {
+    const unsigned address = to + floats * static_cast<int>(sizeof(float));
     if constexpr (VEC == 4) {
         asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(address), "l"(from) : "memory");
     } else {

@@ -19,10 +19,13 @@
 // in the main loop (TN 4096^3 on an H200: 2536 us with neighbouring vectors alone, 2468 us so;
 // docs/decisions/0014).
 //
-// Edges. Along m and n, rows and columns beyond the matrix repeat its last one: what is computed from
-// them is never stored, so the main loop needs no test. A packed operand is padded to whole tiles. Along
-// k, the *first* tile is the ragged one (k % BK deep, then zeros): all later tiles are full and need no
-// test either.
+// A thread goes through its pieces by adding the bytes between two of them to a pointer: two instructions that do not
+// use the FMA pipe. A product of row and stride would; on an H200, where a tile takes 4 bytes at a time, a twentieth
+// of the main loop's time went there (docs/decisions/0035).
+//
+// Edges. Along m and n, what lies beyond the matrix is not read: it comes as zeros, or as what the registers held. What
+// is computed from it is never stored. A packed operand is padded to whole tiles. Along k, the *first* tile is the
+// ragged one (k % BK deep, then zeros): all later tiles are full.
 #pragma once
 
 #include "config.cuh"
@@ -30,12 +33,12 @@
 
 constexpr int MIN_ROW_SHARE = 8;  // 8 neighbouring vectors of 16 bytes fill a cache line
 
-template <int ROWS, int COLS, int VEC, bool IS_K_MAJOR, bool IS_CLAMPED, int SHARED_ROW, bool IS_ASYNC>
+template <int ROWS, int COLS, int VEC, bool IS_K_MAJOR, bool HAS_EDGES, int SHARED_ROW, bool IS_ASYNC>
 struct TileCopy {
     static constexpr int VECS = COLS / VEC;
     static constexpr int ROW_SHARE = THREADS / ROWS;  // threads that each row could have
-    static constexpr bool IS_ONE_ROW = !IS_K_MAJOR && !IS_CLAMPED && ROW_SHARE >= MIN_ROW_SHARE &&
-                                       THREADS % ROWS == 0 && VECS % ROW_SHARE == 0;
+    static constexpr bool IS_ONE_ROW =
+        !IS_K_MAJOR && ROW_SHARE >= MIN_ROW_SHARE && THREADS % ROWS == 0 && VECS % ROW_SHARE == 0;
     static constexpr int ROW_THREADS = IS_ONE_ROW ? ROW_SHARE : VECS < THREADS ? VECS : THREADS;
     static constexpr int ROW_STEP = THREADS / ROW_THREADS;
     static constexpr int ROW_STEPS = (ROWS + ROW_STEP - 1) / ROW_STEP;
@@ -45,11 +48,13 @@ struct TileCopy {
     static constexpr int PIECES = ROW_STEPS * COL_STEPS;  // vectors per thread
     static constexpr bool IS_EVEN = PIECES * THREADS == ROWS * VECS;
 
-    const char* source;  // this thread's first column of the current tile, in row 0 (IS_ONE_ROW: its own)
-    Stride stride;       // bytes between rows
-    int row;             // this thread's first row and column in the tile
+    GlobalAddress next;   // of this thread's next piece of the current tile
+    Stride stride;        // bytes between rows
+    long long row_step;   // bytes from a piece to the one below it
+    long long tile_step;  // bytes from the last row of pieces of a tile to the first of the next
+    int row;              // this thread's first row and column in the tile
     int col;
-    int last;            // last row (K-major) or column (not) of the tile that lies in the matrix
+    int left;             // rows (K-major) or columns (not) of the matrix from there on
     Vec<VEC> registers[IS_ASYNC ? 1 : PIECES];  // (piece): on the way through registers
 
     // `matrix` as stored, `origin` the tile's first index along m or n, `extent` the matrix's extent there.
@@ -57,49 +62,53 @@ struct TileCopy {
         stride = static_cast<Stride>(ld * sizeof(float));
         row = thread_index() / ROW_THREADS;
         col = thread_index() % ROW_THREADS * VEC;
-        last = extent - origin - (IS_K_MAJOR ? 1 : VEC);
-        const int first_row = IS_K_MAJOR ? origin : k_begin;
-        const int first_col = IS_K_MAJOR ? k_begin : origin;
-        source = reinterpret_cast<const char*>(matrix) + static_cast<long long>(first_row) * stride +
-                 static_cast<long long>(first_col + clamped(col)) * static_cast<int>(sizeof(float));
-        if constexpr (IS_ONE_ROW) source += static_cast<long long>(row) * stride;
-    }
-
-    // Moves on to the tile that begins `depth` further along k.
-    __device__ __forceinline__ void advance(int depth) {
-        source += IS_K_MAJOR ? depth * static_cast<long long>(sizeof(float)) : static_cast<long long>(depth) * stride;
+        left = extent - origin - (IS_K_MAJOR ? row : col);
+        const int first_row = (IS_K_MAJOR ? origin : k_begin) + row;
+        const int first_col = (IS_K_MAJOR ? k_begin : origin) + col;
+        next = global_address(matrix) + static_cast<long long>(first_row) * stride +
+               static_cast<long long>(first_col) * static_cast<int>(sizeof(float));
+        row_step = ld * (ROW_STEP * static_cast<int>(sizeof(float)));
+        tile_step = bytes_along_k(BK) - (ROW_STEPS - 1) * row_step;
     }
 
     // Starts the copy of the very first tile: `depth` deep along k, then zeros.
     __device__ __forceinline__ void start_first(float* shared, int depth) {
         float* const to = own_place(shared);
+        const GlobalAddress first = next;
 #pragma unroll
         for (int piece = 0; piece < PIECES; ++piece) {
-            if (!owns(piece)) continue;
-            const bool is_valid = (IS_K_MAJOR ? col_of(piece) : row_of(piece)) < depth;  // edge: k
-            if constexpr (IS_ASYNC) {
-                copy_async<VEC>(to + step(piece), address(piece), is_valid);
-            } else {
-                load(piece, is_valid);
+            if (owns(piece)) {
+                const int k = IS_K_MAJOR ? col_of(piece) : row_of(piece);
+                const bool is_valid = k < depth && is_inside(piece);  // edge: k
+                if constexpr (IS_ASYNC) {
+                    copy_async<VEC>(to + step(piece), from(piece), is_valid);
+                } else {
+                    registers[piece] = is_valid ? load_operand<VEC>(from(piece)) : Vec<VEC>{};
+                }
             }
+            if (ends_row(piece)) next = after(next, row_step);
         }
+        next = first + bytes_along_k(depth);
     }
 
-    // Starts part `part` of `parts` of the copy of a full tile, where it is wanted. Asynchronous copies go straight to
-    // `shared` (zeros, where not wanted); others are loaded into `registers`, until `store`.
+    // Starts part `part` of `parts` of the copy of a full tile, where it is wanted (one part: always). Asynchronous
+    // copies go straight to `shared`; others are loaded into `registers`, until `store`.
     __device__ __forceinline__ void start(float* shared, bool is_wanted, int part, int parts) {
-        float* const to = own_place(shared);
+        SharedAddress to = shared_address(own_place(shared));
+        forget(to);  // else it is computed again for each copy
 #pragma unroll
         for (int piece = 0; piece < PIECES; ++piece) {
-            if (piece * parts / PIECES != part || !owns(piece)) continue;
-            if constexpr (!IS_ASYNC) {
-                load(piece, is_wanted);
-            } else if (parts == 1) {
-                copy_async<VEC>(to + step(piece), address(piece));
-            } else {
-                copy_async<VEC>(to + step(piece), address(piece), is_wanted);
+            if (piece * parts / PIECES != part) continue;
+            if (owns(piece) && (parts == 1 || is_wanted) && is_inside(piece)) {
+                if constexpr (IS_ASYNC) {
+                    copy_async<VEC>(to, step(piece), from(piece));
+                } else {
+                    registers[piece] = load_operand<VEC>(from(piece));
+                }
             }
+            if (ends_row(piece)) next = after(next, row_step);
         }
+        if (part == parts - 1) next += tile_step;
     }
 
     // Stores what was loaded into registers to shared memory, transposed where the operand is K-major.
@@ -141,32 +150,33 @@ struct TileCopy {
         return IS_K_MAJOR ? cols * SHARED_ROW + rows : rows * SHARED_ROW + cols;
     }
 
-    // Where a piece lies in global memory. It is computed for each copy, in two instructions: to keep all of them
-    // would take two registers each.
-    __device__ __forceinline__ const float* address(int piece) const {
-        int at_row = row, from_col = piece % COL_STEPS * COL_STEP;
-        if constexpr (IS_CLAMPED && !IS_K_MAJOR && COL_STEPS > 1)
-            from_col = col_of(piece) < last ? from_col : last - clamped(col);  // edge: m, n
-        const char* from = source + from_col * static_cast<int>(sizeof(float));
-        if constexpr (IS_ONE_ROW) return reinterpret_cast<const float*>(from);
-        forget(at_row);
-        at_row += piece / COL_STEPS * ROW_STEP;
-        if constexpr (IS_CLAMPED && IS_K_MAJOR) at_row = at_row < last ? at_row : last;  // edge: m, n
-        return reinterpret_cast<const float*>(from + static_cast<long long>(at_row) * stride);
+    // Where a piece lies in global memory, once `next` has come to its row.
+    __device__ __forceinline__ GlobalAddress from(int piece) const {
+        return next + piece % COL_STEPS * COL_STEP * static_cast<int>(sizeof(float));
+    }
+    // The sum as such: the compiler would make it a product of the first piece's place, for it knows how far it is.
+    __device__ __forceinline__ static GlobalAddress after(GlobalAddress place, long long bytes) {
+        place += bytes;
+        forget(place);
+        return place;
+    }
+    __device__ __forceinline__ static constexpr bool ends_row(int piece) {
+        return piece % COL_STEPS == COL_STEPS - 1 && piece < PIECES - 1;
     }
 
-    // A column of the tile, or the last one that lies in the matrix.
-    __device__ __forceinline__ int clamped(int column) const {
-        if constexpr (!IS_CLAMPED || IS_K_MAJOR) return column;
-        return column < last ? column : last;  // edge: m, n
+    __device__ __forceinline__ bool is_inside(int piece) const {
+        if constexpr (!HAS_EDGES) return true;
+        int more = left;
+        forget(more);  // asked for each copy: to keep the answers would take a predicate each
+        return (IS_K_MAJOR ? piece / COL_STEPS * ROW_STEP : piece % COL_STEPS * COL_STEP) < more;  // edge: m, n
     }
 
-    __device__ __forceinline__ void load(int piece, bool is_wanted) {
-        registers[IS_ASYNC ? 0 : piece] = is_wanted ? load_global<VEC>(address(piece)) : Vec<VEC>{};
+    __device__ __forceinline__ long long bytes_along_k(int depth) const {
+        return IS_K_MAJOR ? depth * static_cast<long long>(sizeof(float)) : static_cast<long long>(depth) * stride;
     }
 };
 
-using CopyA = TileCopy<IS_K_MAJOR_A ? BM : BK, IS_K_MAJOR_A ? BK : BM, VEC_A, IS_K_MAJOR_A, IS_CLAMPED_A, ROW_A,
+using CopyA = TileCopy<IS_K_MAJOR_A ? BM : BK, IS_K_MAJOR_A ? BK : BM, VEC_A, IS_K_MAJOR_A, HAS_EDGES_A, ROW_A,
                        COPY_A == COPY_ASYNC>;
-using CopyB = TileCopy<IS_K_MAJOR_B ? BN : BK, IS_K_MAJOR_B ? BK : BN, VEC_B, IS_K_MAJOR_B, IS_CLAMPED_B, ROW_B,
+using CopyB = TileCopy<IS_K_MAJOR_B ? BN : BK, IS_K_MAJOR_B ? BK : BN, VEC_B, IS_K_MAJOR_B, HAS_EDGES_B, ROW_B,
                        COPY_B == COPY_ASYNC>;

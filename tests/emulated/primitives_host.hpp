@@ -78,14 +78,19 @@ inline void cluster_barrier(const char* file = __builtin_FILE(), int line = __bu
     emulated::wait_at_cluster_barrier(file, line);
 }
 
+using GlobalAddress = long long;
+inline GlobalAddress global_address(const float* pointer) { return reinterpret_cast<GlobalAddress>(pointer); }
+using SharedAddress = float*;
+inline SharedAddress shared_address(float* pointer) { return pointer; }
+
 template <int VEC>
-inline void copy_async(float* smem, const float* gmem, bool is_valid) {
+inline void copy_async(float* smem, GlobalAddress gmem, bool is_valid) {
     static_assert(VEC == 1 || VEC == 2 || VEC == 4, "cp.async copies 4, 8 or 16 bytes");
-    emulated::issue_copy(smem, gmem, VEC, is_valid);
+    emulated::issue_copy(smem, reinterpret_cast<const float*>(gmem), VEC, is_valid);
 }
 template <int VEC>
-inline void copy_async(float* smem, const float* gmem) {
-    copy_async<VEC>(smem, gmem, true);
+inline void copy_async(SharedAddress smem, int floats, GlobalAddress gmem) {
+    copy_async<VEC>(smem + floats, gmem, true);
 }
 inline void commit_copies() { emulated::commit_group(); }
 template <int PENDING>
@@ -99,6 +104,10 @@ inline Vec<VEC> load_global(const float* address) {
     Vec<VEC> value;
     for (int i = 0; i < VEC; ++i) value.v[i] = address[i];
     return value;
+}
+template <int VEC>
+inline Vec<VEC> load_operand(GlobalAddress address) {
+    return load_global<VEC>(reinterpret_cast<const float*>(address));
 }
 template <int VEC>
 inline Vec<VEC> load_l2(const float* address) {
@@ -132,6 +141,8 @@ inline void store_shared(float* address, Vec<VEC> value) {
 }
 
 inline void forget(int&) {}
+inline void forget(long long&) {}
+inline void forget(float*&) {}
 
 inline float of_lane_across(float value, int apart, const char* file = __builtin_FILE(), int line = __builtin_LINE()) {
     return emulated::exchange(value, apart, file, line);

@@ -53,8 +53,8 @@ static void copy_tile(float* stage, const float* a, long long lda, const float* 
     const bool is_edge_checked = FAULT != NO_EDGE_CHECK;
     const bool is_a = !is_edge_checked || (row + r < m && tile_k * T + c < k);
     const bool is_b = !is_edge_checked || (tile_k * T + r < k && column + c < n);
-    copy_async<1>(stage + at, a + (row + r) * lda + tile_k * T + c, is_a);
-    copy_async<1>(stage + T * T + at, b + (tile_k * T + r) * ldb + column + c, is_b);
+    copy_async<1>(stage + at, global_address(a + (row + r) * lda + tile_k * T + c), is_a);
+    copy_async<1>(stage + T * T + at, global_address(b + (tile_k * T + r) * ldb + column + c), is_b);
     if (FAULT != NO_COMMIT) commit_copies();
 }
 
@@ -117,7 +117,7 @@ static void plant(float* a, long long lda, float* c, long long ldc, int m, int n
     if (FAULT == PLAIN_SHARED_OVERRUN) sink = shared[2 * STAGE];
     if (FAULT == GLOBAL_OVERRUN) sink = load_global<1>(a + (m - 1) * lda + k).v[0];
     if (FAULT == GAP_READ) sink = load_global<1>(a + k).v[0];
-    if (FAULT == GAP_COPIED) copy_async<1>(shared, a + k);
+    if (FAULT == GAP_COPIED) copy_async<1>(shared, 0, global_address(a + k));
     if (FAULT == PLAIN_GLOBAL_OVERRUN) sink = a[(m - 1) * lda + k];
     if (FAULT == MISALIGNED) sink = load_shared<4>(shared + 1).v[0];
     if (FAULT == INT_OVERFLOW) sink = large + 1;
@@ -141,7 +141,7 @@ static void sgemm(int m, int n, int k, float alpha, const float* a, long long ld
     }
     plant(const_cast<float*>(a), lda, c, ldc, m, n, k);
     if (FAULT == PLAIN_WRITE_BEFORE_WAIT) {
-        copy_async<1>(shared + thread_index(), a, false);
+        copy_async<1>(shared + thread_index(), global_address(a), false);
         shared[thread_index()] = 0;
         barrier();
         sum = shared[thread_index()];
