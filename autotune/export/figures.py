@@ -9,10 +9,10 @@ from ..gemm import LAYOUTS, Gemm
 from ..kernel.config import Config
 from ..kernel.launch import refusal
 from ..kernel.resources import blocks_per_sm, launch_spec
-from ..runtime.table import Kernel, KernelRecord, ModelFigures, launchable
-from ..runtime.time_model import has_work
+from ..models.fit import Sample, fit, guess, inherit
+from ..models.time_model import ModelFigures
+from ..runtime.table import Kernel, KernelRecord, launchable
 from .cubins import CubinLike
-from .fit import Sample, fit, guess, inherit
 from .kriging import Kriging
 from .tuned import TunedResults, TunedShape
 from .wishes import Wish
@@ -63,7 +63,8 @@ class Figures:
     def _serves(self, config: Config, gemm: Gemm) -> bool:
         spec = launch_spec(config, gemm, self._limits)
         lds = (gemm.lda, gemm.ldb, gemm.ldc)
-        return refusal(spec, gemm.m, gemm.n, gemm.k, lds) is None and has_work(spec, gemm.k)
+        has_work = spec.split_k * spec.bk <= max(gemm.k, spec.bk)
+        return has_work and refusal(spec, gemm.m, gemm.n, gemm.k, lds) is None
 
     def kernel(self, wish: Wish, cubin: CubinLike) -> Kernel:
         resident = max(1, int(blocks_per_sm(wish.config, self._limits, wish.gemm, cubin.registers)))

@@ -8,13 +8,13 @@ theirs is taken to last longer than that of the config they descend from.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from itertools import product
 
 from ..device import DeviceLimits
 from ..gemm import Gemm
-from ..kernel.config import PARAMETER, Config
+from ..kernel.config import Config
 from ..kernel.families import GENERAL, General
 from ..kernel.rules import broken_rules
 
@@ -34,20 +34,17 @@ def stand_in(layout: str) -> Gemm:
 
 
 def twins(config: Config, layout: str, limits: DeviceLimits) -> Iterator[tuple[Config, float]]:
-    """Relatives of a tuned config that serve more shapes, other splits of k among them, and handicaps."""
+    """Relatives of a tuned config that serve more shapes, and handicaps."""
     predicating = _PREDICATED if config.edges == "exact" else 1
     for variant, flushing in _variants(config):
         for twin in _relatives(variant, layout, limits):
-            handicap = flushing * predicating * _NARROWER ** _num_narrower(twin, config)
-            for split_k in _splits(twin):
-                yield replace(twin, split_k=split_k), handicap
+            yield twin, flushing * predicating * _NARROWER ** _num_narrower(twin, config)
 
 
 def family_kernels(layout: str, limits: DeviceLimits) -> Iterator[tuple[Config, float]]:
     """A few kernels for each kind of shape (families.GENERAL), and handicaps: none of them was timed."""
     for family in GENERAL:
-        for split_k in family.splits:
-            tile = _launched(family, split_k)
+        for tile in _launched(family):
             for variant, flushing in _variants(tile) if family.splits == (1,) else [(tile, 1.0)]:
                 for kernel in _relatives(variant, layout, limits):
                     yield kernel, UNTIMED * flushing
@@ -61,18 +58,13 @@ def _variants(config: Config) -> Iterator[tuple[Config, float]]:
         yield replace(config, flush_k=next(flush for most, flush in _FLUSHES if side <= most)), _FLUSHED
 
 
-def _launched(family: General, split_k: int) -> Config:
-    if split_k == 1:
-        return family.tile
-    return replace(family.tile, reduction="two_pass", split_k=split_k)  # against last_block: decision 0022
-
-
-def _splits(config: Config) -> Iterable[int]:
-    """The split of a config and its neighbours where they share the cubin."""
-    if config.reduction in ("none", "cluster"):
-        return (config.split_k,)
-    values = [v for v in PARAMETER["split_k"].values if isinstance(v, int) and v > 1]
-    return [v for v in values if config.split_k // 2 <= v <= config.split_k * 2]
+def _launched(family: General) -> Iterator[Config]:
+    """The tile as it is where it is to be used in one part, and in parts, whose number is an argument."""
+    if 1 in family.splits:
+        yield family.tile
+    parts = [split_k for split_k in family.splits if split_k > 1]
+    if parts:  # two_pass against last_block: decision 0022
+        yield replace(family.tile, reduction="two_pass", split_k=parts[0])
 
 
 def _relatives(config: Config, layout: str, limits: DeviceLimits) -> Iterator[Config]:

@@ -2,8 +2,8 @@
 
 A search times some hundreds of configs on each shape, hardly any of them on another. What a table wants to
 know of each of its kernels, its time on every tuned shape, follows from those nearest to it: a Gaussian
-process per shape over the configs, with the figures of thumb (fit.guess) as its mean, so that far from all
-that was timed it says what would be said without any time, and how little that is worth.
+process per shape over the configs, with the figures of thumb (models/fit.guess) as its mean, so that far
+from all that was timed it says what would be said without any time, and how little that is worth.
 Source: C. E. Rasmussen, C. Williams, Gaussian Processes for Machine Learning (2006), 2.2 and 2.7.
 
 A fifth of 37,000 trials on an H200 left out, their times are met within 5.4 % in the median, those of
@@ -22,8 +22,9 @@ from ..device import DeviceLimits
 from ..gemm import Gemm
 from ..kernel.config import PARAMETERS, Config
 from ..kernel.resources import blocks_per_sm, launch_spec, register_cap, register_estimate
-from ..runtime.time_model import modelled_us, work
-from .fit import guess
+from ..models.fit import guess
+from ..models.launches import Launches, Shapes, grids
+from ..models.time_model import Speeds, modelled_us, work
 
 # Of the logarithm of a time over its mean. The length is in features: doublings of a parameter, mostly.
 _LENGTH = 5.0
@@ -61,13 +62,13 @@ class Kriging:
         return list(zip(map(float, np.exp(logs)), map(float, deviations), strict=True))
 
     def _means(self, configs: Sequence[Config]) -> np.ndarray:
-        means: np.ndarray = np.log([self._thumb_us(config) for config in configs])
+        specs = [launch_spec(config, self._gemm, self._limits) for config in configs]
+        launches = Launches.of(specs, [self._residency(config) for config in configs])
+        shape = Shapes.of(self._gemm)
+        todo = work(launches, shape, grids(launches, shape), self._limits)
+        speeds = Speeds.of([guess(spec, self._limits) for spec in specs])
+        means: np.ndarray = np.log(modelled_us(speeds, todo))
         return means
-
-    def _thumb_us(self, config: Config) -> float:
-        spec = launch_spec(config, self._gemm, self._limits)
-        todo = work(spec, self._residency(config), self._gemm, self._limits)
-        return modelled_us(guess(spec, self._limits), todo)
 
     def _residency(self, config: Config) -> int:
         registers = min(register_cap(config, self._limits), register_estimate(config) + _MORE_REGISTERS)

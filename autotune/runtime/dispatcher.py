@@ -46,7 +46,7 @@ class Dispatcher:
         gemm = make_gemm(m, n, k, trans_a, trans_b)
         if not (gemm.m and gemm.n):
             default = self.table.defaults[gemm.layout]
-            return Pick(default, "default", "the result has no elements: nothing is launched")
+            return Pick(default, "default", "the result has no elements: nothing is launched", 1)
         return self._selector.pick(Call.packed(gemm))
 
     def sgemm(

@@ -28,7 +28,7 @@ from .arrays import Form
 from .cuda_driver import Driver
 from .devices import Devices, LoadedKernel, OpenGpu
 from .product import Product, Triple, common_device, understand
-from .selector import Call, Selector
+from .selector import Call, Selector, in_splits
 from .table import Table
 
 MAX_PLANS = 4096  # kinds of call that are remembered
@@ -119,8 +119,8 @@ class Engine:
             return Plan(problem, gpu, None, Grid((0, 1), 0, 0, 1, 0, 0, 0, 0, 0))
         pick = self._selector.pick(Call(gemm, problem.lds, aligned))
         kernel = self._selector.kernels[pick.kernel_id]
-        grid = plan_grid(kernel.spec, gemm.m, gemm.n, gemm.k)
-        spec = kernel.spec
+        spec = in_splits(kernel, pick.split_k)
+        grid = plan_grid(spec, gemm.m, gemm.n, gemm.k)
         return Plan(problem, gpu, self.devices.kernel(gpu, kernel), grid, schedule(spec, grid))
 
     def run(self, plan: Plan, stream: int, addresses: Triple, alpha: float, beta: float) -> None:

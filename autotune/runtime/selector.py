@@ -2,28 +2,33 @@
 
 A kernel is legal for a call if `launch.refusal` has nothing against it. In this order:
     exact     the shape was tuned, and a kernel ranked for it is legal
-    modelled  the legal kernel with the least modelled time, the default competing. The less is known of a
-              kernel, the slower it is taken to be (CAUTION). One whose sums are deeper than they may be
-              (depth.py) is taken to be slower by as much as its error is too large: it wins where nothing
-              else is nearly as fast
+    modelled  the legal kernel with the least modelled time (models/forecast.py), in its best number of
+              splits, the default competing. The less is known of a kernel, the slower it is taken to be
+              (CAUTION). One whose sums are deeper than they may be (summation.py) is taken to be slower by as
+              much as they are deeper: it wins where nothing else is nearly as fast
     nearest   no legal kernel has a model: the best legal kernel of the nearest tuned shape
     default   nothing else is legal
-Copied into exported tables: standard library only.
+Copied into exported tables.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Literal, NamedTuple
 
+import numpy as np
+
+from ..device import DeviceLimits
 from ..errors import DispatchError
 from ..gemm import LAYOUTS, Gemm
-from ..kernel.launch import refusal
-from .summation import Summing, allowed_depth, excess_error
+from ..kernel.launch import LaunchSpec, refusal
+from ..models import residual
+from ..models.forecast import Forecast
+from ..models.launches import Floats, Launches, Shapes, Whole
+from ..models.time_model import Speeds
+from .summation import Sums, allowed_depth, depth, excess_error
 from .table import Entry, Kernel, Table
-from .time_model import expected_us, has_work
 
 NUM_NEAREST = 8  # tuned shapes that are looked through for a legal kernel
 CAUTION = 0.5  # deviations of a modelled time by which it is taken to be longer: what is surely good wins
@@ -41,6 +46,7 @@ class Pick:
     kernel_id: str
     how: How
     reason: str
+    split_k: int  # parts that k is split into
     expected_us: float | None = None
     entry: Gemm | None = None
 
@@ -62,12 +68,55 @@ class Call:
     def is_packed(self) -> bool:
         return self.lds == Call.packed(self.gemm).lds
 
-    def refusal(self, kernel: Kernel) -> str | None:
-        """Why this kernel must not serve this call, or None if it may."""
+    @property
+    def shapes(self) -> Shapes:
+        g = self.gemm
+        return Shapes(g.m, g.n, g.k, g.trans_a, g.trans_b, self.lds, self.addresses)
+
+    def refusal(self, kernel: Kernel, split_k: int | None = None) -> str | None:
+        """Why this kernel must not serve this call, in so many splits or its own, or None if it may."""
         g = self.gemm
         if kernel.layout != g.layout:
             return f"it is for {kernel.layout}, not {g.layout}"
-        return refusal(kernel.spec, g.m, g.n, g.k, self.lds, self.addresses)
+        return refusal(in_splits(kernel, split_k), g.m, g.n, g.k, self.lds, self.addresses)
+
+
+def in_splits(kernel: Kernel, split_k: int | None) -> LaunchSpec:
+    """How a kernel is launched in so many splits of k; None: its own."""
+    spec = kernel.spec
+    return spec if split_k is None or split_k == spec.split_k else replace(spec, split_k=split_k)
+
+
+class Considered(NamedTuple):
+    """Launches that may serve a call, those first that are expected to end first; arrays."""
+
+    kernel: Whole
+    split_k: Whole
+    time_us: Floats
+    careful_us: Floats  # will hardly be exceeded
+    excess: Floats  # how many times the error that is allowed they have; 1 where no more
+
+
+class Modelled:
+    """The kernels of one layout that have a model, by id."""
+
+    def __init__(self, kernels: Sequence[Kernel], limits: DeviceLimits) -> None:
+        self.kernels = sorted((k for k in kernels if k.model), key=lambda k: k.id)
+        figures = [k.model for k in self.kernels if k.model]
+        launches = Launches.of([k.spec for k in self.kernels], [k.blocks_per_sm for k in self.kernels])
+        self._forecast = Forecast(launches, Speeds.of(figures), residual.none(len(figures)), limits)
+        self._sums = Sums.of([k.config for k in self.kernels])
+        self._caution = 1 + CAUTION * np.array([one.relative_error for one in figures])
+
+    def candidates(self, call: Call, allowed: float) -> Considered:
+        """All launches that may serve a call. `allowed`: how deep their sums may be."""
+        accurate = self._sums.accurate_splits(call.gemm.k, allowed)
+        kernel, split_k, time_us = self._forecast.expected(call.shapes, accurate)
+        careful_us = time_us * self._caution[kernel]
+        excess = excess_error(self._sums.take(kernel).depth(split_k, call.gemm.k), allowed)
+        order = np.argsort(careful_us * excess**2, kind="stable")
+        order = order[: np.count_nonzero(time_us < np.inf)]
+        return Considered(kernel[order], split_k[order], time_us[order], careful_us[order], excess[order])
 
 
 class Selector:
@@ -76,9 +125,13 @@ class Selector:
     def __init__(self, table: Table) -> None:
         self._table = table
         self.kernels = {kernel.id: kernel for kernel in table.kernels}
-        self._by_layout = {x: [k for k in table.kernels if k.layout == x] for x in LAYOUTS}
+        self._models = {
+            layout: Modelled([k for k in table.kernels if k.layout == layout], table.limits)
+            for layout in LAYOUTS
+        }
         self._entries = {entry.gemm: entry for entry in table.entries}
-        self._summing = {kernel.id: Summing(kernel) for kernel in table.kernels}
+        self._entries_of = {x: [e for e in table.entries if e.gemm.layout == x] for x in LAYOUTS}
+        self._places = {x: _places([e.gemm for e in found]) for x, found in self._entries_of.items()}
 
     def pick(self, call: Call) -> Pick:
         """The kernel for a call with m and n at least 1. Raises DispatchError if even the default
@@ -96,57 +149,64 @@ class Selector:
                     reason += f", because {call.refusal(self.kernels[entry.ranked[0].kernel])}"
                 if not call.is_packed:
                     reason += "; timed with packed leading dimensions"
-                return Pick(ranked.kernel, "exact", reason, ranked.time_us, call.gemm)
+                return self._picked(ranked.kernel, "exact", reason, ranked.time_us, call.gemm)
         return None
 
+    def _picked(
+        self,
+        kernel_id: str,
+        how: How,
+        reason: str,
+        expected_us: float | None = None,
+        entry: Gemm | None = None,
+    ) -> Pick:
+        """A kernel in its own number of splits."""
+        return Pick(kernel_id, how, reason, self.kernels[kernel_id].spec.split_k, expected_us, entry)
+
     def _modelled(self, call: Call) -> Pick | None:
-        near = next(iter(self._near(call.gemm)), None)
-        allowed = self._allowed_depth(call.gemm, near)
-        times = []
-        for kernel, time_us in self._modelled_times(call):
-            careful_us = _careful_us(kernel, time_us)
-            excess = excess_error(self._summing[kernel.id].depth(call.gemm.k), allowed)
-            times.append((careful_us * excess, kernel.id, careful_us, time_us))
-        if not times:
+        near = next(iter(self._near(call.gemm, 1)), None)
+        known = self._models[call.gemm.layout]
+        if not known.kernels:
             return None
-        handicapped_us, best, careful_us, time_us = min(times)
-        reason = f"{self._not_exact(call)}: the least modelled time of {len(times)} legal kernels"
-        if handicapped_us > careful_us:
-            reason += ", although its sums are deeper than is accurate"
-        elif careful_us > min(other_us for _, _, other_us, _ in times):
-            reason += " that are accurate enough"
-        figures = self.kernels[best].model
-        if figures is not None and not figures.num_samples:
-            reason += "; it was never timed itself"
-        return Pick(best, "modelled", reason, time_us, near.gemm if near else None)
+        found = known.candidates(call, self._allowed_depth(call.gemm, near))
+        for at, index in enumerate(found.kernel):
+            kernel, split_k = known.kernels[index], int(found.split_k[at])
+            if call.refusal(kernel, split_k) is None:
+                num_legal = len(set(found.kernel.tolist()))
+                reason = f"{self._not_exact(call)}: the least modelled time of {num_legal} legal kernels"
+                if found.excess[at] > 1:
+                    reason += ", although its sums are deeper than is accurate"
+                elif found.careful_us[at] > found.careful_us.min():
+                    reason += " that are accurate enough"
+                if kernel.model is not None and not kernel.model.num_samples:
+                    reason += "; it was never timed itself"
+                entry = near.gemm if near else None
+                return Pick(kernel.id, "modelled", reason, split_k, float(found.time_us[at]), entry)
+        return None
 
     def _allowed_depth(self, gemm: Gemm, near: Entry | None) -> float:
         """How deep sums may be: as those of kernels that were measured to be accurate enough close by."""
         allowed = allowed_depth(gemm)
         if near is None or not _is_near(near.gemm, gemm):
             return allowed
-        return max(allowed, *(self._summing[ranked.kernel].depth(gemm.k) for ranked in near.ranked))
-
-    def _modelled_times(self, call: Call) -> Iterator[tuple[Kernel, float]]:
-        for kernel in self._by_layout[call.gemm.layout]:
-            if call.refusal(kernel) is None and has_work(kernel.spec, call.gemm.k):
-                time_us = expected_us(kernel, call.gemm, self._table.limits)
-                if time_us is not None:
-                    yield kernel, time_us
+        return max(allowed, *(depth(self.kernels[ranked.kernel].config, gemm.k) for ranked in near.ranked))
 
     def _nearest(self, call: Call) -> Pick | None:
-        for entry in self._near(call.gemm)[:NUM_NEAREST]:
+        for entry in self._near(call.gemm, NUM_NEAREST):
             for ranked in entry.ranked:
-                kernel = self.kernels[ranked.kernel]
-                if call.refusal(kernel) is None and has_work(kernel.spec, call.gemm.k):
+                spec = self.kernels[ranked.kernel].spec
+                has_work = spec.split_k == 1 or spec.split_k * spec.bk <= call.gemm.k
+                if has_work and call.refusal(self.kernels[ranked.kernel]) is None:
                     reason = f"{self._not_exact(call)}: nearest tuned shape {entry.gemm}"
-                    return Pick(ranked.kernel, "nearest", reason, None, entry.gemm)
+                    return self._picked(ranked.kernel, "nearest", reason, None, entry.gemm)
         return None
 
-    def _near(self, gemm: Gemm) -> list[Entry]:
-        """Tuned shapes of the same layout, the nearest first."""
-        same = [entry for entry in self._table.entries if entry.gemm.layout == gemm.layout]
-        return sorted(same, key=lambda entry: _distance(entry.gemm, gemm))
+    def _near(self, gemm: Gemm, num: int) -> list[Entry]:
+        """Tuned shapes of the same layout, the nearest first: by squares of the logarithms of the ratios of
+        m, n and k."""
+        apart = np.square(self._places[gemm.layout] - _places([gemm])).sum(axis=1)
+        found = self._entries_of[gemm.layout]
+        return [found[at] for at in np.argsort(apart, kind="stable")[:num]]
 
     def _default(self, call: Call) -> Pick:
         name = self._table.defaults[call.gemm.layout]
@@ -155,7 +215,9 @@ class Selector:
             raise DispatchError(
                 f"no kernel serves {call.gemm} ({fault}); split the product into smaller ones"
             )
-        return Pick(name, "default", f"{self._not_exact(call)}: no tuned kernel is legal for this call")
+        return self._picked(
+            name, "default", f"{self._not_exact(call)}: no tuned kernel is legal for this call"
+        )
 
     def _not_exact(self, call: Call) -> str:
         entry = self._entries.get(call.gemm)
@@ -164,17 +226,13 @@ class Selector:
         return f"{call.gemm} was tuned, but {call.refusal(self.kernels[entry.ranked[0].kernel])}"
 
 
-def _careful_us(kernel: Kernel, time_us: float) -> float:
-    """A modelled time that will hardly be exceeded."""
-    return time_us * (1 + CAUTION * kernel.model.relative_error) if kernel.model else time_us
+def _places(gemms: Sequence[Gemm]) -> Floats:
+    """(gemms, 3) logarithms of m, n and k."""
+    extents = np.array([(gemm.m, gemm.n, gemm.k) for gemm in gemms], float).reshape(-1, 3)
+    places: Floats = np.log(extents + 1)
+    return places
 
 
 def _is_near(a: Gemm, b: Gemm) -> bool:
     pairs = ((a.m, b.m), (a.n, b.n), (a.k, b.k))
     return all(x <= NEAR * y and y <= NEAR * x for x, y in pairs)
-
-
-def _distance(a: Gemm, b: Gemm) -> float:
-    """Between shapes, in factors: squares of the logarithms of the ratios of m, n and k."""
-    pairs = ((a.m, b.m), (a.n, b.n), (a.k, b.k))
-    return sum(math.log((x + 1) / (y + 1)) ** 2 for x, y in pairs)

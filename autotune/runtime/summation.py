@@ -15,17 +15,21 @@ cuBLAS splits k, too, as it sees fit. By its error in the same products, its sum
 where a side of C is at most 64, 212 where it is at most 256, else 512, and k / 3.8 where C is large; for k up
 to 1024 it may be k / 4. A kernel may be so much deeper that its error is MAX_ERROR times as large.
 
-Copied into exported tables: standard library only.
+Copied into exported tables.
 """
 
 from __future__ import annotations
 
-import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from ..gemm import Gemm
-from ..kernel.config import lanes_k
-from .table import Kernel
+from ..kernel.config import Config, lanes_k
+from ..models.launches import Flags, Floats, Whole
 
+_CHAIN_SHARE = 0.9  # of the depth that is allowed: the rest is for adding up the splits
 MAX_ERROR = 1.5  # times cuBLAS's, as a search holds its candidates to unless told otherwise
 _SHORT, _SHORT_DEPTH = 64, 128  # of the shorter side of C
 _NARROW, _NARROW_DEPTH = 256, 212
@@ -33,20 +37,43 @@ _WIDE_DEPTH = 512
 _LARGE, _MOST_SPLITS = 1 << 20, 3.8  # elements of C from which on cuBLAS splits k so often at most
 
 
-class Summing:
-    """How one kernel sums."""
+class Sums(NamedTuple):
+    """How kernels sum; arrays."""
 
-    def __init__(self, kernel: Kernel) -> None:
-        self._flush_k = kernel.config.flush_k
-        # last_wave: tiles of whole waves are not split
-        splits = 1 if kernel.spec.reduction == "last_wave" else kernel.spec.split_k
-        self._num_sums: int = splits * kernel.config.slice_k * lanes_k(kernel.config)
+    flush_k: Whole
+    parts: Whole  # lanes and slices that share out k
+    is_split: Flags  # as a whole: of last_wave, tiles of whole waves are not
 
-    def depth(self, k: int) -> float:
-        """Of the sums over k products."""
-        chain = k / self._num_sums
-        block = min(self._flush_k or chain, chain)
-        return block + (chain / block if block else 0) + self._num_sums
+    @classmethod
+    def of(cls, configs: Sequence[Config]) -> Sums:
+        return cls(
+            np.array([config.flush_k for config in configs], np.int64),
+            np.array([config.slice_k * lanes_k(config) for config in configs], np.int64),
+            np.array([config.reduction not in ("none", "last_wave") for config in configs], bool),
+        )
+
+    def take(self, index: Any) -> Sums:
+        """Those at these places, or in another arrangement: what an index of NumPy says."""
+        return Sums(*(column[index] for column in self))
+
+    def depth(self, split_k: Any, k: int) -> Floats:
+        """Of the sums over k products, in so many splits."""
+        num_sums = np.where(self.is_split, split_k, 1) * self.parts
+        chain = k / num_sums
+        block = np.where(self.flush_k > 0, np.minimum(self.flush_k, chain), chain)
+        deepest: Floats = block + chain / np.maximum(block, 1e-9) + num_sums
+        return deepest
+
+    def accurate_splits(self, k: int, allowed: float) -> Whole:
+        """From how many splits on sums are hardly deeper than is allowed; 1 where splits do not decide it."""
+        least = np.ceil(k / (self.parts * (allowed * _CHAIN_SHARE)))
+        splits: Whole = np.where(self.is_split & (self.flush_k == 0), least, 1).astype(np.int64)
+        return splits
+
+
+def depth(config: Config, k: int) -> float:
+    """How deep one kernel sums over k products."""
+    return float(Sums.of([config]).depth(config.split_k, k)[0])
 
 
 def allowed_depth(gemm: Gemm) -> float:
@@ -62,6 +89,7 @@ def allowed_depth(gemm: Gemm) -> float:
     return MAX_ERROR**2 * depth
 
 
-def excess_error(depth: float, allowed: float) -> float:
-    """How many times the error that is allowed a kernel has; 1 where it has no more."""
-    return math.sqrt(max(1.0, depth / allowed))
+def excess_error(depth: Floats, allowed: float) -> Floats:
+    """How many times the error that is allowed kernels have; 1 where they have no more."""
+    excess: Floats = np.sqrt(np.maximum(1.0, depth / allowed))
+    return excess

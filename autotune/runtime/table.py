@@ -25,6 +25,7 @@ from ..kernel import identity
 from ..kernel.config import Config
 from ..kernel.launch import LaunchSpec, Variant
 from ..kernel.resources import MAX_REGISTERS, launch_spec
+from ..models.time_model import ModelFigures
 from . import older_schemas, soundness
 from .files import MAX_CUBIN_BYTES, MAX_TABLE_BYTES, read_file
 
@@ -36,22 +37,7 @@ _SHA256 = re.compile(r"[0-9a-f]{64}")
 _BLANK = "0" * 64  # stands for the table's checksum while that is computed
 _AGAIN = "export the table again with `autotune export-table`"
 
-FigureUs = Annotated[float, Within(0, 1e12)]
 TimeUs = Annotated[float, Within(1e-6, 1e12)]
-
-
-@dataclass(frozen=True)
-class ModelFigures:
-    """What the time model knows of one kernel (see model.py). Fitted when the table was exported."""
-
-    fixed_us: FigureUs  # what any launch costs
-    round_us: FigureUs  # per k-step of a round of resident blocks, however few
-    step_us: FigureUs  # per k-step of each block that an SM works through
-    memory_efficiency: Annotated[float, Within(1e-9, 1)]  # share of the bandwidth limit that it reaches
-    # measured times behind the fit; 0: those of relatives alone, or figures of thumb
-    num_samples: Annotated[int, Within(0, 1 << 31)]
-    # deviation of a modelled time, as far as is known; 0 without a fit
-    relative_error: Annotated[float, Within(0, 1e12)]
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from autotune.device import Environment, known_limits
+from autotune.device import DeviceLimits, Environment, known_limits
 from autotune.export.package import write_folder
 from autotune.gemm import LAYOUTS, Gemm
 from autotune.kernel import identity
@@ -37,10 +37,12 @@ from autotune.kernel.launch import (
     schedule,
 )
 from autotune.kernel.resources import launch_spec
+from autotune.models.launches import Launches, Shapes, grids
+from autotune.models.time_model import ModelFigures, Speeds, modelled_us, work
 from autotune.runtime.conditions import Conditions
 from autotune.runtime.cuda_driver import CudaFault, KernelFacts
 from autotune.runtime.devices import DEFAULT_SMEM
-from autotune.runtime.table import Entry, Kernel, ModelFigures, RankedKernel, Table, render
+from autotune.runtime.table import Entry, Kernel, RankedKernel, Table, render
 
 LIMITS = known_limits("h200")
 ENVIRONMENT = Environment("NVIDIA H200", "GPU-0", (9, 0), "580.1", "13.0", "13.4", "13.1")
@@ -87,6 +89,14 @@ def make_kernel(kernel_id: str, spec: LaunchSpec, model: ModelFigures | None = F
     name = identity.of(SOURCE, config, spec.variant)
     kernel = Kernel(kernel_id, config, spec.variant, "", 128, 3, model, spec, name)
     return replace(kernel, sha256=hashlib.sha256(code_of(kernel)).hexdigest())
+
+
+def expected_us(kernel: Kernel, gemm: Gemm, limits: DeviceLimits) -> float:
+    """What the model says of a kernel, in its own number of splits."""
+    assert kernel.model is not None
+    launches, shape = Launches.of([kernel.spec], [kernel.blocks_per_sm]), Shapes.of(gemm)
+    todo = work(launches, shape, grids(launches, shape), limits)
+    return float(modelled_us(Speeds.of([kernel.model]), todo)[0])
 
 
 def make_table(*kernels: Kernel, entries: tuple[Entry, ...] = (), **changes: Any) -> Table:

@@ -46,6 +46,7 @@ RULES: dict[str, Room] = {
     "kernel/launch": _room(),
     "kernel/nvrtc_worker": _room("kernel", packages=("cuda.bindings.nvrtc",)),
     "kernel/compiler": _room("kernel", packages=("cuda.core", "cuda.bindings.nvrtc", "cuda.pathfinder")),
+    "models": _room("models", "kernel", packages=("numpy",)),
     "gpu": _room("gpu", "kernel", packages=("cuda", "numpy")),
     "store": _room("store", "kernel", packages=("sqlalchemy", "alembic", "optuna")),
     "recording": _room("recording", "kernel", packages=("numpy",)),
@@ -53,8 +54,8 @@ RULES: dict[str, Room] = {
     "search/propose": _room("search/propose", "kernel", packages=("optuna", "numpy")),
     "search/run": _room("search", "kernel", packages=("numpy",)),
     "search/compare": _room("search", "store", "kernel", packages=("numpy",)),
-    "runtime": _room("runtime", "kernel", packages=("numpy", "cuda")),
-    "export": _room("export", "runtime", "kernel", packages=("numpy",)),
+    "runtime": _room("runtime", "models", "kernel", packages=("numpy", "cuda")),
+    "export": _room("export", "runtime", "models", "kernel", packages=("numpy",)),
     "export/from_store": _room("export", "store", "kernel"),
     "report": _room("report", "store", "kernel", packages=("numpy", "plotly")),
 }

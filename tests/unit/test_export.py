@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from table_cases import ENVIRONMENT, FakeDriver, marked
+from table_cases import ENVIRONMENT, FakeDriver, expected_us, marked
 
 from autotune.device import KNOWN, DeviceLimits, known_limits
 from autotune.errors import DispatchError, TrialFailure, UsageError
@@ -30,7 +30,6 @@ from autotune.kernel.rules import broken_rules
 from autotune.measurement import Measurement, Outcome
 from autotune.runtime.selector import Call, Selector
 from autotune.runtime.table import load, load_cubins
-from autotune.runtime.time_model import expected_us
 from autotune.store import FinalEntry, Store
 from autotune.target import Baseline
 
@@ -168,7 +167,7 @@ def test_shapes_that_were_not_tuned_are_served_by_relatives(
     pick = selector.pick(call)
     assert pick.how == "modelled"
     chosen = selector.kernels[pick.kernel_id]
-    assert call.refusal(chosen) is None
+    assert call.refusal(chosen, pick.split_k) is None
     legal = [x for x in selector.kernels.values() if call.refusal(x) is None]
     assert len(legal) > 1  # more than the default
 
@@ -185,12 +184,20 @@ def test_the_model_of_a_kernel_knows_only_times_of_blocks_that_walk_alike(tmp_pa
     assert expected_us(winner, SQUARE, table.limits) == pytest.approx(2650.0, rel=0.05)
 
 
-def test_kernels_that_differ_in_split_only_share_a_cubin(folder: Path) -> None:
-    compiler = FakeCompiler()
-    export_table(results(), folder, compiler)
+def test_kernels_that_differ_in_split_only_share_a_cubin(tmp_path: Path) -> None:
+    compiler, others = FakeCompiler(), (replace(SPLIT, split_k=4), replace(SPLIT, split_k=8))
+    gemms = (DEEP, replace(DEEP, k=2 * DEEP.k))
+    shapes = tuple(TunedShape(g, (TunedPoint(c, 9.0, True),)) for g, c in zip(gemms, others, strict=True))
+    table = load(export_table(results(shapes=shapes), tmp_path / "t", compiler))
     assert len(compiler.asked) == len(set(compiler.asked))
-    splits = [k for k in load(folder).kernels if k.spec.reduction == "last_block" and k.layout == "NN"]
-    assert len({k.sha256 for k in splits}) < len(splits)
+    won = [k for k in table.kernels if k.id in {e.ranked[0].kernel for e in table.entries}]
+    assert {k.spec.split_k for k in won} == {4, 8} and len({k.sha256 for k in won}) == 1
+
+
+def test_a_kernel_that_splits_k_serves_other_shapes_in_other_splits(tmp_path: Path) -> None:
+    selector = Selector(load(export_table(results(), tmp_path / "t", FakeCompiler())))
+    few, many = (selector.pick(Call.packed(Gemm(64, 64, k))) for k in (1000, 30000))
+    assert few.split_k < many.split_k
 
 
 def test_the_kernels_of_a_cluster_keep_its_size(tmp_path: Path) -> None:

@@ -11,12 +11,11 @@ from tempfile import TemporaryDirectory
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from table_cases import ENVIRONMENT
+from table_cases import ENVIRONMENT, expected_us
 from test_export import SQUARE, FakeCompiler
 
 from autotune.device import KNOWN, DeviceLimits, known_limits
 from autotune.export.exporter import export_table
-from autotune.export.fit import guess
 from autotune.export.general import UNTIMED, family_kernels, stand_in, twins
 from autotune.export.tuned import TunedPoint, TunedResults, TunedShape
 from autotune.gemm import LAYOUTS, Gemm
@@ -25,9 +24,9 @@ from autotune.kernel.config import Config
 from autotune.kernel.launch import plan
 from autotune.kernel.resources import blocks_per_sm, launch_spec
 from autotune.kernel.rules import broken_rules
-from autotune.runtime.selector import Call, Selector
+from autotune.models.fit import guess
+from autotune.runtime.selector import Call, Selector, in_splits
 from autotune.runtime.table import KernelRecord, Table, launchable, load
-from autotune.runtime.time_model import expected_us
 from autotune.target import Point
 
 H200 = known_limits("h200")
@@ -69,8 +68,8 @@ def test_tiles_fit_the_shape_and_blocks_fill_the_gpu(gpu: str, layout: str, text
     selector, call = Selector(table), Call.packed(gemm)
     pick = selector.pick(call)
     chosen = selector.kernels[pick.kernel_id]
-    assert call.refusal(chosen) is None
-    grid = plan(chosen.spec, gemm.m, gemm.n, gemm.k)
+    assert call.refusal(chosen, pick.split_k) is None
+    grid = plan(in_splits(chosen, pick.split_k), gemm.m, gemm.n, gemm.k)
     assert grid.padded_m * grid.padded_n < 4 * gemm.m * gemm.n
     num_blocks = grid.size[0] * grid.size[1]
     assert num_blocks >= HALF * table.limits.num_sms, (num_blocks, chosen.id)
@@ -82,9 +81,10 @@ def test_many_sums_are_not_left_to_one_block(gpu: str) -> None:
     selector = Selector(table_for(gpu))
     for text, least in (("64x64x100000", 16), ("16x11008x4096", 1), ("35x700x2048", 2)):
         for layout in LAYOUTS:
-            spec = selector.kernels[selector.pick(Call.packed(in_layout(text, layout))).kernel_id].spec
-            assert spec.reduction == ("none" if spec.split_k == 1 else "two_pass")
-            assert spec.split_k >= least
+            pick = selector.pick(Call.packed(in_layout(text, layout)))
+            reduction = selector.kernels[pick.kernel_id].spec.reduction
+            assert reduction == ("none" if pick.split_k == 1 else "two_pass")
+            assert pick.split_k >= least
 
 
 def test_a_row_and_a_square_have_their_own_tiles() -> None:
@@ -110,8 +110,8 @@ def test_every_pick_is_legal(
     selector, call = Selector(table_for("h200")), Call(gemm, lds, addresses)
     pick = selector.pick(call)
     chosen = selector.kernels[pick.kernel_id]
-    assert call.refusal(chosen) is None
-    assert chosen.spec.split_k * chosen.spec.bk <= gemm.k or chosen.spec.split_k == 1
+    assert call.refusal(chosen, pick.split_k) is None
+    assert pick.split_k * chosen.spec.bk <= gemm.k or pick.split_k == 1
 
 
 def test_the_answer_says_that_its_kernel_was_never_timed() -> None:
@@ -164,7 +164,10 @@ def test_family_kernels_are_legal_and_serve_any_alignment(limits: DeviceLimits, 
         if tile.reduction == "cluster" and not limits.has_clusters:
             continue
         own = [c for c in kernels if (c.bm, c.bn, c.tm, c.tn) == (tile.bm, tile.bn, tile.tm, tile.tn)]
-        assert {c.split_k for c in own} >= ({tile.split_k} if family.splits == (1,) else set(family.splits))
+        in_parts = (
+            {min(split_k for split_k in family.splits if split_k > 1)} if max(family.splits) > 1 else set()
+        )
+        assert {c.split_k for c in own} >= ({tile.split_k} if family.splits == (1,) else in_parts)
         assert any(c.vec_c == 1 and {c.vec_a, c.vec_b} <= {1, 4 * tile.pack_a} for c in own)
     assert len({config.kernel for config in kernels}) <= 48  # what an export has to compile per layout
 

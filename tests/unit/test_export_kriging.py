@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from table_cases import FIGURES, LIMITS, make_kernel, make_spec, make_table
 
-from autotune.export.fit import Sample, fit
 from autotune.export.kriging import Kriging
 from autotune.gemm import Gemm
 from autotune.kernel import families
 from autotune.kernel.config import Config
+from autotune.models.fit import Sample, fit
 from autotune.runtime.selector import CAUTION, Call, Selector
 
 SQUARE = Gemm(2048, 2048, 2048)

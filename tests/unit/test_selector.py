@@ -7,16 +7,15 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from table_cases import FIGURES, LIMITS, make_kernel, make_spec, make_table, rank
+from table_cases import FIGURES, LIMITS, expected_us, make_kernel, make_spec, make_table, rank
 
 from autotune.errors import DispatchError
-from autotune.export.fit import Sample, fit, fma_step_us, guess
 from autotune.gemm import Gemm
 from autotune.kernel.launch import MAX_GRID_X, LaunchSpec, Variant, plan
+from autotune.models.fit import Sample, fit, fma_step_us, guess
 from autotune.runtime.selector import Call, Selector
-from autotune.runtime.summation import Summing
+from autotune.runtime.summation import depth
 from autotune.runtime.table import Table
-from autotune.runtime.time_model import expected_us, work
 
 VECTORS = st.sampled_from((1, 2, 4))
 SPLITS = st.sampled_from([("none", 1), ("two_pass", 2), ("last_block", 8), ("cluster", 4)])
@@ -72,7 +71,7 @@ def test_the_pick_is_legal_and_says_how_it_was_found(case: tuple[Table, Call]) -
         assert plan(make_spec(), m, n, k).tiles > MAX_GRID_X  # nothing else stops it
         return
     pick = selector.pick(call)
-    assert call.refusal(selector.kernels[pick.kernel_id]) is None
+    assert call.refusal(selector.kernels[pick.kernel_id], pick.split_k) is None
     assert pick.reason
     tuned = {e.gemm: [r.kernel for r in e.ranked] for e in table.entries}.get(call.gemm, [])
     legal = [name for name in tuned if call.refusal(selector.kernels[name]) is None]
@@ -83,10 +82,9 @@ def test_the_pick_is_legal_and_says_how_it_was_found(case: tuple[Table, Call]) -
     if pick.how == "modelled":
         default = selector.kernels[table.defaults[call.gemm.layout]]
         default_us = expected_us(default, call.gemm, table.limits)
-        assert pick.expected_us is not None and default_us is not None
-        mine, of_default = (
-            Summing(x).depth(call.gemm.k) for x in (selector.kernels[pick.kernel_id], default)
-        )
+        assert pick.expected_us is not None
+        chosen = replace(selector.kernels[pick.kernel_id].config, split_k=pick.split_k)
+        mine, of_default = (depth(config, call.gemm.k) for config in (chosen, default.config))
         assert pick.expected_us <= default_us or mine < of_default  # slower only to be more accurate
     if pick.how == "default":
         assert pick.kernel_id == table.defaults[call.gemm.layout]
@@ -113,7 +111,7 @@ def test_the_next_ranked_kernel_serves_what_the_first_cannot() -> None:
 def test_no_split_stays_without_work_and_no_workspace_is_boundless() -> None:
     split = make_kernel("split", make_spec(reduction="two_pass", split_k=8), replace(FIGURES, fixed_us=0.0))
     selector = Selector(make_table(split))
-    assert selector.pick(Call.packed(Gemm(64, 64, 64))).kernel_id == "default-nn"
+    assert selector.pick(Call.packed(Gemm(64, 64, 16))).kernel_id == "default-nn"
     assert selector.pick(Call.packed(Gemm(64, 64, 4096))).kernel_id == "split"
     assert selector.pick(Call.packed(Gemm(30000, 30000, 4096))).kernel_id == "default-nn"
 
@@ -131,7 +129,7 @@ def test_a_last_round_costs_less_than_a_full_one_but_not_nothing() -> None:
     times = []
     for tiles in (4 * 132, 4 * 132 + 1, 8 * 132):  # four blocks fit an SM at a time
         times.append(expected_us(kernel, Gemm(64 * tiles, 64, 4096), LIMITS))
-    full, beyond, double = (t or 0.0 for t in times)
+    full, beyond, double = times
     assert full < beyond < double
 
 
@@ -147,7 +145,7 @@ def test_the_fit_predicts_what_the_model_made(
         guess(spec, LIMITS), fixed_us=fixed, round_us=round_us, step_us=waste * fma_step_us(spec, LIMITS)
     )
     kernel = make_kernel("k", spec, truth)
-    samples = [Sample(spec, g, expected_us(kernel, g, LIMITS) or 0.0) for g in gemms]
+    samples = [Sample(spec, g, expected_us(kernel, g, LIMITS)) for g in gemms]
     found = fit(samples, kernel.blocks_per_sm, LIMITS)
     assert found.num_samples == len(samples)
     assert found.relative_error < 0.03
@@ -160,7 +158,7 @@ def test_one_outlier_does_not_move_the_fit() -> None:
     spec = make_spec()
     kernel = make_kernel("k", spec, replace(guess(spec, LIMITS), step_us=1.5 * fma_step_us(spec, LIMITS)))
     gemms = [Gemm(s, s, s) for s in range(600, 4200, 300)]
-    samples = [Sample(spec, g, expected_us(kernel, g, LIMITS) or 0.0) for g in gemms]
+    samples = [Sample(spec, g, expected_us(kernel, g, LIMITS)) for g in gemms]
     samples[5] = replace(samples[5], time_us=10 * samples[5].time_us)
     found = replace(kernel, model=fit(samples, kernel.blocks_per_sm, LIMITS))
     assert expected_us(found, gemms[8], LIMITS) == pytest.approx(samples[8].time_us, rel=0.05)
@@ -180,7 +178,7 @@ def test_no_sample_makes_an_impossible_figure(
 
 def test_memory_bound_samples_tell_of_memory() -> None:
     spec, gemm = make_spec(), Gemm(65536, 64, 64)
-    least = work(spec, 4, gemm, LIMITS).memory_us
+    least = gemm.num_bytes / (LIMITS.bandwidth_gbs * 1e3)
     assert fit([Sample(spec, gemm, least / 0.9)], 4, LIMITS).memory_efficiency == pytest.approx(0.9)
 
 

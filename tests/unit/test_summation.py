@@ -16,7 +16,7 @@ from test_export_general import UNTUNED, in_layout, table_for
 
 from autotune.gemm import LAYOUTS, Gemm
 from autotune.runtime.selector import Call, Selector
-from autotune.runtime.summation import MAX_ERROR, Summing, allowed_depth, excess_error
+from autotune.runtime.summation import MAX_ERROR, allowed_depth, depth, excess_error
 from autotune.runtime.table import Kernel
 
 # Relative errors of kernels on an H200 (normal operands, float64 for comparison): shape, split_k, reduction,
@@ -50,8 +50,8 @@ def kernel_of(
 def test_measured_errors_follow_from_the_depth(
     text: str, split_k: int, reduction: str, slice_k: int, flush_k: int, error: float
 ) -> None:
-    depth = Summing(kernel_of(split_k, reduction, slice_k, flush_k)).depth(Gemm.parse(text).k)
-    assert 1.79e-8 * math.sqrt(depth) == pytest.approx(error, rel=0.03)
+    deep = depth(kernel_of(split_k, reduction, slice_k, flush_k).config, Gemm.parse(text).k)
+    assert 1.79e-8 * math.sqrt(deep) == pytest.approx(error, rel=0.03)
 
 
 @pytest.mark.parametrize(("split_k", "flush_k"), [(1, 0), (4, 0), (1, 256), (1, 16), (8, 64)])
@@ -73,26 +73,26 @@ def test_errors_of_sums_made_so_follow_from_the_depth(split_k: int, flush_k: int
             total += kept + sums
         return float(np.linalg.norm(total - exact))
 
-    whole = Summing(kernel_of()).depth(k)
-    parts = Summing(kernel_of(split_k, "two_pass" if split_k > 1 else "none", 1, flush_k)).depth(k)
+    whole = depth(kernel_of().config, k)
+    parts = depth(kernel_of(split_k, "two_pass" if split_k > 1 else "none", 1, flush_k).config, k)
     assert error(split_k, flush_k) / error(1, 0) == pytest.approx(math.sqrt(parts / whole), rel=0.08)
 
 
 @given(st.integers(0, 2**31 - 256), st.integers(0, 2**31 - 256), st.sampled_from((0, 256, 1024)))
 def test_no_chain_is_deeper_than_one_of_all_and_depth_grows_with_k(k: int, more: int, flush_k: int) -> None:
-    summing = Summing(kernel_of(flush_k=flush_k))
-    assert 0 < summing.depth(k) <= summing.depth(k + more) + 1e-6 * (k + more)
-    assert summing.depth(k) <= k + 2
-    assert Summing(kernel_of(4, "two_pass", 2, flush_k)).depth(k) <= summing.depth(k) + 8
+    whole = kernel_of(flush_k=flush_k).config
+    assert 0 < depth(whole, k) <= depth(whole, k + more) + 1e-6 * (k + more)
+    assert depth(whole, k) <= k + 2
+    assert depth(kernel_of(4, "two_pass", 2, flush_k).config, k) <= depth(whole, k) + 8
 
 
 def test_a_last_wave_is_as_deep_as_its_whole_tiles() -> None:
     whole, wave = kernel_of(), kernel_of(4, "last_wave", wave=132)
-    assert Summing(wave).depth(4096) == Summing(whole).depth(4096)
+    assert depth(wave.config, 4096) == depth(whole.config, 4096)
 
 
 def test_a_table_of_before_blocked_summation_is_read_as_it_was() -> None:
-    assert Summing(make_kernel("k", make_spec())).depth(4096) == Summing(kernel_of()).depth(4096)
+    assert depth(make_kernel("k", make_spec()).config, 4096) == depth(kernel_of().config, 4096)
 
 
 @pytest.mark.parametrize("text", OF_CUBLAS)
@@ -103,8 +103,8 @@ def test_what_is_allowed_keeps_errors_near_cublas(text: str) -> None:
 
 
 def test_an_excess_is_by_how_much_the_error_is_too_large() -> None:
-    assert excess_error(100.0, 100.0) == excess_error(1.0, 100.0) == 1
-    assert excess_error(400.0, 100.0) == 2
+    assert excess_error(np.float64(100), 100.0) == excess_error(np.float64(1), 100.0) == 1
+    assert excess_error(np.float64(400), 100.0) == 2
 
 
 # ---- which kernel is picked
@@ -154,6 +154,7 @@ def test_a_table_of_one_shape_serves_others_accurately(gpu: str, layout: str, te
     """4096^3 alone was tuned, without blocks. 4097^3 is near it; on a GPU with little shared memory 8192^3
     has no room for blocks in a tile as large."""
     selector, gemm = Selector(table_for(gpu)), in_layout(text, layout)
-    chosen = selector.kernels[selector.pick(Call.packed(gemm)).kernel_id]
-    excess = excess_error(Summing(chosen).depth(gemm.k), allowed_depth(gemm))
+    pick = selector.pick(Call.packed(gemm))
+    chosen = replace(selector.kernels[pick.kernel_id].config, split_k=pick.split_k)
+    excess = excess_error(np.float64(depth(chosen, gemm.k)), allowed_depth(gemm))
     assert excess < (1.3 if text == "8192" else 1.01)

@@ -202,7 +202,7 @@ def is_accepted(text: str) -> bool:
                 pick = selector.pick(Call.packed(gemm))
             except DispatchError:
                 continue
-            assert Call.packed(gemm).refusal(selector.kernels[pick.kernel_id]) is None
+            assert Call.packed(gemm).refusal(selector.kernels[pick.kernel_id], pick.split_k) is None
     return True
 
 

@@ -11,13 +11,15 @@ from table_cases import LIMITS, make_spec
 
 from autotune.gemm import Gemm
 from autotune.kernel.launch import LaunchSpec
-from autotune.runtime.time_model import work
+from autotune.models.launches import Launches, Shapes, grids
+from autotune.models.time_model import work
 
 SHAPE = Gemm(256, 256, 4096)  # 16 tiles
 
 
 def overhead_us(spec: LaunchSpec, gemm: Gemm = SHAPE) -> float:
-    return work(spec, 2, gemm, LIMITS).overhead_us
+    launches, shape = Launches.of([spec], [2]), Shapes.of(gemm)
+    return float(work(launches, shape, grids(launches, shape), LIMITS).overhead_us[0])
 
 
 def test_one_launch_costs_nothing_further() -> None:

@@ -1,8 +1,8 @@
-"""Finds the figures of the time model (model.py) from the times that a search took.
+"""Finds the figures of the time model (time_model.py) from the times that a search took.
 
 Least squares on relative errors, no figure below what the hardware allows, drawn weakly towards
 figures of thumb: one sample moves them, a few decide them. Single outliers are weighed down, and so is what
-was not measured but inferred (kriging.py), the more the less it is worth.
+was not measured but inferred (export/kriging.py), the more the less it is worth.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ import numpy as np
 from ..device import DeviceLimits
 from ..gemm import Gemm
 from ..kernel.launch import LaunchSpec
-from ..runtime.table import ModelFigures
-from ..runtime.time_model import Work, modelled_us, work
+from .launches import Flags, Floats, Launches, Shapes, grids
+from .time_model import FMAS_PER_L2_FLOAT, ModelFigures, Speeds, Work, fmas_per_us, modelled_us, work
 
 # Figures of thumb for a kernel without a sample, and how strongly they draw one with samples. They were
 # chosen so that tiles timed cold on an H200 are modelled within 1.3 of what was measured: 16x11008x4096
@@ -32,10 +32,9 @@ _EFFICIENCY = 0.93  # of the bandwidth
 # Copying one float to shared memory takes the time of so many FMAs:
 _FMAS_PER_FLOAT = 3  # of issue and shared memory, whatever carries it
 _FMAS_PER_ACCESS = 9  # and of issue per access to global memory, of 1, 2 or 4 floats
-_FMAS_PER_FETCH = 20  # at the bandwidth of L2, while FMAs go on
 _DRAW = 0.03  # weight of a figure of thumb against one sample
 
-_MEMORY_BOUND = 0.7  # from this share of its time at full bandwidth on, a sample tells of memory
+_BOUND = 0.7  # from this share of its time at full bandwidth, of memory or of L2, on, a sample tells of that
 _OUTLIER = 0.05  # relative residual from which a sample loses weight
 _NUM_ROUNDS = 4  # of reweighting
 _MOST_MISSED = 0.5  # by which a single outlier counts
@@ -55,8 +54,7 @@ class Sample:
 
 def fma_step_us(spec: LaunchSpec, limits: DeviceLimits) -> float:
     """Least time of one k-step of one block: its FMAs at the full rate of an SM."""
-    fmas_per_us = limits.fma_tflops * 1e6 / 2 / limits.num_sms
-    return spec.bm * spec.bn * spec.bk / fmas_per_us
+    return spec.bm * spec.bn * spec.bk * limits.num_sms / fmas_per_us(limits)
 
 
 def guess(spec: LaunchSpec, limits: DeviceLimits) -> ModelFigures:
@@ -66,7 +64,7 @@ def guess(spec: LaunchSpec, limits: DeviceLimits) -> ModelFigures:
     per_fma[spec.vec_a] += 1 / spec.bn
     per_fma[spec.vec_b] += 1 / spec.bm
     copies = sum(floats * (_FMAS_PER_FLOAT + _FMAS_PER_ACCESS / vec) for vec, floats in per_fma.items())
-    share = max(1 + _WASTE + copies, _FMAS_PER_FETCH * sum(per_fma.values()))
+    share = max(1 + _WASTE + copies, FMAS_PER_L2_FLOAT * sum(per_fma.values()))
     return ModelFigures(
         fixed_us=_FIXED_US,
         round_us=_ROUND_US,
@@ -97,28 +95,34 @@ def fit(samples: Sequence[Sample], blocks_per_sm: int, limits: DeviceLimits) -> 
     far as samples tell: root of the mean square, of what the model misses and of what is inferred.
     """
     thumb = guess(samples[0].spec, limits)
-    todo = [work(s.spec, blocks_per_sm, s.gemm, limits) for s in samples]
+    todo = work_of(samples, blocks_per_sm, limits)
     times = np.array([s.time_us for s in samples])
-    trusts = np.array([1 / math.hypot(1, s.deviation / _MISFIT) for s in samples])
-    shares = np.array([w.memory_us for w in todo]) / times
-    is_memory = shares >= _MEMORY_BOUND
+    deviations = np.array([s.deviation for s in samples])
+    trusts = 1 / np.hypot(1, deviations / _MISFIT)
+    shares = todo.memory_us / times
+    is_memory = shares >= _BOUND
     efficiency = _EFFICIENCY
     if is_memory.any():
         efficiency = min(max(_weighted_median(shares[is_memory], trusts[is_memory] ** 2), 0.05), 1.0)
+    is_compute = ~is_memory & (todo.l2_us / times < _BOUND)
     figures = thumb
-    if not is_memory.all():
-        kept = np.flatnonzero(~is_memory)
-        figures = _fit_compute(
-            [todo[i] for i in kept], times[kept], trusts[kept], thumb, samples[0].spec, limits
-        )
+    if is_compute.any():
+        figures = _fit_compute(todo, times, trusts, is_compute, thumb, samples[0].spec, limits)
     figures = replace(figures, memory_efficiency=efficiency)
-    missed = np.minimum(np.log([modelled_us(figures, w) for w in todo] / times) ** 2, _MOST_MISSED**2)
-    inferred = np.array([s.deviation for s in samples]) ** 2
+    missed = np.minimum(np.log(modelled_us(Speeds.of([figures]), todo) / times) ** 2, _MOST_MISSED**2)
     return replace(
         figures,
-        num_samples=sum(not s.deviation for s in samples),
-        relative_error=math.sqrt(np.average(missed + inferred, weights=trusts**2)),
+        num_samples=int((deviations == 0).sum()),
+        relative_error=math.sqrt(np.average(missed + deviations**2, weights=trusts**2)),
     )
+
+
+def work_of(samples: Sequence[Sample], blocks_per_sm: int, limits: DeviceLimits) -> Work:
+    """What a kernel had to do for each of its samples. All are of one layout."""
+    launches = Launches.of([s.spec for s in samples], [blocks_per_sm] * len(samples))
+    m, n, k = np.array([(s.gemm.m, s.gemm.n, s.gemm.k) for s in samples], np.int64).T
+    shapes = Shapes(m, n, k, samples[0].gemm.trans_a, samples[0].gemm.trans_b)
+    return work(launches, shapes, grids(launches, shapes), limits)
 
 
 def _weighted_median(values: np.ndarray, weights: np.ndarray) -> float:
@@ -129,25 +133,28 @@ def _weighted_median(values: np.ndarray, weights: np.ndarray) -> float:
 
 
 def _fit_compute(
-    todo: Sequence[Work],
-    times: np.ndarray,
-    trusts: np.ndarray,
+    todo: Work,
+    times: Floats,
+    trusts: Floats,
+    is_compute: Flags,
     thumb: ModelFigures,
     spec: LaunchSpec,
     limits: DeviceLimits,
 ) -> ModelFigures:
-    """Fixed, round and step time, the last as what comes on top of pure FMAs."""
+    """Fixed, round and step time, the last as what comes on top of FMAs, from samples that tell of them."""
     least = fma_step_us(spec, limits)
-    columns = np.array([[1.0, w.round_steps, w.queue_steps] for w in todo])  # (samples, 3)
-    rest = times - np.array([least * w.queue_steps + w.overhead_us for w in todo])
+    counts = (np.ones(len(times)), todo.wave_steps, todo.queue_steps)
+    unknown = np.stack(counts, axis=1)[is_compute]  # (samples, 3)
+    rest = (times - least * todo.queue_steps - todo.overhead_us)[is_compute]
+    times, trusts = times[is_compute], trusts[is_compute]
     prior = np.array([thumb.fixed_us, thumb.round_us, thumb.step_us - least])
     pull = _DRAW * np.eye(3) / prior  # rows that say: figure / thumb = 1
     weights = np.ones(len(times))
     for _ in range(_NUM_ROUNDS):
         scale = trusts * weights / times
-        rows = np.vstack([columns * scale[:, None], pull])
+        rows = np.vstack([unknown * scale[:, None], pull])
         found = _nonnegative(rows, np.concatenate([rest * scale, np.full(3, _DRAW)]))
-        residuals = np.abs(columns @ found - rest) / times
+        residuals = np.abs(unknown @ found - rest) / times
         weights = np.sqrt(np.minimum(1.0, _OUTLIER / np.maximum(residuals, 1e-12)))
     fixed, round_us, waste = map(float, found)
     return replace(thumb, fixed_us=fixed, round_us=round_us, step_us=least + waste)

@@ -1,0 +1,1 @@
+"""What is believed before it is measured: pure functions of kernels, shapes and a GPU, on whole arrays."""

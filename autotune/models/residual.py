@@ -1,0 +1,67 @@
+"""What the time model misses of a kernel, learned from shapes that it was timed on.
+
+For each kernel a Gaussian process over the logarithms of m, n and k (Matern 3/2), of the logarithm of a
+measured time over the modelled one. Kernels share the shapes, so that the covariances of a new shape with all
+of them are computed once, and each kernel adds a row of weights.
+Source: C. E. Rasmussen, C. Williams, Gaussian Processes for Machine Learning (2006), 2.2 and 4.2.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from .launches import Floats
+
+LENGTH = 2.5  # doublings of an extent
+NOISE = 0.2  # of the variance: what a shape alone has, and its neighbours do not
+_Z = math.sqrt(3)
+
+
+class Residuals(NamedTuple):
+    """`places` (shapes, 3): logarithms to base 2 of m, n, k. `weights` (kernels, shapes)."""
+
+    places: Floats
+    weights: Floats
+
+
+def place(m: Any, n: Any, k: Any) -> Floats:
+    """(..., 3) of extents of at least 1."""
+    extents = np.stack([np.asarray(extent, float) for extent in (m, n, k)], axis=-1)
+    places: Floats = np.log2(np.maximum(extents, 1))
+    return places
+
+
+def none(num_kernels: int) -> Residuals:
+    """Of kernels that nothing is learned of."""
+    return Residuals(np.zeros((0, 3)), np.zeros((num_kernels, 0)))
+
+
+def _covariance(a: Floats, b: Floats) -> Floats:
+    """(p, 3), (q, 3) -> (p, q)."""
+    r = np.sqrt(np.square(a[:, None] - b[None]).sum(-1)) * (_Z / LENGTH)
+    covariance: Floats = (1 + r) * np.exp(-r)
+    return covariance
+
+
+def learn(places: Floats, logs: Floats) -> Residuals:
+    """From (kernels, shapes) logarithms of measured over modelled times; NaN where there is none."""
+    weights = np.zeros(logs.shape)
+    covariance = _covariance(places, places)
+    for row, found in zip(weights, logs, strict=True):
+        known = np.flatnonzero(np.isfinite(found))
+        if known.size:
+            among = covariance[np.ix_(known, known)] + NOISE * np.eye(known.size)
+            row[known] = np.linalg.solve(among, found[known])
+    return Residuals(places, weights)
+
+
+def factors(residuals: Residuals, m: Any, n: Any, k: Any) -> Floats:
+    """By what the modelled time of each kernel on one shape is to be multiplied; (kernels,)."""
+    if not len(residuals.places):
+        return np.ones(len(residuals.weights))
+    across = _covariance(residuals.places, place(m, n, k)[None])[:, 0]
+    times: Floats = np.exp(residuals.weights @ across)
+    return times

@@ -1,0 +1,39 @@
+"""What the model misses is learned where it was measured, and forgotten far from there."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from autotune.models import residual
+
+SIZES = np.array([(2**i, 2**j, 2**depth) for i in (4, 8, 12) for j in (4, 8, 12) for depth in (6, 12)])
+PLACES = residual.place(*SIZES.T)
+
+
+def learned(log: float, known: list[int]) -> residual.Residuals:
+    logs = np.full((2, len(SIZES)), np.nan)
+    logs[0, known] = log
+    return residual.learn(PLACES, logs)
+
+
+@given(st.floats(-1, 1), st.sets(st.integers(0, len(SIZES) - 1), min_size=1))
+def test_a_kernel_is_corrected_where_it_was_timed_and_no_other_is(log: float, known: set[int]) -> None:
+    found = learned(log, sorted(known))
+    for at in known:
+        factor, other = residual.factors(found, *SIZES[at])
+        assert 0 <= np.log(factor) / log <= 1.2 if abs(log) > 1e-6 else abs(np.log(factor)) < 1e-5
+        assert other == 1
+        if abs(log) > 0.01:
+            assert np.log(factor) / log > 0.6
+
+
+def test_far_from_all_that_was_timed_nothing_is_corrected() -> None:
+    found = learned(0.5, [0])
+    assert residual.factors(found, 2**30, 2**30, 2**30)[0] < 1.001
+
+
+def test_what_nothing_is_learned_of_is_left_as_it_is() -> None:
+    assert (residual.factors(residual.none(3), 10, 20, 30) == 1).all()
+    assert (residual.factors(residual.learn(PLACES, np.full((2, len(SIZES)), np.nan)), 1, 2, 3) == 1).all()
