@@ -133,6 +133,16 @@ class Refining(Protocol):
 
 
 @runtime_checkable
+class Filling(Target, Protocol):
+    """A target that times kernels which were verified elsewhere, many in a row."""
+
+    def fill(self, cells: Sequence[Cell]) -> Future[tuple[CellTime, ...]]:
+        """Compile what the cells need, then time them one after another; nothing is verified. One whose point
+        is illegal, does not compile, spills or does not fit has no samples, but a reason."""
+        ...
+
+
+@runtime_checkable
 class Reusing(Protocol):
     """A target whose idle seconds can try kernels that are compiled already on other problems."""
 

@@ -12,6 +12,8 @@ from .gemm import Gemm
 from .gpu.driver import device_limits
 from .gpu.gpu_target import GpuTarget
 from .measurement import CachePolicy
+from .recording import matrix
+from .recording.matrix import TimeMatrix
 from .recording.replay import ReplayTarget
 from .target import Target
 
@@ -105,7 +107,12 @@ def studies_dir() -> Path:
 
 def recordings() -> list[Path]:
     """The recorded spaces that ship with autotune, in the order of their names."""
-    return sorted(path for path in studies_dir().rglob("*.gz") if path.is_file())
+    return sorted((studies_dir() / "recorded").glob("*.gz"))
+
+
+def matrices() -> list[TimeMatrix]:
+    """Times of kernels on drawn shapes that ship with autotune."""
+    return [matrix.read(path) for path in sorted((studies_dir() / "matrices").glob("*.gz"))]
 
 
 def default_recording(gemms: Sequence[Gemm] = ()) -> Path:

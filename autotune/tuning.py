@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import closing
 from dataclasses import dataclass, replace
@@ -12,6 +13,7 @@ from typing import Any
 from . import gpu as gpus
 from . import targets
 from .device import DeviceLimits, Environment, limits_by_name
+from .distribution import MAX_KERNELS, drawn_suite
 from .errors import DispatchError, EnvironmentProblem, UsageError
 from .export import exporter
 from .export.from_store import read_results
@@ -24,15 +26,18 @@ from .kernel.feasible_set import FeasibleSet, feasible_set
 from .measurement import MAX_ERROR, CachePolicy, read_policy
 from .recording.replay import ReplayTarget
 from .runtime.table import Table, load
-from .search import DEFAULT_SAMPLER, Options, SearchResult, ShapeResult
+from .search import DEFAULT_SAMPLER, Options, SearchResult, ShapeResult, StopReason
 from .search import tune as search
+from .search.fill import Filled, OnFill, fill, ignore_fill
 from .search.progress import Best, Event, OnEvent, ShapeStarted, ignore
 from .store import Store, TrialRecord, shown
 from .store.publisher import Publisher
+from .target import Filling, Target
 from .targets import Note
 
 Shape = Gemm | str | int | tuple[int, int, int]  # 4096, "4096x128x4096:NT", (m, n, k)
 DEFAULT_DB = "autotune.db"
+SEARCH_SHARE = 0.6  # of the seconds, where shapes are drawn: the rest times kernels across them (unmeasured)
 _note = logging.getLogger("autotune").warning
 
 
@@ -47,6 +52,7 @@ class Result:
     db: str
     source_hash: str  # of the kernel whose instances were searched
     optimum_us: Mapping[Gemm, float]  # of recorded spaces: what their best point takes
+    filled: Filled | None = None  # what was timed across shapes, where some were drawn
 
     @property
     def shapes(self) -> tuple[ShapeResult, ...]:
@@ -94,7 +100,9 @@ def tune(
     max_error: float | None = MAX_ERROR,
     sampler: str = DEFAULT_SAMPLER,
     seed: int = 0,
+    num_drawn: int = 0,
     on_event: OnEvent = ignore,
+    on_fill: OnFill = ignore_fill,
     note: Note = _note,
     has_dashboard: bool = False,
 ) -> Result:
@@ -105,9 +113,12 @@ def tune(
     autotune stands in where there is no GPU. `seconds` are of this run, `trials` of each shape, earlier runs
     included; with neither, a shape ends when nothing better is likely. `db`: a file of SQLite, or a URL of
     PostgreSQL. `policy`: `cold` or `warm` operands. `max_error`: times cuBLAS's, of what may win (None: no
-    limit). `on_event` is called with what search/progress.py describes, from this thread; `note` with what a
-    person should know (by default a warning is logged). `has_dashboard`: whether trials are copied to where
-    Optuna's dashboard finds them.
+    limit). `num_drawn`: so many more shapes, drawn at random (distribution.py); the kernels that all these
+    searches find are then timed on all shapes of their layout, in the last two fifths of the seconds, so that
+    an export can choose which of them serve any shape. `on_event` is called with what search/progress.py
+    describes, from this thread, `on_fill` with how many kernels and times across shapes there are, `note`
+    with what a person should know (by default a warning is logged). `has_dashboard`: whether trials are
+    copied to where Optuna's dashboard finds them.
 
         >>> import autotune
         >>> result = autotune.tune(4096, gpu="auto", seconds=60, db="/tmp/tuned.db")
@@ -120,7 +131,8 @@ def tune(
     until then is stored.
     """
     gemms = read_shapes(shapes)
-    options = Options(sampler=sampler, trials=trials, seconds=seconds, seed=seed)
+    to_search = seconds if seconds is None or not num_drawn else SEARCH_SHARE * seconds
+    options = Options(sampler=sampler, trials=trials, seconds=to_search, seed=seed)
     with (
         closing(targets.open_target(gpu, read_policy(policy), gemms, max_error, note=note)) as target,
         Store.open(db) as store,  # behind the target: without one no empty database is left
@@ -128,6 +140,8 @@ def tune(
     ):
         store.tell_when_away(note)
         recorded = target if isinstance(target, ReplayTarget) else None
+        if num_drawn:
+            gemms = (*gemms, *_drawn(target, num_drawn, seed))
         gemms = gemms or (recorded.gemms if recorded else ())
         if has_dashboard:
             with Publisher(store) as publisher:
@@ -135,8 +149,13 @@ def tune(
                 publisher.finish([shape.study for shape in found.shapes])
         else:
             found = search(target, store, gemms, options, on_event)
+        filled = None
+        if num_drawn and isinstance(target, Filling) and found.reason is not StopReason.INTERRUPTED:
+            left_s = math.inf if seconds is None else (1 - SEARCH_SHARE) * seconds
+            filled = fill(target, store, [shape.gemm for shape in found.shapes], left_s, on_fill)
         return Result(
             search=found,
+            filled=filled,
             environment=target.environment,
             policy=target.policy,
             max_error=max_error,
@@ -144,6 +163,13 @@ def tune(
             source_hash=target.source_hash,
             optimum_us={s.gemm: recorded.optimum(s.gemm)[1] for s in found.shapes} if recorded else {},
         )
+
+
+def _drawn(target: Target, num: int, seed: int) -> tuple[Gemm, ...]:
+    """Raises UsageError where kernels cannot be timed across shapes."""
+    if not isinstance(target, Filling):
+        raise UsageError("shapes are drawn for a GPU, and this is a recording; name a GPU, or leave them out")
+    return drawn_suite(num, seed, target.limits.fma_tflops, target.limits.bandwidth_gbs)
 
 
 def _followed(publisher: Publisher, on_event: OnEvent) -> OnEvent:
@@ -164,14 +190,16 @@ def export_table(
     db: str = DEFAULT_DB,
     policy: str = CachePolicy.COLD,
     max_error: float | None = MAX_ERROR,
+    max_kernels: int = MAX_KERNELS,
     note: Note = _note,
     on_compiled: Callable[[int, int], Any] = lambda done, total: None,
 ) -> Table:
     """Write the winners of the GPU that was measured last, of these shapes or of all, as a folder that
     applications import. Returns its table.
 
-    `on_compiled` is told how many of how many kernels are there. Raises DispatchError where there is nothing
-    to export, StoreError, EnvironmentProblem.
+    `max_kernels`: for shapes that were not tuned, beside those that won. `on_compiled` is told how many of
+    how many kernels are there. Raises DispatchError where there is nothing to export, StoreError,
+    EnvironmentProblem.
     """
     gemms = read_shapes(shapes)
     with Store.open_existing(db) as store, store.damages.told(note):
@@ -184,7 +212,15 @@ def export_table(
         results = read_results(store, newest, limits, policy=read, gemms=gemms or None, max_error=max_error)
     results = replace(results, power_limit_w=_power_limit_w(results.environment))
     with closing(Compiler(limits.arch, note=note)) as compiler:
-        exporter.export_table(results, Path(folder), compiler, note=note, on_compiled=on_compiled)
+        exporter.export_table(
+            results,
+            Path(folder),
+            compiler,
+            matrices=targets.matrices(),
+            max_kernels=max_kernels,
+            note=note,
+            on_compiled=on_compiled,
+        )
     others = {e.gpu_name for e in environments} - {newest.gpu_name}
     if others:
         names = ", ".join(sorted(others))

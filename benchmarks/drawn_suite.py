@@ -2,29 +2,24 @@
 
     python benchmarks/drawn_suite.py --seed 1 [--num 40] [--odd | --mixed] [--layouts] [--batches] > NAME.toml
 
-m and n are log-uniform over 1 ... 16384 and k over 16 ... 65536; shapes whose limit on an H200 is less than
-1 us or more than 10 ms are drawn again. `--odd` makes every extent odd; `--mixed` rounds those of every
-second shape up to whole 16s, from 16 on; `--layouts` draws the layout too.
-`--batches` draws 2 ... 1024 products, log-uniform, one batch in four with a shared A and one with a shared B.
-Equal arguments draw equal suites.
+Extents are drawn as autotune/distribution.py says, for an H200. `--odd` makes every extent odd; `--mixed`
+rounds those of every second shape up to whole 16s, from 16 on; `--layouts` draws the layout too. `--batches`
+draws 2 ... 1024 products, log-uniform, one batch in four with a shared A and one with a shared B. Equal
+arguments draw equal suites.
 """
 
 from __future__ import annotations
 
 import argparse
-import math
 import random
 from collections.abc import Iterator
 from typing import Any
 
+from autotune import distribution
 from autotune.gemm import LAYOUTS, Gemm
 
-MOST = 16384  # rows or columns
-ROUND = 16
-DEPTHS = (16, 65536)
 BATCHES = (2, 1024)
 SHARED = ("", "", "a", "b")  # one of them for each batch
-LIMITS_US = (1.0, 10_000.0)
 FMA_TFLOPS, BANDWIDTH_GBS = 65.3, 4290.0  # measured on an H200
 
 
@@ -37,26 +32,14 @@ def drawn(
     layouts: tuple[str, ...] = ("NN",),
 ) -> Iterator[Gemm]:
     """Shapes without end, the same for equal arguments."""
-    rng, num = random.Random(seed), 0
-    while True:
-        m, n, k = (_log_uniform(rng, *ends) for ends in ((1, MOST), (1, MOST), DEPTHS))
-        layout = rng.choice(layouts)
-        if is_odd:
-            m, n, k = m | 1, n | 1, k | 1
-        if is_mixed and num % 2:
-            m, n, k = (extent if extent < ROUND else -(-extent // ROUND) * ROUND for extent in (m, n, k))
-        gemm = Gemm(m, n, k, layout[0] == "T", layout[1] == "T", **(_batch(rng) if is_batched else {}))
-        if LIMITS_US[0] <= gemm.limit_us(FMA_TFLOPS, BANDWIDTH_GBS) <= LIMITS_US[1]:
-            num += 1
-            yield gemm
-
-
-def _log_uniform(rng: random.Random, least: int, most: int) -> int:
-    return round(math.exp(rng.uniform(math.log(least), math.log(most))))
+    more = {"more": _batch} if is_batched else {}
+    return distribution.drawn(
+        seed, FMA_TFLOPS, BANDWIDTH_GBS, layouts=layouts, is_odd=is_odd, is_mixed=is_mixed, **more
+    )
 
 
 def _batch(rng: random.Random) -> dict[str, Any]:
-    products, shared = _log_uniform(rng, *BATCHES), rng.choice(SHARED)
+    products, shared = distribution.log_uniform(rng, *BATCHES), rng.choice(SHARED)
     return {"batch": products, "shares_a": shared == "a", "shares_b": shared == "b"}
 
 

@@ -1,32 +1,36 @@
-"""How far so many kernels reach on shapes that they were not chosen for.
+"""How far so many kernels reach on shapes that they were not chosen for, and what of that the model picks.
 
-    python benchmarks/portfolio.py h200-nn.json.gz [more.json.gz ...] [--sizes 8,16,32,64] [--folds 5]
+    python benchmarks/portfolio.py studies/matrices/h200-nn.json.gz [more ...] [--sizes 16,32,64] [--folds 5]
 
 Of each matrix (record_matrix.py) the columns are held apart in folds. Kernels are chosen on the columns of
-all other folds, without those that a search of a column held apart found, and without relatives of these.
-Told is the geometric mean, over columns held apart, of the best of all rows over the best of the chosen:
-their share of what is known to be possible; and over cuBLAS. All of it supposes that the best of them is
-picked.
+all other folds (export/portfolio.py), without those that a search of a column held apart found, and without
+relatives of these; the model that picks among them knows no other column either. Told are geometric means
+over columns held apart. chosen: the best of all rows over the best of the chosen; by kind of shape, too.
+picked: the best of the chosen over what the model picks; of four: over the best of the first four. /cuBLAS:
+cuBLAS over what the model picks, and the least of these.
 """
 
 from __future__ import annotations
 
 import argparse
+import math
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-import matrix
 import numpy as np
 import reports
-from matrix import Matrix, Row
-from numpy.typing import NDArray
 
 from autotune.cli import console
 from autotune.errors import UsageError
+from autotune.export import portfolio
 from autotune.gemm import Gemm
+from autotune.models.launches import Shapes
+from autotune.recording import matrix
+from autotune.recording.matrix import MatrixRow, TimeMatrix
 
-FAR = 4.0  # times the best of a column: what a kernel is taken to need where it may not run
 KINDS = ("one side up to 8", "one side up to 64", "deep k", "the rest")
+NUM_FIRST = 4
 _FEW, _SOME, _DEEP = 8, 64, 16
 
 
@@ -40,80 +44,97 @@ def kind_of(gemm: Gemm) -> str:
     return KINDS[2] if gemm.k >= _DEEP * max(gemm.m, gemm.n) else KINDS[3]
 
 
-def regrets(found: Matrix) -> tuple[list[Row], list[Gemm], NDArray[np.float64]]:
-    """Rows, the columns that any row has a time on, and log(time / best of the column) of each pair."""
-    rows, best = found.rows, found.best_us()
-    columns = [gemm for gemm in found.columns if gemm in best]
-    table = np.full((len(rows), len(columns)), np.log(FAR))
-    row_at, column_at = ({key: i for i, key in enumerate(keys)} for keys in (rows, columns))
-    for (row, gemm), time_us in found.times().items():
-        table[row_at[row], column_at[gemm]] = min(np.log(time_us / best[gemm]), np.log(FAR))
-    return rows, columns, table
+@dataclass(frozen=True)
+class Judged:
+    """One column held apart: times in us, infinite where no chosen kernel serves it."""
+
+    gemm: Gemm
+    best_us: float  # of all rows
+    chosen_us: float  # the best of the chosen
+    picked_us: float
+    first_us: float  # the best of the first four
+    cublas_us: float | None
 
 
-def choose(table: NDArray[np.float64], allowed: Sequence[int], most: int) -> list[int]:
-    """Rows, at most so many, each the one that lowers the mean regret of the columns the most."""
-    chosen: list[int] = []
-    reached = np.full(table.shape[1], np.log(FAR))
-    while len(chosen) < min(most, len(allowed)):
-        means = [np.minimum(reached, table[row]).mean() for row in allowed]
-        best = int(np.argmin(means))
-        if means[best] >= reached.mean():
-            break
-        chosen.append(allowed[best])
-        reached = np.minimum(reached, table[allowed[best]])
-    return chosen
+def without(found: TimeMatrix, apart: Sequence[Gemm]) -> TimeMatrix:
+    """The matrix without these columns and the rows that came from them."""
+    theirs = {str(gemm) for gemm in apart}
+    known = {row: facts for row, facts in found.known.items() if facts.origin not in theirs}
+    cells = {key: cell for key, cell in found.cells.items() if key[0] in known and str(key[1]) not in theirs}
+    left = {gemm: time_us for gemm, time_us in found.cublas_us.items() if str(gemm) not in theirs}
+    return replace(found, known=known, cells=cells, cublas_us=left)
 
 
-def held_apart(found: Matrix, size: int, num_folds: int) -> dict[Gemm, float]:
-    """Of each column: log of what the chosen need over the best, chosen without it and its kernels."""
-    rows, columns, table = regrets(found)
-    regret: dict[Gemm, float] = {}
-    for fold in range(num_folds):
-        test = [i for i in range(len(columns)) if i % num_folds == fold]
-        train = [i for i in range(len(columns)) if i % num_folds != fold]
-        theirs = {str(columns[i]) for i in test}
-        allowed = [i for i, row in enumerate(rows) if found.known[row].origin not in theirs]
-        chosen = choose(table[:, train], allowed, size)
-        regret |= {columns[i]: float(table[chosen, i].min(initial=np.log(FAR))) for i in test}
-    return regret
+def judge(found: TimeMatrix, apart: Sequence[Gemm], size: int) -> list[Judged]:
+    """These columns, of one layout, served by at most `size` kernels that were chosen without them."""
+    layout, best = apart[0].layout, found.best_us()
+    known = portfolio.candidates(layout, (), [without(found, apart)], found.limits)
+    chosen = set(portfolio.portfolio(layout, known, found.limits, size))
+    taken = [candidate for candidate in known if candidate.config in chosen]
+    rows = [MatrixRow(layout, candidate.config) for candidate in taken]
+    blocks = [
+        portfolio.residency(row.config, layout, found.limits, found.known[row].registers) for row in rows
+    ]
+    forecast, _ = portfolio.believed(layout, taken, found.limits, blocks)
+    by_row = found.by_row()
+    judged = []
+    for gemm in apart:
+        expected = forecast.expected(Shapes.of(gemm))
+        order = np.argsort(expected.time_us, kind="stable")
+        cells = [by_row[rows[expected.kernel[at]]].get((gemm, int(expected.split_k[at]))) for at in order]
+        # one launch of what is clearly too slow tells hardly more than that
+        times = [cell.time_us for cell in cells if cell is not None]
+        every = [cell.time_us for row in rows for (at, _), cell in by_row[row].items() if at == gemm]
+        least = min(every, default=math.inf)
+        picked, first = (times[0], min(times[:NUM_FIRST])) if times else (math.inf, math.inf)
+        judged.append(Judged(gemm, best[gemm], least, picked, first, found.cublas_us[gemm]))
+    return judged
 
 
-def share(regret: dict[Gemm, float], gemms: Sequence[Gemm]) -> float | None:
-    """Geometric mean of the shares of the best; None without columns."""
-    return float(np.exp(-np.mean([regret[gemm] for gemm in gemms]))) if gemms else None
-
-
-def over_cublas(found: Matrix, regret: dict[Gemm, float]) -> float | None:
-    """Geometric mean of cuBLAS's time over that of the chosen; None where cuBLAS is absent."""
+def held_apart(found: TimeMatrix, size: int, num_folds: int) -> list[Judged]:
+    """All columns, each judged without those of its fold."""
     best = found.best_us()
-    logs = [np.log(base / best[g]) - regret[g] for g in regret if (base := found.cublas_us[g])]
-    return float(np.exp(np.mean(logs))) if logs else None
+    columns = [gemm for gemm in found.columns if gemm in best]
+    folds = [columns[fold::num_folds] for fold in range(num_folds)]
+    return [one for apart in folds for one in judge(found, apart, size)]
+
+
+def mean(ratios: Sequence[float]) -> float | None:
+    """Geometric; None without any."""
+    return math.exp(float(np.mean(np.log(ratios)))) if ratios else None
+
+
+def row_of(size: int, judged: Sequence[Judged]) -> list[str]:
+    """One line of the table."""
+    chosen = mean([one.best_us / one.chosen_us for one in judged])
+    kinds = [mean([x.best_us / x.chosen_us for x in judged if kind_of(x.gemm) == kind]) for kind in KINDS]
+    picked = mean([one.chosen_us / one.picked_us for one in judged])
+    first = mean([one.chosen_us / one.first_us for one in judged])
+    over = [one.cublas_us / one.picked_us for one in judged if one.cublas_us]
+    numbers = [chosen, *kinds, picked, first, mean(over), min(over, default=None)]
+    return [str(size), *("-" if number is None else f"{number:.3f}" for number in numbers)]
 
 
 def _run(args: argparse.Namespace) -> None:
-    sizes = [int(size) for size in args.sizes.split(",")]
     for path in args.matrices:
         found = matrix.read(path)
-        gemms = list(found.best_us())
-        if len(gemms) < args.folds:
+        if len(found.best_us()) < args.folds:
             raise UsageError(
-                f"{path} has times on {len(gemms)} columns only; record more, or pass fewer --folds"
+                f"{path} has times on {len(found.best_us())} columns only; record more, or pass fewer --folds"
             )
-        rows = []
-        for size in sizes:
-            regret = held_apart(found, size, args.folds)
-            by_kind = [share(regret, [g for g in gemms if kind_of(g) == kind]) for kind in KINDS]
-            cells = [share(regret, gemms), *by_kind, over_cublas(found, regret)]
-            rows.append([str(size), *("-" if cell is None else f"{cell:.3f}" for cell in cells)])
-        console.show(f"{path}: {len(found.rows)} kernels, {len(gemms)} columns, {found.environment.gpu_name}")
-        console.show("\n".join(reports.table(["kernels", "share", *KINDS, "/cuBLAS"], rows)))
+        sizes = [int(size) for size in args.sizes.split(",")]
+        rows = [row_of(size, held_apart(found, size, args.folds)) for size in sizes]
+        console.show(
+            f"{path}: {len(found.rows)} kernels, {len(found.best_us())} columns, {found.environment.gpu_name}"
+        )
+        header = ["kernels", "chosen", *KINDS, "picked", "of four", "/cuBLAS", "worst"]
+        console.show("\n".join(reports.table(header, rows)))
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("matrices", type=Path, nargs="+")
-    parser.add_argument("--sizes", default="8,16,32,64,128")
+    parser.add_argument("--sizes", default="16,32,64")
     parser.add_argument("--folds", type=int, default=5)
     reports.run(_run, parser.parse_args())
 

@@ -11,7 +11,7 @@ shape it had not; the second times all choices beside the best that a search fou
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -21,6 +21,7 @@ from typing import Any
 
 import reports
 
+from autotune import targets
 from autotune.cli import common, console
 from autotune.device import DeviceLimits, known_limits
 from autotune.errors import UsageError
@@ -30,6 +31,7 @@ from autotune.export.from_store import read_results
 from autotune.export.tuned import TunedResults, TunedShape
 from autotune.kernel.compiler import Compiler
 from autotune.kernel.config import Config
+from autotune.recording.matrix import TimeMatrix
 from autotune.runtime.selector import Call, Pick, Selector
 from autotune.runtime.table import load
 
@@ -48,17 +50,23 @@ class Choice:
         return self.shape.ranked[0].time_us
 
 
-def choices(results: TunedResults, compiler: KernelCompiler) -> Iterator[Choice]:
+def choices(
+    results: TunedResults, compiler: KernelCompiler, matrices: Sequence[TimeMatrix] = ()
+) -> Iterator[Choice]:
     """One per shape. Raises UsageError where there is only one, DispatchError as exports do."""
     if len(results.shapes) < 2:
         raise UsageError("a table without its only shape is empty; name a database of two shapes or more")
     for shape in results.shapes:
         others = tuple(other for other in results.shapes if other is not shape)
         with TemporaryDirectory() as folder:
-            table = load(export_table(replace(results, shapes=others), Path(folder) / "table", compiler))
+            table = load(
+                export_table(
+                    replace(results, shapes=others), Path(folder) / "table", compiler, matrices=matrices
+                )
+            )
         selector = Selector(table)
         pick = selector.pick(Call.packed(shape.gemm))
-        config = selector.kernels[pick.kernel_id].config
+        config = replace(selector.kernels[pick.kernel_id].config, split_k=pick.split_k)
         yield Choice(shape, config, pick, dict(shape.times).get(config))
 
 
@@ -81,7 +89,7 @@ def _run(args: argparse.Namespace) -> None:
         "shapes": [],
     }
     with closing(Compiler(results.limits.arch, num_threads=args.jobs, note=console.note)) as compiler:
-        for choice in choices(results, compiler):
+        for choice in choices(results, compiler, targets.matrices()):
             report["shapes"].append(facts(choice))
             reports.keep(args.out, report)
     console.show(text(report))

@@ -16,6 +16,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from .. import __version__
+from ..distribution import MAX_KERNELS
 from ..errors import AutotuneError, EnvironmentProblem, UsageError
 from ..measurement import MAX_ERROR
 from ..output_file import DISK_FULL
@@ -136,6 +137,7 @@ def _root(
         "search --shape 4096 --seconds 60",
         "search --shape 4096x128x4096:NT --shape 1024 --trials 300",
         "search --suite shapes.toml --db shapes.db",
+        "search --any 80 --seconds 600 --db any.db",
         "search --gpu replay:space.json.gz --trials 100",
     )
 )
@@ -145,6 +147,15 @@ def search(
     suite: Suite = None,
     trials: Annotated[int | None, typer.Option(help="Stop after so many trials of each shape.")] = None,
     seconds: Annotated[float | None, typer.Option(help="Stop after so many seconds.")] = None,
+    num_drawn: Annotated[
+        int,
+        typer.Option(
+            "--any",
+            metavar="NUMBER",
+            min=0,
+            help="So many more shapes, drawn at random, and kernels timed across them: for any shape.",
+        ),
+    ] = 0,
     seed: Seed = 0,
     sampler: Annotated[
         str,
@@ -175,7 +186,7 @@ def search(
     interrupt_in_order()
     limit = max_error or None
     request = command.SearchRequest(
-        gpu, shape or (), suite, trials, seconds, seed, sampler, policy, db, limit, has_dashboard
+        gpu, shape or (), suite, trials, seconds, seed, sampler, policy, db, limit, has_dashboard, num_drawn
     )
     command.run(request, is_json=is_json, is_quiet=is_quiet)
 
@@ -191,13 +202,16 @@ def export_table(
     suite: Suite = None,
     policy: Policy = "cold",
     max_error: Accurate = MAX_ERROR,
+    max_kernels: Annotated[
+        int, typer.Option(min=0, help="For shapes that were not tuned, beside those that won.")
+    ] = MAX_KERNELS,
     is_json: Json = False,
 ) -> None:
     """Write the winners as a folder to import."""
     from . import export_table as command
 
     interrupt_in_order()
-    command.export(db, out, shape or (), suite, policy, max_error or None, is_json=is_json)
+    command.export(db, out, shape or (), suite, policy, max_error or None, max_kernels, is_json=is_json)
 
 
 @app.command(

@@ -19,11 +19,12 @@ def export(
     suite: Path | None,
     policy: str,
     max_error: float | None,
+    max_kernels: int,
     *,
     is_json: bool,
 ) -> None:
     """Write the winners of the GPU that was measured last; none whose error is more than `max_error` times
-    cuBLAS's (None: no limit)."""
+    cuBLAS's (None: no limit). Beside them at most `max_kernels` for shapes that were not tuned."""
     with console.Progress(is_quiet=is_json) as progress:
         table = tuning.export_table(
             out,
@@ -31,6 +32,7 @@ def export(
             db=db,
             policy=policy,
             max_error=max_error,
+            max_kernels=max_kernels,
             note=console.note,
             on_compiled=lambda done, total: progress.update(f"{done:,} of {total:,} kernels are compiled"),
         )

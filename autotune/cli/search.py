@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from ..errors import EnvironmentProblem, UsageError
 from ..gemm import Gemm
 from ..measurement import CachePolicy
 from ..search import SearchResult, ShapeResult
+from ..search.fill import Filled
 from ..search.progress import Best, Event, FinalDone, FinalStarted, ShapeStarted, Stopping, TrialDone
 from ..store import TrialRecord, shown
 from ..tuning import Result
@@ -50,6 +51,7 @@ class SearchRequest:
     db: str
     max_error: float | None = None  # times cuBLAS's
     has_dashboard: bool = True  # whether trials are copied for Optuna's dashboard
+    num_drawn: int = 0  # shapes that are drawn at random, beside those that are named
 
 
 def run(request: SearchRequest, *, is_json: bool, is_quiet: bool) -> None:
@@ -60,7 +62,8 @@ def run(request: SearchRequest, *, is_json: bool, is_quiet: bool) -> None:
     EnvironmentProblem where no candidate of some shape ran.
     """
     is_replay = request.gpu.startswith(targets.REPLAY)
-    gemms = (common.read_shapes if is_replay else common.need_shapes)(request.shapes, request.suite)
+    needs_none = is_replay or request.num_drawn
+    gemms = (common.read_shapes if needs_none else common.need_shapes)(request.shapes, request.suite)
     began_s = time.monotonic()
     with console.Progress(is_quiet=is_quiet) as progress:
         result = tuning.tune(
@@ -73,7 +76,9 @@ def run(request: SearchRequest, *, is_json: bool, is_quiet: bool) -> None:
             max_error=request.max_error,
             sampler=request.sampler,
             seed=request.seed,
+            num_drawn=request.num_drawn,
             on_event=Painter(progress, is_quiet=is_quiet),
+            on_fill=lambda num, times: progress.update(f"{num:,} kernels across shapes", f"{times:,} times"),
             note=console.note,
             has_dashboard=request.has_dashboard,
         )
@@ -82,11 +87,21 @@ def run(request: SearchRequest, *, is_json: bool, is_quiet: bool) -> None:
         console.show_json(facts)
     else:
         console.show(_text(facts, common.source_text(result.environment)))
+        if result.filled is not None:
+            console.show(_filled_text(result.filled))
         if result.is_exportable:
             console.show(f"Next: autotune export-table --db {shlex.quote(shown(request.db))}")
     if result.search.signal is not None:
         raise typer.Exit(SIGNALLED + result.search.signal)
     _need_winners(result.search)
+
+
+def _filled_text(filled: Filled) -> str:
+    ending = "nothing is left to time" if filled.is_complete else "the same command times more"
+    return (
+        f"Across shapes: {filled.num_kernels:,} kernels, {filled.num_cells:,} new times, "
+        f"{filled.num_refused:,} kernels refused; {ending}"
+    )
 
 
 def _need_winners(result: SearchResult) -> None:
@@ -191,6 +206,7 @@ def _facts(result: Result, request: SearchRequest, wall_s: float) -> dict[str, A
         "trials_per_s": found.num_new / found.elapsed_s if found.elapsed_s > 0 else 0.0,
         "ledger": found.ledger.to_dict(),
         "not_begun": [str(gemm) for gemm in found.not_begun],
+        "filled": asdict(result.filled) if result.filled else None,
         "shapes": shapes,
         **(shapes[0] if len(shapes) == 1 else {}),
     }

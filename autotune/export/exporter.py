@@ -1,8 +1,8 @@
 """From the results of searches to an exported table: winners, tied sets, and kernels for what was not tuned.
 
-results.py         settle             wishes.py                     cubins.py, figures.py  package.py
-tuned shapes ─► one of the tied each ─► + their general twins ────────► cubins ─► model ─► folder
-families of tiles ─► general kernels ─► + a default per layout ───┘
+tuned.py             settle                wishes.py                cubins.py  figures.py  package.py
+tuned shapes ─────► one of the tied each ─► + a default per layout ─► cubins ─► model ────► folder
+matrices of times ─► portfolio.py ─────────┘
 """
 
 from __future__ import annotations
@@ -13,16 +13,18 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from .. import __version__
+from ..distribution import MAX_KERNELS
 from ..errors import DispatchError
-from ..gemm import Gemm
+from ..gemm import LAYOUTS, Gemm
 from ..kernel import same_code, template
+from ..recording.matrix import TimeMatrix
 from ..runtime.soundness import check_identities
 from ..runtime.table import Entry, Kernel, RankedKernel, Table
 from ..strict import Misfit
-from . import cover
+from . import cover, figures
 from .cubins import KernelCompiler, OnCompiled, compile_all
-from .figures import Figures
 from .package import prepare, write_folder
+from .portfolio import candidates, portfolio
 from .tuned import TunedPoint, TunedResults, TunedShape
 from .wishes import Wish, all_wishes, defaults
 
@@ -34,12 +36,16 @@ def export_table(
     folder: Path,
     compiler: KernelCompiler,
     *,
+    matrices: Sequence[TimeMatrix] = (),
+    max_kernels: int = MAX_KERNELS,
     created_at: datetime | None = None,
     note: Callable[[str], None] = lambda _: None,
     on_compiled: OnCompiled = lambda done, total: None,
 ) -> Path:
     """Write the importable folder for these results; returns it. A table that is there is replaced.
 
+    `matrices`: times of kernels on other GPUs or by other searches, from which, with those of `results`, the
+    kernels for shapes that were not tuned are chosen: at most `max_kernels`, beside those that won.
     `note` is told of files that are kept (`write_folder`), of batches that are left out, and of a recording
     that was made with another text of the kernel; `on_compiled` how far the compiler is. Raises DispatchError
     if there is nothing to export, if results were measured of another kernel source, or are of another GPU
@@ -51,10 +57,13 @@ def export_table(
     _check(results, compiler, note)
     results = replace(results, source_hash=same_code.kept_as(template.source_hash()))
     settled = settle(results)
-    wishes = all_wishes(settled)
+    limits = results.limits
+    known = {x: candidates(x, results.shapes, matrices, limits) for x in LAYOUTS}
+    chosen = {x: portfolio(x, found, limits, max_kernels // len(LAYOUTS)) for x, found in known.items()}
+    wishes = all_wishes(settled, chosen)
     cubins = compile_all(wishes, compiler, on_compiled)
-    figures = Figures(results, wishes)
-    kernels = [figures.kernel(wish, cubins[wish.id]) for wish in wishes if wish.id in cubins]
+    samples = {x: {one.config: one.samples for one in found} for x, found in known.items()}
+    kernels, places = figures.kernels(results, wishes, cubins, samples)
     code = {cubin.sha256: cubin.code for cubin in cubins.values()}
     _check_compiled(kernels, code)
     table = Table(
@@ -68,6 +77,7 @@ def export_table(
         limits=results.limits,
         power_limit_w=results.power_limit_w,
         kernels=tuple(sorted(kernels, key=lambda k: k.id)),
+        places=places,
         defaults={wish.layout: wish.id for wish in defaults(results.limits)},
         entries=tuple(map(_entry, settled.shapes)),
     )

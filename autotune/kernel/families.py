@@ -1,13 +1,13 @@
-"""Tiles that are known to do well somewhere: the one list that searches start from and exports fall back on.
+"""Tiles that are known to do well somewhere: the one list that searches start from.
 
 A family is a kind of problem; its tiles stand with the most promising first. Each was written down for
 aligned NN operands on a GPU with asynchronous copies: whoever uses one maps it to what is legal elsewhere
-(search/propose/seeds.py to the nearest feasible point, export/general.py to the nearest legal kernel).
+(search/propose/seeds.py to the nearest feasible point).
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from .config import Config
 
@@ -250,40 +250,3 @@ DEEP_K = (
     ),
 )  # fmt: skip
 TILES = (*LARGE, *MEDIUM, *FEW_ROWS, *FEW_COLUMNS, *DEEP_K)
-# One column of C, or a few (unmeasured): the narrowest block there is.
-COLUMN = Config(
-    bm=32, bn=4, bk=64, wm=32, wn=4, tm=4, tn=1, slice_k=8, unroll_k=8, stages=3, bursts=1, vec_c=1,
-    frag_buffers=2, min_blocks=4,
-)  # fmt: skip
-
-
-@dataclass(frozen=True)
-class General:
-    """A tile that every exported table holds, tuned or not, and how it is launched.
-
-    `splits` of k of which each is a choice: 1 is launched as the tile says and needs a kernel of its own, all
-    others share one.
-    """
-
-    name: str
-    tile: Config
-    splits: tuple[int, ...] = (1,)
-
-
-# One tile per kind of shape, or two. Most led, in some split, timed searches on an H200; `column` and
-# `columns` are of the same build, but unproven. `cluster` needs a GPU that has clusters.
-GENERAL = (
-    General("row", FEW_ROWS[0], (1, 2, 4, 8, 16)),
-    General("rows", FEW_ROWS[1], (1, 2, 3, 4, 6, 8, 16)),
-    General("flat", FEW_ROWS[3], (2, 4, 6, 8, 12, 16)),
-    General("column", COLUMN, (1, 2, 4, 8, 16)),
-    General("columns", FEW_COLUMNS[3], (1, 2, 4, 8, 16)),
-    General("tall", FEW_COLUMNS[5]),
-    General("deep", DEEP_K[0], (1, 2, 3, 4, 6, 8, 16, 32, 64, 128)),
-    General("small", MEDIUM[2]),
-    General("cluster", MEDIUM[4]),
-    General("medium", MEDIUM[0]),
-    General("skinny", FEW_COLUMNS[4]),
-    General("large", LARGE[0]),
-    General("odd", LARGE[4]),
-)

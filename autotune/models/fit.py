@@ -2,7 +2,7 @@
 
 Least squares on relative errors, no figure below what the hardware allows, drawn weakly towards
 figures of thumb: one sample moves them, a few decide them. Single outliers are weighed down, and so is what
-was not measured but inferred (export/kriging.py), the more the less it is worth.
+was measured on another GPU or in another layout (export/portfolio.py).
 """
 
 from __future__ import annotations
@@ -17,13 +17,15 @@ import numpy as np
 from ..device import DeviceLimits
 from ..gemm import Gemm
 from ..kernel.launch import LaunchSpec
+from . import residual
 from .launches import Flags, Floats, Launches, Shapes, grids
+from .residual import Residuals
 from .time_model import FMAS_PER_L2_FLOAT, ModelFigures, Speeds, Work, fmas_per_us, modelled_us, work
 
 # Figures of thumb for a kernel without a sample, and how strongly they draw one with samples. They were
 # chosen so that tiles timed cold on an H200 are modelled within 1.3 of what was measured: 16x11008x4096
 # 46.9 us, 1x4096x4096 17.6, 64x64x100000 29.3, 65536x64x64 15.6, 256^3 4.15, 1024^3 45.7, 2048^3 325,
-# 4096^3 2561 (tests/unit/test_export_general.py holds them to it). So they are figures of a kernel that
+# 4096^3 2561 (tests/unit/test_export_portfolio.py holds them to it). So they are figures of a kernel that
 # suits its shape. What single terms contribute was not measured.
 _FIXED_US = 2.0
 _ROUND_US = 0.1  # latency of one k-step that nothing hides
@@ -43,8 +45,8 @@ _MISFIT = 0.1  # relative, of the model itself: a sample known better than that 
 
 @dataclass(frozen=True)
 class Sample:
-    """One time of a kernel, launched as `spec` says, on one shape: measured, or inferred with a relative
-    `deviation`."""
+    """One time of a kernel, launched as `spec` says, on one shape: measured, or carried over from elsewhere
+    with a relative `deviation`."""
 
     spec: LaunchSpec
     gemm: Gemm
@@ -70,19 +72,6 @@ def guess(spec: LaunchSpec, limits: DeviceLimits) -> ModelFigures:
         round_us=_ROUND_US,
         step_us=fma_step_us(spec, limits) * share,
         memory_efficiency=_EFFICIENCY,
-        num_samples=0,
-        relative_error=0.0,
-    )
-
-
-def inherit(relative: ModelFigures, handicap: float) -> ModelFigures:
-    """Figures for an untimed twin of a timed kernel that needs `handicap` times its time per step and per
-    byte."""
-    return replace(
-        relative,
-        round_us=relative.round_us * handicap,
-        step_us=relative.step_us * handicap,
-        memory_efficiency=relative.memory_efficiency / handicap,
         num_samples=0,
         relative_error=0.0,
     )
@@ -172,3 +161,23 @@ def _nonnegative(rows: np.ndarray, target: np.ndarray) -> np.ndarray:
                 best, least = np.zeros(size), loss
                 best[free] = part
     return best
+
+
+def learn(
+    kernels: Sequence[Sequence[Sample]], blocks_per_sm: Sequence[int], limits: DeviceLimits
+) -> tuple[list[ModelFigures], Residuals]:
+    """Figures of several kernels of one layout, each from at least one sample, and what they miss."""
+    shapes = list(dict.fromkeys((s.gemm.m, s.gemm.n, s.gemm.k) for samples in kernels for s in samples))
+    at = {shape: i for i, shape in enumerate(shapes)}
+    found: list[ModelFigures] = []
+    logs = np.full((len(kernels), len(shapes)), np.nan)
+    for row, samples, resident in zip(logs, kernels, blocks_per_sm, strict=True):
+        figures = fit(samples, resident, limits)
+        found.append(figures)
+        modelled = modelled_us(Speeds.of([figures]), work_of(samples, resident, limits))
+        missed = np.log(np.array([s.time_us for s in samples]) / modelled)
+        where = np.array([at[s.gemm.m, s.gemm.n, s.gemm.k] for s in samples])
+        sums = np.bincount(where, missed, len(shapes))
+        counts = np.bincount(where, minlength=len(shapes))
+        row[counts > 0] = sums[counts > 0] / counts[counts > 0]
+    return found, residual.learn(residual.place(*np.array(shapes).T), logs)

@@ -40,6 +40,14 @@ class Forecast:
         self._launches = launches.take(self._owner)
         self._speeds = speeds.take(self._owner)
 
+    def least_us(self, shapes: Shapes) -> Floats:
+        """(kernels,) what each takes on one shape in its best number of splits; infinite where it may not
+        serve."""
+        found = self.expected(shapes)
+        least = np.full(self._num_kernels, np.inf)
+        np.minimum.at(least, found.kernel, found.time_us)
+        return least
+
     def expected(self, shapes: Shapes, accurate: Any = 1) -> Expected:
         """One shape: extents are plain numbers. `accurate`: from how many splits on the sums of each kernel
         are accurate enough."""

@@ -21,7 +21,8 @@ _Z = math.sqrt(3)
 
 
 class Residuals(NamedTuple):
-    """`places` (shapes, 3): logarithms to base 2 of m, n, k. `weights` (kernels, shapes)."""
+    """`places` (shapes, 3): logarithms to base 2 of m, n, k. `weights` (kernels, shapes): 0 for a shape that
+    a kernel was not timed on."""
 
     places: Floats
     weights: Floats

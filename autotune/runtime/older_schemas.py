@@ -4,6 +4,7 @@
     2   no kernel overlaps what runs before it: its code does not wait
     3   each kernel has a `spec`, how it is launched, instead of its `variant`
     4   no cubin says which kernel it holds, and there are no batches
+    5   nothing is learned of what the model misses
 
 A stored spec is not taken on trust: it must be the one that follows from the config. Copied into exported
 tables.
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
 DERIVED_SPECS = 4  # the first schema that stores none
 _IDENTITIES = _BATCHES = 5  # the first schema whose cubins say which kernels they hold; that names batches
+_MISSED = 6  # the first schema that says what the model misses
 _OVERLAP = 3  # the first schema whose kernels wait for those before them
 _LATER = {1: ("packs_a", "packs_b"), 2: ("overlaps",)}  # flags of a spec that came with the schema after
 _SINGLE = {"batch": 1, "shares_a": False, "shares_b": False}
@@ -40,6 +42,11 @@ def upgrade(body: dict[str, Any], version: int) -> list[LaunchSpec]:
     if version < DERIVED_SPECS:
         body.setdefault("power_limit_w", None)
         specs = [_upgrade(kernel, i, version) for i, kernel in enumerate(kernels)]
+    if version < _MISSED:
+        body.setdefault("places", {})
+        for kernel in kernels:
+            if type(kernel) is dict:
+                kernel.setdefault("missed", "")
     if version < _BATCHES:
         _add(kernels, "variant", {"is_batched": False})
         _add(entries, "gemm", _SINGLE)

@@ -26,9 +26,10 @@ from ..kernel.launch import LaunchSpec, refusal
 from ..models import residual
 from ..models.forecast import Forecast
 from ..models.launches import Floats, Launches, Shapes, Whole
+from ..models.residual import Residuals
 from ..models.time_model import Speeds
 from .summation import Sums, allowed_depth, depth, excess_error
-from .table import Entry, Kernel, Table
+from .table import Entry, Kernel, Table, weights
 
 NUM_NEAREST = 8  # tuned shapes that are looked through for a legal kernel
 CAUTION = 0.5  # deviations of a modelled time by which it is taken to be longer: what is surely good wins
@@ -100,11 +101,15 @@ class Considered(NamedTuple):
 class Modelled:
     """The kernels of one layout that have a model, by id."""
 
-    def __init__(self, kernels: Sequence[Kernel], limits: DeviceLimits) -> None:
+    def __init__(self, kernels: Sequence[Kernel], places: Sequence[Triple], limits: DeviceLimits) -> None:
         self.kernels = sorted((k for k in kernels if k.model), key=lambda k: k.id)
         figures = [k.model for k in self.kernels if k.model]
         launches = Launches.of([k.spec for k in self.kernels], [k.blocks_per_sm for k in self.kernels])
-        self._forecast = Forecast(launches, Speeds.of(figures), residual.none(len(figures)), limits)
+        missed = residual.none(len(figures))
+        if places:
+            rows = [weights(kernel, len(places)) for kernel in self.kernels]
+            missed = Residuals(residual.place(*np.array(places).T), np.array(rows))
+        self._forecast = Forecast(launches, Speeds.of(figures), missed, limits)
         self._sums = Sums.of([k.config for k in self.kernels])
         self._caution = 1 + CAUTION * np.array([one.relative_error for one in figures])
 
@@ -126,8 +131,8 @@ class Selector:
         self._table = table
         self.kernels = {kernel.id: kernel for kernel in table.kernels}
         self._models = {
-            layout: Modelled([k for k in table.kernels if k.layout == layout], table.limits)
-            for layout in LAYOUTS
+            x: Modelled([k for k in table.kernels if k.layout == x], table.places.get(x, ()), table.limits)
+            for x in LAYOUTS
         }
         self._entries = {entry.gemm: entry for entry in table.entries}
         self._entries_of = {x: [e for e in table.entries if e.gemm.layout == x] for x in LAYOUTS}
@@ -179,7 +184,8 @@ class Selector:
                 elif found.careful_us[at] > found.careful_us.min():
                     reason += " that are accurate enough"
                 if kernel.model is not None and not kernel.model.num_samples:
-                    reason += "; it was never timed itself"
+                    is_thumb = not kernel.model.relative_error
+                    reason += "; it was never timed" if is_thumb else "; it was timed on other GPUs only"
                 entry = near.gemm if near else None
                 return Pick(kernel.id, "modelled", reason, split_k, float(found.time_us[at]), entry)
         return None

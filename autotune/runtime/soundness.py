@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from .table import Entry, Kernel, KernelRecord, Table
 
 _SHA256 = re.compile(r"[0-9a-f]{64}")
+_HEX = re.compile(r"[0-9a-f]*")
+_MOST_MISSED = 100.0  # of a weight: times would be off by many orders of magnitude
 
 
 def _require(is_right: bool, fault: str) -> None:
@@ -107,6 +109,20 @@ def check_references(table: Table) -> None:
     _check_defaults(table, kernels)
     for entry in table.entries:
         _check_entry(entry, kernels)
+    _require(set(table.places) <= set(LAYOUTS), "places are of a layout that there is none of")
+    for kernel in table.kernels:
+        _check_missed(kernel, len(table.places.get(kernel.layout, ())))
+
+
+def _check_missed(kernel: Kernel, num_places: int) -> None:
+    where = f"what is missed of kernel {kernel.id!r}"
+    if not kernel.missed:
+        return
+    _require(kernel.model is not None, f"{where} belongs to no model")
+    _require(len(kernel.missed) == 8 * num_places and _HEX.fullmatch(kernel.missed) is not None,
+             f"{where} is no number for each of {num_places} places")  # fmt: skip
+    numbers = np.frombuffer(bytes.fromhex(kernel.missed), "<f4")
+    _require(bool((np.abs(numbers) <= _MOST_MISSED).all()), f"{where} is not finite or too large")
 
 
 def _check_defaults(table: Table, kernels: dict[str, Kernel]) -> None:

@@ -16,21 +16,24 @@ from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Annotated, Any
 
+import numpy as np
+
 from .. import strict
 from ..bounds import Within
 from ..device import DeviceLimits, Environment
 from ..errors import DispatchError, UsageError
-from ..gemm import Gemm
+from ..gemm import MAX_EXTENT, Gemm
 from ..kernel import identity
 from ..kernel.config import Config
 from ..kernel.launch import LaunchSpec, Variant
 from ..kernel.resources import MAX_REGISTERS, launch_spec
+from ..models.launches import Floats
 from ..models.time_model import ModelFigures
 from . import older_schemas, soundness
 from .files import MAX_CUBIN_BYTES, MAX_TABLE_BYTES, read_file
 
 FORMAT = "autotune dispatch table"
-SCHEMA_VERSION = 5  # what tables of earlier ones say otherwise stands in older.py
+SCHEMA_VERSION = 6  # what tables of earlier ones say otherwise stands in older_schemas.py
 TABLE_FILE = "table.json"
 CUBIN_FOLDER = "cubins"
 _SHA256 = re.compile(r"[0-9a-f]{64}")
@@ -38,6 +41,7 @@ _BLANK = "0" * 64  # stands for the table's checksum while that is computed
 _AGAIN = "export the table again with `autotune export-table`"
 
 TimeUs = Annotated[float, Within(1e-6, 1e12)]
+Extent = Annotated[int, Within(1, MAX_EXTENT)]
 
 
 @dataclass(frozen=True)
@@ -51,6 +55,9 @@ class KernelRecord:
     registers: Annotated[int, Within(1, MAX_REGISTERS)]  # per thread
     blocks_per_sm: Annotated[int, Within(1, 1 << 12)]  # resident at a time
     model: ModelFigures | None
+    # what the model misses of it, learned on each of the `places` of its layout (models/residual.py): weights
+    # as float32, little endian, in hexadecimal digits; "" without
+    missed: str
 
     @property
     def cubin_file(self) -> str:
@@ -81,6 +88,18 @@ def launchable(record: KernelRecord, limits: DeviceLimits, source_hash: str) -> 
     name = identity.of(source_hash, record.config, record.variant)
     stored = {f.name: getattr(record, f.name) for f in fields(KernelRecord)}
     return Kernel(**stored, spec=spec, identity=name)
+
+
+def weights_text(weights: Floats) -> str:
+    """`KernelRecord.missed` of these weights."""
+    return weights.astype("<f4").tobytes().hex()
+
+
+def weights(record: KernelRecord, num_places: int) -> Floats:
+    """The weights of a kernel; zeros where none are stored."""
+    if not record.missed:
+        return np.zeros(num_places)
+    return np.frombuffer(bytes.fromhex(record.missed), "<f4").astype(float)
 
 
 @dataclass(frozen=True)
@@ -116,6 +135,9 @@ class Table:
     # of the GPU that was measured, when the table was exported; None: it was elsewhere, or does not tell
     power_limit_w: Annotated[float, Within(0, 1e6)] | None
     kernels: tuple[Kernel, ...]
+    places: dict[
+        str, tuple[tuple[Extent, Extent, Extent], ...]
+    ]  # m, n, k that kernels of a layout were timed on
     defaults: dict[str, str]
     entries: tuple[Entry, ...]
 

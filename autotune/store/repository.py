@@ -235,6 +235,22 @@ class Store(Closing):
         raise DuplicateTrial(f"{study.gemm} has a trial of {key} already; skip it")
 
     @outlasting
+    def add_trials(
+        self,
+        study: StudyRef,
+        trials: Mapping[str, tuple[Mapping[str, Value], Measurement]],
+        origin: str,
+    ) -> None:
+        """Store trials by key, each with its point, all at once. Those that the study has already stay."""
+        for key, (_, measurement) in trials.items():
+            _check_times(key, measurement)
+        with self._writing() as session:
+            for key, (point, measurement) in trials.items():
+                rest = {"origin": origin, "created_at": utc_now(), **rows.measurement_columns(measurement)}
+                config_id = queries.config_id(session, key, point)
+                queries.find_or_add(session, TrialRow, rest, study_id=study.id, config_id=config_id)
+
+    @outlasting
     def condemn(self, study: StudyRef, key: str, failure: Failure) -> None:
         """A trial that was ok is not after all: it has this outcome and no time from here on."""
         config = select(ConfigRow.id).where(ConfigRow.key == key).scalar_subquery()

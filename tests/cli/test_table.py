@@ -17,6 +17,7 @@ from .conftest import CUBLAS_US, ENVIRONMENT, RECORDED_ON, SQUARE, measured, poi
 from .runner import run
 
 pytestmark = EXPORTS
+EXPORT = ("export-table", "--max-kernels", "32")
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +35,7 @@ def db(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def exported(db: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, object]]:
     folder = tmp_path_factory.mktemp("application") / "my_gemm"
-    return folder, json.loads(run("export-table", "--db", db, "--out", folder, "--json").stdout)
+    return folder, json.loads(run(*EXPORT, "--db", db, "--out", folder, "--json").stdout)
 
 
 def test_export_says_what_it_wrote_and_that_it_is_recorded(exported: tuple[Path, dict[str, object]]) -> None:
@@ -61,7 +62,7 @@ def test_the_folder_is_imported_without_autotune(exported: tuple[Path, dict[str,
 
 def test_exporting_again_replaces_the_table(exported: tuple[Path, dict[str, object]], db: Path) -> None:
     folder, _ = exported
-    text = run("export-table", "--db", db, "--out", folder).stdout
+    text = run(*EXPORT, "--db", db, "--out", folder).stdout
     assert f"recorded on {ENVIRONMENT.gpu_name}, {RECORDED_ON}" in text
 
 
@@ -69,7 +70,7 @@ def test_a_folder_of_something_else_is_left_alone(db: Path, tmp_path: Path) -> N
     folder = tmp_path / "thesis"
     folder.mkdir()
     (folder / "thesis.tex").write_text("years of work", encoding="utf-8")
-    assert "thesis.tex" in run("export-table", "--db", db, "--out", folder, code=6).stderr
+    assert "thesis.tex" in run(*EXPORT, "--db", db, "--out", folder, code=6).stderr
     assert [path.name for path in folder.iterdir()] == ["thesis.tex"]
 
 
@@ -80,19 +81,19 @@ def test_a_table_with_a_file_of_the_user_in_it_is_left_alone(
     subprocess.run(["cp", "-r", str(exported[0]), str(copy)], check=True)
     (copy / "mine.txt").touch()
     before = sorted(copy.rglob("*"))
-    done = run("export-table", "--db", db, "--out", copy, code=6)
+    done = run(*EXPORT, "--db", db, "--out", copy, code=6)
     assert "holds more than an exported table: mine.txt; move that elsewhere" in done.stderr
     assert sorted(copy.rglob("*")) == before
 
 
 def test_a_name_that_cannot_be_imported_is_wrong_usage(db: Path, tmp_path: Path) -> None:
-    done = run("export-table", "--db", db, "--out", tmp_path / "my-gemm", code=2)
+    done = run(*EXPORT, "--db", db, "--out", tmp_path / "my-gemm", code=2)
     assert "pass another --out, such as my_gemm" in done.stderr
     assert not list(tmp_path.iterdir())
 
 
 def test_a_shape_that_was_not_tuned_is_named(db: Path, tmp_path: Path) -> None:
-    done = run("export-table", "--db", db, "--out", tmp_path / "x", "--shape", "77", code=6)
+    done = run(*EXPORT, "--db", db, "--out", tmp_path / "x", "--shape", "77", code=6)
     assert "77x77x77:NN" in done.stderr
     assert not (tmp_path / "x").exists()
 

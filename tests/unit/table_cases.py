@@ -87,7 +87,7 @@ def marked(name: str, code: str) -> bytes:
 def make_kernel(kernel_id: str, spec: LaunchSpec, model: ModelFigures | None = FIGURES) -> Kernel:
     config = config_of(spec)
     name = identity.of(SOURCE, config, spec.variant)
-    kernel = Kernel(kernel_id, config, spec.variant, "", 128, 3, model, spec, name)
+    kernel = Kernel(kernel_id, config, spec.variant, "", 128, 3, model, "", spec, name)
     return replace(kernel, sha256=hashlib.sha256(code_of(kernel)).hexdigest())
 
 
@@ -107,7 +107,7 @@ def make_table(*kernels: Kernel, entries: tuple[Entry, ...] = (), **changes: Any
     table = Table(
         made_by="autotune test", created_at="2026-11-21T00:00:00+00:00", source_hash=SOURCE,
         compiler="nvrtc 13.4", policy="cold", policy_version=1, environment=ENVIRONMENT, limits=LIMITS,
-        power_limit_w=700.0, kernels=(*kernels, *defaults),
+        power_limit_w=700.0, kernels=(*kernels, *defaults), places={},
         defaults={x: f"default-{x.lower()}" for x in LAYOUTS}, entries=entries,
     )  # fmt: skip
     return replace(table, **changes)
@@ -124,8 +124,13 @@ def write_table(table: Table, folder: Path) -> Path:
 
 def older_text(table: Table, version: int) -> str:
     """The text of a table as an earlier schema had it: before 4 each kernel with its spec, before 5 without
-    batches."""
+    batches, before 6 without what the model misses."""
     tree = json.loads(render(table)) | {"schema_version": version, "checksum": "0" * 64}
+    del tree["places"]
+    for kernel in tree["kernels"]:
+        del kernel["missed"]
+    if version >= 5:
+        return sign(tree)
     for kernel in tree["kernels"]:
         del kernel["variant"]["is_batched"]
     for entry in tree["entries"]:

@@ -19,8 +19,9 @@ MODULES = sorted(path.relative_to(PACKAGE).with_suffix("").as_posix() for path i
 # Modules at the top of the package: facts that every room may use.
 FACTS = frozenset(
     {
-        "__init__", "bounds", "cuda_errors", "device", "disturbance", "entries", "errors", "gemm",
-        "measurement", "output_file", "requirements", "stats", "strict", "suite", "target", "user_file",
+        "__init__", "bounds", "cuda_errors", "device", "distribution", "disturbance", "entries",
+        "errors", "gemm", "measurement", "output_file", "requirements", "stats", "strict", "suite",
+        "target", "user_file",
     }
 )  # fmt: skip
 
@@ -50,12 +51,12 @@ RULES: dict[str, Room] = {
     "gpu": _room("gpu", "kernel", packages=("cuda", "numpy")),
     "store": _room("store", "kernel", packages=("sqlalchemy", "alembic", "optuna")),
     "recording": _room("recording", "kernel", packages=("numpy",)),
-    "search": _room("search", "store", "kernel", packages=("numpy",)),
+    "search": _room("search", "store", "models", "kernel", packages=("numpy",)),
     "search/propose": _room("search/propose", "kernel", packages=("optuna", "numpy")),
     "search/run": _room("search", "kernel", packages=("numpy",)),
     "search/compare": _room("search", "store", "kernel", packages=("numpy",)),
     "runtime": _room("runtime", "models", "kernel", packages=("numpy", "cuda")),
-    "export": _room("export", "runtime", "models", "kernel", packages=("numpy",)),
+    "export": _room("export", "recording", "runtime", "models", "kernel", packages=("numpy",)),
     "export/from_store": _room("export", "store", "kernel"),
     "report": _room("report", "store", "kernel", packages=("numpy", "plotly")),
 }

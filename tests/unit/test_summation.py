@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from table_cases import FIGURES, make_kernel, make_spec, make_table, rank
-from test_export_general import UNTUNED, in_layout, table_for
+from test_export_portfolio import UNTUNED, in_layout, table_for
 
 from autotune.gemm import LAYOUTS, Gemm
 from autotune.runtime.selector import Call, Selector

@@ -11,6 +11,7 @@ FOREIGN_SEED = "foreign-seed"  # one that suits other kinds, tried now and then
 TRANSFER = "transfer"  # what did well on this shape with another driver, or another GPU of the kind
 RANDOM = "random"  # drawn, without a model
 REUSE = "reuse"  # a kernel that was compiled for another shape, while the GPU was idle
+FILL = "fill"  # a kernel that was found on other shapes, for the matrix of kernels and shapes
 POLISH = "polish"  # a step from the best, towards the end
 # The model's choice among candidates of these kinds:
 NEIGHBOUR = "neighbour"  # one parameter of a good point changed

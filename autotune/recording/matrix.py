@@ -21,17 +21,17 @@ from dataclasses import astuple, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from autotune.device import DeviceLimits, Environment
-from autotune.gemm import Gemm
-from autotune.kernel.config import Config
-from autotune.output_file import write_file
+from ..device import DeviceLimits, Environment
+from ..gemm import Gemm
+from ..kernel.config import Config
+from ..output_file import write_file
 
 FORMAT, VERSION = "autotune-matrix", 1
 _DIGITS = 4  # significant: a sample is no sharper
 
 
 @dataclass(frozen=True)
-class Row:
+class MatrixRow:
     """A kernel of one layout: its config without what is an argument, but for raster and group."""
 
     layout: str
@@ -56,24 +56,34 @@ class CellRecord:
     is_cut_short: bool = False
 
 
+Cells = dict[tuple[Gemm, int], CellRecord]
+
+
 @dataclass
-class Matrix:
+class TimeMatrix:
     """Cells by row, column and number of splits. `facts` says what they were measured on, and how."""
 
     limits: DeviceLimits
     environment: Environment
     facts: dict[str, Any]
     cublas_us: dict[Gemm, float | None] = field(default_factory=dict)
-    known: dict[Row, RowFacts] = field(default_factory=dict)
-    cells: dict[tuple[Row, Gemm, int], CellRecord] = field(default_factory=dict)
+    known: dict[MatrixRow, RowFacts] = field(default_factory=dict)
+    cells: dict[tuple[MatrixRow, Gemm, int], CellRecord] = field(default_factory=dict)
 
     @property
-    def rows(self) -> list[Row]:
+    def rows(self) -> list[MatrixRow]:
         return list(self.known)
 
     @property
     def columns(self) -> list[Gemm]:
         return list(self.cublas_us)
+
+    def by_row(self) -> dict[MatrixRow, Cells]:
+        """The cells of each row by column and number of splits."""
+        found: dict[MatrixRow, Cells] = {row: {} for row in self.known}
+        for (row, gemm, split_k), cell in self.cells.items():
+            found[row][gemm, split_k] = cell
+        return found
 
     def best_us(self) -> dict[Gemm, float]:
         """The least time of any row on each column that has one."""
@@ -83,16 +93,16 @@ class Matrix:
                 best[gemm] = min(best.get(gemm, cell.time_us), cell.time_us)
         return best
 
-    def times(self) -> dict[tuple[Row, Gemm], float]:
+    def times(self) -> dict[tuple[MatrixRow, Gemm], float]:
         """The least time of each row on each column, over its splits; what was cut short is none."""
-        least: dict[tuple[Row, Gemm], float] = {}
+        least: dict[tuple[MatrixRow, Gemm], float] = {}
         for (row, gemm, _), cell in self.cells.items():
             if not cell.is_cut_short:
                 least[row, gemm] = min(least.get((row, gemm), cell.time_us), cell.time_us)
         return least
 
 
-def write(path: Path, matrix: Matrix) -> int:
+def write(path: Path, matrix: TimeMatrix) -> int:
     """Write the file; returns its size in bytes."""
     rows, columns = matrix.rows, matrix.columns
     row_at, column_at = ({key: i for i, key in enumerate(keys)} for keys in (rows, columns))
@@ -120,18 +130,18 @@ def write(path: Path, matrix: Matrix) -> int:
     return len(content)
 
 
-def read(path: Path) -> Matrix:
+def read(path: Path) -> TimeMatrix:
     """The matrix in a file that `write` wrote."""
     data = json.loads(gzip.decompress(path.read_bytes()))
     if (data["format"], data["version"]) != (FORMAT, VERSION):
         raise ValueError(f"{path} holds {data['format']} {data['version']}, not {FORMAT} {VERSION}")
     identity = {name: data[name] for name in ("source_hash", "policy", "policy_version")}
     limits, environment = DeviceLimits.from_dict(data["limits"]), Environment.from_dict(data["environment"])
-    matrix = Matrix(limits, environment, identity)
+    matrix = TimeMatrix(limits, environment, identity)
     matrix.cublas_us = {Gemm.parse(shape): time_us for shape, time_us in data["columns"]}
     for layout, *facts, values in data["rows"]:
         config = Config.from_dict(dict(zip(data["parameters"], values, strict=True)))
-        matrix.known[Row(layout, config)] = RowFacts(*facts)
+        matrix.known[MatrixRow(layout, config)] = RowFacts(*facts)
     rows, columns = matrix.rows, matrix.columns
     for row, column, split_k, time_us, is_cut_short in data["cells"]:
         matrix.cells[rows[row], columns[column], split_k] = CellRecord(time_us, bool(is_cut_short))

@@ -1,0 +1,76 @@
+"""Shapes drawn at random: what nobody chose is what kernels, and tables, are chosen for and judged on.
+
+m and n are log-uniform over 1 ... 16384 and k over 16 ... 65536; shapes whose limit on the GPU is less than
+1 us or more than 10 ms are drawn again.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable, Iterator
+from itertools import cycle
+from typing import Any
+
+from .gemm import LAYOUTS, Gemm
+
+MAX_KERNELS = 256  # that a table holds for shapes that nobody tuned, of all layouts
+MOST = 16384  # rows or columns
+DEPTHS = (16, 65536)
+LIMITS_US = (1.0, 10_000.0)
+ROUND = 16
+
+
+def log_uniform(rng: random.Random, least: int, most: int) -> int:
+    """A whole number whose logarithm is as likely to be anywhere between these."""
+    return round(math.exp(rng.uniform(math.log(least), math.log(most))))
+
+
+def _more(rng: random.Random) -> dict[str, Any]:
+    """Nothing beyond extents and layout."""
+    return {}
+
+
+def drawn(
+    seed: int,
+    fma_tflops: float,
+    bandwidth_gbs: float,
+    *,
+    layouts: tuple[str, ...] = ("NN",),
+    is_odd: bool = False,
+    is_mixed: bool = False,
+    more: Callable[[random.Random], dict[str, Any]] = _more,
+) -> Iterator[Gemm]:
+    """Shapes without end for a GPU of such a roofline, the same for equal arguments.
+
+    `is_odd` makes every extent odd; `is_mixed` rounds those of every second shape up to whole 16s, from 16
+    on. `more` draws further fields of a Gemm.
+    """
+    rng, num = random.Random(seed), 0
+    while True:
+        m, n, k = (log_uniform(rng, *ends) for ends in ((1, MOST), (1, MOST), DEPTHS))
+        layout = rng.choice(layouts)
+        if is_odd:
+            m, n, k = m | 1, n | 1, k | 1
+        if is_mixed and num % 2:
+            m, n, k = (extent if extent < ROUND else -(-extent // ROUND) * ROUND for extent in (m, n, k))
+        gemm = Gemm(m, n, k, layout[0] == "T", layout[1] == "T", **more(rng))
+        if LIMITS_US[0] <= gemm.limit_us(fma_tflops, bandwidth_gbs) <= LIMITS_US[1]:
+            num += 1
+            yield gemm
+
+
+def drawn_suite(num: int, seed: int, fma_tflops: float, bandwidth_gbs: float) -> tuple[Gemm, ...]:
+    """So many shapes of all layouts for a GPU of such a roofline: every second one NN, the others NT, TN and
+    TT in turn; of each layout every second one round. The first of more are those of fewer."""
+    sources = {
+        layout: drawn(seed * len(LAYOUTS) + i, fma_tflops, bandwidth_gbs, layouts=(layout,), is_mixed=True)
+        for i, layout in enumerate(LAYOUTS)
+    }
+    turns = [layout for other in LAYOUTS[1:] for layout in (LAYOUTS[0], other)]
+    found: dict[Gemm, None] = {}
+    for layout in cycle(turns):
+        if len(found) >= num:
+            break
+        found.setdefault(next(sources[layout]))
+    return tuple(found)

@@ -1,0 +1,203 @@
+"""Which kernels serve the shapes that nobody tuned: those with the least expected regret over a distribution.
+
+Candidates come from matrices of kernels and shapes: what this GPU's searches timed, and what ships with
+autotune (studies/matrices), carried over to this GPU. Their times on many drawn shapes follow from the model,
+those on the shapes of the matrices are known. Kernels are then taken one after another, each the one that
+lowers the mean logarithm of (best of the taken / best of all) the most (the greedy method, for a submodular
+sum: G. Nemhauser, L. Wolsey, M. Fisher, Math. Programming 14 (1978) 265).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
+
+import numpy as np
+
+from .. import distribution
+from ..device import DeviceLimits
+from ..gemm import Gemm
+from ..kernel.config import Config
+from ..kernel.relatives import fitted, stand_in
+from ..kernel.resources import blocks_per_sm, expected_registers, launch_spec
+from ..models.fit import Sample, fit, fma_step_us, learn, work_of
+from ..models.forecast import Forecast
+from ..models.launches import Floats, Launches, Shapes
+from ..models.time_model import ModelFigures, Speeds, modelled_us
+from ..recording.matrix import Cells, MatrixRow, TimeMatrix
+from .tuned import TunedShape
+
+LEAST_GAIN = 5e-4  # of the mean regret: a kernel that lowers it by less is left out
+LEAST_SHAPES = 6  # that a kernel was timed on, for it to serve others
+NUM_DRAWN, SEED = 150, 14
+FAR = math.log(4.0)  # the regret of a kernel that may not serve a shape, and the most that counts
+CARRIED = 0.1  # deviation of a time that was measured on another kind of GPU
+OTHER_LAYOUT = 0.15  # and of one that was measured in another layout
+_ALIKE = {"TN": ("NN", "NT"), "TT": ("NT", "NN"), "NT": ("NN",), "NN": ("NT",)}  # whose times stand in
+
+
+@dataclass(frozen=True)
+class TimedKernel:
+    """A kernel of one layout and its times. Its number of splits, where that is an argument, is any."""
+
+    config: Config
+    samples: tuple[Sample, ...]
+
+
+def any_splits(config: Config) -> Config:
+    """Equal for configs that differ in their number of splits only, where that is an argument."""
+    return replace(config, split_k=config.kernel.split_k)
+
+
+# ------------------------------------------------------------------------------------------------
+# Candidates
+
+
+def candidates(
+    layout: str, shapes: Iterable[TunedShape], matrices: Sequence[TimeMatrix], limits: DeviceLimits
+) -> list[TimedKernel]:
+    """Kernels that were timed, here or elsewhere. Times of this GPU stand before others'."""
+    own = _own(layout, shapes, limits)
+    shipped = _carried(layout, matrices, limits)
+    found = []
+    for config in {**own, **shipped}:
+        mine, others = own.get(config, []), shipped.get(config, [])
+        known = {sample.gemm for sample in mine}
+        samples = (*mine, *(sample for sample in others if sample.gemm not in known))
+        if samples:  # a row may have been cut short on all columns
+            found.append(TimedKernel(config, samples))
+    return found
+
+
+def _own(layout: str, shapes: Iterable[TunedShape], limits: DeviceLimits) -> dict[Config, list[Sample]]:
+    samples: dict[Config, list[Sample]] = {}
+    for shape in shapes:
+        if shape.gemm.layout == layout:
+            for config, time_us in shape.all_times.items():
+                spec = launch_spec(config, shape.gemm, limits)
+                samples.setdefault(any_splits(config), []).append(Sample(spec, shape.gemm, time_us))
+    return samples
+
+
+def _carried(layout: str, matrices: Sequence[TimeMatrix], limits: DeviceLimits) -> dict[Config, list[Sample]]:
+    """Times of shipped matrices as they would be here, of this layout or else of one like it."""
+    for source in (layout, *_ALIKE[layout]):
+        samples: dict[Config, list[Sample]] = {}
+        for matrix in matrices:
+            for row, cells in matrix.by_row().items():
+                is_sound = not matrix.known[row].spill_bytes
+                if (
+                    is_sound
+                    and row.layout == source
+                    and (here := fitted(row.config, layout, limits)) is not None
+                ):
+                    samples.setdefault(any_splits(here), []).extend(
+                        _as_here(matrix, row, cells, here, layout, limits)
+                    )
+        if samples:
+            return samples
+    return {}
+
+
+def _as_here(
+    matrix: TimeMatrix, row: MatrixRow, cells: Cells, here: Config, layout: str, limits: DeviceLimits
+) -> list[Sample]:
+    """Times of a row as they would be of the kernel `here`, in this layout on this GPU, by the model."""
+    there = matrix.limits
+    timed = [
+        Sample(launch_spec(replace(row.config, split_k=split_k), gemm, there), gemm, cell.time_us)
+        for (gemm, split_k), cell in cells.items()
+        if not cell.is_cut_short
+    ]
+    if not timed:
+        return []
+    is_same = there.name == limits.name
+    deviation = math.hypot(0 if is_same else CARRIED, 0 if row.layout == layout else OTHER_LAYOUT)
+    gemms = [replace(s.gemm, trans_a=layout[0] == "T", trans_b=layout[1] == "T") for s in timed]
+    specs = [
+        launch_spec(replace(here, split_k=s.spec.split_k), gemm, limits)
+        for s, gemm in zip(timed, gemms, strict=True)
+    ]
+    placed = zip(timed, specs, gemms, strict=True)
+    moved = [Sample(spec, gemm, s.time_us, deviation) for s, spec, gemm in placed]
+    if is_same:
+        return moved
+    resident = int(blocks_per_sm(row.config, there, stand_in(row.layout), matrix.known[row].registers))
+    figures = fit(timed, max(1, resident), there)
+    slower = fma_step_us(specs[0], limits) / fma_step_us(timed[0].spec, there)
+    as_here = replace(figures, step_us=figures.step_us * slower)
+    before = modelled_us(Speeds.of([figures]), work_of(timed, max(1, resident), there))
+    after = modelled_us(Speeds.of([as_here]), work_of(moved, residency(here, layout, limits), limits))
+    return [replace(s, time_us=s.time_us * float(f)) for s, f in zip(moved, after / before, strict=True)]
+
+
+def residency(config: Config, layout: str, limits: DeviceLimits, registers: int | None = None) -> int:
+    """Blocks per SM of a kernel, by the compiler's registers or else by those that are expected."""
+    told = expected_registers(config, limits) if registers is None else registers
+    return max(1, int(blocks_per_sm(config, limits, stand_in(layout), told)))
+
+
+# ------------------------------------------------------------------------------------------------
+# The choice
+
+
+def believed(
+    layout: str, found: Sequence[TimedKernel], limits: DeviceLimits, resident: Sequence[int] | None = None
+) -> tuple[Forecast, list[ModelFigures]]:
+    """What candidates are expected to take on any shape."""
+    specs = [launch_spec(c.config, stand_in(layout), limits) for c in found]
+    blocks = resident or [residency(c.config, layout, limits) for c in found]
+    figures, missed = learn([c.samples for c in found], blocks, limits)
+    return Forecast(Launches.of(specs, blocks), Speeds.of(figures), missed, limits), figures
+
+
+def regrets(layout: str, found: Sequence[TimedKernel], limits: DeviceLimits) -> Floats:
+    """(candidates, shapes) logarithms of each candidate's time over the least of all, at most FAR."""
+    forecast, _ = believed(layout, found, limits)
+    shapes = islice(
+        distribution.drawn(SEED, limits.fma_tflops, limits.bandwidth_gbs, layouts=(layout,), is_mixed=True),
+        NUM_DRAWN,
+    )
+    drawn = np.stack([forecast.least_us(Shapes.of(gemm)) for gemm in shapes], axis=1)
+    times = np.concatenate([drawn, _known_us(found)], axis=1)
+    logs = np.log(times[:, np.isfinite(times).any(axis=0)])
+    regret: Floats = np.minimum(logs - logs.min(axis=0), FAR)
+    return regret
+
+
+def _known_us(found: Sequence[TimedKernel]) -> Floats:
+    """(candidates, shapes) the least time of each candidate on each shape that any was timed on."""
+    gemms: dict[Gemm, int] = {}
+    for candidate in found:
+        for sample in candidate.samples:
+            gemms.setdefault(sample.gemm, len(gemms))
+    times = np.full((len(found), len(gemms)), np.inf)
+    for row, candidate in zip(times, found, strict=True):
+        for sample in candidate.samples:
+            row[gemms[sample.gemm]] = min(row[gemms[sample.gemm]], sample.time_us)
+    return times
+
+
+def choose(regret: Floats, most: int, least_gain: float = LEAST_GAIN) -> list[int]:
+    """Rows, at most so many, each the one that lowers the mean regret the most."""
+    chosen: list[int] = []
+    reached = np.full(regret.shape[1], FAR)
+    while len(chosen) < min(most, len(regret)):
+        means = np.minimum(reached, regret).mean(axis=1)
+        best = int(np.argmin(means))
+        if means[best] > reached.mean() - least_gain:
+            break
+        chosen.append(best)
+        reached = np.minimum(reached, regret[best])
+    return chosen
+
+
+def portfolio(layout: str, found: Sequence[TimedKernel], limits: DeviceLimits, most: int) -> list[Config]:
+    """At most so many of the candidates of a layout that were timed on enough shapes, the one that serves the
+    most of all shapes first."""
+    known = [c for c in found if len({sample.gemm for sample in c.samples}) >= LEAST_SHAPES]
+    if not known:
+        return []
+    return [known[at].config for at in choose(regrets(layout, known, limits), most)]

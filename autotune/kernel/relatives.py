@@ -1,0 +1,82 @@
+"""Legal relatives of a config: for a GPU of other limits, another layout, operands of any alignment, and a C
+that its tiles do not fit.
+
+A relative predicates its edges. One that does not split k comes once more with sums in blocks (flush_k), for
+a deep k. All come twice, for operands with aligned rows and for any.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import product
+
+from ..device import DeviceLimits
+from ..gemm import Gemm
+from .config import PARAMETER, Config
+from .rules import broken_rules
+
+_FLUSHES = ((64, 256), (math.inf, 1024))  # of k, by the shorter side of a tile (runtime/summation.py)
+_NARROW_BLOCKS = 4  # resident blocks to ask for at most where narrower copies take more registers
+
+
+def stand_in(layout: str) -> Gemm:
+    """A problem of this layout, for rules and sizes that depend on the layout only."""
+    return Gemm(4096, 4096, 4096, layout[0] == "T", layout[1] == "T")
+
+
+def relatives(config: Config, layout: str, limits: DeviceLimits) -> Iterator[Config]:
+    """Those that serve more shapes than the config; it is one of them where it is as general."""
+    for variant in _variants(config):
+        for widest in (4, 1):
+            found = fitted(replace(variant, edges="predicated"), layout, limits, widest)
+            if found is not None:
+                yield found
+
+
+def _variants(config: Config) -> Iterator[Config]:
+    """The config and, where its sums are as deep as k, the same in blocks."""
+    yield config
+    if config.flush_k == 0 and config.reduction in ("none", "last_wave"):
+        side = min(config.bm, config.bn)  # of a tile: it serves a C that has a side as short
+        yield replace(config, flush_k=next(flush for most, flush in _FLUSHES if side <= most))
+
+
+def fitted(config: Config, layout: str, limits: DeviceLimits, widest: int = 4) -> Config | None:
+    """The config with the widest legal vectors, of those it has and `widest` at most, padding as its layout
+    needs it, and no more of the GPU than this one has. None if nothing of the kind is legal."""
+    vectors = {
+        name: [v for v in (4, 2, 1) if v <= getattr(config, name)] for name in ("vec_a", "vec_b", "vec_c")
+    }
+    for name, is_packed in (("vec_a", config.pack_a), ("vec_b", config.pack_b), ("vec_c", False)):
+        if not is_packed:  # copies have aligned rows whatever the operand's
+            vectors[name] = [v for v in vectors[name] if v <= widest]
+    pads = dict.fromkeys((config.pad, 4, 8, 0))
+    for smaller in _ever_smaller(config, limits):
+        for vec_a, vec_b, vec_c, pad in product(*vectors.values(), pads):
+            found = replace(smaller, vec_a=vec_a, vec_b=vec_b, vec_c=vec_c, pad=pad)
+            is_narrower = (vec_a, vec_b, vec_c) != (config.vec_a, config.vec_b, config.vec_c)
+            if is_narrower:
+                found = replace(found, min_blocks=min(found.min_blocks, _NARROW_BLOCKS))
+            if not broken_rules(found, limits, stand_in(layout), kinds=("template", "device")):
+                return found
+    return None
+
+
+def _ever_smaller(config: Config, limits: DeviceLimits) -> Iterator[Config]:
+    """The config, then with fewer stages, fewer resident blocks, one fragment buffer and less depth. Through
+    registers, in two stages, where nothing can be copied asynchronously; its splits in a second pass, where
+    there are no clusters."""
+    if not limits.has_async_copy:
+        config = replace(config, copy_a="register", copy_b="register", stages=min(config.stages, 2))
+    if config.reduction == "cluster" and not limits.has_clusters:
+        config = replace(config, reduction="two_pass")
+    depths = [bk for bk in (config.bk, config.bk // 2) if bk in PARAMETER["bk"].values]
+    buffers = dict.fromkeys((config.frag_buffers, 1))
+    blocks = [n for n in range(config.min_blocks, 0, -1) if n in PARAMETER["min_blocks"].values]
+    stages = dict.fromkeys((config.stages, min(config.stages, 3), min(config.stages, 2)))
+    for bk, frag_buffers, min_blocks, num_stages in product(depths, buffers, blocks, stages):
+        unroll_k = min(config.unroll_k, bk // config.slice_k)
+        yield replace(config, bk=bk, unroll_k=unroll_k, frag_buffers=frag_buffers, min_blocks=min_blocks,
+                      stages=num_stages)  # fmt: skip

@@ -1,0 +1,211 @@
+"""Fills the matrix of kernels and shapes: what did well on one shape is timed on all others of its layout.
+
+A search of shapes finds kernels; each is the best of one shape, and unknown on the next. Here they, and their
+relatives that serve more shapes (kernel/relatives.py), are verified once each, on a small ragged problem, and
+then only timed, in the numbers of splits that a table chooses from (models/splits.py). What is clearly slower
+than the best of a shape is launched once. Each time is a trial (origin `fill`) of its shape: an export finds
+the matrix in the database, and the same call goes on where the last one ended.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, replace
+from itertools import chain, zip_longest
+from statistics import median
+
+from ..gemm import LAYOUTS, Gemm
+from ..kernel.config import Config
+from ..kernel.relatives import relatives
+from ..kernel.resources import blocks_per_sm, launch_spec
+from ..kernel.rules import broken_rules
+from ..measurement import Measurement, Outcome
+from ..models.launches import Launches, Shapes
+from ..models.splits import choices
+from ..store import Store, StudyRef
+from ..target import Cell, CellTime, Filling, point_key
+from .propose.origins import FILL
+from .shape import study_of
+
+LEADERS = 12  # of a shape, at most, and at most so many times slower than its best
+AS_GOOD = 1.15
+_MANY = 10  # times as many trials are looked through for them
+CUTOFF = 2.0  # times the best of a shape
+MAX_WAITING = 64  # kernels whose compile or verification is under way
+
+
+OnFill = Callable[[int, int], None]  # kernels that were timed, and times
+
+
+def ignore_fill(num_kernels: int, num_cells: int) -> None:
+    """For nobody."""
+
+
+@dataclass(frozen=True)
+class Filled:
+    """What one call did."""
+
+    num_kernels: int  # that were verified and timed
+    num_refused: int  # that failed where they were verified
+    num_cells: int  # times that are new
+    is_complete: bool  # nothing was left to time
+
+
+class Filler:
+    """One run over the shapes of a search."""
+
+    def __init__(self, target: Filling, store: Store, gemms: Sequence[Gemm], on_fill: OnFill) -> None:
+        self._on_fill = on_fill
+        self._target, self._store, self._limits = target, store, target.limits
+        self._columns = {x: [gemm for gemm in gemms if gemm.layout == x] for x in LAYOUTS}
+        self._studies: dict[Gemm, StudyRef] = {gemm: study_of(store, target, gemm) for gemm in gemms}
+        self._known = {gemm: store.keys(study) for gemm, study in self._studies.items()}
+        self._best_us = {gemm: self._least_us(study) for gemm, study in self._studies.items()}
+
+    def _least_us(self, study: StudyRef) -> float:
+        best, baseline = self._store.best(study), self._store.baseline(study)
+        times = [trial.measurement.time_us for trial in best] + [baseline.time_us if baseline else None]
+        return min((time_us for time_us in times if time_us is not None), default=math.inf)
+
+    def run(self, until_s: float) -> Filled:
+        """Until the target's clock says so, or nothing is left."""
+        num_kernels = num_refused = num_cells = 0
+        for layout, config, verified in self._verified(self._rows(), until_s):
+            if not verified.is_ok:
+                num_refused += 1
+                continue
+            num_kernels += 1
+            num_cells += self._fill(layout, config, verified)
+            self._on_fill(num_kernels, num_cells)
+        is_complete = self._target.now() < until_s
+        return Filled(num_kernels, num_refused, num_cells, is_complete)
+
+    # ---- rows
+
+    def _rows(self) -> Iterator[tuple[str, Config]]:
+        """Kernels worth a row of each layout, the most promising first: shapes take turns, and layouts."""
+        leaders = {gemm: self._leaders(study) for gemm, study in self._studies.items()}
+        own = {x: [leaders[gemm] for gemm in columns] for x, columns in self._columns.items()}
+        layouts = [x for x in LAYOUTS if self._columns[x]]
+        queues = [self._rows_of(x, own[x], [c for y in layouts if y != x for c in own[y]]) for x in layouts]
+        yield from filter(None, chain.from_iterable(zip_longest(*queues)))
+
+    def _leaders(self, study: StudyRef) -> list[Config]:
+        found = self._store.best(study, _MANY * LEADERS, self._target.max_error)
+        best = [trial for trial in found if trial.origin != FILL][:LEADERS]  # others are rows already
+        times = [trial.measurement.time_us or math.inf for trial in best]
+        return [
+            Config.from_dict(t.point) for t, us in zip(best, times, strict=True) if us <= AS_GOOD * times[0]
+        ]
+
+    def _rows_of(
+        self, layout: str, own: Sequence[Sequence[Config]], others: Sequence[Sequence[Config]]
+    ) -> Iterator[tuple[str, Config]]:
+        """Leaders of the layout, their relatives, then what leads in other layouts; each kernel once."""
+        general = [[r for c in configs for r in relatives(c, layout, self._limits)] for configs in own]
+        foreign = [[r for c in configs[:3] for r in relatives(c, layout, self._limits)] for configs in others]
+        seen: set[Config] = set()
+        for config in chain(_by_turns(own), _by_turns(general), _by_turns(foreign)):
+            row = replace(config, split_k=config.kernel.split_k)
+            if row.kernel not in seen:
+                seen.add(row.kernel)
+                yield layout, row
+
+    def _verified(
+        self, rows: Iterable[tuple[str, Config]], until_s: float
+    ) -> Iterator[tuple[str, Config, Measurement]]:
+        """Rows with what their verification came to, in order, some of them under way ahead."""
+        waiting: list[tuple[str, Config, Future[Measurement]]] = []
+        left = iter(rows)
+        while self._target.now() < until_s:
+            while len(waiting) < MAX_WAITING and (row := next(left, None)) is not None:
+                if (gemm := self._small_problem(*row)) is not None:
+                    waiting.append((*row, self._target.submit(gemm, row[1].to_dict(), None)))
+            if not waiting:
+                return
+            layout, config, future = waiting.pop(0)
+            yield layout, config, future.result()
+        for *_, future in waiting:
+            future.cancel()
+
+    def _small_problem(self, layout: str, config: Config) -> Gemm | None:
+        """As ragged as the kernel serves; None where there is none, or nothing to time."""
+        if not any(self._open(layout, config, gemm) for gemm in self._columns[layout]):
+            return None
+        for more in (1, 4, 0):
+            m, n, k = 2 * config.bm + more, 2 * config.bn + more, 8 * config.bk * config.split_k + more
+            gemm = Gemm(m, n, k, layout[0] == "T", layout[1] == "T")
+            if not broken_rules(config, self._limits, gemm):
+                return gemm
+        return None
+
+    def _open(self, layout: str, config: Config, gemm: Gemm) -> bool:
+        """Whether the kernel is new to a shape that it serves, in the least number of splits that it has."""
+        is_new = point_key(config.to_dict()) not in self._known[gemm]
+        step = launch_spec(config, gemm, self._limits).bk
+        has_work = config.split_k == 1 or config.split_k * step <= gemm.k
+        return is_new and has_work and not broken_rules(config, self._limits, gemm)
+
+    # ---- cells
+
+    def _fill(self, layout: str, config: Config, verified: Measurement) -> int:
+        """Time a kernel on all shapes of its layout where it was not; returns how many times that were."""
+        wanted = [
+            (gemm, replace(config, split_k=split_k))
+            for gemm in self._columns[layout]
+            for split_k in self._splits(config, gemm, verified.registers or 0)
+        ]
+        wanted = [(g, c) for g, c in wanted if point_key(c.to_dict()) not in self._known[g]]
+        cells = [
+            Cell(g, c.to_dict(), CUTOFF * self._best_us[g] if self._best_us[g] < math.inf else None)
+            for g, c in wanted
+        ]
+        found: dict[Gemm, dict[Config, Measurement]] = {}
+        for (gemm, point), timed in zip(wanted, self._target.fill(cells).result(), strict=True):
+            if timed.samples_us:
+                found.setdefault(gemm, {})[point] = self._measurement(timed, verified)
+        for gemm, trials in found.items():
+            self._keep(gemm, trials)
+        return sum(map(len, found.values()))
+
+    def _keep(self, gemm: Gemm, trials: Mapping[Config, Measurement]) -> None:
+        points = {point_key(config.to_dict()): (config.to_dict(), m) for config, m in trials.items()}
+        self._store.add_trials(self._studies[gemm], points, FILL)
+        self._known[gemm] |= points.keys()
+        whole = [m.time_us for m in trials.values() if m.time_us is not None and not m.is_cut_short]
+        self._best_us[gemm] = min([self._best_us[gemm], *whole])
+
+    def _measurement(self, timed: CellTime, verified: Measurement) -> Measurement:
+        return Measurement(
+            Outcome.OK,
+            time_us=median(timed.samples_us),
+            samples_us=timed.samples_us,
+            is_cut_short=timed.is_cut_short,
+            registers=verified.registers,
+            spill_bytes=verified.spill_bytes,
+            smem_bytes=verified.smem_bytes,
+        )
+
+    def _splits(self, config: Config, gemm: Gemm, registers: int) -> list[int]:
+        """Numbers of splits worth a time: legal, and among those that a table would choose from."""
+        resident = max(1, int(blocks_per_sm(config, self._limits, gemm, registers)))
+        spec = launch_spec(config, gemm, self._limits)
+        wanted = choices(Launches.of([spec], [resident]), Shapes.of(gemm), self._limits.num_sms)
+        values = sorted({int(v) for v in wanted.ravel() if v == 1 or v * spec.bk <= gemm.k})
+        return [v for v in values if not broken_rules(replace(config, split_k=v), self._limits, gemm)]
+
+
+def _by_turns(queues: Sequence[Sequence[Config]]) -> Iterator[Config]:
+    """The first of each, then the second of each, and so on."""
+    return (config for config in chain.from_iterable(zip_longest(*queues)) if config is not None)
+
+
+def fill(
+    target: Filling, store: Store, gemms: Sequence[Gemm], seconds: float, on_fill: OnFill = ignore_fill
+) -> Filled:
+    """Time the kernels that searches of these shapes found on all of them, for so many seconds of the
+    target's clock at most. What is measured is stored at once, and `on_fill` told of how much that was.
+    Raises DeviceLost and StoreError."""
+    return Filler(target, store, gemms, on_fill).run(target.now() + seconds)

@@ -1,0 +1,87 @@
+"""Kernels that searches found are timed on all shapes: real compiles, a worker that plays the GPU, a real
+database; from it a matrix is written."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from autotune.gemm import Gemm
+from autotune.kernel.config import Config
+from autotune.measurement import Measurement, Outcome
+from autotune.recording import matrix
+from autotune.search import study_of
+from autotune.search.fill import Filler, fill, ignore_fill
+from autotune.store import Store
+from autotune.target import Baseline, point_key
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
+import write_matrix
+
+COLUMNS = (
+    Gemm(256, 256, 512), Gemm(70, 61, 4000), *(Gemm(64 * i, 128, 256) for i in range(1, 6)),
+    Gemm(64, 64, 4096, trans_b=True),
+)  # fmt: skip
+TUNED = Config(bm=32, bn=32, bk=8, wm=16, wn=32, tm=4, tn=4, stages=2, unroll_k=8, min_blocks=1, vec_c=4)
+SPLIT = replace(TUNED, reduction="two_pass", split_k=8)
+
+
+@pytest.fixture
+def target(open_target):
+    return open_target("fine")
+
+
+@pytest.fixture
+def store(target, tmp_path):
+    with Store.open(str(tmp_path / "any.db")) as opened:
+        study = study_of(opened, target, COLUMNS[0])
+        opened.add_baseline(study, Baseline(20.0, (20.0,)))
+        for config, time_us in ((TUNED, 10.0), (SPLIT, 11.0), (replace(TUNED, tm=8), 30.0)):
+            ok = Measurement(Outcome.OK, time_us=time_us, samples_us=(time_us,), registers=64, spill_bytes=0)
+            opened.add_trial(study, point_key(config.to_dict()), config.to_dict(), ok, "seed")
+        yield opened
+
+
+def test_rows_are_leaders_then_relatives_then_what_leads_in_other_layouts(target, store) -> None:
+    rows = list(Filler(target, store, COLUMNS, ignore_fill)._rows())
+    assert rows[0] == ("NN", TUNED)
+    kernels = [(layout, config.kernel) for layout, config in rows]
+    assert len(set(kernels)) == len(kernels)
+    assert ("NN", SPLIT.kernel) in kernels and ("NN", replace(TUNED, tm=8).kernel) not in kernels
+    assert ("NN", replace(TUNED, edges="predicated").kernel) in kernels
+    assert {layout for layout, _ in rows} == {"NN", "NT"}
+
+
+def test_splits_fill_the_gpu_and_have_work(target, store) -> None:
+    filler = Filler(target, store, COLUMNS, ignore_fill)
+    assert filler._splits(TUNED, COLUMNS[0], 64) == [1]
+    few, many = (filler._splits(SPLIT, Gemm(32 * n, 64, 65536), 64) for n in (1, 1000))
+    assert few == [2, 64, 128, 256]
+    assert many == [2]
+    assert filler._splits(SPLIT, Gemm(64, 64, 8), 64) == []
+
+
+def test_the_matrix_is_filled_gone_on_with_and_written(target, store, tmp_path) -> None:
+    told: list[tuple[int, int]] = []
+    first = fill(target, store, COLUMNS, 300, lambda *far: told.append(far))
+    assert first.is_complete and first.num_kernels > 3 and first.num_refused == 0
+    assert told[-1] == (first.num_kernels, first.num_cells)
+    origins = {trial.origin for gemm in COLUMNS for trial in store.trials(study_of(store, target, gemm))}
+    assert origins == {"seed", "fill"}
+    again = fill(target, store, COLUMNS, 300)
+    assert (again.num_kernels, again.num_cells, again.is_complete) == (0, 0, True)
+    found = write_matrix.read(store, target.limits, target.policy)
+    assert set(found.columns) == set(COLUMNS) and found.cublas_us[COLUMNS[0]] == 20.0
+    assert {found.known[row].origin for row in found.known if row.config == TUNED} <= {str(COLUMNS[0])}
+    out = tmp_path / "matrix.json.gz"
+    assert matrix.write(out, found) == out.stat().st_size
+    read = matrix.read(out)
+    assert (read.cells, read.known, read.cublas_us) == (found.cells, found.known, found.cublas_us)
+
+
+def test_no_time_is_no_kernel(target, store) -> None:
+    filled = fill(target, store, COLUMNS, 0)
+    assert (filled.num_kernels, filled.num_cells, filled.is_complete) == (0, 0, False)
