@@ -158,6 +158,23 @@ def test_a_config_is_stored_once_per_study(store: Store) -> None:
     assert [t.measurement for t in store.trials(other)] == [failed()]
 
 
+def test_many_trials_are_stored_at_once_and_those_that_are_there_stay(store: Store) -> None:
+    study = study_of(store)
+    add(store, study, 0, ok(5.0))
+    others = [config(number) for number in range(3)]
+    trials = {c.key: (c.to_dict(), ok(time_us)) for c, time_us in zip(others, (1.0, 2.0, 3.0), strict=True)}
+    store.add_trials(study, trials, "fill")
+    assert store.times(study) == {others[0].key: 5.0, others[1].key: 2.0, others[2].key: 3.0}
+    assert [trial.origin for trial in store.trials(study)][1:] == ["fill", "fill"]
+    broken = {
+        others[1].key: (others[1].to_dict(), ok(math.nan)),
+        config(6).key: (config(6).to_dict(), ok(1.0)),
+    }
+    with pytest.raises(StoreError, match="has a time that is none"):
+        store.add_trials(study, broken, "fill")
+    assert len(store.trials(study)) == 3
+
+
 def test_best_failures_times_and_keys(store: Store) -> None:
     study = study_of(store)
     for number, measurement in enumerate([ok(5.0), failed(), ok(3.0), ok(4.0), ok(3.0)]):
