@@ -15,7 +15,7 @@ from space_cases import find_config
 from autotune.device import KNOWN, DeviceLimits
 from autotune.gemm import LAYOUTS, MAX_EXTENT, SINGLE, Batch, Gemm
 from autotune.kernel import resources, template
-from autotune.kernel.config import PARAMETER, Config
+from autotune.kernel.config import PARAMETER, Config, lanes_k
 from autotune.kernel.launch import (
     COUNTER_BYTES,
     GROUP_SPLITS,
@@ -216,9 +216,11 @@ def test_a_legal_config_is_launched_within_its_limits(
     lds, strides = (gemm.lda, gemm.ldb, gemm.ldc), gemm.strides
     assert refusal(spec, gemm.m, gemm.n, gemm.k, lds, batch=strides) is None
     assert spec.threads % 32 == 0
-    assert spec.threads * config.tm * config.tn == config.bm * config.bn * config.slice_k
+    lanes = lanes_k(config)  # of a warp that share out k: all, or each has sums of its own
+    assert spec.threads * config.tm * config.tn == config.bm * config.bn * config.slice_k * lanes
     assert spec.smem_bytes <= limits.smem_per_block
-    assert spec.smem_bytes >= 4 * config.stages * config.bk * (config.bm + config.bn)
+    staged = 4 * config.stages * config.bk * (config.bm + config.bn) if lanes == 1 else 0
+    assert spec.smem_bytes >= staged
     cap = resources.register_cap(config, limits)
     assert resources.blocks_per_sm(config, limits, gemm, cap) >= config.min_blocks
     padding = -(-gemm.m // config.bm) * config.bm * -(-gemm.n // config.bn) * config.bn / (gemm.m * gemm.n)

@@ -128,22 +128,23 @@ def test_an_unknown_field_is_refused() -> None:
 
 def test_a_newer_schema_says_so_whatever_else_changed() -> None:
     text = json.dumps({"format": "autotune dispatch table", "schema_version": SCHEMA_VERSION + 1, "new": []})
-    with pytest.raises(DispatchError, match=r"schema 6, newer than 5.*autotune that wrote it"):
+    newer = rf"schema {SCHEMA_VERSION + 1}, newer than {SCHEMA_VERSION}.*autotune that wrote it"
+    with pytest.raises(DispatchError, match=newer):
         parse(text)
 
 
 def as_older(table: Table, version: int) -> Table:
     """What a table says that was written in an older schema."""
-    kernels = tuple(replace(k, identity="") for k in table.kernels)
+    kernels = tuple(replace(k, identity="" if version < 5 else k.identity) for k in table.kernels)
     if version < 3:
         kernels = tuple(replace(k, spec=replace(k.spec, overlaps=False)) for k in kernels)
-    return replace(table, power_limit_w=table.power_limit_w if version == 4 else None, kernels=kernels)
+    return replace(table, power_limit_w=table.power_limit_w if version >= 4 else None, kernels=kernels)
 
 
 @pytest.mark.parametrize("version", range(1, SCHEMA_VERSION))
 def test_a_table_of_an_older_schema_is_read(version: int) -> None:
     """Its kernels pack nothing before 2, and before 3 are not launched early: they would not wait. Before 5
-    there are no batches."""
+    there are no batches, and before 6 nothing is known of what the model misses."""
     text = older_text(sample_table(), version)
     table = parse(text)
     assert table == as_older(sample_table(), version)
