@@ -89,13 +89,14 @@ def in_splits(kernel: Kernel, split_k: int | None) -> LaunchSpec:
 
 
 class Considered(NamedTuple):
-    """Launches that may serve a call, those first that are expected to end first; arrays."""
+    """Launches that may serve a call; arrays. Times are infinite where one may not."""
 
     kernel: Whole
     split_k: Whole
     time_us: Floats
     careful_us: Floats  # will hardly be exceeded
     excess: Floats  # how many times the error that is allowed they have; 1 where no more
+    handicapped_us: Floats  # careful, and slower by as much as sums are too deep
 
 
 class Modelled:
@@ -119,9 +120,7 @@ class Modelled:
         kernel, split_k, time_us = self._forecast.expected(call.shapes, accurate)
         careful_us = time_us * self._caution[kernel]
         excess = excess_error(self._sums.take(kernel).depth(split_k, call.gemm.k), allowed)
-        order = np.argsort(careful_us * excess**2, kind="stable")
-        order = order[: np.count_nonzero(time_us < np.inf)]
-        return Considered(kernel[order], split_k[order], time_us[order], careful_us[order], excess[order])
+        return Considered(kernel, split_k, time_us, careful_us, excess, careful_us * excess**2)
 
 
 class Selector:
@@ -174,10 +173,10 @@ class Selector:
         if not known.kernels:
             return None
         found = known.candidates(call, self._allowed_depth(call.gemm, near))
-        for at, index in enumerate(found.kernel):
-            kernel, split_k = known.kernels[index], int(found.split_k[at])
+        while found.handicapped_us[at := int(found.handicapped_us.argmin())] < np.inf:
+            kernel, split_k = known.kernels[found.kernel[at]], int(found.split_k[at])
             if call.refusal(kernel, split_k) is None:
-                num_legal = len(set(found.kernel.tolist()))
+                num_legal = np.count_nonzero(np.bincount(found.kernel[found.time_us < np.inf]))
                 reason = f"{self._not_exact(call)}: the least modelled time of {num_legal} legal kernels"
                 if found.excess[at] > 1:
                     reason += ", although its sums are deeper than is accurate"
@@ -188,6 +187,7 @@ class Selector:
                     reason += "; it was never timed" if is_thumb else "; it was timed on other GPUs only"
                 entry = near.gemm if near else None
                 return Pick(kernel.id, "modelled", reason, split_k, float(found.time_us[at]), entry)
+            found.handicapped_us[at] = np.inf
         return None
 
     def _allowed_depth(self, gemm: Gemm, near: Entry | None) -> float:
