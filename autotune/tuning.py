@@ -140,8 +140,10 @@ def tune(
     ):
         store.tell_when_away(note)
         recorded = target if isinstance(target, ReplayTarget) else None
-        if num_drawn:
-            gemms = (*gemms, *_drawn(target, num_drawn, seed))
+        filling = _filling(target) if num_drawn else None
+        if filling is not None:
+            limits = filling.limits
+            gemms = (*gemms, *drawn_suite(num_drawn, seed, limits.fma_tflops, limits.bandwidth_gbs))
         gemms = gemms or (recorded.gemms if recorded else ())
         if has_dashboard:
             with Publisher(store) as publisher:
@@ -150,9 +152,9 @@ def tune(
         else:
             found = search(target, store, gemms, options, on_event)
         filled = None
-        if num_drawn and isinstance(target, Filling) and found.reason is not StopReason.INTERRUPTED:
+        if filling is not None and found.reason is not StopReason.INTERRUPTED:
             left_s = math.inf if seconds is None else (1 - SEARCH_SHARE) * seconds
-            filled = fill(target, store, [shape.gemm for shape in found.shapes], left_s, on_fill)
+            filled = fill(filling, store, [shape.gemm for shape in found.shapes], left_s, on_fill)
         return Result(
             search=found,
             filled=filled,
@@ -165,11 +167,11 @@ def tune(
         )
 
 
-def _drawn(target: Target, num: int, seed: int) -> tuple[Gemm, ...]:
+def _filling(target: Target) -> Filling:
     """Raises UsageError where kernels cannot be timed across shapes."""
     if not isinstance(target, Filling):
         raise UsageError("shapes are drawn for a GPU, and this is a recording; name a GPU, or leave them out")
-    return drawn_suite(num, seed, target.limits.fma_tflops, target.limits.bandwidth_gbs)
+    return target
 
 
 def _followed(publisher: Publisher, on_event: OnEvent) -> OnEvent:

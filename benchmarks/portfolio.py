@@ -25,6 +25,8 @@ from autotune.cli import console
 from autotune.errors import UsageError
 from autotune.export import portfolio
 from autotune.gemm import Gemm
+from autotune.kernel.relatives import stand_in
+from autotune.kernel.resources import residency
 from autotune.models.launches import Shapes
 from autotune.recording import matrix
 from autotune.recording.matrix import MatrixRow, TimeMatrix
@@ -73,9 +75,9 @@ def judge(found: TimeMatrix, apart: Sequence[Gemm], size: int) -> list[Judged]:
     taken = [candidate for candidate in known if candidate.config in chosen]
     rows = [MatrixRow(layout, candidate.config) for candidate in taken]
     blocks = [
-        portfolio.residency(row.config, layout, found.limits, found.known[row].registers) for row in rows
+        residency(row.config, found.limits, stand_in(layout), found.known[row].registers) for row in rows
     ]
-    forecast, _ = portfolio.believed(layout, taken, found.limits, blocks)
+    forecast = portfolio.believed(layout, taken, found.limits, blocks)
     by_row = found.by_row()
     judged = []
     for gemm in apart:

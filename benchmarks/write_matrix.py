@@ -18,7 +18,7 @@ from autotune import targets
 from autotune.cli import common, console
 from autotune.device import DeviceLimits
 from autotune.errors import UsageError
-from autotune.export.portfolio import LEAST_SHAPES, any_splits
+from autotune.export.portfolio import LEAST_SHAPES
 from autotune.gemm import Gemm
 from autotune.kernel.config import Config
 from autotune.measurement import CachePolicy
@@ -69,7 +69,7 @@ def _row(gemm: Gemm, trial: TrialRecord) -> MatrixRow | None:
     """The kernel of a trial that ran; None for one that failed."""
     if not trial.measurement.is_ok:
         return None
-    return MatrixRow(gemm.layout, any_splits(Config.from_dict(trial.point)))
+    return MatrixRow(gemm.layout, Config.from_dict(trial.point).in_any_splits)
 
 
 def _facts(gemm: Gemm, trial: TrialRecord) -> RowFacts:

@@ -9,19 +9,18 @@ import numpy as np
 
 from ..gemm import LAYOUTS
 from ..kernel.config import Config
-from ..kernel.resources import launch_spec
+from ..kernel.resources import launch_spec, residency
 from ..models.fit import Sample, guess, learn
 from ..models.time_model import ModelFigures
 from ..runtime.table import Kernel, KernelRecord, launchable, weights_text
 from .cubins import CubinLike
-from .portfolio import any_splits, residency
 from .tuned import TunedResults
 from .wishes import Wish
 
 _DEFAULT = 1.5  # times the figures of thumb: what a step of a default is taken to cost (unmeasured)
 _FEW = 0.2  # deviation of times of a kernel that was timed on one shape; half as much on two (unmeasured)
 
-Samples = Mapping[str, Mapping[Config, Sequence[Sample]]]  # of each layout, by `any_splits` of the config
+Samples = Mapping[str, Mapping[Config, Sequence[Sample]]]  # of each layout, by `Config.in_any_splits`
 Places = dict[str, tuple[tuple[int, int, int], ...]]
 
 
@@ -35,7 +34,7 @@ def kernels(
     for layout in LAYOUTS:
         there = [wish for wish in wishes if wish.layout == layout and wish.id in cubins]
         records = {wish.id: _record(wish, cubins[wish.id], results) for wish in there}
-        timed = {any_splits(w.config): w for w in reversed(there) if not w.is_wide}
+        timed = {w.config.in_any_splits: w for w in reversed(there) if not w.is_wide}
         timed = {config: wish for config, wish in timed.items() if samples[layout].get(config)}
         if timed:
             known = [samples[layout][config] for config in timed]
@@ -63,7 +62,7 @@ def _record(wish: Wish, cubin: CubinLike, results: TunedResults) -> KernelRecord
         variant=wish.variant,
         sha256=cubin.sha256,
         registers=cubin.registers,
-        blocks_per_sm=residency(wish.config, wish.layout, limits, cubin.registers),
+        blocks_per_sm=residency(wish.config, limits, wish.gemm, cubin.registers),
         model=None,
         missed="",
     )

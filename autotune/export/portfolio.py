@@ -21,11 +21,11 @@ from ..device import DeviceLimits
 from ..gemm import Gemm
 from ..kernel.config import Config
 from ..kernel.relatives import fitted, stand_in
-from ..kernel.resources import blocks_per_sm, expected_registers, launch_spec
+from ..kernel.resources import launch_spec, residency
 from ..models.fit import Sample, fit, fma_step_us, learn, work_of
 from ..models.forecast import Forecast
 from ..models.launches import Floats, Launches, Shapes
-from ..models.time_model import ModelFigures, Speeds, modelled_us
+from ..models.time_model import Speeds, modelled_us
 from ..recording.matrix import Cells, MatrixRow, TimeMatrix
 from .tuned import TunedShape
 
@@ -44,11 +44,6 @@ class TimedKernel:
 
     config: Config
     samples: tuple[Sample, ...]
-
-
-def any_splits(config: Config) -> Config:
-    """Equal for configs that differ in their number of splits only, where that is an argument."""
-    return replace(config, split_k=config.kernel.split_k)
 
 
 # ------------------------------------------------------------------------------------------------
@@ -77,7 +72,7 @@ def _own(layout: str, shapes: Iterable[TunedShape], limits: DeviceLimits) -> dic
         if shape.gemm.layout == layout:
             for config, time_us in shape.all_times.items():
                 spec = launch_spec(config, shape.gemm, limits)
-                samples.setdefault(any_splits(config), []).append(Sample(spec, shape.gemm, time_us))
+                samples.setdefault(config.in_any_splits, []).append(Sample(spec, shape.gemm, time_us))
     return samples
 
 
@@ -86,16 +81,14 @@ def _carried(layout: str, matrices: Sequence[TimeMatrix], limits: DeviceLimits) 
     for source in (layout, *_ALIKE[layout]):
         samples: dict[Config, list[Sample]] = {}
         for matrix in matrices:
+            if all(row.layout != source for row in matrix.known):
+                continue
             for row, cells in matrix.by_row().items():
-                is_sound = not matrix.known[row].spill_bytes
-                if (
-                    is_sound
-                    and row.layout == source
-                    and (here := fitted(row.config, layout, limits)) is not None
-                ):
-                    samples.setdefault(any_splits(here), []).extend(
-                        _as_here(matrix, row, cells, here, layout, limits)
-                    )
+                if row.layout != source or matrix.known[row].spill_bytes:
+                    continue
+                if (here := fitted(row.config, layout, limits)) is not None:
+                    moved = _as_here(matrix, row, cells, here, layout, limits)
+                    samples.setdefault(here.in_any_splits, []).extend(moved)
         if samples:
             return samples
     return {}
@@ -124,19 +117,15 @@ def _as_here(
     moved = [Sample(spec, gemm, s.time_us, deviation) for s, spec, gemm in placed]
     if is_same:
         return moved
-    resident = int(blocks_per_sm(row.config, there, stand_in(row.layout), matrix.known[row].registers))
-    figures = fit(timed, max(1, resident), there)
+    resident = residency(row.config, there, stand_in(row.layout), matrix.known[row].registers)
+    figures = fit(timed, resident, there)
     slower = fma_step_us(specs[0], limits) / fma_step_us(timed[0].spec, there)
     as_here = replace(figures, step_us=figures.step_us * slower)
-    before = modelled_us(Speeds.of([figures]), work_of(timed, max(1, resident), there))
-    after = modelled_us(Speeds.of([as_here]), work_of(moved, residency(here, layout, limits), limits))
+    before = modelled_us(Speeds.of([figures]), work_of(timed, resident, there))
+    after = modelled_us(
+        Speeds.of([as_here]), work_of(moved, residency(here, limits, stand_in(layout)), limits)
+    )
     return [replace(s, time_us=s.time_us * float(f)) for s, f in zip(moved, after / before, strict=True)]
-
-
-def residency(config: Config, layout: str, limits: DeviceLimits, registers: int | None = None) -> int:
-    """Blocks per SM of a kernel, by the compiler's registers or else by those that are expected."""
-    told = expected_registers(config, limits) if registers is None else registers
-    return max(1, int(blocks_per_sm(config, limits, stand_in(layout), told)))
 
 
 # ------------------------------------------------------------------------------------------------
@@ -145,17 +134,17 @@ def residency(config: Config, layout: str, limits: DeviceLimits, registers: int 
 
 def believed(
     layout: str, found: Sequence[TimedKernel], limits: DeviceLimits, resident: Sequence[int] | None = None
-) -> tuple[Forecast, list[ModelFigures]]:
+) -> Forecast:
     """What candidates are expected to take on any shape."""
     specs = [launch_spec(c.config, stand_in(layout), limits) for c in found]
-    blocks = resident or [residency(c.config, layout, limits) for c in found]
+    blocks = resident or [residency(c.config, limits, stand_in(layout)) for c in found]
     figures, missed = learn([c.samples for c in found], blocks, limits)
-    return Forecast(Launches.of(specs, blocks), Speeds.of(figures), missed, limits), figures
+    return Forecast(Launches.of(specs, blocks), Speeds.of(figures), missed, limits)
 
 
 def regrets(layout: str, found: Sequence[TimedKernel], limits: DeviceLimits) -> Floats:
     """(candidates, shapes) logarithms of each candidate's time over the least of all, at most FAR."""
-    forecast, _ = believed(layout, found, limits)
+    forecast = believed(layout, found, limits)
     shapes = islice(
         distribution.drawn(SEED, limits.fma_tflops, limits.bandwidth_gbs, layouts=(layout,), is_mixed=True),
         NUM_DRAWN,

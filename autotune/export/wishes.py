@@ -13,7 +13,6 @@ from ..kernel.config import Config
 from ..kernel.launch import Variant
 from ..kernel.relatives import stand_in
 from ..kernel.rules import broken_rules
-from .portfolio import any_splits
 from .tuned import TunedResults
 
 
@@ -48,7 +47,7 @@ def all_wishes(results: TunedResults, portfolio: Mapping[str, Sequence[Config]])
     """Each kernel once, for results whose rankings are settled. Raises DispatchError where a GPU cannot run
     the default."""
     winners = list(_winners(results))
-    won = {(wish.layout, any_splits(wish.config)) for wish in winners}  # these serve other shapes, too
+    won = {(wish.layout, wish.config.in_any_splits) for wish in winners}  # these serve other shapes, too
     more = [
         Wish(config, layout)
         for layout, configs in portfolio.items()

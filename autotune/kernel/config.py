@@ -88,6 +88,11 @@ class Config:
         splits = self.split_k if self.reduction == "cluster" else 1 if self.reduction == "none" else 2
         return replace(self, raster="n", group=1, split_k=splits)
 
+    @property
+    def in_any_splits(self) -> Config:
+        """Equal for configs that differ in their number of splits only, where that is an argument."""
+        return replace(self, split_k=self.kernel.split_k)
+
     def __str__(self) -> str:
         return self.key
 

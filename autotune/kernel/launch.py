@@ -199,6 +199,11 @@ class Grid(NamedTuple):  # not a frozen dataclass: a first choice plans every ke
         return self.scratch_bytes + self.counter_bytes
 
 
+def has_work(spec: LaunchSpec, k: int) -> bool:
+    """Whether every split of k has some."""
+    return spec.split_k == 1 or spec.split_k * spec.bk <= k
+
+
 def divisor(value: int) -> tuple[int, int, int]:
     """`Divisor` of kernels/tile_scheduler.cuh: n // value == n * multiplier >> shift for 0 <= n < 2^31.
 

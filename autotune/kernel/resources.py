@@ -117,6 +117,13 @@ def blocks_per_sm(c: Any, limits: DeviceLimits, g: Gemm, registers: Any) -> Any:
     return reduce(np.minimum, (by_registers, by_smem, by_threads, limits.blocks_per_sm))
 
 
+def residency(config: Config, limits: DeviceLimits, g: Gemm, registers: int | None = None) -> int:
+    """Blocks of one kernel resident on one SM, at least 1: by the compiler's registers per thread, or else by
+    those that are expected."""
+    told = expected_registers(config, limits) if registers is None else registers
+    return max(1, int(blocks_per_sm(config, limits, g, told)))
+
+
 def tiles_m(c: Any, g: Gemm) -> Any:
     return -(-g.m // c.bm)
 

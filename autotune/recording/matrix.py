@@ -93,14 +93,6 @@ class TimeMatrix:
                 best[gemm] = min(best.get(gemm, cell.time_us), cell.time_us)
         return best
 
-    def times(self) -> dict[tuple[MatrixRow, Gemm], float]:
-        """The least time of each row on each column, over its splits; what was cut short is none."""
-        least: dict[tuple[MatrixRow, Gemm], float] = {}
-        for (row, gemm, _), cell in self.cells.items():
-            if not cell.is_cut_short:
-                least[row, gemm] = min(least.get((row, gemm), cell.time_us), cell.time_us)
-        return least
-
 
 def write(path: Path, matrix: TimeMatrix) -> int:
     """Write the file; returns its size in bytes."""

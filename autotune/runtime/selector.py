@@ -22,7 +22,7 @@ import numpy as np
 from ..device import DeviceLimits
 from ..errors import DispatchError
 from ..gemm import LAYOUTS, Gemm
-from ..kernel.launch import LaunchSpec, refusal
+from ..kernel.launch import LaunchSpec, has_work, refusal
 from ..models import residual
 from ..models.forecast import Forecast
 from ..models.launches import Floats, Launches, Shapes, Whole
@@ -200,9 +200,8 @@ class Selector:
     def _nearest(self, call: Call) -> Pick | None:
         for entry in self._near(call.gemm, NUM_NEAREST):
             for ranked in entry.ranked:
-                spec = self.kernels[ranked.kernel].spec
-                has_work = spec.split_k == 1 or spec.split_k * spec.bk <= call.gemm.k
-                if has_work and call.refusal(self.kernels[ranked.kernel]) is None:
+                kernel = self.kernels[ranked.kernel]
+                if has_work(kernel.spec, call.gemm.k) and call.refusal(kernel) is None:
                     reason = f"{self._not_exact(call)}: nearest tuned shape {entry.gemm}"
                     return self._picked(ranked.kernel, "nearest", reason, None, entry.gemm)
         return None

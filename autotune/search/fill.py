@@ -18,8 +18,9 @@ from statistics import median
 
 from ..gemm import LAYOUTS, Gemm
 from ..kernel.config import Config
+from ..kernel.launch import has_work
 from ..kernel.relatives import relatives
-from ..kernel.resources import blocks_per_sm, launch_spec
+from ..kernel.resources import launch_spec, residency
 from ..kernel.rules import broken_rules
 from ..measurement import Measurement, Outcome
 from ..models.launches import Launches, Shapes
@@ -108,7 +109,7 @@ class Filler:
         foreign = [[r for c in configs[:3] for r in relatives(c, layout, self._limits)] for configs in others]
         seen: set[Config] = set()
         for config in chain(_by_turns(own), _by_turns(general), _by_turns(foreign)):
-            row = replace(config, split_k=config.kernel.split_k)
+            row = config.in_any_splits
             if row.kernel not in seen:
                 seen.add(row.kernel)
                 yield layout, row
@@ -144,9 +145,8 @@ class Filler:
     def _open(self, layout: str, config: Config, gemm: Gemm) -> bool:
         """Whether the kernel is new to a shape that it serves, in the least number of splits that it has."""
         is_new = point_key(config.to_dict()) not in self._known[gemm]
-        step = launch_spec(config, gemm, self._limits).bk
-        has_work = config.split_k == 1 or config.split_k * step <= gemm.k
-        return is_new and has_work and not broken_rules(config, self._limits, gemm)
+        is_busy = has_work(launch_spec(config, gemm, self._limits), gemm.k)
+        return is_new and is_busy and not broken_rules(config, self._limits, gemm)
 
     # ---- cells
 
@@ -155,7 +155,7 @@ class Filler:
         wanted = [
             (gemm, replace(config, split_k=split_k))
             for gemm in self._columns[layout]
-            for split_k in self._splits(config, gemm, verified.registers or 0)
+            for split_k in self._splits(config, gemm, verified.registers)
         ]
         wanted = [(g, c) for g, c in wanted if point_key(c.to_dict()) not in self._known[g]]
         cells = [
@@ -188,13 +188,14 @@ class Filler:
             smem_bytes=verified.smem_bytes,
         )
 
-    def _splits(self, config: Config, gemm: Gemm, registers: int) -> list[int]:
+    def _splits(self, config: Config, gemm: Gemm, registers: int | None) -> list[int]:
         """Numbers of splits worth a time: legal, and among those that a table would choose from."""
-        resident = max(1, int(blocks_per_sm(config, self._limits, gemm, registers)))
+        resident = residency(config, self._limits, gemm, registers)
         spec = launch_spec(config, gemm, self._limits)
         wanted = choices(Launches.of([spec], [resident]), Shapes.of(gemm), self._limits.num_sms)
-        values = sorted({int(v) for v in wanted.ravel() if v == 1 or v * spec.bk <= gemm.k})
-        return [v for v in values if not broken_rules(replace(config, split_k=v), self._limits, gemm)]
+        values = sorted({int(v) for v in wanted.ravel()})
+        busy = [v for v in values if has_work(replace(spec, split_k=v), gemm.k)]
+        return [v for v in busy if not broken_rules(replace(config, split_k=v), self._limits, gemm)]
 
 
 def _by_turns(queues: Sequence[Sequence[Config]]) -> Iterator[Config]:

@@ -221,14 +221,7 @@ class Store(Closing):
         """
         _check_times(key, measurement)
         with self._writing() as session:
-            config_id = queries.config_id(session, key, point)
-            trial_id, is_new = queries.find_or_add(
-                session,
-                TrialRow,
-                {"origin": origin, "created_at": utc_now(), **rows.measurement_columns(measurement)},
-                study_id=study.id,
-                config_id=config_id,
-            )
+            trial_id, is_new = _find_or_add(session, study, key, point, measurement, origin)
             leases.release(session, scope_of(study), [key])
             if is_new:
                 return trial_id
@@ -246,9 +239,7 @@ class Store(Closing):
             _check_times(key, measurement)
         with self._writing() as session:
             for key, (point, measurement) in trials.items():
-                rest = {"origin": origin, "created_at": utc_now(), **rows.measurement_columns(measurement)}
-                config_id = queries.config_id(session, key, point)
-                queries.find_or_add(session, TrialRow, rest, study_id=study.id, config_id=config_id)
+                _find_or_add(session, study, key, point, measurement, origin)
 
     @outlasting
     def condemn(self, study: StudyRef, key: str, failure: Failure) -> None:
@@ -442,6 +433,20 @@ def _prepare(engine: Engine, timeout_s: float) -> None:
         connect.keep_others_out(connection)
         if schema.version(connection) != schema.REVISIONS[-1]:  # nobody else was faster
             schema.migrate(connection)
+
+
+def _find_or_add(
+    session: Session,
+    study: StudyRef,
+    key: str,
+    point: Mapping[str, Value],
+    measurement: Measurement,
+    origin: str,
+) -> tuple[int, bool]:
+    """The id of the study's trial of a point, and whether it is this one."""
+    rest = {"origin": origin, "created_at": utc_now(), **rows.measurement_columns(measurement)}
+    config_id = queries.config_id(session, key, point)
+    return queries.find_or_add(session, TrialRow, rest, study_id=study.id, config_id=config_id)
 
 
 def _check_times(key: str, measurement: Measurement) -> None:

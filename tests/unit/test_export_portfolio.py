@@ -155,7 +155,7 @@ def test_what_other_gpus_timed_is_legal_here_and_serves_any_alignment(
         assert candidate.samples and all(sample.gemm.layout == layout for sample in candidate.samples)
     chosen = portfolio.portfolio(layout, found, limits, 32)
     assert len(chosen) == len(set(chosen)) == 32
-    forecast, _ = portfolio.believed(layout, [c for c in found if c.config in chosen], limits)
+    forecast = portfolio.believed(layout, [c for c in found if c.config in chosen], limits)
     for text in (*UNTUNED, "101x333x77"):
         assert np.isfinite(forecast.least_us(Shapes.of(in_layout(text, layout)))).any()
 
@@ -166,7 +166,7 @@ def test_times_of_another_gpu_are_carried_over_by_its_speed() -> None:
     least = {}
     for gpu in ("h200", "rtx-4090"):
         limits = known_limits(gpu)
-        forecast, _ = portfolio.believed("NN", portfolio.candidates("NN", (), matrices(), limits), limits)
+        forecast = portfolio.believed("NN", portfolio.candidates("NN", (), matrices(), limits), limits)
         least[gpu] = [forecast.least_us(Shapes.of(gemm)).min() for gemm in (gemm_large, gemm_thin)]
     large, thin = (there / here for here, there in zip(least["h200"], least["rtx-4090"], strict=True))
     assert 0.6 < large < 1.3
@@ -179,7 +179,9 @@ def test_of_two_times_of_a_shape_that_of_this_gpu_counts() -> None:
     config = replace(row.config, split_k=split_k)
     shape = TunedShape(gemm, (TunedPoint(config, 77.0, True),))
     found = portfolio.candidates(gemm.layout, (shape,), matrices(), H200)
-    (mine,) = (c for c in found if c.config == portfolio.any_splits(fitted(row.config, gemm.layout, H200)))
+    here = fitted(row.config, gemm.layout, H200)
+    assert here is not None
+    (mine,) = (c for c in found if c.config == here.in_any_splits)
     assert [sample.time_us for sample in mine.samples if sample.gemm == gemm] == [77.0]
     assert len(mine.samples) > 5
 
