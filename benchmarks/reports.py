@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import lzma
 import sys
 from argparse import Namespace
 from collections.abc import Callable, Sequence
@@ -13,9 +14,10 @@ from typing import Any
 from contest import Arena
 
 from autotune.cli import console
-from autotune.errors import AutotuneError
+from autotune.errors import AutotuneError, UsageError
 from autotune.kernel import template
 from autotune.measurement import POLICY_VERSION
+from autotune.output_file import write_file
 
 
 def run(benchmark: Callable[[Namespace], None], arguments: Namespace) -> None:
@@ -43,10 +45,25 @@ def identity(arena: Arena, benchmark: str, rounds: int, **more: Any) -> dict[str
 
 
 def keep(out: Path | None, report: dict[str, Any]) -> None:
-    """Write a report as far as it is, if it is to be written."""
+    """Write a report as far as it is, if it is to be written; one whose name ends with .xz is compressed. A
+    file of before stays whole until the new one is."""
     if out is not None:
         out.parent.mkdir(parents=True, exist_ok=True)
-        out.write_text(json.dumps(report, indent=1, default=str) + "\n", encoding="utf-8")
+        text = json.dumps(report, indent=1, default=str) + "\n"
+        write_file(out, lzma.compress(text.encode(), preset=1) if out.suffix == ".xz" else text)
+
+
+def read(path: Path, benchmark: str) -> dict[str, Any]:
+    """A report that `keep` wrote. Raises UsageError for what is none of this benchmark."""
+    try:
+        data = path.read_bytes()
+        report = json.loads(lzma.decompress(data) if path.suffix == ".xz" else data)
+        if report["benchmark"] == benchmark:
+            return dict(report)
+        reason = f"it is of {report['benchmark']}"
+    except (OSError, lzma.LZMAError, ValueError, KeyError, TypeError) as error:
+        reason = repr(error)
+    raise UsageError(f"{path} holds no report of {benchmark} ({reason}); name another file")
 
 
 def table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:

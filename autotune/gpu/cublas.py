@@ -19,6 +19,7 @@ from .memory import Buffer, OperandSet
 _OP_N, _OP_T = 0, 1
 _PEDANTIC_MATH = 2
 _VERSION_PARTS = (0, 1, 2)  # major, minor, patch
+Lds = tuple[int, int, int]  # leading dimensions of A, B and C in elements
 WORKSPACE_BYTES = 32 << 20  # what cuBLAS asks for on Hopper; given by us, so that capture allocates nothing
 
 
@@ -74,17 +75,19 @@ class ColumnMajorCall:
     stride_result: int = 0
 
     @classmethod
-    def of(cls, gemm: Gemm) -> ColumnMajorCall:
+    def of(cls, gemm: Gemm, lds: Lds | None = None) -> ColumnMajorCall:
+        """`lds`: of A, B and C as they are stored, for a single product; None: packed."""
         # cuBLAS wants leading dimensions of at least 1 even where k = 0
+        lda, ldb, ldc = lds or (max(gemm.lda, 1), max(gemm.ldb, 1), gemm.ldc)
         return cls(
             trans_first=_OP_T if gemm.trans_b else _OP_N,
             trans_second=_OP_T if gemm.trans_a else _OP_N,
             rows=gemm.n,
             columns=gemm.m,
             depth=gemm.k,
-            ld_first=max(gemm.ldb, 1),
-            ld_second=max(gemm.lda, 1),
-            ld_result=gemm.ldc,
+            ld_first=ldb,
+            ld_second=lda,
+            ld_result=ldc,
             stride_first=gemm.strides.stride_b,
             stride_second=gemm.strides.stride_a,
             stride_result=gemm.strides.stride_c,
@@ -106,9 +109,10 @@ class Cublas:
         self._call("cublasSetWorkspace_v2", self._handle, ctypes.c_void_p(self._workspace.address), size)
         self._call("cublasSetMathMode", self._handle, _PEDANTIC_MATH)
 
-    def sgemm(self, gemm: Gemm, operands: OperandSet) -> None:
-        """Enqueue C = op(A) op(B), or a batch of such products. Raises CublasError."""
-        call = ColumnMajorCall.of(gemm)
+    def sgemm(self, gemm: Gemm, operands: OperandSet, lds: Lds | None = None) -> None:
+        """Enqueue C = op(A) op(B), or a batch of such products; `lds` as in ColumnMajorCall. Raises
+        CublasError."""
+        call = ColumnMajorCall.of(gemm, lds)
         alpha, beta = ctypes.byref(self._alpha), ctypes.byref(self._beta)
         a, b, c = (ctypes.c_void_p(address) for address in (operands.a, operands.b, operands.c))
         first, second, result = [b, call.ld_first], [a, call.ld_second], [c, call.ld_result]

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..gemm import Gemm
 from .driver import check
 from .memory import Buffer, OperandSet, Region, aligned
 from .module import EntryFunction
@@ -24,9 +23,10 @@ class Pool:
         self._read: Buffer | None = None
         self._written: Buffer | None = None
 
-    def sets(self, gemm: Gemm, count: int) -> tuple[OperandSet, ...]:
-        """So many operand sets that share nothing. Raises EnvironmentProblem where memory is too small."""
-        a_bytes, b_bytes, c_bytes = map(aligned, gemm.operand_bytes)
+    def sets(self, operand_bytes: tuple[int, int, int], count: int) -> tuple[OperandSet, ...]:
+        """So many operand sets that share nothing; `operand_bytes` are those of A, B and C of one. Raises
+        EnvironmentProblem where memory is too small."""
+        a_bytes, b_bytes, c_bytes = map(aligned, operand_bytes)
         step = a_bytes + b_bytes
         self._reserve(count * step, count * c_bytes)
         assert self._read is not None and self._written is not None

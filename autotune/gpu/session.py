@@ -254,7 +254,7 @@ class Session:
     def _cell(
         self, gemm: Gemm, kernel: KernelCode | None, policy: CachePolicy, cutoff_us: float | None
     ) -> Timing:
-        sets = self.pool.sets(gemm, num_sets(gemm, self.limits.l2_bytes, policy))
+        sets = self.pool.sets(gemm.operand_bytes, num_sets(gemm, self.limits.l2_bytes, policy))
         if kernel is not None:
             enqueue = self.loader.load(kernel, gemm, self.workspace)
         elif self.cublas is not None:

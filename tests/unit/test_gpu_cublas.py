@@ -19,14 +19,16 @@ def _by_columns(flat, rows, columns, lead):
     return np.lib.stride_tricks.as_strided(flat, (rows, columns), (4, 4 * lead))
 
 
+@pytest.mark.parametrize("pads", [(0, 0, 0), (1, 2, 4)])
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_the_column_major_call_is_the_row_major_product(layout):
+def test_the_column_major_call_is_the_row_major_product(layout, pads):
     gemm = Gemm.parse(f"5x7x3:{layout}")
-    call = ColumnMajorCall.of(gemm)
+    lds = tuple(ld + pad for ld, pad in zip((gemm.lda, gemm.ldb, gemm.ldc), pads, strict=True))
+    call = ColumnMajorCall.of(gemm, lds if any(pads) else None)
     generator = np.random.default_rng(0)
     a, b = (generator.standard_normal(shape, dtype=np.float32) for shape in ((5, 3), (3, 7)))
-    flat_a = np.ascontiguousarray(a.T if gemm.trans_a else a).ravel()
-    flat_b = np.ascontiguousarray(b.T if gemm.trans_b else b).ravel()
+    flat_a = np.pad(a.T if gemm.trans_a else a, ((0, 0), (0, pads[0]))).ravel()
+    flat_b = np.pad(b.T if gemm.trans_b else b, ((0, 0), (0, pads[1]))).ravel()
 
     def operand(flat, is_transposed, rows, columns, lead):
         stored = _by_columns(flat, *((columns, rows) if is_transposed else (rows, columns)), lead)
@@ -34,9 +36,9 @@ def test_the_column_major_call_is_the_row_major_product(layout):
 
     first = operand(flat_b, call.trans_first, call.rows, call.depth, call.ld_first)
     second = operand(flat_a, call.trans_second, call.depth, call.columns, call.ld_second)
-    flat_c = np.zeros(gemm.m * gemm.n, np.float32)
+    flat_c = np.zeros(gemm.m * lds[2], np.float32)
     _by_columns(flat_c, call.rows, call.columns, call.ld_result)[:] = first @ second
-    np.testing.assert_allclose(flat_c.reshape(5, 7), a @ b, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(flat_c.reshape(5, lds[2])[:, :7], a @ b, rtol=1e-5, atol=1e-6)
 
 
 class PlayedCublas:

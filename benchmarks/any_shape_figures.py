@@ -1,0 +1,288 @@
+"""What any_shape.py measured, in figures: by kind of shape, beside the bars that a table has to reach.
+
+Ratios are speeds: above 1 is faster. Each is the median of the ratios within rounds, each mean a geometric
+one.
+What was chosen by times was chosen by the even rounds, and its ratios are of the odd ones.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from portfolio import KINDS, kind_of, mean
+from table_arena import ALONE, CUBLAS
+
+from autotune import stats
+from autotune.cli import console
+from autotune.gemm import LAYOUTS, Gemm
+
+Facts = Mapping[str, Any]
+Samples = Mapping[str, Sequence[float]]
+SLOWER, NEVER = 0.98, 0.93  # times cuBLAS's speed: few shapes may be below the first, none below the second
+MOST_ERROR = 1.5  # times cuBLAS's
+NUM_WORST = 5  # shapes that are named
+CHOOSE, TELL = slice(0, None, 2), slice(1, None, 2)  # rounds
+
+
+def speed(samples: Samples, name: str, other: str, rounds: slice = slice(None)) -> float:
+    """How many times as fast a launch is as another."""
+    pairs = zip(samples[other][rounds], samples[name][rounds], strict=True)
+    return stats.median([theirs / ours for theirs, ours in pairs])
+
+
+def fastest(samples: Samples, names: Sequence[str]) -> str:
+    """By the rounds that choose."""
+    return min(names, key=lambda name: stats.median(samples[name][CHOOSE]))
+
+
+@dataclass(frozen=True)
+class Against:
+    """A shape against cuBLAS."""
+
+    shape: Facts
+    modelled: float
+    settled: float  # the fastest of the first four and the pick
+    errors: dict[str, float]  # by kind of numbers, times cuBLAS's
+
+    @classmethod
+    def of(cls, shape: Facts) -> Against:
+        facts = shape["pick"]
+        samples = facts["samples_us"]
+        chosen = fastest(samples, [facts["name"], *(n for n in facts["first"] if n != facts["name"])])
+        errors = {kind: _times(found["pick"], found[CUBLAS]) for kind, found in facts["errors"].items()}
+        modelled = speed(samples, facts["name"], CUBLAS)
+        return cls(shape, modelled, speed(samples, chosen, CUBLAS, TELL), errors)
+
+
+def _times(error: float, cublas: float) -> float:
+    return error / cublas if cublas else math.inf if error else 1.0
+
+
+@dataclass(frozen=True)
+class Reached:
+    """A shape that was tuned alone: speeds against the reference, and within the table."""
+
+    shape: Facts
+    over_cublas: float  # of the reference
+    portfolio: float  # the table's best kernel, over the reference
+    modelled: float  # the pick, over the table's best kernel
+    settled: float
+    modelled_in_all: float  # over the reference
+    settled_in_all: float
+
+    @classmethod
+    def of(cls, shape: Facts) -> Reached:
+        facts = shape["reference"]
+        samples = facts["samples_us"]
+        ours = [name for name in samples if name not in (CUBLAS, ALONE)]
+        portfolio, reference = fastest(samples, ours), fastest(samples, [*ours, ALONE])
+        pick = facts["name"]
+        settled = fastest(samples, [pick, *(name for name in facts["first"] if name != pick)])
+
+        def told(name: str, other: str) -> float:
+            return speed(samples, name, other, TELL)
+
+        return cls(
+            shape,
+            told(reference, CUBLAS),
+            told(portfolio, reference),
+            told(pick, portfolio),
+            told(settled, portfolio),
+            told(pick, reference),
+            told(settled, reference),
+        )
+
+
+def line(shape: Facts) -> str:
+    """A shape in a few words, while others are measured."""
+    words = []
+    if "samples_us" in shape.get("pick", ()):
+        found = Against.of(shape)
+        worst = max(found.errors.values())
+        words.append(f"{found.modelled:.3f}x cuBLAS, settled {found.settled:.3f}x, error {worst:.2f}x")
+    if "samples_us" in shape.get("reference", ()):
+        found = Reached.of(shape)
+        words.append(
+            f"portfolio {found.portfolio:.3f}, pick {found.modelled:.3f}, settled {found.settled:.3f}"
+        )
+    return "; ".join(words)
+
+
+# ------------------------------------------------------------------------------------------------
+# Tables
+
+
+def text(report: Facts) -> str:
+    """All tables, the worst shapes by name, and the bars."""
+    shapes = report["shapes"]
+    against = [Against.of(s) for s in shapes if "samples_us" in s.get("pick", ())]
+    reached = [Reached.of(s) for s in shapes if "samples_us" in s.get("reference", ())]
+    faults = [s for s in shapes if any("fault" in s.get(part, ()) for part in ("pick", "reference"))]
+    parts = [_head(report, len(against), len(reached))]
+    if against:
+        parts += [_against_table(against), _worst("against cuBLAS", against, lambda one: one.modelled)]
+        parts.append(_errors(against))
+    if reached:
+        parts += [_reached_table(reached)]
+        parts.append(_worst("pick over reference", reached, lambda one: one.modelled_in_all))
+        parts.append(_worst("portfolio over reference", reached, lambda one: one.portfolio))
+    for shape in faults:
+        told = (shape[part]["fault"] for part in ("pick", "reference") if "fault" in shape.get(part, ()))
+        parts.append(f"{name_of(shape)} FAILED: {'; '.join(told)}")
+    found = bars(against, reached, len(faults), is_of_one=report["table"]["num_tuned"] == 1)
+    parts.append(_bars_text(found))
+    return "\n\n".join(parts)
+
+
+def name_of(shape: Facts) -> str:
+    """Its extents and layout, and its leading dimensions where these are not packed."""
+    is_packed = shape["sort"] != "odd leading dimensions"
+    return shape["shape"] if is_packed else f"{shape['shape']} ld {','.join(map(str, shape['lds']))}"
+
+
+def _head(report: Facts, num_against: int, num_reached: int) -> str:
+    table, sessions = report["table"], report["sessions"]
+    kernels = ", ".join(f"{num} {layout}" for layout, num in table["num_kernels"].items())
+    dates = sorted({session["date"][:10] for session in sessions})
+    versions = sorted({session["environment"]["cublas_version"] for session in sessions})
+    return (
+        f"{report['gpu']}, cuBLAS {', '.join(versions)}, {' to '.join(dates[:1] + dates[1:][-1:])}; seed "
+        f"{report['seed']}, {report['policy']} operands\n"
+        f"table of {table['created_at']}: kernels {kernels}; {table['num_tuned']} tuned shapes\n"
+        f"{num_against} of {len(report['shapes'])} shapes against cuBLAS, {num_reached} against a reference"
+    )
+
+
+def groups(found: Sequence[Any]) -> list[tuple[str, list[Any]]]:
+    """By kind, by what is odd, by layout, and all."""
+
+    def gemm(one: Any) -> Gemm:
+        return Gemm.parse(one.shape["shape"])
+
+    by: list[tuple[str, Callable[[Any], bool]]] = []
+    by += [(kind, lambda one, kind=kind: kind_of(gemm(one)) == kind) for kind in KINDS]
+    sorts = dict.fromkeys(one.shape["sort"] for one in found)
+    by += [(sort, lambda one, sort=sort: one.shape["sort"] == sort) for sort in sorts]
+    by += [(layout, lambda one, layout=layout: gemm(one).layout == layout) for layout in LAYOUTS]
+    by.append(("all", lambda one: True))
+    split = [(name, [one for one in found if is_in(one)]) for name, is_in in by]
+    return [(name, some) for name, some in split if some]
+
+
+def share_below(speeds: Sequence[float], least: float) -> float:
+    return sum(one < least for one in speeds) / len(speeds)
+
+
+def _against_table(against: Sequence[Against]) -> str:
+    headers = ["over cuBLAS", "shapes"]
+    headers += [f"{how}{x}" for how in ("modelled", "settled") for x in ("", f" < {SLOWER}", " worst")]
+    rows = []
+    for name, some in groups(against):
+        cells: list[str] = [name, str(len(some))]
+        for speeds in ([one.modelled for one in some], [one.settled for one in some]):
+            cells += [f"{mean(speeds):.3f}", f"{share_below(speeds, SLOWER):.1%}", f"{min(speeds):.3f}"]
+        rows.append(cells)
+    return console.table(headers, rows, right=range(1, len(headers)))
+
+
+def _reached_table(reached: Sequence[Reached]) -> str:
+    headers = [
+        "tuned alone too", "shapes", "reference / cuBLAS", "portfolio / reference", "pick / portfolio",
+        "settled / portfolio", "pick / reference", "settled / reference",
+    ]  # fmt: skip
+    names = ("over_cublas", "portfolio", "modelled", "settled", "modelled_in_all", "settled_in_all")
+    rows = [
+        [name, str(len(some)), *(f"{mean([getattr(one, x) for one in some]):.3f}" for x in names)]
+        for name, some in groups(reached)
+    ]
+    return console.table(headers, rows, right=range(1, len(headers)))
+
+
+def _worst(what: str, found: Sequence[Any], value: Callable[[Any], float]) -> str:
+    ranked = sorted(found, key=value)[:NUM_WORST]
+    told = ", ".join(f"{name_of(one.shape)} {value(one):.3f}" for one in ranked)
+    return f"worst {what}: {told}"
+
+
+def _errors(against: Sequence[Against]) -> str:
+    lines = []
+    for kind in against[0].errors:
+        ranked = sorted(against, key=lambda one, kind=kind: one.errors[kind], reverse=True)
+        above = [one for one in ranked if one.errors[kind] > MOST_ERROR]
+        named = ", ".join(f"{name_of(one.shape)} {one.errors[kind]:.2f}" for one in above[:NUM_WORST])
+        middle, most = mean([one.errors[kind] for one in against]), ranked[0].errors[kind]
+        lines.append(
+            f"error on {kind} numbers, times cuBLAS's: mean {middle:.2f}, most {most:.2f}; "
+            f"{len(above)} shapes above {MOST_ERROR}" + (named and f": {named}")
+        )
+    return "\n".join(lines)
+
+
+# ------------------------------------------------------------------------------------------------
+# Bars
+
+
+@dataclass(frozen=True)
+class Bar:
+    """A figure and what it has to be: at least so much, or at most."""
+
+    what: str
+    figure: float
+    least: float | None = None
+    most: float | None = None
+
+    @property
+    def is_met(self) -> bool:
+        return (self.least is None or self.figure >= self.least) and (
+            self.most is None or self.figure <= self.most
+        )
+
+
+def bars(
+    against: Sequence[Against], reached: Sequence[Reached], num_faults: int, *, is_of_one: bool
+) -> list[Bar]:
+    """Of what was measured. Those of the reference hold for each kind; the worst kind is told. Of a table
+    from a search of one shape less is asked (`is_of_one`)."""
+    found = [Bar("shapes that failed", num_faults, most=0)]
+    modelled, settled = [one.modelled for one in against], [one.settled for one in against]
+    if against:
+        largest = max(max(one.errors.values()) for one in against)
+        found += [
+            Bar("modelled over cuBLAS, mean", mean(modelled), least=1.10 if is_of_one else 1.20),
+            Bar("largest error, times cuBLAS's", largest, most=MOST_ERROR),
+        ]
+    if against and not is_of_one:
+        found += [
+            Bar(f"share of shapes below {SLOWER}, modelled", share_below(modelled, SLOWER), most=0.02),
+            Bar(f"share of shapes below {SLOWER}, settled", share_below(settled, SLOWER), most=0.005),
+            Bar("least over cuBLAS, modelled", min(modelled), least=NEVER),
+            Bar("least over cuBLAS, settled", min(settled), least=NEVER),
+        ]
+    if reached and not is_of_one:
+        of_kinds = [(name, some) for name, some in groups(reached) if name in KINDS]
+        for what, name, least in (
+            ("portfolio / reference", "portfolio", 0.93),
+            ("pick / portfolio, modelled", "modelled", 0.95),
+            ("pick / portfolio, settled", "settled", 0.985),
+            ("pick / reference, modelled", "modelled_in_all", 0.88),
+            ("pick / reference, settled", "settled_in_all", 0.92),
+        ):
+            figure, kind = min((mean([getattr(o, name) for o in some]), kind) for kind, some in of_kinds)
+            found.append(Bar(f"{what} ({kind})", figure, least=least))
+    return found
+
+
+def _bars_text(found: Sequence[Bar]) -> str:
+    rows = [
+        [
+            bar.what,
+            f"{bar.figure:.3f}",
+            f">= {bar.least}" if bar.most is None else f"<= {bar.most}",
+            "met" if bar.is_met else "MISSED",
+        ]
+        for bar in found
+    ]
+    return console.table(["bar", "figure", "has to be", ""], rows, right=(1, 2))

@@ -1,0 +1,232 @@
+"""Launches of an exported table as an application gets them, and cuBLAS, timed on one stream.
+
+What runs is the runtime's own: its engine plans a call from the arrays' forms and addresses, and makes the
+launches. So splits, alignment, packed operands and workspaces are those that a user gets, for leading
+dimensions of any size. Used by any_shape.py.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+from contest import Arena
+
+from autotune.errors import EnvironmentProblem
+from autotune.gemm import FLOAT_BYTES, Gemm
+from autotune.gpu import instance
+from autotune.gpu.driver import check
+from autotune.gpu.memory import Buffer, Enqueue, OperandSet, Region, aligned, num_sets
+from autotune.kernel.config import Config
+from autotune.kernel.launch import Grid, has_work
+from autotune.kernel.resources import residency
+from autotune.models.launches import Launches
+from autotune.models.splits import choices
+from autotune.runtime.cuda_driver import Driver
+from autotune.runtime.devices import Devices
+from autotune.runtime.engine import Engine
+from autotune.runtime.selector import Call, Pick, Selector, in_splits
+from autotune.runtime.table import Kernel, KernelRecord, launchable, load, load_cubins
+
+CUBLAS, ALONE = "cublas", "alone"
+NUM_FIRST = 4
+CUTOFF = 2.0  # times the best known of a shape: what is clearly slower is launched once
+
+
+def name_of(pick: Pick) -> str:
+    """One name per launch: equal ones race once."""
+    return f"{pick.kernel_id}/{pick.split_k}"
+
+
+def first_of(selector: Selector, call: Call, num: int = NUM_FIRST) -> list[Pick]:
+    """The launches that the model ranks first, as the selector weighs them."""
+    known = selector._models[call.gemm.layout]
+    near = next(iter(selector._near(call.gemm, 1)), None)
+    found = known.candidates(call, selector._allowed_depth(call.gemm, near))
+    picks: dict[str, Pick] = {}
+    for at in np.argsort(found.handicapped_us, kind="stable"):
+        kernel, split_k = known.kernels[found.kernel[at]], int(found.split_k[at])
+        if len(picks) == num or not math.isfinite(found.handicapped_us[at]):
+            break
+        if call.refusal(kernel, split_k) is None:
+            pick = Pick(kernel.id, "modelled", "among the first", split_k, float(found.time_us[at]))
+            picks.setdefault(name_of(pick), pick)
+    return list(picks.values())
+
+
+def every_launch(kernels: Sequence[Kernel], call: Call, num_sms: int) -> list[Pick]:
+    """All kernels that may serve a call, in each number of splits that the model would weigh."""
+    picks = []
+    for kernel in kernels:
+        if kernel.layout != call.gemm.layout:
+            continue
+        launches = Launches.of([kernel.spec], [kernel.blocks_per_sm])
+        for split_k in sorted({int(value) for value in choices(launches, call.shapes, num_sms).ravel()}):
+            is_busy = has_work(in_splits(kernel, split_k), call.gemm.k)
+            if is_busy and call.refusal(kernel, split_k) is None:
+                picks.append(Pick(kernel.id, "modelled", "one of all", split_k))
+    return picks
+
+
+class OnlyOne:
+    """A selector that answers every call with one launch."""
+
+    def __init__(self, kernel: Kernel, pick: Pick) -> None:
+        self.kernels, self._pick = {kernel.id: kernel}, pick
+
+    def pick(self, call: Call) -> Pick:
+        return self._pick
+
+
+class OneWorkspace:
+    """A workspace that launches of one stream use one after another, as the runtime's own piece of a stream
+    that stays. It is never asked for under capture: whoever captures has launched before."""
+
+    def __init__(self, driver: object, stream: object) -> None:
+        self._driver, self._stream = driver, stream
+        self._buffer: Buffer | None = None
+        self._sizes = 0, 0  # of scratch, and of the counters behind it
+
+    def run(self, grid: Grid, stream: int, launch: Callable[[int], None]) -> None:
+        """As Workspaces.run. Raises EnvironmentProblem where memory is too small."""
+        scratch, counters = (
+            max(aligned(need), held)
+            for need, held in zip((grid.scratch_bytes, grid.counter_bytes), self._sizes, strict=True)
+        )
+        if (scratch, counters) != self._sizes:
+            self.free()
+            self._buffer = Buffer(self._driver, scratch + counters, "packed operands and partial sums")
+            self._buffer.fill(0, Region(scratch, counters), self._stream)
+            self._sizes = scratch, counters
+        launch(self._buffer.address + self._sizes[0] - grid.scratch_bytes)
+
+    def free(self) -> None:
+        if self._buffer is not None:
+            check(self._driver.cuStreamSynchronize, self._stream)
+            self._buffer.free()
+            self._buffer, self._sizes = None, (0, 0)
+
+
+@dataclass
+class Runner:
+    """One launch that takes part; `launch_us` is about what it takes."""
+
+    name: str
+    enqueue: Enqueue
+    launch_us: float = 0.0
+
+
+class TableArena:
+    """A table on the GPU of an arena. Raises DispatchError where it is not for this GPU."""
+
+    def __init__(self, arena: Arena, folder: Path) -> None:
+        self.arena, self.session = arena, arena.session
+        self.table = load(folder)
+        self.selector = Selector(self.table)
+        self._kernels = {kernel.id: kernel for kernel in self.table.kernels}
+        self._driver = Driver()
+        self._workspace = OneWorkspace(self.session.driver, self.session.stream)
+        self._devices = self._open(load_cubins(folder, self.table))
+
+    def _open(self, code: dict[str, bytes]) -> Devices:
+        devices = Devices(self.table, code, self._driver)
+        devices.gpu(self.arena.gpu.index).workspaces = self._workspace
+        return devices
+
+    # ---------------------------------------------------------------------------- who takes part
+
+    def picked(self, call: Call, sets: Sequence[OperandSet]) -> tuple[Pick, Runner]:
+        """What the table picks for a call."""
+        pick = self.selector.pick(call)
+        return pick, Runner(name_of(pick), self._enqueue(self.selector, self._devices, call, sets))
+
+    def launched(self, pick: Pick, call: Call, sets: Sequence[OperandSet]) -> Runner:
+        """A launch of one of the table's kernels."""
+        only = OnlyOne(self._kernels[pick.kernel_id], pick)
+        return Runner(name_of(pick), self._enqueue(only, self._devices, call, sets))
+
+    def tuned(self, config: Config, call: Call, sets: Sequence[OperandSet]) -> Runner:
+        """A kernel that is not in the table. Raises DispatchError where it may not serve the call."""
+        gemm, limits = call.gemm, self.table.limits
+        variant = instance.variant(gemm)
+        cubin = self.arena.compiler.compile(config, variant)
+        resident = int(residency(config, limits, gemm, cubin.registers))
+        record = KernelRecord(ALONE, config, variant, cubin.sha256, cubin.registers, resident, None, "")
+        kernel = launchable(record, limits, self.table.source_hash)
+        if fault := call.refusal(kernel):
+            raise EnvironmentProblem(f"{config} does not serve {call.gemm}: {fault}")
+        only = OnlyOne(kernel, Pick(ALONE, "exact", "it was tuned alone", config.split_k))
+        return Runner(ALONE, self._enqueue(only, self._open({cubin.sha256: cubin.code}), call, sets))
+
+    def cublas(self, call: Call) -> Runner:
+        """cublasSgemm in pedantic FP32."""
+        return Runner(CUBLAS, partial(self.session.cublas.sgemm, call.gemm, lds=call.lds))
+
+    def every(self, call: Call) -> list[Pick]:
+        """All launches of the table's kernels that may serve a call."""
+        return every_launch(self.table.kernels, call, self.table.limits.num_sms)
+
+    def _enqueue(self, selector: object, devices: Devices, call: Call, sets: Sequence[OperandSet]) -> Enqueue:
+        """What the runtime does for a call on arrays like these sets, whose addresses are alike aligned."""
+        engine = Engine(self.table, {}, selector, self._driver)
+        engine.devices = devices
+        gemm, (lda, ldb, ldc) = call.gemm, call.lds
+        stored_a, stored_b, stored_c = stored(gemm)
+        forms = ((*stored_a, lda, 1), (*stored_b, ldb, 1), (*stored_c, ldc, 1))
+        index, stream = self.arena.gpu.index, int(self.session.stream)
+        first = sets[0].a, sets[0].b, sets[0].c
+        plan = engine.plan((index,) * 3, forms, first, gemm.trans_a, gemm.trans_b)
+
+        def enqueue(operands: OperandSet) -> None:
+            engine.run(plan, stream, (operands.a, operands.b, operands.c), 1.0, 0.0)
+
+        return enqueue
+
+    # ---------------------------------------------------------------------------- time
+
+    def sets(self, call: Call) -> tuple[OperandSet, ...]:
+        """Operand sets of a call to rotate among, filled with normal numbers."""
+        count = num_sets(call.gemm, self.arena.limits.l2_bytes, self.arena.policy)
+        return self.session.pool.sets(stored_bytes(call), count)
+
+    def race(
+        self, runners: Sequence[Runner], sets: Sequence[OperandSet], rounds: int, seed: int
+    ) -> dict[str, tuple[float, ...]]:
+        """Samples in us by name, interleaved: sample r of each was taken in round r."""
+        watch = self.session.stopwatch
+        for runner in runners:
+            for operands in (sets[0], sets[-1]):  # the first loads code
+                runner.launch_us = watch.time_once(partial(runner.enqueue, operands))
+        samples = watch.race([(r.enqueue, r.launch_us) for r in runners], sets, rounds, seed)
+        return {runner.name: found for runner, found in zip(runners, samples, strict=True)}
+
+    def glances(self, picks: Sequence[Pick], call: Call, sets: Sequence[OperandSet]) -> dict[str, float]:
+        """Time in us of each launch that is not clearly slower than the best before it, by name."""
+        found: dict[str, float] = {}
+        for pick in picks:
+            runner = self.launched(pick, call, sets)
+            cutoff_us = CUTOFF * min(found.values()) if found else None
+            timing = self.session.stopwatch.glance(runner.enqueue, sets, cutoff_us)
+            if not timing.is_cut_short:
+                found[runner.name] = timing.time_us
+        return found
+
+
+def stored(gemm: Gemm) -> tuple[tuple[int, int], tuple[int, int], tuple[int, int]]:
+    """Rows and columns of A, B and C as they are stored."""
+    a = (gemm.k, gemm.m) if gemm.trans_a else (gemm.m, gemm.k)
+    b = (gemm.n, gemm.k) if gemm.trans_b else (gemm.k, gemm.n)
+    return a, b, (gemm.m, gemm.n)
+
+
+def stored_bytes(call: Call) -> tuple[int, int, int]:
+    """What A, B and C reach over."""
+    a, b, c = (
+        FLOAT_BYTES * ((rows - 1) * ld + columns)
+        for (rows, columns), ld in zip(stored(call.gemm), call.lds, strict=True)
+    )
+    return a, b, c

@@ -1,0 +1,214 @@
+"""benchmarks/any_shape.py from end to end, on a driver played by the host: launches of the runtime race."""
+
+from __future__ import annotations
+
+import json
+import sys
+from argparse import Namespace
+from dataclasses import replace
+from functools import partial
+from itertools import count
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from host_driver import view
+from test_checks import checks  # noqa: F401  # a fixture
+from test_gpu_session import LIMITS, host  # noqa: F401  # a fixture among them
+from test_vs_cublas import arena  # noqa: F401  # a fixture
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "unit"))
+sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
+
+import any_shape
+import any_shape_figures
+import reports
+import strided_errors
+import table_arena
+from any_shape import JudgedCall
+from table_cases import FIGURES, FakeDriver, code_of, make_kernel, make_spec, make_table, write_table
+
+from autotune.errors import UsageError
+from autotune.gemm import Gemm
+from autotune.kernel.compiler import Cubin
+from autotune.measurement import Measurement, Outcome
+from autotune.runtime.engine import Engine
+from autotune.runtime.selector import Call
+from autotune.store import FinalEntry, Store
+
+CALLS = [
+    JudgedCall(Call.packed(Gemm(70, 60, 96)), "round"),
+    JudgedCall(Call(Gemm(70, 60, 99), (101, 60, 61)), "odd leading dimensions"),
+    JudgedCall(Call.packed(Gemm(33, 65, 41, trans_b=True)), "odd size"),
+]
+KERNELS = [
+    make_kernel("a", make_spec("NN")),
+    make_kernel("b", make_spec("NN", reduction="two_pass", split_k=2)),
+    make_kernel("c", make_spec("NN", reduction="last_block", split_k=2), replace(FIGURES, step_us=0.4)),
+    make_kernel("d", make_spec("NN", packs_a=True)),
+]
+TABLE = make_table(*KERNELS)
+ALONE = replace(make_kernel("alone", make_spec("NN", group=8)), id="alone")
+MORE_US = {"a": -20.0, "b": -50.0, "c": 400.0, "alone": -60.0}  # than cuBLAS's 100
+
+
+class StridedCublas:
+    """C = op(A) op(B) in float64, rounded, and a little off."""
+
+    def __init__(self, host):  # noqa: F811
+        self.host = host
+
+    def sgemm(self, gemm, operands, lds=None):
+        lds = lds or (max(gemm.lda, 1), max(gemm.ldb, 1), gemm.ldc)
+        self.host.enqueue(partial(self._play, gemm, operands, lds))
+
+    def _play(self, gemm, operands, lds):
+        stored_a, stored_b, _ = table_arena.stored(gemm)
+        a, b = view(operands.a, *stored_a, lds[0]), view(operands.b, *stored_b, lds[1])
+        op_a, op_b = a.T if gemm.trans_a else a, b.T if gemm.trans_b else b
+        c = view(operands.c, gemm.m, gemm.n, lds[2])
+        c[:] = (op_a.astype(np.float64) @ op_b).astype(np.float32) * np.float32(1 + 2e-7)
+
+
+@pytest.fixture
+def played(arena, host, monkeypatch):  # noqa: F811
+    """The runtime on the played driver: its launches are work of the GPU, done when a graph is replayed."""
+    fake = FakeDriver(replace(TABLE, kernels=(*TABLE.kernels, ALONE)))
+    fake.push_context(100)
+    fake.memory = host.memory
+
+    class PlayedEngine(Engine):
+        def run(self, plan, stream, addresses, alpha, beta):
+            host.enqueue(partial(self._play, plan, stream, addresses, alpha, beta))
+
+        def _play(self, plan, *rest):
+            host.clock_us += MORE_US.get(fake._kernels[plan.kernel.sgemm][0].id, 0.0)
+            super().run(plan, *rest)
+
+    def compiled(config, variant):
+        assert config == ALONE.config
+        return Cubin(code_of(ALONE), ALONE.sha256, "sm_90", "nvrtc 13.0", ALONE.registers, 0, 0, 0, 0.0)
+
+    monkeypatch.setattr(table_arena, "Driver", lambda: fake)
+    monkeypatch.setattr(table_arena, "Engine", PlayedEngine)
+    monkeypatch.setattr(arena.compiler, "compile", compiled)
+    monkeypatch.setattr(any_shape, "Arena", lambda *rest, **options: arena)
+    monkeypatch.setattr(any_shape, "find_gpu", lambda selector: SimpleNamespace(index=0))
+    monkeypatch.setattr(any_shape, "device_limits", lambda index: LIMITS)
+    monkeypatch.setattr(any_shape, "drawn_calls", lambda num, *rest: CALLS[:num])
+    arena.session.cublas = StridedCublas(host)
+    return fake
+
+
+def options(tmp_path: Path, **changes: object) -> Namespace:
+    table = tmp_path / "table"
+    if not table.exists():
+        write_table(TABLE, table)
+    values = {
+        "report": None, "part": "pick", "gpu": "0", "table": table, "seed": 77, "num": 3, "alone": 2,
+        "seconds_alone": 1.0, "db": None, "rounds": 4, "seconds": None, "out": tmp_path / "a.json.xz",
+    }  # fmt: skip
+    return Namespace(**(values | changes))
+
+
+def tuned_alone(path: Path, arena) -> str:  # noqa: F811
+    """A database in which searches of the calls ended with one kernel each."""
+    with Store.open(path) as store:
+        for one in CALLS[:2]:
+            gemm = any_shape.tuned_as(one.call)
+            study = store.study(arena.environment, "s" * 64, "nvrtc 13.0", gemm)
+            config, found = ALONE.config, Measurement(Outcome.OK, time_us=9.0, samples_us=(9.0,))
+            store.add_trial(study, config.key, config.to_dict(), found, "seed")
+            store.set_final(study, [FinalEntry(config.key, config.to_dict(), 1, False, 9.0)])
+    return str(path)
+
+
+def test_picks_race_the_first_four_and_cublas(played, host, tmp_path, capsys):  # noqa: F811
+    used, handles = host.used_bytes, host.num_handles
+    any_shape._run(options(tmp_path))
+    report = reports.read(tmp_path / "a.json.xz", "any_shape")
+    assert [s["shape"] for s in report["shapes"]] == [str(one.call.gemm) for one in CALLS]
+    for shape in report["shapes"]:
+        facts = shape["pick"]
+        assert {facts["name"], "cublas", *facts["first"]} == set(facts["samples_us"])
+        assert all(len(samples) == 4 for samples in facts["samples_us"].values())
+        for errors in facts["errors"].values():  # the played kernels round once, the played cuBLAS is off
+            assert 0 < errors["pick"] < errors["cublas"] < 1e-6
+    assert [len(shape["pick"]["first"]) for shape in report["shapes"]] == [4, 4, 1]  # NT: the default alone
+    assert {launch.kernel_id for launch in played.launches} >= {"b", "c", "default-nt"}
+    out = capsys.readouterr().out
+    assert "3 of 3 shapes against cuBLAS" in out and "70x60x99:NN ld 101,60,61" in out
+    assert host.num_handles == handles and host.used_bytes > used  # the pool's memory alone stays
+
+
+def test_a_command_goes_on_where_it_ended(played, tmp_path, capsys, monkeypatch):
+    clock = count(step=10)
+    monkeypatch.setattr(any_shape, "time", SimpleNamespace(monotonic=lambda: next(clock)))
+    any_shape._run(options(tmp_path, seconds=15.0))
+    assert "1 of 3 shapes are done" in capsys.readouterr().err
+    any_shape._run(options(tmp_path))
+    launches = len(played.launches)
+    before = reports.read(tmp_path / "a.json.xz", "any_shape")
+    any_shape._run(options(tmp_path))
+    after = reports.read(tmp_path / "a.json.xz", "any_shape")
+    assert len(played.launches) == launches and after["shapes"] == before["shapes"]
+    assert [shape["pick"]["session"] for shape in after["shapes"]] == [0, 1, 1]
+    with pytest.raises(UsageError, match="is of another seed"):
+        any_shape._run(options(tmp_path, seed=78))
+    with pytest.raises(UsageError, match="is of another draw"):
+        any_shape._run(options(tmp_path, num=2))
+
+
+def test_the_reference_is_the_best_of_all(played, arena, tmp_path, capsys):  # noqa: F811
+    db = tuned_alone(tmp_path / "alone.db", arena)
+    any_shape._run(options(tmp_path, part="reference", db=db, alone=3))
+    assert "1 shapes were not tuned alone yet" in capsys.readouterr().err
+    report = reports.read(tmp_path / "a.json.xz", "any_shape")
+    for shape in report["shapes"][:2]:
+        facts = shape["reference"]
+        assert facts["alone"] == ALONE.config.key
+        assert {"alone", "cublas", facts["name"]} <= facts["samples_us"].keys()
+        assert {name.split("/")[0] for name in facts["glances_us"]} >= {"a", "b", "d"}
+        assert facts["num_launches"] >= len(facts["glances_us"]) >= 5
+        assert not any(name.startswith("c/") for name in facts["glances_us"])  # launched once
+        found = any_shape_figures.Reached.of(shape)
+        assert (found.over_cublas, found.portfolio) == (pytest.approx(100 / 40), pytest.approx(40 / 50))
+        assert found.modelled_in_all == pytest.approx(found.modelled * found.portfolio)
+    assert "reference" not in report["shapes"][2]
+    assert "alone" in {launch.kernel_id for launch in played.launches}
+
+
+def test_a_wrong_kernel_is_seen(played, arena, tmp_path):  # noqa: F811
+    call = CALLS[1].call
+    tables = any_shape.TableArena(arena, write_table(TABLE, tmp_path / "table"))
+    runner = tables.launched(table_arena.Pick("a", "modelled", "", 1), call, tables.sets(call))
+    played.result_error = 1e-3
+    errors = strided_errors.relative_errors(arena.session, call, [runner, tables.cublas(call)])
+    assert all(found["a/1"] > 5 * found["cublas"] for found in errors.values())
+    nothing = table_arena.Runner("nothing", lambda operands: None)
+    errors = strided_errors.relative_errors(arena.session, call, [nothing])
+    assert errors == {"normal": {"nothing": np.inf}, "uniform": {"nothing": np.inf}}
+
+
+def test_a_fault_is_kept_and_the_next_shape_goes_on(played, tmp_path, capsys, monkeypatch):
+    run = any_shape.pick_facts
+
+    def facts(tables, call, rounds, seed):
+        if call == CALLS[0].call:
+            raise UsageError("nothing to be had")
+        return run(tables, call, rounds, seed)
+
+    monkeypatch.setattr(any_shape, "pick_facts", facts)
+    any_shape._run(options(tmp_path))
+    report = reports.read(tmp_path / "a.json.xz", "any_shape")
+    assert report["shapes"][0]["pick"] == {"fault": "nothing to be had", "session": 0}
+    assert "samples_us" in report["shapes"][2]["pick"]
+    assert "70x60x96:NN FAILED: nothing to be had" in capsys.readouterr().out
+
+
+def test_a_table_of_these_shapes_is_refused(played, tmp_path):
+    known = replace(TABLE, places={"NN": ((70, 60, 99),)})
+    with pytest.raises(UsageError, match="was made with 70x60x99:NN"):
+        any_shape.check_unseen(CALLS, known)
+    assert json.dumps(any_shape.check_unseen(CALLS, TABLE)) == "null"
