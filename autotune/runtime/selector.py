@@ -142,6 +142,30 @@ class Selector:
         kernel is not legal, which needs more tiles than a grid holds."""
         return self._exact(call) or self._modelled(call) or self._nearest(call) or self._default(call)
 
+    def ranked(self, call: Call, num: int) -> tuple[Pick, ...]:
+        """Up to `num` launches for a call, the one that is picked first. More than one only where the model
+        picks; none behind the first is less accurate than is allowed, or than the first."""
+        first = self.pick(call)
+        if first.how != "modelled":
+            return (first,)
+        known = self._models[call.gemm.layout]
+        near = next(iter(self._near(call.gemm, 1)), None)
+        found = known.candidates(call, self._allowed_depth(call.gemm, near))
+        index = known.kernels.index(self.kernels[first.kernel_id])
+        is_first = (found.kernel == index) & (found.split_k == first.split_k)
+        most = max(1.0, float(found.excess[is_first].min()))
+        time_us = np.where(found.excess <= most, found.handicapped_us, np.inf)
+        picks = {(first.kernel_id, first.split_k): first}
+        for at in np.argsort(time_us, kind="stable"):
+            kernel, split_k = known.kernels[found.kernel[at]], int(found.split_k[at])
+            if len(picks) == num or time_us[at] == np.inf:
+                break
+            if (kernel.id, split_k) not in picks and call.refusal(kernel, split_k) is None:
+                reason = f"{first.reason}; behind {len(picks)} others"
+                pick = Pick(kernel.id, "modelled", reason, split_k, float(found.time_us[at]), first.entry)
+                picks[kernel.id, split_k] = pick
+        return tuple(picks.values())
+
     def _exact(self, call: Call) -> Pick | None:
         entry = self._entries.get(call.gemm)
         if entry is None:
