@@ -39,7 +39,7 @@ import any_shape_figures
 import reports
 from contest import Arena
 from strided_errors import relative_errors
-from table_arena import Runner, TableArena, first_of, name_of
+from table_arena import Runner, TableArena, name_of
 
 from autotune import distribution, search, targets
 from autotune.cli import bench, common, console
@@ -261,7 +261,7 @@ def pick_facts(tables: TableArena, call: Call, rounds: int, seed: int) -> dict[s
     """The pick and the first four against cuBLAS, and how far pick and cuBLAS are from float64."""
     sets = tables.sets(call)
     pick, picked = tables.picked(call, sets)
-    first = first_of(tables.selector, call)
+    first = tables.ranked(call)
     cublas = tables.cublas(call)
     everyone = _once([picked, *(tables.launched(one, call, sets) for one in first), cublas])
     samples = tables.race(everyone, sets, rounds, seed)
@@ -313,7 +313,7 @@ def reference_facts(tables: TableArena, call: Call, config: Config, rounds: int,
     """All that the table has for a call, and the kernel that was found for it alone."""
     sets = tables.sets(call)
     pick, picked = tables.picked(call, sets)
-    first = first_of(tables.selector, call)
+    first = tables.ranked(call)
     runners = [picked, *(tables.launched(one, call, sets) for one in first)]
     every = {name_of(one): one for one in tables.every(call)}
     leaders = [name_of(one) for one in (pick, *first)]

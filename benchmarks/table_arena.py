@@ -7,13 +7,12 @@ dimensions of any size. Used by any_shape.py.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
-import numpy as np
 from contest import Arena
 
 from autotune.errors import EnvironmentProblem
@@ -37,30 +36,21 @@ NUM_FIRST = 4
 CUTOFF = 2.0  # times the best known of a shape: what is clearly slower is launched once
 
 
-def name_of(pick: Pick) -> str:
+class Chosen(NamedTuple):
+    """A kernel and its number of splits: of a pick what an engine asks for."""
+
+    kernel_id: str
+    split_k: int
+
+
+def name_of(pick: Pick | Chosen) -> str:
     """One name per launch: equal ones race once."""
     return f"{pick.kernel_id}/{pick.split_k}"
 
 
-def first_of(selector: Selector, call: Call, num: int = NUM_FIRST) -> list[Pick]:
-    """The launches that the model ranks first, as the selector weighs them."""
-    known = selector._models[call.gemm.layout]
-    near = next(iter(selector._near(call.gemm, 1)), None)
-    found = known.candidates(call, selector._allowed_depth(call.gemm, near))
-    picks: dict[str, Pick] = {}
-    for at in np.argsort(found.handicapped_us, kind="stable"):
-        kernel, split_k = known.kernels[found.kernel[at]], int(found.split_k[at])
-        if len(picks) == num or not math.isfinite(found.handicapped_us[at]):
-            break
-        if call.refusal(kernel, split_k) is None:
-            pick = Pick(kernel.id, "modelled", "among the first", split_k, float(found.time_us[at]))
-            picks.setdefault(name_of(pick), pick)
-    return list(picks.values())
-
-
-def every_launch(kernels: Sequence[Kernel], call: Call, num_sms: int) -> list[Pick]:
+def every_launch(kernels: Sequence[Kernel], call: Call, num_sms: int) -> list[Chosen]:
     """All kernels that may serve a call, in each number of splits that the model would weigh."""
-    picks = []
+    found = []
     for kernel in kernels:
         if kernel.layout != call.gemm.layout:
             continue
@@ -68,18 +58,18 @@ def every_launch(kernels: Sequence[Kernel], call: Call, num_sms: int) -> list[Pi
         for split_k in sorted({int(value) for value in choices(launches, call.shapes, num_sms).ravel()}):
             is_busy = has_work(in_splits(kernel, split_k), call.gemm.k)
             if is_busy and call.refusal(kernel, split_k) is None:
-                picks.append(Pick(kernel.id, "modelled", "one of all", split_k))
-    return picks
+                found.append(Chosen(kernel.id, split_k))
+    return found
 
 
 class OnlyOne:
     """A selector that answers every call with one launch."""
 
-    def __init__(self, kernel: Kernel, pick: Pick) -> None:
-        self.kernels, self._pick = {kernel.id: kernel}, pick
+    def __init__(self, kernel: Kernel, chosen: Chosen) -> None:
+        self.kernels, self._chosen = {kernel.id: kernel}, chosen
 
-    def pick(self, call: Call) -> Pick:
-        return self._pick
+    def pick(self, call: Call) -> Chosen:
+        return self._chosen
 
 
 class OneWorkspace:
@@ -144,10 +134,15 @@ class TableArena:
         pick = self.selector.pick(call)
         return pick, Runner(name_of(pick), self._enqueue(self.selector, self._devices, call, sets))
 
-    def launched(self, pick: Pick, call: Call, sets: Sequence[OperandSet]) -> Runner:
+    def ranked(self, call: Call) -> tuple[Pick, ...]:
+        """The launches that settling would time."""
+        return self.selector.ranked(call, NUM_FIRST)
+
+    def launched(self, chosen: Pick | Chosen, call: Call, sets: Sequence[OperandSet]) -> Runner:
         """A launch of one of the table's kernels."""
-        only = OnlyOne(self._kernels[pick.kernel_id], pick)
-        return Runner(name_of(pick), self._enqueue(only, self._devices, call, sets))
+        chosen = Chosen(chosen.kernel_id, chosen.split_k)
+        only = OnlyOne(self._kernels[chosen.kernel_id], chosen)
+        return Runner(name_of(chosen), self._enqueue(only, self._devices, call, sets))
 
     def tuned(self, config: Config, call: Call, sets: Sequence[OperandSet]) -> Runner:
         """A kernel that is not in the table. Raises DispatchError where it may not serve the call."""
@@ -159,14 +154,14 @@ class TableArena:
         kernel = launchable(record, limits, self.table.source_hash)
         if fault := call.refusal(kernel):
             raise EnvironmentProblem(f"{config} does not serve {call.gemm}: {fault}")
-        only = OnlyOne(kernel, Pick(ALONE, "exact", "it was tuned alone", config.split_k))
+        only = OnlyOne(kernel, Chosen(ALONE, config.split_k))
         return Runner(ALONE, self._enqueue(only, self._open({cubin.sha256: cubin.code}), call, sets))
 
     def cublas(self, call: Call) -> Runner:
         """cublasSgemm in pedantic FP32."""
         return Runner(CUBLAS, partial(self.session.cublas.sgemm, call.gemm, lds=call.lds))
 
-    def every(self, call: Call) -> list[Pick]:
+    def every(self, call: Call) -> list[Chosen]:
         """All launches of the table's kernels that may serve a call."""
         return every_launch(self.table.kernels, call, self.table.limits.num_sms)
 
@@ -204,11 +199,11 @@ class TableArena:
         samples = watch.race([(r.enqueue, r.launch_us) for r in runners], sets, rounds, seed)
         return {runner.name: found for runner, found in zip(runners, samples, strict=True)}
 
-    def glances(self, picks: Sequence[Pick], call: Call, sets: Sequence[OperandSet]) -> dict[str, float]:
+    def glances(self, launches: Sequence[Chosen], call: Call, sets: Sequence[OperandSet]) -> dict[str, float]:
         """Time in us of each launch that is not clearly slower than the best before it, by name."""
         found: dict[str, float] = {}
-        for pick in picks:
-            runner = self.launched(pick, call, sets)
+        for chosen in launches:
+            runner = self.launched(chosen, call, sets)
             cutoff_us = CUTOFF * min(found.values()) if found else None
             timing = self.session.stopwatch.glance(runner.enqueue, sets, cutoff_us)
             if not timing.is_cut_short:

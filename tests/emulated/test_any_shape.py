@@ -182,7 +182,7 @@ def test_the_reference_is_the_best_of_all(played, arena, tmp_path, capsys):  # n
 def test_a_wrong_kernel_is_seen(played, arena, tmp_path):  # noqa: F811
     call = CALLS[1].call
     tables = any_shape.TableArena(arena, write_table(TABLE, tmp_path / "table"))
-    runner = tables.launched(table_arena.Pick("a", "modelled", "", 1), call, tables.sets(call))
+    runner = tables.launched(table_arena.Chosen("a", 1), call, tables.sets(call))
     played.result_error = 1e-3
     errors = strided_errors.relative_errors(arena.session, call, [runner, tables.cublas(call)])
     assert all(found["a/1"] > 5 * found["cublas"] for found in errors.values())
