@@ -28,6 +28,7 @@ from .recording.replay import ReplayTarget
 from .runtime.table import Table, load
 from .search import DEFAULT_SAMPLER, Options, SearchResult, ShapeResult, StopReason
 from .search import tune as search
+from .search.propose.origins import FILL
 from .search.fill import Filled, OnFill, fill, ignore_fill
 from .search.progress import Best, Event, OnEvent, ShapeStarted, ignore
 from .store import Store, TrialRecord, shown
@@ -132,7 +133,6 @@ def tune(
     """
     gemms = read_shapes(shapes)
     to_search = seconds if seconds is None or not num_drawn else SEARCH_SHARE * seconds
-    options = Options(sampler=sampler, trials=trials, seconds=to_search, seed=seed)
     with (
         closing(targets.open_target(gpu, read_policy(policy), gemms, max_error, note=note)) as target,
         Store.open(db) as store,  # behind the target: without one no empty database is left
@@ -141,10 +141,20 @@ def tune(
         store.tell_when_away(note)
         recorded = target if isinstance(target, ReplayTarget) else None
         filling = _filling(target) if num_drawn else None
+        drawn: tuple[Gemm, ...] = ()
+        began_s = target.now()
         if filling is not None:
             limits = filling.limits
-            gemms = (*gemms, *drawn_suite(num_drawn, seed, limits.fma_tflops, limits.bandwidth_gbs))
+            drawn = drawn_suite(num_drawn, seed, limits.fma_tflops, limits.bandwidth_gbs)
+        named, gemms = frozenset(gemms), tuple(dict.fromkeys((*gemms, *drawn)))
         gemms = gemms or (recorded.gemms if recorded else ())
+        options = Options(
+            sampler=sampler,
+            trials=trials,
+            seconds=to_search,
+            seed=seed,
+            without_final=frozenset(drawn) - named,
+        )
         if has_dashboard:
             with Publisher(store) as publisher:
                 found = search(target, store, gemms, options, _followed(publisher, on_event))
@@ -153,7 +163,7 @@ def tune(
             found = search(target, store, gemms, options, on_event)
         filled = None
         if filling is not None and found.reason is not StopReason.INTERRUPTED:
-            left_s = math.inf if seconds is None else (1 - SEARCH_SHARE) * seconds
+            left_s = math.inf if seconds is None else seconds - (target.now() - began_s)
             filled = fill(filling, store, [shape.gemm for shape in found.shapes], left_s, on_fill)
         return Result(
             search=found,
@@ -211,7 +221,9 @@ def export_table(
             raise DispatchError(f"{shown(db)} holds no kernel that ran; run `autotune search` first")
         newest, limits = environments[0], _limits(environments[0])
         read = read_policy(policy)
-        results = read_results(store, newest, limits, policy=read, gemms=gemms or None, max_error=max_error)
+        results = read_results(
+            store, newest, limits, policy=read, gemms=gemms or None, max_error=max_error, drawn_origin=FILL
+        )
     results = replace(results, power_limit_w=_power_limit_w(results.environment))
     with closing(Compiler(limits.arch, note=note)) as compiler:
         exporter.export_table(

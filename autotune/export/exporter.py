@@ -79,7 +79,7 @@ def export_table(
         kernels=tuple(sorted(kernels, key=lambda k: k.id)),
         places=places,
         defaults={wish.layout: wish.id for wish in defaults(results.limits)},
-        entries=tuple(map(_entry, settled.shapes)),
+        entries=tuple(_entry(shape) for shape in settled.shapes if shape.ranked),
     )
     return write_folder(table, code, folder, note)
 
@@ -102,7 +102,7 @@ def _callable(results: TunedResults, note: Callable[[str], None]) -> TunedResult
 
 
 def _check(results: TunedResults, compiler: KernelCompiler, note: Callable[[str], None]) -> None:
-    if not any(shape.ranked for shape in results.shapes):
+    if not results.shapes:
         raise DispatchError("no tuned shape to export; run `autotune search` first")
     if not same_code.is_same(results.source_hash, template.source_hash()):
         where = (

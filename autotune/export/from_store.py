@@ -21,15 +21,21 @@ def read_results(
     policy: CachePolicy = CachePolicy.COLD,
     gemms: Collection[Gemm] | None = None,
     max_error: float | None = MAX_ERROR,
+    drawn_origin: str = "",
 ) -> TunedResults:
     """The newest results for GPUs of this kind (or this recording), of one kernel source.
 
     `gemms` restricts the shapes (None: all). Kernels whose error is more than `max_error` times cuBLAS's are
-    left out (None: no limit). Raises DispatchError if none of the shapes, or not all of those asked for, was
+    left out (None: no limit). A shape without a final and with trials of `drawn_origin` was drawn: its times
+    count, and it has no ranking, unless it is among `gemms`. Raises DispatchError if none of the shapes, or not all of those asked for, was
     tuned, or if the results are of kernels that are not autotune's; StoreError if they are all damaged.
     """
     latest = store.latest_studies(environment, policy, max_error)
-    shapes = [_shape(store, s, max_error) for s in latest if gemms is None or s.gemm in gemms]
+    shapes = [
+        _shape(store, s, max_error, "" if gemms else drawn_origin)
+        for s in latest
+        if gemms is None or s.gemm in gemms
+    ]
     tuned = tuple(shape for shape in shapes if shape is not None)
     missing = sorted(set(gemms or ()) - {shape.gemm for shape in tuned})
     if missing or not tuned:
@@ -46,8 +52,9 @@ def read_results(
     )
 
 
-def _shape(store: Store, study: StudyRef, max_error: float | None) -> TunedShape | None:
-    """The final ranking if there was one, else the fastest trial alone; None where every trial is damaged."""
+def _shape(store: Store, study: StudyRef, max_error: float | None, drawn_origin: str) -> TunedShape | None:
+    """The final ranking if there was one, else the fastest trial alone, or none of what was drawn; None where
+    every trial is damaged."""
     final, baseline = store.final(study, max_error), store.baseline(study)
     try:
         times = tuple((Config.parse(key), time_us) for key, time_us in store.times(study, max_error).items())
@@ -67,4 +74,6 @@ def _shape(store: Store, study: StudyRef, max_error: float | None) -> TunedShape
         ) from error
     if not ranked:
         return None
+    if final is None and drawn_origin and store.has_trial_of(study, drawn_origin):
+        ranked = ()
     return TunedShape(study.gemm, ranked, times, baseline.time_us if baseline else None)

@@ -61,7 +61,7 @@ def candidates(
         mine, others = own.get(config, []), shipped.get(config, [])
         known = {sample.gemm for sample in mine}
         samples = (*mine, *(sample for sample in others if sample.gemm not in known))
-        if samples:  # a row may have been cut short on all columns
+        if samples:
             found.append(TimedKernel(config, samples))
     return found
 
@@ -102,7 +102,6 @@ def _as_here(
     timed = [
         Sample(launch_spec(replace(row.config, split_k=split_k), gemm, there), gemm, cell.time_us)
         for (gemm, split_k), cell in cells.items()
-        if not cell.is_cut_short
     ]
     if not timed:
         return []

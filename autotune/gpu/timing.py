@@ -24,6 +24,7 @@ BATCH_US = 1500.0  # events resolve 0.5 us and replays start about 1 us apart: b
 BUDGET_US = 25_000.0
 GLANCE_US = 200.0  # of a batch, and so many of them, where many kernels are timed on many problems
 GLANCES = 3
+LONG_US = 2000.0  # of a launch: its latency is half a percent of it, so that launches are timed one by one
 GROUP = 5  # replays queued at once
 MIN_SAMPLES = 4
 MAX_SAMPLES = 40

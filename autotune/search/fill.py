@@ -33,7 +33,7 @@ from .shape import study_of
 LEADERS = 12  # of a shape, at most, and at most so many times slower than its best
 AS_GOOD = 1.15
 _MANY = 10  # times as many trials are looked through for them
-CUTOFF = 2.0  # times the best of a shape
+CUTOFF = 1.0  # times the best of a shape: what one launch shows to take twice that is not timed further
 MAX_WAITING = 64  # kernels whose compile or verification is under way
 
 

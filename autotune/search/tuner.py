@@ -121,7 +121,8 @@ class Tuner:
             self._enumerating.shutdown(wait=False, cancel_futures=True)
         self._ledger.search_s = self._elapsed_s
         with self._ledger.timing("final_s"):
-            self._make_finals().run(self._shapes)
+            due = [shape for shape in self._shapes if shape.gemm not in self._options.without_final]
+            self._make_finals().run(due)
         if self._interrupts.is_requested:
             reason = StopReason.INTERRUPTED
         return SearchResult(
@@ -206,7 +207,7 @@ class Tuner:
 
     def _submit(self, shape: ShapeSearch, num: int) -> None:
         """Submit so many points of a shape, planned together: asking for one costs hardly less."""
-        if self._options.polishes(len(self._shapes), self._elapsed_s):
+        if self._options.polishes(self._gemms, self._elapsed_s):
             with self._ledger.timing("ask_s"):
                 steps = shape.polish(num)
             for step in steps:
@@ -275,11 +276,15 @@ class Tuner:
     def _reason_to_stop(self) -> StopReason | None:
         if self._interrupts.is_requested:
             return StopReason.INTERRUPTED
-        seconds = self._options.seconds_to_search(len(self._shapes))
+        seconds = self._options.seconds_to_search(self._gemms)
         if seconds is not None and self._elapsed_s >= seconds:
             return StopReason.SECONDS
         reasons = [self._options.why_enough(shape) for shape in self._shapes]
         return None if self._spaces or None in reasons else reasons[-1]
+
+    @property
+    def _gemms(self) -> list[Gemm]:
+        return [shape.gemm for shape in self._shapes]
 
     @property
     def _elapsed_s(self) -> float:

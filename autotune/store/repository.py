@@ -344,6 +344,13 @@ class Store(Closing):
         with self._reading() as session:
             return dict(self.damages.readable(session.execute(query), rows.timed))
 
+    @outlasting
+    def has_trial_of(self, study: StudyRef, origin: str) -> bool:
+        """Whether any trial of a study came from there."""
+        query = select(TrialRow.id).where(TrialRow.study_id == study.id, TrialRow.origin == origin).limit(1)
+        with self._reading() as session:
+            return session.scalar(query) is not None
+
     # ---- cuBLAS
 
     @outlasting

@@ -29,9 +29,15 @@ def test_cells_take_about_what_trials_take():
         for cell, timed in zip(cells, times, strict=True):
             assert len(timed.samples_us) > 1 and not timed.is_cut_short, (cell, timed)
             if cell.point is not None:
-                trial = target.submit(cell.gemm, cell.point, None).result()
-                assert trial.outcome is Outcome.OK, trial.reason
-                assert 0.5 < median(timed.samples_us) / trial.time_us < 2, (cell, timed, trial.time_us)
+                ratios = []
+                for _ in range(3):  # others may use this GPU at the same time
+                    trial = target.submit(cell.gemm, cell.point, None).result()
+                    assert trial.outcome is Outcome.OK, trial.reason
+                    ratios.append(median(timed.samples_us) / trial.time_us)
+                    if 0.5 < ratios[-1] < 2:
+                        break
+                    (timed,) = target.fill([cell]).result()
+                assert 0.5 < ratios[-1] < 2, (cell, ratios)
 
 
 def test_what_is_clearly_too_slow_is_launched_once():

@@ -297,7 +297,8 @@ def test_the_end_of_the_seconds_goes_to_steps_from_the_best(store):
     first = origins.index("polish")
     assert 0.8 * len(origins) < first and set(MODELLED) & set(origins[:first])
     assert set(origins[first:]) <= {"polish", *MODELLED}
-    assert not Options(trials=10, seconds=1.0).polishes(1, 10.0) and not Options().polishes(1, 10.0)
+    gemms = [Gemm(1, 1, 1)]
+    assert not Options(trials=10, seconds=1.0).polishes(gemms, 10.0) and not Options().polishes(gemms, 10.0)
 
 
 @pytest.mark.parametrize("second_us", [100.3, 101.5])

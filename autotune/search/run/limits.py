@@ -41,6 +41,7 @@ class Options:
     `trials` counts per shape, trials of earlier runs included: the same command, interrupted and run
     again, ends with as many. `seconds` counts this run on the target's clock, the final included,
     shared out fairly between shapes. With neither, each shape ends when nothing better is likely.
+    Shapes of `without_final` are searched like others, but their best are not re-ranked: nobody calls them.
     """
 
     sampler: str = DEFAULT_SAMPLER
@@ -49,17 +50,19 @@ class Options:
     seed: int = 0
     num_finalists: int = final.NUM_FINALISTS
     patience: Patience = field(default_factory=Patience)
+    without_final: frozenset[Gemm] = frozenset()
 
-    def seconds_to_search(self, num_shapes: int) -> float | None:
-        """The seconds granted less what the finals of so many shapes are to have of them."""
+    def seconds_to_search(self, gemms: Sequence[Gemm]) -> float | None:
+        """The seconds granted less what the finals of these shapes are to have of them."""
         if self.seconds is None:
             return None
-        return self.seconds - min(_FINAL_SHARE * self.seconds, _FINAL_MOST_S * num_shapes)
+        num_finals = sum(gemm not in self.without_final for gemm in gemms)
+        return self.seconds - min(_FINAL_SHARE * self.seconds, _FINAL_MOST_S * num_finals)
 
-    def polishes(self, num_shapes: int, elapsed_s: float) -> bool:
+    def polishes(self, gemms: Sequence[Gemm], elapsed_s: float) -> bool:
         """Whether it is time to try all that is one step from the best tiles: of a shape whose hill was found
         late, that is where something is still to be gained. Only where the seconds are given."""
-        seconds = self.seconds_to_search(num_shapes)
+        seconds = self.seconds_to_search(gemms)
         return seconds is not None and self.trials is None and elapsed_s >= (1 - _POLISH_SHARE) * seconds
 
     def why_enough(self, shape: ShapeSearch) -> StopReason | None:
