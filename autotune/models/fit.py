@@ -20,7 +20,7 @@ from ..kernel.launch import LaunchSpec
 from . import residual
 from .launches import Flags, Floats, Launches, Shapes, grids
 from .residual import Residuals
-from .time_model import FMAS_PER_L2_FLOAT, ModelFigures, Speeds, Work, fmas_per_us, modelled_us, work
+from .time_model import FMAS_PER_L2_FLOAT, ModelFigures, Speeds, TimeModel, Work, fmas_per_us, modelled_us
 
 # Figures of thumb for a kernel without a sample, and how strongly they draw one with samples. They were
 # chosen so that tiles timed cold on an H200 are modelled within 1.3 of what was measured: 16x11008x4096
@@ -111,7 +111,7 @@ def work_of(samples: Sequence[Sample], blocks_per_sm: int, limits: DeviceLimits)
     launches = Launches.of([s.spec for s in samples], [blocks_per_sm] * len(samples))
     m, n, k = np.array([(s.gemm.m, s.gemm.n, s.gemm.k) for s in samples], np.int64).T
     shapes = Shapes(m, n, k, samples[0].gemm.trans_a, samples[0].gemm.trans_b)
-    return work(launches, shapes, grids(launches, shapes), limits)
+    return TimeModel(launches, limits).work(shapes, grids(launches, shapes))
 
 
 def _weighted_median(values: np.ndarray, weights: np.ndarray) -> float:

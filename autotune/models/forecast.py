@@ -10,10 +10,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..device import DeviceLimits
-from . import residual, splits
-from .launches import Floats, Launches, Shapes, Whole, grids, serves
+from . import residual
+from .launches import Access, Flags, Floats, Launches, Shapes, Whole, accesses, fits, grids, reads
 from .residual import Residuals
-from .time_model import Speeds, modelled_us, work
+from .splits import NUM_CHOICES, Splits
+from .time_model import Speeds, TimeModel, modelled_us
+
+MAX_WAYS = 256  # that operands lie in memory, of which it is remembered what they are legal for
 
 
 class Expected(NamedTuple):
@@ -21,7 +24,7 @@ class Expected(NamedTuple):
     not serve the shape."""
 
     kernel: Whole
-    split_k: Whole
+    split_k: Floats
     time_us: Floats
 
 
@@ -31,14 +34,14 @@ class Forecast:
     def __init__(
         self, launches: Launches, speeds: Speeds, residuals: Residuals, limits: DeviceLimits
     ) -> None:
-        self._residuals, self._limits = residuals, limits
-        fixed = np.flatnonzero(~launches.is_splitting)
-        self._are_free = np.flatnonzero(launches.is_splitting)
-        self._owner = np.concatenate([fixed, np.tile(self._are_free, splits.NUM_CHOICES)])
-        self._num_kernels, self._num_fixed = len(launches.bm), len(fixed)
-        self._free = launches.take(self._are_free)
-        self._launches = launches.take(self._owner)
-        self._speeds = speeds.take(self._owner)
+        free, fixed = np.flatnonzero(launches.is_splitting), np.flatnonzero(~launches.is_splitting)
+        self.kernel = np.concatenate([fixed, np.tile(free, NUM_CHOICES)])  # of each candidate launch
+        self._launches, self._speeds = launches.take(self.kernel), speeds.take(self.kernel)
+        self._model = TimeModel(self._launches, limits)
+        self._splits = Splits(launches.take(free), limits.num_sms)
+        self._residuals = residuals
+        self._free, self._num_fixed, self._num_kernels = free, len(fixed), launches.bm.size
+        self._readers: dict[tuple[Access, ...], Flags] = {}
 
     def least_us(self, shapes: Shapes) -> Floats:
         """(kernels,) what each takes on one shape in its best number of splits; infinite where it may not
@@ -52,14 +55,22 @@ class Forecast:
         """One shape: extents are plain numbers. `accurate`: from how many splits on the sums of each kernel
         are accurate enough."""
         split_k = self._launches.split_k
-        if len(self._are_free):
+        if self._free.size:
             split_k = split_k.copy()
-            least = np.broadcast_to(accurate, self._num_kernels)[self._are_free]
-            found = splits.choices(self._free, shapes, self._limits.num_sms, least)
-            split_k[self._num_fixed :] = found.ravel()
-        launches = self._launches._replace(split_k=split_k)
-        grid = grids(launches, shapes)
-        modelled = modelled_us(self._speeds, work(launches, shapes, grid, self._limits))
-        missed = residual.factors(self._residuals, shapes.m, shapes.n, shapes.k)[self._owner]
-        times_us = np.where(serves(launches, shapes, grid), modelled * missed, np.inf)
-        return Expected(self._owner, split_k, times_us)
+            least = accurate[self._free] if np.ndim(accurate) else accurate
+            split_k[self._num_fixed :] = self._splits.choices(shapes, least).ravel()
+        grid = grids(self._launches, shapes, split_k)
+        times_us = modelled_us(self._speeds, self._model.work(shapes, grid))
+        times_us *= residual.factors(self._residuals, shapes.m, shapes.n, shapes.k)[self.kernel]
+        times_us[~(self._reads(shapes) & fits(self._launches, shapes, grid))] = np.inf
+        return Expected(self.kernel, split_k, times_us)
+
+    def _reads(self, shapes: Shapes) -> Flags:
+        """Whether each launch may read and write operands that lie like these."""
+        operands = accesses(shapes)
+        found = self._readers.get(operands)
+        if found is None:
+            if len(self._readers) >= MAX_WAYS:
+                self._readers.clear()
+            found = self._readers[operands] = reads(self._launches, operands)
+        return found

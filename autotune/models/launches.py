@@ -1,25 +1,33 @@
 """Many launches at once: what kernels have to do for shapes, counted as `kernel.launch.plan` counts one.
 
 Every number of a kernel is an array, every extent of a shape is one or a plain number: they broadcast.
-One kernel on many shapes, many kernels on one, and both crosswise are the same few lines.
+One kernel on many shapes, many kernels on one, and both crosswise are the same few lines. Programs wait for a
+choice among a few hundred launches, where an operation of NumPy costs about the same whatever it does: what
+does not depend on the shape is computed once, and what a table does not use is left out.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..gemm import FLOAT_BYTES, Gemm
+from ..kernel.config import PARAMETER
 from ..kernel.launch import MAX_GRID_X, NARROW_LD, PACK_ALIGNMENT, WORKSPACE_LIMIT, LaunchSpec
 
 Floats = NDArray[np.float64]
 Whole = NDArray[np.int64]
 Flags = NDArray[np.bool_]
 
-_MANY_TILES = 1 << 40  # more than a grid holds, and few enough to count on with 64 bits
+_NOT_PACKED: Floats = np.zeros(1)
+_WIDEST = 4  # elements of the widest vectors
+_MOST_SPLITS = max(v for v in PARAMETER["split_k"].values if isinstance(v, int))
+_FEW_RESULTS = WORKSPACE_LIMIT // (FLOAT_BYTES * _MOST_SPLITS)  # no grid and no sums of these are too large
 
 
 class Shapes(NamedTuple):
@@ -50,18 +58,20 @@ class Shapes(NamedTuple):
         return (self.m if self.trans_a else self.k, self.k if self.trans_b else self.n, self.n)
 
 
-class Launches(NamedTuple):
-    """Kernels of one layout: `launch.LaunchSpec`, an array per number, and the residency."""
+@dataclass(frozen=True)
+class Launches:
+    """Kernels of one layout: `launch.LaunchSpec`, an array per number, and the residency. Numbers to compute
+    with are floats: they are exact up to 2^53, and NumPy divides them faster than whole ones."""
 
-    bm: Whole
-    bn: Whole
-    bk: Whole
-    split_k: Whole
-    wave: Whole
+    bm: Floats
+    bn: Floats
+    bk: Floats
+    split_k: Floats
+    wave: Floats  # infinite but for last_wave
     vec_a: Whole
     vec_b: Whole
     vec_c: Whole
-    blocks_per_sm: Whole
+    blocks_per_sm: Floats
     is_exact: Flags
     is_wide: Flags
     packs_a: Flags
@@ -76,83 +86,140 @@ class Launches(NamedTuple):
     def of(cls, specs: Sequence[LaunchSpec], blocks_per_sm: Sequence[int]) -> Launches:
         """One launch per spec, with as many resident blocks per SM."""
 
-        def whole(name: str) -> Whole:
-            return np.array([getattr(spec, name) for spec in specs], np.int64)
-
-        def flags(name: str) -> Flags:
-            return np.array([getattr(spec, name) for spec in specs], bool)
+        def column(name: str, kind: Any = float) -> Any:
+            return np.array([getattr(spec, name) for spec in specs], kind)
 
         def reduces(name: str) -> Flags:
             return np.array([spec.reduction == name for spec in specs], bool)
 
         columns = (
-            *map(whole, ("bm", "bn", "bk", "split_k", "wave", "vec_a", "vec_b", "vec_c")),
-            np.array(blocks_per_sm, np.int64),
-            flags("is_exact"),
+            *map(column, ("bm", "bn", "bk", "split_k")),
+            np.where(reduces("last_wave"), np.maximum(column("wave"), 1), np.inf),
+            *(column(name, np.int64) for name in ("vec_a", "vec_b", "vec_c")),
+            np.array(blocks_per_sm, float),
+            column("is_exact", bool),
             np.array([spec.variant.is_wide for spec in specs], bool),
-            *map(flags, ("packs_a", "packs_b", "overlaps")),
+            *(column(name, bool) for name in ("packs_a", "packs_b", "overlaps")),
             *map(reduces, ("two_pass", "last_block", "last_wave", "cluster")),
         )
-        return cls._make(columns)
+        return cls(*columns)
 
     def take(self, index: Any) -> Launches:
         """Those at these places, or in another arrangement: what an index of NumPy says."""
-        return Launches._make(column[index] for column in self)
+        return Launches(*(getattr(self, column.name)[index] for column in fields(self)))
 
-    @property
+    @cached_property
     def is_splitting(self) -> Flags:
         """Whether their number of splits is an argument."""
         return self.is_two_pass | self.is_last_block | self.is_last_wave
 
+    @cached_property
+    def sum_bytes(self) -> Floats:
+        """Of the partial sums that a block leaves in the workspace."""
+        return self.is_splitting * (FLOAT_BYTES * self.bm * self.bn)
+
+    @cached_property
+    def num_further(self) -> Whole:
+        """Launches of a call beside that of `sgemm`, where k is at least 1."""
+        number: Whole = 1 * self.is_two_pass + self.packs_a + self.packs_b
+        return number
+
+    @cached_property
+    def has_last_wave(self) -> bool:
+        return bool(self.is_last_wave.any())
+
+    @cached_property
+    def granules_a(self) -> Floats | None:
+        """What packed floats of A take for each tile along m and each of k, in units of PACK_ALIGNMENT bytes;
+        None where no launch packs A."""
+        return self._granules(self.packs_a, self.bm)
+
+    @cached_property
+    def granules_b(self) -> Floats | None:
+        """As of A, for each tile along n."""
+        return self._granules(self.packs_b, self.bn)
+
+    @staticmethod
+    def _granules(packs: Flags, extent: Floats) -> Floats | None:
+        return packs * extent * (FLOAT_BYTES / PACK_ALIGNMENT) if packs.any() else None
+
+    @cached_property
+    def exact(self) -> Whole:
+        """Where those stand that take whole tiles only; of a row of launches."""
+        return np.flatnonzero(self.is_exact)
+
 
 class Grids(NamedTuple):
-    """What `launch.Grid` says of a launch that time depends on. Bytes are floats: they may exceed 64 bits."""
+    """What `launch.Grid` says of a launch that time depends on. Floats, as bytes may exceed 64 bits."""
 
-    tiles: Whole
-    split_tiles: Whole
+    split_k: Floats
+    tiles: Floats
+    split_tiles: Floats  # whose products are shared out among `split_k` blocks, be that one
     sum_bytes: Floats
     pack_bytes: Floats
-    num_launches: Whole  # beside that of `sgemm`
 
 
-def ceil_div(a: Any, b: Any) -> Any:
-    """a / b, rounded up."""
-    return -(-a // b)
+def ceil_div(a: Any, b: Any) -> Floats:
+    """a / b, rounded up. Exact for whole numbers whose product is below 2^52; one is an array of floats."""
+    quotient: Floats = a / b
+    return np.ceil(quotient, out=quotient)
 
 
-def grids(launches: Launches, shapes: Shapes) -> Grids:
-    """The grid of each launch. m and n at least 1."""
+def grids(launches: Launches, shapes: Shapes, split_k: Floats | None = None) -> Grids:
+    """The grid of each launch, in its own number of splits unless others are given. m and n at least 1."""
+    parts = launches.split_k if split_k is None else split_k
     tiles_m, tiles_n = ceil_div(shapes.m, launches.bm), ceil_div(shapes.n, launches.bn)
-    tiles = np.minimum(tiles_m * tiles_n, _MANY_TILES)
-    split_tiles = tiles * (launches.is_two_pass | launches.is_last_block | launches.is_cluster)
-    if launches.is_last_wave.any():
-        split_tiles = np.where(launches.is_last_wave, tiles % np.maximum(launches.wave, 1), split_tiles)
-    sums = (launches.split_k * launches.bm * launches.bn * ~launches.is_cluster) * (4.0 * split_tiles)
-    num_launches = launches.is_two_pass.astype(np.int64)
-    packed: Floats = np.zeros(1)
-    if launches.packs_a.any() or launches.packs_b.any():
-        padded_m, padded_n = tiles_m * launches.bm, tiles_n * launches.bn
-        for packs, padded in ((launches.packs_a, padded_m), (launches.packs_b, padded_n)):
-            granules = np.ceil(padded * (FLOAT_BYTES / PACK_ALIGNMENT * shapes.k))
-            packed = packed + packs * PACK_ALIGNMENT * granules
-            num_launches = num_launches + (packs & (shapes.k > 0))
-    return Grids(tiles, split_tiles, sums, packed, num_launches)
+    tiles = tiles_m * tiles_n
+    split_tiles = np.fmod(tiles, launches.wave) if launches.has_last_wave else tiles
+    packed = _NOT_PACKED
+    for granules, tiles_along in ((launches.granules_a, tiles_m), (launches.granules_b, tiles_n)):
+        if granules is not None:
+            packed = packed + PACK_ALIGNMENT * np.ceil(granules * tiles_along * shapes.k)
+    return Grids(parts, tiles, split_tiles, launches.sum_bytes * split_tiles * parts, packed)
+
+
+class Access(NamedTuple):
+    """How an operand lies in memory."""
+
+    vec: int  # elements of the widest vectors that its rows are made of
+    is_narrow: bool  # its leading dimension is one for kernels that are not wide, too
+
+
+def accesses(shapes: Shapes) -> tuple[Access, ...]:
+    """Of A, B and C of one product, whose extents are plain numbers."""
+    lds = shapes.lds or tuple(max(length, 1) for length in shapes.neighbours)
+    found = []
+    for length, ld, address in zip(shapes.neighbours, lds, shapes.addresses, strict=True):
+        bits = length | ld | address // FLOAT_BYTES | _WIDEST
+        found.append(Access(bits & -bits, ld < NARROW_LD))
+    return tuple(found)
+
+
+def reads(launches: Launches, operands: Sequence[Access]) -> Flags:
+    """Whether each launch may read and write operands that lie so."""
+    may: Flags = np.ones(launches.bm.shape, bool)
+    is_packed = (launches.packs_a, launches.packs_b, np.zeros(1, bool))
+    vectors = (launches.vec_a, launches.vec_b, launches.vec_c)
+    for operand, vec, packed in zip(operands, vectors, is_packed, strict=True):
+        may &= packed | ((vec <= operand.vec) & (launches.is_wide | operand.is_narrow))
+    return may
+
+
+def fits(launches: Launches, shapes: Shapes, grid: Grids) -> Flags:
+    """Whether one product, however it lies in memory, is neither too large nor too small for each launch."""
+    m, n, split_k = shapes.m, shapes.n, grid.split_k
+    may: Flags = (split_k == 1) | (split_k * launches.bk <= shapes.k)
+    if launches.exact.size:
+        exact = launches.exact
+        may[exact] &= (m % launches.bm[exact] == 0) & (n % launches.bn[exact] == 0)
+    if grid.pack_bytes is not _NOT_PACKED:
+        may &= grid.pack_bytes <= WORKSPACE_LIMIT
+    if m * n > _FEW_RESULTS:
+        may &= grid.tiles + grid.split_tiles * (split_k - 1) * launches.is_last_wave <= MAX_GRID_X
+        may &= np.minimum(FLOAT_BYTES * float(m * n) * split_k, grid.sum_bytes) <= WORKSPACE_LIMIT
+    return may
 
 
 def serves(launches: Launches, shapes: Shapes, grid: Grids) -> Flags:
-    """Whether each launch may serve each shape (`launch.refusal`), and leaves no split without work."""
-    m, n, k = shapes.m, shapes.n, shapes.k
-    lds = shapes.lds or tuple(np.maximum(length, 1) for length in shapes.neighbours)
-    may: Flags = (launches.split_k == 1) | (launches.split_k * launches.bk <= k)
-    may &= ~launches.is_exact | ((m % launches.bm == 0) & (n % launches.bn == 0))
-    may = may & (grid.tiles + grid.split_tiles * (launches.split_k - 1) * launches.is_last_wave <= MAX_GRID_X)
-    is_packed = (launches.packs_a, launches.packs_b, np.zeros(1, bool))
-    vectors = (launches.vec_a, launches.vec_b, launches.vec_c)
-    for length, ld, address, vec, packed in zip(
-        shapes.neighbours, lds, shapes.addresses, vectors, is_packed, strict=True
-    ):
-        is_aligned = (length | ld | (address // FLOAT_BYTES)) % vec == 0
-        may &= packed | (is_aligned & ((ld < NARROW_LD) | launches.is_wide))
-    of_results = (4.0 * m * n) * launches.split_k
-    may &= launches.is_cluster | (np.minimum(of_results, grid.sum_bytes) <= WORKSPACE_LIMIT)
-    return may & (grid.pack_bytes <= WORKSPACE_LIMIT)
+    """Whether each launch may serve one product (`launch.refusal`), and leaves no split without work."""
+    return reads(launches, accesses(shapes)) & fits(launches, shapes, grid)

@@ -8,7 +8,6 @@ Source: C. E. Rasmussen, C. Williams, Gaussian Processes for Machine Learning (2
 
 from __future__ import annotations
 
-import math
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,7 +16,7 @@ from .launches import Floats
 
 LENGTH = 2.5  # doublings of an extent
 NOISE = 0.2  # of the variance: what a shape alone has, and its neighbours do not
-_Z = math.sqrt(3)
+_SCALE = np.full(3, 3 / LENGTH**2)  # of squared distances along m, n and k, for Matern 3/2
 
 
 class Residuals(NamedTuple):
@@ -30,8 +29,7 @@ class Residuals(NamedTuple):
 
 def place(m: Any, n: Any, k: Any) -> Floats:
     """(..., 3) of extents of at least 1."""
-    extents = np.stack([np.asarray(extent, float) for extent in (m, n, k)], axis=-1)
-    places: Floats = np.log2(np.maximum(extents, 1))
+    places: Floats = np.log2(np.maximum(np.array((m, n, k), float).T, 1))
     return places
 
 
@@ -40,9 +38,9 @@ def none(num_kernels: int) -> Residuals:
     return Residuals(np.zeros((0, 3)), np.zeros((num_kernels, 0)))
 
 
-def _covariance(a: Floats, b: Floats) -> Floats:
-    """(p, 3), (q, 3) -> (p, q)."""
-    r = np.sqrt(np.square(a[:, None] - b[None]).sum(-1)) * (_Z / LENGTH)
+def _covariance(apart: Floats) -> Floats:
+    """(..., 3) differences of places -> (...)."""
+    r = np.sqrt((apart * apart) @ _SCALE)
     covariance: Floats = (1 + r) * np.exp(-r)
     return covariance
 
@@ -50,7 +48,7 @@ def _covariance(a: Floats, b: Floats) -> Floats:
 def learn(places: Floats, logs: Floats) -> Residuals:
     """From (kernels, shapes) logarithms of measured over modelled times; NaN where there is none."""
     weights = np.zeros(logs.shape)
-    covariance = _covariance(places, places)
+    covariance = _covariance(places[:, None] - places)
     for row, found in zip(weights, logs, strict=True):
         known = np.flatnonzero(np.isfinite(found))
         if known.size:
@@ -63,6 +61,5 @@ def factors(residuals: Residuals, m: Any, n: Any, k: Any) -> Floats:
     """By what the modelled time of each kernel on one shape is to be multiplied; (kernels,)."""
     if not len(residuals.places):
         return np.ones(len(residuals.weights))
-    across = _covariance(residuals.places, place(m, n, k)[None])[:, 0]
-    times: Floats = np.exp(residuals.weights @ across)
+    times: Floats = np.exp(residuals.weights @ _covariance(residuals.places - place(m, n, k)))
     return times

@@ -11,24 +11,38 @@ from typing import Any
 import numpy as np
 
 from ..kernel.config import PARAMETER
-from .launches import Launches, Shapes, Whole, ceil_div
+from .launches import Floats, Launches, Shapes, ceil_div
 
 BLOCKS_PER_SM = (1, 2, 4)  # and as many as are resident
 NUM_CHOICES = len(BLOCKS_PER_SM) + 2
-VALUES = np.array([v for v in PARAMETER["split_k"].values if isinstance(v, int) and v > 1])
+PARTS_OF_LAST = 2.0  # of a tile of the last wave, times as many
+VALUES = np.array([v for v in PARAMETER["split_k"].values if isinstance(v, int) and v > 1], float)
 _BETWEEN = np.sqrt(VALUES[1:] * VALUES[:-1])  # a wish below goes to the smaller of two neighbours
 
 
-def choices(launches: Launches, shapes: Shapes, num_sms: int, accurate: Any = 1) -> Whole:
-    """(NUM_CHOICES, ...) numbers of splits worth a look for each launch; equal ones occur. Those of launches
-    whose number is no argument are their own. Where k is too short for two parts, two. `accurate`: from how
-    many on the sums of each launch are accurate enough."""
-    tiles = ceil_div(shapes.m, launches.bm) * ceil_div(shapes.n, launches.bn)
-    resident = launches.blocks_per_sm
-    per_sm: Any = np.stack([*(np.minimum(blocks, resident) for blocks in BLOCKS_PER_SM), resident])
-    wanted = per_sm * np.where(launches.is_last_wave, 2.0, num_sms / tiles)
-    at_least = np.broadcast_to(np.searchsorted(VALUES, accurate), wanted.shape[1:])
-    nearest = np.concatenate([np.searchsorted(_BETWEEN, wanted), at_least[None]])
-    most = np.searchsorted(VALUES, shapes.k // launches.bk, side="right") - 1
-    found = VALUES[np.maximum(np.minimum(nearest, most), 0)]
-    return np.where(launches.is_splitting, found, launches.split_k)
+class Splits:
+    """The numbers of splits worth a look for launches on a GPU of so many SMs."""
+
+    def __init__(self, launches: Launches, num_sms: int) -> None:
+        self._launches = launches
+        resident = launches.blocks_per_sm
+        per_sm = np.stack([*(np.minimum(blocks, resident) for blocks in BLOCKS_PER_SM), resident])
+        self._wanted_blocks = per_sm * num_sms
+        self._wanted_parts = per_sm * PARTS_OF_LAST
+        self._are_all_free = bool(launches.is_splitting.all())
+
+    def choices(self, shapes: Shapes, accurate: Any = 1) -> Floats:
+        """(NUM_CHOICES, launches) numbers for one shape; equal ones occur. Those of launches whose number is
+        no argument are their own. Where k is too short for two parts, two. `accurate`: from how many on the
+        sums of each launch are accurate enough."""
+        launches = self._launches
+        tiles = ceil_div(shapes.m, launches.bm) * ceil_div(shapes.n, launches.bn)
+        wanted = self._wanted_blocks / tiles
+        if launches.has_last_wave:
+            wanted = np.where(launches.is_last_wave, self._wanted_parts, wanted)
+        at = np.empty((NUM_CHOICES, tiles.size), np.int64)
+        at[:-1] = _BETWEEN.searchsorted(wanted)
+        at[-1] = VALUES.searchsorted(accurate)
+        most = VALUES.searchsorted(shapes.k / launches.bk, side="right") - 1
+        found = VALUES[np.maximum(np.minimum(at, most), 0)]
+        return found if self._are_all_free else np.where(launches.is_splitting, found, launches.split_k)

@@ -25,11 +25,11 @@ import numpy as np
 
 from ..bounds import Within
 from ..device import DeviceLimits
-from .launches import Floats, Grids, Launches, Shapes, Whole, ceil_div
+from .launches import Floats, Grids, Launches, Shapes, ceil_div
 
 FigureUs = Annotated[float, Within(0, 1e12)]
 
-PROLOGUE_STEPS = 2  # filling the pipeline and storing C, counted as steps of k (unmeasured)
+PROLOGUE_STEPS = 2.0  # filling the pipeline and storing C, counted as steps of k (unmeasured)
 BANDWIDTH_SMS = 0.5  # share of the SMs that has to ask for the full bandwidth (unmeasured)
 # Beyond the bytes moved, measured on an H200 (docs/decisions/0022): a launch behind another of the same call,
 # by whether it may begin before that one has ended (LaunchSpec.overlaps); the splits of a cluster; and a last
@@ -76,8 +76,8 @@ class Speeds(NamedTuple):
 class Work(NamedTuple):
     """What kernels have to do for shapes on one GPU; arrays."""
 
-    wave_steps: Whole  # waves of resident blocks, each of this many k-steps, on the busiest SM
-    queue_steps: Whole  # k-steps of all blocks on the busiest SM, one after another
+    wave_steps: Floats  # waves of resident blocks, each of this many k-steps, on the busiest SM
+    queue_steps: Floats  # k-steps of all blocks on the busiest SM, one after another
     memory_us: Floats  # all bytes at the bandwidth that this many blocks can ask for
     l2_us: Floats  # what all tiles read
     overhead_us: Floats  # further launches, and waiting for others before adding their partial sums
@@ -88,29 +88,47 @@ def fmas_per_us(limits: DeviceLimits) -> float:
     return limits.fma_tflops * 1e6 / 2
 
 
-def work(launches: Launches, shapes: Shapes, grid: Grids, limits: DeviceLimits) -> Work:
-    """Count the work of launches whose grids are these. m and n at least 1."""
-    num_sms, resident, split_k = limits.num_sms, launches.blocks_per_sm, launches.split_k
-    k_tiles = ceil_div(shapes.k, launches.bk)
-    split_steps = ceil_div(k_tiles, split_k) + PROLOGUE_STEPS
-    split_queue = ceil_div(grid.split_tiles * split_k, num_sms)
-    whole_queue = ceil_div(grid.tiles - grid.split_tiles, num_sms)
-    whole_steps = k_tiles + PROLOGUE_STEPS
-    num_blocks = grid.tiles * np.where(launches.is_last_wave, 1, split_k)
-    reach = np.minimum(1.0, num_blocks / (BANDWIDTH_SMS * num_sms))
-    num_bytes = shapes.num_bytes + 2 * (grid.sum_bytes + grid.pack_bytes)
-    copied = grid.tiles * ((launches.bm + launches.bn) * 1.0) * shapes.k
-    waits = np.where(launches.is_last_wave, grid.split_tiles > 0, launches.is_last_block) * split_k
-    return Work(
-        wave_steps=ceil_div(whole_queue, resident) * whole_steps
-        + ceil_div(split_queue, resident) * split_steps,
-        queue_steps=whole_queue * whole_steps + split_queue * split_steps,
-        memory_us=num_bytes / (limits.bandwidth_gbs * 1e3 * reach),
-        l2_us=copied * (FMAS_PER_L2_FLOAT / fmas_per_us(limits)),
-        overhead_us=np.where(launches.overlaps, LAUNCH_US, LAUNCH_APART_US) * grid.num_launches
-        + CLUSTER_US * launches.is_cluster
-        + LAST_BLOCK_US * waits,
-    )
+class TimeModel:
+    """Counts the work of launches on one kind of GPU. What no shape changes is computed once."""
+
+    def __init__(self, launches: Launches, limits: DeviceLimits) -> None:
+        self._launches, self._num_sms = launches, float(limits.num_sms)
+        self._asking_blocks = BANDWIDTH_SMS * limits.num_sms  # for the full bandwidth
+        self._bytes_per_us = limits.bandwidth_gbs * 1e3
+        self._l2_us = (launches.bm + launches.bn) * (FMAS_PER_L2_FLOAT / fmas_per_us(limits))
+        further_us = np.where(launches.overlaps, LAUNCH_US, LAUNCH_APART_US) * launches.num_further
+        self._overhead_us = further_us + CLUSTER_US * launches.is_cluster
+        self._wait_us = LAST_BLOCK_US * (launches.is_last_block | launches.is_last_wave)
+        self._are_all_split = np.where(launches.is_last_wave, 0.0, 1.0)
+
+    def work(self, shapes: Shapes, grid: Grids) -> Work:
+        """For shapes whose grids are these. m and n at least 1."""
+        launches = self._launches
+        k_tiles = ceil_div(shapes.k, launches.bk)
+        num_blocks = grid.split_tiles * grid.split_k
+        waits_us = self._wait_us * grid.split_k
+        wave_steps, queue_steps = self._steps(num_blocks, ceil_div(k_tiles, grid.split_k))
+        num_bytes = shapes.num_bytes + 2.0 * (grid.sum_bytes + grid.pack_bytes)
+        if launches.has_last_wave:
+            waves, queue = self._steps(grid.tiles - grid.split_tiles, k_tiles)
+            wave_steps += waves
+            queue_steps += queue
+            num_blocks = np.maximum(num_blocks * self._are_all_split, grid.tiles)
+            waits_us *= np.minimum(grid.split_tiles, 1.0)
+        reach = np.minimum(self._bytes_per_us, num_blocks * (self._bytes_per_us / self._asking_blocks))
+        return Work(
+            wave_steps=wave_steps,
+            queue_steps=queue_steps,
+            memory_us=num_bytes / reach,
+            l2_us=grid.tiles * self._l2_us * shapes.k,
+            overhead_us=self._overhead_us + waits_us,
+        )
+
+    def _steps(self, num_blocks: Floats, k_steps: Floats) -> tuple[Floats, Floats]:
+        """Steps of waves, and of the queue, of blocks that have so many steps each."""
+        queue = ceil_div(num_blocks, self._num_sms)
+        steps = k_steps + PROLOGUE_STEPS
+        return ceil_div(queue, self._launches.blocks_per_sm) * steps, queue * steps
 
 
 def modelled_us(speeds: Speeds, todo: Work) -> Floats:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import DispatchError
+from ..gemm import Gemm
 from .arrays import Libraries, Library, stream_handle
 from .cuda_driver import LEGACY_STREAMS, PER_THREAD_STREAM, Driver
 from .engine import Engine
@@ -21,6 +22,8 @@ from .host import sgemm_host
 from .product import check_overlap, make_gemm
 from .selector import Call, Pick, Selector
 from .table import load, load_cubins
+
+MAX_PICKS = 4096  # shapes whose picks are remembered
 
 
 class Dispatcher:
@@ -35,6 +38,7 @@ class Dispatcher:
         self._code = load_cubins(Path(folder), self.table)
         self._selector = Selector(self.table)
         self._lock = threading.Lock()
+        self._picks: dict[tuple[int, int, int, bool, bool], Pick] = {}
         self._driver = driver
         self._opened: tuple[Engine, Libraries] | None = None
 
@@ -43,11 +47,24 @@ class Dispatcher:
 
         Raises DispatchError for extents that are no whole numbers or out of range.
         """
+        # 1, True and 1.0 are one key: what is of another type is checked first
+        if type(m) is type(n) is type(k) is int and type(trans_a) is type(trans_b) is bool:
+            found = self._picks.get((m, n, k, trans_a, trans_b))
+            if found is not None:
+                return found
         gemm = make_gemm(m, n, k, trans_a, trans_b)
-        if not (gemm.m and gemm.n):
-            default = self.table.defaults[gemm.layout]
-            return Pick(default, "default", "the result has no elements: nothing is launched", 1)
-        return self._selector.pick(Call.packed(gemm))
+        key = (gemm.m, gemm.n, gemm.k, gemm.trans_a, gemm.trans_b)
+        found = self._picks.get(key) or self._choose(gemm)
+        if len(self._picks) >= MAX_PICKS:
+            self._picks.clear()
+        self._picks[key] = found
+        return found
+
+    def _choose(self, gemm: Gemm) -> Pick:
+        if gemm.m and gemm.n:
+            return self._selector.pick(Call.packed(gemm))
+        default = self.table.defaults[gemm.layout]
+        return Pick(default, "default", lambda: "the result has no elements: nothing is launched", 1)
 
     def sgemm(
         self,

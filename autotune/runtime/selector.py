@@ -13,8 +13,10 @@ Copied into exported tables.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -28,7 +30,7 @@ from ..models.forecast import Forecast
 from ..models.launches import Floats, Launches, Shapes, Whole
 from ..models.residual import Residuals
 from ..models.time_model import Speeds
-from .summation import Sums, allowed_depth, depth, excess_error
+from .summation import Sums, allowed_depth, excess_error
 from .table import Entry, Kernel, Table, weights
 
 NUM_NEAREST = 8  # tuned shapes that are looked through for a legal kernel
@@ -42,14 +44,18 @@ Triple = tuple[int, int, int]
 @dataclass(frozen=True)
 class Pick:
     """The kernel for a call. `entry` is the tuned shape it rests on, if any; `expected_us` the
-    measured (exact) or modelled time of a launch, if any."""
+    measured (exact) or modelled time of a launch, if any. `reason` is put into words when it is read."""
 
     kernel_id: str
     how: How
-    reason: str
+    tell: Callable[[], str] = field(repr=False, compare=False)
     split_k: int  # parts that k is split into
     expected_us: float | None = None
     entry: Gemm | None = None
+
+    @property
+    def reason(self) -> str:
+        return self.tell()
 
 
 @dataclass(frozen=True)
@@ -92,7 +98,7 @@ class Considered(NamedTuple):
     """Launches that may serve a call; arrays. Times are infinite where one may not."""
 
     kernel: Whole
-    split_k: Whole
+    split_k: Floats
     time_us: Floats
     careful_us: Floats  # will hardly be exceeded
     excess: Floats  # how many times the error that is allowed they have; 1 where no more
@@ -112,15 +118,16 @@ class Modelled:
             missed = Residuals(residual.place(*np.array(places).T), np.array(rows))
         self._forecast = Forecast(launches, Speeds.of(figures), missed, limits)
         self._sums = Sums.of([k.config for k in self.kernels])
-        self._caution = 1 + CAUTION * np.array([one.relative_error for one in figures])
+        self._sums_of_launches = self._sums.take(self._forecast.kernel)
+        self._caution = 1 + CAUTION * np.array([one.relative_error for one in figures])[self._forecast.kernel]
 
     def candidates(self, call: Call, allowed: float) -> Considered:
         """All launches that may serve a call. `allowed`: how deep their sums may be."""
         accurate = self._sums.accurate_splits(call.gemm.k, allowed)
         kernel, split_k, time_us = self._forecast.expected(call.shapes, accurate)
-        careful_us = time_us * self._caution[kernel]
-        excess = excess_error(self._sums.take(kernel).depth(split_k, call.gemm.k), allowed)
-        return Considered(kernel, split_k, time_us, careful_us, excess, careful_us * excess**2)
+        careful_us = time_us * self._caution
+        excess = excess_error(self._sums_of_launches.depth(split_k, call.gemm.k), allowed)
+        return Considered(kernel, split_k, time_us, careful_us, excess, careful_us * (excess * excess))
 
 
 class Selector:
@@ -136,6 +143,10 @@ class Selector:
         self._entries = {entry.gemm: entry for entry in table.entries}
         self._entries_of = {x: [e for e in table.entries if e.gemm.layout == x] for x in LAYOUTS}
         self._places = {x: _places([e.gemm for e in found]) for x, found in self._entries_of.items()}
+        at = {kernel.id: i for i, kernel in enumerate(table.kernels)}
+        self._ranked = {e.gemm: np.array([at[r.kernel] for r in e.ranked], np.int64) for e in table.entries}
+        self._sums = Sums.of([kernel.config for kernel in table.kernels])
+        self._own_splits = np.array([kernel.config.split_k for kernel in table.kernels], float)
 
     def pick(self, call: Call) -> Pick:
         """The kernel for a call with m and n at least 1. Raises DispatchError if even the default
@@ -149,22 +160,31 @@ class Selector:
         if first.how != "modelled":
             return (first,)
         known = self._models[call.gemm.layout]
-        near = next(iter(self._near(call.gemm, 1)), None)
-        found = known.candidates(call, self._allowed_depth(call.gemm, near))
+        found = known.candidates(call, self._allowed_depth(call.gemm, self._near(call.gemm)))
         index = known.kernels.index(self.kernels[first.kernel_id])
         is_first = (found.kernel == index) & (found.split_k == first.split_k)
         most = max(1.0, float(found.excess[is_first].min()))
-        time_us = np.where(found.excess <= most, found.handicapped_us, np.inf)
+        order_us = np.where(found.excess <= most, found.handicapped_us, np.inf)
         picks = {(first.kernel_id, first.split_k): first}
-        for at in np.argsort(time_us, kind="stable"):
+        for at in np.argsort(order_us, kind="stable"):
             kernel, split_k = known.kernels[found.kernel[at]], int(found.split_k[at])
-            if len(picks) == num or time_us[at] == np.inf:
+            if len(picks) == num or order_us[at] == np.inf:
                 break
-            if (kernel.id, split_k) not in picks and call.refusal(kernel, split_k) is None:
-                reason = f"{first.reason}; behind {len(picks)} others"
-                pick = Pick(kernel.id, "modelled", reason, split_k, float(found.time_us[at]), first.entry)
-                picks[kernel.id, split_k] = pick
+            if (kernel.id, split_k) not in picks:
+                tell, time_us = partial(_why_behind, first, len(picks)), float(found.time_us[at])
+                picks[kernel.id, split_k] = Pick(kernel.id, "modelled", tell, split_k, time_us, first.entry)
         return tuple(picks.values())
+
+    def _picked(
+        self,
+        kernel_id: str,
+        how: How,
+        tell: Callable[[], str],
+        expected_us: float | None = None,
+        entry: Gemm | None = None,
+    ) -> Pick:
+        """A kernel in its own number of splits."""
+        return Pick(kernel_id, how, tell, self.kernels[kernel_id].spec.split_k, expected_us, entry)
 
     def _exact(self, call: Call) -> Pick | None:
         entry = self._entries.get(call.gemm)
@@ -172,70 +192,76 @@ class Selector:
             return None
         for rank, ranked in enumerate(entry.ranked):
             if call.refusal(self.kernels[ranked.kernel]) is None:
-                reason = f"{call.gemm} was tuned" + ("" if rank == 0 else f"; number {rank + 1} for it")
-                if rank:
-                    reason += f", because {call.refusal(self.kernels[entry.ranked[0].kernel])}"
-                if not call.is_packed:
-                    reason += "; timed with packed leading dimensions"
-                return self._picked(ranked.kernel, "exact", reason, ranked.time_us, call.gemm)
+                tell = partial(self._why_exact, call, entry, rank)
+                return self._picked(ranked.kernel, "exact", tell, ranked.time_us, call.gemm)
         return None
 
-    def _picked(
-        self,
-        kernel_id: str,
-        how: How,
-        reason: str,
-        expected_us: float | None = None,
-        entry: Gemm | None = None,
-    ) -> Pick:
-        """A kernel in its own number of splits."""
-        return Pick(kernel_id, how, reason, self.kernels[kernel_id].spec.split_k, expected_us, entry)
+    def _why_exact(self, call: Call, entry: Entry, rank: int) -> str:
+        reason = f"{call.gemm} was tuned"
+        if rank:
+            fault = call.refusal(self.kernels[entry.ranked[0].kernel])
+            reason += f"; number {rank + 1} for it, because {fault}"
+        return reason if call.is_packed else f"{reason}; timed with packed leading dimensions"
 
     def _modelled(self, call: Call) -> Pick | None:
-        near = next(iter(self._near(call.gemm, 1)), None)
         known = self._models[call.gemm.layout]
         if not known.kernels:
             return None
+        near = self._near(call.gemm)
         found = known.candidates(call, self._allowed_depth(call.gemm, near))
-        while found.handicapped_us[at := int(found.handicapped_us.argmin())] < np.inf:
-            kernel, split_k = known.kernels[found.kernel[at]], int(found.split_k[at])
-            if call.refusal(kernel, split_k) is None:
-                num_legal = np.count_nonzero(np.bincount(found.kernel[found.time_us < np.inf]))
-                reason = f"{self._not_exact(call)}: the least modelled time of {num_legal} legal kernels"
-                if found.excess[at] > 1:
-                    reason += ", although its sums are deeper than is accurate"
-                elif found.careful_us[at] > found.careful_us.min():
-                    reason += " that are accurate enough"
-                if kernel.model is not None and not kernel.model.num_samples:
-                    is_thumb = not kernel.model.relative_error
-                    reason += "; it was never timed" if is_thumb else "; it was timed on other GPUs only"
-                entry = near.gemm if near else None
-                return Pick(kernel.id, "modelled", reason, split_k, float(found.time_us[at]), entry)
-            found.handicapped_us[at] = np.inf
-        return None
+        at = int(found.handicapped_us.argmin())
+        time_us = float(found.time_us[at])
+        if time_us == math.inf:
+            return None
+        kernel, split_k = known.kernels[found.kernel[at]], int(found.split_k[at])
+        tell, entry = partial(self._why_modelled, call, at), near.gemm if near else None
+        return Pick(kernel.id, "modelled", tell, split_k, time_us, entry)
+
+    def _why_modelled(self, call: Call, at: int) -> str:
+        known = self._models[call.gemm.layout]
+        found = known.candidates(call, self._allowed_depth(call.gemm, self._near(call.gemm)))
+        num_legal = np.unique(found.kernel[found.time_us < np.inf]).size
+        reason = f"{self._not_exact(call)}: the least modelled time of {num_legal} legal kernels"
+        if found.excess[at] > 1:
+            reason += ", although its sums are deeper than is accurate"
+        elif found.careful_us[at] > found.careful_us.min():
+            reason += " that are accurate enough"
+        model = known.kernels[found.kernel[at]].model
+        if model is not None and not model.num_samples:
+            is_thumb = not model.relative_error
+            reason += "; it was never timed" if is_thumb else "; it was timed on other GPUs only"
+        return reason
 
     def _allowed_depth(self, gemm: Gemm, near: Entry | None) -> float:
         """How deep sums may be: as those of kernels that were measured to be accurate enough close by."""
         allowed = allowed_depth(gemm)
         if near is None or not _is_near(near.gemm, gemm):
             return allowed
-        return max(allowed, *(depth(self.kernels[ranked.kernel].config, gemm.k) for ranked in near.ranked))
+        ranked = self._ranked[near.gemm]
+        depths = self._sums.take(ranked).depth(self._own_splits[ranked], gemm.k)
+        return max(allowed, float(depths.max()))
 
     def _nearest(self, call: Call) -> Pick | None:
-        for entry in self._near(call.gemm, NUM_NEAREST):
+        entries = self._entries_of[call.gemm.layout]
+        for at in np.argsort(self._apart(call.gemm), kind="stable")[:NUM_NEAREST]:
+            entry = entries[at]
             for ranked in entry.ranked:
                 kernel = self.kernels[ranked.kernel]
                 if has_work(kernel.spec, call.gemm.k) and call.refusal(kernel) is None:
-                    reason = f"{self._not_exact(call)}: nearest tuned shape {entry.gemm}"
-                    return self._picked(ranked.kernel, "nearest", reason, None, entry.gemm)
+                    tell = partial(self._why, call, f"nearest tuned shape {entry.gemm}")
+                    return self._picked(ranked.kernel, "nearest", tell, None, entry.gemm)
         return None
 
-    def _near(self, gemm: Gemm, num: int) -> list[Entry]:
-        """Tuned shapes of the same layout, the nearest first: by squares of the logarithms of the ratios of
-        m, n and k."""
-        apart = np.square(self._places[gemm.layout] - _places([gemm])).sum(axis=1)
-        found = self._entries_of[gemm.layout]
-        return [found[at] for at in np.argsort(apart, kind="stable")[:num]]
+    def _near(self, gemm: Gemm) -> Entry | None:
+        """The nearest tuned shape of the same layout."""
+        entries = self._entries_of[gemm.layout]
+        return entries[int(self._apart(gemm).argmin())] if entries else None
+
+    def _apart(self, gemm: Gemm) -> Floats:
+        """How far tuned shapes of the same layout are: squares of the logarithms of the ratios of m, n, k."""
+        apart = self._places[gemm.layout] - _places([gemm])
+        squares: Floats = (apart * apart) @ np.ones(3)
+        return squares
 
     def _default(self, call: Call) -> Pick:
         name = self._table.defaults[call.gemm.layout]
@@ -245,8 +271,11 @@ class Selector:
                 f"no kernel serves {call.gemm} ({fault}); split the product into smaller ones"
             )
         return self._picked(
-            name, "default", f"{self._not_exact(call)}: no tuned kernel is legal for this call"
+            name, "default", partial(self._why, call, "no tuned kernel is legal for this call")
         )
+
+    def _why(self, call: Call, what: str) -> str:
+        return f"{self._not_exact(call)}: {what}"
 
     def _not_exact(self, call: Call) -> str:
         entry = self._entries.get(call.gemm)
@@ -255,10 +284,14 @@ class Selector:
         return f"{call.gemm} was tuned, but {call.refusal(self.kernels[entry.ranked[0].kernel])}"
 
 
+def _why_behind(first: Pick, num: int) -> str:
+    return f"{first.reason}; behind {num} others"
+
+
 def _places(gemms: Sequence[Gemm]) -> Floats:
     """(gemms, 3) logarithms of m, n and k."""
     extents = np.array([(gemm.m, gemm.n, gemm.k) for gemm in gemms], float).reshape(-1, 3)
-    places: Floats = np.log(extents + 1)
+    places: Floats = np.log1p(extents)
     return places
 
 

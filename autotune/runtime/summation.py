@@ -27,7 +27,7 @@ import numpy as np
 
 from ..gemm import Gemm
 from ..kernel.config import Config, lanes_k
-from ..models.launches import Flags, Floats, Whole
+from ..models.launches import Floats
 
 _CHAIN_SHARE = 0.9  # of the depth that is allowed: the rest is for adding up the splits
 MAX_ERROR = 1.5  # times cuBLAS's, as a search holds its candidates to unless told otherwise
@@ -40,17 +40,20 @@ _LARGE, _MOST_SPLITS = 1 << 20, 3.8  # elements of C from which on cuBLAS splits
 class Sums(NamedTuple):
     """How kernels sum; arrays."""
 
-    flush_k: Whole
-    parts: Whole  # lanes and slices that share out k
-    is_split: Flags  # as a whole: of last_wave, tiles of whole waves are not
+    flush_k: Floats  # infinite for one chain
+    # Lanes and slices that share out k: of kernels that split it, where the others have 0, and the other way
+    # round. last_wave counts as one of the others: its tiles of whole waves are not split.
+    parts_of_split: Floats
+    parts: Floats
+    chains: Floats  # `parts_of_split` where splits alone shorten the chains of sums, else infinite
 
     @classmethod
     def of(cls, configs: Sequence[Config]) -> Sums:
-        return cls(
-            np.array([config.flush_k for config in configs], np.int64),
-            np.array([config.slice_k * lanes_k(config) for config in configs], np.int64),
-            np.array([config.reduction not in ("none", "last_wave") for config in configs], bool),
-        )
+        flush_k = np.array([config.flush_k or np.inf for config in configs])
+        parts = np.array([config.slice_k * lanes_k(config) for config in configs], float)
+        is_split = np.array([config.reduction not in ("none", "last_wave") for config in configs], bool)
+        chains = np.where(is_split & np.isinf(flush_k), parts, np.inf)
+        return cls(flush_k, parts * is_split, parts * ~is_split, chains)
 
     def take(self, index: Any) -> Sums:
         """Those at these places, or in another arrangement: what an index of NumPy says."""
@@ -58,22 +61,15 @@ class Sums(NamedTuple):
 
     def depth(self, split_k: Any, k: int) -> Floats:
         """Of the sums over k products, in so many splits."""
-        num_sums = np.where(self.is_split, split_k, 1) * self.parts
+        num_sums = self.parts_of_split * split_k + self.parts
         chain = k / num_sums
-        block = np.where(self.flush_k > 0, np.minimum(self.flush_k, chain), chain)
-        deepest: Floats = block + chain / np.maximum(block, 1e-9) + num_sums
+        deepest: Floats = np.minimum(self.flush_k, chain) + np.maximum(1.0, chain / self.flush_k) + num_sums
         return deepest
 
-    def accurate_splits(self, k: int, allowed: float) -> Whole:
-        """From how many splits on sums are hardly deeper than is allowed; 1 where splits do not decide it."""
-        least = np.ceil(k / (self.parts * (allowed * _CHAIN_SHARE)))
-        splits: Whole = np.where(self.is_split & (self.flush_k == 0), least, 1).astype(np.int64)
+    def accurate_splits(self, k: int, allowed: float) -> Floats:
+        """From how many splits on sums are hardly deeper than is allowed; 0 where splits do not decide it."""
+        splits: Floats = k / (self.chains * (allowed * _CHAIN_SHARE))
         return splits
-
-
-def depth(config: Config, k: int) -> float:
-    """How deep one kernel sums over k products."""
-    return float(Sums.of([config]).depth(config.split_k, k)[0])
 
 
 def allowed_depth(gemm: Gemm) -> float:

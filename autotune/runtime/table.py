@@ -12,7 +12,7 @@ import hashlib
 import json
 import re
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -86,8 +86,7 @@ def launchable(record: KernelRecord, limits: DeviceLimits, source_hash: str) -> 
     table's specs and identities come from."""
     spec = launch_spec(record.config, record.stand_in, limits, is_wide=record.variant.is_wide)
     name = identity.of(source_hash, record.config, record.variant)
-    stored = {f.name: getattr(record, f.name) for f in fields(KernelRecord)}
-    return Kernel(**stored, spec=spec, identity=name)
+    return Kernel(**{**vars(record), "spec": spec, "identity": name})
 
 
 def weights_text(weights: Floats) -> str:

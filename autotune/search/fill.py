@@ -24,7 +24,7 @@ from ..kernel.resources import launch_spec, residency
 from ..kernel.rules import broken_rules
 from ..measurement import Measurement, Outcome
 from ..models.launches import Launches, Shapes
-from ..models.splits import choices
+from ..models.splits import Splits
 from ..store import Store, StudyRef
 from ..target import Cell, CellTime, Filling, point_key
 from .propose.origins import FILL
@@ -192,8 +192,8 @@ class Filler:
         """Numbers of splits worth a time: legal, and among those that a table would choose from."""
         resident = residency(config, self._limits, gemm, registers)
         spec = launch_spec(config, gemm, self._limits)
-        wanted = choices(Launches.of([spec], [resident]), Shapes.of(gemm), self._limits.num_sms)
-        values = sorted({int(v) for v in wanted.ravel()})
+        splits = Splits(Launches.of([spec], [resident]), self._limits.num_sms)
+        values = sorted({int(v) for v in splits.choices(Shapes.of(gemm)).ravel()})
         busy = [v for v in values if has_work(replace(spec, split_k=v), gemm.k)]
         return [v for v in busy if not broken_rules(replace(config, split_k=v), self._limits, gemm)]
 

@@ -38,10 +38,11 @@ from autotune.kernel.launch import (
 )
 from autotune.kernel.resources import launch_spec
 from autotune.models.launches import Launches, Shapes, grids
-from autotune.models.time_model import ModelFigures, Speeds, modelled_us, work
+from autotune.models.time_model import ModelFigures, Speeds, TimeModel, modelled_us
 from autotune.runtime.conditions import Conditions
 from autotune.runtime.cuda_driver import CudaFault, KernelFacts
 from autotune.runtime.devices import DEFAULT_SMEM
+from autotune.runtime.summation import Sums
 from autotune.runtime.table import Entry, Kernel, RankedKernel, Table, render
 
 LIMITS = known_limits("h200")
@@ -95,8 +96,13 @@ def expected_us(kernel: Kernel, gemm: Gemm, limits: DeviceLimits) -> float:
     """What the model says of a kernel, in its own number of splits."""
     assert kernel.model is not None
     launches, shape = Launches.of([kernel.spec], [kernel.blocks_per_sm]), Shapes.of(gemm)
-    todo = work(launches, shape, grids(launches, shape), limits)
+    todo = TimeModel(launches, limits).work(shape, grids(launches, shape))
     return float(modelled_us(Speeds.of([kernel.model]), todo)[0])
+
+
+def depth(config: Config, k: int) -> float:
+    """How deep one kernel sums over k products."""
+    return float(Sums.of([config]).depth(config.split_k, k)[0])
 
 
 def make_table(*kernels: Kernel, entries: tuple[Entry, ...] = (), **changes: Any) -> Table:

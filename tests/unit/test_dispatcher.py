@@ -26,7 +26,7 @@ from table_cases import (
 
 from autotune.errors import DispatchError, DispatchWarning
 from autotune.gemm import LAYOUTS, Gemm
-from autotune.runtime import workspace
+from autotune.runtime import dispatcher, workspace
 from autotune.runtime.arrays import stream_handle
 from autotune.runtime.conditions import ask_nvml
 from autotune.runtime.cuda_driver import CudaFault
@@ -119,6 +119,28 @@ def test_products_are_right(runtime: Dispatcher, gemm: Gemm, alpha: float, beta:
     out = OnGpu(c)
     assert runtime.sgemm(OnGpu(a), OnGpu(b), out, alpha=alpha, beta=beta) is out
     close(c, expected)
+
+
+def test_a_pick_is_remembered_and_no_argument_of_a_wrong_type_with_it(runtime: Dispatcher) -> None:
+    """1, True, 1.0 and numpy's are one key of a dict."""
+    first = runtime.pick(1, 1, 1, True, False)
+    assert runtime.pick(1, 1, 1, True, False) is first
+    assert runtime.pick(np.int64(1), np.int32(1), np.uint8(1), 1, 0) is first
+    assert runtime.pick(1, 1, 1, np.True_, np.False_) is first
+    assert runtime.pick(1, 1, 1, True, True) is not first
+    wrong: list[Any] = [(True, 1, 1), (1, 1.0, 1), (1, 1, np.float32(1)), (np.True_, 1, 1)]
+    wrong += [(1, 1, 1, 1.0), (1, 1, 1, True, 0.0), (1, 1, 1, "T"), (1, 1, 1, [1])]
+    for arguments in wrong:
+        with pytest.raises(DispatchError):
+            runtime.pick(*arguments)
+
+
+def test_so_many_picks_are_remembered(runtime: Dispatcher, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dispatcher, "MAX_PICKS", 3)
+    picks = {m: runtime.pick(m, 8, 8) for m in range(1, 9)}
+    newest_first = reversed(picks.items())
+    assert 0 < sum(runtime.pick(m, 8, 8) is found for m, found in newest_first) <= 3
+    assert all(runtime.pick(m, 8, 8) == found for m, found in picks.items())
 
 
 def test_what_runs_is_what_pick_says(runtime: Dispatcher, driver: FakeDriver) -> None:

@@ -13,8 +13,8 @@ from test_selector import calls, specs
 
 from autotune.gemm import Gemm
 from autotune.kernel.launch import LaunchSpec, plan, refusal
-from autotune.models import splits
 from autotune.models.launches import Launches, Shapes, grids, serves
+from autotune.models.splits import VALUES, Splits
 from autotune.runtime.selector import Call
 
 NUM_SMS = LIMITS.num_sms
@@ -46,15 +46,16 @@ def test_grids_and_refusals_are_those_of_single_plans(data: st.DataObject, call:
         is_legal = refusal(spec, g.m, g.n, g.k, call.lds, call.addresses) is None and has_work
         assert bool(may[at]) == is_legal
         if is_legal:
-            assert (grid.tiles[at], grid.split_tiles[at]) == (one.tiles, one.split_tiles)
+            plain = spec.reduction == "none"
+            assert (grid.tiles[at], grid.split_tiles[at]) == (one.tiles, one.split_tiles or plain * one.tiles)
             found = np.broadcast_to(grid.pack_bytes, may.shape)[at] + grid.sum_bytes[at]
             assert found == one.scratch_bytes
-            assert grid.num_launches[at] == len(one.packs) + (spec.reduction == "two_pass")
+            assert launches.num_further[at] == len(one.packs) + (spec.reduction == "two_pass")
 
 
 def test_kernels_and_shapes_broadcast() -> None:
     launches = Launches.of([make_spec(bm=64), make_spec(bm=128)], [2, 1])
-    across = Launches._make(column[:, None] for column in launches)
+    across = launches.take((slice(None), None))
     m = np.array([100, 1000, 129])
     grid = grids(across, Shapes(m, m, m))
     single = [[plan(make_spec(bm=bm), int(x), int(x), int(x)).tiles for x in m] for bm in (64, 128)]
@@ -67,10 +68,11 @@ def test_kernels_and_shapes_broadcast() -> None:
 )  # fmt: skip
 def test_splits_fill_the_gpu_and_leave_none_without_work(reduction: str, m: int, n: int, k: int) -> None:
     spec = make_spec(reduction=reduction, split_k=2, wave=2 * NUM_SMS)
-    found = splits.choices(Launches.of([spec], [3]), Shapes(m, n, k), NUM_SMS)[:, 0]
-    more = splits.choices(Launches.of([spec], [3]), Shapes(m, n, k), NUM_SMS, accurate=30)[:, 0]
-    assert max(more) >= 30 or max(more) >= max(v for v in splits.VALUES if v * spec.bk <= max(k, 2 * spec.bk))
-    assert set(found) <= set(splits.VALUES)
+    splits = Splits(Launches.of([spec], [3]), NUM_SMS)
+    found = splits.choices(Shapes(m, n, k))[:, 0]
+    more = splits.choices(Shapes(m, n, k), accurate=30)[:, 0]
+    assert max(more) >= 30 or max(more) >= max(v for v in VALUES if v * spec.bk <= max(k, 2 * spec.bk))
+    assert set(found) <= set(VALUES)
     if k >= 2 * spec.bk:
         assert (found * spec.bk <= k).all()
     tiles = -(-m // spec.bm) * -(-n // spec.bn)
@@ -82,4 +84,5 @@ def test_splits_fill_the_gpu_and_leave_none_without_work(reduction: str, m: int,
 def test_what_is_compiled_in_is_left_as_it_is(reduction: str, split_k: int) -> None:
     spec = make_spec(reduction=reduction, split_k=split_k)
     gemm = Gemm(64, 64, 100_000)
-    assert set(splits.choices(Launches.of([spec], [3]), Shapes.of(gemm), NUM_SMS)[:, 0]) == {split_k}
+    splits = Splits(Launches.of([spec], [3]), NUM_SMS)
+    assert set(splits.choices(Shapes.of(gemm))[:, 0]) == {split_k}

@@ -7,14 +7,13 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from table_cases import FIGURES, LIMITS, expected_us, make_kernel, make_spec, make_table, rank
+from table_cases import FIGURES, LIMITS, depth, expected_us, make_kernel, make_spec, make_table, rank
 
 from autotune.errors import DispatchError
 from autotune.gemm import Gemm
 from autotune.kernel.launch import MAX_GRID_X, LaunchSpec, Variant, plan
 from autotune.models.fit import Sample, fit, fma_step_us, guess
 from autotune.runtime.selector import Call, Selector
-from autotune.runtime.summation import depth
 from autotune.runtime.table import Table
 
 VECTORS = st.sampled_from((1, 2, 4))

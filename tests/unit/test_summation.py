@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from table_cases import FIGURES, make_kernel, make_spec, make_table, rank
+from table_cases import FIGURES, depth, make_kernel, make_spec, make_table, rank
 from test_export_portfolio import UNTUNED, in_layout, table_for
 
 from autotune.gemm import LAYOUTS, Gemm
 from autotune.runtime.selector import Call, Selector
-from autotune.runtime.summation import MAX_ERROR, allowed_depth, depth, excess_error
+from autotune.runtime.summation import MAX_ERROR, allowed_depth, excess_error
 from autotune.runtime.table import Kernel
 
 # Relative errors of kernels on an H200 (normal operands, float64 for comparison): shape, split_k, reduction,

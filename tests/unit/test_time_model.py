@@ -2,24 +2,34 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from table_cases import LIMITS, make_spec
+from test_launches import many
+from test_selector import calls
 
 from autotune.gemm import Gemm
-from autotune.kernel.launch import LaunchSpec
+from autotune.kernel.launch import LaunchSpec, plan, refusal
+from autotune.models import residual, time_model
+from autotune.models.forecast import Forecast
 from autotune.models.launches import Launches, Shapes, grids
-from autotune.models.time_model import work
+from autotune.models.residual import Residuals
+from autotune.models.splits import VALUES
+from autotune.models.time_model import ModelFigures, Speeds, TimeModel, modelled_us
+from autotune.runtime.selector import Call
 
+FIGURES = ModelFigures(1.5, 0.11, 0.23, 0.8, 9, 0.1)
 SHAPE = Gemm(256, 256, 4096)  # 16 tiles
 
 
 def overhead_us(spec: LaunchSpec, gemm: Gemm = SHAPE) -> float:
     launches, shape = Launches.of([spec], [2]), Shapes.of(gemm)
-    return float(work(launches, shape, grids(launches, shape), LIMITS).overhead_us[0])
+    return float(TimeModel(launches, LIMITS).work(shape, grids(launches, shape)).overhead_us[0])
 
 
 def test_one_launch_costs_nothing_further() -> None:
@@ -55,3 +65,71 @@ def test_waves_that_come_out_even_leave_nothing_to_wait_for() -> None:
     ragged = make_spec(reduction="last_wave", split_k=4, wave=15)  # one tile of 16 is left
     assert overhead_us(ragged) == overhead_us(replace(ragged, reduction="last_block")) > 0
     assert overhead_us(replace(ragged, wave=16)) == 0
+
+
+# One by one
+
+
+def plain_us(spec: LaunchSpec, resident: int, gemm: Gemm) -> float:
+    """The model as its module tells it, of one launch."""
+    k, grid = gemm.k, plan(spec, gemm.m, gemm.n, gemm.k)
+    k_tiles = -(-k // spec.bk)
+    waves = queue = 0
+    for num_blocks, steps in (
+        (grid.tiles - grid.split_tiles, k_tiles),
+        (grid.split_tiles * spec.split_k, -(-k_tiles // spec.split_k)),
+    ):
+        on_busiest = -(-num_blocks // LIMITS.num_sms)
+        queue += on_busiest * (steps + 2)
+        waves += -(-on_busiest // resident) * (steps + 2)
+    asking = grid.tiles * (1 if spec.reduction == "last_wave" else spec.split_k)
+    share = min(1, asking / (time_model.BANDWIDTH_SMS * LIMITS.num_sms)) * FIGURES.memory_efficiency
+    memory_us = (gemm.num_bytes + 2 * grid.scratch_bytes) / (LIMITS.bandwidth_gbs * 1e3 * share)
+    copied = grid.tiles * (spec.bm + spec.bn) * k
+    l2_us = copied * time_model.FMAS_PER_L2_FLOAT / time_model.fmas_per_us(LIMITS)
+    launch_us = time_model.LAUNCH_US if spec.overlaps else time_model.LAUNCH_APART_US
+    further_us = launch_us * (len(grid.packs) + (spec.reduction == "two_pass"))
+    if spec.reduction == "cluster":
+        further_us += time_model.CLUSTER_US
+    if spec.reduction == "last_block" or (spec.reduction == "last_wave" and grid.split_tiles):
+        further_us += time_model.LAST_BLOCK_US * spec.split_k
+    compute_us = FIGURES.round_us * waves + FIGURES.step_us * queue
+    return FIGURES.fixed_us + max(compute_us, memory_us, l2_us) + further_us
+
+
+@given(st.data(), calls())
+def test_many_launches_are_counted_as_one_by_one(data: st.DataObject, call: Call) -> None:
+    specs = data.draw(many(call.gemm.layout))
+    resident = [data.draw(st.integers(1, 8)) for _ in specs]
+    launches, shape = Launches.of(specs, resident), Shapes.of(call.gemm)
+    todo = TimeModel(launches, LIMITS).work(shape, grids(launches, shape))
+    found = modelled_us(Speeds.of([FIGURES] * len(specs)), todo)
+    expected = [plain_us(spec, blocks, call.gemm) for spec, blocks in zip(specs, resident, strict=True)]
+    assert found.tolist() == pytest.approx(expected, rel=1e-9)
+
+
+@given(st.data(), st.lists(calls(), min_size=1, max_size=4))
+def test_a_forecast_is_of_what_may_run_and_forgets_no_way_of_access(
+    data: st.DataObject, drawn: list[Call]
+) -> None:
+    """Calls differ in how operands lie, and come again: what is remembered of each is of no other."""
+    layout = drawn[0].gemm.layout
+    specs, places = data.draw(many(layout)), residual.place(*np.array([(64, 64, 64), (999, 9, 99)]).T)
+    weights = np.linspace(-0.2, 0.2, 2 * len(specs)).reshape(-1, 2)
+    missed = Residuals(places, weights)
+    forecast = Forecast(
+        Launches.of(specs, [2] * len(specs)), Speeds.of([FIGURES] * len(specs)), missed, LIMITS
+    )
+    same = [call for call in drawn if call.gemm.layout == layout]
+    for call in (*same, *same):
+        g = call.gemm
+        found = forecast.expected(call.shapes, accurate=3)
+        factors = residual.factors(missed, g.m, g.n, g.k)
+        for at, split_k, time_us in zip(*(column.tolist() for column in found), strict=True):
+            spec = replace(specs[at], split_k=int(split_k))
+            assert spec.split_k == specs[at].split_k or spec.split_k in VALUES
+            has_work = spec.split_k == 1 or spec.split_k * spec.bk <= g.k
+            if refusal(spec, g.m, g.n, g.k, call.lds, call.addresses) is not None or not has_work:
+                assert time_us == math.inf
+            else:
+                assert time_us == pytest.approx(plain_us(spec, 2, g) * factors[at], rel=1e-9)
