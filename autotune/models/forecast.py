@@ -5,7 +5,7 @@ For the choice of kernels when a table is exported, and for that among them when
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -51,13 +51,13 @@ class Forecast:
         np.minimum.at(least, found.kernel, found.time_us)
         return least
 
-    def expected(self, shapes: Shapes, accurate: Any = 1) -> Expected:
+    def expected(self, shapes: Shapes, accurate: Floats | None = None) -> Expected:
         """One shape: extents are plain numbers. `accurate`: from how many splits on the sums of each kernel
-        are accurate enough."""
+        are accurate enough; None: from 1."""
         split_k = self._launches.split_k
         if self._free.size:
             split_k = split_k.copy()
-            least = accurate[self._free] if np.ndim(accurate) else accurate
+            least = 1.0 if accurate is None else accurate[self._free]
             split_k[self._num_fixed :] = self._splits.choices(shapes, least).ravel()
         grid = grids(self._launches, shapes, split_k)
         times_us = modelled_us(self._speeds, self._model.work(shapes, grid))

@@ -119,6 +119,11 @@ class Launches:
         return self.is_splitting * (FLOAT_BYTES * self.bm * self.bn)
 
     @cached_property
+    def least_part(self) -> Floats:
+        """How much of k each of its parts takes at least; 0 where it is one part, which may have no work."""
+        return self.bk * (self.is_splitting | self.is_cluster)
+
+    @cached_property
     def num_further(self) -> Whole:
         """Launches of a call beside that of `sgemm`, where k is at least 1."""
         number: Whole = 1 * self.is_two_pass + self.packs_a + self.packs_b
@@ -208,7 +213,7 @@ def reads(launches: Launches, operands: Sequence[Access]) -> Flags:
 def fits(launches: Launches, shapes: Shapes, grid: Grids) -> Flags:
     """Whether one product, however it lies in memory, is neither too large nor too small for each launch."""
     m, n, split_k = shapes.m, shapes.n, grid.split_k
-    may: Flags = (split_k == 1) | (split_k * launches.bk <= shapes.k)
+    may: Flags = split_k * launches.least_part <= shapes.k
     if launches.exact.size:
         exact = launches.exact
         may[exact] &= (m % launches.bm[exact] == 0) & (n % launches.bn[exact] == 0)

@@ -27,8 +27,9 @@ class Splits:
         self._launches = launches
         resident = launches.blocks_per_sm
         per_sm = np.stack([*(np.minimum(blocks, resident) for blocks in BLOCKS_PER_SM), resident])
-        self._wanted_blocks = per_sm * num_sms
-        self._wanted_parts = per_sm * PARTS_OF_LAST
+        # Blocks that all tiles are split into; of last_wave, blocks that each tile is split into
+        self._wanted = per_sm * np.where(launches.is_last_wave, PARTS_OF_LAST, num_sms)
+        self._counts_tiles = np.where(launches.is_last_wave, 0.0, 1.0)
         self._are_all_free = bool(launches.is_splitting.all())
 
     def choices(self, shapes: Shapes, accurate: Any = 1) -> Floats:
@@ -37,9 +38,7 @@ class Splits:
         sums of each launch are accurate enough."""
         launches = self._launches
         tiles = ceil_div(shapes.m, launches.bm) * ceil_div(shapes.n, launches.bn)
-        wanted = self._wanted_blocks / tiles
-        if launches.has_last_wave:
-            wanted = np.where(launches.is_last_wave, self._wanted_parts, wanted)
+        wanted = self._wanted / np.maximum(tiles * self._counts_tiles, 1.0)
         at = np.empty((NUM_CHOICES, tiles.size), np.int64)
         at[:-1] = _BETWEEN.searchsorted(wanted)
         at[-1] = VALUES.searchsorted(accurate)

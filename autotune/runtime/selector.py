@@ -30,7 +30,7 @@ from ..models.forecast import Forecast
 from ..models.launches import Floats, Launches, Shapes, Whole
 from ..models.residual import Residuals
 from ..models.time_model import Speeds
-from .summation import Sums, allowed_depth, excess_error
+from .summation import Sums, allowed_depth, excess_depth
 from .table import Entry, Kernel, Table, weights
 
 NUM_NEAREST = 8  # tuned shapes that are looked through for a legal kernel
@@ -39,6 +39,7 @@ NEAR = 1.25  # times as large or small in m, n and k: sums that were accurate en
 
 How = Literal["exact", "modelled", "nearest", "default"]
 Triple = tuple[int, int, int]
+_ONES = np.ones(3)
 
 
 @dataclass(frozen=True)
@@ -101,7 +102,7 @@ class Considered(NamedTuple):
     split_k: Floats
     time_us: Floats
     careful_us: Floats  # will hardly be exceeded
-    excess: Floats  # how many times the error that is allowed they have; 1 where no more
+    excess: Floats  # how many times as deep as is allowed their sums are; 1 where they are not deeper
     handicapped_us: Floats  # careful, and slower by as much as sums are too deep
 
 
@@ -126,8 +127,8 @@ class Modelled:
         accurate = self._sums.accurate_splits(call.gemm.k, allowed)
         kernel, split_k, time_us = self._forecast.expected(call.shapes, accurate)
         careful_us = time_us * self._caution
-        excess = excess_error(self._sums_of_launches.depth(split_k, call.gemm.k), allowed)
-        return Considered(kernel, split_k, time_us, careful_us, excess, careful_us * (excess * excess))
+        excess = excess_depth(self._sums_of_launches.depth(split_k, call.gemm.k), allowed)
+        return Considered(kernel, split_k, time_us, careful_us, excess, careful_us * excess)
 
 
 class Selector:
@@ -142,7 +143,10 @@ class Selector:
         }
         self._entries = {entry.gemm: entry for entry in table.entries}
         self._entries_of = {x: [e for e in table.entries if e.gemm.layout == x] for x in LAYOUTS}
-        self._places = {x: _places([e.gemm for e in found]) for x, found in self._entries_of.items()}
+        self._places = {
+            x: np.array([_place(e.gemm) for e in found]).reshape(-1, 3)
+            for x, found in self._entries_of.items()
+        }
         at = {kernel.id: i for i, kernel in enumerate(table.kernels)}
         self._ranked = {e.gemm: np.array([at[r.kernel] for r in e.ranked], np.int64) for e in table.entries}
         self._sums = Sums.of([kernel.config for kernel in table.kernels])
@@ -259,8 +263,8 @@ class Selector:
 
     def _apart(self, gemm: Gemm) -> Floats:
         """How far tuned shapes of the same layout are: squares of the logarithms of the ratios of m, n, k."""
-        apart = self._places[gemm.layout] - _places([gemm])
-        squares: Floats = (apart * apart) @ np.ones(3)
+        apart = self._places[gemm.layout] - _place(gemm)
+        squares: Floats = (apart * apart) @ _ONES
         return squares
 
     def _default(self, call: Call) -> Pick:
@@ -288,11 +292,10 @@ def _why_behind(first: Pick, num: int) -> str:
     return f"{first.reason}; behind {num} others"
 
 
-def _places(gemms: Sequence[Gemm]) -> Floats:
-    """(gemms, 3) logarithms of m, n and k."""
-    extents = np.array([(gemm.m, gemm.n, gemm.k) for gemm in gemms], float).reshape(-1, 3)
-    places: Floats = np.log1p(extents)
-    return places
+def _place(gemm: Gemm) -> Floats:
+    """(3,) logarithms of m, n and k."""
+    place: Floats = np.log1p(np.array((gemm.m, gemm.n, gemm.k), float))
+    return place
 
 
 def _is_near(a: Gemm, b: Gemm) -> bool:

@@ -85,7 +85,7 @@ def allowed_depth(gemm: Gemm) -> float:
     return MAX_ERROR**2 * depth
 
 
-def excess_error(depth: Floats, allowed: float) -> Floats:
-    """How many times the error that is allowed kernels have; 1 where they have no more."""
-    excess: Floats = np.sqrt(np.maximum(1.0, depth / allowed))
+def excess_depth(depth: Floats, allowed: float) -> Floats:
+    """How many times as deep as is allowed kernels sum; 1 where they do not exceed it."""
+    excess: Floats = np.maximum(1.0, depth / allowed)
     return excess
