@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -114,7 +115,7 @@ class _Only(Selector):
         fault = call.refusal(self._kernel)
         if fault is not None:
             raise DispatchError(f"kernel {self._kernel.id} does not serve {call.gemm}: {fault}; export again")
-        return Pick(self._kernel.id, "exact", lambda: "it is under test", self._kernel.spec.split_k)
+        return Pick(self._kernel.id, "exact", partial(str, "it is under test"), self._kernel.spec.split_k)
 
 
 def _shapes(table: Table, kernel: Kernel) -> Iterator[Gemm]:

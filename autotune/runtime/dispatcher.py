@@ -10,6 +10,7 @@ Needs cuda-bindings and numpy, for DLPack arrays cuda-core too. Copied into expo
 from __future__ import annotations
 
 import threading
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -63,8 +64,8 @@ class Dispatcher:
     def _choose(self, gemm: Gemm) -> Pick:
         if gemm.m and gemm.n:
             return self._selector.pick(Call.packed(gemm))
-        default = self.table.defaults[gemm.layout]
-        return Pick(default, "default", lambda: "the result has no elements: nothing is launched", 1)
+        told = partial(str, "the result has no elements: nothing is launched")
+        return Pick(self.table.defaults[gemm.layout], "default", told, 1)
 
     def sgemm(
         self,

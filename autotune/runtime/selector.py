@@ -17,7 +17,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -42,14 +42,14 @@ Triple = tuple[int, int, int]
 _ONES = np.ones(3)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Pick:
     """The kernel for a call. `entry` is the tuned shape it rests on, if any; `expected_us` the
     measured (exact) or modelled time of a launch, if any. `reason` is put into words when it is read."""
 
     kernel_id: str
     how: How
-    tell: Callable[[], str] = field(repr=False, compare=False)
+    tell: Callable[[], str] = field(compare=False)
     split_k: int  # parts that k is split into
     expected_us: float | None = None
     entry: Gemm | None = None
@@ -57,6 +57,17 @@ class Pick:
     @property
     def reason(self) -> str:
         return self.tell()
+
+    def __repr__(self) -> str:
+        return (
+            f"Pick(kernel_id={self.kernel_id!r}, how={self.how!r}, reason={self.reason!r}, "
+            f"split_k={self.split_k!r}, expected_us={self.expected_us!r}, entry={self.entry!r})"
+        )
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Copies, in other processes, too, have the reason itself and not the table that tells it."""
+        told = partial(str, self.reason)
+        return Pick, (self.kernel_id, self.how, told, self.split_k, self.expected_us, self.entry)
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from dataclasses import replace
 
 import pytest
@@ -71,7 +72,9 @@ def test_the_pick_is_legal_and_says_how_it_was_found(case: tuple[Table, Call]) -
         return
     pick = selector.pick(call)
     assert call.refusal(selector.kernels[pick.kernel_id], pick.split_k) is None
-    assert pick.reason
+    assert pick.reason and repr(pick.reason) in repr(pick)
+    copied = pickle.loads(pickle.dumps(pick))
+    assert copied == pick and copied.reason == pick.reason
     tuned = {e.gemm: [r.kernel for r in e.ranked] for e in table.entries}.get(call.gemm, [])
     legal = [name for name in tuned if call.refusal(selector.kernels[name]) is None]
     if legal:
