@@ -24,7 +24,7 @@ from autotune.kernel.config import Config
 from autotune.kernel.launch import Grid, has_work
 from autotune.kernel.resources import residency
 from autotune.models.launches import Launches
-from autotune.models.splits import choices
+from autotune.models.splits import Splits
 from autotune.runtime.cuda_driver import Driver
 from autotune.runtime.devices import Devices
 from autotune.runtime.engine import Engine
@@ -54,8 +54,8 @@ def every_launch(kernels: Sequence[Kernel], call: Call, num_sms: int) -> list[Ch
     for kernel in kernels:
         if kernel.layout != call.gemm.layout:
             continue
-        launches = Launches.of([kernel.spec], [kernel.blocks_per_sm])
-        for split_k in sorted({int(value) for value in choices(launches, call.shapes, num_sms).ravel()}):
+        splits = Splits(Launches.of([kernel.spec], [kernel.blocks_per_sm]), num_sms)
+        for split_k in sorted({int(value) for value in splits.choices(call.shapes).ravel()}):
             is_busy = has_work(in_splits(kernel, split_k), call.gemm.k)
             if is_busy and call.refusal(kernel, split_k) is None:
                 found.append(Chosen(kernel.id, split_k))
