@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from .. import __version__, gpu, targets
+from ..cache_folder import default_cache_dir
 from ..errors import AutotuneError, EnvironmentProblem
 from ..kernel import compiler, template
 from ..requirements import CUBLAS, pip_install
@@ -116,7 +117,7 @@ def _kernel() -> Finding:
 
 
 def _cache() -> Finding:
-    folder = compiler.default_cache_dir()
+    folder = default_cache_dir()
     present = next(parent for parent in (folder, *folder.parents) if parent.exists())
     free = shutil.disk_usage(present).free
     found = f"{folder}, {free / 2**30:.1f} GiB free"

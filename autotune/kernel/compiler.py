@@ -18,6 +18,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from ..cache_folder import default_cache_dir
 from ..errors import EnvironmentProblem, TrialFailure
 from ..measurement import Outcome
 from ..requirements import NVRTC, pip_install
@@ -53,13 +54,6 @@ class Cubin:
     def report(self) -> dict[str, Any]:
         """All but the code, as kept beside it in the cache."""
         return {name: value for name, value in asdict(self).items() if name != "code"}
-
-
-def default_cache_dir() -> Path:
-    """`$AUTOTUNE_CACHE`, else `autotune/` in the user's cache directory."""
-    if explicit := os.environ.get("AUTOTUNE_CACHE"):
-        return Path(explicit)
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "autotune"
 
 
 def _nvrtc() -> Any:

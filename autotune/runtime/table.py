@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -29,15 +28,13 @@ from ..kernel.launch import LaunchSpec, Variant
 from ..kernel.resources import MAX_REGISTERS, launch_spec
 from ..models.launches import Floats
 from ..models.time_model import ModelFigures
-from . import older_schemas, soundness
+from . import checksum, older_schemas, soundness
 from .files import MAX_CUBIN_BYTES, MAX_TABLE_BYTES, read_file
 
 FORMAT = "autotune dispatch table"
 SCHEMA_VERSION = 6  # what tables of earlier ones say otherwise stands in older_schemas.py
 TABLE_FILE = "table.json"
 CUBIN_FOLDER = "cubins"
-_SHA256 = re.compile(r"[0-9a-f]{64}")
-_BLANK = "0" * 64  # stands for the table's checksum while that is computed
 _AGAIN = "export the table again with `autotune export-table`"
 
 TimeUs = Annotated[float, Within(1e-6, 1e12)]
@@ -165,16 +162,12 @@ def render(table: Table) -> str:
             raise DispatchError(
                 f"kernel {kernel.id!r} is compiled or launched otherwise than its config says; {_AGAIN}"
             )
-    head = {"format": FORMAT, "schema_version": SCHEMA_VERSION, "checksum": _BLANK}
+    head = {"format": FORMAT, "schema_version": SCHEMA_VERSION, "checksum": checksum.BLANK}
     body = asdict(table)
     for record in body["kernels"]:
         del record["spec"], record["identity"]
     text = json.dumps(head | body, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
-    return text.replace(_BLANK, _digest(text), 1)
-
-
-def _digest(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()
+    return checksum.sealed(text)
 
 
 # ------------------------------------------------------------------------------------------------
@@ -197,8 +190,7 @@ def parse(text: str, where: str = TABLE_FILE) -> Table:
     try:
         data = strict.parse(text)
         _check_head(data, where)
-        if _digest(text.replace(data["checksum"], _BLANK, 1)) != data["checksum"]:
-            raise strict.Misfit("its checksum does not match its content")
+        checksum.verify(text, data.get("checksum"))
         body = {name: value for name, value in data.items() if name not in _HEAD}
         return _read(body, data["schema_version"])
     except (strict.Misfit, UsageError, UnicodeEncodeError) as error:
@@ -219,9 +211,6 @@ def _check_head(data: Any, where: str) -> None:
         )
     if type(version) is not int or version < 1:
         raise strict.Misfit("its schema_version is no positive number")
-    checksum = data.get("checksum")
-    if type(checksum) is not str or not _SHA256.fullmatch(checksum):
-        raise strict.Misfit("it has no checksum")
 
 
 def _read(body: dict[str, Any], version: int) -> Table:

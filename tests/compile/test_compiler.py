@@ -14,10 +14,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from autotune.cache_folder import default_cache_dir
 from autotune.errors import EnvironmentProblem, TrialFailure
 from autotune.kernel import compiler as module
 from autotune.kernel import nvrtc, template
-from autotune.kernel.compiler import Compiler, default_cache_dir, parse_report
+from autotune.kernel.compiler import Compiler, parse_report
 from autotune.kernel.config import Config
 from autotune.kernel.launch import Variant
 from autotune.measurement import Outcome
