@@ -7,8 +7,8 @@ of the runtime: tests put a double in its place. Copied into exported tables.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from typing import Any, NamedTuple
 
 from cuda.bindings import driver as cuda
@@ -39,6 +39,8 @@ _ORDINAL = cuda.CUpointer_attribute.CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL
 _RELAXED = cuda.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
 _NOT_CAPTURING = cuda.CUstreamCaptureStatus.CU_STREAM_CAPTURE_STATUS_NONE
 _RELEASE_THRESHOLD = cuda.CUmemPool_attribute.CU_MEMPOOL_ATTR_RELEASE_THRESHOLD
+_NON_BLOCKING = cuda.CUstream_flags.CU_STREAM_NON_BLOCKING
+_TIMING = cuda.CUevent_flags.CU_EVENT_DEFAULT
 _NO_TIMING = cuda.CUevent_flags.CU_EVENT_DISABLE_TIMING
 
 
@@ -263,9 +265,56 @@ class Driver:
         what = "copying to the GPU"
         _check(what, cuda.cuMemcpyHtoDAsync(address, host, num_bytes, stream))
 
+    def copy(self, to: int, source: int, num_bytes: int, stream: int) -> None:
+        """From device memory to device memory."""
+        _check("copying on the GPU", cuda.cuMemcpyDtoDAsync(to, source, num_bytes, stream))
+
     def copy_out(self, host: int, address: int, num_bytes: int, stream: int) -> None:
         what = "copying from the GPU"
         _check(what, cuda.cuMemcpyDtoHAsync(host, address, num_bytes, stream))
 
     def synchronize(self, stream: int) -> None:
         _check("waiting for a stream", cuda.cuStreamSynchronize(stream))
+
+    def free_bytes(self) -> int:
+        """Memory that nobody has, of the GPU whose context is current."""
+        return int(_check("asking for free memory", cuda.cuMemGetInfo())[0])
+
+    # Timing
+
+    def make_stream(self) -> int:
+        """A stream that neither waits for the legacy default stream nor makes it wait."""
+        return int(_check("making a stream", cuda.cuStreamCreate(_NON_BLOCKING)))
+
+    def free_stream(self, stream: int) -> None:
+        _check("freeing a stream", cuda.cuStreamDestroy(stream))
+
+    def make_event(self) -> int:
+        return int(_check("making an event", cuda.cuEventCreate(_TIMING)))
+
+    def free_event(self, event: int) -> None:
+        _check("freeing an event", cuda.cuEventDestroy(event))
+
+    def record(self, event: int, stream: int) -> None:
+        _check("recording an event", cuda.cuEventRecord(event, stream))
+
+    def elapsed_us(self, begin: int, end: int) -> float:
+        """From one event to another, both of which the GPU has passed."""
+        return 1000 * float(_check("reading the time of events", cuda.cuEventElapsedTime(begin, end)))
+
+    def capture(self, stream: int, enqueue: Callable[[], None]) -> int:
+        """What `enqueue` gives to a stream, as a graph to launch instead of being run."""
+        _check("beginning a capture", cuda.cuStreamBeginCapture(stream, _RELAXED))
+        with ExitStack() as at_end:
+            try:
+                enqueue()
+            finally:
+                graph = _check("ending a capture", cuda.cuStreamEndCapture(stream))
+                at_end.callback(lambda: _check("freeing a graph", cuda.cuGraphDestroy(graph)))
+            return int(_check("building a graph", cuda.cuGraphInstantiate(graph, 0)))
+
+    def launch_graph(self, graph: int, stream: int) -> None:
+        _check("launching a graph", cuda.cuGraphLaunch(graph, stream))
+
+    def free_graph(self, graph: int) -> None:
+        _check("freeing a graph", cuda.cuGraphExecDestroy(graph))

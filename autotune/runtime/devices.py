@@ -15,6 +15,7 @@ from ..cuda_errors import is_sticky
 from ..errors import DispatchError
 from ..kernel.launch import PACK_THREADS, REDUCE_THREADS
 from . import conditions
+from .conditions import Conditions
 from .cuda_driver import CudaFault, Driver, KernelFacts
 from .table import Kernel, Table
 from .workspace import Workspaces
@@ -42,6 +43,7 @@ class OpenGpu:
     device: int
     context: int  # primary
     workspaces: Workspaces
+    conditions: Conditions | None  # None: the GPU does not tell
     kernels: dict[str, LoadedKernel] = field(default_factory=dict)
 
 
@@ -117,9 +119,12 @@ class Devices:
         if fault is not None:
             raise DispatchError(fault)
         context = self._driver.primary_context(device)
-        self._gpus[device] = OpenGpu(device, context, Workspaces(self._driver, device))
+        here = None
         with suppress(CudaFault):  # what is wrong with the GPU shows in what is asked of it
-            conditions.warn(self._table, device, self._driver.conditions(device))
+            here = self._driver.conditions(device)
+        self._gpus[device] = OpenGpu(device, context, Workspaces(self._driver, device), here)
+        if here is not None:
+            conditions.warn(self._table, device, here)
         return self._gpus[device]
 
     def _load(self, gpu: OpenGpu, kernel: Kernel) -> LoadedKernel:

@@ -2,49 +2,82 @@
 
 A call does three things: it reads address, extents and strides of its arrays; it looks up what it did
 for such a call before (the first time: picks a kernel, loads it, plans the launch); it launches. Only
-the first call of its kind on a GPU is slow. Nothing waits for the GPU, so it works under graph capture.
+the first call of its kind on a GPU is slow. Nothing waits for the GPU, so it works under graph capture:
+a first call that settles its kind does, which a caller has to ask for, and which is put off under capture.
 
 Needs cuda-bindings and numpy, for DLPack arrays cuda-core too. Copied into exported tables.
 """
 
 from __future__ import annotations
 
+import os
 import threading
+from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from ..errors import DispatchError
 from ..gemm import Gemm
 from .arrays import Libraries, Library, stream_handle
+from .choices import KnownChoices
 from .cuda_driver import LEGACY_STREAMS, PER_THREAD_STREAM, Driver
 from .engine import Engine
 from .host import sgemm_host
-from .product import check_overlap, make_gemm
+from .product import check_overlap, make_gemm, packed
 from .selector import Call, Pick, Selector
+from .settling import Settler
 from .table import load, load_cubins
 
 MAX_PICKS = 4096  # shapes whose picks are remembered
+Settle = Literal["off", "first-use"]
+_SETTLE, _CHOICES = "AUTOTUNE_SETTLE", "AUTOTUNE_CHOICES"
 
 
 class Dispatcher:
     """Serves matrix products from one exported folder. Threads may share it.
 
     Reads and checks the whole folder at once, and asks for CUDA at the first product only.
-    Raises DispatchError if the folder is missing, damaged or newer than this code.
+
+    settle: "first-use" times the model's first few launches at the first call of a kind that was not tuned,
+    outside of graph capture, and keeps the fastest in a file of the cache folder, for this and later
+    processes (settling.py). "off", the default, waits for no GPU; `settle()` can be called all the same.
+    Left out, the environment variable AUTOTUNE_SETTLE says it.
+    choices: a file that `export_choices` wrote. What it holds is served before anything else. Left out,
+    the environment variable AUTOTUNE_CHOICES names it.
+    deterministic: what serves a call follows from the folder and the file of choices alone, in every process.
+    Nothing is settled, and nothing that was settled elsewhere is read.
+
+    Raises DispatchError if the folder or the choices are missing, damaged, or newer than this code, if the
+    choices are of another table, and if an option is none.
     """
 
-    def __init__(self, folder: str | Path, *, driver: Driver | None = None) -> None:
+    def __init__(
+        self,
+        folder: str | Path,
+        *,
+        settle: Settle | None = None,
+        deterministic: bool = False,
+        choices: str | Path | None = None,
+        driver: Driver | None = None,
+    ) -> None:
+        mode = _mode(settle, deterministic)
+        self._is_deterministic = deterministic
         self.table = load(Path(folder))
         self._code = load_cubins(Path(folder), self.table)
         self._selector = Selector(self.table)
+        pinned = choices or os.environ.get(_CHOICES)
+        path = Path(pinned) if pinned else None
+        self._known = KnownChoices(self.table, self._selector.kernels, path, mode == "first-use")
         self._lock = threading.Lock()
         self._picks: dict[tuple[int, int, int, bool, bool], Pick] = {}
         self._driver = driver
         self._opened: tuple[Engine, Libraries] | None = None
+        self._settler: Settler | None = None
 
     def pick(self, m: int, n: int, k: int, trans_a: bool = False, trans_b: bool = False) -> Pick:
-        """What a product of packed, aligned matrices would run, and why. Needs no GPU.
+        """What a product of packed, aligned matrices would run, and why. Needs no GPU; what was settled on
+        one is known once a product ran there, or `settle` was called.
 
         Raises DispatchError for extents that are no whole numbers or out of range.
         """
@@ -56,16 +89,58 @@ class Dispatcher:
         gemm = make_gemm(m, n, k, trans_a, trans_b)
         key = (gemm.m, gemm.n, gemm.k, gemm.trans_a, gemm.trans_b)
         found = self._picks.get(key) or self._choose(gemm)
-        if len(self._picks) >= MAX_PICKS:
-            self._picks.clear()
-        self._picks[key] = found
+        if not (self._known.is_first_use and found.how == "modelled"):  # which may be settled at any time
+            if len(self._picks) >= MAX_PICKS:
+                self._picks.clear()
+            self._picks[key] = found
         return found
 
-    def _choose(self, gemm: Gemm) -> Pick:
+    def _choose(self, gemm: Gemm, device: int | None = None) -> Pick:
         if gemm.m and gemm.n:
-            return self._selector.pick(Call.packed(gemm))
+            call = Call.packed(gemm)
+            return self._known.pick(call, device) or self._selector.pick(call)
         told = partial(str, "the result has no elements: nothing is launched")
         return Pick(self.table.defaults[gemm.layout], "default", told, 1)
+
+    def settle(self, shapes: Iterable[tuple[Any, ...]], *, device: int | None = None) -> list[Pick]:
+        """Time the model's first few launches for shapes that were not tuned, once, and keep the fastest.
+
+        Shapes are (m, n, k) or (m, n, k, trans_a, trans_b), of packed matrices whose addresses are multiples
+        of 16. What was settled before on such a GPU, by any process, is not timed again, and serves from now
+        on. `device`: number of the GPU, by default the current one. Waits for the GPU.
+
+        Returns what serves each shape. What cannot be settled keeps the model's choice, with a warning.
+        Raises DispatchError for what is no shape, if this dispatcher is deterministic, and under capture.
+        """
+        if self._is_deterministic:
+            raise DispatchError(
+                "a deterministic dispatcher settles nothing; settle with another one, write what came of it "
+                "with export_choices, and pass the file as choices="
+            )
+        gemms = [make_gemm(*_extents_and_flags(shape)) for shape in shapes]
+        engine, _ = self._opened or self._open()
+        assert self._settler is not None
+        gpu = engine.devices.gpu(engine.devices.for_host() if device is None else device)
+        with engine.devices.current(gpu):
+            if engine.driver.is_capturing(PER_THREAD_STREAM):
+                raise DispatchError("shapes cannot be settled while a graph is captured; settle them before")
+        self._known.settled_on(gpu)
+        for gemm in gemms:
+            if gemm.m and gemm.n:
+                self._settler.settle(packed(gemm), gpu, PER_THREAD_STREAM)
+        engine.forget_plans()
+        self._picks.clear()
+        return [self._choose(gemm, gpu.device) for gemm in gemms]
+
+    def export_choices(self, path: str | Path, *, device: int | None = None) -> None:
+        """Write a file of all that is pinned or was settled so far on such a GPU, for `choices=`.
+
+        `device`: number of the GPU, by default the current one. Raises DispatchError where it cannot be
+        written.
+        """
+        if not self._is_deterministic:
+            self.settle((), device=device)  # reads what earlier processes settled
+        self._known.export(Path(path))
 
     def sgemm(
         self,
@@ -130,9 +205,30 @@ class Dispatcher:
         with self._lock:
             if self._opened is None:
                 driver = self._driver or Driver()
-                engine = Engine(self.table, self._code, self._selector, driver)
+                engine = Engine(self.table, self._code, self._selector, driver, self._known)
+                self._settler = Settler(self.table, engine, self._selector, self._known)
+                engine.settle = self._settler.at_first_use
                 self._opened = engine, Libraries(driver)
             return self._opened
+
+
+def _mode(settle: Settle | None, deterministic: bool) -> str:
+    """What to settle. Raises DispatchError for options that are none, or contradict each other."""
+    if type(deterministic) is not bool:
+        raise DispatchError(f"deterministic is a {type(deterministic).__name__}; pass True or False")
+    told = os.environ.get(_SETTLE) or "off" if settle is None else settle
+    if told not in ("off", "first-use"):
+        name = _SETTLE if settle is None else "settle"
+        raise DispatchError(f"{name} is {told!r}; say 'off' or 'first-use'")
+    if deterministic and settle == "first-use":
+        raise DispatchError("a deterministic dispatcher settles nothing; leave out settle or deterministic")
+    return "off" if deterministic else told
+
+
+def _extents_and_flags(shape: Any) -> tuple[Any, ...]:
+    if isinstance(shape, (tuple, list)) and len(shape) in (3, 5):
+        return (*shape, False, False)[:5]
+    raise DispatchError(f"{shape!r:.60} is no shape; pass (m, n, k) or (m, n, k, trans_a, trans_b)")
 
 
 def _explicit(engine: Engine, stream: Any, device: int) -> int:

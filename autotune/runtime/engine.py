@@ -8,8 +8,9 @@ from __future__ import annotations
 import ctypes
 import struct
 import threading
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from ..errors import DispatchError
@@ -25,10 +26,11 @@ from ..kernel.launch import (
 )
 from ..kernel.launch import plan as plan_grid
 from .arrays import Form
+from .choices import KnownChoices
 from .cuda_driver import Driver
 from .devices import Devices, LoadedKernel, OpenGpu
 from .product import Product, Triple, common_device, understand
-from .selector import Call, Selector, in_splits
+from .selector import Call, Pick, Selector, in_splits
 from .table import Table
 
 MAX_PLANS = 4096  # kinds of call that are remembered
@@ -49,13 +51,16 @@ _PACK_OFFSETS = (0, 4, 8, 16, 24, 32, 40, 44, 48)
 @dataclass(frozen=True, slots=True)
 class Plan:
     """What does not change while shapes, strides, alignment and GPU stay. `kernel` is None if there
-    is nothing to launch."""
+    is nothing to launch. `unsettled` is the call, where another launch may turn out to be faster; `key`
+    is what the plan is remembered by."""
 
     problem: Product
     gpu: OpenGpu
     kernel: LoadedKernel | None
     grid: Grid
     schedule: tuple[int, ...] = (0,) * SCHEDULE_WORDS
+    key: tuple[Any, ...] = ()
+    unsettled: Call | None = None
 
 
 class _Arguments(threading.local):
@@ -77,12 +82,25 @@ class _Arguments(threading.local):
 
 
 class Engine:
-    """Launches the kernels of one table. Threads may share it."""
+    """Launches the kernels of one table. Threads may share it.
 
-    def __init__(self, table: Table, code: Mapping[str, bytes], selector: Selector, driver: Driver) -> None:
+    What `known` holds serves before what the selector says. `settle` is told of a plan that is not settled,
+    and of the stream that it is to run on, before it runs; it says whether another launch may serve from now
+    on.
+    """
+
+    def __init__(
+        self,
+        table: Table,
+        code: Mapping[str, bytes],
+        selector: Selector,
+        driver: Driver,
+        known: KnownChoices | None = None,
+    ) -> None:
         self.driver = driver
         self.devices = Devices(table, code, driver)
-        self._selector = selector
+        self.settle: Callable[[Plan, int], bool] = lambda plan, stream: False
+        self._selector, self._known = selector, known
         self._arguments = _Arguments()
         self._plans: dict[tuple[Any, ...], Plan] = {}
 
@@ -107,24 +125,43 @@ class Engine:
             found = None
         if found is None:
             problem = understand(*forms, trans_a, trans_b)
-            found = self._make_plan(problem, common_device(devices), aligned)
+            found = self._make_plan(problem, common_device(devices), aligned, key)
             if len(self._plans) >= MAX_PLANS:
                 self._plans.clear()
             self._plans[key] = found
         return found
 
-    def _make_plan(self, problem: Product, device: int, aligned: Triple) -> Plan:
+    def _make_plan(self, problem: Product, device: int, aligned: Triple, key: tuple[Any, ...]) -> Plan:
         gpu, gemm = self.devices.gpu(device), problem.gemm
         if not (gemm.m and gemm.n):
             return Plan(problem, gpu, None, Grid((0, 1), 0, 0, 1, 0, 0, 0, 0, 0))
-        pick = self._selector.pick(Call(gemm, problem.lds, aligned))
-        kernel = self._selector.kernels[pick.kernel_id]
+        call = Call(gemm, problem.lds, aligned)
+        known = self._known
+        if known is not None and known.is_first_use:
+            known.settled_on(gpu)
+        pick = (known and known.pick(call, device)) or self._selector.pick(call)
+        plan = self.plan_of(problem, gpu, pick)
+        if known is not None and known.is_open(call, pick):
+            return replace(plan, key=key, unsettled=call)
+        return plan
+
+    def plan_of(self, problem: Product, gpu: OpenGpu, pick: Pick) -> Plan:
+        """The plan of one launch. Raises DispatchError if its kernel cannot be loaded."""
+        kernel, gemm = self._selector.kernels[pick.kernel_id], problem.gemm
         spec = in_splits(kernel, pick.split_k)
         grid = plan_grid(spec, gemm.m, gemm.n, gemm.k)
         return Plan(problem, gpu, self.devices.kernel(gpu, kernel), grid, schedule(spec, grid))
 
+    def forget_plans(self) -> None:
+        """Plan every kind of call anew: what serves it may have changed."""
+        self._plans.clear()
+
     def run(self, plan: Plan, stream: int, addresses: Triple, alpha: float, beta: float) -> None:
         """Launch with the GPU's primary context current, and restore the caller's. Does not wait."""
+        if plan.unsettled is not None and self.settle(plan, stream):
+            key = plan.key
+            plan = self._make_plan(plan.problem, plan.gpu.device, plan.unsettled.addresses, key)
+            self._plans[key] = plan
         if plan.kernel is None:
             return
         driver, context = self.driver, plan.gpu.context
@@ -133,7 +170,8 @@ class Engine:
             driver.push_context(context)
         try:
             if plan.grid.scratch_bytes:
-                self._run_with_workspace(plan, plan.kernel, stream, addresses, alpha, beta)
+                launch = partial(self.launch_all, plan, stream, addresses, alpha, beta)
+                plan.gpu.workspaces.run(plan.grid, stream, launch)
             else:
                 self._set(plan, addresses, plan.problem.lds, alpha, beta, 0)
                 self._launch(plan, plan.kernel, stream)
@@ -141,21 +179,22 @@ class Engine:
             if is_elsewhere:
                 driver.pop_context()
 
-    def _run_with_workspace(
-        self, plan: Plan, kernel: LoadedKernel, stream: int, addresses: Triple, alpha: float, beta: float
+    def launch_all(
+        self, plan: Plan, stream: int, addresses: Triple, alpha: float, beta: float, workspace: int
     ) -> None:
-        def launch(workspace: int) -> None:
-            operands, lds = _where_packed(plan, addresses, workspace)
-            behind = workspace + plan.grid.pack_bytes
-            self._set(plan, operands, lds, alpha, beta, behind)
-            if _ALPHA.unpack_from(self._arguments.sgemm, _ALPHA_OFFSET)[0] != 0:  # else A and B are not read
-                for pack in plan.grid.packs:
-                    self._launch_pack(plan, kernel, stream, pack, addresses, workspace + pack.offset)
-            self._launch(plan, kernel, stream)
-            if plan.grid.reduce_blocks:
-                self._launch_reduce(plan, kernel, stream, addresses, alpha, beta, behind)
-
-        plan.gpu.workspaces.run(plan.grid, stream, launch)
+        """Every launch of a plan that has some, with its workspace at an address: 0 where it needs none. The
+        GPU's context must be current."""
+        kernel = plan.kernel
+        assert kernel is not None
+        operands, lds = _where_packed(plan, addresses, workspace)
+        behind = workspace + plan.grid.pack_bytes
+        self._set(plan, operands, lds, alpha, beta, behind)
+        if _ALPHA.unpack_from(self._arguments.sgemm, _ALPHA_OFFSET)[0] != 0:  # else A and B are not read
+            for pack in plan.grid.packs:
+                self._launch_pack(plan, kernel, stream, pack, addresses, workspace + pack.offset)
+        self._launch(plan, kernel, stream)
+        if plan.grid.reduce_blocks:
+            self._launch_reduce(plan, kernel, stream, addresses, alpha, beta, behind)
 
     def _set(
         self, plan: Plan, addresses: Triple, lds: Triple, alpha: float, beta: float, workspace: int

@@ -65,6 +65,11 @@ def _extent(name: str, value: Any) -> int:
     return extent
 
 
+def packed(gemm: Gemm) -> Product:
+    """A product of packed matrices."""
+    return Product(gemm, (max(gemm.lda, 1), max(gemm.ldb, 1), max(gemm.ldc, 1)), gemm.operand_bytes)
+
+
 def _flag(name: str, value: Any) -> bool:
     """0 and 1 are taken, too. A letter, as BLAS has it, would be true whatever it says."""
     try:

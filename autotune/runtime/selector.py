@@ -2,6 +2,7 @@
 
 A kernel is legal for a call if `launch.refusal` has nothing against it. In this order:
     exact     the shape was tuned, and a kernel ranked for it is legal
+    settled   never said here: of launches that `ranked` gives, the one that was the fastest (settling.py)
     modelled  the legal kernel with the least modelled time (models/forecast.py), in its best number of
               splits, the default competing. The less is known of a kernel, the slower it is taken to be
               (CAUTION). One whose sums are deeper than they may be (summation.py) is taken to be slower by as
@@ -37,7 +38,7 @@ NUM_NEAREST = 8  # tuned shapes that are looked through for a legal kernel
 CAUTION = 0.5  # deviations of a modelled time by which it is taken to be longer: what is surely good wins
 NEAR = 1.25  # times as large or small in m, n and k: sums that were accurate enough there are here
 
-How = Literal["exact", "modelled", "nearest", "default"]
+How = Literal["exact", "settled", "modelled", "nearest", "default"]
 Triple = tuple[int, int, int]
 _ONES = np.ones(3)
 

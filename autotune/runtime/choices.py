@@ -1,0 +1,310 @@
+"""Choices of launches that rest on times taken where a table is used: in memory, and in a small file.
+
+A file holds choices for one table. What a table settles by itself lies in the cache folder, one file for each
+kind of GPU, driver, power limit and cuBLAS that it was settled on: what was the fastest there need not be the
+fastest elsewhere. What an application pins (`export_choices`) names no GPU, and serves all that the table
+does.
+
+Nothing is taken on trust. A file with one changed byte, or of another table, is not used; nor is a choice
+that names a kernel that the table has not, or one that must not serve the call. Copied into exported tables.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import threading
+import warnings
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any
+
+from .. import strict
+from ..bounds import Within
+from ..cache_folder import default_cache_dir
+from ..errors import AutotuneError, DispatchError, DispatchWarning
+from ..gemm import Gemm
+from ..kernel.launch import has_work
+from ..models import splits
+from ..output_file import write_file
+from . import checksum
+from .conditions import Conditions
+from .devices import OpenGpu
+from .files import read_file
+from .selector import Call, Pick, in_splits
+from .table import Extent, Kernel, Table, TimeUs
+
+FORMAT = "autotune choices"
+SCHEMA_VERSION = 1
+FOLDER = "choices"  # in the cache folder
+MAX_CHOICES = 4096  # of a file: beyond them nothing more is settled
+MAX_FILE_BYTES = 4 << 20  # a choice takes 250 bytes
+_AGAIN = "write it again with export_choices"
+
+Lead = Annotated[int, Within(1, 1 << 62)]
+Offset = Annotated[int, Within(0, 8)]
+Tell = Callable[[str, str], None]  # of what, and what
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The fastest of some launches for one kind of call: leading dimensions in elements, and how many bytes
+    the operands' addresses lie behind a multiple of 16 (0, 4 or 8: 12 allows what 4 does)."""
+
+    m: Extent
+    n: Extent
+    k: Extent
+    trans_a: bool
+    trans_b: bool
+    lds: tuple[Lead, Lead, Lead]
+    offsets: tuple[Offset, Offset, Offset]
+    kernel: str
+    split_k: Extent
+    time_us: TimeUs  # of one launch, measured
+    num_timed: Annotated[int, Within(1, 256)]  # launches that were timed
+
+    @property
+    def call(self) -> Call:
+        return Call(Gemm(self.m, self.n, self.k, self.trans_a, self.trans_b), self.lds, self.offsets)
+
+
+@dataclass(frozen=True)
+class SettledOn:
+    """What choices hold for, besides their table. `cublas` is None as long as no choice is between a kernel
+    and cuBLAS."""
+
+    gpu_name: str
+    num_sms: Annotated[int, Within(0, 1 << 16)]
+    driver: str
+    power_limit_w: Annotated[float, Within(0, 1e6)] | None
+    cublas: str | None
+
+    @classmethod
+    def under(cls, here: Conditions) -> SettledOn:
+        driver = here.driver_version or f"CUDA {here.cuda_version}"
+        return cls(here.gpu_name, here.num_sms, driver, here.power_limit_w, None)
+
+
+@dataclass(frozen=True)
+class ChoiceFile:
+    """All that a file of choices holds. `settled_on` is None in what was exported."""
+
+    format: str
+    schema_version: int
+    checksum: str
+    table: str
+    settled_on: SettledOn | None
+    choices: tuple[Choice, ...]
+
+
+def kind_of(call: Call) -> Call:
+    """The same for all calls that may run the same launches: addresses as far as vectors feel them."""
+    a, b, c = (address & -address & 15 for address in call.addresses)
+    return call if (a, b, c) == call.addresses else Call(call.gemm, call.lds, (a, b, c))
+
+
+def name_of(table: Table) -> str:
+    """Tells a table from others: by when it was exported, and by its kernels."""
+    parts = (
+        table.created_at,
+        table.source_hash,
+        *(f"{kernel.id} {kernel.sha256}" for kernel in table.kernels),
+    )
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()
+
+
+def render(table: str, settled_on: SettledOn | None, choices: Iterable[Choice]) -> str:
+    """The text of a file, a choice a line. `table` is its name."""
+    head = {"format": FORMAT, "schema_version": SCHEMA_VERSION, "checksum": checksum.BLANK, "table": table}
+    head_text = json.dumps({**head, "settled_on": settled_on and asdict(settled_on)})
+    lines = ",\n".join(json.dumps(asdict(choice)) for choice in choices)
+    return checksum.sealed(f'{head_text[:-1]}, "choices": [\n{lines}\n]}}\n')
+
+
+def read(path: Path, table: str) -> ChoiceFile:
+    """The choices of a file for the table of this name. Raises DispatchError where the file is damaged or of
+    another table, FileNotFoundError where there is none."""
+    try:
+        text = read_file(path, MAX_FILE_BYTES, _AGAIN).decode()
+        data = strict.parse(text)
+        _check_head(data)
+        checksum.verify(text, data.get("checksum"))
+        found: ChoiceFile = strict.read(ChoiceFile, data, "choices")
+    except (strict.Misfit, UnicodeError) as error:
+        raise DispatchError(f"{path} holds no choices that can be used: {error}; {_AGAIN}") from error
+    if found.table != table:
+        raise DispatchError(f"{path} holds choices for another table; {_AGAIN}, from this table")
+    return found
+
+
+def _check_head(data: Any) -> None:
+    if type(data) is not dict or data.get("format") != FORMAT:
+        raise strict.Misfit("it is no file of choices")
+    if data.get("schema_version") != SCHEMA_VERSION:
+        raise strict.Misfit(f"it is not of schema {SCHEMA_VERSION}, which this code reads")
+
+
+class Choices:
+    """What was settled on one kind of GPU, in memory and, where it has a path, in a file. Threads may share
+    it.
+
+    Two processes that write at once lose nothing that matters: each adds what it knows to what it finds. A
+    choice that one writes between the other's reading and replacing comes back with the next that it writes,
+    and is otherwise settled again by a later process. There is no lock that a stopped process could hold.
+    """
+
+    def __init__(self, table: str, settled_on: SettledOn | None, path: Path | None, tell: Tell) -> None:
+        self._table, self._settled_on, self._path, self._tell = table, settled_on, path, tell
+        self._lock = threading.Lock()
+        self._known = self._stored()
+
+    @property
+    def is_full(self) -> bool:
+        return len(self._known) >= MAX_CHOICES
+
+    def find(self, kind: Call) -> Choice | None:
+        return self._known.get(kind)
+
+    def all(self) -> Mapping[Call, Choice]:
+        return self._known
+
+    def add(self, choice: Choice) -> None:
+        """Remember a choice, and write it down if that can be done: a product does not depend on it."""
+        with self._lock:
+            self._known = {**self._stored(), **self._known, choice.call: choice}
+            if self._path is None:
+                return
+            try:
+                self._path.parent.mkdir(parents=True, exist_ok=True)
+                write_file(self._path, render(self._table, self._settled_on, self._newest()))
+            except (OSError, AutotuneError) as error:
+                self._path = None
+                self._tell("writing", f"What this table settles is not kept: {error}")
+
+    def _newest(self) -> Collection[Choice]:
+        return list(self._known.values())[-MAX_CHOICES:]
+
+    def _stored(self) -> dict[Call, Choice]:
+        """What the file holds. One that cannot be used is told of, and replaced when the next is written."""
+        if self._path is None:
+            return {}
+        try:
+            found = read(self._path, self._table)
+            if found.settled_on == self._settled_on:
+                return {choice.call: choice for choice in found.choices}
+            fault = f"{self._path} was settled elsewhere"
+        except FileNotFoundError:
+            return {}
+        except DispatchError as error:
+            fault = str(error)
+            if self._path.exists() and not self._path.is_file():
+                self._path = None  # nothing to write to: a pipe would be waited for
+        self._tell("reading", f"{fault}. What it holds is settled again")
+        return {}
+
+
+class KnownChoices:
+    """What serves a call instead of what the selector says: what was pinned, or what was settled on its GPU.
+    Threads may share it.
+
+    `is_first_use`: kinds of call that the model picks for are to be settled, and what was settled before on
+    such a GPU serves from its first call on.
+    """
+
+    def __init__(
+        self, table: Table, kernels: Mapping[str, Kernel], pinned: Path | None, is_first_use: bool
+    ) -> None:
+        self.is_first_use = is_first_use
+        self._kernels = kernels
+        self._table = name_of(table)
+        self._pinned = _pinned(pinned, self._table)
+        self._settled: dict[int, Choices] = {}  # by GPU
+        self._left: set[Call] = set()  # that this process does not settle
+        self._told: set[str] = set()
+        self._lock = threading.Lock()
+
+    def pick(self, call: Call, device: int | None = None) -> Pick | None:
+        """The launch that was chosen for a call, on a GPU; None: on any that was settled on."""
+        if not (self._pinned or self._settled):
+            return None
+        kind = kind_of(call)
+        found = self._of(call, self._pinned.get(kind), "pinned as the fastest")
+        for number, choices in tuple(self._settled.items()):
+            if found is None and device in (None, number):
+                found = self._of(call, choices.find(kind), "the fastest")
+        return found
+
+    def is_open(self, call: Call, pick: Pick) -> bool:
+        """Whether a call is to be settled at its first use."""
+        is_modelled = self.is_first_use and pick.how == "modelled"
+        return is_modelled and call.gemm.k > 0 and kind_of(call) not in self._left
+
+    def leave(self, call: Call) -> None:
+        """Settle no call of this kind any more."""
+        self._left.add(kind_of(call))
+
+    def settled_on(self, gpu: OpenGpu) -> Choices:
+        """The choices of a GPU; its file is read the first time."""
+        found = self._settled.get(gpu.device)
+        if found is None:
+            with self._lock:
+                found = self._settled.get(gpu.device) or self._open(gpu)
+                self._settled[gpu.device] = found
+        return found
+
+    def export(self, path: Path) -> None:
+        """Write all that is pinned or settled, for any GPU of the table. Raises DispatchError."""
+        choices: dict[Call, Choice] = {}
+        for found in (self._pinned, *(settled.all() for settled in self._settled.values())):
+            choices = {**found, **choices}
+        try:
+            write_file(path, render(self._table, None, choices.values()), option="export_choices")
+        except AutotuneError as error:
+            raise DispatchError(str(error)) from error
+
+    def tell(self, about: str, message: str) -> None:
+        """Warn, once about each thing."""
+        if about not in self._told:
+            self._told.add(about)
+            warnings.warn(message, DispatchWarning, stacklevel=2)
+
+    def _of(self, call: Call, choice: Choice | None, how: str) -> Pick | None:
+        """The launch that a choice names; None where it must not serve the call, whoever wrote that down."""
+        kernel = None if choice is None else self._kernels.get(choice.kernel)
+        if choice is None or kernel is None or not _serves(kernel, call, choice.split_k):
+            return None
+        told = partial(str, f"{call.gemm} was not tuned: {how} of {choice.num_timed} that were timed")
+        return Pick(kernel.id, "settled", told, choice.split_k, choice.time_us)
+
+    def _open(self, gpu: OpenGpu) -> Choices:
+        path, here = None, gpu.conditions
+        settled_on = None if here is None else SettledOn.under(here)
+        if settled_on is not None:
+            key = json.dumps([SCHEMA_VERSION, self._table, asdict(settled_on)])
+            name = hashlib.sha256(key.encode()).hexdigest()[:32]
+            try:
+                path = default_cache_dir() / FOLDER / f"{name}.json"
+            except RuntimeError as error:  # no home
+                advice = "set AUTOTUNE_CACHE to a folder of yours"
+                self.tell("writing", f"What this table settles is not kept: {error}; {advice}")
+        return Choices(self._table, settled_on, path, self.tell)
+
+
+def _pinned(path: Path | None, table: str) -> dict[Call, Choice]:
+    """Raises DispatchError: who pins choices is not served by others."""
+    if path is None:
+        return {}
+    try:
+        return {choice.call: choice for choice in read(path, table).choices}
+    except FileNotFoundError:
+        raise DispatchError(f"no file of choices at {path}; {_AGAIN}") from None
+
+
+def _serves(kernel: Kernel, call: Call, split_k: int) -> bool:
+    own = kernel.spec.split_k
+    is_argument = kernel.spec.reduction in ("two_pass", "last_block", "last_wave")
+    if split_k != own and not (is_argument and split_k in splits.VALUES):
+        return False
+    return has_work(in_splits(kernel, split_k), call.gemm.k) and call.refusal(kernel, split_k) is None

@@ -1,0 +1,259 @@
+"""Settles which launch serves a kind of call: times the model's first few where the table is used, once.
+
+The model's first choice loses a twentieth to the best kernel of a table; the best of its first four, hardly
+anything (docs/decisions/0038). So these are timed, as a search times its candidates:
+
+1. Operands are the runtime's own: random numbers, as far apart and as aligned as those of the call. Nothing
+   of the caller's is read or written.
+2. Each launch runs twice between events. What is surely slower than the fastest is left out.
+3. Each of the others becomes a graph of launches that takes about BATCH_US. Where the table's times are cold,
+   each launch has operands of its own, and L2 is overwritten before each graph.
+4. The graphs run in rounds, in shuffled order, so that what drifts drifts for all. The first round warms up.
+5. The launch with the least median of its shares of the rounds is chosen.
+
+All of this runs on a stream of its own, behind what the caller's stream has. The host waits for it. Under
+graph capture nothing is settled. Whatever fails costs the choice, never the product: the model's first choice
+serves, and this process tries no call of that kind again. Copied into exported tables.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from functools import cache, partial
+from typing import Any
+
+import numpy as np
+
+from ..errors import DispatchError
+from ..models.launches import Floats
+from .choices import Choice, KnownChoices, kind_of
+from .cuda_driver import Driver
+from .devices import OpenGpu
+from .engine import Engine, Plan
+from .product import Product, Triple
+from .selector import Call, Pick, Selector
+from .table import Table
+
+NUM_TIMED = 4  # launches
+BATCH_US = 300.0  # of launches in a graph: events resolve 0.5 us
+MAX_LAUNCHES = 64  # in a graph: to put one into it takes the host as long as a short kernel runs
+BUDGET_US = 20_000.0  # of the GPU for all rounds, as long as there are MIN_ROUNDS
+MIN_ROUNDS, MAX_ROUNDS = 3, 9  # the first of which is not counted
+SURELY_SLOWER = 1.3  # times the fastest, of single launches
+LATENCY_US = 20.0  # by which single launches that take as long may differ between events
+LONG_US = 2000.0  # a launch that took so long needs no second to be known
+MEMORY_SHARE = 0.25  # of the free memory that settling takes at most
+L2_TIMES = 2  # as much as L2 holds is overwritten, to be rid of that
+NUM_RANDOM = 1 << 18  # normal numbers that are made; operands repeat them
+_ALIGNMENT = 256  # bytes
+
+
+class Settler:
+    """Settles calls of one table. Threads may share it: one settles at a time."""
+
+    def __init__(self, table: Table, engine: Engine, selector: Selector, known: KnownChoices) -> None:
+        self._engine, self._selector, self._known = engine, selector, known
+        self._l2_bytes = 0 if table.policy == "warm" else L2_TIMES * table.limits.l2_bytes
+        self._lock = threading.Lock()
+
+    def at_first_use(self, plan: Plan, stream: int) -> bool:
+        """Settle the kind of call that a plan is for, behind what its stream has; whether another launch may
+        serve from now on. Neither waits nor settles while the stream is captured, or another thread settles:
+        the model's choice serves meanwhile, and a later call settles."""
+        assert plan.unsettled is not None
+        if not self._lock.acquire(blocking=False):
+            return False
+        try:
+            with self._engine.devices.current(plan.gpu):
+                if self._is_capturing(stream):
+                    return False
+            self._try(plan.problem, plan.unsettled, plan.gpu, stream)
+            return True
+        finally:
+            self._lock.release()
+
+    def settle(self, problem: Product, gpu: OpenGpu, stream: int) -> None:
+        """Settle a kind of call with operands aligned to 16 bytes, unless that was done before."""
+        with self._lock:
+            self._try(problem, Call(problem.gemm, problem.lds), gpu, stream)
+
+    def _is_capturing(self, stream: int) -> bool:
+        try:
+            return self._engine.driver.is_capturing(stream)
+        except DispatchError:  # the default stream, while another stream that waits for it is captured
+            return True
+
+    def _try(self, problem: Product, call: Call, gpu: OpenGpu, stream: int) -> None:
+        if self._known.pick(call, gpu.device) is not None:
+            return  # by another thread, or before
+        choices, kind = self._known.settled_on(gpu), kind_of(call)
+        try:
+            ranked = self._selector.ranked(call, NUM_TIMED)
+            if len(ranked) < 2 or not call.gemm.k or choices.is_full:
+                self._known.leave(call)
+                return
+            choice = self._race(problem, kind, gpu, stream, ranked)
+        except DispatchError as fault:
+            self._known.leave(call)
+            self._known.tell("settling", f"{call.gemm} is not settled, the model's choice serves: {fault}")
+            return
+        choices.add(choice)
+
+    def _race(
+        self, problem: Product, kind: Call, gpu: OpenGpu, stream: int, ranked: Sequence[Pick]
+    ) -> Choice:
+        """The fastest of some launches. Raises DispatchError."""
+        engine, driver = self._engine, self._engine.driver
+        plans = [engine.plan_of(problem, gpu, pick) for pick in ranked]
+        wanted = BATCH_US / max(ranked[0].expected_us or 1.0, 1.0)
+        with engine.devices.current(gpu), driver.loading(), ExitStack() as at_end:
+            driver.synchronize(stream)
+            own = driver.make_stream()
+            at_end.callback(driver.free_stream, own)
+            at_end.callback(driver.synchronize, own)
+            ground = _Ground(driver, problem, kind, plans, self._l2_bytes, own, at_end)
+            ground.take(round(min(max(wanted, 1), MAX_LAUNCHES)))
+            times_us = _times_us(engine, plans, ground)
+        shares = times_us / times_us[np.isfinite(times_us[:, 0])].mean(axis=0)
+        best = int(np.median(shares, axis=1).argmin())
+        gemm, pick = kind.gemm, ranked[best]
+        return Choice(
+            gemm.m, gemm.n, gemm.k, gemm.trans_a, gemm.trans_b, kind.lds, kind.addresses,
+            pick.kernel_id, pick.split_k, float(np.median(times_us[best])), len(ranked),
+        )  # fmt: skip
+
+
+class _Ground:
+    """What launches of one kind of call are timed on: a stream, operands, a workspace, and events. All is
+    given back when the stack ends."""
+
+    def __init__(
+        self,
+        driver: Driver,
+        problem: Product,
+        kind: Call,
+        plans: Sequence[Plan],
+        l2_bytes: int,
+        stream: int,
+        at_end: ExitStack,
+    ) -> None:
+        self.stream, self.num_launches = stream, 1
+        self.sets: list[Triple] = []
+        self._driver, self._at_end, self._l2_bytes = driver, at_end, l2_bytes
+        self._offsets = kind.addresses
+        self._sizes = [
+            _rounded(size + offset) for size, offset in zip(problem.num_bytes, kind.addresses, strict=True)
+        ]
+        self._scratch_bytes = _rounded(max(plan.grid.scratch_bytes for plan in plans))
+        self._counter_bytes = _rounded(max(plan.grid.counter_bytes for plan in plans))
+        self._border = self._l2 = 0
+        self._events: list[int] = []
+
+    def take(self, num_launches: int) -> None:
+        """Memory for so many launches, or for fewer where that would be too much of what is free. Raises
+        DispatchError where there is not enough for one."""
+        driver, set_bytes = self._driver, sum(self._sizes)
+        others = self._scratch_bytes + self._counter_bytes + self._l2_bytes
+        most = int(MEMORY_SHARE * driver.free_bytes())
+        num_sets = min(num_launches if self._l2_bytes else 1, (most - others) // set_bytes)
+        if num_sets < 1:
+            raise DispatchError(
+                f"it takes {set_bytes + others >> 20} MiB to time, more than a quarter of what is free"
+            )
+        self.num_launches = num_sets if self._l2_bytes else num_launches
+        base = self._allocate(num_sets * set_bytes)
+        self._fill(base, num_sets * set_bytes)
+        for start in range(base, base + num_sets * set_bytes, set_bytes):
+            a, b, c = (start + sum(self._sizes[:i]) + self._offsets[i] for i in range(3))
+            self.sets.append((a, b, c))
+        if self._scratch_bytes:
+            self._border = self._allocate(self._scratch_bytes + self._counter_bytes) + self._scratch_bytes
+            if self._counter_bytes:
+                driver.zero(self._border, self._counter_bytes, self.stream)
+        if self._l2_bytes:
+            self._l2 = self._allocate(self._l2_bytes)
+        self._events = [self._make_event() for _ in range(2 * NUM_TIMED)]
+
+    def workspace(self, plan: Plan) -> int:
+        """For one launch at a time: scratch ends, and counters begin, where those of all others do."""
+        return self._border - plan.grid.scratch_bytes if plan.grid.scratch_bytes else 0
+
+    def intervals_us(self, actions: Sequence[Callable[[], None]]) -> list[float]:
+        """How long each of a few actions takes on the GPU, one after another. Waits for them."""
+        driver, pairs = self._driver, list(zip(self._events[::2], self._events[1::2], strict=True))
+        for action, (begin, end) in zip(actions, pairs, strict=False):
+            if self._l2:
+                driver.zero(self._l2, self._l2_bytes, self.stream)
+            driver.record(begin, self.stream)
+            action()
+            driver.record(end, self.stream)
+        driver.synchronize(self.stream)
+        return [driver.elapsed_us(*pair) for _, pair in zip(actions, pairs, strict=False)]
+
+    def graph(self, enqueue: Callable[[], None]) -> Callable[[], None]:
+        """To launch what `enqueue` gives to the stream as one."""
+        made = self._driver.capture(self.stream, enqueue)
+        self._at_end.callback(self._driver.free_graph, made)
+        return partial(self._driver.launch_graph, made, self.stream)
+
+    def _allocate(self, num_bytes: int) -> int:
+        address = self._driver.allocate(num_bytes, self.stream)
+        self._at_end.callback(self._driver.free, address, self.stream)
+        return address
+
+    def _make_event(self) -> int:
+        event = self._driver.make_event()
+        self._at_end.callback(self._driver.free_event, event)
+        return event
+
+    def _fill(self, address: int, num_bytes: int) -> None:
+        """With random numbers: zeros draw less power, and are multiplied faster."""
+        numbers = _random_numbers()
+        filled = min(num_bytes, numbers.nbytes)
+        self._driver.copy_in(address, numbers.ctypes.data, filled, self.stream)
+        while filled < num_bytes:
+            more = min(filled, num_bytes - filled)
+            self._driver.copy(address + filled, address, more, self.stream)
+            filled += more
+
+
+def _times_us(engine: Engine, plans: Sequence[Plan], ground: _Ground) -> Floats:
+    """(plans, rounds) what one launch of each took in each round; infinite where it is surely slower."""
+
+    def launch(plan: Plan, number: int) -> None:
+        operands = ground.sets[number % len(ground.sets)]
+        engine.launch_all(plan, ground.stream, operands, 1.0, 0.0, ground.workspace(plan))
+
+    def launch_several(plan: Plan) -> None:
+        for number in range(ground.num_launches):
+            launch(plan, number)
+
+    once_us = [ground.intervals_us([partial(launch, plan, 0)])[0] for plan in plans]
+    if max(once_us) < LONG_US:
+        once_us = ground.intervals_us([partial(launch, plan, 0) for plan in plans])
+    most_us = SURELY_SLOWER * min(once_us) + LATENCY_US
+    timed = [i for i, time_us in enumerate(once_us) if time_us <= most_us]
+    graphs = {i: ground.graph(partial(launch_several, plans[i])) for i in timed}
+    generator = random.Random(0)
+    rounds: list[list[float]] = []
+    while len(rounds) < MIN_ROUNDS or (len(rounds) < MAX_ROUNDS and sum(map(sum, rounds)) < BUDGET_US):
+        order = generator.sample(timed, len(timed))
+        of = dict(zip(order, ground.intervals_us([graphs[i] for i in order]), strict=True))
+        rounds.append([of[i] for i in timed])
+    times_us = np.full((len(plans), len(rounds) - 1), np.inf)
+    times_us[timed] = np.array(rounds[1:]).T / ground.num_launches
+    if not (times_us > 0).all():
+        raise DispatchError("the GPU's events tell no times")
+    return times_us
+
+
+@cache
+def _random_numbers() -> np.ndarray[Any, np.dtype[np.float32]]:
+    return np.random.default_rng(0).standard_normal(NUM_RANDOM, dtype=np.float32)
+
+
+def _rounded(num_bytes: int) -> int:
+    return -(-num_bytes // _ALIGNMENT) * _ALIGNMENT
