@@ -41,7 +41,8 @@ SCHEMA_VERSION = 1
 FOLDER = "choices"  # in the cache folder
 MAX_CHOICES = 4096  # of a file: beyond them nothing more is settled
 MAX_FILE_BYTES = 4 << 20  # a choice takes 250 bytes
-_AGAIN = "write it again with export_choices"
+_AGAIN = "write it again with export_choices, from this table"
+_ANEW = "it is settled anew"
 
 Lead = Annotated[int, Within(1, 1 << 62)]
 Offset = Annotated[int, Within(0, 8)]
@@ -123,19 +124,19 @@ def render(table: str, settled_on: SettledOn | None, choices: Iterable[Choice]) 
     return checksum.sealed(f'{head_text[:-1]}, "choices": [\n{lines}\n]}}\n')
 
 
-def read(path: Path, table: str) -> ChoiceFile:
-    """The choices of a file for the table of this name. Raises DispatchError where the file is damaged or of
-    another table, FileNotFoundError where there is none."""
+def read(path: Path, table: str, advice: str) -> ChoiceFile:
+    """The choices of a file for the table of this name. Raises DispatchError, which ends with `advice`, where
+    the file is damaged or of another table, FileNotFoundError where there is none."""
     try:
-        text = read_file(path, MAX_FILE_BYTES, _AGAIN).decode()
+        text = read_file(path, MAX_FILE_BYTES, advice).decode()
         data = strict.parse(text)
         _check_head(data)
         checksum.verify(text, data.get("checksum"))
         found: ChoiceFile = strict.read(ChoiceFile, data, "choices")
     except (strict.Misfit, UnicodeError) as error:
-        raise DispatchError(f"{path} holds no choices that can be used: {error}; {_AGAIN}") from error
+        raise DispatchError(f"{path} holds no choices that can be used: {error}; {advice}") from error
     if found.table != table:
-        raise DispatchError(f"{path} holds choices for another table; {_AGAIN}, from this table")
+        raise DispatchError(f"{path} holds choices for another table; {advice}")
     return found
 
 
@@ -181,7 +182,7 @@ class Choices:
                 write_file(self._path, render(self._table, self._settled_on, self._newest()))
             except (OSError, AutotuneError) as error:
                 self._path = None
-                self._tell("writing", f"What this table settles is not kept: {error}")
+                self._tell("keeping", f"What this table settles is not kept: {error}")
 
     def _newest(self) -> Collection[Choice]:
         return list(self._known.values())[-MAX_CHOICES:]
@@ -191,17 +192,17 @@ class Choices:
         if self._path is None:
             return {}
         try:
-            found = read(self._path, self._table)
+            found = read(self._path, self._table, _ANEW)
             if found.settled_on == self._settled_on:
                 return {choice.call: choice for choice in found.choices}
-            fault = f"{self._path} was settled elsewhere"
+            fault = f"{self._path} was settled elsewhere; {_ANEW}"
         except FileNotFoundError:
             return {}
         except DispatchError as error:
             fault = str(error)
             if self._path.exists() and not self._path.is_file():
                 self._path = None  # nothing to write to: a pipe would be waited for
-        self._tell("reading", f"{fault}. What it holds is settled again")
+        self._tell("keeping", fault)
         return {}
 
 
@@ -288,7 +289,7 @@ class KnownChoices:
                 path = default_cache_dir() / FOLDER / f"{name}.json"
             except RuntimeError as error:  # no home
                 advice = "set AUTOTUNE_CACHE to a folder of yours"
-                self.tell("writing", f"What this table settles is not kept: {error}; {advice}")
+                self.tell("keeping", f"What this table settles is not kept: {error}; {advice}")
         return Choices(self._table, settled_on, path, self.tell)
 
 
@@ -297,7 +298,7 @@ def _pinned(path: Path | None, table: str) -> dict[Call, Choice]:
     if path is None:
         return {}
     try:
-        return {choice.call: choice for choice in read(path, table).choices}
+        return {choice.call: choice for choice in read(path, table, _AGAIN).choices}
     except FileNotFoundError:
         raise DispatchError(f"no file of choices at {path}; {_AGAIN}") from None
 

@@ -8,12 +8,12 @@ binding documents, and every address to memory that is allocated.
 from __future__ import annotations
 
 import ctypes
-import re
 from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import numpy as np
+from bindings import arity
 from cuda.bindings import driver as real
 
 from autotune.gpu.sgemm import BatchArgument, EpilogueArgument, ScheduleArgument
@@ -87,14 +87,6 @@ def _overlaps(attribute: Any) -> bool:
     """Whether a launch with this attribute, the only one known here, may begin early."""
     assert attribute.id == real.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
     return attribute.value.programmaticStreamSerializationAllowed == 1
-
-
-def arity(name: str) -> int:
-    """How many arguments the real binding documents for a function."""
-    inside = real.__dict__[name].__doc__.splitlines()[0].partition("(")[2].rpartition(")")[0]
-    while "[" in inside:
-        inside = re.sub(r"\[[^\[\]]*\]", "", inside)
-    return len(inside.split(",")) if inside.strip() else 0
 
 
 class HostDriver:

@@ -10,9 +10,10 @@ import ctypes
 import hashlib
 import json
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -219,6 +220,8 @@ class FakeDriver:
     launch_error: int = 0
     elsewhere: dict[str, Any] = field(default_factory=dict)  # conditions that are not the table's
     code_facts: dict[str, Any] = field(default_factory=dict)  # of each function, that are not the table's
+    kernel_us: dict[str, float] = field(default_factory=dict)  # of a launch, 100 if not listed
+    num_free_bytes: int = 1 << 36
     result_error: float = 0.0  # added to every element of every product
     launches: list[Launch] = field(default_factory=list)
     log: list[tuple[Any, ...]] = field(default_factory=list)
@@ -229,6 +232,9 @@ class FakeDriver:
         self._kernels: dict[int, tuple[Kernel, str]] = {}
         self._codes: dict[int, bytes] = {}
         self.loading_depth = 0
+        self.clock_us = 0.0
+        self.handles: dict[int, Any] = {}  # streams, events and graphs of the runtime's own
+        self._captured: dict[int, list[Callable[[], None]]] = {}  # by stream
         self.allowed_smem: dict[tuple[int, int], int] = {}
 
     def of(self, name: str) -> list[tuple[Any, ...]]:
@@ -323,18 +329,27 @@ class FakeDriver:
         record, name = self._kernels[kernel]
         device = self.current_context() - 100
         assert device >= 0, "launched without a context"
-        self.launches.append(Launch(record.id, name, grid, stream, self.current_context(), overlaps))
         if name == "sgemm":
             assert (threads, smem_bytes) == (record.spec.threads, record.spec.smem_bytes)
             assert self.allowed_smem.get((kernel, device), DEFAULT_SMEM) >= smem_bytes
             # Kernels that differ in split_k only share this code (not clusters): a launch says which it is.
             assert record.spec.reduction != "cluster" or record.spec.split_k == grid[1]
-            self._sgemm(record.spec, grid, _arguments(arguments, _SGEMM))
+            play = partial(self._sgemm, record.spec, grid, _arguments(arguments, _SGEMM))
         elif name == "sgemm_pack":
             assert (threads, smem_bytes) == (PACK_THREADS, PACK_SMEM_BYTES)
-            self._pack(grid, *_arguments(arguments, _PACK))
+            play = partial(self._pack, grid, *_arguments(arguments, _PACK))
         else:
-            self._reduce(*_arguments(arguments, _REDUCE))
+            play = partial(self._reduce, *_arguments(arguments, _REDUCE))
+        launch = Launch(record.id, name, grid, stream, self.current_context(), overlaps)
+        if stream in self._captured:
+            self._captured[stream].append(partial(self._run, launch, play))
+        else:
+            self._run(launch, play)
+
+    def _run(self, launch: Launch, play: Callable[[], None]) -> None:
+        self.launches.append(launch)
+        self.clock_us += self.kernel_us.get(launch.kernel_id, 100.0)
+        play()
 
     def _sgemm(self, spec: LaunchSpec, grid: tuple[int, int], arguments: list[Any]) -> None:
         m, n, k, alpha, a, lda, b, ldb, beta, c, ldc, workspace, splits, *rest = arguments
@@ -423,11 +438,66 @@ class FakeDriver:
         ctypes.memmove(address, host, num_bytes)
         self.log.append(("copy_in", num_bytes, stream))
 
+    def copy(self, to: int, source: int, num_bytes: int, stream: int) -> None:
+        for address in (to, source):
+            self._check_place(address, num_bytes)
+        ctypes.memmove(to, source, num_bytes)
+
+    def _check_place(self, address: int, num_bytes: int) -> None:
+        places = ((base, base + len(space) - 256) for base, space in self.memory.items())
+        assert any(base <= address and address + num_bytes <= end for base, end in places)
+
     def copy_out(self, host: int, address: int, num_bytes: int, stream: int) -> None:
         ctypes.memmove(host, address, num_bytes)
 
     def synchronize(self, stream: int) -> None:
+        assert stream not in self.capturing, "a wait ends a capture"
         self.log.append(("synchronize", stream))
+
+    def free_bytes(self) -> int:
+        assert self.current_context()
+        return self.num_free_bytes
+
+    # Timing
+
+    def _make(self, what: Any) -> int:
+        self._num_made = getattr(self, "_num_made", 5000) + 1
+        self.handles[self._num_made] = what
+        return self._num_made
+
+    def make_stream(self) -> int:
+        assert self.current_context()
+        self.log.append(("make_stream",))
+        return self._make("stream")
+
+    def make_event(self) -> int:
+        return self._make(0.0)
+
+    def free_handle(self, handle: int) -> None:
+        del self.handles[handle]
+
+    free_stream = free_event = free_graph = free_handle
+
+    def record(self, event: int, stream: int) -> None:
+        assert self.handles[stream] == "stream"
+        self.handles[event] = self.clock_us
+
+    def elapsed_us(self, begin: int, end: int) -> float:
+        return self.handles[end] - self.handles[begin]
+
+    def capture(self, stream: int, enqueue: Callable[[], None]) -> int:
+        assert self.loading_depth == 1 and self.handles[stream] == "stream"
+        captured = self._captured[stream] = []
+        try:
+            enqueue()
+        finally:
+            del self._captured[stream]
+        return self._make(captured)
+
+    def launch_graph(self, graph: int, stream: int) -> None:
+        assert self.handles[stream] == "stream"
+        for launch in self.handles[graph]:
+            launch()
 
 
 class OnGpu:

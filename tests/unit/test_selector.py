@@ -15,6 +15,7 @@ from autotune.gemm import Gemm
 from autotune.kernel.launch import MAX_GRID_X, LaunchSpec, Variant, plan
 from autotune.models.fit import Sample, fit, fma_step_us, guess
 from autotune.runtime.selector import Call, Selector
+from autotune.runtime.summation import allowed_depth
 from autotune.runtime.table import Table
 
 VECTORS = st.sampled_from((1, 2, 4))
@@ -90,6 +91,41 @@ def test_the_pick_is_legal_and_says_how_it_was_found(case: tuple[Table, Call]) -
         assert pick.expected_us <= default_us or mine < of_default  # slower only to be more accurate
     if pick.how == "default":
         assert pick.kernel_id == table.defaults[call.gemm.layout]
+
+
+@given(cases(), st.integers(1, 6))
+def test_what_is_ranked_is_legal_distinct_and_begins_with_the_pick(
+    case: tuple[Table, Call], num: int
+) -> None:
+    table, call = case
+    selector = Selector(table)
+    if call.refusal(selector.kernels[table.defaults[call.gemm.layout]]) is not None:
+        return
+    ranked = selector.ranked(call, num)
+    assert ranked[0] == selector.pick(call)
+    assert 1 <= len(ranked) <= num
+    assert len({(pick.kernel_id, pick.split_k) for pick in ranked}) == len(ranked)
+    assert len(ranked) == 1 or {pick.how for pick in ranked} == {"modelled"}
+    allowed = allowed_depth(call.gemm)
+    deep = [
+        depth(replace(selector.kernels[p.kernel_id].config, split_k=p.split_k), call.gemm.k) for p in ranked
+    ]
+    near = [e for e in table.entries if e.gemm.layout == call.gemm.layout]
+    for pick, sums in zip(ranked[1:], deep[1:], strict=True):
+        assert call.refusal(selector.kernels[pick.kernel_id], pick.split_k) is None
+        assert near or sums <= max(allowed, deep[0]) * (1 + 1e-9)  # near ones may allow more
+
+
+def test_nothing_less_accurate_is_ranked_behind_the_pick() -> None:
+    """Whatever is fast: only times are compared when a call is settled."""
+    shallow = make_kernel("shallow", make_spec(reduction="two_pass", split_k=16))
+    deep = [
+        make_kernel(f"deep{i}", make_spec(group=2 << i), replace(FIGURES, step_us=1e-3)) for i in range(3)
+    ]
+    selector = Selector(make_table(shallow, *deep))
+    call = Call.packed(Gemm(64, 64, 1 << 20))
+    assert selector.pick(call).kernel_id == "shallow"
+    assert {pick.kernel_id for pick in selector.ranked(call, 8)} == {"shallow"}
 
 
 def test_without_models_the_nearest_tuned_shape_serves() -> None:
