@@ -31,7 +31,10 @@ Kernel source {source_hash}, compiled by {compiler}; {num_shapes} tuned shapes.
     import {name}
     c = {name}.sgemm(a, b)  # torch, CuPy, Numba, NumPy or DLPack arrays
     print({name}.pick(4096, 4096, 4096))  # what would run, and why
+    {name}.settle([(4000, 300, 2000)])  # times the first few kernels for a shape, and keeps the fastest
 
+AUTOTUNE_SETTLE=first-use settles each shape at its first call; AUTOTUNE_CHOICES names a file that
+export_choices wrote, and pins what it holds.
 Needs cuda-bindings (13 or later) and numpy; for DLPack arrays also cuda-core.
 """
 
@@ -45,8 +48,13 @@ _dispatcher = Dispatcher(Path(__file__).parent)
 table = _dispatcher.table
 sgemm = _dispatcher.sgemm
 pick = _dispatcher.pick
+settle = _dispatcher.settle
+export_choices = _dispatcher.export_choices
 
-__all__ = ["DispatchError", "DispatchWarning", "Pick", "pick", "sgemm", "table"]
+__all__ = [
+    "DispatchError", "DispatchWarning", "Dispatcher", "Pick", "export_choices", "pick", "settle", "sgemm",
+    "table",
+]
 '''
 
 
