@@ -83,7 +83,9 @@ def judge(found: TimeMatrix, apart: Sequence[Gemm], size: int) -> list[Judged]:
     for gemm in apart:
         expected = forecast.expected(Shapes.of(gemm))
         order = np.argsort(expected.time_us, kind="stable")
-        cells = [by_row[rows[expected.kernel[at]]].get((gemm, int(expected.split_k[at]))) for at in order]
+        # a number of splits may be there twice
+        launches = dict.fromkeys((int(expected.kernel[at]), int(expected.split_k[at])) for at in order)
+        cells = [by_row[rows[kernel]].get((gemm, split_k)) for kernel, split_k in launches]
         # one launch of what is clearly too slow tells hardly more than that
         times = [cell.time_us for cell in cells if cell is not None]
         every = [cell.time_us for row in rows for (at, _), cell in by_row[row].items() if at == gemm]

@@ -32,6 +32,7 @@ from .table import load, load_cubins
 MAX_PICKS = 4096  # shapes whose picks are remembered
 Settle = Literal["off", "first-use"]
 _SETTLE, _CHOICES = "AUTOTUNE_SETTLE", "AUTOTUNE_CHOICES"
+_DEFAULT_STREAM = LEGACY_STREAMS[0]  # behind which is what all streams have that do not opt out
 
 
 class Dispatcher:
@@ -121,13 +122,12 @@ class Dispatcher:
         engine, _ = self._opened or self._open()
         assert self._settler is not None
         gpu = engine.devices.gpu(engine.devices.for_host() if device is None else device)
-        with engine.devices.current(gpu):
-            if engine.driver.is_capturing(PER_THREAD_STREAM):
-                raise DispatchError("shapes cannot be settled while a graph is captured; settle them before")
+        if self._settler.is_captured(gpu, _DEFAULT_STREAM):
+            raise DispatchError("shapes cannot be settled while a graph is captured; settle them before")
         self._known.settled_on(gpu)
         for gemm in gemms:
             if gemm.m and gemm.n:
-                self._settler.settle(packed(gemm), gpu, PER_THREAD_STREAM)
+                self._settler.settle(packed(gemm), gpu, _DEFAULT_STREAM)
         engine.forget_plans()
         self._picks.clear()
         return [self._choose(gemm, gpu.device) for gemm in gemms]

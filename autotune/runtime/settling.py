@@ -1,7 +1,7 @@
 """Settles which launch serves a kind of call: times the model's first few where the table is used, once.
 
 The model's first choice loses a twentieth to the best kernel of a table; the best of its first four, hardly
-anything (docs/decisions/0038). So these are timed, as a search times its candidates:
+anything (docs/decisions/0040). So these are timed, as a search times its candidates:
 
 1. Operands are the runtime's own: random numbers, as far apart and as aligned as those of the call. Nothing
    of the caller's is read or written.
@@ -30,7 +30,7 @@ import numpy as np
 from ..errors import DispatchError
 from ..models.launches import Floats
 from .choices import Choice, KnownChoices, kind_of
-from .cuda_driver import Driver
+from .cuda_driver import CudaFault, Driver
 from .devices import OpenGpu
 from .engine import Engine, Plan
 from .product import Product, Triple
@@ -43,7 +43,7 @@ MAX_LAUNCHES = 64  # in a graph: to put one into it takes the host as long as a 
 BUDGET_US = 20_000.0  # of the GPU for all rounds, as long as there are MIN_ROUNDS
 MIN_ROUNDS, MAX_ROUNDS = 3, 9  # the first of which is not counted
 SURELY_SLOWER = 1.3  # times the fastest, of single launches
-LATENCY_US = 20.0  # by which single launches that take as long may differ between events
+LATENCY_US = 50.0  # by which single launches that take as long may differ between events
 LONG_US = 2000.0  # a launch that took so long needs no second to be known
 MEMORY_SHARE = 0.25  # of the free memory that settling takes at most
 L2_TIMES = 2  # as much as L2 holds is overwritten, to be rid of that
@@ -67,9 +67,8 @@ class Settler:
         if not self._lock.acquire(blocking=False):
             return False
         try:
-            with self._engine.devices.current(plan.gpu):
-                if self._is_capturing(stream):
-                    return False
+            if self.is_captured(plan.gpu, stream):
+                return False
             self._try(plan.problem, plan.unsettled, plan.gpu, stream)
             return True
         finally:
@@ -80,11 +79,14 @@ class Settler:
         with self._lock:
             self._try(problem, Call(problem.gemm, problem.lds), gpu, stream)
 
-    def _is_capturing(self, stream: int) -> bool:
-        try:
-            return self._engine.driver.is_capturing(stream)
-        except DispatchError:  # the default stream, while another stream that waits for it is captured
-            return True
+    def is_captured(self, gpu: OpenGpu, stream: int) -> bool:
+        """Whether nothing can be waited for on a stream: it is captured itself, or it is the default stream
+        and one that waits for it is."""
+        with self._engine.devices.current(gpu):
+            try:
+                return self._engine.driver.is_capturing(stream)
+            except CudaFault:  # CUDA_ERROR_STREAM_CAPTURE_IMPLICIT
+                return True
 
     def _try(self, problem: Product, call: Call, gpu: OpenGpu, stream: int) -> None:
         if self._known.pick(call, gpu.device) is not None:

@@ -408,8 +408,10 @@ def test_a_stream_that_cannot_be_asked_for_its_capture_is_left_alone(
     assert is_timed(driver)
 
 
-def test_shapes_are_not_settled_while_the_thread_captures(folder: Path, driver: FakeDriver) -> None:
-    driver.capturing = frozenset({2})
+def test_shapes_are_not_settled_while_the_default_stream_is_captured(
+    folder: Path, driver: FakeDriver
+) -> None:
+    driver.capturing = frozenset({0})
     with pytest.raises(DispatchError, match="settle them before"):
         first_use(folder, driver).settle(SHAPES)
     assert not driver.launches and not driver.context_stack
