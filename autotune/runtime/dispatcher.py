@@ -89,11 +89,12 @@ class Dispatcher:
                 return found
         gemm = make_gemm(m, n, k, trans_a, trans_b)
         key = (gemm.m, gemm.n, gemm.k, gemm.trans_a, gemm.trans_b)
-        found = self._picks.get(key) or self._choose(gemm)
+        picks = self._picks  # `settle` puts others in their place
+        found = picks.get(key) or self._choose(gemm)
         if not (self._known.is_first_use and found.how == "modelled"):  # which may be settled at any time
-            if len(self._picks) >= MAX_PICKS:
-                self._picks.clear()
-            self._picks[key] = found
+            if len(picks) >= MAX_PICKS:
+                picks.clear()
+            picks[key] = found
         return found
 
     def _choose(self, gemm: Gemm, device: int | None = None) -> Pick:
@@ -129,7 +130,7 @@ class Dispatcher:
             if gemm.m and gemm.n:
                 self._settler.settle(packed(gemm), gpu, _DEFAULT_STREAM)
         engine.forget_plans()
-        self._picks.clear()
+        self._picks = {}
         return [self._choose(gemm, gpu.device) for gemm in gemms]
 
     def export_choices(self, path: str | Path, *, device: int | None = None) -> None:
@@ -166,7 +167,8 @@ class Dispatcher:
         convenience, not for speed.
 
         Runs on `stream` (a handle or a stream of torch, CuPy, Numba, cuda.core), by default on the
-        current stream of a's library; does not wait. Where libraries are mixed, `stream` is required.
+        current stream of a's library; does not wait, but where a first use is settled. Where libraries are
+        mixed, `stream` is required.
         beta = 0 does not read C. Under graph capture pass `out`, unless a is a torch tensor.
 
         Raises DispatchError before any launch if anything about the call or the table is wrong.

@@ -119,16 +119,17 @@ class Engine:
         a, b, c = addresses
         aligned = (a & _ALIGNMENT_MASK, b & _ALIGNMENT_MASK, c & _ALIGNMENT_MASK)
         key = (devices, forms, aligned, trans_a, trans_b)
+        plans = self._plans  # `forget_plans` puts others in their place
         try:
-            found = self._plans.get(key)
+            found = plans.get(key)
         except TypeError:  # a flag that has no hash: it is refused like others that are none
             found = None
         if found is None:
             problem = understand(*forms, trans_a, trans_b)
             found = self._make_plan(problem, common_device(devices), aligned, key)
-            if len(self._plans) >= MAX_PLANS:
-                self._plans.clear()
-            self._plans[key] = found
+            if len(plans) >= MAX_PLANS:
+                plans.clear()
+            plans[key] = found
         return found
 
     def _make_plan(self, problem: Product, device: int, aligned: Triple, key: tuple[Any, ...]) -> Plan:
@@ -154,7 +155,7 @@ class Engine:
 
     def forget_plans(self) -> None:
         """Plan every kind of call anew: what serves it may have changed."""
-        self._plans.clear()
+        self._plans = {}
 
     def run(self, plan: Plan, stream: int, addresses: Triple, alpha: float, beta: float) -> None:
         """Launch with the GPU's primary context current, and restore the caller's. Does not wait."""

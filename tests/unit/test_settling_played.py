@@ -181,6 +181,13 @@ def test_off_times_nothing_and_reads_nothing(folder: Path, driver: FakeDriver, c
         assert not is_timed(driver) and not driver.of("synchronize")
 
 
+def test_what_ran_before_runs_what_is_settled(folder: Path, driver: FakeDriver) -> None:
+    runtime = Dispatcher(folder, driver=driver)
+    assert multiply(runtime, driver) == candidates()[0] == runtime.pick(*SHAPES[0]).kernel_id
+    assert [pick.kernel_id for pick in runtime.settle(SHAPES)] == ["last", "last"]
+    assert multiply(runtime, driver) == "last" == runtime.pick(*SHAPES[0]).kernel_id
+
+
 def test_other_rows_and_alignments_are_settled_apart(folder: Path, driver: FakeDriver) -> None:
     runtime = first_use(folder, driver)
     a, b, c = matrices()
