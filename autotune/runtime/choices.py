@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import threading
 import warnings
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -179,7 +180,8 @@ class Choices:
                 return
             try:
                 self._path.parent.mkdir(parents=True, exist_ok=True)
-                write_file(self._path, render(self._table, self._settled_on, self._newest()))
+                text = render(self._table, self._settled_on, self._newest())
+                write_file(self._path, text, option="AUTOTUNE_CACHE")
             except (OSError, AutotuneError) as error:
                 self._path = None
                 self._tell("keeping", f"What this table settles is not kept: {error}")
@@ -200,7 +202,7 @@ class Choices:
             return {}
         except DispatchError as error:
             fault = str(error)
-            if self._path.exists() and not self._path.is_file():
+            if os.path.lexists(self._path) and not os.path.isfile(self._path):  # noqa: PTH113 (never raise)
                 self._path = None  # nothing to write to: a pipe would be waited for
         self._tell("keeping", fault)
         return {}
@@ -262,7 +264,7 @@ class KnownChoices:
             choices = {**found, **choices}
         try:
             write_file(path, render(self._table, None, choices.values()), option="export_choices")
-        except AutotuneError as error:
+        except (OSError, AutotuneError) as error:
             raise DispatchError(str(error)) from error
 
     def tell(self, about: str, message: str) -> None:

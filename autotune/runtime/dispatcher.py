@@ -119,6 +119,8 @@ class Dispatcher:
                 "a deterministic dispatcher settles nothing; settle with another one, write what came of it "
                 "with export_choices, and pass the file as choices="
             )
+        if device is not None and type(device) is not int:
+            raise DispatchError(f"device is a {type(device).__name__}; pass the number of a GPU")
         gemms = [make_gemm(*_extents_and_flags(shape)) for shape in shapes]
         engine, _ = self._opened or self._open()
         assert self._settler is not None

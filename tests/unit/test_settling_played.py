@@ -356,11 +356,12 @@ def test_a_choice_that_must_not_serve_is_settled_again(
     assert is_timed(other)
 
 
+@pytest.mark.parametrize("name", ["file", "x" * 5000], ids=["a file", "a long name"])
 def test_without_a_place_choices_are_kept_in_memory(
-    folder: Path, driver: FakeDriver, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    folder: Path, driver: FakeDriver, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str
 ) -> None:
     (tmp_path / "file").touch()
-    monkeypatch.setenv("AUTOTUNE_CACHE", str(tmp_path / "file"))
+    monkeypatch.setenv("AUTOTUNE_CACHE", str(tmp_path / name))
     runtime = first_use(folder, driver)
     with pytest.warns(DispatchWarning, match="cannot be read") as told:
         assert multiply(runtime, driver) == "last"
@@ -684,6 +685,17 @@ def test_what_is_no_shape_is_refused(folder: Path, driver: FakeDriver, shape: An
     with pytest.raises(DispatchError, match=r"is no shape|is a .*, expected|pass True or False"):
         Dispatcher(folder, driver=driver).settle([SHAPES[0], shape])
     assert not driver.launches
+
+
+def test_a_gpu_is_a_number(folder: Path, driver: FakeDriver) -> None:
+    with pytest.raises(DispatchError, match="device is a str; pass the number of a GPU"):
+        Dispatcher(folder, driver=driver).settle(SHAPES, device="0")
+    with pytest.raises(DispatchError, match="GPU 2 is NVIDIA T4"):
+        Dispatcher(folder, driver=driver).settle(SHAPES, device=2)
+    assert [pick.how for pick in Dispatcher(folder, driver=driver).settle(SHAPES, device=1)] == [
+        "settled"
+    ] * 2
+    assert {launch.context for launch in driver.launches} == {101}
 
 
 # The driver's own calls
