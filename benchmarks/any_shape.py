@@ -208,7 +208,7 @@ def _run(args: argparse.Namespace) -> None:
     limits = device_limits(find_gpu(args.gpu).index)
     judged = drawn_calls(args.num, args.seed, limits.fma_tflops, limits.bandwidth_gbs)
     if args.part == "alone":
-        tune_alone(args, [tuned_as(one.call) for one in judged[: args.alone]])
+        tune_alone(args, list(dict.fromkeys(tuned_as(one.call) for one in judged[: args.alone])))
         return
     if args.table is None or args.out is None:
         raise UsageError(f"--part {args.part} needs a --table, a folder made by export-table, and an --out")
@@ -389,7 +389,6 @@ def tune_alone(args: argparse.Namespace, gemms: Sequence[Gemm]) -> None:
             if deadline.is_over(number, len(gemms)):
                 return
             found = search.tune(target, store, [gemm], Options(seconds=args.seconds_alone, seed=args.seed))
-            done.add(gemm)
             verdict = found.shapes[0].verdict if found.shapes else None
             told = f"{verdict.speedup:.2f} times cuBLAS" if verdict and verdict.speedup else "nothing found"
             console.note(f"{number + 1}/{len(gemms)} {gemm}: {told}")

@@ -191,6 +191,18 @@ def test_a_wrong_kernel_is_seen(played, arena, tmp_path):  # noqa: F811
     assert errors == {"normal": {"nothing": np.inf}, "uniform": {"nothing": np.inf}}
 
 
+def test_uniform_numbers_fill_operands(played, arena, monkeypatch):  # noqa: F811
+    monkeypatch.setattr(strided_errors, "_PERIOD", 997)
+    product = strided_errors._Product(arena.session, CALLS[1].call)
+    product.errors("normal", [])
+    product.errors("uniform", [])
+    for address, rows, columns, ld in ((product._operands.a, 70, 99, 101), (product._operands.b, 99, 60, 60)):
+        numbers = view(address, rows, columns, ld)
+        assert 0 <= numbers.min() < 0.01 and 0.99 < numbers.max() < 1
+        assert len(np.unique(numbers)) == 997
+    product.free()
+
+
 def test_a_fault_is_kept_and_the_next_shape_goes_on(played, tmp_path, capsys, monkeypatch):
     run = any_shape.pick_facts
 
