@@ -1,14 +1,15 @@
 """Shapes drawn at random: what nobody chose is what kernels, and tables, are chosen for and judged on.
 
-m and n are log-uniform over 1 ... 16384 and k over 16 ... 65536; shapes whose limit on the GPU is less than
-1 us or more than 10 ms are drawn again.
+Either from all shapes, or from those that a program calls for, by how often it does. Of all shapes m and n
+are log-uniform over 1 ... 16384 and k over 16 ... 65536; shapes whose limit on the GPU is less than 1 us or
+more than 10 ms are drawn again.
 """
 
 from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from itertools import cycle
 from typing import Any
 
@@ -74,3 +75,11 @@ def drawn_suite(num: int, seed: int, fma_tflops: float, bandwidth_gbs: float) ->
             break
         found.setdefault(next(sources[layout]))
     return tuple(found)
+
+
+def drawn_calls(num: int, seed: int, calls: Mapping[Gemm, int]) -> tuple[Gemm, ...]:
+    """So many of these shapes, or all: each next one as likely as its calls among those of the shapes left
+    (an exponential clock for each: P. Efraimidis, P. Spirakis, Inf. Process. Lett. 97 (2006) 181). The first
+    of more are those of fewer."""
+    rng = random.Random(seed)
+    return tuple(sorted(calls, key=lambda gemm: rng.expovariate(calls[gemm]))[:num])

@@ -1,4 +1,4 @@
-"""Suites: TOML files that list the shapes of a search."""
+"""Suites: TOML files that list the shapes of a search, and how often a program calls for each."""
 
 from __future__ import annotations
 
@@ -7,22 +7,23 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from .entries import check_keys, items, shown, table
+from .entries import check_keys, items, shown, table, whole
 from .errors import UsageError
 from .gemm import LAYOUTS, Gemm
 from .user_file import read_file
 
 MOST_BYTES = 256 << 10  # some 6,000 shapes
+MOST_CALLS = 10**15  # of one shape
 LONGEST_LINE = 1000  # characters: reading a dotted key takes time that grows as its square
 _EXTENTS = ("m", "n", "k")
-_CHOICES = ("layout", "batch", "shared")
+_CHOICES = ("layout", "batch", "shared", "count")
 _NOTES = ("name", "kind", "notes", "cublas_us")  # for who reads the file: nothing is done with them
 _HOW = "write [[shape]] tables with m, n and k"
 
 
-def read_suite(path: Path) -> tuple[Gemm, ...]:
-    """Read the `[[shape]]` tables (m, n, k and optionally layout, batch, shared) of a TOML suite file, each
-    shape once.
+def read_suite(path: Path) -> dict[Gemm, int | None]:
+    """Read the `[[shape]]` tables (m, n, k and optionally layout, batch, shared, count) of a TOML suite file:
+    each shape once, with the calls of all its tables. None, for all, where the file counts none.
 
     Raises UsageError, naming the file, if it cannot be read or holds anything else.
     """
@@ -40,14 +41,22 @@ def _parse(text: str) -> dict[str, Any]:
     return tomllib.loads(text)
 
 
-def _shapes(data: dict[str, Any]) -> tuple[Gemm, ...]:
+def _shapes(data: dict[str, Any]) -> dict[Gemm, int | None]:
     check_keys(data, ("shape", *_NOTES), "at the top")
     tables = data.get("shape", [])
     if isinstance(tables, dict):
         raise ValueError("shape is one table, [shape], and not a list of them")
     if not items(tables, "shape"):
         raise ValueError("it holds no shape")
-    return tuple(dict.fromkeys(_shape(entry, f"shape {i}") for i, entry in enumerate(tables, 1)))
+    shapes = [(_shape(entry, f"shape {i}"), entry.get("count")) for i, entry in enumerate(tables, 1)]
+    is_counted = {count is not None for _, count in shapes}
+    if len(is_counted) > 1:
+        missing = next(i for i, (_, count) in enumerate(shapes, 1) if count is None)
+        raise ValueError(f"shape {missing}: the key 'count' is missing, which others have")
+    calls: dict[Gemm, int | None] = {}
+    for gemm, count in shapes:
+        calls[gemm] = None if count is None else (calls.get(gemm) or 0) + count
+    return calls
 
 
 def _shape(entry: Any, where: str) -> Gemm:
@@ -58,6 +67,8 @@ def _shape(entry: Any, where: str) -> Gemm:
         if type(value) is not int:
             raise ValueError(f"{where}: {name} is {shown(value)}, and not a whole number")
     layout = _one_of(LAYOUTS, entry.get("layout", "NN"), f"{where}: layout")
+    if "count" in entry:
+        whole(entry["count"], f"{where}: count", 1, MOST_CALLS)
     shared = _one_of(("A", "B"), entry["shared"], f"{where}: shared") if "shared" in entry else ""
     try:
         return Gemm(

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from . import gpu as gpus
 from . import targets
 from .device import DeviceLimits, Environment, limits_by_name
-from .distribution import MAX_KERNELS, drawn_suite
+from .distribution import MAX_KERNELS, drawn_calls, drawn_suite
 from .errors import DispatchError, EnvironmentProblem, UsageError
 from .export import exporter
 from .export.from_store import read_results
@@ -38,7 +39,10 @@ from .targets import Note
 
 Shape = Gemm | str | int | tuple[int, int, int]  # 4096, "4096x128x4096:NT", (m, n, k)
 DEFAULT_DB = "autotune.db"
-SEARCH_SHARE = 0.6  # of the seconds, where shapes are drawn: the rest times kernels across them (unmeasured)
+# Of the seconds, where shapes are drawn: to search them, and to time kernels across them. Four kernels of
+# each shape serve new ones nearly as well as all (decision 0041); what they take in seconds is unmeasured.
+SEARCH_SHARE, FILL_SHARE = 0.6, 0.35
+FINAL_S = 4.0  # at most, of a shape: the seconds left go to those that kernels of others serve better
 _note = logging.getLogger("autotune").warning
 
 
@@ -102,6 +106,7 @@ def tune(
     sampler: str = DEFAULT_SAMPLER,
     seed: int = 0,
     num_drawn: int = 0,
+    calls: Mapping[Gemm, int] = MappingProxyType({}),
     on_event: OnEvent = ignore,
     on_fill: OnFill = ignore_fill,
     note: Note = _note,
@@ -114,12 +119,15 @@ def tune(
     autotune stands in where there is no GPU. `seconds` are of this run, `trials` of each shape, earlier runs
     included; with neither, a shape ends when nothing better is likely. `db`: a file of SQLite, or a URL of
     PostgreSQL. `policy`: `cold` or `warm` operands. `max_error`: times cuBLAS's, of what may win (None: no
-    limit). `num_drawn`: so many more shapes, drawn at random (distribution.py); the kernels that all these
-    searches find are then timed on all shapes of their layout, in the last two fifths of the seconds, so that
-    an export can choose which of them serve any shape. `on_event` is called with what search/progress.py
-    describes, from this thread, `on_fill` with how many kernels and times across shapes there are, `note`
-    with what a person should know (by default a warning is logged). `has_dashboard`: whether trials are
-    copied to where Optuna's dashboard finds them.
+    limit). `num_drawn`: so many more shapes, drawn at random (distribution.py), from all that there are or,
+    where `calls` says how often a program calls for which, from these (less batches, which no table holds);
+    the kernels that all these searches find are then timed on all shapes of their layout, in the last two
+    fifths of the seconds, so that an export can choose which of them serve any shape. A shape of `shapes` or
+    `calls` that one of another serves better has a final again; others that were drawn have none, as nobody
+    calls them. `on_event` is called with what search/progress.py describes,
+    from this thread, `on_fill` with how many kernels and times across shapes there are, and how many kernels
+    are left, `note` with what a person should know (by default a warning is logged). `has_dashboard`: whether
+    trials are copied to where Optuna's dashboard finds them.
 
         >>> import autotune
         >>> result = autotune.tune(4096, gpu="auto", seconds=60, db="/tmp/tuned.db")
@@ -131,7 +139,7 @@ def tune(
     KeyboardInterrupt. Raises UsageError, EnvironmentProblem, DeviceLost and StoreError; all that was measured
     until then is stored.
     """
-    gemms = read_shapes(shapes)
+    gemms = (*read_shapes(shapes), *drawn_calls(num_drawn, seed, _single(calls)))
     to_search = seconds if seconds is None or not num_drawn else SEARCH_SHARE * seconds
     with (
         closing(targets.open_target(gpu, read_policy(policy), gemms, max_error, note=note)) as target,
@@ -139,11 +147,11 @@ def tune(
         store.damages.told(note),
     ):
         store.tell_when_away(note)
+        began_s = target.now()
         recorded = target if isinstance(target, ReplayTarget) else None
         filling = _filling(target) if num_drawn else None
         drawn: tuple[Gemm, ...] = ()
-        began_s = target.now()
-        if filling is not None:
+        if filling is not None and not calls:
             limits = filling.limits
             drawn = drawn_suite(num_drawn, seed, limits.fma_tflops, limits.bandwidth_gbs)
         named, gemms = frozenset(gemms), tuple(dict.fromkeys((*gemms, *drawn)))
@@ -163,8 +171,14 @@ def tune(
             found = search(target, store, gemms, options, on_event)
         filled = None
         if filling is not None and found.reason is not StopReason.INTERRUPTED:
+            columns = [shape.gemm for shape in found.shapes if not shape.gemm.is_batched]
             left_s = math.inf if seconds is None else seconds - (target.now() - began_s)
-            filled = fill(filling, store, [shape.gemm for shape in found.shapes], left_s, on_fill)
+            fill_s = left_s if not named or seconds is None else min(left_s, FILL_SHARE * seconds)
+            filled = fill(filling, store, columns, fill_s, on_fill)
+            left_s = math.inf if seconds is None else seconds - (target.now() - began_s)
+            num_due = len(columns) if math.isinf(left_s) else max(1, int(left_s / FINAL_S))
+            if due := [gemm for gemm in filled.improved if gemm in named][:num_due]:
+                found = _ranked_again(target, store, found, due, on_event)
         return Result(
             search=found,
             filled=filled,
@@ -175,6 +189,28 @@ def tune(
             source_hash=target.source_hash,
             optimum_us={s.gemm: recorded.optimum(s.gemm)[1] for s in found.shapes} if recorded else {},
         )
+
+
+def _ranked_again(
+    target: Target, store: Store, found: SearchResult, gemms: Sequence[Gemm], on_event: OnEvent
+) -> SearchResult:
+    """The same with new finals of these shapes, whose best kernels were found on others."""
+    again = search(target, store, gemms, Options(trials=1), on_event)  # they have had theirs
+    newer = {shape.gemm: shape for shape in again.shapes}
+    shapes = tuple(newer.get(shape.gemm, shape) for shape in found.shapes)
+    if again.signal is not None:
+        found = replace(found, reason=again.reason, signal=again.signal)
+    return replace(found, shapes=shapes)
+
+
+def _single(calls: Mapping[Gemm, int]) -> dict[Gemm, int]:
+    """Those of no batch. Raises UsageError where that leaves none, or where C of one has no elements."""
+    single = {gemm: count for gemm, count in calls.items() if not gemm.is_batched}
+    if calls and not single:
+        raise UsageError("all calls are of batches, which no table holds yet; count single products, too")
+    for gemm in single:
+        gemm.need_output()
+    return single
 
 
 def _filling(target: Target) -> Filling:
@@ -203,15 +239,17 @@ def export_table(
     policy: str = CachePolicy.COLD,
     max_error: float | None = MAX_ERROR,
     max_kernels: int = MAX_KERNELS,
+    calls: Mapping[Gemm, int] = MappingProxyType({}),
     note: Note = _note,
     on_compiled: Callable[[int, int], Any] = lambda done, total: None,
 ) -> Table:
     """Write the winners of the GPU that was measured last, of these shapes or of all, as a folder that
     applications import. Returns its table.
 
-    `max_kernels`: for shapes that were not tuned, beside those that won. `on_compiled` is told how many of
-    how many kernels are there. Raises DispatchError where there is nothing to export, StoreError,
-    EnvironmentProblem.
+    `max_kernels`: for shapes that were not tuned, beside those that won. `calls`: how often a program calls
+    for which shape, tuned or not; these kernels are then chosen for its shapes as much as for all others.
+    `on_compiled` is told how many of how many kernels are there. Raises DispatchError where there is nothing
+    to export, StoreError, EnvironmentProblem, UsageError.
     """
     gemms = read_shapes(shapes)
     with Store.open_existing(db) as store, store.damages.told(note):
@@ -232,6 +270,7 @@ def export_table(
             compiler,
             matrices=targets.matrices(),
             max_kernels=max_kernels,
+            calls=_single(calls),
             note=note,
             on_compiled=on_compiled,
         )

@@ -76,7 +76,7 @@ def main() -> None:
 
 
 def _run(args: argparse.Namespace) -> None:
-    gemms = read_suite(args.suite)
+    gemms = tuple(read_suite(args.suite))
     gpus = {name: known_limits(name) for name in args.gpu or GPUS}
     trust, checked = calibrate(args.measured, args.jobs)
     report: dict[str, Any] = {

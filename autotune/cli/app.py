@@ -77,7 +77,8 @@ Shapes = Annotated[
     ),
 ]
 Suite = Annotated[
-    Path | None, typer.Option(help="A TOML file of [[shape]] tables with m, n, k [, layout, batch, shared].")
+    Path | None,
+    typer.Option(help="A TOML file of [[shape]] tables with m, n, k [, layout, batch, shared, count]."),
 ]
 Db = Annotated[str, typer.Option(help="Database: a SQLite file, or a URL (SQLite, PostgreSQL).")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")]
@@ -138,6 +139,7 @@ def _root(
         "search --shape 4096x128x4096:NT --shape 1024 --trials 300",
         "search --suite shapes.toml --db shapes.db",
         "search --any 80 --seconds 600 --db any.db",
+        "search --suite calls.toml --any 80 --seconds 600 --db any.db",
         "search --gpu replay:space.json.gz --trials 100",
     )
 )
@@ -153,7 +155,8 @@ def search(
             "--any",
             metavar="NUMBER",
             min=0,
-            help="So many more shapes, drawn at random, and kernels timed across them: for any shape.",
+            help="So many more shapes, drawn at random (of a suite: by its counts), and kernels timed across "
+            "them: for any shape.",
         ),
     ] = 0,
     seed: Seed = 0,
@@ -207,7 +210,11 @@ def export_table(
     ] = MAX_KERNELS,
     is_json: Json = False,
 ) -> None:
-    """Write the winners as a folder to import."""
+    """Write the winners as a folder to import.
+
+    A suite names the shapes to write. One that counts calls (count) says instead what kernels for shapes that
+    were not tuned are chosen for.
+    """
     from . import export_table as command
 
     interrupt_in_order()

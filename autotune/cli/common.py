@@ -26,6 +26,16 @@ def read_shapes(shapes: Sequence[str], suite: Path | None) -> tuple[Gemm, ...]:
     return gemms
 
 
+def read_calls(suite: Path | None) -> tuple[dict[Gemm, int], bool]:
+    """How often a suite says that each shape is called for, and whether it does: else each counts once.
+
+    Raises UsageError.
+    """
+    calls = read_suite(suite) if suite else {}
+    is_counted = bool(calls) and None not in calls.values()
+    return {gemm: count or 1 for gemm, count in calls.items()}, is_counted
+
+
 def need_shapes(shapes: Sequence[str], suite: Path | None) -> tuple[Gemm, ...]:
     """As `read_shapes`. Raises UsageError if there is none."""
     gemms = read_shapes(shapes, suite)

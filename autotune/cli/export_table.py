@@ -24,15 +24,18 @@ def export(
     is_json: bool,
 ) -> None:
     """Write the winners of the GPU that was measured last; none whose error is more than `max_error` times
-    cuBLAS's (None: no limit). Beside them at most `max_kernels` for shapes that were not tuned."""
+    cuBLAS's (None: no limit). Beside them at most `max_kernels` for shapes that were not tuned. A suite names
+    the shapes to write; one that counts calls says instead what these kernels are chosen for, too."""
+    calls, is_counted = common.read_calls(suite)
     with console.Progress(is_quiet=is_json) as progress:
         table = tuning.export_table(
             out,
-            common.read_shapes(shapes, suite),
+            common.read_shapes(shapes, None if is_counted else suite),
             db=db,
             policy=policy,
             max_error=max_error,
             max_kernels=max_kernels,
+            calls=calls if is_counted else {},
             note=console.note,
             on_compiled=lambda done, total: progress.update(f"{done:,} of {total:,} kernels are compiled"),
         )

@@ -51,7 +51,7 @@ class SearchRequest:
     db: str
     max_error: float | None = None  # times cuBLAS's
     has_dashboard: bool = True  # whether trials are copied for Optuna's dashboard
-    num_drawn: int = 0  # shapes that are drawn at random, beside those that are named
+    num_drawn: int = 0  # shapes that are drawn at random, from those of the suite where there is one
 
 
 def run(request: SearchRequest, *, is_json: bool, is_quiet: bool) -> None:
@@ -63,7 +63,9 @@ def run(request: SearchRequest, *, is_json: bool, is_quiet: bool) -> None:
     """
     is_replay = request.gpu.startswith(targets.REPLAY)
     needs_none = is_replay or request.num_drawn
-    gemms = (common.read_shapes if needs_none else common.need_shapes)(request.shapes, request.suite)
+    suite = None if request.num_drawn else request.suite
+    gemms = (common.read_shapes if needs_none else common.need_shapes)(request.shapes, suite)
+    calls, is_counted = common.read_calls(request.suite if request.num_drawn else None)
     began_s = time.monotonic()
     with console.Progress(is_quiet=is_quiet) as progress:
         result = tuning.tune(
@@ -77,8 +79,9 @@ def run(request: SearchRequest, *, is_json: bool, is_quiet: bool) -> None:
             sampler=request.sampler,
             seed=request.seed,
             num_drawn=request.num_drawn,
-            on_event=Painter(progress, is_quiet=is_quiet),
-            on_fill=lambda num, times: progress.update(f"{num:,} kernels across shapes", f"{times:,} times"),
+            calls=calls,
+            on_event=(painter := Painter(progress, is_quiet=is_quiet)),
+            on_fill=painter.fill,
             note=console.note,
             has_dashboard=request.has_dashboard,
         )
@@ -90,18 +93,31 @@ def run(request: SearchRequest, *, is_json: bool, is_quiet: bool) -> None:
         if result.filled is not None:
             console.show(_filled_text(result.filled))
         if result.is_exportable:
-            console.show(f"Next: autotune export-table --db {shlex.quote(shown(request.db))}")
+            weighed = f" --suite {shlex.quote(str(request.suite))}" if is_counted else ""
+            console.show(f"Next: autotune export-table --db {shlex.quote(shown(request.db))}{weighed}")
     if result.search.signal is not None:
         raise typer.Exit(SIGNALLED + result.search.signal)
     _need_winners(result.search)
 
 
 def _filled_text(filled: Filled) -> str:
-    ending = "nothing is left to time" if filled.is_complete else "the same command times more"
+    num_left = console.counted(filled.num_left, "kernel is", "kernels are")
+    ending = (
+        "nothing is left to time; a larger --any finds more"
+        if filled.is_complete
+        else f"{num_left} left: the same command goes on"
+    )
+    improved = console.counted(len(filled.improved), "shape is", "shapes are")
     return (
         f"Across shapes: {filled.num_kernels:,} kernels, {filled.num_cells:,} new times, "
-        f"{filled.num_refused:,} kernels refused; {ending}"
+        f"{filled.num_refused:,} kernels refused; {improved} now served best by a kernel that was found on "
+        f"another; {ending}"
     )
+
+
+def _filled_facts(filled: Filled) -> dict[str, Any]:
+    improved = [str(gemm) for gemm in filled.improved]
+    return {**asdict(filled), "improved": improved, "is_complete": filled.is_complete}
 
 
 def _need_winners(result: SearchResult) -> None:
@@ -128,6 +144,16 @@ class Painter:
     def __init__(self, progress: console.Progress, *, is_quiet: bool) -> None:
         self._progress = progress
         self._is_quiet = is_quiet
+        self._is_filling = False
+
+    def fill(self, num_kernels: int, num_cells: int, num_left: int) -> None:
+        """Tells how far kernels are timed across shapes."""
+        if not self._is_filling and not self._is_quiet:
+            self._progress.close()
+            console.note("timing the kernels that were found on all shapes of their layout")
+        self._is_filling = True
+        parts = (f"{num_kernels:,} kernels", f"{num_cells:,} times", f"at most {num_left:,} kernels left")
+        self._progress.update(*parts)
 
     def __call__(self, event: Event) -> None:
         if isinstance(event, TrialDone):
@@ -206,7 +232,7 @@ def _facts(result: Result, request: SearchRequest, wall_s: float) -> dict[str, A
         "trials_per_s": found.num_new / found.elapsed_s if found.elapsed_s > 0 else 0.0,
         "ledger": found.ledger.to_dict(),
         "not_begun": [str(gemm) for gemm in found.not_begun],
-        "filled": asdict(result.filled) if result.filled else None,
+        "filled": _filled_facts(result.filled) if result.filled else None,
         "shapes": shapes,
         **(shapes[0] if len(shapes) == 1 else {}),
     }

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
+from types import MappingProxyType
 
 from .. import __version__
 from ..distribution import MAX_KERNELS
@@ -38,6 +39,7 @@ def export_table(
     *,
     matrices: Sequence[TimeMatrix] = (),
     max_kernels: int = MAX_KERNELS,
+    calls: Mapping[Gemm, int] = MappingProxyType({}),
     created_at: datetime | None = None,
     note: Callable[[str], None] = lambda _: None,
     on_compiled: OnCompiled = lambda done, total: None,
@@ -45,7 +47,8 @@ def export_table(
     """Write the importable folder for these results; returns it. A table that is there is replaced.
 
     `matrices`: times of kernels on other GPUs or by other searches, from which, with those of `results`, the
-    kernels for shapes that were not tuned are chosen: at most `max_kernels`, beside those that won.
+    kernels for shapes that were not tuned are chosen: at most `max_kernels`, beside those that won. `calls`:
+    how often a program asks for a shape, tuned or not: these kernels are chosen for them, too.
     `note` is told of files that are kept (`write_folder`), of batches that are left out, and of a recording
     that was made with another text of the kernel; `on_compiled` how far the compiler is. Raises DispatchError
     if there is nothing to export, if results were measured of another kernel source, or are of another GPU
@@ -58,8 +61,9 @@ def export_table(
     results = replace(results, source_hash=same_code.kept_as(template.source_hash()))
     settled = settle(results)
     limits = results.limits
+    most = max_kernels // len(LAYOUTS)
     known = {x: candidates(x, results.shapes, matrices, limits) for x in LAYOUTS}
-    chosen = {x: portfolio(x, found, limits, max_kernels // len(LAYOUTS)) for x, found in known.items()}
+    chosen = {x: portfolio(x, found, limits, most, calls) for x, found in known.items()}
     wishes = all_wishes(settled, chosen)
     cubins = compile_all(wishes, compiler, on_compiled)
     samples = {x: {one.config: one.samples for one in found} for x, found in known.items()}

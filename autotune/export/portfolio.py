@@ -2,17 +2,19 @@
 
 Candidates come from matrices of kernels and shapes: what this GPU's searches timed, and what ships with
 autotune (studies/matrices), carried over to this GPU. Their times on many drawn shapes follow from the model,
-those on the shapes of the matrices are known. Kernels are then taken one after another, each the one that
-lowers the mean logarithm of (best of the taken / best of all) the most (the greedy method, for a submodular
-sum: G. Nemhauser, L. Wolsey, M. Fisher, Math. Programming 14 (1978) 265).
+those on the shapes of the matrices are known. Where calls of a program were counted, their shapes have half
+of the weight, each by its count, and the others have the rest. Kernels are then taken one after another, each
+the one that lowers the weighted mean logarithm of (best of the taken / best of all) the most (the greedy
+method, for a submodular sum: G. Nemhauser, L. Wolsey, M. Fisher, Math. Programming 14 (1978) 265).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
+from types import MappingProxyType
 
 import numpy as np
 
@@ -32,6 +34,7 @@ from .tuned import TunedShape
 LEAST_GAIN = 5e-4  # of the mean regret: a kernel that lowers it by less is left out
 LEAST_SHAPES = 6  # that a kernel was timed on, for it to serve others
 NUM_DRAWN, SEED = 150, 14
+CALLED = 0.5  # of the weight, for shapes whose calls were counted: a program meets others, too
 FAR = math.log(4.0)  # the regret of a kernel that may not serve a shape, and the most that counts
 CARRIED = 0.1  # deviation of a time that was measured on another kind of GPU
 OTHER_LAYOUT = 0.15  # and of one that was measured in another layout
@@ -141,51 +144,74 @@ def believed(
     return Forecast(Launches.of(specs, blocks), Speeds.of(figures), missed, limits)
 
 
-def regrets(layout: str, found: Sequence[TimedKernel], limits: DeviceLimits) -> Floats:
-    """(candidates, shapes) logarithms of each candidate's time over the least of all, at most FAR."""
+def regrets(
+    layout: str, found: Sequence[TimedKernel], limits: DeviceLimits, calls: Mapping[Gemm, int]
+) -> tuple[Floats, Floats]:
+    """(candidates, shapes) logarithms of each candidate's time over the least of all, at most FAR; and what
+    each shape weighs, 1 in all. `calls`: how often a program asks for a shape."""
     forecast = believed(layout, found, limits)
-    shapes = islice(
+    drawn = islice(
         distribution.drawn(SEED, limits.fma_tflops, limits.bandwidth_gbs, layouts=(layout,), is_mixed=True),
         NUM_DRAWN,
     )
-    drawn = np.stack([forecast.least_us(Shapes.of(gemm)) for gemm in shapes], axis=1)
-    times = np.concatenate([drawn, _known_us(found)], axis=1)
-    logs = np.log(times[:, np.isfinite(times).any(axis=0)])
+    timed = list(dict.fromkeys(sample.gemm for candidate in found for sample in candidate.samples))
+    called = [gemm for gemm in calls if gemm.layout == layout and gemm not in set(timed)]
+    modelled = [*drawn, *called]
+    expected = np.stack([forecast.least_us(Shapes.of(gemm)) for gemm in modelled], axis=1)
+    times = np.concatenate([expected, _known_us(found, timed)], axis=1)
+    weights = _weights(len(modelled) - len(called), [*called, *timed], set(timed), calls)
+    is_served = np.isfinite(times).any(axis=0)
+    logs = np.log(times[:, is_served])
     regret: Floats = np.minimum(logs - logs.min(axis=0), FAR)
-    return regret
+    return regret, weights[is_served] / weights[is_served].sum()
 
 
-def _known_us(found: Sequence[TimedKernel]) -> Floats:
-    """(candidates, shapes) the least time of each candidate on each shape that any was timed on."""
-    gemms: dict[Gemm, int] = {}
-    for candidate in found:
-        for sample in candidate.samples:
-            gemms.setdefault(sample.gemm, len(gemms))
+def _weights(
+    num_drawn: int, rest: Sequence[Gemm], timed: Collection[Gemm], calls: Mapping[Gemm, int]
+) -> Floats:
+    """Of so many drawn shapes, then of the rest. Those drawn and those timed weigh the same each."""
+    general = np.array([1.0] * num_drawn + [float(gemm in timed) for gemm in rest])
+    counted = np.array([0.0] * num_drawn + [float(calls.get(gemm, 0)) for gemm in rest])
+    if not counted.any():
+        return general
+    weights: Floats = (1 - CALLED) * general / general.sum() + CALLED * counted / counted.sum()
+    return weights
+
+
+def _known_us(found: Sequence[TimedKernel], gemms: Sequence[Gemm]) -> Floats:
+    """(candidates, shapes) the least time of each candidate on each shape; infinite where there is none."""
+    at = {gemm: i for i, gemm in enumerate(gemms)}
     times = np.full((len(found), len(gemms)), np.inf)
     for row, candidate in zip(times, found, strict=True):
         for sample in candidate.samples:
-            row[gemms[sample.gemm]] = min(row[gemms[sample.gemm]], sample.time_us)
+            row[at[sample.gemm]] = min(row[at[sample.gemm]], sample.time_us)
     return times
 
 
-def choose(regret: Floats, most: int, least_gain: float = LEAST_GAIN) -> list[int]:
-    """Rows, at most so many, each the one that lowers the mean regret the most."""
+def choose(regret: Floats, weights: Floats, most: int, least_gain: float = LEAST_GAIN) -> list[int]:
+    """Rows, at most so many, each the one that lowers the weighted mean regret the most."""
     chosen: list[int] = []
     reached = np.full(regret.shape[1], FAR)
     while len(chosen) < min(most, len(regret)):
-        means = np.minimum(reached, regret).mean(axis=1)
+        means = np.minimum(reached, regret) @ weights
         best = int(np.argmin(means))
-        if means[best] > reached.mean() - least_gain:
+        if means[best] > reached @ weights - least_gain:
             break
         chosen.append(best)
         reached = np.minimum(reached, regret[best])
     return chosen
 
 
-def portfolio(layout: str, found: Sequence[TimedKernel], limits: DeviceLimits, most: int) -> list[Config]:
+def portfolio(
+    layout: str,
+    found: Sequence[TimedKernel],
+    limits: DeviceLimits,
+    most: int,
+    calls: Mapping[Gemm, int] = MappingProxyType({}),
+) -> list[Config]:
     """At most so many of the candidates of a layout that were timed on enough shapes, the one that serves the
-    most of all shapes first."""
+    most of all shapes first. `calls`: how often a program asks for a shape, where that is known."""
     known = [c for c in found if len({sample.gemm for sample in c.samples}) >= LEAST_SHAPES]
     if not known:
         return []
-    return [known[at].config for at in choose(regrets(layout, known, limits), most)]
+    return [known[at].config for at in choose(*regrets(layout, known, limits, calls), most)]

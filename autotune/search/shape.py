@@ -29,6 +29,7 @@ _TWIN_STUDIES = 3  # of this very shape, on another GPU of the kind or under ano
 _LOANS_PER_TWIN = 8
 _SIMILAR_STUDIES = 3  # shapes tuned earlier that lend their best configs
 _LOANS_PER_STUDY = 2
+_IDLE = (origins.REUSE, origins.FILL)  # no seconds that one shape had before another
 _FINALISTS_OF = 4  # times as many trials are looked at as may come into the final
 
 
@@ -65,11 +66,14 @@ class ShapeSearch:
         self.max_error = target.max_error
         self._limits = target.limits
         self.limit_us = gemm.limit_us(target.limits.fma_tflops, target.limits.bandwidth_gbs)
-        self.times_us: list[float | None] = []  # of all trials, in their order; None: failed
+        # Of the trials that were searched, in their order (None: failed), and what was found on other shapes
+        # where it was the best so far: what else was found there tells nothing of how a search gets on.
+        self.times_us: list[float | None] = []
         self.contest = Contest()
         self.num_new = 0
         self.num_open = 0
         self.spent_s = 0.0  # of the target, in this run: its compiler's places, its GPU
+        self._earlier_s = 0.0
         self.on_gpu_s = 0.0
         self.num_reused = 0  # trials of this run whose kernels were compiled before
         self.num_reused_open = 0
@@ -83,7 +87,7 @@ class ShapeSearch:
         self._lent: set[str] = set()
         self._elsewhere: deque[int] = deque()
         self._resume()
-        self.num_known = len(self.times_us)
+        self.num_known = len(self.shared.known)
         self.baseline = target.baseline(gemm)
         store.add_baseline(self.study, self.baseline)
 
@@ -94,7 +98,9 @@ class ShapeSearch:
         for trial in self._store.trials(self.study):
             readable.add(trial.key)
             time_us = self._time_of(trial.measurement)
-            self.count(trial.key, trial.point, time_us)
+            self.count(trial.key, trial.point, time_us, trial.origin)
+            if trial.origin not in _IDLE:
+                self._earlier_s += self._seconds_of(trial.measurement)
             number = self.space.find(trial.point)
             if number is not None:
                 known.append((number, time_us))
@@ -218,11 +224,16 @@ class ShapeSearch:
             self.num_reused += 1
             self.reused_s += on_gpu_s
         else:
-            self.spent_s += on_gpu_s + measurement.compile_s / self._num_places
+            self.spent_s += self._seconds_of(measurement)
         self.drop(ask)
         time_us = self._time_of(measurement)
         self._proposer.tell(ask.number, time_us)
-        return self.count(ask.key, ask.point, time_us)
+        return self.count(ask.key, ask.point, time_us, ask.origin)
+
+    def _seconds_of(self, measurement: Measurement) -> float:
+        """What a trial took of the target: of its GPU, and of its compiler's places."""
+        on_gpu_s = measurement.verify_s + measurement.measure_s
+        return on_gpu_s + measurement.compile_s / self._num_places
 
     def drop(self, ask: Ask) -> None:
         """A point that was asked for is under way no longer."""
@@ -235,11 +246,13 @@ class ShapeSearch:
         is_fine = measurement.is_ok and is_accurate(measurement.error_over_cublas, self.max_error)
         return measurement.time_us if is_fine else None
 
-    def count(self, key: str, point: Mapping[str, Value], time_us: float | None) -> bool:
+    def count(self, key: str, point: Mapping[str, Value], time_us: float | None, origin: str = "") -> bool:
         """Take in a trial of this study, whoever made it. Returns whether it is the best so far."""
-        self.times_us.append(time_us)
         self.shared.known.add(key)
-        return time_us is not None and self.contest.enter(key, point, time_us)
+        is_best = time_us is not None and self.contest.enter(key, point, time_us)
+        if is_best or origin != origins.FILL:
+            self.times_us.append(time_us)
+        return is_best
 
     def refine(self, duel: Duel, first_us: tuple[float, ...], second_us: tuple[float, ...]) -> None:
         """Learn from rounds of a duel."""
@@ -261,7 +274,7 @@ class ShapeSearch:
 
     @property
     def num_total(self) -> int:
-        """Trials of this shape, those of earlier runs included."""
+        """Trials that searches of this shape made, those of earlier runs included."""
         return len(self.times_us)
 
     @property
@@ -295,8 +308,10 @@ class ShapeSearch:
 
     @property
     def expected_spent_s(self) -> float:
-        """Seconds of the target that this shape will have had once its open points are done."""
-        return _expected(self.spent_s, self.num_new - self.num_reused, self.num_open - self.num_reused_open)
+        """Seconds of the target that this shape will have had once its open points are done, those of earlier
+        runs included."""
+        num_done, num_open = self.num_new - self.num_reused, self.num_open - self.num_reused_open
+        return self._earlier_s + _expected(self.spent_s, num_done, num_open)
 
     @property
     def expected_reused_s(self) -> float:

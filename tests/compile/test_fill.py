@@ -47,12 +47,22 @@ def store(target, tmp_path):
 
 def test_rows_are_leaders_then_relatives_then_what_leads_in_other_layouts(target, store) -> None:
     rows = list(Filler(target, store, COLUMNS, ignore_fill)._rows())
-    assert rows[0] == ("NN", TUNED)
     kernels = [(layout, config.kernel) for layout, config in rows]
     assert len(set(kernels)) == len(kernels)
     assert ("NN", SPLIT.kernel) in kernels and ("NN", replace(TUNED, tm=8).kernel) not in kernels
     assert ("NN", replace(TUNED, edges="predicated").kernel) in kernels
     assert {layout for layout, _ in rows} == {"NN", "NT"}
+
+
+def test_what_serves_any_alignment_does_not_wait_for_all_leaders(target, store) -> None:
+    study = study_of(store, target, COLUMNS[0])
+    leaders = [replace(TUNED, stages=2 + i, vec_c=1) for i in range(4)]
+    for i, config in enumerate(leaders):
+        ok = Measurement(Outcome.OK, time_us=10 + 0.1 * i, samples_us=(10.0,), registers=64, spill_bytes=0)
+        store.add_trial(study, point_key(config.to_dict()), config.to_dict(), ok, "seed")
+    own = [row for layout, row in Filler(target, store, COLUMNS, ignore_fill)._rows() if layout == "NN"]
+    widths = [max(row.vec_a, row.vec_b, row.vec_c) for row in own]
+    assert widths[0] == 4 and 1 in widths[: len(leaders)]
 
 
 def test_splits_fill_the_gpu_and_have_work(target, store) -> None:
@@ -65,10 +75,10 @@ def test_splits_fill_the_gpu_and_have_work(target, store) -> None:
 
 
 def test_the_matrix_is_filled_gone_on_with_and_written(target, store, tmp_path) -> None:
-    told: list[tuple[int, int]] = []
+    told: list[tuple[int, int, int]] = []
     first = fill(target, store, COLUMNS, 300, lambda *far: told.append(far))
     assert first.is_complete and first.num_kernels > 3 and first.num_refused == 0
-    assert told[-1] == (first.num_kernels, first.num_cells)
+    assert told[-1] == (first.num_kernels, first.num_cells, 0)
     origins = {trial.origin for gemm in COLUMNS for trial in store.trials(study_of(store, target, gemm))}
     assert origins == {"seed", "fill"}
     again = fill(target, store, COLUMNS, 300)
@@ -85,3 +95,23 @@ def test_the_matrix_is_filled_gone_on_with_and_written(target, store, tmp_path) 
 def test_no_time_is_no_kernel(target, store) -> None:
     filled = fill(target, store, COLUMNS, 0)
     assert (filled.num_kernels, filled.num_cells, filled.is_complete) == (0, 0, False)
+    every = fill(target, store, COLUMNS, 300)
+    assert filled.num_left == every.num_kernels  # as many as were left there are
+
+
+def test_what_is_left_when_the_time_is_over_is_what_the_next_call_times(target, store, monkeypatch) -> None:
+    filler, clock = Filler(target, store, COLUMNS, ignore_fill), iter(range(100))
+    monkeypatch.setattr(target, "now", lambda: next(clock))
+    first = filler.run(2.0)
+    assert (first.num_kernels, first.is_complete) == (2, False)
+    again = Filler(target, store, COLUMNS, ignore_fill).run(100.0)
+    assert (again.num_kernels, again.is_complete) == (first.num_left, True)
+
+
+def test_shapes_that_kernels_of_others_serve_better_are_told(target, store) -> None:
+    for gemm, time_us in ((COLUMNS[2], 1e6), (COLUMNS[3], 1e-3)):
+        study, config = study_of(store, target, gemm), replace(TUNED, stages=3)
+        slow = Measurement(Outcome.OK, time_us=time_us, samples_us=(time_us,), registers=64, spill_bytes=0)
+        store.add_trial(study, point_key(config.to_dict()), config.to_dict(), slow, "seed")
+    filled = fill(target, store, COLUMNS, 300)
+    assert COLUMNS[2] in filled.improved and COLUMNS[3] not in filled.improved

@@ -8,10 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autotune.device import KNOWN
-from autotune.distribution import DEPTHS, LIMITS_US, MOST, ROUND, drawn_suite
-from autotune.gemm import LAYOUTS
+from autotune.distribution import DEPTHS, LIMITS_US, MOST, ROUND, drawn_calls, drawn_suite
+from autotune.gemm import LAYOUTS, Gemm
 
 H200 = KNOWN["h200"]
+CALLS = {Gemm(1, 1, 1): 60, Gemm(2, 2, 2): 30, Gemm(3, 3, 3): 10}
 ROOFLINE = (H200.fma_tflops, H200.bandwidth_gbs)
 
 
@@ -36,3 +37,37 @@ def test_half_are_nn_and_half_of_each_layout_round(seed: int) -> None:
 
 def test_seeds_draw_other_shapes() -> None:
     assert not set(drawn_suite(20, 0, *ROOFLINE)) & set(drawn_suite(20, 1, *ROOFLINE))
+
+
+def widths(gemm: Gemm) -> tuple[int, int, int]:
+    """By how many floats, up to 4, the rows of A, B and C can be read."""
+    return tuple(next(w for w in (4, 2, 1) if ld % w == 0) for ld in (gemm.lda, gemm.ldb, gemm.ldc))
+
+
+def test_every_way_that_packed_rows_are_aligned_is_drawn() -> None:
+    """Kernels ask no more of a leading dimension than how many floats at a time it lets them read."""
+    found = drawn_suite(4000, 0, *ROOFLINE)
+    for layout, num_ways in {"NN": 9, "NT": 9, "TN": 9, "TT": 27}.items():
+        ways = Counter(widths(gemm) for gemm in found if gemm.layout == layout)
+        assert len(ways) == num_ways
+        assert 0.3 < ways[4, 4, 4] / ways.total() < 0.5
+        unaligned = sum(count for way, count in ways.items() if 4 not in way)
+        assert unaligned > 0.2 * ways.total()
+
+
+@given(st.dictionaries(st.integers(1, 50), st.integers(1, 10**15)), st.integers(0, 60), st.integers(0, 1000))
+def test_of_calls_the_first_of_more_are_those_of_fewer(counts: dict[int, int], num: int, seed: int) -> None:
+    calls = {Gemm(m, 8, 8): count for m, count in counts.items()}
+    found, every = drawn_calls(num, seed, calls), drawn_calls(len(calls), seed, calls)
+    assert found == every[:num]
+    assert set(every) == set(calls) and len(every) == len(calls)
+
+
+def test_shapes_are_drawn_as_often_as_they_are_called() -> None:
+    num_seeds = 3000
+    firsts = Counter(drawn_calls(1, seed, CALLS)[0] for seed in range(num_seeds))
+    for gemm, count in CALLS.items():
+        assert abs(firsts[gemm] / num_seeds - count / 100) < 0.03  # three deviations
+    pairs = Counter(drawn_calls(2, seed, CALLS) for seed in range(num_seeds))
+    second = pairs[Gemm(1, 1, 1), Gemm(2, 2, 2)] / firsts[Gemm(1, 1, 1)]
+    assert abs(second - 30 / 40) < 0.04

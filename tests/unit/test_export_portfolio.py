@@ -189,9 +189,44 @@ def test_of_two_times_of_a_shape_that_of_this_gpu_counts() -> None:
 def test_greedy_choice_takes_specialists_and_stops_where_nothing_is_gained() -> None:
     even, odd, both = ([0.0, 0.7] * 5, [0.7, 0.0] * 5, [0.2] * 10)
     regret = np.array([even, odd, both])
-    assert portfolio.choose(regret, 1) == [2]
-    assert set(portfolio.choose(np.array([even, odd]), 5)) == {0, 1}
-    assert portfolio.choose(np.array([[0.0] * 10, odd]), 5) == [0]
+    same = np.full(10, 0.1)
+    assert portfolio.choose(regret, same, 1) == [2]
+    assert set(portfolio.choose(np.array([even, odd]), same, 5)) == {0, 1}
+    assert portfolio.choose(np.array([[0.0] * 10, odd]), same, 5) == [0]
+    assert portfolio.choose(regret, np.array([0.12, 0.08] * 5), 1) == [2]
+    assert portfolio.choose(regret, np.array([0.18, 0.02] * 5), 1) == [0]
+
+
+def test_shapes_that_a_program_calls_for_have_half_of_the_weight() -> None:
+    found = portfolio.candidates("NN", (), matrices(), H200)
+    known = next(gemm for gemm in matrices()[0].columns if gemm.layout == "NN")
+    new = Gemm(123, 4567, 89)
+    plain, even = portfolio.regrets("NN", found, H200, {})
+    assert np.ptp(even) == 0 and even.sum() == pytest.approx(1)
+    other_layout = {Gemm(9, 9, 9, trans_b=True): 5}
+    assert (portfolio.regrets("NN", found, H200, other_layout)[1] == even).all()
+    regret, weights = portfolio.regrets("NN", found, H200, {known: 30, new: 10, **other_layout})
+    assert regret.shape[1] == plain.shape[1] + 1
+    base = weights.min(where=weights > 0, initial=1)
+    added = sorted(np.round(weights / weights.sum(), 9))[-2:]
+    assert added == pytest.approx([0.125, 0.375 + base], abs=1e-6)
+    assert weights.sum() == pytest.approx(1)
+
+
+def test_the_shape_that_was_served_worst_is_served_well_once_it_is_called_for() -> None:
+    found = portfolio.candidates("NN", (), matrices(), H200)
+    times = {c.config: {sample.gemm: sample.time_us for sample in c.samples} for c in found}
+    columns = {gemm for row in times.values() for gemm in row}
+    best = {gemm: min(row.get(gemm, np.inf) for row in times.values()) for gemm in columns}
+
+    def losses(chosen: list[Config]) -> dict[Gemm, float]:
+        return {gemm: min(times[c].get(gemm, np.inf) for c in chosen) / best[gemm] for gemm in columns}
+
+    before = losses(portfolio.portfolio("NN", found, H200, 8))
+    worst = max(before, key=before.__getitem__)
+    chosen = portfolio.portfolio("NN", found, H200, 8, {worst: 1})
+    assert before[worst] > 1.2 > 1.03 > losses(chosen)[worst]
+    assert portfolio.portfolio("NN", found, H200, 8, {worst: 10**15}) == chosen  # counts are compared
 
 
 # What they are taken to cost: cold times of a first tuning on an H200, in us

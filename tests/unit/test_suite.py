@@ -8,7 +8,7 @@ import pytest
 
 from autotune.errors import UsageError
 from autotune.gemm import Gemm
-from autotune.suite import read_suite
+from autotune.suite import MOST_CALLS, read_suite
 
 SUITES = Path(__file__).resolve().parents[2] / "studies" / "suites"
 SHAPE = "[[shape]]\nm = 4\nn = 5\nk = 6\n"
@@ -27,7 +27,9 @@ def test_a_suite_holds_its_shapes_once_and_in_order(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("layout", ["nn", "nt", "Tn", "TT"])
 def test_a_layout_is_read_as_on_the_command_line(tmp_path: Path, layout: str) -> None:
-    assert read_suite(_suite(tmp_path, f"{SHAPE}layout = '{layout}'")) == (Gemm.parse(f"4x5x6:{layout}"),)
+    assert read_suite(_suite(tmp_path, f"{SHAPE}layout = '{layout}'")) == {
+        Gemm.parse(f"4x5x6:{layout}"): None
+    }
 
 
 def test_a_batch_and_what_it_shares_are_read(tmp_path: Path) -> None:
@@ -41,7 +43,15 @@ def test_a_batch_and_what_it_shares_are_read(tmp_path: Path) -> None:
 
 def test_a_suite_may_say_what_it_is(tmp_path: Path) -> None:
     text = f"name = 'mine'\nnotes = 'of my model'\n{SHAPE}name = 'head'\nnotes = 'the last layer'\n"
-    assert read_suite(_suite(tmp_path, text)) == (Gemm(4, 5, 6),)
+    assert read_suite(_suite(tmp_path, text)) == {Gemm(4, 5, 6): None}
+
+
+def test_calls_of_a_shape_are_added_up(tmp_path: Path) -> None:
+    text = f"{SHAPE}count = 7\n{SHAPE}layout = 'NT'\ncount = 1\n{SHAPE}count = {MOST_CALLS}\n"
+    assert list(read_suite(_suite(tmp_path, text)).items()) == [
+        (Gemm(4, 5, 6), 7 + MOST_CALLS),
+        (Gemm(4, 5, 6, trans_b=True), 1),
+    ]
 
 
 @pytest.mark.parametrize("path", sorted(SUITES.glob("*.toml")), ids=lambda path: path.stem)
@@ -64,6 +74,12 @@ def test_the_suites_that_ship_are_read(path: Path) -> None:
         (SHAPE + "layout = 'XX'", "layout 'XX'"),
         (SHAPE + "layout = ['N', 'T']", "layout"),
         (SHAPE + "batch = 0", "shape 1: batch = 0 is outside 1"),
+        (f"{SHAPE}count = 2\n{SHAPE}", "shape 2: the key 'count' is missing, which others have"),
+        (f"{SHAPE}{SHAPE}count = 2\n", "shape 1: the key 'count' is missing, which others have"),
+        (SHAPE + "count = 0", "shape 1: count: expected a whole number from 1 to"),
+        (SHAPE + "count = 2.0", "shape 1: count: expected a whole number from 1 to"),
+        (SHAPE + "count = true", "shape 1: count: expected a whole number from 1 to"),
+        (SHAPE + "count = " + "9" * 900, "shape 1: count: expected a whole number from 1 to"),
         (SHAPE + "batch = '2'", "shape 1: batch is '2', and not a whole number"),
         (SHAPE + "batch = 2\nshared = 'c'", "shape 1: shared 'c' is none of A, B"),
         (SHAPE + "batch = 2\nshared = true", "shape 1: shared True is none of A, B"),

@@ -26,7 +26,7 @@ from autotune.kernel.feasible_set import Factor, FeasibleSet, feasible_set
 from autotune.measurement import Measurement, Outcome
 from autotune.search import Options, StopReason, study_of, tune
 from autotune.search.progress import FinalDone, ShapeStarted, Stopping, TrialDone
-from autotune.search.propose.origins import FOREIGN_SEED, MODELLED
+from autotune.search.propose.origins import FILL, FOREIGN_SEED, MODELLED
 from autotune.search.propose.seeds import known_elsewhere, known_good
 from autotune.search.shape import ShapeSearch
 from autotune.stats import Patience
@@ -275,6 +275,37 @@ def test_a_suite_shares_the_time_fairly_and_lends_its_best(store):
     assert spent[GEMM] == pytest.approx(spent[OTHER], abs=1.5)
     trials = [t for gemm in (GEMM, OTHER) for t in store.trials(study_of(store, target, gemm))]
     assert "transfer" in {t.origin for t in trials}
+
+
+def test_a_shape_that_comes_later_has_the_time_that_the_others_had_before(store):
+    target = FakeTarget(product_space(8, 8, 8, words=3))  # a second per trial
+    tune(target, store, [GEMM], Options(trials=40))
+    more = tune(target, store, [GEMM, OTHER], Options(seconds=50))
+    assert {shape.gemm: shape.num_new for shape in more.shapes}[GEMM] <= 3
+    even = tune(target, store, [GEMM, OTHER], Options(seconds=50))
+    assert abs(even.shapes[0].num_trials - even.shapes[1].num_trials) <= 3
+
+
+def test_what_was_found_on_other_shapes_is_no_trial_unless_it_is_the_best(store):
+    """A search that was over goes on where such a kernel is better than what it found."""
+    space, patience = product_space(8, 8, 8, words=3), Patience(horizon=2, min_trials=40)
+    target, options = FakeTarget(space), Options(patience=patience)
+    first = tune(target, store, [GEMM], options)
+    study = first.shapes[0].study
+    known = store.keys(study)
+    points = [space.point(number) for number in range(len(space))]
+    new = [point for point in points if point_key(point) not in known][:60]
+
+    def fill(some, time_us):
+        found = Measurement(Outcome.OK, time_us=time_us, samples_us=(time_us,))
+        store.add_trials(study, {point_key(point): (point, found) for point in some}, FILL)
+
+    fill(new[:-1], 500.0)
+    assert tune(target, store, [GEMM], options).num_new == 0
+    more = tune(target, store, [GEMM], Options(trials=first.num_new + 7))
+    assert more.num_new == 7
+    fill(new[-1:], 20.0)
+    assert tune(target, store, [GEMM], options).num_new > 10
 
 
 def test_tiles_that_suit_other_kinds_are_tried_now_and_then(store):

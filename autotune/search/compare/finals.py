@@ -37,9 +37,11 @@ class Finals:
 
     def _finalists(self, shape: ShapeSearch) -> list[TrialRecord]:
         """The best trials; none where nothing is new since they were last re-ranked."""
-        if shape.num_new == 0 and self._store.final(shape.study, shape.max_error) is not None:
+        best = shape.finalists(self._num_finalists)
+        last = self._store.final(shape.study, shape.max_error)
+        if shape.num_new == 0 and last is not None and best[0].key in {entry.key for entry in last.entries}:
             return []
-        return shape.finalists(self._num_finalists)
+        return best
 
     def _run(self, shape: ShapeSearch, finalists: list[TrialRecord]) -> None:
         self._on_event(FinalStarted(shape.gemm, len(finalists)))

@@ -1,0 +1,175 @@
+"""`autotune search --any` and its export, with the shapes and counts of a file, on a GPU that is played."""
+
+from __future__ import annotations
+
+import json
+from concurrent.futures import Future
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from typer.testing import CliRunner
+
+from autotune import targets, tuning
+from autotune.cli.app import app
+from autotune.errors import UsageError
+from autotune.gemm import Gemm
+from autotune.measurement import Measurement, Outcome
+from autotune.recording.replay import ReplayTarget
+from autotune.store import Store
+from autotune.target import Baseline, CellTime, Rounds, point_key
+
+from .conftest import FLAT, SQUARE
+
+UNKNOWN = Gemm(640, 512, 512)  # that the file counts, and nobody drew
+SUITE = "".join(
+    f"[[shape]]\nm = {g.m}\nn = {g.n}\nk = {g.k}\ncount = {count}\n"
+    for g, count in ((SQUARE, 10**9), (FLAT, 10**8), (UNKNOWN, 1))
+)
+OWN_US = 12.5  # the least of the recording
+
+
+class FillingGpu(ReplayTarget):
+    """A recording that times kernels across shapes, too; `FLAT` is served best by what is not searched there.
+    A second goes by for each kernel."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path, capacity=3)
+        self.gpu = SimpleNamespace(index=0, name=self.limits.name, compute_capability=(9, 0))
+        self.num_filled = 0
+        self.fast: set[str] = set()  # kernels on FLAT
+
+    def submit(self, gemm, point, cutoff_us):
+        if gemm in self.gemms:
+            return super().submit(gemm, point, cutoff_us)
+        return _done(Measurement(Outcome.OK, time_us=9.0, samples_us=(9.0,), registers=64, spill_bytes=0))
+
+    def compare(self, gemm, points, rounds):
+        known = [OWN_US / 2 if point_key(point) in self.fast else 14.0 for point in points]
+        return Rounds(tuple((time_us,) * rounds for time_us in known), Baseline(13.0, (13.0,) * rounds))
+
+    def joules(self, gemm, points):
+        return tuple(None for _ in points)
+
+    def fill(self, cells):
+        self.num_filled += 1
+        self.fast |= {point_key(cell.point) for cell in cells if cell.gemm == FLAT}
+        return _done(tuple(CellTime((OWN_US / 2 if cell.gemm == FLAT else 30.0,)) for cell in cells))
+
+    def now(self) -> float:
+        return super().now() + self.num_filled
+
+
+def _done(result) -> Future:
+    future: Future = Future()
+    future.set_result(result)
+    return future
+
+
+@pytest.fixture
+def target(recording: Path, monkeypatch: pytest.MonkeyPatch) -> FillingGpu:
+    opened = FillingGpu(recording)
+    monkeypatch.setattr(targets, "open_target", lambda *_, **__: opened)
+    return opened
+
+
+@pytest.fixture
+def suite(tmp_path: Path) -> Path:
+    path = tmp_path / "calls.toml"
+    path.write_text(SUITE)
+    return path
+
+
+def run(*arguments: str | Path, exit_code: int = 0):
+    done = CliRunner().invoke(app, [str(argument) for argument in arguments])
+    assert done.exit_code == exit_code, done.output
+    return done
+
+
+def test_shapes_of_a_file_are_searched_and_filled_until_nothing_is_gained(
+    target: FillingGpu, suite: Path, tmp_path: Path
+) -> None:
+    command = ("search", "--gpu", "0", "--suite", suite, "--any", "2", "--db", tmp_path / "any.db")
+    facts = json.loads(run(*command, "--json").stdout)
+    assert {shape["shape"] for shape in facts["shapes"]} == {str(SQUARE), str(FLAT)}
+    assert facts["stopped"] in ("patience", "exhausted")
+    filled = facts["filled"]
+    assert (
+        filled["is_complete"] and filled["num_left"] == 0 and filled["num_cells"] > filled["num_kernels"] > 3
+    )
+    assert filled["improved"] == [str(FLAT)]
+    flat = next(shape for shape in facts["shapes"] if shape["shape"] == str(FLAT))
+    assert flat["num_trials"] <= 48 + 1  # of what was found on another shape, only what was the best
+    again = run(*command)
+    assert "0 kernels, 0 new times" in again.stdout
+    assert "0 shapes are now served best by a kernel that was found on another" in again.stdout
+    assert "nothing is left to time; a larger --any finds more" in again.stdout
+    assert f"export-table --db {tmp_path / 'any.db'} --suite {suite}" in again.stdout
+
+
+def test_a_shape_that_another_kernel_serves_better_has_its_final_again(
+    target: FillingGpu, tmp_path: Path
+) -> None:
+    calls = {SQUARE: 1, FLAT: 1}
+    found = tuning.tune(gpu="0", num_drawn=2, calls=calls, db=str(tmp_path / "a.db"))
+    (flat,) = (shape for shape in found.shapes if shape.gemm == FLAT)
+    assert flat.final is not None and flat.best is not None
+    assert flat.best.origin == "fill" and flat.best.key in {entry.key for entry in flat.final.entries}
+
+
+def test_what_is_left_when_the_time_is_over_is_told(target: FillingGpu, suite: Path, tmp_path: Path) -> None:
+    command = ("search", "--gpu", "0", "--suite", suite, "--any", "2", "--db", tmp_path / "any.db")
+    done = run(*command, "--seconds", "8")
+    assert "left: the same command goes on" in done.stdout
+    assert "timing the kernels that were found on all shapes of their layout" in done.stderr
+    assert target.num_filled <= 0.35 * 8 + 1
+
+
+def test_a_file_without_counts_gives_its_shapes_and_weighs_nothing(
+    target: FillingGpu, tmp_path: Path
+) -> None:
+    plain = tmp_path / "plain.toml"
+    plain.write_text("".join(f"[[shape]]\nm = {g.m}\nn = {g.n}\nk = {g.k}\n" for g in (SQUARE, FLAT)))
+    command = ("search", "--gpu", "0", "--suite", plain, "--any", "9", "--db", tmp_path / "any.db")
+    done = run(*command)
+    assert "--suite" not in done.stdout.splitlines()[-1]
+
+
+def test_batches_are_not_drawn_and_what_is_no_shape_is_refused(target: FillingGpu, tmp_path: Path) -> None:
+    batch, empty = replace(SQUARE, batch=4), Gemm(0, 5, 5)
+    db = str(tmp_path / "a.db")
+    found = tuning.tune(gpu="0", num_drawn=5, calls={batch: 10**6, FLAT: 1}, trials=5, db=db)
+    assert [shape.gemm for shape in found.shapes] == [FLAT]
+    for calls, message in (({batch: 1}, "all calls are of batches"), ({empty: 1}, "C is empty")):
+        with pytest.raises(UsageError, match=message):
+            tuning.tune(gpu="0", num_drawn=5, calls=calls, db=db)
+        with pytest.raises(UsageError, match=message):
+            tuning.export_table(tmp_path / "out", calls=calls, db=db)
+
+
+def test_the_export_is_told_of_all_calls_and_restricted_to_none(
+    target: FillingGpu, suite: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    db = tmp_path / "any.db"
+    run("search", "--gpu", "0", "--suite", suite, "--any", "1", "--trials", "9", "--db", db)
+    asked = {}
+
+    def export_table(results, *_: object, **named: object) -> None:
+        asked.update(named, gemms={shape.gemm for shape in results.shapes})
+        raise UsageError("as far as this")
+
+    monkeypatch.setattr(tuning.exporter, "export_table", export_table)
+    run("export-table", "--db", db, "--suite", suite, "--out", tmp_path / "out", exit_code=1)
+    assert asked["calls"] == {SQUARE: 10**9, FLAT: 10**8, UNKNOWN: 1}
+    assert len(asked["gemms"]) == 1
+
+
+def test_kernels_that_were_found_elsewhere_count_as_no_trials(target: FillingGpu, tmp_path: Path) -> None:
+    db = str(tmp_path / "a.db")
+    first = tuning.tune([SQUARE, FLAT], gpu="0", num_drawn=1, calls={FLAT: 1}, trials=20, db=db)
+    more = tuning.tune([SQUARE, FLAT], gpu="0", trials=30, db=db)
+    with Store.open_existing(db) as store:
+        (study,) = (shape.study for shape in first.shapes if shape.gemm == FLAT)
+        fills = [trial for trial in store.trials(study) if trial.origin == "fill"]
+    assert len(fills) > 10 and more.search.num_new >= 15  # a fill that was the best counts
