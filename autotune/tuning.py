@@ -39,7 +39,7 @@ from .targets import Note
 
 Shape = Gemm | str | int | tuple[int, int, int]  # 4096, "4096x128x4096:NT", (m, n, k)
 DEFAULT_DB = "autotune.db"
-# Of the seconds, where shapes are drawn: to search them, and to time kernels across them. Four kernels of
+# Of the seconds, where shapes are drawn: to search them, and to time kernels across them. Six kernels of
 # each shape serve new ones nearly as well as all (decision 0041); what they take in seconds is unmeasured.
 SEARCH_SHARE, FILL_SHARE = 0.6, 0.35
 FINAL_S = 4.0  # at most, of a shape: the seconds left go to those that kernels of others serve better

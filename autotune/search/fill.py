@@ -11,11 +11,13 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from itertools import chain, zip_longest
+from typing import TypeVar
 
+from ..device import DeviceLimits
 from ..gemm import LAYOUTS, Gemm
 from ..kernel.config import Config
 from ..kernel.launch import has_work
@@ -39,6 +41,7 @@ MAX_WAITING = 64  # kernels whose compile or verification is under way
 GAIN = Patience.gain  # from which on a search of the shape goes on, too
 
 
+T = TypeVar("T")
 OnFill = Callable[[int, int, int], None]  # kernels that were timed, times, and kernels left at most
 
 
@@ -107,8 +110,14 @@ class Filler:
         leaders = {gemm: self._leaders(study) for gemm, study in self._studies.items()}
         own = {x: [leaders[gemm] for gemm in columns] for x, columns in self._columns.items()}
         layouts = [x for x in LAYOUTS if self._columns[x]]
-        queues = [self._rows_of(x, own[x], [c for y in layouts if y != x for c in own[y]]) for x in layouts]
-        yield from filter(None, chain.from_iterable(zip_longest(*queues)))
+        queues = [
+            [
+                (x, row)
+                for row in in_order(x, own[x], [c for y in layouts if y != x for c in own[y]], self._limits)
+            ]
+            for x in layouts
+        ]
+        yield from _by_turns(queues)
 
     def _leaders(self, study: StudyRef) -> list[Config]:
         found = self._store.best(study, _MANY * LEADERS, self._target.max_error)
@@ -117,22 +126,6 @@ class Filler:
         return [
             Config.from_dict(t.point) for t, us in zip(best, times, strict=True) if us <= AS_GOOD * times[0]
         ]
-
-    def _rows_of(
-        self, layout: str, own: Sequence[Sequence[Config]], others: Sequence[Sequence[Config]]
-    ) -> Iterator[tuple[str, Config]]:
-        """Leaders of the layout and their relatives in turn, then what leads in other layouts; each kernel
-        once. Where all relatives came last, half of the rows served a new shape at 0.83 of the best kernel
-        instead of 0.87 (decision 0041)."""
-        general = [[r for c in configs for r in relatives(c, layout, self._limits)] for configs in own]
-        both = [list(_by_turns(pair)) for pair in zip(own, general, strict=True)]
-        foreign = [[r for c in configs[:3] for r in relatives(c, layout, self._limits)] for configs in others]
-        seen: set[Config] = set()
-        for config in chain(_by_turns(both), _by_turns(foreign)):
-            row = config.in_any_splits
-            if row.kernel not in seen:
-                seen.add(row.kernel)
-                yield layout, row
 
     def _verified(
         self, rows: deque[tuple[str, Config]], until_s: float
@@ -222,9 +215,26 @@ class Filler:
         return [v for v in busy if not broken_rules(replace(config, split_k=v), self._limits, gemm)]
 
 
-def _by_turns(queues: Sequence[Sequence[Config]]) -> Iterator[Config]:
+def in_order(
+    layout: str, own: Sequence[Sequence[Config]], others: Sequence[Sequence[Config]], limits: DeviceLimits
+) -> Iterator[Config]:
+    """Kernels to time on the shapes of a layout, each once, in any splits: the leaders of its shapes and
+    their relatives in turn, then what leads in other layouts. Four kernels of each shape serve new ones at
+    0.86 of the best there is, and at 0.83 if relatives wait for all leaders (decision 0041)."""
+    general = [[r for c in configs for r in relatives(c, layout, limits)] for configs in own]
+    both = [list(_by_turns(pair)) for pair in zip(own, general, strict=True)]
+    foreign = [[r for c in configs[:3] for r in relatives(c, layout, limits)] for configs in others]
+    seen: set[Config] = set()
+    for config in chain(_by_turns(both), _by_turns(foreign)):
+        row = config.in_any_splits
+        if row.kernel not in seen:
+            seen.add(row.kernel)
+            yield row
+
+
+def _by_turns(queues: Iterable[Iterable[T]]) -> Iterator[T]:
     """The first of each, then the second of each, and so on."""
-    return (config for config in chain.from_iterable(zip_longest(*queues)) if config is not None)
+    return (item for item in chain.from_iterable(zip_longest(*queues)) if item is not None)
 
 
 def fill(
