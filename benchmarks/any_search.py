@@ -13,6 +13,8 @@ of all searches alike; of whole searches, in the order of a draw, of how much ke
 
 calls: a program calls for 12 shapes, by Zipf's law, of which 8 were searched. Kernels are chosen with so much
 of the weight on these (none: without the calls); judged on its 8 / its 4 / six other shapes held apart.
+
+narrow: kernels that read or write operands one float at a time, on the columns whose rows are whole fours.
 """
 
 from __future__ import annotations
@@ -178,6 +180,16 @@ def calls(grid: Grid, num_seeds: int) -> list[list[str]]:
     return [[f"{w:g}", f"{m[0]:.0f}", *(f"{x:.3f}" for x in np.exp(-m[1:]))] for w, m in means.items()]
 
 
+def narrow(grid: Grid) -> list[list[str]]:
+    """Rows of the fourth table."""
+    aligned = [i for i, g in enumerate(grid.columns) if not any(ld % 4 for ld in (g.lda, g.ldb, g.ldc))]
+    rows = []
+    for operands in ("a", "b", "c", "ab", "bc"):
+        configs = [c for c in grid.configs if all(getattr(c, f"vec_{x}") == 1 for x in operands)]
+        rows.append([" and ".join(operands.upper()), f"{grid.reached(configs, aligned):.3f}"])
+    return rows
+
+
 def _run(args: argparse.Namespace) -> None:
     for path in args.matrices:
         grid = Grid.of(matrix.read(path))
@@ -189,6 +201,7 @@ def _run(args: argparse.Namespace) -> None:
                 ("weight of calls", "kernels", "called, searched", "called, new", "others"),
                 calls(grid, args.seeds),
             ),
+            (("narrow", "of all"), narrow(grid)),
         )
         for header, rows in tables:
             console.show("\n".join(reports.table(header, rows)) + "\n")
