@@ -229,6 +229,21 @@ def test_the_shape_that_was_served_worst_is_served_well_once_it_is_called_for() 
     assert portfolio.portfolio("NN", found, H200, 8, {worst: 10**15}) == chosen  # counts are compared
 
 
+def test_calls_reach_the_choice_of_a_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls, asked = {Gemm(7, 9999, 333, trans_a=True): 12}, []
+
+    def chosen(layout: str, found: object, limits: DeviceLimits, most: int, given: dict[Gemm, int]) -> list:
+        asked.append((layout, most, given))
+        return []
+
+    monkeypatch.setattr("autotune.export.exporter.portfolio", chosen)
+    winner = replace(TILE, edges="exact")
+    shape = TunedShape(SQUARE, (TunedPoint(winner, 2700.0, True),))
+    found = TunedResults(ENVIRONMENT, H200, template.source_hash(), "cold", 1, (shape,))
+    export_table(found, tmp_path / "t", FakeCompiler(arch=H200.arch), max_kernels=40, calls=calls)
+    assert asked == [(layout, 10, calls) for layout in LAYOUTS]
+
+
 # What they are taken to cost: cold times of a first tuning on an H200, in us
 
 MEASURED: tuple[tuple[str, float, Point], ...] = (
