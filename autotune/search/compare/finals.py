@@ -39,9 +39,8 @@ class Finals:
         """The best trials; none where nothing is new since they were last re-ranked."""
         best = shape.finalists(self._num_finalists)
         last = self._store.final(shape.study, shape.max_error)
-        if shape.num_new == 0 and last is not None and best[0].key in {entry.key for entry in last.entries}:
-            return []
-        return best
+        known = {entry.key for entry in last.entries} if last is not None and shape.num_new == 0 else set()
+        return [] if best and best[0].key in known else best
 
     def _run(self, shape: ShapeSearch, finalists: list[TrialRecord]) -> None:
         self._on_event(FinalStarted(shape.gemm, len(finalists)))
