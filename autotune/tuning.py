@@ -29,9 +29,9 @@ from .recording.replay import ReplayTarget
 from .runtime.table import Table, load
 from .search import DEFAULT_SAMPLER, Options, SearchResult, ShapeResult, StopReason
 from .search import tune as search
-from .search.propose.origins import FILL
 from .search.fill import Filled, OnFill, fill, ignore_fill
 from .search.progress import Best, Event, OnEvent, ShapeStarted, ignore
+from .search.propose.origins import FILL
 from .store import Store, TrialRecord, shown
 from .store.publisher import Publisher
 from .target import Filling, Target

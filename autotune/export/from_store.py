@@ -27,8 +27,9 @@ def read_results(
 
     `gemms` restricts the shapes (None: all). Kernels whose error is more than `max_error` times cuBLAS's are
     left out (None: no limit). A shape without a final and with trials of `drawn_origin` was drawn: its times
-    count, and it has no ranking, unless it is among `gemms`. Raises DispatchError if none of the shapes, or not all of those asked for, was
-    tuned, or if the results are of kernels that are not autotune's; StoreError if they are all damaged.
+    count, and it has no ranking, unless it is among `gemms`. Raises DispatchError if none of the shapes, or
+    not all of those asked for, was tuned, or if the results are of kernels that are not autotune's;
+    StoreError if they are all damaged.
     """
     latest = store.latest_studies(environment, policy, max_error)
     shapes = [

@@ -21,8 +21,8 @@ class TunedPoint:
 
 @dataclass(frozen=True)
 class TunedShape:
-    """What a search found for one shape: `ranked` best first, none of a shape that was drawn; `times` of all ok
-    trials, for the model."""
+    """What a search found for one shape: `ranked` best first, none of a shape that was drawn; `times` of all
+    ok trials, for the model."""
 
     gemm: Gemm
     ranked: tuple[TunedPoint, ...]

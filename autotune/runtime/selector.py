@@ -39,6 +39,7 @@ CAUTION = 0.5  # deviations of a modelled time by which it is taken to be longer
 NEAR = 1.25  # times as large or small in m, n and k: sums that were accurate enough there are here
 
 How = Literal["exact", "settled", "modelled", "nearest", "default"]
+Provider = Literal["autotune", "cublas"]
 Triple = tuple[int, int, int]
 _ONES = np.ones(3)
 
@@ -46,7 +47,9 @@ _ONES = np.ones(3)
 @dataclass(frozen=True, repr=False)
 class Pick:
     """The kernel for a call. `entry` is the tuned shape it rests on, if any; `expected_us` the
-    measured (exact) or modelled time of a launch, if any. `reason` is put into words when it is read."""
+    measured (exact) or modelled time of a launch, if any, `cublas_us` that of cuBLAS. `provider` is who serves
+    the call: where it is "cublas", the kernel does only where cuBLAS cannot be called. `reason` is put into
+    words when it is read."""
 
     kernel_id: str
     how: How
@@ -54,6 +57,8 @@ class Pick:
     split_k: int  # parts that k is split into
     expected_us: float | None = None
     entry: Gemm | None = None
+    provider: Provider = "autotune"
+    cublas_us: float | None = None
 
     @property
     def reason(self) -> str:
@@ -62,13 +67,15 @@ class Pick:
     def __repr__(self) -> str:
         return (
             f"Pick(kernel_id={self.kernel_id!r}, how={self.how!r}, reason={self.reason!r}, "
-            f"split_k={self.split_k!r}, expected_us={self.expected_us!r}, entry={self.entry!r})"
+            f"split_k={self.split_k!r}, expected_us={self.expected_us!r}, entry={self.entry!r}, "
+            f"provider={self.provider!r}, cublas_us={self.cublas_us!r})"
         )
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Copies, in other processes, too, have the reason itself and not the table that tells it."""
         told = partial(str, self.reason)
-        return Pick, (self.kernel_id, self.how, told, self.split_k, self.expected_us, self.entry)
+        own = (self.split_k, self.expected_us, self.entry, self.provider, self.cublas_us)
+        return Pick, (self.kernel_id, self.how, told, *own)
 
 
 @dataclass(frozen=True)
