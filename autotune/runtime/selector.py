@@ -47,9 +47,9 @@ _ONES = np.ones(3)
 @dataclass(frozen=True, repr=False)
 class Pick:
     """The kernel for a call. `entry` is the tuned shape it rests on, if any; `expected_us` the
-    measured (exact) or modelled time of a launch, if any, `cublas_us` that of cuBLAS. `provider` is who serves
-    the call: where it is "cublas", the kernel does only where cuBLAS cannot be called. `reason` is put into
-    words when it is read."""
+    measured (exact) or modelled time of a launch, if any, `cublas_us` that of cuBLAS. `provider` is who
+    serves the call: where it is "cublas", the kernel does only where cuBLAS cannot be called. `reason` is
+    put into words when it is read."""
 
     kernel_id: str
     how: How
