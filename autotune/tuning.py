@@ -29,6 +29,7 @@ from .recording.replay import ReplayTarget
 from .runtime.table import Table, load
 from .search import DEFAULT_SAMPLER, Options, SearchResult, ShapeResult, StopReason
 from .search import tune as search
+from .search.cublas_times import NUM_TIMED, time_cublas
 from .search.fill import Filled, OnFill, fill, ignore_fill
 from .search.progress import Best, Event, OnEvent, ShapeStarted, ignore
 from .search.propose.origins import FILL
@@ -172,10 +173,13 @@ def tune(
         filled = None
         if filling is not None and found.reason is not StopReason.INTERRUPTED:
             columns = [shape.gemm for shape in found.shapes if not shape.gemm.is_batched]
-            left_s = math.inf if seconds is None else seconds - (target.now() - began_s)
+            limits, until_s = filling.limits, math.inf if seconds is None else began_s + seconds
+            yardstick = drawn_suite(NUM_TIMED, seed, limits.fma_tflops, limits.bandwidth_gbs)
+            time_cublas(filling, store, yardstick, until_s)
+            left_s = until_s - target.now()
             fill_s = left_s if not named or seconds is None else min(left_s, FILL_SHARE * seconds)
             filled = fill(filling, store, columns, fill_s, on_fill)
-            left_s = math.inf if seconds is None else seconds - (target.now() - began_s)
+            left_s = until_s - target.now()
             num_due = len(columns) if math.isinf(left_s) else max(1, int(left_s / FINAL_S))
             if due := [gemm for gemm in filled.improved if gemm in named][:num_due]:
                 found = _ranked_again(target, store, found, due, on_event)

@@ -7,7 +7,8 @@ all other folds (export/portfolio.py), without those that a search of a column h
 relatives of these; the model that picks among them knows no other column either. Told are geometric means
 over columns held apart. chosen: the best of all rows over the best of the chosen; by kind of shape, too.
 picked: the best of the chosen over what the model picks; of four: over the best of the first four. /cuBLAS:
-cuBLAS over what the model picks, and the least of these.
+cuBLAS over what the model picks, the least of these, and the share of those below 0.98. by cuBLAS: the share
+of columns that go to cuBLAS where that is a provider, and then the same three figures.
 """
 
 from __future__ import annotations
@@ -24,15 +25,18 @@ import reports
 from autotune.cli import console
 from autotune.errors import UsageError
 from autotune.export import portfolio
+from autotune.export.figures import error_of
 from autotune.gemm import Gemm
 from autotune.kernel.relatives import stand_in
 from autotune.kernel.resources import residency
+from autotune.models import cublas_model
 from autotune.models.launches import Shapes
 from autotune.recording import matrix
 from autotune.recording.matrix import MatrixRow, TimeMatrix
 
 KINDS = ("one side up to 8", "one side up to 64", "deep k", "the rest")
 NUM_FIRST = 4
+SLOWER = 0.98  # than cuBLAS
 _FEW, _SOME, _DEEP = 8, 64, 16
 
 
@@ -56,6 +60,7 @@ class Judged:
     picked_us: float
     first_us: float  # the best of the first four
     cublas_us: float | None
+    served_us: float  # picked, or cuBLAS where that is the provider
 
 
 def without(found: TimeMatrix, apart: Sequence[Gemm]) -> TimeMatrix:
@@ -77,7 +82,10 @@ def judge(found: TimeMatrix, apart: Sequence[Gemm], size: int) -> list[Judged]:
     blocks = [
         residency(row.config, found.limits, stand_in(layout), found.known[row].registers) for row in rows
     ]
-    forecast = portfolio.believed(layout, taken, found.limits, blocks)
+    figures, forecast = portfolio.learned(layout, taken, found.limits, blocks)
+    errors = [error_of(one, candidate.samples) for one, candidate in zip(figures, taken, strict=True)]
+    times_us = {gemm: us for gemm, us in found.cublas_us.items() if us and gemm not in set(apart)}
+    cublas = cublas_model.learn(times_us, found.limits)
     by_row = found.by_row()
     judged = []
     for gemm in apart:
@@ -91,7 +99,11 @@ def judge(found: TimeMatrix, apart: Sequence[Gemm], size: int) -> list[Judged]:
         every = [cell.time_us for row in rows for (at, _), cell in by_row[row].items() if at == gemm]
         least = min(every, default=math.inf)
         picked, first = (times[0], min(times[:NUM_FIRST])) if times else (math.inf, math.inf)
-        judged.append(Judged(gemm, best[gemm], least, picked, first, found.cublas_us[gemm]))
+        cublas_us = found.cublas_us[gemm]
+        margin = cublas.margin(errors[int(expected.kernel[order[0]])])
+        is_kernels = cublas.expected_us(gemm, found.limits) >= expected.time_us[order[0]] * math.exp(margin)
+        served = picked if is_kernels or not cublas_us else cublas_us
+        judged.append(Judged(gemm, best[gemm], least, picked, first, cublas_us, served))
     return judged
 
 
@@ -104,7 +116,9 @@ def held_apart(found: TimeMatrix, size: int, num_folds: int) -> list[Judged]:
 
 
 def mean(ratios: Sequence[float]) -> float | None:
-    """Geometric; None without any."""
+    """Geometric; None without any, 0 where one is 0: no chosen kernel serves that column."""
+    if not all(ratios):
+        return 0.0
     return math.exp(float(np.mean(np.log(ratios)))) if ratios else None
 
 
@@ -115,7 +129,11 @@ def row_of(size: int, judged: Sequence[Judged]) -> list[str]:
     picked = mean([one.chosen_us / one.picked_us for one in judged])
     first = mean([one.chosen_us / one.first_us for one in judged])
     over = [one.cublas_us / one.picked_us for one in judged if one.cublas_us]
-    numbers = [chosen, *kinds, picked, first, mean(over), min(over, default=None)]
+    served = [one.cublas_us / one.served_us for one in judged if one.cublas_us]
+    slower = [sum(ratio < SLOWER for ratio in ratios) / max(1, len(ratios)) for ratios in (over, served)]
+    shares = sum(one.served_us == one.cublas_us for one in judged) / len(judged)
+    numbers = [chosen, *kinds, picked, first, mean(over), min(over, default=None), slower[0]]
+    numbers += [shares, mean(served), min(served, default=None), slower[1]]
     return [str(size), *("-" if number is None else f"{number:.3f}" for number in numbers)]
 
 
@@ -131,7 +149,8 @@ def _run(args: argparse.Namespace) -> None:
         console.show(
             f"{path}: {len(found.rows)} kernels, {len(found.best_us())} columns, {found.environment.gpu_name}"
         )
-        header = ["kernels", "chosen", *KINDS, "picked", "of four", "/cuBLAS", "worst"]
+        header = ["kernels", "chosen", *KINDS, "picked", "of four", "/cuBLAS", "worst", "slower"]
+        header += ["by cuBLAS", "/cuBLAS", "worst", "slower"]
         console.show("\n".join(reports.table(header, rows)))
 
 

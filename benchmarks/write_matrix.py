@@ -1,10 +1,11 @@
 """Writes the times of a database as a matrix of kernels and shapes: what ships with autotune.
 
     autotune search --gpu 0 --any 80 --seconds 600 --db any.db
-    python benchmarks/write_matrix.py --db any.db --out studies/matrices/h200.json.gz
+    python benchmarks/write_matrix.py --db any.db --out studies/matrices/h200
 
-Of the GPU that was measured last. Rows are kernels that were timed on enough shapes to serve others
-(export/portfolio.py); the origin of a row is the shape whose search found it. Batches are left out.
+One file for each layout, of the GPU that was measured last. Rows are kernels that were timed on enough
+shapes to serve others (export/portfolio.py); the origin of a row is the shape whose search found it. Columns
+without cells are shapes that cuBLAS alone was timed on. Batches are left out.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from autotune.cli import common, console
 from autotune.device import DeviceLimits
 from autotune.errors import UsageError
 from autotune.export.portfolio import LEAST_SHAPES
-from autotune.gemm import Gemm
+from autotune.gemm import LAYOUTS, Gemm
 from autotune.kernel.config import Config
 from autotune.measurement import CachePolicy
 from autotune.recording import matrix
@@ -42,6 +43,7 @@ def read(store: Store, limits: DeviceLimits, policy: CachePolicy = CachePolicy.C
         "policy_version": studies[-1].policy_version,
     }
     found = TimeMatrix(limits, studies[-1].environment, identity)
+    found.cublas_us.update(store.cublas_times(studies[-1].environment, policy))
     first: dict[MatrixRow, int] = {}
     facts: dict[MatrixRow, RowFacts] = {}
     timed: dict[MatrixRow, set[Gemm]] = {}
@@ -83,17 +85,20 @@ def _run(args: argparse.Namespace) -> None:
         found = read(store, limits)
     if not found.known:
         raise UsageError(f"no kernel was timed on {LEAST_SHAPES} shapes; run `autotune search --any` first")
-    num_bytes = matrix.write(args.out, found)
-    console.show(
-        f"{args.out}: {len(found.known):,} rows, {len(found.columns)} columns, {len(found.cells):,} cells, "
-        f"{num_bytes / 1e6:.2f} MB"
-    )
+    for layout in LAYOUTS:
+        part = found.of_layout(layout)
+        path = args.out.with_name(f"{args.out.name}-{layout.lower()}.json.gz")
+        num_bytes = matrix.write(path, part)
+        console.show(
+            f"{path}: {len(part.known):,} rows, {len(part.columns):,} columns, {len(part.cells):,} cells, "
+            f"{num_bytes / 1e6:.2f} MB"
+        )
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--db", required=True)
-    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--out", type=Path, required=True, help="what the names of its files begin with")
     parser.add_argument("--gpu", default="auto", help="whose limits the matrix is of: one that is here")
     reports.run(_run, parser.parse_args())
 

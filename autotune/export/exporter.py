@@ -26,6 +26,7 @@ from . import cover, figures
 from .cubins import KernelCompiler, OnCompiled, compile_all
 from .package import prepare, write_folder
 from .portfolio import candidates, portfolio
+from .provider import known_of_cublas
 from .tuned import TunedPoint, TunedResults, TunedShape
 from .wishes import Wish, all_wishes, defaults
 
@@ -83,6 +84,7 @@ def export_table(
         kernels=tuple(sorted(kernels, key=lambda k: k.id)),
         places=places,
         defaults={wish.layout: wish.id for wish in defaults(results.limits)},
+        cublas=known_of_cublas(results, matrices),
         entries=tuple(_entry(shape) for shape in settled.shapes if shape.ranked),
     )
     return write_folder(table, code, folder, note)

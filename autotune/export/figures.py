@@ -43,13 +43,13 @@ def kernels(
             extents = np.rint(np.exp2(missed.places)).astype(int).tolist()
             places[layout] = tuple((m, n, k) for m, n, k in extents)
             for wish, one, own, weights in zip(timed.values(), figures, known, missed.weights, strict=True):
-                model = replace(one, relative_error=_error(one, own))
+                model = replace(one, relative_error=error_of(one, own))
                 records[wish.id] = replace(records[wish.id], model=model, missed=weights_text(weights))
         found += [launchable(record, results.limits, results.source_hash) for record in records.values()]
     return found, places
 
 
-def _error(figures: ModelFigures, samples: Sequence[Sample]) -> float:
+def error_of(figures: ModelFigures, samples: Sequence[Sample]) -> float:
     """Of one modelled time: what it misses of the samples, and what so few of them cannot tell."""
     return float(np.hypot(figures.relative_error, _FEW / len({sample.gemm for sample in samples})))
 

@@ -50,6 +50,7 @@ def read_results(
         policy=latest[-1].policy.value,
         policy_version=latest[-1].policy_version,
         shapes=tuned,
+        cublas_us=store.cublas_times(environment, policy),
     )
 
 

@@ -27,7 +27,7 @@ from ..kernel.resources import launch_spec, residency
 from ..models.fit import Sample, fit, fma_step_us, learn, work_of
 from ..models.forecast import Forecast
 from ..models.launches import Floats, Launches, Shapes
-from ..models.time_model import Speeds, modelled_us
+from ..models.time_model import ModelFigures, Speeds, modelled_us
 from ..recording.matrix import Cells, MatrixRow, TimeMatrix
 from .tuned import TunedShape
 
@@ -138,10 +138,17 @@ def believed(
     layout: str, found: Sequence[TimedKernel], limits: DeviceLimits, resident: Sequence[int] | None = None
 ) -> Forecast:
     """What candidates are expected to take on any shape."""
+    return learned(layout, found, limits, resident)[1]
+
+
+def learned(
+    layout: str, found: Sequence[TimedKernel], limits: DeviceLimits, resident: Sequence[int] | None = None
+) -> tuple[list[ModelFigures], Forecast]:
+    """The figures of candidates, and what follows from them."""
     specs = [launch_spec(c.config, stand_in(layout), limits) for c in found]
     blocks = resident or [residency(c.config, limits, stand_in(layout)) for c in found]
     figures, missed = learn([c.samples for c in found], blocks, limits)
-    return Forecast(Launches.of(specs, blocks), Speeds.of(figures), missed, limits)
+    return figures, Forecast(Launches.of(specs, blocks), Speeds.of(figures), missed, limits)
 
 
 def regrets(

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from ..device import DeviceLimits, Environment
 from ..gemm import Gemm
@@ -46,3 +47,4 @@ class TunedResults:
     policy_version: int
     shapes: tuple[TunedShape, ...]
     power_limit_w: float | None = None  # of the GPU that was measured, where that is known
+    cublas_us: Mapping[Gemm, float] = field(default_factory=dict)  # of shapes that nobody searched

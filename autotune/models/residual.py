@@ -57,6 +57,16 @@ def learn(places: Floats, logs: Floats) -> Residuals:
     return Residuals(places, weights)
 
 
+def left_out(places: Floats, logs: Floats) -> Floats:
+    """By how much each logarithm is missed by what all others tell of it; (shapes,).
+
+    Source: Rasmussen and Williams, 5.4.2.
+    """
+    inverse = np.linalg.inv(_covariance(places[:, None] - places) + NOISE * np.eye(len(logs)))
+    missed: Floats = inverse @ logs / np.diag(inverse)
+    return missed
+
+
 def factors(residuals: Residuals, m: Any, n: Any, k: Any) -> Floats:
     """By what the modelled time of each kernel on one shape is to be multiplied; (kernels,)."""
     if not len(residuals.places):

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import gzip
 import json
-from dataclasses import astuple, dataclass, field
+from dataclasses import astuple, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -77,6 +77,15 @@ class TimeMatrix:
     @property
     def columns(self) -> list[Gemm]:
         return list(self.cublas_us)
+
+    def of_layout(self, layout: str) -> TimeMatrix:
+        """Its rows and columns of one layout."""
+        return replace(
+            self,
+            cublas_us={gemm: us for gemm, us in self.cublas_us.items() if gemm.layout == layout},
+            known={row: facts for row, facts in self.known.items() if row.layout == layout},
+            cells={key: cell for key, cell in self.cells.items() if key[0].layout == layout},
+        )
 
     def by_row(self) -> dict[MatrixRow, Cells]:
         """The cells of each row by column and number of splits."""

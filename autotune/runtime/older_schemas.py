@@ -4,7 +4,7 @@
     2   no kernel overlaps what runs before it: its code does not wait
     3   each kernel has a `spec`, how it is launched, instead of its `variant`
     4   no cubin says which kernel it holds, and there are no batches
-    5   nothing is learned of what the model misses
+    5   nothing is learned of what the model misses, and nothing known of cuBLAS
 
 A stored spec is not taken on trust: it must be the one that follows from the config. Copied into exported
 tables.
@@ -44,6 +44,7 @@ def upgrade(body: dict[str, Any], version: int) -> list[LaunchSpec]:
         specs = [_upgrade(kernel, i, version) for i, kernel in enumerate(kernels)]
     if version < _MISSED:
         body.setdefault("places", {})
+        body.setdefault("cublas", {})
         for kernel in kernels:
             if type(kernel) is dict:
                 kernel.setdefault("missed", "")

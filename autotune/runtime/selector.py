@@ -1,7 +1,7 @@
 """Which kernel of a table serves a call, and why: exact, modelled, nearest or default.
 
 A kernel is legal for a call if `launch.refusal` has nothing against it. In this order:
-    exact     the shape was tuned, and a kernel ranked for it is legal
+    exact     the shape was tuned, packed and aligned as the call is, and a kernel ranked for it is legal
     settled   never said here: of launches that `ranked` gives, the one that was the fastest (settling.py)
     modelled  the legal kernel with the least modelled time (models/forecast.py), in its best number of
               splits, the default competing. The less is known of a kernel, the slower it is taken to be
@@ -9,7 +9,8 @@ A kernel is legal for a call if `launch.refusal` has nothing against it. In this
               much as they are deeper: it wins where nothing else is nearly as fast
     nearest   no legal kernel has a model: the best legal kernel of the nearest tuned shape
     default   nothing else is legal
-Copied into exported tables.
+Where cuBLAS is expected to be as fast, or nearly (models/cublas_model.py), the pick names it as the provider;
+where the shape was tuned, if it was faster in the same rounds. Copied into exported tables.
 """
 
 from __future__ import annotations
@@ -41,6 +42,7 @@ NEAR = 1.25  # times as large or small in m, n and k: sums that were accurate en
 How = Literal["exact", "settled", "modelled", "nearest", "default"]
 Provider = Literal["autotune", "cublas"]
 Triple = tuple[int, int, int]
+TUNED_ALIGNMENT = 16  # bytes: of the widest vectors
 _ONES = np.ones(3)
 
 
@@ -94,6 +96,11 @@ class Call:
     @property
     def is_packed(self) -> bool:
         return self.lds == Call.packed(self.gemm).lds
+
+    @property
+    def is_as_tuned(self) -> bool:
+        """Whether leading dimensions and alignment are those that shapes are tuned with."""
+        return self.is_packed and not any(address % TUNED_ALIGNMENT for address in self.addresses)
 
     @property
     def shapes(self) -> Shapes:
@@ -170,6 +177,7 @@ class Selector:
         self._ranked = {e.gemm: np.array([at[r.kernel] for r in e.ranked], np.int64) for e in table.entries}
         self._sums = Sums.of([kernel.config for kernel in table.kernels])
         self._own_splits = np.array([kernel.config.split_k for kernel in table.kernels], float)
+        self._cublas = {layout: figures.model for layout, figures in table.cublas.items()}
 
     def pick(self, call: Call) -> Pick:
         """The kernel for a call with m and n at least 1. Raises DispatchError if even the default
@@ -177,9 +185,9 @@ class Selector:
         return self._exact(call) or self._modelled(call) or self._nearest(call) or self._default(call)
 
     def ranked(self, call: Call, num: int) -> tuple[Pick, ...]:
-        """Up to `num` launches for a call, the one that is picked first. More than one only where the model
-        picks; none behind the first is less accurate than is allowed, or than the first."""
-        first = self.pick(call)
+        """Up to `num` launches of kernels for a call, the one that is picked first. More than one only where
+        the model picks; none behind the first is less accurate than is allowed, or than the first."""
+        first = replace(self.pick(call), provider="autotune")
         if first.how != "modelled":
             return (first,)
         known = self._models[call.gemm.layout]
@@ -211,12 +219,13 @@ class Selector:
 
     def _exact(self, call: Call) -> Pick | None:
         entry = self._entries.get(call.gemm)
-        if entry is None:
+        if entry is None or not call.is_as_tuned:
             return None
         for rank, ranked in enumerate(entry.ranked):
             if call.refusal(self.kernels[ranked.kernel]) is None:
                 tell = partial(self._why_exact, call, entry, rank)
-                return self._picked(ranked.kernel, "exact", tell, ranked.time_us, call.gemm)
+                pick = self._picked(ranked.kernel, "exact", tell, ranked.time_us, call.gemm)
+                return self._provided(pick, entry.cublas_us, 0.0)
         return None
 
     def _why_exact(self, call: Call, entry: Entry, rank: int) -> str:
@@ -224,7 +233,7 @@ class Selector:
         if rank:
             fault = call.refusal(self.kernels[entry.ranked[0].kernel])
             reason += f"; number {rank + 1} for it, because {fault}"
-        return reason if call.is_packed else f"{reason}; timed with packed leading dimensions"
+        return reason
 
     def _modelled(self, call: Call) -> Pick | None:
         known = self._models[call.gemm.layout]
@@ -238,7 +247,23 @@ class Selector:
             return None
         kernel, split_k = known.kernels[found.kernel[at]], int(found.split_k[at])
         tell, entry = partial(self._why_modelled, call, at), near.gemm if near else None
-        return Pick(kernel.id, "modelled", tell, split_k, time_us, entry)
+        pick = Pick(kernel.id, "modelled", tell, split_k, time_us, entry)
+        cublas = self._cublas.get(call.gemm.layout)
+        if cublas is None:
+            return pick
+        margin = cublas.margin(kernel.model.relative_error if kernel.model else 0.0)
+        return self._provided(pick, cublas.expected_us(call.gemm, self._table.limits), margin)
+
+    @staticmethod
+    def _provided(pick: Pick, cublas_us: float | None, margin: float) -> Pick:
+        """The pick with who serves the call: cuBLAS, unless the kernel is expected to be faster by more than
+        `margin`, a logarithm."""
+        if cublas_us is None or pick.expected_us is None:
+            return pick
+        if cublas_us >= pick.expected_us * math.exp(margin):
+            return replace(pick, cublas_us=cublas_us)
+        tell = partial(_why_cublas, pick, cublas_us, margin)
+        return replace(pick, tell=tell, provider="cublas", cublas_us=cublas_us)
 
     def _why_modelled(self, call: Call, at: int) -> str:
         known = self._models[call.gemm.layout]
@@ -304,7 +329,16 @@ class Selector:
         entry = self._entries.get(call.gemm)
         if entry is None:
             return f"{call.gemm} was not tuned"
+        if not call.is_as_tuned:
+            return f"{call.gemm} was tuned, but packed and aligned"
         return f"{call.gemm} was tuned, but {call.refusal(self.kernels[entry.ranked[0].kernel])}"
+
+
+def _why_cublas(pick: Pick, cublas_us: float, margin: float) -> str:
+    if not margin:
+        return f"{pick.reason}; cuBLAS was faster, with {cublas_us:.4g} us"
+    doubt = f"what is so little known has to be faster by {math.expm1(margin):.0%}"
+    return f"{pick.reason}; cuBLAS is expected to take {cublas_us:.4g} us, and {doubt}"
 
 
 def _why_behind(first: Pick, num: int) -> str:

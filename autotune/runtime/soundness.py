@@ -15,7 +15,7 @@ import numpy as np
 
 from ..device import DeviceLimits
 from ..errors import UsageError
-from ..gemm import LAYOUTS, Gemm
+from ..gemm import LAYOUTS, MAX_EXTENT, Gemm
 from ..kernel import identity
 from ..kernel.config import PARAMETER, Config
 from ..kernel.launch import LaunchSpec
@@ -24,7 +24,7 @@ from ..kernel.rules import RULES
 from ..strict import Misfit
 
 if TYPE_CHECKING:
-    from .table import Entry, Kernel, KernelRecord, Table
+    from .table import CublasFigures, Entry, Kernel, KernelRecord, Table
 
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _HEX = re.compile(r"[0-9a-f]*")
@@ -112,6 +112,20 @@ def check_references(table: Table) -> None:
     _require(set(table.places) <= set(LAYOUTS), "places are of a layout that there is none of")
     for kernel in table.kernels:
         _check_missed(kernel, len(table.places.get(kernel.layout, ())))
+    _require(set(table.cublas) <= set(LAYOUTS), "cuBLAS is known of a layout that there is none of")
+    for layout, figures in table.cublas.items():
+        _check_cublas(figures, f"what is known of cuBLAS for {layout}")
+
+
+def _check_cublas(figures: CublasFigures, where: str) -> None:
+    num, rest = divmod(len(figures.weights), 8)
+    is_hex = all(_HEX.fullmatch(text) is not None for text in (figures.places, figures.weights))
+    _require(num > 0 and not rest and len(figures.places) == 24 * num and is_hex,
+             f"{where} is no weight for each of its shapes")  # fmt: skip
+    numbers = np.frombuffer(bytes.fromhex(figures.weights), "<f4")
+    extents = np.frombuffer(bytes.fromhex(figures.places), "<u4")
+    _require(bool((np.abs(numbers) <= _MOST_MISSED).all()), f"{where} is not finite or too large")
+    _require(bool(((extents >= 1) & (extents <= MAX_EXTENT)).all()), f"{where} has a shape out of bounds")
 
 
 def _check_missed(kernel: Kernel, num_places: int) -> None:

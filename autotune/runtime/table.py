@@ -26,6 +26,7 @@ from ..kernel import identity
 from ..kernel.config import Config
 from ..kernel.launch import LaunchSpec, Variant
 from ..kernel.resources import MAX_REGISTERS, launch_spec
+from ..models.cublas_model import CublasModel, believed
 from ..models.launches import Floats
 from ..models.time_model import ModelFigures
 from . import checksum, older_schemas, soundness
@@ -99,6 +100,30 @@ def weights(record: KernelRecord, num_places: int) -> Floats:
 
 
 @dataclass(frozen=True)
+class CublasFigures:
+    """What is known of cuBLAS on one layout (models/cublas_model.py): shapes and weights as `Kernel.missed`
+    has them, m, n and k of the shapes as unsigned integers of 32 bits, little endian."""
+
+    version: str  # of the cuBLAS that was timed
+    places: str
+    weights: str
+    level: Annotated[float, Within(-20, 20)]
+    deviation: Annotated[float, Within(0, 20)]
+
+    @classmethod
+    def of(cls, version: str, gemms: Iterable[Gemm], model: CublasModel) -> CublasFigures:
+        """A model that was learned from times on these shapes."""
+        places = np.array([(gemm.m, gemm.n, gemm.k) for gemm in gemms], "<u4").tobytes().hex()
+        return cls(version, places, weights_text(model.missed.weights), model.level, model.deviation)
+
+    @property
+    def model(self) -> CublasModel:
+        places = np.frombuffer(bytes.fromhex(self.places), "<u4").reshape(-1, 3)
+        weights = np.frombuffer(bytes.fromhex(self.weights), "<f4").astype(float)
+        return believed(places, weights, self.level, self.deviation)
+
+
+@dataclass(frozen=True)
 class RankedKernel:
     """How a kernel did on a tuned shape. `is_tied`: it cannot be told apart from the best."""
 
@@ -135,6 +160,7 @@ class Table:
         str, tuple[tuple[Extent, Extent, Extent], ...]
     ]  # m, n, k that kernels of a layout were timed on
     defaults: dict[str, str]
+    cublas: dict[str, CublasFigures]  # by layout; of those where enough is known
     entries: tuple[Entry, ...]
 
     @property

@@ -1,6 +1,6 @@
 """The tables. Names are singular: Optuna's own (`trials`, `studies`) may live in the same file.
 
-    environment ─┐
+    environment ─┬─ cublas_time
     kernel ──────┼─ study ─┬─ trial ────────┐
                  │         ├─ baseline      ├─ config
                  │         ├─ duel ─────────┤
@@ -120,6 +120,27 @@ class StudyRow(Base):
     shares_b: Mapped[bool]
     policy: Mapped[str] = mapped_column(String(16))  # a CachePolicy
     policy_version: Mapped[int]
+    created_at: Mapped[datetime]
+
+
+class CublasTimeRow(Base):
+    """What cuBLAS took on a single product that nobody searched."""
+
+    __tablename__ = "cublas_time"
+    __table_args__ = (
+        UniqueConstraint("environment_id", "m", "n", "k", "trans_a", "trans_b", "policy", "policy_version"),
+        CheckConstraint("time_us > 0", name="is_time"),
+    )
+
+    environment_id: Mapped[int] = mapped_column(ForeignKey("environment.id"))
+    m: Mapped[int]
+    n: Mapped[int]
+    k: Mapped[int]
+    trans_a: Mapped[bool]
+    trans_b: Mapped[bool]
+    policy: Mapped[str] = mapped_column(String(16))  # a CachePolicy
+    policy_version: Mapped[int]
+    time_us: Mapped[float]
     created_at: Mapped[datetime]
 
 

@@ -20,7 +20,17 @@ from . import connect, leases, queries, read_only, rows, schema
 from .claims import Claims, scope_of
 from .damage import Damages
 from .database import Closing, Database, outlasting
-from .models import ConfigRow, DuelRow, EnvironmentRow, FinalRow, KernelRow, StudyRow, TrialRow, utc_now
+from .models import (
+    ConfigRow,
+    CublasTimeRow,
+    DuelRow,
+    EnvironmentRow,
+    FinalRow,
+    KernelRow,
+    StudyRow,
+    TrialRow,
+    utc_now,
+)
 from .records import DuelRecord, Final, FinalEntry, StudyRef, StudySummary, TrialRecord
 
 _KILLED = [o.value for o in (Outcome.FAULTED, Outcome.TIMED_OUT, Outcome.COMPILE_CRASHED)]
@@ -364,6 +374,44 @@ class Store(Closing):
         """The newest timing of cuBLAS; None if there was none yet."""
         with self._reading() as session:
             return queries.newest_baseline(session, self.damages, study.id)
+
+    @outlasting
+    def add_cublas_times(
+        self, environment: Environment, policy: CachePolicy, times_us: Mapping[Gemm, float]
+    ) -> None:
+        """Store times of cuBLAS on single products that nobody searched. Those that are there stay."""
+        with self._writing() as session:
+            environment_id, _ = queries.find_or_add(
+                session, EnvironmentRow, **rows.environment_columns(environment)
+            )
+            for gemm, time_us in times_us.items():
+                queries.find_or_add(
+                    session,
+                    CublasTimeRow,
+                    {"time_us": time_us, "created_at": utc_now()},
+                    environment_id=environment_id,
+                    policy=policy.value,
+                    policy_version=POLICY_VERSION,
+                    **{name: getattr(gemm, name) for name in ("m", "n", "k", "trans_a", "trans_b")},
+                )
+
+    @outlasting
+    def cublas_times(self, environment: Environment, policy: CachePolicy) -> dict[Gemm, float]:
+        """Times in us of the same cuBLAS on GPUs of this name, of products that nobody searched."""
+        query = (
+            select(CublasTimeRow)
+            .join(EnvironmentRow, CublasTimeRow.environment_id == EnvironmentRow.id)
+            .where(
+                EnvironmentRow.gpu_name == environment.gpu_name,
+                EnvironmentRow.recorded_on == environment.recorded_on,
+                EnvironmentRow.cublas_version == environment.cublas_version,
+                CublasTimeRow.policy == policy.value,
+                CublasTimeRow.policy_version == POLICY_VERSION,
+            )
+            .order_by(CublasTimeRow.id)
+        )
+        with self._reading() as session:
+            return dict(self.damages.readable(session.execute(query), rows.cublas_time))
 
     # ---- duels
 

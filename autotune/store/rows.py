@@ -24,6 +24,7 @@ from .models import (
     Base,
     BaselineRow,
     ConfigRow,
+    CublasTimeRow,
     DuelRow,
     EnvironmentRow,
     FinalEntryRow,
@@ -101,6 +102,14 @@ def environment(row: EnvironmentRow) -> Environment:
 
 def gemm_columns(gemm: Gemm) -> dict[str, Any]:
     return asdict(gemm)
+
+
+def cublas_time(row: CublasTimeRow) -> tuple[Gemm, float]:
+    check(row)
+    try:
+        return Gemm(row.m, row.n, row.k, row.trans_a, row.trans_b), row.time_us
+    except UsageError as error:
+        refuse(row, str(error))
 
 
 def study_ref(study: StudyRow, measured_by: EnvironmentRow | None, kernel: KernelRow | None) -> StudyRef:

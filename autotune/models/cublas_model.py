@@ -1,0 +1,63 @@
+"""What cuBLAS is expected to take on a shape: the least that the hardware allows, and what that misses.
+
+cuBLAS chooses its kernel by rules of its own, so that its times leap from shape to shape. But timing it costs
+no compile: what is missed is learned from a thousand shapes, by a Gaussian process (residual.py).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ..device import DeviceLimits
+from ..gemm import Gemm
+from . import residual
+from .launches import Floats
+from .residual import Residuals
+
+# Deviations by which the expected time of a kernel has to be below cuBLAS's, for the kernel to serve. Most
+# shapes that kernels would serve more slowly go to cuBLAS, with those where hardly anything is to be gained
+# (0042).
+MARGIN = 1.2
+FIXED_US = 2.5  # of a launch and the end of its last wave, beside the limit
+
+
+class CublasModel(NamedTuple):
+    """Of one layout. `level`: by which the logarithms of its times are above the limit's in the mean;
+    `deviation`: of the logarithm of one expected time, as it turned out for shapes left out one by one."""
+
+    missed: Residuals
+    level: float
+    deviation: float
+
+    def expected_us(self, gemm: Gemm, limits: DeviceLimits) -> float:
+        """Of one single product of this layout."""
+        factor = residual.factors(self.missed, gemm.m, gemm.n, gemm.k)[0]
+        return _least_us(gemm, limits) * math.exp(self.level) * float(factor)
+
+    def margin(self, relative_error: float) -> float:
+        """Logarithm of how many times faster than cuBLAS a kernel must be expected to be, to serve a shape:
+        one whose expected times are off by `relative_error`."""
+        return MARGIN * math.hypot(self.deviation, relative_error)
+
+
+def _least_us(gemm: Gemm, limits: DeviceLimits) -> float:
+    return FIXED_US + gemm.limit_us(limits.fma_tflops, limits.bandwidth_gbs)
+
+
+def learn(times_us: Mapping[Gemm, float], limits: DeviceLimits) -> CublasModel:
+    """From at least two times on shapes of one layout."""
+    places: Floats = residual.place(*np.array([(g.m, g.n, g.k) for g in times_us]).T)
+    logs = np.log([time_us / _least_us(gemm, limits) for gemm, time_us in times_us.items()])
+    level = float(logs.mean())
+    missed = residual.learn(places, (logs - level)[None])
+    apart = residual.left_out(places, logs - level)
+    return CublasModel(missed, level, float(np.sqrt(np.square(apart).mean())))
+
+
+def believed(places: Any, weights: Floats, level: float, deviation: float) -> CublasModel:
+    """A model that was learned before. `places`: (shapes, 3) of m, n, k; `weights`: (shapes,)."""
+    return CublasModel(Residuals(residual.place(*np.asarray(places).T), weights[None]), level, deviation)
