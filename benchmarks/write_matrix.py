@@ -22,7 +22,7 @@ from autotune.errors import UsageError
 from autotune.export.portfolio import LEAST_SHAPES
 from autotune.gemm import LAYOUTS, Gemm
 from autotune.kernel.config import Config
-from autotune.measurement import CachePolicy
+from autotune.measurement import LATENT_US, CachePolicy
 from autotune.recording import matrix
 from autotune.recording.matrix import CellRecord, MatrixRow, RowFacts, TimeMatrix
 from autotune.search.propose import origins
@@ -52,7 +52,10 @@ def read(store: Store, limits: DeviceLimits, policy: CachePolicy = CachePolicy.C
         found.cublas_us[study.gemm] = baseline.time_us if baseline else None
         for trial in store.trials(study):
             row = _row(study.gemm, trial)
-            if row is None or trial.measurement.time_us is None:
+            measured = trial.measurement
+            if row is None or measured.time_us is None:
+                continue
+            if measured.is_cut_short and measured.time_us < LATENT_US:
                 continue
             is_found = trial.origin not in (origins.FILL, origins.REUSE)
             if (is_found and trial.id < first.get(row, trial.id + 1)) or row not in facts:
@@ -60,7 +63,7 @@ def read(store: Store, limits: DeviceLimits, policy: CachePolicy = CachePolicy.C
                 facts[row] = _facts(study.gemm, trial)
             timed.setdefault(row, set()).add(study.gemm)
             split_k = Config.from_dict(trial.point).split_k
-            cell = CellRecord(trial.measurement.time_us, trial.measurement.is_cut_short)
+            cell = CellRecord(measured.time_us, measured.is_cut_short)
             found.cells[row, study.gemm, split_k] = cell
     found.known = {row: facts[row] for row, gemms in timed.items() if len(gemms) >= LEAST_SHAPES}
     found.cells = {key: cell for key, cell in found.cells.items() if key[0] in found.known}

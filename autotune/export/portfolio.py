@@ -31,7 +31,7 @@ from ..models.time_model import ModelFigures, Speeds, modelled_us
 from ..recording.matrix import Cells, MatrixRow, TimeMatrix
 from .tuned import TunedShape
 
-LEAST_GAIN = 5e-4  # of the mean regret: a kernel that lowers it by less is left out
+LEAST_GAIN = 2e-4  # of the mean regret: a kernel that lowers it by less is left out
 LEAST_SHAPES = 6  # that a kernel was timed on, for it to serve others
 NUM_DRAWN, SEED = 150, 14
 CALLED = 0.5  # of the weight, for shapes whose calls were counted: a program meets others, too

@@ -14,7 +14,7 @@ from ..errors import DuplicateTrial, StoreError
 from ..gemm import Gemm
 from ..kernel import same_code
 from ..kernel.config import Value
-from ..measurement import POLICY_VERSION, CachePolicy, Failure, Measurement, Outcome
+from ..measurement import LATENT_US, POLICY_VERSION, CachePolicy, Failure, Measurement, Outcome
 from ..target import Baseline
 from . import connect, leases, queries, read_only, rows, schema
 from .claims import Claims, scope_of
@@ -343,12 +343,13 @@ class Store(Closing):
     @outlasting
     def times(self, study: StudyRef, max_error: float | None = None) -> dict[str, float]:
         """Time in us by key of every ok trial that is accurate to `max_error`, without the samples: what a
-        model is fitted to."""
+        model is fitted to. Without those of a single launch that was mostly latency."""
         query = (
             select(ConfigRow, TrialRow.id, TrialRow.outcome, TrialRow.time_us)
             .select_from(TrialRow)
             .join(ConfigRow, TrialRow.config_id == ConfigRow.id, isouter=True)
             .where(TrialRow.study_id == study.id, queries.IS_OK, queries.is_accurate(max_error))
+            .where(~TrialRow.is_cut_short | (TrialRow.time_us >= LATENT_US))
             .order_by(TrialRow.id)
         )
         with self._reading() as session:
