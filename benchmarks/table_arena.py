@@ -130,9 +130,9 @@ class TableArena:
     # ---------------------------------------------------------------------------- who takes part
 
     def picked(self, call: Call, sets: Sequence[OperandSet]) -> tuple[Pick, Runner]:
-        """What the table picks for a call."""
+        """What the table picks for a call, and the launch of its kernel."""
         pick = self.selector.pick(call)
-        return pick, Runner(name_of(pick), self._enqueue(self.selector, self._devices, call, sets))
+        return pick, self.launched(pick, call, sets)
 
     def ranked(self, call: Call) -> tuple[Pick, ...]:
         """The launches that settling would time."""
