@@ -34,7 +34,7 @@ Kernel source {source_hash}, compiled by {compiler}; {num_shapes} tuned shapes.
     {name}.settle([(4000, 300, 2000)])  # times the first few kernels for a shape, and keeps the fastest
 
 AUTOTUNE_SETTLE=first-use settles each shape at its first call; AUTOTUNE_CHOICES names a file that
-export_choices wrote, and pins what it holds.
+export_choices wrote, and pins what it holds. AUTOTUNE_CUBLAS=0 keeps cuBLAS from serving what it does faster.
 Needs cuda-bindings (13 or later) and numpy; for DLPack arrays also cuda-core.
 """
 

@@ -8,19 +8,12 @@ is absent there is no baseline, and candidates are checked against float64 alone
 from __future__ import annotations
 
 import ctypes
-from dataclasses import dataclass
 from typing import Any
 
+from ..column_major import PEDANTIC_MATH, VERSION_PARTS, WORKSPACE_BYTES, ColumnMajorCall, Lds
 from ..errors import AutotuneError
 from ..gemm import Gemm
 from .memory import Buffer, OperandSet
-
-# cublas_api.h
-_OP_N, _OP_T = 0, 1
-_PEDANTIC_MATH = 2
-_VERSION_PARTS = (0, 1, 2)  # major, minor, patch
-Lds = tuple[int, int, int]  # leading dimensions of A, B and C in elements
-WORKSPACE_BYTES = 32 << 20  # what cuBLAS asks for on Hopper; given by us, so that capture allocates nothing
 
 
 class CublasError(AutotuneError):
@@ -41,7 +34,7 @@ def load_library() -> ctypes.CDLL | None:
 def library_version(library: ctypes.CDLL) -> str:
     """`13.1.0`"""
     parts = []
-    for part in _VERSION_PARTS:
+    for part in VERSION_PARTS:
         value = ctypes.c_int()
         check_status(library.cublasGetProperty(part, ctypes.byref(value)), "cublasGetProperty")
         parts.append(str(value.value))
@@ -52,46 +45,6 @@ def check_status(status: int, call: str) -> None:
     """Raises CublasError where a call of cuBLAS or cuBLASLt failed."""
     if status != 0:
         raise CublasError(f"{call} failed with status {status}; see cublasStatus_t")
-
-
-@dataclass(frozen=True)
-class ColumnMajorCall:
-    """The arguments of cublasSgemm that compute a row-major product: C^T = op(B)^T op(A)^T.
-
-    A row-major matrix read by columns is its transpose, so the operands change places and keep their
-    flags. Strides are in elements, from product to product of a batch; 0 for what all share.
-    """
-
-    trans_first: int
-    trans_second: int
-    rows: int
-    columns: int
-    depth: int
-    ld_first: int
-    ld_second: int
-    ld_result: int
-    stride_first: int = 0
-    stride_second: int = 0
-    stride_result: int = 0
-
-    @classmethod
-    def of(cls, gemm: Gemm, lds: Lds | None = None) -> ColumnMajorCall:
-        """`lds`: of A, B and C as they are stored, for a single product; None: packed."""
-        # cuBLAS wants leading dimensions of at least 1 even where k = 0
-        lda, ldb, ldc = lds or (max(gemm.lda, 1), max(gemm.ldb, 1), gemm.ldc)
-        return cls(
-            trans_first=_OP_T if gemm.trans_b else _OP_N,
-            trans_second=_OP_T if gemm.trans_a else _OP_N,
-            rows=gemm.n,
-            columns=gemm.m,
-            depth=gemm.k,
-            ld_first=ldb,
-            ld_second=lda,
-            ld_result=ldc,
-            stride_first=gemm.strides.stride_b,
-            stride_second=gemm.strides.stride_a,
-            stride_result=gemm.strides.stride_c,
-        )
 
 
 class Cublas:
@@ -107,7 +60,7 @@ class Cublas:
         # setting the stream resets the workspace: this order matters
         size = ctypes.c_size_t(WORKSPACE_BYTES)
         self._call("cublasSetWorkspace_v2", self._handle, ctypes.c_void_p(self._workspace.address), size)
-        self._call("cublasSetMathMode", self._handle, _PEDANTIC_MATH)
+        self._call("cublasSetMathMode", self._handle, PEDANTIC_MATH)
 
     def sgemm(self, gemm: Gemm, operands: OperandSet, lds: Lds | None = None) -> None:
         """Enqueue C = op(A) op(B), or a batch of such products; `lds` as in ColumnMajorCall. Raises

@@ -12,8 +12,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from ..column_major import ColumnMajorCall
 from ..gemm import Gemm
-from .cublas import ColumnMajorCall, check_status
+from .cublas import check_status
 from .memory import Buffer, OperandSet
 
 NUM_CANDIDATES = 32

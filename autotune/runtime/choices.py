@@ -31,10 +31,11 @@ from ..kernel.launch import has_work
 from ..models import splits
 from ..output_file import write_file
 from . import checksum
+from .blas_provider import BlasProvider
 from .conditions import Conditions
 from .devices import OpenGpu
 from .files import read_file
-from .selector import Call, Pick, in_splits
+from .selector import Call, Pick, Provider, in_splits
 from .table import Extent, Kernel, Table, TimeUs
 
 FORMAT = "autotune choices"
@@ -52,8 +53,9 @@ Tell = Callable[[str, str], None]  # of what, and what
 
 @dataclass(frozen=True)
 class Choice:
-    """The fastest of some launches for one kind of call: leading dimensions in elements, and how many bytes
-    the operands' addresses lie behind a multiple of 16 (0, 4 or 8: 12 allows what 4 does)."""
+    """The fastest of some launches, and what cuBLAS took, for one kind of call: leading dimensions in
+    elements, and how many bytes the operands' addresses lie behind a multiple of 16 (0, 4 or 8: 12 allows
+    what 4 does)."""
 
     m: Extent
     n: Extent
@@ -66,6 +68,11 @@ class Choice:
     split_k: Extent
     time_us: TimeUs  # of one launch, measured
     num_timed: Annotated[int, Within(1, 256)]  # launches that were timed
+    cublas_us: TimeUs | None  # beside them; None where it was not timed, or is surely slower
+
+    @property
+    def provider(self) -> Provider:
+        return "autotune" if self.cublas_us is None or self.cublas_us >= self.time_us else "cublas"
 
     @property
     def call(self) -> Call:
@@ -74,8 +81,8 @@ class Choice:
 
 @dataclass(frozen=True)
 class SettledOn:
-    """What choices hold for, besides their table. `cublas` is None as long as no choice is between a kernel
-    and cuBLAS."""
+    """What choices hold for, besides their table. `cublas` is the version of cuBLAS, None where no choice is
+    between a kernel and that."""
 
     gpu_name: str
     num_sms: Annotated[int, Within(0, 1 << 16)]
@@ -84,9 +91,9 @@ class SettledOn:
     cublas: str | None
 
     @classmethod
-    def under(cls, here: Conditions) -> SettledOn:
+    def under(cls, here: Conditions, cublas: str | None) -> SettledOn:
         driver = here.driver_version or f"CUDA {here.cuda_version}"
-        return cls(here.gpu_name, here.num_sms, driver, here.power_limit_w, None)
+        return cls(here.gpu_name, here.num_sms, driver, here.power_limit_w, cublas)
 
 
 @dataclass(frozen=True)
@@ -217,9 +224,15 @@ class KnownChoices:
     """
 
     def __init__(
-        self, table: Table, kernels: Mapping[str, Kernel], pinned: Path | None, is_first_use: bool
+        self,
+        table: Table,
+        kernels: Mapping[str, Kernel],
+        pinned: Path | None,
+        is_first_use: bool,
+        blas: BlasProvider,
     ) -> None:
         self.is_first_use = is_first_use
+        self._blas = blas
         self._kernels = kernels
         self._table = name_of(table)
         self._pinned = _pinned(pinned, self._table)
@@ -274,16 +287,20 @@ class KnownChoices:
             warnings.warn(message, DispatchWarning, stacklevel=2)
 
     def _of(self, call: Call, choice: Choice | None, how: str) -> Pick | None:
-        """The launch that a choice names; None where it must not serve the call, whoever wrote that down."""
+        """The launch that a choice names, or cuBLAS; None where the launch must not serve the call, whoever
+        wrote that down."""
         kernel = None if choice is None else self._kernels.get(choice.kernel)
         if choice is None or kernel is None or not _serves(kernel, call, choice.split_k):
             return None
-        told = partial(str, f"{call.gemm} was not tuned: {how} of {choice.num_timed} that were timed")
-        return Pick(kernel.id, "settled", told, choice.split_k, choice.time_us)
+        provider, num = choice.provider, choice.num_timed
+        what = f"{how} of {num}" if provider == "autotune" else f"cuBLAS, {how} beside {num} kernels"
+        told = partial(str, f"{call.gemm} was not tuned: {what} that were timed")
+        measured = choice.time_us, None, provider, choice.cublas_us
+        return Pick(kernel.id, "settled", told, choice.split_k, *measured)
 
     def _open(self, gpu: OpenGpu) -> Choices:
         path, here = None, gpu.conditions
-        settled_on = None if here is None else SettledOn.under(here)
+        settled_on = None if here is None else SettledOn.under(here, self._blas.version)
         if settled_on is not None:
             key = json.dumps([SCHEMA_VERSION, self._table, asdict(settled_on)])
             name = hashlib.sha256(key.encode()).hexdigest()[:32]

@@ -4,6 +4,7 @@ A call does three things: it reads address, extents and strides of its arrays; i
 for such a call before (the first time: picks a kernel, loads it, plans the launch); it launches. Only
 the first call of its kind on a GPU is slow. Nothing waits for the GPU, so it works under graph capture:
 a first call that settles its kind does, which a caller has to ask for, and which is put off under capture.
+Where cuBLAS is taken to be faster than all kernels, it is called instead of one.
 
 Needs cuda-bindings and numpy, for DLPack arrays cuda-core too. Copied into exported tables.
 """
@@ -20,6 +21,7 @@ from typing import Any, Literal
 from ..errors import DispatchError
 from ..gemm import Gemm
 from .arrays import Libraries, Library, stream_handle
+from .blas_provider import BlasProvider, is_switched_on
 from .choices import KnownChoices
 from .cuda_driver import LEGACY_STREAMS, PER_THREAD_STREAM, Driver
 from .engine import Engine
@@ -47,7 +49,10 @@ class Dispatcher:
     choices: a file that `export_choices` wrote. What it holds is served before anything else. Left out,
     the environment variable AUTOTUNE_CHOICES names it.
     deterministic: what serves a call follows from the folder and the file of choices alone, in every process.
-    Nothing is settled, and nothing that was settled elsewhere is read.
+    Nothing is settled, and nothing that was settled elsewhere is read. cuBLAS is not called, but where
+    `cublas` is True.
+    cublas: whether cuBLAS is called where it is taken to be faster than every kernel of the table
+    (blas_provider.py). Left out, the environment variable AUTOTUNE_CUBLAS says it, 0 or 1; it is by default.
 
     Raises DispatchError if the folder or the choices are missing, damaged, or newer than this code, if the
     choices are of another table, and if an option is none.
@@ -60,16 +65,19 @@ class Dispatcher:
         settle: Settle | None = None,
         deterministic: bool = False,
         choices: str | Path | None = None,
+        cublas: bool | None = None,
         driver: Driver | None = None,
     ) -> None:
         mode = _mode(settle, deterministic)
         self._is_deterministic = deterministic
+        self._blas = BlasProvider(is_switched_on(cublas, deterministic))
         self.table = load(Path(folder))
         self._code = load_cubins(Path(folder), self.table)
         self._selector = Selector(self.table)
         pinned = choices or os.environ.get(_CHOICES)
         path = Path(pinned) if pinned else None
-        self._known = KnownChoices(self.table, self._selector.kernels, path, mode == "first-use")
+        is_first_use = mode == "first-use"
+        self._known = KnownChoices(self.table, self._selector.kernels, path, is_first_use, self._blas)
         self._lock = threading.Lock()
         self._picks: dict[tuple[int, int, int, bool, bool], Pick] = {}
         self._driver = driver
@@ -100,7 +108,7 @@ class Dispatcher:
     def _choose(self, gemm: Gemm, device: int | None = None) -> Pick:
         if gemm.m and gemm.n:
             call = Call.packed(gemm)
-            return self._known.pick(call, device) or self._selector.pick(call)
+            return self._blas.served(self._known.pick(call, device) or self._selector.pick(call), call)
         told = partial(str, "the result has no elements: nothing is launched")
         return Pick(self.table.defaults[gemm.layout], "default", told, 1)
 
@@ -209,7 +217,7 @@ class Dispatcher:
         with self._lock:
             if self._opened is None:
                 driver = self._driver or Driver()
-                engine = Engine(self.table, self._code, self._selector, driver, self._known)
+                engine = Engine(self.table, self._code, self._selector, driver, self._known, self._blas)
                 self._settler = Settler(self.table, engine, self._selector, self._known)
                 engine.settle = self._settler.at_first_use
                 self._opened = engine, Libraries(driver)

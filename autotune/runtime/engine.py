@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
+from ..column_major import ColumnMajorCall
 from ..errors import DispatchError
 from ..kernel.launch import (
     EPILOGUE_WORDS,
@@ -26,6 +27,7 @@ from ..kernel.launch import (
 )
 from ..kernel.launch import plan as plan_grid
 from .arrays import Form
+from .blas_provider import BLAS_GRID, BlasProvider
 from .choices import KnownChoices
 from .cuda_driver import Driver
 from .devices import Devices, LoadedKernel, OpenGpu
@@ -51,8 +53,9 @@ _PACK_OFFSETS = (0, 4, 8, 16, 24, 32, 40, 44, 48)
 @dataclass(frozen=True, slots=True)
 class Plan:
     """What does not change while shapes, strides, alignment and GPU stay. `kernel` is None if there
-    is nothing to launch. `unsettled` is the call, where another launch may turn out to be faster; `key`
-    is what the plan is remembered by."""
+    is nothing to launch. `blas` is the call of cuBLAS, where that serves: the kernel does where it cannot.
+    `unsettled` is the call, where another launch may turn out to be faster; `key` is what the plan is
+    remembered by."""
 
     problem: Product
     gpu: OpenGpu
@@ -61,6 +64,7 @@ class Plan:
     schedule: tuple[int, ...] = (0,) * SCHEDULE_WORDS
     key: tuple[Any, ...] = ()
     unsettled: Call | None = None
+    blas: ColumnMajorCall | None = None
 
 
 class _Arguments(threading.local):
@@ -82,7 +86,7 @@ class _Arguments(threading.local):
 
 
 class Engine:
-    """Launches the kernels of one table. Threads may share it.
+    """Launches the kernels of one table, or has `blas` serve where that is picked. Threads may share it.
 
     What `known` holds serves before what the selector says. `settle` is told of a plan that is not settled,
     and of the stream that it is to run on, before it runs; it says whether another launch may serve from now
@@ -96,10 +100,12 @@ class Engine:
         selector: Selector,
         driver: Driver,
         known: KnownChoices | None = None,
+        blas: BlasProvider | None = None,
     ) -> None:
         self.driver = driver
         self.devices = Devices(table, code, driver)
         self.settle: Callable[[Plan, int], bool] = lambda plan, stream: False
+        self.blas = blas or BlasProvider(is_on=False)
         self._selector, self._known = selector, known
         self._arguments = _Arguments()
         self._plans: dict[tuple[Any, ...], Plan] = {}
@@ -140,18 +146,19 @@ class Engine:
         known = self._known
         if known is not None and known.is_first_use:
             known.settled_on(gpu)
-        pick = (known and known.pick(call, device)) or self._selector.pick(call)
+        pick = self.blas.served((known and known.pick(call, device)) or self._selector.pick(call), call)
         plan = self.plan_of(problem, gpu, pick)
         if known is not None and known.is_open(call, pick):
             return replace(plan, key=key, unsettled=call)
         return plan
 
     def plan_of(self, problem: Product, gpu: OpenGpu, pick: Pick) -> Plan:
-        """The plan of one launch. Raises DispatchError if its kernel cannot be loaded."""
+        """The plan of what a pick says. Raises DispatchError if its kernel cannot be loaded."""
         kernel, gemm = self._selector.kernels[pick.kernel_id], problem.gemm
         spec = in_splits(kernel, pick.split_k)
         grid = plan_grid(spec, gemm.m, gemm.n, gemm.k)
-        return Plan(problem, gpu, self.devices.kernel(gpu, kernel), grid, schedule(spec, grid))
+        blas = self.blas.call(problem) if pick.provider == "cublas" else None
+        return Plan(problem, gpu, self.devices.kernel(gpu, kernel), grid, schedule(spec, grid), blas=blas)
 
     def forget_plans(self) -> None:
         """Plan every kind of call anew: what serves it may have changed."""
@@ -170,6 +177,8 @@ class Engine:
         if is_elsewhere:
             driver.push_context(context)
         try:
+            if plan.blas is not None and self._run_blas(plan, plan.blas, stream, addresses, alpha, beta):
+                return
             if plan.grid.scratch_bytes:
                 launch = partial(self.launch_all, plan, stream, addresses, alpha, beta)
                 plan.gpu.workspaces.run(plan.grid, stream, launch)
@@ -179,6 +188,17 @@ class Engine:
         finally:
             if is_elsewhere:
                 driver.pop_context()
+
+    def _run_blas(
+        self, plan: Plan, call: ColumnMajorCall, stream: int, addresses: Triple, alpha: float, beta: float
+    ) -> bool:
+        """Let cuBLAS serve; False where the kernel has to. The GPU's context must be current."""
+        library, gpu = self.blas.library, plan.gpu
+        handle = None if library is None else library.handle(gpu.device, stream, self.driver)
+        if handle is None or not handle.scale(alpha, beta):
+            return False
+        gpu.workspaces.run(BLAS_GRID, stream, partial(handle.sgemm, call, stream, addresses))
+        return True
 
     def launch_all(
         self, plan: Plan, stream: int, addresses: Triple, alpha: float, beta: float, workspace: int

@@ -11,6 +11,9 @@ anything (docs/decisions/0040). So these are timed, as a search times its candid
 4. The graphs run in rounds, in shuffled order, so that what drifts drifts for all. The first round warms up.
 5. The launch with the least median of its shares of the rounds is chosen.
 
+Where cuBLAS may serve, it is timed beside them, in the same way, and serves if its median is less. The
+fastest kernel is timed to the end all the same: it serves where cuBLAS cannot be called.
+
 All of this runs on a stream of its own, behind what the caller's stream has. The host waits for it. Under
 graph capture nothing is settled. Whatever fails costs the choice, never the product: the model's first choice
 serves, and this process tries no call of that kind again. Copied into exported tables.
@@ -22,13 +25,16 @@ import random
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from functools import cache, partial
 from typing import Any
 
 import numpy as np
 
+from ..column_major import WORKSPACE_BYTES
 from ..errors import DispatchError
 from ..models.launches import Floats
+from .blas_provider import BlasHandle
 from .choices import Choice, KnownChoices, kind_of
 from .cuda_driver import CudaFault, Driver
 from .devices import OpenGpu
@@ -94,7 +100,8 @@ class Settler:
         choices, kind = self._known.settled_on(gpu), kind_of(call)
         try:
             ranked = self._selector.ranked(call, NUM_TIMED)
-            if len(ranked) < 2 or not call.gemm.k or choices.is_full:
+            is_alone = len(ranked) < 2 and not self._engine.blas.may_serve(call)
+            if ranked[0].how != "modelled" or is_alone or not call.gemm.k or choices.is_full:
                 self._known.leave(call)
                 return
             choice = self._race(problem, kind, gpu, stream, ranked)
@@ -107,24 +114,28 @@ class Settler:
     def _race(
         self, problem: Product, kind: Call, gpu: OpenGpu, stream: int, ranked: Sequence[Pick]
     ) -> Choice:
-        """The fastest of some launches. Raises DispatchError."""
+        """The fastest of some launches, and how fast cuBLAS is. Raises DispatchError."""
         engine, driver = self._engine, self._engine.driver
-        plans = [engine.plan_of(problem, gpu, pick) for pick in ranked]
+        plans = [engine.plan_of(problem, gpu, replace(pick, provider="autotune")) for pick in ranked]
         wanted = BATCH_US / max(ranked[0].expected_us or 1.0, 1.0)
         with engine.devices.current(gpu), driver.loading(), ExitStack() as at_end:
             driver.synchronize(stream)
             own = driver.make_stream()
             at_end.callback(driver.free_stream, own)
             at_end.callback(driver.synchronize, own)
-            ground = _Ground(driver, problem, kind, plans, self._l2_bytes, own, at_end)
+            library = engine.blas.library if engine.blas.may_serve(kind) else None
+            rival = None if library is None else library.handle(gpu.device, own, driver)
+            ground = _Ground(driver, problem, kind, plans, rival is not None, self._l2_bytes, own, at_end)
             ground.take(round(min(max(wanted, 1), MAX_LAUNCHES)))
-            times_us = _times_us(engine, plans, ground)
-        shares = times_us / times_us[np.isfinite(times_us[:, 0])].mean(axis=0)
-        best = int(np.median(shares, axis=1).argmin())
-        gemm, pick = kind.gemm, ranked[best]
+            times_us = _times_us(_launches(engine, plans, rival, ground), len(plans), ground)
+        shares = np.median(times_us / times_us[np.isfinite(times_us[:, 0])].mean(axis=0), axis=1)
+        best = int(shares[: len(plans)].argmin())
+        gemm, pick, time_us = kind.gemm, ranked[best], float(np.median(times_us[best]))
+        cublas_us = [time_us * float(share / shares[best]) for share in shares[len(plans) :]]
         return Choice(
             gemm.m, gemm.n, gemm.k, gemm.trans_a, gemm.trans_b, kind.lds, kind.addresses,
-            pick.kernel_id, pick.split_k, float(np.median(times_us[best])), len(ranked),
+            pick.kernel_id, pick.split_k, time_us, len(ranked),
+            cublas_us[0] if cublas_us and np.isfinite(cublas_us[0]) else None,
         )  # fmt: skip
 
 
@@ -138,6 +149,7 @@ class _Ground:
         problem: Product,
         kind: Call,
         plans: Sequence[Plan],
+        has_rival: bool,
         l2_bytes: int,
         stream: int,
         at_end: ExitStack,
@@ -149,7 +161,8 @@ class _Ground:
         self._sizes = [
             _rounded(size + offset) for size, offset in zip(problem.num_bytes, kind.addresses, strict=True)
         ]
-        self._scratch_bytes = _rounded(max(plan.grid.scratch_bytes for plan in plans))
+        scratch_bytes = max(plan.grid.scratch_bytes for plan in plans)
+        self._scratch_bytes = _rounded(max(scratch_bytes, WORKSPACE_BYTES if has_rival else 0))
         self._counter_bytes = _rounded(max(plan.grid.counter_bytes for plan in plans))
         self._border = self._l2 = 0
         self._events: list[int] = []
@@ -177,11 +190,11 @@ class _Ground:
                 driver.zero(self._border, self._counter_bytes, self.stream)
         if self._l2_bytes:
             self._l2 = self._allocate(self._l2_bytes)
-        self._events = [self._make_event() for _ in range(2 * NUM_TIMED)]
+        self._events = [self._make_event() for _ in range(2 * (NUM_TIMED + 1))]
 
-    def workspace(self, plan: Plan) -> int:
+    def workspace(self, scratch_bytes: int) -> int:
         """For one launch at a time: scratch ends, and counters begin, where those of all others do."""
-        return self._border - plan.grid.scratch_bytes if plan.grid.scratch_bytes else 0
+        return self._border - scratch_bytes if scratch_bytes else 0
 
     def intervals_us(self, actions: Sequence[Callable[[], None]]) -> list[float]:
         """How long each of a few actions takes on the GPU, one after another. Waits for them."""
@@ -222,30 +235,45 @@ class _Ground:
             filled += more
 
 
-def _times_us(engine: Engine, plans: Sequence[Plan], ground: _Ground) -> Floats:
-    """(plans, rounds) what one launch of each took in each round; infinite where it is surely slower."""
+def _launches(
+    engine: Engine, plans: Sequence[Plan], rival: BlasHandle | None, ground: _Ground
+) -> list[Callable[[Triple], None]]:
+    """To enqueue each plan, and behind them cuBLAS where it is a rival, with some operands."""
 
-    def launch(plan: Plan, number: int) -> None:
-        operands = ground.sets[number % len(ground.sets)]
-        engine.launch_all(plan, ground.stream, operands, 1.0, 0.0, ground.workspace(plan))
+    def launch(plan: Plan, operands: Triple) -> None:
+        workspace = ground.workspace(plan.grid.scratch_bytes)
+        engine.launch_all(plan, ground.stream, operands, 1.0, 0.0, workspace)
 
-    def launch_several(plan: Plan) -> None:
+    launches: list[Callable[[Triple], None]] = [partial(launch, plan) for plan in plans]
+    if rival is not None:
+        rival.scale(1.0, 0.0)
+        call, workspace = engine.blas.call(plans[0].problem), ground.workspace(WORKSPACE_BYTES)
+        launches.append(lambda operands: rival.sgemm(call, ground.stream, operands, workspace))
+    return launches
+
+
+def _times_us(launches: Sequence[Callable[[Triple], None]], num_plans: int, ground: _Ground) -> Floats:
+    """(launches, rounds) what each took in each round; infinite where it is surely slower than the fastest of
+    the first `num_plans`, the table's own."""
+
+    def launch_several(launch: Callable[[Triple], None]) -> None:
         for number in range(ground.num_launches):
-            launch(plan, number)
+            launch(ground.sets[number % len(ground.sets)])
 
-    once_us = [ground.intervals_us([partial(launch, plan, 0)])[0] for plan in plans]
+    singles = [partial(launch, ground.sets[0]) for launch in launches]
+    once_us = [ground.intervals_us([single])[0] for single in singles]
     if max(once_us) < LONG_US:
-        once_us = ground.intervals_us([partial(launch, plan, 0) for plan in plans])
-    most_us = SURELY_SLOWER * min(once_us) + LATENCY_US
+        once_us = ground.intervals_us(singles)
+    most_us = SURELY_SLOWER * min(once_us[:num_plans]) + LATENCY_US
     timed = [i for i, time_us in enumerate(once_us) if time_us <= most_us]
-    graphs = {i: ground.graph(partial(launch_several, plans[i])) for i in timed}
+    graphs = {i: ground.graph(partial(launch_several, launches[i])) for i in timed}
     generator = random.Random(0)
     rounds: list[list[float]] = []
     while len(rounds) < MIN_ROUNDS or (len(rounds) < MAX_ROUNDS and sum(map(sum, rounds)) < BUDGET_US):
         order = generator.sample(timed, len(timed))
         of = dict(zip(order, ground.intervals_us([graphs[i] for i in order]), strict=True))
         rounds.append([of[i] for i in timed])
-    times_us = np.full((len(plans), len(rounds) - 1), np.inf)
+    times_us = np.full((len(launches), len(rounds) - 1), np.inf)
     times_us[timed] = np.array(rounds[1:]).T / ground.num_launches
     if not (times_us > 0).all():
         raise DispatchError("the GPU's events tell no times")

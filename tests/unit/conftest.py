@@ -28,3 +28,9 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str | Path:
 def either_store(url: str | Path) -> Iterator[Store]:
     with Store.open(url) as opened:
         yield opened
+
+
+@pytest.fixture(autouse=True)
+def without_cublas(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Played GPUs must not meet the cuBLAS of this machine: tests that play cuBLAS switch it on."""
+    monkeypatch.setenv("AUTOTUNE_CUBLAS", "0")

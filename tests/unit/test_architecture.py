@@ -19,9 +19,9 @@ MODULES = sorted(path.relative_to(PACKAGE).with_suffix("").as_posix() for path i
 # Modules at the top of the package: facts that every room may use.
 FACTS = frozenset(
     {
-        "__init__", "bounds", "cache_folder", "cuda_errors", "device", "distribution", "disturbance",
-        "entries", "errors", "gemm", "measurement", "output_file", "requirements", "stats", "strict", "suite",
-        "target", "user_file",
+        "__init__", "bounds", "cache_folder", "column_major", "cuda_errors", "device", "distribution",
+        "disturbance", "entries", "errors", "gemm", "measurement", "output_file", "requirements", "stats",
+        "strict", "suite", "target", "user_file",
     }
 )  # fmt: skip
 

@@ -8,9 +8,10 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from autotune.column_major import ColumnMajorCall
 from autotune.gemm import LAYOUTS, Gemm
 from autotune.gpu import cublas
-from autotune.gpu.cublas import ColumnMajorCall, CublasError
+from autotune.gpu.cublas import CublasError
 from autotune.gpu.memory import OperandSet
 
 

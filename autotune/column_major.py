@@ -1,0 +1,57 @@
+"""How cuBLAS is asked for a row-major product, and on what terms: for tuning, and for tables that call it.
+
+Copied into exported tables: standard library only.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from .gemm import Gemm
+
+# cublas_api.h
+OP_N, OP_T = 0, 1
+PEDANTIC_MATH = 2  # FP32 throughout: no TF32, no reduced-precision reductions
+VERSION_PARTS = (0, 1, 2)  # major, minor, patch
+WORKSPACE_BYTES = 32 << 20  # what cuBLAS asks for on Hopper; given by us, so that capture allocates nothing
+Lds = tuple[int, int, int]  # leading dimensions of A, B and C in elements
+
+
+@dataclass(frozen=True)
+class ColumnMajorCall:
+    """The arguments of cublasSgemm that compute a row-major product: C^T = op(B)^T op(A)^T.
+
+    A row-major matrix read by columns is its transpose, so the operands change places and keep their
+    flags. Strides are in elements, from product to product of a batch; 0 for what all share.
+    """
+
+    trans_first: int
+    trans_second: int
+    rows: int
+    columns: int
+    depth: int
+    ld_first: int
+    ld_second: int
+    ld_result: int
+    stride_first: int = 0
+    stride_second: int = 0
+    stride_result: int = 0
+
+    @classmethod
+    def of(cls, gemm: Gemm, lds: Lds | None = None) -> ColumnMajorCall:
+        """`lds`: of A, B and C as they are stored, for a single product; None: packed."""
+        # cuBLAS wants leading dimensions of at least 1 even where k = 0
+        lda, ldb, ldc = lds or (max(gemm.lda, 1), max(gemm.ldb, 1), gemm.ldc)
+        return cls(
+            trans_first=OP_T if gemm.trans_b else OP_N,
+            trans_second=OP_T if gemm.trans_a else OP_N,
+            rows=gemm.n,
+            columns=gemm.m,
+            depth=gemm.k,
+            ld_first=ldb,
+            ld_second=lda,
+            ld_result=ldc,
+            stride_first=gemm.strides.stride_b,
+            stride_second=gemm.strides.stride_a,
+            stride_result=gemm.strides.stride_c,
+        )

@@ -1,0 +1,254 @@
+"""cuBLAS as a provider: what calls cublasSgemm where it is taken to be faster than every kernel of a table.
+
+The library is the one that this process has loaded already, else the one that cuda.pathfinder finds. It is
+optional: where it is absent, broken or switched off, kernels of the table serve.
+
+A thread has a handle of its own on each GPU (cuBLAS: a handle must not be configured by two threads at once).
+When a thread ends, its handles pass on to others; none is ever destroyed, for that would wait for the GPU.
+A handle has no memory of its own between calls: each call sets its stream and, behind that, the workspace
+(setting the stream resets it), which comes from workspace.py like those of kernels. So streams never share
+one, and a captured graph owns its own. Copied into exported tables.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import re
+import struct
+import threading
+import warnings
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import cache, partial
+from pathlib import Path
+from typing import Any
+
+from ..column_major import PEDANTIC_MATH, VERSION_PARTS, WORKSPACE_BYTES, ColumnMajorCall
+from ..errors import DispatchError, DispatchWarning
+from ..gemm import MAX_EXTENT
+from ..kernel.launch import Grid
+from .cuda_driver import Driver
+from .product import Product, Triple
+from .selector import Call, Pick
+
+# What a call of cuBLAS takes from the workspaces, said as a launch says it.
+BLAS_GRID = Grid((0, 1), 0, 0, 1, 0, 0, WORKSPACE_BYTES, 0, 0)
+SWITCH = "AUTOTUNE_CUBLAS"
+_SWITCH_OFF = f"pass cublas=False, or set {SWITCH}=0, to do without cuBLAS"
+_POINTER_MODE_HOST = 0
+_SCALES = struct.Struct("=ff")  # alpha and beta
+_FILE = re.compile(r"libcublas\.so[.\d]*$")
+_MAPS = Path("/proc/self/maps")  # of Linux: the files that this process has mapped
+_I, _P = ctypes.c_int, ctypes.c_void_p
+_SIGNATURES: dict[str, tuple[Any, ...]] = {
+    "cublasGetProperty": (_I, _P),
+    "cublasCreate_v2": (_P,),
+    "cublasSetMathMode": (_P, _I),
+    "cublasSetPointerMode_v2": (_P, _I),
+    "cublasSetStream_v2": (_P, _P),
+    "cublasSetWorkspace_v2": (_P, _P, ctypes.c_size_t),
+    "cublasSgemm_v2": (_P, _I, _I, _I, _I, _I, _P, _P, _I, _P, _I, _P, _P, _I),
+}
+
+
+def _check(status: int, call: str) -> None:
+    if status != 0:
+        raise DispatchError(f"{call} failed with status {status} (see cublasStatus_t); {_SWITCH_OFF}")
+
+
+class BlasHandle:
+    """A handle of cuBLAS on one GPU, for one thread at a time. Made with the GPU's context current. Raises
+    DispatchError where a call of cuBLAS fails."""
+
+    def __init__(self, library: Any) -> None:
+        made = ctypes.c_void_p()
+        _check(library.cublasCreate_v2(ctypes.byref(made)), "cublasCreate")
+        self._library, self._handle = library, made.value
+        _check(library.cublasSetMathMode(self._handle, PEDANTIC_MATH), "cublasSetMathMode")
+        _check(library.cublasSetPointerMode_v2(self._handle, _POINTER_MODE_HOST), "cublasSetPointerMode")
+        self._scales = ctypes.create_string_buffer(_SCALES.size)
+        self._alpha = ctypes.addressof(self._scales)
+        self._beta = self._alpha + _SCALES.size // 2
+
+    def scale(self, alpha: float, beta: float) -> bool:
+        """Set the scales of the next call; False where that is for a kernel: A and B are not to be read, or a
+        scale is no float32, which a launch refuses."""
+        try:
+            _SCALES.pack_into(self._scales, 0, alpha, beta)
+        except (struct.error, OverflowError, TypeError):
+            return False
+        return bool(_SCALES.unpack_from(self._scales)[0] != 0)
+
+    def sgemm(self, call: ColumnMajorCall, stream: int, addresses: Triple, workspace: int) -> None:
+        """Enqueue a product with the scales set before; beta = 0 does not read C. The GPU's context must be
+        current, and nothing else use the workspace before the product is done."""
+        library, handle, (a, b, c) = self._library, self._handle, addresses
+        _check(library.cublasSetStream_v2(handle, stream), "cublasSetStream")
+        _check(library.cublasSetWorkspace_v2(handle, workspace, WORKSPACE_BYTES), "cublasSetWorkspace")
+        status = library.cublasSgemm_v2(
+            handle, call.trans_first, call.trans_second, call.rows, call.columns, call.depth,
+            self._alpha, b, call.ld_first, a, call.ld_second, self._beta, c, call.ld_result,
+        )  # fmt: skip
+        _check(status, "cublasSgemm")
+
+
+class _Lent(dict[int, BlasHandle]):
+    """The handles of one thread, by GPU. When it ends, they are there for others."""
+
+    def __init__(self, idle: dict[int, list[BlasHandle]]) -> None:
+        super().__init__()
+        self._idle = idle
+
+    def __del__(self) -> None:
+        for device, handle in self.items():
+            self._idle.setdefault(device, []).append(handle)
+
+
+class _OfThread(threading.local):
+    def __init__(self, idle: dict[int, list[BlasHandle]]) -> None:
+        self.handles = _Lent(idle)
+
+
+class BlasLibrary:
+    """cuBLAS in this process, with its handles. Threads may share it. Raises DispatchError where the library
+    does not tell its version."""
+
+    def __init__(self, library: Any) -> None:
+        self._library = library
+        self.version = _version(library)
+        self._idle: dict[int, list[BlasHandle]] = {}
+        self._of_thread = _OfThread(self._idle)
+        self._refused: set[int] = set()
+        self._lock = threading.Lock()
+
+    def handle(self, device: int, stream: int, driver: Driver) -> BlasHandle | None:
+        """The handle of this thread on a GPU, whose context is current. None where cuBLAS gave none before,
+        and where one would have to be made while the stream is captured."""
+        handles = self._of_thread.handles
+        found = handles.get(device)
+        if found is None:
+            found = self._take(device, stream, driver)
+            if found is not None:
+                handles[device] = found
+        return found
+
+    def _take(self, device: int, stream: int, driver: Driver) -> BlasHandle | None:
+        with self._lock:
+            if idle := self._idle.get(device):
+                return idle.pop()
+            if device in self._refused or driver.is_capturing(stream):
+                return None
+            try:
+                with driver.loading():  # captures of other threads go on
+                    return BlasHandle(self._library)
+            except DispatchError as fault:
+                self._refused.add(device)
+                told = f"cuBLAS {self.version} cannot be used on GPU {device}, kernels serve instead: {fault}"
+        warnings.warn(told, DispatchWarning, stacklevel=2)
+        return None
+
+
+class BlasProvider:
+    """cuBLAS for one dispatcher; not `is_on`: it is neither looked for nor called."""
+
+    def __init__(self, is_on: bool) -> None:
+        self._is_on = is_on
+
+    @property
+    def library(self) -> BlasLibrary | None:
+        """Looked for when it is first asked for: loading it takes time and memory."""
+        return find_library() if self._is_on else None
+
+    @property
+    def version(self) -> str | None:
+        """`13.1.0`; None where it is off or absent."""
+        library = self.library
+        return None if library is None else library.version
+
+    def may_serve(self, call: Call) -> bool:
+        """Whether cuBLAS can be called for this: leading dimensions are `int` there, and products without
+        depth are left to kernels."""
+        return call.gemm.k > 0 and max(call.lds) <= MAX_EXTENT and self.library is not None
+
+    def served(self, pick: Pick, call: Call) -> Pick:
+        """A pick with the one who does serve as its provider."""
+        if pick.provider == "autotune" or self.may_serve(call):
+            return pick
+        return replace(pick, provider="autotune", tell=partial(_instead, pick, self.library is None))
+
+    def call(self, problem: Product) -> ColumnMajorCall:
+        """How cuBLAS is called for a product that it may serve."""
+        return ColumnMajorCall.of(problem.gemm, problem.lds)
+
+
+def _instead(pick: Pick, is_absent: bool) -> str:
+    why = "is off or not there" if is_absent else "cannot be called for this"
+    return f"{pick.reason}; cuBLAS {why}, and this kernel serves"
+
+
+def is_switched_on(cublas: bool | None, deterministic: bool) -> bool:
+    """Whether a dispatcher may call cuBLAS: what its argument says, else the environment, else yes. What is
+    deterministic must not hang on which cuBLAS a machine has, unless its caller says so.
+
+    Raises DispatchError for what is no switch.
+    """
+    if cublas is not None:
+        if type(cublas) is not bool:
+            raise DispatchError(f"cublas is a {type(cublas).__name__}; pass True, False or None")
+        return cublas
+    told = os.environ.get(SWITCH) or "1"
+    if told not in ("0", "1"):
+        raise DispatchError(f"{SWITCH} is {told!r}; say '0' or '1'")
+    return told == "1" and not deterministic
+
+
+@cache
+def find_library() -> BlasLibrary | None:
+    """The cuBLAS of this process, or None where none can be used."""
+    for path, mode in _candidates():
+        try:
+            return BlasLibrary(_declared(ctypes.CDLL(path, mode=mode)))
+        except (OSError, AttributeError, DispatchError):  # not there, too old, broken
+            continue
+    return None
+
+
+def _candidates() -> Iterator[tuple[str, int]]:
+    """Files that may be cuBLAS, and how to open each: what is loaded before what is installed."""
+    for path in _mapped():
+        yield path, os.RTLD_NOLOAD | os.RTLD_NOW
+    try:
+        from cuda.pathfinder import load_nvidia_dynamic_lib
+
+        path = load_nvidia_dynamic_lib("cublas").abs_path
+    except Exception:  # not installed, or it finds nothing: its errors have no base in common
+        return
+    if path:
+        yield path, ctypes.DEFAULT_MODE
+
+
+def _mapped() -> list[str]:
+    """cuBLAS as this process has mapped it."""
+    try:
+        lines = _MAPS.read_text(errors="surrogateescape").splitlines()
+    except OSError:
+        return []
+    paths = (line.split(maxsplit=5)[-1] for line in lines)  # address, rights, offset, device, inode, path
+    return list(dict.fromkeys(path for path in paths if _FILE.match(path.rpartition("/")[2])))
+
+
+def _declared(library: Any) -> Any:
+    """With the types of arguments: Python's numbers are passed as they are. Raises AttributeError."""
+    for name, types in _SIGNATURES.items():
+        getattr(library, name).argtypes = types
+    return library
+
+
+def _version(library: Any) -> str:
+    parts = []
+    for part in VERSION_PARTS:
+        value = ctypes.c_int()
+        _check(library.cublasGetProperty(part, ctypes.byref(value)), "cublasGetProperty")
+        parts.append(str(value.value))
+    return ".".join(parts)
