@@ -1,0 +1,131 @@
+"""cuBLAS as the host plays it, on the memory and the streams of a played driver.
+
+Held to what cublas_api.h documents: matrices are stored by columns, a leading dimension reaches over a
+column, setting the stream resets the workspace, and the workspace is allocated when a product is enqueued.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import numpy as np
+from table_cases import FakeDriver
+
+VERSION = (13, 1, 0)
+_INVALID_VALUE = 7
+
+
+@dataclass
+class Setting:
+    """What a handle is set to."""
+
+    context: int
+    math_mode: int = 0
+    pointer_mode: int = 0
+    stream: int = 0
+    workspace: int = 0
+
+
+@dataclass(frozen=True)
+class Served:
+    """One product, as cuBLAS saw it."""
+
+    handle: int
+    stream: int
+    workspace: int
+    context: int
+    thread: int
+
+
+def by_columns(address: int, rows: int, columns: int, ld: int) -> np.ndarray[Any, Any]:
+    count = (columns - 1) * ld + rows
+    flat = np.ctypeslib.as_array(ctypes.cast(address, ctypes.POINTER(ctypes.c_float)), (count,))
+    return np.lib.stride_tricks.as_strided(flat, (rows, columns), (4, 4 * ld))
+
+
+def _float_at(address: int) -> float:
+    return float(ctypes.c_float.from_address(address).value)
+
+
+@dataclass
+class PlayedBlas:
+    """The functions of the library that the runtime calls. `refused` maps a name to a status."""
+
+    driver: FakeDriver
+    time_us: float = 100.0  # of a product
+    version: tuple[int, ...] = VERSION
+    refused: dict[str, int] = field(default_factory=dict)
+    served: list[Served] = field(default_factory=list)
+    handles: dict[int, Setting] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._lock = threading.Lock()
+
+    def _status(self, name: str) -> int:
+        return self.refused.get(name, 0)
+
+    def cublasGetProperty(self, part: int, value: Any) -> int:
+        value._obj.value = self.version[part]
+        return self._status("cublasGetProperty")
+
+    def cublasCreate_v2(self, handle: Any) -> int:
+        assert self.driver.current_context() and self.driver.loading_depth
+        with self._lock:
+            handle._obj.value = 0x7F00_0000_0000 + len(self.handles)
+            self.handles[handle._obj.value] = Setting(self.driver.current_context())
+        return self._status("cublasCreate")
+
+    def cublasSetMathMode(self, handle: int, mode: int) -> int:
+        self.handles[handle].math_mode = mode
+        return self._status("cublasSetMathMode")
+
+    def cublasSetPointerMode_v2(self, handle: int, mode: int) -> int:
+        self.handles[handle].pointer_mode = mode
+        return self._status("cublasSetPointerMode")
+
+    def cublasSetStream_v2(self, handle: int, stream: int) -> int:
+        self.handles[handle].stream, self.handles[handle].workspace = stream, 0
+        return self._status("cublasSetStream")
+
+    def cublasSetWorkspace_v2(self, handle: int, address: int, num_bytes: int) -> int:
+        assert address % 256 == 0
+        self.driver._check_place(address, num_bytes)
+        self.handles[handle].workspace = address
+        return self._status("cublasSetWorkspace")
+
+    def cublasSgemm_v2(
+        self, handle: int, trans_a: int, trans_b: int, m: int, n: int, k: int, alpha: int, a: int, lda: int,
+        b: int, ldb: int, beta: int, c: int, ldc: int,
+    ) -> int:  # fmt: skip
+        if status := self._status("cublasSgemm"):
+            return status
+        if lda < (k if trans_a else m) or ldb < (n if trans_b else k) or ldc < m or min(m, n, k) < 1:
+            return _INVALID_VALUE
+        setting, driver = self.handles[handle], self.driver
+        assert (setting.math_mode, setting.pointer_mode) == (2, 0)
+        assert setting.context == driver.current_context()
+        driver._check_place(setting.workspace, 32 << 20)
+        one = Served(handle, setting.stream, setting.workspace, setting.context, threading.get_ident())
+        scales = _float_at(alpha), _float_at(beta)
+
+        def play() -> None:
+            self.served.append(one)
+            driver.clock_us += self.time_us
+            first = by_columns(a, k, m, lda).T if trans_a else by_columns(a, m, k, lda)
+            second = by_columns(b, n, k, ldb).T if trans_b else by_columns(b, k, n, ldb)
+            product, result = first.astype(np.float64) @ second, by_columns(c, m, n, ldc)
+            result[...] = scales[0] * product + (scales[1] * result if scales[1] else 0)
+
+        driver._captured.get(setting.stream, _AtOnce()).append(partial(play))
+        return 0
+
+
+class _AtOnce(list[Any]):
+    """What is not captured runs when it is enqueued."""
+
+    def append(self, work: Any) -> None:
+        work()
