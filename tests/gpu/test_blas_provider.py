@@ -1,0 +1,327 @@
+"""cuBLAS as a provider on a real GPU: right products on streams, in threads and in graphs that run at once.
+
+The selector is made to pick cuBLAS for every call; what it is faster for is not tested here.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from autotune.device import Environment
+from autotune.errors import DispatchError
+from autotune.export.check import error_ratio
+from autotune.export.exporter import export_table
+from autotune.export.tuned import TunedPoint, TunedResults, TunedShape
+from autotune.gemm import LAYOUTS, Gemm
+from autotune.gpu.driver import device_limits
+from autotune.kernel import template
+from autotune.kernel.compiler import Compiler
+from autotune.kernel.config import Config
+from autotune.runtime import blas_provider
+from autotune.runtime.blas_provider import BlasHandle
+from autotune.runtime.choices import FOLDER
+from autotune.runtime.dispatcher import Dispatcher
+from autotune.runtime.selector import Call, Pick, Selector
+
+pytestmark = [pytest.mark.gpu, pytest.mark.timeout(600), pytest.mark.filterwarnings("default")]
+
+# Few tiles and a deep k: where cuBLAS splits k, it keeps partial sums in the workspace.
+DEEP = Gemm(64, 64, 20000)
+SHAPES = [
+    Gemm(512, 512, 512),
+    DEEP,
+    Gemm(1, 4096, 4096),
+    Gemm(257, 129, 65),
+    Gemm(35, 700, 2048),
+    Gemm(1, 1, 1),
+]
+Array = np.ndarray[Any, Any]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    limits = device_limits(0)
+    copy, stages = ("async", 3) if limits.has_async_copy else ("register", 2)
+    config = Config(copy_a=copy, copy_b=copy, stages=stages, min_blocks=1, vec_a=1, vec_b=4)
+    shapes = (TunedShape(SHAPES[0], (TunedPoint(config, 10.0, True),)),)
+    environment = Environment(limits.name, "", limits.compute_capability, "", "", "", "")
+    compiler = Compiler(limits.arch)
+    results = TunedResults(environment, limits, template.source_hash(), "cold", 1, shapes)
+    made = export_table(results, tmp_path_factory.mktemp("table") / "exported_beside_cublas", compiler)
+    compiler.close()
+    return made
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("AUTOTUNE_CACHE", str(tmp_path / "cache"))
+    for name in ("AUTOTUNE_SETTLE", "AUTOTUNE_CHOICES", "AUTOTUNE_CUBLAS"):
+        monkeypatch.delenv(name, raising=False)
+    return tmp_path / "cache" / FOLDER
+
+
+@pytest.fixture
+def torch() -> Any:
+    found = pytest.importorskip("torch")
+    if not found.cuda.is_available():
+        pytest.skip("this torch has no CUDA")
+    return found
+
+
+@pytest.fixture
+def served(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
+    """Streams of the products that cuBLAS was given; it is picked for every call."""
+    if blas_provider.find_library() is None:
+        pytest.skip("no cuBLAS is found")
+    own_pick, own_sgemm = Selector.pick, BlasHandle.sgemm
+    found: list[int] = []
+
+    def pick(self: Selector, call: Call) -> Pick:
+        return replace(own_pick(self, call), provider="cublas")
+
+    def sgemm(self: BlasHandle, call: Any, stream: int, addresses: Any, workspace: int) -> None:
+        own_sgemm(self, call, stream, addresses, workspace)
+        found.append(stream)
+
+    monkeypatch.setattr(Selector, "pick", pick)
+    monkeypatch.setattr(BlasHandle, "sgemm", sgemm)
+    yield found
+
+
+def stored(gemm: Gemm, seed: int = 0) -> tuple[Array, Array, Array]:
+    random = np.random.default_rng(seed)
+    shapes = (
+        (gemm.k, gemm.m) if gemm.trans_a else (gemm.m, gemm.k),
+        (gemm.n, gemm.k) if gemm.trans_b else (gemm.k, gemm.n),
+        (gemm.m, gemm.n),
+    )
+    a, b, c = (random.standard_normal(shape, dtype=np.float32) for shape in shapes)
+    return a, b, c
+
+
+def check(
+    gemm: Gemm, operands: tuple[Array, Array, Array], found: Any, alpha: float = 1.0, beta: float = 0.0
+) -> None:
+    result = found.cpu().numpy()
+    ratio = error_ratio(gemm, operands, result, (alpha, beta), np.random.default_rng(0))
+    assert np.isfinite(result).all() and ratio <= 1, f"{gemm}: off by {ratio:.3g} times the bound"
+
+
+def put(torch: Any, *arrays: Array) -> list[Any]:
+    return [torch.from_numpy(x.copy()).cuda() for x in arrays]
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("gemm", SHAPES, ids=str)
+def test_products(folder: Path, torch: Any, served: list[int], gemm: Gemm, layout: str) -> None:
+    gemm = Gemm(gemm.m, gemm.n, gemm.k, layout[0] == "T", layout[1] == "T")
+    runtime, operands = Dispatcher(folder), stored(gemm)
+    flags = {"trans_a": gemm.trans_a, "trans_b": gemm.trans_b}
+    for alpha, beta in ((1.0, 0.0), (1.25, -0.5)):
+        a, b, c = put(torch, *operands)
+        if not beta:
+            c.fill_(math.nan)
+        runtime.sgemm(a, b, c, alpha=alpha, beta=beta, **flags)
+        check(gemm, operands, c, alpha, beta)
+    assert len(served) == 2
+
+
+@pytest.mark.parametrize("extra", [0, 1, 4])
+def test_views(folder: Path, torch: Any, served: list[int], extra: int) -> None:
+    """Rows further apart and off alignment; nothing beside out is touched."""
+    gemm, runtime = Gemm(100, 52, 36), Dispatcher(folder)
+    space = [
+        torch.randn(rows, cols + 2 * extra, device="cuda") for rows, cols in ((100, 36), (36, 52), (100, 52))
+    ]
+    a, b, out = (x[:, extra : extra + w] for x, w in zip(space, (36, 52, 52), strict=True))
+    operands, around = (a.cpu().numpy(), b.cpu().numpy(), out.cpu().numpy()), space[2].clone()
+    runtime.sgemm(a, b, out)
+    check(gemm, operands, out)
+    around[:, extra : extra + 52] = out
+    assert torch.equal(around, space[2]) and len(served) == 1
+
+
+def test_streams_at_once(folder: Path, torch: Any, served: list[int]) -> None:
+    """One thread, several streams: their products overlap, and share no workspace."""
+    runtime, streams = Dispatcher(folder), [torch.cuda.Stream() for _ in range(4)]
+    operands = [stored(DEEP, seed) for seed in range(4)]
+    placed = [put(torch, *one) for one in operands]
+    torch.cuda.synchronize()
+    for _ in range(30):
+        for stream, (a, b, c) in zip(streams, placed, strict=True):
+            runtime.sgemm(a, b, c, stream=stream)
+    torch.cuda.synchronize()
+    for one, (_, _, c) in zip(operands, placed, strict=True):
+        check(DEEP, one, c)
+    assert len(served) == 120 and len(set(served)) == 4
+
+
+def in_threads(works: list[Callable[[], None]]) -> None:
+    faults: list[BaseException] = []
+
+    def run(work: Callable[[], None]) -> None:
+        try:
+            work()
+        except BaseException as fault:
+            faults.append(fault)
+
+    threads = [threading.Thread(target=run, args=(work,)) for work in works]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not faults, faults
+
+
+def test_threads_at_once(folder: Path, torch: Any, served: list[int]) -> None:
+    """Each on a stream of its own, and then all on one."""
+    runtime = Dispatcher(folder)
+    shared = torch.cuda.Stream()
+
+    def work(seed: int) -> None:
+        for number, gemm in enumerate([*SHAPES, *SHAPES]):
+            operands = stored(gemm, seed)
+            stream = shared if number >= len(SHAPES) else torch.cuda.Stream()
+            with torch.cuda.stream(stream):
+                a, b, c = put(torch, *operands)
+                for _ in range(10):
+                    runtime.sgemm(a, b, c)
+                stream.synchronize()
+                check(gemm, operands, c)
+
+    in_threads([lambda seed=seed: work(seed) for seed in range(4)])
+    assert len(served) == 4 * 20 * len(SHAPES)
+
+
+def test_graphs_that_replay_at_once(folder: Path, torch: Any, served: list[int]) -> None:
+    """Two graphs and eager products on three streams: each has a workspace of its own. The graphs are
+    captured in the mode that forbids the most, and hold shapes that cuBLAS was not called for before."""
+    runtime = Dispatcher(folder)
+    runtime.sgemm(*put(torch, *stored(SHAPES[0])))  # this thread has its handle now
+    shapes = [DEEP, Gemm(96, 64, 16384), Gemm(129, 65, 4097)]
+    operands = [[stored(gemm, seed) for gemm in shapes] for seed in range(3)]
+    placed = [[put(torch, *one) for one in row] for row in operands]
+    graphs = []
+    for row in placed[:2]:
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, capture_error_mode="global"):
+            for a, b, c in row:
+                runtime.sgemm(a, b, c)
+        graphs.append(graph)
+    assert len(served) == 1 + 2 * len(shapes)
+    streams = [torch.cuda.Stream() for _ in range(3)]
+    for row in placed:
+        for _, _, c in row:
+            c.fill_(math.nan)
+    torch.cuda.synchronize()
+    for _ in range(20):
+        for stream, graph in zip(streams, graphs, strict=False):
+            with torch.cuda.stream(stream):
+                graph.replay()
+        with torch.cuda.stream(streams[2]):
+            for a, b, c in placed[2]:
+                runtime.sgemm(a, b, c)
+    torch.cuda.synchronize()
+    for row, places in zip(operands, placed, strict=True):
+        for gemm, one, (_, _, c) in zip(shapes, row, places, strict=True):
+            check(gemm, one, c)
+
+
+def test_a_capture_without_a_handle_is_served_by_kernels(
+    folder: Path, torch: Any, served: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    library = blas_provider.find_library()
+    assert library is not None
+    fresh = blas_provider.BlasLibrary(library._library)  # no handle was made yet
+    monkeypatch.setattr(blas_provider, "find_library", lambda: fresh)
+    runtime, operands = Dispatcher(folder), stored(DEEP)
+    a, b, c = put(torch, *operands)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        runtime.sgemm(a, b, c)
+    assert not served
+    graph.replay()
+    torch.cuda.synchronize()
+    check(DEEP, operands, c)
+
+
+def test_a_handle_is_made_while_another_thread_captures(folder: Path, torch: Any, served: list[int]) -> None:
+    """In the mode that forbids other threads what could disturb it."""
+    runtime, operands = Dispatcher(folder), stored(SHAPES[0])
+    a, b, c = put(torch, *operands)
+    other = torch.empty_like(c)
+    runtime.sgemm(a, b, c)
+    torch.cuda.synchronize()
+
+    def work() -> None:
+        with torch.cuda.stream(torch.cuda.Stream()):
+            runtime.sgemm(a, b, other)
+
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, capture_error_mode="global"):
+        runtime.sgemm(a, b, c)
+        in_threads([work])
+        runtime.sgemm(a, b, c, beta=1.0)
+    graph.replay()
+    torch.cuda.synchronize()
+    assert len(served) == 4
+    torch.testing.assert_close(c, 2 * other, rtol=1e-3, atol=1e-3)
+
+
+def test_results_repeat_bit_by_bit(folder: Path, torch: Any, served: list[int]) -> None:
+    runtime = Dispatcher(folder)
+    for gemm in SHAPES:
+        a, b, c = put(torch, *stored(gemm))
+        first = runtime.sgemm(a, b)
+        runtime.sgemm(a, b, c)
+        assert torch.equal(first, c)
+
+
+def test_switched_off_it_is_not_called(folder: Path, torch: Any, served: list[int]) -> None:
+    runtime, operands = Dispatcher(folder, cublas=False), stored(DEEP)
+    a, b, c = put(torch, *operands)
+    runtime.sgemm(a, b, c)
+    check(DEEP, operands, c)
+    assert not served and runtime.pick(DEEP.m, DEEP.n, DEEP.k).provider == "autotune"
+
+
+def test_settling_times_it(folder: Path, torch: Any, cache: Path) -> None:
+    library = blas_provider.find_library()
+    if library is None:
+        pytest.skip("no cuBLAS is found")
+    runtime, limits = Dispatcher(folder), device_limits(0)
+    shapes = [gemm for gemm in SHAPES[1:] if gemm.m > 1]
+    picks = runtime.settle([(gemm.m, gemm.n, gemm.k) for gemm in shapes])
+    for gemm, pick in zip(shapes, picks, strict=True):
+        assert pick.how == "settled" and pick.expected_us is not None
+        least_us = 0.85 * gemm.limit_us(limits.fma_tflops, math.inf)
+        assert pick.cublas_us is None or pick.cublas_us >= least_us
+        assert pick.provider == "autotune" or pick.cublas_us < pick.expected_us
+        operands = stored(gemm)
+        a, b, c = put(torch, *operands)
+        runtime.sgemm(a, b, c)
+        check(gemm, operands, c)
+    (path,) = cache.iterdir()
+    assert f'"cublas": "{library.version}"' in path.read_text()
+
+
+def test_what_fails_says_how_to_do_without(
+    folder: Path, torch: Any, served: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = BlasHandle.sgemm
+
+    def misled(self: BlasHandle, call: Any, stream: int, addresses: Any, workspace: int) -> None:
+        own(self, replace(call, ld_first=0), stream, addresses, workspace)
+
+    monkeypatch.setattr(BlasHandle, "sgemm", misled)
+    a, b, c = put(torch, *stored(SHAPES[0]))
+    with pytest.raises(DispatchError, match=r"cublasSgemm failed with status 7.*cublas=False"):
+        Dispatcher(folder).sgemm(a, b, c)
