@@ -41,6 +41,7 @@ class Chosen(NamedTuple):
 
     kernel_id: str
     split_k: int
+    provider: str = "autotune"
 
 
 def name_of(pick: Pick | Chosen) -> str:

@@ -140,7 +140,7 @@ class BlasLibrary:
             if device in self._refused or driver.is_capturing(stream):
                 return None
             try:
-                with driver.loading():  # captures of other threads go on
+                with driver.relaxed():  # captures of other threads go on
                     return BlasHandle(self._library)
             except DispatchError as fault:
                 self._refused.add(device)

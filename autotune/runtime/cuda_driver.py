@@ -159,8 +159,9 @@ class Driver:
     # Kernels
 
     @contextmanager
-    def loading(self) -> Iterator[None]:
-        """Lets this thread load code while a stream, of this or another thread, is being captured."""
+    def relaxed(self) -> Iterator[None]:
+        """Lets this thread load code and take memory while a stream, of this or another thread, is being
+        captured: else the driver refuses that, and the other's capture fails."""
         mode = _check("capture mode", cuda.cuThreadExchangeStreamCaptureMode(_RELAXED))
         try:
             yield
@@ -242,7 +243,7 @@ class Driver:
         properties.allocType = cuda.CUmemAllocationType.CU_MEM_ALLOCATION_TYPE_PINNED
         properties.location.type = cuda.CUmemLocationType.CU_MEM_LOCATION_TYPE_DEVICE
         properties.location.id = device
-        with self.loading():
+        with self.relaxed():
             pool = _check("making a pool of device memory", cuda.cuMemPoolCreate(properties))
             kept = cuda.cuuint64_t(kept_bytes)
             _check("bounding a pool", cuda.cuMemPoolSetAttribute(pool, _RELEASE_THRESHOLD, kept))
@@ -251,12 +252,14 @@ class Driver:
     def allocate(self, num_bytes: int, stream: int, pool: int = 0) -> int:
         """Memory in the order of a stream, from a pool, or from the GPU's default one."""
         what = f"{num_bytes} bytes of device memory"
-        if pool:
-            return int(_check(what, cuda.cuMemAllocFromPoolAsync(num_bytes, pool, stream)))
-        return int(_check(what, cuda.cuMemAllocAsync(num_bytes, stream)))
+        with self.relaxed():
+            if pool:
+                return int(_check(what, cuda.cuMemAllocFromPoolAsync(num_bytes, pool, stream)))
+            return int(_check(what, cuda.cuMemAllocAsync(num_bytes, stream)))
 
     def free(self, address: int, stream: int) -> None:
-        _check("freeing device memory", cuda.cuMemFreeAsync(address, stream))
+        with self.relaxed():
+            _check("freeing device memory", cuda.cuMemFreeAsync(address, stream))
 
     def zero(self, address: int, num_bytes: int, stream: int) -> None:
         _check("zeroing device memory", cuda.cuMemsetD8Async(address, 0, num_bytes, stream))

@@ -129,7 +129,7 @@ class Devices:
 
     def _load(self, gpu: OpenGpu, kernel: Kernel) -> LoadedKernel:
         spec, driver = kernel.spec, self._driver
-        with self.current(gpu), driver.loading():
+        with self.current(gpu), driver.relaxed():
             try:
                 library = self._library(kernel.sha256)
                 sgemm = driver.get_kernel(library, "sgemm")

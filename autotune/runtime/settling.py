@@ -118,7 +118,7 @@ class Settler:
         engine, driver = self._engine, self._engine.driver
         plans = [engine.plan_of(problem, gpu, replace(pick, provider="autotune")) for pick in ranked]
         wanted = BATCH_US / max(ranked[0].expected_us or 1.0, 1.0)
-        with engine.devices.current(gpu), driver.loading(), ExitStack() as at_end:
+        with engine.devices.current(gpu), driver.relaxed(), ExitStack() as at_end:
             driver.synchronize(stream)
             own = driver.make_stream()
             at_end.callback(driver.free_stream, own)

@@ -285,7 +285,7 @@ class FakeDriver:
     # Kernels
 
     @contextmanager
-    def loading(self) -> Iterator[None]:
+    def relaxed(self) -> Iterator[None]:
         self.loading_depth += 1
         try:
             yield
