@@ -11,6 +11,7 @@ without cells are shapes that cuBLAS alone was timed on. Batches are left out.
 from __future__ import annotations
 
 import argparse
+from itertools import chain
 from pathlib import Path
 
 import reports
@@ -50,7 +51,7 @@ def read(store: Store, limits: DeviceLimits, policy: CachePolicy = CachePolicy.C
     for study in studies:
         baseline = store.baseline(study)
         found.cublas_us[study.gemm] = baseline.time_us if baseline else None
-        for trial in store.trials(study):
+        for trial in chain.from_iterable(map(store.trials, (*store.twin_studies(study), study))):
             row = _row(study.gemm, trial)
             measured = trial.measurement
             if row is None or measured.time_us is None:

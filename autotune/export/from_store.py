@@ -59,7 +59,10 @@ def _shape(store: Store, study: StudyRef, max_error: float | None, drawn_origin:
     every trial is damaged."""
     final, baseline = store.final(study, max_error), store.baseline(study)
     try:
-        times = tuple((Config.parse(key), time_us) for key, time_us in store.times(study, max_error).items())
+        found: dict[str, float] = {}
+        for one in (*store.twin_studies(study), study):  # other GPUs of the kind tell of it, too
+            found |= store.times(one, max_error)
+        times = tuple((Config.parse(key), time_us) for key, time_us in found.items())
         if final is None:
             ranked = tuple(
                 TunedPoint(Config.from_dict(best.point), best.measurement.time_us, True)

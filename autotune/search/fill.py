@@ -73,9 +73,13 @@ class Filler:
         self._target, self._store, self._limits = target, store, target.limits
         self._columns = {x: [gemm for gemm in gemms if gemm.layout == x] for x in LAYOUTS}
         self._studies: dict[Gemm, StudyRef] = {gemm: study_of(store, target, gemm) for gemm in gemms}
-        self._known = {gemm: store.keys(study) for gemm, study in self._studies.items()}
+        self._known = {gemm: self._keys(study) for gemm, study in self._studies.items()}
         self._best_us = {gemm: self._fastest_us(study) for gemm, study in self._studies.items()}
         self._cublas_us = {gemm: self._baseline_us(study) for gemm, study in self._studies.items()}
+
+    def _keys(self, study: StudyRef) -> set[str]:
+        """Points that were tried on this GPU, or on another of its kind: an export takes both."""
+        return {key for one in (*self._store.twin_studies(study), study) for key in self._store.keys(one)}
 
     def _fastest_us(self, study: StudyRef) -> float:
         best = self._store.best(study, 1, self._target.max_error)
