@@ -9,11 +9,13 @@ from pathlib import Path
 
 import pytest
 
+from autotune.export.from_store import read_results
 from autotune.gemm import Gemm
 from autotune.kernel.config import Config
 from autotune.measurement import Measurement, Outcome
 from autotune.recording import matrix
 from autotune.search import study_of
+from autotune.search.cublas_times import time_cublas
 from autotune.search.fill import Filler, fill, ignore_fill
 from autotune.store import Store
 from autotune.target import Baseline, point_key
@@ -115,3 +117,39 @@ def test_shapes_that_kernels_of_others_serve_better_are_told(target, store) -> N
         store.add_trial(study, point_key(config.to_dict()), config.to_dict(), slow, "seed")
     filled = fill(target, store, COLUMNS, 300)
     assert COLUMNS[2] in filled.improved and COLUMNS[3] not in filled.improved
+
+
+def test_cublas_is_timed_on_what_it_was_not(target, store, monkeypatch) -> None:
+    asked: list[Gemm] = []
+    whole = target.fill
+
+    def watched(cells):
+        asked.extend(cell.gemm for cell in cells)
+        return whole(cells)
+
+    monkeypatch.setattr(target, "fill", watched)
+    assert time_cublas(target, store, COLUMNS[:3], target.now() + 300) == 3
+    assert time_cublas(target, store, COLUMNS, target.now() + 300) == len(COLUMNS) - 3
+    assert time_cublas(target, store, COLUMNS, target.now() + 300) == 0
+    assert asked == list(COLUMNS)
+    known = store.cublas_times(target.environment, target.policy)
+    assert set(known) == set(COLUMNS) and min(known.values()) > 0
+    assert time_cublas(target, store, [Gemm(1, 2, 3)], target.now()) == 0
+
+
+def test_times_of_another_gpu_of_the_kind_count(target, store) -> None:
+    """A fill that goes on there times nothing again, and an export sees both."""
+    first = fill(target, store, COLUMNS, 300)
+    assert first.num_cells
+    here = target.environment
+    target.environment = replace(here, gpu_uuid="GPU-of-the-same-kind")
+    study, mine = study_of(store, target, COLUMNS[0]), replace(TUNED, stages=3)
+    ok = Measurement(Outcome.OK, time_us=9.0, samples_us=(9.0,), registers=64, spill_bytes=0)
+    store.add_trial(study, point_key(mine.to_dict()), mine.to_dict(), ok, "seed")
+    known = store.times(store.twin_studies(study)[0])
+    results = read_results(store, target.environment, target.limits, gemms=[COLUMNS[0]], policy=target.policy)
+    times = {config.key: time_us for config, time_us in results.shapes[0].times}
+    assert known.items() <= times.items() and times[mine.key] == 9.0
+    again = fill(target, store, COLUMNS[:1], 300)
+    filled = store.keys(study) - {mine.key}
+    assert not filled & set(known) and again.is_complete

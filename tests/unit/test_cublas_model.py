@@ -1,0 +1,174 @@
+"""What cuBLAS is expected to take: learned, stored in a table, and what a pick makes of it."""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+from dataclasses import replace
+from itertools import islice
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from table_cases import ENVIRONMENT, FIGURES, LIMITS, make_kernel, make_spec, make_table, rank, sign
+
+from autotune.distribution import drawn
+from autotune.errors import DispatchError
+from autotune.export import provider
+from autotune.export.provider import known_of_cublas
+from autotune.export.tuned import TunedPoint, TunedResults, TunedShape
+from autotune.gemm import LAYOUTS, Gemm
+from autotune.kernel.config import Config
+from autotune.models import cublas_model
+from autotune.recording.matrix import TimeMatrix
+from autotune.runtime import table as tables
+from autotune.runtime.selector import Call, Selector
+from autotune.runtime.table import CublasFigures
+
+SHAPE = Gemm(640, 384, 512)
+
+
+def shapes(num: int, seed: int, layout: str = "NN") -> list[Gemm]:
+    return list(islice(drawn(seed, LIMITS.fma_tflops, LIMITS.bandwidth_gbs, layouts=(layout,)), num))
+
+
+def took_us(gemm: Gemm, noise: float = 0.0) -> float:
+    """A library that is good at wide products and bad at deep ones."""
+    bad = 1.5 + 0.1 * math.log2(gemm.k) - 0.05 * math.log2(gemm.m * gemm.n)
+    drawn_noise = random.Random(str(gemm)).gauss(0, noise) if noise else 0.0
+    return (2 + gemm.limit_us(LIMITS.fma_tflops, LIMITS.bandwidth_gbs)) * bad * math.exp(drawn_noise)
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.2])
+def test_times_of_shapes_left_out_are_off_by_what_is_told(noise: float) -> None:
+    known, apart = shapes(400, 1), shapes(300, 2)
+    model = cublas_model.learn({gemm: took_us(gemm, noise) for gemm in known}, LIMITS)
+    off = [math.log(took_us(gemm, noise) / model.expected_us(gemm, LIMITS)) for gemm in apart]
+    missed = float(np.sqrt(np.square(off).mean()))
+    assert missed == pytest.approx(model.deviation, rel=0.3)
+    assert missed < 1.25 * noise + 0.06
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.integers(0, 10**6), st.integers(2, 30))
+def test_a_table_keeps_the_model(seed: int, num: int) -> None:
+    known = {gemm: took_us(gemm) for gemm in shapes(num, seed)}
+    model = cublas_model.learn(known, LIMITS)
+    figures = CublasFigures.of("13.1.0", known, model)
+    table = make_table(cublas={"NN": figures})
+    read = tables.parse(tables.render(table)).cublas["NN"]
+    assert read == figures
+    for gemm in shapes(5, seed + 1):
+        assert read.model.expected_us(gemm, LIMITS) == pytest.approx(
+            model.expected_us(gemm, LIMITS), rel=1e-4
+        )
+
+
+def figures_of(factor: float, deviation: float = 0.1) -> CublasFigures:
+    """Of a cuBLAS that takes so many times the limit's time everywhere."""
+    return CublasFigures("13.1.0", "01000000" * 3, "00000000", math.log(factor), deviation)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"places": "01000000" * 2}, {"places": "00000000" * 3}, {"places": "ffffffff" * 3},
+        {"places": "0100000g" * 3}, {"weights": ""}, {"weights": "0000c07f"}, {"weights": "0000807f"},
+        {"weights": "00000000" * 2}, {"weights": "ffff7f7f"}, {"level": 1e9}, {"deviation": -1.0},
+    ],
+)  # fmt: skip
+def test_damaged_figures_are_refused(change: dict[str, object]) -> None:
+    text = tables.render(make_table(cublas={"NN": figures_of(2.0)}))
+    assert tables.parse(text).cublas
+    tree = json.loads(text)
+    tree["cublas"]["NN"] |= change
+    with pytest.raises(DispatchError, match="damaged"):
+        tables.parse(sign(tree))
+    tree["cublas"] = {"XX": tree["cublas"]["NN"]}
+    with pytest.raises(DispatchError, match="damaged"):
+        tables.parse(sign(tree))
+
+
+# ------------------------------------------------------------------------------------------------
+# Picks
+
+
+def picked(factor: float, **changes: object):
+    kernel = make_kernel("ours", make_spec(), replace(FIGURES, num_samples=9, relative_error=0.1))
+    table = make_table(kernel, **{"cublas": {"NN": figures_of(factor)}} | changes)
+    return Selector(table).pick(Call.packed(SHAPE))
+
+
+def test_cublas_serves_unless_a_kernel_is_surely_faster() -> None:
+    without = picked(1.0, cublas={})
+    assert (without.provider, without.cublas_us) == ("autotune", None)
+    assert without.expected_us is not None
+    unit_us = picked(1.0).cublas_us
+    least = cublas_model.MARGIN * math.hypot(0.1, 0.1)
+    for times, provider_name in ((0.5, "cublas"), (1.0, "cublas"), (math.exp(least) + 0.01, "autotune")):
+        pick = picked(times * without.expected_us / unit_us)
+        assert pick.provider == provider_name
+        assert pick.cublas_us == pytest.approx(times * without.expected_us)
+        assert (pick.kernel_id, pick.split_k) == (without.kernel_id, without.split_k)
+        assert ("cuBLAS" in pick.reason) == (provider_name == "cublas")
+
+
+def test_other_layouts_know_nothing() -> None:
+    table = make_table(cublas={"NN": figures_of(1e-3)})
+    pick = Selector(table).pick(Call.packed(replace(SHAPE, trans_b=True)))
+    assert (pick.provider, pick.cublas_us) == ("autotune", None)
+
+
+def test_where_the_shape_was_tuned_the_same_rounds_decide() -> None:
+    entry = rank(SHAPE, "ours")
+    for cublas_us, provider_name in ((12.0, "autotune"), (9.9, "cublas"), (None, "autotune")):
+        pick = picked(1e-3, entries=(replace(entry, cublas_us=cublas_us),))
+        assert (pick.how, pick.provider, pick.cublas_us) == ("exact", provider_name, cublas_us)
+
+
+def test_a_call_that_is_laid_out_otherwise_is_modelled() -> None:
+    kernel = make_kernel("ours", make_spec(vec_a=1, vec_b=1, vec_c=1))
+    selector = Selector(make_table(kernel, entries=(rank(SHAPE, "ours"),)))
+    packed = Call.packed(SHAPE)
+    assert selector.pick(packed).how == "exact"
+    assert selector.pick(replace(packed, addresses=(256, 32, 16))).how == "exact"
+    m, n, k = packed.lds
+    for other in (replace(packed, lds=(m, n, k + 4)), replace(packed, addresses=(0, 4, 0))):
+        pick = selector.pick(other)
+        assert pick.how == "modelled" and "packed and aligned" in pick.reason
+
+
+def test_the_first_of_the_ranked_are_kernels() -> None:
+    kernels = [make_kernel(f"k{bm}", make_spec(bm=bm), replace(FIGURES, num_samples=9)) for bm in (32, 64)]
+    selector = Selector(make_table(*kernels, cublas={"NN": figures_of(1e-3)}))
+    assert selector.pick(Call.packed(SHAPE)).provider == "cublas"
+    assert {pick.provider for pick in selector.ranked(Call.packed(SHAPE), 4)} == {"autotune"}
+
+
+# ------------------------------------------------------------------------------------------------
+# What an export knows
+
+
+def results_of(**changes: object) -> TunedResults:
+    shape = TunedShape(SHAPE, (TunedPoint(Config(), 10.0, True),), (), 12.0)
+    known = TunedResults(ENVIRONMENT, LIMITS, "5" * 64, "cold", 1, (shape,))
+    return replace(known, **changes)
+
+
+def matrix_of(gpu: str, policy: str, times_us: dict[Gemm, float]) -> TimeMatrix:
+    environment = replace(ENVIRONMENT, cublas_version="12.0")
+    return TimeMatrix(replace(LIMITS, name=gpu), environment, {"policy": policy}, dict(times_us))
+
+
+def test_own_times_go_before_those_that_ship(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(provider, "LEAST_TIMES", 20)
+    own = dict.fromkeys(shapes(20, 3), 1.0) | dict.fromkeys(shapes(10, 3, "NT"), 1.0)
+    shipped = {gemm: 1.0 for layout in LAYOUTS for gemm in shapes(25, 4, layout)}
+    matrices = [matrix_of("another GPU", "cold", shipped), matrix_of(LIMITS.name, "cold", shipped)]
+    found = known_of_cublas(results_of(cublas_us=own), matrices)
+    versions = {layout: figures.version for layout, figures in found.items()}
+    assert versions == {"NN": ENVIRONMENT.cublas_version, "NT": "12.0", "TN": "12.0", "TT": "12.0"}
+    assert len(found["NN"].weights) == 8 * 21  # those of tuned shapes, too
+    assert known_of_cublas(results_of(), [matrix_of(LIMITS.name, "warm", shipped), matrices[0]]) == {}
