@@ -43,6 +43,7 @@ DEFAULT_DB = "autotune.db"
 # Of the seconds, where shapes are drawn: to search them, and to time kernels across them. Six kernels of
 # each shape serve new ones nearly as well as all (decision 0041); what they take in seconds is unmeasured.
 SEARCH_SHARE, FILL_SHARE = 0.6, 0.35
+CUBLAS_SHARE = 0.1  # at most: all of its shapes take 8 s on an H200
 FINAL_S = 4.0  # at most, of a shape: the seconds left go to those that kernels of others serve better
 _note = logging.getLogger("autotune").warning
 
@@ -172,13 +173,14 @@ def tune(
             found = search(target, store, gemms, options, on_event)
         filled = None
         if filling is not None and found.reason is not StopReason.INTERRUPTED:
+            until_s = math.inf if seconds is None else began_s + seconds
+            limits = filling.limits
+            others = drawn_suite(NUM_TIMED, seed, limits.fma_tflops, limits.bandwidth_gbs)
+            cublas_s = math.inf if seconds is None else CUBLAS_SHARE * seconds
+            time_cublas(filling, store, others, target.now() + cublas_s)
+            most_s = math.inf if seconds is None or not named else FILL_SHARE * seconds
             columns = [shape.gemm for shape in found.shapes if not shape.gemm.is_batched]
-            limits, until_s = filling.limits, math.inf if seconds is None else began_s + seconds
-            yardstick = drawn_suite(NUM_TIMED, seed, limits.fma_tflops, limits.bandwidth_gbs)
-            time_cublas(filling, store, yardstick, until_s)
-            left_s = until_s - target.now()
-            fill_s = left_s if not named or seconds is None else min(left_s, FILL_SHARE * seconds)
-            filled = fill(filling, store, columns, fill_s, on_fill)
+            filled = fill(filling, store, columns, min(most_s, until_s - target.now()), on_fill)
             left_s = until_s - target.now()
             num_due = len(columns) if math.isinf(left_s) else max(1, int(left_s / FINAL_S))
             if due := [gemm for gemm in filled.improved if gemm in named][:num_due]:
