@@ -160,7 +160,12 @@ def test_bars_of_all_shapes() -> None:
     found = [figures.Against.of(one) for one in shapes]
     bars = {bar.what: bar for bar in figures.bars(found, [], 1, is_of_one=False)}
     missed = {what for what, bar in bars.items() if not bar.is_met}
-    assert missed == {"shapes that failed", "largest error, times cuBLAS's"}
+    errors = {"largest error of a kernel, times cuBLAS's", "the same with cuBLAS as a provider"}
+    assert missed == {"shapes that failed"} | errors
+    for one in shapes[-1:]:
+        one["pick"]["provider"] = "cublas"
+    bars = {bar.what: bar for bar in figures.bars(found, [], 0, is_of_one=False)}
+    assert bars["the same with cuBLAS as a provider"].figure == 1.0
     of_one = figures.bars(found, [], 0, is_of_one=True)
     assert [bar.least for bar in of_one if "mean" in bar.what] == [1.10, 1.10]
 

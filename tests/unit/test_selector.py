@@ -78,7 +78,7 @@ def test_the_pick_is_legal_and_says_how_it_was_found(case: tuple[Table, Call]) -
     assert copied == pick and copied.reason == pick.reason
     tuned = {e.gemm: [r.kernel for r in e.ranked] for e in table.entries}.get(call.gemm, [])
     legal = [name for name in tuned if call.refusal(selector.kernels[name]) is None]
-    if legal:
+    if legal and call.is_as_tuned:
         assert (pick.how, pick.kernel_id, pick.entry) == ("exact", legal[0], call.gemm)
     else:
         assert pick.how != "exact"
@@ -136,14 +136,14 @@ def test_without_models_the_nearest_tuned_shape_serves() -> None:
     assert (pick.kernel_id, pick.how, pick.entry) == ("near", "nearest", Gemm(1000, 1000, 1000))
 
 
-def test_the_next_ranked_kernel_serves_what_the_first_cannot() -> None:
+def test_the_model_serves_what_is_laid_out_otherwise_than_was_tuned() -> None:
     wide = make_kernel("wide", make_spec(vec_a=4))
     any_ = make_kernel("any", make_spec())
     table = make_table(wide, any_, entries=(rank(Gemm(64, 64, 64), "wide", "any"),))
     call = Call(Gemm(64, 64, 64), (64, 64, 64), (4, 0, 0))
     pick = Selector(table).pick(call)
-    assert (pick.kernel_id, pick.how) == ("any", "exact")
-    assert "A is not made of aligned vectors of 4" in pick.reason
+    assert (pick.kernel_id, pick.how) == ("any", "modelled")
+    assert "64x64x64:NN was tuned, but packed and aligned" in pick.reason
 
 
 def test_no_split_stays_without_work_and_no_workspace_is_boundless() -> None:
