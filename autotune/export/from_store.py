@@ -60,7 +60,7 @@ def _shape(store: Store, study: StudyRef, max_error: float | None, drawn_origin:
     final, baseline = store.final(study, max_error), store.baseline(study)
     try:
         found: dict[str, float] = {}
-        for one in (*store.twin_studies(study), study):  # other GPUs of the kind tell of it, too
+        for one in store.with_twins(study):  # other GPUs of the kind tell of it, too
             found |= store.times(one, max_error)
         times = tuple((Config.parse(key), time_us) for key, time_us in found.items())
         if final is None:

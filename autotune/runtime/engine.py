@@ -32,11 +32,11 @@ from .choices import KnownChoices
 from .cuda_driver import Driver
 from .devices import Devices, LoadedKernel, OpenGpu
 from .product import Product, Triple, common_device, understand
-from .selector import Call, Pick, Selector, in_splits
+from .selector import TUNED_ALIGNMENT, Call, Pick, Selector, in_splits
 from .table import Table
 
 MAX_PLANS = 4096  # kinds of call that are remembered
-_ALIGNMENT_MASK = 15  # of the widest vectors, in bytes
+_ALIGNMENT_MASK = TUNED_ALIGNMENT - 1
 
 # Arguments of the kernels, as documented at launch.Grid, and where each lies in the packed values.
 # Behind what is packed lie the strides of a batch and the epilogue: 0, for one product and none.

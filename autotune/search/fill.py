@@ -79,7 +79,7 @@ class Filler:
 
     def _keys(self, study: StudyRef) -> set[str]:
         """Points that were tried on this GPU, or on another of its kind: an export takes both."""
-        return {key for one in (*self._store.twin_studies(study), study) for key in self._store.keys(one)}
+        return {key for one in self._store.with_twins(study) for key in self._store.keys(one)}
 
     def _fastest_us(self, study: StudyRef) -> float:
         best = self._store.best(study, 1, self._target.max_error)

@@ -168,6 +168,10 @@ class Store(Closing):
         ]
         return sorted(twins, key=lambda ref: ref.id)
 
+    def with_twins(self, study: StudyRef) -> list[StudyRef]:
+        """Its twins and, behind them, the study itself: all that is known of its problem on such GPUs."""
+        return [*self.twin_studies(study), study]
+
     @outlasting
     def _kindred_studies(self, study: StudyRef) -> list[StudyRef]:
         """All others with the same kernel code and policy on GPUs of the same name."""
