@@ -5,14 +5,17 @@ Copied into exported tables: standard library only.
 
 from __future__ import annotations
 
+import ctypes
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from .gemm import Gemm
 
 # cublas_api.h
 OP_N, OP_T = 0, 1
 PEDANTIC_MATH = 2  # FP32 throughout: no TF32, no reduced-precision reductions
-VERSION_PARTS = (0, 1, 2)  # major, minor, patch
+_VERSION_PARTS = (0, 1, 2)  # major, minor, patch
 WORKSPACE_BYTES = 32 << 20  # what cuBLAS asks for on Hopper; given by us, so that capture allocates nothing
 Lds = tuple[int, int, int]  # leading dimensions of A, B and C in elements
 
@@ -55,3 +58,13 @@ class ColumnMajorCall:
             stride_second=gemm.strides.stride_a,
             stride_result=gemm.strides.stride_c,
         )
+
+
+def read_version(library: Any, check: Callable[[int, str], None]) -> str:
+    """`13.1.0`. `check` is called with the status of each call and its name, and raises where it failed."""
+    parts = []
+    for part in _VERSION_PARTS:
+        value = ctypes.c_int()
+        check(library.cublasGetProperty(part, ctypes.byref(value)), "cublasGetProperty")
+        parts.append(str(value.value))
+    return ".".join(parts)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import ctypes
 from typing import Any
 
-from ..column_major import PEDANTIC_MATH, VERSION_PARTS, WORKSPACE_BYTES, ColumnMajorCall, Lds
+from ..column_major import PEDANTIC_MATH, WORKSPACE_BYTES, ColumnMajorCall, Lds, read_version
 from ..errors import AutotuneError
 from ..gemm import Gemm
 from .memory import Buffer, OperandSet
@@ -33,12 +33,7 @@ def load_library() -> ctypes.CDLL | None:
 
 def library_version(library: ctypes.CDLL) -> str:
     """`13.1.0`"""
-    parts = []
-    for part in VERSION_PARTS:
-        value = ctypes.c_int()
-        check_status(library.cublasGetProperty(part, ctypes.byref(value)), "cublasGetProperty")
-        parts.append(str(value.value))
-    return ".".join(parts)
+    return read_version(library, check_status)
 
 
 def check_status(status: int, call: str) -> None:

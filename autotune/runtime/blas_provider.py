@@ -24,7 +24,7 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
-from ..column_major import PEDANTIC_MATH, VERSION_PARTS, WORKSPACE_BYTES, ColumnMajorCall
+from ..column_major import PEDANTIC_MATH, WORKSPACE_BYTES, ColumnMajorCall, read_version
 from ..errors import DispatchError, DispatchWarning
 from ..gemm import MAX_EXTENT
 from ..kernel.launch import Grid
@@ -116,7 +116,7 @@ class BlasLibrary:
 
     def __init__(self, library: Any) -> None:
         self._library = library
-        self.version = _version(library)
+        self.version = read_version(library, _check)
         self._idle: dict[int, list[BlasHandle]] = {}
         self._of_thread = _OfThread(self._idle)
         self._refused: set[int] = set()
@@ -243,12 +243,3 @@ def _declared(library: Any) -> Any:
     for name, types in _SIGNATURES.items():
         getattr(library, name).argtypes = types
     return library
-
-
-def _version(library: Any) -> str:
-    parts = []
-    for part in VERSION_PARTS:
-        value = ctypes.c_int()
-        _check(library.cublasGetProperty(part, ctypes.byref(value)), "cublasGetProperty")
-        parts.append(str(value.value))
-    return ".".join(parts)

@@ -33,3 +33,11 @@ def client(gpu, limits, compiler):
     client = WorkerClient(protocol.Start(gpu.uuid, limits, checks.code))
     yield client
     client.close()
+
+
+@pytest.fixture
+def torch():
+    found = pytest.importorskip("torch")
+    if not found.cuda.is_available():
+        pytest.skip("this torch has no CUDA")
+    return found

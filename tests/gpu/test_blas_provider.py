@@ -69,14 +69,6 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def torch() -> Any:
-    found = pytest.importorskip("torch")
-    if not found.cuda.is_available():
-        pytest.skip("this torch has no CUDA")
-    return found
-
-
-@pytest.fixture
 def served(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
     """Streams of the products that cuBLAS was given; it is picked for every call."""
     if blas_provider.find_library() is None:

@@ -77,14 +77,6 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     yield tmp_path / "cache" / FOLDER
 
 
-@pytest.fixture
-def torch() -> Any:
-    found = pytest.importorskip("torch")
-    if not found.cuda.is_available():
-        pytest.skip("this torch has no CUDA")
-    return found
-
-
 def shape_of(gemm: Gemm) -> tuple[int, int, int, bool, bool]:
     return gemm.m, gemm.n, gemm.k, gemm.trans_a, gemm.trans_b
 
