@@ -18,11 +18,12 @@ from .distribution import MAX_KERNELS, drawn_calls, drawn_suite
 from .errors import DispatchError, EnvironmentProblem, UsageError
 from .export import exporter
 from .export.from_store import read_results
-from .gemm import Gemm
+from .export.portfolio import candidates, portfolio
+from .gemm import LAYOUTS, Gemm
 from .gpu.driver import device_limits
 from .kernel import same_code, template
 from .kernel.compiler import Compiler
-from .kernel.config import PARAMETER
+from .kernel.config import PARAMETER, Config
 from .kernel.feasible_set import FeasibleSet, feasible_set
 from .measurement import MAX_ERROR, CachePolicy, read_policy
 from .recording.replay import ReplayTarget
@@ -43,6 +44,7 @@ DEFAULT_DB = "autotune.db"
 # Of the seconds, where shapes are drawn: to search them, and to time kernels across them. Six kernels of
 # each shape serve new ones nearly as well as all (decision 0041); what they take in seconds is unmeasured.
 SEARCH_SHARE, FILL_SHARE = 0.6, 0.35
+KNOWN_SHARE = 0.1  # at most, to time what ships with autotune before anything is searched
 CUBLAS_SHARE = 0.1  # at most: all of its shapes take 8 s on an H200
 FINAL_S = 4.0  # at most, of a shape: the seconds left go to those that kernels of others serve better
 _note = logging.getLogger("autotune").warning
@@ -123,8 +125,9 @@ def tune(
     PostgreSQL. `policy`: `cold` or `warm` operands. `max_error`: times cuBLAS's, of what may win (None: no
     limit). `num_drawn`: so many more shapes, drawn at random (distribution.py), from all that there are or,
     where `calls` says how often a program calls for which, from these (less batches, which no table holds);
-    the kernels that all these searches find are then timed on all shapes of their layout, in the last two
-    fifths of the seconds, so that an export can choose which of them serve any shape. A shape of `shapes` or
+    the kernels that ship with autotune for any shape are timed on all of these first, and those that the
+    searches find then, in the last two fifths of the seconds, so that an export can choose which of them
+    serve any shape. A shape of `shapes` or
     `calls` that one of another serves better has a final again; others that were drawn have none, as nobody
     calls them. `on_event` is called with what search/progress.py describes,
     from this thread, `on_fill` with how many kernels and times across shapes there are, and how many kernels
@@ -165,13 +168,17 @@ def tune(
             seed=seed,
             without_final=frozenset(drawn) - named,
         )
+        filled = None
+        if filling is not None:
+            columns = [gemm for gemm in gemms if not gemm.is_batched]
+            known_s = math.inf if seconds is None else KNOWN_SHARE * seconds
+            filled = fill(filling, store, columns, known_s, on_fill, _known_elsewhere(filling.limits))
         if has_dashboard:
             with Publisher(store) as publisher:
                 found = search(target, store, gemms, options, _followed(publisher, on_event))
                 publisher.finish([shape.study for shape in found.shapes])
         else:
             found = search(target, store, gemms, options, on_event)
-        filled = None
         if filling is not None and found.reason is not StopReason.INTERRUPTED:
             until_s = math.inf if seconds is None else began_s + seconds
             limits = filling.limits
@@ -180,7 +187,8 @@ def tune(
             time_cublas(filling, store, others, target.now() + cublas_s)
             most_s = math.inf if seconds is None or not named else FILL_SHARE * seconds
             columns = [shape.gemm for shape in found.shapes if not shape.gemm.is_batched]
-            filled = fill(filling, store, columns, min(most_s, until_s - target.now()), on_fill)
+            more = fill(filling, store, columns, min(most_s, until_s - target.now()), on_fill)
+            filled = more if filled is None else filled.then(more)
             left_s = until_s - target.now()
             num_due = len(columns) if math.isinf(left_s) else max(1, int(left_s / FINAL_S))
             if due := [gemm for gemm in filled.improved if gemm in named][:num_due]:
@@ -195,6 +203,12 @@ def tune(
             source_hash=target.source_hash,
             optimum_us={s.gemm: recorded.optimum(s.gemm)[1] for s in found.shapes} if recorded else {},
         )
+
+
+def _known_elsewhere(limits: DeviceLimits) -> dict[str, list[Config]]:
+    """Kernels that serve most shapes by the matrices that ship with autotune, by layout."""
+    matrices, most = targets.matrices(), MAX_KERNELS // len(LAYOUTS)
+    return {x: portfolio(x, candidates(x, (), matrices, limits), limits, most) for x in LAYOUTS}
 
 
 def _ranked_again(

@@ -16,7 +16,7 @@ from . import cublas, driver, protocol, timing
 from .candidate import Loader, WrongResult
 from .driver import CudaError, check
 from .guard import DriftReference, Guard, Guarded
-from .memory import Enqueue, Workspace, num_sets
+from .memory import Enqueue, OperandSet, Workspace, num_sets
 from .module import Module
 from .nvml import Monitor
 from .pool import Pool
@@ -27,8 +27,7 @@ from .stopwatch import Stopwatch
 from .timing import Timing
 from .verification import why_inaccurate
 
-MAX_PROBLEMS = 32  # prepared problems kept while searches take turns between shapes
-PROBLEM_MEMORY = 0.3  # of the GPU's memory that prepared problems may hold together
+PROBLEM_MEMORY = 0.3  # of the GPU's memory that problems may hold which searches take turns between
 FRESH_SEED = 1_000_003  # added to a problem's seed for numbers that no launch has seen
 
 _FAILURES = {
@@ -115,11 +114,11 @@ class Session:
     def _evict(self, most_bytes: int) -> None:
         """Free the problems used longest ago; the newest stays unless nothing may."""
         least = 1 if most_bytes else 0
-        while len(self._problems) > least and (
-            len(self._problems) > MAX_PROBLEMS
-            or sum(p.num_bytes for p in self._problems.values()) > most_bytes
-        ):
-            self._problems.popitem(last=False)[1].free()
+        held_bytes = sum(problem.num_bytes for problem in self._problems.values())
+        while len(self._problems) > least and held_bytes > most_bytes:
+            problem = self._problems.popitem(last=False)[1]
+            held_bytes -= problem.num_bytes
+            problem.free()
 
     def _time_cublas(self, prepared: PreparedProblem) -> tuple[float, ...]:
         if self.cublas is None:
@@ -237,7 +236,6 @@ class Session:
     def cells(self, request: protocol.RunCells) -> protocol.CellsResult:
         """Time kernels on problems whose numbers do not matter; their own failures are results."""
         self.monitor.partners = request.partners
-        self._evict(0)  # the pool may need their memory
         times: list[CellTime] = []
         for gemm, kernel, cutoff_us in request.cells:
             try:
@@ -254,7 +252,7 @@ class Session:
     def _cell(
         self, gemm: Gemm, kernel: KernelCode | None, policy: CachePolicy, cutoff_us: float | None
     ) -> Timing:
-        sets = self.pool.sets(gemm.operand_bytes, num_sets(gemm, self.limits.l2_bytes, policy))
+        sets = self._timed_sets(gemm, policy)
         if kernel is not None:
             enqueue = self.loader.load(kernel, gemm, self.workspace)
         elif self.cublas is not None:
@@ -262,6 +260,15 @@ class Session:
         else:
             raise EnvironmentProblem("cuBLAS was not found")
         return self.stopwatch.glance(enqueue, sets, cutoff_us)
+
+    def _timed_sets(self, gemm: Gemm, policy: CachePolicy) -> tuple[OperandSet, ...]:
+        """Raises EnvironmentProblem where memory does not suffice, though no problem is held."""
+        count = num_sets(gemm, self.limits.l2_bytes, policy)
+        try:
+            return self.pool.sets(gemm.operand_bytes, count)
+        except EnvironmentProblem:
+            self._evict(0)
+            return self.pool.sets(gemm.operand_bytes, count)
 
     # ---------------------------------------------------------------------------- in the same rounds
 

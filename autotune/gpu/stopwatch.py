@@ -88,7 +88,9 @@ class Stopwatch:
 
     def glance(self, enqueue: Enqueue, sets: Sequence[OperandSet], cutoff_us: float | None) -> Timing:
         """A few short samples, after a launch that loads the kernel; less of what is clearly too slow."""
-        self.time_once(lambda: enqueue(sets[0]))
+        first_us = self.time_once(lambda: enqueue(sets[0]))
+        if timing.is_hopeless_at_first(first_us, cutoff_us):
+            return Timing((first_us,), is_cut_short=True)
         once_us = self.time_once(lambda: enqueue(sets[-1]))
         if timing.is_hopeless_at_a_glance(once_us, cutoff_us):
             return Timing((once_us,), is_cut_short=True)

@@ -32,6 +32,7 @@ SHARP = 0.001  # relative standard error of the median at which sampling stops
 HOPELESS_AT_A_GLANCE = 2.0  # `stats.HOPELESS` for a single launch, cold in every respect
 LAUNCH_LATENCY_US = 10.0  # what a single launch between events usually takes over its kernel's time
 MOST_LATENCY_US = 30.0  # and at most
+LOADING_US = 1000.0  # and the first launch of a kernel over its later ones, at most
 LEAD_IN_BELOW_US = 5000.0  # a batch shorter than that is preceded by an uncounted one
 MIN_STEPS = 3  # of the energy counter
 FLOOR_SLACK = 0.88  # the limits of known GPUs are measured ones, up to a tenth below the data sheet
@@ -63,6 +64,11 @@ def batch_launches(launch_us: float, num_sets: int, batch_us: float = BATCH_US) 
 def is_hopeless_at_a_glance(launch_us: float, cutoff_us: float | None) -> bool:
     """Whether one launch, latency included, already took far too long."""
     return cutoff_us is not None and launch_us - MOST_LATENCY_US > HOPELESS_AT_A_GLANCE * cutoff_us
+
+
+def is_hopeless_at_first(launch_us: float, cutoff_us: float | None) -> bool:
+    """Whether the launch that loads a kernel already took far too long."""
+    return is_hopeless_at_a_glance(launch_us - LOADING_US, cutoff_us)
 
 
 def relative_error(samples: Sequence[float]) -> float:

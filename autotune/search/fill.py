@@ -1,10 +1,11 @@
 """Fills the matrix of kernels and shapes: what did well on one shape is timed on all others of its layout.
 
-A search of shapes finds kernels; each is the best of one shape, and unknown on the next. Here they, and their
-relatives that serve more shapes (kernel/relatives.py), are verified once each, on a small ragged problem, and
-then only timed, in the numbers of splits that a table chooses from (models/splits.py). What is clearly slower
-than the best of a shape is launched once. Each time is a trial (origin `fill`) of its shape: an export finds
-the matrix in the database, and the same call goes on where the last one ended.
+A search of shapes finds kernels; each is the best of one shape, and unknown on the next. Here they, their
+relatives that serve more shapes (kernel/relatives.py), and kernels that the caller knows from elsewhere are
+verified once each, on a small ragged problem, and then only timed, in the numbers of splits that a table
+chooses from (models/splits.py). What is clearly slower than the best of a shape is launched once. Each time
+is a trial (origin `fill`) of its shape: an export finds the matrix in the database, and the same call goes on
+where the last one ended.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from itertools import chain, zip_longest
+from types import MappingProxyType
 from typing import TypeVar
 
 from ..device import DeviceLimits
@@ -35,9 +37,14 @@ from .shape import study_of
 
 LEADERS = 12  # of a shape, at most, and at most so many times slower than its best
 AS_GOOD = 1.15
+FOREIGN = 3  # leaders of a shape that are timed in other layouts, too
 _MANY = 10  # times as many trials are looked through for them
 CUTOFF = 1.0  # times the best of a shape: what one launch shows to take twice that is not timed further
 MAX_WAITING = 64  # kernels whose compile or verification is under way
+AHEAD = 2  # kernels whose times are under way while those before them are stored
+SIDE = 768  # of the problem that kernels are verified on: whole tiles of most sizes, if it must be
+DEPTH = 512  # and its k, at least
+UNTIMED_US = 1e-3  # whatever takes longer is not timed
 GAIN = Patience.gain  # from which on a search of the shape goes on, too
 
 
@@ -47,6 +54,15 @@ OnFill = Callable[[int, int, int], None]  # kernels that were timed, times, and 
 
 def ignore_fill(num_kernels: int, num_cells: int, num_left: int) -> None:
     """For nobody."""
+
+
+@dataclass(frozen=True)
+class _Row:
+    """A kernel that was verified, and its times, which are under way."""
+
+    verified: Measurement
+    cells: list[tuple[Gemm, Config]]
+    times: Future[tuple[CellTime, ...]]
 
 
 @dataclass(frozen=True)
@@ -64,12 +80,29 @@ class Filled:
         """Whether nothing was left to time."""
         return not self.num_left
 
+    def then(self, later: Filled) -> Filled:
+        """What both calls did, one before a search and one after it: that decides anew what is best."""
+        return Filled(
+            self.num_kernels + later.num_kernels,
+            self.num_refused + later.num_refused,
+            self.num_cells + later.num_cells,
+            later.num_left,
+            later.improved,
+        )
+
 
 class Filler:
     """One run over the shapes of a search."""
 
-    def __init__(self, target: Filling, store: Store, gemms: Sequence[Gemm], on_fill: OnFill) -> None:
-        self._on_fill = on_fill
+    def __init__(
+        self,
+        target: Filling,
+        store: Store,
+        gemms: Sequence[Gemm],
+        on_fill: OnFill,
+        known: Mapping[str, Sequence[Config]],
+    ) -> None:
+        self._on_fill, self._elsewhere = on_fill, known
         self._target, self._store, self._limits = target, store, target.limits
         self._columns = {x: [gemm for gemm in gemms if gemm.layout == x] for x in LAYOUTS}
         self._studies: dict[Gemm, StudyRef] = {gemm: study_of(store, target, gemm) for gemm in gemms}
@@ -93,13 +126,17 @@ class Filler:
         """Until the target's clock says so, or nothing is left."""
         num_kernels = num_refused = num_cells = 0
         searched_us, rows = dict(self._best_us), deque(self._rows())
+        under_way: deque[_Row] = deque()
         for layout, config, verified in self._verified(rows, until_s):
             if verified.is_ok:
                 num_kernels += 1
-                num_cells += self._fill(layout, config, verified)
+                under_way.append(self._begin(layout, config, verified))
             else:
                 num_refused += 1
+            if len(under_way) > AHEAD:
+                num_cells += self._keep(under_way.popleft())
             self._on_fill(num_kernels, num_cells, len(rows))
+        num_cells += sum(map(self._keep, under_way))
         num_left = sum(self._small_problem(*row) is not None for row in rows)
         gains = {
             g: us / searched_us[g] for g, us in self._best_us.items() if us < (1 - GAIN) * searched_us[g]
@@ -110,17 +147,15 @@ class Filler:
     # ---- rows
 
     def _rows(self) -> Iterator[tuple[str, Config]]:
-        """Kernels worth a row of each layout, the most promising first: shapes take turns, and layouts."""
+        """Kernels worth a row of each layout, the most promising first: layouts take turns."""
         leaders = {gemm: self._leaders(study) for gemm, study in self._studies.items()}
         own = {x: [leaders[gemm] for gemm in columns] for x, columns in self._columns.items()}
         layouts = [x for x in LAYOUTS if self._columns[x]]
-        queues = [
-            [
-                (x, row)
-                for row in in_order(x, own[x], [c for y in layouts if y != x for c in own[y]], self._limits)
-            ]
-            for x in layouts
-        ]
+        queues = []
+        for x in layouts:
+            foreign = [configs for y in layouts if y != x for configs in own[y]]
+            queue = in_order(x, own[x], foreign, self._limits, self._elsewhere.get(x, ()))
+            queues.append([(x, row) for row in queue])
         yield from _by_turns(queues)
 
     def _leaders(self, study: StudyRef) -> list[Config]:
@@ -141,7 +176,7 @@ class Filler:
             while len(waiting) < MAX_WAITING and rows:
                 row = rows.popleft()
                 if (gemm := self._small_problem(*row)) is not None:
-                    waiting.append((*row, self._target.submit(gemm, row[1].to_dict(), None)))
+                    waiting.append((*row, self._target.submit(gemm, row[1].to_dict(), UNTIMED_US)))
             if not waiting:
                 return
             layout, config, future = waiting.popleft()
@@ -151,15 +186,9 @@ class Filler:
             rows.appendleft((layout, config))
 
     def _small_problem(self, layout: str, config: Config) -> Gemm | None:
-        """As ragged as the kernel serves; None where there is none, or nothing to time."""
-        if not any(self._open(layout, config, gemm) for gemm in self._columns[layout]):
-            return None
-        for more in (1, 4, 0):
-            m, n, k = 2 * config.bm + more, 2 * config.bn + more, 8 * config.bk * config.split_k + more
-            gemm = Gemm(m, n, k, layout[0] == "T", layout[1] == "T")
-            if not broken_rules(config, self._limits, gemm):
-                return gemm
-        return None
+        """None where there is none, or nothing to time."""
+        is_open = any(self._open(layout, config, gemm) for gemm in self._columns[layout])
+        return small_problem(layout, config, self._limits) if is_open else None
 
     def _open(self, layout: str, config: Config, gemm: Gemm) -> bool:
         """Whether the kernel is new to a shape that it serves, in the least number of splits that it has."""
@@ -170,8 +199,8 @@ class Filler:
 
     # ---- cells
 
-    def _fill(self, layout: str, config: Config, verified: Measurement) -> int:
-        """Time a kernel on all shapes of its layout where it was not; returns how many times that were."""
+    def _begin(self, layout: str, config: Config, verified: Measurement) -> _Row:
+        """Have a kernel timed on all shapes of its layout where it was not."""
         wanted = [
             (gemm, replace(config, split_k=split_k))
             for gemm in self._columns[layout]
@@ -183,15 +212,19 @@ class Filler:
             for g, c in wanted
             for us in [min(self._best_us[g], self._cublas_us[g])]
         ]
+        return _Row(verified, wanted, self._target.fill(cells))
+
+    def _keep(self, row: _Row) -> int:
+        """Store the times of a kernel; returns how many there are."""
         found: dict[Gemm, dict[Config, Measurement]] = {}
-        for (gemm, point), timed in zip(wanted, self._target.fill(cells).result(), strict=True):
+        for (gemm, point), timed in zip(row.cells, row.times.result(), strict=True):
             if timed.samples_us:
-                found.setdefault(gemm, {})[point] = self._measurement(timed, verified)
+                found.setdefault(gemm, {})[point] = self._measurement(timed, row.verified)
         for gemm, trials in found.items():
-            self._keep(gemm, trials)
+            self._keep_on(gemm, trials)
         return sum(map(len, found.values()))
 
-    def _keep(self, gemm: Gemm, trials: Mapping[Config, Measurement]) -> None:
+    def _keep_on(self, gemm: Gemm, trials: Mapping[Config, Measurement]) -> None:
         points = {point_key(config.to_dict()): (config.to_dict(), m) for config, m in trials.items()}
         self._store.add_trials(self._studies[gemm], points, FILL)
         self._known[gemm] |= points.keys()
@@ -219,17 +252,34 @@ class Filler:
         return [v for v in busy if not broken_rules(replace(config, split_k=v), self._limits, gemm)]
 
 
+def small_problem(layout: str, config: Config, limits: DeviceLimits) -> Gemm | None:
+    """What a kernel is verified on: as ragged as it serves, and the same for most, so that what is prepared
+    for one serves the others. None where it serves nothing of the kind."""
+    depth = max(DEPTH, 8 * config.bk * config.split_k)
+    ragged = [(SIDE + more, SIDE + more, depth + more) for more in (1, 4, 0)]
+    for m, n, k in (*ragged, (2 * config.bm, 2 * config.bn, depth)):
+        gemm = Gemm(m, n, k, layout[0] == "T", layout[1] == "T")
+        if not broken_rules(config, limits, gemm):
+            return gemm
+    return None
+
+
 def in_order(
-    layout: str, own: Sequence[Sequence[Config]], others: Sequence[Sequence[Config]], limits: DeviceLimits
+    layout: str,
+    own: Sequence[Sequence[Config]],
+    others: Sequence[Sequence[Config]],
+    limits: DeviceLimits,
+    known: Iterable[Config] = (),
 ) -> Iterator[Config]:
-    """Kernels to time on the shapes of a layout, each once, in any splits: the leaders of its shapes and
-    their relatives in turn, then what leads in other layouts. Four kernels of each shape serve new ones at
-    0.86 of the best there is, and at 0.83 if relatives wait for all leaders (decision 0041)."""
+    """Kernels to time on the shapes of a layout, each once, in any splits: those that are known, then in turn
+    one that leads on a shape of this layout, or a relative of it, and one that leads in another layout. Four
+    kernels of each shape serve new ones at 0.86 of the best there is, and at 0.83 if relatives wait for all
+    leaders (decision 0041)."""
     general = [[r for c in configs for r in relatives(c, layout, limits)] for configs in own]
     both = [list(_by_turns(pair)) for pair in zip(own, general, strict=True)]
-    foreign = [[r for c in configs[:3] for r in relatives(c, layout, limits)] for configs in others]
+    foreign = [[r for c in configs[:FOREIGN] for r in relatives(c, layout, limits)] for configs in others]
     seen: set[Config] = set()
-    for config in chain(_by_turns(both), _by_turns(foreign)):
+    for config in chain(known, _by_turns([list(_by_turns(both)), list(_by_turns(foreign))])):
         row = config.in_any_splits
         if row.kernel not in seen:
             seen.add(row.kernel)
@@ -242,9 +292,15 @@ def _by_turns(queues: Iterable[Iterable[T]]) -> Iterator[T]:
 
 
 def fill(
-    target: Filling, store: Store, gemms: Sequence[Gemm], seconds: float, on_fill: OnFill = ignore_fill
+    target: Filling,
+    store: Store,
+    gemms: Sequence[Gemm],
+    seconds: float,
+    on_fill: OnFill = ignore_fill,
+    known: Mapping[str, Sequence[Config]] = MappingProxyType({}),
 ) -> Filled:
     """Time the kernels that searches of these shapes found on all of them, for so many seconds of the
-    target's clock at most. What is measured is stored at once, and `on_fill` told of how much that was.
-    Raises DeviceLost and StoreError."""
-    return Filler(target, store, gemms, on_fill).run(target.now() + seconds)
+    target's clock at most; before these the ones that are `known` otherwise to serve a layout, by layout.
+    What is measured is stored at once, and `on_fill` told of how much that was. Raises DeviceLost and
+    StoreError."""
+    return Filler(target, store, gemms, on_fill, known).run(target.now() + seconds)

@@ -17,6 +17,8 @@ from autotune.errors import UsageError
 from autotune.gemm import Gemm
 from autotune.measurement import Measurement, Outcome
 from autotune.recording.replay import ReplayTarget
+from autotune.search.fill import AHEAD
+from autotune.search.progress import ShapeStarted
 from autotune.store import Store
 from autotune.target import Baseline, CellTime, Rounds, point_key
 
@@ -70,10 +72,18 @@ def _done(result) -> Future:
 
 
 @pytest.fixture
-def target(recording: Path, monkeypatch: pytest.MonkeyPatch) -> FillingGpu:
+def shipped(recording: Path, monkeypatch: pytest.MonkeyPatch) -> FillingGpu:
+    """Beside the matrices that ship."""
     opened = FillingGpu(recording)
     monkeypatch.setattr(targets, "open_target", lambda *_, **__: opened)
     return opened
+
+
+@pytest.fixture
+def target(shipped: FillingGpu, monkeypatch: pytest.MonkeyPatch) -> FillingGpu:
+    """Where no matrix ships."""
+    monkeypatch.setattr(targets, "matrices", lambda: [])
+    return shipped
 
 
 @pytest.fixture
@@ -125,7 +135,25 @@ def test_what_is_left_when_the_time_is_over_is_told(target: FillingGpu, suite: P
     done = run(*command, "--seconds", "8")
     assert "left: the same command goes on" in done.stdout
     assert "timing the kernels that were found on all shapes of their layout" in done.stderr
-    assert target.num_filled <= 0.35 * 8 + 1
+    assert target.num_filled <= 0.35 * 8 + AHEAD
+
+
+def test_what_ships_is_timed_before_a_search_which_goes_on_from_there(
+    shipped: FillingGpu, tmp_path: Path
+) -> None:
+    asked: list[int] = []
+
+    def tell(event: object) -> None:
+        if isinstance(event, ShapeStarted):
+            asked.append(event.num_known)
+
+    calls = {SQUARE: 1, FLAT: 1}
+    db = str(tmp_path / "a.db")
+    found = tuning.tune(gpu="0", num_drawn=2, calls=calls, trials=20, db=db, on_event=tell)
+    assert len(asked) == 2 and min(asked) > 20  # kernels of the matrices, in some splits each
+    (flat,) = (shape for shape in found.shapes if shape.gemm == FLAT)
+    assert flat.best is not None and flat.best.origin == "fill" and flat.best.key in shipped.fast
+    assert found.filled is not None and found.filled.num_kernels > 20
 
 
 def test_a_file_without_counts_gives_its_shapes_and_weighs_nothing(

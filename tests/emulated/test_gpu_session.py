@@ -411,8 +411,8 @@ def test_cold_batches_use_every_set_and_warm_ones_only_one(host, open_session):
 
 
 def test_it_tells_which_problems_it_holds(host, open_session, monkeypatch):
-    monkeypatch.setattr(session, "MAX_PROBLEMS", 2)
     problems = [replace(COLD, seed=seed) for seed in (1, 2, 3)]
+    monkeypatch.setattr(open_session, "_memory_bytes", 2 * open_session._build(problems[0]).num_bytes)
     assert [open_session.prepare(problem).held for problem in problems] == [
         (problems[0],), (problems[0], problems[1]), (problems[1], problems[2]),
     ]  # fmt: skip
@@ -724,17 +724,28 @@ def test_a_lost_context_ends_the_cells(host, open_session):
     assert result.is_last and len(result.times) == 1
 
 
-def test_a_slow_cell_is_cut_short(host, open_session):
-    host.kernel_us = 1000.0
+@pytest.mark.parametrize(("kernel_us", "launches"), [(1000.0, 2), (5000.0, 1)])
+def test_a_slow_cell_is_cut_short(host, open_session, kernel_us, launches):
+    _cells(open_session, (GEMM, _code("right"), None))  # which fills the pool
+    host.kernel_us, before = kernel_us, host.num_launches
     [time] = _cells(open_session, (GEMM, _code("right"), 100.0)).times
-    assert time.is_cut_short and time.samples_us == (1000.0,)
+    assert time.is_cut_short and time.samples_us == (kernel_us,)
+    assert host.num_launches == before + launches  # the first one may have loaded the kernel for so long
 
 
-def test_a_pool_takes_the_memory_of_prepared_problems_and_says_what_is_too_large(host, open_session):
+@pytest.mark.parametrize("is_scarce", [False, True])
+def test_a_pool_takes_the_memory_of_prepared_problems_where_it_must(host, open_session, is_scarce):
+    for seed in range(3):
+        open_session.prepare(replace(COLD, seed=seed))
+    if is_scarce:
+        host.num_bytes = host.used_bytes + 4096
+    assert _cells(open_session, (GEMM, _code("right"), None)).times[0].samples_us
+    assert len(open_session._problems) == (0 if is_scarce else 3)
+
+
+def test_a_product_that_no_pool_holds_is_told_and_nothing_is_kept(host, open_session):
     open_session.prepare(COLD)
     used = host.used_bytes
-    assert _cells(open_session, (GEMM, _code("right"), None)).times[0].samples_us
-    assert not open_session._problems
     [time] = _cells(open_session, (Gemm(3000, 3000, 3000), _code("right"), None)).times
     assert "GPU memory" in time.reason
     assert host.used_bytes <= used
