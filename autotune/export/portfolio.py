@@ -1,11 +1,11 @@
 """Which kernels serve the shapes that nobody tuned: those with the least expected regret over a distribution.
 
 Candidates come from matrices of kernels and shapes: what this GPU's searches timed, and what ships with
-autotune (studies/matrices), carried over to this GPU. Their times on many drawn shapes follow from the model,
-those on the shapes of the matrices are known. Where calls of a program were counted, their shapes have half
-of the weight, each by its count, and the others have the rest. Kernels are then taken one after another, each
-the one that lowers the weighted mean logarithm of (best of the taken / best of all) the most (the greedy
-method, for a submodular sum: G. Nemhauser, L. Wolsey, M. Fisher, Math. Programming 14 (1978) 265).
+autotune (studies/matrices), carried over to this GPU. Their times on many drawn shapes, and where they were
+not timed, follow from the model. Where calls of a program were counted, their shapes have half of the weight,
+each by its count, and the others have the rest. Kernels are then taken one after another, each the one that
+lowers the weighted mean logarithm of (best of the taken / best of all) the most (the greedy method, for a
+submodular sum: G. Nemhauser, L. Wolsey, M. Fisher, Math. Programming 14 (1978) 265).
 """
 
 from __future__ import annotations
@@ -163,10 +163,11 @@ def regrets(
     )
     timed = list(dict.fromkeys(sample.gemm for candidate in found for sample in candidate.samples))
     called = [gemm for gemm in calls if gemm.layout == layout and gemm not in set(timed)]
-    modelled = [*drawn, *called]
-    expected = np.stack([forecast.least_us(Shapes.of(gemm)) for gemm in modelled], axis=1)
-    times = np.concatenate([expected, _known_us(found, timed)], axis=1)
-    weights = _weights(len(modelled) - len(called), [*called, *timed], set(timed), calls)
+    shapes = [*drawn, *called, *timed]
+    times = np.stack([forecast.least_us(Shapes.of(gemm)) for gemm in shapes], axis=1)
+    known = _known_us(found, timed)
+    times[:, -len(timed) :] = np.where(np.isfinite(known), known, times[:, -len(timed) :])
+    weights = _weights(len(shapes) - len(called) - len(timed), [*called, *timed], set(timed), calls)
     is_served = np.isfinite(times).any(axis=0)
     logs = np.log(times[:, is_served])
     regret: Floats = np.minimum(logs - logs.min(axis=0), FAR)

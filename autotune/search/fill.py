@@ -255,10 +255,18 @@ class Filler:
 def small_problem(layout: str, config: Config, limits: DeviceLimits) -> Gemm | None:
     """What a kernel is verified on: as ragged as it serves, and the same for most, so that what is prepared
     for one serves the others. None where it serves nothing of the kind."""
-    depth = max(DEPTH, 8 * config.bk * config.split_k)
-    ragged = [(SIDE + more, SIDE + more, depth + more) for more in (1, 4, 0)]
-    for m, n, k in (*ragged, (2 * config.bm, 2 * config.bn, depth)):
-        gemm = Gemm(m, n, k, layout[0] == "T", layout[1] == "T")
+    depth, trans_a, trans_b = max(DEPTH, 8 * config.bk * config.split_k), layout[0] == "T", layout[1] == "T"
+    along_m, along_k = (
+        (4 if trans_a else 1),
+        (4 if trans_b or not trans_a else 1),
+    )  # where rows are read by fours
+    for m, n, k in (
+        (SIDE + 1, SIDE + 1, depth + 1),
+        (SIDE + along_m, SIDE + 4, depth + along_k),
+        (SIDE, SIDE, depth),
+        (2 * config.bm, 2 * config.bn, depth),
+    ):
+        gemm = Gemm(m, n, k, trans_a, trans_b)
         if not broken_rules(config, limits, gemm):
             return gemm
     return None
