@@ -32,7 +32,7 @@ from ..models.forecast import Forecast
 from ..models.launches import Floats, Launches, Shapes, Whole
 from ..models.residual import Residuals
 from ..models.time_model import Speeds
-from .summation import Sums, allowed_depth, excess_depth
+from .summation import Depths, Sums, allowed_depths, excess_depth
 from .table import Entry, Kernel, Table, weights
 
 NUM_NEAREST = 8  # tuned shapes that are looked through for a legal kernel
@@ -148,12 +148,13 @@ class Modelled:
         self._sums_of_launches = self._sums.take(self._forecast.kernel)
         self._caution = 1 + CAUTION * np.array([one.relative_error for one in figures])[self._forecast.kernel]
 
-    def candidates(self, call: Call, allowed: float) -> Considered:
+    def candidates(self, call: Call, allowed: Depths) -> Considered:
         """All launches that may serve a call. `allowed`: how deep their sums may be."""
-        accurate = self._sums.accurate_splits(call.gemm.k, allowed)
+        k = max(call.gemm.k, 1)
+        accurate = self._sums.accurate_splits(k, allowed)
         kernel, split_k, time_us = self._forecast.expected(call.shapes, accurate)
         careful_us = time_us * self._caution
-        excess = excess_depth(self._sums_of_launches.depth(split_k, call.gemm.k), allowed)
+        excess = excess_depth(self._sums_of_launches.depths(split_k, k), allowed)
         return Considered(kernel, split_k, time_us, careful_us, excess, careful_us * excess)
 
 
@@ -191,7 +192,7 @@ class Selector:
         if first.how != "modelled":
             return (first,)
         known = self._models[call.gemm.layout]
-        found = known.candidates(call, self._allowed_depth(call.gemm, self._near(call.gemm)))
+        found = known.candidates(call, self._allowed_depths(call.gemm, self._near(call.gemm)))
         index = known.kernels.index(self.kernels[first.kernel_id])
         is_first = (found.kernel == index) & (found.split_k == first.split_k)
         most = max(1.0, float(found.excess[is_first].min()))
@@ -240,7 +241,7 @@ class Selector:
         if not known.kernels:
             return None
         near = self._near(call.gemm)
-        found = known.candidates(call, self._allowed_depth(call.gemm, near))
+        found = known.candidates(call, self._allowed_depths(call.gemm, near))
         at = int(found.handicapped_us.argmin())
         time_us = float(found.time_us[at])
         if time_us == math.inf:
@@ -267,7 +268,7 @@ class Selector:
 
     def _why_modelled(self, call: Call, at: int) -> str:
         known = self._models[call.gemm.layout]
-        found = known.candidates(call, self._allowed_depth(call.gemm, self._near(call.gemm)))
+        found = known.candidates(call, self._allowed_depths(call.gemm, self._near(call.gemm)))
         num_legal = np.unique(found.kernel[found.time_us < np.inf]).size
         reason = f"{self._not_exact(call)}: the least modelled time of {num_legal} legal kernels"
         if found.excess[at] > 1:
@@ -280,14 +281,13 @@ class Selector:
             reason += "; it was never timed" if is_thumb else "; it was timed on other GPUs only"
         return reason
 
-    def _allowed_depth(self, gemm: Gemm, near: Entry | None) -> float:
+    def _allowed_depths(self, gemm: Gemm, near: Entry | None) -> Depths:
         """How deep sums may be: as those of kernels that were measured to be accurate enough close by."""
-        allowed = allowed_depth(gemm)
+        allowed = allowed_depths(gemm, self._table.limits.num_sms)
         if near is None or not _is_near(near.gemm, gemm):
             return allowed
         ranked = self._ranked[near.gemm]
-        depths = self._sums.take(ranked).depth(self._own_splits[ranked], gemm.k)
-        return max(allowed, float(depths.max()))
+        return allowed.at_least(self._sums.take(ranked).depths(self._own_splits[ranked], max(gemm.k, 1)))
 
     def _nearest(self, call: Call) -> Pick | None:
         entries = self._entries_of[call.gemm.layout]

@@ -1,25 +1,28 @@
 """How deep a kernel's sums are, which decides its error, and how deep they may be where nothing was measured.
 
-A sum of K products is made in chains of b, and of these K / b are added up (blocked summation, flush_k); the
-sums of s threads or blocks (lanes, slices and splits of k, so that K = k / s) are added in turn. For random
-data of zero mean each addition is off by as much as the square root of the terms that are in it, so that the
-relative error grows like the square root of a depth
+Of a sum of K products each thread adds up L, in n chains of b and these one after another (blocked summation,
+flush_k; else n is 1). What t slices of a block have is added in turn, and so is what s blocks have (splits of
+k). Each addition is off by a random share of the sum so far. That sum grows as the square root of its terms
+for data of zero mean, and as their number for positive data. So the square of the relative error grows like a
+depth:
 
-    d = b + K / b + s
+    b + (n - 1) + (t - 1) + (s - 1)                   for data of zero mean,
+    (b b + (n - 1) L) / K + (t - 1) / s + (s - 1)     for positive data
 
-(after N. Higham and T. Mary, SIAM J. Sci. Comput. 41, 2019). On an H200, over 35 products of every kind and
-kernels of depths from 66 to 8194, the relative (Frobenius) error was 1.8e-8 sqrt(d) within 3 %, less where
-only tiles of the last wave are split (studies/results, h200-dev-suite and h200-layouts).
+(after N. Higham and T. Mary, SIAM J. Sci. Comput. 41, 2019). On an H200 the relative (Frobenius) errors are
+1.8e-8 and 1.5e-8 times the square roots of these depths, ours and cuBLAS's (decision 0043). What lanes have
+goes up a tree, which costs hardly an error.
 
-cuBLAS splits k, too, as it sees fit. By its error in the same products, its sums are at least this deep: 105
-where a side of C is at most 64, 212 where it is at most 256, else 512, and k / 3.8 where C is large; for k up
-to 1024 it may be k / 4. A kernel may be so much deeper that its error is MAX_ERROR times as large.
+cuBLAS splits k by rules of its own, and adds up each split in one chain. Of 2,400 drawn shapes, most are not
+split more often than `most_splits` says. A kernel may be so much deeper that its error is MAX_ERROR times as
+large.
 
 Copied into exported tables.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -29,63 +32,94 @@ from ..gemm import Gemm
 from ..kernel.config import Config, lanes_k
 from ..models.launches import Floats
 
-_CHAIN_SHARE = 0.9  # of the depth that is allowed: the rest is for adding up the splits
 MAX_ERROR = 1.5  # times cuBLAS's, as a search holds its candidates to unless told otherwise
-_SHORT, _SHORT_DEPTH = 64, 128  # of the shorter side of C
-_NARROW, _NARROW_DEPTH = 256, 212
-_WIDE_DEPTH = 512
-_LARGE, _MOST_SPLITS = 1 << 20, 3.8  # elements of C from which on cuBLAS splits k so often at most
+_CHAIN_SHARE = 0.9  # of the depth that is allowed: the rest is for adding up the splits
+# Of cuBLAS (0043). Its splits of k: so many times the square root of k over the cube root of the elements of
+# C for each SM, none shorter than a chain. It splits from the first k on where C is small, from the second
+# where each SM has a tile of 128 x 128 or more.
+_SPLITS, _SHORTEST_CHAIN = 3.2, 64
+_LEAST_K, _LEAST_K_OF_LARGE, _LARGE = 248, 1152, 128 * 128
+_NARROW, _NARROW_DEPTH = 32, 128  # of the shorter side of C: many threads share out k, however deep it is
+
+
+class Depths(NamedTuple):
+    """How deep sums are, numbers or arrays: what the squares of relative errors grow with."""
+
+    zero_mean: Any  # of data of zero mean
+    positive: Any
+
+    def at_least(self, others: Depths) -> Depths:
+        """The greater of each and of all that these arrays hold."""
+        return Depths(*(max(own, float(found.max())) for own, found in zip(self, others, strict=True)))
 
 
 class Sums(NamedTuple):
     """How kernels sum; arrays."""
 
     flush_k: Floats  # infinite for one chain
-    # Lanes and slices that share out k: of kernels that split it, where the others have 0, and the other way
-    # round. last_wave counts as one of the others: its tiles of whole waves are not split.
-    parts_of_split: Floats
-    parts: Floats
-    chains: Floats  # `parts_of_split` where splits alone shorten the chains of sums, else infinite
+    slices: Floats
+    threads: Floats  # lanes and slices that share out k in a block
+    # 1 for kernels that split k, else 0. last_wave counts as one of the others: its tiles of whole waves are
+    # not split.
+    is_split: Floats
+    chains: Floats  # `threads` where splits alone shorten the chains of sums, else infinite
 
     @classmethod
     def of(cls, configs: Sequence[Config]) -> Sums:
         flush_k = np.array([config.flush_k or np.inf for config in configs])
-        parts = np.array([config.slice_k * lanes_k(config) for config in configs], float)
-        is_split = np.array([config.reduction not in ("none", "last_wave") for config in configs], bool)
-        chains = np.where(is_split & np.isinf(flush_k), parts, np.inf)
-        return cls(flush_k, parts * is_split, parts * ~is_split, chains)
+        slices = np.array([config.slice_k for config in configs], float)
+        threads = slices * np.array([lanes_k(config) for config in configs], float)
+        is_split = np.array([config.reduction not in ("none", "last_wave") for config in configs], float)
+        chains = np.where((is_split > 0) & np.isinf(flush_k), threads, np.inf)
+        return cls(flush_k, slices, threads, is_split, chains)
 
     def take(self, index: Any) -> Sums:
         """Those at these places, or in another arrangement: what an index of NumPy says."""
         return Sums(*(column[index] for column in self))
 
-    def depth(self, split_k: Any, k: int) -> Floats:
-        """Of the sums over k products, in so many splits."""
-        num_sums = self.parts_of_split * split_k + self.parts
-        chain = k / num_sums
-        deepest: Floats = np.minimum(self.flush_k, chain) + np.maximum(1.0, chain / self.flush_k) + num_sums
-        return deepest
+    def depths(self, split_k: Any, k: int) -> Depths:
+        """Of the sums over k products, at least one, in so many splits."""
+        splits = 1 + self.is_split * (split_k - 1)
+        length = k / (self.threads * splits)
+        chain = np.minimum(self.flush_k, length)
+        num_chains = np.maximum(1.0, length / chain)
+        more_chains, more_slices, more_splits = num_chains - 1, self.slices - 1, splits - 1
+        zero_mean = chain + more_chains + more_slices + more_splits
+        positive = (chain * chain + more_chains * length) / k + more_slices / splits + more_splits
+        return Depths(zero_mean, positive)
 
-    def accurate_splits(self, k: int, allowed: float) -> Floats:
-        """From how many splits on sums are hardly deeper than is allowed; 0 where splits do not decide it."""
-        splits: Floats = k / (self.chains * (allowed * _CHAIN_SHARE))
+    def accurate_splits(self, k: int, allowed: Depths) -> Floats:
+        """From how many splits on the sums over k products, at least one, are hardly deeper than is allowed;
+        0 where splits do not decide it."""
+        longest = min(_CHAIN_SHARE * allowed.zero_mean, math.sqrt(_CHAIN_SHARE * allowed.positive * k))
+        splits: Floats = k / (self.chains * longest)
         return splits
 
 
-def allowed_depth(gemm: Gemm) -> float:
-    """How deep sums may be where nothing was measured."""
-    side = min(gemm.m, gemm.n)
-    if side <= _SHORT:
-        depth: float = _SHORT_DEPTH
-    elif side <= _NARROW:
-        depth = _NARROW_DEPTH
+def most_splits(gemm: Gemm, num_sms: int) -> float:
+    """Into how many parts cuBLAS splits k at most, as a rule, on a GPU of so many SMs. C has elements."""
+    elements = gemm.m * gemm.n / num_sms
+    if min(gemm.m, gemm.n) <= _NARROW:
+        splits = gemm.k / _NARROW_DEPTH
+    elif gemm.k < (_LEAST_K if elements < _LARGE else _LEAST_K_OF_LARGE):
+        splits = 1.0
     else:
-        is_large = gemm.m * gemm.n > _LARGE
-        depth = max(_WIDE_DEPTH, gemm.k / _MOST_SPLITS if is_large else 0)
-    return MAX_ERROR**2 * depth
+        splits = min(_SPLITS * math.sqrt(gemm.k) / math.cbrt(elements), gemm.k / _SHORTEST_CHAIN)
+    return max(1.0, splits)
 
 
-def excess_depth(depth: Floats, allowed: float) -> Floats:
-    """How many times as deep as is allowed kernels sum; 1 where they do not exceed it."""
-    excess: Floats = np.maximum(1.0, depth / allowed)
+def allowed_depths(gemm: Gemm, num_sms: int) -> Depths:
+    """How deep sums may be where nothing was measured, on a GPU of so many SMs."""
+    k, splits = max(gemm.k, _SHORTEST_CHAIN), most_splits(gemm, num_sms)  # shorter sums are accurate anyhow
+    # More splits than these would make sums deeper again
+    of_zero_mean, of_positive = min(splits, math.sqrt(k)), min(splits, math.cbrt(2 * k))
+    is_narrow = min(gemm.m, gemm.n) <= _NARROW
+    zero_mean = k / splits if is_narrow else k / of_zero_mean + of_zero_mean - 1
+    return Depths(MAX_ERROR**2 * zero_mean, MAX_ERROR**2 * (k / of_positive**2 + of_positive - 1))
+
+
+def excess_depth(depths: Depths, allowed: Depths) -> Floats:
+    """How many times as deep as is allowed kernels sum, of whatever data; 1 where they do not exceed it."""
+    times = np.maximum(depths.zero_mean / allowed.zero_mean, depths.positive / allowed.positive)
+    excess: Floats = np.maximum(1.0, times)
     return excess

@@ -43,7 +43,7 @@ from autotune.models.time_model import ModelFigures, Speeds, TimeModel, modelled
 from autotune.runtime.conditions import Conditions
 from autotune.runtime.cuda_driver import CudaFault, KernelFacts
 from autotune.runtime.devices import DEFAULT_SMEM
-from autotune.runtime.summation import Sums
+from autotune.runtime.summation import Depths, Sums
 from autotune.runtime.table import Entry, Kernel, RankedKernel, Table, render
 
 LIMITS = known_limits("h200")
@@ -102,8 +102,14 @@ def expected_us(kernel: Kernel, gemm: Gemm, limits: DeviceLimits) -> float:
 
 
 def depth(config: Config, k: int) -> float:
+    """How deep one kernel sums over k products of zero mean."""
+    return float(depths(config, k).zero_mean)
+
+
+def depths(config: Config, k: int) -> Depths:
     """How deep one kernel sums over k products."""
-    return float(Sums.of([config]).depth(config.split_k, k)[0])
+    found = Sums.of([config]).depths(config.split_k, k)
+    return Depths(*(float(depth[0]) for depth in found))
 
 
 def make_table(*kernels: Kernel, entries: tuple[Entry, ...] = (), **changes: Any) -> Table:

@@ -8,14 +8,14 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from table_cases import FIGURES, LIMITS, depth, expected_us, make_kernel, make_spec, make_table, rank
+from table_cases import FIGURES, LIMITS, depth, depths, expected_us, make_kernel, make_spec, make_table, rank
 
 from autotune.errors import DispatchError
 from autotune.gemm import Gemm
 from autotune.kernel.launch import MAX_GRID_X, LaunchSpec, Variant, plan
 from autotune.models.fit import Sample, fit, fma_step_us, guess
 from autotune.runtime.selector import Call, Selector
-from autotune.runtime.summation import allowed_depth
+from autotune.runtime.summation import allowed_depths, excess_depth
 from autotune.runtime.table import Table
 
 VECTORS = st.sampled_from((1, 2, 4))
@@ -106,14 +106,13 @@ def test_what_is_ranked_is_legal_distinct_and_begins_with_the_pick(
     assert 1 <= len(ranked) <= num
     assert len({(pick.kernel_id, pick.split_k) for pick in ranked}) == len(ranked)
     assert len(ranked) == 1 or {pick.how for pick in ranked} == {"modelled"}
-    allowed = allowed_depth(call.gemm)
-    deep = [
-        depth(replace(selector.kernels[p.kernel_id].config, split_k=p.split_k), call.gemm.k) for p in ranked
-    ]
+    allowed = allowed_depths(call.gemm, table.limits.num_sms)
+    launched = [replace(selector.kernels[p.kernel_id].config, split_k=p.split_k) for p in ranked]
+    excess = [excess_depth(depths(config, max(call.gemm.k, 1)), allowed) for config in launched]
     near = [e for e in table.entries if e.gemm.layout == call.gemm.layout]
-    for pick, sums in zip(ranked[1:], deep[1:], strict=True):
+    for pick, deeper in zip(ranked[1:], excess[1:], strict=True):
         assert call.refusal(selector.kernels[pick.kernel_id], pick.split_k) is None
-        assert near or sums <= max(allowed, deep[0]) * (1 + 1e-9)  # near ones may allow more
+        assert near or deeper <= excess[0] * (1 + 1e-9)  # near ones may allow more
 
 
 def test_nothing_less_accurate_is_ranked_behind_the_pick() -> None:
