@@ -6,8 +6,8 @@ k). Each addition is off by a random share of the sum so far. That sum grows as 
 for data of zero mean, and as their number for positive data. So the square of the relative error grows like a
 depth:
 
-    b + (n - 1) + (t - 1) + (s - 1)                   for data of zero mean,
-    (b b + (n - 1) L) / K + (t - 1) / s + (s - 1)     for positive data
+    b + (n - 1) + (t - 1) + (s - 1)                 for data of zero mean,
+    (b b + (n - 1) L) / K + (t - 1) + (s - 1)       for positive data
 
 (after N. Higham and T. Mary, SIAM J. Sci. Comput. 41, 2019). On an H200 the relative (Frobenius) errors are
 1.8e-8 and 1.5e-8 times the square roots of these depths, ours and cuBLAS's (decision 0043). What lanes have
@@ -57,8 +57,9 @@ class Sums(NamedTuple):
     """How kernels sum; arrays."""
 
     flush_k: Floats  # infinite for one chain
-    slices: Floats
+    flushes: Floats  # for each step of k
     threads: Floats  # lanes and slices that share out k in a block
+    more_slices: Floats  # than one
     # 1 for kernels that split k, else 0. last_wave counts as one of the others: its tiles of whole waves are
     # not split.
     is_split: Floats
@@ -71,7 +72,7 @@ class Sums(NamedTuple):
         threads = slices * np.array([lanes_k(config) for config in configs], float)
         is_split = np.array([config.reduction not in ("none", "last_wave") for config in configs], float)
         chains = np.where((is_split > 0) & np.isinf(flush_k), threads, np.inf)
-        return cls(flush_k, slices, threads, is_split, chains)
+        return cls(flush_k, 1 / flush_k, threads, slices - 1, is_split, chains)
 
     def take(self, index: Any) -> Sums:
         """Those at these places, or in another arrangement: what an index of NumPy says."""
@@ -79,14 +80,12 @@ class Sums(NamedTuple):
 
     def depths(self, split_k: Any, k: int) -> Depths:
         """Of the sums over k products, at least one, in so many splits."""
-        splits = 1 + self.is_split * (split_k - 1)
-        length = k / (self.threads * splits)
+        more_splits = self.is_split * (split_k - 1)
+        length = k / (self.threads * (more_splits + 1))
         chain = np.minimum(self.flush_k, length)
-        num_chains = np.maximum(1.0, length / chain)
-        more_chains, more_slices, more_splits = num_chains - 1, self.slices - 1, splits - 1
-        zero_mean = chain + more_chains + more_slices + more_splits
-        positive = (chain * chain + more_chains * length) / k + more_slices / splits + more_splits
-        return Depths(zero_mean, positive)
+        more_chains = np.maximum(length * self.flushes - 1, 0)
+        adding = self.more_slices + more_splits
+        return Depths(chain + more_chains + adding, (chain * chain + more_chains * length) / k + adding)
 
     def accurate_splits(self, k: int, allowed: Depths) -> Floats:
         """From how many splits on the sums over k products, at least one, are hardly deeper than is allowed;
