@@ -39,9 +39,7 @@ def kernels(
         if timed:
             known = [samples[layout][config] for config in timed]
             resident = [records[wish.id].blocks_per_sm for wish in timed.values()]
-            figures, missed = learn(known, resident, results.limits)
-            extents = np.rint(np.exp2(missed.places)).astype(int).tolist()
-            places[layout] = tuple((m, n, k) for m, n, k in extents)
+            figures, missed, places[layout] = learn(known, resident, results.limits)
             for wish, one, own, weights in zip(timed.values(), figures, known, missed.weights, strict=True):
                 model = replace(one, relative_error=error_of(one, own))
                 records[wish.id] = replace(records[wish.id], model=model, missed=weights_text(weights))

@@ -147,7 +147,7 @@ def learned(
     """The figures of candidates, and what follows from them."""
     specs = [launch_spec(c.config, stand_in(layout), limits) for c in found]
     blocks = resident or [residency(c.config, limits, stand_in(layout)) for c in found]
-    figures, missed = learn([c.samples for c in found], blocks, limits)
+    figures, missed, _ = learn([c.samples for c in found], blocks, limits)
     return figures, Forecast(Launches.of(specs, blocks), Speeds.of(figures), missed, limits)
 
 

@@ -11,6 +11,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
+from typing import NamedTuple
 
 import numpy as np
 
@@ -150,10 +151,14 @@ def _fit_compute(
 
 
 def _nonnegative(rows: np.ndarray, target: np.ndarray) -> np.ndarray:
-    """Least squares with no negative unknown: the best of all choices of unknowns held at zero."""
+    """Least squares with no negative unknown: the best of all choices of unknowns held at zero. Where none
+    has to be held, nothing is better."""
     size = rows.shape[1]
+    best: Floats = np.linalg.lstsq(rows, target, rcond=None)[0]
+    if (best >= 0).all():
+        return best
     best, least = np.zeros(size), float(target @ target)
-    for count in range(1, size + 1):
+    for count in range(1, size):
         for free in map(list, combinations(range(size), count)):
             part = np.linalg.lstsq(rows[:, free], target, rcond=None)[0]
             loss = float(np.sum((rows[:, free] @ part - target) ** 2))
@@ -163,21 +168,27 @@ def _nonnegative(rows: np.ndarray, target: np.ndarray) -> np.ndarray:
     return best
 
 
-def learn(
-    kernels: Sequence[Sequence[Sample]], blocks_per_sm: Sequence[int], limits: DeviceLimits
-) -> tuple[list[ModelFigures], Residuals]:
-    """Figures of several kernels of one layout, each from at least one sample, and what they miss."""
-    shapes = list(dict.fromkeys((s.gemm.m, s.gemm.n, s.gemm.k) for samples in kernels for s in samples))
-    at = {shape: i for i, shape in enumerate(shapes)}
+class Learned(NamedTuple):
+    """Figures of several kernels of one layout, and what they miss on the shapes that they were timed on."""
+
+    figures: list[ModelFigures]
+    missed: Residuals
+    extents: tuple[tuple[int, int, int], ...]  # m, n, k of `missed.places`
+
+
+def learn(kernels: Sequence[Sequence[Sample]], blocks_per_sm: Sequence[int], limits: DeviceLimits) -> Learned:
+    """From at least one sample of each kernel."""
+    extents = tuple(dict.fromkeys((s.gemm.m, s.gemm.n, s.gemm.k) for samples in kernels for s in samples))
+    at = {shape: i for i, shape in enumerate(extents)}
     found: list[ModelFigures] = []
-    logs = np.full((len(kernels), len(shapes)), np.nan)
+    logs = np.full((len(kernels), len(extents)), np.nan)
     for row, samples, resident in zip(logs, kernels, blocks_per_sm, strict=True):
         figures = fit(samples, resident, limits)
         found.append(figures)
         modelled = modelled_us(Speeds.of([figures]), work_of(samples, resident, limits))
         missed = np.log(np.array([s.time_us for s in samples]) / modelled)
         where = np.array([at[s.gemm.m, s.gemm.n, s.gemm.k] for s in samples])
-        sums = np.bincount(where, missed, len(shapes))
-        counts = np.bincount(where, minlength=len(shapes))
+        sums = np.bincount(where, missed, len(extents))
+        counts = np.bincount(where, minlength=len(extents))
         row[counts > 0] = sums[counts > 0] / counts[counts > 0]
-    return found, residual.learn(residual.place(*np.array(shapes).T), logs)
+    return Learned(found, residual.learn(residual.place(*np.array(extents).T), logs), extents)
