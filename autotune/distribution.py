@@ -20,6 +20,19 @@ MOST = 16384  # rows or columns
 DEPTHS = (16, 65536)
 LIMITS_US = (1.0, 10_000.0)
 ROUND = 16
+LEADING = 1.15  # times as slow as the best of a search: up to there a kernel is tried on other shapes
+KINDS = ("one side up to 8", "one side up to 64", "deep k", "the rest")
+_FEW, _SOME, _DEEP = 8, 64, 16
+
+
+def kind_of(gemm: Gemm) -> str:
+    """The kind of shape, one of KINDS: by the shorter side of C, then by how deep it is beside the longer."""
+    short = min(gemm.m, gemm.n)
+    if short <= _FEW:
+        return KINDS[0]
+    if short <= _SOME:
+        return KINDS[1]
+    return KINDS[2] if gemm.k >= _DEEP * max(gemm.m, gemm.n) else KINDS[3]
 
 
 def log_uniform(rng: random.Random, least: int, most: int) -> int:

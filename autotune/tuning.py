@@ -33,7 +33,7 @@ from .search import tune as search
 from .search.cublas_times import NUM_TIMED, time_cublas
 from .search.fill import Filled, OnFill, fill, ignore_fill
 from .search.progress import Best, Event, OnEvent, ShapeStarted, ignore
-from .search.propose.origins import FILL
+from .search.propose.origins import FILL, FOUND_ELSEWHERE
 from .store import Store, TrialRecord, shown
 from .store.publisher import Publisher
 from .target import Filling, Target
@@ -280,7 +280,14 @@ def export_table(
         newest, limits = environments[0], _limits(environments[0])
         read = read_policy(policy)
         results = read_results(
-            store, newest, limits, policy=read, gemms=gemms or None, max_error=max_error, drawn_origin=FILL
+            store,
+            newest,
+            limits,
+            policy=read,
+            gemms=gemms or None,
+            max_error=max_error,
+            drawn_origin=FILL,
+            foreign_origins=FOUND_ELSEWHERE,
         )
     results = replace(results, power_limit_w=_power_limit_w(results.environment))
     with closing(Compiler(limits.arch, note=note)) as compiler:

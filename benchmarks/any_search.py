@@ -28,7 +28,6 @@ from pathlib import Path
 
 import numpy as np
 import reports
-from portfolio import without
 
 from autotune.cli import console
 from autotune.export import portfolio
@@ -44,6 +43,15 @@ SHOWN, MORE, NUM_DRAWS = 0.2, 0.25, 300
 WEIGHTS = (0.0, 0.25, 0.5, 0.75, 1.0)
 NUM_CALLED, NUM_SEARCHED, MOST_KERNELS = 12, 8, 64
 WORST = 4.0  # times the best: the most that counts
+
+
+def without(found: TimeMatrix, apart: Sequence[Gemm]) -> TimeMatrix:
+    """The matrix without these columns and the rows that came from them."""
+    theirs = {str(gemm) for gemm in apart}
+    known = {row: facts for row, facts in found.known.items() if facts.origin not in theirs}
+    cells = {key: cell for key, cell in found.cells.items() if key[0] in known and str(key[1]) not in theirs}
+    left = {gemm: time_us for gemm, time_us in found.cublas_us.items() if str(gemm) not in theirs}
+    return replace(found, known=known, cells=cells, cublas_us=left)
 
 
 @dataclass(frozen=True)

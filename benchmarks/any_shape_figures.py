@@ -11,13 +11,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from statistics import geometric_mean as mean
 from typing import Any
 
-from portfolio import KINDS, kind_of, mean
 from table_arena import ALONE, CUBLAS
 
 from autotune import stats
 from autotune.cli import console
+from autotune.distribution import KINDS, kind_of
 from autotune.gemm import LAYOUTS, Gemm
 
 Facts = Mapping[str, Any]

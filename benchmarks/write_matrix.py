@@ -58,7 +58,7 @@ def read(store: Store, limits: DeviceLimits, policy: CachePolicy = CachePolicy.C
                 continue
             if measured.is_cut_short and measured.time_us < LATENT_US:
                 continue
-            is_found = trial.origin not in (origins.FILL, origins.REUSE)
+            is_found = trial.origin not in origins.FOUND_ELSEWHERE
             if (is_found and trial.id < first.get(row, trial.id + 1)) or row not in facts:
                 first[row] = trial.id
                 facts[row] = _facts(study.gemm, trial)

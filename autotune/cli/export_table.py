@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from .. import tuning
-from ..runtime.table import Table
+from ..runtime.table import LeftOut, Table
 from . import common, console
 
 
@@ -64,6 +65,7 @@ def _tell_export(table: Table, folder: Path, *, is_json: bool) -> None:
             }
             for entry in table.entries
         ],
+        "left_out": [asdict(figures) for figures in table.left_out],
     }
     if is_json:
         console.show_json(facts)
@@ -83,7 +85,35 @@ def _tell_export(table: Table, folder: Path, *, is_json: bool) -> None:
         f"({facts['num_general']:,} of them for all other shapes), {facts['cubin_bytes'] / 1e6:.1f} MB\n"
         + console.table(("shape", "time", "vs cuBLAS", "kernel"), rows, right=(1, 2))
     )
+    console.show(_left_out_text(table.left_out))
     if table.is_recorded:
         console.show(f"These times were {common.source_text(table.environment)}; none was measured here.")
     else:
         console.show(f"Next: autotune verify {shlex.quote(str(folder))}")
+
+
+def _left_out_text(found: Sequence[LeftOut]) -> str:
+    """What the table's choice of kernels is worth where nothing was tuned, as far as that is known."""
+    if not found:
+        return (
+            "How well shapes that were not tuned are served is unknown: too few kernels for them, or times "
+            "on this kind of GPU. `autotune search --any 80` adds both."
+        )
+    speeds = ("vs cuBLAS", "slower", "served", "slower")
+    headers = ("left out", "shapes", "portfolio", "pick", "first four", *speeds)
+    return (
+        "Shapes that were left out while kernels were chosen and modelled:\n"
+        + console.table(headers, [_left_out_row(one) for one in found], right=range(1, len(headers)))
+        + "\nportfolio: the best kernel chosen over the best known; pick, first four: over the best chosen; "
+        "served: by cuBLAS where that is picked"
+    )
+
+
+def _left_out_row(one: LeftOut) -> list[str]:
+    shares = [f"{ratio:.3f}" for ratio in (one.portfolio, one.pick, one.first)]
+    beside = ["-"] * 4
+    if one.cublas is not None:
+        by_kernels = (one.cublas.kernels, one.cublas.kernels_slower)
+        pairs = (by_kernels, (one.cublas.served, one.cublas.served_slower))
+        beside = [text for mean, slower in pairs for text in (console.ratio_text(mean), f"{slower:.1%}")]
+    return [one.group, f"{one.num_shapes:,}", *shares, *beside]

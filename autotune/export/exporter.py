@@ -2,7 +2,7 @@
 
 tuned.py             settle                wishes.py                cubins.py  figures.py  package.py
 tuned shapes ─────► one of the tied each ─► + a default per layout ─► cubins ─► model ────► folder
-matrices of times ─► portfolio.py ─────────┘
+matrices of times ─► portfolio.py ─────────┘        left_out.py: what that is worth on shapes left out
 """
 
 from __future__ import annotations
@@ -24,9 +24,10 @@ from ..runtime.table import Entry, Kernel, RankedKernel, Table
 from ..strict import Misfit
 from . import cover, figures
 from .cubins import KernelCompiler, OnCompiled, compile_all
+from .left_out import figures_of, left_out
 from .package import prepare, write_folder
 from .portfolio import candidates, portfolio
-from .provider import known_of_cublas
+from .provider import known_of_cublas, times_of_cublas
 from .tuned import TunedPoint, TunedResults, TunedShape
 from .wishes import Wish, all_wishes, defaults
 
@@ -65,6 +66,9 @@ def export_table(
     most = max_kernels // len(LAYOUTS)
     known = {x: candidates(x, results.shapes, matrices, limits) for x in LAYOUTS}
     chosen = {x: portfolio(x, found, limits, most, calls) for x, found in known.items()}
+    cublas = times_of_cublas(results, matrices)
+    cublas_us = {x: cublas[x].times_us if x in cublas else {} for x in LAYOUTS}
+    judged = [one for x in LAYOUTS for one in left_out(known[x], cublas_us[x], limits, most, calls)]
     wishes = all_wishes(settled, chosen)
     cubins = compile_all(wishes, compiler, on_compiled)
     samples = {x: {one.config: one.samples for one in found} for x, found in known.items()}
@@ -84,8 +88,9 @@ def export_table(
         kernels=tuple(sorted(kernels, key=lambda k: k.id)),
         places=places,
         defaults={wish.layout: wish.id for wish in defaults(results.limits)},
-        cublas=known_of_cublas(results, matrices),
+        cublas=known_of_cublas(cublas, limits),
         entries=tuple(_entry(shape) for shape in settled.shapes if shape.ranked),
+        left_out=figures_of(judged),
     )
     return write_folder(table, code, folder, note)
 

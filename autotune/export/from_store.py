@@ -22,18 +22,20 @@ def read_results(
     gemms: Collection[Gemm] | None = None,
     max_error: float | None = MAX_ERROR,
     drawn_origin: str = "",
+    foreign_origins: Collection[str] = (),
 ) -> TunedResults:
     """The newest results for GPUs of this kind (or this recording), of one kernel source.
 
     `gemms` restricts the shapes (None: all). Kernels whose error is more than `max_error` times cuBLAS's are
     left out (None: no limit). A shape without a final and with trials of `drawn_origin` was drawn: its times
-    count, and it has no ranking, unless it is among `gemms`. Raises DispatchError if none of the shapes, or
+    count, and it has no ranking, unless it is among `gemms`. Trials of `foreign_origins` are of kernels that
+    were found on other shapes. Raises DispatchError if none of the shapes, or
     not all of those asked for, was tuned, or if the results are of kernels that are not autotune's;
     StoreError if they are all damaged.
     """
     latest = store.latest_studies(environment, policy, max_error)
     shapes = [
-        _shape(store, s, max_error, "" if gemms else drawn_origin)
+        _shape(store, s, max_error, "" if gemms else drawn_origin, foreign_origins)
         for s in latest
         if gemms is None or s.gemm in gemms
     ]
@@ -54,15 +56,23 @@ def read_results(
     )
 
 
-def _shape(store: Store, study: StudyRef, max_error: float | None, drawn_origin: str) -> TunedShape | None:
+def _shape(
+    store: Store,
+    study: StudyRef,
+    max_error: float | None,
+    drawn_origin: str,
+    foreign_origins: Collection[str],
+) -> TunedShape | None:
     """The final ranking if there was one, else the fastest trial alone, or none of what was drawn; None where
     every trial is damaged."""
     final, baseline = store.final(study, max_error), store.baseline(study)
     try:
         found: dict[str, float] = {}
+        searched: set[str] = set()
         for one in store.with_twins(study):  # other GPUs of the kind tell of it, too
             found |= store.times(one, max_error)
-        times = tuple((Config.parse(key), time_us) for key, time_us in found.items())
+            searched |= store.keys(one, but_of=foreign_origins)
+        timed = {key: (Config.parse(key), time_us) for key, time_us in found.items()}
         if final is None:
             ranked = tuple(
                 TunedPoint(Config.from_dict(best.point), best.measurement.time_us, True)
@@ -81,4 +91,6 @@ def _shape(store: Store, study: StudyRef, max_error: float | None, drawn_origin:
         return None
     if final is None and drawn_origin and store.has_trial_of(study, drawn_origin):
         ranked = ()
-    return TunedShape(study.gemm, ranked, times, baseline.time_us if baseline else None)
+    own = frozenset(config for key, (config, _) in timed.items() if key in searched)
+    times, cublas_us = tuple(timed.values()), baseline.time_us if baseline else None
+    return TunedShape(study.gemm, ranked, times, cublas_us, own)

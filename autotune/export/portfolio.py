@@ -22,7 +22,7 @@ from .. import distribution
 from ..device import DeviceLimits
 from ..gemm import Gemm
 from ..kernel.config import Config
-from ..kernel.relatives import fitted, stand_in
+from ..kernel.relatives import fitted, stand_in, trunk
 from ..kernel.resources import launch_spec, residency
 from ..models.fit import Sample, fit, fma_step_us, learn, work_of
 from ..models.forecast import Forecast
@@ -43,10 +43,18 @@ _ALIKE = {"TN": ("NN", "NT"), "TT": ("NT", "NN"), "NT": ("NN",), "NN": ("NT",)} 
 
 @dataclass(frozen=True)
 class TimedKernel:
-    """A kernel of one layout and its times. Its number of splits, where that is an argument, is any."""
+    """A kernel of one layout and its times. Its number of splits, where that is an argument, is any.
+    `origins`: shapes whose searches found it, or a relative of it; none: it was known before."""
 
     config: Config
     samples: tuple[Sample, ...]
+    origins: frozenset[Gemm] = frozenset()
+
+    def without(self, apart: Collection[Gemm]) -> TimedKernel | None:
+        """What were known of it, had these shapes not been searched or timed; None: nothing."""
+        left = tuple(sample for sample in self.samples if sample.gemm not in apart)
+        is_theirs = bool(self.origins) and all(gemm in apart for gemm in self.origins)
+        return None if is_theirs or not left else replace(self, samples=left)
 
 
 # ------------------------------------------------------------------------------------------------
@@ -57,32 +65,60 @@ def candidates(
     layout: str, shapes: Iterable[TunedShape], matrices: Sequence[TimeMatrix], limits: DeviceLimits
 ) -> list[TimedKernel]:
     """Kernels that were timed, here or elsewhere. Times of this GPU stand before others'."""
-    own = _own(layout, shapes, limits)
-    shipped = _carried(layout, matrices, limits)
-    found = []
-    for config in {**own, **shipped}:
-        mine, others = own.get(config, []), shipped.get(config, [])
-        known = {sample.gemm for sample in mine}
-        samples = (*mine, *(sample for sample in others if sample.gemm not in known))
-        if samples:
-            found.append(TimedKernel(config, samples))
-    return found
+    found = {kernel.config: kernel for kernel in _own(layout, shapes, limits)}
+    for shipped in _carried(layout, matrices, limits):
+        own = found.get(shipped.config)
+        found[shipped.config] = shipped if own is None else _merged(own, shipped)
+    return list(found.values())
 
 
-def _own(layout: str, shapes: Iterable[TunedShape], limits: DeviceLimits) -> dict[Config, list[Sample]]:
+def _merged(first: TimedKernel, second: TimedKernel) -> TimedKernel:
+    """One kernel with the times of both, on each shape those of the first that has any."""
+    known = {sample.gemm for sample in first.samples}
+    samples = (*first.samples, *(sample for sample in second.samples if sample.gemm not in known))
+    return TimedKernel(first.config, samples, _either(first.origins, second.origins))
+
+
+def _either(first: frozenset[Gemm], second: frozenset[Gemm]) -> frozenset[Gemm]:
+    """Origins of what was found here and there: where one of both knew it before, none."""
+    return first | second if first and second else frozenset()
+
+
+def _own(layout: str, shapes: Iterable[TunedShape], limits: DeviceLimits) -> list[TimedKernel]:
+    searched = [shape for shape in shapes if shape.gemm.layout == layout]
     samples: dict[Config, list[Sample]] = {}
+    for shape in searched:
+        for config, time_us in shape.all_times.items():
+            spec = launch_spec(config, shape.gemm, limits)
+            samples.setdefault(config.in_any_splits, []).append(Sample(spec, shape.gemm, time_us))
+    finders = _finders(searched)
+    return [
+        TimedKernel(config, tuple(found), frozenset(finders.get(config) or finders.get(trunk(config)) or ()))
+        for config, found in samples.items()
+    ]
+
+
+def _finders(shapes: Iterable[TunedShape]) -> dict[Config, set[Gemm]]:
+    """By kernel, and by what it shares with its relatives, the shapes whose own searches tried it. Of one
+    that led in any of them only those: the other searches would have dropped it."""
+    tried: dict[Config, set[Gemm]] = {}
+    led: dict[Config, set[Gemm]] = {}
     for shape in shapes:
-        if shape.gemm.layout == layout:
-            for config, time_us in shape.all_times.items():
-                spec = launch_spec(config, shape.gemm, limits)
-                samples.setdefault(config.in_any_splits, []).append(Sample(spec, shape.gemm, time_us))
-    return samples
+        times = {config: time_us for config, time_us in shape.all_times.items() if config in shape.own}
+        best_us = min(times.values(), default=0.0)
+        for config, time_us in times.items():
+            tried.setdefault(config.in_any_splits, set()).add(shape.gemm)
+            if time_us <= distribution.LEADING * best_us:
+                for known in (config.in_any_splits, trunk(config)):
+                    led.setdefault(known, set()).add(shape.gemm)
+    return tried | led
 
 
-def _carried(layout: str, matrices: Sequence[TimeMatrix], limits: DeviceLimits) -> dict[Config, list[Sample]]:
+def _carried(layout: str, matrices: Sequence[TimeMatrix], limits: DeviceLimits) -> list[TimedKernel]:
     """Times of shipped matrices as they would be here, of this layout or else of one like it."""
     for source in (layout, *_ALIKE[layout]):
         samples: dict[Config, list[Sample]] = {}
+        origins: dict[Config, frozenset[Gemm]] = {}
         for matrix in matrices:
             if all(row.layout != source for row in matrix.known):
                 continue
@@ -90,11 +126,14 @@ def _carried(layout: str, matrices: Sequence[TimeMatrix], limits: DeviceLimits) 
                 if row.layout != source or matrix.known[row].spill_bytes:
                     continue
                 if (here := fitted(row.config, layout, limits)) is not None:
+                    config, origin = here.in_any_splits, matrix.known[row].origin
                     moved = _as_here(matrix, row, cells, here, layout, limits)
-                    samples.setdefault(here.in_any_splits, []).extend(moved)
-        if samples:
-            return samples
-    return {}
+                    samples.setdefault(config, []).extend(moved)
+                    found = frozenset([Gemm.parse(origin)] if origin else [])
+                    origins[config] = _either(origins[config], found) if config in origins else found
+        if timed := {config: found for config, found in samples.items() if found}:
+            return [TimedKernel(config, tuple(found), origins[config]) for config, found in timed.items()]
+    return []
 
 
 def _as_here(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 from ..device import DeviceLimits
 from ..gemm import LAYOUTS, Gemm
@@ -14,7 +15,14 @@ from .tuned import TunedResults
 LEAST_TIMES = 100  # of a layout, to learn from
 
 
-def known_of_cublas(results: TunedResults, matrices: Sequence[TimeMatrix]) -> dict[str, CublasFigures]:
+class CublasTimes(NamedTuple):
+    """Of one layout, in us, and the version of cuBLAS that they are of."""
+
+    version: str
+    times_us: dict[Gemm, float]
+
+
+def times_of_cublas(results: TunedResults, matrices: Sequence[TimeMatrix]) -> dict[str, CublasTimes]:
     """By layout, where enough was timed: here, or else on a GPU of this kind, under the same policy."""
     own = dict(results.cublas_us) | {s.gemm: s.cublas_us for s in results.shapes if s.cublas_us}
     sources = [(results.environment.cublas_version, own)]
@@ -22,14 +30,18 @@ def known_of_cublas(results: TunedResults, matrices: Sequence[TimeMatrix]) -> di
         if matrix.limits.name == results.limits.name and matrix.facts["policy"] == results.policy:
             shipped = {gemm: time_us for gemm, time_us in matrix.cublas_us.items() if time_us is not None}
             sources.append((matrix.environment.cublas_version, shipped))
-    found: dict[str, CublasFigures] = {}
+    found: dict[str, CublasTimes] = {}
     for layout in LAYOUTS:
         for version, times_us in sources:
             known = {gemm: time_us for gemm, time_us in times_us.items() if gemm.layout == layout}
             if layout not in found and len(known) >= LEAST_TIMES:
-                found[layout] = _figures(version, known, results.limits)
+                found[layout] = CublasTimes(version, known)
     return found
 
 
-def _figures(version: str, times_us: Mapping[Gemm, float], limits: DeviceLimits) -> CublasFigures:
-    return CublasFigures.of(version, times_us, cublas_model.learn(times_us, limits))
+def known_of_cublas(times: Mapping[str, CublasTimes], limits: DeviceLimits) -> dict[str, CublasFigures]:
+    """What a table is told of these times."""
+    return {
+        layout: CublasFigures.of(version, times_us, cublas_model.learn(times_us, limits))
+        for layout, (version, times_us) in times.items()
+    }

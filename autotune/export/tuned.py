@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 from ..device import DeviceLimits, Environment
@@ -23,12 +23,13 @@ class TunedPoint:
 @dataclass(frozen=True)
 class TunedShape:
     """What a search found for one shape: `ranked` best first, none of a shape that was drawn; `times` of all
-    ok trials, for the model."""
+    ok trials, for the model; `own` those of its configs that were not found on other shapes."""
 
     gemm: Gemm
     ranked: tuple[TunedPoint, ...]
     times: tuple[tuple[Config, float], ...] = ()
     cublas_us: float | None = None
+    own: Collection[Config] = frozenset()
 
     @property
     def all_times(self) -> dict[Config, float]:

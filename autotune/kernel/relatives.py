@@ -35,6 +35,12 @@ def relatives(config: Config, layout: str, limits: DeviceLimits) -> Iterator[Con
                 yield found
 
 
+def trunk(config: Config) -> Config:
+    """What a config shares with its relatives, where the GPU takes it as it is: stands for all of them."""
+    plain = replace(config.in_any_splits, edges="predicated", vec_a=1, vec_b=1, vec_c=1)
+    return replace(plain, pad=0, min_blocks=1, flush_k=0)
+
+
 def _variants(config: Config) -> Iterator[Config]:
     """The config and, where its sums are as deep as k, the same in blocks."""
     yield config

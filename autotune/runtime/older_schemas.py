@@ -5,6 +5,7 @@
     3   each kernel has a `spec`, how it is launched, instead of its `variant`
     4   no cubin says which kernel it holds, and there are no batches
     5   nothing is learned of what the model misses, and nothing known of cuBLAS
+    6   may not say how shapes were served that were left out
 
 A stored spec is not taken on trust: it must be the one that follows from the config. Copied into exported
 tables.
@@ -39,6 +40,7 @@ def upgrade(body: dict[str, Any], version: int) -> list[LaunchSpec]:
         found if type(found) is list else [] for found in (body.get("kernels"), body.get("entries"))
     )
     specs = []
+    body.setdefault("left_out", [])
     if version < DERIVED_SPECS:
         body.setdefault("power_limit_w", None)
         specs = [_upgrade(kernel, i, version) for i, kernel in enumerate(kernels)]

@@ -39,6 +39,9 @@ CUBIN_FOLDER = "cubins"
 _AGAIN = "export the table again with `autotune export-table`"
 
 TimeUs = Annotated[float, Within(1e-6, 1e12)]
+Ratio = Annotated[float, Within(0, 1e12)]
+Share = Annotated[float, Within(0, 1)]
+Count = Annotated[int, Within(1, 1 << 31)]
 Extent = Annotated[int, Within(1, MAX_EXTENT)]
 
 
@@ -142,6 +145,32 @@ class Entry:
 
 
 @dataclass(frozen=True)
+class AgainstCublas:
+    """How fast shapes of one group are: geometric means over cuBLAS, and shares of those that are slower
+    (below 0.98 times cuBLAS); by the kernels that are picked, and as served, `by_cublas` of them by it."""
+
+    num_shapes: Count
+    kernels: Ratio
+    kernels_slower: Share
+    served: Ratio
+    served_slower: Share
+    by_cublas: Share
+
+
+@dataclass(frozen=True)
+class LeftOut:
+    """How shapes are served that were left out when kernels were chosen and modelled, as the exporter found
+    it (docs/decisions/0045). Speeds are geometric means; 0 where nothing chosen serves one of the shapes."""
+
+    group: str  # a kind of shape, a layout, or all
+    num_shapes: Count
+    portfolio: Ratio  # of the best kernel chosen, over that of the best of all
+    pick: Ratio  # of the kernel that the model picks, over that of the best chosen
+    first: Ratio  # of the best of the first four that it picks, over the same
+    cublas: AgainstCublas | None  # on those whose times of cuBLAS are known
+
+
+@dataclass(frozen=True)
 class Table:
     """All that `table.json` holds. `defaults` maps each layout to a kernel that serves any call."""
 
@@ -162,6 +191,7 @@ class Table:
     defaults: dict[str, str]
     cublas: dict[str, CublasFigures]  # by layout; of those where enough is known
     entries: tuple[Entry, ...]
+    left_out: tuple[LeftOut, ...] = ()  # of no shape where too few were timed
 
     @property
     def is_recorded(self) -> bool:

@@ -20,6 +20,7 @@ from types import MappingProxyType
 from typing import TypeVar
 
 from ..device import DeviceLimits
+from ..distribution import LEADING
 from ..gemm import LAYOUTS, Gemm
 from ..kernel.config import Config
 from ..kernel.launch import has_work
@@ -35,8 +36,7 @@ from ..target import Cell, CellTime, Filling, point_key
 from .propose.origins import FILL
 from .shape import study_of
 
-LEADERS = 12  # of a shape, at most, and at most so many times slower than its best
-AS_GOOD = 1.15
+LEADERS = 12  # of a shape, at most
 FOREIGN = 3  # leaders of a shape that are timed in other layouts, too
 _MANY = 10  # times as many trials are looked through for them
 CUTOFF = 1.0  # times the best of a shape: what one launch shows to take twice that is not timed further
@@ -163,7 +163,7 @@ class Filler:
         best = [trial for trial in found if trial.origin != FILL][:LEADERS]  # others are rows already
         times = [trial.measurement.time_us or math.inf for trial in best]
         return [
-            Config.from_dict(t.point) for t, us in zip(best, times, strict=True) if us <= AS_GOOD * times[0]
+            Config.from_dict(t.point) for t, us in zip(best, times, strict=True) if us <= LEADING * times[0]
         ]
 
     def _verified(

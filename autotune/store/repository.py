@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 
 from sqlalchemy import Engine, select, update
@@ -337,10 +337,11 @@ class Store(Closing):
         return list(self.damages.readable(session.execute(query), rows.trial_record))
 
     @outlasting
-    def keys(self, study: StudyRef) -> set[str]:
+    def keys(self, study: StudyRef, but_of: Collection[str] = ()) -> set[str]:
         """Keys of all points tried, failures among them: none is to be asked again. Those of trials that are
-        damaged are among them, as far as they can be read."""
+        damaged are among them, as far as they can be read. `but_of`: origins of trials that do not count."""
         query = select(ConfigRow.key).join(TrialRow).where(TrialRow.study_id == study.id)
+        query = query.where(TrialRow.origin.not_in(but_of)) if but_of else query
         with self._reading() as session:
             return {key for key in session.scalars(query) if isinstance(key, str)}
 

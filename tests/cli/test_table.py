@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from exports import EXPORTS
 
+from autotune.gemm import LAYOUTS
 from autotune.kernel import template
 from autotune.store import Store
 
@@ -148,3 +149,17 @@ def test_bench_names_what_was_not_tuned(db: Path, recording: Path) -> None:
 def test_record_needs_a_gpu(tmp_path: Path) -> None:
     run("record", "--out", tmp_path / "x.gz", "--shape", "64", code=3, CUDA_VISIBLE_DEVICES="")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_export_tells_how_shapes_are_served_that_were_left_out(
+    exported: tuple[Path, dict[str, object]], db: Path, tmp_path: Path
+) -> None:
+    folder, facts = exported
+    assert facts["left_out"] == json.loads((folder / "table.json").read_text())["left_out"]
+    groups = {one["group"]: one for one in facts["left_out"]}
+    assert groups["all"]["num_shapes"] == sum(groups[layout]["num_shapes"] for layout in LAYOUTS) > 100
+    told = run(*EXPORT, "--db", db, "--out", tmp_path / "told").stdout
+    (line,) = [line for line in told.splitlines() if line.startswith("all ")]
+    assert f"{groups['all']['portfolio']:.3f}" in line and f"{groups['all']['cublas']['served']:.3f}x" in line
+    bare = run("export-table", "--max-kernels", "0", "--db", db, "--out", tmp_path / "bare").stdout
+    assert "search --any" in bare and "all " not in [line[:4] for line in bare.splitlines()]

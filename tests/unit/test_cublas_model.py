@@ -17,7 +17,7 @@ from table_cases import ENVIRONMENT, FIGURES, LIMITS, make_kernel, make_spec, ma
 from autotune.distribution import drawn
 from autotune.errors import DispatchError
 from autotune.export import provider
-from autotune.export.provider import known_of_cublas
+from autotune.export.provider import known_of_cublas, times_of_cublas
 from autotune.export.tuned import TunedPoint, TunedResults, TunedShape
 from autotune.gemm import LAYOUTS, Gemm
 from autotune.kernel.config import Config
@@ -167,8 +167,8 @@ def test_own_times_go_before_those_that_ship(monkeypatch: pytest.MonkeyPatch) ->
     own = dict.fromkeys(shapes(20, 3), 1.0) | dict.fromkeys(shapes(10, 3, "NT"), 1.0)
     shipped = {gemm: 1.0 for layout in LAYOUTS for gemm in shapes(25, 4, layout)}
     matrices = [matrix_of("another GPU", "cold", shipped), matrix_of(LIMITS.name, "cold", shipped)]
-    found = known_of_cublas(results_of(cublas_us=own), matrices)
+    found = known_of_cublas(times_of_cublas(results_of(cublas_us=own), matrices), LIMITS)
     versions = {layout: figures.version for layout, figures in found.items()}
     assert versions == {"NN": ENVIRONMENT.cublas_version, "NT": "12.0", "TN": "12.0", "TT": "12.0"}
     assert len(found["NN"].weights) == 8 * 21  # those of tuned shapes, too
-    assert known_of_cublas(results_of(), [matrix_of(LIMITS.name, "warm", shipped), matrices[0]]) == {}
+    assert times_of_cublas(results_of(), [matrix_of(LIMITS.name, "warm", shipped), matrices[0]]) == {}

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from autotune.device import KNOWN
-from autotune.distribution import DEPTHS, LIMITS_US, MOST, ROUND, drawn_calls, drawn_suite
+from autotune.distribution import DEPTHS, KINDS, LIMITS_US, MOST, ROUND, drawn_calls, drawn_suite, kind_of
 from autotune.gemm import LAYOUTS, Gemm
 
 H200 = KNOWN["h200"]
@@ -71,3 +72,11 @@ def test_shapes_are_drawn_as_often_as_they_are_called() -> None:
     pairs = Counter(drawn_calls(2, seed, CALLS) for seed in range(num_seeds))
     second = pairs[Gemm(1, 1, 1), Gemm(2, 2, 2)] / firsts[Gemm(1, 1, 1)]
     assert abs(second - 30 / 40) < 0.04
+
+
+@pytest.mark.parametrize(
+    ("shape", "number"),
+    [("1x5000x300", 0), ("64x64x100000", 1), ("128x128x4096", 2), ("4096", 3), ("300x70x1000", 3)],
+)
+def test_kinds(shape: str, number: int) -> None:
+    assert kind_of(Gemm.parse(shape)) == KINDS[number]

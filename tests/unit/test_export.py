@@ -377,6 +377,7 @@ def test_results_come_from_the_store(tmp_path: Path) -> None:
         study = store.study(ENVIRONMENT, template.source_hash(), "nvrtc 13.4", SQUARE)
         for config, time_us in ((EXACT, 2650.0), (Config(), 2700.0)):
             store.add_trial(study, config.key, config.to_dict(), _ok(time_us), "random")
+        store.add_trial(study, TIED.key, TIED.to_dict(), _ok(2655.0), "fill")
         other = store.study(ENVIRONMENT, template.source_hash(), "nvrtc 13.4", DEEP)
         store.add_trial(other, SPLIT.key, SPLIT.to_dict(), _ok(30.0), "random")
         final = (FinalEntry(Config().key, Config().to_dict(), 1, True, 2640.0, (2640.0,)),
@@ -387,7 +388,10 @@ def test_results_come_from_the_store(tmp_path: Path) -> None:
         assert [s.gemm for s in found.shapes] == [DEEP, SQUARE]
         deep, square = found.shapes
         assert [(p.config, p.time_us) for p in square.ranked] == [(Config(), 2640.0), (EXACT, 2641.0)]
-        assert dict(square.times) == {EXACT: 2650.0, Config(): 2700.0}
+        assert dict(square.times) == {EXACT: 2650.0, Config(): 2700.0, TIED: 2655.0}
+        assert set(square.own) == {EXACT, Config(), TIED}
+        own = read_results(store, ENVIRONMENT, limits, foreign_origins=["fill", "reuse"]).shapes[1].own
+        assert set(own) == {EXACT, Config()}
         assert square.cublas_us == 2690.0 and deep.cublas_us is None
         assert deep.ranked == (TunedPoint(SPLIT, 30.0, True),)
         assert [s.gemm for s in read_results(store, ENVIRONMENT, limits, gemms=[DEEP]).shapes] == [DEEP]

@@ -26,7 +26,17 @@ from table_cases import (
 from autotune import strict
 from autotune.errors import DispatchError
 from autotune.gemm import Gemm
-from autotune.runtime.table import SCHEMA_VERSION, KernelRecord, Table, load, load_cubins, parse, render
+from autotune.runtime.table import (
+    SCHEMA_VERSION,
+    AgainstCublas,
+    KernelRecord,
+    LeftOut,
+    Table,
+    load,
+    load_cubins,
+    parse,
+    render,
+)
 
 POSITIVE = st.integers(1, 10**6)
 TIMES = st.floats(1e-3, 1e9)
@@ -37,7 +47,10 @@ GEMMS = st.builds(Gemm, POSITIVE, POSITIVE, POSITIVE, st.just(False), st.just(Fa
 def sample_table() -> Table:
     fast = make_kernel("fast", make_spec(vec_a=4, is_exact=True))
     split = make_kernel("split", make_spec(reduction="last_block", split_k=4), None)
-    return make_table(fast, split, entries=(rank(Gemm(512, 512, 512), "fast", "split"),))
+    beside = AgainstCublas(5, 1.4, 0.2, 1.3, 0.0, 0.4)
+    left_out = (LeftOut("deep k", 3, 0.9, 0.95, 0.98, None), LeftOut("all", 7, 0.91, 0.96, 0.99, beside))
+    entries = (rank(Gemm(512, 512, 512), "fast", "split"),)
+    return make_table(fast, split, entries=entries, left_out=left_out)
 
 
 @st.composite
@@ -109,8 +122,8 @@ def test_a_missing_or_mistyped_value_is_refused_thoughsign(place: tuple[Any, ...
         change(node, place[-1])
         return sign(tree)
 
-    is_item_of_a_list = place[-2:-1] in (("kernels",), ("entries",), ("ranked",))
-    if not is_item_of_a_list:
+    may_be_absent = place[-2:-1] in (("kernels",), ("entries",), ("ranked",), ("left_out",))
+    if not may_be_absent and place != ("left_out",):
         with pytest.raises(DispatchError):
             parse(changed(lambda node, key: node.pop(key)))
     with pytest.raises(DispatchError):
@@ -138,7 +151,8 @@ def as_older(table: Table, version: int) -> Table:
     kernels = tuple(replace(k, identity="" if version < 5 else k.identity) for k in table.kernels)
     if version < 3:
         kernels = tuple(replace(k, spec=replace(k.spec, overlaps=False)) for k in kernels)
-    return replace(table, power_limit_w=table.power_limit_w if version >= 4 else None, kernels=kernels)
+    power_limit_w = table.power_limit_w if version >= 4 else None
+    return replace(table, power_limit_w=power_limit_w, kernels=kernels, left_out=())
 
 
 @pytest.mark.parametrize("version", range(1, SCHEMA_VERSION))
@@ -152,6 +166,12 @@ def test_a_table_of_an_older_schema_is_read(version: int) -> None:
     for kernels in (1, {}, [1], [{}], [{"spec": 1}], [{"spec": {}, "config": 1}]):
         with pytest.raises(DispatchError, match="damaged"):
             parse(sign(json.loads(text) | {"kernels": kernels}))
+
+
+def test_a_table_that_says_nothing_of_shapes_left_out_is_read() -> None:
+    tree = _tree()
+    del tree["left_out"]
+    assert parse(sign(tree)) == replace(sample_table(), left_out=())
 
 
 SPEC_CHANGES = {

@@ -12,6 +12,7 @@ TRANSFER = "transfer"  # what did well on this shape with another driver, or ano
 RANDOM = "random"  # drawn, without a model
 REUSE = "reuse"  # a kernel that was compiled for another shape, while the GPU was idle
 FILL = "fill"  # a kernel that was found on other shapes, for the matrix of kernels and shapes
+FOUND_ELSEWHERE = (REUSE, FILL)  # on another shape than that of the trial
 POLISH = "polish"  # a step from the best, towards the end
 # The model's choice among candidates of these kinds:
 NEIGHBOUR = "neighbour"  # one parameter of a good point changed

@@ -1,0 +1,207 @@
+"""How well a table's way of choosing serves shapes that it does not know: shapes left out of choice and fit.
+
+The shapes that kernels were timed on, here or on a GPU of this kind, are dealt into folds. For the shapes
+of each fold kernels are chosen (portfolio.py), and their times and cuBLAS's modelled, from all other shapes;
+kernels that no search of another shape found are left out, too. On a shape only those kernels count that were
+timed on it. Winners of tuned shapes, and defaults, which a table holds besides, are not among them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from statistics import geometric_mean
+from types import MappingProxyType
+
+import numpy as np
+
+from ..device import DeviceLimits
+from ..distribution import KINDS, kind_of
+from ..gemm import LAYOUTS, Gemm
+from ..kernel.config import Config
+from ..models import cublas_model
+from ..models.launches import Shapes
+from ..runtime.table import AgainstCublas, LeftOut
+from .figures import error_of
+from .portfolio import LEAST_SHAPES, TimedKernel, learned, portfolio
+from .provider import LEAST_TIMES
+
+NUM_FOLDS = 3  # five take twice as long (0045)
+NUM_FIRST = 4  # launches that an application would time to settle a shape
+ALL = "all"
+SLOWER = 0.98  # of cuBLAS's speed: what is below is told as slower
+LEAST_COLUMNS = 10  # shapes of a layout: fewer tell nothing of a choice
+LEAST_SHARE = 0.05  # of the kernels that may be chosen: a shape that fewer were timed on tells nothing, too
+
+Times = Mapping[Config, Mapping[tuple[Gemm, int], float]]  # in us, by shape and number of splits
+
+
+@dataclass(frozen=True)
+class Judged:
+    """One shape that was left out: times in us, infinite where no chosen kernel serves it."""
+
+    gemm: Gemm
+    best_us: float  # of all kernels
+    chosen_us: float  # the best of the chosen
+    picked_us: float
+    first_us: float  # the best of the first four
+    cublas_us: float | None
+    served_us: float  # picked, or cuBLAS's where that is the provider
+
+    @property
+    def is_by_cublas(self) -> bool:
+        return self.cublas_us is not None and self.served_us == self.cublas_us
+
+
+def left_out(
+    known: Sequence[TimedKernel],
+    cublas_us: Mapping[Gemm, float],
+    limits: DeviceLimits,
+    most: int,
+    calls: Mapping[Gemm, int] = MappingProxyType({}),
+    num_folds: int = NUM_FOLDS,
+) -> list[Judged]:
+    """All shapes that the candidates of a layout were timed on, each judged without those of its fold; none
+    where they are too few. `most`: kernels that are chosen; `calls`: how often a program asks for a shape."""
+    times, columns = _times(known), _columns(known)
+    if len(columns) < max(LEAST_COLUMNS, num_folds) or not most:
+        return []
+    best: dict[Gemm, float] = {}
+    for gemm, time_us in ((gemm, us) for cells in times.values() for (gemm, _), us in cells.items()):
+        best[gemm] = min(time_us, best.get(gemm, math.inf))
+    folds = [columns[fold::num_folds] for fold in range(num_folds)]
+    return [
+        one
+        for apart in folds
+        for one in _Without(known, apart, cublas_us, limits, most, calls).judged(times, best)
+    ]
+
+
+def _times(known: Iterable[TimedKernel]) -> Times:
+    """What was measured on a GPU of this kind, in this layout."""
+    found: dict[Config, dict[tuple[Gemm, int], float]] = {}
+    for kernel in known:
+        cells = found.setdefault(kernel.config, {})
+        for sample in kernel.samples:
+            if not sample.deviation:
+                cells[sample.gemm, sample.spec.split_k] = sample.time_us
+    return found
+
+
+def _columns(known: Iterable[TimedKernel]) -> list[Gemm]:
+    """The shapes that enough of the kernels were timed on that may be chosen."""
+    timed = [dict.fromkeys(s.gemm for s in kernel.samples if not s.deviation) for kernel in known]
+    general = [gemms for gemms in timed if len(gemms) >= LEAST_SHAPES]
+    nums = Counter(chain.from_iterable(general))
+    return [gemm for gemm, num in nums.items() if num >= LEAST_SHARE * len(general)]
+
+
+class _Without:
+    """What is chosen and learned without some shapes of a layout."""
+
+    def __init__(
+        self,
+        known: Sequence[TimedKernel],
+        apart: Sequence[Gemm],
+        cublas_us: Mapping[Gemm, float],
+        limits: DeviceLimits,
+        most: int,
+        calls: Mapping[Gemm, int],
+    ) -> None:
+        self._apart, self._cublas_us, self._limits = apart, cublas_us, limits
+        layout = apart[0].layout
+        hidden = frozenset(apart)
+        rest = {kernel.config: kernel for one in known if (kernel := one.without(hidden)) is not None}
+        configs = portfolio(layout, list(rest.values()), limits, most, calls)
+        self._chosen = [rest[config] for config in configs]
+        left = {gemm: time_us for gemm, time_us in cublas_us.items() if gemm not in hidden}
+        self._cublas = cublas_model.learn(left, limits) if len(left) >= LEAST_TIMES else None
+        if self._chosen:
+            figures, self._forecast = learned(layout, self._chosen, limits)
+            self._errors = [
+                error_of(one, kernel.samples) for one, kernel in zip(figures, self._chosen, strict=True)
+            ]
+
+    def judged(self, times: Times, best: Mapping[Gemm, float]) -> Iterator[Judged]:
+        """The shapes that were left out, by what was measured on them."""
+        for gemm in self._apart:
+            yield self._judge(gemm, times, best[gemm])
+
+    def _judge(self, gemm: Gemm, times: Times, best_us: float) -> Judged:
+        cublas_us = self._cublas_us.get(gemm)
+        cells = [times[kernel.config] for kernel in self._chosen]
+        every = [us for of_kernel in cells for (at, _), us in of_kernel.items() if at == gemm]
+        if not every:
+            return Judged(gemm, best_us, math.inf, math.inf, math.inf, cublas_us, math.inf)
+        expected = self._forecast.expected(Shapes.of(gemm))
+        launches: dict[tuple[int, int], float] = {}  # a number of splits may be there twice
+        for at in np.argsort(expected.time_us, kind="stable"):
+            launches.setdefault((int(expected.kernel[at]), int(expected.split_k[at])), expected.time_us[at])
+        timed = [
+            (cells[kernel][gemm, split_k], kernel, expected_us)
+            for (kernel, split_k), expected_us in launches.items()
+            if (gemm, split_k) in cells[kernel]
+        ]
+        if not timed:
+            return Judged(gemm, best_us, min(every), math.inf, math.inf, cublas_us, math.inf)
+        picked_us, kernel, expected_us = timed[0]
+        first_us = min(time_us for time_us, _, _ in timed[:NUM_FIRST])
+        served_us = picked_us
+        if cublas_us is not None and self._is_by_cublas(gemm, kernel, expected_us):
+            served_us = cublas_us
+        return Judged(gemm, best_us, min(every), picked_us, first_us, cublas_us, served_us)
+
+    def _is_by_cublas(self, gemm: Gemm, kernel: int, expected_us: float) -> bool:
+        if self._cublas is None:
+            return False
+        margin = self._cublas.margin(self._errors[kernel])
+        return self._cublas.expected_us(gemm, self._limits) < expected_us * math.exp(margin)
+
+
+# ------------------------------------------------------------------------------------------------
+# Figures
+
+
+def figures_of(judged: Sequence[Judged]) -> tuple[LeftOut, ...]:
+    """Of each kind of shape, of each layout, and of all, where there are any."""
+    groups: dict[str, list[Judged]] = {name: [] for name in (*KINDS, *LAYOUTS, ALL)}
+    for one in judged:
+        for name in (kind_of(one.gemm), one.gemm.layout, ALL):
+            groups[name].append(one)
+    return tuple(_figures(name, some) for name, some in groups.items() if some)
+
+
+def _figures(group: str, judged: Sequence[Judged]) -> LeftOut:
+    return LeftOut(
+        group=group,
+        num_shapes=len(judged),
+        portfolio=mean_ratio((one.best_us, one.chosen_us) for one in judged),
+        pick=mean_ratio((one.chosen_us, one.picked_us) for one in judged),
+        first=mean_ratio((one.chosen_us, one.first_us) for one in judged),
+        cublas=_against([one for one in judged if one.cublas_us is not None]),
+    )
+
+
+def _against(judged: Collection[Judged]) -> AgainstCublas | None:
+    if not judged:
+        return None
+    pairs = {
+        "kernels": [(one.cublas_us or 0.0, one.picked_us) for one in judged],
+        "served": [(one.cublas_us or 0.0, one.served_us) for one in judged],
+    }
+    means = {name: mean_ratio(found) for name, found in pairs.items()}
+    slower = {
+        f"{name}_slower": sum(a < SLOWER * b for a, b in found) / len(found) for name, found in pairs.items()
+    }
+    by_cublas = sum(one.is_by_cublas for one in judged) / len(judged)
+    return AgainstCublas(num_shapes=len(judged), by_cublas=by_cublas, **means, **slower)
+
+
+def mean_ratio(pairs: Iterable[tuple[float, float]]) -> float:
+    """The geometric mean of the ratios of these times; 0 where one of the second is infinite: nothing serves
+    that shape. Raises StatisticsError without any."""
+    ratios = [0.0 if math.isinf(second) else first / second for first, second in pairs]
+    return 0.0 if 0.0 in ratios else geometric_mean(ratios)
