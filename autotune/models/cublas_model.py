@@ -22,6 +22,9 @@ from .residual import Residuals
 # shapes that kernels would serve more slowly go to cuBLAS, with those where hardly anything is to be gained
 # (0042).
 MARGIN = 1.2
+# Deviation that another version of cuBLAS than the one that was timed adds. Unmeasured: it is what the choice
+# of a kernel contributes, which is what versions differ in (0.17 without its name, 0.13 with it; 0042).
+OTHER_VERSION = 0.11
 FIXED_US = 2.5  # of a launch and the end of its last wave, beside the limit
 
 
@@ -38,10 +41,10 @@ class CublasModel(NamedTuple):
         factor = residual.factors(self.missed, gemm.m, gemm.n, gemm.k)[0]
         return _least_us(gemm, limits) * math.exp(self.level) * float(factor)
 
-    def margin(self, relative_error: float) -> float:
+    def margin(self, relative_error: float, *, is_other_version: bool = False) -> float:
         """Logarithm of how many times faster than cuBLAS a kernel must be expected to be, to serve a shape:
-        one whose expected times are off by `relative_error`."""
-        return MARGIN * math.hypot(self.deviation, relative_error)
+        one whose expected times are off by `relative_error`, beside the cuBLAS that was timed or another."""
+        return MARGIN * math.hypot(self.deviation, relative_error, OTHER_VERSION * is_other_version)
 
 
 def _least_us(gemm: Gemm, limits: DeviceLimits) -> float:

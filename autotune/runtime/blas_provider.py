@@ -18,7 +18,6 @@ import re
 import struct
 import threading
 import warnings
-from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
@@ -154,11 +153,25 @@ class BlasProvider:
 
     def __init__(self, is_on: bool) -> None:
         self._is_on = is_on
+        self._loaded_version: str | None = None
+        self._has_looked = not is_on
 
     @property
     def library(self) -> BlasLibrary | None:
         """Looked for when it is first asked for: loading it takes time and memory."""
-        return find_library() if self._is_on else None
+        library = find_library() if self._is_on else None
+        if library is not None:
+            self._loaded_version = library.version
+        return library
+
+    def loaded_version(self) -> str | None:
+        """As `version`, but nothing is loaded for it: None where no cuBLAS was loaded when this was asked
+        first, until one serves."""
+        if not self._has_looked and self._loaded_version is None:
+            self._has_looked = True
+            library = loaded_library()
+            self._loaded_version = None if library is None else library.version
+        return self._loaded_version
 
     @property
     def version(self) -> str | None:
@@ -205,27 +218,30 @@ def is_switched_on(cublas: bool | None, deterministic: bool) -> bool:
 
 @cache
 def find_library() -> BlasLibrary | None:
-    """The cuBLAS of this process, or None where none can be used."""
-    for path, mode in _candidates():
-        try:
-            return BlasLibrary(_declared(ctypes.CDLL(path, mode=mode)))
-        except (OSError, AttributeError, DispatchError):  # not there, too old, broken
-            continue
-    return None
-
-
-def _candidates() -> Iterator[tuple[str, int]]:
-    """Files that may be cuBLAS, and how to open each: what is loaded before what is installed."""
-    for path in _mapped():
-        yield path, os.RTLD_NOLOAD | os.RTLD_NOW
+    """The cuBLAS of this process, loaded or else installed; None where none can be used."""
+    loaded = loaded_library()
+    if loaded is not None:
+        return loaded
     try:
         from cuda.pathfinder import load_nvidia_dynamic_lib
 
         path = load_nvidia_dynamic_lib("cublas").abs_path
     except Exception:  # not installed, or it finds nothing: its errors have no base in common
-        return
-    if path:
-        yield path, ctypes.DEFAULT_MODE
+        return None
+    return _opened(path, ctypes.DEFAULT_MODE) if path else None
+
+
+def loaded_library() -> BlasLibrary | None:
+    """The cuBLAS that this process has loaded, if any can be used."""
+    opened = (_opened(path, os.RTLD_NOLOAD | os.RTLD_NOW) for path in _mapped())
+    return next((library for library in opened if library is not None), None)
+
+
+def _opened(path: str, mode: int) -> BlasLibrary | None:
+    try:
+        return BlasLibrary(_declared(ctypes.CDLL(path, mode=mode)))
+    except (OSError, AttributeError, DispatchError):  # not there, too old, broken
+        return None
 
 
 def _mapped() -> list[str]:

@@ -73,7 +73,8 @@ class Dispatcher:
         self._blas = BlasProvider(is_switched_on(cublas, deterministic))
         self.table = load(Path(folder))
         self._code = load_cubins(Path(folder), self.table)
-        self._selector = Selector(self.table)
+        # deterministic: which cuBLAS is loaded by when differs between processes
+        self._selector = Selector(self.table, None if deterministic else self._blas.loaded_version)
         pinned = choices or os.environ.get(_CHOICES)
         path = Path(pinned) if pinned else None
         is_first_use = mode == "first-use"

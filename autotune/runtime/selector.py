@@ -159,10 +159,11 @@ class Modelled:
 
 
 class Selector:
-    """Picks kernels of one table. Pure: asks no GPU, keeps no state."""
+    """Picks kernels of one table. Asks no GPU, keeps no state. `loaded_cublas`: tells the version of the
+    cuBLAS that would serve, as far as that is known."""
 
-    def __init__(self, table: Table) -> None:
-        self._table = table
+    def __init__(self, table: Table, loaded_cublas: Callable[[], str | None] | None = None) -> None:
+        self._table, self._loaded_cublas = table, loaded_cublas
         self.kernels = {kernel.id: kernel for kernel in table.kernels}
         self._models = {
             x: Modelled([k for k in table.kernels if k.layout == x], table.places.get(x, ()), table.limits)
@@ -181,14 +182,17 @@ class Selector:
         self._cublas = {layout: figures.model for layout, figures in table.cublas.items()}
 
     def pick(self, call: Call) -> Pick:
-        """The kernel for a call with m and n at least 1. Raises DispatchError if even the default
-        kernel is not legal, which needs more tiles than a grid holds."""
-        return self._exact(call) or self._modelled(call) or self._nearest(call) or self._default(call)
+        """The kernel for a call with m and n at least 1, and who serves it. Raises DispatchError if even the
+        default kernel is not legal, which needs more tiles than a grid holds."""
+        pick = self._by_kernels(call)
+        if pick.how == "exact":
+            return _provided(pick, self._entries[call.gemm].cublas_us)
+        return self._beside_cublas(pick, call) if pick.how == "modelled" else pick
 
     def ranked(self, call: Call, num: int) -> tuple[Pick, ...]:
         """Up to `num` launches of kernels for a call, the one that is picked first. More than one only where
         the model picks; none behind the first is less accurate than is allowed, or than the first."""
-        first = replace(self.pick(call), provider="autotune")
+        first = self._by_kernels(call)
         if first.how != "modelled":
             return (first,)
         known = self._models[call.gemm.layout]
@@ -206,6 +210,10 @@ class Selector:
                 tell, time_us = partial(_why_behind, first, len(picks)), float(found.time_us[at])
                 picks[kernel.id, split_k] = Pick(kernel.id, "modelled", tell, split_k, time_us, first.entry)
         return tuple(picks.values())
+
+    def _by_kernels(self, call: Call) -> Pick:
+        """The pick, were there no cuBLAS."""
+        return self._exact(call) or self._modelled(call) or self._nearest(call) or self._default(call)
 
     def _picked(
         self,
@@ -225,8 +233,7 @@ class Selector:
         for rank, ranked in enumerate(entry.ranked):
             if call.refusal(self.kernels[ranked.kernel]) is None:
                 tell = partial(self._why_exact, call, entry, rank)
-                pick = self._picked(ranked.kernel, "exact", tell, ranked.time_us, call.gemm)
-                return self._provided(pick, entry.cublas_us, 0.0)
+                return self._picked(ranked.kernel, "exact", tell, ranked.time_us, call.gemm)
         return None
 
     def _why_exact(self, call: Call, entry: Entry, rank: int) -> str:
@@ -248,23 +255,22 @@ class Selector:
             return None
         kernel, split_k = known.kernels[found.kernel[at]], int(found.split_k[at])
         tell, entry = partial(self._why_modelled, call, at), near.gemm if near else None
-        pick = Pick(kernel.id, "modelled", tell, split_k, time_us, entry)
-        cublas = self._cublas.get(call.gemm.layout)
-        if cublas is None:
-            return pick
-        margin = cublas.margin(kernel.model.relative_error if kernel.model else 0.0)
-        return self._provided(pick, cublas.expected_us(call.gemm, self._table.limits), margin)
+        return Pick(kernel.id, "modelled", tell, split_k, time_us, entry)
 
-    @staticmethod
-    def _provided(pick: Pick, cublas_us: float | None, margin: float) -> Pick:
-        """The pick with who serves the call: cuBLAS, unless the kernel is expected to be faster by more than
-        `margin`, a logarithm."""
-        if cublas_us is None or pick.expected_us is None:
+    def _beside_cublas(self, pick: Pick, call: Call) -> Pick:
+        """A modelled pick with who serves the call. What is known of another cuBLAS than the one that is
+        loaded is less sure."""
+        known, model = self._cublas.get(call.gemm.layout), self.kernels[pick.kernel_id].model
+        if known is None or model is None:
             return pick
-        if cublas_us >= pick.expected_us * math.exp(margin):
-            return replace(pick, cublas_us=cublas_us)
-        tell = partial(_why_cublas, pick, cublas_us, margin)
-        return replace(pick, tell=tell, provider="cublas", cublas_us=cublas_us)
+        timed, loaded = (
+            self._table.cublas[call.gemm.layout].version,
+            self._loaded_cublas and self._loaded_cublas(),
+        )
+        is_other = loaded is not None and loaded != timed
+        margin = known.margin(model.relative_error, is_other_version=is_other)
+        doubt = f"; cuBLAS {timed} was timed, and {loaded} is loaded" if is_other else ""
+        return _provided(pick, known.expected_us(call.gemm, self._table.limits), margin, doubt)
 
     def _why_modelled(self, call: Call, at: int) -> str:
         known = self._models[call.gemm.layout]
@@ -334,11 +340,22 @@ class Selector:
         return f"{call.gemm} was tuned, but {call.refusal(self.kernels[entry.ranked[0].kernel])}"
 
 
-def _why_cublas(pick: Pick, cublas_us: float, margin: float) -> str:
+def _provided(pick: Pick, cublas_us: float | None, margin: float = 0.0, doubt: str = "") -> Pick:
+    """The pick with who serves the call: cuBLAS, unless the kernel is expected to be faster by more than
+    `margin`, a logarithm. `doubt`: what made that wider."""
+    if cublas_us is None or pick.expected_us is None:
+        return pick
+    if cublas_us >= pick.expected_us * math.exp(margin):
+        return replace(pick, cublas_us=cublas_us)
+    tell = partial(_why_cublas, pick, cublas_us, margin, doubt)
+    return replace(pick, tell=tell, provider="cublas", cublas_us=cublas_us)
+
+
+def _why_cublas(pick: Pick, cublas_us: float, margin: float, doubt: str) -> str:
     if not margin:
         return f"{pick.reason}; cuBLAS was faster, with {cublas_us:.4g} us"
-    doubt = f"what is so little known has to be faster by {math.expm1(margin):.0%}"
-    return f"{pick.reason}; cuBLAS is expected to take {cublas_us:.4g} us, and {doubt}"
+    least = f"what is so little known has to be faster by {math.expm1(margin):.0%}{doubt}"
+    return f"{pick.reason}; cuBLAS is expected to take {cublas_us:.4g} us, and {least}"
 
 
 def _why_behind(first: Pick, num: int) -> str:

@@ -25,7 +25,6 @@ import random
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
 from functools import cache, partial
 from typing import Any
 
@@ -116,7 +115,7 @@ class Settler:
     ) -> Choice:
         """The fastest of some launches, and how fast cuBLAS is. Raises DispatchError."""
         engine, driver = self._engine, self._engine.driver
-        plans = [engine.plan_of(problem, gpu, replace(pick, provider="autotune")) for pick in ranked]
+        plans = [engine.plan_of(problem, gpu, pick) for pick in ranked]
         wanted = BATCH_US / max(ranked[0].expected_us or 1.0, 1.0)
         with engine.devices.current(gpu), driver.relaxed(), ExitStack() as at_end:
             driver.synchronize(stream)

@@ -15,7 +15,7 @@ import pytest
 from autotune.column_major import WORKSPACE_BYTES, ColumnMajorCall
 from autotune.gemm import Gemm
 from autotune.runtime import blas_provider
-from autotune.runtime.blas_provider import BlasHandle, BlasLibrary
+from autotune.runtime.blas_provider import BlasHandle, BlasLibrary, BlasProvider
 
 SOURCE = r"""
 #include <cstddef>
@@ -91,6 +91,24 @@ def test_the_library_of_this_process_is_found(tmp_path: Path) -> None:
     found = blas_provider.find_library()
     assert found is not None and found.version == "97.1.2"
     assert blas_provider.find_library() is found
+
+
+def test_the_version_of_what_is_loaded_is_known_without_loading_anything(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from types import SimpleNamespace
+
+    import cuda.pathfinder
+
+    path = build(tmp_path / "lib", 94)
+    installed = SimpleNamespace(abs_path=str(path))
+    monkeypatch.setattr(cuda.pathfinder, "load_nvidia_dynamic_lib", lambda name: installed)
+    early, late = BlasProvider(True), BlasProvider(True)
+    assert early.loaded_version() is None and not blas_provider._mapped()
+    ctypes.CDLL(str(path))
+    assert early.loaded_version() is None  # asked once
+    assert late.loaded_version() == "94.1.2" and BlasProvider(False).loaded_version() is None
+    assert early.version == "94.1.2" == early.loaded_version()  # it serves
 
 
 def test_what_is_loaded_goes_before_what_is_installed(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import threading
 from dataclasses import replace
 from pathlib import Path
@@ -27,11 +28,12 @@ from table_cases import (
 
 from autotune.errors import DispatchError, DispatchWarning
 from autotune.gemm import MAX_EXTENT, Gemm
+from autotune.models import cublas_model
 from autotune.runtime import blas_provider, choices, workspace
 from autotune.runtime.blas_provider import BlasLibrary, BlasProvider
 from autotune.runtime.dispatcher import Dispatcher
 from autotune.runtime.selector import Call, Pick, Selector
-from autotune.runtime.table import Table
+from autotune.runtime.table import CublasFigures, Table
 
 STREAM = 77
 SHAPE, TUNED = Gemm(40, 36, 68), Gemm(128, 128, 64)
@@ -356,6 +358,34 @@ def test_it_is_not_looked_for_where_it_is_not_picked(
     runtime = Dispatcher(folder, driver=driver)
     assert runtime.pick(SHAPE.m, SHAPE.n, SHAPE.k).provider == "autotune"
     multiply(runtime)
+
+
+def test_a_version_that_was_not_timed_serves_what_the_timed_one_would_not(
+    tmp_path: Path, driver: FakeDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A dispatcher asks which is loaded; not a deterministic one, since processes load it at other times."""
+    kernel_us = Selector(_table()).pick(Call.packed(SHAPE)).expected_us
+    limits = _table().limits
+    least_us = cublas_model.FIXED_US + SHAPE.limit_us(limits.fma_tflops, limits.bandwidth_gbs)
+    assert kernel_us is not None
+    level = math.log(kernel_us / least_us) + cublas_model.MARGIN * cublas_model.OTHER_VERSION / 2
+    figures = CublasFigures("13.0.0", "01000000" * 3, "00000000", level, 0.0)
+    kernels = tuple(
+        k if k.model is None else replace(k, model=replace(k.model, relative_error=0.0))
+        for k in _table().kernels
+    )
+    folder = write_table(replace(_table(), kernels=kernels, cublas={"NN": figures}), tmp_path / "table")
+    install(monkeypatch, PlayedBlas(driver))
+    for loaded, options, provider in (
+        ((13, 1, 0), {}, "cublas"),
+        ((13, 0, 0), {}, "autotune"),
+        ((13, 1, 0), {"deterministic": True, "cublas": True}, "autotune"),
+        (None, {}, "autotune"),
+    ):
+        library = None if loaded is None else BlasLibrary(PlayedBlas(driver, version=loaded))
+        monkeypatch.setattr(blas_provider, "loaded_library", lambda library=library: library)
+        runtime = Dispatcher(folder, driver=driver, **options)
+        assert runtime.pick(SHAPE.m, SHAPE.n, SHAPE.k).provider == provider
 
 
 def test_where_it_is_absent_kernels_serve(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import random
+from collections.abc import Callable
 from dataclasses import replace
 from itertools import islice
 
@@ -24,7 +25,7 @@ from autotune.kernel.config import Config
 from autotune.models import cublas_model
 from autotune.recording.matrix import TimeMatrix
 from autotune.runtime import table as tables
-from autotune.runtime.selector import Call, Selector
+from autotune.runtime.selector import Call, Pick, Selector
 from autotune.runtime.table import CublasFigures
 
 SHAPE = Gemm(640, 384, 512)
@@ -95,10 +96,10 @@ def test_damaged_figures_are_refused(change: dict[str, object]) -> None:
 # Picks
 
 
-def picked(factor: float, **changes: object):
+def picked(factor: float, loaded: Callable[[], str | None] | None = None, **changes: object) -> Pick:
     kernel = make_kernel("ours", make_spec(), replace(FIGURES, num_samples=9, relative_error=0.1))
     table = make_table(kernel, **{"cublas": {"NN": figures_of(factor)}} | changes)
-    return Selector(table).pick(Call.packed(SHAPE))
+    return Selector(table, loaded).pick(Call.packed(SHAPE))
 
 
 def test_cublas_serves_unless_a_kernel_is_surely_faster() -> None:
@@ -113,6 +114,31 @@ def test_cublas_serves_unless_a_kernel_is_surely_faster() -> None:
         assert pick.cublas_us == pytest.approx(times * without.expected_us)
         assert (pick.kernel_id, pick.split_k) == (without.kernel_id, without.split_k)
         assert ("cuBLAS" in pick.reason) == (provider_name == "cublas")
+
+
+@pytest.mark.parametrize("loaded", [None, "13.1.0", "12.9.1"])
+def test_another_version_than_the_one_that_was_timed_is_less_sure(loaded: str | None) -> None:
+    """It takes more for a kernel to serve, and the reason says why."""
+    unit = picked(1.0)
+    assert unit.cublas_us is not None and unit.expected_us is not None
+    plain = cublas_model.MARGIN * math.hypot(0.1, 0.1)
+    wide = cublas_model.MARGIN * math.hypot(0.1, 0.1, cublas_model.OTHER_VERSION)
+    is_other = loaded == "12.9.1"
+    for margin, is_kernel in ((plain - 0.01, False), ((plain + wide) / 2, not is_other), (wide + 0.01, True)):
+        pick = picked(math.exp(margin) * unit.expected_us / unit.cublas_us, lambda: loaded)
+        assert (pick.provider == "autotune") == is_kernel
+        assert ("cuBLAS 13.1.0 was timed, and 12.9.1 is loaded" in pick.reason) == (
+            is_other and not is_kernel
+        )
+
+
+def test_a_shape_that_was_tuned_does_not_ask_which_version_is_loaded() -> None:
+    def fail() -> str:
+        raise AssertionError("asked for nothing")
+
+    entry = replace(rank(SHAPE, "ours"), cublas_us=10.1)
+    assert picked(1e-3, fail, entries=(entry,)).provider == "autotune"
+    assert picked(1.0, fail, cublas={}).provider == "autotune"
 
 
 def test_other_layouts_know_nothing() -> None:
@@ -144,7 +170,10 @@ def test_the_first_of_the_ranked_are_kernels() -> None:
     kernels = [make_kernel(f"k{bm}", make_spec(bm=bm), replace(FIGURES, num_samples=9)) for bm in (32, 64)]
     selector = Selector(make_table(*kernels, cublas={"NN": figures_of(1e-3)}))
     assert selector.pick(Call.packed(SHAPE)).provider == "cublas"
-    assert {pick.provider for pick in selector.ranked(Call.packed(SHAPE), 4)} == {"autotune"}
+    ranked = selector.ranked(Call.packed(SHAPE), 4)
+    assert {pick.provider for pick in ranked} == {"autotune"}
+    assert not any("cuBLAS" in pick.reason for pick in ranked)
+    assert ranked[0].kernel_id == selector.pick(Call.packed(SHAPE)).kernel_id
 
 
 # ------------------------------------------------------------------------------------------------
