@@ -72,16 +72,13 @@ def candidates(
     return list(found.values())
 
 
-def _merged(first: TimedKernel, second: TimedKernel) -> TimedKernel:
-    """One kernel with the times of both, on each shape those of the first that has any."""
-    known = {sample.gemm for sample in first.samples}
-    samples = (*first.samples, *(sample for sample in second.samples if sample.gemm not in known))
-    return TimedKernel(first.config, samples, _either(first.origins, second.origins))
-
-
-def _either(first: frozenset[Gemm], second: frozenset[Gemm]) -> frozenset[Gemm]:
-    """Origins of what was found here and there: where one of both knew it before, none."""
-    return first | second if first and second else frozenset()
+def _merged(own: TimedKernel, shipped: TimedKernel) -> TimedKernel:
+    """One kernel with the times of both, on each shape our own where there are any. What no search of ours
+    found is here because it ships."""
+    known = {sample.gemm for sample in own.samples}
+    samples = (*own.samples, *(sample for sample in shipped.samples if sample.gemm not in known))
+    origins = shipped.origins and own.origins | shipped.origins
+    return TimedKernel(own.config, samples, origins)
 
 
 def _own(layout: str, shapes: Iterable[TunedShape], limits: DeviceLimits) -> list[TimedKernel]:
@@ -114,11 +111,17 @@ def _finders(shapes: Iterable[TunedShape]) -> dict[Config, set[Gemm]]:
     return tried | led
 
 
+def _finders_of(origins: Collection[Gemm | None]) -> frozenset[Gemm]:
+    """None of what some matrix knew before its searches."""
+    found = frozenset(gemm for gemm in origins if gemm is not None)
+    return found if len(found) == len(origins) else frozenset()
+
+
 def _carried(layout: str, matrices: Sequence[TimeMatrix], limits: DeviceLimits) -> list[TimedKernel]:
     """Times of shipped matrices as they would be here, of this layout or else of one like it."""
     for source in (layout, *_ALIKE[layout]):
         samples: dict[Config, list[Sample]] = {}
-        origins: dict[Config, frozenset[Gemm]] = {}
+        origins: dict[Config, set[Gemm | None]] = {}
         for matrix in matrices:
             if all(row.layout != source for row in matrix.known):
                 continue
@@ -129,10 +132,12 @@ def _carried(layout: str, matrices: Sequence[TimeMatrix], limits: DeviceLimits) 
                     config, origin = here.in_any_splits, matrix.known[row].origin
                     moved = _as_here(matrix, row, cells, here, layout, limits)
                     samples.setdefault(config, []).extend(moved)
-                    found = frozenset([Gemm.parse(origin)] if origin else [])
-                    origins[config] = _either(origins[config], found) if config in origins else found
+                    origins.setdefault(config, set()).add(Gemm.parse(origin) if origin else None)
         if timed := {config: found for config, found in samples.items() if found}:
-            return [TimedKernel(config, tuple(found), origins[config]) for config, found in timed.items()]
+            return [
+                TimedKernel(config, tuple(found), _finders_of(origins[config]))
+                for config, found in timed.items()
+            ]
     return []
 
 

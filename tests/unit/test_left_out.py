@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from table_cases import LIMITS
+from table_cases import ENVIRONMENT, LIMITS
 
 from autotune.distribution import KINDS, drawn
 from autotune.export import left_out as module
@@ -21,6 +21,7 @@ from autotune.gemm import Gemm
 from autotune.kernel.config import Config
 from autotune.kernel.resources import launch_spec
 from autotune.models.fit import Sample
+from autotune.recording.matrix import CellRecord, MatrixRow, RowFacts, TimeMatrix
 
 COLUMNS = list(islice(drawn(3, LIMITS.fma_tflops, LIMITS.bandwidth_gbs, is_mixed=True), 12))
 CONFIGS = [replace(Config(), stages=stages, bk=bk) for stages in (2, 3, 4) for bk in (8, 16)]
@@ -130,3 +131,18 @@ def test_a_kernel_comes_from_the_searches_that_it_led_or_a_relative_did() -> Non
     assert found[leader.in_any_splits] == found[relative.in_any_splits] == {one}  # elsewhere it did not lead
     assert found[seed.in_any_splits] == {one, other}
     assert found[lone.in_any_splits] == {other}  # it led nowhere: where it was tried
+
+
+@pytest.mark.parametrize(
+    ("own", "shipped", "origins"),
+    [(set(), "", set()), (set(), "64x64x64", {Gemm(64, 64, 64)}), ({Config()}, "", set()),
+     ({Config()}, "64x64x64", {COLUMNS[0], Gemm(64, 64, 64)})],
+)  # fmt: skip
+def test_what_ships_is_known_without_our_searches(own: set[Config], shipped: str, origins: set[Gemm]) -> None:
+    """What ships and was timed here only comes from where it was found before it shipped."""
+    row = MatrixRow("NN", Config().in_any_splits)
+    matrix = TimeMatrix(LIMITS, ENVIRONMENT, {}, known={row: RowFacts(shipped, 64, 0)})
+    matrix.cells[row, COLUMNS[1], 1] = CellRecord(5.0)
+    shape = TunedShape(COLUMNS[0], (), ((Config(), 10.0),), own=own)
+    (kernel,) = candidates("NN", [shape], [matrix], LIMITS)
+    assert (kernel.origins, len(kernel.samples)) == (origins, 2)
