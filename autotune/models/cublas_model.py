@@ -22,8 +22,8 @@ from .residual import Residuals
 # shapes that kernels would serve more slowly go to cuBLAS, with those where hardly anything is to be gained
 # (0042).
 MARGIN = 1.2
-# Deviation that another version of cuBLAS than the one that was timed adds. Unmeasured: it is what the choice
-# of a kernel contributes, which is what versions differ in (0.17 without its name, 0.13 with it; 0042).
+# Deviation that another version of cuBLAS than the one that was timed adds (unmeasured): what not to know
+# the kernel that it chooses adds, for versions are taken to differ in that (0.17 with 0.13 taken out; 0042).
 OTHER_VERSION = 0.11
 FIXED_US = 2.5  # of a launch and the end of its last wave, beside the limit
 
