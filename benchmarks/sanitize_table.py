@@ -31,7 +31,8 @@ from sanitizer import OPTIONS, Verdict, find_tool, run
 
 from autotune.cli import console, export_table
 from autotune.errors import AutotuneError, EnvironmentProblem
-from autotune.runtime.table import Kernel, Table, load, load_cubins
+from autotune.runtime.cubin_files import load_cubins
+from autotune.runtime.table import Kernel, Table, load
 
 SHARD = 16  # kernels that run in one process: to start one under a tool takes seconds
 CASES = {"memcheck": "all", "racecheck": "pipelined", "initcheck": "all", "synccheck": "pipelined"}
@@ -61,8 +62,8 @@ def _run(args: argparse.Namespace) -> int:
     with tempfile.TemporaryDirectory() as temporary:
         folder = args.folder or _exported(args.db, Path(temporary) / "table")
         kernels = distinct(load(folder), is_tuned=args.tuned)
-        tasks = [task(kernel, folder) for kernel in kernels]
-        load_cubins(folder, load(folder))  # their checksums hold
+        code = load_cubins(folder, load(folder))
+        tasks = [task(kernel, code[kernel.sha256], Path(temporary)) for kernel in kernels]
         console.note(f"{len(tasks)} cubins of {folder} under {', '.join(tools)}")
         findings = examine(tasks, tools, args.jobs, partial(run, path), Path(temporary))
     report = {"kernels": [t["id"] for t in tasks], "tools": tools, "findings": [vars(f) for f in findings]}
@@ -89,13 +90,15 @@ def distinct(exported: Table, *, is_tuned: bool) -> list[Kernel]:
     return list({kernel.sha256: kernel for kernel in reversed(chosen)}.values())[::-1]
 
 
-def task(kernel: Kernel, folder: Path) -> dict[str, Any]:
-    """A kernel as the driver script reads it."""
+def task(kernel: Kernel, code: bytes, scratch: Path) -> dict[str, Any]:
+    """A kernel as the driver script reads it; its code is written to a file for that."""
+    path = scratch / f"{kernel.sha256}.cubin"
+    path.write_bytes(code)
     return {
         "id": kernel.id,
         "config": kernel.config.to_dict(),
         "variant": asdict(kernel.spec.variant),
-        "cubin": str((folder / kernel.cubin_file).resolve()),
+        "cubin": str(path.resolve()),
     }
 
 

@@ -25,11 +25,12 @@ from autotune.kernel.launch import Grid, has_work
 from autotune.kernel.resources import residency
 from autotune.models.launches import Launches
 from autotune.models.splits import Splits
+from autotune.runtime.cubin_files import load_cubins
 from autotune.runtime.cuda_driver import Driver
 from autotune.runtime.devices import Devices
 from autotune.runtime.engine import Engine
 from autotune.runtime.selector import Call, Pick, Selector, in_splits
-from autotune.runtime.table import Kernel, KernelRecord, launchable, load, load_cubins
+from autotune.runtime.table import Kernel, KernelRecord, launchable, load
 
 CUBLAS, ALONE = "cublas", "alone"
 NUM_FIRST = 4
@@ -151,7 +152,9 @@ class TableArena:
         variant = instance.variant(gemm)
         cubin = self.arena.compiler.compile(config, variant)
         resident = int(residency(config, limits, gemm, cubin.registers))
-        record = KernelRecord(ALONE, config, variant, cubin.sha256, cubin.registers, resident, None, "")
+        record = KernelRecord(
+            ALONE, config, variant, cubin.sha256, len(cubin.code), cubin.registers, resident, None, ""
+        )
         kernel = launchable(record, limits, self.table.source_hash)
         if fault := call.refusal(kernel):
             raise EnvironmentProblem(f"{config} does not serve {call.gemm}: {fault}")

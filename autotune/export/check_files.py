@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..errors import DispatchError
-from ..runtime.table import Table, load, load_cubins
+from ..runtime.cubin_files import load_cubins
+from ..runtime.table import Table, load
 from . import manifest
 
 

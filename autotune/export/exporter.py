@@ -19,7 +19,7 @@ from ..errors import DispatchError
 from ..gemm import LAYOUTS, Gemm
 from ..kernel import same_code, template
 from ..recording.matrix import TimeMatrix
-from ..runtime.soundness import check_identities
+from ..runtime.soundness import check_identity
 from ..runtime.table import Entry, Kernel, RankedKernel, Table
 from ..strict import Misfit
 from . import cover, figures
@@ -135,7 +135,8 @@ def _check(results: TunedResults, compiler: KernelCompiler, note: Callable[[str]
 def _check_compiled(kernels: Sequence[Kernel], code: Mapping[str, bytes]) -> None:
     """What was compiled is what is written."""
     try:
-        check_identities(kernels, code)
+        for sha256, content in code.items():
+            check_identity(kernels, sha256, content)
     except Misfit as misfit:
         raise DispatchError(f"the compiler gave other kernels than were asked for: {misfit}; nothing was "
                             "written: empty the kernel cache and export again") from misfit  # fmt: skip

@@ -59,6 +59,7 @@ def _record(wish: Wish, cubin: CubinLike, results: TunedResults) -> KernelRecord
         config=wish.config,
         variant=wish.variant,
         sha256=cubin.sha256,
+        code_bytes=len(cubin.code),
         registers=cubin.registers,
         blocks_per_sm=residency(wish.config, limits, wish.gemm, cubin.registers),
         model=None,

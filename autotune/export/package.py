@@ -13,6 +13,7 @@ from pathlib import Path
 
 from ..errors import DispatchError, UsageError
 from ..output_file import DISK_FULL, disk_full
+from ..runtime.cubin_files import packed
 from ..runtime.table import TABLE_FILE, Table, render
 from . import exchange, manifest
 from .copied import runtime_files
@@ -140,13 +141,22 @@ def _contents(table: Table, code: Mapping[str, bytes], name: str) -> dict[str, b
     note = f'"""Copied from {table.made_by}: what an exported table needs at run time."""\n'
     files = {
         TABLE_FILE: render(table).encode(),
-        **{kernel.cubin_file: code[kernel.sha256] for kernel in table.kernels},
+        **_cubins(table, code),
         "__init__.py": _init_text(table, name).encode(),
         "py.typed": b"",
         f"{PRIVATE_PACKAGE}/__init__.py": note.encode(),
         **{f"{PRIVATE_PACKAGE}/{module}": content for module, content in runtime_files().items()},
     }
     return {manifest.MANIFEST_FILE: manifest.render(files), **files}  # first: a kill leaves what it lists
+
+
+def _cubins(table: Table, code: Mapping[str, bytes]) -> dict[str, bytes]:
+    """Each once: kernels may share one. Those of a table that an older schema wrote stay as they are."""
+    named = {kernel.cubin_file: kernel for kernel in table.kernels}
+    return {
+        name: code[kernel.sha256] if kernel.code_bytes is None else packed(code[kernel.sha256])
+        for name, kernel in named.items()
+    }
 
 
 def _fill(folder: Path, files: Mapping[str, bytes]) -> None:

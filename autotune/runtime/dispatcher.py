@@ -23,13 +23,14 @@ from ..gemm import Gemm
 from .arrays import Libraries, Library, stream_handle
 from .blas_provider import BlasProvider, is_switched_on
 from .choices import KnownChoices
+from .cubin_files import CubinFiles
 from .cuda_driver import LEGACY_STREAMS, PER_THREAD_STREAM, Driver
 from .engine import Engine
 from .host import sgemm_host
 from .product import check_overlap, make_gemm, packed
 from .selector import Call, Pick, Selector
 from .settling import Settler
-from .table import load, load_cubins
+from .table import load
 
 MAX_PICKS = 4096  # shapes whose picks are remembered
 Settle = Literal["off", "first-use"]
@@ -40,7 +41,8 @@ _DEFAULT_STREAM = LEGACY_STREAMS[0]  # behind which is what all streams have tha
 class Dispatcher:
     """Serves matrix products from one exported folder. Threads may share it.
 
-    Reads and checks the whole folder at once, and asks for CUDA at the first product only.
+    Reads the whole folder at once and checks its table. A compiled kernel is unpacked and checked when it is
+    first needed (cubin_files.py); CUDA is asked for at the first product only.
 
     settle: "first-use" times the model's first few launches at the first call of a kind that was not tuned,
     outside of graph capture, and keeps the fastest in a file of the cache folder, for this and later
@@ -72,7 +74,7 @@ class Dispatcher:
         self._is_deterministic = deterministic
         self._blas = BlasProvider(is_switched_on(cublas, deterministic))
         self.table = load(Path(folder))
-        self._code = load_cubins(Path(folder), self.table)
+        self._code = CubinFiles(Path(folder), self.table)
         # deterministic: which cuBLAS is loaded by when differs between processes
         self._selector = Selector(self.table, None if deterministic else self._blas.loaded_version)
         pinned = choices or os.environ.get(_CHOICES)

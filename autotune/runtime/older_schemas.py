@@ -5,7 +5,7 @@
     3   each kernel has a `spec`, how it is launched, instead of its `variant`
     4   no cubin says which kernel it holds, and there are no batches
     5   nothing is learned of what the model misses, and nothing known of cuBLAS
-    6   may not say how shapes were served that were left out
+    6   no cubin is packed, and nothing may be told of how shapes are served that were left out
 
 A stored spec is not taken on trust: it must be the one that follows from the config. Copied into exported
 tables.
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 DERIVED_SPECS = 4  # the first schema that stores none
 _IDENTITIES = _BATCHES = 5  # the first schema whose cubins say which kernels they hold; that names batches
 _MISSED = 6  # the first schema that says what the model misses
+_PACKED = 7  # the first schema whose cubins are packed
 _OVERLAP = 3  # the first schema whose kernels wait for those before them
 _LATER = {1: ("packs_a", "packs_b"), 2: ("overlaps",)}  # flags of a spec that came with the schema after
 _SINGLE = {"batch": 1, "shares_a": False, "shares_b": False}
@@ -44,16 +45,23 @@ def upgrade(body: dict[str, Any], version: int) -> list[LaunchSpec]:
     if version < DERIVED_SPECS:
         body.setdefault("power_limit_w", None)
         specs = [_upgrade(kernel, i, version) for i, kernel in enumerate(kernels)]
+    if version < _PACKED:
+        _default(kernels, "code_bytes", None)
     if version < _MISSED:
         body.setdefault("places", {})
         body.setdefault("cublas", {})
-        for kernel in kernels:
-            if type(kernel) is dict:
-                kernel.setdefault("missed", "")
+        _default(kernels, "missed", "")
     if version < _BATCHES:
         _add(kernels, "variant", {"is_batched": False})
         _add(entries, "gemm", _SINGLE)
     return specs
+
+
+def _default(records: list[Any], name: str, value: Any) -> None:
+    """Give each record a field that its schema did not have yet."""
+    for record in records:
+        if type(record) is dict:
+            record.setdefault(name, value)
 
 
 def _add(records: list[Any], name: str, fields: dict[str, Any]) -> None:
@@ -83,7 +91,7 @@ def _upgrade(kernel: Any, index: int, version: int) -> LaunchSpec:
 def as_it_was(kernels: tuple[Kernel, ...], stored: list[LaunchSpec], version: int) -> tuple[Kernel, ...]:
     """Kernels as their schema has them. Raises Misfit where a stored spec says otherwise."""
     if version < _IDENTITIES:
-        kernels = tuple(replace(k, identity="") for k in kernels)
+        kernels = tuple(replace(k, source_hash="") for k in kernels)
     if version >= DERIVED_SPECS:
         return kernels
     if version < _OVERLAP:

@@ -8,7 +8,7 @@ done to load a table. Copied into exported tables.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -103,6 +103,8 @@ def check_references(table: Table) -> None:
     """Raises Misfit where something is named that is not there, or stands twice, or is of another GPU."""
     kernels = {kernel.id: kernel for kernel in table.kernels}
     _require(len(kernels) == len(table.kernels), "two kernels share an id")
+    cubins = {(kernel.sha256, kernel.code_bytes) for kernel in table.kernels}
+    _require(len(dict(cubins)) == len(cubins), "two kernels share a cubin and say that it has other sizes")
     _require(len({entry.gemm for entry in table.entries}) == len(table.entries), "a shape stands twice")
     _require(table.environment.compute_capability == table.limits.compute_capability,
              "environment and limits are of different GPUs")  # fmt: skip
@@ -172,13 +174,12 @@ def _check_entry(entry: Entry, kernels: dict[str, Kernel]) -> None:
 # Cubins
 
 
-def check_identities(kernels: Sequence[Kernel], code: Mapping[str, bytes]) -> None:
-    """Raises Misfit where a cubin, by its SHA-256, says that it holds another kernel than it is for.
-    Checksums do not tell that: where cubins were swapped, theirs may fit."""
-    found = {sha256: identity.read(content) for sha256, content in code.items()}
-    names = {kernel.identity: f"kernel {kernel.id!r}" for kernel in kernels}
+def check_identity(kernels: Sequence[Kernel], sha256: str, code: bytes) -> None:
+    """Raises Misfit where a cubin says that it holds another kernel than one of these that it is for, by its
+    SHA-256. Checksums do not tell that: where cubins were swapped, theirs may fit."""
+    held = identity.read(code)
     for kernel in kernels:
-        held = found[kernel.sha256]
-        if kernel.identity and held != kernel.identity:
-            what = names.get(held) or (f"another kernel ({held})" if held else "no kernel that it names")
+        if kernel.sha256 == sha256 and kernel.identity not in ("", held):
+            meant = [f"kernel {other.id!r}" for other in kernels if held and other.identity == held]
+            what = [*meant, f"another kernel ({held})" if held else "no kernel that it names"][0]
             raise Misfit(f"the cubin of kernel {kernel.id!r} holds {what}")

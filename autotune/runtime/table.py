@@ -1,14 +1,13 @@
 """The exported table: what kernels there are, for whom, and how they did on the tuned shapes.
 
-A folder holds `table.json`, `cubins/<sha256>.cubin` and a little Python. The reader trusts nothing: a
-newer schema, a missing field, a wrong type, a number out of bounds, a config that the kernel's rules forbid,
-a reference to nowhere, one changed byte in the table or in a cubin is a DispatchError. How a kernel is
-launched is not stored: it follows from its config. Copied into exported tables.
+A folder holds `table.json`, cubins (cubin_files.py) and a little Python. The reader trusts nothing: a newer
+schema, a missing field, a wrong type, a number out of bounds, a config that the kernel's rules forbid, a
+reference to nowhere, one changed byte is a DispatchError. How a kernel is launched is not stored: it follows
+from its config. Copied into exported tables.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
@@ -33,7 +32,7 @@ from . import checksum, older_schemas, soundness
 from .files import MAX_CUBIN_BYTES, MAX_TABLE_BYTES, read_file
 
 FORMAT = "autotune dispatch table"
-SCHEMA_VERSION = 6  # what tables of earlier ones say otherwise stands in older_schemas.py
+SCHEMA_VERSION = 7  # what tables of earlier ones say otherwise stands in older_schemas.py
 TABLE_FILE = "table.json"
 CUBIN_FOLDER = "cubins"
 _AGAIN = "export the table again with `autotune export-table`"
@@ -53,6 +52,8 @@ class KernelRecord:
     config: Config
     variant: Variant
     sha256: str  # of the cubin
+    # of the cubin, which its file holds packed; None: the file is the cubin itself, as before schema 7
+    code_bytes: Annotated[int, Within(1, MAX_CUBIN_BYTES)] | None
     registers: Annotated[int, Within(1, MAX_REGISTERS)]  # per thread
     blocks_per_sm: Annotated[int, Within(1, 1 << 12)]  # resident at a time
     model: ModelFigures | None
@@ -62,7 +63,7 @@ class KernelRecord:
 
     @property
     def cubin_file(self) -> str:
-        return f"{CUBIN_FOLDER}/{self.sha256}.cubin"
+        return f"{CUBIN_FOLDER}/{self.sha256}.cubin{'' if self.code_bytes is None else '.gz'}"
 
     @property
     def layout(self) -> str:
@@ -79,15 +80,19 @@ class Kernel(KernelRecord):
     """One launchable kernel. Kernels that differ in what `Config.kernel` leaves out share a cubin."""
 
     spec: LaunchSpec
-    identity: str  # that its cubin holds; "" where cubins hold none yet
+    source_hash: str  # that its cubin names; "" where cubins do not say yet what they hold
+
+    @property
+    def identity(self) -> str:
+        """What its cubin says that it is, "" where it says nothing."""
+        return identity.of(self.source_hash, self.config, self.variant) if self.source_hash else ""
 
 
 def launchable(record: KernelRecord, limits: DeviceLimits, source_hash: str) -> Kernel:
     """A kernel, what it is compiled from and how it is launched on this kind of GPU: the one place where a
     table's specs and identities come from."""
     spec = launch_spec(record.config, record.stand_in, limits, is_wide=record.variant.is_wide)
-    name = identity.of(source_hash, record.config, record.variant)
-    return Kernel(**{**vars(record), "spec": spec, "identity": name})
+    return Kernel(**{**vars(record), "spec": spec, "source_hash": source_hash})
 
 
 def weights_text(weights: Floats) -> str:
@@ -221,7 +226,7 @@ def render(table: Table) -> str:
     head = {"format": FORMAT, "schema_version": SCHEMA_VERSION, "checksum": checksum.BLANK}
     body = asdict(table)
     for record in body["kernels"]:
-        del record["spec"], record["identity"]
+        del record["spec"], record["source_hash"]
     text = json.dumps(head | body, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
     return checksum.sealed(text)
 
@@ -281,34 +286,3 @@ def _read(body: dict[str, Any], version: int) -> Table:
     table = replace(table, kernels=older_schemas.as_it_was(kernels, specs, version))
     soundness.check_references(table)
     return table
-
-
-# ------------------------------------------------------------------------------------------------
-# Cubins
-
-
-def load_cubins(folder: Path, table: Table) -> dict[str, bytes]:
-    """The code of every cubin of a table by its SHA-256, checked against it, and against what the table says
-    that it is. Raises DispatchError."""
-    code = {sha: load_cubin(folder, sha) for sha in _distinct(k.sha256 for k in table.kernels)}
-    try:
-        soundness.check_identities(table.kernels, code)
-    except strict.Misfit as misfit:
-        raise DispatchError(f"{folder} is damaged: {misfit}; nothing was loaded: {_AGAIN}") from misfit
-    return code
-
-
-def _distinct(items: Iterable[str]) -> list[str]:
-    return list(dict.fromkeys(items))
-
-
-def load_cubin(folder: Path, sha256: str) -> bytes:
-    """The code of one cubin. Raises DispatchError if it is missing or damaged."""
-    path = folder / CUBIN_FOLDER / f"{sha256}.cubin"
-    try:
-        code = read_file(path, MAX_CUBIN_BYTES, _AGAIN)
-    except FileNotFoundError:
-        raise DispatchError(f"{path} is not there; {_AGAIN}") from None
-    if hashlib.sha256(code).hexdigest() != sha256:
-        raise DispatchError(f"{path} is damaged: its SHA-256 is not {sha256[:12]}...; {_AGAIN}")
-    return code

@@ -44,8 +44,8 @@ def test_export_says_what_it_wrote_and_that_it_is_recorded(exported: tuple[Path,
     assert facts["folder"] == str(folder)
     assert (facts["is_recorded"], facts["recorded_on"]) == (True, RECORDED_ON)
     assert [shape["shape"] for shape in facts["shapes"]] == [str(SQUARE)]
-    assert facts["num_cubins"] == len(list(folder.rglob("*.cubin"))) <= facts["num_kernels"]
-    assert facts["cubin_bytes"] == sum(path.stat().st_size for path in folder.rglob("*.cubin"))
+    assert facts["num_cubins"] == len(list(folder.rglob("*.cubin.gz"))) <= facts["num_kernels"]
+    assert facts["cubin_bytes"] == sum(path.stat().st_size for path in folder.rglob("*.cubin.gz"))
 
 
 def test_the_folder_is_imported_without_autotune(exported: tuple[Path, dict[str, object]]) -> None:
@@ -112,7 +112,7 @@ def test_verify_refuses_what_is_no_table_or_damaged(
     assert "table.json" in run("verify", tmp_path, code=6).stderr
     copy = tmp_path / "copy"
     subprocess.run(["cp", "-r", str(folder), str(copy)], check=True)
-    cubin = next(copy.rglob("*.cubin"))
+    cubin = next(copy.rglob("*.cubin.gz"))
     cubin.write_bytes(cubin.read_bytes()[:-1] + b"?")
     assert "damaged" in run("verify", copy, code=6).stderr
 

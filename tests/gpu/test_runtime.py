@@ -34,10 +34,11 @@ from autotune.kernel import template
 from autotune.kernel.compiler import Compiler
 from autotune.kernel.config import Config
 from autotune.runtime import workspace
+from autotune.runtime.cubin_files import load_cubins
 from autotune.runtime.cuda_driver import Driver
 from autotune.runtime.devices import Devices
 from autotune.runtime.dispatcher import Dispatcher
-from autotune.runtime.table import load, load_cubins, render
+from autotune.runtime.table import load, render
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(600), pytest.mark.filterwarnings("default")]
 
@@ -516,12 +517,13 @@ def test_code_that_is_not_what_the_table_says_is_never_launched(folder: Path, tm
         pytest.skip("this GPU has no clusters")
     by_id = {k.id: k for k in table.kernels}
     last, lender = by_id[ranked[LAST]], by_id[ranked[CLUSTERED]]
-    lent = replace(last, sha256=lender.sha256, registers=lender.registers, blocks_per_sm=lender.blocks_per_sm)
+    same = ("sha256", "code_bytes", "registers", "blocks_per_sm")
+    lent = replace(last, **{name: getattr(lender, name) for name in same})
     code = load_cubins(folder, table)
     kernels = tuple(lent if k.id == last.id else k for k in table.kernels)
     bad = write_folder(replace(table, kernels=kernels), code, tmp_path / "bad")
     with pytest.raises(DispatchError, match=f"the cubin of kernel '{last.id}' holds kernel '{lender.id}'"):
-        Dispatcher(bad)
+        Dispatcher(bad).sgemm(*stored(LAST)[:2])
     with pytest.raises(DispatchError, match=r"not what its cubin holds: .* clusters of 1x8x1"):
         Dispatcher(without_identities(bad)).sgemm(*stored(LAST)[:2])
     found = Dispatcher(folder).sgemm(*stored(LAST)[:2])  # the process is none the worse
@@ -550,10 +552,10 @@ def test_another_driver_is_told_and_served(folder: Path, tmp_path: Path) -> None
 def test_code_that_is_none_is_refused_by_the_driver(folder: Path, tmp_path: Path) -> None:
     table, junk = load(folder), b"\x7fELF but no more"
     sha256 = hashlib.sha256(junk).hexdigest()
-    kernels = tuple(replace(k, sha256=sha256) for k in table.kernels)
+    kernels = tuple(replace(k, sha256=sha256, code_bytes=len(junk)) for k in table.kernels)
     bad = write_folder(replace(table, kernels=kernels), {sha256: junk}, tmp_path / "bad")
     with pytest.raises(DispatchError, match="holds no kernel that it names"):
-        Dispatcher(bad)
+        Dispatcher(bad).sgemm(normal(4, 4), normal(4, 4))
     with pytest.raises(DispatchError, match="refuses kernel"):
         Dispatcher(without_identities(bad)).sgemm(normal(4, 4), normal(4, 4))
     assert Driver().num_devices() >= 1  # the process is none the worse

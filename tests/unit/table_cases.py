@@ -88,9 +88,9 @@ def marked(name: str, code: str) -> bytes:
 
 def make_kernel(kernel_id: str, spec: LaunchSpec, model: ModelFigures | None = FIGURES) -> Kernel:
     config = config_of(spec)
-    name = identity.of(SOURCE, config, spec.variant)
-    kernel = Kernel(kernel_id, config, spec.variant, "", 128, 3, model, "", spec, name)
-    return replace(kernel, sha256=hashlib.sha256(code_of(kernel)).hexdigest())
+    kernel = Kernel(kernel_id, config, spec.variant, "", 1, 128, 3, model, "", spec, SOURCE)
+    code = code_of(kernel)
+    return replace(kernel, sha256=hashlib.sha256(code).hexdigest(), code_bytes=len(code))
 
 
 def expected_us(kernel: Kernel, gemm: Gemm, limits: DeviceLimits) -> float:
@@ -135,11 +135,23 @@ def write_table(table: Table, folder: Path) -> Path:
     return write_folder(table, {kernel.sha256: code_of(kernel) for kernel in table.kernels}, folder)
 
 
+def write_older(table: Table, version: int, folder: Path) -> Path:
+    """A folder as an earlier schema had it: cubins are not packed."""
+    plain = replace(table, kernels=tuple(replace(k, code_bytes=None) for k in table.kernels))
+    (write_table(plain, folder) / "table.json").write_text(older_text(table, version), encoding="utf-8")
+    return folder
+
+
 def older_text(table: Table, version: int) -> str:
     """The text of a table as an earlier schema had it: before 4 each kernel with its spec, before 5 without
-    batches, before 6 without what the model misses."""
+    batches, before 6 without what the model misses, before 7 without the sizes of cubins."""
     tree = json.loads(render(table)) | {"schema_version": version, "checksum": "0" * 64}
-    del tree["places"], tree["cublas"], tree["left_out"]
+    del tree["left_out"]
+    for kernel in tree["kernels"]:
+        del kernel["code_bytes"]
+    if version >= 6:
+        return sign(tree)
+    del tree["places"], tree["cublas"]
     for kernel in tree["kernels"]:
         del kernel["missed"]
     if version >= 5:

@@ -14,8 +14,8 @@ from table_cases import (
     make_kernel,
     make_spec,
     make_table,
-    older_text,
     rank,
+    write_older,
     write_table,
 )
 
@@ -23,7 +23,7 @@ from autotune.gemm import Gemm
 from autotune.runtime import cuda_driver as door
 from autotune.runtime.cuda_driver import CudaFault, Driver
 from autotune.runtime.dispatcher import Dispatcher
-from autotune.runtime.table import SCHEMA_VERSION, load
+from autotune.runtime.table import load
 
 OVERLAP = real.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
 GEMM = Gemm(70, 66, 256)
@@ -62,10 +62,8 @@ def bindings(monkeypatch: pytest.MonkeyPatch) -> Bindings:
 def test_a_call_of_four_launches_overlaps_in_each_or_in_none(tmp_path: Any) -> None:
     copies = {"packs_a": True, "packs_b": True, "reduction": "two_pass", "split_k": 2}
     table = make_table(make_kernel("k", make_spec(**copies), None), entries=(rank(GEMM, "k"),))
-    folder = write_table(table, tmp_path / "t")
-    for version, overlaps in ((SCHEMA_VERSION, True), (2, False)):  # code of before 3 waits for nobody
-        if version < SCHEMA_VERSION:
-            (folder / "table.json").write_text(older_text(table, version))
+    now, older = write_table(table, tmp_path / "t"), write_older(table, 2, tmp_path / "older")
+    for folder, overlaps in ((now, True), (older, False)):  # code of before 3 waits for nobody
         driver = FakeDriver(load(folder))
         runtime = Dispatcher(folder, driver=driver)
         a, b, c = (np.ones(s, np.float32) for s in ((GEMM.m, GEMM.k), (GEMM.k, GEMM.n), (GEMM.m, GEMM.n)))

@@ -32,8 +32,9 @@ from autotune.kernel.launch import Variant
 from autotune.kernel.rules import broken_rules
 from autotune.measurement import Measurement, Outcome
 from autotune.recording.matrix import TimeMatrix
+from autotune.runtime.cubin_files import load_cubins
 from autotune.runtime.selector import Call, Selector
-from autotune.runtime.table import Table, load, load_cubins
+from autotune.runtime.table import Table, load
 from autotune.store import FinalEntry, Store
 from autotune.target import Baseline
 

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from table_cases import make_kernel, make_spec, make_table, older_text, write_table
+from table_cases import make_kernel, make_spec, make_table, write_older, write_table
 
 from autotune import targets
 from autotune.cli import verify
@@ -65,7 +65,7 @@ def test_without_a_gpu_the_files_are_checked_and_the_rest_is_named(
     out = capsys.readouterr().out
     assert "5 kernels in 5 cubins for NVIDIA H200: schema, checksums, launch specs and what cubins" in out
     assert "Not checked: what the kernels compute, whether the driver takes them." in out
-    next(folder.rglob("*.cubin")).write_bytes(b"damaged")
+    next(folder.rglob("*.cubin.gz")).write_bytes(b"damaged")
     with pytest.raises(DispatchError, match="is damaged"):
         verify.run(folder, "auto", is_json=False)
 
@@ -82,9 +82,9 @@ def test_asked_for_no_gpu_nothing_is_amiss(
 def test_what_cubins_of_an_older_table_hold_is_not_checked(
     folder: Path, no_gpu: None, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (folder / "manifest.json").unlink()
-    (folder / "table.json").write_text(older_text(TABLE, 4), encoding="utf-8")
-    verify.run(folder, "none", is_json=False)
+    older = write_older(TABLE, 4, folder.with_name("older"))
+    (older / "manifest.json").unlink()
+    verify.run(older, "none", is_json=False)
     out = capsys.readouterr().out
     assert "Not checked: which kernels its cubins hold (an older autotune exported it), its Python" in out
 

@@ -265,7 +265,7 @@ def guessed_us(text: str, point: Point) -> float:
     gemm, config = Gemm.parse(text), Config.from_dict(point)
     spec = launch_spec(config, gemm, H200)
     resident = int(blocks_per_sm(config, H200, gemm, 128))
-    record = KernelRecord("k", config, spec.variant, "", 128, resident, guess(spec, H200), "")
+    record = KernelRecord("k", config, spec.variant, "", 1, 128, resident, guess(spec, H200), "")
     time_us = expected_us(launchable(record, H200, ""), gemm, H200)
     assert time_us is not None
     return time_us

@@ -101,7 +101,7 @@ def test_a_module_that_was_edited_is_never_replaced(folder: Path, name: str) -> 
 @pytest.mark.parametrize("name", ["table.json", "cubin", "py.typed"])
 def test_what_is_damaged_is_replaced(folder: Path, name: str) -> None:
     """Messages about damaged tables say to export again."""
-    path = next(folder.rglob("*.cubin")) if name == "cubin" else folder / name
+    path = next(folder.rglob("*.cubin.gz")) if name == "cubin" else folder / name
     path.write_bytes(b"damaged")
     assert load(write_table(TABLE, folder)) == TABLE
     assert path.read_bytes() != b"damaged"
@@ -247,7 +247,7 @@ def older_export(tmp_path: Path, request: pytest.FixtureRequest) -> Path:
     private += [f"_autotune/dispatch/{name}.py" for name in ("__init__", *_MODULES, *request.param)]
     files = dict.fromkeys(private, "# as it was")
     files |= {"table.json": render(TABLE), "__init__.py": _OLDER_INIT, "py.typed": ""}
-    files |= {kernel.cubin_file: kernel.id for kernel in TABLE.kernels}
+    files |= {f"cubins/{kernel.sha256}.cubin": kernel.id for kernel in TABLE.kernels}
     for name, text in files.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(text)

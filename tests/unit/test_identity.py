@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import random
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +14,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from table_cases import (
     SOURCE,
+    FakeDriver,
     make_kernel,
     make_spec,
     make_table,
     marked,
-    older_text,
     rank,
     sign,
+    write_older,
     write_table,
 )
 from test_export import DEEP, EXACT, SPLIT, SQUARE, FakeCompiler, results
@@ -34,11 +36,13 @@ from autotune.gemm import Gemm
 from autotune.kernel import identity
 from autotune.kernel.config import Config
 from autotune.kernel.launch import Variant
+from autotune.runtime.cubin_files import load_cubins, packed
+from autotune.runtime.devices import LoadedKernel
 from autotune.runtime.dispatcher import Dispatcher
-from autotune.runtime.table import Table, load, load_cubins
+from autotune.runtime.table import Table, load
 
 NAME = identity.of(SOURCE, Config(), Variant())
-AGAIN = "nothing was loaded: export the table again with `autotune export-table`"
+AGAIN = "it was not loaded: export the table again with `autotune export-table`"
 
 
 def sample() -> Table:
@@ -59,12 +63,25 @@ def change_table(folder: Path, change: Any) -> None:
 def put(folder: Path, kernel_id: str, code: bytes) -> None:
     """Give a kernel other code, under a SHA-256 that fits."""
     sha256 = hashlib.sha256(code).hexdigest()
-    (folder / "cubins" / f"{sha256}.cubin").write_bytes(code)
+    (folder / "cubins" / f"{sha256}.cubin.gz").write_bytes(packed(code))
 
     def change(tree: dict[str, Any]) -> None:
-        next(k for k in tree["kernels"] if k["id"] == kernel_id)["sha256"] = sha256
+        kernel = next(k for k in tree["kernels"] if k["id"] == kernel_id)
+        kernel["sha256"], kernel["code_bytes"] = sha256, len(code)
 
     change_table(folder, change)
+
+
+def use(kernel_id: str) -> Callable[[Path], LoadedKernel]:
+    """Imports a folder, and loads one of its kernels as a product does."""
+
+    def load_it(folder: Path) -> LoadedKernel:
+        runtime = Dispatcher(folder, driver=FakeDriver(load(folder)))
+        engine, _ = runtime._open()
+        kernel = next(k for k in runtime.table.kernels if k.id == kernel_id)
+        return engine.devices.kernel(engine.devices.gpu(0), kernel)
+
+    return load_it
 
 
 # ---- the text
@@ -128,15 +145,20 @@ def test_swapped_cubins_are_refused_though_their_checksums_fit(tmp_path: Path) -
 
     def swap(tree: dict[str, Any]) -> None:
         plain, fast = tree["kernels"][:2]
-        plain["sha256"], fast["sha256"] = fast["sha256"], plain["sha256"]
+        for name in ("sha256", "code_bytes"):
+            plain[name], fast[name] = fast[name], plain[name]
 
     change_table(folder, swap)
     table = load(folder)
-    for load_it in (Dispatcher, check_files, lambda where: load_cubins(where, table)):
+    for load_it in (use("plain"), check_files, lambda where: load_cubins(where, table)):
         with pytest.raises(DispatchError) as refused:
             load_it(folder)
-        told = f"{folder} is damaged: the cubin of kernel 'plain' holds kernel 'fast'; {AGAIN}"
-        assert str(refused.value) == told
+        told = str(refused.value)
+        swapped = (
+            f"{folder} is damaged: the cubin of kernel {one!r} holds kernel {other!r}; {AGAIN}"
+            for one, other in (("plain", "fast"), ("fast", "plain"))
+        )
+        assert told in swapped
 
 
 def test_files_that_were_exchanged_are_refused_by_their_names(tmp_path: Path) -> None:
@@ -145,8 +167,8 @@ def test_files_that_were_exchanged_are_refused_by_their_names(tmp_path: Path) ->
     code = plain.read_bytes()
     plain.write_bytes(fast.read_bytes())
     fast.write_bytes(code)
-    with pytest.raises(DispatchError, match="SHA-256"):
-        Dispatcher(folder)
+    with pytest.raises(DispatchError, match=r"SHA-256|does not hold"):
+        use("plain")(folder)
 
 
 @pytest.mark.parametrize(
@@ -163,7 +185,8 @@ def test_a_cubin_from_elsewhere_is_refused(tmp_path: Path, code: bytes, told: st
     folder = write_table(sample(), tmp_path / "t")
     put(folder, "fast", code)
     with pytest.raises(DispatchError, match=f"the cubin of kernel 'fast' holds {told}.*; {AGAIN}"):
-        Dispatcher(folder)
+        use("fast")(folder)
+    use("plain")(folder)  # the others serve
 
 
 def test_a_kernel_that_says_to_be_another_is_refused(tmp_path: Path) -> None:
@@ -171,7 +194,7 @@ def test_a_kernel_that_says_to_be_another_is_refused(tmp_path: Path) -> None:
     folder = write_table(sample(), tmp_path / "t")
     change_table(folder, lambda tree: tree["kernels"][0]["config"].update(order="zigzag"))
     with pytest.raises(DispatchError, match=r"the cubin of kernel 'plain' holds another kernel \(sgemm 5"):
-        Dispatcher(folder)
+        use("plain")(folder)
 
 
 def test_a_split_that_a_launch_chooses_is_no_part_of_it(tmp_path: Path) -> None:
@@ -183,16 +206,14 @@ def test_a_split_that_a_launch_chooses_is_no_part_of_it(tmp_path: Path) -> None:
     first, second = (entry.ranked[0].kernel for entry in load(folder).entries)
     shas = {kernel.id: kernel.sha256 for kernel in load(folder).kernels}
     assert first != second and shas[first] == shas[second]
-    Dispatcher(folder)
+    load_cubins(folder, load(folder))
 
 
 def test_cubins_of_older_tables_need_not_say_what_they_hold(tmp_path: Path) -> None:
-    table = sample()
-    folder = write_table(table, tmp_path / "t")
     for version in (1, 2, 3, 4):
-        (folder / "table.json").write_text(older_text(table, version), encoding="utf-8")
+        folder = write_older(sample(), version, tmp_path / f"t{version}")
         assert {kernel.identity for kernel in load(folder).kernels} == {""}
-        Dispatcher(folder)
+        use("fast")(folder)
 
 
 # ---- exports
