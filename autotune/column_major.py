@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from .gemm import Gemm
 
@@ -20,8 +19,7 @@ WORKSPACE_BYTES = 32 << 20  # what cuBLAS asks for on Hopper; given by us, so th
 Lds = tuple[int, int, int]  # leading dimensions of A, B and C in elements
 
 
-@dataclass(frozen=True)
-class ColumnMajorCall:
+class ColumnMajorCall(NamedTuple):
     """The arguments of cublasSgemm that compute a row-major product: C^T = op(B)^T op(A)^T.
 
     A row-major matrix read by columns is its transpose, so the operands change places and keep their

@@ -16,6 +16,7 @@ from typing import Any
 from .gemm import LAYOUTS, Gemm
 
 MAX_KERNELS = 256  # that a table holds for shapes that nobody tuned, of all layouts
+MAX_MEGABYTES = 5.0  # that the files of these take
 MOST = 16384  # rows or columns
 DEPTHS = (16, 65536)
 LIMITS_US = (1.0, 10_000.0)

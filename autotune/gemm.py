@@ -19,10 +19,7 @@ LAYOUTS = ("NN", "NT", "TN", "TT")
 MAX_EXTENT = 2**31 - 256
 MAX_BATCH = 2**31 - 1  # cuBLAS counts products in int32, too
 _ENDLESS = 10**40  # no message shows a number with more digits
-_SHAPE = re.compile(
-    r"(\d{1,20})(?:x(\d{1,20})x(\d{1,20}))?(?:b(\d{1,20}))?(?::(NN|NT|TN|TT))?(?::shared-([ab]))?",
-    re.ASCII | re.IGNORECASE,
-)
+_SHAPE = r"(\d{1,20})(?:x(\d{1,20})x(\d{1,20}))?(?:b(\d{1,20}))?(?::(NN|NT|TN|TT))?(?::shared-([ab]))?"
 
 
 class Batch(NamedTuple):
@@ -71,7 +68,7 @@ class Gemm:
     def parse(cls, text: str) -> Gemm:
         """Read `4096` or `4096x128x4096` (m x n x k); behind it, each optional and in this order, `b32` for a
         batch of 32 products, `:NT` for the layout, `:shared-a` or `:shared-b` for what its products share."""
-        match = _SHAPE.fullmatch(text.strip())
+        match = re.fullmatch(_SHAPE, text.strip(), re.ASCII | re.IGNORECASE)
         if match is None:
             raise UsageError(
                 f"shape {text!r} is neither SIZE nor MxNxK; write 4096, 4096x128x4096 or 4096:NT, "

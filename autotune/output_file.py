@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import errno
 import os
-import secrets
 import stat
 from contextlib import suppress
 from pathlib import Path
@@ -103,7 +102,7 @@ def _look_at(target: Path) -> os.stat_result | None:
 
 
 def _replace(target: Path, data: bytes, there: os.stat_result | None) -> None:
-    part = target.with_name(f".{target.name[:100]}.{secrets.token_hex(4)}.part")
+    part = target.with_name(f".{target.name[:100]}.{os.urandom(4).hex()}.part")
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
     try:
         with os.fdopen(os.open(part, flags, 0o666), "wb") as file:

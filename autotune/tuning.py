@@ -14,7 +14,7 @@ from typing import Any
 from . import gpu as gpus
 from . import targets
 from .device import DeviceLimits, Environment, limits_by_name
-from .distribution import MAX_KERNELS, drawn_calls, drawn_suite
+from .distribution import MAX_KERNELS, MAX_MEGABYTES, drawn_calls, drawn_suite
 from .errors import DispatchError, EnvironmentProblem, UsageError
 from .export import exporter
 from .export.from_store import read_results
@@ -259,6 +259,7 @@ def export_table(
     policy: str = CachePolicy.COLD,
     max_error: float | None = MAX_ERROR,
     max_kernels: int = MAX_KERNELS,
+    max_megabytes: float = MAX_MEGABYTES,
     calls: Mapping[Gemm, int] = MappingProxyType({}),
     note: Note = _note,
     on_compiled: Callable[[int, int], Any] = lambda done, total: None,
@@ -266,7 +267,8 @@ def export_table(
     """Write the winners of the GPU that was measured last, of these shapes or of all, as a folder that
     applications import. Returns its table.
 
-    `max_kernels`: for shapes that were not tuned, beside those that won. `calls`: how often a program calls
+    `max_kernels`: for shapes that were not tuned, beside those that won, in files of at most `max_megabytes`.
+    `calls`: how often a program calls
     for which shape, tuned or not; these kernels are then chosen for its shapes as much as for all others.
     `on_compiled` is told how many of how many kernels are there. Raises DispatchError where there is nothing
     to export, StoreError, EnvironmentProblem, UsageError.
@@ -297,6 +299,7 @@ def export_table(
             compiler,
             matrices=targets.matrices(),
             max_kernels=max_kernels,
+            max_megabytes=max_megabytes,
             calls=_single(calls),
             note=note,
             on_compiled=on_compiled,

@@ -29,7 +29,8 @@ from typing import Any
 
 from sanitizer import OPTIONS, Verdict, find_tool, run
 
-from autotune.cli import console, export_table
+from autotune import tuning
+from autotune.cli import console
 from autotune.errors import AutotuneError, EnvironmentProblem
 from autotune.runtime.cubin_files import load_cubins
 from autotune.runtime.table import Kernel, Table, load
@@ -79,7 +80,7 @@ def _run(args: argparse.Namespace) -> int:
 
 def _exported(db: str, folder: Path) -> Path:
     """What `export-table` writes of a database."""
-    export_table.export(db, folder, (), None, "cold", is_json=False)
+    tuning.export_table(folder, db=db)
     return folder
 
 

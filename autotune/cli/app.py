@@ -16,7 +16,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from .. import __version__
-from ..distribution import MAX_KERNELS
+from ..distribution import MAX_KERNELS, MAX_MEGABYTES
 from ..errors import AutotuneError, EnvironmentProblem, UsageError
 from ..measurement import MAX_ERROR
 from ..output_file import DISK_FULL
@@ -208,6 +208,9 @@ def export_table(
     max_kernels: Annotated[
         int, typer.Option(min=0, help="For shapes that were not tuned, beside those that won.")
     ] = MAX_KERNELS,
+    max_megabytes: Annotated[
+        float, typer.Option(min=0, help="What the files of these kernels take at most.")
+    ] = MAX_MEGABYTES,
     is_json: Json = False,
 ) -> None:
     """Write the winners as a folder to import.
@@ -218,7 +221,8 @@ def export_table(
     from . import export_table as command
 
     interrupt_in_order()
-    command.export(db, out, shape or (), suite, policy, max_error or None, max_kernels, is_json=is_json)
+    limits = max_error or None, max_kernels, max_megabytes
+    command.export(db, out, shape or (), suite, policy, *limits, is_json=is_json)
 
 
 @app.command(

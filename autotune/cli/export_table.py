@@ -21,11 +21,13 @@ def export(
     policy: str,
     max_error: float | None,
     max_kernels: int,
+    max_megabytes: float,
     *,
     is_json: bool,
 ) -> None:
     """Write the winners of the GPU that was measured last; none whose error is more than `max_error` times
-    cuBLAS's (None: no limit). Beside them at most `max_kernels` for shapes that were not tuned. A suite names
+    cuBLAS's (None: no limit). Beside them at most `max_kernels` for shapes that were not tuned, in files of
+    at most `max_megabytes`. A suite names
     the shapes to write; one that counts calls says instead what these kernels are chosen for, too."""
     calls, is_counted = common.read_calls(suite)
     with console.Progress(is_quiet=is_json) as progress:
@@ -36,6 +38,7 @@ def export(
             policy=policy,
             max_error=max_error,
             max_kernels=max_kernels,
+            max_megabytes=max_megabytes,
             calls=calls if is_counted else {},
             note=console.note,
             on_compiled=lambda done, total: progress.update(f"{done:,} of {total:,} kernels are compiled"),

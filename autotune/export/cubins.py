@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
+from itertools import zip_longest
 from typing import Any, Protocol
 
 from ..errors import DispatchError, TrialFailure
+from ..gemm import LAYOUTS
 from ..kernel.config import Config
 from ..kernel.launch import Variant
+from ..runtime.cubin_files import packed
 from .wishes import Wish
 
 
@@ -61,3 +64,20 @@ def compile_all(
         if wish.is_required or cubin.spill_bytes == 0:
             cubins[wish.id] = cubin
     return cubins
+
+
+def within(wishes: Sequence[Wish], cubins: Mapping[str, CubinLike], max_bytes: float) -> list[Wish]:
+    """The wishes whose cubins are there. The files of those that are not required take no more than so many
+    bytes: taken is first the first of each layout, then the second of each, until one would be too much. A
+    file that a kernel before needs anyway counts nothing."""
+    there = [wish for wish in wishes if wish.id in cubins]
+    kept = {cubins[wish.id].sha256 for wish in there if wish.is_required}
+    layouts = [[w for w in there if w.layout == x and not w.is_required] for x in LAYOUTS]
+    num_bytes = 0
+    for wish in (wish for turn in zip_longest(*layouts) for wish in turn if wish):
+        cubin = cubins[wish.id]
+        num_bytes += 0 if cubin.sha256 in kept else len(packed(cubin.code))
+        if num_bytes > max_bytes:
+            break
+        kept.add(cubin.sha256)
+    return [wish for wish in there if cubins[wish.id].sha256 in kept]

@@ -14,7 +14,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from .. import __version__
-from ..distribution import MAX_KERNELS
+from ..distribution import MAX_KERNELS, MAX_MEGABYTES
 from ..errors import DispatchError
 from ..gemm import LAYOUTS, Gemm
 from ..kernel import same_code, template
@@ -23,7 +23,7 @@ from ..runtime.soundness import check_identity
 from ..runtime.table import Entry, Kernel, RankedKernel, Table
 from ..strict import Misfit
 from . import cover, figures
-from .cubins import KernelCompiler, OnCompiled, compile_all
+from .cubins import KernelCompiler, OnCompiled, compile_all, within
 from .left_out import figures_of, left_out
 from .package import prepare, write_folder
 from .portfolio import candidates, portfolio
@@ -31,6 +31,7 @@ from .provider import known_of_cublas, times_of_cublas
 from .tuned import TunedPoint, TunedResults, TunedShape
 from .wishes import Wish, all_wishes, defaults
 
+MEGABYTE = 1e6  # bytes
 MAX_TIED = 4  # kernels kept per shape: the one chosen, and tied ones that the table holds anyway
 
 
@@ -41,6 +42,7 @@ def export_table(
     *,
     matrices: Sequence[TimeMatrix] = (),
     max_kernels: int = MAX_KERNELS,
+    max_megabytes: float = MAX_MEGABYTES,
     calls: Mapping[Gemm, int] = MappingProxyType({}),
     created_at: datetime | None = None,
     note: Callable[[str], None] = lambda _: None,
@@ -49,8 +51,9 @@ def export_table(
     """Write the importable folder for these results; returns it. A table that is there is replaced.
 
     `matrices`: times of kernels on other GPUs or by other searches, from which, with those of `results`, the
-    kernels for shapes that were not tuned are chosen: at most `max_kernels`, beside those that won. `calls`:
-    how often a program asks for a shape, tuned or not: these kernels are chosen for them, too.
+    kernels for shapes that were not tuned are chosen: at most `max_kernels`, in files of at
+    most `max_megabytes`, beside those that won. `calls`: how often a program asks for a shape, tuned or not:
+    these kernels are chosen for them, too.
     `note` is told of files that are kept (`write_folder`), of batches that are left out, and of a recording
     that was made with another text of the kernel; `on_compiled` how far the compiler is. Raises DispatchError
     if there is nothing to export, if results were measured of another kernel source, or are of another GPU
@@ -69,11 +72,12 @@ def export_table(
     cublas = times_of_cublas(results, matrices)
     cublas_us = {x: cublas[x].times_us if x in cublas else {} for x in LAYOUTS}
     judged = [one for x in LAYOUTS for one in left_out(known[x], cublas_us[x], limits, most, calls)]
-    wishes = all_wishes(settled, chosen)
-    cubins = compile_all(wishes, compiler, on_compiled)
+    asked = all_wishes(settled, chosen)
+    cubins = compile_all(asked, compiler, on_compiled)
+    wishes = within(asked, cubins, max_megabytes * MEGABYTE)
     samples = {x: {one.config: one.samples for one in found} for x, found in known.items()}
     kernels, places = figures.kernels(results, wishes, cubins, samples)
-    code = {cubin.sha256: cubin.code for cubin in cubins.values()}
+    code = {cubins[wish.id].sha256: cubins[wish.id].code for wish in wishes}
     _check_compiled(kernels, code)
     table = Table(
         made_by=f"autotune {__version__}",

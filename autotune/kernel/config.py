@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..errors import UsageError
 
@@ -16,7 +16,7 @@ Value = int | str
 WARP = 32  # threads
 
 
-@dataclass(frozen=True, order=True)
+@dataclass(frozen=True)
 class Config:
     """One instance of the template and how it is launched. Tiles count elements."""
 
@@ -107,8 +107,7 @@ def _number_or_word(text: str) -> Value:
     return int(text) if re.fullmatch("[0-9]{1,9}", text) else text
 
 
-@dataclass(frozen=True)
-class Parameter:
+class Parameter(NamedTuple):
     """One knob: `values` are those a search may pick, in their natural order."""
 
     name: str

@@ -106,8 +106,7 @@ class LaunchSpec:
         return cls(**{**data, "variant": Variant.from_dict(data["variant"])})
 
 
-@dataclass(frozen=True)
-class Pack:
+class Pack(NamedTuple):
     """A launch of `sgemm_pack`: one operand of all products, copied into the workspace by k, then m (or n).
 
     Arguments, in order: extent, k (int32), operand, its leading dimension (int64), is_k_major (int32),
@@ -133,7 +132,7 @@ class Pack:
         return self.blocks // self.products
 
 
-class Grid(NamedTuple):  # not a frozen dataclass: a first choice plans every kernel of a table
+class Grid(NamedTuple):
     """A launch of `sgemm`; before it, of `sgemm_pack` for each of `packs`; behind it, for two_pass, of
     `sgemm_reduce`.
 

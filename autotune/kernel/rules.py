@@ -13,8 +13,7 @@ Kinds of rule, from hard to soft:
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -45,8 +44,7 @@ FEW = 4  # rows or columns of C for which lanes may share out k
 MOST_DOTS = 64  # elements of C per block where they do
 
 
-@dataclass(frozen=True)
-class Rule:
+class Rule(NamedTuple):
     """`holds(config or columns, limits, gemm)` is true where the sentence is obeyed."""
 
     id: str

@@ -14,15 +14,14 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ..gemm import FLOAT_BYTES, Gemm
 from ..kernel.config import PARAMETER
 from ..kernel.launch import MAX_GRID_X, NARROW_LD, PACK_ALIGNMENT, WORKSPACE_LIMIT, LaunchSpec
 
-Floats = NDArray[np.float64]
-Whole = NDArray[np.int64]
-Flags = NDArray[np.bool_]
+Floats = np.ndarray[tuple[Any, ...], np.dtype[np.float64]]
+Whole = np.ndarray[tuple[Any, ...], np.dtype[np.int64]]
+Flags = np.ndarray[tuple[Any, ...], np.dtype[np.bool_]]
 
 _NOT_PACKED: Floats = np.zeros(1)
 _WIDEST = 4  # elements of the widest vectors
@@ -58,7 +57,7 @@ class Shapes(NamedTuple):
         return (self.m if self.trans_a else self.k, self.k if self.trans_b else self.n, self.n)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Launches:
     """Kernels of one layout: `launch.LaunchSpec`, an array per number, and the residency. Numbers to compute
     with are floats: they are exact up to 2^53, and NumPy divides them faster than whole ones."""

@@ -55,7 +55,7 @@ class CubinFiles(Mapping[str, bytes]):
     def __init__(self, folder: Path, table: Table) -> None:
         self._folder, self._kernels = folder, table.kernels
         self._of = {kernel.sha256: kernel for kernel in reversed(table.kernels)}  # any of those that share it
-        self._files = {sha256: _read(folder / kernel.cubin_file) for sha256, kernel in self._of.items()}
+        self._files = {sha256: _read(f"{folder}/{kernel.cubin_file}") for sha256, kernel in self._of.items()}
 
     def __getitem__(self, sha256: str) -> bytes:
         kernel, content = self._of[sha256], self._files[sha256]
@@ -86,7 +86,7 @@ def load_cubins(folder: Path, table: Table) -> dict[str, bytes]:
     return dict(CubinFiles(folder, table))
 
 
-def _read(path: Path) -> bytes:
+def _read(path: str) -> bytes:
     try:
         return read_file(path, MAX_CUBIN_BYTES, _AGAIN)
     except FileNotFoundError:

@@ -10,6 +10,7 @@ import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from ..cuda_errors import is_sticky
 from ..errors import DispatchError
@@ -23,8 +24,7 @@ from .workspace import Workspaces
 DEFAULT_SMEM = 48 * 1024  # bytes of dynamic shared memory that any kernel may have
 
 
-@dataclass(frozen=True, slots=True)
-class LoadedKernel:
+class LoadedKernel(NamedTuple):
     """A kernel ready for launches on one GPU. `reduce` is 0 where there is no second pass, `pack` where
     nothing is packed."""
 

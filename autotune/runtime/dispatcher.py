@@ -16,21 +16,22 @@ import threading
 from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from ..errors import DispatchError
 from ..gemm import Gemm
 from .arrays import Libraries, Library, stream_handle
 from .blas_provider import BlasProvider, is_switched_on
-from .choices import KnownChoices
 from .cubin_files import CubinFiles
 from .cuda_driver import LEGACY_STREAMS, PER_THREAD_STREAM, Driver
-from .engine import Engine
-from .host import sgemm_host
 from .product import check_overlap, make_gemm, packed
 from .selector import Call, Pick, Selector
-from .settling import Settler
 from .table import load
+
+if TYPE_CHECKING:
+    from .choices import KnownChoices
+    from .engine import Engine
+    from .settling import Settler
 
 MAX_PICKS = 4096  # shapes whose picks are remembered
 Settle = Literal["off", "first-use"]
@@ -42,7 +43,7 @@ class Dispatcher:
     """Serves matrix products from one exported folder. Threads may share it.
 
     Reads the whole folder at once and checks its table. A compiled kernel is unpacked and checked when it is
-    first needed (cubin_files.py); CUDA is asked for at the first product only.
+    first needed (cubin_files.py). What launches is imported, and CUDA asked for, at the first product.
 
     settle: "first-use" times the model's first few launches at the first call of a kind that was not tuned,
     outside of graph capture, and keeps the fastest in a file of the cache folder, for this and later
@@ -77,11 +78,12 @@ class Dispatcher:
         self._code = CubinFiles(Path(folder), self.table)
         # deterministic: which cuBLAS is loaded by when differs between processes
         self._selector = Selector(self.table, None if deterministic else self._blas.loaded_version)
+        self._is_first_use = mode == "first-use"
+        self._lock = threading.RLock()
+        self._known: KnownChoices | None = None  # as long as nothing is pinned or settled
         pinned = choices or os.environ.get(_CHOICES)
-        path = Path(pinned) if pinned else None
-        is_first_use = mode == "first-use"
-        self._known = KnownChoices(self.table, self._selector.kernels, path, is_first_use, self._blas)
-        self._lock = threading.Lock()
+        if pinned:
+            self._choices(Path(pinned))
         self._picks: dict[tuple[int, int, int, bool, bool], Pick] = {}
         self._driver = driver
         self._opened: tuple[Engine, Libraries] | None = None
@@ -102,7 +104,7 @@ class Dispatcher:
         key = (gemm.m, gemm.n, gemm.k, gemm.trans_a, gemm.trans_b)
         picks = self._picks  # `settle` puts others in their place
         found = picks.get(key) or self._choose(gemm)
-        if not (self._known.is_first_use and found.how == "modelled"):  # which may be settled at any time
+        if not (self._is_first_use and found.how == "modelled"):  # which may be settled at any time
             if len(picks) >= MAX_PICKS:
                 picks.clear()
             picks[key] = found
@@ -111,7 +113,8 @@ class Dispatcher:
     def _choose(self, gemm: Gemm, device: int | None = None) -> Pick:
         if gemm.m and gemm.n:
             call = Call.packed(gemm)
-            return self._blas.served(self._known.pick(call, device) or self._selector.pick(call), call)
+            known = self._known and self._known.pick(call, device)
+            return self._blas.served(known or self._selector.pick(call), call)
         told = partial(str, "the result has no elements: nothing is launched")
         return Pick(self.table.defaults[gemm.layout], "default", told, 1)
 
@@ -138,7 +141,7 @@ class Dispatcher:
         gpu = engine.devices.gpu(engine.devices.for_host() if device is None else device)
         if self._settler.is_captured(gpu, _DEFAULT_STREAM):
             raise DispatchError("shapes cannot be settled while a graph is captured; settle them before")
-        self._known.settled_on(gpu)
+        self._choices().settled_on(gpu)
         for gemm in gemms:
             if gemm.m and gemm.n:
                 self._settler.settle(packed(gemm), gpu, _DEFAULT_STREAM)
@@ -154,7 +157,7 @@ class Dispatcher:
         """
         if not self._is_deterministic:
             self.settle((), device=device)  # reads what earlier processes settled
-        self._known.export(Path(path))
+        self._choices().export(Path(path))
 
     def sgemm(
         self,
@@ -198,6 +201,8 @@ class Dispatcher:
         at_b, device_b, form_b = library_b.describe(b, "b")
         at_c, device_c, form_c = (0, device_a, None) if out is None else library_c.describe(out, "out")
         if library.is_host:
+            from .host import sgemm_host
+
             device = engine.devices.for_host()
             handle = PER_THREAD_STREAM if stream is None else _explicit(engine, stream, device)
             return sgemm_host(engine, device, handle, (a, b, out), (alpha, beta), (trans_a, trans_b))
@@ -216,12 +221,24 @@ class Dispatcher:
         engine.run(plan, handle, (at_a, at_b, at_c), alpha, beta)
         return out
 
+    def _choices(self, pinned: Path | None = None) -> KnownChoices:
+        from .choices import KnownChoices
+
+        with self._lock:
+            if self._known is None:
+                kernels, is_first_use = self._selector.kernels, self._is_first_use
+                self._known = KnownChoices(self.table, kernels, pinned, is_first_use, self._blas)
+            return self._known
+
     def _open(self) -> tuple[Engine, Libraries]:
+        from .engine import Engine
+        from .settling import Settler
+
         with self._lock:
             if self._opened is None:
-                driver = self._driver or Driver()
-                engine = Engine(self.table, self._code, self._selector, driver, self._known, self._blas)
-                self._settler = Settler(self.table, engine, self._selector, self._known)
+                driver, known = self._driver or Driver(), self._choices()
+                engine = Engine(self.table, self._code, self._selector, driver, known, self._blas)
+                self._settler = Settler(self.table, engine, self._selector, known)
                 engine.settle = self._settler.at_first_use
                 self._opened = engine, Libraries(driver)
             return self._opened

@@ -9,9 +9,8 @@ import ctypes
 import struct
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..column_major import ColumnMajorCall
 from ..errors import DispatchError
@@ -50,8 +49,7 @@ _PACK = struct.Struct("=iiQqi4xQii8x")
 _PACK_OFFSETS = (0, 4, 8, 16, 24, 32, 40, 44, 48)
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
+class Plan(NamedTuple):
     """What does not change while shapes, strides, alignment and GPU stay. `kernel` is None if there
     is nothing to launch. `blas` is the call of cuBLAS, where that serves: the kernel does where it cannot.
     `unsettled` is the call, where another launch may turn out to be faster; `key` is what the plan is
@@ -149,7 +147,7 @@ class Engine:
         pick = self.blas.served((known and known.pick(call, device)) or self._selector.pick(call), call)
         plan = self.plan_of(problem, gpu, pick)
         if known is not None and known.is_open(call, pick):
-            return replace(plan, key=key, unsettled=call)
+            return plan._replace(key=key, unsettled=call)
         return plan
 
     def plan_of(self, problem: Product, gpu: OpenGpu, pick: Pick) -> Plan:

@@ -14,31 +14,31 @@ from ..errors import DispatchError
 
 MAX_TABLE_BYTES = 64 << 20  # 400 kernels take 0.6 MB
 MAX_CUBIN_BYTES = 16 << 20  # a kernel takes 10 to 200 KB
+_PART_BYTES = 1 << 16  # that are read at a time: most packed cubins are smaller
 
 
-def read_file(path: Path, max_bytes: int, advice: str) -> bytes:
+def read_file(path: Path | str, max_bytes: int, advice: str) -> bytes:
     """What is in a file. Raises DispatchError, which ends with `advice`, where it cannot be read, is no
     regular file, or holds more than `max_bytes`; FileNotFoundError where it is not there."""
     try:
         # without O_NONBLOCK, to open a FIFO is to wait for its writer
-        with open(path, "rb", buffering=0, opener=_open_at_once) as file:  # Path has no opener
-            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        try:
+            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
                 raise DispatchError(f"{path} is no regular file; {advice}")
-            return _read(file.fileno(), path, max_bytes, advice)
+            return _read(descriptor, path, max_bytes, advice)
+        finally:
+            os.close(descriptor)
     except FileNotFoundError:
         raise
     except (OSError, ValueError) as error:  # ValueError: a null byte in the path
         raise DispatchError(f"{path} cannot be read ({error}); {advice}") from error
 
 
-def _open_at_once(path: str, flags: int) -> int:
-    return os.open(path, flags | os.O_NONBLOCK)
-
-
-def _read(descriptor: int, path: Path, max_bytes: int, advice: str) -> bytes:
+def _read(descriptor: int, path: Path | str, max_bytes: int, advice: str) -> bytes:
     """Up to its end, whatever size it is said to have, but one byte more than `max_bytes` at most."""
     parts, left = [], max_bytes + 1
-    while left and (part := os.read(descriptor, min(left, 1 << 20))):
+    while left and (part := os.read(descriptor, min(left, _PART_BYTES))):
         parts.append(part)
         left -= len(part)
     if not left:

@@ -6,8 +6,7 @@ Copied into exported tables.
 from __future__ import annotations
 
 import operator
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -18,8 +17,7 @@ from .arrays import NO_DEVICE, Form
 Triple = tuple[int, int, int]
 
 
-@dataclass(frozen=True, slots=True)
-class Matrix:
+class Matrix(NamedTuple):
     """A matrix as it is stored: `rows` of `columns` elements, `ld` apart; transposed when used."""
 
     rows: int
@@ -35,8 +33,7 @@ class Matrix:
         return FLOAT_BYTES * ((self.rows - 1) * self.ld + self.columns)
 
 
-@dataclass(frozen=True, slots=True)
-class Product:
+class Product(NamedTuple):
     """A product with its leading dimensions and the bytes that A, B and C reach over."""
 
     gemm: Gemm

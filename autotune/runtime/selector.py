@@ -80,8 +80,7 @@ class Pick:
         return Pick, (self.kernel_id, self.how, told, *own)
 
 
-@dataclass(frozen=True)
-class Call:
+class Call(NamedTuple):
     """One product as it would be launched: leading dimensions in elements, base addresses of A, B, C."""
 
     gemm: Gemm
@@ -159,16 +158,13 @@ class Modelled:
 
 
 class Selector:
-    """Picks kernels of one table. Asks no GPU, keeps no state. `loaded_cublas`: tells the version of the
+    """Picks kernels of one table. Asks no GPU; threads may share it. `loaded_cublas`: tells the version of the
     cuBLAS that would serve, as far as that is known."""
 
     def __init__(self, table: Table, loaded_cublas: Callable[[], str | None] | None = None) -> None:
         self._table, self._loaded_cublas = table, loaded_cublas
         self.kernels = {kernel.id: kernel for kernel in table.kernels}
-        self._models = {
-            x: Modelled([k for k in table.kernels if k.layout == x], table.places.get(x, ()), table.limits)
-            for x in LAYOUTS
-        }
+        self._models: dict[str, Modelled] = {}  # of layouts that were asked for
         self._entries = {entry.gemm: entry for entry in table.entries}
         self._entries_of = {x: [e for e in table.entries if e.gemm.layout == x] for x in LAYOUTS}
         self._places = {
@@ -180,6 +176,14 @@ class Selector:
         self._sums = Sums.of([kernel.config for kernel in table.kernels])
         self._own_splits = np.array([kernel.config.split_k for kernel in table.kernels], float)
         self._cublas = {layout: figures.model for layout, figures in table.cublas.items()}
+
+    def _model(self, layout: str) -> Modelled:
+        found = self._models.get(layout)
+        if found is None:
+            table = self._table
+            kernels = [kernel for kernel in table.kernels if kernel.layout == layout]
+            found = self._models[layout] = Modelled(kernels, table.places.get(layout, ()), table.limits)
+        return found
 
     def pick(self, call: Call) -> Pick:
         """The kernel for a call with m and n at least 1, and who serves it. Raises DispatchError if even the
@@ -195,7 +199,7 @@ class Selector:
         first = self._by_kernels(call)
         if first.how != "modelled":
             return (first,)
-        known = self._models[call.gemm.layout]
+        known = self._model(call.gemm.layout)
         found = known.candidates(call, self._allowed_depths(call.gemm, self._near(call.gemm)))
         index = known.kernels.index(self.kernels[first.kernel_id])
         is_first = (found.kernel == index) & (found.split_k == first.split_k)
@@ -244,7 +248,7 @@ class Selector:
         return reason
 
     def _modelled(self, call: Call) -> Pick | None:
-        known = self._models[call.gemm.layout]
+        known = self._model(call.gemm.layout)
         if not known.kernels:
             return None
         near = self._near(call.gemm)
@@ -273,7 +277,7 @@ class Selector:
         return _provided(pick, known.expected_us(call.gemm, self._table.limits), margin, doubt)
 
     def _why_modelled(self, call: Call, at: int) -> str:
-        known = self._models[call.gemm.layout]
+        known = self._model(call.gemm.layout)
         found = known.candidates(call, self._allowed_depths(call.gemm, self._near(call.gemm)))
         num_legal = np.unique(found.kernel[found.time_us < np.inf]).size
         reason = f"{self._not_exact(call)}: the least modelled time of {num_legal} legal kernels"

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ..device import DeviceLimits
 from ..errors import UsageError
-from ..gemm import LAYOUTS, MAX_EXTENT, Gemm
+from ..gemm import LAYOUTS, MAX_EXTENT
 from ..kernel import identity
 from ..kernel.config import PARAMETER, Config
 from ..kernel.launch import LaunchSpec
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _HEX = re.compile(r"[0-9a-f]*")
+_VALUES = attrgetter(*PARAMETER)  # of a config
 _MOST_MISSED = 100.0  # of a weight: times would be off by many orders of magnitude
 
 
@@ -45,21 +47,30 @@ def check_kernels(
 ) -> None:
     """Raises Misfit for a kernel that the template does not allow or this kind of GPU cannot run, and for
     figures of its residency that cannot be. Older tables counted it otherwise: not `has_exact_residency`."""
+    _check_values(records)
     for record in records:
         _check_record(record)
     for layout in LAYOUTS:
         same = [record for record in records if record.layout == layout]
         if same:
-            _check_rules(same, limits, same[0].stand_in)
-            _check_residency(same, limits, same[0].stand_in, is_exact=has_exact_residency)
+            columns = _ConfigColumns(same)
+            _check_rules(same, columns, limits)
+            _check_residency(same, columns, limits, is_exact=has_exact_residency)
+
+
+def _check_values(records: Sequence[KernelRecord]) -> None:
+    """Each parameter has one of its values. They are of its type already."""
+    for name, column in _columns(records).items():
+        if not set(column) <= set(PARAMETER[name].values):
+            for record in records:
+                try:
+                    Config.from_dict({name: getattr(record.config, name)})
+                except UsageError as error:
+                    raise Misfit(f"kernel {record.id!r} has {error}") from error
 
 
 def _check_record(record: KernelRecord) -> None:
     where = f"kernel {record.id!r}"
-    try:
-        Config.from_dict(vars(record.config))
-    except UsageError as error:
-        raise Misfit(f"{where} has {error}") from error
     splits, reduction = record.config.split_k > 1, record.config.reduction
     _require(splits == (reduction != "none"), f"{where} splits k without a reduction")
     _require(not record.variant.is_batched, f"{where} is for batches, which no application can call yet")
@@ -70,12 +81,18 @@ class _ConfigColumns:
     """The parameters of many configs, each as an array, for rules and figures that read a Config."""
 
     def __init__(self, records: Sequence[KernelRecord]) -> None:
-        for name in PARAMETER:
-            setattr(self, name, np.array([getattr(record.config, name) for record in records]))
+        for name, column in _columns(records).items():
+            setattr(self, name, np.array(column))
 
 
-def _check_rules(records: Sequence[KernelRecord], limits: DeviceLimits, gemm: Gemm) -> None:
-    columns = _ConfigColumns(records)
+def _columns(records: Sequence[KernelRecord]) -> dict[str, tuple[Any, ...]]:
+    """The values of each parameter; none without records."""
+    rows = [_VALUES(record.config) for record in records]
+    return dict(zip(PARAMETER, zip(*rows, strict=True), strict=True)) if rows else {}
+
+
+def _check_rules(records: Sequence[KernelRecord], columns: _ConfigColumns, limits: DeviceLimits) -> None:
+    gemm = records[0].stand_in
     for kind in ("template", "device"):  # the latter presume a kernel that compiles
         for rule in (rule for rule in RULES if rule.kind == kind):
             holds: Any = np.broadcast_to(rule.holds(columns, limits, gemm), len(records))
@@ -85,10 +102,10 @@ def _check_rules(records: Sequence[KernelRecord], limits: DeviceLimits, gemm: Ge
 
 
 def _check_residency(
-    records: Sequence[KernelRecord], limits: DeviceLimits, gemm: Gemm, *, is_exact: bool
+    records: Sequence[KernelRecord], columns: _ConfigColumns, limits: DeviceLimits, *, is_exact: bool
 ) -> None:
     registers = np.array([record.registers for record in records])
-    resident = np.maximum(1, blocks_per_sm(_ConfigColumns(records), limits, gemm, registers))
+    resident = np.maximum(1, blocks_per_sm(columns, limits, records[0].stand_in, registers))
     for record, fitting in zip(records, resident.tolist(), strict=True):
         told = record.blocks_per_sm
         is_right = told == fitting if is_exact else told <= limits.blocks_per_sm
@@ -114,6 +131,7 @@ def check_references(table: Table) -> None:
     _require(set(table.places) <= set(LAYOUTS), "places are of a layout that there is none of")
     for kernel in table.kernels:
         _check_missed(kernel, len(table.places.get(kernel.layout, ())))
+    _check_weights(table.kernels)
     _require(set(table.cublas) <= set(LAYOUTS), "cuBLAS is known of a layout that there is none of")
     for layout, figures in table.cublas.items():
         _check_cublas(figures, f"what is known of cuBLAS for {layout}")
@@ -137,8 +155,13 @@ def _check_missed(kernel: Kernel, num_places: int) -> None:
     _require(kernel.model is not None, f"{where} belongs to no model")
     _require(len(kernel.missed) == 8 * num_places and _HEX.fullmatch(kernel.missed) is not None,
              f"{where} is no number for each of {num_places} places")  # fmt: skip
-    numbers = np.frombuffer(bytes.fromhex(kernel.missed), "<f4")
-    _require(bool((np.abs(numbers) <= _MOST_MISSED).all()), f"{where} is not finite or too large")
+
+
+def _check_weights(kernels: Sequence[Kernel]) -> None:
+    """Of all kernels at once."""
+    numbers = np.frombuffer(bytes.fromhex("".join(kernel.missed for kernel in kernels)), "<f4")
+    fault = "what is missed of a kernel is not finite or too large"
+    _require(bool((np.abs(numbers) <= _MOST_MISSED).all()), fault)
 
 
 def _check_defaults(table: Table, kernels: dict[str, Kernel]) -> None:

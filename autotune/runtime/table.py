@@ -20,7 +20,7 @@ from .. import strict
 from ..bounds import Within
 from ..device import DeviceLimits, Environment
 from ..errors import DispatchError, UsageError
-from ..gemm import MAX_EXTENT, Gemm
+from ..gemm import LAYOUTS, MAX_EXTENT, Gemm
 from ..kernel import identity
 from ..kernel.config import Config
 from ..kernel.launch import LaunchSpec, Variant
@@ -36,6 +36,8 @@ SCHEMA_VERSION = 7  # what tables of earlier ones say otherwise stands in older_
 TABLE_FILE = "table.json"
 CUBIN_FOLDER = "cubins"
 _AGAIN = "export the table again with `autotune export-table`"
+
+_STAND_INS = {layout: Gemm(1, 1, 1, layout[0] == "T", layout[1] == "T") for layout in LAYOUTS}
 
 TimeUs = Annotated[float, Within(1e-6, 1e12)]
 Ratio = Annotated[float, Within(0, 1e12)]
@@ -72,7 +74,7 @@ class KernelRecord:
     @property
     def stand_in(self) -> Gemm:
         """A problem of its layout, for figures that depend on the layout only."""
-        return Gemm(1, 1, 1, self.variant.trans_a, self.variant.trans_b)
+        return _STAND_INS[self.layout]
 
 
 @dataclass(frozen=True)

@@ -159,9 +159,9 @@ def test_a_call_that_is_laid_out_otherwise_is_modelled() -> None:
     selector = Selector(make_table(kernel, entries=(rank(SHAPE, "ours"),)))
     packed = Call.packed(SHAPE)
     assert selector.pick(packed).how == "exact"
-    assert selector.pick(replace(packed, addresses=(256, 32, 16))).how == "exact"
+    assert selector.pick(packed._replace(addresses=(256, 32, 16))).how == "exact"
     m, n, k = packed.lds
-    for other in (replace(packed, lds=(m, n, k + 4)), replace(packed, addresses=(0, 4, 0))):
+    for other in (packed._replace(lds=(m, n, k + 4)), packed._replace(addresses=(0, 4, 0))):
         pick = selector.pick(other)
         assert pick.how == "modelled" and "packed and aligned" in pick.reason
 

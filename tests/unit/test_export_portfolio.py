@@ -17,8 +17,11 @@ from test_export import SQUARE, FakeCompiler, matrices
 
 from autotune.device import KNOWN, DeviceLimits, known_limits
 from autotune.export import portfolio
+from autotune.export.check_files import check_files
+from autotune.export.cubins import CubinLike, within
 from autotune.export.exporter import export_table
 from autotune.export.tuned import TunedPoint, TunedResults, TunedShape
+from autotune.export.wishes import Wish
 from autotune.gemm import LAYOUTS, Gemm
 from autotune.kernel import families, template
 from autotune.kernel.config import Config
@@ -28,6 +31,7 @@ from autotune.kernel.resources import blocks_per_sm, launch_spec
 from autotune.kernel.rules import broken_rules
 from autotune.models.fit import guess
 from autotune.models.launches import Shapes
+from autotune.runtime.cubin_files import load_cubins, packed
 from autotune.runtime.selector import Call, Selector, in_splits
 from autotune.runtime.table import KernelRecord, Table, launchable, load
 from autotune.target import Point
@@ -45,6 +49,12 @@ MAX_KERNELS = 128
 @cache
 def table_for(gpu: str, *, is_bare: bool = False) -> Table:
     """What an export makes of 4096^3 alone; `is_bare`: with no kernel for anything else."""
+    most = 0 if is_bare else MAX_KERNELS
+    with TemporaryDirectory() as folder:
+        return load(export_for(gpu, Path(folder) / "t", max_kernels=most))
+
+
+def export_for(gpu: str, folder: Path, *, max_kernels: int = MAX_KERNELS, max_megabytes: float = 5.0) -> Path:
     limits = known_limits(gpu)
     winner = replace(TILE, edges="exact")
     if not limits.has_async_copy:
@@ -54,10 +64,8 @@ def table_for(gpu: str, *, is_bare: bool = False) -> Table:
     environment = replace(ENVIRONMENT, compute_capability=limits.compute_capability)
     found = TunedResults(environment, limits, template.source_hash(), "cold", 1, (shape,))
     compiler = FakeCompiler(arch=limits.arch)
-    most = 0 if is_bare else MAX_KERNELS
-    with TemporaryDirectory() as folder:
-        made = export_table(found, Path(folder) / "t", compiler, matrices=matrices(), max_kernels=most)
-        return load(made)
+    most = {"max_kernels": max_kernels, "max_megabytes": max_megabytes}
+    return export_table(found, folder, compiler, matrices=matrices(), **most)
 
 
 def in_layout(text: str, layout: str) -> Gemm:
@@ -245,6 +253,58 @@ def test_calls_reach_the_choice_of_a_table(tmp_path: Path, monkeypatch: pytest.M
     found = TunedResults(ENVIRONMENT, H200, template.source_hash(), "cold", 1, (shape,))
     export_table(found, tmp_path / "t", FakeCompiler(arch=H200.arch), max_kernels=40, calls=calls)
     assert asked == [(layout, 10, calls) for layout in LAYOUTS]
+
+
+@pytest.fixture(scope="module")
+def all_in_order(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[Wish], dict[str, CubinLike]]:
+    """The wishes of an export and their cubins, as `within` gets them."""
+    given: list[tuple[list[Wish], dict[str, CubinLike]]] = []
+
+    def remembered(wishes: list[Wish], cubins: dict[str, CubinLike], max_bytes: float) -> list[Wish]:
+        given.append((wishes, cubins))
+        return within(wishes, cubins, max_bytes)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("autotune.export.exporter.within", remembered)
+        export_for("h200", tmp_path_factory.mktemp("whole") / "t")
+    return given[0]
+
+
+@given(share=st.floats(0, 1.2))
+def test_files_of_kernels_for_other_shapes_take_no_more_than_is_allowed(
+    all_in_order: tuple[list[Wish], dict[str, CubinLike]], share: float
+) -> None:
+    wishes, cubins = all_in_order
+    size = {cubin.sha256: len(packed(cubin.code)) for cubin in cubins.values()}
+    needed = {cubins[wish.id].sha256 for wish in wishes if wish.is_required}
+
+    def general_bytes(kept: list[Wish]) -> int:
+        return sum(size[sha256] for sha256 in {cubins[wish.id].sha256 for wish in kept} - needed)
+
+    most = share * general_bytes(wishes)
+    kept = within(wishes, cubins, most)
+    assert general_bytes(kept) <= most
+    assert [w for w in kept if w.is_required] == [w for w in wishes if w.is_required]
+    if share >= 1:
+        assert kept == wishes
+    for layout in LAYOUTS:  # the first ones, as they were chosen
+        asked = [wish for wish in wishes if wish.layout == layout and not wish.is_required]
+        had = [wish for wish in asked if wish in kept]
+        assert had == asked[: len(had)]
+    if share < 1:
+        left = general_bytes(wishes) - general_bytes(kept)
+        assert left > 0 and most - general_bytes(kept) < max(size.values()) * len(LAYOUTS)
+
+
+def test_an_export_holds_to_its_megabytes(tmp_path: Path) -> None:
+    none = export_for("h200", tmp_path / "none", max_megabytes=0)
+    few = export_for("h200", tmp_path / "few", max_megabytes=0.01)
+    ids = [{kernel.id for kernel in load(folder).kernels} for folder in (none, few)]
+    assert ids[0] == {kernel.id for kernel in table_for("h200", is_bare=True).kernels} < ids[1]
+    assert ids[1] < {kernel.id for kernel in table_for("h200").kernels}
+    sizes = [sum(path.stat().st_size for path in (one / "cubins").iterdir()) for one in (none, few)]
+    assert sizes[0] < sizes[1] <= sizes[0] + 10_000
+    assert load_cubins(few, load(few)) and not check_files(few).unlisted
 
 
 # What they are taken to cost: cold times of a first tuning on an H200, in us
