@@ -7,18 +7,14 @@ library only.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 
-@dataclass(frozen=True)
-class Within:
+class Within(NamedTuple):
     """From `least` to `most`, both included."""
 
     least: float
     most: float
-
-    def __contains__(self, value: float) -> bool:
-        return self.least <= value <= self.most
 
     def __str__(self) -> str:
         return f"{self.least:,} ... {self.most:,}"

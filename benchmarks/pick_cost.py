@@ -1,18 +1,24 @@
-"""What a choice costs the host: a pick, of a shape that is new and of one that came before; a table's load.
+"""What a table costs the host, beside what it may: its files, its import, a pick, and a call of a new shape.
 
     python benchmarks/pick_cost.py [folder of an exported table] [--shapes 2000] [--gpu h200]
 
-Without a folder a table is made as for a GPU on which one shape was tuned: its other kernels are those that
-the shipped matrices tell of, and as nothing is launched, bytes stand for their code. Told are microseconds,
-of each shape the least of three rounds; and the milliseconds that an import takes after numpy's and CUDA's,
-with its modules compiled to bytecode, and how many of these the table takes: medians of some processes. No
-GPU is needed.
+Without a folder a table is made, and compiled, as for a GPU on which one shape was tuned: its other kernels
+are those that the shipped matrices tell of. Told are
+
+- megabytes of the cubins' files, and what it takes to unpack and check one;
+- milliseconds that an import takes after numpy's and CUDA's, with its modules compiled to bytecode, and how
+  many of these the table takes: least and median of some processes;
+- microseconds of a pick, of a shape that is new and of one that came before: of each shape the least of some
+  rounds;
+- on a GPU that the table is for, microseconds from the call of `sgemm` with a new shape to its return, its
+  kernel being loaded: pick, plan and launch, the GPU not waited for; of shapes whose operands fit.
+
+All but the last needs no GPU. Each is told with the bar that it is held to.
 """
 
 from __future__ import annotations
 
 import argparse
-import hashlib
 import os
 import statistics
 import subprocess
@@ -21,11 +27,10 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import closing, contextmanager
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import reports
@@ -33,21 +38,23 @@ import reports
 from autotune.cli import console
 from autotune.device import Environment, known_limits
 from autotune.distribution import drawn_suite
-from autotune.errors import UsageError
+from autotune.errors import DispatchError, UsageError
 from autotune.export.exporter import export_table
 from autotune.export.tuned import TunedPoint, TunedResults, TunedShape
 from autotune.gemm import Gemm
-from autotune.kernel import families, identity, template
-from autotune.kernel.config import Config
-from autotune.kernel.launch import Variant
+from autotune.kernel import families, template
+from autotune.kernel.compiler import Compiler
+from autotune.runtime.cubin_files import CubinFiles
 from autotune.runtime.dispatcher import Dispatcher
 from autotune.runtime.table import load
 from autotune.targets import matrices
 
 SEED = 7
 NUM_ROUNDS = 3
-NUM_PROCESSES = 9
-CODE_BYTES = 60_000  # of a kernel
+NUM_PROCESSES = 15
+NUM_CALLS = 200  # of new shapes on a GPU
+MAX_FLOATS = 1 << 26  # of an operand of these
+MAX_MB, MAX_IMPORT_MS, MAX_PICK_US, MAX_REMEMBERED_US, MAX_CALL_US = 5.0, 50.0, 100.0, 1.0, 1000.0  # the bars
 _IMPORT = """
 import sys, time
 import numpy
@@ -62,33 +69,6 @@ print(1e3 * all_s, 1e3 * (time.perf_counter() - began))
 """
 
 
-@dataclass(frozen=True)
-class PlayedCubin:
-    """What is compiled without a compiler."""
-
-    code: bytes
-    registers: int = 128
-    spill_bytes: int = 0
-
-    @property
-    def sha256(self) -> str:
-        return hashlib.sha256(self.code).hexdigest()
-
-
-@dataclass(frozen=True)
-class PlayedCompiler:
-    """Answers at once, with bytes that say which kernel they stand for."""
-
-    arch: str
-    version: str = "played"
-
-    def submit(self, config: Config, variant: Variant, /) -> Future[PlayedCubin]:
-        text = f"{identity.MARK}{identity.of(template.source_hash(), config, variant)}\0"
-        done = Future[PlayedCubin]()
-        done.set_result(PlayedCubin(text.encode().ljust(CODE_BYTES, b"\0")))
-        return done
-
-
 @contextmanager
 def table_folder(gpu: str) -> Iterator[Path]:
     """A table as one tuned shape and the shipped matrices make it."""
@@ -98,10 +78,8 @@ def table_folder(gpu: str) -> Iterator[Path]:
     time_us = 1.2 * gemm.limit_us(limits.fma_tflops, limits.bandwidth_gbs)
     shape = TunedShape(gemm, (TunedPoint(config, time_us, True),), ((config, time_us),))
     results = TunedResults(environment, limits, template.source_hash(), "cold", 1, (shape,))
-    with tempfile.TemporaryDirectory() as folder:
-        yield export_table(
-            results, Path(folder) / "played_table", PlayedCompiler(limits.arch), matrices=matrices()
-        )
+    with tempfile.TemporaryDirectory() as folder, closing(Compiler(limits.arch)) as compiler:
+        yield export_table(results, Path(folder) / "made_table", compiler, matrices=matrices())
 
 
 def cost_us(call: Callable[[], object]) -> float:
@@ -120,12 +98,50 @@ def pick_costs_us(folder: Path, gemms: Sequence[Gemm]) -> list[tuple[float, floa
     return found
 
 
-def row(what: str, costs: Sequence[float]) -> list[str]:
-    return [what, f"{statistics.median(costs):.2f}", f"{statistics.quantiles(costs, n=20)[-1]:.2f}"]
+def call_costs_us(folder: Path, gemms: Sequence[Gemm]) -> list[float]:
+    """What the first call of each shape costs the host, its kernel being loaded. Raises DispatchError where
+    there is no GPU that the table is for."""
+    runtime = Dispatcher(folder)
+    engine, _ = runtime._open()
+    number = engine.devices.for_host()
+    import torch
+
+    device = torch.device("cuda", number)
+    longest = max(max(g.m * g.k, g.k * g.n, g.m * g.n) for g in gemms)
+    buffers = [torch.ones(longest, device=device) for _ in range(3)]
+    found = []
+    for g in gemms:
+        operands = [
+            buffer[: rows * columns].view(rows, columns)
+            for buffer, (rows, columns) in zip(buffers, _extents(g), strict=True)
+        ]
+        _load(runtime, number, g)
+        call = partial(runtime.sgemm, *operands, trans_a=g.trans_a, trans_b=g.trans_b)
+        found.append(cost_us(call))
+        torch.cuda.synchronize(device)
+    return found
 
 
-def imports_ms(folder: Path) -> tuple[float, float]:
-    """What the import of a table takes in a process that has CUDA and numpy, and what one more load of it."""
+def _load(runtime: Dispatcher, device: int, gemm: Gemm) -> None:
+    """Loads the kernel that a shape gets, and nothing else of its call."""
+    engine, _ = runtime._open()
+    chosen = runtime.pick(gemm.m, gemm.n, gemm.k, gemm.trans_a, gemm.trans_b).kernel_id
+    kernel = next(kernel for kernel in runtime.table.kernels if kernel.id == chosen)
+    engine.devices.kernel(engine.devices.gpu(device), kernel)
+
+
+def _extents(gemm: Gemm) -> tuple[tuple[int, int], ...]:
+    a, b = (gemm.m, gemm.k), (gemm.k, gemm.n)
+    return a[::-1] if gemm.trans_a else a, b[::-1] if gemm.trans_b else b, (gemm.m, gemm.n)
+
+
+def row(what: str, costs: Sequence[float], bar: float | None = None) -> list[str]:
+    median, most = statistics.median(costs), statistics.quantiles(costs, n=20)[-1]
+    return [what, f"{median:.2f}", f"{most:.2f}", "" if bar is None else f"{bar:g}"]
+
+
+def imports_ms(folder: Path) -> tuple[list[float], list[float]]:
+    """What the import of a table takes in processes that have CUDA and numpy; and one more load of it."""
     arguments = [sys.executable, "-c", _IMPORT, str(folder.parent), folder.name]
     env = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     runs = [
@@ -136,22 +152,58 @@ def imports_ms(folder: Path) -> tuple[float, float]:
         if done.returncode:
             raise UsageError(f"{folder} cannot be imported: {done.stderr.strip().splitlines()[-1]}")
     numbers = [tuple(map(float, done.stdout.split())) for done in runs[1:]]  # the first one compiles modules
-    return statistics.median(one for one, _ in numbers), statistics.median(two for _, two in numbers)
+    return [one for one, _ in numbers], [two for _, two in numbers]
 
 
-def _measure(folder: Path, num_shapes: int) -> None:
+def _tell_files(folder: Path) -> None:
     table = load(folder)
     layouts = Counter(kernel.layout for kernel in table.kernels)
     told = ", ".join(f"{num} {x} of {len(table.places.get(x, ()))} places" for x, num in layouts.items())
-    console.show(f"{folder.name}: {len(table.kernels)} kernels, {told}")
-    gemms = drawn_suite(num_shapes, SEED, table.limits.fma_tflops, table.limits.bandwidth_gbs)
+    files = CubinFiles(folder, table)
+    packed_mb, whole_mb = (sum(sizes) / 1e6 for sizes in (
+        [(folder / name).stat().st_size for name in {kernel.cubin_file for kernel in table.kernels}],
+        [len(code) for code in files.values()],
+    ))  # fmt: skip
+    unpack_us = [cost_us(partial(files.__getitem__, sha256)) for sha256 in files]
+    console.show(
+        f"{folder.name}: {len(table.kernels)} kernels, {told}\n"
+        f"{len(files)} cubins: {packed_mb:.2f} MB (bar: {MAX_MB:g}), {whole_mb:.2f} MB unpacked; "
+        f"to unpack and check one: {statistics.median(unpack_us):.0f} us, at most {max(unpack_us):.0f} us"
+    )
+
+
+def _tell_imports(folder: Path) -> None:
+    (least, median), (least_load, median_load) = (
+        (min(costs), statistics.median(costs)) for costs in imports_ms(folder)
+    )
+    console.show(
+        f"import after numpy and CUDA: {least:.1f} ms at least, {median:.1f} ms in the median (bar: "
+        f"{MAX_IMPORT_MS:g}), of which the table takes {least_load:.1f} and {median_load:.1f} ms"
+    )
+
+
+def _call_rows(folder: Path, gemms: Sequence[Gemm]) -> list[list[Any]]:
+    """The row of calls; none, and a note, where nothing can be called here."""
+    fitting = [g for g in gemms if max(g.m * g.k, g.k * g.n, g.m * g.n) <= MAX_FLOATS][:NUM_CALLS]
+    try:
+        return [row("call of a new shape, its kernel loaded", call_costs_us(folder, fitting), MAX_CALL_US)]
+    except (DispatchError, ImportError) as error:
+        console.note(f"Calls were not measured: {error}")
+        return []
+
+
+def _measure(folder: Path, num_shapes: int) -> None:
+    _tell_files(folder)
+    _tell_imports(folder)
+    limits = load(folder).limits
+    gemms = drawn_suite(num_shapes, SEED, limits.fma_tflops, limits.bandwidth_gbs)
     rounds = [pick_costs_us(folder, gemms) for _ in range(NUM_ROUNDS)]
     least = np.min(np.array(rounds), axis=0).T.tolist()
     names = ("pick, new shape", "pick, remembered shape", "reason of a pick")
-    rows = [row(name, costs) for name, costs in zip(names, least, strict=True)]
-    console.show("\n".join(reports.table(["us", "median", "95 %"], rows)))
-    all_ms, load_ms = imports_ms(folder)
-    console.show(f"import after numpy and CUDA: {all_ms:.1f} ms, of which the table takes {load_ms:.1f} ms")
+    bars = (MAX_PICK_US, MAX_REMEMBERED_US, None)
+    rows = [row(name, costs, bar) for name, costs, bar in zip(names, least, bars, strict=True)]
+    rows += _call_rows(folder, gemms)
+    console.show("\n".join(reports.table(["us", "median", "95 %", "bar"], rows)))
 
 
 def _run(args: argparse.Namespace) -> None:

@@ -158,7 +158,7 @@ class Modelled:
 
 
 class Selector:
-    """Picks kernels of one table. Asks no GPU; threads may share it. `loaded_cublas`: tells the version of the
+    """Picks kernels of one table. Asks no GPU; threads may share it. `loaded_cublas`: the version of the
     cuBLAS that would serve, as far as that is known."""
 
     def __init__(self, table: Table, loaded_cublas: Callable[[], str | None] | None = None) -> None:

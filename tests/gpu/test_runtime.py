@@ -40,6 +40,9 @@ from autotune.runtime.devices import Devices
 from autotune.runtime.dispatcher import Dispatcher
 from autotune.runtime.table import load, render
 
+sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
+import pick_cost
+
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(600), pytest.mark.filterwarnings("default")]
 
 SQUARE, LAST, TWO = Gemm(512, 512, 512), Gemm(128, 128, 4096), Gemm(64, 256, 2048)
@@ -486,6 +489,16 @@ def test_numba_streams(module: ModuleType) -> None:
     found = module.sgemm(kit.put(a), kit.put(b), stream=stream)
     stream.synchronize()
     check(TWO, (a, b, c), kit.get(found))
+
+
+# What a call costs
+
+
+def test_first_calls_of_new_shapes_are_timed(folder: Path, torch: Any) -> None:
+    """No bar: tests assert no times. benchmarks/pick_cost.py tells it."""
+    gemms = [Gemm(300, 200, 100 + i, trans_a=bool(i & 1), trans_b=bool(i & 2)) for i in range(8)]
+    costs_us = pick_cost.call_costs_us(folder, gemms)
+    assert len(costs_us) == len(gemms) and all(0 < cost_us < 1e7 for cost_us in costs_us)
 
 
 # Identity

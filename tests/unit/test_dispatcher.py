@@ -370,11 +370,22 @@ def test_a_lost_context_says_that_only_a_new_process_helps(runtime: Dispatcher, 
     assert not driver.context_stack
 
 
-def test_a_folder_that_is_damaged_is_refused_at_once(tmp_path: Path) -> None:
-    folder = write_table(_table(), tmp_path / "t")
-    next((folder / "cubins").iterdir()).write_bytes(b"other")
-    with pytest.raises(DispatchError, match="SHA-256"):
-        Dispatcher(folder)
+def test_a_damaged_kernel_is_refused_before_a_launch_and_others_serve(tmp_path: Path) -> None:
+    table = _table()
+    folder, driver = write_table(table, tmp_path / "t"), FakeDriver(table)
+    runtime = Dispatcher(folder, driver=driver)
+    m, n, k = TUNED.m, TUNED.n, TUNED.k
+    chosen = runtime.pick(m, n, k).kernel_id
+    path = folder / next(kernel.cubin_file for kernel in table.kernels if kernel.id == chosen)
+    path.write_bytes(b"other")
+    a, b = (OnGpu(np.ones(extents, np.float32)) for extents in ((m, k), (k, n)))
+    for _ in range(2):  # nor is it taken to be loaded
+        with pytest.raises(DispatchError, match="is damaged"):
+            Dispatcher(folder, driver=driver).sgemm(a, b, OnGpu(np.zeros((m, n), np.float32)))
+    assert not driver.launches and not driver.context_stack
+    c = np.zeros((n, n), np.float32)
+    runtime.sgemm(b, b, OnGpu(c), trans_a=True)  # what was read before serves, and so do other kernels
+    assert driver.launches and (c == k).all()
 
 
 # Code that is not what the table says

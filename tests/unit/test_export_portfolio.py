@@ -300,8 +300,7 @@ def test_an_export_holds_to_its_megabytes(tmp_path: Path) -> None:
     none = export_for("h200", tmp_path / "none", max_megabytes=0)
     few = export_for("h200", tmp_path / "few", max_megabytes=0.01)
     ids = [{kernel.id for kernel in load(folder).kernels} for folder in (none, few)]
-    assert ids[0] == {kernel.id for kernel in table_for("h200", is_bare=True).kernels} < ids[1]
-    assert ids[1] < {kernel.id for kernel in table_for("h200").kernels}
+    assert len(ids[0]) == 1 + len(LAYOUTS) and ids[0] < ids[1]  # what was tuned, and the defaults
     sizes = [sum(path.stat().st_size for path in (one / "cubins").iterdir()) for one in (none, few)]
     assert sizes[0] < sizes[1] <= sizes[0] + 10_000
     assert load_cubins(few, load(few)) and not check_files(few).unlisted

@@ -1,4 +1,4 @@
-"""The benchmark of picks runs on a folder, and on a table that it makes without a compiler."""
+"""The benchmark of what a table costs runs on a folder, and tells what it could not measure."""
 
 from __future__ import annotations
 
@@ -8,9 +8,7 @@ from pathlib import Path
 import pytest
 from table_cases import make_table, write_table
 
-from autotune.kernel import identity
-from autotune.kernel.config import Config
-from autotune.kernel.launch import Variant
+from autotune.errors import DispatchError
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 import pick_cost
@@ -22,9 +20,13 @@ def test_a_folder_is_measured(
     folder = write_table(make_table(), tmp_path / "measured_table")
     monkeypatch.setattr(sys, "argv", ["pick_cost.py", str(folder), "--shapes", "12"])
     monkeypatch.setattr(pick_cost, "NUM_PROCESSES", 2)
+    monkeypatch.setattr(pick_cost, "call_costs_us", lambda folder, gemms: [7.0 + g.m % 2 for g in gemms])
     pick_cost.main()
     told = capsys.readouterr().out
-    for words in ("measured_table: 4 kernels, 1 NN", "| pick, new shape |", "import after numpy and CUDA"):
+    for words in (
+        "measured_table: 4 kernels, 1 NN", "4 cubins: 0.00 MB (bar: 5)", "| pick, new shape |",
+        "import after numpy and CUDA", "| call of a new shape, its kernel loaded |", "| 1000 |",
+    ):  # fmt: skip
         assert words in told
 
 
@@ -35,6 +37,12 @@ def test_what_is_no_table_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert ended.value.code == 6
 
 
-def test_played_code_says_what_it_stands_for() -> None:
-    cubin = pick_cost.PlayedCompiler("sm_90").submit(Config(), Variant()).result()
-    assert Config().kernel.key in identity.read(cubin.code)
+def test_a_machine_without_a_gpu_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def nothing(folder: Path, gemms: object) -> list[float]:
+        raise DispatchError("no CUDA driver")
+
+    monkeypatch.setattr(pick_cost, "call_costs_us", nothing)
+    assert pick_cost._call_rows(tmp_path, []) == []
+    assert "Calls were not measured: no CUDA driver" in capsys.readouterr().err
