@@ -311,7 +311,7 @@ def test_what_fails_says_how_to_do_without(
     own = BlasHandle.sgemm
 
     def misled(self: BlasHandle, call: Any, stream: int, addresses: Any, workspace: int) -> None:
-        own(self, replace(call, ld_first=0), stream, addresses, workspace)
+        own(self, call._replace(ld_first=0), stream, addresses, workspace)
 
     monkeypatch.setattr(BlasHandle, "sgemm", misled)
     a, b, c = put(torch, *stored(SHAPES[0]))
