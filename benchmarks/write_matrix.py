@@ -2,10 +2,12 @@
 
     autotune search --gpu 0 --any 80 --seconds 600 --db any.db
     python benchmarks/write_matrix.py --db any.db --out studies/matrices/h200
+    python benchmarks/write_matrix.py --onto studies/matrices --db more.db --db again.db --out ...
 
 One file for each layout, of the GPU that was measured last. Rows are kernels that were timed on enough
 shapes to serve others (export/portfolio.py); the origin of a row is the shape whose search found it. Columns
-without cells are shapes that cuBLAS alone was timed on. Batches are left out.
+without cells are shapes that cuBLAS alone was timed on: those of the first source that has any, as one has
+enough. Batches are left out.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ import reports
 
 from autotune import targets
 from autotune.cli import common, console
-from autotune.device import DeviceLimits
+from autotune.device import DeviceLimits, limits_by_name
 from autotune.errors import UsageError
 from autotune.export.portfolio import LEAST_SHAPES
 from autotune.gemm import LAYOUTS, Gemm
@@ -71,6 +73,22 @@ def read(store: Store, limits: DeviceLimits, policy: CachePolicy = CachePolicy.C
     return found
 
 
+def onto(known: TimeMatrix, more: TimeMatrix) -> None:
+    """Add what another search found on a GPU of the kind; what is known already stays. Raises UsageError for
+    times of another kernel, policy or GPU."""
+    if (known.facts, known.limits) != (more.facts, more.limits):
+        raise UsageError(
+            f"a matrix of {more.facts} and {more.limits.name} cannot be put onto one of {known.facts}"
+        )
+    timed = {gemm for _, gemm, _ in more.cells}
+    has_others = known.columns != list(dict.fromkeys(gemm for _, gemm, _ in known.cells))
+    for gemm, cublas_us in more.cublas_us.items():
+        if gemm in timed or not has_others:
+            known.cublas_us.setdefault(gemm, cublas_us)
+    known.known |= {row: facts for row, facts in more.known.items() if row not in known.known}
+    known.cells |= {key: cell for key, cell in more.cells.items() if key not in known.cells}
+
+
 def _row(gemm: Gemm, trial: TrialRecord) -> MatrixRow | None:
     """The kernel of a trial that ran; None for one that failed."""
     if not trial.measurement.is_ok:
@@ -84,26 +102,36 @@ def _facts(gemm: Gemm, trial: TrialRecord) -> RowFacts:
 
 
 def _run(args: argparse.Namespace) -> None:
-    limits = targets.limits_here(args.gpu, note=console.note)
-    with common.open_existing(args.db) as store:
-        found = read(store, limits)
-    if not found.known:
-        raise UsageError(f"no kernel was timed on {LEAST_SHAPES} shapes; run `autotune search --any` first")
+    limits = limits_by_name(args.gpu) or targets.limits_here(args.gpu, note=console.note)
+    sources = []
+    for db in args.db:
+        with common.open_existing(db) as store:
+            sources.append(read(store, limits))
     for layout in LAYOUTS:
-        part = found.of_layout(layout)
+        parts = [source.of_layout(layout) for source in sources]
         path = args.out.with_name(f"{args.out.name}-{layout.lower()}.json.gz")
-        num_bytes = matrix.write(path, part)
+        if args.onto is not None:
+            parts.insert(0, matrix.read(args.onto / path.name))
+        found, *others = parts
+        for other in others:
+            onto(found, other)
+        if not found.known:
+            console.note(f"{layout}: no kernel was timed on {LEAST_SHAPES} shapes")
+        num_bytes = matrix.write(path, found)
         console.show(
-            f"{path}: {len(part.known):,} rows, {len(part.columns):,} columns, {len(part.cells):,} cells, "
+            f"{path}: {len(found.known):,} rows, {len(found.columns):,} columns, {len(found.cells):,} cells, "
             f"{num_bytes / 1e6:.2f} MB"
         )
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--db", required=True)
+    parser.add_argument("--db", action="append", required=True, help="of one search; may be given again")
+    parser.add_argument(
+        "--onto", type=Path, help="a folder of matrices whose times are kept, by the same names"
+    )
     parser.add_argument("--out", type=Path, required=True, help="what the names of its files begin with")
-    parser.add_argument("--gpu", default="auto", help="whose limits the matrix is of: one that is here")
+    parser.add_argument("--gpu", default="auto", help="whose limits: one that is here, or a known kind")
     reports.run(_run, parser.parse_args())
 
 

@@ -3,7 +3,8 @@
 The shapes that kernels were timed on, here or on a GPU of this kind, are dealt into folds. For the shapes
 of each fold kernels are chosen (portfolio.py), and their times and cuBLAS's modelled, from all other shapes;
 kernels that no search of another shape found are left out, too. On a shape only those kernels count that were
-timed on it. Winners of tuned shapes, and defaults, which a table holds besides, are not among them.
+timed on it, and a shape only where most of the chosen were. Winners of tuned shapes, and defaults, which a
+table holds besides, are not among them.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ ALL = "all"
 SLOWER = 0.98  # of cuBLAS's speed: what is below is told as slower
 LEAST_COLUMNS = 10  # shapes of a layout: fewer tell nothing of a choice
 LEAST_SHARE = 0.05  # of the kernels that may be chosen: a shape that fewer were timed on tells nothing, too
+LEAST_CHOSEN = 0.5  # of those that were chosen and may serve a shape, as matrices overlap in part
 
 Times = Mapping[Config, Mapping[tuple[Gemm, int], float]]  # in us, by shape and number of splits
 
@@ -128,7 +130,16 @@ class _Without:
     def judged(self, times: Times, best: Mapping[Gemm, float]) -> Iterator[Judged]:
         """The shapes that were left out, by what was measured on them."""
         for gemm in self._apart:
-            yield self._judge(gemm, times, best[gemm])
+            if self._is_known(gemm, times):
+                yield self._judge(gemm, times, best[gemm])
+
+    def _is_known(self, gemm: Gemm, times: Times) -> bool:
+        """Whether enough of the chosen kernels were timed on a shape; or none may serve it, which counts."""
+        if not self._chosen:
+            return True
+        serves = np.isfinite(self._forecast.least_us(Shapes.of(gemm)))
+        num_timed = sum(any(at == gemm for at, _ in times[kernel.config]) for kernel in self._chosen)
+        return num_timed >= LEAST_CHOSEN * float(serves.sum())
 
     def _judge(self, gemm: Gemm, times: Times, best_us: float) -> Judged:
         cublas_us = self._cublas_us.get(gemm)

@@ -100,7 +100,7 @@ class Filler:
         store: Store,
         gemms: Sequence[Gemm],
         on_fill: OnFill,
-        known: Mapping[str, Sequence[Config]],
+        known: Mapping[str, Sequence[Config]] = MappingProxyType({}),
     ) -> None:
         self._on_fill, self._elsewhere = on_fill, known
         self._target, self._store, self._limits = target, store, target.limits
