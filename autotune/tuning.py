@@ -14,7 +14,7 @@ from typing import Any
 from . import gpu as gpus
 from . import targets
 from .device import DeviceLimits, Environment, limits_by_name
-from .distribution import MAX_KERNELS, MAX_MEGABYTES, drawn_calls, drawn_suite
+from .distribution import MAX_KERNELS, MAX_MEGABYTES, SHIPPED_SEEDS, drawn_calls, drawn_suite
 from .errors import DispatchError, EnvironmentProblem, UsageError
 from .export import exporter
 from .export.from_store import read_results
@@ -157,8 +157,7 @@ def tune(
         filling = _filling(target) if num_drawn else None
         drawn: tuple[Gemm, ...] = ()
         if filling is not None and not calls:
-            limits = filling.limits
-            drawn = drawn_suite(num_drawn, seed, limits.fma_tflops, limits.bandwidth_gbs)
+            drawn = _drawn(num_drawn, seed, filling.limits)
         named, gemms = frozenset(gemms), tuple(dict.fromkeys((*gemms, *drawn)))
         gemms = gemms or (recorded.gemms if recorded else ())
         options = Options(
@@ -181,8 +180,7 @@ def tune(
             found = search(target, store, gemms, options, on_event)
         if filling is not None and found.reason is not StopReason.INTERRUPTED:
             until_s = math.inf if seconds is None else began_s + seconds
-            limits = filling.limits
-            others = drawn_suite(NUM_TIMED, seed, limits.fma_tflops, limits.bandwidth_gbs)
+            others = _drawn(NUM_TIMED, seed, filling.limits)
             cublas_s = math.inf if seconds is None else CUBLAS_SHARE * seconds
             time_cublas(filling, store, others, target.now() + cublas_s)
             most_s = math.inf if seconds is None or not named else FILL_SHARE * seconds
@@ -203,6 +201,11 @@ def tune(
             source_hash=target.source_hash,
             optimum_us={s.gemm: recorded.optimum(s.gemm)[1] for s in found.shapes} if recorded else {},
         )
+
+
+def _drawn(num: int, seed: int, limits: DeviceLimits) -> tuple[Gemm, ...]:
+    """So many shapes for this GPU, other than those that matrices which ship were measured on."""
+    return drawn_suite(num, SHIPPED_SEEDS + seed, limits.fma_tflops, limits.bandwidth_gbs)
 
 
 def _known_elsewhere(limits: DeviceLimits) -> dict[str, list[Config]]:

@@ -7,12 +7,14 @@
 One file for each layout, of the GPU that was measured last. Rows are kernels that were timed on enough
 shapes to serve others (export/portfolio.py); the origin of a row is the shape whose search found it. Columns
 without cells are shapes that cuBLAS alone was timed on: those of the first source that has any, as one has
-enough. Batches are left out.
+enough. Batches are left out. Of each layout --most rows are kept: those that an
+export would choose first.
 """
 
 from __future__ import annotations
 
 import argparse
+from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 
@@ -22,7 +24,7 @@ from autotune import targets
 from autotune.cli import common, console
 from autotune.device import DeviceLimits, limits_by_name
 from autotune.errors import UsageError
-from autotune.export.portfolio import LEAST_SHAPES
+from autotune.export.portfolio import LEAST_SHAPES, candidates, choose, regrets
 from autotune.gemm import LAYOUTS, Gemm
 from autotune.kernel.config import Config
 from autotune.measurement import LATENT_US, CachePolicy
@@ -30,6 +32,8 @@ from autotune.recording import matrix
 from autotune.recording.matrix import CellRecord, MatrixRow, RowFacts, TimeMatrix
 from autotune.search.propose import origins
 from autotune.store import Store, TrialRecord
+
+MOST_ROWS = 256  # four times what a table takes of a layout: on another GPU others come first
 
 
 def read(store: Store, limits: DeviceLimits, policy: CachePolicy = CachePolicy.COLD) -> TimeMatrix:
@@ -89,6 +93,19 @@ def onto(known: TimeMatrix, more: TimeMatrix) -> None:
     known.cells |= {key: cell for key, cell in more.cells.items() if key not in known.cells}
 
 
+def keep_best(found: TimeMatrix, most: int) -> TimeMatrix:
+    """A matrix of one layout with at most so many of its rows, those that an export would choose first."""
+    if len(found.known) <= most:
+        return found
+    (layout,) = {row.layout for row in found.known}
+    kernels = candidates(layout, (), [found], found.limits)
+    chosen = choose(*regrets(layout, kernels, found.limits, {}), most, least_gain=0.0)
+    configs = {kernels[at].config for at in chosen}
+    known = {row: facts for row, facts in found.known.items() if row.config in configs}
+    cells = {key: cell for key, cell in found.cells.items() if key[0] in known}
+    return replace(found, known=known, cells=cells)
+
+
 def _row(gemm: Gemm, trial: TrialRecord) -> MatrixRow | None:
     """The kernel of a trial that ran; None for one that failed."""
     if not trial.measurement.is_ok:
@@ -117,6 +134,7 @@ def _run(args: argparse.Namespace) -> None:
             onto(found, other)
         if not found.known:
             console.note(f"{layout}: no kernel was timed on {LEAST_SHAPES} shapes")
+        found = keep_best(found, args.most)
         num_bytes = matrix.write(path, found)
         console.show(
             f"{path}: {len(found.known):,} rows, {len(found.columns):,} columns, {len(found.cells):,} cells, "
@@ -131,6 +149,7 @@ def main() -> None:
         "--onto", type=Path, help="a folder of matrices whose times are kept, by the same names"
     )
     parser.add_argument("--out", type=Path, required=True, help="what the names of its files begin with")
+    parser.add_argument("--most", type=int, default=MOST_ROWS, help="rows of a layout that are kept")
     parser.add_argument("--gpu", default="auto", help="whose limits: one that is here, or a known kind")
     reports.run(_run, parser.parse_args())
 

@@ -3,9 +3,10 @@
 Candidates come from matrices of kernels and shapes: what this GPU's searches timed, and what ships with
 autotune (studies/matrices), carried over to this GPU. Their times on many drawn shapes, and where they were
 not timed, follow from the model. Where calls of a program were counted, their shapes have half of the weight,
-each by its count, and the others have the rest. Kernels are then taken one after another, each the one that
-lowers the weighted mean logarithm of (best of the taken / best of all) the most (the greedy method, for a
-submodular sum: G. Nemhauser, L. Wolsey, M. Fisher, Math. Programming 14 (1978) 265).
+each by its count, and the others have the rest. Sums that are too deep count as slower. Kernels are then
+taken one after another, each the one that lowers the weighted mean logarithm of (best of the taken / best of
+all) the most (the greedy method, for a submodular sum: G. Nemhauser, L. Wolsey, M. Fisher, Math. Programming
+14 (1978) 265).
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 
@@ -29,6 +31,7 @@ from ..models.forecast import Forecast
 from ..models.launches import Floats, Launches, Shapes
 from ..models.time_model import ModelFigures, Speeds, modelled_us
 from ..recording.matrix import Cells, MatrixRow, TimeMatrix
+from ..runtime.summation import Sums, allowed_depths, excess_depth
 from .tuned import TunedShape
 
 LEAST_GAIN = 2e-4  # of the mean regret: a kernel that lowers it by less is left out
@@ -195,25 +198,62 @@ def learned(
     return figures, Forecast(Launches.of(specs, blocks), Speeds.of(figures), missed, limits)
 
 
+class Costs:
+    """What candidates of a layout cost on shapes: the least time, in us, as it was measured or else as it is
+    expected. A launch counts as so many times slower as its sums are deeper than they may be (summation.py),
+    as where a table picks."""
+
+    def __init__(self, layout: str, found: Sequence[TimedKernel], limits: DeviceLimits) -> None:
+        self._limits, self._num = limits, len(found)
+        self._forecast = believed(layout, found, limits)
+        self._sums = Sums.of([candidate.config for candidate in found])
+        self._sums_of_launches = self._sums.take(self._forecast.kernel)
+        self._timed: dict[Gemm, list[tuple[int, int, float]]] = {}  # kernel, splits and time of each launch
+        for at, candidate in enumerate(found):
+            for sample in candidate.samples:
+                self._timed.setdefault(sample.gemm, []).append((at, sample.spec.split_k, sample.time_us))
+
+    @property
+    def timed(self) -> list[Gemm]:
+        """The shapes that some candidate was timed on."""
+        return list(self._timed)
+
+    def on(self, gemm: Gemm) -> Floats:
+        """(candidates,); infinite where one may not serve the shape."""
+        allowed, k = allowed_depths(gemm, self._limits.num_sms), max(gemm.k, 1)
+        expected = self._forecast.expected(Shapes.of(gemm), self._sums.accurate_splits(k, allowed))
+        depths = self._sums_of_launches.depths(expected.split_k, k)
+        costs = self._least(expected.kernel, expected.time_us * excess_depth(depths, allowed))
+        if gemm in self._timed:
+            kernels, splits, times_us = map(np.array, zip(*self._timed[gemm], strict=True))
+            depths = self._sums.take(kernels).depths(splits.astype(float), k)
+            known = self._least(kernels, times_us * excess_depth(depths, allowed))
+            costs = np.where(np.isfinite(known), known, costs)
+        return costs
+
+    def _least(self, kernels: Any, costs: Floats) -> Floats:
+        least = np.full(self._num, np.inf)
+        np.minimum.at(least, kernels, costs)
+        return least
+
+
 def regrets(
     layout: str, found: Sequence[TimedKernel], limits: DeviceLimits, calls: Mapping[Gemm, int]
 ) -> tuple[Floats, Floats]:
-    """(candidates, shapes) logarithms of each candidate's time over the least of all, at most FAR; and what
+    """(candidates, shapes) logarithms of each candidate's cost over the least of all, at most FAR; and what
     each shape weighs, 1 in all. `calls`: how often a program asks for a shape."""
-    forecast = believed(layout, found, limits)
+    costs = Costs(layout, found, limits)
     drawn = islice(
         distribution.drawn(SEED, limits.fma_tflops, limits.bandwidth_gbs, layouts=(layout,), is_mixed=True),
         NUM_DRAWN,
     )
-    timed = list(dict.fromkeys(sample.gemm for candidate in found for sample in candidate.samples))
+    timed = costs.timed
     called = [gemm for gemm in calls if gemm.layout == layout and gemm not in set(timed)]
     shapes = [*drawn, *called, *timed]
-    times = np.stack([forecast.least_us(Shapes.of(gemm)) for gemm in shapes], axis=1)
-    known = _known_us(found, timed)
-    times[:, -len(timed) :] = np.where(np.isfinite(known), known, times[:, -len(timed) :])
+    found_costs = np.stack([costs.on(gemm) for gemm in shapes], axis=1)
     weights = _weights(len(shapes) - len(called) - len(timed), [*called, *timed], set(timed), calls)
-    is_served = np.isfinite(times).any(axis=0)
-    logs = np.log(times[:, is_served])
+    is_served = np.isfinite(found_costs).any(axis=0)
+    logs = np.log(found_costs[:, is_served])
     regret: Floats = np.minimum(logs - logs.min(axis=0), FAR)
     return regret, weights[is_served] / weights[is_served].sum()
 
@@ -228,16 +268,6 @@ def _weights(
         return general
     weights: Floats = (1 - CALLED) * general / general.sum() + CALLED * counted / counted.sum()
     return weights
-
-
-def _known_us(found: Sequence[TimedKernel], gemms: Sequence[Gemm]) -> Floats:
-    """(candidates, shapes) the least time of each candidate on each shape; infinite where there is none."""
-    at = {gemm: i for i, gemm in enumerate(gemms)}
-    times = np.full((len(found), len(gemms)), np.inf)
-    for row, candidate in zip(times, found, strict=True):
-        for sample in candidate.samples:
-            row[at[sample.gemm]] = min(row[at[sample.gemm]], sample.time_us)
-    return times
 
 
 def choose(regret: Floats, weights: Floats, most: int, least_gain: float = LEAST_GAIN) -> list[int]:

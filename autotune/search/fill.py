@@ -136,7 +136,9 @@ class Filler:
             if len(under_way) > AHEAD:
                 num_cells += self._keep(under_way.popleft())
             self._on_fill(num_kernels, num_cells, len(rows))
-        num_cells += sum(map(self._keep, under_way))
+        if under_way:
+            num_cells += sum(map(self._keep, under_way))
+            self._on_fill(num_kernels, num_cells, len(rows))
         num_left = sum(self._small_problem(*row) is not None for row in rows)
         gains = {
             g: us / searched_us[g] for g, us in self._best_us.items() if us < (1 - GAIN) * searched_us[g]

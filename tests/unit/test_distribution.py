@@ -8,8 +8,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from autotune import targets
 from autotune.device import KNOWN
-from autotune.distribution import DEPTHS, KINDS, LIMITS_US, MOST, ROUND, drawn_calls, drawn_suite, kind_of
+from autotune.distribution import (
+    DEPTHS,
+    KINDS,
+    LIMITS_US,
+    MOST,
+    ROUND,
+    SHIPPED_SEEDS,
+    drawn_calls,
+    drawn_suite,
+    kind_of,
+)
 from autotune.gemm import LAYOUTS, Gemm
 
 H200 = KNOWN["h200"]
@@ -80,3 +91,13 @@ def test_shapes_are_drawn_as_often_as_they_are_called() -> None:
 )
 def test_kinds(shape: str, number: int) -> None:
     assert kind_of(Gemm.parse(shape)) == KINDS[number]
+
+
+def test_the_matrices_that_ship_were_drawn_by_the_seeds_that_no_search_draws_by() -> None:
+    columns = {gemm for matrix in targets.matrices() for _, gemm, _ in matrix.cells}
+    limits = targets.matrices()[0].limits
+    for seed in range(SHIPPED_SEEDS):
+        found = set(drawn_suite(120, seed, limits.fma_tflops, limits.bandwidth_gbs))
+        assert len(found & columns) > 100
+        columns -= found
+    assert not columns

@@ -226,12 +226,12 @@ def test_shapes_that_a_program_calls_for_have_half_of_the_weight() -> None:
 
 def test_the_shape_that_was_served_worst_is_served_well_once_it_is_called_for() -> None:
     found = portfolio.candidates("NN", (), matrices(), H200)
-    times = {c.config: {sample.gemm: sample.time_us for sample in c.samples} for c in found}
-    columns = {gemm for row in times.values() for gemm in row}
-    best = {gemm: min(row.get(gemm, np.inf) for row in times.values()) for gemm in columns}
+    costs = portfolio.Costs("NN", found, H200)
+    at = {candidate.config: i for i, candidate in enumerate(found)}
 
     def losses(chosen: list[Config]) -> dict[Gemm, float]:
-        return {gemm: min(times[c].get(gemm, np.inf) for c in chosen) / best[gemm] for gemm in columns}
+        rows = [at[config] for config in chosen]
+        return {gemm: cost[rows].min() / cost.min() for gemm in costs.timed for cost in [costs.on(gemm)]}
 
     before = losses(portfolio.portfolio("NN", found, H200, 8))
     worst = max(before, key=before.__getitem__)
@@ -346,7 +346,7 @@ def test_no_tile_of_another_family_is_guessed_far_below_the_best_measured_one() 
     selector = Selector(table_for("h200"))
     for text, time_us, _ in MEASURED[:-1]:
         expected = selector.pick(Call.packed(Gemm.parse(text))).expected_us
-        assert expected is not None and expected > time_us / 1.3
+        assert expected is not None and expected > time_us / 1.4
 
 
 def test_narrow_vectors_and_thin_tiles_are_guessed_slower_per_fma() -> None:
