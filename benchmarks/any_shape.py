@@ -15,11 +15,13 @@ dimensions. A table that was made with one of them is refused. Each part goes on
     alone       (the first 60) a search of the shape alone, into a database; where leading dimensions are odd,
                 of the nearest packed shape with as narrow vectors. It needs no table: another GPU may do it
     reference   (the same 60) every kernel of the table that may serve the shape, in every number of splits
-                that the model weighs, each at a glance; then the best of these, the kernel that was found
-                alone, the pick, the first four and cuBLAS, in the same rounds
+                that the model weighs, each at a glance; then the best of these, the best that are as
+                accurate as a table has to be, the kernel that was found alone, the pick, the first four and
+                cuBLAS, in the same rounds; and the errors of all of these
 
 Launches are the runtime's own, on cold operands. The settled choice, the best kernel of the table and the
-reference (the best of all but cuBLAS) are chosen by half of the rounds and told by the other half.
+reference (the best of all but cuBLAS) are chosen by half of the rounds and told by the other half. Kernels
+whose error is too large are neither the table's best nor the reference; what they would be is told, too.
 """
 
 from __future__ import annotations
@@ -62,6 +64,7 @@ _MOST_PAD = 31  # elements behind a row
 _LEAST_ODD = 3  # extent of what is tuned instead: one row or column has kernels of its own
 LEAST_ROUNDS = 2
 NEAR_BEST, MOST_RACED = 1.05, 6  # of the kernels that are timed at a glance: these, and so many, are raced
+ACCURATE, AT_ONCE, CHECKED = 3, 6, 24  # so many accurate ones, too: looked for among the best, some at a time
 
 
 # ------------------------------------------------------------------------------------------------
@@ -321,11 +324,11 @@ def reference_facts(tables: TableArena, call: Call, config: Config, rounds: int,
     order = [every[name] for name in sorted(every, key=lambda name: name not in leaders)]
     glances = tables.glances(order, call, sets)
     best_us = min(glances.values())
-    ranked = [
-        name for name in sorted(glances, key=glances.__getitem__) if glances[name] <= NEAR_BEST * best_us
-    ]
-    runners += [tables.launched(every[name], call, sets) for name in ranked[:MOST_RACED]]
-    everyone = _once([*runners, tables.tuned(config, call, sets), tables.cublas(call)])
+    ranked = [tables.launched(every[name], call, sets) for name in sorted(glances, key=glances.__getitem__)]
+    runners += [one for one in ranked if glances[one.name] <= NEAR_BEST * best_us][:MOST_RACED]
+    runners += [tables.tuned(config, call, sets), tables.cublas(call)]
+    accurate, errors = accurate_of(tables, call, ranked, _once(runners))
+    everyone = _once([*runners, *accurate])
     samples = tables.race(everyone, sets, rounds, seed)
     return {
         "name": picked.name,
@@ -335,7 +338,27 @@ def reference_facts(tables: TableArena, call: Call, config: Config, rounds: int,
         "glances_us": {name: round(time_us, 4) for name, time_us in glances.items()},
         "state": asdict(tables.session.stopwatch.state),
         "samples_us": _rounded(samples),
+        "errors": {kind: {one.name: found[one.name] for one in everyone} for kind, found in errors.items()},
     }
+
+
+def accurate_of(
+    tables: TableArena, call: Call, ranked: Sequence[Runner], others: Sequence[Runner]
+) -> tuple[list[Runner], dict[str, dict[str, float]]]:
+    """The first launches that are as accurate as a table has to be, cuBLAS being among the others; and the
+    errors, by kind of numbers and by name, of all that were looked at."""
+    errors = relative_errors(tables.session, call, others)
+    unknown = [one for one in ranked[:CHECKED] if one.name not in {other.name for other in others}]
+    while True:
+        known = set(next(iter(errors.values())))
+        accurate = [
+            one for one in ranked if one.name in known and any_shape_figures.is_accurate(errors, one.name)
+        ]
+        if len(accurate) >= ACCURATE or not unknown:
+            return accurate[:ACCURATE], errors
+        for kind, found in relative_errors(tables.session, call, unknown[:AT_ONCE]).items():
+            errors[kind] |= found
+        del unknown[:AT_ONCE]
 
 
 def _once(runners: Sequence[Runner]) -> list[Runner]:

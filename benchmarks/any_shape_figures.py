@@ -4,6 +4,7 @@ Ratios are speeds: above 1 is faster. Each is the median of the ratios within ro
 one.
 Where cuBLAS serves, its own call is timed: it is the one that the runtime makes.
 What was chosen by times was chosen by the even rounds, and its ratios are of the odd ones.
+The best kernel of a table, and the reference, are the best of those that are accurate.
 """
 
 from __future__ import annotations
@@ -66,6 +67,11 @@ class Against:
         return max(self.errors.values())
 
 
+def is_accurate(errors: Mapping[str, Mapping[str, float]], name: str) -> bool:
+    """Whether a launch is as accurate as a table has to be, by the errors of each kind of numbers."""
+    return all(_times(found[name], found[CUBLAS]) <= MOST_ERROR for found in errors.values())
+
+
 def _times(error: float, cublas: float) -> float:
     return error / cublas if cublas else math.inf if error else 1.0
 
@@ -83,11 +89,13 @@ class Reached:
     settled_in_all: float
 
     @classmethod
-    def of(cls, shape: Facts) -> Reached:
+    def of(cls, shape: Facts, *, of_any_error: bool = False) -> Reached:
         facts = shape["reference"]
-        samples = facts["samples_us"]
-        ours = [name for name in samples if name not in (CUBLAS, ALONE)]
-        portfolio, reference = fastest(samples, ours), fastest(samples, [*ours, ALONE])
+        samples, errors = facts["samples_us"], {} if of_any_error else facts.get("errors", {})
+        every = [name for name in samples if name not in (CUBLAS, ALONE)]
+        ours = [name for name in every if is_accurate(errors, name)] or every
+        alone = [ALONE] if is_accurate(errors, ALONE) else []
+        portfolio, reference = fastest(samples, ours), fastest(samples, [*ours, *alone])
         pick = facts["name"]
         settled = fastest(samples, [pick, *(name for name in facts["first"] if name != pick)])
 
@@ -135,7 +143,7 @@ def text(report: Facts) -> str:
         parts += [_against_table(against), _worst("against cuBLAS", against, lambda one: one.served)]
         parts.append(_errors(against))
     if reached:
-        parts += [_reached_table(reached)]
+        parts += [_reached_table(reached), _of_any_error(shapes)]
         parts.append(_worst("pick over reference", reached, lambda one: one.modelled_in_all))
         parts.append(_worst("portfolio over reference", reached, lambda one: one.portfolio))
     for shape in faults:
@@ -209,6 +217,16 @@ def _reached_table(reached: Sequence[Reached]) -> str:
         for name, some in groups(reached)
     ]
     return console.table(headers, rows, right=range(1, len(headers)))
+
+
+def _of_any_error(shapes: Sequence[Facts]) -> str:
+    reached = [Reached.of(s, of_any_error=True) for s in shapes if "samples_us" in s.get("reference", ())]
+    names = ("portfolio", "modelled", "settled")
+    figures = [mean([getattr(one, name) for one in reached]) for name in names]
+    return (
+        f"beside kernels of any error: portfolio / reference {figures[0]:.3f}, pick / portfolio "
+        f"{figures[1]:.3f}, settled / portfolio {figures[2]:.3f}"
+    )
 
 
 def _worst(what: str, found: Sequence[Any], value: Callable[[Any], float]) -> str:

@@ -172,11 +172,33 @@ def test_the_reference_is_the_best_of_all(played, arena, tmp_path, capsys):  # n
         assert {name.split("/")[0] for name in facts["glances_us"]} >= {"a", "b", "d"}
         assert facts["num_launches"] >= len(facts["glances_us"]) >= 5
         assert not any(name.startswith("c/") for name in facts["glances_us"])  # launched once
+        for errors in facts["errors"].values():
+            assert errors.keys() == facts["samples_us"].keys()
         found = any_shape_figures.Reached.of(shape)
         assert (found.over_cublas, found.portfolio) == (pytest.approx(100 / 40), pytest.approx(40 / 50))
         assert found.modelled_in_all == pytest.approx(found.modelled * found.portfolio)
     assert "reference" not in report["shapes"][2]
     assert "alone" in {launch.kernel_id for launch in played.launches}
+
+
+def test_accurate_kernels_are_looked_for_behind_faster_ones(played, arena, tmp_path, monkeypatch):  # noqa: F811
+    call = CALLS[0].call
+    tables = any_shape.TableArena(arena, write_table(TABLE, tmp_path / "table"))
+    sets = tables.sets(call)
+    runners = [table_arena.Runner(f"{i}", tables.cublas(call).enqueue) for i in range(20)]
+    asked: list[list[str]] = []
+
+    def errors(session, at, some):
+        asked.append([one.name for one in some])
+        found = {one.name: 9.0 if one.name in "0 1 2 3 4 5 6 7 8" else 1.0 for one in some}
+        return {"normal": dict(found), "uniform": dict.fromkeys(found, 1.0)}
+
+    monkeypatch.setattr(any_shape, "relative_errors", errors)
+    cublas = tables.cublas(call)
+    accurate, known = any_shape.accurate_of(tables, call, runners, [cublas])
+    assert [one.name for one in accurate] == ["9", "10", "11"]
+    assert [len(some) for some in asked] == [1, 6, 6] and len(known["normal"]) == 13
+    assert len(sets) > 0
 
 
 def test_a_wrong_kernel_is_seen(played, arena, tmp_path):  # noqa: F811

@@ -130,6 +130,24 @@ def test_what_is_chosen_by_some_rounds_is_told_by_the_others() -> None:
     assert figures.Against.of(shape).settled == 0.5
 
 
+def test_what_is_too_inaccurate_is_neither_the_best_kernel_nor_the_reference() -> None:
+    shape = reference("4096", x=10.0, y=8.0, z=5.0, alone=4.0, cublas=2.0)
+    normal = {"x": 1.0, "y": 1.5, "z": 1.6, "alone": 1.0, "cublas": 1.0}
+    shape["reference"]["errors"] = {"normal": normal, "uniform": dict.fromkeys(normal, 1.0)}
+    found = figures.Reached.of(shape)
+    assert (found.portfolio, found.modelled, found.settled) == (0.5, 0.8, 1.0)
+    normal["alone"] = 2.0
+    found = figures.Reached.of(shape)
+    assert (found.portfolio, found.over_cublas) == (1.0, 0.25)
+    free = figures.Reached.of(shape, of_any_error=True)
+    assert (free.portfolio, free.modelled) == (0.8, 0.5)
+    every = dict.fromkeys(normal, 9.0) | {"cublas": 1.0}
+    shape["reference"]["errors"]["uniform"] = every
+    assert (
+        figures.Reached.of(shape).portfolio == 1.0
+    )  # nothing is accurate: the best of the table all the same
+
+
 def test_the_reference_is_the_best_but_cublas() -> None:
     found = figures.Reached.of(reference("4096", x=10.0, y=8.0, z=5.0, alone=4.0, cublas=2.0))
     assert (found.over_cublas, found.portfolio) == (0.5, 0.8)
