@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -25,6 +25,7 @@ from .kernel import same_code, template
 from .kernel.compiler import Compiler
 from .kernel.config import PARAMETER, Config
 from .kernel.feasible_set import FeasibleSet, feasible_set
+from .kernel.relatives import fitted, summed_in_blocks
 from .measurement import MAX_ERROR, CachePolicy, read_policy
 from .recording.replay import ReplayTarget
 from .runtime.table import Table, load
@@ -209,9 +210,18 @@ def _drawn(num: int, seed: int, limits: DeviceLimits) -> tuple[Gemm, ...]:
 
 
 def _known_elsewhere(limits: DeviceLimits) -> dict[str, list[Config]]:
-    """Kernels that serve most shapes by the matrices that ship with autotune, by layout."""
+    """Kernels that serve most shapes by the matrices that ship with autotune, by layout, and behind these the
+    same with sums as short as a deep k may need."""
     matrices, most = targets.matrices(), MAX_KERNELS // len(LAYOUTS)
-    return {x: portfolio(x, candidates(x, (), matrices, limits), limits, most) for x in LAYOUTS}
+    found = {x: portfolio(x, candidates(x, (), matrices, limits), limits, most) for x in LAYOUTS}
+    return {x: [*kernels, *_in_blocks(kernels, x, limits)] for x, kernels in found.items()}
+
+
+def _in_blocks(kernels: Iterable[Config], layout: str, limits: DeviceLimits) -> Iterator[Config]:
+    for kernel in kernels:
+        in_blocks = summed_in_blocks(kernel)
+        if in_blocks is not None and (legal := fitted(in_blocks, layout, limits)) is not None:
+            yield legal
 
 
 def _ranked_again(

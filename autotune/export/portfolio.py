@@ -35,7 +35,9 @@ from ..runtime.summation import Sums, allowed_depths, excess_depth
 from .tuned import TunedShape
 
 LEAST_GAIN = 2e-4  # of the mean regret: a kernel that lowers it by less is left out
-LEAST_SHAPES = 6  # that a kernel was timed on, for it to serve others
+LEAST_SHAPES = (
+    12  # that a kernel was timed on, for it to serve others: of fewer, the fastest are mostly misjudged
+)
 NUM_DRAWN, SEED = 150, 14
 CALLED = 0.5  # of the weight, for shapes whose calls were counted: a program meets others, too
 FAR = math.log(4.0)  # the regret of a kernel that may not serve a shape, and the most that counts

@@ -17,7 +17,7 @@ from ..gemm import Gemm
 from .config import PARAMETER, Config
 from .rules import broken_rules
 
-_FLUSHES = ((64, 256), (math.inf, 1024))  # of k, by the shorter side of a tile (runtime/summation.py)
+_FLUSHES = ((64, 256), (math.inf, 512))  # of k, by the shorter side of a tile (runtime/summation.py)
 _NARROW_BLOCKS = 4  # resident blocks to ask for at most where narrower copies take more registers
 
 
@@ -44,9 +44,16 @@ def trunk(config: Config) -> Config:
 def _variants(config: Config) -> Iterator[Config]:
     """The config and, where its sums are as deep as k, the same in blocks."""
     yield config
-    if config.flush_k == 0 and config.reduction in ("none", "last_wave"):
-        side = min(config.bm, config.bn)  # of a tile: it serves a C that has a side as short
-        yield replace(config, flush_k=next(flush for most, flush in _FLUSHES if side <= most))
+    if (in_blocks := summed_in_blocks(config)) is not None:
+        yield in_blocks
+
+
+def summed_in_blocks(config: Config) -> Config | None:
+    """The same with sums in blocks (flush_k) where they are as deep as k, else None. It may not be legal."""
+    if config.flush_k or config.reduction not in ("none", "last_wave"):
+        return None
+    side = min(config.bm, config.bn)  # of a tile: it serves a C that has a side as short
+    return replace(config, flush_k=next(flush for most, flush in _FLUSHES if side <= most))
 
 
 def fitted(config: Config, layout: str, limits: DeviceLimits, widest: int = 4) -> Config | None:
