@@ -39,7 +39,10 @@ _CHAIN_SHARE = 0.9  # of the depth that is allowed: the rest is for adding up th
 # where each SM has a tile of 128 x 128 or more.
 _SPLITS, _SHORTEST_CHAIN = 3.2, 64
 _LEAST_K, _LEAST_K_OF_LARGE, _LARGE = 248, 1152, 128 * 128
-_NARROW, _NARROW_DEPTH = 32, 128  # of the shorter side of C: many threads share out k, however deep it is
+# Where a side of C is short, so many threads at most share out k, if it is deep enough for each to add so much;
+# one row or column, or few where both operands lie along k, are dot products, which more threads share out.
+_NARROW, _NARROW_DEPTH, _NARROW_PARTS = 32, 128, 128
+_DOT_SIDE, _DOT_DEPTH = 4, 64
 
 
 class Depths(NamedTuple):
@@ -97,9 +100,11 @@ class Sums(NamedTuple):
 
 def most_splits(gemm: Gemm, num_sms: int) -> float:
     """Into how many parts cuBLAS splits k at most, as a rule, on a GPU of so many SMs. C has elements."""
-    elements = gemm.m * gemm.n / num_sms
-    if min(gemm.m, gemm.n) <= _NARROW:
-        splits = gemm.k / _NARROW_DEPTH
+    elements, side = gemm.m * gemm.n / num_sms, min(gemm.m, gemm.n)
+    if side == 1 or (side <= _DOT_SIDE and gemm.layout == "NT"):
+        splits = gemm.k / _DOT_DEPTH
+    elif side <= _NARROW:
+        splits = min(gemm.k / _NARROW_DEPTH, _NARROW_PARTS)
     elif gemm.k < (_LEAST_K if elements < _LARGE else _LEAST_K_OF_LARGE):
         splits = 1.0
     else:
