@@ -39,8 +39,8 @@ _CHAIN_SHARE = 0.9  # of the depth that is allowed: the rest is for adding up th
 # where each SM has a tile of 128 x 128 or more.
 _SPLITS, _SHORTEST_CHAIN = 3.2, 64
 _LEAST_K, _LEAST_K_OF_LARGE, _LARGE = 248, 1152, 128 * 128
-# Where a side of C is short, so many threads at most share out k, if it is deep enough for each to add so much;
-# one row or column, or few where both operands lie along k, are dot products, which more threads share out.
+# Where a side of C is short, so many threads at most share out k, if it is deep enough for each to add so
+# much; one row or column, or few where both operands lie along k, are dot products: more threads share these.
 _NARROW, _NARROW_DEPTH, _NARROW_PARTS = 32, 128, 128
 _DOT_SIDE, _DOT_DEPTH = 4, 64
 
