@@ -34,7 +34,7 @@ NUM_FOLDS = 3  # five take twice as long (0045)
 NUM_FIRST = 4  # launches that an application would time to settle a shape
 ALL = "all"
 SLOWER = 0.98  # of cuBLAS's speed: what is below is told as slower
-LEAST_COLUMNS = 10  # shapes of a layout: fewer tell nothing of a choice
+LEAST_COLUMNS = 3 * LEAST_SHAPES // 2  # shapes of a layout: without a third no kernel of fewer may be chosen
 LEAST_SHARE = 0.05  # of the kernels that may be chosen: a shape that fewer were timed on tells nothing, too
 LEAST_CHOSEN = 0.5  # of those that were chosen and may serve a shape, as matrices overlap in part
 

@@ -23,7 +23,7 @@ from autotune.kernel.resources import launch_spec
 from autotune.models.fit import Sample
 from autotune.recording.matrix import CellRecord, MatrixRow, RowFacts, TimeMatrix
 
-COLUMNS = list(islice(drawn(3, LIMITS.fma_tflops, LIMITS.bandwidth_gbs, is_mixed=True), 12))
+COLUMNS = list(islice(drawn(3, LIMITS.fma_tflops, LIMITS.bandwidth_gbs, is_mixed=True), 24))
 CONFIGS = [replace(Config(), stages=stages, bk=bk) for stages in (2, 3, 4) for bk in (8, 16)]
 
 

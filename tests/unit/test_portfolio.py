@@ -21,7 +21,7 @@ SCRIPT = Path(portfolio.__file__)
 LIMITS = KNOWN["h200"]
 ENVIRONMENT = Environment(LIMITS.name, "GPU-0", (9, 0), "580", "13.0", "13.4", "13.1")
 FACTS = {"source_hash": "of this", "policy": "cold", "policy_version": 1}
-COLUMNS = [Gemm(64 * (i + 2), 128, 512) for i in range(10)]
+COLUMNS = [Gemm(64 * (i + 2), 128, 512) for i in range(20)]
 
 
 def made(times: dict[str, list[float]], origins: dict[str, str] | None = None) -> TimeMatrix:
@@ -36,8 +36,8 @@ def made(times: dict[str, list[float]], origins: dict[str, str] | None = None) -
 
 
 def test_what_was_found_on_a_column_held_apart_is_not_chosen_for_it() -> None:
-    lucky = [1.0] + [11.0] * 9
-    found = made({"lucky": lucky, "plain": [10.0] * 10}, {"lucky": str(COLUMNS[0])})
+    lucky = [1.0] + [11.0] * 19
+    found = made({"lucky": lucky, "plain": [10.0] * 20}, {"lucky": str(COLUMNS[0])})
     judged = {one.gemm: one for one in portfolio.held_apart(found, 2, 5)}
     first, others = judged[COLUMNS[0]], [judged[gemm] for gemm in COLUMNS[1:]]
     assert (first.best_us, first.chosen_us, first.picked_us) == (1.0, 10.0, 10.0)
@@ -46,7 +46,7 @@ def test_what_was_found_on_a_column_held_apart_is_not_chosen_for_it() -> None:
 
 
 def test_a_file_is_read_as_it_was_written_and_judged_by_the_script(tmp_path: Path) -> None:
-    found = made({"even": [10.0, 19.0] * 5, "odd": [19.0, 10.0] * 5})
+    found = made({"even": [10.0, 19.0] * 10, "odd": [19.0, 10.0] * 10})
     path = tmp_path / "matrix.json.gz"
     matrix.write(path, found)
     again = matrix.read(path)
@@ -54,6 +54,6 @@ def test_a_file_is_read_as_it_was_written_and_judged_by_the_script(tmp_path: Pat
     assert again.environment == ENVIRONMENT and again.limits == LIMITS
     command = [sys.executable, SCRIPT, path, "--sizes", "1,2"]
     out = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    assert "2 kernels, 10 columns, NVIDIA H200" in out
+    assert "2 kernels, 20 columns, NVIDIA H200" in out
     rows = [line for line in out.splitlines() if line.startswith(("| 1 |", "| 2 |"))]
     assert [row.count("-") for row in rows] == [3, 3]  # kinds that there is no column of
