@@ -125,9 +125,9 @@ class Target(Protocol):
 class Refining(Protocol):
     """A target whose idle seconds can decide between candidates. A recording has told all it knows."""
 
-    def duel(self, gemm: Gemm, points: tuple[Point, Point], rounds: int, turn: int) -> Future[Rounds]:
+    def duel(self, gemm: Gemm, points: tuple[Point, Point], rounds: int, shuffle: int) -> Future[Rounds]:
         """Time two points that are known to run, interleaved and without cuBLAS, once nothing that was
-        submitted waits for the GPU. `turn` varies the order within rounds. Both are without samples if
+        submitted waits for the GPU. `shuffle` varies the order within rounds. Both are without samples if
         they, or one of them, brought the GPU's process down."""
         ...
 

@@ -4,7 +4,7 @@
 //   reference_tiles    float64 product of chosen tiles of C, and the product of absolute values
 //   compare_tiles      max over those tiles of |C - C64| / bound, and the sum of (C - C64)^2
 //   compare_whole      count of NaN and Inf in all of C, and max |C - other| / tolerance
-//   check_guards       count of damaged words in the guard regions around operands and workspace
+//   check_canaries     count of damaged words in the canary regions around operands and workspace
 //
 // Matrices are given by strides in elements: in product p of a batch, X[i][j] = x[p * products + i * rows +
 // j * columns]; products is 0 where all products share a matrix. C is packed, one product behind the other.
@@ -26,8 +26,8 @@ constexpr u32 INFINITY_BITS = 0x7f800000u;
 struct Findings {
     u64 worst;           // of compare_tiles
     u64 num_nonfinite;   // NaN and Inf in C
-    u64 num_damaged;     // guard words overwritten
-    u64 last_damaged;    // 1 + number of the last damaged guard region, counted over all launches
+    u64 num_damaged;     // canary words overwritten
+    u64 last_damaged;    // 1 + number of the last damaged canary region, counted over all launches
     u64 worst_to_other;  // of compare_whole, without an index
     double squares;      // of compare_tiles: sum over its elements of (C - C64)^2
 };
@@ -172,18 +172,18 @@ extern "C" __global__ void __launch_bounds__(CHECK_THREADS)
     if (worst) atomicMax(&findings->worst_to_other, worst);
 }
 
-struct Guard {
+struct Canary {
     const u32* words;
     u64 count;
 };
 
-// Grid: one block per guard region, numbered from `first` on; every word of it must still be `pattern`.
+// Grid: one block per canary region, numbered from `first` on; every word of it must still be `pattern`.
 extern "C" __global__ void __launch_bounds__(CHECK_THREADS)
-    check_guards(const Guard* guards, u32 first, u32 pattern, Findings* findings) {
-    const Guard guard = guards[blockIdx.x];
+    check_canaries(const Canary* canaries, u32 first, u32 pattern, Findings* findings) {
+    const Canary canary = canaries[blockIdx.x];
     u64 num_damaged = 0;
-    for (u64 i = threadIdx.x; i < guard.count; i += CHECK_THREADS)
-        if (guard.words[i] != pattern) ++num_damaged;
+    for (u64 i = threadIdx.x; i < canary.count; i += CHECK_THREADS)
+        if (canary.words[i] != pattern) ++num_damaged;
     if (!num_damaged) return;
     atomicAdd(&findings->num_damaged, num_damaged);
     atomicMax(&findings->last_damaged, static_cast<u64>(first) + blockIdx.x + 1);

@@ -166,7 +166,7 @@ def settle(results: TunedResults) -> TunedResults:
 
 
 def _tied(shape: TunedShape) -> tuple[TunedPoint, ...]:
-    """The winner and its tied rivals, best first."""
+    """The winner and those tied with it, best first."""
     return (*shape.ranked[:1], *(point for point in shape.ranked[1:] if point.is_tied))
 
 

@@ -163,7 +163,7 @@ _ATTRIBUTES = (
     "MEMORY_CLOCK_RATE",
     "GLOBAL_MEMORY_BUS_WIDTH",
 )
-_SLIM_FP32 = {(7, 5), (8, 0), (8, 7)}  # 64 FP32 lanes per SM; the others have 128
+_SLIM_FP32 = {(7, 5), (8, 0), (8, 7)}  # 64 FP32 cores per SM; the others have 128
 _ASSUMED_CLOCK_KHZ = 1_500_000  # where the driver tells no clock: only the stated limit suffers
 
 
@@ -181,14 +181,14 @@ def limits_from_attributes(
 ) -> DeviceLimits:
     """Limits from the driver's attributes (bytes, kHz, bits).
 
-    The roofline is the one in `KNOWN` for a GPU of that name and size; for others it is lanes times
-    clock (2 flops per lane) and bus width times memory clock (2 transfers per clock).
+    The roofline is the one in `KNOWN` for a GPU of that name and size; for others it is cores times
+    clock (2 flops per core) and bus width times memory clock (2 transfers per clock).
     """
     num_sms = attributes["MULTIPROCESSOR_COUNT"]
     clock_khz = attributes["CLOCK_RATE"] or _ASSUMED_CLOCK_KHZ
     memory_khz = attributes["MEMORY_CLOCK_RATE"] or _ASSUMED_CLOCK_KHZ
-    lanes = 64 if compute_capability in _SLIM_FP32 else 128
-    fma_tflops = 2.0 * lanes * num_sms * clock_khz / 1e9
+    cores = 64 if compute_capability in _SLIM_FP32 else 128
+    fma_tflops = 2.0 * cores * num_sms * clock_khz / 1e9
     bandwidth_gbs = 2.0 * memory_khz * attributes["GLOBAL_MEMORY_BUS_WIDTH"] / 8 / 1e6
     for known in KNOWN.values():
         if (known.name, known.num_sms) == (name, num_sms):

@@ -25,7 +25,7 @@ from ..measurement import CachePolicy, Measurement, Outcome
 from ..target import Baseline, Cell, CellTime, Point, Rounds
 from . import driver, instance, protocol
 from .client import WorkerClient, trial_deadline_s
-from .lane import Lane
+from .gpu_queue import GpuQueue
 from .protocol import KernelCode, Problem
 from .turns import Turns
 
@@ -70,13 +70,13 @@ class GpuTarget:
         self._seed, self._note, self.max_error = seed, note, max_error
         self._baselines: dict[Gemm, Baseline] = {}
         # All that the worker does goes through this one thread, which also is the worker's parent.
-        self._lane = Lane()
+        self._queue = GpuQueue()
         self._client: WorkerClient | None = None
         self._lost: DeviceLost | None = None
         self._recent: OrderedDict[tuple[Gemm, Config], KernelCode] = OrderedDict()  # that were in duels
         self._is_closed = False
         try:
-            self.ready = self._lane.submit(self._open).result()
+            self.ready = self._queue.submit(self._open).result()
         except BaseException:
             self.close()
             raise
@@ -102,7 +102,7 @@ class GpuTarget:
     def baseline(self, gemm: Gemm) -> Baseline:
         """cuBLAS on this problem, timed once per worker and policy; None where cuBLAS is absent."""
         if gemm not in self._baselines:
-            prepared = self._lane.submit(self._worker.prepare, self._problem(gemm)).result()
+            prepared = self._queue.submit(self._worker.prepare, self._problem(gemm)).result()
             samples = prepared.baseline_us
             self._baselines[gemm] = Baseline(median(samples) if samples else None, samples)
         return self._baselines[gemm]
@@ -119,7 +119,7 @@ class GpuTarget:
 
         def hand_over(done: Future[Cubin]) -> None:
             try:
-                self._lane.submit(self._finish, gemm, config, done, cutoff_us, future)
+                self._queue.submit(self._finish, gemm, config, done, cutoff_us, future)
             except RuntimeError:  # closed meanwhile
                 future.cancel()
 
@@ -137,7 +137,7 @@ class GpuTarget:
             future: Future[Measurement] = Future()
             future.set_result(Measurement(Outcome.ILLEGAL, refusal))
             return future
-        return self._lane.submit_idle(self._measure_compiled, gemm, config, cutoff_us)
+        return self._queue.submit_idle(self._measure_compiled, gemm, config, cutoff_us)
 
     def fill(self, cells: Sequence[Cell]) -> Future[tuple[CellTime, ...]]:
         """Compile what the cells need, then time them one after another; nothing is verified. One whose point
@@ -145,7 +145,7 @@ class GpuTarget:
         for a point that is no config."""
         compiles: dict[Hashable, Future[Cubin]] = {}  # cells of one kernel share theirs
         builds = [self._begin(cell, compiles) for cell in cells]
-        return self._lane.submit(self._fill, cells, builds)
+        return self._queue.submit(self._fill, cells, builds)
 
     def _begin(
         self, cell: Cell, compiles: dict[Hashable, Future[Cubin]]
@@ -202,12 +202,12 @@ class GpuTarget:
         baseline = Baseline(median(samples) if samples else None, samples)
         return Rounds(result.samples_us, baseline, result.marks, result.discarded, result.failures)
 
-    def duel(self, gemm: Gemm, points: tuple[Point, Point], rounds: int, turn: int) -> Future[Rounds]:
+    def duel(self, gemm: Gemm, points: tuple[Point, Point], rounds: int, shuffle: int) -> Future[Rounds]:
         """Time two points interleaved once no candidate waits for the GPU. See `target.Refining`.
 
         The future raises what `compare` does. Points that are no configs raise UsageError here."""
         first, second = map(Config.from_dict, points)
-        return self._lane.submit_idle(self._duel, gemm, (first, second), rounds, turn)
+        return self._queue.submit_idle(self._duel, gemm, (first, second), rounds, shuffle)
 
     def joules(self, gemm: Gemm, points: Sequence[Point]) -> tuple[float | None, ...]:
         """Energy of one launch of each point. Raises what `compare` raises."""
@@ -216,7 +216,7 @@ class GpuTarget:
 
     def renew(self) -> None:
         """Go on in a fresh worker. Raises EnvironmentProblem, DeviceLost."""
-        self._lane.submit(self._worker.renew).result()
+        self._queue.submit(self._worker.renew).result()
 
     def _codes(self, gemm: Gemm, points: Sequence[Point]) -> list[KernelCode]:
         configs = [Config.from_dict(point) for point in points]
@@ -259,7 +259,7 @@ class GpuTarget:
         num_batches = (len(kernels) + 1) * (rounds + 1) * (1 + MAX_REPEATS)
         deadline_s = RACE_DEADLINE_S + num_batches * batch_s + len(kernels) * (2 * energy_s + batch_s)
         request = protocol.RunRace(problem, tuple(kernels), rounds, energy_s)
-        return self._lane.submit(self._worker.race, request, deadline_s).result()
+        return self._queue.submit(self._worker.race, request, deadline_s).result()
 
     def _batch_s(self, gemm: Gemm, slowest_over_limit: float = SLOWEST_OVER_LIMIT) -> float:
         """What a batch of launches may take."""
@@ -269,18 +269,18 @@ class GpuTarget:
     def check(self, gemm: Gemm, code: KernelCode) -> Measurement:
         """Verify and time a kernel that is compiled already: one of an exported table."""
         facts = Measurement(Outcome.OK, smem_bytes=code.spec.smem_bytes)
-        return self._lane.submit(self._run, gemm, code, None, facts).result()
+        return self._queue.submit(self._run, gemm, code, None, facts).result()
 
     def close(self) -> None:
         """Drop what is queued, end the worker and the compiler's threads. Closing again does nothing."""
         if self._is_closed:
             return
         self._is_closed = True
-        self._lane.drop_idle()
+        self._queue.drop_idle()
         self.compiler.close()
         if self._client is not None:
-            self._lane.submit(self._client.close).result()
-        self._lane.close()
+            self._queue.submit(self._client.close).result()
+        self._queue.close()
 
     def __enter__(self) -> GpuTarget:
         return self
@@ -327,7 +327,7 @@ class GpuTarget:
             future.cancel()
         if future.set_running_or_notify_cancel():
             work = partial(self._measure_when, compiled.result, gemm, config, cutoff_us)
-            self._lane.settle(future, work)
+            self._queue.settle(future, work)
 
     def _measure_compiled(self, gemm: Gemm, config: Config, cutoff_us: float | None) -> Measurement:
         def load() -> Cubin:
@@ -343,11 +343,11 @@ class GpuTarget:
         except TrialFailure as failure:  # did not compile
             return Measurement(Outcome(failure.outcome), failure.reason)
 
-    def _duel(self, gemm: Gemm, configs: tuple[Config, Config], rounds: int, turn: int) -> Rounds:
+    def _duel(self, gemm: Gemm, configs: tuple[Config, Config], rounds: int, shuffle: int) -> Rounds:
         if self._lost is not None:
             raise self._lost
         first, second = (self._known_code(gemm, config) for config in configs)
-        request = protocol.RunDuel(self._problem(gemm), (first, second), rounds, turn)
+        request = protocol.RunDuel(self._problem(gemm), (first, second), rounds, shuffle)
         deadline_s = RACE_DEADLINE_S + 2 * (rounds + 1) * self._batch_s(gemm)
         result = self._worker.duel(request, deadline_s)
         if result is None:

@@ -1,11 +1,11 @@
-"""Operands on the device: how they lie in memory, guarded on all sides, and how they are filled.
+"""Operands on the device: how they lie in memory, a canary on each side of each, and how they are filled.
 
 All sets of one problem share one allocation:
 
-    guard | A | guard | B | guard | C | guard | A | guard | ...      (set 0, set 1, ...)
+    canary | A | canary | B | canary | C | canary | A | canary | ...      (set 0, set 1, ...)
 
-A guard begins at the very end of an operand and reaches to the next, so that one element too far is
-seen. Guards are filled with a NaN of their own: a write leaves a mark, a read that counts spoils C.
+A canary begins at the very end of an operand and reaches to the next, so that one element too far is
+seen. Canaries are filled with a NaN of their own: a write leaves a mark, a read that counts spoils C.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from .driver import OUT_OF_MEMORY, CudaError, check
 from .module import EntryFunction, pack
 
 ALIGNMENT = 256  # bytes: what cuMemAlloc guarantees, and more than any vector load needs
-GUARD_BYTES = 16 * 1024
-GUARD_ENTRY_BYTES = 16  # address and number of words, as in `Guard` of checks.cu
-GUARD_WORD = 0x7FE5A5A5  # a quiet NaN that no kernel computes
+CANARY_BYTES = 16 * 1024
+CANARY_ENTRY_BYTES = 16  # address and number of words, as in `Canary` of checks.cu
+CANARY_WORD = 0x7FE5A5A5  # a quiet NaN that no kernel computes
 POISON_WORD = 0x7FFFFFFF  # a NaN: what nobody writes in C stays one
 MAX_SETS = 4096  # a batch launches on every set once: more would make it long and slow to build
 FILL_BLOCKS, FILL_THREADS = 2048, 256
@@ -47,7 +47,7 @@ def num_sets(gemm: Gemm, l2_bytes: int, policy: CachePolicy) -> int:
 
 @dataclass(frozen=True)
 class Region:
-    """A piece of an allocation, in bytes from its start. Guards are whole 4-byte words."""
+    """A piece of an allocation, in bytes from its start. Canaries are whole 4-byte words."""
 
     offset: int
     num_bytes: int
@@ -59,31 +59,31 @@ class Region:
 
 @dataclass(frozen=True)
 class Layout:
-    """Where operands and guards lie. `operands[3 * s + i]` is A, B or C (i = 0, 1, 2) of set s; guard g
+    """Where operands and canaries lie. `operands[3 * s + i]` is A, B or C (i = 0, 1, 2) of set s; canary g
     lies before operand g, the last one behind all."""
 
     operands: tuple[Region, ...]
-    guards: tuple[Region, ...]
+    canaries: tuple[Region, ...]
     num_bytes: int
 
 
 def lay_out(sizes: Sequence[int], repeats: int = 1) -> Layout:
-    """Place regions of these sizes (bytes, multiples of 4), `repeats` times over, guards around each."""
+    """Place regions of these sizes (bytes, multiples of 4), `repeats` times over, canaries around each."""
     operands: list[Region] = []
-    guards: list[Region] = []
+    canaries: list[Region] = []
     end = 0
     for size in (*sizes,) * repeats:
-        start = aligned(end + GUARD_BYTES)
-        guards.append(Region(end, start - end))
+        start = aligned(end + CANARY_BYTES)
+        canaries.append(Region(end, start - end))
         operands.append(Region(start, size))
         end = start + size
-    guards.append(Region(end, GUARD_BYTES))
-    return Layout(tuple(operands), tuple(guards), end + GUARD_BYTES)
+    canaries.append(Region(end, CANARY_BYTES))
+    return Layout(tuple(operands), tuple(canaries), end + CANARY_BYTES)
 
 
-def guard_name(number: int, num_guards: int) -> str:
-    """Which of the operands' guard regions this is, for a message; beyond them are the workspace's."""
-    if number >= num_guards:
+def canary_name(number: int, num_canaries: int) -> str:
+    """Which of the operands' canary regions this is, for a message; beyond them are the workspace's."""
+    if number >= num_canaries:
         return "around the workspace"
     if number == 0:
         return "before A of set 0"
@@ -150,9 +150,9 @@ class Buffer:
         check(self._driver.cuMemFree, self.address)
 
 
-def guard_list(address: int, guards: Sequence[Region]) -> ctypes.Array[ctypes.c_uint64]:
-    """Address and number of words of each guard, as `check_guards` reads them."""
-    words = [w for g in guards for w in (address + g.offset, g.num_bytes // 4)]
+def canary_list(address: int, canaries: Sequence[Region]) -> ctypes.Array[ctypes.c_uint64]:
+    """Address and number of words of each canary, as `check_canaries` reads them."""
+    words = [w for c in canaries for w in (address + c.offset, c.num_bytes // 4)]
     return (ctypes.c_uint64 * len(words))(*words)
 
 
@@ -168,18 +168,18 @@ class Operands:
         self._driver, self._stream = driver, stream
         self.layout = lay_out(gemm.operand_bytes, count)
         list_offset = aligned(self.layout.num_bytes)
-        self.num_bytes = list_offset + GUARD_ENTRY_BYTES * len(self.layout.guards)
+        self.num_bytes = list_offset + CANARY_ENTRY_BYTES * len(self.layout.canaries)
         self._buffer = Buffer(driver, self.num_bytes, f"{count} operand sets of {gemm}")
         starts = [self._buffer.address + region.offset for region in self.layout.operands]
         self.sets = tuple(OperandSet(*starts[i : i + 3]) for i in range(0, len(starts), 3))
-        self._buffer.fill(GUARD_WORD, Region(0, self.layout.num_bytes), stream)
+        self._buffer.fill(CANARY_WORD, Region(0, self.layout.num_bytes), stream)
         for number, region in enumerate(self.layout.operands):
             if number % 3 == 2:
                 self._buffer.fill(POISON_WORD, region, stream)
             else:
                 self._buffer.fill_normal(fill_normal, region, 2 * seed + number % 3, stream)
-        self.guards = self._buffer.address + list_offset  # address of the list that check_guards reads
-        self._buffer.upload(guard_list(self._buffer.address, self.layout.guards), stream, list_offset)
+        self.canaries = self._buffer.address + list_offset  # address of the list that check_canaries reads
+        self._buffer.upload(canary_list(self._buffer.address, self.layout.canaries), stream, list_offset)
 
     def poison(self, number: int) -> None:
         """Make every element of C of one set NaN."""
@@ -191,20 +191,20 @@ class Operands:
 
 class Workspace:
     """Memory of a launch for packed operands, partial sums and counters: grows to the largest ever asked
-    for. Guarded like the operands."""
+    for. Canaries stand around it, as around operands."""
 
     def __init__(self, driver: Any, stream: Any) -> None:
         self._driver, self._stream = driver, stream
         self._buffer: Buffer | None = None
         self._layout = lay_out((0,))
-        num_guards = len(self._layout.guards)
-        self._guards = Buffer(driver, GUARD_ENTRY_BYTES * num_guards, "the list of guards")
-        self.guards = self._guards.address
+        num_canaries = len(self._layout.canaries)
+        self._canaries = Buffer(driver, CANARY_ENTRY_BYTES * num_canaries, "the list of canaries")
+        self.canaries = self._canaries.address
 
     @property
-    def num_guards(self) -> int:
-        """Guards to check now: none while no memory is in use."""
-        return len(self._layout.guards) if self._layout.operands[0].num_bytes else 0
+    def num_canaries(self) -> int:
+        """Canaries to check now: none while no memory is in use."""
+        return len(self._layout.canaries) if self._layout.operands[0].num_bytes else 0
 
     def prepare(self, scratch_bytes: int, counter_bytes: int) -> int:
         """Room for scratch (made NaN) and counters (made zero) behind them; returns its address.
@@ -216,14 +216,14 @@ class Workspace:
             return 0
         buffer = self._reserve(self._layout.num_bytes)
         region = self._layout.operands[0]
-        buffer.fill(GUARD_WORD, Region(0, self._layout.num_bytes), self._stream)
+        buffer.fill(CANARY_WORD, Region(0, self._layout.num_bytes), self._stream)
         buffer.fill(POISON_WORD, Region(region.offset, scratch_bytes), self._stream)
         buffer.fill(0, Region(region.offset + scratch_bytes, counter_bytes), self._stream)
-        self._guards.upload(guard_list(buffer.address, self._layout.guards), self._stream)
+        self._canaries.upload(canary_list(buffer.address, self._layout.canaries), self._stream)
         return buffer.address + region.offset
 
     def free(self) -> None:
-        self._guards.free()
+        self._canaries.free()
         if self._buffer is not None:
             self._buffer.free()
 

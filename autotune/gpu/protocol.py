@@ -89,12 +89,12 @@ class RunRace:
 @dataclass(frozen=True)
 class RunDuel:
     """Time two candidates, verified, interleaved. Nothing is repeated: what disturbs a round disturbs both.
-    `turn` varies the order within rounds from one duel to the next. Answered by DuelResult."""
+    `shuffle` varies the order within rounds from one duel to the next. Answered by DuelResult."""
 
     problem: Problem
     kernels: tuple[KernelCode, KernelCode]
     rounds: int
-    turn: int = 0
+    shuffle: int = 0
 
 
 @dataclass(frozen=True)

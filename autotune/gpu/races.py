@@ -18,17 +18,17 @@ from .nvml import Monitor
 from .problem import PreparedProblem
 from .stopwatch import Stopwatch
 
-_CUBLAS = -1  # its number among racers
-Racer = tuple[Enqueue, float]  # and about how long a launch takes, in us
+_CUBLAS = -1  # its number among those that are timed
+Timed = tuple[Enqueue, float]  # what enqueues a launch, and about how long that takes, in us
 
 
 def _discarded(
-    guarded: Guarded[list[tuple[float, ...]]], racers: list[int], number: int
+    guarded: Guarded[list[tuple[float, ...]]], timed: list[int], number: int
 ) -> tuple[Discarded, ...]:
-    """One racer's samples of the rounds that were repeated."""
-    if number not in racers:
+    """One candidate's samples of the rounds that were repeated."""
+    if number not in timed:
         return ()
-    at = racers.index(number)
+    at = timed.index(number)
     return tuple(Discarded(times[at], marks) for times, marks in guarded.before)
 
 
@@ -65,23 +65,21 @@ class Races:
         to be made anew. Candidates in `failures` take no part.
         """
         with self._workspaces(len(request.kernels)) as workspaces:
-            racers = self._enter(prepared, request, workspaces, failures)
+            timed = self._enter(prepared, request, workspaces, failures)
             sets = prepared.operands.sets
             if cublas is not None:
-                racers[_CUBLAS] = (cublas, self._stopwatch.time_once(partial(cublas, sets[0])))
-            guarded = self._take(prepared, request, racers, level_us)
+                timed[_CUBLAS] = (cublas, self._stopwatch.time_once(partial(cublas, sets[0])))
+            guarded = self._take(prepared, request, timed, level_us)
             state = self._stopwatch.state  # of the rounds, not of what is weighed next
             numbers = range(len(request.kernels))
-            samples = dict(zip(racers, guarded.taken, strict=True))
-            joules = [
-                self._joules(racers.get(n), sets, samples.get(n, ()), request.energy_s) for n in numbers
-            ]
+            samples = dict(zip(timed, guarded.taken, strict=True))
+            joules = [self._joules(timed.get(n), sets, samples.get(n, ()), request.energy_s) for n in numbers]
         return protocol.RaceResult(
             samples_us=tuple(samples.get(number, ()) for number in numbers),
             baseline_us=samples.get(_CUBLAS, ()),
             state=state,
             marks=guarded.marks,
-            discarded=tuple(_discarded(guarded, [*racers], number) for number in numbers),
+            discarded=tuple(_discarded(guarded, [*timed], number) for number in numbers),
             joules=tuple(joules),
             failures=failures,
         )
@@ -92,27 +90,27 @@ class Races:
         request: protocol.RunRace,
         workspaces: Sequence[Workspace],
         failures: dict[int, Failure],
-    ) -> dict[int, Racer]:
+    ) -> dict[int, Timed]:
         """Load and verify whoever has not failed yet. Raises WrongResult, as `race` does."""
-        racers: dict[int, Racer] = {}
+        timed: dict[int, Timed] = {}
         for number, (kernel, workspace) in enumerate(zip(request.kernels, workspaces, strict=True)):
             if number in failures:
                 continue
             try:
                 enqueue = self._loader.load(kernel, prepared.problem.gemm, workspace)
-                racers[number] = (enqueue, self._loader.verify(prepared, enqueue, workspace)[0])
+                timed[number] = (enqueue, self._loader.verify(prepared, enqueue, workspace)[0])
             except WrongResult as wrong:
                 failures[number] = Failure(Outcome.WRONG_RESULT, str(wrong))
                 raise
             except EnvironmentProblem as error:  # no memory for its workspace beside those of the others
                 failures[number] = Failure(Outcome.OUT_OF_MEMORY, str(error))
-        return racers
+        return timed
 
     def _take(
         self,
         prepared: PreparedProblem,
         request: protocol.RunRace,
-        racers: Mapping[int, Racer],
+        timed: Mapping[int, Timed],
         level_us: float | None,
     ) -> Guarded[list[tuple[float, ...]]]:
         """The rounds, again where something disturbs them; cuBLAS among them is the reference."""
@@ -120,31 +118,31 @@ class Races:
 
         def take() -> list[tuple[float, ...]]:
             seed = request.problem.seed
-            found = watch.race([*racers.values()], prepared.operands.sets, request.rounds, seed)
-            last.update(zip(racers, found, strict=True))
+            found = watch.race([*timed.values()], prepared.operands.sets, request.rounds, seed)
+            last.update(zip(timed, found, strict=True))
             return found
 
         reference = None
-        if _CUBLAS in racers and level_us is not None:
+        if _CUBLAS in timed and level_us is not None:
             reference = DriftReference(request.problem, lambda: median(last[_CUBLAS]), level_us, is_free=True)
         return self._guard.take(take, lambda: watch.state, reference)
 
     def _joules(
-        self, racer: Racer | None, sets: Sequence[OperandSet], samples_us: Sequence[float], seconds: float
+        self, one: Timed | None, sets: Sequence[OperandSet], samples_us: Sequence[float], seconds: float
     ) -> float | None:
-        if racer is None or not seconds:
+        if one is None or not seconds:
             return None
-        return self._stopwatch.joules(racer[0], sets, median(samples_us), seconds, self._monitor.energy_j)
+        return self._stopwatch.joules(one[0], sets, median(samples_us), seconds, self._monitor.energy_j)
 
     def duel(
         self, prepared: PreparedProblem, request: protocol.RunDuel
     ) -> tuple[tuple[float, ...], tuple[float, ...]]:
         """Time two candidates interleaved. Raises WrongResult where one is wrong now."""
-        seed = request.problem.seed + request.turn
+        seed = request.problem.seed + request.shuffle
         with self._workspaces(len(request.kernels)) as workspaces:
-            racers = []
+            timed = []
             for kernel, workspace in zip(request.kernels, workspaces, strict=True):
                 enqueue = self._loader.load(kernel, prepared.problem.gemm, workspace)
-                racers.append((enqueue, self._loader.verify(prepared, enqueue, workspace)[0]))
-            first, second = self._stopwatch.race(racers, prepared.operands.sets, request.rounds, seed)
+                timed.append((enqueue, self._loader.verify(prepared, enqueue, workspace)[0]))
+            first, second = self._stopwatch.race(timed, prepared.operands.sets, request.rounds, seed)
         return first, second

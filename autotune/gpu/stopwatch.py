@@ -115,16 +115,16 @@ class Stopwatch:
             batch.free()
 
     def race(
-        self, contestants: Sequence[tuple[Enqueue, float]], sets: Sequence[OperandSet], rounds: int, seed: int
+        self, candidates: Sequence[tuple[Enqueue, float]], sets: Sequence[OperandSet], rounds: int, seed: int
     ) -> list[tuple[float, ...]]:
-        """Time contestants (what to enqueue, about how long one launch takes) interleaved.
+        """Time candidates (what to enqueue, about how long one launch takes) interleaved.
 
         Sample r of each was taken in round r; all rounds are queued without a pause.
         """
         self.state = GpuState()
         batches = [
             LaunchGraph(self._driver, self._stream, enqueue, sets, timing.batch_launches(time_us, len(sets)))
-            for enqueue, time_us in contestants
+            for enqueue, time_us in candidates
         ]
         try:
             orders = timing.round_orders(len(batches), rounds + 1, seed)  # the first round warms up

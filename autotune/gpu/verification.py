@@ -33,7 +33,7 @@ from ..device import DeviceLimits
 from ..gemm import Gemm
 from ..measurement import is_accurate
 from .driver import check
-from .memory import GUARD_WORD, Buffer, Enqueue, Operands, OperandSet, Region, Workspace, guard_name
+from .memory import CANARY_WORD, Buffer, Enqueue, Operands, OperandSet, Region, Workspace, canary_name
 from .module import Module, pack
 
 UNIT_ROUNDOFF = 2.0**-24
@@ -71,8 +71,8 @@ def cublas_tolerance(k: int) -> float:
 
 def fp64_rate(limits: DeviceLimits) -> float:
     """Float64 multiply-adds per second that the reference kernel reaches, roughly."""
-    lanes = {(8, 0): 32, (9, 0): 64, (10, 0): 64, (10, 3): 2}.get(limits.compute_capability, 2)
-    return lanes * limits.num_sms * _ASSUMED_CLOCK_HZ * _FP64_EFFICIENCY
+    cores = {(8, 0): 32, (9, 0): 64, (10, 0): 64, (10, 3): 2}.get(limits.compute_capability, 2)
+    return cores * limits.num_sms * _ASSUMED_CLOCK_HZ * _FP64_EFFICIENCY
 
 
 def tile_budget(gemm: Gemm, limits: DeviceLimits, free_bytes: int) -> int:
@@ -273,24 +273,24 @@ class Verifier:
         return verdict
 
     def check(self, c: int, operands: Operands, workspace: Workspace) -> Verdict:
-        """Judge the C at this address, and all guards. Waits for the stream."""
-        guards = [(operands.guards, len(operands.layout.guards))]
-        if workspace.num_guards:
-            guards.append((workspace.guards, workspace.num_guards))
-        return self._judge(c, guards)
+        """Judge the C at this address, and all canaries. Waits for the stream."""
+        canaries = [(operands.canaries, len(operands.layout.canaries))]
+        if workspace.num_canaries:
+            canaries.append((workspace.canaries, workspace.num_canaries))
+        return self._judge(c, canaries)
 
     def free(self) -> None:
         self._buffer.free()
         if self._other is not None:
             self._other.free()
 
-    def _judge(self, c: int, guards: list[tuple[int, int]], *, is_cublas: bool = False) -> Verdict:
+    def _judge(self, c: int, canaries: list[tuple[int, int]], *, is_cublas: bool = False) -> Verdict:
         self._buffer.fill(0, self._findings, self._stream)
         self._compare(c, 0 if is_cublas or self._other is None else self._other.address)
         first = 0
-        for address, count in guards:
-            numbers = (ctypes.c_uint32(first), ctypes.c_uint32(GUARD_WORD))
-            self._launch("check_guards", count, [ctypes.c_void_p(address), *numbers, self._out()])
+        for address, count in canaries:
+            numbers = (ctypes.c_uint32(first), ctypes.c_uint32(CANARY_WORD))
+            self._launch("check_canaries", count, [ctypes.c_void_p(address), *numbers, self._out()])
             first += count
         raw = RawFindings()
         check(
@@ -308,7 +308,7 @@ class Verifier:
             cublas_ratio=ratio_of(raw.worst_to_other),
             num_nonfinite=raw.num_nonfinite,
             num_damaged=raw.num_damaged,
-            damaged=guard_name(raw.last_damaged - 1, guards[0][1]) if raw.num_damaged else "",
+            damaged=canary_name(raw.last_damaged - 1, canaries[0][1]) if raw.num_damaged else "",
         )
 
     def _compare(self, c: int, other: int) -> None:

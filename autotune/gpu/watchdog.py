@@ -15,8 +15,8 @@ from contextlib import contextmanager
 
 
 class Watchdog:
-    """Bounds one block at a time; used by one thread. `close` ends its own thread; where that is forgotten
-    it ends with the process."""
+    """Bounds one piece of work at a time; used by one thread. `close` ends the watchdog's own thread, which
+    otherwise ends with the process."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -28,8 +28,8 @@ class Watchdog:
 
     @contextmanager
     def bounded(self, deadline_s: float, bite: Callable[[], None]) -> Iterator[None]:
-        """Call `bite` once, on another thread, if the block has not ended after so many seconds. When this
-        is left, `bite` is not running and will not be called. It must not raise, or wait."""
+        """Call `bite` once, on another thread, if the `with` has not ended after so many seconds.
+        When the `with` is left, `bite` is not running and will not be called. It must not raise, or wait."""
         self._watch(time.monotonic() + deadline_s, bite)
         try:
             yield

@@ -131,7 +131,7 @@ def _fit_compute(
     spec: LaunchSpec,
     limits: DeviceLimits,
 ) -> ModelFigures:
-    """Fixed, round and step time, the last as what comes on top of FMAs, from samples that tell of them."""
+    """Fixed, wave and step time, the last as what comes on top of FMAs, from samples that tell of them."""
     least = fma_step_us(spec, limits)
     counts = (np.ones(len(times)), todo.wave_steps, todo.queue_steps)
     unknown = np.stack(counts, axis=1)[is_compute]  # (samples, 3)

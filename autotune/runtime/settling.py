@@ -123,10 +123,10 @@ class Settler:
             at_end.callback(driver.free_stream, own)
             at_end.callback(driver.synchronize, own)
             library = engine.blas.library if engine.blas.may_serve(kind) else None
-            rival = None if library is None else library.handle(gpu.device, own, driver)
-            ground = _Ground(driver, problem, kind, plans, rival is not None, self._l2_bytes, own, at_end)
+            handle = None if library is None else library.handle(gpu.device, own, driver)
+            ground = _Ground(driver, problem, kind, plans, handle is not None, self._l2_bytes, own, at_end)
             ground.take(round(min(max(wanted, 1), MAX_LAUNCHES)))
-            times_us = _times_us(_launches(engine, plans, rival, ground), len(plans), ground)
+            times_us = _times_us(_launches(engine, plans, handle, ground), len(plans), ground)
         shares = np.median(times_us / times_us[np.isfinite(times_us[:, 0])].mean(axis=0), axis=1)
         best = int(shares[: len(plans)].argmin())
         gemm, pick, time_us = kind.gemm, ranked[best], float(np.median(times_us[best]))
@@ -235,19 +235,19 @@ class _Ground:
 
 
 def _launches(
-    engine: Engine, plans: Sequence[Plan], rival: BlasHandle | None, ground: _Ground
+    engine: Engine, plans: Sequence[Plan], handle: BlasHandle | None, ground: _Ground
 ) -> list[Callable[[Triple], None]]:
-    """To enqueue each plan, and behind them cuBLAS where it is a rival, with some operands."""
+    """To enqueue each plan, and behind them cuBLAS where a handle of it is given, with some operands."""
 
     def launch(plan: Plan, operands: Triple) -> None:
         workspace = ground.workspace(plan.grid.scratch_bytes)
         engine.launch_all(plan, ground.stream, operands, 1.0, 0.0, workspace)
 
     launches: list[Callable[[Triple], None]] = [partial(launch, plan) for plan in plans]
-    if rival is not None:
-        rival.scale(1.0, 0.0)
+    if handle is not None:
+        handle.scale(1.0, 0.0)
         call, workspace = engine.blas.call(plans[0].problem), ground.workspace(WORKSPACE_BYTES)
-        launches.append(lambda operands: rival.sgemm(call, ground.stream, operands, workspace))
+        launches.append(lambda operands: handle.sgemm(call, ground.stream, operands, workspace))
     return launches
 
 

@@ -1,6 +1,7 @@
-"""What cuBLAS takes on drawn shapes: a thousand of them cost seconds, as nothing is compiled or verified.
+"""Times cuBLAS on drawn shapes. A thousand of them cost seconds, as nothing is compiled or verified.
 
-An export learns from them where cuBLAS is expected to be faster than what nobody tuned (models/rival.py).
+An export learns from these times where cuBLAS is expected to be faster than kernels that nobody tuned
+(models/cublas_model.py).
 """
 
 from __future__ import annotations

@@ -56,7 +56,7 @@ class Ledger:
 
     @contextmanager
     def timing(self, entry: str) -> Iterator[None]:
-        """Adds what the block takes to an entry: `with ledger.timing("ask_s")`."""
+        """Adds what is done inside to an entry: `with ledger.timing("ask_s")`."""
         began = time.perf_counter()
         try:
             yield

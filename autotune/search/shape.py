@@ -14,7 +14,7 @@ from ..kernel.feasible_set import FeasibleSet
 from ..measurement import Measurement, is_accurate
 from ..store import Claims, Store, StudyRef, TrialRecord
 from ..target import Point, Target, point_key, read_key
-from .compare.contest import Contest, Duel, Entrant
+from .compare.ranking import Duel, Ranked, Ranking
 from .compare.verdict import verdict
 from .progress import Best
 from .propose import origins
@@ -69,7 +69,7 @@ class ShapeSearch:
         # Of the trials that were searched, in their order (None: failed), and what was found on other shapes
         # where it was the best so far: what else was found there tells nothing of how a search gets on.
         self.times_us: list[float | None] = []
-        self.contest = Contest()
+        self.ranking = Ranking()
         self.num_new = 0
         self.num_open = 0
         self.spent_s = 0.0  # of the target, in this run: its compiler's places, its GPU
@@ -112,7 +112,7 @@ class ShapeSearch:
         known += [(number, None) for number in damaged - numbers - found if number is not None]
         self._proposer.load(known)
         for duel in self._store.duels(self.study):
-            self._correct(self.contest.restore(duel))
+            self._correct(self.ranking.restore(duel))
         self.borrow_from_twins()
         suited = known_good(self.space, self.gemm, self._limits)
         for number in suited:
@@ -173,7 +173,7 @@ class ShapeSearch:
     def polish(self, size: int) -> list[Ask]:
         """Steps that were not tried yet, at most so many: from the best point, and from the best of each tile
         that is as good, in turn. The best point is mostly the best of its tile, and then has two turns."""
-        champion = self.contest.champion
+        champion = self.ranking.champion
         number = None if champion is None else self.space.find(champion.point)
         as_good = [] if number is None else [number, *self._proposer.leaders(_AS_GOOD, _NUM_AS_GOOD)]
         self._num_polishes += 1
@@ -249,28 +249,28 @@ class ShapeSearch:
     def count(self, key: str, point: Mapping[str, Value], time_us: float | None, origin: str = "") -> bool:
         """Take in a trial of this study, whoever made it. Returns whether it is the best so far."""
         self.shared.known.add(key)
-        is_best = time_us is not None and self.contest.enter(key, point, time_us)
+        is_best = time_us is not None and self.ranking.enter(key, point, time_us)
         if is_best or origin != origins.FILL:
             self.times_us.append(time_us)
         return is_best
 
     def refine(self, duel: Duel, first_us: tuple[float, ...], second_us: tuple[float, ...]) -> None:
         """Learn from rounds of a duel."""
-        self._correct(self.contest.take(duel, first_us, second_us))
+        self._correct(self.ranking.take(duel, first_us, second_us))
         if duel.is_over:
             self._store.add_duel(self.study, duel.record)
 
-    def _correct(self, entrants: Iterable[Entrant]) -> None:
+    def _correct(self, corrected: Iterable[Ranked]) -> None:
         """Have the model go by what duels made of times."""
-        for entrant in entrants:
-            number = self.space.find(entrant.point)
+        for ranked in corrected:
+            number = self.space.find(ranked.point)
             if number is not None:
-                self._proposer.correct(number, entrant.time_us)
+                self._proposer.correct(number, ranked.time_us)
 
     def finalists(self, num: int) -> list[TrialRecord]:
         """The best trials: those that no duel has beaten first, by time as duels corrected it."""
         close = self._store.best(self.study, num * _FINALISTS_OF, self.max_error)
-        return sorted(close, key=lambda trial: self.contest.rank(trial.key, trial.measurement.time_us))[:num]
+        return sorted(close, key=lambda trial: self.ranking.rank(trial.key, trial.measurement.time_us))[:num]
 
     @property
     def num_total(self) -> int:
@@ -284,7 +284,7 @@ class ShapeSearch:
     @property
     def best(self) -> Best | None:
         """The fastest so far, as far as is decided; None while all have failed."""
-        champion = self.contest.champion
+        champion = self.ranking.champion
         if champion is None:
             return None
         return Best(champion.point, champion.time_us, self.baseline.time_us, self.limit_us)
@@ -304,7 +304,7 @@ class ShapeSearch:
     @property
     def cutoff_us(self) -> float | None:
         """The time that a candidate must not be far above."""
-        return None if self.contest.champion is None else self.contest.champion.time_us
+        return None if self.ranking.champion is None else self.ranking.champion.time_us
 
     @property
     def expected_spent_s(self) -> float:

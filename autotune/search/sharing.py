@@ -17,7 +17,7 @@ from typing import Protocol
 from ..kernel.config import Value
 from ..kernel.feasible_set import FeasibleSet
 from ..store import Claims, Known, News, StudyRef
-from .compare.contest import CLOSE
+from .compare.ranking import CLOSE
 from .propose.origins import TRANSFER
 from .propose.proposer import Proposer
 

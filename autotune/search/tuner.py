@@ -233,7 +233,7 @@ class Tuner:
         """Have the shape try the best of another. Returns whether there was one that is new."""
         at = self._shapes.index(shape)  # suites list alike shapes side by side: begin with the next
         for other in self._shapes[at + 1 :] + self._shapes[:at]:
-            champion = other.contest.champion
+            champion = other.ranking.champion
             if champion is None or self._is_tried_idly(shape, champion.point):
                 continue
             if shape.lend(champion.key, champion.point):

@@ -1,7 +1,7 @@
 """Follows a search: a thread that copies its trials for Optuna's dashboard now and then.
 
 A copy costs this process about 0.6 ms per trial, and others the database's write lock for 16 ms per
-transaction. The thread rests after each turn, so that it takes DUTY of the time at most: where trials
+transaction. The thread rests after each pass, so that it takes DUTY of the time at most: where trials
 come faster than that allows, the dashboard lags behind. What is left is copied when the search is over.
 """
 
@@ -63,8 +63,8 @@ class Publisher:
             self._rest(max(LEAST_REST_S, self._copy() / DUTY))
 
     def _copy(self) -> float:
-        """One turn; returns the seconds of this process that it took, less what opening takes once. What
-        fails is tried again in the next turn: a search does not end for its copy."""
+        """One pass; returns the seconds of this process that it took, less what opening takes once. What
+        fails is tried again in the next pass: a search does not end for its copy."""
         began_s = time.thread_time()
         try:
             self._mirror.open()

@@ -7,7 +7,7 @@ import pytest
 from autotune.kernel import template
 from autotune.kernel.compiler import Compiler
 
-ENTRIES = ("fill_normal", "reference_tiles", "compare_tiles", "compare_whole", "check_guards")
+ENTRIES = ("fill_normal", "reference_tiles", "compare_tiles", "compare_whole", "check_canaries")
 
 
 @pytest.mark.parametrize("arch", ["sm_75", "sm_80", "sm_86", "sm_89", "sm_90", "sm_120"])

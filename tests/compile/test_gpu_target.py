@@ -140,14 +140,14 @@ def test_a_compiled_kernel_waits_for_candidates_and_costs_no_compiling(open_targ
     opened = open_target("fine")
     assert opened.submit(GEMM, POINT, None).result(60).is_ok
     order, is_busy, is_free = [], threading.Event(), threading.Event()
-    opened._lane.submit(lambda: (is_busy.set(), is_free.wait()))
-    assert is_busy.wait(60), "the lane has begun what blocks it"
+    opened._queue.submit(lambda: (is_busy.set(), is_free.wait()))
+    assert is_busy.wait(60), "the queue has begun what blocks it"
     reused = opened.submit_compiled(Gemm(256, 128, 64), POINT, None)
     reused.add_done_callback(lambda _: order.append("reused"))
     trial = opened.submit(GEMM, {**POINT, "group": 4}, None)
     trial.add_done_callback(lambda _: order.append("trial"))
     deadline = time.monotonic() + 60
-    while not opened._lane.num_waiting and time.monotonic() < deadline:
+    while not opened._queue.num_waiting and time.monotonic() < deadline:
         time.sleep(0.01)
     is_free.set()
     found = reused.result(60)
@@ -177,13 +177,13 @@ def test_a_compiled_kernel_may_fail_to_compile_again_and_bring_the_worker_down(o
 def test_a_duel_waits_for_candidates_and_needs_no_place_among_those_that_compile(open_target, monkeypatch):
     opened = open_target("by name")
     order, is_free = [], threading.Event()
-    opened._lane.submit(is_free.wait)
+    opened._queue.submit(is_free.wait)
     duel = opened.duel(GEMM, (POINT, POINT), 3, 1)
     duel.add_done_callback(lambda _: order.append("duel"))
     trial = opened.submit(GEMM, POINT, None)
     trial.add_done_callback(lambda _: order.append("trial"))
     deadline = time.monotonic() + 60
-    while not opened._lane.num_waiting and time.monotonic() < deadline:
+    while not opened._queue.num_waiting and time.monotonic() < deadline:
         time.sleep(0.01)
     is_free.set()
     assert duel.result(60).samples_us == ((2.0,) * 3, (2.0,) * 3)
@@ -203,8 +203,8 @@ def test_a_duel_that_kills_the_worker_tells_so_and_the_target_goes_on(open_targe
 def test_duels_are_dropped_when_the_target_closes(open_target):
     opened = open_target("fine")
     is_free = threading.Event()
-    opened._lane.submit(is_free.wait)
-    duels = [opened.duel(GEMM, (POINT, POINT), 3, turn) for turn in range(3)]
+    opened._queue.submit(is_free.wait)
+    duels = [opened.duel(GEMM, (POINT, POINT), 3, shuffle) for shuffle in range(3)]
     threading.Timer(0.2, is_free.set).start()
     opened.close()
     assert all(duel.cancelled() for duel in duels)

@@ -84,7 +84,7 @@ void host_compare_whole(unsigned blocks, const float* c, const float* other, u64
                         Findings* findings) {
     run(blocks, [=] { compare_whole(c, other, count, tolerance, findings); });
 }
-void host_check_guards(unsigned blocks, const Guard* guards, u32 first, u32 pattern, Findings* findings) {
-    run(blocks, [=] { check_guards(guards, first, pattern, findings); });
+void host_check_canaries(unsigned blocks, const Canary* canaries, u32 first, u32 pattern, Findings* findings) {
+    run(blocks, [=] { check_canaries(canaries, first, pattern, findings); });
 }
 }

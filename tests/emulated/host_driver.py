@@ -35,14 +35,14 @@ SIGNATURES = {
     "reference_tiles": (_INT, _INT, _INT, _ADDRESS, *[_LONG] * 3, _ADDRESS, *[_LONG] * 3, *[_ADDRESS] * 3),
     "compare_tiles": (_INT, _INT, *[_ADDRESS] * 4, _DOUBLE, _ADDRESS),
     "compare_whole": (_ADDRESS, _ADDRESS, _COUNT, _DOUBLE, _ADDRESS),
-    "check_guards": (_ADDRESS, _WORD, _WORD, _ADDRESS),
+    "check_canaries": (_ADDRESS, _WORD, _WORD, _ADDRESS),
 }
 _HOST_NAMES = {
     "fill_normal": "host_fill",
     "reference_tiles": "host_reference",
     "compare_tiles": "host_compare_tiles",
     "compare_whole": "host_compare_whole",
-    "check_guards": "host_check_guards",
+    "check_canaries": "host_check_canaries",
 }
 
 

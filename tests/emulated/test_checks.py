@@ -191,17 +191,17 @@ def test_all_of_c_is_searched_and_compared(checks):
 
 
 @pytest.mark.parametrize("damaged", [None, 0, 1, 2, 3])
-def test_every_guard_is_checked_to_its_last_word(checks, damaged):
+def test_every_canary_is_checked_to_its_last_word(checks, damaged):
     layout = memory.lay_out((12, 20, 4))
-    words = np.full(layout.num_bytes // 4, memory.GUARD_WORD, np.uint32)
+    words = np.full(layout.num_bytes // 4, memory.CANARY_WORD, np.uint32)
     for region in layout.operands:
         words[region.offset // 4 : region.end // 4] = 0
     if damaged is not None:
-        guard = layout.guards[damaged]
-        words[guard.offset // 4] = words[guard.end // 4 - 1] = 7
-    guards = memory.guard_list(words.ctypes.data, layout.guards)
+        canary = layout.canaries[damaged]
+        words[canary.offset // 4] = words[canary.end // 4 - 1] = 7
+    canaries = memory.canary_list(words.ctypes.data, layout.canaries)
     raw = RawFindings()
-    checks.host_check_guards(len(layout.guards), guards, 10, memory.GUARD_WORD, ctypes.byref(raw))
+    checks.host_check_canaries(len(layout.canaries), canaries, 10, memory.CANARY_WORD, ctypes.byref(raw))
     assert (raw.num_damaged, raw.last_damaged) == ((0, 0) if damaged is None else (2, 10 + damaged + 1))
 
 

@@ -15,7 +15,7 @@ from autotune import stats
 from autotune.gemm import Gemm
 from autotune.gpu import GpuTarget
 from autotune.measurement import CachePolicy
-from autotune.search.compare.contest import ERROR_RATE, MAX_ROUNDS, Contest
+from autotune.search.compare.ranking import ERROR_RATE, MAX_ROUNDS, Ranking
 from autotune.search.run.refine import MOST_ROUNDS
 from autotune.store import Store, StudyRef
 
@@ -41,11 +41,11 @@ def test_the_clearly_faster_wins_in_either_order(target: GpuTarget) -> None:
     times = sorted((r.time_us, i) for i, r in enumerate(results) if r.time_us is not None)
     fast, slow = points[times[0][1]], points[times[-1][1]]
     assert times[-1][0] > APART * times[0][0], "no two that are clearly apart"
-    for turn, pair in enumerate(((fast, slow), (slow, fast))):
-        found = target.duel(GEMM, pair, NUM_ROUNDS, turn).result(120)
+    for faster, pair in enumerate(((fast, slow), (slow, fast))):
+        found = target.duel(GEMM, pair, NUM_ROUNDS, faster).result(120)
         assert [len(samples) for samples in found.samples_us] == [NUM_ROUNDS] * 2
         assert min(map(min, found.samples_us)) > 0
-        assert stats.faster_of(*found.samples_us, ERROR_RATE) == turn
+        assert stats.faster_of(*found.samples_us, ERROR_RATE) == faster
         worked_s = sum(map(sum, found.samples_us)) / 1e6
         assert found.seconds > worked_s
 
@@ -63,22 +63,22 @@ def test_a_search_records_its_duels_and_goes_by_them(tmp_path: Path) -> None:
         study = _study(store)
         assert study.policy is CachePolicy.COLD
         trials, duels, final = store.trials(study), store.duels(study), store.final(study)
-    contest = Contest()
+    ranking = Ranking()
     for trial in trials:
         if trial.measurement.time_us is not None:
-            contest.enter(trial.key, trial.point, trial.measurement.time_us)
+            ranking.enter(trial.key, trial.point, trial.measurement.time_us)
     assert duels, f"no duel was decided: {json.dumps(facts['ledger'])}"
     for duel in duels:
         num_rounds = len(duel.samples_us[0])
         assert num_rounds == len(duel.samples_us[1]) < MAX_ROUNDS + MOST_ROUNDS
         assert duel.winner == stats.faster_of(*duel.samples_us, ERROR_RATE)
         assert duel.winner is not None or num_rounds >= MAX_ROUNDS  # over: decided, or tied
-        assert contest.restore(duel), "a duel of configs without a time"
+        assert ranking.restore(duel), "a duel of configs without a time"
     ledger = facts["ledger"]
     rounds_s = sum(sum(map(sum, duel.samples_us)) for duel in duels) / 1e6
     assert rounds_s < ledger["refine_s"] < ledger["search_s"]
     assert ledger["gpu_idle_s"] + ledger["verify_s"] + ledger["measure_s"] + ledger["refine_s"] <= (
         ledger["search_s"] + 1e-6
     )
-    assert final is not None and contest.champion is not None
-    assert contest.champion.key in {entry.key for entry in final.entries}  # nobody else would be the winner
+    assert final is not None and ranking.champion is not None
+    assert ranking.champion.key in {entry.key for entry in final.entries}  # nobody else would be the winner

@@ -91,10 +91,10 @@ def handle(request: object) -> protocol.Answer:
             return protocol.RaceResult(samples, (2.0,) * rounds, failures=failures)
         case protocol.RunDuel(kernels=kernels) if any(kernel.sha256 == "wrong" for kernel in kernels):
             return protocol.DuelResult(((), ()), 0.25)
-        case protocol.RunDuel(kernels=kernels, rounds=rounds, turn=turn):
+        case protocol.RunDuel(kernels=kernels, rounds=rounds, shuffle=shuffle):
             if any(kernel.sha256 == "crash" for kernel in kernels):
                 os._exit(1)
-            return protocol.DuelResult(((1.0 + turn,) * rounds, (2.0,) * rounds), 0.25)
+            return protocol.DuelResult(((1.0 + shuffle,) * rounds, (2.0,) * rounds), 0.25)
         case protocol.RunCells(cells=cells):
             times = []
             for _, kernel, _ in cells:

@@ -235,7 +235,7 @@ def test_a_race_that_dies_though_each_alone_is_fine_is_run_again_once(make):
 def test_a_duel_that_kills_the_worker_is_without_a_result_and_the_next_has_a_new_one(make, log):
     client = make()
     good, bad = (KernelCode(b"", name, SPEC) for name in ("fine", "crash"))
-    found = client.duel(protocol.RunDuel(PROBLEM, (good, good), 3, turn=4), 30.0)
+    found = client.duel(protocol.RunDuel(PROBLEM, (good, good), 3, shuffle=4), 30.0)
     assert (found.samples_us, found.seconds) == (((5.0,) * 3, (2.0,) * 3), 0.25)
     for _ in range(2):
         assert client.duel(protocol.RunDuel(PROBLEM, (good, bad), 3), 30.0) is None

@@ -17,8 +17,8 @@ from autotune.cli import spent
 from autotune.gemm import Gemm
 from autotune.measurement import Measurement, Outcome
 from autotune.search import Options, StopReason, study_of, tune
-from autotune.search.compare import contest
-from autotune.search.compare.contest import Contest
+from autotune.search.compare import ranking
+from autotune.search.compare.ranking import Ranking
 from autotune.search.progress import Ledger, TrialDone
 from autotune.search.run import refine
 from autotune.store import DuelRecord
@@ -57,9 +57,9 @@ def test_two_that_are_alike_are_seldom_told_apart_however_often_one_looks():
 def test_what_is_faster_in_every_round_is_found_soon_whatever_the_drift(gap, seed):
     slow = np.random.default_rng(seed).uniform(100.0, 1000.0, size=11)
     fast = slow - gap
-    assert stats.faster_of(slow[:10].tolist(), fast[:10].tolist(), contest.ERROR_RATE) is None
-    assert stats.faster_of(slow.tolist(), fast.tolist(), contest.ERROR_RATE) == 1
-    assert stats.faster_of(fast.tolist(), slow.tolist(), contest.ERROR_RATE) == 0
+    assert stats.faster_of(slow[:10].tolist(), fast[:10].tolist(), ranking.ERROR_RATE) is None
+    assert stats.faster_of(slow.tolist(), fast.tolist(), ranking.ERROR_RATE) == 1
+    assert stats.faster_of(fast.tolist(), slow.tolist(), ranking.ERROR_RATE) == 0
 
 
 def test_rounds_without_a_difference_say_nothing():
@@ -67,7 +67,7 @@ def test_rounds_without_a_difference_say_nothing():
     assert stats.evidence(0, 0) == 1.0
 
 
-# ---- a contest
+# ---- a ranking
 
 
 def _rounds(times_us, num, rng, noise=0.001):
@@ -76,14 +76,14 @@ def _rounds(times_us, num, rng, noise=0.001):
     return [tuple((t * drift * rng.normal(1, noise, size=num)).tolist()) for t in times_us]
 
 
-def _decide(entered: Contest, truth: dict[str, float], rng, num_most=10_000) -> list[contest.Duel]:
+def _decide(entered: Ranking, truth: dict[str, float], rng, num_most=10_000) -> list[ranking.Duel]:
     """Fight until nothing is left to decide."""
     over = []
     for _ in range(num_most):
         duel = entered.next_duel()
         if duel is None:
             return over
-        entered.take(duel, *_rounds([truth[e.key] for e in duel.entrants], 6, rng))
+        entered.take(duel, *_rounds([truth[e.key] for e in duel.pair], 6, rng))
         over += [duel] if duel.is_over else []
     raise AssertionError("duels without an end")
 
@@ -93,7 +93,7 @@ def _decide(entered: Contest, truth: dict[str, float], rng, num_most=10_000) -> 
 def test_duels_find_the_fastest_of_those_that_trials_could_not_tell_apart(steps, seed):
     rng = np.random.default_rng(seed)
     truth = {str(i): 100.0 + 0.2 * step for i, step in enumerate(steps)}
-    entered = Contest()
+    entered = Ranking()
     for key, time_us in truth.items():
         entered.enter(key, {}, time_us * rng.uniform(0.995, 1.005))
     over = _decide(entered, truth, rng)
@@ -102,18 +102,18 @@ def test_duels_find_the_fastest_of_those_that_trials_could_not_tell_apart(steps,
     # the truly fastest or one that ties with it; a wrong verdict, one in a hundred duels, costs little
     assert truth[champion.key] <= min(truth.values()) * 1.01
     for duel in over:
-        assert duel.num_rounds <= contest.MAX_ROUNDS + 6
-        assert duel.winner is not None or duel.num_rounds >= contest.MAX_ROUNDS
+        assert duel.num_rounds <= ranking.MAX_ROUNDS + 6
+        assert duel.winner is not None or duel.num_rounds >= ranking.MAX_ROUNDS
 
 
 def test_a_lucky_trial_is_found_out_and_its_time_put_right():
-    entered = Contest()
+    entered = Ranking()
     truth = {"good": 100.0, "lucky": 102.0, "far": 110.0}
     assert entered.enter("good", {}, 100.0)
     assert entered.enter("lucky", {}, 99.0)
     assert not entered.enter("far", {}, 110.0)
     over = _decide(entered, truth, np.random.default_rng(0))
-    assert [{e.key for e in duel.entrants} for duel in over] == [{"good", "lucky"}]
+    assert [{e.key for e in duel.pair} for duel in over] == [{"good", "lucky"}]
     assert entered.champion.key == "good"
     is_beaten, time_us = entered.rank("lucky", 99.0)
     assert is_beaten
@@ -123,13 +123,13 @@ def test_a_lucky_trial_is_found_out_and_its_time_put_right():
 
 
 def test_an_undecided_duel_is_not_fought_by_two_at_once():
-    entered = Contest()
+    entered = Ranking()
     for number in range(4):
         entered.enter(str(number), {}, 100.0 + number / 10)
     under_way = []
     while (duel := entered.next_duel(under_way)) is not None:
         under_way.append(duel)
-    pairs = [{e.key for e in duel.entrants} for duel in under_way]
+    pairs = [{e.key for e in duel.pair} for duel in under_way]
     assert pairs == [{"0", "1"}, {"0", "2"}, {"0", "3"}]
     entered.is_closed = True
     assert entered.next_duel() is None
@@ -137,7 +137,7 @@ def test_an_undecided_duel_is_not_fought_by_two_at_once():
 
 def test_verdicts_that_contradict_each_other_leave_a_champion():
     """Queued together, three may beat each other in a ring."""
-    entered = Contest()
+    entered = Ranking()
     for number in range(3):
         entered.enter(str(number), {}, 100.0)
     faster, slower = (1.0,) * 20, (2.0,) * 20
@@ -167,7 +167,7 @@ class Duelling(FakeTarget):
         time_us = bowl_us(point) * (1 + 0.01 * luck / 3)
         return Measurement(Outcome.OK, time_us=time_us, samples_us=(time_us,), verify_s=0.1, measure_s=0.1)
 
-    def duel(self, gemm, points, rounds, turn):
+    def duel(self, gemm, points, rounds, shuffle):
         self.fought.append(tuple(map(dict, points)))
         self.num_rounds += rounds
         future: Future = Future()
@@ -189,7 +189,7 @@ def test_a_search_refines_and_still_ends_with_as_many_trials(store):
     for duel in duels:
         first, second = duel.samples_us
         assert len(first) == len(second) > 0
-        assert duel.winner == stats.faster_of(first, second, contest.ERROR_RATE)
+        assert duel.winner == stats.faster_of(first, second, ranking.ERROR_RATE)
     assert len({frozenset(duel.keys) for duel in duels}) == len(duels), "a duel that is over stays over"
 
 

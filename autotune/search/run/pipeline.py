@@ -1,8 +1,9 @@
 """Points under way on a target, from submission until they are stored.
 
-A trial is committed by the thread on which the target settles it, in the order of settling, before anything
-else learns of it and before the next is settled. On a GPU that is a thread of its own (`gpu.lane`): while it
-commits one trial, the GPU measures the next, and no more than that one. So a search that dies loses at most
+The thread on which the target settles a trial also commits it, in the order of settling, before anything
+else learns of it and before the next is settled. A GPU has a thread of its own for this (`gpu.gpu_queue`).
+While that thread commits one trial, the GPU measures the next, and no more than that one. So a search that
+dies loses at most
 
 - one measurement that came in, the one that is being committed,
 - and what the GPU is on: its measurement does not come in before that commit is through,

@@ -11,17 +11,17 @@ from concurrent.futures import Future, wait
 from dataclasses import dataclass
 
 from ...target import Refining, Rounds
-from ..compare.contest import Duel
+from ..compare.ranking import Duel
 from ..progress import Ledger
 from ..shape import ShapeSearch
 
 NUM_AHEAD = 5  # queued, so that the GPU has work while the coordinator asks
-BLOCK_S = 0.04  # of the GPU at a time: a candidate that is ready waits no longer than that
+BATCH_S = 0.04  # of the GPU at a time: a candidate that is ready waits no longer than that
 FIRST_ROUNDS, MOST_ROUNDS = 3, 12
 
 
 @dataclass(frozen=True)
-class _Block:
+class _Batch:
     """Rounds of a duel that are under way."""
 
     shape: ShapeSearch
@@ -34,10 +34,10 @@ class Refiner:
 
     def __init__(self, target: Refining, ledger: Ledger) -> None:
         self._target, self._ledger = target, ledger
-        self._open: dict[Future[Rounds], _Block] = {}
+        self._open: dict[Future[Rounds], _Batch] = {}
         self._spent_s: dict[ShapeSearch, float] = {}
         self._round_s: dict[ShapeSearch, float] = {}  # seconds of the GPU per round, as of late
-        self._num_blocks = 0
+        self._num_batches = 0
 
     @property
     def futures(self) -> list[Future[Rounds]]:
@@ -47,43 +47,43 @@ class Refiner:
     def fill(self, shapes: Sequence[ShapeSearch]) -> None:
         """Queue duels, of the shapes that had the least of the GPU for theirs first."""
         while len(self._open) < NUM_AHEAD:
-            block = self._next(shapes)
-            if block is None:
+            batch = self._next(shapes)
+            if batch is None:
                 return
-            first, second = block.duel.entrants
-            self._num_blocks += 1
+            first, second = batch.duel.pair
+            self._num_batches += 1
             pair = (first.point, second.point)
-            future = self._target.duel(block.shape.gemm, pair, block.rounds, self._num_blocks)
-            self._open[future] = block
+            future = self._target.duel(batch.shape.gemm, pair, batch.rounds, self._num_batches)
+            self._open[future] = batch
 
-    def _next(self, shapes: Sequence[ShapeSearch]) -> _Block | None:
-        under_way = [block.duel for block in self._open.values()]
+    def _next(self, shapes: Sequence[ShapeSearch]) -> _Batch | None:
+        under_way = [batch.duel for batch in self._open.values()]
         for shape in sorted(shapes, key=lambda s: self._spent_s.get(s, 0.0)):
-            duel = shape.contest.next_duel(under_way)
+            duel = shape.ranking.next_duel(under_way)
             if duel is not None:
-                return _Block(shape, duel, self._rounds(shape))
+                return _Batch(shape, duel, self._rounds(shape))
         return None
 
     def _rounds(self, shape: ShapeSearch) -> int:
         round_s = self._round_s.get(shape)
-        return FIRST_ROUNDS if round_s is None else max(1, min(MOST_ROUNDS, int(BLOCK_S / round_s)))
+        return FIRST_ROUNDS if round_s is None else max(1, min(MOST_ROUNDS, int(BATCH_S / round_s)))
 
     def settle(self) -> None:
         """Learn from the duels that are done. Raises what the target raised."""
         for future in [future for future in self._open if future.done()]:
-            block = self._open.pop(future)
+            batch = self._open.pop(future)
             if not future.cancelled():
-                self._learn(block, future.result())
+                self._learn(batch, future.result())
 
-    def _learn(self, block: _Block, found: Rounds) -> None:
-        shape, duel = block.shape, block.duel
+    def _learn(self, batch: _Batch, found: Rounds) -> None:
+        shape, duel = batch.shape, batch.duel
         first_us, second_us = found.samples_us
         if not first_us or not second_us:  # wrong, or deadly: what ran before is not to be trusted any more
-            shape.contest.is_closed = True
+            shape.ranking.is_closed = True
             return
         self._ledger.refine_s += found.seconds
         self._spent_s[shape] = self._spent_s.get(shape, 0.0) + found.seconds
-        self._round_s[shape] = found.seconds / block.rounds
+        self._round_s[shape] = found.seconds / batch.rounds
         shape.refine(duel, first_us, second_us)
 
     def stop(self) -> None:

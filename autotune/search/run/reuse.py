@@ -125,7 +125,7 @@ class Reuser:
         """What does best for others of this shape's family, and has been compiled."""
         kernels = self._kernels(shape)
         others = [other for other in shapes if other is not shape and self._kernels(other) is kernels]
-        points = [champion.point for other in others if (champion := other.contest.champion) is not None]
+        points = [champion.point for other in others if (champion := other.ranking.champion) is not None]
         return [point for point in points if Config.from_dict(point).kernel in kernels]
 
     def _kernels(self, shape: ShapeSearch) -> Kernels:

@@ -11,92 +11,92 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autotune.gpu.lane import Lane
+from autotune.gpu.gpu_queue import GpuQueue
 
 
 @pytest.fixture
-def lane() -> Iterator[Lane]:
-    lane = Lane()
-    yield lane
-    lane.close()
+def queue() -> Iterator[GpuQueue]:
+    queue = GpuQueue()
+    yield queue
+    queue.close()
 
 
 @given(st.lists(st.booleans(), max_size=12))
 def test_all_that_was_asked_for_goes_before_what_can_wait(kinds: list[bool]) -> None:
-    lane, is_free, order = Lane(), threading.Event(), []
-    lane.submit(is_free.wait)
+    queue, is_free, order = GpuQueue(), threading.Event(), []
+    queue.submit(is_free.wait)
     futures = [
-        (lane.submit_idle if is_idle else lane.submit)(order.append, (is_idle, number))
+        (queue.submit_idle if is_idle else queue.submit)(order.append, (is_idle, number))
         for number, is_idle in enumerate(kinds)
     ]
     is_free.set()
     for future in futures:
         future.result(10)
-    lane.close()
+    queue.close()
     assert [pair for pair in order if not pair[0]] == [p for p in enumerate_kinds(kinds) if not p[0]]
     assert [is_idle for is_idle, _ in order] == sorted(kinds)
     assert {pair for pair in order if pair[0]} == {p for p in enumerate_kinds(kinds) if p[0]}
-    assert lane.num_waiting == 0
+    assert queue.num_waiting == 0
 
 
 def enumerate_kinds(kinds: list[bool]) -> list[tuple[bool, int]]:
     return [(is_idle, number) for number, is_idle in enumerate(kinds)]
 
 
-def test_what_comes_while_idle_work_waits_still_goes_first(lane: Lane) -> None:
+def test_what_comes_while_idle_work_waits_still_goes_first(queue: GpuQueue) -> None:
     is_free, order = threading.Event(), []
-    lane.submit(is_free.wait)
-    idle = lane.submit_idle(order.append, "idle")
+    queue.submit(is_free.wait)
+    idle = queue.submit_idle(order.append, "idle")
     # submitted by what runs, when the idle work's turn has come already
-    lane.submit(lambda: [lane.submit(order.append, number) for number in range(3)])
+    queue.submit(lambda: [queue.submit(order.append, number) for number in range(3)])
     is_free.set()
     idle.result(10)
     assert order == [0, 1, 2, "idle"]
 
 
-def test_errors_are_those_of_the_work(lane: Lane) -> None:
+def test_errors_are_those_of_the_work(queue: GpuQueue) -> None:
     def fail(error: Exception) -> None:
         raise error
 
-    for submit in (lane.submit, lane.submit_idle):
+    for submit in (queue.submit, queue.submit_idle):
         assert isinstance(submit(fail, KeyError("k")).exception(10), KeyError)
 
 
-def test_cancelled_idle_work_does_not_run(lane: Lane) -> None:
+def test_cancelled_idle_work_does_not_run(queue: GpuQueue) -> None:
     is_free, ran = threading.Event(), []
-    lane.submit(is_free.wait)
-    future = lane.submit_idle(ran.append, 1)
+    queue.submit(is_free.wait)
+    future = queue.submit_idle(ran.append, 1)
     assert future.cancel()
     is_free.set()
-    lane.submit(int).result(10)
+    queue.submit(int).result(10)
     assert not ran
 
 
-def test_a_closed_lane_takes_nothing_and_cancels_what_could_wait() -> None:
-    lane, is_free, ran = Lane(), threading.Event(), []
-    lane.submit(is_free.wait)
-    asked, idle = lane.submit(ran.append, "asked"), lane.submit_idle(ran.append, "idle")
-    lane.drop_idle()
+def test_a_closed_queue_takes_nothing_and_cancels_what_could_wait() -> None:
+    queue, is_free, ran = GpuQueue(), threading.Event(), []
+    queue.submit(is_free.wait)
+    asked, idle = queue.submit(ran.append, "asked"), queue.submit_idle(ran.append, "idle")
+    queue.drop_idle()
     is_free.set()
-    lane.close()
+    queue.close()
     assert asked.done() and idle.cancelled()
     assert ran == ["asked"]
     with pytest.raises(RuntimeError):
-        lane.submit(int)
-    assert lane.num_waiting == 0
-    assert lane.submit_idle(int).cancelled()
+        queue.submit(int)
+    assert queue.num_waiting == 0
+    assert queue.submit_idle(int).cancelled()
 
 
-def settled(lane: Lane, work: Callable[[], int]) -> Future[int]:
+def settled(queue: GpuQueue, work: Callable[[], int]) -> Future[int]:
     """As a target has its candidates settled."""
     future = Future[int]()
     future.set_running_or_notify_cancel()
-    lane.submit(lane.settle, future, work)
+    queue.submit(queue.settle, future, work)
     return future
 
 
 def test_the_next_is_measured_while_one_is_committed_and_no_more_than_that_one() -> None:
-    lane, may_commit, begun = Lane(), threading.Event(), []
+    queue, may_commit, begun = GpuQueue(), threading.Event(), []
     second_begun, third_begun = threading.Event(), threading.Event()
     committed: list[int] = []
 
@@ -110,8 +110,12 @@ def test_the_next_is_measured_while_one_is_committed_and_no_more_than_that_one()
         committed.append(done.result())
 
     gate = threading.Event()
-    lane.submit(gate.wait)
-    futures = [settled(lane, partial(measure, 1)), lane.submit_idle(measure, 2), lane.submit_idle(measure, 3)]
+    queue.submit(gate.wait)
+    futures = [
+        settled(queue, partial(measure, 1)),
+        queue.submit_idle(measure, 2),
+        queue.submit_idle(measure, 3),
+    ]
     for future in futures:
         future.add_done_callback(commit)
     gate.set()
@@ -121,11 +125,11 @@ def test_the_next_is_measured_while_one_is_committed_and_no_more_than_that_one()
     assert futures[0].done() and not futures[1].done(), "the second is told of before the first is stored"
     may_commit.set()
     assert futures[2].result(10) == 3
-    lane.close()
+    queue.close()
     assert committed == begun == [1, 2, 3], "in order, and drained by closing"
 
 
-def test_an_error_waits_for_the_commit_of_what_was_measured_before(lane: Lane) -> None:
+def test_an_error_waits_for_the_commit_of_what_was_measured_before(queue: GpuQueue) -> None:
     """Whoever hears that the GPU is lost finds all trials before stored."""
     may_commit, order = threading.Event(), []
 
@@ -133,8 +137,8 @@ def test_an_error_waits_for_the_commit_of_what_was_measured_before(lane: Lane) -
         raise KeyError("lost")
 
     gate = threading.Event()
-    lane.submit(gate.wait)
-    first, second = settled(lane, int), settled(lane, fail)
+    queue.submit(gate.wait)
+    first, second = settled(queue, int), settled(queue, fail)
     first.add_done_callback(lambda _: (may_commit.wait(10), order.append("stored")))
     second.add_done_callback(lambda _: order.append("lost"))
     gate.set()
@@ -142,5 +146,5 @@ def test_an_error_waits_for_the_commit_of_what_was_measured_before(lane: Lane) -
         second.result(0.1)
     may_commit.set()
     assert isinstance(second.exception(10), KeyError)
-    lane.close()
+    queue.close()
     assert order == ["stored", "lost"]

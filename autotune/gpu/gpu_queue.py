@@ -17,11 +17,11 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-class Lane:
+class GpuQueue:
     """Runs what is submitted one by one, in order; what is submitted for idle moments once nothing else
     waits. `submit` raises RuntimeError after `close`; a future that was left over then is cancelled.
 
-    What waits for a future that is settled here may take as long as it will, but not wait for the lane."""
+    What waits for a future that is settled here may take as long as it will, but not wait for the queue."""
 
     def __init__(self) -> None:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="gpu")
@@ -54,18 +54,18 @@ class Lane:
 
         def begin() -> None:
             if self._num_waiting and not self._is_closed and not future.cancelled():
-                self._queue(begin, future)
+                self._append(begin, future)
                 return
             if self._is_closed:
                 future.cancel()
             if future.set_running_or_notify_cancel():
                 self.settle(future, partial(work, *args, **kwargs))
 
-        self._queue(begin, future)
+        self._append(begin, future)
         return future
 
     def settle(self, future: Future[T], work: Callable[[], T]) -> None:
-        """Within what the lane runs: work now, then have a running future settled, and with it all that
+        """Within what the queue runs: work now, then have a running future settled, and with it all that
         waits for it run, on the other thread. Waits until that is through with the one before."""
         try:
             done = partial(future.set_result, work())
@@ -75,7 +75,7 @@ class Lane:
             wait([self._settling])
         self._settling = self._settler.submit(done)
 
-    def _queue(self, begin: Callable[[], None], future: Future[T]) -> None:
+    def _append(self, begin: Callable[[], None], future: Future[T]) -> None:
         try:
             self._thread.submit(begin)
         except RuntimeError:  # closed meanwhile

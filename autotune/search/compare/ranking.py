@@ -22,7 +22,7 @@ MAX_ROUNDS = 48  # two that these do not tell apart are tied
 
 
 @dataclass(eq=False)
-class Entrant:
+class Ranked:
     """A candidate that ran. `time_us` is its trial's, or what duels made of it since."""
 
     key: str
@@ -34,9 +34,9 @@ class Entrant:
 
 @dataclass(eq=False)
 class Duel:
-    """Two entrants; `samples_us` are theirs in the same rounds, so far."""
+    """Two candidates, paired; `samples_us` are theirs in the same rounds, so far."""
 
-    entrants: tuple[Entrant, Entrant]
+    pair: tuple[Ranked, Ranked]
     samples_us: tuple[list[float], list[float]] = field(default_factory=lambda: ([], []))
 
     @property
@@ -56,7 +56,7 @@ class Duel:
     def record(self) -> DuelRecord:
         """As it is stored."""
         first, second = self.samples_us
-        keys = (self.entrants[0].key, self.entrants[1].key)
+        keys = (self.pair[0].key, self.pair[1].key)
         return DuelRecord(keys, (tuple(first), tuple(second)), self.winner)
 
     @property
@@ -66,21 +66,21 @@ class Duel:
         return float(np.exp(np.median(np.log(second) - np.log(first))))
 
 
-class Contest:
-    """The entrants of one shape. The champion is the fastest of those that no duel has beaten."""
+class Ranking:
+    """All candidates of one shape that ran. The champion is the fastest of those that no duel has beaten."""
 
     def __init__(self) -> None:
-        self._entrants: dict[str, Entrant] = {}
+        self._ranked: dict[str, Ranked] = {}
         self._duels: dict[frozenset[str], Duel] = {}
-        self.champion: Entrant | None = None
+        self.champion: Ranked | None = None
         self.is_closed = False  # no more duels
 
     def enter(self, key: str, point: Mapping[str, Value], time_us: float) -> bool:
         """Take in what came of a trial. Returns whether it is the new champion."""
-        entrant = self._entrants[key] = Entrant(key, point, time_us)
+        ranked = self._ranked[key] = Ranked(key, point, time_us)
         is_first = self.champion is None or time_us < self.champion.time_us
         if is_first:
-            self.champion = entrant
+            self.champion = ranked
         return is_first
 
     def next_duel(self, under_way: Collection[Duel] = ()) -> Duel | None:
@@ -91,29 +91,29 @@ class Contest:
             return None
         limit_us = champion.time_us * (1 + CLOSE)
         close = [
-            e for e in self._entrants.values()
+            e for e in self._ranked.values()
             if e.time_us <= limit_us and not e.is_beaten and e is not champion
         ]  # fmt: skip
-        for entrant in sorted(close, key=lambda e: e.time_us):
-            duel = self._duel(champion.key, entrant.key)
+        for ranked in sorted(close, key=lambda e: e.time_us):
+            duel = self._duel(champion.key, ranked.key)
             if not duel.is_over and duel not in under_way:
                 return duel
         return None
 
     def _duel(self, one: str, other: str) -> Duel:
-        pair = (self._entrants[one], self._entrants[other])
+        pair = (self._ranked[one], self._ranked[other])
         return self._duels.setdefault(frozenset((one, other)), Duel(pair))
 
-    def restore(self, record: DuelRecord) -> list[Entrant]:
-        """`take` a duel of an earlier run, or of another search that is going on: it may be of entrants
-        that are not known here, and is left out then."""
-        if not all(key in self._entrants for key in record.keys):
+    def restore(self, record: DuelRecord) -> list[Ranked]:
+        """`take` a duel of an earlier run, or of another search that is going on: it may be of
+        candidates that are not known here, and is left out then."""
+        if not all(key in self._ranked for key in record.keys):
             return []
-        duel = Duel((self._entrants[record.keys[0]], self._entrants[record.keys[1]]))
+        duel = Duel((self._ranked[record.keys[0]], self._ranked[record.keys[1]]))
         self._duels.setdefault(frozenset(record.keys), duel)
         return self.take(duel, *record.samples_us)
 
-    def take(self, duel: Duel, first_us: tuple[float, ...], second_us: tuple[float, ...]) -> list[Entrant]:
+    def take(self, duel: Duel, first_us: tuple[float, ...], second_us: tuple[float, ...]) -> list[Ranked]:
         """Add rounds to a duel. Once it is over, returns whose time was corrected by it."""
         duel.samples_us[0].extend(first_us)
         duel.samples_us[1].extend(second_us)
@@ -121,28 +121,28 @@ class Contest:
             return []
         corrected = _correct(duel)
         winner = duel.winner
-        if winner is not None and not duel.entrants[winner].is_beaten:  # it may have lost another meanwhile
-            duel.entrants[1 - winner].is_beaten = True
-        unbeaten = [entrant for entrant in self._entrants.values() if not entrant.is_beaten]
+        if winner is not None and not duel.pair[winner].is_beaten:  # it may have lost another meanwhile
+            duel.pair[1 - winner].is_beaten = True
+        unbeaten = [ranked for ranked in self._ranked.values() if not ranked.is_beaten]
         self.champion = min(unbeaten, key=lambda e: e.time_us)
         return [corrected]
 
     def rank(self, key: str, time_us: float | None) -> tuple[bool, float]:
         """Sorts trials: the unbeaten first, each group by time, a trial's own where nothing else is known."""
-        entrant = self._entrants.get(key)
-        if entrant is None:
+        ranked = self._ranked.get(key)
+        if ranked is None:
             return False, np.inf if time_us is None else time_us
-        return entrant.is_beaten, entrant.time_us
+        return ranked.is_beaten, ranked.time_us
 
 
-def _correct(duel: Duel) -> Entrant:
+def _correct(duel: Duel) -> Ranked:
     """The time of the one of whom less is known, by the other's and the ratio."""
-    first, second = duel.entrants
+    first, second = duel.pair
     is_second = second.num_rounds <= first.num_rounds
     if is_second:
         second.time_us = first.time_us * duel.ratio
     else:
         first.time_us = second.time_us / duel.ratio
-    for entrant in duel.entrants:
-        entrant.num_rounds += duel.num_rounds
+    for ranked in duel.pair:
+        ranked.num_rounds += duel.num_rounds
     return second if is_second else first
