@@ -11,6 +11,7 @@ from .disturbance import is_passing
 from .errors import UsageError
 
 MAX_ERROR = 1.5  # times cuBLAS's: the default limit of what may win
+DEFAULT_DB = "autotune.db"  # holds the trials where nobody names another database
 LATENT_US = 200.0  # one launch that took less, its latency included, tells too little of the kernel
 POLICY_VERSION = 1  # raise when the way of timing changes: older times then no longer compare
 

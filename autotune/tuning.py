@@ -26,7 +26,7 @@ from .kernel.compiler import Compiler
 from .kernel.config import PARAMETER, Config
 from .kernel.feasible_set import FeasibleSet, feasible_set
 from .kernel.relatives import fitted, summed_in_blocks
-from .measurement import MAX_ERROR, CachePolicy, read_policy
+from .measurement import DEFAULT_DB, MAX_ERROR, CachePolicy, read_policy
 from .recording.replay import ReplayTarget
 from .runtime.table import Table, load
 from .search import DEFAULT_SAMPLER, Options, SearchResult, ShapeResult, StopReason
@@ -41,7 +41,6 @@ from .target import Filling, Target
 from .targets import Note
 
 Shape = Gemm | str | int | tuple[int, int, int]  # 4096, "4096x128x4096:NT", (m, n, k)
-DEFAULT_DB = "autotune.db"
 # Of the seconds, where shapes are drawn: to search them, and to time kernels across them. Six kernels of
 # each shape serve new ones nearly as well as all (decision 0041); what they take in seconds is unmeasured.
 SEARCH_SHARE, FILL_SHARE = 0.6, 0.35

@@ -18,7 +18,7 @@ import typer
 from .. import __version__
 from ..distribution import MAX_KERNELS, MAX_MEGABYTES
 from ..errors import AutotuneError, EnvironmentProblem, UsageError
-from ..measurement import MAX_ERROR
+from ..measurement import DEFAULT_DB, MAX_ERROR
 from ..output_file import DISK_FULL
 from . import console
 from .ctrl_c import SIGNALLED, interrupt_in_order, leave_at_once
@@ -108,11 +108,8 @@ Trial = Annotated[
     typer.Argument(metavar="ID", help="A trial, as `trials best`, `history` and `failures` list it.", min=1),
 ]
 Seed = Annotated[int, typer.Option(help="Seed of everything that is drawn at random.", min=0)]
-Rounds = Annotated[
-    int, typer.Option(help="Interleaved rounds: samples of each contender.", min=3, max=10_000)
-]
+Rounds = Annotated[int, typer.Option(help="Interleaved rounds: samples of each kernel.", min=3, max=10_000)]
 
-DB = "autotune.db"
 TABLE = Path("sgemm_dispatch")
 REPORT = Path("report.html")
 
@@ -169,7 +166,7 @@ def search(
     ] = "autotune",
     policy: Policy = "cold",
     max_error: MaxError = MAX_ERROR,
-    db: Db = DB,
+    db: Db = DEFAULT_DB,
     has_dashboard: Annotated[
         bool,
         typer.Option(
@@ -199,7 +196,7 @@ def search(
     epilog=_examples("export-table", "export-table --db shapes.db --suite shapes.toml --out my_kernels"),
 )
 def export_table(
-    db: Db = DB,
+    db: Db = DEFAULT_DB,
     out: Annotated[Path, typer.Option(help="The folder to write: what applications import.")] = TABLE,
     shape: Shapes = None,
     suite: Suite = None,
@@ -255,7 +252,9 @@ def space(
 
 
 @trials_app.command(epilog=_examples("trials best", "trials best --db shapes.db --shape 4096 --json"))
-def best(db: Db = DB, shape: Shapes = None, max_error: Accurate = MAX_ERROR, is_json: Json = False) -> None:
+def best(
+    db: Db = DEFAULT_DB, shape: Shapes = None, max_error: Accurate = MAX_ERROR, is_json: Json = False
+) -> None:
     """The winner of every study, against cuBLAS and the limit."""
     from . import trials as command
 
@@ -264,7 +263,7 @@ def best(db: Db = DB, shape: Shapes = None, max_error: Accurate = MAX_ERROR, is_
 
 
 @trials_app.command(epilog=_examples("trials history --limit 50", "trials history --shape 4096 --json"))
-def history(db: Db = DB, shape: Shapes = None, limit: Limit = 20, is_json: Json = False) -> None:
+def history(db: Db = DEFAULT_DB, shape: Shapes = None, limit: Limit = 20, is_json: Json = False) -> None:
     """The newest trials, in the order in which they were made."""
     from . import trials as command
 
@@ -273,7 +272,7 @@ def history(db: Db = DB, shape: Shapes = None, limit: Limit = 20, is_json: Json 
 
 
 @trials_app.command(epilog=_examples("trials failures", "trials failures --shape 4096 --limit 5"))
-def failures(db: Db = DB, shape: Shapes = None, limit: Limit = 20, is_json: Json = False) -> None:
+def failures(db: Db = DEFAULT_DB, shape: Shapes = None, limit: Limit = 20, is_json: Json = False) -> None:
     """What failed and why."""
     from . import trials as command
 
@@ -282,7 +281,7 @@ def failures(db: Db = DB, shape: Shapes = None, limit: Limit = 20, is_json: Json
 
 
 @trials_app.command(epilog=_examples("trials show 312", "trials show 312 --json"))
-def show(trial: Trial, db: Db = DB, is_json: Json = False) -> None:
+def show(trial: Trial, db: Db = DEFAULT_DB, is_json: Json = False) -> None:
     """Everything that is known of one trial."""
     from . import one_trial as command
 
@@ -291,7 +290,7 @@ def show(trial: Trial, db: Db = DB, is_json: Json = False) -> None:
 
 
 @trials_app.command(epilog=_examples("trials diff 312 298", "trials diff 312 298 --json"))
-def diff(trial: Trial, other: Trial, db: Db = DB, is_json: Json = False) -> None:
+def diff(trial: Trial, other: Trial, db: Db = DEFAULT_DB, is_json: Json = False) -> None:
     """What differs between two trials: parameters, times, registers, conditions."""
     from . import one_trial as command
 
@@ -306,7 +305,7 @@ def diff(trial: Trial, other: Trial, db: Db = DB, is_json: Json = False) -> None
 )
 def t4(
     out: Annotated[Path, typer.Option(help="The JSON file to write.")],
-    db: Db = DB,
+    db: Db = DEFAULT_DB,
     recording: Annotated[
         Path | None, typer.Option(metavar="FILE", help="A recorded space, in the place of the database.")
     ] = None,
@@ -324,7 +323,7 @@ def t4(
 def report(
     out: Annotated[Path, typer.Option(help="The HTML file to write.")] = REPORT,
     shape: Shapes = None,
-    db: Db = DB,
+    db: Db = DEFAULT_DB,
     max_error: Accurate = MAX_ERROR,
     is_json: Json = False,
 ) -> None:
@@ -343,7 +342,7 @@ def bench(
     rounds: Rounds = 15,
     policy: Policy = "cold",
     max_error: Accurate = MAX_ERROR,
-    db: Db = DB,
+    db: Db = DEFAULT_DB,
     is_json: Json = False,
 ) -> None:
     """Time the best known kernels against cuBLAS."""
@@ -360,7 +359,7 @@ def ladder(
     rounds: Rounds = 9,
     policy: Policy = "cold",
     max_error: Accurate = MAX_ERROR,
-    db: Db = DB,
+    db: Db = DEFAULT_DB,
     svg: Annotated[Path | None, typer.Option(metavar="FILE", help="Draw the climb into this file.")] = None,
     is_json: Json = False,
 ) -> None:
@@ -431,7 +430,7 @@ def record(
 
 
 @app.command(epilog=_examples("doctor", "doctor --db shapes.db --json"))
-def doctor(db: Db = DB, is_json: Json = False) -> None:
+def doctor(db: Db = DEFAULT_DB, is_json: Json = False) -> None:
     """Tell what is here, what is missing, what to do."""
     from . import doctor as command
 
