@@ -7,14 +7,15 @@ import importlib
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-PACKAGE = Path(__file__).resolve().parents[2] / "autotune"
-MODULES = sorted(path.relative_to(PACKAGE).with_suffix("").as_posix() for path in PACKAGE.rglob("*.py"))
+sys.path.insert(0, str(Path(__file__).parents[2] / "docs/tools"))
+
+from import_graph import MODULES, imports, in_circles, own, tree
 
 # Modules at the top of the package: facts that every room may use.
 FACTS = frozenset(
@@ -64,53 +65,6 @@ RULES: dict[str, Room] = {
 COMPOSERS = {"cli", "__main__", "tuning", "targets"}
 
 
-def _tree(module: str) -> ast.Module:
-    return ast.parse((PACKAGE / f"{module}.py").read_text(encoding="utf-8"))
-
-
-def _is_type_checking(node: ast.AST) -> bool:
-    return isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
-
-
-def _nodes(tree: ast.AST) -> Iterator[ast.AST]:
-    """Every node that runs: what stands under `if TYPE_CHECKING` does not."""
-    for node in ast.iter_child_nodes(tree):
-        if not _is_type_checking(node):
-            yield node
-            yield from _nodes(node)
-
-
-def _absolute(node: ast.ImportFrom, module: str) -> list[str]:
-    """Dotted names that `from x import a, b` may load: x.a and x.b (which also tell x)."""
-    base = ["autotune", *module.split("/")]
-    prefix = ".".join(base[: len(base) - node.level]) if node.level else ""
-    stem = ".".join(filter(None, (prefix, node.module)))
-    return [f"{stem}.{alias.name}" for alias in node.names]
-
-
-def imports(module: str) -> set[str]:
-    """Dotted names that a module imports anywhere in its text, lazily too."""
-    found: set[str] = set()
-    for node in _nodes(_tree(module)):
-        if isinstance(node, ast.Import):
-            found.update(alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            found.update(_absolute(node, module))
-    return {name for name in found if name.partition(".")[0] not in sys.stdlib_module_names}
-
-
-def _own(module: str) -> set[str]:
-    """Modules of this package that a module imports, as paths: `store/models`."""
-    found = set()
-    for name in (n.split(".")[1:] for n in imports(module) if n.startswith("autotune.")):
-        while name and not (
-            PACKAGE.joinpath(*name).is_dir() or PACKAGE.joinpath(*name).with_suffix(".py").is_file()
-        ):
-            name = name[:-1]
-        found.add("/".join(name) or "__init__")
-    return found
-
-
 def _is_in(module: str, rooms: Collection[str]) -> bool:
     return any(module == room or module.startswith(f"{room}/") for room in rooms)
 
@@ -130,7 +84,7 @@ def _may_load(name: str, packages: frozenset[str]) -> bool:
 @pytest.mark.parametrize("module", [m for m in MODULES if not _is_in(m, COMPOSERS)])
 def test_imports_obey_the_design(module: str) -> None:
     rule = _rule(module)
-    refused = {name for name in _own(module) if not _is_in(name, rule.rooms)}
+    refused = {name for name in own(module) if not _is_in(name, rule.rooms)}
     assert not refused, f"autotune/{module}.py may not import {refused}"
     foreign = {name for name in imports(module) if not name.startswith("autotune.")}
     unknown = {name for name in foreign if not _may_load(name, rule.packages)}
@@ -139,16 +93,13 @@ def test_imports_obey_the_design(module: str) -> None:
 
 def test_no_import_leads_back() -> None:
     """Modules load in one order: none needs, however indirectly, what needs it."""
-    waiting = {module: _own(module) & set(MODULES) - {module} for module in MODULES}
-    while ready := [module for module, needs in waiting.items() if not needs & waiting.keys()]:
-        for module in ready:
-            del waiting[module]
-    assert not waiting, f"these import each other: {sorted(waiting)}"
+    circles = in_circles({module: own(module) for module in MODULES})
+    assert not circles, f"these import each other: {circles}"
 
 
 def test_file_and_class_names_mean_one_thing() -> None:
     files = Counter(module.split("/")[-1] for module in MODULES if not module.endswith("__init__"))
-    classes = Counter(n.name for m in MODULES for n in ast.walk(_tree(m)) if isinstance(n, ast.ClassDef))
+    classes = Counter(n.name for m in MODULES for n in ast.walk(tree(m)) if isinstance(n, ast.ClassDef))
     assert not [name for names in (files, classes) for name, count in names.items() if count > 1]
 
 
@@ -160,12 +111,12 @@ def test_optuna_is_met_in_one_file_of_the_store(module: str) -> None:
 
 def test_nobody_imports_the_command_line() -> None:
     for module in (m for m in MODULES if not _is_in(m, COMPOSERS)):
-        assert not [name for name in _own(module) if _is_in(name, COMPOSERS)], module
+        assert not [name for name in own(module) if _is_in(name, COMPOSERS)], module
 
 
 @pytest.mark.parametrize("module", [m for m in MODULES if not _is_in(m, COMPOSERS)])
 def test_only_the_command_line_prints(module: str) -> None:
-    calls = [n for n in ast.walk(_tree(module)) if isinstance(n, ast.Call)]
+    calls = [n for n in ast.walk(tree(module)) if isinstance(n, ast.Call)]
     assert not [n.lineno for n in calls if ast.unparse(n.func) in ("print", "sys.stdout.write")]
 
 
@@ -173,7 +124,7 @@ def test_only_the_command_line_prints(module: str) -> None:
 def test_dunder_all_names_what_is_there(module: str) -> None:
     names = [
         node.value
-        for node in _tree(module).body
+        for node in tree(module).body
         if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__"
     ]
     if not names:
@@ -186,7 +137,7 @@ def test_dunder_all_names_what_is_there(module: str) -> None:
 
 
 def _public_imports(module: str) -> list[str]:
-    return [n.names[0].name for n in _tree(module).body if isinstance(n, ast.ImportFrom) and n.level]
+    return [n.names[0].name for n in tree(module).body if isinstance(n, ast.ImportFrom) and n.level]
 
 
 def _loaded_by(statement: str) -> set[str]:

@@ -1,0 +1,95 @@
+"""Holds what the docs say of the code to the code: rooms, files, constants, generators of points."""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "docs/tools"))
+
+from import_graph import rooms
+
+from autotune.search.propose import origins
+
+ROOT = Path(__file__).parents[2]
+SEARCH = (ROOT / "docs/search.md").read_text(encoding="utf-8")
+ARCHITECTURE = (ROOT / "docs/architecture.md").read_text(encoding="utf-8")
+_STEP = re.compile(r"^\d+\. ", re.MULTILINE)
+_CONSTANT = re.compile(r"`(_?[A-Z][A-Z_]*[A-Z])`\s+=\s+([0-9.]*[0-9])")
+_FILE = re.compile(r"`([a-z_/0-9]+\.py)`")
+_ROW = re.compile(r"^\| `([a-z/]+)` \| (.+) \| ?(.*) ?\|$", re.MULTILINE)
+
+
+def _steps() -> list[str]:
+    return _STEP.split(SEARCH)[1:]
+
+
+def _file(name: str, *folders: str) -> Path | None:
+    """The file of this name in the first of these folders that holds it."""
+    return next((path for folder in folders if (path := ROOT / folder / name).is_file()), None)
+
+
+def _constants(path: Path) -> dict[str, float]:
+    """Numbers that a module gives names to, one by one or several in a line."""
+    found: dict[str, float] = {}
+    for node in ast.parse(path.read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.Assign):
+            target, value = node.targets[0], node.value
+            several = isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple)
+            pairs = zip(target.elts, value.elts, strict=True) if several else [(target, value)]
+            for name, number in pairs:
+                if isinstance(number, ast.Constant) and isinstance(number.value, int | float):
+                    found[ast.unparse(name)] = number.value
+    return found
+
+
+@pytest.mark.parametrize("step", _steps(), ids=lambda step: step.partition(".")[0][:40])
+def test_the_search_is_told_with_the_constants_that_decide(step: str) -> None:
+    paths = {name: _file(name, "autotune/search", ".") for name in _FILE.findall(step)}
+    assert not [name for name, path in paths.items() if path is None]
+    found = [_constants(path) for path in paths.values() if path is not None]
+    wrong = {
+        f"{name} = {value}"
+        for name, value in _CONSTANT.findall(step)
+        if not any(constants.get(name) == float(value) for constants in found)
+    }
+    assert not wrong, f"docs/search.md: not so in {', '.join(paths)}"
+
+
+def test_every_step_of_the_search_but_the_baseline_names_its_file() -> None:
+    assert [step[:15] for step in _steps() if not _FILE.search(step)] == ["**Time cuBLAS**"]
+
+
+def test_every_generator_of_points_is_told() -> None:
+    names = {value for name, value in vars(origins).items() if name.isupper() and isinstance(value, str)}
+    assert len(names) > 10
+    assert not [name for name in names if f"`{name}`" not in SEARCH]
+
+
+def test_the_picture_of_the_rooms_is_the_code_s() -> None:
+    told = {name: set(re.findall(r"`([a-z/]+)`", others)) for name, _, others in _ROW.findall(ARCHITECTURE)}
+    measured = {name: others - {"facts"} for name, others in rooms().items() if name != "__main__"}
+    assert told == measured, "docs/architecture.md; `python docs/tools/import_graph.py` prints what is"
+
+
+def test_arrows_lead_down_the_picture() -> None:
+    """But for those that the text below it names."""
+    order = [name for name, *_ in _ROW.findall(ARCHITECTURE)]
+    up = {
+        (name, other)
+        for name, others in rooms().items()
+        if name in order
+        for other in others
+        if order.index(other) < order.index(name)
+    }
+    assert up == {("search/run", "search"), ("search/compare", "search"), ("facts", "kernel")}
+
+
+@pytest.mark.parametrize("name", sorted(set(_FILE.findall(ARCHITECTURE))))
+def test_every_file_on_the_way_of_a_config_is_there(name: str) -> None:
+    folders = ("autotune", "autotune/search", "autotune/export", "autotune/gpu", "autotune/runtime")
+    assert _file(name, *folders, "autotune/search/propose", ".") is not None
