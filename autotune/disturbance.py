@@ -2,13 +2,12 @@
 
 A mark names what was seen while samples were taken:
 
-    passing     drift                   the reference took more or less than it lately does, by over DRIFT
-                neighbour               another process computed on this GPU, and nothing tells that it did
-                                        not get in the way
+    passing     drift                   the reference's time is off its recent median by over DRIFT_BEYOND
+                neighbour               another process computed on this GPU, and may have got in the way
                 hw_slowdown, hw_power_brake, hw_thermal_slowdown, sw_thermal_slowdown
     standing    sw_power_cap, sync_boost
-                neighbour_unfelt        another process computed, but the reference took what it lately does:
-                                        it was at another time
+                neighbour_unfelt        another process computed, but at another time: the reference took as
+                                        long as it lately does
 
 Searches that take turns on a GPU are no neighbours (`gpu.turns`).
 Passing ones are worth a repeat: they may be over in a moment. Standing ones are not: a large product holds

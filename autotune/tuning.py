@@ -123,16 +123,15 @@ def tune(
     autotune stands in where there is no GPU. `seconds` are of this run, `trials` of each shape, earlier runs
     included; with neither, a shape ends when nothing better is likely. `db`: a file of SQLite, or a URL of
     PostgreSQL. `policy`: `cold` or `warm` operands. `max_error`: times cuBLAS's, of what may win (None: no
-    limit). `num_drawn`: so many more shapes, drawn at random (distribution.py), from all that there are or,
-    where `calls` says how often a program calls for which, from these (less batches, which no table holds);
-    the kernels that ship with autotune for any shape are timed on all of these first, and those that the
-    searches find then, in the last two fifths of the seconds, so that an export can choose which of them
-    serve any shape. A shape of `shapes` or
-    `calls` that one of another serves better has a final again; others that were drawn have none, as nobody
-    calls them. `on_event` is called with what search/progress.py describes,
-    from this thread, `on_fill` with how many kernels and times across shapes there are, and how many kernels
-    are left, `note` with what a person should know (by default a warning is logged). `has_dashboard`: whether
-    trials are copied to where Optuna's dashboard finds them.
+    limit). `num_drawn`: draws so many more shapes at random (distribution.py): from all shapes, or from
+    `calls`, which says how often a program calls for each (less batches, which no table holds). The kernels
+    that ship with autotune are timed on all shapes first; the kernels that the searches find are timed on all
+    shapes in the last two fifths of the seconds. From these times an export chooses kernels for any shape. A
+    shape of `shapes` or `calls` has a second final where the kernel of another shape serves it better; other
+    drawn shapes have no final, as nobody calls them. `on_event` is called with what search/progress.py
+    describes, from this thread; `on_fill` with the numbers of kernels timed, of times, and of kernels left;
+    `note` with what a person should know (by default a warning is logged). `has_dashboard`: whether trials
+    are copied to where Optuna's dashboard finds them.
 
         >>> import autotune
         >>> result = autotune.tune(4096, gpu="auto", seconds=60, db="/tmp/tuned.db")

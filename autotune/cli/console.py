@@ -44,7 +44,7 @@ def _write(stream: TextIO, text: str) -> None:
 
 
 def abandon(stream: TextIO) -> None:
-    """Have all that is written to a stream, and what it still holds, go nowhere."""
+    """Discard what a stream still holds, and all that is written to it from now on."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, stream.fileno())
     os.close(nowhere)
@@ -103,8 +103,8 @@ def _aligned(headers: Sequence[str], rows: Iterable[Sequence[str]], right: Seque
 
 
 def table(headers: Sequence[str], rows: Iterable[Sequence[object]], *, right: Sequence[int] = ()) -> str:
-    """Aligned columns under a line of headers; columns numbered in `right` align right. On a terminal that is
-    too narrow for it, what does not fit stands beneath its row."""
+    """Aligned columns under a line of headers; columns numbered in `right` align right. Where a row
+    is too wide for the terminal, what does not fit stands beneath it."""
     cells, terminal = [[str(cell) for cell in row] for row in rows], _terminal_width()
     widths = [max(map(len, column)) for column in zip(headers, *cells, strict=True)]
     ends = list(accumulate(len(GAP) + width for width in widths))  # a gap before the first column, too

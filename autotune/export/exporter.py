@@ -50,15 +50,15 @@ def export_table(
 ) -> Path:
     """Write the importable folder for these results; returns it. A table that is there is replaced.
 
-    `matrices`: times of kernels on other GPUs or by other searches, from which, with those of `results`, the
-    kernels for shapes that were not tuned are chosen: at most `max_kernels`, in files of at
-    most `max_megabytes`, beside those that won. `calls`: how often a program asks for a shape, tuned or not:
-    these kernels are chosen for them, too.
-    `note` is told of files that are kept (`write_folder`), of batches that are left out, and of a recording
-    that was made with another text of the kernel; `on_compiled` how far the compiler is. Raises DispatchError
-    if there is nothing to export, if results were measured of another kernel source, or are of another GPU
-    architecture, than is compiled here, or if the folder holds anything that no export wrote; UsageError
-    where Python cannot import its name; EnvironmentProblem where the disk is full.
+    `matrices`: times of kernels on other GPUs or by other searches. From these and from those of `results`
+    come the kernels for shapes that were not tuned: at most `max_kernels` beside those that won, in files of
+    at most `max_megabytes`. `calls`: how often a program calls for each shape, tuned or not: these kernels
+    are chosen for its shapes, too. `note` is told of files that are kept (`write_folder`), of batches that
+    are left out, and of a recording that was made with another text of the kernel; `on_compiled` how far the
+    compiler is. Raises DispatchError if there is nothing to export, if results were measured of another
+    kernel source, or are of another GPU architecture, than is compiled here, or if the folder holds anything
+    that no export wrote; UsageError where Python cannot import its name; EnvironmentProblem where the disk is
+    full.
     """
     prepare(folder, note)
     results = _callable(results, note)
@@ -147,8 +147,8 @@ def _check_compiled(kernels: Sequence[Kernel], code: Mapping[str, bytes]) -> Non
 
 
 def settle(results: TunedResults) -> TunedResults:
-    """The same with each shape's ranking cut down to what a table takes: the kernel chosen among the tied
-    (`cover.choose`), and behind it those that are tied with it and in the table for other shapes."""
+    """The same results, with each shape's ranking cut down to what a table holds: first the kernel chosen
+    among the tied (`cover.choose`), then the tied kernels that the table holds for other shapes anyway."""
     tied = {s.gemm: {_name(s.gemm, p): p for p in _tied(s)} for s in results.shapes}
     options = {
         gemm: [cover.Option(name, p.time_us, p.joules) for name, p in points.items()]

@@ -27,8 +27,8 @@ Places = dict[str, tuple[tuple[int, int, int], ...]]
 def kernels(
     results: TunedResults, wishes: Sequence[Wish], cubins: Mapping[str, CubinLike], samples: Samples
 ) -> tuple[list[Kernel], Places]:
-    """The kernels of a table, of wishes whose cubins are there, and the shapes that they were timed on. Of
-    those that differ in their number of splits only, one has a model."""
+    """The kernels of a table (those wishes that have a cubin), and the shapes that they were timed on, by
+    layout. Of kernels that differ only in their number of splits, one has a model."""
     found: list[Kernel] = []
     places: Places = {}
     for layout in LAYOUTS:
@@ -48,7 +48,7 @@ def kernels(
 
 
 def error_of(figures: ModelFigures, samples: Sequence[Sample]) -> float:
-    """Of one modelled time: what it misses of the samples, and what so few of them cannot tell."""
+    """The relative error of one modelled time: its misses on the samples, and what so few cannot tell."""
     return float(np.hypot(figures.relative_error, _FEW / len({sample.gemm for sample in samples})))
 
 

@@ -144,8 +144,8 @@ class WorkerClient:
         return result
 
     def race(self, request: protocol.RunRace, deadline_s: float) -> protocol.RaceResult:
-        """Time candidates and cuBLAS interleaved. One that brings the worker down, fine as it was before, is
-        found by running each alone, and left out: it is in `failures`.
+        """Time candidates and cuBLAS interleaved. If one of them brings the worker down, although it ran
+        before, each is run alone to find it. It is left out, and named in `failures`.
 
         Raises EnvironmentProblem, and DeviceLost where two workers die and no candidate alone is to blame.
         """
@@ -220,7 +220,7 @@ class WorkerClient:
             self.trial(problem, kernel, None, min(deadline_s, TRIAL_DEADLINE_S + deadline_s / len(kernels)))
 
     def _spread(self, result: protocol.RaceResult, kernels: Sequence[KernelCode]) -> protocol.RaceResult:
-        """The result of a race as that of all kernels, those that were left out included."""
+        """The result of a race of some kernels, spread over all of them: those left out have no samples."""
         failed = {i: f for i, k in enumerate(kernels) if (f := self._killers.get(_identity(k))) is not None}
         if not failed:
             return result
@@ -310,7 +310,7 @@ class WorkerClient:
 
     @contextmanager
     def _bounded(self, deadline_s: float) -> Iterator[threading.Event]:
-        """Cut the pipe after a while, which ends a read or write that waits on it, mid-message too."""
+        """Cut the pipe after so many seconds: that ends a read or write that waits, even in mid-message."""
         is_late = threading.Event()
         pipe = self._socket
 

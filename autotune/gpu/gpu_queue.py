@@ -1,8 +1,8 @@
 """The one thread that talks to the GPU's worker: work that was asked for, and work for idle moments.
 
-What comes of it is settled on a second thread, which runs whatever waits for it (a search commits the trial
-there), while the first goes on with the next. It hands over one at a time and in order: what is done next is
-told of only when all that waited for this has run.
+A second thread settles each result: it runs the callbacks that wait for the result (a search commits the
+trial there), while the first thread goes on with the next work. Results are handed over one at a time and in
+order: the next is settled only when all callbacks of this one have run.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ T = TypeVar("T")
 
 
 class GpuQueue:
-    """Runs what is submitted one by one, in order; what is submitted for idle moments once nothing else
-    waits. `submit` raises RuntimeError after `close`; a future that was left over then is cancelled.
+    """Runs submitted work one by one, in order. Work for idle moments runs when nothing else waits. `submit`
+    raises RuntimeError after `close`; `close` cancels the idle work that is left.
 
-    What waits for a future that is settled here may take as long as it will, but not wait for the queue."""
+    A callback of a future that is settled here may take long, but must not wait for the queue."""
 
     def __init__(self) -> None:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="gpu")
@@ -65,8 +65,8 @@ class GpuQueue:
         return future
 
     def settle(self, future: Future[T], work: Callable[[], T]) -> None:
-        """Within what the queue runs: work now, then have a running future settled, and with it all that
-        waits for it run, on the other thread. Waits until that is through with the one before."""
+        """Called by work that the queue runs: do `work` now, then settle `future`, and run its callbacks, on
+        the other thread. Waits until that thread is through with the future before."""
         try:
             done = partial(future.set_result, work())
         except BaseException as error:

@@ -89,8 +89,8 @@ class GpuTarget:
 
     @property
     def capacity(self) -> int:
-        """One candidate per compiler thread, one on the GPU and one waiting for it, and enough that wait to
-        be compiled for no thread to run dry while the search thinks."""
+        """One candidate per compiler thread, one on the GPU, one that waits for the GPU, and some that wait
+        for a compiler thread: enough that no thread runs dry while the search thinks."""
         return self.compiler.num_threads + 2 + max(2, self.compiler.num_threads // 4)
 
     def now(self) -> float:

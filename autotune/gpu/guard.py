@@ -36,7 +36,7 @@ class DriftReference:
 
 @dataclass(frozen=True)
 class Guarded(Generic[T]):
-    """What was taken last, what disturbed it, and what was taken before and disturbed too."""
+    """The samples taken last, the marks of what disturbed them, and all earlier samples with their marks."""
 
     taken: T
     marks: tuple[str, ...] = ()

@@ -2,15 +2,16 @@
 
 A turn is one request to the worker: to verify and time one candidate, say. Both searches go on, each at
 about half its rate, and their times are those of a GPU that runs one thing. The alternative, one lock for
-a whole search, would have the second wait for hours; and neighbours that are merely noticed (NVML tells
-them, whoever they are) would spoil samples that are then to be taken again.
+a whole search, would have the second wait for hours. And if searches only noticed each other (NVML lists all
+processes on a GPU), each would spoil samples of the other, to be taken again.
 
-Who takes a turn leaves in the second file who it is and who computes for it, as NVML numbers processes, so
-that partners, whom NVML sees computing, too, are not taken for neighbours that keep no turns.
+A process that takes a turn writes two process ids into the second file: its own, and its worker's as NVML
+numbers it. NVML sees the workers of other searches compute, too. By these ids they are not taken for
+neighbours that keep no turns.
 
-The locks are flock's, on two files per GPU in the folder for temporary files: gone with the process that
-held them, `kill -9` included. Who waits for the GPU holds the gate meanwhile, so that who had the GPU last
-comes next but one: flock alone is not fair, and one of two searches would starve.
+The locks are flock's, on two files per GPU in the folder for temporary files. They end with the process that
+holds them, `kill -9` included. A process that waits for the GPU holds the gate meanwhile, so that the process
+that had the GPU last comes next but one: flock alone is not fair, and one of two searches would starve.
 
     gate ─── taken while waiting for the GPU ───┐ free again
     gpu                                          └── taken for one request ──┐ free again

@@ -1,8 +1,8 @@
 """Ends what takes too long: one thread that watches the clock for all requests, one at a time.
 
-A timer per request starts a thread per request. Beside a search that keeps the interpreter busy that took
-2 ms (two loaded cores), in which the GPU waits. This thread sleeps until the oldest deadline it knows of
-and then looks again: a request that ends in time wakes nobody.
+A timer per request would start a thread per request. Beside a search that keeps the interpreter busy, that
+took 2 ms (two loaded cores), and the GPU waits meanwhile. This thread sleeps until the oldest deadline it
+knows of and then looks again: a request that ends in time wakes nobody.
 """
 
 from __future__ import annotations

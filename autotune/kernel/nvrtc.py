@@ -1,4 +1,4 @@
-"""NVRTC in a process of its own: what crashes or never ends there costs one compile, not the search.
+"""NVRTC in a process of its own: a crash or an endless run costs one compile, not the search.
 
     compiler.Compiler ── thread ── nvrtc.Process ──pipe── nvrtc_worker ── NVRTC, ptxas
 
@@ -6,9 +6,9 @@ In the coordinator's own threads a segmentation fault of the compiler would take
 same search, resumed, would run into it again. A process costs 0.2 s to start and 28 MB of memory beyond
 what all share (measured: Linux, NVRTC 13.3), and keeps compiles off the coordinator's interpreter lock.
 
-The time limit is a timer of the kernel (SIGALRM, its default action): it ends a compile wherever that
-hangs, asks nothing of NVRTC or the interpreter, runs on while this side is busy, and no setting of the
-system's clock moves it.
+The time limit is a timer of the operating system (SIGALRM, its default action). It ends a compile wherever
+that hangs, needs neither NVRTC nor the interpreter, runs on while this side is busy, and does not follow the
+system's clock when somebody sets it.
 """
 
 from __future__ import annotations

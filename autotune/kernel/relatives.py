@@ -27,7 +27,7 @@ def stand_in(layout: str) -> Gemm:
 
 
 def relatives(config: Config, layout: str, limits: DeviceLimits) -> Iterator[Config]:
-    """Those that serve more shapes than the config; it is one of them where it is as general."""
+    """Configs like this one that serve more shapes; the config itself where it is as general as they are."""
     for variant in _variants(config):
         for widest in (4, 1):
             found = fitted(replace(variant, edges="predicated"), layout, limits, widest)
@@ -57,8 +57,8 @@ def summed_in_blocks(config: Config) -> Config | None:
 
 
 def fitted(config: Config, layout: str, limits: DeviceLimits, widest: int = 4) -> Config | None:
-    """The config with the widest legal vectors, of those it has and `widest` at most, padding as its layout
-    needs it, and no more of the GPU than this one has. None if nothing of the kind is legal."""
+    """The config with the widest legal vectors (no wider than its own, nor than `widest`), the padding that
+    the layout needs, and no more of the GPU's resources than there are. None if no such config is legal."""
     vectors = {
         name: [v for v in (4, 2, 1) if v <= getattr(config, name)] for name in ("vec_a", "vec_b", "vec_c")
     }

@@ -2,8 +2,8 @@
 
 The first three are kernels of their own (kernels/reference.cu), all others instances of the template.
 Some of these are legal but not searched: they leave out on purpose what the next step adds. An instance
-shows a step's idea within this template, whose A is always transposed on its way to shared memory and whose
-register copies are always asked for one tile ahead, so it is faster than the step's first appearance.
+shows a step's idea within this template. It is faster than the step's first appearance, since the template
+always transposes A on its way to shared memory, and always loads one tile ahead into registers.
 
 Sources of the steps: S. Boehm, "How to Optimize a CUDA Matmul Kernel", 2022 (1D tile to warp tile); the
 CUDA C++ Best Practices Guide (padding); NVIDIA's CUTLASS (double buffer); salykova, "Advanced Matrix

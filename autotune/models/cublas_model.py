@@ -1,7 +1,7 @@
-"""What cuBLAS is expected to take on a shape: the least that the hardware allows, and what that misses.
+"""How long cuBLAS is expected to take on a shape: the least that the hardware allows, times a learned factor.
 
-cuBLAS chooses its kernel by rules of its own, so that its times leap from shape to shape. But timing it costs
-no compile: what is missed is learned from a thousand shapes, by a Gaussian process (residual.py).
+cuBLAS chooses its kernel by rules of its own, so that its times leap from shape to shape. But to time cuBLAS
+costs no compile: a Gaussian process learns the factor from a thousand shapes (residual.py).
 """
 
 from __future__ import annotations
@@ -22,15 +22,16 @@ from .residual import Residuals
 # shapes that kernels would serve more slowly go to cuBLAS, with those where hardly anything is to be gained
 # (0042).
 MARGIN = 1.2
-# Deviation that another version of cuBLAS than the one that was timed adds (unmeasured): what not to know
-# the kernel that it chooses adds, for versions are taken to differ in that (0.17 with 0.13 taken out; 0042).
+# Deviation to add where another version of cuBLAS is loaded than the one that was timed (unmeasured).
+# Versions are taken to choose other kernels: not to know the kernel adds this much (0.17 with 0.13 taken out;
+# 0042).
 OTHER_VERSION = 0.11
 FIXED_US = 2.5  # of a launch and the end of its last wave, beside the limit
 
 
 class CublasModel(NamedTuple):
-    """Of one layout. `level`: by which the logarithms of its times are above the limit's in the mean;
-    `deviation`: of the logarithm of one expected time, as it turned out for shapes left out one by one."""
+    """Of one layout. `level`: the mean by which the logarithms of times exceed those of the limits.
+    `deviation`: that of the logarithm of one expected time, measured on shapes left out one by one."""
 
     missed: Residuals
     level: float

@@ -16,7 +16,7 @@ from .residual import Residuals
 from .splits import NUM_CHOICES, Splits
 from .time_model import Speeds, TimeModel, modelled_us
 
-MAX_WAYS = 256  # that operands lie in memory, of which it is remembered what they are legal for
+MAX_WAYS = 256  # ways in which operands lie in memory; for so many it is remembered which kernels are legal
 
 
 class Expected(NamedTuple):

@@ -1,4 +1,4 @@
-"""A matrix of kernels and shapes: what a kernel took on each shape it may serve, and cuBLAS beside it.
+"""A matrix of kernels and shapes: the time of each kernel on each shape that it may serve, and cuBLAS's.
 
 Rows are kernels (config and layout; splits, raster and group are arguments), columns are shapes. A file is
 gzip-compressed JSON, one object:

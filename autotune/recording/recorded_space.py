@@ -1,6 +1,6 @@
-"""A recorded space: what every config of a set came to on some GPU, for one problem or several.
+"""A recorded space: the trials of every config of a set on some GPU, for one problem or several.
 
-`recording_file` writes it, `recording_reader` reads it, `replay` searches it.
+`writer` writes it, `reader` reads it, `replay` searches it.
 """
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ def cubin_key(point: Point, gemm: Gemm) -> tuple[object, ...]:
 def with_compile_times(
     problems: Mapping[Gemm, Sequence[tuple[Point, Measurement]]],
 ) -> dict[Gemm, list[tuple[Point, Measurement]]]:
-    """The trials, each with what compiling it took, whoever it was that paid.
+    """The trials, each with the compile time of its kernel, whichever trial had the kernel compiled.
 
     A kernel is compiled for the first candidate that needs it, and comes from the cache, in no time, for
     the others. It stays 0 where it was in the cache from the beginning.

@@ -66,7 +66,7 @@ def write_recording(
 
     The same trials give the same bytes. Raises what `collect` and `output_file.write_file` do.
     """
-    # Of which card of its kind it was made is nobody's business, and is not needed to replay it.
+    # A recording does not tell which card of its kind it was made on: no replay needs that.
     dated = replace(environment, recorded_on=recorded_on, gpu_uuid="")
     recording = collect(limits, dated, policy, source_hash, problems, compile_threads)
     configs = sorted({row.tobytes() for problem in recording.problems.values() for row in problem.codes})

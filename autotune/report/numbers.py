@@ -142,8 +142,8 @@ def _error_of(trials: Sequence[TrialRecord], key: str) -> float | None:
 def elapsed_s(trials: Sequence[TrialRecord], *, is_recorded: bool) -> list[float]:
     """Seconds of searching until each trial was stored.
 
-    On a GPU the clock: from the first trial on, pauses left out. For a recording the clock would tell
-    how fast it was replayed: there it is what compiling, verifying and timing took, one after another.
+    On a GPU these are the clock's, from the first trial on, less the pauses. For a recording the clock would
+    tell how fast it was replayed: there they are the seconds of compiling, verifying and timing, added up.
     """
     seconds, total = [], 0.0
     before: datetime | None = None

@@ -1,13 +1,13 @@
-"""cuBLAS as a provider: what calls cublasSgemm where it is taken to be faster than every kernel of a table.
+"""cuBLAS as a provider: calls cublasSgemm where cuBLAS is taken to be faster than every kernel of a table.
 
 The library is the one that this process has loaded already, else the one that cuda.pathfinder finds. It is
 optional: where it is absent, broken or switched off, kernels of the table serve.
 
 A thread has a handle of its own on each GPU (cuBLAS: a handle must not be configured by two threads at once).
 When a thread ends, its handles pass on to others; none is ever destroyed, for that would wait for the GPU.
-A handle has no memory of its own between calls: each call sets its stream and, behind that, the workspace
-(setting the stream resets it), which comes from workspace.py like those of kernels. So streams never share
-one, and a captured graph owns its own. Copied into exported tables.
+A handle keeps no workspace between calls: each call sets its stream and then a workspace, since setting the
+stream resets the workspace. Workspaces come from workspace.py, as for kernels. So streams never share one,
+and a captured graph owns its own. Copied into exported tables.
 """
 
 from __future__ import annotations

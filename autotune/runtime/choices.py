@@ -5,8 +5,8 @@ kind of GPU, driver, power limit and cuBLAS that it was settled on: what was the
 fastest elsewhere. What an application pins (`export_choices`) names no GPU, and serves all that the table
 does.
 
-Nothing is taken on trust. A file with one changed byte, or of another table, is not used; nor is a choice
-that names a kernel that the table has not, or one that must not serve the call. Copied into exported tables.
+Nothing is taken on trust. A file with one changed byte, or of another table, is not used. A choice is not
+used if the table lacks its kernel, or if that kernel must not serve the call. Copied into exported tables.
 """
 
 from __future__ import annotations
@@ -159,9 +159,10 @@ class Choices:
     """What was settled on one kind of GPU, in memory and, where it has a path, in a file. Threads may share
     it.
 
-    Two processes that write at once lose nothing that matters: each adds what it knows to what it finds. A
-    choice that one writes between the other's reading and replacing comes back with the next that it writes,
-    and is otherwise settled again by a later process. There is no lock that a stopped process could hold.
+    Two processes may write at once: each adds its choices to those that it finds in the file. A choice that
+    one writes after the other has read, and before the other replaces the file, is lost from the file until
+    its process writes again; else a later process settles it again. There is no lock: a stopped process could
+    hold one for ever.
     """
 
     def __init__(self, table: str, settled_on: SettledOn | None, path: Path | None, tell: Tell) -> None:
@@ -287,8 +288,8 @@ class KnownChoices:
             warnings.warn(message, DispatchWarning, stacklevel=2)
 
     def _of(self, call: Call, choice: Choice | None, how: str) -> Pick | None:
-        """The launch that a choice names, or cuBLAS; None where the launch must not serve the call, whoever
-        wrote that down."""
+        """The launch that a choice names, or cuBLAS. None where the launch must not serve the call: a file
+        may say anything."""
         kernel = None if choice is None else self._kernels.get(choice.kernel)
         if choice is None or kernel is None or not _serves(kernel, call, choice.split_k):
             return None

@@ -237,8 +237,8 @@ class Driver:
             _check("freeing an event", cuda.cuEventDestroy(event))
 
     def make_pool(self, device: int, kept_bytes: int) -> int:
-        """A pool of a GPU's memory. Whenever the host waits for the GPU, it gives back to the driver what it
-        has not lent, down to so many bytes."""
+        """A pool of a GPU's memory. Whenever the host waits for the GPU, the pool gives unused memory back to
+        the driver, all but so many bytes."""
         properties = cuda.CUmemPoolProps()
         properties.allocType = cuda.CUmemAllocationType.CU_MEM_ALLOCATION_TYPE_PINNED
         properties.location.type = cuda.CUmemLocationType.CU_MEM_LOCATION_TYPE_DEVICE

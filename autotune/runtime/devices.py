@@ -173,7 +173,7 @@ class Devices:
 
 
 def misfit(kernel: Kernel, name: str, facts: KernelFacts, smem_per_block: int) -> str | None:
-    """In what the code of one of a kernel's functions is not what a launch relies on, or None.
+    """Why one of a kernel's functions cannot be launched as the table says, or None if it can.
 
     Launch bounds are part of the code, so a block has just the threads that it was compiled for. Registers
     are told of `sgemm` alone. A cluster lies along y (launch.Grid).

@@ -2,9 +2,9 @@
 
 A call does three things: it reads address, extents and strides of its arrays; it looks up what it did
 for such a call before (the first time: picks a kernel, loads it, plans the launch); it launches. Only
-the first call of its kind on a GPU is slow. Nothing waits for the GPU, so it works under graph capture:
-a first call that settles its kind does, which a caller has to ask for, and which is put off under capture.
-Where cuBLAS is taken to be faster than all kernels, it is called instead of one.
+the first call of its kind on a GPU is slow. No call waits for the GPU, so calls work under graph capture.
+There is one exception: where the caller asks for it, a first call settles its kind, and waits; under capture
+that is put off. Where cuBLAS is taken to be faster than all kernels, it is called instead of one.
 
 Needs cuda-bindings and numpy, for DLPack arrays cuda-core too. Copied into exported tables.
 """
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 MAX_PICKS = 4096  # shapes whose picks are remembered
 Settle = Literal["off", "first-use"]
 _SETTLE, _CHOICES = "AUTOTUNE_SETTLE", "AUTOTUNE_CHOICES"
-_DEFAULT_STREAM = LEGACY_STREAMS[0]  # behind which is what all streams have that do not opt out
+_DEFAULT_STREAM = LEGACY_STREAMS[0]  # waits for the work of all streams that do not opt out of that
 
 
 class Dispatcher:

@@ -86,8 +86,8 @@ class _Arguments(threading.local):
 class Engine:
     """Launches the kernels of one table, or has `blas` serve where that is picked. Threads may share it.
 
-    What `known` holds serves before what the selector says. `settle` is told of a plan that is not settled,
-    and of the stream that it is to run on, before it runs; it says whether another launch may serve from now
+    A choice in `known` goes before the selector's. `settle` is called before a plan that is not settled runs,
+    with the plan and its stream; it says whether another launch may serve from now
     on.
     """
 

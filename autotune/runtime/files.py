@@ -36,7 +36,7 @@ def read_file(path: Path | str, max_bytes: int, advice: str) -> bytes:
 
 
 def _read(descriptor: int, path: Path | str, max_bytes: int, advice: str) -> bytes:
-    """Up to its end, whatever size it is said to have, but one byte more than `max_bytes` at most."""
+    """The content up to the file's end, whatever size the system tells; at most `max_bytes` and one more."""
     parts, left = [], max_bytes + 1
     while left and (part := os.read(descriptor, min(left, _PART_BYTES))):
         parts.append(part)

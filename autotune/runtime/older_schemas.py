@@ -4,8 +4,8 @@
     2   no kernel overlaps what runs before it: its code does not wait
     3   each kernel has a `spec`, how it is launched, instead of its `variant`
     4   no cubin says which kernel it holds, and there are no batches
-    5   nothing is learned of what the model misses, and nothing known of cuBLAS
-    6   no cubin is packed, and nothing may be told of how shapes are served that were left out
+    5   the table says neither what the model misses nor how fast cuBLAS is
+    6   no cubin is packed; the table need not say how well shapes are served that were left out
 
 A stored spec is not taken on trust: it must be the one that follows from the config. Copied into exported
 tables.
@@ -35,7 +35,8 @@ _LATER_PARAMETERS = {"pack_a": 0, "pack_b": 0, "flush_k": 0, "bursts": 1}  # as 
 def upgrade(body: dict[str, Any], version: int) -> list[LaunchSpec]:
     """Bring the JSON of a table to today's schema, but for its number; returns the specs that were stored.
 
-    Whatever is not as it was in that schema is left to be refused by who reads the result, or raises Misfit.
+    Content that does not fit that schema raises Misfit, or stays as it is for the reader of the result to
+    refuse.
     """
     kernels, entries = (
         found if type(found) is list else [] for found in (body.get("kernels"), body.get("entries"))

@@ -68,7 +68,7 @@ def packed(gemm: Gemm) -> Product:
 
 
 def _flag(name: str, value: Any) -> bool:
-    """0 and 1 are taken, too. A letter, as BLAS has it, would be true whatever it says."""
+    """The flag as a bool; 0 and 1 are taken, too. BLAS's letters are not: any letter is true in Python."""
     try:
         if isinstance(value, (bool, np.bool_)) or operator.index(value) in (0, 1):
             return bool(value)

@@ -85,8 +85,8 @@ class Settler:
             self._try(problem, Call(problem.gemm, problem.lds), gpu, stream)
 
     def is_captured(self, gpu: OpenGpu, stream: int) -> bool:
-        """Whether nothing can be waited for on a stream: it is captured itself, or it is the default stream
-        and one that waits for it is."""
+        """Whether the host must not wait for this stream: the stream is being captured, or it is the default
+        stream and a stream that waits for it is being captured."""
         with self._engine.devices.current(gpu):
             try:
                 return self._engine.driver.is_capturing(stream)
@@ -167,8 +167,8 @@ class _Ground:
         self._events: list[int] = []
 
     def take(self, num_launches: int) -> None:
-        """Memory for so many launches, or for fewer where that would be too much of what is free. Raises
-        DispatchError where there is not enough for one."""
+        """Take memory for so many launches, or for fewer where these would take too much of the free memory.
+        Raises DispatchError where there is not enough for one."""
         driver, set_bytes = self._driver, sum(self._sizes)
         others = self._scratch_bytes + self._counter_bytes + self._l2_bytes
         most = int(MEMORY_SHARE * driver.free_bytes())

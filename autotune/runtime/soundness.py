@@ -1,8 +1,8 @@
 """What types and bounds of a table cannot say: configs obey the rules, references lead somewhere, defaults
 serve anything, cubins hold the kernels that they are said to hold.
 
-Rules are asked of all kernels at once, as columns: one by one they would take longer than all else that is
-done to load a table. Copied into exported tables.
+Rules are checked for all kernels at once, as columns: kernel by kernel, that would take longer than the rest
+of loading a table. Copied into exported tables.
 """
 
 from __future__ import annotations
@@ -198,8 +198,8 @@ def _check_entry(entry: Entry, kernels: dict[str, Kernel]) -> None:
 
 
 def check_identity(kernels: Sequence[Kernel], sha256: str, code: bytes) -> None:
-    """Raises Misfit where a cubin says that it holds another kernel than one of these that it is for, by its
-    SHA-256. Checksums do not tell that: where cubins were swapped, theirs may fit."""
+    """Raises Misfit where a cubin says that it holds another kernel than the one whose record names it by its
+    SHA-256. Checksums do not tell that: they fit where two cubins were swapped with their checksums."""
     held = identity.read(code)
     for kernel in kernels:
         if kernel.sha256 == sha256 and kernel.identity not in ("", held):

@@ -86,7 +86,7 @@ class Kernel(KernelRecord):
 
     @property
     def identity(self) -> str:
-        """What its cubin says that it is, "" where it says nothing."""
+        """The name of the kernel that its cubin states, "" where the cubin states none."""
         return identity.of(self.source_hash, self.config, self.variant) if self.source_hash else ""
 
 

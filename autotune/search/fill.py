@@ -81,7 +81,7 @@ class Filled:
         return not self.num_left
 
     def then(self, later: Filled) -> Filled:
-        """What both calls did, one before a search and one after it: that decides anew what is best."""
+        """What both calls did together. What is left, and what improved, are the later call's."""
         return Filled(
             self.num_kernels + later.num_kernels,
             self.num_refused + later.num_refused,
@@ -193,7 +193,7 @@ class Filler:
         return small_problem(layout, config, self._limits) if is_open else None
 
     def _open(self, layout: str, config: Config, gemm: Gemm) -> bool:
-        """Whether the kernel is new to a shape that it serves, in the least number of splits that it has."""
+        """Whether the kernel serves the shape and has no time there yet, in the least splits that it has."""
         if point_key(config.to_dict()) in self._known[gemm]:
             return False
         is_busy = has_work(launch_spec(config, gemm, self._limits), gemm.k)
@@ -255,8 +255,8 @@ class Filler:
 
 
 def small_problem(layout: str, config: Config, limits: DeviceLimits) -> Gemm | None:
-    """What a kernel is verified on: as ragged as it serves, and the same for most, so that what is prepared
-    for one serves the others. None where it serves nothing of the kind."""
+    """The problem on which a kernel is verified: as ragged as the kernel allows, and the same for most
+    kernels, so that its operands are prepared once. None where the kernel serves no such problem."""
     depth, trans_a, trans_b = max(DEPTH, 8 * config.bk * config.split_k), layout[0] == "T", layout[1] == "T"
     along_m, along_k = (
         (4 if trans_a else 1),
@@ -281,10 +281,10 @@ def in_order(
     limits: DeviceLimits,
     known: Iterable[Config] = (),
 ) -> Iterator[Config]:
-    """Kernels to time on the shapes of a layout, each once, in any splits: those that are known, then in turn
-    one that leads on a shape of this layout, or a relative of it, and one that leads in another layout. Four
-    kernels of each shape serve new ones at 0.86 of the best there is, and at 0.83 if relatives wait for all
-    leaders (decision 0041)."""
+    """Kernels to time on the shapes of a layout, each once, in any splits. The known ones come first. Then
+    come alternately one that leads on a shape of this layout, or a relative of it, and one of another layout.
+    Four kernels of each shape serve new ones at 0.86 of the best there is, and at 0.83 if relatives wait for
+    all leaders (decision 0041)."""
     general = [[r for c in configs for r in relatives(c, layout, limits)] for configs in own]
     both = [list(_by_turns(pair)) for pair in zip(own, general, strict=True)]
     foreign = [[r for c in configs[:FOREIGN] for r in relatives(c, layout, limits)] for configs in others]

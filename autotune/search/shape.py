@@ -167,7 +167,8 @@ class ShapeSearch:
 
     @property
     def is_waiting(self) -> bool:
-        """Whether there is nothing to ask for before it is known what comes of points that others are at."""
+        """Whether all points that are left are with other searches: nothing can be asked for until they
+        report."""
         return bool(self.shared.away) and self._proposer.num_unseen == 0
 
     def polish(self, size: int) -> list[Ask]:

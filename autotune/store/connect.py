@@ -130,9 +130,9 @@ def connect(url: URL, timeout_s: float, mode: str = "mode=rw") -> Engine:
 
 
 def engine_options(url: URL, timeout_s: float, mode: str = "mode=rw") -> dict[str, Any]:
-    """What an engine of SQLAlchemy needs so that no connection of SQLite's makes a file. Pools connect at any
-    time. Where the file has just been moved away, SQLite would make an empty one there, and remove the log
-    that lies beside it: all that was not yet copied from it into the file that was moved."""
+    """The options by which no connection of SQLite's makes a file. Pools connect at any time. Where the file
+    has just been moved away, SQLite would make an empty one in its place, and remove the log beside it, with
+    all that was not yet copied from the log into the moved file."""
     if url.get_backend_name() != "sqlite":
         return {}
     if (file := file_of(url)) is None:
@@ -234,7 +234,7 @@ def keep_others_out(connection: Connection) -> None:
 
 
 def identity(url: URL) -> tuple[int, int] | None:
-    """Which file this is, whatever its name; None where it is gone or there is none to see."""
+    """The device and inode of the database's file; None where the file is gone or the database is no file."""
     file = file_of(url)
     if file is None or not file.exists():
         return None

@@ -1,8 +1,8 @@
-"""Opens a SQLite file that may not be written, or that lies where nothing may be: to be read as it is.
+"""Opens a SQLite file to be read as it is: one that may not be written, or in a folder that may not be.
 
-SQLite in WAL mode makes files beside the database even to read it. Where it cannot, and no log is there, the
-database is whole without them, and SQLite is told that nobody changes it (`immutable`). Where a log is there
-that cannot be read, what is newest would be missing, or torn: that is refused.
+SQLite in WAL mode makes files beside the database even to read it. Where it cannot make them and there is no
+log, the database is whole without these files, and SQLite is told that nobody changes it (`immutable`). Where
+there is a log that cannot be read, the newest trials would be missing or torn: such a database is refused.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """Who is the fastest of a shape, as far as that is known: every candidate's time, duels of the close ones.
 
-Trials are timed one by one, seconds or minutes apart, so that the drift of the GPU is in what tells two
-good ones apart. A duel times two in the same rounds. What it finds goes back into the times as a ratio, so
-that all stay on the scale of the trials; who lost one is never the best again. Pure: no clock, no GPU.
+Trials are timed one by one, seconds or minutes apart, and the GPU drifts meanwhile: two good trials may
+differ by drift alone. A duel times two candidates in the same rounds. Its ratio corrects the time of one of
+them, so that all times stay on the scale of the trials. The loser of a duel is never the best again. Pure: no
+clock, no GPU.
 """
 
 from __future__ import annotations
@@ -84,8 +85,8 @@ class Ranking:
         return is_first
 
     def next_duel(self, under_way: Collection[Duel] = ()) -> Duel | None:
-        """The champion against whoever comes closest to it, among those it is not known to beat or to be
-        tied with; None if nothing is left to decide."""
+        """The champion against the candidate that comes closest to it, of those whose duel with it is not
+        over; None if nothing is left to decide."""
         champion = self.champion
         if champion is None or self.is_closed:
             return None

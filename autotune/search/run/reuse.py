@@ -21,11 +21,11 @@ from .pipeline import Kept, Pipeline
 
 AHEAD_S = 0.6  # of the GPU's work queued: it must not run dry in the longest ask, which takes 0.4 s
 LEAST_BATCH, MOST_BATCH = 8, 24  # asked for at once: a model takes hardly longer for many than for one
-LEAST_TRIAL_S = 0.005  # a trial takes as long, whatever the shape's few trials say
+LEAST_TRIAL_S = 0.005  # a trial is taken to last at least so long: a shape's first trials tell little
 NUM_DRAWN = 300  # kernels that a model looks at, drawn from those that led somewhere, and as many of all
 NUM_SPLITS = 3  # numbers of splits looked at with each kernel that splits k, besides its own
-LED = 1.1  # a kernel has led if it came so close to the best of a shape
-MORE = 1.1  # so many times the kernels there are by when a shape that had tried all it saw looks again
+LED = 1.1  # a kernel has led if its time was at most so many times the best of a shape
+MORE = 1.1  # a shape that had nothing left to try looks again once there are so many times as many kernels
 MOST_TRIAL_S = 0.15  # a trial that takes longer would keep candidates, and so the compiler, waiting
 _FINE = (Outcome.OK, Outcome.INACCURATE)  # elsewhere the same kernel may be accurate enough
 _HARMFUL = (Outcome.FAULTED, Outcome.TIMED_OUT, Outcome.WRONG_RESULT, Outcome.TOO_FAST)

@@ -1,9 +1,10 @@
 """Threads that hand over promptly while a search runs.
 
-One thread of Python runs at a time, and one that computes gives way only after an interval, 5 ms unless told
-otherwise. So long may the thread that feeds the GPU wait, each time that a worker has answered, and those
-that enumerate spaces, after each of their thousands of array operations: beside a thread of plain Python the
-space of 4096^3 takes 4.4 s, at half a millisecond 2.4 s, alone 0.6 s (two busy cores; 1 and 0.2 ms do alike).
+One thread of Python runs at a time, and a thread that computes gives way only after an interval, 5 ms by
+default. The thread that feeds the GPU may have to wait that long each time that a worker has answered; the
+threads that enumerate spaces, after each of their thousands of array operations. Beside a thread of plain
+Python the space of 4096^3 takes 4.4 s, with an interval of 0.5 ms 2.4 s, alone 0.6 s (two busy cores; 1 and
+0.2 ms do alike).
 """
 
 from __future__ import annotations
