@@ -78,7 +78,7 @@ def drawn(
 
 def drawn_suite(num: int, seed: int, fma_tflops: float, bandwidth_gbs: float) -> tuple[Gemm, ...]:
     """So many shapes of all layouts for a GPU of such a roofline: every second one NN, the others NT, TN and
-    TT in turn; of each layout every second one round. The first of more are those of fewer."""
+    TT in turn; of each layout every second one in whole 16s. The first of more are those of fewer."""
     sources = {
         layout: drawn(seed * len(LAYOUTS) + i, fma_tflops, bandwidth_gbs, layouts=(layout,), is_mixed=True)
         for i, layout in enumerate(LAYOUTS)

@@ -1,6 +1,6 @@
 """What the compiler's figures of a kernel say of its time on a GPU: a bound, and how far it is missed.
 
-    compute   a scheduler issues one instruction per cycle, and its FMA pipe has a quarter of an SM's lanes;
+    compute   a scheduler issues one instruction per cycle, and its FMA pipe has a quarter of an SM's cores;
               the SM that has most blocks to work through decides
     shared    shared memory serves 128 bytes per cycle, and 16 bytes for each lane in two at the least,
               however many lanes read the same (Nsight Compute, H200: decision 0014)
@@ -28,22 +28,22 @@ from autotune.kernel import launch, resources, template
 from autotune.kernel.compiler import Cubin
 from autotune.kernel.config import Config
 
-# FP32 lanes of an SM (CUDA C++ Programming Guide, arithmetic instructions; cuda.core does not tell)
-_FP32_LANES = {(7, 5): 64, (8, 0): 64, (8, 6): 128, (8, 9): 128, (9, 0): 128, (12, 0): 128}
+# FP32 cores of an SM (CUDA C++ Programming Guide, arithmetic instructions; cuda.core does not tell)
+_FP32_CORES = {(7, 5): 64, (8, 0): 64, (8, 6): 128, (8, 9): 128, (9, 0): 128, (12, 0): 128}
 SHARED_BYTES_PER_CYCLE = 128
 _FIXED_US = np.linspace(0.0, 6.0, 241)
 _REACHED = np.linspace(0.2, 1.0, 321)
 
 
-def fp32_lanes(limits: DeviceLimits) -> int:
+def fp32_cores(limits: DeviceLimits) -> int:
     try:
-        return _FP32_LANES[limits.compute_capability]
+        return _FP32_CORES[limits.compute_capability]
     except KeyError:
-        raise UsageError(f"how many FP32 lanes an SM of {limits.name} has is not known here") from None
+        raise UsageError(f"how many FP32 cores an SM of {limits.name} has is not known here") from None
 
 
 def clock_ghz(limits: DeviceLimits) -> float:
-    return limits.fma_tflops * 1e3 / (2 * fp32_lanes(limits) * limits.num_sms)
+    return limits.fma_tflops * 1e3 / (2 * fp32_cores(limits) * limits.num_sms)
 
 
 @dataclass(frozen=True)
@@ -95,12 +95,12 @@ class Figures:
 
     def tile_cycles(self, limits: DeviceLimits) -> int:
         """Of a scheduler, for one warp and one tile of k: to issue it, or of the FMA pipe if that is more."""
-        per_fma = resources.WARP * resources.SM_PARTITIONS // fp32_lanes(limits)
+        per_fma = resources.WARP * resources.SM_PARTITIONS // fp32_cores(limits)
         return max(self.tile.instructions, per_fma * self.tile.kinds["fma_pipe"])
 
     def pipe_share(self, limits: DeviceLimits) -> float:
         """Of the FMA rate, that the main loop can reach at most."""
-        per_fma = resources.WARP * resources.SM_PARTITIONS // fp32_lanes(limits)
+        per_fma = resources.WARP * resources.SM_PARTITIONS // fp32_cores(limits)
         return per_fma * self.tile.kinds["ffma"] / self.tile_cycles(limits)
 
 

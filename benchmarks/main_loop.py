@@ -26,7 +26,7 @@ from typing import Any
 
 import numpy as np
 import reports
-from bounds import Bound, Figures, bound, figures, fp32_lanes
+from bounds import Bound, Figures, bound, figures, fp32_cores
 from compiler_figures import LONG_LOOP_BYTES
 from ports import Ports, run
 from sass import Code
@@ -40,7 +40,7 @@ from autotune.kernel import same_code, template
 from autotune.kernel.compiler import Compiler, Cubin, compiler_version
 from autotune.kernel.config import Config
 
-_LANES = 128  # of an SM that has ports as ports.py describes them, and issues no faster than it multiplies
+_CORES = 128  # of an SM that has ports as ports.py describes them, and issues no faster than it multiplies
 
 
 @dataclass(frozen=True)
@@ -111,10 +111,10 @@ def read(config: Config, gemm: Gemm, limits: DeviceLimits, cubin: Cubin) -> Read
 
 def readings(configs: Sequence[Config], gemm: Gemm, limits: DeviceLimits, jobs: int) -> list[Reading]:
     """Raises TrialFailure for a config that does not compile, UsageError for a GPU with other ports."""
-    if fp32_lanes(limits) != _LANES:
+    if fp32_cores(limits) != _CORES:
         raise UsageError(
-            f"register ports are modelled for SMs of {_LANES} FP32 lanes; {limits.name} has "
-            f"{fp32_lanes(limits)}: choose another --gpu"
+            f"register ports are modelled for SMs of {_CORES} FP32 cores; {limits.name} has "
+            f"{fp32_cores(limits)}: choose another --gpu"
         )
     with closing(Compiler(limits.arch, num_threads=jobs, note=console.note)) as compiler:
         cubins = [compiler.submit(config, variant(gemm)) for config in configs]

@@ -150,7 +150,7 @@ class Painter:
         """Tells how far kernels are timed across shapes."""
         if not self._is_filling and not self._is_quiet:
             self._progress.close()
-            console.note("timing the kernels that were found on all shapes of their layout")
+            console.note("timing the found kernels on all shapes of their layout")
         self._is_filling = True
         parts = (f"{num_kernels:,} kernels", f"{num_cells:,} times", f"at most {num_left:,} kernels left")
         self._progress.update(*parts)

@@ -1,6 +1,6 @@
 """From the results of searches to an exported table: winners, tied sets, and kernels for what was not tuned.
 
-tuned.py             settle                wishes.py                cubins.py  figures.py  package.py
+tuned.py             cut_to_chosen         wishes.py                cubins.py  figures.py  package.py
 tuned shapes ─────► one of the tied each ─► + a default per layout ─► cubins ─► model ────► folder
 matrices of times ─► portfolio.py ─────────┘        left_out.py: what that is worth on shapes left out
 """
@@ -64,7 +64,7 @@ def export_table(
     results = _callable(results, note)
     _check(results, compiler, note)
     results = replace(results, source_hash=same_code.kept_as(template.source_hash()))
-    settled = settle(results)
+    tuned = cut_to_chosen(results)
     limits = results.limits
     most = max_kernels // len(LAYOUTS)
     known = {x: candidates(x, results.shapes, matrices, limits) for x in LAYOUTS}
@@ -72,7 +72,7 @@ def export_table(
     cublas = times_of_cublas(results, matrices)
     cublas_us = {x: cublas[x].times_us if x in cublas else {} for x in LAYOUTS}
     judged = [one for x in LAYOUTS for one in left_out(known[x], cublas_us[x], limits, most, calls)]
-    asked = all_wishes(settled, chosen)
+    asked = all_wishes(tuned, chosen)
     cubins = compile_all(asked, compiler, on_compiled)
     wishes = within(asked, cubins, max_megabytes * MEGABYTE)
     samples = {x: {one.config: one.samples for one in found} for x, found in known.items()}
@@ -93,7 +93,7 @@ def export_table(
         places=places,
         defaults={wish.layout: wish.id for wish in defaults(results.limits)},
         cublas=known_of_cublas(cublas, limits),
-        entries=tuple(_entry(shape) for shape in settled.shapes if shape.ranked),
+        entries=tuple(_entry(shape) for shape in tuned.shapes if shape.ranked),
         left_out=figures_of(judged),
     )
     return write_folder(table, code, folder, note)
@@ -146,7 +146,7 @@ def _check_compiled(kernels: Sequence[Kernel], code: Mapping[str, bytes]) -> Non
                             "written: empty the kernel cache and export again") from misfit  # fmt: skip
 
 
-def settle(results: TunedResults) -> TunedResults:
+def cut_to_chosen(results: TunedResults) -> TunedResults:
     """The same results, with each shape's ranking cut down to what a table holds: first the kernel chosen
     among the tied (`cover.choose`), then the tied kernels that the table holds for other shapes anyway."""
     tied = {s.gemm: {_name(s.gemm, p): p for p in _tied(s)} for s in results.shapes}

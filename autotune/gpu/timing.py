@@ -130,7 +130,7 @@ def floor_us(gemm: Gemm, limits: DeviceLimits, policy: CachePolicy, num_sets: in
 
 
 def round_orders(num: int, rounds: int, seed: int) -> list[list[int]]:
-    """For each round the order in which `num` contestants run: shuffled, so that none always follows
+    """For each round the order in which `num` candidates run: shuffled, so that none always follows
     the same one; the same for the same seed."""
     generator = random.Random(seed)
     return [generator.sample(range(num), num) for _ in range(rounds)]

@@ -516,7 +516,10 @@ def _check_times(key: str, measurement: Measurement) -> None:
     if measurement.is_ok and measurement.time_us is None:
         raise StoreError(f"the trial of {key} is ok but has no time; the measurement is broken")
     if not all(math.isfinite(t) and t > 0 for t in times):
-        raise StoreError(f"the trial of {key} has a time that is none: {times}; the measurement is broken")
+        raise StoreError(
+            f"the trial of {key} has a time that is not finite and above 0: {times};"
+            " the measurement is broken"
+        )
 
 
 def _unlikeness(one: Gemm, other: Gemm) -> float:

@@ -155,7 +155,7 @@ def _storable(text: str) -> str:
 
 
 def outcome_of(row_id: int, outcome: Any, time_us: Any) -> Outcome:
-    """How a trial ended. Raises DamagedRow if no trial ends so, or for a time that is none."""
+    """How a trial ended. Raises DamagedRow if no trial ends so, or if a time cannot be."""
     try:
         found = Outcome(outcome)
     except ValueError:

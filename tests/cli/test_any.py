@@ -134,7 +134,7 @@ def test_what_is_left_when_the_time_is_over_is_told(target: FillingGpu, suite: P
     command = ("search", "--gpu", "0", "--suite", suite, "--any", "2", "--db", tmp_path / "any.db")
     done = run(*command, "--seconds", "8")
     assert "left: the same command goes on" in done.stdout
-    assert "timing the kernels that were found on all shapes of their layout" in done.stderr
+    assert "timing the found kernels on all shapes of their layout" in done.stderr
     assert target.num_filled <= 0.35 * 8 + AHEAD
 
 

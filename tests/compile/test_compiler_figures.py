@@ -231,9 +231,9 @@ def test_what_was_put_in_is_learnt():
     assert 1 < noisy.spread < noisy.most
 
 
-def test_an_sm_of_unknown_lanes_is_not_guessed():
-    with pytest.raises(UsageError, match="lanes"):
-        bounds.fp32_lanes(replace(TWO_SMS, compute_capability=(9, 9)))
+def test_an_sm_of_unknown_cores_is_not_guessed():
+    with pytest.raises(UsageError, match="cores"):
+        bounds.fp32_cores(replace(TWO_SMS, compute_capability=(9, 9)))
 
 
 # ------------------------------------------------------------------------------------- script

@@ -58,10 +58,10 @@ def test_limits_are_those_of_a_gpu(short: str) -> None:
 
 @DEVICES
 def test_the_fma_rate_is_what_the_sms_can_do(short: str) -> None:
-    """TFLOP/s over SMs and FP32 lanes is twice the clock: between 1 and 3 GHz for all of them."""
+    """TFLOP/s over SMs and FP32 cores is twice the clock: between 1 and 3 GHz for all of them."""
     limits = KNOWN[short]
-    lanes = 64 if limits.compute_capability in ((7, 5), (8, 0)) else 128
-    assert 1.0 < limits.fma_tflops * 1e3 / (2 * limits.num_sms * lanes) < 3.0
+    cores = 64 if limits.compute_capability in ((7, 5), (8, 0)) else 128
+    assert 1.0 < limits.fma_tflops * 1e3 / (2 * limits.num_sms * cores) < 3.0
 
 
 @DEVICES

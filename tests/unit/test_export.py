@@ -22,7 +22,7 @@ from autotune.device import KNOWN, DeviceLimits, known_limits
 from autotune.errors import DispatchError, TrialFailure, UsageError
 from autotune.export.check import verify_table
 from autotune.export.copied import runtime_files
-from autotune.export.exporter import export_table, settle
+from autotune.export.exporter import cut_to_chosen, export_table
 from autotune.export.from_store import read_results
 from autotune.export.tuned import TunedPoint, TunedResults, TunedShape
 from autotune.gemm import LAYOUTS, Gemm
@@ -143,7 +143,7 @@ def test_rivals_that_the_table_holds_anyway_follow_the_chosen_one() -> None:
     slow = (TunedPoint(TIED, 300.0, True), TunedPoint(EXACT, 310.0, True))
     fast = (TunedPoint(EXACT, 300.0, True), TunedPoint(TIED, 310.0, True))
     shapes = (TunedShape(SQUARE, tied), TunedShape(other, slow), TunedShape(DEEP, fast))
-    ranked = {s.gemm: [p.config for p in s.ranked] for s in settle(results(shapes=shapes)).shapes}
+    ranked = {s.gemm: [p.config for p in s.ranked] for s in cut_to_chosen(results(shapes=shapes)).shapes}
     assert ranked == {SQUARE: [EXACT, TIED], other: [TIED, EXACT], DEEP: [EXACT, TIED]}
 
 

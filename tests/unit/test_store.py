@@ -170,7 +170,7 @@ def test_many_trials_are_stored_at_once_and_those_that_are_there_stay(store: Sto
         others[1].key: (others[1].to_dict(), ok(math.nan)),
         config(6).key: (config(6).to_dict(), ok(1.0)),
     }
-    with pytest.raises(StoreError, match="has a time that is none"):
+    with pytest.raises(StoreError, match="has a time that is not finite and above 0"):
         store.add_trials(study, broken, "fill")
     assert len(store.trials(study)) == 3
 
