@@ -28,7 +28,7 @@ from contest import CUBLAS, Arena, Contest
 from autotune import stats
 from autotune.cli import common, console
 from autotune.errors import UsageError
-from autotune.export.exporter import settle
+from autotune.export.exporter import cut_to_chosen
 from autotune.export.from_store import read_results
 from autotune.gemm import Gemm
 from autotune.kernel.config import Config
@@ -72,7 +72,7 @@ def read_choices(source: str, arena: Arena, gemms: Sequence[Gemm]) -> Choices:
             results = read_results(
                 store, arena.environment, arena.limits, policy=arena.policy, gemms=gemms or None
             )
-        found = {shape.gemm: shape.ranked[0].config for shape in settle(results).shapes}
+        found = {shape.gemm: shape.ranked[0].config for shape in cut_to_chosen(results).shapes}
     missing = [gemm for gemm in gemms if gemm not in found]
     if missing:
         raise UsageError(f"{source} holds nothing for {', '.join(map(str, missing))}; search these first")
