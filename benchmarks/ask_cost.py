@@ -1,11 +1,16 @@
-"""What it costs to propose: a suite is searched on a GPU that is played, and answers at once.
+"""What it costs to propose: shapes are searched on a GPU that is played, and answers at once.
 
-    python benchmarks/ask_cost.py [--suite studies/suites/dev.toml] [--trials 300] [--gpu h200] [--profile 40]
+    python benchmarks/ask_cost.py [--suite studies/suites/dev.toml] [--trials 300] [--gpu h200]
+        [--drawn 120] [--known 150] [--trials-drawn 150] [--profile 40]
+
+Two searches: one of a suite from nothing, and one of shapes that are drawn at random, each of which begins
+with results that are known, as `autotune search --any` begins with times of kernels that others found.
+`--drawn 0` leaves the second out, `--trials 0` the first.
 
 Every shape has its whole feasible set and a landscape of times that is made up: limits, and a bowl in each
 parameter, the same for equal arguments. Nothing is compiled or timed. Told are the milliseconds per trial
 that the coordinator spends on asking, and on all else but storing and waiting. `--profile N` prints the N
-functions that take longest instead.
+functions that take longest, too.
 """
 
 from __future__ import annotations
@@ -15,7 +20,9 @@ import cProfile
 import pstats
 import tempfile
 import time
+from collections.abc import Sequence
 from concurrent.futures import Future
+from contextlib import nullcontext
 from pathlib import Path
 
 import numpy as np
@@ -23,16 +30,19 @@ import reports
 
 from autotune.cli import common, console
 from autotune.device import Environment, known_limits
+from autotune.distribution import drawn_suite
 from autotune.gemm import Gemm
 from autotune.kernel import feasible_set
 from autotune.kernel.config import PARAMETERS
 from autotune.measurement import CachePolicy, Measurement, Outcome
 from autotune.search import Options, tune
+from autotune.search.propose.origins import FILL
+from autotune.search.shape import study_of
 from autotune.store import Store
-from autotune.target import Baseline, Point, Rounds
+from autotune.target import Baseline, Point, Rounds, point_key
 
 CAPACITY = 22  # of 16 threads that compile
-NUM_CODES = 32  # at most, of a parameter
+SEED = 1  # of the shapes that are drawn, and of what is known of each
 
 
 class PlayedTarget:
@@ -44,19 +54,25 @@ class PlayedTarget:
         self.policy, self.source_hash, self.max_error = CachePolicy.COLD, "played", None
         self.capacity = CAPACITY
         self._slopes: dict[Gemm, np.ndarray] = {}
+        self._spaces: dict[Gemm, feasible_set.FeasibleSet] = {}
 
     def space(self, gemm: Gemm) -> feasible_set.FeasibleSet:
-        return feasible_set.feasible_set(self.limits, gemm)
+        if gemm not in self._spaces:
+            self._spaces[gemm] = feasible_set.feasible_set(self.limits, gemm)
+        return self._spaces[gemm]
 
     def baseline(self, gemm: Gemm) -> Baseline:
         return Baseline(None)
 
     def submit(self, gemm: Gemm, point: Point, cutoff_us: float | None) -> Future[Measurement]:
-        time_us = self._time_us(gemm, point)
         done = Future[Measurement]()
-        samples = (time_us * 1.001, time_us, time_us * 0.999)
-        done.set_result(Measurement(Outcome.OK, time_us=time_us, samples_us=samples, measure_s=0.01))
+        done.set_result(self.measured(gemm, point))
         return done
+
+    def measured(self, gemm: Gemm, point: Point) -> Measurement:
+        time_us = self._time_us(gemm, point)
+        samples = (time_us * 1.001, time_us, time_us * 0.999)
+        return Measurement(Outcome.OK, time_us=time_us, samples_us=samples, measure_s=0.01)
 
     def compare(self, gemm: Gemm, points: list[Point], rounds: int) -> Rounds:
         return Rounds(tuple((self._time_us(gemm, p),) * rounds for p in points), Baseline(None))
@@ -84,25 +100,44 @@ class PlayedTarget:
         return gemm.limit_us(self.limits.fma_tflops, self.limits.bandwidth_gbs) * float(np.exp(off))
 
 
-def _run(args: argparse.Namespace) -> None:
-    gemms = common.read_shapes((), args.suite)
-    profile = cProfile.Profile() if args.profile else None
+def _know(target: PlayedTarget, store: Store, gemm: Gemm, num: int) -> None:
+    """Store so many results of a shape, as kernels of others that were timed on it."""
+    space = target.space(gemm)
+    numbers = np.random.default_rng([SEED, gemm.m, gemm.n, gemm.k]).integers(len(space), size=num)
+    points = [space.point(int(number)) for number in numbers]
+    trials = {point_key(point): (point, target.measured(gemm, point)) for point in points}
+    store.add_trials(study_of(store, target, gemm), trials, FILL)
+
+
+def _search(args: argparse.Namespace, gemms: Sequence[Gemm], known: int, trials: int) -> None:
+    """Search these shapes, and tell what that cost."""
+    profile = cProfile.Profile() if args.profile else nullcontext()
+    target = PlayedTarget(args.gpu)
     with tempfile.TemporaryDirectory() as folder, Store.open(Path(folder) / "played.db") as store:
+        for gemm in gemms if known else ():
+            _know(target, store, gemm, known)
         began_s = time.perf_counter()
-        if profile:
-            profile.enable()
-        result = tune(PlayedTarget(args.gpu), store, gemms, Options(trials=args.trials))
-        if profile:
-            profile.disable()
+        with profile:
+            result = tune(target, store, gemms, Options(trials=trials))
         all_s = time.perf_counter() - began_s
     ledger, num = result.ledger, result.num_new
     other_s = ledger.search_s - ledger.ask_s - ledger.store_s - ledger.wait_s - ledger.prepare_s
     console.show(
-        f"{len(gemms)} shapes, {num} trials, {all_s:.1f} s; each, in ms: ask {1e3 * ledger.ask_s / num:.2f}, "
-        f"tell and the rest {1e3 * other_s / num:.2f}, store {1e3 * ledger.store_s / num:.2f}"
+        f"{len(gemms)} shapes, {known} known results each, {num} trials, {all_s:.1f} s; each, in ms: "
+        f"ask {1e3 * ledger.ask_s / num:.2f}, tell and the rest {1e3 * other_s / num:.2f}, "
+        f"store {1e3 * ledger.store_s / num:.2f}; begin a shape {1e3 * ledger.prepare_s / len(gemms):.0f}"
     )
-    if profile:
+    if isinstance(profile, cProfile.Profile):
         pstats.Stats(profile).sort_stats("tottime").print_stats(args.profile)
+
+
+def _run(args: argparse.Namespace) -> None:
+    if args.trials:
+        _search(args, common.read_shapes((), args.suite), 0, args.trials)
+    if args.drawn:
+        limits = known_limits(args.gpu)
+        gemms = drawn_suite(args.drawn, SEED, limits.fma_tflops, limits.bandwidth_gbs)
+        _search(args, gemms, args.known, args.trials_drawn)
 
 
 def main() -> None:
@@ -110,6 +145,9 @@ def main() -> None:
     parser.add_argument("--suite", type=Path, default=Path("studies/suites/dev.toml"))
     parser.add_argument("--trials", type=int, default=300)
     parser.add_argument("--gpu", default="h200")
+    parser.add_argument("--drawn", type=int, default=120, help="shapes that are drawn")
+    parser.add_argument("--known", type=int, default=150, help="results of each that are known")
+    parser.add_argument("--trials-drawn", type=int, default=150, help="trials of each")
     parser.add_argument("--profile", type=int, default=0)
     reports.run(_run, parser.parse_args())
 
