@@ -28,9 +28,7 @@ class Blocks:
         self._order = factor.order
         self._inverse = None if self._order is None else np.argsort(self._order)
         self._codes = factor.codes if self._order is None else factor.codes[self._order]
-        changes = _first_changes(self._codes)
-        self._depth = _depth(changes, len(factor.names), math.sqrt(len(factor)))
-        starts = 1 + np.flatnonzero(changes < self._depth)
+        self._depth, starts = _blocks(self._codes, math.sqrt(len(factor)))
         self._bounds = np.concatenate([[0], starts, [len(factor)]])
         self._heads = self._codes[self._bounds[:-1], : self._depth].astype(np.int16)
 
@@ -62,18 +60,19 @@ class Blocks:
     def alike(self, rng: np.random.Generator, row: int, block: int) -> np.ndarray:
         """A few rows of this block that are like that one, each in its own way."""
         _, codes = self._home(row)
-        found = []
-        for _ in range(_WEIGHTINGS):
-            off = self._unlikeness(block, codes, _weights(rng, len(codes) - self._depth))
-            found.append(self._bounds[block] + np.argsort(off, kind="stable")[:_MOST_ALIKE])
-        return self._rows(np.unique(np.concatenate(found)).tolist())
+        weights = _weights(rng, (len(codes) - self._depth, _WEIGHTINGS))
+        off = self._unlikeness(block, codes, weights)
+        most = min(_MOST_ALIKE, len(off))
+        nearest = np.argpartition(off, most - 1, axis=0)[:most]
+        return self._rows(np.unique(self._bounds[block] + nearest).tolist())
 
     def drawn(self, rng: np.random.Generator, block: int, size: int) -> np.ndarray:
         """Rows of this block at random, with replacement; (size,)."""
         return self._rows(rng.integers(self._bounds[block], self._bounds[block + 1], size=size).tolist())
 
     def _unlikeness(self, block: int, codes: np.ndarray, weights: np.ndarray) -> np.ndarray:
-        """Of each row of a block to a row of these codes, in the later parameters; (rows of the block,)."""
+        """Of each row of a block to a row of these codes, by weights of the later parameters, one or several:
+        (parameters, ...) -> (rows of the block, ...)."""
         start, end = self._bounds[block], self._bounds[block + 1]
         return np.asarray((self._codes[start:end, self._depth :] != codes[self._depth :]) @ weights)
 
@@ -105,18 +104,18 @@ class Blocks:
         return np.setdiff1d(np.append(alike, rng.integers(len(self), size=size - num_alike)), home)
 
 
-def _first_changes(codes: np.ndarray) -> np.ndarray:
-    """The first column in which each row differs from the one before; (rows, columns) -> (rows - 1,)."""
-    return np.asarray((codes[1:] != codes[:-1]).argmax(axis=1)) if codes.size else np.zeros(0, np.int64)
+def _blocks(codes: np.ndarray, wanted: float) -> tuple[int, np.ndarray]:
+    """How many leading columns tell apart so many blocks, or all of them, and the rows at which those begin,
+    but for the first; codes: (rows, columns), sorted."""
+    is_start = np.zeros(max(len(codes) - 1, 0), dtype=bool)
+    for depth, column in enumerate(codes.T, start=1):
+        is_start |= column[1:] != column[:-1]
+        if 1 + np.count_nonzero(is_start) >= wanted:
+            return depth, 1 + np.flatnonzero(is_start)
+    return codes.shape[1], 1 + np.flatnonzero(is_start)
 
 
-def _depth(changes: np.ndarray, num_columns: int, wanted: float) -> int:
-    """How many leading columns tell apart so many blocks, or all of them."""
-    num_blocks = 1 + np.cumsum(np.bincount(changes, minlength=num_columns))
-    return min(num_columns, 1 + int(np.searchsorted(num_blocks, wanted)))
-
-
-def _weights(rng: np.random.Generator, size: int) -> np.ndarray:
+def _weights(rng: np.random.Generator, size: int | tuple[int, int]) -> np.ndarray:
     """How much it costs a row to differ in each parameter: another in each move, as none is known."""
     weights: np.ndarray = rng.exponential(size=size).astype(np.float32)
     return weights

@@ -6,6 +6,8 @@ binary search does, except `nearest` where a factor's rows stand in no order, wh
 
 from __future__ import annotations
 
+import math
+from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 
@@ -33,6 +35,7 @@ class Candidates:
         self._space = space
         self._dims = tuple(len(factor) for factor in space.factors)
         self._largest = max(range(len(self._dims)), key=self._dims.__getitem__, default=0)
+        self._strides = [math.prod(self._dims[i + 1 :]) for i in range(len(self._dims))]
         widths = [len(factor.names) for factor in space.factors]
         self._columns = [slice(sum(widths[:i]), sum(widths[: i + 1])) for i in range(len(widths))]
         self._num_values = np.array([len(v) for v in space.values])
@@ -95,38 +98,38 @@ class Candidates:
     def moves(self, rng: np.random.Generator, numbers: np.ndarray, size: int) -> dict[str, np.ndarray]:
         """Points, by origin, that differ from one of these in what must change together: in one parameter and
         what cannot stay with it, in a whole small factor, or in the block, of which `size` are tried each."""
-        found: dict[str, list[np.ndarray]] = {
-            name: [numbers[:0]] for name in (REPAIRED, FACTOR, CARRIED, REGROUPED)
+        rows = np.unravel_index(numbers, self._dims)[self._largest].tolist()
+        carried = [self._blocks.carried(rng, row, size) for row in rows]
+        repaired = [self._blocks.repaired(rng, row) for row in rows]
+        found = {
+            REPAIRED: self._with_rows(_repeated(numbers, repaired), self._largest, _joined(repaired)),
+            FACTOR: self._with_small_factors(numbers),
+            CARRIED: self._with_rows(_repeated(numbers, carried), self._largest, _joined(carried)),
+            REGROUPED: self._regrouped(rng, _repeated(numbers, carried), _joined(carried)),
         }
-        for rows in zip(*np.unravel_index(numbers, self._dims), strict=True):
-            row = int(rows[self._largest])
-            carried = self._blocks.carried(rng, row, size)
-            repaired = self._blocks.repaired(rng, row)
-            found[CARRIED].append(self._with_rows(rows, self._largest, carried))
-            found[REPAIRED].append(self._with_rows(rows, self._largest, repaired))
-            found[REGROUPED].append(self._regrouped(rng, rows, carried))
-            for factor, dim in enumerate(self._dims):
-                if factor != self._largest and dim <= _SMALL:
-                    found[FACTOR].append(self._with_rows(rows, factor, np.arange(dim)))
-        return {name: np.setdiff1d(np.concatenate(parts), numbers) for name, parts in found.items()}
+        return {name: np.setdiff1d(points, numbers) for name, points in found.items()}
 
     def within(self, rng: np.random.Generator, block: int, parents: np.ndarray, size: int) -> np.ndarray:
         """Points of one block: those most like each of the parents, both with the parent's rows of the other
         factors and with others; and so many drawn at random, each with a parent's rows; parents: (q,)."""
         drawn = list(np.unravel_index(rng.choice(parents, size=size), self._dims))
         drawn[self._largest] = self._blocks.drawn(rng, block, size)
-        found = [np.ravel_multi_index(drawn, self._dims)]
-        for rows in zip(*np.unravel_index(parents, self._dims), strict=True):
-            alike = self._blocks.alike(rng, int(rows[self._largest]), block)
-            for at in (rows, self._redrawn(rng, rows)):
-                found.append(self._with_rows(at, self._largest, alike))
-            found.append(self._regrouped(rng, rows, alike))
+        rows = np.unravel_index(parents, self._dims)[self._largest].tolist()
+        alike = [self._blocks.alike(rng, row, block) for row in rows]
+        both = np.concatenate([_repeated(parents, alike), _repeated(self._redrawn(rng, parents), alike)])
+        found = [
+            np.ravel_multi_index(drawn, self._dims),
+            self._with_rows(both, self._largest, np.tile(_joined(alike), 2)),
+            self._regrouped(rng, _repeated(parents, alike), _joined(alike)),
+        ]
         return np.unique(np.concatenate(found))
 
-    def _redrawn(self, rng: np.random.Generator, rows: Sequence[int]) -> list[int]:
-        """Rows of the factors, each drawn anew with a chance of a half."""
-        pairs = zip(rows, self._dims, strict=True)
-        return [int(rng.integers(dim)) if rng.random() < _REDRAWN else int(row) for row, dim in pairs]
+    def _redrawn(self, rng: np.random.Generator, numbers: np.ndarray) -> np.ndarray:
+        """These points, the row of each factor drawn anew with a chance of a half; (q,) -> (q,)."""
+        shape = len(self._dims), len(numbers)
+        others = np.array(np.unravel_index(self.random(rng, len(numbers)), self._dims))
+        rows = np.where(rng.random(shape) < _REDRAWN, others, np.unravel_index(numbers, self._dims))
+        return np.asarray(np.ravel_multi_index(tuple(rows), self._dims), dtype=np.int64)
 
     @cached_property
     def _splitting(self) -> int | None:
@@ -134,26 +137,31 @@ class Candidates:
         factors = enumerate(self._space.factors)
         return next((i for i, f in factors if "split_k" in f.names and i != self._largest), None)
 
-    def _regrouped(self, rng: np.random.Generator, rows: Sequence[int], others: np.ndarray) -> np.ndarray:
-        """Points at these rows of the factors, but for the largest, which takes each of the others, and with
-        it splits that make about as many threads, half or twice as many. What leads on a problem has as many
-        threads from tile to tile, grouped otherwise in tiles, slices and splits of k (decision 0026)."""
+    def _regrouped(self, rng: np.random.Generator, numbers: np.ndarray, others: np.ndarray) -> np.ndarray:
+        """These points at other rows of the largest factor, each with splits that make about as many threads,
+        half or twice as many; numbers and others: (q,). What leads on a problem has as many threads from tile
+        to tile, grouped otherwise in tiles, slices and splits of k (decision 0026)."""
         if self._traits is None or self._splitting is None or not len(others):
             return np.array([], dtype=np.int64)
-        home = np.array([np.ravel_multi_index(tuple(rows), self._dims)])
-        at: list[np.ndarray] = [np.array(row) for row in rows]
-        at[self._largest], at[self._splitting] = others[:, None], np.arange(self._dims[self._splitting])
-        grid = np.asarray(np.ravel_multi_index(np.broadcast_arrays(*at), self._dims))
+        moved = self._with_rows(numbers, self._largest, others)[:, None]
+        grid = self._with_rows(moved, self._splitting, np.arange(self._dims[self._splitting]))
         threads = self._traits.threads(self.codes(grid.ravel())).reshape(grid.shape)
-        wanted = self._traits.threads(self.codes(home)) * rng.choice(_AS_MANY, (len(others), 1))
+        wanted = self._traits.threads(self.codes(numbers))[:, None] * rng.choice(_AS_MANY, (len(others), 1))
         off = np.abs(np.log2(threads / wanted)) + _ABOUT * rng.random(grid.shape)
         nearest = np.argsort(off, axis=1)[:, :_MOST_SPLITS]
         return np.take_along_axis(grid, nearest, axis=1).ravel()
 
-    def _with_rows(self, rows: Sequence[int], factor: int, others: np.ndarray) -> np.ndarray:
-        """Points at these rows of the factors, but for one that takes each of the others; (q,) -> (q,)."""
-        at = [others if i == factor else np.full(len(others), row) for i, row in enumerate(rows)]
-        return np.asarray(np.ravel_multi_index(at, self._dims), dtype=np.int64)
+    def _with_rows(self, numbers: np.ndarray, factor: int, others: np.ndarray) -> np.ndarray:
+        """These points at other rows of one factor, in whatever shape both have together."""
+        stride = self._strides[factor]
+        rows = numbers // stride % self._dims[factor]
+        return np.asarray(numbers + (others - rows) * stride)
+
+    def _with_small_factors(self, numbers: np.ndarray) -> np.ndarray:
+        """These points at every row of each of the small factors but the largest; (q,) -> (more,)."""
+        small = [i for i, dim in enumerate(self._dims) if i != self._largest and dim <= _SMALL]
+        moved = (self._with_rows(numbers[:, None], i, np.arange(self._dims[i])).ravel() for i in small)
+        return _joined([*moved])
 
     def neighbours(self, numbers: np.ndarray) -> np.ndarray:
         """All feasible points that differ from one of these in one parameter."""
@@ -190,6 +198,15 @@ class Candidates:
         return self._space.index([_nearest_row(factor, point) for factor in self._space.factors])
 
 
+def _joined(parts: Sequence[np.ndarray]) -> np.ndarray:
+    return np.concatenate([np.array([], dtype=np.int64), *parts])
+
+
+def _repeated(numbers: np.ndarray, parts: Sequence[np.ndarray]) -> np.ndarray:
+    """Each of these points as often as its part is long."""
+    return np.repeat(numbers, [len(part) for part in parts])
+
+
 def _scaled(traits: Traits, codes: np.ndarray) -> Callable[[np.ndarray], np.ndarray]:
     """Traits on 0 ... 1 over these points, less those that are the same for all; codes (q, parameters)."""
     found = traits(codes)
@@ -217,8 +234,8 @@ def _nearest_run(factor: Factor, point: Mapping[str, Value]) -> tuple[int, int, 
     for j, (name, values) in enumerate(zip(factor.names, factor.values, strict=True)):
         if name not in point:
             return start, stop, j
-        codes = np.arange(len(values), dtype=np.uint8)
-        ends = start + np.searchsorted(factor.codes[start:stop, j], codes, side="right")
+        column = factor.codes[:, j]  # not contiguous: numpy would copy it to search it
+        ends = np.array([bisect_right(column, code, start, stop) for code in range(len(values))])
         begins = np.concatenate(([start], ends[:-1]))
         distance = np.where(begins < ends, _distances(values, point[name]), np.inf)
         nearest = np.flatnonzero(distance == distance.min())

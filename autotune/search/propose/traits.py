@@ -5,8 +5,8 @@ A model that sees these beside the parameters need not learn from trials what ar
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -41,8 +41,19 @@ class Traits:
         return _longest_sums(self._columns(codes), self.gemm, self.limits)
 
     def _columns(self, codes: np.ndarray) -> Any:
-        columns = enumerate(self.values.items())
-        return SimpleNamespace(**{name: choices[codes[:, j]] for j, (name, choices) in columns})
+        return _Columns(self.values, codes)
+
+
+class _Columns:
+    """Columns of configs, each read from the codes when a rule first asks for it: most ask for few."""
+
+    def __init__(self, values: Mapping[str, np.ndarray], codes: np.ndarray) -> None:
+        self._values, self._codes, self._places = values, codes, list(values)
+
+    def __getattr__(self, name: str) -> np.ndarray:
+        column: np.ndarray = self._values[name][self._codes[:, self._places.index(name)]]
+        setattr(self, name, column)
+        return column
 
 
 def traits_of(space: FeasibleSet, gemm: Gemm, limits: DeviceLimits) -> Traits | None:
