@@ -14,6 +14,7 @@ out to be better than their few trials tell.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
@@ -118,22 +119,25 @@ class Model:
         seen: Collection[int],
         size: int,
     ) -> list[int]:
-        """At most so many points, each the most promising of the block whose turn it is. Ranked: all points
-        with a result, best first, and the logarithms of their times."""
+        """At most so many points, the most promising of the blocks whose turn it is. Ranked: all points with
+        a result, best first, and the logarithms of their times."""
         if size == 0:
             return []
         blocks = self._candidates.blocks_of(ranked)
         under_way = self._candidates.blocks_of(np.array(sorted(pending), dtype=np.int64)).tolist()
-        found: list[int] = []
+        wanted: Counter[int] = Counter()
         for _ in range(size):
             block = next_block(blocks, log_times, under_way)
             under_way.append(block)
+            wanted[block] += 1
+        found: list[int] = []
+        for block, num in wanted.items():
             parents = np.union1d(ranked[:NUM_PARENTS], ranked[blocks == block][:BEST_OF_BLOCK])
             near = self._candidates.within(self._rng, block, parents, NUM_DRAWN)
-            pool = self._hopeful(_unseen(near, {*seen, *found}))
+            pool = self._hopeful(_unseen(near, seen))
             if len(pool):
                 outlook = surrogate.outlook(self._candidates.features(pool))
-                found.append(int(pool[surrogate.best_batch(outlook, 1, _SHORTLIST)[0]]))
+                found += pool[surrogate.best_batch(outlook, num, _SHORTLIST)].tolist()
         return found
 
     def _anywhere(

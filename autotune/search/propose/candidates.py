@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 import numpy as np
 
@@ -245,6 +245,7 @@ def _nearest_run(factor: Factor, point: Mapping[str, Value]) -> tuple[int, int, 
     return start, stop, len(factor.names)
 
 
+@lru_cache(maxsize=4096)  # few parameters and values: wishes of all shapes repeat them
 def _distances(values: tuple[Value, ...], wanted: Value) -> np.ndarray:
     """How far each value is from the one wanted: steps between numbers, 0 or 1 between words."""
     if isinstance(wanted, str) or any(isinstance(value, str) for value in values):
