@@ -23,7 +23,13 @@ from autotune.search.propose.optuna_sampler import FeasibleSampler, distribution
 from autotune.search.propose.origins import MODELLED
 from autotune.search.propose.proposer import Proposal, Proposer, SpaceExhausted
 from autotune.search.propose.samplers import SAMPLERS, make_proposer
-from autotune.search.propose.surrogate import Lengths, Surrogate, expected_improvement, fit_lengths
+from autotune.search.propose.surrogate import (
+    Lengths,
+    Surrogate,
+    _inverse,
+    expected_improvement,
+    fit_lengths,
+)
 
 SPACE = product_space(6, 6, 4, words=3)
 
@@ -348,7 +354,8 @@ def test_a_batch_spreads():
     x = np.array([[0.0], [1.0]])
     surrogate = Surrogate.condition(x, np.array([0.0, 0.0]), x[:0], Lengths(np.array([-2.0, -6.0])))
     points = np.array([[0.5], [0.5001], [0.3], [0.7]])
-    chosen = surrogate.best_batch(surrogate.outlook(points), 3, shortlist=4)
+    outlook = surrogate.outlook(points, 4)
+    chosen = outlook.places[surrogate.best_batch(outlook, 3)].tolist()
     assert {0, 1} - set(chosen), "two points at one place"
 
 
@@ -358,7 +365,48 @@ def test_points_under_way_are_not_asked_for_by_neighbours():
     lengths = Lengths(np.array([-1.0, -6.0]))
     points = np.array([[0.901], [0.6]])
     surrogate = Surrogate.condition(x, z, pending, lengths)
-    assert surrogate.best_batch(surrogate.outlook(points), 1, 4) == [1]
+    outlook = surrogate.outlook(points, 4)
+    assert outlook.places[surrogate.best_batch(outlook, 1)].tolist() == [1]
+
+
+def _measured(seed: int, num: int, num_pending: int) -> tuple[Surrogate, Surrogate, np.ndarray]:
+    """A process given some points and others under way; one given all of these, the latter at the mean of the
+    former; and the features of a few hundred more points."""
+    rng = np.random.default_rng(seed)
+    x, points = rng.random((num + num_pending, 4)).round(1), rng.random((300, 4)).round(1)
+    z, lengths = rng.normal(size=num), Lengths(np.append(rng.normal(0, 0.7, size=4), rng.uniform(-9, 0)))
+    before = Surrogate.condition(x[:num], z, x[:0], lengths)
+    believed = before.mean(before.covariance(x[num:]))
+    whole = Surrogate.condition(x, np.append(z, believed), x[:0], lengths)
+    return Surrogate.condition(x[:num], z, x[num:], lengths), whole, points
+
+
+@given(seed=st.integers(0, 1 << 32), num=st.integers(1, 90), num_pending=st.integers(0, 40))
+@settings(max_examples=30)
+def test_points_under_way_are_as_if_they_had_been_measured_at_the_mean(seed, num, num_pending):
+    added, whole, points = _measured(seed, num, num_pending)
+    one, other = (s.outlook(points, len(points)) for s in (added, whole))
+    one, other = (found.at(np.argsort(found.places)) for found in (one, other))
+    assert np.allclose(one.mean, other.mean, atol=1e-6)
+    variances = [(found.explained**2).sum(axis=1) for found in (one, other)]
+    assert np.allclose(*variances, atol=1e-6)
+    assert np.isclose(added.scale, whole.scale)
+
+
+@given(seed=st.integers(0, 1 << 32), num=st.integers(1, 90), most=st.integers(1, 150))
+@settings(max_examples=30)
+def test_what_bounds_leave_out_improves_less_than_what_is_kept(seed, num, most):
+    surrogate, _, points = _measured(seed, num, 5)
+    whole, found = surrogate.outlook(points, len(points)), surrogate.outlook(points, most)
+    assert len(set(found.places.tolist())) == len(found.gain) == most
+    assert np.allclose(found.gain, whole.gain[:most], rtol=1e-6, atol=1e-12)
+
+
+@given(seed=st.integers(0, 1 << 32), num=st.integers(1, 150))
+@settings(max_examples=20)
+def test_a_triangular_matrix_is_inverted_by_halves(seed, num):
+    lower = np.tril(np.random.default_rng(seed).normal(size=(num, num))) / num + np.eye(num)
+    assert np.allclose(_inverse(lower) @ lower, np.eye(num))
 
 
 def test_expected_improvement_is_the_integral():

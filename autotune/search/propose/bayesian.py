@@ -43,7 +43,7 @@ TURN_EVERY = 2  # proposals, one goes to the block whose turn it is
 BEST_OF_BLOCK = 4  # points of that block whose relatives in it are candidates, beside the best of all
 NUM_DRAWN = 100  # of its points drawn at random
 REFIT_AFTER = 5  # new results, or a tenth of all, before lengths are fitted again
-_SHORTLIST = 128
+_SHORTLIST = 128  # of the most promising candidates, among which a batch is spread
 _CUT_QUANTILE = 0.5
 
 
@@ -136,8 +136,7 @@ class Model:
             near = self._candidates.within(self._rng, block, parents, NUM_DRAWN)
             pool = self._hopeful(_unseen(near, seen))
             if len(pool):
-                outlook = surrogate.outlook(self._candidates.features(pool))
-                found += pool[surrogate.best_batch(outlook, num, _SHORTLIST)].tolist()
+                found += self._best(surrogate, pool, num)
         return found
 
     def _anywhere(
@@ -150,15 +149,23 @@ class Model:
         pool = self._hopeful(_unseen(found, seen))
         if not len(pool):
             return []
-        outlook = surrogate.outlook(self._candidates.features(pool))
-        best = surrogate.best_batch(outlook, NUM_CLIMBED, _SHORTLIST)
-        near = self._hopeful(_unseen(self._candidates.neighbours(pool[best]), seen))
+        outlook = surrogate.outlook(self._candidates.features(pool), _SHORTLIST)
+        best = pool[outlook.places[surrogate.best_batch(outlook, NUM_CLIMBED)]]
+        near = self._hopeful(_unseen(self._candidates.neighbours(best), seen))
         climbed = np.setdiff1d(near, pool)
-        outlook += surrogate.outlook(self._candidates.features(climbed))
+        further = surrogate.outlook(self._candidates.features(climbed), _SHORTLIST)
         origin_of = dict(zip(found.tolist(), origins.tolist(), strict=True))
-        pool = np.concatenate([pool, climbed])
-        chosen = pool[surrogate.best_batch(outlook, size, _SHORTLIST)].tolist()
+        pool = np.concatenate([pool[outlook.places], climbed[further.places]])
+        outlook += further
+        top = np.argsort(-outlook.gain, kind="stable")[:_SHORTLIST]
+        chosen = pool[top[surrogate.best_batch(outlook.at(top), size)]].tolist()
         return [(number, origin_of.get(number, CLIMBED)) for number in chosen]
+
+    def _best(self, surrogate: Surrogate, pool: np.ndarray, size: int) -> list[int]:
+        """The most promising points of a pool, at most so many, best first."""
+        outlook = surrogate.outlook(self._candidates.features(pool), _SHORTLIST)
+        chosen: list[int] = pool[outlook.places[surrogate.best_batch(outlook, size)]].tolist()
+        return chosen
 
     def pick(
         self,
@@ -171,9 +178,7 @@ class Model:
         pool = self._hopeful(pool)
         if not len(pool):
             return []
-        surrogate = self._surrogate(*self._told(results), pending)
-        outlook = surrogate.outlook(self._candidates.features(pool))
-        return [int(pool[i]) for i in surrogate.best_batch(outlook, size, _SHORTLIST)]
+        return self._best(self._surrogate(*self._told(results), pending), pool, size)
 
     def _hopeful(self, numbers: np.ndarray) -> np.ndarray:
         hopeful: np.ndarray = numbers[~self._accuracy.is_hopeless(numbers)]

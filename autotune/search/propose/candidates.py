@@ -99,8 +99,8 @@ class Candidates:
         """Points, by origin, that differ from one of these in what must change together: in one parameter and
         what cannot stay with it, in a whole small factor, or in the block, of which `size` are tried each."""
         rows = np.unravel_index(numbers, self._dims)[self._largest].tolist()
-        carried = [self._blocks.carried(rng, row, size) for row in rows]
-        repaired = [self._blocks.repaired(rng, row) for row in rows]
+        pairs = [(self._blocks.carried(rng, row, size), self._blocks.repaired(rng, row)) for row in rows]
+        carried, repaired = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
         found = {
             REPAIRED: self._with_rows(_repeated(numbers, repaired), self._largest, _joined(repaired)),
             FACTOR: self._with_small_factors(numbers),

@@ -24,6 +24,7 @@ _LOG_NOISE = (math.log(1e-2), 1.0)  # variance of noise over that of the targets
 _LENGTH_BOUNDS, _NOISE_BOUNDS = (-3.0, 4.0), (-9.0, 0.0)
 _JITTER = 1e-8
 _LEAST_SCALE = 1e-12  # where all targets are the same
+_LOOKED_AT = 2  # times as many points as are wanted, before bounds tell which of the others to look at
 _SMALL = 32  # rows of a matrix whose halves would cost more calls than they save operations
 
 
@@ -37,7 +38,12 @@ def _squared_distances(a: np.ndarray, b: np.ndarray, weights: np.ndarray) -> np.
 
 
 def _correlation(squared_distances: np.ndarray) -> np.ndarray:
-    return _matern(squared_distances)[0]
+    """Changes what it is given, which may be large."""
+    squared_distances *= 5
+    r = np.sqrt(squared_distances, out=squared_distances)
+    correlation: np.ndarray = np.exp(-r)
+    correlation *= 1 + r * (1 + r / 3)
+    return correlation
 
 
 def _matern(squared_distances: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -139,21 +145,23 @@ def _half(correlation: np.ndarray, noise: float) -> np.ndarray:
 
 @dataclass
 class Outlook:
-    """What a process expects of some points: the mean, what is explained of the variance, and the expected
-    improvement; shapes (q, features), (q,), (q, n), (q,)."""
+    """What a process expects of some points: which of those asked about they are, the mean, what is explained
+    of the variance, and the expected improvement; shapes (q,), (q, features), (q,), (q, n), (q,)."""
 
+    places: np.ndarray
     points: np.ndarray
     mean: np.ndarray
     explained: np.ndarray
     gain: np.ndarray
 
     def __add__(self, other: Outlook) -> Outlook:
-        return Outlook(
-            np.concatenate([self.points, other.points]),
-            np.concatenate([self.mean, other.mean]),
-            np.concatenate([self.explained, other.explained]),
-            np.concatenate([self.gain, other.gain]),
-        )
+        """As of points that were asked about together, `other` of the later ones."""
+        mine, theirs = vars(self), vars(other)
+        return Outlook(**{name: np.concatenate([mine[name], theirs[name]]) for name in mine})
+
+    def at(self, places: np.ndarray) -> Outlook:
+        """Of some of these points."""
+        return Outlook(**{name: column[places] for name, column in vars(self).items()})
 
 
 @dataclass
@@ -196,31 +204,48 @@ class Surrogate:
         mean: np.ndarray = covariance @ self._alpha
         return mean
 
-    def outlook(self, points: np.ndarray) -> Outlook:
-        """(q, features)."""
+    def outlook(self, points: np.ndarray, most: int) -> Outlook:
+        """Of the points of highest expected improvement, so many if there are, best first; (q, features).
+
+        What one measured point alone explains of a variance bounds it, at a small part of the cost. So most
+        points are seen to improve less than the best of the others without a look at their own."""
         covariance = self.covariance(points)
         mean = self.mean(covariance)
-        explained = covariance @ self._half.T
-        variance = np.maximum(1.0 - (explained * explained).sum(axis=1), _JITTER)
-        gain = expected_improvement(self.best, mean, np.sqrt(variance * self.scale))
-        return Outlook(points, mean, explained, gain)
+        nearest = covariance.max(axis=1, initial=0.0)
+        bound = self._gain(mean, 1.0 - nearest * nearest / (1.0 + self.lengths.noise))
+        order = np.argsort(-bound, kind="stable")
+        found = self._outlook(points, covariance, mean, order[: _LOOKED_AT * most])
+        if len(order) > _LOOKED_AT * most:
+            least = np.partition(found.gain, -most)[-most]
+            rest = order[_LOOKED_AT * most :]
+            found += self._outlook(points, covariance, mean, rest[bound[rest] > least])
+        return found.at(np.argsort(-found.gain, kind="stable")[:most])
 
-    def best_batch(self, outlook: Outlook, size: int, shortlist: int) -> list[int]:
-        """The points of highest expected improvement, each chosen as if those before it had come out
-        at their mean. Beyond the first, only a shortlist of the best is looked at."""
+    def _outlook(
+        self, points: np.ndarray, covariance: np.ndarray, mean: np.ndarray, places: np.ndarray
+    ) -> Outlook:
+        explained = covariance[places] @ self._half.T
+        gain = self._gain(mean[places], 1.0 - (explained * explained).sum(axis=1))
+        return Outlook(places, points[places], mean[places], explained, gain)
+
+    def _gain(self, mean: np.ndarray, variance: np.ndarray) -> np.ndarray:
+        """Expected improvement; variances in units of `scale`."""
+        return expected_improvement(self.best, mean, np.sqrt(np.maximum(variance, _JITTER) * self.scale))
+
+    def best_batch(self, outlook: Outlook, size: int) -> list[int]:
+        """Which of these have the highest expected improvement, each chosen as if those before it had come
+        out at their mean."""
         if size == 1:
             return [int(outlook.gain.argmax())]
-        top = np.argsort(-outlook.gain, kind="stable")[:shortlist]
-        points, explained = outlook.points[top], outlook.explained[top]
-        within = _correlation(_squared_distances(points, points, self.lengths.weights))
-        joint = within - explained @ explained.T
-        return [int(top[i]) for i in self._greedy(outlook.mean[top], joint, min(size, len(top)))]
+        within = _correlation(_squared_distances(outlook.points, outlook.points, self.lengths.weights))
+        joint = within - outlook.explained @ outlook.explained.T
+        return self._greedy(outlook.mean, joint, min(size, len(outlook.gain)))
 
     def _greedy(self, mean: np.ndarray, joint: np.ndarray, size: int) -> list[int]:
         chosen: list[int] = []
         for _ in range(size):
             variance = np.maximum(np.diag(joint), _JITTER)
-            gain = expected_improvement(self.best, mean, np.sqrt(variance * self.scale))
+            gain = self._gain(mean, variance)
             gain[chosen] = -1.0
             pick = int(gain.argmax())
             chosen.append(pick)
