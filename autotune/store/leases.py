@@ -17,7 +17,7 @@ from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
 from typing import Any
 
-from sqlalchemy import BindParameter, Double, bindparam, delete, insert, select, update
+from sqlalchemy import Double, bindparam, delete, insert, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.orm import Session
@@ -74,15 +74,15 @@ def beat(session: Session, name: str) -> int:
 
 
 def _upsert(make: Callable[..., Any]) -> Any:
-    """A task becomes this worker's, unless another living worker holds it; its lease is returned then."""
-    worker_id: BindParameter[int] = bindparam("worker_id")
-    values = {"scope": bindparam("scope"), "task": bindparam("task"), "worker_id": worker_id}
-    upsert = make(LeaseRow).values(values).on_conflict_do_update(
+    """Tasks become this worker's, unless another living worker holds them; those that do are returned."""
+    upsert = make(LeaseRow)
+    worker_id = upsert.excluded.worker_id
+    upsert = upsert.on_conflict_do_update(
         index_elements=["scope", "task"],
         set_={"worker_id": worker_id},
         where=LeaseRow.worker_id.not_in(_living()) | (LeaseRow.worker_id == worker_id),
-    )  # fmt: skip
-    return upsert.returning(LeaseRow.id)
+    )
+    return upsert.returning(LeaseRow.task)
 
 
 # Made once: SQLAlchemy takes longer to make a statement than to run it, and this one runs for every trial.
@@ -93,8 +93,8 @@ def acquire(session: Session, worker_id: int, scope: str, tasks: Iterable[str]) 
     """Lease those of these tasks that no other living worker holds; returns them."""
     upsert = _UPSERTS[session.get_bind().dialect.name]
     who = {"scope": scope, "worker_id": worker_id}
-    in_order = sorted(tasks)  # the same everywhere: two transactions never wait for each other
-    return {task for task in in_order if session.execute(upsert, who | {"task": task}).first() is not None}
+    in_order = sorted(set(tasks))  # the same everywhere: two transactions never wait for each other
+    return set(session.scalars(upsert, [who | {"task": task} for task in in_order])) if in_order else set()
 
 
 def release(session: Session, scope: str, tasks: Collection[str]) -> None:
