@@ -41,10 +41,10 @@ class Traits:
         return _longest_sums(self._columns(codes), self.gemm, self.limits)
 
     def _columns(self, codes: np.ndarray) -> Any:
-        return _Columns(self.values, codes)
+        return _CodedColumns(self.values, codes)
 
 
-class _Columns:
+class _CodedColumns:
     """Columns of configs, each read from the codes when a rule first asks for it: most ask for few."""
 
     def __init__(self, values: Mapping[str, np.ndarray], codes: np.ndarray) -> None:
