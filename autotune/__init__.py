@@ -6,6 +6,7 @@
     Dispatcher    runs products with the kernels of such a folder (runtime/dispatcher.py)
     space         the configs that are worth a trial
     Gemm, Config  a problem, and one instance of the kernel
+    SearchPolicy  what decides how a search proceeds
 
 Each is loaded when it is first asked for: to import this package costs nothing.
 """
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from .gemm import Gemm as Gemm
     from .kernel.config import Config as Config
     from .runtime.dispatcher import Dispatcher as Dispatcher
+    from .search_policy import SearchPolicy as SearchPolicy
     from .tuning import Result as Result
     from .tuning import export_table as export_table
     from .tuning import space as space
@@ -29,11 +31,22 @@ _HOMES = {
     "Dispatcher": "runtime.dispatcher",
     "Gemm": "gemm",
     "Result": "tuning",
+    "SearchPolicy": "search_policy",
     "export_table": "tuning",
     "space": "tuning",
     "tune": "tuning",
 }
-__all__ = ["Config", "Dispatcher", "Gemm", "Result", "__version__", "export_table", "space", "tune"]
+__all__ = [
+    "Config",
+    "Dispatcher",
+    "Gemm",
+    "Result",
+    "SearchPolicy",
+    "__version__",
+    "export_table",
+    "space",
+    "tune",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -46,7 +46,7 @@ def read_policy(text: str) -> CachePolicy:
     try:
         return CachePolicy(text)
     except ValueError:
-        raise UsageError(f"--policy {text!r} is no policy; known are {', '.join(CachePolicy)}") from None
+        raise UsageError(f"--cache {text!r} is neither of {', '.join(CachePolicy)}") from None
 
 
 def is_accurate(error_over_cublas: float | None, max_error: float | None) -> bool:

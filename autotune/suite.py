@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -10,11 +9,9 @@ from typing import Any
 from .entries import check_keys, items, shown, table, whole
 from .errors import UsageError
 from .gemm import LAYOUTS, Gemm
-from .user_file import read_file
+from .user_file import read_toml
 
-MOST_BYTES = 256 << 10  # some 6,000 shapes
 MOST_CALLS = 10**15  # of one shape
-LONGEST_LINE = 1000  # characters: reading a dotted key takes time that grows as its square
 _EXTENTS = ("m", "n", "k")
 _CHOICES = ("layout", "batch", "shared", "count")
 _NOTES = ("name", "kind", "notes", "cublas_us")  # for who reads the file: nothing is done with them
@@ -27,18 +24,7 @@ def read_suite(path: Path) -> dict[Gemm, int | None]:
 
     Raises UsageError, naming the file, if it cannot be read or holds anything else.
     """
-    content = read_file(path, "suite", MOST_BYTES)
-    try:
-        return _shapes(_parse(content.decode("utf-8")))
-    except (ValueError, RecursionError, UsageError) as error:
-        raise UsageError(f"{path} is not a suite: {error}; {_HOW}") from error
-
-
-def _parse(text: str) -> dict[str, Any]:
-    for number, line in enumerate(text.splitlines(), 1):
-        if len(line) > LONGEST_LINE:
-            raise ValueError(f"line {number} has more than {LONGEST_LINE:,} characters")
-    return tomllib.loads(text)
+    return read_toml(path, "suite", _shapes, _HOW)
 
 
 def _shapes(data: dict[str, Any]) -> dict[Gemm, int | None]:

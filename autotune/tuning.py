@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import logging
-import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -14,39 +14,32 @@ from typing import Any
 from . import gpu as gpus
 from . import targets
 from .device import DeviceLimits, Environment, limits_by_name
-from .distribution import MAX_KERNELS, MAX_MEGABYTES, SHIPPED_SEEDS, drawn_calls, drawn_suite
+from .distribution import MAX_KERNELS, MAX_MEGABYTES, drawn_calls
+from .drawn_shapes import DrawnSearch, drawn_for
 from .errors import DispatchError, EnvironmentProblem, UsageError
 from .export import exporter
 from .export.from_store import read_results
-from .export.portfolio import candidates, portfolio
-from .gemm import LAYOUTS, Gemm
+from .gemm import Gemm
 from .gpu.driver import device_limits
 from .kernel import same_code, template
 from .kernel.compiler import Compiler
-from .kernel.config import PARAMETER, Config
+from .kernel.config import PARAMETER
 from .kernel.feasible_set import FeasibleSet, feasible_set
-from .kernel.relatives import fitted, summed_in_blocks
 from .measurement import DEFAULT_DB, MAX_ERROR, CachePolicy, read_policy
 from .recording.replay import ReplayTarget
 from .runtime.table import Table, load
-from .search import DEFAULT_SAMPLER, Options, SearchResult, ShapeResult, StopReason
+from .search import DEFAULT_SAMPLER, Options, SearchResult, ShapeResult
 from .search import tune as search
-from .search.cublas_times import NUM_TIMED, time_cublas
-from .search.fill import Filled, OnFill, fill, ignore_fill
+from .search.fill import Filled, OnFill, ignore_fill
 from .search.progress import Best, Event, OnEvent, ShapeStarted, ignore
 from .search.propose.origins import FILL, FOUND_ELSEWHERE
+from .search_policy import SearchPolicy
 from .store import Store, TrialRecord, shown
 from .store.publisher import Publisher
 from .target import Filling, Target
 from .targets import Note
 
 Shape = Gemm | str | int | tuple[int, int, int]  # 4096, "4096x128x4096:NT", (m, n, k)
-# Of the seconds, where shapes are drawn: to search them, and to time kernels across them. Six kernels of
-# each shape serve new ones nearly as well as all (decision 0041); what they take in seconds is unmeasured.
-SEARCH_SHARE, FILL_SHARE = 0.6, 0.35
-KNOWN_SHARE = 0.1  # at most, to time what ships with autotune before anything is searched
-CUBLAS_SHARE = 0.1  # at most: all of its shapes take 8 s on an H200
-FINAL_S = 4.0  # at most, of a shape: the seconds left go to those that kernels of others serve better
 _note = logging.getLogger("autotune").warning
 
 
@@ -56,7 +49,7 @@ class Result:
 
     search: SearchResult  # all of it, by shape
     environment: Environment  # the GPU, or the recording that stood in for it
-    policy: CachePolicy  # of the trials: a recording has its own
+    cache: CachePolicy  # of the trials: a recording has its own
     max_error: float | None  # times cuBLAS's, of what may win
     db: str
     source_hash: str  # of the kernel whose instances were searched
@@ -93,9 +86,7 @@ class Result:
         Raises DispatchError where a shape has no winner, or the kernels are not autotune's.
         """
         gemms = [shape.gemm for shape in self.shapes]
-        return export_table(
-            folder, gemms, db=self.db, policy=self.policy, max_error=self.max_error, note=note
-        )
+        return export_table(folder, gemms, db=self.db, cache=self.cache, max_error=self.max_error, note=note)
 
 
 def tune(
@@ -105,9 +96,10 @@ def tune(
     seconds: float | None = None,
     trials: int | None = None,
     db: str = DEFAULT_DB,
-    policy: str = CachePolicy.COLD,
+    cache: str = CachePolicy.COLD,
     max_error: float | None = MAX_ERROR,
     sampler: str = DEFAULT_SAMPLER,
+    policy: SearchPolicy | None = None,
     seed: int = 0,
     num_drawn: int = 0,
     calls: Mapping[Gemm, int] = MappingProxyType({}),
@@ -122,7 +114,8 @@ def tune(
     recording holds. `gpu`: an index, a UUID, `replay:FILE`, or `auto`, for which a recording that ships with
     autotune stands in where there is no GPU. `seconds` are of this run, `trials` of each shape, earlier runs
     included; with neither, a shape ends when nothing better is likely. `db`: a file of SQLite, or a URL of
-    PostgreSQL. `policy`: `cold` or `warm` operands. `max_error`: times cuBLAS's, of what may win (None: no
+    PostgreSQL. `cache`: `cold` or `warm` operands. `policy`: what decides how the search proceeds
+    (search_policy.py). `max_error`: times cuBLAS's, of what may win (None: no
     limit). `num_drawn`: draws so many more shapes at random (distribution.py): from all shapes, or from
     `calls`, which says how often a program calls for each (less batches, which no table holds). The kernels
     that ship with autotune are timed on all shapes first; the kernels that the searches find are timed on all
@@ -144,57 +137,28 @@ def tune(
     until then is stored.
     """
     gemms = (*read_shapes(shapes), *drawn_calls(num_drawn, seed, _single(calls)))
-    to_search = seconds if seconds is None or not num_drawn else SEARCH_SHARE * seconds
+    policy = policy or SearchPolicy()
+    options = Options(sampler=sampler, trials=trials, seconds=seconds, seed=seed, policy=policy)
     with (
-        closing(targets.open_target(gpu, read_policy(policy), gemms, max_error, note=note)) as target,
+        closing(targets.open_target(gpu, read_policy(cache), gemms, max_error, note=note)) as target,
         Store.open(db) as store,  # behind the target: without one no empty database is left
         store.damages.told(note),
     ):
         store.tell_when_away(note)
-        began_s = target.now()
         recorded = target if isinstance(target, ReplayTarget) else None
-        filling = _filling(target) if num_drawn else None
-        drawn: tuple[Gemm, ...] = ()
-        if filling is not None and not calls:
-            drawn = _drawn(num_drawn, seed, filling.limits)
-        named, gemms = frozenset(gemms), tuple(dict.fromkeys((*gemms, *drawn)))
-        gemms = gemms or (recorded.gemms if recorded else ())
-        options = Options(
-            sampler=sampler,
-            trials=trials,
-            seconds=to_search,
-            seed=seed,
-            without_final=frozenset(drawn) - named,
-        )
+        run = partial(_search, target, store, on_event=on_event, has_dashboard=has_dashboard)
         filled = None
-        if filling is not None:
-            columns = [gemm for gemm in gemms if not gemm.is_batched]
-            known_s = math.inf if seconds is None else KNOWN_SHARE * seconds
-            filled = fill(filling, store, columns, known_s, on_fill, _known_elsewhere(filling.limits))
-        if has_dashboard:
-            with Publisher(store) as publisher:
-                found = search(target, store, gemms, options, _followed(publisher, on_event))
-                publisher.finish([shape.study for shape in found.shapes])
+        if num_drawn:
+            filling = _filling(target)
+            drawn = () if calls else drawn_for(num_drawn, seed, filling.limits)
+            found, filled = DrawnSearch(filling, store, options, run, on_fill).run(gemms, drawn)
         else:
-            found = search(target, store, gemms, options, on_event)
-        if filling is not None and found.reason is not StopReason.INTERRUPTED:
-            until_s = math.inf if seconds is None else began_s + seconds
-            others = _drawn(NUM_TIMED, seed, filling.limits)
-            cublas_s = math.inf if seconds is None else CUBLAS_SHARE * seconds
-            time_cublas(filling, store, others, target.now() + cublas_s)
-            most_s = math.inf if seconds is None or not named else FILL_SHARE * seconds
-            columns = [shape.gemm for shape in found.shapes if not shape.gemm.is_batched]
-            more = fill(filling, store, columns, min(most_s, until_s - target.now()), on_fill)
-            filled = more if filled is None else filled.then(more)
-            left_s = until_s - target.now()
-            num_due = len(columns) if math.isinf(left_s) else max(1, int(left_s / FINAL_S))
-            if due := [gemm for gemm in filled.improved if gemm in named][:num_due]:
-                found = _ranked_again(target, store, found, due, on_event)
+            found = run(gemms or (recorded.gemms if recorded else ()), options)
         return Result(
             search=found,
             filled=filled,
             environment=target.environment,
-            policy=target.policy,
+            cache=target.policy,
             max_error=max_error,
             db=db,
             source_hash=target.source_hash,
@@ -202,36 +166,21 @@ def tune(
         )
 
 
-def _drawn(num: int, seed: int, limits: DeviceLimits) -> tuple[Gemm, ...]:
-    """So many shapes for this GPU, other than those that matrices which ship were measured on."""
-    return drawn_suite(num, SHIPPED_SEEDS + seed, limits.fma_tflops, limits.bandwidth_gbs)
-
-
-def _known_elsewhere(limits: DeviceLimits) -> dict[str, list[Config]]:
-    """Kernels that serve most shapes by the matrices that ship with autotune, by layout, and behind these the
-    same with sums as short as a deep k may need."""
-    matrices, most = targets.matrices(), MAX_KERNELS // len(LAYOUTS)
-    found = {x: portfolio(x, candidates(x, (), matrices, limits), limits, most) for x in LAYOUTS}
-    return {x: [*kernels, *_in_blocks(kernels, x, limits)] for x, kernels in found.items()}
-
-
-def _in_blocks(kernels: Iterable[Config], layout: str, limits: DeviceLimits) -> Iterator[Config]:
-    for kernel in kernels:
-        in_blocks = summed_in_blocks(kernel)
-        if in_blocks is not None and (legal := fitted(in_blocks, layout, limits)) is not None:
-            yield legal
-
-
-def _ranked_again(
-    target: Target, store: Store, found: SearchResult, gemms: Sequence[Gemm], on_event: OnEvent
+def _search(
+    target: Target,
+    store: Store,
+    gemms: Sequence[Gemm],
+    options: Options,
+    *,
+    on_event: OnEvent,
+    has_dashboard: bool,
 ) -> SearchResult:
-    """The same with new finals of these shapes, whose best kernels were found on others."""
-    again = search(target, store, gemms, Options(trials=1), on_event)  # they have had theirs
-    newer = {shape.gemm: shape for shape in again.shapes}
-    shapes = tuple(newer.get(shape.gemm, shape) for shape in found.shapes)
-    if again.signal is not None:
-        found = replace(found, reason=again.reason, signal=again.signal)
-    return replace(found, shapes=shapes)
+    if not has_dashboard:
+        return search(target, store, gemms, options, on_event)
+    with Publisher(store) as publisher:
+        found = search(target, store, gemms, options, _followed(publisher, on_event))
+        publisher.finish([shape.study for shape in found.shapes])
+    return found
 
 
 def _single(calls: Mapping[Gemm, int]) -> dict[Gemm, int]:
@@ -267,7 +216,7 @@ def export_table(
     shapes: Shape | Iterable[Shape] = (),
     *,
     db: str = DEFAULT_DB,
-    policy: str = CachePolicy.COLD,
+    cache: str = CachePolicy.COLD,
     max_error: float | None = MAX_ERROR,
     max_kernels: int = MAX_KERNELS,
     max_megabytes: float = MAX_MEGABYTES,
@@ -291,7 +240,7 @@ def export_table(
             store.damages.refuse()
             raise DispatchError(f"{shown(db)} holds no kernel that ran; run `autotune search` first")
         newest, limits = environments[0], _limits(environments[0])
-        read = read_policy(policy)
+        read = read_policy(cache)
         results = read_results(
             store,
             newest,

@@ -9,11 +9,17 @@ import gzip
 import io
 import os
 import stat
+import tomllib
 import zlib
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any, TypeVar
 
 from .errors import UsageError
 
+MOST_TOML = 256 << 10  # bytes: some 6,000 shapes of a suite
+LONGEST_LINE = 1000  # characters: reading a dotted key of TOML takes time that grows as its square
+T = TypeVar("T")
 _GZIP = b"\x1f\x8b"
 _KINDS = (  # of what can be opened; folders and sockets cannot
     (stat.S_ISFIFO, "a pipe"),
@@ -39,6 +45,26 @@ def read_file(path: Path, what: str, most_bytes: int) -> bytes:
     if len(content) > most_bytes:
         raise _too_large(path, what, most_bytes)
     return content
+
+
+def read_toml(path: Path, what: str, made_of: Callable[[dict[str, Any]], T], how: str) -> T:
+    """What is made of a file of TOML that is to hold a `what`.
+
+    Raises UsageError as `read_file`, where the file is no TOML, and where `made_of` raises ValueError or
+    UsageError for what it holds; `how` says what to write.
+    """
+    content = read_file(path, what, MOST_TOML)
+    try:
+        return made_of(_parsed(content.decode("utf-8")))
+    except (ValueError, RecursionError, UsageError) as error:
+        raise UsageError(f"{path} is not a {what}: {error}; {how}") from error
+
+
+def _parsed(text: str) -> dict[str, Any]:
+    for number, line in enumerate(text.splitlines(), 1):
+        if len(line) > LONGEST_LINE:
+            raise ValueError(f"line {number} has more than {LONGEST_LINE:,} characters")
+    return tomllib.loads(text)
 
 
 def _read(path: Path, what: str, most_bytes: int) -> bytes:

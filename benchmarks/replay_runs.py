@@ -17,16 +17,20 @@ from pathlib import Path
 from time import perf_counter
 
 import numpy as np
+from tpe_proposer import TpeProposer
 
+from autotune.device import DeviceLimits
 from autotune.gemm import Gemm
+from autotune.kernel.feasible_set import FeasibleSet
 from autotune.recording.recorded_space import cubin_key
 from autotune.recording.replay import ReplayTarget
 from autotune.search.propose.origins import SEED
-from autotune.search.propose.proposer import SpaceExhausted
-from autotune.search.propose.samplers import DEFAULT_SAMPLER, make_proposer
+from autotune.search.propose.proposer import Proposer, SpaceExhausted
+from autotune.search.propose.samplers import DEFAULT_SAMPLER, SAMPLERS, make_proposer
 from autotune.search.propose.seeds import known_good
 from autotune.search.propose.traits import traits_of
 
+YARDSTICKS = ("tpe", "tpe-snapped")  # beside samplers of ours
 RESAMPLES = 2000  # of the bootstrap
 
 
@@ -71,6 +75,13 @@ class Run:
         return 100 * self.optimum_us / self.best_us[num_improvements - 1] if num_improvements else 0.0
 
 
+def _proposer(space: FeasibleSet, job: Job, limits: DeviceLimits) -> Proposer:
+    """One of ours, or Optuna's TPE as a yardstick."""
+    if job.sampler in SAMPLERS:
+        return make_proposer(space, job.sampler, job.seed, traits_of(space, job.gemm, limits))
+    return TpeProposer(space, seed=job.seed, snaps=job.sampler == "tpe-snapped")
+
+
 @lru_cache(maxsize=2)
 def _target(path: Path) -> ReplayTarget:
     return ReplayTarget(path)
@@ -81,7 +92,7 @@ def search(job: Job) -> Run:
     target = _target(job.path)
     space, pipeline = target.space(job.gemm), target.pipeline()
     _, optimum_us = target.optimum(job.gemm)
-    proposer = make_proposer(space, job.sampler, job.seed, traits_of(space, job.gemm, target.limits))
+    proposer = _proposer(space, job, target.limits)
     if job.sampler == DEFAULT_SAMPLER and not job.is_bare:
         for number in known_good(space, job.gemm, target.limits):
             proposer.offer(number, SEED)

@@ -36,7 +36,7 @@ from typing import Any
 
 import numpy as np
 from curves import Curve, Panel, draw
-from replay_runs import Job, Run, command, mean_interval, search_all
+from replay_runs import YARDSTICKS, Job, Run, command, mean_interval, search_all
 
 from autotune.gemm import Gemm
 from autotune.recording.replay import EXTRA_OPEN, ReplayTarget
@@ -211,7 +211,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("files", type=Path, nargs="+", help="recordings of ours, or Kernel Tuner T1 caches")
     parser.add_argument("--shape", action="append", default=[], help="only this problem; repeatable")
     parser.add_argument("--seeds", type=int, default=20)
-    parser.add_argument("--samplers", default=",".join(SAMPLERS))
+    parser.add_argument("--samplers", default=",".join((*SAMPLERS, *YARDSTICKS)))
     parser.add_argument("--trials", default="25,50,100,200")
     parser.add_argument("--seconds", default="10,30,60")
     parser.add_argument("--bare", action="store_true", help="our sampler begins with nothing, too")

@@ -17,6 +17,7 @@ import typer
 
 from .. import __version__
 from ..distribution import MAX_KERNELS, MAX_MEGABYTES
+from ..entries import LARGEST
 from ..errors import AutotuneError, EnvironmentProblem, UsageError
 from ..measurement import DEFAULT_DB, MAX_ERROR
 from ..output_file import DISK_FULL
@@ -83,7 +84,7 @@ Suite = Annotated[
 Db = Annotated[str, typer.Option(help="Database: a SQLite file, or a URL (SQLite, PostgreSQL).")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="No progress on stderr.")]
-Policy = Annotated[
+Cache = Annotated[
     str,
     typer.Option(
         help="`cold`: operands come from memory; `warm`: they stay in the L2 cache.",
@@ -107,7 +108,7 @@ Trial = Annotated[
     int,
     typer.Argument(metavar="ID", help="A trial, as `trials best`, `history` and `failures` list it.", min=1),
 ]
-Seed = Annotated[int, typer.Option(help="Seed of everything that is drawn at random.", min=0)]
+Seed = Annotated[int, typer.Option(help="Seed of everything that is drawn at random.", min=0, max=LARGEST)]
 Rounds = Annotated[int, typer.Option(help="Interleaved rounds: samples of each kernel.", min=3, max=10_000)]
 
 TABLE = Path("sgemm_dispatch")
@@ -160,11 +161,17 @@ def search(
     sampler: Annotated[
         str,
         typer.Option(
-            help="What proposes configs: `autotune`, `random`, Optuna's `tpe` as it is, or `tpe-snapped`.",
-            autocompletion=_completing("autotune", "random", "tpe", "tpe-snapped"),
+            help="What proposes configs: `autotune`, or `random` for comparison.",
+            autocompletion=_completing("autotune", "random"),
         ),
     ] = "autotune",
-    policy: Policy = "cold",
+    policy: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="A TOML file of values that are to differ (autotune/search_policy.py)."
+        ),
+    ] = None,
+    cache: Cache = "cold",
     max_error: MaxError = MAX_ERROR,
     db: Db = DEFAULT_DB,
     has_dashboard: Annotated[
@@ -186,7 +193,19 @@ def search(
     interrupt_in_order()
     limit = max_error or None
     request = command.SearchRequest(
-        gpu, shape or (), suite, trials, seconds, seed, sampler, policy, db, limit, has_dashboard, num_drawn
+        gpu,
+        shape or (),
+        suite,
+        trials,
+        seconds,
+        seed,
+        sampler,
+        cache,
+        db,
+        limit,
+        has_dashboard,
+        num_drawn,
+        policy,
     )
     command.run(request, is_json=is_json, is_quiet=is_quiet)
 
@@ -200,7 +219,7 @@ def export_table(
     out: Annotated[Path, typer.Option(help="The folder to write: what applications import.")] = TABLE,
     shape: Shapes = None,
     suite: Suite = None,
-    policy: Policy = "cold",
+    cache: Cache = "cold",
     max_error: Accurate = MAX_ERROR,
     max_kernels: Annotated[
         int, typer.Option(min=0, help="For shapes that were not tuned, beside those that won.")
@@ -219,7 +238,7 @@ def export_table(
 
     interrupt_in_order()
     limits = max_error or None, max_kernels, max_megabytes
-    command.export(db, out, shape or (), suite, policy, *limits, is_json=is_json)
+    command.export(db, out, shape or (), suite, cache, *limits, is_json=is_json)
 
 
 @app.command(
@@ -340,7 +359,7 @@ def bench(
     shape: Shapes = None,
     suite: Suite = None,
     rounds: Rounds = 15,
-    policy: Policy = "cold",
+    cache: Cache = "cold",
     max_error: Accurate = MAX_ERROR,
     db: Db = DEFAULT_DB,
     is_json: Json = False,
@@ -349,7 +368,7 @@ def bench(
     from . import bench as command
 
     interrupt_in_order()
-    command.run(gpu, shape or (), suite, rounds, policy, max_error or None, db, is_json=is_json)
+    command.run(gpu, shape or (), suite, rounds, cache, max_error or None, db, is_json=is_json)
 
 
 @app.command(epilog=_examples("ladder --shape 4096", "ladder --shape 4096 --svg climb.svg"))
@@ -357,7 +376,7 @@ def ladder(
     gpu: RealGpu = "auto",
     shape: Annotated[str, typer.Option(help="4096 or 4096x128x4096 (m, n, k); NN only.")] = "4096",
     rounds: Rounds = 9,
-    policy: Policy = "cold",
+    cache: Cache = "cold",
     max_error: Accurate = MAX_ERROR,
     db: Db = DEFAULT_DB,
     svg: Annotated[Path | None, typer.Option(metavar="FILE", help="Draw the climb into this file.")] = None,
@@ -368,7 +387,7 @@ def ladder(
 
     interrupt_in_order()
     limit = max_error or None
-    command.run(command.LadderRequest(gpu, shape, rounds, policy, db, svg, limit), is_json=is_json)
+    command.run(command.LadderRequest(gpu, shape, rounds, cache, db, svg, limit), is_json=is_json)
 
 
 @app.command(epilog=_examples("verify", "verify my_kernels --gpu 1"))
@@ -411,7 +430,7 @@ def record(
         float | None, typer.Option(help="Begin no other config after so many seconds.", min=0.0, max=1e9)
     ] = None,
     seed: Seed = 0,
-    policy: Policy = "cold",
+    cache: Cache = "cold",
     max_error: MaxError = MAX_ERROR,
     db: Annotated[
         str | None,
@@ -425,7 +444,7 @@ def record(
 
     interrupt_in_order()
     limit = max_error or None
-    request = command.RecordRequest(out, gpu, shape or (), suite, configs, seconds, seed, policy, db, limit)
+    request = command.RecordRequest(out, gpu, shape or (), suite, configs, seconds, seed, cache, db, limit)
     command.run(request, is_json=is_json, is_quiet=is_quiet)
 
 

@@ -22,7 +22,7 @@ def run(
     shapes: Sequence[str],
     suite: Path | None,
     rounds: int,
-    policy: str,
+    cache: str,
     max_error: float | None,
     db: str,
     *,
@@ -33,7 +33,7 @@ def run(
     with (
         common.open_existing(db) as store,
         closing(
-            targets.open_target(gpu, read_policy(policy), max_error=max_error, note=console.note)
+            targets.open_target(gpu, read_policy(cache), max_error=max_error, note=console.note)
         ) as target,
     ):
         tuned = winners(store, target, named)

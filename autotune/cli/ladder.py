@@ -34,7 +34,7 @@ class LadderRequest:
     gpu: str
     shape: str
     rounds: int
-    policy: str
+    cache: str
     db: str
     svg: Path | None
     max_error: float | None = None  # times cuBLAS's
@@ -54,7 +54,7 @@ def run(request: LadderRequest, *, is_json: bool) -> None:
     gemm = Gemm.parse(request.shape)
     if request.svg:
         check_writable(request.svg, option="--svg")
-    ladder, policy = steps(gemm), read_policy(request.policy)
+    ladder, policy = steps(gemm), read_policy(request.cache)
     with closing(
         targets.open_gpu(request.gpu, policy, [gemm], request.max_error, note=console.note)
     ) as target:

@@ -9,7 +9,7 @@ from .. import stats
 from ..device import limits_by_name
 from ..errors import UsageError
 from ..kernel.config import PARAMETER
-from ..store import Final, Store, StudyRef, TrialRecord
+from ..store import Final, SearchRecord, Store, StudyRef, TrialRecord
 from . import common, console
 
 _STATE = ("sm_clock_mhz", "memory_clock_mhz", "power_w", "temperature_c", "throttle_reasons")
@@ -84,9 +84,20 @@ def _facts(store: Store, study: StudyRef, trial: TrialRecord) -> Facts:
         "config": dict(trial.point),
         "key": trial.key,
         "policy": f"{study.policy} {study.policy_version}",
+        "searches": [_told(search) for search in store.searches(study)],
         "source_hash": study.source_hash,
         "compiler": study.compiler,
         "environment": study.environment.to_dict(),
+    }
+
+
+def _told(search: SearchRecord) -> Facts:
+    """What a search of the trial's shape was told."""
+    return {
+        "sampler": search.sampler,
+        "seed": search.seed,
+        "policy": dict(search.policy),
+        "created_at": search.created_at.isoformat(timespec="seconds"),
     }
 
 

@@ -20,10 +20,10 @@ from ..gemm import Gemm
 from ..measurement import Measurement, Outcome, read_policy
 from ..output_file import check_writable
 from ..recording.writer import write_recording
-from ..search.propose.recorded_points import sample, whole
 from ..store import Store
 from ..target import Point
 from . import common, console
+from .recorded_points import sample, whole
 from .recorder import Recorder
 
 MOST_CONFIGS = 100_000  # a day and more of a GPU
@@ -40,7 +40,7 @@ class RecordRequest:
     configs: int | None
     seconds: float | None
     seed: int
-    policy: str
+    cache: str
     db: str | None
     max_error: float | None = None  # times cuBLAS's
 
@@ -68,7 +68,7 @@ def run(request: RecordRequest, *, is_json: bool, is_quiet: bool) -> None:
     """Measure what is missing, then write the file with the configs that every problem has been through."""
     gemms = common.need_shapes(request.shapes, request.suite)
     check_writable(request.out)
-    policy = read_policy(request.policy)
+    policy = read_policy(request.cache)
     db = request.db or str(request.out.with_name(f"{request.out.name}.db"))
     with (
         closing(targets.open_gpu(request.gpu, policy, gemms, request.max_error, note=console.note)) as target,

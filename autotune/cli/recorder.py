@@ -16,9 +16,9 @@ from ..kernel.rules import broken_rules
 from ..measurement import Measurement, Outcome
 from ..recording.recorded_space import Trials, with_compile_times
 from ..search import study_of
-from ..search.propose.recorded_points import Source
 from ..store import Store, StudyRef
 from ..target import Baseline, Point, point_key
+from .recorded_points import Source
 
 ORIGIN = "record"
 # A launch above twice the cutoff, or a batch slightly above it, is all that is timed of a candidate (see

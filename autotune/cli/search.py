@@ -18,6 +18,7 @@ from ..measurement import CachePolicy
 from ..search import SearchResult, ShapeResult
 from ..search.fill import Filled
 from ..search.progress import Best, Event, FinalDone, FinalStarted, ShapeStarted, Stopping, TrialDone
+from ..search_policy import SearchPolicy
 from ..store import TrialRecord, shown
 from ..tuning import Result
 from . import common, console, disturbed, spent
@@ -47,11 +48,12 @@ class SearchRequest:
     seconds: float | None
     seed: int
     sampler: str
-    policy: str
+    cache: str
     db: str
     max_error: float | None = None  # times cuBLAS's
     has_dashboard: bool = True  # whether trials are copied for Optuna's dashboard
     num_drawn: int = 0  # shapes that are drawn at random, from those of the suite where there is one
+    policy: Path | None = None  # what the search is to do otherwise
 
 
 def run(request: SearchRequest, *, is_json: bool, is_quiet: bool) -> None:
@@ -66,6 +68,7 @@ def run(request: SearchRequest, *, is_json: bool, is_quiet: bool) -> None:
     suite = None if request.num_drawn else request.suite
     gemms = (common.read_shapes if needs_none else common.need_shapes)(request.shapes, suite)
     calls, is_counted = common.read_calls(request.suite if request.num_drawn else None)
+    policy = None if request.policy is None else SearchPolicy.read(request.policy)
     began_s = time.monotonic()
     with console.Progress(is_quiet=is_quiet) as progress:
         result = tuning.tune(
@@ -74,7 +77,8 @@ def run(request: SearchRequest, *, is_json: bool, is_quiet: bool) -> None:
             seconds=request.seconds,
             trials=request.trials,
             db=request.db,
-            policy=request.policy,
+            cache=request.cache,
+            policy=policy,
             max_error=request.max_error,
             sampler=request.sampler,
             seed=request.seed,
@@ -221,7 +225,7 @@ def _facts(result: Result, request: SearchRequest, wall_s: float) -> dict[str, A
         "gpu": where.gpu_name,
         "is_recorded": where.is_recorded,
         "recorded_on": where.recorded_on or None,
-        "policy": result.policy,
+        "policy": result.cache,
         "sampler": request.sampler,
         "seed": request.seed,
         "db": shown(request.db),

@@ -14,18 +14,17 @@ from ..gemm import Gemm
 from ..store import Store
 from ..target import Cell, Filling
 
-NUM_TIMED = 2400  # shapes: with half as many, its times are known to 0.19 instead of 0.17 (0042)
-_AT_ONCE = 200
 
-
-def time_cublas(target: Filling, store: Store, gemms: Sequence[Gemm], until_s: float) -> int:
+def time_cublas(
+    target: Filling, store: Store, gemms: Sequence[Gemm], until_s: float, at_once: int = 200
+) -> int:
     """Time cuBLAS on those of these products where it was not, until the target's clock says so. What is
-    measured is stored at once. Returns how many that were; none without a cuBLAS. Raises DeviceLost and
+    measured is stored `at_once`. Returns how many that were; none without a cuBLAS. Raises DeviceLost and
     StoreError."""
     known = store.cublas_times(target.environment, target.policy)
     num_new = 0
     left = (gemm for gemm in gemms if gemm not in known)
-    while target.now() < until_s and (some := list(islice(left, _AT_ONCE))):
+    while target.now() < until_s and (some := list(islice(left, at_once))):
         timed = target.fill([Cell(gemm, None) for gemm in some]).result()
         times_us = {
             gemm: median(cell.samples_us) for gemm, cell in zip(some, timed, strict=True) if cell.samples_us

@@ -27,24 +27,17 @@ from ..kernel.launch import has_work
 from ..kernel.relatives import relatives
 from ..kernel.resources import launch_spec, residency
 from ..kernel.rules import broken_rules
+from ..kernel.small_problem import small_problem
 from ..measurement import Measurement, Outcome
 from ..models.launches import Launches, Shapes
 from ..models.splits import Splits
+from ..search_policy import SearchPolicy
 from ..stats import Patience, median
 from ..store import Store, StudyRef
 from ..target import Cell, CellTime, Filling, point_key
 from .propose.origins import FILL
 from .shape import study_of
 
-LEADERS = 12  # of a shape, at most
-FOREIGN = 3  # leaders of a shape that are timed in other layouts, too
-_MANY = 10  # times as many trials are looked through for them
-CUTOFF = 1.0  # times the best of a shape: what one launch shows to take twice that is not timed further
-MAX_WAITING = 64  # kernels whose compile or verification is under way
-AHEAD = 2  # kernels whose times are under way while those before them are stored
-SIDE = 768  # of the problem that kernels are verified on: whole tiles of most sizes, if it must be
-DEPTH = 512  # and its k, at least
-UNTIMED_US = 1e-3  # whatever takes longer is not timed
 GAIN = Patience.gain  # from which on a search of the shape goes on, too
 
 
@@ -100,9 +93,10 @@ class Filler:
         store: Store,
         gemms: Sequence[Gemm],
         on_fill: OnFill,
-        known: Mapping[str, Sequence[Config]] = MappingProxyType({}),
+        known: Mapping[str, Sequence[Config]],
+        policy: SearchPolicy,
     ) -> None:
-        self._on_fill, self._elsewhere = on_fill, known
+        self._on_fill, self._elsewhere, self._policy = on_fill, known, policy
         self._target, self._store, self._limits = target, store, target.limits
         self._columns = {x: [gemm for gemm in gemms if gemm.layout == x] for x in LAYOUTS}
         self._studies: dict[Gemm, StudyRef] = {gemm: study_of(store, target, gemm) for gemm in gemms}
@@ -133,7 +127,7 @@ class Filler:
                 under_way.append(self._begin(layout, config, verified))
             else:
                 num_refused += 1
-            if len(under_way) > AHEAD:
+            if len(under_way) > 2:  # the GPU is on one, and another waits, while that before is stored
                 num_cells += self._keep(under_way.popleft())
             self._on_fill(num_kernels, num_cells, len(rows))
         if under_way:
@@ -153,16 +147,16 @@ class Filler:
         leaders = {gemm: self._leaders(study) for gemm, study in self._studies.items()}
         own = {x: [leaders[gemm] for gemm in columns] for x, columns in self._columns.items()}
         layouts = [x for x in LAYOUTS if self._columns[x]]
-        queues = []
+        queues, num_foreign = [], self._policy.num_foreign
         for x in layouts:
-            foreign = [configs for y in layouts if y != x for configs in own[y]]
+            foreign = [configs[:num_foreign] for y in layouts if y != x for configs in own[y]]
             queue = in_order(x, own[x], foreign, self._limits, self._elsewhere.get(x, ()))
             queues.append([(x, row) for row in queue])
         yield from _by_turns(queues)
 
     def _leaders(self, study: StudyRef) -> list[Config]:
-        found = self._store.best(study, _MANY * LEADERS, self._target.max_error)
-        best = [trial for trial in found if trial.origin != FILL][:LEADERS]  # others are rows already
+        num, but_of = self._policy.num_leaders, (FILL,)  # these are rows already
+        best = self._store.best(study, num, self._target.max_error, but_of)
         times = [trial.measurement.time_us or math.inf for trial in best]
         return [
             Config.from_dict(t.point) for t, us in zip(best, times, strict=True) if us <= LEADING * times[0]
@@ -175,10 +169,10 @@ class Filler:
         was no time for are left."""
         waiting: deque[tuple[str, Config, Future[Measurement]]] = deque()
         while self._target.now() < until_s:
-            while len(waiting) < MAX_WAITING and rows:
+            while len(waiting) < 3 * self._target.capacity and rows:  # most of them wait for the GPU
                 row = rows.popleft()
-                if (gemm := self._small_problem(*row)) is not None:
-                    waiting.append((*row, self._target.submit(gemm, row[1].to_dict(), UNTIMED_US)))
+                if (gemm := self._small_problem(*row)) is not None:  # verified; what takes time is not timed
+                    waiting.append((*row, self._target.submit(gemm, row[1].to_dict(), 1e-3)))
             if not waiting:
                 return
             layout, config, future = waiting.popleft()
@@ -210,7 +204,7 @@ class Filler:
         ]
         wanted = [(g, c) for g, c in wanted if point_key(c.to_dict()) not in self._known[g]]
         cells = [
-            Cell(g, c.to_dict(), None if math.isinf(us) else CUTOFF * us)
+            Cell(g, c.to_dict(), None if math.isinf(us) else us)
             for g, c in wanted
             for us in [min(self._best_us[g], self._cublas_us[g])]
         ]
@@ -254,26 +248,6 @@ class Filler:
         return [v for v in busy if not broken_rules(replace(config, split_k=v), self._limits, gemm)]
 
 
-def small_problem(layout: str, config: Config, limits: DeviceLimits) -> Gemm | None:
-    """The problem on which a kernel is verified: as ragged as the kernel allows, and the same for most
-    kernels, so that its operands are prepared once. None where the kernel serves no such problem."""
-    depth, trans_a, trans_b = max(DEPTH, 8 * config.bk * config.split_k), layout[0] == "T", layout[1] == "T"
-    along_m, along_k = (
-        (4 if trans_a else 1),
-        (4 if trans_b or not trans_a else 1),
-    )  # where rows are read by fours
-    for m, n, k in (
-        (SIDE + 1, SIDE + 1, depth + 1),
-        (SIDE + along_m, SIDE + 4, depth + along_k),
-        (SIDE, SIDE, depth),
-        (2 * config.bm, 2 * config.bn, depth),
-    ):
-        gemm = Gemm(m, n, k, trans_a, trans_b)
-        if not broken_rules(config, limits, gemm):
-            return gemm
-    return None
-
-
 def in_order(
     layout: str,
     own: Sequence[Sequence[Config]],
@@ -287,7 +261,7 @@ def in_order(
     all leaders (decision 0041)."""
     general = [[r for c in configs for r in relatives(c, layout, limits)] for configs in own]
     both = [list(_by_turns(pair)) for pair in zip(own, general, strict=True)]
-    foreign = [[r for c in configs[:FOREIGN] for r in relatives(c, layout, limits)] for configs in others]
+    foreign = [[r for c in configs for r in relatives(c, layout, limits)] for configs in others]
     seen: set[Config] = set()
     for config in chain(known, _by_turns([list(_by_turns(both)), list(_by_turns(foreign))])):
         row = config.in_any_splits
@@ -308,9 +282,10 @@ def fill(
     seconds: float,
     on_fill: OnFill = ignore_fill,
     known: Mapping[str, Sequence[Config]] = MappingProxyType({}),
+    policy: SearchPolicy | None = None,
 ) -> Filled:
     """Time the kernels that searches of these shapes found on all of them, for so many seconds of the
     target's clock at most; before these the ones that are `known` otherwise to serve a layout, by layout.
     What is measured is stored at once, and `on_fill` told of how much that was. Raises DeviceLost and
     StoreError."""
-    return Filler(target, store, gemms, on_fill, known).run(target.now() + seconds)
+    return Filler(target, store, gemms, on_fill, known, policy or SearchPolicy()).run(target.now() + seconds)

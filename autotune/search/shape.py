@@ -12,6 +12,8 @@ from ..gemm import Gemm
 from ..kernel.config import Value
 from ..kernel.feasible_set import FeasibleSet
 from ..measurement import Measurement, is_accurate
+from ..search_policy import SearchPolicy
+from ..stats import Patience
 from ..store import Claims, Store, StudyRef, TrialRecord
 from ..target import Point, Target, point_key, read_key
 from .compare.ranking import Duel, Ranked, Ranking
@@ -24,13 +26,7 @@ from .propose.seeds import known_elsewhere, known_good
 from .propose.traits import traits_of
 from .sharing import Ask, SharedStudy
 
-_AS_GOOD, _NUM_AS_GOOD = 0.005, 3  # a share of the best time: tiles that close are polished, too, so many
-_TWIN_STUDIES = 3  # of this very shape, on another GPU of the kind or under another driver
-_LOANS_PER_TWIN = 8
-_SIMILAR_STUDIES = 3  # shapes tuned earlier that lend their best configs
-_LOANS_PER_STUDY = 2
 _IDLE = (origins.REUSE, origins.FILL)  # no seconds that one shape had before another
-_FINALISTS_OF = 4  # times as many trials are looked at as may come into the final
 
 
 def study_of(store: Store, target: Target, gemm: Gemm) -> StudyRef:
@@ -57,8 +53,9 @@ class ShapeSearch:
         *,
         sampler: str = DEFAULT_SAMPLER,
         seed: int = 0,
+        policy: SearchPolicy | None = None,
     ) -> None:
-        self.gemm = gemm
+        self.gemm, self._policy = gemm, policy or SearchPolicy()
         self.study = study_of(store, target, gemm)
         self.space = space
         if not len(space):
@@ -69,7 +66,7 @@ class ShapeSearch:
         # Of the trials that were searched, in their order (None: failed), and what was found on other shapes
         # where it was the best so far: what else was found there tells nothing of how a search gets on.
         self.times_us: list[float | None] = []
-        self.ranking = Ranking()
+        self.ranking = Ranking(self._policy)
         self.num_new = 0
         self.num_open = 0
         self.spent_s = 0.0  # of the target, in this run: its compiler's places, its GPU
@@ -82,14 +79,17 @@ class ShapeSearch:
         self._num_polishes = 0
         self._store = store
         self._num_places = target.capacity
-        self._proposer = make_proposer(space, sampler, seed, traits_of(space, gemm, target.limits))
-        self.shared = SharedStudy(claims, self.study, space, self._proposer)
+        self._proposer = make_proposer(
+            space, sampler, seed, traits_of(space, gemm, target.limits), self._policy
+        )
+        self.shared = SharedStudy(claims, self.study, space, self._proposer, self._policy)
         self._lent: set[str] = set()
         self._elsewhere: deque[int] = deque()
         self._resume()
         self.num_known = len(self.shared.known)
         self.baseline = target.baseline(gemm)
         store.add_baseline(self.study, self.baseline)
+        store.add_search(self.study, sampler, seed, self._policy.to_dict())
 
     def _resume(self) -> None:
         """Take in the trials of earlier runs, then put the first points to try in line."""
@@ -118,11 +118,14 @@ class ShapeSearch:
         for number in suited:
             self._proposer.offer(number, origins.SEED)
         self._elsewhere.extend(known_elsewhere(self.space, self.gemm, self._limits, suited))
-        self._borrow(self._store.similar_studies(self.study)[:_SIMILAR_STUDIES], _LOANS_PER_STUDY)
+        num_lenders = self._policy.num_lenders
+        similar = self._store.similar_studies(self.study)[:num_lenders]
+        self._borrow(similar, -(-self._policy.num_loans // max(1, num_lenders)))
 
     def borrow_from_twins(self) -> None:
         """Have the best of other GPUs of the kind, or under another driver, tried here: each but once."""
-        self._borrow(self._store.twin_studies(self.study)[-_TWIN_STUDIES:], _LOANS_PER_TWIN)
+        twins = self._store.twin_studies(self.study)[::-1][: self._policy.num_lenders]
+        self._borrow(reversed(twins), self._policy.num_loans)
 
     def _borrow(self, studies: Iterable[StudyRef], loans: int) -> None:
         for study in studies:
@@ -176,7 +179,8 @@ class ShapeSearch:
         that is as good, in turn. The best point is mostly the best of its tile, and then has two turns."""
         champion = self.ranking.champion
         number = None if champion is None else self.space.find(champion.point)
-        as_good = [] if number is None else [number, *self._proposer.leaders(_AS_GOOD, _NUM_AS_GOOD)]
+        most = self._policy.num_climbed
+        as_good = [] if number is None else [number, *self._proposer.leaders(Patience.gain, most)]
         self._num_polishes += 1
         for at in range(len(as_good)):
             leader = as_good[(self._num_polishes + at) % len(as_good)]
@@ -270,7 +274,7 @@ class ShapeSearch:
 
     def finalists(self, num: int) -> list[TrialRecord]:
         """The best trials: those that no duel has beaten first, by time as duels corrected it."""
-        close = self._store.best(self.study, num * _FINALISTS_OF, self.max_error)
+        close = self._store.best(self.study, 4 * num, self.max_error)  # duels may have moved them
         return sorted(close, key=lambda trial: self.ranking.rank(trial.key, trial.measurement.time_us))[:num]
 
     @property

@@ -9,6 +9,7 @@ is tried here, too, since two GPUs of a kind differ by a percent or two.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,13 +17,12 @@ from typing import Protocol
 
 from ..kernel.config import Value
 from ..kernel.feasible_set import FeasibleSet
+from ..search_policy import SearchPolicy
 from ..store import Claims, Known, News, StudyRef
-from .compare.ranking import CLOSE
 from .propose.origins import TRANSFER
 from .propose.proposer import Proposer
 
 POLL_S = 1.0  # between two looks at what others did
-_POLLS_PER_LOAN = 10  # between two looks at the best of other GPUs of the kind
 
 
 @dataclass(frozen=True)
@@ -51,8 +51,11 @@ class Counting(Protocol):
 class SharedStudy:
     """One search's part in a study that others may work on, too."""
 
-    def __init__(self, claims: Claims, study: StudyRef, space: FeasibleSet, proposer: Proposer) -> None:
+    def __init__(
+        self, claims: Claims, study: StudyRef, space: FeasibleSet, proposer: Proposer, policy: SearchPolicy
+    ) -> None:
         self._claims, self._study, self._space, self._proposer = claims, study, space, proposer
+        self._policy = policy
         self._open: set[str] = set()  # keys of what this search is at
         self._away: dict[str, Ask] = {}  # by key: what another search is at
         self.known: set[str] = set()  # keys of all trials that were counted
@@ -68,7 +71,7 @@ class SharedStudy:
         ours = []
         for ask in asks:
             found = claimed.known.get(ask.key)
-            if found is not None and _is_settled(ask, found, shape):
+            if found is not None and self._is_settled(ask, found, shape):
                 self._learn(ask, found, shape)
             elif ask.key in claimed.ours:
                 ours.append(ask)
@@ -90,7 +93,7 @@ class SharedStudy:
         self._claims.release(self._study, claimed.ours)
         for key in claimed.ours | claimed.known.keys():
             ask, found = self._away.pop(key), claimed.known.get(key)
-            if found is not None and _is_settled(ask, found, shape):
+            if found is not None and self._is_settled(ask, found, shape):
                 self._learn(ask, found, shape)
             else:
                 self._proposer.forget(ask.number)
@@ -117,14 +120,14 @@ class SharedStudy:
         if found.is_here:
             shape.count(ask.key, ask.point, found.time_us)
 
-
-def _is_settled(ask: Ask, found: Known, shape: Counting) -> bool:
-    """Whether a point need not be tried here after what is known of it. What did best elsewhere is lent to be
-    tried here, whatever is known."""
-    if found.is_here or ask.origin == TRANSFER:
-        return found.is_here
-    best_us = shape.cutoff_us
-    return found.time_us is None or (best_us is not None and found.time_us > (1 + CLOSE) * best_us)
+    def _is_settled(self, ask: Ask, found: Known, shape: Counting) -> bool:
+        """Whether a point need not be tried here after what is known of it. What did best elsewhere is lent
+        to be tried here, whatever is known."""
+        if found.is_here or ask.origin == TRANSFER:
+            return found.is_here
+        best_us = shape.cutoff_us
+        limit_us = math.inf if best_us is None else (1 + self._policy.close) * best_us
+        return found.time_us is None or found.time_us > limit_us
 
 
 class Sharer(Counting, Protocol):
@@ -154,9 +157,7 @@ class Sharing:
         self._num_polls += 1
         self._take_in_news(shapes)
         self._ask_for_what_is_away(shapes)
-        if self._num_polls % _POLLS_PER_LOAN == 0:
-            for shape in shapes:
-                shape.borrow_from_twins()
+        shapes[self._num_polls % len(shapes)].borrow_from_twins()
         self._polled_s = self._clock()
 
     def _take_in_news(self, shapes: Sequence[Sharer]) -> None:

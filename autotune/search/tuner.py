@@ -31,10 +31,6 @@ from .run.switching import prompt_switching
 from .shape import ShapeSearch
 from .sharing import Sharing
 
-_SPACES_AT_ONCE = 2  # enumerated beside a search: one comes late, four slow it down (decision 0015)
-_LEND_EVERY = 4  # asks of a shape between two points that another shape's best suggests, at first:
-_LEND_LESS = 50  # so many asks on they are twice as many, then three times, ...
-
 
 def tune(
     target: Target,
@@ -81,30 +77,34 @@ class Tuner:
         self._claims, self._sharing = claims, Sharing(claims)
         self._on_event, self._interrupts = on_event, interrupts
         self._shapes: list[ShapeSearch] = []
-        # Enumerating a space takes a while: threads do it ahead, while the first shapes are searched.
-        self._enumerating = ThreadPoolExecutor(_SPACES_AT_ONCE, thread_name_prefix="spaces")
+        # Enumerating a space takes a while: threads do it ahead, while the first shapes are searched. One
+        # would come late, four slow the search down (decision 0015).
+        self._enumerating = ThreadPoolExecutor(2, thread_name_prefix="spaces")
         self._spaces = {
             gemm: self._enumerating.submit(target.space, gemm) for gemm in dict.fromkeys(gemms)
         }  # of shapes not begun
         self._ledger, self._rate = Ledger(), Rate()
         self._pipeline = Pipeline(target, self._ledger)
-        self._refiner = Refiner(target, self._ledger) if isinstance(target, Refining) else None
+        self._refiner = self._make_refiner(target)
         self._reuser = self._make_reuser(target)
         self._num_failed = self._num_duplicates = 0
         self._began_s = target.now()
+
+    def _make_refiner(self, target: Target) -> Refiner | None:
+        return Refiner(target, self._ledger, self._options.policy) if isinstance(target, Refining) else None
 
     def _make_reuser(self, target: Target) -> Reuser | None:
         """Only where the seconds are given: where trials are, each is to be the best that there is."""
         is_by_the_clock = self._options.seconds is not None and self._options.trials is None
         if not isinstance(target, Reusing) or not is_by_the_clock:
             return None
-        return Reuser(target, self._pipeline, self._options.seed)
+        return Reuser(target, self._pipeline, self._options.policy, self._options.seed)
 
     def _make_finals(self) -> Finals:
         return Finals(
             self._target,
             self._store,
-            self._options.num_finalists,
+            self._options.policy,
             self._on_event,
             lambda: self._interrupts.is_requested,
         )
@@ -154,7 +154,7 @@ class Tuner:
         with self._ledger.timing("prepare_s"):
             shape = ShapeSearch(
                 self._target, self._store, self._claims, gemm, space.result(),
-                sampler=self._options.sampler, seed=self._options.seed,
+                sampler=self._options.sampler, seed=self._options.seed, policy=self._options.policy,
             )  # fmt: skip
         self._shapes.append(shape)
         cublas_us = shape.baseline.time_us
@@ -223,7 +223,8 @@ class Tuner:
     def _lend(self, shape: ShapeSearch, num_asked: int) -> None:
         """Now and then, have the shape try what does best for another, or is known to suit another kind, in
         turn: the less often, the more it knows."""
-        every = _LEND_EVERY * (1 + num_asked // _LEND_LESS)
+        policy = self._options.policy
+        every = policy.lend_every * (1 + num_asked // policy.lend_less)
         if num_asked % every == every - 1:
             is_for_known = num_asked // every % 2 == 0
             if not (is_for_known and shape.lend_known()) and not self._lend_best(shape):

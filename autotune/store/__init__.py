@@ -2,7 +2,7 @@
 
 from .claims import Claimed, Claims, Known, News
 from .connect import exists, shown
-from .records import DuelRecord, Final, FinalEntry, StudyRef, StudySummary, TrialRecord
+from .records import DuelRecord, Final, FinalEntry, SearchRecord, StudyRef, StudySummary, TrialRecord
 from .repository import Store
 
 __all__ = [
@@ -13,6 +13,7 @@ __all__ = [
     "FinalEntry",
     "Known",
     "News",
+    "SearchRecord",
     "Store",
     "StudyRef",
     "StudySummary",

@@ -156,6 +156,15 @@ class PointColumn(_Json):
         return isinstance(value, dict) and all(isinstance(item, int | float | str) for item in value.values())
 
 
+class Numbers(_Json):
+    """Numbers and booleans by name."""
+
+    cache_ok = True
+
+    def is_fit(self, value: Any) -> bool:
+        return isinstance(value, dict) and all(isinstance(item, int | float) for item in value.values())
+
+
 class DiscardedColumn(_Json):
     """A list of `measurement.Discarded`."""
 

@@ -2,6 +2,7 @@
 
     environment ─┬─ cublas_time
     kernel ──────┼─ study ─┬─ trial ────────┐
+                 │         ├─ search        │
                  │         ├─ baseline      ├─ config
                  │         ├─ duel ─────────┤
                  │         └─ final ─ final_entry ┘
@@ -22,7 +23,18 @@ from sqlalchemy import CheckConstraint, ForeignKey, MetaData, String, UniqueCons
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 from ..kernel.config import Value
-from .columns import DiscardedColumn, Flag, Names, Number, PointColumn, Samples, UtcDateTime, Whole, Words
+from .columns import (
+    DiscardedColumn,
+    Flag,
+    Names,
+    Number,
+    Numbers,
+    PointColumn,
+    Samples,
+    UtcDateTime,
+    Whole,
+    Words,
+)
 
 
 def utc_now() -> datetime:
@@ -50,6 +62,7 @@ class Base(DeclarativeBase):
         list[float]: Samples,
         list[str]: Names,
         dict[str, Value]: PointColumn,
+        dict[str, float]: Numbers,
         list[dict[str, Any]]: DiscardedColumn,
     }
     id: Mapped[int] = mapped_column(primary_key=True, sort_order=-1)
@@ -120,6 +133,18 @@ class StudyRow(Base):
     shares_b: Mapped[bool]
     policy: Mapped[str] = mapped_column(String(16))  # a CachePolicy
     policy_version: Mapped[int]
+    created_at: Mapped[datetime]
+
+
+class SearchRow(Base):
+    """What one search of a study was told; `policy` is a `SearchPolicy` by name."""
+
+    __tablename__ = "search"
+
+    study_id: Mapped[int] = mapped_column(ForeignKey("study.id"), index=True)
+    sampler: Mapped[str] = mapped_column(String(32))
+    seed: Mapped[int]
+    policy: Mapped[dict[str, float]]
     created_at: Mapped[datetime]
 
 

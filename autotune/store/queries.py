@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from functools import cache
 from typing import Any
@@ -27,6 +27,7 @@ from .models import (
     FinalEntryRow,
     FinalRow,
     KernelRow,
+    SearchRow,
     StudyRow,
     TrialRow,
 )
@@ -78,11 +79,21 @@ def trials(study_id: int) -> Trials:
     )
 
 
+def searches(study_id: int) -> Select[SearchRow]:
+    """What searches of a study were told, oldest first."""
+    return select(SearchRow).where(SearchRow.study_id == study_id).order_by(SearchRow.id)
+
+
 def fastest(
-    session: Session, damages: Damages, study_id: int, n: int, max_error: float | None
+    session: Session,
+    damages: Damages,
+    study_id: int,
+    n: int,
+    max_error: float | None,
+    but_of: Collection[str] = (),
 ) -> list[TrialRecord]:
-    """The n fastest accurate ok trials; of equal ones the older first."""
-    accurate = trials(study_id).where(IS_OK, is_accurate(max_error))
+    """The n fastest accurate ok trials, less those of some origins; of equal ones the older first."""
+    accurate = trials(study_id).where(IS_OK, is_accurate(max_error), TrialRow.origin.not_in(but_of))
     query, num_asked = accurate.order_by(None).order_by(TrialRow.time_us, TrialRow.id), n
     while True:
         found = session.execute(query.limit(num_asked)).all()

@@ -37,7 +37,17 @@ class TrialRecord:
     key: str
     point: Mapping[str, Value]
     measurement: Measurement
-    origin: str  # what proposed it: seed, tpe, random, transfer, ...
+    origin: str  # what proposed it: seed, random, transfer, ...
+    created_at: datetime
+
+
+@dataclass(frozen=True)
+class SearchRecord:
+    """What one search of a study was told: what proposes, the seed, a `SearchPolicy` by name; when (UTC)."""
+
+    sampler: str
+    seed: int
+    policy: Mapping[str, float]
     created_at: datetime
 
 

@@ -27,11 +27,12 @@ from .models import (
     EnvironmentRow,
     FinalRow,
     KernelRow,
+    SearchRow,
     StudyRow,
     TrialRow,
     utc_now,
 )
-from .records import DuelRecord, Final, FinalEntry, StudyRef, StudySummary, TrialRecord
+from .records import DuelRecord, Final, FinalEntry, SearchRecord, StudyRef, StudySummary, TrialRecord
 
 _KILLED = [o.value for o in (Outcome.FAULTED, Outcome.TIMED_OUT, Outcome.COMPILE_CRASHED)]
 DEFAULT_TIMEOUT_S = 30.0  # how long a writer waits for another before it gives up
@@ -318,11 +319,17 @@ class Store(Closing):
         return (refs[0], found[0]) if found else None
 
     @outlasting
-    def best(self, study: StudyRef, n: int = 1, max_error: float | None = None) -> list[TrialRecord]:
+    def best(
+        self,
+        study: StudyRef,
+        n: int = 1,
+        max_error: float | None = None,
+        but_of: Collection[str] = (),
+    ) -> list[TrialRecord]:
         """The n fastest ok trials, fastest first; those whose error is at most `max_error` times cuBLAS's, or
-        unknown, where that is given."""
+        unknown, where that is given. `but_of`: origins of trials that do not count."""
         with self._reading() as session:
-            return queries.fastest(session, self.damages, study.id, n, max_error)
+            return queries.fastest(session, self.damages, study.id, n, max_error, but_of)
 
     def failures(self, study: StudyRef) -> list[TrialRecord]:
         """All trials that are not ok, in the order they were stored."""
@@ -380,6 +387,23 @@ class Store(Closing):
         """The newest timing of cuBLAS; None if there was none yet."""
         with self._reading() as session:
             return queries.newest_baseline(session, self.damages, study.id)
+
+    @outlasting
+    def add_search(self, study: StudyRef, sampler: str, seed: int, policy: Mapping[str, float]) -> None:
+        """Store what a search that begins was told, unless the newest one of the study was told the same."""
+        with self._writing() as session:
+            newest_first = queries.searches(study.id).order_by(None).order_by(SearchRow.id.desc())
+            newest = session.scalar(newest_first.limit(1))
+            told = {"sampler": sampler, "seed": seed, "policy": dict(policy)}
+            if newest is None or any(getattr(newest, name) != value for name, value in told.items()):
+                session.add(SearchRow(study_id=study.id, created_at=utc_now(), **told))
+
+    @outlasting
+    def searches(self, study: StudyRef) -> list[SearchRecord]:
+        """What searches of a study were told, oldest first, since databases keep it."""
+        with self._reading() as session:
+            found = session.execute(queries.searches(study.id))
+            return list(self.damages.readable(found, rows.search_record))
 
     @outlasting
     def add_cublas_times(

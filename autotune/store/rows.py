@@ -30,11 +30,12 @@ from .models import (
     FinalEntryRow,
     FinalRow,
     KernelRow,
+    SearchRow,
     StudyRow,
     TrialRow,
     utc_now,
 )
-from .records import DuelRecord, FinalEntry, StudyRef, TrialRecord
+from .records import DuelRecord, FinalEntry, SearchRecord, StudyRef, TrialRecord
 
 _LONGEST_S = 1e9  # that anything took
 
@@ -110,6 +111,11 @@ def cublas_time(row: CublasTimeRow) -> tuple[Gemm, float]:
         return Gemm(row.m, row.n, row.k, row.trans_a, row.trans_b), row.time_us
     except UsageError as error:
         refuse(row, str(error))
+
+
+def search_record(row: SearchRow) -> SearchRecord:
+    check(row)
+    return SearchRecord(row.sampler, row.seed, dict(row.policy), row.created_at)
 
 
 def study_ref(study: StudyRow, measured_by: EnvironmentRow | None, kernel: KernelRow | None) -> StudyRef:

@@ -10,7 +10,7 @@ from ..errors import StoreError
 
 VERSION_TABLE = "autotune_alembic_version"  # Optuna keeps its own in `alembic_version`
 # in order; a test holds them against migrations/versions
-REVISIONS = ("0001", "0002", "0003", "0004", "0005", "0006", "0007")
+REVISIONS = ("0001", "0002", "0003", "0004", "0005", "0006", "0007", "0008")
 MIGRATIONS = Path(__file__).parent / "migrations"
 
 

@@ -76,7 +76,7 @@ WRONG = {
     "record": [(), ("--out", "x.gz", "--seconds", "nan"), ("--out", "x.gz", "--seconds", "inf")],
     "trials": [("t4", "--recording", "/dev/zero", "--out", "x.json"), ("history", "--limit", "0"), ("none",)],
     "verify": [("a", "b")],
-    "export-table": [("--policy",)],
+    "export-table": [("--cache",)],
     "report": [("--out",)],
     "doctor": [("--json=maybe",)],
 }

@@ -114,7 +114,7 @@ def test_optuna_sees_the_trials(recording: Path, tmp_path: Path) -> None:
     [
         (("--shape", "77"), "77x77x77:NN"),
         (("--shape", "512", "--sampler", "oracle"), "oracle"),
-        (("--shape", "512", "--policy", "lukewarm"), "lukewarm"),
+        (("--shape", "512", "--cache", "lukewarm"), "lukewarm"),
         (("--shape", "512", "--trials", "0"), "--trials"),
         (("--shape", "512", "--seconds", "-1"), "--seconds"),
         (("--suite", "nowhere.toml"), "nowhere.toml"),

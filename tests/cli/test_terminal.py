@@ -104,7 +104,7 @@ def test_a_shell_completes_commands_options_and_values() -> None:
     assert {"search", "space"} <= _completed("s")
     assert "--max-error" in _completed("search --max")
     assert _completed("search --sampler ") == set(SAMPLERS)
-    assert _completed("search --policy ") == {"cold", "warm"}
+    assert _completed("search --cache ") == {"cold", "warm"}
     assert _completed("space --gpu rtx") == {name for name in KNOWN if name.startswith("rtx")}
     assert _completed("trials b") == {"best"}
 

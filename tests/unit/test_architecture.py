@@ -21,8 +21,8 @@ from import_graph import MODULES, imports, in_circles, own, tree
 FACTS = frozenset(
     {
         "__init__", "bounds", "cache_folder", "column_major", "cuda_errors", "device", "distribution",
-        "disturbance", "entries", "errors", "gemm", "measurement", "output_file", "requirements", "stats",
-        "strict", "suite", "target", "user_file",
+        "disturbance", "entries", "errors", "gemm", "measurement", "output_file", "requirements",
+        "search_policy", "stats", "strict", "suite", "target", "user_file",
     }
 )  # fmt: skip
 
@@ -62,7 +62,7 @@ RULES: dict[str, Room] = {
     "report": _room("report", "store", "kernel", packages=("numpy", "plotly")),
 }
 # Free to compose everything: the command line, what it stands on, and what starts it.
-COMPOSERS = {"cli", "__main__", "tuning", "targets"}
+COMPOSERS = {"cli", "__main__", "tuning", "drawn_shapes", "targets"}
 
 
 def _is_in(module: str, rooms: Collection[str]) -> bool:

@@ -7,13 +7,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autotune.search.propose.bandit import next_block
+from autotune.search_policy import SearchPolicy
 
 RESULTS = st.lists(st.tuples(st.integers(0, 5), st.floats(1.0, 1e6)), min_size=1, max_size=40)
 
 
 def _next(results, under_way=()):
     blocks, times = zip(*results, strict=True)
-    return next_block(np.array(blocks), np.log(times), under_way)
+    return next_block(np.array(blocks), np.log(times), SearchPolicy.turn_hope, under_way)
 
 
 @given(RESULTS, st.lists(st.integers(0, 7), max_size=30))

@@ -113,7 +113,7 @@ def test_rows_like_another_come_from_the_block_asked_for_the_likest_among_them(f
     row = data.draw(st.integers(0, len(factor) - 1))
     block = data.draw(st.integers(0, len(blocks) - 1))
     of = blocks.of(np.arange(len(factor)))
-    alike = blocks.alike(rng, row, block)
+    alike = blocks.alike(rng, row, block, 12)
     assert len(alike) and set(of[alike].tolist()) == {block}
     assert row in alike or of[row] != block  # nothing is more like a row than itself
     drawn = blocks.drawn(rng, block, 5)
@@ -125,7 +125,7 @@ def test_points_within_a_tile_keep_the_tile_and_are_launched_as_parents_are_or_o
     candidates, rng = Candidates(space), np.random.default_rng(0)
     parents = candidates.random(rng, 3)
     [block] = candidates.blocks_of(candidates.random(rng, 1)).tolist()
-    within = candidates.within(rng, block, parents, 50)
+    within = candidates.within(rng, block, parents, 12, 50)
     assert set(candidates.blocks_of(within).tolist()) == {block}
     assert len({_tile(space, number) for number in within.tolist()}) == 1
     launches = {(p["reduction"], p["split_k"]) for p in map(space.point, within.tolist())}

@@ -14,12 +14,14 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "docs/tools"))
 from import_graph import rooms
 
 from autotune.search.propose import origins
+from autotune.search_policy import SearchPolicy
 
 ROOT = Path(__file__).parents[2]
 SEARCH = (ROOT / "docs/search.md").read_text(encoding="utf-8")
 ARCHITECTURE = (ROOT / "docs/architecture.md").read_text(encoding="utf-8")
 _STEP = re.compile(r"^\d+\. ", re.MULTILINE)
 _CONSTANT = re.compile(r"`(_?[A-Z][A-Z_]*[A-Z])`\s+=\s+([0-9.]*[0-9])")
+_POLICY = re.compile(r"`([a-z_]+)`\s+=\s+([0-9.]*[0-9]|True)")
 _FILE = re.compile(r"`([a-z_/0-9]+\.py)`")
 _ROW = re.compile(r"^\| `([a-z/]+)` \| (.+) \| ?(.*) ?\|$", re.MULTILINE)
 
@@ -58,6 +60,11 @@ def test_the_search_is_told_with_the_constants_that_decide(step: str) -> None:
         if not any(constants.get(name) == float(value) for constants in found)
     }
     assert not wrong, f"docs/search.md: not so in {', '.join(paths)}"
+
+
+def test_the_policy_is_told_whole_with_its_values() -> None:
+    told = {name: ast.literal_eval(value) for name, value in _POLICY.findall(SEARCH)}
+    assert told == SearchPolicy().to_dict()
 
 
 def test_every_step_of_the_search_but_the_baseline_names_its_file() -> None:

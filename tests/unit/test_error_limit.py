@@ -20,6 +20,7 @@ from autotune.gemm import Gemm
 from autotune.kernel import template
 from autotune.measurement import MAX_ERROR, CachePolicy, Measurement
 from autotune.search import Options, tune
+from autotune.search_policy import SearchPolicy
 from autotune.store import FinalEntry, Store, StudyRef
 from autotune.target import point_key
 
@@ -99,14 +100,16 @@ def test_what_a_search_tells_of_is_accurate(store: Store, recorded_on: str) -> N
     tight.max_error = MAX_ERROR
     for target in (loose, tight):
         target.environment = replace(target.environment, recorded_on=recorded_on)
-        (found,) = tune(target, store, [Gemm(64, 64, 64)], Options(trials=60, num_finalists=3)).shapes
+        (found,) = tune(
+            target, store, [Gemm(64, 64, 64)], Options(trials=60, policy=SearchPolicy(num_finalists=3))
+        ).shapes
     assert found.verdict is not None
     errors = {trial.key: trial.measurement.error_over_cublas for trial in store.trials(found.study)}
     assert errors[point_key(found.verdict.point)] == 1.0
 
 
 def test_a_search_goes_by_its_own_limit(store: Store) -> None:
-    gemm, options = Gemm(64, 64, 64), Options(trials=60, num_finalists=3)
+    gemm, options = Gemm(64, 64, 64), Options(trials=60, policy=SearchPolicy(num_finalists=3))
     (loose,) = tune(Inaccurate(), store, [gemm], options).shapes
     assert loose.best is not None and loose.best.measurement.error_over_cublas == 5.0
     tight = Inaccurate()

@@ -12,8 +12,11 @@ from autotune.gemm import Gemm
 from autotune.measurement import Discarded
 from autotune.search import Options, study_of, tune
 from autotune.search.compare import final
+from autotune.search_policy import SearchPolicy
 from autotune.target import Baseline, Rounds, point_key
 
+POLICY = SearchPolicy()
+BATCH_ROUNDS = POLICY.most_rounds // final.NUM_LOOKS
 GEMM, OTHER = Gemm(64, 64, 64), Gemm(128, 64, 64)
 
 
@@ -46,19 +49,19 @@ def _noisy(target, noise):
 
 def test_the_final_ranks_by_interleaved_rounds(records):
     target, finalists = records(*range(8))
-    race = final.race(target, GEMM, finalists[::-1])
+    race = final.race(target, GEMM, finalists[::-1], POLICY)
     times_us = [bowl_us(e.point) for e in race.entries]
     assert times_us == sorted(times_us) and len(times_us) == 8
     assert [e.rank for e in race.entries] == list(range(1, 9))
     assert race.num_tied == 1 and race.entries[0].is_tied
     assert (target.num_compared, target.num_weighed) == (1, 0)  # decided in one batch, no energy to compare
-    assert len(race.baseline.samples_us) == final.BATCH_ROUNDS
+    assert len(race.baseline.samples_us) == BATCH_ROUNDS
 
 
 def test_equals_are_declared_tied_as_soon_as_they_are_known_to_be_equal(records):
     target, finalists = records(0, 1, 2)
     target._time_us = lambda point: 100.0 if point["a"] == 1 else 120.0
-    race = final.race(target, GEMM, finalists)
+    race = final.race(target, GEMM, finalists, POLICY)
     tied = [e for e in race.entries if e.is_tied]
     assert {e.key for e in tied} == {e.key for e in race.entries if e.point["a"] == 1} and len(tied) > 1
     assert target.num_compared == 1
@@ -70,9 +73,9 @@ def test_what_noise_hides_is_tied_after_the_last_round(records):
     target, finalists = records(0, 1, 2)
     target._time_us = lambda point: 100.0
     _noisy(target, 0.05)
-    race = final.race(target, GEMM, finalists)
+    race = final.race(target, GEMM, finalists, POLICY)
     assert race.num_tied == 3
-    assert {len(e.samples_us) for e in race.entries} == {final.MAX_ROUNDS}
+    assert {len(e.samples_us) for e in race.entries} == {POLICY.most_rounds}
 
 
 def test_the_slower_drop_out_while_the_close_ones_go_on(records):
@@ -80,9 +83,9 @@ def test_the_slower_drop_out_while_the_close_ones_go_on(records):
     base = {t.key: us for t, us in zip(finalists, (100.0, 100.4, 130.0), strict=True)}
     target._time_us = lambda point: base[point_key(point)]
     _noisy(target, 0.01)
-    race = final.race(target, GEMM, finalists)
+    race = final.race(target, GEMM, finalists, POLICY)
     rounds = {e.key: len(e.samples_us) for e in race.entries}
-    assert rounds[finalists[2].key] == final.BATCH_ROUNDS < rounds[finalists[0].key]
+    assert rounds[finalists[2].key] == BATCH_ROUNDS < rounds[finalists[0].key]
     assert race.entries[-1].key == finalists[2].key
 
 
@@ -96,16 +99,16 @@ def test_a_finalist_that_fails_now_is_out(records):
         return replace(found, samples_us=tuple(() if p == finalists[0].point else s for p, s in pairs))
 
     target.compare = compare
-    race = final.race(target, GEMM, finalists)
+    race = final.race(target, GEMM, finalists, POLICY)
     assert [e.key for e in race.entries] == [t.key for t in finalists[1:]]
     target.compare = lambda gemm, points, rounds: Rounds(((),) * len(points), Baseline(None))
-    assert final.race(target, GEMM, finalists) is None
+    assert final.race(target, GEMM, finalists, POLICY) is None
 
 
 def test_a_final_can_be_cut_short(records):
     target, finalists = records(0, 1)
     target._time_us = lambda point: 100.0
-    race = final.race(target, GEMM, finalists, should_stop=lambda: True)
+    race = final.race(target, GEMM, finalists, POLICY, should_stop=lambda: True)
     assert (target.num_compared, target.num_weighed, race.num_tied) == (1, 0, 2)
 
 
@@ -118,7 +121,7 @@ def test_disturbed_rounds_are_kept_and_told(records, store):
         return replace(found, marks=("sw_power_cap",), discarded=((left_out,),) * len(points))
 
     target.compare = compare
-    race = final.race(target, GEMM, finalists)
+    race = final.race(target, GEMM, finalists, POLICY)
     assert race.marks == ("sw_power_cap",)
     study = study_of(store, target, GEMM)
     store.set_final(study, race.entries, race.baseline, race.marks)

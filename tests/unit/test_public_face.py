@@ -18,7 +18,9 @@ from autotune.errors import StoreError, UsageError
 from autotune.search.progress import ShapeStarted, TrialDone
 from autotune.targets import default_recording
 
-NAMES = {"Config", "Dispatcher", "Gemm", "Result", "__version__", "export_table", "space", "tune"}
+NAMES = {
+    "Config", "Dispatcher", "Gemm", "Result", "SearchPolicy", "__version__", "export_table", "space", "tune"
+}  # fmt: skip
 SHAPE = "512x512x16384"
 
 
@@ -135,8 +137,8 @@ def test_importing_costs_nothing_until_something_is_asked_for():
     assert done.stdout.strip() == autotune.__version__
 
 
-def test_a_result_tells_the_policy_that_its_trials_have(tmp_path):
+def test_a_result_tells_how_its_trials_were_timed(tmp_path):
     """A recording has one of its own, whatever is asked for: by another, no export would find its trials."""
     gpu = f"replay:{default_recording()}"
-    found = autotune.tune(SHAPE, gpu=gpu, trials=1, db=str(tmp_path / "a.db"), policy="warm")
-    assert found.policy == "cold" and {shape.study.policy for shape in found.shapes} == {"cold"}
+    found = autotune.tune(SHAPE, gpu=gpu, trials=1, db=str(tmp_path / "a.db"), cache="warm")
+    assert found.cache == "cold" and {shape.study.policy for shape in found.shapes} == {"cold"}

@@ -20,11 +20,12 @@ from autotune.search import Options, StopReason, study_of, tune
 from autotune.search.compare import ranking
 from autotune.search.compare.ranking import Ranking
 from autotune.search.progress import Ledger, TrialDone
-from autotune.search.run import refine
+from autotune.search_policy import SearchPolicy
 from autotune.store import DuelRecord
 from autotune.target import Baseline, Refining, Rounds, point_key
 
 GEMM = Gemm(64, 64, 64)
+POLICY = SearchPolicy()
 
 
 # ---- the sequential test
@@ -57,9 +58,9 @@ def test_two_that_are_alike_are_seldom_told_apart_however_often_one_looks():
 def test_what_is_faster_in_every_round_is_found_soon_whatever_the_drift(gap, seed):
     slow = np.random.default_rng(seed).uniform(100.0, 1000.0, size=11)
     fast = slow - gap
-    assert stats.faster_of(slow[:10].tolist(), fast[:10].tolist(), ranking.ERROR_RATE) is None
-    assert stats.faster_of(slow.tolist(), fast.tolist(), ranking.ERROR_RATE) == 1
-    assert stats.faster_of(fast.tolist(), slow.tolist(), ranking.ERROR_RATE) == 0
+    assert stats.faster_of(slow[:10].tolist(), fast[:10].tolist(), POLICY.duel_error) is None
+    assert stats.faster_of(slow.tolist(), fast.tolist(), POLICY.duel_error) == 1
+    assert stats.faster_of(fast.tolist(), slow.tolist(), POLICY.duel_error) == 0
 
 
 def test_rounds_without_a_difference_say_nothing():
@@ -93,7 +94,7 @@ def _decide(entered: Ranking, truth: dict[str, float], rng, num_most=10_000) -> 
 def test_duels_find_the_fastest_of_those_that_trials_could_not_tell_apart(steps, seed):
     rng = np.random.default_rng(seed)
     truth = {str(i): 100.0 + 0.2 * step for i, step in enumerate(steps)}
-    entered = Ranking()
+    entered = Ranking(POLICY)
     for key, time_us in truth.items():
         entered.enter(key, {}, time_us * rng.uniform(0.995, 1.005))
     over = _decide(entered, truth, rng)
@@ -102,12 +103,12 @@ def test_duels_find_the_fastest_of_those_that_trials_could_not_tell_apart(steps,
     # the truly fastest or one that ties with it; a wrong verdict, one in a hundred duels, costs little
     assert truth[champion.key] <= min(truth.values()) * 1.01
     for duel in over:
-        assert duel.num_rounds <= ranking.MAX_ROUNDS + 6
-        assert duel.winner is not None or duel.num_rounds >= ranking.MAX_ROUNDS
+        assert duel.num_rounds <= POLICY.most_rounds + 6
+        assert duel.winner is not None or duel.num_rounds >= POLICY.most_rounds
 
 
 def test_a_lucky_trial_is_found_out_and_its_time_put_right():
-    entered = Ranking()
+    entered = Ranking(POLICY)
     truth = {"good": 100.0, "lucky": 102.0, "far": 110.0}
     assert entered.enter("good", {}, 100.0)
     assert entered.enter("lucky", {}, 99.0)
@@ -123,7 +124,7 @@ def test_a_lucky_trial_is_found_out_and_its_time_put_right():
 
 
 def test_an_undecided_duel_is_not_fought_by_two_at_once():
-    entered = Ranking()
+    entered = Ranking(POLICY)
     for number in range(4):
         entered.enter(str(number), {}, 100.0 + number / 10)
     under_way = []
@@ -137,7 +138,7 @@ def test_an_undecided_duel_is_not_fought_by_two_at_once():
 
 def test_verdicts_that_contradict_each_other_leave_a_champion():
     """Queued together, three may beat each other in a ring."""
-    entered = Ranking()
+    entered = Ranking(POLICY)
     for number in range(3):
         entered.enter(str(number), {}, 100.0)
     faster, slower = (1.0,) * 20, (2.0,) * 20
@@ -189,7 +190,7 @@ def test_a_search_refines_and_still_ends_with_as_many_trials(store):
     for duel in duels:
         first, second = duel.samples_us
         assert len(first) == len(second) > 0
-        assert duel.winner == stats.faster_of(first, second, ranking.ERROR_RATE)
+        assert duel.winner == stats.faster_of(first, second, POLICY.duel_error)
     assert len({frozenset(duel.keys) for duel in duels}) == len(duels), "a duel that is over stays over"
 
 
@@ -216,7 +217,7 @@ def test_a_duel_that_brings_the_worker_down_ends_refining_not_the_search(store):
     target.is_deadly = True
     result = tune(target, store, [GEMM], Options(trials=40))
     assert result.num_new == 40
-    assert len(target.fought) <= refine.NUM_AHEAD
+    assert len(target.fought) <= POLICY.ahead_s / POLICY.batch_s
     assert result.ledger.refine_s == 0
     assert store.duels(study_of(store, target, GEMM)) == []
 

@@ -20,11 +20,12 @@ from autotune.recording.recorded_space import cubin_key
 from autotune.search import Options, StopReason, study_of, tune
 from autotune.search.progress import TrialDone
 from autotune.search.propose.origins import REUSE
-from autotune.search.run import reuse
 from autotune.search.run.reuse import Kernels
 from autotune.search.shape import ShapeSearch
+from autotune.search_policy import SearchPolicy
 from autotune.target import Reusing, point_key
 
+PATIENT = SearchPolicy(most_trial_s=2.0)  # of the played clock
 GEMMS = (Gemm(512, 512, 512), Gemm(256, 256, 256))
 SPLITS = (("none", 1), ("two_pass", 2), ("two_pass", 4), ("two_pass", 8), ("cluster", 2), ("cluster", 4))
 
@@ -75,11 +76,6 @@ class Compiling(FakeTarget):
         return future
 
 
-@pytest.fixture(autouse=True)
-def patient(monkeypatch):
-    monkeypatch.setattr(reuse, "MOST_TRIAL_S", 2.0)  # of the played clock
-
-
 def _trials(store, target):
     return {gemm: store.trials(study_of(store, target, gemm)) for gemm in GEMMS}
 
@@ -87,7 +83,7 @@ def _trials(store, target):
 def test_idle_seconds_try_compiled_kernels_on_other_shapes_and_in_other_splits(store):
     target = Compiling()
     assert isinstance(target, Reusing) and not isinstance(FakeTarget(), Reusing)
-    result = tune(target, store, GEMMS, Options(seconds=160))
+    result = tune(target, store, GEMMS, Options(seconds=160, policy=PATIENT))
     assert result.reason is StopReason.SECONDS
     trials = _trials(store, target)
     origins = Counter(trial.origin for of_shape in trials.values() for trial in of_shape)
@@ -109,7 +105,7 @@ def test_what_does_best_for_one_shape_is_tried_on_its_kin_at_once(store):
         if isinstance(event, TrialDone) and event.is_best:
             best[event.gemm] = event.key
 
-    tune(target, store, GEMMS, Options(seconds=60), on_event)
+    tune(target, store, GEMMS, Options(seconds=60, policy=PATIENT), on_event)
     tried = {gemm: {trial.key for trial in of_shape} for gemm, of_shape in _trials(store, target).items()}
     for gemm, other in (GEMMS, GEMMS[::-1]):
         assert best[gemm] in tried[other]
@@ -117,15 +113,15 @@ def test_what_does_best_for_one_shape_is_tried_on_its_kin_at_once(store):
 
 def test_a_number_of_trials_is_spent_on_the_best_there_are(store):
     target = Compiling()
-    assert tune(target, store, GEMMS, Options(trials=40, seconds=1e6)).num_new == 80
+    assert tune(target, store, GEMMS, Options(trials=40, seconds=1e6, policy=PATIENT)).num_new == 80
     assert target.reused == []
 
 
 def test_a_cache_that_keeps_nothing_ends_it(store):
     target = Compiling()
     target.has_cache = False
-    tune(target, store, GEMMS, Options(seconds=60))
-    assert 0 < len(target.reused) <= reuse.MOST_BATCH
+    tune(target, store, GEMMS, Options(seconds=60, policy=PATIENT))
+    assert 0 < len(target.reused) <= PATIENT.ahead_s / PATIENT.batch_s
 
 
 @pytest.mark.parametrize("harm", [Outcome.FAULTED, Outcome.TIMED_OUT, Outcome.WRONG_RESULT])
@@ -134,20 +130,20 @@ def test_what_does_harm_somewhere_is_tried_nowhere_else(store, harm):
         return harm if point["stages"] == 3 else Outcome.OK
 
     target = Compiling(outcome=outcome)
-    tune(target, store, GEMMS, Options(seconds=160))
+    tune(target, store, GEMMS, Options(seconds=160, policy=PATIENT))
     assert target.reused
     faults = [cubin_key(p, g) for g, p in target.submitted if p["stages"] == 3]
     assert faults and not any(point["stages"] == 3 for _, point in target.reused)
 
 
-def test_shapes_whose_trials_take_long_wait_for_their_turn(store, monkeypatch):
-    monkeypatch.setattr(reuse, "MOST_TRIAL_S", 0.5)  # a played trial takes a second
+def test_shapes_whose_trials_take_long_wait_for_their_turn(store):
+    policy = replace(PATIENT, most_trial_s=0.5)  # a played trial takes a second
     target = Compiling()
-    tune(target, store, GEMMS, Options(seconds=60))
+    tune(target, store, GEMMS, Options(seconds=60, policy=policy))
     assert target.reused == []
 
 
-@pytest.mark.parametrize(("trial_s", "sizes"), [(0.01, {24}), (1.0, {8}), (0.045, {14})])
+@pytest.mark.parametrize(("trial_s", "sizes"), [(0.01, {15}), (1.0, {1}), (0.045, {14})])
 def test_as_many_are_queued_as_keep_the_gpu_busy_for_the_longest_ask(store, monkeypatch, trial_s, sizes):
     """Each answer comes at once here, so that every batch begins with an empty queue: 0.6 s of work."""
     asked, pick = set(), ShapeSearch.pick
@@ -161,7 +157,7 @@ def test_as_many_are_queued_as_keep_the_gpu_busy_for_the_longest_ask(store, monk
             return replace(super().measure(gemm, point), verify_s=0.0, measure_s=trial_s)
 
     monkeypatch.setattr(ShapeSearch, "pick", spy)
-    tune(Timed(), store, GEMMS, Options(seconds=60 * trial_s))
+    tune(Timed(), store, GEMMS, Options(seconds=60 * trial_s, policy=PATIENT))
     assert asked == sizes
 
 
@@ -172,10 +168,10 @@ def test_kernels_are_drawn_once_each_and_those_that_led_among_many():
         kernel = Config(stages=stages).kernel
         kernels.add(kernel, space.codes(stages), has_led=stages == 2)
         kernels.add(kernel, space.codes(stages), has_led=False)
-    drawn = kernels.draw(rng).tolist()
+    drawn = kernels.draw(rng, 300).tolist()
     assert [drawn.count(space.codes(n).tolist()) for n in (1, 2, 3)] == [1, 2, 1]
     kernels.ban(Config(stages=2).kernel)
     kernels.add(Config(stages=2).kernel, space.codes(2), has_led=True)
-    assert space.codes(2).tolist() not in kernels.draw(rng).tolist()
-    assert kernels.draw(rng).shape == (len(kernels), len(space.names)) == (2, len(PARAMETERS))
-    assert Kernels().draw(rng).shape == (0, len(PARAMETERS))
+    assert space.codes(2).tolist() not in kernels.draw(rng, 300).tolist()
+    assert kernels.draw(rng, 300).shape == (len(kernels), len(space.names)) == (2, len(PARAMETERS))
+    assert Kernels().draw(rng, 300).shape == (0, len(PARAMETERS))

@@ -10,12 +10,12 @@ from fake_target import product_space
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from autotune.cli.recorded_points import KIN_SHARE, TRIED_SHARE, Source, sample, whole
 from autotune.device import KNOWN
 from autotune.gemm import Gemm
 from autotune.kernel.config import Config
 from autotune.kernel.feasible_set import feasible_set
 from autotune.kernel.rules import broken_rules
-from autotune.search.propose.recorded_points import KIN_SHARE, TRIED_SHARE, Source, sample, whole
 from autotune.target import point_key
 
 H200 = KNOWN["h200"]

@@ -15,6 +15,7 @@ from autotune.measurement import Outcome
 from autotune.search import Options, sharing, tune
 from autotune.search import study_of as study_on
 from autotune.search.progress import TrialDone
+from autotune.search.propose.samplers import SAMPLERS
 from autotune.search.shape import ShapeSearch
 from autotune.search.sharing import POLL_S, Sharing
 from autotune.store import Claims, Known, Store, leases
@@ -84,7 +85,7 @@ def test_another_gpu_of_the_kind_is_heard_of(store: Store) -> None:
 # ---- searches
 
 
-@pytest.mark.parametrize("sampler", ["autotune", "random", "tpe"])
+@pytest.mark.parametrize("sampler", SAMPLERS)
 def test_two_searches_at_once_try_nothing_twice_and_know_it_all(store: Store, sampler: str) -> None:
     first, second = (FakeTarget(outcome=fails_by_turns) for _ in range(2))
     told = []

@@ -27,6 +27,7 @@ from autotune.kernel import template
 from autotune.measurement import Discarded, Outcome
 from autotune.report import page
 from autotune.search import Options, tune
+from autotune.search_policy import SearchPolicy
 from autotune.store import DuelRecord, FinalEntry, Store, optuna_mirror
 from autotune.target import Baseline
 
@@ -59,7 +60,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
                 for n in range(3)
             ]
             store.set_final(study, entries, Baseline(4.0, (4.0,)), ("drift",))
-        tune(FakeTarget(), store, [OTHER], Options(trials=8, num_finalists=3))
+        tune(FakeTarget(), store, [OTHER], Options(trials=8, policy=SearchPolicy(num_finalists=3)))
     connection = sqlite3.connect(path)
     connection.execute("PRAGMA writable_schema = ON")
     connection.execute("UPDATE sqlite_master SET sql = replace(sql, ' NOT NULL,', ',')")
@@ -196,7 +197,7 @@ def test_searches_go_on_beside_damage(whole: Path, tmp_path: Path) -> None:
                 continue
         try:
             with Store.open(path) as store:
-                tune(FakeTarget(), store, [OTHER], Options(trials=10, num_finalists=3))
+                tune(FakeTarget(), store, [OTHER], Options(trials=10, policy=SearchPolicy(num_finalists=3)))
                 optuna_mirror.publish(store, [summary.study for summary in store.studies()])
         except StoreError:
             pass
@@ -314,7 +315,7 @@ def test_the_config_of_a_damaged_trial_counts_as_tried(path: Path) -> None:
     damage(path, "UPDATE trial SET outcome = 'fine' WHERE study_id = ?", study.id)
     target = FakeTarget()
     with Store.open(path) as store:
-        tune(target, store, [OTHER], Options(trials=8, num_finalists=3))
+        tune(target, store, [OTHER], Options(trials=8, policy=SearchPolicy(num_finalists=3)))
         assert len(store.damages) == len(keys)
     asked = {",".join(f"{n}={v}" for n, v in point.items()) for _, point in target.submitted}
     assert len(asked) == 8 and not asked & keys

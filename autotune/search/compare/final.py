@@ -14,15 +14,11 @@ from dataclasses import dataclass, field
 from ... import stats
 from ...gemm import Gemm
 from ...measurement import Discarded, Failure
+from ...search_policy import SearchPolicy
 from ...store import FinalEntry, TrialRecord
 from ...target import Baseline, Rounds, Target
 
-NUM_FINALISTS = 8
-BATCH_ROUNDS = 15  # the fewest whose signed ranks can decide at the level that 8 finalists ask for
-MAX_ROUNDS = 60  # a winner that these do not tell from another is tied with it
-ERROR_RATE = 0.05  # chance that any finalist as fast as the fastest is thrown out, over all looks
-EQUIVALENT = 0.002  # nobody notices a smaller difference
-NUM_LOOKS = MAX_ROUNDS // BATCH_ROUNDS
+NUM_LOOKS = 4  # at most; rounds between two are the fewest whose signed ranks can decide among 8 finalists
 
 
 @dataclass(frozen=True)
@@ -42,6 +38,7 @@ def race(
     target: Target,
     gemm: Gemm,
     finalists: Sequence[TrialRecord],
+    policy: SearchPolicy,
     should_stop: Callable[[], bool] = lambda: False,
     on_failure: Callable[[TrialRecord, Failure], None] = lambda trial, failure: None,
 ) -> Race | None:
@@ -50,9 +47,10 @@ def race(
 
     `should_stop` is asked between batches. Raises what `target.compare` raises.
     """
-    running = _Field(list(finalists), on_failure)
+    running = _Field(list(finalists), policy, on_failure)
+    rounds = max(1, policy.most_rounds // NUM_LOOKS)
     for _ in range(NUM_LOOKS):
-        running.take(target.compare(gemm, [trial.point for trial in running.trials], BATCH_ROUNDS))
+        running.take(target.compare(gemm, [trial.point for trial in running.trials], rounds))
         running.drop_slower()
         if running.is_decided or should_stop():
             break
@@ -78,6 +76,7 @@ class _Field:
     """Who is still running, by rank once there are rounds, and all that was timed."""
 
     trials: list[TrialRecord]
+    policy: SearchPolicy
     on_failure: Callable[[TrialRecord, Failure], None]
     out: list[list[TrialRecord]] = field(default_factory=list)  # who dropped out, by look, fastest first
     samples: dict[str, tuple[float, ...]] = field(default_factory=dict)
@@ -107,7 +106,7 @@ class _Field:
         if not self.trials:
             return
         rounds = [self.samples[trial.key] for trial in self.trials]
-        comparison = stats.compare(rounds, ERROR_RATE, self._num_comparisons)
+        comparison = stats.compare(rounds, self.policy.final_error, self._num_comparisons)
         ranked = [(self.trials[i], i in comparison.tied) for i in comparison.order]
         self.out.append([trial for trial, is_tied in ranked if not is_tied])
         self.trials = [trial for trial, is_tied in ranked if is_tied]
@@ -116,7 +115,7 @@ class _Field:
     def is_decided(self) -> bool:
         """Whether all that are left differ from the first by less than it matters."""
         first, *others = [self.samples[trial.key] for trial in self.trials] or [()]
-        return all(stats.is_equivalent(other, first, EQUIVALENT) for other in others)
+        return all(stats.is_equivalent(other, first, self.policy.equivalent) for other in others)
 
     @property
     def ranking(self) -> list[TrialRecord]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from ...measurement import Failure, Outcome
+from ...search_policy import SearchPolicy
 from ...store import Store, TrialRecord
 from ...target import Target
 from ..progress import FinalDone, FinalStarted, OnEvent
@@ -19,11 +20,11 @@ class Finals:
         self,
         target: Target,
         store: Store,
-        num_finalists: int,
+        policy: SearchPolicy,
         on_event: OnEvent,
         should_stop: Callable[[], bool],
     ) -> None:
-        self._target, self._store, self._num_finalists = target, store, num_finalists
+        self._target, self._store, self._policy = target, store, policy
         self._on_event, self._should_stop = on_event, should_stop
 
     def run(self, shapes: Sequence[ShapeSearch]) -> None:
@@ -37,7 +38,7 @@ class Finals:
 
     def _finalists(self, shape: ShapeSearch) -> list[TrialRecord]:
         """The best trials; none where nothing is new since they were last re-ranked."""
-        best = shape.finalists(self._num_finalists)
+        best = shape.finalists(self._policy.num_finalists)
         last = self._store.final(shape.study, shape.max_error)
         known = {entry.key for entry in last.entries} if last is not None and shape.num_new == 0 else set()
         return [] if best and best[0].key in known else best
@@ -48,6 +49,7 @@ class Finals:
             self._target,
             shape.gemm,
             finalists,
+            self._policy,
             self._should_stop,
             lambda trial, failure: self._condemn(shape, trial, failure),
         )

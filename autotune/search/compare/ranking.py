@@ -15,11 +15,8 @@ import numpy as np
 
 from ... import stats
 from ...kernel.config import Value
+from ...search_policy import SearchPolicy
 from ...store import DuelRecord
-
-CLOSE = 0.05  # who is further from the best needs no duel: each trial may be off by disturbance.DRIFT_BEYOND
-ERROR_RATE = 0.01  # chance that a duel names one the faster that is not
-MAX_ROUNDS = 48  # two that these do not tell apart are tied
 
 
 @dataclass(eq=False)
@@ -38,6 +35,7 @@ class Duel:
     """Two candidates, paired; `samples_us` are theirs in the same rounds, so far."""
 
     pair: tuple[Ranked, Ranked]
+    policy: SearchPolicy
     samples_us: tuple[list[float], list[float]] = field(default_factory=lambda: ([], []))
 
     @property
@@ -47,11 +45,11 @@ class Duel:
     @property
     def winner(self) -> int | None:
         """0 or 1; None while that is open, or for ever."""
-        return stats.faster_of(*self.samples_us, ERROR_RATE)
+        return stats.faster_of(*self.samples_us, self.policy.duel_error)
 
     @property
     def is_over(self) -> bool:
-        return self.num_rounds >= MAX_ROUNDS or self.winner is not None
+        return self.num_rounds >= self.policy.most_rounds or self.winner is not None
 
     @property
     def record(self) -> DuelRecord:
@@ -70,7 +68,8 @@ class Duel:
 class Ranking:
     """All candidates of one shape that ran. The champion is the fastest of those that no duel has beaten."""
 
-    def __init__(self) -> None:
+    def __init__(self, policy: SearchPolicy) -> None:
+        self._policy = policy
         self._ranked: dict[str, Ranked] = {}
         self._duels: dict[frozenset[str], Duel] = {}
         self.champion: Ranked | None = None
@@ -90,7 +89,7 @@ class Ranking:
         champion = self.champion
         if champion is None or self.is_closed:
             return None
-        limit_us = champion.time_us * (1 + CLOSE)
+        limit_us = champion.time_us * (1 + self._policy.close)
         close = [
             e for e in self._ranked.values()
             if e.time_us <= limit_us and not e.is_beaten and e is not champion
@@ -103,14 +102,14 @@ class Ranking:
 
     def _duel(self, one: str, other: str) -> Duel:
         pair = (self._ranked[one], self._ranked[other])
-        return self._duels.setdefault(frozenset((one, other)), Duel(pair))
+        return self._duels.setdefault(frozenset((one, other)), Duel(pair, self._policy))
 
     def restore(self, record: DuelRecord) -> list[Ranked]:
         """`take` a duel of an earlier run, or of another search that is going on: it may be of
         candidates that are not known here, and is left out then."""
         if not all(key in self._ranked for key in record.keys):
             return []
-        duel = Duel((self._ranked[record.keys[0]], self._ranked[record.keys[1]]))
+        duel = Duel((self._ranked[record.keys[0]], self._ranked[record.keys[1]]), self._policy)
         self._duels.setdefault(frozenset(record.keys), duel)
         return self.take(duel, *record.samples_us)
 

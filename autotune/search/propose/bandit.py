@@ -15,12 +15,12 @@ from collections.abc import Iterable
 
 import numpy as np
 
-# What a block is believed to gain yet, over the root of one more than its trials; a share of its best time.
-_HOPE = 0.4
 
-
-def next_block(blocks: np.ndarray, log_times: np.ndarray, under_way: Iterable[int] = ()) -> int:
+def next_block(blocks: np.ndarray, log_times: np.ndarray, hope: float, under_way: Iterable[int] = ()) -> int:
     """The block whose hope is the shortest time.
+
+    `hope`: what a block is believed to gain yet, a share of its best time, over the root of one more than its
+    trials.
 
     `blocks`: of each result, at least one; log_times: logarithms of the times; both (n,). `under_way`:
     blocks of the points that have no result yet, which count as trials.
@@ -30,4 +30,4 @@ def next_block(blocks: np.ndarray, log_times: np.ndarray, under_way: Iterable[in
     np.minimum.at(best, index, log_times)
     open_counts = Counter(under_way)
     trials = counts + np.array([open_counts[block] for block in met.tolist()])
-    return int(met[np.argmin(best + np.log1p(-_HOPE / np.sqrt(trials + 1)))])
+    return int(met[np.argmin(best + np.log1p(-hope / np.sqrt(trials + 1)))])

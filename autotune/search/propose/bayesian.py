@@ -14,37 +14,21 @@ out to be better than their few trials tell.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
+from ...search_policy import SearchPolicy
 from .bandit import next_block
 from .candidates import Candidates
 from .origins import CLIMBED, DRAWN, MIXTURE, NEIGHBOUR, TURN, merged
 from .sum_limit import SumLimit
 from .surrogate import NARROW, WIDE, Lengths, Surrogate, fit_lengths
 
-MAX_FITTED = 360  # results that the process is conditioned on
-BEST_FITTED = 240  # of these, the best ones; more, and an ask takes too long
-BLOCKS_FITTED = 80  # among these, first of all, the best one of each of so many blocks
-NUM_RANDOM = 1500  # candidates drawn over the whole set
-NUM_MIXED = 400  # candidates mixed from good points and others
-NUM_PARENTS = 6  # best points whose neighbours are candidates
-NUM_FOUNDERS = 8  # best points of a block each, whose neighbours are candidates, too
-NUM_CARRIED = 16  # other blocks that each of all these is carried to
-NUM_CLIMBED = 3  # most promising candidates whose neighbours are looked at in turn
-RESULTS_PER_PLAN = 100  # one point more is planned at a time for each so many results
-OPEN_PER_PLAN = 4  # and for each so many under way: then one result more decides little
-MAX_PLAN = 8
-TURNS_AFTER = 100  # results; before, what leads anywhere is looked for
-TURN_EVERY = 2  # proposals, one goes to the block whose turn it is
-BEST_OF_BLOCK = 4  # points of that block whose relatives in it are candidates, beside the best of all
-NUM_DRAWN = 100  # of its points drawn at random
-REFIT_AFTER = 5  # new results, or a tenth of all, before lengths are fitted again
 _SHORTLIST = 128  # of the most promising candidates, among which a batch is spread
-_CUT_QUANTILE = 0.5
 
 
 @dataclass
@@ -53,12 +37,12 @@ class _View:
 
     is_cut: bool
     lengths: Lengths
-    num_fitted: int = -1_000_000
+    num_fitted: int = 0
 
     def targets(self, log_times: np.ndarray) -> np.ndarray:
         """Standardised; (n,) -> (n,)."""
         if self.is_cut:
-            log_times = np.minimum(log_times, np.quantile(log_times, _CUT_QUANTILE))
+            log_times = np.minimum(log_times, np.median(log_times))
         deviation = float(log_times.std())
         standard: np.ndarray = (log_times - log_times.mean()) / (deviation if deviation > 0 else 1.0)
         return standard
@@ -67,8 +51,10 @@ class _View:
 class Model:
     """Proposes points; keeps what it learnt of the lengths from one call to the next."""
 
-    def __init__(self, candidates: Candidates, accuracy: SumLimit, rng: np.random.Generator) -> None:
-        self._candidates = candidates
+    def __init__(
+        self, candidates: Candidates, accuracy: SumLimit, rng: np.random.Generator, policy: SearchPolicy
+    ) -> None:
+        self._candidates, self._policy = candidates, policy
         self._accuracy = accuracy
         self._rng = rng
         self._views = [
@@ -95,20 +81,19 @@ class Model:
         surrogate = self._surrogate(points, log_times, pending)
         order = np.argsort(log_times, kind="stable")
         ranked = points[order]
-        size = 1 + max(len(points) // RESULTS_PER_PLAN, len(pending) // OPEN_PER_PLAN)
-        size = max(wanted, min(MAX_PLAN, size))
+        size = max(wanted, 1, min(self._policy.most_planned, math.isqrt(len(points)) // 2))
         num_turns = self._num_turns(len(points), size)
         turns = self._in_turn(surrogate, ranked, log_times[order], pending, seen, num_turns)
         anywhere = self._anywhere(surrogate, ranked, {*seen, *turns}, size - len(turns))
         return [*anywhere, *((number, TURN) for number in turns)]
 
     def _num_turns(self, num_results: int, size: int) -> int:
-        """How many of so many proposals go to blocks whose turn it is."""
-        if num_results < TURNS_AFTER:
+        """How many of so many proposals go to blocks whose turn it is: half of all, later ones first."""
+        if num_results < self._policy.turns_after:
             return 0
         first = self._num_proposed
         self._num_proposed += size
-        return self._num_proposed // TURN_EVERY - first // TURN_EVERY
+        return self._num_proposed // 2 - first // 2
 
     def _in_turn(
         self,
@@ -127,13 +112,16 @@ class Model:
         under_way = self._candidates.blocks_of(np.array(sorted(pending), dtype=np.int64)).tolist()
         wanted: Counter[int] = Counter()
         for _ in range(size):
-            block = next_block(blocks, log_times, under_way)
+            block = next_block(blocks, log_times, self._policy.turn_hope, under_way)
             under_way.append(block)
             wanted[block] += 1
         found: list[int] = []
         for block, num in wanted.items():
-            parents = np.union1d(ranked[:NUM_PARENTS], ranked[blocks == block][:BEST_OF_BLOCK])
-            near = self._candidates.within(self._rng, block, parents, NUM_DRAWN)
+            best = self._policy.num_parents
+            parents = np.union1d(ranked[:best], ranked[blocks == block][:best])
+            near = self._candidates.within(
+                self._rng, block, parents, self._policy.num_carried, num_drawn=_SHORTLIST
+            )
             pool = self._hopeful(_unseen(near, seen))
             if len(pool):
                 found += self._best(surrogate, pool, num)
@@ -150,7 +138,7 @@ class Model:
         if not len(pool):
             return []
         outlook = surrogate.outlook(self._candidates.features(pool), _SHORTLIST)
-        best = pool[outlook.places[surrogate.best_batch(outlook, NUM_CLIMBED)]]
+        best = pool[outlook.places[surrogate.best_batch(outlook, self._policy.num_climbed)]]
         near = self._hopeful(_unseen(self._candidates.neighbours(best), seen))
         climbed = np.setdiff1d(near, pool)
         further = surrogate.outlook(self._candidates.features(climbed), _SHORTLIST)
@@ -202,35 +190,42 @@ class Model:
         kept = self._subset(points, log_times)
         x = self._candidates.features(points[kept])
         z = view.targets(log_times[kept])
-        if len(points) - view.num_fitted >= max(REFIT_AFTER, len(points) // 10):
+        if len(points) >= self._policy.growth * view.num_fitted:
             view.lengths = fit_lengths(x, z, view.lengths)
             view.num_fitted = len(points)
         waiting = self._candidates.features(np.array(sorted(pending), dtype=np.int64))
         return Surrogate.condition(x, z, waiting, view.lengths)
 
     def _subset(self, points: np.ndarray, log_times: np.ndarray) -> np.ndarray:
-        """Which results to fit: all, or the best of the best blocks, the best, and a random part of the
-        others."""
-        if len(log_times) <= MAX_FITTED:
+        """Which results to fit: all, or for two thirds the best, of which a third is each the best of its
+        block, and for one third a random part of the others."""
+        most = self._policy.num_fitted
+        if len(log_times) <= most:
             return np.arange(len(log_times))
         order = np.argsort(log_times, kind="stable")
-        first = self._candidates.firsts(points[order])[:BLOCKS_FITTED]
+        num_best = self._num_best
+        first = self._candidates.firsts(points[order])[: num_best // 3]
         order = np.concatenate([order[first], np.delete(order, first)])
-        others = self._rng.choice(order[BEST_FITTED:], MAX_FITTED - BEST_FITTED, replace=False)
-        return np.concatenate([order[:BEST_FITTED], others])
+        others = self._rng.choice(order[num_best:], most - num_best, replace=False)
+        return np.concatenate([order[:num_best], others])
+
+    @property
+    def _num_best(self) -> int:
+        """How many of the results that are fitted are the best ones."""
+        return self._policy.num_fitted * 2 // 3
 
     def _parents(self, ranked: np.ndarray) -> np.ndarray:
         """The best points, and the best point of each of the best blocks; points ranked by time."""
-        founders = ranked[self._candidates.firsts(ranked[:BEST_FITTED])[:NUM_FOUNDERS]]
-        return np.union1d(ranked[:NUM_PARENTS], founders)
+        founders = ranked[self._candidates.firsts(ranked[: self._num_best])[: self._policy.num_founders]]
+        return np.union1d(ranked[: self._policy.num_parents], founders)
 
     def _pool(self, parents: np.ndarray) -> dict[str, np.ndarray]:
         """Candidates by origin, those first that change least."""
-        drawn = self._candidates.random(self._rng, NUM_RANDOM)
+        drawn = self._candidates.random(self._rng, self._policy.num_drawn)
         return {
             NEIGHBOUR: self._candidates.neighbours(parents),
-            **self._candidates.moves(self._rng, parents, NUM_CARRIED),
-            MIXTURE: self._candidates.mixtures(self._rng, parents, NUM_MIXED),
+            **self._candidates.moves(self._rng, parents, self._policy.num_carried),
+            MIXTURE: self._candidates.mixtures(self._rng, parents, self._policy.num_mixed),
             DRAWN: drawn,
         }
 

@@ -14,10 +14,6 @@ import numpy as np
 
 from ...kernel.feasible_set import Factor
 
-_SHARE_ALIKE = 0.5  # of moves to other blocks: to those whose leading parameters are nearest
-_ALIKE_OF = 2  # times as many blocks are drawn from as are taken
-_WEIGHTINGS, _MOST_ALIKE = 4, 3  # of a block: so many ways to be like a row, and rows for each
-
 
 class Blocks:
     """About as many blocks as a block has rows: 10^6 rows are 10^3 blocks. Rows are numbers of the factor's
@@ -57,13 +53,13 @@ class Blocks:
         ]
         return self._rows(found)
 
-    def alike(self, rng: np.random.Generator, row: int, block: int) -> np.ndarray:
-        """A few rows of this block that are like that one, each in its own way."""
+    def alike(self, rng: np.random.Generator, row: int, block: int, size: int) -> np.ndarray:
+        """At most so many rows of this block that are like that one: two in each of half as many ways, as the
+        most alike in its own block is the row itself."""
         _, codes = self._home(row)
-        weights = _weights(rng, (len(codes) - self._depth, _WEIGHTINGS))
+        weights = _weights(rng, (len(codes) - self._depth, (size + 1) // 2))
         off = self._unlikeness(block, codes, weights)
-        most = min(_MOST_ALIKE, len(off))
-        nearest = np.argpartition(off, most - 1, axis=0)[:most]
+        nearest = np.argpartition(off, 1, axis=0)[:2] if len(off) > 1 else np.zeros(1, dtype=np.int64)
         return self._rows(np.unique(self._bounds[block] + nearest).tolist())
 
     def drawn(self, rng: np.random.Generator, block: int, size: int) -> np.ndarray:
@@ -97,11 +93,10 @@ class Blocks:
         return int(self.of(rows)[0]), self._codes[self._places(rows)[0]]
 
     def _elsewhere(self, rng: np.random.Generator, home: int, size: int) -> np.ndarray:
+        """Other blocks: half of them drawn from those whose leading parameters are nearest, twice as many."""
         distances = np.abs(self._heads - self._heads[home]).sum(axis=1) + rng.random(len(self))
-        num_alike = round(_SHARE_ALIKE * size)
-        nearest = np.argsort(distances)[: _ALIKE_OF * num_alike]
-        alike = rng.permutation(nearest)[:num_alike]
-        return np.setdiff1d(np.append(alike, rng.integers(len(self), size=size - num_alike)), home)
+        alike = rng.permutation(np.argsort(distances)[:size])[: size // 2]
+        return np.setdiff1d(np.append(alike, rng.integers(len(self), size=size - size // 2)), home)
 
 
 def _blocks(codes: np.ndarray, wanted: float) -> tuple[int, np.ndarray]:

@@ -19,13 +19,9 @@ from .blocks import Blocks
 from .origins import CARRIED, FACTOR, REGROUPED, REPAIRED
 from .traits import Traits
 
-_SCALE_SAMPLE = 4096  # points that tell the range of each trait
+NUM_SAMPLED = 4096  # points drawn at random at a time, where many tell what one does not
+NUM_SPLITS = 3  # ways to split k that are looked at with a config at a time
 _SMALL = 64  # rows of a factor that a move tries all
-_REDRAWN = 0.5  # chance of each factor
-_LEAST_SPAN = 1e-6  # of a trait: less is rounding
-_AS_MANY = (0.5, 1.0, 1.0, 2.0)  # times the threads of a point, drawn for one that is grouped otherwise
-_MOST_SPLITS = 3  # splits of such a point, those that come nearest
-_ABOUT = 0.3  # of an octave: what is nearer than that is as good
 
 
 class Candidates:
@@ -43,7 +39,7 @@ class Candidates:
         self._traits = traits
         self._scaled = None
         if traits is not None and len(space):
-            sample = self.random(np.random.default_rng(0), _SCALE_SAMPLE)
+            sample = self.random(np.random.default_rng(0), NUM_SAMPLED)
             self._scaled = _scaled(traits, self.codes(sample))
 
     @property
@@ -109,13 +105,16 @@ class Candidates:
         }
         return {name: np.setdiff1d(points, numbers) for name, points in found.items()}
 
-    def within(self, rng: np.random.Generator, block: int, parents: np.ndarray, size: int) -> np.ndarray:
-        """Points of one block: those most like each of the parents, both with the parent's rows of the other
-        factors and with others; and so many drawn at random, each with a parent's rows; parents: (q,)."""
-        drawn = list(np.unravel_index(rng.choice(parents, size=size), self._dims))
-        drawn[self._largest] = self._blocks.drawn(rng, block, size)
+    def within(
+        self, rng: np.random.Generator, block: int, parents: np.ndarray, num_alike: int, num_drawn: int
+    ) -> np.ndarray:
+        """Points of one block: for each of the parents at most so many that are like it, both with the
+        parent's rows of the other factors and with others; and so many drawn at random, each with a parent's
+        rows; parents: (q,)."""
+        drawn = list(np.unravel_index(rng.choice(parents, size=num_drawn), self._dims))
+        drawn[self._largest] = self._blocks.drawn(rng, block, num_drawn)
         rows = np.unravel_index(parents, self._dims)[self._largest].tolist()
-        alike = [self._blocks.alike(rng, row, block) for row in rows]
+        alike = [self._blocks.alike(rng, row, block, num_alike) for row in rows]
         both = np.concatenate([_repeated(parents, alike), _repeated(self._redrawn(rng, parents), alike)])
         found = [
             np.ravel_multi_index(drawn, self._dims),
@@ -128,7 +127,7 @@ class Candidates:
         """These points, the row of each factor drawn anew with a chance of a half; (q,) -> (q,)."""
         shape = len(self._dims), len(numbers)
         others = np.array(np.unravel_index(self.random(rng, len(numbers)), self._dims))
-        rows = np.where(rng.random(shape) < _REDRAWN, others, np.unravel_index(numbers, self._dims))
+        rows = np.where(rng.integers(2, size=shape), others, np.unravel_index(numbers, self._dims))
         return np.asarray(np.ravel_multi_index(tuple(rows), self._dims), dtype=np.int64)
 
     @cached_property
@@ -138,17 +137,17 @@ class Candidates:
         return next((i for i, f in factors if "split_k" in f.names and i != self._largest), None)
 
     def _regrouped(self, rng: np.random.Generator, numbers: np.ndarray, others: np.ndarray) -> np.ndarray:
-        """These points at other rows of the largest factor, each with splits that make about as many threads,
-        half or twice as many; numbers and others: (q,). What leads on a problem has as many threads from tile
-        to tile, grouped otherwise in tiles, slices and splits of k (decision 0026)."""
+        """These points at other rows of the largest factor, each with splits that make from half to
+        twice as many threads; numbers and others: (q,). What leads on a problem has about as many threads in
+        every tile, grouped otherwise in tiles, slices and splits of k (decision 0026)."""
         if self._traits is None or self._splitting is None or not len(others):
             return np.array([], dtype=np.int64)
         moved = self._with_rows(numbers, self._largest, others)[:, None]
         grid = self._with_rows(moved, self._splitting, np.arange(self._dims[self._splitting]))
         threads = self._traits.threads(self.codes(grid.ravel())).reshape(grid.shape)
-        wanted = self._traits.threads(self.codes(numbers))[:, None] * rng.choice(_AS_MANY, (len(others), 1))
-        off = np.abs(np.log2(threads / wanted)) + _ABOUT * rng.random(grid.shape)
-        nearest = np.argsort(off, axis=1)[:, :_MOST_SPLITS]
+        wanted = np.log2(self._traits.threads(self.codes(numbers))) + rng.uniform(-1, 1, len(others))
+        off = np.abs(np.log2(threads) - wanted[:, None])
+        nearest = np.argsort(off, axis=1)[:, :NUM_SPLITS]
         return np.take_along_axis(grid, nearest, axis=1).ravel()
 
     def _with_rows(self, numbers: np.ndarray, factor: int, others: np.ndarray) -> np.ndarray:
@@ -211,7 +210,7 @@ def _scaled(traits: Traits, codes: np.ndarray) -> Callable[[np.ndarray], np.ndar
     """Traits on 0 ... 1 over these points, less those that are the same for all; codes (q, parameters)."""
     found = traits(codes)
     low, span = found.min(axis=0), np.ptp(found, axis=0)
-    varies = span > _LEAST_SPAN
+    varies = ~np.isclose(span, 0.0)
     return lambda others: (traits(others)[:, varies] - low[varies]) / span[varies]
 
 

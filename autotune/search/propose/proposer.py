@@ -12,15 +12,12 @@ import numpy as np
 
 from ...kernel.config import Value
 from ...kernel.feasible_set import FeasibleSet
+from ...search_policy import SearchPolicy
 from .bayesian import Model
-from .candidates import Candidates
+from .candidates import NUM_SAMPLED, Candidates
 from .origins import NEIGHBOUR, RANDOM, merged
 from .sum_limit import SumLimit
 from .traits import Traits
-
-NUM_STARTUP = 15  # points before the model is asked
-_MAX_DRAWS = 64  # batches of random points before a set counts as nearly used up
-_DRAW_BATCH = 16
 
 
 class SpaceExhausted(Exception):
@@ -49,15 +46,16 @@ class Proposer:
         *,
         seed: int = 0,
         traits: Traits | None = None,
-        num_startup: int = NUM_STARTUP,
+        policy: SearchPolicy | None = None,
         has_model: bool = True,
     ) -> None:
+        policy = policy or SearchPolicy()
         self.space = space
         self._rng = np.random.default_rng(seed)
         self._candidates = Candidates(space, traits)
         self._accuracy = SumLimit(self._candidates)
-        self._model = Model(self._candidates, self._accuracy, self._rng) if has_model else None
-        self._num_startup = num_startup
+        self._model = Model(self._candidates, self._accuracy, self._rng, policy) if has_model else None
+        self._num_startup = policy.num_startup
         self._offers: deque[Proposal] = deque()
         self._planned: deque[Proposal] = deque()
         self._seen: set[int] = set()
@@ -208,16 +206,10 @@ class Proposer:
         size = len(self.space)
         if len(self._seen) >= size:
             raise SpaceExhausted
-        hopeless = None
-        for _ in range(_MAX_DRAWS):
-            numbers = self._candidates.random(self._rng, _DRAW_BATCH)
-            for number, is_hopeless in zip(numbers.tolist(), self._is_hopeless(numbers), strict=True):
-                if number not in self._seen and not is_hopeless:
-                    return int(number)
-                if number not in self._seen:
-                    hopeless = int(number)
-        if hopeless is not None:  # all else has been asked for, or nearly
-            return hopeless
+        drawn = self._candidates.random(self._rng, NUM_SAMPLED)
+        numbers = np.array([number for number in drawn.tolist() if number not in self._seen], dtype=np.int64)
+        if len(numbers):  # whatever is bound to fail comes when all else has been asked for, or nearly
+            return int(numbers[self._is_hopeless(numbers).argmin()])
         # So many misses mean that all but a sliver was seen, so the set is small enough to list.
         unseen = np.setdiff1d(np.arange(size), np.fromiter(self._seen, dtype=np.int64))
         return int(self._rng.choice(unseen))

@@ -16,8 +16,9 @@ import numpy as np
 
 from .candidates import Candidates
 
-LEAST_FAILED = 4  # with sums as long, before a length counts as too long
-MOST_EXCEPTIONS = 0.2  # of those with sums as long: `last_wave` splits part of their tiles, slow ones at that
+# So many failed with sums as long, before a length counts as too long, and as many for each that did not:
+# `last_wave` splits part of its tiles, slow ones at that.
+LEAST_FAILED = 4
 
 
 class SumLimit:
@@ -54,5 +55,5 @@ def least_hopeless(sums: np.ndarray, has_failed: np.ndarray) -> float:
     ends = np.append(np.flatnonzero(np.diff(sums)), len(sums) - 1)  # the last of each length
     failed, ok = num_failed[ends], num_ok[ends]
     best = int(np.argmax(failed - ok))
-    is_clear = failed[best] >= LEAST_FAILED and ok[best] <= MOST_EXCEPTIONS * (failed[best] + ok[best])
+    is_clear = failed[best] >= LEAST_FAILED * max(1, ok[best])
     return float(sums[ends[best]]) if is_clear and ok[best] < ok[-1] else math.inf

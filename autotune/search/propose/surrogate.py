@@ -16,15 +16,9 @@ from dataclasses import dataclass, field
 import numpy as np
 
 FIT_STEPS = 10  # signed gradient steps per refit; lengths start from those of the last
-_FIRST_STEP, _MAX_STEP, _MIN_STEP = 0.25, 0.7, 1e-3  # of log lengths
-_GROW, _SHRINK = 1.3, 0.5
-_LOG_LENGTH = 0.0  # prior mean; features span 0 ... 1
-NARROW, WIDE = 0.5, 1.5  # prior deviations of log lengths
-_LOG_NOISE = (math.log(1e-2), 1.0)  # variance of noise over that of the targets
-_LENGTH_BOUNDS, _NOISE_BOUNDS = (-3.0, 4.0), (-9.0, 0.0)
-_JITTER = 1e-8
-_LEAST_SCALE = 1e-12  # where all targets are the same
-_LOOKED_AT = 2  # times as many points as are wanted, before bounds tell which of the others to look at
+NARROW, WIDE = 0.5, 1.5  # prior deviations of logarithms of lengths; their mean is 0: features span 0 ... 1
+_NOISE, _NOISE_WIDTH = 1e-2, 1.0  # prior median of its variance, in the targets'; deviation of its logarithm
+_JITTER = 1e-8  # a variance that is as good as none
 _SMALL = 32  # rows of a matrix whose halves would cost more calls than they save operations
 
 
@@ -81,12 +75,12 @@ class Lengths:
 
     @classmethod
     def prior(cls, num_features: int, width: float = NARROW) -> Lengths:
-        return cls(np.append(np.full(num_features, _LOG_LENGTH), _LOG_NOISE[0]), width)
+        return cls(np.append(np.zeros(num_features), math.log(_NOISE)), width)
 
     @property
     def off(self) -> tuple[np.ndarray, np.ndarray]:
         """How far from the mean of the prior, in deviations of it, and these; (features + 1,) each."""
-        widths = np.append(np.full(len(self.log) - 1, self.width), _LOG_NOISE[1])
+        widths = np.append(np.full(len(self.log) - 1, self.width), _NOISE_WIDTH)
         return (self.log - Lengths.prior(len(self.log) - 1).log) / widths, widths
 
     @property
@@ -100,21 +94,20 @@ class Lengths:
 
 
 def fit_lengths(x: np.ndarray, z: np.ndarray, start: Lengths, steps: int = FIT_STEPS) -> Lengths:
-    """Climb the posterior of the hyperparameters; x: (n, features), z: (n,) standardised targets."""
+    """Climb the posterior of the hyperparameters; x: (n, features), z: (n,) standardised targets.
+
+    A step is half as long as the prior is wide at first, then longer by a fifth where the gradient keeps its
+    sign, and half as long where it does not."""
     log = start.log.copy()
-    step, last_sign = np.full(len(log), _FIRST_STEP), np.zeros(len(log))
+    step, last_sign = start.off[1] / 2, np.zeros(len(log))
     best, best_loss = log, math.inf
     for _ in range(steps):
         loss, gradient = _loss(x, z, Lengths(log, start.width))
         if loss < best_loss:
             best, best_loss = log.copy(), loss
         sign = np.sign(gradient)
-        turned = sign * last_sign
-        step = np.where(turned > 0, step * _GROW, np.where(turned < 0, step * _SHRINK, step))
-        step = np.clip(step, _MIN_STEP, _MAX_STEP)
+        step = step * np.array([0.5, 1.0, 1.2])[1 + (sign * last_sign).astype(int)]
         log = log - sign * step
-        log[:-1] = np.clip(log[:-1], *_LENGTH_BOUNDS)
-        log[-1] = np.clip(log[-1], *_NOISE_BOUNDS)
         last_sign = sign
     return Lengths(best, start.width)
 
@@ -127,7 +120,7 @@ def _loss(x: np.ndarray, z: np.ndarray, lengths: Lengths) -> tuple[float, np.nda
     half = _half(correlation, lengths.noise)
     inverse = half.T @ half
     alpha = inverse @ z
-    scale = max(float(z @ alpha) / n, _LEAST_SCALE)
+    scale = max(float(z @ alpha) / n, _JITTER)
     off, widths = lengths.off
     loss = 0.5 * n * math.log(scale) - float(np.log(np.diag(half)).sum()) + 0.5 * float(off @ off)
     slope = 0.5 * (inverse - np.outer(alpha, alpha) / scale)  # d loss / d covariance
@@ -180,7 +173,7 @@ class Surrogate:
         """x: (n, features) with targets z: (n,); pending: (p, features)."""
         half = _half(_correlation(_squared_distances(x, x, lengths.weights)), lengths.noise)
         alpha = half.T @ (half @ z)
-        scale = max(float(z @ alpha) / (len(z) + len(pending)), _LEAST_SCALE)
+        scale = max(float(z @ alpha) / (len(z) + len(pending)), _JITTER)
         told = cls(x, lengths, scale, float(z.min()), alpha, half)
         return told._believing(pending) if len(pending) else told
 
@@ -208,16 +201,17 @@ class Surrogate:
         """Of the points of highest expected improvement, so many if there are, best first; (q, features).
 
         What one measured point alone explains of a variance bounds it, at a small part of the cost. So most
-        points are seen to improve less than the best of the others without a look at their own."""
+        points are seen to improve less than the best of the others without a look at their own: at first
+        twice as many as are wanted are looked at, those of the highest bounds."""
         covariance = self.covariance(points)
         mean = self.mean(covariance)
         nearest = covariance.max(axis=1, initial=0.0)
         bound = self._gain(mean, 1.0 - nearest * nearest / (1.0 + self.lengths.noise))
         order = np.argsort(-bound, kind="stable")
-        found = self._outlook(points, covariance, mean, order[: _LOOKED_AT * most])
-        if len(order) > _LOOKED_AT * most:
+        found = self._outlook(points, covariance, mean, order[: 2 * most])
+        if len(order) > 2 * most:
             least = np.partition(found.gain, -most)[-most]
-            rest = order[_LOOKED_AT * most :]
+            rest = order[2 * most :]
             found += self._outlook(points, covariance, mean, rest[bound[rest] > least])
         return found.at(np.argsort(-found.gain, kind="stable")[:most])
 

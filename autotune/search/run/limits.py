@@ -7,16 +7,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from ...entries import LARGEST
 from ...errors import UsageError
 from ...gemm import Gemm
+from ...search_policy import SearchPolicy
 from ...stats import Patience
-from ..compare import final
 from ..propose.samplers import DEFAULT_SAMPLER
 from ..shape import ShapeSearch
-
-_FINAL_SHARE = 0.1  # of the seconds granted, kept for the final
-_FINAL_MOST_S = 4.0  # per shape
-_POLISH_SHARE = 0.15  # of the seconds to search, at their end
 
 
 class StopReason(StrEnum):
@@ -48,7 +45,7 @@ class Options:
     trials: int | None = None
     seconds: float | None = None
     seed: int = 0
-    num_finalists: int = final.NUM_FINALISTS
+    policy: SearchPolicy = field(default_factory=SearchPolicy)
     patience: Patience = field(default_factory=Patience)
     without_final: frozenset[Gemm] = frozenset()
 
@@ -57,13 +54,15 @@ class Options:
         if self.seconds is None:
             return None
         num_finals = sum(gemm not in self.without_final for gemm in gemms)
-        return self.seconds - min(_FINAL_SHARE * self.seconds, _FINAL_MOST_S * num_finals)
+        return self.seconds - min(self.policy.final_share * self.seconds, self.policy.final_s * num_finals)
 
     def polishes(self, gemms: Sequence[Gemm], elapsed_s: float) -> bool:
         """Whether it is time to try all that is one step from the best tiles: of a shape whose hill was found
         late, that is where something is still to be gained. Only where the seconds are given."""
         seconds = self.seconds_to_search(gemms)
-        return seconds is not None and self.trials is None and elapsed_s >= (1 - _POLISH_SHARE) * seconds
+        if seconds is None or self.trials is not None:
+            return False
+        return elapsed_s >= (1 - self.policy.polish_share) * seconds
 
     def why_enough(self, shape: ShapeSearch) -> StopReason | None:
         """Why no more points of this shape are to be asked for now, or None."""
@@ -87,5 +86,7 @@ def check(gemms: Sequence[Gemm], options: Options) -> None:
         raise UsageError("no shape to search; name at least one")
     if options.trials is not None and options.trials < 1:
         raise UsageError(f"--trials {options.trials}: at least 1")
+    if not 0 <= options.seed <= LARGEST:
+        raise UsageError(f"--seed {options.seed}: from 0 to {LARGEST:,}")
     if options.seconds is not None and not 0 < options.seconds < math.inf:
         raise UsageError(f"--seconds {options.seconds}: more than 0, and finite; leave it out for no limit")

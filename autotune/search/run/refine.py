@@ -10,14 +10,12 @@ from collections.abc import Sequence
 from concurrent.futures import Future, wait
 from dataclasses import dataclass
 
+from ...search_policy import SearchPolicy
 from ...target import Refining, Rounds
+from ..compare.final import NUM_LOOKS
 from ..compare.ranking import Duel
 from ..progress import Ledger
 from ..shape import ShapeSearch
-
-NUM_AHEAD = 5  # queued, so that the GPU has work while the coordinator asks
-BATCH_S = 0.04  # of the GPU at a time: a candidate that is ready waits no longer than that
-FIRST_ROUNDS, MOST_ROUNDS = 3, 12
 
 
 @dataclass(frozen=True)
@@ -32,8 +30,8 @@ class _Batch:
 class Refiner:
     """Keeps a few duels queued behind the candidates. Used by one thread, the coordinator's."""
 
-    def __init__(self, target: Refining, ledger: Ledger) -> None:
-        self._target, self._ledger = target, ledger
+    def __init__(self, target: Refining, ledger: Ledger, policy: SearchPolicy) -> None:
+        self._target, self._ledger, self._policy = target, ledger, policy
         self._open: dict[Future[Rounds], _Batch] = {}
         self._spent_s: dict[ShapeSearch, float] = {}
         self._round_s: dict[ShapeSearch, float] = {}  # seconds of the GPU per round, as of late
@@ -46,7 +44,7 @@ class Refiner:
 
     def fill(self, shapes: Sequence[ShapeSearch]) -> None:
         """Queue duels, of the shapes that had the least of the GPU for theirs first."""
-        while len(self._open) < NUM_AHEAD:
+        while len(self._open) * self._policy.batch_s < self._policy.ahead_s:
             batch = self._next(shapes)
             if batch is None:
                 return
@@ -65,8 +63,9 @@ class Refiner:
         return None
 
     def _rounds(self, shape: ShapeSearch) -> int:
-        round_s = self._round_s.get(shape)
-        return FIRST_ROUNDS if round_s is None else max(1, min(MOST_ROUNDS, int(BATCH_S / round_s)))
+        """As many as `batch_s` holds, a look's worth at most; one, to learn how long it takes."""
+        round_s = self._round_s.get(shape, self._policy.batch_s)
+        return max(1, min(self._policy.most_rounds // NUM_LOOKS, int(self._policy.batch_s / round_s)))
 
     def settle(self) -> None:
         """Learn from the duels that are done. Raises what the target raised."""

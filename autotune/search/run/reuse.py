@@ -13,20 +13,15 @@ from itertools import chain
 
 import numpy as np
 
+from ...distribution import LEADING
 from ...kernel.config import PARAMETER, Config
 from ...measurement import Outcome
+from ...search_policy import SearchPolicy
 from ...target import Point, Reusing
+from ..propose.candidates import NUM_SPLITS
 from ..shape import ShapeSearch
 from .pipeline import Kept, Pipeline
 
-AHEAD_S = 0.6  # of the GPU's work queued: it must not run dry in the longest ask, which takes 0.4 s
-LEAST_BATCH, MOST_BATCH = 8, 24  # asked for at once: a model takes hardly longer for many than for one
-LEAST_TRIAL_S = 0.005  # a trial is taken to last at least so long: a shape's first trials tell little
-NUM_DRAWN = 300  # kernels that a model looks at, drawn from those that led somewhere, and as many of all
-NUM_SPLITS = 3  # numbers of splits looked at with each kernel that splits k, besides its own
-LED = 1.1  # a kernel has led if its time was at most so many times the best of a shape
-MORE = 1.1  # a shape that had nothing left to try looks again once there are so many times as many kernels
-MOST_TRIAL_S = 0.15  # a trial that takes longer would keep candidates, and so the compiler, waiting
 _FINE = (Outcome.OK, Outcome.INACCURATE)  # elsewhere the same kernel may be accurate enough
 _HARMFUL = (Outcome.FAULTED, Outcome.TIMED_OUT, Outcome.WRONG_RESULT, Outcome.TOO_FAST)
 
@@ -59,23 +54,23 @@ class Kernels:
         self._codes.pop(kernel, None)
         self._leading.pop(kernel, None)
 
-    def draw(self, rng: np.random.Generator) -> np.ndarray:
-        """Some of those that led, and some of all; (q, parameters)."""
-        drawn = (_some(rng, list(found.values())) for found in (self._leading, self._codes))
+    def draw(self, rng: np.random.Generator, size: int) -> np.ndarray:
+        """At most so many of those that led, and as many of all; (q, parameters)."""
+        drawn = (_some(rng, list(found.values()), size) for found in (self._leading, self._codes))
         return np.array([*chain.from_iterable(drawn)], dtype=np.int64).reshape(-1, len(PARAMETER))
 
 
-def _some(rng: np.random.Generator, codes: list[np.ndarray]) -> list[np.ndarray]:
-    if len(codes) <= NUM_DRAWN:
+def _some(rng: np.random.Generator, codes: list[np.ndarray], size: int) -> list[np.ndarray]:
+    if len(codes) <= size:
         return codes
-    return [codes[i] for i in rng.choice(len(codes), NUM_DRAWN, replace=False)]
+    return [codes[i] for i in rng.choice(len(codes), size, replace=False)]
 
 
 class Reuser:
     """Keeps a few points queued for idle moments. Used by one thread, the coordinator's."""
 
-    def __init__(self, target: Reusing, pipeline: Pipeline, seed: int) -> None:
-        self._target, self._pipeline = target, pipeline
+    def __init__(self, target: Reusing, pipeline: Pipeline, policy: SearchPolicy, seed: int) -> None:
+        self._target, self._pipeline, self._policy = target, pipeline, policy
         self._families: dict[Hashable, Kernels] = {}
         self._rng = np.random.default_rng(seed)
         self._used_up: dict[ShapeSearch, int] = {}  # kernels there were when a shape had tried all it saw
@@ -90,7 +85,7 @@ class Reuser:
             kernel, kernels = Config.from_dict(ask.point).kernel, self._kernels(shape)
             if found.outcome in _FINE:
                 best_us = shape.cutoff_us
-                has_led = found.time_us is not None and best_us is not None and found.time_us < LED * best_us
+                has_led = best_us is not None and (found.time_us or math.inf) < LEADING * best_us
                 kernels.add(kernel, shape.space.codes(ask.number), has_led=has_led)
             elif found.outcome in _HARMFUL:
                 kernels.ban(kernel)
@@ -98,8 +93,9 @@ class Reuser:
     def fill(self, shapes: Sequence[ShapeSearch]) -> None:
         """Queue points, of the shape that had the least of the idle seconds. One shape a call: the
         candidates that are to be compiled must not wait for this."""
-        lacking_s = AHEAD_S - sum(_trial_s(candidate.shape) for candidate in self._pipeline.reused)
-        if self._is_closed or lacking_s < AHEAD_S / 2:
+        ahead_s = self._policy.ahead_s
+        lacking_s = ahead_s - sum(self._trial_s(candidate.shape) for candidate in self._pipeline.reused)
+        if self._is_closed or lacking_s < ahead_s / 2:
             return
         ready = [shape for shape in shapes if self.serves(shape) and self._has_more(shape)]
         if not ready:
@@ -107,7 +103,7 @@ class Reuser:
         shape = min(ready, key=lambda s: (s.expected_reused_s, s.num_reused + s.num_reused_open))
         kernels = self._kernels(shape)
         asks = shape.take(self._champions(shape, shapes))
-        asks = asks or shape.pick(self._with_splits(kernels.draw(self._rng), shape), _batch(lacking_s, shape))
+        asks = asks or shape.pick(self._pool(kernels, shape), math.ceil(lacking_s / self._trial_s(shape)))
         if not asks:
             self._used_up[shape] = len(kernels)
         for ask in asks:
@@ -116,10 +112,10 @@ class Reuser:
     def serves(self, shape: ShapeSearch) -> bool:
         """Whether idle seconds are for this shape, too: then it tries here what does best for others."""
         is_started = shape.cutoff_us is not None
-        return is_started and not self._is_closed and shape.gpu_s_per_trial <= MOST_TRIAL_S
+        return is_started and not self._is_closed and shape.gpu_s_per_trial <= self._policy.most_trial_s
 
     def _has_more(self, shape: ShapeSearch) -> bool:
-        return len(self._kernels(shape)) > MORE * self._used_up.get(shape, 0)
+        return len(self._kernels(shape)) > self._policy.growth * self._used_up.get(shape, 0)
 
     def _champions(self, shape: ShapeSearch, shapes: Sequence[ShapeSearch]) -> list[Point]:
         """What does best for others of this shape's family, and has been compiled."""
@@ -132,6 +128,15 @@ class Reuser:
         family = (self._target.kernel_family(shape.gemm), shape.space.names, shape.space.values)
         return self._families.setdefault(family, Kernels())
 
+    def _pool(self, kernels: Kernels, shape: ShapeSearch) -> np.ndarray:
+        """What the model looks at: about `num_drawn` points, those of other splits among them."""
+        size = 1 + self._policy.num_drawn // (2 * (1 + NUM_SPLITS))
+        return self._with_splits(kernels.draw(self._rng, size), shape)
+
+    def _trial_s(self, shape: ShapeSearch) -> float:
+        """Seconds of the GPU that a trial takes, `batch_s` at least: a shape's first trials tell little."""
+        return max(shape.gpu_s_per_trial, self._policy.batch_s)
+
     def _with_splits(self, codes: np.ndarray, shape: ShapeSearch) -> np.ndarray:
         """These points, and some of them with other numbers of splits: (q, parameters) -> (more, parameters).
         Those that are clusters have theirs compiled in; those that do not split have one."""
@@ -141,12 +146,3 @@ class Reuser:
         again = np.repeat(codes[np.array(is_free)[codes[:, reduction]]], NUM_SPLITS, axis=0)
         again[:, split_k] = self._rng.integers(len(values[split_k]), size=len(again))
         return np.concatenate([codes, again])
-
-
-def _trial_s(shape: ShapeSearch) -> float:
-    return max(shape.gpu_s_per_trial, LEAST_TRIAL_S)
-
-
-def _batch(lacking_s: float, shape: ShapeSearch) -> int:
-    """How many points of a shape are so many seconds of the GPU's work, within bounds."""
-    return min(MOST_BATCH, max(LEAST_BATCH, math.ceil(lacking_s / _trial_s(shape))))

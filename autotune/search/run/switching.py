@@ -13,14 +13,12 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-INTERVAL_S = 0.0005
-
 
 @contextmanager
-def prompt_switching() -> Iterator[None]:
-    """Have threads of this process give way after INTERVAL_S; afterwards, after as long as before."""
+def prompt_switching(interval_s: float = 0.0005) -> Iterator[None]:
+    """Have threads of this process give way after so long; afterwards, after as long as before."""
     before_s = sys.getswitchinterval()
-    sys.setswitchinterval(min(before_s, INTERVAL_S))
+    sys.setswitchinterval(min(before_s, interval_s))
     try:
         yield
     finally:

@@ -9,9 +9,9 @@ import numpy as np
 import optuna
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
-from ...kernel.feasible_set import FeasibleSet
-from .optuna_sampler import distributions, number_of, params
-from .proposer import Proposal, Proposer
+from autotune.kernel.feasible_set import FeasibleSet
+from autotune.search.propose.optuna_sampler import distributions, number_of, params
+from autotune.search.propose.proposer import Proposal, Proposer
 
 _MAX_MISSES = 100  # asks that TPE may waste on points that are infeasible or known
 _MOST_LISTED = 1 << 15  # points whose distance from a wish is looked at

@@ -13,10 +13,10 @@ from itertools import chain, zip_longest
 
 import numpy as np
 
-from ...gemm import Gemm
-from ...kernel.feasible_set import FeasibleSet
-from ...target import Point, point_key
-from .candidates import Candidates
+from ..gemm import Gemm
+from ..kernel.feasible_set import FeasibleSet
+from ..search.propose.candidates import Candidates
+from ..target import Point, point_key
 
 TRIED_SHARE = 0.3  # of the sample, at most: what searches tried
 KIN_SHARE = 0.2  # and at most: relatives of the best

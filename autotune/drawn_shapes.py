@@ -1,0 +1,114 @@
+"""A search for shapes that nobody named: they are drawn and searched, and all of them meet what was found.
+
+    what ships ─► fill ─► search ─► cuBLAS on more drawn shapes ─► fill ─► finals of named shapes, again
+
+All on one clock; `SearchPolicy` shares out the seconds. From the times an export chooses kernels for any
+shape.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from . import targets
+from .device import DeviceLimits
+from .distribution import MAX_KERNELS, SHIPPED_SEEDS, drawn_suite
+from .export.portfolio import candidates, portfolio
+from .gemm import LAYOUTS, Gemm
+from .kernel.config import Config
+from .kernel.relatives import fitted, summed_in_blocks
+from .search import Options, SearchResult, StopReason
+from .search.cublas_times import time_cublas
+from .search.fill import Filled, OnFill, fill
+from .store import Store
+from .target import Filling
+
+Search = Callable[[Sequence[Gemm], Options], SearchResult]
+
+
+def drawn_for(num: int, seed: int, limits: DeviceLimits) -> tuple[Gemm, ...]:
+    """So many shapes for this GPU, other than those that matrices which ship were measured on."""
+    return drawn_suite(num, SHIPPED_SEEDS + seed, limits.fma_tflops, limits.bandwidth_gbs)
+
+
+@dataclass(frozen=True)
+class DrawnSearch:
+    """One run. `search` searches shapes; `options` are those of the whole run; `on_fill` is told of kernels
+    and times as they are stored."""
+
+    target: Filling
+    store: Store
+    options: Options
+    search: Search
+    on_fill: OnFill
+
+    def run(self, named: Sequence[Gemm], drawn: Sequence[Gemm]) -> tuple[SearchResult, Filled]:
+        """Search shapes that somebody calls, and others, which have no final. Raises what `search` and `fill`
+        do."""
+        until_s = self._until_s(1.0)
+        options, gemms = self.options, tuple(dict.fromkeys((*named, *drawn)))
+        filled = self._fill(gemms, self._until_s(options.policy.probe_share), _known_elsewhere(self._limits))
+        share = options.policy.search_share
+        found = self.search(
+            gemms,
+            replace(
+                options,
+                seconds=None if options.seconds is None else share * options.seconds,
+                without_final=frozenset(drawn) - frozenset(named),
+            ),
+        )
+        if found.reason is StopReason.INTERRUPTED:
+            return found, filled
+        others = drawn_for(options.policy.num_cublas, options.seed, self._limits)
+        time_cublas(self.target, self.store, others, self._until_s(options.policy.probe_share))
+        begun = [shape.gemm for shape in found.shapes]
+        share = options.policy.fill_share if named else 1.0
+        filled = filled.then(self._fill(begun, min(until_s, self._until_s(share))))
+        return self._ranked_again(found, [g for g in filled.improved if g in set(named)], until_s), filled
+
+    @property
+    def _limits(self) -> DeviceLimits:
+        return self.target.limits
+
+    def _until_s(self, share: float) -> float:
+        """When so much of the seconds, from now on, is over, on the target's clock."""
+        seconds = self.options.seconds
+        return math.inf if seconds is None else self.target.now() + share * seconds
+
+    def _fill(
+        self, gemms: Sequence[Gemm], until_s: float, known: dict[str, list[Config]] | None = None
+    ) -> Filled:
+        columns = [gemm for gemm in gemms if not gemm.is_batched]
+        seconds = until_s - self.target.now()
+        return fill(self.target, self.store, columns, seconds, self.on_fill, known or {}, self.options.policy)
+
+    def _ranked_again(self, found: SearchResult, due: Sequence[Gemm], until_s: float) -> SearchResult:
+        """The same with new finals of these shapes, whose best kernels were found on others: as many as there
+        is time for, one at least."""
+        left = (until_s - self.target.now()) / max(self.options.policy.final_s, 1e-9)
+        due = due if math.isinf(left) else due[: max(1, int(left))]
+        if not due:
+            return found
+        again = self.search(due, replace(self.options, trials=1, seconds=None))  # they have had theirs
+        newer = {shape.gemm: shape for shape in again.shapes}
+        shapes = tuple(newer.get(shape.gemm, shape) for shape in found.shapes)
+        if again.signal is not None:
+            found = replace(found, reason=again.reason, signal=again.signal)
+        return replace(found, shapes=shapes)
+
+
+def _known_elsewhere(limits: DeviceLimits) -> dict[str, list[Config]]:
+    """Kernels that serve most shapes by the matrices that ship with autotune, by layout, and behind these the
+    same with sums as short as a deep k may need."""
+    matrices, most = targets.matrices(), MAX_KERNELS // len(LAYOUTS)
+    found = {x: portfolio(x, candidates(x, (), matrices, limits), limits, most) for x in LAYOUTS}
+    return {x: [*kernels, *_in_blocks(kernels, x, limits)] for x, kernels in found.items()}
+
+
+def _in_blocks(kernels: Iterable[Config], layout: str, limits: DeviceLimits) -> Iterator[Config]:
+    for kernel in kernels:
+        in_blocks = summed_in_blocks(kernel)
+        if in_blocks is not None and (legal := fitted(in_blocks, layout, limits)) is not None:
+            yield legal

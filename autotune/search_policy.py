@@ -1,0 +1,104 @@
+"""All that decides how a search proceeds, in one record: stored with each study, and given by `--policy`.
+
+The values are those that did best on recorded spaces and in searches on an H200 (docs/decisions/0007, 0015,
+0023 to 0026, 0041). docs/search.md says in which step each counts.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from .entries import check_keys
+from .errors import UsageError
+from .user_file import read_toml
+
+_HOW = "write one line for each value that is to differ, as num_startup = 30"
+_SHARES = frozenset(
+    {"turn_hope", "duel_error", "final_error", "polish_share", "final_share", "search_share", "fill_share",
+     "probe_share"}
+)  # fmt: skip
+_POSITIVE = frozenset(
+    {"num_startup", "lend_every", "lend_less", "num_parents", "num_drawn", "num_fitted", "most_planned",
+     "turns_after", "duel_error", "final_error", "most_rounds", "num_finalists", "batch_s", "ahead_s",
+     "search_share", "num_leaders"}
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class SearchPolicy:
+    """`num_` and `most_` are counts, shares lie between 0 and 1, `_s` are seconds. Raises UsageError for a
+    value that cannot be."""
+
+    # What is tried before the model knows enough, and beside it
+    has_seeds: bool = True  # whether kernels that are known to do well on such a shape are tried first
+    num_startup: int = 15  # points before the model is asked
+    num_lenders: int = 3  # studies of the same shape that lend their best, and as many of similar shapes
+    num_loans: int = 8  # configs that each of the former lends, and that the latter lend together
+    lend_every: int = 4  # asks of a shape between two points that do best for another, at first;
+    lend_less: int = 50  # after so many asks there are twice as many between them, then three times, ...
+    # What the model looks at, and how much it is told
+    num_parents: int = 6  # best points whose relatives are looked at
+    num_founders: int = 8  # blocks of points whose best point is a parent, too
+    num_carried: int = 16  # times that each parent is carried to another block
+    num_mixed: int = 400  # points mixed from parents and others
+    num_drawn: int = 1500  # points drawn over the whole set, or among kernels that are compiled
+    num_climbed: int = 3  # most promising points whose neighbours are looked at in turn
+    num_fitted: int = 360  # results that the model is conditioned on at most: an ask takes longer with more
+    growth: float = 1.1  # times as much as was known is worth another look: lengths are fitted anew
+    most_planned: int = 8  # points planned together; the last of them know nothing of what came of the first
+    turns_after: int = 100  # results; before, what leads anywhere is looked for, and no block has its turn
+    turn_hope: float = 0.4  # share of its best time that a block may gain yet after one trial
+    # Who is the fastest
+    close: float = 0.05  # who is further from the best needs no duel: a trial may be off by disturbance
+    duel_error: float = 0.01  # chance that a duel names one the faster that is not
+    final_error: float = 0.05  # chance that a final throws out one as fast as the fastest, over all looks
+    most_rounds: int = 60  # two that these do not tell apart are tied
+    num_finalists: int = 8
+    equivalent: float = 0.002  # nobody notices a smaller difference
+    # Who has the seconds
+    batch_s: float = 0.04  # of a duel at a time: a candidate that is ready waits no longer than that
+    ahead_s: float = 0.6  # of work that needs no compiler: so much waits, that no ask leaves the GPU idle
+    most_trial_s: float = 0.15  # a compiled kernel that takes longer on a shape would keep candidates waiting
+    polish_share: float = 0.15  # of the seconds to search, at their end, for steps from the best
+    final_share: float = 0.1  # of the seconds granted, kept for the finals
+    final_s: float = 4.0  # per shape, at most
+    # Shapes that nobody named
+    search_share: float = 0.6  # of the seconds, to search them
+    fill_share: float = 0.35  # at most, to time across all shapes what was found, where some were named
+    probe_share: float = 0.1  # at most, to time kernels that ship; and as much at most to time cuBLAS
+    num_leaders: int = 12  # of a shape, that are timed on all others of its layout
+    num_foreign: int = 3  # of these, that are timed in other layouts, too
+    num_cublas: int = 2400  # shapes that cuBLAS is timed on: that tells times to 0.17, half to 0.19 (0042)
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            if problem := _problem(field.name, getattr(self, field.name), field.default):
+                raise UsageError(f"search policy: {field.name} {problem}; by default it is {field.default}")
+
+    @classmethod
+    def read(cls, path: Path) -> SearchPolicy:
+        """From a TOML file that names what differs from the defaults. Raises UsageError, naming the file."""
+        return read_toml(path, "search policy", cls.of, _HOW)
+
+    @classmethod
+    def of(cls, values: dict[str, Any]) -> SearchPolicy:
+        """The defaults, but for these values. Raises ValueError for unknown names, UsageError for values."""
+        check_keys(values, [field.name for field in fields(cls)], "at the top")
+        return cls(**values)
+
+    def to_dict(self) -> dict[str, bool | int | float]:
+        """Each value by its name."""
+        return asdict(self)
+
+
+def _problem(name: str, value: Any, default: Any) -> str:
+    """What is wrong with a value; empty where nothing is."""
+    if type(value) is not type(default) and not (type(value) is int and type(default) is float):
+        return f"is {value!r}, and no {'whole number' if type(default) is int else type(default).__name__}"
+    least = 1 if name == "growth" else 0
+    if not math.isfinite(value) or value < least or (value == least and name in _POSITIVE | {"growth"}):
+        return f"is {value}, and not {'more than' if name in _POSITIVE | {'growth'} else 'at least'} {least}"
+    return f"is {value}, and no share: at most 1" if name in _SHARES and value > 1 else ""

@@ -1,0 +1,97 @@
+"""The search's constants as one record: what it may hold, where it is read from, where it is kept."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import fields, replace
+from pathlib import Path
+
+import pytest
+from fake_target import FakeTarget
+from hypothesis import given
+from hypothesis import strategies as st
+
+from autotune.errors import UsageError
+from autotune.gemm import Gemm
+from autotune.search import Options, study_of, tune
+from autotune.search_policy import SearchPolicy
+
+GEMM = Gemm(64, 64, 64)
+NAMES = [field.name for field in fields(SearchPolicy)]
+
+
+def written(path: Path, text: str) -> Path:
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def test_it_is_small_enough_to_be_read_at_a_glance() -> None:
+    assert len(NAMES) <= 35
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_value_is_of_its_kind_and_finite(name: str) -> None:
+    for value in ("3", None, math.nan, math.inf, -1, -0.5):
+        with pytest.raises(UsageError, match=f"search policy: {name} is "):
+            replace(SearchPolicy(), **{name: value})
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name.endswith("_share")])
+def test_no_share_is_more_than_all(name: str) -> None:
+    assert getattr(replace(SearchPolicy(), **{name: 1.0}), name) == 1.0
+    with pytest.raises(UsageError, match="no share: at most 1"):
+        replace(SearchPolicy(), **{name: 1.01})
+
+
+def test_a_file_names_what_differs(tmp_path: Path) -> None:
+    file = written(tmp_path / "p.toml", "num_startup = 30\nhas_seeds = false\nclose = 0\n")
+    assert SearchPolicy.read(file) == SearchPolicy(num_startup=30, has_seeds=False, close=0)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("num_startups = 3", "unknown key 'num_startups' .did you mean 'num_startup'"),
+        ("num_startup = 0", "num_startup is 0, and not more than 0; by default it is 15"),
+        ("num_startup = 1.5", "num_startup is 1.5, and no whole number"),
+        ("growth = 1", "growth is 1, and not more than 1"),
+        ("num_startup", "is not a search policy"),
+        ("[num]\nstartup = 3", "unknown key 'num'"),
+    ],
+)
+def test_a_file_that_cannot_be_is_refused_with_its_name_and_the_next_step(
+    tmp_path: Path, text: str, message: str
+) -> None:
+    file = written(tmp_path / "p.toml", text)
+    with pytest.raises(UsageError, match=message) as refused:
+        SearchPolicy.read(file)
+    assert str(file) in str(refused.value) and "write one line" in str(refused.value)
+
+
+@given(st.sampled_from(NAMES), st.integers(1, 9))
+def test_what_differs_survives_a_file(tmp_path_factory, name: str, value: int) -> None:
+    kind = type(getattr(SearchPolicy(), name))
+    other = kind(value) if name != "growth" else value + 1
+    if name.endswith(("_share", "_error")) or name == "turn_hope":
+        other = value / 10
+    file = written(tmp_path_factory.mktemp("policy") / "p.toml", f"{name} = {str(other).lower()}\n")
+    assert SearchPolicy.read(file) == replace(SearchPolicy(), **{name: other})
+
+
+def test_a_study_keeps_what_each_search_of_it_was_told(store) -> None:
+    target, other = FakeTarget(), SearchPolicy(num_startup=30)
+    for trials, policy in ((10, SearchPolicy()), (12, SearchPolicy()), (14, other)):
+        tune(target, store, [GEMM], Options(trials=trials, policy=policy, seed=3))
+    told = store.searches(study_of(store, target, GEMM))
+    assert [one.policy for one in told] == [SearchPolicy().to_dict(), other.to_dict()]
+    assert {(one.sampler, one.seed) for one in told} == {("autotune", 3)}
+
+
+def test_it_decides(store) -> None:
+    """Thirty points at random first, where it says so, and none that another shape lends."""
+    target = FakeTarget()
+    tune(target, store, [GEMM], Options(trials=20))
+    policy = SearchPolicy(num_startup=30, num_lenders=0, lend_every=1000)
+    tune(target, store, [Gemm(128, 64, 64)], Options(trials=40, policy=policy))
+    origins = [trial.origin for trial in store.trials(study_of(store, target, Gemm(128, 64, 64)))]
+    assert set(origins[:30]) == {"random"} and "random" not in origins[30:]
