@@ -6,17 +6,21 @@ that a search has verified, so that ours, cuBLAS, cuBLASLt and torch can share a
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
+from types import ModuleType
+from typing import Any
 
 from autotune import requirements
 from autotune.errors import AutotuneError, EnvironmentProblem
+from autotune.export.from_store import read_results
+from autotune.export.tuned import TunedResults
 from autotune.gemm import Gemm
 from autotune.gpu import cublaslt, driver, instance
 from autotune.gpu.accuracy import Accuracy, accuracy
-from autotune.gpu.cublas import CublasError
+from autotune.gpu.cublas import Cublas, CublasError
 from autotune.gpu.gpu_target import CHECKS_ENTRY, CHECKS_FILE
 from autotune.gpu.memory import Enqueue, OperandSet, Workspace
 from autotune.gpu.module import Module
@@ -29,6 +33,7 @@ from autotune.kernel import launch, resources, template
 from autotune.kernel.compiler import Compiler
 from autotune.kernel.config import Config
 from autotune.measurement import MAX_ERROR, CachePolicy, GpuState
+from autotune.store import Store
 
 OURS, CUBLAS, CUBLASLT, TORCH = "ours", "cublas", "cublaslt", "torch"
 WARM_UP_S = 5.0  # at most, before turns that last
@@ -81,9 +86,7 @@ class Arena:
         self.compiler = Compiler(self.limits.arch)
         checks = self.compiler.compile_source(template.source(CHECKS_FILE), entry=CHECKS_ENTRY)
         self.session = Session(Start(self.gpu.uuid, self.limits, checks.code))
-        if self.session.cublas is None:
-            advice = requirements.pip_install(requirements.CUBLAS)
-            raise EnvironmentProblem(f"cuBLAS was not found; install it with: {advice}")
+        self.cublas()  # before anything is measured
         library = cublaslt.load_library()
         self.lt = library and cublaslt.CublasLt(self.session.driver, library, self.session.stream)
         self.torch = _torch(self.gpu.index, int(self.session.stream)) if with_torch else None
@@ -92,6 +95,27 @@ class Arena:
             driver_version=self.session.ready.driver_version,
             nvrtc_version=self.compiler.version.removeprefix("nvrtc "),
             cublas_version=self.session.ready.cublas_version,
+        )
+
+    def cublas(self) -> Cublas:
+        """The library that every contest has. Raises EnvironmentProblem where it is missing."""
+        if self.session.cublas is None:
+            advice = requirements.pip_install(requirements.CUBLAS)
+            raise EnvironmentProblem(f"cuBLAS was not found; install it with: {advice}")
+        return self.session.cublas
+
+    def results(self, store: Store, gemms: Collection[Gemm]) -> TunedResults:
+        """What a database holds for GPUs of this kind: of these shapes, or of all where none is named.
+
+        Raises DispatchError where a shape was not tuned, StoreError where the results are damaged.
+        """
+        return read_results(
+            store,
+            self.environment,
+            self.limits,
+            policy=self.policy,
+            gemms=gemms or None,
+            max_error=self.max_error,
         )
 
     @contextmanager
@@ -138,7 +162,7 @@ class Arena:
 
         Raises WrongResult where one computes something else.
         """
-        first = {config: name for name, config in reversed(configs.items())}
+        first = {config: name for name, config in reversed(list(configs.items()))}
         with self.prepared(gemm) as prepared, ExitStack() as stack:
             pairs = [stack.enter_context(self.ours(gemm, c, name)) for c, name in first.items()]
             everyone = [*pairs, (self._cublas(gemm), pairs[0][1])]
@@ -212,7 +236,7 @@ class Arena:
     def _cublas(self, gemm: Gemm) -> Contestant:
         name = "cublasSgemmStridedBatched" if gemm.is_batched else "cublasSgemm"
         detail = f"{name} {self.environment.cublas_version}"
-        return Contestant(CUBLAS, partial(self.session.cublas.sgemm, gemm), detail)
+        return Contestant(CUBLAS, partial(self.cublas().sgemm, gemm), detail)
 
     @contextmanager
     def _best_of_lt(
@@ -300,7 +324,7 @@ class Arena:
 class TorchMm:
     """Makes what enqueues torch.mm (torch.bmm for a batch), on our stream and our operands, TF32 off."""
 
-    def __init__(self, torch: object, device: int, stream: int) -> None:
+    def __init__(self, torch: ModuleType, device: int, stream: int) -> None:
         self._torch, self._device = torch, f"cuda:{device}"
         torch.set_float32_matmul_precision("highest")
         self.stream = torch.cuda.ExternalStream(stream, device=self._device)
@@ -317,7 +341,8 @@ class TorchMm:
 
         return enqueue
 
-    def tensors(self, gemm: Gemm, operands: OperandSet) -> tuple:
+    def tensors(self, gemm: Gemm, operands: OperandSet) -> tuple[Any, Any, Any]:
+        """Of A, B and C, as torch multiplies them: (m, k), (k, n), (m, n), or a batch of these."""
         stored_a = (gemm.k, gemm.m) if gemm.trans_a else (gemm.m, gemm.k)
         stored_b = (gemm.n, gemm.k) if gemm.trans_b else (gemm.k, gemm.n)
         a = self._tensor(gemm, operands.a, stored_a, is_shared=gemm.shares_a)
@@ -325,12 +350,12 @@ class TorchMm:
         c = self._tensor(gemm, operands.c, (gemm.m, gemm.n))
         return (a.mT if gemm.trans_a else a), (b.mT if gemm.trans_b else b), c
 
-    def _tensor(self, gemm: Gemm, address: int, shape: tuple[int, int], *, is_shared: bool = False):
+    def _tensor(self, gemm: Gemm, address: int, shape: tuple[int, int], *, is_shared: bool = False) -> Any:
         """A matrix; of a batch, all of them."""
         if not gemm.is_batched:
             return self._torch.as_tensor(_Matrices(address, shape), device=self._device)
-        shape = (1 if is_shared else gemm.batch, *shape)
-        tensor = self._torch.as_tensor(_Matrices(address, shape), device=self._device)
+        matrices = _Matrices(address, (1 if is_shared else gemm.batch, *shape))
+        tensor = self._torch.as_tensor(matrices, device=self._device)
         return tensor.expand(gemm.batch, -1, -1)
 
 

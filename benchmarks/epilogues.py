@@ -23,7 +23,7 @@ from typing import Any
 import reports
 from contest import Arena, Contestant, WrongResult
 
-from autotune.cli import bench, common, console
+from autotune.cli import common, console
 from autotune.errors import EnvironmentProblem
 from autotune.gemm import Gemm
 from autotune.gpu.memory import OperandSet, Workspace
@@ -70,6 +70,7 @@ class Bench:
 
         self.torch, self.arena, self.gemm, self.prepared = torch, arena, gemm, prepared
         assert arena.torch is not None
+        self.stream = arena.torch.stream
         device = f"cuda:{arena.gpu.index}"
         generator = torch.Generator(device).manual_seed(1)
         self.arrays = Arrays(
@@ -117,7 +118,7 @@ class Bench:
     def _torch(self, operands: OperandSet) -> None:
         a, b, c = self.tensors[operands]
         torch = self.torch
-        with torch.no_grad(), torch.cuda.stream(self.arena.torch.stream):
+        with torch.no_grad(), torch.cuda.stream(self.stream):
             torch.addmm(self.arrays.bias_columns, a, b, out=c)
             torch.ops.aten.gelu.out(c, approximate="none", out=c)
 
@@ -159,7 +160,7 @@ def measure(arena: Arena, gemm: Gemm, config: Config, rounds: int) -> dict[str, 
 def ratio(facts: dict[str, Any], name: str, over: str) -> float:
     """Median over the rounds of the time of one over that of the other."""
     of, to = (facts["contestants"][each]["samples_us"] for each in (name, over))
-    return median(a / b for a, b in zip(of, to, strict=True))
+    return float(median(a / b for a, b in zip(of, to, strict=True)))
 
 
 def text(facts: dict[str, Any]) -> str:
@@ -182,10 +183,11 @@ def _run(args: argparse.Namespace) -> None:
         arena = Arena(args.gpu, read_policy(args.policy))
         if arena.torch is None:
             raise EnvironmentProblem("torch with CUDA was not found; install it, it is what is compared with")
-        points = bench.winners(store, arena, tuple(gemms))
+        results = arena.results(store, gemms)
+    configs = {shape.gemm: shape.ranked[0].config for shape in results.shapes}
     report = reports.identity(arena, "epilogues", args.rounds, torch=arena.torch.version)
     for gemm in gemms:
-        report["shapes"].append(measure(arena, gemm, Config.from_dict(points[gemm]), args.rounds))
+        report["shapes"].append(measure(arena, gemm, configs[gemm], args.rounds))
         console.show(text(report["shapes"][-1]))
         reports.keep(args.out, report)
 

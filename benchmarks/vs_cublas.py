@@ -25,11 +25,10 @@ import reports
 from contest import CUBLAS, CUBLASLT, OURS, TORCH, Arena, Contest, Sustained
 
 from autotune import stats
-from autotune.cli import bench, chart, common, console
+from autotune.cli import chart, common, console
 from autotune.device import DeviceLimits
 from autotune.errors import UsageError
 from autotune.gemm import Gemm
-from autotune.kernel.config import Config
 from autotune.measurement import read_policy
 
 NAMES = (OURS, CUBLAS, CUBLASLT, TORCH)
@@ -44,8 +43,8 @@ def _run(args: argparse.Namespace) -> None:
         raise UsageError("no shape: pass --suite FILE, --shape 4096 or --sustained 20")
     with common.open_existing(args.db) as store:
         arena = Arena(args.gpu, read_policy(args.policy), with_torch=not args.no_torch)
-        points = bench.winners(store, arena, tuple(dict.fromkeys((*gemms, *lasting))))
-    configs = {gemm: Config.from_dict(point) for gemm, point in points.items()}
+        results = arena.results(store, {*gemms, *lasting})
+    configs = {shape.gemm: shape.ranked[0].config for shape in results.shapes}
     torch = arena.torch and arena.torch.version
     report = reports.identity(
         arena, "vs_cublas", args.rounds, limits=arena.limits.to_dict(), torch=torch, means={}, sustained=[]

@@ -29,7 +29,6 @@ from autotune import stats
 from autotune.cli import common, console
 from autotune.errors import UsageError
 from autotune.export.exporter import cut_to_chosen
-from autotune.export.from_store import read_results
 from autotune.gemm import Gemm
 from autotune.kernel.config import Config
 from autotune.measurement import read_policy
@@ -69,9 +68,7 @@ def read_choices(source: str, arena: Arena, gemms: Sequence[Gemm]) -> Choices:
         found = from_json(source)
     else:
         with common.open_existing(source) as store:
-            results = read_results(
-                store, arena.environment, arena.limits, policy=arena.policy, gemms=gemms or None
-            )
+            results = arena.results(store, gemms)
         found = {shape.gemm: shape.ranked[0].config for shape in cut_to_chosen(results).shapes}
     missing = [gemm for gemm in gemms if gemm not in found]
     if missing:

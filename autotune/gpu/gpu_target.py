@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 from statistics import median
 from types import TracebackType
+from typing import Self
 
 from ..device import DeviceLimits, Environment
 from ..disturbance import MAX_REPEATS
@@ -282,7 +283,7 @@ class GpuTarget:
             self._queue.submit(self._client.close).result()
         self._queue.close()
 
-    def __enter__(self) -> GpuTarget:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(

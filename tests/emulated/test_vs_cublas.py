@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from argparse import Namespace
-from contextlib import nullcontext
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -23,7 +23,7 @@ import contest
 import vs_cublas
 
 from autotune.device import Environment
-from autotune.errors import EnvironmentProblem, UsageError
+from autotune.errors import DispatchError, EnvironmentProblem, UsageError
 from autotune.gemm import Gemm
 from autotune.gpu import driver, session
 from autotune.gpu.cublas import CublasError
@@ -31,7 +31,8 @@ from autotune.gpu.stopwatch import Spell
 from autotune.kernel import resources, template
 from autotune.kernel.compiler import Cubin
 from autotune.kernel.config import Config
-from autotune.measurement import CachePolicy, GpuState
+from autotune.measurement import CachePolicy, GpuState, Measurement, Outcome
+from autotune.store import FinalEntry, Store
 
 SMALL = {"bm": 32, "bn": 32, "bk": 8, "wm": 16, "wn": 32, "tm": 4, "tn": 4, "unroll_k": 8, "bursts": 1}
 CONFIG = Config.from_dict({**SMALL, "vec_b": 1, "vec_c": 1, "reduction": "two_pass", "split_k": 2})
@@ -170,20 +171,33 @@ def test_cublas_is_needed(host, arena, monkeypatch):  # noqa: F811
 
 def _options(tmp_path: Path, **changes: object) -> Namespace:
     options = {
-        "suite": None, "shape": [str(gemm) for gemm in GEMMS], "db": "a.db", "gpu": "0", "policy": "cold",
-        "rounds": 3, "no_torch": False, "sustained": None, "turns": 2,
+        "suite": None, "shape": [str(gemm) for gemm in GEMMS], "db": str(tmp_path / "a.db"), "gpu": "0",
+        "policy": "cold", "rounds": 3, "no_torch": False, "sustained": None, "turns": 2,
         "out": tmp_path / "results" / "a.json", "svg": tmp_path / "results" / "a.svg",
     }  # fmt: skip
     return Namespace(**(options | changes))
 
 
+def database(path: Path, arena, *ranked: Config) -> str:
+    """A search that found these, in this order; the first two are tied."""
+    with Store.open(path) as store:
+        for gemm in GEMMS:
+            study = store.study(arena.environment, template.source_hash(), "nvrtc 13.0", gemm)
+            for config in ranked:
+                found = Measurement(Outcome.OK, time_us=9.0, samples_us=(9.0,))
+                store.add_trial(study, config.key, config.to_dict(), found, "seed")
+            entries = [
+                FinalEntry(c.key, c.to_dict(), rank, rank < 3, 9.0) for rank, c in enumerate(ranked, 1)
+            ]
+            store.set_final(study, entries)
+    return str(path)
+
+
 @pytest.fixture
-def known(arena, monkeypatch):
+def known(arena, monkeypatch, tmp_path):
     """A database that holds CONFIG for every shape."""
     monkeypatch.setattr(vs_cublas, "Arena", lambda *rest, **options: arena)
-    monkeypatch.setattr(vs_cublas.common, "open_existing", lambda db: nullcontext())
-    winners = lambda store, target, gemms: {gemm: CONFIG.to_dict() for gemm in gemms}  # noqa: E731
-    monkeypatch.setattr(vs_cublas.bench, "winners", winners)
+    database(tmp_path / "a.db", arena, CONFIG, replace(CONFIG, group=8))
 
 
 def test_results_are_told_kept_and_drawn(known, tmp_path, capsys):
@@ -224,6 +238,26 @@ def test_sustained_turns_alternate_with_clocks_and_power(known, arena, monkeypat
     assert ours["detail"] == CONFIG.key
     assert "sw_power_cap" in capsys.readouterr().out
     assert not (tmp_path / "results" / "a.svg").exists()
+
+
+def test_a_shape_that_was_not_tuned_is_named(known, tmp_path):
+    with pytest.raises(DispatchError, match="64x64x64"):
+        vs_cublas._run(_options(tmp_path, shape=[str(GEMMS[0]), "64"]))
+
+
+def test_a_kernel_that_errs_too_much_takes_no_part(arena, tmp_path):
+    """The arena's own limit decides, as an export's does."""
+    accurate, wild = CONFIG, replace(CONFIG, group=8)
+    with Store.open(tmp_path / "b.db") as store:
+        study = store.study(arena.environment, template.source_hash(), "nvrtc 13.0", GEMMS[0])
+        for config, time_us, error in ((accurate, 9.0, 1.0), (wild, 8.0, 99.0)):
+            found = Measurement(Outcome.OK, time_us=time_us, samples_us=(time_us,), error_over_cublas=error)
+            store.add_trial(study, config.key, config.to_dict(), found, "seed")
+        (shape,) = arena.results(store, ()).shapes
+        assert shape.ranked[0].config == accurate
+        arena.max_error = None
+        (shape,) = arena.results(store, ()).shapes
+        assert shape.ranked[0].config == wild
 
 
 def test_nothing_to_do_is_a_wrong_flag(tmp_path):

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from test_checks import checks  # noqa: F401  # a fixture
 from test_gpu_session import LIMITS, host, right  # noqa: F401  # a fixture among them
-from test_vs_cublas import CONFIG, GEMMS, arena  # noqa: F401  # a fixture among them
+from test_vs_cublas import CONFIG, GEMMS, arena, database  # noqa: F401  # a fixture among them
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
@@ -19,10 +19,7 @@ import contest
 import vs_itself
 
 from autotune.errors import UsageError
-from autotune.kernel import resources, template
-from autotune.kernel.config import Config
-from autotune.measurement import Measurement, Outcome
-from autotune.store import FinalEntry, Store
+from autotune.kernel import resources
 
 PLAIN = replace(CONFIG, reduction="none", split_k=1)
 
@@ -48,21 +45,6 @@ def played(arena, host, monkeypatch):  # noqa: F811
     return arena
 
 
-def _database(path: Path, arena, *ranked: Config) -> str:  # noqa: F811
-    """A search that found these, in this order; the first two are tied."""
-    with Store.open(path) as store:
-        for gemm in GEMMS:
-            study = store.study(arena.environment, template.source_hash(), "nvrtc 13.0", gemm)
-            for config in ranked:
-                found = Measurement(Outcome.OK, time_us=9.0, samples_us=(9.0,))
-                store.add_trial(study, config.key, config.to_dict(), found, "seed")
-            entries = [
-                FinalEntry(c.key, c.to_dict(), rank, rank < 3, 9.0) for rank, c in enumerate(ranked, 1)
-            ]
-            store.set_final(study, entries)
-    return str(path)
-
-
 def _options(tmp_path: Path, *sources: str, **changes: object) -> Namespace:
     options = {
         "sources": list(sources), "suite": None, "shape": None, "gpu": "0", "policy": "cold", "rounds": 6,
@@ -73,8 +55,8 @@ def _options(tmp_path: Path, *sources: str, **changes: object) -> Namespace:
 
 def test_two_searches_are_raced_and_the_loser_is_told(host, played, tmp_path, capsys):  # noqa: F811
     used, handles = host.used_bytes, host.num_handles
-    one = _database(tmp_path / "one.db", played, PLAIN)
-    two = _database(tmp_path / "two.db", played, CONFIG)
+    one = database(tmp_path / "one.db", played, PLAIN)
+    two = database(tmp_path / "two.db", played, CONFIG)
     vs_itself._run(_options(tmp_path, one, two))
     report = json.loads((tmp_path / "a.json").read_text())
     assert [s["shape"] for s in report["shapes"]] == sorted(map(str, GEMMS))
@@ -89,12 +71,12 @@ def test_two_searches_are_raced_and_the_loser_is_told(host, played, tmp_path, ca
 
 
 def test_equal_choices_run_once_and_any_number_of_results_takes_part(host, played, tmp_path, capsys):  # noqa: F811
-    one = _database(tmp_path / "one.db", played, PLAIN)
-    two = _database(tmp_path / "two.db", played, PLAIN)
+    one = database(tmp_path / "one.db", played, PLAIN)
+    two = database(tmp_path / "two.db", played, PLAIN)
     vs_itself._run(_options(tmp_path, one, two))
     report = json.loads((tmp_path / "a.json").read_text())
     assert (report["summary"]["largest_difference"], report["summary"]["num_same"]) == (0.0, 2)
-    three = _database(tmp_path / "three.db", played, CONFIG)
+    three = database(tmp_path / "three.db", played, CONFIG)
     vs_itself._run(_options(tmp_path, three, one, str(tmp_path / "a.json"), shape=[str(GEMMS[0])]))
     (shape,) = json.loads((tmp_path / "a.json").read_text())["shapes"]
     assert [round(s["over_best"]["median"], 3) for s in shape["searches"].values()] == [2.0, 1.0, 1.0]
@@ -102,7 +84,7 @@ def test_equal_choices_run_once_and_any_number_of_results_takes_part(host, playe
 
 
 def test_a_database_takes_part_with_what_it_would_export(played, tmp_path):
-    one = _database(tmp_path / "one.db", played, PLAIN, CONFIG)
+    one = database(tmp_path / "one.db", played, PLAIN, CONFIG)
     chosen = vs_itself.read_choices(one, played, ())
     assert set(chosen) == set(GEMMS) and set(chosen.values()) <= {PLAIN, CONFIG}
 
@@ -110,7 +92,7 @@ def test_a_database_takes_part_with_what_it_would_export(played, tmp_path):
 def test_a_wrong_kernel_ends_the_race(host, played, tmp_path):  # noqa: F811
     host.sgemms[b"plain"] = lambda library, name, grid, values: None
     with pytest.raises(contest.WrongResult, match=r"1:one\.db"):
-        vs_itself._run(_options(tmp_path, _database(tmp_path / "one.db", played, PLAIN)))
+        vs_itself._run(_options(tmp_path, database(tmp_path / "one.db", played, PLAIN)))
 
 
 @pytest.mark.parametrize("content", ["nonsense", "[]", '{"shapes": [{"shape": "8"}]}'])
