@@ -22,7 +22,7 @@ from __future__ import annotations
 import argparse
 import math
 import random
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -87,7 +87,8 @@ class Grid:
     def losses(self, rows: Sequence[int] | np.ndarray) -> np.ndarray:
         """(columns,) logarithms of the best of these kernels over the best of all."""
         least = self.times_us[rows].min(axis=0, initial=np.inf)
-        return np.minimum(np.log(least / self.times_us.min(axis=0)), math.log(WORST))
+        losses: np.ndarray = np.minimum(np.log(least / self.times_us.min(axis=0)), math.log(WORST))
+        return losses
 
 
 def leaders(grid: Grid, column: int) -> list[Config]:
@@ -143,22 +144,24 @@ def further(grid: Grid) -> list[list[str]]:
         best = grid.times_us[shown].min(axis=0)
         own = {j: grid.times_us[queues[j][: num[j]], j].min() for j in searched}
         budget = round(MORE * sum(map(len, left.values())))
-
-        def whole(worth: Callable[[int], float], left=left, budget=budget) -> list[int]:
-            return [i for j in sorted(left, key=worth, reverse=True) for i in left[j]][:budget]
-
         mixed = rng.permutation([i for queue in left.values() for i in queue])[:budget]
-        ways = {
-            "before": [], "all alike": list(mixed), "by draw": whole(lambda j, rng=rng: rng.random()),
-            "beaten": whole(lambda j, own=own, best=best: own[j] / best[j]),
-            "far": whole(lambda j, best=best: best[j] / limit_us[j]),
-        }  # fmt: skip
-        for name, more in ways.items():
+        worths = {
+            "by draw": {j: rng.random() for j in left},
+            "beaten": {j: own[j] / best[j] for j in left},
+            "far": {j: best[j] / limit_us[j] for j in left},
+        }
+        whole = {name: _whole_first(left, worth)[:budget] for name, worth in worths.items()}
+        for name, more in {"before": [], "all alike": list(mixed), **whole}.items():
             losses = grid.losses([*shown, *more])
             reached.setdefault(name, []).append((losses[searched].mean(), losses[apart].mean()))
     return [
         [name, *(f"{x:.4f}" for x in np.exp(-np.mean(values, axis=0)))] for name, values in reached.items()
     ]
+
+
+def _whole_first(left: Mapping[int, np.ndarray], worth: Mapping[int, float]) -> list[int]:
+    """What is left of all searches: all of the one that is worth most, then of the next."""
+    return [i for j in sorted(left, key=worth.__getitem__, reverse=True) for i in left[j]]
 
 
 def calls(grid: Grid, num_seeds: int) -> list[list[str]]:

@@ -106,7 +106,8 @@ def _of_layout(
             extents = [x if x < distribution.ROUND else -(-x // 16) * 16 for x in extents]
         elif not any(x % 2 for x in extents):
             extents[rng.randrange(3)] |= 1
-        call = Call.packed(Gemm(*extents, gemm.trans_a, gemm.trans_b))
+        m, n, k = extents
+        call = Call.packed(Gemm(m, n, k, gemm.trans_a, gemm.trans_b))
         if sort == "odd leading dimensions":
             call = Call(call.gemm, _odd_lds(call, rng))
         yield JudgedCall(call, sort)
@@ -133,7 +134,7 @@ def tuned_as(call: Call) -> Gemm:
     for name, ld in zip(along, call.lds, strict=True):
         if ld % 2 and extents[name] % 2 == 0:
             extents[name] = max(extents[name] - 1, _LEAST_ODD)
-    return Gemm(**extents, trans_a=gemm.trans_a, trans_b=gemm.trans_b)
+    return Gemm(extents["m"], extents["n"], extents["k"], gemm.trans_a, gemm.trans_b)
 
 
 def check_unseen(judged: Sequence[JudgedCall], table: Table) -> None:
@@ -170,7 +171,8 @@ class Kept:
         self.report["sessions"].append(session)
 
     def __getitem__(self, number: int) -> dict[str, Any]:
-        return self.report["shapes"][number]
+        facts: dict[str, Any] = self.report["shapes"][number]
+        return facts
 
     def keep(self, number: int, part: str, facts: dict[str, Any]) -> None:
         """What a part found out about a shape."""

@@ -117,13 +117,13 @@ def line(shape: Facts) -> str:
     """A shape in a few words, while others are measured."""
     words = []
     if "samples_us" in shape.get("pick", ()):
-        found = Against.of(shape)
-        ways = f"{found.modelled:.3f}x cuBLAS, served {found.served:.3f}x, settled {found.settled:.3f}x"
-        words.append(f"{ways}, error {found.error:.2f}x")
+        against = Against.of(shape)
+        ways = f"{against.modelled:.3f}x cuBLAS, served {against.served:.3f}x, settled {against.settled:.3f}x"
+        words.append(f"{ways}, error {against.error:.2f}x")
     if "samples_us" in shape.get("reference", ()):
-        found = Reached.of(shape)
+        reached = Reached.of(shape)
         words.append(
-            f"portfolio {found.portfolio:.3f}, pick {found.modelled:.3f}, settled {found.settled:.3f}"
+            f"portfolio {reached.portfolio:.3f}, pick {reached.modelled:.3f}, settled {reached.settled:.3f}"
         )
     return "; ".join(words)
 
@@ -141,7 +141,7 @@ def text(report: Facts) -> str:
     parts = [_head(report, len(against), len(reached))]
     if against:
         parts += [_against_table(against), _worst("against cuBLAS", against, lambda one: one.served)]
-        parts.append(_errors(against))
+        parts.append("\n".join(_errors(against, kind) for kind in against[0].errors))
     if reached:
         parts += [_reached_table(reached), _of_any_error(shapes)]
         parts.append(_worst("pick over reference", reached, lambda one: one.modelled_in_all))
@@ -175,17 +175,12 @@ def _head(report: Facts, num_against: int, num_reached: int) -> str:
 
 def groups(found: Sequence[Any]) -> list[tuple[str, list[Any]]]:
     """By kind, by what is odd, by layout, and all."""
-
-    def gemm(one: Any) -> Gemm:
-        return Gemm.parse(one.shape["shape"])
-
-    by: list[tuple[str, Callable[[Any], bool]]] = []
-    by += [(kind, lambda one, kind=kind: kind_of(gemm(one)) == kind) for kind in KINDS]
-    sorts = dict.fromkeys(one.shape["sort"] for one in found)
-    by += [(sort, lambda one, sort=sort: one.shape["sort"] == sort) for sort in sorts]
-    by += [(layout, lambda one, layout=layout: gemm(one).layout == layout) for layout in LAYOUTS]
-    by.append(("all", lambda one: True))
-    split = [(name, [one for one in found if is_in(one)]) for name, is_in in by]
+    pairs = [(one, Gemm.parse(one.shape["shape"])) for one in found]
+    split = [(kind, [one for one, gemm in pairs if kind_of(gemm) == kind]) for kind in KINDS]
+    for sort in dict.fromkeys(one.shape["sort"] for one in found):
+        split.append((sort, [one for one in found if one.shape["sort"] == sort]))
+    split += [(layout, [one for one, gemm in pairs if gemm.layout == layout]) for layout in LAYOUTS]
+    split.append(("all", list(found)))
     return [(name, some) for name, some in split if some]
 
 
@@ -235,18 +230,16 @@ def _worst(what: str, found: Sequence[Any], value: Callable[[Any], float]) -> st
     return f"worst {what}: {told}"
 
 
-def _errors(against: Sequence[Against]) -> str:
-    lines = []
-    for kind in against[0].errors:
-        ranked = sorted(against, key=lambda one, kind=kind: one.errors[kind], reverse=True)
-        above = [one for one in ranked if one.errors[kind] > MOST_ERROR]
-        named = ", ".join(f"{name_of(one.shape)} {one.errors[kind]:.2f}" for one in above[:NUM_WORST])
-        middle, most = mean([one.errors[kind] for one in against]), ranked[0].errors[kind]
-        lines.append(
-            f"error on {kind} numbers, times cuBLAS's: mean {middle:.2f}, most {most:.2f}; "
-            f"{len(above)} shapes above {MOST_ERROR}" + (named and f": {named}")
-        )
-    return "\n".join(lines)
+def _errors(against: Sequence[Against], kind: str) -> str:
+    """A line about one kind of numbers."""
+    ranked = sorted(against, key=lambda one: one.errors[kind], reverse=True)
+    above = [one for one in ranked if one.errors[kind] > MOST_ERROR]
+    named = ", ".join(f"{name_of(one.shape)} {one.errors[kind]:.2f}" for one in above[:NUM_WORST])
+    middle, most = mean([one.errors[kind] for one in against]), ranked[0].errors[kind]
+    return (
+        f"error on {kind} numbers, times cuBLAS's: mean {middle:.2f}, most {most:.2f}; "
+        f"{len(above)} shapes above {MOST_ERROR}" + (named and f": {named}")
+    )
 
 
 # ------------------------------------------------------------------------------------------------

@@ -51,7 +51,8 @@ class PlayedTarget:
     def __init__(self, gpu: str) -> None:
         self.limits = known_limits(gpu)
         self.environment = Environment(self.limits.name, "played", (9, 0), "0", "13.0", "13.0", "", "")
-        self.policy, self.source_hash, self.max_error = CachePolicy.COLD, "played", None
+        self.policy, self.source_hash = CachePolicy.COLD, "played"
+        self.max_error: float | None = None
         self.capacity = CAPACITY
         self._slopes: dict[Gemm, np.ndarray] = {}
         self._spaces: dict[Gemm, feasible_set.FeasibleSet] = {}
@@ -74,10 +75,10 @@ class PlayedTarget:
         samples = (time_us * 1.001, time_us, time_us * 0.999)
         return Measurement(Outcome.OK, time_us=time_us, samples_us=samples, measure_s=0.01)
 
-    def compare(self, gemm: Gemm, points: list[Point], rounds: int) -> Rounds:
+    def compare(self, gemm: Gemm, points: Sequence[Point], rounds: int) -> Rounds:
         return Rounds(tuple((self._time_us(gemm, p),) * rounds for p in points), Baseline(None))
 
-    def joules(self, gemm: Gemm, points: list[Point]) -> tuple[None, ...]:
+    def joules(self, gemm: Gemm, points: Sequence[Point]) -> tuple[float | None, ...]:
         return (None,) * len(points)
 
     def renew(self) -> None:

@@ -26,7 +26,7 @@ from autotune.errors import UsageError
 from autotune.gemm import FLOAT_BYTES, Gemm
 from autotune.kernel import launch, resources, template
 from autotune.kernel.compiler import Cubin
-from autotune.kernel.config import Config
+from autotune.kernel.config import WARP, Config
 
 # FP32 cores of an SM (CUDA C++ Programming Guide, arithmetic instructions; cuda.core does not tell)
 _FP32_CORES = {(7, 5): 64, (8, 0): 64, (8, 6): 128, (8, 9): 128, (9, 0): 128, (12, 0): 128}
@@ -63,7 +63,7 @@ class Figures:
 
     @property
     def warps_per_block(self) -> int:
-        return self.threads // resources.WARP
+        return self.threads // WARP
 
     @property
     def warps_per_sm(self) -> int:
@@ -95,12 +95,12 @@ class Figures:
 
     def tile_cycles(self, limits: DeviceLimits) -> int:
         """Of a scheduler, for one warp and one tile of k: to issue it, or of the FMA pipe if that is more."""
-        per_fma = resources.WARP * resources.SM_PARTITIONS // fp32_cores(limits)
+        per_fma = WARP * resources.SM_PARTITIONS // fp32_cores(limits)
         return max(self.tile.instructions, per_fma * self.tile.kinds["fma_pipe"])
 
     def pipe_share(self, limits: DeviceLimits) -> float:
         """Of the FMA rate, that the main loop can reach at most."""
-        per_fma = resources.WARP * resources.SM_PARTITIONS // fp32_cores(limits)
+        per_fma = WARP * resources.SM_PARTITIONS // fp32_cores(limits)
         return per_fma * self.tile.kinds["ffma"] / self.tile_cycles(limits)
 
 

@@ -117,9 +117,11 @@ def examine(
                 raise EnvironmentProblem(f"{tool} does not work here: {verdict.finding}")
         shards = [tasks[at : at + SHARD] for at in range(0, len(tasks), SHARD)]
         parts = [(tool, shard) for tool in tools for shard in shards]
-        names = [scratch / f"tasks-{number}" for number in range(len(parts))]
-        found = pool.map(lambda part, name: blame(*part, run, name), parts, names)
-        return [finding for those in found for finding in those]
+        waiting = [
+            pool.submit(blame, tool, shard, run, scratch / f"tasks-{number}")
+            for number, (tool, shard) in enumerate(parts)
+        ]
+        return [finding for found in waiting for finding in found.result()]
 
 
 def blame(tool: str, tasks: Sequence[dict[str, Any]], run: Run, name: Path) -> list[Finding]:

@@ -86,7 +86,7 @@ def _used_mib() -> float:
 
     torch.cuda.synchronize()
     free, total = torch.cuda.mem_get_info()
-    return (total - free) / MIB
+    return float(total - free) / MIB
 
 
 def main(arguments: argparse.Namespace) -> None:

@@ -77,7 +77,7 @@ class _Product:
         period = np.random.default_rng(seed).random(min(count, _PERIOD), dtype=np.float32)
         for begin in range(0, count, len(period)):
             part, offset = period[: count - begin], region.offset + FLOAT_BYTES * begin
-            self._buffer.upload((ctypes.c_float * len(part)).from_buffer(part), self._stream, offset)
+            self._buffer.upload((ctypes.c_float * len(part)).from_buffer(part.data), self._stream, offset)
 
     def _exact(self) -> np.ndarray:
         """(tiles, CHECK_TILE, CHECK_TILE) products in float64, zero beyond the edges of C."""

@@ -20,6 +20,7 @@ from autotune.gemm import FLOAT_BYTES, Gemm
 from autotune.gpu import instance
 from autotune.gpu.driver import check
 from autotune.gpu.memory import Buffer, Enqueue, OperandSet, Region, aligned, num_sets
+from autotune.gpu.session import Session
 from autotune.kernel.config import Config
 from autotune.kernel.launch import Grid, has_work
 from autotune.kernel.resources import residency
@@ -31,6 +32,7 @@ from autotune.runtime.devices import Devices
 from autotune.runtime.engine import Engine
 from autotune.runtime.selector import Call, Pick, Selector, in_splits
 from autotune.runtime.table import Kernel, KernelRecord, launchable, load
+from autotune.runtime.workspace import Workspaces
 
 CUBLAS, ALONE = "cublas", "alone"
 NUM_FIRST = 4
@@ -38,11 +40,10 @@ CUTOFF = 2.0  # times the best known of a shape: what is clearly slower is launc
 
 
 class Chosen(NamedTuple):
-    """A kernel and its number of splits: of a pick what an engine asks for."""
+    """A kernel and its number of splits: of a pick what tells one launch from another."""
 
     kernel_id: str
     split_k: int
-    provider: str = "autotune"
 
 
 def name_of(pick: Pick | Chosen) -> str:
@@ -64,22 +65,24 @@ def every_launch(kernels: Sequence[Kernel], call: Call, num_sms: int) -> list[Ch
     return found
 
 
-class OnlyOne:
-    """A selector that answers every call with one launch."""
+class OnlyOne(Selector):
+    """Answers every call with one launch. An engine asks a selector for nothing else."""
 
     def __init__(self, kernel: Kernel, chosen: Chosen) -> None:
-        self.kernels, self._chosen = {kernel.id: kernel}, chosen
+        self.kernels = {kernel.id: kernel}
+        self._pick = Pick(chosen.kernel_id, "settled", lambda: "it is timed alone", chosen.split_k)
 
-    def pick(self, call: Call) -> Chosen:
-        return self._chosen
+    def pick(self, call: Call) -> Pick:
+        return self._pick
 
 
-class OneWorkspace:
+class OneWorkspace(Workspaces):
     """A workspace that launches of one stream use one after another, as the runtime's own piece of a stream
     that stays. It is never asked for under capture: whoever captures has launched before."""
 
-    def __init__(self, driver: object, stream: object) -> None:
-        self._driver, self._stream = driver, stream
+    def __init__(self, session: Session, driver: Driver, device: int) -> None:
+        super().__init__(driver, device)
+        self._session = session
         self._buffer: Buffer | None = None
         self._sizes = 0, 0  # of scratch, and of the counters behind it
 
@@ -89,16 +92,17 @@ class OneWorkspace:
             max(aligned(need), held)
             for need, held in zip((grid.scratch_bytes, grid.counter_bytes), self._sizes, strict=True)
         )
-        if (scratch, counters) != self._sizes:
+        if self._buffer is None or (scratch, counters) != self._sizes:
             self.free()
-            self._buffer = Buffer(self._driver, scratch + counters, "packed operands and partial sums")
-            self._buffer.fill(0, Region(scratch, counters), self._stream)
+            driver, stream = self._session.driver, self._session.stream
+            self._buffer = Buffer(driver, scratch + counters, "packed operands and partial sums")
+            self._buffer.fill(0, Region(scratch, counters), stream)
             self._sizes = scratch, counters
         launch(self._buffer.address + self._sizes[0] - grid.scratch_bytes)
 
     def free(self) -> None:
         if self._buffer is not None:
-            check(self._driver.cuStreamSynchronize, self._stream)
+            check(self._session.driver.cuStreamSynchronize, self._session.stream)
             self._buffer.free()
             self._buffer, self._sizes = None, (0, 0)
 
@@ -121,7 +125,7 @@ class TableArena:
         self.selector = Selector(self.table)
         self._kernels = {kernel.id: kernel for kernel in self.table.kernels}
         self._driver = Driver()
-        self._workspace = OneWorkspace(self.session.driver, self.session.stream)
+        self._workspace = OneWorkspace(self.session, self._driver, arena.gpu.index)
         self._devices = self._open(load_cubins(folder, self.table))
 
     def _open(self, code: dict[str, bytes]) -> Devices:
@@ -163,13 +167,15 @@ class TableArena:
 
     def cublas(self, call: Call) -> Runner:
         """cublasSgemm in pedantic FP32."""
-        return Runner(CUBLAS, partial(self.session.cublas.sgemm, call.gemm, lds=call.lds))
+        return Runner(CUBLAS, partial(self.arena.cublas().sgemm, call.gemm, lds=call.lds))
 
     def every(self, call: Call) -> list[Chosen]:
         """All launches of the table's kernels that may serve a call."""
         return every_launch(self.table.kernels, call, self.table.limits.num_sms)
 
-    def _enqueue(self, selector: object, devices: Devices, call: Call, sets: Sequence[OperandSet]) -> Enqueue:
+    def _enqueue(
+        self, selector: Selector, devices: Devices, call: Call, sets: Sequence[OperandSet]
+    ) -> Enqueue:
         """What the runtime does for a call on arrays like these sets, whose addresses are alike aligned."""
         engine = Engine(self.table, {}, selector, self._driver)
         engine.devices = devices

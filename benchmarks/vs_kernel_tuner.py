@@ -337,7 +337,7 @@ def rate(result: dict[str, Any]) -> float:
 def busy(result: dict[str, Any]) -> float | None:
     """The share of its time in which candidates were verified or timed."""
     spent_s = sum(result.get(name, 0.0) for name in ON_THE_GPU)
-    return spent_s / result["elapsed_s"] if result["elapsed_s"] > 0 else None
+    return float(spent_s / result["elapsed_s"]) if result["elapsed_s"] > 0 else None
 
 
 def _arguments() -> argparse.Namespace:
