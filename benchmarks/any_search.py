@@ -5,7 +5,7 @@
 Told are geometric means over shapes: the best of all kernels of the matrix over the best of those at hand.
 
 order: the first kernels of each shape in the order of search/fill.py, and with all leaders before their
-relatives; chosen and judged as in portfolio.py, on columns held apart in five folds.
+relatives; chosen and judged as in portfolio_reach.py, on columns held apart in five folds.
 
 further: each search has shown a fifth of its kernels, drawn at random; a quarter of what is left comes:
 of all searches alike; of whole searches, in the order of a draw, of how much kernels of others beat theirs
@@ -55,7 +55,7 @@ def without(found: TimeMatrix, apart: Sequence[Gemm]) -> TimeMatrix:
 
 
 @dataclass(frozen=True)
-class Grid:
+class LayoutTimes:
     """Kernels of one layout by columns: (kernels, columns) least times in us, infinite where there is none,
     and the column whose search found each, -1 for none."""
 
@@ -66,7 +66,7 @@ class Grid:
     origins: np.ndarray
 
     @classmethod
-    def of(cls, found: TimeMatrix) -> Grid:
+    def of(cls, found: TimeMatrix) -> LayoutTimes:
         best = found.best_us()
         columns = [gemm for gemm in found.columns if gemm in best]
         at = {gemm: i for i, gemm in enumerate(columns)}
@@ -91,7 +91,7 @@ class Grid:
         return losses
 
 
-def leaders(grid: Grid, column: int) -> list[Config]:
+def leaders(grid: LayoutTimes, column: int) -> list[Config]:
     """What the search of a column found, best first, without relatives of what it found."""
     own = np.flatnonzero(grid.origins == column)
     configs = [grid.configs[i] for i in own[np.argsort(grid.times_us[own, column])]]
@@ -100,7 +100,7 @@ def leaders(grid: Grid, column: int) -> list[Config]:
     return [config for config in configs if config not in derived]
 
 
-def order(grid: Grid) -> list[list[str]]:
+def order(grid: LayoutTimes) -> list[list[str]]:
     """Rows of the first table."""
     layout, limits, rows = grid.columns[0].layout, grid.found.limits, []
     for per_shape in PER_SHAPE:
@@ -128,7 +128,7 @@ def order(grid: Grid) -> list[list[str]]:
     return rows
 
 
-def further(grid: Grid) -> list[list[str]]:
+def further(grid: LayoutTimes) -> list[list[str]]:
     """Rows of the second table."""
     limits = grid.found.limits
     limit_us = np.array([g.limit_us(limits.fma_tflops, limits.bandwidth_gbs) for g in grid.columns])
@@ -164,7 +164,7 @@ def _whole_first(left: Mapping[int, np.ndarray], worth: Mapping[int, float]) -> 
     return [i for j in sorted(left, key=worth.__getitem__, reverse=True) for i in left[j]]
 
 
-def calls(grid: Grid, num_seeds: int) -> list[list[str]]:
+def calls(grid: LayoutTimes, num_seeds: int) -> list[list[str]]:
     """Rows of the third table."""
     layout, limits = grid.columns[0].layout, grid.found.limits
     reached: dict[float, list[tuple[float, ...]]] = {weight: [] for weight in WEIGHTS}
@@ -191,7 +191,7 @@ def calls(grid: Grid, num_seeds: int) -> list[list[str]]:
     return [[f"{w:g}", f"{m[0]:.0f}", *(f"{x:.3f}" for x in np.exp(-m[1:]))] for w, m in means.items()]
 
 
-def narrow(grid: Grid) -> list[list[str]]:
+def narrow(grid: LayoutTimes) -> list[list[str]]:
     """Rows of the fourth table."""
     aligned = [i for i, g in enumerate(grid.columns) if not any(ld % 4 for ld in (g.lda, g.ldb, g.ldc))]
     rows = []
@@ -203,7 +203,7 @@ def narrow(grid: Grid) -> list[list[str]]:
 
 def _run(args: argparse.Namespace) -> None:
     for path in args.matrices:
-        grid = Grid.of(matrix.read(path))
+        grid = LayoutTimes.of(matrix.read(path))
         console.show(f"{path}: {len(grid.configs)} kernels, {len(grid.columns)} columns")
         tables = (
             (("kernels of each shape", "in turn", "leaders first"), order(grid)),

@@ -150,7 +150,7 @@ def check_unseen(judged: Sequence[JudgedCall], table: Table) -> None:
 # What is kept
 
 
-class Kept:
+class KeptReport:
     """The report as far as it is, written after each shape. Raises UsageError where a file is of something
     else."""
 
@@ -220,7 +220,7 @@ def _run(args: argparse.Namespace) -> None:
     arena = Arena(args.gpu, CachePolicy.COLD, with_torch=False)
     tables = TableArena(arena, args.table)
     check_unseen(judged, tables.table)
-    kept = Kept(args.out, _head(args, tables), judged)
+    kept = KeptReport(args.out, _head(args, tables), judged)
     identity = reports.identity(arena, "any_shape", args.rounds)
     kept.begin({name: identity[name] for name in ("date", "environment", "policy_version", "num_rounds")})
     measure = measure_pick if args.part == "pick" else measure_reference
@@ -248,7 +248,7 @@ def _head(args: argparse.Namespace, tables: TableArena) -> dict[str, Any]:
 
 
 def measure_pick(
-    args: argparse.Namespace, tables: TableArena, judged: Sequence[JudgedCall], kept: Kept
+    args: argparse.Namespace, tables: TableArena, judged: Sequence[JudgedCall], kept: KeptReport
 ) -> None:
     """Part `pick`: each shape that has no figures yet."""
     deadline = Deadline(args.seconds)
@@ -286,7 +286,7 @@ def pick_facts(tables: TableArena, call: Call, rounds: int, seed: int) -> dict[s
 
 
 def measure_reference(
-    args: argparse.Namespace, tables: TableArena, judged: Sequence[JudgedCall], kept: Kept
+    args: argparse.Namespace, tables: TableArena, judged: Sequence[JudgedCall], kept: KeptReport
 ) -> None:
     """Part `reference`: each shape that was tuned alone and has no figures yet."""
     if args.db is None:
@@ -376,7 +376,7 @@ class _Faults:
     """What goes wrong with one shape is kept in place of its figures, and counts against the table; the next
     shape goes on unless the context is lost."""
 
-    def __init__(self, kept: Kept, number: int, part: str) -> None:
+    def __init__(self, kept: KeptReport, number: int, part: str) -> None:
         self._kept, self._number, self._part = kept, number, part
 
     def __enter__(self) -> None:

@@ -247,7 +247,7 @@ def _errors(against: Sequence[Against], kind: str) -> str:
 
 
 @dataclass(frozen=True)
-class Bar:
+class Goal:
     """A figure and what it has to be: at least so much, or at most."""
 
     what: str
@@ -264,10 +264,10 @@ class Bar:
 
 def bars(
     against: Sequence[Against], reached: Sequence[Reached], num_faults: int, *, is_of_one: bool
-) -> list[Bar]:
+) -> list[Goal]:
     """Of what was measured. Those of the reference hold for each kind; the worst kind is told. Of a table
     from a search of one shape less is asked (`is_of_one`)."""
-    found = [Bar("shapes that failed", num_faults, most=0)]
+    found = [Goal("shapes that failed", num_faults, most=0)]
     modelled, served, settled = (
         [getattr(one, how) for one in against] for how in ("modelled", "served", "settled")
     )
@@ -276,17 +276,17 @@ def bars(
         by_kernels = [one.error for one in against if one.shape["pick"]["provider"] != CUBLAS]
         largest_served = max(by_kernels, default=1.0)
         found += [
-            Bar("modelled over cuBLAS, mean", mean(modelled), least=1.10 if is_of_one else 1.20),
-            Bar("with cuBLAS as a provider, mean", mean(served), least=1.10 if is_of_one else 1.20),
-            Bar("largest error of a kernel, times cuBLAS's", largest, most=MOST_ERROR),
-            Bar("the same with cuBLAS as a provider", largest_served, most=MOST_ERROR),
+            Goal("modelled over cuBLAS, mean", mean(modelled), least=1.10 if is_of_one else 1.20),
+            Goal("with cuBLAS as a provider, mean", mean(served), least=1.10 if is_of_one else 1.20),
+            Goal("largest error of a kernel, times cuBLAS's", largest, most=MOST_ERROR),
+            Goal("the same with cuBLAS as a provider", largest_served, most=MOST_ERROR),
         ]
     if against and not is_of_one:
         found += [
-            Bar(f"share of shapes below {SLOWER}, modelled", share_below(served, SLOWER), most=0.02),
-            Bar(f"share of shapes below {SLOWER}, settled", share_below(settled, SLOWER), most=0.005),
-            Bar("least over cuBLAS, modelled", min(served), least=NEVER),
-            Bar("least over cuBLAS, settled", min(settled), least=NEVER),
+            Goal(f"share of shapes below {SLOWER}, modelled", share_below(served, SLOWER), most=0.02),
+            Goal(f"share of shapes below {SLOWER}, settled", share_below(settled, SLOWER), most=0.005),
+            Goal("least over cuBLAS, modelled", min(served), least=NEVER),
+            Goal("least over cuBLAS, settled", min(settled), least=NEVER),
         ]
     if reached and not is_of_one:
         of_kinds = [(name, some) for name, some in groups(reached) if name in KINDS]
@@ -298,11 +298,11 @@ def bars(
             ("pick / reference, settled", "settled_in_all", 0.92),
         ):
             figure, kind = min((mean([getattr(o, name) for o in some]), kind) for kind, some in of_kinds)
-            found.append(Bar(f"{what} ({kind})", figure, least=least))
+            found.append(Goal(f"{what} ({kind})", figure, least=least))
     return found
 
 
-def _bars_text(found: Sequence[Bar]) -> str:
+def _bars_text(found: Sequence[Goal]) -> str:
     rows = [
         [
             bar.what,

@@ -7,7 +7,7 @@
 Needs no GPU. For each shape on each GPU a search's starting points (autotune/kernel/families.py, each mapped
 to the nearest point of that GPU's feasible set, as a search does) are compiled for it. Told of each:
 registers, spills, occupancy, the share of FFMA in the main loop, its length; and of the one with the least
-bound (see bounds.py): bound, what binds, and the time to expect. How far a bound is missed is learnt from
+bound (time_bounds.py): bound, what binds, and the time to expect. How far a bound is missed is learnt from
 `--measured`, a result of vs_cublas.py: the configs that were timed there are compiled for its GPU, and
 bounds held against times. Expected times of other GPUs take over what was learnt: whether it holds there is
 not known. The tables are printed; in `--page` they replace all that stands behind its mark.
@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any
 
 import reports
-from bounds import Bound, Figures, Trust, bound, figures, learn
+from time_bounds import Bound, Figures, Trust, bound, figures, learn
 
 from autotune.cli import console
 from autotune.device import DeviceLimits, known_limits
@@ -49,7 +49,7 @@ LONG_LOOP_BYTES = 48 << 10  # a main loop of 52 KB waited for instructions on an
 
 
 @dataclass(frozen=True)
-class Candidate:
+class CompiledConfig:
     """One config on one problem, as compiled."""
 
     figures: Figures
@@ -63,7 +63,7 @@ class Candidate:
 
 
 @dataclass(frozen=True)
-class Start:
+class StartingConfigs:
     """What a search of a shape begins with on a GPU: of `num_wishes` families those that are legal there."""
 
     gemm: Gemm
@@ -117,31 +117,33 @@ def write_page(page: Path, tables: str) -> None:
 # Where a search begins
 
 
-def all_starts(gpus: dict[str, DeviceLimits], gemms: Sequence[Gemm], jobs: int) -> dict[str, list[Start]]:
+def all_starts(
+    gpus: dict[str, DeviceLimits], gemms: Sequence[Gemm], jobs: int
+) -> dict[str, list[StartingConfigs]]:
     """Of each GPU and shape. Spaces are enumerated in other processes: each takes seconds."""
     with ProcessPoolExecutor(jobs, get_context("spawn")) as pool:
         found = {name: [pool.submit(start, limits, g) for g in gemms] for name, limits in gpus.items()}
         return {name: [one.result() for one in those] for name, those in found.items()}
 
 
-def start(limits: DeviceLimits, gemm: Gemm) -> Start:
+def start(limits: DeviceLimits, gemm: Gemm) -> StartingConfigs:
     space = feasible_set(limits, gemm)
     configs = tuple(Config.from_dict(space.point(number)) for number in known_good(space, gemm, limits))
-    return Start(gemm, len(wishes(gemm, limits)), configs)
+    return StartingConfigs(gemm, len(wishes(gemm, limits)), configs)
 
 
 # ------------------------------------------------------------------------------------------------
 # Figures
 
 
-def candidates(tasks: Sequence[tuple[Gemm, Config]], limits: DeviceLimits, jobs: int) -> list[Candidate]:
+def candidates(tasks: Sequence[tuple[Gemm, Config]], limits: DeviceLimits, jobs: int) -> list[CompiledConfig]:
     """Each config compiled and bounded. Raises TrialFailure for one that does not compile."""
     with closing(Compiler(limits.arch, num_threads=jobs, note=console.note)) as compiler:
         cubins: list[Future[Cubin]] = [compiler.submit(config, variant(gemm)) for gemm, config in tasks]
         made = []
         for (gemm, config), cubin in zip(tasks, cubins, strict=True):
             found = figures(config, gemm, limits, cubin.result())
-            made.append(Candidate(found, bound(found, gemm, limits)))
+            made.append(CompiledConfig(found, bound(found, gemm, limits)))
         return made
 
 
@@ -165,7 +167,7 @@ def calibrate(path: Path, jobs: int) -> tuple[Trust, list[dict[str, Any]]]:
 
 
 def gpu_facts(
-    name: str, limits: DeviceLimits, starts: Sequence[Start], trust: Trust, jobs: int
+    name: str, limits: DeviceLimits, starts: Sequence[StartingConfigs], trust: Trust, jobs: int
 ) -> dict[str, Any]:
     """One GPU: all that was compiled for it in short, and per shape the candidate of the least bound."""
     tasks = [(one.gemm, config) for one in starts for config in one.configs]
@@ -191,7 +193,7 @@ def gpu_facts(
     }
 
 
-def candidate_facts(one: Candidate, gemm: Gemm, limits: DeviceLimits, trust: Trust) -> dict[str, Any]:
+def candidate_facts(one: CompiledConfig, gemm: Gemm, limits: DeviceLimits, trust: Trust) -> dict[str, Any]:
     found, low = one.figures, one.bound
     limit_us = gemm.limit_us(limits.fma_tflops, limits.bandwidth_gbs)
     expected_us = trust.expect_us(low.time_us)

@@ -71,7 +71,7 @@ class Sustained:
     notes: list[str] = field(default_factory=list)
 
 
-class WrongResult(AutotuneError):
+class WrongContestant(AutotuneError):
     """A contestant's C is wrong."""
 
 
@@ -131,7 +131,7 @@ class Arena:
             problem.free()
 
     def race(self, gemm: Gemm, config: Config, rounds: int) -> Contest:
-        """Everyone on this problem. Raises WrongResult where ours or cuBLAS computes something else."""
+        """Everyone on this problem. Raises WrongContestant where ours or cuBLAS computes something else."""
         notes: list[str] = []
         with (
             self.prepared(gemm) as prepared,
@@ -160,7 +160,7 @@ class Arena:
     def race_configs(self, gemm: Gemm, configs: Mapping[str, Config], rounds: int) -> Contest:
         """Kernels of ours by name, and cuBLAS. Equal configs race once, under the first of their names.
 
-        Raises WrongResult where one computes something else.
+        Raises WrongContestant where one computes something else.
         """
         first = {config: name for name, config in reversed(list(configs.items()))}
         with self.prepared(gemm) as prepared, ExitStack() as stack:
@@ -186,7 +186,7 @@ class Arena:
         """Everyone in turns of so many seconds each.
 
         A few seconds of cuBLAS go before and are not counted, so that nobody begins on a cool GPU. Raises
-        WrongResult, after the turns, too.
+        WrongContestant, after the turns, too.
         """
         notes: list[str] = []
         with (
@@ -269,7 +269,7 @@ class Arena:
         """Median time in us; infinity for one that is refused, wrong or clearly slower than the best."""
         try:
             self._check(contestant, prepared, workspace)
-        except (CublasError, WrongResult):
+        except (CublasError, WrongContestant):
             return float("inf")
         cutoff_us = best_us if best_us < float("inf") else None
         sets = prepared.operands.sets
@@ -303,7 +303,7 @@ class Arena:
     ) -> None:
         """Run once on poisoned C; note how long it took and, if asked, how accurate it is.
 
-        Raises WrongResult.
+        Raises WrongContestant.
         """
         session, operands = self.session, prepared.operands
         first = operands.sets[0]
@@ -312,7 +312,7 @@ class Arena:
         verdict = prepared.verifier.check(first.c, operands, workspace)
         gemm = prepared.problem.gemm
         if verdict.fault:
-            raise WrongResult(f"{contestant.name} ({contestant.detail}) on {gemm}: {verdict.fault}")
+            raise WrongContestant(f"{contestant.name} ({contestant.detail}) on {gemm}: {verdict.fault}")
         if is_measured:
             contestant.accuracy = accuracy(session.driver, session.stream, gemm, prepared.verifier, first.c)
 

@@ -21,7 +21,7 @@ from statistics import median
 from typing import Any
 
 import reports
-from contest import Arena, Contestant, WrongResult
+from contest import Arena, Contestant, WrongContestant
 
 from autotune.cli import common, console
 from autotune.errors import EnvironmentProblem
@@ -93,7 +93,7 @@ class Bench:
             yield [*ours, (torch_side, ours[0][1], Epilogue(bias="columns", activation="gelu"))]
 
     def check(self, contestant: Contestant, epilogue: Epilogue) -> None:
-        """Run once on poisoned memory. Raises WrongResult."""
+        """Run once on poisoned memory. Raises WrongContestant."""
         operands = self.prepared.operands
         operands.poison(0)
         self.arrays.kept.fill_(float("nan"))
@@ -106,7 +106,7 @@ class Bench:
         for tensor, expected in found:
             error = (tensor.double().cpu() - expected).abs().max().item()
             if not error <= TOLERANCE * expected.abs().max().item():
-                raise WrongResult(f"{contestant.name} on {self.gemm}: off by {error:.3g}")
+                raise WrongContestant(f"{contestant.name} on {self.gemm}: off by {error:.3g}")
 
     @contextmanager
     def _with(self, config: Config, epilogue: Epilogue) -> Iterator[tuple[Contestant, Workspace]]:
@@ -140,7 +140,7 @@ class Bench:
 
 
 def measure(arena: Arena, gemm: Gemm, config: Config, rounds: int) -> dict[str, Any]:
-    """Samples of everyone in interleaved rounds. Raises WrongResult."""
+    """Samples of everyone in interleaved rounds. Raises WrongContestant."""
     with arena.prepared(gemm) as prepared:
         race = Bench(arena, gemm, prepared)
         with race.contestants(config) as everyone:

@@ -6,8 +6,8 @@
 Needs no GPU: configs ("tm=8,tn=8,...", as reports show them) are compiled and their machine code is read.
 Told of each: instructions of the loop, FFMA's share, cycles that register ports cost per instruction and hits
 of the reuse cache per FFMA (ports.py), the loop's length (above 48 KB one was seen to wait for instructions),
-and the share of the FMA rate that this leaves. Expected times are the bound of bounds.py, with the ports'
-cycles added to those of issue.
+and the share of the FMA rate that this leaves. Expected times are the bound of time_bounds.py, with the
+ports' cycles added to those of issue.
 
 With `--db`, configs are taken from the trials of a search on such a GPU, evenly over all that took up to
 `--within` times as long as the fastest; and bound and expectation are held against their times.
@@ -26,10 +26,10 @@ from typing import Any
 
 import numpy as np
 import reports
-from bounds import Bound, Figures, bound, figures, fp32_cores
 from compiler_figures import LONG_LOOP_BYTES
 from ports import Ports, run
 from sass import Code
+from time_bounds import Bound, Figures, bound, figures, fp32_cores
 
 from autotune.cli import common, console
 from autotune.device import DeviceLimits, known_limits

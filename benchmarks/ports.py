@@ -19,7 +19,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from sass import Source
+from sass import RegisterRead
 
 NUM_BANKS = 2
 WINDOW = 3  # cycles
@@ -43,7 +43,7 @@ class _RegisterFile:
         self._kept: dict[tuple[int, int], int] = {}  # by bank and slot: a register
         self._taken: list[set[int]] = [set() for _ in range(NUM_BANKS)]  # by bank: cycles
 
-    def look_up(self, sources: Sequence[Source]) -> Counter[int]:
+    def look_up(self, sources: Sequence[RegisterRead]) -> Counter[int]:
         """How often each bank is to be read: for all sources that the cache does not have."""
         missing: Counter[int] = Counter()
         for source in sources:
@@ -72,7 +72,7 @@ class _RegisterFile:
         return [cycle for cycle in range(now, now + WINDOW) if cycle not in self._taken[bank]]
 
 
-def run(loop: Sequence[tuple[Source, ...]]) -> Ports:
+def run(loop: Sequence[tuple[RegisterRead, ...]]) -> Ports:
     """A loop's second run: what the first leaves in the cache is there. `loop`: sources of each instruction,
     none for those that the model leaves out, as `sass.Code.fma_sources` gives them."""
     registers, cycle = _RegisterFile(), 0

@@ -27,7 +27,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from sanitizer import OPTIONS, Verdict, find_tool, run
+from sanitizer import OPTIONS, SanitizerRun, find_tool, run
 
 from autotune import tuning
 from autotune.cli import console
@@ -37,11 +37,11 @@ from autotune.runtime.table import Kernel, Table, load
 
 SHARD = 16  # kernels that run in one process: to start one under a tool takes seconds
 CASES = {"memcheck": "all", "racecheck": "pipelined", "initcheck": "all", "synccheck": "pipelined"}
-Run = Callable[[str, Sequence[str]], Verdict]  # a tool over the driver script with these arguments
+Run = Callable[[str, Sequence[str]], SanitizerRun]  # a tool over the driver script with these arguments
 
 
 @dataclass(frozen=True)
-class Finding:
+class SanitizerFinding:
     """What a tool, or the check of results, has against a kernel."""
 
     tool: str
@@ -109,7 +109,7 @@ def task(kernel: Kernel, code: bytes, scratch: Path) -> dict[str, Any]:
 
 def examine(
     tasks: Sequence[dict[str, Any]], tools: Sequence[str], jobs: int, run: Run, scratch: Path
-) -> list[Finding]:
+) -> list[SanitizerFinding]:
     """All findings of all tools. Raises EnvironmentProblem where a tool does not work here."""
     with ThreadPoolExecutor(jobs) as pool:
         for tool, verdict in zip(tools, pool.map(lambda t: run(t, ("plant", "clean")), tools), strict=True):
@@ -124,7 +124,7 @@ def examine(
         return [finding for found in waiting for finding in found.result()]
 
 
-def blame(tool: str, tasks: Sequence[dict[str, Any]], run: Run, name: Path) -> list[Finding]:
+def blame(tool: str, tasks: Sequence[dict[str, Any]], run: Run, name: Path) -> list[SanitizerFinding]:
     """What is found in these kernels, each by itself; `name` begins the names of files for the driver."""
     path = name.with_name(f"{name.name}-{tasks[0]['id']}-{len(tasks)}.json")
     path.write_text(json.dumps(tasks), encoding="utf-8")
@@ -133,7 +133,7 @@ def blame(tool: str, tasks: Sequence[dict[str, Any]], run: Run, name: Path) -> l
         return []
     if len(tasks) == 1:
         what = "its problems did not run" if verdict.is_clean else _wrong(verdict) or verdict.finding
-        return [Finding(tool, tasks[0]["id"], what)]
+        return [SanitizerFinding(tool, tasks[0]["id"], what)]
     if verdict.is_clean:
         tasks = [t for t in tasks if t["id"] in missing]
     half = max(1, len(tasks) // 2)
@@ -141,19 +141,19 @@ def blame(tool: str, tasks: Sequence[dict[str, Any]], run: Run, name: Path) -> l
     return [finding for part in halves for finding in blame(tool, part, run, name)]
 
 
-def _facts(verdict: Verdict) -> dict[str, Any]:
+def _facts(verdict: SanitizerRun) -> dict[str, Any]:
     """What the driver script printed."""
     lines = [line for line in verdict.stdout.splitlines() if line.startswith("{")]
     return dict(json.loads(lines[-1])) if lines else {"launches": {}, "wrong": []}
 
 
-def _unseen(verdict: Verdict, tasks: Sequence[dict[str, Any]]) -> set[str]:
+def _unseen(verdict: SanitizerRun, tasks: Sequence[dict[str, Any]]) -> set[str]:
     """Kernels that the driver script does not say it launched: nothing is known of them."""
     launches = _facts(verdict)["launches"]
     return {task["id"] for task in tasks if not launches.get(task["id"])}
 
 
-def _wrong(verdict: Verdict) -> str:
+def _wrong(verdict: SanitizerRun) -> str:
     """The first wrong result, where the tool itself has nothing to say."""
     return next(iter(_facts(verdict)["wrong"]), "") if verdict.num_found == 0 else ""
 
@@ -162,7 +162,7 @@ def _wrong(verdict: Verdict) -> str:
 # Text
 
 
-def text(tasks: Sequence[dict[str, Any]], tools: Sequence[str], findings: Sequence[Finding]) -> str:
+def text(tasks: Sequence[dict[str, Any]], tools: Sequence[str], findings: Sequence[SanitizerFinding]) -> str:
     """A line per kernel, a column per tool; below, what was found."""
     bad = {(f.kernel, f.tool) for f in findings}
     rows = [(t["id"], *("FOUND" if (t["id"], tool) in bad else "clean" for tool in tools)) for t in tasks]

@@ -38,7 +38,7 @@ _FINDING = re.compile(
 
 
 @dataclass(frozen=True)
-class Verdict:
+class SanitizerRun:
     """How a run ended. `num_found`: errors or hazards by the tool's own count, None where it told none."""
 
     exit_code: int
@@ -79,7 +79,7 @@ def find_tool() -> Path:
     )
 
 
-def run(path: Path, tool: str, arguments: Sequence[str]) -> Verdict:
+def run(path: Path, tool: str, arguments: Sequence[str]) -> SanitizerRun:
     """The driver script under one tool."""
     options = ("--tool", tool, "--error-exitcode", str(FOUND), "--print-limit", "20", *OPTIONS[tool])
     modules = os.pathsep.join(filter(None, (str(REPOSITORY), os.environ.get("PYTHONPATH"))))
@@ -90,7 +90,7 @@ def run(path: Path, tool: str, arguments: Sequence[str]) -> Verdict:
             check=False,
         )  # fmt: skip
     except subprocess.TimeoutExpired:
-        return Verdict(124, None, "", f"no end after {MOST_S:.0f} s")
+        return SanitizerRun(124, None, "", f"no end after {MOST_S:.0f} s")
     summaries = _SUMMARY.findall(done.stdout)
     num_found = int(summaries[0]) if len(summaries) == 1 else None
-    return Verdict(done.returncode, num_found, done.stdout, done.stderr)
+    return SanitizerRun(done.returncode, num_found, done.stdout, done.stderr)

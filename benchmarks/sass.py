@@ -75,7 +75,7 @@ class Loop:
 
 
 @dataclass(frozen=True)
-class Source:
+class RegisterRead:
     """A register that an instruction reads as its operand number `slot`, from 0. `is_kept`: for instructions
     behind it that read the same register in the same place."""
 
@@ -104,7 +104,7 @@ class Code:
         kinds = {name: int(np.isin(part, numbers).sum()) for name, numbers in KINDS.items()}
         return Counts(len(part), kinds)
 
-    def fma_sources(self, loop: Loop) -> list[tuple[Source, ...]]:
+    def fma_sources(self, loop: Loop) -> list[tuple[RegisterRead, ...]]:
         """What each instruction of a loop reads if the FMA pipe executes it; nothing for all others."""
         stretch = slice(loop.first, loop.last + 1)
         pairs = zip(self.operations[stretch], self._words[stretch], strict=True)
@@ -125,7 +125,7 @@ class Code:
         return min(outer, key=len)
 
 
-def _sources(operation: int, low: int, high: int) -> tuple[Source, ...]:
+def _sources(operation: int, low: int, high: int) -> tuple[RegisterRead, ...]:
     """The registers that an instruction of the FMA pipe reads, of its low and high 8 bytes."""
     form = low >> _FORM_SHIFT & _FORM_BITS
     places = {0: low >> 24}
@@ -135,7 +135,7 @@ def _sources(operation: int, low: int, high: int) -> tuple[Source, ...]:
         places[1 if form in _ELSEWHERE_IS_LAST else 2] = high
     read = [(slot, place & 0xFF) for slot, place in places.items()]
     return tuple(
-        Source(slot, register, bool(high >> _KEEP_SHIFT + slot & 1))
+        RegisterRead(slot, register, bool(high >> _KEEP_SHIFT + slot & 1))
         for slot, register in read
         if register != _NO_REGISTER
     )

@@ -38,7 +38,7 @@ FIELDS = ("shape", "seed", "num_trials", "best_time_us", "optimum_time_us", "ela
 
 
 @dataclass(frozen=True)
-class Search:
+class SearchCommand:
     """One command."""
 
     path: Path
@@ -61,7 +61,7 @@ def main() -> None:
     gemms = [Gemm.parse(shape) for shape in args.shape] or ReplayTarget(path).gemms
     counts = [int(count) for count in args.trials.split(",")]
     searches = [
-        Search(path, gemm, count, seed, args.sampler)
+        SearchCommand(path, gemm, count, seed, args.sampler)
         for gemm in gemms for count in counts for seed in range(args.seeds)
     ]  # fmt: skip
     with ThreadPoolExecutor(args.jobs) as pool:
@@ -76,7 +76,7 @@ def main() -> None:
         args.out.write_text(json.dumps(_data(path, found), indent=1) + "\n")
 
 
-def _run(search: Search) -> dict[str, Any]:
+def _run(search: SearchCommand) -> dict[str, Any]:
     """What the command printed, as far as it is kept. Raises SystemExit where it failed or fell short."""
     package = str(Path(__file__).resolve().parents[1])
     environment = os.environ | {"PYTHONPATH": os.pathsep.join([package, os.environ.get("PYTHONPATH", "")])}

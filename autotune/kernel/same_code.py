@@ -1,7 +1,7 @@
 """Sources of a kernel that compile to the same machine code: what was measured of one counts for the others.
 
-`kernels/same_code.json` records which do. The script that proves it, benchmarks/same_code.py, writes a line
-for each pair of texts: {"family", "source_hash", "same_as", ...}, where `same_as` is of the older text. What
+`kernels/same_code.json` records which do. What proves it, benchmarks/compare_code.py, writes a line for
+each pair of texts: {"family", "source_hash", "same_as", ...}, where `same_as` is of the older text. What
 else stands there says how it was proved. Equality is symmetric and transitive, so the pairs of a family fall
 into classes.
 

@@ -19,7 +19,7 @@ FAKE = Path(__file__).parents[1] / "unit" / "fake_gpu_worker.py"
 LIMITS = KNOWN["h200"]
 
 
-class FakeDriver:
+class VersionedDriver:
     @staticmethod
     def cuDriverGetVersion():
         return (0, 13000)
@@ -35,7 +35,7 @@ def open_target(monkeypatch, tmp_path, cache):
     gpu = GpuInfo(0, LIMITS.name, "GPU-0", (9, 0), 2**37)
     monkeypatch.setattr(driver, "find_gpu", lambda selector: gpu)
     monkeypatch.setattr(driver, "device_limits", lambda index: LIMITS)
-    monkeypatch.setattr(driver, "open_driver", lambda: FakeDriver)
+    monkeypatch.setattr(driver, "open_driver", lambda: VersionedDriver)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))  # its turns on GPU-0 are this test's alone
     targets = []
 

@@ -21,9 +21,9 @@ from autotune.kernel.resources import chunk_m, chunk_n, threads
 from autotune.kernel.rules import broken_rules
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
-import bounds
 import compiler_figures
 import sass
+import time_bounds
 
 DEVICES = {limits.arch: limits for limits in KNOWN.values()}
 # Three FFMA in a loop of their own; five, one of them after the loop, in a loop around them; seven before.
@@ -99,7 +99,7 @@ def test_the_main_loop_is_what_the_template_writes(compiler, layout, name):
     if broken:
         assert [rule.id for rule in broken] == ["async-device"]
         return
-    found = bounds.figures(c, gemm, limits, compiler.compile(c, Variant(gemm.trans_a, gemm.trans_b)))
+    found = time_bounds.figures(c, gemm, limits, compiler.compile(c, Variant(gemm.trans_a, gemm.trans_b)))
     tile, steps = found.tile.kinds, c.bk // c.slice_k
     assert found.spill_bytes == 0
     assert found.runs == steps // c.unroll_k
@@ -149,7 +149,7 @@ def test_a_kernel_without_a_loop_of_products_is_refused(compiler):
         sass.Code(cubin.code, template.ENTRY, compiler.arch).main_loop()
     fake = SimpleNamespace(code=compiler.compile_source(LOOPS, {"WRAPPED": 0}).code)
     with pytest.raises(UsageError, match="3 FFMA in the main loop for"):
-        bounds.figures(Config(), Gemm(64, 64, 64), DEVICES[compiler.arch], fake)
+        time_bounds.figures(Config(), Gemm(64, 64, 64), DEVICES[compiler.arch], fake)
 
 
 # ------------------------------------------------------------------------------------- bounds
@@ -162,17 +162,17 @@ TILE = Config(
 )  # fmt: skip
 
 
-def made(config: Config, **kinds: int) -> bounds.Figures:
+def made(config: Config, **kinds: int) -> time_bounds.Figures:
     """A kernel whose loop issues 600 instructions per tile of k."""
     counts = sass.Counts(600, dict.fromkeys(sass.KINDS, 0) | {"ffma": 512, "fma_pipe": 520} | kinds)
-    return bounds.Figures(config, 100, 0, 16384, int(threads(config)), 3, counts, 1, counts)
+    return time_bounds.Figures(config, 100, 0, 16384, int(threads(config)), 3, counts, 1, counts)
 
 
 @pytest.mark.parametrize(
     ("n", "busiest", "loss"), [(128, 1, 0.0), (192, 2, 0.25), (256, 2, 0.0), (64, 1, 0.5)]
 )
 def test_the_sm_with_most_tiles_decides(n, busiest, loss):
-    low = bounds.bound(made(TILE), Gemm(64, n, 160), TWO_SMS)
+    low = time_bounds.bound(made(TILE), Gemm(64, n, 160), TWO_SMS)
     # 4 warps, one per scheduler; ten tiles of k
     assert low.compute_us == pytest.approx(busiest * 10 * 600 / 1e3)
     assert low.wave_loss == pytest.approx(loss)
@@ -181,16 +181,16 @@ def test_the_sm_with_most_tiles_decides(n, busiest, loss):
 
 def test_splits_share_out_k():
     split = replace(TILE, reduction="last_block", split_k=2)
-    low = bounds.bound(made(split), Gemm(64, 64, 160), TWO_SMS)
+    low = time_bounds.bound(made(split), Gemm(64, 64, 160), TWO_SMS)
     assert low.compute_us == pytest.approx(5 * 600 / 1e3)
     last = replace(TILE, reduction="last_wave", split_k=2)  # two tiles are a wave; the third is split
-    assert bounds.bound(made(last), Gemm(64, 192, 160), TWO_SMS).compute_us == pytest.approx(15 * 0.6)
+    assert time_bounds.bound(made(last), Gemm(64, 192, 160), TWO_SMS).compute_us == pytest.approx(15 * 0.6)
 
 
 def test_half_the_lanes_make_other_instructions_free():
     turing = replace(TWO_SMS, compute_capability=(7, 5), fma_tflops=0.256)
     found = made(TILE)
-    assert bounds.clock_ghz(turing) == bounds.clock_ghz(TWO_SMS) == 1.0
+    assert time_bounds.clock_ghz(turing) == time_bounds.clock_ghz(TWO_SMS) == 1.0
     assert found.tile_cycles(turing) == 1040  # two cycles for each of 520
     assert found.tile_cycles(TWO_SMS) == 600
     assert found.pipe_share(turing) == pytest.approx(512 / 520)
@@ -199,22 +199,24 @@ def test_half_the_lanes_make_other_instructions_free():
 
 def test_memory_and_shared_memory_bind_where_they_are_slower():
     thin = Gemm(64, 6400, 16)
-    low = bounds.bound(made(TILE), thin, replace(TWO_SMS, bandwidth_gbs=10.0))
+    low = time_bounds.bound(made(TILE), thin, replace(TWO_SMS, bandwidth_gbs=10.0))
     assert (low.binds, low.time_us) == ("memory", pytest.approx(thin.num_bytes / 1e4))
     assert low.dram_bytes_per_fma == pytest.approx(thin.num_bytes / (64 * 6400 * 16))
     # per step: rows in 2 reads of 16 bytes, columns in 1, two cycles each; 4 warps, 16 steps; 64 lines in
     assert made(TILE).shared_cycles == 64 + 4 * 16 * 6
     found = made(TILE)
     busy = replace(found, config=replace(TILE, tm=1, tn=1))
-    assert bounds.bound(busy, Gemm(64, 64, 160), TWO_SMS).shared_us == pytest.approx(10 * (64 + 128) / 1e3)
+    assert time_bounds.bound(busy, Gemm(64, 64, 160), TWO_SMS).shared_us == pytest.approx(
+        10 * (64 + 128) / 1e3
+    )
 
 
 def test_packing_is_paid_before():
     gemm = Gemm(64, 64, 160)
-    packed = bounds.bound(made(replace(TILE, pack_a=1)), gemm, TWO_SMS)
+    packed = time_bounds.bound(made(replace(TILE, pack_a=1)), gemm, TWO_SMS)
     assert packed.packing_us == pytest.approx(4 * 64 * 160 / 1e5)
     assert packed.memory_us == pytest.approx((gemm.num_bytes - 4 * 64 * 160) / 1e5)  # A waits in L2
-    no_l2 = bounds.bound(made(replace(TILE, pack_a=1)), gemm, replace(TWO_SMS, l2_bytes=0))
+    no_l2 = time_bounds.bound(made(replace(TILE, pack_a=1)), gemm, replace(TWO_SMS, l2_bytes=0))
     assert no_l2.packing_us == pytest.approx(2 * packed.packing_us)
     assert no_l2.memory_us == pytest.approx(gemm.num_bytes / 1e5)
     assert packed.time_us == packed.packing_us + packed.compute_us
@@ -222,18 +224,18 @@ def test_packing_is_paid_before():
 
 def test_what_was_put_in_is_learnt():
     low = [1.0, 3.0, 10.0, 50.0, 400.0, 9000.0]
-    trust = bounds.learn(low, [2.5 + x / 0.8 for x in low])
+    trust = time_bounds.learn(low, [2.5 + x / 0.8 for x in low])
     assert (trust.fixed_us, trust.reached) == (pytest.approx(2.5), pytest.approx(0.8))
     assert trust.spread == pytest.approx(1.0) and trust.most == pytest.approx(1.0)
     assert trust.worst == pytest.approx(3.75)
     assert trust.expect_us(8.0) == pytest.approx(12.5)
-    noisy = bounds.learn(low, [1.1 * low[0], 2 * low[1], *low[2:]])
+    noisy = time_bounds.learn(low, [1.1 * low[0], 2 * low[1], *low[2:]])
     assert 1 < noisy.spread < noisy.most
 
 
 def test_an_sm_of_unknown_cores_is_not_guessed():
     with pytest.raises(UsageError, match="cores"):
-        bounds.fp32_cores(replace(TWO_SMS, compute_capability=(9, 9)))
+        time_bounds.fp32_cores(replace(TWO_SMS, compute_capability=(9, 9)))
 
 
 # ------------------------------------------------------------------------------------- script
@@ -284,12 +286,12 @@ def test_a_page_without_a_mark_is_left_alone(tmp_path):
 def test_what_would_be_refused_is_not_chosen(monkeypatch):
     """The kernel with the least bound spills: a search would not time it."""
     good, bad = made(TILE), replace(made(TILE), spill_bytes=4096, config=replace(TILE, order="col_snake"))
-    low = bounds.bound(good, Gemm(64, 128, 160), TWO_SMS)
+    low = time_bounds.bound(good, Gemm(64, 128, 160), TWO_SMS)
     cheap = replace(low, compute_us=0.0)
-    played = [compiler_figures.Candidate(bad, cheap), compiler_figures.Candidate(good, low)]
+    played = [compiler_figures.CompiledConfig(bad, cheap), compiler_figures.CompiledConfig(good, low)]
     monkeypatch.setattr(compiler_figures, "candidates", lambda *_: played)
-    start = compiler_figures.Start(Gemm(64, 128, 160), 2, (bad.config, good.config))
-    trust = bounds.learn([1.0], [2.0])
+    start = compiler_figures.StartingConfigs(Gemm(64, 128, 160), 2, (bad.config, good.config))
+    trust = time_bounds.learn([1.0], [2.0])
     facts = compiler_figures.gpu_facts("two", TWO_SMS, [start], trust, 1)
     assert facts["shapes"][0]["config"] == TILE.key
     assert len(facts["refused"]) == 1
@@ -306,6 +308,6 @@ def test_cubins_are_those_of_the_product(compiler):
     """What is read is what would be launched: the same bytes, with what ptxas says beside them."""
     config = replace(TILE, vec_a=1)
     cubin: Cubin = compiler.compile(config, Variant())
-    found = bounds.figures(config, Gemm(512, 512, 512), DEVICES[compiler.arch], cubin)
+    found = time_bounds.figures(config, Gemm(512, 512, 512), DEVICES[compiler.arch], cubin)
     assert (found.registers, found.spill_bytes) == (cubin.registers, cubin.spill_bytes)
     assert found.warps_per_sm == found.blocks_per_sm * 4

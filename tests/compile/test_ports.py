@@ -31,7 +31,7 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 import main_loop
 import ports
 import sass
-from sass import Source
+from sass import RegisterRead
 
 H200, GEMM = KNOWN["h200"], Gemm(1024, 1024, 1024)
 SMALL = Config(bm=32, bn=64, bk=8, wm=16, wn=32, tm=4, tn=4, unroll_k=8, stages=2, bursts=1, min_blocks=1)
@@ -79,12 +79,12 @@ def test_registers_are_those_of_the_disassembler(low, high, text):
     assert sass._sources(low & 0x1FF, low, high) == sources_of(text)
 
 
-def sources_of(text: str) -> tuple[Source, ...]:
+def sources_of(text: str) -> tuple[RegisterRead, ...]:
     """Of a line of nvdisasm's: registers behind the destination, predicates left out."""
     operands = [x.strip() for x in text.split(None, 1)[1].split(",")]
     values = [x for x in operands if not re.fullmatch(r"!?U?P[\dT]", x)][1:]
     found = [(slot, re.match(r"[-|~]*R(\d+)", value), ".reuse" in value) for slot, value in enumerate(values)]
-    return tuple(Source(slot, int(match[1]), is_kept) for slot, match, is_kept in found if match)
+    return tuple(RegisterRead(slot, int(match[1]), is_kept) for slot, match, is_kept in found if match)
 
 
 @pytest.mark.parametrize("arch", ["sm_80", "sm_86", "sm_90", "sm_120"])
@@ -110,7 +110,7 @@ def disassembler() -> str | None:
     return shutil.which("nvdisasm") or next((str(path) for path in packaged if path.exists()), None)
 
 
-def disassembled(tool: str, cubin: bytes, path: Path) -> dict[int, tuple[Source, ...]]:
+def disassembled(tool: str, cubin: bytes, path: Path) -> dict[int, tuple[RegisterRead, ...]]:
     """Sources of each instruction of the FMA pipe, by its number."""
     path.write_bytes(cubin)
     shown = subprocess.run([tool, "-c", str(path)], capture_output=True, text=True, check=True).stdout
@@ -122,11 +122,11 @@ def disassembled(tool: str, cubin: bytes, path: Path) -> dict[int, tuple[Source,
 # ------------------------------------------------------------------------------ ports
 
 
-def ffma(*registers: int, kept: tuple[int, ...] = ()) -> tuple[Source, ...]:
-    return tuple(Source(slot, register, slot in kept) for slot, register in enumerate(registers))
+def ffma(*registers: int, kept: tuple[int, ...] = ()) -> tuple[RegisterRead, ...]:
+    return tuple(RegisterRead(slot, register, slot in kept) for slot, register in enumerate(registers))
 
 
-OTHER: tuple[Source, ...] = ()  # an instruction that the model gives no reads
+OTHER: tuple[RegisterRead, ...] = ()  # an instruction that the model gives no reads
 
 
 @pytest.mark.parametrize(
@@ -165,7 +165,7 @@ INSTRUCTIONS = st.lists(
 def test_no_bank_gives_more_than_an_operand_per_cycle(loop):
     found = ports.run(loop)
     assert 0 <= found.hits <= found.reads and 0 <= found.stalls <= found.reads - found.hits
-    bare = [tuple(Source(one.slot, one.register, False) for one in sources) for sources in loop]
+    bare = [tuple(RegisterRead(one.slot, one.register, False) for one in sources) for sources in loop]
     uncached = ports.run(bare)
     assert uncached.hits == 0
     banks = Counter(one.register % ports.NUM_BANKS for sources in bare for one in sources)

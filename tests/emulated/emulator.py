@@ -74,7 +74,7 @@ class Stored:
 NOTHING = Stored(np.empty((0, 1, 1), np.float32), 1)
 
 
-class Result(NamedTuple):
+class LaunchResult(NamedTuple):
     """C, and what an epilogue keeps, both (products, m, n); where it keeps nothing, that is empty."""
 
     c: np.ndarray
@@ -82,7 +82,7 @@ class Result(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Problem:
+class LaunchProblem:
     """One launch: A, B, C as stored, and what `launch.plan` says; all of `products` products.
 
     The epilogue adds `bias`, rows of as many floats as C has rows or columns, and fills `kept`. Orders:
@@ -151,7 +151,7 @@ class Problem:
         return (0,) * 9
 
 
-def run(executable: Path, problems: Iterable[Problem]) -> list[Result]:
+def run(executable: Path, problems: Iterable[LaunchProblem]) -> list[LaunchResult]:
     """What becomes of each problem, in order. Raises `EmulatedFault` at the first that goes wrong."""
     problems = list(problems)
     try:
@@ -176,7 +176,7 @@ def run(executable: Path, problems: Iterable[Problem]) -> list[Result]:
             shape, size = stored.matrices.shape, stored.matrices.size
             written.append(floats[:size].reshape(shape))
             floats = floats[size:]
-        results.append(Result(*written))
+        results.append(LaunchResult(*written))
     return results
 
 

@@ -6,8 +6,8 @@ import math
 from dataclasses import dataclass, replace
 
 import numpy as np
-from cover import Instance
-from emulator import NOTHING, Problem, Stored
+from covering_instances import Instance
+from emulator import NOTHING, LaunchProblem, Stored
 
 from autotune.device import known_limits
 from autotune.gemm import Batch, Gemm
@@ -109,7 +109,7 @@ def _many_tiles(config: Config) -> tuple[int, int]:
     return (along, across) if config.raster == "m" else (across, along)
 
 
-def problems(instance: Instance, number: int = 0) -> list[Problem]:
+def problems(instance: Instance, number: int = 0) -> list[LaunchProblem]:
     """All cases for an instance. `number` (of the instance in a list) varies the splits of k."""
     made = []
     for i, case in enumerate((batches if instance.variant.is_batched else cases)(instance.config)):
@@ -148,7 +148,7 @@ def problem(
     seed: int,
     lds: tuple[int, int, int] | None = None,
     stride: int | None = None,
-) -> Problem:
+) -> LaunchProblem:
     """The case as a launch of the instance, with what kernel/resources.py and kernel/launch.py make of it.
 
     Bases of A, B, C are aligned to their vectors and no further; those of operands that are packed, and
@@ -170,7 +170,7 @@ def problem(
     leads, addresses = [x.ld for x in operands], [4 * x.offset for x in operands]
     assert launch.refusal(spec, m, n, k, tuple(leads), tuple(addresses), batch) is None
     bias, kept = _epilogue(case, v, operands[2], c.vec_c, np.random.default_rng(seed), stride)
-    return Problem(
+    return LaunchProblem(
         case.name, m, n, k, *operands, spec.threads, spec.smem_bytes, grid.size, splits,
         (grid.padded_m, grid.padded_n), grid.sum_bytes, grid.counter_bytes, grid.reduce_blocks,
         grid.reduce_blocks_per_product, launch.REDUCE_THREADS, grid.reduce_group_bits, grid.reduce_smem_bytes,

@@ -9,8 +9,7 @@ from concurrent.futures import Future
 from pathlib import Path
 
 import pytest
-from check import check
-from cover import (
+from covering_instances import (
     GROUPS,
     PAIRED,
     VALUES,
@@ -21,8 +20,9 @@ from cover import (
     covering_variants,
     instance,
 )
-from emulator import Builder, Problem, run
+from emulator import Builder, LaunchProblem, run
 from problems import Case, problem, problems
+from product_check import check
 
 from autotune.kernel import resources, template
 from autotune.kernel.launch import NARROW_LD, Epilogue
@@ -91,7 +91,7 @@ def test_instances_cover_staged_rows_of_every_kind() -> None:
     assert found == set(itertools.product((24, 40, 48, 56, 80, 112), VARIED["staging"]))
 
 
-def _batched(reduction: str = "") -> list[Problem]:
+def _batched(reduction: str = "") -> list[LaunchProblem]:
     return [
         p
         for number, i in enumerate(INSTANCES)

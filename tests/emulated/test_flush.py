@@ -6,8 +6,8 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from cover import Instance, instance
-from emulator import Builder, Problem, run
+from covering_instances import Instance, instance
+from emulator import Builder, LaunchProblem, run
 from problems import Case, problem
 
 from autotune.kernel import template
@@ -24,7 +24,7 @@ INSTANCES = (
 DEPTHS = (8, 255, 256, 257, 264, 511, 512, 520, 773)
 
 
-def _exact(problem: Problem, random: np.random.Generator) -> Problem:
+def _exact(problem: LaunchProblem, random: np.random.Generator) -> LaunchProblem:
     """The problem with operands of 16 bits: products and one float add up in float64 without rounding, so
     that rounding such a sum to float32 is what a fused multiply-add does."""
     for operand in (problem.a.matrices, problem.b.matrices):
@@ -69,7 +69,7 @@ def _slice_sum(
     return total
 
 
-def _blocked(problem: Problem, tested: Instance) -> np.ndarray:
+def _blocked(problem: LaunchProblem, tested: Instance) -> np.ndarray:
     """C as blocked summation in float32 makes it: slices, then splits, added in their order."""
     a, b = (stored.matrices[0].astype(np.float64) for stored in (problem.a, problem.b))
     a, b = (a.T if tested.variant.trans_a else a), (b.T if tested.variant.trans_b else b)

@@ -6,11 +6,11 @@ import re
 from pathlib import Path
 
 import pytest
-from check import WrongResult, check
-from cover import Instance, instance
+from covering_instances import Instance, instance
 from emulator import Builder, EmulatedFault, run
 from mutate import OPERATORS, Mutant, mutants_of, unmatched_tags
 from problems import problems
+from product_check import WrongProduct, check
 
 from autotune.kernel import template
 from autotune.kernel.launch import Epilogue
@@ -92,7 +92,7 @@ def fate(builder: Builder, main: Path, tested: Instance) -> str:
     try:
         for task, result in zip(tasks, run(executable, tasks), strict=True):
             check(task, result, tested.variant.trans_a, tested.variant.trans_b)
-    except (EmulatedFault, WrongResult) as error:
+    except (EmulatedFault, WrongProduct) as error:
         return str(error)
     return ""
 

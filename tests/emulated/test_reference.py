@@ -6,10 +6,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from check import WrongResult, check
-from cover import Instance, instance
-from emulator import Builder, EmulatedFault, Problem, run
+from covering_instances import Instance, instance
+from emulator import Builder, EmulatedFault, LaunchProblem, run
 from problems import problems
+from product_check import WrongProduct, check
 
 from autotune.kernel import rungs, template
 from autotune.kernel.rungs import ReferenceKernel
@@ -30,7 +30,7 @@ MUTANTS = [
 ]
 
 
-def _problems(reference: ReferenceKernel) -> list[Problem]:
+def _problems(reference: ReferenceKernel) -> list[LaunchProblem]:
     lender: Instance = instance("NN", **LENDER, vec_a=1, vec_b=1, vec_c=1, copy_a="register")
     spec = reference.spec
     assert (spec.bm, spec.bn) == (lender.config.bm, lender.config.bn)
@@ -59,5 +59,5 @@ def test_a_fault_in_a_reference_kernel_shows(
     mutant = tmp_path / rungs.REFERENCE_FILE
     mutant.write_text(text.replace(old, new), encoding="utf-8")
     (reference,) = (r for r in REFERENCES if r.entry == entry)
-    with pytest.raises((EmulatedFault, WrongResult)):
+    with pytest.raises((EmulatedFault, WrongProduct)):
         _run(builder, mutant, reference)

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from check import WrongResult, activated, check
-from cover import instance
-from emulator import Builder, BuildError, EmulatedFault, Problem, Result, Stored, run
+from covering_instances import instance
+from emulator import Builder, BuildError, EmulatedFault, LaunchProblem, LaunchResult, Stored, run
 from problems import SHUFFLED, Case, problem
+from product_check import WrongProduct, activated, check
 
 from autotune.kernel.launch import Epilogue
 
@@ -63,7 +63,7 @@ CLUSTER_FAULTS = {
 }
 
 
-def toy_problems(orders: tuple[int, ...]) -> list[Problem]:
+def toy_problems(orders: tuple[int, ...]) -> list[LaunchProblem]:
     """19 columns and 17 rows in tiles of 8, 43 deep, with one split and with two."""
     m, n, k = 17, 19, 43
     tiles = -(-m // TILE) * -(-n // TILE)
@@ -73,7 +73,7 @@ def toy_problems(orders: tuple[int, ...]) -> list[Problem]:
         for shape, gap in (((m, k), 2), ((k, n), 1), ((m, n), 3))
     )
     return [
-        Problem(
+        LaunchProblem(
             f"splits={splits} beta={beta} threads={thread_order} blocks={block_order}", m, n, k, a, b, c,
             THREADS, SMEM_BYTES, (tiles, splits), split_k=splits,
             sum_bytes=splits * tiles * THREADS * 4 * (splits > 1),
@@ -84,12 +84,12 @@ def toy_problems(orders: tuple[int, ...]) -> list[Problem]:
     ]  # fmt: skip
 
 
-def clustered(problems: list[Problem]) -> list[Problem]:
+def clustered(problems: list[LaunchProblem]) -> list[LaunchProblem]:
     """Those of two splits, which then need no workspace."""
     return [replace(p, sum_bytes=0, counter_bytes=0) for p in problems if p.split_k == 2]
 
 
-def run_toy(builder: Builder, fault: str, problems: list[Problem], cluster: int = 1) -> None:
+def run_toy(builder: Builder, fault: str, problems: list[LaunchProblem], cluster: int = 1) -> None:
     executable = builder.submit(TOY, {"FAULT": fault, "CLUSTER": cluster}).result()
     for task, result in zip(problems, run(executable, problems), strict=True):
         check(task, result)
@@ -120,7 +120,7 @@ def test_a_grid_of_no_whole_clusters_is_refused(builder: Builder) -> None:
 @pytest.mark.parametrize("order", [0, 1, 2], ids=["forward", "reverse", "shuffled"])
 @pytest.mark.parametrize("fault", FAULTS)
 def test_planted_fault_is_reported_in_every_order(builder: Builder, fault: str, order: int) -> None:
-    with pytest.raises((EmulatedFault, WrongResult), match=FAULTS[fault]):
+    with pytest.raises((EmulatedFault, WrongProduct), match=FAULTS[fault]):
         run_toy(builder, fault, toy_problems(orders=(order,)))
 
 
@@ -139,16 +139,16 @@ def test_missing_compiler_says_what_to_install(builder: Builder, monkeypatch: py
 BATCH = Case("a batch", 9, 12, 7, 1.5, -0.5, 1, SHUFFLED, is_special=True, products=3)
 
 
-def played(task: Problem) -> Result:
+def played(task: LaunchProblem) -> LaunchResult:
     """What a right kernel makes of a problem without transposed operands, in float32."""
     a, b, c = (stored.matrices for stored in (task.a, task.b, task.c))
     bias = task.bias.matrices.swapaxes(1, 2) if task.epilogue.bias == "rows" else task.bias.matrices
     with np.errstate(invalid="ignore"):
         kept = np.float32(task.alpha) * (a @ b) + np.float32(task.beta) * c + bias
-    return Result(activated(task.epilogue.activation, kept.astype(np.float64)).astype(np.float32), kept)
+    return LaunchResult(activated(task.epilogue.activation, kept.astype(np.float64)).astype(np.float32), kept)
 
 
-def epilogue_problem(bias: str, activation: str) -> Problem:
+def epilogue_problem(bias: str, activation: str) -> LaunchProblem:
     tested = instance("NN", is_batched=True, epilogue=Epilogue(bias, activation, keeps=True))
     return problem(tested, BATCH, split_k=1, seed=3)
 
@@ -158,22 +158,22 @@ def epilogue_problem(bias: str, activation: str) -> Problem:
 def test_check_knows_what_an_epilogue_makes(bias: str, activation: str) -> None:
     task = epilogue_problem(bias, activation)
     c, kept = played(task)
-    check(task, Result(c, kept))
+    check(task, LaunchResult(c, kept))
     wrong = [
-        Result(c, np.full_like(kept, np.nan)),  # not kept
-        Result(c[::-1], kept),  # products mixed up
-        Result(np.nan_to_num(c), kept),  # NaN lost
-        Result(c + np.float32(1e-4), kept),
+        LaunchResult(c, np.full_like(kept, np.nan)),  # not kept
+        LaunchResult(c[::-1], kept),  # products mixed up
+        LaunchResult(np.nan_to_num(c), kept),  # NaN lost
+        LaunchResult(c + np.float32(1e-4), kept),
     ]
     if activation != "none":
-        wrong += [Result(kept, kept), Result(c, c)]  # no activation; kept behind it
+        wrong += [LaunchResult(kept, kept), LaunchResult(c, c)]  # no activation; kept behind it
     for result in wrong:
-        with pytest.raises(WrongResult):
+        with pytest.raises(WrongProduct):
             check(task, result)
 
 
 def test_check_knows_whose_bias_it_is() -> None:
     task = epilogue_problem("rows", "none")
     bias = Stored(np.roll(task.bias.matrices, 1, axis=2), task.bias.ld, task.bias.stride)
-    with pytest.raises(WrongResult):
+    with pytest.raises(WrongProduct):
         check(task, played(replace(task, bias=bias)))

@@ -159,7 +159,7 @@ def test_a_wrong_kernel_of_ours_ends_the_benchmark(host, arena):  # noqa: F811
             view(values[4], 70, 60, 60)[3, 4] += 0.5
 
     host.sgemms[b"right"] = off
-    with pytest.raises(contest.WrongResult, match=r"ours .* on 70x60x33:NN: C\[3, 4\]"):
+    with pytest.raises(contest.WrongContestant, match=r"ours .* on 70x60x33:NN: C\[3, 4\]"):
         arena.race(GEMMS[0], CONFIG, 3)
 
 

@@ -91,7 +91,7 @@ def test_a_database_takes_part_with_what_it_would_export(played, tmp_path):
 
 def test_a_wrong_kernel_ends_the_race(host, played, tmp_path):  # noqa: F811
     host.sgemms[b"plain"] = lambda library, name, grid, values: None
-    with pytest.raises(contest.WrongResult, match=r"1:one\.db"):
+    with pytest.raises(contest.WrongContestant, match=r"1:one\.db"):
         vs_itself._run(_options(tmp_path, database(tmp_path / "one.db", played, PLAIN)))
 
 

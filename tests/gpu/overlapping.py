@@ -38,7 +38,7 @@ WRITER_BLOCKS, WRITER_THREADS = 8, 256
 
 
 @dataclass(frozen=True)
-class Product:
+class ProductStep:
     """out = alpha * a * b + beta * out, each the beginning of a buffer."""
 
     gemm: Gemm
@@ -57,14 +57,14 @@ class Write:
     by: float
 
 
-Script = Sequence[Product | Write]
+Script = Sequence[ProductStep | Write]
 
 
 def script(gemms: Sequence[Gemm], seed: int, length: int) -> Script:
     """A random script, the same for the same seed. Now and then alpha is zero, or an operand is written right
     before its product or right after it."""
     random_ = random.Random(seed)
-    steps: list[Product | Write] = []
+    steps: list[ProductStep | Write] = []
     newest = 0  # what was written last is read next
     while len(steps) < length:
         gemm = random_.choice(gemms)
@@ -73,7 +73,7 @@ def script(gemms: Sequence[Gemm], seed: int, length: int) -> Script:
         alpha = random_.choice((1.0, 1.0, 1.0, 0.0)) / max(gemm.k, 1) ** 0.5
         if random_.random() < 0.3:
             steps.append(Write(a, random_.random() / 6))
-        steps.append(Product(gemm, a, b, others[1], alpha, random_.choice((0.0, 0.5))))
+        steps.append(ProductStep(gemm, a, b, others[1], alpha, random_.choice((0.0, 0.5))))
         if random_.random() < 0.3:
             steps.append(Write(random_.choice((a, b)), random_.random() / 6))
         newest = others[1]
@@ -114,8 +114,8 @@ class Lane:
         self._driver.synchronize(self.stream)
         return found.view(np.uint32)
 
-    def enqueue(self, step: Product | Write) -> None:
-        if isinstance(step, Product):
+    def enqueue(self, step: ProductStep | Write) -> None:
+        if isinstance(step, ProductStep):
             g = step.gemm
             a, b = self._matrix(step.a, g.m, g.k), self._matrix(step.b, g.k, g.n)
             out = self._matrix(step.out, g.m, g.n)

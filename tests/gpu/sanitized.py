@@ -27,11 +27,11 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "emulated"))
 
-from check import WrongResult, check
-from cover import Instance, all_instances, instance
-from emulator import Problem, Result, Stored
+from covering_instances import Instance, all_instances, instance
+from emulator import LaunchProblem, LaunchResult, Stored
 from mutate import mutants_of
 from problems import Case, problem, problems
+from product_check import WrongProduct, check
 
 from autotune.device import DeviceLimits
 from autotune.gemm import Gemm
@@ -206,19 +206,19 @@ class Operand:
         return self._start and self._start + 4 * self._stored.offset
 
     def written(self, what: str) -> np.ndarray:
-        """What the matrices are now. Raises WrongResult where gaps between rows or products were changed."""
+        """What the matrices are now. Raises WrongProduct where gaps between rows or products were changed."""
         if not self._start:
             return self._stored.matrices
         after = self._gpu.download(self._start, self._memory)
         result = self._elements(after).copy()
         self._elements(self._memory)[:] = result  # all else must be as it was
         if not np.array_equal(self._memory.view(np.uint32), after.view(np.uint32)):
-            raise WrongResult(f"{what}: written between the rows or products")
+            raise WrongProduct(f"{what}: written between the rows or products")
         return result
 
 
-def compute(gpu: Gpu, module: Module, p: Problem) -> Result:
-    """What becomes of a problem. Raises WrongResult where gaps between rows, or counters, were changed."""
+def compute(gpu: Gpu, module: Module, p: LaunchProblem) -> LaunchResult:
+    """What becomes of a problem. Raises WrongProduct where gaps between rows, or counters, were changed."""
     counters = np.zeros(p.counter_bytes // 4, np.uint32)
     with gpu.borrowed():
         a, b, c, bias = (Operand(gpu, stored) for stored in (p.a, p.b, p.c, p.bias))
@@ -226,15 +226,17 @@ def compute(gpu: Gpu, module: Module, p: Problem) -> Result:
         at = gpu.scratch(p.sum_bytes // 4, counters)
         _launch(gpu, module, p, (a, b, c, bias, kept), at)
         gpu.wait()
-        result = Result(c.written(f"{p.name}: C"), kept.written(f"{p.name}: what is kept"))
+        result = LaunchResult(c.written(f"{p.name}: C"), kept.written(f"{p.name}: what is kept"))
         if counters.size:
             counters = gpu.download(at + p.sum_bytes, counters)
     if counters.any():
-        raise WrongResult(f"{p.name}: counters of the workspace are not left zero")
+        raise WrongProduct(f"{p.name}: counters of the workspace are not left zero")
     return result
 
 
-def _launch(gpu: Gpu, module: Module, p: Problem, operands: tuple[Operand, ...], workspace: int) -> None:
+def _launch(
+    gpu: Gpu, module: Module, p: LaunchProblem, operands: tuple[Operand, ...], workspace: int
+) -> None:
     """All kernels of a problem, one behind the other."""
     addresses = [operand.address for operand in operands]
     a, b, c = map(ctypes.c_void_p, addresses[:3])
@@ -257,7 +259,7 @@ def _launch(gpu: Gpu, module: Module, p: Problem, operands: tuple[Operand, ...],
 
 
 def _packed(
-    gpu: Gpu, module: Module, p: Problem, is_a: bool, address: ctypes.c_void_p, stored: Stored
+    gpu: Gpu, module: Module, p: LaunchProblem, is_a: bool, address: ctypes.c_void_p, stored: Stored
 ) -> tuple[ctypes.c_void_p, ctypes.c_int64, int]:
     """Address, leading dimension and stride of an operand as sgemm gets it: its copies, if it is packed."""
     for plan in p.packs:
@@ -319,7 +321,7 @@ def run_all(gpu: Gpu, one: Instance, code: bytes, names: Sequence[str], number: 
         num_launches += 1
         try:
             check(task, compute(gpu, module, task), one.variant.trans_a, one.variant.trans_b)
-        except (WrongResult, CudaError) as error:
+        except (WrongProduct, CudaError) as error:
             wrong.append(f"{task.name}: {error}")
     module.unload()
     return num_launches, wrong
@@ -358,7 +360,7 @@ def main(deed: str, name: str, *rest: str) -> int:
         return int(bool(facts["wrong"]))
     try:
         {"plant": plant, "mutant": mutant}[deed](gpu, name)
-    except (CudaError, WrongResult) as error:
+    except (CudaError, WrongProduct) as error:
         print(error, flush=True)
     return 0
 

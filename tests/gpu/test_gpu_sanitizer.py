@@ -21,7 +21,7 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 sys.path.insert(0, str(Path(__file__).parent))
 import sanitize_table
 import sanitized
-from sanitizer import FOUND, OPTIONS, Verdict, find_tool, run
+from sanitizer import FOUND, OPTIONS, SanitizerRun, find_tool, run
 
 NUM_INSTANCES = 40  # at least
 
@@ -39,7 +39,7 @@ def watch(request: pytest.FixtureRequest) -> sanitize_table.Run:
         pytest.skip(str(reason))
 
 
-def num_found(done: Verdict) -> int:
+def num_found(done: SanitizerRun) -> int:
     assert done.num_found is not None, done
     return done.num_found
 

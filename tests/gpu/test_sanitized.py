@@ -10,10 +10,10 @@ from dataclasses import asdict
 import numpy as np
 import pytest
 import sanitized  # first: it makes the folder of the others known
-from check import WrongResult, activated, check, reference
-from emulator import NOTHING, Result
+from emulator import NOTHING, LaunchResult
 from host_driver import HostDriver, play_pack, view
 from problems import problems
+from product_check import WrongProduct, activated, check, reference
 
 from autotune.device import KNOWN
 from autotune.kernel import template
@@ -85,7 +85,7 @@ class PlayedGpu(sanitized.Gpu):
         bias = _view(epilogue.bias, p.bias, p.bias.ld, epilogue.stride_bias)
         assert np.array_equal(bias, p.bias.matrices, equal_nan=True)
         kept = _view(epilogue.kept, p.kept, epilogue.ld_kept, epilogue.stride_kept)
-        self.play(one, p, Result(_view(c, p.c, ldc, batch.stride_c), kept), workspace)
+        self.play(one, p, LaunchResult(_view(c, p.c, ldc, batch.stride_c), kept), workspace)
 
 
 def _view(address, stored, lead, stride):
@@ -163,7 +163,7 @@ def test_what_is_written_elsewhere_is_seen(play, words):
         unfinished: lambda p: p.counter_bytes,
     }[play]
     one, task = next((one, p) for one, p in tasks if is_fit(p))
-    with pytest.raises(WrongResult, match=words):
+    with pytest.raises(WrongProduct, match=words):
         gpu.compute(one, task)
 
 
@@ -199,7 +199,9 @@ def test_kernels_of_a_table_get_their_problems(tmp_path, monkeypatch, capsys, ho
 def test_a_wrong_kernel_of_a_table_is_told(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(sanitized, "Gpu", lambda: PlayedGpu(right))
     monkeypatch.setattr(
-        sanitized, "compute", lambda gpu, module, p: Result(np.zeros_like(p.c.matrices), p.kept.matrices)
+        sanitized,
+        "compute",
+        lambda gpu, module, p: LaunchResult(np.zeros_like(p.c.matrices), p.kept.matrices),
     )
     one = sanitized.MUTATED
     (tmp_path / "cubin").write_bytes(b"sgemm")

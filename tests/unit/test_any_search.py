@@ -16,11 +16,11 @@ from autotune.targets import matrices
 
 
 @pytest.fixture(scope="module")
-def grid() -> any_search.Grid:
-    return any_search.Grid.of(matrices()[0])
+def grid() -> any_search.LayoutTimes:
+    return any_search.LayoutTimes.of(matrices()[0])
 
 
-def test_all_kernels_lose_nothing_and_none_loses_the_most(grid: any_search.Grid) -> None:
+def test_all_kernels_lose_nothing_and_none_loses_the_most(grid: any_search.LayoutTimes) -> None:
     every = np.arange(len(grid.configs))
     assert (grid.losses(every) == 0).all()
     assert (grid.losses([]) == np.log(any_search.WORST)).all()
@@ -30,7 +30,7 @@ def test_all_kernels_lose_nothing_and_none_loses_the_most(grid: any_search.Grid)
         assert grid.times_us[fastest, column] == grid.found.best_us()[grid.columns[column]]
 
 
-def test_leaders_are_a_searchs_own_kernels_best_first(grid: any_search.Grid) -> None:
+def test_leaders_are_a_searchs_own_kernels_best_first(grid: any_search.LayoutTimes) -> None:
     limits, num = grid.found.limits, 0
     for column, gemm in enumerate(grid.columns):
         found = any_search.leaders(grid, column)

@@ -7,7 +7,7 @@ import importlib
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,6 +17,8 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "docs/tools"))
 
 from import_graph import MODULES, imports, in_circles, own, tree
 
+REPOSITORY = Path(__file__).resolve().parents[2]
+NAMED_ONCE = ("autotune", "benchmarks", "docs/tools", "tests")  # no name is given twice within them
 # Modules at the top of the package: facts that every room may use.
 FACTS = frozenset(
     {
@@ -97,10 +99,17 @@ def test_no_import_leads_back() -> None:
     assert not circles, f"these import each other: {circles}"
 
 
+def _repeated(names: Iterable[str]) -> list[str]:
+    return [name for name, count in Counter(names).items() if count > 1]
+
+
 def test_file_and_class_names_mean_one_thing() -> None:
-    files = Counter(module.split("/")[-1] for module in MODULES if not module.endswith("__init__"))
-    classes = Counter(n.name for m in MODULES for n in ast.walk(tree(m)) if isinstance(n, ast.ClassDef))
-    assert not [name for names in (files, classes) for name, count in names.items() if count > 1]
+    """In the whole checkout; classes of test modules are met in their own file alone and may repeat."""
+    paths = [path for folder in NAMED_ONCE for path in (REPOSITORY / folder).rglob("*.py")]
+    files = [path.name for path in paths if path.name not in ("__init__.py", "conftest.py")]
+    assert not _repeated(files)
+    read = [ast.parse(p.read_text(encoding="utf-8")) for p in paths if not p.name.startswith("test_")]
+    assert not _repeated(n.name for module in read for n in ast.walk(module) if isinstance(n, ast.ClassDef))
 
 
 @pytest.mark.parametrize("module", [m for m in MODULES if m.startswith("store/")])

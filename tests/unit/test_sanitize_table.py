@@ -21,7 +21,7 @@ from autotune.runtime.table import load
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 import sanitize_table
 import sanitizer
-from sanitizer import FOUND, Verdict
+from sanitizer import FOUND, SanitizerRun
 
 SAID = "========= COMPUTE-SANITIZER\n========= Invalid __global__ read of size 4 bytes\n{}\n"
 
@@ -35,7 +35,11 @@ class Played:
 
     def __call__(self, tool, arguments):
         if arguments[0] == "plant":
-            return self._verdict(0, "", "") if "broken" not in self.deeds else Verdict(1, None, "", "no GPU")
+            return (
+                self._verdict(0, "", "")
+                if "broken" not in self.deeds
+                else SanitizerRun(1, None, "", "no GPU")
+            )
         deed, cases, path, how = arguments
         assert (deed, cases) == ("table", sanitize_table.CASES[tool])
         assert how == ("unwritten" if tool == "initcheck" else "marked")
@@ -45,7 +49,7 @@ class Played:
         for name in names:
             deed = self.deeds.get((tool, name))
             if deed == "dies":  # and with it all that would come behind
-                return Verdict(139, None, "", "Segmentation fault")
+                return SanitizerRun(139, None, "", "Segmentation fault")
             if deed == "is found":
                 return self._verdict(1, json.dumps({"launches": seen, "wrong": []}), SAID)
             wrong += [f"{name}: C is off"] if deed == "is wrong" else []
@@ -56,7 +60,9 @@ class Played:
     @staticmethod
     def _verdict(num_found, facts, said):
         summary = f"========= ERROR SUMMARY: {num_found} errors"
-        return Verdict(FOUND if num_found else 0, num_found, f"{said.format('')}{facts}\n{summary}\n", "")
+        return SanitizerRun(
+            FOUND if num_found else 0, num_found, f"{said.format('')}{facts}\n{summary}\n", ""
+        )
 
 
 def tasks(number):

@@ -1,6 +1,7 @@
 """How far so many kernels reach on shapes that they were not chosen for, and what of that the model picks.
 
-    python benchmarks/portfolio.py studies/matrices/h200-nn.json.gz [more ...] [--sizes 16,32,64] [--folds 5]
+    python benchmarks/portfolio_reach.py studies/matrices/h200-nn.json.gz [more ...]
+        [--sizes 16,32,64] [--folds 5]
 
 Of each matrix (record_matrix.py, write_matrix.py) the columns are held apart in folds, as an export does it
 (autotune/export/left_out.py). Told are geometric means over columns held apart. chosen: the best of all rows

@@ -1,4 +1,4 @@
-"""benchmarks/same_code.py: changes of the code are found, those of the text are not; sameness is recorded."""
+"""benchmarks/compare_code.py: changes of code are found, those of text are not; sameness is recorded."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from autotune.kernel.launch import ACTIVATIONS, BIASES, PLAIN, Epilogue, Variant
 from autotune.kernel.rules import broken_rules
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
+import compare_code
 import drawn
-import same_code
 from drawn import Drawn
 
 REPOSITORY = Path(__file__).parents[2]
@@ -59,7 +59,9 @@ def change(folder: Path, old: str, new: str) -> None:
 
 
 def compared(folder: Path) -> dict[Drawn, str]:
-    return same_code.compare(KERNELS, template.source(template.MAIN_FILE, folder), template.source(), jobs=1)
+    return compare_code.compare(
+        KERNELS, template.source(template.MAIN_FILE, folder), template.source(), jobs=1
+    )
 
 
 def test_names_and_comments_change_no_code(text: Path) -> None:
@@ -80,7 +82,7 @@ def test_a_planted_difference_is_found_in_the_kernels_that_have_it(text: Path) -
 def test_a_difference_in_an_epilogue_is_found_in_kernels_that_have_one(text: Path) -> None:
     change(text, "0.5f * x * (1 + erff", "x * (0.5f + 0.5f * erff")
     texts = template.source(template.MAIN_FILE, text), template.source()
-    found = same_code.compare([*KERNELS, EPILOGUE], *texts, jobs=1)
+    found = compare_code.compare([*KERNELS, EPILOGUE], *texts, jobs=1)
     assert found.keys() == {EPILOGUE}
 
 
@@ -97,7 +99,7 @@ def test_a_text_that_does_not_compile_is_not_the_same(text: Path) -> None:
 
 def test_the_script_exits_1_and_records_nothing_where_code_differs(text: Path) -> None:
     change(text, "scale * product.v[e]", "scale * product.v[e] + 1.0f")
-    command = (sys.executable, "benchmarks/same_code.py", "--against", text, "--num", "1", "--write")
+    command = (sys.executable, "benchmarks/compare_code.py", "--against", text, "--num", "1", "--write")
     done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=False)
     assert done.returncode == 1, done.stderr
     assert "0 of 1 kernels" in done.stdout and "Recorded" not in done.stdout
@@ -105,12 +107,14 @@ def test_the_script_exits_1_and_records_nothing_where_code_differs(text: Path) -
 
 def test_sameness_is_recorded_once_per_pair(tmp_path: Path) -> None:
     path = tmp_path / "same_code.json"
-    record = same_code.Record(
+    record = compare_code.Record(
         "sgemm", "b" * 64, "a" * 64, 200, ("sm_75", "sm_90"), "nvrtc 13.5", "2026-11-22"
     )
-    other = same_code.Record("sgemm", "c" * 64, "a" * 64, 200, ("sm_75", "sm_90"), "nvrtc 13.5", "2026-11-22")
+    other = compare_code.Record(
+        "sgemm", "c" * 64, "a" * 64, 200, ("sm_75", "sm_90"), "nvrtc 13.5", "2026-11-22"
+    )
     for one in (record, other, record):
-        same_code.keep(one, path)
+        compare_code.keep(one, path)
     assert [(one["source_hash"][0], one["same_as"][0]) for one in json.loads(path.read_text())] == [
         ("c", "a"), ("b", "a"),
     ]  # fmt: skip
@@ -121,20 +125,20 @@ def test_sameness_is_recorded_once_per_pair(tmp_path: Path) -> None:
 
 
 def test_one_hash_is_nothing_to_record(tmp_path: Path) -> None:
-    record = same_code.Record("sgemm", "a" * 64, "a" * 64, 200, ("sm_75",), "nvrtc 13.5", "2026-11-22")
-    assert "nothing to record" in same_code.keep(record, tmp_path / "same_code.json")
+    record = compare_code.Record("sgemm", "a" * 64, "a" * 64, 200, ("sm_75",), "nvrtc 13.5", "2026-11-22")
+    assert "nothing to record" in compare_code.keep(record, tmp_path / "same_code.json")
     assert not (tmp_path / "same_code.json").exists()
 
 
 def test_what_is_neither_a_folder_nor_a_revision_is_told(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="nor a git revision"):
-        same_code.folder_of("no-such-revision", tmp_path)
+        compare_code.folder_of("no-such-revision", tmp_path)
 
 
 def test_the_text_of_a_revision_is_unpacked(tmp_path: Path) -> None:
     if not (REPOSITORY / ".git").exists():
         pytest.skip("no git checkout")
-    assert (same_code.folder_of("HEAD", tmp_path) / template.MAIN_FILE).is_file()
+    assert (compare_code.folder_of("HEAD", tmp_path) / template.MAIN_FILE).is_file()
 
 
 def test_drawn_kernels_are_legal_and_show_every_value() -> None:

@@ -1,4 +1,4 @@
-"""benchmarks/portfolio.py: kernels are chosen on some columns and judged on others."""
+"""benchmarks/portfolio_reach.py: kernels are chosen on some columns and judged on others."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from autotune.gemm import Gemm
 from autotune.kernel.config import Config
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
-import portfolio
+import portfolio_reach
 
 from autotune.recording import matrix
 from autotune.recording.matrix import CellRecord, MatrixRow, RowFacts, TimeMatrix
 
-SCRIPT = Path(portfolio.__file__)
+SCRIPT = Path(portfolio_reach.__file__)
 LIMITS = KNOWN["h200"]
 ENVIRONMENT = Environment(LIMITS.name, "GPU-0", (9, 0), "580", "13.0", "13.4", "13.1")
 FACTS = {"source_hash": "of this", "policy": "cold", "policy_version": 1}
@@ -38,11 +38,11 @@ def made(times: dict[str, list[float]], origins: dict[str, str] | None = None) -
 def test_what_was_found_on_a_column_held_apart_is_not_chosen_for_it() -> None:
     lucky = [1.0] + [11.0] * 19
     found = made({"lucky": lucky, "plain": [10.0] * 20}, {"lucky": str(COLUMNS[0])})
-    judged = {one.gemm: one for one in portfolio.held_apart(found, 2, 5)}
+    judged = {one.gemm: one for one in portfolio_reach.held_apart(found, 2, 5)}
     first, others = judged[COLUMNS[0]], [judged[gemm] for gemm in COLUMNS[1:]]
     assert (first.best_us, first.chosen_us, first.picked_us) == (1.0, 10.0, 10.0)
     assert all(one.chosen_us == one.best_us == 10.0 for one in others)
-    assert portfolio.mean_ratio((one.cublas_us or 0.0, one.picked_us) for one in others) > 1.8
+    assert portfolio_reach.mean_ratio((one.cublas_us or 0.0, one.picked_us) for one in others) > 1.8
 
 
 def test_a_file_is_read_as_it_was_written_and_judged_by_the_script(tmp_path: Path) -> None:

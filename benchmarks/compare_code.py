@@ -1,6 +1,6 @@
 """Whether two texts of the template are the same machine code, as changes of names and comments leave it.
 
-    python benchmarks/same_code.py --against REVISION [--num 200] [--seed 1] [--jobs 2] [--write]
+    python benchmarks/compare_code.py --against REVISION [--num 200] [--seed 1] [--jobs 2] [--write]
 
 REVISION is a git revision, or a folder that holds the other text. Needs no GPU. Kernels drawn by the seed
 (drawn.py) are compiled from both texts. Of each pair all sections of code and constants are held against one

@@ -5,18 +5,18 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from emulator import Problem, Result
+from emulator import LaunchProblem, LaunchResult
 
 UNIT_ROUNDOFF = 2.0**-24  # of float32
 STEEPEST = 1.13  # no activation is steeper: GELU at the square root of two
 ACTIVATION_UNITS = 8  # an activation errs by so many units of its argument at most
 
 
-class WrongResult(AssertionError):
+class WrongProduct(AssertionError):
     """C is not what BLAS says, or not what the epilogue makes of it."""
 
 
-def reference(p: Problem, trans_a: bool, trans_b: bool) -> tuple[np.ndarray, np.ndarray]:
+def reference(p: LaunchProblem, trans_a: bool, trans_b: bool) -> tuple[np.ndarray, np.ndarray]:
     """The result before its activation, in float64, and the error that float32 may make of it, element by
     element; both (products, m, n).
 
@@ -53,8 +53,8 @@ def activated(activation: str, x: np.ndarray) -> np.ndarray:
     return x
 
 
-def check(p: Problem, result: Result, trans_a: bool = False, trans_b: bool = False) -> None:
-    """Raises `WrongResult` unless NaN and Inf stand where they must and the rest is within the bound."""
+def check(p: LaunchProblem, result: LaunchResult, trans_a: bool = False, trans_b: bool = False) -> None:
+    """Raises `WrongProduct` unless NaN and Inf stand where they must and the rest is within the bound."""
     value, bound = reference(p, trans_a, trans_b)
     if p.epilogue.keeps:
         _check(p, "what is kept", result.kept, value, bound)
@@ -64,7 +64,7 @@ def check(p: Problem, result: Result, trans_a: bool = False, trans_b: bool = Fal
     _check(p, "C", result.c, value, bound)
 
 
-def _check(p: Problem, name: str, result: np.ndarray, expected: np.ndarray, bound: np.ndarray) -> None:
+def _check(p: LaunchProblem, name: str, result: np.ndarray, expected: np.ndarray, bound: np.ndarray) -> None:
     special = ~np.isfinite(expected)
     with np.errstate(invalid="ignore"):  # what was never written is a signalling NaN
         error = np.abs(np.where(special, 0, result) - np.where(special, 0, expected))
@@ -76,7 +76,7 @@ def _check(p: Problem, name: str, result: np.ndarray, expected: np.ndarray, boun
     if is_right.all():
         return
     at = tuple(np.argwhere(~is_right)[0])
-    raise WrongResult(
+    raise WrongProduct(
         f"{p.name}: {np.count_nonzero(~is_right)} of {p.products} x {p.m} x {p.n} elements are wrong, "
         f"the first {name}[{', '.join(map(str, at))}] = {result[at]}, not {expected[at]} within {bound[at]}"
     )
