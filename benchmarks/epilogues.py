@@ -180,7 +180,7 @@ def text(facts: dict[str, Any]) -> str:
 def _run(args: argparse.Namespace) -> None:
     gemms: Sequence[Gemm] = [Gemm.parse(shape) for shape in args.shape or SHAPES]
     with common.open_existing(args.db) as store:
-        arena = Arena(args.gpu, read_policy(args.policy))
+        arena = Arena(args.gpu, read_policy(args.cache))
         if arena.torch is None:
             raise EnvironmentProblem("torch with CUDA was not found; install it, it is what is compared with")
         results = arena.results(store, gemms)
@@ -197,7 +197,7 @@ def main() -> None:
     parser.add_argument("--db", default="autotune.db")
     parser.add_argument("--shape", action="append", help=f"default: {' and '.join(SHAPES)}")
     parser.add_argument("--gpu", default="auto")
-    parser.add_argument("--policy", default="cold")
+    parser.add_argument("--cache", default="cold")
     parser.add_argument("--rounds", type=int, default=41)
     parser.add_argument("--out", type=Path)
     reports.run(_run, parser.parse_args())

@@ -1,6 +1,6 @@
 """Ours against cuBLAS, the best of cuBLASLt's candidates and torch.mm, side by side in one run.
 
-    python benchmarks/vs_cublas.py --suite studies/suites/dev.toml --db autotune.db [--gpu 0] [--policy warm]
+    python benchmarks/vs_cublas.py --suite studies/suites/dev.toml --db autotune.db [--gpu 0] [--cache warm]
         [--rounds 21] [--sustained 20] [--out studies/results/NAME.json] [--svg NAME.svg]
 
 Per shape: the best kernel that the database holds, `cublasSgemm` (pedantic FP32), the fastest of up to 32
@@ -42,7 +42,7 @@ def _run(args: argparse.Namespace) -> None:
     if not gemms and not lasting:
         raise UsageError("no shape: pass --suite FILE, --shape 4096 or --sustained 20")
     with common.open_existing(args.db) as store:
-        arena = Arena(args.gpu, read_policy(args.policy), with_torch=not args.no_torch)
+        arena = Arena(args.gpu, read_policy(args.cache), with_torch=not args.no_torch)
         results = arena.results(store, {*gemms, *lasting})
     configs = {shape.gemm: shape.ranked[0].config for shape in results.shapes}
     torch = arena.torch and arena.torch.version
@@ -309,7 +309,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--shape", action="append", help="4096, 4096x128x4096 or 4096:NT; repeatable")
     parser.add_argument("--db", default="autotune.db", help="where the search kept its trials")
     parser.add_argument("--gpu", default="auto", help="a GPU: its index, UUID or auto")
-    parser.add_argument("--policy", default="cold", choices=("cold", "warm"))
+    parser.add_argument("--cache", default="cold", choices=("cold", "warm"))
     parser.add_argument("--rounds", type=int, default=21, help="interleaved rounds: samples of each")
     parser.add_argument("--no-torch", action="store_true", help="leave out torch.mm")
     parser.add_argument("--sustained", type=float, metavar="S", help="4096^3, 8192^3: turns of S seconds")

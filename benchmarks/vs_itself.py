@@ -1,7 +1,7 @@
 """Searches against each other: the kernels that each chose, timed side by side in one run.
 
     python benchmarks/vs_itself.py FIRST SECOND [...] --suite studies/suites/dev.toml [--gpu 0]
-        [--policy warm] [--rounds 41] [--out studies/results/NAME.json]
+        [--cache warm] [--rounds 41] [--out studies/results/NAME.json]
 
 FIRST, SECOND, ... are databases of searches, or JSON files of `autotune search --json` or of this script. Per
 shape, each one's kernel (of a database: what `export-table` would take) and cuBLAS run in interleaved rounds,
@@ -37,7 +37,7 @@ Choices = dict[Gemm, Config]
 
 
 def _run(args: argparse.Namespace) -> None:
-    arena = Arena(args.gpu, read_policy(args.policy), with_torch=False)
+    arena = Arena(args.gpu, read_policy(args.cache), with_torch=False)
     names = [f"{number}:{Path(source).name}" for number, source in enumerate(args.sources, 1)]
     named = common.read_shapes(args.shape or (), args.suite)
     choices = {
@@ -45,7 +45,7 @@ def _run(args: argparse.Namespace) -> None:
     }
     gemms = named or shared(choices)
     report = reports.identity(arena, "vs_itself", args.rounds, searches=names, summary={})
-    console.show(f"{arena.environment.gpu_name}, {args.policy} operands, {args.rounds} interleaved rounds")
+    console.show(f"{arena.environment.gpu_name}, {args.cache} operands, {args.rounds} interleaved rounds")
     for gemm in gemms:
         configs = {name: found[gemm] for name, found in choices.items()}
         report["shapes"].append(
@@ -201,7 +201,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--suite", type=Path, help="a TOML file of [[shape]] tables")
     parser.add_argument("--shape", action="append", help="4096, 4096x128x4096 or 4096:NT; repeatable")
     parser.add_argument("--gpu", default="auto", help="a GPU: its index, UUID or auto")
-    parser.add_argument("--policy", default="cold", choices=("cold", "warm"))
+    parser.add_argument("--cache", default="cold", choices=("cold", "warm"))
     parser.add_argument("--rounds", type=int, default=41, help="interleaved rounds: samples of each")
     parser.add_argument("--out", type=Path, help="JSON with raw samples")
     return parser.parse_args()

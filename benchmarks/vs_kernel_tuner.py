@@ -78,7 +78,7 @@ GRACE_S = 120.0  # for Kernel Tuner to start, and to finish the candidate under 
 def main() -> None:
     args = _arguments()
     gemm = Gemm.parse(args.shape)
-    with GpuTarget(args.gpu, policy=args.policy) as target:
+    with GpuTarget(args.gpu, policy=args.cache) as target:
         configs = subset(target.space(gemm), args.configs, args.seed)
         job = kernel_tuner_job(gemm, configs, target.limits)
         environment = target.environment
@@ -91,7 +91,7 @@ def main() -> None:
     cublas_us = judge(args, gemm, results)
     facts = {
         "environment": environment.to_dict(), "shape": str(gemm), "seconds": args.seconds, "seed": args.seed,
-        "num_configs": len(configs), "policy": args.policy, "source_hash": template.source_hash(),
+        "num_configs": len(configs), "policy": args.cache, "source_hash": template.source_hash(),
         "cublas_time_us": cublas_us, "results": results,
     }  # fmt: skip
     args.out.write_text(json.dumps(facts, indent=1, default=str), encoding="utf-8")
@@ -224,7 +224,7 @@ def run_ours(args: argparse.Namespace, gemm: Gemm, configs: Sequence[Config]) ->
     with tempfile.TemporaryDirectory(prefix="vs-kernel-tuner-") as folder:
         cache = Path(folder) / "cache"
         with (
-            GivenTarget(args.gpu, policy=args.policy, cache_dir=cache) as target,
+            GivenTarget(args.gpu, policy=args.cache, cache_dir=cache) as target,
             Store.open(Path(folder) / "trials.db") as store,
         ):
             target.configs = configs
@@ -286,7 +286,7 @@ def _run(command: Sequence[str], environment: dict[str, str], folder: str, timeo
 def judge(args: argparse.Namespace, gemm: Gemm, results: Sequence[dict[str, Any]]) -> float | None:
     """Times the best of everyone interleaved, into `judged_time_us`; returns cuBLAS's time in us."""
     finalists = [result for result in results if result["config"] is not None]
-    with GpuTarget(args.gpu, policy=args.policy) as target:
+    with GpuTarget(args.gpu, policy=args.cache) as target:
         points = [result["config"] for result in finalists]
         rounds = target.compare(gemm, points, args.rounds)
     for result, times in zip(finalists, rounds.samples_us, strict=True):
@@ -351,7 +351,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--strategies", default=STRATEGIES, help="Kernel Tuner's")
     parser.add_argument("--lang", default="nvcuda", choices=("nvcuda", "cupy"), help="Kernel Tuner's backend")
     parser.add_argument("--iterations", type=int, default=7, help="Kernel Tuner's launches per candidate")
-    parser.add_argument("--policy", type=CachePolicy, default=CachePolicy.WARM, choices=list(CachePolicy))
+    parser.add_argument("--cache", type=CachePolicy, default=CachePolicy.WARM, choices=list(CachePolicy))
     parser.add_argument("--rounds", type=int, default=31, help="of the judge")
     parser.add_argument("--kernel-tuner-path", type=Path, help="folder that holds the package kernel_tuner")
     parser.add_argument("--out", type=Path, default=Path("vs_kernel_tuner.json"))
