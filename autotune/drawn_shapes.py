@@ -12,16 +12,16 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from . import targets
 from .device import DeviceLimits
 from .distribution import MAX_KERNELS, SHIPPED_SEEDS, drawn_suite
-from .export.portfolio import candidates, portfolio
+from .export.portfolio import portfolio
 from .gemm import LAYOUTS, Gemm
 from .kernel.config import Config
 from .kernel.relatives import fitted, summed_in_blocks
 from .search import Options, SearchResult, StopReason
 from .search.cublas_times import time_cublas
 from .search.fill import Filled, OnFill, fill
+from .starting_points import StartingPoints
 from .store import Store
 from .target import Filling
 
@@ -35,12 +35,13 @@ def drawn_for(num: int, seed: int, limits: DeviceLimits) -> tuple[Gemm, ...]:
 
 @dataclass(frozen=True)
 class DrawnSearch:
-    """One run. `search` searches shapes; `options` are those of the whole run; `on_fill` is told of kernels
-    and times as they are stored."""
+    """One run. `search` searches shapes; `options` are those of the whole run; `starts` knows what ships;
+    `on_fill` is told of kernels and times as they are stored."""
 
     target: Filling
     store: Store
     options: Options
+    starts: StartingPoints
     search: Search
     on_fill: OnFill
 
@@ -49,7 +50,7 @@ class DrawnSearch:
         do."""
         until_s = self._until_s(1.0)
         options, gemms = self.options, tuple(dict.fromkeys((*named, *drawn)))
-        filled = self._fill(gemms, self._until_s(options.policy.probe_share), _known_elsewhere(self._limits))
+        filled = self._fill(gemms, self._until_s(options.policy.probe_share), self._known())
         share = options.policy.search_share
         found = self.search(
             gemms,
@@ -77,6 +78,13 @@ class DrawnSearch:
         seconds = self.options.seconds
         return math.inf if seconds is None else self.target.now() + share * seconds
 
+    def _known(self) -> dict[str, list[Config]]:
+        """Kernels that serve most shapes by the matrices that ship with autotune, by layout, and behind these
+        the same with sums as short as a deep k may need."""
+        limits, most = self._limits, MAX_KERNELS // len(LAYOUTS)
+        found = {x: portfolio(x, self.starts.kernels(x), limits, most) for x in LAYOUTS}
+        return {x: [*kernels, *_in_blocks(kernels, x, limits)] for x, kernels in found.items()}
+
     def _fill(
         self, gemms: Sequence[Gemm], until_s: float, known: dict[str, list[Config]] | None = None
     ) -> Filled:
@@ -97,14 +105,6 @@ class DrawnSearch:
         if again.signal is not None:
             found = replace(found, reason=again.reason, signal=again.signal)
         return replace(found, shapes=shapes)
-
-
-def _known_elsewhere(limits: DeviceLimits) -> dict[str, list[Config]]:
-    """Kernels that serve most shapes by the matrices that ship with autotune, by layout, and behind these the
-    same with sums as short as a deep k may need."""
-    matrices, most = targets.matrices(), MAX_KERNELS // len(LAYOUTS)
-    found = {x: portfolio(x, candidates(x, (), matrices, limits), limits, most) for x in LAYOUTS}
-    return {x: [*kernels, *_in_blocks(kernels, x, limits)] for x, kernels in found.items()}
 
 
 def _in_blocks(kernels: Iterable[Config], layout: str, limits: DeviceLimits) -> Iterator[Config]:

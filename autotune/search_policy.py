@@ -17,12 +17,12 @@ from .user_file import read_toml
 
 _HOW = "write one line for each value that is to differ, as num_startup = 30"
 _SHARES = frozenset(
-    {"turn_hope", "duel_error", "final_error", "polish_share", "final_share", "search_share", "fill_share",
+    {"bandit_hope", "duel_error", "final_error", "polish_share", "final_share", "search_share", "fill_share",
      "probe_share"}
 )  # fmt: skip
 _POSITIVE = frozenset(
     {"num_startup", "lend_every", "lend_less", "num_parents", "num_drawn", "num_fitted", "most_planned",
-     "turns_after", "duel_error", "final_error", "most_rounds", "num_finalists", "batch_s", "ahead_s",
+     "bandit_after", "duel_error", "final_error", "most_rounds", "num_finalists", "batch_s", "ahead_s",
      "search_share", "num_leaders"}
 )  # fmt: skip
 
@@ -33,7 +33,7 @@ class SearchPolicy:
     value that cannot be."""
 
     # What is tried before the model knows enough, and beside it
-    has_seeds: bool = True  # whether kernels that are known to do well on such a shape are tried first
+    num_seeds: int = 16  # configs that are expected to do well on such a shape, tried first
     num_startup: int = 15  # points before the model is asked
     num_lenders: int = 3  # studies of the same shape that lend their best, and as many of similar shapes
     num_loans: int = 8  # configs that each of the former lends, and that the latter lend together
@@ -41,16 +41,16 @@ class SearchPolicy:
     lend_less: int = 50  # after so many asks there are twice as many between them, then three times, ...
     # What the model looks at, and how much it is told
     num_parents: int = 6  # best points whose relatives are looked at
-    num_founders: int = 8  # blocks of points whose best point is a parent, too
-    num_carried: int = 16  # times that each parent is carried to another block
+    num_founders: int = 8  # regions (of our kernel: tiles) whose best point is a parent, too
+    num_carried: int = 16  # times that each parent is carried to another region
     num_mixed: int = 400  # points mixed from parents and others
     num_drawn: int = 1500  # points drawn over the whole set, or among kernels that are compiled
     num_climbed: int = 3  # most promising points whose neighbours are looked at in turn
     num_fitted: int = 360  # results that the model is conditioned on at most: an ask takes longer with more
     growth: float = 1.1  # times as much as was known is worth another look: lengths are fitted anew
     most_planned: int = 8  # points planned together; the last of them know nothing of what came of the first
-    turns_after: int = 100  # results; before, what leads anywhere is looked for, and no block has its turn
-    turn_hope: float = 0.4  # share of its best time that a block may gain yet after one trial
+    bandit_after: int = 100  # results; before, what leads anywhere is looked for, and no region is chosen
+    bandit_hope: float = 0.4  # share of its best time that a region may gain yet, over the root of its trials
     # Who is the fastest
     close: float = 0.05  # who is further from the best needs no duel: a trial may be off by disturbance
     duel_error: float = 0.01  # chance that a duel names one the faster that is not

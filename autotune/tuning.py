@@ -34,6 +34,7 @@ from .search.fill import Filled, OnFill, ignore_fill
 from .search.progress import Best, Event, OnEvent, ShapeStarted, ignore
 from .search.propose.origins import FILL, FOUND_ELSEWHERE
 from .search_policy import SearchPolicy
+from .starting_points import StartingPoints
 from .store import Store, TrialRecord, shown
 from .store.publisher import Publisher
 from .target import Filling, Target
@@ -138,7 +139,6 @@ def tune(
     """
     gemms = (*read_shapes(shapes), *drawn_calls(num_drawn, seed, _single(calls)))
     policy = policy or SearchPolicy()
-    options = Options(sampler=sampler, trials=trials, seconds=seconds, seed=seed, policy=policy)
     with (
         closing(targets.open_target(gpu, read_policy(cache), gemms, max_error, note=note)) as target,
         Store.open(db) as store,  # behind the target: without one no empty database is left
@@ -146,12 +146,16 @@ def tune(
     ):
         store.tell_when_away(note)
         recorded = target if isinstance(target, ReplayTarget) else None
+        starts = StartingPoints(targets.matrices(), target.limits)
+        options = Options(
+            sampler=sampler, trials=trials, seconds=seconds, seed=seed, starts=starts, policy=policy
+        )
         run = partial(_search, target, store, on_event=on_event, has_dashboard=has_dashboard)
         filled = None
         if num_drawn:
             filling = _filling(target)
             drawn = () if calls else drawn_for(num_drawn, seed, filling.limits)
-            found, filled = DrawnSearch(filling, store, options, run, on_fill).run(gemms, drawn)
+            found, filled = DrawnSearch(filling, store, options, starts, run, on_fill).run(gemms, drawn)
         else:
             found = run(gemms or (recorded.gemms if recorded else ()), options)
         return Result(

@@ -4,7 +4,7 @@
         [--measured studies/results/h200-dev-suite.json] [--jobs 2] [--out studies/results/other-gpus.json]
         [--page docs/other-gpus.md]
 
-Needs no GPU. For each shape on each GPU a search's starting points (autotune/kernel/families.py, each mapped
+Needs no GPU. For each shape on each GPU a search's starting points (autotune/starting_points.py, each mapped
 to the nearest point of that GPU's feasible set, as a search does) are compiled for it. Told of each:
 registers, spills, occupancy, the share of FFMA in the main loop, its length; and of the one with the least
 bound (time_bounds.py): bound, what binds, and the time to expect. How far a bound is missed is learnt from
@@ -23,6 +23,7 @@ from concurrent.futures import Future, ProcessPoolExecutor
 from contextlib import closing
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
+from itertools import islice
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,7 @@ from typing import Any
 import reports
 from time_bounds import Bound, Figures, Trust, bound, figures, learn
 
+from autotune import targets
 from autotune.cli import console
 from autotune.device import DeviceLimits, known_limits
 from autotune.errors import UsageError
@@ -39,7 +41,9 @@ from autotune.kernel import template
 from autotune.kernel.compiler import Compiler, Cubin, compiler_version
 from autotune.kernel.config import Config
 from autotune.kernel.feasible_set import feasible_set
-from autotune.search.propose.seeds import known_good, wishes
+from autotune.search.propose.seeds import seeds
+from autotune.search_policy import SearchPolicy
+from autotune.starting_points import StartingPoints
 from autotune.suite import read_suite
 
 GPUS = ("quadro-rtx-5000", "rtx-3090", "rtx-4090", "h200")
@@ -64,10 +68,9 @@ class CompiledConfig:
 
 @dataclass(frozen=True)
 class StartingConfigs:
-    """What a search of a shape begins with on a GPU: of `num_wishes` families those that are legal there."""
+    """What a search of a shape begins with on a GPU."""
 
     gemm: Gemm
-    num_wishes: int
     configs: tuple[Config, ...]
 
 
@@ -127,9 +130,9 @@ def all_starts(
 
 
 def start(limits: DeviceLimits, gemm: Gemm) -> StartingConfigs:
-    space = feasible_set(limits, gemm)
-    configs = tuple(Config.from_dict(space.point(number)) for number in known_good(space, gemm, limits))
-    return StartingConfigs(gemm, len(wishes(gemm, limits)), configs)
+    space, starts = feasible_set(limits, gemm), StartingPoints(targets.matrices(), limits)
+    numbers = islice(seeds(space, starts(gemm)), SearchPolicy.num_seeds)
+    return StartingConfigs(gemm, tuple(Config.from_dict(space.point(number)) for number in numbers))
 
 
 # ------------------------------------------------------------------------------------------------
@@ -180,7 +183,7 @@ def gpu_facts(
         best = min(
             (c for c in those if not c.is_refused), key=lambda c: (c.bound.time_us, c.bound.compute_us)
         )
-        facts = {"shape": str(one.gemm), "num_wishes": one.num_wishes, "num_legal": len(those)}
+        facts = {"shape": str(one.gemm), "num_legal": len(those)}
         shapes.append(facts | candidate_facts(best, one.gemm, limits, trust))
     refused = [c for c in everything if c.is_refused]
     return {

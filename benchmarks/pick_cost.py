@@ -42,8 +42,9 @@ from autotune.errors import DispatchError, UsageError
 from autotune.export.exporter import export_table
 from autotune.export.tuned import TunedPoint, TunedResults, TunedShape
 from autotune.gemm import Gemm
-from autotune.kernel import families, template
+from autotune.kernel import template
 from autotune.kernel.compiler import Compiler
+from autotune.kernel.config import Config
 from autotune.runtime.cubin_files import CubinFiles
 from autotune.runtime.dispatcher import Dispatcher
 from autotune.runtime.table import load
@@ -74,7 +75,7 @@ def table_folder(gpu: str) -> Iterator[Path]:
     """A table as one tuned shape and the shipped matrices make it."""
     limits = known_limits(gpu)
     environment = Environment(limits.name, "played", limits.compute_capability, "0", "13.0", "13.0", "", "")
-    gemm, config = Gemm(4096, 4096, 4096), families.LARGE[0]
+    gemm, config = Gemm(4096, 4096, 4096), Config()
     time_us = 1.2 * gemm.limit_us(limits.fma_tflops, limits.bandwidth_gbs)
     shape = TunedShape(gemm, (TunedPoint(config, time_us, True),), ((config, time_us),))
     results = TunedResults(environment, limits, template.source_hash(), "cold", 1, (shape,))

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import islice
 from multiprocessing import get_context
 from pathlib import Path
 from time import perf_counter
@@ -19,6 +20,7 @@ from time import perf_counter
 import numpy as np
 from tpe_proposer import TpeProposer
 
+from autotune import targets
 from autotune.device import DeviceLimits
 from autotune.gemm import Gemm
 from autotune.kernel.feasible_set import FeasibleSet
@@ -27,8 +29,10 @@ from autotune.recording.replay import ReplayTarget
 from autotune.search.propose.origins import SEED
 from autotune.search.propose.proposer import Proposer, SpaceExhausted
 from autotune.search.propose.samplers import DEFAULT_SAMPLER, SAMPLERS, make_proposer
-from autotune.search.propose.seeds import known_good
+from autotune.search.propose.seeds import seeds
 from autotune.search.propose.traits import traits_of
+from autotune.search_policy import SearchPolicy
+from autotune.starting_points import StartingPoints
 
 YARDSTICKS = ("tpe", "tpe-snapped")  # beside samplers of ours
 RESAMPLES = 2000  # of the bootstrap
@@ -83,6 +87,11 @@ def _proposer(space: FeasibleSet, job: Job, limits: DeviceLimits) -> Proposer:
 
 
 @lru_cache(maxsize=2)
+def _starts(limits: DeviceLimits) -> StartingPoints:
+    return StartingPoints(targets.matrices(), limits)
+
+
+@lru_cache(maxsize=2)
 def _target(path: Path) -> ReplayTarget:
     return ReplayTarget(path)
 
@@ -94,7 +103,7 @@ def search(job: Job) -> Run:
     _, optimum_us = target.optimum(job.gemm)
     proposer = _proposer(space, job, target.limits)
     if job.sampler == DEFAULT_SAMPLER and not job.is_bare:
-        for number in known_good(space, job.gemm, target.limits):
+        for number in islice(seeds(space, _starts(target.limits)(job.gemm)), SearchPolicy.num_seeds):
             proposer.offer(number, SEED)
     run = Run(job, optimum_us, [], [], [], 0.0)
     under_way: dict[int, tuple[int, float | None]] = {}  # by number in the pipeline: point, time

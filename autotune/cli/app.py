@@ -165,6 +165,13 @@ def search(
             autocompletion=_completing("autotune", "random"),
         ),
     ] = "autotune",
+    seeds: Annotated[
+        str,
+        typer.Option(
+            help="What a shape starts with: `shipped` kernels that are expected to do well on it, or `none`.",
+            autocompletion=_completing("shipped", "none"),
+        ),
+    ] = "shipped",
     policy: Annotated[
         Path | None,
         typer.Option(
@@ -193,20 +200,9 @@ def search(
     interrupt_in_order()
     limit = max_error or None
     request = command.SearchRequest(
-        gpu,
-        shape or (),
-        suite,
-        trials,
-        seconds,
-        seed,
-        sampler,
-        cache,
-        db,
-        limit,
-        has_dashboard,
-        num_drawn,
-        policy,
-    )
+        gpu, shape or (), suite, trials, seconds, seed, sampler, cache, db, limit, has_dashboard, num_drawn,
+        policy, seeds,
+    )  # fmt: skip
     command.run(request, is_json=is_json, is_quiet=is_quiet)
 
 

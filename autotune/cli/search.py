@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +54,7 @@ class SearchRequest:
     has_dashboard: bool = True  # whether trials are copied for Optuna's dashboard
     num_drawn: int = 0  # shapes that are drawn at random, from those of the suite where there is one
     policy: Path | None = None  # what the search is to do otherwise
+    seeds: str = "shipped"  # or "none"
 
 
 def run(request: SearchRequest, *, is_json: bool, is_quiet: bool) -> None:
@@ -68,7 +69,7 @@ def run(request: SearchRequest, *, is_json: bool, is_quiet: bool) -> None:
     suite = None if request.num_drawn else request.suite
     gemms = (common.read_shapes if needs_none else common.need_shapes)(request.shapes, suite)
     calls, is_counted = common.read_calls(request.suite if request.num_drawn else None)
-    policy = None if request.policy is None else SearchPolicy.read(request.policy)
+    policy = _policy(request)
     began_s = time.monotonic()
     with console.Progress(is_quiet=is_quiet) as progress:
         result = tuning.tune(
@@ -102,6 +103,14 @@ def run(request: SearchRequest, *, is_json: bool, is_quiet: bool) -> None:
     if result.search.signal is not None:
         raise typer.Exit(SIGNALLED + result.search.signal)
     _need_winners(result.search)
+
+
+def _policy(request: SearchRequest) -> SearchPolicy:
+    """Raises UsageError."""
+    if request.seeds not in ("shipped", "none"):
+        raise UsageError(f"--seeds {request.seeds!r}: shipped or none")
+    policy = SearchPolicy() if request.policy is None else SearchPolicy.read(request.policy)
+    return policy if request.seeds == "shipped" else replace(policy, num_seeds=0)
 
 
 def _filled_text(filled: Filled) -> str:

@@ -16,7 +16,6 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from types import MappingProxyType
-from typing import Any
 
 import numpy as np
 
@@ -28,7 +27,7 @@ from ..kernel.relatives import fitted, stand_in, trunk
 from ..kernel.resources import launch_spec, residency
 from ..models.fit import Sample, fit, fma_step_us, learn, work_of
 from ..models.forecast import Forecast
-from ..models.launches import Floats, Launches, Shapes
+from ..models.launches import Floats, Launches, Shapes, Whole
 from ..models.time_model import ModelFigures, Speeds, modelled_us
 from ..recording.matrix import Cells, MatrixRow, TimeMatrix
 from ..runtime.summation import Sums, allowed_depths, excess_depth
@@ -208,8 +207,8 @@ class Costs:
     def __init__(self, layout: str, found: Sequence[TimedKernel], limits: DeviceLimits) -> None:
         self._limits, self._num = limits, len(found)
         self._forecast = believed(layout, found, limits)
-        self._sums = Sums.of([candidate.config for candidate in found])
-        self._sums_of_launches = self._sums.take(self._forecast.kernel)
+        self._configs = [candidate.config for candidate in found]
+        self._sums = Sums.of(self._configs)
         self._timed: dict[Gemm, list[tuple[int, int, float]]] = {}  # kernel, splits and time of each launch
         for at, candidate in enumerate(found):
             for sample in candidate.samples:
@@ -222,21 +221,32 @@ class Costs:
 
     def on(self, gemm: Gemm) -> Floats:
         """(candidates,); infinite where one may not serve the shape."""
-        allowed, k = allowed_depths(gemm, self._limits.num_sms), max(gemm.k, 1)
-        expected = self._forecast.expected(Shapes.of(gemm), self._sums.accurate_splits(k, allowed))
-        depths = self._sums_of_launches.depths(expected.split_k, k)
-        costs = self._least(expected.kernel, expected.time_us * excess_depth(depths, allowed))
-        if gemm in self._timed:
-            kernels, splits, times_us = map(np.array, zip(*self._timed[gemm], strict=True))
-            depths = self._sums.take(kernels).depths(splits.astype(float), k)
-            known = self._least(kernels, times_us * excess_depth(depths, allowed))
-            costs = np.where(np.isfinite(known), known, costs)
-        return costs
-
-    def _least(self, kernels: Any, costs: Floats) -> Floats:
+        kernels, _, costs = self._launches(gemm)
         least = np.full(self._num, np.inf)
         np.minimum.at(least, kernels, costs)
         return least
+
+    def ranked(self, gemm: Gemm) -> list[Config]:
+        """The candidates that may serve a shape, each in its best number of splits; those that cost least
+        come first."""
+        kernels, splits, costs = self._launches(gemm)
+        best: dict[int, int] = {}
+        for at in np.argsort(costs, kind="stable")[: np.isfinite(costs).sum()].tolist():
+            best.setdefault(int(kernels[at]), int(splits[at]))
+        return [replace(self._configs[kernel], split_k=split_k) for kernel, split_k in best.items()]
+
+    def _launches(self, gemm: Gemm) -> tuple[Whole, Floats, Floats]:
+        """Kernels, numbers of splits and costs of launches: of a kernel that was timed on this shape those
+        that were timed, of another all that are worth a look; (launches,) each."""
+        allowed, k = allowed_depths(gemm, self._limits.num_sms), max(gemm.k, 1)
+        expected = self._forecast.expected(Shapes.of(gemm), self._sums.accurate_splits(k, allowed))
+        known = np.array(self._timed.get(gemm, []), dtype=float).reshape(-1, 3)
+        is_new = ~np.isin(expected.kernel, known[:, 0])
+        kernels = np.concatenate([known[:, 0].astype(int), expected.kernel[is_new]])
+        splits = np.concatenate([known[:, 1], expected.split_k[is_new]])
+        times_us = np.concatenate([known[:, 2], expected.time_us[is_new]])
+        depths = self._sums.take(kernels).depths(splits, k)
+        return kernels, splits, times_us * excess_depth(depths, allowed)
 
 
 def regrets(

@@ -20,9 +20,9 @@ _BARS = "#7f9fbf"
 _ORIGINS = {
     "seed": "#4f7faf",
     "random": "#bf9f7f",
-    "foreign-seed": "#4fafaf",
+    "later-seed": "#4fafaf",
     "model": "#9f7fbf",  # before its candidates were told apart
-    "turn": "#7f5f9f",
+    "bandit": "#7f5f9f",
     "neighbour": "#9f7fbf",
     "climbed": "#af8fcf",
     "repaired": "#bf9fdf",

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import islice
 
 import numpy as np
 
 from ..errors import DuplicateTrial, UsageError
 from ..gemm import Gemm
-from ..kernel.config import Value
+from ..kernel.config import Config, Value
 from ..kernel.feasible_set import FeasibleSet
 from ..measurement import Measurement, is_accurate
 from ..search_policy import SearchPolicy
@@ -22,7 +22,7 @@ from .progress import Best
 from .propose import origins
 from .propose.proposer import Proposal, SpaceExhausted
 from .propose.samplers import DEFAULT_SAMPLER, make_proposer
-from .propose.seeds import known_elsewhere, known_good
+from .propose.seeds import seeds
 from .propose.traits import traits_of
 from .sharing import Ask, SharedStudy
 
@@ -40,7 +40,8 @@ class ShapeSearch:
     """State of the search of one shape. Trials of earlier runs, and of other searches that share its study,
     count, and are never asked for again.
 
-    Raises UsageError if nothing is feasible, StoreError where the database does.
+    `starts`: configs that are expected to do well here, most promising first. Raises UsageError if nothing is
+    feasible, StoreError where the database does.
     """
 
     def __init__(
@@ -54,6 +55,7 @@ class ShapeSearch:
         sampler: str = DEFAULT_SAMPLER,
         seed: int = 0,
         policy: SearchPolicy | None = None,
+        starts: Iterable[Config] = (),
     ) -> None:
         self.gemm, self._policy = gemm, policy or SearchPolicy()
         self.study = study_of(store, target, gemm)
@@ -61,7 +63,6 @@ class ShapeSearch:
         if not len(space):
             raise UsageError(f"no config can run {gemm} here; `autotune space --shape {gemm}` tells why")
         self.max_error = target.max_error
-        self._limits = target.limits
         self.limit_us = gemm.limit_us(target.limits.fma_tflops, target.limits.bandwidth_gbs)
         # Of the trials that were searched, in their order (None: failed), and what was found on other shapes
         # where it was the best so far: what else was found there tells nothing of how a search gets on.
@@ -84,7 +85,7 @@ class ShapeSearch:
         )
         self.shared = SharedStudy(claims, self.study, space, self._proposer, self._policy)
         self._lent: set[str] = set()
-        self._elsewhere: deque[int] = deque()
+        self._seeds = seeds(space, starts if self._policy.num_seeds else ())
         self._resume()
         self.num_known = len(self.shared.known)
         self.baseline = target.baseline(gemm)
@@ -114,10 +115,8 @@ class ShapeSearch:
         for duel in self._store.duels(self.study):
             self._correct(self.ranking.restore(duel))
         self.borrow_from_twins()
-        suited = known_good(self.space, self.gemm, self._limits)
-        for number in suited:
+        for number in islice(self._seeds, self._policy.num_seeds):
             self._proposer.offer(number, origins.SEED)
-        self._elsewhere.extend(known_elsewhere(self.space, self.gemm, self._limits, suited))
         num_lenders = self._policy.num_lenders
         similar = self._store.similar_studies(self.study)[:num_lenders]
         self._borrow(similar, -(-self._policy.num_loans // max(1, num_lenders)))
@@ -141,12 +140,9 @@ class ShapeSearch:
         return self._proposer.offer(self._proposer.nearest(point), origins.TRANSFER)
 
     def lend_known(self) -> bool:
-        """Try a point that is known to be good on another kind of problem; each but once. Returns whether
-        there was one to try."""
-        while self._elsewhere:
-            if self._proposer.offer(self._elsewhere.popleft(), origins.FOREIGN_SEED):
-                return True
-        return False
+        """Try the next seed, of those that less is expected of; each but once. Returns whether there was one
+        to try."""
+        return any(self._proposer.offer(number, origins.LATER_SEED) for number in self._seeds)
 
     def ask(self, wanted: int = 1, before_each: Callable[[int], None] = lambda num_asked: None) -> list[Ask]:
         """So many points that no other search is at, as far as there are any, claimed together: each claim is

@@ -14,6 +14,7 @@ from typing import Any
 
 from ..errors import DeviceLost, EnvironmentProblem
 from ..gemm import Gemm
+from ..kernel.config import PARAMETER, Config
 from ..kernel.feasible_set import FeasibleSet
 from ..store import Claims, Store
 from ..target import Point, Refining, Reusing, Target
@@ -81,7 +82,7 @@ class Tuner:
         # would come late, four slow the search down (decision 0015).
         self._enumerating = ThreadPoolExecutor(2, thread_name_prefix="spaces")
         self._spaces = {
-            gemm: self._enumerating.submit(target.space, gemm) for gemm in dict.fromkeys(gemms)
+            gemm: self._enumerating.submit(self._enumerated, gemm) for gemm in dict.fromkeys(gemms)
         }  # of shapes not begun
         self._ledger, self._rate = Ledger(), Rate()
         self._pipeline = Pipeline(target, self._ledger)
@@ -150,10 +151,17 @@ class Tuner:
                 self._start(gemm, self._spaces[gemm])
                 del self._spaces[gemm]
 
-    def _start(self, gemm: Gemm, space: Future[FeasibleSet]) -> None:
+    def _enumerated(self, gemm: Gemm) -> tuple[FeasibleSet, Sequence[Config]]:
+        """The feasible set of a shape, and what to start with; on a thread of its own."""
+        space = self._target.space(gemm)
+        is_ours = set(space.names) == set(PARAMETER) and self._options.policy.num_seeds
+        return space, self._options.starts(gemm) if is_ours else ()
+
+    def _start(self, gemm: Gemm, enumerated: Future[tuple[FeasibleSet, Sequence[Config]]]) -> None:
         with self._ledger.timing("prepare_s"):
+            space, starts = enumerated.result()
             shape = ShapeSearch(
-                self._target, self._store, self._claims, gemm, space.result(),
+                self._target, self._store, self._claims, gemm, space, starts=starts,
                 sampler=self._options.sampler, seed=self._options.seed, policy=self._options.policy,
             )  # fmt: skip
         self._shapes.append(shape)

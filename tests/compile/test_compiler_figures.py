@@ -19,6 +19,7 @@ from autotune.kernel.config import Config
 from autotune.kernel.launch import Variant
 from autotune.kernel.resources import chunk_m, chunk_n, threads
 from autotune.kernel.rules import broken_rules
+from autotune.search_policy import SearchPolicy
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 import compiler_figures
@@ -263,7 +264,7 @@ def test_the_script_reports_each_shape_of_each_gpu(tmp_path, monkeypatch, capsys
     assert [g["gpu"] for g in report["gpus"]] == ["quadro-rtx-5000", "rtx-4090"]
     for gpu in report["gpus"]:
         (facts,) = gpu["shapes"]
-        assert 0 < facts["num_legal"] <= facts["num_wishes"]
+        assert 0 < facts["num_legal"] <= SearchPolicy.num_seeds
         assert 0 < facts["expected_share"] < facts["bound_share"] <= 1
         assert 0.2 < facts["ffma_share"] <= facts["pipe_share"] <= 1
         config, gemm = Config.parse(facts["config"]), Gemm.parse(facts["shape"])

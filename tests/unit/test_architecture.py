@@ -64,7 +64,7 @@ RULES: dict[str, Room] = {
     "report": _room("report", "store", "kernel", packages=("numpy", "plotly")),
 }
 # Free to compose everything: the command line, what it stands on, and what starts it.
-COMPOSERS = {"cli", "__main__", "tuning", "drawn_shapes", "targets"}
+COMPOSERS = {"cli", "__main__", "tuning", "drawn_shapes", "starting_points", "targets"}
 
 
 def _is_in(module: str, rooms: Collection[str]) -> bool:

@@ -1,4 +1,4 @@
-"""Which block has its turn: the promising before the slow, the little known before the well known."""
+"""Which region has its turn: the promising before the slow, the little known before the well known."""
 
 from __future__ import annotations
 
@@ -6,20 +6,20 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autotune.search.propose.bandit import next_block
+from autotune.search.propose.bandit import next_region
 from autotune.search_policy import SearchPolicy
 
 RESULTS = st.lists(st.tuples(st.integers(0, 5), st.floats(1.0, 1e6)), min_size=1, max_size=40)
 
 
 def _next(results, under_way=()):
-    blocks, times = zip(*results, strict=True)
-    return next_block(np.array(blocks), np.log(times), SearchPolicy.turn_hope, under_way)
+    regions, times = zip(*results, strict=True)
+    return next_region(np.array(regions), np.log(times), SearchPolicy.bandit_hope, under_way)
 
 
 @given(RESULTS, st.lists(st.integers(0, 7), max_size=30))
-def test_a_block_that_was_met_has_the_turn(results, under_way):
-    assert _next(results, under_way) in {block for block, _ in results}
+def test_a_region_that_was_met_has_the_turn(results, under_way):
+    assert _next(results, under_way) in {region for region, _ in results}
 
 
 @given(RESULTS, st.floats(1e-3, 1e3))
@@ -27,7 +27,7 @@ def test_the_unit_of_times_does_not_matter(results, scale):
     times = {time for _, time in results}
     if len(times) > 1 and min(b / a for a in times for b in times if b > a) < 1 + 1e-6:
         return  # as good as equal: rounding decides
-    assert _next([(block, time * scale) for block, time in results]) == _next(results)
+    assert _next([(region, time * scale) for region, time in results]) == _next(results)
 
 
 def test_of_two_as_fast_the_less_tried_one_has_its_turn():
@@ -51,7 +51,7 @@ def test_one_that_cannot_catch_up_never_has_a_turn():
 
 
 def test_points_under_way_count_as_trials():
-    """Else the same block would be asked for again and again before the first answer comes in."""
+    """Else the same region would be asked for again and again before the first answer comes in."""
     assert _next([(0, 10.0), (1, 11.0)]) == 0
     assert _next([(0, 10.0), (1, 11.0)], [0] * 9) == 1
     assert _next([(0, 10.0), (1, 11.0)], [0] * 9 + [1] * 9) == 0

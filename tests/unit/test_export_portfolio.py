@@ -8,6 +8,7 @@ from itertools import combinations
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+import known_tiles
 import numpy as np
 import pytest
 from hypothesis import given
@@ -23,7 +24,7 @@ from autotune.export.exporter import export_table
 from autotune.export.tuned import TunedPoint, TunedResults, TunedShape
 from autotune.export.wishes import Wish
 from autotune.gemm import LAYOUTS, Gemm
-from autotune.kernel import families, template
+from autotune.kernel import template
 from autotune.kernel.config import Config
 from autotune.kernel.launch import plan
 from autotune.kernel.relatives import fitted, relatives, stand_in
@@ -37,7 +38,7 @@ from autotune.runtime.table import KernelRecord, Table, launchable, load
 from autotune.target import Point
 
 H200 = known_limits("h200")
-TILE = families.LARGE[0]
+TILE = known_tiles.LARGE[0]
 FEW = (
     0.24  # of the SMs: the best kernel measured for 256^3 on an H200 runs 64 blocks on 132, carried ones half
 )
@@ -309,12 +310,12 @@ def test_an_export_holds_to_its_megabytes(tmp_path: Path) -> None:
 # What they are taken to cost: cold times of a first tuning on an H200, in us
 
 MEASURED: tuple[tuple[str, float, Point], ...] = (
-    ("256", 4.15, families.MEDIUM[2].to_dict()),
-    ("65536x64x64", 15.6, families.FEW_COLUMNS[2].to_dict()),
-    ("1x4096x4096", 17.6, families.FEW_ROWS[0].to_dict()),
-    ("64x64x100000", 29.3, {**families.DEEP_K[1].to_dict(), "reduction": "two_pass", "split_k": 64}),
-    ("1024", 45.7, families.MEDIUM[0].to_dict()),
-    ("16x11008x4096", 46.9, {**families.FEW_ROWS[1].to_dict(), "reduction": "two_pass", "split_k": 6}),
+    ("256", 4.15, known_tiles.MEDIUM[2].to_dict()),
+    ("65536x64x64", 15.6, known_tiles.FEW_COLUMNS[2].to_dict()),
+    ("1x4096x4096", 17.6, known_tiles.FEW_ROWS[0].to_dict()),
+    ("64x64x100000", 29.3, {**known_tiles.DEEP_K[1].to_dict(), "reduction": "two_pass", "split_k": 64}),
+    ("1024", 45.7, known_tiles.MEDIUM[0].to_dict()),
+    ("16x11008x4096", 46.9, {**known_tiles.FEW_ROWS[1].to_dict(), "reduction": "two_pass", "split_k": 6}),
     ("2048", 325.0, TILE.to_dict()),
     ("4096", 2561.0, TILE.to_dict()),
 )

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from known_tiles import DEEP_K, FEW_COLUMNS, LARGE, MEDIUM
 
 from autotune.device import KNOWN
 from autotune.gemm import Gemm
 from autotune.kernel.config import PARAMETER
-from autotune.kernel.families import DEEP_K, FEW_COLUMNS, LARGE, MEDIUM
 from autotune.kernel.relatives import relatives, stand_in
 from autotune.kernel.rules import broken_rules
 from autotune.search.fill import in_order, small_problem

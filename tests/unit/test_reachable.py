@@ -10,15 +10,13 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from space_cases import EVERY_KIND, find_config
+from space_cases import find_config
 
 from autotune.device import KNOWN, DeviceLimits
 from autotune.gemm import Gemm
-from autotune.kernel import families
 from autotune.kernel.config import PARAMETER, Config, Value
 from autotune.kernel.feasible_set import feasible_set
 from autotune.kernel.rules import LEGAL, broken_rules
-from autotune.search.propose.seeds import known_good
 
 DEVICES = ("quadro-rtx-5000", "rtx-3090", "rtx-4090", "h200")
 # Quick to enumerate; together they hold every kind of problem that a rule of the space knows.
@@ -99,22 +97,3 @@ def test_what_the_hardware_lacks_is_in_no_set(device: str) -> None:
     ):
         broken = [r.id for r in broken_rules(replace(plain, **change), limits, gemm)]
         assert broken == ([] if is_there else [rule])
-
-
-@pytest.mark.parametrize("device", DEVICES[:3])  # the fourth is searched
-def test_a_search_starts_from_some_tile_of_every_family(device: str) -> None:
-    """Mapped to what is legal there: one that asks for a cluster or an asynchronous copy could not run."""
-    limits = KNOWN[device]
-    for family, shape in (
-        (families.LARGE, "1000:TN"), (families.MEDIUM, "1000:TN"), (families.FEW_ROWS, "1x4096x4096"),
-        (families.FEW_COLUMNS, "4096x64x256"), (families.DEEP_K, "64x64x100000"),
-    ):  # fmt: skip
-        gemm = Gemm.parse(shape)
-        space = feasible_set(limits, gemm)
-        starts = [Config.from_dict(space.point(number)) for number in known_good(space, gemm, limits)]
-        assert all(broken_rules(start, limits, gemm, EVERY_KIND) == () for start in starts)
-        tiles = {(c.bm, c.bn, c.tm, c.tn, c.slice_k) for c in starts}
-        assert tiles & {(c.bm, c.bn, c.tm, c.tn, c.slice_k) for c in family}, shape
-        for start in starts:
-            assert limits.has_async_copy or {start.copy_a, start.copy_b} == {"register"}
-            assert limits.has_clusters or start.reduction != "cluster"

@@ -10,10 +10,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from fake_target import FakeTarget
+from known_tiles import LARGE, MEDIUM
 
 from autotune.gemm import Gemm
 from autotune.kernel.config import PARAMETERS, Config
-from autotune.kernel.families import LARGE, MEDIUM
 from autotune.kernel.feasible_set import Factor, FeasibleSet
 from autotune.measurement import Measurement, Outcome
 from autotune.recording.recorded_space import cubin_key

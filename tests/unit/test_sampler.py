@@ -11,12 +11,8 @@ from fake_target import bowl_us, product_space
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from autotune.device import known_limits
 from autotune.errors import UsageError
-from autotune.gemm import Gemm
-from autotune.kernel import families, resources
-from autotune.kernel.feasible_set import Factor, FeasibleSet, feasible_set
-from autotune.search.propose import seeds
+from autotune.kernel.feasible_set import Factor, FeasibleSet
 from autotune.search.propose.bayesian import Model
 from autotune.search.propose.candidates import Candidates, _distances
 from autotune.search.propose.optuna_sampler import FeasibleSampler, distributions
@@ -87,7 +83,7 @@ def test_leaders_are_the_best_of_their_blocks_and_close_to_the_best_of_all(space
         number = proposer.ask().number
         times[number] = float(rng.uniform(1, 2))
         proposer.tell(number, times[number])
-    blocks = dict(zip(times, Candidates(space).blocks_of(np.array([*times])).tolist(), strict=True))
+    blocks = dict(zip(times, Candidates(space).regions_of(np.array([*times])).tolist(), strict=True))
     best = sorted({min((n for n in times if blocks[n] == b), key=times.__getitem__) for b in blocks.values()},
                   key=times.__getitem__)  # fmt: skip
     limit = (1 + within) * times[best[0]]
@@ -269,61 +265,6 @@ def test_nearest_narrows_one_parameter_after_another(wish, is_sorted, data):
             least = min(off[codes[row][j]] for row in expected)
             expected = [row for row in expected if off[codes[row][j]] == least]
     assert Candidates(FeasibleSet((factor,))).nearest(wish) == expected[0]
-
-
-@pytest.mark.parametrize("gpu", ["h200", "quadro-rtx-5000"])
-@pytest.mark.parametrize("shape", ["1024", "35x700x2048:TT", "1x1000x4096", "64x64x100000"])
-def test_known_good_configs_have_a_relative_everywhere(gpu, shape):
-    gemm = Gemm.parse(shape)
-    limits = known_limits(gpu)
-    space = feasible_set(limits, gemm)
-    found = seeds.known_good(space, gemm, limits)
-    assert len(found) >= 5
-    assert len(set(found)) == len(found)
-    assert all(0 <= number < len(space) for number in found)
-
-    elsewhere = seeds.known_elsewhere(space, gemm, limits, found)
-    assert len(set(elsewhere)) == len(elsewhere) and not set(elsewhere) & set(found)
-    tiles = {(tile.bm, tile.bn, tile.tm, tile.tn) for tile in families.TILES}
-    points = [space.point(number) for number in elsewhere]
-    assert all((p["bm"], p["bn"], p["tm"], p["tn"]) in tiles for p in points)
-
-
-def test_a_problem_may_try_what_suits_other_kinds():
-    gemm = Gemm.parse("64x512x2048")  # few rows: begins with tiles for few rows, and small ones
-    limits = known_limits("h200")
-    space = feasible_set(limits, gemm)
-    suited = seeds.known_good(space, gemm, limits)
-    points = [space.point(number) for number in seeds.known_elsewhere(space, gemm, limits, suited)]
-    assert {point["bm"] for point in points} > {64}
-    tiles = {(p["bm"], p["bn"], p["tm"], p["tn"]) for p in points}
-    assert tiles >= {(64, 128, 8, 8), (64, 64, 8, 4)}  # of large squares, of few columns
-
-
-def test_spaces_of_other_kernels_have_no_known_good_configs():
-    limits, gemm = known_limits("h200"), Gemm(4, 4, 4)
-    assert seeds.known_good(SPACE, gemm, limits) == seeds.known_elsewhere(SPACE, gemm, limits, []) == []
-
-
-@pytest.mark.parametrize("shape", ["355x795x31393", "64x64x100000", "512", "4096"])
-def test_a_tile_starts_in_splits_that_fill_a_wave(shape):
-    """As many as there is room for: one more would need a second wave, unless the tiles alone do."""
-    limits, gemm = known_limits("h200"), Gemm.parse(shape)
-    for tile in families.TILES:
-        splits = seeds.filling_splits(tile, gemm, limits, waves=1)
-        resident = resources.blocks_per_sm(tile, limits, gemm, resources.expected_registers(tile, limits))
-        slots, tiles = limits.num_sms * max(1, int(resident)), int(resources.tiles(tile, gemm))
-        is_deepest = 128 * (splits + 1) > gemm.k
-        assert splits == 2 or (tiles * splits <= slots and (is_deepest or slots < tiles * (splits + 1)))
-        assert seeds.filling_splits(tile, gemm, limits, waves=2) >= splits
-
-
-def test_what_suits_other_kinds_is_split_where_it_would_leave_the_gpu_idle():
-    limits, gemm = known_limits("h200"), Gemm.parse("355x795x31393")
-    space = feasible_set(limits, gemm)
-    points = [space.point(number) for number in seeds.known_elsewhere(space, gemm, limits, [])]
-    large = [p for p in points if (p["bm"], p["bn"], p["tm"]) == (128, 128, 16)]
-    assert large and all(p["split_k"] > 4 and p["reduction"] == "two_pass" for p in large)
 
 
 # ---- the process

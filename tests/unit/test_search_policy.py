@@ -44,8 +44,8 @@ def test_no_share_is_more_than_all(name: str) -> None:
 
 
 def test_a_file_names_what_differs(tmp_path: Path) -> None:
-    file = written(tmp_path / "p.toml", "num_startup = 30\nhas_seeds = false\nclose = 0\n")
-    assert SearchPolicy.read(file) == SearchPolicy(num_startup=30, has_seeds=False, close=0)
+    file = written(tmp_path / "p.toml", "num_startup = 30\nnum_seeds = 0\nclose = 0\n")
+    assert SearchPolicy.read(file) == SearchPolicy(num_startup=30, num_seeds=0, close=0)
 
 
 @pytest.mark.parametrize(
@@ -72,7 +72,7 @@ def test_a_file_that_cannot_be_is_refused_with_its_name_and_the_next_step(
 def test_what_differs_survives_a_file(tmp_path_factory, name: str, value: int) -> None:
     kind = type(getattr(SearchPolicy(), name))
     other = kind(value) if name != "growth" else value + 1
-    if name.endswith(("_share", "_error")) or name == "turn_hope":
+    if name.endswith(("_share", "_error")) or name == "bandit_hope":
         other = value / 10
     file = written(tmp_path_factory.mktemp("policy") / "p.toml", f"{name} = {str(other).lower()}\n")
     assert SearchPolicy.read(file) == replace(SearchPolicy(), **{name: other})

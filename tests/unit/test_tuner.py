@@ -26,10 +26,11 @@ from autotune.kernel.feasible_set import Factor, FeasibleSet, feasible_set
 from autotune.measurement import Measurement, Outcome
 from autotune.search import Options, StopReason, study_of, tune
 from autotune.search.progress import FinalDone, ShapeStarted, Stopping, TrialDone
-from autotune.search.propose.origins import FILL, FOREIGN_SEED, MODELLED
+from autotune.search.propose.origins import FILL, LATER_SEED, MODELLED, SEED
 from autotune.search.propose.samplers import SAMPLERS
-from autotune.search.propose.seeds import known_elsewhere, known_good
+from autotune.search.propose.seeds import seeds
 from autotune.search.shape import ShapeSearch
+from autotune.search_policy import SearchPolicy
 from autotune.stats import Patience
 from autotune.store import Store
 from autotune.target import point_key
@@ -85,18 +86,6 @@ def test_a_batch_is_searched_beside_the_product_that_it_repeats(store):
     assert [len(store.trials(study)) for study in studies] == [20, 20, 20]
     assert {gemm for gemm, _ in target.submitted} == set(gemms)
     assert [str(summary.study.gemm) for summary in store.studies()] == [str(gemm) for gemm in gemms]
-
-
-def test_a_search_of_a_batch_begins_with_tiles_that_are_known(store):
-    """Of our kernel's own space; what suits a single product suits a batch of them, but for splits of k that
-    only a few tiles are in want of."""
-    limits = known_limits("h200")
-    for text, is_split in (("64x64x4096", True), ("64x64x4096b64", False), ("512b16:shared-b", False)):
-        gemm = Gemm.parse(text)
-        space = feasible_set(limits, gemm)
-        starts = [space.point(number) for number in known_good(space, gemm, limits)]
-        assert len(starts) >= 4
-        assert all(start["split_k"] > 1 for start in starts) == is_split
 
 
 def test_a_space_where_all_fail_ends_without_a_winner(store):
@@ -309,17 +298,20 @@ def test_what_was_found_on_other_shapes_is_no_trial_unless_it_is_the_best(store)
     assert tune(target, store, [GEMM], options).num_new > 10
 
 
-def test_tiles_that_suit_other_kinds_are_tried_now_and_then(store):
+def test_seeds_come_first_and_those_of_which_less_is_expected_now_and_then(store):
     gemm, limits = Gemm(512, 512, 512), known_limits("h200")
     space = feasible_set(limits, gemm)
+    starts = [Config.from_dict(space.point(number)) for number in range(0, len(space), len(space) // 200)]
+    numbers = list(seeds(space, starts))
     target = FakeTarget(space, time_us=lambda point: 100.0 + point["bm"] + point["stages"])
-    tune(target, store, [gemm], Options(trials=60))
+    options = Options(trials=60, starts=lambda gemm: starts, policy=SearchPolicy(num_seeds=5))
+    tune(target, store, [gemm], options)
     trials = store.trials(study_of(store, target, gemm))
-    suited = known_good(space, gemm, target.limits)
-    others = [space.find(dict(trial.point)) for trial in trials if trial.origin == FOREIGN_SEED]
-    assert 3 <= len(others) < len(trials) / 4
-    assert set(others) <= set(known_elsewhere(space, gemm, target.limits, suited))
-    assert trials[0].origin == "seed" and space.find(dict(trials[0].point)) in suited
+    found = [(trial.origin, space.find(dict(trial.point))) for trial in trials]
+    assert found[:5] == [(SEED, number) for number in numbers[:5]]
+    others = [number for origin, number in found if origin == LATER_SEED]
+    assert 3 <= len(others) < len(trials) / 4 and others == numbers[5 : 5 + len(others)]
+    assert SEED not in [origin for origin, _ in found[5:]]
 
 
 def test_the_end_of_the_seconds_goes_to_steps_from_the_best(store):

@@ -1,4 +1,4 @@
-"""Whose turn it is among the blocks of a set, of our kernel the tiles.
+"""Which region of a set the next point comes from; regions of our kernel are tiles.
 
 A tile's first trial says little of what the tile can do: with the splits, order and residency that suit
 another one it may take a third longer than with its own (decision 0023). What counts of a tile is its best,
@@ -16,18 +16,20 @@ from collections.abc import Iterable
 import numpy as np
 
 
-def next_block(blocks: np.ndarray, log_times: np.ndarray, hope: float, under_way: Iterable[int] = ()) -> int:
-    """The block whose hope is the shortest time.
+def next_region(
+    regions: np.ndarray, log_times: np.ndarray, hope: float, under_way: Iterable[int] = ()
+) -> int:
+    """The region whose hope is the shortest time.
 
-    `hope`: what a block is believed to gain yet, a share of its best time, over the root of one more than its
-    trials.
+    `hope`: what a region is believed to gain yet, a share of its best time, over the root of one more than
+    its trials.
 
-    `blocks`: of each result, at least one; log_times: logarithms of the times; both (n,). `under_way`:
-    blocks of the points that have no result yet, which count as trials.
+    `regions`: of each result, at least one; log_times: logarithms of the times; both (n,). `under_way`:
+    regions of the points that have no result yet, which count as trials.
     """
-    met, index, counts = np.unique(blocks, return_inverse=True, return_counts=True)
+    met, index, counts = np.unique(regions, return_inverse=True, return_counts=True)
     best = np.full(len(met), np.inf)
     np.minimum.at(best, index, log_times)
     open_counts = Counter(under_way)
-    trials = counts + np.array([open_counts[block] for block in met.tolist()])
+    trials = counts + np.array([open_counts[region] for region in met.tolist()])
     return int(met[np.argmin(best + np.log1p(-hope / np.sqrt(trials + 1)))])

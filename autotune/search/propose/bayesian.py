@@ -1,15 +1,15 @@
 """What to try next, given all results so far: Bayesian optimisation over a feasible set.
 
-Two views of the times take turns: their logarithms, under a narrow prior of lengths, as a few dozen results
+Two views of the times alternate: their logarithms, under a narrow prior of lengths, as a few dozen results
 say little of a dozen lengths; and logarithms cut off at their median, under a wide one, so that how bad the
 bad ones are does not bend the model where the good ones lie. On a recorded space (see
 benchmarks/search_replay.py) the pair finds the optimum where either alone is at times stuck.
 
-A block of points (blocks.py: of our kernel, a tile) is a hill of its own, and steps of one parameter do not
-leave it. So candidates are moved between blocks, too, and parents and the results that are fitted come from
-many blocks: searches of one shape had each spent most of their trials on the hill that they met first. And
-every second proposal goes to the block whose turn it is (bandit.py), as long as blocks that were met may turn
-out to be better than their few trials tell.
+A region of points (regions.py: of our kernel, a tile) is a hill of its own, and steps of one parameter do not
+leave it. So candidates are moved between regions, too, and parents and the results that are fitted come from
+many regions: searches of one shape had each spent most of their trials on the hill that they met first. And
+every second proposal goes to a region that a bandit chooses (bandit.py), as long as regions that were met may
+be better than their few trials tell.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from ...search_policy import SearchPolicy
-from .bandit import next_block
+from .bandit import next_region
 from .candidates import Candidates
-from .origins import CLIMBED, DRAWN, MIXTURE, NEIGHBOUR, TURN, merged
+from .origins import BANDIT, CLIMBED, DRAWN, MIXTURE, NEIGHBOUR, merged
 from .sum_limit import SumLimit
 from .surrogate import NARROW, WIDE, Lengths, Surrogate, fit_lengths
 
@@ -72,7 +72,7 @@ class Model:
         wanted: int = 1,
     ) -> list[tuple[int, str]]:
         """The next points, none of those seen, and their origins: of the whole set, best first, then of
-        blocks whose turn it is. Empty if no candidate was found.
+        regions that a bandit chooses. Empty if no candidate was found.
 
         `results`: time in us by point, None for a failure; at least one has a time. `wanted`: points that
         are needed before there are new results; the plan holds at least as many, if there are.
@@ -82,20 +82,20 @@ class Model:
         order = np.argsort(log_times, kind="stable")
         ranked = points[order]
         size = max(wanted, 1, min(self._policy.most_planned, math.isqrt(len(points)) // 2))
-        num_turns = self._num_turns(len(points), size)
-        turns = self._in_turn(surrogate, ranked, log_times[order], pending, seen, num_turns)
-        anywhere = self._anywhere(surrogate, ranked, {*seen, *turns}, size - len(turns))
-        return [*anywhere, *((number, TURN) for number in turns)]
+        num_hoped = self._num_hoped(len(points), size)
+        hoped = self._hoped(surrogate, ranked, log_times[order], pending, seen, num_hoped)
+        anywhere = self._anywhere(surrogate, ranked, {*seen, *hoped}, size - len(hoped))
+        return [*anywhere, *((number, BANDIT) for number in hoped)]
 
-    def _num_turns(self, num_results: int, size: int) -> int:
-        """How many of so many proposals go to blocks whose turn it is: half of all, later ones first."""
-        if num_results < self._policy.turns_after:
+    def _num_hoped(self, num_results: int, size: int) -> int:
+        """How many of so many proposals go to regions that the bandit chooses: half of all."""
+        if num_results < self._policy.bandit_after:
             return 0
         first = self._num_proposed
         self._num_proposed += size
         return self._num_proposed // 2 - first // 2
 
-    def _in_turn(
+    def _hoped(
         self,
         surrogate: Surrogate,
         ranked: np.ndarray,
@@ -104,23 +104,23 @@ class Model:
         seen: Collection[int],
         size: int,
     ) -> list[int]:
-        """At most so many points, the most promising of the blocks whose turn it is. Ranked: all points with
-        a result, best first, and the logarithms of their times."""
+        """At most so many points, the most promising of the regions that the bandit chooses. Ranked: all
+        points with a result, best first, and the logarithms of their times."""
         if size == 0:
             return []
-        blocks = self._candidates.blocks_of(ranked)
-        under_way = self._candidates.blocks_of(np.array(sorted(pending), dtype=np.int64)).tolist()
+        regions = self._candidates.regions_of(ranked)
+        under_way = self._candidates.regions_of(np.array(sorted(pending), dtype=np.int64)).tolist()
         wanted: Counter[int] = Counter()
         for _ in range(size):
-            block = next_block(blocks, log_times, self._policy.turn_hope, under_way)
-            under_way.append(block)
-            wanted[block] += 1
+            region = next_region(regions, log_times, self._policy.bandit_hope, under_way)
+            under_way.append(region)
+            wanted[region] += 1
         found: list[int] = []
-        for block, num in wanted.items():
+        for region, num in wanted.items():
             best = self._policy.num_parents
-            parents = np.union1d(ranked[:best], ranked[blocks == block][:best])
+            parents = np.union1d(ranked[:best], ranked[regions == region][:best])
             near = self._candidates.within(
-                self._rng, block, parents, self._policy.num_carried, num_drawn=_SHORTLIST
+                self._rng, region, parents, self._policy.num_carried, num_drawn=_SHORTLIST
             )
             pool = self._hopeful(_unseen(near, seen))
             if len(pool):
@@ -184,7 +184,7 @@ class Model:
         return points, np.log(times)
 
     def _surrogate(self, points: np.ndarray, log_times: np.ndarray, pending: Collection[int]) -> Surrogate:
-        """Of the view whose turn it is, its lengths fitted anew where there is enough to learn from."""
+        """Of one view, then of the other, its lengths fitted anew where there is enough to learn from."""
         view = self._views[self._num_views_taken % len(self._views)]
         self._num_views_taken += 1
         kept = self._subset(points, log_times)
@@ -198,7 +198,7 @@ class Model:
 
     def _subset(self, points: np.ndarray, log_times: np.ndarray) -> np.ndarray:
         """Which results to fit: all, or for two thirds the best, of which a third is each the best of its
-        block, and for one third a random part of the others."""
+        region, and for one third a random part of the others."""
         most = self._policy.num_fitted
         if len(log_times) <= most:
             return np.arange(len(log_times))
@@ -215,7 +215,7 @@ class Model:
         return self._policy.num_fitted * 2 // 3
 
     def _parents(self, ranked: np.ndarray) -> np.ndarray:
-        """The best points, and the best point of each of the best blocks; points ranked by time."""
+        """The best points, and the best point of each of the best regions; points ranked by time."""
         founders = ranked[self._candidates.firsts(ranked[: self._num_best])[: self._policy.num_founders]]
         return np.union1d(ranked[: self._policy.num_parents], founders)
 

@@ -15,8 +15,8 @@ import numpy as np
 
 from ...kernel.config import Value
 from ...kernel.feasible_set import Factor, FeasibleSet
-from .blocks import Blocks
 from .origins import CARRIED, FACTOR, REGROUPED, REPAIRED
+from .regions import Regions
 from .traits import Traits
 
 NUM_SAMPLED = 4096  # points drawn at random at a time, where many tell what one does not
@@ -79,23 +79,23 @@ class Candidates:
         return np.asarray(np.ravel_multi_index(rows, self._dims), dtype=np.int64)
 
     @cached_property
-    def _blocks(self) -> Blocks:
-        return Blocks(self._space.factors[self._largest])
+    def _regions(self) -> Regions:
+        return Regions(self._space.factors[self._largest])
 
-    def blocks_of(self, numbers: np.ndarray) -> np.ndarray:
-        """The block of the largest factor that each point lies in: points of one block share what matters
+    def regions_of(self, numbers: np.ndarray) -> np.ndarray:
+        """The region of the largest factor that each point lies in: points of one region share what matters
         most, of our kernel the tile; (q,) -> (q,)."""
-        return self._blocks.of(np.unravel_index(numbers, self._dims)[self._largest])
+        return self._regions.of(np.unravel_index(numbers, self._dims)[self._largest])
 
     def firsts(self, ranked: np.ndarray) -> np.ndarray:
-        """Where the first point of each block stands among these, in their order; (q,) -> (blocks,)."""
-        return np.sort(np.unique(self.blocks_of(ranked), return_index=True)[1])
+        """Where the first point of each region stands among these, in their order; (q,) -> (regions,)."""
+        return np.sort(np.unique(self.regions_of(ranked), return_index=True)[1])
 
     def moves(self, rng: np.random.Generator, numbers: np.ndarray, size: int) -> dict[str, np.ndarray]:
         """Points, by origin, that differ from one of these in what must change together: in one parameter and
-        what cannot stay with it, in a whole small factor, or in the block, of which `size` are tried each."""
+        what cannot stay with it, in a whole small factor, or in the region, of which `size` are tried."""
         rows = np.unravel_index(numbers, self._dims)[self._largest].tolist()
-        pairs = [(self._blocks.carried(rng, row, size), self._blocks.repaired(rng, row)) for row in rows]
+        pairs = [(self._regions.carried(rng, row, size), self._regions.repaired(rng, row)) for row in rows]
         carried, repaired = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
         found = {
             REPAIRED: self._with_rows(_repeated(numbers, repaired), self._largest, _joined(repaired)),
@@ -106,15 +106,15 @@ class Candidates:
         return {name: np.setdiff1d(points, numbers) for name, points in found.items()}
 
     def within(
-        self, rng: np.random.Generator, block: int, parents: np.ndarray, num_alike: int, num_drawn: int
+        self, rng: np.random.Generator, region: int, parents: np.ndarray, num_alike: int, num_drawn: int
     ) -> np.ndarray:
-        """Points of one block: for each of the parents at most so many that are like it, both with the
+        """Points of one region: for each of the parents at most so many that are like it, both with the
         parent's rows of the other factors and with others; and so many drawn at random, each with a parent's
         rows; parents: (q,)."""
         drawn = list(np.unravel_index(rng.choice(parents, size=num_drawn), self._dims))
-        drawn[self._largest] = self._blocks.drawn(rng, block, num_drawn)
+        drawn[self._largest] = self._regions.drawn(rng, region, num_drawn)
         rows = np.unravel_index(parents, self._dims)[self._largest].tolist()
-        alike = [self._blocks.alike(rng, row, block, num_alike) for row in rows]
+        alike = [self._regions.alike(rng, row, region, num_alike) for row in rows]
         both = np.concatenate([_repeated(parents, alike), _repeated(self._redrawn(rng, parents), alike)])
         found = [
             np.ravel_multi_index(drawn, self._dims),

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 
 import numpy as np
 
-SEED = "seed"  # a tile that suits this kind of problem
-FOREIGN_SEED = "foreign-seed"  # one that suits other kinds, tried now and then
+SEED = "seed"  # a kernel that ships and is expected to do well on such a shape
+LATER_SEED = "later-seed"  # one of which less is expected, tried now and then
 TRANSFER = "transfer"  # what did well on this shape with another driver, or another GPU of the kind
 RANDOM = "random"  # drawn, without a model
 REUSE = "reuse"  # a kernel that was compiled for another shape, while the GPU was idle
@@ -23,8 +23,8 @@ FACTOR = "factor"  # a good point with another way to split k, or another order
 MIXTURE = "mixture"  # a few parameters of one point, the others of another
 DRAWN = "drawn"  # drawn over the whole set
 CLIMBED = "climbed"  # one parameter of a promising candidate changed
-TURN = "turn"  # in the tile whose turn it is
-MODELLED = (NEIGHBOUR, REPAIRED, CARRIED, REGROUPED, FACTOR, MIXTURE, DRAWN, CLIMBED, TURN)
+BANDIT = "bandit"  # in the tile from which the shortest time is hoped for
+MODELLED = (NEIGHBOUR, REPAIRED, CARRIED, REGROUPED, FACTOR, MIXTURE, DRAWN, CLIMBED, BANDIT)
 
 
 def merged(parts: Mapping[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:

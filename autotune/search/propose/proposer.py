@@ -111,7 +111,7 @@ class Proposer:
         return len(self.space) - len(self._seen)
 
     def leaders(self, within: float, most: int) -> list[int]:
-        """The best point of each block (of our kernel, of each tile) whose time is within this share of the
+        """The best point of each region (of our kernel, of each tile) whose time is within this share of the
         best, fastest first, at most so many."""
         limit = (1 + within) * self._best()
         close = {n: time for n, time in self._results.items() if time is not None and time <= limit}

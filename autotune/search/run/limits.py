@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
 from ...entries import LARGEST
 from ...errors import UsageError
 from ...gemm import Gemm
+from ...kernel.config import Config
 from ...search_policy import SearchPolicy
 from ...stats import Patience
 from ..propose.samplers import DEFAULT_SAMPLER
@@ -31,6 +32,11 @@ class StopReason(StrEnum):
         return self in (StopReason.INTERRUPTED, StopReason.SECONDS)
 
 
+def no_starts(gemm: Gemm) -> Sequence[Config]:
+    """Nothing is known of any shape."""
+    return ()
+
+
 @dataclass(frozen=True)
 class Options:
     """How to search, and for how long.
@@ -38,13 +44,15 @@ class Options:
     `trials` counts per shape, trials of earlier runs included: the same command, interrupted and run
     again, ends with as many. `seconds` counts this run on the target's clock, the final included,
     shared out fairly between shapes. With neither, each shape ends when nothing better is likely.
-    Shapes of `without_final` are searched like others, but their best are not re-ranked: nobody calls them.
+    `starts` tells what is expected to do well on a shape, most promising first; threads ask it. Shapes of
+    `without_final` are searched like others, but their best are not re-ranked: nobody calls them.
     """
 
     sampler: str = DEFAULT_SAMPLER
     trials: int | None = None
     seconds: float | None = None
     seed: int = 0
+    starts: Callable[[Gemm], Sequence[Config]] = no_starts
     policy: SearchPolicy = field(default_factory=SearchPolicy)
     patience: Patience = field(default_factory=Patience)
     without_final: frozenset[Gemm] = frozenset()

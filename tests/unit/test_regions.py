@@ -1,4 +1,4 @@
-"""Moves between blocks of a factor: what they keep, that they miss nothing, that rows keep their numbers."""
+"""Moves between regions of a factor: what they keep, that they miss nothing, that rows keep their numbers."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from known_tiles import MEDIUM
 
 from autotune.device import known_limits
 from autotune.gemm import Gemm
 from autotune.kernel.config import Config
-from autotune.kernel.families import MEDIUM
 from autotune.kernel.feasible_set import Factor, FeasibleSet, feasible_set
-from autotune.search.propose.blocks import Blocks
 from autotune.search.propose.candidates import Candidates
 from autotune.search.propose.origins import merged
+from autotune.search.propose.regions import Regions
 from autotune.search.propose.traits import traits_of
 
 TILE = ("tm", "tn", "wm", "wn", "bm", "bn")
@@ -39,22 +39,22 @@ def _tile(space: FeasibleSet, number: int) -> tuple[object, ...]:
 
 
 @given(factors())
-def test_rows_of_a_block_share_their_leading_parameters_and_nobody_else_does(factor):
-    blocks = Blocks(factor)
-    numbers = blocks.of(np.arange(len(factor))).tolist()
-    assert set(numbers) == set(range(len(blocks)))
+def test_rows_of_a_region_share_their_leading_parameters_and_nobody_else_does(factor):
+    regions = Regions(factor)
+    numbers = regions.of(np.arange(len(factor))).tolist()
+    assert set(numbers) == set(range(len(regions)))
     heads = ([codes[:depth].tobytes() for codes in factor.codes] for depth in range(len(factor.names) + 1))
-    assert any(len(set(zip(head, numbers, strict=True))) == len(set(head)) == len(blocks) for head in heads)
-    assert len(blocks) ** 2 >= len(factor)
+    assert any(len(set(zip(head, numbers, strict=True))) == len(set(head)) == len(regions) for head in heads)
+    assert len(regions) ** 2 >= len(factor)
 
 
 @given(factors(), st.integers(0, 9), st.data())
 def test_a_move_goes_to_the_most_similar_row(factor, seed, data):
-    """Nothing else in the block agrees on all that the move kept, and on more."""
-    blocks, rng = Blocks(factor), np.random.default_rng(seed)
+    """Nothing else in the region agrees on all that the move kept, and on more."""
+    regions, rng = Regions(factor), np.random.default_rng(seed)
     row = data.draw(st.integers(0, len(factor) - 1))
-    of = blocks.of(np.arange(len(factor)))
-    carried = blocks.carried(rng, row, 2 * len(blocks))
+    of = regions.of(np.arange(len(factor)))
+    carried = regions.carried(rng, row, 2 * len(regions))
     assert of[row] not in of[carried]
     assert len(set(of[carried].tolist())) == len(carried)
     agrees = factor.codes == factor.codes[row]
@@ -65,11 +65,11 @@ def test_a_move_goes_to_the_most_similar_row(factor, seed, data):
 
 
 @given(factors(), st.integers(0, 9), st.data())
-def test_every_value_that_a_block_has_is_reached_within_it(factor, seed, data):
-    blocks, rng = Blocks(factor), np.random.default_rng(seed)
+def test_every_value_that_a_region_has_is_reached_within_it(factor, seed, data):
+    regions, rng = Regions(factor), np.random.default_rng(seed)
     row = data.draw(st.integers(0, len(factor) - 1))
-    repaired = blocks.repaired(rng, row)
-    inside = np.flatnonzero(blocks.of(np.arange(len(factor))) == blocks.of(np.array([row]))[0])
+    repaired = regions.repaired(rng, row)
+    inside = np.flatnonzero(regions.of(np.arange(len(factor))) == regions.of(np.array([row]))[0])
     assert set(repaired.tolist()) <= set(inside.tolist()) - {row}
     reached = factor.codes[np.append(repaired, row)]
     for j in range(len(factor.names)):
@@ -81,12 +81,12 @@ def space() -> FeasibleSet:
     return feasible_set(known_limits("H200"), Gemm(256, 256, 256))
 
 
-def test_of_our_kernel_a_block_is_a_tile(space):
+def test_of_our_kernel_a_region_is_a_tile(space):
     candidates = Candidates(space)
     numbers = candidates.random(np.random.default_rng(0), 300)
     tiles = [_tile(space, number) for number in numbers.tolist()]
-    blocks = candidates.blocks_of(numbers).tolist()
-    assert len(set(zip(tiles, blocks, strict=True))) == len(set(tiles)) == len(set(blocks))
+    regions = candidates.regions_of(numbers).tolist()
+    assert len(set(zip(tiles, regions, strict=True))) == len(set(tiles)) == len(set(regions))
 
 
 def test_moves_leave_a_tile_where_steps_of_one_parameter_do_not(space):
@@ -108,25 +108,25 @@ def test_moves_change_splits_and_reduction_together(space):
 
 
 @given(factors(), st.integers(0, 9), st.data())
-def test_rows_like_another_come_from_the_block_asked_for_the_likest_among_them(factor, seed, data):
-    blocks, rng = Blocks(factor), np.random.default_rng(seed)
+def test_rows_like_another_come_from_the_region_asked_for_the_likest_among_them(factor, seed, data):
+    regions, rng = Regions(factor), np.random.default_rng(seed)
     row = data.draw(st.integers(0, len(factor) - 1))
-    block = data.draw(st.integers(0, len(blocks) - 1))
-    of = blocks.of(np.arange(len(factor)))
-    alike = blocks.alike(rng, row, block, 12)
-    assert len(alike) and set(of[alike].tolist()) == {block}
-    assert row in alike or of[row] != block  # nothing is more like a row than itself
-    drawn = blocks.drawn(rng, block, 5)
-    assert len(drawn) == 5 and set(of[drawn].tolist()) == {block}
+    region = data.draw(st.integers(0, len(regions) - 1))
+    of = regions.of(np.arange(len(factor)))
+    alike = regions.alike(rng, row, region, 12)
+    assert len(alike) and set(of[alike].tolist()) == {region}
+    assert row in alike or of[row] != region  # nothing is more like a row than itself
+    drawn = regions.drawn(rng, region, 5)
+    assert len(drawn) == 5 and set(of[drawn].tolist()) == {region}
 
 
 def test_points_within_a_tile_keep_the_tile_and_are_launched_as_parents_are_or_otherwise():
     space = feasible_set(known_limits("h200"), Gemm(512, 512, 512))
     candidates, rng = Candidates(space), np.random.default_rng(0)
     parents = candidates.random(rng, 3)
-    [block] = candidates.blocks_of(candidates.random(rng, 1)).tolist()
-    within = candidates.within(rng, block, parents, 12, 50)
-    assert set(candidates.blocks_of(within).tolist()) == {block}
+    [region] = candidates.regions_of(candidates.random(rng, 1)).tolist()
+    within = candidates.within(rng, region, parents, 12, 50)
+    assert set(candidates.regions_of(within).tolist()) == {region}
     assert len({_tile(space, number) for number in within.tolist()}) == 1
     launches = {(p["reduction"], p["split_k"]) for p in map(space.point, within.tolist())}
     assert {(p["reduction"], p["split_k"]) for p in map(space.point, parents.tolist())} <= launches
@@ -142,12 +142,13 @@ def test_other_tiles_are_tried_with_about_as_many_threads_in_all(shape):
     parents = candidates.random(np.random.default_rng(1), 5)
     wanted = traits.threads(candidates.codes(parents))
     for parent, threads in zip(parents, wanted, strict=True):
-        home = candidates.blocks_of(np.array([parent]))
+        home = candidates.regions_of(np.array([parent]))
         mean_off = []  # octaves, of the point in each other tile that comes nearest
         for some in (candidates, Candidates(space)):  # the second knows nothing of threads
             found, _ = merged(some.moves(np.random.default_rng(2), np.array([parent]), 16))
-            off, blocks = np.abs(np.log2(traits.threads(some.codes(found)) / threads)), some.blocks_of(found)
-            mean_off.append(np.mean([off[blocks == block].min() for block in np.setdiff1d(blocks, home)]))
+            off = np.abs(np.log2(traits.threads(some.codes(found)) / threads))
+            regions = some.regions_of(found)
+            mean_off.append(np.mean([off[regions == region].min() for region in np.setdiff1d(regions, home)]))
         assert mean_off[0] < mean_off[1]
 
 

@@ -1,15 +1,8 @@
-"""Tiles that are known to do well somewhere: the one list that searches start from.
-
-A family is a kind of problem; its tiles stand with the most promising first. Each was written down for
-aligned NN operands on a GPU with asynchronous copies: whoever uses one maps it to what is legal elsewhere
-(search/propose/seeds.py to the nearest feasible point).
-"""
+"""Configs of many kinds that tests stand on: each led on some shape, or is known from public kernels."""
 
 from __future__ import annotations
 
-from dataclasses import replace
-
-from .config import Config
+from autotune.kernel.config import Config
 
 # Square tiles. The first three led timed sweeps of 4096^3 on an H200 (NN, TN and NT); then come the tiles
 # that public SGEMM kernels are known by.
@@ -205,34 +198,6 @@ FEW_COLUMNS = (
         min_blocks=1, group=8, reduction="cluster", split_k=2,
     ),
 )  # fmt: skip
-# Dot products: lanes share out k. For one column of C whose A is stored along k. (Unmeasured; a probe of such
-# kernels with 8 warps to a row took 16.9 us for 4096x1x4096 on an H200, with 4 of them 17.6; tiles 20.7.)
-_DOTS = (
-    Config(bm=2, bk=128, slice_k=8, unroll_k=16, min_blocks=2),
-    Config(bm=2, bk=64, slice_k=4, unroll_k=16, min_blocks=1),
-    Config(bm=8, bk=8, slice_k=1, unroll_k=8, min_blocks=1),
-)
-
-
-def dot_products(few: int, *, are_rows: bool = False) -> tuple[Config, ...]:
-    """Tiles for a C of so few columns, or rows, that is computed in dot products."""
-    width = 1 << (few - 1).bit_length()
-    tiles = (
-        replace(
-            dot, tm=1, wm=1, tn=width, wn=width, bn=width, stages=1, bursts=1, copy_a="register",
-            copy_b="register", vec_a=4, vec_b=1, vec_c=1,
-        )
-        for dot in _DOTS
-    )  # fmt: skip
-    return tuple(map(_mirrored, tiles) if are_rows else tiles)
-
-
-def _mirrored(tile: Config) -> Config:
-    """The same for rows of C where that was for columns."""
-    return replace(tile, bm=tile.bn, bn=tile.bm, wm=tile.wn, wn=tile.wm, tm=tile.tn, tn=tile.tm,
-                   vec_a=tile.vec_b, vec_b=tile.vec_a)  # fmt: skip
-
-
 DEEP_K = (
     # led at 64x64x100000, in 128 splits
     Config(
@@ -249,4 +214,3 @@ DEEP_K = (
         min_blocks=1, order="pair_snake", raster="m",
     ),
 )  # fmt: skip
-TILES = (*LARGE, *MEDIUM, *FEW_ROWS, *FEW_COLUMNS, *DEEP_K)

@@ -1,4 +1,4 @@
-"""Rows of a factor in blocks that share their leading parameters; of our kernel, the tile, or tile and depth.
+"""Rows of a factor in regions that share their leading parameters; of our kernel, tiles, or tiles and depths.
 
 What comes first decides which values the later ones may have: another tile needs another warp tile, other
 vectors, another depth. So a step from one tile to another changes many parameters at once, and changes of
@@ -15,16 +15,16 @@ import numpy as np
 from ...kernel.feasible_set import Factor
 
 
-class Blocks:
-    """About as many blocks as a block has rows: 10^6 rows are 10^3 blocks. Rows are numbers of the factor's
-    own, in whatever order it holds them."""
+class Regions:
+    """About as many regions as a region has rows: 10^6 rows are 10^3 regions. Rows are numbers of the
+    factor's own, in whatever order it holds them."""
 
     def __init__(self, factor: Factor) -> None:
         # A factor of our kernel is sorted, and has a million rows: then nothing is copied.
         self._order = factor.order
         self._inverse = None if self._order is None else np.argsort(self._order)
         self._codes = factor.codes if self._order is None else factor.codes[self._order]
-        self._depth, starts = _blocks(self._codes, math.sqrt(len(factor)))
+        self._depth, starts = _regions(self._codes, math.sqrt(len(factor)))
         self._bounds = np.concatenate([[0], starts, [len(factor)]])
         self._heads = self._codes[self._bounds[:-1], : self._depth].astype(np.int16)
 
@@ -32,7 +32,7 @@ class Blocks:
         return len(self._heads)
 
     def of(self, rows: np.ndarray) -> np.ndarray:
-        """The block of each row; (q,) -> (q,)."""
+        """The region of each row; (q,) -> (q,)."""
         return np.asarray(np.searchsorted(self._bounds, self._places(rows), side="right") - 1)
 
     def _places(self, rows: np.ndarray) -> np.ndarray:
@@ -44,39 +44,39 @@ class Blocks:
         return found if self._order is None else self._order[found]
 
     def carried(self, rng: np.random.Generator, row: int, size: int) -> np.ndarray:
-        """In each of at most so many other blocks, some of them alike, the row that is most like this one."""
+        """In each of at most so many other regions, some of them alike, the row that is most like it."""
         home, codes = self._home(row)
         weights = _weights(rng, len(codes) - self._depth)
         found = [
-            self._bounds[block] + int(self._unlikeness(block, codes, weights).argmin())
-            for block in self._elsewhere(rng, home, size)
+            self._bounds[region] + int(self._unlikeness(region, codes, weights).argmin())
+            for region in self._elsewhere(rng, home, size)
         ]
         return self._rows(found)
 
-    def alike(self, rng: np.random.Generator, row: int, block: int, size: int) -> np.ndarray:
-        """At most so many rows of this block that are like that one: two in each of half as many ways, as the
-        most alike in its own block is the row itself."""
+    def alike(self, rng: np.random.Generator, row: int, region: int, size: int) -> np.ndarray:
+        """At most so many rows of this region that are like that one: two in each of half as many ways, as
+        the most alike in its own region is the row itself."""
         _, codes = self._home(row)
         weights = _weights(rng, (len(codes) - self._depth, (size + 1) // 2))
-        off = self._unlikeness(block, codes, weights)
+        off = self._unlikeness(region, codes, weights)
         nearest = np.argpartition(off, 1, axis=0)[:2] if len(off) > 1 else np.zeros(1, dtype=np.int64)
-        return self._rows(np.unique(self._bounds[block] + nearest).tolist())
+        return self._rows(np.unique(self._bounds[region] + nearest).tolist())
 
-    def drawn(self, rng: np.random.Generator, block: int, size: int) -> np.ndarray:
-        """Rows of this block at random, with replacement; (size,)."""
-        return self._rows(rng.integers(self._bounds[block], self._bounds[block + 1], size=size).tolist())
+    def drawn(self, rng: np.random.Generator, region: int, size: int) -> np.ndarray:
+        """Rows of this region at random, with replacement; (size,)."""
+        return self._rows(rng.integers(self._bounds[region], self._bounds[region + 1], size=size).tolist())
 
-    def _unlikeness(self, block: int, codes: np.ndarray, weights: np.ndarray) -> np.ndarray:
-        """Of each row of a block to a row of these codes, by weights of the later parameters, one or several:
-        (parameters, ...) -> (rows of the block, ...)."""
-        start, end = self._bounds[block], self._bounds[block + 1]
+    def _unlikeness(self, region: int, codes: np.ndarray, weights: np.ndarray) -> np.ndarray:
+        """Of each row of a region to a row of these codes, by weights of the later parameters, one or
+        several: (parameters, ...) -> (rows of the region, ...)."""
+        start, end = self._bounds[region], self._bounds[region + 1]
         return np.asarray((self._codes[start:end, self._depth :] != codes[self._depth :]) @ weights)
 
     def repaired(self, rng: np.random.Generator, row: int) -> np.ndarray:
-        """For every other value of every later parameter in this row's block, the row that has it and is most
-        like this one."""
-        block, codes = self._home(row)
-        start, end = self._bounds[block], self._bounds[block + 1]
+        """For every other value of every later parameter in this row's region, the row that has it and is
+        most like this one."""
+        region, codes = self._home(row)
+        start, end = self._bounds[region], self._bounds[region + 1]
         inside = self._codes[start:end]
         off = (inside != codes) @ _weights(rng, len(codes))
         found = []
@@ -88,19 +88,19 @@ class Blocks:
         return np.unique(self._rows(found))
 
     def _home(self, row: int) -> tuple[int, np.ndarray]:
-        """The block of a row, and its codes."""
+        """The region of a row, and its codes."""
         rows = np.array([row])
         return int(self.of(rows)[0]), self._codes[self._places(rows)[0]]
 
     def _elsewhere(self, rng: np.random.Generator, home: int, size: int) -> np.ndarray:
-        """Other blocks: half of them drawn from those whose leading parameters are nearest, twice as many."""
+        """Other regions: half of them drawn from twice as many whose leading parameters are nearest."""
         distances = np.abs(self._heads - self._heads[home]).sum(axis=1) + rng.random(len(self))
         alike = rng.permutation(np.argsort(distances)[:size])[: size // 2]
         return np.setdiff1d(np.append(alike, rng.integers(len(self), size=size - size // 2)), home)
 
 
-def _blocks(codes: np.ndarray, wanted: float) -> tuple[int, np.ndarray]:
-    """How many leading columns tell apart so many blocks, or all of them, and the rows at which those begin,
+def _regions(codes: np.ndarray, wanted: float) -> tuple[int, np.ndarray]:
+    """How many leading columns tell apart so many regions, or all of them, and the rows at which those begin,
     but for the first; codes: (rows, columns), sorted."""
     is_start = np.zeros(max(len(codes) - 1, 0), dtype=bool)
     for depth, column in enumerate(codes.T, start=1):

@@ -1,0 +1,80 @@
+"""What a search starts with: kernels that were timed elsewhere, as legal points for any shape on any GPU."""
+
+from __future__ import annotations
+
+from itertools import islice
+
+import pytest
+from space_cases import EVERY_KIND
+
+from autotune import targets
+from autotune.device import KNOWN
+from autotune.gemm import LAYOUTS, Gemm
+from autotune.kernel.config import Config
+from autotune.kernel.feasible_set import feasible_set
+from autotune.kernel.rules import broken_rules
+from autotune.search.propose.seeds import seeds
+from autotune.starting_points import StartingPoints
+
+SHAPES = ("1000:TN", "1x4096x4096", "4096x64x256", "64x64x100000", "35x700x2048:TT", "512b16", "4096x1x4096")
+
+
+def _tile(config: Config) -> tuple[object, ...]:
+    return config.bm, config.bn, config.bk, config.tm, config.tn, config.wm, config.wn, config.slice_k
+
+
+@pytest.fixture(scope="module", params=sorted(KNOWN))
+def starts(request: pytest.FixtureRequest) -> tuple[str, StartingPoints]:
+    return request.param, StartingPoints(targets.matrices(), KNOWN[request.param])
+
+
+def test_every_kind_of_shape_starts_from_legal_points_on_every_gpu(
+    starts: tuple[str, StartingPoints],
+) -> None:
+    """On every GPU: what asks for a cluster or an asynchronous copy could not run where there is none."""
+    limits = KNOWN[starts[0]]
+    for text in SHAPES:
+        gemm = Gemm.parse(text)
+        space = feasible_set(limits, gemm)
+        numbers = list(islice(seeds(space, starts[1](gemm)), 16))
+        configs = [Config.from_dict(space.point(number)) for number in numbers]
+        assert len(configs) >= 8, text
+        assert len({(*_tile(config), config.reduction) for config in configs}) == len(configs)
+        assert all(broken_rules(config, limits, gemm, EVERY_KIND) == () for config in configs)
+
+
+def test_shapes_of_other_kinds_start_from_other_tiles() -> None:
+    starts = StartingPoints(targets.matrices(), KNOWN["h200"])
+    first = {text: starts(Gemm.parse(text))[0] for text in ("8192", "256", "1x4096x4096", "64x64x100000")}
+    assert len(set(map(_tile, first.values()))) == len(first)
+    assert first["8192"].bm * first["8192"].bn >= 128 * 128 > first["256"].bm * first["256"].bn
+    assert first["1x4096x4096"].bm < 32
+    assert first["64x64x100000"].split_k >= 16
+
+
+def test_a_space_of_another_kernel_has_no_seeds() -> None:
+    from fake_target import product_space
+
+    assert list(seeds(product_space(4, 4), [Config()])) == []
+
+
+def test_without_matrices_nothing_is_known() -> None:
+    starts = StartingPoints([], KNOWN["h200"])
+    assert [starts(Gemm(64, 64, 64, layout[0] == "T", layout[1] == "T")) for layout in LAYOUTS] == [[]] * 4
+
+
+def test_of_the_kernels_that_were_timed_on_a_shape_the_fastest_comes_first() -> None:
+    """Where k is short, so that no sum is too deep. Kernels that were not timed there may come before it."""
+    matrices = targets.matrices()
+    starts = StartingPoints(matrices, KNOWN["h200"])
+    whole = next(matrix for matrix in matrices if any(row.layout == "NT" for row in matrix.known))
+    shapes = [gemm for gemm in whole.best_us() if gemm.layout == "NT" and gemm.k < 512]
+    assert len(shapes) > 15
+    for gemm in shapes:
+        times_us: dict[Config, float] = {}
+        for (row, column, _), cell in whole.cells.items():
+            if column == gemm:
+                kernel = row.config.in_any_splits
+                times_us[kernel] = min(cell.time_us, times_us.get(kernel, cell.time_us))
+        ranked = [config.in_any_splits for config in starts(gemm) if config.in_any_splits in times_us]
+        assert times_us[ranked[0]] == min(times_us.values()), gemm
