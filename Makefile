@@ -70,6 +70,7 @@ lint: $(VENV)/.dev  ## style
 
 types: $(VENV)/.dev  ## static types
 	$(BIN)/mypy
+	$(BIN)/mypy --config-file tests/gpu/mypy.ini tests/gpu
 
 unit: $(VENV)/.dev  ## all tests that need no GPU
 	@command -v g++ >/dev/null || { echo "make: the tests run the kernel on the host and need g++ (Debian, Ubuntu: apt install g++)" >&2; exit 3; }

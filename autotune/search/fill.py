@@ -93,10 +93,10 @@ class Filler:
         store: Store,
         gemms: Sequence[Gemm],
         on_fill: OnFill,
-        known: Mapping[str, Sequence[Config]],
-        policy: SearchPolicy,
+        known: Mapping[str, Sequence[Config]] = MappingProxyType({}),
+        policy: SearchPolicy | None = None,
     ) -> None:
-        self._on_fill, self._elsewhere, self._policy = on_fill, known, policy
+        self._on_fill, self._elsewhere, self._policy = on_fill, known, policy or SearchPolicy()
         self._target, self._store, self._limits = target, store, target.limits
         self._columns = {x: [gemm for gemm in gemms if gemm.layout == x] for x in LAYOUTS}
         self._studies: dict[Gemm, StudyRef] = {gemm: study_of(store, target, gemm) for gemm in gemms}
@@ -288,4 +288,4 @@ def fill(
     target's clock at most; before these the ones that are `known` otherwise to serve a layout, by layout.
     What is measured is stored at once, and `on_fill` told of how much that was. Raises DeviceLost and
     StoreError."""
-    return Filler(target, store, gemms, on_fill, known, policy or SearchPolicy()).run(target.now() + seconds)
+    return Filler(target, store, gemms, on_fill, known, policy).run(target.now() + seconds)

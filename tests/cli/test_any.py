@@ -17,7 +17,6 @@ from autotune.errors import UsageError
 from autotune.gemm import Gemm
 from autotune.measurement import Measurement, Outcome
 from autotune.recording.replay import ReplayTarget
-from autotune.search.fill import AHEAD
 from autotune.search.progress import ShapeStarted
 from autotune.store import Store
 from autotune.target import Baseline, CellTime, Rounds, point_key
@@ -135,7 +134,7 @@ def test_what_is_left_when_the_time_is_over_is_told(target: FillingGpu, suite: P
     done = run(*command, "--seconds", "8")
     assert "left: the same command goes on" in done.stdout
     assert "timing the found kernels on all shapes of their layout" in done.stderr
-    assert target.num_filled <= 0.35 * 8 + AHEAD
+    assert target.num_filled <= 0.35 * 8 + 2  # that are under way while those before are stored
 
 
 def test_what_ships_is_timed_before_a_search_which_goes_on_from_there(

@@ -291,7 +291,7 @@ def test_what_would_be_refused_is_not_chosen(monkeypatch):
     cheap = replace(low, compute_us=0.0)
     played = [compiler_figures.CompiledConfig(bad, cheap), compiler_figures.CompiledConfig(good, low)]
     monkeypatch.setattr(compiler_figures, "candidates", lambda *_: played)
-    start = compiler_figures.StartingConfigs(Gemm(64, 128, 160), 2, (bad.config, good.config))
+    start = compiler_figures.StartingConfigs(Gemm(64, 128, 160), (bad.config, good.config))
     trust = time_bounds.learn([1.0], [2.0])
     facts = compiler_figures.gpu_facts("two", TWO_SMS, [start], trust, 1)
     assert facts["shapes"][0]["config"] == TILE.key

@@ -15,13 +15,15 @@ from autotune import stats
 from autotune.gemm import Gemm
 from autotune.gpu import GpuTarget
 from autotune.measurement import CachePolicy
-from autotune.search.compare.ranking import ERROR_RATE, MAX_ROUNDS, Ranking
-from autotune.search.run.refine import MOST_ROUNDS
+from autotune.search.compare.final import NUM_LOOKS
+from autotune.search.compare.ranking import Ranking
+from autotune.search_policy import SearchPolicy
 from autotune.store import Store, StudyRef
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(200)]
 
 GEMM = Gemm(1024, 1024, 1024)
+POLICY = SearchPolicy()
 SECONDS = "15"  # an empty cache: the GPU waits for the compiler much of the time
 NUM_ROUNDS = 24
 APART = 1.3  # times as slow, in trials: no drift is as much
@@ -45,7 +47,8 @@ def test_the_clearly_faster_wins_in_either_order(target: GpuTarget) -> None:
         found = target.duel(GEMM, pair, NUM_ROUNDS, faster).result(120)
         assert [len(samples) for samples in found.samples_us] == [NUM_ROUNDS] * 2
         assert min(map(min, found.samples_us)) > 0
-        assert stats.faster_of(*found.samples_us, ERROR_RATE) == faster
+        first_us, second_us = found.samples_us
+        assert stats.faster_of(first_us, second_us, POLICY.duel_error) == faster
         worked_s = sum(map(sum, found.samples_us)) / 1e6
         assert found.seconds > worked_s
 
@@ -63,16 +66,16 @@ def test_a_search_records_its_duels_and_goes_by_them(tmp_path: Path) -> None:
         study = _study(store)
         assert study.policy is CachePolicy.COLD
         trials, duels, final = store.trials(study), store.duels(study), store.final(study)
-    ranking = Ranking()
+    ranking = Ranking(POLICY)
     for trial in trials:
         if trial.measurement.time_us is not None:
             ranking.enter(trial.key, trial.point, trial.measurement.time_us)
     assert duels, f"no duel was decided: {json.dumps(facts['ledger'])}"
     for duel in duels:
         num_rounds = len(duel.samples_us[0])
-        assert num_rounds == len(duel.samples_us[1]) < MAX_ROUNDS + MOST_ROUNDS
-        assert duel.winner == stats.faster_of(*duel.samples_us, ERROR_RATE)
-        assert duel.winner is not None or num_rounds >= MAX_ROUNDS  # over: decided, or tied
+        assert num_rounds == len(duel.samples_us[1]) < POLICY.most_rounds * (1 + 1 / NUM_LOOKS)
+        assert duel.winner == stats.faster_of(*duel.samples_us, POLICY.duel_error)
+        assert duel.winner is not None or num_rounds >= POLICY.most_rounds  # over: decided, or tied
         assert ranking.restore(duel), "a duel of configs without a time"
     ledger = facts["ledger"]
     rounds_s = sum(sum(map(sum, duel.samples_us)) for duel in duels) / 1e6

@@ -12,7 +12,8 @@ from autotune.gemm import Gemm
 from autotune.kernel.config import PARAMETER
 from autotune.kernel.relatives import relatives, stand_in
 from autotune.kernel.rules import broken_rules
-from autotune.search.fill import in_order, small_problem
+from autotune.kernel.small_problem import small_problem
+from autotune.search.fill import in_order
 from autotune.targets import matrices
 
 LIMITS = KNOWN["h200"]
