@@ -15,7 +15,7 @@ from autotune.errors import UsageError
 from autotune.kernel.feasible_set import Factor, FeasibleSet
 from autotune.search.propose.bayesian import Model
 from autotune.search.propose.candidates import Candidates, _distances
-from autotune.search.propose.optuna_sampler import FeasibleSampler, distributions
+from autotune.search.propose.optuna_sampler import FeasibleSampler, params, suggested
 from autotune.search.propose.origins import MODELLED
 from autotune.search.propose.proposer import Proposal, Proposer, SpaceExhausted
 from autotune.search.propose.samplers import SAMPLERS, make_proposer
@@ -179,15 +179,15 @@ def test_more_is_planned_at_once_the_more_is_known(monkeypatch):
 def test_it_is_a_sampler_for_optimize_too():
     sampler = FeasibleSampler(SPACE, seed=0)
     study = optuna.create_study(sampler=sampler)
-    space = distributions(SPACE)
+    tried = []
 
     def objective(trial):
-        codes = [trial.suggest_int(name, 0, space[name].high) for name in SPACE.names]
-        (number,) = Candidates(SPACE).find(np.array([codes]))
-        return bowl_us(SPACE.point(int(number)))
+        tried.append(SPACE.find(suggested(SPACE, trial)))
+        return bowl_us(SPACE.point(tried[-1]))
 
     study.optimize(objective, n_trials=40)
-    assert len({tuple(t.params.items()) for t in study.trials}) == 40
+    assert None not in tried and len(set(tried)) == 40
+    assert study.best_params == params(SPACE, min(tried, key=lambda number: bowl_us(SPACE.point(number))))
 
 
 def test_a_parameter_of_another_space_is_refused():

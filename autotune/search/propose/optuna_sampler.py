@@ -1,9 +1,9 @@
 """Our proposer as an Optuna sampler: for a study of one's own over a feasible set.
 
     study = optuna.create_study(sampler=FeasibleSampler(space))
-    study.optimize(lambda trial: time_of(space, trial.params), n_trials=100)
+    study.optimize(lambda trial: time_of(suggested(space, trial)), n_trials=100)
 
-A trial's parameters are the *codes* of a point's values (`distributions`). A study that it serves asks only
+A trial's parameters are the *codes* of a point's values (`distributions`); `suggested` is the point. A study that it serves asks only
 for feasible points, and for none twice.
 """
 
@@ -16,6 +16,7 @@ import optuna
 from optuna.distributions import BaseDistribution, IntDistribution
 from optuna.trial import FrozenTrial, TrialState
 
+from ...kernel.config import Value
 from ...kernel.feasible_set import FeasibleSet
 from .proposer import Proposer
 from .traits import Traits
@@ -25,6 +26,12 @@ def distributions(space: FeasibleSet) -> dict[str, BaseDistribution]:
     """Codes of each parameter, as Optuna takes them."""
     pairs = zip(space.names, space.values, strict=True)
     return {name: IntDistribution(0, len(values) - 1) for name, values in pairs}
+
+
+def suggested(space: FeasibleSet, trial: optuna.Trial) -> dict[str, Value]:
+    """The point that a trial of a study with a `FeasibleSampler` is to try."""
+    pairs = zip(space.names, space.values, strict=True)
+    return {name: values[trial.suggest_int(name, 0, len(values) - 1)] for name, values in pairs}
 
 
 def params(space: FeasibleSet, number: int) -> dict[str, int]:
