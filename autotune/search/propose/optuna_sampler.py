@@ -3,8 +3,8 @@
     study = optuna.create_study(sampler=FeasibleSampler(space))
     study.optimize(lambda trial: time_of(suggested(space, trial)), n_trials=100)
 
-A trial's parameters are the *codes* of a point's values (`distributions`); `suggested` is the point. A study that it serves asks only
-for feasible points, and for none twice.
+A trial's parameters are the *codes* of a point's values (`distributions`); `suggested` is the point. A study
+that it serves asks only for feasible points, and for none twice.
 """
 
 from __future__ import annotations
