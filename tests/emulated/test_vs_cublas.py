@@ -172,7 +172,7 @@ def test_cublas_is_needed(host, arena, monkeypatch):  # noqa: F811
 def _options(tmp_path: Path, **changes: object) -> Namespace:
     options = {
         "suite": None, "shape": [str(gemm) for gemm in GEMMS], "db": str(tmp_path / "a.db"), "gpu": "0",
-        "policy": "cold", "rounds": 3, "no_torch": False, "sustained": None, "turns": 2,
+        "cache": "cold", "rounds": 3, "no_torch": False, "sustained": None, "turns": 2,
         "out": tmp_path / "results" / "a.json", "svg": tmp_path / "results" / "a.svg",
     }  # fmt: skip
     return Namespace(**(options | changes))
