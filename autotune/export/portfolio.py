@@ -23,6 +23,7 @@ from .. import distribution
 from ..device import DeviceLimits
 from ..gemm import Gemm
 from ..kernel.config import Config
+from ..kernel.launch import LaunchSpec
 from ..kernel.relatives import fitted, stand_in, trunk
 from ..kernel.resources import launch_spec, residency
 from ..models.fit import Sample, fit, fma_step_us, learn, work_of
@@ -150,32 +151,42 @@ def _as_here(
 ) -> list[Sample]:
     """Times of a row as they would be of the kernel `here`, in this layout on this GPU, by the model."""
     there = matrix.limits
-    timed = [
-        Sample(launch_spec(replace(row.config, split_k=split_k), gemm, there), gemm, cell.time_us)
-        for (gemm, split_k), cell in cells.items()
-    ]
+    measured = [(gemm, split_k, cell.time_us) for (gemm, split_k), cell in cells.items()]
+    timed = _samples(row.config, there, measured)
     if not timed:
         return []
     is_same = there.name == limits.name
     deviation = math.hypot(0 if is_same else CARRIED, 0 if row.layout == layout else OTHER_LAYOUT)
-    gemms = [replace(s.gemm, trans_a=layout[0] == "T", trans_b=layout[1] == "T") for s in timed]
-    specs = [
-        launch_spec(replace(here, split_k=s.spec.split_k), gemm, limits)
-        for s, gemm in zip(timed, gemms, strict=True)
-    ]
-    placed = zip(timed, specs, gemms, strict=True)
-    moved = [Sample(spec, gemm, s.time_us, deviation) for s, spec, gemm in placed]
+    turned = {"trans_a": layout[0] == "T", "trans_b": layout[1] == "T"}
+    gemms = [s.gemm if row.layout == layout else replace(s.gemm, **turned) for s in timed]
+    placed = [(gemm, s.spec.split_k, s.time_us) for gemm, s in zip(gemms, timed, strict=True)]
+    moved = _samples(here, limits, placed, deviation)
     if is_same:
         return moved
     resident = residency(row.config, there, stand_in(row.layout), matrix.known[row].registers)
     figures = fit(timed, resident, there)
-    slower = fma_step_us(specs[0], limits) / fma_step_us(timed[0].spec, there)
+    slower = fma_step_us(moved[0].spec, limits) / fma_step_us(timed[0].spec, there)
     as_here = replace(figures, step_us=figures.step_us * slower)
     before = modelled_us(Speeds.of([figures]), work_of(timed, resident, there))
     after = modelled_us(
         Speeds.of([as_here]), work_of(moved, residency(here, limits, stand_in(layout)), limits)
     )
     return [replace(s, time_us=s.time_us * float(f)) for s, f in zip(moved, after / before, strict=True)]
+
+
+def _samples(
+    config: Config, limits: DeviceLimits, cells: Iterable[tuple[Gemm, int, float]], deviation: float = 0.0
+) -> list[Sample]:
+    """Times of a kernel on shapes of one layout, each in so many splits. Those that are launched alike share
+    what a launch needs to know: to work that out takes most of the time."""
+    specs: dict[tuple[int, bool], LaunchSpec] = {}
+    found = []
+    for gemm, split_k, time_us in cells:
+        key = split_k, gemm.is_batched
+        if key not in specs:
+            specs[key] = launch_spec(replace(config, split_k=split_k), gemm, limits)
+        found.append(Sample(specs[key], gemm, time_us, deviation))
+    return found
 
 
 # ------------------------------------------------------------------------------------------------
@@ -306,6 +317,6 @@ def portfolio(
     """At most so many of the candidates of a layout that were timed on enough shapes, the one that serves the
     most of all shapes first. `calls`: how often a program asks for a shape, where that is known."""
     known = [c for c in found if len({sample.gemm for sample in c.samples}) >= LEAST_SHAPES]
-    if not known:
+    if not known or not most:
         return []
     return [known[at].config for at in choose(*regrets(layout, known, limits, calls), most)]

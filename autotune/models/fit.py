@@ -84,8 +84,11 @@ def fit(samples: Sequence[Sample], blocks_per_sm: int, limits: DeviceLimits) -> 
     `num_samples` counts the measured ones. `relative_error` is what one of its modelled times is off by, as
     far as samples tell: root of the mean square, of what the model misses and of what is inferred.
     """
+    return _fit(samples, work_of(samples, blocks_per_sm, limits), limits)
+
+
+def _fit(samples: Sequence[Sample], todo: Work, limits: DeviceLimits) -> ModelFigures:
     thumb = guess(samples[0].spec, limits)
-    todo = work_of(samples, blocks_per_sm, limits)
     times = np.array([s.time_us for s in samples])
     deviations = np.array([s.deviation for s in samples])
     trusts = 1 / np.hypot(1, deviations / _MISFIT)
@@ -109,7 +112,10 @@ def fit(samples: Sequence[Sample], blocks_per_sm: int, limits: DeviceLimits) -> 
 
 def work_of(samples: Sequence[Sample], blocks_per_sm: int, limits: DeviceLimits) -> Work:
     """What a kernel had to do for each of its samples. All are of one layout."""
-    launches = Launches.of([s.spec for s in samples], [blocks_per_sm] * len(samples))
+    specs = {id(s.spec): s.spec for s in samples}  # most share one: a kernel has few numbers of splits
+    at = {key: i for i, key in enumerate(specs)}
+    launches = Launches.of(list(specs.values()), [blocks_per_sm] * len(specs))
+    launches = launches.take([at[id(s.spec)] for s in samples])
     m, n, k = np.array([(s.gemm.m, s.gemm.n, s.gemm.k) for s in samples], np.int64).T
     shapes = Shapes(m, n, k, samples[0].gemm.trans_a, samples[0].gemm.trans_b)
     return TimeModel(launches, limits).work(shapes, grids(launches, shapes))
@@ -183,9 +189,10 @@ def learn(kernels: Sequence[Sequence[Sample]], blocks_per_sm: Sequence[int], lim
     found: list[ModelFigures] = []
     logs = np.full((len(kernels), len(extents)), np.nan)
     for row, samples, resident in zip(logs, kernels, blocks_per_sm, strict=True):
-        figures = fit(samples, resident, limits)
+        todo = work_of(samples, resident, limits)
+        figures = _fit(samples, todo, limits)
         found.append(figures)
-        modelled = modelled_us(Speeds.of([figures]), work_of(samples, resident, limits))
+        modelled = modelled_us(Speeds.of([figures]), todo)
         missed = np.log(np.array([s.time_us for s in samples]) / modelled)
         where = np.array([at[s.gemm.m, s.gemm.n, s.gemm.k] for s in samples])
         sums = np.bincount(where, missed, len(extents))
