@@ -126,7 +126,7 @@ def test_a_place_that_may_not_be_written_is_told(recording: Path, db: Path) -> N
         {search(recording, "trials.db", 3)} > /dev/null; mount -o remount,ro .
         {search(recording, "trials.db", 9)}; echo $?
         {search(recording, "new.db", 9)}; echo $?
-        {autotune("export-table", "--max-kernels", "32", "--db", db, "--out", "table")}; echo $?
+        {autotune("export-table", "--max-kernels", "0", "--db", db, "--out", "table")}; echo $?
     """
     done = small_disk("size=4m", "sh", "-c", script)
     assert done.stdout.split() == ["5", "5", "6"]

@@ -7,6 +7,7 @@ import inspect
 import logging
 import subprocess
 import sys
+from functools import partial
 
 import pytest
 from exports import EXPORTS
@@ -56,8 +57,14 @@ def test_a_result_tells_the_best_and_every_trial(result):
     assert result.environment.is_recorded
 
 
+@pytest.fixture
+def few_kernels(monkeypatch):
+    """A result exports as many kernels as an export does if not told, as README does (tests/install)."""
+    monkeypatch.setattr(tuning, "export_table", partial(tuning.export_table, max_kernels=32))
+
+
 @EXPORTS
-def test_a_result_is_exported_and_loaded(result, tmp_path):
+def test_a_result_is_exported_and_loaded(few_kernels, result, tmp_path):
     table = result.export(tmp_path / "folder")
     assert [entry.gemm for entry in table.entries] == [autotune.Gemm.parse(SHAPE)]
     pick = autotune.Dispatcher(tmp_path / "folder").pick(512, 512, 16384)
@@ -110,7 +117,7 @@ def test_what_a_person_should_know_is_logged(caplog, monkeypatch):
 
 
 @EXPORTS
-def test_the_examples_run(tmp_path, monkeypatch):
+def test_the_examples_run(few_kernels, tmp_path, monkeypatch):
     """As written, but for the seconds, and for a recording where there is no GPU."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("autotune.targets.why_no_gpu", lambda: "there is none")
