@@ -13,7 +13,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -35,16 +35,16 @@ class Child:
         while (code := self.poll()) is None:
             if time.monotonic() > deadline:
                 raise subprocess.TimeoutExpired(str(self.pid), timeout_s)
-            time.sleep(0.002)
+            time.sleep(0.004)
         return code
 
 
 class Zygote:
     """Runs `main(*arguments)` of a module, each time in a session of its own. Close it to end it."""
 
-    def __init__(self, module: str, environment: Mapping[str, str]) -> None:
+    def __init__(self, module: str, environment: Mapping[str, str], options: Sequence[str] = ()) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, __file__, module], env=dict(environment),
+            [sys.executable, *options, __file__, module], env=dict(environment),
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1,
         )  # fmt: skip
 

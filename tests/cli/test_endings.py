@@ -84,7 +84,8 @@ WRONG = {
 
 @pytest.mark.parametrize(("command", "arguments"), [(c, a) for c, several in WRONG.items() for a in several])
 def test_wrong_usage_is_one_line_and_2(command: str, arguments: tuple[str, ...], tmp_path: Path) -> None:
-    done = run(command, *arguments, code=2, cwd=tmp_path, CUDA_VISIBLE_DEVICES="")
+    is_new = arguments == WRONG[command][0]
+    done = run(command, *arguments, code=2, cwd=tmp_path, is_new=is_new, CUDA_VISIBLE_DEVICES="")
     notes = ("No GPU", "A recorded", "Every")
     told = [line for line in done.stderr.splitlines() if not line.startswith(notes)]
     assert done.stdout == "" and len(told) == 1 and told[0].startswith("autotune: "), done.stderr
@@ -98,7 +99,7 @@ def test_a_name_of_no_database_is_5(name: str | bytes, command: tuple[str, ...],
     code = 5
     if command == ("doctor",):  # tells all that it finds
         code = 3 if name in (BAD_NAME, "voodoo://x") or "\udcff" in name else 0
-    done = run(*command, "--db", name, code=code, cwd=tmp_path)
+    done = run(*command, "--db", name, code=code, cwd=tmp_path, is_new=name == "none/a.db")
     assert "internal error" not in done.stderr + done.stdout
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import time
+from pathlib import Path
 
 import pytest
 
@@ -16,7 +17,7 @@ COMMANDS = ("search", "export-table", "space", "trials", "report", "bench", "ver
 
 def test_help_names_every_command() -> None:
     began = time.perf_counter()
-    text = run("--help").stdout
+    text = run("--help", is_new=True).stdout
     print(
         f"\nautotune --help took {time.perf_counter() - began:.2f} s"
     )  # a budget of 0.3 s, told not asserted
@@ -31,7 +32,22 @@ def test_every_command_has_help(command: str) -> None:
 
 @pytest.mark.parametrize("command", [c for c in COMMANDS if c != "trials"])
 def test_every_command_speaks_json(command: str) -> None:
-    assert "--json" in run(command, "--help").stdout
+    assert "--json" in run(command, "--help", is_new=True).stdout
+
+
+@pytest.mark.parametrize(
+    ("code", "arguments"),
+    [(0, ("--help",)), (0, ("--version",)), (0, ("space", "--gpu", "h200", "--shape", "4097x5x64:TN")),
+     (1, ("space", "--debug", "--shape", "x")), (2, ("space", "--colour")), (2, ("trials",)),
+     (5, ("trials", "best", "--db", "none.db")), (6, ("verify", "no_table"))],
+)  # fmt: skip
+def test_a_forked_command_says_what_a_new_one_says(
+    code: int, arguments: tuple[str, ...], tmp_path: Path
+) -> None:
+    new, forked = (run(*arguments, code=code, cwd=tmp_path, is_new=is_new) for is_new in (True, False))
+    assert forked.stdout == new.stdout
+    assert forked.stderr.splitlines()[-1:] == new.stderr.splitlines()[-1:]
+    assert (forked.stderr == new.stderr) == (code != 1)  # a traceback begins where each is started
 
 
 def test_version() -> None:
