@@ -223,14 +223,14 @@ def _draw(
     for name, values in (fixed or {}).items():
         codes[name] = random.choice([VALUES[name].index(value) for value in values], _NUM_DRAWS)
     codes["split_k"] = np.where(codes["reduction"] == 0, 0, np.maximum(codes["split_k"], 1))
-    columns = SimpleNamespace(**{p.name: np.array(p.values)[codes[p.name]] for p in PARAMETERS})
     text = LAYOUTS[layout]
     gemm = Gemm(4096, 4096, 4096, trans_a=text[0] == "T", trans_b=text[1] == "T")
-    is_legal = np.ones(_NUM_DRAWS, dtype=bool)
-    for rule in RULES:
-        if rule.kind in ("template", "device"):
-            is_legal &= rule.holds(columns, _LIMITS, gemm)
-    return np.stack([codes[name][is_legal] for name in NAMES], axis=1)
+    for rule in (rule for rule in RULES if rule.kind in ("template", "device")):
+        columns = {name: np.array(VALUES[name])[codes[name]] for name in rule.needs}
+        is_legal = np.asarray(rule.holds(SimpleNamespace(**columns), _LIMITS, gemm), bool)
+        if not is_legal.all():  # the next rule looks at few of those that were drawn
+            codes = {name: found[is_legal] for name, found in codes.items()}
+    return np.stack([codes[name] for name in NAMES], axis=1)
 
 
 def _work(pool: np.ndarray) -> np.ndarray:
@@ -316,12 +316,14 @@ def _covering(pool: np.ndarray, names: list[tuple[str, ...]]) -> list[Instance]:
     keys = np.stack([_key(pool, group) for group in groups], axis=1)
     unseen = [np.isin(np.arange(keys[:, g].max() + 1), keys[:, g]) for g in range(len(groups))]
     chosen = []
+    gain = np.full(len(pool), len(groups))  # how many groups of a row's values are yet unseen
     while any(flags.any() for flags in unseen):
-        gain = sum(flags[keys[:, g]].astype(int) for g, flags in enumerate(unseen))
         best = int(np.argmax(gain * weight))
         chosen.append(_instance_of(pool[best]))
         for g, flags in enumerate(unseen):
-            flags[keys[best, g]] = False
+            if flags[keys[best, g]]:
+                flags[keys[best, g]] = False
+                gain -= keys[:, g] == keys[best, g]
     return chosen
 
 
