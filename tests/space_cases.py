@@ -28,8 +28,9 @@ def find_config(
     Parameters are chosen one after another, each tried against the rules that are then complete.
     """
     pins = pins or {}
-    names = [*pins, *(name for name in PARAMETER if name not in pins)]
     rules = [rule for rule in RULES if rule.kind in kinds]
+    tied = {name for rule in rules if set(rule.needs) & pins.keys() for name in rule.needs}
+    names = sorted(PARAMETER, key=lambda name: (name not in pins, name not in tied))  # dead ends show early
     ready = [_completed_by(names, at, rules) for at in range(len(names))]
     for _ in range(_MAX_DESCENTS):
         chosen: dict[str, Value] = {}
