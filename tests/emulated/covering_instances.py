@@ -287,6 +287,7 @@ def covering_dots(seed: int = 1) -> list[Instance]:
     return _covering(np.column_stack([pool, is_batched, plain]), list(DOT_GROUPS))
 
 
+@functools.cache
 def covering_variants(seed: int = 1) -> list[Instance]:
     """Kernels of batches and epilogues: every value of `VARIED`, all of `VARIED_GROUPS`."""
     random, pool = np.random.default_rng(seed), _pool(seed)
@@ -304,6 +305,7 @@ def covering_variants(seed: int = 1) -> list[Instance]:
     return _covering(pool[~is_plain], [*((name,) for name in VARIED), *VARIED_GROUPS, ("staging", "bn")])
 
 
+@functools.cache
 def all_instances() -> list[Instance]:
     """What the template is run with, here and under compute-sanitizer."""
     return [*TYPICAL, *covering_instances(), *covering_variants(), *covering_dots()]
