@@ -117,6 +117,12 @@ class Search:
         return "".join((self.folder / name).read_text("utf-8", "replace") for name in ("out", "err"))
 
 
+def default_signals() -> None:
+    """As a shell starts a command in the foreground, however these tests were started (nohup: without SIGHUP)."""
+    for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM):
+        signal.signal(number, signal.SIG_DFL)
+
+
 def kill(process: Running) -> None:
     """`kill -9` of its whole process group."""
     os.killpg(process.pid, signal.SIGKILL)

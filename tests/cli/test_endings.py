@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 from exports import EXPORTS
+from kills import default_signals
 from sandbox import autotune, small_disk
 
 from autotune.store import Store
@@ -38,15 +39,9 @@ def started(
         text=True,
         env=os.environ | {"PYTHONPATH": path, "CUDA_VISIBLE_DEVICES": ""},
         restore_signals=True,
-        preexec_fn=_default_signals,
+        preexec_fn=default_signals,
         **more,  # type: ignore[call-overload]
     )
-
-
-def _default_signals() -> None:
-    """As a shell starts a command in the foreground, however these tests were started."""
-    for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM):
-        signal.signal(number, signal.SIG_DFL)
 
 
 # ------------------------------------------------------------------------------------ exit codes
@@ -172,6 +167,7 @@ def test_a_search_whose_terminal_closes_ends_in_order(tmp_path: Path) -> None:
     """What it writes then goes nowhere, and raises errors of input and output."""
     pid, terminal = pty.fork()
     if pid == 0:
+        default_signals()
         os.environ["PYTHONPATH"] = str(REPOSITORY)
         os.execv(sys.executable, [sys.executable, "-m", "autotune", *LONG, "--db", str(tmp_path / "a.db")])
     _read_until(terminal, b"configs")

@@ -17,6 +17,7 @@ import pytest
 from fake_target import ENVIRONMENT, FAILURES, FakeTarget, bowl_us, fails_by_turns, product_space
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from kills import default_signals
 
 from autotune.device import known_limits
 from autotune.errors import DeviceLost, UsageError
@@ -496,8 +497,9 @@ def test_the_key_of_our_kernel_is_that_of_the_config():
 
 def _start(db: Path, trials: int, kind: str) -> subprocess.Popen:
     process = subprocess.Popen(
-        [sys.executable, str(SCRIPT), str(db), str(trials), kind], stdout=subprocess.PIPE, text=True
-    )
+        [sys.executable, str(SCRIPT), str(db), str(trials), kind], stdout=subprocess.PIPE, text=True,
+        preexec_fn=default_signals,
+    )  # fmt: skip
     assert process.stdout.readline() == "started\n"
     return process
 
