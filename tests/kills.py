@@ -118,7 +118,7 @@ class Search:
 
 
 def default_signals() -> None:
-    """As a shell starts a command in the foreground, however these tests were started (nohup: without SIGHUP)."""
+    """As a shell starts a command in the foreground, however these tests were (nohup ignores SIGHUP)."""
     for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM):
         signal.signal(number, signal.SIG_DFL)
 

@@ -225,12 +225,11 @@ def _draw(
     codes["split_k"] = np.where(codes["reduction"] == 0, 0, np.maximum(codes["split_k"], 1))
     text = LAYOUTS[layout]
     gemm = Gemm(4096, 4096, 4096, trans_a=text[0] == "T", trans_b=text[1] == "T")
+    legal = np.arange(_NUM_DRAWS)  # each rule looks at what those before it left: soon that is little
     for rule in (rule for rule in RULES if rule.kind in ("template", "device")):
-        columns = {name: np.array(VALUES[name])[codes[name]] for name in rule.needs}
-        is_legal = np.asarray(rule.holds(SimpleNamespace(**columns), _LIMITS, gemm), bool)
-        if not is_legal.all():  # the next rule looks at few of those that were drawn
-            codes = {name: found[is_legal] for name, found in codes.items()}
-    return np.stack([codes[name] for name in NAMES], axis=1)
+        columns = {name: np.array(VALUES[name])[codes[name][legal]] for name in rule.needs}
+        legal = legal[np.broadcast_to(rule.holds(SimpleNamespace(**columns), _LIMITS, gemm), legal.shape)]
+    return np.stack([codes[name][legal] for name in NAMES], axis=1)
 
 
 def _work(pool: np.ndarray) -> np.ndarray:
