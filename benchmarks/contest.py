@@ -20,8 +20,8 @@ from autotune.export.tuned import TunedResults
 from autotune.gemm import Gemm
 from autotune.gpu import cublaslt, driver, instance
 from autotune.gpu.accuracy import Accuracy, accuracy
+from autotune.gpu.builder import CHECKS_ENTRY, CHECKS_FILE
 from autotune.gpu.cublas import Cublas, CublasError
-from autotune.gpu.gpu_target import CHECKS_ENTRY, CHECKS_FILE
 from autotune.gpu.memory import Enqueue, OperandSet, Workspace
 from autotune.gpu.module import Module
 from autotune.gpu.problem import PreparedProblem

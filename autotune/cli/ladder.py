@@ -65,7 +65,7 @@ def run(request: LadderRequest, *, is_json: bool) -> None:
             progress.update(f"timing {len(rungs)} kernels on {gemm}, {request.rounds} rounds")
             codes = [rung.code for rung in rungs if rung.code]
             problem = Problem(gemm, target.policy)
-            result = target.race(problem, codes, request.rounds, SLOWEST_OVER_LIMIT)
+            result = target.worker.race(problem, codes, request.rounds, SLOWEST_OVER_LIMIT)
         facts = _facts(target, gemm, request.rounds, rungs, result)
     if request.svg:
         write_file(request.svg, draw(facts), option="--svg")
@@ -101,8 +101,8 @@ def _rung(target: GpuTarget, gemm: Gemm, step: Step) -> Rung:
 
 def _build(target: GpuTarget, gemm: Gemm, wanted: ReferenceKernel | Config) -> KernelCode:
     if isinstance(wanted, Config):
-        return target.build(gemm, wanted)
-    return target.build_source(template.source(REFERENCE_FILE), wanted.entry, wanted.spec)
+        return target.builder.build(gemm, wanted)
+    return target.builder.build_source(template.source(REFERENCE_FILE), wanted.entry, wanted.spec)
 
 
 # ------------------------------------------------------------------------------------------------

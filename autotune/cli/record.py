@@ -91,7 +91,7 @@ def run(request: RecordRequest, *, is_json: bool, is_quiet: bool) -> None:
             source_hash=target.source_hash,
             recorded_on=recorded_on,
             problems=problems,
-            compile_threads=target.compiler.num_threads,
+            compile_threads=target.builder.compiler.num_threads,
         )
     facts = {gemm: _facts([m for _, m in trials]) for gemm, (_, trials) in problems.items()}
     _tell(request.out, num_bytes, facts, recorded_on, len(points) - len(complete), is_json=is_json)

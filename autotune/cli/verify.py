@@ -93,7 +93,7 @@ def _check(target: GpuTarget, files: Files, *, is_quiet: bool) -> list[tuple[Ker
         for kernel, gemm in _cases(files.table):
             progress.update(f"checking {kernel.id} on {gemm}")
             code = KernelCode(files.code[kernel.sha256], kernel.sha256, kernel.spec)
-            checks.append((kernel, gemm, target.check(gemm, code)))
+            checks.append((kernel, gemm, target.worker.check(target.problem(gemm), code)))
     return checks
 
 

@@ -1,10 +1,12 @@
 """Everything that touches CUDA while tuning. A worker process owns the context; the rest only talks to it.
 
-gpu_target.GpuTarget ── compiler (threads) ── client.WorkerClient ──pipe── worker.Session
-                                              turns (one at a time)       ├ candidate, races, guard
-                                                                          ├ problem, memory, verification
-                                                                          ├ timing (decisions), stopwatch
-                                                                          └ pool, cublas, module, nvml, driver
+gpu_target.GpuTarget ┬ builder ── compiler (threads)
+                     └ gpu_worker ── gpu_queue ── client.WorkerClient ──pipe── worker.Session
+                       (deadlines)                turns (one at a time)         ├ candidate, races, guard
+                                                                                ├ problem, memory
+                                                                                ├ verification, timing
+                                                                                ├ stopwatch, pool, cublas
+                                                                                └ module, nvml, driver
 accuracy and cublaslt are for comparisons: benchmarks/vs_cublas.py.
 """
 

@@ -26,6 +26,7 @@ from ..kernel.launch import LaunchSpec
 from ..measurement import Failure, Outcome
 from ..target import CellTime
 from . import protocol
+from .deadlines import TRIAL_DEADLINE_S
 from .protocol import KernelCode, Problem
 from .turns import Turns
 from .watchdog import Watchdog
@@ -34,19 +35,12 @@ A = TypeVar("A", bound=protocol.Answer)
 
 START_DEADLINE_S = 120.0  # the first context on a cold machine takes seconds
 PREPARE_DEADLINE_S = 300.0
-TRIAL_DEADLINE_S = 5.0  # and ALLOWANCE times the expected time
-ALLOWANCE = 100.0
 SHUTDOWN_DEADLINE_S = 2.0
 KILL_DEADLINE_S = 60.0  # the driver tears a hung context down before the process is gone
 MAX_DEATHS = 5  # in a row, without one answer between
 _STDERR_TAIL = 400  # characters of the worker's last words that go into a reason
 
 WORKER_COMMAND = (sys.executable, "-m", "autotune.gpu.worker")
-
-
-def trial_deadline_s(expected_us: float) -> float:
-    """Seconds after which a candidate counts as hung, where the best known takes `expected_us`."""
-    return TRIAL_DEADLINE_S + ALLOWANCE * expected_us / 1e6
 
 
 class WorkerGone(AutotuneError):

@@ -48,6 +48,14 @@ class GpuQueue:
             self._count(-1)
             raise
 
+    def submit_into(self, future: Future[T], work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> None:
+        """As `submit`, for a future that somebody waits for already. It is cancelled where the queue closes
+        before the work begins."""
+        try:
+            self.submit(self._run, future, partial(work, *args, **kwargs))
+        except RuntimeError:  # closed meanwhile
+            future.cancel()
+
     def submit_idle(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> Future[T]:
         """As `submit`, for later: each time its turn comes while other work waits, it goes to the end."""
         future: Future[T] = Future()
@@ -55,18 +63,19 @@ class GpuQueue:
         def begin() -> None:
             if self._num_waiting and not self._is_closed and not future.cancelled():
                 self._append(begin, future)
-                return
-            if self._is_closed:
-                future.cancel()
-            if future.set_running_or_notify_cancel():
-                self.settle(future, partial(work, *args, **kwargs))
+            else:
+                self._run(future, partial(work, *args, **kwargs))
 
         self._append(begin, future)
         return future
 
-    def settle(self, future: Future[T], work: Callable[[], T]) -> None:
-        """Called by work that the queue runs: do `work` now, then settle `future`, and run its callbacks, on
-        the other thread. Waits until that thread is through with the future before."""
+    def _run(self, future: Future[T], work: Callable[[], T]) -> None:
+        """Do `work` now, then settle `future`, and run its callbacks, on the other thread. Waits until that
+        thread is through with the future before."""
+        if self._is_closed:
+            future.cancel()
+        if not future.set_running_or_notify_cancel():
+            return
         try:
             done = partial(future.set_result, work())
         except BaseException as error:

@@ -19,6 +19,7 @@ from autotune.cli import record, verify
 from autotune.cli.app import app
 from autotune.errors import DeviceLost, DispatchError, EnvironmentProblem, UsageError
 from autotune.gemm import Gemm
+from autotune.gpu.protocol import Problem
 from autotune.kernel import template
 from autotune.measurement import CachePolicy, Measurement, Outcome
 from autotune.recording.replay import ReplayTarget, read_recording
@@ -37,7 +38,8 @@ class PlayedGpu(ReplayTarget):
     def __init__(self, path: Path, dies_after: int = 10**9) -> None:
         super().__init__(path, capacity=3)
         self.gpu = SimpleNamespace(index=0, name=ENVIRONMENT.gpu_name, compute_capability=(9, 0))
-        self.compiler = SimpleNamespace(num_threads=3)
+        self.builder = SimpleNamespace(compiler=SimpleNamespace(num_threads=3))
+        self.worker = SimpleNamespace(check=self._check)
         self.num_submitted = 0
         self.checked: list[tuple[Gemm, str]] = []
         self.bad_sha = ""
@@ -49,8 +51,11 @@ class PlayedGpu(ReplayTarget):
             raise DeviceLost("the GPU worker died 5 times in a row")
         return super().submit(gemm, point, cutoff_us)
 
-    def check(self, gemm, code):
-        self.checked.append((gemm, code.sha256))
+    def problem(self, gemm):
+        return Problem(gemm, self.policy)
+
+    def _check(self, problem, code):
+        self.checked.append((problem.gemm, code.sha256))
         if code.sha256 == self.bad_sha:
             return Measurement(Outcome.WRONG_RESULT, "C[0][0] is 1.0, not 2.0", error_ratio=7.0)
         return Measurement(Outcome.OK, time_us=5.0, samples_us=(5.0,), error_ratio=0.25)

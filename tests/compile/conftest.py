@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from autotune.device import KNOWN
-from autotune.gpu import client, driver, gpu_target
+from autotune.gpu import client, driver, gpu_worker
 from autotune.gpu.driver import GpuInfo
 from autotune.gpu.gpu_target import GpuTarget
 from autotune.measurement import CachePolicy
@@ -42,7 +42,7 @@ def open_target(monkeypatch, tmp_path, cache):
     def open_with(mode):
         command = (sys.executable, str(FAKE), mode, str(tmp_path / "log"))
         monkeypatch.setattr(
-            gpu_target, "WorkerClient", partial(client.WorkerClient, command=command, max_deaths=3)
+            gpu_worker, "WorkerClient", partial(client.WorkerClient, command=command, max_deaths=3)
         )
         targets.append(GpuTarget("auto", policy=CachePolicy.WARM, cache_dir=cache))
         return targets[-1]

@@ -40,7 +40,8 @@ def test_a_candidate_becomes_a_measurement_with_all_figures(open_target):
     assert (environment.gpu_uuid, environment.driver_version) == ("GPU-0", "580.1")
     assert (environment.cuda_version, environment.cublas_version) == ("13.0", "13.1.0")
     assert environment.nvrtc_version.startswith("13.")
-    assert opened.capacity >= opened.compiler.num_threads + 4, "none of them runs dry while the search thinks"
+    num_threads = opened.builder.compiler.num_threads
+    assert opened.capacity >= num_threads + 4, "none of them runs dry while the search thinks"
 
 
 def test_an_illegal_point_is_told_at_once_with_its_rules(open_target):
@@ -62,7 +63,7 @@ def test_what_does_not_compile_never_reaches_the_worker(open_target, monkeypatch
     def fail(config, variant):
         raise TrialFailure(Outcome.COMPILE_FAILED, "ptxas says no")
 
-    monkeypatch.setattr(opened.compiler, "compile", fail)
+    monkeypatch.setattr(opened.builder.compiler, "compile", fail)
     result = opened.submit(GEMM, POINT, None).result(60)
     assert (result.outcome, result.reason) == (Outcome.COMPILE_FAILED, "ptxas says no")
 
@@ -78,7 +79,7 @@ def test_what_does_not_compile_never_reaches_the_worker(open_target, monkeypatch
 def test_the_compilers_figures_decide_before_any_launch(open_target, monkeypatch, change, outcome):
     opened = open_target("fine")
     cubin = Cubin(b"code", "fine", "sm_90", "nvrtc 13.0", 100, 0, 0, 0, 0.5)
-    monkeypatch.setattr(opened.compiler, "compile", lambda config, variant: replace(cubin, **change))
+    monkeypatch.setattr(opened.builder.compiler, "compile", lambda config, variant: replace(cubin, **change))
     result = opened.submit(GEMM, POINT, None).result(60)
     assert result.outcome is outcome
     assert result.registers == 100
@@ -140,14 +141,14 @@ def test_a_compiled_kernel_waits_for_candidates_and_costs_no_compiling(open_targ
     opened = open_target("fine")
     assert opened.submit(GEMM, POINT, None).result(60).is_ok
     order, is_busy, is_free = [], threading.Event(), threading.Event()
-    opened._queue.submit(lambda: (is_busy.set(), is_free.wait()))
+    opened.worker._queue.submit(lambda: (is_busy.set(), is_free.wait()))
     assert is_busy.wait(60), "the queue has begun what blocks it"
     reused = opened.submit_compiled(Gemm(256, 128, 64), POINT, None)
     reused.add_done_callback(lambda _: order.append("reused"))
     trial = opened.submit(GEMM, {**POINT, "group": 4}, None)
     trial.add_done_callback(lambda _: order.append("trial"))
     deadline = time.monotonic() + 60
-    while not opened._queue.num_waiting and time.monotonic() < deadline:
+    while not opened.worker._queue.num_waiting and time.monotonic() < deadline:
         time.sleep(0.01)
     is_free.set()
     found = reused.result(60)
@@ -166,7 +167,7 @@ def test_a_compiled_kernel_may_fail_to_compile_again_and_bring_the_worker_down(o
     def fail(config, variant):
         raise TrialFailure(Outcome.COMPILE_FAILED, "ptxas says no")
 
-    monkeypatch.setattr(opened.compiler, "compile", fail)
+    monkeypatch.setattr(opened.builder.compiler, "compile", fail)
     failed = opened.submit_compiled(GEMM, POINT, None).result(60)
     assert (failed.outcome, failed.reason) == (Outcome.COMPILE_FAILED, "ptxas says no")
 
@@ -177,13 +178,13 @@ def test_a_compiled_kernel_may_fail_to_compile_again_and_bring_the_worker_down(o
 def test_a_duel_waits_for_candidates_and_needs_no_place_among_those_that_compile(open_target, monkeypatch):
     opened = open_target("by name")
     order, is_free = [], threading.Event()
-    opened._queue.submit(is_free.wait)
+    opened.worker._queue.submit(is_free.wait)
     duel = opened.duel(GEMM, (POINT, POINT), 3, 1)
     duel.add_done_callback(lambda _: order.append("duel"))
     trial = opened.submit(GEMM, POINT, None)
     trial.add_done_callback(lambda _: order.append("trial"))
     deadline = time.monotonic() + 60
-    while not opened._queue.num_waiting and time.monotonic() < deadline:
+    while not opened.worker._queue.num_waiting and time.monotonic() < deadline:
         time.sleep(0.01)
     is_free.set()
     assert duel.result(60).samples_us == ((2.0,) * 3, (2.0,) * 3)
@@ -203,7 +204,7 @@ def test_a_duel_that_kills_the_worker_tells_so_and_the_target_goes_on(open_targe
 def test_duels_are_dropped_when_the_target_closes(open_target):
     opened = open_target("fine")
     is_free = threading.Event()
-    opened._queue.submit(is_free.wait)
+    opened.worker._queue.submit(is_free.wait)
     duels = [opened.duel(GEMM, (POINT, POINT), 3, shuffle) for shuffle in range(3)]
     threading.Timer(0.2, is_free.set).start()
     opened.close()
@@ -227,5 +228,5 @@ def test_a_cell_that_does_not_compile_says_so(open_target, monkeypatch):
     def fail(config, variant):
         raise TrialFailure(Outcome.COMPILE_FAILED, "ptxas says no")
 
-    monkeypatch.setattr(opened.compiler, "compile", fail)
+    monkeypatch.setattr(opened.builder.compiler, "compile", fail)
     assert [time.reason for time in opened.fill([Cell(GEMM, POINT)]).result(60)] == ["ptxas says no"]

@@ -33,8 +33,8 @@ def target():
 @pytest.mark.parametrize("reference", REFERENCES, ids=[r.entry for r in REFERENCES])
 @pytest.mark.parametrize("shape", SHAPES)
 def test_reference_kernels_are_right_on_every_shape(target, reference, shape):
-    code = target.build_source(template.source(rungs.REFERENCE_FILE), reference.entry, reference.spec)
-    result = target.check(Gemm.parse(shape), code)
+    code = target.builder.build_source(template.source(rungs.REFERENCE_FILE), reference.entry, reference.spec)
+    result = target.worker.check(target.problem(Gemm.parse(shape)), code)
     assert result.outcome is Outcome.OK, result.reason
 
 
@@ -43,9 +43,9 @@ def test_every_step_that_is_legal_passes_verification(target, shape):
     gemm = Gemm.parse(shape)
     configs = [s.kernel for s in rungs.steps(gemm) if not isinstance(s.kernel, ReferenceKernel)]
     legal = [config for config in configs if not instance.refusal(config, target.limits, gemm)]
-    codes = [target.build(gemm, config) for config in legal]
+    codes = [target.builder.build(gemm, config) for config in legal]
     assert len(legal) >= 2
-    result = target.race(Problem(gemm, CachePolicy.COLD), codes, 3)
+    result = target.worker.race(Problem(gemm, CachePolicy.COLD), codes, 3)
     assert [len(samples) for samples in result.samples_us] == [3] * len(codes)
 
 

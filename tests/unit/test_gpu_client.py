@@ -14,12 +14,13 @@ import pytest
 from autotune.device import KNOWN
 from autotune.errors import DeviceLost, EnvironmentProblem
 from autotune.gemm import Gemm
-from autotune.gpu import client as client_module
 from autotune.gpu import protocol
 from autotune.gpu.client import WorkerClient
+from autotune.gpu.deadlines import Deadlines, trial_deadline_s
 from autotune.gpu.protocol import KernelCode, Problem
 from autotune.kernel.launch import LaunchSpec, Variant
 from autotune.measurement import CachePolicy, Outcome
+from autotune.target import Cell
 
 FAKE = Path(__file__).with_name("fake_gpu_worker.py")
 SPEC = LaunchSpec(64, 64, 8, 64, 0, 1, 1, 1, False, "none", 1, Variant())
@@ -250,8 +251,23 @@ def test_large_cubins_pass_through_the_pipe(make):
 
 
 def test_the_deadline_follows_the_expected_time():
-    assert client_module.trial_deadline_s(0.0) == 5.0
-    assert client_module.trial_deadline_s(20_000.0) == pytest.approx(7.0)
+    assert trial_deadline_s(0.0) == 5.0
+    assert trial_deadline_s(20_000.0) == pytest.approx(7.0)
+
+
+def test_deadlines_grow_with_what_is_asked_for():
+    limits, small, large = KNOWN["h200"], Gemm(64, 64, 64), Gemm(16384, 16384, 16384)
+    deadlines = Deadlines(limits)
+    limit_us = large.limit_us(limits.fma_tflops, limits.bandwidth_gbs)
+    assert deadlines.trial_s(large, 20_000.0) == pytest.approx(7.0), "by the best known"
+    assert deadlines.trial_s(large, None) == trial_deadline_s(10 * limit_us), "by ten times the roofline"
+    cells = [Cell(large, None), Cell(large, None, 20_000.0)]
+    assert deadlines.cells_s(cells) == trial_deadline_s(10 * limit_us + 20_000.0)
+    assert deadlines.duel_s(small, 3) == pytest.approx(30.0 + 8 * 0.1)
+    assert deadlines.duel_s(large, 3) == pytest.approx(30.0 + 80 * limit_us / 1e6)
+    plain = deadlines.race_s(large, 2, 5, slowest_over_limit=500.0, energy_s=0.0)
+    assert plain > 30.0 + 3 * 6 * 500 * limit_us / 1e6
+    assert deadlines.race_s(large, 2, 5, slowest_over_limit=500.0, energy_s=0.4) == pytest.approx(plain + 1.6)
 
 
 PARENT = """

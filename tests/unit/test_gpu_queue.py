@@ -87,11 +87,21 @@ def test_a_closed_queue_takes_nothing_and_cancels_what_could_wait() -> None:
     assert queue.submit_idle(int).cancelled()
 
 
+def test_a_future_that_somebody_waits_for_is_cancelled_by_closing(queue: GpuQueue) -> None:
+    is_free, ran, futures = threading.Event(), [], [Future[None](), Future[None]()]
+    queue.submit(is_free.wait)
+    queue.submit_into(futures[0], ran.append, 1)
+    queue.drop_idle()
+    is_free.set()
+    queue.close()
+    queue.submit_into(futures[1], ran.append, 2)
+    assert [future.cancelled() for future in futures] == [True, True] and not ran
+
+
 def settled(queue: GpuQueue, work: Callable[[], int]) -> Future[int]:
     """As a target has its candidates settled."""
     future = Future[int]()
-    future.set_running_or_notify_cancel()
-    queue.submit(queue.settle, future, work)
+    queue.submit_into(future, work)
     return future
 
 

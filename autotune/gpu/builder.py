@@ -1,0 +1,143 @@
+"""Makes kernels of configs for one GPU, and tells why it makes none: a broken rule, the compiler, spilled
+registers, a block that does not fit."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+
+from ..device import DeviceLimits
+from ..errors import TrialFailure, UsageError
+from ..gemm import Gemm
+from ..kernel import template
+from ..kernel.compiler import Compiler, Cubin
+from ..kernel.config import Config
+from ..kernel.launch import LaunchSpec
+from ..measurement import Measurement, Outcome
+from ..target import Point
+from . import instance
+from .protocol import KernelCode
+
+CHECKS_FILE = "checks.cu"
+CHECKS_ENTRY = "reference_tiles"
+MAX_RECENT = 64  # kernels kept for duels
+
+
+@dataclass(frozen=True)
+class Built:
+    """What came of a config before any launch: a kernel, or none, and then `facts` say why."""
+
+    facts: Measurement
+    code: KernelCode | None = None
+
+
+Making = Callable[[], Built]  # waits for the compiler
+
+
+class KernelBuilder:
+    """Compiles in threads, through a cache. `note` is told where the cache cannot be used. Raises
+    EnvironmentProblem where the compiler is missing, or too old or new for this GPU."""
+
+    def __init__(self, limits: DeviceLimits, *, cache_dir: Path | None, note: Callable[[str], None]) -> None:
+        self._limits = limits
+        self.compiler = Compiler(limits.arch, cache_dir=cache_dir, note=note)
+        self._recent: OrderedDict[tuple[Gemm, Config], KernelCode] = OrderedDict()  # that were in duels
+
+    def refusal(self, gemm: Gemm, config: Config) -> str:
+        """Why a config is not compiled for this problem, or ""."""
+        return instance.refusal(config, self._limits, gemm)
+
+    def begin(self, gemm: Gemm, config: Config) -> Future[Cubin]:
+        """Have a config compiled on a thread. The future raises TrialFailure where it does not compile."""
+        return self.compiler.submit(config, instance.variant(gemm))
+
+    def begin_all(self, wanted: Sequence[tuple[Gemm, Config]]) -> list[Making]:
+        """Have these compiled, each kernel once, and tell later what came of each."""
+        compiles: dict[Hashable, Future[Cubin]] = {}
+        makings: list[Making] = []
+        for gemm, config in wanted:
+            if refusal := self.refusal(gemm, config):
+                makings.append(partial(Built, Measurement(Outcome.ILLEGAL, refusal)))
+                continue
+            kernel = (config.kernel, instance.variant(gemm))
+            if kernel not in compiles:
+                compiles[kernel] = self.begin(gemm, config)
+            makings.append(partial(self.built, gemm, config, compiles[kernel].result))
+        return makings
+
+    def load(self, gemm: Gemm, config: Config) -> Cubin:
+        """A kernel that was compiled before: from the cache, without the queue of those that are compiled.
+        Raises TrialFailure where it has to be compiled again, and does not."""
+        return self.compiler.compile(config, instance.variant(gemm))
+
+    def built(self, gemm: Gemm, config: Config, cubin: Callable[[], Cubin]) -> Built:
+        """What came of a legal config; `cubin` waits for it."""
+        try:
+            compiled = cubin()
+        except TrialFailure as failure:
+            return Built(Measurement(Outcome(failure.outcome), failure.reason))
+        code = instance.code(gemm, config, compiled, self._limits)
+        facts = Measurement(
+            Outcome.OK,
+            registers=compiled.registers,
+            spill_bytes=compiled.spill_bytes,
+            smem_bytes=code.spec.smem_bytes + compiled.static_smem_bytes,
+            compile_s=compiled.compile_s,
+        )
+        if reason := instance.spills(compiled):
+            return Built(replace(facts, outcome=Outcome.SPILLED, reason=reason))
+        if reason := instance.misfit(compiled, config, code.spec, self._limits, gemm):
+            return Built(replace(facts, outcome=Outcome.DOES_NOT_FIT, reason=reason))
+        return Built(facts, code)
+
+    def recent(self, gemm: Gemm, config: Config) -> KernelCode:
+        """A kernel that ran before, and may be asked for again soon. Raises what `load` does."""
+        if (gemm, config) not in self._recent:
+            cubin = self.load(gemm, config)
+            self._recent[gemm, config] = instance.code(gemm, config, cubin, self._limits)
+            while len(self._recent) > MAX_RECENT:
+                self._recent.popitem(last=False)
+        self._recent.move_to_end((gemm, config))
+        return self._recent[gemm, config]
+
+    def kernels(self, gemm: Gemm, points: Sequence[Point]) -> list[KernelCode]:
+        """Points that ran before, compiled side by side. Raises UsageError for one that is illegal,
+        TrialFailure for one that does not compile."""
+        configs = [Config.from_dict(point) for point in points]
+        for config in configs:
+            if refusal := self.refusal(gemm, config):
+                raise UsageError(f"{config} is not legal for {gemm}: {refusal}")
+        compiled = [self.begin(gemm, config) for config in configs]
+        return [
+            instance.code(gemm, config, future.result(), self._limits)
+            for config, future in zip(configs, compiled, strict=True)
+        ]
+
+    def build(self, gemm: Gemm, config: Config) -> KernelCode:
+        """One config, whether it spills or not. Raises UsageError where it is illegal for the problem or does
+        not fit the device, TrialFailure where it does not compile."""
+        if refusal := self.refusal(gemm, config):
+            raise UsageError(refusal)
+        cubin = self.begin(gemm, config).result()
+        code = instance.code(gemm, config, cubin, self._limits)
+        if reason := instance.misfit(cubin, config, code.spec, self._limits, gemm):
+            raise UsageError(reason)
+        return code
+
+    def build_source(self, source: str, entry: str, spec: LaunchSpec) -> KernelCode:
+        """A kernel that is no instance of the template, but takes its arguments. Raises TrialFailure where it
+        does not compile."""
+        cubin = self.compiler.compile_source(source, entry=entry)
+        return KernelCode(cubin.code, cubin.sha256, spec, entry)
+
+    def checks(self) -> bytes:
+        """The cubin of kernels/checks.cu, by which the worker verifies."""
+        return self.compiler.compile_source(template.source(CHECKS_FILE), entry=CHECKS_ENTRY).code
+
+    def close(self) -> None:
+        """Drop what is queued and wait for what compiles."""
+        self.compiler.close()
