@@ -28,18 +28,19 @@ class ShapeResult:
 
     @classmethod
     def of(cls, shape: ShapeSearch, store: Store) -> ShapeResult:
-        best = store.best(shape.study, 1, shape.max_error)
+        found = shape.findings
+        best = store.best(shape.study, 1, found.max_error)
         return cls(
             gemm=shape.gemm,
             study=shape.study,
             best=best[0] if best else None,
-            final=store.final(shape.study, shape.max_error),
-            verdict=shape.verdict,
-            cublas_us=shape.baseline.time_us,
-            limit_us=shape.limit_us,
-            num_trials=shape.num_total,
-            num_new=shape.num_new,
-            num_failed=shape.num_failed,
+            final=store.final(shape.study, found.max_error),
+            verdict=found.verdict,
+            cublas_us=found.baseline.time_us,
+            limit_us=found.limit_us,
+            num_trials=found.num_total,
+            num_new=shape.accounts.num_new,
+            num_failed=found.num_failed,
         )
 
 

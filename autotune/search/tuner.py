@@ -165,8 +165,8 @@ class Tuner:
                 sampler=self._options.sampler, seed=self._options.seed, policy=self._options.policy,
             )  # fmt: skip
         self._shapes.append(shape)
-        cublas_us = shape.baseline.time_us
-        known = (len(shape.space), shape.num_known, cublas_us, shape.limit_us)
+        cublas_us, limit_us = shape.findings.baseline.time_us, shape.findings.limit_us
+        known = (len(shape.space), shape.num_known, cublas_us, limit_us)
         self._on_event(ShapeStarted(gemm, shape.study, *known))
 
     # ---- asking and learning
@@ -205,9 +205,9 @@ class Tuner:
             reason = self._reason_to_stop()
             if reason is not None:
                 return reason
-            shapes = [s for s in self._shapes if self._options.why_enough(s) is None and not s.is_waiting]
-            # whoever has had the least of the target's time
-            shape = min(shapes, key=lambda s: (s.expected_spent_s, s.num_new + s.num_open), default=None)
+            enough = self._options.why_enough
+            shapes = [s for s in self._shapes if enough(s) is None and not s.points.is_waiting]
+            shape = min(shapes, key=lambda s: s.share, default=None)  # whoever has had the least
             if shape is None:
                 return None  # the next space is not ready, or another search has the last points
             self._submit(shape, int(min(self._pipeline.num_free, self._options.num_left(shape))))
@@ -217,35 +217,35 @@ class Tuner:
         """Submit so many points of a shape, planned together: asking for one costs hardly less."""
         if self._options.polishes(self._gemms, self._elapsed_s):
             with self._ledger.timing("ask_s"):
-                steps = shape.polish(num)
+                steps = shape.points.polish(num)
             for step in steps:
                 self._pipeline.submit(shape, step)
             if steps:
                 return
         with self._ledger.timing("ask_s"):
-            asks = shape.ask(num, partial(self._lend, shape))
+            asks = shape.points.ask(num, partial(self._lend, shape))
         if not self._interrupts.is_requested:
             for ask in asks:
                 self._pipeline.submit(shape, ask)
 
-    def _lend(self, shape: ShapeSearch, num_asked: int) -> None:
+    def _lend(self, shape: ShapeSearch, num_ahead: int) -> None:
         """Now and then, have the shape try what does best for another, or is known to suit another kind, in
         turn: the less often, the more it knows."""
-        policy = self._options.policy
+        policy, num_asked = self._options.policy, shape.num_asked + num_ahead
         every = policy.lend_every * (1 + num_asked // policy.lend_less)
         if num_asked % every == every - 1:
             is_for_known = num_asked // every % 2 == 0
-            if not (is_for_known and shape.lend_known()) and not self._lend_best(shape):
-                shape.lend_known()
+            if not (is_for_known and shape.offers.lend_known()) and not self._lend_best(shape):
+                shape.offers.lend_known()
 
     def _lend_best(self, shape: ShapeSearch) -> bool:
         """Have the shape try the best of another. Returns whether there was one that is new."""
         at = self._shapes.index(shape)  # suites list alike shapes side by side: begin with the next
         for other in self._shapes[at + 1 :] + self._shapes[:at]:
-            champion = other.ranking.champion
+            champion = other.findings.champion
             if champion is None or self._is_tried_idly(shape, champion.point):
                 continue
-            if shape.lend(champion.key, champion.point):
+            if shape.offers.lend(champion.key, champion.point):
                 return True
         return False
 
@@ -303,7 +303,7 @@ class Tuner:
 
     @property
     def _num_new(self) -> int:
-        return sum(shape.num_new for shape in self._shapes)
+        return sum(shape.accounts.num_new for shape in self._shapes)
 
     def _left_s(self) -> float | None:
         """Seconds until the search ends, if a limit was set and there is a rate to go by."""
@@ -311,7 +311,7 @@ class Tuner:
         if self._options.seconds is not None:
             left.append(max(0.0, self._options.seconds - self._elapsed_s))
         if self._options.trials is not None and self._rate.per_s > 0:
-            missing = [max(0, self._options.trials - shape.num_total) for shape in self._shapes]
+            missing = [max(0, self._options.trials - shape.findings.num_total) for shape in self._shapes]
             left.append(sum(missing) / self._rate.per_s)
         return min(left, default=None)
 
@@ -324,10 +324,10 @@ class Tuner:
             origin=ask.origin,
             measurement=kept.measurement,
             is_best=is_best,
-            best=shape.best,
+            best=shape.findings.best,
             num_done=self._num_new,
             num_failed=self._num_failed,
-            num_total=shape.num_total,
+            num_total=shape.findings.num_total,
             elapsed_s=self._elapsed_s,
             left_s=self._left_s(),
             trials_per_s=self._rate.per_s,

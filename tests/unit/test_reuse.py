@@ -18,10 +18,10 @@ from autotune.kernel.feasible_set import Factor, FeasibleSet
 from autotune.measurement import Measurement, Outcome
 from autotune.recording.recorded_space import cubin_key
 from autotune.search import Options, StopReason, study_of, tune
+from autotune.search.points import Points
 from autotune.search.progress import TrialDone
 from autotune.search.propose.origins import REUSE
 from autotune.search.run.reuse import Kernels
-from autotune.search.shape import ShapeSearch
 from autotune.search_policy import SearchPolicy
 from autotune.target import Reusing, point_key
 
@@ -146,17 +146,17 @@ def test_shapes_whose_trials_take_long_wait_for_their_turn(store):
 @pytest.mark.parametrize(("trial_s", "sizes"), [(0.01, {15}), (1.0, {1}), (0.045, {14})])
 def test_as_many_are_queued_as_keep_the_gpu_busy_for_the_longest_ask(store, monkeypatch, trial_s, sizes):
     """Each answer comes at once here, so that every batch begins with an empty queue: 0.6 s of work."""
-    asked, pick = set(), ShapeSearch.pick
+    asked, pick = set(), Points.pick
 
-    def spy(shape, codes, size):
+    def spy(points, codes, size):
         asked.add(size)
-        return pick(shape, codes, size)
+        return pick(points, codes, size)
 
     class Timed(Compiling):
         def measure(self, gemm, point):
             return replace(super().measure(gemm, point), verify_s=0.0, measure_s=trial_s)
 
-    monkeypatch.setattr(ShapeSearch, "pick", spy)
+    monkeypatch.setattr(Points, "pick", spy)
     tune(Timed(), store, GEMMS, Options(seconds=60 * trial_s, policy=PATIENT))
     assert asked == sizes
 

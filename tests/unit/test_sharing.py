@@ -111,7 +111,7 @@ def shape_search(
 
 def settle(shape: ShapeSearch, target: FakeTarget, num: int) -> None:
     for _ in range(num):
-        [ask] = shape.ask()
+        [ask] = shape.points.ask()
         measurement = target.measure(GEMM, ask.point)
         shape.keep(ask, measurement)
         shape.tell(ask, measurement)
@@ -130,23 +130,24 @@ def test_what_others_found_is_taken_in(store: Store) -> None:
     with store.claims() as mine, store.claims() as theirs:
         me, them = shape_search(store, mine), shape_search(store, theirs, seed=1)
         sharing = Sharing(mine, Clock())
-        ours = me.ask(3)
+        ours = me.points.ask(3)
         settle(them, target, 20)
-        waiting = them.ask(2)
+        waiting = them.points.ask(2)
         sharing.poll([me])
-        assert me.num_total == 20 and me.num_new == 0
-        assert me.best is not None and me.best.time_us == them.best.time_us
-        asked = [ask.key for ask in me.ask(20)]
+        assert me.findings.num_total == 20 and me.accounts.num_new == 0
+        best = me.findings.best
+        assert best is not None and best.time_us == them.findings.best.time_us
+        asked = [ask.key for ask in me.points.ask(20)]
         assert not {ask.key for ask in waiting} & set(asked)
         assert len({*asked, *(ask.key for ask in ours)}) == 23
         for ask in ours:
             me.keep(ask, target.measure(GEMM, ask.point))  # stored, and not told yet
         sharing.poll([me])
-        assert me.num_total == 20, "our own trials count when they are told"
+        assert me.findings.num_total == 20, "our own trials count when they are told"
         for ask in ours:
             me.tell(ask, target.measure(GEMM, ask.point))
         sharing.poll([me])
-        assert me.num_total == 23
+        assert me.findings.num_total == 23
 
 
 def test_points_of_a_search_that_died_are_asked_for_again(store: Store) -> None:
@@ -154,14 +155,14 @@ def test_points_of_a_search_that_died_are_asked_for_again(store: Store) -> None:
     with store.claims() as mine, store.claims() as theirs:
         me, them = (shape_search(store, claims, FakeTarget(space)) for claims in (mine, theirs))
         sharing = Sharing(mine, Clock())
-        lost = {ask.key for ask in them.ask(2)}
+        lost = {ask.key for ask in them.points.ask(2)}
         settle(me, FakeTarget(space), len(space) - 2)
-        assert not me.ask() and me.shared.away == lost
+        assert not me.points.ask() and me.shared.away == lost
         sharing.poll([me])
         assert me.shared.away == lost, "they live"
         lapse(store, theirs)
         sharing.poll([me])
-        assert {ask.key for ask in me.ask(2)} == lost
+        assert {ask.key for ask in me.points.ask(2)} == lost
 
 
 def test_a_search_waits_for_the_last_points_of_another(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -171,7 +172,7 @@ def test_a_search_waits_for_the_last_points_of_another(store: Store, monkeypatch
     target = FakeTarget(space)
     with store.claims() as theirs, store.claims() as dead:
         them, lost = (shape_search(store, claims, FakeTarget(space)) for claims in (theirs, dead))
-        held, dying = them.ask(2), lost.ask(2)
+        held, dying = them.points.ask(2), lost.points.ask(2)
         for number, ask in enumerate(held, 1):
             threading.Timer(0.2 * number, them.keep, (ask, target.measure(GEMM, ask.point))).start()
         threading.Timer(0.5, lapse, (store, dead)).start()

@@ -339,18 +339,18 @@ def test_steps_are_tried_from_every_tile_that_is_as_good(store, claims, second_u
     target = FakeTarget(space, time_us=time_us)
     shape = ShapeSearch(target, store, claims, GEMM, space)
     tops = {base: {"a": a, "b": 8, "c": 8, "word": "w0"} for base, a in ((100.0, 4), (second_us, 64))}
-    asks = [ask for _ in range(20) for ask in shape.ask()]
+    asks = [ask for _ in range(20) for ask in shape.points.ask()]
     for point in tops.values():
-        shape.lend(point_key(point), point)
-        asks += shape.ask()
+        shape.offers.lend(point_key(point), point)
+        asks += shape.points.ask()
     while asks:
         for ask in asks:
             shape.tell(ask, target.measure(GEMM, ask.point))
-        asks = shape.polish(2)
+        asks = shape.points.polish(2)
     is_as_good = second_us < 100.5
     for base, point in tops.items():
         steps = [{**point, "word": f"w{word}"} for word in range(1, 9)]
-        untried = [step for step in steps if shape.lend(point_key(step), step)]
+        untried = [step for step in steps if shape.offers.lend(point_key(step), step)]
         assert not untried if base == 100.0 or is_as_good else untried
 
 

@@ -38,9 +38,11 @@ class Finals:
 
     def _finalists(self, shape: ShapeSearch) -> list[TrialRecord]:
         """The best trials; none where nothing is new since they were last re-ranked."""
-        best = shape.finalists(self._policy.num_finalists)
-        last = self._store.final(shape.study, shape.max_error)
-        known = {entry.key for entry in last.entries} if last is not None and shape.num_new == 0 else set()
+        best = shape.findings.finalists(self._policy.num_finalists)
+        last = self._store.final(shape.study, shape.findings.max_error)
+        known: set[str] = set()
+        if last is not None and shape.accounts.num_new == 0:
+            known = {entry.key for entry in last.entries}
         return [] if best and best[0].key in known else best
 
     def _run(self, shape: ShapeSearch, finalists: list[TrialRecord]) -> None:
@@ -56,7 +58,7 @@ class Finals:
         if race is None:
             return
         self._store.set_final(shape.study, race.entries, race.baseline, race.marks)
-        if (best := shape.verdict) is not None:
+        if (best := shape.findings.verdict) is not None:
             self._on_event(FinalDone(shape.gemm, best, race.num_tied))
 
     def _condemn(self, shape: ShapeSearch, trial: TrialRecord, failure: Failure) -> None:

@@ -74,18 +74,20 @@ class Options:
 
     def why_enough(self, shape: ShapeSearch) -> StopReason | None:
         """Why no more points of this shape are to be asked for now, or None."""
-        if shape.is_exhausted:
+        if shape.points.is_exhausted:
             return StopReason.EXHAUSTED
         if self.num_left(shape) <= 0:
             return StopReason.TRIALS
         is_patient = self.trials is None and self.seconds is None
-        if is_patient and self.patience.is_over(shape.times_us):
+        if is_patient and self.patience.is_over(shape.findings.times_us):
             return StopReason.PATIENCE
         return None
 
     def num_left(self, shape: ShapeSearch) -> float:
         """Points of this shape that may still be asked for; infinite where no number was set."""
-        return math.inf if self.trials is None else self.trials - shape.num_total - shape.num_open
+        if self.trials is None:
+            return math.inf
+        return self.trials - shape.findings.num_total - shape.points.num_open
 
 
 def check(gemms: Sequence[Gemm], options: Options) -> None:

@@ -24,7 +24,7 @@ from ...measurement import Measurement
 from ...target import Reusing, Target
 from ..progress import Ledger
 from ..shape import ShapeSearch
-from ..sharing import Ask
+from ..shared_study import Ask
 
 _POLL_S = 0.2  # how soon Ctrl-C is noticed while a candidate takes long
 
@@ -71,11 +71,12 @@ class Pipeline:
         return [candidate for candidate in self._open.values() if candidate.is_reused]
 
     def submit(self, shape: ShapeSearch, ask: Ask) -> None:
-        self._follow(Candidate(shape, ask, self._target.submit(shape.gemm, ask.point, shape.cutoff_us)))
+        measured = self._target.submit(shape.gemm, ask.point, shape.findings.cutoff_us)
+        self._follow(Candidate(shape, ask, measured))
 
     def submit_compiled(self, target: Reusing, shape: ShapeSearch, ask: Ask) -> None:
         """Submit a point whose kernel was compiled before, for an idle moment."""
-        measured = target.submit_compiled(shape.gemm, ask.point, shape.cutoff_us)
+        measured = target.submit_compiled(shape.gemm, ask.point, shape.findings.cutoff_us)
         self._follow(Candidate(shape, ask, measured, is_reused=True))
 
     def _follow(self, candidate: Candidate) -> None:
@@ -114,7 +115,7 @@ class Pipeline:
         """Give up the candidates that nobody has begun to time."""
         for future, candidate in list(self._open.items()):
             if candidate.measured.cancel():
-                candidate.shape.drop(candidate.ask)
+                candidate.shape.shared.close(candidate.ask)
                 del self._open[future]
 
     def salvage(self) -> Iterator[Kept]:

@@ -57,7 +57,7 @@ class Refiner:
     def _next(self, shapes: Sequence[ShapeSearch]) -> _Batch | None:
         under_way = [batch.duel for batch in self._open.values()]
         for shape in sorted(shapes, key=lambda s: self._spent_s.get(s, 0.0)):
-            duel = shape.ranking.next_duel(under_way)
+            duel = shape.findings.ranking.next_duel(under_way)
             if duel is not None:
                 return _Batch(shape, duel, self._rounds(shape))
         return None
@@ -78,7 +78,7 @@ class Refiner:
         shape, duel = batch.shape, batch.duel
         first_us, second_us = found.samples_us
         if not first_us or not second_us:  # wrong, or deadly: what ran before is not to be trusted any more
-            shape.ranking.is_closed = True
+            shape.findings.ranking.is_closed = True
             return
         self._ledger.refine_s += found.seconds
         self._spent_s[shape] = self._spent_s.get(shape, 0.0) + found.seconds

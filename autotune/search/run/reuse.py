@@ -84,7 +84,7 @@ class Reuser:
         if set(shape.space.names) == set(PARAMETER):
             kernel, kernels = Config.from_dict(ask.point).kernel, self._kernels(shape)
             if found.outcome in _FINE:
-                best_us = shape.cutoff_us
+                best_us = shape.findings.cutoff_us
                 has_led = best_us is not None and (found.time_us or math.inf) < LEADING * best_us
                 kernels.add(kernel, shape.space.codes(ask.number), has_led=has_led)
             elif found.outcome in _HARMFUL:
@@ -100,10 +100,12 @@ class Reuser:
         ready = [shape for shape in shapes if self.serves(shape) and self._has_more(shape)]
         if not ready:
             return
-        shape = min(ready, key=lambda s: (s.expected_reused_s, s.num_reused + s.num_reused_open))
+        shape = min(ready, key=lambda s: s.idle_share)
         kernels = self._kernels(shape)
-        asks = shape.take(self._champions(shape, shapes))
-        asks = asks or shape.pick(self._pool(kernels, shape), math.ceil(lacking_s / self._trial_s(shape)))
+        asks = shape.points.take(self._champions(shape, shapes))
+        if not asks:
+            num = math.ceil(lacking_s / self._trial_s(shape))
+            asks = shape.points.pick(self._pool(kernels, shape), num)
         if not asks:
             self._used_up[shape] = len(kernels)
         for ask in asks:
@@ -111,8 +113,8 @@ class Reuser:
 
     def serves(self, shape: ShapeSearch) -> bool:
         """Whether idle seconds are for this shape, too: then it tries here what does best for others."""
-        is_started = shape.cutoff_us is not None
-        return is_started and not self._is_closed and shape.gpu_s_per_trial <= self._policy.most_trial_s
+        is_ready = shape.findings.champion is not None and not self._is_closed
+        return is_ready and shape.accounts.gpu_s_per_trial <= self._policy.most_trial_s
 
     def _has_more(self, shape: ShapeSearch) -> bool:
         return len(self._kernels(shape)) > self._policy.growth * self._used_up.get(shape, 0)
@@ -121,8 +123,8 @@ class Reuser:
         """What does best for others of this shape's family, and has been compiled."""
         kernels = self._kernels(shape)
         others = [other for other in shapes if other is not shape and self._kernels(other) is kernels]
-        points = [champion.point for other in others if (champion := other.ranking.champion) is not None]
-        return [point for point in points if Config.from_dict(point).kernel in kernels]
+        champions = [champion for other in others if (champion := other.findings.champion) is not None]
+        return [c.point for c in champions if Config.from_dict(c.point).kernel in kernels]
 
     def _kernels(self, shape: ShapeSearch) -> Kernels:
         family = (self._target.kernel_family(shape.gemm), shape.space.names, shape.space.values)
@@ -135,7 +137,7 @@ class Reuser:
 
     def _trial_s(self, shape: ShapeSearch) -> float:
         """Seconds of the GPU that a trial takes, `batch_s` at least: a shape's first trials tell little."""
-        return max(shape.gpu_s_per_trial, self._policy.batch_s)
+        return max(shape.accounts.gpu_s_per_trial, self._policy.batch_s)
 
     def _with_splits(self, codes: np.ndarray, shape: ShapeSearch) -> np.ndarray:
         """These points, and some of them with other numbers of splits: (q, parameters) -> (more, parameters).

@@ -1,0 +1,60 @@
+"""What the search of one shape takes of its target: trials and seconds, of candidates and of idle moments."""
+
+from __future__ import annotations
+
+from ..measurement import Measurement
+from .propose import origins
+
+_IDLE = (origins.REUSE, origins.FILL)  # no seconds that one shape had before another
+
+
+class Accounts:
+    """Those of one shape, on a target that works on `num_places` candidates at once. Seconds count the
+    target's GPU and its compiler's places."""
+
+    def __init__(self, num_places: int) -> None:
+        self.num_new = 0  # trials of this run
+        self.num_reused = 0  # of these, whose kernels were compiled before
+        self._num_places = num_places
+        self._earlier_s = 0.0  # as _spent_s, of earlier runs
+        self._spent_s = 0.0  # of candidates
+        self._reused_s = 0.0  # of the target's idle moments
+        self._on_gpu_s = 0.0  # of both, the GPU's alone
+
+    def add_earlier(self, origin: str, measurement: Measurement) -> None:
+        """A trial of an earlier run."""
+        if origin not in _IDLE:
+            self._earlier_s += self._seconds_of(measurement)
+
+    def add(self, origin: str, measurement: Measurement) -> None:
+        """A trial of this run."""
+        on_gpu_s = measurement.verify_s + measurement.measure_s
+        self.num_new += 1
+        self._on_gpu_s += on_gpu_s
+        if origin == origins.REUSE:
+            self.num_reused += 1
+            self._reused_s += on_gpu_s
+        else:
+            self._spent_s += self._seconds_of(measurement)
+
+    def expected_s(self, num_open: int) -> float:
+        """Seconds that candidates will have taken once so many more of them are done, those of earlier runs
+        included."""
+        return self._earlier_s + _expected(self._spent_s, self.num_new - self.num_reused, num_open)
+
+    def expected_idle_s(self, num_open: int) -> float:
+        """As `expected_s`, of idle moments."""
+        return _expected(self._reused_s, self.num_reused, num_open)
+
+    @property
+    def gpu_s_per_trial(self) -> float:
+        """Seconds of the GPU that a trial of this run took, on average; 0 before the first."""
+        return self._on_gpu_s / self.num_new if self.num_new else 0.0
+
+    def _seconds_of(self, measurement: Measurement) -> float:
+        on_gpu_s = measurement.verify_s + measurement.measure_s
+        return on_gpu_s + measurement.compile_s / self._num_places
+
+
+def _expected(spent_s: float, num_done: int, num_open: int) -> float:
+    return spent_s + (spent_s / num_done * num_open if num_done else 0.0)

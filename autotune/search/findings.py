@@ -1,0 +1,107 @@
+"""What is known of one shape: its trials in their order, who leads, and what duels decided."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from ..kernel.config import Value
+from ..measurement import Measurement, is_accurate
+from ..search_policy import SearchPolicy
+from ..store import Store, StudyRef, TrialRecord
+from ..target import Baseline
+from .compare.ranking import Duel, Ranked, Ranking
+from .compare.verdict import verdict
+from .progress import Best
+from .propose.origins import FILL
+
+
+class Findings:
+    """Those of one study, whoever made its trials. `limit_us` is the shape's; trials whose error is more than
+    `max_error` times cuBLAS's cannot win (None: any that are right)."""
+
+    def __init__(
+        self,
+        store: Store,
+        study: StudyRef,
+        baseline: Baseline,
+        limit_us: float,
+        max_error: float | None,
+        policy: SearchPolicy,
+    ) -> None:
+        self.baseline, self.limit_us, self.max_error = baseline, limit_us, max_error
+        self.ranking = Ranking(policy)
+        # Of the trials that were searched, in their order (None: failed), and what was found on other shapes
+        # where it was the best so far: what else was found there tells nothing of how a search gets on.
+        self.times_us: list[float | None] = []
+        self.known: set[str] = set()  # keys of all trials that were counted
+        self._store, self._study = store, study
+
+    def time_of(self, measurement: Measurement) -> float | None:
+        """None for what cannot win: failures, and what was stored under a looser limit on its error."""
+        is_fine = measurement.is_ok and is_accurate(measurement.error_over_cublas, self.max_error)
+        return measurement.time_us if is_fine else None
+
+    def count(self, key: str, point: Mapping[str, Value], time_us: float | None, origin: str = "") -> bool:
+        """Take in a trial; None for one that cannot win. Returns whether it is the best so far."""
+        self.known.add(key)
+        is_best = time_us is not None and self.ranking.enter(key, point, time_us)
+        if is_best or origin != FILL:
+            self.times_us.append(time_us)
+        return is_best
+
+    @property
+    def champion(self) -> Ranked | None:
+        """The fastest of those that no duel has beaten; None while all have failed."""
+        return self.ranking.champion
+
+    @property
+    def cutoff_us(self) -> float | None:
+        """Its time, which a candidate must not be far above."""
+        return None if self.champion is None else self.champion.time_us
+
+    def restore_duels(self) -> Iterator[Ranked]:
+        """Take in the duels of earlier runs, and give those whose times they corrected."""
+        for duel in self._store.duels(self._study):
+            yield from self.ranking.restore(duel)
+
+    def take_rounds(
+        self, duel: Duel, first_us: tuple[float, ...], second_us: tuple[float, ...]
+    ) -> list[Ranked]:
+        """Take in rounds of a duel, stored once it is over. Returns those whose times it corrected."""
+        corrected = self.ranking.take(duel, first_us, second_us)
+        if duel.is_over:
+            self._store.add_duel(self._study, duel.record)
+        return corrected
+
+    def finalists(self, num: int) -> list[TrialRecord]:
+        """The best trials: those that no duel has beaten first, by time as duels corrected it."""
+        close = self._store.best(self._study, 4 * num, self.max_error)  # duels may have moved them
+        return sorted(close, key=lambda trial: self.ranking.rank(trial.key, trial.measurement.time_us))[:num]
+
+    @property
+    def num_total(self) -> int:
+        """Trials that searches of this shape made, those of earlier runs included."""
+        return len(self.times_us)
+
+    @property
+    def num_failed(self) -> int:
+        return sum(time_us is None for time_us in self.times_us)
+
+    @property
+    def best(self) -> Best | None:
+        """The fastest so far, as far as is decided; None while all have failed."""
+        if self.champion is None:
+            return None
+        return Best(self.champion.point, self.champion.time_us, self.baseline.time_us, self.limit_us)
+
+    @property
+    def verdict(self) -> Best | None:
+        """What is told of its best kernel once the search is over; None while all have failed."""
+        fastest = self._store.best(self._study, 1, self.max_error)
+        return verdict(
+            fastest[0] if fastest else None,
+            self.baseline.time_us,
+            self._store.final(self._study, self.max_error),
+            self.limit_us,
+            is_recorded=self._study.environment.is_recorded,
+        )

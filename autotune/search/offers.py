@@ -1,0 +1,67 @@
+"""What a shape is to try after what is known from elsewhere: seeds, and what does best on other shapes, on
+other GPUs of the kind, or under another driver. Each is offered once, and asked for before anything else."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import islice
+
+from ..kernel.config import Config
+from ..kernel.feasible_set import FeasibleSet
+from ..search_policy import SearchPolicy
+from ..store import Store, StudyRef
+from ..target import Point
+from .propose import origins
+from .propose.proposer import Proposer
+from .propose.seeds import seeds
+
+
+class Offers:
+    """Those to one shape. `starts`: configs that are expected to do well here, most promising first."""
+
+    def __init__(
+        self,
+        store: Store,
+        study: StudyRef,
+        space: FeasibleSet,
+        proposer: Proposer,
+        policy: SearchPolicy,
+        starts: Iterable[Config],
+        max_error: float | None,
+    ) -> None:
+        self._store, self._study, self._space = store, study, space
+        self._proposer, self._policy, self._max_error = proposer, policy, max_error
+        self._seeds = seeds(space, starts if policy.num_seeds else ())
+        self._lent: set[str] = set()  # keys
+
+    def begin(self) -> None:
+        """Put in line what a search begins with."""
+        self.borrow_from_twins()
+        for number in islice(self._seeds, self._policy.num_seeds):
+            self._proposer.offer(number, origins.SEED)
+        num_lenders = self._policy.num_lenders
+        similar = self._store.similar_studies(self._study)[:num_lenders]
+        self._borrow(similar, -(-self._policy.num_loans // max(1, num_lenders)))
+
+    def borrow_from_twins(self) -> None:
+        """Have the best of other GPUs of the kind, or under another driver, tried here: each but once."""
+        twins = self._store.twin_studies(self._study)[::-1][: self._policy.num_lenders]
+        self._borrow(reversed(twins), self._policy.num_loans)
+
+    def _borrow(self, studies: Iterable[StudyRef], loans: int) -> None:
+        for study in studies:
+            for trial in self._store.best(study, loans, self._max_error):
+                self.lend(trial.key, trial.point)
+
+    def lend(self, key: str, point: Point) -> bool:
+        """Try the best config of another shape here, or its nearest relative; each but once. Returns
+        whether that gave something new to try."""
+        if key in self._lent or point.keys() != set(self._space.names):
+            return False
+        self._lent.add(key)
+        return self._proposer.offer(self._proposer.nearest(point), origins.TRANSFER)
+
+    def lend_known(self) -> bool:
+        """Try the next seed, of those that less is expected of; each but once. Returns whether there was one
+        to try."""
+        return any(self._proposer.offer(number, origins.LATER_SEED) for number in self._seeds)

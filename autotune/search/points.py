@@ -1,0 +1,101 @@
+"""The points of one shape that this search tries: proposed, then claimed, so that no other search is at
+them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+import numpy as np
+
+from ..kernel.feasible_set import FeasibleSet
+from ..search_policy import SearchPolicy
+from ..stats import Patience
+from ..target import Point, point_key
+from .findings import Findings
+from .propose import origins
+from .propose.proposer import Proposal, Proposer, SpaceExhausted
+from .shared_study import Ask, SharedStudy
+
+
+class Points:
+    """Whatever way a point is chosen, it comes as a proposal and is claimed here. No point comes twice."""
+
+    def __init__(
+        self,
+        space: FeasibleSet,
+        proposer: Proposer,
+        shared: SharedStudy,
+        findings: Findings,
+        policy: SearchPolicy,
+    ) -> None:
+        self._space, self._proposer, self._shared = space, proposer, shared
+        self._findings, self._policy = findings, policy
+        self._num_polishes = 0
+        self.is_exhausted = False
+
+    def ask(self, wanted: int = 1, before_each: Callable[[int], None] = lambda num_ahead: None) -> list[Ask]:
+        """So many points that no other search is at, as far as there are any, claimed together: each claim is
+        a transaction. Empty when all have been asked for; then the shape is exhausted, unless others are at
+        some. `before_each` may offer points; it is told how many proposals wait to be claimed."""
+        asks: list[Ask] = []
+        while len(asks) < wanted and (proposals := self._propose(wanted - len(asks), before_each)):
+            asks += self._claim(proposals)
+        return asks
+
+    def _propose(self, wanted: int, before_each: Callable[[int], None]) -> list[Proposal]:
+        proposals: list[Proposal] = []
+        try:
+            while len(proposals) < wanted:
+                before_each(len(proposals))
+                proposals.append(self._proposer.ask(wanted - len(proposals)))
+        except SpaceExhausted:
+            if not proposals:
+                self.is_exhausted = not self._shared.away
+        return proposals
+
+    def polish(self, size: int) -> list[Ask]:
+        """Steps that were not tried yet, at most so many: from the best point, and from the best of each tile
+        that is as good, in turn. The best point is mostly the best of its tile, and then has two turns."""
+        champion = self._findings.champion
+        number = None if champion is None else self._space.find(champion.point)
+        most = self._policy.num_climbed
+        as_good = [] if number is None else [number, *self._proposer.leaders(Patience.gain, most)]
+        self._num_polishes += 1
+        for at in range(len(as_good)):
+            leader = as_good[(self._num_polishes + at) % len(as_good)]
+            if steps := self._claim(self._proposer.steps_from(leader, size, origins.POLISH)):
+                return steps
+        return []
+
+    def pick(self, codes: np.ndarray, size: int) -> list[Ask]:
+        """The most promising of these points, whose kernels are compiled; codes (q, parameters)."""
+        return self._claim(self._proposer.pick(codes, size, origins.REUSE))
+
+    def take(self, points: Iterable[Point]) -> list[Ask]:
+        """All of these points, whose kernels are compiled, that are feasible here and new."""
+        numbers = (self._space.find(point) for point in points)
+        return self._claim(self._proposer.take((n for n in numbers if n is not None), origins.REUSE))
+
+    def _claim(self, proposals: Sequence[Proposal]) -> list[Ask]:
+        """Those of these points that no other search is at or has tried."""
+        return self._shared.claim([self._ask_of(proposal) for proposal in proposals])
+
+    def _ask_of(self, proposal: Proposal) -> Ask:
+        point = self._space.point(proposal.number)
+        return Ask(proposal.number, proposal.origin, point, point_key(point))
+
+    @property
+    def num_open(self) -> int:
+        """Points that are under way."""
+        return len(self._shared.open)
+
+    @property
+    def num_reused_open(self) -> int:
+        """Of these, those whose kernels were compiled before."""
+        return sum(ask.origin == origins.REUSE for ask in self._shared.open)
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether all points that are left are with other searches: nothing can be asked for until they
+        report."""
+        return bool(self._shared.away) and self._proposer.num_unseen == 0

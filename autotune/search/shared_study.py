@@ -1,0 +1,124 @@
+"""One search's part in a study that others may work on, too: who tries what, and what the others found out.
+
+Each point is claimed before it is submitted. A point that another search is at is *away*: the model counts it
+as under way, and what comes of it is taken in. Searches on the same GPU, or on the same recording, work on
+one study: all its trials count, and the best of them is everybody's. A search on another GPU of the kind has
+a study of its own. What was slow or failed there is not tried here; what was about as fast as the best here
+is tried here, too, since two GPUs of a kind differ by a percent or two.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+from ..kernel.config import Value
+from ..kernel.feasible_set import FeasibleSet
+from ..search_policy import SearchPolicy
+from ..store import Claims, Known, News, StudyRef
+from .findings import Findings
+from .propose.origins import TRANSFER
+from .propose.proposer import Proposer
+
+
+@dataclass(frozen=True)
+class Ask:
+    """A point that is about to be submitted."""
+
+    number: int
+    origin: str
+    point: dict[str, Value]
+    key: str
+
+
+class SharedStudy:
+    """What others find out goes to the proposer and to the findings of the shape."""
+
+    def __init__(
+        self,
+        claims: Claims,
+        study: StudyRef,
+        space: FeasibleSet,
+        proposer: Proposer,
+        findings: Findings,
+        policy: SearchPolicy,
+    ) -> None:
+        self._claims, self._study, self._space = claims, study, space
+        self._proposer, self._findings, self._policy = proposer, findings, policy
+        self._open: dict[str, Ask] = {}  # by key: what this search is at
+        self._away: dict[str, Ask] = {}  # by key: what another search is at
+
+    @property
+    def open(self) -> Collection[Ask]:
+        """What this search is at."""
+        return self._open.values()
+
+    @property
+    def away(self) -> set[str]:
+        """Keys of the points that were asked for while another search was at them."""
+        return set(self._away)
+
+    def claim(self, asks: Sequence[Ask]) -> list[Ask]:
+        """Those of these points that are this search's to try. The others are away, or known."""
+        claimed = self._claims.claim(self._study, [ask.key for ask in asks])
+        ours = []
+        for ask in asks:
+            found = claimed.known.get(ask.key)
+            if found is not None and self._is_settled(ask, found):
+                self._learn(ask, found)
+            elif ask.key in claimed.ours:
+                ours.append(ask)
+            else:
+                self._away[ask.key] = ask
+        opened = {ask.key: ask for ask in ours}
+        self._claims.release(self._study, claimed.ours - opened.keys())
+        self._open |= opened
+        return ours
+
+    def close(self, ask: Ask) -> None:
+        """This search is no longer at a point."""
+        del self._open[ask.key]
+
+    def claim_again(self, keys: Collection[str]) -> None:
+        """Points that were away, and that nobody is at any more: learn what came of them. What nothing came
+        of is asked for next."""
+        claimed = self._claims.claim(self._study, keys)
+        self._claims.release(self._study, claimed.ours)
+        for key in claimed.ours | claimed.known.keys():
+            ask, found = self._away.pop(key), claimed.known.get(key)
+            if found is not None and self._is_settled(ask, found):
+                self._learn(ask, found)
+            else:
+                self._proposer.forget(ask.number)
+                self._proposer.offer(ask.number, ask.origin)
+
+    def take_in(self, news: Sequence[News]) -> None:
+        """Learn from trials of this study. Those that are not known were another search's."""
+        unasked = []
+        for item in news:
+            if item.key in self._findings.known or item.key in self._open:
+                continue
+            ask, number = self._away.pop(item.key, None), self._space.find(item.point)
+            if ask is not None:
+                self._proposer.tell(ask.number, item.time_us)
+            elif number is not None:
+                unasked.append((number, item.time_us))
+            self._findings.count(item.key, item.point, item.time_us)
+        if unasked:
+            self._proposer.load(unasked)
+
+    def _learn(self, ask: Ask, found: Known) -> None:
+        """Take in what another search found out of a point that was asked for."""
+        self._proposer.tell(ask.number, found.time_us)
+        if found.is_here:
+            self._findings.count(ask.key, ask.point, found.time_us)
+
+    def _is_settled(self, ask: Ask, found: Known) -> bool:
+        """Whether a point need not be tried here after what is known of it. What did best elsewhere is lent
+        to be tried here, whatever is known."""
+        if found.is_here or ask.origin == TRANSFER:
+            return found.is_here
+        best_us = self._findings.cutoff_us
+        limit_us = math.inf if best_us is None else (1 + self._policy.close) * best_us
+        return found.time_us is None or found.time_us > limit_us
