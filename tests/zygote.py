@@ -12,6 +12,7 @@ import json
 import os
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -40,13 +41,15 @@ class Child:
 
 
 class Zygote:
-    """Runs `main(*arguments)` of a module, each time in a session of its own. Close it to end it."""
+    """Runs `main(*arguments)` of a module, each time in a session of its own. Close it to end it. Threads may
+    share it."""
 
     def __init__(self, module: str, environment: Mapping[str, str], options: Sequence[str] = ()) -> None:
         self._process = subprocess.Popen(
             [sys.executable, *options, __file__, module], env=dict(environment),
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1,
         )  # fmt: skip
+        self._lock = threading.Lock()  # a question and its answer belong together
 
     def start(self, arguments: list[Any], folder: Path) -> Child:
         """What it writes goes to the files `out` and `err` of a folder."""
@@ -56,8 +59,9 @@ class Zygote:
     def ask(self, request: object) -> Any:
         stdin, stdout = self._process.stdin, self._process.stdout
         assert stdin is not None and stdout is not None
-        stdin.write(json.dumps(request) + "\n")
-        return json.loads(stdout.readline())
+        with self._lock:
+            stdin.write(json.dumps(request) + "\n")
+            return json.loads(stdout.readline())
 
     def close(self) -> None:
         with self._process:

@@ -28,6 +28,7 @@ class PlayedGpu(ReplayTarget):
     def __init__(self, path: Path, refused: dict[str, Exception], *, wrong: int = -1) -> None:
         super().__init__(path)
         self.gpu = SimpleNamespace(index=0)
+        self.builder = self.worker = self
         self.raced: list[KernelCode] = []
         self._refused, self._wrong = refused, wrong
 

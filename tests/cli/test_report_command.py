@@ -48,7 +48,7 @@ def test_without_plotly_it_says_what_to_install(db: Path, tmp_path: Path) -> Non
     (tmp_path / "plotly").mkdir()
     (tmp_path / "plotly" / "__init__.py").write_text("raise ImportError('no plotly here')", encoding="utf-8")
     path = os.pathsep.join((str(tmp_path), str(REPOSITORY)))
-    done = run("report", "--db", db, "--out", tmp_path / "none.html", code=3, PYTHONPATH=path)
+    done = run("report", "--db", db, "--out", tmp_path / "none.html", code=3, is_new=True, PYTHONPATH=path)
     assert "pip install 'plotly>=6'" in done.stderr
     assert not (tmp_path / "none.html").exists()
 
