@@ -103,6 +103,11 @@ def lanes_k(c: Any) -> Any:
     return 1 + (WARP - 1) * ((c.wm == c.tm) & (c.wn == c.tn))
 
 
+def threads_along_k(c: Any) -> Any:
+    """Threads of a block, its slices' and lanes, that share out the k of a sum; of a Config or columns."""
+    return c.slice_k * lanes_k(c)
+
+
 def _number_or_word(text: str) -> Value:
     return int(text) if re.fullmatch("[0-9]{1,9}", text) else text
 

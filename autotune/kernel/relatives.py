@@ -7,7 +7,6 @@ a deep k. All come twice, for operands with aligned rows and for any.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import product
@@ -15,9 +14,9 @@ from itertools import product
 from ..device import DeviceLimits
 from ..gemm import Gemm
 from .config import PARAMETER, Config
-from .rules import broken_rules
+from .rules import NARROW, NARROW_FLUSH, broken_rules
 
-_FLUSHES = ((64, 256), (math.inf, 512))  # of k, by the shorter side of a tile (runtime/summation.py)
+_WIDE_FLUSH = 512  # where no side of a tile is narrow: it serves a C whose k cuBLAS splits in a few, too
 _NARROW_BLOCKS = 4  # resident blocks to ask for at most where narrower copies take more registers
 
 
@@ -53,7 +52,7 @@ def summed_in_blocks(config: Config) -> Config | None:
     if config.flush_k or config.reduction not in ("none", "last_wave"):
         return None
     side = min(config.bm, config.bn)  # of a tile: it serves a C that has a side as short
-    return replace(config, flush_k=next(flush for most, flush in _FLUSHES if side <= most))
+    return replace(config, flush_k=NARROW_FLUSH if side <= NARROW else _WIDE_FLUSH)
 
 
 def fitted(config: Config, layout: str, limits: DeviceLimits, widest: int = 4) -> Config | None:

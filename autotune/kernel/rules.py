@@ -42,6 +42,7 @@ PACK_USES = 2048  # of an element, from which on it pays to pack it
 LEAST_DEPTH = 128  # of a split's share of k
 FEW = 4  # rows or columns of C for which lanes may share out k
 MOST_DOTS = 64  # elements of C per block where they do
+NARROW, NARROW_FLUSH = 64, 256  # rows or columns of C, and steps of k after which its sums are set aside
 
 
 class Rule(NamedTuple):
@@ -79,7 +80,7 @@ def _sums_in_flight(d: DeviceLimits) -> int:
 
 def _flush_worth(g: Gemm) -> int:
     """Steps of k that a flush is worth. Few rows or columns leave time for more: they wait for memory."""
-    return 256 if min(g.m, g.n) <= 64 else 1024
+    return NARROW_FLUSH if min(g.m, g.n) <= NARROW else 1024
 
 
 def _dot_vec(c: Any, g: Gemm) -> Any:

@@ -29,7 +29,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..gemm import Gemm
-from ..kernel.config import Config, lanes_k
+from ..kernel.config import Config, threads_along_k
 from ..models.launches import Floats
 
 MAX_ERROR = 1.5  # times cuBLAS's, as a search holds its candidates to unless told otherwise
@@ -63,8 +63,8 @@ class Sums(NamedTuple):
     flushes: Floats  # for each step of k
     threads: Floats  # lanes and slices that share out k in a block
     more_slices: Floats  # than one
-    # 1 for kernels that split k, else 0. last_wave counts as one of the others: its tiles of whole waves are
-    # not split.
+    # 1 for kernels that split k, else 0. last_wave counts as one of the others, however small C is: its tiles
+    # of whole waves are not split.
     is_split: Floats
     chains: Floats  # `threads` where splits alone shorten the chains of sums, else infinite
 
@@ -72,7 +72,7 @@ class Sums(NamedTuple):
     def of(cls, configs: Sequence[Config]) -> Sums:
         flush_k = np.array([config.flush_k or np.inf for config in configs])
         slices = np.array([config.slice_k for config in configs], float)
-        threads = slices * np.array([lanes_k(config) for config in configs], float)
+        threads = np.array([threads_along_k(config) for config in configs], float)
         is_split = np.array([config.reduction not in ("none", "last_wave") for config in configs], float)
         chains = np.where((is_split > 0) & np.isinf(flush_k), threads, np.inf)
         return cls(flush_k, 1 / flush_k, threads, slices - 1, is_split, chains)
