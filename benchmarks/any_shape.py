@@ -51,7 +51,7 @@ from autotune.gemm import LAYOUTS, Gemm
 from autotune.gpu.driver import device_limits, find_gpu
 from autotune.kernel.config import Config
 from autotune.measurement import MAX_ERROR, CachePolicy
-from autotune.runtime.selector import Call
+from autotune.runtime.pick import Call
 from autotune.runtime.table import TABLE_FILE, Table
 from autotune.search import Options
 from autotune.store import Store

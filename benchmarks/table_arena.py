@@ -24,13 +24,14 @@ from autotune.gpu.session import Session
 from autotune.kernel.config import Config
 from autotune.kernel.launch import Grid, has_work
 from autotune.kernel.resources import residency
-from autotune.models.launches import Launches
+from autotune.models.launches import Launches, Shapes
 from autotune.models.splits import Splits
+from autotune.runtime.chooser import Chooser
 from autotune.runtime.cubin_files import load_cubins
 from autotune.runtime.cuda_driver import Driver
 from autotune.runtime.devices import Devices
 from autotune.runtime.engine import Engine
-from autotune.runtime.selector import Call, Pick, Selector, in_splits
+from autotune.runtime.pick import Call, Pick, in_splits
 from autotune.runtime.table import Kernel, KernelRecord, launchable, load
 from autotune.runtime.workspace import Workspaces
 
@@ -58,15 +59,15 @@ def every_launch(kernels: Sequence[Kernel], call: Call, num_sms: int) -> list[Ch
         if kernel.layout != call.gemm.layout:
             continue
         splits = Splits(Launches.of([kernel.spec], [kernel.blocks_per_sm]), num_sms)
-        for split_k in sorted({int(value) for value in splits.choices(call.shapes).ravel()}):
+        for split_k in sorted({int(value) for value in splits.choices(Shapes.of(*call)).ravel()}):
             is_busy = has_work(in_splits(kernel, split_k), call.gemm.k)
             if is_busy and call.refusal(kernel, split_k) is None:
                 found.append(Chosen(kernel.id, split_k))
     return found
 
 
-class OnlyOne(Selector):
-    """Answers every call with one launch. An engine asks a selector for nothing else."""
+class OnlyOne(Chooser):
+    """Answers every call with one launch. An engine asks a chooser for nothing else."""
 
     def __init__(self, kernel: Kernel, chosen: Chosen) -> None:
         self.kernels = {kernel.id: kernel}
@@ -122,7 +123,7 @@ class TableArena:
     def __init__(self, arena: Arena, folder: Path) -> None:
         self.arena, self.session = arena, arena.session
         self.table = load(folder)
-        self.selector = Selector(self.table)
+        self.chooser = Chooser(self.table)
         self._kernels = {kernel.id: kernel for kernel in self.table.kernels}
         self._driver = Driver()
         self._workspace = OneWorkspace(self.session, self._driver, arena.gpu.index)
@@ -137,12 +138,12 @@ class TableArena:
 
     def picked(self, call: Call, sets: Sequence[OperandSet]) -> tuple[Pick, Runner]:
         """What the table picks for a call, and the launch of its kernel."""
-        pick = self.selector.pick(call)
+        pick = self.chooser.pick(call)
         return pick, self.launched(pick, call, sets)
 
     def ranked(self, call: Call) -> tuple[Pick, ...]:
         """The launches that settling would time."""
-        return self.selector.ranked(call, NUM_FIRST)
+        return self.chooser.ranked(call, NUM_FIRST)
 
     def launched(self, chosen: Pick | Chosen, call: Call, sets: Sequence[OperandSet]) -> Runner:
         """A launch of one of the table's kernels."""
@@ -173,11 +174,9 @@ class TableArena:
         """All launches of the table's kernels that may serve a call."""
         return every_launch(self.table.kernels, call, self.table.limits.num_sms)
 
-    def _enqueue(
-        self, selector: Selector, devices: Devices, call: Call, sets: Sequence[OperandSet]
-    ) -> Enqueue:
+    def _enqueue(self, chooser: Chooser, devices: Devices, call: Call, sets: Sequence[OperandSet]) -> Enqueue:
         """What the runtime does for a call on arrays like these sets, whose addresses are alike aligned."""
-        engine = Engine(self.table, {}, selector, self._driver)
+        engine = Engine(self.table, {}, chooser, self._driver)
         engine.devices = devices
         gemm, (lda, ldb, ldc) = call.gemm, call.lds
         stored_a, stored_b, stored_c = stored(gemm)

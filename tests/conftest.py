@@ -6,11 +6,13 @@ Tests marked `gpu` are skipped where no NVIDIA GPU answers; with `--require-gpu`
 from __future__ import annotations
 
 import os
+import runpy
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
 from functools import cache
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
@@ -47,12 +49,20 @@ def missing_gpu() -> str:
     return (probe.stderr.strip().splitlines() or ["no answer"])[-1] if probe.returncode else ""
 
 
+def build_core() -> None:
+    """Build the core anew where a source is younger: nothing is tested that is not what its sources say."""
+    core = runpy.run_path(str(Path(__file__).resolve().parents[1] / "autotune" / "core" / "build.py"))
+    if not core["is_current"]():
+        core["build"]()
+
+
 def pytest_configure(config: pytest.Config) -> None:
     """One cache of compiled kernels for all processes of this run: not the user's, and gone with it."""
     if not hasattr(config, "workerinput"):  # the workers of pytest-xdist inherit it
         folder = tempfile.TemporaryDirectory(prefix="autotune-tests-")
         config.add_cleanup(folder.cleanup)
         os.environ["AUTOTUNE_CACHE"] = folder.name
+        build_core()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -18,10 +18,11 @@ import numpy as np
 
 from ..errors import DispatchError
 from ..gemm import Gemm
+from ..runtime.chooser import Chooser
 from ..runtime.cuda_driver import PER_THREAD_STREAM, Driver
 from ..runtime.engine import Engine
 from ..runtime.host import sgemm_host
-from ..runtime.selector import Call, Pick, Selector
+from ..runtime.pick import Call, Pick
 from ..runtime.table import Kernel, Table
 from .check_files import check_files
 
@@ -104,7 +105,7 @@ def verify_table(
     return TableCheck(folder, chosen, name, len(table.kernels), table.is_recorded, tuple(checks))
 
 
-class _Only(Selector):
+class _Only(Chooser):
     """Picks one kernel for any call it may serve."""
 
     def __init__(self, table: Table, kernel: Kernel) -> None:

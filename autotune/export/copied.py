@@ -1,4 +1,4 @@
-"""Which modules of autotune an exported folder copies: those of `runtime/`, and whatever they import."""
+"""What of autotune an exported folder copies: `runtime/`, whatever its modules import, and the core."""
 
 from __future__ import annotations
 
@@ -7,13 +7,16 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
+from ..runtime import core
+
 _ROOT = Path(__file__).resolve().parents[1]
 _RUNTIME = "runtime"
 
 
 @cache
 def runtime_files() -> dict[str, bytes]:
-    """The content of each module that serves a call, by its file name relative to the package `autotune`."""
+    """The content of each file that serves a call, by its name relative to the package `autotune`: modules,
+    and the core's library where it was built."""
     waiting = sorted((_ROOT / _RUNTIME).glob("*.py"))
     files: dict[str, bytes] = {}
     while waiting:
@@ -22,6 +25,9 @@ def runtime_files() -> dict[str, bytes]:
         if name not in files:
             files[name] = path.read_bytes()
             waiting.extend(_imported(path, ast.parse(files[name])))
+    if core.library() is not None:
+        library = core.FOLDER / core.LIBRARY
+        files[library.relative_to(_ROOT).as_posix()] = library.read_bytes()
     return dict(sorted(files.items()))
 
 

@@ -43,7 +43,7 @@ from pathlib import Path
 
 from .{private}.errors import DispatchError, DispatchWarning
 from .{private}.runtime.dispatcher import Dispatcher
-from .{private}.runtime.selector import Pick
+from .{private}.runtime.pick import Pick
 
 _dispatcher = Dispatcher(Path(__file__).parent)
 table = _dispatcher.table

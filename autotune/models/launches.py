@@ -42,9 +42,11 @@ class Shapes(NamedTuple):
     addresses: tuple[int, int, int] = (0, 0, 0)
 
     @classmethod
-    def of(cls, gemm: Gemm) -> Shapes:
-        """One product, packed."""
-        return cls(gemm.m, gemm.n, gemm.k, gemm.trans_a, gemm.trans_b)
+    def of(
+        cls, gemm: Gemm, lds: tuple[int, int, int] | None = None, addresses: tuple[int, int, int] = (0, 0, 0)
+    ) -> Shapes:
+        """One product; without leading dimensions, packed."""
+        return cls(gemm.m, gemm.n, gemm.k, gemm.trans_a, gemm.trans_b, lds, addresses)
 
     @property
     def num_bytes(self) -> Any:

@@ -28,8 +28,8 @@ from ..errors import DispatchError, DispatchWarning
 from ..gemm import MAX_EXTENT
 from ..kernel.launch import Grid
 from .cuda_driver import Driver
+from .pick import Call, Pick
 from .product import Product, Triple
-from .selector import Call, Pick
 
 # What a call of cuBLAS takes from the workspaces, said as a launch says it.
 BLAS_GRID = Grid((0, 1), 0, 0, 1, 0, 0, WORKSPACE_BYTES, 0, 0)

@@ -35,7 +35,7 @@ from .blas_provider import BlasProvider
 from .conditions import Conditions
 from .devices import OpenGpu
 from .files import read_file
-from .selector import Call, Pick, Provider, in_splits
+from .pick import Call, Pick, Provider, in_splits
 from .table import Extent, Kernel, Table, TimeUs
 
 FORMAT = "autotune choices"
@@ -217,7 +217,7 @@ class Choices:
 
 
 class KnownChoices:
-    """What serves a call instead of what the selector says: what was pinned, or what was settled on its GPU.
+    """What serves a call instead of what the chooser says: what was pinned, or what was settled on its GPU.
     Threads may share it.
 
     `is_first_use`: kinds of call that the model picks for are to be settled, and what was settled before on

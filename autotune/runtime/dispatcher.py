@@ -22,10 +22,11 @@ from ..errors import DispatchError
 from ..gemm import Gemm
 from .arrays import Libraries, Library, stream_handle
 from .blas_provider import BlasProvider, is_switched_on
+from .chooser import Chooser
 from .cubin_files import CubinFiles
 from .cuda_driver import LEGACY_STREAMS, PER_THREAD_STREAM, Driver
+from .pick import Call, Pick
 from .product import check_overlap, make_gemm, packed
-from .selector import Call, Pick, Selector
 from .table import load
 
 if TYPE_CHECKING:
@@ -77,7 +78,8 @@ class Dispatcher:
         self.table = load(Path(folder))
         self._code = CubinFiles(Path(folder), self.table)
         # deterministic: which cuBLAS is loaded by when differs between processes
-        self._selector = Selector(self.table, None if deterministic else self._blas.loaded_version)
+        loaded = None if deterministic else self._blas.loaded_version
+        self._chooser = Chooser(self.table, loaded)
         self._is_first_use = mode == "first-use"
         self._lock = threading.RLock()
         self._known: KnownChoices | None = None  # as long as nothing is pinned or settled
@@ -114,7 +116,7 @@ class Dispatcher:
         if gemm.m and gemm.n:
             call = Call.packed(gemm)
             known = self._known and self._known.pick(call, device)
-            return self._blas.served(known or self._selector.pick(call), call)
+            return self._blas.served(known or self._chooser.pick(call), call)
         told = partial(str, "the result has no elements: nothing is launched")
         return Pick(self.table.defaults[gemm.layout], "default", told, 1)
 
@@ -226,7 +228,7 @@ class Dispatcher:
 
         with self._lock:
             if self._known is None:
-                kernels, is_first_use = self._selector.kernels, self._is_first_use
+                kernels, is_first_use = self._chooser.kernels, self._is_first_use
                 self._known = KnownChoices(self.table, kernels, pinned, is_first_use, self._blas)
             return self._known
 
@@ -237,8 +239,8 @@ class Dispatcher:
         with self._lock:
             if self._opened is None:
                 driver, known = self._driver or Driver(), self._choices()
-                engine = Engine(self.table, self._code, self._selector, driver, known, self._blas)
-                self._settler = Settler(self.table, engine, self._selector, known)
+                engine = Engine(self.table, self._code, self._chooser, driver, known, self._blas)
+                self._settler = Settler(self.table, engine, self._chooser, known)
                 engine.settle = self._settler.at_first_use
                 self._opened = engine, Libraries(driver)
             return self._opened

@@ -28,10 +28,11 @@ from ..kernel.launch import plan as plan_grid
 from .arrays import Form
 from .blas_provider import BLAS_GRID, BlasProvider
 from .choices import KnownChoices
+from .chooser import Chooser
 from .cuda_driver import Driver
 from .devices import Devices, LoadedKernel, OpenGpu
+from .pick import TUNED_ALIGNMENT, Call, Pick, in_splits
 from .product import Product, Triple, common_device, understand
-from .selector import TUNED_ALIGNMENT, Call, Pick, Selector, in_splits
 from .table import Table
 
 MAX_PLANS = 4096  # kinds of call that are remembered
@@ -86,7 +87,7 @@ class _Arguments(threading.local):
 class Engine:
     """Launches the kernels of one table, or has `blas` serve where that is picked. Threads may share it.
 
-    A choice in `known` goes before the selector's. `settle` is called before a plan that is not settled runs,
+    A choice in `known` goes before the chooser's. `settle` is called before a plan that is not settled runs,
     with the plan and its stream; it says whether another launch may serve from now
     on.
     """
@@ -95,7 +96,7 @@ class Engine:
         self,
         table: Table,
         code: Mapping[str, bytes],
-        selector: Selector,
+        chooser: Chooser,
         driver: Driver,
         known: KnownChoices | None = None,
         blas: BlasProvider | None = None,
@@ -104,7 +105,7 @@ class Engine:
         self.devices = Devices(table, code, driver)
         self.settle: Callable[[Plan, int], bool] = lambda plan, stream: False
         self.blas = blas or BlasProvider(is_on=False)
-        self._selector, self._known = selector, known
+        self._chooser, self._known = chooser, known
         self._arguments = _Arguments()
         self._plans: dict[tuple[Any, ...], Plan] = {}
 
@@ -144,7 +145,7 @@ class Engine:
         known = self._known
         if known is not None and known.is_first_use:
             known.settled_on(gpu)
-        pick = self.blas.served((known and known.pick(call, device)) or self._selector.pick(call), call)
+        pick = self.blas.served((known and known.pick(call, device)) or self._chooser.pick(call), call)
         plan = self.plan_of(problem, gpu, pick)
         if known is not None and known.is_open(call, pick):
             return plan._replace(key=key, unsettled=call)
@@ -152,7 +153,7 @@ class Engine:
 
     def plan_of(self, problem: Product, gpu: OpenGpu, pick: Pick) -> Plan:
         """The plan of what a pick says. Raises DispatchError if its kernel cannot be loaded."""
-        kernel, gemm = self._selector.kernels[pick.kernel_id], problem.gemm
+        kernel, gemm = self._chooser.kernels[pick.kernel_id], problem.gemm
         spec = in_splits(kernel, pick.split_k)
         grid = plan_grid(spec, gemm.m, gemm.n, gemm.k)
         blas = self.blas.call(problem) if pick.provider == "cublas" else None

@@ -17,21 +17,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
-from typing import Any, Literal, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from ..device import DeviceLimits
 from ..errors import DispatchError
 from ..gemm import LAYOUTS, Gemm
-from ..kernel.launch import LaunchSpec, has_work, refusal
+from ..kernel.launch import has_work
 from ..models import residual
 from ..models.forecast import Forecast
 from ..models.launches import Floats, Launches, Shapes, Whole
 from ..models.residual import Residuals
 from ..models.time_model import Speeds
+from .pick import Call, How, Pick, Triple
 from .summation import Depths, Sums, allowed_depths, excess_depth
 from .table import Entry, Kernel, Table, weights
 
@@ -39,85 +40,7 @@ NUM_NEAREST = 8  # tuned shapes that are looked through for a legal kernel
 CAUTION = 0.5  # deviations of a modelled time by which it is taken to be longer: what is surely good wins
 NEAR = 1.25  # times as large or small in m, n and k: sums that were accurate enough there are here
 
-How = Literal["exact", "settled", "modelled", "nearest", "default"]
-Provider = Literal["autotune", "cublas"]
-Triple = tuple[int, int, int]
-TUNED_ALIGNMENT = 16  # bytes: of the widest vectors
 _ONES = np.ones(3)
-
-
-@dataclass(frozen=True, repr=False)
-class Pick:
-    """The kernel for a call. `entry` is the tuned shape it rests on, if any; `expected_us` the
-    measured (exact) or modelled time of a launch, if any, `cublas_us` that of cuBLAS. `provider` is who
-    serves the call: where it is "cublas", the kernel does only where cuBLAS cannot be called. `reason` is
-    put into words when it is read."""
-
-    kernel_id: str
-    how: How
-    tell: Callable[[], str] = field(compare=False)
-    split_k: int  # parts that k is split into
-    expected_us: float | None = None
-    entry: Gemm | None = None
-    provider: Provider = "autotune"
-    cublas_us: float | None = None
-
-    @property
-    def reason(self) -> str:
-        return self.tell()
-
-    def __repr__(self) -> str:
-        return (
-            f"Pick(kernel_id={self.kernel_id!r}, how={self.how!r}, reason={self.reason!r}, "
-            f"split_k={self.split_k!r}, expected_us={self.expected_us!r}, entry={self.entry!r}, "
-            f"provider={self.provider!r}, cublas_us={self.cublas_us!r})"
-        )
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        """Copies, in other processes, too, have the reason itself and not the table that tells it."""
-        told = partial(str, self.reason)
-        own = (self.split_k, self.expected_us, self.entry, self.provider, self.cublas_us)
-        return Pick, (self.kernel_id, self.how, told, *own)
-
-
-class Call(NamedTuple):
-    """One product as it would be launched: leading dimensions in elements, base addresses of A, B, C."""
-
-    gemm: Gemm
-    lds: Triple
-    addresses: Triple = (0, 0, 0)
-
-    @classmethod
-    def packed(cls, gemm: Gemm) -> Call:
-        """Packed leading dimensions (at least 1) and addresses as aligned as they can be."""
-        return cls(gemm, (max(gemm.lda, 1), max(gemm.ldb, 1), max(gemm.ldc, 1)))
-
-    @property
-    def is_packed(self) -> bool:
-        return self.lds == Call.packed(self.gemm).lds
-
-    @property
-    def is_as_tuned(self) -> bool:
-        """Whether leading dimensions and alignment are those that shapes are tuned with."""
-        return self.is_packed and not any(address % TUNED_ALIGNMENT for address in self.addresses)
-
-    @property
-    def shapes(self) -> Shapes:
-        g = self.gemm
-        return Shapes(g.m, g.n, g.k, g.trans_a, g.trans_b, self.lds, self.addresses)
-
-    def refusal(self, kernel: Kernel, split_k: int | None = None) -> str | None:
-        """Why this kernel must not serve this call, in so many splits or its own, or None if it may."""
-        g = self.gemm
-        if kernel.layout != g.layout:
-            return f"it is for {kernel.layout}, not {g.layout}"
-        return refusal(in_splits(kernel, split_k), g.m, g.n, g.k, self.lds, self.addresses)
-
-
-def in_splits(kernel: Kernel, split_k: int | None) -> LaunchSpec:
-    """How a kernel is launched in so many splits of k; None: its own."""
-    spec = kernel.spec
-    return spec if split_k is None or split_k == spec.split_k else replace(spec, split_k=split_k)
 
 
 class Considered(NamedTuple):
@@ -151,7 +74,7 @@ class Modelled:
         """All launches that may serve a call. `allowed`: how deep their sums may be."""
         k = max(call.gemm.k, 1)
         accurate = self._sums.accurate_splits(k, allowed)
-        kernel, split_k, time_us = self._forecast.expected(call.shapes, accurate)
+        kernel, split_k, time_us = self._forecast.expected(Shapes.of(*call), accurate)
         careful_us = time_us * self._caution
         excess = excess_depth(self._sums_of_launches.depths(split_k, k), allowed)
         return Considered(kernel, split_k, time_us, careful_us, excess, careful_us * excess)

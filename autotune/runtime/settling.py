@@ -35,11 +35,12 @@ from ..errors import DispatchError
 from ..models.launches import Floats
 from .blas_provider import BlasHandle
 from .choices import Choice, KnownChoices, kind_of
+from .chooser import Chooser
 from .cuda_driver import CudaFault, Driver
 from .devices import OpenGpu
 from .engine import Engine, Plan
+from .pick import Call, Pick
 from .product import Product, Triple
-from .selector import Call, Pick, Selector
 from .table import Table
 
 NUM_TIMED = 4  # launches
@@ -59,8 +60,8 @@ _ALIGNMENT = 256  # bytes
 class Settler:
     """Settles calls of one table. Threads may share it: one settles at a time."""
 
-    def __init__(self, table: Table, engine: Engine, selector: Selector, known: KnownChoices) -> None:
-        self._engine, self._selector, self._known = engine, selector, known
+    def __init__(self, table: Table, engine: Engine, chooser: Chooser, known: KnownChoices) -> None:
+        self._engine, self._chooser, self._known = engine, chooser, known
         self._l2_bytes = 0 if table.policy == "warm" else L2_TIMES * table.limits.l2_bytes
         self._lock = threading.Lock()
 
@@ -98,7 +99,7 @@ class Settler:
             return  # by another thread, or before
         choices, kind = self._known.settled_on(gpu), kind_of(call)
         try:
-            ranked = self._selector.ranked(call, NUM_TIMED)
+            ranked = self._chooser.ranked(call, NUM_TIMED)
             is_alone = len(ranked) < 2 and not self._engine.blas.may_serve(call)
             if ranked[0].how != "modelled" or is_alone or not call.gemm.k or choices.is_full:
                 self._known.leave(call)

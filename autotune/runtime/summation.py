@@ -33,16 +33,16 @@ from ..kernel.config import Config, threads_along_k
 from ..models.launches import Floats
 
 MAX_ERROR = 1.5  # times cuBLAS's, as a search holds its candidates to unless told otherwise
-_CHAIN_SHARE = 0.9  # of the depth that is allowed: the rest is for adding up the splits
+CHAIN_SHARE = 0.9  # of the depth that is allowed: the rest is for adding up the splits
 # Of cuBLAS (0043). Its splits of k: so many times the square root of k over the cube root of the elements of
 # C for each SM, none shorter than a chain. It splits from the first k on where C is small, from the second
 # where each SM has a tile of 128 x 128 or more.
-_SPLITS, _SHORTEST_CHAIN = 3.2, 64
-_LEAST_K, _LEAST_K_OF_LARGE, _LARGE = 248, 1152, 128 * 128
+SPLITS, SHORTEST_CHAIN = 3.2, 64
+LEAST_K, LEAST_K_OF_LARGE, LARGE = 248, 1152, 128 * 128
 # Where a side of C is short, so many threads at most share out k, if it is deep enough for each to add so
 # much; one row or column, or few where both operands lie along k, are dot products: more threads share these.
-_NARROW, _NARROW_DEPTH, _NARROW_PARTS = 32, 128, 128
-_DOT_SIDE, _DOT_DEPTH = 4, 64
+NARROW, NARROW_DEPTH, NARROW_PARTS = 32, 128, 128
+DOT_SIDE, DOT_DEPTH = 4, 64
 
 
 class Depths(NamedTuple):
@@ -93,7 +93,7 @@ class Sums(NamedTuple):
     def accurate_splits(self, k: int, allowed: Depths) -> Floats:
         """From how many splits on the sums over k products, at least one, are hardly deeper than is allowed;
         0 where splits do not decide it."""
-        longest = min(_CHAIN_SHARE * allowed.zero_mean, math.sqrt(_CHAIN_SHARE * allowed.positive * k))
+        longest = min(CHAIN_SHARE * allowed.zero_mean, math.sqrt(CHAIN_SHARE * allowed.positive * k))
         splits: Floats = k / (self.chains * longest)
         return splits
 
@@ -101,23 +101,23 @@ class Sums(NamedTuple):
 def most_splits(gemm: Gemm, num_sms: int) -> float:
     """Into how many parts cuBLAS splits k at most, as a rule, on a GPU of so many SMs. C has elements."""
     elements, side = gemm.m * gemm.n / num_sms, min(gemm.m, gemm.n)
-    if side == 1 or (side <= _DOT_SIDE and gemm.layout == "NT"):
-        splits = gemm.k / _DOT_DEPTH
-    elif side <= _NARROW:
-        splits = min(gemm.k / _NARROW_DEPTH, _NARROW_PARTS)
-    elif gemm.k < (_LEAST_K if elements < _LARGE else _LEAST_K_OF_LARGE):
+    if side == 1 or (side <= DOT_SIDE and gemm.layout == "NT"):
+        splits = gemm.k / DOT_DEPTH
+    elif side <= NARROW:
+        splits = min(gemm.k / NARROW_DEPTH, NARROW_PARTS)
+    elif gemm.k < (LEAST_K if elements < LARGE else LEAST_K_OF_LARGE):
         splits = 1.0
     else:
-        splits = min(_SPLITS * math.sqrt(gemm.k) / math.cbrt(elements), gemm.k / _SHORTEST_CHAIN)
+        splits = min(SPLITS * math.sqrt(gemm.k) / math.cbrt(elements), gemm.k / SHORTEST_CHAIN)
     return max(1.0, splits)
 
 
 def allowed_depths(gemm: Gemm, num_sms: int) -> Depths:
     """How deep sums may be where nothing was measured, on a GPU of so many SMs."""
-    k, splits = max(gemm.k, _SHORTEST_CHAIN), most_splits(gemm, num_sms)  # shorter sums are accurate anyhow
+    k, splits = max(gemm.k, SHORTEST_CHAIN), most_splits(gemm, num_sms)  # shorter sums are accurate anyhow
     # More splits than these would make sums deeper again
     of_zero_mean, of_positive = min(splits, math.sqrt(k)), min(splits, math.cbrt(2 * k))
-    is_narrow = min(gemm.m, gemm.n) <= _NARROW
+    is_narrow = min(gemm.m, gemm.n) <= NARROW
     zero_mean = k / splits if is_narrow else k / of_zero_mean + of_zero_mean - 1
     return Depths(MAX_ERROR**2 * zero_mean, MAX_ERROR**2 * (k / of_positive**2 + of_positive - 1))
 

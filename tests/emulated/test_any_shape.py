@@ -34,7 +34,7 @@ from autotune.gemm import Gemm
 from autotune.kernel.compiler import Cubin
 from autotune.measurement import Measurement, Outcome
 from autotune.runtime.engine import Engine
-from autotune.runtime.selector import Call
+from autotune.runtime.pick import Call
 from autotune.store import FinalEntry, Store
 
 CALLS = [

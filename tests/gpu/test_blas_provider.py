@@ -28,8 +28,9 @@ from autotune.kernel.config import Config
 from autotune.runtime import blas_provider
 from autotune.runtime.blas_provider import BlasHandle
 from autotune.runtime.choices import FOLDER
+from autotune.runtime.chooser import Chooser
 from autotune.runtime.dispatcher import Dispatcher
-from autotune.runtime.selector import Call, Pick, Selector
+from autotune.runtime.pick import Call, Pick
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(600), pytest.mark.filterwarnings("default")]
 
@@ -73,17 +74,17 @@ def served(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
     """Streams of the products that cuBLAS was given; it is picked for every call."""
     if blas_provider.find_library() is None:
         pytest.skip("no cuBLAS is found")
-    own_pick, own_sgemm = Selector.pick, BlasHandle.sgemm
+    own_pick, own_sgemm = Chooser.pick, BlasHandle.sgemm
     found: list[int] = []
 
-    def pick(self: Selector, call: Call) -> Pick:
+    def pick(self: Chooser, call: Call) -> Pick:
         return replace(own_pick(self, call), provider="cublas")
 
     def sgemm(self: BlasHandle, call: Any, stream: int, addresses: Any, workspace: int) -> None:
         own_sgemm(self, call, stream, addresses, workspace)
         found.append(stream)
 
-    monkeypatch.setattr(Selector, "pick", pick)
+    monkeypatch.setattr(Chooser, "pick", pick)
     monkeypatch.setattr(BlasHandle, "sgemm", sgemm)
     yield found
 

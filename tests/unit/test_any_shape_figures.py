@@ -19,7 +19,7 @@ from autotune.device import KNOWN
 from autotune.errors import UsageError
 from autotune.gemm import LAYOUTS, Gemm
 from autotune.kernel.launch import refusal
-from autotune.runtime.selector import Call
+from autotune.runtime.pick import Call
 from autotune.store import Store
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))

@@ -58,6 +58,8 @@ RULES: dict[str, Room] = {
     "search/propose": _room("search/propose", "kernel", packages=("optuna", "numpy")),
     "search/run": _room("search", "kernel", packages=("numpy",)),
     "search/compare": _room("search", "store", "kernel", packages=("numpy",)),
+    "core": Room(frozenset(), frozenset()),  # it runs before anything is installed
+    "core/hatch_hook": Room(frozenset(), frozenset({"hatchling"})),
     "runtime": _room("runtime", "models", "kernel", packages=("numpy", "cuda")),
     "export": _room("export", "recording", "runtime", "models", "kernel", packages=("numpy",)),
     "export/from_store": _room("export", "store", "kernel"),

@@ -31,8 +31,9 @@ from autotune.gemm import MAX_EXTENT, Gemm
 from autotune.models import cublas_model
 from autotune.runtime import blas_provider, choices, workspace
 from autotune.runtime.blas_provider import BlasLibrary, BlasProvider
+from autotune.runtime.chooser import Chooser
 from autotune.runtime.dispatcher import Dispatcher
-from autotune.runtime.selector import Call, Pick, Selector
+from autotune.runtime.pick import Call, Pick
 from autotune.runtime.table import CublasFigures, Table
 
 STREAM = 77
@@ -85,12 +86,12 @@ def install(monkeypatch: pytest.MonkeyPatch, played: PlayedBlas | None) -> None:
 @pytest.fixture
 def picked(monkeypatch: pytest.MonkeyPatch) -> None:
     """The selector takes cuBLAS to be the fastest for every call."""
-    own = Selector.pick
+    own = Chooser.pick
 
-    def pick(self: Selector, call: Call) -> Pick:
+    def pick(self: Chooser, call: Call) -> Pick:
         return replace(own(self, call), provider="cublas", cublas_us=1.0)
 
-    monkeypatch.setattr(Selector, "pick", pick)
+    monkeypatch.setattr(Chooser, "pick", pick)
 
 
 @pytest.fixture
@@ -364,7 +365,7 @@ def test_a_version_that_was_not_timed_serves_what_the_timed_one_would_not(
     tmp_path: Path, driver: FakeDriver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A dispatcher asks which is loaded; not a deterministic one, since processes load it at other times."""
-    kernel_us = Selector(_table()).pick(Call.packed(SHAPE)).expected_us
+    kernel_us = Chooser(_table()).pick(Call.packed(SHAPE)).expected_us
     limits = _table().limits
     least_us = cublas_model.FIXED_US + SHAPE.limit_us(limits.fma_tflops, limits.bandwidth_gbs)
     assert kernel_us is not None

@@ -25,7 +25,8 @@ from autotune.kernel.config import Config
 from autotune.models import cublas_model
 from autotune.recording.matrix import TimeMatrix
 from autotune.runtime import table as tables
-from autotune.runtime.selector import Call, Pick, Selector
+from autotune.runtime.pick import Call, Pick
+from autotune.runtime.selector import Selector
 from autotune.runtime.table import CublasFigures
 
 SHAPE = Gemm(640, 384, 512)

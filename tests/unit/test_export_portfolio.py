@@ -34,7 +34,8 @@ from autotune.kernel.rules import broken_rules
 from autotune.models.fit import guess
 from autotune.models.launches import Shapes
 from autotune.runtime.cubin_files import load_cubins, packed
-from autotune.runtime.selector import Call, Selector, in_splits
+from autotune.runtime.pick import Call, in_splits
+from autotune.runtime.selector import Selector
 from autotune.runtime.table import KernelRecord, Table, launchable, load
 from autotune.target import Point
 

@@ -15,7 +15,7 @@ from autotune.gemm import Gemm
 from autotune.kernel.launch import LaunchSpec, plan, refusal
 from autotune.models.launches import Launches, Shapes, grids, serves
 from autotune.models.splits import VALUES, Splits
-from autotune.runtime.selector import Call
+from autotune.runtime.pick import Call
 
 NUM_SMS = LIMITS.num_sms
 
@@ -37,7 +37,7 @@ def test_grids_and_refusals_are_those_of_single_plans(data: st.DataObject, call:
     g = call.gemm
     drawn = data.draw(many(g.layout))
     launches = Launches.of(drawn, [2] * len(drawn))
-    shapes = call.shapes
+    shapes = Shapes.of(*call)
     grid = grids(launches, shapes)
     may = serves(launches, shapes, grid)
     for at, spec in enumerate(drawn):

@@ -14,7 +14,8 @@ from autotune.errors import DispatchError
 from autotune.gemm import Gemm
 from autotune.kernel.launch import MAX_GRID_X, LaunchSpec, Variant, plan
 from autotune.models.fit import Sample, fit, fma_step_us, guess
-from autotune.runtime.selector import Call, Selector
+from autotune.runtime.pick import Call
+from autotune.runtime.selector import Selector
 from autotune.runtime.summation import allowed_depths, excess_depth
 from autotune.runtime.table import Table
 

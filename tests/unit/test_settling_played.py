@@ -34,7 +34,8 @@ from autotune.runtime import choices, settling
 from autotune.runtime import cuda_driver as door
 from autotune.runtime.cuda_driver import CudaFault, Driver
 from autotune.runtime.dispatcher import Dispatcher
-from autotune.runtime.selector import Call, Selector
+from autotune.runtime.pick import Call
+from autotune.runtime.selector import Selector
 from autotune.runtime.table import Table
 
 TUNED, SHAPE, OTHER = Gemm(128, 128, 64), Gemm(72, 68, 36), Gemm(40, 68, 36)

@@ -20,7 +20,8 @@ from test_export_portfolio import UNTUNED, in_layout, table_for
 
 from autotune.device import known_limits
 from autotune.gemm import LAYOUTS, Gemm
-from autotune.runtime.selector import Call, Selector
+from autotune.runtime.pick import Call
+from autotune.runtime.selector import Selector
 from autotune.runtime.summation import MAX_ERROR, Depths, Sums, allowed_depths, excess_depth, most_splits
 from autotune.runtime.table import Kernel
 

@@ -32,7 +32,8 @@ from autotune.errors import DispatchError
 from autotune.gemm import LAYOUTS, Gemm
 from autotune.kernel.config import PARAMETER
 from autotune.runtime.cubin_files import load_cubins, packed
-from autotune.runtime.selector import Call, Selector
+from autotune.runtime.pick import Call
+from autotune.runtime.selector import Selector
 from autotune.runtime.table import SCHEMA_VERSION, Table, launchable, parse, render
 
 NUM_MUTATIONS = int(os.environ.get("AUTOTUNE_FUZZ", "3000"))

@@ -21,7 +21,7 @@ from autotune.models.launches import Launches, Shapes, grids
 from autotune.models.residual import Residuals
 from autotune.models.splits import VALUES
 from autotune.models.time_model import ModelFigures, Speeds, TimeModel, modelled_us
-from autotune.runtime.selector import Call
+from autotune.runtime.pick import Call
 
 FIGURES = ModelFigures(1.5, 0.11, 0.23, 0.8, 9, 0.1)
 SHAPE = Gemm(256, 256, 4096)  # 16 tiles
@@ -123,7 +123,7 @@ def test_a_forecast_is_of_what_may_run_and_forgets_no_way_of_access(
     same = [call for call in drawn if call.gemm.layout == layout]
     for call in (*same, *same):
         g = call.gemm
-        found = forecast.expected(call.shapes, accurate=np.full(len(specs), 3.0))
+        found = forecast.expected(Shapes.of(*call), accurate=np.full(len(specs), 3.0))
         factors = residual.factors(missed, g.m, g.n, g.k)
         for at, split_k, time_us in zip(*(column.tolist() for column in found), strict=True):
             spec = replace(specs[at], split_k=int(split_k))

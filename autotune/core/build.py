@@ -1,0 +1,65 @@
+"""Builds the core's library beside its sources: when autotune is installed, or this file is run.
+
+Any C compiler of the system will do: `CC`, else cc, gcc or clang. Without one nothing is built, and Python
+chooses alone (runtime/core.py). Standard library only: this runs before anything is installed.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+FOLDER = Path(__file__).resolve().parent
+LIBRARY = FOLDER / "libautotune_core.so"
+# No multiplication is fused with an addition: choices are those of Python on every processor.
+FLAGS = ("-std=c11", "-O2", "-ffp-contract=off", "-fPIC", "-shared", "-fvisibility=hidden", "-pthread")
+
+
+class NotBuilt(Exception):
+    """There is no compiler, or it fails."""
+
+
+def sources() -> list[Path]:
+    return sorted(FOLDER.glob("*.c"))
+
+
+def is_current() -> bool:
+    """Whether the library is there, and younger than its sources."""
+    if not LIBRARY.exists():
+        return False
+    built = LIBRARY.stat().st_mtime
+    return all(path.stat().st_mtime <= built for path in (*sources(), *FOLDER.glob("*.h"), Path(__file__)))
+
+
+def build() -> Path:
+    """Compile the library; returns its path. Processes may do so at once. Raises NotBuilt."""
+    compiler = _compiler()
+    with tempfile.TemporaryDirectory(dir=FOLDER, prefix=".build-") as folder:
+        made = Path(folder) / LIBRARY.name
+        command = [*compiler, *FLAGS, *map(str, sources()), "-o", str(made), "-lm", "-ldl"]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise NotBuilt(f"{shlex.join(command)} failed:\n{done.stderr}")
+        made.replace(LIBRARY)
+    return LIBRARY
+
+
+def _compiler() -> list[str]:
+    if told := os.environ.get("CC"):
+        return shlex.split(told)
+    for name in ("cc", "gcc", "clang"):
+        if found := shutil.which(name):
+            return [found]
+    raise NotBuilt("no C compiler (cc, gcc, clang, or what CC says)")
+
+
+if __name__ == "__main__":
+    try:
+        build()
+    except NotBuilt as fault:
+        sys.exit(f"the core was not built: {fault}")

@@ -1,0 +1,482 @@
+/* The order of operations is that of the Python modules that are named here: both give the same numbers, but
+ * for the last bits of sums and exponentials. */
+
+#include "choice.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define DIMENSIONS 3
+#define NUM_PER_SM 4 /* numbers of blocks per SM that splits may aim at: models/splits.py */
+static const double BLOCKS_PER_SM[NUM_PER_SM - 1] = {1, 2, 4}; /* and as many as are resident */
+
+/* What no shape changes of a kernel with a model, and of its time: models/time_model.py. */
+typedef struct {
+    const autotune_kernel *kernel;
+    int32_t number;
+    bool is_splitting; /* the number of splits is an argument */
+    double wanted[NUM_PER_SM];
+    double l2_us, overhead_us, wait_us, caution, chains;
+} modelled;
+
+struct at_chooser {
+    const autotune_table *table;
+    modelled *modelled[AUTOTUNE_LAYOUTS];
+    double *between; /* of two numbers of splits: a wish below goes to the smaller */
+    int32_t *slots, num_slots; /* entries, hashed by shape; -1: none */
+    double *places;            /* (entries, 3) logarithms of m, n and k */
+};
+
+/* How deep sums are, for data of zero mean and for positive data: runtime/summation.py. */
+typedef struct {
+    double zero_mean, positive;
+} depths;
+
+/* ------------------------------------------------------------------------------------------ opening */
+
+static bool splits(const autotune_kernel *kernel) {
+    return kernel->reduction == AUTOTUNE_REDUCE_TWO_PASS || kernel->reduction == AUTOTUNE_REDUCE_LAST_BLOCK ||
+           kernel->reduction == AUTOTUNE_REDUCE_LAST_WAVE;
+}
+
+static double fmas_per_us(const autotune_table *table) { return table->fma_tflops * 1e6 / 2; }
+
+static modelled understood(const autotune_table *table, int32_t number) {
+    const autotune_kernel *kernel = &table->kernels[number];
+    const autotune_constants *c = &table->constants;
+    const int32_t reduction = kernel->reduction;
+    const bool is_last_wave = reduction == AUTOTUNE_REDUCE_LAST_WAVE;
+    const int further = (reduction == AUTOTUNE_REDUCE_TWO_PASS) + !!kernel->packs_a + !!kernel->packs_b;
+    const bool sums_in_splits = reduction != AUTOTUNE_REDUCE_NONE && !is_last_wave;
+    modelled found = {
+        .kernel = kernel,
+        .number = number,
+        .is_splitting = splits(kernel),
+        .l2_us = (kernel->bm + kernel->bn) * (c->fmas_per_l2_float / fmas_per_us(table)),
+        .overhead_us = (kernel->overlaps ? c->launch_us : c->launch_apart_us) * further,
+        .wait_us = reduction == AUTOTUNE_REDUCE_LAST_BLOCK || is_last_wave ? c->last_block_us : 0,
+        .caution = 1 + c->caution * kernel->relative_error,
+        .chains = sums_in_splits && !kernel->flush_k ? (double)kernel->threads_along_k : INFINITY,
+    };
+    if (reduction == AUTOTUNE_REDUCE_CLUSTER) found.overhead_us += c->cluster_us;
+    for (int i = 0; i < NUM_PER_SM; i++) {
+        const double resident = kernel->blocks_per_sm;
+        const double per_sm = i < NUM_PER_SM - 1 ? fmin(BLOCKS_PER_SM[i], resident) : resident;
+        found.wanted[i] = per_sm * (is_last_wave ? c->parts_of_last : table->num_sms);
+    }
+    return found;
+}
+
+static uint32_t hashed(int32_t m, int32_t n, int32_t k, int32_t layout) {
+    uint64_t hash = (uint64_t)(uint32_t)layout;
+    const uint32_t words[DIMENSIONS] = {(uint32_t)m, (uint32_t)n, (uint32_t)k};
+    for (int i = 0; i < DIMENSIONS; i++) hash = (hash ^ words[i]) * 0x9E3779B97F4A7C15u; /* Fibonacci hashing */
+    return (uint32_t)(hash >> 32);
+}
+
+static bool index_entries(at_chooser *chooser) {
+    const autotune_table *table = chooser->table;
+    int32_t size = 4;
+    while (size < 2 * table->num_entries) size *= 2;
+    chooser->num_slots = size;
+    chooser->slots = malloc((size_t)size * sizeof *chooser->slots);
+    chooser->places = malloc((size_t)(table->num_entries + 1) * DIMENSIONS * sizeof *chooser->places);
+    if (!chooser->slots || !chooser->places) return false;
+    for (int32_t i = 0; i < size; i++) chooser->slots[i] = -1;
+    for (int32_t i = 0; i < table->num_entries; i++) {
+        const autotune_entry *entry = &table->entries[i];
+        uint32_t at = hashed(entry->m, entry->n, entry->k, entry->layout);
+        while (chooser->slots[at & (uint32_t)(size - 1)] >= 0) at++;
+        chooser->slots[at & (uint32_t)(size - 1)] = i;
+        double *place = chooser->places + DIMENSIONS * i;
+        place[0] = log1p(entry->m), place[1] = log1p(entry->n), place[2] = log1p(entry->k);
+    }
+    return true;
+}
+
+at_chooser *at_chooser_new(const autotune_table *table) {
+    at_chooser *chooser = calloc(1, sizeof *chooser);
+    if (!chooser) return NULL;
+    chooser->table = table;
+    const autotune_constants *c = &table->constants;
+    chooser->between = malloc((size_t)(c->num_split_values + 1) * sizeof *chooser->between);
+    bool is_complete = chooser->between && index_entries(chooser);
+    for (int32_t i = 0; is_complete && i + 1 < c->num_split_values; i++) {
+        chooser->between[i] = sqrt(c->split_values[i + 1] * c->split_values[i]);
+    }
+    for (int layout = 0; is_complete && layout < AUTOTUNE_LAYOUTS; layout++) {
+        const autotune_layout *known = &table->layouts[layout];
+        modelled *rows = malloc((size_t)(known->num_modelled + 1) * sizeof *rows);
+        chooser->modelled[layout] = rows;
+        is_complete = rows;
+        for (int32_t i = 0; rows && i < known->num_modelled; i++) rows[i] = understood(table, known->modelled[i]);
+    }
+    if (is_complete) return chooser;
+    at_chooser_free(chooser);
+    return NULL;
+}
+
+void at_chooser_free(at_chooser *chooser) {
+    if (!chooser) return;
+    for (int layout = 0; layout < AUTOTUNE_LAYOUTS; layout++) free(chooser->modelled[layout]);
+    free(chooser->between);
+    free(chooser->slots);
+    free(chooser->places);
+    free(chooser);
+}
+
+/* ------------------------------------------------------------------------------------------ accuracy */
+
+/* Of sums over k products in so many splits (Sums.depths). */
+static depths depths_of(const autotune_kernel *kernel, double split_k, double k) {
+    const bool is_split =
+        kernel->reduction != AUTOTUNE_REDUCE_NONE && kernel->reduction != AUTOTUNE_REDUCE_LAST_WAVE;
+    const double more_splits = is_split ? split_k - 1 : 0;
+    const double length = k / (kernel->threads_along_k * (more_splits + 1));
+    const double flush_k = kernel->flush_k ? (double)kernel->flush_k : INFINITY;
+    const double chain = fmin(flush_k, length), more_chains = fmax(length * (1 / flush_k) - 1, 0);
+    const double adding = kernel->slices - 1 + more_splits;
+    return (depths){chain + more_chains + adding, (chain * chain + more_chains * length) / k + adding};
+}
+
+/* Into how many parts cuBLAS splits k at most, as a rule. */
+static double most_splits(const autotune_table *table, const at_call *call) {
+    const autotune_constants *c = &table->constants;
+    const double elements = (double)call->m * call->n / table->num_sms, k = call->k;
+    const double side = call->m < call->n ? call->m : call->n;
+    double found;
+    if (side == 1 || (side <= c->dot_side && call->layout == AUTOTUNE_NT)) {
+        found = k / c->dot_depth;
+    } else if (side <= c->narrow_side) {
+        found = fmin(k / c->narrow_depth, c->narrow_parts);
+    } else if (k < (elements < c->large_elements ? c->least_k : c->least_k_of_large)) {
+        found = 1;
+    } else {
+        found = fmin(c->splits * sqrt(k) / cbrt(elements), k / c->shortest_chain);
+    }
+    return fmax(1, found);
+}
+
+/* How deep sums may be where nothing was measured (allowed_depths). */
+static depths allowed_anywhere(const autotune_table *table, const at_call *call) {
+    const autotune_constants *c = &table->constants;
+    const double k = fmax(call->k, c->shortest_chain), parts = most_splits(table, call);
+    const double zero_parts = fmin(parts, sqrt(k)), positive_parts = fmin(parts, cbrt(2 * k));
+    const double side = call->m < call->n ? call->m : call->n, factor = c->max_error * c->max_error;
+    const double zero_mean = side <= c->narrow_side ? k / parts : k / zero_parts + zero_parts - 1;
+    return (depths){factor * zero_mean, factor * (k / (positive_parts * positive_parts) + positive_parts - 1)};
+}
+
+static bool are_near(const autotune_constants *c, double x, double y) {
+    return x <= c->near_ratio * y && y <= c->near_ratio * x;
+}
+
+/* How deep sums may be: as those of kernels that were measured to be accurate enough close by. */
+static depths allowed_depths(const autotune_table *table, const at_call *call, const autotune_entry *near) {
+    depths allowed = allowed_anywhere(table, call);
+    const autotune_constants *c = &table->constants;
+    if (!near || !are_near(c, near->m, call->m) || !are_near(c, near->n, call->n) ||
+        !are_near(c, near->k, call->k)) {
+        return allowed;
+    }
+    for (int32_t i = 0; i < near->num_ranked; i++) {
+        const autotune_kernel *kernel = &table->kernels[table->ranked[near->first + i].kernel];
+        const depths found = depths_of(kernel, kernel->split_k, call->k > 1 ? call->k : 1);
+        allowed.zero_mean = fmax(allowed.zero_mean, found.zero_mean);
+        allowed.positive = fmax(allowed.positive, found.positive);
+    }
+    return allowed;
+}
+
+/* ------------------------------------------------------------------------------------------ times */
+
+/* Covariances of a shape with those that something was learned on (models/residual.py): Matern 3/2. */
+static void covariances(const autotune_residuals *known, double length, const at_call *call, double *found) {
+    const int32_t extents[DIMENSIONS] = {call->m, call->n, call->k};
+    double place[DIMENSIONS];
+    for (int i = 0; i < DIMENSIONS; i++) place[i] = log2(extents[i] > 1 ? extents[i] : 1);
+    for (int32_t at = 0; at < known->num_places; at++) {
+        double squares = 0;
+        for (int i = 0; i < DIMENSIONS; i++) {
+            const double apart = known->places[DIMENSIONS * at + i] - place[i];
+            squares += apart * apart;
+        }
+        const double r = sqrt(squares * (3 / (length * length)));
+        found[at] = (1 + r) * exp(-r);
+    }
+}
+
+static double factor(const autotune_residuals *known, int32_t row, const double *covariance) {
+    if (!known->num_places) return 1;
+    const float *weights = known->weights + (size_t)row * (size_t)known->num_places;
+    double sums[4] = {0}; /* chains that the processor adds up side by side */
+    int32_t at = 0;
+    for (; at + 4 <= known->num_places; at += 4) {
+        for (int i = 0; i < 4; i++) sums[i] += (double)weights[at + i] * covariance[at + i];
+    }
+    for (; at < known->num_places; at++) sums[0] += (double)weights[at] * covariance[at];
+    return exp(sums[0] + sums[1] + (sums[2] + sums[3]));
+}
+
+/* What a shape asks of every kernel. */
+typedef struct {
+    const autotune_table *table;
+    const at_call *call;
+    double least_bytes;
+    depths allowed;
+} shape;
+
+/* Steps of waves, and of the queue on the busiest SM, of blocks that have so many steps each. */
+static void add_steps(const shape *of, const autotune_kernel *kernel, double blocks, double k_steps,
+                      double *wave_steps, double *queue_steps) {
+    const double queue = ceil(blocks / of->table->num_sms);
+    const double steps = k_steps + of->table->constants.prologue_steps;
+    *wave_steps += ceil(queue / kernel->blocks_per_sm) * steps;
+    *queue_steps += queue * steps;
+}
+
+/* Time in us of a kernel in so many splits, without what the residual adds (TimeModel.work, modelled_us). */
+static double modelled_us(const shape *of, const modelled *row, double split_k) {
+    const autotune_table *table = of->table;
+    const autotune_kernel *kernel = row->kernel;
+    const double m = of->call->m, n = of->call->n, k = of->call->k;
+    const double tiles_m = ceil(m / kernel->bm), tiles_n = ceil(n / kernel->bn), tiles = tiles_m * tiles_n;
+    const bool is_last_wave = kernel->reduction == AUTOTUNE_REDUCE_LAST_WAVE;
+    const double split_tiles = is_last_wave ? fmod(tiles, kernel->wave > 1 ? kernel->wave : 1) : tiles;
+    const double sum_bytes =
+        row->is_splitting ? (double)AT_FLOAT_BYTES * kernel->bm * kernel->bn * split_tiles * split_k : 0;
+    const double granule = (double)AT_FLOAT_BYTES / AT_PACK_ALIGNMENT;
+    double pack_bytes = 0, wave_steps = 0, queue_steps = 0;
+    if (kernel->packs_a) pack_bytes += AT_PACK_ALIGNMENT * ceil(kernel->bm * granule * tiles_m * k);
+    if (kernel->packs_b) pack_bytes += AT_PACK_ALIGNMENT * ceil(kernel->bn * granule * tiles_n * k);
+
+    const double k_tiles = ceil(k / kernel->bk);
+    double num_blocks = split_tiles * split_k, wait_us = row->wait_us * split_k;
+    add_steps(of, kernel, num_blocks, ceil(k_tiles / split_k), &wave_steps, &queue_steps);
+    if (is_last_wave) {
+        add_steps(of, kernel, tiles - split_tiles, k_tiles, &wave_steps, &queue_steps);
+        num_blocks = tiles;
+        wait_us *= fmin(split_tiles, 1);
+    }
+    const double bytes_per_us = table->bandwidth_gbs * 1e3;
+    const double asking_blocks = table->constants.bandwidth_sms * table->num_sms;
+    const double reach = fmin(bytes_per_us, num_blocks * (bytes_per_us / asking_blocks));
+    const double memory_us = (of->least_bytes + 2 * (sum_bytes + pack_bytes)) / reach;
+    const double l2_us = tiles * row->l2_us * k;
+    const double compute_us = kernel->round_us * wave_steps + kernel->step_us * queue_steps;
+    const double bound_us = fmax(fmax(compute_us, memory_us / kernel->memory_efficiency), l2_us);
+    return kernel->fixed_us + bound_us + (row->overhead_us + wait_us);
+}
+
+/* The place of the first value that is not below a wish (NumPy's searchsorted). */
+static int32_t first_not_below(const double *values, int32_t num, double wish) {
+    int32_t at = 0;
+    while (at < num && values[at] < wish) at++;
+    return at;
+}
+
+/* Numbers of splits worth a look for a kernel that takes any (models/splits.py); equal ones occur. */
+static void split_choices(const at_chooser *chooser, const shape *of, const modelled *row,
+                          double found[NUM_PER_SM + 1]) {
+    const autotune_constants *c = &of->table->constants;
+    const autotune_kernel *kernel = row->kernel;
+    const double k = of->call->k, deep = k > 1 ? k : 1;
+    const double tiles = ceil((double)of->call->m / kernel->bm) * ceil((double)of->call->n / kernel->bn);
+    const bool counts_tiles = kernel->reduction != AUTOTUNE_REDUCE_LAST_WAVE;
+    int32_t most = -1; /* the greatest that leaves each part some work */
+    while (most + 1 < c->num_split_values && c->split_values[most + 1] <= k / kernel->bk) most++;
+    const double zero_mean = c->chain_share * of->allowed.zero_mean;
+    const double longest = fmin(zero_mean, sqrt(c->chain_share * of->allowed.positive * deep));
+    const double accurate = deep / (row->chains * longest);
+    for (int i = 0; i <= NUM_PER_SM; i++) {
+        const double wish = i < NUM_PER_SM ? row->wanted[i] / fmax(counts_tiles ? tiles : 0, 1) : accurate;
+        int32_t at = i < NUM_PER_SM ? first_not_below(chooser->between, c->num_split_values - 1, wish)
+                                    : first_not_below(c->split_values, c->num_split_values, wish);
+        if (at > most) at = most;
+        found[i] = c->split_values[at > 0 ? at : 0];
+    }
+}
+
+/* ------------------------------------------------------------------------------------------ choosing */
+
+/* A launch that may serve a call. Where two are alike in all, that of the least order serves. */
+typedef struct {
+    double handicapped_us, time_us;
+    int32_t row, split_k, order;
+} candidate;
+
+static void consider(const shape *of, const modelled *row, double split_k, double missed, candidate *best,
+                     candidate mine) {
+    const autotune_kernel *kernel = row->kernel;
+    mine.split_k = (int32_t)split_k;
+    const bool leaves_work = !(row->is_splitting || kernel->reduction == AUTOTUNE_REDUCE_CLUSTER) ||
+                             split_k * kernel->bk <= of->call->k;
+    if (!leaves_work || !at_may_serve(kernel, of->call, mine.split_k)) return;
+    mine.time_us = modelled_us(of, row, split_k) * missed;
+    const depths sums = depths_of(kernel, split_k, of->call->k > 1 ? of->call->k : 1);
+    const double deeper = fmax(sums.zero_mean / of->allowed.zero_mean, sums.positive / of->allowed.positive);
+    mine.handicapped_us = mine.time_us * row->caution * fmax(1, deeper);
+    const bool is_before = mine.handicapped_us == best->handicapped_us && mine.order < best->order;
+    if (mine.handicapped_us < best->handicapped_us || is_before) *best = mine;
+}
+
+/* The launch with the least modelled time that is accurate enough, as far as there is one. False where no
+ * kernel with a model may serve. */
+static bool choose_modelled(const at_chooser *chooser, const shape *of, const double *covariance,
+                            autotune_choice *choice) {
+    const autotune_layout *known = &of->table->layouts[of->call->layout];
+    const modelled *rows = chooser->modelled[of->call->layout];
+    candidate best = {.handicapped_us = INFINITY};
+    for (int32_t i = 0; i < known->num_modelled; i++) {
+        const modelled *row = &rows[i];
+        const double missed = factor(&known->missed, i, covariance);
+        if (!row->is_splitting) {
+            consider(of, row, row->kernel->split_k, missed, &best, (candidate){.row = i, .order = i});
+            continue;
+        }
+        double choices[NUM_PER_SM + 1];
+        split_choices(chooser, of, row, choices);
+        for (int32_t at = 0; at <= NUM_PER_SM; at++) { /* Python looks at all kernels first, at numbers then */
+            const candidate mine = {.row = i, .order = (at + 1) * known->num_modelled + i};
+            if (!at || choices[at] != choices[at - 1]) consider(of, row, choices[at], missed, &best, mine);
+        }
+    }
+    if (best.handicapped_us == INFINITY) return false;
+    choice->how = AUTOTUNE_MODELLED;
+    choice->kernel = rows[best.row].number;
+    choice->split_k = best.split_k;
+    choice->expected_us = best.time_us;
+    return true;
+}
+
+static const autotune_entry *tuned(const at_chooser *chooser, const at_call *call) {
+    const uint32_t mask = (uint32_t)(chooser->num_slots - 1);
+    for (uint32_t at = hashed(call->m, call->n, call->k, call->layout);; at++) {
+        const int32_t number = chooser->slots[at & mask];
+        if (number < 0) return NULL;
+        const autotune_entry *entry = &chooser->table->entries[number];
+        if (entry->m == call->m && entry->n == call->n && entry->k == call->k &&
+            entry->layout == call->layout) {
+            return entry;
+        }
+    }
+}
+
+static bool choose_exact(const at_chooser *chooser, const at_call *call, autotune_choice *choice) {
+    const autotune_table *table = chooser->table;
+    const autotune_entry *entry = at_is_as_tuned(call) ? tuned(chooser, call) : NULL;
+    for (int32_t i = 0; entry && i < entry->num_ranked; i++) {
+        const autotune_ranked *ranked = &table->ranked[entry->first + i];
+        const autotune_kernel *kernel = &table->kernels[ranked->kernel];
+        if (!at_may_serve(kernel, call, kernel->split_k)) continue;
+        choice->how = AUTOTUNE_EXACT;
+        choice->kernel = ranked->kernel;
+        choice->split_k = kernel->split_k;
+        choice->entry = (int32_t)(entry - table->entries);
+        choice->expected_us = ranked->time_us;
+        choice->cublas_us = entry->cublas_us;
+        choice->is_cublas = entry->cublas_us > 0 && entry->cublas_us < ranked->time_us;
+        return true;
+    }
+    return false;
+}
+
+static double apart(const double *place, const double *other) {
+    double squares = 0;
+    for (int i = 0; i < DIMENSIONS; i++) squares += (place[i] - other[i]) * (place[i] - other[i]);
+    return squares;
+}
+
+/* The tuned shape that is nearest to a call, but for those that are as near as `behind`, or nearer; the first
+ * of several. -1 where there is none. */
+static int32_t nearest(const at_chooser *chooser, const at_call *call, int32_t behind) {
+    const autotune_table *table = chooser->table;
+    const double place[DIMENSIONS] = {log1p(call->m), log1p(call->n), log1p(call->k)};
+    const double least = behind < 0 ? -1 : apart(chooser->places + DIMENSIONS * behind, place);
+    double best = INFINITY;
+    int32_t found = -1;
+    for (int32_t i = 0; i < table->num_entries; i++) {
+        if (table->entries[i].layout != call->layout) continue;
+        const double squares = apart(chooser->places + DIMENSIONS * i, place);
+        if (squares < least || (squares == least && i <= behind)) continue;
+        if (squares < best) best = squares, found = i;
+    }
+    return found;
+}
+
+/* The best legal kernel of the nearest tuned shape that has one. */
+static bool choose_nearest(const at_chooser *chooser, const at_call *call, autotune_choice *choice) {
+    const autotune_table *table = chooser->table;
+    int32_t at = -1;
+    for (int32_t looked = 0; looked < table->constants.num_nearest; looked++) {
+        at = nearest(chooser, call, at);
+        if (at < 0) return false;
+        for (int32_t i = 0; i < table->entries[at].num_ranked; i++) {
+            const int32_t number = table->ranked[table->entries[at].first + i].kernel;
+            const autotune_kernel *kernel = &table->kernels[number];
+            if (!at_has_work(kernel, kernel->split_k, call->k)) continue;
+            if (!at_may_serve(kernel, call, kernel->split_k)) continue;
+            choice->how = AUTOTUNE_NEAREST;
+            choice->kernel = number;
+            choice->split_k = kernel->split_k;
+            choice->entry = at;
+            return true;
+        }
+    }
+    return false;
+}
+
+/* Whether cuBLAS is expected to be as fast as what the model chose, or nearly (models/cublas_model.py). */
+static void look_at_cublas(const shape *of, const char *version, double *covariance, autotune_choice *choice) {
+    const autotune_table *table = of->table;
+    const autotune_constants *c = &table->constants;
+    const autotune_layout *known = &table->layouts[of->call->layout];
+    if (!known->cublas_version) return;
+    const double flops = 2.0 * of->call->m * of->call->n * of->call->k;
+    const double limit_us = fmax(flops / (table->fma_tflops * 1e6), of->least_bytes / (table->bandwidth_gbs * 1e3));
+    covariances(&known->cublas, c->residual_length, of->call, covariance);
+    const double level = exp(known->cublas_level);
+    choice->cublas_us = (c->cublas_fixed_us + limit_us) * level * factor(&known->cublas, 0, covariance);
+    const bool is_other = version && strcmp(version, known->cublas_version) != 0;
+    const double deviation = known->cublas_deviation, error = table->kernels[choice->kernel].relative_error;
+    const double doubt = is_other ? c->other_version : 0;
+    const double margin = c->margin * sqrt(deviation * deviation + error * error + doubt * doubt);
+    choice->is_cublas = choice->cublas_us < choice->expected_us * exp(margin);
+}
+
+int at_choose(const at_chooser *chooser, const at_call *call, const char *cublas_version,
+              autotune_choice *choice) {
+    const autotune_table *table = chooser->table;
+    const autotune_layout *known = &table->layouts[call->layout];
+    *choice = (autotune_choice){.entry = -1};
+    if (choose_exact(chooser, call, choice)) return 0;
+
+    const int32_t num_missed = known->missed.num_places, num_cublas = known->cublas.num_places;
+    const size_t num_places = (size_t)(num_missed > num_cublas ? num_missed : num_cublas);
+    double *covariance = malloc((num_places + 1) * sizeof *covariance);
+    if (!covariance) return 2;
+    covariances(&known->missed, table->constants.residual_length, call, covariance);
+    const int32_t at = nearest(chooser, call, -1);
+    const double m = call->m, n = call->n, k = call->k;
+    const shape of = {
+        .table = table,
+        .call = call,
+        .least_bytes = AT_FLOAT_BYTES * (m * k + k * n + m * n),
+        .allowed = allowed_depths(table, call, at < 0 ? NULL : &table->entries[at]),
+    };
+    const bool is_modelled = choose_modelled(chooser, &of, covariance, choice);
+    if (is_modelled) {
+        choice->entry = at;
+        look_at_cublas(&of, cublas_version, covariance, choice);
+    }
+    free(covariance);
+    if (is_modelled || choose_nearest(chooser, call, choice)) return 0;
+
+    const autotune_kernel *last = &table->kernels[known->default_kernel];
+    if (!at_may_serve(last, call, last->split_k)) return 1;
+    choice->how = AUTOTUNE_DEFAULT;
+    choice->kernel = known->default_kernel;
+    choice->split_k = last->split_k;
+    return 0;
+}

@@ -1,0 +1,148 @@
+#include "grid.h"
+
+#include <stddef.h>
+
+static int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+bool at_trans_a(int32_t layout) { return layout == AUTOTUNE_TN || layout == AUTOTUNE_TT; }
+bool at_trans_b(int32_t layout) { return layout == AUTOTUNE_NT || layout == AUTOTUNE_TT; }
+
+/* How many neighbouring elements of A, B and C, as stored, a product takes. */
+static void neighbours(const at_call *call, int64_t found[3]) {
+    found[0] = at_trans_a(call->layout) ? call->m : call->k;
+    found[1] = at_trans_b(call->layout) ? call->k : call->n;
+    found[2] = call->n;
+}
+
+bool at_is_as_tuned(const at_call *call) {
+    int64_t packed[3];
+    neighbours(call, packed);
+    for (int i = 0; i < 3; i++) {
+        if (call->ld[i] != (packed[i] > 1 ? packed[i] : 1) || call->low[i]) return false;
+    }
+    return true;
+}
+
+bool at_has_work(const autotune_kernel *kernel, int32_t split_k, int32_t k) {
+    return split_k == 1 || (int64_t)split_k * kernel->bk <= k;
+}
+
+static int64_t tiles_of(const autotune_kernel *kernel, const at_call *call) {
+    return ceil_div(call->m, kernel->bm) * ceil_div(call->n, kernel->bn); /* below 2^62 */
+}
+
+static int64_t split_tiles_of(const autotune_kernel *kernel, int64_t tiles) {
+    if (kernel->reduction == AUTOTUNE_REDUCE_NONE) return 0;
+    if (kernel->reduction != AUTOTUNE_REDUCE_LAST_WAVE) return tiles;
+    return tiles % (kernel->wave > 1 ? kernel->wave : 1);
+}
+
+/* Bytes of an operand packed to so many whole tiles: floats, as they may exceed 64 bits. */
+static double packed_bytes(int64_t padded, int32_t k) { return (double)AT_FLOAT_BYTES * (double)padded * k; }
+
+static bool fits(const autotune_kernel *kernel, const at_call *call, int32_t split_k) {
+    const int64_t tiles = tiles_of(kernel, call);
+    if (tiles > AT_MAX_GRID_X) return false;
+    const int64_t split_tiles = split_tiles_of(kernel, tiles);
+    const bool is_last_wave = kernel->reduction == AUTOTUNE_REDUCE_LAST_WAVE;
+    if (is_last_wave && tiles + split_tiles * (split_k - 1) > AT_MAX_GRID_X) return false;
+    const int64_t results = (int64_t)call->m * call->n, tile = (int64_t)kernel->bm * kernel->bn;
+    if (kernel->reduction != AUTOTUNE_REDUCE_NONE && kernel->reduction != AUTOTUNE_REDUCE_CLUSTER) {
+        /* sums without the padding of their tiles; tile <= 2^16 and split_tiles < 2^31 */
+        const int64_t in_tiles = split_tiles * tile, sums = results < in_tiles ? results : in_tiles;
+        if ((double)AT_FLOAT_BYTES * split_k * (double)sums > AT_WORKSPACE_LIMIT) return false;
+    }
+    double num_bytes = 0;
+    if (kernel->packs_a) num_bytes += packed_bytes(ceil_div(call->m, kernel->bm) * kernel->bm, call->k);
+    if (kernel->packs_b) num_bytes += packed_bytes(ceil_div(call->n, kernel->bn) * kernel->bn, call->k);
+    if (num_bytes > AT_WORKSPACE_LIMIT) return false;
+    return !num_bytes || at_plan(kernel, call, split_k).pack_bytes <= AT_WORKSPACE_LIMIT;
+}
+
+bool at_may_serve(const autotune_kernel *kernel, const at_call *call, int32_t split_k) {
+    if (kernel->layout != call->layout) return false;
+    if (kernel->is_exact && (call->m % kernel->bm || call->n % kernel->bn)) return false;
+    const bool is_packed[3] = {kernel->packs_a, kernel->packs_b, false};
+    const int32_t vectors[3] = {kernel->vec_a, kernel->vec_b, kernel->vec_c};
+    int64_t along[3];
+    neighbours(call, along);
+    for (int i = 0; i < 3; i++) {
+        const int32_t vec = vectors[i];
+        if (is_packed[i]) continue;
+        if (!kernel->is_wide && call->ld[i] >= AT_NARROW_LD) return false;
+        if (along[i] % vec || call->ld[i] % vec || call->low[i] % (uint32_t)(vec * AT_FLOAT_BYTES)) return false;
+    }
+    return fits(kernel, call, split_k);
+}
+
+/* Into groups of how many threads, as a power of two, a block of sgemm_reduce is parted. */
+static int32_t group_bits(int64_t elements, int32_t splits) {
+    int32_t bits = AT_REDUCE_BITS;
+    for (; bits > AT_WARP_BITS; bits--) {
+        const int64_t groups = (int64_t)1 << (AT_REDUCE_BITS - bits);
+        if (elements * groups >= AT_MANY_THREADS || splits < 2 * groups * AT_GROUP_SPLITS) break;
+    }
+    return bits;
+}
+
+static void add_pack(at_grid *grid, bool is_a, bool is_k_major, int32_t extent, int64_t padded, int32_t k) {
+    at_pack *pack = &grid->packs[grid->num_packs++];
+    pack->is_a = is_a;
+    pack->is_k_major = is_k_major;
+    pack->extent = extent;
+    pack->padded = padded;
+    pack->blocks = ceil_div(padded, AT_PACK_TILE) * ceil_div(k, AT_PACK_TILE);
+    pack->offset = grid->pack_bytes;
+    pack->num_bytes = ceil_div(AT_FLOAT_BYTES * k * padded, AT_PACK_ALIGNMENT) * AT_PACK_ALIGNMENT;
+    grid->pack_bytes += pack->num_bytes;
+}
+
+at_grid at_plan(const autotune_kernel *kernel, const at_call *call, int32_t split_k) {
+    const int64_t tiles_m = ceil_div(call->m, kernel->bm), tiles_n = ceil_div(call->n, kernel->bn);
+    const int64_t tiles = tiles_m * tiles_n, split_tiles = split_tiles_of(kernel, tiles);
+    const int32_t reduction = kernel->reduction;
+    const bool is_cluster = reduction == AUTOTUNE_REDUCE_CLUSTER;
+    const bool is_two_pass = reduction == AUTOTUNE_REDUCE_TWO_PASS;
+    const bool is_last_wave = reduction == AUTOTUNE_REDUCE_LAST_WAVE;
+    const int64_t results = (int64_t)call->m * call->n;
+    const int64_t plane = split_tiles * kernel->bm * kernel->bn; /* elements */
+    at_grid grid = {
+        .x = is_last_wave ? tiles + split_tiles * (split_k - 1) : tiles,
+        .y = is_last_wave ? 1 : split_k,
+        .tiles = tiles,
+        .split_tiles = split_tiles,
+        .padded_m = tiles_m * kernel->bm,
+        .padded_n = tiles_n * kernel->bn,
+        .sum_bytes = is_cluster ? 0 : AT_FLOAT_BYTES * split_k * plane,
+        .counter_bytes = is_cluster || is_two_pass ? 0 : AT_COUNTER_BYTES * split_tiles,
+        .split_k = split_k,
+        .reduce_group_bits = is_two_pass ? group_bits(results, split_k) : AT_REDUCE_BITS,
+    };
+    if (is_two_pass) grid.reduce_blocks = ceil_div(results, (int64_t)1 << grid.reduce_group_bits);
+    if (grid.reduce_group_bits < AT_REDUCE_BITS) grid.reduce_smem_bytes = AT_FLOAT_BYTES * AT_REDUCE_THREADS;
+    if (call->k) {
+        if (kernel->packs_a) add_pack(&grid, true, !at_trans_a(call->layout), call->m, grid.padded_m, call->k);
+        if (kernel->packs_b) add_pack(&grid, false, at_trans_b(call->layout), call->n, grid.padded_n, call->k);
+    }
+    return grid;
+}
+
+/* `Divisor` of kernels/tile_scheduler.cuh (launch.divisor): n / value == n * words[1] >> words[2]. */
+static void divisor(int64_t value, uint32_t words[3]) {
+    uint32_t bits = 0;
+    while ((value - 1) >> bits) bits++;
+    const uint64_t power = (uint64_t)1 << (31 + bits);
+    words[0] = (uint32_t)value;
+    words[1] = (uint32_t)((power + (uint64_t)value - 1) / (uint64_t)value);
+    words[2] = 31 + bits;
+}
+
+void at_schedule(const autotune_kernel *kernel, const at_grid *grid, uint32_t words[AT_SCHEDULE_WORDS]) {
+    const int64_t tiles_m = grid->padded_m / kernel->bm, tiles_n = grid->padded_n / kernel->bn;
+    const int64_t along = kernel->is_along_m ? tiles_m : tiles_n, across = kernel->is_along_m ? tiles_n : tiles_m;
+    const int64_t width = kernel->group < across ? kernel->group : across, last_width = across % width;
+    const int64_t values[4] = {tiles_m * tiles_n, width * along, width, last_width ? last_width : 1};
+    for (size_t i = 0; i < 4; i++) divisor(values[i], words + 3 * i);
+    words[12] = (uint32_t)(across / width);
+    words[13] = (uint32_t)kernel->is_along_m;
+}

@@ -1,0 +1,70 @@
+/* How a kernel is launched for a product, and which products it may serve: kernel/launch.py in C. */
+
+#ifndef AUTOTUNE_GRID_H
+#define AUTOTUNE_GRID_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "table.h"
+
+/* As kernel/launch.py has them: the kernels are compiled for these. */
+#define AT_REDUCE_BITS 8
+#define AT_REDUCE_THREADS (1 << AT_REDUCE_BITS) /* per block of sgemm_reduce */
+#define AT_WARP_BITS 5
+#define AT_MANY_THREADS (1 << 18)
+#define AT_GROUP_SPLITS 8
+#define AT_PACK_THREADS 256 /* per block of sgemm_pack */
+#define AT_PACK_TILE 64
+#define AT_PACK_ALIGNMENT 256 /* bytes */
+#define AT_PACK_SMEM_BYTES (AT_FLOAT_BYTES * AT_PACK_TILE * (AT_PACK_TILE + 1))
+#define AT_WORKSPACE_LIMIT (1 << 30) /* bytes of packed operands, and of partial sums */
+#define AT_COUNTER_BYTES 4
+#define AT_MAX_GRID_X 2147483647
+#define AT_NARROW_LD (1 << 29)
+#define AT_FLOAT_BYTES 4
+#define AT_WIDEST 4 /* elements of the widest vectors */
+#define AT_SCHEDULE_WORDS 14
+#define AT_ALIGNED (AT_WIDEST * AT_FLOAT_BYTES) /* bytes: shapes are tuned with operands as aligned */
+
+/* One product as it would be launched: C[m,n] = op(A) op(B), row-major. Extents are those of the result and
+ * the depth; leading dimensions in elements; `low` are the addresses of A, B and C modulo AT_ALIGNED. */
+typedef struct {
+    int32_t m, n, k, layout;
+    int64_t ld[3];
+    uint32_t low[3];
+} at_call;
+
+/* A launch of sgemm_pack. */
+typedef struct {
+    int32_t is_a, extent, is_k_major;
+    int64_t padded, blocks, offset, num_bytes;
+} at_pack;
+
+/* The launches of one product (launch.Grid): all but addresses and scalars. */
+typedef struct {
+    int64_t x, y, tiles, split_tiles, padded_m, padded_n;
+    int64_t sum_bytes, pack_bytes, counter_bytes, reduce_blocks;
+    int32_t split_k, reduce_group_bits, reduce_smem_bytes, num_packs;
+    at_pack packs[2];
+} at_grid;
+
+bool at_trans_a(int32_t layout);
+bool at_trans_b(int32_t layout);
+
+/* Whether all leading dimensions are packed, and all addresses aligned: as shapes are tuned. */
+bool at_is_as_tuned(const at_call *call);
+
+/* Whether this kernel may serve a call in so many splits of k. m and n are at least 1. */
+bool at_may_serve(const autotune_kernel *kernel, const at_call *call, int32_t split_k);
+
+/* Whether each of so many parts of k has some. */
+bool at_has_work(const autotune_kernel *kernel, int32_t split_k, int32_t k);
+
+/* The launch of a call that the kernel may serve. */
+at_grid at_plan(const autotune_kernel *kernel, const at_call *call, int32_t split_k);
+
+/* The words of `Schedule` of kernels/tile_scheduler.cuh. */
+void at_schedule(const autotune_kernel *kernel, const at_grid *grid, uint32_t words[AT_SCHEDULE_WORDS]);
+
+#endif

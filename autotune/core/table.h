@@ -1,0 +1,95 @@
+/* A dispatch table as plain arrays: what the core reads. Python fills them in, or an export writes them as C.
+ *
+ * Nothing here is checked again: whoever fills it in has checked it (autotune/runtime/soundness.py). All of it
+ * must stay as long as a handle uses it. Copied into exported tables. */
+
+#ifndef AUTOTUNE_TABLE_H
+#define AUTOTUNE_TABLE_H
+
+#include <stdint.h>
+
+#define AUTOTUNE_TABLE_VERSION 1 /* of these structs: a library refuses tables of another */
+
+enum { AUTOTUNE_NN, AUTOTUNE_NT, AUTOTUNE_TN, AUTOTUNE_TT, AUTOTUNE_LAYOUTS };
+
+/* How the parts of k are added up (LaunchSpec.reduction). */
+enum {
+    AUTOTUNE_REDUCE_NONE,
+    AUTOTUNE_REDUCE_TWO_PASS,
+    AUTOTUNE_REDUCE_LAST_BLOCK,
+    AUTOTUNE_REDUCE_LAST_WAVE,
+    AUTOTUNE_REDUCE_CLUSTER
+};
+
+/* One kernel: how it is launched (kernel/launch.py, LaunchSpec), how it sums (runtime/summation.py), and what
+ * is known of its speed (models/time_model.py, ModelFigures). */
+typedef struct {
+    const char *id;
+    int32_t layout, code; /* `code`: number of its cubin */
+    int32_t bm, bn, bk, threads, smem_bytes, vec_a, vec_b, vec_c;
+    int32_t reduction, split_k, wave, group;
+    int32_t is_exact, is_wide, packs_a, packs_b, overlaps, is_along_m;
+    int32_t registers, blocks_per_sm;
+    int32_t flush_k, threads_along_k, slices; /* flush_k 0: one chain of sums */
+    int32_t has_model;
+    double fixed_us, round_us, step_us, memory_efficiency, relative_error;
+} autotune_kernel;
+
+/* What is learned on shapes (models/residual.py): `places` (num_places, 3) are logarithms to base 2 of m, n
+ * and k; `weights` (rows, num_places). */
+typedef struct {
+    const double *places;
+    const float *weights;
+    int32_t num_places, num_rows;
+} autotune_residuals;
+
+/* The kernels of one layout. */
+typedef struct {
+    const int32_t *modelled; /* numbers of those with a model, in the order of the rows of `missed` */
+    int32_t num_modelled, default_kernel;
+    autotune_residuals missed;
+    const char *cublas_version; /* that was timed; NULL: nothing is known of cuBLAS */
+    autotune_residuals cublas;  /* of one row */
+    double cublas_level, cublas_deviation;
+} autotune_layout;
+
+typedef struct {
+    int32_t kernel;
+    double time_us;
+} autotune_ranked;
+
+/* One tuned shape; its kernels are ranked[first] and so on, best first. cublas_us 0: cuBLAS was absent. */
+typedef struct {
+    int32_t m, n, k, layout, first, num_ranked;
+    double cublas_us;
+} autotune_entry;
+
+/* Numbers that Python's modules state and explain, under these names. */
+typedef struct {
+    double caution, near_ratio;                        /* runtime/selector.py */
+    int32_t num_nearest;                               /* runtime/selector.py */
+    double max_error, chain_share, splits;             /* runtime/summation.py */
+    double shortest_chain, least_k, least_k_of_large, large_elements; /* runtime/summation.py */
+    double narrow_side, narrow_depth, narrow_parts, dot_side, dot_depth; /* runtime/summation.py */
+    double prologue_steps, bandwidth_sms, launch_us, launch_apart_us;    /* models/time_model.py */
+    double cluster_us, last_block_us, fmas_per_l2_float;                 /* models/time_model.py */
+    double residual_length;                            /* models/residual.py */
+    double margin, other_version, cublas_fixed_us;     /* models/cublas_model.py */
+    double parts_of_last;                              /* models/splits.py */
+    const double *split_values;                        /* numbers of splits, ascending, from 2 on */
+    int32_t num_split_values;
+} autotune_constants;
+
+typedef struct {
+    int32_t version; /* AUTOTUNE_TABLE_VERSION */
+    int32_t num_sms;
+    double fma_tflops, bandwidth_gbs;
+    autotune_constants constants;
+    const autotune_kernel *kernels;
+    autotune_layout layouts[AUTOTUNE_LAYOUTS];
+    const autotune_entry *entries;
+    const autotune_ranked *ranked;
+    int32_t num_kernels, num_entries;
+} autotune_table;
+
+#endif

@@ -1,0 +1,63 @@
+"""Picks kernels of one table: by the core (core.py), or by `Selector` where that was not built, which makes
+the same choices and takes longer. Copied into exported tables.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from .pick import Call, Pick
+from .table import Table
+
+if TYPE_CHECKING:  # both take long to import, and an application may never need one
+    from .core import Core
+    from .selector import Selector
+
+
+class Chooser:
+    """Asks no GPU; threads may share it. `loaded_cublas`: the version of the cuBLAS that would serve, as far
+    as that is known."""
+
+    def __init__(self, table: Table, loaded_cublas: Callable[[], str | None] | None = None) -> None:
+        self._table, self._loaded_cublas = table, loaded_cublas
+        self.kernels = {kernel.id: kernel for kernel in table.kernels}
+
+    @cached_property
+    def _core(self) -> Core | None:
+        from .core import core_of
+
+        return core_of(self._table)
+
+    @cached_property
+    def _selector(self) -> Selector:
+        from .selector import Selector
+
+        return Selector(self._table, self._loaded_cublas)
+
+    def pick(self, call: Call) -> Pick:
+        """The kernel for a call with m and n at least 1, and who serves it. Raises DispatchError if even the
+        default kernel is not legal, which needs more tiles than a grid holds."""
+        core, g = self._core, call.gemm
+        if core is None:
+            return self._selector.pick(call)
+        version = self._loaded_cublas() if self._loaded_cublas and g.layout in self._table.cublas else None
+        found = core.choose((g.m, g.n, g.k), g.layout, call.lds, call.addresses, version)
+        if found is None:
+            return self._selector.pick(call)  # says what is wrong
+        return Pick(
+            kernel_id=self._table.kernels[found.kernel].id,
+            how=found.how,
+            tell=lambda: self._selector.pick(call).reason,
+            split_k=found.split_k,
+            expected_us=found.expected_us or None,
+            entry=self._table.entries[found.entry].gemm if found.entry >= 0 else None,
+            provider="cublas" if found.is_cublas else "autotune",
+            cublas_us=found.cublas_us or None,
+        )
+
+    def ranked(self, call: Call, num: int) -> tuple[Pick, ...]:
+        """Up to `num` launches of kernels for a call, the one that is picked first. More than one only where
+        the model picks; none behind the first is less accurate than is allowed, or than the first."""
+        return self._selector.ranked(call, num)

@@ -1,0 +1,291 @@
+"""The core in C (core/), which chooses among a table's kernels: what Python hands to it, and what it answers.
+
+The core is a shared library that is built when autotune is installed and a C compiler is there
+(core/build.py). Where it is not, `Selector` chooses alone: it makes the same choices, and takes longer.
+Copied into exported tables.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ..errors import DispatchError
+from ..gemm import LAYOUTS
+from ..kernel.config import threads_along_k
+from ..models import cublas_model, residual, splits, time_model
+from . import selector, summation
+from .pick import How
+from .table import CublasFigures, Kernel, Table
+
+FOLDER = Path(__file__).resolve().parents[1] / "core"
+LIBRARY = "libautotune_core.so"
+TABLE_VERSION = 1  # of the structs of core/table.h
+HOWS: tuple[How, ...] = ("exact", "modelled", "nearest", "default")  # as core/choice.h numbers them
+_REDUCTIONS = ("none", "two_pass", "last_block", "last_wave", "cluster")
+_NO_KERNEL = 1
+_INT, _DOUBLE, _TEXT, _ADDRESS = ctypes.c_int32, ctypes.c_double, ctypes.c_char_p, ctypes.c_void_p
+
+
+class _Struct(ctypes.Structure):
+    @classmethod
+    def like(cls, source: Any, **others: Any) -> Any:
+        """With the fields that `source` has under the same names, and these."""
+        names = [name for name, *_ in cls._fields_ if name not in others and hasattr(source, name)]
+        return cls(**{name: getattr(source, name) for name in names}, **others)
+
+
+class _Kernel(_Struct):
+    _fields_ = (
+        ("id", _TEXT),
+        *((name, _INT) for name in (
+            "layout", "code", "bm", "bn", "bk", "threads", "smem_bytes", "vec_a", "vec_b", "vec_c",
+            "reduction", "split_k", "wave", "group", "is_exact", "is_wide", "packs_a", "packs_b", "overlaps",
+            "is_along_m", "registers", "blocks_per_sm", "flush_k", "threads_along_k", "slices", "has_model",
+        )),
+        *((name, _DOUBLE) for name in (
+            "fixed_us", "round_us", "step_us", "memory_efficiency", "relative_error",
+        )),
+    )  # fmt: skip
+
+
+class _Residuals(_Struct):
+    _fields_ = (("places", _ADDRESS), ("weights", _ADDRESS), ("num_places", _INT), ("num_rows", _INT))
+
+
+class _Layout(_Struct):
+    _fields_ = (
+        ("modelled", _ADDRESS), ("num_modelled", _INT), ("default_kernel", _INT), ("missed", _Residuals),
+        ("cublas_version", _TEXT), ("cublas", _Residuals), ("cublas_level", _DOUBLE),
+        ("cublas_deviation", _DOUBLE),
+    )  # fmt: skip
+
+
+class _Ranked(_Struct):
+    _fields_ = (("kernel", _INT), ("time_us", _DOUBLE))
+
+
+class _Entry(_Struct):
+    _fields_ = (
+        *((name, _INT) for name in ("m", "n", "k", "layout", "first", "num_ranked")),
+        ("cublas_us", _DOUBLE),
+    )
+
+
+class _Constants(_Struct):
+    _fields_ = (
+        ("caution", _DOUBLE), ("near_ratio", _DOUBLE), ("num_nearest", _INT),
+        *((name, _DOUBLE) for name in (
+            "max_error", "chain_share", "splits", "shortest_chain", "least_k", "least_k_of_large",
+            "large_elements", "narrow_side", "narrow_depth", "narrow_parts", "dot_side", "dot_depth",
+            "prologue_steps", "bandwidth_sms", "launch_us", "launch_apart_us", "cluster_us", "last_block_us",
+            "fmas_per_l2_float", "residual_length", "margin", "other_version", "cublas_fixed_us",
+            "parts_of_last",
+        )),
+        ("split_values", _ADDRESS), ("num_split_values", _INT),
+    )  # fmt: skip
+
+
+class _Table(_Struct):
+    _fields_ = (
+        ("version", _INT), ("num_sms", _INT), ("fma_tflops", _DOUBLE), ("bandwidth_gbs", _DOUBLE),
+        ("constants", _Constants), ("kernels", _ADDRESS), ("layouts", _Layout * len(LAYOUTS)),
+        ("entries", _ADDRESS), ("ranked", _ADDRESS), ("num_kernels", _INT), ("num_entries", _INT),
+    )  # fmt: skip
+
+
+class _Choice(_Struct):
+    _fields_ = (
+        *((name, _INT) for name in ("how", "kernel", "split_k", "entry", "is_cublas")),
+        ("expected_us", _DOUBLE), ("cublas_us", _DOUBLE),
+    )  # fmt: skip
+
+
+_STRUCTS = (_Kernel, _Residuals, _Layout, _Ranked, _Entry, _Table, _Choice)
+_Triple = ctypes.c_int64 * 3
+
+
+class CoreChoice(NamedTuple):
+    """What the core chose: numbers of a kernel and of an entry of the table, -1 for none; 0 for times that
+    are not known."""
+
+    how: How
+    kernel: int
+    split_k: int
+    entry: int
+    is_cublas: bool
+    expected_us: float
+    cublas_us: float
+
+
+@cache
+def library() -> Any:
+    """The library of this folder; None where it was not built, or not for such a machine, or from other
+    sources than these."""
+    try:
+        found = ctypes.CDLL(str(FOLDER / LIBRARY))
+        sizes = (ctypes.c_uint32 * len(_STRUCTS)).in_dll(found, "autotune_struct_bytes")
+    except (OSError, ValueError):
+        return None
+    if list(sizes) != [ctypes.sizeof(struct) for struct in _STRUCTS]:
+        return None
+    found.autotune_open.argtypes = [_ADDRESS, _ADDRESS]
+    found.autotune_close.argtypes = [_ADDRESS]
+    found.autotune_close.restype = None
+    found.autotune_choose.argtypes = [_ADDRESS, *4 * [_INT], _Triple, _Triple, _TEXT, _ADDRESS]
+    return found
+
+
+def core_of(table: Table) -> Core | None:
+    """The core for a table; None where there is no library."""
+    found = library()
+    return None if found is None else Core(table, found)
+
+
+class Core:
+    """The choices of one table. Threads may share it. Raises DispatchError where the core does not take the
+    table."""
+
+    def __init__(self, table: Table, library: Any) -> None:
+        self._library, self._kept = library, _Kept()
+        self._at_table = self._kept.of([_table(table, self._kept)])
+        handle = ctypes.c_void_p()
+        if status := library.autotune_open(self._at_table, ctypes.byref(handle)):
+            raise DispatchError(f"the core takes no table of version {TABLE_VERSION} (status {status})")
+        self._handle = handle.value
+
+    def __del__(self) -> None:
+        if handle := getattr(self, "_handle", None):
+            self._library.autotune_close(handle)
+
+    def choose(
+        self,
+        extents: tuple[int, int, int],
+        layout: str,
+        lds: tuple[int, int, int],
+        addresses: tuple[int, int, int],
+        cublas_version: str | None,
+    ) -> CoreChoice | None:
+        """For a product with m and n at least 1; None where even the default kernel is not legal."""
+        found, version = _Choice(), cublas_version and cublas_version.encode()
+        status = self._library.autotune_choose(
+            self._handle, LAYOUTS.index(layout), *extents, _Triple(*lds), _Triple(*addresses), version,
+            ctypes.byref(found),
+        )  # fmt: skip
+        if status == _NO_KERNEL:
+            return None
+        if status:
+            raise DispatchError(f"the core refuses {extents} with leading dimensions {lds}: status {status}")
+        return CoreChoice(
+            HOWS[found.how], found.kernel, found.split_k, found.entry, bool(found.is_cublas),
+            found.expected_us, found.cublas_us,
+        )  # fmt: skip
+
+
+class _Kept:
+    """Memory that a table's arrays lie in, as long as the table is open."""
+
+    def __init__(self) -> None:
+        self._arrays: list[Any] = []
+
+    def of(self, structs: Sequence[Any]) -> int | None:
+        """The address of these, one behind the other; none of none."""
+        return self.memory((type(structs[0]) * len(structs))(*structs)) if structs else None
+
+    def memory(self, found: Any) -> int | None:
+        """The address of bytes, or of a ctypes array."""
+        if isinstance(found, bytes):
+            found = ctypes.create_string_buffer(found, len(found)) if found else None
+        self._arrays.append(found)
+        return None if found is None else ctypes.addressof(found)
+
+
+def _table(table: Table, kept: _Kept) -> Any:
+    at = {kernel.id: number for number, kernel in enumerate(table.kernels)}
+    codes = {sha256: number for number, sha256 in enumerate({k.sha256: None for k in table.kernels})}
+    ranked = [_Ranked(at[r.kernel], r.time_us) for entry in table.entries for r in entry.ranked]
+    first, entries = 0, []
+    for entry in table.entries:
+        own = {"layout": LAYOUTS.index(entry.gemm.layout), "first": first, "num_ranked": len(entry.ranked)}
+        entries.append(_Entry.like(entry.gemm, **own, cublas_us=entry.cublas_us or 0.0))
+        first += len(entry.ranked)
+    return _Table(
+        version=TABLE_VERSION,
+        num_sms=table.limits.num_sms,
+        fma_tflops=table.limits.fma_tflops,
+        bandwidth_gbs=table.limits.bandwidth_gbs,
+        constants=_constants(kept),
+        kernels=kept.of([_kernel(kernel, codes[kernel.sha256]) for kernel in table.kernels]),
+        layouts=(_Layout * len(LAYOUTS))(*(_layout(table, layout, at, kept) for layout in LAYOUTS)),
+        entries=kept.of(entries),
+        ranked=kept.of(ranked),
+        num_kernels=len(table.kernels),
+        num_entries=len(entries),
+    )
+
+
+def _kernel(kernel: Kernel, code: int) -> Any:
+    spec, config, model = kernel.spec, kernel.config, kernel.model
+    figures = {
+        name: getattr(model, name)
+        for name in ("fixed_us", "round_us", "step_us", "memory_efficiency", "relative_error")
+    } if model else {}  # fmt: skip
+    return _Kernel.like(
+        spec, id=kernel.id.encode(), layout=LAYOUTS.index(kernel.layout), code=code,
+        reduction=_REDUCTIONS.index(spec.reduction), is_wide=spec.variant.is_wide,
+        registers=kernel.registers, blocks_per_sm=kernel.blocks_per_sm, flush_k=config.flush_k,
+        threads_along_k=int(threads_along_k(config)), slices=config.slice_k, has_model=model is not None,
+        **figures,
+    )  # fmt: skip
+
+
+def _layout(table: Table, layout: str, at: dict[str, int], kept: _Kept) -> Any:
+    rows = sorted((k for k in table.kernels if k.layout == layout and k.model), key=lambda k: k.id)
+    places = table.places.get(layout, ())
+    zeros = bytes(4 * len(places))
+    weights = b"".join(bytes.fromhex(kernel.missed) or zeros for kernel in rows)
+    own = _Layout(
+        modelled=kept.memory(np.array([at[kernel.id] for kernel in rows], np.int32).tobytes()),
+        num_modelled=len(rows),
+        default_kernel=at[table.defaults[layout]],
+        missed=_residuals(places, weights, len(rows), kept),
+    )
+    if (known := table.cublas.get(layout)) is not None:
+        _add_cublas(own, known, kept)
+    return own
+
+
+def _add_cublas(layout: Any, known: CublasFigures, kept: _Kept) -> None:
+    places = np.frombuffer(bytes.fromhex(known.places), "<u4").reshape(-1, 3)
+    layout.cublas_version = known.version.encode()
+    layout.cublas = _residuals(places, bytes.fromhex(known.weights), 1, kept)
+    layout.cublas_level, layout.cublas_deviation = known.level, known.deviation
+
+
+def _residuals(places: Any, weights: bytes, num_rows: int, kept: _Kept) -> Any:
+    """`places` (shapes, 3) of extents. `weights`: little endian, as the processors are that CUDA runs on."""
+    logs = residual.place(*np.array(places).T) if len(places) else np.zeros((0, 3))
+    return _Residuals(kept.memory(logs.tobytes()), kept.memory(weights), len(places), num_rows)
+
+
+def _constants(kept: _Kept) -> Any:
+    return _Constants(
+        caution=selector.CAUTION, near_ratio=selector.NEAR, num_nearest=selector.NUM_NEAREST,
+        max_error=summation.MAX_ERROR, chain_share=summation.CHAIN_SHARE, splits=summation.SPLITS,
+        shortest_chain=summation.SHORTEST_CHAIN, least_k=summation.LEAST_K,
+        least_k_of_large=summation.LEAST_K_OF_LARGE, large_elements=summation.LARGE,
+        narrow_side=summation.NARROW, narrow_depth=summation.NARROW_DEPTH,
+        narrow_parts=summation.NARROW_PARTS, dot_side=summation.DOT_SIDE, dot_depth=summation.DOT_DEPTH,
+        prologue_steps=time_model.PROLOGUE_STEPS, bandwidth_sms=time_model.BANDWIDTH_SMS,
+        launch_us=time_model.LAUNCH_US, launch_apart_us=time_model.LAUNCH_APART_US,
+        cluster_us=time_model.CLUSTER_US, last_block_us=time_model.LAST_BLOCK_US,
+        fmas_per_l2_float=time_model.FMAS_PER_L2_FLOAT, residual_length=residual.LENGTH,
+        margin=cublas_model.MARGIN, other_version=cublas_model.OTHER_VERSION,
+        cublas_fixed_us=cublas_model.FIXED_US, parts_of_last=splits.PARTS_OF_LAST,
+        split_values=kept.memory(splits.VALUES.tobytes()), num_split_values=len(splits.VALUES),
+    )  # fmt: skip

@@ -1,0 +1,255 @@
+"""The core in C makes the choices that Python makes, on whatever table, and is C that no compiler minds."""
+
+from __future__ import annotations
+
+import ctypes
+import math
+import os
+import random
+import runpy
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from table_cases import LIMITS, make_table, rank
+from test_selector import cases
+
+from autotune.errors import DispatchError
+from autotune.gemm import LAYOUTS, Gemm
+from autotune.kernel.config import Config
+from autotune.kernel.launch import Variant
+from autotune.models.cublas_model import CublasModel
+from autotune.models.residual import Residuals
+from autotune.models.time_model import ModelFigures
+from autotune.runtime import core
+from autotune.runtime.chooser import Chooser
+from autotune.runtime.core import Core, core_of
+from autotune.runtime.pick import Call, Pick
+from autotune.runtime.selector import Selector
+from autotune.runtime.table import CublasFigures, Kernel, KernelRecord, Table, launchable, weights_text
+from autotune.targets import matrices
+
+NUM_CALLS = 10_000
+NUM_KERNELS = 60  # of each layout
+NUM_PLACES = 30
+STRICT = ("-Wall", "-Wextra", "-Wconversion", "-Wshadow", "-pedantic", "-Werror")
+BUILD = runpy.run_path(str(core.FOLDER / "build.py"))
+
+
+@cache
+def shipped_configs(layout: str) -> list[Config]:
+    """All that the matrices that ship hold of a layout: kernels of every kind."""
+    return sorted(
+        {row.config for matrix in matrices() for row in matrix.rows if row.layout == layout},
+        key=lambda config: config.key,
+    )
+
+
+def _figures(rng: random.Random) -> ModelFigures:
+    fixed_us, round_us, step_us = rng.uniform(1, 4), rng.uniform(0.01, 0.3), rng.uniform(0.01, 0.6)
+    return ModelFigures(
+        fixed_us, round_us, step_us, rng.uniform(0.3, 1), rng.randint(0, 9), rng.uniform(0, 0.3)
+    )
+
+
+def _kernel(name: str, layout: str, config: Config, rng: random.Random) -> Kernel:
+    missed = rng.choice(["", weights_text(np.array([rng.gauss(0, 0.2) for _ in range(NUM_PLACES)]))])
+    variant = Variant(layout[0] == "T", layout[1] == "T", is_wide=rng.random() < 0.2)
+    model = None if rng.random() < 0.05 else _figures(rng)
+    record = KernelRecord(name, config, variant, "0" * 64, 1, 128, rng.randint(1, 8), model, missed)
+    return launchable(record, LIMITS, "5" * 64)
+
+
+def _extent(rng: random.Random, most: float = 14) -> int:
+    return int(2 ** rng.uniform(0, most))
+
+
+def _extents(rng: random.Random) -> tuple[int, int, int]:
+    return _extent(rng), _extent(rng), _extent(rng, 17)
+
+
+def _cublas(rng: random.Random) -> CublasFigures:
+    places = [_extents(rng) for _ in range(NUM_PLACES)]
+    weights = np.array([[rng.gauss(0, 0.2) for _ in places]])
+    model = CublasModel(Residuals(np.zeros((NUM_PLACES, 3)), weights), rng.uniform(0, 0.3), 0.1)
+    return CublasFigures.of("13.1.0", [Gemm(*place) for place in places], model)
+
+
+def drawn_table(seed: int) -> Table:
+    """Kernels of every kind with models of any kind, tuned shapes, and times of cuBLAS."""
+    rng = random.Random(seed)
+    kernels = [
+        _kernel(f"{layout}-{number}", layout, config, rng)
+        for layout in LAYOUTS
+        for number, config in enumerate(rng.sample(shipped_configs(layout), NUM_KERNELS))
+    ]
+    entries = []
+    for layout in LAYOUTS:
+        gemms = [Gemm(*_extents(rng), layout[0] == "T", layout[1] == "T") for _ in range(8)]
+        names = [kernel.id for kernel in kernels if kernel.layout == layout]
+        entries += [rank(gemm, *rng.sample(names, 3)) for gemm in gemms]
+    places = {layout: tuple(_extents(rng) for _ in range(NUM_PLACES)) for layout in LAYOUTS}
+    cublas = {layout: _cublas(rng) for layout in LAYOUTS[:3]}  # of the last one nothing is known
+    return make_table(*kernels, entries=tuple(entries), places=places, cublas=cublas)
+
+
+def drawn_calls(table: Table, num: int, seed: int) -> Iterator[Call]:
+    """Of any size, tuned shapes and their neighbours among them; half of them packed and aligned."""
+    rng = random.Random(seed)
+    for _ in range(num):
+        near = rng.choice(table.entries).gemm
+        gemm = Gemm(*_extents(rng), rng.random() < 0.5, rng.random() < 0.5)
+        gemm = rng.choice([gemm, gemm, gemm, near, replace(near, m=near.m + 1), replace(gemm, k=0)])
+        call = Call.packed(gemm)
+        if rng.random() < 0.5:
+            lds = tuple(ld + rng.choice((0, 0, 1, 2, 4, 2**29)) for ld in call.lds)
+            call = Call(gemm, lds, tuple(4 * rng.choice((0, 0, 1, 2, 3)) for _ in "abc"))
+        yield call
+
+
+def assert_same(mine: Pick, other: Pick) -> None:
+    """But for the last bits of sums and exponentials."""
+    exactly = ("kernel_id", "how", "split_k", "entry", "provider")
+    assert [getattr(mine, name) for name in exactly] == [getattr(other, name) for name in exactly]
+    for name in ("expected_us", "cublas_us"):
+        us, other_us = getattr(mine, name), getattr(other, name)
+        assert (us is None) == (other_us is None)
+        assert us is None or math.isclose(us, other_us, rel_tol=1e-9)
+
+
+@pytest.mark.parametrize(("seed", "version"), [(1, None), (2, "13.1.0"), (3, "12.8.4")])
+def test_the_core_chooses_as_python_does(seed, version):
+    table = drawn_table(seed)
+    python, native = Selector(table, lambda: version), Chooser(table, lambda: version)
+    hows = set()
+    for call in drawn_calls(table, NUM_CALLS // 3, seed):
+        assert_same(native.pick(call), pick := python.pick(call))
+        hows.add((pick.how, pick.provider))
+    assert hows >= {("exact", "autotune"), ("modelled", "autotune"), ("modelled", "cublas")}
+
+
+@given(cases())
+def test_tables_without_models_and_calls_that_nothing_serves(case):
+    table, call = case
+    python, native = Selector(table), Chooser(table)
+    try:
+        pick = python.pick(call)
+    except DispatchError as refused:
+        with pytest.raises(DispatchError, match="no kernel serves") as told:
+            native.pick(call)
+        assert str(told.value) == str(refused)
+    else:
+        assert_same(native.pick(call), pick)
+        assert native.pick(call).reason == pick.reason
+
+
+def test_what_is_out_of_range_is_refused():
+    found = Core(drawn_table(1), core.library())
+    for extents, lds in [((0, 1, 1), (1, 1, 1)), ((1, 1, -1), (1, 1, 1)), ((1, 1, 1), (1, 0, 1))]:
+        with pytest.raises(DispatchError, match="refuses"):
+            found.choose(extents, "NN", lds, (0, 0, 0), None)
+
+
+def test_without_the_library_python_chooses(monkeypatch, tmp_path):
+    monkeypatch.setattr(core, "FOLDER", tmp_path)
+    core.library.cache_clear()
+    try:
+        assert core.library() is None and core_of(drawn_table(1)) is None
+        (tmp_path / core.LIBRARY).write_bytes(b"no library")
+        core.library.cache_clear()
+        assert core.library() is None
+    finally:
+        monkeypatch.undo()
+        core.library.cache_clear()
+    assert core.library() is not None
+
+
+def test_a_library_of_other_structs_is_left_alone(monkeypatch, tmp_path):
+    made = tmp_path / core.LIBRARY
+    source = "unsigned autotune_struct_bytes[7] = {8, 8, 8, 8, 8, 8, 8};"
+    command = ["cc", "-shared", "-fPIC", "-x", "c", "-", "-o", str(made)]
+    subprocess.run(command, input=source, text=True, check=True)
+    monkeypatch.setattr(core, "FOLDER", tmp_path)
+    core.library.cache_clear()
+    try:
+        assert core.library() is None
+    finally:
+        monkeypatch.undo()
+        core.library.cache_clear()
+
+
+def test_a_table_of_another_version_is_refused(monkeypatch):
+    monkeypatch.setattr(core, "TABLE_VERSION", core.TABLE_VERSION + 1)
+    with pytest.raises(DispatchError, match="version"):
+        Core(drawn_table(1), core.library())
+
+
+@pytest.mark.parametrize("compiler", ["gcc", "clang"])
+def test_no_compiler_warns(compiler, tmp_path):
+    if shutil.which(compiler) is None:
+        pytest.skip(f"{compiler} is not installed")
+    made = str(tmp_path / "core.so")
+    done = subprocess.run(
+        [compiler, *BUILD["FLAGS"], *STRICT, *map(str, BUILD["sources"]()), "-o", made, "-lm"],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert not done.returncode and not done.stderr, done.stderr
+
+
+_SANITIZED = """
+import sys
+from test_core import assert_same, drawn_calls, drawn_table
+from autotune.runtime import core
+from autotune.runtime.selector import Selector
+from autotune.runtime.chooser import Chooser
+from pathlib import Path
+core.FOLDER = Path(sys.argv[1])
+assert core.library() is not None
+table = drawn_table(4)
+python, native = Selector(table), Selector(table, )
+for call in drawn_calls(table, 300, 4):
+    assert_same(native.pick(call), python.pick(call))
+print("done")
+"""
+
+
+def test_sanitizers_find_nothing(tmp_path):
+    sanitizer = subprocess.run(
+        ["gcc", "-print-file-name=libasan.so"], capture_output=True, text=True, check=True
+    ).stdout.strip()
+    flags = ("-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
+    sources = map(str, BUILD["sources"]())
+    made = str(tmp_path / core.LIBRARY)
+    subprocess.run(["gcc", *BUILD["FLAGS"], *flags, *sources, "-o", made, "-lm"], check=True)
+    paths = os.pathsep.join(filter(None, [str(Path(__file__).parent), *sys.path]))
+    done = subprocess.run(
+        [sys.executable, "-c", _SANITIZED, str(tmp_path)], capture_output=True, text=True, check=False,
+        env=os.environ | {"LD_PRELOAD": sanitizer, "ASAN_OPTIONS": "detect_leaks=0", "PYTHONPATH": paths},
+    )  # fmt: skip
+    assert done.returncode == 0 and done.stdout == "done\n", done.stderr[-3000:]
+
+
+def test_the_library_is_built_by_whatever_compiler_is_told(monkeypatch, tmp_path):
+    built = BUILD["build"].__globals__
+    monkeypatch.setitem(built, "FOLDER", tmp_path)
+    monkeypatch.setitem(built, "LIBRARY", tmp_path / core.LIBRARY)
+    for path in core.FOLDER.glob("*.[ch]"):
+        shutil.copy(path, tmp_path)
+    monkeypatch.setenv("CC", "gcc -g0")
+    assert not BUILD["is_current"]()
+    assert ctypes.CDLL(str(BUILD["build"]())).autotune_open and BUILD["is_current"]()
+    assert sorted(path.suffix for path in tmp_path.iterdir() if path.suffix not in (".c", ".h")) == [".so"]
+    monkeypatch.setenv("CC", "false")
+    with pytest.raises(BUILD["NotBuilt"], match="false"):
+        BUILD["build"]()
+    monkeypatch.delenv("CC")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(BUILD["NotBuilt"], match="no C compiler"):
+        BUILD["build"]()
