@@ -1,6 +1,6 @@
-/* The core of an exported table: chooses the kernel of a product.
+/* The core of an exported table: chooses the kernel of a product, and launches it.
  *
- * A handle serves any number of threads. Copied into exported tables. */
+ * A handle serves any number of threads. */
 
 #ifndef AUTOTUNE_SGEMM_H
 #define AUTOTUNE_SGEMM_H
@@ -9,6 +9,8 @@
 #include <stdint.h>
 
 #include "choice.h"
+#include "driver.h"
+#include "plan.h"
 #include "table.h"
 
 #if defined(__GNUC__)
@@ -28,17 +30,23 @@ typedef enum {
     AUTOTUNE_NO_KERNEL,   /* even the default kernel is not legal: split the product into smaller ones */
     AUTOTUNE_NO_MEMORY,   /* of the host */
     AUTOTUNE_OTHER_TABLE, /* the table is of another version of table.h */
-    AUTOTUNE_BAD_CALL     /* an extent, a leading dimension or a layout is out of range */
+    AUTOTUNE_BAD_CALL,    /* an extent, a leading dimension, a layout or a GPU is out of range */
+    AUTOTUNE_BAD_SCALE,   /* alpha or beta is no float32 */
+    AUTOTUNE_NO_DRIVER,   /* CUDA is not there, or too old */
+    AUTOTUNE_UNKNOWN,     /* no plan is remembered for such a call */
+    AUTOTUNE_CUDA = 1 << 16 /* and above: the driver's CUresult plus this */
 } autotune_status;
 
-/* Sizes in bytes of the structs of table.h and of autotune_choice: a caller in another language checks its own
- * against them. */
-AUTOTUNE_API extern const uint32_t autotune_struct_bytes[7];
+/* Sizes in bytes of the structs that callers in another language fill in: they check theirs against them. */
+#define AUTOTUNE_NUM_STRUCTS 10
+AUTOTUNE_API extern const uint32_t autotune_struct_bytes[AUTOTUNE_NUM_STRUCTS];
+
+/* ---------------------------------------------------------------------------------------------- choosing */
 
 /* Opens a table, which must stay as long as the handle does. */
 AUTOTUNE_API autotune_status autotune_open(const autotune_table *table, autotune_handle **handle);
 
-/* Closes a handle that no call uses any more; NULL is none. */
+/* Closes a handle that no call uses any more; NULL is none. Its plans that are held stay. */
 AUTOTUNE_API void autotune_close(autotune_handle *handle);
 
 /* What a product would run: C[m,n] = op(A) op(B), row-major, m and n at least 1. `layout`: AUTOTUNE_NN and so
@@ -48,6 +56,33 @@ AUTOTUNE_API autotune_status autotune_choose(const autotune_handle *handle, int3
                                              int32_t n, int32_t k, const int64_t ld[3],
                                              const uint64_t addresses[3], const char *cublas_version,
                                              autotune_choice *choice);
+
+/* ---------------------------------------------------------------------------------------------- launching */
+
+/* Calls of CUDA to use instead of those of this process's driver, which is looked for by the first plan. For tests:
+ * before that, and they must stay. */
+AUTOTUNE_API void autotune_use_driver(autotune_handle *handle, const autotune_driver *driver);
+
+/* Makes a plan, which the caller holds until it releases it. `planned` says by which loaded kernel, and on which
+ * GPU; what it says is legal. */
+AUTOTUNE_API autotune_status autotune_make_plan(autotune_handle *handle, const autotune_planned *planned,
+                                                autotune_plan **plan);
+AUTOTUNE_API void autotune_release_plan(autotune_plan *plan);
+
+/* Launches a plan on a stream: C = alpha op(A) op(B) + beta C. Does not wait; beta = 0 does not read C. Makes the
+ * GPU's context current and restores the caller's. */
+AUTOTUNE_API autotune_status autotune_run_plan(const autotune_handle *handle, const autotune_plan *plan,
+                                               uint64_t stream, uint64_t a, uint64_t b, uint64_t c, double alpha,
+                                               double beta);
+
+/* The same in a workspace of the caller's, with the GPU's context current. */
+AUTOTUNE_API autotune_status autotune_launch_plan(const autotune_handle *handle, const autotune_plan *plan,
+                                                  uint64_t stream, uint64_t a, uint64_t b, uint64_t c,
+                                                  double alpha, double beta, uint64_t workspace);
+
+/* Remembers a plan for all calls of a kind, or forgets all. */
+AUTOTUNE_API void autotune_remember(autotune_handle *handle, const autotune_kind *kind, autotune_plan *plan);
+AUTOTUNE_API void autotune_forget(autotune_handle *handle);
 
 #ifdef __cplusplus
 }

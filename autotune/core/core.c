@@ -1,28 +1,29 @@
 #include "autotune_sgemm.h"
 
+#include <math.h>
 #include <stdlib.h>
 
 #include "choice.h"
 #include "grid.h"
+#include "handle.h"
+#include "plan.h"
 
-struct autotune_handle {
-    const autotune_table *table;
-    at_chooser *chooser;
-};
-
-const uint32_t autotune_struct_bytes[7] = {
+const uint32_t autotune_struct_bytes[AUTOTUNE_NUM_STRUCTS] = {
     sizeof(autotune_kernel), sizeof(autotune_residuals), sizeof(autotune_layout), sizeof(autotune_ranked),
-    sizeof(autotune_entry),  sizeof(autotune_table),     sizeof(autotune_choice),
+    sizeof(autotune_entry),  sizeof(autotune_table),     sizeof(autotune_choice), sizeof(autotune_planned),
+    sizeof(autotune_kind),   sizeof(autotune_driver),
 };
 
 autotune_status autotune_open(const autotune_table *table, autotune_handle **handle) {
     *handle = NULL;
     if (table->version != AUTOTUNE_TABLE_VERSION) return AUTOTUNE_OTHER_TABLE;
-    autotune_handle *made = malloc(sizeof *made);
+    autotune_handle *made = calloc(1, sizeof *made);
     if (!made) return AUTOTUNE_NO_MEMORY;
-    *made = (autotune_handle){table, at_chooser_new(table)};
-    if (!made->chooser) {
-        free(made);
+    made->table = table;
+    made->chooser = at_chooser_new(table);
+    made->runner = at_runner_new(&table->constants);
+    if (!made->chooser || !made->runner) {
+        autotune_close(made);
         return AUTOTUNE_NO_MEMORY;
     }
     *handle = made;
@@ -32,8 +33,11 @@ autotune_status autotune_open(const autotune_table *table, autotune_handle **han
 void autotune_close(autotune_handle *handle) {
     if (!handle) return;
     at_chooser_free(handle->chooser);
+    at_runner_free(handle->runner);
     free(handle);
 }
+
+void autotune_use_driver(autotune_handle *handle, const autotune_driver *driver) { handle->runner->cuda = driver; }
 
 autotune_status autotune_choose(const autotune_handle *handle, int32_t layout, int32_t m, int32_t n, int32_t k,
                                 const int64_t ld[3], const uint64_t addresses[3], const char *cublas_version,
@@ -51,3 +55,50 @@ autotune_status autotune_choose(const autotune_handle *handle, int32_t layout, i
         default: return AUTOTUNE_NO_MEMORY;
     }
 }
+
+/* The driver is looked for now, by the first plan: no call without one comes later. */
+autotune_status autotune_make_plan(autotune_handle *handle, const autotune_planned *planned,
+                                   autotune_plan **plan) {
+    if (planned->device < 0 || planned->device >= AT_MAX_DEVICES) return AUTOTUNE_BAD_CALL;
+    if (planned->m < 1 || planned->n < 1 || planned->k < 0) return AUTOTUNE_BAD_CALL;
+    if (planned->kernel < 0 || planned->kernel >= handle->table->num_kernels) return AUTOTUNE_BAD_CALL;
+    if (!handle->runner->cuda) handle->runner->cuda = at_find_driver();
+    if (!handle->runner->cuda) return AUTOTUNE_NO_DRIVER;
+    *plan = at_plan_new(handle->runner, handle->table, planned);
+    return *plan ? AUTOTUNE_OK : AUTOTUNE_NO_MEMORY;
+}
+
+void autotune_release_plan(autotune_plan *plan) { at_plan_release(plan); }
+
+/* Scales as kernels take them. False for a finite number that is infinite as a float. */
+static bool as_floats(double alpha, double beta, float scales[2]) {
+    scales[0] = (float)alpha;
+    scales[1] = (float)beta;
+    return !(isinf(scales[0]) && !isinf(alpha)) && !(isinf(scales[1]) && !isinf(beta));
+}
+
+static autotune_status told(int error) {
+    return error ? (autotune_status)(AUTOTUNE_CUDA + error) : AUTOTUNE_OK;
+}
+
+autotune_status autotune_run_plan(const autotune_handle *handle, const autotune_plan *plan, uint64_t stream,
+                                  uint64_t a, uint64_t b, uint64_t c, double alpha, double beta) {
+    float scales[2];
+    if (!as_floats(alpha, beta, scales)) return AUTOTUNE_BAD_SCALE;
+    return told(at_run(handle->runner, plan, stream, (at_operands){a, b, c}, scales[0], scales[1]));
+}
+
+autotune_status autotune_launch_plan(const autotune_handle *handle, const autotune_plan *plan, uint64_t stream,
+                                     uint64_t a, uint64_t b, uint64_t c, double alpha, double beta,
+                                     uint64_t workspace) {
+    float scales[2];
+    if (!as_floats(alpha, beta, scales)) return AUTOTUNE_BAD_SCALE;
+    const at_operands at = {a, b, c};
+    return told(at_launch(handle->runner->cuda, plan, stream, at, scales[0], scales[1], workspace));
+}
+
+void autotune_remember(autotune_handle *handle, const autotune_kind *kind, autotune_plan *plan) {
+    at_remember(handle->runner, kind, plan);
+}
+
+void autotune_forget(autotune_handle *handle) { at_forget(handle->runner); }

@@ -76,6 +76,9 @@ typedef struct {
     double residual_length;                            /* models/residual.py */
     double margin, other_version, cublas_fixed_us;     /* models/cublas_model.py */
     double parts_of_last;                              /* models/splits.py */
+    int64_t kept_bytes, pieces_bytes;                  /* runtime/workspace.py */
+    int32_t max_pieces, launches_to_stay, max_counted; /* runtime/workspace.py */
+    int32_t max_plans;                                 /* runtime/engine.py */
     const double *split_values;                        /* numbers of splits, ascending, from 2 on */
     int32_t num_split_values;
 } autotune_constants;

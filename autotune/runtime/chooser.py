@@ -25,7 +25,7 @@ class Chooser:
         self.kernels = {kernel.id: kernel for kernel in table.kernels}
 
     @cached_property
-    def _core(self) -> Core | None:
+    def core(self) -> Core | None:
         from .core import core_of
 
         return core_of(self._table)
@@ -39,7 +39,7 @@ class Chooser:
     def pick(self, call: Call) -> Pick:
         """The kernel for a call with m and n at least 1, and who serves it. Raises DispatchError if even the
         default kernel is not legal, which needs more tiles than a grid holds."""
-        core, g = self._core, call.gemm
+        core, g = self.core, call.gemm
         if core is None:
             return self._selector.pick(call)
         version = self._loaded_cublas() if self._loaded_cublas and g.layout in self._table.cublas else None

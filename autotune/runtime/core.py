@@ -1,8 +1,8 @@
-"""The core in C (core/), which chooses among a table's kernels: what Python hands to it, and what it answers.
+"""The core in C (core/), which chooses among a table's kernels and launches them: its structs, and its calls.
 
 The core is a shared library that is built when autotune is installed and a C compiler is there
-(core/build.py). Where it is not, `Selector` chooses alone: it makes the same choices, and takes longer.
-Copied into exported tables.
+(core/build.py). Where it is not, `Selector` and `Engine` do the same in Python, and take longer. Copied into
+exported tables.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from ..errors import DispatchError
 from ..gemm import LAYOUTS
 from ..kernel.config import threads_along_k
 from ..models import cublas_model, residual, splits, time_model
-from . import selector, summation
-from .pick import How
+from . import selector, summation, workspace
+from .pick import MAX_PLANS, How
 from .table import CublasFigures, Kernel, Table
 
 FOLDER = Path(__file__).resolve().parents[1] / "core"
@@ -28,8 +28,10 @@ LIBRARY = "libautotune_core.so"
 TABLE_VERSION = 1  # of the structs of core/table.h
 HOWS: tuple[How, ...] = ("exact", "modelled", "nearest", "default")  # as core/choice.h numbers them
 _REDUCTIONS = ("none", "two_pass", "last_block", "last_wave", "cluster")
-_NO_KERNEL = 1
+# autotune_status
+NO_KERNEL, BAD_SCALE, NO_DRIVER, UNKNOWN, CUDA = 1, 5, 6, 7, 1 << 16
 _INT, _DOUBLE, _TEXT, _ADDRESS = ctypes.c_int32, ctypes.c_double, ctypes.c_char_p, ctypes.c_void_p
+_WORD = ctypes.c_uint64
 
 
 class _Struct(ctypes.Structure):
@@ -87,6 +89,8 @@ class _Constants(_Struct):
             "fmas_per_l2_float", "residual_length", "margin", "other_version", "cublas_fixed_us",
             "parts_of_last",
         )),
+        *((name, ctypes.c_int64) for name in ("kept_bytes", "pieces_bytes")),
+        *((name, _INT) for name in ("max_pieces", "launches_to_stay", "max_counted", "max_plans")),
         ("split_values", _ADDRESS), ("num_split_values", _INT),
     )  # fmt: skip
 
@@ -106,8 +110,62 @@ class _Choice(_Struct):
     )  # fmt: skip
 
 
-_STRUCTS = (_Kernel, _Residuals, _Layout, _Ranked, _Entry, _Table, _Choice)
-_Triple = ctypes.c_int64 * 3
+Triple = ctypes.c_int64 * 3
+
+
+class Planned(_Struct):
+    """autotune_planned of core/plan.h: what a plan is made of."""
+
+    _fields_ = (
+        *((name, _INT) for name in ("m", "n", "k", "layout", "kernel", "split_k", "device")),
+        ("ld", Triple), ("num_bytes", _WORD * 3),
+        *((name, _WORD) for name in ("context", "sgemm", "reduce", "pack")),
+    )  # fmt: skip
+
+
+class Kind(_Struct):
+    """autotune_kind of core/plan.h: how arrays lie in memory."""
+
+    _fields_ = (
+        *((name, Triple) for name in ("rows", "columns", "by_row", "by_column")),
+        ("devices", _INT * 3), ("low", ctypes.c_uint32 * 3), ("trans_a", _INT), ("trans_b", _INT),
+    )  # fmt: skip
+
+
+def _call(*arguments: Any) -> Any:
+    return ctypes.CFUNCTYPE(ctypes.c_int, *arguments)
+
+
+class DriverCalls(_Struct):
+    """autotune_driver of core/driver.h: what is called of CUDA."""
+
+    _fields_ = (
+        ("current_context", _call(_ADDRESS)), ("push_context", _call(_WORD)),
+        ("pop_context", _call(_ADDRESS)), ("launch", _call(_ADDRESS, _WORD, _ADDRESS, _ADDRESS)),
+        ("stream_id", _call(_WORD, _ADDRESS)),
+        ("is_capturing", _call(_WORD, _ADDRESS)), ("exchange_capture_mode", _call(_ADDRESS)),
+        ("make_pool", _call(_ADDRESS, _ADDRESS)), ("set_pool", _call(_WORD, ctypes.c_int, _ADDRESS)),
+        ("allocate", _call(_ADDRESS, ctypes.c_size_t, _WORD, _WORD)), ("free", _call(_WORD, _WORD)),
+        ("zero", _call(_WORD, ctypes.c_ubyte, ctypes.c_size_t, _WORD)),
+    )  # fmt: skip
+
+
+_STRUCTS = (
+    _Kernel, _Residuals, _Layout, _Ranked, _Entry, _Table, _Choice, Planned, Kind, DriverCalls,
+)  # fmt: skip
+_RUN = [_ADDRESS, _ADDRESS, _WORD, _WORD, _WORD, _WORD, _DOUBLE, _DOUBLE]
+_SIGNATURES: dict[str, list[Any]] = {
+    "autotune_open": [_ADDRESS, _ADDRESS],
+    "autotune_close": [_ADDRESS],
+    "autotune_choose": [_ADDRESS, *4 * [_INT], Triple, Triple, _TEXT, _ADDRESS],
+    "autotune_use_driver": [_ADDRESS, _ADDRESS],
+    "autotune_make_plan": [_ADDRESS, _ADDRESS, _ADDRESS],
+    "autotune_release_plan": [_ADDRESS],
+    "autotune_run_plan": _RUN,
+    "autotune_launch_plan": [*_RUN, _WORD],
+    "autotune_remember": [_ADDRESS, _ADDRESS, _ADDRESS],
+    "autotune_forget": [_ADDRESS],
+}
 
 
 class CoreChoice(NamedTuple):
@@ -134,10 +192,8 @@ def library() -> Any:
         return None
     if list(sizes) != [ctypes.sizeof(struct) for struct in _STRUCTS]:
         return None
-    found.autotune_open.argtypes = [_ADDRESS, _ADDRESS]
-    found.autotune_close.argtypes = [_ADDRESS]
-    found.autotune_close.restype = None
-    found.autotune_choose.argtypes = [_ADDRESS, *4 * [_INT], _Triple, _Triple, _TEXT, _ADDRESS]
+    for name, types in _SIGNATURES.items():
+        getattr(found, name).argtypes = types
     return found
 
 
@@ -148,20 +204,20 @@ def core_of(table: Table) -> Core | None:
 
 
 class Core:
-    """The choices of one table. Threads may share it. Raises DispatchError where the core does not take the
-    table."""
+    """A handle on the core for one table. Threads may share it. Raises DispatchError where the core does not
+    take the table."""
 
     def __init__(self, table: Table, library: Any) -> None:
-        self._library, self._kept = library, _Kept()
+        self.library, self._kept = library, _Kept()
         self._at_table = self._kept.of([_table(table, self._kept)])
         handle = ctypes.c_void_p()
         if status := library.autotune_open(self._at_table, ctypes.byref(handle)):
             raise DispatchError(f"the core takes no table of version {TABLE_VERSION} (status {status})")
-        self._handle = handle.value
+        self.handle = handle.value
 
     def __del__(self) -> None:
-        if handle := getattr(self, "_handle", None):
-            self._library.autotune_close(handle)
+        if handle := getattr(self, "handle", None):
+            self.library.autotune_close(handle)
 
     def choose(
         self,
@@ -173,11 +229,11 @@ class Core:
     ) -> CoreChoice | None:
         """For a product with m and n at least 1; None where even the default kernel is not legal."""
         found, version = _Choice(), cublas_version and cublas_version.encode()
-        status = self._library.autotune_choose(
-            self._handle, LAYOUTS.index(layout), *extents, _Triple(*lds), _Triple(*addresses), version,
+        status = self.library.autotune_choose(
+            self.handle, LAYOUTS.index(layout), *extents, Triple(*lds), Triple(*addresses), version,
             ctypes.byref(found),
         )  # fmt: skip
-        if status == _NO_KERNEL:
+        if status == NO_KERNEL:
             return None
         if status:
             raise DispatchError(f"the core refuses {extents} with leading dimensions {lds}: status {status}")
@@ -287,5 +343,8 @@ def _constants(kept: _Kept) -> Any:
         fmas_per_l2_float=time_model.FMAS_PER_L2_FLOAT, residual_length=residual.LENGTH,
         margin=cublas_model.MARGIN, other_version=cublas_model.OTHER_VERSION,
         cublas_fixed_us=cublas_model.FIXED_US, parts_of_last=splits.PARTS_OF_LAST,
+        kept_bytes=workspace.KEPT_BYTES, pieces_bytes=workspace.PIECES_BYTES,
+        max_pieces=workspace.MAX_PIECES, launches_to_stay=workspace.LAUNCHES_TO_STAY,
+        max_counted=workspace.MAX_COUNTED, max_plans=MAX_PLANS,
         split_values=kept.memory(splits.VALUES.tobytes()), num_split_values=len(splits.VALUES),
     )  # fmt: skip

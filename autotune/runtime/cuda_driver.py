@@ -66,7 +66,8 @@ class KernelFacts(NamedTuple):
     cluster: tuple[int, int, int]  # blocks along x, y, z; zeros where it asks for none
 
 
-def _name(code: int) -> str:
+def error_name(code: int) -> str:
+    """Of a CUresult."""
     try:
         return str(cuda.CUresult(code).name)
     except ValueError:  # of a driver newer than the bindings
@@ -76,7 +77,7 @@ def _name(code: int) -> str:
 def _check(what: str, result: tuple[Any, ...]) -> Any:
     """The values behind a CUresult: none, one or several. Raises CudaFault."""
     if result[0]:
-        raise CudaFault(what, int(result[0]), _name(int(result[0])))
+        raise CudaFault(what, int(result[0]), error_name(int(result[0])))
     return result[1] if len(result) == 2 else result[1:]
 
 
@@ -98,6 +99,8 @@ class _OverlapConfigs(threading.local):
 
 class Driver:
     """The driver of this process. Raises DispatchError where there is none."""
+
+    core_calls: Any = None  # the core finds its calls of CUDA in the driver; a double tells its own
 
     def __init__(self) -> None:
         self._configs = _OverlapConfigs()
@@ -212,7 +215,7 @@ class Driver:
                 kernel, grid[0], grid[1], 1, threads, 1, 1, smem_bytes, stream, arguments, 0
             )
         if error:
-            raise CudaFault("launching a kernel", int(error), _name(int(error)))
+            raise CudaFault("launching a kernel", int(error), error_name(int(error)))
 
     # Streams and memory
 

@@ -233,13 +233,13 @@ class Dispatcher:
             return self._known
 
     def _open(self) -> tuple[Engine, Libraries]:
-        from .engine import Engine
+        from .core_engine import make_engine
         from .settling import Settler
 
         with self._lock:
             if self._opened is None:
                 driver, known = self._driver or Driver(), self._choices()
-                engine = Engine(self.table, self._code, self._chooser, driver, known, self._blas)
+                engine = make_engine(self.table, self._code, self._chooser, driver, known, self._blas)
                 self._settler = Settler(self.table, engine, self._chooser, known)
                 engine.settle = self._settler.at_first_use
                 self._opened = engine, Libraries(driver)

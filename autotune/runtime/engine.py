@@ -10,7 +10,7 @@ import struct
 import threading
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..column_major import ColumnMajorCall
 from ..errors import DispatchError
@@ -31,11 +31,13 @@ from .choices import KnownChoices
 from .chooser import Chooser
 from .cuda_driver import Driver
 from .devices import Devices, LoadedKernel, OpenGpu
-from .pick import TUNED_ALIGNMENT, Call, Pick, in_splits
+from .pick import MAX_PLANS, TUNED_ALIGNMENT, Call, Pick, in_splits
 from .product import Product, Triple, common_device, understand
 from .table import Table
 
-MAX_PLANS = 4096  # kinds of call that are remembered
+if TYPE_CHECKING:
+    from .core_engine import CorePlan
+
 _ALIGNMENT_MASK = TUNED_ALIGNMENT - 1
 
 # Arguments of the kernels, as documented at launch.Grid, and where each lies in the packed values.
@@ -50,20 +52,25 @@ _PACK = struct.Struct("=iiQqi4xQii8x")
 _PACK_OFFSETS = (0, 4, 8, 16, 24, 32, 40, 44, 48)
 
 
+# What a plan is remembered by: GPUs, forms and alignment of A, B and C, and their flags
+Key = tuple[Triple, tuple[Form, Form, Form | None], Triple, bool, bool]
+
+
 class Plan(NamedTuple):
     """What does not change while shapes, strides, alignment and GPU stay. `kernel` is None if there
     is nothing to launch. `blas` is the call of cuBLAS, where that serves: the kernel does where it cannot.
     `unsettled` is the call, where another launch may turn out to be faster; `key` is what the plan is
-    remembered by."""
+    remembered by. `core`: the same for the core, where that launches."""
 
     problem: Product
     gpu: OpenGpu
     kernel: LoadedKernel | None
     grid: Grid
     schedule: tuple[int, ...] = (0,) * SCHEDULE_WORDS
-    key: tuple[Any, ...] = ()
+    key: Key | None = None
     unsettled: Call | None = None
     blas: ColumnMajorCall | None = None
+    core: CorePlan | None = None
 
 
 class _Arguments(threading.local):
@@ -101,13 +108,13 @@ class Engine:
         known: KnownChoices | None = None,
         blas: BlasProvider | None = None,
     ) -> None:
-        self.driver = driver
+        self.table, self.driver = table, driver
         self.devices = Devices(table, code, driver)
         self.settle: Callable[[Plan, int], bool] = lambda plan, stream: False
         self.blas = blas or BlasProvider(is_on=False)
         self._chooser, self._known = chooser, known
         self._arguments = _Arguments()
-        self._plans: dict[tuple[Any, ...], Plan] = {}
+        self._plans: dict[Key, Plan] = {}
 
     def plan(
         self,
@@ -132,12 +139,16 @@ class Engine:
         if found is None:
             problem = understand(*forms, trans_a, trans_b)
             found = self._make_plan(problem, common_device(devices), aligned, key)
-            if len(plans) >= MAX_PLANS:
-                plans.clear()
-            plans[key] = found
+            self.remember(key, found)
         return found
 
-    def _make_plan(self, problem: Product, device: int, aligned: Triple, key: tuple[Any, ...]) -> Plan:
+    def remember(self, key: Key, plan: Plan) -> None:
+        """Use a plan for all calls that are alike."""
+        if len(self._plans) >= MAX_PLANS:
+            self._plans.clear()
+        self._plans[key] = plan
+
+    def _make_plan(self, problem: Product, device: int, aligned: Triple, key: Key) -> Plan:
         gpu, gemm = self.devices.gpu(device), problem.gemm
         if not (gemm.m and gemm.n):
             return Plan(problem, gpu, None, Grid((0, 1), 0, 0, 1, 0, 0, 0, 0, 0))
@@ -167,36 +178,33 @@ class Engine:
         """Launch with the GPU's primary context current, and restore the caller's. Does not wait."""
         if plan.unsettled is not None and self.settle(plan, stream):
             key = plan.key
+            assert key is not None
             plan = self._make_plan(plan.problem, plan.gpu.device, plan.unsettled.addresses, key)
-            self._plans[key] = plan
+            self.remember(key, plan)
         if plan.kernel is None:
             return
-        driver, context = self.driver, plan.gpu.context
-        is_elsewhere = driver.current_context() != context
-        if is_elsewhere:
-            driver.push_context(context)
-        try:
-            if plan.blas is not None and self._run_blas(plan, plan.blas, stream, addresses, alpha, beta):
-                return
+        if plan.blas is None or not self._run_blas(plan, plan.blas, stream, addresses, alpha, beta):
+            self.run_kernel(plan, stream, addresses, alpha, beta)
+
+    def run_kernel(self, plan: Plan, stream: int, addresses: Triple, alpha: float, beta: float) -> None:
+        """As `run`, of a plan with a kernel, by that kernel."""
+        with self.devices.current(plan.gpu):
+            launch = partial(self.launch_all, plan, stream, addresses, alpha, beta)
             if plan.grid.scratch_bytes:
-                launch = partial(self.launch_all, plan, stream, addresses, alpha, beta)
                 plan.gpu.workspaces.run(plan.grid, stream, launch)
             else:
-                self._set(plan, addresses, plan.problem.lds, alpha, beta, 0)
-                self._launch(plan, plan.kernel, stream)
-        finally:
-            if is_elsewhere:
-                driver.pop_context()
+                launch(0)
 
     def _run_blas(
         self, plan: Plan, call: ColumnMajorCall, stream: int, addresses: Triple, alpha: float, beta: float
     ) -> bool:
-        """Let cuBLAS serve; False where the kernel has to. The GPU's context must be current."""
+        """Let cuBLAS serve; False where the kernel has to."""
         library, gpu = self.blas.library, plan.gpu
-        handle = None if library is None else library.handle(gpu.device, stream, self.driver)
-        if handle is None or not handle.scale(alpha, beta):
-            return False
-        gpu.workspaces.run(BLAS_GRID, stream, partial(handle.sgemm, call, stream, addresses))
+        with self.devices.current(gpu):
+            handle = None if library is None else library.handle(gpu.device, stream, self.driver)
+            if handle is None or not handle.scale(alpha, beta):
+                return False
+            gpu.workspaces.run(BLAS_GRID, stream, partial(handle.sgemm, call, stream, addresses))
         return True
 
     def launch_all(

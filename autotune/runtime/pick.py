@@ -14,6 +14,7 @@ from .table import Kernel
 How = Literal["exact", "settled", "modelled", "nearest", "default"]
 Provider = Literal["autotune", "cublas"]
 Triple = tuple[int, int, int]
+MAX_PLANS = 4096  # kinds of call that are remembered
 TUNED_ALIGNMENT = 16  # bytes: of the widest vectors
 
 

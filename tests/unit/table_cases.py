@@ -10,6 +10,7 @@ import ctypes
 import hashlib
 import json
 import threading
+import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -41,6 +42,7 @@ from autotune.kernel.resources import launch_spec
 from autotune.models.launches import Launches, Shapes, grids
 from autotune.models.time_model import ModelFigures, Speeds, TimeModel, modelled_us
 from autotune.runtime.conditions import Conditions
+from autotune.runtime.core import DriverCalls
 from autotune.runtime.cuda_driver import CudaFault, KernelFacts
 from autotune.runtime.devices import DEFAULT_SMEM
 from autotune.runtime.summation import Depths, Sums
@@ -50,6 +52,7 @@ LIMITS = known_limits("h200")
 ENVIRONMENT = Environment("NVIDIA H200", "GPU-0", (9, 0), "580.1", "13.0", "13.4", "13.1")
 FIGURES = ModelFigures(2.5, 0.1, 0.5, 0.8, 3, 0.02)
 STICKY_CODE = 700
+FIRST_POOL = 7000  # handle of the pool of GPU 0
 SOURCE = "5" * 64
 
 
@@ -217,12 +220,89 @@ _REDUCE = (_I, _I, _F, _F, _Q, _Q, _Q, _I, _I, _I, _I, _I, _Q, _EPILOGUE)
 
 
 def _arguments(address: int, types: tuple[Any, ...]) -> list[Any]:
+    """Copies: what is passed may be used for something else as soon as the call returns."""
     pointers = ctypes.cast(address, ctypes.POINTER(ctypes.c_void_p))
-    return [ctypes.cast(pointers[i], ctypes.POINTER(t))[0] for i, t in enumerate(types)]
+    copies = [
+        t.from_buffer_copy(ctypes.string_at(pointers[i], ctypes.sizeof(t))) for i, t in enumerate(types)
+    ]
+    return [getattr(copy, "value", copy) for copy in copies]
 
 
 def _scale(c: np.ndarray[Any, Any], product: np.ndarray[Any, Any], alpha: float, beta: float) -> None:
     c[...] = alpha * product + (beta * c if beta else 0)
+
+
+class _LaunchConfig(ctypes.Structure):
+    """CUlaunchConfig."""
+
+    _fields_ = (
+        *((name, ctypes.c_uint32) for name in ("x", "y", "z", "threads", "threads_y", "threads_z")),
+        ("smem_bytes", ctypes.c_uint32), ("stream", ctypes.c_uint64), ("attributes", ctypes.c_void_p),
+        ("num_attributes", ctypes.c_uint32),
+    )  # fmt: skip
+
+
+def calls_of(driver: FakeDriver) -> DriverCalls:
+    """What the core calls instead of the driver of CUDA. What fails there fails with a CUresult here."""
+
+    def put(address: int, value: int) -> None:
+        ctypes.c_uint64.from_address(address).value = value
+
+    def launch(at_config: int, kernel: int, arguments: int, _: int) -> None:
+        config = _LaunchConfig.from_address(at_config)
+        assert (config.z, config.threads_y, config.threads_z) == (1, 1, 1)
+        assert bool(config.attributes) == bool(config.num_attributes)
+        grid, overlaps = (config.x, config.y), config.num_attributes == 1
+        driver.launch(kernel, grid, config.threads, config.smem_bytes, config.stream, arguments, overlaps)
+
+    def exchange(at_mode: int) -> None:
+        """The mode of a thread is how deep it is in `relaxed`: 0 (global) without."""
+        mode = ctypes.c_int.from_address(at_mode)
+        before, driver.loading_depth = driver.loading_depth, int(mode.value == 2)
+        mode.value = 2 if before else 0
+
+    def is_capturing(stream: int, at_status: int) -> None:
+        ctypes.c_int.from_address(at_status).value = int(driver.is_capturing(stream))
+
+    def make_pool(at_pool: int, at_properties: int) -> None:
+        allocation, _, kind, device = (ctypes.c_int32 * 4).from_address(at_properties)
+        assert (allocation, kind) == (1, 1)
+        put(at_pool, FIRST_POOL + device)
+
+    def set_pool(pool: int, attribute: int, at_value: int) -> None:
+        assert attribute == 4
+        driver.make_pool(pool - FIRST_POOL, ctypes.c_uint64.from_address(at_value).value)
+
+    actions: dict[str, Callable[..., None]] = {
+        "current_context": lambda at: put(at, driver.current_context()),
+        "push_context": driver.push_context,
+        "pop_context": lambda _: driver.pop_context(),
+        "launch": launch,
+        "stream_id": lambda stream, at: put(at, driver.stream_id(stream)),
+        "is_capturing": is_capturing,
+        "exchange_capture_mode": exchange,
+        "make_pool": make_pool,
+        "set_pool": set_pool,
+        "allocate": lambda at, size, pool, stream: put(at, driver.allocate(size, stream, pool)),
+        "free": driver.free,
+        "zero": lambda address, value, size, stream: driver.zero(address, size, stream),
+    }
+    kinds = dict(DriverCalls._fields_)
+    return DriverCalls(**{name: kinds[name](_guarded(action)) for name, action in actions.items()})
+
+
+def _guarded(action: Callable[..., None]) -> Callable[..., int]:
+    def call(*arguments: int | None) -> int:
+        try:
+            action(*(argument or 0 for argument in arguments))
+        except CudaFault as fault:
+            return fault.code
+        except BaseException:
+            traceback.print_exc()
+            return 999
+        return 0
+
+    return call
 
 
 @dataclass
@@ -249,7 +329,6 @@ class FakeDriver:
         self.memory: dict[int, np.ndarray[Any, Any]] = {}
         self._kernels: dict[int, tuple[Kernel, str]] = {}
         self._codes: dict[int, bytes] = {}
-        self.loading_depth = 0
         self.clock_us = 0.0
         self.handles: dict[int, Any] = {}  # streams, events and graphs of the runtime's own
         self._captured: dict[int, list[Callable[[], None]]] = {}  # by stream
@@ -257,6 +336,22 @@ class FakeDriver:
 
     def of(self, name: str) -> list[tuple[Any, ...]]:
         return [entry for entry in self.log if entry[0] == name]
+
+    @property
+    def loading_depth(self) -> int:
+        """How often this thread has begun to load or to take memory."""
+        return int(getattr(self._contexts, "loading_depth", 0))
+
+    @loading_depth.setter
+    def loading_depth(self, depth: int) -> None:
+        self._contexts.loading_depth = depth
+
+    @property
+    def core_calls(self) -> DriverCalls:
+        """The same for the core."""
+        if not hasattr(self, "_core_calls"):
+            self._core_calls = calls_of(self)
+        return self._core_calls
 
     # Devices and contexts
 
@@ -435,7 +530,7 @@ class FakeDriver:
 
     def make_pool(self, device: int, kept_bytes: int) -> int:
         self.log.append(("make_pool", device, kept_bytes))
-        return 7000 + device
+        return FIRST_POOL + device
 
     def allocate(self, num_bytes: int, stream: int, pool: int = 0) -> int:
         space = np.full(num_bytes + 256, 0xFF, np.uint8)  # NaN as floats, not zero as counters

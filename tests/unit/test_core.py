@@ -14,24 +14,31 @@ from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given
-from table_cases import LIMITS, make_table, rank
+from table_cases import _PACK, _REDUCE, _SGEMM, LIMITS, _arguments, calls_of, make_table, rank
 from test_selector import cases
 
 from autotune.errors import DispatchError
 from autotune.gemm import LAYOUTS, Gemm
 from autotune.kernel.config import Config
-from autotune.kernel.launch import Variant
+from autotune.kernel.launch import Variant, refusal, schedule
+from autotune.kernel.launch import plan as plan_grid
 from autotune.models.cublas_model import CublasModel
+from autotune.models.launches import Launches
 from autotune.models.residual import Residuals
 from autotune.models.time_model import ModelFigures
 from autotune.runtime import core
 from autotune.runtime.chooser import Chooser
-from autotune.runtime.core import Core, core_of
-from autotune.runtime.pick import Call, Pick
+from autotune.runtime.core import Core, Planned, core_of
+from autotune.runtime.core_engine import CoreEngine, CorePlan
+from autotune.runtime.devices import LoadedKernel
+from autotune.runtime.engine import Engine, Plan
+from autotune.runtime.pick import Call, Pick, in_splits
+from autotune.runtime.product import Product
 from autotune.runtime.selector import Selector
 from autotune.runtime.table import CublasFigures, Kernel, KernelRecord, Table, launchable, weights_text
 from autotune.targets import matrices
@@ -150,6 +157,76 @@ def test_tables_without_models_and_calls_that_nothing_serves(case):
         assert native.pick(call).reason == pick.reason
 
 
+class RecordingDriver:
+    """Keeps launches: what is launched how, with which arguments."""
+
+    LOADED = (1, 2, 3)  # sgemm, sgemm_reduce, sgemm_pack
+
+    def __init__(self) -> None:
+        self.launches: list[Any] = []
+        self.context = 7
+
+    def current_context(self) -> int:
+        return self.context
+
+    def push_context(self, context: int) -> None:
+        raise AssertionError("it is current")
+
+    pop_context = stream_id = is_capturing = make_pool = allocate = free = zero = push_context
+    loading_depth = 0
+
+    def launch(self, kernel, grid, threads, smem_bytes, stream, arguments, overlaps):
+        types = (_SGEMM, _REDUCE, _PACK)[kernel - 1]
+        values = [tuple(x) if hasattr(x, "__len__") else x for x in _arguments(arguments, types)]
+        self.launches.append((kernel, grid, threads, smem_bytes, stream, bool(overlaps), values))
+
+
+def test_the_core_launches_what_python_does():
+    """All launches of kernels of every kind, in any number of splits, byte for byte."""
+    table, rng = drawn_table(5), random.Random(5)
+    driver, found = RecordingDriver(), Core(table, core.library())
+    calls = calls_of(driver)
+    found.library.autotune_use_driver(found.handle, ctypes.byref(calls))
+    engine = Engine(table, {}, Chooser(table), driver)
+    native = CoreEngine.__new__(CoreEngine)
+    native.core, kinds = found, set()
+    for number in rng.choices(range(len(table.kernels)), k=600):
+        kernel = table.kernels[number]
+        m, n, k = (int(2 ** rng.uniform(0, most)) for most in (12, 12, 14))
+        gemm = Gemm(m, n, k, kernel.variant.trans_a, kernel.variant.trans_b)
+        split_k = rng.choice((2, 5, 16, 64)) if Launches.of([kernel.spec], [1]).is_splitting[0] else None
+        spec = in_splits(kernel, split_k)
+        lds = (max(gemm.lda, 1) + 3, max(gemm.ldb, 1) + 4, n + 5)
+        if refusal(replace(spec, vec_a=1, vec_b=1, vec_c=1, is_exact=False), m, n, k, lds) is not None:
+            continue
+        grid, problem = plan_grid(spec, m, n, k), Product(gemm, lds, (8, 8, 8))
+        loaded = LoadedKernel(*RecordingDriver.LOADED, spec.threads, spec.smem_bytes, spec.overlaps)
+        planned = Planned(
+            m,
+            n,
+            k,
+            LAYOUTS.index(gemm.layout),
+            number,
+            spec.split_k,
+            0,
+            lds,
+            (8, 8, 8),
+            7,
+            *RecordingDriver.LOADED,
+        )
+        plan = Plan(problem, None, loaded, grid, schedule(spec, grid), core=CorePlan(found, planned))
+        for alpha in (0.5, 0.0):
+            launch = (plan, 11, (1 << 40, 2 << 40, 3 << 40), alpha, 2.0, 5 << 40)
+            driver.launches.clear()
+            engine.launch_all(*launch)
+            expected = driver.launches[:]
+            driver.launches.clear()
+            native.launch_all(*launch)
+            assert driver.launches == expected
+            kinds.add((spec.reduction, len(expected)))
+    assert len(kinds) > 8
+
+
 def test_what_is_out_of_range_is_refused():
     found = Core(drawn_table(1), core.library())
     for extents, lds in [((0, 1, 1), (1, 1, 1)), ((1, 1, -1), (1, 1, 1)), ((1, 1, 1), (1, 0, 1))]:
@@ -173,7 +250,7 @@ def test_without_the_library_python_chooses(monkeypatch, tmp_path):
 
 def test_a_library_of_other_structs_is_left_alone(monkeypatch, tmp_path):
     made = tmp_path / core.LIBRARY
-    source = "unsigned autotune_struct_bytes[7] = {8, 8, 8, 8, 8, 8, 8};"
+    source = "unsigned autotune_struct_bytes[10] = {8};"
     command = ["cc", "-shared", "-fPIC", "-x", "c", "-", "-o", str(made)]
     subprocess.run(command, input=source, text=True, check=True)
     monkeypatch.setattr(core, "FOLDER", tmp_path)
@@ -189,6 +266,37 @@ def test_a_table_of_another_version_is_refused(monkeypatch):
     monkeypatch.setattr(core, "TABLE_VERSION", core.TABLE_VERSION + 1)
     with pytest.raises(DispatchError, match="version"):
         Core(drawn_table(1), core.library())
+
+
+_SAME_STRUCTS = """
+#include <cuda.h>
+#include <stddef.h>
+#include "driver.h"
+#define SAME(theirs, ours) _Static_assert(sizeof(theirs) == sizeof(ours), #ours)
+#define PLACE(theirs, a, ours, b) _Static_assert(offsetof(theirs, a) == offsetof(ours, b), #b)
+SAME(CUlaunchConfig, at_launch_config);
+SAME(CUlaunchAttribute, at_launch_attribute);
+SAME(CUmemPoolProps, at_pool_properties);
+PLACE(CUlaunchConfig, hStream, at_launch_config, stream);
+PLACE(CUlaunchConfig, attrs, at_launch_config, attributes);
+PLACE(CUlaunchConfig, numAttrs, at_launch_config, num_attributes);
+PLACE(CUlaunchAttribute, value, at_launch_attribute, value);
+PLACE(CUmemPoolProps, location, at_pool_properties, location);
+_Static_assert(CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION == AT_OVERLAPS, "overlaps");
+_Static_assert(CU_STREAM_CAPTURE_MODE_RELAXED == AT_CAPTURE_RELAXED, "relaxed");
+_Static_assert(CU_MEMPOOL_ATTR_RELEASE_THRESHOLD == 4 && CU_MEM_ALLOCATION_TYPE_PINNED == 1, "pool");
+int (*push)(CUcontext) = cuCtxPushCurrent, (*get)(CUcontext *) = cuCtxGetCurrent;
+"""
+
+
+def test_structs_are_those_of_cuda():
+    """As far as its headers are here: the core is built without."""
+    headers = [Path("/usr/local/cuda/include"), *Path("/usr/local").glob("cuda-*/include")]
+    found = next((folder for folder in headers if (folder / "cuda.h").exists()), None)
+    if found is None:
+        pytest.skip("no headers of CUDA are installed")
+    command = ["gcc", "-fsyntax-only", "-x", "c", "-", f"-I{found}", f"-I{core.FOLDER}", "-w"]
+    subprocess.run(command, input=_SAME_STRUCTS, text=True, check=True)
 
 
 @pytest.mark.parametrize("compiler", ["gcc", "clang"])

@@ -26,12 +26,12 @@ from table_cases import (
 
 from autotune.errors import DispatchError, DispatchWarning
 from autotune.gemm import LAYOUTS, Gemm
-from autotune.runtime import dispatcher, workspace
+from autotune.runtime import core, dispatcher, workspace
 from autotune.runtime.arrays import stream_handle
 from autotune.runtime.conditions import ask_nvml
 from autotune.runtime.cuda_driver import CudaFault
 from autotune.runtime.dispatcher import Dispatcher
-from autotune.runtime.engine import MAX_PLANS
+from autotune.runtime.pick import MAX_PLANS
 
 TUNED = Gemm(128, 128, 64)
 SPLIT_TWO, SPLIT_LAST, SPLIT_WIDE = Gemm(64, 64, 256), Gemm(64, 64, 512), Gemm(128, 192, 512)
@@ -79,8 +79,13 @@ def driver() -> FakeDriver:
     return FakeDriver(_table())
 
 
-@pytest.fixture
-def runtime(folder: Path, driver: FakeDriver) -> Dispatcher:
+@pytest.fixture(params=["core", "python"])
+def runtime(
+    request: pytest.FixtureRequest, folder: Path, driver: FakeDriver, monkeypatch: pytest.MonkeyPatch
+) -> Dispatcher:
+    """Choosing and launching by the core, and without it."""
+    if request.param == "python":
+        monkeypatch.setattr(core, "library", lambda: None)
     return Dispatcher(folder, driver=driver)
 
 
@@ -564,7 +569,10 @@ def test_threads_load_once_and_agree(runtime: Dispatcher, driver: FakeDriver, at
     assert not faults
     assert len(driver.of("load")) == 1
     names = [launch.name for launch in driver.launches]
-    assert names == ["sgemm", "sgemm_reduce"] * 80  # both passes of a product stay together
+    assert sorted(names) == ["sgemm"] * 80 + ["sgemm_reduce"] * 80
+    # Both passes of a product stay together once its stream has a workspace for all of its launches.
+    own = 2 * 2 * workspace.LAUNCHES_TO_STAY
+    assert names[own:] == ["sgemm", "sgemm_reduce"] * (80 - 2 * workspace.LAUNCHES_TO_STAY)
 
 
 def test_kinds_of_call_are_remembered_within_bounds(
@@ -640,7 +648,7 @@ def test_many_streams_do_not_hoard_memory(runtime: Dispatcher, driver: FakeDrive
 
 
 def test_what_is_kept_in_all_is_bounded(
-    runtime: Dispatcher, driver: FakeDriver, at_once: None, monkeypatch: pytest.MonkeyPatch
+    runtime: Dispatcher, folder: Path, driver: FakeDriver, at_once: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Streams for which nothing is left, and calls that are too large, take memory for each launch."""
     small, large = operands(SPLIT_LAST), operands(SPLIT_WIDE)
@@ -650,12 +658,14 @@ def test_what_is_kept_in_all_is_bounded(
     assert sizes[0] < sizes[1]
     kept_bytes = sum(sizes) + sizes[0]
     monkeypatch.setattr(workspace, "PIECES_BYTES", kept_bytes)
+    bounded, before = Dispatcher(folder, driver=driver), set(driver.memory)
     for stream in (60, 61, 60, 61):
         for a, b, c in (small, large):
-            runtime.sgemm(OnGpu(a), OnGpu(b), OnGpu(c), stream=stream)
+            bounded.sgemm(OnGpu(a), OnGpu(b), OnGpu(c), stream=stream)
             close(c, a @ b)
-            assert sum(len(space) - 256 for space in driver.memory.values()) <= kept_bytes
-    assert len(driver.memory) == 3
+            kept = [space for address, space in driver.memory.items() if address not in before]
+            assert sum(len(space) - 256 for space in kept) <= kept_bytes
+    assert len(kept) == 2  # the large one of the first stream, the small one of the other
 
 
 def test_each_thread_has_its_own_default_stream(

@@ -1,0 +1,36 @@
+#include "driver.h"
+
+#include <dlfcn.h>
+#include <pthread.h>
+#include <stdbool.h>
+#include <string.h>
+
+static autotune_driver found;
+static bool is_there;
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+
+/* In the order of autotune_driver, with the versions that cuda.h maps these names to. */
+static const char *const NAMES[] = {
+    "cuCtxGetCurrent",     "cuCtxPushCurrent_v2",     "cuCtxPopCurrent_v2",
+    "cuLaunchKernelEx",    "cuStreamGetId",           "cuStreamIsCapturing",
+    "cuThreadExchangeStreamCaptureMode", "cuMemPoolCreate", "cuMemPoolSetAttribute",
+    "cuMemAllocFromPoolAsync", "cuMemFreeAsync",      "cuMemsetD8Async",
+};
+#define NUM_NAMES (sizeof NAMES / sizeof *NAMES)
+_Static_assert(sizeof(autotune_driver) == NUM_NAMES * sizeof(void *), "a name for each call");
+
+static void find(void) {
+    void *library = dlopen("libcuda.so.1", RTLD_NOW);
+    if (!library) return;
+    for (size_t i = 0; i < NUM_NAMES; i++) {
+        void *symbol = dlsym(library, NAMES[i]);
+        if (!symbol) return;
+        memcpy((char *)&found + i * sizeof symbol, &symbol, sizeof symbol); /* ISO C converts no pointers of data */
+    }
+    is_there = true;
+}
+
+const autotune_driver *at_find_driver(void) {
+    pthread_once(&once, find);
+    return is_there ? &found : NULL;
+}

@@ -1,0 +1,62 @@
+/* The calls of the CUDA driver that the core makes: found at run time, so that nothing of CUDA is needed to build
+ * it. Types are those of cuda.h, handles are addresses. */
+
+#ifndef AUTOTUNE_DRIVER_H
+#define AUTOTUNE_DRIVER_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#define AT_PER_THREAD_STREAM 2 /* CU_STREAM_PER_THREAD */
+#define AT_CAPTURE_RELAXED 2   /* CU_STREAM_CAPTURE_MODE_RELAXED */
+#define AT_OVERLAPS 6          /* CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION */
+
+/* CUlaunchAttribute, with the one value that is used here. */
+typedef struct {
+    int32_t id;
+    char padding[8 - sizeof(int32_t)];
+    union {
+        char bytes[64];
+        int32_t flag;
+    } value;
+} at_launch_attribute;
+
+/* CUlaunchConfig. */
+typedef struct {
+    uint32_t grid_x, grid_y, grid_z, block_x, block_y, block_z, smem_bytes;
+    uint64_t stream;
+    at_launch_attribute *attributes;
+    uint32_t num_attributes;
+} at_launch_config;
+
+/* CUmemPoolProps. */
+typedef struct {
+    int32_t allocation, handles;
+    struct {
+        int32_t type, id;
+    } location;
+    void *security;
+    size_t most_bytes;
+    unsigned char reserved[56];
+} at_pool_properties;
+
+/* Each returns a CUresult, 0 where all is well. */
+typedef struct {
+    int (*current_context)(uint64_t *context);
+    int (*push_context)(uint64_t context);
+    int (*pop_context)(uint64_t *context);
+    int (*launch)(const at_launch_config *config, uint64_t kernel, void **arguments, void **extra);
+    int (*stream_id)(uint64_t stream, uint64_t *id);
+    int (*is_capturing)(uint64_t stream, int *status);
+    int (*exchange_capture_mode)(int *mode);
+    int (*make_pool)(uint64_t *pool, const at_pool_properties *properties);
+    int (*set_pool)(uint64_t pool, int attribute, void *value);
+    int (*allocate)(uint64_t *address, size_t num_bytes, uint64_t pool, uint64_t stream);
+    int (*free)(uint64_t address, uint64_t stream);
+    int (*zero)(uint64_t address, unsigned char value, size_t num_bytes, uint64_t stream);
+} autotune_driver;
+
+/* Finds these calls in the driver of this process. NULL where there is none, or it lacks one. */
+const autotune_driver *at_find_driver(void);
+
+#endif

@@ -1,0 +1,14 @@
+/* What a handle holds, for the files of the core. */
+
+#ifndef AUTOTUNE_HANDLE_H
+#define AUTOTUNE_HANDLE_H
+
+#include "autotune_sgemm.h"
+
+struct autotune_handle {
+    const autotune_table *table;
+    at_chooser *chooser;
+    at_runner *runner;
+};
+
+#endif

@@ -1,0 +1,251 @@
+#include "plan.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define EPILOGUE_WORDS 5
+#define STRIDES 3
+
+/* ------------------------------------------------------------------------------------------ remembering */
+
+static size_t num_places(const at_runner *runner) { return 2 * (size_t)runner->bounds->max_plans; }
+
+at_runner *at_runner_new(const autotune_constants *bounds) {
+    at_runner *runner = calloc(1, sizeof *runner);
+    if (!runner) return NULL;
+    runner->bounds = bounds;
+    runner->remembered = calloc(num_places(runner), sizeof *runner->remembered);
+    if (!runner->remembered) {
+        free(runner);
+        return NULL;
+    }
+    pthread_mutex_init(&runner->lock, NULL);
+    return runner;
+}
+
+void at_runner_free(at_runner *runner) {
+    if (!runner) return;
+    at_forget(runner);
+    for (int i = 0; i < AT_MAX_DEVICES; i++) at_workspaces_free(runner->workspaces[i]);
+    free(runner->remembered);
+    free(runner);
+}
+
+static at_workspaces *workspaces_of(at_runner *runner, int32_t device) {
+    if (device < 0 || device >= AT_MAX_DEVICES) return NULL;
+    pthread_mutex_lock(&runner->lock);
+    if (!runner->workspaces[device]) runner->workspaces[device] = at_workspaces_new(runner->bounds, device);
+    at_workspaces *found = runner->workspaces[device];
+    pthread_mutex_unlock(&runner->lock);
+    return found;
+}
+
+autotune_plan *at_plan_new(at_runner *runner, const autotune_table *table, const autotune_planned *planned) {
+    autotune_plan *plan = calloc(1, sizeof *plan);
+    at_workspaces *workspaces = workspaces_of(runner, planned->device);
+    if (!plan || !workspaces) {
+        free(plan);
+        return NULL;
+    }
+    atomic_init(&plan->references, 1);
+    plan->planned = *planned;
+    plan->kernel = &table->kernels[planned->kernel];
+    plan->workspaces = workspaces;
+    const at_call call = {.m = planned->m, .n = planned->n, .k = planned->k, .layout = planned->layout};
+    plan->grid = at_plan(plan->kernel, &call, planned->split_k);
+    at_schedule(plan->kernel, &plan->grid, plan->schedule);
+    return plan;
+}
+
+void at_plan_release(autotune_plan *plan) {
+    if (plan && atomic_fetch_sub_explicit(&plan->references, 1, memory_order_acq_rel) == 1) free(plan);
+}
+
+static autotune_plan *referenced(autotune_plan *plan) {
+    atomic_fetch_add_explicit(&plan->references, 1, memory_order_relaxed);
+    return plan;
+}
+
+/* FNV-1a over words: a kind has no padding. */
+_Static_assert(sizeof(autotune_kind) == 4 * 3 * 8 + 2 * 3 * 4 + 2 * 4, "a kind has no padding");
+
+static autotune_kind normal(autotune_kind kind) {
+    for (int i = 0; i < 3; i++) {
+        if (kind.rows[i] < 2) kind.by_row[i] = 1;
+        if (kind.columns[i] < 2) kind.by_column[i] = 1;
+    }
+    return kind;
+}
+
+/* Of a normal kind. */
+static at_remembered *place_of(at_runner *runner, const autotune_kind *kind) {
+    uint64_t words[sizeof *kind / sizeof(uint64_t)], hash = 0xCBF29CE484222325u;
+    memcpy(words, kind, sizeof *kind);
+    for (size_t i = 0; i < sizeof words / sizeof *words; i++) hash = (hash ^ words[i]) * 0x100000001B3u;
+    hash ^= hash >> 29; /* the low bits depend on low bits alone */
+    for (;; hash++) {
+        at_remembered *place = &runner->remembered[hash % num_places(runner)];
+        if (!place->plan || !memcmp(&place->kind, kind, sizeof *kind)) return place;
+    }
+}
+
+static void forget(at_runner *runner) {
+    for (size_t i = 0; i < num_places(runner); i++) at_plan_release(runner->remembered[i].plan);
+    memset(runner->remembered, 0, num_places(runner) * sizeof *runner->remembered);
+    runner->num_remembered = 0;
+}
+
+void at_forget(at_runner *runner) {
+    pthread_mutex_lock(&runner->lock);
+    forget(runner);
+    pthread_mutex_unlock(&runner->lock);
+}
+
+void at_remember(at_runner *runner, const autotune_kind *kind, autotune_plan *plan) {
+    const autotune_kind of = normal(*kind);
+    pthread_mutex_lock(&runner->lock);
+    if (runner->num_remembered >= runner->bounds->max_plans) forget(runner);
+    at_remembered *place = place_of(runner, &of);
+    if (!place->plan) runner->num_remembered++;
+    at_plan_release(place->plan);
+    place->kind = of;
+    place->plan = referenced(plan);
+    pthread_mutex_unlock(&runner->lock);
+}
+
+autotune_plan *at_recall(at_runner *runner, const autotune_kind *kind) {
+    const autotune_kind of = normal(*kind);
+    pthread_mutex_lock(&runner->lock);
+    const at_remembered *place = place_of(runner, &of);
+    autotune_plan *plan = place->plan ? referenced(place->plan) : NULL;
+    pthread_mutex_unlock(&runner->lock);
+    return plan;
+}
+
+/* ------------------------------------------------------------------------------------------ launching */
+
+/* Arguments of the kernels, in the order that launch.Grid documents. What is zero for one product without an
+ * epilogue is passed as zeros: a kernel declares as many as it reads. */
+typedef struct {
+    uint32_t words[AT_SCHEDULE_WORDS];
+} schedule_words;
+
+typedef struct {
+    int64_t strides[STRIDES];
+    int32_t products;
+} batch_words;
+
+typedef struct {
+    uint64_t words[EPILOGUE_WORDS];
+} epilogue_words;
+
+static int start(const autotune_driver *cuda, const autotune_plan *plan, uint64_t kernel, int64_t x, int64_t y,
+                 int32_t threads, int32_t smem_bytes, uint64_t stream, void **arguments) {
+    at_launch_attribute overlaps = {.id = AT_OVERLAPS, .value.flag = 1};
+    const at_launch_config config = {
+        .grid_x = (uint32_t)x,
+        .grid_y = (uint32_t)y,
+        .grid_z = 1,
+        .block_x = (uint32_t)threads,
+        .block_y = 1,
+        .block_z = 1,
+        .smem_bytes = (uint32_t)smem_bytes,
+        .stream = stream,
+        .attributes = plan->kernel->overlaps ? &overlaps : NULL,
+        .num_attributes = plan->kernel->overlaps ? 1 : 0,
+    };
+    return cuda->launch(&config, kernel, arguments, NULL);
+}
+
+static int start_pack(const autotune_driver *cuda, const autotune_plan *plan, const at_pack *pack, uint64_t stream,
+                      at_operands at, uint64_t to) {
+    int32_t extent = pack->extent, k = plan->planned.k, is_k_major = pack->is_k_major;
+    int32_t padded = (int32_t)pack->padded, blocks = (int32_t)pack->blocks;
+    uint64_t operand = pack->is_a ? at.a : at.b;
+    int64_t ld = plan->planned.ld[pack->is_a ? 0 : 1], stride = 0;
+    void *arguments[] = {&extent, &k, &operand, &ld, &is_k_major, &to, &padded, &blocks, &stride};
+    return start(cuda, plan, plan->planned.pack, pack->blocks, 1, AT_PACK_THREADS, AT_PACK_SMEM_BYTES, stream,
+                 arguments);
+}
+
+static int start_sgemm(const autotune_driver *cuda, const autotune_plan *plan, uint64_t stream, at_operands at,
+                       const int64_t ld[3], float alpha, float beta, uint64_t workspace) {
+    const autotune_planned *planned = &plan->planned;
+    int32_t m = planned->m, n = planned->n, k = planned->k, split_k = plan->grid.split_k;
+    int64_t lda = ld[0], ldb = ld[1], ldc = ld[2];
+    schedule_words schedule;
+    memcpy(schedule.words, plan->schedule, sizeof schedule.words);
+    batch_words batch = {{0}, 0};
+    epilogue_words epilogue = {{0}};
+    void *arguments[] = {&m,    &n,   &k,         &alpha,   &at.a,     &lda,   &at.b,     &ldb,
+                         &beta, &at.c, &ldc, &workspace, &split_k, &schedule, &batch, &epilogue};
+    return start(cuda, plan, planned->sgemm, plan->grid.x, plan->grid.y, plan->kernel->threads,
+                 plan->kernel->smem_bytes, stream, arguments);
+}
+
+static int start_reduce(const autotune_driver *cuda, const autotune_plan *plan, uint64_t stream, at_operands at,
+                        float alpha, float beta, uint64_t workspace) {
+    const at_grid *grid = &plan->grid;
+    int32_t m = plan->planned.m, n = plan->planned.n, split_k = grid->split_k;
+    int32_t padded_m = (int32_t)grid->padded_m, padded_n = (int32_t)grid->padded_n;
+    int32_t group_bits = grid->reduce_group_bits, blocks = (int32_t)grid->reduce_blocks;
+    int64_t ldc = plan->planned.ld[2], stride = 0;
+    epilogue_words epilogue = {{0}};
+    void *arguments[] = {&m,       &n,        &alpha,    &beta,       &at.c,   &ldc,    &workspace,
+                         &split_k, &padded_m, &padded_n, &group_bits, &blocks, &stride, &epilogue};
+    return start(cuda, plan, plan->planned.reduce, grid->reduce_blocks, 1, AT_REDUCE_THREADS,
+                 grid->reduce_smem_bytes, stream, arguments);
+}
+
+int at_launch(const autotune_driver *cuda, const autotune_plan *plan, uint64_t stream, at_operands at, float alpha,
+              float beta, uint64_t workspace) {
+    at_operands read = at;
+    int64_t ld[3] = {plan->planned.ld[0], plan->planned.ld[1], plan->planned.ld[2]};
+    for (int32_t i = 0; i < plan->grid.num_packs; i++) {
+        const at_pack *pack = &plan->grid.packs[i];
+        const uint64_t to = workspace + (uint64_t)pack->offset;
+        *(pack->is_a ? &read.a : &read.b) = to;
+        ld[pack->is_a ? 0 : 1] = pack->padded;
+        const int error = alpha != 0 ? start_pack(cuda, plan, pack, stream, at, to) : 0; /* else nothing is read */
+        if (error) return error;
+    }
+    const uint64_t behind = workspace + (uint64_t)plan->grid.pack_bytes;
+    const int error = start_sgemm(cuda, plan, stream, read, ld, alpha, beta, behind);
+    if (error || !plan->grid.reduce_blocks) return error;
+    return start_reduce(cuda, plan, stream, at, alpha, beta, behind);
+}
+
+static int launch_in_workspace(const autotune_driver *cuda, const autotune_plan *plan, uint64_t stream,
+                               at_operands at, float alpha, float beta) {
+    const uint64_t scratch_bytes = (uint64_t)(plan->grid.pack_bytes + plan->grid.sum_bytes);
+    if (!scratch_bytes) return at_launch(cuda, plan, stream, at, alpha, beta, 0);
+    at_loan loan;
+    const uint64_t counter_bytes = (uint64_t)plan->grid.counter_bytes;
+    int error = at_borrow(plan->workspaces, cuda, stream, scratch_bytes, counter_bytes, &loan);
+    if (error) return error;
+    error = at_launch(cuda, plan, stream, at, alpha, beta, loan.address);
+    const int given = at_give_back(cuda, stream, &loan);
+    return error ? error : given;
+}
+
+int at_run(at_runner *runner, const autotune_plan *plan, uint64_t stream, at_operands at, float alpha, float beta) {
+    const autotune_driver *cuda = runner->cuda;
+    uint64_t current = 0;
+    const bool has_context = !cuda->current_context(&current);
+    const bool is_here = has_context && current == plan->planned.context;
+    if (is_here) return launch_in_workspace(cuda, plan, stream, at, alpha, beta);
+    int error = cuda->push_context(plan->planned.context);
+    if (error) return error;
+    error = launch_in_workspace(cuda, plan, stream, at, alpha, beta);
+    const int popped = cuda->pop_context(&current);
+    return error ? error : popped;
+}
+
+static bool share(uint64_t a, uint64_t bytes_a, uint64_t c, uint64_t bytes_c) {
+    return a < c + bytes_c && c < a + bytes_a;
+}
+
+bool at_overlap(const autotune_plan *plan, at_operands at) {
+    const uint64_t *bytes = plan->planned.num_bytes;
+    return share(at.a, bytes[0], at.c, bytes[2]) || share(at.b, bytes[1], at.c, bytes[2]);
+}

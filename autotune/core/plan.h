@@ -1,0 +1,91 @@
+/* Plans: what does not change between calls that are alike, remembered by what a call looks like; and the
+ * launches of a plan. */
+
+#ifndef AUTOTUNE_PLAN_H
+#define AUTOTUNE_PLAN_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "driver.h"
+#include "grid.h"
+#include "table.h"
+#include "workspace.h"
+
+#define AT_MAX_DEVICES 64
+
+/* How two matrices and a result lie in memory, and on which GPU: all of a call but addresses and scalars. A stride
+ * along which there is one element, or none, means nothing: it counts as 1. */
+typedef struct {
+    int64_t rows[3], columns[3], by_row[3], by_column[3]; /* extents and strides of A, B and C, in elements */
+    int32_t devices[3];
+    uint32_t low[3]; /* addresses modulo AT_ALIGNED */
+    int32_t trans_a, trans_b;
+} autotune_kind;
+
+/* What a plan is made of: the product as its kernel gets it, and the kernel as it is loaded on a GPU. */
+typedef struct {
+    int32_t m, n, k, layout, kernel, split_k, device;
+    int64_t ld[3];
+    uint64_t num_bytes[3]; /* that A, B and C reach over */
+    uint64_t context;      /* primary, of the GPU */
+    uint64_t sgemm, reduce, pack;
+} autotune_planned;
+
+typedef struct autotune_plan {
+    atomic_int references;
+    autotune_planned planned;
+    const autotune_kernel *kernel;
+    at_workspaces *workspaces;
+    at_grid grid;
+    uint32_t schedule[AT_SCHEDULE_WORDS];
+} autotune_plan;
+
+typedef struct {
+    autotune_kind kind;
+    autotune_plan *plan; /* NULL: a free place */
+} at_remembered;
+
+/* What runs plans. Threads may share it. */
+typedef struct {
+    const autotune_driver *cuda; /* NULL before the first plan */
+    pthread_mutex_t lock;
+    at_workspaces *workspaces[AT_MAX_DEVICES];
+    const autotune_constants *bounds;
+    int32_t num_remembered;
+    at_remembered *remembered; /* (2 max_plans), hashed */
+} at_runner;
+
+typedef struct {
+    uint64_t a, b, c;
+} at_operands;
+
+/* NULL where memory of the host is short. The bounds must stay. */
+at_runner *at_runner_new(const autotune_constants *bounds);
+void at_runner_free(at_runner *runner);
+
+/* A plan with one reference; NULL where memory of the host is short. */
+autotune_plan *at_plan_new(at_runner *runner, const autotune_table *table, const autotune_planned *planned);
+void at_plan_release(autotune_plan *plan);
+
+/* Remember a plan for calls of a kind; all are forgotten where there are too many. */
+void at_remember(at_runner *runner, const autotune_kind *kind, autotune_plan *plan);
+void at_forget(at_runner *runner);
+
+/* The plan for a kind of call, with a reference of its own; NULL where none is remembered. */
+autotune_plan *at_recall(at_runner *runner, const autotune_kind *kind);
+
+/* Whether C shares a range of addresses with A or B. */
+bool at_overlap(const autotune_plan *plan, at_operands at);
+
+/* Launch a plan on a stream with the GPU's context current, and restore the caller's. Does not wait. Returns a
+ * CUresult. */
+int at_run(at_runner *runner, const autotune_plan *plan, uint64_t stream, at_operands at, float alpha, float beta);
+
+/* The launches alone: in a workspace that the caller has, with the GPU's context current. */
+int at_launch(const autotune_driver *cuda, const autotune_plan *plan, uint64_t stream, at_operands at, float alpha,
+              float beta, uint64_t workspace);
+
+#endif

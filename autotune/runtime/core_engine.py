@@ -1,0 +1,134 @@
+"""Has the core (core.py) launch what the engine plans, and remember plans for calls that ask no Python.
+
+Copied into exported tables.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Mapping
+from typing import Any
+
+from ..errors import DispatchError
+from ..gemm import LAYOUTS
+from .blas_provider import BlasProvider
+from .choices import KnownChoices
+from .chooser import Chooser
+from .core import BAD_SCALE, CUDA, NO_DRIVER, Core, Kind, Planned
+from .cuda_driver import CudaFault, Driver, error_name
+from .devices import OpenGpu
+from .engine import Engine, Key, Plan
+from .pick import Pick
+from .product import Product, Triple
+from .table import Table
+
+_LAUNCHING = "launching a kernel, or taking memory for it"
+
+
+def make_engine(
+    table: Table,
+    code: Mapping[str, bytes],
+    chooser: Chooser,
+    driver: Driver,
+    known: KnownChoices | None = None,
+    blas: BlasProvider | None = None,
+) -> Engine:
+    """An engine that launches through the core, where there is one."""
+    if chooser.core is None:
+        return Engine(table, code, chooser, driver, known, blas)
+    return CoreEngine(chooser.core, table, code, chooser, driver, known, blas)
+
+
+class CorePlan:
+    """A plan of the core, as long as this is held."""
+
+    def __init__(self, core: Core, planned: Any) -> None:
+        made = ctypes.c_void_p()
+        status = core.library.autotune_make_plan(core.handle, ctypes.byref(planned), ctypes.byref(made))
+        if status == NO_DRIVER:
+            raise DispatchError("the CUDA driver lacks calls of CUDA 12.0; update the driver")
+        if status:
+            raise DispatchError(f"the core refuses a plan (status {status})")
+        self.address, self._release = made.value, core.library.autotune_release_plan
+
+    def __del__(self) -> None:
+        if address := getattr(self, "address", None):
+            self._release(address)
+
+
+class CoreEngine(Engine):
+    """An `Engine` whose launches and workspaces are the core's."""
+
+    def __init__(self, core: Core, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.core = core
+        self._numbers = {kernel.id: number for number, kernel in enumerate(self.table.kernels)}
+        if self.driver.core_calls is not None:  # a double's
+            core.library.autotune_use_driver(core.handle, ctypes.byref(self.driver.core_calls))
+
+    def plan_of(self, problem: Product, gpu: OpenGpu, pick: Pick) -> Plan:
+        plan, gemm = super().plan_of(problem, gpu, pick), problem.gemm
+        assert plan.kernel is not None
+        loaded = plan.kernel
+        planned = Planned(
+            gemm.m, gemm.n, gemm.k, LAYOUTS.index(gemm.layout), self._numbers[pick.kernel_id], pick.split_k,
+            gpu.device, problem.lds, problem.num_bytes, gpu.context, loaded.sgemm, loaded.reduce, loaded.pack,
+        )  # fmt: skip
+        return plan._replace(core=CorePlan(self.core, planned))
+
+    def remember(self, key: Key, plan: Plan) -> None:
+        super().remember(key, plan)
+        if plan.core is not None and plan.unsettled is None and plan.blas is None:
+            kind = _kind(key, plan.problem)
+            self.core.library.autotune_remember(self.core.handle, ctypes.byref(kind), plan.core.address)
+
+    def forget_plans(self) -> None:
+        super().forget_plans()
+        self.core.library.autotune_forget(self.core.handle)
+
+    def run_kernel(self, plan: Plan, stream: int, addresses: Triple, alpha: float, beta: float) -> None:
+        self._call(self.core.library.autotune_run_plan, plan, stream, addresses, alpha, beta)
+
+    def launch_all(
+        self, plan: Plan, stream: int, addresses: Triple, alpha: float, beta: float, workspace: int
+    ) -> None:
+        self._call(self.core.library.autotune_launch_plan, plan, stream, addresses, alpha, beta, workspace)
+
+    def _call(
+        self,
+        function: Any,
+        plan: Plan,
+        stream: int,
+        addresses: Triple,
+        alpha: Any,
+        beta: Any,
+        *workspace: int,
+    ) -> None:
+        assert plan.core is not None
+        at = (self.core.handle, plan.core.address, stream, *addresses)
+        try:
+            status = function(*at, alpha, beta, *workspace)
+        except ctypes.ArgumentError as error:
+            raise no_scale(alpha, beta, error) from error
+        if status:
+            raise fault_of(status, alpha, beta)
+
+
+def no_scale(alpha: Any, beta: Any, reason: object) -> DispatchError:
+    return DispatchError(f"alpha = {alpha!r} or beta = {beta!r} is no float32 ({reason})")
+
+
+def fault_of(status: int, alpha: Any, beta: Any) -> DispatchError:
+    """What a status of the core says."""
+    if status == BAD_SCALE:
+        return no_scale(alpha, beta, "it is too large")
+    if status > CUDA:
+        return CudaFault(_LAUNCHING, status - CUDA, error_name(status - CUDA))
+    return DispatchError(f"the core refuses a launch (status {status})")
+
+
+def _kind(key: Key, problem: Product) -> Any:
+    devices, (a, b, c), low, trans_a, trans_b = key
+    gemm = problem.gemm
+    forms = zip(a, b, c or (gemm.m, gemm.n, max(gemm.n, 1), 1), strict=True)
+    return Kind(*forms, devices, low, int(trans_a), int(trans_b))
