@@ -29,7 +29,7 @@ TABLE_VERSION = 1  # of the structs of core/table.h
 HOWS: tuple[How, ...] = ("exact", "modelled", "nearest", "default")  # as core/choice.h numbers them
 _REDUCTIONS = ("none", "two_pass", "last_block", "last_wave", "cluster")
 # autotune_status
-NO_KERNEL, BAD_SCALE, NO_DRIVER, UNKNOWN, CUDA = 1, 5, 6, 7, 1 << 16
+OK, NO_KERNEL, BAD_SCALE, NO_DRIVER, UNKNOWN, CUDA = 0, 1, 5, 6, 7, 1 << 16
 _INT, _DOUBLE, _TEXT, _ADDRESS = ctypes.c_int32, ctypes.c_double, ctypes.c_char_p, ctypes.c_void_p
 _WORD = ctypes.c_uint64
 
@@ -150,10 +150,23 @@ class DriverCalls(_Struct):
     )  # fmt: skip
 
 
+class PythonCalls(_Struct):
+    """autotune_python of core/tensors.h: what is called of Python."""
+
+    _fields_ = tuple((name, _ADDRESS) for name in ("save_thread", "restore_thread", "clear_error"))
+
+    @classmethod
+    def of_this_process(cls) -> Any:
+        names = ("PyEval_SaveThread", "PyEval_RestoreThread", "PyErr_Clear")
+        return cls(*(ctypes.cast(getattr(ctypes.pythonapi, name), _ADDRESS).value for name in names))
+
+
 _STRUCTS = (
     _Kernel, _Residuals, _Layout, _Ranked, _Entry, _Table, _Choice, Planned, Kind, DriverCalls,
 )  # fmt: skip
 _RUN = [_ADDRESS, _ADDRESS, _WORD, _WORD, _WORD, _WORD, _DOUBLE, _DOUBLE]
+# Of autotune_multiply, which is called with Python's lock held
+EXCHANGE_SIGNATURE: list[Any] = [*3 * [_ADDRESS], *3 * [ctypes.py_object], _DOUBLE, _DOUBLE, _INT, _INT]
 _SIGNATURES: dict[str, list[Any]] = {
     "autotune_open": [_ADDRESS, _ADDRESS],
     "autotune_close": [_ADDRESS],

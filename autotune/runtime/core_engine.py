@@ -14,15 +14,15 @@ from ..gemm import LAYOUTS
 from .blas_provider import BlasProvider
 from .choices import KnownChoices
 from .chooser import Chooser
-from .core import BAD_SCALE, CUDA, NO_DRIVER, Core, Kind, Planned
-from .cuda_driver import CudaFault, Driver, error_name
+from .core import NO_DRIVER, Core, Kind, Planned
+from .core_faults import fault_of, no_scale
+from .cuda_driver import Driver
 from .devices import OpenGpu
 from .engine import Engine, Key, Plan
 from .pick import Pick
 from .product import Product, Triple
 from .table import Table
-
-_LAUNCHING = "launching a kernel, or taking memory for it"
+from .tensor_calls import TensorCalls, tensor_calls_of
 
 
 def make_engine(
@@ -82,6 +82,9 @@ class CoreEngine(Engine):
             kind = _kind(key, plan.problem)
             self.core.library.autotune_remember(self.core.handle, ctypes.byref(kind), plan.core.address)
 
+    def tensor_calls(self) -> TensorCalls | None:
+        return tensor_calls_of(self.core)
+
     def forget_plans(self) -> None:
         super().forget_plans()
         self.core.library.autotune_forget(self.core.handle)
@@ -112,19 +115,6 @@ class CoreEngine(Engine):
             raise no_scale(alpha, beta, error) from error
         if status:
             raise fault_of(status, alpha, beta)
-
-
-def no_scale(alpha: Any, beta: Any, reason: object) -> DispatchError:
-    return DispatchError(f"alpha = {alpha!r} or beta = {beta!r} is no float32 ({reason})")
-
-
-def fault_of(status: int, alpha: Any, beta: Any) -> DispatchError:
-    """What a status of the core says."""
-    if status == BAD_SCALE:
-        return no_scale(alpha, beta, "it is too large")
-    if status > CUDA:
-        return CudaFault(_LAUNCHING, status - CUDA, error_name(status - CUDA))
-    return DispatchError(f"the core refuses a launch (status {status})")
 
 
 def _kind(key: Key, problem: Product) -> Any:

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from .choices import KnownChoices
     from .engine import Engine
     from .settling import Settler
+    from .tensor_calls import TensorCalls
 
 MAX_PICKS = 4096  # shapes whose picks are remembered
 Settle = Literal["off", "first-use"]
@@ -90,6 +91,8 @@ class Dispatcher:
         self._driver = driver
         self._opened: tuple[Engine, Libraries] | None = None
         self._settler: Settler | None = None
+        self._tensor_calls: TensorCalls | None
+        self._is_new_to_torch, self._tensor_calls = True, None
 
     def pick(self, m: int, n: int, k: int, trans_a: bool = False, trans_b: bool = False) -> Pick:
         """What a product of packed, aligned matrices would run, and why. Needs no GPU; what was settled on
@@ -191,6 +194,11 @@ class Dispatcher:
 
         Raises DispatchError before any launch if anything about the call or the table is wrong.
         """
+        calls = self._tensor_calls
+        if calls is not None and stream is None:
+            served = calls.sgemm(a, b, out, alpha, beta, trans_a, trans_b)
+            if served is not None:
+                return served
         engine, libraries = self._opened or self._open()
         library = libraries.of(a, "a")
         library_b = libraries.of(b, "b")
@@ -221,7 +229,14 @@ class Dispatcher:
             for owner, x in ((library, a), (library_b, b), (library_c, out)):
                 owner.order(x, handle)
         engine.run(plan, handle, (at_a, at_b, at_c), alpha, beta)
+        if self._is_new_to_torch and library.name == "torch":
+            self._meet_torch(engine)
         return out
+
+    def _meet_torch(self, engine: Engine) -> None:
+        """From the first product of torch's tensors on the core reads these, if it can."""
+        self._is_new_to_torch = False
+        self._tensor_calls = engine.tensor_calls()
 
     def _choices(self, pinned: Path | None = None) -> KnownChoices:
         from .choices import KnownChoices

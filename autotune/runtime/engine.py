@@ -37,6 +37,7 @@ from .table import Table
 
 if TYPE_CHECKING:
     from .core_engine import CorePlan
+    from .tensor_calls import TensorCalls
 
 _ALIGNMENT_MASK = TUNED_ALIGNMENT - 1
 
@@ -169,6 +170,10 @@ class Engine:
         grid = plan_grid(spec, gemm.m, gemm.n, gemm.k)
         blas = self.blas.call(problem) if pick.provider == "cublas" else None
         return Plan(problem, gpu, self.devices.kernel(gpu, kernel), grid, schedule(spec, grid), blas=blas)
+
+    def tensor_calls(self) -> TensorCalls | None:
+        """What serves torch's tensors without asking Python what they are, if anything can."""
+        return None
 
     def forget_plans(self) -> None:
         """Plan every kind of call anew: what serves it may have changed."""

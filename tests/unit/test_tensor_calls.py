@@ -1,0 +1,296 @@
+"""The core reads torch's tensors, by a stand-in that offers DLPack's exchange in C over NumPy arrays."""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+import threading
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from table_cases import FakeDriver, make_kernel, make_spec, make_table, write_table
+
+from autotune.errors import DispatchError
+from autotune.runtime import tensor_calls
+from autotune.runtime.dispatcher import Dispatcher
+from autotune.runtime.tensor_calls import tensor_calls_of
+
+STREAM = 77
+CUDA, FLOAT = 2, 2  # of dlpack.h
+Array = np.ndarray[Any, np.dtype[np.float32]]
+
+
+class _DLTensor(ctypes.Structure):
+    _fields_ = (
+        ("data", ctypes.c_void_p), ("device_type", ctypes.c_int32), ("device_id", ctypes.c_int32),
+        ("ndim", ctypes.c_int32), ("code", ctypes.c_uint8), ("bits", ctypes.c_uint8),
+        ("lanes", ctypes.c_uint16), ("shape", ctypes.c_void_p), ("strides", ctypes.c_void_p),
+        ("byte_offset", ctypes.c_uint64),
+    )  # fmt: skip
+
+
+class _Tensor:
+    """The part of torch.Tensor that is read, over a NumPy array."""
+
+    def __init__(self, matrix: Array, **changes: Any) -> None:
+        self.data, self.dtype, self.layout = matrix, "float32", "strided"
+        self.is_cuda, self.requires_grad, self.device, self.negative = True, False, "cuda:0", False
+        self.kind: dict[str, int] = {}  # of what is told through DLPack
+        self.__dict__.update(changes)
+        self.extents = (ctypes.c_int64 * matrix.ndim)(*matrix.shape)
+        # As torch tells them: a stride along one element is 1
+        strides = (1 if n < 2 else s // 4 for n, s in zip(matrix.shape, matrix.strides, strict=True))
+        self.strides = (ctypes.c_int64 * matrix.ndim)(*strides)
+
+    shape = property(lambda self: self.data.shape)
+
+    def dim(self) -> int:
+        return self.data.ndim
+
+    def stride(self) -> tuple[int, ...]:
+        return tuple(s // 4 for s in self.data.strides)
+
+    def data_ptr(self) -> int:
+        return self.data.ctypes.data
+
+    def get_device(self) -> int:
+        return 0
+
+    def is_neg(self) -> bool:
+        return self.negative
+
+    def new_empty(self, shape: tuple[int, int]) -> _Tensor:
+        return _Tensor(np.empty(shape, np.float32))
+
+
+_Tensor.__module__, _Tensor.__name__ = "torch", "Tensor"
+TORCH = SimpleNamespace(
+    Tensor=_Tensor, float32="float32", strided="strided", is_grad_enabled=lambda: True,
+    _C=SimpleNamespace(_cuda_getCurrentRawStream=lambda device: STREAM),
+    empty=lambda shape, dtype, device: _Tensor(np.empty(shape, np.float32)),
+)  # fmt: skip
+_OBJECT = ctypes.py_object
+_Pointers = ctypes.c_void_p * 8
+
+
+@ctypes.PYFUNCTYPE(ctypes.c_int, _OBJECT, ctypes.POINTER(_DLTensor))
+def _view(x: _Tensor, found: Any) -> int:
+    if x.layout != "strided":
+        return -1
+    told = {"device_type": CUDA, "device_id": 0, "ndim": x.data.ndim, "code": FLOAT, "bits": 32, "lanes": 1}
+    told |= {"data": x.data.ctypes.data - 8, "byte_offset": 8}
+    told |= {"shape": ctypes.addressof(x.extents), "strides": ctypes.addressof(x.strides)} | x.kind
+    for name, value in told.items():
+        setattr(found[0], name, value)
+    return 0
+
+
+@ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_int32, ctypes.c_int32, ctypes.POINTER(ctypes.c_void_p))
+def _stream(kind: int, device: int, found: Any) -> int:
+    assert (kind, device) == (CUDA, 0)
+    found[0] = STREAM
+    return 0
+
+
+def _capsule(name: bytes, major: int = 1, has_view: bool = True) -> tuple[Any, Any]:
+    functions = [ctypes.cast(f, ctypes.c_void_p).value for f in (_view, _stream)]
+    pointers = _Pointers(major | 3 << 32, 0, 1, 1, 1, functions[0] if has_view else 0, functions[1])
+    new = ctypes.pythonapi.PyCapsule_New
+    new.restype, new.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
+    return new(ctypes.addressof(pointers), name, None), (pointers, name)
+
+
+@pytest.fixture
+def offered(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Offers the exchange, of a version and under a name."""
+    monkeypatch.setitem(sys.modules, "torch", TORCH)
+    kept = []
+
+    def offer(name: bytes = b"dlpack_exchange_api", **changes: Any) -> None:
+        capsule, held = _capsule(name, **changes)
+        kept.append(held)
+        monkeypatch.setattr(_Tensor, "__dlpack_c_exchange_api__", capsule, raising=False)
+
+    return offer
+
+
+@pytest.fixture
+def table() -> Any:
+    split = make_kernel("split", make_spec("TN", reduction="last_block", split_k=8))
+    return make_table(make_kernel("plain", make_spec()), split)
+
+
+@pytest.fixture
+def driver(table: Any) -> FakeDriver:
+    return FakeDriver(table)
+
+
+@pytest.fixture
+def runtime(table: Any, driver: FakeDriver, tmp_path: Path, offered: Any) -> Dispatcher:
+    offered()
+    return Dispatcher(write_table(table, tmp_path / "t"), driver=driver)
+
+
+def normal(*shape: int, seed: int = 0) -> Array:
+    return np.random.default_rng(seed).standard_normal(shape, dtype=np.float32)
+
+
+def alone(runtime: Dispatcher, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From now on nothing is served but by the core alone."""
+
+    def refuse(*_: Any) -> Any:
+        raise AssertionError("Python was asked")
+
+    assert runtime._opened is not None and runtime._tensor_calls is not None
+    monkeypatch.setattr(runtime._opened[0], "plan", refuse)
+
+
+A, B = normal(70, 40), normal(40, 66, seed=1)
+
+
+def multiply(runtime: Dispatcher, a: Array, b: Array, **options: Any) -> None:
+    """A product into an out and, where C is not read, into a new tensor; both are checked."""
+    of_a, of_b = (x.T if options.get(f"trans_{name}") else x for x, name in ((a, "a"), (b, "b")))
+    c = normal(of_a.shape[0], of_b.shape[1], seed=2)
+    alpha, beta = options.get("alpha", 1.0), options.get("beta", 0.0)
+    expected = alpha * (of_a @ of_b) + beta * c
+    out = _Tensor(c)
+    assert runtime.sgemm(_Tensor(a), _Tensor(b), out, **options) is out
+    results = [c] if beta else [c, runtime.sgemm(_Tensor(a), _Tensor(b), **options).data]
+    for result in results:
+        np.testing.assert_allclose(result, expected, rtol=1e-4, atol=1e-4)
+
+
+VIEWS = {
+    "packed": (A, B, {}),
+    "scaled": (A, B, {"alpha": -0.5, "beta": 2.0}),
+    "wide rows": (normal(70, 44)[:, :40], normal(40, 80)[:, 4:70], {}),
+    "by columns": (normal(40, 70).T, normal(66, 40).T, {}),
+    "transposed": (normal(40, 70), normal(66, 40), {"trans_a": True, "trans_b": True}),
+    "split": (normal(300, 64), normal(300, 64), {"trans_a": True}),
+    "one row": (normal(1, 40), B, {}),
+    "one column": (A, normal(40, 1), {}),
+    "deep by one": (normal(70, 9)[:, :1], normal(1, 66), {}),
+    "a row of many": (normal(9, 40)[::9], B, {}),
+}
+
+
+@pytest.mark.parametrize("view", VIEWS)
+def test_what_came_before_is_served_by_the_core_alone(runtime, driver, monkeypatch, view):
+    a, b, options = VIEWS[view]
+    multiply(runtime, a, b, **options)
+    alone(runtime, monkeypatch)
+    num_launches = len(driver.launches)
+    for _ in range(3):
+        multiply(runtime, a, b, **options)
+    assert len(driver.launches) > num_launches
+    assert {launch.stream for launch in driver.launches} == {STREAM}
+
+
+def test_scales_and_streams_differ_between_calls_of_a_kind(runtime, monkeypatch):
+    multiply(runtime, A, B)
+    alone(runtime, monkeypatch)
+    for alpha in (0.0, 1, np.float32(2.5), -3.0):
+        multiply(runtime, A, B, alpha=alpha)
+
+
+def test_a_new_kind_is_planned_and_then_served(runtime, monkeypatch):
+    multiply(runtime, A, B)
+    multiply(runtime, A, normal(40, 67))
+    multiply(runtime, normal(71, 41)[:70, :40], B)
+    alone(runtime, monkeypatch)
+    multiply(runtime, A, normal(40, 67))
+    with pytest.raises(AssertionError, match="Python was asked"):
+        multiply(runtime, A, normal(40, 68))
+
+
+REFUSED = {
+    "gradient": ({"requires_grad": True}, "no gradient"),
+    "host": ({"is_cuda": False, "device": "cpu", "kind": {"device_type": 1}}, "on cpu"),
+    "half": ({"dtype": "float16", "kind": {"bits": 16}}, "dtype float16"),
+    "integers": ({"dtype": "int32", "kind": {"code": 0}}, "dtype int32"),
+    "sparse": ({"layout": "sparse"}, "to_dense"),
+    "negated": ({"negative": True}, "resolve_neg"),
+}
+
+
+@pytest.mark.parametrize("place", ["a", "b", "out"])
+@pytest.mark.parametrize("what", REFUSED)
+def test_what_is_refused_says_why(runtime, driver, what, place):
+    multiply(runtime, A, B)
+    changes, message = REFUSED[what]
+    arrays = {"a": A, "b": B, "out": normal(70, 66)}
+    tensors = {name: _Tensor(x, **changes if name == place else {}) for name, x in arrays.items()}
+    num_launches = len(driver.launches)
+    with pytest.raises(DispatchError, match=f"{place} .*{message}"):
+        runtime.sgemm(**tensors)
+    assert len(driver.launches) == num_launches
+
+
+def test_faults_of_a_call_are_told_by_the_dispatcher(runtime, driver):
+    multiply(runtime, A, B)
+    a, b, c = _Tensor(A), _Tensor(B), _Tensor(normal(70, 66))
+    square = normal(40, 40)
+    multiply(runtime, square, square.copy())
+    for arguments, options, message in (
+        ((a, b, c), {"alpha": 1e39}, "no float32"),
+        ((a, b, c), {"beta": "2"}, "no float32"),
+        ((a, b, c), {"trans_a": "T"}, "trans_a"),
+        ((a, b), {"beta": 1.0}, "no out"),
+        ((a, a, c), {}, "inner extents"),
+        ((_Tensor(square), _Tensor(square.copy()), _Tensor(square)), {}, "overlaps"),
+        ((_Tensor(normal(2, 2, 2)), b), {}, "3 dimensions"),
+    ):
+        num_launches = len(driver.launches)
+        with pytest.raises(DispatchError, match=message):
+            runtime.sgemm(*arguments, **options)
+        assert len(driver.launches) == num_launches
+    multiply(runtime, A, B)
+
+
+def test_a_launch_that_fails_is_told(runtime, driver, monkeypatch):
+    multiply(runtime, A, B)
+    alone(runtime, monkeypatch)
+    driver.launch_error = 700
+    with pytest.raises(DispatchError, match=r"launching a kernel.*start the process again"):
+        multiply(runtime, A, B)
+    assert not driver.context_stack
+
+
+def test_threads_share_what_is_remembered(runtime, monkeypatch):
+    multiply(runtime, A, B)
+    faults = []
+
+    def work(seed: int) -> None:
+        try:
+            for number in range(30):
+                multiply(runtime, normal(70, 40, seed=seed), normal(40, 60 + number % 7, seed=number))
+        except BaseException as fault:
+            faults.append(fault)
+
+    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not faults
+
+
+@pytest.mark.parametrize(
+    "changes", [{"name": b"another"}, {"major": 2}, {"has_view": False}], ids=["name", "version", "no view"]
+)
+def test_an_exchange_that_is_not_known_is_left_alone(runtime, offered, changes):
+    offered(**changes)
+    multiply(runtime, A, B)
+    multiply(runtime, A, B)
+    assert runtime._tensor_calls is None
+
+
+def test_without_torch_there_are_none(monkeypatch):
+    monkeypatch.setitem(sys.modules, "torch", None)
+    assert tensor_calls_of(None) is None
+    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(Tensor=int))
+    assert tensor_calls_of(None) is None and tensor_calls._exchange_of(int) is None
