@@ -8,6 +8,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "blas.h"
 #include "choice.h"
 #include "driver.h"
 #include "plan.h"
@@ -34,11 +35,13 @@ typedef enum {
     AUTOTUNE_BAD_SCALE,   /* alpha or beta is no float32 */
     AUTOTUNE_NO_DRIVER,   /* CUDA is not there, or too old */
     AUTOTUNE_UNKNOWN,     /* no plan is remembered for such a call */
-    AUTOTUNE_CUDA = 1 << 16 /* and above: the driver's CUresult plus this */
+    AUTOTUNE_CUDA = 1 << 16, /* and above: the driver's CUresult plus this */
+    AUTOTUNE_BLAS = 1 << 17, /* and above: of cuBLAS, the place of the call times 256 and its status, plus this */
+    AUTOTUNE_INSTEAD = 1 << 18 /* and above: the same plus this, but the product was served by the kernel */
 } autotune_status;
 
 /* Sizes in bytes of the structs that callers in another language fill in: they check theirs against them. */
-#define AUTOTUNE_NUM_STRUCTS 10
+#define AUTOTUNE_NUM_STRUCTS 11
 AUTOTUNE_API extern const uint32_t autotune_struct_bytes[AUTOTUNE_NUM_STRUCTS];
 
 /* ---------------------------------------------------------------------------------------------- choosing */
@@ -62,6 +65,9 @@ AUTOTUNE_API autotune_status autotune_choose(const autotune_handle *handle, int3
 /* Calls of CUDA to use instead of those of this process's driver, which is looked for by the first plan. For tests:
  * before that, and they must stay. */
 AUTOTUNE_API void autotune_use_driver(autotune_handle *handle, const autotune_driver *driver);
+
+/* The calls of cuBLAS to use, which must stay; NULL, as before: cuBLAS is not called. */
+AUTOTUNE_API void autotune_use_blas(autotune_handle *handle, const autotune_blas *blas);
 
 /* Makes a plan, which the caller holds until it releases it. `planned` says by which loaded kernel, and on which
  * GPU; what it says is legal. */

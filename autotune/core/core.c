@@ -11,7 +11,7 @@
 const uint32_t autotune_struct_bytes[AUTOTUNE_NUM_STRUCTS] = {
     sizeof(autotune_kernel), sizeof(autotune_residuals), sizeof(autotune_layout), sizeof(autotune_ranked),
     sizeof(autotune_entry),  sizeof(autotune_table),     sizeof(autotune_choice), sizeof(autotune_planned),
-    sizeof(autotune_kind),   sizeof(autotune_driver),
+    sizeof(autotune_kind),   sizeof(autotune_driver),    sizeof(autotune_blas),
 };
 
 autotune_status autotune_open(const autotune_table *table, autotune_handle **handle) {
@@ -38,6 +38,8 @@ void autotune_close(autotune_handle *handle) {
 }
 
 void autotune_use_driver(autotune_handle *handle, const autotune_driver *driver) { handle->runner->cuda = driver; }
+
+void autotune_use_blas(autotune_handle *handle, const autotune_blas *blas) { handle->runner->blas = blas; }
 
 autotune_status autotune_choose(const autotune_handle *handle, int32_t layout, int32_t m, int32_t n, int32_t k,
                                 const int64_t ld[3], const uint64_t addresses[3], const char *cublas_version,
@@ -85,7 +87,9 @@ autotune_status autotune_run_plan(const autotune_handle *handle, const autotune_
                                   uint64_t a, uint64_t b, uint64_t c, double alpha, double beta) {
     float scales[2];
     if (!as_floats(alpha, beta, scales)) return AUTOTUNE_BAD_SCALE;
-    return told(at_run(handle->runner, plan, stream, (at_operands){a, b, c}, scales[0], scales[1]));
+    const at_outcome found = at_run(handle->runner, plan, stream, (at_operands){a, b, c}, scales[0], scales[1]);
+    if (found.cuda || !found.blas) return told(found.cuda);
+    return (autotune_status)((found.is_served ? AUTOTUNE_INSTEAD : 0) + AUTOTUNE_BLAS + found.blas);
 }
 
 autotune_status autotune_launch_plan(const autotune_handle *handle, const autotune_plan *plan, uint64_t stream,

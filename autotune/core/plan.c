@@ -20,6 +20,7 @@ at_runner *at_runner_new(const autotune_constants *bounds) {
         return NULL;
     }
     pthread_mutex_init(&runner->lock, NULL);
+    for (int i = 0; i < AT_MAX_DEVICES; i++) at_handles_init(&runner->handles[i]);
     return runner;
 }
 
@@ -51,6 +52,7 @@ autotune_plan *at_plan_new(at_runner *runner, const autotune_table *table, const
     plan->planned = *planned;
     plan->kernel = &table->kernels[planned->kernel];
     plan->workspaces = workspaces;
+    plan->handles = &runner->handles[planned->device];
     const at_call call = {.m = planned->m, .n = planned->n, .k = planned->k, .layout = planned->layout};
     plan->grid = at_plan(plan->kernel, &call, planned->split_k);
     at_schedule(plan->kernel, &plan->grid, plan->schedule);
@@ -228,17 +230,55 @@ static int launch_in_workspace(const autotune_driver *cuda, const autotune_plan 
     return error ? error : given;
 }
 
-int at_run(at_runner *runner, const autotune_plan *plan, uint64_t stream, at_operands at, float alpha, float beta) {
+/* Have cuBLAS serve, if it can: false where the kernel has to. */
+static bool served_by_blas(const at_runner *runner, const autotune_plan *plan, uint64_t stream, at_operands at,
+                           float alpha, float beta, at_outcome *outcome) {
+    if (!plan->planned.is_cublas || !runner->blas || alpha == 0) return false; /* 0: A and B are not to be read */
+    const autotune_constants *bounds = runner->bounds;
+    at_idle_handle *handle =
+        at_take_handle(plan->handles, runner->blas, runner->cuda, bounds, stream, &outcome->blas);
+    if (!handle) return false;
+    const autotune_planned *planned = &plan->planned;
+    const at_product product = {
+        .trans_a = at_trans_a(planned->layout),
+        .trans_b = at_trans_b(planned->layout),
+        .m = planned->m,
+        .n = planned->n,
+        .k = planned->k,
+        .ld = {planned->ld[0], planned->ld[1], planned->ld[2]},
+    };
+    at_loan loan;
+    outcome->cuda = at_borrow(plan->workspaces, runner->cuda, stream, (uint64_t)bounds->blas_bytes, 0, &loan);
+    if (!outcome->cuda) {
+        outcome->blas = at_blas_sgemm(runner->blas, handle, bounds, &product, stream, loan.address, at.a, at.b,
+                                      at.c, alpha, beta);
+        outcome->cuda = at_give_back(runner->cuda, stream, &loan);
+    }
+    at_put_handle(plan->handles, handle);
+    return true;
+}
+
+static at_outcome run_here(const at_runner *runner, const autotune_plan *plan, uint64_t stream, at_operands at,
+                           float alpha, float beta) {
+    at_outcome outcome = {0, 0, false};
+    if (served_by_blas(runner, plan, stream, at, alpha, beta, &outcome)) return outcome;
+    outcome.cuda = launch_in_workspace(runner->cuda, plan, stream, at, alpha, beta);
+    outcome.is_served = !outcome.cuda;
+    return outcome;
+}
+
+at_outcome at_run(const at_runner *runner, const autotune_plan *plan, uint64_t stream, at_operands at, float alpha,
+                  float beta) {
     const autotune_driver *cuda = runner->cuda;
     uint64_t current = 0;
     const bool has_context = !cuda->current_context(&current);
-    const bool is_here = has_context && current == plan->planned.context;
-    if (is_here) return launch_in_workspace(cuda, plan, stream, at, alpha, beta);
-    int error = cuda->push_context(plan->planned.context);
-    if (error) return error;
-    error = launch_in_workspace(cuda, plan, stream, at, alpha, beta);
+    if (has_context && current == plan->planned.context) return run_here(runner, plan, stream, at, alpha, beta);
+    const int pushed = cuda->push_context(plan->planned.context);
+    if (pushed) return (at_outcome){pushed, 0, false};
+    at_outcome outcome = run_here(runner, plan, stream, at, alpha, beta);
     const int popped = cuda->pop_context(&current);
-    return error ? error : popped;
+    if (!outcome.cuda) outcome.cuda = popped;
+    return outcome;
 }
 
 static bool share(uint64_t a, uint64_t bytes_a, uint64_t c, uint64_t bytes_c) {

@@ -9,6 +9,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "blas.h"
 #include "driver.h"
 #include "grid.h"
 #include "table.h"
@@ -28,6 +29,7 @@ typedef struct {
 /* What a plan is made of: the product as its kernel gets it, and the kernel as it is loaded on a GPU. */
 typedef struct {
     int32_t m, n, k, layout, kernel, split_k, device;
+    int32_t is_cublas; /* cuBLAS serves, and the kernel where it cannot */
     int64_t ld[3];
     uint64_t num_bytes[3]; /* that A, B and C reach over */
     uint64_t context;      /* primary, of the GPU */
@@ -39,6 +41,7 @@ typedef struct autotune_plan {
     autotune_planned planned;
     const autotune_kernel *kernel;
     at_workspaces *workspaces;
+    at_handles *handles;
     at_grid grid;
     uint32_t schedule[AT_SCHEDULE_WORDS];
 } autotune_plan;
@@ -51,8 +54,10 @@ typedef struct {
 /* What runs plans. Threads may share it. */
 typedef struct {
     const autotune_driver *cuda; /* NULL before the first plan */
+    const autotune_blas *blas;   /* NULL: cuBLAS is not called */
     pthread_mutex_t lock;
     at_workspaces *workspaces[AT_MAX_DEVICES];
+    at_handles handles[AT_MAX_DEVICES];
     const autotune_constants *bounds;
     int32_t num_remembered;
     at_remembered *remembered; /* (2 max_plans), hashed */
@@ -80,9 +85,16 @@ autotune_plan *at_recall(at_runner *runner, const autotune_kind *kind);
 /* Whether C shares a range of addresses with A or B. */
 bool at_overlap(const autotune_plan *plan, at_operands at);
 
-/* Launch a plan on a stream with the GPU's context current, and restore the caller's. Does not wait. Returns a
- * CUresult. */
-int at_run(at_runner *runner, const autotune_plan *plan, uint64_t stream, at_operands at, float alpha, float beta);
+/* What became of a call: a CUresult, and of cuBLAS as at_blas_sgemm says it. `is_served`: although cuBLAS failed, by
+ * the kernel. */
+typedef struct {
+    int cuda, blas;
+    bool is_served;
+} at_outcome;
+
+/* Launch a plan on a stream with the GPU's context current, and restore the caller's. Does not wait. */
+at_outcome at_run(const at_runner *runner, const autotune_plan *plan, uint64_t stream, at_operands at, float alpha,
+                  float beta);
 
 /* The launches alone: in a workspace that the caller has, with the GPU's context current. */
 int at_launch(const autotune_driver *cuda, const autotune_plan *plan, uint64_t stream, at_operands at, float alpha,

@@ -78,7 +78,9 @@ typedef struct {
     double parts_of_last;                              /* models/splits.py */
     int64_t kept_bytes, pieces_bytes;                  /* runtime/workspace.py */
     int32_t max_pieces, launches_to_stay, max_counted; /* runtime/workspace.py */
-    int32_t max_plans;                                 /* runtime/engine.py */
+    int32_t max_plans;                                 /* runtime/pick.py */
+    int32_t blas_math_mode;                            /* column_major.py */
+    int64_t blas_bytes;                                /* of a workspace of cuBLAS: column_major.py */
     const double *split_values;                        /* numbers of splits, ascending, from 2 on */
     int32_t num_split_values;
 } autotune_constants;

@@ -40,8 +40,9 @@ _SCALES = struct.Struct("=ff")  # alpha and beta
 _FILE = re.compile(r"libcublas\.so[.\d]*$")
 _MAPS = Path("/proc/self/maps")  # of Linux: the files that this process has mapped
 _I, _P = ctypes.c_int, ctypes.c_void_p
+_PROPERTY = "cublasGetProperty"
 _SIGNATURES: dict[str, tuple[Any, ...]] = {
-    "cublasGetProperty": (_I, _P),
+    _PROPERTY: (_I, _P),
     "cublasCreate_v2": (_P,),
     "cublasSetMathMode": (_P, _I),
     "cublasSetPointerMode_v2": (_P, _I),
@@ -51,9 +52,13 @@ _SIGNATURES: dict[str, tuple[Any, ...]] = {
 }
 
 
+def blas_fault(call: str, status: int) -> DispatchError:
+    return DispatchError(f"{call} failed with status {status} (see cublasStatus_t); {_SWITCH_OFF}")
+
+
 def _check(status: int, call: str) -> None:
     if status != 0:
-        raise DispatchError(f"{call} failed with status {status} (see cublasStatus_t); {_SWITCH_OFF}")
+        raise blas_fault(call, status)
 
 
 class BlasHandle:
@@ -120,6 +125,11 @@ class BlasLibrary:
         self._of_thread = _OfThread(self._idle)
         self._refused: set[int] = set()
         self._lock = threading.Lock()
+
+    @property
+    def functions(self) -> dict[str, Any]:
+        """What enqueues products, by name, in the order that a handle needs them."""
+        return {name: getattr(self._library, name) for name in _SIGNATURES if name != _PROPERTY}
 
     def handle(self, device: int, stream: int, driver: Driver) -> BlasHandle | None:
         """The handle of this thread on a GPU, whose context is current. None where cuBLAS gave none before,

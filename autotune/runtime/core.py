@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from .. import column_major
 from ..errors import DispatchError
 from ..gemm import LAYOUTS
 from ..kernel.config import threads_along_k
@@ -29,7 +30,7 @@ TABLE_VERSION = 1  # of the structs of core/table.h
 HOWS: tuple[How, ...] = ("exact", "modelled", "nearest", "default")  # as core/choice.h numbers them
 _REDUCTIONS = ("none", "two_pass", "last_block", "last_wave", "cluster")
 # autotune_status
-OK, NO_KERNEL, BAD_SCALE, NO_DRIVER, UNKNOWN, CUDA = 0, 1, 5, 6, 7, 1 << 16
+OK, NO_KERNEL, BAD_SCALE, NO_DRIVER, UNKNOWN, CUDA, BLAS, INSTEAD = 0, 1, 5, 6, 7, 1 << 16, 1 << 17, 1 << 18
 _INT, _DOUBLE, _TEXT, _ADDRESS = ctypes.c_int32, ctypes.c_double, ctypes.c_char_p, ctypes.c_void_p
 _WORD = ctypes.c_uint64
 
@@ -90,7 +91,10 @@ class _Constants(_Struct):
             "parts_of_last",
         )),
         *((name, ctypes.c_int64) for name in ("kept_bytes", "pieces_bytes")),
-        *((name, _INT) for name in ("max_pieces", "launches_to_stay", "max_counted", "max_plans")),
+        *((name, _INT) for name in (
+            "max_pieces", "launches_to_stay", "max_counted", "max_plans", "blas_math_mode",
+        )),
+        ("blas_bytes", ctypes.c_int64),
         ("split_values", _ADDRESS), ("num_split_values", _INT),
     )  # fmt: skip
 
@@ -117,7 +121,7 @@ class Planned(_Struct):
     """autotune_planned of core/plan.h: what a plan is made of."""
 
     _fields_ = (
-        *((name, _INT) for name in ("m", "n", "k", "layout", "kernel", "split_k", "device")),
+        *((name, _INT) for name in ("m", "n", "k", "layout", "kernel", "split_k", "device", "is_cublas")),
         ("ld", Triple), ("num_bytes", _WORD * 3),
         *((name, _WORD) for name in ("context", "sgemm", "reduce", "pack")),
     )  # fmt: skip
@@ -150,6 +154,20 @@ class DriverCalls(_Struct):
     )  # fmt: skip
 
 
+class BlasCalls(_Struct):
+    """autotune_blas of core/blas.h: what is called of cuBLAS."""
+
+    _fields_ = (
+        ("create", _call(_ADDRESS)), ("set_math_mode", _call(_WORD, ctypes.c_int)),
+        ("set_pointer_mode", _call(_WORD, ctypes.c_int)), ("set_stream", _call(_WORD, _WORD)),
+        ("set_workspace", _call(_WORD, _WORD, ctypes.c_size_t)),
+        ("sgemm", _call(
+            _WORD, *5 * [ctypes.c_int], _ADDRESS, _WORD, ctypes.c_int, _WORD, ctypes.c_int, _ADDRESS, _WORD,
+            ctypes.c_int,
+        )),
+    )  # fmt: skip
+
+
 class PythonCalls(_Struct):
     """autotune_python of core/tensors.h: what is called of Python."""
 
@@ -162,7 +180,7 @@ class PythonCalls(_Struct):
 
 
 _STRUCTS = (
-    _Kernel, _Residuals, _Layout, _Ranked, _Entry, _Table, _Choice, Planned, Kind, DriverCalls,
+    _Kernel, _Residuals, _Layout, _Ranked, _Entry, _Table, _Choice, Planned, Kind, DriverCalls, BlasCalls,
 )  # fmt: skip
 _RUN = [_ADDRESS, _ADDRESS, _WORD, _WORD, _WORD, _WORD, _DOUBLE, _DOUBLE]
 # Of autotune_multiply, which is called with Python's lock held
@@ -172,6 +190,7 @@ _SIGNATURES: dict[str, list[Any]] = {
     "autotune_close": [_ADDRESS],
     "autotune_choose": [_ADDRESS, *4 * [_INT], Triple, Triple, _TEXT, _ADDRESS],
     "autotune_use_driver": [_ADDRESS, _ADDRESS],
+    "autotune_use_blas": [_ADDRESS, _ADDRESS],
     "autotune_make_plan": [_ADDRESS, _ADDRESS, _ADDRESS],
     "autotune_release_plan": [_ADDRESS],
     "autotune_run_plan": _RUN,
@@ -359,5 +378,6 @@ def _constants(kept: _Kept) -> Any:
         kept_bytes=workspace.KEPT_BYTES, pieces_bytes=workspace.PIECES_BYTES,
         max_pieces=workspace.MAX_PIECES, launches_to_stay=workspace.LAUNCHES_TO_STAY,
         max_counted=workspace.MAX_COUNTED, max_plans=MAX_PLANS,
+        blas_math_mode=column_major.PEDANTIC_MATH, blas_bytes=column_major.WORKSPACE_BYTES,
         split_values=kept.memory(splits.VALUES.tobytes()), num_split_values=len(splits.VALUES),
     )  # fmt: skip

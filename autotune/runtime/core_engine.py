@@ -14,8 +14,8 @@ from ..gemm import LAYOUTS
 from .blas_provider import BlasProvider
 from .choices import KnownChoices
 from .chooser import Chooser
-from .core import NO_DRIVER, Core, Kind, Planned
-from .core_faults import fault_of, no_scale
+from .core import NO_DRIVER, BlasCalls, Core, Kind, Planned
+from .core_faults import no_scale, tell
 from .cuda_driver import Driver
 from .devices import OpenGpu
 from .engine import Engine, Key, Plan
@@ -62,6 +62,7 @@ class CoreEngine(Engine):
     def __init__(self, core: Core, *arguments: Any) -> None:
         super().__init__(*arguments)
         self.core = core
+        self._blas_calls: Any = None  # as long as the core may call them
         self._numbers = {kernel.id: number for number, kernel in enumerate(self.table.kernels)}
         if self.driver.core_calls is not None:  # a double's
             core.library.autotune_use_driver(core.handle, ctypes.byref(self.driver.core_calls))
@@ -70,15 +71,18 @@ class CoreEngine(Engine):
         plan, gemm = super().plan_of(problem, gpu, pick), problem.gemm
         assert plan.kernel is not None
         loaded = plan.kernel
+        if plan.blas is not None:
+            self._use_blas()
         planned = Planned(
             gemm.m, gemm.n, gemm.k, LAYOUTS.index(gemm.layout), self._numbers[pick.kernel_id], pick.split_k,
-            gpu.device, problem.lds, problem.num_bytes, gpu.context, loaded.sgemm, loaded.reduce, loaded.pack,
+            gpu.device, plan.blas is not None, problem.lds, problem.num_bytes, gpu.context, loaded.sgemm,
+            loaded.reduce, loaded.pack,
         )  # fmt: skip
         return plan._replace(core=CorePlan(self.core, planned))
 
     def remember(self, key: Key, plan: Plan) -> None:
         super().remember(key, plan)
-        if plan.core is not None and plan.unsettled is None and plan.blas is None:
+        if plan.core is not None and plan.unsettled is None:
             kind = _kind(key, plan.problem)
             self.core.library.autotune_remember(self.core.handle, ctypes.byref(kind), plan.core.address)
 
@@ -89,8 +93,15 @@ class CoreEngine(Engine):
         super().forget_plans()
         self.core.library.autotune_forget(self.core.handle)
 
-    def run_kernel(self, plan: Plan, stream: int, addresses: Triple, alpha: float, beta: float) -> None:
+    def serve(self, plan: Plan, stream: int, addresses: Triple, alpha: float, beta: float) -> None:
         self._call(self.core.library.autotune_run_plan, plan, stream, addresses, alpha, beta)
+
+    def _use_blas(self) -> None:
+        """Have the core call cuBLAS, too, as soon as that is found."""
+        library = self.blas.library
+        if library is not None and self._blas_calls is None:
+            self._blas_calls = _blas_calls(library.functions)
+            self.core.library.autotune_use_blas(self.core.handle, ctypes.byref(self._blas_calls))
 
     def launch_all(
         self, plan: Plan, stream: int, addresses: Triple, alpha: float, beta: float, workspace: int
@@ -114,7 +125,19 @@ class CoreEngine(Engine):
         except ctypes.ArgumentError as error:
             raise no_scale(alpha, beta, error) from error
         if status:
-            raise fault_of(status, alpha, beta)
+            tell(status, alpha, beta, self.blas.version or "", f"GPU {plan.gpu.device}")
+
+
+def _blas_calls(functions: Mapping[str, Any]) -> Any:
+    """For the core: what is not a function of C comes wrapped."""
+    kinds = (kind for _, kind in BlasCalls._fields_)
+    calls = zip(kinds, functions.values(), strict=True)
+    return BlasCalls(*(kind(_address(function) or function) for kind, function in calls))
+
+
+def _address(function: Any) -> int | None:
+    """Of a function of a library; None of another."""
+    return ctypes.cast(function, ctypes.c_void_p).value if hasattr(function, "argtypes") else None
 
 
 def _kind(key: Key, problem: Product) -> Any:

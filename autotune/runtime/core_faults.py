@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
-from ..errors import DispatchError
-from .core import BAD_SCALE, CUDA
+from ..errors import DispatchError, DispatchWarning
+from .blas_provider import blas_fault
+from .core import BAD_SCALE, BLAS, CUDA, INSTEAD
 from .cuda_driver import CudaFault, error_name
 
+_OF_CALL = 256  # statuses of cuBLAS are below
+_BLAS_CALLS = (
+    "cublasCreate", "cublasSetMathMode", "cublasSetPointerMode", "cublasSetStream", "cublasSetWorkspace",
+    "cublasSgemm",
+)  # fmt: skip
 _LAUNCHING = "launching a kernel, or taking memory for it"
 
 
@@ -15,10 +22,22 @@ def no_scale(alpha: Any, beta: Any, reason: object) -> DispatchError:
     return DispatchError(f"alpha = {alpha!r} or beta = {beta!r} is no float32 ({reason})")
 
 
-def fault_of(status: int, alpha: Any, beta: Any) -> DispatchError:
-    """What a status of the core says."""
-    if status == BAD_SCALE:
-        return no_scale(alpha, beta, "it is too large")
+def tell(status: int, alpha: Any, beta: Any, version: str = "", where: str = "this GPU") -> None:
+    """Raise what a status other than 0 says; warn, where a kernel served instead of cuBLAS of a version."""
+    if status > INSTEAD:
+        fault, blas = _blas_fault(status - INSTEAD), f"cuBLAS {version}".strip()
+        told = f"{blas} cannot be used on {where}, kernels serve instead: {fault}"
+        warnings.warn(told, DispatchWarning, stacklevel=2)
+        return
+    if status > BLAS:
+        raise _blas_fault(status)
     if status > CUDA:
-        return CudaFault(_LAUNCHING, status - CUDA, error_name(status - CUDA))
-    return DispatchError(f"the core refuses a launch (status {status})")
+        raise CudaFault(_LAUNCHING, status - CUDA, error_name(status - CUDA))
+    if status == BAD_SCALE:
+        raise no_scale(alpha, beta, "it is too large")
+    raise DispatchError(f"the core refuses a launch (status {status})")
+
+
+def _blas_fault(status: int) -> DispatchError:
+    place, code = divmod(status - BLAS, _OF_CALL)
+    return blas_fault(_BLAS_CALLS[place], code)

@@ -188,11 +188,12 @@ class Engine:
             self.remember(key, plan)
         if plan.kernel is None:
             return
-        if plan.blas is None or not self._run_blas(plan, plan.blas, stream, addresses, alpha, beta):
-            self.run_kernel(plan, stream, addresses, alpha, beta)
+        self.serve(plan, stream, addresses, alpha, beta)
 
-    def run_kernel(self, plan: Plan, stream: int, addresses: Triple, alpha: float, beta: float) -> None:
-        """As `run`, of a plan with a kernel, by that kernel."""
+    def serve(self, plan: Plan, stream: int, addresses: Triple, alpha: float, beta: float) -> None:
+        """As `run`, of a plan with a kernel that is settled."""
+        if plan.blas is not None and self._run_blas(plan, plan.blas, stream, addresses, alpha, beta):
+            return
         with self.devices.current(plan.gpu):
             launch = partial(self.launch_all, plan, stream, addresses, alpha, beta)
             if plan.grid.scratch_bytes:

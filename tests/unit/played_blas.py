@@ -64,6 +64,7 @@ class PlayedBlas:
 
     def __post_init__(self) -> None:
         self._lock = threading.Lock()
+        self._users: dict[int, int] = {}  # of handles that are set up for a product: threads
 
     def _status(self, name: str) -> int:
         return self.refused.get(name, 0)
@@ -75,8 +76,12 @@ class PlayedBlas:
     def cublasCreate_v2(self, handle: Any) -> int:
         assert self.driver.current_context() and self.driver.loading_depth
         with self._lock:
-            handle._obj.value = 0x7F00_0000_0000 + len(self.handles)
-            self.handles[handle._obj.value] = Setting(self.driver.current_context())
+            made = 0x7F00_0000_0000 + len(self.handles)
+            self.handles[made] = Setting(self.driver.current_context())
+        if isinstance(handle, int):  # an address, from the core
+            ctypes.c_uint64.from_address(handle).value = made
+        else:
+            handle._obj.value = made
         return self._status("cublasCreate")
 
     def cublasSetMathMode(self, handle: int, mode: int) -> int:
@@ -88,6 +93,8 @@ class PlayedBlas:
         return self._status("cublasSetPointerMode")
 
     def cublasSetStream_v2(self, handle: int, stream: int) -> int:
+        user = self._users.setdefault(handle, threading.get_ident())
+        assert user == threading.get_ident(), "two threads configure one handle"
         self.handles[handle].stream, self.handles[handle].workspace = stream, 0
         return self._status("cublasSetStream")
 
@@ -101,6 +108,7 @@ class PlayedBlas:
         self, handle: int, trans_a: int, trans_b: int, m: int, n: int, k: int, alpha: int, a: int, lda: int,
         b: int, ldb: int, beta: int, c: int, ldc: int,
     ) -> int:  # fmt: skip
+        assert self._users.pop(handle) == threading.get_ident(), "two threads use one handle"
         if status := self._status("cublasSgemm"):
             return status
         if lda < (k if trans_a else m) or ldb < (n if trans_b else k) or ldc < m or min(m, n, k) < 1:

@@ -5,16 +5,20 @@ from __future__ import annotations
 import ctypes
 import sys
 import threading
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
+from played_blas import PlayedBlas
 from table_cases import FakeDriver, make_kernel, make_spec, make_table, write_table
 
 from autotune.errors import DispatchError
-from autotune.runtime import tensor_calls
+from autotune.runtime import blas_provider, tensor_calls
+from autotune.runtime.blas_provider import BlasLibrary
+from autotune.runtime.chooser import Chooser
 from autotune.runtime.dispatcher import Dispatcher
 from autotune.runtime.tensor_calls import tensor_calls_of
 
@@ -188,6 +192,22 @@ def test_what_came_before_is_served_by_the_core_alone(runtime, driver, monkeypat
         multiply(runtime, a, b, **options)
     assert len(driver.launches) > num_launches
     assert {launch.stream for launch in driver.launches} == {STREAM}
+
+
+def test_what_cublas_serves_is_served_by_the_core_alone(table, driver, offered, monkeypatch, tmp_path):
+    offered()
+    blas, own = PlayedBlas(driver), Chooser.pick
+    library = BlasLibrary(blas)
+    monkeypatch.setattr(blas_provider, "find_library", lambda: library)
+    monkeypatch.setattr(Chooser, "pick", lambda self, call: replace(own(self, call), provider="cublas"))
+    runtime = Dispatcher(write_table(table, tmp_path / "t"), driver=driver, cublas=True)
+    multiply(runtime, A, B)
+    alone(runtime, monkeypatch)
+    for alpha, beta in ((1.0, 0.0), (-2.0, 0.5)):
+        multiply(runtime, A, B, alpha=alpha, beta=beta)
+    assert len(blas.served) == 5 and not driver.launches
+    multiply(runtime, A, B, alpha=0.0)  # A and B are not read
+    assert len(blas.served) == 5 and driver.launches
 
 
 def test_scales_and_streams_differ_between_calls_of_a_kind(runtime, monkeypatch):
