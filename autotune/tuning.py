@@ -225,11 +225,12 @@ def export_table(
     max_kernels: int = MAX_KERNELS,
     max_megabytes: float = MAX_MEGABYTES,
     calls: Mapping[Gemm, int] = MappingProxyType({}),
+    with_c: bool = False,
     note: Note = _note,
     on_compiled: Callable[[int, int], Any] = lambda done, total: None,
 ) -> Table:
     """Write the winners of the GPU that was measured last, of these shapes or of all, as a folder that
-    applications import. Returns its table.
+    applications import. Returns its table. `with_c`: with sources for programs in C and C++ in its folder c.
 
     `max_kernels`: for shapes that were not tuned, beside those that won, in files of at most `max_megabytes`.
     `calls`: how often a program calls
@@ -265,6 +266,7 @@ def export_table(
             max_kernels=max_kernels,
             max_megabytes=max_megabytes,
             calls=_single(calls),
+            with_c=with_c,
             note=note,
             on_compiled=on_compiled,
         )

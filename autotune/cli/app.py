@@ -10,6 +10,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Iterator
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, NoReturn
 
@@ -23,6 +24,13 @@ from ..measurement import DEFAULT_DB, MAX_ERROR
 from ..output_file import DISK_FULL
 from . import console
 from .ctrl_c import SIGNALLED, interrupt_in_order, leave_at_once
+
+
+class ExportFormat(StrEnum):
+    """What an exported folder is for."""
+
+    PYTHON = "python"
+    C = "c"
 
 
 def _examples(*lines: str) -> str:
@@ -223,6 +231,10 @@ def export_table(
     max_megabytes: Annotated[
         float, typer.Option(min=0, help="What the files of these kernels take at most.")
     ] = MAX_MEGABYTES,
+    form: Annotated[
+        ExportFormat,
+        typer.Option("--format", help="c: with sources for programs in C and C++, in its folder c."),
+    ] = ExportFormat.PYTHON,
     is_json: Json = False,
 ) -> None:
     """Write the winners as a folder to import.
@@ -234,7 +246,8 @@ def export_table(
 
     interrupt_in_order()
     limits = max_error or None, max_kernels, max_megabytes
-    command.export(db, out, shape or (), suite, cache, *limits, is_json=is_json)
+    with_c = form is ExportFormat.C
+    command.export(db, out, shape or (), suite, cache, *limits, with_c=with_c, is_json=is_json)
 
 
 @app.command(

@@ -23,12 +23,13 @@ def export(
     max_kernels: int,
     max_megabytes: float,
     *,
+    with_c: bool,
     is_json: bool,
 ) -> None:
     """Write the winners of the GPU that was measured last; none whose error is more than `max_error` times
     cuBLAS's (None: no limit). Beside them at most `max_kernels` for shapes that were not tuned, in files of
-    at most `max_megabytes`. A suite names
-    the shapes to write; one that counts calls says instead what these kernels are chosen for, too."""
+    at most `max_megabytes`. A suite names the shapes to write; one that counts calls says instead what these
+    kernels are chosen for, too. `with_c`: sources for programs in C beside."""
     calls, is_counted = common.read_calls(suite)
     with console.Progress(is_quiet=is_json) as progress:
         table = tuning.export_table(
@@ -40,6 +41,7 @@ def export(
             max_kernels=max_kernels,
             max_megabytes=max_megabytes,
             calls=calls if is_counted else {},
+            with_c=with_c,
             note=console.note,
             on_compiled=lambda done, total: progress.update(f"{done:,} of {total:,} kernels are compiled"),
         )

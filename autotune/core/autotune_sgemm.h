@@ -1,18 +1,20 @@
-/* The core of an exported table: chooses the kernel of a product, and launches it.
+/* FP32 matrix products C = alpha op(A) op(B) + beta C by the kernels of an exported table, for programs in C and C++.
  *
- * A handle serves any number of threads. */
+ *     autotune_handle *handle;
+ *     if (autotune_create(&handle)) ...
+ *     autotune_status status = autotune_sgemm(handle, stream, 0, 0, m, n, k, 1, a, k, b, n, 0, c, n);
+ *     if (status) fprintf(stderr, "%s\n", autotune_error_text(status));
+ *     autotune_destroy(handle);
+ *
+ * Matrices lie on the GPU of the calling thread's current context, which cudaSetDevice or cuCtxSetCurrent chose. A
+ * handle serves any number of threads, streams and GPUs of the table's kind. No call waits for the GPU, so calls may
+ * be captured into graphs. Nothing of CUDA is needed to build this: its driver is looked for at the first product. */
 
 #ifndef AUTOTUNE_SGEMM_H
 #define AUTOTUNE_SGEMM_H
 
 #include <stddef.h>
 #include <stdint.h>
-
-#include "blas.h"
-#include "choice.h"
-#include "driver.h"
-#include "plan.h"
-#include "table.h"
 
 #if defined(__GNUC__)
 #define AUTOTUNE_API __attribute__((visibility("default")))
@@ -35,60 +37,51 @@ typedef enum {
     AUTOTUNE_BAD_SCALE,   /* alpha or beta is no float32 */
     AUTOTUNE_NO_DRIVER,   /* CUDA is not there, or too old */
     AUTOTUNE_UNKNOWN,     /* no plan is remembered for such a call */
+    AUTOTUNE_NO_CONTEXT,  /* the calling thread has no GPU: call cudaSetDevice, or make a context current */
+    AUTOTUNE_OTHER_GPU,   /* the table is for another kind of GPU: tune on this one and export again */
+    AUTOTUNE_OTHER_CODE,  /* a cubin does not hold the kernel that the table says: export again */
+    AUTOTUNE_OVERLAP,     /* C shares memory with A or B */
     AUTOTUNE_CUDA = 1 << 16, /* and above: the driver's CUresult plus this */
     AUTOTUNE_BLAS = 1 << 17, /* and above: of cuBLAS, the place of the call times 256 and its status, plus this */
     AUTOTUNE_INSTEAD = 1 << 18 /* and above: the same plus this, but the product was served by the kernel */
 } autotune_status;
 
-/* Sizes in bytes of the structs that callers in another language fill in: they check theirs against them. */
-#define AUTOTUNE_NUM_STRUCTS 11
-AUTOTUNE_API extern const uint32_t autotune_struct_bytes[AUTOTUNE_NUM_STRUCTS];
+/* Opens the table that this folder holds. */
+AUTOTUNE_API autotune_status autotune_create(autotune_handle **handle);
 
-/* ---------------------------------------------------------------------------------------------- choosing */
+/* Closes a handle that no call uses any more, on the host and on GPUs; NULL is none. Device memory and code that were
+ * loaded stay until the context ends: giving them back would wait for the GPU. */
+AUTOTUNE_API void autotune_destroy(autotune_handle *handle);
 
-/* Opens a table, which must stay as long as the handle does. */
-AUTOTUNE_API autotune_status autotune_open(const autotune_table *table, autotune_handle **handle);
+/* C = alpha op(A) op(B) + beta C on a stream (a cudaStream_t or CUstream; NULL: the default stream). Row-major: A is
+ * m x k (k x m if trans_a), B is k x n (n x k if trans_b), C is m x n; leading dimensions in elements, each at least
+ * a row's length. beta = 0 does not read C, alpha = 0 neither A nor B. */
+AUTOTUNE_API autotune_status autotune_sgemm(autotune_handle *handle, void *stream, int trans_a, int trans_b, int m,
+                                            int n, int k, float alpha, const float *a, int64_t lda, const float *b,
+                                            int64_t ldb, float beta, float *c, int64_t ldc);
 
-/* Closes a handle that no call uses any more; NULL is none. Its plans that are held stay. */
-AUTOTUNE_API void autotune_close(autotune_handle *handle);
+/* The same for matrices that are stored by columns, with the arguments of cublasSgemm. */
+AUTOTUNE_API autotune_status autotune_sgemm_by_columns(autotune_handle *handle, void *stream, int trans_a,
+                                                       int trans_b, int m, int n, int k, float alpha,
+                                                       const float *a, int64_t lda, const float *b, int64_t ldb,
+                                                       float beta, float *c, int64_t ldc);
 
-/* What a product would run: C[m,n] = op(A) op(B), row-major, m and n at least 1. `layout`: AUTOTUNE_NN and so
- * on. `ld`: leading dimensions of A, B and C in elements. `addresses`: of A, B and C; NULL: aligned ones.
- * `cublas_version`: of the cuBLAS that would serve, as `13.1.0`; NULL where it is not known. */
-AUTOTUNE_API autotune_status autotune_choose(const autotune_handle *handle, int32_t layout, int32_t m,
-                                             int32_t n, int32_t k, const int64_t ld[3],
-                                             const uint64_t addresses[3], const char *cublas_version,
-                                             autotune_choice *choice);
+/* What a product would run. */
+typedef struct {
+    const char *kernel; /* its name in the table */
+    const char *how;    /* exact, modelled, nearest or default */
+    int split_k;        /* parts that k is split into */
+    int is_cublas;      /* cuBLAS is taken to be as fast: the kernel serves where it cannot be called */
+    double expected_us; /* measured (exact) or modelled; 0 where nothing is known */
+    double cublas_us;
+} autotune_pick_info;
 
-/* ---------------------------------------------------------------------------------------------- launching */
+/* For a row-major product of packed, aligned matrices, m and n at least 1. Needs no GPU. */
+AUTOTUNE_API autotune_status autotune_pick(autotune_handle *handle, int trans_a, int trans_b, int m, int n, int k,
+                                           autotune_pick_info *pick);
 
-/* Calls of CUDA to use instead of those of this process's driver, which is looked for by the first plan. For tests:
- * before that, and they must stay. */
-AUTOTUNE_API void autotune_use_driver(autotune_handle *handle, const autotune_driver *driver);
-
-/* The calls of cuBLAS to use, which must stay; NULL, as before: cuBLAS is not called. */
-AUTOTUNE_API void autotune_use_blas(autotune_handle *handle, const autotune_blas *blas);
-
-/* Makes a plan, which the caller holds until it releases it. `planned` says by which loaded kernel, and on which
- * GPU; what it says is legal. */
-AUTOTUNE_API autotune_status autotune_make_plan(autotune_handle *handle, const autotune_planned *planned,
-                                                autotune_plan **plan);
-AUTOTUNE_API void autotune_release_plan(autotune_plan *plan);
-
-/* Launches a plan on a stream: C = alpha op(A) op(B) + beta C. Does not wait; beta = 0 does not read C. Makes the
- * GPU's context current and restores the caller's. */
-AUTOTUNE_API autotune_status autotune_run_plan(const autotune_handle *handle, const autotune_plan *plan,
-                                               uint64_t stream, uint64_t a, uint64_t b, uint64_t c, double alpha,
-                                               double beta);
-
-/* The same in a workspace of the caller's, with the GPU's context current. */
-AUTOTUNE_API autotune_status autotune_launch_plan(const autotune_handle *handle, const autotune_plan *plan,
-                                                  uint64_t stream, uint64_t a, uint64_t b, uint64_t c,
-                                                  double alpha, double beta, uint64_t workspace);
-
-/* Remembers a plan for all calls of a kind, or forgets all. */
-AUTOTUNE_API void autotune_remember(autotune_handle *handle, const autotune_kind *kind, autotune_plan *plan);
-AUTOTUNE_API void autotune_forget(autotune_handle *handle);
+/* What a status says, and what to do about it. */
+AUTOTUNE_API const char *autotune_error_text(autotune_status status);
 
 #ifdef __cplusplus
 }

@@ -1,4 +1,4 @@
-#include "autotune_sgemm.h"
+#include "core.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -22,7 +22,8 @@ autotune_status autotune_open(const autotune_table *table, autotune_handle **han
     made->table = table;
     made->chooser = at_chooser_new(table);
     made->runner = at_runner_new(&table->constants);
-    if (!made->chooser || !made->runner) {
+    made->loader = at_loader_new(table);
+    if (!made->chooser || !made->runner || !made->loader) {
         autotune_close(made);
         return AUTOTUNE_NO_MEMORY;
     }
@@ -34,12 +35,20 @@ void autotune_close(autotune_handle *handle) {
     if (!handle) return;
     at_chooser_free(handle->chooser);
     at_runner_free(handle->runner);
+    at_loader_free(handle->loader);
     free(handle);
 }
 
 void autotune_use_driver(autotune_handle *handle, const autotune_driver *driver) { handle->runner->cuda = driver; }
 
-void autotune_use_blas(autotune_handle *handle, const autotune_blas *blas) { handle->runner->blas = blas; }
+void autotune_destroy(autotune_handle *handle) { autotune_close(handle); }
+
+void autotune_use_blas(autotune_handle *handle, const autotune_blas *blas) {
+    at_runner *runner = handle->runner;
+    pthread_mutex_lock(&runner->lock);
+    if (runner->blas != blas) runner->blas = blas; /* who has a plan that was made later reads it without a lock */
+    pthread_mutex_unlock(&runner->lock);
+}
 
 autotune_status autotune_choose(const autotune_handle *handle, int32_t layout, int32_t m, int32_t n, int32_t k,
                                 const int64_t ld[3], const uint64_t addresses[3], const char *cublas_version,
@@ -64,9 +73,12 @@ autotune_status autotune_make_plan(autotune_handle *handle, const autotune_plann
     if (planned->device < 0 || planned->device >= AT_MAX_DEVICES) return AUTOTUNE_BAD_CALL;
     if (planned->m < 1 || planned->n < 1 || planned->k < 0) return AUTOTUNE_BAD_CALL;
     if (planned->kernel < 0 || planned->kernel >= handle->table->num_kernels) return AUTOTUNE_BAD_CALL;
-    if (!handle->runner->cuda) handle->runner->cuda = at_find_driver();
-    if (!handle->runner->cuda) return AUTOTUNE_NO_DRIVER;
-    *plan = at_plan_new(handle->runner, handle->table, planned);
+    at_runner *runner = handle->runner;
+    pthread_mutex_lock(&runner->lock);
+    if (!runner->cuda) runner->cuda = at_find_driver();
+    pthread_mutex_unlock(&runner->lock);
+    if (!runner->cuda) return AUTOTUNE_NO_DRIVER;
+    *plan = at_plan_new(runner, handle->table, planned);
     return *plan ? AUTOTUNE_OK : AUTOTUNE_NO_MEMORY;
 }
 

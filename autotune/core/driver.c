@@ -19,16 +19,18 @@ static const char *const NAMES[] = {
 #define NUM_NAMES (sizeof NAMES / sizeof *NAMES)
 _Static_assert(sizeof(autotune_driver) == NUM_NAMES * sizeof(void *), "a name for each call");
 
-static void find(void) {
+bool at_find_calls(const char *const *names, size_t num_names, void *calls) {
     void *library = dlopen("libcuda.so.1", RTLD_NOW);
-    if (!library) return;
-    for (size_t i = 0; i < NUM_NAMES; i++) {
-        void *symbol = dlsym(library, NAMES[i]);
-        if (!symbol) return;
-        memcpy((char *)&found + i * sizeof symbol, &symbol, sizeof symbol); /* ISO C converts no pointers of data */
+    if (!library) return false;
+    for (size_t i = 0; i < num_names; i++) {
+        void *symbol = dlsym(library, names[i]);
+        if (!symbol) return false;
+        memcpy((char *)calls + i * sizeof symbol, &symbol, sizeof symbol); /* ISO C converts no pointers of data */
     }
-    is_there = true;
+    return true;
 }
+
+static void find(void) { is_there = at_find_calls(NAMES, NUM_NAMES, &found); }
 
 const autotune_driver *at_find_driver(void) {
     pthread_once(&once, find);

@@ -4,6 +4,7 @@
 #ifndef AUTOTUNE_DRIVER_H
 #define AUTOTUNE_DRIVER_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -55,6 +56,10 @@ typedef struct {
     int (*free)(uint64_t address, uint64_t stream);
     int (*zero)(uint64_t address, unsigned char value, size_t num_bytes, uint64_t stream);
 } autotune_driver;
+
+/* Finds calls of the driver by name, and puts them one behind the other. False where there is no driver, or it lacks
+ * one. */
+bool at_find_calls(const char *const *names, size_t num_names, void *calls);
 
 /* Finds these calls in the driver of this process. NULL where there is none, or it lacks one. */
 const autotune_driver *at_find_driver(void);

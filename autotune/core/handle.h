@@ -3,12 +3,14 @@
 #ifndef AUTOTUNE_HANDLE_H
 #define AUTOTUNE_HANDLE_H
 
-#include "autotune_sgemm.h"
+#include "core.h"
+#include "loader.h"
 
 struct autotune_handle {
     const autotune_table *table;
     at_chooser *chooser;
     at_runner *runner;
+    at_loader *loader;
 };
 
 #endif

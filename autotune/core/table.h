@@ -85,16 +85,26 @@ typedef struct {
     int32_t num_split_values;
 } autotune_constants;
 
+/* A cubin. */
+typedef struct {
+    const void *data;
+    uint64_t num_bytes;
+} autotune_code;
+
 typedef struct {
     int32_t version; /* AUTOTUNE_TABLE_VERSION */
     int32_t num_sms;
     double fma_tflops, bandwidth_gbs;
     autotune_constants constants;
+    const char *gpu_name; /* the kind of GPU that the table is for */
+    int32_t capability_major, capability_minor;
+    int64_t smem_per_block; /* bytes, after opting in */
     const autotune_kernel *kernels;
     autotune_layout layouts[AUTOTUNE_LAYOUTS];
     const autotune_entry *entries;
     const autotune_ranked *ranked;
-    int32_t num_kernels, num_entries;
+    const autotune_code *codes; /* NULL where whoever uses the core loads kernels itself */
+    int32_t num_kernels, num_entries, num_codes;
 } autotune_table;
 
 #endif

@@ -4,7 +4,7 @@
 #ifndef AUTOTUNE_TENSORS_H
 #define AUTOTUNE_TENSORS_H
 
-#include "autotune_sgemm.h"
+#include "core.h"
 
 #ifdef __cplusplus
 extern "C" {

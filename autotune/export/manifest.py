@@ -1,7 +1,7 @@
 """Which files of a folder an export wrote, so that nothing else is ever replaced or deleted.
 
 An export lists its files with their SHA-256 in `manifest.json`. Whatever a folder holds beside these, and
-beside what Python compiled of them, belongs to the user. So does a listed Python file whose content is
+beside what Python compiled of them, belongs to the user. So does a listed source file whose content is
 another now: somebody edited it. Other listed files with another content are damaged, and may be replaced.
 Exports from before there was a manifest are known by their layout (`older_exports.py`).
 """
@@ -30,6 +30,7 @@ _MAX_BYTES = 1 << 24  # of a manifest: a hundred bytes per file
 _CACHE = "__pycache__"
 _COMPILED = re.compile(r"(?P<module>[^.]+)\.[\w-]+(\.opt-\w+)?\.pyc(\.\d+)?")  # at the end: half written
 _MOST_NAMED = 3
+_SOURCES = (".py", ".c", ".h", ".S", ".txt", ".in")  # what people edit
 
 
 @dataclass(frozen=True)
@@ -47,7 +48,7 @@ class Inventory:
 
     intact: tuple[str, ...]  # listed, or compiled by Python of what is listed
     damaged: tuple[str, ...]  # listed data with another content
-    edited: tuple[str, ...]  # listed Python files with another content
+    edited: tuple[str, ...]  # listed sources with another content
     foreign: tuple[str, ...]  # neither written by an export nor compiled of it
     folders: tuple[str, ...]  # that an export or Python made, the innermost first
     missing: tuple[str, ...]
@@ -151,7 +152,7 @@ def _kind(entry: os.DirEntry[str], name: PurePosixPath, known: Mapping[str, str 
     expected = known[str(name)]
     if expected is None or expected == _sha256(Path(entry.path)):
         return "intact"
-    return "edited" if name.suffix == ".py" else "damaged"
+    return "edited" if name.suffix in _SOURCES else "damaged"
 
 
 def _is_compiled(name: PurePosixPath, known: Mapping[str, str | None]) -> bool:

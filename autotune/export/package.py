@@ -10,6 +10,7 @@ import re
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 from ..errors import DispatchError, UsageError
 from ..output_file import DISK_FULL, disk_full
@@ -63,15 +64,22 @@ def _ignore(_: str) -> None:
     """For callers that want to be told nothing."""
 
 
-def write_folder(table: Table, code: Mapping[str, bytes], folder: Path, note: Note = _ignore) -> Path:
-    """Write a table with the code of its cubins (by SHA-256) as an importable folder; returns it.
+def write_folder(
+    table: Table,
+    code: Mapping[str, bytes],
+    folder: Path,
+    note: Note = _ignore,
+    others: Mapping[str, bytes] = MappingProxyType({}),
+) -> Path:
+    """Write a table with the code of its cubins (by SHA-256), and other files, as an importable folder, which
+    is returned.
 
     Replaces a table that is there: at every moment the old or the new one is at its place. `note` is told
     of files that turned up in the old one meanwhile, and where they are kept. Raises what `prepare` does,
     EnvironmentProblem where the disk is full, and DispatchError where the folder cannot be written.
     """
     folder = prepare(folder, note)
-    files = _contents(table, code, folder.name)
+    files = _contents(table, code, folder.name, others)
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         exchange.replace(folder, lambda new: _fill(new, files), note)
@@ -136,7 +144,9 @@ def _check_replaceable(folder: Path) -> None:
         )
 
 
-def _contents(table: Table, code: Mapping[str, bytes], name: str) -> dict[str, bytes]:
+def _contents(
+    table: Table, code: Mapping[str, bytes], name: str, others: Mapping[str, bytes]
+) -> dict[str, bytes]:
     """Every file of the folder by its name relative to it."""
     note = f'"""Copied from {table.made_by}: what an exported table needs at run time."""\n'
     files = {
@@ -146,6 +156,7 @@ def _contents(table: Table, code: Mapping[str, bytes], name: str) -> dict[str, b
         "py.typed": b"",
         f"{PRIVATE_PACKAGE}/__init__.py": note.encode(),
         **{f"{PRIVATE_PACKAGE}/{module}": content for module, content in runtime_files().items()},
+        **others,
     }
     return {manifest.MANIFEST_FILE: manifest.render(files), **files}  # first: a kill leaves what it lists
 

@@ -14,8 +14,9 @@ from ..gemm import LAYOUTS
 from .blas_provider import BlasProvider
 from .choices import KnownChoices
 from .chooser import Chooser
-from .core import NO_DRIVER, BlasCalls, Core, Kind, Planned
+from .core import NO_DRIVER, Core
 from .core_faults import no_scale, tell
+from .core_structs import BlasCalls, Kind, Planned
 from .cuda_driver import Driver
 from .devices import OpenGpu
 from .engine import Engine, Key, Plan

@@ -12,8 +12,9 @@ import sys
 from functools import cache
 from typing import Any
 
-from .core import EXCHANGE_SIGNATURE, OK, UNKNOWN, Core, PythonCalls
+from .core import EXCHANGE_SIGNATURE, OK, UNKNOWN, Core
 from .core_faults import tell
+from .core_structs import PythonCalls
 
 _CAPSULE = b"dlpack_exchange_api"
 _MAJOR = 1  # of DLPack, whose minor versions add to the end of its structs

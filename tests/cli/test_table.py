@@ -54,6 +54,16 @@ def test_export_says_what_it_wrote_and_that_it_is_recorded(exported: tuple[Path,
     assert facts["cubin_bytes"] == sum(path.stat().st_size for path in folder.rglob("*.cubin.gz"))
 
 
+def test_an_export_holds_sources_in_c_where_these_are_asked_for(db: Path, tmp_path: Path) -> None:
+    run(*EXPORT, "--db", db, "--out", tmp_path / "t", "--format", "c")
+    sources = {path.name for path in (tmp_path / "t" / "c").iterdir()}
+    assert sources >= {"autotune_sgemm.h", "exported_table.c", "cubins.S", "CMakeLists.txt", "example.c"}
+    (tmp_path / "t" / "c" / "example.c").write_text("edited", encoding="utf-8")
+    refused = run(*EXPORT, "--db", db, "--out", tmp_path / "t", code=6)
+    assert "was edited after it was exported: c/example.c" in refused.stderr
+    run(*EXPORT, "--db", db, "--out", tmp_path / "u", "--format", "fortran", code=2)
+
+
 def test_the_folder_is_imported_without_autotune(exported: tuple[Path, dict[str, object]]) -> None:
     folder, facts = exported
     program = (

@@ -42,7 +42,7 @@ from autotune.kernel.resources import launch_spec
 from autotune.models.launches import Launches, Shapes, grids
 from autotune.models.time_model import ModelFigures, Speeds, TimeModel, modelled_us
 from autotune.runtime.conditions import Conditions
-from autotune.runtime.core import DriverCalls
+from autotune.runtime.core_structs import DriverCalls
 from autotune.runtime.cuda_driver import CudaFault, KernelFacts
 from autotune.runtime.devices import DEFAULT_SMEM
 from autotune.runtime.summation import Depths, Sums

@@ -31,10 +31,11 @@ from autotune.models.cublas_model import CublasModel
 from autotune.models.launches import Launches
 from autotune.models.residual import Residuals
 from autotune.models.time_model import ModelFigures
-from autotune.runtime import core
+from autotune.runtime import core, core_table
 from autotune.runtime.chooser import Chooser
-from autotune.runtime.core import Core, Planned, core_of
+from autotune.runtime.core import Core, core_of
 from autotune.runtime.core_engine import CoreEngine, CorePlan
+from autotune.runtime.core_structs import Planned
 from autotune.runtime.devices import LoadedKernel
 from autotune.runtime.engine import Engine, Plan
 from autotune.runtime.pick import Call, Pick, in_splits
@@ -252,7 +253,7 @@ def test_a_library_of_other_structs_is_left_alone(monkeypatch, tmp_path):
 
 
 def test_a_table_of_another_version_is_refused(monkeypatch):
-    monkeypatch.setattr(core, "TABLE_VERSION", core.TABLE_VERSION + 1)
+    monkeypatch.setattr(core_table, "TABLE_VERSION", core_table.TABLE_VERSION + 1)
     with pytest.raises(DispatchError, match="version"):
         Core(drawn_table(1), core.library())
 
@@ -304,7 +305,7 @@ _SANITIZED = """
 import sys
 from pathlib import Path
 import pytest
-from autotune.runtime import core
+from autotune.runtime import core, core_table
 own, core.FOLDER = core.FOLDER, Path(sys.argv[1])
 assert core.library() is not None  # and is remembered
 core.FOLDER = own

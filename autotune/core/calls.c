@@ -1,0 +1,193 @@
+/* The calls of a program in C: what came before is remembered, what is new is chosen, loaded and planned. */
+
+#include <limits.h>
+#include <string.h>
+
+#include "core.h"
+#include "find_blas.h"
+#include "handle.h"
+#include "loader.h"
+
+#define MAX_EXTENT (INT32_MAX - 255) /* kernels round up to whole tiles, of at most 256: gemm.py */
+#define FIRST_ALIGNED 0              /* of a matrix that is as aligned as can be */
+
+/* A row-major call. */
+typedef struct {
+    int trans_a, trans_b, m, n, k;
+    uint64_t at[3];
+    int64_t ld[3];
+} row_major;
+
+static int layout_of(int trans_a, int trans_b) {
+    if (trans_a) return trans_b ? AUTOTUNE_TT : AUTOTUNE_TN;
+    return trans_b ? AUTOTUNE_NT : AUTOTUNE_NN;
+}
+
+/* Extents of the matrices as they are stored. */
+static autotune_kind kind_of(const row_major *call, int32_t device) {
+    autotune_kind kind = {
+        .rows = {call->trans_a ? call->k : call->m, call->trans_b ? call->n : call->k, call->m},
+        .columns = {call->trans_a ? call->m : call->k, call->trans_b ? call->k : call->n, call->n},
+        .by_column = {1, 1, 1},
+        .devices = {device, device, device},
+        .trans_a = call->trans_a,
+        .trans_b = call->trans_b,
+    };
+    for (int i = 0; i < 3; i++) {
+        kind.by_row[i] = call->ld[i];
+        kind.low[i] = (uint32_t)(call->at[i] % AT_ALIGNED);
+    }
+    return kind;
+}
+
+static bool is_in_range(const row_major *call, const autotune_kind *kind) {
+    if (call->m > MAX_EXTENT || call->n > MAX_EXTENT || call->k > MAX_EXTENT) return false;
+    if (call->trans_a & ~1 || call->trans_b & ~1) return false;
+    for (int i = 0; i < 3; i++) {
+        if (kind->rows[i] < 0 || kind->columns[i] < 0 || call->ld[i] < 1) return false;
+        if (kind->rows[i] > 1 && call->ld[i] < kind->columns[i]) return false;
+    }
+    return true;
+}
+
+/* Leading dimensions as a plan has them: of a single row, what it would be packed. */
+static int64_t planned_ld(const autotune_kind *kind, int i) {
+    if (kind->rows[i] > 1) return kind->by_row[i];
+    return kind->columns[i] > 1 ? kind->columns[i] : 1;
+}
+
+static uint64_t reach(const autotune_kind *kind, int i, int64_t ld) {
+    if (!kind->rows[i] || !kind->columns[i]) return 0;
+    return (uint64_t)AT_FLOAT_BYTES * ((uint64_t)(kind->rows[i] - 1) * (uint64_t)ld + (uint64_t)kind->columns[i]);
+}
+
+/* Whether cuBLAS can be called: its leading dimensions are int, and what has no depth is left to kernels. */
+static bool may_be_cublas(const row_major *call, const int64_t ld[3]) {
+    return call->k > 0 && ld[0] <= INT_MAX && ld[1] <= INT_MAX && ld[2] <= INT_MAX;
+}
+
+static autotune_status new_plan(autotune_handle *handle, const row_major *call, const autotune_kind *kind,
+                                autotune_plan **plan) {
+    autotune_planned planned = {
+        .m = call->m,
+        .n = call->n,
+        .k = call->k,
+        .layout = layout_of(call->trans_a, call->trans_b),
+        .device = kind->devices[0],
+    };
+    for (int i = 0; i < 3; i++) {
+        planned.ld[i] = planned_ld(kind, i);
+        planned.num_bytes[i] = reach(kind, i, planned.ld[i]);
+    }
+    const char *version = NULL;
+    const autotune_blas *blas = at_find_blas(&version);
+    autotune_choice choice;
+    autotune_status status = autotune_choose(handle, planned.layout, call->m, call->n, call->k, planned.ld, call->at,
+                                             version, &choice);
+    if (status) return status;
+    planned.kernel = choice.kernel;
+    planned.split_k = choice.split_k;
+    planned.is_cublas = choice.is_cublas && blas && may_be_cublas(call, planned.ld);
+    at_loaded loaded;
+    const autotune_driver *driver = at_find_driver();
+    if (!driver) return AUTOTUNE_NO_DRIVER;
+    if (blas) autotune_use_blas(handle, blas);
+    status = at_load(handle->loader, driver, planned.device, planned.kernel, &planned.context, &loaded);
+    if (status) return status;
+    planned.sgemm = loaded.sgemm;
+    planned.reduce = loaded.reduce;
+    planned.pack = loaded.pack;
+    return autotune_make_plan(handle, &planned, plan);
+}
+
+static autotune_status multiply(autotune_handle *handle, void *stream, const row_major *call, float alpha,
+                                float beta) {
+    if (!handle->table->codes) return AUTOTUNE_OTHER_TABLE; /* whoever opened it loads kernels itself */
+    int32_t device = 0;
+    autotune_status status = at_current_gpu(handle->loader, &device);
+    if (status) return status;
+    const autotune_kind kind = kind_of(call, device);
+    if (!is_in_range(call, &kind)) return AUTOTUNE_BAD_CALL;
+    if (!call->m || !call->n) return AUTOTUNE_OK;
+    autotune_plan *plan = at_recall(handle->runner, &kind);
+    if (!plan) {
+        status = new_plan(handle, call, &kind, &plan);
+        if (status) return status;
+        at_remember(handle->runner, &kind, plan);
+    }
+    const at_operands at = {call->at[0], call->at[1], call->at[2]};
+    const uint64_t of = (uint64_t)(uintptr_t)stream;
+    status = at_overlap(plan, at)
+                 ? AUTOTUNE_OVERLAP
+                 : autotune_run_plan(handle, plan, of, at.a, at.b, at.c, (double)alpha, (double)beta);
+    at_plan_release(plan);
+    return status > AUTOTUNE_INSTEAD ? AUTOTUNE_OK : status; /* the kernel served */
+}
+
+static uint64_t address(const float *matrix) { return (uint64_t)(uintptr_t)matrix; }
+
+autotune_status autotune_sgemm(autotune_handle *handle, void *stream, int trans_a, int trans_b, int m, int n, int k,
+                               float alpha, const float *a, int64_t lda, const float *b, int64_t ldb, float beta,
+                               float *c, int64_t ldc) {
+    const row_major call = {
+        trans_a, trans_b, m, n, k, {address(a), address(b), address(c)}, {lda, ldb, ldc},
+    };
+    return multiply(handle, stream, &call, alpha, beta);
+}
+
+autotune_status autotune_sgemm_by_columns(autotune_handle *handle, void *stream, int trans_a, int trans_b, int m,
+                                          int n, int k, float alpha, const float *a, int64_t lda, const float *b,
+                                          int64_t ldb, float beta, float *c, int64_t ldc) {
+    /* C^T = op(B)^T op(A)^T, and what is stored by columns is the transpose of what is stored by rows */
+    return autotune_sgemm(handle, stream, trans_b, trans_a, n, m, k, alpha, b, ldb, a, lda, beta, c, ldc);
+}
+
+autotune_status autotune_pick(autotune_handle *handle, int trans_a, int trans_b, int m, int n, int k,
+                              autotune_pick_info *pick) {
+    static const char *const HOWS[] = {"exact", "modelled", "nearest", "default"};
+    const row_major call = {
+        trans_a, trans_b, m, n, k, {FIRST_ALIGNED}, {trans_a ? m : k, trans_b ? k : n, n},
+    };
+    autotune_kind kind = kind_of(&call, 0);
+    int64_t ld[3];
+    for (int i = 0; i < 3; i++) ld[i] = planned_ld(&kind, i) > 1 ? planned_ld(&kind, i) : 1;
+    if (m < 1 || n < 1 || k < 0 || m > MAX_EXTENT || n > MAX_EXTENT || k > MAX_EXTENT) return AUTOTUNE_BAD_CALL;
+    if (trans_a & ~1 || trans_b & ~1) return AUTOTUNE_BAD_CALL;
+    const char *version = NULL;
+    const bool has_blas = at_find_blas(&version);
+    autotune_choice choice;
+    const autotune_status status =
+        autotune_choose(handle, layout_of(trans_a, trans_b), m, n, k, ld, NULL, version, &choice);
+    if (status) return status;
+    *pick = (autotune_pick_info){
+        .kernel = handle->table->kernels[choice.kernel].id,
+        .how = HOWS[choice.how],
+        .split_k = choice.split_k,
+        .is_cublas = choice.is_cublas && has_blas && may_be_cublas(&call, ld),
+        .expected_us = choice.expected_us,
+        .cublas_us = choice.cublas_us,
+    };
+    return AUTOTUNE_OK;
+}
+
+const char *autotune_error_text(autotune_status status) {
+    if (status > AUTOTUNE_BLAS) return "a call of cuBLAS failed (status - AUTOTUNE_BLAS, modulo 256, is a "
+                                       "cublasStatus_t); set AUTOTUNE_CUBLAS=0 to do without cuBLAS";
+    if (status > AUTOTUNE_CUDA) return "a call of the CUDA driver failed (status - AUTOTUNE_CUDA is its CUresult)";
+    switch (status) {
+        case AUTOTUNE_OK: return "all is well";
+        case AUTOTUNE_NO_KERNEL: return "no kernel serves so large a product; split it into smaller ones";
+        case AUTOTUNE_NO_MEMORY: return "the host's memory is short";
+        case AUTOTUNE_OTHER_TABLE: return "the table is not one for this code; export it again";
+        case AUTOTUNE_BAD_CALL: return "an extent, a leading dimension or a flag is out of range; a leading "
+                                       "dimension is at least the length of a row, a flag is 0 or 1";
+        case AUTOTUNE_BAD_SCALE: return "alpha or beta is no float";
+        case AUTOTUNE_NO_DRIVER: return "no CUDA driver of CUDA 12.0 or later can be used; install or update it";
+        case AUTOTUNE_UNKNOWN: return "no plan is remembered for such a call";
+        case AUTOTUNE_NO_CONTEXT: return "the calling thread has no GPU; call cudaSetDevice and cudaFree(0) first";
+        case AUTOTUNE_OTHER_GPU: return "the table is for another kind of GPU; tune on this one and export again";
+        case AUTOTUNE_OTHER_CODE: return "a cubin does not hold the kernel that the table says; export again";
+        case AUTOTUNE_OVERLAP: return "C overlaps A or B in memory; pass another C, or a copy";
+        default: return "no status of this library";
+    }
+}

@@ -1,0 +1,75 @@
+/* The core as a runtime in another language uses it: it brings the table as arrays, loads kernels itself, and has the
+ * core choose, plan, remember and launch. A program in C calls autotune_sgemm.h. */
+
+#ifndef AUTOTUNE_CORE_H
+#define AUTOTUNE_CORE_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "autotune_sgemm.h"
+#include "blas.h"
+#include "choice.h"
+#include "driver.h"
+#include "plan.h"
+#include "table.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Sizes in bytes of the structs that callers in another language fill in: they check theirs against them. */
+#define AUTOTUNE_NUM_STRUCTS 11
+AUTOTUNE_API extern const uint32_t autotune_struct_bytes[AUTOTUNE_NUM_STRUCTS];
+
+/* ---------------------------------------------------------------------------------------------- choosing */
+
+/* Opens a table, which must stay as long as the handle does. */
+AUTOTUNE_API autotune_status autotune_open(const autotune_table *table, autotune_handle **handle);
+
+/* Closes a handle that no call uses any more; NULL is none. Its plans that are held stay. */
+AUTOTUNE_API void autotune_close(autotune_handle *handle);
+
+/* What a product would run: C[m,n] = op(A) op(B), row-major, m and n at least 1. `layout`: AUTOTUNE_NN and so
+ * on. `ld`: leading dimensions of A, B and C in elements. `addresses`: of A, B and C; NULL: aligned ones.
+ * `cublas_version`: of the cuBLAS that would serve, as `13.1.0`; NULL where it is not known. */
+AUTOTUNE_API autotune_status autotune_choose(const autotune_handle *handle, int32_t layout, int32_t m,
+                                             int32_t n, int32_t k, const int64_t ld[3],
+                                             const uint64_t addresses[3], const char *cublas_version,
+                                             autotune_choice *choice);
+
+/* ---------------------------------------------------------------------------------------------- launching */
+
+/* Calls of CUDA to use instead of those of this process's driver, which is looked for by the first plan. For tests:
+ * before that, and they must stay. */
+AUTOTUNE_API void autotune_use_driver(autotune_handle *handle, const autotune_driver *driver);
+
+/* The calls of cuBLAS to use, which must stay; NULL, as before: cuBLAS is not called. */
+AUTOTUNE_API void autotune_use_blas(autotune_handle *handle, const autotune_blas *blas);
+
+/* Makes a plan, which the caller holds until it releases it. `planned` says by which loaded kernel, and on which
+ * GPU; what it says is legal. */
+AUTOTUNE_API autotune_status autotune_make_plan(autotune_handle *handle, const autotune_planned *planned,
+                                                autotune_plan **plan);
+AUTOTUNE_API void autotune_release_plan(autotune_plan *plan);
+
+/* Launches a plan on a stream: C = alpha op(A) op(B) + beta C. Does not wait; beta = 0 does not read C. Makes the
+ * GPU's context current and restores the caller's. */
+AUTOTUNE_API autotune_status autotune_run_plan(const autotune_handle *handle, const autotune_plan *plan,
+                                               uint64_t stream, uint64_t a, uint64_t b, uint64_t c, double alpha,
+                                               double beta);
+
+/* The same in a workspace of the caller's, with the GPU's context current. */
+AUTOTUNE_API autotune_status autotune_launch_plan(const autotune_handle *handle, const autotune_plan *plan,
+                                                  uint64_t stream, uint64_t a, uint64_t b, uint64_t c,
+                                                  double alpha, double beta, uint64_t workspace);
+
+/* Remembers a plan for all calls of a kind, or forgets all. */
+AUTOTUNE_API void autotune_remember(autotune_handle *handle, const autotune_kind *kind, autotune_plan *plan);
+AUTOTUNE_API void autotune_forget(autotune_handle *handle);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,69 @@
+/* Finds cuBLAS for programs that leave that to the core: the library that the process has loaded, else the system's. */
+
+#include "find_blas.h"
+
+#include <dlfcn.h>
+#include <pthread.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define SWITCH "AUTOTUNE_CUBLAS" /* 0: cuBLAS is not called */
+#define NUM_PARTS 3              /* of a version: libraryPropertyType */
+
+static autotune_blas found;
+static char version[32];
+static bool is_there;
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+
+static const char *const LIBRARIES[] = {"libcublas.so.13", "libcublas.so.12", "libcublas.so"};
+#define NUM_LIBRARIES (sizeof LIBRARIES / sizeof *LIBRARIES)
+
+/* In the order of autotune_blas. */
+static const char *const NAMES[] = {
+    "cublasCreate_v2",    "cublasSetMathMode",     "cublasSetPointerMode_v2",
+    "cublasSetStream_v2", "cublasSetWorkspace_v2", "cublasSgemm_v2",
+};
+#define NUM_NAMES (sizeof NAMES / sizeof *NAMES)
+_Static_assert(sizeof(autotune_blas) == NUM_NAMES * sizeof(void *), "a name for each call");
+
+static void *opened(int mode) {
+    for (size_t i = 0; i < NUM_LIBRARIES; i++) {
+        void *library = dlopen(LIBRARIES[i], mode);
+        if (library) return library;
+    }
+    return NULL;
+}
+
+static bool read_version(void *library) {
+    int (*property)(int part, int *value);
+    void *symbol = dlsym(library, "cublasGetProperty");
+    int parts[NUM_PARTS] = {0};
+    if (!symbol) return false;
+    memcpy(&property, &symbol, sizeof symbol); /* ISO C converts no pointers of data */
+    for (int part = 0; part < NUM_PARTS; part++) {
+        if (property(part, &parts[part])) return false;
+    }
+    return snprintf(version, sizeof version, "%d.%d.%d", parts[0], parts[1], parts[2]) > 0;
+}
+
+static void find(void) {
+    const char *told = getenv(SWITCH);
+    if (told && !strcmp(told, "0")) return;
+    void *library = opened(RTLD_NOLOAD | RTLD_NOW);
+    if (!library) library = opened(RTLD_NOW);
+    if (!library || !read_version(library)) return;
+    for (size_t i = 0; i < NUM_NAMES; i++) {
+        void *symbol = dlsym(library, NAMES[i]);
+        if (!symbol) return;
+        memcpy((char *)&found + i * sizeof symbol, &symbol, sizeof symbol);
+    }
+    is_there = true;
+}
+
+const autotune_blas *at_find_blas(const char **told_version) {
+    pthread_once(&once, find);
+    *told_version = is_there ? version : NULL;
+    return is_there ? &found : NULL;
+}

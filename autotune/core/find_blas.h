@@ -1,0 +1,9 @@
+#ifndef AUTOTUNE_FIND_BLAS_H
+#define AUTOTUNE_FIND_BLAS_H
+
+#include "blas.h"
+
+/* The calls of cuBLAS and its version; NULL where there is none, or it is switched off. */
+const autotune_blas *at_find_blas(const char **told_version);
+
+#endif

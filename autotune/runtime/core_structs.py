@@ -1,0 +1,165 @@
+"""The structs of the core's headers (core/*.h), as ctypes has them. Copied into exported tables.
+
+Fields have the names that they have there; a library whose structs are of other sizes is not used (core.py).
+"""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+from ..gemm import LAYOUTS
+
+INT, DOUBLE, TEXT, ADDRESS = ctypes.c_int32, ctypes.c_double, ctypes.c_char_p, ctypes.c_void_p
+WORD = ctypes.c_uint64
+
+
+class Struct(ctypes.Structure):
+    @classmethod
+    def like(cls, source: Any, **others: Any) -> Any:
+        """With the fields that `source` has under the same names, and these."""
+        names = [name for name, *_ in cls._fields_ if name not in others and hasattr(source, name)]
+        return cls(**{name: getattr(source, name) for name in names}, **others)
+
+
+class CKernel(Struct):
+    _fields_ = (
+        ("id", TEXT),
+        *((name, INT) for name in (
+            "layout", "code", "bm", "bn", "bk", "threads", "smem_bytes", "vec_a", "vec_b", "vec_c",
+            "reduction", "split_k", "wave", "group", "is_exact", "is_wide", "packs_a", "packs_b", "overlaps",
+            "is_along_m", "registers", "blocks_per_sm", "flush_k", "threads_along_k", "slices", "has_model",
+        )),
+        *((name, DOUBLE) for name in (
+            "fixed_us", "round_us", "step_us", "memory_efficiency", "relative_error",
+        )),
+    )  # fmt: skip
+
+
+class CResiduals(Struct):
+    _fields_ = (("places", ADDRESS), ("weights", ADDRESS), ("num_places", INT), ("num_rows", INT))
+
+
+class CLayout(Struct):
+    _fields_ = (
+        ("modelled", ADDRESS), ("num_modelled", INT), ("default_kernel", INT), ("missed", CResiduals),
+        ("cublas_version", TEXT), ("cublas", CResiduals), ("cublas_level", DOUBLE),
+        ("cublas_deviation", DOUBLE),
+    )  # fmt: skip
+
+
+class CRanked(Struct):
+    _fields_ = (("kernel", INT), ("time_us", DOUBLE))
+
+
+class CEntry(Struct):
+    _fields_ = (
+        *((name, INT) for name in ("m", "n", "k", "layout", "first", "num_ranked")),
+        ("cublas_us", DOUBLE),
+    )
+
+
+class CConstants(Struct):
+    _fields_ = (
+        ("caution", DOUBLE), ("near_ratio", DOUBLE), ("num_nearest", INT),
+        *((name, DOUBLE) for name in (
+            "max_error", "chain_share", "splits", "shortest_chain", "least_k", "least_k_of_large",
+            "large_elements", "narrow_side", "narrow_depth", "narrow_parts", "dot_side", "dot_depth",
+            "prologue_steps", "bandwidth_sms", "launch_us", "launch_apart_us", "cluster_us", "last_block_us",
+            "fmas_per_l2_float", "residual_length", "margin", "other_version", "cublas_fixed_us",
+            "parts_of_last",
+        )),
+        *((name, ctypes.c_int64) for name in ("kept_bytes", "pieces_bytes")),
+        *((name, INT) for name in (
+            "max_pieces", "launches_to_stay", "max_counted", "max_plans", "blas_math_mode",
+        )),
+        ("blas_bytes", ctypes.c_int64),
+        ("split_values", ADDRESS), ("num_split_values", INT),
+    )  # fmt: skip
+
+
+class CTable(Struct):
+    _fields_ = (
+        ("version", INT), ("num_sms", INT), ("fma_tflops", DOUBLE), ("bandwidth_gbs", DOUBLE),
+        ("constants", CConstants), ("gpu_name", TEXT), ("capability_major", INT), ("capability_minor", INT),
+        ("smem_per_block", ctypes.c_int64), ("kernels", ADDRESS), ("layouts", CLayout * len(LAYOUTS)),
+        ("entries", ADDRESS), ("ranked", ADDRESS), ("codes", ADDRESS), ("num_kernels", INT),
+        ("num_entries", INT), ("num_codes", INT),
+    )  # fmt: skip
+
+
+class CChoice(Struct):
+    _fields_ = (
+        *((name, INT) for name in ("how", "kernel", "split_k", "entry", "is_cublas")),
+        ("expected_us", DOUBLE), ("cublas_us", DOUBLE),
+    )  # fmt: skip
+
+
+Triple = ctypes.c_int64 * 3
+
+
+class Planned(Struct):
+    """autotune_planned of core/plan.h: what a plan is made of."""
+
+    _fields_ = (
+        *((name, INT) for name in ("m", "n", "k", "layout", "kernel", "split_k", "device", "is_cublas")),
+        ("ld", Triple), ("num_bytes", WORD * 3),
+        *((name, WORD) for name in ("context", "sgemm", "reduce", "pack")),
+    )  # fmt: skip
+
+
+class Kind(Struct):
+    """autotune_kind of core/plan.h: how arrays lie in memory."""
+
+    _fields_ = (
+        *((name, Triple) for name in ("rows", "columns", "by_row", "by_column")),
+        ("devices", INT * 3), ("low", ctypes.c_uint32 * 3), ("trans_a", INT), ("trans_b", INT),
+    )  # fmt: skip
+
+
+def _call(*arguments: Any) -> Any:
+    return ctypes.CFUNCTYPE(ctypes.c_int, *arguments)
+
+
+class DriverCalls(Struct):
+    """autotune_driver of core/driver.h: what is called of CUDA."""
+
+    _fields_ = (
+        ("current_context", _call(ADDRESS)), ("push_context", _call(WORD)),
+        ("pop_context", _call(ADDRESS)), ("launch", _call(ADDRESS, WORD, ADDRESS, ADDRESS)),
+        ("stream_id", _call(WORD, ADDRESS)),
+        ("is_capturing", _call(WORD, ADDRESS)), ("exchange_capture_mode", _call(ADDRESS)),
+        ("make_pool", _call(ADDRESS, ADDRESS)), ("set_pool", _call(WORD, ctypes.c_int, ADDRESS)),
+        ("allocate", _call(ADDRESS, ctypes.c_size_t, WORD, WORD)), ("free", _call(WORD, WORD)),
+        ("zero", _call(WORD, ctypes.c_ubyte, ctypes.c_size_t, WORD)),
+    )  # fmt: skip
+
+
+class BlasCalls(Struct):
+    """autotune_blas of core/blas.h: what is called of cuBLAS."""
+
+    _fields_ = (
+        ("create", _call(ADDRESS)), ("set_math_mode", _call(WORD, ctypes.c_int)),
+        ("set_pointer_mode", _call(WORD, ctypes.c_int)), ("set_stream", _call(WORD, WORD)),
+        ("set_workspace", _call(WORD, WORD, ctypes.c_size_t)),
+        ("sgemm", _call(
+            WORD, *5 * [ctypes.c_int], ADDRESS, WORD, ctypes.c_int, WORD, ctypes.c_int, ADDRESS, WORD,
+            ctypes.c_int,
+        )),
+    )  # fmt: skip
+
+
+class PythonCalls(Struct):
+    """autotune_python of core/tensors.h: what is called of Python."""
+
+    _fields_ = tuple((name, ADDRESS) for name in ("save_thread", "restore_thread", "clear_error"))
+
+    @classmethod
+    def of_this_process(cls) -> Any:
+        names = ("PyEval_SaveThread", "PyEval_RestoreThread", "PyErr_Clear")
+        return cls(*(ctypes.cast(getattr(ctypes.pythonapi, name), ADDRESS).value for name in names))
+
+
+STRUCTS = (
+    CKernel, CResiduals, CLayout, CRanked, CEntry, CTable, CChoice, Planned, Kind, DriverCalls, BlasCalls,
+)  # fmt: skip

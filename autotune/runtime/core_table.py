@@ -1,0 +1,141 @@
+"""A table as the arrays that the core reads (core/table.h). Copied into exported tables."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from .. import column_major
+from ..gemm import LAYOUTS
+from ..kernel.config import threads_along_k
+from ..models import cublas_model, residual, splits, time_model
+from . import selector, summation, workspace
+from .core_structs import CConstants, CEntry, CKernel, CLayout, CRanked, CResiduals, CTable
+from .pick import MAX_PLANS
+from .table import CublasFigures, Kernel, Table
+
+TABLE_VERSION = 1  # of the structs
+_REDUCTIONS = ("none", "two_pass", "last_block", "last_wave", "cluster")  # as core/table.h numbers them
+
+
+class TableArrays:
+    """Memory that a table's arrays lie in, as long as the table is open."""
+
+    def __init__(self) -> None:
+        self.by_address: dict[int, Any] = {}  # arrays of structs, or of NumPy
+
+    def of(self, structs: Sequence[Any]) -> int | None:
+        """The address of these, one behind the other; none of none."""
+        if not structs:
+            return None
+        made = (type(structs[0]) * len(structs))(*structs)
+        return self._keep(made, ctypes.addressof(made))
+
+    def numbers(self, found: np.ndarray[Any, Any]) -> int | None:
+        """The address of an array of NumPy; none of an empty one."""
+        return self._keep(found, found.ctypes.data) if found.size else None
+
+    def _keep(self, array: Any, address: int) -> int:
+        self.by_address[address] = array
+        return address
+
+
+def table_struct(table: Table, kept: TableArrays) -> Any:
+    at = {kernel.id: number for number, kernel in enumerate(table.kernels)}
+    codes = {sha256: number for number, sha256 in enumerate({k.sha256: None for k in table.kernels})}
+    ranked = [CRanked(at[r.kernel], r.time_us) for entry in table.entries for r in entry.ranked]
+    first, entries = 0, []
+    for entry in table.entries:
+        own = {"layout": LAYOUTS.index(entry.gemm.layout), "first": first, "num_ranked": len(entry.ranked)}
+        entries.append(CEntry.like(entry.gemm, **own, cublas_us=entry.cublas_us or 0.0))
+        first += len(entry.ranked)
+    return CTable(
+        version=TABLE_VERSION,
+        num_sms=table.limits.num_sms,
+        fma_tflops=table.limits.fma_tflops,
+        bandwidth_gbs=table.limits.bandwidth_gbs,
+        constants=_constants(kept),
+        gpu_name=table.environment.gpu_name.encode(),
+        capability_major=table.environment.compute_capability[0],
+        capability_minor=table.environment.compute_capability[1],
+        smem_per_block=table.limits.smem_per_block,
+        kernels=kept.of([_kernel(kernel, codes[kernel.sha256]) for kernel in table.kernels]),
+        layouts=(CLayout * len(LAYOUTS))(*(_layout(table, layout, at, kept) for layout in LAYOUTS)),
+        entries=kept.of(entries),
+        ranked=kept.of(ranked),
+        num_kernels=len(table.kernels),
+        num_entries=len(entries),
+        num_codes=len(codes),
+    )
+
+
+def _kernel(kernel: Kernel, code: int) -> Any:
+    spec, config, model = kernel.spec, kernel.config, kernel.model
+    figures = {
+        name: getattr(model, name)
+        for name in ("fixed_us", "round_us", "step_us", "memory_efficiency", "relative_error")
+    } if model else {}  # fmt: skip
+    return CKernel.like(
+        spec, id=kernel.id.encode(), layout=LAYOUTS.index(kernel.layout), code=code,
+        reduction=_REDUCTIONS.index(spec.reduction), is_wide=spec.variant.is_wide,
+        registers=kernel.registers, blocks_per_sm=kernel.blocks_per_sm, flush_k=config.flush_k,
+        threads_along_k=int(threads_along_k(config)), slices=config.slice_k, has_model=model is not None,
+        **figures,
+    )  # fmt: skip
+
+
+def _layout(table: Table, layout: str, at: dict[str, int], kept: TableArrays) -> Any:
+    rows = sorted((k for k in table.kernels if k.layout == layout and k.model), key=lambda k: k.id)
+    places = table.places.get(layout, ())
+    weights = np.zeros((len(rows), len(places)), np.float32)
+    for row, kernel in zip(weights, rows, strict=True):
+        if kernel.missed:
+            row[:] = np.frombuffer(bytes.fromhex(kernel.missed), "<f4")
+    own = CLayout(
+        modelled=kept.numbers(np.array([at[kernel.id] for kernel in rows], np.int32)),
+        num_modelled=len(rows),
+        default_kernel=at[table.defaults[layout]],
+        missed=_residuals(places, weights, len(rows), kept),
+    )
+    if (known := table.cublas.get(layout)) is not None:
+        _add_cublas(own, known, kept)
+    return own
+
+
+def _add_cublas(layout: Any, known: CublasFigures, kept: TableArrays) -> None:
+    places = np.frombuffer(bytes.fromhex(known.places), "<u4").reshape(-1, 3)
+    layout.cublas_version = known.version.encode()
+    weights = np.frombuffer(bytes.fromhex(known.weights), "<f4").astype(np.float32)
+    layout.cublas = _residuals(places, weights, 1, kept)
+    layout.cublas_level, layout.cublas_deviation = known.level, known.deviation
+
+
+def _residuals(places: Any, weights: Any, num_rows: int, kept: TableArrays) -> Any:
+    """`places` (shapes, 3) of extents; `weights` (rows, shapes)."""
+    logs = np.ascontiguousarray(residual.place(*np.array(places).T)) if len(places) else np.zeros((0, 3))
+    return CResiduals(kept.numbers(logs), kept.numbers(weights), len(places), num_rows)
+
+
+def _constants(kept: TableArrays) -> Any:
+    return CConstants(
+        caution=selector.CAUTION, near_ratio=selector.NEAR, num_nearest=selector.NUM_NEAREST,
+        max_error=summation.MAX_ERROR, chain_share=summation.CHAIN_SHARE, splits=summation.SPLITS,
+        shortest_chain=summation.SHORTEST_CHAIN, least_k=summation.LEAST_K,
+        least_k_of_large=summation.LEAST_K_OF_LARGE, large_elements=summation.LARGE,
+        narrow_side=summation.NARROW, narrow_depth=summation.NARROW_DEPTH,
+        narrow_parts=summation.NARROW_PARTS, dot_side=summation.DOT_SIDE, dot_depth=summation.DOT_DEPTH,
+        prologue_steps=time_model.PROLOGUE_STEPS, bandwidth_sms=time_model.BANDWIDTH_SMS,
+        launch_us=time_model.LAUNCH_US, launch_apart_us=time_model.LAUNCH_APART_US,
+        cluster_us=time_model.CLUSTER_US, last_block_us=time_model.LAST_BLOCK_US,
+        fmas_per_l2_float=time_model.FMAS_PER_L2_FLOAT, residual_length=residual.LENGTH,
+        margin=cublas_model.MARGIN, other_version=cublas_model.OTHER_VERSION,
+        cublas_fixed_us=cublas_model.FIXED_US, parts_of_last=splits.PARTS_OF_LAST,
+        kept_bytes=workspace.KEPT_BYTES, pieces_bytes=workspace.PIECES_BYTES,
+        max_pieces=workspace.MAX_PIECES, launches_to_stay=workspace.LAUNCHES_TO_STAY,
+        max_counted=workspace.MAX_COUNTED, max_plans=MAX_PLANS,
+        blas_math_mode=column_major.PEDANTIC_MATH, blas_bytes=column_major.WORKSPACE_BYTES,
+        split_values=kept.numbers(splits.VALUES), num_split_values=len(splits.VALUES),
+    )  # fmt: skip

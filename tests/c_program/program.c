@@ -1,0 +1,166 @@
+/* Calls an exported table as a program in C does, on the driver that stands in (standin_driver.c).
+ *
+ *     program products SEED NUM       products of any shape, layout and distance of rows, each checked
+ *     program threads NUM             eight threads on four streams, with kinds of call in common
+ *     program picks < lines           "trans_a trans_b m n k" -> "kernel how split_k is_cublas"
+ *     program errors                  each status that a call may have */
+
+#include <inttypes.h>
+#include <math.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "autotune_sgemm.h"
+
+int cuCtxSetCurrent(uint64_t context);
+int standin_allocations(void);
+int standin_launches(void);
+
+enum { CONTEXT = 7, NUM_THREADS = 8, NUM_STREAMS = 4, PADDING = 3 };
+
+static autotune_handle *handle;
+
+static void need(int is_right, const char *what) {
+    if (is_right) return;
+    fprintf(stderr, "%s\n", what);
+    exit(1);
+}
+
+static unsigned drawn(unsigned *seed, unsigned most) {
+    *seed = *seed * 1664525u + 1013904223u;
+    return (*seed >> 8) % most;
+}
+
+static float *matrix(unsigned *seed, int64_t rows, int64_t ld) {
+    const size_t num_floats = (size_t)(rows * ld) + 1;
+    float *made = aligned_alloc(256, (num_floats * sizeof *made + 255) / 256 * 256);
+    for (size_t i = 0; i < num_floats; i++) made[i] = (float)drawn(seed, 2000) / 1000 - 1;
+    return made;
+}
+
+typedef struct {
+    int trans_a, trans_b, m, n, k;
+} shape;
+
+static float element(const float *x, int64_t ld, int is_transposed, int64_t row, int64_t column) {
+    return is_transposed ? x[column * ld + row] : x[row * ld + column];
+}
+
+/* A product with random operands, checked element by element; what lies beside C stays as it was. */
+static void multiply(shape of, unsigned *seed, void *stream, int is_by_columns) {
+    const float alpha = (float)drawn(seed, 5) - 2, beta = drawn(seed, 2) ? (float)drawn(seed, 3) - 1 : 0;
+    const int64_t rows_a = of.trans_a ? of.k : of.m, lda = (of.trans_a ? of.m : of.k) + (int)drawn(seed, PADDING) + 1;
+    const int64_t rows_b = of.trans_b ? of.n : of.k, ldb = (of.trans_b ? of.k : of.n) + (int)drawn(seed, PADDING) + 1;
+    const int64_t ldc = of.n + (int)drawn(seed, PADDING);
+    float *a = matrix(seed, rows_a, lda), *b = matrix(seed, rows_b, ldb), *c = matrix(seed, of.m, ldc);
+    float *before = malloc(sizeof *c * (size_t)(of.m * ldc + 1));
+    memcpy(before, c, sizeof *c * (size_t)(of.m * ldc + 1));
+    const autotune_status status =
+        is_by_columns ? autotune_sgemm_by_columns(handle, stream, of.trans_b, of.trans_a, of.n, of.m, of.k, alpha, b,
+                                                  ldb, a, lda, beta, c, ldc)
+                      : autotune_sgemm(handle, stream, of.trans_a, of.trans_b, of.m, of.n, of.k, alpha, a, lda, b,
+                                       ldb, beta, c, ldc);
+    need(!status, autotune_error_text(status));
+    for (int64_t row = 0; row < of.m; row++) {
+        for (int64_t column = 0; column < ldc; column++) {
+            double expected = (double)before[row * ldc + column];
+            if (column < of.n) {
+                double sum = 0;
+                for (int64_t at = 0; at < of.k; at++) {
+                    sum += (double)element(a, lda, of.trans_a, row, at) * (double)element(b, ldb, of.trans_b, at, column);
+                }
+                expected = (double)alpha * sum + (beta != 0 ? (double)beta * expected : 0);
+            }
+            const double error = fabs(expected - (double)c[row * ldc + column]);
+            need(error <= 1e-4 * (1 + of.k), "a wrong element");
+        }
+    }
+    free(a), free(b), free(c), free(before);
+}
+
+static shape any_shape(unsigned *seed) {
+    shape of = {(int)drawn(seed, 2), (int)drawn(seed, 2), (int)drawn(seed, 90), (int)drawn(seed, 90),
+                (int)drawn(seed, 2) ? (int)drawn(seed, 40) : (int)drawn(seed, 600)};
+    return of;
+}
+
+static void products(unsigned seed, int num) {
+    for (int i = 0; i < num; i++) {
+        const shape of = any_shape(&seed);
+        void *stream = (void *)(uintptr_t)drawn(&seed, NUM_STREAMS);
+        for (int again = 0; again < 2; again++) multiply(of, &seed, stream, again);
+    }
+    printf("%d launches, %d allocations\n", standin_launches(), standin_allocations());
+}
+
+static int num_of_threads;
+
+static void *work(void *number) {
+    unsigned seed = (unsigned)(uintptr_t)number;
+    cuCtxSetCurrent(CONTEXT);
+    for (int i = 0; i < num_of_threads; i++) {
+        unsigned kind = drawn(&seed, 20); /* kinds that threads have in common, at the same time */
+        multiply(any_shape(&kind), &seed, (void *)(uintptr_t)(drawn(&seed, NUM_STREAMS) + 10), 0);
+    }
+    return NULL;
+}
+
+static void threads(int num) {
+    pthread_t made[NUM_THREADS];
+    num_of_threads = num;
+    for (uintptr_t i = 0; i < NUM_THREADS; i++) pthread_create(&made[i], NULL, work, (void *)(i + 1));
+    for (int i = 0; i < NUM_THREADS; i++) pthread_join(made[i], NULL);
+    const int before = standin_allocations();
+    work((void *)1);
+    printf("%d allocations\n", standin_allocations());
+    need(standin_allocations() == before, "memory grows after a warm-up");
+}
+
+static void picks(void) {
+    shape of;
+    while (scanf("%d %d %d %d %d", &of.trans_a, &of.trans_b, &of.m, &of.n, &of.k) == 5) {
+        autotune_pick_info pick;
+        const autotune_status status = autotune_pick(handle, of.trans_a, of.trans_b, of.m, of.n, of.k, &pick);
+        need(!status, autotune_error_text(status));
+        printf("%s %s %d %d %a %a\n", pick.kernel, pick.how, pick.split_k, pick.is_cublas, pick.expected_us,
+               pick.cublas_us);
+    }
+}
+
+static void errors(void) {
+    static float a[64], b[64], c[64];
+    autotune_pick_info pick;
+    cuCtxSetCurrent(0);
+    need(autotune_sgemm(handle, NULL, 0, 0, 4, 4, 4, 1, a, 4, b, 4, 0, c, 4) == AUTOTUNE_NO_CONTEXT, "no context");
+    cuCtxSetCurrent(CONTEXT);
+    need(autotune_sgemm(handle, NULL, 0, 0, 4, 4, 4, 1, a, 3, b, 4, 0, c, 4) == AUTOTUNE_BAD_CALL, "a short row");
+    need(autotune_sgemm(handle, NULL, 2, 0, 4, 4, 4, 1, a, 4, b, 4, 0, c, 4) == AUTOTUNE_BAD_CALL, "a flag");
+    need(autotune_sgemm(handle, NULL, 0, 0, -1, 4, 4, 1, a, 4, b, 4, 0, c, 4) == AUTOTUNE_BAD_CALL, "an extent");
+    need(autotune_sgemm(handle, NULL, 0, 0, 4, 4, 4, 1, a, 4, b, 4, 0, b, 4) == AUTOTUNE_OVERLAP, "overlap");
+    need(!autotune_sgemm(handle, NULL, 0, 0, 0, 4, 4, 1, a, 4, b, 4, 0, c, 4), "nothing to do");
+    need(!autotune_sgemm(handle, NULL, 0, 0, 4, 4, 0, 1, a, 1, b, 4, 0, c, 4), "no depth");
+    void *faulty = (void *)(uintptr_t)97;
+    need((int)autotune_sgemm(handle, faulty, 0, 0, 4, 4, 4, 1, a, 4, b, 4, 0, c, 4) == AUTOTUNE_CUDA + 700, "a fault");
+    need(autotune_pick(handle, 0, 0, 0, 4, 4, &pick) == AUTOTUNE_BAD_CALL, "an empty pick");
+    need(strstr(autotune_error_text(AUTOTUNE_OVERLAP), "overlaps") != NULL, "text");
+    printf("told\n");
+}
+
+int main(int num_arguments, char **arguments) {
+    const autotune_status status = autotune_create(&handle);
+    need(!status && num_arguments > 1, autotune_error_text(status));
+    cuCtxSetCurrent(CONTEXT);
+    const char *what = arguments[1];
+    if (!strcmp(what, "products")) products((unsigned)atoi(arguments[2]), atoi(arguments[3]));
+    if (!strcmp(what, "threads")) threads(atoi(arguments[2]));
+    if (!strcmp(what, "picks")) picks();
+    if (!strcmp(what, "errors")) errors();
+    if (!strcmp(what, "one")) {
+        static float a[16], b[16], c[16];
+        printf("%s\n", autotune_error_text(autotune_sgemm(handle, NULL, 0, 0, 4, 4, 4, 1, a, 4, b, 4, 0, c, 4)));
+    }
+    autotune_destroy(handle);
+    return 0;
+}

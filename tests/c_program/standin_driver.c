@@ -1,0 +1,245 @@
+/* Stands in for the driver of CUDA, libcuda.so.1: its device memory is the host's, and its kernels compute from the
+ * arguments that a launch passes. A "cubin" is a line of text with what this has to know of a kernel. */
+
+#include <math.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "driver.h"
+
+#define OUT __attribute__((visibility("default")))
+enum { INVALID_VALUE = 1, INVALID_CONTEXT = 201, MAJOR = 75 };
+
+typedef struct {
+    int threads, registers, split_k, is_cluster, trans_a, trans_b, packs_a, packs_b, is_two_pass;
+    char name[16];
+} kernel;
+
+static _Thread_local uint64_t current[8];
+static _Thread_local int depth, mode;
+static atomic_int num_allocations, num_launches;
+static int context_of_gpu_0 = 7;
+
+/* What a GPU holds is no leak of the host: a list keeps it. */
+static void *held[1 << 12];
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+
+static void exchange(void *old, void *other) {
+    pthread_mutex_lock(&lock);
+    size_t i = 0;
+    while (held[i] != old) i++;
+    held[i] = other;
+    pthread_mutex_unlock(&lock);
+}
+
+static const char *told(const char *name, const char *otherwise) {
+    const char *found = getenv(name);
+    return found ? found : otherwise;
+}
+
+OUT int cuInit(unsigned flags) { return flags ? INVALID_VALUE : 0; }
+OUT int cuCtxGetDevice(int32_t *device) {
+    *device = 0;
+    return depth ? 0 : INVALID_CONTEXT;
+}
+OUT int cuDeviceGetName(char *name, int num_bytes, int32_t device) {
+    snprintf(name, (size_t)num_bytes, "%s", told("STANDIN_GPU", "NVIDIA H200"));
+    return device ? INVALID_VALUE : 0;
+}
+OUT int cuDeviceGetAttribute(int *value, int attribute, int32_t device) {
+    *value = attribute == MAJOR ? 9 : 0;
+    return device ? INVALID_VALUE : 0;
+}
+OUT int cuDevicePrimaryCtxRetain(uint64_t *context, int32_t device) {
+    *context = (uint64_t)context_of_gpu_0;
+    return device ? INVALID_VALUE : 0;
+}
+OUT int cuCtxGetCurrent(uint64_t *context) {
+    *context = depth ? current[depth - 1] : 0;
+    return 0;
+}
+OUT int cuCtxSetCurrent(uint64_t context) {
+    depth = context ? 1 : 0;
+    current[0] = context;
+    return 0;
+}
+OUT int cuCtxPushCurrent_v2(uint64_t context) {
+    current[depth++] = context;
+    return 0;
+}
+OUT int cuCtxPopCurrent_v2(uint64_t *context) {
+    *context = current[--depth];
+    return 0;
+}
+OUT int cuThreadExchangeStreamCaptureMode(int *other) {
+    const int before = mode;
+    mode = *other;
+    *other = before;
+    return 0;
+}
+OUT int cuStreamGetId(uint64_t stream, uint64_t *id) {
+    *id = stream + 1000;
+    return 0;
+}
+OUT int cuStreamIsCapturing(uint64_t stream, int *status) {
+    *status = stream == 99;
+    return 0;
+}
+
+OUT int cuLibraryLoadData(uint64_t *library, const void *code, void *jit, void **values, unsigned num, void *options,
+                          void **more, unsigned num_more) {
+    *library = (uint64_t)(uintptr_t)code;
+    const int is_plain = !jit && !values && !num && !options && !more && !num_more;
+    return is_plain && mode == AT_CAPTURE_RELAXED ? 0 : INVALID_VALUE;
+}
+OUT int cuLibraryGetKernel(uint64_t *found, uint64_t library, const char *name) {
+    kernel *made = calloc(1, sizeof *made);
+    exchange(NULL, made);
+    const char *text = (const char *)(uintptr_t)library;
+    const int num = sscanf(text, "%d %d %d %d %d %d %d %d %d", &made->threads, &made->registers, &made->split_k,
+                           &made->is_cluster, &made->trans_a, &made->trans_b, &made->packs_a, &made->packs_b,
+                           &made->is_two_pass);
+    snprintf(made->name, sizeof made->name, "%s", name);
+    if (strcmp(name, "sgemm")) made->threads = 256;
+    *found = (uint64_t)(uintptr_t)made;
+    return num == 9 ? 0 : INVALID_VALUE;
+}
+static kernel *of(uint64_t handle) { return (kernel *)(uintptr_t)handle; }
+OUT int cuKernelGetAttribute(int *value, int attribute, uint64_t handle, int32_t device) {
+    const int is_cluster = of(handle)->is_cluster && !strcmp(of(handle)->name, "sgemm");
+    switch (attribute) {
+        case 0: *value = of(handle)->threads; break;
+        case 1: *value = 0; break;
+        case 4: *value = of(handle)->registers; break;
+        case 11: case 13: *value = is_cluster; break;
+        case 12: *value = is_cluster ? of(handle)->split_k : 0; break;
+        default: return INVALID_VALUE;
+    }
+    return device ? INVALID_VALUE : 0;
+}
+OUT int cuKernelSetAttribute(int attribute, int value, uint64_t handle, int32_t device) {
+    return attribute == 8 && value > 0 && handle && !device ? 0 : INVALID_VALUE;
+}
+OUT int cuKernelGetFunction(uint64_t *function, uint64_t handle) {
+    *function = handle;
+    return depth && mode == AT_CAPTURE_RELAXED ? 0 : INVALID_CONTEXT;
+}
+
+OUT int cuMemPoolCreate(uint64_t *pool, const at_pool_properties *properties) {
+    *pool = 5;
+    return properties->allocation == 1 && properties->location.type == 1 ? 0 : INVALID_VALUE;
+}
+OUT int cuMemPoolSetAttribute(uint64_t pool, int attribute, void *value) {
+    return pool == 5 && attribute == 4 && *(uint64_t *)value ? 0 : INVALID_VALUE;
+}
+OUT int cuMemAllocFromPoolAsync(uint64_t *address, size_t num_bytes, uint64_t pool, uint64_t stream) {
+    void *memory = aligned_alloc(256, (num_bytes + 255) / 256 * 256);
+    exchange(NULL, memory);
+    memset(memory, 0xFF, num_bytes); /* NaN as floats, not zero as counters */
+    *address = (uint64_t)(uintptr_t)memory;
+    atomic_fetch_add(&num_allocations, 1);
+    return pool == 5 && stream != 98 && mode == AT_CAPTURE_RELAXED ? 0 : INVALID_VALUE;
+}
+OUT int cuMemFreeAsync(uint64_t address, uint64_t stream) {
+    exchange((void *)(uintptr_t)address, NULL);
+    free((void *)(uintptr_t)address);
+    atomic_fetch_sub(&num_allocations, 1);
+    return stream != 98 ? 0 : INVALID_VALUE;
+}
+OUT int cuMemsetD8Async(uint64_t address, unsigned char value, size_t num_bytes, uint64_t stream) {
+    memset((void *)(uintptr_t)address, value, num_bytes);
+    return stream != 98 ? 0 : INVALID_VALUE;
+}
+OUT int cuMemAlloc_v2(uint64_t *address, size_t num_bytes) {
+    *address = (uint64_t)(uintptr_t)aligned_alloc(256, (num_bytes + 255) / 256 * 256);
+    return depth ? 0 : INVALID_CONTEXT;
+}
+OUT int cuMemcpyHtoD_v2(uint64_t to, const void *from, size_t num_bytes) {
+    memcpy((void *)(uintptr_t)to, from, num_bytes);
+    return 0;
+}
+OUT int cuMemcpyDtoH_v2(void *to, uint64_t from, size_t num_bytes) {
+    memcpy(to, (const void *)(uintptr_t)from, num_bytes);
+    return 0;
+}
+
+/* ---------------------------------------------------------------------------------------------- kernels */
+
+#define INT(i) (*(const int32_t *)arguments[i])
+#define LONG(i) (*(const int64_t *)arguments[i])
+#define FLOAT(i) (*(const float *)arguments[i])
+#define FLOATS(i) (*(float **)arguments[i])
+
+static void pack(void **arguments) {
+    const int extent = INT(0), k = INT(1), padded = INT(6), is_k_major = INT(4);
+    const float *from = FLOATS(2);
+    float *to = FLOATS(5);
+    const int64_t ld = LONG(3);
+    for (int64_t at = 0; at < k; at++) {
+        for (int64_t i = 0; i < padded; i++) {
+            to[at * padded + i] = i >= extent ? 0 : is_k_major ? from[i * ld + at] : from[at * ld + i];
+        }
+    }
+}
+
+/* Kernels whose last block adds up, or none: everything at once. Two passes: the sums of all k in the first plane. */
+static int multiply(const kernel *self, const at_launch_config *config, void **arguments) {
+    const int64_t m = INT(0), n = INT(1), k = INT(2), lda = LONG(5), ldb = LONG(7), ldc = LONG(10);
+    const float alpha = FLOAT(3), beta = FLOAT(8), *a = FLOATS(4), *b = FLOATS(6);
+    float *c = FLOATS(9), *workspace = FLOATS(11);
+    const int a_by_k = self->trans_a || self->packs_a, b_by_n = self->trans_b && !self->packs_b;
+    if (config->block_x != (uint32_t)self->threads || config->grid_z != 1) return INVALID_VALUE;
+    if (config->num_attributes != 1 || config->attributes->id != AT_OVERLAPS) return INVALID_VALUE;
+    const int64_t padded_n = (n + 63) / 64 * 64, padded_m = (m + 63) / 64 * 64;
+    for (int split = 1; self->is_two_pass && split < INT(12); split++) {
+        memset(workspace + split * padded_m * padded_n, 0, sizeof(float) * (size_t)(padded_m * padded_n));
+    }
+    for (int64_t row = 0; row < m; row++) {
+        for (int64_t column = 0; column < n; column++) {
+            double sum = 0;
+            for (int64_t at = 0; at < k && alpha != 0; at++) {
+                const float left = a_by_k ? a[at * lda + row] : a[row * lda + at];
+                sum += (double)left * (double)(b_by_n ? b[column * ldb + at] : b[at * ldb + column]);
+            }
+            if (self->is_two_pass) {
+                workspace[row * padded_n + column] = (float)sum;
+            } else {
+                float *to = &c[row * ldc + column];
+                *to = (float)(alpha * sum + (beta != 0 ? (double)(beta * *to) : 0));
+            }
+        }
+    }
+    return 0;
+}
+
+static void reduce(void **arguments) {
+    const int64_t m = INT(0), n = INT(1), ldc = LONG(5), padded_m = INT(8), padded_n = INT(9);
+    const float alpha = FLOAT(2), beta = FLOAT(3), *workspace = FLOATS(6);
+    float *c = FLOATS(4);
+    for (int64_t i = 0; i < m * n; i++) {
+        double sum = 0;
+        for (int64_t split = 0; split < INT(7); split++) {
+            sum += (double)workspace[(split * padded_m + i / n) * padded_n + i % n];
+        }
+        float *to = &c[i / n * ldc + i % n];
+        *to = (float)(alpha * sum + (beta != 0 ? (double)(beta * *to) : 0));
+    }
+}
+
+OUT int cuLaunchKernelEx(const at_launch_config *config, uint64_t handle, void **arguments, void **extra) {
+    const kernel *self = of(handle);
+    if (!depth || extra || current[depth - 1] != (uint64_t)context_of_gpu_0) return INVALID_CONTEXT;
+    atomic_fetch_add(&num_launches, 1);
+    if (config->stream == 97) return 700; /* an illegal access */
+    if (!strcmp(self->name, "sgemm_pack")) return pack(arguments), 0;
+    if (!strcmp(self->name, "sgemm_reduce")) return reduce(arguments), 0;
+    return multiply(self, config, arguments);
+}
+
+/* For the test: memory that is still taken, and launches so far. */
+OUT int standin_allocations(void) { return atomic_load(&num_allocations); }
+OUT int standin_launches(void) { return atomic_load(&num_launches); }

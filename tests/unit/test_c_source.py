@@ -1,0 +1,260 @@
+"""An exported table as C: it builds without a warning, computes what it should on a driver that stands in,
+and chooses as Python does."""
+
+from __future__ import annotations
+
+import math
+import os
+import random
+import shutil
+import subprocess
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from table_cases import make_kernel, make_spec, make_table
+from test_core import STRICT, drawn_table
+
+from autotune.errors import DispatchError
+from autotune.export.c_source import c_files
+from autotune.gemm import LAYOUTS, MAX_EXTENT, Gemm
+from autotune.runtime import core
+from autotune.runtime.chooser import Chooser
+from autotune.runtime.pick import Call
+from autotune.runtime.table import Kernel, Table
+
+PROGRAM = Path(__file__).parents[1] / "c_program"
+COMPILERS = [name for name in ("gcc", "clang") if shutil.which(name)]
+LINKED = ("-lm", "-ldl", "-pthread")
+Run = Callable[..., subprocess.CompletedProcess[str]]
+
+
+def _code(kernel: Kernel) -> bytes:
+    """What the driver that stands in takes for a cubin."""
+    spec = kernel.spec
+    facts = (
+        spec.threads, kernel.registers, spec.split_k, spec.reduction == "cluster", spec.variant.trans_a,
+        spec.variant.trans_b, spec.packs_a, spec.packs_b, spec.reduction == "two_pass",
+    )  # fmt: skip
+    return " ".join(str(int(fact)) for fact in facts).encode() + b"\0"
+
+
+@pytest.fixture(scope="module")
+def table() -> Table:
+    """Kernels of every kind of launch, each the fastest somewhere."""
+    changes = [{}, {"reduction": "two_pass", "split_k": 4}, {"reduction": "last_block", "split_k": 4},
+               {"reduction": "cluster", "split_k": 2}, {"packs_a": True, "packs_b": True}]  # fmt: skip
+    kernels = [
+        make_kernel(f"{layout}-{number}", make_spec(layout, **change))
+        for layout in LAYOUTS
+        for number, change in enumerate(changes)
+    ]
+    rng = random.Random(3)
+    figures = [
+        replace(k.model, fixed_us=rng.uniform(0.5, 3), step_us=rng.uniform(0.05, 1))
+        for k in kernels
+        if k.model
+    ]
+    return make_table(*(replace(k, model=model) for k, model in zip(kernels, figures, strict=True)))
+
+
+def write(table: Table, folder: Path) -> Path:
+    code = {kernel.sha256: _code(kernel) for kernel in table.kernels}
+    for name, content in c_files(table, code).items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+    return folder / "c"
+
+
+@pytest.fixture(scope="module")
+def sources(table: Table, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write(table, tmp_path_factory.mktemp("sources"))
+
+
+def build(sources: Path, out: Path, compiler: str = "gcc", *flags: str) -> Run:
+    """The test's program, and the driver that stands in; what runs it with that driver."""
+    out.mkdir(exist_ok=True)
+    driver = out / "libcuda.so.1"
+    own = [str(path) for path in sorted(sources.glob("*.c")) if path.name != "example.c"]
+    include = (f"-I{sources}", f"-Wa,-I{sources}")
+    shared = ("-shared", "-fPIC", f"-I{core.FOLDER}", str(PROGRAM / "standin_driver.c"))
+    for command in (
+        [compiler, "-std=gnu11", "-O1", *flags, *shared, "-o", str(driver), "-lm"],
+        [compiler, "-std=c11", "-O2", *STRICT, *flags, *include, *own, str(sources / "cubins.S"),
+         str(PROGRAM / "program.c"), str(driver), "-o", str(out / "program"), *LINKED],
+    ):  # fmt: skip
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert not done.returncode and not done.stderr, done.stderr
+
+    def run(*arguments: str, text: str = "", **environment: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [str(out / "program"), *arguments], capture_output=True, text=True, input=text, check=False,
+            env=os.environ | {"LD_LIBRARY_PATH": str(out), "AUTOTUNE_CUBLAS": "0"} | environment,
+        )  # fmt: skip
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def program(sources: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """Under the sanitizers of addresses and of undefined behaviour, leaks included."""
+    flags = ("-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
+    return build(sources, tmp_path_factory.mktemp("sanitized") / "p", "gcc", *flags)
+
+
+def test_products_are_right(program):
+    done = program("products", "5", "150")
+    assert done.returncode == 0, done.stderr
+    launches, allocations = (int(word) for word in done.stdout.split() if word.isdigit())
+    assert launches > 300 and 0 < allocations <= 4  # a piece for each of four streams
+
+
+def test_each_status_is_told(program):
+    done = program("errors")
+    assert (done.returncode, done.stdout) == (0, "told\n"), done.stderr
+
+
+def test_threads_share_a_handle(sources, tmp_path):
+    run = build(sources, tmp_path / "p", "gcc", "-g", "-fsanitize=thread")
+    done = run("threads", "40", TSAN_OPTIONS="halt_on_error=1")
+    assert done.returncode == 0, done.stderr[-3000:]
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [("NVIDIA T4", "another kind of GPU"), ("NVIDIA H200 MIG 1g.18gb", "all is well"),
+     ("NVIDIA H200", "all is well")],
+)  # fmt: skip
+def test_the_kind_of_gpu_is_looked_at(program, name, message):
+    done = program("one", STANDIN_GPU=name)
+    assert message in done.stdout, done.stderr
+
+
+def test_code_that_is_not_the_table_s_is_refused(table, tmp_path):
+    other = replace(table, kernels=tuple(replace(k, registers=k.registers - 1) for k in table.kernels))
+    code = {kernel.sha256: _code(kernel) for kernel in table.kernels}
+    for name, content in c_files(other, code).items():
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+    assert "does not hold the kernel" in build(tmp_path / "c", tmp_path / "p")("one").stdout
+
+
+def test_without_a_driver_it_says_so(sources, tmp_path):
+    build(sources, tmp_path / "p")
+    library = tmp_path / "p" / "libcuda.so.1"
+    source = "int cuCtxSetCurrent(void *c) { return !c; } int standin_allocations(void) { return 0; }"
+    source += " int standin_launches(void) { return 0; }"  # a driver that lacks nearly everything
+    subprocess.run(
+        ["gcc", "-shared", "-fPIC", "-x", "c", "-", "-o", str(library)], input=source, text=True, check=True
+    )
+    done = subprocess.run(
+        [str(tmp_path / "p" / "program"), "one"], capture_output=True, text=True, check=False,
+        env=os.environ | {"LD_LIBRARY_PATH": str(tmp_path / "p")},
+    )  # fmt: skip
+    assert "no CUDA driver" in done.stdout, done.stderr
+
+
+@pytest.mark.parametrize("compiler", COMPILERS)
+def test_picks_are_python_s(compiler, tmp_path):
+    table, rng = drawn_table(7), random.Random(7)
+    run = build(write(table, tmp_path), tmp_path / "p", compiler)
+    gemms = [entry.gemm for entry in table.entries]
+    while len(gemms) < 3000:
+        extents = (int(2 ** rng.uniform(0, most)) for most in (14, 14, 17))
+        gemms.append(Gemm(*extents, rng.random() < 0.5, rng.random() < 0.5))
+    lines = [f"{int(g.trans_a)} {int(g.trans_b)} {g.m} {g.n} {g.k}" for g in gemms]
+    done = run("picks", text="\n".join(lines))
+    assert done.returncode == 0, done.stderr
+    chooser = Chooser(table)
+    for gemm, line in zip(gemms, done.stdout.splitlines(), strict=True):
+        pick, (kernel, how, split_k, _, *times) = chooser.pick(Call.packed(gemm)), line.split()
+        assert (pick.kernel_id, pick.how, str(pick.split_k)) == (kernel, how, split_k)
+        for mine, told in zip((pick.expected_us, pick.cublas_us), times, strict=True):
+            assert math.isclose(mine or 0.0, float.fromhex(told), rel_tol=1e-9)
+
+
+def test_it_is_built_by_cmake_found_by_pkg_config_and_called_from_cpp(sources, tmp_path):
+    if not all(map(shutil.which, ("cmake", "pkg-config", "g++"))):
+        pytest.skip("cmake, pkg-config and g++ are not all installed")
+    built, prefix = str(tmp_path / "b"), tmp_path / "installed"
+    for command in (
+        [
+            "cmake",
+            "-S",
+            str(sources),
+            "-B",
+            built,
+            f"-DCMAKE_INSTALL_PREFIX={prefix}",
+            "-DBUILD_SHARED_LIBS=ON",
+        ],
+        ["cmake", "--build", built, "--parallel", "2"],
+        ["cmake", "--install", built],
+    ):  # fmt: skip
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
+    [found] = prefix.rglob("autotune_sgemm.pc")
+    flags = subprocess.run(
+        ["pkg-config", "--cflags", "--libs", "autotune_sgemm"], capture_output=True, text=True, check=True,
+        env=os.environ | {"PKG_CONFIG_PATH": str(found.parent)},
+    ).stdout.split()  # fmt: skip
+    source = f"""
+        #include <autotune_sgemm.h>
+        #include <cstdio>
+        int main() {{
+            autotune_handle *handle;
+            autotune_pick_info pick;
+            if (autotune_create(&handle)) return 1;
+            if (autotune_pick(handle, 0, 1, 64, 64, {MAX_EXTENT}, &pick)) return 2;
+            std::puts(pick.kernel);
+            autotune_destroy(handle);
+        }}"""
+    program = str(tmp_path / "program")
+    command = ["g++", "-Wall", "-Wextra", "-Werror", "-x", "c++", "-", "-o", program, *flags]
+    subprocess.run(command, input=source, text=True, check=True)
+    folder = next(flag[2:] for flag in flags if flag.startswith("-L"))
+    done = subprocess.run(
+        [program], capture_output=True, text=True, check=True, env=os.environ | {"LD_LIBRARY_PATH": folder}
+    )
+    assert done.stdout.startswith(("NT-", "default-nt"))
+
+
+def test_the_example_builds_and_runs(sources, tmp_path):
+    out = tmp_path / "p"
+    build(sources, out)
+    own = [str(path) for path in sorted(sources.glob("*.c"))]
+    include = (f"-I{sources}", f"-Wa,-I{sources}")
+    command = [
+        "gcc",
+        "-std=gnu11",
+        "-O2",
+        *STRICT,
+        *include,
+        *own,
+        str(sources / "cubins.S"),
+        "-o",
+        str(out / "e"),
+        *LINKED,
+    ]
+    subprocess.run(command, check=True)
+    done = subprocess.run(
+        [str(out / "e")], capture_output=True, text=True, check=False,
+        env=os.environ | {"LD_LIBRARY_PATH": str(out), "AUTOTUNE_CUBLAS": "0"},
+    )  # fmt: skip
+    assert done.returncode == 0 and "largest error" in done.stdout, done.stdout + done.stderr
+
+
+def test_tables_of_older_schemas_are_refused(table):
+    older = replace(table, kernels=tuple(replace(k, source_hash="") for k in table.kernels))
+    with pytest.raises(DispatchError, match="earlier schema"):
+        c_files(older, {})
+
+
+def test_names_are_text_whatever_they_hold(table, tmp_path):
+    environment = replace(table.environment, gpu_name='NVIDIA "H200" \\ %s ??/ é')
+    text = c_files(replace(table, environment=environment), {k.sha256: b"x" for k in table.kernels})
+    path = tmp_path / "t.c"
+    path.write_bytes(text["c/exported_table.c"])
+    subprocess.run(["gcc", "-std=c11", *STRICT, "-fsyntax-only", f"-I{core.FOLDER}", str(path)], check=True)
