@@ -41,6 +41,7 @@ typedef enum {
     AUTOTUNE_OTHER_GPU,   /* the table is for another kind of GPU: tune on this one and export again */
     AUTOTUNE_OTHER_CODE,  /* a cubin does not hold the kernel that the table says: export again */
     AUTOTUNE_OVERLAP,     /* C shares memory with A or B */
+    AUTOTUNE_FORKED,      /* CUDA was used before this process was forked: it does not work here */
     AUTOTUNE_CUDA = 1 << 16, /* and above: the driver's CUresult plus this */
     AUTOTUNE_BLAS = 1 << 17, /* and above: of cuBLAS, the place of the call times 256 and its status, plus this */
     AUTOTUNE_INSTEAD = 1 << 18 /* and above: the same plus this, but the product was served by the kernel */

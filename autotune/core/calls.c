@@ -102,6 +102,7 @@ static autotune_status new_plan(autotune_handle *handle, const row_major *call, 
 
 static autotune_status multiply(autotune_handle *handle, void *stream, const row_major *call, float alpha,
                                 float beta) {
+    if (at_is_forked()) return AUTOTUNE_FORKED;
     if (!handle->table->codes) return AUTOTUNE_OTHER_TABLE; /* whoever opened it loads kernels itself */
     int32_t device = 0;
     autotune_status status = at_current_gpu(handle->loader, &device);
@@ -187,6 +188,8 @@ const char *autotune_error_text(autotune_status status) {
         case AUTOTUNE_NO_CONTEXT: return "the calling thread has no GPU; call cudaSetDevice and cudaFree(0) first";
         case AUTOTUNE_OTHER_GPU: return "the table is for another kind of GPU; tune on this one and export again";
         case AUTOTUNE_OTHER_CODE: return "a cubin does not hold the kernel that the table says; export again";
+        case AUTOTUNE_FORKED: return "CUDA was used before this process was forked, and does not work in it; start "
+                                     "processes anew, or fork before the first product";
         case AUTOTUNE_OVERLAP: return "C overlaps A or B in memory; pass another C, or a copy";
         default: return "no status of this library";
     }

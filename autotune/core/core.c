@@ -74,6 +74,8 @@ autotune_status autotune_make_plan(autotune_handle *handle, const autotune_plann
     if (planned->m < 1 || planned->n < 1 || planned->k < 0) return AUTOTUNE_BAD_CALL;
     if (planned->kernel < 0 || planned->kernel >= handle->table->num_kernels) return AUTOTUNE_BAD_CALL;
     at_runner *runner = handle->runner;
+    if (at_is_forked()) return AUTOTUNE_FORKED;
+    at_watch_forks();
     pthread_mutex_lock(&runner->lock);
     if (!runner->cuda) runner->cuda = at_find_driver();
     pthread_mutex_unlock(&runner->lock);
@@ -98,6 +100,7 @@ static autotune_status told(int error) {
 autotune_status autotune_run_plan(const autotune_handle *handle, const autotune_plan *plan, uint64_t stream,
                                   uint64_t a, uint64_t b, uint64_t c, double alpha, double beta) {
     float scales[2];
+    if (at_is_forked()) return AUTOTUNE_FORKED;
     if (!as_floats(alpha, beta, scales)) return AUTOTUNE_BAD_SCALE;
     const at_outcome found = at_run(handle->runner, plan, stream, (at_operands){a, b, c}, scales[0], scales[1]);
     if (found.cuda || !found.blas) return told(found.cuda);

@@ -56,7 +56,7 @@ static bool fits(const autotune_kernel *kernel, const at_call *call, int32_t spl
     if (kernel->packs_a) num_bytes += packed_bytes(ceil_div(call->m, kernel->bm) * kernel->bm, call->k);
     if (kernel->packs_b) num_bytes += packed_bytes(ceil_div(call->n, kernel->bn) * kernel->bn, call->k);
     if (num_bytes > AT_WORKSPACE_LIMIT) return false;
-    return !num_bytes || at_plan(kernel, call, split_k).pack_bytes <= AT_WORKSPACE_LIMIT;
+    return num_bytes == 0 || at_plan(kernel, call, split_k).pack_bytes <= AT_WORKSPACE_LIMIT;
 }
 
 bool at_may_serve(const autotune_kernel *kernel, const at_call *call, int32_t split_k) {

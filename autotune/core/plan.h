@@ -67,6 +67,10 @@ typedef struct {
     uint64_t a, b, c;
 } at_operands;
 
+/* From the first call on: notice that this process is a fork of one that used CUDA, which does not work there. */
+void at_watch_forks(void);
+bool at_is_forked(void);
+
 /* NULL where memory of the host is short. The bounds must stay. */
 at_runner *at_runner_new(const autotune_constants *bounds);
 void at_runner_free(at_runner *runner);

@@ -64,6 +64,7 @@ static autotune_status served(autotune_handle *handle, const autotune_python *py
 autotune_status autotune_multiply(autotune_handle *handle, const autotune_python *python, const void *exchange,
                                   void *a, void *b, void *c, double alpha, double beta, int32_t trans_a,
                                   int32_t trans_b) {
+    if (at_is_forked()) return AUTOTUNE_FORKED; /* a lock may have been held by a thread that is not here */
     const exchange_api *api = exchange;
     autotune_kind kind = {.trans_a = trans_a, .trans_b = trans_b};
     uint64_t at[3];

@@ -7,6 +7,7 @@ Where it is not, `Selector` and `Engine` do the same in Python, and take longer.
 from __future__ import annotations
 
 import ctypes
+import sys
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -23,6 +24,7 @@ LIBRARY = "libautotune_core.so"
 HOWS: tuple[How, ...] = ("exact", "modelled", "nearest", "default")  # as core/choice.h numbers them
 # autotune_status
 OK, NO_KERNEL, BAD_SCALE, NO_DRIVER, UNKNOWN, CUDA, BLAS, INSTEAD = 0, 1, 5, 6, 7, 1 << 16, 1 << 17, 1 << 18
+FORKED = 12
 _RUN = [ADDRESS, ADDRESS, WORD, WORD, WORD, WORD, DOUBLE, DOUBLE]
 # Of autotune_multiply, which is called with Python's lock held
 EXCHANGE_SIGNATURE: list[Any] = [*3 * [ADDRESS], *3 * [ctypes.py_object], DOUBLE, DOUBLE, INT, INT]
@@ -89,7 +91,8 @@ class Core:
         self.handle = handle.value
 
     def __del__(self) -> None:
-        if handle := getattr(self, "handle", None):
+        handle = getattr(self, "handle", None)
+        if handle and not sys.is_finalizing():  # threads may be in the middle of a call
             self.library.autotune_close(handle)
 
     def choose(

@@ -6,15 +6,15 @@ Copied into exported tables.
 from __future__ import annotations
 
 import ctypes
+import sys
 from collections.abc import Mapping
 from typing import Any
 
-from ..errors import DispatchError
 from ..gemm import LAYOUTS
 from .blas_provider import BlasProvider
 from .choices import KnownChoices
 from .chooser import Chooser
-from .core import NO_DRIVER, Core
+from .core import Core
 from .core_faults import no_scale, tell
 from .core_structs import BlasCalls, Kind, Planned
 from .cuda_driver import Driver
@@ -46,14 +46,13 @@ class CorePlan:
     def __init__(self, core: Core, planned: Any) -> None:
         made = ctypes.c_void_p()
         status = core.library.autotune_make_plan(core.handle, ctypes.byref(planned), ctypes.byref(made))
-        if status == NO_DRIVER:
-            raise DispatchError("the CUDA driver lacks calls of CUDA 12.0; update the driver")
         if status:
-            raise DispatchError(f"the core refuses a plan (status {status})")
+            tell(status, None, None)
         self.address, self._release = made.value, core.library.autotune_release_plan
 
     def __del__(self) -> None:
-        if address := getattr(self, "address", None):
+        address = getattr(self, "address", None)
+        if address and not sys.is_finalizing():  # threads may be in the middle of a call
             self._release(address)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from ..errors import DispatchError, DispatchWarning
 from .blas_provider import blas_fault
-from .core import BAD_SCALE, BLAS, CUDA, INSTEAD
+from .core import BAD_SCALE, BLAS, CUDA, FORKED, INSTEAD, NO_DRIVER
 from .cuda_driver import CudaFault, error_name
 
 _OF_CALL = 256  # statuses of cuBLAS are below
@@ -33,9 +33,16 @@ def tell(status: int, alpha: Any, beta: Any, version: str = "", where: str = "th
         raise _blas_fault(status)
     if status > CUDA:
         raise CudaFault(_LAUNCHING, status - CUDA, error_name(status - CUDA))
+    if status == FORKED:
+        raise DispatchError(
+            "CUDA was used before this process was forked, and does not work in it; start processes with the "
+            "method spawn, or fork before the first product"
+        )
+    if status == NO_DRIVER:
+        raise DispatchError("the CUDA driver lacks calls of CUDA 12.0; update the driver")
     if status == BAD_SCALE:
         raise no_scale(alpha, beta, "it is too large")
-    raise DispatchError(f"the core refuses a launch (status {status})")
+    raise DispatchError(f"the core refuses a plan or a launch (status {status})")
 
 
 def _blas_fault(status: int) -> DispatchError:

@@ -2,6 +2,7 @@
  *
  *     program products SEED NUM       products of any shape, layout and distance of rows, each checked
  *     program threads NUM             eight threads on four streams, with kinds of call in common
+ *     program stress NUM              the same with so many small products of 1,000 kinds in all
  *     program picks < lines           "trans_a trans_b m n k" -> "kernel how split_k is_cublas"
  *     program errors                  each status that a call may have */
 
@@ -95,21 +96,29 @@ static void products(unsigned seed, int num) {
     printf("%d launches, %d allocations\n", standin_launches(), standin_allocations());
 }
 
-static int num_of_threads;
+static int num_of_thread, is_stress;
+
+/* One of 1,000 small ones. */
+static shape small_shape(unsigned kind) {
+    const int i = (int)kind;
+    shape of = {i & 1, i >> 1 & 1, 1 + i % 11, 1 + i / 11 % 10, 1 + i / 110};
+    return of;
+}
 
 static void *work(void *number) {
     unsigned seed = (unsigned)(uintptr_t)number;
     cuCtxSetCurrent(CONTEXT);
-    for (int i = 0; i < num_of_threads; i++) {
-        unsigned kind = drawn(&seed, 20); /* kinds that threads have in common, at the same time */
-        multiply(any_shape(&kind), &seed, (void *)(uintptr_t)(drawn(&seed, NUM_STREAMS) + 10), 0);
+    for (int i = 0; i < num_of_thread; i++) {
+        unsigned kind = drawn(&seed, is_stress ? 1000 : 20); /* threads have kinds in common, at the same time */
+        const shape of = is_stress ? small_shape(kind) : any_shape(&kind);
+        multiply(of, &seed, (void *)(uintptr_t)(drawn(&seed, NUM_STREAMS) + 10), 0);
     }
     return NULL;
 }
 
 static void threads(int num) {
     pthread_t made[NUM_THREADS];
-    num_of_threads = num;
+    num_of_thread = num;
     for (uintptr_t i = 0; i < NUM_THREADS; i++) pthread_create(&made[i], NULL, work, (void *)(i + 1));
     for (int i = 0; i < NUM_THREADS; i++) pthread_join(made[i], NULL);
     const int before = standin_allocations();
@@ -155,6 +164,8 @@ int main(int num_arguments, char **arguments) {
     const char *what = arguments[1];
     if (!strcmp(what, "products")) products((unsigned)atoi(arguments[2]), atoi(arguments[3]));
     if (!strcmp(what, "threads")) threads(atoi(arguments[2]));
+    is_stress = !strcmp(what, "stress");
+    if (is_stress) threads(atoi(arguments[2]) / NUM_THREADS);
     if (!strcmp(what, "picks")) picks();
     if (!strcmp(what, "errors")) errors();
     if (!strcmp(what, "one")) {

@@ -118,8 +118,9 @@ def test_each_status_is_told(program):
 
 def test_threads_share_a_handle(sources, tmp_path):
     run = build(sources, tmp_path / "p", "gcc", "-g", "-fsanitize=thread")
-    done = run("threads", "40", TSAN_OPTIONS="halt_on_error=1")
-    assert done.returncode == 0, done.stderr[-3000:]
+    for what, num in (("threads", "40"), ("stress", "4000")):
+        done = run(what, num, TSAN_OPTIONS="halt_on_error=1")
+        assert done.returncode == 0, done.stderr[-3000:]
 
 
 @pytest.mark.parametrize(

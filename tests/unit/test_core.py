@@ -6,6 +6,7 @@ import ctypes
 import math
 import os
 import random
+import re
 import runpy
 import shutil
 import subprocess
@@ -256,6 +257,16 @@ def test_a_table_of_another_version_is_refused(monkeypatch):
     monkeypatch.setattr(core_table, "TABLE_VERSION", core_table.TABLE_VERSION + 1)
     with pytest.raises(DispatchError, match="version"):
         Core(drawn_table(1), core.library())
+
+
+def test_statuses_are_the_header_s():
+    text = (core.FOLDER / "autotune_sgemm.h").read_text(encoding="utf-8")
+    listed = re.search(r"typedef enum \{(.*?)\} autotune_status", text, re.DOTALL)
+    assert listed is not None
+    names = re.findall(r"^    AUTOTUNE_(\w+)(?: = 1 << (\d+))?,?(?: |$)", listed[1], re.MULTILINE)
+    told = {name: 1 << int(shift) if shift else number for number, (name, shift) in enumerate(names)}
+    known = {name: getattr(core, name) for name in told if hasattr(core, name)}
+    assert known == {name: told[name] for name in known} and len(known) == 9
 
 
 _SAME_STRUCTS = """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import subprocess
 import sys
 import threading
 from dataclasses import replace
@@ -314,3 +315,63 @@ def test_without_torch_there_are_none(monkeypatch):
     assert tensor_calls_of(None) is None
     monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(Tensor=int))
     assert tensor_calls_of(None) is None and tensor_calls._exchange_of(int) is None
+
+
+_PROCESS = """
+import os, sys, threading
+sys.path[:0] = PATHS
+from pathlib import Path
+from test_tensor_calls import A, B, TORCH, _capsule, _Tensor, multiply
+from table_cases import FakeDriver, make_kernel, make_spec, make_table, write_table
+from autotune.errors import DispatchError
+from autotune.runtime.dispatcher import Dispatcher
+
+sys.modules["torch"] = TORCH
+_Tensor.__dlpack_c_exchange_api__, held = _capsule(b"dlpack_exchange_api")
+table = make_table(make_kernel("plain", make_spec()))
+runtime = Dispatcher(write_table(table, Path(sys.argv[1]) / "t"), driver=FakeDriver(table))
+"""
+_FORKED = """
+multiply(runtime, A, B)
+assert runtime._tensor_calls is not None
+child = os.fork()
+if not child:
+    for a, b in ((A, B), (A, B[:, :5].copy())):  # what came before, and what is new
+        try:
+            multiply(runtime, a, b)
+        except DispatchError as error:
+            assert "forked" in str(error)
+        else:
+            os._exit(1)
+    os._exit(0)
+sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+_FORKED_BEFORE = """
+runtime.pick(70, 66, 40)
+child = os.fork()
+multiply(runtime, A, B)  # in both
+sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) if child else 0)
+"""
+_EXITS_AT_WORK = """
+def work():
+    while True:
+        multiply(runtime, A, B)
+
+for _ in range(4):
+    threading.Thread(target=work, daemon=True).start()
+multiply(runtime, A, B)
+"""
+
+
+@pytest.mark.parametrize("rest", [_FORKED, _FORKED_BEFORE, _EXITS_AT_WORK], ids=["after", "before", "exit"])
+def test_forks_and_ends_of_processes(rest, tmp_path):
+    paths = [str(Path(__file__).parent), *filter(None, sys.path)]
+    program = _PROCESS.replace("PATHS", repr(paths)) + rest
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(tmp_path)],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
