@@ -27,7 +27,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -36,7 +36,7 @@ import numpy as np
 import reports
 
 from autotune.cli import console
-from autotune.device import Environment, known_limits
+from autotune.device import DeviceLimits, Environment, known_limits
 from autotune.distribution import drawn_suite
 from autotune.errors import DispatchError, UsageError
 from autotune.export.exporter import export_table
@@ -70,10 +70,14 @@ print(1e3 * all_s, 1e3 * (time.perf_counter() - began))
 """
 
 
+def table_folder(gpu: str) -> AbstractContextManager[Path]:
+    """A table as one tuned shape and the shipped matrices make it for a known kind of GPU."""
+    return table_of(known_limits(gpu))
+
+
 @contextmanager
-def table_folder(gpu: str) -> Iterator[Path]:
-    """A table as one tuned shape and the shipped matrices make it."""
-    limits = known_limits(gpu)
+def table_of(limits: DeviceLimits) -> Iterator[Path]:
+    """The same for a GPU."""
     environment = Environment(limits.name, "played", limits.compute_capability, "0", "13.0", "13.0", "", "")
     gemm, config = Gemm(4096, 4096, 4096), Config()
     time_us = 1.2 * gemm.limit_us(limits.fma_tflops, limits.bandwidth_gbs)

@@ -1,0 +1,169 @@
+"""What a call costs the host, of a kind that came before, beside torch.mm: medians of interleaved rounds.
+
+    python benchmarks/host_cost.py [folder of a table for GPU 0, exported with --format c] [--out host.json]
+
+Without a folder one is made as for GPU 0 with one tuned shape. Each round makes so many calls of each
+contestant as a stream takes without waiting, and lets the GPU end before the next one begins. Told are
+microseconds of a call and their ratio to torch's, with the bar that it is held to:
+
+- with an out, and without: `torch.mm`, `sgemm`, and `sgemm` without the core;
+- in C (`host_cost.c`, built with the folder's sources): `autotune_sgemm`, of this the driver's
+  `cuLaunchKernelEx`, and what is more than that.
+
+Needs a GPU, torch, and for the last a C compiler.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import statistics
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import pick_cost
+import reports
+
+from autotune.cli import console
+from autotune.errors import EnvironmentProblem
+from autotune.export.c_source import c_files
+from autotune.gpu.driver import device_limits, find_gpu
+from autotune.runtime import core
+from autotune.runtime.cubin_files import load_cubins
+from autotune.runtime.dispatcher import Dispatcher
+from autotune.runtime.table import load
+
+SIZES = (64, 256, 512)  # of square products that take a GPU less time than a call takes the host
+NUM_ROUNDS = 41
+NUM_CALLS = 200  # fewer than a stream's queue holds
+C_CALLS = 20_000
+SERVED_BAR, C_BAR_US = 0.45, 1.0
+WITH_OUT, NEW = "torch.mm(out=)", "torch.mm"
+Call = Callable[[], object]
+
+
+def contestants(torch: Any, folder: Path, size: int) -> dict[str, Call]:
+    """Calls by name; each was made before."""
+    a, b, out = (torch.randn(size, size, device="cuda") for _ in range(3))
+    runtime = Dispatcher(folder)
+    with patch.object(core, "library", lambda: None):
+        python = Dispatcher(folder)
+        python.sgemm(a, b, out)
+    runtime.sgemm(a, b, out)
+    if runtime._tensor_calls is None:
+        console.note("The core reads no tensors of this torch: Python does")
+    return {
+        WITH_OUT: lambda: torch.mm(a, b, out=out),
+        "sgemm(out=)": lambda: runtime.sgemm(a, b, out),
+        "sgemm(out=), no core": lambda: python.sgemm(a, b, out),
+        NEW: lambda: torch.mm(a, b),
+        "sgemm": lambda: runtime.sgemm(a, b),
+    }
+
+
+def times_us(calls: Mapping[str, Call], wait: Call) -> dict[str, list[float]]:
+    """What a call of each took the host in each round; the first round is left out."""
+    found: dict[str, list[float]] = {name: [] for name in calls}
+    for _ in range(NUM_ROUNDS + 1):
+        for name, call in calls.items():
+            wait()
+            began = time.perf_counter()
+            for _ in range(NUM_CALLS):
+                call()
+            found[name].append(1e6 * (time.perf_counter() - began) / NUM_CALLS)
+    wait()
+    return {name: times[1:] for name, times in found.items()}
+
+
+def rows(size: int, found: Mapping[str, Sequence[float]]) -> list[list[str]]:
+    """Of one size: medians, and the median of the ratios to torch's call of the same kind."""
+    told = []
+    for name, times in found.items():
+        rival = WITH_OUT if "out=" in name else NEW
+        ratio = statistics.median(mine / its for mine, its in zip(times, found[rival], strict=True))
+        bar = f"{SERVED_BAR:g}" if name == "sgemm(out=)" else ""
+        told.append([f"{size}: {name}", f"{statistics.median(times):.2f}", f"{ratio:.3f}", bar])
+    return told
+
+
+def c_times_us(folder: Path, size: int) -> tuple[float, float]:
+    """What a call from C takes the host, and what `cuLaunchKernelEx` takes of that. Raises
+    EnvironmentProblem where it does not build or run."""
+    table = load(folder)
+    compiler = shutil.which("cc") or shutil.which("gcc")
+    if compiler is None:
+        raise EnvironmentProblem("no C compiler is here; install gcc")
+    with tempfile.TemporaryDirectory() as place:
+        for name, content in c_files(table, load_cubins(folder, table)).items():
+            path = Path(place) / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(content)
+        sources, program = Path(place) / "c", str(Path(place) / "host_cost")
+        own = [str(path) for path in sorted(sources.glob("*.c")) if path.name != "example.c"]
+        own += [str(Path(__file__).with_suffix(".c")), str(sources / "cubins.S"), "-o", program]
+        include = (f"-I{sources}", f"-Wa,-I{sources}")
+        _run_command([compiler, "-O2", "-std=gnu11", *include, *own, "-lm", "-ldl", "-pthread"])
+        call_us, launch_us = _run_command([program, str(size), str(C_CALLS)]).split()
+    return float(call_us), float(launch_us)
+
+
+def _run_command(command: Sequence[str]) -> str:
+    environment = os.environ | {"AUTOTUNE_CUBLAS": "0"}  # whose launches are its own
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+    if done.returncode:
+        raise EnvironmentProblem(f"{command[0]} failed: {done.stderr[-2000:]}")
+    return done.stdout
+
+
+@contextmanager
+def _folder(named: Path | None) -> Iterator[Path]:
+    if named is not None:
+        yield named.resolve()
+        return
+    with pick_cost.table_of(device_limits(find_gpu("0").index)) as folder:
+        yield folder
+
+
+def _measure(folder: Path, out: Path | None) -> None:
+    import torch
+
+    report: dict[str, Any] = {
+        "benchmark": "host_cost", "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "gpu": torch.cuda.get_device_name(0), "torch": torch.__version__, "num_calls": NUM_CALLS, "sizes": {},
+    }  # fmt: skip
+    told: list[list[str]] = []
+    for size in SIZES:
+        found = times_us(contestants(torch, folder, size), torch.cuda.synchronize)
+        call_us, launch_us = c_times_us(folder, size)
+        told += rows(size, found)
+        told.append([f"{size}: autotune_sgemm in C", f"{call_us:.2f}", "", ""])
+        told.append(
+            [f"{size}: of this beside the launch", f"{call_us - launch_us:.2f}", "", f"{C_BAR_US:g} us"]
+        )
+        report["sizes"][size] = {"times_us": found, "c_call_us": call_us, "c_launch_us": launch_us}
+    reports.keep(out, report)
+    console.show("\n".join(reports.table(["call", "us", "over torch", "bar"], told)))
+
+
+def _run(args: argparse.Namespace) -> None:
+    with _folder(args.folder) as folder:
+        _measure(folder, args.out)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("folder", type=Path, nargs="?")
+    parser.add_argument("--out", type=Path)
+    reports.run(_run, parser.parse_args())
+
+
+if __name__ == "__main__":
+    main()
