@@ -9,7 +9,7 @@ from __future__ import annotations
 NVRTC = "cuda-toolkit[nvrtc]==13.*"
 CUBLAS = "cuda-toolkit[cublas]==13.*"
 SANITIZER = "cuda-toolkit[sanitizer]==13.*"
-PLOTLY = "plotly>=6"
+JINJA = "jinja2>=3.1"
 POSTGRESQL = "psycopg[binary]>=3.2"
 
 

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from ..device import limits_by_name
 from ..kernel.config import Value
 from ..output_file import check_writable, write_file
-from ..report import charts, page
-from ..report.numbers import StudyNumbers, study_numbers
+from ..report import documents, page
+from ..report.numbers import StudyNumbers, StudyRecords
 from ..store import Store, shown
 from . import common, console
 from .trials import brief
@@ -21,15 +20,14 @@ from .trials import brief
 def run(db: str, out: Path, shapes: Sequence[str], max_error: float | None, *, is_json: bool) -> None:
     """Write the report of all studies, or of those of `shapes`. The best of each is accurate to `max_error`.
 
-    Raises EnvironmentProblem without plotly or on a full disk, UsageError where `out` cannot be written or
+    Raises EnvironmentProblem without jinja2 or on a full disk, UsageError where `out` cannot be written or
     there is no trial.
     """
-    charts.plotly()  # before anything is computed for nothing
+    page.jinja()  # before anything is computed for nothing
     check_writable(out)
     with common.open_existing(db) as store:
-        studies = _numbers(store, shapes, max_error)
-    written_at = f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC"
-    write_file(out, page.render(studies, shown(db), written_at, _describe))
+        studies = numbers_of(store, shapes, max_error)
+    write_file(out, page.render(contents(studies, shown(db))))
     if is_json:
         console.show_json({"out": str(out), "studies": [_facts(study) for study in studies]})
         return
@@ -38,20 +36,30 @@ def run(db: str, out: Path, shapes: Sequence[str], max_error: float | None, *, i
     console.show(f"wrote {out}: {num_studies}, {num_trials:,} trials; open it in a browser")
 
 
-def _numbers(store: Store, shapes: Sequence[str], max_error: float | None) -> list[StudyNumbers]:
+def numbers_of(store: Store, shapes: Sequence[str], max_error: float | None) -> list[StudyNumbers]:
+    """The numbers of all studies with trials, or of those of `shapes`. Raises UsageError if there is none."""
     return [
-        study_numbers(
-            summary,
-            store.trials(summary.study),
-            store.final(summary.study, max_error),
-            limits_by_name(summary.study.environment.gpu_name),
-            max_error,
+        StudyNumbers(
+            StudyRecords(
+                summary.study,
+                store.trials(summary.study),
+                store.final(summary.study, max_error),
+                summary.cublas_us,
+                limits_by_name(summary.study.environment.gpu_name),
+                max_error,
+            )
         )
         for summary in common.studies_of(store, common.read_shapes(shapes, None), max_error)
     ]
 
 
-def _describe(point: Mapping[str, Value]) -> str:
+def contents(studies: Sequence[StudyNumbers], source: str) -> dict[str, Any]:
+    """All documents of a report, by name."""
+    in_full = {f"study/{study.study.id}": documents.in_full(study, describe) for study in studies}
+    return {"overview": documents.overview(studies, source, describe), **in_full}
+
+
+def describe(point: Mapping[str, Value]) -> str:
     return brief(dict(point))
 
 

@@ -1,4 +1,4 @@
-"""What a report says of a study, computed from the store's records. Pure: no database, no drawing."""
+"""What a page says of a study, computed from the store's records. Pure: no database, no drawing."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import cached_property
 
 from ..device import DeviceLimits
 from ..kernel.config import Value
 from ..measurement import Outcome, is_accurate
-from ..store import Final, StudyRef, StudySummary, TrialRecord
+from ..store import Final, FinalEntry, StudyRef, TrialRecord
 from .importance import Importance, importance
 
 PAUSE_S = 60.0  # trials further apart were not made by one run: the time between is not counted
@@ -61,27 +62,104 @@ class TimeSpent:
 
 
 @dataclass(frozen=True)
-class StudyNumbers:
-    """All that the page tells of one study. Times in microseconds, None where unknown."""
+class StudyRecords:
+    """All that a database holds of one study."""
 
     study: StudyRef
-    num_trials: int
-    num_cut_short: int  # ok, but so slow that timing stopped after the first samples
-    timed: tuple[Timed, ...]
-    best_so_far: tuple[Timed, ...]  # those of `timed` that were accurate, and faster than all such before
-    best_us: float | None  # of the final's winner, else of the fastest trial
-    best_point: Mapping[str, Value] | None
-    best_error: float | None  # of that point, over cuBLAS's
-    cublas_us: float | None
-    limit_us: float | None
-    importance: tuple[Importance, ...]
-    failures: tuple[FailureGroup, ...]
-    ledger: TimeSpent
-    final: Final | None
+    trials: Sequence[TrialRecord]  # in the order they were stored
+    final: Final | None = None  # of accurate trials
+    baseline_us: float | None = None  # the newest timing of cuBLAS
+    limits: DeviceLimits | None = None  # of a GPU that is known
+    max_error: float | None = None  # of what may win, in times cuBLAS's; None: any
+
+
+@dataclass(frozen=True)
+class StudyNumbers:
+    """All that pages tell of one study. Times in microseconds, None where unknown."""
+
+    records: StudyRecords
+
+    @property
+    def study(self) -> StudyRef:
+        return self.records.study
+
+    @property
+    def final(self) -> Final | None:
+        return self.records.final
+
+    @property
+    def num_trials(self) -> int:
+        return len(self.records.trials)
+
+    @cached_property
+    def ok(self) -> tuple[TrialRecord, ...]:
+        return tuple(trial for trial in self.records.trials if trial.measurement.is_ok)
 
     @property
     def num_failed(self) -> int:
-        return sum(group.count for group in self.failures)
+        return self.num_trials - len(self.ok)
+
+    @cached_property
+    def num_cut_short(self) -> int:
+        """Ok trials so slow that timing stopped after the first samples."""
+        return sum(trial.measurement.is_cut_short for trial in self.ok)
+
+    @cached_property
+    def elapsed_s(self) -> list[float]:
+        """Of every trial."""
+        return elapsed_s(self.records.trials, is_recorded=self.study.environment.is_recorded)
+
+    @cached_property
+    def timed(self) -> tuple[Timed, ...]:
+        return tuple(_timed(self.records.trials, self.elapsed_s))
+
+    @cached_property
+    def best_so_far(self) -> tuple[Timed, ...]:
+        """Those of `timed` that were accurate, and faster than all such before."""
+        trials, max_error = self.records.trials, self.records.max_error
+        errors = (trials[t.number - 1].measurement.error_over_cublas for t in self.timed)
+        accurate = [t for t, error in zip(self.timed, errors, strict=True) if is_accurate(error, max_error)]
+        return tuple(_improvements(accurate))
+
+    @cached_property
+    def best(self) -> FinalEntry | Timed | None:
+        """The final's winner, or else the fastest accurate trial."""
+        if self.final:
+            return self.final.winner
+        return self.best_so_far[-1] if self.best_so_far else None
+
+    @property
+    def best_us(self) -> float | None:
+        return self.best.time_us if self.best else None
+
+    @cached_property
+    def best_trial(self) -> TrialRecord | None:
+        """The trial of the best."""
+        key = self.best.key if self.best else None
+        return next((trial for trial in self.records.trials if trial.key == key), None)
+
+    @property
+    def best_point(self) -> Mapping[str, Value] | None:
+        if self.final:
+            return self.final.winner.point
+        return self.best_trial.point if self.best_trial else None
+
+    @property
+    def best_error(self) -> float | None:
+        """Of that point, over cuBLAS's."""
+        return self.best_trial.measurement.error_over_cublas if self.best_trial else None
+
+    @property
+    def cublas_us(self) -> float | None:
+        """As timed in the same rounds as the finalists, where there was a final."""
+        final = self.final
+        interleaved_us = final.baseline.time_us if final and final.baseline else None
+        return interleaved_us or self.records.baseline_us
+
+    @property
+    def limit_us(self) -> float | None:
+        limits = self.records.limits
+        return self.study.gemm.limit_us(limits.fma_tflops, limits.bandwidth_gbs) if limits else None
 
     @property
     def speedup(self) -> float | None:
@@ -100,43 +178,25 @@ class StudyNumbers:
     def tflops(self) -> float | None:
         return self.study.gemm.tflops(self.best_us) if self.best_us else None
 
+    @cached_property
+    def importance(self) -> tuple[Importance, ...]:
+        points = [trial.point for trial in self.ok]
+        return importance(points, [trial.measurement.time_us or 0.0 for trial in self.ok])
 
-def study_numbers(
-    summary: StudySummary,
-    trials: Sequence[TrialRecord],
-    final: Final | None,
-    limits: DeviceLimits | None,
-    max_error: float | None = None,
-) -> StudyNumbers:
-    """The numbers of one study; `trials` in the order they were stored. Summary and final are those of trials
-    whose error is at most `max_error` times cuBLAS's (None: of all)."""
-    study = summary.study
-    elapsed = elapsed_s(trials, is_recorded=study.environment.is_recorded)
-    timed = tuple(_timed(trials, elapsed))
-    ok = [trial for trial in trials if trial.measurement.is_ok]
-    winner = final.winner if final else summary.best
-    fastest_us = summary.best.measurement.time_us if summary.best else None
-    interleaved_us = final.baseline.time_us if final and final.baseline else None
-    return StudyNumbers(
-        study=study,
-        num_trials=len(trials),
-        num_cut_short=sum(trial.measurement.is_cut_short for trial in ok),
-        timed=timed,
-        best_so_far=tuple(_improvements(_accurate(timed, trials, max_error))),
-        best_us=final.winner.time_us if final else fastest_us,
-        best_point=winner.point if winner else None,
-        best_error=_error_of(trials, winner.key) if winner else None,
-        cublas_us=interleaved_us or summary.cublas_us,
-        limit_us=study.gemm.limit_us(limits.fma_tflops, limits.bandwidth_gbs) if limits else None,
-        importance=importance([t.point for t in ok], [t.measurement.time_us or 0.0 for t in ok]),
-        failures=failure_groups(trials),
-        ledger=_ledger(trials, elapsed),
-        final=final,
-    )
+    @cached_property
+    def failures(self) -> tuple[FailureGroup, ...]:
+        return failure_groups(self.records.trials)
 
-
-def _error_of(trials: Sequence[TrialRecord], key: str) -> float | None:
-    return next((trial.measurement.error_over_cublas for trial in trials if trial.key == key), None)
+    @cached_property
+    def ledger(self) -> TimeSpent:
+        measured = [trial.measurement for trial in self.records.trials]
+        return TimeSpent(
+            compile_s=sum(m.compile_s for m in measured),
+            verify_s=sum(m.verify_s for m in measured),
+            measure_s=sum(m.measure_s for m in measured),
+            num_compiled=sum(m.compile_s > 0 for m in measured),
+            elapsed_s=self.elapsed_s[-1] if measured else 0.0,
+        )
 
 
 def elapsed_s(trials: Sequence[TrialRecord], *, is_recorded: bool) -> list[float]:
@@ -181,25 +241,9 @@ def _timed(trials: Sequence[TrialRecord], elapsed: Sequence[float]) -> list[Time
     ]
 
 
-def _accurate(timed: Sequence[Timed], trials: Sequence[TrialRecord], max_error: float | None) -> list[Timed]:
-    """Those that may be the best."""
-    return [t for t in timed if is_accurate(trials[t.number - 1].measurement.error_over_cublas, max_error)]
-
-
 def _improvements(timed: Sequence[Timed]) -> list[Timed]:
     best: list[Timed] = []
     for trial in timed:
         if not best or trial.time_us < best[-1].time_us:
             best.append(trial)
     return best
-
-
-def _ledger(trials: Sequence[TrialRecord], elapsed: Sequence[float]) -> TimeSpent:
-    measured = [trial.measurement for trial in trials]
-    return TimeSpent(
-        compile_s=sum(m.compile_s for m in measured),
-        verify_s=sum(m.verify_s for m in measured),
-        measure_s=sum(m.measure_s for m in measured),
-        num_compiled=sum(m.compile_s > 0 for m in measured),
-        elapsed_s=elapsed[-1] if elapsed else 0.0,
-    )

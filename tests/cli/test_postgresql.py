@@ -33,10 +33,10 @@ def test_a_search_goes_on_and_is_read(url: str, recording: Path, tmp_path: Path)
     assert json.loads(best.stdout)["studies"][0]["num_trials"] == 10
     doctor = run("doctor", *where)
     assert "10 trials in 1 study" in doctor.stdout
-    pytest.importorskip("plotly")
+    pytest.importorskip("jinja2")
     report = run("report", *where, "--out", tmp_path / "report.html")
     shown = [done.stdout + done.stderr for done in (first, second, best, doctor, report)]
-    shown.append((tmp_path / "report.html").read_text(encoding="utf-8").rpartition("</script>")[0])
+    shown.append((tmp_path / "report.html").read_text(encoding="utf-8"))
     assert not any("secret" in text for text in shown)
 
 

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from pathlib import Path
 
 import pytest
 
 from .conftest import RECORDED_ON
 from .runner import REPOSITORY, run
+
+_DOCUMENT = re.compile(r'<script type="application/json" data-document="([^"]+)">(.*?)</script>', re.DOTALL)
 
 
 @pytest.fixture(scope="module")
@@ -24,11 +27,16 @@ def test_one_file_tells_all_studies_and_that_they_are_recorded(db: Path, tmp_pat
     out = tmp_path / "report.html"
     done = run("report", "--db", db, cwd=tmp_path)
     assert "wrote report.html: 2 studies, 60 trials" in done.stdout
-    text = out.read_text(encoding="utf-8")
     assert [path.name for path in tmp_path.iterdir()] == ["report.html"]
-    assert text.count(f"Recorded on NVIDIA H200, {RECORDED_ON}") == 3  # above all shapes, and at each
-    assert "512x512x512:NN" in text
-    assert "bytes spilled to local memory" in text
+    found = {name: json.loads(text) for name, text in _DOCUMENT.findall(out.read_text(encoding="utf-8"))}
+    overview = found["overview"]
+    assert {study["recorded_on"] for study in overview["studies"]} == {RECORDED_ON}
+    assert {study["shape"] for study in overview["studies"]} == {"512x512x512:NN", "16x512x4096:NN"}
+    assert [run_["num_trials"] for run_ in overview["runs"]] == [60]
+    square = next(study for study in overview["studies"] if study["shape"] == "512x512x512:NN")
+    in_full = found[f"study/{square['id']}"]
+    assert in_full["trials"]["count"] == 30
+    assert any("bytes spilled to local memory" in group["reason"] for group in in_full["failures"])
 
 
 def test_json_holds_the_same_facts(db: Path, tmp_path: Path) -> None:
@@ -44,12 +52,12 @@ def test_json_holds_the_same_facts(db: Path, tmp_path: Path) -> None:
     assert study["best_so_far"][-1]["time_us"] <= study["best_so_far"][0]["time_us"]
 
 
-def test_without_plotly_it_says_what_to_install(db: Path, tmp_path: Path) -> None:
-    (tmp_path / "plotly").mkdir()
-    (tmp_path / "plotly" / "__init__.py").write_text("raise ImportError('no plotly here')", encoding="utf-8")
+def test_without_jinja_it_says_what_to_install(db: Path, tmp_path: Path) -> None:
+    (tmp_path / "jinja2").mkdir()
+    (tmp_path / "jinja2" / "__init__.py").write_text("raise ImportError('no jinja2 here')", encoding="utf-8")
     path = os.pathsep.join((str(tmp_path), str(REPOSITORY)))
     done = run("report", "--db", db, "--out", tmp_path / "none.html", code=3, is_new=True, PYTHONPATH=path)
-    assert "pip install 'plotly>=6'" in done.stderr
+    assert "pip install 'jinja2>=3.1'" in done.stderr
     assert not (tmp_path / "none.html").exists()
 
 

@@ -63,7 +63,7 @@ RULES: dict[str, Room] = {
     "runtime": _room("runtime", "models", "kernel", packages=("numpy", "cuda")),
     "export": _room("export", "recording", "runtime", "models", "kernel", packages=("numpy",)),
     "export/from_store": _room("export", "store", "kernel"),
-    "report": _room("report", "store", "kernel", packages=("numpy", "plotly")),
+    "report": _room("report", "store", "kernel", packages=("numpy", "jinja2")),
 }
 # Free to compose everything: the command line, what it stands on, and what starts it.
 COMPOSERS = {"cli", "__main__", "tuning", "drawn_shapes", "starting_points", "targets"}
@@ -161,7 +161,7 @@ def _loaded_by(statement: str) -> set[str]:
     return set(done.stdout.splitlines()[-1].split()[1:])
 
 
-HEAVY = {"cuda", "numpy", "optuna", "sqlalchemy", "alembic", "plotly", "rich"}
+HEAVY = {"cuda", "numpy", "optuna", "sqlalchemy", "alembic", "jinja2", "rich"}
 
 
 def test_help_loads_nothing_heavy() -> None:
@@ -176,4 +176,4 @@ def test_the_package_itself_loads_nothing_heavy() -> None:
 
 def test_the_runtime_loads_only_numpy_and_cuda() -> None:
     loaded = _loaded_by("import autotune.runtime.dispatcher")
-    assert not loaded & {"optuna", "sqlalchemy", "alembic", "typer", "plotly"}
+    assert not loaded & {"optuna", "sqlalchemy", "alembic", "typer", "jinja2"}

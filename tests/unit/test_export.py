@@ -342,7 +342,7 @@ def test_the_private_copy_is_the_source(folder: Path) -> None:
 _ALONE = """
 import sys
 sys.path.insert(0, FOLDER)
-BLOCKED = {"autotune", "optuna", "sqlalchemy", "alembic", "typer", "rich", "plotly"}
+BLOCKED = {"autotune", "optuna", "sqlalchemy", "alembic", "typer", "rich", "jinja2"}
 class Blocked:
     def find_spec(self, name, path=None, target=None):
         if name.partition(".")[0] in BLOCKED:

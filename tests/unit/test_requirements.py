@@ -30,7 +30,7 @@ def test_a_message_names_what_pyproject_states(name: str) -> None:
 
 
 def test_the_command_can_be_pasted_into_a_shell() -> None:
-    assert requirements.pip_install(requirements.PLOTLY) == "pip install 'plotly>=6'"
+    assert requirements.pip_install(requirements.JINJA) == "pip install 'jinja2>=3.1'"
 
 
 @pytest.mark.parametrize("path", TEXTS, ids=lambda path: path.relative_to(REPOSITORY).as_posix())

@@ -18,7 +18,7 @@ from fake_target import FakeTarget
 from store_cases import COMPILER, H200, SQUARE, add, config, failed, ok
 
 from autotune.cli import common, one_trial, trials
-from autotune.cli.report import _describe, _numbers
+from autotune.cli.report import contents, numbers_of
 from autotune.device import KNOWN
 from autotune.errors import AutotuneError, DispatchError, StoreError, UsageError
 from autotune.export.from_store import read_results
@@ -101,11 +101,11 @@ def readers(store: Store, path: Path, number: int) -> dict[str, Callable[[], Any
         "failures": lambda: trials.failures(db, (), 9, is_json=True),
         "show": lambda: one_trial.show(db, 1 + number % 20, is_json=False),
         "diff": lambda: one_trial.diff(db, 1 + number % 7, 2 + number % 5, is_json=False),
-        "report": lambda: _numbers(store, (), 1.5),
+        "report": lambda: numbers_of(store, (), 1.5),
         "export": lambda: [read_results(store, e, gpu) for e in store.environments()[:1]],
     }
     if number % 20 == 0:
-        found["page"] = lambda: page.render(_numbers(store, (), 1.5), "x", "now", _describe)
+        found["page"] = lambda: page.render(contents(numbers_of(store, (), 1.5), "x"))
     return found
 
 

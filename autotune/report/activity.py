@@ -1,0 +1,167 @@
+"""What a search did over time: its runs, how fast trials came, where the seconds went, what the GPU was like.
+
+A run is a stretch of trials, of all studies on one kind of GPU, without a pause. Pure.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from statistics import fmean
+
+from ..store import TrialRecord
+from .numbers import PAUSE_S, StudyNumbers
+
+NUM_BINS = 120  # of a run's time: as many as are told apart on a screen
+LEAST_BIN_S = 0.5
+MOST_RUNS = 12  # that are told, the newest ones
+
+
+@dataclass(frozen=True)
+class Bin:
+    """A part of a run's time. Means over its trials, None where no trial says."""
+
+    num_ok: int
+    num_failed: int
+    compile_s: float  # added up over threads
+    verify_s: float
+    measure_s: float
+    clock_mhz: float | None
+    power_w: float | None
+    temperature_c: float | None
+    num_repeated: int  # trials that were timed again because something disturbed them
+    marks: Mapping[str, int]  # trials by what disturbed their samples, as far as repeats did not help
+
+
+@dataclass(frozen=True)
+class Climb:
+    """The best so far of a study, as steps: [seconds, us], ascending in seconds."""
+
+    study: int
+    steps: tuple[tuple[float, float], ...]
+
+
+@dataclass(frozen=True)
+class SearchRun:
+    """One run. Seconds count from its first trial, as the clock has them; those of a recording are the
+    recorded seconds of compiling, verifying and timing, added up."""
+
+    began_at: datetime
+    ended_at: datetime
+    gpu: str
+    is_recorded: bool
+    seconds: float
+    num_trials: int
+    num_failed: int
+    bin_s: float
+    bins: tuple[Bin, ...]
+    progress: tuple[Climb, ...]
+
+
+@dataclass(frozen=True)
+class _Event:
+    """A trial and its study."""
+
+    study: StudyNumbers
+    trial: TrialRecord
+
+
+def runs(studies: Sequence[StudyNumbers]) -> tuple[SearchRun, ...]:
+    """All runs, the newest first; MOST_RUNS at most."""
+    by_gpu: dict[tuple[str, str], list[StudyNumbers]] = {}
+    for study in studies:
+        environment = study.study.environment
+        by_gpu.setdefault((environment.gpu_name, environment.recorded_on), []).append(study)
+    found = [_run(events) for alike in by_gpu.values() for events in _stretches(alike)]
+    return tuple(sorted(found, key=lambda run: run.began_at, reverse=True)[:MOST_RUNS])
+
+
+def _stretches(studies: Iterable[StudyNumbers]) -> list[list[_Event]]:
+    """Trials of these studies in the order of time, parted where nothing came for PAUSE_S; the newest
+    MOST_RUNS."""
+    events = [_Event(study, trial) for study in studies for trial in study.records.trials]
+    events.sort(key=lambda event: (event.trial.created_at, event.trial.id))
+    found: list[list[_Event]] = []
+    before: datetime | None = None
+    for event in events:
+        at = event.trial.created_at
+        if before is None or (at - before).total_seconds() > PAUSE_S:
+            found.append([])
+        found[-1].append(event)
+        before = at
+    return found[-MOST_RUNS:]
+
+
+def _run(events: Sequence[_Event]) -> SearchRun:
+    environment = events[0].study.study.environment
+    seconds = _seconds(events, is_recorded=environment.is_recorded)
+    bin_s = max(LEAST_BIN_S, seconds[-1] / NUM_BINS)
+    bins: list[list[TrialRecord]] = [[] for _ in range(int(seconds[-1] / bin_s) + 1)]
+    for event, at_s in zip(events, seconds, strict=True):
+        bins[int(at_s / bin_s)].append(event.trial)
+    return SearchRun(
+        began_at=events[0].trial.created_at,
+        ended_at=events[-1].trial.created_at,
+        gpu=environment.gpu_name,
+        is_recorded=environment.is_recorded,
+        seconds=seconds[-1],
+        num_trials=len(events),
+        num_failed=sum(not event.trial.measurement.is_ok for event in events),
+        bin_s=bin_s,
+        bins=tuple(map(_bin, bins)),
+        progress=_progress(events, seconds),
+    )
+
+
+def _seconds(events: Sequence[_Event], *, is_recorded: bool) -> list[float]:
+    """Since the run began, of each trial."""
+    if not is_recorded:
+        began = events[0].trial.created_at
+        return [(event.trial.created_at - began).total_seconds() for event in events]
+    total, found = 0.0, []
+    for event in events:
+        m = event.trial.measurement
+        total += m.compile_s + m.verify_s + m.measure_s
+        found.append(total)
+    return found
+
+
+def _bin(trials: Sequence[TrialRecord]) -> Bin:
+    measured = [trial.measurement for trial in trials]
+    num_ok = sum(m.is_ok for m in measured)
+    return Bin(
+        num_ok=num_ok,
+        num_failed=len(measured) - num_ok,
+        compile_s=sum(m.compile_s for m in measured),
+        verify_s=sum(m.verify_s for m in measured),
+        measure_s=sum(m.measure_s for m in measured),
+        clock_mhz=_mean(m.state.sm_clock_mhz for m in measured),
+        power_w=_mean(m.state.power_w for m in measured),
+        temperature_c=_mean(m.state.temperature_c for m in measured),
+        num_repeated=sum(bool(m.discarded) for m in measured),
+        marks=Counter(mark for m in measured for mark in m.marks),
+    )
+
+
+def _mean(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return fmean(known) if known else None
+
+
+def _progress(events: Sequence[_Event], seconds: Sequence[float]) -> tuple[Climb, ...]:
+    """Of each study with trials in the run, what was best before at 0."""
+    at_s = {event.trial.id: s for event, s in zip(events, seconds, strict=True)}
+    found = []
+    for study in {event.study.study.id: event.study for event in events}.values():
+        trials = study.records.trials
+        steps: list[tuple[float, float]] = []
+        for best in study.best_so_far:
+            trial = trials[best.number - 1]
+            if trial.id in at_s:
+                steps.append((at_s[trial.id], best.time_us))
+            elif trial.created_at < events[0].trial.created_at:
+                steps = [(0.0, best.time_us)]
+        found.append(Climb(study.study.id, tuple(steps)))
+    return tuple(found)

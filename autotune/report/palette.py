@@ -1,0 +1,66 @@
+"""Colours of pages, light and dark, that people who see colours otherwise can tell apart.
+
+Series follow M. Okabe and K. Ito, "Color Universal Design" (2008): eight colours chosen for that; lighter or
+darker here where a background asks for it. A test holds every pair of them apart as dichromats see them,
+and every one against its background.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Palette:
+    """CSS colours by what they mean. `series` are told apart by colour; each has a symbol of its own, too."""
+
+    page: str
+    card: str
+    line: str
+    text: str
+    faint: str  # text that matters less
+    link: str
+    series: Mapping[str, str]
+
+
+# `ours`, `cublas` and `limit` are what times are held against; the others are groups of what proposed a trial
+# (`search/propose/origins.py`), as pages tell them apart.
+LIGHT = Palette(
+    page="#f6f7f9",
+    card="#ffffff",
+    line="#d5d9e0",
+    text="#1b1f27",
+    faint="#596273",
+    link="#005ea2",
+    series={
+        "ours": "#0072b2",
+        "cublas": "#c04a00",
+        "limit": "#1b1f27",
+        "model": "#3399d6",
+        "bandit": "#9a3f7d",
+        "seed": "#c77f00",
+        "reuse": "#007a55",
+        "polish": "#7a6a00",
+        "random": "#8a909b",
+    },
+)
+DARK = Palette(
+    page="#14171c",
+    card="#1c2027",
+    line="#363c47",
+    text="#e8eaee",
+    faint="#a3acba",
+    link="#7cc4f2",
+    series={
+        "ours": "#56b4e9",
+        "cublas": "#f07f3c",
+        "limit": "#e8eaee",
+        "model": "#4a8ff0",
+        "bandit": "#c055a8",
+        "seed": "#e07a1e",
+        "reuse": "#17d08a",
+        "polish": "#f5d033",
+        "random": "#b4bdc9",
+    },
+)

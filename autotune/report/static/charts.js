@@ -1,0 +1,107 @@
+"use strict";
+// Pictures: drawn by ECharts when they come into view, drawn anew when the colours or the data change.
+{
+  const drawn = new Set();
+
+  autotune.colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
+
+  autotune.isNarrow = () => window.innerWidth < 640;
+
+  const tooltip = () => ({
+    confine: true, enterable: false, transitionDuration: 0, backgroundColor: autotune.colour("card"),
+    borderColor: autotune.colour("line"), textStyle: { color: autotune.colour("text"), fontSize: 12 },
+  });
+
+  const axis = (given) => ({
+    nameTextStyle: { color: autotune.colour("faint") },
+    axisLabel: { color: autotune.colour("faint"), hideOverlap: true, ...given.axisLabel },
+    axisLine: { lineStyle: { color: autotune.colour("line") } },
+    splitLine: { lineStyle: { color: autotune.colour("line"), opacity: 0.6 } },
+    axisTick: { lineStyle: { color: autotune.colour("line") } },
+    nameLocation: "middle",
+    nameGap: 28,
+    ...Object.fromEntries(Object.entries(given).filter(([key]) => key !== "axisLabel")),
+  });
+
+  // The option of a picture with the house's looks under it.
+  const dressed = (option) => {
+    const each = (axes) => (axes === undefined ? undefined : [axes].flat().map(axis));
+    return {
+      animation: false,
+      textStyle: { fontFamily: getComputedStyle(document.body).fontFamily, color: autotune.colour("text") },
+      ...option,
+      tooltip: { ...tooltip(), ...option.tooltip },
+      legend: option.legend && {
+        textStyle: { color: autotune.colour("text"), fontSize: 12 }, itemHeight: 10, itemWidth: 16, top: 0, left: 0,
+        inactiveColor: autotune.colour("line"), type: "scroll", pageTextStyle: { color: autotune.colour("text") },
+        pageIconColor: autotune.colour("link"), ...option.legend,
+      },
+      xAxis: each(option.xAxis),
+      yAxis: each(option.yAxis),
+    };
+  };
+
+  // A picture. `build` gives ECharts' option, or null where there is nothing to draw; `label` says in words what
+  // it shows; `listen` gets the instance once. The element's `update` draws it anew.
+  autotune.chart = (label, build, { height = 300, listen = null, name = null } = {}) => {
+    const made = autotune.element("div", { class: "chart", role: "img", "aria-label": label, id: name });
+    made.style.height = `${height}px`;
+    let instance = null;
+    const draw = () => {
+      const option = build();
+      made.hidden = option === null;
+      if (option === null) return;
+      const { height: wanted, ...drawable } = option;
+      if (wanted) made.style.height = `${wanted}px`;
+      if (!instance) {
+        instance = echarts.init(made, null, { renderer: "canvas" });
+        if (listen) listen(instance);
+      } else if (wanted) instance.resize();
+      instance.setOption(dressed(drawable), { notMerge: true });
+    };
+    const resized = new ResizeObserver(() => instance && made.clientWidth && instance.resize());
+    const seen = new IntersectionObserver((entries) => {
+      if (entries.some((entry) => entry.isIntersecting) && !instance) draw();
+    }, { rootMargin: "200px" });
+    seen.observe(made);
+    resized.observe(made);
+    const handle = {
+      redraw: (all) => (instance || all ? draw() : undefined),
+      forget: () => {
+        seen.disconnect();
+        resized.disconnect();
+        if (instance) instance.dispose();
+      },
+    };
+    made.update = () => (instance ? draw() : undefined);
+    made.instance = () => instance;
+    drawn.add(handle);
+    return made;
+  };
+
+  // Before another page comes.
+  autotune.forgetCharts = () => {
+    drawn.forEach((handle) => handle.forget());
+    drawn.clear();
+  };
+  autotune.redrawCharts = ({ all = false } = {}) => drawn.forEach((handle) => handle.redraw(all));
+
+  // A tooltip: a title and lines of [name, text].
+  autotune.told = (title, lines) => {
+    const { element } = autotune;
+    return element("div", { class: "told" }, element("strong", {}, title), element("dl", {},
+      lines.filter(Boolean).map(([name, text]) => [element("dt", {}, name), element("dd", {}, text)]).flat()));
+  };
+
+  // A tooltip of a trial: how it did, and its whole config.
+  autotune.toldOfTrial = (row) => {
+    const { element, figures } = autotune;
+    return element("div", { class: "told" },
+      element("strong", {}, row.is_ok ? `${figures.us(row.us)}, trial ${row.id}` : `trial ${row.id}: ${row.outcome}`),
+      element("div", { class: "faint" }, `${autotune.groups[row.group]} (${row.origin}), number ${row.number}, `
+        + `after ${figures.seconds(row.s)}${row.marks ? `, ${row.marks}` : ""}`),
+      row.reason ? element("div", {}, row.reason.slice(0, 160)) : null,
+      element("dl", { class: "config" }, Object.entries(row.point)
+        .map(([name, value]) => element("div", {}, element("dt", {}, name), element("dd", {}, String(value))))));
+  };
+}
