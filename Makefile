@@ -26,7 +26,7 @@ HAS_GPU := $(shell nvidia-smi -L 2>/dev/null | grep -q . && echo yes)
 EXTRAS := report$(if $(HAS_GPU),-cublas)
 COMMA := ,
 
-.PHONY: help setup search test lint types unit install-test gpu-test clean
+.PHONY: help setup search test lint types unit browser browser-test install-test gpu-test clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "%-14s%s\n", $$1, $$2 }' Makefile
@@ -57,13 +57,19 @@ $(VENV)/.gpu: pyproject.toml $(VENV)/.dev
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[sanitizer]'
 	@touch $@
 
+# axe is taken out of a package for another browser's driver: without what that one needs.
+$(VENV)/.browser: pyproject.toml $(VENV)/.dev
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[browser]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps 'axe-playwright-python>=0.1.8'
+	@touch $@
+
 setup: $(VENV)/.run-$(EXTRAS)  ## make .venv and install autotune into it
 
 search: setup  ## search the best kernel for SHAPE on GPU for TIME seconds, then export it to TABLE/
 	$(BIN)/autotune search --gpu $(GPU) --shape $(SHAPE) --seconds $(TIME) --db $(DB)
 	$(BIN)/autotune export-table --db $(DB) --out $(TABLE)
 
-test: lint types unit install-test  ## everything that CI runs; needs no GPU
+test: lint types unit browser-test install-test  ## everything that CI runs; needs no GPU
 
 lint: $(VENV)/.dev  ## style
 	$(BIN)/ruff check .
@@ -75,6 +81,18 @@ types: $(VENV)/.dev  ## static types
 unit: $(VENV)/.dev  ## all tests that need no GPU
 	@command -v g++ >/dev/null || { echo "make: the tests run the kernel on the host and need g++ (Debian, Ubuntu: apt install g++)" >&2; exit 3; }
 	$(BIN)/python -m pytest -m "not gpu" -n $(JOBS) --dist loadgroup $(PYTEST_FLAGS)
+
+# Chromium is no Python package. As root on Debian it is installed; elsewhere the tests say what to install, and are skipped.
+browser:
+	@command -v chromedriver >/dev/null && exit 0; \
+	if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+	    echo "make: installing Chromium and its driver, for tests that look at pages"; \
+	    { apt-get update && apt-get install --yes --no-install-recommends chromium chromium-driver; } >/dev/null \
+	        || echo "make: that failed; these tests are skipped" >&2; \
+	fi
+
+browser-test: browser $(VENV)/.browser  ## look at the pages in Chromium: without it these tests are skipped
+	$(BIN)/python -m pytest -m browser tests/browser $(PYTEST_FLAGS)
 
 install-test: $(VENV)/.dev  ## build the wheel, install it in a fresh environment, run README's commands
 	$(BIN)/python -m pytest tests/install $(PYTEST_FLAGS)

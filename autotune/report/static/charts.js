@@ -8,8 +8,12 @@
   autotune.isNarrow = () => window.innerWidth < 640;
 
   const tooltip = () => ({
-    confine: true, enterable: false, transitionDuration: 0, backgroundColor: autotune.colour("card"),
-    borderColor: autotune.colour("line"), textStyle: { color: autotune.colour("text"), fontSize: 12 },
+    confine: true,
+    enterable: false,
+    transitionDuration: 0,
+    backgroundColor: autotune.colour("card"),
+    borderColor: autotune.colour("line"),
+    textStyle: { color: autotune.colour("text"), fontSize: 12 },
   });
 
   const axis = (given) => ({
@@ -32,9 +36,16 @@
       ...option,
       tooltip: { ...tooltip(), ...option.tooltip },
       legend: option.legend && {
-        textStyle: { color: autotune.colour("text"), fontSize: 12 }, itemHeight: 10, itemWidth: 16, top: 0, left: 0,
-        inactiveColor: autotune.colour("line"), type: "scroll", pageTextStyle: { color: autotune.colour("text") },
-        pageIconColor: autotune.colour("link"), ...option.legend,
+        textStyle: { color: autotune.colour("text"), fontSize: 12 },
+        itemHeight: 10,
+        itemWidth: 16,
+        top: 0,
+        left: 0,
+        inactiveColor: autotune.colour("line"),
+        type: "scroll",
+        pageTextStyle: { color: autotune.colour("text") },
+        pageIconColor: autotune.colour("link"),
+        ...option.legend,
       },
       xAxis: each(option.xAxis),
       yAxis: each(option.yAxis),
@@ -60,9 +71,12 @@
       instance.setOption(dressed(drawable), { notMerge: true });
     };
     const resized = new ResizeObserver(() => instance && made.clientWidth && instance.resize());
-    const seen = new IntersectionObserver((entries) => {
-      if (entries.some((entry) => entry.isIntersecting) && !instance) draw();
-    }, { rootMargin: "200px" });
+    const seen = new IntersectionObserver(
+      (entries) => {
+        if (entries.some((entry) => entry.isIntersecting) && !instance) draw();
+      },
+      { rootMargin: "200px" },
+    );
     seen.observe(made);
     resized.observe(made);
     const handle = {
@@ -89,19 +103,46 @@
   // A tooltip: a title and lines of [name, text].
   autotune.told = (title, lines) => {
     const { element } = autotune;
-    return element("div", { class: "told" }, element("strong", {}, title), element("dl", {},
-      lines.filter(Boolean).map(([name, text]) => [element("dt", {}, name), element("dd", {}, text)]).flat()));
+    return element(
+      "div",
+      { class: "told" },
+      element("strong", {}, title),
+      element(
+        "dl",
+        {},
+        lines
+          .filter(Boolean)
+          .map(([name, text]) => [element("dt", {}, name), element("dd", {}, text)])
+          .flat(),
+      ),
+    );
   };
 
   // A tooltip of a trial: how it did, and its whole config.
   autotune.toldOfTrial = (row) => {
     const { element, figures } = autotune;
-    return element("div", { class: "told" },
-      element("strong", {}, row.is_ok ? `${figures.us(row.us)}, trial ${row.id}` : `trial ${row.id}: ${row.outcome}`),
-      element("div", { class: "faint" }, `${autotune.groups[row.group]} (${row.origin}), number ${row.number}, `
-        + `after ${figures.seconds(row.s)}${row.marks ? `, ${row.marks}` : ""}`),
+    return element(
+      "div",
+      { class: "told" },
+      element(
+        "strong",
+        {},
+        row.is_ok ? `${figures.us(row.us)}, trial ${row.id}` : `trial ${row.id}: ${row.outcome}`,
+      ),
+      element(
+        "div",
+        { class: "faint" },
+        `${autotune.groups[row.group]} (${row.origin}), number ${row.number}, ` +
+          `after ${figures.seconds(row.s)}${row.marks ? `, ${row.marks}` : ""}`,
+      ),
       row.reason ? element("div", {}, row.reason.slice(0, 160)) : null,
-      element("dl", { class: "config" }, Object.entries(row.point)
-        .map(([name, value]) => element("div", {}, element("dt", {}, name), element("dd", {}, String(value))))));
+      element(
+        "dl",
+        { class: "config" },
+        Object.entries(row.point).map(([name, value]) =>
+          element("div", {}, element("dt", {}, name), element("dd", {}, String(value))),
+        ),
+      ),
+    );
   };
 }

@@ -19,30 +19,54 @@ autotune.hint = (...text) => autotune.element("p", { class: "hint" }, ...text);
 // A card with a heading; `wide` spans the page. Its heading names it.
 autotune.card = (title, { wide = false, name = null } = {}, ...children) => {
   const { element } = autotune;
-  return element("section", { class: wide ? "card wide" : "card", "aria-label": title, id: name },
-    element("h2", {}, title), ...children);
+  return element(
+    "section",
+    { class: wide ? "card wide" : "card", "aria-label": title, id: name },
+    element("h2", {}, title),
+    ...children,
+  );
 };
 
 // The same, shut until somebody wants it; open at once where there is room.
 autotune.more = (title, { open = false, name = null } = {}, ...children) => {
   const { element } = autotune;
-  return element("details", { class: "card wide", open, id: name },
-    element("summary", {}, element("h2", {}, title)), ...children);
+  return element(
+    "details",
+    { class: "card wide", open, id: name },
+    element("summary", {}, element("h2", {}, title)),
+    ...children,
+  );
 };
 
 // Tiles of one figure each: [[label, text, note]].
 autotune.tiles = (facts) => {
   const { element } = autotune;
-  return element("dl", { class: "tiles" }, facts.filter(Boolean).map(([label, text, note]) =>
-    element("div", {}, element("dt", {}, label), element("dd", {}, text,
-      note ? element("span", { class: "note" }, note) : null))));
+  return element(
+    "dl",
+    { class: "tiles" },
+    facts
+      .filter(Boolean)
+      .map(([label, text, note]) =>
+        element(
+          "div",
+          {},
+          element("dt", {}, label),
+          element("dd", {}, text, note ? element("span", { class: "note" }, note) : null),
+        ),
+      ),
+  );
 };
 
 // A choice among words: [[value, text]]; `choose` gets the value.
 autotune.choice = (label, options, value, choose) => {
   const { element } = autotune;
-  const select = element("select", { change: (event) => choose(event.target.value) },
-    options.map(([key, text]) => element("option", { value: key, selected: String(key) === String(value) }, text)));
+  const select = element(
+    "select",
+    { change: (event) => choose(event.target.value) },
+    options.map(([key, text]) =>
+      element("option", { value: key, selected: String(key) === String(value) }, text),
+    ),
+  );
   return element("label", { class: "choice" }, element("span", {}, label), select);
 };
 
@@ -57,12 +81,24 @@ autotune.table = (caption, columns, rows, { most = Infinity, sort = null } = {})
       order = [at, order && order[0] === at ? -order[1] : 1];
       fill();
     };
-    return element("th", { scope: "col", class: classOf(column) },
-      element("button", { type: "button", click: sortBy }, column.title));
+    return element(
+      "th",
+      { scope: "col", class: classOf(column) },
+      element("button", { type: "button", click: sortBy }, column.title),
+    );
   });
-  const made = element("table", {}, element("caption", { class: "unseen" }, caption),
-    element("thead", {}, element("tr", {}, heads)), body);
-  const scroller = element("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": caption }, made);
+  const made = element(
+    "table",
+    {},
+    element("caption", { class: "unseen" }, caption),
+    element("thead", {}, element("tr", {}, heads)),
+    body,
+  );
+  const scroller = element(
+    "div",
+    { class: "scroll", tabindex: 0, role: "region", "aria-label": caption },
+    made,
+  );
 
   function classOf(column) {
     return [column.number ? "number" : "", column.least || ""].join(" ").trim() || null;
@@ -84,9 +120,23 @@ autotune.table = (caption, columns, rows, { most = Infinity, sort = null } = {})
       const is = order && order[0] === at ? (order[1] > 0 ? "ascending" : "descending") : "none";
       head.setAttribute("aria-sort", is);
     });
-    body.replaceChildren(...sorted().slice(0, most).map((row) => element("tr", {},
-      columns.map((column) => element("td", { class: classOf(column) },
-        column.show ? column.show(row) : String(column.value(row) ?? "-"))))));
+    body.replaceChildren(
+      ...sorted()
+        .slice(0, most)
+        .map((row) =>
+          element(
+            "tr",
+            {},
+            columns.map((column) =>
+              element(
+                "td",
+                { class: classOf(column) },
+                column.show ? column.show(row) : String(column.value(row) ?? "-"),
+              ),
+            ),
+          ),
+        ),
+    );
   }
   fill();
   scroller.update = (newRows) => {

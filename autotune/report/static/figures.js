@@ -1,8 +1,10 @@
 "use strict";
 // Figures as text: one place for units and digits.
 autotune.figures = {
-  number: (value, digits = 0) => (value === null || value === undefined ? "-"
-    : value.toLocaleString("en", { minimumFractionDigits: digits, maximumFractionDigits: digits })),
+  number: (value, digits = 0) =>
+    value === null || value === undefined
+      ? "-"
+      : value.toLocaleString("en", { minimumFractionDigits: digits, maximumFractionDigits: digits }),
   us: (value) => {
     if (value === null || value === undefined) return "-";
     if (value >= 1e6) return `${(value / 1e6).toPrecision(4)} s`;
@@ -10,7 +12,8 @@ autotune.figures = {
     return `${value >= 1e3 ? value.toFixed(0) : value.toPrecision(4)} us`;
   },
   times: (value) => (value === null || value === undefined ? "-" : `${value.toFixed(value < 10 ? 3 : 1)}x`),
-  percent: (share, digits = 1) => (share === null || share === undefined ? "-" : `${(100 * share).toFixed(digits)} %`),
+  percent: (share, digits = 1) =>
+    share === null || share === undefined ? "-" : `${(100 * share).toFixed(digits)} %`,
   seconds: (value) => {
     if (value === null || value === undefined) return "-";
     if (value >= 3600) return `${(value / 3600).toFixed(1)} h`;
@@ -18,5 +21,6 @@ autotune.figures = {
   },
   time: (text) => (text ? text.replace("T", " ").replace("Z", " UTC") : "-"),
   ago: (text) => (text ? Math.max(0, (Date.now() - Date.parse(text)) / 1000) : null),
-  mean: (values) => (values.length ? Math.exp(values.reduce((sum, v) => sum + Math.log(v), 0) / values.length) : null),
+  mean: (values) =>
+    values.length ? Math.exp(values.reduce((sum, v) => sum + Math.log(v), 0) / values.length) : null,
 };

@@ -44,13 +44,19 @@
   const parse = (hash) => {
     const parts = hash.replace(/^#\/?/, "").split("/");
     if (parts[0] === "shape") {
-      return { page: "shape", id: Number(parts[1]), trial: parts[2] === "trial" ? Number(parts[3]) : null, against: Number(parts[5]) || null };
+      return {
+        page: "shape",
+        id: Number(parts[1]),
+        trial: parts[2] === "trial" ? Number(parts[3]) : null,
+        against: Number(parts[5]) || null,
+      };
     }
     return { page: parts[0] === "table" ? "table" : "searches" };
   };
 
   const heading = (place) => {
-    if (place.page === "shape") return autotune.lineOf(place.id) ? autotune.lineOf(place.id).label : "No such shape";
+    if (place.page === "shape")
+      return autotune.lineOf(place.id) ? autotune.lineOf(place.id).label : "No such shape";
     return place.page === "table" ? "Table" : "Searches";
   };
 
@@ -78,7 +84,10 @@
 
   const draw = (place) => {
     if (place.page === "shape" && !autotune.lineOf(place.id)) {
-      main.append(element("h1", {}, "No such shape"), autotune.hint(element("a", { href: "#/" }, "All shapes")));
+      main.append(
+        element("h1", {}, "No such shape"),
+        autotune.hint(element("a", { href: "#/" }, "All shapes")),
+      );
       return null;
     }
     if (place.page === "shape") return autotune.drawShape(main, place.id);
@@ -87,15 +96,30 @@
   };
 
   const mark = (place) => {
-    document.getElementById("pages").replaceChildren(...pages.filter((page) => page.is()).map((page) => element("a", {
-      href: page.path, "aria-current": heading(place) === page.title ? "page" : null }, page.title)));
+    document.getElementById("pages").replaceChildren(
+      ...pages
+        .filter((page) => page.is())
+        .map((page) =>
+          element(
+            "a",
+            {
+              href: page.path,
+              "aria-current": heading(place) === page.title ? "page" : null,
+            },
+            page.title,
+          ),
+        ),
+    );
     document.getElementById("jump").value = place.page === "shape" ? String(place.id) : "";
   };
 
   const fillJump = () => {
     const jump = document.getElementById("jump");
     const chosen = jump.value;
-    jump.replaceChildren(element("option", { value: "" }, "choose"), ...autotune.overview.studies.map((study) => element("option", { value: study.id }, study.label)));
+    jump.replaceChildren(
+      element("option", { value: "" }, "choose"),
+      ...autotune.overview.studies.map((study) => element("option", { value: study.id }, study.label)),
+    );
     jump.value = chosen;
   };
 
@@ -151,7 +175,8 @@
     dress(theme());
     autotune.overview = await autotune.document("overview");
     autotune.tableMaps = autotune.isLive ? autotune.overview.has_table : own("table");
-    document.getElementById("source").textContent = `${autotune.overview.source}, ${autotune.isLive ? "live" : `written ${figures.time(autotune.overview.written_at)}`}`;
+    document.getElementById("source").textContent =
+      `${autotune.overview.source}, ${autotune.isLive ? "live" : `written ${figures.time(autotune.overview.written_at)}`}`;
     fillJump();
     document.getElementById("jump").addEventListener("change", (event) => {
       location.hash = event.target.value ? `#/shape/${event.target.value}` : "#/";

@@ -31,13 +31,22 @@
     return rows;
   };
 
-  autotune.symbols = { // series that share a picture differ in shape as well as in colour
-    model: "circle", seed: "triangle", bandit: "diamond", reuse: "rect", random: "emptyCircle",
+  autotune.symbols = {
+    // series that share a picture differ in shape as well as in colour
+    model: "circle",
+    seed: "triangle",
+    bandit: "diamond",
+    reuse: "rect",
+    random: "emptyCircle",
     polish: "path://M-1,-5 h2 v4 h4 v2 h-4 v4 h-2 v-4 h-4 v-2 h4 z",
   };
   autotune.groups = {
-    seed: "kernels that ship", random: "drawn at random", model: "the model", bandit: "the bandit",
-    reuse: "from other shapes", polish: "polish",
+    seed: "kernels that ship",
+    random: "drawn at random",
+    model: "the model",
+    bandit: "the bandit",
+    reuse: "from other shapes",
+    polish: "polish",
   };
 
   // Parameters that differ between points, in the order of the space: all of them may be of different parameters.
