@@ -23,7 +23,7 @@ ifndef PYTHON  # looked for when it is needed, once
 PYTHON = $(eval PYTHON := $(firstword $(foreach p,$(CANDIDATES),$(shell $(p) -c '$(IS_SUITABLE)' 2>/dev/null && echo $(p)))))$(PYTHON)
 endif
 HAS_GPU := $(shell nvidia-smi -L 2>/dev/null | grep -q . && echo yes)
-EXTRAS := report$(if $(HAS_GPU),-cublas)
+EXTRAS := report-view$(if $(HAS_GPU),-cublas)
 COMMA := ,
 
 .PHONY: help setup search test lint types unit browser browser-test install-test gpu-test clean

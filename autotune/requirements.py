@@ -10,6 +10,8 @@ NVRTC = "cuda-toolkit[nvrtc]==13.*"
 CUBLAS = "cuda-toolkit[cublas]==13.*"
 SANITIZER = "cuda-toolkit[sanitizer]==13.*"
 JINJA = "jinja2>=3.1"
+STARLETTE = "starlette>=0.45"
+UVICORN = "uvicorn>=0.34"
 POSTGRESQL = "psycopg[binary]>=3.2"
 
 

@@ -362,6 +362,21 @@ def report(
     command.run(db, out, shape or (), max_error or None, is_json=is_json)
 
 
+@app.command(epilog=_examples("view", "view --db shapes.db --port 8600"))
+def view(
+    shape: Shapes = None,
+    db: Db = DEFAULT_DB,
+    port: Annotated[int, typer.Option(help="Of this machine; 0: any that is free.", min=0, max=65535)] = 8571,
+    max_error: Accurate = MAX_ERROR,
+    is_json: Json = False,
+) -> None:
+    """Show the same in the browser, and follow a search that runs."""
+    from . import view as command
+
+    interrupt_in_order()
+    command.run(db, shape or (), port, max_error or None, is_json=is_json)
+
+
 @app.command(epilog=_examples("bench", "bench --db shapes.db --shape 4096 --rounds 50"))
 def bench(
     gpu: Gpu = "auto",

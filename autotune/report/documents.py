@@ -85,19 +85,21 @@ def measured_on(study: StudyNumbers) -> str:
     )
 
 
-def in_full(study: StudyNumbers, describe: Describe, after: int = 0) -> Document:
-    """A study with its trials, or with those of ids above `after`, for a page that has the others."""
+def in_full(study: StudyNumbers, describe: Describe) -> Document:
+    """A study with all its trials."""
+    return {**what_follows(study, describe), **new_trials(study, describe)}
+
+
+def new_trials(study: StudyNumbers, describe: Describe, after: int = 0) -> Document:
+    """A study's line, and its trials of ids above `after`, for a page that has the others."""
     trials = study.records.trials
     first = next((at for at, trial in enumerate(trials) if trial.id > after), len(trials))
-    return {
-        **line(study, describe),
-        **_found(study, describe),
-        "trials": trial_columns(trials[first:], study.elapsed_s[first:], first + 1),
-    }
+    columns = trial_columns(trials[first:], study.elapsed_s[first:], first + 1)
+    return {**line(study, describe), "trials": columns}
 
 
-def _found(study: StudyNumbers, describe: Describe) -> Document:
-    """What follows from all trials."""
+def what_follows(study: StudyNumbers, describe: Describe) -> Document:
+    """What follows from all trials of a study together."""
     limits, environment = study.records.limits, study.study.environment
     ids = {trial.key: trial.id for trial in study.records.trials}
     final = finalists(study.final, describe) if study.final else ()

@@ -27,6 +27,8 @@ SCRIPTS = tuple(
     )
 )  # fmt: skip
 
+LIVE = ROOM / "static/live.js"  # behind them, where a server follows a search
+
 
 def jinja() -> Any:
     """The package `jinja2`. Raises EnvironmentProblem where it is not installed."""

@@ -2,6 +2,7 @@
 
 from .claims import Claimed, Claims, Known, News
 from .connect import exists, shown
+from .follower import Follower, Newest
 from .records import DuelRecord, Final, FinalEntry, SearchRecord, StudyRef, StudySummary, TrialRecord
 from .repository import Store
 
@@ -11,7 +12,9 @@ __all__ = [
     "DuelRecord",
     "Final",
     "FinalEntry",
+    "Follower",
     "Known",
+    "Newest",
     "News",
     "SearchRecord",
     "Store",

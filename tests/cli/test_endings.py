@@ -73,6 +73,7 @@ WRONG = {
     "verify": [("a", "b")],
     "export-table": [("--cache",)],
     "report": [("--out",)],
+    "view": [("--port", "70000"), ("--shape", "0")],
     "doctor": [("--json=maybe",)],
 }
 
@@ -87,7 +88,9 @@ def test_wrong_usage_is_one_line_and_2(command: str, arguments: tuple[str, ...],
 
 
 @pytest.mark.parametrize("name", [BAD_NAME, b"a\xff.db", "/dev/null", "none/a.db", ".", "fifo", "voodoo://x"])
-@pytest.mark.parametrize("command", [LONG, ("trials", "best"), ("report",), ("doctor",), ("bench",)])
+@pytest.mark.parametrize(
+    "command", [LONG, ("trials", "best"), ("report",), ("view",), ("doctor",), ("bench",)]
+)
 def test_a_name_of_no_database_is_5(name: str | bytes, command: tuple[str, ...], tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "fifo")
     name = os.fsdecode(name)

@@ -12,7 +12,18 @@ from autotune import __version__, errors
 
 from .runner import REPOSITORY, run
 
-COMMANDS = ("search", "export-table", "space", "trials", "report", "bench", "verify", "record", "doctor")
+COMMANDS = (
+    "search",
+    "export-table",
+    "space",
+    "trials",
+    "report",
+    "view",
+    "bench",
+    "verify",
+    "record",
+    "doctor",
+)
 
 
 def test_help_names_every_command() -> None:

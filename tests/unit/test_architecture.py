@@ -64,6 +64,7 @@ RULES: dict[str, Room] = {
     "export": _room("export", "recording", "runtime", "models", "kernel", packages=("numpy",)),
     "export/from_store": _room("export", "store", "kernel"),
     "report": _room("report", "store", "kernel", packages=("numpy", "jinja2")),
+    "report/server": _room("report", packages=("starlette", "uvicorn")),
 }
 # Free to compose everything: the command line, what it stands on, and what starts it.
 COMPOSERS = {"cli", "__main__", "tuning", "drawn_shapes", "starting_points", "targets"}
@@ -125,6 +126,10 @@ def test_nobody_imports_the_command_line() -> None:
         assert not [name for name in own(module) if _is_in(name, COMPOSERS)], module
 
 
+def test_only_the_command_line_serves_pages() -> None:
+    assert {m.partition("/")[0] for m in MODULES if "report/server" in own(m)} == {"cli"}
+
+
 @pytest.mark.parametrize("module", [m for m in MODULES if not _is_in(m, COMPOSERS)])
 def test_only_the_command_line_prints(module: str) -> None:
     calls = [n for n in ast.walk(tree(module)) if isinstance(n, ast.Call)]
@@ -161,7 +166,7 @@ def _loaded_by(statement: str) -> set[str]:
     return set(done.stdout.splitlines()[-1].split()[1:])
 
 
-HEAVY = {"cuda", "numpy", "optuna", "sqlalchemy", "alembic", "jinja2", "rich"}
+HEAVY = {"cuda", "numpy", "optuna", "sqlalchemy", "alembic", "jinja2", "starlette", "uvicorn", "rich"}
 
 
 def test_help_loads_nothing_heavy() -> None:

@@ -222,10 +222,10 @@ def trial_of(key: str, study: StudyNumbers) -> int:
 def test_a_study_in_full_has_all_trials_or_those_that_are_new(full: StudyNumbers) -> None:
     found = documents.in_full(full, describe)
     assert (found["trials"]["first"], found["trials"]["count"]) == (1, 31)
-    newer = documents.in_full(full, describe, after=full.records.trials[27].id)
+    newer = documents.new_trials(full, describe, after=full.records.trials[27].id)
     assert (newer["trials"]["first"], newer["trials"]["count"]) == (29, 3)
     assert newer["trials"]["columns"]["s"] == [28.0, 29.0, 30.0]
-    assert documents.in_full(full, describe, after=10_000)["trials"]["count"] == 0
+    assert documents.new_trials(full, describe, after=10_000)["trials"]["count"] == 0
     assert [group["trial"] for group in found["failures"]] == [31]
     assert found["finalists"][0]["trial"] == trial_of("a=9", full)
     assert len(found["importance"]) == 2

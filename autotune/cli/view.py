@@ -1,0 +1,44 @@
+"""`autotune view`: the pages of a database in the browser, while a search writes it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from types import ModuleType
+
+from ..errors import EnvironmentProblem
+from ..report import page
+from ..report.feed import Feed
+from ..requirements import STARLETTE, UVICORN, pip_install
+from ..store import Follower, shown
+from . import common, console
+from .report import describe
+
+LATER = 10  # added to the process's niceness: a search on this machine comes first
+
+
+def run(db: str, shapes: Sequence[str], port: int, max_error: float | None, *, is_json: bool) -> None:
+    """Serve pages on this machine until Ctrl-C. Raises EnvironmentProblem where a package is missing,
+    UsageError where the port is taken, StoreError without a database."""
+    page.jinja()
+    server = _server()
+    gemms = common.read_shapes(shapes, None)
+    with common.open_existing(db):  # brings an older one up to date, which a reader cannot
+        pass
+    with Follower(db) as follower, server.listen(port) as listener:
+        address = f"http://{server.HOST}:{listener.getsockname()[1]}/"
+        if is_json:
+            console.show_json({"address": address, "db": shown(db)})
+        else:
+            console.show(f"{shown(db)}: open {address} (Ctrl-C ends it)")
+        os.nice(LATER)
+        server.serve(server.Pages(Feed(follower, max_error, gemms), shown(db), describe), listener)
+
+
+def _server() -> ModuleType:
+    try:
+        from ..report import server
+    except ImportError as error:
+        install = f"{pip_install(STARLETTE)} and {pip_install(UVICORN)}"
+        raise EnvironmentProblem(f"pages cannot be served ({error}); install: {install}") from error
+    return server

@@ -1,0 +1,139 @@
+"""What is known of a database that a search is writing: kept, and made up to date when somebody asks.
+
+It is read at most once a second, and only what is new; what follows from it is computed for at most a few
+hundredths of the time, whatever is asked: a search on the same machine needs its cores.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection
+from threading import RLock
+from typing import Generic, TypeVar
+
+from ..device import limits_by_name
+from ..gemm import Gemm
+from ..store import Final, Follower, Newest, StudyRef, TrialRecord
+from .numbers import StudyNumbers, StudyRecords
+
+MIN_PAUSE_S = 1.0  # between two looks at the database
+MOST_SHARE = 0.05  # of the time that is spent on what follows from trials
+OVERLAP = 64  # trials that are read again: PostgreSQL may commit a smaller id after a larger one
+
+T = TypeVar("T")
+Clock = Callable[[], float]
+
+
+class Feed:
+    """The studies of a database, of all problems or of some. Several threads may ask."""
+
+    def __init__(
+        self,
+        follower: Follower,
+        max_error: float | None,
+        gemms: Collection[Gemm] = (),
+        clock: Clock = time.monotonic,
+    ) -> None:
+        self._follower, self._max_error, self._gemms, self._clock = follower, max_error, gemms, clock
+        self._newest = Newest(0, 0, 0, 0)
+        self._looked_at: float | None = None
+        self._refs: dict[int, StudyRef] = {}
+        self._trials: dict[int, dict[int, TrialRecord]] = {}  # by study and id
+        self._finals: dict[int, Final | None] = {}
+        self._cublas_us: dict[int, float | None] = {}
+        self._numbers: dict[int, StudyNumbers] = {}
+        self._lock = RLock()
+        self.version = 0  # grows with whatever is new
+
+    def studies(self) -> list[StudyNumbers]:
+        """All studies with trials, by id. Raises StoreError where the database cannot be read."""
+        with self._lock:
+            self.look()
+            return [self._numbers_of(study) for study in sorted(self._refs) if self._trials.get(study)]
+
+    def study(self, study_id: int) -> StudyNumbers | None:
+        """One of them."""
+        return next((one for one in self.studies() if one.study.id == study_id), None)
+
+    def look(self) -> int:
+        """Read what is new, unless that was done a moment ago. Returns the version."""
+        with self._lock:
+            now = self._clock()
+            if self._looked_at is None or now - self._looked_at >= MIN_PAUSE_S:
+                self._looked_at = now
+                newest = self._follower.newest()
+                if newest != self._newest:
+                    self._read(newest)
+                    self._newest, self.version = newest, self.version + 1
+            return self.version
+
+    def _read(self, newest: Newest) -> None:
+        for ref in self._follower.studies_after(self._newest.study):
+            if not self._gemms or ref.gemm in self._gemms:
+                self._refs[ref.id] = ref
+        changed = self._read_trials()
+        if newest.baseline != self._newest.baseline or newest.final != self._newest.final:
+            changed |= self._read_finals()
+        for study in changed:
+            self._numbers.pop(study, None)
+
+    def _read_trials(self) -> set[int]:
+        """Studies with trials that were not known."""
+        changed = set()
+        for study, trial in self._follower.trials_after(max(0, self._newest.trial - OVERLAP)):
+            known = self._trials.setdefault(study, {})
+            if trial.id not in known:
+                known[trial.id] = trial
+                changed.add(study)
+        return changed
+
+    def _read_finals(self) -> set[int]:
+        """Studies with another final, or another time of cuBLAS. A final may take back that a trial was ok:
+        its study's trials are read again."""
+        changed = set()
+        store = self._follower.store
+        for study, ref in self._refs.items():
+            final, baseline = store.final(ref, self._max_error), store.baseline(ref)
+            if final != self._finals.get(study):
+                self._trials[study] = {trial.id: trial for trial in store.trials(ref)}
+            self._finals[study], self._cublas_us[study] = final, baseline.time_us if baseline else None
+            changed.add(study)
+        return changed
+
+    def _numbers_of(self, study: int) -> StudyNumbers:
+        found = self._numbers.get(study)
+        if found is None:
+            ref, trials = self._refs[study], sorted(self._trials[study].items())
+            limits = limits_by_name(ref.environment.gpu_name)
+            records = StudyRecords(
+                ref,
+                [trial for _, trial in trials],
+                self._finals.get(study),
+                self._cublas_us.get(study),
+                limits,
+                self._max_error,
+            )
+            found = self._numbers[study] = StudyNumbers(records)
+        return found
+
+
+class Spared(Generic[T]):
+    """Something that is computed from what has a version: again only if that has changed, and so seldom that
+    it takes MOST_SHARE of the time at most."""
+
+    def __init__(self, clock: Clock = time.monotonic) -> None:
+        self._clock = clock
+        self._found: tuple[int, T] | None = None
+        self._not_before = 0.0
+        self._lock = RLock()
+
+    def get(self, version: int, make: Callable[[], T]) -> T:
+        """What `make` returns, or returned a little while ago."""
+        with self._lock:
+            began = self._clock()
+            found = self._found
+            if found is None or (found[0] != version and began >= self._not_before):
+                found = self._found = version, make()
+                took_s = self._clock() - began
+                self._not_before = began + took_s / MOST_SHARE
+            return found[1]

@@ -1,0 +1,118 @@
+"""Serves the pages on this machine alone, and what they are drawn from as JSON.
+
+    /                    the page
+    /static/NAME         its scripts
+    /api/version         grows whenever something is new in the database; documents say of which they are
+    /api/overview        all studies and runs (documents.overview)
+    /api/study/ID        one study in full; ?after=TRIAL: with trials of larger ids only
+
+Answers name no other origin. A page of another site cannot read them: only this machine's names are answered.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections import defaultdict
+from typing import Any
+
+import uvicorn
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.middleware.trustedhost import TrustedHostMiddleware
+from starlette.requests import Request
+from starlette.responses import FileResponse, HTMLResponse, JSONResponse, Response
+from starlette.routing import Route
+
+from ..errors import StoreError, UsageError
+from . import documents, page
+from .feed import Feed, Spared
+
+HOST = "127.0.0.1"
+_NAMES = [HOST, "localhost"]  # that a browser of this machine may call it
+_FILES = {path.name: path for path in (page.LIBRARY, *page.SCRIPTS, page.LIVE)}
+_FRESH = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
+
+
+class Pages:
+    """Answers by what a feed knows. `source` names the database, `describe` writes a config short."""
+
+    def __init__(self, feed: Feed, source: str, describe: documents.Describe) -> None:
+        self._feed, self._source, self._describe = feed, source, describe
+        self._overview: Spared[bytes] = Spared()
+        self._studies: defaultdict[int, Spared[documents.Document]] = defaultdict(Spared)
+
+    def app(self) -> Starlette:
+        routes = [
+            Route("/", self.index),
+            Route("/static/{name}", self.static),
+            Route("/api/version", self.version),
+            Route("/api/overview", self.overview),
+            Route("/api/study/{study:int}", self.study),
+        ]
+        guard = Middleware(TrustedHostMiddleware, allowed_hosts=_NAMES)
+        return Starlette(routes=routes, middleware=[guard], exception_handlers={StoreError: _told})
+
+    def index(self, request: Request) -> Response:
+        return HTMLResponse(page.frame([f"/static/{name}" for name in _FILES]), headers=_FRESH)
+
+    def static(self, request: Request) -> Response:
+        path = _FILES.get(request.path_params["name"])
+        if path is None:
+            raise HTTPException(404)
+        return FileResponse(path, media_type="text/javascript", headers=_FRESH)
+
+    def version(self, request: Request) -> Response:
+        return JSONResponse({"version": self._feed.look()}, headers=_FRESH)
+
+    def overview(self, request: Request) -> Response:
+        found = self._overview.get(self._feed.look(), self._make_overview)
+        return Response(found, media_type="application/json", headers=_FRESH)
+
+    def _make_overview(self) -> bytes:
+        studies = self._feed.studies()
+        overview = documents.overview(studies, self._source, self._describe)
+        return _json({**overview, "version": self._feed.version})
+
+    def study(self, request: Request) -> Response:
+        study_id, after = request.path_params["study"], request.query_params.get("after", "0")
+        found = self._feed.study(study_id)
+        if found is None or not after.isdecimal():
+            raise HTTPException(404)
+        version = self._feed.version
+        follows = self._studies[study_id].get(
+            version, lambda: {**documents.what_follows(found, self._describe), "version": version}
+        )
+        new = documents.new_trials(found, self._describe, int(after))
+        return Response(_json({**follows, **new}), media_type="application/json", headers=_FRESH)
+
+
+def _json(document: Any) -> bytes:
+    return json.dumps(document, separators=(",", ":"), allow_nan=False).encode()
+
+
+async def _told(request: Request, error: Exception) -> Response:
+    """A database that cannot be read is told on the page, and asked for again."""
+    return JSONResponse({"error": str(error)}, status_code=503, headers=_FRESH)
+
+
+def listen(port: int) -> socket.socket:
+    """A socket of this machine alone; port 0: any that is free. Raises UsageError if the port is taken."""
+    listener = socket.socket()
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((HOST, port))
+    except OSError as error:
+        listener.close()
+        raise UsageError(f"--port {port} cannot be had ({error.strerror}); name another, or 0") from error
+    listener.listen()
+    return listener
+
+
+def serve(pages: Pages, listener: socket.socket) -> None:
+    """Answer until Ctrl-C."""
+    config = uvicorn.Config(
+        pages.app(), log_level="warning", access_log=False, lifespan="off", timeout_graceful_shutdown=1
+    )
+    uvicorn.Server(config).run(sockets=[listener])

@@ -1,0 +1,71 @@
+"""Follows a database that others write: reads what is new, and never writes or holds a lock.
+
+A writer of SQLite never waits for a reader (WAL), and no transaction here outlasts one query.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import NamedTuple
+
+from sqlalchemy import func, select
+
+from . import connect, queries, read_only, rows
+from .database import Closing, Database, outlasting
+from .models import BaselineRow, ConfigRow, FinalRow, StudyRow, TrialRow
+from .records import StudyRef, TrialRecord
+from .repository import Store
+
+TIMEOUT_S = 5.0  # for a file that is locked whole, as while its tables are made anew
+
+
+class Newest(NamedTuple):
+    """The largest ids in a database: of studies, trials, timings of cuBLAS, finals. 0 where there is none."""
+
+    study: int
+    trial: int
+    baseline: int
+    final: int
+
+
+class Follower(Closing):
+    """A database that is only read. Raises StoreError where it cannot be, or is of an older autotune."""
+
+    def __init__(self, path_or_url: str | Path) -> None:
+        url = connect.parse_url(path_or_url)
+        self._database = Database(url, read_only.connect(url, TIMEOUT_S))
+        self.store = Store(self._database)  # to read from
+
+    def close(self) -> None:
+        self._database.close()
+
+    @outlasting
+    def newest(self) -> Newest:
+        """Four look-ups by key: what it takes to know that nothing is new."""
+        models = (StudyRow, TrialRow, BaselineRow, FinalRow)
+        ids = (select(func.max(model.id)).scalar_subquery() for model in models)
+        with self._database.reading() as session:
+            return Newest(*(found or 0 for found in session.execute(select(*ids)).one()))
+
+    @outlasting
+    def studies_after(self, study_id: int) -> list[StudyRef]:
+        """Studies of larger ids, by id."""
+        query = queries.STUDIES.where(StudyRow.id > study_id).order_by(StudyRow.id)
+        with self._database.reading() as session:
+            return list(self.store.damages.readable(session.execute(query), rows.study_ref))
+
+    @outlasting
+    def trials_after(self, trial_id: int) -> list[tuple[int, TrialRecord]]:
+        """Trials of larger ids, each with the id of its study, by id."""
+        query = (
+            select(TrialRow, ConfigRow)
+            .join(ConfigRow, TrialRow.config_id == ConfigRow.id, isouter=True)
+            .where(TrialRow.id > trial_id)
+            .order_by(TrialRow.id)
+        )
+        with self._database.reading() as session:
+            return list(self.store.damages.readable(session.execute(query), _of_study))
+
+
+def _of_study(trial: TrialRow, config: ConfigRow | None) -> tuple[int, TrialRecord]:
+    return trial.study_id, rows.trial_record(trial, config)

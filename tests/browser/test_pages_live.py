@@ -1,0 +1,97 @@
+"""Pages that follow a search: they change while they are looked at, and keep what their reader does."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from cli.runner import REPOSITORY, run
+
+from .chromium import Screen, Window
+from .many_trials import RECORDED
+
+DESKTOP, PHONE = Screen(1300, 900, "light"), Screen(400, 800, "dark")
+TRIALS = "return autotune.overview.studies[0].num_trials"
+
+
+@pytest.fixture(scope="module")
+def followed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, str]]:
+    """A database, and the address of a server of its pages."""
+    db = tmp_path_factory.mktemp("followed") / "a.db"
+    search(db, 40)
+    command = [sys.executable, "-m", "autotune", "view", "--db", str(db), "--port", "0"]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, text=True, env=os.environ | {"PYTHONPATH": str(REPOSITORY)}
+    ) as served:
+        assert served.stdout
+        address = next(word for word in served.stdout.readline().split() if word.startswith("http"))
+        yield db, address
+        served.kill()
+
+
+def search(db: Path, trials: int) -> None:
+    run(
+        "search",
+        "--gpu",
+        f"replay:{RECORDED}",
+        "--shape",
+        "1024",
+        "--trials",
+        str(trials),
+        "--db",
+        db,
+        "--quiet",
+    )
+
+
+@pytest.mark.parametrize("screen", [DESKTOP, PHONE], ids=["desktop", "phone"])
+def test_a_page_follows_a_search(browser: Window, followed: tuple[Path, str], screen: Screen) -> None:
+    db, address = followed
+    browser.show(screen)
+    browser.open(address)
+    shape = browser.run("return autotune.overview.studies[0].id")
+    browser.open(f"{address}#/shape/{shape}")
+    browser.wait("return document.getElementById('following').textContent === 'following a search'")
+    before = browser.run(TRIALS)
+    browser.run("window.mark = 'the same page'; document.getElementById('failures').open = true")
+    browser.run("document.querySelector('#failures summary').focus()")
+    search(db, before + 25)
+    browser.wait(f"return autotune.studyOf(autotune.place.id).rows.length === {before + 25}")
+    numbers = browser.run("return autotune.studyOf(autotune.place.id).rows.map((row) => row.number)")
+    assert numbers == list(range(1, before + 26))
+    browser.wait(f"return document.querySelector('.tiles').innerText.includes('{before + 25}')")
+    kept = "return [window.mark, document.getElementById('failures').open, document.activeElement.tagName]"
+    assert browser.run(kept) == ["the same page", True, "SUMMARY"]
+    assert browser.complaints() == []
+    assert browser.foreign_requests(address) == []
+    assert browser.faults_of_access() == []
+
+
+def test_pages_and_the_file_show_the_same(browser: Window, followed: tuple[Path, str]) -> None:
+    db, address = followed
+    run("report", "--db", db, "--out", db.with_name("report.html"))
+    shown = []
+    for place in (address, db.with_name("report.html").as_uri()):
+        browser.show(DESKTOP)
+        browser.open(f"{place}#/shape/1")
+        browser.run("document.querySelectorAll('main details').forEach((one) => { one.open = true })")
+        shown.append(browser.run("return document.querySelector('main').innerText"))
+    assert shown[0] == shown[1]
+    assert len(shown[0]) > 1000
+
+
+def test_a_page_says_that_it_has_lost_its_server(browser: Window, followed: tuple[Path, str]) -> None:
+    db, address = followed
+    browser.show(DESKTOP)
+    browser.open(address)
+    db.rename(db.with_name("moved.db"))
+    try:
+        browser.wait("return document.getElementById('following').textContent.startsWith('not followed')")
+    finally:
+        db.with_name("moved.db").rename(db)
+    browser.complaints()  # of the answer 503
+    browser.wait("return !document.getElementById('following').textContent.startsWith('not followed')")
