@@ -117,6 +117,12 @@ Trial = Annotated[
     typer.Argument(metavar="ID", help="A trial, as `trials best`, `history` and `failures` list it.", min=1),
 ]
 Seed = Annotated[int, typer.Option(help="Seed of everything that is drawn at random.", min=0, max=LARGEST)]
+MappedTable = Annotated[
+    Path | None,
+    typer.Option(
+        "--table", metavar="DIR", help="An exported folder: maps of what it serves, and how surely."
+    ),
+]
 Rounds = Annotated[int, typer.Option(help="Interleaved rounds: samples of each kernel.", min=3, max=10_000)]
 
 TABLE = Path("sgemm_dispatch")
@@ -351,6 +357,7 @@ def t4(
 def report(
     out: Annotated[Path, typer.Option(help="The HTML file to write.")] = REPORT,
     shape: Shapes = None,
+    table: MappedTable = None,
     db: Db = DEFAULT_DB,
     max_error: Accurate = MAX_ERROR,
     is_json: Json = False,
@@ -359,12 +366,13 @@ def report(
     from . import report as command
 
     interrupt_in_order()
-    command.run(db, out, shape or (), max_error or None, is_json=is_json)
+    command.run(db, out, shape or (), table, max_error or None, is_json=is_json)
 
 
-@app.command(epilog=_examples("view", "view --db shapes.db --port 8600"))
+@app.command(epilog=_examples("view", "view --db shapes.db --table sgemm_dispatch --port 8600"))
 def view(
     shape: Shapes = None,
+    table: MappedTable = None,
     db: Db = DEFAULT_DB,
     port: Annotated[int, typer.Option(help="Of this machine; 0: any that is free.", min=0, max=65535)] = 8571,
     max_error: Accurate = MAX_ERROR,
@@ -374,7 +382,7 @@ def view(
     from . import view as command
 
     interrupt_in_order()
-    command.run(db, shape or (), port, max_error or None, is_json=is_json)
+    command.run(db, shape or (), port, table, max_error or None, is_json=is_json)
 
 
 @app.command(epilog=_examples("bench", "bench --db shapes.db --shape 4096 --rounds 50"))

@@ -12,22 +12,34 @@ from ..kernel.config import Value
 from ..output_file import check_writable, write_file
 from ..report import documents, page
 from ..report.numbers import StudyNumbers, StudyRecords
+from ..report.table_maps import table_document
 from ..store import Store, shown
 from . import common, console
 from .trials import brief
 
 
-def run(db: str, out: Path, shapes: Sequence[str], max_error: float | None, *, is_json: bool) -> None:
+def run(
+    db: str,
+    out: Path,
+    shapes: Sequence[str],
+    table: Path | None,
+    max_error: float | None,
+    *,
+    is_json: bool,
+) -> None:
     """Write the report of all studies, or of those of `shapes`. The best of each is accurate to `max_error`.
 
-    Raises EnvironmentProblem without jinja2 or on a full disk, UsageError where `out` cannot be written or
-    there is no trial.
+    With `table`, of an exported folder too. Raises EnvironmentProblem without jinja2 or on a full disk,
+    UsageError where `out` cannot be written or there is no trial, DispatchError without a table there.
     """
     page.jinja()  # before anything is computed for nothing
     check_writable(out)
     with common.open_existing(db) as store:
         studies = numbers_of(store, shapes, max_error)
-    write_file(out, page.render(contents(studies, shown(db))))
+    found = contents(studies, shown(db))
+    if table:
+        found["table"] = table_document(table, studies, describe)
+    write_file(out, page.render(found))
     if is_json:
         console.show_json({"out": str(out), "studies": [_facts(study) for study in studies]})
         return

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from pathlib import Path
 from types import ModuleType
 
 from ..errors import EnvironmentProblem
 from ..report import page
 from ..report.feed import Feed
+from ..report.table_maps import table_document
 from ..requirements import STARLETTE, UVICORN, pip_install
 from ..store import Follower, shown
 from . import common, console
@@ -17,9 +19,17 @@ from .report import describe
 LATER = 10  # added to the process's niceness: a search on this machine comes first
 
 
-def run(db: str, shapes: Sequence[str], port: int, max_error: float | None, *, is_json: bool) -> None:
+def run(
+    db: str,
+    shapes: Sequence[str],
+    port: int,
+    table: Path | None,
+    max_error: float | None,
+    *,
+    is_json: bool,
+) -> None:
     """Serve pages on this machine until Ctrl-C. Raises EnvironmentProblem where a package is missing,
-    UsageError where the port is taken, StoreError without a database."""
+    UsageError where the port is taken, StoreError without a database, DispatchError without a table."""
     page.jinja()
     server = _server()
     gemms = common.read_shapes(shapes, None)
@@ -32,7 +42,9 @@ def run(db: str, shapes: Sequence[str], port: int, max_error: float | None, *, i
         else:
             console.show(f"{shown(db)}: open {address} (Ctrl-C ends it)")
         os.nice(LATER)
-        server.serve(server.Pages(Feed(follower, max_error, gemms), shown(db), describe), listener)
+        feed = Feed(follower, max_error, gemms)
+        maps = table_document(table, feed.studies(), describe) if table else None
+        server.serve(server.Pages(feed, shown(db), describe, maps), listener)
 
 
 def _server() -> ModuleType:

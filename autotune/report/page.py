@@ -23,7 +23,7 @@ SCRIPTS = tuple(
     ROOM / "static" / name
     for name in (
         "elements.js", "figures.js", "trials_of.js", "charts.js", "searches.js", "shape.js",
-        "choices.js", "one_trial.js", "router.js",
+        "choices.js", "one_trial.js", "table.js", "router.js",
     )
 )  # fmt: skip
 

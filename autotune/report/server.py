@@ -4,6 +4,7 @@
     /static/NAME         its scripts
     /api/version         grows whenever something is new in the database; documents say of which they are
     /api/overview        all studies and runs (documents.overview)
+    /api/table           an exported folder (table_maps.table_document)
     /api/study/ID        one study in full; ?after=TRIAL: with trials of larger ids only
 
 Answers name no other origin. A page of another site cannot read them: only this machine's names are answered.
@@ -36,10 +37,13 @@ _FRESH = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
 
 
 class Pages:
-    """Answers by what a feed knows. `source` names the database, `describe` writes a config short."""
+    """Answers by what a feed knows. `source` names the database, `describe` writes a config short; `table`
+    is what the page of an exported folder is drawn from, if there is one."""
 
-    def __init__(self, feed: Feed, source: str, describe: documents.Describe) -> None:
-        self._feed, self._source, self._describe = feed, source, describe
+    def __init__(
+        self, feed: Feed, source: str, describe: documents.Describe, table: documents.Document | None = None
+    ) -> None:
+        self._feed, self._source, self._describe, self._table = feed, source, describe, table
         self._overview: Spared[bytes] = Spared()
         self._studies: defaultdict[int, Spared[documents.Document]] = defaultdict(Spared)
 
@@ -50,6 +54,7 @@ class Pages:
             Route("/api/version", self.version),
             Route("/api/overview", self.overview),
             Route("/api/study/{study:int}", self.study),
+            Route("/api/table", self.table),
         ]
         guard = Middleware(TrustedHostMiddleware, allowed_hosts=_NAMES)
         return Starlette(routes=routes, middleware=[guard], exception_handlers={StoreError: _told})
@@ -73,7 +78,12 @@ class Pages:
     def _make_overview(self) -> bytes:
         studies = self._feed.studies()
         overview = documents.overview(studies, self._source, self._describe)
-        return _json({**overview, "version": self._feed.version})
+        return _json({**overview, "version": self._feed.version, "has_table": self._table is not None})
+
+    def table(self, request: Request) -> Response:
+        if self._table is None:
+            raise HTTPException(404)
+        return Response(_json(self._table), media_type="application/json", headers=_FRESH)
 
     def study(self, request: Request) -> Response:
         study_id, after = request.path_params["study"], request.query_params.get("after", "0")

@@ -66,8 +66,10 @@ class Window:
         return self.driver.execute_cdp_cmd(name, given)
 
     def open(self, address: str) -> None:
-        """Go to a page anew, and wait until it is drawn."""
+        """Go to a page anew, and wait until it is drawn. What was said and asked before is forgotten."""
         self.driver.get("about:blank")
+        for kind in ("browser", "performance"):
+            self.driver.get_log(kind)
         self.driver.get(address)
         self.wait("return document.body.dataset.ready !== undefined")
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -40,10 +42,25 @@ def searched(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def report(searched: Path) -> str:
+def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An exported folder of a few kernels that were never compiled."""
+    sys.path.append(str(many_trials.ROOT / "tests/unit"))
+    from table_cases import FIGURES, make_kernel, make_spec, make_table, write_table
+
+    unsure = replace(FIGURES, fixed_us=0.5, step_us=0.7, relative_error=0.1)
+    kernels = [
+        make_kernel(f"{layout.lower()}-{group}", make_spec(layout, group=group), figures)
+        for layout in ("NN", "NT", "TN", "TT")
+        for group, figures in ((1, FIGURES), (4, unsure))
+    ]
+    return write_table(make_table(*kernels), tmp_path_factory.mktemp("exported") / "sgemm_dispatch")
+
+
+@pytest.fixture(scope="session")
+def report(searched: Path, table: Path) -> str:
     """The address of its report."""
     out = searched.with_name("report.html")
-    run("report", "--db", searched, "--out", out)
+    run("report", "--db", searched, "--table", table, "--out", out)
     return out.as_uri()
 
 

@@ -19,11 +19,12 @@ TRIALS = "return autotune.overview.studies[0].num_trials"
 
 
 @pytest.fixture(scope="module")
-def followed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, str]]:
+def followed(table: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, str]]:
     """A database, and the address of a server of its pages."""
     db = tmp_path_factory.mktemp("followed") / "a.db"
     search(db, 40)
-    command = [sys.executable, "-m", "autotune", "view", "--db", str(db), "--port", "0"]
+    options = ["--db", str(db), "--port", "0", "--table", str(table)]
+    command = [sys.executable, "-m", "autotune", "view", *options]
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, text=True, env=os.environ | {"PYTHONPATH": str(REPOSITORY)}
     ) as served:
@@ -71,17 +72,18 @@ def test_a_page_follows_a_search(browser: Window, followed: tuple[Path, str], sc
     assert browser.faults_of_access() == []
 
 
-def test_pages_and_the_file_show_the_same(browser: Window, followed: tuple[Path, str]) -> None:
+def test_pages_and_the_file_show_the_same(browser: Window, followed: tuple[Path, str], table: Path) -> None:
     db, address = followed
-    run("report", "--db", db, "--out", db.with_name("report.html"))
+    run("report", "--db", db, "--table", table, "--out", db.with_name("report.html"))
     shown = []
     for place in (address, db.with_name("report.html").as_uri()):
         browser.show(DESKTOP)
-        browser.open(f"{place}#/shape/1")
-        browser.run("document.querySelectorAll('main details').forEach((one) => { one.open = true })")
-        shown.append(browser.run("return document.querySelector('main').innerText"))
-    assert shown[0] == shown[1]
-    assert len(shown[0]) > 1000
+        for page in ("", "shape/1", "table"):
+            browser.open(f"{place}#/{page}")
+            browser.run("document.querySelectorAll('main details').forEach((one) => { one.open = true })")
+            shown.append(browser.run("return document.querySelector('main').innerText"))
+    assert shown[:3] == shown[3:]
+    assert all(len(text) > 400 for text in shown)
 
 
 def test_a_page_says_that_it_has_lost_its_server(browser: Window, followed: tuple[Path, str]) -> None:

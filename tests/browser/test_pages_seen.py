@@ -29,7 +29,8 @@ def first_shape(browser: Window) -> int:
 def goes_to(browser: Window, fragment: str) -> None:
     """Follow an address within the page."""
     browser.run("location.hash = arguments[0]", fragment)
-    place = "shape " + fragment.split("/")[2] if "shape" in fragment else "searches "
+    parts = fragment.split("/")
+    place = f"shape {parts[2]}" if parts[1] == "shape" else f"{parts[1] or 'searches'} "
     browser.wait(f"return document.body.dataset.ready === '{place}'")
 
 
@@ -62,13 +63,15 @@ def move_to(browser: Window, name: str, x: float, y: float) -> Any:
 
 
 @on_screens
-@pytest.mark.parametrize("kind", ["searches", "shape", "trial"])
+@pytest.mark.parametrize("kind", ["searches", "shape", "trial", "table"])
 def test_pages_ask_for_nothing_complain_of_nothing_and_fit(
     browser: Window, report: str, screen: Screen, kind: str
 ) -> None:
     browser.show(screen)
     browser.open(report)
-    if kind != "searches":
+    if kind == "table":
+        goes_to(browser, "#/table")
+    elif kind != "searches":
         goes_to(browser, f"#/shape/{first_shape(browser)}")
     if kind == "trial":
         trial = browser.run("return autotune.lineOf(autotune.place.id).best_trial")
@@ -225,6 +228,28 @@ def test_an_address_leads_to_two_trials_side_by_side(browser: Window, report: st
     marked = browser.run(f"return {rows}.map((row) => [...row.children].map((cell) => cell.textContent))")
     assert marked
     assert all(mine != theirs for _, mine, theirs in marked)
+
+
+def test_maps_of_a_table_change_with_k_by_keyboard(browser: Window, report: str) -> None:
+    from selenium.webdriver.common.by import By
+    from selenium.webdriver.common.keys import Keys
+
+    browser.show(BIG)
+    browser.open(report)
+    goes_to(browser, "#/table")
+    is_drawn(browser, "serves")
+    shapes = f"{chart('serves')}.getZr().storage.getDisplayList()"
+    found = set()
+    slider = browser.driver.find_element(By.ID, "depth")
+    slider.send_keys(Keys.HOME)
+    for depth in browser.run("return autotune.tableMaps.depths"):
+        assert browser.run("return document.querySelector('#depth + output').textContent") == str(depth)
+        found.add(browser.run(f"return {shapes}.map((one) => one.style.text || '').join('')"))
+        slider.send_keys(Keys.RIGHT)
+    assert len(found) > 1, "kernels serve other cells at other k"
+    move_to(browser, "serves", 200, 120).perform()
+    told = browser.wait("return document.querySelector('#serves .told')?.innerText")
+    assert "served by" in told and ":NN" in told
 
 
 def test_an_address_that_leads_nowhere_says_so(browser: Window, report: str) -> None:

@@ -63,7 +63,7 @@ RULES: dict[str, Room] = {
     "runtime": _room("runtime", "models", "kernel", packages=("numpy", "cuda")),
     "export": _room("export", "recording", "runtime", "models", "kernel", packages=("numpy",)),
     "export/from_store": _room("export", "store", "kernel"),
-    "report": _room("report", "store", "kernel", packages=("numpy", "jinja2")),
+    "report": _room("report", "store", "runtime", "kernel", packages=("numpy", "jinja2")),
     "report/server": _room("report", packages=("starlette", "uvicorn")),
 }
 # Free to compose everything: the command line, what it stands on, and what starts it.

@@ -174,7 +174,8 @@
   const begin = async () => {
     dress(theme());
     autotune.overview = await autotune.document("overview");
-    autotune.tableMaps = autotune.isLive ? autotune.overview.has_table : own("table");
+    const hasTable = autotune.isLive ? autotune.overview.has_table : true;
+    autotune.tableMaps = hasTable ? await autotune.document("table") : null;
     document.getElementById("source").textContent =
       `${autotune.overview.source}, ${autotune.isLive ? "live" : `written ${figures.time(autotune.overview.written_at)}`}`;
     fillJump();

@@ -260,7 +260,12 @@
           return row ? element("div", {}, facts, autotune.toldOfTrial(row)) : facts;
         },
       },
-      xAxis: { type: "value", name: "% slower than the winner", min: Math.floor(10 * least) / 10, max: ceiledTo(most) },
+      xAxis: {
+        type: "value",
+        name: "% slower than the winner",
+        min: Math.floor(10 * least) / 10,
+        max: ceiledTo(most),
+      },
       yAxis: {
         type: "category",
         data: names,

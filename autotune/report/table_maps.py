@@ -1,0 +1,186 @@
+"""An exported table as maps over m, n and k: which kernel serves what, against cuBLAS, and how surely.
+
+What may be lost (`risk`) is the mean of how much longer the pick takes than the fastest of the first
+launches, if each kernel's time is off by its model's own error, log-normal and independent of the others'.
+Errors of kernels go together, so it is more than what is lost: the table's own figures on shapes that were
+left out (docs/decisions/0045) say how much more. Pure but for reading the folder.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..gemm import LAYOUTS, Gemm
+from ..runtime.selector import Call, Pick, Selector
+from ..runtime.table import Kernel, Table
+from ..runtime.table import load as load_table
+from .documents import Describe, Document
+from .numbers import StudyNumbers
+from .trial_columns import column, significant
+
+SIDES = tuple(2**i for i in range(15))  # m and n
+DEPTHS = (64, 256, 1024, 4096, 16384)  # k
+NUM_FIRST = 4  # launches among which the fastest may be: as many as are timed where shapes are settled
+NUM_DRAWS = 256  # of errors, for a mean that holds to about a tenth of itself
+
+
+@dataclass(frozen=True)
+class Cell:
+    """What serves one product. Times in us, None where nothing is modelled."""
+
+    kernel: str
+    split_k: int
+    how: str
+    provider: str
+    expected_us: float | None
+    cublas_us: float | None
+    error: float | None  # of the kernel's model, relative
+    risk: float | None  # share by which the pick is expected to be slower than the best of the first launches
+
+
+@dataclass(frozen=True)
+class Served:
+    """A shape of the database and what the table does for it. `regret`: how much longer the picked launch
+    took than the fastest of the database, cuBLAS included; None where it was not timed on this shape."""
+
+    study: int
+    shape: str
+    cell: Cell
+    best_us: float | None
+    picked_us: float | None
+    regret: float | None
+
+
+class Maps:
+    """The cells of a table. `draws`: normal errors (NUM_DRAWS, NUM_FIRST), the same for all cells, so that
+    neighbours differ by what is known of them alone."""
+
+    def __init__(self, table: Table) -> None:
+        self.table = table
+        self._selector = Selector(table)
+        self._kernels = {kernel.id: kernel for kernel in table.kernels}
+        self._draws = np.random.default_rng(0).standard_normal((NUM_DRAWS, NUM_FIRST))
+
+    def cell(self, gemm: Gemm) -> Cell:
+        """What a packed call of this shape gets."""
+        call = Call.packed(gemm)
+        pick = self._selector.pick(call)
+        risk = self._risk(self._selector.ranked(call, NUM_FIRST)) if pick.how == "modelled" else None
+        return Cell(
+            pick.kernel_id,
+            pick.split_k,
+            pick.how,
+            pick.provider,
+            pick.expected_us,
+            pick.cublas_us,
+            self._error(pick.kernel_id),
+            risk,
+        )
+
+    def _error(self, kernel_id: str) -> float | None:
+        model = self._kernels[kernel_id].model
+        return model.relative_error if model else None
+
+    def _risk(self, picks: Sequence[Pick]) -> float | None:
+        """Of the first of these launches. Launches of one kernel share its error."""
+        known = {pick.kernel_id: pick for pick in reversed(picks)}  # of each kernel the first
+        times = [known[name].expected_us for name in dict.fromkeys(pick.kernel_id for pick in picks)]
+        errors = [self._error(name) for name in dict.fromkeys(pick.kernel_id for pick in picks)]
+        if any(value is None for value in (*times, *errors)):
+            return None
+        logs = np.log(np.array(times, float)) + self._draws[:, : len(times)] * np.array(errors, float)
+        return float(np.exp(logs[:, 0] - logs.min(axis=1)).mean() - 1)
+
+    def served(self, studies: Iterable[StudyNumbers]) -> list[Served]:
+        """What the table does for each shape that this database has of the same kind of GPU, as measured."""
+        environment = self.table.environment
+        same = (environment.gpu_name, environment.recorded_on)
+        found = []
+        for study in studies:
+            theirs = study.study.environment
+            if (theirs.gpu_name, theirs.recorded_on) == same and not study.study.gemm.is_batched:
+                found.append(self._served(study))
+        return found
+
+    def _served(self, study: StudyNumbers) -> Served:
+        cell = self.cell(study.study.gemm)
+        if cell.provider == "cublas":
+            picked_us = study.cublas_us
+        else:
+            key = replace(self._kernels[cell.kernel].config, split_k=cell.split_k).key
+            picked_us = next((t.measurement.time_us for t in study.ok if t.key == key), None)
+            if study.final:
+                picked_us = next((e.time_us for e in study.final.entries if e.key == key), picked_us)
+        times = [time_us for time_us in (study.best_us, study.cublas_us, picked_us) if time_us]
+        regret = picked_us / min(times) - 1 if picked_us else None
+        return Served(study.study.id, str(study.study.gemm), cell, study.best_us, picked_us, regret)
+
+
+def table_document(folder: Path, studies: Iterable[StudyNumbers], describe: Describe) -> Document:
+    """All that the page of an exported folder is drawn from. Raises DispatchError where it cannot be read."""
+    table = load_table(folder)
+    maps = Maps(table)
+    return {
+        "folder": folder.name,
+        "gpu": table.environment.gpu_name,
+        "recorded_on": table.recorded_on,
+        "created_at": table.created_at,
+        "policy": table.policy,
+        "num_first": NUM_FIRST,
+        "sides": list(SIDES),
+        "depths": list(DEPTHS),
+        "kernels": [_kernel(kernel, describe) for kernel in table.kernels],
+        "layouts": {layout: _layout(maps, layout) for layout in LAYOUTS},
+        "entries": len(table.entries),
+        "served": [asdict(one) for one in maps.served(studies)],
+        "left_out": [asdict(group) for group in table.left_out],
+    }
+
+
+def _kernel(kernel: Kernel, describe: Describe) -> Document:
+    return {
+        "id": kernel.id,
+        "config": describe(kernel.config.to_dict()),
+        "error": significant(kernel.model.relative_error, 3) if kernel.model else None,
+        "num_samples": kernel.model.num_samples if kernel.model else None,
+        "registers": kernel.registers,
+        "blocks_per_sm": kernel.blocks_per_sm,
+    }
+
+
+def _layout(maps: Maps, layout: str) -> Document:
+    """Columns of cells: of each k, of each m, of each n."""
+    number = {kernel.id: at for at, kernel in enumerate(maps.table.kernels)}
+    cells = [
+        maps.cell(Gemm(m, n, k, layout[0] == "T", layout[1] == "T"))
+        for k in DEPTHS
+        for m in SIDES
+        for n in SIDES
+    ]
+    limits = maps.table.limits
+    limit_us = [
+        Gemm(m, n, k).limit_us(limits.fma_tflops, limits.bandwidth_gbs)
+        for k in DEPTHS
+        for m in SIDES
+        for n in SIDES
+    ]
+
+    def of(tell: Callable[[Cell], Any]) -> Any:
+        return column([tell(cell) for cell in cells])
+
+    return {
+        "kernel": of(lambda cell: number[cell.kernel]),
+        "split_k": of(lambda cell: cell.split_k),
+        "how": of(lambda cell: cell.how),
+        "provider": of(lambda cell: cell.provider),
+        "us": of(lambda cell: significant(cell.expected_us, 4)),
+        "cublas_us": of(lambda cell: significant(cell.cublas_us, 4)),
+        "error": of(lambda cell: significant(cell.error, 3)),
+        "risk": of(lambda cell: significant(cell.risk, 3)),
+        "limit_us": [significant(us, 4) for us in limit_us],
+    }
