@@ -30,7 +30,7 @@ NUM_DRAWS = 256  # of errors, for a mean that holds to about a tenth of itself
 
 
 @dataclass(frozen=True)
-class Cell:
+class MapCell:
     """What serves one product. Times in us, None where nothing is modelled."""
 
     kernel: str
@@ -44,13 +44,13 @@ class Cell:
 
 
 @dataclass(frozen=True)
-class Served:
+class ServedShape:
     """A shape of the database and what the table does for it. `regret`: how much longer the picked launch
     took than the fastest of the database, cuBLAS included; None where it was not timed on this shape."""
 
     study: int
     shape: str
-    cell: Cell
+    cell: MapCell
     best_us: float | None
     picked_us: float | None
     regret: float | None
@@ -66,12 +66,12 @@ class Maps:
         self._kernels = {kernel.id: kernel for kernel in table.kernels}
         self._draws = np.random.default_rng(0).standard_normal((NUM_DRAWS, NUM_FIRST))
 
-    def cell(self, gemm: Gemm) -> Cell:
+    def cell(self, gemm: Gemm) -> MapCell:
         """What a packed call of this shape gets."""
         call = Call.packed(gemm)
         pick = self._selector.pick(call)
         risk = self._risk(self._selector.ranked(call, NUM_FIRST)) if pick.how == "modelled" else None
-        return Cell(
+        return MapCell(
             pick.kernel_id,
             pick.split_k,
             pick.how,
@@ -96,7 +96,7 @@ class Maps:
         logs = np.log(np.array(times, float)) + self._draws[:, : len(times)] * np.array(errors, float)
         return float(np.exp(logs[:, 0] - logs.min(axis=1)).mean() - 1)
 
-    def served(self, studies: Iterable[StudyNumbers]) -> list[Served]:
+    def served(self, studies: Iterable[StudyNumbers]) -> list[ServedShape]:
         """What the table does for each shape that this database has of the same kind of GPU, as measured."""
         environment = self.table.environment
         same = (environment.gpu_name, environment.recorded_on)
@@ -107,7 +107,7 @@ class Maps:
                 found.append(self._served(study))
         return found
 
-    def _served(self, study: StudyNumbers) -> Served:
+    def _served(self, study: StudyNumbers) -> ServedShape:
         cell = self.cell(study.study.gemm)
         if cell.provider == "cublas":
             picked_us = study.cublas_us
@@ -118,7 +118,7 @@ class Maps:
                 picked_us = next((e.time_us for e in study.final.entries if e.key == key), picked_us)
         times = [time_us for time_us in (study.best_us, study.cublas_us, picked_us) if time_us]
         regret = picked_us / min(times) - 1 if picked_us else None
-        return Served(study.study.id, str(study.study.gemm), cell, study.best_us, picked_us, regret)
+        return ServedShape(study.study.id, str(study.study.gemm), cell, study.best_us, picked_us, regret)
 
 
 def table_document(folder: Path, studies: Iterable[StudyNumbers], describe: Describe) -> Document:
@@ -170,7 +170,7 @@ def _layout(maps: Maps, layout: str) -> Document:
         for n in SIDES
     ]
 
-    def of(tell: Callable[[Cell], Any]) -> Any:
+    def of(tell: Callable[[MapCell], Any]) -> Any:
         return column([tell(cell) for cell in cells])
 
     return {

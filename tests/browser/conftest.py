@@ -11,7 +11,10 @@ import pytest
 from cli.runner import run
 
 from . import many_trials
-from .chromium import Window, missing, window
+
+sys.path.append(str(many_trials.ROOT / "docs/tools"))
+
+from chromium import Window, missing, window
 
 RECORDED_SUITE = many_trials.ROOT / "studies/suites/recorded.toml"
 

@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from chromium import Screen, Window
 from cli.runner import REPOSITORY, run
 
-from .chromium import Screen, Window
 from .many_trials import RECORDED
 
 DESKTOP, PHONE = Screen(1300, 900, "light"), Screen(400, 800, "dark")

@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-from .chromium import Screen, Window
+from chromium import Screen, Window
 
 DESKTOP, PHONE = (1300, 900), (400, 800)
 SCREENS = [Screen(*size, theme) for size in (DESKTOP, PHONE) for theme in ("light", "dark")]

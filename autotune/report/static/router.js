@@ -8,11 +8,17 @@
   let update = null; // of the page that is shown
   let drawn = null; // the address of that page
 
-  // Pages by name: what leads to them, and how they are drawn. One more page is one more line.
+  // Pages that the head leads to: their place in an address, and what draws them. One more is one more line.
   const pages = [
-    { path: "#/", title: "Searches", is: () => true },
-    { path: "#/table", title: "Table", is: () => Boolean(autotune.tableMaps) },
+    { name: "searches", title: "Searches", is: () => true, draw: (into) => autotune.drawSearches(into) },
+    {
+      name: "table",
+      title: "Table",
+      is: () => Boolean(autotune.tableMaps),
+      draw: (into) => autotune.drawTable(into),
+    },
   ];
+  const pageOf = (name) => pages.find((page) => page.name === name && page.is()) || pages[0];
 
   // Documents of the one-file report are in it; a server has them under /api.
   const own = (name) => {
@@ -51,13 +57,13 @@
         against: Number(parts[5]) || null,
       };
     }
-    return { page: parts[0] === "table" ? "table" : "searches" };
+    return { page: pageOf(parts[0]).name };
   };
 
   const heading = (place) => {
     if (place.page === "shape")
       return autotune.lineOf(place.id) ? autotune.lineOf(place.id).label : "No such shape";
-    return place.page === "table" ? "Table" : "Searches";
+    return pageOf(place.page).title;
   };
 
   const show = async () => {
@@ -66,6 +72,7 @@
     const address = `${place.page} ${place.id || ""}`;
     if (address !== drawn) {
       if (place.page === "shape" && autotune.lineOf(place.id)) await load(place.id);
+      if (autotune.place !== place) return; // the reader went on
       autotune.forgetCharts();
       main.replaceChildren();
       update = draw(place);
@@ -91,8 +98,7 @@
       return null;
     }
     if (place.page === "shape") return autotune.drawShape(main, place.id);
-    if (place.page === "table" && autotune.tableMaps) return autotune.drawTable(main);
-    return autotune.drawSearches(main);
+    return pageOf(place.page).draw(main);
   };
 
   const mark = (place) => {
@@ -103,8 +109,8 @@
           element(
             "a",
             {
-              href: page.path,
-              "aria-current": heading(place) === page.title ? "page" : null,
+              href: page === pages[0] ? "#/" : `#/${page.name}`,
+              "aria-current": place.page === page.name ? "page" : null,
             },
             page.title,
           ),

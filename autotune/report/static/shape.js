@@ -53,7 +53,7 @@
     ].filter(([, us]) => us && (!top || (us <= top && us >= bottom)));
     const x = { type: "value", min: key === "s" ? 0 : 1, max: Math.max(end, 2) };
     return {
-      height: base + 74 + rug + 28,
+      height: base + rug + 66,
       legend: { data: [...groups.map((group) => autotune.groups[group]), "best so far"] },
       dataZoom: [
         {

@@ -37,7 +37,7 @@
     seed: "triangle",
     bandit: "diamond",
     reuse: "rect",
-    random: "emptyCircle",
+    random: "path://M5,0A5,5,0,1,1,5,10A5,5,0,1,1,5,0ZM5,2A3,3,0,1,0,5,8A3,3,0,1,0,5,2Z",
     polish: "path://M-1,-5 h2 v4 h4 v2 h-4 v4 h-2 v-4 h-4 v-2 h4 z",
   };
   autotune.groups = {

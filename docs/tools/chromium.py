@@ -110,8 +110,12 @@ class Window:
         """The print of the page, in Base64."""
         return str(self._command("Page.printToPDF")["data"])
 
-    def picture(self, path: Path) -> None:
-        self.driver.save_screenshot(str(path))
+    def picture(self, path: Path, element: str = "") -> None:
+        """Of all that the screen shows, or of the element of this id."""
+        if element:
+            self.driver.find_element("id", element).screenshot(str(path))
+        else:
+            self.driver.save_screenshot(str(path))
 
 
 @contextmanager
