@@ -123,6 +123,14 @@ MappedTable = Annotated[
         "--table", metavar="DIR", help="An exported folder: maps of what it serves, and how surely."
     ),
 ]
+Ladders = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--ladder",
+        metavar="FILE",
+        help="What `autotune ladder --json` printed: shown with its shape; repeatable.",
+    ),
+]
 Rounds = Annotated[int, typer.Option(help="Interleaved rounds: samples of each kernel.", min=3, max=10_000)]
 
 TABLE = Path("sgemm_dispatch")
@@ -358,6 +366,7 @@ def report(
     out: Annotated[Path, typer.Option(help="The HTML file to write.")] = REPORT,
     shape: Shapes = None,
     table: MappedTable = None,
+    ladder: Ladders = None,
     db: Db = DEFAULT_DB,
     max_error: Accurate = MAX_ERROR,
     is_json: Json = False,
@@ -366,13 +375,15 @@ def report(
     from . import report as command
 
     interrupt_in_order()
-    command.run(db, out, shape or (), table, max_error or None, is_json=is_json)
+    request = command.PagesRequest(db, shape or (), table, ladder or (), max_error or None)
+    command.run(request, out, is_json=is_json)
 
 
 @app.command(epilog=_examples("view", "view --db shapes.db --table sgemm_dispatch --port 8600"))
 def view(
     shape: Shapes = None,
     table: MappedTable = None,
+    ladder: Ladders = None,
     db: Db = DEFAULT_DB,
     port: Annotated[int, typer.Option(help="Of this machine; 0: any that is free.", min=0, max=65535)] = 8571,
     max_error: Accurate = MAX_ERROR,
@@ -380,9 +391,11 @@ def view(
 ) -> None:
     """Show the same in the browser, and follow a search that runs."""
     from . import view as command
+    from .report import PagesRequest
 
     interrupt_in_order()
-    command.run(db, shape or (), port, table, max_error or None, is_json=is_json)
+    request = PagesRequest(db, shape or (), table, ladder or (), max_error or None)
+    command.run(request, port, is_json=is_json)
 
 
 @app.command(epilog=_examples("bench", "bench --db shapes.db --shape 4096 --rounds 50"))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,7 @@ from ..device import limits_by_name
 from ..kernel.config import Value
 from ..output_file import check_writable, write_file
 from ..report import documents, page
+from ..report.ladder_steps import LadderFacts, read_ladder
 from ..report.numbers import StudyNumbers, StudyRecords
 from ..report.table_maps import table_document
 from ..store import Store, shown
@@ -18,27 +19,31 @@ from . import common, console
 from .trials import brief
 
 
-def run(
-    db: str,
-    out: Path,
-    shapes: Sequence[str],
-    table: Path | None,
-    max_error: float | None,
-    *,
-    is_json: bool,
-) -> None:
-    """Write the report of all studies, or of those of `shapes`. The best of each is accurate to `max_error`.
+@dataclass(frozen=True)
+class PagesRequest:
+    """What the user wants to see: a database, of all shapes or some, and what stands beside it."""
 
-    With `table`, of an exported folder too. Raises EnvironmentProblem without jinja2 or on a full disk,
-    UsageError where `out` cannot be written or there is no trial, DispatchError without a table there.
+    db: str
+    shapes: Sequence[str]
+    table: Path | None  # an exported folder
+    ladders: Sequence[Path]  # what `autotune ladder --json` printed
+    max_error: float | None  # times cuBLAS's: of what may be the best
+
+
+def run(request: PagesRequest, out: Path, *, is_json: bool) -> None:
+    """Write the report of all studies, or of those of some shapes.
+
+    Raises EnvironmentProblem without jinja2 or on a full disk, UsageError where `out` cannot be written,
+    a ladder cannot be read or there is no trial, DispatchError where there is no table.
     """
     page.jinja()  # before anything is computed for nothing
     check_writable(out)
-    with common.open_existing(db) as store:
-        studies = numbers_of(store, shapes, max_error)
-    found = contents(studies, shown(db))
-    if table:
-        found["table"] = table_document(table, studies, describe)
+    ladders = [read_ladder(path) for path in request.ladders]
+    with common.open_existing(request.db) as store:
+        studies = numbers_of(store, request.shapes, request.max_error)
+    found = contents(studies, shown(request.db), ladders)
+    if request.table:
+        found["table"] = table_document(request.table, studies, describe)
     write_file(out, page.render(found))
     if is_json:
         console.show_json({"out": str(out), "studies": [_facts(study) for study in studies]})
@@ -65,10 +70,12 @@ def numbers_of(store: Store, shapes: Sequence[str], max_error: float | None) -> 
     ]
 
 
-def contents(studies: Sequence[StudyNumbers], source: str) -> dict[str, Any]:
+def contents(
+    studies: Sequence[StudyNumbers], source: str, ladders: Sequence[LadderFacts] = ()
+) -> dict[str, Any]:
     """All documents of a report, by name."""
     in_full = {f"study/{study.study.id}": documents.in_full(study, describe) for study in studies}
-    return {"overview": documents.overview(studies, source, describe), **in_full}
+    return {"overview": documents.overview(studies, source, describe, ladders), **in_full}
 
 
 def describe(point: Mapping[str, Value]) -> str:

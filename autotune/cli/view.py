@@ -3,48 +3,41 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
-from pathlib import Path
 from types import ModuleType
 
 from ..errors import EnvironmentProblem
 from ..report import page
 from ..report.feed import Feed
+from ..report.ladder_steps import read_ladder
 from ..report.table_maps import table_document
 from ..requirements import STARLETTE, UVICORN, pip_install
 from ..store import Follower, shown
 from . import common, console
-from .report import describe
+from .report import PagesRequest, describe
 
 LATER = 10  # added to the process's niceness: a search on this machine comes first
 
 
-def run(
-    db: str,
-    shapes: Sequence[str],
-    port: int,
-    table: Path | None,
-    max_error: float | None,
-    *,
-    is_json: bool,
-) -> None:
+def run(request: PagesRequest, port: int, *, is_json: bool) -> None:
     """Serve pages on this machine until Ctrl-C. Raises EnvironmentProblem where a package is missing,
-    UsageError where the port is taken, StoreError without a database, DispatchError without a table."""
+    UsageError where the port is taken or a ladder cannot be read, StoreError without a database,
+    DispatchError without a table."""
     page.jinja()
     server = _server()
-    gemms = common.read_shapes(shapes, None)
-    with common.open_existing(db):  # brings an older one up to date, which a reader cannot
+    gemms = common.read_shapes(request.shapes, None)
+    ladders = [read_ladder(path) for path in request.ladders]
+    with common.open_existing(request.db):  # brings an older one up to date, which a reader cannot
         pass
-    with Follower(db) as follower, server.listen(port) as listener:
+    with Follower(request.db) as follower, server.listen(port) as listener:
         address = f"http://{server.HOST}:{listener.getsockname()[1]}/"
         if is_json:
-            console.show_json({"address": address, "db": shown(db)})
+            console.show_json({"address": address, "db": shown(request.db)})
         else:
-            console.show(f"{shown(db)}: open {address} (Ctrl-C ends it)")
+            console.show(f"{shown(request.db)}: open {address} (Ctrl-C ends it)")
         os.nice(LATER)
-        feed = Feed(follower, max_error, gemms)
-        maps = table_document(table, feed.studies(), describe) if table else None
-        server.serve(server.Pages(feed, shown(db), describe, maps), listener)
+        feed = Feed(follower, request.max_error, gemms)
+        table = table_document(request.table, feed.studies(), describe) if request.table else None
+        server.serve(server.Pages(feed, shown(request.db), describe, table, ladders), listener)
 
 
 def _server() -> ModuleType:

@@ -12,6 +12,7 @@ from ..kernel.config import PARAMETER, PARAMETERS, Value
 from .activity import SearchRun, runs
 from .finalists import finalists
 from .importance import MIN_TRIALS
+from .ladder_steps import LadderFacts
 from .numbers import PAUSE_S, StudyNumbers
 from .pairs import pairs
 from .trial_columns import significant, trial_columns
@@ -20,8 +21,11 @@ Describe = Callable[[Mapping[str, Value]], str]  # a config in a few words
 Document = dict[str, Any]
 
 
-def overview(studies: Sequence[StudyNumbers], source: str, describe: Describe) -> Document:
-    """All studies in a line each, and the runs of their searches. `source` names the database."""
+def overview(
+    studies: Sequence[StudyNumbers], source: str, describe: Describe, ladders: Sequence[LadderFacts] = ()
+) -> Document:
+    """All studies in a line each, and the runs of their searches. `source` names the database; `ladders`
+    stand with the shapes that they are of."""
     return {
         "source": source,
         "written_at": time_text(datetime.now(UTC)),
@@ -30,6 +34,7 @@ def overview(studies: Sequence[StudyNumbers], source: str, describe: Describe) -
             for study, label in zip(studies, _names(studies), strict=True)
         ],
         "runs": [_run(run) for run in runs(studies)],
+        "ladders": [asdict(ladder) for ladder in ladders],
         "parameters": {p.name: {"meaning": p.meaning, "unit": p.unit} for p in PARAMETERS},
     }
 

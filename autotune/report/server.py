@@ -15,6 +15,7 @@ from __future__ import annotations
 import json
 import socket
 from collections import defaultdict
+from collections.abc import Sequence
 from typing import Any
 
 import uvicorn
@@ -29,6 +30,7 @@ from starlette.routing import Route
 from ..errors import StoreError, UsageError
 from . import documents, page
 from .feed import Feed, Spared
+from .ladder_steps import LadderFacts
 
 HOST = "127.0.0.1"
 _NAMES = [HOST, "localhost"]  # that a browser of this machine may call it
@@ -41,9 +43,15 @@ class Pages:
     is what the page of an exported folder is drawn from, if there is one."""
 
     def __init__(
-        self, feed: Feed, source: str, describe: documents.Describe, table: documents.Document | None = None
+        self,
+        feed: Feed,
+        source: str,
+        describe: documents.Describe,
+        table: documents.Document | None = None,
+        ladders: Sequence[LadderFacts] = (),
     ) -> None:
-        self._feed, self._source, self._describe, self._table = feed, source, describe, table
+        self._feed, self._source, self._describe = feed, source, describe
+        self._table, self._ladders = table, ladders
         self._overview: Spared[bytes] = Spared()
         self._studies: defaultdict[int, Spared[documents.Document]] = defaultdict(Spared)
 
@@ -77,7 +85,7 @@ class Pages:
 
     def _make_overview(self) -> bytes:
         studies = self._feed.studies()
-        overview = documents.overview(studies, self._source, self._describe)
+        overview = documents.overview(studies, self._source, self._describe, self._ladders)
         return _json({**overview, "version": self._feed.version, "has_table": self._table is not None})
 
     def table(self, request: Request) -> Response:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
@@ -60,10 +61,24 @@ def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def report(searched: Path, table: Path) -> str:
+def ladder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What `autotune ladder --json` might have printed for the first shape."""
+    steps = [
+        {"name": name, "adds": f"what {name} adds", "reason": "", "time_us": 1000.0 / 2**i,
+         "gflops": 2000.0 * 2**i, "share_of_limit": 0.03 * 2**i, "speedup": 0.06 * 2**i}
+        for i, name in enumerate(("naive", "coalesced", "tiled", "tuned", "cuBLAS"))
+    ]  # fmt: skip
+    facts = {"shape": "1024x1024x1024:NN", "environment": {"gpu_name": "NVIDIA H200"}, "num_rounds": 15}
+    path = tmp_path_factory.mktemp("ladder") / "ladder.json"
+    path.write_text(json.dumps({**facts, "steps": steps}), encoding="utf-8")
+    return path
+
+
+@pytest.fixture(scope="session")
+def report(searched: Path, table: Path, ladder: Path) -> str:
     """The address of its report."""
     out = searched.with_name("report.html")
-    run("report", "--db", searched, "--table", table, "--out", out)
+    run("report", "--db", searched, "--table", table, "--ladder", ladder, "--out", out)
     return out.as_uri()
 
 

@@ -251,6 +251,20 @@ def test_maps_of_a_table_change_with_k_by_keyboard(browser: Window, report: str)
     assert "served by" in told and ":NN" in told
 
 
+def test_a_ladder_stands_with_its_shape_alone(browser: Window, report: str) -> None:
+    browser.show(BIG)
+    browser.open(report)
+    for study, label in browser.run("return autotune.overview.studies.map((one) => [one.id, one.label])"):
+        goes_to(browser, f"#/shape/{study}")
+        assert browser.run("return Boolean(document.getElementById('ladder'))") == label.startswith(
+            "1024x1024x"
+        )
+    goes_to(browser, f"#/shape/{first_shape(browser)}")
+    is_drawn(browser, "climb")
+    names = browser.run(f"return {chart('climb')}.getOption().yAxis[0].data")
+    assert names == ["cuBLAS", "tuned", "tiled", "coalesced", "naive"]
+
+
 def test_an_address_that_leads_nowhere_says_so(browser: Window, report: str) -> None:
     browser.show(BIG)
     browser.open(f"{report}#/shape/99999")

@@ -22,7 +22,7 @@ from autotune.errors import StoreError
 from autotune.gemm import Gemm
 from autotune.search import Options, tune
 from autotune.search.progress import TrialDone
-from autotune.store import Store, connect, database, exists, optuna_mirror, shown
+from autotune.store import Follower, Store, connect, database, exists, optuna_mirror, shown
 from autotune.store.optuna_mirror import TRIAL_ID, study_name
 
 
@@ -51,6 +51,18 @@ def test_each_trial_is_stored_once_by_whoever_comes_first(url: str, tmp_path: Pa
     assert sorted(added) == numbers
     with Store.open(url) as store:
         assert store.keys(study_of(store)) == {config(number).key for number in numbers}
+
+
+def test_a_follower_is_told_of_what_others_write(url: str) -> None:
+    with Store.open(url) as store:
+        study = study_of(store)
+        add(store, study, 1, ok(1.0))
+        with Follower(url) as follower:
+            newest = follower.newest()
+            assert follower.studies_after(0) == [study]
+            add(store, study, 2, ok(2.0))
+            assert follower.newest() == newest._replace(trial=newest.trial + 1)
+            assert follower.trials_after(newest.trial) == [(study.id, store.trials(study)[-1])]
 
 
 def test_a_killed_writer_loses_nothing_that_was_committed(url: str, tmp_path: Path) -> None:

@@ -535,6 +535,92 @@
       ].map(([name, text]) => element("div", {}, element("dt", {}, name), element("dd", {}, text))),
     );
 
+  // The steps from a naive kernel to the tuned one, in percent of the limit.
+  const climb = (ladder) => () => {
+    const steps = [...ladder.steps].reverse();
+    const paint = (step) => ({ tuned: "ours", cuBLAS: "cublas" })[step.name] || "random";
+    return {
+      height: 62 + 24 * steps.length,
+      grid: { left: autotune.isNarrow() ? 110 : 170, right: 70, top: 8, bottom: 40, outerBoundsMode: "none" },
+      tooltip: {
+        trigger: "item",
+        formatter: ({ dataIndex }) => {
+          const step = steps[dataIndex];
+          return autotune.told(step.name, [
+            ["adds", step.adds],
+            ["time", figures.us(step.time_us)],
+            ["speed", step.gflops ? `${figures.number(step.gflops)} GFLOP/s` : step.reason],
+            ["against cuBLAS", figures.times(step.speedup)],
+          ]);
+        },
+      },
+      xAxis: { type: "value", name: "% of the limit", min: 0, max: 100 },
+      yAxis: {
+        type: "category",
+        data: steps.map((step) => step.name),
+        axisLabel: { color: colour("text"), width: autotune.isNarrow() ? 100 : 160, overflow: "truncate" },
+        splitLine: { show: false },
+        axisTick: { show: false },
+      },
+      series: [
+        {
+          type: "bar",
+          barWidth: 13,
+          data: steps.map((step) => ({
+            value: 100 * (step.share_of_limit || 0),
+            itemStyle: { color: colour(paint(step)) },
+            label: {
+              show: true,
+              position: "right",
+              color: colour("text"),
+              formatter: step.share_of_limit ? figures.percent(step.share_of_limit) : "not here",
+            },
+          })),
+        },
+      ],
+    };
+  };
+
+  const ladderCard = (ladder, picture) =>
+    more(
+      "Ladder",
+      { open: !autotune.isNarrow(), name: "ladder" },
+      picture(
+        "The steps from a naive kernel to the tuned one, and cuBLAS, in percent of the limit",
+        climb(ladder),
+        {
+          name: "climb",
+        },
+      ),
+      hint(`Timed interleaved, in ${ladder.num_rounds} rounds.`),
+      autotune.table(
+        "Steps of the ladder",
+        [
+          { title: "step", value: (step) => step.name },
+          { title: "adds", least: "tablet", value: (step) => step.reason || step.adds },
+          {
+            title: "time",
+            number: true,
+            value: (step) => step.time_us,
+            show: (step) => figures.us(step.time_us),
+          },
+          {
+            title: "GFLOP/s",
+            number: true,
+            value: (step) => step.gflops,
+            show: (step) => figures.number(step.gflops),
+          },
+          {
+            title: "vs cuBLAS",
+            number: true,
+            value: (step) => step.speedup,
+            show: (step) => figures.times(step.speedup),
+          },
+        ],
+        ladder.steps,
+      ),
+    );
+
   autotune.drawShape = (main, id) => {
     const get = () => ({ line: autotune.lineOf(id), ...autotune.studyOf(id) });
     const updates = [];
@@ -553,6 +639,8 @@
       return made;
     };
     const has = get().document.finalists.length > 0;
+    const { shape, gpu } = get().line;
+    const ladder = autotune.overview.ladders.find((one) => one.shape === shape && one.gpu === gpu);
     main.append(
       element("h1", {}, get().line.label),
       autotune.recordedNote(get().line) || "",
@@ -595,6 +683,7 @@
           : hint("The limits of this GPU are not known."),
       ),
       ...autotune.parameterCards(get, updates, picture, slot, table),
+      ladder ? ladderCard(ladder, picture) : "",
       more(
         "What failed and why",
         { name: "failures" },
