@@ -16,7 +16,8 @@ from typing import Any
 import numpy as np
 
 from ..gemm import LAYOUTS, Gemm
-from ..runtime.selector import Call, Pick, Selector
+from ..runtime.pick import Call, Pick
+from ..runtime.selector import Selector
 from ..runtime.table import Kernel, Table
 from ..runtime.table import load as load_table
 from .documents import Describe, Document

@@ -16,7 +16,8 @@ from autotune.errors import DispatchError
 from autotune.gemm import Gemm
 from autotune.report.documents import Describe
 from autotune.report.table_maps import DEPTHS, SIDES, Maps, table_document
-from autotune.runtime.selector import Call, Selector
+from autotune.runtime.pick import Call
+from autotune.runtime.selector import Selector
 from autotune.runtime.table import Table
 from autotune.store import Final, FinalEntry
 from autotune.target import Baseline
