@@ -22,8 +22,9 @@ STYLE = ROOM / "static/style.css"
 SCRIPTS = tuple(
     ROOM / "static" / name
     for name in (
-        "elements.js", "figures.js", "trials_of.js", "charts.js", "searches.js", "shape.js",
-        "choices.js", "one_trial.js", "table.js", "router.js",
+        "elements.js", "figures.js", "trials_of.js", "charts.js", "climbs.js", "timeline.js", "searches.js",
+        "history.js", "finals.js", "roofline.js", "parallel.js", "choices.js", "ladder.js", "shape.js",
+        "one_trial.js", "table.js", "router.js",
     )
 )  # fmt: skip
 

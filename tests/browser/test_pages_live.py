@@ -72,6 +72,17 @@ def test_a_page_follows_a_search(browser: Window, followed: tuple[Path, str], sc
     assert browser.faults_of_access() == []
 
 
+def test_a_shape_that_is_new_comes_to_the_page(browser: Window, followed: tuple[Path, str]) -> None:
+    db, address = followed
+    browser.show(DESKTOP)
+    browser.open(address)
+    before = browser.run("return document.querySelectorAll('main tbody tr').length")
+    where = ("--gpu", f"replay:{RECORDED}", "--shape", "512x512x16384", "--db", db)
+    run("search", *where, "--trials", "30", "--quiet")
+    browser.wait(f"return document.querySelectorAll('main tbody tr').length === {before + 1}")
+    assert browser.complaints() == []
+
+
 def test_pages_and_the_file_show_the_same(browser: Window, followed: tuple[Path, str], table: Path) -> None:
     db, address = followed
     run("report", "--db", db, "--table", table, "--out", db.with_name("report.html"))

@@ -251,6 +251,16 @@ def test_maps_of_a_table_change_with_k_by_keyboard(browser: Window, report: str)
     assert "served by" in told and ":NN" in told
 
 
+def test_rows_of_a_run_are_drawn_each_for_itself(browser: Window, large_report: Path) -> None:
+    browser.show(BIG)
+    browser.open(large_report.as_uri())
+    is_drawn(browser, "timeline")
+    series = browser.run(f"return {chart('timeline')}.getOption().series.map((s) => [s.stack, s.xAxisIndex])")
+    rows = {stack: {row for other, row in series if other == stack} for stack, _ in series if stack}
+    assert len(rows) == 4, "trials, the GPU, compiling, disturbed"
+    assert all(len(of_stack) == 1 for of_stack in rows.values())
+
+
 def test_a_ladder_stands_with_its_shape_alone(browser: Window, report: str) -> None:
     browser.show(BIG)
     browser.open(report)

@@ -93,6 +93,38 @@
     return made;
   };
 
+  // An axis of names, which are cut at so many pixels.
+  autotune.categories = (data, width) => ({
+    type: "category",
+    data,
+    axisLabel: {
+      color: autotune.colour("text"),
+      fontSize: 12,
+      ...(width ? { width, overflow: "truncate" } : {}),
+    },
+    splitLine: { show: false },
+    axisTick: { show: false },
+  });
+
+  // What a page is made of that changes with the data: each part adds how to draw itself anew to `updates`.
+  autotune.changing = () => {
+    const updates = [];
+    const kept = (made, update) => {
+      updates.push(update);
+      return made;
+    };
+    const slot = (build) => {
+      const made = autotune.element("div", {}, build());
+      return kept(made, () => made.replaceChildren(build()));
+    };
+    const picture = (...given) => {
+      const made = autotune.chart(...given);
+      return kept(made, made.update);
+    };
+    const table = (made, rows) => kept(made, () => made.update(rows()));
+    return { updates, slot, picture, table };
+  };
+
   // Before another page comes.
   autotune.forgetCharts = () => {
     drawn.forEach((handle) => handle.forget());

@@ -99,10 +99,11 @@
       .filter((one) => one.trial)
       .map((one) => [one.trial, `finalist ${one.rank}: ${one.label}`]);
     const named = new Set(finalists.map(([id]) => id));
-    const fastest = rows
-      .filter((row) => row.is_ok && !named.has(row.id))
-      .sort((a, b) => a.us - b.us)
-      .slice(0, 20)
+    const fastest = autotune
+      .fastest(
+        rows.filter((row) => !named.has(row.id)),
+        20,
+      )
       .map((row) => [row.id, `trial ${row.id}: ${figures.us(row.us)}`]);
     return [...finalists, ...fastest];
   };

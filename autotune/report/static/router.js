@@ -77,7 +77,7 @@
       main.replaceChildren();
       update = draw(place);
       document.title = `${heading(place)} - autotune`;
-      if (drawn !== null) {
+      if (drawn) {
         window.scrollTo(0, 0);
         main.focus({ preventScroll: true });
       }
@@ -168,6 +168,12 @@
 
   // The page anew from the documents that are known.
   autotune.refresh = () => update && update();
+
+  // The page made anew, as when its parts have changed.
+  autotune.redraw = () => {
+    drawn = "";
+    return show();
+  };
 
   // After news: the overview, and the trials of the shape that is shown.
   autotune.reload = async () => {

@@ -190,13 +190,7 @@
       },
     },
     xAxis: { type: "value", name: "% of speed lost", min: 0 },
-    yAxis: {
-      type: "category",
-      data: groups.map((group) => group.group).reverse(),
-      axisLabel: { color: colour("text") },
-      splitLine: { show: false },
-      axisTick: { show: false },
-    },
+    yAxis: autotune.categories(groups.map((group) => group.group).reverse()),
     series: [
       ["lost by the pick", "pick", "ours"],
       ["lost by the choice of kernels", "portfolio", "seed"],

@@ -31,6 +31,19 @@
     return rows;
   };
 
+  // The fastest ok trials, fastest first.
+  autotune.fastest = (rows, most = Infinity) =>
+    rows
+      .filter((row) => row.is_ok)
+      .sort((a, b) => a.us - b.us)
+      .slice(0, most);
+
+  // The values of a parameter that trials have: numbers by size, words by the alphabet.
+  autotune.valuesOf = (rows, name) =>
+    [...new Set(rows.map((row) => row.point[name]))].sort((a, b) =>
+      typeof a === "number" && typeof b === "number" ? a - b : String(a).localeCompare(String(b), "en"),
+    );
+
   autotune.symbols = {
     // series that share a picture differ in shape as well as in colour
     model: "circle",
