@@ -109,7 +109,8 @@
           name: "importance",
         }),
         hint(
-          "Share of the variance of log time that lies between a parameter's values, less what chance would explain. A search tries good regions more often: a description of the trials, not a law.",
+          "Share of the variance of log time that lies between a parameter's values, less what chance would explain. ",
+          "A search tries good regions more often: a description of the trials, not a law.",
         ),
       ),
       element("div", {}, pairCards(get, picture, slot)),

@@ -94,7 +94,8 @@
       marks.push(["limit", study.cublas_us / study.limit_us]);
     }
     series[series.length - 1].markLine = levels(marks);
-    const early = lines.map((line) => line.data[Math.min(line.data.length - 1, 3)][1]); // not the first few, which are slow
+    const settled = 3; // the first few steps are slow ones: they need not be seen
+    const early = lines.map((line) => line.data[Math.min(line.data.length - 1, settled)][1]);
     const most = Math.max(1, ...lines.map((line) => line.data[line.data.length - 1][1]));
     return {
       grid: { left: 44, right: isNamed ? 140 : 16, top: 30, bottom: 40 },

@@ -228,49 +228,66 @@
       rows,
     );
 
-  const draw = (main, found) => {
-    if (view.depth === null) view.depth = found.depths[Math.floor(found.depths.length / 2)];
-    let cells = [];
-    let named = new Map();
-    const compute = () => {
-      cells = cellsOf(found, view.layout, view.depth);
-      named = namedKernels(found, cells);
+  // What is drawn of the chosen layout and depth: computed anew when another is chosen.
+  const chosenCells = (found) => {
+    const chosen = {};
+    chosen.compute = () => {
+      chosen.cells = cellsOf(found, view.layout, view.depth);
+      chosen.named = namedKernels(found, chosen.cells);
     };
-    compute();
-    const height = autotune.isNarrow() ? 340 : 430;
-    const make = (name, label, paint, text) =>
-      chart(
-        label,
-        map(
-          found,
-          () => cells,
-          paint,
-          text,
-          () => view.depth,
-        ),
-        { height, name },
-      );
-    const maps = [
-      make(
-        "serves",
-        "Which kernel serves each m and n",
-        (cell) => colour(cell.provider === "cublas" ? "cublas" : named.get(cell.kernel).paint),
-        (cell) => (cell.provider === "cublas" ? "•" : named.get(cell.kernel).letter),
-      ),
-      make("speed", "How fast kernels are expected to be against cuBLAS", speedPaint, (cell) =>
-        cell.provider === "cublas" ? "•" : "",
-      ),
-      make("risk", "What the pick may lose, by the errors of the models", riskPaint, () => ""),
-    ];
-    const facts = element("div", {}, coverage(found));
-    const kernels = kernelTable([...named.values()]);
-    const depthText = element("output", {}, String(view.depth));
-    const redraw = () => {
-      compute();
-      depthText.textContent = view.depth;
-      facts.replaceChildren(coverage(found));
-      kernels.update([...named.values()]);
-      maps.forEach((one) => one.update());
+    chosen.compute();
+    return chosen;
+  };
+
+  const servesMap = (make, chosen) => {
+    const kernelOf = (cell) => chosen.named.get(cell.kernel);
+    const isCublas = (cell) => cell.provider === "cublas";
+    const made = make(
+      "serves",
+      "Which kernel serves each m and n",
+      (cell) => colour(isCublas(cell) ? "cublas" : kernelOf(cell).paint),
+      (cell) => (isCublas(cell) ? "•" : kernelOf(cell).letter),
+    );
+    const text =
+      "A letter for each kernel, those that serve the most in a colour. Red with a dot: cuBLAS serves.";
+    return [made, card("Which kernel serves what", {}, made, hint(text))];
+  };
+
+  const speedMap = (make) => {
+    const label = "How fast kernels are expected to be against cuBLAS";
+    const made = make("speed", label, speedPaint, (cell) => (cell.provider === "cublas" ? "•" : ""));
+    const colours = scale(["cublas", "page", "ours"], ["half as fast", "twice as fast"]);
+    const text =
+      "The kernel's expected time; a dot where cuBLAS serves, because a kernel is not surely faster.";
+    return [made, card("Against cuBLAS", {}, made, colours, hint(text))];
+  };
+
+  const riskMap = (make, found) => {
+    const made = make("risk", "What the pick may lose, by the errors of the models", riskPaint, () => "");
+    const colours = scale(["page", "bandit"], ["loses nothing", "may lose 25 % and more"]);
+    const text = hint(
+      `How much slower the pick is than the best of the first ${found.num_first} launches, if each kernel is off `,
+      "by its model's own error, independently. Errors go together, so the truth is less.",
+    );
+    return [made, card("Where the model is unsure", {}, made, colours, text)];
+  };
+
+  const leftOutCard = (groups) =>
+    card(
+      "Shapes that were left out",
+      {},
+      chart("Speed lost on shapes left out, by group", leftOut(groups), { name: "left-out" }),
+      hint("Measured when the table was exported: against the best of all kernels that were timed."),
+    );
+
+  // The choice of layout and k; `redraw` is called for another.
+  const controls = (found, redraw) => {
+    const told = element("output", {}, String(view.depth));
+    const slide = ({ target }) => {
+      view.depth = found.depths[Number(target.value)];
+      target.setAttribute("aria-valuetext", String(view.depth));
+      told.textContent = view.depth;
+      redraw();
     };
     const slider = element("input", {
       type: "range",
@@ -280,67 +297,56 @@
       step: 1,
       value: found.depths.indexOf(view.depth),
       "aria-valuetext": String(view.depth),
-      input: (event) => {
-        view.depth = found.depths[Number(event.target.value)];
-        event.target.setAttribute("aria-valuetext", String(view.depth));
-        redraw();
-      },
+      input: slide,
     });
     const layouts = Object.keys(found.layouts).map((layout) => [layout, layout]);
-    main.append(
-      element("h1", {}, `Table: ${found.folder}`),
-      autotune.recordedNote(found) || "",
-      facts,
-      element(
-        "div",
-        { class: "choices" },
-        autotune.choice("layout", layouts, view.layout, (value) => {
-          view.layout = value;
-          redraw();
-        }),
-        element("label", { class: "choice" }, element("span", {}, "k"), slider, depthText),
-      ),
-      card(
-        "Which kernel serves what",
-        {},
-        maps[0],
-        hint(
-          "A letter for each kernel, those that serve the most in a colour. Red with a dot: cuBLAS serves.",
-        ),
-      ),
-      card(
-        "Against cuBLAS",
-        {},
-        maps[1],
-        scale(["cublas", "page", "ours"], ["half as fast", "twice as fast"]),
-        hint("The kernel's expected time; a dot where cuBLAS serves, because a kernel is not surely faster."),
-      ),
-      card(
-        "Where the model is unsure",
-        {},
-        maps[2],
-        scale(["page", "bandit"], ["loses nothing", "may lose 25 % and more"]),
-        hint(
-          `How much slower the pick is than the best of the first ${found.num_first} launches, if each kernel is off by its model's own error, independently. Errors go together, so the truth is less.`,
-        ),
-      ),
-      found.left_out.length
-        ? card(
-            "Shapes that were left out",
-            {},
-            chart("Speed lost on shapes left out, by group", leftOut(found.left_out), { name: "left-out" }),
-            hint("Measured when the table was exported: against the best of all kernels that were timed."),
-          )
-        : "",
-      found.served.length
-        ? more("Shapes of the database", { open: true, name: "served" }, served(found.served))
-        : "",
-      more("Kernels of this layout and k", { name: "kernels" }, kernels),
+    const choose = (layout) => {
+      view.layout = layout;
+      redraw();
+    };
+    return element(
+      "div",
+      { class: "choices" },
+      autotune.choice("layout", layouts, view.layout, choose),
+      element("label", { class: "choice" }, element("span", {}, "k"), slider, told),
     );
   };
 
   autotune.drawTable = (main) => {
-    draw(main, autotune.tableMaps);
+    const found = autotune.tableMaps;
+    if (view.depth === null) view.depth = found.depths[Math.floor(found.depths.length / 2)];
+    const chosen = chosenCells(found);
+    const depth = () => view.depth;
+    const height = autotune.isNarrow() ? 340 : 430;
+    const make = (name, label, paint, text) =>
+      chart(
+        label,
+        map(found, () => chosen.cells, paint, text, depth),
+        { height, name },
+      );
+    const drawn = [servesMap(make, chosen), speedMap(make), riskMap(make, found)];
+    const facts = element("div", {}, coverage(found));
+    const kernels = kernelTable([...chosen.named.values()]);
+    const redraw = () => {
+      chosen.compute();
+      facts.replaceChildren(coverage(found));
+      kernels.update([...chosen.named.values()]);
+      drawn.forEach(([picture]) => picture.update());
+    };
+    main.append(
+      ...[
+        element("h1", {}, `Table: ${found.folder}`),
+        autotune.recordedNote(found),
+        facts,
+        controls(found, redraw),
+        ...drawn.map(([, made]) => made),
+        found.left_out.length ? leftOutCard(found.left_out) : null,
+        found.served.length
+          ? more("Shapes of the database", { open: true, name: "served" }, served(found.served))
+          : null,
+        more("Kernels of this layout and k", { name: "kernels" }, kernels),
+      ].filter(Boolean),
+    );
     return null;
   };
 }
