@@ -11,7 +11,7 @@ from fake_target import FakeTarget
 from store_cases import COMPILER, H200, SQUARE, add, config, ok
 
 from autotune.cli import bench
-from autotune.cli.report import _numbers
+from autotune.cli.report import numbers_of
 from autotune.cli.trials import _study_facts
 from autotune.device import KNOWN
 from autotune.errors import DispatchError
@@ -68,7 +68,7 @@ def test_everything_that_names_a_winner(store: Store, study: StudyRef, has_final
     for limit, best in ((None, 3), (MAX_ERROR, 1)):
         (summary,) = store.studies(limit)
         assert _study_facts(store, summary, limit)["best_config"] == config(best).to_dict()
-        (numbers,) = _numbers(store, (), limit)
+        (numbers,) = numbers_of(store, (), limit)
         assert numbers.best_point == config(best).to_dict()
         assert numbers.best_so_far[-1].key == config(best).key
         (shape,) = read_results(store, H200, KNOWN["h200"], max_error=limit).shapes
