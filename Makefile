@@ -92,7 +92,7 @@ browser:
 	fi
 
 browser-test: browser $(VENV)/.browser  ## look at the pages in Chromium: without it these tests are skipped
-	$(BIN)/python -m pytest -m browser tests/browser $(PYTEST_FLAGS)
+	$(BIN)/python -m pytest -m browser tests/browser -n $(JOBS) --dist loadfile $(PYTEST_FLAGS)
 
 install-test: $(VENV)/.dev  ## build the wheel, install it in a fresh environment, run README's commands
 	$(BIN)/python -m pytest tests/install $(PYTEST_FLAGS)

@@ -135,6 +135,7 @@ Rounds = Annotated[int, typer.Option(help="Interleaved rounds: samples of each k
 
 TABLE = Path("sgemm_dispatch")
 REPORT = Path("report.html")
+TILES = Path("tiles.html")
 
 
 def _print_version(is_asked: bool) -> None:
@@ -396,6 +397,36 @@ def view(
     interrupt_in_order()
     request = PagesRequest(db, shape or (), table, ladder or (), max_error or None)
     command.run(request, port, is_json=is_json)
+
+
+@app.command(
+    epilog=_examples(
+        "explain --shape 4096",
+        "explain --gpu rtx-4090 --shape 4096x128x4096:NT --config bm=64,bn=64,wn=32",
+        """explain --shape 4096 --config '{"bm": 128, "wm": 64}' --out mine.html""",
+    )
+)
+def explain(
+    out: Annotated[Path, typer.Option(help="The HTML file to write.")] = TILES,
+    gpu: Annotated[
+        str,
+        typer.Option(help="A known kind of GPU, as h200 or rtx-3090.", autocompletion=_kinds),
+    ] = "h200",
+    shape: Annotated[str, typer.Option(help="4096, 4096x128x4096 (m, n, k), 4096:NT or 512b32.")] = "4096",
+    config: Annotated[
+        list[str] | None,
+        typer.Option(metavar="CONFIG", help="A config to draw first: bm=64,bn=128,... or JSON; repeatable."),
+    ] = None,
+    is_json: Json = False,
+) -> None:
+    """Draw what kernels do with memory: blocks, warps, stages, banks, bytes. No GPU is needed.
+
+    The ladder from the naive kernel to a tuned one, winners that ship, and any config, in one HTML file.
+    """
+    from . import explain as command
+
+    interrupt_in_order()
+    command.run(out, gpu, shape, config or (), is_json=is_json)
 
 
 @app.command(epilog=_examples("bench", "bench --db shapes.db --shape 4096 --rounds 50"))

@@ -60,20 +60,43 @@ def is_k_major_b(c: Any, g: Gemm) -> Any:
     return (c.pack_b == 0) & g.trans_b
 
 
+def row_a(c: Any, g: Gemm) -> Any:
+    """Floats from one k to the next of A's tile in shared memory."""
+    return c.bm + c.pad * is_k_major_a(c, g)
+
+
+def row_b(c: Any, g: Gemm) -> Any:
+    """Floats from one k to the next of B's tile in shared memory."""
+    return c.bn + c.pad * is_k_major_b(c, g)
+
+
+def stage_floats(c: Any, g: Gemm) -> Any:
+    """Floats of a stage: A's tile, then B's. Lanes that share out k need no stages."""
+    return c.bk * (row_a(c, g) + row_b(c, g)) * (lanes_k(c) == 1)
+
+
 def main_smem_bytes(c: Any, g: Gemm) -> Any:
-    """`smem_bytes` of the same config without its reduction. Lanes that share out k need no stages."""
-    row_a = c.bm + c.pad * is_k_major_a(c, g)
-    row_b = c.bn + c.pad * is_k_major_b(c, g)
-    stages = c.stages * c.bk * (row_a + row_b) * (lanes_k(c) == 1)
+    """`smem_bytes` of the same config without its reduction."""
+    stages = c.stages * stage_floats(c, g)
     flushed = c.bm * c.bn * c.slice_k * (c.flush_k > 0)
     sums = c.bm * c.bn * ((c.slice_k > 1) | (lanes_k(c) > 1))
     return FLOAT_BYTES * np.maximum(stages + flushed, sums)
 
 
+def staged_pitch(c: Any) -> Any:
+    """Floats from one staged row to the next: lanes in different rows touch different banks."""
+    return c.bn + (c.wn // c.tn * chunk_n(c) - c.bn) % WARP
+
+
 def staged_bytes(c: Any) -> Any:
     """Shared memory for one row of each thread's sums, padded as kernels/config.cuh says."""
-    pitch = c.bn + (c.wn // c.tn * chunk_n(c) - c.bn) % WARP
-    return FLOAT_BYTES * (c.bm // c.tm) * pitch
+    return FLOAT_BYTES * (c.bm // c.tm) * staged_pitch(c)
+
+
+def has_staged_rows(c: Any, epilogue: Epilogue = PLAIN) -> Any:
+    """Whether sums go through shared memory, by rows, on their way to C (kernels/staged_rows.cuh)."""
+    is_long = epilogue.activation in LONG_ACTIVATIONS
+    return (c.reduction == "cluster") | ((c.reduction != "two_pass") & ((c.vec_c < chunk_n(c)) | is_long))
 
 
 def smem_bytes(c: Any, g: Gemm, epilogue: Epilogue = PLAIN) -> Any:
@@ -83,9 +106,7 @@ def smem_bytes(c: Any, g: Gemm, epilogue: Epilogue = PLAIN) -> Any:
     Rows on their way to C (kernels/staged_rows.cuh) go through it one per thread at a time where more do not
     fit: less than the stages of all but the smallest, which never decides how many blocks an SM holds.
     """
-    is_long = epilogue.activation in LONG_ACTIVATIONS
-    has_rows = (c.reduction == "cluster") | ((c.reduction != "two_pass") & ((c.vec_c < chunk_n(c)) | is_long))
-    return np.maximum(main_smem_bytes(c, g), has_rows * staged_bytes(c))
+    return np.maximum(main_smem_bytes(c, g), has_staged_rows(c, epilogue) * staged_bytes(c))
 
 
 def register_cap(c: Any, limits: DeviceLimits) -> Any:
@@ -107,14 +128,21 @@ def expected_registers(c: Any, limits: DeviceLimits) -> Any:
     return np.minimum(register_estimate(c) + SPARE_REGISTERS, register_cap(c, limits))
 
 
-def blocks_per_sm(c: Any, limits: DeviceLimits, g: Gemm, registers: Any) -> Any:
-    """Blocks resident on one SM, given the compiler's registers per thread."""
+def blocks_by_limit(c: Any, limits: DeviceLimits, g: Gemm, registers: Any) -> dict[str, Any]:
+    """Blocks that each of an SM's means has room for, given the compiler's registers per thread."""
     granules = -(-registers // REGISTER_GRANULE) * REGISTER_GRANULE
     warps = limits.regs_per_sm // (SM_PARTITIONS * WARP * granules) * SM_PARTITIONS
-    by_registers = warps // (threads(c) // WARP)
-    by_smem = limits.smem_per_sm // (smem_bytes(c, g) + limits.smem_reserved)
-    by_threads = limits.threads_per_sm // threads(c)
-    return reduce(np.minimum, (by_registers, by_smem, by_threads, limits.blocks_per_sm))
+    return {
+        "registers": warps // (threads(c) // WARP),
+        "shared memory": limits.smem_per_sm // (smem_bytes(c, g) + limits.smem_reserved),
+        "threads": limits.threads_per_sm // threads(c),
+        "block slots": limits.blocks_per_sm,
+    }
+
+
+def blocks_per_sm(c: Any, limits: DeviceLimits, g: Gemm, registers: Any) -> Any:
+    """Blocks resident on one SM, given the compiler's registers per thread."""
+    return reduce(np.minimum, blocks_by_limit(c, limits, g, registers).values())
 
 
 def residency(config: Config, limits: DeviceLimits, g: Gemm, registers: int | None = None) -> int:

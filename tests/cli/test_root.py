@@ -19,6 +19,7 @@ COMMANDS = (
     "trials",
     "report",
     "view",
+    "explain",
     "bench",
     "verify",
     "record",

@@ -33,6 +33,7 @@ struct Launch {
     Order thread_order, block_order;
     uint64_t seed;
     std::vector<Region> regions;
+    const char* kernel = "sgemm";
 };
 
 // Signalling NaNs that differ, so that a message can say where one came from.
@@ -49,6 +50,15 @@ void begin_block_memory();
 void end_block_memory();
 void poison_copies_under_way();  // of the running thread, again
 void end_launch_memory();
+
+// counting.cpp: what warps ask of memory, reset by the scheduler in the same way; of kernels that tell.
+void begin_launch_counts(const Launch& launch);
+void begin_block_counts();
+void end_block_counts();
+void write_counts();  // of a problem, and begins anew
+int stage_a_floats();  // instance.cpp: where B's tile begins in a stage of shared memory
+int stage_floats();
+
 int barrier_epoch();  // barriers that the running block has passed, those of its cluster too
 int cluster_round();  // barriers that its cluster has passed
 

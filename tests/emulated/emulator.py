@@ -28,7 +28,7 @@ import numpy as np
 from autotune.kernel.launch import PACK_SMEM_BYTES, PACK_THREADS, PLAIN, SCHEDULE_WORDS, Epilogue, Pack
 
 HERE = Path(__file__).resolve().parent
-RUNTIME = ("main.cpp", "memory.cpp", "scheduler.cpp")
+RUNTIME = ("counting.cpp", "main.cpp", "memory.cpp", "scheduler.cpp")
 FLAGS = (
     "-std=c++17", "-O1", "-g1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all",
     "-Wall", "-Wextra", "-Wno-unknown-pragmas",
@@ -151,15 +151,24 @@ class LaunchProblem:
         return (0,) * 9
 
 
-def run(executable: Path, problems: Iterable[LaunchProblem]) -> list[LaunchResult]:
-    """What becomes of each problem, in order. Raises `EmulatedFault` at the first that goes wrong."""
-    problems = list(problems)
+def run(
+    executable: Path,
+    problems: Iterable[LaunchProblem],
+    counts: Path | None = None,
+    trace: Path | None = None,
+) -> list[LaunchResult]:
+    """What becomes of each problem, in order. Raises `EmulatedFault` at the first that goes wrong.
+
+    A kernel that is compiled with `COUNTED` writes to the file `counts` what its warps ask of memory, and to
+    `trace` every access.
+    """
+    problems, files = list(problems), {"AUTOTUNE_COUNTS": counts, "AUTOTUNE_TRACE": trace}
     try:
         done = subprocess.run(
             [executable],
             input=b"".join(p.packed() for p in problems),
             capture_output=True,
-            env=os.environ | _OPTIONS,
+            env=os.environ | _OPTIONS | {name: str(path) for name, path in files.items() if path},
             timeout=RUN_TIMEOUT_S,
             check=False,
         )

@@ -3,12 +3,23 @@
 #ifndef CLUSTER
 #define CLUSTER 1  // a kernel that knows no clusters
 #endif
+#ifdef COUNTED  // every turn of every loop of the kernel tells of itself
+#define for(...) for (__VA_ARGS__) if (emulated::Iteration turn(__FILE__, __LINE__); true)
+#endif
 #include KERNEL_FILE
+#undef for
 #include "problem.hpp"
 
 namespace emulated {
 
 int cluster_size() { return CLUSTER; }
+#ifdef REDUCTION_NONE
+int stage_a_floats() { return STAGE_A; }
+int stage_floats() { return STAGE_FLOATS; }
+#else
+int stage_a_floats() { return 0; }
+int stage_floats() { return 1; }
+#endif
 
 #ifdef REDUCTION_NONE  // the template; the reference kernels and the tests' own end with `splits`
 static Schedule schedule_of(const Problem& p) {

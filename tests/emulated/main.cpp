@@ -184,7 +184,7 @@ struct Operand {
         if (p.alpha != 0) {
             launch({static_cast<int>(pack.blocks), 1, 1, static_cast<int>(p.pack_threads),
                     static_cast<size_t>(p.pack_smem_bytes), Order(p.thread_order), Order(p.block_order),
-                    static_cast<uint64_t>(p.seed), {region, copy}},
+                    static_cast<uint64_t>(p.seed), {region, copy}, "sgemm_pack"},
                    [&] { run_pack(p, pack, base, ld, to); });
             for (int64_t product = 0; product < pack.products; ++product) {
                 check_packed(name, p, pack, base + product * stride, ld, to + product * floats);
@@ -218,6 +218,7 @@ void run(const Problem& p) {
                  kept.region("what is kept", true, false), workspace.region()}};
     launch(pass, [&] { run_sgemm(p, operands); });
     if (p.reduce_blocks > 0) {
+        pass.kernel = "sgemm_reduce";
         pass.grid_x = static_cast<int>(p.reduce_blocks);
         pass.grid_y = pass.cluster = 1;
         pass.threads = static_cast<int>(p.reduce_threads);
@@ -231,6 +232,7 @@ void run(const Problem& p) {
     check_unchanged("B", b, packed_b);
     check_unchanged("the bias", bias, packed_bias);
     workspace.check_counters();
+    write_counts();
     for (const std::vector<float>& result : {c.packed(), kept.packed()}) {
         if (!result.empty()) fwrite(result.data(), sizeof(float), result.size(), stdout);
     }

@@ -41,6 +41,32 @@ struct Position {
 };
 extern Position here;
 
+// A place of the kernel's text: by default where the function is called that has it as an argument.
+struct Site {
+    const char* file;
+    int line;
+    static constexpr Site here(const char* file = __builtin_FILE(), int line = __builtin_LINE()) { return {file, line}; }
+};
+
+// counting.cpp: a turn of a loop lasts as long as this. And an access of the running thread; `kind`: load, store, copy.
+struct Iteration {
+    Iteration(const char* file, int line);
+    Iteration(const Iteration&) = delete;
+    ~Iteration();
+};
+void count_access(const float* address, int vec, bool is_shared, const char* kind, const Site& site);
+#ifdef COUNTED
+constexpr bool IS_COUNTED = true;
+#else
+constexpr bool IS_COUNTED = false;
+#endif
+static inline void count_shared(const float* address, int vec, const char* kind, const Site& site) {
+    if (IS_COUNTED) count_access(address, vec, true, kind, site);
+}
+static inline void count_global(const float* address, int vec, const char* kind, const Site& site) {
+    if (IS_COUNTED) count_access(address, vec, false, kind, site);
+}
+
 float* shared_base();
 void touch_shared(const float* address, int count, Access access);
 void touch_global(const float* address, int count, Access access);
@@ -84,13 +110,15 @@ using SharedAddress = float*;
 inline SharedAddress shared_address(float* pointer) { return pointer; }
 
 template <int VEC>
-inline void copy_async(float* smem, GlobalAddress gmem, bool is_valid) {
+inline void copy_async(float* smem, GlobalAddress gmem, bool is_valid, emulated::Site site = emulated::Site::here()) {
     static_assert(VEC == 1 || VEC == 2 || VEC == 4, "cp.async copies 4, 8 or 16 bytes");
+    emulated::count_shared(smem, VEC, "copy", site);
+    if (is_valid) emulated::count_global(reinterpret_cast<const float*>(gmem), VEC, "copy", site);
     emulated::issue_copy(smem, reinterpret_cast<const float*>(gmem), VEC, is_valid);
 }
 template <int VEC>
-inline void copy_async(SharedAddress smem, int floats, GlobalAddress gmem) {
-    copy_async<VEC>(smem + floats, gmem, true);
+inline void copy_async(SharedAddress smem, int floats, GlobalAddress gmem, emulated::Site site = emulated::Site::here()) {
+    copy_async<VEC>(smem + floats, gmem, true, site);
 }
 inline void commit_copies() { emulated::commit_group(); }
 template <int PENDING>
@@ -99,43 +127,48 @@ inline void wait_copies() {
 }
 
 template <int VEC>
-inline Vec<VEC> load_global(const float* address) {
+inline Vec<VEC> load_global(const float* address, emulated::Site site = emulated::Site::here()) {
+    emulated::count_global(address, VEC, "load", site);
     emulated::touch_global(address, VEC, emulated::Access::READ);
     Vec<VEC> value;
     for (int i = 0; i < VEC; ++i) value.v[i] = address[i];
     return value;
 }
 template <int VEC>
-inline Vec<VEC> load_operand(GlobalAddress address) {
-    return load_global<VEC>(reinterpret_cast<const float*>(address));
+inline Vec<VEC> load_operand(GlobalAddress address, emulated::Site site = emulated::Site::here()) {
+    return load_global<VEC>(reinterpret_cast<const float*>(address), site);
 }
 template <int VEC>
-inline Vec<VEC> load_l2(const float* address) {
+inline Vec<VEC> load_l2(const float* address, emulated::Site site = emulated::Site::here()) {
     emulated::touch_l2(address, VEC);
-    return load_global<VEC>(address);
+    return load_global<VEC>(address, site);
 }
 template <int VEC>
-inline void store_global(float* address, Vec<VEC> value) {
+inline void store_global(float* address, Vec<VEC> value, emulated::Site site = emulated::Site::here()) {
+    emulated::count_global(address, VEC, "store", site);
     emulated::touch_global(address, VEC, emulated::Access::WRITE);
     for (int i = 0; i < VEC; ++i) address[i] = value.v[i];
     emulated::stored_global(address, VEC);
 }
 template <int VEC>
-inline Vec<VEC> load_shared(const float* address) {
+inline Vec<VEC> load_shared(const float* address, emulated::Site site = emulated::Site::here()) {
+    emulated::count_shared(address, VEC, "load", site);
     emulated::touch_shared(address, VEC, emulated::Access::READ);
     Vec<VEC> value;
     for (int i = 0; i < VEC; ++i) value.v[i] = address[i];
     return value;
 }
 template <int VEC>
-inline Vec<VEC> load_cluster(const float* address, int rank) {
+inline Vec<VEC> load_cluster(const float* address, int rank, emulated::Site site = emulated::Site::here()) {
+    emulated::count_shared(address, VEC, "load", site);
     address = emulated::foreign_shared(address, VEC, rank);
     Vec<VEC> value;
     for (int i = 0; i < VEC; ++i) value.v[i] = address[i];
     return value;
 }
 template <int VEC>
-inline void store_shared(float* address, Vec<VEC> value) {
+inline void store_shared(float* address, Vec<VEC> value, emulated::Site site = emulated::Site::here()) {
+    emulated::count_shared(address, VEC, "store", site);
     emulated::touch_shared(address, VEC, emulated::Access::WRITE);
     for (int i = 0; i < VEC; ++i) address[i] = value.v[i];
 }

@@ -163,12 +163,16 @@ State run_block(const Launch& launch, std::mt19937_64& random) {
         state = check_convergence(launch.threads);
         epochs[here.rank] += state != State::AT_EXCHANGE;  // which orders no accesses to memory
     } while (state == State::AT_BARRIER || state == State::AT_EXCHANGE);
-    if (state == State::DONE) end_block_memory();
+    if (state == State::DONE) {
+        end_block_memory();
+        end_block_counts();
+    }
     return state;
 }
 
 void begin_block(const Launch& launch) {
     begin_block_memory();
+    begin_block_counts();
     for (int i = 0; i < launch.threads; ++i) {
         Fibre& fibre = fibre_of(i, launch.threads);
         fibre.state = State::READY;
@@ -234,6 +238,7 @@ void launch(const Launch& launch, const std::function<void()>& kernel) {
     threads_per_block = launch.threads;
     std::mt19937_64 random(launch.seed);
     begin_launch_memory(launch);
+    begin_launch_counts(launch);
     std::vector<int> order = first_order(launch.grid_x * launch.grid_y / launch.cluster, launch.block_order);
     arrange(order, launch.block_order, random);
     for (int number : order) {

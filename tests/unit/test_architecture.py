@@ -65,6 +65,7 @@ RULES: dict[str, Room] = {
     "export/from_store": _room("export", "store", "kernel"),
     "report": _room("report", "store", "runtime", "kernel", packages=("numpy", "jinja2")),
     "report/server": _room("report", packages=("starlette", "uvicorn")),
+    "tiles": _room("tiles", "kernel", packages=("numpy",)),
 }
 # Free to compose everything: the command line, what it stands on, and what starts it.
 COMPOSERS = {"cli", "__main__", "tuning", "drawn_shapes", "starting_points", "targets"}

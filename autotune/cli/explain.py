@@ -1,0 +1,104 @@
+"""`autotune explain`: what kernels do with memory, as one HTML file: the ladder, winners, or any config."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+from .. import targets
+from ..device import DeviceLimits, known_limits
+from ..errors import UsageError
+from ..gemm import Gemm
+from ..kernel.config import Config
+from ..kernel.rules import broken_rules
+from ..kernel.rungs import steps
+from ..output_file import check_writable, write_file
+from ..recording.replay import ReplayTarget
+from ..tiles.explorer_page import page
+from ..tiles.kernel_picture import Subject
+from . import console
+
+ASKED, LADDER, WINNERS = "asked for", "the ladder", "winners that ship"
+
+
+def run(out: Path, gpu: str, shape: str, configs: Sequence[str], *, is_json: bool) -> None:
+    """Write the page: what was asked for first, then the ladder, then winners.
+
+    Raises UsageError for a config, shape or GPU that is none, and where `out` cannot be written.
+    """
+    gemm, limits = Gemm.parse(shape), known_limits(gpu)
+    asked = [_asked(number, text, gemm) for number, text in enumerate(configs, 1)]
+    check_writable(out)
+    rungs = _ladder(gemm)
+    subjects = [*asked, *rungs, *_winners(gemm, limits, len(rungs))]
+    if not subjects:
+        raise UsageError(f"no kernel that ships is known for {gemm} on {limits.name}; name one with --config")
+    foot = f"Written by autotune explain for {gemm} on {limits.name}. Counts are of a model that equals the "
+    foot += "kernel's text, executed by the tests; no time in them was measured."
+    content = page(subjects, limits, gpu, foot)
+    write_file(out, content)
+    broken = _broken(asked, limits)
+    if is_json:
+        kernels = [{"name": s.name, "family": s.family, "shape": str(s.gemm)} for s in subjects]
+        console.show_json({"out": str(out), "kernels": kernels, "broken_rules": broken})
+        return
+    for name, rules in broken.items():
+        told = "; ".join(f"{rule['sentence']} ({rule['id']})" for rule in rules)
+        console.note(f"{name} cannot be: {told}.")
+    count = console.counted(len(subjects), "kernel", "kernels")
+    console.show(f"wrote {out}: {count}, {len(content.encode()) / 1e6:.1f} MB; open it in a browser")
+
+
+def _asked(number: int, text: str, gemm: Gemm) -> Subject:
+    return Subject(f"config {number}", "the config that was asked for", ASKED, _read(text), gemm)
+
+
+def _read(text: str) -> Config:
+    """A config as JSON, or as `bm=64,bn=128`."""
+    if not text.lstrip().startswith("{"):
+        return Config.parse(text)
+    try:
+        return Config.from_dict(json.loads(text))
+    except ValueError as error:
+        raise UsageError(f"--config {text!r} is no JSON: {error}; write it as bm=64,bn=128") from error
+
+
+def _broken(asked: Sequence[Subject], limits: DeviceLimits) -> dict[str, list[dict[str, str]]]:
+    """The rules that configs break, by their name."""
+    found = {}
+    for subject in asked:
+        if isinstance(subject.kernel, Config):
+            rules = broken_rules(subject.kernel, limits, subject.gemm)
+            if rules:
+                found[subject.name] = [{"id": r.id, "kind": r.kind, "sentence": r.sentence} for r in rules]
+    return found
+
+
+def _ladder(gemm: Gemm) -> list[Subject]:
+    """The rungs, where the problem has them: single NN products."""
+    if gemm.is_batched or gemm.layout != "NN":
+        return []
+    return [
+        Subject(f"{number}. {step.name}", step.adds, LADDER, step.kernel, gemm)
+        for number, step in enumerate(steps(gemm), 1)
+    ]
+
+
+def _winners(gemm: Gemm, limits: DeviceLimits, rungs: int) -> list[Subject]:
+    """The best config of each problem of the recorded spaces of this GPU, that of `gemm` first: it is
+    the last rung."""
+    found = []
+    for path in targets.recordings():
+        recorded = ReplayTarget(path)
+        if recorded.limits.name != limits.name:
+            continue
+        for own in sorted(recorded.gemms, key=lambda other: other != gemm):
+            point, time_us = recorded.optimum(own)
+            cublas_us = recorded.baseline(own).time_us
+            adds = f"the fastest of a recorded search, {time_us:,.1f} us"
+            adds += f" where cuBLAS takes {cublas_us:,.1f} us" if cublas_us else ""
+            is_rung = own == gemm and bool(rungs)
+            name, family = (f"{rungs + 1}. tuned", LADDER) if is_rung else (f"tuned for {own}", WINNERS)
+            found.append(Subject(name, adds, family, Config.from_dict(point), own))
+    return found

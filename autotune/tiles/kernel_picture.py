@@ -1,0 +1,161 @@
+"""One kernel on one problem and GPU as plain data to draw: numbers, names and sentences, ready for JSON.
+
+All arithmetic of the page is done in this room; what draws it (explorer/) places what it is given.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+
+from ..device import DeviceLimits
+from ..errors import UsageError
+from ..gemm import Gemm
+from ..kernel import resources
+from ..kernel.config import PARAMETERS, Config
+from ..kernel.rules import broken_rules
+from ..kernel.rungs import ReferenceKernel
+from . import drawn_accesses, drawn_parts
+from .block_walk import BlockWalk
+from .drawn_parts import Drawing
+from .launch_counts import count
+from .reference_accesses import ReferenceTile, count_reference
+from .tile_shape import TileShape
+from .timeline import FILL, Timeline
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A kernel to explain: its name, what is to be seen on it, and what kind of kernels it stands among."""
+
+    name: str
+    adds: str
+    family: str
+    kernel: Config | ReferenceKernel
+    gemm: Gemm
+
+
+def picture(subject: Subject, limits: DeviceLimits) -> Drawing:
+    """All that is drawn of a kernel; of a config that breaks rules, which. Raises UsageError for an empty C
+    or k."""
+    gemm, kernel = subject.gemm, subject.kernel
+    gemm.need_output()
+    if not gemm.k:
+        raise UsageError(f"{gemm}: k is 0, nothing is multiplied; choose k of at least 1")
+    made: Drawing = {
+        "name": subject.name,
+        "adds": subject.adds,
+        "family": subject.family,
+        "shape": str(gemm),
+        "gpu": f"{limits.name} ({limits.arch})",
+        "broken": [],
+        "parameters": [],
+    }
+    if isinstance(kernel, ReferenceKernel):
+        return made | _reference(ReferenceTile(kernel, gemm), limits)
+    made["parameters"] = _parameters(kernel)
+    broken = broken_rules(kernel, limits, gemm)
+    if broken:
+        return made | {"broken": [{"id": r.id, "kind": r.kind, "sentence": r.sentence} for r in broken]}
+    return made | _template(BlockWalk.of(TileShape(kernel, gemm), limits), limits)
+
+
+def _parameters(config: Config) -> list[Drawing]:
+    values = config.to_dict()
+    return [
+        {"name": p.name, "value": values[p.name], "meaning": p.meaning, "values": list(p.values)}
+        for p in PARAMETERS
+    ]
+
+
+def _template(walk: BlockWalk, limits: DeviceLimits) -> Drawing:
+    shape = walk.shape
+    config, gemm = shape.config, shape.gemm
+    resident = resources.residency(config, limits, gemm)
+    return {
+        "grid": drawn_parts.grid(walk, resident * limits.num_sms),
+        "tile": _tile(shape),
+        "timeline": _timeline(walk),
+        "accesses": drawn_accesses.of_template(walk),
+        "counts": drawn_parts.counts(count(config, gemm, limits), gemm, limits),
+        "resources": drawn_parts.taken_of_sm(config, gemm, limits),
+    }
+
+
+def _reference(tile: ReferenceTile, limits: DeviceLimits) -> Drawing:
+    """A kernel of reference.cu: blocks of 32 x 32 threads, an element each."""
+    found = drawn_parts.taken_by_reference(tile.kernel, limits)
+    grid = drawn_parts.grid(tile.walk, found["resident"] * limits.num_sms)
+    return {
+        "grid": grid | {"steps": -(-tile.gemm.k // tile.depth)},
+        "tile": drawn_parts.reference_tile(tile),
+        "timeline": {"note": _REFERENCE_NOTES[tile.has_tiles], "steps": [], "rows": [], "sentences": []},
+        "accesses": drawn_accesses.of_reference(tile),
+        "counts": drawn_parts.counts(count_reference(tile.kernel, tile.gemm), tile.gemm, limits),
+        "resources": found,
+    }
+
+
+_REFERENCE_NOTES = {
+    False: "There are no stages: for each k, every thread reads its element of A and of B from global "
+    "memory, and multiplies them.",
+    True: "One stage: the block copies a tile of A and one of B, meets at a barrier, reads them, and meets "
+    "again. Nothing is copied while tiles are multiplied.",
+}
+
+
+def _tile(shape: TileShape) -> Drawing:
+    """A block's tile: where its warps begin, and the elements of each lane from there."""
+    c = shape.config
+    first_m, first_n = shape.first_m[:, 0], shape.first_n[:, 0]
+    return {
+        "bm": c.bm,
+        "bn": c.bn,
+        "bk": c.bk,
+        "wm": c.wm,
+        "wn": c.wn,
+        "tm": c.tm,
+        "tn": c.tn,
+        "threads": shape.threads,
+        "slices": c.slice_k,
+        "lanes": [shape.lanes_m, shape.lanes_n, shape.lanes_k],
+        "warps": [
+            {"m": int(m), "n": int(n), "slice": int(s)}
+            for m, n, s in zip(first_m, first_n, shape.slice[:, 0], strict=True)
+        ],
+        "rows": (shape.rows()[:, 0] - first_m[0]).T.tolist(),
+        "columns": (shape.columns()[:, 0] - first_n[0]).T.tolist(),
+    }
+
+
+def _timeline(walk: BlockWalk) -> Drawing:
+    """Places for tiles, as rows; steps, as columns; and what happens in each step, as sentences."""
+    shape = walk.shape
+    steps = walk.first_share.steps
+    if shape.lanes_k > 1:
+        note = (
+            f"The {shape.lanes_k} lanes of a warp share out k and read it straight from global memory: "
+            "there are no stages, and nothing is copied ahead."
+        )
+        return {"note": note, "steps": [], "rows": [], "sentences": []}
+    line = Timeline(shape.config, steps)
+    shown = line.steps
+    paths = {"A": shape.config.copy_a, "B": shape.config.copy_b}
+    operands = ["A", "B"] if paths["A"] != paths["B"] else ["A"]
+    rows = []
+    for operand in operands:
+        label = f" {operand}" if len(operands) > 1 else ""
+        if paths[operand] == "register":
+            cells = [asdict(line.registers(operand, t)) for t in shown]
+            rows.append({"label": f"registers{label}", "cells": cells})
+        for stage in range(shape.config.stages):
+            cells = [asdict(line.stage(stage, operand, t)) for t in shown]
+            rows.append({"label": f"stage {stage}{label}", "cells": cells})
+    note = f"The first block has {steps:,} steps of {shape.config.bk} k each."
+    if len(shown) <= steps:
+        note += " The first and the last are drawn; those between go on as the ones before them."
+    return {
+        "note": note,
+        "steps": ["fill" if t == FILL else t for t in shown],
+        "rows": rows,
+        "sentences": [line.sentences(t) for t in shown],
+    }

@@ -1,0 +1,240 @@
+"""The counts of `autotune/tiles` against what the template's warps do when it is executed on the host: equal,
+each.
+
+Thirty instances over all architectures, four problems each. Then the model with a fault in it, which must be
+found.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import sys
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from dataclasses import replace
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+from counted_instances import counted_instances
+from covering_instances import Instance
+from emulator import Builder, LaunchProblem, run
+from problems import LIMITS, Case, problem
+from product_check import check
+
+from autotune.gemm import Gemm
+from autotune.kernel import template
+from autotune.kernel.config import lanes_k
+from autotune.tiles import drawn_accesses
+from autotune.tiles.block_walk import BlockWalk
+from autotune.tiles.launch_counts import AccessKey, count
+from autotune.tiles.tile_shape import TileShape
+from autotune.tiles.warp_access import AccessCounts
+
+COUNTED = counted_instances()
+MOST_FLUSHED = 512  # k between flushes that is quickly emulated twice
+
+
+def cases(instance: Instance) -> list[Case]:
+    """Rows of operands lie side by side, as the model has them: tiles that fit, tiles that hang over, long
+    sums."""
+    c = instance.config
+    bm, bn, bk = c.bm, c.bn, c.bk * lanes_k(c)
+    products = 3 if instance.variant.is_batched else 1
+    flushed = 2 * c.flush_k if c.flush_k <= MOST_FLUSHED else 0
+    return [
+        Case("fits", bm, 2 * bn, 3 * bk, products=products),
+        Case("hangs over", bm + bm // 2 + 1, bn + bn // 2 + 1, 2 * bk + 5, 0.5, -1.0, products=products),
+        Case("many tiles", 2 * bm + 3, 2 * bn - 1, flushed + bk + 3, products=products),
+        Case("small", 1, bn + 1, bk - 1, products=products),
+    ]
+
+
+def tasks_of(instance: Instance) -> list[LaunchProblem]:
+    return [
+        problem(instance, case, split_k=split, seed=i)
+        for i, (case, split) in enumerate(zip(cases(instance), (2, 3, 7, 40), strict=True))
+    ]
+
+
+def emulated(lines: list[str]) -> dict[str, dict[AccessKey, AccessCounts]]:
+    """Counts by problem, as counting.cpp writes them."""
+    found: dict[str, dict[AccessKey, AccessCounts]] = {}
+    for line in lines:
+        name, *words = line.split("\t")
+        what = "workspace" if words[2] == "the workspace" else words[2]
+        key = AccessKey(words[0], words[1], what, words[3], words[4])
+        found.setdefault(name, {})[key] = AccessCounts(*map(int, words[5:]))
+    return found
+
+
+def modelled(
+    instance: Instance, task: LaunchProblem, count: Callable = count
+) -> dict[AccessKey, AccessCounts]:
+    v = instance.variant
+    gemm = Gemm(task.m, task.n, task.k, v.trans_a, v.trans_b, task.products)
+    config = replace(instance.config, split_k=task.split_k)
+    return count(config, gemm, LIMITS, reads_c=task.beta != 0)
+
+
+@pytest.fixture(scope="session")
+def counting(builder: Builder) -> dict[int, Future[Path]]:
+    """Executables of the instances that tell of their loops, all begun at once."""
+    main = template.kernel_dir() / template.MAIN_FILE
+    return {
+        number: builder.submit(
+            main, template.macros(instance.config, instance.variant) | {"COUNTED": 1}, flags=("-w",)
+        )
+        for number, (_, instance) in enumerate(COUNTED)
+    }
+
+
+@pytest.mark.parametrize("number", range(len(COUNTED)), ids=[f"{arch}-{i.id}" for arch, i in COUNTED])
+def test_model_counts_what_warps_do(counting: dict[int, Future[Path]], number: int, tmp_path: Path) -> None:
+    instance, counts = COUNTED[number][1], tmp_path / "counts"
+    tasks = tasks_of(instance)
+    for task in tasks:  # each in a process of its own: to count takes time
+        (result,) = run(counting[number].result(), [task], counts)
+        check(task, result, instance.variant.trans_a, instance.variant.trans_b)
+    found = emulated(counts.read_text().splitlines())
+    for task in tasks:
+        assert modelled(instance, task) == found[task.name], task.name
+
+
+def _seen(trace: Path) -> set[tuple[object, ...]]:
+    """Accesses of warps: kernel, file, operand, space, kind, warp, vector, address of each lane."""
+    found: set[tuple[object, ...]] = set()
+    for line in trace.read_text().splitlines():
+        words = line.split("\t")
+        what = "workspace" if words[2] == "the workspace" else words[2]
+        found.add((*words[:2], what, *words[3:5], *map(int, words[5:])))
+    return found
+
+
+@pytest.mark.parametrize("number", range(len(COUNTED)), ids=[f"{arch}-{i.id}" for arch, i in COUNTED])
+def test_lanes_ask_for_what_is_drawn(counting: dict[int, Future[Path]], number: int, tmp_path: Path) -> None:
+    """Every instruction that the explorer draws is one that this warp made: its lanes, these addresses."""
+    instance = COUNTED[number][1]
+    c, v, trace = instance.config, instance.variant, tmp_path / "trace"
+    splits = 2 if c.reduction not in ("none", "cluster") else c.split_k
+    depth = c.bk * lanes_k(c)
+    task = problem(instance, Case("drawn", c.bm, 2 * c.bn, 2 * depth * splits), split_k=splits, seed=1)
+    run(counting[number].result(), [task], trace=trace)
+    gemm = Gemm(task.m, task.n, task.k, v.trans_a, v.trans_b)
+    config = replace(c, split_k=task.split_k)
+    walk = BlockWalk.of(TileShape(config, gemm), LIMITS)
+    seen, drawn = _seen(trace), drawn_accesses.of_template(walk)
+    for group in drawn:
+        for at, label in zip(group["at"], group["labels"], strict=True):
+            warp = int(label.split()[1].rstrip(","))
+            kind = (group["where"], group["what"], group["space"], group["kind"])
+            assert ("sgemm", *kind, warp, group["vec"], *at) in seen, (group["title"], label)
+    assert {("C", "store"), ("workspace", "store")} & {(group["what"], group["kind"]) for group in drawn}
+
+
+# Modules of the model in the order in which they load, and faults: what stands in the text, and what stands
+# there then.
+MODULES = (
+    "warp_access", "tile_shape", "tile_copies", "shared_sums", "tile_output", "dot_loads", "other_kernels",
+    "block_walk", "launch_counts",
+)  # fmt: skip
+FAULTS = (
+    ("warp_access", "SECTOR = 8", "SECTOR = 16"),
+    ("warp_access", "LINE = 32", "LINE = 64"),
+    ("warp_access", "BANKS = 32", "BANKS = 16"),
+    ("warp_access", "for apart in (1, 2)", "for apart in (1,)"),
+    ("warp_access", "(shared), 2 * lanes)", "(shared), lanes)"),
+    ("tile_shape", "lane // self.lanes_n", "lane // 1"),
+    ("tile_shape", "lane % self.lanes_n", "lane // self.lanes_n"),
+    ("tile_shape", "(lanes * chunk) + i % chunk", "chunk + i % chunk"),
+    ("tile_shape", "self.slice == 0", "self.slice >= 0"),
+    ("tile_copies", "LEAST_SHARE = 8", "LEAST_SHARE = 4"),
+    ("tile_copies", "self._row < self.rows", "self._row <= self.rows"),
+    ("tile_copies", "k * self.shared_row + across", "k * self.rows + across"),
+    ("tile_copies", "is_read & (across < left)", "is_read & (across <= left)"),
+    ("tile_copies", "(k < depth)", "(k <= depth)"),
+    ("tile_copies", "if not is_first else", "if is_first else"),
+    ("tile_copies", "c.vec_b, c.copy_b", "c.vec_a, c.copy_b"),
+    ("tile_copies", "shape.is_predicated and not is_packed", "shape.is_predicated"),
+    ("shared_sums", "0, c.tn, shape.chunk_n).reshape", "0, c.tn, 1).reshape"),
+    ("shared_sums", "vec = 4 if num_sums % 4 == 0 else 2", "vec = 2 if num_sums % 4 == 0 else 2"),
+    ("shared_sums", "shape.is_first_lane & (shape.slice", "(shape.slice"),
+    ("shared_sums", "shape.staged_pitch + shape.first_n", "shape.config.bn + shape.first_n"),
+    ("tile_output", "shape.columns()[None, :: c.vec_c]", "shape.columns()[None]"),
+    ("tile_output", "column < place.left_n) & shape", "column <= place.left_n) & shape"),
+    ("tile_output", "walk.is_row, walk.shared", "walk.is_inside(place), walk.shared"),
+    ("tile_output", "+ rank * at_once", ""),
+    ("tile_output", "min(count & -count, most)", "min(count, most)"),
+    ("tile_output", "base + row * ld + column", "base + row * ld"),
+    ("dot_loads", "line * ld + k + part", "line + k * ld + part"),
+    ("dot_loads", "(k < depth", "(k <= depth"),
+    ("dot_loads", "s.thread % s.lanes_k * dot_vec", "s.thread % s.lanes_k"),
+    ("other_kernels", "_PITCH = PACK_TILE + 1", "_PITCH = PACK_TILE"),
+    ("other_kernels", "(column < left_padded)", "(column < left_i)"),
+    ("other_kernels", "(groups - 1)", "groups"),
+    ("block_walk", "np.minimum(width, across - group * width)", "width"),
+    ("block_walk", "-(-num_steps // splits)", "num_steps // splits"),
+    ("launch_counts", "(c.frag_buffers - 1)", "0"),
+    ("launch_counts", "(c.flush_k // c.bk)) - 1", "(c.flush_k // c.bk))"),
+    ("launch_counts", "shape.config.slice_k - 1", "shape.config.slice_k"),
+    ("launch_counts", "own[:, :1] * place.stride + at", "at"),
+    ("launch_counts", "(step - 1) * shape.step_k", "step * shape.step_k"),
+    ("launch_counts", "grid.padded_m if c.pack_a else g.lda", "g.lda"),
+    ("launch_counts", "tiles[:, 0] * walk.grid.strides[2] + ", ""),
+)  # fmt: skip
+
+
+@pytest.fixture
+def faulty(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable]:
+    """Loads the model with one text changed; gives back its `count`."""
+
+    def load(module: str, before: str, after: str) -> Callable:
+        for name in MODULES[MODULES.index(module) :]:
+            real = importlib.import_module(f"autotune.tiles.{name}")
+            text = Path(str(real.__file__)).read_text(encoding="utf-8")
+            if name == module:
+                assert text.count(before) == 1, f"{before!r} stands {text.count(before)} times in {name}.py"
+                text = text.replace(before, after)
+            made = ModuleType(real.__name__)
+            made.__package__ = "autotune.tiles"
+            monkeypatch.setitem(sys.modules, real.__name__, made)
+            monkeypatch.setattr("autotune.tiles." + name, made)
+            exec(compile(text, str(real.__file__), "exec"), made.__dict__)
+        return made.count
+
+    return load
+
+
+def plain(counts: dict) -> dict:
+    """Without classes, of which a faulty model has its own."""
+    return {tuple(key): str(found) for key, found in counts.items()}
+
+
+@functools.cache
+def rightly_counted() -> list[tuple[LaunchProblem, Instance, dict]]:
+    """Every problem, and what the model without a fault counts; those that take it least time first."""
+    found = []
+    for _, instance in COUNTED:
+        for task in tasks_of(instance):
+            began = time.process_time()
+            right = plain(modelled(instance, task))
+            found.append((time.process_time() - began, task, instance, right))
+    return [entry[1:] for entry in sorted(found, key=lambda entry: entry[0])]
+
+
+@pytest.mark.parametrize(
+    "fault", FAULTS, ids=[f"{module}: {after or 'without ' + before}" for module, before, after in FAULTS]
+)
+def test_fault_in_the_model_is_found(faulty: Callable, fault: tuple[str, str, str]) -> None:
+    """Counts differ for one of the problems at least on which the right model's are equal."""
+    other = faulty(*fault)
+    for task, instance, right in rightly_counted():
+        try:
+            found = modelled(instance, task, other)
+        except (IndexError, ValueError):
+            return
+        if plain(found) != right:
+            return
+    pytest.fail("no count differs: this line of the model is needless or untested")
