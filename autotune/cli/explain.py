@@ -7,18 +7,20 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from .. import targets
-from ..device import DeviceLimits, known_limits
+from ..device import DeviceLimits, known_limits, limits_by_name
 from ..errors import UsageError
 from ..gemm import Gemm
-from ..kernel.config import Config
+from ..kernel.config import PARAMETER, Config
 from ..kernel.rules import broken_rules
 from ..kernel.rungs import steps
 from ..output_file import check_writable, write_file
 from ..recording.replay import ReplayTarget
+from ..report.numbers import StudyNumbers
 from ..tiles.explorer_page import page
 from ..tiles.kernel_picture import Subject
 from . import console
 
+_MODELLED = "Counts are of a model that equals the kernel's executed text; no time in them was measured."
 ASKED, LADDER, WINNERS = "asked for", "the ladder", "winners that ship"
 
 
@@ -34,8 +36,7 @@ def run(out: Path, gpu: str, shape: str, configs: Sequence[str], *, is_json: boo
     subjects = [*asked, *rungs, *_winners(gemm, limits, len(rungs))]
     if not subjects:
         raise UsageError(f"no kernel that ships is known for {gemm} on {limits.name}; name one with --config")
-    foot = f"Written by autotune explain for {gemm} on {limits.name}. Counts are of a model that equals the "
-    foot += "kernel's text, executed by the tests; no time in them was measured."
+    foot = f"Written by autotune explain for {gemm} on {limits.name}. {_MODELLED}"
     content = page(subjects, limits, gpu, foot)
     write_file(out, content)
     broken = _broken(asked, limits)
@@ -48,6 +49,18 @@ def run(out: Path, gpu: str, shape: str, configs: Sequence[str], *, is_json: boo
         console.note(f"{name} cannot be: {told}.")
     count = console.counted(len(subjects), "kernel", "kernels")
     console.show(f"wrote {out}: {count}, {len(content.encode()) / 1e6:.1f} MB; open it in a browser")
+
+
+def trial_page(study: StudyNumbers, trial_id: int) -> str | None:
+    """The page of one trial's kernel; None for a GPU that is not known by name, or a trial or config that is
+    none of ours."""
+    gemm, gpu = study.study.gemm, study.study.environment.gpu_name
+    limits = limits_by_name(gpu)
+    trial = next((trial for trial in study.records.trials if trial.id == trial_id), None)
+    if limits is None or trial is None or trial.point.keys() != set(PARAMETER):
+        return None
+    subject = Subject(f"trial {trial_id}", f"of {gemm}", ASKED, Config.from_dict(trial.point), gemm)
+    return page([subject], limits, gpu, f"Trial {trial_id} of {gemm} on {gpu}. {_MODELLED}")
 
 
 def _asked(number: int, text: str, gemm: Gemm) -> Subject:

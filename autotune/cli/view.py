@@ -13,6 +13,7 @@ from ..report.table_maps import table_document
 from ..requirements import STARLETTE, UVICORN, pip_install
 from ..store import Follower, shown
 from . import common, console
+from .explain import trial_page
 from .report import PagesRequest, describe
 
 LATER = 10  # added to the process's niceness: a search on this machine comes first
@@ -37,7 +38,7 @@ def run(request: PagesRequest, port: int, *, is_json: bool) -> None:
         os.nice(LATER)
         feed = Feed(follower, request.max_error, gemms)
         table = table_document(request.table, feed.studies(), describe) if request.table else None
-        server.serve(server.Pages(feed, shown(request.db), describe, table, ladders), listener)
+        server.serve(server.Pages(feed, shown(request.db), describe, table, ladders, trial_page), listener)
 
 
 def _server() -> ModuleType:

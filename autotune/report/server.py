@@ -6,6 +6,7 @@
     /api/overview        all studies and runs (documents.overview)
     /api/table           an exported folder (table_maps.table_document)
     /api/study/ID        one study in full; ?after=TRIAL: with trials of larger ids only
+    /tiles/ID/TRIAL      what the kernel of a trial does with memory (the tile explorer)
 
 Answers name no other origin. A page of another site cannot read them: only this machine's names are answered.
 """
@@ -15,7 +16,7 @@ from __future__ import annotations
 import json
 import socket
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import uvicorn
@@ -31,6 +32,7 @@ from ..errors import StoreError, UsageError
 from . import documents, page
 from .feed import Feed, Spared
 from .ladder_steps import LadderFacts
+from .numbers import StudyNumbers
 
 HOST = "127.0.0.1"
 _NAMES = [HOST, "localhost"]  # that a browser of this machine may call it
@@ -38,9 +40,13 @@ _FILES = {path.name: path for path in (page.LIBRARY, *page.SCRIPTS, page.LIVE)}
 _FRESH = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
 
 
+Explain = Callable[[StudyNumbers, int], str | None]
+
+
 class Pages:
     """Answers by what a feed knows. `source` names the database, `describe` writes a config short; `table`
-    is what the page of an exported folder is drawn from, if there is one."""
+    is what the page of an exported folder is drawn from, if there is one; `explain` makes the page of one
+    trial's kernel, if it can."""
 
     def __init__(
         self,
@@ -49,9 +55,10 @@ class Pages:
         describe: documents.Describe,
         table: documents.Document | None = None,
         ladders: Sequence[LadderFacts] = (),
+        explain: Explain = lambda study, trial: None,
     ) -> None:
         self._feed, self._source, self._describe = feed, source, describe
-        self._table, self._ladders = table, ladders
+        self._table, self._ladders, self._explain = table, ladders, explain
         self._overview: Spared[bytes] = Spared()
         self._studies: defaultdict[int, Spared[documents.Document]] = defaultdict(Spared)
 
@@ -63,6 +70,7 @@ class Pages:
             Route("/api/overview", self.overview),
             Route("/api/study/{study:int}", self.study),
             Route("/api/table", self.table),
+            Route("/tiles/{study:int}/{trial:int}", self.tiles),
         ]
         guard = Middleware(TrustedHostMiddleware, allowed_hosts=_NAMES)
         return Starlette(routes=routes, middleware=[guard], exception_handlers={StoreError: _told})
@@ -92,6 +100,13 @@ class Pages:
         if self._table is None:
             raise HTTPException(404)
         return Response(_json(self._table), media_type="application/json", headers=_FRESH)
+
+    def tiles(self, request: Request) -> Response:
+        found = self._feed.study(request.path_params["study"])
+        explained = None if found is None else self._explain(found, request.path_params["trial"])
+        if explained is None:
+            raise HTTPException(404)
+        return HTMLResponse(explained, headers=_FRESH)
 
     def study(self, request: Request) -> Response:
         study_id, after = request.path_params["study"], request.query_params.get("after", "0")

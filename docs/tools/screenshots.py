@@ -14,6 +14,7 @@ from pathlib import Path
 
 from chromium import Screen, Window, missing, window
 
+EXPLORED = "#view=8&step=2"  # a rung of the ladder with copies under way
 MOST_BYTES = 150_000  # of a picture: they stay in the repository for good
 FOLDER = Path(__file__).parents[1] / "pictures"
 
@@ -45,7 +46,7 @@ def take(opened: Window, picture: Picture, report: Path, folder: Path) -> None:
     """Raises SystemExit where the picture is too large."""
     opened.show(picture.screen)
     opened.open(f"{report.as_uri()}{picture.address}")
-    opened.run("autotune.redrawCharts({all: true})")
+    opened.run("window.autotune?.redrawCharts?.({all: true})")
     path = folder / f"{picture.name}.png"
     opened.picture(path, picture.element)
     size = path.stat().st_size
@@ -75,6 +76,9 @@ def main() -> None:
         shape, trial = a_trial(opened, report)
         for picture in pictures(shape, trial):
             take(opened, picture, report, folder)
+        tiles = Path(beside) / "tiles.html"
+        subprocess.run([sys.executable, "-m", "autotune", "explain", "--out", str(tiles)], check=True)
+        take(opened, Picture("tiles", EXPLORED, Screen(1180, 1180, "light")), tiles, folder)
 
 
 if __name__ == "__main__":

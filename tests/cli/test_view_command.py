@@ -157,3 +157,12 @@ def test_without_its_packages_it_says_what_to_install(db: Path, tmp_path: Path, 
 
 def test_nothing_to_view(tmp_path: Path) -> None:
     assert "autotune search" in run("view", "--db", tmp_path / "none.db", code=5).stderr
+
+
+def test_the_kernel_of_a_trial_is_explained(db: Path) -> None:
+    with viewing(db) as (_, place):
+        study = document(place, "overview")["studies"][0]
+        status, body, _ = ask(place, f"/tiles/{study['id']}/{study['best_trial']}")
+        assert status == 200 and f"trial {study['best_trial']}".encode() in body
+        for unknown in (f"/tiles/{study['id']}/999999", "/tiles/999/1", "/tiles/1/x"):
+            assert ask(place, unknown)[0] == 404

@@ -144,6 +144,9 @@
             .map(([name, value]) => `${name}=${value}`)
             .join(", "),
         ),
+        autotune.isLive
+          ? element("p", {}, element("a", { href: `/tiles/${study}/${id}` }, "What its warps do with memory"))
+          : "",
       );
     }
     if (!dialog.open) dialog.showModal();
