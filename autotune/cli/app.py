@@ -402,8 +402,8 @@ def view(
 @app.command(
     epilog=_examples(
         "explain --shape 4096",
-        "explain --gpu rtx-4090 --shape 4096x128x4096:NT --config bm=64,bn=64,wn=32",
-        """explain --shape 4096 --config '{"bm": 128, "wm": 64}' --out mine.html""",
+        "explain --gpu rtx-4090 --shape 4096:NT --config bm=64,bn=64,wn=32",
+        "explain --shape 4096 --config bm=128,wm=64 --out mine.html",
     )
 )
 def explain(

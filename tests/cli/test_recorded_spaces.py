@@ -37,7 +37,7 @@ class PlayedGpu(ReplayTarget):
 
     def __init__(self, path: Path) -> None:
         super().__init__(path, capacity=3)
-        self.compiler = SimpleNamespace(num_threads=5)
+        self.builder = SimpleNamespace(compiler=SimpleNamespace(num_threads=5))
         self.submitted: list[tuple[Gemm, dict, float | None]] = []
 
     def submit(self, gemm, point, cutoff_us) -> Future[Measurement]:

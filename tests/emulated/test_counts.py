@@ -1,8 +1,8 @@
 """The counts of `autotune/tiles` against what the template's warps do when it is executed on the host: equal,
 each.
 
-Thirty instances over all architectures, four problems each. Then the model with a fault in it, which must be
-found.
+Thirty instances over all architectures, two of four problems each, in turn. Then the model with a fault in
+it, which must be found.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ def counting(builder: Builder) -> dict[int, Future[Path]]:
 @pytest.mark.parametrize("number", range(len(COUNTED)), ids=[f"{arch}-{i.id}" for arch, i in COUNTED])
 def test_model_counts_what_warps_do(counting: dict[int, Future[Path]], number: int, tmp_path: Path) -> None:
     instance, counts = COUNTED[number][1], tmp_path / "counts"
-    tasks = tasks_of(instance)
+    tasks = tasks_of(instance)[number % 2 :: 2]
     for task in tasks:  # each in a process of its own: to count takes time
         (result,) = run(counting[number].result(), [task], counts)
         check(task, result, instance.variant.trans_a, instance.variant.trans_b)
