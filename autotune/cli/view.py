@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
+from contextlib import ExitStack, suppress
 from types import ModuleType
 
-from ..errors import EnvironmentProblem
+from ..errors import EnvironmentProblem, StoreError
 from ..report import page
 from ..report.feed import Feed
 from ..report.ladder_steps import read_ladder
@@ -27,9 +28,12 @@ def run(request: PagesRequest, port: int, *, is_json: bool) -> None:
     server = _server()
     gemms = common.read_shapes(request.shapes, None)
     ladders = [read_ladder(path) for path in request.ladders]
-    with common.open_existing(request.db):  # brings an older one up to date, which a reader cannot
-        pass
-    with Follower(request.db) as follower, server.listen(port) as listener:
+    with ExitStack() as at_end:
+        with common.open_existing(request.db):  # brings an older one up to date, which a reader cannot
+            pass
+        at_end.callback(_tidy, request.db)
+        follower = at_end.enter_context(Follower(request.db))
+        listener = at_end.enter_context(server.listen(port))
         address = f"http://{server.HOST}:{listener.getsockname()[1]}/"
         if is_json:
             console.show_json({"address": address, "db": shown(request.db)})
@@ -39,6 +43,12 @@ def run(request: PagesRequest, port: int, *, is_json: bool) -> None:
         feed = Feed(follower, request.max_error, gemms)
         table = table_document(request.table, feed.studies(), describe) if request.table else None
         server.serve(server.Pages(feed, shown(request.db), describe, table, ladders, trial_page), listener)
+
+
+def _tidy(db: str) -> None:
+    """Have SQLite take away its files beside a database that nobody writes, which a reader cannot."""
+    with suppress(StoreError), common.open_existing(db):
+        pass
 
 
 def _server() -> ModuleType:
