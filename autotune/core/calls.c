@@ -9,7 +9,6 @@
 #include "loader.h"
 
 #define MAX_EXTENT (INT32_MAX - 255) /* kernels round up to whole tiles, of at most 256: gemm.py */
-#define FIRST_ALIGNED 0              /* of a matrix that is as aligned as can be */
 
 /* A row-major call. */
 typedef struct {
@@ -50,10 +49,11 @@ static bool is_in_range(const row_major *call, const autotune_kind *kind) {
     return true;
 }
 
+static int64_t packed_ld(int64_t columns) { return columns > 1 ? columns : 1; }
+
 /* Leading dimensions as a plan has them: of a single row, what it would be packed. */
 static int64_t planned_ld(const autotune_kind *kind, int i) {
-    if (kind->rows[i] > 1) return kind->by_row[i];
-    return kind->columns[i] > 1 ? kind->columns[i] : 1;
+    return kind->rows[i] > 1 ? kind->by_row[i] : packed_ld(kind->columns[i]);
 }
 
 static uint64_t reach(const autotune_kind *kind, int i, int64_t ld) {
@@ -147,24 +147,22 @@ autotune_status autotune_pick(autotune_handle *handle, int trans_a, int trans_b,
                               autotune_pick_info *pick) {
     static const char *const HOWS[] = {"exact", "modelled", "nearest", "default"};
     const row_major call = {
-        trans_a, trans_b, m, n, k, {FIRST_ALIGNED}, {trans_a ? m : k, trans_b ? k : n, n},
+        .trans_a = trans_a, .trans_b = trans_b, .m = m, .n = n, .k = k,
+        .ld = {packed_ld(trans_a ? m : k), packed_ld(trans_b ? k : n), packed_ld(n)},
     };
-    autotune_kind kind = kind_of(&call, 0);
-    int64_t ld[3];
-    for (int i = 0; i < 3; i++) ld[i] = planned_ld(&kind, i) > 1 ? planned_ld(&kind, i) : 1;
-    if (m < 1 || n < 1 || k < 0 || m > MAX_EXTENT || n > MAX_EXTENT || k > MAX_EXTENT) return AUTOTUNE_BAD_CALL;
-    if (trans_a & ~1 || trans_b & ~1) return AUTOTUNE_BAD_CALL;
+    const autotune_kind kind = kind_of(&call, 0);
+    if (m < 1 || n < 1 || !is_in_range(&call, &kind)) return AUTOTUNE_BAD_CALL;
     const char *version = NULL;
     const bool has_blas = at_find_blas(&version);
     autotune_choice choice;
     const autotune_status status =
-        autotune_choose(handle, layout_of(trans_a, trans_b), m, n, k, ld, NULL, version, &choice);
+        autotune_choose(handle, layout_of(trans_a, trans_b), m, n, k, call.ld, NULL, version, &choice);
     if (status) return status;
     *pick = (autotune_pick_info){
         .kernel = handle->table->kernels[choice.kernel].id,
         .how = HOWS[choice.how],
         .split_k = choice.split_k,
-        .is_cublas = choice.is_cublas && has_blas && may_be_cublas(&call, ld),
+        .is_cublas = choice.is_cublas && has_blas && may_be_cublas(&call, call.ld),
         .expected_us = choice.expected_us,
         .cublas_us = choice.cublas_us,
     };

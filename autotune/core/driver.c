@@ -19,8 +19,7 @@ static const char *const NAMES[] = {
 #define NUM_NAMES (sizeof NAMES / sizeof *NAMES)
 _Static_assert(sizeof(autotune_driver) == NUM_NAMES * sizeof(void *), "a name for each call");
 
-bool at_find_calls(const char *const *names, size_t num_names, void *calls) {
-    void *library = dlopen("libcuda.so.1", RTLD_NOW);
+bool at_find_calls(void *library, const char *const *names, size_t num_names, void *calls) {
     if (!library) return false;
     for (size_t i = 0; i < num_names; i++) {
         void *symbol = dlsym(library, names[i]);
@@ -30,7 +29,7 @@ bool at_find_calls(const char *const *names, size_t num_names, void *calls) {
     return true;
 }
 
-static void find(void) { is_there = at_find_calls(NAMES, NUM_NAMES, &found); }
+static void find(void) { is_there = at_find_calls(dlopen(AT_DRIVER, RTLD_NOW), NAMES, NUM_NAMES, &found); }
 
 const autotune_driver *at_find_driver(void) {
     pthread_once(&once, find);

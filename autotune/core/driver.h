@@ -57,9 +57,10 @@ typedef struct {
     int (*zero)(uint64_t address, unsigned char value, size_t num_bytes, uint64_t stream);
 } autotune_driver;
 
-/* Finds calls of the driver by name, and puts them one behind the other. False where there is no driver, or it lacks
- * one. */
-bool at_find_calls(const char *const *names, size_t num_names, void *calls);
+#define AT_DRIVER "libcuda.so.1"
+
+/* Finds calls of a library by name, and puts them one behind the other. False where it is NULL, or lacks one. */
+bool at_find_calls(void *library, const char *const *names, size_t num_names, void *calls);
 
 /* Finds these calls in the driver of this process. NULL where there is none, or it lacks one. */
 const autotune_driver *at_find_driver(void);

@@ -38,10 +38,9 @@ static void *opened(int mode) {
 
 static bool read_version(void *library) {
     int (*property)(int part, int *value);
-    void *symbol = dlsym(library, "cublasGetProperty");
+    const char *const name = "cublasGetProperty";
     int parts[NUM_PARTS] = {0};
-    if (!symbol) return false;
-    memcpy(&property, &symbol, sizeof symbol); /* ISO C converts no pointers of data */
+    if (!at_find_calls(library, &name, 1, &property)) return false;
     for (int part = 0; part < NUM_PARTS; part++) {
         if (property(part, &parts[part])) return false;
     }
@@ -53,13 +52,7 @@ static void find(void) {
     if (told && !strcmp(told, "0")) return;
     void *library = opened(RTLD_NOLOAD | RTLD_NOW);
     if (!library) library = opened(RTLD_NOW);
-    if (!library || !read_version(library)) return;
-    for (size_t i = 0; i < NUM_NAMES; i++) {
-        void *symbol = dlsym(library, NAMES[i]);
-        if (!symbol) return;
-        memcpy((char *)&found + i * sizeof symbol, &symbol, sizeof symbol);
-    }
-    is_there = true;
+    is_there = library && read_version(library) && at_find_calls(library, NAMES, NUM_NAMES, &found);
 }
 
 const autotune_blas *at_find_blas(const char **told_version) {

@@ -23,7 +23,9 @@ static const char *const NAMES[] = {
 #define NUM_NAMES (sizeof NAMES / sizeof *NAMES)
 _Static_assert(sizeof(at_loading) == NUM_NAMES * sizeof(void *), "a name for each call");
 
-static void find(void) { is_there = at_find_calls(NAMES, NUM_NAMES, &found) && !found.init(0); }
+static void find(void) {
+    is_there = at_find_calls(dlopen(AT_DRIVER, RTLD_NOW), NAMES, NUM_NAMES, &found) && !found.init(0);
+}
 
 at_loader *at_loader_new(const autotune_table *table) {
     at_loader *loader = calloc(1, sizeof *loader);

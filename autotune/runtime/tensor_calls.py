@@ -18,9 +18,8 @@ from .core_structs import PythonCalls
 
 _CAPSULE = b"dlpack_exchange_api"
 _MAJOR = 1  # of DLPack, whose minor versions add to the end of its structs
-_VIEW = (
-    5  # place of dltensor_from_py_object_no_sync among the pointers of DLPackExchangeAPI, which may lack it
-)
+# Place of dltensor_from_py_object_no_sync among the pointers of DLPackExchangeAPI, which may lack it
+_VIEW = 5
 
 
 def tensor_calls_of(core: Core) -> TensorCalls | None:
