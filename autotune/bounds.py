@@ -7,14 +7,19 @@ library only.
 
 from __future__ import annotations
 
-from typing import NamedTuple
 
+class Within:
+    """From `least` to `most`, both included.
 
-class Within(NamedTuple):
-    """From `least` to `most`, both included."""
+    Equal to itself only: typing keeps one `Annotated[int, Within(1, 4)]` for all that are equal, and the
+    copies of this class in exported folders are other classes.
+    """
 
-    least: float
-    most: float
+    __slots__ = ("least", "most")
+
+    def __init__(self, least: float, most: float) -> None:
+        self.least = least
+        self.most = most
 
     def __str__(self) -> str:
         return f"{self.least:,} ... {self.most:,}"

@@ -368,6 +368,21 @@ def test_the_folder_imports_alone_under_any_name(folder: Path, name: str) -> Non
     assert [how for _, how, _ in json.loads(done.stdout)] == ["exact", "modelled", "modelled"]
 
 
+def test_two_folders_and_autotune_itself_share_a_process(folder: Path) -> None:
+    """typing keeps one annotation for all that are equal: classes of the copies must not take another's."""
+    shutil.copytree(folder, folder.with_name("other_table"))
+    program = (
+        "import sys; from pathlib import Path; from autotune.runtime.table import load; "
+        "sys.path.insert(0, sys.argv[1]); load(Path(sys.argv[1], sys.argv[2])); "
+        "import sgemm_dispatch as t, other_table as o; assert t.pick(9, 9, 9).how == o.pick(9, 9, 9).how"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(folder.parent), folder.name],
+        capture_output=True, text=True, timeout=120, cwd=folder.parent,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+
+
 def test_an_exported_table_checks_out(tmp_path: Path) -> None:
     small = Gemm(128, 128, 1024)
     shape = TunedShape(small, (TunedPoint(EXACT, 5.1, True),))
