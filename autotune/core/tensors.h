@@ -1,5 +1,5 @@
-/* Calls with tensors of Python that speak DLPack's exchange in C (DLPack 1.3): nothing of Python is asked for what
- * they hold, and nothing of it is needed to build this. */
+/* Products of tensors of Python that speak DLPack's exchange in C (DLPack 1.3), as a builtin function of Python:
+ * nothing of Python is needed to build this, and no object of it is made for what a tensor holds. */
 
 #ifndef AUTOTUNE_TENSORS_H
 #define AUTOTUNE_TENSORS_H
@@ -10,21 +10,43 @@
 extern "C" {
 #endif
 
-/* What is called of Python. */
+/* What is called of Python, all of its stable ABI. An object is a void *. */
 typedef struct {
     void *(*save_thread)(void); /* PyEval_SaveThread: other threads of Python go on */
     void (*restore_thread)(void *state);
-    void (*clear_error)(void); /* PyErr_Clear */
+    void (*clear_error)(void);                           /* PyErr_Clear */
+    void *(*error)(void);                                /* PyErr_Occurred */
+    void (*hold)(void *object);                          /* Py_IncRef */
+    void (*release)(void *object);                       /* Py_DecRef */
+    void *(*type_of)(void *object);                      /* PyObject_Type */
+    void *(*attribute)(void *object, void *name);        /* PyObject_GetAttr */
+    void *(*call)(void *function, ...);                  /* PyObject_CallFunctionObjArgs: NULL ends it */
+    void *(*call_method)(void *object, void *name, ...); /* PyObject_CallMethodObjArgs, likewise */
+    void *(*build)(const char *format, ...);             /* Py_BuildValue */
+    double (*as_double)(void *object);                   /* PyFloat_AsDouble */
+    void *(*as_address)(void *object);                   /* PyLong_AsVoidPtr */
+    void *none, *yes, *no;                               /* None, True and False */
 } autotune_python;
 
-/* C = alpha op(A) op(B) + beta C for three tensors of one library, on its current stream, by a plan that is
- * remembered. `exchange`: DLPackExchangeAPI of their type. Called with Python's lock held.
+/* Products of the tensors of one library. */
+typedef struct {
+    autotune_handle *handle;
+    const void *exchange;                     /* DLPackExchangeAPI of their type */
+    void *tensor;                             /* that type */
+    void *is_grad_enabled, *tell;             /* functions; tell(status, alpha, beta) raises what a status says */
+    void *requires_grad, *is_neg, *new_empty; /* names of what is asked of a tensor */
+} autotune_tensors;
+
+/* The Python of this process: before the first product, and it must stay. */
+AUTOTUNE_API void autotune_use_python(const autotune_python *calls);
+
+/* A function of Python (METH_FASTCALL), whose self is the address of an autotune_tensors as a number:
+ * the seven (a, b, out or None, alpha, beta, trans_a, trans_b) -> C = alpha op(A) op(B) + beta C, on the current stream of the
+ * library, by a plan that is remembered.
  *
- * AUTOTUNE_UNKNOWN, with nothing launched, for whatever this does not serve: no plan, no float32 matrices on one
- * GPU, operands that overlap the result. */
-AUTOTUNE_API autotune_status autotune_multiply(autotune_handle *handle, const autotune_python *python,
-                                               const void *exchange, void *a, void *b, void *c, double alpha,
-                                               double beta, int32_t trans_a, int32_t trans_b);
+ * None, with nothing launched, for whatever it does not serve: no plan, no float32 matrices on one GPU, operands that
+ * overlap the result, a tensor that needs a gradient, arguments that are none. */
+AUTOTUNE_API void *autotune_sgemm_of_tensors(void *self, void *const *arguments, intptr_t num);
 
 #ifdef __cplusplus
 }

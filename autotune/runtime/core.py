@@ -23,11 +23,9 @@ FOLDER = Path(__file__).resolve().parents[1] / "core"
 LIBRARY = "libautotune_core.so"
 HOWS: tuple[How, ...] = ("exact", "modelled", "nearest", "default")  # as core/choice.h numbers them
 # autotune_status
-OK, NO_KERNEL, BAD_SCALE, NO_DRIVER, UNKNOWN, CUDA, BLAS, INSTEAD = 0, 1, 5, 6, 7, 1 << 16, 1 << 17, 1 << 18
+NO_KERNEL, BAD_SCALE, NO_DRIVER, CUDA, BLAS, INSTEAD = 1, 5, 6, 1 << 16, 1 << 17, 1 << 18
 FORKED = 12
 _RUN = [ADDRESS, ADDRESS, WORD, WORD, WORD, WORD, DOUBLE, DOUBLE]
-# Of autotune_multiply, which is called with Python's lock held
-EXCHANGE_SIGNATURE: list[Any] = [*3 * [ADDRESS], *3 * [ctypes.py_object], DOUBLE, DOUBLE, INT, INT]
 _SIGNATURES: dict[str, list[Any]] = {
     "autotune_open": [ADDRESS, ADDRESS],
     "autotune_close": [ADDRESS],
@@ -40,6 +38,7 @@ _SIGNATURES: dict[str, list[Any]] = {
     "autotune_launch_plan": [*_RUN, WORD],
     "autotune_remember": [ADDRESS, ADDRESS, ADDRESS],
     "autotune_forget": [ADDRESS],
+    "autotune_use_python": [ADDRESS],
 }
 
 

@@ -149,15 +149,38 @@ class BlasCalls(Struct):
     )  # fmt: skip
 
 
-class PythonCalls(Struct):
-    """autotune_python of core/tensors.h: what is called of Python."""
+_OF_PYTHON = {
+    "save_thread": "PyEval_SaveThread", "restore_thread": "PyEval_RestoreThread",
+    "clear_error": "PyErr_Clear", "error": "PyErr_Occurred", "hold": "Py_IncRef", "release": "Py_DecRef",
+    "type_of": "PyObject_Type", "attribute": "PyObject_GetAttr", "call": "PyObject_CallFunctionObjArgs",
+    "call_method": "PyObject_CallMethodObjArgs", "build": "Py_BuildValue", "as_double": "PyFloat_AsDouble",
+    "as_address": "PyLong_AsVoidPtr",
+}  # fmt: skip
 
-    _fields_ = tuple((name, ADDRESS) for name in ("save_thread", "restore_thread", "clear_error"))
+
+class PythonCalls(Struct):
+    """autotune_python of core/tensors.h: what is called of Python, and objects of it."""
+
+    _fields_ = tuple((name, ADDRESS) for name in (*_OF_PYTHON, "none", "yes", "no"))
 
     @classmethod
     def of_this_process(cls) -> Any:
-        names = ("PyEval_SaveThread", "PyEval_RestoreThread", "PyErr_Clear")
-        return cls(*(ctypes.cast(getattr(ctypes.pythonapi, name), ADDRESS).value for name in names))
+        calls = (ctypes.cast(getattr(ctypes.pythonapi, name), ADDRESS).value for name in _OF_PYTHON.values())
+        return cls(*calls, id(None), id(True), id(False))
+
+
+class Tensors(Struct):
+    """autotune_tensors of core/tensors.h: products of the tensors of one library."""
+
+    _fields_ = tuple((name, ADDRESS) for name in (
+        "handle", "exchange", "tensor", "is_grad_enabled", "tell", "requires_grad", "is_neg", "new_empty",
+    ))  # fmt: skip
+
+
+class Method(Struct):
+    """PyMethodDef of Python's stable ABI: how a function in C is called."""
+
+    _fields_ = (("name", TEXT), ("function", ADDRESS), ("flags", ctypes.c_int), ("doc", TEXT))
 
 
 STRUCTS = (

@@ -1,4 +1,4 @@
-"""Products of torch's tensors of kinds that came before: one call into the core, which reads the tensors.
+"""Products of torch's tensors of kinds that came before, by a function in C that reads the tensors.
 
 A tensor's type offers DLPack's exchange in C (DLPack 1.3; torch from 2.10 on): addresses, extents and the
 current stream, without an object of Python for any of them. Whatever is not as simple is left to the
@@ -9,17 +9,19 @@ from __future__ import annotations
 
 import ctypes
 import sys
+from collections.abc import Callable
 from functools import cache
 from typing import Any
 
-from .core import EXCHANGE_SIGNATURE, OK, UNKNOWN, Core
+from .core import Core
 from .core_faults import tell
-from .core_structs import PythonCalls
+from .core_structs import Method, PythonCalls, Tensors
 
 _CAPSULE = b"dlpack_exchange_api"
 _MAJOR = 1  # of DLPack, whose minor versions add to the end of its structs
 # Place of dltensor_from_py_object_no_sync among the pointers of DLPackExchangeAPI, which may lack it
 _VIEW = 5
+_FASTCALL = 0x80  # METH_FASTCALL: arguments come as an array
 
 
 def tensor_calls_of(core: Core) -> TensorCalls | None:
@@ -50,39 +52,32 @@ def _pointer_of() -> Any:
 
 
 class TensorCalls:
-    """Answers calls of the dispatcher. Threads may share it."""
+    """Answers calls of the dispatcher. Threads may share it.
+
+    `sgemm` is a function in C, of (a, b, out or None, alpha, beta, trans_a, trans_b), by position: a call
+    through ctypes takes longer than all that it does. It returns the result; None, with nothing launched,
+    where the dispatcher is to serve, or to say what is wrong. It raises DispatchError where a launch fails.
+    """
 
     def __init__(self, core: Core, tensor: Any, exchange: int) -> None:
-        self._core, self._tensor = core, tensor
-        self._is_grad_enabled = sys.modules["torch"].is_grad_enabled
-        self._python = PythonCalls.of_this_process()
-        prototype = ctypes.PYFUNCTYPE(ctypes.c_int, *EXCHANGE_SIGNATURE)  # it holds Python's lock
-        self._multiply = prototype(("autotune_multiply", core.library))
-        self._at = (core.handle, ctypes.addressof(self._python), exchange)
+        self._kept = (core, tensor, sys.modules["torch"].is_grad_enabled, tell)
+        self._names = ("requires_grad", "is_neg", "new_empty")
+        held = (id(one) for one in (*self._kept[1:], *self._names))
+        self._tensors = Tensors(core.handle, exchange, *held)
+        core.library.autotune_use_python(ctypes.addressof(_python()))
+        function = ctypes.cast(core.library.autotune_sgemm_of_tensors, ctypes.c_void_p).value
+        self._method = Method(b"sgemm", function, _FASTCALL, None)
+        self.sgemm: Callable[..., Any] = _new_function()(
+            ctypes.addressof(self._method), ctypes.addressof(self._tensors), None
+        )
 
-    def sgemm(
-        self, a: Any, b: Any, out: Any, alpha: Any, beta: Any, trans_a: bool, trans_b: bool
-    ) -> Any | None:
-        """The result; None, with nothing launched, where the dispatcher is to serve, or to say what is wrong.
-        Raises DispatchError where a launch fails."""
-        tensor = self._tensor
-        if type(a) is not tensor or type(b) is not tensor or a.is_neg() or b.is_neg():
-            return None
-        if (a.requires_grad or b.requires_grad) and self._is_grad_enabled():
-            return None
-        if out is None:
-            if beta != 0 or a.dim() != 2 or b.dim() != 2:
-                return None
-            out = a.new_empty((a.shape[1 if trans_a else 0], b.shape[0 if trans_b else 1]))
-        elif type(out) is not tensor or out.is_neg() or (out.requires_grad and self._is_grad_enabled()):
-            return None
-        try:
-            status = self._multiply(*self._at, a, b, out, alpha, beta, trans_a, trans_b)
-        except ctypes.ArgumentError:  # a scale or a flag that is none
-            return None
-        if status == OK:
-            return out
-        if status == UNKNOWN:
-            return None
-        tell(status, alpha, beta)
-        return out
+
+@cache
+def _new_function() -> Any:
+    made = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.py_object, ctypes.c_void_p)
+    return made(("PyCFunction_NewEx", ctypes.pythonapi))
+
+
+@cache
+def _python() -> Any:
+    return PythonCalls.of_this_process()

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -25,8 +26,8 @@ from autotune.gpu.driver import device_limits
 from autotune.kernel import template
 from autotune.kernel.compiler import Compiler
 from autotune.kernel.config import Config
-from autotune.runtime import blas_provider
-from autotune.runtime.blas_provider import BlasHandle
+from autotune.runtime import blas_provider, core
+from autotune.runtime.blas_provider import BlasLibrary
 from autotune.runtime.choices import FOLDER
 from autotune.runtime.chooser import Chooser
 from autotune.runtime.dispatcher import Dispatcher
@@ -44,6 +45,7 @@ SHAPES = [
     Gemm(35, 700, 2048),
     Gemm(1, 1, 1),
 ]
+PROPERTY = "cublasGetProperty"
 Array = np.ndarray[Any, Any]
 
 
@@ -69,24 +71,47 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "cache" / FOLDER
 
 
-@pytest.fixture
-def served(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
-    """Streams of the products that cuBLAS was given; it is picked for every call."""
+@pytest.fixture(params=["core", "python"])
+def served(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Streams of the products that cuBLAS got, of the core or of Python; it is picked for every call."""
     if blas_provider.find_library() is None:
         pytest.skip("no cuBLAS is found")
-    own_pick, own_sgemm = Chooser.pick, BlasHandle.sgemm
+    if request.param == "python":
+        monkeypatch.setattr(core, "library", lambda: None)
+    elif core.library() is None:
+        pytest.skip("the core was not built")
+    own_pick, own_set, own_sgemm = Chooser.pick, cublas()["cublasSetStream_v2"], cublas()["cublasSgemm_v2"]
+    streams: dict[int, int] = {}
     found: list[int] = []
 
     def pick(self: Chooser, call: Call) -> Pick:
         return replace(own_pick(self, call), provider="cublas")
 
-    def sgemm(self: BlasHandle, call: Any, stream: int, addresses: Any, workspace: int) -> None:
-        own_sgemm(self, call, stream, addresses, workspace)
-        found.append(stream)
+    def set_stream(handle: int, stream: int | None) -> Any:
+        streams[handle] = stream or 0
+        return own_set(handle, stream or 0)
+
+    def sgemm(handle: int, *arguments: Any) -> Any:
+        status = own_sgemm(handle, *arguments)
+        found.append(streams[handle])
+        return status
 
     monkeypatch.setattr(Chooser, "pick", pick)
-    monkeypatch.setattr(BlasHandle, "sgemm", sgemm)
-    yield found
+    replaced(monkeypatch, cublasSetStream_v2=set_stream, cublasSgemm_v2=sgemm)
+    return found
+
+
+def cublas() -> dict[str, Any]:
+    """Its functions, by name."""
+    library = blas_provider.find_library()
+    assert library is not None
+    return library.functions | {PROPERTY: getattr(library._library, PROPERTY)}
+
+
+def replaced(monkeypatch: pytest.MonkeyPatch, **functions: Any) -> None:
+    """Call these instead of cuBLAS's own, through handles that nobody else has."""
+    made = BlasLibrary(SimpleNamespace(**(cublas() | functions)))
+    monkeypatch.setattr(blas_provider, "find_library", lambda: made)
 
 
 def stored(gemm: Gemm, seed: int = 0) -> tuple[Array, Array, Array]:
@@ -228,13 +253,7 @@ def test_graphs_that_replay_at_once(folder: Path, torch: Any, served: list[int])
             check(gemm, one, c)
 
 
-def test_a_capture_without_a_handle_is_served_by_kernels(
-    folder: Path, torch: Any, served: list[int], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    library = blas_provider.find_library()
-    assert library is not None
-    fresh = blas_provider.BlasLibrary(library._library)  # no handle was made yet
-    monkeypatch.setattr(blas_provider, "find_library", lambda: fresh)
+def test_a_capture_without_a_handle_is_served_by_kernels(folder: Path, torch: Any, served: list[int]) -> None:
     runtime, operands = Dispatcher(folder), stored(DEEP)
     a, b, c = put(torch, *operands)
     graph = torch.cuda.CUDAGraph()
@@ -309,12 +328,12 @@ def test_settling_times_it(folder: Path, torch: Any, cache: Path) -> None:
 def test_what_fails_says_how_to_do_without(
     folder: Path, torch: Any, served: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    own = BlasHandle.sgemm
+    own = cublas()["cublasSgemm_v2"]
 
-    def misled(self: BlasHandle, call: Any, stream: int, addresses: Any, workspace: int) -> None:
-        own(self, call._replace(ld_first=0), stream, addresses, workspace)
+    def misled(*arguments: Any) -> Any:
+        return own(*arguments[:8], 0, *arguments[9:])  # the first leading dimension
 
-    monkeypatch.setattr(BlasHandle, "sgemm", misled)
+    replaced(monkeypatch, cublasSgemm_v2=misled)
     a, b, c = put(torch, *stored(SHAPES[0]))
     with pytest.raises(DispatchError, match=r"cublasSgemm failed with status 7.*cublas=False"):
         Dispatcher(folder).sgemm(a, b, c)
