@@ -66,7 +66,7 @@ static bool is(void *found, const void *object) {
 static bool is_plain(const autotune_tensors *all, void *object, bool *needs_gradient) {
     if (!is(python->type_of(object), all->tensor)) return false;
     *needs_gradient |= !is(python->attribute(object, all->requires_grad), python->no);
-    return !python->error() && is(python->call_method(object, all->is_neg, (void *)NULL), python->no);
+    return !python->error() && is(python->call(all->is_neg, object, (void *)NULL), python->no);
 }
 
 typedef struct {

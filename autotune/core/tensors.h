@@ -33,8 +33,9 @@ typedef struct {
     autotune_handle *handle;
     const void *exchange;                     /* DLPackExchangeAPI of their type */
     void *tensor;                             /* that type */
-    void *is_grad_enabled, *tell;             /* functions; tell(status, alpha, beta) raises what a status says */
-    void *requires_grad, *is_neg, *new_empty; /* names of what is asked of a tensor */
+    /* Functions: () -> bool, (tensor) -> bool, and (status, alpha, beta), which raises what a status says. */
+    void *is_grad_enabled, *is_neg, *tell;
+    void *requires_grad, *new_empty; /* names of what is asked of a tensor */
 } autotune_tensors;
 
 /* The Python of this process: before the first product, and it must stay. */

@@ -60,10 +60,9 @@ class TensorCalls:
     """
 
     def __init__(self, core: Core, tensor: Any, exchange: int) -> None:
-        self._kept = (core, tensor, sys.modules["torch"].is_grad_enabled, tell)
-        self._names = ("requires_grad", "is_neg", "new_empty")
-        held = (id(one) for one in (*self._kept[1:], *self._names))
-        self._tensors = Tensors(core.handle, exchange, *held)
+        functions = (sys.modules["torch"].is_grad_enabled, tensor.is_neg, tell)
+        self._kept = (tensor, *functions, "requires_grad", "new_empty")
+        self._core, self._tensors = core, Tensors(core.handle, exchange, *map(id, self._kept))
         core.library.autotune_use_python(ctypes.addressof(_python()))
         function = ctypes.cast(core.library.autotune_sgemm_of_tensors, ctypes.c_void_p).value
         self._method = Method(b"sgemm", function, _FASTCALL, None)
