@@ -60,6 +60,7 @@ autotune_plan *at_plan_new(at_runner *runner, const autotune_table *table, const
         return NULL;
     }
     atomic_init(&plan->references, 1);
+    atomic_init(&plan->num_tensor_calls, 0);
     plan->planned = *planned;
     plan->kernel = &table->kernels[planned->kernel];
     plan->workspaces = workspaces;

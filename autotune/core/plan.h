@@ -30,6 +30,7 @@ typedef struct {
 typedef struct {
     int32_t m, n, k, layout, kernel, split_k, device;
     int32_t is_cublas; /* cuBLAS serves, and the kernel where it cannot */
+    int32_t is_left_alone; /* nothing is launched: whoever calls knows better */
     int64_t ld[3];
     uint64_t num_bytes[3]; /* that A, B and C reach over */
     uint64_t context;      /* primary, of the GPU */
@@ -38,6 +39,7 @@ typedef struct {
 
 typedef struct autotune_plan {
     atomic_int references;
+    atomic_ullong num_tensor_calls; /* of autotune_sgemm_of_tensors */
     autotune_planned planned;
     const autotune_kernel *kernel;
     at_workspaces *workspaces;

@@ -64,8 +64,8 @@ static bool is(void *found, const void *object) {
 
 /* Whether an object is a tensor whose elements are what its memory holds; and whether it needs a gradient. */
 static bool is_plain(const autotune_tensors *all, void *object, bool *needs_gradient) {
-    if (!is(python->type_of(object), all->tensor)) return false;
-    *needs_gradient |= !is(python->attribute(object, all->requires_grad), python->no);
+    if (all->tensor && !is(python->type_of(object), all->tensor)) return false;
+    if (all->is_grad_enabled) *needs_gradient |= !is(python->attribute(object, all->requires_grad), python->no);
     return !python->error() && is(python->call(all->is_neg, object, (void *)NULL), python->no);
 }
 
@@ -85,10 +85,19 @@ static bool read_flag(const void *object, int32_t *flag) {
     return *flag || object == python->no;
 }
 
-/* Read all arguments, and make the result where none is given: *out, which the caller then owns. False for what is
- * not served. */
-static bool read_product(const autotune_tensors *all, void *const *arguments, product *found, void **out) {
-    const bool has_out = *out != python->none;
+/* A new result is packed, and aligned as allocations are. */
+static void expect_new(autotune_kind *kind) {
+    kind->rows[2] = kind->trans_a ? kind->columns[0] : kind->rows[0];
+    kind->columns[2] = kind->trans_b ? kind->rows[1] : kind->columns[1];
+    kind->by_row[2] = kind->columns[2] > 1 ? kind->columns[2] : 1;
+    kind->by_column[2] = 1;
+    kind->devices[2] = kind->devices[0];
+    kind->low[2] = 0;
+}
+
+/* Read all arguments. False for what is not served. */
+static bool read_product(const autotune_tensors *all, void *const *arguments, product *found) {
+    const bool has_out = arguments[2] != python->none;
     autotune_kind *kind = &found->kind;
     bool needs_gradient = false;
     for (int i = 0; i < 2 + has_out; i++) {
@@ -97,35 +106,36 @@ static bool read_product(const autotune_tensors *all, void *const *arguments, pr
     if (needs_gradient && !is(python->call(all->is_grad_enabled, (void *)NULL), python->no)) return false;
     if (!read_scale(arguments[3], &found->alpha) || !read_scale(arguments[4], &found->beta)) return false;
     if (!read_flag(arguments[5], &kind->trans_a) || !read_flag(arguments[6], &kind->trans_b)) return false;
-    for (int i = 0; i < 2; i++) {
+    for (int i = 0; i < 2 + has_out; i++) {
         if (!look(all->exchange, arguments[i], i, kind, &found->at[i])) return false;
     }
-    if (!has_out) {
-        if (found->beta != 0) return false;
-        const long long m = kind->trans_a ? kind->columns[0] : kind->rows[0];
-        const long long n = kind->trans_b ? kind->rows[1] : kind->columns[1];
-        void *shape = python->build("(LL)", m, n);
-        *out = shape ? python->call_method(arguments[0], all->new_empty, shape, (void *)NULL) : NULL;
-        if (shape) python->release(shape);
-    }
-    return *out && look(all->exchange, *out, 2, kind, &found->at[2]);
+    if (!has_out) expect_new(kind);
+    return has_out || found->beta == 0;
 }
 
-static autotune_status served(const autotune_tensors *all, const product *asked) {
+/* A new tensor for the result; NULL, with an error set, where there is no memory, or it is not as it should be. */
+static void *new_result(const autotune_tensors *all, void *like, product *asked) {
+    autotune_kind made = asked->kind;
+    void *shape = python->build("(LL)", (long long)made.rows[2], (long long)made.columns[2]);
+    void *out = shape ? python->call_method(like, all->new_empty, shape, (void *)NULL) : NULL;
+    if (shape) python->release(shape);
+    if (!out || (look(all->exchange, out, 2, &made, &asked->at[2]) && !made.low[2])) return out;
+    python->release(out);
+    return NULL;
+}
+
+static autotune_status launch(const autotune_tensors *all, const product *asked, const autotune_plan *plan) {
     const exchange_api *exchange = all->exchange;
-    autotune_plan *plan = at_recall(all->handle->runner, &asked->kind);
-    if (!plan) return AUTOTUNE_UNKNOWN;
-    autotune_status status = AUTOTUNE_UNKNOWN;
     const uint64_t *at = asked->at;
     void *stream = NULL;
-    if (!at_overlap(plan, (at_operands){at[0], at[1], at[2]}) &&
-        !exchange->current_stream(DEVICE_CUDA, plan->planned.device, &stream)) {
-        void *state = python->save_thread(); /* a launch may wait, for a stream that is full */
-        status = autotune_run_plan(all->handle, plan, (uint64_t)(uintptr_t)stream, at[0], at[1], at[2], asked->alpha,
-                                   asked->beta);
-        python->restore_thread(state);
+    if (at_overlap(plan, (at_operands){at[0], at[1], at[2]}) ||
+        exchange->current_stream(DEVICE_CUDA, plan->planned.device, &stream)) {
+        return AUTOTUNE_UNKNOWN;
     }
-    at_plan_release(plan);
+    void *state = python->save_thread(); /* a launch may wait, for a stream that is full */
+    const autotune_status status = autotune_run_plan(all->handle, plan, (uint64_t)(uintptr_t)stream, at[0], at[1],
+                                                     at[2], asked->alpha, asked->beta);
+    python->restore_thread(state);
     return status;
 }
 
@@ -139,18 +149,38 @@ static bool is_told(const autotune_tensors *all, autotune_status status, void *c
     return told;
 }
 
+static void *answer(void *object) {
+    python->clear_error(); /* whoever is called next says what is wrong */
+    python->hold(object);
+    return object;
+}
+
+/* The result as a new reference; NULL with an error set. */
+static void *served(const autotune_tensors *all, void *const *arguments, product *asked, const autotune_plan *plan) {
+    const bool has_out = arguments[2] != python->none;
+    void *out = has_out ? arguments[2] : new_result(all, arguments[0], asked);
+    const autotune_status status = out ? launch(all, asked, plan) : AUTOTUNE_UNKNOWN;
+    const bool is_served = status != AUTOTUNE_UNKNOWN && is_told(all, status, arguments);
+    if (is_served) python->hold(out);
+    if (out && !has_out) python->release(out);
+    return is_served ? out : status == AUTOTUNE_UNKNOWN ? answer(python->none) : NULL;
+}
+
 void *autotune_sgemm_of_tensors(void *self, void *const *arguments, intptr_t num) {
     const autotune_tensors *all = python->as_address(self);
-    void *out = arguments[2];
     product asked = {.alpha = 1};
-    autotune_status status = AUTOTUNE_FORKED; /* a lock may have been held by a thread that is not here */
     (void)num;
-    if (!at_is_forked()) {
-        status = read_product(all, arguments, &asked, &out) ? served(all, &asked) : AUTOTUNE_UNKNOWN;
-        if (status == AUTOTUNE_UNKNOWN) python->clear_error(); /* whoever is called next says what is wrong */
+    if (at_is_forked()) { /* a lock may have been held by a thread that is not here */
+        return is_told(all, AUTOTUNE_FORKED, arguments) ? answer(python->none) : NULL;
     }
-    void *result = status == AUTOTUNE_UNKNOWN ? python->none : is_told(all, status, arguments) ? out : NULL;
-    if (result) python->hold(result);
-    if (out && out != arguments[2]) python->release(out); /* it is new, and this was its one reference */
+    autotune_plan *plan = read_product(all, arguments, &asked) ? at_recall(all->handle->runner, &asked.kind) : NULL;
+    if (!plan) return answer(python->none);
+    atomic_fetch_add_explicit(&plan->num_tensor_calls, 1, memory_order_relaxed);
+    void *result = plan->planned.is_left_alone ? answer(python->no) : served(all, arguments, &asked, plan);
+    at_plan_release(plan);
     return result;
+}
+
+uint64_t autotune_tensor_calls(const autotune_plan *plan) {
+    return atomic_load_explicit(&plan->num_tensor_calls, memory_order_relaxed);
 }

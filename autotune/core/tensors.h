@@ -32,8 +32,9 @@ typedef struct {
 typedef struct {
     autotune_handle *handle;
     const void *exchange;                     /* DLPackExchangeAPI of their type */
-    void *tensor;                             /* that type */
-    /* Functions: () -> bool, (tensor) -> bool, and (status, alpha, beta), which raises what a status says. */
+    void *tensor;                             /* that type; NULL: whatever the exchange takes */
+    /* Functions: () -> bool, (tensor) -> bool, and (status, alpha, beta), which raises what a status says. Without
+     * the first, gradients are somebody else's. */
     void *is_grad_enabled, *is_neg, *tell;
     void *requires_grad, *new_empty; /* names of what is asked of a tensor */
 } autotune_tensors;
@@ -45,9 +46,14 @@ AUTOTUNE_API void autotune_use_python(const autotune_python *calls);
  * the seven (a, b, out or None, alpha, beta, trans_a, trans_b) -> C = alpha op(A) op(B) + beta C, on the current stream of the
  * library, by a plan that is remembered.
  *
+ * False, with nothing launched, for a plan that says so (is_left_alone).
+ *
  * None, with nothing launched, for whatever it does not serve: no plan, no float32 matrices on one GPU, operands that
  * overlap the result, a tensor that needs a gradient, arguments that are none. */
 AUTOTUNE_API void *autotune_sgemm_of_tensors(void *self, void *const *arguments, intptr_t num);
+
+/* How often it met a plan. */
+AUTOTUNE_API uint64_t autotune_tensor_calls(const autotune_plan *plan);
 
 #ifdef __cplusplus
 }

@@ -37,6 +37,12 @@ Kernel source {source_hash}, compiled by {compiler}; {num_shapes} tuned shapes.
 
 AUTOTUNE_SETTLE=first-use settles each shape at its first call; AUTOTUNE_CHOICES names a file that
 export_choices wrote, and pins what it holds. AUTOTUNE_CUBLAS=0 keeps cuBLAS from serving what it does faster.
+
+    with {name}.torch() as routing:  # FP32 products of an unmodified program of torch, where that is faster
+        ...
+    print(routing.report())
+
+`python -m {name} train.py ARGUMENTS` runs a program so, and tells at its end what came of it.
 Needs cuda-bindings (13 or later) and numpy; for DLPack arrays also cuda-core.
 """
 
@@ -52,11 +58,25 @@ sgemm = _dispatcher.sgemm
 pick = _dispatcher.pick
 settle = _dispatcher.settle
 export_choices = _dispatcher.export_choices
+torch = _dispatcher.torch
+torch_op = _dispatcher.torch_op
 
 __all__ = [
     "DispatchError", "DispatchWarning", "Dispatcher", "Pick", "export_choices", "pick", "settle", "sgemm",
-    "table",
+    "table", "torch", "torch_op",
 ]
+'''
+
+_MAIN = '''\
+"""Runs a program of torch with its FP32 products routed to this table: python -m {name} [-m] PROGRAM ..."""
+
+import sys
+
+from . import torch
+from .{private}.runtime.torch_program import main
+
+if __name__ == "__main__":
+    sys.exit(main(torch, sys.argv))
 '''
 
 
@@ -153,6 +173,7 @@ def _contents(
         TABLE_FILE: render(table).encode(),
         **_cubins(table, code),
         "__init__.py": _init_text(table, name).encode(),
+        "__main__.py": _MAIN.format(name=name, private=PRIVATE_PACKAGE).encode(),
         "py.typed": b"",
         f"{PRIVATE_PACKAGE}/__init__.py": note.encode(),
         **{f"{PRIVATE_PACKAGE}/{module}": content for module, content in runtime_files().items()},

@@ -39,6 +39,7 @@ _SIGNATURES: dict[str, list[Any]] = {
     "autotune_remember": [ADDRESS, ADDRESS, ADDRESS],
     "autotune_forget": [ADDRESS],
     "autotune_use_python": [ADDRESS],
+    "autotune_tensor_calls": [ADDRESS],
 }
 
 
@@ -55,6 +56,7 @@ def library() -> Any:
         return None
     for name, types in _SIGNATURES.items():
         getattr(found, name).argtypes = types
+    found.autotune_tensor_calls.restype = WORD
     return found
 
 

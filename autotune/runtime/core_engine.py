@@ -10,7 +10,7 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-from ..gemm import LAYOUTS
+from ..gemm import LAYOUTS, Gemm
 from .blas_provider import BlasProvider
 from .choices import KnownChoices
 from .chooser import Chooser
@@ -49,6 +49,12 @@ class CorePlan:
         if status:
             tell(status, None, None)
         self.address, self._release = made.value, core.library.autotune_release_plan
+        self._num_calls = core.library.autotune_tensor_calls
+
+    @property
+    def num_tensor_calls(self) -> int:
+        """How often the core met it in calls of Python's tensors."""
+        return int(self._num_calls(self.address))
 
     def __del__(self) -> None:
         address = getattr(self, "address", None)
@@ -74,20 +80,21 @@ class CoreEngine(Engine):
         if plan.blas is not None:
             self._use_blas()
         planned = Planned(
-            gemm.m, gemm.n, gemm.k, LAYOUTS.index(gemm.layout), self._numbers[pick.kernel_id], pick.split_k,
-            gpu.device, plan.blas is not None, problem.lds, problem.num_bytes, gpu.context, loaded.sgemm,
-            loaded.reduce, loaded.pack,
+            m=gemm.m, n=gemm.n, k=gemm.k, layout=LAYOUTS.index(gemm.layout), ld=problem.lds,
+            kernel=self._numbers[pick.kernel_id], split_k=pick.split_k, is_cublas=plan.blas is not None,
+            device=gpu.device, num_bytes=problem.num_bytes, context=gpu.context, sgemm=loaded.sgemm,
+            reduce=loaded.reduce, pack=loaded.pack,
         )  # fmt: skip
         return plan._replace(core=CorePlan(self.core, planned))
 
     def remember(self, key: Key, plan: Plan) -> None:
         super().remember(key, plan)
         if plan.core is not None and plan.unsettled is None:
-            kind = _kind(key, plan.problem)
+            kind = kind_of(key, plan.problem.gemm)
             self.core.library.autotune_remember(self.core.handle, ctypes.byref(kind), plan.core.address)
 
-    def tensor_calls(self) -> TensorCalls | None:
-        return tensor_calls_of(self.core)
+    def tensor_calls(self, is_below_autograd: bool = False) -> TensorCalls | None:
+        return tensor_calls_of(self.core, is_below_autograd)
 
     def forget_plans(self) -> None:
         super().forget_plans()
@@ -140,8 +147,8 @@ def _address(function: Any) -> int | None:
     return ctypes.cast(function, ctypes.c_void_p).value if hasattr(function, "argtypes") else None
 
 
-def _kind(key: Key, problem: Product) -> Any:
+def kind_of(key: Key, gemm: Gemm) -> Any:
+    """autotune_kind of calls of a product that are planned so."""
     devices, (a, b, c), low, trans_a, trans_b = key
-    gemm = problem.gemm
     forms = zip(a, b, c or (gemm.m, gemm.n, max(gemm.n, 1), 1), strict=True)
     return Kind(*forms, devices, low, int(trans_a), int(trans_b))

@@ -102,7 +102,9 @@ class Planned(Struct):
     """autotune_planned of core/plan.h: what a plan is made of."""
 
     _fields_ = (
-        *((name, INT) for name in ("m", "n", "k", "layout", "kernel", "split_k", "device", "is_cublas")),
+        *((name, INT) for name in (
+            "m", "n", "k", "layout", "kernel", "split_k", "device", "is_cublas", "is_left_alone",
+        )),
         ("ld", Triple), ("num_bytes", WORD * 3),
         *((name, WORD) for name in ("context", "sgemm", "reduce", "pack")),
     )  # fmt: skip

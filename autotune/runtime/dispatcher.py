@@ -23,6 +23,7 @@ from ..gemm import Gemm
 from .arrays import Libraries, Library, stream_handle
 from .blas_provider import BlasProvider, is_switched_on
 from .chooser import Chooser
+from .core import core_of
 from .cubin_files import CubinFiles
 from .cuda_driver import LEGACY_STREAMS, PER_THREAD_STREAM, Driver
 from .pick import Call, Pick
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from .engine import Engine
     from .settling import Settler
     from .tensor_calls import TensorCalls
+    from .torch_routing import TorchRouting
 
 MAX_PICKS = 4096  # shapes whose picks are remembered
 Settle = Literal["off", "first-use"]
@@ -92,7 +94,8 @@ class Dispatcher:
         self._opened: tuple[Engine, Libraries] | None = None
         self._settler: Settler | None = None
         self._tensor_calls: TensorCalls | None
-        self._is_new_to_torch, self._tensor_calls = True, None
+        self._below_autograd: TensorCalls | None
+        self._is_new_to_torch, self._tensor_calls, self._below_autograd = True, None, None
 
     def pick(self, m: int, n: int, k: int, trans_a: bool = False, trans_b: bool = False) -> Pick:
         """What a product of packed, aligned matrices would run, and why. Needs no GPU; what was settled on
@@ -233,10 +236,50 @@ class Dispatcher:
             self._meet_torch(engine)
         return out
 
+    def torch(self) -> TorchRouting:
+        """A context in which products of an unmodified program of torch are routed to this table, where it is
+        expected to be faster than cuBLAS (torch_routing.py). Its `report()` tells what came of it.
+
+        Raises DispatchError where torch is not imported or too old, or the core was not built.
+        """
+        from .routed_engine import AsPicked, RoutedEngine
+        from .torch_routing import TorchRouting
+
+        opened, _ = self._opened or self._open()
+
+        def make_engine(has_bias: bool) -> RoutedEngine:
+            core = core_of(self.table)
+            if core is None:
+                raise DispatchError("routing needs the core in C; install a C compiler, and autotune again")
+            engine = RoutedEngine(
+                has_bias, core, self.table, self._code, self._chooser, opened.driver, self._known, AsPicked()
+            )
+            engine.devices = opened.devices  # what is loaded is loaded once
+            return engine
+
+        return TorchRouting(make_engine)
+
+    def torch_op(self) -> Any:
+        """torch.ops.autotune.sgemm, served by this table: (a, b, alpha=, trans_a=, trans_b=) -> C, with
+        gradients by this table too, which torch.compile takes. One dispatcher of a process has it.
+
+        Raises DispatchError where torch is not imported, or another dispatcher has it.
+        """
+        from .torch_op import register
+
+        return register(self)
+
+    def sgemm_below_autograd(self, a: Any, b: Any, alpha: float, trans_a: bool, trans_b: bool) -> Any | None:
+        """A product of torch's tensors whose gradients are somebody else's; None for a kind of call that is
+        new, or not served by the core."""
+        calls = self._below_autograd
+        return None if calls is None else calls.sgemm(a, b, None, alpha, 0.0, trans_a, trans_b)
+
     def _meet_torch(self, engine: Engine) -> None:
         """From the first product of torch's tensors on the core reads these, if it can."""
         self._is_new_to_torch = False
         self._tensor_calls = engine.tensor_calls()
+        self._below_autograd = engine.tensor_calls(is_below_autograd=True)
 
     def _choices(self, pinned: Path | None = None) -> KnownChoices:
         from .choices import KnownChoices

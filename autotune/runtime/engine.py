@@ -57,6 +57,15 @@ _PACK_OFFSETS = (0, 4, 8, 16, 24, 32, 40, 44, 48)
 Key = tuple[Triple, tuple[Form, Form, Form | None], Triple, bool, bool]
 
 
+def key_of(
+    devices: Triple, forms: tuple[Form, Form, Form | None], addresses: Triple, trans_a: bool, trans_b: bool
+) -> Key:
+    """Of a call with arrays on these GPUs, of these forms, at these addresses."""
+    a, b, c = addresses
+    aligned = (a & _ALIGNMENT_MASK, b & _ALIGNMENT_MASK, c & _ALIGNMENT_MASK)
+    return devices, forms, aligned, trans_a, trans_b
+
+
 class Plan(NamedTuple):
     """What does not change while shapes, strides, alignment and GPU stay. `kernel` is None if there
     is nothing to launch. `blas` is the call of cuBLAS, where that serves: the kernel does where it cannot.
@@ -129,9 +138,7 @@ class Engine:
 
         Raises DispatchError if the arrays do not fit each other or the table does not fit the GPU.
         """
-        a, b, c = addresses
-        aligned = (a & _ALIGNMENT_MASK, b & _ALIGNMENT_MASK, c & _ALIGNMENT_MASK)
-        key = (devices, forms, aligned, trans_a, trans_b)
+        key = key_of(devices, forms, addresses, trans_a, trans_b)
         plans = self._plans  # `forget_plans` puts others in their place
         try:
             found = plans.get(key)
@@ -139,7 +146,7 @@ class Engine:
             found = None
         if found is None:
             problem = understand(*forms, trans_a, trans_b)
-            found = self._make_plan(problem, common_device(devices), aligned, key)
+            found = self._make_plan(problem, common_device(devices), key[2], key)
             self.remember(key, found)
         return found
 
@@ -171,8 +178,9 @@ class Engine:
         blas = self.blas.call(problem) if pick.provider == "cublas" else None
         return Plan(problem, gpu, self.devices.kernel(gpu, kernel), grid, schedule(spec, grid), blas=blas)
 
-    def tensor_calls(self) -> TensorCalls | None:
-        """What serves torch's tensors without asking Python what they are, if anything can."""
+    def tensor_calls(self, is_below_autograd: bool = False) -> TensorCalls | None:
+        """What serves torch's tensors without asking Python what they are, if anything can. Below autograd
+        it takes tensors of any class, and gradients are not its business."""
         return None
 
     def forget_plans(self) -> None:

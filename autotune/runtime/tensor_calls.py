@@ -24,11 +24,12 @@ _VIEW = 5
 _FASTCALL = 0x80  # METH_FASTCALL: arguments come as an array
 
 
-def tensor_calls_of(core: Core) -> TensorCalls | None:
-    """For torch, if that is loaded and offers the exchange."""
+def tensor_calls_of(core: Core, is_below_autograd: bool = False) -> TensorCalls | None:
+    """For torch, if that is loaded and offers the exchange. Below autograd, tensors of any class are taken,
+    and gradients are not looked at."""
     tensor = getattr(sys.modules.get("torch"), "Tensor", None)
     exchange = _exchange_of(tensor) if isinstance(tensor, type) else None
-    return None if exchange is None else TensorCalls(core, tensor, exchange)
+    return None if exchange is None else TensorCalls(core, tensor, exchange, is_below_autograd)
 
 
 def _exchange_of(tensor: type) -> int | None:
@@ -56,13 +57,19 @@ class TensorCalls:
 
     `sgemm` is a function in C, of (a, b, out or None, alpha, beta, trans_a, trans_b), by position: a call
     through ctypes takes longer than all that it does. It returns the result; None, with nothing launched,
-    where the dispatcher is to serve, or to say what is wrong. It raises DispatchError where a launch fails.
+    where the dispatcher is to serve, or to say what is wrong; False, likewise, for a plan that leaves a call
+    alone. It raises DispatchError where a launch fails.
     """
 
-    def __init__(self, core: Core, tensor: Any, exchange: int) -> None:
-        functions = (sys.modules["torch"].is_grad_enabled, tensor.is_neg, tell)
-        self._kept = (tensor, *functions, "requires_grad", "new_empty")
-        self._core, self._tensors = core, Tensors(core.handle, exchange, *map(id, self._kept))
+    def __init__(self, core: Core, tensor: Any, exchange: int, is_below_autograd: bool) -> None:
+        asked = {"tensor": tensor, "is_grad_enabled": sys.modules["torch"].is_grad_enabled}
+        if is_below_autograd:
+            asked = {}
+        asked |= {"is_neg": tensor.is_neg, "tell": tell}
+        asked |= {name: name for name in ("requires_grad", "new_empty")}
+        self._kept = core, asked
+        held = {name: id(one) for name, one in asked.items()}
+        self._tensors = Tensors(handle=core.handle, exchange=exchange, **held)
         core.library.autotune_use_python(ctypes.addressof(_python()))
         function = ctypes.cast(core.library.autotune_sgemm_of_tensors, ctypes.c_void_p).value
         self._method = Method(b"sgemm", function, _FASTCALL, None)

@@ -204,7 +204,7 @@ def test_the_core_launches_what_python_does():
         grid, problem = plan_grid(spec, m, n, k), Product(gemm, lds, (8, 8, 8))
         loaded = LoadedKernel(*RecordingDriver.LOADED, spec.threads, spec.smem_bytes, spec.overlaps)
         of_kernel = (LAYOUTS.index(gemm.layout), number, spec.split_k)
-        planned = Planned(m, n, k, *of_kernel, 0, False, lds, (8, 8, 8), 7, *RecordingDriver.LOADED)
+        planned = Planned(m, n, k, *of_kernel, 0, False, False, lds, (8, 8, 8), 7, *RecordingDriver.LOADED)
         plan = Plan(problem, None, loaded, grid, schedule(spec, grid), core=CorePlan(found, planned))
         for alpha in (0.5, 0.0):
             launch = (plan, 11, (1 << 40, 2 << 40, 3 << 40), alpha, 2.0, 5 << 40)
@@ -266,7 +266,7 @@ def test_statuses_are_the_header_s():
     names = re.findall(r"^    AUTOTUNE_(\w+)(?: = 1 << (\d+))?,?(?: |$)", listed[1], re.MULTILINE)
     told = {name: 1 << int(shift) if shift else number for number, (name, shift) in enumerate(names)}
     known = {name: getattr(core, name) for name in told if hasattr(core, name)}
-    assert known == {name: told[name] for name in known} and len(known) == 9
+    assert known == {name: told[name] for name in known} and len(known) == 7
 
 
 _SAME_STRUCTS = """

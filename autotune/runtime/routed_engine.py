@@ -1,0 +1,128 @@
+"""Decides, per kind of call, whether a table serves a product of another program or leaves it alone.
+
+Copied into exported tables.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from ..errors import DispatchError
+from ..gemm import FLOAT_BYTES, Gemm
+from ..kernel.launch import Grid
+from .arrays import Form
+from .blas_provider import BlasProvider
+from .core import Core
+from .core_engine import CoreEngine, CorePlan, kind_of
+from .core_structs import Planned
+from .devices import OpenGpu
+from .engine import Key, Plan, key_of
+from .pick import MAX_PLANS, Call, Pick
+from .product import Product, Triple
+
+_FASTER = "cuBLAS is expected to be as fast"
+_UNKNOWN = "it is not known how fast cuBLAS is"
+_UNFIT = "strides or extents that no kernel takes, or another GPU"
+_EMPTY = "no elements"
+_NOTHING = Grid((0, 1), 0, 0, 1, 0, 0, 0, 0, 0)
+
+
+@dataclass
+class Decided:
+    """What became of a kind of call: `reason` says why it is left alone, and is "" where it is served.
+    `num_asked`: how often that was asked before a call was made."""
+
+    gemm: Gemm
+    pick: Pick | None
+    reason: str
+    plan: CorePlan
+    num_asked: int = 0
+
+    @property
+    def is_served(self) -> bool:
+        return not self.reason
+
+    @property
+    def num_calls(self) -> int:
+        return self.num_asked + self.plan.num_tensor_calls
+
+
+class AsPicked(BlasProvider):
+    """cuBLAS of another program: what is picked for it is left to that."""
+
+    def __init__(self) -> None:
+        super().__init__(is_on=False)
+
+    def served(self, pick: Pick, call: Call) -> Pick:
+        return pick
+
+
+class RoutedEngine(CoreEngine):
+    """A `CoreEngine` that plans nothing but what it expects to be faster than cuBLAS. `has_bias`: C begins as
+    a copy of a vector for each row, which cuBLAS adds as it goes: C is written and read once more."""
+
+    def __init__(self, has_bias: bool, core: Core, *arguments: Any) -> None:
+        super().__init__(core, *arguments)
+        self._has_bias = has_bias
+        self._lock = threading.Lock()
+        self._new: tuple[Pick | None, str] = (None, "")  # of the plan that is being made
+        self._decided: dict[Key, Decided] = {}
+        self._past: list[Decided] = []  # of kinds that were forgotten
+
+    def decide(self, devices: Triple, forms: tuple[Form, Form, Form | None], addresses: Triple) -> Decided:
+        """What becomes of such calls, from now on."""
+        key = key_of(devices, forms, addresses, False, False)
+        with self._lock:
+            if key not in self._decided:
+                self._plans.pop(key, None)
+                try:
+                    plan = self.plan(devices, forms, addresses, False, False)
+                    why_not = "" if plan.core else _EMPTY
+                except DispatchError:
+                    why_not = _UNFIT
+                if why_not:
+                    gemm = Gemm(forms[0][0], forms[1][1], forms[0][1])
+                    self._keep(key, Decided(gemm, None, why_not, self._left_alone(devices[0])))
+            found = self._decided[key]
+            kind = kind_of(key, found.gemm)
+            # it may have been forgotten there
+            self.core.library.autotune_remember(self.core.handle, ctypes.byref(kind), found.plan.address)
+            return found
+
+    def plan_of(self, problem: Product, gpu: OpenGpu, pick: Pick) -> Plan:
+        reason = self._why_not(problem.gemm, pick)
+        self._new = pick, reason
+        if not reason:
+            return super().plan_of(problem, gpu, pick)
+        return Plan(problem, gpu, None, _NOTHING, core=self._left_alone(gpu.device))
+
+    def _left_alone(self, device: int) -> CorePlan:
+        return CorePlan(self.core, Planned(m=1, n=1, device=device, is_left_alone=True))
+
+    def remember(self, key: Key, plan: Plan) -> None:
+        if plan.core is not None:  # else there is nothing to launch
+            self._keep(key, Decided(plan.problem.gemm, *self._new, plan.core))
+
+    def _keep(self, key: Key, decided: Decided) -> None:
+        if len(self._decided) >= MAX_PLANS:
+            self._past += self._decided.values()
+            self._decided.clear()
+            self.forget_plans()
+        self._decided[key] = decided
+
+    def _why_not(self, gemm: Gemm, pick: Pick) -> str:
+        if pick.expected_us is None or pick.cublas_us is None:
+            return _UNKNOWN
+        bias_us = 2 * FLOAT_BYTES * gemm.m * gemm.n / (1e3 * self.table.limits.bandwidth_gbs)
+        ours_us = pick.expected_us + (bias_us if self._has_bias else 0)
+        return _FASTER if pick.provider == "cublas" or ours_us >= pick.cublas_us else ""
+
+    def decided(self) -> Iterator[Decided]:
+        """All kinds of call so far."""
+        with self._lock:
+            found = [*self._past, *self._decided.values()]
+        yield from found

@@ -1,0 +1,92 @@
+"""torch.ops.autotune.sgemm: a table's product as an operator of torch, with gradients by the same table.
+
+torch.compile and torch.export take it as it is: they know its result's shape (a fake kernel) and its
+gradients. Copied into exported tables.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from ..errors import DispatchError
+
+if TYPE_CHECKING:
+    from .dispatcher import Dispatcher
+
+_SCHEMA = "(Tensor a, Tensor b, *, float alpha=1.0, bool trans_a=False, bool trans_b=False) -> Tensor"
+_NAME = "autotune::sgemm"
+_served: list[tuple[Any, Dispatcher]] = []  # torch's library, which must stay, and who serves: at most one
+
+
+def register(dispatcher: Dispatcher) -> Any:
+    """The operator, alpha op(a) op(b), served by this dispatcher from now on. Raises DispatchError where
+    torch is not imported, and where another dispatcher serves it in this process."""
+    torch = sys.modules.get("torch")
+    if torch is None:
+        raise DispatchError("torch is not imported; import it before its operator is made")
+    if not _served:
+        if hasattr(torch.ops.autotune, "sgemm"):
+            raise DispatchError("another table serves torch.ops.autotune.sgemm in this process; use that one")
+        _served.append((_made(torch, dispatcher), dispatcher))
+    elif _served[0][1] is not dispatcher:
+        raise DispatchError(
+            "another dispatcher serves torch.ops.autotune.sgemm in this process; use that one"
+        )
+    return torch.ops.autotune.sgemm
+
+
+def _made(torch: Any, dispatcher: Dispatcher) -> Any:
+    library = torch.library.Library("autotune", "FRAGMENT")
+    library.define(f"sgemm{_SCHEMA}")
+    library.impl("sgemm", _kernel_of(dispatcher), "CUDA")
+    torch.library.register_fake(_NAME, _fake, lib=library)
+    torch.library.register_autograd(_NAME, _backward, setup_context=_keep, lib=library)
+    return library
+
+
+def _kernel_of(dispatcher: Dispatcher) -> Callable[..., Any]:
+    def sgemm(a: Any, b: Any, *, alpha: float = 1.0, trans_a: bool = False, trans_b: bool = False) -> Any:
+        found = dispatcher.sgemm_below_autograd(a, b, alpha, trans_a, trans_b)
+        if found is None:  # a kind of call that is new
+            a, b = (_with_rows(x).detach() for x in (a, b))  # gradients are the operator's
+            found = dispatcher.sgemm(a, b, alpha=alpha, trans_a=trans_a, trans_b=trans_b)
+        return found
+
+    return sgemm
+
+
+def _with_rows(x: Any) -> Any:
+    """A matrix whose rows or columns are contiguous: itself, or a copy, as of gradients that are expanded."""
+    return x if x.dim() != 2 or 1 in x.stride() or not x.numel() else x.contiguous()
+
+
+def _fake(a: Any, b: Any, *, alpha: float = 1.0, trans_a: bool = False, trans_b: bool = False) -> Any:
+    if a.dim() != 2 or b.dim() != 2:
+        raise DispatchError(
+            f"a has {a.dim()} dimensions and b has {b.dim()}, not 2; reshape them to matrices"
+        )
+    return a.new_empty((a.shape[1 if trans_a else 0], b.shape[0 if trans_b else 1]))
+
+
+def _keep(ctx: Any, inputs: tuple[Any, ...], keyword_only_inputs: dict[str, Any], output: Any) -> None:
+    ctx.save_for_backward(*inputs)
+    ctx.options = keyword_only_inputs
+
+
+def _backward(ctx: Any, grad: Any) -> tuple[Any, Any]:
+    a, b = ctx.saved_tensors
+    alpha, trans_a, trans_b = (ctx.options[name] for name in ("alpha", "trans_a", "trans_b"))
+    needs_a, needs_b = ctx.needs_input_grad[:2]
+    sgemm = sys.modules["torch"].ops.autotune.sgemm
+    of_a = of_b = None
+    if needs_a and trans_a:
+        of_a = sgemm(b, grad, alpha=alpha, trans_a=trans_b, trans_b=True)
+    elif needs_a:
+        of_a = sgemm(grad, b, alpha=alpha, trans_b=not trans_b)
+    if needs_b and trans_b:
+        of_b = sgemm(grad, a, alpha=alpha, trans_a=True, trans_b=trans_a)
+    elif needs_b:
+        of_b = sgemm(a, grad, alpha=alpha, trans_a=not trans_a)
+    return of_a, of_b

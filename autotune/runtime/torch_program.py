@@ -1,0 +1,58 @@
+"""Runs an unmodified program of torch with its products routed to a table. Copied into exported tables."""
+
+from __future__ import annotations
+
+import importlib
+import runpy
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from ..errors import DispatchError
+from .torch_routing import TorchRouting
+
+_USAGE = (
+    "say which program is to run: python -m TABLE train.py ARGUMENTS, or python -m TABLE -m MODULE ARGUMENTS"
+)
+
+
+def main(make_routing: Callable[[], TorchRouting], arguments: list[str]) -> int:
+    """Run the program that the arguments of this process name, as Python would, and tell on stderr what came
+    of its products. Returns 2 where no program is named or torch is missing; else what the program ends with
+    is raised."""
+    program = arguments[1:]
+    is_module = program[:1] == ["-m"]
+    program = program[is_module:]
+    try:
+        if not program:
+            raise DispatchError(_USAGE)
+        _import_torch()
+        routing = make_routing()
+    except DispatchError as error:
+        sys.stderr.write(f"error: {error}\n")
+        return 2
+    sys.argv = program
+    try:
+        with routing:
+            _run(program[0], is_module)
+    finally:
+        sys.stderr.write(f"{routing.report()}\n")
+    return 0
+
+
+def _import_torch() -> None:
+    try:
+        importlib.import_module("torch")
+    except ImportError as error:
+        raise DispatchError(
+            f"torch cannot be imported ({error}); install it, or run this where it is"
+        ) from error
+
+
+def _run(name: str, is_module: bool) -> None:
+    if is_module:
+        sys.path.insert(0, str(Path.cwd()))
+        runpy.run_module(name, run_name="__main__", alter_sys=True)
+    else:
+        sys.path.insert(0, str(Path(name).resolve().parent))
+        runpy.run_path(name, run_name="__main__")

@@ -1,0 +1,251 @@
+"""Routes FP32 products of an unmodified program of torch to a table, where that is expected to be faster.
+
+While routing is on, torch's dispatcher has other kernels for aten's mm and addmm on CUDA (torch.library, kind
+"IMPL"). All products of two matrices come there: of Python and C++, of `linear` and `matmul`, of backward
+passes, which torch runs in other threads, and of compiled programs. Autograd and autocast lie above and stay
+as they are. Whatever is left alone goes to torch's own kernel, so no call comes twice.
+
+Left alone are other dtypes, products while the program allows TF32, and kinds of call that cuBLAS is expected
+to be as fast for. What serves a kind of call is decided when that comes first. Copied into exported tables.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+from ..errors import DispatchError
+from ..gemm import Gemm
+from .arrays import Torch
+from .pick import MAX_PLANS
+from .routed_engine import Decided, RoutedEngine
+
+_ENTERED = threading.Lock()  # one routing at a time: torch's dispatcher is one for all threads
+_TF32, _DTYPE = "the program allows TF32", "another dtype than float32"
+_TENSOR = "a tensor that is not read in C, or memory that overlaps"
+Own = Callable[..., Any]
+
+
+class RoutedKind(NamedTuple):
+    """Calls of one kind: how many came, in us what one takes (0: not known), and why they were left alone
+    ("": they were served)."""
+
+    gemm: Gemm
+    has_bias: bool
+    num_calls: int
+    expected_us: float
+    cublas_us: float
+    reason: str
+
+    @property
+    def saved_us(self) -> float:
+        """What all of them are expected to have saved of the GPU's time."""
+        is_known = not self.reason and self.expected_us and self.cublas_us
+        return self.num_calls * (self.cublas_us - self.expected_us) if is_known else 0.0
+
+
+class TorchRouting:
+    """A context: products of torch are routed within it, in all threads. It may be entered again, and tells
+    of all times that it was.
+
+    Raises DispatchError where torch is missing or too old, where another one is entered already, and where
+    the core was not built.
+    """
+
+    def __init__(self, make_engine: Callable[[bool], RoutedEngine]) -> None:
+        self._torch = torch = _torch()
+        self._float32 = torch.float32
+        self._library: Any = None
+        self._plain, self._biased = (_Products(torch, make_engine(has_bias)) for has_bias in (False, True))
+        self._others: Counter[str] = Counter()
+
+    def __enter__(self) -> TorchRouting:
+        if not _ENTERED.acquire(blocking=False):
+            raise DispatchError("products of torch are routed already; leave that `with` first")
+        try:
+            self._library = self._register()
+        except BaseException:
+            _ENTERED.release()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._library = None  # torch takes back what it registered
+        _ENTERED.release()
+
+    def _register(self) -> Any:
+        library = self._torch.library.Library("aten", "IMPL")
+        routed = {"mm": self._mm, "mm.out": self._mm_out, "addmm": self._addmm, "addmm.out": self._addmm_out}
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # that a kernel is replaced is what is wanted
+            for name, make in routed.items():
+                own = self._torch.library.get_kernel(f"aten::{name}", self._key).call_boxed
+                library.impl(name, make(own), self._key, with_keyset=True)
+        return library
+
+    _key = "CUDA"  # of torch's dispatcher
+
+    # What torch calls: like its own kernels, and its own (`own`) first among the arguments
+
+    def _mm(self, own: Own) -> Own:
+        def mm(keys: Any, a: Any, b: Any) -> Any:
+            found = self._serve(self._plain, a, b, None, 1.0, 0.0)
+            return own(keys, a, b) if found is None else found
+
+        return mm
+
+    def _mm_out(self, own: Own) -> Own:
+        def mm_out(keys: Any, a: Any, b: Any, *, out: Any) -> Any:
+            found = self._serve(self._plain, a, b, out, 1.0, 0.0)
+            return own(keys, a, b, out=out) if found is None else found
+
+        return mm_out
+
+    def _addmm(self, own: Own) -> Own:
+        def addmm(keys: Any, c: Any, a: Any, b: Any, *, beta: Any = 1, alpha: Any = 1) -> Any:
+            found = self._serve_sum(c, a, b, beta, alpha, None)
+            return own(keys, c, a, b, beta=beta, alpha=alpha) if found is None else found
+
+        return addmm
+
+    def _addmm_out(self, own: Own) -> Own:
+        def addmm_out(keys: Any, c: Any, a: Any, b: Any, *, beta: Any = 1, alpha: Any = 1, out: Any) -> Any:
+            found = self._serve_sum(c, a, b, beta, alpha, out)
+            return own(keys, c, a, b, beta=beta, alpha=alpha, out=out) if found is None else found
+
+        return addmm_out
+
+    def _serve(self, products: _Products, a: Any, b: Any, out: Any, alpha: float, beta: float) -> Any | None:
+        """The result, or None for what is left alone."""
+        if a.dtype is not self._float32 or b.dtype is not self._float32:
+            self._others[_DTYPE] += 1
+            return None
+        if self._allows_tf32():
+            self._others[_TF32] += 1
+            return None
+        served = products.sgemm(a, b, out, alpha, beta)
+        if served is None:
+            self._others[_TENSOR] += 1
+        return served if served is not False else None
+
+    def _serve_sum(self, c: Any, a: Any, b: Any, beta: Any, alpha: Any, out: Any) -> Any | None:
+        """As `_serve`, where C is read, which is a vector for each row, or a matrix."""
+        if not (c.dtype is a.dtype is b.dtype) or a.dim() != 2 or b.dim() != 2:
+            self._others[_DTYPE] += 1
+            return None
+        if beta == 0:
+            return self._serve(self._plain, a, b, out, alpha, 0.0)
+        extents = (a.shape[0], b.shape[1])
+        products = self._plain if c.shape == extents else self._biased
+        if out is None:
+            if not products.is_served(a, b) or self._allows_tf32():
+                return None
+            out = a.new_empty(extents)
+        elif out.shape != extents or not _is_apart(out, a, b) or not products.is_served(a, b):
+            return None
+        return self._serve(products, a, b, out.copy_(c), alpha, beta)
+
+    def _allows_tf32(self) -> bool:
+        try:
+            return bool(self._torch.get_float32_matmul_precision() != "highest")
+        except RuntimeError:  # it was said in the way of torch 2.9 and later alone
+            return bool(self._torch.backends.cuda.matmul.fp32_precision == "tf32")
+
+    # What it tells
+
+    def kinds(self) -> list[RoutedKind]:
+        """What came so far, what saved most first, then what was left alone most often."""
+        found = [*self._plain.kinds(has_bias=False), *self._biased.kinds(has_bias=True)]
+        return sorted(found, key=lambda kind: (-kind.saved_us, -kind.num_calls))
+
+    def report(self) -> str:
+        """The same to be read: hits, misses with reasons, and the time that they are expected to save."""
+        kinds = self.kinds()
+        hits = sum(kind.num_calls for kind in kinds if not kind.reason)
+        misses = Counter(self._others)
+        for kind in kinds:
+            if kind.reason:
+                misses[kind.reason] += kind.num_calls
+        saved = sum(kind.saved_us for kind in kinds)
+        lines = [
+            f"{hits:,} products served, {misses.total():,} left alone; expected to save {saved / 1e3:,.1f} ms"
+        ]
+        lines += [f"  left alone: {number:,} x {reason}" for reason, number in misses.most_common()]
+        served = [kind for kind in kinds if not kind.reason]
+        lines += [
+            f"  {kind.num_calls:,} x {kind.gemm}{' and a bias' if kind.has_bias else ''}: "
+            f"{kind.expected_us:.1f} us, cuBLAS {kind.cublas_us:.1f} us"
+            for kind in served
+        ]
+        return "\n".join(lines)
+
+
+class _Products:
+    """Products by one engine; threads may share it. Raises DispatchError where torch is too old."""
+
+    def __init__(self, torch: Any, engine: RoutedEngine) -> None:
+        self._torch, self._engine, self._library = torch, engine, Torch()
+        calls = engine.tensor_calls(is_below_autograd=True)
+        if calls is None:
+            raise DispatchError("this torch does not offer its tensors to C; update it to 2.10 or later")
+        self._calls = calls
+        self._known: dict[tuple[Any, ...], Decided] = {}  # by what two tensors look like
+
+    def sgemm(self, a: Any, b: Any, out: Any, alpha: Any, beta: Any) -> Any:
+        """The result; False where a kind of call is left alone, None where these tensors are."""
+        found = self._calls.sgemm(a, b, out, alpha, beta, False, False)
+        if found is None and self._decide(a, b, out) is not None:
+            found = self._calls.sgemm(a, b, out, alpha, beta, False, False)
+        return found
+
+    def is_served(self, a: Any, b: Any) -> bool:
+        """Whether a product into a C that is new will be."""
+        key = (a.device, a.shape, a.stride(), a.data_ptr() % 16, b.shape, b.stride(), b.data_ptr() % 16)
+        found = self._known.get(key) or self._decide(a, b, None)
+        if found is None:
+            return False
+        if len(self._known) >= MAX_PLANS:
+            self._known.clear()
+        self._known[key] = found
+        found.num_asked += not found.is_served  # else it is counted when it is made
+        return found.is_served
+
+    def _decide(self, a: Any, b: Any, out: Any) -> Decided | None:
+        """Say what becomes of such calls; None where none can be."""
+        try:
+            with self._torch.no_grad():  # gradients are torch's here
+                at_a, device_a, form_a = self._library.describe(a, "a")
+                at_b, device_b, form_b = self._library.describe(b, "b")
+                at_c, device_c, form_c = (
+                    (0, device_a, None) if out is None else self._library.describe(out, "out")
+                )
+            devices, forms = (device_a, device_b, device_c), (form_a, form_b, form_c)
+            return self._engine.decide(devices, forms, (at_a, at_b, at_c))
+        except DispatchError:
+            return None
+
+    def kinds(self, has_bias: bool) -> Iterator[RoutedKind]:
+        for one in self._engine.decided():
+            ours_us, cublas_us = (one.pick.expected_us, one.pick.cublas_us) if one.pick else (None, None)
+            yield RoutedKind(one.gemm, has_bias, one.num_calls, ours_us or 0.0, cublas_us or 0.0, one.reason)
+
+
+def _is_apart(out: Any, *operands: Any) -> bool:
+    """Whether a tensor has memory of its own."""
+    place = out.untyped_storage().data_ptr()
+    return all(place != one.untyped_storage().data_ptr() for one in operands)
+
+
+def _torch() -> Any:
+    torch = sys.modules.get("torch")
+    if torch is None:
+        raise DispatchError("torch is not imported; import it before its products are routed")
+    if not hasattr(torch.library, "get_kernel"):
+        raise DispatchError(
+            f"torch {torch.__version__} does not give its kernels; update it to 2.10 or later"
+        )
+    return torch

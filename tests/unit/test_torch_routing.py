@@ -1,0 +1,256 @@
+"""Products of torch are routed to a table, by a stand-in for its dispatcher; tests/gpu has the real one."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from table_cases import FakeDriver, make_kernel, make_spec, make_table, write_table
+from test_tensor_calls import TORCH, Array, _capsule, _Tensor, normal
+
+from autotune.errors import DispatchError
+from autotune.runtime import core
+from autotune.runtime.chooser import Chooser
+from autotune.runtime.dispatcher import Dispatcher
+from autotune.runtime.pick import Call, Pick
+from autotune.runtime.torch_routing import TorchRouting
+
+WINS, LOSES, UNKNOWN, NEAR = 40, 41, 42, 43  # k of products that are told apart
+TIMES_US: dict[int, tuple[float | None, float | None]] = {
+    WINS: (10.0, 20.0), LOSES: (20.0, 10.0), UNKNOWN: (10.0, None), NEAR: (10.0, 10.001),
+}  # fmt: skip
+
+
+class Tensor(_Tensor):
+    """What the dispatcher's kernels see; a subclass, as parameters are."""
+
+    def new_empty(self, shape: tuple[int, int]) -> Tensor:
+        return Tensor(np.empty(shape, np.float32))
+
+    def copy_(self, other: Tensor) -> Tensor:
+        self.data[...] = other.data
+        return self
+
+    def untyped_storage(self) -> Any:
+        base = self.data if self.data.base is None else self.data.base
+        return SimpleNamespace(data_ptr=lambda: base.ctypes.data)
+
+
+class PlayedLibrary:
+    """torch.library.Library of kind IMPL: what is registered, as long as it is held."""
+
+    registered: dict[str, Any] = {}  # noqa: RUF012 - torch's dispatcher is one for all
+
+    def __init__(self, namespace: str, kind: str) -> None:
+        assert (namespace, kind) == ("aten", "IMPL")
+
+    def impl(self, name: str, function: Any, key: str, with_keyset: bool) -> None:
+        assert key == "CUDA" and with_keyset
+        self.registered[name] = function
+
+    def __del__(self) -> None:
+        self.registered.clear()
+
+
+class PlayedTorch(SimpleNamespace):
+    """torch, with kernels of its own that say so, and calls that come by its dispatcher."""
+
+    def __init__(self) -> None:
+        library = SimpleNamespace(Library=PlayedLibrary, get_kernel=self._kernel)
+        super().__init__(**vars(TORCH), library=library, no_grad=contextlib.nullcontext)
+        self.precision, self.own_calls = "highest", 0
+
+    def get_float32_matmul_precision(self) -> str:
+        return self.precision
+
+    def _kernel(self, name: str, key: str) -> Any:
+        assert key == "CUDA"
+
+        def call_boxed(keys: str, *arguments: Any, **options: Any) -> Any:
+            assert keys == "keys"
+            self.own_calls += 1
+            return self.product(name.removeprefix("aten::"), *arguments, **options)
+
+        return SimpleNamespace(call_boxed=call_boxed)
+
+    @staticmethod
+    def product(
+        name: str, *arguments: Tensor, beta: float = 1, alpha: float = 1, out: Tensor | None = None
+    ) -> Tensor:
+        *added, a, b = (x.data for x in arguments)
+        found = alpha * (a @ b) + (beta * added[0] if added else 0)
+        return out.copy_(Tensor(found)) if out else Tensor(found.astype(np.float32))
+
+    def call(self, name: str, *arguments: Tensor, **options: Any) -> Tensor:
+        found = PlayedLibrary.registered.get(name)
+        if found is not None:
+            return found("keys", *arguments, **options)
+        return self.product(name, *arguments, **options)
+
+
+@pytest.fixture
+def torch(monkeypatch: pytest.MonkeyPatch) -> Iterator[PlayedTorch]:
+    made = PlayedTorch()
+    monkeypatch.setitem(sys.modules, "torch", made)
+    capsule, held = _capsule(b"dlpack_exchange_api")
+    monkeypatch.setattr(_Tensor, "__dlpack_c_exchange_api__", capsule, raising=False)
+    own = Chooser.pick
+
+    def pick(self: Chooser, call: Call) -> Pick:
+        ours_us, cublas_us = TIMES_US.get(call.gemm.k, TIMES_US[WINS])
+        who = "cublas" if cublas_us and ours_us and cublas_us < ours_us else "autotune"
+        return replace(own(self, call), expected_us=ours_us, cublas_us=cublas_us, provider=who)
+
+    monkeypatch.setattr(Chooser, "pick", pick)
+    yield made
+    del held
+
+
+@pytest.fixture
+def driver() -> FakeDriver:
+    return FakeDriver(make_table(*(make_kernel(name, make_spec(name)) for name in ("NN", "NT", "TN", "TT"))))
+
+
+@pytest.fixture
+def routing(torch: PlayedTorch, driver: FakeDriver, tmp_path: Path) -> TorchRouting:
+    return Dispatcher(write_table(driver.table, tmp_path / "t"), driver=driver).torch()
+
+
+def check(torch: PlayedTorch, name: str, *operands: Array, **options: Any) -> bool:
+    """Whether a call was served; its result is right either way."""
+    before = torch.own_calls
+    scales = {key: value for key, value in options.items() if key != "out"}
+    expected = PlayedTorch.product(name, *map(Tensor, operands), **scales)
+    found = torch.call(name, *map(Tensor, operands), **options)
+    np.testing.assert_allclose(found.data, expected.data, rtol=1e-4, atol=1e-4)
+    if "out" in options:
+        assert found is options["out"]
+    return torch.own_calls == before
+
+
+def operands(k: int = WINS, m: int = 70, n: int = 66) -> tuple[Array, Array]:
+    return normal(m, k), normal(k, n, seed=1)
+
+
+def test_what_is_expected_to_be_faster_is_served_and_the_rest_left_alone(torch, routing, driver) -> None:
+    with routing:
+        for _ in range(3):
+            assert check(torch, "mm", *operands())
+            assert check(torch, "mm", normal(WINS, 70).T, normal(66, WINS).T)
+            assert not check(torch, "mm", *operands(LOSES))
+            assert not check(torch, "mm", *operands(UNKNOWN))
+    assert len(driver.launches) == 6
+    assert check(torch, "mm", *operands()) and len(driver.launches) == 6  # torch takes it back
+    kinds = {kind.gemm.k: kind for kind in routing.kinds() if kind.gemm.layout == "NN"}
+    assert [kinds[k].num_calls for k in (WINS, LOSES, UNKNOWN)] == [3, 3, 3]
+    assert (kinds[WINS].reason, kinds[WINS].saved_us) == ("", 30.0)
+    assert "as fast" in kinds[LOSES].reason and "not known" in kinds[UNKNOWN].reason
+    told = routing.report()
+    assert "6 products served, 6 left alone; expected to save 0.1 ms" in told
+    assert "3 x 70x66x40:NN: 10.0 us, cuBLAS 20.0 us" in told
+
+
+@pytest.mark.parametrize("form", ["vector", "matrix"])
+@pytest.mark.parametrize("scales", [{}, {"alpha": 0.5, "beta": -2.0}, {"beta": 0}])
+@pytest.mark.parametrize("has_out", [False, True])
+def test_what_is_added_is_added(torch, routing, form, scales, has_out) -> None:
+    (a, b), c = operands(), normal(66) if form == "vector" else normal(70, 66, seed=3)
+    with routing:
+        for _ in range(2):
+            out = {"out": Tensor(normal(70, 66))} if has_out else {}
+            assert check(torch, "addmm.out" if has_out else "addmm", c, a, b, **scales, **out)
+
+
+def test_a_vector_that_is_added_costs_a_pass_over_c(torch, routing) -> None:
+    """cuBLAS adds it as it goes: what is faster by a hair is not, then."""
+    (a, b) = operands(NEAR)
+    with routing:
+        for _ in range(2):
+            assert check(torch, "mm", a, b) and check(torch, "addmm", normal(70, 66), a, b)
+            assert not check(torch, "addmm", normal(66), a, b)
+    (kind,) = (kind for kind in routing.kinds() if kind.has_bias)
+    assert kind.num_calls == 2 and kind.reason
+
+
+def test_an_out_is_written_where_it_lies(torch, routing) -> None:
+    space = normal(70, 80)
+    around = space.copy()
+    with routing:
+        for _ in range(2):
+            assert check(torch, "mm.out", *operands(), out=Tensor(space[:, 8:74]))
+    assert (space[:, :8] == around[:, :8]).all() and (space[:, 74:] == around[:, 74:]).all()
+
+
+def test_what_no_kernel_takes_is_left_alone(torch, routing, driver) -> None:
+    a, b = operands()
+    square = normal(40, 40)
+    with routing:
+        for _ in range(2):
+            assert not check(torch, "mm", normal(70, 80)[:, ::2], b)  # strides
+            assert not check(torch, "mm", np.broadcast_to(normal(1, 40), (70, 40)), b)
+            assert not check(torch, "mm", a[:0], b)  # nothing to compute
+            assert not check(torch, "mm.out", a, b, out=Tensor(normal(66, 70).T))  # by columns
+            shared = Tensor(square.copy())
+            torch.call("addmm.out", Tensor(square), shared, Tensor(square), out=shared)
+            with pytest.raises(ValueError, match="mismatch"):  # torch's own
+                torch.call("mm", Tensor(a), Tensor(a))
+    assert not driver.launches
+    assert "no elements" in routing.report() and "strides or extents" in routing.report()
+
+
+def test_other_dtypes_and_tf32_are_left_alone(torch, routing, driver) -> None:
+    a, b = map(Tensor, operands())
+    with routing:
+        torch.call("mm", Tensor(a.data, dtype="float16", kind={"bits": 16}), b)
+        torch.precision = "high"
+        torch.call("mm", a, b)
+        torch.call("addmm", Tensor(normal(70, 66)), a, b)
+        torch.precision = "highest"
+        assert not driver.launches
+        torch.call("mm", a, b)
+    assert len(driver.launches) == 1 and torch.own_calls == 3
+    assert "1 x another dtype" in routing.report() and "x the program allows TF32" in routing.report()
+
+
+def test_one_routing_at_a_time_and_again_after_it(torch, routing, driver, tmp_path) -> None:
+    other = Dispatcher(write_table(driver.table, tmp_path / "o"), driver=driver).torch()
+    with routing, pytest.raises(DispatchError, match="routed already"), other:
+        pass
+    with pytest.raises(ZeroDivisionError), routing:
+        raise ZeroDivisionError
+    with other:
+        assert check(torch, "mm", *operands())
+    with routing:
+        assert check(torch, "mm", *operands())
+    assert not PlayedLibrary.registered
+
+
+def test_what_is_missing_is_told(torch, driver, tmp_path, monkeypatch) -> None:
+    runtime = Dispatcher(write_table(driver.table, tmp_path / "t"), driver=driver)
+    monkeypatch.setattr(core, "library", lambda: None)
+    with pytest.raises(DispatchError, match="needs the core"):
+        runtime.torch()
+    monkeypatch.undo()
+    monkeypatch.delitem(sys.modules, "torch", raising=False)
+    with pytest.raises(DispatchError, match="import it"):
+        runtime.torch()
+    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(library=SimpleNamespace(), __version__="2.1"))
+    with pytest.raises(DispatchError, match="update it"):
+        runtime.torch()
+
+
+def test_kinds_beyond_those_remembered_are_still_counted(torch, routing, monkeypatch) -> None:
+    monkeypatch.setattr("autotune.runtime.routed_engine.MAX_PLANS", 3)
+    with routing:
+        for n in (60, 61, 62, 63, 64, 60):
+            assert check(torch, "mm", *operands(n=n))
+    assert sorted((kind.gemm.n, kind.num_calls) for kind in routing.kinds()) == [
+        (60, 1), (60, 1), (61, 1), (62, 1), (63, 1), (64, 1),
+    ]  # fmt: skip
