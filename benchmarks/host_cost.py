@@ -7,6 +7,7 @@ contestant as a stream takes without waiting, and lets the GPU end before the ne
 microseconds of a call and their ratio to torch's, with the bar that it is held to:
 
 - with an out, and without: `torch.mm`, `sgemm`, and `sgemm` without the core;
+- `torch.ops.autotune.sgemm`; `torch.mm` while products are routed: served, left alone, and of bfloat16;
 - in C (`host_cost.c`, built with the folder's sources): `autotune_sgemm`, of this the driver's
   `cuLaunchKernelEx`, and what is more than that.
 
@@ -23,10 +24,10 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from unittest.mock import patch
 
 import pick_cost
@@ -35,62 +36,98 @@ import reports
 from autotune.cli import console
 from autotune.errors import EnvironmentProblem
 from autotune.export.c_source import c_files
+from autotune.gemm import Gemm
 from autotune.gpu.driver import device_limits, find_gpu
-from autotune.runtime import core
+from autotune.runtime import core, routed_engine
 from autotune.runtime.cubin_files import load_cubins
 from autotune.runtime.dispatcher import Dispatcher
+from autotune.runtime.pick import Pick
+from autotune.runtime.routed_engine import RoutedEngine
 from autotune.runtime.table import load
+from autotune.runtime.torch_routing import TorchRouting
 
 SIZES = (64, 256, 512)  # of square products that take a GPU less time than a call takes the host
 NUM_ROUNDS = 41
 NUM_CALLS = 200  # fewer than a stream's queue holds
 C_CALLS = 20_000
-SERVED_BAR, C_BAR_US = 0.45, 1.0
-WITH_OUT, NEW = "torch.mm(out=)", "torch.mm"
+C_BAR_US = 1.0
+WITH_OUT, NEW, HALF = "torch.mm(out=)", "torch.mm", "torch.mm, bfloat16"
 Call = Callable[[], object]
 
 
-def contestants(torch: Any, folder: Path, size: int) -> dict[str, Call]:
-    """Calls by name; each was made before."""
+class Contestant(NamedTuple):
+    """A call; whose time its own is held against, and within which share; and what is entered around it."""
+
+    call: Call
+    rival: str
+    bar: float | None = None
+    around: Callable[[], AbstractContextManager[object]] = nullcontext
+
+
+def contestants(torch: Any, runtime: Dispatcher, folder: Path, size: int) -> dict[str, Contestant]:
+    """By name; each was called before."""
     a, b, out = (torch.randn(size, size, device="cuda") for _ in range(3))
-    runtime = Dispatcher(folder)
+    half = a.bfloat16()
     with patch.object(core, "library", lambda: None):
         python = Dispatcher(folder)
         python.sgemm(a, b, out)
     runtime.sgemm(a, b, out)
     if runtime._tensor_calls is None:
         console.note("The core reads no tensors of this torch: Python does")
+    op = runtime.torch_op()
+    served, alone = (_routing(runtime, reason) for reason in ("", "to be timed"))
+    serve, leave = lambda: served, lambda: alone
     return {
-        WITH_OUT: lambda: torch.mm(a, b, out=out),
-        "sgemm(out=)": lambda: runtime.sgemm(a, b, out),
-        "sgemm(out=), no core": lambda: python.sgemm(a, b, out),
-        NEW: lambda: torch.mm(a, b),
-        "sgemm": lambda: runtime.sgemm(a, b),
+        WITH_OUT: Contestant(lambda: torch.mm(a, b, out=out), WITH_OUT),
+        "sgemm(out=)": Contestant(lambda: runtime.sgemm(a, b, out), WITH_OUT, 0.45),
+        "sgemm(out=), no core": Contestant(lambda: python.sgemm(a, b, out), WITH_OUT),
+        NEW: Contestant(lambda: torch.mm(a, b), NEW),
+        "sgemm": Contestant(lambda: runtime.sgemm(a, b), NEW),
+        "torch.ops.autotune.sgemm": Contestant(lambda: op(a, b), NEW, 1.0),
+        "torch.mm, routed and served": Contestant(lambda: torch.mm(a, b), NEW, 1.1, serve),
+        "torch.mm, routed and left alone": Contestant(lambda: torch.mm(a, b), NEW, 1.05, leave),
+        HALF: Contestant(lambda: torch.mm(half, half), HALF),
+        "torch.mm, bfloat16, routed": Contestant(lambda: torch.mm(half, half), HALF, 1.05, serve),
     }
 
 
-def times_us(calls: Mapping[str, Call], wait: Call) -> dict[str, list[float]]:
+def _routing(runtime: Dispatcher, reason: str) -> TorchRouting:
+    """One that serves everything, or leaves all alone for a reason."""
+
+    class Decided(RoutedEngine):
+        def why_not(self, gemm: Gemm, pick: Pick) -> str:
+            return reason
+
+    with patch.object(routed_engine, "RoutedEngine", Decided):
+        return runtime.torch()
+
+
+def times_us(calls: Mapping[str, Contestant], wait: Call) -> dict[str, list[float]]:
     """What a call of each took the host in each round; the first round is left out."""
     found: dict[str, list[float]] = {name: [] for name in calls}
     for _ in range(NUM_ROUNDS + 1):
-        for name, call in calls.items():
-            wait()
-            began = time.perf_counter()
-            for _ in range(NUM_CALLS):
+        for name, contestant in calls.items():
+            call = contestant.call
+            with contestant.around():
                 call()
-            found[name].append(1e6 * (time.perf_counter() - began) / NUM_CALLS)
+                wait()
+                began = time.perf_counter()
+                for _ in range(NUM_CALLS):
+                    call()
+                found[name].append(1e6 * (time.perf_counter() - began) / NUM_CALLS)
     wait()
     return {name: times[1:] for name, times in found.items()}
 
 
-def rows(size: int, found: Mapping[str, Sequence[float]]) -> list[list[str]]:
-    """Of one size: medians, and the median of the ratios to torch's call of the same kind."""
+def rows(size: int, calls: Mapping[str, Contestant], found: Mapping[str, Sequence[float]]) -> list[list[str]]:
+    """Of one size: medians, and the median of the ratios to its rival's."""
     told = []
     for name, times in found.items():
-        rival = WITH_OUT if "out=" in name else NEW
+        _, rival, bar, _ = calls[name]
         ratio = statistics.median(mine / its for mine, its in zip(times, found[rival], strict=True))
-        bar = f"{SERVED_BAR:g}" if name == "sgemm(out=)" else ""
-        told.append([f"{size}: {name}", f"{statistics.median(times):.2f}", f"{ratio:.3f}", bar])
+        told.append(
+            [f"{size}: {name}", f"{statistics.median(times):.2f}", f"{ratio:.3f}", f"{bar:g}" if bar else ""]
+        )
     return told
 
 
@@ -140,10 +177,12 @@ def _measure(folder: Path, out: Path | None) -> None:
         "gpu": torch.cuda.get_device_name(0), "torch": torch.__version__, "num_calls": NUM_CALLS, "sizes": {},
     }  # fmt: skip
     told: list[list[str]] = []
+    runtime = Dispatcher(folder)
     for size in SIZES:
-        found = times_us(contestants(torch, folder, size), torch.cuda.synchronize)
+        calls = contestants(torch, runtime, folder, size)
+        found = times_us(calls, torch.cuda.synchronize)
         call_us, launch_us = c_times_us(folder, size)
-        told += rows(size, found)
+        told += rows(size, calls, found)
         told.append([f"{size}: autotune_sgemm in C", f"{call_us:.2f}", "", ""])
         told.append(
             [f"{size}: of this beside the launch", f"{call_us - launch_us:.2f}", "", f"{C_BAR_US:g} us"]

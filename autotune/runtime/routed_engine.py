@@ -94,7 +94,7 @@ class RoutedEngine(CoreEngine):
             return found
 
     def plan_of(self, problem: Product, gpu: OpenGpu, pick: Pick) -> Plan:
-        reason = self._why_not(problem.gemm, pick)
+        reason = self.why_not(problem.gemm, pick)
         self._new = pick, reason
         if not reason:
             return super().plan_of(problem, gpu, pick)
@@ -114,7 +114,8 @@ class RoutedEngine(CoreEngine):
             self.forget_plans()
         self._decided[key] = decided
 
-    def _why_not(self, gemm: Gemm, pick: Pick) -> str:
+    def why_not(self, gemm: Gemm, pick: Pick) -> str:
+        """Why such a product is left alone; "": it is served."""
         if pick.expected_us is None or pick.cublas_us is None:
             return _UNKNOWN
         bias_us = 2 * FLOAT_BYTES * gemm.m * gemm.n / (1e3 * self.table.limits.bandwidth_gbs)

@@ -27,6 +27,7 @@ from .routed_engine import Decided, RoutedEngine
 _ENTERED = threading.Lock()  # one routing at a time: torch's dispatcher is one for all threads
 _TF32, _DTYPE = "the program allows TF32", "another dtype than float32"
 _TENSOR = "a tensor that is not read in C, or memory that overlaps"
+_MOST_TOLD = 20  # kinds of a report
 Own = Callable[..., Any]
 
 
@@ -46,6 +47,11 @@ class RoutedKind(NamedTuple):
         """What all of them are expected to have saved of the GPU's time."""
         is_known = not self.reason and self.expected_us and self.cublas_us
         return self.num_calls * (self.cublas_us - self.expected_us) if is_known else 0.0
+
+    def __str__(self) -> str:
+        bias = " and a bias" if self.has_bias else ""
+        times = f"{self.expected_us:.1f} us, cuBLAS {self.cublas_us:.1f} us"
+        return f"{self.num_calls:,} x {self.gemm}{bias}: {times}"
 
 
 class TorchRouting:
@@ -176,11 +182,9 @@ class TorchRouting:
         ]
         lines += [f"  left alone: {number:,} x {reason}" for reason, number in misses.most_common()]
         served = [kind for kind in kinds if not kind.reason]
-        lines += [
-            f"  {kind.num_calls:,} x {kind.gemm}{' and a bias' if kind.has_bias else ''}: "
-            f"{kind.expected_us:.1f} us, cuBLAS {kind.cublas_us:.1f} us"
-            for kind in served
-        ]
+        lines += [f"  {kind}" for kind in served[:_MOST_TOLD]]
+        if len(served) > _MOST_TOLD:
+            lines.append(f"  and {len(served) - _MOST_TOLD:,} other kinds (`kinds()` has all)")
         return "\n".join(lines)
 
 

@@ -6,6 +6,8 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -16,6 +18,7 @@ BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 sys.path.insert(0, str(BENCHMARKS))
 
 import host_cost  # noqa: E402
+from host_cost import Contestant  # noqa: E402
 
 assert sources and table  # fixtures of the other file
 
@@ -23,11 +26,21 @@ assert sources and table  # fixtures of the other file
 def test_each_call_is_timed_in_each_round_and_the_first_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(host_cost, "NUM_ROUNDS", 3)
     order: list[str] = []
-    calls = {name: lambda name=name: order.append(name) for name in ("one", "two")}
+
+    @contextmanager
+    def around() -> Iterator[None]:
+        order.append("on")
+        yield
+        order.append("off")
+
+    calls = {
+        "one": Contestant(lambda: order.append("one"), "one"),
+        "two": Contestant(lambda: order.append("two"), "one", around=around),
+    }
     found = host_cost.times_us(calls, lambda: order.append("waits"))
     assert {name: len(times) for name, times in found.items()} == {"one": 3, "two": 3}
-    a_round = ["waits", *["one"] * host_cost.NUM_CALLS, "waits", *["two"] * host_cost.NUM_CALLS]
-    assert order == [*a_round * 4, "waits"]
+    one, two = ([name, "waits", *[name] * host_cost.NUM_CALLS] for name in ("one", "two"))
+    assert order == [*[*one, "on", *two, "off"] * 4, "waits"]
 
 
 def test_ratios_are_those_of_the_rounds() -> None:
@@ -37,7 +50,9 @@ def test_ratios_are_those_of_the_rounds() -> None:
         "torch.mm": [4.0] * 3,
         "sgemm": [3.0] * 3,
     }
-    assert host_cost.rows(64, found) == [
+    bars = {"sgemm(out=)": 0.45}
+    calls = {name: Contestant(list, name.replace("sgemm", "torch.mm"), bars.get(name)) for name in found}
+    assert host_cost.rows(64, calls, found) == [
         ["64: torch.mm(out=)", "20.00", "1.000", ""],
         ["64: sgemm(out=)", "5.00", "0.400", "0.45"],
         ["64: torch.mm", "4.00", "1.000", ""],
