@@ -55,7 +55,7 @@ WITH_OUT, NEW, HALF = "torch.mm(out=)", "torch.mm", "torch.mm, bfloat16"
 Call = Callable[[], object]
 
 
-class Contestant(NamedTuple):
+class TimedCall(NamedTuple):
     """A call; whose time its own is held against, and within which share; and what is entered around it."""
 
     call: Call
@@ -64,7 +64,7 @@ class Contestant(NamedTuple):
     around: Callable[[], AbstractContextManager[object]] = nullcontext
 
 
-def contestants(torch: Any, runtime: Dispatcher, folder: Path, size: int) -> dict[str, Contestant]:
+def contestants(torch: Any, runtime: Dispatcher, folder: Path, size: int) -> dict[str, TimedCall]:
     """By name; each was called before."""
     a, b, out = (torch.randn(size, size, device="cuda") for _ in range(3))
     half = a.bfloat16()
@@ -78,31 +78,31 @@ def contestants(torch: Any, runtime: Dispatcher, folder: Path, size: int) -> dic
     served, alone = (_routing(runtime, reason) for reason in ("", "to be timed"))
     serve, leave = lambda: served, lambda: alone
     return {
-        WITH_OUT: Contestant(lambda: torch.mm(a, b, out=out), WITH_OUT),
-        "sgemm(out=)": Contestant(lambda: runtime.sgemm(a, b, out), WITH_OUT, 0.45),
-        "sgemm(out=), no core": Contestant(lambda: python.sgemm(a, b, out), WITH_OUT),
-        NEW: Contestant(lambda: torch.mm(a, b), NEW),
-        "sgemm": Contestant(lambda: runtime.sgemm(a, b), NEW),
-        "torch.ops.autotune.sgemm": Contestant(lambda: op(a, b), NEW, 1.0),
-        "torch.mm, routed and served": Contestant(lambda: torch.mm(a, b), NEW, 1.1, serve),
-        "torch.mm, routed and left alone": Contestant(lambda: torch.mm(a, b), NEW, 1.05, leave),
-        HALF: Contestant(lambda: torch.mm(half, half), HALF),
-        "torch.mm, bfloat16, routed": Contestant(lambda: torch.mm(half, half), HALF, 1.05, serve),
+        WITH_OUT: TimedCall(lambda: torch.mm(a, b, out=out), WITH_OUT),
+        "sgemm(out=)": TimedCall(lambda: runtime.sgemm(a, b, out), WITH_OUT, 0.45),
+        "sgemm(out=), no core": TimedCall(lambda: python.sgemm(a, b, out), WITH_OUT),
+        NEW: TimedCall(lambda: torch.mm(a, b), NEW),
+        "sgemm": TimedCall(lambda: runtime.sgemm(a, b), NEW),
+        "torch.ops.autotune.sgemm": TimedCall(lambda: op(a, b), NEW, 1.0),
+        "torch.mm, routed and served": TimedCall(lambda: torch.mm(a, b), NEW, 1.1, serve),
+        "torch.mm, routed and left alone": TimedCall(lambda: torch.mm(a, b), NEW, 1.05, leave),
+        HALF: TimedCall(lambda: torch.mm(half, half), HALF),
+        "torch.mm, bfloat16, routed": TimedCall(lambda: torch.mm(half, half), HALF, 1.05, serve),
     }
 
 
 def _routing(runtime: Dispatcher, reason: str) -> TorchRouting:
     """One that serves everything, or leaves all alone for a reason."""
 
-    class Decided(RoutedEngine):
+    class Told(RoutedEngine):
         def why_not(self, gemm: Gemm, pick: Pick) -> str:
             return reason
 
-    with patch.object(routed_engine, "RoutedEngine", Decided):
+    with patch.object(routed_engine, "RoutedEngine", Told):
         return runtime.torch()
 
 
-def times_us(calls: Mapping[str, Contestant], wait: Call) -> dict[str, list[float]]:
+def times_us(calls: Mapping[str, TimedCall], wait: Call) -> dict[str, list[float]]:
     """What a call of each took the host in each round; the first round is left out."""
     found: dict[str, list[float]] = {name: [] for name in calls}
     for _ in range(NUM_ROUNDS + 1):
@@ -119,7 +119,7 @@ def times_us(calls: Mapping[str, Contestant], wait: Call) -> dict[str, list[floa
     return {name: times[1:] for name, times in found.items()}
 
 
-def rows(size: int, calls: Mapping[str, Contestant], found: Mapping[str, Sequence[float]]) -> list[list[str]]:
+def rows(size: int, calls: Mapping[str, TimedCall], found: Mapping[str, Sequence[float]]) -> list[list[str]]:
     """Of one size: medians, and the median of the ratios to its rival's."""
     told = []
     for name, times in found.items():

@@ -269,10 +269,12 @@ class Dispatcher:
 
         return register(self)
 
-    def sgemm_below_autograd(self, a: Any, b: Any, alpha: float, trans_a: bool, trans_b: bool) -> Any | None:
-        """A product of torch's tensors whose gradients are somebody else's; None for a kind of call that is
-        new, or not served by the core."""
-        calls = self._below_autograd
+    def sgemm_by_core(
+        self, a: Any, b: Any, alpha: float, trans_a: bool, trans_b: bool, is_below_autograd: bool = False
+    ) -> Any | None:
+        """A product of torch's tensors; None for a kind of call that is new, not served by the core, or, but
+        below autograd, of a tensor that needs a gradient."""
+        calls = self._below_autograd if is_below_autograd else self._tensor_calls
         return None if calls is None else calls.sgemm(a, b, None, alpha, 0.0, trans_a, trans_b)
 
     def _meet_torch(self, engine: Engine) -> None:

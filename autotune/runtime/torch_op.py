@@ -1,7 +1,13 @@
 """torch.ops.autotune.sgemm: a table's product as an operator of torch, with gradients by the same table.
 
 torch.compile and torch.export take it as it is: they know its result's shape (a fake kernel) and its
-gradients. Copied into exported tables.
+gradients.
+
+There are two operators. `sgemm` has torch do nothing for tensors that need no gradient: they go to the core
+at once. All else goes to `sgemm_with_gradients`, which is what traced programs hold: where an operator has
+gradients, torch comes twice to a kernel in Python, and takes as long for that as for a product.
+
+Copied into exported tables.
 """
 
 from __future__ import annotations
@@ -16,7 +22,7 @@ if TYPE_CHECKING:
     from .dispatcher import Dispatcher
 
 _SCHEMA = "(Tensor a, Tensor b, *, float alpha=1.0, bool trans_a=False, bool trans_b=False) -> Tensor"
-_NAME = "autotune::sgemm"
+_TRACED = "sgemm_with_gradients"
 _served: list[tuple[Any, Dispatcher]] = []  # torch's library, which must stay, and who serves: at most one
 
 
@@ -39,16 +45,29 @@ def register(dispatcher: Dispatcher) -> Any:
 
 def _made(torch: Any, dispatcher: Dispatcher) -> Any:
     library = torch.library.Library("autotune", "FRAGMENT")
-    library.define(f"sgemm{_SCHEMA}")
-    library.impl("sgemm", _kernel_of(dispatcher), "CUDA")
-    torch.library.register_fake(_NAME, _fake, lib=library)
-    torch.library.register_autograd(_NAME, _backward, setup_context=_keep, lib=library)
+    for name in ("sgemm", _TRACED):
+        library.define(f"{name}{_SCHEMA}")
+    library.impl(_TRACED, _kernel_of(dispatcher), "CUDA")
+    torch.library.register_fake(f"autotune::{_TRACED}", _fake, lib=library)
+    torch.library.register_autograd(f"autotune::{_TRACED}", _backward, setup_context=_keep, lib=library)
+    traced = getattr(torch.ops.autotune, _TRACED)
+    library.impl("sgemm", _composite_of(dispatcher, traced), "CompositeImplicitAutograd")
     return library
+
+
+def _composite_of(dispatcher: Dispatcher, traced: Any) -> Callable[..., Any]:
+    """Made of other operators, as torch has it: of one."""
+
+    def sgemm(a: Any, b: Any, *, alpha: float = 1.0, trans_a: bool = False, trans_b: bool = False) -> Any:
+        found = dispatcher.sgemm_by_core(a, b, alpha, trans_a, trans_b)
+        return traced(a, b, alpha=alpha, trans_a=trans_a, trans_b=trans_b) if found is None else found
+
+    return sgemm
 
 
 def _kernel_of(dispatcher: Dispatcher) -> Callable[..., Any]:
     def sgemm(a: Any, b: Any, *, alpha: float = 1.0, trans_a: bool = False, trans_b: bool = False) -> Any:
-        found = dispatcher.sgemm_below_autograd(a, b, alpha, trans_a, trans_b)
+        found = dispatcher.sgemm_by_core(a, b, alpha, trans_a, trans_b, is_below_autograd=True)
         if found is None:  # a kind of call that is new
             a, b = (_with_rows(x).detach() for x in (a, b))  # gradients are the operator's
             found = dispatcher.sgemm(a, b, alpha=alpha, trans_a=trans_a, trans_b=trans_b)

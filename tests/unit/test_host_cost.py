@@ -18,7 +18,7 @@ BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 sys.path.insert(0, str(BENCHMARKS))
 
 import host_cost  # noqa: E402
-from host_cost import Contestant  # noqa: E402
+from host_cost import TimedCall  # noqa: E402
 
 assert sources and table  # fixtures of the other file
 
@@ -34,8 +34,8 @@ def test_each_call_is_timed_in_each_round_and_the_first_is_left_out(monkeypatch:
         order.append("off")
 
     calls = {
-        "one": Contestant(lambda: order.append("one"), "one"),
-        "two": Contestant(lambda: order.append("two"), "one", around=around),
+        "one": TimedCall(lambda: order.append("one"), "one"),
+        "two": TimedCall(lambda: order.append("two"), "one", around=around),
     }
     found = host_cost.times_us(calls, lambda: order.append("waits"))
     assert {name: len(times) for name, times in found.items()} == {"one": 3, "two": 3}
@@ -51,7 +51,7 @@ def test_ratios_are_those_of_the_rounds() -> None:
         "sgemm": [3.0] * 3,
     }
     bars = {"sgemm(out=)": 0.45}
-    calls = {name: Contestant(list, name.replace("sgemm", "torch.mm"), bars.get(name)) for name in found}
+    calls = {name: TimedCall(list, name.replace("sgemm", "torch.mm"), bars.get(name)) for name in found}
     assert host_cost.rows(64, calls, found) == [
         ["64: torch.mm(out=)", "20.00", "1.000", ""],
         ["64: sgemm(out=)", "5.00", "0.400", "0.45"],
