@@ -16,7 +16,7 @@ from ..errors import DispatchError, UsageError
 from ..output_file import DISK_FULL, disk_full
 from ..runtime.cubin_files import packed
 from ..runtime.table import TABLE_FILE, Table, render
-from . import exchange, manifest
+from . import exchange, installable, manifest
 from .copied import runtime_files
 from .exchange import Note
 
@@ -56,14 +56,15 @@ _dispatcher = Dispatcher(Path(__file__).parent)
 table = _dispatcher.table
 sgemm = _dispatcher.sgemm
 pick = _dispatcher.pick
+prepare = _dispatcher.prepare
 settle = _dispatcher.settle
 export_choices = _dispatcher.export_choices
 torch = _dispatcher.torch
 torch_op = _dispatcher.torch_op
 
 __all__ = [
-    "DispatchError", "DispatchWarning", "Dispatcher", "Pick", "export_choices", "pick", "settle", "sgemm",
-    "table", "torch", "torch_op",
+    "DispatchError", "DispatchWarning", "Dispatcher", "Pick", "export_choices", "pick", "prepare", "settle",
+    "sgemm", "table", "torch", "torch_op",
 ]
 '''
 
@@ -175,6 +176,7 @@ def _contents(
         "__init__.py": _init_text(table, name).encode(),
         "__main__.py": _MAIN.format(name=name, private=PRIVATE_PACKAGE).encode(),
         "py.typed": b"",
+        installable.FILE: installable.project_text(table, name).encode(),
         f"{PRIVATE_PACKAGE}/__init__.py": note.encode(),
         **{f"{PRIVATE_PACKAGE}/{module}": content for module, content in runtime_files().items()},
         **others,

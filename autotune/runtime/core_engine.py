@@ -90,7 +90,7 @@ class CoreEngine(Engine):
     def remember(self, key: Key, plan: Plan) -> None:
         super().remember(key, plan)
         if plan.core is not None and plan.unsettled is None:
-            kind = kind_of(key, plan.problem.gemm)
+            kind = core_kind(key, plan.problem.gemm)
             self.core.library.autotune_remember(self.core.handle, ctypes.byref(kind), plan.core.address)
 
     def tensor_calls(self, is_below_autograd: bool = False) -> TensorCalls | None:
@@ -147,7 +147,7 @@ def _address(function: Any) -> int | None:
     return ctypes.cast(function, ctypes.c_void_p).value if hasattr(function, "argtypes") else None
 
 
-def kind_of(key: Key, gemm: Gemm) -> Any:
+def core_kind(key: Key, gemm: Gemm) -> Any:
     """autotune_kind of calls of a product that are planned so."""
     devices, (a, b, c), low, trans_a, trans_b = key
     forms = zip(a, b, c or (gemm.m, gemm.n, max(gemm.n, 1), 1), strict=True)

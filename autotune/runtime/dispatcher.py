@@ -27,7 +27,7 @@ from .core import core_of
 from .cubin_files import CubinFiles
 from .cuda_driver import LEGACY_STREAMS, PER_THREAD_STREAM, Driver
 from .pick import Call, Pick
-from .product import check_overlap, make_gemm, packed
+from .product import check_overlap, make_gemm, packed, packed_forms
 from .table import load
 
 if TYPE_CHECKING:
@@ -141,12 +141,10 @@ class Dispatcher:
                 "a deterministic dispatcher settles nothing; settle with another one, write what came of it "
                 "with export_choices, and pass the file as choices="
             )
-        if device is not None and type(device) is not int:
-            raise DispatchError(f"device is a {type(device).__name__}; pass the number of a GPU")
         gemms = [make_gemm(*_extents_and_flags(shape)) for shape in shapes]
         engine, _ = self._opened or self._open()
         assert self._settler is not None
-        gpu = engine.devices.gpu(engine.devices.for_host() if device is None else device)
+        gpu = engine.devices.gpu(engine.devices.for_host() if device is None else _number(device))
         if self._settler.is_captured(gpu, _DEFAULT_STREAM):
             raise DispatchError("shapes cannot be settled while a graph is captured; settle them before")
         self._choices().settled_on(gpu)
@@ -155,6 +153,23 @@ class Dispatcher:
                 self._settler.settle(packed(gemm), gpu, _DEFAULT_STREAM)
         engine.forget_plans()
         self._picks = {}
+        return [self._choose(gemm, gpu.device) for gemm in gemms]
+
+    def prepare(self, shapes: Iterable[tuple[Any, ...]], *, device: int | None = None) -> list[Pick]:
+        """Choose, load and plan products of packed matrices ahead, so that the first of each is as fast as
+        the next, and may be captured. Nothing is launched, and nothing waits for the GPU's work.
+
+        Shapes are (m, n, k) or (m, n, k, trans_a, trans_b), of matrices whose addresses are multiples of 16.
+        `device`: number of the GPU, by default the current one. Returns what will serve each shape.
+        Raises DispatchError for what is no shape, and where the table does not fit the GPU.
+        """
+        gemms = [make_gemm(*_extents_and_flags(shape)) for shape in shapes]
+        engine, _ = self._opened or self._open()
+        gpu = engine.devices.gpu(engine.devices.for_host() if device is None else _number(device))
+        for gemm in gemms:
+            a, b, c = packed_forms(gemm)
+            for form_c in (c, None):  # with an out, and without
+                engine.plan((gpu.device,) * 3, (a, b, form_c), (0, 0, 0), gemm.trans_a, gemm.trans_b)
         return [self._choose(gemm, gpu.device) for gemm in gemms]
 
     def export_choices(self, path: str | Path, *, device: int | None = None) -> None:
@@ -317,6 +332,12 @@ def _mode(settle: Settle | None, deterministic: bool) -> str:
     if deterministic and settle == "first-use":
         raise DispatchError("a deterministic dispatcher settles nothing; leave out settle or deterministic")
     return "off" if deterministic else told
+
+
+def _number(device: Any) -> int:
+    if type(device) is not int:
+        raise DispatchError(f"device is a {type(device).__name__}; pass the number of a GPU")
+    return device
 
 
 def _extents_and_flags(shape: Any) -> tuple[Any, ...]:

@@ -67,6 +67,14 @@ def packed(gemm: Gemm) -> Product:
     return Product(gemm, (max(gemm.lda, 1), max(gemm.ldb, 1), max(gemm.ldc, 1)), gemm.operand_bytes)
 
 
+def packed_forms(gemm: Gemm) -> tuple[Form, Form, Form]:
+    """A, B and C of such a product as they are stored."""
+    rows_a, columns_a = (gemm.k, gemm.m) if gemm.trans_a else (gemm.m, gemm.k)
+    rows_b, columns_b = (gemm.n, gemm.k) if gemm.trans_b else (gemm.k, gemm.n)
+    lda, ldb, ldc = packed(gemm).lds
+    return (rows_a, columns_a, lda, 1), (rows_b, columns_b, ldb, 1), (gemm.m, gemm.n, ldc, 1)
+
+
 def _flag(name: str, value: Any) -> bool:
     """The flag as a bool; 0 and 1 are taken, too. BLAS's letters are not: any letter is true in Python."""
     try:

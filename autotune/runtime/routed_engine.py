@@ -17,7 +17,7 @@ from ..kernel.launch import Grid
 from .arrays import Form
 from .blas_provider import BlasProvider
 from .core import Core
-from .core_engine import CoreEngine, CorePlan, kind_of
+from .core_engine import CoreEngine, CorePlan, core_kind
 from .core_structs import Planned
 from .devices import OpenGpu
 from .engine import Key, Plan, key_of
@@ -88,7 +88,7 @@ class RoutedEngine(CoreEngine):
                     gemm = Gemm(forms[0][0], forms[1][1], forms[0][1])
                     self._keep(key, Decided(gemm, None, why_not, self._left_alone(devices[0])))
             found = self._decided[key]
-            kind = kind_of(key, found.gemm)
+            kind = core_kind(key, found.gemm)
             # it may have been forgotten there
             self.core.library.autotune_remember(self.core.handle, ctypes.byref(kind), found.plan.address)
             return found

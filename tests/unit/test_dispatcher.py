@@ -126,6 +126,24 @@ def test_products_are_right(runtime: Dispatcher, gemm: Gemm, alpha: float, beta:
     close(c, expected)
 
 
+def test_what_is_prepared_loads_nothing_more(runtime: Dispatcher, driver: FakeDriver) -> None:
+    shapes = [TUNED, SPLIT_TWO, CLUSTERED, Gemm(65, 63, 31), Gemm(9, 70, 40, True, True), Gemm(0, 4, 4)]
+    picks = runtime.prepare([(g.m, g.n, g.k, g.trans_a, g.trans_b) for g in shapes])
+    assert picks == [runtime.pick(g.m, g.n, g.k, g.trans_a, g.trans_b) for g in shapes]
+    loaded, launched = len(driver.of("load")), len(driver.launches)
+    assert loaded and not launched
+    for gemm in shapes:
+        a, b, c = operands(gemm)
+        runtime.sgemm(OnGpu(a), OnGpu(b), OnGpu(c), trans_a=gemm.trans_a, trans_b=gemm.trans_b)
+        close(c, (a.T if gemm.trans_a else a) @ (b.T if gemm.trans_b else b))
+    assert len(driver.of("load")) == loaded
+    for wrong in ([(1, 2)], [(1, 2, -3)], ["512"]):
+        with pytest.raises(DispatchError):
+            runtime.prepare(wrong)
+    with pytest.raises(DispatchError, match="number of a GPU"):
+        runtime.prepare([(1, 1, 1)], device="cuda:0")  # type: ignore[arg-type]
+
+
 def test_a_pick_is_remembered_and_no_argument_of_a_wrong_type_with_it(runtime: Dispatcher) -> None:
     """1, True, 1.0 and numpy's are one key of a dict."""
     first = runtime.pick(1, 1, 1, True, False)

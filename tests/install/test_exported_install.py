@@ -1,0 +1,49 @@
+"""An exported folder is installed by pip, and nothing is left in it."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from .conftest import call
+
+pytestmark = [pytest.mark.install, pytest.mark.timeout(900)]
+
+
+def files_of(folder: Path) -> set[str]:
+    return {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_an_exported_folder_is_installed(installed: Path, tmp_path: Path) -> None:
+    call(
+        installed / "autotune",
+        "search",
+        "--gpu",
+        "auto",
+        "--shape",
+        "1024",
+        "--trials",
+        "12",
+        "--quiet",
+        cwd=tmp_path,
+    )
+    call(installed / "autotune", "export-table", "--out", "my_table", "--max-kernels", "8", cwd=tmp_path)
+    folder = tmp_path / "my_table"
+    before = files_of(folder)
+    site = tmp_path / "site"
+    pip = (sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps")
+    call(*pip, "--target", site, folder, cwd=tmp_path)
+    assert files_of(folder) == before
+    shipped = {name for name in before if "__pycache__" not in name}
+    assert shipped <= files_of(site / "my_table")
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    code = f"import sys; sys.path.insert(0, {str(site)!r}); import my_table as t; "
+    code += "print(t.__file__, t.pick(9, 9, 9).how)"
+    told = call(installed / "python", "-P", "-c", code, cwd=elsewhere)
+    assert told.startswith(str(site)) and told.split()[1] in ("modelled", "nearest", "default")
+    call(
+        installed / "autotune", "export-table", "--out", "my_table", "--max-kernels", "8", cwd=tmp_path
+    )  # again
