@@ -42,6 +42,14 @@ def postgresql() -> Iterator[Server]:
         yield server
 
 
+@pytest.fixture(scope="session", autouse=True)
+def carried_once() -> Iterator[None]:
+    from carried import once  # loads numpy
+
+    with once():
+        yield
+
+
 @cache
 def missing_gpu() -> str:
     """Why there is no GPU to test on, or "" if there is one."""

@@ -1,4 +1,5 @@
-"""The command line, in a process forked from one that has loaded all of it: see cli/runner.py."""
+"""The command line, in a process forked from one that has loaded all of it, and learnt what ships: see
+cli/runner.py."""
 
 from __future__ import annotations
 
@@ -8,6 +9,8 @@ import pkgutil
 import sys
 from pathlib import Path
 
+import carried
+
 import autotune
 from autotune.cli import start
 
@@ -16,6 +19,7 @@ _LOADED_LATER = ("__main__", "versions", "env")  # these run when they are impor
 for module in pkgutil.walk_packages(autotune.__path__, "autotune."):
     if not set(module.name.split(".")) & set(_LOADED_LATER):
         importlib.import_module(module.name)
+carried.learn("h200")  # of which the recordings are
 
 
 def main(folder: str, environment: dict[str, str], *arguments: str) -> None:

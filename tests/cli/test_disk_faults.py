@@ -6,6 +6,7 @@ import json
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -33,12 +34,17 @@ def search(recording: Path, db: str | Path, trials: int, *more: str) -> str:
     )  # fmt: skip
 
 
-@pytest.fixture
-def db(recording: Path, tmp_path: Path) -> Path:
-    """A database on a disk with room."""
-    path = tmp_path / "trials.db"
+@pytest.fixture(scope="module")
+def searched(recording: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("searched") / "trials.db"
     run("search", "--gpu", f"replay:{recording}", "--shape", "512", "--db", path, "--trials", "9", "--quiet")
     return path
+
+
+@pytest.fixture
+def db(searched: Path, tmp_path: Path) -> Path:
+    """A database on a disk with room."""
+    return Path(shutil.copy(searched, tmp_path))
 
 
 def count(db: str) -> str:
@@ -81,7 +87,7 @@ def test_a_disk_full_to_the_last_byte_is_told_from_a_broken_one(recording: Path)
 
 @EXPORTS
 def test_an_export_that_does_not_fit_leaves_the_old_table_whole(db: Path) -> None:
-    export = autotune("export-table", "--max-kernels", "32", "--db", db, "--out", "table")
+    export = autotune("export-table", "--max-kernels", "8", "--db", db, "--out", "table")
     script = f"""
         {export} > /dev/null && cp -r table before
         dd if=/dev/zero of=fill bs=64k 2>/dev/null; truncate -s -256k fill

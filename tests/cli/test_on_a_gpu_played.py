@@ -157,7 +157,7 @@ def test_what_was_recorded_is_searched(played: PlayedGpu, tmp_path: Path) -> Non
 def folder(recording: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     here = tmp_path_factory.mktemp("verify")
     run("search", "--gpu", f"replay:{recording}", "--shape", "512", "--trials", "30", "--db", here / "a.db")
-    run("export-table", "--max-kernels", "32", "--db", here / "a.db", "--out", here / "table")
+    run("export-table", "--max-kernels", "8", "--db", here / "a.db", "--out", here / "table")
     return here / "table"
 
 

@@ -18,7 +18,7 @@ from .conftest import CUBLAS_US, ENVIRONMENT, RECORDED_ON, SQUARE, measured, poi
 from .runner import run
 
 pytestmark = EXPORTS
-EXPORT = ("export-table", "--max-kernels", "32")
+EXPORT = ("export-table", "--max-kernels", "8")
 
 
 @pytest.fixture(scope="module")

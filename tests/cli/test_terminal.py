@@ -72,16 +72,16 @@ def _on_a_terminal(*arguments: str | Path, cwd: Path, **environment: str) -> str
 
 
 def test_colours_are_for_terminals_that_want_them(tmp_path: Path) -> None:
-    for command in (("space", "--gpu", "h200"), ("trials", "best"), ("doctor",)):
+    for command in (("space", "--gpu", "h200", "--shape", "8"), ("trials", "best"), ("doctor",)):
         assert ESCAPE in _on_a_terminal(*command, cwd=tmp_path)
         assert ESCAPE not in _on_a_terminal(*command, cwd=tmp_path, NO_COLOR="1")
         assert ESCAPE not in _on_a_terminal(*command, cwd=tmp_path, TERM="dumb")
 
 
 def test_a_pipe_gets_what_a_terminal_shows_without_its_colours(tmp_path: Path) -> None:
-    wide = _on_a_terminal("space", "--gpu", "h200", cwd=tmp_path, COLUMNS="400")
+    wide = _on_a_terminal("space", "--gpu", "h200", "--shape", "8", cwd=tmp_path, COLUMNS="400")
     shown = wide.replace("\r\n", "\n")
-    piped = run("space", "--gpu", "h200", cwd=tmp_path).stdout
+    piped = run("space", "--gpu", "h200", "--shape", "8", cwd=tmp_path).stdout
     assert re.sub(r"\x1b\[[0-9]*m", "", shown) == piped and ESCAPE not in piped
 
 

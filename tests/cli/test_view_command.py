@@ -16,6 +16,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
+from kills import default_signals
 
 from autotune.kernel.config import Config
 from autotune.store import Store
@@ -42,6 +43,7 @@ def viewing(db: Path, *arguments: str) -> Iterator[tuple[subprocess.Popen[str], 
         stderr=subprocess.PIPE,
         text=True,
         env=environment,
+        preexec_fn=default_signals,
     )
     assert served.stdout
     try:

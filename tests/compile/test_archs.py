@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
+from compiled_once import of_entries
 
 from autotune.device import KNOWN
 from autotune.gemm import LAYOUTS, Gemm
@@ -57,12 +58,10 @@ def test_a_kernel_of_packed_operands_compiles(compiler: Compiler, layout: str) -
     config = replace(_default(compiler.arch, gemm), pack_a=1, pack_b=1, vec_a=4, vec_b=4, vec_c=2, pad=0)
     assert broken_rules(config, limits, gemm) == ()
     variant = Variant(gemm.trans_a, gemm.trans_b)
-    cubin = compiler.compile(config, variant)
+    entries, macros = (template.ENTRY, template.PACK_ENTRY), template.macros(config, variant)
+    cubin, packing = of_entries(compiler, template.source(), entries, macros)
     assert cubin.spill_bytes == cubin.stack_bytes == 0
     assert resources.blocks_per_sm(config, limits, gemm, cubin.registers) >= config.min_blocks
-    packing = compiler.compile_source(
-        template.source(), template.macros(config, variant), entry=template.PACK_ENTRY
-    )
     assert packing.spill_bytes == packing.stack_bytes == 0
     assert packing.registers * PACK_THREADS <= limits.regs_per_sm
 
@@ -121,8 +120,8 @@ def test_a_variant_compiles(compiler: Compiler, name: str) -> None:
     entries = [template.ENTRY]
     entries += [template.REDUCE_ENTRY] if config.reduction == "two_pass" else []
     entries += [template.PACK_ENTRY] if config.pack_a or config.pack_b else []
-    for entry in entries:
-        cubin = compiler.compile_source(template.source(), template.macros(config, variant), entry=entry)
+    cubins = of_entries(compiler, template.source(), entries, template.macros(config, variant))
+    for entry, cubin in zip(entries, cubins, strict=True):
         assert cubin.spill_bytes == cubin.stack_bytes == 0
         if entry == template.ENTRY:
             fitting = resources.blocks_per_sm(config, limits, gemm, cubin.registers)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from compiled_once import of_entries
 
 from autotune.kernel import template
 from autotune.kernel.compiler import Compiler
@@ -14,7 +15,7 @@ ENTRIES = ("fill_normal", "reference_tiles", "compare_tiles", "compare_whole", "
 def test_checks_compile_without_spills(arch, tmp_path):
     compiler = Compiler(arch, cache_dir=tmp_path, num_threads=1)
     try:
-        cubins = [compiler.compile_source(template.source("checks.cu"), entry=entry) for entry in ENTRIES]
+        cubins = of_entries(compiler, template.source("checks.cu"), ENTRIES)
     finally:
         compiler.close()
     assert [cubin.spill_bytes for cubin in cubins] == [0] * len(ENTRIES)

@@ -36,7 +36,7 @@ ANOTHER_GPU = pytest.mark.xdist_group("exports for another GPU")
 GPUS = (pytest.param("quadro-rtx-5000", marks=ANOTHER_GPU), pytest.param("h200", marks=EXPORTS))
 
 
-MAX_KERNELS = 32
+MAX_KERNELS = 16
 
 
 @pytest.fixture(params=GPUS, scope="module")

@@ -30,10 +30,10 @@ from autotune.kernel.launch import PACK_SMEM_BYTES, PACK_THREADS, PLAIN, SCHEDUL
 HERE = Path(__file__).resolve().parent
 RUNTIME = ("counting.cpp", "main.cpp", "memory.cpp", "scheduler.cpp")
 FLAGS = (
-    "-std=c++17", "-O1", "-g1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all",
-    "-Wall", "-Wextra", "-Wno-unknown-pragmas",
+    "-std=c++17", "-O1", "-g1", "-Wall", "-Wextra", "-Wno-unknown-pragmas",
     "-ftrivial-auto-var-init=pattern",  # what was never set is -1.7e38, not a lucky zero
 )  # fmt: skip
+SANITIZED = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all")  # half of the time of a compile
 RUNTIME_FLAGS = ("-O2",)  # beside FLAGS: compiled once, run by every instance
 NUM_COMPILES = 2  # at a time: CI has two cores
 LOCKS = "locks"  # a folder in that of the executables: one file for each that is being built
@@ -196,17 +196,31 @@ class Builder:
         self._folder = folder
         self._pool = ThreadPoolExecutor(NUM_COMPILES, thread_name_prefix="g++")
         self._lock = threading.Lock()
-        self._runtime: list[Path] | None = None
+        self._runtime: dict[tuple[str, ...], list[Path]] = {}  # by how it is watched
         self._builds: dict[str, Future[Path]] = {}
 
-    def submit(self, main: Path, macros: Mapping[str, object], flags: Sequence[str] = STRICT) -> Future[Path]:
-        """The executable for the kernel text `main` (with its folder's *.cuh) under these macros."""
-        defines = [*flags, *(f"-D{name}={value}" for name, value in macros.items())]
+    def submit(
+        self,
+        main: Path,
+        macros: Mapping[str, object],
+        flags: Sequence[str] = STRICT,
+        *,
+        kernel_watch: Sequence[str] = SANITIZED,
+        runtime_watch: Sequence[str] = (),
+    ) -> Future[Path]:
+        """The executable for the kernel text `main` (with its folder's *.cuh) under these macros.
+
+        What watches them: a kernel's own accesses are for the sanitizers to see. The runtime, which checks
+        what it is asked for, takes three times as long to compile under them, and a quarter longer to run.
+        """
+        defines = [*kernel_watch, *flags, *(f"-D{name}={value}" for name, value in macros.items())]
         texts = [main, *sorted(main.parent.glob("*.cuh")), *sorted(HERE.glob("*.hpp")), HERE / "instance.cpp"]
-        key = self._key(texts, [*defines, *(str(self._hash_of(HERE / name)) for name in RUNTIME)])
+        runtime = [*runtime_watch, *(str(self._hash_of(HERE / name)) for name in RUNTIME)]
+        key = self._key(texts, [*defines, *runtime])
         with self._lock:
             if key not in self._builds:
-                self._builds[key] = self._pool.submit(self._build, key, main, defines)
+                build = (key, main, defines, [*kernel_watch, *runtime_watch], tuple(runtime_watch))
+                self._builds[key] = self._pool.submit(self._build, *build)
             return self._builds[key]
 
     def close(self) -> None:
@@ -219,7 +233,9 @@ class Builder:
         parts = [*compiler()[1:], *FLAGS, *flags, *(f"{p.name} {self._hash_of(p)}" for p in texts)]
         return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:32]
 
-    def _build(self, key: str, main: Path, defines: Sequence[str]) -> Path:
+    def _build(
+        self, key: str, main: Path, defines: Sequence[str], linked: Sequence[str], watch: tuple[str, ...]
+    ) -> Path:
         target = self._folder / key
         with self._alone(key):
             if target.exists():
@@ -229,7 +245,7 @@ class Builder:
             with tempfile.TemporaryDirectory(dir=self._folder) as scratch:
                 object_file, executable = Path(scratch) / "instance.o", Path(scratch) / "instance"
                 self._compile([*FLAGS, *includes, *defines, "-c", HERE / "instance.cpp", "-o", object_file])
-                self._compile([*FLAGS, object_file, *self._runtime_objects(), "-o", executable])
+                self._compile([*FLAGS, *linked, object_file, *self._runtime_objects(watch), "-o", executable])
                 executable.rename(target)
             return target
 
@@ -242,21 +258,24 @@ class Builder:
             fcntl.flock(lock, fcntl.LOCK_EX)
             yield
 
-    def _runtime_objects(self) -> list[Path]:
+    def _runtime_objects(self, watch: tuple[str, ...]) -> list[Path]:
         """What every executable shares, compiled once."""
         with self._lock:
-            if self._runtime is None:
-                self._runtime = [self._runtime_object(HERE / name) for name in RUNTIME]
-            return self._runtime
+            if watch not in self._runtime:
+                self._runtime[watch] = [self._runtime_object(HERE / name, watch) for name in RUNTIME]
+            return self._runtime[watch]
 
-    def _runtime_object(self, source: Path) -> Path:
-        target = self._folder / f"{self._key([source, *sorted(HERE.glob('*.hpp'))], RUNTIME_FLAGS)}.o"
-        if target.exists():
-            target.touch()
-        else:
+    def _runtime_object(self, source: Path, watch: tuple[str, ...]) -> Path:
+        flags = [*RUNTIME_FLAGS, *watch]
+        key = self._key([source, *sorted(HERE.glob("*.hpp"))], flags)
+        target = self._folder / f"{key}.o"
+        with self._alone(key):
+            if target.exists():
+                target.touch()
+                return target
             with tempfile.TemporaryDirectory(dir=self._folder) as scratch:
                 object_file = Path(scratch) / "runtime.o"
-                self._compile([*FLAGS, *RUNTIME_FLAGS, f"-I{HERE}", "-c", source, "-o", object_file])
+                self._compile([*FLAGS, *flags, f"-I{HERE}", "-c", source, "-o", object_file])
                 object_file.rename(target)
         return target
 

@@ -15,12 +15,18 @@
 #include "emulator.hpp"
 #include "primitives_host.hpp"
 
-#if defined(__SANITIZE_ADDRESS__)
-#include <sanitizer/common_interface_defs.h>
-#else
-static void __sanitizer_start_switch_fiber(void**, const void*, size_t) {}
-static void __sanitizer_finish_switch_fiber(void*, const void**, size_t*) {}
-#endif
+// AddressSanitizer's, where the kernel that is linked to this runs under it.
+extern "C" {
+__attribute__((weak)) void __sanitizer_start_switch_fiber(void**, const void*, size_t);
+__attribute__((weak)) void __sanitizer_finish_switch_fiber(void*, const void**, size_t*);
+}
+
+static void start_switch(void** fake_stack, const void* stack, size_t bytes) {
+    if (__sanitizer_start_switch_fiber) __sanitizer_start_switch_fiber(fake_stack, stack, bytes);
+}
+static void finish_switch(void* fake_stack, const void** stack, size_t* bytes) {
+    if (__sanitizer_finish_switch_fiber) __sanitizer_finish_switch_fiber(fake_stack, stack, bytes);
+}
 
 namespace emulated {
 
@@ -78,13 +84,13 @@ __attribute__((noinline, no_sanitize("address", "undefined"))) void leave(Place&
 void sleep_as(State state) {
     Fibre& self = *running;
     self.state = state;
-    __sanitizer_start_switch_fiber(&self.fake_stack, scheduler_stack, scheduler_stack_bytes);
+    start_switch(&self.fake_stack, scheduler_stack, scheduler_stack_bytes);
     leave(self.place, scheduler_place);
-    __sanitizer_finish_switch_fiber(self.fake_stack, &scheduler_stack, &scheduler_stack_bytes);
+    finish_switch(self.fake_stack, &scheduler_stack, &scheduler_stack_bytes);
 }
 
 void fibre_main() {
-    __sanitizer_finish_switch_fiber(nullptr, &scheduler_stack, &scheduler_stack_bytes);
+    finish_switch(nullptr, &scheduler_stack, &scheduler_stack_bytes);
     for (;;) {
         (*body)();
         sleep_as(State::DONE);
@@ -94,14 +100,14 @@ void fibre_main() {
 void resume(Fibre& fibre) {
     running = &fibre;
     void* fake_stack = nullptr;
-    __sanitizer_start_switch_fiber(&fake_stack, running->stack, STACK_BYTES);
+    start_switch(&fake_stack, running->stack, STACK_BYTES);
     if (running->has_begun) {
         leave(scheduler_place, running->place);
     } else {
         running->has_begun = true;
         leave(scheduler_place, running->beginning);
     }
-    __sanitizer_finish_switch_fiber(fake_stack, nullptr, nullptr);
+    finish_switch(fake_stack, nullptr, nullptr);
 }
 
 void add_fibre() {

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 from covering_instances import Instance, instance
-from emulator import Builder, EmulatedFault, run
+from emulator import SANITIZED, Builder, EmulatedFault, run
 from mutate import OPERATORS, Mutant, mutants_of, unmatched_tags
 from problems import problems
 from product_check import WrongProduct, check
@@ -85,10 +86,18 @@ FIRST = {
 }  # fmt: skip
 
 
-def fate(builder: Builder, main: Path, tested: Instance) -> str:
+def fate(
+    builder: Builder,
+    main: Path,
+    tested: Instance,
+    *,
+    kernel_watch: Sequence[str] = SANITIZED,
+    runtime_watch: Sequence[str] = (),
+) -> str:
     """What becomes of this text on all problems of an instance; "" if nothing is wrong with it."""
-    tasks = problems(tested)
-    executable = builder.submit(main, template.macros(tested.config, tested.variant), flags=("-w",)).result()
+    tasks, macros = problems(tested), template.macros(tested.config, tested.variant)
+    watch = {"kernel_watch": kernel_watch, "runtime_watch": runtime_watch}
+    executable = builder.submit(main, macros, flags=("-w",), **watch).result()
     try:
         for task, result in zip(tasks, run(executable, tasks), strict=True):
             check(task, result, tested.variant.trans_a, tested.variant.trans_b)
@@ -99,16 +108,21 @@ def fate(builder: Builder, main: Path, tested: Instance) -> str:
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=[m.id for m in MUTANTS])
 def test_mutant_fails(builder: Builder, mutant: Mutant, tmp_path: Path) -> None:
+    """What the emulator finds by itself it finds under sanitizers, too, which take twice as long."""
     mutant.write(template.kernel_dir(), tmp_path / "kernels")
     main = tmp_path / "kernels" / template.MAIN_FILE
     order = dict.fromkeys((*FIRST.get(mutant.file, ()), *range(len(INSTANCES))))
-    if not any(fate(builder, main, INSTANCES[number]) for number in order):
-        pytest.fail(f"survived all tests, so it is needless or untested:\n{mutant}", pytrace=False)
+    for watch in ((), SANITIZED):
+        if any(fate(builder, main, INSTANCES[number], kernel_watch=watch) for number in order):
+            return
+    pytest.fail(f"survived all tests, so it is needless or untested:\n{mutant}", pytrace=False)
 
 
 @pytest.mark.parametrize("tested", INSTANCES, ids=[i.id for i in INSTANCES])
 def test_unchanged_text_passes(builder: Builder, tested: Instance) -> None:
-    assert fate(builder, template.kernel_dir() / template.MAIN_FILE, tested) == ""
+    """With the emulator itself under sanitizers, too."""
+    main = template.kernel_dir() / template.MAIN_FILE
+    assert fate(builder, main, tested, runtime_watch=SANITIZED) == ""
 
 
 def test_every_operator_finds_its_place() -> None:

@@ -12,6 +12,7 @@ from unittest.mock import patch
 import known_tiles
 import numpy as np
 import pytest
+from exports import CARRIED
 from hypothesis import given
 from hypothesis import strategies as st
 from table_cases import ENVIRONMENT, expected_us
@@ -39,6 +40,7 @@ from autotune.runtime.selector import Selector
 from autotune.runtime.table import KernelRecord, Table, launchable, load
 from autotune.target import Point
 
+pytestmark = CARRIED
 H200 = known_limits("h200")
 TILE = known_tiles.LARGE[0]
 FEW = (

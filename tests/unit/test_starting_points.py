@@ -5,6 +5,7 @@ from __future__ import annotations
 from itertools import islice
 
 import pytest
+from exports import CARRIED
 from space_cases import EVERY_KIND
 
 from autotune import targets
@@ -16,6 +17,7 @@ from autotune.kernel.rules import broken_rules
 from autotune.search.propose.seeds import seeds
 from autotune.starting_points import StartingPoints
 
+pytestmark = CARRIED
 SHAPES = ("1000:TN", "1x4096x4096", "4096x64x256", "64x64x100000", "35x700x2048:TT", "512b16", "4096x1x4096")
 
 

@@ -1,0 +1,60 @@
+"""What the matrices that ship tell of a kind of GPU, once per process: to carry their times over to it, and
+to learn from them, takes a second."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from functools import cache
+from unittest.mock import patch
+
+from autotune import starting_points, targets
+from autotune.device import DeviceLimits, known_limits
+from autotune.export import portfolio
+from autotune.export.portfolio import Costs, TimedKernel
+from autotune.gemm import Gemm
+from autotune.recording.matrix import TimeMatrix
+
+
+@contextmanager
+def once() -> Iterator[None]:
+    """Meanwhile matrices that ship are read once, and what was made of them for a GPU is remembered."""
+    shipped = cache(targets.matrices)
+    carry = portfolio._carried
+
+    @cache
+    def carried_here(layout: str, limits: DeviceLimits) -> tuple[TimedKernel, ...]:
+        return tuple(carry(layout, shipped(), limits))
+
+    @cache
+    def costs_here(layout: str, limits: DeviceLimits) -> Costs:
+        return Costs(layout, carried_here(layout, limits), limits)
+
+    def carried(layout: str, matrices: Sequence[TimeMatrix], limits: DeviceLimits) -> list[TimedKernel]:
+        are_shipped = _are_the_same(matrices, shipped())
+        return list(carried_here(layout, limits)) if are_shipped else carry(layout, matrices, limits)
+
+    def costs(layout: str, found: Sequence[TimedKernel], limits: DeviceLimits) -> Costs:
+        are_shipped = _are_the_same(found, carried_here(layout, limits))
+        return costs_here(layout, limits) if are_shipped else Costs(layout, found, limits)
+
+    with (
+        patch.object(targets, "matrices", lambda: [*shipped()]),
+        patch.object(portfolio, "_carried", carried),
+        patch.object(starting_points, "Costs", costs),
+    ):
+        yield
+
+
+def _are_the_same(some: Sequence[object], others: Sequence[object]) -> bool:
+    return [*map(id, some)] == [*map(id, others)]
+
+
+def learn(gpu: str) -> None:
+    """As long as this process lives it remembers what a search on this GPU begins with, and so do processes
+    that are forked from it."""
+    _remembered.enter_context(once())
+    starting_points.StartingPoints(targets.matrices(), known_limits(gpu))(Gemm(512, 512, 512))
+
+
+_remembered = ExitStack()
