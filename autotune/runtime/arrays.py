@@ -54,6 +54,14 @@ class Library:
     def order(self, x: Any, stream: int) -> None:
         """Work given to `stream` from now on waits for what produces x."""
 
+    def packed_copy(self, x: Any) -> Any | None:
+        """A packed copy of a matrix, made on the current stream; None where that is not known how."""
+        return None
+
+    def assign(self, x: Any, values: Any) -> None:
+        """Copy a matrix into another, on the current stream; of libraries that make packed copies."""
+        raise NotImplementedError
+
 
 def _refuse(role: str, fault: str, advice: str) -> DispatchError:
     return DispatchError(f"{role} {fault}; {advice}")
@@ -127,6 +135,12 @@ class Torch(Library):
         with torch.cuda.stream(torch.cuda.ExternalStream(stream, device=device)):
             return torch.empty((m, n), dtype=self._float32, device=device)
 
+    def packed_copy(self, x: Any) -> Any | None:
+        return x.contiguous()
+
+    def assign(self, x: Any, values: Any) -> None:
+        x.copy_(values)
+
 
 class CuPy(Library):
     name = "cupy"
@@ -156,6 +170,14 @@ class CuPy(Library):
                 return self._cupy.empty((m, n), dtype=_FLOAT32)
             with self._external(stream):  # its memory pool keeps an arena per stream
                 return self._cupy.empty((m, n), dtype=_FLOAT32)
+
+    def packed_copy(self, x: Any) -> Any | None:
+        with self._cupy.cuda.Device(x.data.device_id):
+            return self._cupy.ascontiguousarray(x)
+
+    def assign(self, x: Any, values: Any) -> None:
+        with self._cupy.cuda.Device(x.data.device_id):
+            x[...] = values
 
 
 class Foreign(Library):

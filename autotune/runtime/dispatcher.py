@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -27,7 +28,7 @@ from .core import core_of
 from .cubin_files import CubinFiles
 from .cuda_driver import LEGACY_STREAMS, PER_THREAD_STREAM, Driver
 from .pick import Call, Pick
-from .product import check_overlap, make_gemm, packed, packed_forms
+from .product import UnfitStrides, check_overlap, make_gemm, packed, packed_forms
 from .table import load
 
 if TYPE_CHECKING:
@@ -61,6 +62,8 @@ class Dispatcher:
     cublas: whether cuBLAS is called where it is taken to be faster than every kernel of the table
     (blas_provider.py). Left out, the environment variable AUTOTUNE_CUBLAS says it, 0 or 1; it is by default.
 
+    `num_copied`: how many products needed a packed copy, by whose (a, b, out).
+
     Raises DispatchError if the folder or the choices are missing, damaged, or newer than this code, if the
     choices are of another table, and if an option is none.
     """
@@ -90,6 +93,7 @@ class Dispatcher:
         if pinned:
             self._choices(Path(pinned))
         self._picks: dict[tuple[int, int, int, bool, bool], Pick] = {}
+        self.num_copied = Counter[str]()
         self._driver = driver
         self._opened: tuple[Engine, Libraries] | None = None
         self._settler: Settler | None = None
@@ -198,9 +202,11 @@ class Dispatcher:
 
         a, b, out: float32 matrices of torch, CuPy, Numba or anything with DLPack or
         `__cuda_array_interface__`, on one GPU of the table's kind. Rows may be any distance apart;
-        a transposed view is taken as such, without a copy. `out` must be row-major and must not
-        overlap a or b (their address ranges are compared); it is required where beta is not 0, and
-        for arrays of other libraries. It is returned; without it a new array of a's library is.
+        a transposed view is taken as such, without a copy, an `out` stored by columns too. Other strides
+        cost a packed copy of torch's and CuPy's arrays (`num_copied`), and are refused of others and on a
+        `stream` that is passed. `out` must not overlap a or b (their address ranges are compared); it is
+        required where beta is not 0, and for arrays of other libraries. It is returned; without it a new
+        array of a's library is.
 
         NumPy arrays are copied to a GPU and the result back: this waits for the GPU and is for
         convenience, not for speed.
@@ -235,7 +241,12 @@ class Dispatcher:
             handle = PER_THREAD_STREAM if stream is None else _explicit(engine, stream, device)
             return sgemm_host(engine, device, handle, (a, b, out), (alpha, beta), (trans_a, trans_b))
         devices, forms = (device_a, device_b, device_c), (form_a, form_b, form_c)
-        plan = engine.plan(devices, forms, (at_a, at_b, at_c), trans_a, trans_b)
+        try:
+            plan = engine.plan(devices, forms, (at_a, at_b, at_c), trans_a, trans_b)
+        except UnfitStrides as fault:
+            call = partial(self.sgemm, alpha=alpha, beta=beta, stream=stream)
+            owners = {"a": library, "b": library_b, "out": library_c}
+            return self._serve_otherwise(fault, call, owners, (a, b, out), (trans_a, trans_b))
         device, gemm = plan.gpu.device, plan.problem.gemm
         handle = library.current_stream(a, device) if stream is None else _explicit(engine, stream, device)
         if out is None:
@@ -249,6 +260,32 @@ class Dispatcher:
         engine.run(plan, handle, (at_a, at_b, at_c), alpha, beta)
         if self._is_new_to_torch and library.name == "torch":
             self._meet_torch(engine)
+        return out
+
+    def _serve_otherwise(
+        self,
+        fault: UnfitStrides,
+        call: partial[Any],
+        owners: Mapping[str, Library],
+        operands: tuple[Any, Any, Any],
+        transposed: tuple[bool, bool],
+    ) -> Any:
+        """A product that no kernel computes as its matrices lie: of transposes where `out` is stored by
+        columns, C^T = op(b)^T op(a)^T; else with a packed copy. Raises the fault where neither can be."""
+        (a, b, out), (trans_a, trans_b) = operands, transposed
+        owner, turned = owners[fault.role], getattr(out, "T", None)
+        if fault.is_by_columns and turned is not None:
+            call(b, a, turned, trans_a=not trans_b, trans_b=not trans_a)
+            return out
+        named = {"a": a, "b": b, "out": out}
+        copy = None if call.keywords["stream"] is not None else owner.packed_copy(named[fault.role])
+        if copy is None:
+            raise fault
+        self.num_copied[fault.role] += 1
+        found = call(**named | {fault.role: copy}, trans_a=trans_a, trans_b=trans_b)
+        if fault.role != "out":
+            return found
+        owner.assign(out, copy)
         return out
 
     def torch(self) -> TorchRouting:

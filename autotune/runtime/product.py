@@ -17,6 +17,15 @@ from .arrays import NO_DEVICE, Form
 Triple = tuple[int, int, int]
 
 
+class UnfitStrides(DispatchError):
+    """A matrix whose elements no kernel can walk as they lie. `role`: a, b or out; `is_by_columns`: an out
+    whose columns are contiguous, which is the transpose of one that fits."""
+
+    def __init__(self, message: str, role: str, is_by_columns: bool = False) -> None:
+        super().__init__(message)
+        self.role, self.is_by_columns = role, is_by_columns
+
+
 class Matrix(NamedTuple):
     """A matrix as it is stored: `rows` of `columns` elements, `ld` apart; transposed when used."""
 
@@ -107,7 +116,7 @@ def _out(form: Form, m: int, n: int) -> Matrix:
         raise DispatchError(f"out is {form[0]}x{form[1]}, expected {m}x{n}; pass another out")
     c = _matrix(form, False, "out")
     if c.is_transposed:
-        raise DispatchError("out is stored by columns; pass an out whose rows are contiguous")
+        raise UnfitStrides("out is stored by columns; pass an out whose rows are contiguous", "out", True)
     return c
 
 
@@ -120,9 +129,10 @@ def _matrix(form: Form, is_transposed: bool, role: str) -> Matrix:
         return Matrix(rows, columns, by_row if rows > 1 else columns, is_transposed)
     if (rows == 1 or by_row == 1) and (columns == 1 or by_column >= rows):
         return Matrix(columns, rows, by_column if columns > 1 else rows, not is_transposed)
-    raise DispatchError(
+    raise UnfitStrides(
         f"{role} is {rows}x{columns} with strides of {by_row} and {by_column} elements: neither its rows "
-        "nor its columns are contiguous and apart; pass a contiguous copy"
+        "nor its columns are contiguous and apart; pass a contiguous copy",
+        role,
     )
 
 

@@ -425,8 +425,7 @@ def test_torch_refusals(module: ModuleType, torch: Any) -> None:
         "requires grad": lambda: module.sgemm(a.clone().requires_grad_(), b),
         "overlaps": lambda: module.sgemm(a, b, a),
         "inner extents": lambda: module.sgemm(a[:, :4], b),
-        "by columns": lambda: module.sgemm(a, b, torch.empty(8, 8, device="cuda").T),
-        "strides": lambda: module.sgemm(a[:, ::2], b[:4]),
+        "strides": lambda: module.sgemm(a[:, ::2], b[:4], stream=torch.cuda.current_stream()),
         "beta is not 0": lambda: module.sgemm(a, b, beta=1.0),
         "host and of a GPU": lambda: module.sgemm(a, np.ones((8, 8), np.float32)),
     }
@@ -436,6 +435,17 @@ def test_torch_refusals(module: ModuleType, torch: Any) -> None:
     with torch.no_grad():
         found = module.sgemm(a.clone().requires_grad_(), b)
     torch.testing.assert_close(found, a @ b, rtol=1e-4, atol=1e-4)
+
+
+def test_torch_strides_that_no_kernel_walks(module: ModuleType, torch: Any) -> None:
+    """A copy of what is not packed; an out by columns is that of the transposes."""
+    space = torch.randn(70, 120, device="cuda")
+    a, b = space[:, ::3], torch.randn(40, 1, device="cuda").expand(40, 66)
+    outs = (torch.empty(66, 70, device="cuda").T, torch.empty(70, 132, device="cuda")[:, ::2])
+    for out in (*outs, None):
+        found = module.sgemm(a, b, out)
+        assert out is None or found is out
+        torch.testing.assert_close(found.double(), a.double() @ b.double(), rtol=1e-4, atol=1e-3)
 
 
 def test_torch_takes_dlpack_of_others(module: ModuleType, torch: Any) -> None:

@@ -70,6 +70,15 @@ class _Tensor:
     def new_empty(self, shape: tuple[int, int]) -> _Tensor:
         return _Tensor(np.empty(shape, np.float32))
 
+    T = property(lambda self: _Tensor(self.data.T))
+
+    def contiguous(self) -> _Tensor:
+        return _Tensor(np.ascontiguousarray(self.data))
+
+    def copy_(self, other: _Tensor) -> _Tensor:
+        self.data[...] = other.data
+        return self
+
 
 _Tensor.__module__, _Tensor.__name__ = "torch", "Tensor"
 TORCH = SimpleNamespace(
@@ -226,6 +235,46 @@ def test_a_new_kind_is_planned_and_then_served(runtime, monkeypatch):
     multiply(runtime, A, normal(40, 67))
     with pytest.raises(AssertionError, match="Python was asked"):
         multiply(runtime, A, normal(40, 68))
+
+
+OTHERWISE = {
+    "every second column": ({"a": normal(70, 80)[:, ::2]}, "a"),
+    "expanded": ({"b": np.broadcast_to(normal(40, 1), (40, 66))}, "b"),
+    "rows that share elements": ({"a": np.lib.stride_tricks.sliding_window_view(normal(109), 40)}, "a"),
+    "out by columns": ({"out": normal(66, 70).T}, ""),
+    "out by columns, far apart": ({"out": normal(66, 90).T[:70]}, ""),
+    "every second column of out": ({"out": normal(70, 132)[:, ::2]}, "out"),
+    "all at once": ({"a": normal(70, 80)[:, ::2], "out": normal(66, 70).T}, "a"),
+}
+
+
+@pytest.mark.parametrize("options", [{}, {"alpha": -0.5, "beta": 2.0}])
+@pytest.mark.parametrize("what", OTHERWISE)
+def test_what_no_kernel_walks_is_computed_otherwise(runtime: Dispatcher, what: str, options: Any) -> None:
+    changes, copied = OTHERWISE[what]
+    arrays = {"a": A, "b": B, "out": normal(70, 66)} | changes
+    expected = (
+        options.get("alpha", 1.0) * (arrays["a"] @ arrays["b"]) + options.get("beta", 0.0) * arrays["out"]
+    )
+    tensors = {name: _Tensor(array) for name, array in arrays.items()}
+    assert runtime.sgemm(**tensors, **options) is tensors["out"]
+    np.testing.assert_allclose(arrays["out"], expected, rtol=1e-4, atol=1e-4)
+    assert runtime.num_copied == ({copied: 1} if copied else {})
+
+
+@pytest.mark.parametrize("trans_a", [False, True])
+@pytest.mark.parametrize("trans_b", [False, True])
+def test_an_out_by_columns_takes_flags_as_any(runtime: Dispatcher, trans_a: bool, trans_b: bool) -> None:
+    a, b = normal(40, 70) if trans_a else A, normal(66, 40) if trans_b else B
+    out = normal(66, 70).T
+    runtime.sgemm(_Tensor(a), _Tensor(b), _Tensor(out), trans_a=trans_a, trans_b=trans_b)
+    np.testing.assert_allclose(out, (a.T if trans_a else a) @ (b.T if trans_b else b), rtol=1e-4, atol=1e-4)
+
+
+def test_no_copy_is_made_on_a_stream_that_is_passed(runtime: Dispatcher, driver: FakeDriver) -> None:
+    with pytest.raises(DispatchError, match="pass a contiguous copy"):
+        runtime.sgemm(_Tensor(normal(70, 80)[:, ::2]), _Tensor(B), _Tensor(normal(70, 66)), stream=STREAM)
+    assert not runtime.num_copied and not driver.launches
 
 
 REFUSED = {
