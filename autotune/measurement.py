@@ -13,6 +13,7 @@ from .errors import UsageError
 MAX_ERROR = 1.5  # times cuBLAS's: the default limit of what may win
 DEFAULT_DB = "autotune.db"  # holds the trials where nobody names another database
 LATENT_US = 200.0  # one launch that took less, its latency included, tells too little of the kernel
+ENERGY_S = 0.4  # that the energy of a finalist takes: several readings of the energy counter
 POLICY_VERSION = 1  # raise when the way of timing changes: older times then no longer compare
 
 

@@ -17,14 +17,12 @@ from ..kernel import feasible_set, template
 from ..kernel.compiler import Cubin
 from ..kernel.config import Config
 from ..kernel.feasible_set import FeasibleSet
-from ..measurement import CachePolicy, Measurement, Outcome
+from ..measurement import ENERGY_S, CachePolicy, Measurement, Outcome
 from ..target import Baseline, Cell, CellTime, Point, Rounds
 from . import driver, instance
 from .builder import KernelBuilder
 from .gpu_worker import GpuWorker, baseline_of
 from .protocol import KernelCode, Problem
-
-ENERGY_S = 0.4  # of each finalist that is tied: several readings of the energy counter
 
 
 class GpuTarget:

@@ -108,6 +108,7 @@ class Tuner:
             self._options.policy,
             self._on_event,
             lambda: self._interrupts.is_requested,
+            self._granted_left_s,
         )
 
     def run(self) -> SearchResult:
@@ -298,6 +299,11 @@ class Tuner:
     @property
     def _elapsed_s(self) -> float:
         return self._target.now() - self._began_s
+
+    def _granted_left_s(self) -> float | None:
+        """Of the seconds that were granted; below 0 once they are over."""
+        seconds = self._options.seconds
+        return None if seconds is None else seconds - self._elapsed_s
 
     # ---- what is told
 

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from fake_target import FakeTarget, bowl_us, product_space
 
 from autotune.gemm import Gemm
-from autotune.measurement import Discarded
+from autotune.measurement import ENERGY_S, Discarded
 from autotune.search import Options, study_of, tune
 from autotune.search.compare import final
+from autotune.search.compare.finals import Finals
 from autotune.search_policy import SearchPolicy
 from autotune.target import Baseline, Rounds, point_key
 
@@ -45,6 +47,37 @@ def _noisy(target, noise):
         return Rounds(tuple(tuple(map(float, row)) for row in times), Baseline(110.0, (110.0,) * rounds))
 
     target.compare = compare
+
+
+@dataclass
+class Clock:
+    """What is left of the seconds granted."""
+
+    left_s: float | None
+
+    def __call__(self) -> float | None:
+        return self.left_s
+
+
+@pytest.mark.parametrize(
+    ("left_s", "measured"),
+    [(None, [True] * 4), (40.0, [True] * 4), (8.0, [False, True, False, True]), (-5.0, [False] * 4)],
+)
+def test_finals_share_what_is_left_and_leave_out_energy_first(monkeypatch, left_s, measured):
+    """Four finals of 0.5 s with six tied each, whose energy takes 2.4 s."""
+    clock, found = Clock(left_s), []
+
+    def race(target, gemm, finalists, policy, should_stop, on_failure, has_seconds):
+        weighs = has_seconds(6 * ENERGY_S)
+        found.append(weighs)
+        if clock.left_s is not None:
+            clock.left_s -= 0.5 + (2.4 if weighs else 0)
+
+    monkeypatch.setattr(final, "race", race)
+    finals = Finals(SimpleNamespace(renew=list), None, POLICY, lambda event: None, lambda: False, clock)
+    monkeypatch.setattr(finals, "_finalists", lambda shape: ["a", "b"])
+    finals.run([SimpleNamespace(gemm=GEMM)] * 4)
+    assert found == measured
 
 
 def test_the_final_ranks_by_interleaved_rounds(records):

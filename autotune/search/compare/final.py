@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from ... import stats
 from ...gemm import Gemm
-from ...measurement import Discarded, Failure
+from ...measurement import ENERGY_S, Discarded, Failure
 from ...search_policy import SearchPolicy
 from ...store import FinalEntry, TrialRecord
 from ...target import Baseline, Rounds, Target
@@ -41,11 +41,13 @@ def race(
     policy: SearchPolicy,
     should_stop: Callable[[], bool] = lambda: False,
     on_failure: Callable[[TrialRecord, Failure], None] = lambda trial, failure: None,
+    has_seconds: Callable[[float], bool] = lambda seconds: True,
 ) -> Race | None:
     """Time the finalists until the winner is decided or a tie declared. None if none of them passes
     verification again. `on_failure` is told of each that fails now.
 
-    `should_stop` is asked between batches. Raises what `target.compare` raises.
+    `should_stop` is asked between batches, `has_seconds` whether so many are left for the energy of those
+    tied: a launch's time is found in a tenth of what that takes. Raises what `target.compare` raises.
     """
     running = _Field(list(finalists), policy, on_failure)
     rounds = max(1, policy.most_rounds // NUM_LOOKS)
@@ -59,7 +61,7 @@ def race(
         return None
     tied = running.trials
     joules: dict[str, float | None] = {}
-    if len(tied) > 1 and not should_stop():
+    if len(tied) > 1 and not should_stop() and has_seconds(len(tied) * ENERGY_S):
         found = target.joules(gemm, [trial.point for trial in tied])
         joules = dict(zip((trial.key for trial in tied), found, strict=True))
     entries = tuple(

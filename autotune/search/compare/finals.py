@@ -14,7 +14,8 @@ from . import final
 
 
 class Finals:
-    """`should_stop` is asked before each final and between its batches."""
+    """`should_stop` is asked before each final and between its batches; `seconds_left` are those that were
+    granted, None for no limit: finals share them, and leave out what they have none for."""
 
     def __init__(
         self,
@@ -23,18 +24,33 @@ class Finals:
         policy: SearchPolicy,
         on_event: OnEvent,
         should_stop: Callable[[], bool],
+        seconds_left: Callable[[], float | None] = lambda: None,
     ) -> None:
         self._target, self._store, self._policy = target, store, policy
-        self._on_event, self._should_stop = on_event, should_stop
+        self._on_event, self._should_stop, self._seconds_left = on_event, should_stop, seconds_left
 
     def run(self, shapes: Sequence[ShapeSearch]) -> None:
         """Re-rank the best trials of each shape, in a process where no other candidate ever ran."""
         due = [(shape, best) for shape in shapes if (best := self._finalists(shape))]
         if due and not self._should_stop():
             self._target.renew()
-        for shape, finalists in due:
+        for number, (shape, finalists) in enumerate(due):
             if not self._should_stop():
-                self._run(shape, finalists)
+                self._run(shape, finalists, self._has_seconds(1 / (len(due) - number)))
+
+    def _has_seconds(self, share: float) -> Callable[[float], bool]:
+        """Whether the final that begins now has so many seconds left of its share of those that are."""
+        left_s = self._seconds_left()
+        if left_s is None:
+            return lambda seconds: True
+        end_s = left_s * (1 - share)
+
+        def has_seconds(seconds: float) -> bool:
+            now_s = self._seconds_left()
+            assert now_s is not None
+            return now_s - seconds >= max(0.0, end_s)
+
+        return has_seconds
 
     def _finalists(self, shape: ShapeSearch) -> list[TrialRecord]:
         """The best trials; none where nothing is new since they were last re-ranked."""
@@ -45,7 +61,9 @@ class Finals:
             known = {entry.key for entry in last.entries}
         return [] if best and best[0].key in known else best
 
-    def _run(self, shape: ShapeSearch, finalists: list[TrialRecord]) -> None:
+    def _run(
+        self, shape: ShapeSearch, finalists: list[TrialRecord], has_seconds: Callable[[float], bool]
+    ) -> None:
         self._on_event(FinalStarted(shape.gemm, len(finalists)))
         race = final.race(
             self._target,
@@ -54,6 +72,7 @@ class Finals:
             self._policy,
             self._should_stop,
             lambda trial, failure: self._condemn(shape, trial, failure),
+            has_seconds,
         )
         if race is None:
             return
