@@ -22,7 +22,9 @@ from ..errors import DispatchError
 from ..gemm import Gemm
 from .arrays import Libraries, Library, stream_handle
 from .blas_provider import BlasProvider, is_switched_on
+from .call_recorder import folder_of, recorded_elsewhere
 from .chooser import Chooser
+from .counting import Counted
 from .cubin_files import CubinFiles
 from .cuda_driver import LEGACY_STREAMS, PER_THREAD_STREAM, Driver
 from .pick import Call, Pick
@@ -37,7 +39,7 @@ if TYPE_CHECKING:
 
 MAX_PICKS = 4096  # shapes whose picks are remembered
 Settle = Literal["off", "first-use"]
-_SETTLE, _CHOICES = "AUTOTUNE_SETTLE", "AUTOTUNE_CHOICES"
+_SETTLE, _CHOICES, _RECORD = "AUTOTUNE_SETTLE", "AUTOTUNE_CHOICES", "AUTOTUNE_RECORD"
 _DEFAULT_STREAM = LEGACY_STREAMS[0]  # waits for the work of all streams that do not opt out of that
 
 
@@ -58,6 +60,8 @@ class Dispatcher:
     `cublas` is True.
     cublas: whether cuBLAS is called where it is taken to be faster than every kernel of the table
     (blas_provider.py). Left out, the environment variable AUTOTUNE_CUBLAS says it, 0 or 1; it is by default.
+
+    Where the environment variable AUTOTUNE_RECORD names a file, calls are recorded (`record_calls`).
 
     Raises DispatchError if the folder or the choices are missing, damaged, or newer than this code, if the
     choices are of another table, and if an option is none.
@@ -90,6 +94,9 @@ class Dispatcher:
         self._picks: dict[tuple[int, int, int, bool, bool], Pick] = {}
         self._driver = driver
         self._opened: tuple[Engine, Libraries] | None = None
+        self._record_file: str | None = None
+        if os.environ.get(_RECORD):
+            self.record_calls(os.environ[_RECORD])
         self._settler: Settler | None = None
         self._tensor_calls: TensorCalls | None
         self._is_new_to_torch, self._tensor_calls = True, None
@@ -163,6 +170,31 @@ class Dispatcher:
         if not self._is_deterministic:
             self.settle((), device=device)  # reads what earlier processes settled
         self._choices().export(Path(path))
+
+    def record_calls(self, file: str | Path) -> None:
+        """Record what this process calls for into the folder FILE.d: shapes, layouts, leading dimensions and
+        alignment, and how often each was served since its first call. Any number of processes may record
+        into one FILE.
+
+        Each writes a file of its own there, twice a second where something changed, and at its end: a kill
+        loses less than the last second. `autotune search --suite FILE` reads all of them; `autotune coverage
+        FILE TABLE` tells what a table does for these calls. What a graph captured counts once, however often
+        that is replayed.
+
+        Raises DispatchError where it cannot be written, or calls are recorded into another file.
+        """
+        named = str(Path(file).absolute())
+        folder_of(named)
+        with self._lock:
+            if self._record_file not in (None, named):
+                raise recorded_elsewhere()
+            self._record_file = named
+            if self._opened is not None:
+                self._opened[0].record(named)
+
+    def counts(self) -> list[Counted]:
+        """How often each kind of call was served so far, and by what."""
+        return [] if self._opened is None else self._opened[0].counts()
 
     def sgemm(
         self,
@@ -257,6 +289,8 @@ class Dispatcher:
                 engine = make_engine(self.table, self._code, self._chooser, driver, known, self._blas)
                 self._settler = Settler(self.table, engine, self._chooser, known)
                 engine.settle = self._settler.at_first_use
+                if self._record_file is not None:
+                    engine.record(self._record_file)
                 self._opened = engine, Libraries(driver)
             return self._opened
 
