@@ -209,6 +209,26 @@ def test_a_folder_that_is_removed_meanwhile_is_made_again(runtime, tmp_path):
     until_recorded(file, 2)
 
 
+def test_writes_go_by_the_clock_and_not_by_calls(folder, driver, monkeypatch, tmp_path):
+    monkeypatch.setattr(core, "library", lambda: None)
+    written: list[int] = []
+
+    def render(counts: list[Counted]) -> str:
+        written.append(sum(counted.calls for counted in counts))
+        return rendered(counts)
+
+    monkeypatch.setattr(call_recorder, "rendered", render)
+    runtime = Dispatcher(folder, driver=driver)
+    runtime.record_calls(tmp_path / "calls.json")
+    kind, began_s = drawn_kind(random.Random(4)), time.monotonic()
+    for _ in range(500):
+        call(runtime, kind)
+    until_recorded(tmp_path / "calls.json", 500)
+    most = (time.monotonic() - began_s) / call_recorder.EVERY_S + 1
+    time.sleep(2 * call_recorder.EVERY_S)  # nothing is new
+    assert written == sorted(set(written)) and written[-1] == 500 and len(written) <= most
+
+
 def test_the_environment_says_it_too(without, folder, driver, monkeypatch, tmp_path):
     monkeypatch.setenv("AUTOTUNE_RECORD", str(tmp_path / "calls.json"))
     runtime = Dispatcher(folder, driver=driver)
