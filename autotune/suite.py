@@ -78,14 +78,14 @@ def read_calls(path: Path, note: Note = lambda told: None) -> Suite:
     folder = Path(f"{path}.d")
     recorded = sorted(folder.glob("[!.]*.json")) if folder.is_dir() else []
     parts = [_read_recorded(file, note) for file in recorded]
-    if path.exists() or not recorded:
+    if path.exists() or not folder.is_dir():
         parts.insert(0, _read_one(path))
     try:
         suite = merged(parts)
     except ValueError as error:
         raise UsageError(f"{path} counts no calls, and {folder} does; move one of them away") from error
     if not (suite.calls or suite.others):
-        raise UsageError(f"{folder} holds no call that can be read; run the program that records again")
+        raise UsageError(f"{folder} holds no call; run a program that records into {path}, and look again")
     return suite
 
 

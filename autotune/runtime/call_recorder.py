@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import socket
 import threading
 from collections.abc import Iterable
 from contextlib import suppress
@@ -73,7 +72,7 @@ class CallRecorder:
         with self._lock:
             if self._path is None:
                 self._pid = os.getpid()
-                host = re.sub(r"[^A-Za-z0-9-]", "-", socket.gethostname())[:64]
+                host = re.sub(r"[^A-Za-z0-9-]", "-", os.uname().nodename)[:64]
                 self._path = self._folder / f"{host}-{self._pid}-{os.urandom(8).hex()}.json"
                 threading.Thread(target=self._keep_writing, name="autotune-calls", daemon=True).start()
 
