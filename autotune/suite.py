@@ -1,60 +1,211 @@
-"""Suites: TOML files that list the shapes of a search, and how often a program calls for each."""
+"""Suites: files that list the shapes of a search, and how often a program calls for each.
+
+A suite is written by hand in TOML, or recorded by a program that calls an exported table, in JSON: there each
+process writes a file of its own into the folder FILE.d, and FILE means all of them.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from .entries import check_keys, items, shown, table, whole
+from .entries import LARGEST, check_keys, items, shown, table, whole
 from .errors import UsageError
 from .gemm import LAYOUTS, Gemm
-from .user_file import read_toml
+from .user_file import read_file, read_toml
 
 MOST_CALLS = 10**15  # of one shape
+MOST_JSON = 64 << 20  # bytes: four times what a process records at most
+VERSION = 1  # of what is recorded
+ALIGNED = 16  # bytes: what shapes are tuned with
 _EXTENTS = ("m", "n", "k")
-_CHOICES = ("layout", "batch", "shared", "count")
+_CHOICES = ("layout", "batch", "shared", "ld", "align", "count")
 _NOTES = ("name", "kind", "notes", "cublas_us")  # for who reads the file: nothing is done with them
 _HOW = "write [[shape]] tables with m, n and k"
+_LARGEST_LD = 2**63 - 1
+_FRAME = ('{"version"', "]")  # beginnings of the lines around the shapes that were recorded
+Note = Callable[[str], None]
+Triple = tuple[int, int, int]
 
 
-def read_suite(path: Path) -> dict[Gemm, int | None]:
-    """Read the `[[shape]]` tables (m, n, k and optionally layout, batch, shared, count) of a TOML suite file:
-    each shape once, with the calls of all its tables. None, for all, where the file counts none.
+class CallKind(NamedTuple):
+    """Calls that are alike: a product, leading dimensions of A, B and C in elements, and how their addresses
+    are aligned, in bytes."""
 
-    Raises UsageError, naming the file, if it cannot be read or holds anything else.
+    gemm: Gemm
+    lds: Triple
+    alignment: Triple = (ALIGNED, ALIGNED, ALIGNED)
+
+    @classmethod
+    def packed(cls, gemm: Gemm) -> CallKind:
+        """Packed, and as aligned as shapes are tuned."""
+        return cls(gemm, (max(gemm.lda, 1), max(gemm.ldb, 1), max(gemm.ldc, 1)))
+
+
+Calls = dict[CallKind, int | None]
+
+
+class Suite(NamedTuple):
+    """Each kind of call once, with the calls of all its tables; None, for all, where nothing counts them.
+    `others`: calls of which nothing else is known."""
+
+    calls: Calls
+    others: int = 0
+
+
+def read_suite(path: Path, note: Note = lambda told: None) -> dict[Gemm, int | None]:
+    """Read the shapes of a suite: each once, with the calls of all its tables, however its matrices lie.
+    None, for all, where the suite counts none.
+
+    `note` is told of what is damaged in recorded files, and left out. Raises UsageError, naming the file, if
+    it cannot be read or holds anything else.
     """
-    return read_toml(path, "suite", _shapes, _HOW)
+    return by_shape(read_calls(path, note).calls)
 
 
-def _shapes(data: dict[str, Any]) -> dict[Gemm, int | None]:
-    check_keys(data, ("shape", *_NOTES), "at the top")
+def by_shape(calls: Mapping[CallKind, int | None]) -> dict[Gemm, int | None]:
+    """The calls of each shape, however its matrices lie."""
+    found: dict[Gemm, int | None] = {}
+    for kind, count in calls.items():
+        found[kind.gemm] = None if count is None else (found.get(kind.gemm) or 0) + count
+    return found
+
+
+def read_calls(path: Path, note: Note = lambda told: None) -> Suite:
+    """Read all kinds of call of a suite, and of what processes recorded beside it. As `read_suite`."""
+    folder = Path(f"{path}.d")
+    recorded = sorted(folder.glob("[!.]*.json")) if folder.is_dir() else []
+    parts = [_read_recorded(file, note) for file in recorded]
+    if path.exists() or not folder.is_dir():
+        parts.insert(0, _read_one(path))
+    try:
+        suite = merged(parts)
+    except ValueError as error:
+        raise UsageError(f"{path} counts no calls, and {folder} does; move one of them away") from error
+    if not (suite.calls or suite.others):
+        raise UsageError(f"{folder} holds no call; run a program that records into {path}, and look again")
+    return suite
+
+
+def merged(suites: Iterable[Suite]) -> Suite:
+    """All calls of several suites. Raises ValueError where some of them count, and others do not."""
+    calls: Calls = {}
+    others = 0
+    for suite in suites:
+        others += suite.others
+        for kind, count in suite.calls.items():
+            before = calls.get(kind)
+            calls[kind] = None if count is None else count + (before or 0)
+    if len({count is None for count in calls.values()}) > 1:
+        raise ValueError("some shapes have a count, others have none")
+    return Suite(calls, others)
+
+
+def _read_one(path: Path) -> Suite:
+    """One file, of TOML or JSON. Raises UsageError."""
+    if path.suffix != ".json":
+        return read_toml(path, "suite", _suite, _HOW)
+    content = read_file(path, "suite", MOST_JSON)
+    try:
+        return _suite(table(_parsed(content.decode("utf-8")), "the file"))
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"{path} is not a suite: {error}; record it again, or write it in TOML") from error
+
+
+def _parsed(text: str) -> Any:
+    return json.loads(text, parse_constant=_refuse)
+
+
+def _refuse(word: str) -> Any:
+    raise ValueError(f"{word} is no number")
+
+
+def _read_recorded(path: Path, note: Note) -> Suite:
+    """What one process recorded; less what is damaged, of which a note tells."""
+    try:
+        content = read_file(path, "suite", MOST_JSON)
+    except UsageError as error:
+        note(f"{error}: left out")
+        return Suite({})
+    try:
+        return _suite(table(_parsed(content.decode("utf-8")), "the file"))
+    except (ValueError, RecursionError) as error:
+        suite, num_damaged = _salvaged(content.decode("utf-8", "replace"))
+        note(
+            f"{path} is damaged ({error}): {num_damaged} of its lines cannot be read and are left out, "
+            f"{len(suite.calls)} shapes can; remove the file to be rid of this"
+        )
+        return suite
+
+
+def _salvaged(text: str) -> tuple[Suite, int]:
+    """The shapes whose lines are whole, and the number of other lines."""
+    parts, num_damaged = [], 0
+    for line in text.splitlines():
+        if not line.startswith(_FRAME):
+            try:
+                row = table(_parsed(line.rstrip().removesuffix(",")), "a line")
+                parts.append(_suite({"shape": [row | {"count": row.get("count")}]}))
+            except (ValueError, RecursionError):
+                num_damaged += 1
+    return merged(parts), num_damaged
+
+
+def _suite(data: dict[str, Any]) -> Suite:
+    """Raises ValueError."""
+    check_keys(data, ("shape", "version", "others", *_NOTES), "at the top")
+    if whole(data.get("version", VERSION), "version", 1) > VERSION:
+        raise ValueError(f"it is of version {data['version']}, which a newer autotune reads")
+    others = whole(data.get("others", 0), "others", 0, MOST_CALLS)
     tables = data.get("shape", [])
     if isinstance(tables, dict):
         raise ValueError("shape is one table, [shape], and not a list of them")
-    if not items(tables, "shape"):
+    if not (items(tables, "shape") or others):
         raise ValueError("it holds no shape")
-    shapes = [(_shape(entry, f"shape {i}"), entry.get("count")) for i, entry in enumerate(tables, 1)]
+    shapes = [(_kind(entry, f"shape {i}"), entry.get("count")) for i, entry in enumerate(tables, 1)]
     is_counted = {count is not None for _, count in shapes}
     if len(is_counted) > 1:
         missing = next(i for i, (_, count) in enumerate(shapes, 1) if count is None)
         raise ValueError(f"shape {missing}: the key 'count' is missing, which others have")
-    calls: dict[Gemm, int | None] = {}
-    for gemm, count in shapes:
-        calls[gemm] = None if count is None else (calls.get(gemm) or 0) + count
-    return calls
+    return merged([Suite({}, others), *(Suite({kind: count}) for kind, count in shapes)])
 
 
-def _shape(entry: Any, where: str) -> Gemm:
-    """The Gemm of one `[[shape]]` table."""
+def _kind(entry: Any, where: str) -> CallKind:
+    """The kind of call of one `[[shape]]` table."""
     check_keys(table(entry, where), (*_EXTENTS, *_CHOICES, *_NOTES), where, required=_EXTENTS)
+    gemm = _shape(entry, where)
+    if "count" in entry:
+        whole(entry["count"], f"{where}: count", 1, MOST_CALLS)
+    packed = CallKind.packed(gemm)
+    lds, alignment = packed.lds, packed.alignment
+    if "ld" in entry:
+        lds = _triple(entry["ld"], f"{where}: ld", _LARGEST_LD)
+        stored = ((gemm.k, gemm.m) if gemm.trans_a else (gemm.m, gemm.k),
+                  (gemm.n, gemm.k) if gemm.trans_b else (gemm.k, gemm.n), (gemm.m, gemm.n))  # fmt: skip
+        for name, ld, (rows, columns) in zip("ABC", lds, stored, strict=True):
+            if rows > 1 and ld < columns:
+                raise ValueError(f"{where}: ld of {name} is {ld}, less than its rows of {columns}")
+    if "align" in entry:
+        alignment = _triple(entry["align"], f"{where}: align", LARGEST)
+        if not set(alignment) <= {4, 8, ALIGNED}:
+            raise ValueError(f"{where}: align is {shown(entry['align'])}: each is 4, 8 or {ALIGNED} bytes")
+    return CallKind(gemm, lds, alignment)
+
+
+def _triple(value: Any, where: str, most: int) -> Triple:
+    """Of A, B and C."""
+    a, b, c = (whole(number, where, 1, most) for number in items(value, where, 3))
+    return a, b, c
+
+
+def _shape(entry: dict[str, Any], where: str) -> Gemm:
     numbers = {"batch": 1} | {name: entry[name] for name in (*_EXTENTS, "batch") if name in entry}
     for name, value in numbers.items():
         if type(value) is not int:
             raise ValueError(f"{where}: {name} is {shown(value)}, and not a whole number")
     layout = _one_of(LAYOUTS, entry.get("layout", "NN"), f"{where}: layout")
-    if "count" in entry:
-        whole(entry["count"], f"{where}: count", 1, MOST_CALLS)
     shared = _one_of(("A", "B"), entry["shared"], f"{where}: shared") if "shared" in entry else ""
     try:
         return Gemm(

@@ -30,6 +30,7 @@ from .recording.replay import ReplayTarget
 from .runtime.table import Table, load
 from .search import DEFAULT_SAMPLER, Options, SearchResult, ShapeResult
 from .search import tune as search
+from .search.called import Gain, expected_us, gain_of, in_order, weights
 from .search.fill import Filled, OnFill, ignore_fill
 from .search.progress import Best, Event, OnEvent, ShapeStarted, ignore
 from .search.propose.origins import FILL, FOUND_ELSEWHERE
@@ -56,6 +57,7 @@ class Result:
     source_hash: str  # of the kernel whose instances were searched
     optimum_us: Mapping[Gemm, float]  # of recorded spaces: what their best point takes
     filled: Filled | None = None  # what was timed across shapes, where some were drawn
+    gain: Gain | None = None  # for the calls of a program, where these were given and none were drawn
 
     @property
     def shapes(self) -> tuple[ShapeResult, ...]:
@@ -118,7 +120,10 @@ def tune(
     PostgreSQL. `cache`: `cold` or `warm` operands. `policy`: what decides how the search proceeds
     (search_policy.py). `max_error`: times cuBLAS's, of what may win (None: no
     limit). `num_drawn`: draws so many more shapes at random (distribution.py): from all shapes, or from
-    `calls`, which says how often a program calls for each (less batches, which no table holds). The kernels
+    `calls`, which says how often a program calls for each (less batches, which no table holds). Where none is
+    drawn, the shapes of `calls` are searched beside `shapes`: those whose calls take most come first and have
+    more of the seconds, those that take the last hundredth of all are left out, and `Result.gain` says what
+    the program gains. The kernels
     that ship with autotune are timed on all shapes first; the kernels that the searches find are timed on all
     shapes in the last two fifths of the seconds. From these times an export chooses kernels for any shape. A
     shape of `shapes` or `calls` has a second final where the kernel of another shape serves it better; other
@@ -137,7 +142,8 @@ def tune(
     KeyboardInterrupt. Raises UsageError, EnvironmentProblem, DeviceLost and StoreError; all that was measured
     until then is stored.
     """
-    gemms = (*read_shapes(shapes), *drawn_calls(num_drawn, seed, _single(calls)))
+    named = read_shapes(shapes)
+    gemms = (*named, *(drawn_calls(num_drawn, seed, _single(calls)) if num_drawn else read_shapes(calls)))
     policy = policy or SearchPolicy()
     with (
         closing(targets.open_target(gpu, read_policy(cache), gemms, max_error, note=note)) as target,
@@ -151,16 +157,22 @@ def tune(
             sampler=sampler, trials=trials, seconds=seconds, seed=seed, starts=starts, policy=policy
         )
         run = partial(_search, target, store, on_event=on_event, has_dashboard=has_dashboard)
-        filled = None
+        filled, gain = None, None
         if num_drawn:
             filling = _filling(target)
             drawn = () if calls else drawn_for(num_drawn, seed, filling.limits)
             found, filled = DrawnSearch(filling, store, options, starts, run, on_fill).run(gemms, drawn)
+        elif calls:
+            taken_us = expected_us(target, store, calls)
+            due, weighed = _due(calls, taken_us)
+            found = run(tuple(dict.fromkeys((*due, *named))), replace(options, weights=weighed))
+            gain = gain_of(found.shapes, calls, taken_us)
         else:
             found = run(gemms or (recorded.gemms if recorded else ()), options)
         return Result(
             search=found,
             filled=filled,
+            gain=gain,
             environment=target.environment,
             cache=target.policy,
             max_error=max_error,
@@ -185,6 +197,13 @@ def _search(
         found = search(target, store, gemms, options, _followed(publisher, on_event))
         publisher.finish([shape.study for shape in found.shapes])
     return found
+
+
+def _due(calls: Mapping[Gemm, int], taken_us: Mapping[Gemm, float]) -> tuple[list[Gemm], dict[Gemm, float]]:
+    """The shapes to search for a program, in this order, and their weights."""
+    taken = {gemm: count * taken_us[gemm] for gemm, count in calls.items()}
+    due = in_order(taken)
+    return due, weights({gemm: taken[gemm] for gemm in due})
 
 
 def _single(calls: Mapping[Gemm, int]) -> dict[Gemm, int]:

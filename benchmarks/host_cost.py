@@ -75,7 +75,7 @@ def contestants(torch: Any, runtime: Dispatcher, folder: Path, size: int) -> dic
     if runtime._tensor_calls is None:
         console.note("The core reads no tensors of this torch: Python does")
     op = runtime.torch_op()
-    served, alone = (_routing(runtime, reason) for reason in ("", "to be timed"))
+    served, alone = (_routing(folder, reason) for reason in ("", "to be timed"))
     serve, leave = lambda: served, lambda: alone
     return {
         WITH_OUT: TimedCall(lambda: torch.mm(a, b, out=out), WITH_OUT),
@@ -91,7 +91,7 @@ def contestants(torch: Any, runtime: Dispatcher, folder: Path, size: int) -> dic
     }
 
 
-def _routing(runtime: Dispatcher, reason: str) -> TorchRouting:
+def _routing(folder: Path, reason: str) -> TorchRouting:
     """One that serves everything, or leaves all alone for a reason."""
 
     class Told(RoutedEngine):
@@ -99,7 +99,7 @@ def _routing(runtime: Dispatcher, reason: str) -> TorchRouting:
             return reason
 
     with patch.object(routed_engine, "RoutedEngine", Told):
-        return runtime.torch()
+        return Dispatcher(folder).torch()
 
 
 def times_us(calls: Mapping[str, TimedCall], wait: Call) -> dict[str, list[float]]:

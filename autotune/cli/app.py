@@ -87,7 +87,10 @@ Shapes = Annotated[
 ]
 Suite = Annotated[
     Path | None,
-    typer.Option(help="A TOML file of [[shape]] tables with m, n, k [, layout, batch, shared, count]."),
+    typer.Option(
+        help="A TOML file of [[shape]] tables with m, n, k [, layout, batch, shared, ld, align, count]; or "
+        "what programs recorded (AUTOTUNE_RECORD)."
+    ),
 ]
 Db = Annotated[str, typer.Option(help="Database: a SQLite file, or a URL (SQLite, PostgreSQL).")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")]
@@ -160,7 +163,8 @@ def _root(
         "search --shape 4096x128x4096:NT --shape 1024 --trials 300",
         "search --suite shapes.toml --db shapes.db",
         "search --any 80 --seconds 600 --db any.db",
-        "search --suite calls.toml --any 80 --seconds 600 --db any.db",
+        "search --suite calls.json --seconds 600 --db calls.db",
+        "search --suite calls.json --any 80 --seconds 600 --db any.db",
         "search --gpu replay:space.json.gz --trials 100",
     )
 )
@@ -216,7 +220,8 @@ def search(
 ) -> None:
     """Search the best kernels for shapes on a GPU.
 
-    Ctrl-C keeps everything; the same command goes on.
+    Ctrl-C keeps everything; the same command goes on. Of a suite that counts calls, as programs record it,
+    the shapes that take most time come first, and what the program gains is told.
     """
     from . import search as command
 
@@ -397,6 +402,29 @@ def view(
     interrupt_in_order()
     request = PagesRequest(db, shape or (), table, ladder or (), max_error or None)
     command.run(request, port, is_json=is_json)
+
+
+@app.command(
+    epilog=_examples(
+        "coverage calls.json", "coverage calls.json sgemm_dispatch --limit 50", "coverage calls.json --json"
+    )
+)
+def coverage(
+    calls: Annotated[
+        Path, typer.Argument(help="What programs recorded (AUTOTUNE_RECORD=FILE, record_calls), or a suite.")
+    ],
+    table: Annotated[Path, typer.Argument(help="An exported folder.")] = TABLE,
+    limit: Limit = 20,
+    is_json: Json = False,
+) -> None:
+    """Tell what of a program's calls a table serves tuned, modelled, by cuBLAS, or not well.
+
+    By number and by time. No GPU is needed.
+    """
+    from . import coverage as command
+
+    interrupt_in_order()
+    command.run(calls, table, limit, is_json=is_json)
 
 
 @app.command(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -14,13 +14,15 @@ from ..suite import read_suite
 from . import console
 
 
-def read_shapes(shapes: Sequence[str], suite: Path | None) -> tuple[Gemm, ...]:
-    """The problems of `--shape` and `--suite`, each once; empty if neither was given.
+def read_shapes(shapes: Sequence[str], suite: Path | Iterable[Gemm] | None) -> tuple[Gemm, ...]:
+    """The problems of `--shape` and `--suite`, or of a suite that was read, each once; empty if neither was
+    given.
 
     Raises UsageError, also for a problem without output.
     """
     named = [Gemm.parse(text) for text in shapes]
-    gemms = tuple(dict.fromkeys([*named, *(read_suite(suite) if suite else ())]))
+    listed = read_suite(suite, console.note) if isinstance(suite, Path) else suite or ()
+    gemms = tuple(dict.fromkeys([*named, *listed]))
     for gemm in gemms:
         gemm.need_output()
     return gemms
@@ -31,7 +33,7 @@ def read_calls(suite: Path | None) -> tuple[dict[Gemm, int], bool]:
 
     Raises UsageError.
     """
-    calls = read_suite(suite) if suite else {}
+    calls = read_suite(suite, console.note) if suite else {}
     is_counted = bool(calls) and None not in calls.values()
     return {gemm: count or 1 for gemm, count in calls.items()}, is_counted
 
@@ -40,8 +42,12 @@ def need_shapes(shapes: Sequence[str], suite: Path | None) -> tuple[Gemm, ...]:
     """As `read_shapes`. Raises UsageError if there is none."""
     gemms = read_shapes(shapes, suite)
     if not gemms:
-        raise UsageError("no shape: pass --shape 4096, --shape 4096x128x4096 or --suite FILE")
+        raise no_shape()
     return gemms
+
+
+def no_shape() -> UsageError:
+    return UsageError("no shape: pass --shape 4096, --shape 4096x128x4096 or --suite FILE")
 
 
 @contextmanager

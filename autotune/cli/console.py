@@ -162,6 +162,11 @@ def time_text(time_us: float | None) -> str:
     return f"{value:.{digits}f} {unit}"
 
 
+def seconds_text(seconds: float) -> str:
+    """Of what takes long in all."""
+    return f"{seconds:,.4g} s"
+
+
 def ratio_text(ratio: float | None, unit: str = "x") -> str:
     """`1.024x`, `79.3%`, or a dash."""
     if ratio is None:

@@ -16,6 +16,7 @@ from ..errors import EnvironmentProblem, UsageError
 from ..gemm import Gemm
 from ..measurement import CachePolicy
 from ..search import SearchResult, ShapeResult
+from ..search.called import Gain
 from ..search.fill import Filled
 from ..search.progress import Best, Event, FinalDone, FinalStarted, ShapeStarted, Stopping, TrialDone
 from ..search_policy import SearchPolicy
@@ -65,10 +66,11 @@ def run(request: SearchRequest, *, is_json: bool, is_quiet: bool) -> None:
     EnvironmentProblem where no candidate of some shape ran.
     """
     is_replay = request.gpu.startswith(targets.REPLAY)
-    needs_none = is_replay or request.num_drawn
-    suite = None if request.num_drawn else request.suite
-    gemms = (common.read_shapes if needs_none else common.need_shapes)(request.shapes, suite)
-    calls, is_counted = common.read_calls(request.suite if request.num_drawn else None)
+    calls, is_counted = common.read_calls(request.suite)
+    listed = () if is_counted or request.num_drawn else calls
+    gemms = common.read_shapes(request.shapes, listed)
+    if not (gemms or calls or is_replay or request.num_drawn):
+        raise common.no_shape()
     policy = _policy(request)
     began_s = time.monotonic()
     with console.Progress(is_quiet=is_quiet) as progress:
@@ -84,7 +86,7 @@ def run(request: SearchRequest, *, is_json: bool, is_quiet: bool) -> None:
             sampler=request.sampler,
             seed=request.seed,
             num_drawn=request.num_drawn,
-            calls=calls,
+            calls=calls if is_counted or request.num_drawn else {},
             on_event=(painter := Painter(progress, is_quiet=is_quiet)),
             on_fill=painter.fill,
             note=console.note,
@@ -97,6 +99,8 @@ def run(request: SearchRequest, *, is_json: bool, is_quiet: bool) -> None:
         console.show(_text(facts, common.source_text(result.environment)))
         if result.filled is not None:
             console.show(_filled_text(result.filled))
+        if result.gain is not None:
+            console.show(_gain_text(result.gain))
         if result.is_exportable:
             weighed = f" --suite {shlex.quote(str(request.suite))}" if is_counted else ""
             console.show(f"Next: autotune export-table --db {shlex.quote(shown(request.db))}{weighed}")
@@ -126,6 +130,23 @@ def _filled_text(filled: Filled) -> str:
         f"{filled.num_refused:,} kernels refused; {improved} now served best by a kernel that was found on "
         f"another; {ending}"
     )
+
+
+def _gain_text(gain: Gain) -> str:
+    """What the program gains."""
+    took = console.seconds_text(gain.tuned_s)
+    beside = f"{took} by the kernels found"
+    if gain.cublas_s is not None:
+        more = console.seconds_text(abs(gain.cublas_s - gain.tuned_s))
+        word = "less" if gain.cublas_s >= gain.tuned_s else "more"
+        cublas = console.seconds_text(gain.cublas_s)
+        beside += f", {cublas} by cuBLAS: {console.ratio_text(gain.speedup)}, {more} {word}"
+    text = f"The program's {gain.num_calls:,} calls of searched shapes take {beside}"
+    if gain.left_shapes:
+        left = console.seconds_text(gain.left_s)
+        shapes = console.counted(gain.left_shapes, "shape", "shapes")
+        text += f"; {gain.left_calls:,} calls of {shapes}, {left} as expected, were not searched"
+    return text
 
 
 def _filled_facts(filled: Filled) -> dict[str, Any]:
@@ -246,6 +267,7 @@ def _facts(result: Result, request: SearchRequest, wall_s: float) -> dict[str, A
         "ledger": found.ledger.to_dict(),
         "not_begun": [str(gemm) for gemm in found.not_begun],
         "filled": _filled_facts(result.filled) if result.filled else None,
+        "gain": asdict(result.gain) | {"speedup": result.gain.speedup} if result.gain else None,
         "shapes": shapes,
         **(shapes[0] if len(shapes) == 1 else {}),
     }

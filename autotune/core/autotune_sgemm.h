@@ -42,6 +42,8 @@ typedef enum {
     AUTOTUNE_OTHER_CODE,  /* a cubin does not hold the kernel that the table says: export again */
     AUTOTUNE_OVERLAP,     /* C shares memory with A or B */
     AUTOTUNE_FORKED,      /* CUDA was used before this process was forked: it does not work here */
+    AUTOTUNE_NO_RECORD,   /* calls cannot be recorded there: name a file in a folder that can be written */
+    AUTOTUNE_RECORDED,    /* calls are recorded into another file already */
     AUTOTUNE_CUDA = 1 << 16, /* and above: the driver's CUresult plus this */
     AUTOTUNE_BLAS = 1 << 17, /* and above: of cuBLAS, the place of the call times 256 and its status, plus this */
     AUTOTUNE_INSTEAD = 1 << 18 /* and above: the same plus this, but the product was served by the kernel */
@@ -80,6 +82,12 @@ typedef struct {
 /* For a row-major product of packed, aligned matrices, m and n at least 1. Needs no GPU. */
 AUTOTUNE_API autotune_status autotune_pick(autotune_handle *handle, int trans_a, int trans_b, int m, int n, int k,
                                            autotune_pick_info *pick);
+
+/* Record what this handle is called for into FILE.d, a folder that is made if need be: kinds of call, and how often
+ * each was served since the handle was made. A file of its own for each process and handle is written twice a
+ * second where something changed, by a thread, and at the process's end. `autotune search --suite FILE` reads them
+ * all. The environment variable AUTOTUNE_RECORD says the same as a call with its value before the first product. */
+AUTOTUNE_API autotune_status autotune_record_calls(autotune_handle *handle, const char *file);
 
 /* What a status says, and what to do about it. */
 AUTOTUNE_API const char *autotune_error_text(autotune_status status);

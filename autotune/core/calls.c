@@ -1,6 +1,7 @@
 /* The calls of a program in C: what came before is remembered, what is new is chosen, loaded and planned. */
 
 #include <limits.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "core.h"
@@ -8,6 +9,7 @@
 #include "handle.h"
 #include "loader.h"
 
+#define RECORD "AUTOTUNE_RECORD"      /* a file: calls are recorded */
 #define MAX_EXTENT (INT32_MAX - 255) /* kernels round up to whole tiles, of at most 256: gemm.py */
 
 /* A row-major call. */
@@ -66,6 +68,14 @@ static bool may_be_cublas(const row_major *call, const int64_t ld[3]) {
     return call->k > 0 && ld[0] <= INT_MAX && ld[1] <= INT_MAX && ld[2] <= INT_MAX;
 }
 
+/* A program that says where to record goes before the environment. */
+static autotune_status record_as_told(autotune_handle *handle) {
+    const char *file = getenv(RECORD);
+    if (!file || !*file) return AUTOTUNE_OK;
+    const autotune_status status = autotune_record_calls(handle, file);
+    return status == AUTOTUNE_RECORDED ? AUTOTUNE_OK : status;
+}
+
 static autotune_status new_plan(autotune_handle *handle, const row_major *call, const autotune_kind *kind,
                                 autotune_plan **plan) {
     autotune_planned planned = {
@@ -78,6 +88,7 @@ static autotune_status new_plan(autotune_handle *handle, const row_major *call, 
     for (int i = 0; i < 3; i++) {
         planned.ld[i] = planned_ld(kind, i);
         planned.num_bytes[i] = reach(kind, i, planned.ld[i]);
+        planned.low[i] = kind->low[i];
     }
     const char *version = NULL;
     const autotune_blas *blas = at_find_blas(&version);
@@ -97,7 +108,8 @@ static autotune_status new_plan(autotune_handle *handle, const row_major *call, 
     planned.sgemm = loaded.sgemm;
     planned.reduce = loaded.reduce;
     planned.pack = loaded.pack;
-    return autotune_make_plan(handle, &planned, plan);
+    status = record_as_told(handle);
+    return status ? status : autotune_make_plan(handle, &planned, plan);
 }
 
 static autotune_status multiply(autotune_handle *handle, void *stream, const row_major *call, float alpha,
@@ -188,6 +200,9 @@ const char *autotune_error_text(autotune_status status) {
         case AUTOTUNE_OTHER_CODE: return "a cubin does not hold the kernel that the table says; export again";
         case AUTOTUNE_FORKED: return "CUDA was used before this process was forked, and does not work in it; start "
                                      "processes anew, or fork before the first product";
+        case AUTOTUNE_NO_RECORD: return "calls cannot be recorded there; name a file in a folder that can be written, "
+                                        "with AUTOTUNE_RECORD or autotune_record_calls";
+        case AUTOTUNE_RECORDED: return "calls are recorded into another file already; record into one";
         case AUTOTUNE_OVERLAP: return "C overlaps A or B in memory; pass another C, or a copy";
         default: return "no status of this library";
     }

@@ -11,7 +11,7 @@
 const uint32_t autotune_struct_bytes[AUTOTUNE_NUM_STRUCTS] = {
     sizeof(autotune_kernel), sizeof(autotune_residuals), sizeof(autotune_layout), sizeof(autotune_ranked),
     sizeof(autotune_entry),  sizeof(autotune_table),     sizeof(autotune_choice), sizeof(autotune_planned),
-    sizeof(autotune_kind),   sizeof(autotune_driver),    sizeof(autotune_blas),
+    sizeof(autotune_kind),   sizeof(autotune_driver),    sizeof(autotune_blas),   sizeof(autotune_count),
 };
 
 autotune_status autotune_open(const autotune_table *table, autotune_handle **handle) {
@@ -81,7 +81,32 @@ autotune_status autotune_make_plan(autotune_handle *handle, const autotune_plann
     pthread_mutex_unlock(&runner->lock);
     if (!runner->cuda) return AUTOTUNE_NO_DRIVER;
     *plan = at_plan_new(runner, handle->table, planned);
-    return *plan ? AUTOTUNE_OK : AUTOTUNE_NO_MEMORY;
+    if (!*plan) return AUTOTUNE_NO_MEMORY;
+    pthread_mutex_lock(&runner->lock);
+    if (runner->recorder) at_recorder_begin(runner->recorder);
+    pthread_mutex_unlock(&runner->lock);
+    return AUTOTUNE_OK;
+}
+
+/* A process may be forked before its first plan, and its children record for themselves: nothing begins before. */
+autotune_status autotune_record_calls(autotune_handle *handle, const char *file) {
+    at_runner *runner = handle->runner;
+    if (at_is_forked()) return AUTOTUNE_FORKED;
+    autotune_status status = AUTOTUNE_OK;
+    pthread_mutex_lock(&runner->lock);
+    if (runner->recorder) {
+        if (!at_recorder_is_for(runner->recorder, file)) status = AUTOTUNE_RECORDED;
+    } else if (!(runner->recorder = at_recorder_new(runner->tallies, file))) {
+        status = AUTOTUNE_NO_RECORD;
+    } else if (at_has_tallies(runner->tallies)) {
+        at_recorder_begin(runner->recorder);
+    }
+    pthread_mutex_unlock(&runner->lock);
+    return status;
+}
+
+int32_t autotune_counts(const autotune_handle *handle, autotune_count *counts, int32_t room) {
+    return at_counts(handle->runner->tallies, counts, room);
 }
 
 void autotune_release_plan(autotune_plan *plan) { at_plan_release(plan); }

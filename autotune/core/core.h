@@ -13,13 +13,14 @@
 #include "driver.h"
 #include "plan.h"
 #include "table.h"
+#include "tally.h"
 
 #ifdef __cplusplus
 extern "C" {
 #endif
 
 /* Sizes in bytes of the structs that callers in another language fill in: they check theirs against them. */
-#define AUTOTUNE_NUM_STRUCTS 11
+#define AUTOTUNE_NUM_STRUCTS 12
 AUTOTUNE_API extern const uint32_t autotune_struct_bytes[AUTOTUNE_NUM_STRUCTS];
 
 /* ---------------------------------------------------------------------------------------------- choosing */
@@ -67,6 +68,10 @@ AUTOTUNE_API autotune_status autotune_launch_plan(const autotune_handle *handle,
 /* Remembers a plan for all calls of a kind, or forgets all. */
 AUTOTUNE_API void autotune_remember(autotune_handle *handle, const autotune_kind *kind, autotune_plan *plan);
 AUTOTUNE_API void autotune_forget(autotune_handle *handle);
+
+/* How often each kind of call was served since the handle was opened: copies up to `room` counts, the newest kind first,
+ * and returns how many there are. What is forgotten stays counted; launches in a workspace of the caller's are not. */
+AUTOTUNE_API int32_t autotune_counts(const autotune_handle *handle, autotune_count *counts, int32_t room);
 
 #ifdef __cplusplus
 }

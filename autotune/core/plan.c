@@ -26,7 +26,10 @@ at_runner *at_runner_new(const autotune_constants *bounds) {
     if (!runner) return NULL;
     runner->bounds = bounds;
     runner->remembered = calloc(num_places(runner), sizeof *runner->remembered);
-    if (!runner->remembered) {
+    runner->tallies = at_tallies_new(bounds->max_tallies);
+    if (!runner->remembered || !runner->tallies) {
+        free(runner->remembered);
+        at_tallies_free(runner->tallies);
         free(runner);
         return NULL;
     }
@@ -37,9 +40,11 @@ at_runner *at_runner_new(const autotune_constants *bounds) {
 
 void at_runner_free(at_runner *runner) {
     if (!runner) return;
+    at_recorder_free(runner->recorder);
     at_forget(runner);
     for (int i = 0; i < AT_MAX_DEVICES; i++) at_workspaces_free(runner->workspaces[i]);
     free(runner->remembered);
+    at_tallies_free(runner->tallies);
     free(runner);
 }
 
@@ -50,6 +55,30 @@ static at_workspaces *workspaces_of(at_runner *runner, int32_t device) {
     at_workspaces *found = runner->workspaces[device];
     pthread_mutex_unlock(&runner->lock);
     return found;
+}
+
+/* The largest power of two that divides an address, from a float's size to what vectors need. */
+static int32_t alignment(uint32_t low) {
+    int32_t found = AT_FLOAT_BYTES;
+    while (found < AT_ALIGNED && !(low & (uint32_t)found)) found *= 2;
+    return found;
+}
+
+static at_tally *tally_of(at_runner *runner, const autotune_planned *planned) {
+    autotune_count kind = {
+        .m = planned->m,
+        .n = planned->n,
+        .k = planned->k,
+        .layout = planned->layout,
+        .kernel = planned->kernel,
+        .split_k = planned->split_k,
+        .is_cublas = planned->is_cublas,
+    };
+    for (int i = 0; i < 3; i++) {
+        kind.alignment[i] = alignment(planned->low[i]);
+        kind.ld[i] = planned->ld[i];
+    }
+    return at_tally_of(runner->tallies, &kind);
 }
 
 autotune_plan *at_plan_new(at_runner *runner, const autotune_table *table, const autotune_planned *planned) {
@@ -65,6 +94,7 @@ autotune_plan *at_plan_new(at_runner *runner, const autotune_table *table, const
     plan->kernel = &table->kernels[planned->kernel];
     plan->workspaces = workspaces;
     plan->handles = &runner->handles[planned->device];
+    plan->tally = tally_of(runner, planned);
     const at_call call = {.m = planned->m, .n = planned->n, .k = planned->k, .layout = planned->layout};
     plan->grid = at_plan(plan->kernel, &call, planned->split_k);
     at_schedule(plan->kernel, &plan->grid, plan->schedule);
@@ -279,15 +309,22 @@ static at_outcome run_here(const at_runner *runner, const autotune_plan *plan, u
     return outcome;
 }
 
+static at_outcome counted(const autotune_plan *plan, at_outcome outcome) {
+    if (!outcome.cuda && (!outcome.blas || outcome.is_served)) at_count(plan->tally);
+    return outcome;
+}
+
 at_outcome at_run(const at_runner *runner, const autotune_plan *plan, uint64_t stream, at_operands at, float alpha,
                   float beta) {
     const autotune_driver *cuda = runner->cuda;
     uint64_t current = 0;
     const bool has_context = !cuda->current_context(&current);
-    if (has_context && current == plan->planned.context) return run_here(runner, plan, stream, at, alpha, beta);
+    if (has_context && current == plan->planned.context) {
+        return counted(plan, run_here(runner, plan, stream, at, alpha, beta));
+    }
     const int pushed = cuda->push_context(plan->planned.context);
     if (pushed) return (at_outcome){pushed, 0, false};
-    at_outcome outcome = run_here(runner, plan, stream, at, alpha, beta);
+    at_outcome outcome = counted(plan, run_here(runner, plan, stream, at, alpha, beta));
     const int popped = cuda->pop_context(&current);
     if (!outcome.cuda) outcome.cuda = popped;
     return outcome;

@@ -12,7 +12,9 @@
 #include "blas.h"
 #include "driver.h"
 #include "grid.h"
+#include "recorder.h"
 #include "table.h"
+#include "tally.h"
 #include "workspace.h"
 
 #define AT_MAX_DEVICES 64
@@ -35,6 +37,7 @@ typedef struct {
     uint64_t num_bytes[3]; /* that A, B and C reach over */
     uint64_t context;      /* primary, of the GPU */
     uint64_t sgemm, reduce, pack;
+    uint32_t low[3]; /* addresses of A, B and C modulo AT_ALIGNED, for who counts calls */
 } autotune_planned;
 
 typedef struct autotune_plan {
@@ -44,6 +47,7 @@ typedef struct autotune_plan {
     const autotune_kernel *kernel;
     at_workspaces *workspaces;
     at_handles *handles;
+    at_tally *tally;
     at_grid grid;
     uint32_t schedule[AT_SCHEDULE_WORDS];
 } autotune_plan;
@@ -60,6 +64,8 @@ typedef struct {
     pthread_mutex_t lock;
     at_workspaces *workspaces[AT_MAX_DEVICES];
     at_handles handles[AT_MAX_DEVICES];
+    at_tallies *tallies;
+    at_recorder *recorder; /* NULL: calls are counted, and not written */
     const autotune_constants *bounds;
     int32_t num_remembered;
     at_remembered *remembered; /* (2 max_plans), hashed */

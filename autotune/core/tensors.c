@@ -176,7 +176,9 @@ void *autotune_sgemm_of_tensors(void *self, void *const *arguments, intptr_t num
     autotune_plan *plan = read_product(all, arguments, &asked) ? at_recall(all->handle->runner, &asked.kind) : NULL;
     if (!plan) return answer(python->none);
     atomic_fetch_add_explicit(&plan->num_tensor_calls, 1, memory_order_relaxed);
-    void *result = plan->planned.is_left_alone ? answer(python->no) : served(all, arguments, &asked, plan);
+    const bool is_left_alone = plan->planned.is_left_alone;
+    if (is_left_alone && plan->planned.k) at_count(plan->tally); /* who serves it is not us */
+    void *result = is_left_alone ? answer(python->no) : served(all, arguments, &asked, plan);
     at_plan_release(plan);
     return result;
 }

@@ -34,9 +34,11 @@ Kernel source {source_hash}, compiled by {compiler}; {num_shapes} tuned shapes.
     c = {name}.sgemm(a, b)  # torch, CuPy, Numba, NumPy or DLPack arrays
     print({name}.pick(4096, 4096, 4096))  # what would run, and why
     {name}.settle([(4000, 300, 2000)])  # times the first few kernels for a shape, and keeps the fastest
+    {name}.record_calls("calls.json")  # what this program calls, for `autotune search --suite calls.json`
 
 AUTOTUNE_SETTLE=first-use settles each shape at its first call; AUTOTUNE_CHOICES names a file that
 export_choices wrote, and pins what it holds. AUTOTUNE_CUBLAS=0 keeps cuBLAS from serving what it does faster.
+AUTOTUNE_RECORD=FILE records calls.
 
     with {name}.torch() as routing:  # FP32 products of an unmodified program of torch, where that is faster
         ...
@@ -61,10 +63,12 @@ settle = _dispatcher.settle
 export_choices = _dispatcher.export_choices
 torch = _dispatcher.torch
 torch_op = _dispatcher.torch_op
+record_calls = _dispatcher.record_calls
+counts = _dispatcher.counts
 
 __all__ = [
-    "DispatchError", "DispatchWarning", "Dispatcher", "Pick", "export_choices", "pick", "prepare", "settle",
-    "sgemm", "table", "torch", "torch_op",
+    "DispatchError", "DispatchWarning", "Dispatcher", "Pick", "counts", "export_choices", "pick", "prepare",
+    "record_calls", "settle", "sgemm", "table", "torch", "torch_op",
 ]
 '''
 

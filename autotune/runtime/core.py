@@ -24,7 +24,7 @@ LIBRARY = "libautotune_core.so"
 HOWS: tuple[How, ...] = ("exact", "modelled", "nearest", "default")  # as core/choice.h numbers them
 # autotune_status
 NO_KERNEL, BAD_SCALE, NO_DRIVER, CUDA, BLAS, INSTEAD = 1, 5, 6, 1 << 16, 1 << 17, 1 << 18
-FORKED = 12
+FORKED, NO_RECORD, RECORDED = 12, 13, 14
 _RUN = [ADDRESS, ADDRESS, WORD, WORD, WORD, WORD, DOUBLE, DOUBLE]
 _SIGNATURES: dict[str, list[Any]] = {
     "autotune_open": [ADDRESS, ADDRESS],
@@ -38,6 +38,8 @@ _SIGNATURES: dict[str, list[Any]] = {
     "autotune_launch_plan": [*_RUN, WORD],
     "autotune_remember": [ADDRESS, ADDRESS, ADDRESS],
     "autotune_forget": [ADDRESS],
+    "autotune_counts": [ADDRESS, ADDRESS, INT],
+    "autotune_record_calls": [ADDRESS, TEXT],
     "autotune_use_python": [ADDRESS],
     "autotune_tensor_calls": [ADDRESS],
 }

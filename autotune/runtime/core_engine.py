@@ -6,17 +6,20 @@ Copied into exported tables.
 from __future__ import annotations
 
 import ctypes
+import os
 import sys
 from collections.abc import Mapping
 from typing import Any
 
 from ..gemm import LAYOUTS, Gemm
 from .blas_provider import BlasProvider
+from .call_recorder import folder_of
 from .choices import KnownChoices
 from .chooser import Chooser
 from .core import Core
 from .core_faults import no_scale, tell
-from .core_structs import BlasCalls, Kind, Planned
+from .core_structs import BlasCalls, CCount, Kind, Planned
+from .counting import OTHERS, Counted
 from .cuda_driver import Driver
 from .devices import OpenGpu
 from .engine import Engine, Key, Plan
@@ -24,6 +27,8 @@ from .pick import Pick
 from .product import Product, Triple
 from .table import Table
 from .tensor_calls import TensorCalls, tensor_calls_of
+
+_SPARE = 64  # counts
 
 
 def make_engine(
@@ -73,8 +78,8 @@ class CoreEngine(Engine):
         if self.driver.core_calls is not None:  # a double's
             core.library.autotune_use_driver(core.handle, ctypes.byref(self.driver.core_calls))
 
-    def plan_of(self, problem: Product, gpu: OpenGpu, pick: Pick) -> Plan:
-        plan, gemm = super().plan_of(problem, gpu, pick), problem.gemm
+    def plan_of(self, problem: Product, gpu: OpenGpu, pick: Pick, addresses: Triple = (0, 0, 0)) -> Plan:
+        plan, gemm = super().plan_of(problem, gpu, pick, addresses), problem.gemm
         assert plan.kernel is not None
         loaded = plan.kernel
         if plan.blas is not None:
@@ -83,7 +88,7 @@ class CoreEngine(Engine):
             m=gemm.m, n=gemm.n, k=gemm.k, layout=LAYOUTS.index(gemm.layout), ld=problem.lds,
             kernel=self._numbers[pick.kernel_id], split_k=pick.split_k, is_cublas=plan.blas is not None,
             device=gpu.device, num_bytes=problem.num_bytes, context=gpu.context, sgemm=loaded.sgemm,
-            reduce=loaded.reduce, pack=loaded.pack,
+            reduce=loaded.reduce, pack=loaded.pack, low=addresses,
         )  # fmt: skip
         return plan._replace(core=CorePlan(self.core, planned))
 
@@ -92,6 +97,32 @@ class CoreEngine(Engine):
         if plan.core is not None and plan.unsettled is None:
             kind = core_kind(key, plan.problem.gemm)
             self.core.library.autotune_remember(self.core.handle, ctypes.byref(kind), plan.core.address)
+
+    def counted(self, plan: Plan, addresses: Triple, pick: Pick) -> Plan:
+        return plan  # by the core
+
+    def counts(self) -> list[Counted]:
+        room, num, rows = 0, 1, (CCount * 0)()
+        while num > room:  # more may have come since
+            room = num + _SPARE
+            rows = (CCount * room)()
+            num = self.core.library.autotune_counts(self.core.handle, rows, room)
+        return [self._counted(row) for row in rows[:num]]
+
+    def _counted(self, row: Any) -> Counted:
+        if not row.m:
+            return OTHERS._replace(calls=row.calls)
+        layout, kernel = LAYOUTS[row.layout], self.table.kernels[row.kernel]
+        gemm = Gemm(row.m, row.n, row.k, layout[0] == "T", layout[1] == "T")
+        return Counted(
+            gemm, tuple(row.ld), tuple(row.alignment), kernel.id, row.split_k,
+            "cublas" if row.is_cublas else "autotune", row.calls,
+        )  # fmt: skip
+
+    def record(self, file: str) -> None:
+        folder_of(file)  # says why it cannot be written
+        if status := self.core.library.autotune_record_calls(self.core.handle, os.fsencode(file)):
+            tell(status, None, None)
 
     def tensor_calls(self, is_below_autograd: bool = False) -> TensorCalls | None:
         return tensor_calls_of(self.core, is_below_autograd)

@@ -7,7 +7,8 @@ from typing import Any
 
 from ..errors import DispatchError, DispatchWarning
 from .blas_provider import blas_fault
-from .core import BAD_SCALE, BLAS, CUDA, FORKED, INSTEAD, NO_DRIVER
+from .call_recorder import recorded_elsewhere
+from .core import BAD_SCALE, BLAS, CUDA, FORKED, INSTEAD, NO_DRIVER, NO_RECORD, RECORDED
 from .cuda_driver import CudaFault, error_name
 
 _OF_CALL = 256  # statuses of cuBLAS are below
@@ -40,6 +41,10 @@ def tell(status: int, alpha: Any, beta: Any, version: str = "", where: str = "th
         )
     if status == NO_DRIVER:
         raise DispatchError("the CUDA driver lacks calls of CUDA 12.0; update the driver")
+    if status == NO_RECORD:
+        raise DispatchError("calls cannot be recorded there; name a file in a folder that can be written")
+    if status == RECORDED:
+        raise recorded_elsewhere()
     if status == BAD_SCALE:
         raise no_scale(alpha, beta, "it is too large")
     raise DispatchError(f"the core refuses a plan or a launch (status {status})")

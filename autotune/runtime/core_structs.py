@@ -71,7 +71,7 @@ class CConstants(Struct):
         )),
         *((name, ctypes.c_int64) for name in ("kept_bytes", "pieces_bytes")),
         *((name, INT) for name in (
-            "max_pieces", "launches_to_stay", "max_counted", "max_plans", "blas_math_mode",
+            "max_pieces", "launches_to_stay", "max_counted", "max_plans", "max_tallies", "blas_math_mode",
         )),
         ("blas_bytes", ctypes.c_int64),
         ("split_values", ADDRESS), ("num_split_values", INT),
@@ -106,7 +106,16 @@ class Planned(Struct):
             "m", "n", "k", "layout", "kernel", "split_k", "device", "is_cublas", "is_left_alone",
         )),
         ("ld", Triple), ("num_bytes", WORD * 3),
-        *((name, WORD) for name in ("context", "sgemm", "reduce", "pack")),
+        *((name, WORD) for name in ("context", "sgemm", "reduce", "pack")), ("low", ctypes.c_uint32 * 3),
+    )  # fmt: skip
+
+
+class CCount(Struct):
+    """autotune_count of core/tally.h: a kind of call, and how often it was served."""
+
+    _fields_ = (
+        *((name, INT) for name in ("m", "n", "k", "layout", "kernel", "split_k", "is_cublas")),
+        ("alignment", INT * 3), ("ld", Triple), ("calls", WORD),
     )  # fmt: skip
 
 
@@ -187,4 +196,5 @@ class Method(Struct):
 
 STRUCTS = (
     CKernel, CResiduals, CLayout, CRanked, CEntry, CTable, CChoice, Planned, Kind, DriverCalls, BlasCalls,
+    CCount,
 )  # fmt: skip

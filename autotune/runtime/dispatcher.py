@@ -23,8 +23,10 @@ from ..errors import DispatchError
 from ..gemm import Gemm
 from .arrays import Libraries, Library, stream_handle
 from .blas_provider import BlasProvider, is_switched_on
+from .call_recorder import folder_of, recorded_elsewhere
 from .chooser import Chooser
 from .core import core_of
+from .counting import Counted
 from .cubin_files import CubinFiles
 from .cuda_driver import LEGACY_STREAMS, PER_THREAD_STREAM, Driver
 from .pick import Call, Pick
@@ -40,7 +42,7 @@ if TYPE_CHECKING:
 
 MAX_PICKS = 4096  # shapes whose picks are remembered
 Settle = Literal["off", "first-use"]
-_SETTLE, _CHOICES = "AUTOTUNE_SETTLE", "AUTOTUNE_CHOICES"
+_SETTLE, _CHOICES, _RECORD = "AUTOTUNE_SETTLE", "AUTOTUNE_CHOICES", "AUTOTUNE_RECORD"
 _DEFAULT_STREAM = LEGACY_STREAMS[0]  # waits for the work of all streams that do not opt out of that
 
 
@@ -63,6 +65,7 @@ class Dispatcher:
     (blas_provider.py). Left out, the environment variable AUTOTUNE_CUBLAS says it, 0 or 1; it is by default.
 
     `num_copied`: how many products needed a packed copy, by whose (a, b, out).
+    Where the environment variable AUTOTUNE_RECORD names a file, calls are recorded (`record_calls`).
 
     Raises DispatchError if the folder or the choices are missing, damaged, or newer than this code, if the
     choices are of another table, and if an option is none.
@@ -96,6 +99,11 @@ class Dispatcher:
         self.num_copied = Counter[str]()
         self._driver = driver
         self._opened: tuple[Engine, Libraries] | None = None
+        self._routing: TorchRouting | None = None
+        self._routed: list[Engine] = []
+        self._record_file: str | None = None
+        if os.environ.get(_RECORD):
+            self.record_calls(os.environ[_RECORD])
         self._settler: Settler | None = None
         self._tensor_calls: TensorCalls | None
         self._below_autograd: TensorCalls | None
@@ -185,6 +193,36 @@ class Dispatcher:
         if not self._is_deterministic:
             self.settle((), device=device)  # reads what earlier processes settled
         self._choices().export(Path(path))
+
+    def record_calls(self, file: str | Path) -> None:
+        """Record what this process calls for into the folder FILE.d: shapes, layouts, leading dimensions and
+        alignment, and how often each was served since its first call. Any number of processes may record
+        into one FILE.
+
+        Each writes a file of its own there, twice a second where something changed, and at its end: a kill
+        loses less than the last second. `autotune search --suite FILE` reads all of them; `autotune coverage
+        FILE TABLE` tells what a table does for these calls. What a graph captured counts once, however often
+        that is replayed.
+
+        Raises DispatchError where it cannot be written, or calls are recorded into another file.
+        """
+        named = str(Path(file).absolute())
+        folder_of(named)
+        with self._lock:
+            if self._record_file not in (None, named):
+                raise recorded_elsewhere()
+            self._record_file = named
+            for engine in self._engines:
+                engine.record(named)
+
+    def counts(self) -> list[Counted]:
+        """How often each kind of call was served so far, and by what; of routed products those, too, that
+        were left to torch's cuBLAS."""
+        return [counted for engine in self._engines for counted in engine.counts()]
+
+    @property
+    def _engines(self) -> list[Engine]:
+        return ([] if self._opened is None else [self._opened[0]]) + self._routed
 
     def sgemm(
         self,
@@ -297,6 +335,8 @@ class Dispatcher:
         from .routed_engine import AsPicked, RoutedEngine
         from .torch_routing import TorchRouting
 
+        if self._routing is not None:
+            return self._routing
         opened, _ = self._opened or self._open()
 
         def make_engine(has_bias: bool) -> RoutedEngine:
@@ -307,9 +347,14 @@ class Dispatcher:
                 has_bias, core, self.table, self._code, self._chooser, opened.driver, self._known, AsPicked()
             )
             engine.devices = opened.devices  # what is loaded is loaded once
+            with self._lock:
+                self._routed.append(engine)
+                if self._record_file is not None:
+                    engine.record(self._record_file)
             return engine
 
-        return TorchRouting(make_engine)
+        self._routing = TorchRouting(make_engine)
+        return self._routing
 
     def torch_op(self) -> Any:
         """torch.ops.autotune.sgemm, served by this table: (a, b, alpha=, trans_a=, trans_b=) -> C, with
@@ -354,6 +399,8 @@ class Dispatcher:
                 engine = make_engine(self.table, self._code, self._chooser, driver, known, self._blas)
                 self._settler = Settler(self.table, engine, self._chooser, known)
                 engine.settle = self._settler.at_first_use
+                if self._record_file is not None:
+                    engine.record(self._record_file)
                 self._opened = engine, Libraries(driver)
             return self._opened
 

@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
+from weakref import finalize
 
 from ..column_major import ColumnMajorCall
 from ..errors import DispatchError
@@ -27,8 +28,10 @@ from ..kernel.launch import (
 from ..kernel.launch import plan as plan_grid
 from .arrays import Form
 from .blas_provider import BLAS_GRID, BlasProvider
+from .call_recorder import CallRecorder, recorded_elsewhere
 from .choices import KnownChoices
 from .chooser import Chooser
+from .counting import CallCount, CallCounts, Counted
 from .cuda_driver import Driver
 from .devices import Devices, LoadedKernel, OpenGpu
 from .pick import MAX_PLANS, TUNED_ALIGNMENT, Call, Pick, in_splits
@@ -70,7 +73,7 @@ class Plan(NamedTuple):
     """What does not change while shapes, strides, alignment and GPU stay. `kernel` is None if there
     is nothing to launch. `blas` is the call of cuBLAS, where that serves: the kernel does where it cannot.
     `unsettled` is the call, where another launch may turn out to be faster; `key` is what the plan is
-    remembered by. `core`: the same for the core, where that launches."""
+    remembered by. `core`: the same for the core, where that launches and counts; `tally` counts elsewhere."""
 
     problem: Product
     gpu: OpenGpu
@@ -81,6 +84,7 @@ class Plan(NamedTuple):
     unsettled: Call | None = None
     blas: ColumnMajorCall | None = None
     core: CorePlan | None = None
+    tally: CallCount | None = None
 
 
 class _Arguments(threading.local):
@@ -125,6 +129,8 @@ class Engine:
         self._chooser, self._known = chooser, known
         self._arguments = _Arguments()
         self._plans: dict[Key, Plan] = {}
+        self._tallies = CallCounts()
+        self._recorder: CallRecorder | None = None
 
     def plan(
         self,
@@ -165,18 +171,40 @@ class Engine:
         if known is not None and known.is_first_use:
             known.settled_on(gpu)
         pick = self.blas.served((known and known.pick(call, device)) or self._chooser.pick(call), call)
-        plan = self.plan_of(problem, gpu, pick)
+        plan = self.counted(self.plan_of(problem, gpu, pick, aligned), aligned, pick)
         if known is not None and known.is_open(call, pick):
             return plan._replace(key=key, unsettled=call)
         return plan
 
-    def plan_of(self, problem: Product, gpu: OpenGpu, pick: Pick) -> Plan:
-        """The plan of what a pick says. Raises DispatchError if its kernel cannot be loaded."""
+    def plan_of(self, problem: Product, gpu: OpenGpu, pick: Pick, addresses: Triple = (0, 0, 0)) -> Plan:
+        """The plan of what a pick says, for operands at addresses that are aligned like these. Raises
+        DispatchError if its kernel cannot be loaded."""
         kernel, gemm = self._chooser.kernels[pick.kernel_id], problem.gemm
         spec = in_splits(kernel, pick.split_k)
         grid = plan_grid(spec, gemm.m, gemm.n, gemm.k)
         blas = self.blas.call(problem) if pick.provider == "cublas" else None
         return Plan(problem, gpu, self.devices.kernel(gpu, kernel), grid, schedule(spec, grid), blas=blas)
+
+    def counted(self, plan: Plan, addresses: Triple, pick: Pick) -> Plan:
+        """The same plan, whose calls are counted, and recorded from now on where that was asked for."""
+        if self._recorder is not None:
+            self._recorder.begin()
+        return plan._replace(tally=self._tallies.of(plan.problem, addresses, pick))
+
+    def counts(self) -> list[Counted]:
+        """How often each kind of call was served so far, whatever became of its plan."""
+        return self._tallies.counts()
+
+    def record(self, file: str) -> None:
+        """Write these counts beside a file, as long as calls come. Raises DispatchError where that cannot be
+        written, or others are written to already."""
+        if self._recorder is None:
+            self._recorder = CallRecorder(file, self._tallies)
+            finalize(self, self._recorder.end)
+            if self.counts():
+                self._recorder.begin()
+        elif self._recorder.file != file:
+            raise recorded_elsewhere()
 
     def tensor_calls(self, is_below_autograd: bool = False) -> TensorCalls | None:
         """What serves torch's tensors without asking Python what they are, if anything can. Below autograd
@@ -200,14 +228,15 @@ class Engine:
 
     def serve(self, plan: Plan, stream: int, addresses: Triple, alpha: float, beta: float) -> None:
         """As `run`, of a plan with a kernel that is settled."""
-        if plan.blas is not None and self._run_blas(plan, plan.blas, stream, addresses, alpha, beta):
-            return
-        with self.devices.current(plan.gpu):
-            launch = partial(self.launch_all, plan, stream, addresses, alpha, beta)
-            if plan.grid.scratch_bytes:
-                plan.gpu.workspaces.run(plan.grid, stream, launch)
-            else:
-                launch(0)
+        if plan.blas is None or not self._run_blas(plan, plan.blas, stream, addresses, alpha, beta):
+            with self.devices.current(plan.gpu):
+                launch = partial(self.launch_all, plan, stream, addresses, alpha, beta)
+                if plan.grid.scratch_bytes:
+                    plan.gpu.workspaces.run(plan.grid, stream, launch)
+                else:
+                    launch(0)
+        if plan.tally is not None:
+            plan.tally.add()
 
     def _run_blas(
         self, plan: Plan, call: ColumnMajorCall, stream: int, addresses: Triple, alpha: float, beta: float

@@ -15,6 +15,7 @@ How = Literal["exact", "settled", "modelled", "nearest", "default"]
 Provider = Literal["autotune", "cublas"]
 Triple = tuple[int, int, int]
 MAX_PLANS = 4096  # kinds of call that are remembered
+MAX_TALLIES = 1 << 16  # kinds of call that are counted, each for itself
 TUNED_ALIGNMENT = 16  # bytes: of the widest vectors
 
 

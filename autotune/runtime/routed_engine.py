@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..errors import DispatchError
-from ..gemm import FLOAT_BYTES, Gemm
+from ..gemm import FLOAT_BYTES, LAYOUTS, Gemm
 from ..kernel.launch import Grid
 from .arrays import Form
 from .blas_provider import BlasProvider
@@ -61,6 +61,11 @@ class AsPicked(BlasProvider):
         return pick
 
 
+def _no_lds(gemm: Gemm) -> Triple:
+    """Leading dimensions of packed matrices, where those of a call are none."""
+    return max(gemm.lda, 1), max(gemm.ldb, 1), max(gemm.ldc, 1)
+
+
 class RoutedEngine(CoreEngine):
     """A `CoreEngine` that plans nothing but what it expects to be faster than cuBLAS. `has_bias`: C begins as
     a copy of a vector for each row, which cuBLAS adds as it goes: C is written and read once more."""
@@ -86,22 +91,30 @@ class RoutedEngine(CoreEngine):
                     why_not = _UNFIT
                 if why_not:
                     gemm = Gemm(forms[0][0], forms[1][1], forms[0][1])
-                    self._keep(key, Decided(gemm, None, why_not, self._left_alone(devices[0])))
+                    alone = self._left_alone(Product(gemm, _no_lds(gemm), (0, 0, 0)), devices[0], key[2])
+                    self._keep(key, Decided(gemm, None, why_not, alone))
             found = self._decided[key]
             kind = core_kind(key, found.gemm)
             # it may have been forgotten there
             self.core.library.autotune_remember(self.core.handle, ctypes.byref(kind), found.plan.address)
             return found
 
-    def plan_of(self, problem: Product, gpu: OpenGpu, pick: Pick) -> Plan:
+    def plan_of(self, problem: Product, gpu: OpenGpu, pick: Pick, addresses: Triple = (0, 0, 0)) -> Plan:
         reason = self.why_not(problem.gemm, pick)
         self._new = pick, reason
         if not reason:
-            return super().plan_of(problem, gpu, pick)
-        return Plan(problem, gpu, None, _NOTHING, core=self._left_alone(gpu.device))
+            return super().plan_of(problem, gpu, pick, addresses)
+        return Plan(problem, gpu, None, _NOTHING, core=self._left_alone(problem, gpu.device, addresses))
 
-    def _left_alone(self, device: int) -> CorePlan:
-        return CorePlan(self.core, Planned(m=1, n=1, device=device, is_left_alone=True))
+    def _left_alone(self, problem: Product, device: int, addresses: Triple) -> CorePlan:
+        """It launches nothing; its calls are counted as the other program's cuBLAS's."""
+        gemm = problem.gemm
+        depth = gemm.k if gemm.m and gemm.n else 0  # what has none is not counted
+        planned = Planned(
+            m=max(gemm.m, 1), n=max(gemm.n, 1), k=depth, ld=problem.lds, layout=LAYOUTS.index(gemm.layout),
+            low=addresses, device=device, is_cublas=True, is_left_alone=True,
+        )  # fmt: skip
+        return CorePlan(self.core, planned)
 
     def remember(self, key: Key, plan: Plan) -> None:
         if plan.core is not None:  # else there is nothing to launch

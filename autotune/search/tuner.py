@@ -208,7 +208,7 @@ class Tuner:
                 return reason
             enough = self._options.why_enough
             shapes = [s for s in self._shapes if enough(s) is None and not s.points.is_waiting]
-            shape = min(shapes, key=lambda s: s.share, default=None)  # whoever has had the least
+            shape = min(shapes, key=self._options.weighed_share, default=None)  # who has had the least
             if shape is None:
                 return None  # the next space is not ready, or another search has the last points
             self._submit(shape, int(min(self._pipeline.num_free, self._options.num_left(shape))))

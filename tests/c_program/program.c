@@ -4,7 +4,8 @@
  *     program threads NUM             eight threads on four streams, with kinds of call in common
  *     program stress NUM              the same with so many small products of 1,000 kinds in all
  *     program picks < lines           "trans_a trans_b m n k" -> "kernel how split_k is_cublas"
- *     program errors                  each status that a call may have */
+ *     program errors                  each status that a call may have
+ *     program record FILE NUM         as stress, with calls recorded into a file */
 
 #include <inttypes.h>
 #include <math.h>
@@ -157,6 +158,16 @@ static void errors(void) {
     printf("told\n");
 }
 
+/* Ends as programs do that close no handle. */
+static void record(const char *file, int num) {
+    need(autotune_record_calls(handle, "/no folder/of this name") == AUTOTUNE_NO_RECORD, "no such folder");
+    need(!autotune_record_calls(handle, file) && !autotune_record_calls(handle, file), "twice");
+    need(autotune_record_calls(handle, "other") == AUTOTUNE_RECORDED, "another file");
+    is_stress = 1;
+    threads(num / NUM_THREADS);
+    exit(0);
+}
+
 int main(int num_arguments, char **arguments) {
     const autotune_status status = autotune_create(&handle);
     need(!status && num_arguments > 1, autotune_error_text(status));
@@ -168,6 +179,7 @@ int main(int num_arguments, char **arguments) {
     if (is_stress) threads(atoi(arguments[2]) / NUM_THREADS);
     if (!strcmp(what, "picks")) picks();
     if (!strcmp(what, "errors")) errors();
+    if (!strcmp(what, "record")) record(arguments[2], atoi(arguments[3]));
     if (!strcmp(what, "one")) {
         static float a[16], b[16], c[16];
         printf("%s\n", autotune_error_text(autotune_sgemm(handle, NULL, 0, 0, 4, 4, 4, 1, a, 4, b, 4, 0, c, 4)));

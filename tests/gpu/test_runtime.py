@@ -11,6 +11,7 @@ import importlib
 import json
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import pairwise
@@ -39,6 +40,7 @@ from autotune.runtime.cuda_driver import Driver
 from autotune.runtime.devices import Devices
 from autotune.runtime.dispatcher import Dispatcher
 from autotune.runtime.table import load, render
+from autotune.suite import CallKind, read_calls
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 import pick_cost
@@ -327,6 +329,31 @@ def test_torch_graph(module: ModuleType, torch: Any, gemm: Gemm) -> None:
         torch.cuda.synchronize()
         check(gemm, (a, b, c), first.cpu().numpy())
         check(gemm, (a, b, c), put_c.cpu().numpy(), 2.0, 1.0)
+
+
+def test_what_torch_calls_is_recorded(folder: Path, torch: Any, tmp_path: Path) -> None:
+    """By a new kind, by the core alone, with other rows and alignment, and captured: that once."""
+    fresh, file = Dispatcher(folder), tmp_path / "calls.json"
+    fresh.record_calls(file)
+    a, b = torch.randn(100, 200, device="cuda"), torch.randn(200, 60, device="cuda")
+    for _ in range(7):
+        fresh.sgemm(a, b)
+    for _ in range(3):
+        fresh.sgemm(a[:, 1:65], b[:64])
+    graph, out = torch.cuda.CUDAGraph(), torch.empty(100, 60, device="cuda")
+    with torch.cuda.graph(graph):
+        fresh.sgemm(a, b, out)
+    for _ in range(5):
+        graph.replay()
+    torch.cuda.synchronize()
+    expected = {
+        CallKind(Gemm(100, 60, 200), (200, 60, 60)): 8,
+        CallKind(Gemm(100, 60, 64), (200, 60, 60), (4, 16, 16)): 3,
+    }
+    told = {CallKind(one.gemm, one.lds, one.alignment): one.calls for one in fresh.counts() if one.gemm}
+    assert told == expected
+    time.sleep(2.0)
+    assert read_calls(file).calls == expected
 
 
 def test_torch_graph_as_the_first_thing_a_process_does(folder: Path, torch: Any) -> None:

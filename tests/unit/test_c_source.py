@@ -23,6 +23,7 @@ from autotune.runtime import core
 from autotune.runtime.chooser import Chooser
 from autotune.runtime.pick import Call
 from autotune.runtime.table import Kernel, Table
+from autotune.suite import read_calls, read_suite
 
 PROGRAM = Path(__file__).parents[1] / "c_program"
 COMPILERS = [name for name in ("gcc", "clang") if shutil.which(name)]
@@ -117,10 +118,37 @@ def test_each_status_is_told(program):
 
 
 def test_threads_share_a_handle(sources, tmp_path):
+    """And calls are recorded meanwhile."""
     run = build(sources, tmp_path / "p", "gcc", "-g", "-fsanitize=thread")
-    for what, num in (("threads", "40"), ("stress", "4000")):
-        done = run(what, num, TSAN_OPTIONS="halt_on_error=1")
+    file = str(tmp_path / "calls.json")
+    for what in (("threads", "40"), ("stress", "4000"), ("record", file, "4000")):
+        done = run(*what, TSAN_OPTIONS="halt_on_error=1")
         assert done.returncode == 0, done.stderr[-3000:]
+    assert sum(read_suite(Path(file)).values()) == STRESS_CALLS
+
+
+STRESS_CALLS = 4500  # of eight threads with 500 each, and of one more
+
+
+def test_calls_are_recorded(program, tmp_path):
+    """As the program says, or the environment; what is left when a handle is closed, or at the end, too."""
+    file, other = tmp_path / "calls.json", tmp_path / "others.json"
+    for number in (1, 2):
+        done = program("stress", "4000", AUTOTUNE_RECORD=str(file))
+        assert done.returncode == 0, done.stderr[-3000:]
+        assert sum(read_suite(file).values()) == number * STRESS_CALLS
+    done = program("record", str(other), "4000", AUTOTUNE_RECORD=str(file))
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert read_suite(other) == {gemm: count // 2 for gemm, count in read_suite(file).items()}
+    assert sum(read_suite(other).values()) == STRESS_CALLS
+    kinds = read_calls(file).calls
+    assert all(kind.alignment == (16, 16, 16) for kind in kinds)
+    assert {kind.lds[0] - kind.gemm.lda for kind in kinds if kind.gemm.m > 1 < kind.gemm.k} == {1, 2, 3}
+
+
+def test_where_calls_cannot_be_recorded_nothing_is_launched(program):
+    done = program("one", AUTOTUNE_RECORD="/no folder/of this name")
+    assert "name a file in a folder that can be written, with AUTOTUNE_RECORD" in done.stdout
 
 
 @pytest.mark.parametrize(

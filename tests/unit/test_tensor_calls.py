@@ -17,6 +17,7 @@ from played_blas import PlayedBlas
 from table_cases import FakeDriver, make_kernel, make_spec, make_table, write_table
 
 from autotune.errors import DispatchError
+from autotune.gemm import Gemm
 from autotune.runtime import blas_provider, tensor_calls
 from autotune.runtime.blas_provider import BlasLibrary
 from autotune.runtime.chooser import Chooser
@@ -202,6 +203,18 @@ def test_what_came_before_is_served_by_the_core_alone(runtime, driver, monkeypat
         multiply(runtime, a, b, **options)
     assert len(driver.launches) > num_launches
     assert {launch.stream for launch in driver.launches} == {STREAM}
+
+
+def test_what_the_core_serves_alone_is_counted(runtime, monkeypatch):
+    a, b, options = VIEWS["wide rows"]
+    multiply(runtime, a, b, **options)
+    alone(runtime, monkeypatch)
+    for _ in range(5):
+        multiply(runtime, a, b, **options)
+    counts = runtime.counts()
+    assert {(counted.gemm, counted.provider) for counted in counts} == {(Gemm(70, 66, 40), "autotune")}
+    assert {counted.lds[:2] for counted in counts} == {(44, 80)}
+    assert sum(counted.calls for counted in counts) == 2 * 6
 
 
 def test_what_cublas_serves_is_served_by_the_core_alone(table, driver, offered, monkeypatch, tmp_path):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -254,3 +255,19 @@ def test_kinds_beyond_those_remembered_are_still_counted(torch, routing, monkeyp
     assert sorted((kind.gemm.n, kind.num_calls) for kind in routing.kinds()) == [
         (60, 1), (60, 1), (61, 1), (62, 1), (63, 1), (64, 1),
     ]  # fmt: skip
+
+
+def test_what_is_routed_is_counted_and_recorded_with_what_is_left_alone(torch, driver, tmp_path) -> None:
+    runtime = Dispatcher(write_table(driver.table, tmp_path / "t"), driver=driver)
+    runtime.record_calls(tmp_path / "calls.json")
+    with runtime.torch() as routing:
+        assert runtime.torch() is routing
+        for _ in range(3):
+            check(torch, "mm", *operands())
+            check(torch, "mm", *operands(LOSES))
+            check(torch, "mm", normal(70, 80)[:, ::2], operands()[1])  # no kernel takes it: torch copies it
+            check(torch, "mm", operands()[0][:0], operands()[1])  # nothing to compute
+    found = Counter({(one.gemm.k, one.provider): 0 for one in runtime.counts()})
+    for one in runtime.counts():
+        found[one.gemm.k, one.provider] += one.calls
+    assert +found == {(WINS, "autotune"): 3, (LOSES, "cublas"): 3, (WINS, "cublas"): 3}

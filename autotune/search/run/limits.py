@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -43,9 +43,10 @@ class Options:
 
     `trials` counts per shape, trials of earlier runs included: the same command, interrupted and run
     again, ends with as many. `seconds` counts this run on the target's clock, the final included,
-    shared out fairly between shapes. With neither, each shape ends when nothing better is likely.
-    `starts` tells what is expected to do well on a shape, most promising first; threads ask it. Shapes of
-    `without_final` are searched like others, but their best are not re-ranked: nobody calls them.
+    shared out between shapes in proportion to `weights`, or alike. With neither, each shape ends when nothing
+    better is likely. `starts` tells what is expected to do well on a shape, most promising first; threads ask
+    it. Shapes of `without_final` are searched like others, but their best are not re-ranked: nobody calls
+    them.
     """
 
     sampler: str = DEFAULT_SAMPLER
@@ -56,6 +57,7 @@ class Options:
     policy: SearchPolicy = field(default_factory=SearchPolicy)
     patience: Patience = field(default_factory=Patience)
     without_final: frozenset[Gemm] = frozenset()
+    weights: Mapping[Gemm, float] = field(default_factory=dict)  # of shapes; 1 where nothing is said
 
     def seconds_to_search(self, gemms: Sequence[Gemm]) -> float | None:
         """The seconds granted less what the finals of these shapes are to have of them."""
@@ -63,6 +65,12 @@ class Options:
             return None
         num_finals = sum(gemm not in self.without_final for gemm in gemms)
         return self.seconds - min(self.policy.final_share * self.seconds, self.policy.final_s * num_finals)
+
+    def weighed_share(self, shape: ShapeSearch) -> tuple[float, float]:
+        """What a shape has had of what it is to have, to be compared with others'."""
+        weight = self.weights.get(shape.gemm, 1.0)
+        seconds, num_asked = shape.share
+        return seconds / weight, num_asked / weight
 
     def polishes(self, gemms: Sequence[Gemm], elapsed_s: float) -> bool:
         """Whether it is time to try all that is one step from the best tiles: of a shape whose hill was found

@@ -1,0 +1,172 @@
+"""`autotune coverage`: what a table does for the calls of a program, by number and by the time they take."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from ..device import DeviceLimits
+from ..errors import DispatchError
+from ..gemm import Gemm
+from ..models.cublas_model import FIXED_US
+from ..runtime.chooser import Chooser
+from ..runtime.pick import Call, Pick
+from ..runtime.table import Table, load
+from ..suite import ALIGNED, CallKind, read_calls
+from . import common, console
+
+WAYS = ("tuned", "modelled", "cublas", "missed")
+_US = 1e-6
+_MEANING = (
+    "tuned: by a kernel that was timed on the shape; modelled: by the one that is expected to be fastest; "
+    "cublas: by cuBLAS, which is expected to be as fast; missed: by a kernel that serves anything, or none. "
+    "Times are of the table and its models; where these say nothing, what the hardware takes at least."
+)
+
+
+class ServedKind(NamedTuple):
+    """One kind of call. `time_us`: of a call."""
+
+    kind: CallKind
+    calls: int
+    way: str
+    time_us: float
+    why: str
+
+    @property
+    def seconds(self) -> float:
+        return _US * self.calls * self.time_us
+
+
+def run(calls: Path, folder: Path, limit: int, *, is_json: bool) -> None:
+    """Tell how the table of a folder serves what was recorded, and up to `limit` kinds of call that are not
+    tuned, those that take most first. Raises UsageError, DispatchError."""
+    suite = read_calls(calls, console.note)
+    table = load(folder)
+    served = [*_served(table, suite.calls.items())]
+    facts = {
+        "calls": str(calls),
+        "table": str(folder),
+        "gpu": table.environment.gpu_name,
+        "num_kinds": len(served),
+        "num_calls": sum(one.calls for one in served) + suite.others,
+        "seconds": sum(one.seconds for one in served),
+        "ways": _ways(served, suite.others),
+        "not_tuned": [_kind_facts(one) for one in _not_tuned(served)[:limit]],
+    }
+    if is_json:
+        console.show_json(facts)
+        return
+    console.show(_text(facts))
+    if any(one.way != "tuned" for one in served):
+        console.show(f"Next: autotune search --suite {shlex.quote(str(calls))}, and export-table")
+
+
+def _served(table: Table, calls: Iterable[tuple[CallKind, int | None]]) -> Iterable[ServedKind]:
+    chooser = Chooser(table)
+    for kind, count in calls:
+        way, time_us, why = _way(chooser, table.limits, kind)
+        yield ServedKind(kind, count or 1, way, time_us, why)
+
+
+def _way(chooser: Chooser, limits: DeviceLimits, kind: CallKind) -> tuple[str, float, str]:
+    """How a kind of call is served, in us of a call, and why so."""
+    gemm = kind.gemm
+    least_us = FIXED_US + gemm.limit_us(limits.fma_tflops, limits.bandwidth_gbs)
+    if gemm.is_batched:
+        return "missed", least_us, "it is a batch, and no table holds batches yet"
+    if not (gemm.m and gemm.n):
+        return "tuned", 0.0, "the result has no elements"
+    low = [alignment % ALIGNED for alignment in kind.alignment]
+    try:
+        pick = chooser.pick(Call(gemm, kind.lds, (low[0], low[1], low[2])))
+    except DispatchError as error:
+        return "missed", least_us, str(error)
+    return _way_of(pick), _time_us(pick) or least_us, pick.reason
+
+
+def _way_of(pick: Pick) -> str:
+    if pick.provider == "cublas":
+        return "cublas"
+    return {"exact": "tuned", "default": "missed"}.get(pick.how, "modelled")
+
+
+def _time_us(pick: Pick) -> float | None:
+    return pick.cublas_us if pick.provider == "cublas" else pick.expected_us
+
+
+def _ways(served: Sequence[ServedKind], others: int) -> dict[str, dict[str, Any]]:
+    """Kinds, calls and seconds of each way, and their shares. Calls of which nothing is known are missed."""
+    num_calls = sum(one.calls for one in served) + others
+    seconds = sum(one.seconds for one in served)
+    found = {}
+    for way in WAYS:
+        own = [one for one in served if one.way == way]
+        calls = sum(one.calls for one in own) + (others if way == "missed" else 0)
+        own_s = sum(one.seconds for one in own)
+        found[way] = {
+            "num_kinds": len(own),
+            "num_calls": calls,
+            "share_of_calls": common.share(calls, num_calls),
+            "seconds": own_s,
+            "share_of_seconds": common.share(own_s, seconds),
+        }
+    return found
+
+
+def _not_tuned(served: Sequence[ServedKind]) -> list[ServedKind]:
+    return sorted((one for one in served if one.way != "tuned"), key=lambda one: -one.seconds)
+
+
+def _kind_facts(one: ServedKind) -> dict[str, Any]:
+    gemm, lds, alignment = one.kind
+    return {
+        "shape": str(gemm),
+        "ld": lds,
+        "align": alignment,
+        "count": one.calls,
+        "time_us": one.time_us,
+        "seconds": one.seconds,
+        "served": one.way,
+        "why": one.why,
+    }
+
+
+def _text(facts: dict[str, Any]) -> str:
+    head = (
+        f"{facts['calls']}: {facts['num_calls']:,} calls of {facts['num_kinds']:,} kinds, "
+        f"{console.seconds_text(facts['seconds'])} as expected, by {facts['table']} for {facts['gpu']}"
+    )
+    ways = [
+        (
+            way,
+            f"{found['num_kinds']:,}",
+            f"{found['num_calls']:,}",
+            console.ratio_text(found["share_of_calls"], "%"),
+            console.seconds_text(found["seconds"]),
+            console.ratio_text(found["share_of_seconds"], "%"),
+        )
+        for way, found in facts["ways"].items()
+    ]
+    headers = ("served", "kinds", "calls", "of calls", "time", "of time")
+    parts = [head, console.table(headers, ways, right=range(1, len(headers))), _MEANING]
+    if facts["not_tuned"]:
+        rows = [_row(one, facts["seconds"]) for one in facts["not_tuned"]]
+        parts.append(console.table(("not tuned", "calls", "of time", "served", "why"), rows, right=(1, 2)))
+    return "\n".join(parts)
+
+
+def _row(one: dict[str, Any], seconds: float) -> tuple[str, ...]:
+    share = console.ratio_text(common.share(one["seconds"], seconds), "%")
+    return _name(one), f"{one['count']:,}", share, one["served"], one["why"]
+
+
+def _name(one: dict[str, Any]) -> str:
+    """The shape, and what is not as it is tuned."""
+    shape: str = one["shape"]
+    packed = CallKind.packed(Gemm.parse(shape))
+    ld = "" if one["ld"] == packed.lds else " ld " + ",".join(map(str, one["ld"]))
+    align = "" if one["align"] == packed.alignment else " align " + ",".join(map(str, one["align"]))
+    return shape + ld + align

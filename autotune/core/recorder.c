@@ -1,0 +1,245 @@
+#define _XOPEN_SOURCE 700 /* realpath, also where the compiler is told to keep to C11 */
+
+#include "recorder.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "plan.h"
+
+#define EVERY_NS 500000000L /* of two writes: what is written is never a second old */
+#define SECOND_NS 1000000000L
+#define FOLDER_MODE 0777
+enum { HOST_BYTES = 65, NAME_BYTES = HOST_BYTES + 64, SPARE_ROWS = 64 };
+
+struct at_recorder {
+    at_tallies *tallies;
+    char *file, *folder;  /* that was asked for, and where it is recorded */
+    char *path, *part;    /* the file that is written, and its next state: their folder, until a name is given */
+    pthread_mutex_t lock; /* of what follows, and of both files */
+    pthread_cond_t is_ending;
+    pthread_t thread;
+    bool is_begun, has_thread, is_over;
+    uint64_t written; /* calls that the file tells of */
+    at_recorder *next;
+};
+
+/* Those that have begun: the end of the process writes what is left. */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static at_recorder *begun;
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+
+/* ------------------------------------------------------------------------------------------ writing */
+
+static const char *const LAYOUTS[] = {"NN", "NT", "TN", "TT"};
+
+static void print_row(FILE *to, const autotune_count *row, const char *separator) {
+    fprintf(to,
+            "%s{\"m\": %" PRId32 ", \"n\": %" PRId32 ", \"k\": %" PRId32 ", \"layout\": \"%s\", "
+            "\"ld\": [%" PRId64 ", %" PRId64 ", %" PRId64 "], \"align\": [%" PRId32 ", %" PRId32 ", %" PRId32 "], "
+            "\"count\": %" PRIu64 "}",
+            separator, row->m, row->n, row->k, LAYOUTS[row->layout], row->ld[0], row->ld[1], row->ld[2],
+            row->alignment[0], row->alignment[1], row->alignment[2], row->calls);
+}
+
+/* A suite in JSON, a shape in each line (autotune/suite.py). */
+static bool print_all(FILE *to, const autotune_count *rows, int32_t num) {
+    uint64_t others = 0;
+    const char *separator = "";
+    fprintf(to, "{\"version\": 1, \"shape\": [\n");
+    for (int32_t i = 0; i < num; i++) {
+        if (!rows[i].m) {
+            others += rows[i].calls;
+            continue;
+        }
+        print_row(to, &rows[i], separator);
+        separator = ",\n";
+    }
+    fprintf(to, "\n], \"others\": %" PRIu64 "}\n", others);
+    return !ferror(to);
+}
+
+/* The state of before stays whole until this one is. */
+static bool replace_file(at_recorder *recorder, const autotune_count *rows, int32_t num) {
+    mkdir(recorder->folder, FOLDER_MODE); /* it may have been removed meanwhile */
+    FILE *to = fopen(recorder->part, "w");
+    if (!to) return false;
+    const bool is_printed = print_all(to, rows, num);
+    const bool is_closed = !fclose(to);
+    if (is_printed && is_closed && !rename(recorder->part, recorder->path)) return true;
+    unlink(recorder->part);
+    return false;
+}
+
+/* Under the recorder's lock. What cannot be written now is tried again later. */
+static void write_changes(at_recorder *recorder) {
+    int32_t room = 0, num = 0;
+    autotune_count *rows = NULL;
+    while ((num = at_counts(recorder->tallies, rows, room)) > room) { /* more may have come since */
+        free(rows);
+        room = num + SPARE_ROWS;
+        rows = malloc((size_t)room * sizeof *rows);
+        if (!rows) return;
+    }
+    uint64_t calls = 0;
+    for (int32_t i = 0; i < num; i++) calls += rows[i].calls;
+    if (calls != recorder->written && replace_file(recorder, rows, num)) recorder->written = calls;
+    free(rows);
+}
+
+static void *keep_writing(void *own) {
+    at_recorder *recorder = own;
+    pthread_mutex_lock(&recorder->lock);
+    while (!recorder->is_over) {
+        struct timespec until;
+        clock_gettime(CLOCK_MONOTONIC, &until);
+        until.tv_nsec += EVERY_NS;
+        until.tv_sec += until.tv_nsec / SECOND_NS;
+        until.tv_nsec %= SECOND_NS;
+        while (!recorder->is_over && !pthread_cond_timedwait(&recorder->is_ending, &recorder->lock, &until)) continue;
+        write_changes(recorder);
+    }
+    pthread_mutex_unlock(&recorder->lock);
+    return NULL;
+}
+
+/* A thread of its own: a call never waits for a file. It takes no signal from the program's threads. */
+static void start_thread(at_recorder *recorder) {
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    recorder->has_thread = !pthread_create(&recorder->thread, NULL, keep_writing, recorder);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+}
+
+/* ------------------------------------------------------------------------------------------ the process's end */
+
+static void write_all(void) {
+    if (at_is_forked()) return; /* the parent counts, and a lock may be held by a thread that is not here */
+    pthread_mutex_lock(&lock);
+    for (at_recorder *recorder = begun; recorder; recorder = recorder->next) {
+        pthread_mutex_lock(&recorder->lock);
+        write_changes(recorder);
+        pthread_mutex_unlock(&recorder->lock);
+    }
+    pthread_mutex_unlock(&lock);
+}
+
+static void write_at_exit(void) { atexit(write_all); }
+
+/* ------------------------------------------------------------------------------------------ names */
+
+/* A text with another behind it, and room for more. */
+static char *joined(const char *a, const char *b, size_t room) {
+    const size_t length = strlen(a) + strlen(b) + room + 1;
+    char *made = malloc(length);
+    if (made) snprintf(made, length, "%s%s", a, b);
+    return made;
+}
+
+/* By host, process and moment: not before a process of its own records, for it may be forked until then. */
+static void name_files(at_recorder *recorder) {
+    static atomic_uint num_named;
+    char host[HOST_BYTES] = "", name[NAME_BYTES];
+    struct timespec now;
+    gethostname(host, sizeof host - 1);
+    for (char *at = host; *at; at++) {
+        if (!strchr("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-", *at)) *at = '-';
+    }
+    clock_gettime(CLOCK_REALTIME, &now);
+    snprintf(name, sizeof name, "%s-%ld-%llx%lx%x.json", host, (long)getpid(), (unsigned long long)now.tv_sec,
+             (unsigned long)now.tv_nsec, atomic_fetch_add(&num_named, 1));
+    strcat(strcat(recorder->path, "/"), name);
+    strcat(strcat(recorder->part, "/."), name);
+}
+
+static bool is_writable(const char *folder) {
+    struct stat found;
+    if (mkdir(folder, FOLDER_MODE) && errno != EEXIST) return false;
+    return !stat(folder, &found) && S_ISDIR(found.st_mode) && !access(folder, W_OK | X_OK);
+}
+
+/* ------------------------------------------------------------------------------------------ life */
+
+static void free_memory(at_recorder *recorder) {
+    free(recorder->file);
+    free(recorder->folder);
+    free(recorder->path);
+    free(recorder->part);
+    free(recorder);
+}
+
+at_recorder *at_recorder_new(at_tallies *tallies, const char *file) {
+    at_recorder *recorder = calloc(1, sizeof *recorder);
+    if (!recorder) return NULL;
+    recorder->file = joined(file, "", 0);
+    char *named = joined(file, ".d", 0);
+    /* Wherever the program goes later. */
+    recorder->folder = named && is_writable(named) ? realpath(named, NULL) : NULL;
+    if (recorder->folder) {
+        recorder->path = joined(recorder->folder, "", NAME_BYTES);
+        recorder->part = joined(recorder->folder, "", NAME_BYTES);
+    }
+    free(named);
+    if (!recorder->file || !recorder->path || !recorder->part) {
+        free_memory(recorder);
+        return NULL;
+    }
+    recorder->tallies = tallies;
+    pthread_mutex_init(&recorder->lock, NULL);
+    pthread_condattr_t by_clock;
+    pthread_condattr_init(&by_clock);
+    pthread_condattr_setclock(&by_clock, CLOCK_MONOTONIC);
+    pthread_cond_init(&recorder->is_ending, &by_clock);
+    pthread_condattr_destroy(&by_clock);
+    return recorder;
+}
+
+void at_recorder_begin(at_recorder *recorder) {
+    pthread_once(&once, write_at_exit);
+    pthread_mutex_lock(&lock);
+    if (!recorder->is_begun) {
+        recorder->is_begun = true;
+        name_files(recorder);
+        recorder->next = begun;
+        begun = recorder;
+        start_thread(recorder);
+    }
+    pthread_mutex_unlock(&lock);
+}
+
+bool at_recorder_is_for(const at_recorder *recorder, const char *file) { return !strcmp(recorder->file, file); }
+
+static void end_thread(at_recorder *recorder) {
+    pthread_mutex_lock(&recorder->lock);
+    recorder->is_over = true;
+    pthread_cond_signal(&recorder->is_ending);
+    pthread_mutex_unlock(&recorder->lock);
+    if (recorder->has_thread) {
+        pthread_join(recorder->thread, NULL); /* it writes what is left */
+    } else {
+        write_changes(recorder);
+    }
+}
+
+void at_recorder_free(at_recorder *recorder) {
+    if (!recorder || at_is_forked()) return; /* in a child there is no such thread */
+    pthread_mutex_lock(&lock);
+    for (at_recorder **at = &begun; *at; at = &(*at)->next) {
+        if (*at == recorder) {
+            *at = recorder->next;
+            break;
+        }
+    }
+    pthread_mutex_unlock(&lock);
+    if (recorder->is_begun) end_thread(recorder);
+    free_memory(recorder);
+}

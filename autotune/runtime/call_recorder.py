@@ -1,0 +1,106 @@
+"""Writes what a process calls for, where the core does not, so that it may be killed at any moment.
+
+FILE.d holds a file of each process: a suite in JSON (suite.py), a shape in each line. Copied into exported
+tables.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import threading
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+
+from ..errors import DispatchError
+from .counting import CallCounts, Counted
+
+VERSION = 1  # of the format
+EVERY_S = 0.5  # between two writes: what is written is never a second old
+_AGAIN = "name a file in a folder that can be written"
+
+
+def folder_of(file: str) -> Path:
+    """Where the calls of a file are recorded; made if need be. Raises DispatchError where that cannot be
+    written."""
+    folder = Path(f"{file}.d")
+    try:
+        folder.mkdir(exist_ok=True)
+    except (OSError, ValueError) as error:  # ValueError: a null byte
+        reason = getattr(error, "strerror", None) or error
+        raise DispatchError(f"calls cannot be recorded in {folder}: {reason}; {_AGAIN}") from error
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise DispatchError(f"calls cannot be recorded in {folder}: it may not be written; {_AGAIN}")
+    return folder
+
+
+def recorded_elsewhere() -> DispatchError:
+    return DispatchError(
+        "calls are recorded into another file already (record_calls or AUTOTUNE_RECORD); record into one"
+    )
+
+
+def rendered(counts: Iterable[Counted]) -> str:
+    """The text of a file."""
+    rows, others = [], 0
+    for counted in counts:
+        if counted.gemm is None:
+            others += counted.calls
+            continue
+        gemm = counted.gemm
+        row = {"m": gemm.m, "n": gemm.n, "k": gemm.k, "layout": gemm.layout, "ld": counted.lds}
+        rows.append(json.dumps(row | {"align": counted.alignment, "count": counted.calls}))
+    lines = ",\n".join(rows)
+    return f'{{"version": {VERSION}, "shape": [\n{lines}\n], "others": {others}}}\n'
+
+
+class CallRecorder:
+    """Records tallies. Raises DispatchError as `folder_of`."""
+
+    def __init__(self, file: str, tallies: CallCounts) -> None:
+        self.file, self._tallies, self._folder = file, tallies, folder_of(file)
+        self._lock = threading.Lock()
+        self._is_ending = threading.Event()
+        self._path: Path | None = None
+        self._written = self._pid = 0
+
+    def begin(self) -> None:
+        """Have a thread write twice a second what has changed. Not before the first plan: until then a
+        process may be forked, and its children record for themselves."""
+        with self._lock:
+            if self._path is None:
+                self._pid = os.getpid()
+                host = re.sub(r"[^A-Za-z0-9-]", "-", os.uname().nodename)[:64]
+                self._path = self._folder / f"{host}-{self._pid}-{os.urandom(8).hex()}.json"
+                threading.Thread(target=self._keep_writing, name="autotune-calls", daemon=True).start()
+
+    def end(self) -> None:
+        """Write what is left. In a forked child the counts are its parent's."""
+        if self._path is not None and os.getpid() == self._pid:
+            self._is_ending.set()
+            self._write()
+
+    def _keep_writing(self) -> None:
+        while not self._is_ending.wait(EVERY_S):
+            self._write()
+
+    def _write(self) -> None:
+        """What cannot be written now is tried again later: the state of before stays whole until then."""
+        path = self._path
+        assert path is not None
+        with self._lock:
+            counts = self._tallies.counts()
+            calls = sum(counted.calls for counted in counts)
+            if calls == self._written:
+                return
+            part = path.with_name(f".{path.name}")
+            try:
+                path.parent.mkdir(exist_ok=True)
+                part.write_text(rendered(counts), encoding="ascii")
+                part.replace(path)
+                self._written = calls
+            except OSError:
+                with suppress(OSError):
+                    part.unlink()

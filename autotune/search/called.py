@@ -1,0 +1,82 @@
+"""What the calls of a program take: which shapes are searched first, for how long, and what that gains."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from itertools import accumulate
+
+from ..gemm import Gemm
+from ..models.cublas_model import FIXED_US
+from ..store import Store
+from ..target import Target
+from .result import ShapeResult
+
+SEARCHED_SHARE = 0.99  # of the time of all calls: what takes the rest is left to kernels of other shapes
+_US = 1e-6
+
+
+def expected_us(target: Target, store: Store, gemms: Iterable[Gemm]) -> dict[Gemm, float]:
+    """What one call of each shape takes: the best of earlier searches on such a GPU, else what cuBLAS took
+    then, else the least that the hardware allows, and a launch."""
+    known: dict[Gemm, float] = {}
+    for found in store.studies(target.max_error):
+        of = found.study
+        if of.environment.gpu_name == target.environment.gpu_name and of.policy == target.policy:
+            best = None if found.best is None else found.best.measurement.time_us
+            if time_us := best or found.cublas_us:
+                known[of.gemm] = time_us
+    rates = target.limits.fma_tflops, target.limits.bandwidth_gbs
+    return {gemm: known.get(gemm) or FIXED_US + gemm.limit_us(*rates) for gemm in gemms}
+
+
+def in_order(seconds: Mapping[Gemm, float]) -> list[Gemm]:
+    """The shapes whose calls take most, most first: as few as make up SEARCHED_SHARE of all seconds."""
+    ordered = sorted(seconds, key=lambda gemm: -seconds[gemm])
+    before = accumulate((seconds[gemm] for gemm in ordered), initial=0.0)
+    most = SEARCHED_SHARE * sum(seconds.values())
+    return [gemm for gemm, so_far in zip(ordered, before, strict=False) if so_far < most]
+
+
+def weights(seconds: Mapping[Gemm, float]) -> dict[Gemm, float]:
+    """How many of a search's seconds each shape is to have, 1 on average: as the root of what its calls take
+    (docs/decisions/0051)."""
+    mean = sum(map(math.sqrt, seconds.values())) / max(len(seconds), 1)
+    return {gemm: math.sqrt(taken) / mean for gemm, taken in seconds.items()}
+
+
+@dataclass(frozen=True)
+class Gain:
+    """What a search gained for a program, in seconds of all its calls of searched shapes, packed as they were
+    timed. `cublas_s`: None where cuBLAS was absent for some. `left_calls`: of shapes that were not searched,
+    and the seconds that are expected of these."""
+
+    num_calls: int
+    tuned_s: float
+    cublas_s: float | None
+    left_shapes: int
+    left_calls: int
+    left_s: float
+
+    @property
+    def speedup(self) -> float | None:
+        """Over cuBLAS on the searched shapes."""
+        return self.cublas_s / self.tuned_s if self.cublas_s and self.tuned_s else None
+
+
+def gain_of(shapes: Iterable[ShapeResult], calls: Mapping[Gemm, int], expected: Mapping[Gemm, float]) -> Gain:
+    """Of shapes that were searched. `calls`: of all shapes; `expected`: us of one call of each."""
+    best = {shape.gemm: shape.verdict for shape in shapes if shape.verdict is not None}
+    searched = [gemm for gemm in calls if gemm in best]
+    left = [gemm for gemm in calls if gemm not in best]
+    beside = [best[gemm].cublas_us for gemm in searched]
+    cublas = [calls[gemm] * us for gemm, us in zip(searched, beside, strict=True) if us is not None]
+    return Gain(
+        num_calls=sum(calls[gemm] for gemm in searched),
+        tuned_s=_US * sum(calls[gemm] * best[gemm].time_us for gemm in searched),
+        cublas_s=_US * sum(cublas) if cublas and len(cublas) == len(searched) else None,
+        left_shapes=len(left),
+        left_calls=sum(calls[gemm] for gemm in left),
+        left_s=_US * sum(calls[gemm] * expected[gemm] for gemm in left),
+    )

@@ -1,0 +1,505 @@
+"""What a program calls is counted and recorded; nothing is lost, whoever else records, or is killed."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from table_cases import STICKY_CODE, FakeDriver, OnGpu, make_kernel, make_spec, make_table, write_table
+
+from autotune.errors import DispatchError, UsageError
+from autotune.gemm import FLOAT_BYTES, Gemm
+from autotune.runtime import call_recorder, core, core_table, counting
+from autotune.runtime.call_recorder import rendered
+from autotune.runtime.counting import Counted
+from autotune.runtime.dispatcher import Dispatcher
+from autotune.suite import CallKind, Suite, by_shape, merged, read_calls, read_suite
+
+PROCESS = Path(__file__).parents[1] / "recording_process.py"
+NUM_PROCESSES = 8
+NUM_KILLS = 6
+LOST_S = 1.0  # of calls, at most
+
+
+def _table() -> Any:
+    return make_table(make_kernel("plain", make_spec()), make_kernel("vector", make_spec(vec_a=4)))
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_table(_table(), tmp_path_factory.mktemp("table") / "t")
+
+
+@pytest.fixture(params=["core", "python"])
+def without(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    """With the core, and without it; what says the same to other processes."""
+    if request.param == "core":
+        return {}
+    monkeypatch.setattr(core, "library", lambda: None)
+    return {"AUTOTUNE_TEST_PYTHON": "1"}
+
+
+@pytest.fixture
+def driver() -> FakeDriver:
+    return FakeDriver(_table())
+
+
+@pytest.fixture
+def runtime(without: dict[str, str], folder: Path, driver: FakeDriver) -> Dispatcher:
+    return Dispatcher(folder, driver=driver)
+
+
+def matrix(rows: int, columns: int, ld: int = 0, offset: int = 0) -> Any:
+    """On the GPU, rows `ld` apart, so many floats behind an address of 256 bytes."""
+    ld = ld or columns
+    space = np.ones(rows * ld + 128, np.float32)
+    start = (-space.ctypes.data // FLOAT_BYTES) % 64 + offset
+    return OnGpu(space[start : start + rows * ld].reshape(rows, ld)[:, :columns])
+
+
+def call(runtime: Dispatcher, kind: CallKind) -> None:
+    gemm, lds, alignment = kind
+    offsets = {4: 1, 8: 2, 16: 4}
+    shapes = ((gemm.m, gemm.k), (gemm.k, gemm.n), (gemm.m, gemm.n))
+    flags = (gemm.trans_a, gemm.trans_b, False)
+    stored = [shape[::-1] if is_t else shape for shape, is_t in zip(shapes, flags, strict=True)]
+    a, b, c = (matrix(*shape, ld, offsets[at]) for shape, ld, at in zip(stored, lds, alignment, strict=True))
+    runtime.sgemm(a, b, c, trans_a=gemm.trans_a, trans_b=gemm.trans_b)
+
+
+def drawn_kind(rng: random.Random) -> CallKind:
+    gemm = Gemm(*(rng.randrange(2, 9) for _ in range(3)), rng.random() < 0.5, rng.random() < 0.5)
+    wider = rng.choice([0, 0, 3])
+    lds = (gemm.lda + wider, gemm.ldb + rng.choice([0, 5]), gemm.ldc + wider)
+    return CallKind(gemm, lds, (rng.choice((4, 8, 16)), rng.choice((4, 16)), rng.choice((8, 16))))
+
+
+def kinds_of(counts: list[Counted]) -> dict[CallKind, int]:
+    found: Counter[CallKind] = Counter()
+    for counted in counts:
+        assert counted.gemm is not None and counted.kernel_id and counted.provider == "autotune"
+        found[CallKind(counted.gemm, counted.lds, counted.alignment)] += counted.calls
+    return dict(found)
+
+
+# Counting
+
+
+def test_every_call_is_counted_by_its_kind_whatever_becomes_of_plans(runtime):
+    rng, expected = random.Random(5), Counter()
+    kinds = [drawn_kind(rng) for _ in range(60)]
+    for number in range(600):
+        kind = rng.choice(kinds)
+        call(runtime, kind)
+        expected[kind] += 1
+        if number % 150 == 99:
+            runtime._opened[0].forget_plans()
+    assert kinds_of(runtime.counts()) == expected
+
+
+def test_calls_of_threads_are_counted(runtime):
+    kinds = [drawn_kind(random.Random(seed)) for seed in range(4)]
+
+    def work() -> None:
+        for _ in range(100):
+            for kind in kinds:
+                call(runtime, kind)
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    while any(thread.is_alive() for thread in threads):  # meanwhile no count goes down
+        before = sum(counted.calls for counted in runtime.counts())
+        assert sum(counted.calls for counted in runtime.counts()) >= before
+    for thread in threads:
+        thread.join()
+    assert kinds_of(runtime.counts()) == dict.fromkeys(kinds, 400)
+
+
+def test_what_is_not_served_is_not_counted(runtime, driver):
+    a, b, c = matrix(4, 4), matrix(4, 4), matrix(4, 4)
+    assert runtime.counts() == []
+    runtime.sgemm(a, b, c)
+    runtime.sgemm(matrix(4, 0), matrix(0, 4), c)  # it is: C becomes zero
+    runtime.sgemm(matrix(0, 4), b, matrix(0, 4))  # nothing to do
+    for wrong in ((a, b, a), (a, matrix(5, 4), c)):
+        with pytest.raises(DispatchError):
+            runtime.sgemm(*wrong)
+    driver.launch_error = STICKY_CODE
+    with pytest.raises(DispatchError):
+        runtime.sgemm(a, b, c)
+    assert sorted((str(x.gemm), x.calls) for x in runtime.counts()) == [("4x4x0:NN", 1), ("4x4x4:NN", 1)]
+
+
+def test_kinds_that_are_too_many_are_counted_together(without, folder, driver, monkeypatch, tmp_path):
+    monkeypatch.setattr(counting, "MAX_TALLIES", 3)
+    monkeypatch.setattr(core_table, "MAX_TALLIES", 3)
+    runtime = Dispatcher(folder, driver=driver)
+    runtime.record_calls(tmp_path / "calls.json")
+    for m in (1, 2, 3, 4, 5, 4, 1):
+        runtime.sgemm(matrix(m, 4), matrix(4, 4), matrix(m, 4))
+    *known, others = runtime.counts()
+    assert (others.gemm, others.calls, sum(counted.calls for counted in known)) == (None, 3, 4)
+    until_recorded(tmp_path / "calls.json", 7)
+    assert read_calls(tmp_path / "calls.json").others == 3
+
+
+# Recording
+
+
+def calls_in(suite: Suite) -> int:
+    return suite.others + sum(count or 0 for count in suite.calls.values())
+
+
+def until_recorded(file: Path, calls: int, seconds: float = LOST_S) -> None:
+    """Raises where so many calls are not on the disk within a second (of a machine that may be busy)."""
+    end = time.monotonic() + 20 * seconds
+    while time.monotonic() < end:
+        if file.with_name(f"{file.name}.d").is_dir() and list(
+            file.with_name(f"{file.name}.d").glob("*.json")
+        ):
+            found = calls_in(read_calls(file))
+            assert found <= calls
+            if found == calls:
+                return
+        time.sleep(0.05)
+    raise AssertionError(f"of {calls} calls not all are recorded")
+
+
+def test_what_was_called_before_and_after_is_recorded(runtime, tmp_path):
+    file, rng = tmp_path / "calls.json", random.Random(6)
+    kinds = [drawn_kind(rng) for _ in range(40)]
+    for number, kind in enumerate(kinds):
+        call(runtime, kind)
+        if number == 20:
+            runtime.record_calls(file)
+    until_recorded(file, 40)
+    call(runtime, kinds[0])
+    until_recorded(file, 41)
+    suite = read_calls(file)
+    assert suite.calls == kinds_of(runtime.counts())
+    assert read_suite(file) == by_shape(suite.calls)
+    [written] = file.with_name("calls.json.d").iterdir()
+    assert json.loads(written.read_text()) == json.loads(rendered(runtime.counts()))
+    assert read_calls(written) == suite  # one process's file is a suite, too
+
+
+def test_a_folder_that_is_removed_meanwhile_is_made_again(runtime, tmp_path):
+    file = tmp_path / "calls.json"
+    runtime.record_calls(file)
+    kind = drawn_kind(random.Random(1))
+    call(runtime, kind)
+    until_recorded(file, 1)
+    for path in (tmp_path / "calls.json.d").iterdir():
+        path.unlink()
+    (tmp_path / "calls.json.d").rmdir()
+    call(runtime, kind)
+    until_recorded(file, 2)
+
+
+def test_writes_go_by_the_clock_and_not_by_calls(folder, driver, monkeypatch, tmp_path):
+    monkeypatch.setattr(core, "library", lambda: None)
+    written: list[int] = []
+
+    def render(counts: list[Counted]) -> str:
+        written.append(sum(counted.calls for counted in counts))
+        return rendered(counts)
+
+    monkeypatch.setattr(call_recorder, "rendered", render)
+    runtime = Dispatcher(folder, driver=driver)
+    runtime.record_calls(tmp_path / "calls.json")
+    kind, began_s = drawn_kind(random.Random(4)), time.monotonic()
+    for _ in range(500):
+        call(runtime, kind)
+    until_recorded(tmp_path / "calls.json", 500)
+    most = (time.monotonic() - began_s) / call_recorder.EVERY_S + 1
+    time.sleep(2 * call_recorder.EVERY_S)  # nothing is new
+    assert written == sorted(set(written)) and written[-1] == 500 and len(written) <= most
+
+
+def test_the_environment_says_it_too(without, folder, driver, monkeypatch, tmp_path):
+    monkeypatch.setenv("AUTOTUNE_RECORD", str(tmp_path / "calls.json"))
+    runtime = Dispatcher(folder, driver=driver)
+    call(runtime, drawn_kind(random.Random(2)))
+    until_recorded(tmp_path / "calls.json", 1)
+    with pytest.raises(DispatchError, match=r"AUTOTUNE_RECORD.*record into one"):
+        runtime.record_calls(tmp_path / "other.json")
+
+
+def test_where_nothing_can_be_written_it_is_said_at_once(runtime, folder, driver, monkeypatch, tmp_path):
+    (tmp_path / "taken.json.d").write_text("a file")
+    for name in ("no/folder/calls.json", "taken.json", "null\0byte"):
+        with pytest.raises(DispatchError, match=r"cannot be recorded in .*; name a file in"):
+            runtime.record_calls(tmp_path / name)
+    monkeypatch.setenv("AUTOTUNE_RECORD", str(tmp_path / "no/folder/calls.json"))
+    with pytest.raises(DispatchError, match="name a file in a folder that can be written"):
+        Dispatcher(folder, driver=driver)
+
+
+def test_what_cannot_be_written_now_is_written_later(without, folder, driver, monkeypatch, tmp_path):
+    runtime = Dispatcher(folder, driver=driver)
+    file, kind = tmp_path / "calls.json", drawn_kind(random.Random(3))
+    runtime.record_calls(file)
+    call(runtime, kind)
+    until_recorded(file, 1)
+    (tmp_path / "calls.json.d").rename(tmp_path / "elsewhere")
+    (tmp_path / "calls.json.d").write_text("in the way")
+    call(runtime, kind)
+    time.sleep(2 * call_recorder.EVERY_S)
+    (tmp_path / "calls.json.d").unlink()
+    until_recorded(file, 2)
+
+
+def start(folder: Path, file: Path, num: int, seed: int, **changes: str) -> subprocess.Popen[bytes]:
+    paths = os.pathsep.join(filter(None, sys.path))
+    return subprocess.Popen(
+        [sys.executable, str(PROCESS), str(folder), str(file), str(num), str(seed)],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=os.environ | {"PYTHONPATH": paths} | changes,
+    )  # fmt: skip
+
+
+def test_eight_processes_record_into_one_file(without, folder, tmp_path):
+    file = tmp_path / "calls.json"
+    num = [50 + 37 * seed for seed in range(NUM_PROCESSES)]
+    started = [start(folder, file, n, seed, **without) for seed, n in enumerate(num)]
+    for process in started:
+        _, told = process.communicate(timeout=120)
+        assert process.returncode == 0, told.decode()
+    assert len(list((tmp_path / "calls.json.d").iterdir())) == NUM_PROCESSES
+    assert calls_in(read_calls(file)) == sum(num)
+
+
+def test_a_kill_at_any_moment_loses_the_last_second_at_most(without, folder, tmp_path):
+    """What is on the disk is at least what was called a second before, and no more than what was called."""
+    rng, least, most = random.Random(7), 0, 0
+    file = tmp_path / "calls.json"
+    for seed in range(NUM_KILLS):
+        process = start(folder, file, 0, seed, **without)
+        assert process.stdout is not None and process.stdout.read(1) == b"."
+        os.set_blocking(process.stdout.fileno(), False)
+        came, until = [(time.monotonic(), 1)], time.monotonic() + rng.uniform(0, 3)
+        while time.monotonic() < until:
+            came.append((time.monotonic(), came[-1][1] + len(process.stdout.read() or b"")))
+            time.sleep(0.01)
+        killed_s = time.monotonic()
+        process.kill()
+        os.set_blocking(process.stdout.fileno(), True)
+        made = came[-1][1] + len(process.stdout.read())
+        process.wait()
+        process.stdout.close()
+        least += max((calls for at_s, calls in came if at_s < killed_s - LOST_S), default=0)
+        most += made + 1  # it may have been killed between a call and its byte
+        assert process.stderr is not None
+        with process.stderr:
+            assert not process.stderr.read()
+        notes: list[str] = []
+        found = calls_in(read_calls(file, notes.append)) if list(tmp_path.glob("*.d/*.json")) else 0
+        assert least <= found <= most and not notes, (least, found, most)
+    assert found
+
+
+_FORKS = """
+import os, sys, runpy, warnings
+warnings.simplefilter("ignore", DeprecationWarning)  # Python's, of threads: that is what this is about
+process = runpy.run_path(sys.argv.pop(1))
+if sys.argv[5] == "before":  # each for itself
+    os.fork()
+process["main"](sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4]))
+if sys.argv[5] == "after" and not os.fork():
+    sys.exit(0)  # with all that is done at exit
+"""
+
+
+@pytest.mark.parametrize(("moment", "times"), [("before", 2), ("after", 1)])
+def test_a_fork_writes_nothing_of_its_parent_s(without, folder, tmp_path, moment, times):
+    file = tmp_path / "calls.json"
+    arguments = [str(PROCESS), str(folder), str(file), "40", "1", moment]
+    paths = os.pathsep.join(filter(None, sys.path))
+    done = subprocess.run(
+        [sys.executable, "-c", _FORKS, *arguments], capture_output=True, check=True, timeout=60,
+        env=os.environ | {"PYTHONPATH": paths} | without,
+    )  # fmt: skip
+    until_recorded(file, 40 * times)
+    time.sleep(2 * call_recorder.EVERY_S)
+    assert calls_in(read_calls(file)) == len(done.stdout) == 40 * times
+
+
+def test_a_fork_between_asking_and_the_first_call_records_for_itself(without, folder, tmp_path):
+    code = """
+import os, sys, runpy
+from pathlib import Path
+sys.argv[1:] = sys.argv[2:]
+process = runpy.run_path({process!r})
+Dispatcher, record = process["Dispatcher"], process["Dispatcher"].record_calls
+def forking(self, file):
+    record(self, file)
+    self._opened or self._open()
+    os.fork()
+Dispatcher.record_calls = forking
+process["main"](sys.argv[1], sys.argv[2], 25, 3)
+"""
+    file, paths = tmp_path / "calls.json", os.pathsep.join(filter(None, sys.path))
+    subprocess.run(
+        [sys.executable, "-c", code.format(process=str(PROCESS)), "-", str(folder), str(file)],
+        check=True, timeout=60, capture_output=True, env=os.environ | {"PYTHONPATH": paths} | without,
+    )  # fmt: skip
+    until_recorded(file, 50)
+
+
+# Merging
+
+
+_KINDS = st.builds(
+    lambda gemm, wider, at: CallKind(gemm, tuple(ld + wider for ld in CallKind.packed(gemm).lds), at),
+    st.builds(Gemm, *3 * [st.integers(1, 3)], st.booleans(), st.booleans()),
+    st.integers(0, 1),
+    st.sampled_from([(16, 16, 16), (4, 16, 8)]),
+)
+_SUITES = st.builds(Suite, st.dictionaries(_KINDS, st.integers(1, 10**9), max_size=5), st.integers(0, 99))
+
+
+@given(st.lists(_SUITES, max_size=6), st.integers(0, 6), st.randoms(use_true_random=False))
+def test_merging_is_the_same_in_any_order_and_loses_nothing(suites, at, rng):
+    whole = merged(suites)
+    assert calls_in(whole) == sum(map(calls_in, suites))
+    assert merged([merged(suites[:at]), merged(suites[at:])]) == whole
+    rng.shuffle(suites)
+    assert merged(suites) == whole
+    assert merged([]) == Suite({}, 0)
+
+
+@given(_SUITES)
+def test_what_is_written_is_read(tmp_path_factory, suite):
+    counts = [Counted(*kind, "plain", 1, "autotune", count or 0) for kind, count in suite.calls.items()]
+    others = counting.OTHERS._replace(calls=suite.others)
+    path = tmp_path_factory.mktemp("written") / "calls.json"
+    path.write_text(rendered([*counts, others]))
+    if suite.calls or suite.others:
+        assert read_calls(path) == suite
+    else:
+        with pytest.raises(UsageError, match="holds no shape"):
+            read_calls(path)
+
+
+def written(folder: Path, name: str, *rows: dict[str, Any]) -> Path:
+    counts = [
+        Counted(k.gemm, k.lds, k.alignment, "plain", 1, "autotune", row["count"])
+        for row in rows
+        for k in [CallKind.packed(Gemm(row["m"], 4, 4))]
+    ]
+    folder.mkdir(exist_ok=True)
+    (folder / name).write_text(rendered(counts))
+    return folder / name
+
+
+ROWS = ({"m": 1, "count": 5}, {"m": 2, "count": 6}, {"m": 3, "count": 7})
+
+
+def test_a_damaged_line_is_told_and_left_out(tmp_path):
+    file = tmp_path / "calls.json"
+    damaged = written(tmp_path / "calls.json.d", "a.json", *ROWS)
+    written(tmp_path / "calls.json.d", "b.json", *ROWS)
+    damaged.write_text(damaged.read_text().replace('"m": 2', '"m": \x00'))
+    notes: list[str] = []
+    assert calls_in(read_calls(file, notes.append)) == 2 * 18 - 6
+    [note] = notes
+    assert str(damaged) in note and "1 of its lines cannot be read and are left out, 2 shapes can" in note
+
+
+@pytest.mark.parametrize("share", [0.0, 0.2, 0.5, 0.9, 0.99])
+def test_a_file_that_is_cut_off_keeps_its_whole_lines(tmp_path, share):
+    cut = written(tmp_path / "calls.json.d", "a.json", *ROWS)
+    written(tmp_path / "calls.json.d", "b.json", *ROWS)
+    text = cut.read_text()
+    cut.write_text(text[: int(share * len(text))])
+    notes: list[str] = []
+    found = calls_in(read_calls(tmp_path / "calls.json", notes.append)) - 18
+    assert found in (0, 5, 11, 18) and len(notes) == 1
+    assert found == sum(
+        n
+        for row, n in zip(text.splitlines()[1:4], (5, 6, 7), strict=True)
+        if row.rstrip(",") in cut.read_text()
+    )
+
+
+@given(st.integers(0, 400), st.binary(min_size=1, max_size=5))
+def test_no_damage_stops_the_reader(tmp_path_factory, at, found):
+    folder = tmp_path_factory.mktemp("damaged")
+    damaged = written(folder / "calls.json.d", "a.json", *ROWS)
+    written(folder / "calls.json.d", "b.json", *ROWS)
+    content = damaged.read_bytes()
+    damaged.write_bytes(content[:at] + found + content[at + len(found) :])
+    assert calls_in(read_calls(folder / "calls.json")) >= 18
+
+
+def test_what_is_written_beside_and_not_yet_renamed_is_no_file(tmp_path):
+    written(tmp_path / "calls.json.d", "a.json", *ROWS)
+    written(tmp_path / "calls.json.d", ".b.json", *ROWS)
+    assert calls_in(read_calls(tmp_path / "calls.json")) == 18
+
+
+def test_a_file_of_its_own_is_merged_with_what_is_recorded_beside(tmp_path):
+    written(tmp_path, "calls.json", *ROWS[:1])
+    written(tmp_path / "calls.json.d", "a.json", *ROWS)
+    assert calls_in(read_calls(tmp_path / "calls.json")) == 23
+    (tmp_path / "calls.json").write_text('{"shape": [{"m": 1, "n": 1, "k": 1}]}')
+    with pytest.raises(UsageError, match=r"counts no calls.*move one of them away"):
+        read_calls(tmp_path / "calls.json")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "is not a suite"),
+        ("[]", "expected a table"),
+        ('{"shape": []}', "holds no shape"),
+        ('{"shape": [{"m": 1, "n": 1, "k": 1, "count": NaN}]}', "NaN is no number"),
+        ('{"version": 2, "shape": [{"m": 1}]}', "version 2, which a newer autotune reads"),
+        ('{"version": 0, "shape": [{"m": 1}]}', "version: expected a whole number"),
+        ('{"others": -1, "shape": []}', "others: expected a whole number"),
+        ('{"shape": [{"m": 1, "n": 1, "k": 1, "ld": [1, 1]}]}', "shape 1: ld: expected 3 items"),
+        ('{"shape": [{"m": 1, "n": 1, "k": 1, "ld": [1, 1, 0]}]}', "shape 1: ld: expected a whole number"),
+        ('{"shape": [{"m": 2, "n": 3, "k": 1, "ld": [1, 3, 2]}]}', "ld of C is 2, less than its rows of 3"),
+        ('{"shape": [{"m": 1, "n": 1, "k": 1, "align": [4, 8, 12]}]}', "each is 4, 8 or 16 bytes"),
+        ('{"shape": [{"m": 1, "n": 1, "k": 1, "epilogue": "relu"}]}', "unknown key 'epilogue'"),
+    ],
+)
+def test_what_is_no_recorded_suite_is_refused(tmp_path, text, message):
+    path = tmp_path / "calls.json"
+    path.write_text(text)
+    with pytest.raises(UsageError, match=message) as caught:
+        read_calls(path)
+    assert "record it again, or write it in TOML" in str(caught.value)
+
+
+def test_a_suite_in_toml_has_leading_dimensions_and_alignment_too(tmp_path):
+    path = tmp_path / "suite.toml"
+    path.write_text(
+        "[[shape]]\nm = 2\nn = 3\nk = 4\nlayout = 'NT'\nld = [8, 5, 3]\nalign = [4, 8, 16]\ncount = 2\n"
+    )
+    gemm = Gemm(2, 3, 4, trans_b=True)
+    assert read_calls(path).calls == {CallKind(gemm, (8, 5, 3), (4, 8, 16)): 2}
+    assert read_suite(path) == {gemm: 2}
+
+
+def test_where_nothing_was_recorded_it_is_said(tmp_path):
+    with pytest.raises(UsageError, match=r"no suite at .*calls.json; name an existing file"):
+        read_calls(tmp_path / "calls.json")
+    (tmp_path / "calls.json.d").mkdir()
+    for text in (None, "nothing"):  # a program that called nothing makes the folder
+        if text is not None:
+            (tmp_path / "calls.json.d" / "a.json").write_text(text)
+        with pytest.raises(UsageError, match="holds no call; run a program that records into"):
+            read_calls(tmp_path / "calls.json")
