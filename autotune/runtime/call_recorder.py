@@ -82,7 +82,7 @@ class CallRecorder:
 
     def help(self) -> None:
         """Called with each product: write now, if the thread is late. Where a program gives up the
-        interpreter's lock often and takes it back at once, a thread that waits for it may wait for seconds."""
+        interpreter's lock often and takes it back at once, a thread may wait for it for seconds."""
         if time.monotonic() > self._due_s:
             self._write()
 
