@@ -84,7 +84,7 @@ AUTOTUNE_API autotune_status autotune_pick(autotune_handle *handle, int trans_a,
                                            autotune_pick_info *pick);
 
 /* Record what this handle is called for into FILE.d, a folder that is made if need be: kinds of call, and how often
- * each was served since the handle was made. A file of its own for each process and handle is written twice a
+ * each was served since the handle was made. A file of its own for each process and handle is written four times a
  * second where something changed, by a thread, and at the process's end. `autotune search --suite FILE` reads them
  * all. The environment variable AUTOTUNE_RECORD says the same as a call with its value before the first product. */
 AUTOTUNE_API autotune_status autotune_record_calls(autotune_handle *handle, const char *file);

@@ -13,7 +13,7 @@ typedef struct at_recorder at_recorder;
  * nothing begun, where that cannot be written or memory is short. */
 at_recorder *at_recorder_new(at_tallies *tallies, const char *file);
 
-/* Begin: a thread writes twice a second what has changed, and the end of the process what is left. Not before this
+/* Begin: a thread writes four times a second what has changed, and the end of the process what is left. Not before this
  * process watches for forks: in a child the counts are its parent's. */
 void at_recorder_begin(at_recorder *recorder);
 

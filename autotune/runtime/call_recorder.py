@@ -6,10 +6,11 @@ tables.
 
 from __future__ import annotations
 
-import json
+import math
 import os
 import re
 import threading
+import time
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
@@ -18,7 +19,7 @@ from ..errors import DispatchError
 from .counting import CallCounts, Counted
 
 VERSION = 1  # of the format
-EVERY_S = 0.5  # between two writes: what is written is never a second old
+EVERY_S = 0.25  # between two writes: what is written is not a second old, on a busy machine either
 _AGAIN = "name a file in a folder that can be written"
 
 
@@ -49,9 +50,11 @@ def rendered(counts: Iterable[Counted]) -> str:
         if counted.gemm is None:
             others += counted.calls
             continue
-        gemm = counted.gemm
-        row = {"m": gemm.m, "n": gemm.n, "k": gemm.k, "layout": gemm.layout, "ld": counted.lds}
-        rows.append(json.dumps(row | {"align": counted.alignment, "count": counted.calls}))
+        gemm, (lda, ldb, ldc), (a, b, c) = counted.gemm, counted.lds, counted.alignment
+        rows.append(
+            f'{{"m": {gemm.m}, "n": {gemm.n}, "k": {gemm.k}, "layout": "{gemm.layout}", '
+            f'"ld": [{lda}, {ldb}, {ldc}], "align": [{a}, {b}, {c}], "count": {counted.calls}}}'
+        )
     lines = ",\n".join(rows)
     return f'{{"version": {VERSION}, "shape": [\n{lines}\n], "others": {others}}}\n'
 
@@ -65,9 +68,10 @@ class CallRecorder:
         self._is_ending = threading.Event()
         self._path: Path | None = None
         self._written = self._pid = 0
+        self._due_s = math.inf
 
     def begin(self) -> None:
-        """Have a thread write twice a second what has changed. Not before the first plan: until then a
+        """Have a thread write four times a second what has changed. Not before the first plan: until then a
         process may be forked, and its children record for themselves."""
         with self._lock:
             if self._path is None:
@@ -75,6 +79,12 @@ class CallRecorder:
                 host = re.sub(r"[^A-Za-z0-9-]", "-", os.uname().nodename)[:64]
                 self._path = self._folder / f"{host}-{self._pid}-{os.urandom(8).hex()}.json"
                 threading.Thread(target=self._keep_writing, name="autotune-calls", daemon=True).start()
+
+    def help(self) -> None:
+        """Called with each product: write now, if the thread is late. Where a program gives up the
+        interpreter's lock often and takes it back at once, a thread may wait for it for seconds."""
+        if time.monotonic() > self._due_s:
+            self._write()
 
     def end(self) -> None:
         """Write what is left. In a forked child the counts are its parent's."""
@@ -91,16 +101,31 @@ class CallRecorder:
         path = self._path
         assert path is not None
         with self._lock:
+            self._due_s = time.monotonic() + 2 * EVERY_S
             counts = self._tallies.counts()
             calls = sum(counted.calls for counted in counts)
             if calls == self._written:
                 return
-            part = path.with_name(f".{path.name}")
-            try:
-                path.parent.mkdir(exist_ok=True)
-                part.write_text(rendered(counts), encoding="ascii")
-                part.replace(path)
+            if self._replace(path, rendered(counts).encode()):
                 self._written = calls
-            except OSError:
-                with suppress(OSError):
-                    part.unlink()
+
+    @staticmethod
+    def _replace(path: Path, content: bytes) -> bool:
+        """In few calls of the system: after each, a thread of a busy program waits for its turn."""
+        part = path.with_name(f".{path.name}")
+        try:
+            file = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
+            try:
+                is_whole = os.write(file, content) == len(content)
+            finally:
+                os.close(file)
+            if is_whole:
+                part.rename(path)
+            return is_whole
+        except FileNotFoundError:  # the folder was removed
+            with suppress(OSError):
+                path.parent.mkdir()
+        except OSError:
+            with suppress(OSError):
+                part.unlink()
+        return False

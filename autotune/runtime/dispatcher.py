@@ -199,10 +199,10 @@ class Dispatcher:
         alignment, and how often each was served since its first call. Any number of processes may record
         into one FILE.
 
-        Each writes a file of its own there, twice a second where something changed, and at its end: a kill
-        loses less than the last second. `autotune search --suite FILE` reads all of them; `autotune coverage
-        FILE TABLE` tells what a table does for these calls. What a graph captured counts once, however often
-        that is replayed.
+        Each writes a file of its own there, four times a second where something changed, and at its end: a
+        kill loses less than the last second. `autotune search --suite FILE` reads all of them; `autotune
+        coverage FILE TABLE` tells what a table does for these calls. What a graph captured counts once,
+        however often that is replayed.
 
         Raises DispatchError where it cannot be written, or calls are recorded into another file.
         """

@@ -237,6 +237,8 @@ class Engine:
                     launch(0)
         if plan.tally is not None:
             plan.tally.add()
+            if self._recorder is not None:
+                self._recorder.help()
 
     def _run_blas(
         self, plan: Plan, call: ColumnMajorCall, stream: int, addresses: Triple, alpha: float, beta: float
