@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -25,19 +27,42 @@ def call(*command: str | Path, cwd: Path) -> str:
 
 
 @pytest.fixture(scope="session")
-def distributions(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+def shared(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Path:
+    """A folder of all workers of this run."""
+    base = tmp_path_factory.getbasetemp()
+    folder = (base if worker_id == "master" else base.parent) / "installed"
+    folder.mkdir(exist_ok=True)
+    return folder
+
+
+def once(folder: Path, name: str, make: Callable[[], object]) -> None:
+    """Have one worker of a run make something, and the others wait for it."""
+    with (folder / f"{name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        done = folder / f"{name}.done"
+        if not done.exists():
+            make()
+            done.touch()
+
+
+@pytest.fixture(scope="session")
+def distributions(shared: Path) -> dict[str, Path]:
     """A source distribution of this checkout, and the wheel built from that (not from the checkout)."""
-    out = tmp_path_factory.mktemp("dist")
-    call(sys.executable, "-m", "build", "--outdir", out, REPOSITORY, cwd=out)
+    out = shared / "dist"
+    once(shared, "dist", lambda: call(sys.executable, "-m", "build", "--outdir", out, REPOSITORY, cwd=shared))
     return {"sdist": next(out.glob("*.tar.gz")), "wheel": next(out.glob("*.whl"))}
 
 
 @pytest.fixture(scope="session")
-def installed(distributions: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+def installed(distributions: dict[str, Path], shared: Path) -> Path:
     """The `bin` folder of a fresh environment with only the wheel and what it depends on."""
-    environment = tmp_path_factory.mktemp("fresh") / "venv"
-    call(sys.executable, "-m", "venv", environment, cwd=environment.parent)
+    environment = shared / "venv"
     binaries = environment / "bin"
-    pip = (binaries / "python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check")
-    call(*pip, distributions["wheel"], cwd=environment.parent)
+
+    def make() -> None:
+        call(sys.executable, "-m", "venv", environment, cwd=shared)
+        pip = (binaries / "python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check")
+        call(*pip, distributions["wheel"], cwd=shared)
+
+    once(shared, "venv", make)
     return binaries
