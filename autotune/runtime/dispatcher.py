@@ -25,7 +25,6 @@ from .arrays import Libraries, Library, stream_handle
 from .blas_provider import BlasProvider, is_switched_on
 from .call_recorder import folder_of, recorded_elsewhere
 from .chooser import Chooser
-from .core import core_of
 from .counting import Counted
 from .cubin_files import CubinFiles
 from .cuda_driver import LEGACY_STREAMS, PER_THREAD_STREAM, Driver
@@ -332,6 +331,7 @@ class Dispatcher:
 
         Raises DispatchError where torch is not imported or too old, or the core was not built.
         """
+        from .core import core_of
         from .routed_engine import AsPicked, RoutedEngine
         from .torch_routing import TorchRouting
 

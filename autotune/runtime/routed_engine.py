@@ -22,7 +22,7 @@ from .core_structs import Planned
 from .devices import OpenGpu
 from .engine import Key, Plan, key_of
 from .pick import MAX_PLANS, Call, Pick
-from .product import Product, Triple
+from .product import Product, Triple, packed
 
 _FASTER = "cuBLAS is expected to be as fast"
 _UNKNOWN = "it is not known how fast cuBLAS is"
@@ -61,11 +61,6 @@ class AsPicked(BlasProvider):
         return pick
 
 
-def _no_lds(gemm: Gemm) -> Triple:
-    """Leading dimensions of packed matrices, where those of a call are none."""
-    return max(gemm.lda, 1), max(gemm.ldb, 1), max(gemm.ldc, 1)
-
-
 class RoutedEngine(CoreEngine):
     """A `CoreEngine` that plans nothing but what it expects to be faster than cuBLAS. `has_bias`: C begins as
     a copy of a vector for each row, which cuBLAS adds as it goes: C is written and read once more."""
@@ -91,7 +86,7 @@ class RoutedEngine(CoreEngine):
                     why_not = _UNFIT
                 if why_not:
                     gemm = Gemm(forms[0][0], forms[1][1], forms[0][1])
-                    alone = self._left_alone(Product(gemm, _no_lds(gemm), (0, 0, 0)), devices[0], key[2])
+                    alone = self._left_alone(packed(gemm), devices[0], key[2])
                     self._keep(key, Decided(gemm, None, why_not, alone))
             found = self._decided[key]
             kind = core_kind(key, found.gemm)

@@ -15,17 +15,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from made_table import export_winners, plain_config
 
-from autotune.device import Environment
 from autotune.errors import DispatchError
 from autotune.export.check import error_ratio
-from autotune.export.exporter import export_table
-from autotune.export.tuned import TunedPoint, TunedResults, TunedShape
 from autotune.gemm import LAYOUTS, Gemm
 from autotune.gpu.driver import device_limits
-from autotune.kernel import template
-from autotune.kernel.compiler import Compiler
-from autotune.kernel.config import Config
 from autotune.runtime import blas_provider, core
 from autotune.runtime.blas_provider import BlasLibrary
 from autotune.runtime.choices import FOLDER
@@ -51,16 +46,8 @@ Array = np.ndarray[Any, Any]
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    limits = device_limits(0)
-    copy, stages = ("async", 3) if limits.has_async_copy else ("register", 2)
-    config = Config(copy_a=copy, copy_b=copy, stages=stages, min_blocks=1, vec_a=1, vec_b=4)
-    shapes = (TunedShape(SHAPES[0], (TunedPoint(config, 10.0, True),)),)
-    environment = Environment(limits.name, "", limits.compute_capability, "", "", "", "")
-    compiler = Compiler(limits.arch)
-    results = TunedResults(environment, limits, template.source_hash(), "cold", 1, shapes)
-    made = export_table(results, tmp_path_factory.mktemp("table") / "exported_beside_cublas", compiler)
-    compiler.close()
-    return made
+    config = plain_config(device_limits(0), vec_b=4)
+    return export_winners({SHAPES[0]: config}, tmp_path_factory.mktemp("table") / "exported_beside_cublas")
 
 
 @pytest.fixture(autouse=True)

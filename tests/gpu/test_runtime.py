@@ -22,17 +22,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from made_table import export_winners
 
-from autotune.device import Environment
 from autotune.errors import DispatchError, DispatchWarning
 from autotune.export.check import error_ratio, verify_table
-from autotune.export.exporter import export_table
 from autotune.export.package import write_folder
-from autotune.export.tuned import TunedPoint, TunedResults, TunedShape
 from autotune.gemm import LAYOUTS, Gemm
 from autotune.gpu.driver import device_limits
-from autotune.kernel import template
-from autotune.kernel.compiler import Compiler
 from autotune.kernel.config import Config
 from autotune.runtime import workspace
 from autotune.runtime.cubin_files import load_cubins
@@ -86,13 +82,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         {"pack_a": 0, "vec_a": 1},
     )
     winners |= {gemm: Config.from_dict(packed | way) for gemm, way in zip(PACKED, ways, strict=True)}
-    shapes = tuple(TunedShape(g, (TunedPoint(c, 10.0, True),)) for g, c in winners.items())
-    environment = Environment(limits.name, "", limits.compute_capability, "", "", "", "")
-    compiler = Compiler(limits.arch)
-    results = TunedResults(environment, limits, template.source_hash(), "cold", 1, shapes)
-    made = export_table(results, tmp_path_factory.mktemp("table") / "exported_for_gpu_tests", compiler)
-    compiler.close()
-    return made
+    return export_winners(winners, tmp_path_factory.mktemp("table") / "exported_for_gpu_tests")
 
 
 @pytest.fixture(scope="module")

@@ -13,16 +13,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from made_table import export_winners, plain_config
 
-from autotune.device import Environment
 from autotune.export.check import error_ratio
-from autotune.export.exporter import export_table
-from autotune.export.tuned import TunedPoint, TunedResults, TunedShape
 from autotune.gemm import Gemm
 from autotune.gpu.driver import device_limits
-from autotune.kernel import template
-from autotune.kernel.compiler import Compiler
-from autotune.kernel.config import Config
 from autotune.runtime import workspace
 from autotune.runtime.choices import FOLDER
 from autotune.runtime.dispatcher import Dispatcher
@@ -57,16 +52,8 @@ for pick in table.settle(eval(sys.argv[2])):
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    limits = device_limits(0)
-    copy, stages = ("async", 3) if limits.has_async_copy else ("register", 2)
-    config = Config(copy_a=copy, copy_b=copy, stages=stages, min_blocks=1, vec_a=1, vec_b=4)
-    shapes = (TunedShape(TUNED, (TunedPoint(config, 10.0, True),)),)
-    environment = Environment(limits.name, "", limits.compute_capability, "", "", "", "")
-    compiler = Compiler(limits.arch)
-    results = TunedResults(environment, limits, template.source_hash(), "cold", 1, shapes)
-    made = export_table(results, tmp_path_factory.mktemp("table") / "exported_to_settle", compiler)
-    compiler.close()
-    return made
+    config = plain_config(device_limits(0), vec_b=4)
+    return export_winners({TUNED: config}, tmp_path_factory.mktemp("table") / "exported_to_settle")
 
 
 @pytest.fixture(autouse=True)

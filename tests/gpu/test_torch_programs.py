@@ -12,15 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from made_table import export_winners, plain_config
 
-from autotune.device import Environment
-from autotune.export.exporter import export_table
-from autotune.export.tuned import TunedPoint, TunedResults, TunedShape
 from autotune.gemm import LAYOUTS, Gemm
 from autotune.gpu.driver import device_limits
-from autotune.kernel import template
-from autotune.kernel.compiler import Compiler
-from autotune.kernel.config import Config
 from autotune.runtime.chooser import Chooser
 from autotune.runtime.dispatcher import Dispatcher
 from autotune.runtime.pick import Call, Pick
@@ -36,19 +31,9 @@ STEPS = 50
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    limits = device_limits(0)
-    copy, stages = ("async", 3) if limits.has_async_copy else ("register", 2)
-    config = Config(copy_a=copy, copy_b=copy, stages=stages, min_blocks=1, vec_a=1, vec_b=1)
-    shapes = tuple(
-        TunedShape(Gemm(512, 512, 512, layout[0] == "T", layout[1] == "T"), (TunedPoint(config, 10.0, True),))
-        for layout in LAYOUTS
-    )
-    environment = Environment(limits.name, "", limits.compute_capability, "", "", "", "")
-    compiler = Compiler(limits.arch)
-    results = TunedResults(environment, limits, template.source_hash(), "cold", 1, shapes)
-    made = export_table(results, tmp_path_factory.mktemp("table") / "exported_for_torch", compiler)
-    compiler.close()
-    return made
+    config = plain_config(device_limits(0), vec_b=1)
+    winners = {Gemm(512, 512, 512, layout[0] == "T", layout[1] == "T"): config for layout in LAYOUTS}
+    return export_winners(winners, tmp_path_factory.mktemp("table") / "exported_for_torch")
 
 
 @pytest.fixture

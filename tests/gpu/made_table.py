@@ -1,0 +1,33 @@
+"""A table that was made up, not searched: kernels that are called the winners of shapes on GPU 0."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from autotune.device import DeviceLimits, Environment
+from autotune.export.exporter import export_table
+from autotune.export.tuned import TunedPoint, TunedResults, TunedShape
+from autotune.gemm import Gemm
+from autotune.gpu.driver import device_limits
+from autotune.kernel import template
+from autotune.kernel.compiler import Compiler
+from autotune.kernel.config import Config
+
+
+def plain_config(limits: DeviceLimits, vec_b: int) -> Config:
+    """A kernel that serves any shape, with the copies that a GPU has."""
+    copy, stages = ("async", 3) if limits.has_async_copy else ("register", 2)
+    return Config(copy_a=copy, copy_b=copy, stages=stages, min_blocks=1, vec_a=1, vec_b=vec_b)
+
+
+def export_winners(winners: Mapping[Gemm, Config], folder: Path) -> Path:
+    """The folder, exported with what every export adds."""
+    limits = device_limits(0)
+    shapes = tuple(TunedShape(gemm, (TunedPoint(config, 10.0, True),)) for gemm, config in winners.items())
+    environment = Environment(limits.name, "", limits.compute_capability, "", "", "", "")
+    compiler = Compiler(limits.arch)
+    results = TunedResults(environment, limits, template.source_hash(), "cold", 1, shapes)
+    made = export_table(results, folder, compiler)
+    compiler.close()
+    return made
