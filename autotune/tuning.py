@@ -27,7 +27,8 @@ from .kernel.config import PARAMETER
 from .kernel.feasible_set import FeasibleSet, feasible_set
 from .measurement import DEFAULT_DB, MAX_ERROR, CachePolicy, read_policy
 from .recording.replay import ReplayTarget
-from .runtime.table import Table, load
+from .runtime.kinds import GpuKind, load_kinds
+from .runtime.table import Table
 from .search import DEFAULT_SAMPLER, Options, SearchResult, ShapeResult
 from .search import tune as search
 from .search.called import Gain, expected_us, gain_of, in_order, weights
@@ -245,11 +246,13 @@ def export_table(
     max_megabytes: float = MAX_MEGABYTES,
     calls: Mapping[Gemm, int] = MappingProxyType({}),
     with_c: bool = False,
+    adds: bool = False,
     note: Note = _note,
     on_compiled: Callable[[int, int], Any] = lambda done, total: None,
 ) -> Table:
     """Write the winners of the GPU that was measured last, of these shapes or of all, as a folder that
     applications import. Returns its table. `with_c`: with sources for programs in C and C++ in its folder c.
+    `adds`: beside the tables of other kinds of GPU that the folder holds; one of this kind is replaced.
 
     `max_kernels`: for shapes that were not tuned, beside those that won, in files of at most `max_megabytes`.
     `calls`: how often a program calls
@@ -286,6 +289,7 @@ def export_table(
             max_megabytes=max_megabytes,
             calls=_single(calls),
             with_c=with_c,
+            adds=adds,
             note=note,
             on_compiled=on_compiled,
         )
@@ -293,7 +297,8 @@ def export_table(
     if others:
         names = ", ".join(sorted(others))
         note(f"{shown(db)} also holds trials of {names}; the newest were exported")
-    return load(Path(folder))
+    here = GpuKind.of(newest.gpu_name, newest.compute_capability)
+    return next(table for _, table in load_kinds(Path(folder)) if GpuKind.of_table(table) == here)
 
 
 def space(shape: Shape, gpu: str = "auto", *, note: Note = _note) -> FeasibleSet:

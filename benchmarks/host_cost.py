@@ -139,7 +139,7 @@ def c_times_us(folder: Path, size: int) -> tuple[float, float]:
     if compiler is None:
         raise EnvironmentProblem("no C compiler is here; install gcc")
     with tempfile.TemporaryDirectory() as place:
-        for name, content in c_files(table, load_cubins(folder, table)).items():
+        for name, content in c_files([(table, load_cubins(folder, table))]).items():
             path = Path(place) / name
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(content)

@@ -47,6 +47,7 @@ from autotune.kernel.compiler import Compiler
 from autotune.kernel.config import Config
 from autotune.runtime.cubin_files import CubinFiles
 from autotune.runtime.dispatcher import Dispatcher
+from autotune.runtime.engine import Engine
 from autotune.runtime.table import load
 from autotune.targets import matrices
 
@@ -107,8 +108,8 @@ def call_costs_us(folder: Path, gemms: Sequence[Gemm]) -> list[float]:
     """What the first call of each shape costs the host, its kernel being loaded. Raises DispatchError where
     there is no GPU that the table is for."""
     runtime = Dispatcher(folder)
-    engine, _ = runtime._open()
-    number = engine.devices.for_host()
+    engines, _ = runtime._open()
+    number = engines.for_host()
     import torch
 
     device = torch.device("cuda", number)
@@ -129,7 +130,8 @@ def call_costs_us(folder: Path, gemms: Sequence[Gemm]) -> list[float]:
 
 def _load(runtime: Dispatcher, device: int, gemm: Gemm) -> None:
     """Loads the kernel that a shape gets, and nothing else of its call."""
-    engine, _ = runtime._open()
+    engine = runtime._open()[0].of(device)
+    assert isinstance(engine, Engine)
     chosen = runtime.pick(gemm.m, gemm.n, gemm.k, gemm.trans_a, gemm.trans_b).kernel_id
     kernel = next(kernel for kernel in runtime.table.kernels if kernel.id == chosen)
     engine.devices.kernel(engine.devices.gpu(device), kernel)

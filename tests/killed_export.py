@@ -1,4 +1,4 @@
-"""An export that is killed before the step of this number: `main(FOLDER, STEP, CAN_EXCHANGE, CREATED_AT)`.
+"""An export that is killed before a step: `main(FOLDER, STEP, CAN_EXCHANGE, CREATED_AT, ADDS)`.
 
 A step is anything that the export does to the files beside its place: opening, renaming, removing, listing.
 One that has fewer steps ends with exit code 0.
@@ -14,6 +14,7 @@ from itertools import count
 from pathlib import Path
 from unittest.mock import patch
 
+from kind_cases import SECOND, add
 from table_cases import make_kernel, make_spec, make_table, write_table
 
 from autotune.export import exchange, package
@@ -31,7 +32,13 @@ def make(folder: Path, created_at: str) -> None:
         write_table(replace(make_table(kernel), created_at=created_at), folder)
 
 
-def main(folder: str, step: int, can_exchange: bool, created_at: str) -> None:
+def make_beside(folder: Path, created_at: str) -> None:
+    """The same for another kind of GPU, added to what is there."""
+    with patch.object(package, "runtime_files", lambda: COPIED):
+        add(replace(SECOND, created_at=created_at), folder)
+
+
+def main(folder: str, step: int, can_exchange: bool, created_at: str, adds: bool = False) -> None:
     if not can_exchange:
         exchange._exchange = lambda one, other: False
     place = str(Path(folder).parent)
@@ -44,6 +51,6 @@ def main(folder: str, step: int, can_exchange: bool, created_at: str) -> None:
             os.kill(os.getpid(), signal.SIGKILL)
 
     sys.addaudithook(kill_at_step)
-    make(Path(folder), created_at)
+    (make_beside if adds else make)(Path(folder), created_at)
     sys.stdout.flush()
     os._exit(0)

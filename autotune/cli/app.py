@@ -255,6 +255,9 @@ def export_table(
         ExportFormat,
         typer.Option("--format", help="c: with sources for programs in C and C++, in its folder c."),
     ] = ExportFormat.PYTHON,
+    adds: Annotated[
+        bool, typer.Option("--add", help="Keep the tables of other kinds of GPU that the folder holds.")
+    ] = False,
     is_json: Json = False,
 ) -> None:
     """Write the winners as a folder to import.
@@ -267,7 +270,7 @@ def export_table(
     interrupt_in_order()
     limits = max_error or None, max_kernels, max_megabytes
     with_c = form is ExportFormat.C
-    command.export(db, out, shape or (), suite, cache, *limits, with_c=with_c, is_json=is_json)
+    command.export(db, out, shape or (), suite, cache, *limits, with_c=with_c, adds=adds, is_json=is_json)
 
 
 @app.command(

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from .. import tuning
+from ..runtime.kinds import load_kinds, names_of
 from ..runtime.table import LeftOut, Table
 from . import common, console
 
@@ -24,12 +25,14 @@ def export(
     max_megabytes: float,
     *,
     with_c: bool,
+    adds: bool,
     is_json: bool,
 ) -> None:
     """Write the winners of the GPU that was measured last; none whose error is more than `max_error` times
     cuBLAS's (None: no limit). Beside them at most `max_kernels` for shapes that were not tuned, in files of
     at most `max_megabytes`. A suite names the shapes to write; one that counts calls says instead what these
-    kernels are chosen for, too. `with_c`: sources for programs in C beside."""
+    kernels are chosen for, too. `with_c`: sources for programs in C beside. `adds`: the tables of other
+    kinds of GPU that are there stay."""
     calls, is_counted = common.read_calls(suite)
     with console.Progress(is_quiet=is_json) as progress:
         table = tuning.export_table(
@@ -42,6 +45,7 @@ def export(
             max_megabytes=max_megabytes,
             calls=calls if is_counted else {},
             with_c=with_c,
+            adds=adds,
             note=console.note,
             on_compiled=lambda done, total: progress.update(f"{done:,} of {total:,} kernels are compiled"),
         )
@@ -49,11 +53,15 @@ def export(
 
 
 def _tell_export(table: Table, folder: Path, *, is_json: bool) -> None:
-    cubins = {kernel.sha256: (folder / kernel.cubin_file).stat().st_size for kernel in table.kernels}
+    kinds = load_kinds(folder)
+    own = next(path for path, found in kinds if found == table)
+    others = [found for path, found in kinds if path != own]
+    cubins = {kernel.sha256: (own / kernel.cubin_file).stat().st_size for kernel in table.kernels}
     tuned = {ranked.kernel for entry in table.entries for ranked in entry.ranked}
     facts: dict[str, Any] = {
         "folder": str(folder),
         "gpu": table.environment.gpu_name,
+        "other_gpus": [other.environment.gpu_name for other in others],
         "is_recorded": table.is_recorded,
         "recorded_on": table.recorded_on or None,
         "num_kernels": len(table.kernels),
@@ -90,6 +98,8 @@ def _tell_export(table: Table, folder: Path, *, is_json: bool) -> None:
         f"({facts['num_general']:,} of them for all other shapes), {facts['cubin_bytes'] / 1e6:.1f} MB\n"
         + console.table(("shape", "time", "vs cuBLAS", "kernel"), rows, right=(1, 2))
     )
+    if others:
+        console.show(f"{folder}/ also holds the tables for {names_of(others)}")
     console.show(_left_out_text(table.left_out))
     if table.is_recorded:
         console.show(f"These times were {common.source_text(table.environment)}; none was measured here.")

@@ -10,12 +10,13 @@ from typing import Any
 from .. import gpu, targets
 from ..errors import DispatchError, EnvironmentProblem
 from ..export import manifest
-from ..export.check_files import Files, check_files
+from ..export.check_files import Files, KindFiles, check_files
 from ..gemm import Gemm
 from ..gpu.gpu_target import GpuTarget
 from ..gpu.protocol import KernelCode
 from ..kernel.launch import NARROW_LD, refusal
 from ..measurement import CachePolicy, Measurement
+from ..runtime.kinds import GpuKind, no_table
 from ..runtime.table import Kernel, Table
 from . import console
 
@@ -39,15 +40,17 @@ def run(folder: Path, selector: str, *, is_json: bool) -> None:
         _tell_files(folder, files, is_json=is_json)
         return
     try:
-        opened = targets.open_gpu(selector, CachePolicy(files.table.policy), note=console.note)
+        # nothing is timed: the policy is that of any table
+        opened = targets.open_gpu(selector, CachePolicy(files.kinds[0].table.policy), note=console.note)
     except EnvironmentProblem as problem:
         _tell_files(folder, files, is_json=is_json)
         raise EnvironmentProblem(
             f"no kernel was run: {problem} (--gpu {NO_GPU} checks the files alone)"
         ) from problem
     with closing(opened) as target:
-        checks = _check(target, files, is_quiet=is_json)
-    _tell_checks(files, checks, is_json=is_json)
+        kind = _kind_for(files, target.gpu)
+        checks = _check(target, kind, is_quiet=is_json)
+    _tell_checks(files, kind.table, checks, is_json=is_json)
     failed = [(kernel, gemm, found) for kernel, gemm, found in checks if not found.is_ok]
     if failed:
         kernel, gemm, found = failed[0]
@@ -59,21 +62,25 @@ def run(folder: Path, selector: str, *, is_json: bool) -> None:
 
 def _tell_files(folder: Path, files: Files, *, is_json: bool) -> None:
     """What was checked of a folder whose kernels are not run, and what was not."""
-    table = files.table
     not_checked = ["what the kernels compute", "whether the driver takes them"]
     if not files.has_manifest:
         not_checked.insert(0, "its Python files (an older autotune exported it, without a manifest)")
-    if not all(kernel.identity for kernel in table.kernels):
+    if not all(kernel.identity for kind in files.kinds for kernel in kind.table.kernels):
         not_checked.insert(0, "which kernels its cubins hold (an older autotune exported it)")
     if is_json:
         console.show_json({**_file_facts(files), "gpu": None, "not_checked": not_checked, "checks": []})
         return
+    held = " and ".join(map(_held, files.kinds))
     console.show(
-        f"{folder}/: {console.counted(files.num_files, 'file', 'files')} of the export; "
-        f"{len(table.kernels):,} kernels in {len(files.code):,} cubins for {table.environment.gpu_name}: "
+        f"{folder}/: {console.counted(files.num_files, 'file', 'files')} of the export; {held}: "
         "schema, checksums, launch specs and what cubins say they hold are right.\n"
         f"Not checked: {', '.join(not_checked)}."
     )
+
+
+def _held(kind: KindFiles) -> str:
+    gpu_name = kind.table.environment.gpu_name
+    return f"{len(kind.table.kernels):,} kernels in {len(kind.code):,} cubins for {gpu_name}"
 
 
 def _file_facts(files: Files) -> dict[str, Any]:
@@ -81,29 +88,29 @@ def _file_facts(files: Files) -> dict[str, Any]:
         "num_files": files.num_files,
         "has_manifest": files.has_manifest,
         "unlisted": list(files.unlisted),
-        "num_kernels": len(files.table.kernels),
-        "num_cubins": len(files.code),
+        "gpus": [kind.table.environment.gpu_name for kind in files.kinds],
+        "num_kernels": sum(len(kind.table.kernels) for kind in files.kinds),
+        "num_cubins": sum(len(kind.code) for kind in files.kinds),
     }
 
 
-def _check(target: GpuTarget, files: Files, *, is_quiet: bool) -> list[tuple[Kernel, Gemm, Measurement]]:
-    _check_gpu(files.table, target.gpu)
+def _check(target: GpuTarget, kind: KindFiles, *, is_quiet: bool) -> list[tuple[Kernel, Gemm, Measurement]]:
     checks = []
     with console.Progress(is_quiet=is_quiet) as progress:
-        for kernel, gemm in _cases(files.table):
+        for kernel, gemm in _cases(kind.table):
             progress.update(f"checking {kernel.id} on {gemm}")
-            code = KernelCode(files.code[kernel.sha256], kernel.sha256, kernel.spec)
+            code = KernelCode(kind.code[kernel.sha256], kernel.sha256, kernel.spec)
             checks.append((kernel, gemm, target.worker.check(target.problem(gemm), code)))
     return checks
 
 
-def _check_gpu(table: Table, here: gpu.GpuInfo) -> None:
-    expected = table.environment
-    if (here.name, here.compute_capability) != (expected.gpu_name, expected.compute_capability):
-        raise DispatchError(
-            f"the table is for {expected.gpu_name}, GPU {here.index} is {here.name}: search on it with "
-            f"`autotune search --gpu {here.index}` and export again"
-        )
+def _kind_for(files: Files, here: gpu.GpuInfo) -> KindFiles:
+    """The table for a GPU. Raises DispatchError where none is."""
+    own = GpuKind.of(here.name, here.compute_capability)
+    found = [kind for kind in files.kinds if GpuKind.of_table(kind.table) == own]
+    if not found:
+        raise DispatchError(no_table([kind.table for kind in files.kinds], here.index, own))
+    return found[0]
 
 
 def _cases(table: Table) -> Iterator[tuple[Kernel, Gemm]]:
@@ -126,8 +133,9 @@ def _serves(kernel: Kernel, gemm: Gemm) -> bool:
     return max(lds) < NARROW_LD and refusal(kernel.spec, gemm.m, gemm.n, gemm.k, lds) is None
 
 
-def _tell_checks(files: Files, checks: Sequence[tuple[Kernel, Gemm, Measurement]], *, is_json: bool) -> None:
-    table = files.table
+def _tell_checks(
+    files: Files, table: Table, checks: Sequence[tuple[Kernel, Gemm, Measurement]], *, is_json: bool
+) -> None:
     worst: dict[str, Any] = {}
     for kernel, _, found in checks:
         worst[kernel.id] = max(worst.get(kernel.id, 0.0), found.error_ratio or 0.0)

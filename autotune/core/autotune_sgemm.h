@@ -7,8 +7,9 @@
  *     autotune_destroy(handle);
  *
  * Matrices lie on the GPU of the calling thread's current context, which cudaSetDevice or cuCtxSetCurrent chose. A
- * handle serves any number of threads, streams and GPUs of the table's kind. No call waits for the GPU, so calls may
- * be captured into graphs. Nothing of CUDA is needed to build this: its driver is looked for at the first product. */
+ * handle serves any number of threads, streams and GPUs, each by the table for its kind. No call waits for the GPU, so
+ * calls may be captured into graphs. Nothing of CUDA is needed to build this: its driver is looked for at the first
+ * product. */
 
 #ifndef AUTOTUNE_SGEMM_H
 #define AUTOTUNE_SGEMM_H
@@ -38,7 +39,7 @@ typedef enum {
     AUTOTUNE_NO_DRIVER,   /* CUDA is not there, or too old */
     AUTOTUNE_UNKNOWN,     /* no plan is remembered for such a call */
     AUTOTUNE_NO_CONTEXT,  /* the calling thread has no GPU: call cudaSetDevice, or make a context current */
-    AUTOTUNE_OTHER_GPU,   /* the table is for another kind of GPU: tune on this one and export again */
+    AUTOTUNE_OTHER_GPU,   /* no table is for this kind of GPU: tune on it, export-table --add */
     AUTOTUNE_OTHER_CODE,  /* a cubin does not hold the kernel that the table says: export again */
     AUTOTUNE_OVERLAP,     /* C shares memory with A or B */
     AUTOTUNE_FORKED,      /* CUDA was used before this process was forked: it does not work here */
@@ -49,7 +50,7 @@ typedef enum {
     AUTOTUNE_INSTEAD = 1 << 18 /* and above: the same plus this, but the product was served by the kernel */
 } autotune_status;
 
-/* Opens the table that this folder holds. */
+/* Opens the tables that this folder holds, one for each kind of GPU. */
 AUTOTUNE_API autotune_status autotune_create(autotune_handle **handle);
 
 /* Closes a handle that no call uses any more, on the host and on GPUs; NULL is none. Device memory and code that were
@@ -79,7 +80,8 @@ typedef struct {
     double cublas_us;
 } autotune_pick_info;
 
-/* For a row-major product of packed, aligned matrices, m and n at least 1. Needs no GPU. */
+/* For a row-major product of packed, aligned matrices, m and n at least 1. Needs no GPU: of several kinds that of the
+ * calling thread's GPU is asked, the first where it has none. */
 AUTOTUNE_API autotune_status autotune_pick(autotune_handle *handle, int trans_a, int trans_b, int m, int n, int k,
                                            autotune_pick_info *pick);
 

@@ -112,12 +112,22 @@ static autotune_status new_plan(autotune_handle *handle, const row_major *call, 
     return status ? status : autotune_make_plan(handle, &planned, plan);
 }
 
+/* The GPU of the calling thread, and of a handle's kinds the one that is for it: the first where none is. */
+static autotune_status find_kind(autotune_handle **handle, int32_t *device) {
+    for (autotune_handle *kind = *handle; kind; kind = kind->next) {
+        const autotune_status status = at_current_gpu(kind->loader, device);
+        if (!status) *handle = kind;
+        if (status != AUTOTUNE_OTHER_GPU) return status;
+    }
+    return AUTOTUNE_OTHER_GPU;
+}
+
 static autotune_status multiply(autotune_handle *handle, void *stream, const row_major *call, float alpha,
                                 float beta) {
     if (at_is_forked()) return AUTOTUNE_FORKED;
     if (!handle->table->codes) return AUTOTUNE_OTHER_TABLE; /* whoever opened it loads kernels itself */
     int32_t device = 0;
-    autotune_status status = at_current_gpu(handle->loader, &device);
+    autotune_status status = find_kind(&handle, &device);
     if (status) return status;
     const autotune_kind kind = kind_of(call, device);
     if (!is_in_range(call, &kind)) return AUTOTUNE_BAD_CALL;
@@ -164,6 +174,8 @@ autotune_status autotune_pick(autotune_handle *handle, int trans_a, int trans_b,
     };
     const autotune_kind kind = kind_of(&call, 0);
     if (m < 1 || n < 1 || !is_in_range(&call, &kind)) return AUTOTUNE_BAD_CALL;
+    int32_t device;
+    if (handle->next) (void)find_kind(&handle, &device); /* without a GPU it is asked of the first kind */
     const char *version = NULL;
     const bool has_blas = at_find_blas(&version);
     autotune_choice choice;
@@ -196,7 +208,8 @@ const char *autotune_error_text(autotune_status status) {
         case AUTOTUNE_NO_DRIVER: return "no CUDA driver of CUDA 12.0 or later can be used; install or update it";
         case AUTOTUNE_UNKNOWN: return "no plan is remembered for such a call";
         case AUTOTUNE_NO_CONTEXT: return "the calling thread has no GPU; call cudaSetDevice and cudaFree(0) first";
-        case AUTOTUNE_OTHER_GPU: return "the table is for another kind of GPU; tune on this one and export again";
+        case AUTOTUNE_OTHER_GPU: return "the table is for another kind of GPU; tune on this one, and add its table with "
+                                        "export-table --add --format c";
         case AUTOTUNE_OTHER_CODE: return "a cubin does not hold the kernel that the table says; export again";
         case AUTOTUNE_FORKED: return "CUDA was used before this process was forked, and does not work in it; start "
                                      "processes anew, or fork before the first product";

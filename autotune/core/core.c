@@ -31,12 +31,32 @@ autotune_status autotune_open(const autotune_table *table, autotune_handle **han
     return AUTOTUNE_OK;
 }
 
+autotune_status autotune_open_kinds(const autotune_table tables[], int32_t num_tables, autotune_handle **handle) {
+    autotune_handle *first = NULL;
+    for (int32_t i = num_tables - 1; i >= 0; i--) {
+        autotune_handle *made;
+        const autotune_status status = autotune_open(&tables[i], &made);
+        if (status) {
+            autotune_close(first);
+            *handle = NULL;
+            return status;
+        }
+        made->next = first;
+        first = made;
+    }
+    *handle = first;
+    return AUTOTUNE_OK;
+}
+
 void autotune_close(autotune_handle *handle) {
-    if (!handle) return;
-    at_chooser_free(handle->chooser);
-    at_runner_free(handle->runner);
-    at_loader_free(handle->loader);
-    free(handle);
+    while (handle) {
+        autotune_handle *next = handle->next;
+        at_chooser_free(handle->chooser);
+        at_runner_free(handle->runner);
+        at_loader_free(handle->loader);
+        free(handle);
+        handle = next;
+    }
 }
 
 void autotune_use_driver(autotune_handle *handle, const autotune_driver *driver) { handle->runner->cuda = driver; }
@@ -89,9 +109,7 @@ autotune_status autotune_make_plan(autotune_handle *handle, const autotune_plann
 }
 
 /* A process may be forked before its first plan, and its children record for themselves: nothing begins before. */
-autotune_status autotune_record_calls(autotune_handle *handle, const char *file) {
-    at_runner *runner = handle->runner;
-    if (at_is_forked()) return AUTOTUNE_FORKED;
+static autotune_status record_calls(at_runner *runner, const char *file) {
     autotune_status status = AUTOTUNE_OK;
     pthread_mutex_lock(&runner->lock);
     if (runner->recorder) {
@@ -102,6 +120,13 @@ autotune_status autotune_record_calls(autotune_handle *handle, const char *file)
         at_recorder_begin(runner->recorder);
     }
     pthread_mutex_unlock(&runner->lock);
+    return status;
+}
+
+autotune_status autotune_record_calls(autotune_handle *handle, const char *file) {
+    if (at_is_forked()) return AUTOTUNE_FORKED;
+    autotune_status status = AUTOTUNE_OK;
+    for (; handle && !status; handle = handle->next) status = record_calls(handle->runner, file);
     return status;
 }
 

@@ -28,6 +28,10 @@ AUTOTUNE_API extern const uint32_t autotune_struct_bytes[AUTOTUNE_NUM_STRUCTS];
 /* Opens a table, which must stay as long as the handle does. */
 AUTOTUNE_API autotune_status autotune_open(const autotune_table *table, autotune_handle **handle);
 
+/* Opens tables for several kinds of GPU as one handle: a program in C is served by the one for its GPU. */
+AUTOTUNE_API autotune_status autotune_open_kinds(const autotune_table tables[], int32_t num_tables,
+                                                 autotune_handle **handle);
+
 /* Closes a handle that no call uses any more; NULL is none. Its plans that are held stay. */
 AUTOTUNE_API void autotune_close(autotune_handle *handle);
 

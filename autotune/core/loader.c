@@ -69,8 +69,9 @@ static autotune_status adopt(at_loader *loader, int32_t device) {
     if (!error) error = loader->cuda->device_attribute(&minor, CAPABILITY_MINOR, device);
     if (error) return told(error);
     const bool is_capable = major == table->capability_major && minor == table->capability_minor;
-    if (!is_capable || !is_same_kind(name, table->gpu_name)) return AUTOTUNE_OTHER_GPU;
     at_open_gpu *gpu = &loader->gpus[device];
+    gpu->is_other = !is_capable || !is_same_kind(name, table->gpu_name);
+    if (gpu->is_other) return AUTOTUNE_OTHER_GPU;
     if (!gpu->kernels) gpu->kernels = calloc((size_t)table->num_kernels, sizeof *gpu->kernels);
     if (!gpu->kernels) return AUTOTUNE_NO_MEMORY;
     return told(loader->cuda->retain_context(&gpu->context, device));
@@ -85,7 +86,9 @@ autotune_status at_current_gpu(at_loader *loader, int32_t *device) {
     *device = current;
     pthread_mutex_lock(&loader->lock);
     loader->cuda = &found;
-    const autotune_status status = loader->gpus[current].context ? AUTOTUNE_OK : adopt(loader, current);
+    const at_open_gpu *gpu = &loader->gpus[current];
+    autotune_status status = gpu->is_other ? AUTOTUNE_OTHER_GPU : AUTOTUNE_OK;
+    if (!status && !gpu->context) status = adopt(loader, current);
     pthread_mutex_unlock(&loader->lock);
     return status;
 }

@@ -4,6 +4,7 @@
 #define AUTOTUNE_LOADER_H
 
 #include <pthread.h>
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "autotune_sgemm.h"
@@ -32,6 +33,7 @@ typedef struct {
 
 typedef struct {
     uint64_t context; /* primary; 0 before the first product */
+    bool is_other;    /* the table is not for it */
     at_loaded *kernels;
 } at_open_gpu;
 

@@ -8,7 +8,7 @@ as a whole, and compared with float64 on rows and columns that include all edges
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -20,11 +20,13 @@ from ..errors import DispatchError
 from ..gemm import Gemm
 from ..runtime.chooser import Chooser
 from ..runtime.cuda_driver import PER_THREAD_STREAM, Driver
+from ..runtime.devices import first_served, kind_here
 from ..runtime.engine import Engine
 from ..runtime.host import sgemm_host
+from ..runtime.kinds import GpuKind, no_table
 from ..runtime.pick import Call, Pick
 from ..runtime.table import Kernel, Table
-from .check_files import check_files
+from .check_files import KindFiles, check_files
 
 NUM_ROWS, NUM_COLUMNS = 64, 512  # of C that are compared with float64
 MAX_ELEMENTS = 1 << 28  # of a matrix: tuned shapes beyond are left to the ragged one
@@ -88,21 +90,32 @@ def verify_table(
     than this code or for another GPU, and if the GPU fails: nothing can be said of the kernels then.
     """
     files = check_files(folder)
-    table, code = files.table, files.code
     driver = driver or Driver()
+    chosen, (_, table, code) = _kind_here(files.kinds, driver, device)
     checks: list[KernelCheck] = []
-    chosen = device
     for kernel in table.kernels:
         engine = Engine(table, code, _Only(table, kernel), driver)
-        chosen = engine.devices.for_host() if chosen is None else chosen
         for gemm in _shapes(table, kernel):
             for alpha, beta in SCALES:
                 checks.append(_check(engine, chosen, kernel, gemm, (alpha, beta), seed))
                 on_check(checks[-1])
-    if chosen is None:
-        raise DispatchError(f"{folder} holds no kernel; export it again")
     name = driver.device_name(chosen)
     return TableCheck(folder, chosen, name, len(table.kernels), table.is_recorded, tuple(checks))
+
+
+def _kind_here(kinds: Sequence[KindFiles], driver: Driver, device: int | None) -> tuple[int, KindFiles]:
+    """The GPU to check on, and the table for its kind."""
+    by_kind = {GpuKind.of_table(kind.table): kind for kind in kinds}
+
+    def fault(number: int) -> str | None:
+        here = kind_here(driver, number)
+        return None if here in by_kind else no_table([kind.table for kind in kinds], number, here)
+
+    if device is None:
+        device = first_served(driver, fault)
+    elif told := fault(device):
+        raise DispatchError(told)
+    return device, by_kind[kind_here(driver, device)]
 
 
 class _Only(Chooser):

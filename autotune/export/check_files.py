@@ -1,29 +1,39 @@
 """Is an exported folder as it was written? All that can be said of it without a GPU.
 
-The table's schema, checksum and launch specs, the SHA-256 of every cubin, and of every file in the manifest.
+The schema, checksum and launch specs of each kind's table, the SHA-256 of every cubin, and of every file in
+the manifest.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from ..errors import DispatchError
 from ..runtime.cubin_files import load_cubins
-from ..runtime.table import Table, load
+from ..runtime.kinds import load_kinds
+from ..runtime.table import Table
 from . import manifest
+
+
+class KindFiles(NamedTuple):
+    """The table of one kind of GPU, where it lies, and the code of its cubins by their SHA-256."""
+
+    folder: Path
+    table: Table
+    code: dict[str, bytes]
 
 
 @dataclass(frozen=True)
 class Files:
-    """What a folder holds; `code` are cubins by their SHA-256.
+    """What a folder holds, the first kind's first.
 
     `unlisted` is what no export wrote. Without a manifest (exports of older versions) nothing tells whether
     Python files are as they were.
     """
 
-    table: Table
-    code: dict[str, bytes]
+    kinds: tuple[KindFiles, ...]
     num_files: int  # that an export wrote
     has_manifest: bool
     unlisted: tuple[str, ...]
@@ -31,8 +41,7 @@ class Files:
 
 def check_files(folder: Path) -> Files:
     """Read a folder and hold it against its own manifest. Raises DispatchError, naming what is wrong."""
-    table = load(folder)
-    code = load_cubins(folder, table)
+    kinds = tuple(KindFiles(path, table, load_cubins(path, table)) for path, table in load_kinds(folder))
     try:
         has_manifest = manifest.read(folder) is not None
         found = manifest.take_inventory(folder)
@@ -48,4 +57,4 @@ def check_files(folder: Path) -> Files:
         raise DispatchError(
             f"{folder} is not as it was exported ({'; '.join(faults)}); move it away and export again"
         )
-    return Files(table, code, len(found.intact) + len(changed), has_manifest, found.foreign)
+    return Files(kinds, len(found.intact) + len(changed), has_manifest, found.foreign)

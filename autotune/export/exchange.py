@@ -20,7 +20,8 @@ import os
 import re
 import stat
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from ..errors import DispatchError
@@ -56,6 +57,35 @@ def replace(folder: Path, fill: Callable[[Path], None], note: Note) -> None:
         _clear(scratch, note)
         if lock is not None:
             os.close(lock)
+
+
+@contextmanager
+def alone(folder: Path) -> Iterator[None]:
+    """Waits until no other export is between reading a folder and replacing it. One that was replaced while
+    this waited is another folder, which is waited for anew. Where the file system has no locks, or the folder
+    is not there yet, nothing is waited for."""
+    descriptor = _wait_for(folder)
+    try:
+        yield
+    finally:
+        if descriptor is not None:
+            os.close(descriptor)
+
+
+def _wait_for(folder: Path) -> int | None:
+    while True:
+        try:
+            descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        except OSError:
+            return None
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            if os.path.samestat(os.fstat(descriptor), folder.stat()):
+                return descriptor
+        except OSError:  # no locks here, or the folder is being moved
+            os.close(descriptor)
+            return None
+        os.close(descriptor)
 
 
 def recover(folder: Path, note: Note) -> None:

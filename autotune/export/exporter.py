@@ -23,7 +23,6 @@ from ..runtime.soundness import check_identity
 from ..runtime.table import Entry, Kernel, RankedKernel, Table
 from ..strict import Misfit
 from . import cover, figures
-from .c_source import c_files
 from .cubins import KernelCompiler, OnCompiled, compile_all, within
 from .left_out import figures_of, left_out
 from .package import prepare, write_folder
@@ -46,23 +45,25 @@ def export_table(
     max_megabytes: float = MAX_MEGABYTES,
     calls: Mapping[Gemm, int] = MappingProxyType({}),
     with_c: bool = False,
+    adds: bool = False,
     created_at: datetime | None = None,
     note: Callable[[str], None] = lambda _: None,
     on_compiled: OnCompiled = lambda done, total: None,
 ) -> Path:
-    """Write the importable folder for these results; returns it. A table that is there is replaced.
+    """Write the importable folder for these results; returns it. What is there is replaced, or added to.
 
     `matrices`: times of kernels on other GPUs or by other searches. From these and from those of `results`
     come the kernels for shapes that were not tuned: at most `max_kernels` beside those that won, in files of
     at most `max_megabytes`. `calls`: how often a program calls for each shape, tuned or not: these kernels
-    are chosen for its shapes, too. `with_c`: with sources for programs in C (c_source.py). `note` is told of
-    files that are kept (`write_folder`), of batches that are left out, and of a recording that was made with
-    another text of the kernel; `on_compiled` how far the compiler is. Raises DispatchError if there is
-    nothing to export, if results were measured of another kernel source, or are of another GPU architecture,
-    than is compiled here, or if the folder holds anything that no export wrote; UsageError where Python
-    cannot import its name; EnvironmentProblem where the disk is full.
+    are chosen for its shapes, too. `with_c`: with sources for programs in C (c_source.py). `adds`: beside the
+    tables of other kinds of GPU that the folder holds. `note` is told of files that are kept and tables that
+    are replaced (`write_folder`), of batches that are left out, and of a recording that was made with another
+    text of the kernel; `on_compiled` how far the compiler is. Raises DispatchError if there is nothing to
+    export, if results were measured of another kernel source, or are of another GPU architecture, than is
+    compiled here, or if the folder holds anything that no export wrote, or is damaged and added to;
+    UsageError where Python cannot import its name; EnvironmentProblem where the disk is full.
     """
-    prepare(folder, note)
+    prepare(folder, note, adds=adds)
     results = _callable(results, note)
     _check(results, compiler, note)
     results = replace(results, source_hash=same_code.kept_as(template.source_hash()))
@@ -98,7 +99,7 @@ def export_table(
         entries=tuple(_entry(shape) for shape in tuned.shapes if shape.ranked),
         left_out=figures_of(judged),
     )
-    return write_folder(table, code, folder, note, c_files(table, code) if with_c else {})
+    return write_folder(table, code, folder, note, with_c=with_c, adds=adds)
 
 
 def _callable(results: TunedResults, note: Callable[[str], None]) -> TunedResults:

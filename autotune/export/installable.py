@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Sequence
 
+from ..runtime.kinds import names_of
 from ..runtime.table import Table
 
 FILE = "pyproject.toml"
@@ -39,11 +41,12 @@ sources = {{ "" = "{name}" }}
 """
 
 
-def project_text(table: Table, name: str) -> str:
-    """The content of `pyproject.toml`. Its version is the minute of the export: a newer one is newer."""
-    made = _DATE.match(table.created_at)
+def project_text(tables: Sequence[Table], name: str) -> str:
+    """The content of `pyproject.toml`. Its version is the minute of the newest table: a newer export is
+    newer."""
+    newest = max(tables, key=lambda table: table.created_at)
+    made = _DATE.match(newest.created_at)
     version = ".".join(made.groups()) if made else "0"
     project = re.sub("[^A-Za-z0-9]+", "-", name).strip("-") or "sgemm-table"
-    gpu = table.environment.gpu_name
-    description = json.dumps(f"FP32 matrix products tuned for {gpu} by {table.made_by}")
+    description = json.dumps(f"FP32 matrix products tuned for {names_of(tables)} by {newest.made_by}")
     return _TEXT.format(name=name, project=project, version=version, description=description)

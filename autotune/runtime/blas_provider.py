@@ -23,7 +23,7 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
-from ..column_major import PEDANTIC_MATH, WORKSPACE_BYTES, ColumnMajorCall, read_version
+from ..column_major import OP_N, PEDANTIC_MATH, WORKSPACE_BYTES, ColumnMajorCall, read_version
 from ..errors import DispatchError, DispatchWarning
 from ..gemm import MAX_EXTENT
 from ..kernel.launch import Grid
@@ -50,6 +50,8 @@ _SIGNATURES: dict[str, tuple[Any, ...]] = {
     "cublasSetWorkspace_v2": (_P, _P, ctypes.c_size_t),
     "cublasSgemm_v2": (_P, _I, _I, _I, _I, _I, _P, _P, _I, _P, _I, _P, _P, _I),
 }
+# Where no kernel is there to scale: not among those that the core is given.
+_GEAM = (_P, _I, _I, _I, _I, _P, _P, _I, _P, _P, _I, _P, _I)
 
 
 def blas_fault(call: str, status: int) -> DispatchError:
@@ -95,6 +97,18 @@ class BlasHandle:
             self._alpha, b, call.ld_first, a, call.ld_second, self._beta, c, call.ld_result,
         )  # fmt: skip
         _check(status, "cublasSgemm")
+
+    def scale_result(self, call: ColumnMajorCall, stream: int, address: int, beta: float) -> None:
+        """Enqueue C = beta C; beta = 0 does not read C. By cublasSgeam in place, whose second operand counts
+        nothing: cuBLAS states that neither is read where its scale is 0."""
+        library, handle = self._library, self._handle
+        _check(library.cublasSetStream_v2(handle, stream), "cublasSetStream")
+        _SCALES.pack_into(self._scales, 0, beta, 0.0)
+        status = library.cublasSgeam(
+            handle, OP_N, OP_N, call.rows, call.columns, self._alpha, address, call.ld_result,
+            self._beta, address, call.ld_result, address, call.ld_result,
+        )  # fmt: skip
+        _check(status, "cublasSgeam")
 
 
 class _Lent(dict[int, BlasHandle]):
@@ -268,4 +282,5 @@ def _declared(library: Any) -> Any:
     """With the types of arguments: Python's numbers are passed as they are. Raises AttributeError."""
     for name, types in _SIGNATURES.items():
         getattr(library, name).argtypes = types
+    library.cublasSgeam.argtypes = _GEAM
     return library

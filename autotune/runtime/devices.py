@@ -1,4 +1,4 @@
-"""The GPUs that a table serves: who they are, their contexts, and the kernels loaded on them.
+"""The GPUs of a process: who they are, their contexts, and the kernels of a table that are loaded on them.
 
 Loading happens once per kernel and GPU, under a lock, also while a stream is being captured. Copied
 into exported tables.
@@ -7,7 +7,7 @@ into exported tables.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -18,6 +18,7 @@ from ..kernel.launch import PACK_THREADS, REDUCE_THREADS
 from . import conditions
 from .conditions import Conditions
 from .cuda_driver import CudaFault, Driver, KernelFacts
+from .kinds import GpuKind, no_table
 from .table import Kernel, Table
 from .workspace import Workspaces
 
@@ -47,37 +48,21 @@ class OpenGpu:
     kernels: dict[str, LoadedKernel] = field(default_factory=dict)
 
 
-class Devices:
-    """All GPUs of this process that the table is for. Threads may share it."""
+class Gpus:
+    """GPUs of this process, each opened when it is first asked for. Threads may share it."""
 
-    def __init__(self, table: Table, code: Mapping[str, bytes], driver: Driver) -> None:
-        self._table = table
-        self._code = code
+    def __init__(self, driver: Driver) -> None:
         self._driver = driver
         self._lock = threading.Lock()
         self._gpus: dict[int, OpenGpu] = {}
-        self._libraries: dict[str, int] = {}  # by SHA-256 of the cubin; not bound to a GPU
 
     def gpu(self, device: int) -> OpenGpu:
-        """A GPU by its number. Raises DispatchError if the table is not for such a GPU."""
+        """A GPU by its number. Raises DispatchError if it is not to be served."""
         found = self._gpus.get(device)
         if found is None:
             with self._lock:
                 found = self._gpus.get(device) or self._adopt(device)
         return found
-
-    def for_host(self) -> int:
-        """The GPU for arrays of the host: the current one if the table is for it, else the first such."""
-        current = self._driver.current_device()
-        if current is not None and self._mismatch(current) is None:
-            return current
-        faults = []
-        for device in range(self._driver.num_devices()):
-            fault = self._mismatch(device)
-            if fault is None:
-                return device
-            faults.append(fault)
-        raise DispatchError("; ".join(faults) or "the driver finds no GPU; run `nvidia-smi` to see why")
 
     @contextmanager
     def current(self, gpu: OpenGpu) -> Iterator[None]:
@@ -91,6 +76,28 @@ class Devices:
             if is_elsewhere:
                 self._driver.pop_context()
 
+    def _adopt(self, device: int) -> OpenGpu:
+        context = self._driver.primary_context(device)
+        here = None
+        with suppress(CudaFault):  # what is wrong with the GPU shows in what is asked of it
+            here = self._driver.conditions(device)
+        self._gpus[device] = OpenGpu(device, context, Workspaces(self._driver, device), here)
+        return self._gpus[device]
+
+
+class Devices(Gpus):
+    """All GPUs of this process that a table is for, with its kernels. Threads may share it."""
+
+    def __init__(self, table: Table, code: Mapping[str, bytes], driver: Driver) -> None:
+        super().__init__(driver)
+        self._table = table
+        self._code = code
+        self._libraries: dict[str, int] = {}  # by SHA-256 of the cubin; not bound to a GPU
+
+    def for_host(self) -> int:
+        """The GPU for arrays of the host: the current one if the table is for it, else the first such."""
+        return first_served(self._driver, self._mismatch)
+
     def kernel(self, gpu: OpenGpu, kernel: Kernel) -> LoadedKernel:
         """A kernel on a GPU, loaded at the first request."""
         found = gpu.kernels.get(kernel.id)
@@ -103,29 +110,17 @@ class Devices:
 
     def _mismatch(self, device: int) -> str | None:
         """Why the table is not for this GPU, or None if it is."""
-        expected = self._table.environment
-        name, capability = self._driver.device_name(device), self._driver.compute_capability(device)
-        same = (conditions.kind_of(expected.gpu_name), expected.compute_capability)
-        if (conditions.kind_of(name), capability) == same:
-            return None
-        return (
-            f"this table is for {expected.gpu_name} (sm_{_digits(expected.compute_capability)}), but GPU "
-            f"{device} is {name} (sm_{_digits(capability)}): tune on it with "
-            f"`autotune search --gpu {device}` and export again"
-        )
+        here = kind_here(self._driver, device)
+        return None if here == GpuKind.of_table(self._table) else no_table([self._table], device, here)
 
     def _adopt(self, device: int) -> OpenGpu:
         fault = self._mismatch(device)
         if fault is not None:
             raise DispatchError(fault)
-        context = self._driver.primary_context(device)
-        here = None
-        with suppress(CudaFault):  # what is wrong with the GPU shows in what is asked of it
-            here = self._driver.conditions(device)
-        self._gpus[device] = OpenGpu(device, context, Workspaces(self._driver, device), here)
-        if here is not None:
-            conditions.warn(self._table, device, here)
-        return self._gpus[device]
+        gpu = super()._adopt(device)
+        if gpu.conditions is not None:
+            conditions.warn(self._table, device, gpu.conditions)
+        return gpu
 
     def _load(self, gpu: OpenGpu, kernel: Kernel) -> LoadedKernel:
         spec, driver = kernel.spec, self._driver
@@ -172,6 +167,26 @@ class Devices:
         )
 
 
+def kind_here(driver: Driver, device: int) -> GpuKind:
+    """Of a GPU of this process."""
+    return GpuKind.of(driver.device_name(device), driver.compute_capability(device))
+
+
+def first_served(driver: Driver, fault: Callable[[int], str | None]) -> int:
+    """The current GPU if it can be served, else the first that can. Raises DispatchError with the faults of
+    all."""
+    current = driver.current_device()
+    if current is not None and fault(current) is None:
+        return current
+    faults = []
+    for device in range(driver.num_devices()):
+        told = fault(device)
+        if told is None:
+            return device
+        faults.append(told)
+    raise DispatchError("; ".join(faults) or "the driver finds no GPU; run `nvidia-smi` to see why")
+
+
 def misfit(kernel: Kernel, name: str, facts: KernelFacts, smem_per_block: int) -> str | None:
     """Why one of a kernel's functions cannot be launched as the table says, or None if it can.
 
@@ -196,7 +211,3 @@ def misfit(kernel: Kernel, name: str, facts: KernelFacts, smem_per_block: int) -
 
 def _by(cluster: tuple[int, int, int]) -> str:
     return "x".join(map(str, cluster)) if any(cluster) else "no"
-
-
-def _digits(capability: tuple[int, int]) -> str:
-    return "".join(map(str, capability))

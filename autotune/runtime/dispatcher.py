@@ -1,10 +1,11 @@
-"""Runs the kernels of an exported table: C[m,n] = alpha * op(A) * op(B) + beta * C, FP32, row-major.
+"""Runs the kernels of an exported folder: C[m,n] = alpha * op(A) * op(B) + beta * C, FP32, row-major.
 
 A call does three things: it reads address, extents and strides of its arrays; it looks up what it did
 for such a call before (the first time: picks a kernel, loads it, plans the launch); it launches. Only
 the first call of its kind on a GPU is slow. No call waits for the GPU, so calls work under graph capture.
 There is one exception: where the caller asks for it, a first call settles its kind, and waits; under capture
-that is put off. Where cuBLAS is taken to be faster than all kernels, it is called instead of one.
+that is put off. Where cuBLAS is taken to be faster than all kernels, it is called instead of one. A folder
+may hold tables for several kinds of GPU: each GPU is served by the one for its kind (engines.py).
 
 Needs cuda-bindings and numpy, for DLPack arrays cuda-core too. Copied into exported tables.
 """
@@ -20,35 +21,32 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from ..errors import DispatchError
-from ..gemm import Gemm
 from .arrays import Libraries, Library, stream_handle
 from .blas_provider import BlasProvider, is_switched_on
 from .call_recorder import folder_of, recorded_elsewhere
-from .chooser import Chooser
 from .counting import Counted
-from .cubin_files import CubinFiles
 from .cuda_driver import LEGACY_STREAMS, PER_THREAD_STREAM, Driver
-from .pick import Call, Pick
-from .product import UnfitStrides, check_overlap, make_gemm, packed, packed_forms
-from .table import load
+from .kinds import FALLBACK
+from .one_kind import OneKind, open_kinds
+from .pick import Pick
+from .product import UnfitStrides, check_overlap, make_gemm, packed_forms
 
 if TYPE_CHECKING:
-    from .choices import KnownChoices
-    from .engine import Engine
-    from .settling import Settler
-    from .tensor_calls import TensorCalls
+    from .engine import Planner
+    from .engines import Engines, Fallback
+    from .routed_engine import RoutedEngine
+    from .routed_kinds import RoutedKinds
+    from .several_calls import SeveralCalls
     from .torch_routing import TorchRouting
 
-MAX_PICKS = 4096  # shapes whose picks are remembered
 Settle = Literal["off", "first-use"]
 _SETTLE, _CHOICES, _RECORD = "AUTOTUNE_SETTLE", "AUTOTUNE_CHOICES", "AUTOTUNE_RECORD"
-_DEFAULT_STREAM = LEGACY_STREAMS[0]  # waits for the work of all streams that do not opt out of that
 
 
 class Dispatcher:
     """Serves matrix products from one exported folder. Threads may share it.
 
-    Reads the whole folder at once and checks its table. A compiled kernel is unpacked and checked when it is
+    Reads the whole folder at once and checks its tables. A compiled kernel is unpacked and checked when it is
     first needed (cubin_files.py). What launches is imported, and CUDA asked for, at the first product.
 
     settle: "first-use" times the model's first few launches at the first call of a kind that was not tuned,
@@ -62,7 +60,11 @@ class Dispatcher:
     `cublas` is True.
     cublas: whether cuBLAS is called where it is taken to be faster than every kernel of the table
     (blas_provider.py). Left out, the environment variable AUTOTUNE_CUBLAS says it, 0 or 1; it is by default.
+    fallback: what becomes of products on a GPU that no table of the folder is for. "refuse", the default, is
+    an error; "cublas" has cuBLAS serve them, with one warning. Left out, the environment variable
+    AUTOTUNE_FALLBACK says it, unless `deterministic`.
 
+    `tables`: of all kinds of GPU, `table` the first of them, which was exported first.
     `num_copied`: how many products needed a packed copy, by whose (a, b, out).
     Where the environment variable AUTOTUNE_RECORD names a file, calls are recorded (`record_calls`).
 
@@ -78,64 +80,77 @@ class Dispatcher:
         deterministic: bool = False,
         choices: str | Path | None = None,
         cublas: bool | None = None,
+        fallback: Fallback | None = None,
         driver: Driver | None = None,
     ) -> None:
         mode = _mode(settle, deterministic)
         self._is_deterministic = deterministic
-        self._blas = BlasProvider(is_switched_on(cublas, deterministic))
-        self.table = load(Path(folder))
-        self._code = CubinFiles(Path(folder), self.table)
-        # deterministic: which cuBLAS is loaded by when differs between processes
-        loaded = None if deterministic else self._blas.loaded_version
-        self._chooser = Chooser(self.table, loaded)
-        self._is_first_use = mode == "first-use"
+        self._fallback = _fallback_mode(fallback, deterministic)
+        blas = BlasProvider(is_switched_on(cublas, deterministic))
+        self._kinds = open_kinds(
+            Path(folder), blas, is_first_use=mode == "first-use", is_deterministic=deterministic
+        )
+        self.tables = tuple(kind.table for kind in self._kinds)
+        self.table = self.tables[0]
         self._lock = threading.RLock()
-        self._known: KnownChoices | None = None  # as long as nothing is pinned or settled
         pinned = choices or os.environ.get(_CHOICES)
         if pinned:
-            self._choices(Path(pinned))
-        self._picks: dict[tuple[int, int, int, bool, bool], Pick] = {}
+            self._pin(Path(pinned))
         self.num_copied = Counter[str]()
         self._driver = driver
-        self._opened: tuple[Engine, Libraries] | None = None
+        self._opened: tuple[Engines, Libraries] | None = None
         self._routing: TorchRouting | None = None
-        self._routed: list[Engine] = []
+        self._routed: list[RoutedEngine] = []
         self._record_file: str | None = None
         if os.environ.get(_RECORD):
             self.record_calls(os.environ[_RECORD])
-        self._settler: Settler | None = None
-        self._tensor_calls: TensorCalls | None
-        self._below_autograd: TensorCalls | None
-        self._is_new_to_torch, self._tensor_calls, self._below_autograd = True, None, None
+        self._tensor_calls: SeveralCalls | None = None
+        self._below_autograd: SeveralCalls | None = None
+        self._met_torch: set[Planner] = set()
 
-    def pick(self, m: int, n: int, k: int, trans_a: bool = False, trans_b: bool = False) -> Pick:
+    def pick(
+        self,
+        m: int,
+        n: int,
+        k: int,
+        trans_a: bool = False,
+        trans_b: bool = False,
+        *,
+        device: int | None = None,
+    ) -> Pick:
         """What a product of packed, aligned matrices would run, and why. Needs no GPU; what was settled on
         one is known once a product ran there, or `settle` was called.
 
-        Raises DispatchError for extents that are no whole numbers or out of range.
+        `device`: number of the GPU. Without it a folder with one table asks no GPU; of several tables the one
+        for the current GPU is asked, or for the first that one is for, and the first where there is no GPU.
+        Raises DispatchError for extents that are no whole numbers or out of range, and for a GPU that is not
+        served.
         """
+        is_one = device is None and len(self._kinds) == 1
+        kind = self._kinds[0] if is_one else self._kind_here(device)
         # 1, True and 1.0 are one key: what is of another type is checked first
-        if type(m) is type(n) is type(k) is int and type(trans_a) is type(trans_b) is bool:
-            found = self._picks.get((m, n, k, trans_a, trans_b))
+        if kind and type(m) is type(n) is type(k) is int and type(trans_a) is type(trans_b) is bool:
+            found = kind.remembered((m, n, k, trans_a, trans_b))
             if found is not None:
                 return found
         gemm = make_gemm(m, n, k, trans_a, trans_b)
-        key = (gemm.m, gemm.n, gemm.k, gemm.trans_a, gemm.trans_b)
-        picks = self._picks  # `settle` puts others in their place
-        found = picks.get(key) or self._choose(gemm)
-        if not (self._is_first_use and found.how == "modelled"):  # which may be settled at any time
-            if len(picks) >= MAX_PICKS:
-                picks.clear()
-            picks[key] = found
-        return found
+        if kind is not None:
+            return kind.pick(gemm)
+        from .blas_engine import blas_pick
 
-    def _choose(self, gemm: Gemm, device: int | None = None) -> Pick:
-        if gemm.m and gemm.n:
-            call = Call.packed(gemm)
-            known = self._known and self._known.pick(call, device)
-            return self._blas.served(known or self._chooser.pick(call), call)
-        told = partial(str, "the result has no elements: nothing is launched")
-        return Pick(self.table.defaults[gemm.layout], "default", told, 1)
+        return blas_pick(gemm)
+
+    def _kind_here(self, device: int | None) -> OneKind | None:
+        """The kind that serves a GPU; None where cuBLAS does. Where no GPU is named and none can be used, the
+        first. Raises DispatchError for one that is named and not served."""
+        if device is not None:
+            engines, _ = self._opened or self._open()
+            return engines.kind(_number(device))
+        try:
+            engines, _ = self._opened or self._open()
+            return engines.kind(engines.for_host())
+        except DispatchError:
+            return self._kinds[0]
 
     def settle(self, shapes: Iterable[tuple[Any, ...]], *, device: int | None = None) -> list[Pick]:
         """Time the model's first few launches for shapes that were not tuned, once, and keep the fastest.
@@ -153,18 +168,13 @@ class Dispatcher:
                 "with export_choices, and pass the file as choices="
             )
         gemms = [make_gemm(*_extents_and_flags(shape)) for shape in shapes]
-        engine, _ = self._opened or self._open()
-        assert self._settler is not None
-        gpu = engine.devices.gpu(engine.devices.for_host() if device is None else _number(device))
-        if self._settler.is_captured(gpu, _DEFAULT_STREAM):
-            raise DispatchError("shapes cannot be settled while a graph is captured; settle them before")
-        self._choices().settled_on(gpu)
-        for gemm in gemms:
-            if gemm.m and gemm.n:
-                self._settler.settle(packed(gemm), gpu, _DEFAULT_STREAM)
-        engine.forget_plans()
-        self._picks = {}
-        return [self._choose(gemm, gpu.device) for gemm in gemms]
+        engines, _ = self._opened or self._open()
+        number = engines.for_host() if device is None else _number(device)
+        kind = engines.kind(number)
+        if kind is None:  # cuBLAS serves all
+            return [self.pick(g.m, g.n, g.k, g.trans_a, g.trans_b, device=number) for g in gemms]
+        engines.of(number)
+        return kind.settle(gemms, engines.driver, number)
 
     def prepare(self, shapes: Iterable[tuple[Any, ...]], *, device: int | None = None) -> list[Pick]:
         """Choose, load and plan products of packed matrices ahead, so that the first of each is as fast as
@@ -175,23 +185,31 @@ class Dispatcher:
         Raises DispatchError for what is no shape, and where the table does not fit the GPU.
         """
         gemms = [make_gemm(*_extents_and_flags(shape)) for shape in shapes]
-        engine, _ = self._opened or self._open()
-        gpu = engine.devices.gpu(engine.devices.for_host() if device is None else _number(device))
+        engines, _ = self._opened or self._open()
+        number = engines.for_host() if device is None else _number(device)
+        engine, kind = engines.of(number), engines.kind(number)
         for gemm in gemms:
             a, b, c = packed_forms(gemm)
             for form_c in (c, None):  # with an out, and without
-                engine.plan((gpu.device,) * 3, (a, b, form_c), (0, 0, 0), gemm.trans_a, gemm.trans_b)
-        return [self._choose(gemm, gpu.device) for gemm in gemms]
+                engine.plan((number,) * 3, (a, b, form_c), (0, 0, 0), gemm.trans_a, gemm.trans_b)
+        if kind is not None:
+            return [kind.choose(gemm, number) for gemm in gemms]
+        return [self.pick(g.m, g.n, g.k, g.trans_a, g.trans_b, device=number) for g in gemms]
 
     def export_choices(self, path: str | Path, *, device: int | None = None) -> None:
-        """Write a file of all that is pinned or was settled so far on such a GPU, for `choices=`.
+        """Write a file of all that is pinned or was settled so far on such a GPU, for `choices=`. It is of
+        the table for that kind of GPU, and pins no other's.
 
         `device`: number of the GPU, by default the current one. Raises DispatchError where it cannot be
-        written.
+        written, or no table is for the GPU.
         """
         if not self._is_deterministic:
             self.settle((), device=device)  # reads what earlier processes settled
-        self._choices().export(Path(path))
+        is_one = device is None and len(self._kinds) == 1
+        kind = self._kinds[0] if is_one else self._kind_here(device)
+        if kind is None:
+            raise DispatchError("cuBLAS serves this GPU: there are no choices to write; name another device")
+        kind.choices().export(Path(path))
 
     def record_calls(self, file: str | Path) -> None:
         """Record what this process calls for into the folder FILE.d: shapes, layouts, leading dimensions and
@@ -220,8 +238,8 @@ class Dispatcher:
         return [counted for engine in self._engines for counted in engine.counts()]
 
     @property
-    def _engines(self) -> list[Engine]:
-        return ([] if self._opened is None else [self._opened[0]]) + self._routed
+    def _engines(self) -> list[Planner]:
+        return ([] if self._opened is None else self._opened[0].all) + list(self._routed)
 
     def sgemm(
         self,
@@ -238,7 +256,7 @@ class Dispatcher:
         """C[m,n] = alpha * op(a) * op(b) + beta * C, where op transposes if trans_a (trans_b) is set.
 
         a, b, out: float32 matrices of torch, CuPy, Numba or anything with DLPack or
-        `__cuda_array_interface__`, on one GPU of the table's kind. Rows may be any distance apart;
+        `__cuda_array_interface__`, on one GPU that a table is for. Rows may be any distance apart;
         a transposed view is taken as such, without a copy, an `out` stored by columns too. Other strides
         cost a packed copy of torch's and CuPy's arrays (`num_copied`), and are refused of others and on a
         `stream` that is passed. `out` must not overlap a or b (their address ranges are compared); it is
@@ -260,7 +278,7 @@ class Dispatcher:
             served = calls.sgemm(a, b, out, alpha, beta, trans_a, trans_b)
             if served is not None:
                 return served
-        engine, libraries = self._opened or self._open()
+        engines, libraries = self._opened or self._open()
         library = libraries.of(a, "a")
         library_b = libraries.of(b, "b")
         library_c = library if out is None else libraries.of(out, "out")
@@ -274,10 +292,13 @@ class Dispatcher:
         if library.is_host:
             from .host import sgemm_host
 
-            device = engine.devices.for_host()
-            handle = PER_THREAD_STREAM if stream is None else _explicit(engine, stream, device)
-            return sgemm_host(engine, device, handle, (a, b, out), (alpha, beta), (trans_a, trans_b))
+            device = engines.for_host()
+            handle = PER_THREAD_STREAM if stream is None else _explicit(engines.driver, stream, device)
+            return sgemm_host(
+                engines.of(device), device, handle, (a, b, out), (alpha, beta), (trans_a, trans_b)
+            )
         devices, forms = (device_a, device_b, device_c), (form_a, form_b, form_c)
+        engine = engines.serving(devices)
         try:
             plan = engine.plan(devices, forms, (at_a, at_b, at_c), trans_a, trans_b)
         except UnfitStrides as fault:
@@ -285,7 +306,9 @@ class Dispatcher:
             owners = {"a": library, "b": library_b, "out": library_c}
             return self._serve_otherwise(fault, call, owners, (a, b, out), (trans_a, trans_b))
         device, gemm = plan.gpu.device, plan.problem.gemm
-        handle = library.current_stream(a, device) if stream is None else _explicit(engine, stream, device)
+        handle = (
+            library.current_stream(a, device) if stream is None else _explicit(engines.driver, stream, device)
+        )
         if out is None:
             out = library.empty(gemm.m, gemm.n, device, None if stream is None else handle)
             at_c = library.describe(out, "out")[0]
@@ -295,7 +318,7 @@ class Dispatcher:
             for owner, x in ((library, a), (library_b, b), (library_c, out)):
                 owner.order(x, handle)
         engine.run(plan, handle, (at_a, at_b, at_c), alpha, beta)
-        if self._is_new_to_torch and library.name == "torch":
+        if library.name == "torch" and engine not in self._met_torch:
             self._meet_torch(engine)
         return out
 
@@ -331,30 +354,39 @@ class Dispatcher:
 
         Raises DispatchError where torch is not imported or too old, or the core was not built.
         """
-        from .core import core_of
-        from .routed_engine import AsPicked, RoutedEngine
         from .torch_routing import TorchRouting
 
-        if self._routing is not None:
-            return self._routing
-        opened, _ = self._opened or self._open()
-
-        def make_engine(has_bias: bool) -> RoutedEngine:
-            core = core_of(self.table)
-            if core is None:
-                raise DispatchError("routing needs the core in C; install a C compiler, and autotune again")
-            engine = RoutedEngine(
-                has_bias, core, self.table, self._code, self._chooser, opened.driver, self._known, AsPicked()
-            )
-            engine.devices = opened.devices  # what is loaded is loaded once
-            with self._lock:
-                self._routed.append(engine)
-                if self._record_file is not None:
-                    engine.record(self._record_file)
-            return engine
-
-        self._routing = TorchRouting(make_engine)
+        if self._routing is None:
+            self._routing = TorchRouting(self._routed_kinds)
         return self._routing
+
+    def _routed_kinds(self, has_bias: bool) -> RoutedKinds:
+        from .routed_kinds import RoutedKinds
+
+        engines, _ = self._opened or self._open()
+        made: dict[OneKind, RoutedEngine] = {}
+
+        def make(device: int) -> RoutedEngine:
+            kind = self._kind_or_first(engines, device)
+            if kind not in made:
+                engine = made[kind] = kind.routed_engine(engines.driver, has_bias=has_bias)
+                with self._lock:
+                    self._routed.append(engine)
+                    self._record_too(engine)
+            return made[kind]
+
+        try:
+            first = engines.for_host()
+        except DispatchError:  # no table is for any: all calls are left alone
+            first = 0
+        return RoutedKinds(make, first)
+
+    def _kind_or_first(self, engines: Engines, device: int) -> OneKind:
+        """The first kind's engine leaves alone what is on a GPU that no table is for."""
+        try:
+            return engines.kind(device) or self._kinds[0]
+        except DispatchError:
+            return self._kinds[0]
 
     def torch_op(self) -> Any:
         """torch.ops.autotune.sgemm, served by this table: (a, b, alpha=, trans_a=, trans_b=) -> C, with
@@ -374,35 +406,54 @@ class Dispatcher:
         calls = self._below_autograd if is_below_autograd else self._tensor_calls
         return None if calls is None else calls.sgemm(a, b, None, alpha, 0.0, trans_a, trans_b)
 
-    def _meet_torch(self, engine: Engine) -> None:
-        """From the first product of torch's tensors on the core reads these, if it can."""
-        self._is_new_to_torch = False
-        self._tensor_calls = engine.tensor_calls()
-        self._below_autograd = engine.tensor_calls(is_below_autograd=True)
-
-    def _choices(self, pinned: Path | None = None) -> KnownChoices:
-        from .choices import KnownChoices
+    def _meet_torch(self, engine: Planner) -> None:
+        """From the first product of torch's tensors on an engine's core reads these, if it can."""
+        from .several_calls import SeveralCalls
 
         with self._lock:
-            if self._known is None:
-                kernels, is_first_use = self._chooser.kernels, self._is_first_use
-                self._known = KnownChoices(self.table, kernels, pinned, is_first_use, self._blas)
-            return self._known
+            calls, below = engine.tensor_calls(), engine.tensor_calls(is_below_autograd=True)
+            if calls is not None and below is not None and engine not in self._met_torch:
+                self._tensor_calls = self._tensor_calls or SeveralCalls()
+                self._below_autograd = self._below_autograd or SeveralCalls()
+                self._tensor_calls.add(calls)
+                self._below_autograd.add(below)
+            self._met_torch.add(engine)
 
-    def _open(self) -> tuple[Engine, Libraries]:
-        from .core_engine import make_engine
-        from .settling import Settler
+    def _pin(self, path: Path) -> None:
+        """Have a file of choices serve the kind that it is of. Raises DispatchError where it is of none."""
+        faults = []
+        for kind in self._kinds:
+            try:
+                kind.choices(path)
+                return
+            except DispatchError as fault:
+                faults.append(fault)
+        raise faults[0]
+
+    def _open(self) -> tuple[Engines, Libraries]:
+        from .engines import Engines
 
         with self._lock:
             if self._opened is None:
-                driver, known = self._driver or Driver(), self._choices()
-                engine = make_engine(self.table, self._code, self._chooser, driver, known, self._blas)
-                self._settler = Settler(self.table, engine, self._chooser, known)
-                engine.settle = self._settler.at_first_use
-                if self._record_file is not None:
-                    engine.record(self._record_file)
-                self._opened = engine, Libraries(driver)
+                driver = self._driver or Driver()
+                engines = Engines(self._kinds, driver, self._fallback, self._record_too)
+                self._opened = engines, Libraries(driver)
             return self._opened
+
+    def _record_too(self, engine: Planner) -> None:
+        if self._record_file is not None:
+            engine.record(self._record_file)
+
+
+def _fallback_mode(fallback: Fallback | None, deterministic: bool) -> Fallback:
+    """What becomes of GPUs that no table is for. Raises DispatchError for what is no such choice."""
+    told: str = fallback or (not deterministic and os.environ.get(FALLBACK)) or "refuse"
+    if told == "refuse":
+        return "refuse"
+    if told == "cublas":
+        return "cublas"
+    name = FALLBACK if fallback is None else "fallback"
+    raise DispatchError(f"{name} is {told!r}; say 'refuse' or 'cublas'")
 
 
 def _mode(settle: Settle | None, deterministic: bool) -> str:
@@ -430,12 +481,12 @@ def _extents_and_flags(shape: Any) -> tuple[Any, ...]:
     raise DispatchError(f"{shape!r:.60} is no shape; pass (m, n, k) or (m, n, k, trans_a, trans_b)")
 
 
-def _explicit(engine: Engine, stream: Any, device: int) -> int:
+def _explicit(driver: Driver, stream: Any, device: int) -> int:
     """Handle of a stream that the caller passed. Raises DispatchError if it is of another GPU.
 
     While the stream is captured that cannot be asked: the question would end the capture.
     """
-    handle, driver = stream_handle(stream), engine.driver
+    handle = stream_handle(stream)
     is_default = handle in LEGACY_STREAMS or handle == PER_THREAD_STREAM
     if not is_default and not driver.is_capturing(handle):
         owner = driver.stream_device(handle)

@@ -33,7 +33,7 @@ from .choices import KnownChoices
 from .chooser import Chooser
 from .counting import CallCount, CallCounts, Counted
 from .cuda_driver import Driver
-from .devices import Devices, LoadedKernel, OpenGpu
+from .devices import Devices, Gpus, LoadedKernel, OpenGpu
 from .pick import MAX_PLANS, TUNED_ALIGNMENT, Call, Pick, in_splits
 from .product import Product, Triple, common_device, understand
 from .table import Table
@@ -105,29 +105,11 @@ class _Arguments(threading.local):
         return values, (ctypes.c_void_p * len(offsets))(*(base + offset for offset in offsets))
 
 
-class Engine:
-    """Launches the kernels of one table, or has `blas` serve where that is picked. Threads may share it.
+class Planner:
+    """Remembers what serves each kind of call, and counts its calls. Threads may share it."""
 
-    A choice in `known` goes before the chooser's. `settle` is called before a plan that is not settled runs,
-    with the plan and its stream; it says whether another launch may serve from now
-    on.
-    """
-
-    def __init__(
-        self,
-        table: Table,
-        code: Mapping[str, bytes],
-        chooser: Chooser,
-        driver: Driver,
-        known: KnownChoices | None = None,
-        blas: BlasProvider | None = None,
-    ) -> None:
-        self.table, self.driver = table, driver
-        self.devices = Devices(table, code, driver)
-        self.settle: Callable[[Plan, int], bool] = lambda plan, stream: False
-        self.blas = blas or BlasProvider(is_on=False)
-        self._chooser, self._known = chooser, known
-        self._arguments = _Arguments()
+    def __init__(self, driver: Driver, devices: Gpus, blas: BlasProvider) -> None:
+        self.driver, self.devices, self.blas = driver, devices, blas
         self._plans: dict[Key, Plan] = {}
         self._tallies = CallCounts()
         self._recorder: CallRecorder | None = None
@@ -162,29 +144,6 @@ class Engine:
             self._plans.clear()
         self._plans[key] = plan
 
-    def _make_plan(self, problem: Product, device: int, aligned: Triple, key: Key) -> Plan:
-        gpu, gemm = self.devices.gpu(device), problem.gemm
-        if not (gemm.m and gemm.n):
-            return Plan(problem, gpu, None, Grid((0, 1), 0, 0, 1, 0, 0, 0, 0, 0))
-        call = Call(gemm, problem.lds, aligned)
-        known = self._known
-        if known is not None and known.is_first_use:
-            known.settled_on(gpu)
-        pick = self.blas.served((known and known.pick(call, device)) or self._chooser.pick(call), call)
-        plan = self.counted(self.plan_of(problem, gpu, pick, aligned), aligned, pick)
-        if known is not None and known.is_open(call, pick):
-            return plan._replace(key=key, unsettled=call)
-        return plan
-
-    def plan_of(self, problem: Product, gpu: OpenGpu, pick: Pick, addresses: Triple = (0, 0, 0)) -> Plan:
-        """The plan of what a pick says, for operands at addresses that are aligned like these. Raises
-        DispatchError if its kernel cannot be loaded."""
-        kernel, gemm = self._chooser.kernels[pick.kernel_id], problem.gemm
-        spec = in_splits(kernel, pick.split_k)
-        grid = plan_grid(spec, gemm.m, gemm.n, gemm.k)
-        blas = self.blas.call(problem) if pick.provider == "cublas" else None
-        return Plan(problem, gpu, self.devices.kernel(gpu, kernel), grid, schedule(spec, grid), blas=blas)
-
     def counted(self, plan: Plan, addresses: Triple, pick: Pick) -> Plan:
         """The same plan, whose calls are counted, and recorded from now on where that was asked for."""
         if self._recorder is not None:
@@ -215,6 +174,70 @@ class Engine:
         """Plan every kind of call anew: what serves it may have changed."""
         self._plans = {}
 
+    def _make_plan(self, problem: Product, device: int, aligned: Triple, key: Key) -> Plan:
+        raise NotImplementedError
+
+    def run(self, plan: Plan, stream: int, addresses: Triple, alpha: float, beta: float) -> None:
+        """Enqueue a product with the GPU's primary context current, and restore the caller's. Does not
+        wait."""
+        raise NotImplementedError
+
+    def count(self, plan: Plan) -> None:
+        """One call more of its kind."""
+        if plan.tally is not None:
+            plan.tally.add()
+            if self._recorder is not None:
+                self._recorder.help()
+
+
+class Engine(Planner):
+    """Launches the kernels of one table, or has `blas` serve where that is picked. Threads may share it.
+
+    A choice in `known` goes before the chooser's. `settle` is called before a plan that is not settled runs,
+    with the plan and its stream; it says whether another launch may serve from now
+    on.
+    """
+
+    devices: Devices
+
+    def __init__(
+        self,
+        table: Table,
+        code: Mapping[str, bytes],
+        chooser: Chooser,
+        driver: Driver,
+        known: KnownChoices | None = None,
+        blas: BlasProvider | None = None,
+    ) -> None:
+        super().__init__(driver, Devices(table, code, driver), blas or BlasProvider(is_on=False))
+        self.table = table
+        self.settle: Callable[[Plan, int], bool] = lambda plan, stream: False
+        self._chooser, self._known = chooser, known
+        self._arguments = _Arguments()
+
+    def _make_plan(self, problem: Product, device: int, aligned: Triple, key: Key) -> Plan:
+        gpu, gemm = self.devices.gpu(device), problem.gemm
+        if not (gemm.m and gemm.n):
+            return Plan(problem, gpu, None, Grid((0, 1), 0, 0, 1, 0, 0, 0, 0, 0))
+        call = Call(gemm, problem.lds, aligned)
+        known = self._known
+        if known is not None and known.is_first_use:
+            known.settled_on(gpu)
+        pick = self.blas.served((known and known.pick(call, device)) or self._chooser.pick(call), call)
+        plan = self.counted(self.plan_of(problem, gpu, pick, aligned), aligned, pick)
+        if known is not None and known.is_open(call, pick):
+            return plan._replace(key=key, unsettled=call)
+        return plan
+
+    def plan_of(self, problem: Product, gpu: OpenGpu, pick: Pick, addresses: Triple = (0, 0, 0)) -> Plan:
+        """The plan of what a pick says, for operands at addresses that are aligned like these. Raises
+        DispatchError if its kernel cannot be loaded."""
+        kernel, gemm = self._chooser.kernels[pick.kernel_id], problem.gemm
+        spec = in_splits(kernel, pick.split_k)
+        grid = plan_grid(spec, gemm.m, gemm.n, gemm.k)
+        blas = self.blas.call(problem) if pick.provider == "cublas" else None
+        return Plan(problem, gpu, self.devices.kernel(gpu, kernel), grid, schedule(spec, grid), blas=blas)
+
     def run(self, plan: Plan, stream: int, addresses: Triple, alpha: float, beta: float) -> None:
         """Launch with the GPU's primary context current, and restore the caller's. Does not wait."""
         if plan.unsettled is not None and self.settle(plan, stream):
@@ -235,10 +258,7 @@ class Engine:
                     plan.gpu.workspaces.run(plan.grid, stream, launch)
                 else:
                     launch(0)
-        if plan.tally is not None:
-            plan.tally.add()
-            if self._recorder is not None:
-                self._recorder.help()
+        self.count(plan)
 
     def _run_blas(
         self, plan: Plan, call: ColumnMajorCall, stream: int, addresses: Triple, alpha: float, beta: float

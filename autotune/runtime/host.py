@@ -12,13 +12,13 @@ import numpy as np
 
 from ..errors import DispatchError
 from .arrays import Form
-from .engine import Engine
+from .engine import Planner
 
 _Array = np.ndarray[Any, np.dtype[np.float32]]
 
 
 def sgemm_host(
-    engine: Engine,
+    engine: Planner,
     device: int,
     stream: int,
     arrays: tuple[_Array, _Array, _Array | None],

@@ -22,7 +22,8 @@ from ..errors import DispatchError
 from ..gemm import Gemm
 from .arrays import Torch
 from .pick import MAX_PLANS
-from .routed_engine import Decided, RoutedEngine
+from .routed_engine import Decided
+from .routed_kinds import RoutedKinds
 
 _ENTERED = threading.Lock()  # one routing at a time: torch's dispatcher is one for all threads
 _TF32, _DTYPE = "the program allows TF32", "another dtype than float32"
@@ -62,7 +63,7 @@ class TorchRouting:
     the core was not built.
     """
 
-    def __init__(self, make_engine: Callable[[bool], RoutedEngine]) -> None:
+    def __init__(self, make_engine: Callable[[bool], RoutedKinds]) -> None:
         self._torch = torch = _torch()
         self._float32 = torch.float32
         self._library: Any = None
@@ -191,9 +192,9 @@ class TorchRouting:
 class _Products:
     """Products by one engine; threads may share it. Raises DispatchError where torch is too old."""
 
-    def __init__(self, torch: Any, engine: RoutedEngine) -> None:
+    def __init__(self, torch: Any, engine: RoutedKinds) -> None:
         self._torch, self._engine, self._library = torch, engine, Torch()
-        calls = engine.tensor_calls(is_below_autograd=True)
+        calls = engine.tensor_calls()
         if calls is None:
             raise DispatchError("this torch does not offer its tensors to C; update it to 2.10 or later")
         self._calls = calls

@@ -5,7 +5,8 @@
  *     program stress NUM              the same with so many small products of 1,000 kinds in all
  *     program picks < lines           "trans_a trans_b m n k" -> "kernel how split_k is_cublas"
  *     program errors                  each status that a call may have
- *     program record FILE NUM         as stress, with calls recorded into a file */
+ *     program record FILE NUM         as stress, with calls recorded into a file
+ *     program kinds FILE              what is picked without a GPU, and on each of two that it multiplies on, recorded */
 
 #include <inttypes.h>
 #include <math.h>
@@ -168,6 +169,19 @@ static void record(const char *file, int num) {
     exit(0);
 }
 
+static void kinds(const char *file) {
+    unsigned seed = 1;
+    need(!autotune_record_calls(handle, file), "recording");
+    for (int gpu = -1; gpu < 2; gpu++) {
+        cuCtxSetCurrent(gpu < 0 ? 0 : (uint64_t)(CONTEXT + gpu));
+        autotune_pick_info pick;
+        need(!autotune_pick(handle, 0, 0, 64, 64, 64, &pick), "a pick");
+        printf("%s\n", pick.kernel);
+        const shape of = {0, 0, 64, 64, 64};
+        for (int again = 0; gpu >= 0 && again < 3; again++) multiply(of, &seed, NULL, 0);
+    }
+}
+
 int main(int num_arguments, char **arguments) {
     const autotune_status status = autotune_create(&handle);
     need(!status && num_arguments > 1, autotune_error_text(status));
@@ -179,6 +193,7 @@ int main(int num_arguments, char **arguments) {
     if (is_stress) threads(atoi(arguments[2]) / NUM_THREADS);
     if (!strcmp(what, "picks")) picks();
     if (!strcmp(what, "errors")) errors();
+    if (!strcmp(what, "kinds")) kinds(arguments[2]);
     if (!strcmp(what, "record")) record(arguments[2], atoi(arguments[3]));
     if (!strcmp(what, "one")) {
         static float a[16], b[16], c[16];

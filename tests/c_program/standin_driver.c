@@ -12,7 +12,7 @@
 #include "driver.h"
 
 #define OUT __attribute__((visibility("default")))
-enum { INVALID_VALUE = 1, INVALID_CONTEXT = 201, MAJOR = 75 };
+enum { INVALID_VALUE = 1, INVALID_CONTEXT = 201, MAJOR = 75, NUM_GPUS = 2 };
 
 typedef struct {
     int threads, registers, split_k, is_cluster, trans_a, trans_b, packs_a, packs_b, is_two_pass;
@@ -43,20 +43,22 @@ static const char *told(const char *name, const char *otherwise) {
 
 OUT int cuInit(unsigned flags) { return flags ? INVALID_VALUE : 0; }
 OUT int cuCtxGetDevice(int32_t *device) {
-    *device = 0;
+    *device = depth ? (int32_t)current[depth - 1] - context_of_gpu_0 : 0;
     return depth ? 0 : INVALID_CONTEXT;
 }
 OUT int cuDeviceGetName(char *name, int num_bytes, int32_t device) {
-    snprintf(name, (size_t)num_bytes, "%s", told("STANDIN_GPU", "NVIDIA H200"));
-    return device ? INVALID_VALUE : 0;
+    const char *const names[NUM_GPUS] = {told("STANDIN_GPU", "NVIDIA H200"), told("STANDIN_OTHER_GPU", "NVIDIA H200")};
+    if (device >= NUM_GPUS) return INVALID_VALUE;
+    snprintf(name, (size_t)num_bytes, "%s", names[device]);
+    return 0;
 }
 OUT int cuDeviceGetAttribute(int *value, int attribute, int32_t device) {
     *value = attribute == MAJOR ? 9 : 0;
-    return device ? INVALID_VALUE : 0;
+    return device < NUM_GPUS ? 0 : INVALID_VALUE;
 }
 OUT int cuDevicePrimaryCtxRetain(uint64_t *context, int32_t device) {
-    *context = (uint64_t)context_of_gpu_0;
-    return device ? INVALID_VALUE : 0;
+    *context = (uint64_t)(context_of_gpu_0 + device);
+    return device < NUM_GPUS ? 0 : INVALID_VALUE;
 }
 OUT int cuCtxGetCurrent(uint64_t *context) {
     *context = depth ? current[depth - 1] : 0;
@@ -119,10 +121,10 @@ OUT int cuKernelGetAttribute(int *value, int attribute, uint64_t handle, int32_t
         case 12: *value = is_cluster ? of(handle)->split_k : 0; break;
         default: return INVALID_VALUE;
     }
-    return device ? INVALID_VALUE : 0;
+    return device < NUM_GPUS ? 0 : INVALID_VALUE;
 }
 OUT int cuKernelSetAttribute(int attribute, int value, uint64_t handle, int32_t device) {
-    return attribute == 8 && value > 0 && handle && !device ? 0 : INVALID_VALUE;
+    return attribute == 8 && value > 0 && handle && device < NUM_GPUS ? 0 : INVALID_VALUE;
 }
 OUT int cuKernelGetFunction(uint64_t *function, uint64_t handle) {
     *function = handle;
@@ -233,7 +235,7 @@ static void reduce(void **arguments) {
 
 OUT int cuLaunchKernelEx(const at_launch_config *config, uint64_t handle, void **arguments, void **extra) {
     const kernel *self = of(handle);
-    if (!depth || extra || current[depth - 1] != (uint64_t)context_of_gpu_0) return INVALID_CONTEXT;
+    if (!depth || extra || current[depth - 1] - (uint64_t)context_of_gpu_0 >= NUM_GPUS) return INVALID_CONTEXT;
     atomic_fetch_add(&num_launches, 1);
     if (config->stream == 97) return 700; /* an illegal access */
     if (!strcmp(self->name, "sgemm_pack")) return pack(arguments), 0;

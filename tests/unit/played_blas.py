@@ -131,6 +131,21 @@ class PlayedBlas:
         driver._captured.get(setting.stream, _AtOnce()).append(partial(play))
         return 0
 
+    def cublasSgeam(
+        self, handle: int, trans_a: int, trans_b: int, m: int, n: int, alpha: int, a: int, lda: int,
+        beta: int, b: int, ldb: int, c: int, ldc: int,
+    ) -> int:  # fmt: skip
+        """In place, as it is used: what is scaled by 0 is not read."""
+        assert self._users.pop(handle) == threading.get_ident(), "two threads use one handle"
+        assert (trans_a, trans_b, a, b, lda, ldb) == (0, 0, c, c, ldc, ldc) and _float_at(beta) == 0
+        if status := self._status("cublasSgeam"):
+            return status
+        setting, scale, result = self.handles[handle], _float_at(alpha), by_columns(c, m, n, ldc)
+        assert setting.context == self.driver.current_context()
+        self.served.append(Served(handle, setting.stream, 0, setting.context, threading.get_ident()))
+        result[...] = scale * result if scale else 0
+        return 0
+
 
 class _AtOnce(list[Any]):
     """What is not captured runs when it is enqueued."""

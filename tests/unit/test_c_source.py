@@ -3,6 +3,7 @@ and chooses as Python does."""
 
 from __future__ import annotations
 
+import hashlib
 import math
 import os
 import random
@@ -62,7 +63,7 @@ def table() -> Table:
 
 def write(table: Table, folder: Path) -> Path:
     code = {kernel.sha256: _code(kernel) for kernel in table.kernels}
-    for name, content in c_files(table, code).items():
+    for name, content in c_files([(table, code)]).items():
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(content)
@@ -161,10 +162,41 @@ def test_the_kind_of_gpu_is_looked_at(program, name, message):
     assert message in done.stdout, done.stderr
 
 
+def test_each_gpu_is_served_by_the_table_of_its_kind(table, tmp_path):
+    """Two kinds in one process, whose kernels differ in registers: what is loaded is checked against that."""
+    environment = replace(table.environment, gpu_name="NVIDIA H100")
+    theirs = [
+        replace(k, id=f"h100-{k.id}", registers=k.registers + 8, blocks_per_sm=2) for k in table.kernels
+    ]
+    codes = [_code(kernel) for kernel in theirs]
+    theirs = [
+        replace(k, sha256=hashlib.sha256(code).hexdigest()) for k, code in zip(theirs, codes, strict=True)
+    ]
+    defaults = {layout: f"h100-{name}" for layout, name in table.defaults.items()}
+    other = replace(table, environment=environment, kernels=tuple(theirs), defaults=defaults)
+    kinds = [(t, {kernel.sha256: _code(kernel) for kernel in t.kernels}) for t in (table, other)]
+    for name, content in c_files(kinds).items():
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+    run = build(tmp_path / "c", tmp_path / "p", "gcc", "-g", "-fsanitize=address,undefined")
+    calls = tmp_path / "calls.json"
+    done = run("kinds", str(calls), STANDIN_OTHER_GPU="NVIDIA H100")
+    assert done.returncode == 0, done.stderr
+    without, h200, h100 = done.stdout.split()
+    assert without == h200 and not h200.startswith("h100-") and h100.startswith("h100-")
+    assert read_suite(calls) == {Gemm(64, 64, 64): 6}
+    calls.unlink(missing_ok=True)
+    swapped = run("kinds", str(calls), STANDIN_GPU="NVIDIA H100").stdout.split()
+    assert swapped == [h200, h100, h200]
+    done = run("kinds", str(calls), STANDIN_GPU="NVIDIA T4")
+    assert done.returncode == 1 and "another kind of GPU" in done.stderr and "--add" in done.stderr
+
+
 def test_code_that_is_not_the_table_s_is_refused(table, tmp_path):
     other = replace(table, kernels=tuple(replace(k, registers=k.registers - 1) for k in table.kernels))
     code = {kernel.sha256: _code(kernel) for kernel in table.kernels}
-    for name, content in c_files(other, code).items():
+    for name, content in c_files([(other, code)]).items():
         path = tmp_path / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(content)
@@ -278,12 +310,12 @@ def test_the_example_builds_and_runs(sources, tmp_path):
 def test_tables_of_older_schemas_are_refused(table):
     older = replace(table, kernels=tuple(replace(k, source_hash="") for k in table.kernels))
     with pytest.raises(DispatchError, match="earlier schema"):
-        c_files(older, {})
+        c_files([(older, {})])
 
 
 def test_names_are_text_whatever_they_hold(table, tmp_path):
     environment = replace(table.environment, gpu_name='NVIDIA "H200" \\ %s ??/ é')
-    text = c_files(replace(table, environment=environment), {k.sha256: b"x" for k in table.kernels})
+    text = c_files([(replace(table, environment=environment), {k.sha256: b"x" for k in table.kernels})])
     path = tmp_path / "t.c"
     path.write_bytes(text["c/exported_table.c"])
     subprocess.run(["gcc", "-std=c11", *STRICT, "-fsyntax-only", f"-I{core.FOLDER}", str(path)], check=True)

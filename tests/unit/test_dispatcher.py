@@ -26,7 +26,7 @@ from table_cases import (
 
 from autotune.errors import DispatchError, DispatchWarning
 from autotune.gemm import LAYOUTS, Gemm
-from autotune.runtime import core, dispatcher, workspace
+from autotune.runtime import core, one_kind, workspace
 from autotune.runtime.arrays import stream_handle
 from autotune.runtime.conditions import ask_nvml
 from autotune.runtime.cuda_driver import CudaFault
@@ -159,7 +159,7 @@ def test_a_pick_is_remembered_and_no_argument_of_a_wrong_type_with_it(runtime: D
 
 
 def test_so_many_picks_are_remembered(runtime: Dispatcher, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dispatcher, "MAX_PICKS", 3)
+    monkeypatch.setattr(one_kind, "MAX_PICKS", 3)
     picks = {m: runtime.pick(m, 8, 8) for m in range(1, 9)}
     newest_first = reversed(picks.items())
     assert 0 < sum(runtime.pick(m, 8, 8) is found for m, found in newest_first) <= 3
@@ -599,7 +599,7 @@ def test_kinds_of_call_are_remembered_within_bounds(
     monkeypatch.setattr("autotune.runtime.engine.MAX_PLANS", 3)
     for m in range(1, 9):
         runtime.sgemm(OnGpu(normal(m, 4)), OnGpu(_B), OnGpu(normal(m, 6)))
-    assert runtime._opened is not None and len(runtime._opened[0]._plans) <= 3 < MAX_PLANS
+    assert runtime._opened is not None and len(runtime._opened[0].of(0)._plans) <= 3 < MAX_PLANS
 
 
 # Workspaces
@@ -737,7 +737,7 @@ def test_packed_operands_may_lie_anywhere(
 ) -> None:
     gemm = PACKED[0]
     pick = runtime.pick(gemm.m, gemm.n, gemm.k)
-    monkeypatch.setattr(runtime._chooser, "pick", lambda call: pick)  # else the model would choose
+    monkeypatch.setattr(runtime._kinds[0].chooser, "pick", lambda call: pick)  # else the model would choose
     a, b = aligned(gemm.m, gemm.k, gemm.k + 2, offset=1), aligned(gemm.k, gemm.n, gemm.n + 1, offset=3)
     c = aligned(gemm.m, gemm.n)
     runtime.sgemm(OnGpu(a), OnGpu(b), OnGpu(c))

@@ -32,8 +32,10 @@ def no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_folder_is_as_it_was_written(folder: Path) -> None:
     found = check_files(folder)
     there = [path for path in folder.rglob("*") if path.is_file()]
-    assert (found.table, found.num_files, found.has_manifest, found.unlisted) == (TABLE, len(there), True, ())
-    assert set(found.code) == {kernel.sha256 for kernel in TABLE.kernels}
+    assert (found.num_files, found.has_manifest, found.unlisted) == (len(there), True, ())
+    [kind] = found.kinds
+    assert (kind.folder, kind.table) == (folder, TABLE)
+    assert set(kind.code) == {kernel.sha256 for kernel in TABLE.kernels}
 
 
 @pytest.mark.parametrize("name", ["__init__.py", "_autotune/runtime/engine.py", "py.typed"])

@@ -18,6 +18,7 @@ from zygote import Zygote
 
 from autotune.export import exchange
 from autotune.runtime.cubin_files import load_cubins
+from autotune.runtime.kinds import load_kinds
 from autotune.runtime.table import load
 
 OLD, NEW = "2026-01-01T00:00:00+00:00", "2026-02-02T00:00:00+00:00"
@@ -38,13 +39,30 @@ def whole(folder: Path) -> str:
     return table.created_at
 
 
-def run_to(zygote: Zygote, folder: Path, step: int, *, can_exchange: bool) -> bool:
+def run_to(zygote: Zygote, folder: Path, step: int, *, can_exchange: bool, adds: bool = False) -> bool:
     """Whether an export is killed at this step."""
-    child = zygote.start([str(folder), step, can_exchange, NEW], folder.parent.parent)
+    child = zygote.start([str(folder), step, can_exchange, NEW, adds], folder.parent.parent)
     code = child.wait(60)
     said = (folder.parent.parent / "err").read_text()
     assert code in (0, -signal.SIGKILL), said
     return code != 0
+
+
+def test_a_kill_at_any_step_of_adding_loses_no_kind(zygote: Zygote, tmp_path: Path) -> None:
+    folder = tmp_path / "place" / "table"
+    killed_export.make(folder, OLD)
+    first, num_steps = load(folder), 0
+    while run_to(zygote, folder, num_steps + 1, can_exchange=True, adds=True):
+        num_steps += 1
+        kinds = load_kinds(folder)
+        assert kinds[0] == (folder, first) and [table.created_at for _, table in kinds[1:]] in ([], [NEW])
+        for path, table in kinds:
+            load_cubins(path, table)
+        if num_steps % 4 == 0:  # a kind that is there is replaced in the steps between
+            killed_export.make(folder, OLD)
+    killed_export.make_beside(folder, NEW)
+    assert len(load_kinds(folder)) == 2 and num_steps > 20
+    assert [path.name for path in folder.parent.iterdir()] == ["table"]
 
 
 @pytest.mark.parametrize("can_exchange", [True, False], ids=["exchanged", "renamed"])

@@ -39,6 +39,7 @@ from autotune.kernel.launch import Variant
 from autotune.runtime.cubin_files import load_cubins, packed
 from autotune.runtime.devices import LoadedKernel
 from autotune.runtime.dispatcher import Dispatcher
+from autotune.runtime.engine import Engine
 from autotune.runtime.table import Table, load
 
 NAME = identity.of(SOURCE, Config(), Variant())
@@ -77,7 +78,8 @@ def use(kernel_id: str) -> Callable[[Path], LoadedKernel]:
 
     def load_it(folder: Path) -> LoadedKernel:
         runtime = Dispatcher(folder, driver=FakeDriver(load(folder)))
-        engine, _ = runtime._open()
+        engine = runtime._open()[0].of(0)
+        assert isinstance(engine, Engine)
         kernel = next(k for k in runtime.table.kernels if k.id == kernel_id)
         return engine.devices.kernel(engine.devices.gpu(0), kernel)
 

@@ -105,7 +105,7 @@ def test_every_call_is_counted_by_its_kind_whatever_becomes_of_plans(runtime):
         call(runtime, kind)
         expected[kind] += 1
         if number % 150 == 99:
-            runtime._opened[0].forget_plans()
+            runtime._opened[0].of(0).forget_plans()
     assert kinds_of(runtime.counts()) == expected
 
 

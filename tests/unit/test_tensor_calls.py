@@ -63,7 +63,7 @@ class _Tensor:
         return self.data.ctypes.data
 
     def get_device(self) -> int:
-        return 0
+        return self.kind.get("device_id", 0)
 
     def is_neg(self) -> bool:
         return self.negative
@@ -105,7 +105,7 @@ def _view(x: _Tensor, found: Any) -> int:
 
 @ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_int32, ctypes.c_int32, ctypes.POINTER(ctypes.c_void_p))
 def _stream(kind: int, device: int, found: Any) -> int:
-    assert (kind, device) == (CUDA, 0)
+    assert kind == CUDA and device in (0, 1)
     found[0] = STREAM
     return 0
 
@@ -160,7 +160,7 @@ def alone(runtime: Dispatcher, monkeypatch: pytest.MonkeyPatch) -> None:
         raise AssertionError("Python was asked")
 
     assert runtime._opened is not None and runtime._tensor_calls is not None
-    monkeypatch.setattr(runtime._opened[0], "plan", refuse)
+    monkeypatch.setattr(runtime._opened[0], "serving", refuse)
 
 
 A, B = normal(70, 40), normal(40, 66, seed=1)

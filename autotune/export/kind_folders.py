@@ -1,0 +1,102 @@
+"""The files of each kind of GPU in an exported folder, and what becomes of them when a table is exported.
+
+A table that stays keeps its files byte for byte, whatever schema it is of; it is read and checked as a whole
+before that, so that nothing damaged is passed on.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..errors import DispatchError
+from ..runtime.cubin_files import packed
+from ..runtime.files import MAX_CUBIN_BYTES, MAX_TABLE_BYTES, read_file
+from ..runtime.kinds import KINDS_FOLDER, GpuKind, load_kinds
+from ..runtime.table import TABLE_FILE, Table, render
+from .check_files import KindFiles, check_files
+from .exchange import Note
+
+_MOST_NAME = 60  # characters of a kind's folder
+_AGAIN = "export it again"
+
+
+@dataclass(frozen=True)
+class KindContent:
+    """One kind's table, its cubins by SHA-256, and its files by their names in the kind's folder."""
+
+    table: Table
+    code: Mapping[str, bytes]
+    files: Mapping[str, bytes]
+
+    @property
+    def gpu(self) -> GpuKind:
+        return GpuKind.of_table(self.table)
+
+
+def with_table(
+    folder: Path, table: Table, code: Mapping[str, bytes], note: Note, *, adds: bool
+) -> list[KindContent]:
+    """What the folder is to hold: this table, where `adds` beside those of other kinds that it holds now.
+    Raises DispatchError where one that is to stay is damaged."""
+    new = KindContent(table, code, _written(table, code))
+    if not holds_any(folder):
+        return [new]
+    if not adds:
+        _tell_of_others(folder, new.gpu, note)
+        return [new]
+    kinds = [_as_it_is(kind) for kind in check_files(folder).kinds]
+    if any(kind.gpu == new.gpu for kind in kinds):
+        note(f"{folder} held a table for {new.gpu}: it is replaced")
+        return [new if kind.gpu == new.gpu else kind for kind in kinds]
+    return [*kinds, new]
+
+
+def holds_any(folder: Path) -> bool:
+    """Whether there is anything that could be kept, or lost."""
+    return folder.is_dir() and any(folder.iterdir())
+
+
+def files_of(kinds: Sequence[KindContent]) -> dict[str, bytes]:
+    """All of them, by names relative to the exported folder."""
+    files = dict(kinds[0].files)
+    taken: list[str] = []
+    for kind in kinds[1:]:
+        taken.append(_name_of(kind.gpu, taken))
+        files |= {f"{KINDS_FOLDER}/{taken[-1]}/{name}": content for name, content in kind.files.items()}
+    return files
+
+
+def _name_of(gpu: GpuKind, taken: Sequence[str]) -> str:
+    words = re.sub(r"[^a-z0-9]+", "_", str(gpu).lower()).strip("_")[-_MOST_NAME:]
+    names = [words, *(f"{words}_{number}" for number in range(2, len(taken) + 2))]
+    return next(name for name in names if name not in taken)
+
+
+def _written(table: Table, code: Mapping[str, bytes]) -> dict[str, bytes]:
+    """Each cubin once: kernels may share one. Those of a table of an older schema stay as they are."""
+    named = {kernel.cubin_file: kernel for kernel in table.kernels}
+    cubins = {
+        name: code[kernel.sha256] if kernel.code_bytes is None else packed(code[kernel.sha256])
+        for name, kernel in named.items()
+    }
+    return {TABLE_FILE: render(table).encode(), **cubins}
+
+
+def _as_it_is(kind: KindFiles) -> KindContent:
+    names = dict.fromkeys(kernel.cubin_file for kernel in kind.table.kernels)
+    files = {TABLE_FILE: read_file(kind.folder / TABLE_FILE, MAX_TABLE_BYTES, _AGAIN)}
+    files |= {name: read_file(kind.folder / name, MAX_CUBIN_BYTES, _AGAIN) for name in names}
+    return KindContent(kind.table, kind.code, files)
+
+
+def _tell_of_others(folder: Path, new: GpuKind, note: Note) -> None:
+    """Who exports for one kind of GPU alone may not mean the others to go."""
+    try:
+        others = [kind for _, table in load_kinds(folder) if (kind := GpuKind.of_table(table)) != new]
+    except DispatchError:
+        return  # what is damaged is replaced
+    if others:
+        note(f"{folder} held the table for {' and '.join(map(str, others))}, which is gone: --add keeps it")

@@ -1,0 +1,76 @@
+"""cuBLAS alone, for GPUs that no table is for, where the caller has chosen that instead of an error.
+
+There is no kernel beside it. So what cuBLAS does not do as a product (alpha = 0, or no depth) is scaled by
+cublasSgeam, which does not read A and B; what it cannot do at all is an error. Copied into exported tables.
+"""
+
+from __future__ import annotations
+
+import struct
+from functools import partial
+
+from ..errors import DispatchError
+from ..gemm import MAX_EXTENT, Gemm
+from ..kernel.launch import Grid
+from .blas_provider import BLAS_GRID, BlasProvider
+from .cuda_driver import Driver
+from .devices import Gpus
+from .engine import Key, Plan, Planner
+from .pick import Pick
+from .product import Product, Triple
+
+_NOTHING = Grid((0, 1), 0, 0, 1, 0, 0, 0, 0, 0)
+_FLOAT = struct.Struct("=f")
+
+
+def blas_pick(gemm: Gemm) -> Pick:
+    """What serves any product here."""
+    told = partial(str, f"no table is for this GPU: cuBLAS serves {gemm}")
+    return Pick("", "default", told, 1, provider="cublas")
+
+
+class BlasEngine(Planner):
+    """Has cuBLAS (pedantic FP32) serve every product on any GPU. Threads may share it."""
+
+    def __init__(self, driver: Driver, blas: BlasProvider) -> None:
+        super().__init__(driver, Gpus(driver), blas)
+
+    def _make_plan(self, problem: Product, device: int, aligned: Triple, key: Key) -> Plan:
+        gpu, gemm = self.devices.gpu(device), problem.gemm
+        if self.blas.library is None:
+            raise DispatchError(
+                f"no table is for GPU {device}, and no cuBLAS can be loaded to serve it; install "
+                "nvidia-cublas, or tune on this GPU and add its table with `autotune export-table --add`"
+            )
+        if max(problem.lds) > MAX_EXTENT:
+            raise DispatchError(f"cuBLAS takes no rows {max(problem.lds)} elements apart; pass packed copies")
+        plan = Plan(problem, gpu, None, _NOTHING)
+        if not (gemm.m and gemm.n):
+            return plan
+        served = plan._replace(grid=BLAS_GRID, blas=self.blas.call(problem))
+        return self.counted(served, aligned, blas_pick(gemm))
+
+    def run(self, plan: Plan, stream: int, addresses: Triple, alpha: float, beta: float) -> None:
+        if plan.blas is None:
+            return
+        library, gpu = self.blas.library, plan.gpu
+        _check_scales(alpha, beta)
+        with self.devices.current(gpu):
+            handle = None if library is None else library.handle(gpu.device, stream, self.driver)
+            if handle is None:
+                raise DispatchError(
+                    "cuBLAS gives this thread no handle now; where a graph is captured, make a product in "
+                    "the same thread before that"
+                )
+            if handle.scale(alpha, beta) and plan.problem.gemm.k:
+                gpu.workspaces.run(plan.grid, stream, partial(handle.sgemm, plan.blas, stream, addresses))
+            else:
+                handle.scale_result(plan.blas, stream, addresses[2], beta)
+        self.count(plan)
+
+
+def _check_scales(alpha: float, beta: float) -> None:
+    try:
+        _FLOAT.pack(alpha), _FLOAT.pack(beta)
+    except (struct.error, OverflowError, TypeError) as error:
+        raise DispatchError(f"alpha = {alpha!r} or beta = {beta!r} is no float32 ({error})") from error

@@ -1,0 +1,156 @@
+"""One kind of GPU of an exported folder: its table, what chooses from it, and what launches its kernels here.
+
+Copied into exported tables.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..errors import DispatchError
+from ..gemm import Gemm
+from .blas_provider import BlasProvider
+from .chooser import Chooser
+from .cubin_files import CubinFiles
+from .cuda_driver import LEGACY_STREAMS, Driver
+from .kinds import GpuKind, load_kinds, read_whole
+from .pick import Call, Pick
+from .product import packed
+from .table import Table
+
+if TYPE_CHECKING:
+    from .choices import KnownChoices
+    from .engine import Engine
+    from .routed_engine import RoutedEngine
+    from .settling import Settler
+
+MAX_PICKS = 4096  # shapes whose picks are remembered
+_DEFAULT_STREAM = LEGACY_STREAMS[0]  # waits for the work of all streams that do not opt out of that
+
+
+class OneKind:
+    """Serves GPUs of one kind. Threads may share it. What launches is imported when it is opened.
+
+    `is_first_use`: kinds of call that the model picks for are settled at their first use. `is_deterministic`:
+    which cuBLAS is loaded decides nothing.
+    """
+
+    def __init__(
+        self,
+        table: Table,
+        code: CubinFiles,
+        blas: BlasProvider,
+        *,
+        is_first_use: bool,
+        is_deterministic: bool,
+    ) -> None:
+        self.table, self.gpu_kind = table, GpuKind.of_table(table)
+        self._code, self._blas, self._is_first_use = code, blas, is_first_use
+        # deterministic: which cuBLAS is loaded by when differs between processes
+        self.chooser = Chooser(table, None if is_deterministic else blas.loaded_version)
+        self._lock = threading.RLock()
+        self._known: KnownChoices | None = None  # as long as nothing is pinned or settled
+        self._picks: dict[tuple[int, int, int, bool, bool], Pick] = {}
+        self._opened: tuple[Engine, Settler] | None = None
+
+    def remembered(self, key: tuple[int, int, int, bool, bool]) -> Pick | None:
+        """What was picked for a shape before: of just these types, as 1, True and 1.0 are one key."""
+        return self._picks.get(key)
+
+    def pick(self, gemm: Gemm) -> Pick:
+        """What a product of packed, aligned matrices would run, on any GPU of the kind."""
+        key = (gemm.m, gemm.n, gemm.k, gemm.trans_a, gemm.trans_b)
+        picks = self._picks  # `settle` puts others in their place
+        found = picks.get(key) or self.choose(gemm)
+        if not (self._is_first_use and found.how == "modelled"):  # which may be settled at any time
+            if len(picks) >= MAX_PICKS:
+                picks.clear()
+            picks[key] = found
+        return found
+
+    def choose(self, gemm: Gemm, device: int | None = None) -> Pick:
+        """As `pick`, on one GPU, whatever was picked before."""
+        if gemm.m and gemm.n:
+            call = Call.packed(gemm)
+            known = self._known and self._known.pick(call, device)
+            return self._blas.served(known or self.chooser.pick(call), call)
+        told = partial(str, "the result has no elements: nothing is launched")
+        return Pick(self.table.defaults[gemm.layout], "default", told, 1)
+
+    def choices(self, pinned: Path | None = None) -> KnownChoices:
+        """What was settled, or pinned by a file. Raises DispatchError where that cannot be used, or is of
+        another table."""
+        from .choices import KnownChoices
+
+        with self._lock:
+            if self._known is None:
+                kernels, is_first_use = self.chooser.kernels, self._is_first_use
+                self._known = KnownChoices(self.table, kernels, pinned, is_first_use, self._blas)
+            return self._known
+
+    def open(self, driver: Driver) -> tuple[Engine, Settler]:
+        """What launches on all GPUs of the kind, and settles there."""
+        from .core_engine import make_engine
+        from .settling import Settler
+
+        with self._lock:
+            if self._opened is None:
+                known = self.choices()
+                engine = make_engine(self.table, self._code, self.chooser, driver, known, self._blas)
+                settler = Settler(self.table, engine, self.chooser, known)
+                engine.settle = settler.at_first_use
+                self._opened = engine, settler
+            return self._opened
+
+    def settle(self, gemms: Iterable[Gemm], driver: Driver, device: int) -> list[Pick]:
+        """Time what the model would launch for shapes, once; what serves them then. Raises DispatchError
+        under capture."""
+        engine, settler = self.open(driver)
+        gpu = engine.devices.gpu(device)
+        if settler.is_captured(gpu, _DEFAULT_STREAM):
+            raise DispatchError("shapes cannot be settled while a graph is captured; settle them before")
+        self.choices().settled_on(gpu)
+        asked = list(gemms)
+        for gemm in asked:
+            if gemm.m and gemm.n:
+                settler.settle(packed(gemm), gpu, _DEFAULT_STREAM)
+        engine.forget_plans()
+        self._picks = {}
+        return [self.choose(gemm, device) for gemm in asked]
+
+    def routed_engine(self, driver: Driver, *, has_bias: bool) -> RoutedEngine:
+        """What serves torch's own products; see routed_engine.py. Raises DispatchError without the core."""
+        from .core import core_of
+        from .routed_engine import AsPicked, RoutedEngine
+
+        core = core_of(self.table)
+        if core is None:
+            raise DispatchError("routing needs the core in C; install a C compiler, and autotune again")
+        rest: tuple[Any, ...] = self.table, self._code, self.chooser, driver, self._known, AsPicked()
+        made = RoutedEngine(has_bias, core, *rest)
+        made.devices = self.open(driver)[0].devices  # what is loaded is loaded once
+        return made
+
+
+def open_kinds(
+    folder: Path, blas: BlasProvider, *, is_first_use: bool, is_deterministic: bool
+) -> tuple[OneKind, ...]:
+    """All kinds of a folder, read at once. Raises DispatchError where anything is missing or damaged."""
+
+    def read() -> tuple[OneKind, ...]:
+        return tuple(
+            OneKind(
+                table,
+                CubinFiles(path, table),
+                blas,
+                is_first_use=is_first_use,
+                is_deterministic=is_deterministic,
+            )
+            for path, table in load_kinds(folder)
+        )
+
+    return read_whole(folder, read)

@@ -1,0 +1,49 @@
+"""The routed engines of all kinds of GPU of a folder, as one. Copied into exported tables."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+
+from .arrays import Form
+from .product import Triple
+from .routed_engine import Decided, RoutedEngine
+from .several_calls import SeveralCalls
+
+
+class RoutedKinds:
+    """Decides by the table for the GPU that tensors are on. `make` gives the engine for a GPU, the same for
+    all of a kind; of a GPU that no table is for it gives any, which leaves its calls alone. `first`: a GPU
+    whose engine is made at once."""
+
+    def __init__(self, make: Callable[[int], RoutedEngine], first: int) -> None:
+        self._make, self._calls = make, SeveralCalls()
+        self._lock = threading.Lock()
+        self._engines: dict[int, RoutedEngine] = {}
+        self._is_open = self._add(first)
+
+    def tensor_calls(self) -> SeveralCalls | None:
+        """What serves torch's tensors on all GPUs; None where this torch does not offer them."""
+        return self._calls if self._is_open else None
+
+    def decide(self, devices: Triple, forms: tuple[Form, Form, Form | None], addresses: Triple) -> Decided:
+        """What becomes of such calls, from now on."""
+        device = max(devices)
+        if device not in self._engines:
+            self._add(device)
+        return self._engines[device].decide(devices, forms, addresses)
+
+    def decided(self) -> Iterator[Decided]:
+        """All kinds of call so far."""
+        for engine in dict.fromkeys(self._engines.values()):
+            yield from engine.decided()
+
+    def _add(self, device: int) -> bool:
+        with self._lock:
+            engine = self._make(device)
+            is_new = engine not in self._engines.values()
+            calls = engine.tensor_calls(is_below_autograd=True) if is_new else None
+            if calls is not None:
+                self._calls.add(calls)
+            self._engines = {**self._engines, device: engine}
+            return calls is not None

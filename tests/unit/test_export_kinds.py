@@ -1,0 +1,229 @@
+"""Exports that add the table of another kind of GPU: what is there stays as it is, and both are found."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import threading
+import tomllib
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from kind_cases import FIRST, H100, H200, SECOND, TUNED, add, driver_of_kinds, table_for
+from table_cases import code_of, write_older, write_table
+from test_export_replaced import snapshot
+from test_kinds import multiply
+
+from autotune.errors import DispatchError
+from autotune.export import exchange, package
+from autotune.export.check_files import check_files
+from autotune.export.package import prepare, write_folder
+from autotune.runtime.cubin_files import load_cubins
+from autotune.runtime.dispatcher import Dispatcher
+from autotune.runtime.kinds import GpuKind, load_kinds
+from autotune.runtime.table import Table, load
+
+NEW = "2027-02-02T00:00:00+00:00"
+THIRD = table_for("Tesla T4!", "of-t4")
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return write_table(FIRST, tmp_path / "my_table")
+
+
+def tables_of(folder: Path) -> list[Table]:
+    return [table for _, table in load_kinds(folder)]
+
+
+def contents(folder: Path) -> dict[str, bytes | str]:
+    """What a kind's folder holds of its own."""
+    names = ("table.json", "cubins/")
+    return {name: text for name, text in snapshot(folder).items() if name.startswith(names)}
+
+
+def test_what_is_there_stays_byte_for_byte(folder: Path) -> None:
+    before = contents(folder)
+    assert add(SECOND, folder) == []
+    assert contents(folder) == before and tables_of(folder) == [FIRST, SECOND]
+    second = contents(folder / "kinds" / "nvidia_h100_sm_90")
+    assert add(THIRD, folder) == []
+    assert contents(folder / "kinds" / "nvidia_h100_sm_90") == second and contents(folder) == before
+    assert {GpuKind.of_table(table).name for table in tables_of(folder)} == {
+        "NVIDIA H200", "NVIDIA H100", "Tesla T4!",
+    }  # fmt: skip
+    found = check_files(folder)
+    assert not found.unlisted and [kind.table for kind in found.kinds] == tables_of(folder)
+
+
+@pytest.mark.parametrize("older", [FIRST, SECOND], ids=["first", "second"])
+def test_a_kind_that_is_there_is_replaced_and_told(folder: Path, older: Table) -> None:
+    add(SECOND, folder)
+    other = SECOND if older is FIRST else FIRST
+    places = {GpuKind.of_table(table): path for path, table in load_kinds(folder)}
+    before = contents(places[GpuKind.of_table(other)])
+    newer = replace(older, created_at=NEW)
+    (told,) = add(newer, folder)
+    assert f"held a table for {GpuKind.of_table(older)}: it is replaced" in told
+    assert sorted(tables_of(folder), key=str) == sorted([newer, other], key=str)
+    assert contents(places[GpuKind.of_table(other)]) == before
+    assert {GpuKind.of_table(table): path for path, table in load_kinds(folder)} == places
+
+
+def test_a_slice_is_of_its_gpu_s_kind(folder: Path) -> None:
+    (told,) = add(table_for("NVIDIA H200 MIG 1g.18gb", "of-slice"), folder)
+    assert "is replaced" in told and len(tables_of(folder)) == 1
+
+
+def test_added_to_nothing_a_table_is_the_first(tmp_path: Path) -> None:
+    for place in (tmp_path / "new", tmp_path / "empty"):
+        (tmp_path / "empty").mkdir(exist_ok=True)
+        assert add(FIRST, place) == [] and tables_of(place) == [FIRST]
+
+
+@pytest.mark.parametrize("version", [1, 4, 6])
+def test_folders_of_older_schemas_are_added_to(tmp_path: Path, version: int) -> None:
+    folder = write_older(FIRST, version, tmp_path / "older")
+    (folder / "manifest.json").unlink()
+    shutil.rmtree(folder / "_autotune")
+    for path in (folder / "__main__.py", folder / "pyproject.toml"):
+        path.unlink()  # what was not there then
+    before = contents(folder)
+    (folder / "__init__.py").unlink()
+    add(SECOND, folder)
+    assert contents(folder) == before and tables_of(folder)[1] == SECOND
+    driver = driver_of_kinds(load(folder), SECOND)
+    runtime = Dispatcher(folder, driver=driver, cublas=False)
+    for device, name in ((H100, "of-h100"), (H200, "of-h200")):
+        multiply(runtime, driver, device)
+        assert driver.launches[-1].kernel_id == name
+
+
+def test_names_that_are_alike_get_folders_of_their_own(folder: Path) -> None:
+    alike = [table_for(name, f"k{at}") for at, name in enumerate(("GPU-1", "GPU 1", "gpu/1", "!!", "?"))]
+    for table in alike:
+        add(table, folder)
+    assert sorted(map(str, tables_of(folder))) == sorted(map(str, [FIRST, *alike]))
+    assert sorted(path.name for path in (folder / "kinds").iterdir()) == [
+        "gpu_1_sm_90", "gpu_1_sm_90_2", "gpu_1_sm_90_3", "sm_90", "sm_90_2",
+    ]  # fmt: skip
+
+
+def test_an_export_without_add_tells_what_goes(folder: Path) -> None:
+    add(SECOND, folder)
+    told: list[str] = []
+    code = {kernel.sha256: code_of(kernel) for kernel in SECOND.kernels}
+    write_folder(SECOND, code, folder, told.append)
+    assert tables_of(folder) == [SECOND] and not (folder / "kinds").exists()
+    assert "held the table for NVIDIA H200 (sm_90), which is gone: --add keeps it" in told[0]
+
+
+@pytest.mark.parametrize("name", ["table.json", "cubins", "kinds/nvidia_h100_sm_90/table.json", "py.typed"])
+def test_what_is_damaged_is_not_passed_on(folder: Path, name: str) -> None:
+    """It is told before anything is compiled, too."""
+    add(SECOND, folder)
+    path = next((folder / name).iterdir()) if name == "cubins" else folder / name
+    path.write_bytes(path.read_bytes() + b" ")
+    before = snapshot(folder)
+    for refused in (lambda: add(THIRD, folder), lambda: prepare(folder, adds=True)):
+        with pytest.raises(DispatchError, match=r"damaged|not as it was exported"):
+            refused()
+        assert snapshot(folder) == before
+    write_table(THIRD, folder)  # alone
+    assert tables_of(folder) == [THIRD]
+
+
+def test_a_table_that_is_lost_is_no_folder_without_it(folder: Path) -> None:
+    add(SECOND, folder)
+    (folder / "table.json").unlink()
+    with pytest.raises(DispatchError, match=r"no table\.json"):
+        add(THIRD, folder)
+    (folder / "kinds" / "nvidia_h100_sm_90" / "table.json").unlink()
+    with pytest.raises(DispatchError, match=r"no table\.json"):
+        load_kinds(folder)
+
+
+def test_two_tables_for_one_kind_are_refused(folder: Path) -> None:
+    twin = folder / "kinds" / "twin"
+    twin.mkdir(parents=True)
+    (twin / "table.json").write_bytes((folder / "table.json").read_bytes())
+    with pytest.raises(DispatchError, match=r"two tables for NVIDIA H200 \(sm_90\)"):
+        Dispatcher(folder)
+
+
+def test_exports_at_once_lose_no_kind(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each reads what is there, and puts all of it in its place, one after another."""
+    monkeypatch.setattr(package, "runtime_files", lambda: {"errors.py": b""})
+    tables = [table_for(f"NVIDIA X{number}", f"of-x{number}") for number in range(6)]
+    start = threading.Barrier(len(tables))
+
+    def export(table: Table) -> None:
+        start.wait()
+        add(table, folder)
+
+    with ThreadPoolExecutor(len(tables)) as pool:
+        list(pool.map(export, tables))
+    assert sorted(map(str, tables_of(folder))) == sorted(map(str, [FIRST, *tables]))
+    assert [path.name for path in folder.parent.iterdir()] == ["my_table"]
+
+
+def test_a_program_that_runs_keeps_what_it_has_read(folder: Path) -> None:
+    """Cubins are unpacked when one is first needed: those of the folder that was read, of all kinds."""
+    add(SECOND, folder)
+    driver = driver_of_kinds(FIRST, SECOND)
+    runtime = Dispatcher(folder, driver=driver, cublas=False)
+    multiply(runtime, driver, H200)
+    write_table(THIRD, folder)
+    assert not (folder / "kinds").exists()
+    for device, name in ((H100, "of-h100"), (H200, "of-h200")):
+        multiply(runtime, driver, device)
+        assert driver.launches[-1].kernel_id == name
+    multiply(runtime, driver, H100, replace(TUNED, trans_a=False, m=100, n=52, k=17))
+
+
+def test_a_folder_that_is_replaced_while_it_is_read_is_read_again(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add(SECOND, folder)
+    other = write_table(THIRD, tmp_path / "other")
+    own = load_cubins.__globals__["_read"]
+
+    def late(path: str) -> bytes:
+        if other.exists():
+            assert exchange._exchange(folder, other)
+            other.rename(other.with_name("gone"))
+        return bytes(own(path))
+
+    monkeypatch.setattr("autotune.runtime.cubin_files._read", late)
+    runtime = Dispatcher(folder)
+    assert list(runtime.tables) == [THIRD]
+
+
+def test_all_kinds_are_told_of(folder: Path) -> None:
+    add(replace(SECOND, created_at=NEW), folder)
+    project = tomllib.loads((folder / "pyproject.toml").read_text())["project"]
+    assert "NVIDIA H200, NVIDIA H100" in project["description"] and project["version"] == "2027.2.2.0.0"
+    code = (
+        "import my_table as t; print(t.__doc__); print(*(x.environment.gpu_name for x in t.tables), sep='|');"
+        "print(t.pick(128, 128, 64).kernel_id)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=os.environ | {"PYTHONPATH": str(folder.parent)}, timeout=60,
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert "NVIDIA H100 (sm_90): 1 tuned shapes" in done.stdout
+    assert done.stdout.splitlines()[-2:] == ["NVIDIA H200|NVIDIA H100", "of-h200"]
+
+
+def test_sources_in_c_are_of_all_kinds_and_stay(folder: Path) -> None:
+    add(SECOND, folder, with_c=True)
+    text = (folder / "c" / "exported_table.c").read_text()
+    assert "NVIDIA H200" in text and "NVIDIA H100" in text
+    add(THIRD, folder)
+    assert "Tesla T4!" in (folder / "c" / "exported_table.c").read_text()
+    write_table(FIRST, folder)
+    assert not (folder / "c").exists()
