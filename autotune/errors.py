@@ -8,7 +8,8 @@
     ├─ StoreError           database locked, newer than this code, not ours exit 5
     │  ├─ DuplicateTrial    another search stored that config first: skip it
     │  └─ ServerAway        the database's server does not answer
-    └─ DispatchError        table missing, damaged, for another GPU         exit 6
+    ├─ DispatchError        table missing, damaged, for another GPU         exit 6
+    └─ SlowGpu              a GPU takes longer than a table recorded        exit 7
 
 A message says what happened, where, and the next step. Only the CLI prints.
 This file is copied into exported tables, so it imports nothing of autotune.
@@ -73,6 +74,12 @@ class DispatchError(AutotuneError):
     """An exported table cannot serve this call: missing, damaged, or for another GPU."""
 
     exit_code: ClassVar[int] = 6
+
+
+class SlowGpu(AutotuneError):
+    """A kernel is right, and takes longer than was recorded: a power cap, another program, other clocks."""
+
+    exit_code: ClassVar[int] = 7
 
 
 class DispatchWarning(UserWarning):

@@ -43,7 +43,7 @@ app = typer.Typer(
     help="Finds the best FP32 matrix product kernel for this GPU and these shapes.",
     epilog=_examples("doctor", "search --shape 4096 --seconds 60", "export-table --out sgemm_dispatch")
     + "\n\nExit codes: 0 done, 2 wrong usage, 3 something is missing here, 4 the GPU was lost, 5 database,"
-    " 6 exported table; where a signal ended it 128 + its number (Ctrl-C: 130).",
+    " 6 exported table, 7 slower than recorded; where a signal ended it 128 + its number (Ctrl-C: 130).",
     context_settings={"help_option_names": ["-h", "--help"]},
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
@@ -497,7 +497,7 @@ def ladder(
     command.run(command.LadderRequest(gpu, shape, rounds, cache, db, svg, limit), is_json=is_json)
 
 
-@app.command(epilog=_examples("verify", "verify my_kernels --gpu 1"))
+@app.command(epilog=_examples("verify", "verify my_kernels --gpu 1", "verify --quick"))
 def verify(
     table: Annotated[Path, typer.Argument(help="An exported folder.")] = TABLE,
     gpu: Annotated[
@@ -507,12 +507,21 @@ def verify(
             autocompletion=_completing("auto", "none"),
         ),
     ] = "auto",
+    is_quick: Annotated[
+        bool,
+        typer.Option("--quick", help="One kernel alone: its result, and its time against the recorded one."),
+    ] = False,
     is_json: Json = False,
 ) -> None:
     """Check an exported folder on this GPU."""
+    interrupt_in_order()
+    if is_quick:
+        from . import verify_quick
+
+        verify_quick.run(table, gpu, is_json=is_json)
+        return
     from . import verify as command
 
-    interrupt_in_order()
     command.run(table, gpu, is_json=is_json)
 
 

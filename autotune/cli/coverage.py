@@ -12,9 +12,10 @@ from ..errors import DispatchError
 from ..gemm import Gemm
 from ..models.cublas_model import FIXED_US
 from ..runtime.chooser import Chooser
+from ..runtime.kinds import load_kinds
 from ..runtime.pick import Call, Pick
-from ..runtime.table import Table, load
-from ..suite import ALIGNED, CallKind, read_calls
+from ..runtime.table import Table
+from ..suite import ALIGNED, CallKind, Suite, read_calls
 from . import common, console
 
 WAYS = ("tuned", "modelled", "cublas", "missed")
@@ -41,14 +42,24 @@ class ServedKind(NamedTuple):
 
 
 def run(calls: Path, folder: Path, limit: int, *, is_json: bool) -> None:
-    """Tell how the table of a folder serves what was recorded, and up to `limit` kinds of call that are not
-    tuned, those that take most first. Raises UsageError, DispatchError."""
+    """Tell how each table of a folder serves what was recorded, and up to `limit` kinds of call that are not
+    tuned, those that take most first. Records do not say on which GPU a call was made: each table is told of
+    all of them. Raises UsageError, DispatchError."""
     suite = read_calls(calls, console.note)
-    table = load(folder)
+    first, *others = (_facts(table, suite, limit) for _, table in load_kinds(folder))
+    head = {"calls": str(calls), "table": str(folder)}
+    if is_json:
+        console.show_json({**head, **first, "other_gpus": others})
+        return
+    for facts in (first, *others):
+        console.show(_text({**head, **facts}))
+    if any(found["num_kinds"] for facts in (first, *others) for found in _not_as_tuned(facts)):
+        console.show(f"Next: autotune search --suite {shlex.quote(str(calls))}, and export-table")
+
+
+def _facts(table: Table, suite: Suite, limit: int) -> dict[str, Any]:
     served = [*_served(table, suite.calls.items())]
-    facts = {
-        "calls": str(calls),
-        "table": str(folder),
+    return {
         "gpu": table.environment.gpu_name,
         "num_kinds": len(served),
         "num_calls": sum(one.calls for one in served) + suite.others,
@@ -56,12 +67,10 @@ def run(calls: Path, folder: Path, limit: int, *, is_json: bool) -> None:
         "ways": _ways(served, suite.others),
         "not_tuned": [_kind_facts(one) for one in _not_tuned(served)[:limit]],
     }
-    if is_json:
-        console.show_json(facts)
-        return
-    console.show(_text(facts))
-    if any(one.way != "tuned" for one in served):
-        console.show(f"Next: autotune search --suite {shlex.quote(str(calls))}, and export-table")
+
+
+def _not_as_tuned(facts: dict[str, Any]) -> Iterable[dict[str, Any]]:
+    return (found for way, found in facts["ways"].items() if way != "tuned")
 
 
 def _served(table: Table, calls: Iterable[tuple[CallKind, int | None]]) -> Iterable[ServedKind]:

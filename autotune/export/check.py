@@ -22,6 +22,7 @@ from ..runtime.chooser import Chooser
 from ..runtime.cuda_driver import PER_THREAD_STREAM, Driver
 from ..runtime.devices import first_served, kind_here
 from ..runtime.engine import Engine
+from ..runtime.error_bound import worst_ratio
 from ..runtime.host import sgemm_host
 from ..runtime.kinds import GpuKind, no_table
 from ..runtime.pick import Call, Pick
@@ -32,10 +33,6 @@ NUM_ROWS, NUM_COLUMNS = 64, 512  # of C that are compared with float64
 MAX_ELEMENTS = 1 << 28  # of a matrix: tuned shapes beyond are left to the ragged one
 MAX_TUNED = 2  # tuned shapes per kernel, the smallest first
 SCALES = ((1.0, 0.0), (1.25, -0.5))  # alpha, beta
-
-# |C - C64| <= min(k + 2, ZERO_MEAN) u |a|.|b| for data of zero mean: derived in gpu/verification.py.
-_UNIT_ROUNDOFF = 2.0**-24
-_ZERO_MEAN = 24.0
 
 _Array = np.ndarray[Any, np.dtype[np.float32]]
 
@@ -188,10 +185,8 @@ def error_ratio(
     part_c = c[np.ix_(rows, columns)].astype(np.float64)
     alpha, beta = scales
     exact = alpha * (part_a @ part_b) + beta * part_c
-    gamma = min(gemm.k + 2.0, _ZERO_MEAN) * _UNIT_ROUNDOFF
     size = abs(alpha) * (np.abs(part_a) @ np.abs(part_b)) + abs(beta) * np.abs(part_c)
-    off = np.abs(result[np.ix_(rows, columns)] - exact)
-    return float(np.max(off / (gamma * size + np.finfo(np.float32).tiny)))
+    return worst_ratio(gemm.k, result[np.ix_(rows, columns)], exact, size)
 
 
 def _some(extent: int, count: int, rng: np.random.Generator) -> np.ndarray[Any, Any]:

@@ -66,11 +66,13 @@ export_choices = _dispatcher.export_choices
 torch = _dispatcher.torch
 torch_op = _dispatcher.torch_op
 record_calls = _dispatcher.record_calls
+verify_quick = _dispatcher.verify_quick
 counts = _dispatcher.counts
 
 __all__ = [
     "DispatchError", "DispatchWarning", "Dispatcher", "Pick", "counts", "export_choices", "pick", "prepare",
     "record_calls", "settle", "sgemm", "table", "tables", "torch", "torch_op",
+    "verify_quick",
 ]
 '''
 

@@ -8,6 +8,7 @@ left out (docs/decisions/0045) say how much more. Pure but for reading the folde
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -16,10 +17,10 @@ from typing import Any
 import numpy as np
 
 from ..gemm import LAYOUTS, Gemm
+from ..runtime.kinds import load_kinds
 from ..runtime.pick import Call, Pick
 from ..runtime.selector import Selector
 from ..runtime.table import Kernel, Table
-from ..runtime.table import load as load_table
 from .documents import Describe, Document
 from .numbers import StudyNumbers
 from .trial_columns import column, significant
@@ -123,12 +124,18 @@ class Maps:
 
 
 def table_document(folder: Path, studies: Iterable[StudyNumbers], describe: Describe) -> Document:
-    """All that the page of an exported folder is drawn from. Raises DispatchError where it cannot be read."""
-    table = load_table(folder)
+    """All that the page of an exported folder is drawn from: of several kinds of GPU the one that most of the
+    studies are of. Raises DispatchError where it cannot be read."""
+    studies = list(studies)
+    names = Counter(study.study.environment.gpu_name for study in studies)
+    kinds = [table for _, table in load_kinds(folder)]
+    table = max(kinds, key=lambda table: names[table.environment.gpu_name])  # the first of equals
+    others = [other.environment.gpu_name for other in kinds if other is not table]
     maps = Maps(table)
     return {
         "folder": folder.name,
         "gpu": table.environment.gpu_name,
+        "other_gpus": others,
         "recorded_on": table.recorded_on,
         "created_at": table.created_at,
         "policy": table.policy,

@@ -34,6 +34,7 @@ from .product import UnfitStrides, check_overlap, make_gemm, packed_forms
 if TYPE_CHECKING:
     from .engine import Planner
     from .engines import Engines, Fallback
+    from .quick_check import QuickCheck
     from .routed_engine import RoutedEngine
     from .routed_kinds import RoutedKinds
     from .several_calls import SeveralCalls
@@ -195,6 +196,21 @@ class Dispatcher:
         if kind is not None:
             return [kind.choose(gemm, number) for gemm in gemms]
         return [self.pick(g.m, g.n, g.k, g.trans_a, g.trans_b, device=number) for g in gemms]
+
+    def verify_quick(self, *, device: int | None = None) -> QuickCheck:
+        """Check one kernel's result against float64, and its time against the recorded one, in some
+        milliseconds: `is_right`, `ratio` and `is_as_fast` say what was seen (quick_check.py). Waits for the
+        GPU.
+
+        `device`: number of the GPU, by default the current one. Raises DispatchError where no table is for
+        it, under capture, and where the GPU fails.
+        """
+        engines, _ = self._opened or self._open()
+        number = engines.for_host() if device is None else _number(device)
+        kind = engines.kind(number)
+        if kind is None:
+            raise DispatchError(f"no table is for GPU {number}, which cuBLAS serves: nothing can be checked")
+        return kind.verify_quick(engines.driver, number)
 
     def export_choices(self, path: str | Path, *, device: int | None = None) -> None:
         """Write a file of all that is pinned or was settled so far on such a GPU, for `choices=`. It is of

@@ -25,6 +25,7 @@ from .table import Table
 if TYPE_CHECKING:
     from .choices import KnownChoices
     from .engine import Engine
+    from .quick_check import QuickCheck
     from .routed_engine import RoutedEngine
     from .settling import Settler
 
@@ -121,6 +122,16 @@ class OneKind:
         engine.forget_plans()
         self._picks = {}
         return [self.choose(gemm, device) for gemm in asked]
+
+    def verify_quick(self, driver: Driver, device: int) -> QuickCheck:
+        """One kernel's result, and its time against the recorded one. Raises DispatchError under capture."""
+        from .quick_check import check_quickly
+
+        engine, settler = self.open(driver)
+        gpu = engine.devices.gpu(device)
+        if settler.is_captured(gpu, _DEFAULT_STREAM):
+            raise DispatchError("nothing can be timed while a graph is captured; check before that")
+        return check_quickly(engine, gpu)
 
     def routed_engine(self, driver: Driver, *, has_bias: bool) -> RoutedEngine:
         """What serves torch's own products; see routed_engine.py. Raises DispatchError without the core."""

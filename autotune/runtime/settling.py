@@ -32,6 +32,7 @@ import numpy as np
 
 from ..column_major import WORKSPACE_BYTES
 from ..errors import DispatchError
+from ..gemm import FLOAT_BYTES
 from ..models.launches import Floats
 from .blas_provider import BlasHandle
 from .choices import Choice, KnownChoices, kind_of
@@ -62,7 +63,7 @@ class Settler:
 
     def __init__(self, table: Table, engine: Engine, chooser: Chooser, known: KnownChoices) -> None:
         self._engine, self._chooser, self._known = engine, chooser, known
-        self._l2_bytes = 0 if table.policy == "warm" else L2_TIMES * table.limits.l2_bytes
+        self._l2_bytes = Ground.l2_bytes(table)
         self._lock = threading.Lock()
 
     def at_first_use(self, plan: Plan, stream: int) -> bool:
@@ -125,7 +126,7 @@ class Settler:
             at_end.callback(driver.synchronize, own)
             library = engine.blas.library if engine.blas.may_serve(kind) else None
             handle = None if library is None else library.handle(gpu.device, own, driver)
-            ground = _Ground(driver, problem, kind, plans, handle is not None, self._l2_bytes, own, at_end)
+            ground = Ground(driver, problem, kind, plans, handle is not None, self._l2_bytes, own, at_end)
             ground.take(round(min(max(wanted, 1), MAX_LAUNCHES)))
             times_us = _times_us(_launches(engine, plans, handle, ground), len(plans), ground)
         shares = np.median(times_us / times_us[np.isfinite(times_us[:, 0])].mean(axis=0), axis=1)
@@ -139,7 +140,7 @@ class Settler:
         )  # fmt: skip
 
 
-class _Ground:
+class Ground:
     """What launches of one kind of call are timed on: a stream, operands, a workspace, and events. All is
     given back when the stack ends."""
 
@@ -164,8 +165,13 @@ class _Ground:
         scratch_bytes = max(plan.grid.scratch_bytes for plan in plans)
         self._scratch_bytes = _rounded(max(scratch_bytes, WORKSPACE_BYTES if has_rival else 0))
         self._counter_bytes = _rounded(max(plan.grid.counter_bytes for plan in plans))
-        self._border = self._l2 = 0
+        self._base = self._border = self._l2 = 0
         self._events: list[int] = []
+
+    @staticmethod
+    def l2_bytes(table: Table) -> int:
+        """What is overwritten to be rid of what L2 holds; 0 where the table's times are warm."""
+        return 0 if table.policy == "warm" else L2_TIMES * table.limits.l2_bytes
 
     def take(self, num_launches: int) -> None:
         """Take memory for so many launches, or for fewer where these would take too much of the free memory.
@@ -179,7 +185,7 @@ class _Ground:
                 f"it takes {set_bytes + others >> 20} MiB to time, more than a quarter of what is free"
             )
         self.num_launches = num_sets if self._l2_bytes else num_launches
-        base = self._allocate(num_sets * set_bytes)
+        base = self._base = self._allocate(num_sets * set_bytes)
         self._fill(base, num_sets * set_bytes)
         for start in range(base, base + num_sets * set_bytes, set_bytes):
             a, b, c = (start + sum(self._sizes[:i]) + self._offsets[i] for i in range(3))
@@ -195,6 +201,17 @@ class _Ground:
     def workspace(self, scratch_bytes: int) -> int:
         """For one launch at a time: scratch ends, and counters begin, where those of all others do."""
         return self._border - scratch_bytes if scratch_bytes else 0
+
+    def stored(self, address: int, at: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        """The numbers of an operand at an address, at these places behind it."""
+        start = (address - self._base) // FLOAT_BYTES
+        found: np.ndarray[Any, Any] = _random_numbers()[(start + at) % NUM_RANDOM]
+        return found
+
+    def copy_out(self, host: int, address: int, num_bytes: int) -> None:
+        """To the host, behind what the stream has. Waits for it."""
+        self._driver.copy_out(host, address, num_bytes, self.stream)
+        self._driver.synchronize(self.stream)
 
     def intervals_us(self, actions: Sequence[Callable[[], None]]) -> list[float]:
         """How long each of a few actions takes on the GPU, one after another. Waits for them."""
@@ -236,7 +253,7 @@ class _Ground:
 
 
 def _launches(
-    engine: Engine, plans: Sequence[Plan], handle: BlasHandle | None, ground: _Ground
+    engine: Engine, plans: Sequence[Plan], handle: BlasHandle | None, ground: Ground
 ) -> list[Callable[[Triple], None]]:
     """To enqueue each plan, and behind them cuBLAS where a handle of it is given, with some operands."""
 
@@ -252,7 +269,7 @@ def _launches(
     return launches
 
 
-def _times_us(launches: Sequence[Callable[[Triple], None]], num_plans: int, ground: _Ground) -> Floats:
+def _times_us(launches: Sequence[Callable[[Triple], None]], num_plans: int, ground: Ground) -> Floats:
     """(launches, rounds) what each took in each round; infinite where it is surely slower than the fastest of
     the first `num_plans`, the table's own."""
 

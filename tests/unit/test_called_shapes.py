@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from kind_cases import FIRST, SECOND, add
 from table_cases import make_kernel, make_spec, make_table, rank, write_table
 from typer.testing import CliRunner
 
@@ -190,6 +192,18 @@ def test_coverage_is_told_by_calls_and_by_time(folder, tmp_path):
     text = _run("coverage", calls, folder, "--limit", "2").stdout
     assert "116 calls of 4 kinds" in text and "86.2%" in text
     assert f"Next: autotune search --suite {calls}" in text
+
+
+def test_coverage_is_told_for_each_kind_of_gpu(tmp_path):
+    folder = write_table(FIRST, tmp_path / "t")
+    add(replace(SECOND, entries=()), folder)
+    calls = _write(tmp_path / "calls.json", (CallKind.packed(TUNED), 7))
+    facts = json.loads(_run("coverage", calls, folder, "--json").stdout)
+    (other,) = facts["other_gpus"]
+    assert (facts["gpu"], facts["ways"]["tuned"]["num_calls"]) == ("NVIDIA H200", 7)
+    assert (other["gpu"], other["ways"]["tuned"]["num_calls"]) == ("NVIDIA H100", 0)
+    text = _run("coverage", calls, folder).stdout
+    assert "for NVIDIA H200" in text and "for NVIDIA H100" in text and "Next: " in text
 
 
 def test_what_no_kernel_serves_well_is_missed(tmp_path):

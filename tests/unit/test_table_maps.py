@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from kind_cases import FIRST, SECOND, add
 from study_cases import BEGAN, at_s, ok_in, study_of
 from table_cases import ENVIRONMENT, FIGURES, make_kernel, make_spec, make_table, rank, write_table
 
@@ -116,6 +117,17 @@ def test_the_document_has_every_cell_of_every_layout(tmp_path: Path) -> None:
     assert found["kernels"][number]["id"] == picked.kernel
     assert len(cells["limit_us"]) == len(DEPTHS) * len(SIDES) ** 2
     assert found["folder"] == "t"
+
+
+def test_of_several_kinds_the_one_that_was_measured_is_drawn(tmp_path: Path) -> None:
+    folder = write_table(FIRST, tmp_path / "t")
+    add(SECOND, folder)
+    theirs = replace(ENVIRONMENT, gpu_name="NVIDIA H100")
+    mine, other = (study_of([at_s(1, ok_in(1.0))], environment=one) for one in (ENVIRONMENT, theirs))
+    for studies, gpu in (([], "NVIDIA H200"), ([mine], "NVIDIA H200"), ([mine, other, other], "NVIDIA H100")):
+        found = table_document(folder, studies, describe)
+        assert {found["gpu"], *found["other_gpus"]} == {"NVIDIA H200", "NVIDIA H100"} and found["gpu"] == gpu
+    assert table_document(folder / "kinds" / "nvidia_h100_sm_90", [], describe)["gpu"] == "NVIDIA H100"
 
 
 def test_a_folder_without_a_table_is_refused(tmp_path: Path) -> None:

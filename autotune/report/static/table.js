@@ -337,6 +337,9 @@
       ...[
         element("h1", {}, `Table: ${found.folder}`),
         autotune.recordedNote(found),
+        found.other_gpus.length
+          ? hint(`For ${found.gpu}. The folder also holds the tables for ${found.other_gpus.join(", ")}, in kinds/.`)
+          : null,
         facts,
         controls(found, redraw),
         ...drawn.map(([, made]) => made),

@@ -1,0 +1,165 @@
+"""Does a table hold here and now? One kernel's result against float64, and its time against the recorded.
+
+It takes some milliseconds, so that a program can ask at its start: a GPU that is capped, shared, or in other
+clocks shows in the time, a broken one in the result. `autotune verify` looks at every kernel instead.
+
+The kernel is the winner of the tuned shape that takes about AIM_US: long enough for its time to be that of
+the GPU, short enough to be timed often. As where shapes are settled (settling.py) it runs in graphs, on
+operands of the runtime's own, cold where the table is. A few graphs are queued at once, so that whoever
+shares the GPU gets turns within them; their mean counts. What is slow is timed again, as the clocks of an
+idle GPU rise meanwhile, and the least of these means is told. Copied into exported tables.
+"""
+
+from __future__ import annotations
+
+import math
+from contextlib import ExitStack
+from functools import partial
+from statistics import fmean
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ..errors import DispatchError
+from ..gemm import FLOAT_BYTES, Gemm
+from .conditions import differences
+from .devices import OpenGpu
+from .engine import Engine
+from .error_bound import worst_ratio
+from .pick import Call, Pick
+from .product import packed
+from .settling import MAX_LAUNCHES, Ground
+from .table import Entry, Table
+
+AIM_US = 500.0  # of a launch
+BATCH_US = 1000.0  # of a graph: events resolve 0.5 us
+NUM_GRAPHS = 5  # queued at once, the first of which is not counted: 4 ms, twice a time slice of a shared GPU
+MOST_TRIES = 12  # of these, as long as they are slow: 60 ms, in which the clocks of an idle GPU rise
+# Times the recorded time beyond which something is amiss. Of the same product, four searches on H200 found times
+# whose largest is 1.007 times the least in the median of 26 shapes, and 1.022 at most (cuBLAS's, in
+# studies/results/h200-search-*seed*); the rest is for this shorter way to time. A neighbour that always computes
+# takes half of the GPU.
+SLOWER = 1.10
+NUM_ROWS, NUM_COLUMNS = 8, 64  # of C that are compared with float64
+
+
+class QuickCheck(NamedTuple):
+    """What was seen. `error_ratio`: the largest |C - C64| over its bound (error_bound.py). `time_us` of a
+    launch, and over the `recorded_us` of the table; without a tuned shape there is nothing to compare with.
+    `differences`: in what the GPU differs from the one that was measured (conditions.py)."""
+
+    device: int
+    gpu_name: str
+    gemm: Gemm
+    kernel_id: str
+    error_ratio: float
+    time_us: float
+    recorded_us: float | None
+    differences: tuple[str, ...]
+
+    @property
+    def ratio(self) -> float | None:
+        return None if self.recorded_us is None else self.time_us / self.recorded_us
+
+    @property
+    def is_right(self) -> bool:
+        return self.error_ratio <= 1
+
+    @property
+    def is_as_fast(self) -> bool:
+        return self.ratio is None or self.ratio <= SLOWER
+
+    @property
+    def is_ok(self) -> bool:
+        return self.is_right and self.is_as_fast
+
+    def __str__(self) -> str:
+        wrong = "" if self.is_right else ": the result is wrong"
+        told = [f"error {self.error_ratio:.3g} of the bound against float64{wrong}"]
+        if self.ratio is None:
+            told.append(f"{self.time_us:.4g} us, nothing recorded to compare with")
+        else:
+            told.append(f"{self.time_us:.4g} us, {self.ratio:.3f} times the recorded {self.recorded_us:.4g}")
+        where = f"GPU {self.device} ({self.gpu_name}), {self.kernel_id} on {self.gemm}"
+        return "; ".join([f"{where}: {told[0]}", *told[1:], *self.differences])
+
+
+def check_quickly(engine: Engine, gpu: OpenGpu) -> QuickCheck:
+    """Check one kernel of a table on a GPU; waits for it. Raises DispatchError where the GPU fails, or has
+    not the memory."""
+    table = engine.table
+    entry = _entry(table)
+    gemm, pick = (entry.gemm, _winner(engine, entry)) if entry else _default(table)
+    recorded_us = entry.ranked[0].time_us if entry else None
+    problem, driver = packed(gemm), engine.driver
+    plan = engine.plan_of(problem, gpu, pick)
+    with engine.devices.current(gpu), driver.relaxed(), ExitStack() as at_end:
+        own = driver.make_stream()
+        at_end.callback(driver.free_stream, own)
+        at_end.callback(driver.synchronize, own)
+        l2_bytes = Ground.l2_bytes(table)
+        ground = Ground(driver, problem, Call.packed(gemm), [plan], False, l2_bytes, own, at_end)
+        ground.take(round(min(max(BATCH_US / (recorded_us or AIM_US), 1), MAX_LAUNCHES)))
+        workspace = ground.workspace(plan.grid.scratch_bytes)
+
+        def launch_several() -> None:
+            for number in range(ground.num_launches):
+                operands = ground.sets[number % len(ground.sets)]
+                engine.launch_all(plan, own, operands, 1.0, 0.0, workspace)
+
+        graph, times_us = ground.graph(launch_several), list[float]()
+        while _is_open(times_us, recorded_us):
+            taken = ground.intervals_us([graph] * NUM_GRAPHS)[1:]
+            times_us.append(fmean(taken) / ground.num_launches)
+        if min(times_us) <= 0:
+            raise DispatchError("the GPU's events tell no times")
+        error_ratio = _error_ratio(ground, gemm)
+    here = gpu.conditions
+    name, other = ("", ()) if here is None else (here.gpu_name, tuple(differences(table, here)))
+    return QuickCheck(gpu.device, name, gemm, pick.kernel_id, error_ratio, min(times_us), recorded_us, other)
+
+
+def _is_open(times_us: list[float], recorded_us: float | None) -> bool:
+    """Whether to time again."""
+    if not times_us or recorded_us is None:
+        return not times_us
+    return min(times_us) > SLOWER * recorded_us and len(times_us) < MOST_TRIES
+
+
+def _entry(table: Table) -> Entry | None:
+    """The tuned shape whose winner takes most nearly AIM_US; the first of equals."""
+    return min(table.entries, key=lambda entry: abs(math.log(entry.ranked[0].time_us / AIM_US)), default=None)
+
+
+def _winner(engine: Engine, entry: Entry) -> Pick:
+    kernel = next(k for k in engine.table.kernels if k.id == entry.ranked[0].kernel)
+    return Pick(kernel.id, "exact", partial(str, "it is under test"), kernel.spec.split_k)
+
+
+def _default(table: Table) -> tuple[Gemm, Pick]:
+    """Of a table without a tuned shape."""
+    kernel_id = table.defaults["NN"]
+    return Gemm(512, 512, 512), Pick(kernel_id, "default", partial(str, "it is under test"), 1)
+
+
+def _error_ratio(ground: Ground, gemm: Gemm) -> float:
+    """Of some rows and columns of the first set of operands, the outermost among them."""
+    a, b, c = ground.sets[0]
+    rows, columns = _some(gemm.m, NUM_ROWS), _some(gemm.n, NUM_COLUMNS)
+    depth = np.arange(gemm.k)
+    at_a = depth * gemm.m + rows[:, None] if gemm.trans_a else rows[:, None] * gemm.k + depth
+    at_b = columns * gemm.k + depth[:, None] if gemm.trans_b else depth[:, None] * gemm.n + columns
+    part_a, part_b = (ground.stored(x, at).astype(np.float64) for x, at in ((a, at_a), (b, at_b)))
+    found = np.empty((len(rows), gemm.n), np.float32)
+    row_bytes = FLOAT_BYTES * gemm.n
+    for number, row in enumerate(rows.tolist()):
+        ground.copy_out(found.ctypes.data + number * row_bytes, c + row * row_bytes, row_bytes)
+    result = found[:, columns]
+    if not np.isfinite(found).all():
+        return math.inf
+    return worst_ratio(gemm.k, result, part_a @ part_b, np.abs(part_a) @ np.abs(part_b))
+
+
+def _some(extent: int, most: int) -> np.ndarray[Any, Any]:
+    """Up to so many indices below an extent, the first and the last among them."""
+    return np.unique(np.linspace(0, extent - 1, min(extent, most)).round().astype(int))
