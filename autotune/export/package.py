@@ -53,8 +53,10 @@ from pathlib import Path
 
 from .{private}.errors import DispatchError, DispatchWarning
 from .{private}.runtime.dispatcher import Dispatcher
+from .{private}.runtime.kept_modules import keep
 from .{private}.runtime.pick import Pick
 
+keep(f"{{__name__}}.{private}", Path(__file__).parent / "{private}")
 _dispatcher = Dispatcher(Path(__file__).parent)
 table = _dispatcher.table
 tables = _dispatcher.tables

@@ -16,6 +16,7 @@ from ..errors import DispatchError
 from ..gemm import LAYOUTS
 from .core_structs import ADDRESS, DOUBLE, INT, STRUCTS, TEXT, WORD, CChoice, Triple
 from .core_table import TABLE_VERSION, TableArrays, table_struct
+from .kept_modules import library_path
 from .pick import How
 from .table import Table
 
@@ -50,7 +51,7 @@ def library() -> Any:
     """The library of this folder; None where it was not built, or not for such a machine, or from other
     sources than these."""
     try:
-        found = ctypes.CDLL(str(FOLDER / LIBRARY))
+        found = ctypes.CDLL(library_path(FOLDER / LIBRARY))
         sizes = (ctypes.c_uint32 * len(STRUCTS)).in_dll(found, "autotune_struct_bytes")
     except (OSError, ValueError):
         return None

@@ -35,10 +35,10 @@ AIM_US = 500.0  # of a launch
 BATCH_US = 1000.0  # of a graph: events resolve 0.5 us
 NUM_GRAPHS = 5  # queued at once, the first of which is not counted: 4 ms, twice a time slice of a shared GPU
 MOST_TRIES = 12  # of these, as long as they are slow: 60 ms, in which the clocks of an idle GPU rise
-# Times the recorded time beyond which something is amiss. Of the same product, four searches on H200 found times
-# whose largest is 1.007 times the least in the median of 26 shapes, and 1.022 at most (cuBLAS's, in
-# studies/results/h200-search-*seed*); the rest is for this shorter way to time. A neighbour that always computes
-# takes half of the GPU.
+# Times the recorded time beyond which something is amiss. Of the same product, four searches on H200 found
+# times whose largest is 1.007 times the least in the median of 26 shapes, and 1.022 at most (cuBLAS's, in
+# studies/results/h200-search-*seed*); the rest is for this shorter way to time. A neighbour that always
+# computes takes half of the GPU.
 SLOWER = 1.10
 NUM_ROWS, NUM_COLUMNS = 8, 64  # of C that are compared with float64
 

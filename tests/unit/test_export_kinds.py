@@ -22,6 +22,7 @@ from autotune.errors import DispatchError
 from autotune.export import exchange, package
 from autotune.export.check_files import check_files
 from autotune.export.package import prepare, write_folder
+from autotune.runtime import core
 from autotune.runtime.cubin_files import load_cubins
 from autotune.runtime.dispatcher import Dispatcher
 from autotune.runtime.kinds import GpuKind, load_kinds
@@ -183,6 +184,38 @@ def test_a_program_that_runs_keeps_what_it_has_read(folder: Path) -> None:
         multiply(runtime, driver, device)
         assert driver.launches[-1].kernel_id == name
     multiply(runtime, driver, H100, replace(TUNED, trans_a=False, m=100, n=52, k=17))
+
+
+@pytest.mark.parametrize("is_replaced", [False, True])
+def test_modules_that_are_imported_later_are_those_of_the_start(folder: Path, is_replaced: bool) -> None:
+    """What launches is imported at the first product; here another version's would stop it, or the core's."""
+    other = write_table(FIRST, folder.parent / "other_table")
+    for path in other.glob("_autotune/**/*.py"):
+        path.write_text("raise RuntimeError('of another version')")
+    for path in other.glob("_autotune/**/*.so"):
+        path.write_bytes(b"of another version")
+    other.rename(folder.parent / "other")
+    code = f"""
+import importlib, os, sys
+from pathlib import Path
+import my_table
+private = "my_table._autotune.runtime"
+late = ["core", "core_engine", "settling", "torch_routing", "quick_check", "engines", "torch_program", "host"]
+assert not [name for name in late if f"{{private}}.{{name}}" in sys.modules]
+if {is_replaced}:
+    os.rename("my_table", "gone")
+    os.rename("other", "my_table")
+    __import__("shutil").rmtree("gone")
+for name in late:
+    importlib.import_module(f"{{private}}.{{name}}")
+core = sys.modules[f"{{private}}.core"]
+print(core.library() is not None, my_table.pick(128, 128, 64).kernel_id, Path(core.__file__).name)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=os.environ | {"PYTHONPATH": str(folder.parent)}, timeout=60,
+        capture_output=True, text=True, check=False, cwd=folder.parent,
+    )  # fmt: skip
+    assert done.stdout.split() == [str(core.library() is not None), "of-h200", "core.py"], done.stderr
 
 
 def test_a_folder_that_is_replaced_while_it_is_read_is_read_again(

@@ -1,0 +1,82 @@
+"""Imports the rest of an exported folder's modules as they were when the folder was imported.
+
+What launches is imported at the first product. If another folder is in the place by then, its modules may be
+of another version. So the sources that are not imported yet are read at the start, and the core's library is
+opened: files that are removed live on as long as they are open. None of it is used while the folder stays.
+Copied into exported tables: standard library only.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from contextlib import suppress
+from importlib.machinery import ModuleSpec
+from importlib.util import spec_from_file_location
+from pathlib import Path
+from types import CodeType, ModuleType
+from typing import Any
+
+_INIT = "__init__"
+_LIBRARY = ".so"
+_opened: dict[str, tuple[KeptModules, int]] = {}  # libraries by path, with a descriptor each
+
+
+class KeptModules:
+    """Finds modules of a package in memory, once its folder was replaced; asked by Python's import."""
+
+    def __init__(self, package: str, folder: Path) -> None:
+        self._package, self._folder = package, folder
+        self._identity = _identity(folder)
+        self._sources: dict[str, tuple[Path, bytes]] = {}
+        for path in folder.rglob("*.py"):
+            name = ".".join([package, *path.relative_to(folder).with_suffix("").parts])
+            if name.removesuffix(f".{_INIT}") not in sys.modules:
+                self._sources[name.removesuffix(f".{_INIT}")] = path, path.read_bytes()
+
+    @property
+    def is_replaced(self) -> bool:
+        return _identity(self._folder) != self._identity
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
+        """Part of Python's protocol: None leaves a module to others."""
+        if not name.startswith(self._package) or name not in self._sources or not self.is_replaced:
+            return None
+        place = self._sources[name][0]
+        inside = [str(place.parent)] if place.stem == _INIT else None
+        loader: Any = self
+        return spec_from_file_location(name, place, loader=loader, submodule_search_locations=inside)
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
+        """Part of Python's protocol: None has it make the module."""
+        return None
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Part of Python's protocol."""
+        place, source = self._sources[module.__name__]
+        code: CodeType = compile(source, str(place), "exec", dont_inherit=True)
+        exec(code, module.__dict__)
+
+
+def keep(package: str, folder: Path) -> None:
+    """Keep what of a package in a folder is not imported yet. A folder that cannot be read, as in an archive,
+    is left as it is."""
+    with suppress(OSError):
+        kept = KeptModules(package, folder)
+        for path in folder.rglob(f"*{_LIBRARY}"):
+            _opened[str(path)] = kept, os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        sys.meta_path.insert(0, kept)
+
+
+def library_path(path: Path) -> str:
+    """Where a library of this folder is: the file itself, or what is kept of it."""
+    kept, descriptor = _opened.get(str(path), (None, -1))
+    return f"/proc/self/fd/{descriptor}" if kept is not None and kept.is_replaced else str(path)
+
+
+def _identity(folder: Path) -> tuple[int, int] | None:
+    try:
+        found = folder.stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
