@@ -100,6 +100,7 @@ class Dispatcher:
         self.num_copied = Counter[str]()
         self._driver = driver
         self._opened: tuple[Engines, Libraries] | None = None
+        self._is_without_cuda = False  # as a pick found out
         self._routing: TorchRouting | None = None
         self._routed: list[RoutedEngine] = []
         self._record_file: str | None = None
@@ -147,10 +148,13 @@ class Dispatcher:
         if device is not None:
             engines, _ = self._opened or self._open()
             return engines.kind(_number(device))
+        if self._is_without_cuda:
+            return self._kinds[0]
         try:
             engines, _ = self._opened or self._open()
             return engines.kind(engines.for_host())
         except DispatchError:
+            self._is_without_cuda = self._opened is None  # to look for it takes long
             return self._kinds[0]
 
     def settle(self, shapes: Iterable[tuple[Any, ...]], *, device: int | None = None) -> list[Pick]:

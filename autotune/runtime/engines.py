@@ -39,6 +39,7 @@ class Engines:
         self._lock = threading.RLock()
         self._by_devices: dict[Triple, Planner] = {}
         self._kind_of: dict[int, OneKind | None] = {}
+        self._for_host: dict[int | None, int] = {}  # by the current GPU
         self._cublas: BlasEngine | None = None
         self._warned: set[GpuKind] = set()
 
@@ -80,12 +81,16 @@ class Engines:
     def for_host(self) -> int:
         """The GPU for arrays of the host: the current one if a table is for it, else the first such, else the
         one that cuBLAS serves."""
-        try:
-            return first_served(self.driver, self._fault)
-        except DispatchError:
-            if self._fallback == "refuse" or not self.driver.num_devices():
-                raise
-            return self.driver.current_device() or 0
+        current = self.driver.current_device()
+        if current not in self._for_host:
+            try:
+                found = first_served(self.driver, self._fault)
+            except DispatchError:
+                if self._fallback == "refuse" or not self.driver.num_devices():
+                    raise
+                found = current or 0
+            self._for_host[current] = found
+        return self._for_host[current]
 
     def _fault(self, device: int) -> str | None:
         here = kind_here(self.driver, device)

@@ -5,13 +5,18 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from exports import EXPORTS
 
+from autotune.export.package import write_folder
 from autotune.gemm import LAYOUTS
 from autotune.kernel import template
+from autotune.runtime.cubin_files import load_cubins
+from autotune.runtime.kinds import GpuKind, load_kinds
+from autotune.runtime.table import load
 from autotune.store import Store
 
 from .conftest import CUBLAS_US, ENVIRONMENT, RECORDED_ON, SQUARE, measured, points
@@ -62,6 +67,28 @@ def test_an_export_holds_sources_in_c_where_these_are_asked_for(db: Path, tmp_pa
     refused = run(*EXPORT, "--db", db, "--out", tmp_path / "t", code=6)
     assert "was edited after it was exported: c/example.c" in refused.stderr
     run(*EXPORT, "--db", db, "--out", tmp_path / "u", "--format", "fortran", code=2)
+
+
+def test_a_kind_of_gpu_is_added_and_replaced(
+    exported: tuple[Path, dict[str, object]], db: Path, tmp_path: Path
+) -> None:
+    """To a folder that holds the table for another kind, with which all commands go on."""
+    folder, made = tmp_path / "t", load(exported[0])
+    other = replace(made, environment=replace(made.environment, gpu_name="NVIDIA Another"))
+    write_folder(other, load_cubins(exported[0], made), folder)
+    first = json.loads(run(*EXPORT, "--db", db, "--out", folder, "--add", "--json").stdout)
+    assert (first["gpu"], first["other_gpus"]) == (ENVIRONMENT.gpu_name, ["NVIDIA Another"])
+    (path, _), (own, table) = load_kinds(folder)
+    assert path == folder and own.parent == folder / "kinds" and table.entries[0].gemm == SQUARE
+    assert first["num_cubins"] == len(list(own.rglob("*.cubin.gz")))
+    done = run(*EXPORT, "--db", db, "--out", folder, "--add")
+    assert f"held a table for {GpuKind.of_table(table)}: it is replaced" in done.stderr
+    assert "also holds the tables for NVIDIA Another" in done.stdout
+    facts = json.loads(run("verify", folder, "--gpu", "none", "--json").stdout)
+    assert facts["gpus"] == ["NVIDIA Another", ENVIRONMENT.gpu_name] and not facts["unlisted"]
+    alone = run(*EXPORT, "--db", db, "--out", folder)
+    assert "the table for NVIDIA Another (sm_90), which is gone: --add keeps it" in alone.stderr
+    assert run("verify", folder, "--quick", "--gpu", "none", code=2).stderr
 
 
 def test_the_folder_is_imported_without_autotune(exported: tuple[Path, dict[str, object]]) -> None:
