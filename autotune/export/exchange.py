@@ -20,6 +20,7 @@ import os
 import re
 import stat
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -32,6 +33,8 @@ LOCK, NEW, MADE, OLD = "lock", "new", "made", "old"
 _LOCKLESS = {NEW, OLD}  # what the scratch folder of an older autotune held
 _RANDOM = r"[a-z0-9_]{8}"  # what tempfile appends
 _NUM_TRIES = 3
+MAX_WAIT_S = 60.0  # for an export that writes the same folder, which takes it a second or two
+_PAUSE_S = 0.02
 _AT_FDCWD, _RENAME_EXCHANGE = -100, 2
 _CANNOT_EXCHANGE = (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP)
 
@@ -63,7 +66,8 @@ def replace(folder: Path, fill: Callable[[Path], None], note: Note) -> None:
 def alone(folder: Path) -> Iterator[None]:
     """Waits until no other export is between reading a folder and replacing it. One that was replaced while
     this waited is another folder, which is waited for anew. Where the file system has no locks, or the folder
-    is not there yet, nothing is waited for."""
+    is not there yet, nothing is waited for. Raises DispatchError after MAX_WAIT_S: an export may be stopped.
+    """
     descriptor = _wait_for(folder)
     try:
         yield
@@ -73,19 +77,27 @@ def alone(folder: Path) -> Iterator[None]:
 
 
 def _wait_for(folder: Path) -> int | None:
+    until_s = time.monotonic() + MAX_WAIT_S
     while True:
         try:
             descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW)
         except OSError:
             return None
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if os.path.samestat(os.fstat(descriptor), folder.stat()):
                 return descriptor
+        except BlockingIOError:
+            time.sleep(_PAUSE_S)
         except OSError:  # no locks here, or the folder is being moved
             os.close(descriptor)
             return None
         os.close(descriptor)
+        if time.monotonic() > until_s:
+            raise DispatchError(
+                f"another export has been writing {folder} for {MAX_WAIT_S:g} s; end it if it is stopped, "
+                "and export again"
+            )
 
 
 def recover(folder: Path, note: Note) -> None:

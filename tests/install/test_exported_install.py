@@ -12,6 +12,22 @@ from .conftest import call
 pytestmark = [pytest.mark.install, pytest.mark.timeout(900)]
 
 
+# Adds the same table for another kind of GPU.
+_ADD = """
+import sys
+from dataclasses import replace
+from pathlib import Path
+from autotune.export.package import write_folder
+from autotune.runtime.cubin_files import load_cubins
+from autotune.runtime.table import load
+
+folder = Path(sys.argv[1])
+table = load(folder)
+other = replace(table, environment=replace(table.environment, gpu_name="NVIDIA Another"))
+write_folder(other, load_cubins(folder, table), folder, adds=True)
+"""
+
+
 def files_of(folder: Path) -> set[str]:
     return {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
 
@@ -31,6 +47,7 @@ def test_an_exported_folder_is_installed(installed: Path, tmp_path: Path) -> Non
     )
     call(installed / "autotune", "export-table", "--out", "my_table", "--max-kernels", "8", cwd=tmp_path)
     folder = tmp_path / "my_table"
+    call(installed / "python", "-P", "-c", _ADD, folder, cwd=tmp_path)
     before = files_of(folder)
     site = tmp_path / "site"
     pip = (sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps")
@@ -41,9 +58,10 @@ def test_an_exported_folder_is_installed(installed: Path, tmp_path: Path) -> Non
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     code = f"import sys; sys.path.insert(0, {str(site)!r}); import my_table as t; "
-    code += "print(t.__file__, t.pick(9, 9, 9).how)"
+    code += "print(t.__file__, t.pick(9, 9, 9).how, len(t.tables))"
     told = call(installed / "python", "-P", "-c", code, cwd=elsewhere)
     assert told.startswith(str(site)) and told.split()[1] in ("modelled", "nearest", "default")
+    assert told.split()[2] == "2"
     call(
         installed / "autotune", "export-table", "--out", "my_table", "--max-kernels", "8", cwd=tmp_path
     )  # again

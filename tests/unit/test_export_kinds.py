@@ -172,6 +172,16 @@ def test_exports_at_once_lose_no_kind(folder: Path, monkeypatch: pytest.MonkeyPa
     assert [path.name for path in folder.parent.iterdir()] == ["my_table"]
 
 
+def test_an_export_that_is_stopped_is_not_waited_for_for_ever(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(exchange, "MAX_WAIT_S", 0.1)
+    before = snapshot(folder)
+    with exchange.alone(folder), pytest.raises(DispatchError, match="end it if it is stopped, and export"):
+        add(SECOND, folder)
+    assert snapshot(folder) == before and add(SECOND, folder) == []
+
+
 def test_a_program_that_runs_keeps_what_it_has_read(folder: Path) -> None:
     """Cubins are unpacked when one is first needed: those of the folder that was read, of all kinds."""
     add(SECOND, folder)
