@@ -265,7 +265,9 @@ static double modelled_us(const shape *of, const modelled *row, double split_k) 
     const double memory_us = (of->least_bytes + 2 * (sum_bytes + pack_bytes)) / reach;
     const double l2_us = tiles * row->l2_us * k;
     const double compute_us = kernel->round_us * wave_steps + kernel->step_us * queue_steps;
-    const double bound_us = fmax(fmax(compute_us, memory_us / kernel->memory_efficiency), l2_us);
+    const double compute2 = compute_us * compute_us;
+    const double memory2 = (memory_us / kernel->memory_efficiency) * (memory_us / kernel->memory_efficiency);
+    const double bound_us = fmax(sqrt(sqrt(compute2 * compute2 + memory2 * memory2)), l2_us);
     return kernel->fixed_us + bound_us + (row->overhead_us + wait_us);
 }
 

@@ -2,7 +2,8 @@
 
 Least squares on relative errors, no figure below what the hardware allows, drawn weakly towards
 figures of thumb: one sample moves them, a few decide them. Single outliers are weighed down, and so is what
-was measured on another GPU or in another layout (export/portfolio.py).
+was measured on another GPU or in another layout (export/portfolio.py), and what other kernels do much faster:
+nobody chooses by it.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import combinations
+from itertools import chain, combinations
 from typing import NamedTuple
 
 import numpy as np
@@ -19,7 +20,7 @@ from ..device import DeviceLimits
 from ..gemm import Gemm
 from ..kernel.launch import LaunchSpec
 from . import residual
-from .launches import Flags, Floats, Launches, Shapes, grids
+from .launches import Flags, Floats, Launches, Shapes, Whole, grids
 from .residual import Residuals
 from .time_model import FMAS_PER_L2_FLOAT, ModelFigures, Speeds, TimeModel, Work, fmas_per_us, modelled_us
 
@@ -29,6 +30,7 @@ from .time_model import FMAS_PER_L2_FLOAT, ModelFigures, Speeds, TimeModel, Work
 # 4096^3 2561 (tests/unit/test_export_portfolio.py holds them to it). So they are figures of a kernel that
 # suits its shape. What single terms contribute was not measured.
 _FIXED_US = 2.0
+_LEAST_FIXED_US = 1.5  # of the fixed: no kernel is launched, reads and writes in less (docs/decisions/0053)
 _ROUND_US = 0.1  # latency of one k-step that nothing hides
 _WASTE = 0.05  # time per step beyond pure FMAs
 _EFFICIENCY = 0.93  # of the bandwidth
@@ -41,6 +43,7 @@ _BOUND = 0.7  # from this share of its time at full bandwidth, of memory or of L
 _OUTLIER = 0.05  # relative residual from which a sample loses weight
 _NUM_ROUNDS = 4  # of reweighting
 _MOST_MISSED = 0.5  # by which a single outlier counts
+_LEADING = 0.5  # power of the best time of a shape over another's, by which that one counts
 _MISFIT = 0.1  # relative, of the model itself: a sample known better than that counts in full
 
 
@@ -84,14 +87,15 @@ def fit(samples: Sequence[Sample], blocks_per_sm: int, limits: DeviceLimits) -> 
     `num_samples` counts the measured ones. `relative_error` is what one of its modelled times is off by, as
     far as samples tell: root of the mean square, of what the model misses and of what is inferred.
     """
-    return _fit(samples, work_of(samples, blocks_per_sm, limits), limits)
+    return _fit(samples, np.ones(len(samples)), work_of(samples, blocks_per_sm, limits), limits)
 
 
-def _fit(samples: Sequence[Sample], todo: Work, limits: DeviceLimits) -> ModelFigures:
+def _fit(samples: Sequence[Sample], leads: Floats, todo: Work, limits: DeviceLimits) -> ModelFigures:
+    """`leads`: of each sample, the best time of any kernel on its shape over its own."""
     thumb = guess(samples[0].spec, limits)
     times = np.array([s.time_us for s in samples])
     deviations = np.array([s.deviation for s in samples])
-    trusts = 1 / np.hypot(1, deviations / _MISFIT)
+    trusts = leads**_LEADING / np.hypot(1, deviations / _MISFIT)
     shares = todo.memory_us / times
     is_memory = shares >= _BOUND
     efficiency = _EFFICIENCY
@@ -137,13 +141,14 @@ def _fit_compute(
     spec: LaunchSpec,
     limits: DeviceLimits,
 ) -> ModelFigures:
-    """Fixed, wave and step time, the last as what comes on top of FMAs, from samples that tell of them."""
+    """Fixed, wave and step time, the first and the last as what comes on top of the least, from samples that
+    tell of them."""
     least = fma_step_us(spec, limits)
     counts = (np.ones(len(times)), todo.wave_steps, todo.queue_steps)
     unknown = np.stack(counts, axis=1)[is_compute]  # (samples, 3)
-    rest = (times - least * todo.queue_steps - todo.overhead_us)[is_compute]
+    rest = (times - _LEAST_FIXED_US - least * todo.queue_steps - todo.overhead_us)[is_compute]
     times, trusts = times[is_compute], trusts[is_compute]
-    prior = np.array([thumb.fixed_us, thumb.round_us, thumb.step_us - least])
+    prior = np.array([thumb.fixed_us - _LEAST_FIXED_US, thumb.round_us, thumb.step_us - least])
     pull = _DRAW * np.eye(3) / prior  # rows that say: figure / thumb = 1
     weights = np.ones(len(times))
     for _ in range(_NUM_ROUNDS):
@@ -152,7 +157,8 @@ def _fit_compute(
         found = _nonnegative(rows, np.concatenate([rest * scale, np.full(3, _DRAW)]))
         residuals = np.abs(unknown @ found - rest) / times
         weights = np.sqrt(np.minimum(1.0, _OUTLIER / np.maximum(residuals, 1e-12)))
-    fixed, round_us, waste = map(float, found)
+    beyond, round_us, waste = map(float, found)
+    fixed = _LEAST_FIXED_US + beyond
     return replace(thumb, fixed_us=fixed, round_us=round_us, step_us=least + waste)
 
 
@@ -186,16 +192,27 @@ def learn(kernels: Sequence[Sequence[Sample]], blocks_per_sm: Sequence[int], lim
     """From at least one sample of each kernel."""
     extents = tuple(dict.fromkeys((s.gemm.m, s.gemm.n, s.gemm.k) for samples in kernels for s in samples))
     at = {shape: i for i, shape in enumerate(extents)}
+    best: dict[Gemm, float] = {}
+    for sample in chain.from_iterable(kernels):
+        best[sample.gemm] = min(sample.time_us, best.get(sample.gemm, math.inf))
     found: list[ModelFigures] = []
-    logs = np.full((len(kernels), len(extents)), np.nan)
-    for row, samples, resident in zip(logs, kernels, blocks_per_sm, strict=True):
+    logs, doubts = np.full((2, len(kernels), len(extents)), np.nan)
+    for row, doubt, samples, resident in zip(logs, doubts, kernels, blocks_per_sm, strict=True):
         todo = work_of(samples, resident, limits)
-        figures = _fit(samples, todo, limits)
+        leads = np.array([best[s.gemm] / s.time_us for s in samples])
+        figures = _fit(samples, leads, todo, limits)
         found.append(figures)
         modelled = modelled_us(Speeds.of([figures]), todo)
         missed = np.log(np.array([s.time_us for s in samples]) / modelled)
         where = np.array([at[s.gemm.m, s.gemm.n, s.gemm.k] for s in samples])
-        sums = np.bincount(where, missed, len(extents))
-        counts = np.bincount(where, minlength=len(extents))
-        row[counts > 0] = sums[counts > 0] / counts[counts > 0]
-    return Learned(found, residual.learn(residual.place(*np.array(extents).T), logs), extents)
+        row[:] = _means(missed, where, len(extents))
+        doubt[:] = _means(np.array([(s.deviation / _MISFIT) ** 2 for s in samples]), where, len(extents))
+    return Learned(found, residual.learn(residual.place(*np.array(extents).T), logs, doubts), extents)
+
+
+def _means(values: Floats, where: Whole, num: int) -> Floats:
+    """(num,) of those at each place; NaN where there is none."""
+    counts = np.bincount(where, minlength=num)
+    means: Floats = np.full(num, np.nan)
+    np.divide(np.bincount(where, values, num), counts, out=means, where=counts > 0)
+    return means

@@ -45,14 +45,17 @@ def _covariance(apart: Floats) -> Floats:
     return covariance
 
 
-def learn(places: Floats, logs: Floats) -> Residuals:
-    """From (kernels, shapes) logarithms of measured over modelled times; NaN where there is none."""
+def learn(places: Floats, logs: Floats, doubts: Floats | float = 0.0) -> Residuals:
+    """From (kernels, shapes) logarithms of measured over modelled times; NaN where there is none.
+
+    `doubts`: the variance of each that was inferred, in units of the process's own.
+    """
     weights = np.zeros(logs.shape)
     covariance = _covariance(places[:, None] - places)
-    for row, found in zip(weights, logs, strict=True):
+    for row, found, doubt in zip(weights, logs, np.broadcast_to(doubts, logs.shape), strict=True):
         known = np.flatnonzero(np.isfinite(found))
         if known.size:
-            among = covariance[np.ix_(known, known)] + NOISE * np.eye(known.size)
+            among = covariance[np.ix_(known, known)] + np.diag(NOISE + doubt[known])
             row[known] = np.linalg.solve(among, found[known])
     return Residuals(places, weights)
 

@@ -1,6 +1,7 @@
 """How long kernels would take on shapes that they were never timed on: a few figures per kernel, no search.
 
-    time = (fixed + max(compute, memory, l2) + launches + reduction) * residual
+    time = (fixed + max(compute and memory together, l2) + launches + reduction) * residual
+    together = (compute^4 + memory^4)^(1/4)
     compute = steps * (round_us * waves + step_us * queue)
     memory = bytes / (bandwidth * memory_efficiency), the less bandwidth the fewer SMs ask for it
     l2 = bytes that tiles read, each its own / the bandwidth of L2
@@ -131,9 +132,16 @@ class TimeModel:
         return ceil_div(queue, self._launches.blocks_per_sm) * steps, queue * steps
 
 
+def together_us(compute_us: Floats, memory_us: Floats) -> Floats:
+    """What both take side by side: their 4-norm. Powers from 3 to 6 predict alike (docs/decisions/0053)."""
+    of_compute, of_memory = compute_us * compute_us, memory_us * memory_us
+    times_us: Floats = np.sqrt(np.sqrt(of_compute * of_compute + of_memory * of_memory))
+    return times_us
+
+
 def modelled_us(speeds: Speeds, todo: Work) -> Floats:
     """Times in us of kernels so fast, without what the residual adds."""
     compute_us = speeds.round_us * todo.wave_steps + speeds.step_us * todo.queue_steps
-    bound_us = np.maximum(np.maximum(compute_us, todo.memory_us / speeds.memory_efficiency), todo.l2_us)
+    bound_us = np.maximum(together_us(compute_us, todo.memory_us / speeds.memory_efficiency), todo.l2_us)
     times_us: Floats = speeds.fixed_us + bound_us + todo.overhead_us
     return times_us

@@ -29,6 +29,17 @@ def test_a_kernel_is_corrected_where_it_was_timed_and_no_other_is(log: float, kn
             assert np.log(factor) / log > 0.6
 
 
+@given(st.floats(0.01, 1), st.integers(0, len(SIZES) - 1), st.floats(0.1, 10))
+def test_the_less_sure_a_time_is_the_less_it_corrects(log: float, at: int, doubt: float) -> None:
+    logs = np.full((2, len(SIZES)), np.nan)
+    logs[:, at] = log
+    doubts = np.full(logs.shape, np.nan)
+    doubts[:, at] = doubt, 0
+    unsure, sure = np.log(residual.factors(residual.learn(PLACES, logs, doubts), *SIZES[at]))
+    assert 0 < unsure < sure
+    assert np.isclose(unsure * (1 + residual.NOISE + doubt), sure * (1 + residual.NOISE))
+
+
 def test_far_from_all_that_was_timed_nothing_is_corrected() -> None:
     found = learned(0.5, [0])
     assert residual.factors(found, 2**30, 2**30, 2**30)[0] < 1.001

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import pickle
 from dataclasses import replace
 
@@ -13,7 +14,8 @@ from table_cases import FIGURES, LIMITS, depth, depths, expected_us, make_kernel
 from autotune.errors import DispatchError
 from autotune.gemm import Gemm
 from autotune.kernel.launch import MAX_GRID_X, LaunchSpec, Variant, plan
-from autotune.models.fit import Sample, fit, fma_step_us, guess
+from autotune.models.fit import Sample, fit, fma_step_us, guess, learn
+from autotune.models.time_model import ModelFigures
 from autotune.runtime.pick import Call
 from autotune.runtime.selector import Selector
 from autotune.runtime.summation import allowed_depths, excess_depth
@@ -172,7 +174,7 @@ def test_a_last_round_costs_less_than_a_full_one_but_not_nothing() -> None:
 
 
 @given(
-    st.floats(1, 5), st.floats(0.05, 0.5), st.floats(1.1, 2.0),
+    st.floats(1.5, 5), st.floats(0.05, 0.5), st.floats(1.1, 2.0),
     st.lists(st.builds(Gemm, *[st.integers(500, 5000)] * 3), min_size=10, max_size=20, unique=True),
 )  # fmt: skip
 def test_the_fit_predicts_what_the_model_made(
@@ -202,6 +204,26 @@ def test_one_outlier_does_not_move_the_fit() -> None:
     assert expected_us(found, gemms[8], LIMITS) == pytest.approx(samples[8].time_us, rel=0.05)
 
 
+def test_times_that_others_beat_by_far_hardly_move_a_fit() -> None:
+    """A kernel is told by shapes that it may be chosen for: half of the times of one kernel are wrong, all of
+    shapes where another is ten times as fast."""
+    spec = make_spec()
+    truth = replace(guess(spec, LIMITS), step_us=1.5 * fma_step_us(spec, LIMITS))
+    kernel = make_kernel("k", spec, truth)
+    gemms = [Gemm(s, s, s) for s in range(600, 4200, 300)]
+    samples = [Sample(spec, g, expected_us(kernel, g, LIMITS)) for g in gemms]
+    beaten = [replace(s, time_us=1.3 * s.time_us) if at % 2 else s for at, s in enumerate(samples)]
+    faster = [Sample(spec, s.gemm, s.time_us / 10) for s in beaten[1::2]]
+    figures, _, _ = learn([beaten, faster], [kernel.blocks_per_sm] * 2, LIMITS)
+    alone, _, _ = learn([beaten], [kernel.blocks_per_sm], LIMITS)
+
+    def missed_by(model: ModelFigures) -> float:
+        found = replace(kernel, model=model)
+        return abs(math.log(expected_us(found, gemms[8], LIMITS) / samples[8].time_us))
+
+    assert missed_by(figures[0]) < 0.6 * missed_by(alone[0])
+
+
 @given(specs(), st.lists(st.tuples(EXTENTS, EXTENTS, EXTENTS, st.floats(0.1, 1e6)), min_size=1, max_size=6))
 def test_no_sample_makes_an_impossible_figure(
     spec: LaunchSpec, rows: list[tuple[int, int, int, float]]
@@ -209,7 +231,7 @@ def test_no_sample_makes_an_impossible_figure(
     trans_a, trans_b = spec.variant.trans_a, spec.variant.trans_b
     samples = [Sample(spec, Gemm(m, n, k, trans_a, trans_b), t) for m, n, k, t in rows]
     found = fit(samples, 4, LIMITS)
-    assert found.fixed_us >= 0 and found.round_us >= 0
+    assert found.fixed_us >= 1.5 and found.round_us >= 0
     assert found.step_us >= fma_step_us(spec, LIMITS)
     assert 0 < found.memory_efficiency <= 1
 

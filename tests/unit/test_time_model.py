@@ -94,7 +94,8 @@ def plain_us(spec: LaunchSpec, resident: int, gemm: Gemm) -> float:
     if spec.reduction == "last_block" or (spec.reduction == "last_wave" and grid.split_tiles):
         further_us += time_model.LAST_BLOCK_US * spec.split_k
     compute_us = FIGURES.round_us * waves + FIGURES.step_us * queue
-    return FIGURES.fixed_us + max(compute_us, memory_us, l2_us) + further_us
+    together_us = (compute_us**4 + memory_us**4) ** 0.25
+    return FIGURES.fixed_us + max(together_us, l2_us) + further_us
 
 
 @given(st.data(), calls())
