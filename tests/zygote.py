@@ -7,6 +7,7 @@ code as subprocess tells it, or null while it runs.
 
 from __future__ import annotations
 
+import gc
 import importlib
 import json
 import os
@@ -90,6 +91,7 @@ def _poll(pid: int) -> int | None:
 
 
 def main(module: Any) -> None:
+    gc.freeze()  # a process that looks through all that is loaded when it ends copies it first
     for line in sys.stdin:
         match json.loads(line):
             case {"start": request}:

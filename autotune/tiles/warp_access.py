@@ -56,12 +56,9 @@ class WarpAccess:
             found = AccessCounts(len(at), asked, sectors=_total(sectors(at)), lines=_total(lines(at)))
         else:
             is_load = self.kind == "load"
-            found = AccessCounts(
-                len(at),
-                asked,
-                wavefronts=_total(wavefronts(at, self.vec, is_load=is_load)),
-                conflicts=_total(conflicts(at, self.vec, is_load=is_load)),
-            )
+            waves = _total(wavefronts(at, self.vec, is_load=is_load))
+            met = waves - _total(_least_wavefronts(at, self.vec, is_load=is_load))
+            found = AccessCounts(len(at), asked, wavefronts=waves, conflicts=met)
         return found * times
 
 
@@ -135,11 +132,16 @@ def wavefronts(at: Addresses, vec: int, *, is_load: bool) -> Addresses:
 
 def conflicts(at: Addresses, vec: int, *, is_load: bool) -> Addresses:
     """Wavefronts of each row beyond one for every group of lanes: (rows, 32) -> (rows,)."""
+    return wavefronts(at, vec, is_load=is_load) - _least_wavefronts(at, vec, is_load=is_load)
+
+
+def _least_wavefronts(at: Addresses, vec: int, *, is_load: bool) -> Addresses:
+    """Groups of lanes of each row of which any asks: (rows, 32) -> (rows,)."""
     least = np.zeros(len(at), dtype=at.dtype)
     for rows, lanes in _groups(at, vec, is_load=is_load):
         groups = at[rows].reshape(len(rows), WARP // lanes, lanes)
         least[rows] = np.sum(np.any(groups != NOBODY, axis=2), axis=1)
-    return wavefronts(at, vec, is_load=is_load) - least
+    return least
 
 
 def _groups(at: Addresses, vec: int, *, is_load: bool) -> list[tuple[Addresses, int]]:
@@ -169,12 +171,11 @@ def _shares(at: Addresses, apart: int) -> Flags:
 def _turns(at: Addresses, vec: int) -> Addresses:
     """For lanes served together, (rows, lanes): how many other vectors of its banks come before each
     one's."""
-    vectors = np.where(at == NOBODY, NOBODY, at // vec)
-    turns = np.zeros_like(at)
-    for lane in range(1, at.shape[1]):
-        own, before = vectors[:, [lane]], vectors[:, :lane]
-        meets = (before != NOBODY) & ((before - own) % (BANKS // vec) == 0)
-        same = np.where(meets & (before == own), turns[:, :lane], NOBODY).max(axis=1)
-        last = np.where(meets, turns[:, :lane], NOBODY).max(axis=1)
-        turns[:, lane] = np.where(same != NOBODY, same, last + 1)
-    return np.where(at == NOBODY, NOBODY, turns)
+    vectors = np.ascontiguousarray(np.where(at == NOBODY, NOBODY, at // vec).T)  # lane by lane
+    banks = np.where(vectors == NOBODY, NOBODY, vectors % (BANKS // vec)).astype(np.int8)
+    turns = np.zeros(vectors.shape, np.int8)
+    for lane in range(1, len(vectors)):
+        same = np.where(vectors[:lane] == vectors[lane], turns[:lane], NOBODY).max(axis=0)
+        last = np.where(banks[:lane] == banks[lane], turns[:lane], NOBODY).max(axis=0)
+        turns[lane] = np.where(same != NOBODY, same, last + 1)
+    return np.where(at == NOBODY, NOBODY, turns.T)

@@ -1,10 +1,13 @@
 // Runs the kernels of checks.cu on the host, for tests. CHECKS_SOURCE names the file. Blocks run one after
-// the other; a block's threads too, unless they meet at __syncthreads().
-#include <atomic>
-#include <barrier>
+// the other; a block's threads too, and where they meet at __syncthreads() each runs as far as that.
+#include <ucontext.h>
+
+#include <algorithm>
 #include <cmath>
+#include <cstdio>
+#include <cstdlib>
 #include <cstring>
-#include <thread>
+#include <functional>
 #include <vector>
 
 #define __global__
@@ -16,11 +19,20 @@
 struct Dim {
     unsigned x;
 };
-thread_local Dim threadIdx, blockIdx;
-Dim blockDim, gridDim;
-std::barrier<>* block_barrier = nullptr;
+Dim threadIdx, blockIdx, blockDim, gridDim;
 
-inline void __syncthreads() { block_barrier->arrive_and_wait(); }
+// A thread of a block. Without its barrier the first would read what no other has written yet, or write what none has
+// read: a missing one shows at once, and always.
+struct Fibre {
+    ucontext_t place;
+    std::vector<char> stack = std::vector<char>(64 * 1024);
+    bool has_ended;
+};
+std::vector<Fibre> fibres;
+ucontext_t scheduler;
+std::function<void()> kernel;
+
+inline void __syncthreads() { swapcontext(&fibres[threadIdx.x].place, &scheduler); }
 inline float cospif(float x) { return static_cast<float>(std::cos(3.14159265358979323846 * x)); }
 inline unsigned __float_as_uint(float x) {
     unsigned bits;
@@ -29,33 +41,36 @@ inline unsigned __float_as_uint(float x) {
 }
 using std::isfinite;
 
-inline void atomicAdd(unsigned long long* at, unsigned long long value) {
-    std::atomic_ref<unsigned long long>(*at).fetch_add(value);
-}
-inline void atomicAdd(double* at, double value) { std::atomic_ref<double>(*at).fetch_add(value); }
-inline void atomicMax(unsigned long long* at, unsigned long long value) {
-    std::atomic_ref<unsigned long long> cell(*at);
-    for (auto old = cell.load(); old < value && !cell.compare_exchange_weak(old, value);) {
-    }
-}
+template <class Number> void atomicAdd(Number* at, Number value) { *at += value; }
+inline void atomicMax(unsigned long long* at, unsigned long long value) { *at = std::max(*at, value); }
 
 #include CHECKS_SOURCE
 
-// For kernels that wait for each other: a thread for each.
+void begin(Fibre& fibre) {
+    fibre.has_ended = false;
+    getcontext(&fibre.place);
+    fibre.place.uc_stack.ss_sp = fibre.stack.data();
+    fibre.place.uc_stack.ss_size = fibre.stack.size();
+    fibre.place.uc_link = &scheduler;  // where it goes when it ends
+    makecontext(&fibre.place, [] { kernel(), fibres[threadIdx.x].has_ended = true; }, 0);
+}
+
+// For kernels whose threads wait for each other.
 template <class Body> void run_together(unsigned blocks, Body body) {
-    std::barrier<> barrier(CHECK_THREADS);
-    block_barrier = &barrier;
-    std::vector<std::thread> threads;
-    for (unsigned t = 0; t < CHECK_THREADS; ++t)
-        threads.emplace_back([=, &body] {
-            threadIdx.x = t;
-            for (unsigned block = 0; block < blocks; ++block) {
-                blockIdx.x = block;
-                body();
-                __syncthreads();
+    kernel = body;
+    fibres.resize(CHECK_THREADS);
+    for (blockIdx.x = 0; blockIdx.x < blocks; ++blockIdx.x) {
+        for (Fibre& fibre : fibres) begin(fibre);
+        for (unsigned num_ended = 0; num_ended == 0;) {
+            for (threadIdx.x = 0; threadIdx.x < CHECK_THREADS; ++threadIdx.x) {
+                swapcontext(&scheduler, &fibres[threadIdx.x].place);
+                num_ended += fibres[threadIdx.x].has_ended;
             }
-        });
-    for (auto& thread : threads) thread.join();
+            if (num_ended % CHECK_THREADS == 0) continue;
+            fprintf(stderr, "%u threads have ended, the others wait for them\n", num_ended);
+            abort();
+        }
+    }
 }
 
 // For kernels that do not: one after the other.

@@ -30,10 +30,11 @@ from autotune.kernel.launch import PACK_SMEM_BYTES, PACK_THREADS, PLAIN, SCHEDUL
 HERE = Path(__file__).resolve().parent
 RUNTIME = ("counting.cpp", "main.cpp", "memory.cpp", "scheduler.cpp")
 FLAGS = (
-    "-std=c++17", "-O1", "-g1", "-Wall", "-Wextra", "-Wno-unknown-pragmas",
+    "-std=c++17", "-O1", "-Wall", "-Wextra", "-Wno-unknown-pragmas",
     "-ftrivial-auto-var-init=pattern",  # what was never set is -1.7e38, not a lucky zero
 )  # fmt: skip
-SANITIZED = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all")  # half of the time of a compile
+# half of the time of a compile; they tell lines
+SANITIZED = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-g1")
 RUNTIME_FLAGS = ("-O2",)  # beside FLAGS: compiled once, run by every instance
 NUM_COMPILES = 2  # at a time: CI has two cores
 LOCKS = "locks"  # a folder in that of the executables: one file for each that is being built

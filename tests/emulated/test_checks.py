@@ -28,7 +28,6 @@ def checks(tmp_path_factory):
         "-g",
         "-shared",
         "-fPIC",
-        "-pthread",
         "-Wall",
         "-Werror",
         "-Wno-unknown-pragmas",

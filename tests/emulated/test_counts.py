@@ -81,11 +81,15 @@ def modelled(
 
 @pytest.fixture(scope="session")
 def counting(builder: Builder) -> dict[int, Future[Path]]:
-    """Executables of the instances that tell of their loops, all begun at once."""
+    """Executables of the instances that tell of their loops, all begun at once. The sanitizers watch the same
+    instances in test_emulated.py, on more problems."""
     main = template.kernel_dir() / template.MAIN_FILE
     return {
         number: builder.submit(
-            main, template.macros(instance.config, instance.variant) | {"COUNTED": 1}, flags=("-w",)
+            main,
+            template.macros(instance.config, instance.variant) | {"COUNTED": 1},
+            flags=("-w",),
+            kernel_watch=(),
         )
         for number, (_, instance) in enumerate(COUNTED)
     }
