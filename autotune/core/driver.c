@@ -15,6 +15,8 @@ static const char *const NAMES[] = {
     "cuLaunchKernelEx",    "cuStreamGetId",           "cuStreamIsCapturing",
     "cuThreadExchangeStreamCaptureMode", "cuMemPoolCreate", "cuMemPoolSetAttribute",
     "cuMemAllocFromPoolAsync", "cuMemFreeAsync",      "cuMemsetD8Async",
+    "cuMemAlloc_v2",       "cuStreamGetCaptureInfo_v2", "cuUserObjectCreate",
+    "cuGraphRetainUserObject", "cuUserObjectRelease",
 };
 #define NUM_NAMES (sizeof NAMES / sizeof *NAMES)
 _Static_assert(sizeof(autotune_driver) == NUM_NAMES * sizeof(void *), "a name for each call");

@@ -10,6 +10,9 @@
 
 #define AT_PER_THREAD_STREAM 2 /* CU_STREAM_PER_THREAD */
 #define AT_CAPTURE_RELAXED 2   /* CU_STREAM_CAPTURE_MODE_RELAXED */
+#define AT_IS_CAPTURED 1       /* CU_STREAM_CAPTURE_STATUS_ACTIVE */
+#define AT_NO_SYNC 1           /* CU_USER_OBJECT_NO_DESTRUCTOR_SYNC */
+#define AT_MOVE 1              /* CU_GRAPH_USER_OBJECT_MOVE: the graph takes the reference over */
 #define AT_OVERLAPS 6          /* CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION */
 
 /* CUlaunchAttribute, with the one value that is used here. */
@@ -55,6 +58,11 @@ typedef struct {
     int (*allocate)(uint64_t *address, size_t num_bytes, uint64_t pool, uint64_t stream);
     int (*free)(uint64_t address, uint64_t stream);
     int (*zero)(uint64_t address, unsigned char value, size_t num_bytes, uint64_t stream);
+    int (*allocate_now)(uint64_t *address, size_t num_bytes);
+    int (*capture_info)(uint64_t stream, int *status, uint64_t *id, uint64_t *graph, void *nodes, void *num_nodes);
+    int (*make_user_object)(uint64_t *object, void *of, void (*at_end)(void *of), unsigned references, unsigned flags);
+    int (*retain_user_object)(uint64_t graph, uint64_t object, unsigned references, unsigned flags);
+    int (*release_user_object)(uint64_t object, unsigned references);
 } autotune_driver;
 
 #define AT_DRIVER "libcuda.so.1"

@@ -8,7 +8,7 @@
 
 #include <stdint.h>
 
-#define AUTOTUNE_TABLE_VERSION 2 /* of these structs: a library refuses tables of another */
+#define AUTOTUNE_TABLE_VERSION 3 /* of these structs: a library refuses tables of another */
 
 enum { AUTOTUNE_NN, AUTOTUNE_NT, AUTOTUNE_TN, AUTOTUNE_TT, AUTOTUNE_LAYOUTS };
 
@@ -76,7 +76,7 @@ typedef struct {
     double residual_length;                            /* models/residual.py */
     double margin, other_version, cublas_fixed_us;     /* models/cublas_model.py */
     double parts_of_last;                              /* models/splits.py */
-    int64_t kept_bytes, pieces_bytes;                  /* runtime/workspace.py */
+    int64_t kept_bytes, pieces_bytes, captured_bytes;  /* runtime/workspace.py */
     int32_t max_pieces, launches_to_stay, max_counted; /* runtime/workspace.py */
     int32_t max_plans, max_tallies;                    /* runtime/pick.py */
     int32_t blas_math_mode;                            /* column_major.py */

@@ -11,6 +11,8 @@
 static uint64_t rounded(uint64_t num_bytes) { return (num_bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT; }
 static uint64_t most(uint64_t a, uint64_t b) { return a > b ? a : b; }
 
+enum { IN_GRAPH, IDLE, ORPHAN }; /* of memory that graphs keep; orphan: of workspaces that are gone */
+
 static size_t num_places(const autotune_constants *bounds) { return 2 * (size_t)bounds->max_counted; }
 
 at_workspaces *at_workspaces_new(const autotune_constants *bounds, int32_t device) {
@@ -29,8 +31,17 @@ at_workspaces *at_workspaces_new(const autotune_constants *bounds, int32_t devic
     return all;
 }
 
+static void free_kept(at_kept *kept) {
+    pthread_mutex_destroy(&kept->lock);
+    free(kept);
+}
+
 void at_workspaces_free(at_workspaces *all) {
     if (!all) return;
+    for (at_kept *kept = all->kept, *next; kept; kept = next) {
+        next = kept->next;
+        if (atomic_exchange(&kept->state, ORPHAN) == IDLE) free_kept(kept);
+    }
     free(all->pieces);
     free(all->counted);
     free(all);
@@ -145,29 +156,124 @@ static bool has_room(at_workspaces *all, const autotune_driver *cuda, at_piece *
     return true;
 }
 
+/* On a thread of the driver, where nothing of CUDA may be called. */
+static void on_end_of_graph(void *of) {
+    at_kept *kept = of;
+    int expected = IN_GRAPH;
+    if (!atomic_compare_exchange_strong(&kept->state, &expected, IDLE)) free_kept(kept);
+}
+
+/* Taken from the driver at once, as no replay could wait for it. NULL where it, or what pieces may take, is short. */
+static at_kept *more_kept(at_workspaces *all, const autotune_driver *cuda, uint64_t context, uint64_t num_bytes) {
+    if (all->kept_bytes + num_bytes > (uint64_t)all->bounds->pieces_bytes) return NULL;
+    at_kept *made = calloc(1, sizeof *made);
+    int mode = AT_CAPTURE_RELAXED;
+    if (!made || cuda->exchange_capture_mode(&mode)) {
+        free(made);
+        return NULL;
+    }
+    const int error = cuda->allocate_now(&made->address, num_bytes);
+    if (cuda->exchange_capture_mode(&mode) || error) {
+        free(made);
+        return NULL;
+    }
+    pthread_mutex_init(&made->lock, NULL);
+    made->context = context;
+    made->num_bytes = num_bytes;
+    atomic_init(&made->state, IDLE);
+    made->next = all->kept;
+    all->kept = made;
+    all->kept_bytes += num_bytes;
+    return made;
+}
+
+/* Have a graph hold memory that is idle, until its last copy and executable are destroyed and have run. */
+static bool held_by(uint64_t graph, const autotune_driver *cuda, at_kept *kept) {
+    uint64_t object = 0;
+    atomic_store(&kept->state, IN_GRAPH);
+    if (cuda->make_user_object(&object, kept, on_end_of_graph, 1, AT_NO_SYNC)) {
+        atomic_store(&kept->state, IDLE);
+        return false;
+    }
+    if (!cuda->retain_user_object(graph, object, 1, AT_MOVE)) return true;
+    cuda->release_user_object(object, 1); /* which ends it */
+    return false;
+}
+
+/* The smallest that is large enough: what this capture has on this stream already, else what is idle, else more.
+ * NULL: take memory as nodes of the graph. The size of what is made is a power of two, as many graphs ask for alike. */
+static at_kept *kept_for(at_workspaces *all, const autotune_driver *cuda, uint64_t stream, uint64_t num_bytes) {
+    int status = 0;
+    uint64_t id = 0, graph = 0, stream_id = 0, context = 0, size = ALIGNMENT;
+    if (cuda->capture_info(stream, &status, &id, &graph, NULL, NULL) || status != AT_IS_CAPTURED) return NULL;
+    if (cuda->stream_id(stream, &stream_id) || cuda->current_context(&context)) return NULL;
+    const uint64_t thread = stream == AT_PER_THREAD_STREAM ? (uint64_t)pthread_self() : 0;
+    while (size < num_bytes) size *= 2;
+    at_kept *own = NULL, *idle = NULL;
+    pthread_mutex_lock(&all->lock);
+    for (at_kept *kept = all->kept; kept && !own; kept = kept->next) {
+        if (kept->context != context || kept->num_bytes < num_bytes) continue;
+        if (atomic_load(&kept->state) == IDLE) {
+            if (!idle || kept->num_bytes < idle->num_bytes) idle = kept;
+        } else if (kept->capture_id == id && kept->stream_id == stream_id && kept->thread == thread) {
+            own = kept;
+        }
+    }
+    if (!own) {
+        own = idle ? idle : more_kept(all, cuda, context, size);
+        if (own && held_by(graph, cuda, own)) {
+            own->capture_id = id;
+            own->stream_id = stream_id;
+            own->thread = thread;
+        } else {
+            own = NULL;
+        }
+    }
+    pthread_mutex_unlock(&all->lock);
+    return own;
+}
+
+/* Launches whose counters the graph has zeroed before each: a replay that was broken off leaves no trace. */
+static int lend_kept(const autotune_driver *cuda, at_kept *kept, uint64_t stream, uint64_t scratch_bytes,
+                     uint64_t counter_bytes, at_loan *loan) {
+    pthread_mutex_lock(&kept->lock);
+    *loan = (at_loan){kept->address, NULL, kept};
+    const int error = counter_bytes ? cuda->zero(kept->address + scratch_bytes, 0, counter_bytes, stream) : 0;
+    if (error) pthread_mutex_unlock(&kept->lock);
+    return error;
+}
+
+/* The piece of the stream, if it has one with room. */
+static bool lent_piece(at_workspaces *all, const autotune_driver *cuda, uint64_t stream, uint64_t scratch_bytes,
+                       uint64_t counter_bytes, at_loan *loan, int *error) {
+    uint64_t stream_id = 0;
+    if ((*error = cuda->stream_id(stream, &stream_id))) return false;
+    const uint64_t thread = stream == AT_PER_THREAD_STREAM ? (uint64_t)pthread_self() : 0;
+    at_piece *piece = piece_of(all, stream_id, thread);
+    if (!piece) return false;
+    pthread_mutex_lock(&piece->lock);
+    const bool is_served = has_room(all, cuda, piece, scratch_bytes, counter_bytes, stream, error);
+    if (is_served && !*error) {
+        *loan = (at_loan){piece->base + piece->scratch_bytes - scratch_bytes, piece, NULL};
+        return true;
+    }
+    pthread_mutex_unlock(&piece->lock);
+    return false;
+}
+
 int at_borrow(at_workspaces *all, const autotune_driver *cuda, uint64_t stream, uint64_t scratch_bytes,
               uint64_t counter_bytes, at_loan *loan) {
     int is_captured = 0, error = cuda->is_capturing(stream, &is_captured);
     if (error) return error;
     if (!is_captured) {
-        uint64_t stream_id = 0;
-        if ((error = cuda->stream_id(stream, &stream_id))) return error;
-        const uint64_t thread = stream == AT_PER_THREAD_STREAM ? (uint64_t)pthread_self() : 0;
-        at_piece *piece = piece_of(all, stream_id, thread);
-        if (piece) {
-            pthread_mutex_lock(&piece->lock);
-            const bool is_served = has_room(all, cuda, piece, scratch_bytes, counter_bytes, stream, &error);
-            if (is_served && !error) {
-                *loan = (at_loan){piece->base + piece->scratch_bytes - scratch_bytes, piece};
-                return 0;
-            }
-            pthread_mutex_unlock(&piece->lock);
-            if (error) return error;
-        }
+        if (lent_piece(all, cuda, stream, scratch_bytes, counter_bytes, loan, &error)) return 0;
+        if (error) return error;
+    } else if (scratch_bytes + counter_bytes <= (uint64_t)all->bounds->captured_bytes) {
+        at_kept *kept = kept_for(all, cuda, stream, scratch_bytes + counter_bytes);
+        if (kept) return lend_kept(cuda, kept, stream, scratch_bytes, counter_bytes, loan);
     }
-    /* While a graph is captured, taking and giving back become nodes of it: replays on several streams then never
-     * share a workspace. */
-    *loan = (at_loan){0, NULL};
+    /* While a graph is captured, taking and giving back become nodes of it: graphs share what is large. */
+    *loan = (at_loan){0, NULL, NULL};
     error = allocate(all, cuda, scratch_bytes + counter_bytes, stream, &loan->address);
     if (error || !counter_bytes) return error;
     error = cuda->zero(loan->address + scratch_bytes, 0, counter_bytes, stream);
@@ -176,7 +282,7 @@ int at_borrow(at_workspaces *all, const autotune_driver *cuda, uint64_t stream, 
 }
 
 int at_give_back(const autotune_driver *cuda, uint64_t stream, at_loan *loan) {
-    if (!loan->piece) return give_memory(cuda, loan->address, stream);
-    pthread_mutex_unlock(&loan->piece->lock);
+    if (!loan->piece && !loan->kept) return give_memory(cuda, loan->address, stream);
+    pthread_mutex_unlock(loan->piece ? &loan->piece->lock : &loan->kept->lock);
     return 0;
 }

@@ -1,9 +1,11 @@
-/* Device memory for packed operands, partial sums and counters, by GPU and stream: runtime/workspace.py in C. */
+/* Device memory for packed operands, partial sums and counters, by GPU and stream: runtime/workspace.py in C. And for
+ * captured launches pieces that their graph keeps, so that it need not take and give back memory at each replay. */
 
 #ifndef AUTOTUNE_WORKSPACE_H
 #define AUTOTUNE_WORKSPACE_H
 
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -24,21 +26,33 @@ typedef struct {
     uint32_t num_launches; /* 0: a free place */
 } at_counted;
 
+/* Memory that the launches of one stream, captured into one graph, use one after another. The driver says, on a
+ * thread of its own, when no graph holds it any more: then another may have it. */
+typedef struct at_kept {
+    struct at_kept *next;
+    pthread_mutex_t lock;
+    uint64_t capture_id, stream_id, thread;
+    uint64_t context, address, num_bytes;
+    atomic_int state;
+} at_kept;
+
 /* The workspaces of one GPU. Threads may share them. */
 typedef struct {
     const autotune_constants *bounds;
     pthread_mutex_t lock;
     int32_t device;
-    uint64_t pool, kept_bytes; /* kept: by all pieces */
+    uint64_t pool, kept_bytes; /* kept: by all pieces, those of graphs too */
     int32_t num_pieces, num_counted;
     at_piece *pieces;
     at_counted *counted; /* (2 max_counted) streams, hashed */
+    at_kept *kept;       /* by graphs, or once */
 } at_workspaces;
 
 /* What a launch was lent. */
 typedef struct {
     uint64_t address;
-    at_piece *piece; /* NULL: memory of its own, which is given back */
+    at_piece *piece; /* NULL, as is `kept`: memory of its own, which is given back */
+    at_kept *kept;
 } at_loan;
 
 /* NULL where memory of the host is short. The bounds must stay. */

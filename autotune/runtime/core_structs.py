@@ -69,7 +69,7 @@ class CConstants(Struct):
             "fmas_per_l2_float", "residual_length", "margin", "other_version", "cublas_fixed_us",
             "parts_of_last",
         )),
-        *((name, ctypes.c_int64) for name in ("kept_bytes", "pieces_bytes")),
+        *((name, ctypes.c_int64) for name in ("kept_bytes", "pieces_bytes", "captured_bytes")),
         *((name, INT) for name in (
             "max_pieces", "launches_to_stay", "max_counted", "max_plans", "max_tallies", "blas_math_mode",
         )),
@@ -143,6 +143,11 @@ class DriverCalls(Struct):
         ("make_pool", _call(ADDRESS, ADDRESS)), ("set_pool", _call(WORD, ctypes.c_int, ADDRESS)),
         ("allocate", _call(ADDRESS, ctypes.c_size_t, WORD, WORD)), ("free", _call(WORD, WORD)),
         ("zero", _call(WORD, ctypes.c_ubyte, ctypes.c_size_t, WORD)),
+        ("allocate_now", _call(ADDRESS, ctypes.c_size_t)),
+        ("capture_info", _call(WORD, *5 * [ADDRESS])),
+        ("make_user_object", _call(ADDRESS, ADDRESS, ADDRESS, ctypes.c_uint, ctypes.c_uint)),
+        ("retain_user_object", _call(WORD, WORD, ctypes.c_uint, ctypes.c_uint)),
+        ("release_user_object", _call(WORD, ctypes.c_uint)),
     )  # fmt: skip
 
 

@@ -17,7 +17,7 @@ from .core_structs import CConstants, CEntry, CKernel, CLayout, CRanked, CResidu
 from .pick import MAX_PLANS, MAX_TALLIES
 from .table import CublasFigures, Kernel, Table
 
-TABLE_VERSION = 2  # of the structs
+TABLE_VERSION = 3  # of the structs
 _REDUCTIONS = ("none", "two_pass", "last_block", "last_wave", "cluster")  # as core/table.h numbers them
 
 
@@ -134,6 +134,7 @@ def _constants(kept: TableArrays) -> Any:
         margin=cublas_model.MARGIN, other_version=cublas_model.OTHER_VERSION,
         cublas_fixed_us=cublas_model.FIXED_US, parts_of_last=splits.PARTS_OF_LAST,
         kept_bytes=workspace.KEPT_BYTES, pieces_bytes=workspace.PIECES_BYTES,
+        captured_bytes=workspace.CAPTURED_BYTES,
         max_pieces=workspace.MAX_PIECES, launches_to_stay=workspace.LAUNCHES_TO_STAY,
         max_counted=workspace.MAX_COUNTED, max_plans=MAX_PLANS, max_tallies=MAX_TALLIES,
         blas_math_mode=column_major.PEDANTIC_MATH, blas_bytes=column_major.WORKSPACE_BYTES,

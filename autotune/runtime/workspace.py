@@ -7,7 +7,11 @@ zero. All other launches take memory from a pool and give it back, both in the o
 
 What a GPU keeps between calls is bounded: the pool holds KEPT_BYTES, all pieces together half of that. The
 driver does not tell when a stream ends, so a piece is never taken back; a stream that makes a few launches
-and ends never gets one. Copied into exported tables: standard library only.
+and ends never gets one.
+
+Captured launches take memory and give it back as nodes of their graph here: replays on several streams never
+share it. Those nodes take time at each replay, so the core in C has a graph keep what takes up to
+CAPTURED_BYTES (docs/decisions/0055). Copied into exported tables: standard library only.
 """
 
 from __future__ import annotations
@@ -20,6 +24,7 @@ from .cuda_driver import PER_THREAD_STREAM, Driver
 
 KEPT_BYTES = 512 << 20  # of one GPU: what the pool does not give back to the driver, pieces included
 PIECES_BYTES = KEPT_BYTES // 2  # of all pieces: the rest serves the other launches
+CAPTURED_BYTES = 4 << 20  # of a captured launch: moving what is larger takes longer than nodes of memory
 MAX_PIECES = 32
 LAUNCHES_TO_STAY = 8  # after so many launches that need a workspace a stream gets a piece
 MAX_COUNTED = 4096  # streams whose launches are counted

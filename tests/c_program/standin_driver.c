@@ -160,6 +160,21 @@ OUT int cuMemAlloc_v2(uint64_t *address, size_t num_bytes) {
     *address = (uint64_t)(uintptr_t)aligned_alloc(256, (num_bytes + 255) / 256 * 256);
     return depth ? 0 : INVALID_CONTEXT;
 }
+OUT int cuStreamGetCaptureInfo_v2(uint64_t stream, int *status, uint64_t *id, uint64_t *graph, void *nodes,
+                                  void *num_nodes) {
+    *status = stream == 99;
+    *id = *graph = 1;
+    return nodes || num_nodes ? INVALID_VALUE : 0;
+}
+OUT int cuUserObjectCreate(uint64_t *object, void *of, void (*at_end)(void *), unsigned references, unsigned flags) {
+    *object = (uint64_t)(uintptr_t)of; /* the graph of stream 99 never ends */
+    return at_end && references == 1 && flags == 1 ? 0 : INVALID_VALUE;
+}
+OUT int cuGraphRetainUserObject(uint64_t graph, uint64_t object, unsigned references, unsigned flags) {
+    exchange(NULL, (void *)(uintptr_t)object);
+    return graph == 1 && references == 1 && flags == 1 ? 0 : INVALID_VALUE;
+}
+OUT int cuUserObjectRelease(uint64_t object, unsigned references) { return object && references ? 0 : INVALID_VALUE; }
 OUT int cuCtxSynchronize(void) { return depth ? 0 : INVALID_CONTEXT; }
 OUT int cuMemcpyHtoD_v2(uint64_t to, const void *from, size_t num_bytes) {
     memcpy((void *)(uintptr_t)to, from, num_bytes);

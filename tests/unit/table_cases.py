@@ -273,6 +273,20 @@ def calls_of(driver: FakeDriver) -> DriverCalls:
         assert attribute == 4
         driver.make_pool(pool - FIRST_POOL, ctypes.c_uint64.from_address(at_value).value)
 
+    def capture_info(stream: int, at_status: int, at_id: int, at_graph: int, *nodes: int) -> None:
+        assert not any(nodes)
+        ctypes.c_int.from_address(at_status).value = int(driver.is_capturing(stream))
+        put(at_id, driver.graph)
+        put(at_graph, driver.graph)
+
+    def make_user_object(at: int, of: int, at_end: int, references: int, flags: int) -> None:
+        assert (references, flags) == (1, 1)
+        put(at, driver.make_user_object(partial(ctypes.CFUNCTYPE(None, ctypes.c_void_p)(at_end), of)))
+
+    def retain(graph: int, made: int, references: int, flags: int) -> None:
+        assert (references, flags) == (1, 1)
+        driver.retain(graph, made)
+
     actions: dict[str, Callable[..., None]] = {
         "current_context": lambda at: put(at, driver.current_context()),
         "push_context": driver.push_context,
@@ -286,6 +300,11 @@ def calls_of(driver: FakeDriver) -> DriverCalls:
         "allocate": lambda at, size, pool, stream: put(at, driver.allocate(size, stream, pool)),
         "free": driver.free,
         "zero": lambda address, value, size, stream: driver.zero(address, size, stream),
+        "allocate_now": lambda at, size: put(at, driver.allocate_now(size)),
+        "capture_info": capture_info,
+        "make_user_object": make_user_object,
+        "retain_user_object": retain,
+        "release_user_object": lambda made, _: driver.end(made),
     }
     kinds = dict(DriverCalls._fields_)
     return DriverCalls(**{name: kinds[name](_guarded(action)) for name, action in actions.items()})
@@ -321,7 +340,10 @@ class FakeDriver:
     kernel_us: dict[str, float] = field(default_factory=dict)  # of a launch, 100 if not listed
     num_free_bytes: int = 1 << 36
     result_error: float = 0.0  # added to every element of every product
+    graph: int = 1  # that all captured streams are captured into
+    refusals: frozenset[str] = frozenset()  # calls for what a graph keeps that fail
     launches: list[Launch] = field(default_factory=list)
+    workspaces: list[int] = field(default_factory=list)  # of these, without those that pack or reduce
     log: list[tuple[Any, ...]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -333,6 +355,8 @@ class FakeDriver:
         self.handles: dict[int, Any] = {}  # streams, events and graphs of the runtime's own
         self._captured: dict[int, list[Callable[[], None]]] = {}  # by stream
         self.allowed_smem: dict[tuple[int, int], int] = {}
+        self._user_objects: dict[int, Callable[[], None]] = {}
+        self._held: dict[int, list[int]] = {}  # user objects of each graph
 
     def of(self, name: str) -> list[tuple[Any, ...]]:
         return [entry for entry in self.log if entry[0] == name]
@@ -474,6 +498,7 @@ class FakeDriver:
         assert grid == planned.size
         assert tuple(walk) == schedule(spec, planned)
         assert (workspace == 0) == (planned.scratch_bytes == 0)
+        self.workspaces.append(workspace)
         packed = {pack.is_a: pack for pack in planned.packs}
         assert True not in packed or (lda, a % 16) == (packed[True].padded, 0)
         assert False not in packed or (ldb, b % 16) == (packed[False].padded, 0)
@@ -538,6 +563,36 @@ class FakeDriver:
         self.memory[address] = space
         self.log.append(("allocate", address, num_bytes, stream))
         return address
+
+    def allocate_now(self, num_bytes: int) -> int:
+        self._may("allocate_now")
+        assert self.loading_depth, "a capture would fail"
+        address = self.allocate(num_bytes, 0)
+        self.log[-1] = ("allocate_now", address, num_bytes)
+        return address
+
+    def make_user_object(self, at_end: Callable[[], None]) -> int:
+        self._may("make_user_object")
+        made = len(self._user_objects) + 1
+        self._user_objects[made] = at_end
+        return made
+
+    def retain(self, graph: int, made: int) -> None:
+        self._may("retain_user_object")
+        self._held.setdefault(graph, []).append(made)
+
+    def end(self, made: int) -> None:
+        """Of a user object: its last reference is gone."""
+        self._user_objects[made]()
+
+    def end_graph(self, graph: int) -> None:
+        """Its last executable and copy are destroyed, and have run."""
+        for made in self._held.pop(graph, ()):
+            self.end(made)
+
+    def _may(self, call: str) -> None:
+        if call in self.refusals:
+            raise CudaFault(call, 2, "CUDA_ERROR_OUT_OF_MEMORY")
 
     def free(self, address: int, stream: int) -> None:
         del self.memory[address]

@@ -323,7 +323,8 @@ core.FOLDER = own
 sys.exit(pytest.main(["-q", "-p", "no:cacheprovider", *sys.argv[2:]]))
 """
 LAUNCHING = (
-    "test_dispatcher.py", "test_tensor_calls.py", "test_blas_provider_played.py", "test_recorded_calls.py",
+    "test_dispatcher.py", "test_captured_launches.py", "test_tensor_calls.py", "test_blas_provider_played.py",
+    "test_recorded_calls.py",
 )  # fmt: skip
 # Not those without the core, and not those whose products other processes make
 ELSEWHERE = "not [python and not processes and not kill and not fork"
