@@ -74,11 +74,12 @@ def left_out(
     best: dict[Gemm, float] = {}
     for gemm, time_us in ((gemm, us) for cells in times.values() for (gemm, _), us in cells.items()):
         best[gemm] = min(time_us, best.get(gemm, math.inf))
+    cublas = cublas_model.TimedCublas(cublas_us, limits) if len(cublas_us) >= LEAST_TIMES else None
     folds = [columns[fold::num_folds] for fold in range(num_folds)]
     return [
         one
         for apart in folds
-        for one in _Without(known, apart, cublas_us, limits, most, calls).judged(times, best)
+        for one in _Without(known, apart, cublas_us, cublas, limits, most, calls).judged(times, best)
     ]
 
 
@@ -109,6 +110,7 @@ class _Without:
         known: Sequence[TimedKernel],
         apart: Sequence[Gemm],
         cublas_us: Mapping[Gemm, float],
+        cublas: cublas_model.TimedCublas | None,
         limits: DeviceLimits,
         most: int,
         calls: Mapping[Gemm, int],
@@ -119,8 +121,8 @@ class _Without:
         rest = {kernel.config: kernel for one in known if (kernel := one.without(hidden)) is not None}
         configs = portfolio(layout, list(rest.values()), limits, most, calls)
         self._chosen = [rest[config] for config in configs]
-        left = {gemm: time_us for gemm, time_us in cublas_us.items() if gemm not in hidden}
-        self._cublas = cublas_model.learn(left, limits) if len(left) >= LEAST_TIMES else None
+        num_left = len(cublas_us.keys() - hidden)
+        self._cublas = cublas.model(hidden) if cublas and num_left >= LEAST_TIMES else None
         if self._chosen:
             figures, self._forecast = learned(layout, self._chosen, limits)
             self._errors = [

@@ -12,10 +12,11 @@ all) the most (the greedy method, for a submodular sum: G. Nemhauser, L. Wolsey,
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from types import MappingProxyType
+from typing import NamedTuple
 
 import numpy as np
 
@@ -26,11 +27,11 @@ from ..kernel.config import Config
 from ..kernel.launch import LaunchSpec
 from ..kernel.relatives import fitted, stand_in, trunk
 from ..kernel.resources import launch_spec, residency
-from ..models.fit import Sample, fit, fma_step_us, learn, work_of
+from ..models.fit import Sample, fit, fma_step_us, learn, modelled
 from ..models.forecast import Forecast
 from ..models.launches import Floats, Launches, Shapes, Whole
-from ..models.time_model import ModelFigures, Speeds, modelled_us
-from ..recording.matrix import Cells, MatrixRow, TimeMatrix
+from ..models.time_model import ModelFigures, Speeds
+from ..recording.matrix import MatrixRow, TimeMatrix
 from ..runtime.summation import Sums, allowed_depths, excess_depth
 from .tuned import TunedShape
 
@@ -128,50 +129,74 @@ def _carried(layout: str, matrices: Sequence[TimeMatrix], limits: DeviceLimits) 
         samples: dict[Config, list[Sample]] = {}
         origins: dict[Config, set[Gemm | None]] = {}
         for matrix in matrices:
-            if all(row.layout != source for row in matrix.known):
-                continue
-            for row, cells in matrix.by_row().items():
-                if row.layout != source or matrix.known[row].spill_bytes:
-                    continue
-                if (here := fitted(row.config, layout, limits)) is not None:
-                    config, origin = here.in_any_splits, matrix.known[row].origin
-                    moved = _as_here(matrix, row, cells, here, layout, limits)
-                    samples.setdefault(config, []).extend(moved)
-                    origins.setdefault(config, set()).add(Gemm.parse(origin) if origin else None)
-        if timed := {config: found for config, found in samples.items() if found}:
+            for one in _as_here(matrix, source, layout, limits):
+                origin = matrix.known[one.row].origin
+                samples.setdefault(one.config, []).extend(one.moved)
+                origins.setdefault(one.config, set()).add(Gemm.parse(origin) if origin else None)
+        if samples:
             return [
                 TimedKernel(config, tuple(found), _finders_of(origins[config]))
-                for config, found in timed.items()
+                for config, found in samples.items()
             ]
     return []
 
 
-def _as_here(
-    matrix: TimeMatrix, row: MatrixRow, cells: Cells, here: Config, layout: str, limits: DeviceLimits
-) -> list[Sample]:
-    """Times of a row as they would be of the kernel `here`, in this layout on this GPU, by the model."""
+class _Moved(NamedTuple):
+    """A kernel of a matrix, what it is here, and its times, launched as there and as here."""
+
+    row: MatrixRow
+    config: Config  # in any splits
+    timed: list[Sample]
+    moved: list[Sample]
+
+
+def _as_here(matrix: TimeMatrix, source: str, layout: str, limits: DeviceLimits) -> list[_Moved]:
+    """The rows of one layout that spill nothing, with their times as they would be of the kernels that they
+    are in this layout on this GPU, by the model."""
     there = matrix.limits
-    measured = [(gemm, split_k, cell.time_us) for (gemm, split_k), cell in cells.items()]
-    timed = _samples(row.config, there, measured)
-    if not timed:
-        return []
-    is_same = there.name == limits.name
-    deviation = math.hypot(0 if is_same else CARRIED, 0 if row.layout == layout else OTHER_LAYOUT)
-    turned = {"trans_a": layout[0] == "T", "trans_b": layout[1] == "T"}
-    gemms = [s.gemm if row.layout == layout else replace(s.gemm, **turned) for s in timed]
-    placed = [(gemm, s.spec.split_k, s.time_us) for gemm, s in zip(gemms, timed, strict=True)]
-    moved = _samples(here, limits, placed, deviation)
-    if is_same:
-        return moved
-    resident = residency(row.config, there, stand_in(row.layout), matrix.known[row].registers)
+    rows = list(_rows_here(matrix, source, layout, limits))
+    if there.name == limits.name or not rows:
+        return rows
+    timed, moved = [one.timed for one in rows], [one.moved for one in rows]
+    resident = [residency(r.config, there, stand_in(source), matrix.known[r].registers) for r, *_ in rows]
     figures = fit(timed, resident, there)
-    slower = fma_step_us(moved[0].spec, limits) / fma_step_us(timed[0].spec, there)
-    as_here = replace(figures, step_us=figures.step_us * slower)
-    before = modelled_us(Speeds.of([figures]), work_of(timed, resident, there))
-    after = modelled_us(
-        Speeds.of([as_here]), work_of(moved, residency(here, limits, stand_in(layout)), limits)
-    )
-    return [replace(s, time_us=s.time_us * float(f)) for s, f in zip(moved, after / before, strict=True)]
+    before = modelled(figures, timed, resident, there)
+    slower = [
+        replace(own, step_us=own.step_us * (fma_step_us(b[0].spec, limits) / fma_step_us(a[0].spec, there)))
+        for own, a, b in zip(figures, timed, moved, strict=True)
+    ]
+    resident = [residency(one.config, limits, stand_in(layout)) for one in rows]
+    after = modelled(slower, moved, resident, limits)
+    return [
+        one._replace(moved=_slower(one.moved, (late / early).tolist()))
+        for one, early, late in zip(rows, before, after, strict=True)
+    ]
+
+
+def _slower(samples: Iterable[Sample], factors: Iterable[float]) -> list[Sample]:
+    return [replace(one, time_us=one.time_us * by) for one, by in zip(samples, factors, strict=True)]
+
+
+def _rows_here(matrix: TimeMatrix, source: str, layout: str, limits: DeviceLimits) -> Iterator[_Moved]:
+    """As `_as_here`, with the times of there."""
+    if all(row.layout != source for row in matrix.known):
+        return
+    is_same = matrix.limits.name == limits.name
+    deviation = math.hypot(0 if is_same else CARRIED, 0 if source == layout else OTHER_LAYOUT)
+    turned = {"trans_a": layout[0] == "T", "trans_b": layout[1] == "T"}
+    for row, cells in matrix.by_row().items():
+        if row.layout != source or matrix.known[row].spill_bytes:
+            continue
+        here = fitted(row.config, layout, limits)
+        if here is None or not cells:
+            continue
+        measured = [(gemm, split_k, cell.time_us) for (gemm, split_k), cell in cells.items()]
+        placed = [
+            (gemm if source == layout else replace(gemm, **turned), split_k, time_us)
+            for gemm, split_k, time_us in measured
+        ]
+        timed = [] if is_same else _samples(row.config, matrix.limits, measured)
+        yield _Moved(row, here.in_any_splits, timed, _samples(here, limits, placed, deviation))
 
 
 def _samples(

@@ -7,7 +7,7 @@ costs no compile: a Gaussian process learns the factor from a thousand shapes (r
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -52,14 +52,31 @@ def _least_us(gemm: Gemm, limits: DeviceLimits) -> float:
     return FIXED_US + gemm.limit_us(limits.fma_tflops, limits.bandwidth_gbs)
 
 
+class TimedCublas:
+    """Times of cuBLAS on shapes of one layout. What is costly to learn is learned once, whichever of them are
+    left out."""
+
+    def __init__(self, times_us: Mapping[Gemm, float], limits: DeviceLimits) -> None:
+        """At least two times."""
+        self._gemms = list(times_us)
+        self._places: Floats = residual.place(*np.array([(g.m, g.n, g.k) for g in times_us]).T)
+        self._logs = np.log([time_us / _least_us(gemm, limits) for gemm, time_us in times_us.items()])
+        self._precision = residual.precision(self._places)
+
+    def model(self, apart: Collection[Gemm] = ()) -> CublasModel:
+        """Learned without these. At least two have to be left."""
+        is_apart = np.array([gemm in apart for gemm in self._gemms])
+        logs = self._logs[~is_apart]
+        level = float(logs.mean())
+        inverse = residual.without(self._precision, is_apart)
+        weights, missed = residual.learned_and_missed(inverse, logs - level)
+        residuals = Residuals(self._places[~is_apart], weights[None])
+        return CublasModel(residuals, level, float(np.sqrt(np.square(missed).mean())))
+
+
 def learn(times_us: Mapping[Gemm, float], limits: DeviceLimits) -> CublasModel:
     """From at least two times on shapes of one layout."""
-    places: Floats = residual.place(*np.array([(g.m, g.n, g.k) for g in times_us]).T)
-    logs = np.log([time_us / _least_us(gemm, limits) for gemm, time_us in times_us.items()])
-    level = float(logs.mean())
-    missed = residual.learn(places, (logs - level)[None])
-    apart = residual.left_out(places, logs - level)
-    return CublasModel(missed, level, float(np.sqrt(np.square(apart).mean())))
+    return TimedCublas(times_us, limits).model()
 
 
 def believed(places: Any, weights: Floats, level: float, deviation: float) -> CublasModel:

@@ -3,14 +3,14 @@
 Least squares on relative errors, no figure below what the hardware allows, drawn weakly towards
 figures of thumb: one sample moves them, a few decide them. Single outliers are weighed down, and so is what
 was measured on another GPU or in another layout (export/portfolio.py), and what other kernels do much faster:
-nobody chooses by it.
+nobody chooses by it. All kernels are fitted at once: there are hundreds of them, with three unknowns each.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import chain, combinations
 from typing import NamedTuple
 
@@ -34,6 +34,7 @@ _LEAST_FIXED_US = 1.5  # of the fixed: no kernel is launched, reads and writes i
 _ROUND_US = 0.1  # latency of one k-step that nothing hides
 _WASTE = 0.05  # time per step beyond pure FMAs
 _EFFICIENCY = 0.93  # of the bandwidth
+_LEAST_EFFICIENCY = 0.05
 # Copying one float to shared memory takes the time of so many FMAs:
 _FMAS_PER_FLOAT = 3  # of issue and shared memory, whatever carries it
 _FMAS_PER_ACCESS = 9  # and of issue per access to global memory, of 1, 2 or 4 floats
@@ -81,48 +82,108 @@ def guess(spec: LaunchSpec, limits: DeviceLimits) -> ModelFigures:
     )
 
 
-def fit(samples: Sequence[Sample], blocks_per_sm: int, limits: DeviceLimits) -> ModelFigures:
-    """Figures of one kernel from all its times. At least one sample; all share tiles and cubin.
+def fit(
+    kernels: Sequence[Sequence[Sample]], blocks_per_sm: Sequence[int], limits: DeviceLimits
+) -> list[ModelFigures]:
+    """Figures of each kernel from all its times. At least one sample of each; all of one share tiles and
+    cubin, all kernels a layout.
 
     `num_samples` counts the measured ones. `relative_error` is what one of its modelled times is off by, as
     far as samples tell: root of the mean square, of what the model misses and of what is inferred.
     """
-    return _fit(samples, np.ones(len(samples)), work_of(samples, blocks_per_sm, limits), limits)
+    known = _Known.of(kernels, blocks_per_sm, limits)
+    return _fit(known, np.ones(known.times_us.size))[0]
 
 
-def _fit(samples: Sequence[Sample], leads: Floats, todo: Work, limits: DeviceLimits) -> ModelFigures:
-    """`leads`: of each sample, the best time of any kernel on its shape over its own."""
-    thumb = guess(samples[0].spec, limits)
-    times = np.array([s.time_us for s in samples])
-    deviations = np.array([s.deviation for s in samples])
-    trusts = leads**_LEADING / np.hypot(1, deviations / _MISFIT)
-    shares = todo.memory_us / times
-    is_memory = shares >= _BOUND
-    efficiency = _EFFICIENCY
-    if is_memory.any():
-        efficiency = min(max(_weighted_median(shares[is_memory], trusts[is_memory] ** 2), 0.05), 1.0)
-    is_compute = ~is_memory & (todo.l2_us / times < _BOUND)
-    figures = thumb
-    if is_compute.any():
-        figures = _fit_compute(todo, times, trusts, is_compute, thumb, samples[0].spec, limits)
-    figures = replace(figures, memory_efficiency=efficiency)
-    missed = np.minimum(np.log(modelled_us(Speeds.of([figures]), todo) / times) ** 2, _MOST_MISSED**2)
-    return replace(
-        figures,
-        num_samples=int((deviations == 0).sum()),
-        relative_error=math.sqrt(np.average(missed + deviations**2, weights=trusts**2)),
-    )
-
-
-def work_of(samples: Sequence[Sample], blocks_per_sm: int, limits: DeviceLimits) -> Work:
-    """What a kernel had to do for each of its samples. All are of one layout."""
-    specs = {id(s.spec): s.spec for s in samples}  # most share one: a kernel has few numbers of splits
-    at = {key: i for i, key in enumerate(specs)}
-    launches = Launches.of(list(specs.values()), [blocks_per_sm] * len(specs))
-    launches = launches.take([at[id(s.spec)] for s in samples])
-    m, n, k = np.array([(s.gemm.m, s.gemm.n, s.gemm.k) for s in samples], np.int64).T
-    shapes = Shapes(m, n, k, samples[0].gemm.trans_a, samples[0].gemm.trans_b)
+def _work_of(kernels: Sequence[Sequence[Sample]], blocks_per_sm: Sequence[int], limits: DeviceLimits) -> Work:
+    """What kernels had to do for their samples, those of the first before those of the next. All are of one
+    layout."""
+    launched = [(sample, n) for samples, n in zip(kernels, blocks_per_sm, strict=True) for sample in samples]
+    alike = {(id(s.spec), n): s.spec for s, n in launched}  # a kernel has few numbers of splits
+    at = {key: i for i, key in enumerate(alike)}
+    launches = Launches.of(list(alike.values()), [n for _, n in alike])
+    launches = launches.take([at[id(s.spec), n] for s, n in launched])
+    m, n, k = np.array([(s.gemm.m, s.gemm.n, s.gemm.k) for s, _ in launched], np.int64).T
+    first = launched[0][0].gemm
+    shapes = Shapes(m, n, k, first.trans_a, first.trans_b)
     return TimeModel(launches, limits).work(shapes, grids(launches, shapes))
+
+
+def modelled(
+    figures: Sequence[ModelFigures],
+    kernels: Sequence[Sequence[Sample]],
+    blocks_per_sm: Sequence[int],
+    limits: DeviceLimits,
+) -> list[Floats]:
+    """What kernels of these figures take for their samples, in us: an array for each kernel. All are of one
+    layout."""
+    nums = [len(samples) for samples in kernels]
+    speeds = Speeds.of(figures).take(np.repeat(np.arange(len(kernels)), nums))
+    times_us = modelled_us(speeds, _work_of(kernels, blocks_per_sm, limits))
+    return np.split(times_us, np.cumsum(nums)[:-1])
+
+
+class _Known(NamedTuple):
+    """Samples of several kernels, those of the first before those of the next; arrays."""
+
+    kernel: Whole  # of each sample
+    begin: Whole  # the first sample of each kernel
+    times_us: Floats
+    deviations: Floats
+    todo: Work
+    thumbs: Speeds  # figures of thumb of each kernel
+    least_step_us: Floats  # of each kernel
+
+    @classmethod
+    def of(
+        cls, kernels: Sequence[Sequence[Sample]], blocks_per_sm: Sequence[int], limits: DeviceLimits
+    ) -> _Known:
+        """At least one sample of each kernel."""
+        nums = np.array([len(samples) for samples in kernels])
+        times_us, deviations = np.array(
+            [(s.time_us, s.deviation) for s in chain.from_iterable(kernels)], float
+        ).T
+        specs = [samples[0].spec for samples in kernels]
+        return cls(
+            np.repeat(np.arange(len(kernels)), nums),
+            np.cumsum(nums) - nums,
+            times_us,
+            deviations,
+            _work_of(kernels, blocks_per_sm, limits),
+            Speeds.of([guess(spec, limits) for spec in specs]),
+            np.array([fma_step_us(spec, limits) for spec in specs]),
+        )
+
+    def sums(self, values: Floats) -> Floats:
+        """(samples, ...) -> (kernels, ...)."""
+        added: Floats = np.add.reduceat(values, self.begin)
+        return added
+
+
+def _fit(known: _Known, leads: Floats) -> tuple[list[ModelFigures], Floats]:
+    """The figures of each kernel; and the logarithm of each time over the modelled one. `leads`: of each
+    sample, the best time of any kernel on its shape over its own."""
+    trusts = leads**_LEADING / np.hypot(1, known.deviations / _MISFIT)
+    shares = known.todo.memory_us / known.times_us
+    is_memory = shares >= _BOUND
+    is_compute = ~is_memory & (known.todo.l2_us / known.times_us < _BOUND)
+    efficiencies = _efficiencies(known, shares, trusts**2, is_memory)
+    speeds = Speeds(*_fit_compute(known, trusts, is_compute), efficiencies)
+    missed: Floats = np.log(known.times_us / modelled_us(speeds.take(known.kernel), known.todo))
+    squares = np.minimum(missed**2, _MOST_MISSED**2) + known.deviations**2
+    errors = np.sqrt(known.sums(squares * trusts**2) / known.sums(trusts**2))
+    nums = known.sums((known.deviations == 0).astype(int))
+    rows = zip(*(column.tolist() for column in (*speeds, nums, errors)), strict=True)
+    return [ModelFigures(*row) for row in rows], missed
+
+
+def _efficiencies(known: _Known, shares: Floats, weights: Floats, is_memory: Flags) -> Floats:
+    """(kernels,) shares of the bandwidth, from samples that tell of them."""
+    found: Floats = np.full(known.begin.size, _EFFICIENCY)
+    for kernel in np.unique(known.kernel[is_memory]):
+        own = is_memory & (known.kernel == kernel)
+        found[kernel] = min(max(_weighted_median(shares[own], weights[own]), _LEAST_EFFICIENCY), 1.0)
+    return found
 
 
 def _weighted_median(values: np.ndarray, weights: np.ndarray) -> float:
@@ -132,51 +193,46 @@ def _weighted_median(values: np.ndarray, weights: np.ndarray) -> float:
     return float(values[order][middle])
 
 
-def _fit_compute(
-    todo: Work,
-    times: Floats,
-    trusts: Floats,
-    is_compute: Flags,
-    thumb: ModelFigures,
-    spec: LaunchSpec,
-    limits: DeviceLimits,
-) -> ModelFigures:
-    """Fixed, wave and step time, the first and the last as what comes on top of the least, from samples that
-    tell of them."""
-    least = fma_step_us(spec, limits)
-    counts = (np.ones(len(times)), todo.wave_steps, todo.queue_steps)
-    unknown = np.stack(counts, axis=1)[is_compute]  # (samples, 3)
-    rest = (times - _LEAST_FIXED_US - least * todo.queue_steps - todo.overhead_us)[is_compute]
-    times, trusts = times[is_compute], trusts[is_compute]
-    prior = np.array([thumb.fixed_us - _LEAST_FIXED_US, thumb.round_us, thumb.step_us - least])
-    pull = _DRAW * np.eye(3) / prior  # rows that say: figure / thumb = 1
-    weights = np.ones(len(times))
+def _fit_compute(known: _Known, trusts: Floats, is_compute: Flags) -> tuple[Floats, Floats, Floats]:
+    """(kernels,) fixed, wave and step times, the first and the last as what comes on top of the least, from
+    samples that tell of them."""
+    todo, thumbs, least = known.todo, known.thumbs, known.least_step_us
+    prior = np.stack([thumbs.fixed_us - _LEAST_FIXED_US, thumbs.round_us, thumbs.step_us - least], axis=1)
+    # Figures are sought in units of those of thumb, which each is drawn to: so rounding is harmless though
+    # the equations are squared.
+    counts = np.stack([np.ones(trusts.size), todo.wave_steps, todo.queue_steps], axis=1)
+    unknown = counts * prior[known.kernel]  # (samples, 3)
+    rest = known.times_us - _LEAST_FIXED_US - least[known.kernel] * todo.queue_steps - todo.overhead_us
+    weights = is_compute.astype(float)
     for _ in range(_NUM_ROUNDS):
-        scale = trusts * weights / times
-        rows = np.vstack([unknown * scale[:, None], pull])
-        found = _nonnegative(rows, np.concatenate([rest * scale, np.full(3, _DRAW)]))
-        residuals = np.abs(unknown @ found - rest) / times
-        weights = np.sqrt(np.minimum(1.0, _OUTLIER / np.maximum(residuals, 1e-12)))
-    beyond, round_us, waste = map(float, found)
-    fixed = _LEAST_FIXED_US + beyond
-    return replace(thumb, fixed_us=fixed, round_us=round_us, step_us=least + waste)
+        scale = trusts * weights / known.times_us
+        rows, target = unknown * scale[:, None], rest * scale
+        squares = known.sums(rows[:, :, None] * rows[:, None, :]) + _DRAW**2 * np.eye(3)
+        found = _nonnegative(squares, known.sums(rows * target[:, None]) + _DRAW**2)
+        residuals = np.abs((unknown * found[known.kernel]).sum(axis=1) - rest) / known.times_us
+        weights = is_compute * np.sqrt(np.minimum(1.0, _OUTLIER / np.maximum(residuals, 1e-12)))
+    beyond, round_us, waste = (found * prior).T
+    return _LEAST_FIXED_US + beyond, round_us, least + waste
 
 
-def _nonnegative(rows: np.ndarray, target: np.ndarray) -> np.ndarray:
-    """Least squares with no negative unknown: the best of all choices of unknowns held at zero. Where none
-    has to be held, nothing is better."""
-    size = rows.shape[1]
-    best: Floats = np.linalg.lstsq(rows, target, rcond=None)[0]
-    if (best >= 0).all():
-        return best
-    best, least = np.zeros(size), float(target @ target)
-    for count in range(1, size):
-        for free in map(list, combinations(range(size), count)):
-            part = np.linalg.lstsq(rows[:, free], target, rcond=None)[0]
-            loss = float(np.sum((rows[:, free] @ part - target) ** 2))
-            if (part >= 0).all() and loss < least:
-                best, least = np.zeros(size), loss
-                best[free] = part
+def _nonnegative(squares: Floats, products: Floats) -> Floats:
+    """(kernels, unknowns) least squares with no negative unknown: the best of all choices of unknowns held at
+    zero. Where none has to be held, nothing is better. Takes normal equations: (kernels, unknowns, unknowns)
+    and (kernels, unknowns)."""
+    best = np.asarray(np.linalg.solve(squares, products[..., None])[..., 0], float)
+    held = np.flatnonzero((best < 0).any(axis=1))
+    squares, products = squares[held], products[held]
+    most = np.zeros(held.size)
+    found: Floats = np.zeros(products.shape)
+    size = products.shape[1]
+    for free in chain.from_iterable(map(list, combinations(range(size), count)) for count in range(1, size)):
+        of_free = products[:, free]
+        part = np.linalg.solve(squares[:, free][:, :, free], of_free[..., None])[..., 0]
+        gain = (part * of_free).sum(axis=1)  # by which it lowers the sum of squares
+        is_better = np.flatnonzero((part >= 0).all(axis=1) & (gain > most))
+        found[is_better], most[is_better] = 0.0, gain[is_better]
+        found[is_better[:, None], free] = part[is_better]
+    best[held] = found
     return best
 
 
@@ -189,25 +245,23 @@ class Learned(NamedTuple):
 
 
 def learn(kernels: Sequence[Sequence[Sample]], blocks_per_sm: Sequence[int], limits: DeviceLimits) -> Learned:
-    """From at least one sample of each kernel."""
-    extents = tuple(dict.fromkeys((s.gemm.m, s.gemm.n, s.gemm.k) for samples in kernels for s in samples))
-    at = {shape: i for i, shape in enumerate(extents)}
+    """From at least one sample of each kernel, and at least one kernel."""
+    gemms = [sample.gemm for sample in chain.from_iterable(kernels)]
+    shapes = [(gemm.m, gemm.n, gemm.k) for gemm in gemms]
+    extents = tuple(dict.fromkeys(shapes))
+    known = _Known.of(kernels, blocks_per_sm, limits)
     best: dict[Gemm, float] = {}
-    for sample in chain.from_iterable(kernels):
-        best[sample.gemm] = min(sample.time_us, best.get(sample.gemm, math.inf))
-    found: list[ModelFigures] = []
-    logs, doubts = np.full((2, len(kernels), len(extents)), np.nan)
-    for row, doubt, samples, resident in zip(logs, doubts, kernels, blocks_per_sm, strict=True):
-        todo = work_of(samples, resident, limits)
-        leads = np.array([best[s.gemm] / s.time_us for s in samples])
-        figures = _fit(samples, leads, todo, limits)
-        found.append(figures)
-        modelled = modelled_us(Speeds.of([figures]), todo)
-        missed = np.log(np.array([s.time_us for s in samples]) / modelled)
-        where = np.array([at[s.gemm.m, s.gemm.n, s.gemm.k] for s in samples])
-        row[:] = _means(missed, where, len(extents))
-        doubt[:] = _means(np.array([(s.deviation / _MISFIT) ** 2 for s in samples]), where, len(extents))
-    return Learned(found, residual.learn(residual.place(*np.array(extents).T), logs, doubts), extents)
+    for gemm, time_us in zip(gemms, known.times_us.tolist(), strict=True):
+        best[gemm] = min(time_us, best.get(gemm, math.inf))
+    figures, missed = _fit(known, np.array([best[gemm] for gemm in gemms]) / known.times_us)
+    at = {shape: i for i, shape in enumerate(extents)}
+    cells = known.kernel * len(extents) + np.array([at[shape] for shape in shapes])
+    size = len(kernels), len(extents)
+    logs, doubts = (
+        _means(values, cells, math.prod(size)).reshape(size)
+        for values in (missed, (known.deviations / _MISFIT) ** 2)
+    )
+    return Learned(figures, residual.learn(residual.place(*np.array(extents).T), logs, doubts), extents)
 
 
 def _means(values: Floats, where: Whole, num: int) -> Floats:

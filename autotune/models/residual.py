@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .launches import Floats
+from .launches import Flags, Floats
 
 LENGTH = 2.5  # doublings of an extent
 NOISE = 0.2  # of the variance: what a shape alone has, and its neighbours do not
@@ -60,14 +60,30 @@ def learn(places: Floats, logs: Floats, doubts: Floats | float = 0.0) -> Residua
     return Residuals(places, weights)
 
 
-def left_out(places: Floats, logs: Floats) -> Floats:
-    """By how much each logarithm is missed by what all others tell of it; (shapes,).
+def precision(places: Floats) -> Floats:
+    """(shapes, shapes) the inverse of the covariances of logarithms on these shapes."""
+    covariance = _covariance(places[:, None] - places) + NOISE * np.eye(len(places))
+    return np.asarray(np.linalg.inv(covariance), float)
+
+
+def without(inverse: Floats, apart: Flags) -> Floats:
+    """What `precision` is of the others of its shapes: a few that are left out cost little."""
+    rest = ~apart
+    across = inverse[np.ix_(rest, apart)]
+    fewer: Floats = inverse[np.ix_(rest, rest)]
+    if across.size:
+        fewer -= across @ np.linalg.solve(inverse[np.ix_(apart, apart)], across.T)
+    return fewer
+
+
+def learned_and_missed(inverse: Floats, logs: Floats) -> tuple[Floats, Floats]:
+    """(shapes,) weights of one kernel that was timed on all shapes, and by how much each logarithm is missed
+    by what all others tell of it. Takes what `precision` is of the shapes.
 
     Source: Rasmussen and Williams, 5.4.2.
     """
-    inverse = np.linalg.inv(_covariance(places[:, None] - places) + NOISE * np.eye(len(logs)))
-    missed: Floats = inverse @ logs / np.diag(inverse)
-    return missed
+    weights: Floats = inverse @ logs
+    return weights, weights / np.diag(inverse)
 
 
 def factors(residuals: Residuals, m: Any, n: Any, k: Any) -> Floats:

@@ -53,6 +53,17 @@ def test_times_of_shapes_left_out_are_off_by_what_is_told(noise: float) -> None:
     assert missed < 1.25 * noise + 0.06
 
 
+@given(st.integers(0, 10**6), st.sets(st.integers(0, 29)))
+def test_what_is_learned_without_some_shapes_knows_nothing_of_them(seed: int, apart: set[int]) -> None:
+    known = {gemm: took_us(gemm, 0.2) for gemm in shapes(32, seed)}
+    hidden = {gemm for at, gemm in enumerate(known) if at in apart}
+    found = cublas_model.TimedCublas(known, LIMITS).model(hidden)
+    plain = cublas_model.learn({gemm: us for gemm, us in known.items() if gemm not in hidden}, LIMITS)
+    assert (found.missed.places == plain.missed.places).all()
+    assert found.missed.weights == pytest.approx(plain.missed.weights, rel=1e-9, abs=1e-12)
+    assert (found.level, found.deviation) == pytest.approx((plain.level, plain.deviation), rel=1e-9)
+
+
 @settings(max_examples=20, deadline=None)
 @given(st.integers(0, 10**6), st.integers(2, 30))
 def test_a_table_keeps_the_model(seed: int, num: int) -> None:

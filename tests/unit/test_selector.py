@@ -186,7 +186,7 @@ def test_the_fit_predicts_what_the_model_made(
     )
     kernel = make_kernel("k", spec, truth)
     samples = [Sample(spec, g, expected_us(kernel, g, LIMITS)) for g in gemms]
-    found = fit(samples, kernel.blocks_per_sm, LIMITS)
+    (found,) = fit([samples], [kernel.blocks_per_sm], LIMITS)
     assert found.num_samples == len(samples)
     assert found.relative_error < 0.03
     for sample in samples:
@@ -200,7 +200,7 @@ def test_one_outlier_does_not_move_the_fit() -> None:
     gemms = [Gemm(s, s, s) for s in range(600, 4200, 300)]
     samples = [Sample(spec, g, expected_us(kernel, g, LIMITS)) for g in gemms]
     samples[5] = replace(samples[5], time_us=10 * samples[5].time_us)
-    found = replace(kernel, model=fit(samples, kernel.blocks_per_sm, LIMITS))
+    found = replace(kernel, model=fit([samples], [kernel.blocks_per_sm], LIMITS)[0])
     assert expected_us(found, gemms[8], LIMITS) == pytest.approx(samples[8].time_us, rel=0.05)
 
 
@@ -230,7 +230,7 @@ def test_no_sample_makes_an_impossible_figure(
 ) -> None:
     trans_a, trans_b = spec.variant.trans_a, spec.variant.trans_b
     samples = [Sample(spec, Gemm(m, n, k, trans_a, trans_b), t) for m, n, k, t in rows]
-    found = fit(samples, 4, LIMITS)
+    (found,) = fit([samples], [4], LIMITS)
     assert found.fixed_us >= 1.5 and found.round_us >= 0
     assert found.step_us >= fma_step_us(spec, LIMITS)
     assert 0 < found.memory_efficiency <= 1
@@ -239,7 +239,8 @@ def test_no_sample_makes_an_impossible_figure(
 def test_memory_bound_samples_tell_of_memory() -> None:
     spec, gemm = make_spec(), Gemm(65536, 64, 64)
     least = gemm.num_bytes / (LIMITS.bandwidth_gbs * 1e3)
-    assert fit([Sample(spec, gemm, least / 0.9)], 4, LIMITS).memory_efficiency == pytest.approx(0.9)
+    (found,) = fit([[Sample(spec, gemm, least / 0.9)]], [4], LIMITS)
+    assert found.memory_efficiency == pytest.approx(0.9)
 
 
 def test_a_call_counts_packed_rows_of_at_least_one() -> None:
