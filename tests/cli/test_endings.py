@@ -20,6 +20,7 @@ from exports import EXPORTS
 from kills import default_signals
 from sandbox import autotune, small_disk
 
+from autotune.errors import AutotuneError
 from autotune.store import Store
 
 from .runner import REPOSITORY, run
@@ -136,7 +137,12 @@ def test_the_manual_has_every_exit_code() -> None:
     text = (REPOSITORY / "docs" / "manual.md").read_text(encoding="utf-8")
     codes = {int(code) for code in re.findall(r"^\| (\d+) \|", text, re.MULTILINE)}
     signals = {128 + number for number in (signal.SIGHUP, signal.SIGINT, signal.SIGPIPE, signal.SIGTERM)}
-    assert codes == {0, 1, 2, 3, 4, 5, 6} | signals
+    raised = {error.exit_code for error in _with_all_below(AutotuneError)}
+    assert codes == {0} | raised | signals
+
+
+def _with_all_below(error: type[AutotuneError]) -> list[type[AutotuneError]]:
+    return [error, *(each for below in error.__subclasses__() for each in _with_all_below(below))]
 
 
 # --------------------------------------------------------------------------------------- signals

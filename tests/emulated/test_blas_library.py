@@ -41,6 +41,12 @@ int cublasSgemm_v2(void* handle, int transa, int transb, int m, int n, int k, co
             kept.stream, kept.workspace, kept.size, {kept.modes[0], kept.modes[1]}};
     return 0;
 }
+int cublasSgeam(void* handle, int transa, int transb, int m, int n, const float* alpha, const float* a,
+                int lda, const float* beta, const float* b, int ldb, float* c, int ldc) {
+    kept = {handle, {transa, transb, m, n, 0}, a, lda, b, ldb, c, ldc, *alpha, *beta,
+            kept.stream, kept.workspace, kept.size, {kept.modes[0], kept.modes[1]}};
+    return 0;
+}
 #endif
 }
 """
@@ -154,3 +160,9 @@ def test_arguments_have_the_types_of_the_header(tmp_path: Path) -> None:
     assert list(kept.flags) == [1, 0, 7, 5, 3] and (kept.alpha, kept.beta) == (0.25, -2.0)
     assert (kept.first, kept.ld_first, kept.second, kept.ld_second) == (b, 13, a, 11)
     assert (kept.result, kept.ld_result) == (c, 2**31 - 1)
+
+    handle.scale_result(call, 2 * stream, c, 3.5)
+    scaled = library.what_was_kept().contents
+    assert list(scaled.flags) == [0, 0, 7, 5, 0] and (scaled.alpha, scaled.beta) == (3.5, 0)
+    assert (scaled.result, scaled.ld_result, scaled.stream) == (c, 2**31 - 1, 2 * stream)
+    assert (scaled.first, scaled.ld_first, scaled.second, scaled.ld_second) == (c, 2**31 - 1) * 2
