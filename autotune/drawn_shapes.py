@@ -1,6 +1,6 @@
 """A search for shapes that nobody named: they are drawn and searched, and all of them meet what was found.
 
-    what ships ─► fill ─► search ─► cuBLAS on more drawn shapes ─► fill ─► finals of named shapes, again
+    what ships ─► fill ─► search ─► fill ─► finals of named shapes, again
 
 All on one clock; `SearchPolicy` shares out the seconds. From the times an export chooses kernels for any
 shape.
@@ -19,7 +19,6 @@ from .gemm import LAYOUTS, Gemm
 from .kernel.config import Config
 from .kernel.relatives import fitted, summed_in_blocks
 from .search import Options, SearchResult, StopReason
-from .search.cublas_times import time_cublas
 from .search.fill import Filled, OnFill, fill
 from .starting_points import StartingPoints
 from .store import Store
@@ -62,8 +61,6 @@ class DrawnSearch:
         )
         if found.reason is StopReason.INTERRUPTED:
             return found, filled
-        others = drawn_for(options.policy.num_cublas, options.seed, self._limits)
-        time_cublas(self.target, self.store, others, self._until_s(options.policy.probe_share))
         begun = [shape.gemm for shape in found.shapes]
         share = options.policy.fill_share if named else 1.0
         filled = filled.then(self._fill(begun, min(until_s, self._until_s(share))))

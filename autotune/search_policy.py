@@ -17,8 +17,8 @@ from .user_file import read_toml
 
 _HOW = "write one line for each value that is to differ, as num_startup = 30"
 _SHARES = frozenset(
-    {"bandit_hope", "duel_error", "final_error", "polish_share", "final_share", "search_share", "fill_share",
-     "probe_share"}
+    {"bandit_hope", "duel_error", "final_error", "polish_share", "final_share", "cublas_share",
+     "search_share", "fill_share", "probe_share"}
 )  # fmt: skip
 _POSITIVE = frozenset(
     {"num_startup", "lend_every", "lend_less", "num_parents", "num_drawn", "num_fitted", "most_planned",
@@ -65,13 +65,13 @@ class SearchPolicy:
     polish_share: float = 0.15  # of the seconds to search, at their end, for steps from the best
     final_share: float = 0.1  # of the seconds granted, kept for the finals
     final_s: float = 4.0  # per shape, at most
+    cublas_share: float = 0.05  # at most, to time cuBLAS on drawn shapes: a table leaves to it what it wins
     # Shapes that nobody named
     search_share: float = 0.6  # of the seconds, to search them
     fill_share: float = 0.35  # at most, to time across all shapes what was found, where some were named
-    probe_share: float = 0.1  # at most, to time kernels that ship; and as much at most to time cuBLAS
+    probe_share: float = 0.1  # at most, to time kernels that ship
     num_leaders: int = 12  # of a shape, that are timed on all others of its layout
     num_foreign: int = 3  # of these, that are timed in other layouts, too
-    num_cublas: int = 2400  # shapes that cuBLAS is timed on: that tells times to 0.17, half to 0.19 (0042)
 
     def __post_init__(self) -> None:
         for field in fields(self):

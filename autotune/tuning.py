@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
@@ -26,12 +27,14 @@ from .kernel.compiler import Compiler
 from .kernel.config import PARAMETER
 from .kernel.feasible_set import FeasibleSet, feasible_set
 from .measurement import DEFAULT_DB, MAX_ERROR, CachePolicy, read_policy
+from .models.cublas_model import NUM_TIMED
 from .recording.replay import ReplayTarget
 from .runtime.kinds import GpuKind, load_kinds
 from .runtime.table import Table
 from .search import DEFAULT_SAMPLER, Options, SearchResult, ShapeResult
 from .search import tune as search
 from .search.called import Gain, expected_us, gain_of, in_order, weights
+from .search.cublas_times import time_cublas
 from .search.fill import Filled, OnFill, ignore_fill
 from .search.progress import Best, Event, OnEvent, ShapeStarted, ignore
 from .search.propose.origins import FILL, FOUND_ELSEWHERE
@@ -157,6 +160,7 @@ def tune(
         options = Options(
             sampler=sampler, trials=trials, seconds=seconds, seed=seed, starts=starts, policy=policy
         )
+        options = _after_cublas(target, store, options)
         run = partial(_search, target, store, on_event=on_event, has_dashboard=has_dashboard)
         filled, gain = None, None
         if num_drawn:
@@ -181,6 +185,20 @@ def tune(
             source_hash=target.source_hash,
             optimum_us={s.gemm: recorded.optimum(s.gemm)[1] for s in found.shapes} if recorded else {},
         )
+
+
+def _after_cublas(target: Target, store: Store, options: Options) -> Options:
+    """The same with the seconds that are left once cuBLAS was timed on drawn shapes: from these times a table
+    knows what to leave to it. A recording knows none, and who counts trials alone wants these and no more."""
+    if not isinstance(target, Filling) or (options.trials is not None and options.seconds is None):
+        return options
+    seconds, drawn = options.seconds, drawn_for(NUM_TIMED, options.seed, target.limits)
+    if seconds is None:
+        time_cublas(target, store, drawn, math.inf)
+        return options
+    until_s = target.now() + seconds
+    time_cublas(target, store, drawn, target.now() + options.policy.cublas_share * seconds)
+    return replace(options, seconds=max(until_s - target.now(), 0.0))
 
 
 def _search(

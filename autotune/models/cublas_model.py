@@ -26,6 +26,7 @@ MARGIN = 1.2
 # Versions are taken to choose other kernels: not to know the kernel adds this much (0.17 with 0.13 taken out;
 # 0042).
 OTHER_VERSION = 0.11
+NUM_TIMED = 2400  # shapes of all layouts to learn from: they tell times to 0.17, half of them to 0.19 (0042)
 FIXED_US = 2.5  # of a launch and the end of its last wave, beside the limit
 
 

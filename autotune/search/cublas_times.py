@@ -16,14 +16,15 @@ from ..target import Cell, Filling
 
 
 def time_cublas(
-    target: Filling, store: Store, gemms: Sequence[Gemm], until_s: float, at_once: int = 200
+    target: Filling, store: Store, gemms: Sequence[Gemm], until_s: float, at_once: int = 100
 ) -> int:
-    """Time cuBLAS on those of these products where it was not, until the target's clock says so. What is
-    measured is stored `at_once`. Returns how many that were; none without a cuBLAS. Raises DeviceLost and
-    StoreError."""
+    """Time cuBLAS on these products until the target's clock says so, or until it was timed on as many, these
+    or others. What is measured is stored `at_once`. Returns how many that were; none without a cuBLAS. Raises
+    DeviceLost and StoreError."""
     known = store.cublas_times(target.environment, target.policy)
     num_new = 0
-    left = (gemm for gemm in gemms if gemm not in known)
+    wanted = max(0, len(gemms) - len(known))
+    left = islice((gemm for gemm in gemms if gemm not in known), wanted)
     while target.now() < until_s and (some := list(islice(left, at_once))):
         timed = target.fill([Cell(gemm, None) for gemm in some]).result()
         times_us = {

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from concurrent.futures import Future
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -16,6 +17,7 @@ from autotune.cli.app import app
 from autotune.errors import UsageError
 from autotune.gemm import Gemm
 from autotune.measurement import Measurement, Outcome
+from autotune.models.cublas_model import NUM_TIMED
 from autotune.recording.replay import ReplayTarget
 from autotune.search.progress import ShapeStarted
 from autotune.store import Store
@@ -202,3 +204,35 @@ def test_kernels_that_were_found_elsewhere_count_as_no_trials(target: FillingGpu
         (study,) = (shape.study for shape in first.shapes if shape.gemm == FLAT)
         fills = [trial for trial in store.trials(study) if trial.origin == "fill"]
     assert len(fills) > 10 and more.search.num_new >= 15  # a fill that was the best counts
+
+
+@pytest.mark.parametrize("num_drawn", [0, 2])
+def test_any_search_by_seconds_times_cublas_on_drawn_shapes(
+    target: FillingGpu, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, num_drawn: int
+) -> None:
+    """For a table that leaves to it what it wins: within a share of the seconds, and once per database."""
+    asked: list[int] = []
+    whole = target.fill
+
+    def watched(cells):
+        if cells[0].point is None:
+            asked.append(len(cells))
+            target.num_filled += 1  # a second goes by
+        return whole(cells)
+
+    monkeypatch.setattr(target, "fill", watched)
+    began_s, calls = target.now(), {SQUARE: 1} if num_drawn else {}
+    search = partial(
+        tuning.tune, [SQUARE], gpu="0", num_drawn=num_drawn, calls=calls, db=str(tmp_path / "a.db")
+    )
+    search(trials=9)
+    assert not asked  # these were counted, and nothing beside them
+    search(seconds=100.0)
+    assert sum(asked) == 100 * len(asked) == 500 and target.now() - began_s <= 100 + 2
+    search()
+    assert sum(asked) == NUM_TIMED
+    search(seconds=100.0)
+    assert sum(asked) == NUM_TIMED
+    with Store.open_existing(str(tmp_path / "a.db")) as store:
+        known = store.cublas_times(target.environment, target.policy)
+    assert len(known) == NUM_TIMED and set(known.values()) == {13.0}

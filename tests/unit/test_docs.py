@@ -67,8 +67,8 @@ def test_the_policy_is_told_whole_with_its_values() -> None:
     assert told == SearchPolicy().to_dict()
 
 
-def test_every_step_of_the_search_but_the_baseline_names_its_file() -> None:
-    assert [step[:15] for step in _steps() if not _FILE.search(step)] == ["**Time cuBLAS**"]
+def test_every_step_of_the_search_names_its_file() -> None:
+    assert len(_steps()) > 15 and not [step[:15] for step in _steps() if not _FILE.search(step)]
 
 
 def test_every_generator_of_points_is_told() -> None:
