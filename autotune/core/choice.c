@@ -18,6 +18,7 @@ typedef struct {
     bool is_splitting; /* the number of splits is an argument */
     double wanted[NUM_PER_SM];
     double l2_us, overhead_us, wait_us, caution, chains;
+    double lost_m, lost_n, lost_k; /* bytes at each cut of a row by tiles, along that side */
 } modelled;
 
 struct at_chooser {
@@ -42,6 +43,10 @@ static bool splits(const autotune_kernel *kernel) {
 
 static double fmas_per_us(const autotune_table *table) { return table->fma_tflops * 1e6 / 2; }
 
+static double lost_bytes(const autotune_table *table, int32_t extent) {
+    return fmax(table->constants.line_floats - extent, 0);
+}
+
 static modelled understood(const autotune_table *table, int32_t number) {
     const autotune_kernel *kernel = &table->kernels[number];
     const autotune_constants *c = &table->constants;
@@ -56,6 +61,9 @@ static modelled understood(const autotune_table *table, int32_t number) {
         .l2_us = (kernel->bm + kernel->bn) * (c->fmas_per_l2_float / fmas_per_us(table)),
         .overhead_us = (kernel->overlaps ? c->launch_us : c->launch_apart_us) * further,
         .wait_us = reduction == AUTOTUNE_REDUCE_LAST_BLOCK || is_last_wave ? c->last_block_us : 0,
+        .lost_m = lost_bytes(table, kernel->bm),
+        .lost_n = lost_bytes(table, kernel->bn),
+        .lost_k = lost_bytes(table, kernel->bk),
         .caution = 1 + c->caution * kernel->relative_error,
         .chains = sums_in_splits && !kernel->flush_k ? (double)kernel->threads_along_k : INFINITY,
     };
@@ -236,6 +244,19 @@ static void add_steps(const shape *of, const autotune_kernel *kernel, double blo
     *queue_steps += queue * steps;
 }
 
+/* Bytes, of the rows of A and B that tiles cut. */
+static double lost_of(const shape *of, const modelled *row, double tiles_m, double tiles_n, double k_tiles) {
+    const autotune_kernel *kernel = row->kernel;
+    const double m = of->call->m, n = of->call->n, k = of->call->k;
+    const double cuts_k = fmax(k_tiles - 1, 0) * row->lost_k;
+    const bool trans_a = kernel->layout == AUTOTUNE_TN || kernel->layout == AUTOTUNE_TT;
+    const bool trans_b = kernel->layout == AUTOTUNE_NT || kernel->layout == AUTOTUNE_TT;
+    double lost = 0;
+    if (!kernel->packs_a) lost += trans_a ? k * ((tiles_m - 1) * row->lost_m) : m * cuts_k;
+    if (!kernel->packs_b) lost += trans_b ? n * cuts_k : k * ((tiles_n - 1) * row->lost_n);
+    return lost;
+}
+
 /* Time in us of a kernel in so many splits, without what the residual adds (TimeModel.work, modelled_us). */
 static double modelled_us(const shape *of, const modelled *row, double split_k) {
     const autotune_table *table = of->table;
@@ -262,7 +283,8 @@ static double modelled_us(const shape *of, const modelled *row, double split_k) 
     const double bytes_per_us = table->bandwidth_gbs * 1e3;
     const double asking_blocks = table->constants.bandwidth_sms * table->num_sms;
     const double reach = fmin(bytes_per_us, num_blocks * (bytes_per_us / asking_blocks));
-    const double memory_us = (of->least_bytes + 2 * (sum_bytes + pack_bytes)) / reach;
+    const double lost = lost_of(of, row, tiles_m, tiles_n, k_tiles);
+    const double memory_us = (of->least_bytes + 2 * (sum_bytes + pack_bytes) + lost) / reach;
     const double l2_us = tiles * row->l2_us * k;
     const double compute_us = kernel->round_us * wave_steps + kernel->step_us * queue_steps;
     const double compute2 = compute_us * compute_us;

@@ -5,6 +5,7 @@
     compute = steps * (round_us * waves + step_us * queue)
     memory = bytes / (bandwidth * memory_efficiency), the less bandwidth the fewer SMs ask for it
     l2 = bytes that tiles read, each its own / the bandwidth of L2
+    bytes = those of A, B and C, twice those of the workspace, and what is lost where tiles cut rows
 
 A block works through `steps` tiles of k. The busiest SM has a `queue` of blocks, of which some are
 resident at a time: it needs that many `waves`. What blocks wait for together is paid per wave
@@ -38,6 +39,9 @@ BANDWIDTH_SMS = 0.5  # share of the SMs that has to ask for the full bandwidth (
 LAUNCH_US, LAUNCH_APART_US = 1.0, 1.6
 CLUSTER_US = 0.4
 LAST_BLOCK_US = 0.4  # per split
+# Tiles cut the rows of A and B into pieces. One that is shorter than a line of the cache costs beyond its own
+# bytes, one for each float that it lacks (docs/decisions/0053).
+LINE_FLOATS = 32
 # Reading a float from L2 takes a GPU as long as so many FMAs: 6.7 TB/s on an H200, where anything from 5 to 8
 # predicts alike. Without it tiny tiles of a large product are taken to be fast (docs/decisions/0037).
 FMAS_PER_L2_FLOAT = 20
@@ -84,6 +88,12 @@ class Work(NamedTuple):
     overhead_us: Floats  # further launches, and waiting for others before adding their partial sums
 
 
+def _lost_bytes(extent: Floats) -> Floats:
+    """At each cut of a row by tiles of this extent."""
+    lost: Floats = np.maximum(LINE_FLOATS - extent, 0.0)
+    return lost
+
+
 def fmas_per_us(limits: DeviceLimits) -> float:
     """Of the whole GPU."""
     return limits.fma_tflops * 1e6 / 2
@@ -100,6 +110,7 @@ class TimeModel:
         further_us = np.where(launches.overlaps, LAUNCH_US, LAUNCH_APART_US) * launches.num_further
         self._overhead_us = further_us + CLUSTER_US * launches.is_cluster
         self._wait_us = LAST_BLOCK_US * (launches.is_last_block | launches.is_last_wave)
+        self._lost_m, self._lost_n, self._lost_k = map(_lost_bytes, (launches.bm, launches.bn, launches.bk))
         self._are_all_split = np.where(launches.is_last_wave, 0.0, 1.0)
 
     def work(self, shapes: Shapes, grid: Grids) -> Work:
@@ -109,7 +120,7 @@ class TimeModel:
         num_blocks = grid.split_tiles * grid.split_k
         waits_us = self._wait_us * grid.split_k
         wave_steps, queue_steps = self._steps(num_blocks, ceil_div(k_tiles, grid.split_k))
-        num_bytes = shapes.num_bytes + 2.0 * (grid.sum_bytes + grid.pack_bytes)
+        num_bytes = shapes.num_bytes + 2.0 * (grid.sum_bytes + grid.pack_bytes) + self._lost(shapes, k_tiles)
         if launches.has_last_wave:
             waves, queue = self._steps(grid.tiles - grid.split_tiles, k_tiles)
             wave_steps += waves
@@ -124,6 +135,17 @@ class TimeModel:
             l2_us=grid.tiles * self._l2_us * shapes.k,
             overhead_us=self._overhead_us + waits_us,
         )
+
+    def _lost(self, shapes: Shapes, k_tiles: Floats) -> Floats:
+        """Bytes, of the rows of A and B that tiles cut."""
+        launches = self._launches
+        cuts_k = np.maximum(k_tiles - 1.0, 0.0) * self._lost_k
+        cuts_m = (ceil_div(shapes.m, launches.bm) - 1.0) * self._lost_m
+        cuts_n = (ceil_div(shapes.n, launches.bn) - 1.0) * self._lost_n
+        of_a = shapes.k * cuts_m if shapes.trans_a else shapes.m * cuts_k
+        of_b = shapes.n * cuts_k if shapes.trans_b else shapes.k * cuts_n
+        lost: Floats = of_a * ~launches.packs_a + of_b * ~launches.packs_b
+        return lost
 
     def _steps(self, num_blocks: Floats, k_steps: Floats) -> tuple[Floats, Floats]:
         """Steps of waves, and of the queue, of blocks that have so many steps each."""

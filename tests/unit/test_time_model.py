@@ -13,7 +13,7 @@ from table_cases import LIMITS, make_spec
 from test_launches import many
 from test_selector import calls
 
-from autotune.gemm import Gemm
+from autotune.gemm import LAYOUTS, Gemm
 from autotune.kernel.launch import LaunchSpec, plan, refusal
 from autotune.models import residual, time_model
 from autotune.models.forecast import Forecast
@@ -70,6 +70,39 @@ def test_waves_that_come_out_even_leave_nothing_to_wait_for() -> None:
 # One by one
 
 
+def lost_bytes(spec: LaunchSpec, gemm: Gemm) -> int:
+    """A byte for each float by which a piece of a row of A or B is shorter than a line; not of a last piece."""
+    lost = 0
+    for is_packed, along, extent, length, rows in (
+        (spec.packs_a, gemm.trans_a, (spec.bk, spec.bm), (gemm.k, gemm.m), (gemm.m, gemm.k)),
+        (spec.packs_b, not gemm.trans_b, (spec.bk, spec.bn), (gemm.k, gemm.n), (gemm.n, gemm.k)),
+    ):
+        if not is_packed and length[along]:
+            lost += rows[along] * (-(-length[along] // extent[along]) - 1) * max(32 - extent[along], 0)
+    return lost
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_short_pieces_of_long_rows_take_longer(layout: str) -> None:
+    trans_a, trans_b = (x == "T" for x in layout)
+    gemm = Gemm(4096, 16, 16384, trans_a, trans_b)
+    specs = [make_spec(layout, bm=bm, bn=16, bk=bk) for bm, bk in ((8, 64), (16, 32), (32, 16), (64, 8))]
+    launches, shape = Launches.of(specs, [2] * 4), Shapes.of(gemm)
+    found = TimeModel(launches, LIMITS).work(shape, grids(launches, shape)).memory_us
+    asking = np.minimum(4096 / launches.bm / (time_model.BANDWIDTH_SMS * LIMITS.num_sms), 1)
+    factors = found * asking * LIMITS.bandwidth_gbs * 1e3 / gemm.num_bytes
+    along_a = [8, 16, 32, 64] if trans_a else [64, 32, 16, 8]
+    of_a = [1 + max(32 - piece, 0) / piece / 4 for piece in along_a]
+    assert factors == pytest.approx(of_a, rel=0.01)  # B is small
+
+
+def test_rows_that_no_tile_cuts_lose_nothing() -> None:
+    shape, spec = Shapes.of(Gemm(10**6, 8, 8)), make_spec(bm=64, bn=8, bk=8)
+    launches = Launches.of([spec], [2])
+    memory_us = TimeModel(launches, LIMITS).work(shape, grids(launches, shape)).memory_us
+    assert memory_us * LIMITS.bandwidth_gbs * 1e3 == pytest.approx(shape.num_bytes)
+
+
 def plain_us(spec: LaunchSpec, resident: int, gemm: Gemm) -> float:
     """The model as its module tells it, of one launch."""
     k, grid = gemm.k, plan(spec, gemm.m, gemm.n, gemm.k)
@@ -84,7 +117,8 @@ def plain_us(spec: LaunchSpec, resident: int, gemm: Gemm) -> float:
         waves += -(-on_busiest // resident) * (steps + 2)
     asking = grid.tiles * (1 if spec.reduction == "last_wave" else spec.split_k)
     share = min(1, asking / (time_model.BANDWIDTH_SMS * LIMITS.num_sms)) * FIGURES.memory_efficiency
-    memory_us = (gemm.num_bytes + 2 * grid.scratch_bytes) / (LIMITS.bandwidth_gbs * 1e3 * share)
+    num_bytes = gemm.num_bytes + 2 * grid.scratch_bytes + lost_bytes(spec, gemm)
+    memory_us = num_bytes / (LIMITS.bandwidth_gbs * 1e3 * share)
     copied = grid.tiles * (spec.bm + spec.bn) * k
     l2_us = copied * time_model.FMAS_PER_L2_FLOAT / time_model.fmas_per_us(LIMITS)
     launch_us = time_model.LAUNCH_US if spec.overlaps else time_model.LAUNCH_APART_US
