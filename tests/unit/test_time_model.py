@@ -71,7 +71,7 @@ def test_waves_that_come_out_even_leave_nothing_to_wait_for() -> None:
 
 
 def lost_bytes(spec: LaunchSpec, gemm: Gemm) -> int:
-    """A byte for each float by which a piece of a row of A or B is shorter than a line; not of a last piece."""
+    """A byte for each float by which a piece of a row of A or B, but for its last, is shorter than a line."""
     lost = 0
     for is_packed, along, extent, length, rows in (
         (spec.packs_a, gemm.trans_a, (spec.bk, spec.bm), (gemm.k, gemm.m), (gemm.m, gemm.k)),
