@@ -13,7 +13,7 @@ SHAPE ?= 4096
 TIME ?= 60
 DB ?= autotune.db
 TABLE ?= sgemm_dispatch
-JOBS ?= 2
+JOBS ?= 3
 PYTEST_FLAGS ?=
 
 # The first Python that is new enough and can make virtual environments.
@@ -25,6 +25,7 @@ endif
 HAS_GPU := $(shell nvidia-smi -L 2>/dev/null | grep -q . && echo yes)
 EXTRAS := report-view$(if $(HAS_GPU),-cublas)
 COMMA := ,
+NEEDS_COMPILER := command -v g++ >/dev/null || { echo "make: the tests run the kernel on the host and need g++ (Debian, Ubuntu: apt install g++)" >&2; exit 3; }
 
 .PHONY: help setup search test lint types unit browser browser-test install-test gpu-test clean
 
@@ -69,7 +70,10 @@ search: setup  ## search the best kernel for SHAPE on GPU for TIME seconds, then
 	$(BIN)/autotune search --gpu $(GPU) --shape $(SHAPE) --seconds $(TIME) --db $(DB)
 	$(BIN)/autotune export-table --db $(DB) --out $(TABLE)
 
-test: lint types unit browser-test install-test  ## everything that CI runs; needs no GPU
+# All tests share the processes, those that wait longest first; one process more than CI has cores, as many tests wait for others.
+test: lint types browser $(VENV)/.browser  ## everything that CI runs; needs no GPU
+	@$(NEEDS_COMPILER)
+	$(BIN)/python -m pytest -m "not gpu" tests/install tests/browser tests/cli tests/compile tests/emulated tests/unit tests/gpu -n $(JOBS) --dist loadgroup $(PYTEST_FLAGS)
 
 lint: $(VENV)/.dev  ## style
 	$(BIN)/ruff check .
@@ -79,7 +83,7 @@ types: $(VENV)/.dev  ## static types
 	$(BIN)/mypy --config-file tests/gpu/mypy.ini tests/gpu
 
 unit: $(VENV)/.dev  ## all tests that need no GPU
-	@command -v g++ >/dev/null || { echo "make: the tests run the kernel on the host and need g++ (Debian, Ubuntu: apt install g++)" >&2; exit 3; }
+	@$(NEEDS_COMPILER)
 	$(BIN)/python -m pytest -m "not gpu" -n $(JOBS) --dist loadgroup $(PYTEST_FLAGS)
 
 # Chromium is no Python package. As root on Debian it is installed; elsewhere the tests say what to install, and are skipped.

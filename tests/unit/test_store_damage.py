@@ -36,8 +36,8 @@ OTHER = Gemm(64, 64, 64)
 TABLES = (
     "environment", "kernel", "config", "study", "trial", "baseline", "duel", "final", "final_entry"
 )  # fmt: skip
-NUM_VALUES = int(os.environ.get("AUTOTUNE_FUZZ", "400"))
-NUM_BYTES = int(os.environ.get("AUTOTUNE_FUZZ", "100"))
+NUM_VALUES = int(os.environ.get("AUTOTUNE_FUZZ", "150"))
+NUM_BYTES = int(os.environ.get("AUTOTUNE_FUZZ", "40"))
 
 
 @pytest.fixture(scope="module")

@@ -36,7 +36,7 @@ from autotune.runtime.pick import Call
 from autotune.runtime.selector import Selector
 from autotune.runtime.table import SCHEMA_VERSION, Table, launchable, parse, render
 
-NUM_MUTATIONS = int(os.environ.get("AUTOTUNE_FUZZ", "3000"))
+NUM_MUTATIONS = int(os.environ.get("AUTOTUNE_FUZZ", "1000"))
 SEED = int(os.environ.get("AUTOTUNE_FUZZ_SEED", "1"))
 
 HEAD = range(10)  # of a gzip file

@@ -38,7 +38,7 @@ def legal(draw: st.DrawFn, is_tiled: bool = True) -> TileShape:
     return TileShape(config, gemm)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=30)
 @given(legal(is_tiled=False))
 def test_every_slice_owns_each_element_of_the_tile_once(shape: TileShape) -> None:
     c = shape.config
@@ -48,7 +48,7 @@ def test_every_slice_owns_each_element_of_the_tile_once(shape: TileShape) -> Non
         assert np.array_equal(np.sort(owned, axis=None), np.arange(c.bm * c.bn))
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=30)
 @given(legal())
 def test_each_element_of_both_tiles_is_copied_once_to_a_place_of_its_own(shape: TileShape) -> None:
     c, taken = shape.config, []
@@ -65,7 +65,7 @@ def test_each_element_of_both_tiles_is_copied_once_to_a_place_of_its_own(shape: 
     assert places.max() < shape.stage_floats
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=30)
 @given(legal())
 def test_lanes_read_the_rows_and_columns_of_their_own_elements(shape: TileShape) -> None:
     c = shape.config
@@ -80,7 +80,7 @@ def test_lanes_read_the_rows_and_columns_of_their_own_elements(shape: TileShape)
     assert c.bk % c.slice_k == 0
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=30)
 @given(legal(is_tiled=False), st.booleans())
 def test_nothing_lies_beyond_shared_memory(shape: TileShape, reads_c: bool) -> None:
     floats = int(resources.smem_bytes(shape.config, shape.gemm)) // FLOAT_BYTES
@@ -93,7 +93,7 @@ def test_nothing_lies_beyond_shared_memory(shape: TileShape, reads_c: bool) -> N
             assert asked.max() + access.vec <= floats
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=30)
 @given(legal(is_tiled=False), st.booleans())
 def test_operands_are_read_once_per_tile_and_c_is_stored_once(shape: TileShape, reads_c: bool) -> None:
     c, g = shape.config, shape.gemm
@@ -117,7 +117,7 @@ def test_operands_are_read_once_per_tile_and_c_is_stored_once(shape: TileShape, 
             assert asked(what, kind) == FLOAT_BYTES * g.batch * rows * g.k * uses
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=30)
 @given(legal(is_tiled=False))
 def test_blocks_are_all_tiles_in_all_splits_and_share_out_k(shape: TileShape) -> None:
     walk = BlockWalk.of(shape, LIMITS)
