@@ -21,8 +21,8 @@ RECORDED_SUITE = many_trials.ROOT / "studies/suites/recorded.toml"
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """All of this folder is marked, and left out with the reason where there is no browser. What a file looks at is
-    made once."""
+    """All of this folder is marked, and left out with the reason where there is no browser. What a file looks
+    at is made once."""
     why = missing()
     for item in items:
         if Path(__file__).parent in item.path.parents:
