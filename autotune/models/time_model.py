@@ -27,7 +27,7 @@ import numpy as np
 
 from ..bounds import Within
 from ..device import DeviceLimits
-from .launches import Floats, Grids, Launches, Shapes, ceil_div
+from .launches import Flags, Floats, Grids, Launches, Shapes, ceil_div
 
 FigureUs = Annotated[float, Within(0, 1e12)]
 
@@ -88,10 +88,16 @@ class Work(NamedTuple):
     overhead_us: Floats  # further launches, and waiting for others before adding their partial sums
 
 
-def _lost_bytes(extent: Floats) -> Floats:
-    """At each cut of a row by tiles of this extent."""
-    lost: Floats = np.maximum(LINE_FLOATS - extent, 0.0)
-    return lost
+class _Lost(NamedTuple):
+    """Bytes at each cut of a row of A or B, whose rows lie along m or n, or along k."""
+
+    along: Floats
+    along_k: Floats
+
+    @classmethod
+    def of(cls, extent: Floats, bk: Floats, is_read: Flags) -> _Lost:
+        """Of tiles of so much of m or n, and of k. What is not read but packed has no such rows."""
+        return cls(*(np.maximum(LINE_FLOATS - piece, 0.0) * is_read for piece in (extent, bk)))
 
 
 def fmas_per_us(limits: DeviceLimits) -> float:
@@ -110,7 +116,8 @@ class TimeModel:
         further_us = np.where(launches.overlaps, LAUNCH_US, LAUNCH_APART_US) * launches.num_further
         self._overhead_us = further_us + CLUSTER_US * launches.is_cluster
         self._wait_us = LAST_BLOCK_US * (launches.is_last_block | launches.is_last_wave)
-        self._lost_m, self._lost_n, self._lost_k = map(_lost_bytes, (launches.bm, launches.bn, launches.bk))
+        self._lost_a = _Lost.of(launches.bm, launches.bk, ~launches.packs_a)
+        self._lost_b = _Lost.of(launches.bn, launches.bk, ~launches.packs_b)
         self._are_all_split = np.where(launches.is_last_wave, 0.0, 1.0)
 
     def work(self, shapes: Shapes, grid: Grids) -> Work:
@@ -138,13 +145,19 @@ class TimeModel:
 
     def _lost(self, shapes: Shapes, k_tiles: Floats) -> Floats:
         """Bytes, of the rows of A and B that tiles cut."""
-        launches = self._launches
-        cuts_k = np.maximum(k_tiles - 1.0, 0.0) * self._lost_k
-        cuts_m = (ceil_div(shapes.m, launches.bm) - 1.0) * self._lost_m
-        cuts_n = (ceil_div(shapes.n, launches.bn) - 1.0) * self._lost_n
-        of_a = shapes.k * cuts_m if shapes.trans_a else shapes.m * cuts_k
-        of_b = shapes.n * cuts_k if shapes.trans_b else shapes.k * cuts_n
-        lost: Floats = of_a * ~launches.packs_a + of_b * ~launches.packs_b
+        m, n, k, launches = shapes.m, shapes.n, shapes.k, self._launches
+        cuts_k = np.maximum(k_tiles - 1.0, 0.0)
+        of_a = (
+            (ceil_div(m, launches.bm) - 1.0) * (self._lost_a.along * k)
+            if shapes.trans_a
+            else cuts_k * (self._lost_a.along_k * m)
+        )
+        of_b = (
+            cuts_k * (self._lost_b.along_k * n)
+            if shapes.trans_b
+            else (ceil_div(n, launches.bn) - 1.0) * (self._lost_b.along * k)
+        )
+        lost: Floats = of_a + of_b
         return lost
 
     def _steps(self, num_blocks: Floats, k_steps: Floats) -> tuple[Floats, Floats]:
