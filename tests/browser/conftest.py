@@ -21,13 +21,11 @@ RECORDED_SUITE = many_trials.ROOT / "studies/suites/recorded.toml"
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """All of this folder is marked, and left out with the reason where there is no browser. What a file looks
-    at is made once."""
+    """All of this folder is marked, and left out with the reason where there is no browser."""
     why = missing()
     for item in items:
         if Path(__file__).parent in item.path.parents:
             item.add_marker("browser")
-            item.add_marker(pytest.mark.xdist_group(item.path.stem))
             if why:
                 item.add_marker(pytest.mark.skip(reason=why))
 

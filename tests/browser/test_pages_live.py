@@ -14,6 +14,8 @@ from cli.runner import REPOSITORY, run
 
 from .many_trials import RECORDED
 
+pytestmark = pytest.mark.xdist_group("pages that follow a search")  # what they look at is made once
+
 DESKTOP, PHONE = Screen(1300, 900, "light"), Screen(400, 800, "dark")
 TRIALS = "return autotune.overview.studies[0].num_trials"
 

@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 from chromium import Screen, Window
 
+pytestmark = pytest.mark.xdist_group("pages that are seen")  # what they look at is made once
+
 DESKTOP, PHONE = (1300, 900), (400, 800)
 SCREENS = [Screen(*size, theme) for size in (DESKTOP, PHONE) for theme in ("light", "dark")]
 BIG = Screen(*DESKTOP, "light")
