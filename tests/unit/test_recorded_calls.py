@@ -167,9 +167,8 @@ def until_recorded(file: Path, calls: int, seconds: float = LOST_S) -> None:
     """Raises where so many calls are not on the disk within a second (of a machine that may be busy)."""
     end = time.monotonic() + 20 * seconds
     while time.monotonic() < end:
-        if file.with_name(f"{file.name}.d").is_dir() and list(
-            file.with_name(f"{file.name}.d").glob("*.json")
-        ):
+        folder = file.with_name(f"{file.name}.d")
+        if folder.is_dir() and list(folder.glob("[!.]*.json")):  # what is half written has a dot
             found = calls_in(read_calls(file))
             assert found <= calls
             if found == calls:
