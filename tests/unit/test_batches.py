@@ -5,6 +5,7 @@ Products are computed by the played driver and the played cuBLAS, which check wh
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,9 @@ from hypothesis import strategies as st
 from played_blas import PlayedBlas
 from table_cases import FakeDriver, OnGpu, make_kernel, make_spec, make_table, rank, write_table
 
+from autotune.cli.verify import _cases
 from autotune.errors import DispatchError
+from autotune.export.check import verify_table
 from autotune.gemm import LAYOUTS, Batch, Gemm
 from autotune.kernel.launch import Variant
 from autotune.runtime import blas_provider, core
@@ -28,6 +31,7 @@ from autotune.runtime.product import Product, folded, packed
 from autotune.runtime.selector import BATCH_MARGIN, Selector
 from autotune.runtime.stacks import stacked
 from autotune.runtime.table import Entry, RankedKernel
+from autotune.suite import read_suite
 
 Array = np.ndarray[Any, Any]
 SMALL = Gemm(20, 12, 16, batch=6)
@@ -384,3 +388,42 @@ def test_calls_of_a_stack_are_all_its_products(data: st.DataObject) -> None:
     assert found == want
     assert stack.shape == (*extents, 2, 2)
     assert packed(SMALL).batch == SMALL.strides
+
+
+def test_recorded_batches_are_a_suite_that_a_search_reads(
+    engine: None, folder: Path, driver: FakeDriver, blas: PlayedBlas, tmp_path: Path
+) -> None:
+    file = tmp_path / "calls.json"
+    shared = replace(PACKS, shares_a=True)
+    runtime = Dispatcher(folder, driver=driver, cublas=True)
+    runtime.record_calls(file)
+    for gemm, times in ((SMALL, 2), (shared, 1), (Gemm(9, 9, 9, batch=5), 3)):
+        a, b, c = operands(gemm)
+        for _ in range(times):
+            runtime.sgemm(OnGpu(a), OnGpu(b), OnGpu(c))
+    wanted = {SMALL: 2, shared: 1, Gemm(9, 9, 9, batch=5): 3}
+    deadline = time.monotonic() + 20
+    found: dict[Gemm, int | None] = {}
+    while found != wanted and time.monotonic() < deadline:
+        time.sleep(0.05)
+        if any(Path(f"{file}.d").glob("[!.]*.json")):
+            found = read_suite(file)
+    assert found == wanted
+
+
+def test_verify_runs_kernels_for_batches_on_batches() -> None:
+    """Each on what it was tuned for, and on other batches: no kernel for batches is left out."""
+    cases = list(_cases(_table()))
+    assert all(kernel.variant.is_batched == gemm.is_batched for kernel, gemm in cases)
+    of = {kernel.id: {gemm for other, gemm in cases if other is kernel} for kernel, _ in cases}
+    assert of["packs"] >= {PACKS, replace(PACKS, shares_a=True)} and len(of["packs"]) > 2
+    assert set(of) == {kernel.id for kernel in _table().kernels}
+
+
+def test_the_check_of_a_folder_multiplies_batches(folder: Path, driver: FakeDriver) -> None:
+    found = verify_table(folder, driver=driver)
+    assert found.is_ok, found.failures
+    assert {check.gemm for check in found.checks} >= {SMALL, SPLIT, LAST, PACKS, SHARED}
+    driver.result_error = 1.0
+    wrong = verify_table(folder, driver=driver).failures
+    assert {check.kernel_id for check in wrong} == {kernel.id for kernel in _table().kernels}
