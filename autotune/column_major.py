@@ -9,7 +9,7 @@ import ctypes
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from .gemm import Gemm
+from .gemm import Batch, Gemm
 
 # cublas_api.h
 OP_N, OP_T = 0, 1
@@ -37,12 +37,14 @@ class ColumnMajorCall(NamedTuple):
     stride_first: int = 0
     stride_second: int = 0
     stride_result: int = 0
+    products: int = 1
 
     @classmethod
-    def of(cls, gemm: Gemm, lds: Lds | None = None) -> ColumnMajorCall:
-        """`lds`: of A, B and C as they are stored, for a single product; None: packed."""
+    def of(cls, gemm: Gemm, lds: Lds | None = None, batch: Batch | None = None) -> ColumnMajorCall:
+        """`lds`: of A, B and C as they are stored, and `batch`, as it is; None: packed."""
         # cuBLAS wants leading dimensions of at least 1 even where k = 0
         lda, ldb, ldc = lds or (max(gemm.lda, 1), max(gemm.ldb, 1), gemm.ldc)
+        products, stride_a, stride_b, stride_c = batch or gemm.strides
         return cls(
             trans_first=OP_T if gemm.trans_b else OP_N,
             trans_second=OP_T if gemm.trans_a else OP_N,
@@ -52,9 +54,10 @@ class ColumnMajorCall(NamedTuple):
             ld_first=ldb,
             ld_second=lda,
             ld_result=ldc,
-            stride_first=gemm.strides.stride_b,
-            stride_second=gemm.strides.stride_a,
-            stride_result=gemm.strides.stride_c,
+            stride_first=stride_b,
+            stride_second=stride_a,
+            stride_result=stride_c,
+            products=products,
         )
 
 

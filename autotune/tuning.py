@@ -124,10 +124,10 @@ def tune(
     PostgreSQL. `cache`: `cold` or `warm` operands. `policy`: what decides how the search proceeds
     (search_policy.py). `max_error`: times cuBLAS's, of what may win (None: no
     limit). `num_drawn`: draws so many more shapes at random (distribution.py): from all shapes, or from
-    `calls`, which says how often a program calls for each (less batches, which no table holds). Where none is
-    drawn, the shapes of `calls` are searched beside `shapes`: those whose calls take most come first and have
-    more of the seconds, those that take the last hundredth of all are left out, and `Result.gain` says what
-    the program gains. The kernels
+    `calls`, which says how often a program calls for each (less batches, whose kernels serve these alone).
+    Where none is drawn, the shapes of `calls` are searched beside `shapes`: those whose calls take most come
+    first and have more of the seconds, those that take the last hundredth of all are left out, and
+    `Result.gain` says what the program gains. The kernels
     that ship with autotune are timed on all shapes first; the kernels that the searches find are timed on all
     shapes in the last two fifths of the seconds. From these times an export chooses kernels for any shape. A
     shape of `shapes` or `calls` has a second final where the kernel of another shape serves it better; other
@@ -229,7 +229,9 @@ def _single(calls: Mapping[Gemm, int]) -> dict[Gemm, int]:
     """Those of no batch. Raises UsageError where that leaves none, or where C of one has no elements."""
     single = {gemm: count for gemm, count in calls.items() if not gemm.is_batched}
     if calls and not single:
-        raise UsageError("all calls are of batches, which no table holds yet; count single products, too")
+        raise UsageError(
+            "all calls are of batches, which are searched without drawn shapes; count single products, too"
+        )
     for gemm in single:
         gemm.need_output()
     return single
@@ -278,6 +280,8 @@ def export_table(
     `on_compiled` is told how many of how many kernels are there. Raises DispatchError where there is nothing
     to export, StoreError, EnvironmentProblem, UsageError.
     """
+    for gemm in calls:
+        gemm.need_output()
     gemms = read_shapes(shapes)
     with Store.open_existing(db) as store, store.damages.told(note):
         environments = store.environments(max_error)
@@ -305,7 +309,7 @@ def export_table(
             matrices=targets.matrices(),
             max_kernels=max_kernels,
             max_megabytes=max_megabytes,
-            calls=_single(calls),
+            calls=calls,
             with_c=with_c,
             adds=adds,
             note=note,

@@ -33,7 +33,7 @@ from autotune.gemm import Gemm
 from autotune.runtime import core
 from autotune.runtime.call_recorder import CallRecorder
 from autotune.runtime.core import Core
-from autotune.runtime.core_structs import DriverCalls, Planned
+from autotune.runtime.core_structs import CBatch, DriverCalls, Planned
 from autotune.runtime.counting import CallCounts
 from autotune.runtime.pick import Pick
 from autotune.runtime.product import packed
@@ -83,8 +83,11 @@ def contestant(folder: Path, table: Path, driver: Any) -> CostedPlan:
         for i, k in enumerate(read.kernels)
         if k.layout == "NN" and k.spec.split_k == 1 and not k.spec.packs_a
     )
-    lds, num_bytes = packed(GEMM)[1:]
-    planned = Planned(64, 64, 64, 0, number, 1, 0, 0, lds, num_bytes, 1, 1, 0, 0)
+    _, lds, num_bytes, batch = packed(GEMM)
+    planned = Planned(
+        m=64, n=64, k=64, kernel=number, split_k=1, ld=lds, num_bytes=num_bytes, context=1, sgemm=1,
+        batch=CBatch.of(batch),
+    )  # fmt: skip
     assert not library.autotune_make_plan(own.handle, ctypes.byref(planned), ctypes.byref(made))
     run = ctypes.cast(library.autotune_run_plan, ctypes.c_void_p)
     return CostedPlan(run, own, made.value or 0, (calls, library))

@@ -59,7 +59,7 @@ def every_launch(kernels: Sequence[Kernel], call: Call, num_sms: int) -> list[Ch
         if kernel.layout != call.gemm.layout:
             continue
         splits = Splits(Launches.of([kernel.spec], [kernel.blocks_per_sm]), num_sms)
-        for split_k in sorted({int(value) for value in splits.choices(Shapes.of(*call)).ravel()}):
+        for split_k in sorted({int(value) for value in splits.choices(Shapes.of(*call[:3])).ravel()}):
             is_busy = has_work(in_splits(kernel, split_k), call.gemm.k)
             if is_busy and call.refusal(kernel, split_k) is None:
                 found.append(Chosen(kernel.id, split_k))

@@ -14,6 +14,7 @@ from ..models.cublas_model import FIXED_US
 from ..runtime.chooser import Chooser
 from ..runtime.kinds import load_kinds
 from ..runtime.pick import Call, Pick
+from ..runtime.product import Product
 from ..runtime.table import Table
 from ..suite import ALIGNED, CallKind, Suite, read_calls
 from . import common, console
@@ -84,13 +85,13 @@ def _way(chooser: Chooser, limits: DeviceLimits, kind: CallKind) -> tuple[str, f
     """How a kind of call is served, in us of a call, and why so."""
     gemm = kind.gemm
     least_us = FIXED_US + gemm.limit_us(limits.fma_tflops, limits.bandwidth_gbs)
-    if gemm.is_batched:
-        return "missed", least_us, "it is a batch, and no table holds batches yet"
     if not (gemm.m and gemm.n):
         return "tuned", 0.0, "the result has no elements"
     low = [alignment % ALIGNED for alignment in kind.alignment]
     try:
-        pick = chooser.pick(Call(gemm, kind.lds, (low[0], low[1], low[2])))
+        packed, at = Product(gemm, kind.lds, gemm.operand_bytes, gemm.strides), (low[0], low[1], low[2])
+        served = chooser.served_as(packed, at)
+        pick = chooser.pick(Call(served.gemm, served.lds, at, served.batch))
     except DispatchError as error:
         return "missed", least_us, str(error)
     return _way_of(pick), _time_us(pick) or least_us, pick.reason
@@ -99,6 +100,8 @@ def _way(chooser: Chooser, limits: DeviceLimits, kind: CallKind) -> tuple[str, f
 def _way_of(pick: Pick) -> str:
     if pick.provider == "cublas":
         return "cublas"
+    if pick.is_looped:
+        return "missed"
     return {"exact": "tuned", "default": "missed"}.get(pick.how, "modelled")
 
 

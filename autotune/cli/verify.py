@@ -10,6 +10,7 @@ from typing import Any
 from .. import gpu, targets
 from ..errors import DispatchError, EnvironmentProblem
 from ..export import manifest
+from ..export.check import RAGGED_BATCH
 from ..export.check_files import Files, KindFiles, check_files
 from ..gemm import Gemm
 from ..gpu.gpu_target import GpuTarget
@@ -117,12 +118,11 @@ def _cases(table: Table) -> Iterator[tuple[Kernel, Gemm]]:
     """Every kernel with the shapes it is ranked for and the odd ones that it may serve."""
     for kernel in table.kernels:
         tuned = [e.gemm for e in table.entries if kernel.id in {ranked.kernel for ranked in e.ranked}]
-        variant = kernel.spec.variant
-        odd = [Gemm(*extents, variant.trans_a, variant.trans_b) for extents in ODD_EXTENTS]
+        variant, spec = kernel.spec.variant, kernel.spec
+        rest = variant.trans_a, variant.trans_b, RAGGED_BATCH if variant.is_batched else 1
+        odd = [Gemm(*extents, *rest) for extents in ODD_EXTENTS]
         # what the config asks for is met by multiples of its tiles
-        fitting = Gemm(
-            2 * kernel.spec.bm, 2 * kernel.spec.bn, 4 * kernel.spec.bk, variant.trans_a, variant.trans_b
-        )
+        fitting = Gemm(2 * spec.bm, 2 * spec.bn, 4 * spec.bk, *rest)
         for gemm in dict.fromkeys([*tuned, *odd, fitting]):
             if _serves(kernel, gemm):
                 yield kernel, gemm
@@ -130,7 +130,8 @@ def _cases(table: Table) -> Iterator[tuple[Kernel, Gemm]]:
 
 def _serves(kernel: Kernel, gemm: Gemm) -> bool:
     lds = (gemm.lda, gemm.ldb, gemm.ldc)
-    return max(lds) < NARROW_LD and refusal(kernel.spec, gemm.m, gemm.n, gemm.k, lds) is None
+    fault = refusal(kernel.spec, gemm.m, gemm.n, gemm.k, lds, batch=gemm.strides)
+    return max(lds) < NARROW_LD and fault is None
 
 
 def _tell_checks(

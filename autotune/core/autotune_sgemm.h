@@ -70,6 +70,21 @@ AUTOTUNE_API autotune_status autotune_sgemm_by_columns(autotune_handle *handle, 
                                                        const float *a, int64_t lda, const float *b, int64_t ldb,
                                                        float beta, float *c, int64_t ldc);
 
+/* So many products of one shape, whose matrices lie `stride` elements apart: by the kernels that were tuned for batches
+ * of them, else as the manual says. A stride of 0 of A or B: all share the operand. No two C may overlap; with one
+ * product strides mean nothing, with none nothing is done. */
+AUTOTUNE_API autotune_status autotune_sgemm_strided_batched(autotune_handle *handle, void *stream, int trans_a,
+                                                            int trans_b, int m, int n, int k, float alpha,
+                                                            const float *a, int64_t lda, int64_t stride_a,
+                                                            const float *b, int64_t ldb, int64_t stride_b, float beta,
+                                                            float *c, int64_t ldc, int64_t stride_c, int products);
+
+/* The same for matrices that are stored by columns, with the arguments of cublasSgemmStridedBatched. */
+AUTOTUNE_API autotune_status autotune_sgemm_strided_batched_by_columns(
+    autotune_handle *handle, void *stream, int trans_a, int trans_b, int m, int n, int k, float alpha, const float *a,
+    int64_t lda, int64_t stride_a, const float *b, int64_t ldb, int64_t stride_b, float beta, float *c, int64_t ldc,
+    int64_t stride_c, int products);
+
 /* What a product would run. */
 typedef struct {
     const char *kernel; /* its name in the table */

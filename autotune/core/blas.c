@@ -69,6 +69,13 @@ int at_blas_sgemm(const autotune_blas *blas, const at_idle_handle *handle, const
     if (failure) return failure;
     const int lda = (int)product->ld[0], ldb = (int)product->ld[1], ldc = (int)product->ld[2];
     /* C^T = op(B)^T op(A)^T: a row-major matrix read by columns is its transpose */
+    const autotune_batch *batch = &product->batch;
+    if (batch->products > 1) {
+        const int status = blas->sgemm_batched(of, product->trans_b, product->trans_a, product->n, product->m, product->k,
+                                               &alpha, b, ldb, batch->stride[1], a, lda, batch->stride[0], &beta, c,
+                                               ldc, batch->stride[2], (int)batch->products);
+        return failed(AT_BLAS_BATCHED, status);
+    }
     const int status = blas->sgemm(of, product->trans_b, product->trans_a, product->n, product->m, product->k,
                                    &alpha, b, ldb, a, lda, &beta, c, ldc);
     return failed(AT_BLAS_SGEMM, status);

@@ -1,4 +1,5 @@
-/* cuBLAS as a provider: cublasSgemm in pedantic FP32 where it is taken to be faster than every kernel. */
+/* cuBLAS as a provider: cublasSgemm in pedantic FP32 where it is taken to be faster than every kernel, and
+ * cublasSgemmStridedBatched. */
 
 #ifndef AUTOTUNE_BLAS_H
 #define AUTOTUNE_BLAS_H
@@ -20,15 +21,20 @@ typedef struct {
     int (*set_workspace)(uint64_t handle, uint64_t address, size_t num_bytes);
     int (*sgemm)(uint64_t handle, int trans_a, int trans_b, int m, int n, int k, const float *alpha, uint64_t a,
                  int lda, uint64_t b, int ldb, const float *beta, uint64_t c, int ldc);
+    int (*sgemm_batched)(uint64_t handle, int trans_a, int trans_b, int m, int n, int k, const float *alpha, uint64_t a,
+                         int lda, int64_t stride_a, uint64_t b, int ldb, int64_t stride_b, const float *beta,
+                         uint64_t c, int ldc, int64_t stride_c, int products);
 } autotune_blas;
 
 /* The same, by their places: which call failed. */
-enum { AT_BLAS_CREATE, AT_BLAS_MATH_MODE, AT_BLAS_POINTER_MODE, AT_BLAS_STREAM, AT_BLAS_WORKSPACE, AT_BLAS_SGEMM };
+enum { AT_BLAS_CREATE, AT_BLAS_MATH_MODE, AT_BLAS_POINTER_MODE, AT_BLAS_STREAM, AT_BLAS_WORKSPACE, AT_BLAS_SGEMM,
+       AT_BLAS_BATCHED };
 
-/* A row-major product: its transpose, by columns. */
+/* A row-major product, or a batch: its transpose, by columns. */
 typedef struct {
     int trans_a, trans_b, m, n, k;
     int64_t ld[3];
+    autotune_batch batch;
 } at_product;
 
 typedef struct at_idle_handle {
@@ -52,7 +58,7 @@ at_idle_handle *at_take_handle(at_handles *all, const autotune_blas *blas, const
                                const autotune_constants *bounds, uint64_t stream, int *failure);
 void at_put_handle(at_handles *all, at_idle_handle *handle);
 
-/* Enqueue a product, in a workspace of bounds->blas_bytes. Returns 0, or which call failed and how: its place
+/* Enqueue a product or a batch, in a workspace of bounds->blas_bytes. Returns 0, or which call failed and how: its place
  * times 256 and its status. */
 int at_blas_sgemm(const autotune_blas *blas, const at_idle_handle *handle, const autotune_constants *bounds,
                   const at_product *product, uint64_t stream, uint64_t workspace, uint64_t a, uint64_t b,

@@ -17,6 +17,7 @@ typedef struct {
     int trans_a, trans_b, m, n, k;
     uint64_t at[3];
     int64_t ld[3];
+    autotune_batch batch;
 } row_major;
 
 static int layout_of(int trans_a, int trans_b) {
@@ -29,6 +30,7 @@ static autotune_kind kind_of(const row_major *call, int32_t device) {
     autotune_kind kind = {
         .rows = {call->trans_a ? call->k : call->m, call->trans_b ? call->n : call->k, call->m},
         .columns = {call->trans_a ? call->m : call->k, call->trans_b ? call->k : call->n, call->n},
+        .batch = call->batch,
         .by_column = {1, 1, 1},
         .devices = {device, device, device},
         .trans_a = call->trans_a,
@@ -41,6 +43,20 @@ static autotune_kind kind_of(const row_major *call, int32_t device) {
     return kind;
 }
 
+/* C is one for each product: none lies within another, nor between its rows but as whole rows. */
+static bool has_batch_in_range(const row_major *call, const autotune_kind *kind) {
+    const autotune_batch *batch = &call->batch;
+    if (batch->products < 0 || batch->products > INT32_MAX) return false;
+    if (batch->products < 2) return true;
+    for (int i = 0; i < 3; i++) {
+        if (batch->stride[i] < 0 || batch->stride[i] > INT64_MAX / AT_FLOAT_BYTES / batch->products) return false;
+    }
+    const int64_t of_c = batch->stride[2], row = kind->columns[2], ld = call->ld[2];
+    if (!kind->rows[2] || !row) return true;
+    const int64_t apart = kind->rows[2] > 1 ? (kind->rows[2] - 1) * ld + row : row;
+    return of_c >= apart || (of_c >= row && (batch->products - 1) * of_c + row <= ld);
+}
+
 static bool is_in_range(const row_major *call, const autotune_kind *kind) {
     if (call->m > MAX_EXTENT || call->n > MAX_EXTENT || call->k > MAX_EXTENT) return false;
     if (call->trans_a & ~1 || call->trans_b & ~1) return false;
@@ -48,7 +64,7 @@ static bool is_in_range(const row_major *call, const autotune_kind *kind) {
         if (kind->rows[i] < 0 || kind->columns[i] < 0 || call->ld[i] < 1) return false;
         if (kind->rows[i] > 1 && call->ld[i] < kind->columns[i]) return false;
     }
-    return true;
+    return has_batch_in_range(call, kind);
 }
 
 static int64_t packed_ld(int64_t columns) { return columns > 1 ? columns : 1; }
@@ -60,12 +76,36 @@ static int64_t planned_ld(const autotune_kind *kind, int i) {
 
 static uint64_t reach(const autotune_kind *kind, int i, int64_t ld) {
     if (!kind->rows[i] || !kind->columns[i]) return 0;
-    return (uint64_t)AT_FLOAT_BYTES * ((uint64_t)(kind->rows[i] - 1) * (uint64_t)ld + (uint64_t)kind->columns[i]);
+    const uint64_t one = (uint64_t)(kind->rows[i] - 1) * (uint64_t)ld + (uint64_t)kind->columns[i];
+    const uint64_t others = (uint64_t)(kind->batch.products - 1) * (uint64_t)kind->batch.stride[i];
+    return (uint64_t)AT_FLOAT_BYTES * (one + others);
+}
+
+/* A batch as one product of all its rows: where all share B, and rows of op(A) and of C go on from product to product
+ * (runtime/product.py). False where they do not. */
+static bool fold(autotune_planned *planned) {
+    const autotune_batch *batch = &planned->batch;
+    const bool is_turned = at_trans_a(planned->layout);
+    const int64_t m = planned->m, rows = batch->products * m;
+    if (batch->products < 2 || batch->stride[1] || !planned->k || rows > MAX_EXTENT) return false;
+    int64_t lda = planned->ld[0], ldc = planned->ld[2];
+    if (m == 1) { /* a row each, any distance apart */
+        lda = is_turned ? lda : batch->stride[0];
+        ldc = batch->stride[2];
+    }
+    const bool goes_on = is_turned ? batch->stride[0] == m && lda >= rows
+                                   : batch->stride[0] == m * lda && lda >= planned->k;
+    if (!goes_on || batch->stride[2] != m * ldc || ldc < planned->n) return false;
+    planned->m = (int32_t)rows;
+    planned->ld[0] = lda;
+    planned->ld[2] = ldc;
+    planned->batch = AT_SINGLE;
+    return true;
 }
 
 /* Whether cuBLAS can be called: its leading dimensions are int, and what has no depth is left to kernels. */
-static bool may_be_cublas(const row_major *call, const int64_t ld[3]) {
-    return call->k > 0 && ld[0] <= INT_MAX && ld[1] <= INT_MAX && ld[2] <= INT_MAX;
+static bool may_be_cublas(int k, const int64_t ld[3]) {
+    return k > 0 && ld[0] <= INT_MAX && ld[1] <= INT_MAX && ld[2] <= INT_MAX;
 }
 
 /* A program that says where to record goes before the environment. */
@@ -76,6 +116,17 @@ static autotune_status record_as_told(autotune_handle *handle) {
     return status == AUTOTUNE_RECORDED ? AUTOTUNE_OK : status;
 }
 
+/* A batch is one product of all its rows where it can be, unless it was tuned as it is. */
+static void serve_as(const autotune_handle *handle, autotune_planned *planned) {
+    at_call call = {
+        .m = planned->m, .n = planned->n, .k = planned->k, .layout = planned->layout, .batch = planned->batch,
+    };
+    memcpy(call.ld, planned->ld, sizeof call.ld);
+    memcpy(call.low, planned->low, sizeof call.low);
+    if (planned->batch.products < 2 || at_is_tuned(handle->chooser, &call)) return;
+    (void)fold(planned);
+}
+
 static autotune_status new_plan(autotune_handle *handle, const row_major *call, const autotune_kind *kind,
                                 autotune_plan **plan) {
     autotune_planned planned = {
@@ -84,21 +135,25 @@ static autotune_status new_plan(autotune_handle *handle, const row_major *call, 
         .k = call->k,
         .layout = layout_of(call->trans_a, call->trans_b),
         .device = kind->devices[0],
+        .batch = call->batch,
     };
+    if (!call->k) planned.batch.stride[0] = planned.batch.stride[1] = 0; /* nothing is read of A and B */
     for (int i = 0; i < 3; i++) {
         planned.ld[i] = planned_ld(kind, i);
         planned.num_bytes[i] = reach(kind, i, planned.ld[i]);
         planned.low[i] = kind->low[i];
     }
+    serve_as(handle, &planned);
     const char *version = NULL;
     const autotune_blas *blas = at_find_blas(&version);
     autotune_choice choice;
-    autotune_status status = autotune_choose(handle, planned.layout, call->m, call->n, call->k, planned.ld, call->at,
-                                             version, &choice);
+    autotune_status status = autotune_choose(handle, planned.layout, planned.m, planned.n, planned.k, &planned.batch,
+                                             planned.ld, call->at, version, &choice);
     if (status) return status;
     planned.kernel = choice.kernel;
     planned.split_k = choice.split_k;
-    planned.is_cublas = choice.is_cublas && blas && may_be_cublas(call, planned.ld);
+    planned.is_looped = choice.is_looped;
+    planned.is_cublas = choice.is_cublas && blas && may_be_cublas(planned.k, planned.ld);
     at_loaded loaded;
     const autotune_driver *driver = at_find_driver();
     if (!driver) return AUTOTUNE_NO_DRIVER;
@@ -131,7 +186,7 @@ static autotune_status multiply(autotune_handle *handle, void *stream, const row
     if (status) return status;
     const autotune_kind kind = kind_of(call, device);
     if (!is_in_range(call, &kind)) return AUTOTUNE_BAD_CALL;
-    if (!call->m || !call->n) return AUTOTUNE_OK;
+    if (!call->m || !call->n || !call->batch.products) return AUTOTUNE_OK;
     autotune_plan *plan = at_recall(handle->runner, &kind);
     if (!plan) {
         status = new_plan(handle, call, &kind, &plan);
@@ -153,9 +208,29 @@ autotune_status autotune_sgemm(autotune_handle *handle, void *stream, int trans_
                                float alpha, const float *a, int64_t lda, const float *b, int64_t ldb, float beta,
                                float *c, int64_t ldc) {
     const row_major call = {
-        trans_a, trans_b, m, n, k, {address(a), address(b), address(c)}, {lda, ldb, ldc},
+        trans_a, trans_b, m, n, k, {address(a), address(b), address(c)}, {lda, ldb, ldc}, AT_SINGLE,
     };
     return multiply(handle, stream, &call, alpha, beta);
+}
+
+autotune_status autotune_sgemm_strided_batched(autotune_handle *handle, void *stream, int trans_a, int trans_b, int m,
+                                               int n, int k, float alpha, const float *a, int64_t lda,
+                                               int64_t stride_a, const float *b, int64_t ldb, int64_t stride_b,
+                                               float beta, float *c, int64_t ldc, int64_t stride_c, int products) {
+    row_major call = {
+        trans_a, trans_b, m, n, k, {address(a), address(b), address(c)}, {lda, ldb, ldc},
+        {products, {stride_a, stride_b, stride_c}},
+    };
+    if (products == 1) call.batch = AT_SINGLE;
+    return multiply(handle, stream, &call, alpha, beta);
+}
+
+autotune_status autotune_sgemm_strided_batched_by_columns(
+    autotune_handle *handle, void *stream, int trans_a, int trans_b, int m, int n, int k, float alpha, const float *a,
+    int64_t lda, int64_t stride_a, const float *b, int64_t ldb, int64_t stride_b, float beta, float *c, int64_t ldc,
+    int64_t stride_c, int products) {
+    return autotune_sgemm_strided_batched(handle, stream, trans_b, trans_a, n, m, k, alpha, b, ldb, stride_b, a, lda,
+                                          stride_a, beta, c, ldc, stride_c, products);
 }
 
 autotune_status autotune_sgemm_by_columns(autotune_handle *handle, void *stream, int trans_a, int trans_b, int m,
@@ -171,6 +246,7 @@ autotune_status autotune_pick(autotune_handle *handle, int trans_a, int trans_b,
     const row_major call = {
         .trans_a = trans_a, .trans_b = trans_b, .m = m, .n = n, .k = k,
         .ld = {packed_ld(trans_a ? m : k), packed_ld(trans_b ? k : n), packed_ld(n)},
+        .batch = AT_SINGLE,
     };
     const autotune_kind kind = kind_of(&call, 0);
     if (m < 1 || n < 1 || !is_in_range(&call, &kind)) return AUTOTUNE_BAD_CALL;
@@ -180,13 +256,13 @@ autotune_status autotune_pick(autotune_handle *handle, int trans_a, int trans_b,
     const bool has_blas = at_find_blas(&version);
     autotune_choice choice;
     const autotune_status status =
-        autotune_choose(handle, layout_of(trans_a, trans_b), m, n, k, call.ld, NULL, version, &choice);
+        autotune_choose(handle, layout_of(trans_a, trans_b), m, n, k, NULL, call.ld, NULL, version, &choice);
     if (status) return status;
     *pick = (autotune_pick_info){
         .kernel = handle->table->kernels[choice.kernel].id,
         .how = HOWS[choice.how],
         .split_k = choice.split_k,
-        .is_cublas = choice.is_cublas && has_blas && may_be_cublas(&call, call.ld),
+        .is_cublas = choice.is_cublas && has_blas && may_be_cublas(k, call.ld),
         .expected_us = choice.expected_us,
         .cublas_us = choice.cublas_us,
     };
@@ -202,8 +278,9 @@ const char *autotune_error_text(autotune_status status) {
         case AUTOTUNE_NO_KERNEL: return "no kernel serves so large a product; split it into smaller ones";
         case AUTOTUNE_NO_MEMORY: return "the host's memory is short";
         case AUTOTUNE_OTHER_TABLE: return "the table is not one for this code; export it again";
-        case AUTOTUNE_BAD_CALL: return "an extent, a leading dimension or a flag is out of range; a leading "
-                                       "dimension is at least the length of a row, a flag is 0 or 1";
+        case AUTOTUNE_BAD_CALL: return "an extent, a leading dimension, a stride or a flag is out of range; a leading "
+                                       "dimension is at least the length of a row, a flag is 0 or 1, and products of "
+                                       "a batch do not share C";
         case AUTOTUNE_BAD_SCALE: return "alpha or beta is no float";
         case AUTOTUNE_NO_DRIVER: return "no CUDA driver of CUDA 12.0 or later can be used; install or update it";
         case AUTOTUNE_UNKNOWN: return "no plan is remembered for such a call";

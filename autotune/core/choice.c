@@ -76,10 +76,12 @@ static modelled understood(const autotune_table *table, int32_t number) {
     return found;
 }
 
-static uint32_t hashed(int32_t m, int32_t n, int32_t k, int32_t layout) {
+static uint32_t hashed(int32_t m, int32_t n, int32_t k, int32_t layout, int64_t products) {
     uint64_t hash = (uint64_t)(uint32_t)layout;
-    const uint32_t words[DIMENSIONS] = {(uint32_t)m, (uint32_t)n, (uint32_t)k};
-    for (int i = 0; i < DIMENSIONS; i++) hash = (hash ^ words[i]) * 0x9E3779B97F4A7C15u; /* Fibonacci hashing */
+    const uint32_t words[] = {(uint32_t)m, (uint32_t)n, (uint32_t)k, (uint32_t)products};
+    for (size_t i = 0; i < sizeof words / sizeof *words; i++) {
+        hash = (hash ^ words[i]) * 0x9E3779B97F4A7C15u; /* Fibonacci hashing */
+    }
     return (uint32_t)(hash >> 32);
 }
 
@@ -94,7 +96,7 @@ static bool index_entries(at_chooser *chooser) {
     for (int32_t i = 0; i < size; i++) chooser->slots[i] = -1;
     for (int32_t i = 0; i < table->num_entries; i++) {
         const autotune_entry *entry = &table->entries[i];
-        uint32_t at = hashed(entry->m, entry->n, entry->k, entry->layout);
+        uint32_t at = hashed(entry->m, entry->n, entry->k, entry->layout, entry->products);
         while (chooser->slots[at & (uint32_t)(size - 1)] >= 0) at++;
         chooser->slots[at & (uint32_t)(size - 1)] = i;
         double *place = chooser->places + DIMENSIONS * i;
@@ -376,12 +378,13 @@ static bool choose_modelled(const at_chooser *chooser, const shape *of, const do
 
 static const autotune_entry *tuned(const at_chooser *chooser, const at_call *call) {
     const uint32_t mask = (uint32_t)(chooser->num_slots - 1);
-    for (uint32_t at = hashed(call->m, call->n, call->k, call->layout);; at++) {
+    const int32_t shared = at_shared(call);
+    for (uint32_t at = hashed(call->m, call->n, call->k, call->layout, call->batch.products);; at++) {
         const int32_t number = chooser->slots[at & mask];
         if (number < 0) return NULL;
         const autotune_entry *entry = &chooser->table->entries[number];
         if (entry->m == call->m && entry->n == call->n && entry->k == call->k &&
-            entry->layout == call->layout) {
+            entry->layout == call->layout && entry->products == call->batch.products && entry->shared == shared) {
             return entry;
         }
     }
@@ -421,7 +424,7 @@ static int32_t nearest(const at_chooser *chooser, const at_call *call, int32_t b
     double best = INFINITY;
     int32_t found = -1;
     for (int32_t i = 0; i < table->num_entries; i++) {
-        if (table->entries[i].layout != call->layout) continue;
+        if (table->entries[i].layout != call->layout || table->entries[i].products > 1) continue;
         const double squares = apart(chooser->places + DIMENSIONS * i, place);
         if (squares < least || (squares == least && i <= behind)) continue;
         if (squares < best) best = squares, found = i;
@@ -469,8 +472,73 @@ static void look_at_cublas(const shape *of, const char *version, double *covaria
     choice->is_cublas = choice->cublas_us < choice->expected_us * exp(margin);
 }
 
-int at_choose(const at_chooser *chooser, const at_call *call, const char *cublas_version,
-              autotune_choice *choice) {
+bool at_is_tuned(const at_chooser *chooser, const at_call *call) {
+    return at_is_as_tuned(call) && tuned(chooser, call);
+}
+
+/* ------------------------------------------------------------------------------------------ batches */
+
+static double times_apart(int64_t one, int64_t other) {
+    return one > other ? (double)one / (double)other : (double)other / (double)one;
+}
+
+static bool is_alike(const autotune_entry *entry, const at_call *call) {
+    return entry->m == call->m && entry->n == call->n && entry->k == call->k && entry->layout == call->layout &&
+           entry->products > 1 && entry->shared == at_shared(call);
+}
+
+/* The best kernel of an entry that may serve a call; NULL where none may. */
+static const autotune_ranked *best_legal(const autotune_table *table, const autotune_entry *entry,
+                                         const at_call *call) {
+    for (int32_t i = 0; i < entry->num_ranked; i++) {
+        const autotune_ranked *ranked = &table->ranked[entry->first + i];
+        const autotune_kernel *kernel = &table->kernels[ranked->kernel];
+        if (at_may_serve(kernel, call, kernel->split_k)) return ranked;
+    }
+    return NULL;
+}
+
+/* The best legal kernel of the batch of such products whose number is the nearest; the first of several. */
+static bool choose_near_batch(const at_chooser *chooser, const at_call *call, autotune_choice *choice) {
+    const autotune_table *table = chooser->table;
+    const autotune_constants *c = &table->constants;
+    const autotune_ranked *best = NULL;
+    const autotune_entry *near = NULL;
+    double least = INFINITY;
+    for (int32_t i = 0; i < table->num_entries; i++) {
+        const autotune_entry *entry = &table->entries[i];
+        const double apart = is_alike(entry, call) ? times_apart(entry->products, call->batch.products) : INFINITY;
+        const autotune_ranked *ranked = apart < least ? best_legal(table, entry, call) : NULL;
+        if (ranked) best = ranked, near = entry, least = apart;
+    }
+    if (!near) return false;
+    const double by = (double)call->batch.products / near->products;
+    choice->how = AUTOTUNE_NEAREST;
+    choice->kernel = best->kernel;
+    choice->split_k = table->kernels[best->kernel].split_k;
+    choice->entry = (int32_t)(near - table->entries);
+    choice->expected_us = by * best->time_us;
+    choice->cublas_us = by * near->cublas_us;
+    const bool is_surely_faster = near->cublas_us > 0 && near->cublas_us >= best->time_us * exp(c->batch_margin);
+    choice->is_cublas = !is_surely_faster || least > c->most_times_apart;
+    return true;
+}
+
+/* One product of a batch. Its addresses are as aligned as those of all products are. */
+static at_call one_of(const at_call *call) {
+    at_call single = *call;
+    for (int i = 0; i < 3; i++) {
+        const uint64_t apart = (uint64_t)AT_FLOAT_BYTES * (uint64_t)call->batch.stride[i];
+        single.low[i] = (uint32_t)((call->low[i] | apart) % AT_ALIGNED);
+    }
+    single.batch = AT_SINGLE;
+    return single;
+}
+
+/* ------------------------------------------------------------------------------------------ any call */
+
+static int choose_single(const at_chooser *chooser, const at_call *call, const char *cublas_version,
+                         bool with_cublas, autotune_choice *choice) {
     const autotune_table *table = chooser->table;
     const autotune_layout *known = &table->layouts[call->layout];
     *choice = (autotune_choice){.entry = -1};
@@ -492,7 +560,7 @@ int at_choose(const at_chooser *chooser, const at_call *call, const char *cublas
     const bool is_modelled = choose_modelled(chooser, &of, covariance, choice);
     if (is_modelled) {
         choice->entry = at;
-        look_at_cublas(&of, cublas_version, covariance, choice);
+        if (with_cublas) look_at_cublas(&of, cublas_version, covariance, choice);
     }
     free(covariance);
     if (is_modelled || choose_nearest(chooser, call, choice)) return 0;
@@ -503,4 +571,17 @@ int at_choose(const at_chooser *chooser, const at_call *call, const char *cublas
     choice->kernel = known->default_kernel;
     choice->split_k = last->split_k;
     return 0;
+}
+
+int at_choose(const at_chooser *chooser, const at_call *call, const char *cublas_version,
+              autotune_choice *choice) {
+    if (call->batch.products == 1) return choose_single(chooser, call, cublas_version, true, choice);
+    *choice = (autotune_choice){.entry = -1};
+    if (choose_exact(chooser, call, choice) || choose_near_batch(chooser, call, choice)) return 0;
+    const at_call single = one_of(call);
+    const int status = choose_single(chooser, &single, NULL, false, choice);
+    choice->expected_us *= (double)call->batch.products;
+    choice->cublas_us = 0;
+    choice->is_cublas = choice->is_looped = true;
+    return status;
 }

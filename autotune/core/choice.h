@@ -15,6 +15,7 @@ typedef struct {
     int32_t how, kernel, split_k;
     int32_t entry;      /* the tuned shape that it rests on; -1: none */
     int32_t is_cublas;  /* cuBLAS is taken to be as fast: the kernel serves where it cannot be called */
+    int32_t is_looped;  /* the kernel is launched for each product of a batch */
     double expected_us; /* measured (exact) or modelled */
     double cublas_us;
 } autotune_choice;
@@ -25,6 +26,9 @@ typedef struct at_chooser at_chooser;
 /* NULL where memory is short. The table must stay. */
 at_chooser *at_chooser_new(const autotune_table *table);
 void at_chooser_free(at_chooser *chooser);
+
+/* Whether a call is of a shape that was tuned, and lies as it did then. */
+bool at_is_tuned(const at_chooser *chooser, const at_call *call);
 
 /* The choice for a call, m and n at least 1. `cublas_version`: of the cuBLAS that would serve; NULL where that
  * is not known. Returns 0; 1 where even the default kernel is not legal, which needs more tiles than a grid

@@ -12,6 +12,7 @@ const uint32_t autotune_struct_bytes[AUTOTUNE_NUM_STRUCTS] = {
     sizeof(autotune_kernel), sizeof(autotune_residuals), sizeof(autotune_layout), sizeof(autotune_ranked),
     sizeof(autotune_entry),  sizeof(autotune_table),     sizeof(autotune_choice), sizeof(autotune_planned),
     sizeof(autotune_kind),   sizeof(autotune_driver),    sizeof(autotune_blas),   sizeof(autotune_count),
+    sizeof(autotune_batch),
 };
 
 autotune_status autotune_open(const autotune_table *table, autotune_handle **handle) {
@@ -71,10 +72,11 @@ void autotune_use_blas(autotune_handle *handle, const autotune_blas *blas) {
 }
 
 autotune_status autotune_choose(const autotune_handle *handle, int32_t layout, int32_t m, int32_t n, int32_t k,
-                                const int64_t ld[3], const uint64_t addresses[3], const char *cublas_version,
-                                autotune_choice *choice) {
+                                const autotune_batch *batch, const int64_t ld[3], const uint64_t addresses[3],
+                                const char *cublas_version, autotune_choice *choice) {
     if (layout < 0 || layout >= AUTOTUNE_LAYOUTS || m < 1 || n < 1 || k < 0) return AUTOTUNE_BAD_CALL;
-    at_call call = {.m = m, .n = n, .k = k, .layout = layout};
+    if (batch && (batch->products < 1 || batch->products > INT32_MAX)) return AUTOTUNE_BAD_CALL;
+    at_call call = {.m = m, .n = n, .k = k, .layout = layout, .batch = batch ? *batch : AT_SINGLE};
     for (int i = 0; i < 3; i++) {
         if (ld[i] < 1) return AUTOTUNE_BAD_CALL;
         call.ld[i] = ld[i];
@@ -92,6 +94,7 @@ autotune_status autotune_make_plan(autotune_handle *handle, const autotune_plann
                                    autotune_plan **plan) {
     if (planned->device < 0 || planned->device >= AT_MAX_DEVICES) return AUTOTUNE_BAD_CALL;
     if (planned->m < 1 || planned->n < 1 || planned->k < 0) return AUTOTUNE_BAD_CALL;
+    if (planned->batch.products < 1 || planned->batch.products > INT32_MAX) return AUTOTUNE_BAD_CALL;
     if (planned->kernel < 0 || planned->kernel >= handle->table->num_kernels) return AUTOTUNE_BAD_CALL;
     at_runner *runner = handle->runner;
     if (at_is_forked()) return AUTOTUNE_FORKED;

@@ -20,7 +20,7 @@ extern "C" {
 #endif
 
 /* Sizes in bytes of the structs that callers in another language fill in: they check theirs against them. */
-#define AUTOTUNE_NUM_STRUCTS 12
+#define AUTOTUNE_NUM_STRUCTS 13
 AUTOTUNE_API extern const uint32_t autotune_struct_bytes[AUTOTUNE_NUM_STRUCTS];
 
 /* ---------------------------------------------------------------------------------------------- choosing */
@@ -36,10 +36,10 @@ AUTOTUNE_API autotune_status autotune_open_kinds(const autotune_table tables[], 
 AUTOTUNE_API void autotune_close(autotune_handle *handle);
 
 /* What a product would run: C[m,n] = op(A) op(B), row-major, m and n at least 1. `layout`: AUTOTUNE_NN and so
- * on. `ld`: leading dimensions of A, B and C in elements. `addresses`: of A, B and C; NULL: aligned ones.
+ * on. `batch`: of a batch of several such products; NULL: one. `ld`: leading dimensions of A, B and C in elements. `addresses`: of A, B and C; NULL: aligned ones.
  * `cublas_version`: of the cuBLAS that would serve, as `13.1.0`; NULL where it is not known. */
 AUTOTUNE_API autotune_status autotune_choose(const autotune_handle *handle, int32_t layout, int32_t m,
-                                             int32_t n, int32_t k, const int64_t ld[3],
+                                             int32_t n, int32_t k, const autotune_batch *batch, const int64_t ld[3],
                                              const uint64_t addresses[3], const char *cublas_version,
                                              autotune_choice *choice);
 

@@ -14,13 +14,30 @@ static void neighbours(const at_call *call, int64_t found[3]) {
     found[2] = call->n;
 }
 
+int32_t at_shared(const at_call *call) {
+    if (call->batch.products < 2 || !call->k) return AUTOTUNE_SHARES_NONE;
+    if (!call->batch.stride[0]) return AUTOTUNE_SHARES_A;
+    return call->batch.stride[1] ? AUTOTUNE_SHARES_NONE : AUTOTUNE_SHARES_B;
+}
+
+static bool is_packed_batch(const at_call *call) {
+    if (call->batch.products < 2) return true;
+    const int32_t shared = at_shared(call);
+    const int64_t m = call->m, n = call->n, k = call->k;
+    const int64_t packed[3] = {shared == AUTOTUNE_SHARES_A ? 0 : m * k, shared == AUTOTUNE_SHARES_B ? 0 : k * n, m * n};
+    for (int i = 0; i < 3; i++) {
+        if (call->batch.stride[i] != packed[i]) return false;
+    }
+    return true;
+}
+
 bool at_is_as_tuned(const at_call *call) {
     int64_t packed[3];
     neighbours(call, packed);
     for (int i = 0; i < 3; i++) {
         if (call->ld[i] != (packed[i] > 1 ? packed[i] : 1) || call->low[i]) return false;
     }
-    return true;
+    return is_packed_batch(call);
 }
 
 bool at_has_work(const autotune_kernel *kernel, int32_t split_k, int32_t k) {
@@ -28,7 +45,7 @@ bool at_has_work(const autotune_kernel *kernel, int32_t split_k, int32_t k) {
 }
 
 static int64_t tiles_of(const autotune_kernel *kernel, const at_call *call) {
-    return ceil_div(call->m, kernel->bm) * ceil_div(call->n, kernel->bn); /* below 2^62 */
+    return ceil_div(call->m, kernel->bm) * ceil_div(call->n, kernel->bn); /* of one product, below 2^62 */
 }
 
 static int64_t split_tiles_of(const autotune_kernel *kernel, int64_t tiles) {
@@ -37,30 +54,50 @@ static int64_t split_tiles_of(const autotune_kernel *kernel, int64_t tiles) {
     return tiles % (kernel->wave > 1 ? kernel->wave : 1);
 }
 
+/* What all share is packed once. */
+static int64_t packed_products(const autotune_batch *batch, int operand) {
+    return batch->stride[operand] ? batch->products : 1;
+}
+
 /* Bytes of an operand packed to so many whole tiles: floats, as they may exceed 64 bits. */
-static double packed_bytes(int64_t padded, int32_t k) { return (double)AT_FLOAT_BYTES * (double)padded * k; }
+static double packed_bytes(const at_call *call, int operand, int64_t padded) {
+    return (double)AT_FLOAT_BYTES * (double)padded * call->k * (double)packed_products(&call->batch, operand);
+}
+
+static bool has_few_blocks(const at_grid *grid) {
+    if (grid->reduce_blocks * grid->batch.products > AT_MAX_GRID_X) return false;
+    for (int32_t i = 0; i < grid->num_packs; i++) {
+        if (grid->packs[i].blocks * grid->packs[i].products > AT_MAX_GRID_X) return false;
+    }
+    return true;
+}
 
 static bool fits(const autotune_kernel *kernel, const at_call *call, int32_t split_k) {
-    const int64_t tiles = tiles_of(kernel, call);
+    int64_t tiles = tiles_of(kernel, call);
+    if (tiles > AT_MAX_GRID_X) return false;
+    tiles *= call->batch.products;
     if (tiles > AT_MAX_GRID_X) return false;
     const int64_t split_tiles = split_tiles_of(kernel, tiles);
     const bool is_last_wave = kernel->reduction == AUTOTUNE_REDUCE_LAST_WAVE;
     if (is_last_wave && tiles + split_tiles * (split_k - 1) > AT_MAX_GRID_X) return false;
-    const int64_t results = (int64_t)call->m * call->n, tile = (int64_t)kernel->bm * kernel->bn;
+    const double tile = (double)kernel->bm * kernel->bn;
+    const double results = (double)call->m * call->n * (double)call->batch.products;
     if (kernel->reduction != AUTOTUNE_REDUCE_NONE && kernel->reduction != AUTOTUNE_REDUCE_CLUSTER) {
         /* sums without the padding of their tiles; tile <= 2^16 and split_tiles < 2^31 */
-        const int64_t in_tiles = split_tiles * tile, sums = results < in_tiles ? results : in_tiles;
-        if ((double)AT_FLOAT_BYTES * split_k * (double)sums > AT_WORKSPACE_LIMIT) return false;
+        const double in_tiles = (double)split_tiles * tile, sums = results < in_tiles ? results : in_tiles;
+        if ((double)AT_FLOAT_BYTES * split_k * sums > AT_WORKSPACE_LIMIT) return false;
     }
     double num_bytes = 0;
-    if (kernel->packs_a) num_bytes += packed_bytes(ceil_div(call->m, kernel->bm) * kernel->bm, call->k);
-    if (kernel->packs_b) num_bytes += packed_bytes(ceil_div(call->n, kernel->bn) * kernel->bn, call->k);
+    if (kernel->packs_a) num_bytes += packed_bytes(call, 0, ceil_div(call->m, kernel->bm) * kernel->bm);
+    if (kernel->packs_b) num_bytes += packed_bytes(call, 1, ceil_div(call->n, kernel->bn) * kernel->bn);
     if (num_bytes > AT_WORKSPACE_LIMIT) return false;
-    return num_bytes == 0 || at_plan(kernel, call, split_k).pack_bytes <= AT_WORKSPACE_LIMIT;
+    if (num_bytes == 0 && call->batch.products == 1) return true;
+    const at_grid grid = at_plan(kernel, call, split_k);
+    return grid.pack_bytes <= AT_WORKSPACE_LIMIT && has_few_blocks(&grid);
 }
 
 bool at_may_serve(const autotune_kernel *kernel, const at_call *call, int32_t split_k) {
-    if (kernel->layout != call->layout) return false;
+    if (kernel->layout != call->layout || !!kernel->is_batched != (call->batch.products > 1)) return false;
     if (kernel->is_exact && (call->m % kernel->bm || call->n % kernel->bn)) return false;
     const bool is_packed[3] = {kernel->packs_a, kernel->packs_b, false};
     const int32_t vectors[3] = {kernel->vec_a, kernel->vec_b, kernel->vec_c};
@@ -70,7 +107,8 @@ bool at_may_serve(const autotune_kernel *kernel, const at_call *call, int32_t sp
         const int32_t vec = vectors[i];
         if (is_packed[i]) continue;
         if (!kernel->is_wide && call->ld[i] >= AT_NARROW_LD) return false;
-        if (along[i] % vec || call->ld[i] % vec || call->low[i] % (uint32_t)(vec * AT_FLOAT_BYTES)) return false;
+        if (along[i] % vec || call->ld[i] % vec || call->batch.stride[i] % vec) return false;
+        if (call->low[i] % (uint32_t)(vec * AT_FLOAT_BYTES)) return false;
     }
     return fits(kernel, call, split_k);
 }
@@ -87,19 +125,25 @@ static int32_t group_bits(int64_t elements, int32_t splits) {
 
 static void add_pack(at_grid *grid, bool is_a, bool is_k_major, int32_t extent, int64_t padded, int32_t k) {
     at_pack *pack = &grid->packs[grid->num_packs++];
+    int64_t *stride = &grid->batch.stride[is_a ? 0 : 1];
+    pack->products = packed_products(&grid->batch, is_a ? 0 : 1);
+    pack->stride = *stride;
+    if (*stride) *stride = k * padded;
     pack->is_a = is_a;
     pack->is_k_major = is_k_major;
     pack->extent = extent;
     pack->padded = padded;
     pack->blocks = ceil_div(padded, AT_PACK_TILE) * ceil_div(k, AT_PACK_TILE);
     pack->offset = grid->pack_bytes;
-    pack->num_bytes = ceil_div(AT_FLOAT_BYTES * k * padded, AT_PACK_ALIGNMENT) * AT_PACK_ALIGNMENT;
+    const int64_t num_bytes = AT_FLOAT_BYTES * k * padded * pack->products;
+    pack->num_bytes = ceil_div(num_bytes, AT_PACK_ALIGNMENT) * AT_PACK_ALIGNMENT;
     grid->pack_bytes += pack->num_bytes;
 }
 
 at_grid at_plan(const autotune_kernel *kernel, const at_call *call, int32_t split_k) {
     const int64_t tiles_m = ceil_div(call->m, kernel->bm), tiles_n = ceil_div(call->n, kernel->bn);
-    const int64_t tiles = tiles_m * tiles_n, split_tiles = split_tiles_of(kernel, tiles);
+    const int64_t products = call->batch.products;
+    const int64_t tiles = tiles_m * tiles_n * products, split_tiles = split_tiles_of(kernel, tiles);
     const int32_t reduction = kernel->reduction;
     const bool is_cluster = reduction == AUTOTUNE_REDUCE_CLUSTER;
     const bool is_two_pass = reduction == AUTOTUNE_REDUCE_TWO_PASS;
@@ -115,8 +159,9 @@ at_grid at_plan(const autotune_kernel *kernel, const at_call *call, int32_t spli
         .padded_n = tiles_n * kernel->bn,
         .sum_bytes = is_cluster ? 0 : AT_FLOAT_BYTES * split_k * plane,
         .counter_bytes = is_cluster || is_two_pass ? 0 : AT_COUNTER_BYTES * split_tiles,
+        .batch = call->batch,
         .split_k = split_k,
-        .reduce_group_bits = is_two_pass ? group_bits(results, split_k) : AT_REDUCE_BITS,
+        .reduce_group_bits = is_two_pass ? group_bits(results * products, split_k) : AT_REDUCE_BITS,
     };
     if (is_two_pass) grid.reduce_blocks = ceil_div(results, (int64_t)1 << grid.reduce_group_bits);
     if (grid.reduce_group_bits < AT_REDUCE_BITS) grid.reduce_smem_bytes = AT_FLOAT_BYTES * AT_REDUCE_THREADS;

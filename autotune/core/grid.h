@@ -27,24 +27,33 @@
 #define AT_SCHEDULE_WORDS 14
 #define AT_ALIGNED (AT_WIDEST * AT_FLOAT_BYTES) /* bytes: shapes are tuned with operands as aligned */
 
-/* One product as it would be launched: C[m,n] = op(A) op(B), row-major. Extents are those of the result and
- * the depth; leading dimensions in elements; `low` are the addresses of A, B and C modulo AT_ALIGNED. */
+/* One product as it would be launched: C[m,n] = op(A) op(B), row-major; or a batch of such products. Extents are those
+ * of one result and the depth; leading dimensions in elements; `low` are the addresses of A, B and C modulo
+ * AT_ALIGNED. */
 typedef struct {
     int32_t m, n, k, layout;
+    autotune_batch batch;
     int64_t ld[3];
     uint32_t low[3];
 } at_call;
 
-/* A launch of sgemm_pack. */
+#define AT_SINGLE ((autotune_batch){1, {0, 0, 0}})
+
+/* What the products of a call share: AUTOTUNE_SHARES_NONE and so on. */
+int32_t at_shared(const at_call *call);
+
+/* A launch of sgemm_pack: `blocks` for each of so many products, whose operands lie `stride` elements apart. */
 typedef struct {
     int32_t is_a, extent, is_k_major;
-    int64_t padded, blocks, offset, num_bytes;
+    int64_t padded, blocks, offset, num_bytes, products, stride;
 } at_pack;
 
-/* The launches of one product (launch.Grid): all but addresses and scalars. */
+/* The launches of a product or a batch (launch.Grid): all but addresses and scalars. `reduce_blocks` are those of each
+ * product; `batch` is as `sgemm` gets it: of packed operands their copies. */
 typedef struct {
     int64_t x, y, tiles, split_tiles, padded_m, padded_n;
     int64_t sum_bytes, pack_bytes, counter_bytes, reduce_blocks;
+    autotune_batch batch;
     int32_t split_k, reduce_group_bits, reduce_smem_bytes, num_packs;
     at_pack packs[2];
 } at_grid;
@@ -52,7 +61,7 @@ typedef struct {
 bool at_trans_a(int32_t layout);
 bool at_trans_b(int32_t layout);
 
-/* Whether all leading dimensions are packed, and all addresses aligned: as shapes are tuned. */
+/* Whether all leading dimensions and products are packed, and all addresses aligned: as shapes are tuned. */
 bool at_is_as_tuned(const at_call *call);
 
 /* Whether this kernel may serve a call in so many splits of k. m and n are at least 1. */

@@ -64,12 +64,19 @@ static int32_t alignment(uint32_t low) {
     return found;
 }
 
+static at_call call_of(const autotune_planned *planned, autotune_batch batch) {
+    return (at_call){.m = planned->m, .n = planned->n, .k = planned->k, .layout = planned->layout, .batch = batch};
+}
+
 static at_tally *tally_of(at_runner *runner, const autotune_planned *planned) {
+    const at_call call = call_of(planned, planned->batch);
     autotune_count kind = {
         .m = planned->m,
         .n = planned->n,
         .k = planned->k,
         .layout = planned->layout,
+        .products = (int32_t)planned->batch.products,
+        .shared = at_shared(&call),
         .kernel = planned->kernel,
         .split_k = planned->split_k,
         .is_cublas = planned->is_cublas,
@@ -95,7 +102,8 @@ autotune_plan *at_plan_new(at_runner *runner, const autotune_table *table, const
     plan->workspaces = workspaces;
     plan->handles = &runner->handles[planned->device];
     plan->tally = tally_of(runner, planned);
-    const at_call call = {.m = planned->m, .n = planned->n, .k = planned->k, .layout = planned->layout};
+    plan->loop = planned->is_looped ? planned->batch : AT_SINGLE;
+    const at_call call = call_of(planned, planned->is_looped ? AT_SINGLE : planned->batch);
     plan->grid = at_plan(plan->kernel, &call, planned->split_k);
     at_schedule(plan->kernel, &plan->grid, plan->schedule);
     return plan;
@@ -111,12 +119,13 @@ static autotune_plan *referenced(autotune_plan *plan) {
 }
 
 /* FNV-1a over words: a kind has no padding. */
-_Static_assert(sizeof(autotune_kind) == 4 * 3 * 8 + 2 * 3 * 4 + 2 * 4, "a kind has no padding");
+_Static_assert(sizeof(autotune_kind) == 4 * 3 * 8 + 4 * 8 + 2 * 3 * 4 + 2 * 4, "a kind has no padding");
 
 static autotune_kind normal(autotune_kind kind) {
     for (int i = 0; i < 3; i++) {
         if (kind.rows[i] < 2) kind.by_row[i] = 1;
         if (kind.columns[i] < 2) kind.by_column[i] = 1;
+        if (kind.batch.products == 1) kind.batch.stride[i] = 0;
     }
     return kind;
 }
@@ -168,8 +177,8 @@ autotune_plan *at_recall(at_runner *runner, const autotune_kind *kind) {
 
 /* ------------------------------------------------------------------------------------------ launching */
 
-/* Arguments of the kernels, in the order that launch.Grid documents. What is zero for one product without an
- * epilogue is passed as zeros: a kernel declares as many as it reads. */
+/* Arguments of the kernels, in the order that launch.Grid documents. What is zero without an epilogue is passed as
+ * zeros: a kernel declares as many as it reads. */
 typedef struct {
     uint32_t words[AT_SCHEDULE_WORDS];
 } schedule_words;
@@ -206,10 +215,10 @@ static int start_pack(const autotune_driver *cuda, const autotune_plan *plan, co
     int32_t extent = pack->extent, k = plan->planned.k, is_k_major = pack->is_k_major;
     int32_t padded = (int32_t)pack->padded, blocks = (int32_t)pack->blocks;
     uint64_t operand = pack->is_a ? at.a : at.b;
-    int64_t ld = plan->planned.ld[pack->is_a ? 0 : 1], stride = 0;
+    int64_t ld = plan->planned.ld[pack->is_a ? 0 : 1], stride = pack->stride;
     void *arguments[] = {&extent, &k, &operand, &ld, &is_k_major, &to, &padded, &blocks, &stride};
-    return start(cuda, plan, plan->planned.pack, pack->blocks, 1, AT_PACK_THREADS, AT_PACK_SMEM_BYTES, stream,
-                 arguments);
+    return start(cuda, plan, plan->planned.pack, pack->blocks * pack->products, 1, AT_PACK_THREADS,
+                 AT_PACK_SMEM_BYTES, stream, arguments);
 }
 
 static int start_sgemm(const autotune_driver *cuda, const autotune_plan *plan, uint64_t stream, at_operands at,
@@ -217,9 +226,10 @@ static int start_sgemm(const autotune_driver *cuda, const autotune_plan *plan, u
     const autotune_planned *planned = &plan->planned;
     int32_t m = planned->m, n = planned->n, k = planned->k, split_k = plan->grid.split_k;
     int64_t lda = ld[0], ldb = ld[1], ldc = ld[2];
+    const autotune_batch *of = &plan->grid.batch;
     schedule_words schedule;
     memcpy(schedule.words, plan->schedule, sizeof schedule.words);
-    batch_words batch = {{0}, 0};
+    batch_words batch = {{of->stride[0], of->stride[1], of->stride[2]}, (int32_t)of->products};
     epilogue_words epilogue = {{0}};
     void *arguments[] = {&m,    &n,   &k,         &alpha,   &at.a,     &lda,   &at.b,     &ldb,
                          &beta, &at.c, &ldc, &workspace, &split_k, &schedule, &batch, &epilogue};
@@ -233,16 +243,17 @@ static int start_reduce(const autotune_driver *cuda, const autotune_plan *plan, 
     int32_t m = plan->planned.m, n = plan->planned.n, split_k = grid->split_k;
     int32_t padded_m = (int32_t)grid->padded_m, padded_n = (int32_t)grid->padded_n;
     int32_t group_bits = grid->reduce_group_bits, blocks = (int32_t)grid->reduce_blocks;
-    int64_t ldc = plan->planned.ld[2], stride = 0;
+    int64_t ldc = plan->planned.ld[2], stride = grid->batch.stride[2];
     epilogue_words epilogue = {{0}};
     void *arguments[] = {&m,       &n,        &alpha,    &beta,       &at.c,   &ldc,    &workspace,
                          &split_k, &padded_m, &padded_n, &group_bits, &blocks, &stride, &epilogue};
-    return start(cuda, plan, plan->planned.reduce, grid->reduce_blocks, 1, AT_REDUCE_THREADS,
+    return start(cuda, plan, plan->planned.reduce, grid->reduce_blocks * grid->batch.products, 1, AT_REDUCE_THREADS,
                  grid->reduce_smem_bytes, stream, arguments);
 }
 
-int at_launch(const autotune_driver *cuda, const autotune_plan *plan, uint64_t stream, at_operands at, float alpha,
-              float beta, uint64_t workspace) {
+/* A product, or a batch that is launched at once. */
+static int launch_one(const autotune_driver *cuda, const autotune_plan *plan, uint64_t stream, at_operands at,
+                      float alpha, float beta, uint64_t workspace) {
     at_operands read = at;
     int64_t ld[3] = {plan->planned.ld[0], plan->planned.ld[1], plan->planned.ld[2]};
     for (int32_t i = 0; i < plan->grid.num_packs; i++) {
@@ -257,6 +268,22 @@ int at_launch(const autotune_driver *cuda, const autotune_plan *plan, uint64_t s
     const int error = start_sgemm(cuda, plan, stream, read, ld, alpha, beta, behind);
     if (error || !plan->grid.reduce_blocks) return error;
     return start_reduce(cuda, plan, stream, at, alpha, beta, behind);
+}
+
+static uint64_t bytes_behind(const autotune_batch *batch, int operand, int64_t product) {
+    return (uint64_t)AT_FLOAT_BYTES * (uint64_t)product * (uint64_t)batch->stride[operand];
+}
+
+int at_launch(const autotune_driver *cuda, const autotune_plan *plan, uint64_t stream, at_operands at, float alpha,
+              float beta, uint64_t workspace) {
+    const autotune_batch *loop = &plan->loop;
+    int error = 0;
+    for (int64_t i = 0; !error && i < loop->products; i++) {
+        const at_operands one = {
+            at.a + bytes_behind(loop, 0, i), at.b + bytes_behind(loop, 1, i), at.c + bytes_behind(loop, 2, i)};
+        error = launch_one(cuda, plan, stream, one, alpha, beta, workspace);
+    }
+    return error;
 }
 
 static int launch_in_workspace(const autotune_driver *cuda, const autotune_plan *plan, uint64_t stream,
@@ -288,6 +315,7 @@ static bool served_by_blas(const at_runner *runner, const autotune_plan *plan, u
         .n = planned->n,
         .k = planned->k,
         .ld = {planned->ld[0], planned->ld[1], planned->ld[2]},
+        .batch = planned->batch,
     };
     at_loan loan;
     outcome->cuda = at_borrow(plan->workspaces, runner->cuda, stream, (uint64_t)bounds->blas_bytes, 0, &loan);

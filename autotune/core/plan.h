@@ -19,20 +19,24 @@
 
 #define AT_MAX_DEVICES 64
 
-/* How two matrices and a result lie in memory, and on which GPU: all of a call but addresses and scalars. A stride
- * along which there is one element, or none, means nothing: it counts as 1. */
+/* How two matrices and a result lie in memory, and on which GPU: all of a call but addresses and scalars. Of a batch
+ * one product's. A stride along which there is one element, or none, means nothing: it counts as 1, that of a batch
+ * of one as 0. */
 typedef struct {
     int64_t rows[3], columns[3], by_row[3], by_column[3]; /* extents and strides of A, B and C, in elements */
+    autotune_batch batch;
     int32_t devices[3];
     uint32_t low[3]; /* addresses modulo AT_ALIGNED */
     int32_t trans_a, trans_b;
 } autotune_kind;
 
-/* What a plan is made of: the product as its kernel gets it, and the kernel as it is loaded on a GPU. */
+/* What a plan is made of: the product or batch as its kernel gets it, and the kernel as it is loaded on a GPU. */
 typedef struct {
     int32_t m, n, k, layout, kernel, split_k, device;
     int32_t is_cublas; /* cuBLAS serves, and the kernel where it cannot */
     int32_t is_left_alone; /* nothing is launched: whoever calls knows better */
+    int32_t is_looped;     /* the kernel is launched for each product of the batch */
+    autotune_batch batch;
     int64_t ld[3];
     uint64_t num_bytes[3]; /* that A, B and C reach over */
     uint64_t context;      /* primary, of the GPU */
@@ -49,6 +53,7 @@ typedef struct autotune_plan {
     at_handles *handles;
     at_tally *tally;
     at_grid grid;
+    autotune_batch loop; /* products that are launched one by one */
     uint32_t schedule[AT_SCHEDULE_WORDS];
 } autotune_plan;
 

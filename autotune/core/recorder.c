@@ -41,13 +41,19 @@ static pthread_once_t once = PTHREAD_ONCE_INIT;
 
 static const char *const LAYOUTS[] = {"NN", "NT", "TN", "TT"};
 
+static void print_batch(FILE *to, const autotune_count *row) {
+    static const char *const SHARED[] = {"", "\"shared\": \"a\", ", "\"shared\": \"b\", "};
+    if (row->products > 1) fprintf(to, "\"batch\": %" PRId32 ", %s", row->products, SHARED[row->shared]);
+}
+
 static void print_row(FILE *to, const autotune_count *row, const char *separator) {
+    fprintf(to, "%s{\"m\": %" PRId32 ", \"n\": %" PRId32 ", \"k\": %" PRId32 ", \"layout\": \"%s\", ", separator, row->m,
+            row->n, row->k, LAYOUTS[row->layout]);
+    print_batch(to, row);
     fprintf(to,
-            "%s{\"m\": %" PRId32 ", \"n\": %" PRId32 ", \"k\": %" PRId32 ", \"layout\": \"%s\", "
             "\"ld\": [%" PRId64 ", %" PRId64 ", %" PRId64 "], \"align\": [%" PRId32 ", %" PRId32 ", %" PRId32 "], "
             "\"count\": %" PRIu64 "}",
-            separator, row->m, row->n, row->k, LAYOUTS[row->layout], row->ld[0], row->ld[1], row->ld[2],
-            row->alignment[0], row->alignment[1], row->alignment[2], row->calls);
+            row->ld[0], row->ld[1], row->ld[2], row->alignment[0], row->alignment[1], row->alignment[2], row->calls);
 }
 
 /* A suite in JSON, a shape in each line (autotune/suite.py). */

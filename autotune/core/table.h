@@ -8,7 +8,7 @@
 
 #include <stdint.h>
 
-#define AUTOTUNE_TABLE_VERSION 4 /* of these structs: a library refuses tables of another */
+#define AUTOTUNE_TABLE_VERSION 5 /* of these structs: a library refuses tables of another */
 
 enum { AUTOTUNE_NN, AUTOTUNE_NT, AUTOTUNE_TN, AUTOTUNE_TT, AUTOTUNE_LAYOUTS };
 
@@ -29,6 +29,7 @@ typedef struct {
     int32_t bm, bn, bk, threads, smem_bytes, vec_a, vec_b, vec_c;
     int32_t reduction, split_k, wave, group;
     int32_t is_exact, is_wide, packs_a, packs_b, overlaps, is_along_m;
+    int32_t is_batched; /* it serves batches, and nothing else */
     int32_t registers, blocks_per_sm;
     int32_t flush_k, threads_along_k, slices; /* flush_k 0: one chain of sums */
     int32_t has_model;
@@ -58,9 +59,13 @@ typedef struct {
     double time_us;
 } autotune_ranked;
 
-/* One tuned shape; its kernels are ranked[first] and so on, best first. cublas_us 0: cuBLAS was absent. */
+/* What the products of a batch share. */
+enum { AUTOTUNE_SHARES_NONE, AUTOTUNE_SHARES_A, AUTOTUNE_SHARES_B };
+
+/* One tuned shape, or a batch of more than one product; its kernels are ranked[first] and so on, best first.
+ * cublas_us 0: cuBLAS was absent. */
 typedef struct {
-    int32_t m, n, k, layout, first, num_ranked;
+    int32_t m, n, k, layout, products, shared, first, num_ranked;
     double cublas_us;
 } autotune_entry;
 
@@ -76,6 +81,7 @@ typedef struct {
     double residual_length;                            /* models/residual.py */
     double margin, other_version, cublas_fixed_us;     /* models/cublas_model.py */
     double parts_of_last;                              /* models/splits.py */
+    double most_times_apart, batch_margin;             /* runtime/selector.py */
     int64_t kept_bytes, pieces_bytes, captured_bytes;  /* runtime/workspace.py */
     int32_t max_pieces, launches_to_stay, max_counted; /* runtime/workspace.py */
     int32_t max_plans, max_tallies;                    /* runtime/pick.py */
@@ -84,6 +90,13 @@ typedef struct {
     const double *split_values;                        /* numbers of splits, ascending, from 2 on */
     int32_t num_split_values;
 } autotune_constants;
+
+/* How many products there are, and how far A, B and C of one lie from those of the next, in elements. A stride of 0
+ * says that all share the operand. */
+typedef struct {
+    int64_t products;
+    int64_t stride[3];
+} autotune_batch;
 
 /* A cubin. */
 typedef struct {

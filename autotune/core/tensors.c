@@ -6,6 +6,7 @@
 
 /* Of dlpack.h: DLTensor and the head of DLPackExchangeAPI. */
 enum { DEVICE_CUDA = 2, CODE_FLOAT = 2 };
+enum { MATRIX = 2, STACK = 3 }; /* dimensions */
 
 typedef struct {
     void *data;
@@ -33,23 +34,48 @@ typedef struct {
     int (*current_stream)(int32_t device_type, int32_t device_id, void **stream);
 } exchange_api;
 
-static bool is_float_matrix(const tensor *found) {
-    return found->device.type == DEVICE_CUDA && found->num_dimensions == 2 && found->dtype.code == CODE_FLOAT &&
+/* What is known of an operand beside the kind of its call. */
+typedef struct {
+    uint64_t address;
+    int64_t products; /* matrices */
+    int32_t num_dimensions;
+} operand;
+
+static bool is_of_floats(const tensor *found) {
+    const bool is_known = found->num_dimensions == MATRIX || found->num_dimensions == STACK;
+    return is_known && found->device.type == DEVICE_CUDA && found->dtype.code == CODE_FLOAT &&
            found->dtype.bits == 32 && found->dtype.lanes == 1;
 }
 
-/* Look at a tensor as operand number i. False for what is no float32 matrix on a GPU. */
-static bool look(const exchange_api *exchange, void *object, int i, autotune_kind *kind, uint64_t *address) {
+/* Look at a tensor as operand number i of a call. False for what is no float32 matrix on a GPU, nor a stack of such
+ * matrices that goes with those that were looked at before. */
+static bool look(const exchange_api *exchange, void *object, int i, operand *seen, autotune_kind *kind) {
     tensor found;
-    if (exchange->view(object, &found) || !is_float_matrix(&found)) return false;
-    *address = (uint64_t)(uintptr_t)found.data + found.byte_offset;
-    kind->rows[i] = found.shape[0];
-    kind->columns[i] = found.shape[1];
-    kind->by_row[i] = found.strides ? found.strides[0] : found.shape[1];
-    kind->by_column[i] = found.strides ? found.strides[1] : 1;
+    if (exchange->view(object, &found) || !is_of_floats(&found)) return false;
+    const int32_t row = found.num_dimensions - 2, column = row + 1;
+    seen->address = (uint64_t)(uintptr_t)found.data + found.byte_offset;
+    seen->num_dimensions = found.num_dimensions;
+    seen->products = row ? found.shape[0] : 1;
+    kind->rows[i] = found.shape[row];
+    kind->columns[i] = found.shape[column];
+    kind->by_row[i] = found.strides ? found.strides[row] : found.shape[column];
+    kind->by_column[i] = found.strides ? found.strides[column] : 1;
+    kind->batch.stride[i] = 0;
+    if (seen->products != 1) {
+        kind->batch.stride[i] = found.strides ? found.strides[0] : found.shape[row] * found.shape[column];
+    }
     kind->devices[i] = found.device.id;
-    kind->low[i] = (uint32_t)(*address % AT_ALIGNED);
-    return true;
+    kind->low[i] = (uint32_t)(seen->address % AT_ALIGNED);
+    return seen->products > 0;
+}
+
+/* How many products there are: operands of one are shared. False where operands do not go together. */
+static bool count_products(const operand seen[3], bool has_out, autotune_kind *kind) {
+    const int64_t a = seen[0].products, b = seen[1].products, products = a > b ? a : b;
+    const int32_t of_a = seen[0].num_dimensions, of_b = seen[1].num_dimensions;
+    kind->batch.products = products;
+    if ((a != 1 && a != products) || (b != 1 && b != products)) return false;
+    return !has_out || (seen[2].products == products && seen[2].num_dimensions == (of_a > of_b ? of_a : of_b));
 }
 
 static const autotune_python *python;
@@ -71,7 +97,7 @@ static bool is_plain(const autotune_tensors *all, void *object, bool *needs_grad
 
 typedef struct {
     autotune_kind kind;
-    uint64_t at[3];
+    operand of[3];
     double alpha, beta;
 } product;
 
@@ -91,6 +117,7 @@ static void expect_new(autotune_kind *kind) {
     kind->columns[2] = kind->trans_b ? kind->rows[1] : kind->columns[1];
     kind->by_row[2] = kind->columns[2] > 1 ? kind->columns[2] : 1;
     kind->by_column[2] = 1;
+    kind->batch.stride[2] = kind->batch.products > 1 ? kind->rows[2] * kind->columns[2] : 0;
     kind->devices[2] = kind->devices[0];
     kind->low[2] = 0;
 }
@@ -107,8 +134,9 @@ static bool read_product(const autotune_tensors *all, void *const *arguments, pr
     if (!read_scale(arguments[3], &found->alpha) || !read_scale(arguments[4], &found->beta)) return false;
     if (!read_flag(arguments[5], &kind->trans_a) || !read_flag(arguments[6], &kind->trans_b)) return false;
     for (int i = 0; i < 2 + has_out; i++) {
-        if (!look(all->exchange, arguments[i], i, kind, &found->at[i])) return false;
+        if (!look(all->exchange, arguments[i], i, &found->of[i], kind)) return false;
     }
+    if (!count_products(found->of, has_out, kind)) return false;
     if (!has_out) expect_new(kind);
     return has_out || found->beta == 0;
 }
@@ -116,25 +144,27 @@ static bool read_product(const autotune_tensors *all, void *const *arguments, pr
 /* A new tensor for the result; NULL, with an error set, where there is no memory, or it is not as it should be. */
 static void *new_result(const autotune_tensors *all, void *like, product *asked) {
     autotune_kind made = asked->kind;
-    void *shape = python->build("(LL)", (long long)made.rows[2], (long long)made.columns[2]);
+    const long long rows = made.rows[2], columns = made.columns[2], products = made.batch.products;
+    const bool is_stack = asked->of[0].num_dimensions == STACK || asked->of[1].num_dimensions == STACK;
+    void *shape = is_stack ? python->build("(LLL)", products, rows, columns) : python->build("(LL)", rows, columns);
     void *out = shape ? python->call_method(like, all->new_empty, shape, (void *)NULL) : NULL;
     if (shape) python->release(shape);
-    if (!out || (look(all->exchange, out, 2, &made, &asked->at[2]) && !made.low[2])) return out;
+    if (!out || (look(all->exchange, out, 2, &asked->of[2], &made) && !made.low[2])) return out;
     python->release(out);
     return NULL;
 }
 
 static autotune_status launch(const autotune_tensors *all, const product *asked, const autotune_plan *plan) {
     const exchange_api *exchange = all->exchange;
-    const uint64_t *at = asked->at;
+    const at_operands at = {asked->of[0].address, asked->of[1].address, asked->of[2].address};
     void *stream = NULL;
-    if (at_overlap(plan, (at_operands){at[0], at[1], at[2]}) ||
+    if (at_overlap(plan, at) ||
         exchange->current_stream(DEVICE_CUDA, plan->planned.device, &stream)) {
         return AUTOTUNE_UNKNOWN;
     }
     void *state = python->save_thread(); /* a launch may wait, for a stream that is full */
-    const autotune_status status = autotune_run_plan(all->handle, plan, (uint64_t)(uintptr_t)stream, at[0], at[1],
-                                                     at[2], asked->alpha, asked->beta);
+    const autotune_status status = autotune_run_plan(all->handle, plan, (uint64_t)(uintptr_t)stream, at.a, at.b, at.c,
+                                                     asked->alpha, asked->beta);
     python->restore_thread(state);
     return status;
 }

@@ -1,4 +1,4 @@
-/* Products of tensors of Python that speak DLPack's exchange in C (DLPack 1.3), as a builtin function of Python:
+/* Products and batches of tensors of Python that speak DLPack's exchange in C (DLPack 1.3), as a builtin function of Python:
  * nothing of Python is needed to build this, and no object of it is made for what a tensor holds. */
 
 #ifndef AUTOTUNE_TENSORS_H
@@ -44,11 +44,12 @@ AUTOTUNE_API void autotune_use_python(const autotune_python *calls);
 
 /* A function of Python (METH_FASTCALL), whose self is the address of an autotune_tensors as a number:
  * the seven (a, b, out or None, alpha, beta, trans_a, trans_b) -> C = alpha op(A) op(B) + beta C, on the current stream of the
- * library, by a plan that is remembered.
+ * library, by a plan that is remembered. Of tensors of three dimensions it is a batch; one of two, or of one matrix, is
+ * shared.
  *
  * False, with nothing launched, for a plan that says so (is_left_alone).
  *
- * None, with nothing launched, for whatever it does not serve: no plan, no float32 matrices on one GPU, operands that
+ * None, with nothing launched, for whatever it does not serve: no plan, no float32 matrices or stacks of them on one GPU, operands that
  * overlap the result, a tensor that needs a gradient, arguments that are none. */
 AUTOTUNE_API void *autotune_sgemm_of_tensors(void *self, void *const *arguments, intptr_t num);
 

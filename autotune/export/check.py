@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import DispatchError
-from ..gemm import Gemm
+from ..gemm import FLOAT_BYTES, Gemm
 from ..runtime.chooser import Chooser
 from ..runtime.cuda_driver import PER_THREAD_STREAM, Driver
 from ..runtime.devices import first_served, kind_here
@@ -30,7 +30,8 @@ from ..runtime.table import Kernel, Table
 from .check_files import KindFiles, check_files
 
 NUM_ROWS, NUM_COLUMNS = 64, 512  # of C that are compared with float64
-MAX_ELEMENTS = 1 << 28  # of a matrix: tuned shapes beyond are left to the ragged one
+RAGGED_BATCH = 3  # products
+MAX_ELEMENTS = 1 << 28  # of A, B or C, of all products: tuned shapes beyond are left to the ragged one
 MAX_TUNED = 2  # tuned shapes per kernel, the smallest first
 SCALES = ((1.0, 0.0), (1.25, -0.5))  # alpha, beta
 
@@ -133,7 +134,7 @@ def _shapes(table: Table, kernel: Kernel) -> Iterator[Gemm]:
     """A ragged shape (ragged in k only, if the kernel takes whole tiles only), then tuned ones."""
     yield ragged_shape(kernel)
     tuned = [e.gemm for e in table.entries if any(r.kernel == kernel.id for r in e.ranked)]
-    small = [g for g in tuned if max(g.m * g.k, g.k * g.n, g.m * g.n) <= MAX_ELEMENTS]
+    small = [g for g in tuned if max(g.operand_bytes) <= FLOAT_BYTES * MAX_ELEMENTS]
     yield from sorted(small, key=lambda g: g.flops)[:MAX_TUNED]
 
 
@@ -144,27 +145,48 @@ def ragged_shape(kernel: Kernel) -> Gemm:
     edge = 0 if spec.is_exact else rest
     depth = spec.bk * max(3, 2 * spec.split_k) + rest
     variant = spec.variant
-    return Gemm(2 * spec.bm + edge, 3 * spec.bn + edge, depth, variant.trans_a, variant.trans_b)
+    batch = RAGGED_BATCH if variant.is_batched else 1
+    return Gemm(2 * spec.bm + edge, 3 * spec.bn + edge, depth, variant.trans_a, variant.trans_b, batch)
 
 
 def _check(
     engine: Engine, device: int, kernel: Kernel, gemm: Gemm, scales: tuple[float, float], seed: int
 ) -> KernelCheck:
     rng = np.random.default_rng((seed, gemm.m, gemm.n, gemm.k))
-    shape_a = (gemm.k, gemm.m) if gemm.trans_a else (gemm.m, gemm.k)
-    shape_b = (gemm.n, gemm.k) if gemm.trans_b else (gemm.k, gemm.n)
-    a = rng.standard_normal(shape_a, dtype=np.float32)
-    b = rng.standard_normal(shape_b, dtype=np.float32)
-    c = rng.standard_normal((gemm.m, gemm.n), dtype=np.float32)
+    a, b, c = _operands(gemm, rng)
     out = c.copy() if scales[1] else np.full_like(c, np.nan)
     sgemm_host(engine, device, PER_THREAD_STREAM, (a, b, out), scales, (gemm.trans_a, gemm.trans_b))
-    ratio = error_ratio(gemm, (a, b, c), out, scales, rng)
+    checked = sorted({0, gemm.batch // 2, gemm.batch - 1})
+    ratio = max(
+        error_ratio(gemm, (_of(a, i), _of(b, i), _of(c, i)), _of(out, i), scales, rng) for i in checked
+    )
     finite = bool(np.isfinite(out).all())
     reason = "" if ratio <= 1 else f"C is off by {ratio:.3g} times the bound against float64"
     if not finite:
-        row, column = np.argwhere(~np.isfinite(out))[0]
-        reason = f"C[{row}, {column}] is {out[row, column]}"
+        at = tuple(np.argwhere(~np.isfinite(out))[0].tolist())
+        reason = f"C[{', '.join(map(str, at))}] is {out[at]}"
     return KernelCheck(kernel.id, gemm, *scales, ratio if finite else math.inf, reason)
+
+
+def _operands(gemm: Gemm, rng: np.random.Generator) -> tuple[_Array, _Array, _Array]:
+    """A, B and C as stored: matrices, or stacks of them in a batch, but for what its products share."""
+    stack = (gemm.batch,) if gemm.is_batched else ()
+    shapes = (
+        ((gemm.k, gemm.m) if gemm.trans_a else (gemm.m, gemm.k), gemm.shares_a),
+        ((gemm.n, gemm.k) if gemm.trans_b else (gemm.k, gemm.n), gemm.shares_b),
+        ((gemm.m, gemm.n), False),
+    )
+    a, b, c = (
+        rng.standard_normal(shape if is_shared else (*stack, *shape), dtype=np.float32)
+        for shape, is_shared in shapes
+    )
+    return a, b, c
+
+
+def _of(stack: _Array, product: int) -> _Array:
+    """The matrix of one product."""
+    one: _Array = stack[product] if stack.ndim > 2 else stack
+    return one
 
 
 def error_ratio(

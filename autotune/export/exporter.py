@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 
@@ -57,20 +58,21 @@ def export_table(
     at most `max_megabytes`. `calls`: how often a program calls for each shape, tuned or not: these kernels
     are chosen for its shapes, too. `with_c`: with sources for programs in C (c_source.py). `adds`: beside the
     tables of other kinds of GPU that the folder holds. `note` is told of files that are kept and tables that
-    are replaced (`write_folder`), of batches that are left out, and of a recording that was made with another
+    are replaced (`write_folder`), and of a recording that was made with another
     text of the kernel; `on_compiled` how far the compiler is. Raises DispatchError if there is nothing to
     export, if results were measured of another kernel source, or are of another GPU architecture, than is
     compiled here, or if the folder holds anything that no export wrote, or is damaged and added to;
     UsageError where Python cannot import its name; EnvironmentProblem where the disk is full.
     """
     prepare(folder, note, adds=adds)
-    results = _callable(results, note)
     _check(results, compiler, note)
     results = replace(results, source_hash=same_code.kept_as(template.source_hash()))
     tuned = cut_to_chosen(results)
     limits = results.limits
     most = max_kernels // len(LAYOUTS)
-    known = {x: candidates(x, results.shapes, matrices, limits) for x in LAYOUTS}
+    single = tuple(shape for shape in results.shapes if not shape.gemm.is_batched)  # the model's
+    calls = {gemm: count for gemm, count in calls.items() if not gemm.is_batched}
+    known = {x: candidates(x, single, matrices, limits) for x in LAYOUTS}
     chosen = {x: portfolio(x, found, limits, most, calls) for x, found in known.items()}
     cublas = times_of_cublas(results, matrices)
     cublas_us = {x: cublas[x].times_us if x in cublas else {} for x in LAYOUTS}
@@ -100,23 +102,6 @@ def export_table(
         left_out=figures_of(judged),
     )
     return write_folder(table, code, folder, note, with_c=with_c, adds=adds)
-
-
-def _callable(results: TunedResults, note: Callable[[str], None]) -> TunedResults:
-    """The results less those of batches, which no application can call yet."""
-    single = tuple(shape for shape in results.shapes if not shape.gemm.is_batched)
-    num_batches = len(results.shapes) - len(single)
-    if num_batches and not single:
-        raise DispatchError(
-            f"all that was tuned are batches ({num_batches}), which a table cannot hold yet; "
-            "run `autotune search` for single products, too"
-        )
-    if num_batches:
-        note(
-            f"{num_batches} of {len(results.shapes)} tuned shapes are batches, which a table cannot hold yet:"
-            " they are left out"
-        )
-    return replace(results, shapes=single)
 
 
 def _check(results: TunedResults, compiler: KernelCompiler, note: Callable[[str], None]) -> None:
@@ -175,10 +160,11 @@ def _tied(shape: TunedShape) -> tuple[TunedPoint, ...]:
 
 def _name(gemm: Gemm, point: TunedPoint) -> cover.Kernel:
     """Equal for points that one kernel of a table serves."""
-    return gemm.layout, point.config.key
+    kernel = gemm.layout, point.config.key
+    return (*kernel, "batched") if gemm.is_batched else kernel
 
 
 def _entry(shape: TunedShape) -> Entry:
-    layout = shape.gemm.layout
-    ranked = tuple(RankedKernel(Wish(p.config, layout).id, p.time_us, p.is_tied) for p in shape.ranked)
+    wished = partial(Wish, layout=shape.gemm.layout, is_batched=shape.gemm.is_batched)
+    ranked = tuple(RankedKernel(wished(p.config).id, p.time_us, p.is_tied) for p in shape.ranked)
     return Entry(shape.gemm, shape.cublas_us, ranked)

@@ -28,13 +28,14 @@ def kernels(
     results: TunedResults, wishes: Sequence[Wish], cubins: Mapping[str, CubinLike], samples: Samples
 ) -> tuple[list[Kernel], Places]:
     """The kernels of a table (those wishes that have a cubin), and the shapes that they were timed on, by
-    layout. Of kernels that differ only in their number of splits, one has a model."""
+    layout. Of kernels that differ only in their number of splits, one has a model; of those for batches
+    none."""
     found: list[Kernel] = []
     places: Places = {}
     for layout in LAYOUTS:
         there = [wish for wish in wishes if wish.layout == layout and wish.id in cubins]
         records = {wish.id: _record(wish, cubins[wish.id], results) for wish in there}
-        timed = {w.config.in_any_splits: w for w in reversed(there) if not w.is_wide}
+        timed = {w.config.in_any_splits: w for w in reversed(there) if not (w.is_wide or w.is_batched)}
         timed = {config: wish for config, wish in timed.items() if samples[layout].get(config)}
         if timed:
             known = [samples[layout][config] for config in timed]

@@ -33,7 +33,11 @@ def times_of_cublas(results: TunedResults, matrices: Sequence[TimeMatrix]) -> di
     found: dict[str, CublasTimes] = {}
     for layout in LAYOUTS:
         for version, times_us in sources:
-            known = {gemm: time_us for gemm, time_us in times_us.items() if gemm.layout == layout}
+            known = {
+                gemm: time_us
+                for gemm, time_us in times_us.items()
+                if gemm.layout == layout and not gemm.is_batched
+            }
             if layout not in found and len(known) >= LEAST_TIMES:
                 found[layout] = CublasTimes(version, known)
     return found

@@ -24,6 +24,7 @@ class Wish:
     layout: str
     is_wide: bool = False
     is_required: bool = False
+    is_batched: bool = False
 
     @property
     def gemm(self) -> Gemm:
@@ -32,14 +33,15 @@ class Wish:
 
     @property
     def variant(self) -> Variant:
-        return Variant(self.layout[0] == "T", self.layout[1] == "T", self.is_wide)
+        return Variant(self.layout[0] == "T", self.layout[1] == "T", self.is_wide, self.is_batched)
 
     @property
     def id(self) -> str:
         """Short, readable, and the same in every export."""
         c = self.config
-        digest = hashlib.sha256(f"{c.key}:{self.layout}:{self.is_wide}".encode()).hexdigest()
-        split = f"-split{c.split_k}" if c.split_k > 1 else ""
+        batched = ":batched" if self.is_batched else ""
+        digest = hashlib.sha256(f"{c.key}:{self.layout}:{self.is_wide}{batched}".encode()).hexdigest()
+        split = (f"-split{c.split_k}" if c.split_k > 1 else "") + ("-batched" if self.is_batched else "")
         return f"{self.layout.lower()}-{c.bm}x{c.bn}x{c.bk}{split}-{digest[:8]}"
 
 
@@ -47,7 +49,8 @@ def all_wishes(results: TunedResults, portfolio: Mapping[str, Sequence[Config]])
     """Each kernel once, for results whose rankings are settled. Raises DispatchError where a GPU cannot run
     the default."""
     winners = list(_winners(results))
-    won = {(wish.layout, wish.config.in_any_splits) for wish in winners}  # these serve other shapes, too
+    # these serve other shapes, too
+    won = {(wish.layout, wish.config.in_any_splits) for wish in winners if not wish.is_batched}
     more = [
         Wish(config, layout)
         for layout, configs in portfolio.items()
@@ -62,7 +65,8 @@ def all_wishes(results: TunedResults, portfolio: Mapping[str, Sequence[Config]])
 def _winners(results: TunedResults) -> Iterator[Wish]:
     for shape in results.shapes:
         for point in shape.ranked:
-            yield Wish(point.config, shape.gemm.layout, is_required=True)
+            is_batched = shape.gemm.is_batched
+            yield Wish(point.config, shape.gemm.layout, is_required=True, is_batched=is_batched)
 
 
 def defaults(limits: DeviceLimits) -> list[Wish]:

@@ -105,13 +105,15 @@ class Maps:
         found = []
         for study in studies:
             theirs = study.study.environment
-            if (theirs.gpu_name, theirs.recorded_on) == same and not study.study.gemm.is_batched:
+            if (theirs.gpu_name, theirs.recorded_on) == same:
                 found.append(self._served(study))
         return found
 
     def _served(self, study: StudyNumbers) -> ServedShape:
-        cell = self.cell(study.study.gemm)
-        if cell.provider == "cublas":
+        cell, gemm = self.cell(study.study.gemm), study.study.gemm
+        if gemm.is_batched and cell.provider != "cublas" and self._selector.pick(Call.packed(gemm)).is_looped:
+            picked_us = None  # nobody timed a launch for each product
+        elif cell.provider == "cublas":
             picked_us = study.cublas_us
         else:
             key = replace(self._kernels[cell.kernel].config, split_k=cell.split_k).key

@@ -8,6 +8,7 @@ hands over its array has imported it. Copied into exported tables.
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -17,7 +18,9 @@ from ..gemm import FLOAT_BYTES
 from .cuda_driver import Driver
 
 Form = tuple[int, int, int, int]  # rows, columns, strides of both in elements
-Operand = tuple[int, int, Form]  # address, GPU, form. Plain tuples: made three times per call
+Leading = tuple[tuple[int, int], ...]  # extents of leading dimensions, outermost first, and their strides
+# address, GPU, form of a matrix, leading dimensions. Plain tuples: made three times per call
+Operand = tuple[int, int, Form, Leading]
 NO_DEVICE = -1  # of an array without elements
 _FLOAT32 = np.dtype(np.float32)
 
@@ -40,26 +43,27 @@ class Library:
     is_foreign: ClassVar[bool] = False  # its work must be ordered before ours explicitly
 
     def describe(self, x: Any, role: str) -> Operand:
-        """Address, GPU and form of a float32 matrix on a GPU. Raises DispatchError, naming `role`."""
+        """Address, GPU, form and leading dimensions of float32 matrices on a GPU. Raises DispatchError,
+        naming `role`."""
         raise NotImplementedError
 
     def current_stream(self, x: Any, device: int) -> int:
         """Handle of the stream that the caller works on."""
         raise NotImplementedError
 
-    def empty(self, m: int, n: int, device: int, stream: int | None) -> Any:
-        """A new m x n matrix, safe to write on `stream` (None: the current one)."""
+    def empty(self, shape: tuple[int, ...], device: int, stream: int | None) -> Any:
+        """A new array, safe to write on `stream` (None: the current one)."""
         raise NotImplementedError
 
     def order(self, x: Any, stream: int) -> None:
         """Work given to `stream` from now on waits for what produces x."""
 
     def packed_copy(self, x: Any) -> Any | None:
-        """A packed copy of a matrix, made on the current stream; None where that is not known how."""
+        """A packed copy of an array, made on the current stream; None where that is not known how."""
         return None
 
     def assign(self, x: Any, values: Any) -> None:
-        """Copy a matrix into another, on the current stream; of libraries that make packed copies."""
+        """Copy an array into another, on the current stream; of libraries that make packed copies."""
         raise NotImplementedError
 
 
@@ -70,18 +74,34 @@ def _refuse(role: str, fault: str, advice: str) -> DispatchError:
 def _check_matrix(role: str, dtype: Any, ndim: int) -> None:
     if dtype != _FLOAT32:
         raise _refuse(role, f"has dtype {dtype}", "convert it to float32")
-    if ndim != 2:
-        raise _refuse(role, f"has {ndim} dimensions, not 2", "reshape it to a matrix")
+    if ndim < 2:
+        raise _too_flat(role, ndim)
 
 
-def _form(role: str, shape: Any, byte_strides: Any) -> Form:
-    rows, cols = (int(extent) for extent in shape)
-    if byte_strides is None:
-        return rows, cols, cols, 1
-    by_row, by_col = (divmod(int(stride), FLOAT_BYTES) for stride in byte_strides)
-    if rows and cols and (by_row[1] or by_col[1]):
+def _too_flat(role: str, ndim: int) -> DispatchError:
+    return _refuse(role, f"has {ndim} dimensions, fewer than 2", "reshape it to a matrix")
+
+
+def _form(role: str, shape: Any, byte_strides: Any) -> tuple[Form, Leading]:
+    extents = [int(extent) for extent in shape]
+    if byte_strides is None or 0 in extents:
+        return packed_form(extents)
+    steps = [divmod(int(stride), FLOAT_BYTES) for stride in byte_strides]
+    if any(rest for _, rest in steps):
         raise _refuse(role, f"has strides {tuple(byte_strides)} that are no whole floats", "copy it")
-    return rows, cols, by_row[0], by_col[0]
+    *leading, by_row, by_col = (step for step, _ in steps)
+    rows, cols = extents[-2:]
+    return (rows, cols, by_row, by_col), tuple(zip(extents[:-2], leading, strict=True))
+
+
+def packed_form(extents: Sequence[int]) -> tuple[Form, Leading]:
+    """Of a packed array."""
+    rows, cols = extents[-2:]
+    leading, stride = list[tuple[int, int]](), rows * cols
+    for extent in reversed(extents[:-2]):
+        leading.append((extent, stride))
+        stride *= extent
+    return (rows, cols, max(cols, 1), 1), tuple(reversed(leading))
 
 
 class Torch(Library):
@@ -102,14 +122,15 @@ class Torch(Library):
             x.dtype is not self._float32
             or not x.is_cuda
             or x.layout is not self._strided
-            or x.dim() != 2
+            or x.dim() < 2
             or (x.requires_grad and self._is_grad_enabled())
             or x.is_neg()
         ):
             raise self._fault(x, role)
-        rows, cols = x.shape
-        by_row, by_col = x.stride()
-        return x.data_ptr(), x.get_device(), (rows, cols, by_row, by_col)
+        *extents, rows, cols = x.shape
+        *strides, by_row, by_col = x.stride()
+        leading = tuple(zip(extents, strides, strict=True)) if extents else ()
+        return x.data_ptr(), x.get_device(), (rows, cols, by_row, by_col), leading
 
     def _fault(self, x: Any, role: str) -> DispatchError:
         if x.dtype is not self._float32:
@@ -118,8 +139,8 @@ class Torch(Library):
             return _refuse(role, f"is on {x.device}", "move it with .cuda(), or pass NumPy arrays")
         if x.layout is not self._strided:
             return _refuse(role, f"has layout {x.layout}", "convert it with .to_dense()")
-        if x.dim() != 2:
-            return _refuse(role, f"has {x.dim()} dimensions, not 2", "reshape it to a matrix")
+        if x.dim() < 2:
+            return _too_flat(role, x.dim())
         if x.is_neg():
             return _refuse(role, "is a lazily negated view", "resolve it with .resolve_neg()")
         return _refuse(role, "requires grad, and sgemm has no gradient", "call it under torch.no_grad()")
@@ -127,13 +148,13 @@ class Torch(Library):
     def current_stream(self, x: Any, device: int) -> int:
         return int(self._raw_stream(device))
 
-    def empty(self, m: int, n: int, device: int, stream: int | None) -> Any:
+    def empty(self, shape: tuple[int, ...], device: int, stream: int | None) -> Any:
         torch = self._torch
         if stream is None or stream == self._raw_stream(device):
-            return torch.empty((m, n), dtype=self._float32, device=device)
+            return torch.empty(shape, dtype=self._float32, device=device)
         # The allocator hands out memory in the order of one stream: it must be ours.
         with torch.cuda.stream(torch.cuda.ExternalStream(stream, device=device)):
-            return torch.empty((m, n), dtype=self._float32, device=device)
+            return torch.empty(shape, dtype=self._float32, device=device)
 
     def packed_copy(self, x: Any) -> Any | None:
         return x.contiguous()
@@ -150,7 +171,7 @@ class CuPy(Library):
 
     def describe(self, x: Any, role: str) -> Operand:
         _check_matrix(role, x.dtype, x.ndim)
-        return int(x.data.ptr), int(x.data.device_id), _form(role, x.shape, x.strides)
+        return int(x.data.ptr), int(x.data.device_id), *_form(role, x.shape, x.strides)
 
     def current_stream(self, x: Any, device: int) -> int:
         with self._cupy.cuda.Device(device):
@@ -163,13 +184,13 @@ class CuPy(Library):
             return streams.Stream.from_external(_StreamHandle(stream))
         return streams.ExternalStream(stream)
 
-    def empty(self, m: int, n: int, device: int, stream: int | None) -> Any:
+    def empty(self, shape: tuple[int, ...], device: int, stream: int | None) -> Any:
         cuda = self._cupy.cuda
         with cuda.Device(device):
             if stream is None or stream == cuda.get_current_stream().ptr:
-                return self._cupy.empty((m, n), dtype=_FLOAT32)
+                return self._cupy.empty(shape, dtype=_FLOAT32)
             with self._external(stream):  # its memory pool keeps an arena per stream
-                return self._cupy.empty((m, n), dtype=_FLOAT32)
+                return self._cupy.empty(shape, dtype=_FLOAT32)
 
     def packed_copy(self, x: Any) -> Any | None:
         with self._cupy.cuda.Device(x.data.device_id):
@@ -202,7 +223,7 @@ class Foreign(Library):
         if role == "out" and is_read_only:
             raise _refuse(role, "is read-only", "pass a writable array")
         device = self._driver.pointer_device(address) if address else NO_DEVICE
-        return int(address or 0), device, _form(role, shape, interface.get("strides"))
+        return int(address or 0), device, *_form(role, shape, interface.get("strides"))
 
     def _describe_dlpack(self, x: Any, role: str) -> Operand:
         view, dtype = self._view(x, role, -1)
@@ -212,7 +233,7 @@ class Foreign(Library):
         if role == "out" and view.readonly:
             raise _refuse(role, "is read-only", "pass a writable array")
         strides = view.strides and tuple(FLOAT_BYTES * stride for stride in view.strides)
-        return int(view.ptr), int(view.device_id), _form(role, view.shape, strides)
+        return int(view.ptr), int(view.device_id), *_form(role, view.shape, strides)
 
     @staticmethod
     def _view(x: Any, role: str, stream: int) -> tuple[Any, Any]:
@@ -229,9 +250,9 @@ class Foreign(Library):
     def current_stream(self, x: Any, device: int) -> int:
         return (getattr(x, "__cuda_array_interface__", None) or {}).get("stream") or 0
 
-    def empty(self, m: int, n: int, device: int, stream: int | None) -> Any:
+    def empty(self, shape: tuple[int, ...], device: int, stream: int | None) -> Any:
         raise DispatchError(
-            "arrays of this library cannot be made here; pass out=, a float32 matrix on the GPU"
+            "arrays of this library cannot be made here; pass out=, a float32 array on the GPU"
         )
 
     def order(self, x: Any, stream: int) -> None:
@@ -250,10 +271,10 @@ class Numba(Foreign):
     def current_stream(self, x: Any, device: int) -> int:
         return super().current_stream(x, device) or stream_handle(sys.modules["numba"].cuda.default_stream())
 
-    def empty(self, m: int, n: int, device: int, stream: int | None) -> Any:
+    def empty(self, shape: tuple[int, ...], device: int, stream: int | None) -> Any:
         cuda = sys.modules["numba"].cuda
         with cuda.gpus[device]:
-            return cuda.device_array((m, n), dtype=_FLOAT32)
+            return cuda.device_array(shape, dtype=_FLOAT32)
 
 
 class Host(Library):
@@ -266,7 +287,7 @@ class Host(Library):
         _check_matrix(role, x.dtype, x.ndim)
         if role == "out" and not x.flags.writeable:
             raise _refuse(role, "is read-only", "pass a writable array")
-        return int(x.ctypes.data), NO_DEVICE, _form(role, x.shape, x.strides)
+        return int(x.ctypes.data), NO_DEVICE, *_form(role, x.shape, x.strides)
 
 
 class Libraries:

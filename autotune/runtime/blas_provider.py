@@ -1,4 +1,5 @@
-"""cuBLAS as a provider: calls cublasSgemm where cuBLAS is taken to be faster than every kernel of a table.
+"""cuBLAS as a provider: calls cublasSgemm where cuBLAS is taken to be faster than every kernel of a table,
+and cublasSgemmStridedBatched for batches that no kernel was tuned for.
 
 The library is the one that this process has loaded already, else the one that cuda.pathfinder finds. It is
 optional: where it is absent, broken or switched off, kernels of the table serve.
@@ -25,7 +26,7 @@ from typing import Any
 
 from ..column_major import OP_N, PEDANTIC_MATH, WORKSPACE_BYTES, ColumnMajorCall, read_version
 from ..errors import DispatchError, DispatchWarning
-from ..gemm import MAX_EXTENT
+from ..gemm import FLOAT_BYTES, MAX_EXTENT
 from ..kernel.launch import Grid
 from .cuda_driver import Driver
 from .pick import Call, Pick
@@ -39,7 +40,7 @@ _POINTER_MODE_HOST = 0
 _SCALES = struct.Struct("=ff")  # alpha and beta
 _FILE = re.compile(r"libcublas\.so[.\d]*$")
 _MAPS = Path("/proc/self/maps")  # of Linux: the files that this process has mapped
-_I, _P = ctypes.c_int, ctypes.c_void_p
+_I, _P, _L = ctypes.c_int, ctypes.c_void_p, ctypes.c_int64
 _PROPERTY = "cublasGetProperty"
 _SIGNATURES: dict[str, tuple[Any, ...]] = {
     _PROPERTY: (_I, _P),
@@ -49,6 +50,26 @@ _SIGNATURES: dict[str, tuple[Any, ...]] = {
     "cublasSetStream_v2": (_P, _P),
     "cublasSetWorkspace_v2": (_P, _P, ctypes.c_size_t),
     "cublasSgemm_v2": (_P, _I, _I, _I, _I, _I, _P, _P, _I, _P, _I, _P, _P, _I),
+    "cublasSgemmStridedBatched": (
+        _P,
+        _I,
+        _I,
+        _I,
+        _I,
+        _I,
+        _P,
+        _P,
+        _I,
+        _L,
+        _P,
+        _I,
+        _L,
+        _P,
+        _P,
+        _I,
+        _L,
+        _I,
+    ),
 }
 # Where no kernel is there to scale: not among those that the core is given.
 _GEAM = (_P, _I, _I, _I, _I, _P, _P, _I, _P, _P, _I, _P, _I)
@@ -87,28 +108,36 @@ class BlasHandle:
         return bool(_SCALES.unpack_from(self._scales)[0] != 0)
 
     def sgemm(self, call: ColumnMajorCall, stream: int, addresses: Triple, workspace: int) -> None:
-        """Enqueue a product with the scales set before; beta = 0 does not read C. The GPU's context must be
-        current, and nothing else use the workspace before the product is done."""
+        """Enqueue a product, or a batch, with the scales set before; beta = 0 does not read C. The GPU's
+        context must be current, and nothing else use the workspace before the product is done."""
         library, handle, (a, b, c) = self._library, self._handle, addresses
         _check(library.cublasSetStream_v2(handle, stream), "cublasSetStream")
         _check(library.cublasSetWorkspace_v2(handle, workspace, WORKSPACE_BYTES), "cublasSetWorkspace")
-        status = library.cublasSgemm_v2(
-            handle, call.trans_first, call.trans_second, call.rows, call.columns, call.depth,
-            self._alpha, b, call.ld_first, a, call.ld_second, self._beta, c, call.ld_result,
-        )  # fmt: skip
-        _check(status, "cublasSgemm")
+        head = handle, call.trans_first, call.trans_second, call.rows, call.columns, call.depth, self._alpha
+        if call.products == 1:
+            name, status = "cublasSgemm", library.cublasSgemm_v2(
+                *head, b, call.ld_first, a, call.ld_second, self._beta, c, call.ld_result
+            )  # fmt: skip
+        else:
+            name, status = "cublasSgemmStridedBatched", library.cublasSgemmStridedBatched(
+                *head, b, call.ld_first, call.stride_first, a, call.ld_second, call.stride_second,
+                self._beta, c, call.ld_result, call.stride_result, call.products,
+            )  # fmt: skip
+        _check(status, name)
 
     def scale_result(self, call: ColumnMajorCall, stream: int, address: int, beta: float) -> None:
-        """Enqueue C = beta C; beta = 0 does not read C. By cublasSgeam in place, whose second operand counts
-        nothing: cuBLAS states that neither is read where its scale is 0."""
+        """Enqueue C = beta C, for each of a batch; beta = 0 does not read C. By cublasSgeam in place, whose
+        second operand counts nothing: cuBLAS states that neither is read where its scale is 0."""
         library, handle = self._library, self._handle
         _check(library.cublasSetStream_v2(handle, stream), "cublasSetStream")
         _SCALES.pack_into(self._scales, 0, beta, 0.0)
-        status = library.cublasSgeam(
-            handle, OP_N, OP_N, call.rows, call.columns, self._alpha, address, call.ld_result,
-            self._beta, address, call.ld_result, address, call.ld_result,
-        )  # fmt: skip
-        _check(status, "cublasSgeam")
+        for product in range(call.products):
+            at = address + FLOAT_BYTES * product * call.stride_result
+            status = library.cublasSgeam(
+                handle, OP_N, OP_N, call.rows, call.columns, self._alpha, at, call.ld_result,
+                self._beta, at, call.ld_result, at, call.ld_result,
+            )  # fmt: skip
+            _check(status, "cublasSgeam")
 
 
 class _Lent(dict[int, BlasHandle]):
@@ -216,7 +245,7 @@ class BlasProvider:
 
     def call(self, problem: Product) -> ColumnMajorCall:
         """How cuBLAS is called for a product that it may serve."""
-        return ColumnMajorCall.of(problem.gemm, problem.lds)
+        return ColumnMajorCall.of(problem.gemm, problem.lds, problem.batch)
 
 
 def _instead(pick: Pick, is_absent: bool) -> str:

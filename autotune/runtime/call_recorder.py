@@ -16,6 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from ..errors import DispatchError
+from ..gemm import Gemm
 from .counting import CallCounts, Counted
 
 VERSION = 1  # of the format
@@ -52,11 +53,16 @@ def rendered(counts: Iterable[Counted]) -> str:
             continue
         gemm, (lda, ldb, ldc), (a, b, c) = counted.gemm, counted.lds, counted.alignment
         rows.append(
-            f'{{"m": {gemm.m}, "n": {gemm.n}, "k": {gemm.k}, "layout": "{gemm.layout}", '
+            f'{{"m": {gemm.m}, "n": {gemm.n}, "k": {gemm.k}, "layout": "{gemm.layout}", {_batch(gemm)}'
             f'"ld": [{lda}, {ldb}, {ldc}], "align": [{a}, {b}, {c}], "count": {counted.calls}}}'
         )
     lines = ",\n".join(rows)
     return f'{{"version": {VERSION}, "shape": [\n{lines}\n], "others": {others}}}\n'
+
+
+def _batch(gemm: Gemm) -> str:
+    shared = '"shared": "a", ' if gemm.shares_a else '"shared": "b", ' if gemm.shares_b else ""
+    return f'"batch": {gemm.batch}, {shared}' if gemm.is_batched else ""
 
 
 class CallRecorder:

@@ -111,7 +111,7 @@ class ChoiceFile:
 def kind_of(call: Call) -> Call:
     """The same for all calls that may run the same launches: addresses as far as vectors feel them."""
     a, b, c = (address & -address & 15 for address in call.addresses)
-    return call if (a, b, c) == call.addresses else Call(call.gemm, call.lds, (a, b, c))
+    return call if (a, b, c) == call.addresses else call._replace(addresses=(a, b, c))
 
 
 def name_of(table: Table) -> str:
@@ -254,8 +254,8 @@ class KnownChoices:
         return found
 
     def is_open(self, call: Call, pick: Pick) -> bool:
-        """Whether a call is to be settled at its first use."""
-        is_modelled = self.is_first_use and pick.how == "modelled"
+        """Whether a call is to be settled at its first use. Batches never are."""
+        is_modelled = self.is_first_use and pick.how == "modelled" and not call.gemm.is_batched
         return is_modelled and call.gemm.k > 0 and kind_of(call) not in self._left
 
     def leave(self, call: Call) -> None:

@@ -8,7 +8,9 @@ from collections.abc import Callable
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from .pick import Call, Pick
+from ..gemm import Gemm
+from .pick import Call, Pick, Triple
+from .product import Product, folded
 from .table import Table
 
 if TYPE_CHECKING:  # both take long to import, and an application may never need one
@@ -36,6 +38,17 @@ class Chooser:
 
         return Selector(self._table, self._loaded_cublas)
 
+    @cached_property
+    def _tuned(self) -> frozenset[Gemm]:
+        return frozenset(entry.gemm for entry in self._table.entries)
+
+    def served_as(self, problem: Product, addresses: Triple) -> Product:
+        """A batch as one product of all its rows where it is one, unless it was tuned as it is."""
+        call = Call(problem.gemm, problem.lds, addresses, problem.batch)
+        if not problem.gemm.is_batched or (problem.gemm in self._tuned and call.is_as_tuned):
+            return problem
+        return folded(problem) or problem
+
     def pick(self, call: Call) -> Pick:
         """The kernel for a call with m and n at least 1, and who serves it. Raises DispatchError if even the
         default kernel is not legal, which needs more tiles than a grid holds."""
@@ -43,7 +56,7 @@ class Chooser:
         if core is None:
             return self._selector.pick(call)
         version = self._loaded_cublas() if self._loaded_cublas and g.layout in self._table.cublas else None
-        found = core.choose((g.m, g.n, g.k), g.layout, call.lds, call.addresses, version)
+        found = core.choose(call, version)
         if found is None:
             return self._selector.pick(call)  # says what is wrong
         return Pick(
@@ -55,6 +68,7 @@ class Chooser:
             entry=self._table.entries[found.entry].gemm if found.entry >= 0 else None,
             provider="cublas" if found.is_cublas else "autotune",
             cublas_us=found.cublas_us or None,
+            is_looped=found.is_looped,
         )
 
     def ranked(self, call: Call, num: int) -> tuple[Pick, ...]:

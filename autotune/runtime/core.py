@@ -14,10 +14,10 @@ from typing import Any, NamedTuple
 
 from ..errors import DispatchError
 from ..gemm import LAYOUTS
-from .core_structs import ADDRESS, DOUBLE, INT, STRUCTS, TEXT, WORD, CChoice, Triple
+from .core_structs import ADDRESS, DOUBLE, INT, STRUCTS, TEXT, WORD, CBatch, CChoice, Triple
 from .core_table import TABLE_VERSION, TableArrays, table_struct
 from .kept_modules import library_path
-from .pick import How
+from .pick import Call, How
 from .table import Table
 
 FOLDER = Path(__file__).resolve().parents[1] / "core"
@@ -30,7 +30,7 @@ _RUN = [ADDRESS, ADDRESS, WORD, WORD, WORD, WORD, DOUBLE, DOUBLE]
 _SIGNATURES: dict[str, list[Any]] = {
     "autotune_open": [ADDRESS, ADDRESS],
     "autotune_close": [ADDRESS],
-    "autotune_choose": [ADDRESS, *4 * [INT], Triple, Triple, TEXT, ADDRESS],
+    "autotune_choose": [ADDRESS, *4 * [INT], ADDRESS, Triple, Triple, TEXT, ADDRESS],
     "autotune_use_driver": [ADDRESS, ADDRESS],
     "autotune_use_blas": [ADDRESS, ADDRESS],
     "autotune_make_plan": [ADDRESS, ADDRESS, ADDRESS],
@@ -65,7 +65,7 @@ def library() -> Any:
 
 class CoreChoice(NamedTuple):
     """What the core chose: numbers of a kernel and of an entry of the table, -1 for none; 0 for times that
-    are not known."""
+    are not known. `is_looped`: the kernel is launched for each product of a batch."""
 
     how: How
     kernel: int
@@ -74,6 +74,7 @@ class CoreChoice(NamedTuple):
     is_cublas: bool
     expected_us: float
     cublas_us: float
+    is_looped: bool
 
 
 def core_of(table: Table) -> Core | None:
@@ -99,25 +100,19 @@ class Core:
         if handle and not sys.is_finalizing():  # threads may be in the middle of a call
             self.library.autotune_close(handle)
 
-    def choose(
-        self,
-        extents: tuple[int, int, int],
-        layout: str,
-        lds: tuple[int, int, int],
-        addresses: tuple[int, int, int],
-        cublas_version: str | None,
-    ) -> CoreChoice | None:
+    def choose(self, call: Call, cublas_version: str | None) -> CoreChoice | None:
         """For a product with m and n at least 1; None where even the default kernel is not legal."""
-        found, version = CChoice(), cublas_version and cublas_version.encode()
+        found, version, g = CChoice(), cublas_version and cublas_version.encode(), call.gemm
+        batch = ctypes.byref(CBatch.of(call.batch)) if g.is_batched else None
         status = self.library.autotune_choose(
-            self.handle, LAYOUTS.index(layout), *extents, Triple(*lds), Triple(*addresses), version,
-            ctypes.byref(found),
+            self.handle, LAYOUTS.index(g.layout), g.m, g.n, g.k, batch, Triple(*call.lds),
+            Triple(*call.addresses), version, ctypes.byref(found),
         )  # fmt: skip
         if status == NO_KERNEL:
             return None
         if status:
-            raise DispatchError(f"the core refuses {extents} with leading dimensions {lds}: status {status}")
+            raise DispatchError(f"the core refuses {g} with leading dimensions {call.lds}: status {status}")
         return CoreChoice(
             HOWS[found.how], found.kernel, found.split_k, found.entry, bool(found.is_cublas),
-            found.expected_us, found.cublas_us,
+            found.expected_us, found.cublas_us, bool(found.is_looped),
         )  # fmt: skip

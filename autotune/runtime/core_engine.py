@@ -11,14 +11,14 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-from ..gemm import LAYOUTS, Gemm
+from ..gemm import LAYOUTS, SINGLE, Gemm
 from .blas_provider import BlasProvider
 from .call_recorder import folder_of
 from .choices import KnownChoices
 from .chooser import Chooser
 from .core import Core
 from .core_faults import no_scale, tell
-from .core_structs import BlasCalls, CCount, Kind, Planned
+from .core_structs import BlasCalls, CBatch, CCount, Kind, Planned
 from .counting import OTHERS, Counted
 from .cuda_driver import Driver
 from .devices import OpenGpu
@@ -88,14 +88,15 @@ class CoreEngine(Engine):
             m=gemm.m, n=gemm.n, k=gemm.k, layout=LAYOUTS.index(gemm.layout), ld=problem.lds,
             kernel=self._numbers[pick.kernel_id], split_k=pick.split_k, is_cublas=plan.blas is not None,
             device=gpu.device, num_bytes=problem.num_bytes, context=gpu.context, sgemm=loaded.sgemm,
-            reduce=loaded.reduce, pack=loaded.pack, low=addresses,
+            reduce=loaded.reduce, pack=loaded.pack, low=addresses, is_looped=pick.is_looped,
+            batch=CBatch.of(problem.batch),
         )  # fmt: skip
         return plan._replace(core=CorePlan(self.core, planned))
 
     def remember(self, key: Key, plan: Plan) -> None:
         super().remember(key, plan)
         if plan.core is not None and plan.unsettled is None:
-            kind = core_kind(key, plan.problem.gemm)
+            kind = core_kind(key)
             self.core.library.autotune_remember(self.core.handle, ctypes.byref(kind), plan.core.address)
 
     def counted(self, plan: Plan, addresses: Triple, pick: Pick) -> Plan:
@@ -113,7 +114,10 @@ class CoreEngine(Engine):
         if not row.m:
             return OTHERS._replace(calls=row.calls)
         layout, kernel = LAYOUTS[row.layout], self.table.kernels[row.kernel]
-        gemm = Gemm(row.m, row.n, row.k, layout[0] == "T", layout[1] == "T")
+        gemm = Gemm(
+            *(row.m, row.n, row.k, layout[0] == "T", layout[1] == "T"),
+            *(row.products, row.shared == 1, row.shared == 2),
+        )
         return Counted(
             gemm, tuple(row.ld), tuple(row.alignment), kernel.id, row.split_k,
             "cublas" if row.is_cublas else "autotune", row.calls,
@@ -178,8 +182,9 @@ def _address(function: Any) -> int | None:
     return ctypes.cast(function, ctypes.c_void_p).value if hasattr(function, "argtypes") else None
 
 
-def core_kind(key: Key, gemm: Gemm) -> Any:
-    """autotune_kind of calls of a product that are planned so."""
-    devices, (a, b, c), low, trans_a, trans_b = key
-    forms = zip(a, b, c or (gemm.m, gemm.n, max(gemm.n, 1), 1), strict=True)
-    return Kind(*forms, devices, low, int(trans_a), int(trans_b))
+def core_kind(key: Key) -> Any:
+    """autotune_kind of calls that are planned so."""
+    devices, (a, b, c), low, trans_a, trans_b, batch = key
+    m, n = a[1 if trans_a else 0], b[0 if trans_b else 1]
+    forms = zip(a, b, c or (m, n, max(n, 1), 1), strict=True)
+    return Kind(*forms, CBatch.of(batch or SINGLE), devices, low, int(trans_a), int(trans_b))

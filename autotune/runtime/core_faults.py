@@ -14,7 +14,7 @@ from .cuda_driver import CudaFault, error_name
 _OF_CALL = 256  # statuses of cuBLAS are below
 _BLAS_CALLS = (
     "cublasCreate", "cublasSetMathMode", "cublasSetPointerMode", "cublasSetStream", "cublasSetWorkspace",
-    "cublasSgemm",
+    "cublasSgemm", "cublasSgemmStridedBatched",
 )  # fmt: skip
 _LAUNCHING = "launching a kernel, or taking memory for it"
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import ctypes
 from typing import Any
 
-from ..gemm import LAYOUTS
+from ..gemm import LAYOUTS, Batch, Gemm
 
 INT, DOUBLE, TEXT, ADDRESS = ctypes.c_int32, ctypes.c_double, ctypes.c_char_p, ctypes.c_void_p
 WORD = ctypes.c_uint64
@@ -28,7 +28,8 @@ class CKernel(Struct):
         *((name, INT) for name in (
             "layout", "code", "bm", "bn", "bk", "threads", "smem_bytes", "vec_a", "vec_b", "vec_c",
             "reduction", "split_k", "wave", "group", "is_exact", "is_wide", "packs_a", "packs_b", "overlaps",
-            "is_along_m", "registers", "blocks_per_sm", "flush_k", "threads_along_k", "slices", "has_model",
+            "is_along_m", "is_batched", "registers", "blocks_per_sm", "flush_k", "threads_along_k", "slices",
+            "has_model",
         )),
         *((name, DOUBLE) for name in (
             "fixed_us", "round_us", "step_us", "memory_efficiency", "relative_error",
@@ -38,6 +39,11 @@ class CKernel(Struct):
 
 class CResiduals(Struct):
     _fields_ = (("places", ADDRESS), ("weights", ADDRESS), ("num_places", INT), ("num_rows", INT))
+
+
+def shared_of(gemm: Gemm) -> int:
+    """What the products of a batch share, as core/table.h numbers it."""
+    return 1 if gemm.shares_a else 2 if gemm.shares_b else 0
 
 
 class CLayout(Struct):
@@ -54,7 +60,19 @@ class CRanked(Struct):
 
 class CEntry(Struct):
     _fields_ = (
-        *((name, INT) for name in ("m", "n", "k", "layout", "first", "num_ranked")),
+        *(
+            (name, INT)
+            for name in (
+                "m",
+                "n",
+                "k",
+                "layout",
+                "products",
+                "shared",
+                "first",
+                "num_ranked",
+            )
+        ),
         ("cublas_us", DOUBLE),
     )
 
@@ -67,7 +85,7 @@ class CConstants(Struct):
             "large_elements", "narrow_side", "narrow_depth", "narrow_parts", "dot_side", "dot_depth",
             "prologue_steps", "bandwidth_sms", "launch_us", "launch_apart_us", "cluster_us", "last_block_us",
             "fmas_per_l2_float", "line_floats", "residual_length", "margin", "other_version",
-            "cublas_fixed_us", "parts_of_last",
+            "cublas_fixed_us", "parts_of_last", "most_times_apart", "batch_margin",
         )),
         *((name, ctypes.c_int64) for name in ("kept_bytes", "pieces_bytes", "captured_bytes")),
         *((name, INT) for name in (
@@ -90,7 +108,7 @@ class CTable(Struct):
 
 class CChoice(Struct):
     _fields_ = (
-        *((name, INT) for name in ("how", "kernel", "split_k", "entry", "is_cublas")),
+        *((name, INT) for name in ("how", "kernel", "split_k", "entry", "is_cublas", "is_looped")),
         ("expected_us", DOUBLE), ("cublas_us", DOUBLE),
     )  # fmt: skip
 
@@ -98,14 +116,24 @@ class CChoice(Struct):
 Triple = ctypes.c_int64 * 3
 
 
+class CBatch(Struct):
+    """autotune_batch of core/table.h: how many products there are, and how far apart their matrices lie."""
+
+    _fields_ = (("products", ctypes.c_int64), ("stride", Triple))
+
+    @classmethod
+    def of(cls, batch: Batch) -> Any:
+        return cls(batch.products, Triple(*batch[1:]))
+
+
 class Planned(Struct):
     """autotune_planned of core/plan.h: what a plan is made of."""
 
     _fields_ = (
         *((name, INT) for name in (
-            "m", "n", "k", "layout", "kernel", "split_k", "device", "is_cublas", "is_left_alone",
+            "m", "n", "k", "layout", "kernel", "split_k", "device", "is_cublas", "is_left_alone", "is_looped",
         )),
-        ("ld", Triple), ("num_bytes", WORD * 3),
+        ("batch", CBatch), ("ld", Triple), ("num_bytes", WORD * 3),
         *((name, WORD) for name in ("context", "sgemm", "reduce", "pack")), ("low", ctypes.c_uint32 * 3),
     )  # fmt: skip
 
@@ -114,7 +142,9 @@ class CCount(Struct):
     """autotune_count of core/tally.h: a kind of call, and how often it was served."""
 
     _fields_ = (
-        *((name, INT) for name in ("m", "n", "k", "layout", "kernel", "split_k", "is_cublas")),
+        *((name, INT) for name in (
+            "m", "n", "k", "layout", "products", "shared", "kernel", "split_k", "is_cublas",
+        )),
         ("alignment", INT * 3), ("ld", Triple), ("calls", WORD),
     )  # fmt: skip
 
@@ -123,7 +153,7 @@ class Kind(Struct):
     """autotune_kind of core/plan.h: how arrays lie in memory."""
 
     _fields_ = (
-        *((name, Triple) for name in ("rows", "columns", "by_row", "by_column")),
+        *((name, Triple) for name in ("rows", "columns", "by_row", "by_column")), ("batch", CBatch),
         ("devices", INT * 3), ("low", ctypes.c_uint32 * 3), ("trans_a", INT), ("trans_b", INT),
     )  # fmt: skip
 
@@ -161,6 +191,10 @@ class BlasCalls(Struct):
         ("sgemm", _call(
             WORD, *5 * [ctypes.c_int], ADDRESS, WORD, ctypes.c_int, WORD, ctypes.c_int, ADDRESS, WORD,
             ctypes.c_int,
+        )),
+        ("sgemm_batched", _call(
+            WORD, *5 * [ctypes.c_int], ADDRESS, WORD, ctypes.c_int, ctypes.c_int64, WORD, ctypes.c_int,
+            ctypes.c_int64, ADDRESS, WORD, ctypes.c_int, ctypes.c_int64, ctypes.c_int,
         )),
     )  # fmt: skip
 
@@ -201,5 +235,5 @@ class Method(Struct):
 
 STRUCTS = (
     CKernel, CResiduals, CLayout, CRanked, CEntry, CTable, CChoice, Planned, Kind, DriverCalls, BlasCalls,
-    CCount,
+    CCount, CBatch,
 )  # fmt: skip

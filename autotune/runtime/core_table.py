@@ -13,11 +13,11 @@ from ..gemm import LAYOUTS
 from ..kernel.config import threads_along_k
 from ..models import cublas_model, residual, splits, time_model
 from . import selector, summation, workspace
-from .core_structs import CConstants, CEntry, CKernel, CLayout, CRanked, CResiduals, CTable
+from .core_structs import CConstants, CEntry, CKernel, CLayout, CRanked, CResiduals, CTable, shared_of
 from .pick import MAX_PLANS, MAX_TALLIES
 from .table import CublasFigures, Kernel, Table
 
-TABLE_VERSION = 4  # of the structs
+TABLE_VERSION = 5  # of the structs
 _REDUCTIONS = ("none", "two_pass", "last_block", "last_wave", "cluster")  # as core/table.h numbers them
 
 
@@ -50,6 +50,7 @@ def table_struct(table: Table, kept: TableArrays) -> Any:
     first, entries = 0, []
     for entry in table.entries:
         own = {"layout": LAYOUTS.index(entry.gemm.layout), "first": first, "num_ranked": len(entry.ranked)}
+        own |= {"products": entry.gemm.batch, "shared": shared_of(entry.gemm)}
         entries.append(CEntry.like(entry.gemm, **own, cublas_us=entry.cublas_us or 0.0))
         first += len(entry.ranked)
     return CTable(
@@ -81,6 +82,7 @@ def _kernel(kernel: Kernel, code: int) -> Any:
     return CKernel.like(
         spec, id=kernel.id.encode(), layout=LAYOUTS.index(kernel.layout), code=code,
         reduction=_REDUCTIONS.index(spec.reduction), is_wide=spec.variant.is_wide,
+        is_batched=spec.variant.is_batched,
         registers=kernel.registers, blocks_per_sm=kernel.blocks_per_sm, flush_k=config.flush_k,
         threads_along_k=int(threads_along_k(config)), slices=config.slice_k, has_model=model is not None,
         **figures,
@@ -134,6 +136,7 @@ def _constants(kept: TableArrays) -> Any:
         residual_length=residual.LENGTH,
         margin=cublas_model.MARGIN, other_version=cublas_model.OTHER_VERSION,
         cublas_fixed_us=cublas_model.FIXED_US, parts_of_last=splits.PARTS_OF_LAST,
+        most_times_apart=selector.MOST_TIMES_APART, batch_margin=selector.BATCH_MARGIN,
         kept_bytes=workspace.KEPT_BYTES, pieces_bytes=workspace.PIECES_BYTES,
         captured_bytes=workspace.CAPTURED_BYTES,
         max_pieces=workspace.MAX_PIECES, launches_to_stay=workspace.LAUNCHES_TO_STAY,

@@ -1,4 +1,5 @@
-"""Runs the kernels of an exported folder: C[m,n] = alpha * op(A) * op(B) + beta * C, FP32, row-major.
+"""Runs the kernels of an exported folder: C[m,n] = alpha * op(A) * op(B) + beta * C, FP32, row-major; arrays
+of more dimensions are batches of such products (stacks.py).
 
 A call does three things: it reads address, extents and strides of its arrays; it looks up what it did
 for such a call before (the first time: picks a kernel, loads it, plans the launch); it launches. Only
@@ -21,26 +22,29 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from ..errors import DispatchError
-from .arrays import Libraries, Library, stream_handle
+from .arrays import Form, Leading, Libraries, Library, stream_handle
 from .blas_provider import BlasProvider, is_switched_on
 from .call_recorder import folder_of, recorded_elsewhere
 from .counting import Counted
 from .cuda_driver import LEGACY_STREAMS, PER_THREAD_STREAM, Driver
 from .kinds import FALLBACK
 from .one_kind import OneKind, open_kinds
-from .pick import Pick
-from .product import UnfitStrides, check_overlap, make_gemm, packed_forms
+from .pick import MAX_PLANS, Pick
+from .product import Triple, UnfitStrides, check_overlap, make_gemm, packed_forms
 
 if TYPE_CHECKING:
-    from .engine import Planner
+    from .engine import Plan, Planner
     from .engines import Engines, Fallback
     from .quick_check import QuickCheck
     from .routed_engine import RoutedEngine
     from .routed_kinds import RoutedKinds
     from .several_calls import SeveralCalls
+    from .stacks import Stack
     from .torch_routing import TorchRouting
 
 Settle = Literal["off", "first-use"]
+_Forms = tuple[Form, Form, Form | None]
+_Leadings = tuple[Leading, Leading, Leading | None]
 _SETTLE, _CHOICES, _RECORD = "AUTOTUNE_SETTLE", "AUTOTUNE_CHOICES", "AUTOTUNE_RECORD"
 
 
@@ -109,6 +113,7 @@ class Dispatcher:
         self._tensor_calls: SeveralCalls | None = None
         self._below_autograd: SeveralCalls | None = None
         self._met_torch: set[Planner] = set()
+        self._stacks: dict[tuple[_Forms, _Leadings, bool, bool], Stack] = {}
 
     def pick(
         self,
@@ -118,11 +123,15 @@ class Dispatcher:
         trans_a: bool = False,
         trans_b: bool = False,
         *,
+        batch: int = 1,
+        shares_a: bool = False,
+        shares_b: bool = False,
         device: int | None = None,
     ) -> Pick:
         """What a product of packed, aligned matrices would run, and why. Needs no GPU; what was settled on
         one is known once a product ran there, or `settle` was called.
 
+        `batch`: so many products one behind the other; `shares_a` (`shares_b`): all read the same A (B).
         `device`: number of the GPU. Without it a folder with one table asks no GPU; of several tables the one
         for the current GPU is asked, or for the first that one is for, and the first where there is no GPU.
         Raises DispatchError for extents that are no whole numbers or out of range, and for a GPU that is not
@@ -131,11 +140,16 @@ class Dispatcher:
         is_one = device is None and len(self._kinds) == 1
         kind = self._kinds[0] if is_one else self._kind_here(device)
         # 1, True and 1.0 are one key: what is of another type is checked first
-        if kind and type(m) is type(n) is type(k) is int and type(trans_a) is type(trans_b) is bool:
+        if (
+            kind
+            and batch == 1
+            and type(m) is type(n) is type(k) is int
+            and type(trans_a) is type(trans_b) is bool
+        ):
             found = kind.remembered((m, n, k, trans_a, trans_b))
             if found is not None:
                 return found
-        gemm = make_gemm(m, n, k, trans_a, trans_b)
+        gemm = make_gemm(m, n, k, trans_a, trans_b, batch, shares_a, shares_b)
         if kind is not None:
             return kind.pick(gemm)
         from .blas_engine import blas_pick
@@ -161,8 +175,9 @@ class Dispatcher:
         """Time the model's first few launches for shapes that were not tuned, once, and keep the fastest.
 
         Shapes are (m, n, k) or (m, n, k, trans_a, trans_b), of packed matrices whose addresses are multiples
-        of 16. What was settled before on such a GPU, by any process, is not timed again, and serves from now
-        on. `device`: number of the GPU, by default the current one. Waits for the GPU.
+        of 16. Batches, as `prepare` takes them, are left as they are. What was settled before on such a GPU,
+        by any process, is not timed again, and serves from now on. `device`: number of the GPU, by default
+        the current one. Waits for the GPU.
 
         Returns what serves each shape. What cannot be settled keeps the model's choice, with a warning.
         Raises DispatchError for what is no shape, if this dispatcher is deterministic, and under capture.
@@ -172,12 +187,14 @@ class Dispatcher:
                 "a deterministic dispatcher settles nothing; settle with another one, write what came of it "
                 "with export_choices, and pass the file as choices="
             )
+        from .blas_engine import blas_pick
+
         gemms = [make_gemm(*_extents_and_flags(shape)) for shape in shapes]
         engines, _ = self._opened or self._open()
         number = engines.for_host() if device is None else _number(device)
         kind = engines.kind(number)
         if kind is None:  # cuBLAS serves all
-            return [self.pick(g.m, g.n, g.k, g.trans_a, g.trans_b, device=number) for g in gemms]
+            return [blas_pick(gemm) for gemm in gemms]
         engines.of(number)
         return kind.settle(gemms, engines.driver, number)
 
@@ -185,10 +202,13 @@ class Dispatcher:
         """Choose, load and plan products of packed matrices ahead, so that the first of each is as fast as
         the next, and may be captured. Nothing is launched, and nothing waits for the GPU's work.
 
-        Shapes are (m, n, k) or (m, n, k, trans_a, trans_b), of matrices whose addresses are multiples of 16.
+        Shapes are (m, n, k) or (m, n, k, trans_a, trans_b), of matrices whose addresses are multiples of 16;
+        behind them, for a batch, its number of products, or that and two flags: whether all share A, or B.
         `device`: number of the GPU, by default the current one. Returns what will serve each shape.
         Raises DispatchError for what is no shape, and where the table does not fit the GPU.
         """
+        from .blas_engine import blas_pick
+
         gemms = [make_gemm(*_extents_and_flags(shape)) for shape in shapes]
         engines, _ = self._opened or self._open()
         number = engines.for_host() if device is None else _number(device)
@@ -196,10 +216,11 @@ class Dispatcher:
         for gemm in gemms:
             a, b, c = packed_forms(gemm)
             for form_c in (c, None):  # with an out, and without
-                engine.plan((number,) * 3, (a, b, form_c), (0, 0, 0), gemm.trans_a, gemm.trans_b)
+                call = (number,) * 3, (a, b, form_c), (0, 0, 0), gemm.trans_a, gemm.trans_b
+                engine.plan(*call, gemm.strides if gemm.is_batched else None)
         if kind is not None:
             return [kind.choose(gemm, number) for gemm in gemms]
-        return [self.pick(g.m, g.n, g.k, g.trans_a, g.trans_b, device=number) for g in gemms]
+        return [blas_pick(gemm) for gemm in gemms]
 
     def verify_quick(self, *, device: int | None = None) -> QuickCheck:
         """Check one kernel's result against float64, and its time against the recorded one, in some
@@ -275,13 +296,17 @@ class Dispatcher:
     ) -> Any:
         """C[m,n] = alpha * op(a) * op(b) + beta * C, where op transposes if trans_a (trans_b) is set.
 
-        a, b, out: float32 matrices of torch, CuPy, Numba or anything with DLPack or
+        Arrays of more than two dimensions are batches of matrices. Leading dimensions broadcast as NumPy's
+        do: what one operand lacks, or has one of, all products share. Those that do not lie regularly in
+        memory cost a call for each place of all but the longest of them.
+
+        a, b, out: float32 arrays of torch, CuPy, Numba or anything with DLPack or
         `__cuda_array_interface__`, on one GPU that a table is for. Rows may be any distance apart;
         a transposed view is taken as such, without a copy, an `out` stored by columns too. Other strides
         cost a packed copy of torch's and CuPy's arrays (`num_copied`), and are refused of others and on a
-        `stream` that is passed. `out` must not overlap a or b (their address ranges are compared); it is
-        required where beta is not 0, and for arrays of other libraries. It is returned; without it a new
-        array of a's library is.
+        `stream` that is passed. `out` must not overlap a or b (their address ranges are compared), nor its
+        products each other; it is required where beta is not 0, and for arrays of other libraries. It is
+        returned; without it a new array of a's library is.
 
         NumPy arrays are copied to a GPU and the result back: this waits for the GPU and is for
         convenience, not for speed.
@@ -306,41 +331,68 @@ class Dispatcher:
             _check_mixed((library, library_b, library_c), stream)
         if beta != 0 and out is None:
             raise DispatchError("beta is not 0, but there is no out to scale; pass out=")
-        at_a, device_a, form_a = library.describe(a, "a")
-        at_b, device_b, form_b = library_b.describe(b, "b")
-        at_c, device_c, form_c = (0, device_a, None) if out is None else library_c.describe(out, "out")
+        at_a, device_a, form_a, leading_a = library.describe(a, "a")
+        at_b, device_b, form_b, leading_b = library_b.describe(b, "b")
+        at_c, device_c, form_c, leading_c = (
+            (0, device_a, None, None) if out is None else library_c.describe(out, "out")
+        )
         if library.is_host:
             from .host import sgemm_host
 
             device = engines.for_host()
             handle = PER_THREAD_STREAM if stream is None else _explicit(engines.driver, stream, device)
-            return sgemm_host(
-                engines.of(device), device, handle, (a, b, out), (alpha, beta), (trans_a, trans_b)
-            )
+            operands, scales = (a, b, out), (alpha, beta)
+            return sgemm_host(engines.of(device), device, handle, operands, scales, (trans_a, trans_b))
         devices, forms = (device_a, device_b, device_c), (form_a, form_b, form_c)
-        engine = engines.serving(devices)
+        engine, stack = engines.serving(devices), None
         try:
-            plan = engine.plan(devices, forms, (at_a, at_b, at_c), trans_a, trans_b)
+            if leading_a or leading_b or leading_c:
+                stack = self._stack(forms, (leading_a, leading_b, leading_c), trans_a, trans_b)
+                lowest = stack.lowest((at_a, at_b, at_c))
+                plan = engine.plan(devices, forms, lowest, trans_a, trans_b, stack.batch)
+            else:
+                plan = engine.plan(devices, forms, (at_a, at_b, at_c), trans_a, trans_b)
         except UnfitStrides as fault:
             call = partial(self.sgemm, alpha=alpha, beta=beta, stream=stream)
             owners = {"a": library, "b": library_b, "out": library_c}
             return self._serve_otherwise(fault, call, owners, (a, b, out), (trans_a, trans_b))
-        device, gemm = plan.gpu.device, plan.problem.gemm
+        device = plan.gpu.device
         handle = (
             library.current_stream(a, device) if stream is None else _explicit(engines.driver, stream, device)
         )
         if out is None:
-            out = library.empty(gemm.m, gemm.n, device, None if stream is None else handle)
+            out = library.empty(_shape(plan, stack), device, None if stream is None else handle)
             at_c = library.describe(out, "out")[0]
         else:
-            check_overlap((at_a, at_b, at_c), plan.problem.num_bytes)
+            check_overlap((at_a, at_b, at_c), _num_bytes(plan, stack))
         if library.is_foreign or library_b.is_foreign or library_c.is_foreign:
             for owner, x in ((library, a), (library_b, b), (library_c, out)):
                 owner.order(x, handle)
-        engine.run(plan, handle, (at_a, at_b, at_c), alpha, beta)
+        if stack is None:
+            engine.run(plan, handle, (at_a, at_b, at_c), alpha, beta)
+        else:
+            for behind_a, behind_b, behind_c in stack.offsets:
+                engine.run(plan, handle, (at_a + behind_a, at_b + behind_b, at_c + behind_c), alpha, beta)
         if library.name == "torch" and engine not in self._met_torch:
             self._meet_torch(engine)
         return out
+
+    def _stack(self, forms: _Forms, leading: _Leadings, trans_a: bool, trans_b: bool) -> Stack:
+        """Which calls serve arrays of more than two dimensions."""
+        from .stacks import stacked
+
+        key = forms, leading, trans_a, trans_b
+        stacks = self._stacks  # others may put another in its place
+        try:
+            found = stacks.get(key)
+        except TypeError:  # a flag that has no hash: it is refused like others that are none
+            found = None
+        if found is None:
+            found = stacked(forms, leading, trans_a, trans_b)
+            if len(stacks) >= MAX_PLANS:
+                self._stacks = stacks = {}
+            stacks[key] = found
+        return found
 
     def _serve_otherwise(
         self,
@@ -353,7 +405,7 @@ class Dispatcher:
         """A product that no kernel computes as its matrices lie: of transposes where `out` is stored by
         columns, C^T = op(b)^T op(a)^T; else with a packed copy. Raises the fault where neither can be."""
         (a, b, out), (trans_a, trans_b) = operands, transposed
-        owner, turned = owners[fault.role], getattr(out, "T", None)
+        owner, turned = owners[fault.role], _turned(out)
         if fault.is_by_columns and turned is not None:
             call(b, a, turned, trans_a=not trans_b, trans_b=not trans_a)
             return out
@@ -496,9 +548,36 @@ def _number(device: Any) -> int:
 
 
 def _extents_and_flags(shape: Any) -> tuple[Any, ...]:
-    if isinstance(shape, (tuple, list)) and len(shape) in (3, 5):
-        return (*shape, False, False)[:5]
-    raise DispatchError(f"{shape!r:.60} is no shape; pass (m, n, k) or (m, n, k, trans_a, trans_b)")
+    if isinstance(shape, (tuple, list)) and len(shape) in (3, 5, 6, 8):
+        return (*shape, False, False)[:5] if len(shape) < 6 else tuple(shape)
+    raise DispatchError(
+        f"{shape!r:.60} is no shape; pass (m, n, k) or (m, n, k, trans_a, trans_b), and behind these for a "
+        "batch its number of products"
+    )
+
+
+def _shape(plan: Plan, stack: Stack | None) -> tuple[int, ...]:
+    """Of a new result."""
+    gemm = plan.problem.gemm
+    return (gemm.m, gemm.n) if stack is None else stack.shape
+
+
+def _num_bytes(plan: Plan, stack: Stack | None) -> Triple:
+    """What A, B and C reach over."""
+    a, b, c = plan.problem.num_bytes
+    if stack is None:
+        return a, b, c
+    if not stack.offsets:
+        return 0, 0, 0
+    return a + stack.reach[0], b + stack.reach[1], c + stack.reach[2]
+
+
+def _turned(x: Any) -> Any | None:
+    """The transposes of all matrices of an array, as a view; None where that cannot be had."""
+    if getattr(x, "ndim", 2) == 2:
+        return getattr(x, "T", None)
+    swapped = getattr(x, "swapaxes", None)
+    return None if swapped is None else swapped(-1, -2)
 
 
 def _explicit(driver: Driver, stream: Any, device: int) -> int:

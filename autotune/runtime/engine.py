@@ -15,6 +15,7 @@ from weakref import finalize
 
 from ..column_major import ColumnMajorCall
 from ..errors import DispatchError
+from ..gemm import FLOAT_BYTES, SINGLE, Batch
 from ..kernel.launch import (
     EPILOGUE_WORDS,
     PACK_SMEM_BYTES,
@@ -45,35 +46,41 @@ if TYPE_CHECKING:
 _ALIGNMENT_MASK = TUNED_ALIGNMENT - 1
 
 # Arguments of the kernels, as documented at launch.Grid, and where each lies in the packed values.
-# Behind what is packed lie the strides of a batch and the epilogue: 0, for one product and none.
-_SGEMM = struct.Struct(f"=iiifQqQqf4xQqQi{SCHEDULE_WORDS}I4x32x{8 * EPILOGUE_WORDS}x")
+# Behind what is packed lies the epilogue: 0, for none.
+_SGEMM = struct.Struct(f"=iiifQqQqf4xQqQi{SCHEDULE_WORDS}I4xqqqi4x{8 * EPILOGUE_WORDS}x")
 _ALPHA = struct.Struct("=f")
 _ALPHA_OFFSET = 12
 _SGEMM_OFFSETS = (0, 4, 8, 12, 16, 24, 32, 40, 48, 56, 64, 72, 80, 84, 144, 176)
-_REDUCE = struct.Struct(f"=iiffQqQiiiii4x8x{8 * EPILOGUE_WORDS}x")
+_REDUCE = struct.Struct(f"=iiffQqQiiiii4xq{8 * EPILOGUE_WORDS}x")
 _REDUCE_OFFSETS = (0, 4, 8, 12, 16, 24, 32, 40, 44, 48, 52, 56, 64, 72)
-_PACK = struct.Struct("=iiQqi4xQii8x")
+_PACK = struct.Struct("=iiQqi4xQiiq")
 _PACK_OFFSETS = (0, 4, 8, 16, 24, 32, 40, 44, 48)
 
 
-# What a plan is remembered by: GPUs, forms and alignment of A, B and C, and their flags
-Key = tuple[Triple, tuple[Form, Form, Form | None], Triple, bool, bool]
+# What a plan is remembered by: GPUs, forms and alignment of A, B and C, their flags, and the batch
+Key = tuple[Triple, tuple[Form, Form, Form | None], Triple, bool, bool, Batch | None]
 
 
 def key_of(
-    devices: Triple, forms: tuple[Form, Form, Form | None], addresses: Triple, trans_a: bool, trans_b: bool
+    devices: Triple,
+    forms: tuple[Form, Form, Form | None],
+    addresses: Triple,
+    trans_a: bool,
+    trans_b: bool,
+    batch: Batch | None = None,
 ) -> Key:
     """Of a call with arrays on these GPUs, of these forms, at these addresses."""
     a, b, c = addresses
     aligned = (a & _ALIGNMENT_MASK, b & _ALIGNMENT_MASK, c & _ALIGNMENT_MASK)
-    return devices, forms, aligned, trans_a, trans_b
+    return devices, forms, aligned, trans_a, trans_b, batch
 
 
 class Plan(NamedTuple):
     """What does not change while shapes, strides, alignment and GPU stay. `kernel` is None if there
     is nothing to launch. `blas` is the call of cuBLAS, where that serves: the kernel does where it cannot.
-    `unsettled` is the call, where another launch may turn out to be faster; `key` is what the plan is
-    remembered by. `core`: the same for the core, where that launches and counts; `tally` counts elsewhere."""
+    `loop`: of a batch whose kernel is launched once for each product, the products. `unsettled` is the call,
+    where another launch may turn out to be faster; `key` is what the plan is remembered by. `core`: the same
+    for the core, where that launches and counts; `tally` counts elsewhere."""
 
     problem: Product
     gpu: OpenGpu
@@ -85,6 +92,7 @@ class Plan(NamedTuple):
     blas: ColumnMajorCall | None = None
     core: CorePlan | None = None
     tally: CallCount | None = None
+    loop: Batch = SINGLE
 
 
 class _Arguments(threading.local):
@@ -121,19 +129,21 @@ class Planner:
         addresses: Triple,
         trans_a: bool,
         trans_b: bool,
+        batch: Batch | None = None,
     ) -> Plan:
-        """The plan for a call with arrays on these GPUs, of these forms, at these addresses.
+        """The plan for a call with arrays on these GPUs, of these forms, at these addresses; of a batch the
+        forms of one product.
 
         Raises DispatchError if the arrays do not fit each other or the table does not fit the GPU.
         """
-        key = key_of(devices, forms, addresses, trans_a, trans_b)
+        key = key_of(devices, forms, addresses, trans_a, trans_b, batch)
         plans = self._plans  # `forget_plans` puts others in their place
         try:
             found = plans.get(key)
         except TypeError:  # a flag that has no hash: it is refused like others that are none
             found = None
         if found is None:
-            problem = understand(*forms, trans_a, trans_b)
+            problem = understand(*forms, trans_a, trans_b, batch)
             found = self._make_plan(problem, common_device(devices), key[2], key)
             self.remember(key, found)
         return found
@@ -219,7 +229,8 @@ class Engine(Planner):
         gpu, gemm = self.devices.gpu(device), problem.gemm
         if not (gemm.m and gemm.n):
             return Plan(problem, gpu, None, Grid((0, 1), 0, 0, 1, 0, 0, 0, 0, 0))
-        call = Call(gemm, problem.lds, aligned)
+        problem = self._chooser.served_as(problem, aligned)
+        call = Call(problem.gemm, problem.lds, aligned, problem.batch)
         known = self._known
         if known is not None and known.is_first_use:
             known.settled_on(gpu)
@@ -234,9 +245,11 @@ class Engine(Planner):
         DispatchError if its kernel cannot be loaded."""
         kernel, gemm = self._chooser.kernels[pick.kernel_id], problem.gemm
         spec = in_splits(kernel, pick.split_k)
-        grid = plan_grid(spec, gemm.m, gemm.n, gemm.k)
+        batch, loop = (SINGLE, problem.batch) if pick.is_looped else (problem.batch, SINGLE)
+        grid = plan_grid(spec, gemm.m, gemm.n, gemm.k, batch)
         blas = self.blas.call(problem) if pick.provider == "cublas" else None
-        return Plan(problem, gpu, self.devices.kernel(gpu, kernel), grid, schedule(spec, grid), blas=blas)
+        loaded, walk = self.devices.kernel(gpu, kernel), schedule(spec, grid)
+        return Plan(problem, gpu, loaded, grid, walk, blas=blas, loop=loop)
 
     def run(self, plan: Plan, stream: int, addresses: Triple, alpha: float, beta: float) -> None:
         """Launch with the GPU's primary context current, and restore the caller's. Does not wait."""
@@ -277,6 +290,16 @@ class Engine(Planner):
     ) -> None:
         """Every launch of a plan that has some, with its workspace at an address: 0 where it needs none. The
         GPU's context must be current."""
+        for product in range(plan.loop.products):
+            a, b, c = (
+                at + FLOAT_BYTES * product * apart for at, apart in zip(addresses, plan.loop[1:], strict=True)
+            )
+            self._launch_one(plan, stream, (a, b, c), alpha, beta, workspace)
+
+    def _launch_one(
+        self, plan: Plan, stream: int, addresses: Triple, alpha: float, beta: float, workspace: int
+    ) -> None:
+        """A product, or a batch that is launched at once."""
         kernel = plan.kernel
         assert kernel is not None
         operands, lds = _where_packed(plan, addresses, workspace)
@@ -300,7 +323,7 @@ class Engine(Planner):
             _SGEMM.pack_into(
                 self._arguments.sgemm, 0,
                 gemm.m, gemm.n, gemm.k, alpha, a, lda, b, ldb, beta, c, ldc, workspace, plan.grid.split_k,
-                *plan.schedule,
+                *plan.schedule, *plan.grid.strides, plan.grid.products,
             )  # fmt: skip
         except (struct.error, OverflowError, TypeError) as error:
             raise DispatchError(f"alpha = {alpha!r} or beta = {beta!r} is no float32 ({error})") from error
@@ -316,7 +339,8 @@ class Engine(Planner):
         operand, ld = (x[0 if pack.is_a else 1] for x in (addresses, plan.problem.lds))
         _PACK.pack_into(
             arguments.pack, 0,
-            pack.extent, k, operand, ld, pack.is_k_major, to, pack.padded, pack.blocks,
+            pack.extent, k, operand, ld, pack.is_k_major, to, pack.padded, pack.blocks_per_product,
+            pack.stride,
         )  # fmt: skip
         size, at = (pack.blocks, 1), arguments.at_pack
         self.driver.launch(kernel.pack, size, PACK_THREADS, PACK_SMEM_BYTES, stream, at, kernel.overlaps)
@@ -335,7 +359,8 @@ class Engine(Planner):
         _REDUCE.pack_into(
             arguments.reduce, 0,
             gemm.m, gemm.n, alpha, beta, addresses[2], plan.problem.lds[2], workspace,
-            grid.split_k, grid.padded_m, grid.padded_n, grid.reduce_group_bits, grid.reduce_blocks,
+            grid.split_k, grid.padded_m, grid.padded_n, grid.reduce_group_bits,
+            grid.reduce_blocks_per_product, grid.strides[2],
         )  # fmt: skip
         size, smem_bytes, at = (grid.reduce_blocks, 1), grid.reduce_smem_bytes, arguments.at_reduce
         self.driver.launch(kernel.reduce, size, REDUCE_THREADS, smem_bytes, stream, at, kernel.overlaps)

@@ -1,4 +1,4 @@
-"""Products of NumPy arrays: copied to a GPU, multiplied there, copied back.
+"""Products and batches of NumPy arrays: copied to a GPU, multiplied there, copied back.
 
 Copied into exported tables.
 """
@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 
 from ..errors import DispatchError
-from .arrays import Form
+from .arrays import packed_form
 from .engine import Planner
+from .stacks import stacked
 
 _Array = np.ndarray[Any, np.dtype[np.float32]]
 
@@ -34,11 +35,12 @@ def sgemm_host(
     if out is not None and (np.may_share_memory(a, out) or np.may_share_memory(b, out)):
         raise DispatchError("out overlaps an input in memory; pass a copy of the input or another out")
     a, b = np.ascontiguousarray(a), np.ascontiguousarray(b)
-    form_out = None if out is None else _packed(*out.shape)
-    forms = (_packed(*a.shape), _packed(*b.shape), form_out)
-    plan = engine.plan((device, device, device), forms, (0, 0, 0), *transposed)
-    gemm = plan.problem.gemm
-    result = np.empty((gemm.m, gemm.n), np.float32) if out is None else np.ascontiguousarray(out)
+    (form_a, leading_a), (form_b, leading_b) = packed_form(a.shape), packed_form(b.shape)
+    form_c, leading_c = (None, None) if out is None else packed_form(out.shape)
+    forms = form_a, form_b, form_c
+    stack = stacked(forms, (leading_a, leading_b, leading_c), *transposed)
+    plan = engine.plan((device, device, device), forms, stack.lowest((0, 0, 0)), *transposed, stack.batch)
+    result = np.empty(stack.shape, np.float32) if out is None else np.ascontiguousarray(out)
     driver = engine.driver
     with engine.devices.current(plan.gpu), ExitStack() as at_end:
         if driver.is_capturing(stream):
@@ -51,14 +53,12 @@ def sgemm_host(
             if is_read and x.nbytes:
                 driver.copy_in(place, x.ctypes.data, x.nbytes, stream)
             places.append(place)
-        engine.run(plan, stream, (places[0], places[1], places[2]), *scales)
+        for behind in stack.offsets:
+            at_a, at_b, at_c = (at + offset for at, offset in zip(places, behind, strict=True))
+            engine.run(plan, stream, (at_a, at_b, at_c), *scales)
         if result.nbytes:
             driver.copy_out(result.ctypes.data, places[2], result.nbytes, stream)
     if out is None or out is result:
         return result
     out[...] = result
     return out
-
-
-def _packed(rows: int, columns: int) -> Form:
-    return rows, columns, max(columns, 1), 1

@@ -3,9 +3,10 @@
     1   no kernel packs its operands, and none flushes its sums or spreads its copies
     2   no kernel overlaps what runs before it: its code does not wait
     3   each kernel has a `spec`, how it is launched, instead of its `variant`
-    4   no cubin says which kernel it holds, and there are no batches
+    4   no cubin says which kernel it holds, and there is no place for batches
     5   the table says neither what the model misses nor how fast cuBLAS is
     6   no cubin is packed; the table need not say how well shapes are served that were left out
+    7   there are no batches, although it has a place for them: nobody could call them
 
 A stored spec is not taken on trust: it must be the one that follows from the config. Copied into exported
 tables.

@@ -55,7 +55,7 @@ class OneKind:
         self.chooser = Chooser(table, None if is_deterministic else blas.loaded_version)
         self._lock = threading.RLock()
         self._known: KnownChoices | None = None  # as long as nothing is pinned or settled
-        self._picks: dict[tuple[int, int, int, bool, bool], Pick] = {}
+        self._picks: dict[tuple[int, int, int, bool, bool] | Gemm, Pick] = {}
         self._opened: tuple[Engine, Settler] | None = None
 
     def remembered(self, key: tuple[int, int, int, bool, bool]) -> Pick | None:
@@ -64,7 +64,7 @@ class OneKind:
 
     def pick(self, gemm: Gemm) -> Pick:
         """What a product of packed, aligned matrices would run, on any GPU of the kind."""
-        key = (gemm.m, gemm.n, gemm.k, gemm.trans_a, gemm.trans_b)
+        key = gemm if gemm.is_batched else (gemm.m, gemm.n, gemm.k, gemm.trans_a, gemm.trans_b)
         picks = self._picks  # `settle` puts others in their place
         found = picks.get(key) or self.choose(gemm)
         if not (self._is_first_use and found.how == "modelled"):  # which may be settled at any time
@@ -76,7 +76,8 @@ class OneKind:
     def choose(self, gemm: Gemm, device: int | None = None) -> Pick:
         """As `pick`, on one GPU, whatever was picked before."""
         if gemm.m and gemm.n:
-            call = Call.packed(gemm)
+            problem = self.chooser.served_as(packed(gemm), (0, 0, 0))
+            call = Call(problem.gemm, problem.lds, batch=problem.batch)
             known = self._known and self._known.pick(call, device)
             return self._blas.served(known or self.chooser.pick(call), call)
         told = partial(str, "the result has no elements: nothing is launched")
@@ -108,8 +109,8 @@ class OneKind:
             return self._opened
 
     def settle(self, gemms: Iterable[Gemm], driver: Driver, device: int) -> list[Pick]:
-        """Time what the model would launch for shapes, once; what serves them then. Raises DispatchError
-        under capture."""
+        """Time what the model would launch for shapes, once; what serves them then. Batches are left as they
+        are. Raises DispatchError under capture."""
         engine, settler = self.open(driver)
         gpu = engine.devices.gpu(device)
         if settler.is_captured(gpu, _DEFAULT_STREAM):
@@ -117,7 +118,7 @@ class OneKind:
         self.choices().settled_on(gpu)
         asked = list(gemms)
         for gemm in asked:
-            if gemm.m and gemm.n:
+            if gemm.m and gemm.n and not gemm.is_batched:
                 settler.settle(packed(gemm), gpu, _DEFAULT_STREAM)
         engine.forget_plans()
         self._picks = {}

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Literal, NamedTuple
 
-from ..gemm import Gemm
+from ..gemm import FLOAT_BYTES, SINGLE, Batch, Gemm
 from ..kernel.launch import LaunchSpec, refusal
 from .table import Kernel
 
@@ -22,9 +22,10 @@ TUNED_ALIGNMENT = 16  # bytes: of the widest vectors
 @dataclass(frozen=True, repr=False)
 class Pick:
     """The kernel for a call. `entry` is the tuned shape it rests on, if any; `expected_us` the
-    measured (exact) or modelled time of a launch, if any, `cublas_us` that of cuBLAS. `provider` is who
-    serves the call: where it is "cublas", the kernel does only where cuBLAS cannot be called. `reason` is
-    put into words when it is read."""
+    measured (exact) or modelled time of the call, if any, `cublas_us` that of cuBLAS. `provider` is who
+    serves the call: where it is "cublas", the kernel does only where cuBLAS cannot be called. `is_looped`:
+    the kernel is one for single products, launched once for each of a batch. `reason` is put into words when
+    it is read."""
 
     kernel_id: str
     how: How
@@ -34,6 +35,7 @@ class Pick:
     entry: Gemm | None = None
     provider: Provider = "autotune"
     cublas_us: float | None = None
+    is_looped: bool = False
 
     @property
     def reason(self) -> str:
@@ -43,35 +45,38 @@ class Pick:
         return (
             f"Pick(kernel_id={self.kernel_id!r}, how={self.how!r}, reason={self.reason!r}, "
             f"split_k={self.split_k!r}, expected_us={self.expected_us!r}, entry={self.entry!r}, "
-            f"provider={self.provider!r}, cublas_us={self.cublas_us!r})"
+            f"provider={self.provider!r}, cublas_us={self.cublas_us!r}, is_looped={self.is_looped!r})"
         )
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Copies, in other processes, too, have the reason itself and not the table that tells it."""
         told = partial(str, self.reason)
-        own = (self.split_k, self.expected_us, self.entry, self.provider, self.cublas_us)
+        own = (self.split_k, self.expected_us, self.entry, self.provider, self.cublas_us, self.is_looped)
         return Pick, (self.kernel_id, self.how, told, *own)
 
 
 class Call(NamedTuple):
-    """One product as it would be launched: leading dimensions in elements, base addresses of A, B, C."""
+    """One product, or a batch, as it would be launched: leading dimensions in elements, base addresses of A,
+    B, C, and how far those of one product of a batch lie from the next."""
 
     gemm: Gemm
     lds: Triple
     addresses: Triple = (0, 0, 0)
+    batch: Batch = SINGLE
 
     @classmethod
     def packed(cls, gemm: Gemm) -> Call:
         """Packed leading dimensions (at least 1) and addresses as aligned as they can be."""
-        return cls(gemm, (max(gemm.lda, 1), max(gemm.ldb, 1), max(gemm.ldc, 1)))
+        return cls(gemm, (max(gemm.lda, 1), max(gemm.ldb, 1), max(gemm.ldc, 1)), batch=gemm.strides)
 
     @property
     def is_packed(self) -> bool:
-        return self.lds == Call.packed(self.gemm).lds
+        packed = Call.packed(self.gemm)
+        return self.lds == packed.lds and self.batch == packed.batch
 
     @property
     def is_as_tuned(self) -> bool:
-        """Whether leading dimensions and alignment are those that shapes are tuned with."""
+        """Whether leading dimensions, strides and alignment are those that shapes are tuned with."""
         return self.is_packed and not any(address % TUNED_ALIGNMENT for address in self.addresses)
 
     def refusal(self, kernel: Kernel, split_k: int | None = None) -> str | None:
@@ -79,7 +84,18 @@ class Call(NamedTuple):
         g = self.gemm
         if kernel.layout != g.layout:
             return f"it is for {kernel.layout}, not {g.layout}"
-        return refusal(in_splits(kernel, split_k), g.m, g.n, g.k, self.lds, self.addresses)
+        if kernel.variant.is_batched and not g.is_batched:
+            return "it is for batches"
+        return refusal(in_splits(kernel, split_k), g.m, g.n, g.k, self.lds, self.addresses, self.batch)
+
+    @property
+    def single(self) -> Call:
+        """One product of a batch. Its addresses are as aligned as those of all products are."""
+        gemm = replace(self.gemm, batch=1, shares_a=False, shares_b=False)
+        a, b, c = (
+            at | FLOAT_BYTES * stride for at, stride in zip(self.addresses, self.batch[1:], strict=True)
+        )
+        return Call(gemm, self.lds, (a % TUNED_ALIGNMENT, b % TUNED_ALIGNMENT, c % TUNED_ALIGNMENT))
 
 
 def in_splits(kernel: Kernel, split_k: int | None) -> LaunchSpec:

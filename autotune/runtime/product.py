@@ -6,12 +6,13 @@ Copied into exported tables.
 from __future__ import annotations
 
 import operator
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..errors import DispatchError
-from ..gemm import FLOAT_BYTES, MAX_EXTENT, Gemm
+from ..errors import DispatchError, UsageError
+from ..gemm import FLOAT_BYTES, MAX_BATCH, MAX_EXTENT, SINGLE, Batch, Gemm
 from .arrays import NO_DEVICE, Form
 
 Triple = tuple[int, int, int]
@@ -43,41 +44,58 @@ class Matrix(NamedTuple):
 
 
 class Product(NamedTuple):
-    """A product with its leading dimensions and the bytes that A, B and C reach over."""
+    """A product, or a batch, with its leading dimensions, the bytes that A, B and C reach over, and how far
+    those of one product of a batch lie from the next."""
 
     gemm: Gemm
     lds: Triple
     num_bytes: Triple
+    batch: Batch = SINGLE
 
 
-def make_gemm(m: Any, n: Any, k: Any, trans_a: Any, trans_b: Any) -> Gemm:
+def make_gemm(
+    m: Any,
+    n: Any,
+    k: Any,
+    trans_a: Any,
+    trans_b: Any,
+    batch: Any = 1,
+    shares_a: Any = False,
+    shares_b: Any = False,
+) -> Gemm:
     """A Gemm. Raises DispatchError for extents that are no whole numbers (NumPy's are) or out of range, and
-    for flags that are neither true nor false."""
+    for flags that are neither true nor false, or contradict each other."""
     flags = _flag("trans_a", trans_a), _flag("trans_b", trans_b)
-    return Gemm(_extent("m", m), _extent("n", n), _extent("k", k), *flags)
+    shared = _flag("shares_a", shares_a), _flag("shares_b", shares_b)
+    extents = _extent("m", m), _extent("n", n), _extent("k", k)
+    try:
+        return Gemm(*extents, *flags, _extent("batch", batch, 1, MAX_BATCH), *shared)
+    except UsageError as error:
+        raise DispatchError(str(error)) from error
 
 
-def _extent(name: str, value: Any) -> int:
+def _extent(name: str, value: Any, least: int = 0, most: int = MAX_EXTENT) -> int:
     try:
         extent = operator.index(value)
     except TypeError:
         extent = -1
-    if isinstance(value, bool) or not 0 <= extent <= MAX_EXTENT:
+    if isinstance(value, bool) or not least <= extent <= most:
         told = value if type(value) is int and value.bit_length() <= 64 else f"a {type(value).__name__}"
         raise DispatchError(
-            f"{name} is {told}, expected a whole number of 0 ... {MAX_EXTENT}; pass the extents of the "
+            f"{name} is {told}, expected a whole number of {least} ... {most}; pass the extents of the "
             "product, and split larger ones into smaller"
         )
     return extent
 
 
 def packed(gemm: Gemm) -> Product:
-    """A product of packed matrices."""
-    return Product(gemm, (max(gemm.lda, 1), max(gemm.ldb, 1), max(gemm.ldc, 1)), gemm.operand_bytes)
+    """A product, or a batch, of packed matrices."""
+    lds = max(gemm.lda, 1), max(gemm.ldb, 1), max(gemm.ldc, 1)
+    return Product(gemm, lds, gemm.operand_bytes, gemm.strides)
 
 
 def packed_forms(gemm: Gemm) -> tuple[Form, Form, Form]:
-    """A, B and C of such a product as they are stored."""
+    """A, B and C of one such product as they are stored."""
     rows_a, columns_a = (gemm.k, gemm.m) if gemm.trans_a else (gemm.m, gemm.k)
     rows_b, columns_b = (gemm.n, gemm.k) if gemm.trans_b else (gemm.k, gemm.n)
     lda, ldb, ldc = packed(gemm).lds
@@ -94,9 +112,8 @@ def _flag(name: str, value: Any) -> bool:
     raise DispatchError(f"{name} is a {type(value).__name__}; pass True or False")
 
 
-def understand(form_a: Form, form_b: Form, form_c: Form | None, trans_a: bool, trans_b: bool) -> Product:
-    """The product that arrays describe; without an out, C is packed. Raises DispatchError if their
-    shapes or strides do not fit, or a flag is none."""
+def extents_of(form_a: Form, form_b: Form, trans_a: bool, trans_b: bool) -> Triple:
+    """m, n and k. Raises DispatchError if shapes do not fit, or a flag is none."""
     trans_a, trans_b = _flag("trans_a", trans_a), _flag("trans_b", trans_b)
     m, k = form_a[1::-1] if trans_a else form_a[:2]
     k_of_b, n = form_b[1::-1] if trans_b else form_b[:2]
@@ -105,10 +122,60 @@ def understand(form_a: Form, form_b: Form, form_c: Form | None, trans_a: bool, t
             f"op(a) is {m}x{k} and op(b) is {k_of_b}x{n}: their inner extents differ; "
             "check shapes, trans_a and trans_b"
         )
+    return m, n, k
+
+
+def understand(
+    form_a: Form,
+    form_b: Form,
+    form_c: Form | None,
+    trans_a: bool,
+    trans_b: bool,
+    batch: Batch | None = None,
+) -> Product:
+    """The product that arrays describe, or the batch, of matrices of these forms; without an out, C is
+    packed. Raises DispatchError if their shapes or strides do not fit, or a flag is none."""
+    m, n, k = extents_of(form_a, form_b, trans_a, trans_b)
     a, b = _matrix(form_a, trans_a, "a"), _matrix(form_b, trans_b, "b")
     c = Matrix(m, n, max(n, 1), False) if form_c is None else _out(form_c, m, n)
     gemm = make_gemm(m, n, k, a.is_transposed, b.is_transposed)
-    return Product(gemm, (a.ld, b.ld, c.ld), (a.num_bytes, b.num_bytes, c.num_bytes))
+    single = Product(gemm, (a.ld, b.ld, c.ld), (a.num_bytes, b.num_bytes, c.num_bytes))
+    return single if batch is None else _repeated(single, batch)
+
+
+def _repeated(single: Product, batch: Batch) -> Product:
+    """A batch of a product. What has no elements is told as packed: it lies nowhere."""
+    gemm = single.gemm
+    if not gemm.k:
+        batch = batch._replace(stride_a=0, stride_b=0)
+    shares_a, shares_b = (not stride and gemm.k > 0 for stride in (batch.stride_a, batch.stride_b))
+    whole = make_gemm(
+        gemm.m, gemm.n, gemm.k, gemm.trans_a, gemm.trans_b, batch.products, shares_a,
+        shares_b and not shares_a,  # products that share both are told as sharing A: strides say the rest
+    )  # fmt: skip
+    a, b, c = (
+        reach + FLOAT_BYTES * (batch.products - 1) * stride if reach else 0
+        for reach, stride in zip(single.num_bytes, batch[1:], strict=True)
+    )
+    return Product(whole, single.lds, (a, b, c), batch)
+
+
+def folded(problem: Product) -> Product | None:
+    """A batch as one product of all its rows: where all share B, and rows of op(A) and of C go on from
+    product to product. None where they do not."""
+    gemm, (lda, ldb, ldc), _, (products, stride_a, stride_b, stride_c) = problem
+    if products == 1 or stride_b or not gemm.k or products * gemm.m > MAX_EXTENT:
+        return None
+    if gemm.m == 1:  # a row each, any distance apart
+        lda, ldc = lda if gemm.trans_a else stride_a, stride_c
+    if gemm.trans_a:
+        goes_on = stride_a == gemm.m and lda >= products * gemm.m
+    else:
+        goes_on = stride_a == gemm.m * lda and lda >= gemm.k
+    if not goes_on or stride_c != gemm.m * ldc or ldc < gemm.n:
+        return None
+    single = replace(gemm, m=products * gemm.m, batch=1, shares_a=False, shares_b=False)
+    return Product(single, (lda, ldb, ldc), problem.num_bytes)
 
 
 def _out(form: Form, m: int, n: int) -> Matrix:

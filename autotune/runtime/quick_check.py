@@ -128,7 +128,8 @@ def _is_open(times_us: list[float], recorded_us: float | None) -> bool:
 
 def _entry(table: Table) -> Entry | None:
     """The tuned shape whose winner takes most nearly AIM_US; the first of equals."""
-    return min(table.entries, key=lambda entry: abs(math.log(entry.ranked[0].time_us / AIM_US)), default=None)
+    single = (entry for entry in table.entries if not entry.gemm.is_batched)
+    return min(single, key=lambda entry: abs(math.log(entry.ranked[0].time_us / AIM_US)), default=None)
 
 
 def _winner(engine: Engine, entry: Entry) -> Pick:

@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..errors import DispatchError
-from ..gemm import FLOAT_BYTES, LAYOUTS, Gemm
+from ..gemm import FLOAT_BYTES, LAYOUTS, Batch, Gemm
 from ..kernel.launch import Grid
 from .arrays import Form
 from .blas_provider import BlasProvider
 from .core import Core
 from .core_engine import CoreEngine, CorePlan, core_kind
-from .core_structs import Planned
+from .core_structs import CBatch, Planned
 from .devices import OpenGpu
 from .engine import Key, Plan, key_of
 from .pick import MAX_PLANS, Call, Pick
@@ -28,6 +28,7 @@ _FASTER = "cuBLAS is expected to be as fast"
 _UNKNOWN = "it is not known how fast cuBLAS is"
 _UNFIT = "strides or extents that no kernel takes, or another GPU"
 _EMPTY = "no elements"
+_NOT_TUNED = "a batch of a product that was not tuned in batches"
 _NOTHING = Grid((0, 1), 0, 0, 1, 0, 0, 0, 0, 0)
 
 
@@ -73,14 +74,20 @@ class RoutedEngine(CoreEngine):
         self._decided: dict[Key, Decided] = {}
         self._past: list[Decided] = []  # of kinds that were forgotten
 
-    def decide(self, devices: Triple, forms: tuple[Form, Form, Form | None], addresses: Triple) -> Decided:
+    def decide(
+        self,
+        devices: Triple,
+        forms: tuple[Form, Form, Form | None],
+        addresses: Triple,
+        batch: Batch | None = None,
+    ) -> Decided:
         """What becomes of such calls, from now on."""
-        key = key_of(devices, forms, addresses, False, False)
+        key = key_of(devices, forms, addresses, False, False, batch)
         with self._lock:
             if key not in self._decided:
                 self._plans.pop(key, None)
                 try:
-                    plan = self.plan(devices, forms, addresses, False, False)
+                    plan = self.plan(devices, forms, addresses, False, False, batch)
                     why_not = "" if plan.core else _EMPTY
                 except DispatchError:
                     why_not = _UNFIT
@@ -89,7 +96,7 @@ class RoutedEngine(CoreEngine):
                     alone = self._left_alone(packed(gemm), devices[0], key[2])
                     self._keep(key, Decided(gemm, None, why_not, alone))
             found = self._decided[key]
-            kind = core_kind(key, found.gemm)
+            kind = core_kind(key)
             # it may have been forgotten there
             self.core.library.autotune_remember(self.core.handle, ctypes.byref(kind), found.plan.address)
             return found
@@ -107,7 +114,7 @@ class RoutedEngine(CoreEngine):
         depth = gemm.k if gemm.m and gemm.n else 0  # what has none is not counted
         planned = Planned(
             m=max(gemm.m, 1), n=max(gemm.n, 1), k=depth, ld=problem.lds, layout=LAYOUTS.index(gemm.layout),
-            low=addresses, device=device, is_cublas=True, is_left_alone=True,
+            low=addresses, device=device, is_cublas=True, is_left_alone=True, batch=CBatch.of(problem.batch),
         )  # fmt: skip
         return CorePlan(self.core, planned)
 
@@ -124,9 +131,11 @@ class RoutedEngine(CoreEngine):
 
     def why_not(self, gemm: Gemm, pick: Pick) -> str:
         """Why such a product is left alone; "": it is served."""
+        if pick.is_looped:
+            return _NOT_TUNED
         if pick.expected_us is None or pick.cublas_us is None:
             return _UNKNOWN
-        bias_us = 2 * FLOAT_BYTES * gemm.m * gemm.n / (1e3 * self.table.limits.bandwidth_gbs)
+        bias_us = 2 * FLOAT_BYTES * gemm.num_results / (1e3 * self.table.limits.bandwidth_gbs)
         ours_us = pick.expected_us + (bias_us if self._has_bias else 0)
         return _FASTER if pick.provider == "cublas" or ours_us >= pick.cublas_us else ""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 
+from ..gemm import Batch
 from .arrays import Form
 from .product import Triple
 from .routed_engine import Decided, RoutedEngine
@@ -26,12 +27,18 @@ class RoutedKinds:
         """What serves torch's tensors on all GPUs; None where this torch does not offer them."""
         return self._calls if self._is_open else None
 
-    def decide(self, devices: Triple, forms: tuple[Form, Form, Form | None], addresses: Triple) -> Decided:
+    def decide(
+        self,
+        devices: Triple,
+        forms: tuple[Form, Form, Form | None],
+        addresses: Triple,
+        batch: Batch | None = None,
+    ) -> Decided:
         """What becomes of such calls, from now on."""
         device = max(devices)
         if device not in self._engines:
             self._add(device)
-        return self._engines[device].decide(devices, forms, addresses)
+        return self._engines[device].decide(devices, forms, addresses, batch)
 
     def decided(self) -> Iterator[Decided]:
         """All kinds of call so far."""

@@ -10,7 +10,15 @@ A kernel is legal for a call if `launch.refusal` has nothing against it. In this
     nearest   no legal kernel has a model: the best legal kernel of the nearest tuned shape
     default   nothing else is legal
 Where cuBLAS is expected to be as fast, or nearly (models/cublas_model.py), the pick names it as the provider;
-where the shape was tuned, if it was faster in the same rounds. Copied into exported tables.
+where the shape was tuned, if it was faster in the same rounds.
+
+A batch is served by kernels that were tuned for batches of the same product (docs/decisions/0056):
+    exact     the very batch was tuned
+    nearest   the best legal kernel of the batch whose number of products is the nearest. It serves if the
+              numbers are no more than MOST_TIMES_APART apart and it was faster than cuBLAS by more than
+              BATCH_MARGIN, else cuBLAS
+    looped    there is none: cuBLAS, or where that cannot be called, a launch for each product
+Copied into exported tables.
 """
 
 from __future__ import annotations
@@ -27,18 +35,22 @@ from ..device import DeviceLimits
 from ..errors import DispatchError
 from ..gemm import LAYOUTS, Gemm
 from ..kernel.launch import has_work
-from ..models import residual
+from ..models import cublas_model, residual
 from ..models.forecast import Forecast
 from ..models.launches import Floats, Launches, Shapes, Whole
 from ..models.residual import Residuals
 from ..models.time_model import Speeds
 from .pick import Call, How, Pick, Triple
 from .summation import Depths, Sums, allowed_depths, excess_depth
-from .table import Entry, Kernel, Table, weights
+from .table import Entry, Kernel, RankedKernel, Table, weights
 
 NUM_NEAREST = 8  # tuned shapes that are looked through for a legal kernel
 CAUTION = 0.5  # deviations of a modelled time by which it is taken to be longer: what is surely good wins
 NEAR = 1.25  # times as large or small in m, n and k: sums that were accurate enough there are here
+MOST_TIMES_APART = 2.0  # as many products in a batch as in the one that was tuned
+# Logarithm of how many times faster than cuBLAS its kernel must have been there: as far as the model says
+# that the ratio of two kernels' times changes with the number of products (0056)
+BATCH_MARGIN = cublas_model.MARGIN * 0.13
 
 _ONES = np.ones(3)
 
@@ -74,7 +86,7 @@ class Modelled:
         """All launches that may serve a call. `allowed`: how deep their sums may be."""
         k = max(call.gemm.k, 1)
         accurate = self._sums.accurate_splits(k, allowed)
-        kernel, split_k, time_us = self._forecast.expected(Shapes.of(*call), accurate)
+        kernel, split_k, time_us = self._forecast.expected(Shapes.of(*call[:3]), accurate)
         careful_us = time_us * self._caution
         excess = excess_depth(self._sums_of_launches.depths(split_k, k), allowed)
         return Considered(kernel, split_k, time_us, careful_us, excess, careful_us * excess)
@@ -89,7 +101,8 @@ class Selector:
         self.kernels = {kernel.id: kernel for kernel in table.kernels}
         self._models: dict[str, Modelled] = {}  # of layouts that were asked for
         self._entries = {entry.gemm: entry for entry in table.entries}
-        self._entries_of = {x: [e for e in table.entries if e.gemm.layout == x] for x in LAYOUTS}
+        single = [entry for entry in table.entries if not entry.gemm.is_batched]
+        self._entries_of = {x: [e for e in single if e.gemm.layout == x] for x in LAYOUTS}
         self._places = {
             x: np.array([_place(e.gemm) for e in found]).reshape(-1, 3)
             for x, found in self._entries_of.items()
@@ -111,6 +124,8 @@ class Selector:
     def pick(self, call: Call) -> Pick:
         """The kernel for a call with m and n at least 1, and who serves it. Raises DispatchError if even the
         default kernel is not legal, which needs more tiles than a grid holds."""
+        if call.gemm.is_batched:
+            return self._of_batch(call)
         pick = self._by_kernels(call)
         if pick.how == "exact":
             return _provided(pick, self._entries[call.gemm].cublas_us)
@@ -137,6 +152,51 @@ class Selector:
                 tell, time_us = partial(_why_behind, first, len(picks)), float(found.time_us[at])
                 picks[kernel.id, split_k] = Pick(kernel.id, "modelled", tell, split_k, time_us, first.entry)
         return tuple(picks.values())
+
+    def _of_batch(self, call: Call) -> Pick:
+        pick = self._exact(call)
+        if pick is not None:
+            return _provided(pick, self._entries[call.gemm].cublas_us)
+        return self._near_batch(call) or self._looped(call)
+
+    def _near_batch(self, call: Call) -> Pick | None:
+        products = call.gemm.batch
+        alike = [e for e in self._table.entries if replace(e.gemm, batch=products) == call.gemm]
+        for entry in sorted(alike, key=lambda e: _times_apart(e.gemm.batch, products)):
+            for ranked in entry.ranked:
+                if call.refusal(self.kernels[ranked.kernel]) is None:
+                    return self._as_near_batch(call, entry, ranked)
+        return None
+
+    def _as_near_batch(self, call: Call, entry: Entry, ranked: RankedKernel) -> Pick:
+        """Times of both are taken to be in proportion to the number of products."""
+        tuned_us, cublas_us, by = ranked.time_us, entry.cublas_us, call.gemm.batch / entry.gemm.batch
+        is_surely_faster = (
+            cublas_us is not None
+            and _times_apart(entry.gemm.batch, call.gemm.batch) <= MOST_TIMES_APART
+            and cublas_us >= tuned_us * math.exp(BATCH_MARGIN)
+        )
+        pick = self._picked(
+            ranked.kernel,
+            "nearest",
+            partial(self._why_near_batch, call, entry, is_surely_faster),
+            by * tuned_us,
+            entry.gemm,
+        )
+        cublas_us = None if cublas_us is None else by * cublas_us
+        return replace(pick, provider="autotune" if is_surely_faster else "cublas", cublas_us=cublas_us)
+
+    def _why_near_batch(self, call: Call, entry: Entry, is_surely_faster: bool) -> str:
+        told = f"the nearest batch that was tuned is {entry.gemm}"
+        least = f"{math.expm1(BATCH_MARGIN):.0%} faster than cuBLAS"
+        why = "" if is_surely_faster else f", which is too far, or its kernel was not {least}"
+        return f"{self._not_exact(call)}: {told}{why}"
+
+    def _looped(self, call: Call) -> Pick:
+        single = self._by_kernels(call.single)
+        told = partial(str, f"{call.gemm} was not tuned: cuBLAS, or else a launch for each product")
+        expected_us = None if single.expected_us is None else call.gemm.batch * single.expected_us
+        return replace(single, tell=told, expected_us=expected_us, provider="cublas", is_looped=True)
 
     def _by_kernels(self, call: Call) -> Pick:
         """The pick, were there no cuBLAS."""
@@ -283,6 +343,10 @@ def _why_cublas(pick: Pick, cublas_us: float, margin: float, doubt: str) -> str:
         return f"{pick.reason}; cuBLAS was faster, with {cublas_us:.4g} us"
     least = f"what is so little known has to be faster by {math.expm1(margin):.0%}{doubt}"
     return f"{pick.reason}; cuBLAS is expected to take {cublas_us:.4g} us, and {least}"
+
+
+def _times_apart(one: int, other: int) -> float:
+    return max(one, other) / min(one, other)
 
 
 def _why_behind(first: Pick, num: int) -> str:

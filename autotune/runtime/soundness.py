@@ -16,10 +16,10 @@ import numpy as np
 
 from ..device import DeviceLimits
 from ..errors import UsageError
-from ..gemm import LAYOUTS, MAX_EXTENT
+from ..gemm import LAYOUTS, MAX_EXTENT, Gemm
 from ..kernel import identity
 from ..kernel.config import PARAMETER, Config
-from ..kernel.launch import LaunchSpec
+from ..kernel.launch import LaunchSpec, refusal
 from ..kernel.resources import blocks_per_sm
 from ..kernel.rules import RULES
 from ..strict import Misfit
@@ -73,7 +73,8 @@ def _check_record(record: KernelRecord) -> None:
     where = f"kernel {record.id!r}"
     splits, reduction = record.config.split_k > 1, record.config.reduction
     _require(splits == (reduction != "none"), f"{where} splits k without a reduction")
-    _require(not record.variant.is_batched, f"{where} is for batches, which no application can call yet")
+    has_place = record.model is None or not record.variant.is_batched
+    _require(has_place, f"{where} is for batches, and has a model, which is of single products")
     _require(_SHA256.fullmatch(record.sha256) is not None, f"{where} has no SHA-256 of its cubin")
 
 
@@ -176,21 +177,35 @@ def _check_defaults(table: Table, kernels: dict[str, Kernel]) -> None:
 
 
 def is_universal(spec: LaunchSpec) -> bool:
-    """Whether a kernel serves any extents, leading dimensions and addresses, without a workspace."""
+    """Whether a kernel serves any single product, leading dimensions and addresses, without a workspace."""
     vectors = (spec.vec_a, spec.vec_b, spec.vec_c)
     needs_workspace = spec.reduction != "none" or spec.packs_a or spec.packs_b
-    return not spec.is_exact and spec.variant.is_wide and vectors == (1, 1, 1) and not needs_workspace
+    is_general = spec.variant.is_wide and not spec.variant.is_batched
+    return not spec.is_exact and is_general and vectors == (1, 1, 1) and not needs_workspace
 
 
 def _check_entry(entry: Entry, kernels: dict[str, Kernel]) -> None:
     where = f"the entry of {entry.gemm}"
     _require(bool(entry.ranked), f"{where} is empty")
-    _require(not entry.gemm.is_batched, f"{where} is a batch, which no application can call yet")
     for ranked in entry.ranked:
         kernel = kernels.get(ranked.kernel)
         if kernel is None:
             raise Misfit(f"{where} names {ranked.kernel!r}, which is no kernel of the table")
         _require(kernel.layout == entry.gemm.layout, f"{where} names a kernel of another layout")
+        is_one_kind = kernel.variant.is_batched == entry.gemm.is_batched
+        _require(
+            is_one_kind,
+            f"{where} names a kernel for {'batches' if kernel.variant.is_batched else 'single products'}",
+        )
+        if entry.gemm.is_batched:
+            fault = _refusal_of_batch(kernel.spec, entry.gemm)
+            _require(fault is None, f"{where} names {ranked.kernel!r}, which cannot serve it: {fault}")
+
+
+def _refusal_of_batch(spec: LaunchSpec, gemm: Gemm) -> str | None:
+    """Why a kernel must not serve a batch that is packed."""
+    lds = max(gemm.lda, 1), max(gemm.ldb, 1), max(gemm.ldc, 1)
+    return refusal(spec, gemm.m, gemm.n, gemm.k, lds, batch=gemm.strides)
 
 
 # ------------------------------------------------------------------------------------------------

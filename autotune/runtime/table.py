@@ -32,12 +32,16 @@ from . import checksum, older_schemas, soundness
 from .files import MAX_CUBIN_BYTES, MAX_TABLE_BYTES, read_file
 
 FORMAT = "autotune dispatch table"
-SCHEMA_VERSION = 7  # what tables of earlier ones say otherwise stands in older_schemas.py
+SCHEMA_VERSION = 8  # what tables of earlier ones say otherwise stands in older_schemas.py
 TABLE_FILE = "table.json"
 CUBIN_FOLDER = "cubins"
 _AGAIN = "export the table again with `autotune export-table`"
 
-_STAND_INS = {layout: Gemm(1, 1, 1, layout[0] == "T", layout[1] == "T") for layout in LAYOUTS}
+_STAND_INS = {  # by layout, and whether for batches
+    (layout, is_batched): Gemm(1, 1, 1, layout[0] == "T", layout[1] == "T", 2 if is_batched else 1)
+    for layout in LAYOUTS
+    for is_batched in (False, True)
+}
 
 TimeUs = Annotated[float, Within(1e-6, 1e12)]
 Ratio = Annotated[float, Within(0, 1e12)]
@@ -73,8 +77,8 @@ class KernelRecord:
 
     @property
     def stand_in(self) -> Gemm:
-        """A problem of its layout, for figures that depend on the layout only."""
-        return _STAND_INS[self.layout]
+        """A problem of its layout and kind, for figures that depend on these only."""
+        return _STAND_INS[self.layout, self.variant.is_batched]
 
 
 @dataclass(frozen=True)
@@ -144,7 +148,8 @@ class RankedKernel:
 
 @dataclass(frozen=True)
 class Entry:
-    """One tuned shape and its kernels, best first. `cublas_us` is None where cuBLAS was absent."""
+    """One tuned shape, or a batch, and its kernels, best first; those of a batch serve batches alone.
+    `cublas_us` is None where cuBLAS was absent."""
 
     gemm: Gemm
     cublas_us: TimeUs | None

@@ -1,4 +1,4 @@
-"""torch.ops.autotune.sgemm: a table's product as an operator of torch, with gradients by the same table.
+"""torch.ops.autotune.sgemm: a table's products and batches as an operator of torch, with gradients by it.
 
 torch.compile and torch.export take it as it is: they know its result's shape (a fake kernel) and its
 gradients.
@@ -77,16 +77,17 @@ def _kernel_of(dispatcher: Dispatcher) -> Callable[..., Any]:
 
 
 def _with_rows(x: Any) -> Any:
-    """A matrix whose rows or columns are contiguous: itself, or a copy, as of gradients that are expanded."""
-    return x if x.dim() != 2 or 1 in x.stride() or not x.numel() else x.contiguous()
+    """Matrices whose rows or columns are contiguous: itself, or a copy, as of gradients that are expanded."""
+    return x if x.dim() < 2 or 1 in x.stride()[-2:] or not x.numel() else x.contiguous()
 
 
 def _fake(a: Any, b: Any, *, alpha: float = 1.0, trans_a: bool = False, trans_b: bool = False) -> Any:
-    if a.dim() != 2 or b.dim() != 2:
+    if a.dim() < 2 or b.dim() < 2:
         raise DispatchError(
-            f"a has {a.dim()} dimensions and b has {b.dim()}, not 2; reshape them to matrices"
+            f"a has {a.dim()} dimensions and b has {b.dim()}, fewer than 2; reshape them to matrices"
         )
-    return a.new_empty((a.shape[1 if trans_a else 0], b.shape[0 if trans_b else 1]))
+    stack = sys.modules["torch"].broadcast_shapes(a.shape[:-2], b.shape[:-2])
+    return a.new_empty((*stack, a.shape[-1 if trans_a else -2], b.shape[-2 if trans_b else -1]))
 
 
 def _keep(ctx: Any, inputs: tuple[Any, ...], keyword_only_inputs: dict[str, Any], output: Any) -> None:
@@ -108,4 +109,9 @@ def _backward(ctx: Any, grad: Any) -> tuple[Any, Any]:
         of_b = sgemm(grad, a, alpha=alpha, trans_a=True, trans_b=trans_a)
     elif needs_b:
         of_b = sgemm(a, grad, alpha=alpha, trans_a=not trans_a)
-    return of_a, of_b
+    return _summed(of_a, a), _summed(of_b, b)
+
+
+def _summed(grad: Any, like: Any) -> Any:
+    """Of what all products share, the sum of their gradients."""
+    return grad if grad is None or grad.shape == like.shape else grad.sum_to_size(like.shape)

@@ -1,9 +1,10 @@
 """Routes FP32 products of an unmodified program of torch to a table, where that is expected to be faster.
 
-While routing is on, torch's dispatcher has other kernels for aten's mm and addmm on CUDA (torch.library, kind
-"IMPL"). All products of two matrices come there: of Python and C++, of `linear` and `matmul`, of backward
-passes, which torch runs in other threads, and of compiled programs. Autograd and autocast lie above and stay
-as they are. Whatever is left alone goes to torch's own kernel, so no call comes twice.
+While routing is on, torch's dispatcher has other kernels for aten's mm, addmm, bmm and baddbmm on CUDA
+(torch.library, kind "IMPL"). All products of matrices come there: of Python and C++, of `linear` and
+`matmul`, of backward passes, which torch runs in other threads, and of compiled programs. Autograd and
+autocast lie above and stay as they are. Whatever is left alone goes to torch's own kernel, so no call comes
+twice.
 
 Left alone are other dtypes, products while the program allows TF32, and kinds of call that cuBLAS is expected
 to be as fast for. What serves a kind of call is decided when that comes first. Copied into exported tables.
@@ -24,9 +25,12 @@ from .arrays import Torch
 from .pick import MAX_PLANS
 from .routed_engine import Decided
 from .routed_kinds import RoutedKinds
+from .stacks import stacked
 
 _ENTERED = threading.Lock()  # one routing at a time: torch's dispatcher is one for all threads
 _TF32, _DTYPE = "the program allows TF32", "another dtype than float32"
+_UNLIKE = "tensors that do not fit each other"
+_MATRIX, _STACK = 2, 3  # dimensions
 _TENSOR = "a tensor that is not read in C, or memory that overlaps"
 _MOST_TOLD = 20  # kinds of a report
 Own = Callable[..., Any]
@@ -86,45 +90,64 @@ class TorchRouting:
 
     def _register(self) -> Any:
         library = self._torch.library.Library("aten", "IMPL")
-        routed = {"mm": self._mm, "mm.out": self._mm_out, "addmm": self._addmm, "addmm.out": self._addmm_out}
+        routed = {
+            "mm": (self._mm, _MATRIX), "mm.out": (self._mm_out, _MATRIX),
+            "addmm": (self._addmm, _MATRIX), "addmm.out": (self._addmm_out, _MATRIX),
+            "bmm": (self._mm, _STACK), "bmm.out": (self._mm_out, _STACK),
+            "baddbmm": (self._addmm, _STACK), "baddbmm.out": (self._addmm_out, _STACK),
+        }  # fmt: skip
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # that a kernel is replaced is what is wanted
-            for name, make in routed.items():
+            for name, (make, num_dims) in routed.items():
                 own = self._torch.library.get_kernel(f"aten::{name}", self._key).call_boxed
-                library.impl(name, make(own), self._key, with_keyset=True)
+                library.impl(name, make(own, num_dims), self._key, with_keyset=True)
         return library
 
     _key = "CUDA"  # of torch's dispatcher
 
-    # What torch calls: like its own kernels, and its own (`own`) first among the arguments
+    # What torch calls: like its own kernels, which are `own`. Those of batches have the same arguments
 
-    def _mm(self, own: Own) -> Own:
+    def _mm(self, own: Own, num_dims: int) -> Own:
         def mm(keys: Any, a: Any, b: Any) -> Any:
-            found = self._serve(self._plain, a, b, None, 1.0, 0.0)
+            is_such = self._is_such(a, b, num_dims)
+            found = self._serve(self._plain, a, b, None, 1.0, 0.0) if is_such else None
             return own(keys, a, b) if found is None else found
 
         return mm
 
-    def _mm_out(self, own: Own) -> Own:
+    def _mm_out(self, own: Own, num_dims: int) -> Own:
         def mm_out(keys: Any, a: Any, b: Any, *, out: Any) -> Any:
-            found = self._serve(self._plain, a, b, out, 1.0, 0.0)
+            is_such = self._is_such(a, b, num_dims)
+            found = self._serve(self._plain, a, b, out, 1.0, 0.0) if is_such else None
             return own(keys, a, b, out=out) if found is None else found
 
         return mm_out
 
-    def _addmm(self, own: Own) -> Own:
+    def _addmm(self, own: Own, num_dims: int) -> Own:
         def addmm(keys: Any, c: Any, a: Any, b: Any, *, beta: Any = 1, alpha: Any = 1) -> Any:
-            found = self._serve_sum(c, a, b, beta, alpha, None)
+            is_such = self._is_such(a, b, num_dims)
+            found = self._serve_sum(c, a, b, beta, alpha, None) if is_such else None
             return own(keys, c, a, b, beta=beta, alpha=alpha) if found is None else found
 
         return addmm
 
-    def _addmm_out(self, own: Own) -> Own:
+    def _addmm_out(self, own: Own, num_dims: int) -> Own:
         def addmm_out(keys: Any, c: Any, a: Any, b: Any, *, beta: Any = 1, alpha: Any = 1, out: Any) -> Any:
-            found = self._serve_sum(c, a, b, beta, alpha, out)
+            is_such = self._is_such(a, b, num_dims)
+            found = self._serve_sum(c, a, b, beta, alpha, out) if is_such else None
             return own(keys, c, a, b, beta=beta, alpha=alpha, out=out) if found is None else found
 
         return addmm_out
+
+    def _is_such(self, a: Any, b: Any, num_dims: int) -> bool:
+        """Whether these are matrices, or stacks of as many: torch says what is wrong with others, where the
+        core would broadcast them."""
+        is_such = bool(a.dim() == b.dim() == num_dims)
+        if is_such and num_dims == _STACK:
+            is_such = bool(a.shape[0] == b.shape[0])
+        if not is_such:
+            self._others[_UNLIKE] += 1
+        return is_such
 
     def _serve(self, products: _Products, a: Any, b: Any, out: Any, alpha: float, beta: float) -> Any | None:
         """The result, or None for what is left alone."""
@@ -140,13 +163,13 @@ class TorchRouting:
         return served if served is not False else None
 
     def _serve_sum(self, c: Any, a: Any, b: Any, beta: Any, alpha: Any, out: Any) -> Any | None:
-        """As `_serve`, where C is read, which is a vector for each row, or a matrix."""
-        if not (c.dtype is a.dtype is b.dtype) or a.dim() != 2 or b.dim() != 2:
+        """As `_serve`, where C is read, which has the result's extents, or broadcasts to them."""
+        if not (c.dtype is a.dtype is b.dtype):
             self._others[_DTYPE] += 1
             return None
         if beta == 0:
             return self._serve(self._plain, a, b, out, alpha, 0.0)
-        extents = (a.shape[0], b.shape[1])
+        extents = (*a.shape[:-1], b.shape[-1])
         products = self._plain if c.shape == extents else self._biased
         if out is None:
             if not products.is_served(a, b) or self._allows_tf32():
@@ -223,13 +246,16 @@ class _Products:
         """Say what becomes of such calls; None where none can be."""
         try:
             with self._torch.no_grad():  # gradients are torch's here
-                at_a, device_a, form_a = self._library.describe(a, "a")
-                at_b, device_b, form_b = self._library.describe(b, "b")
-                at_c, device_c, form_c = (
-                    (0, device_a, None) if out is None else self._library.describe(out, "out")
+                at_a, device_a, form_a, leading_a = self._library.describe(a, "a")
+                at_b, device_b, form_b, leading_b = self._library.describe(b, "b")
+                at_c, device_c, form_c, leading_c = (
+                    (0, device_a, None, None) if out is None else self._library.describe(out, "out")
                 )
-            devices, forms = (device_a, device_b, device_c), (form_a, form_b, form_c)
-            return self._engine.decide(devices, forms, (at_a, at_b, at_c))
+            devices, forms, at = (device_a, device_b, device_c), (form_a, form_b, form_c), (at_a, at_b, at_c)
+            if not leading_a:
+                return self._engine.decide(devices, forms, at)
+            stack = stacked(forms, (leading_a, leading_b, leading_c), False, False)
+            return self._engine.decide(devices, forms, at, stack.batch) if stack.offsets else None
         except DispatchError:
             return None
 

@@ -98,6 +98,58 @@ static void products(unsigned seed, int num) {
     printf("%d launches, %d allocations\n", standin_launches(), standin_allocations());
 }
 
+/* A batch: its products, one behind the other with a gap, beside those of single calls; shared operands too. */
+static void multiply_batch(shape of, int num, unsigned *seed, void *stream, int is_by_columns) {
+    const int64_t lda = of.trans_a ? of.m : of.k, ldb = of.trans_b ? of.k : of.n, ldc = of.n;
+    const int shares = (int)drawn(seed, 4); /* A, B, or none */
+    const int64_t gap = (int)drawn(seed, 2) * 4, stride_c = of.m * ldc + gap;
+    const int64_t stride_a = shares == 1 ? 0 : (int64_t)of.m * of.k + gap, stride_b = shares == 2 ? 0 : (int64_t)of.k * of.n + gap;
+    float *a = matrix(seed, num, of.m * of.k + gap + 1), *b = matrix(seed, num, of.k * of.n + gap + 1);
+    float *c = matrix(seed, num, stride_c + 1), *expected = malloc(sizeof *c * (size_t)(num * (stride_c + 1)));
+    memcpy(expected, c, sizeof *c * (size_t)(num * (stride_c + 1)));
+    const autotune_status status =
+        is_by_columns ? autotune_sgemm_strided_batched_by_columns(handle, stream, of.trans_b, of.trans_a, of.n, of.m,
+                                                                  of.k, 0.5f, b, ldb, stride_b, a, lda, stride_a, 1, c,
+                                                                  ldc, stride_c, num)
+                      : autotune_sgemm_strided_batched(handle, stream, of.trans_a, of.trans_b, of.m, of.n, of.k, 0.5f, a,
+                                                       lda, stride_a, b, ldb, stride_b, 1, c, ldc, stride_c, num);
+    need(!status, autotune_error_text(status));
+    for (int product = 0; product < num; product++) {
+        for (int64_t at = 0; at < (int64_t)of.m * of.n; at++) {
+            double sum = 0;
+            for (int64_t i = 0; i < of.k; i++) {
+                sum += (double)element(a + product * stride_a, lda, of.trans_a, at / of.n, i) *
+                       (double)element(b + product * stride_b, ldb, of.trans_b, i, at % of.n);
+            }
+            expected[product * stride_c + at] += (float)(0.5 * sum);
+        }
+    }
+    for (int64_t at = 0; at < num * stride_c; at++) {
+        need(fabsf(expected[at] - c[at]) <= 1e-4f * (float)(1 + of.k), "a wrong element of a batch");
+    }
+    free(a), free(b), free(c), free(expected);
+}
+
+static void batches(unsigned seed, int num) {
+    static const shape TUNED[] = {{0, 0, 20, 12, 16}, {0, 1, 20, 12, 16}, {1, 0, 20, 12, 16}, {1, 1, 20, 12, 16},
+                                  {0, 0, 20, 12, 64}, {0, 0, 20, 12, 80}, {0, 0, 1, 7, 5}};
+    float x[64] = {0};
+    for (int i = 0; i < num; i++) {
+        const shape of = TUNED[drawn(&seed, sizeof TUNED / sizeof *TUNED)];
+        void *stream = (void *)(uintptr_t)drawn(&seed, NUM_STREAMS);
+        const int products = 1 + (int)drawn(&seed, 12);
+        for (int again = 0; again < 2; again++) multiply_batch(of, products, &seed, stream, again);
+    }
+    need(!autotune_sgemm_strided_batched(handle, NULL, 0, 0, 2, 2, 2, 1, x, 2, 4, x, 2, 4, 0, x, 2, 4, 0), "no products");
+    need(autotune_sgemm_strided_batched(handle, NULL, 0, 0, 2, 2, 2, 1, x, 2, 4, x + 16, 2, 4, 0, x + 32, 2, 3, 3) ==
+             AUTOTUNE_BAD_CALL, "products that share C");
+    need(autotune_sgemm_strided_batched(handle, NULL, 0, 0, 2, 2, 2, 1, x, 2, 4, x + 16, 2, 4, 0, x + 32, 2, 4, -1) ==
+             AUTOTUNE_BAD_CALL, "a number of products");
+    need(autotune_sgemm_strided_batched(handle, NULL, 0, 0, 2, 2, 2, 1, x, 2, 4, x + 32, 2, 4, 0, x + 8, 2, 4, 3) ==
+             AUTOTUNE_OVERLAP, "C within A of another product");
+    printf("%d launches\n", standin_launches());
+}
+
 static int num_of_thread, is_stress;
 
 /* One of 1,000 small ones. */
@@ -188,6 +240,7 @@ int main(int num_arguments, char **arguments) {
     cuCtxSetCurrent(CONTEXT);
     const char *what = arguments[1];
     if (!strcmp(what, "products")) products((unsigned)atoi(arguments[2]), atoi(arguments[3]));
+    if (!strcmp(what, "batches")) batches((unsigned)atoi(arguments[2]), atoi(arguments[3]));
     if (!strcmp(what, "threads")) threads(atoi(arguments[2]));
     is_stress = !strcmp(what, "stress");
     if (is_stress) threads(atoi(arguments[2]) / NUM_THREADS);

@@ -15,7 +15,7 @@
 enum { INVALID_VALUE = 1, INVALID_CONTEXT = 201, MAJOR = 75, NUM_GPUS = 2 };
 
 typedef struct {
-    int threads, registers, split_k, is_cluster, trans_a, trans_b, packs_a, packs_b, is_two_pass;
+    int threads, registers, split_k, is_cluster, trans_a, trans_b, packs_a, packs_b, is_two_pass, is_batched;
     char name[16];
 } kernel;
 
@@ -102,13 +102,13 @@ OUT int cuLibraryGetKernel(uint64_t *found, uint64_t library, const char *name) 
     kernel *made = calloc(1, sizeof *made);
     exchange(NULL, made);
     const char *text = (const char *)(uintptr_t)library;
-    const int num = sscanf(text, "%d %d %d %d %d %d %d %d %d", &made->threads, &made->registers, &made->split_k,
+    const int num = sscanf(text, "%d %d %d %d %d %d %d %d %d %d", &made->threads, &made->registers, &made->split_k,
                            &made->is_cluster, &made->trans_a, &made->trans_b, &made->packs_a, &made->packs_b,
-                           &made->is_two_pass);
+                           &made->is_two_pass, &made->is_batched);
     snprintf(made->name, sizeof made->name, "%s", name);
     if (strcmp(name, "sgemm")) made->threads = 256;
     *found = (uint64_t)(uintptr_t)made;
-    return num == 9 ? 0 : INVALID_VALUE;
+    return num == 10 ? 0 : INVALID_VALUE;
 }
 static kernel *of(uint64_t handle) { return (kernel *)(uintptr_t)handle; }
 OUT int cuKernelGetAttribute(int *value, int attribute, uint64_t handle, int32_t device) {
@@ -192,27 +192,36 @@ OUT int cuMemcpyDtoH_v2(void *to, uint64_t from, size_t num_bytes) {
 #define FLOAT(i) (*(const float *)arguments[i])
 #define FLOATS(i) (*(float **)arguments[i])
 
-static void pack(void **arguments) {
+static void pack(const at_launch_config *config, void **arguments) {
     const int extent = INT(0), k = INT(1), padded = INT(6), is_k_major = INT(4);
-    const float *from = FLOATS(2);
-    float *to = FLOATS(5);
-    const int64_t ld = LONG(3);
-    for (int64_t at = 0; at < k; at++) {
-        for (int64_t i = 0; i < padded; i++) {
-            to[at * padded + i] = i >= extent ? 0 : is_k_major ? from[i * ld + at] : from[at * ld + i];
+    const int64_t ld = LONG(3), stride = LONG(8), products = config->grid_x / (uint32_t)INT(7);
+    for (int64_t product = 0; product < products; product++) {
+        const float *from = FLOATS(2) + product * stride;
+        float *to = FLOATS(5) + product * k * padded;
+        for (int64_t at = 0; at < k; at++) {
+            for (int64_t i = 0; i < padded; i++) {
+                to[at * padded + i] = i >= extent ? 0 : is_k_major ? from[i * ld + at] : from[at * ld + i];
+            }
         }
     }
 }
 
+/* `Batch` of the kernels. */
+typedef struct {
+    int64_t strides[3];
+    int32_t products;
+} batch;
+
 /* Kernels whose last block adds up, or none: everything at once. Two passes: the sums of all k in the first plane. */
-static int multiply(const kernel *self, const at_launch_config *config, void **arguments) {
+static void multiply_one(const kernel *self, void **arguments, int64_t product) {
+    const batch *of = arguments[14];
     const int64_t m = INT(0), n = INT(1), k = INT(2), lda = LONG(5), ldb = LONG(7), ldc = LONG(10);
-    const float alpha = FLOAT(3), beta = FLOAT(8), *a = FLOATS(4), *b = FLOATS(6);
-    float *c = FLOATS(9), *workspace = FLOATS(11);
+    const float alpha = FLOAT(3), beta = FLOAT(8);
+    const float *a = FLOATS(4) + product * of->strides[0], *b = FLOATS(6) + product * of->strides[1];
     const int a_by_k = self->trans_a || self->packs_a, b_by_n = self->trans_b && !self->packs_b;
-    if (config->block_x != (uint32_t)self->threads || config->grid_z != 1) return INVALID_VALUE;
-    if (config->num_attributes != 1 || config->attributes->id != AT_OVERLAPS) return INVALID_VALUE;
     const int64_t padded_n = (n + 63) / 64 * 64, padded_m = (m + 63) / 64 * 64;
+    float *c = FLOATS(9) + product * of->strides[2];
+    float *workspace = self->is_two_pass ? FLOATS(11) + product * INT(12) * padded_m * padded_n : NULL;
     for (int split = 1; self->is_two_pass && split < INT(12); split++) {
         memset(workspace + split * padded_m * padded_n, 0, sizeof(float) * (size_t)(padded_m * padded_n));
     }
@@ -231,13 +240,22 @@ static int multiply(const kernel *self, const at_launch_config *config, void **a
             }
         }
     }
+}
+
+static int multiply(const kernel *self, const at_launch_config *config, void **arguments) {
+    const batch *of = arguments[14];
+    if (config->block_x != (uint32_t)self->threads || config->grid_z != 1) return INVALID_VALUE;
+    if (config->num_attributes != 1 || config->attributes->id != AT_OVERLAPS) return INVALID_VALUE;
+    if (self->is_batched != (of->products > 1)) return INVALID_VALUE;
+    for (int64_t product = 0; product < of->products; product++) multiply_one(self, arguments, product);
     return 0;
 }
 
-static void reduce(void **arguments) {
+static void reduce_one(void **arguments, int64_t product) {
     const int64_t m = INT(0), n = INT(1), ldc = LONG(5), padded_m = INT(8), padded_n = INT(9);
-    const float alpha = FLOAT(2), beta = FLOAT(3), *workspace = FLOATS(6);
-    float *c = FLOATS(4);
+    const float alpha = FLOAT(2), beta = FLOAT(3);
+    const float *workspace = FLOATS(6) + product * INT(7) * padded_m * padded_n;
+    float *c = FLOATS(4) + product * LONG(12);
     for (int64_t i = 0; i < m * n; i++) {
         double sum = 0;
         for (int64_t split = 0; split < INT(7); split++) {
@@ -253,8 +271,11 @@ OUT int cuLaunchKernelEx(const at_launch_config *config, uint64_t handle, void *
     if (!depth || extra || current[depth - 1] - (uint64_t)context_of_gpu_0 >= NUM_GPUS) return INVALID_CONTEXT;
     atomic_fetch_add(&num_launches, 1);
     if (config->stream == 97) return 700; /* an illegal access */
-    if (!strcmp(self->name, "sgemm_pack")) return pack(arguments), 0;
-    if (!strcmp(self->name, "sgemm_reduce")) return reduce(arguments), 0;
+    if (!strcmp(self->name, "sgemm_pack")) return pack(config, arguments), 0;
+    for (int64_t product = 0; !strcmp(self->name, "sgemm_reduce"); product++) {
+        if (product == config->grid_x / (uint32_t)INT(11)) return 0;
+        reduce_one(arguments, product);
+    }
     return multiply(self, config, arguments);
 }
 

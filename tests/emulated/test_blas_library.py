@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from autotune.column_major import WORKSPACE_BYTES, ColumnMajorCall
-from autotune.gemm import Gemm
+from autotune.gemm import Batch, Gemm
 from autotune.runtime import blas_provider
 from autotune.runtime.blas_provider import BlasHandle, BlasLibrary, BlasProvider
 
@@ -26,6 +26,7 @@ struct Kept {
 Kept kept;
 extern "C" {
 Kept* what_was_kept() { return &kept; }
+long long batch[4];
 int cublasGetProperty(int part, int* value) { *value = part == 0 ? MAJOR : part; return 0; }
 int cublasCreate_v2(void** handle) { *handle = (void*)0x7f0123456789; return 0; }
 int cublasSetMathMode(void* handle, int mode) { kept.modes[0] = mode; return 0; }
@@ -39,6 +40,15 @@ int cublasSgemm_v2(void* handle, int transa, int transb, int m, int n, int k, co
                    const float* a, int lda, const float* b, int ldb, const float* beta, float* c, int ldc) {
     kept = {handle, {transa, transb, m, n, k}, a, lda, b, ldb, c, ldc, *alpha, *beta,
             kept.stream, kept.workspace, kept.size, {kept.modes[0], kept.modes[1]}};
+    return 0;
+}
+int cublasSgemmStridedBatched(void* handle, int transa, int transb, int m, int n, int k, const float* alpha,
+                              const float* a, int lda, long long stride_a, const float* b, int ldb,
+                              long long stride_b, const float* beta, float* c, int ldc, long long stride_c,
+                              int products) {
+    cublasSgemm_v2(handle, transa, transb, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc);
+    long long told[4] = {stride_a, stride_b, stride_c, products};
+    for (int i = 0; i < 4; i++) batch[i] = told[i];
     return 0;
 }
 int cublasSgeam(void* handle, int transa, int transb, int m, int n, const float* alpha, const float* a,
@@ -160,6 +170,12 @@ def test_arguments_have_the_types_of_the_header(tmp_path: Path) -> None:
     assert list(kept.flags) == [1, 0, 7, 5, 3] and (kept.alpha, kept.beta) == (0.25, -2.0)
     assert (kept.first, kept.ld_first, kept.second, kept.ld_second) == (b, 13, a, 11)
     assert (kept.result, kept.ld_result) == (c, 2**31 - 1)
+
+    of_batch = ColumnMajorCall.of(Gemm(5, 7, 3, False, True, 9), (11, 13, 17), Batch(9, 0, 2**40, 2**33))
+    handle.sgemm(of_batch, stream, (a, b, c), workspace)
+    kept = library.what_was_kept().contents
+    assert list(kept.flags) == [1, 0, 7, 5, 3] and (kept.first, kept.second, kept.result) == (b, a, c)
+    assert list((ctypes.c_longlong * 4).in_dll(library, "batch")) == [2**40, 0, 2**33, 9]
 
     handle.scale_result(call, 2 * stream, c, 3.5)
     scaled = library.what_was_kept().contents

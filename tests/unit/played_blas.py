@@ -131,12 +131,33 @@ class PlayedBlas:
         driver._captured.get(setting.stream, _AtOnce()).append(partial(play))
         return 0
 
+    def cublasSgemmStridedBatched(
+        self, handle: int, trans_a: int, trans_b: int, m: int, n: int, k: int, alpha: int, a: int, lda: int,
+        stride_a: int, b: int, ldb: int, stride_b: int, beta: int, c: int, ldc: int, stride_c: int,
+        products: int,
+    ) -> int:  # fmt: skip
+        """One call, however many products."""
+        user = self._users[handle]
+        if status := self._status("cublasSgemmStridedBatched"):
+            return status
+        assert products > 1
+        before, self.time_us = len(self.served), self.time_us / products
+        for i in range(products):
+            self._users[handle] = user
+            at_a, at_b, at_c = a + 4 * i * stride_a, b + 4 * i * stride_b, c + 4 * i * stride_c
+            self.cublasSgemm_v2(
+                handle, trans_a, trans_b, m, n, k, alpha, at_a, lda, at_b, ldb, beta, at_c, ldc
+            )
+        self.time_us *= products
+        del self.served[before + 1 :]
+        return 0
+
     def cublasSgeam(
         self, handle: int, trans_a: int, trans_b: int, m: int, n: int, alpha: int, a: int, lda: int,
         beta: int, b: int, ldb: int, c: int, ldc: int,
     ) -> int:  # fmt: skip
         """In place, as it is used: what is scaled by 0 is not read."""
-        assert self._users.pop(handle) == threading.get_ident(), "two threads use one handle"
+        assert self._users[handle] == threading.get_ident(), "two threads use one handle"
         assert (trans_a, trans_b, a, b, lda, ldb) == (0, 0, c, c, ldc, ldc) and _float_at(beta) == 0
         if status := self._status("cublasSgeam"):
             return status

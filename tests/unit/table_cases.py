@@ -23,7 +23,7 @@ import numpy as np
 
 from autotune.device import DeviceLimits, Environment, known_limits
 from autotune.export.package import write_folder
-from autotune.gemm import LAYOUTS, Gemm
+from autotune.gemm import LAYOUTS, SINGLE, Batch, Gemm
 from autotune.kernel import identity
 from autotune.kernel.config import Config
 from autotune.kernel.launch import (
@@ -32,6 +32,7 @@ from autotune.kernel.launch import (
     PACK_TILE,
     REDUCE_THREADS,
     SCHEDULE_WORDS,
+    Grid,
     LaunchSpec,
     Variant,
     plan,
@@ -147,8 +148,10 @@ def write_older(table: Table, version: int, folder: Path) -> Path:
 
 def older_text(table: Table, version: int) -> str:
     """The text of a table as an earlier schema had it: before 4 each kernel with its spec, before 5 without
-    batches, before 6 without what the model misses, before 7 without the sizes of cubins."""
+    a place for batches, before 6 without what the model misses, before 7 without the sizes of cubins."""
     tree = json.loads(render(table)) | {"schema_version": version, "checksum": "0" * 64}
+    if version >= 7:
+        return sign(tree)
     del tree["left_out"]
     for kernel in tree["kernels"]:
         del kernel["code_bytes"]
@@ -212,10 +215,20 @@ def _at(address: int, rows: int, columns: int, ld: int) -> np.ndarray[Any, Any]:
 
 
 _I, _F, _Q = ctypes.c_int32, ctypes.c_float, ctypes.c_int64
-_STRIDES, _EPILOGUE = 4 * _Q, 5 * _Q
+_EPILOGUE = 5 * _Q
+
+
+class _BatchArgument(ctypes.Structure):
+    _fields_ = (("a", _Q), ("b", _Q), ("c", _Q), ("products", _I))
+
+    @property
+    def value(self) -> Batch:
+        return Batch(self.products, self.a, self.b, self.c)
+
+
 _SCHEDULE = ctypes.c_uint32 * SCHEDULE_WORDS
 _PACK = (_I, _I, _Q, _Q, _I, _Q, _I, _I, _Q)
-_SGEMM = (_I, _I, _I, _F, _Q, _Q, _Q, _Q, _F, _Q, _Q, _Q, _I, _SCHEDULE, _STRIDES, _EPILOGUE)
+_SGEMM = (_I, _I, _I, _F, _Q, _Q, _Q, _Q, _F, _Q, _Q, _Q, _I, _SCHEDULE, _BatchArgument, _EPILOGUE)
 _REDUCE = (_I, _I, _F, _F, _Q, _Q, _Q, _I, _I, _I, _I, _I, _Q, _EPILOGUE)
 
 
@@ -476,7 +489,7 @@ class FakeDriver:
             assert (threads, smem_bytes) == (PACK_THREADS, PACK_SMEM_BYTES)
             play = partial(self._pack, grid, *_arguments(arguments, _PACK))
         else:
-            play = partial(self._reduce, *_arguments(arguments, _REDUCE))
+            play = partial(self._reduce, grid, *_arguments(arguments, _REDUCE))
         launch = Launch(record.id, name, grid, stream, self.current_context(), overlaps)
         if stream in self._captured:
             self._captured[stream].append(partial(self._run, launch, play))
@@ -490,11 +503,13 @@ class FakeDriver:
 
     def _sgemm(self, spec: LaunchSpec, grid: tuple[int, int], arguments: list[Any]) -> None:
         m, n, k, alpha, a, lda, b, ldb, beta, c, ldc, workspace, splits, *rest = arguments
-        walk, strides, epilogue = rest
-        assert not any((*strides, *epilogue))
+        walk, batch, epilogue = rest
+        assert not any(epilogue)
+        assert spec.variant.is_batched == (batch.products > 1)
+        assert batch.products > 1 or batch == SINGLE
         spec = replace(spec, split_k=splits)
-        assert refusal(spec, m, n, k, (lda, ldb, ldc), (a, b, c)) is None
-        planned = plan(spec, m, n, k)
+        assert refusal(spec, m, n, k, (lda, ldb, ldc), (a, b, c), batch) is None
+        planned = plan(spec, m, n, k, batch)
         assert grid == planned.size
         assert tuple(walk) == schedule(spec, planned)
         assert (workspace == 0) == (planned.scratch_bytes == 0)
@@ -502,40 +517,56 @@ class FakeDriver:
         packed = {pack.is_a: pack for pack in planned.packs}
         assert True not in packed or (lda, a % 16) == (packed[True].padded, 0)
         assert False not in packed or (ldb, b % 16) == (packed[False].padded, 0)
-        of_a = _at(a, k, m, lda).T if spec.variant.trans_a or True in packed else _at(a, m, k, lda)
-        of_b = _at(b, n, k, ldb).T if spec.variant.trans_b and False not in packed else _at(b, k, n, ldb)
-        product = np.full((m, n), self.result_error)
-        if alpha:  # else neither A nor B is read
-            product += of_a.astype(np.float64) @ of_b.astype(np.float64)
-        if spec.reduction == "two_pass":
-            planes = _at(workspace, splits * planned.padded_m, planned.padded_n, planned.padded_n)
-            planes[...] = np.nan
-            for z in range(splits):
-                planes[z * planned.padded_m : z * planned.padded_m + m, :n] = product / splits
-            return
         if spec.reduction == "last_block":
             _at(workspace, 1, planned.sum_bytes // 4, planned.sum_bytes // 4)[...] = np.nan
             counters = _at(workspace + planned.sum_bytes, 1, planned.tiles, planned.tiles)
             assert not counters.view(np.uint32).any(), "counters are not zero"
-        _scale(_at(c, m, n, ldc), product, alpha, beta)
+        for i in range(batch.products):
+            at_a, at_b, at_c = (at + 4 * i * stride for at, stride in zip((a, b, c), batch[1:], strict=True))
+            turns_a = spec.variant.trans_a or True in packed
+            of_a = _at(at_a, k, m, lda).T if turns_a else _at(at_a, m, k, lda)
+            turns_b = spec.variant.trans_b and False not in packed
+            of_b = _at(at_b, n, k, ldb).T if turns_b else _at(at_b, k, n, ldb)
+            product = np.full((m, n), self.result_error)
+            if alpha:  # else neither A nor B is read
+                product += of_a.astype(np.float64) @ of_b.astype(np.float64)
+            if spec.reduction == "two_pass":
+                self._put_sums(planned, workspace, i, product)
+            else:
+                _scale(_at(at_c, m, n, ldc), product, alpha, beta)
+
+    @staticmethod
+    def _put_sums(planned: Grid, workspace: int, number: int, product: np.ndarray[Any, Any]) -> None:
+        """The planes of one product lie behind those of all before it."""
+        (m, n), plane = product.shape, planned.padded_m * planned.padded_n
+        at = workspace + 4 * number * planned.split_k * plane
+        planes = _at(at, planned.split_k * planned.padded_m, planned.padded_n, planned.padded_n)
+        planes[...] = np.nan
+        for z in range(planned.split_k):
+            planes[z * planned.padded_m : z * planned.padded_m + m, :n] = product / planned.split_k
 
     def _pack(self, grid: tuple[int, int], extent: int, k: int, operand: int, ld: int, is_k_major: int,
               to: int, padded: int, blocks: int, stride: int) -> None:  # fmt: skip
-        assert grid == (blocks, 1) == (-(-padded // PACK_TILE) * -(-k // PACK_TILE), 1)
-        assert stride == 0
-        end = to + 4 * k * padded
+        assert blocks == -(-padded // PACK_TILE) * -(-k // PACK_TILE) and grid[0] % blocks == 0 < grid[0]
+        products = grid[0] // blocks
+        assert bool(stride) == (products > 1)
+        end = to + 4 * k * padded * products
         assert any(base <= to and end <= base + len(space) - 256 for base, space in self.memory.items())
-        packed = _at(to, k, padded, padded)
-        packed[:, extent:] = 0
-        packed[:, :extent] = _at(operand, extent, k, ld).T if is_k_major else _at(operand, k, extent, ld)
+        for i in range(products):
+            packed, at = _at(to + 4 * i * k * padded, k, padded, padded), operand + 4 * i * stride
+            packed[:, extent:] = 0
+            packed[:, :extent] = _at(at, extent, k, ld).T if is_k_major else _at(at, k, extent, ld)
 
-    def _reduce(self, m: int, n: int, alpha: float, beta: float, c: int, ldc: int, workspace: int,
-                splits: int, padded_m: int, padded_n: int, group_bits: int, blocks: int, stride: int,
-                epilogue: Any) -> None:  # fmt: skip
+    def _reduce(self, grid: tuple[int, int], m: int, n: int, alpha: float, beta: float, c: int, ldc: int,
+                workspace: int, splits: int, padded_m: int, padded_n: int, group_bits: int, blocks: int,
+                stride: int, epilogue: Any) -> None:  # fmt: skip
         assert group_bits in range(5, 9)
-        assert blocks == -(-m * n // (1 << group_bits)) and not any((stride, *epilogue))
-        planes = _at(workspace, splits * padded_m, padded_n, padded_n).reshape(splits, padded_m, padded_n)
-        _scale(_at(c, m, n, ldc), planes[:, :m, :n].sum(axis=0, dtype=np.float64), alpha, beta)
+        assert blocks == -(-m * n // (1 << group_bits)) and not any(epilogue) and grid[0] % blocks == 0
+        for i in range(grid[0] // blocks):
+            at = workspace + 4 * i * splits * padded_m * padded_n
+            planes = _at(at, splits * padded_m, padded_n, padded_n).reshape(splits, padded_m, padded_n)
+            sums = planes[:, :m, :n].sum(axis=0, dtype=np.float64)
+            _scale(_at(c + 4 * i * stride, m, n, ldc), sums, alpha, beta)
 
     # Streams and memory
 

@@ -12,14 +12,16 @@ import subprocess
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
-from table_cases import make_kernel, make_spec, make_table
+from table_cases import make_kernel, make_spec, make_table, rank
 from test_core import STRICT, drawn_table
 
 from autotune.errors import DispatchError
 from autotune.export.c_source import c_files
 from autotune.gemm import LAYOUTS, MAX_EXTENT, Gemm
+from autotune.kernel.launch import Variant
 from autotune.runtime import core
 from autotune.runtime.chooser import Chooser
 from autotune.runtime.pick import Call
@@ -38,6 +40,7 @@ def _code(kernel: Kernel) -> bytes:
     facts = (
         spec.threads, kernel.registers, spec.split_k, spec.reduction == "cluster", spec.variant.trans_a,
         spec.variant.trans_b, spec.packs_a, spec.packs_b, spec.reduction == "two_pass",
+        spec.variant.is_batched,
     )  # fmt: skip
     return " ".join(str(int(fact)) for fact in facts).encode() + b"\0"
 
@@ -58,7 +61,22 @@ def table() -> Table:
         for k in kernels
         if k.model
     ]
-    return make_table(*(replace(k, model=model) for k, model in zip(kernels, figures, strict=True)))
+    single = [replace(k, model=model) for k, model in zip(kernels, figures, strict=True)]
+    return make_table(*single, *BATCHED.values(), entries=tuple(rank(g, k.id) for g, k in BATCHED.items()))
+
+
+def _batched(name: str, layout: str = "NN", **changes: Any) -> Kernel:
+    variant = Variant(layout[0] == "T", layout[1] == "T", is_batched=True)
+    return make_kernel(name, make_spec(layout, variant=variant, **changes), None)
+
+
+_BATCH = Gemm(20, 12, 16, batch=6)
+_TURNED = {x: replace(_BATCH, trans_a=x[0] == "T", trans_b=x[1] == "T") for x in LAYOUTS}
+BATCHED = {
+    **{gemm: _batched(f"batched-{x}", x) for x, gemm in _TURNED.items()},
+    replace(_BATCH, k=64, batch=4): _batched("batched-two", reduction="two_pass", split_k=2),
+    replace(_BATCH, k=80, batch=4): _batched("batched-packs", packs_a=True, packs_b=True, vec_a=4, vec_b=4),
+}
 
 
 def write(table: Table, folder: Path) -> Path:
@@ -111,6 +129,13 @@ def test_products_are_right(program):
     assert done.returncode == 0, done.stderr
     launches, allocations = (int(word) for word in done.stdout.split() if word.isdigit())
     assert launches > 300 and 0 < allocations <= 4  # a piece for each of four streams
+
+
+def test_batches_are_right(program):
+    """By kernels for batches, as single products, and one by one where nothing was tuned."""
+    done = program("batches", "3", "150")
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout.split()[0]) > 300
 
 
 def test_each_status_is_told(program):
@@ -173,7 +198,7 @@ def test_each_gpu_is_served_by_the_table_of_its_kind(table, tmp_path):
         replace(k, sha256=hashlib.sha256(code).hexdigest()) for k, code in zip(theirs, codes, strict=True)
     ]
     defaults = {layout: f"h100-{name}" for layout, name in table.defaults.items()}
-    other = replace(table, environment=environment, kernels=tuple(theirs), defaults=defaults)
+    other = replace(table, environment=environment, kernels=tuple(theirs), defaults=defaults, entries=())
     kinds = [(t, {kernel.sha256: _code(kernel) for kernel in t.kernels}) for t in (table, other)]
     for name, content in c_files(kinds).items():
         path = tmp_path / name
@@ -222,7 +247,7 @@ def test_without_a_driver_it_says_so(sources, tmp_path):
 def test_picks_are_python_s(compiler, tmp_path):
     table, rng = drawn_table(7), random.Random(7)
     run = build(write(table, tmp_path), tmp_path / "p", compiler)
-    gemms = [entry.gemm for entry in table.entries]
+    gemms = [entry.gemm for entry in table.entries if not entry.gemm.is_batched]
     while len(gemms) < 3000:
         extents = (int(2 ** rng.uniform(0, most)) for most in (14, 14, 17))
         gemms.append(Gemm(*extents, rng.random() < 0.5, rng.random() < 0.5))

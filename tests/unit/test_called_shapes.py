@@ -20,6 +20,7 @@ from autotune import tuning
 from autotune.cli.app import app
 from autotune.errors import DispatchError, UsageError
 from autotune.gemm import Gemm
+from autotune.kernel.launch import Variant
 from autotune.runtime.call_recorder import rendered
 from autotune.runtime.counting import Counted
 from autotune.search import Options
@@ -207,7 +208,7 @@ def test_coverage_is_told_for_each_kind_of_gpu(tmp_path):
 
 
 def test_what_no_kernel_serves_well_is_missed(tmp_path):
-    """A layout for which the table has its default alone, without a model; and batches."""
+    """A layout for which the table has its default alone, without a model."""
     table = make_table(make_kernel("nn", make_spec(), None))
     folder = write_table(table, tmp_path / "table")
     path = tmp_path / "calls.toml"
@@ -216,9 +217,25 @@ def test_what_no_kernel_serves_well_is_missed(tmp_path):
     )
     facts = json.loads(_run("coverage", path, folder, "--json").stdout)
     whys = {one["shape"]: (one["served"], one["why"]) for one in facts["not_tuned"]}
-    assert whys["8x8x8b2:NN"][0] == "missed" and "no table holds batches" in whys["8x8x8b2:NN"][1]
+    assert whys["8x8x8b2:NN"][0] == "cublas" and "a launch for each product" in whys["8x8x8b2:NN"][1]
     assert facts["seconds"] > 0
-    assert facts["ways"]["missed"]["num_calls"] >= 4
+    assert facts["ways"]["cublas"]["num_calls"] == 4
+
+
+def test_batches_are_told_by_what_serves_them(tmp_path):
+    """The very batch, one with some more products, one that is too far, and one that is a single product."""
+    many = make_kernel("many", make_spec(variant=Variant(is_batched=True)), None)
+    one = make_kernel("one", make_spec(), None)
+    entries = (rank(Gemm(64, 64, 64, batch=8), "many"), rank(Gemm(512, 64, 64), "one"))
+    folder = write_table(make_table(many, one, entries=entries), tmp_path / "table")
+    calls = {8: 3, 9: 5, 40: 7}
+    rows = [f"m = 64\nn = 64\nk = 64\nbatch = {batch}\ncount = {count}\n" for batch, count in calls.items()]
+    rows.append('m = 64\nn = 64\nk = 64\nbatch = 8\nshared = "b"\ncount = 11\n')
+    path = tmp_path / "calls.toml"
+    path.write_text("".join(f"[[shape]]\n{row}" for row in rows))
+    facts = json.loads(_run("coverage", path, folder, "--json").stdout)
+    ways = {way: found["num_calls"] for way, found in facts["ways"].items()}
+    assert ways == {"tuned": 3 + 11, "modelled": 5, "cublas": 7, "missed": 0}
 
 
 def test_calls_of_which_nothing_is_known_are_missed(folder, tmp_path):

@@ -24,7 +24,7 @@ from table_cases import _PACK, _REDUCE, _SGEMM, LIMITS, _arguments, calls_of, ma
 from test_selector import cases
 
 from autotune.errors import DispatchError
-from autotune.gemm import LAYOUTS, Gemm
+from autotune.gemm import LAYOUTS, SINGLE, Batch, Gemm
 from autotune.kernel.config import Config
 from autotune.kernel.launch import Variant, refusal, schedule
 from autotune.kernel.launch import plan as plan_grid
@@ -36,18 +36,19 @@ from autotune.runtime import core, core_table
 from autotune.runtime.chooser import Chooser
 from autotune.runtime.core import Core, core_of
 from autotune.runtime.core_engine import CoreEngine, CorePlan
-from autotune.runtime.core_structs import Planned
+from autotune.runtime.core_structs import CBatch, Planned
 from autotune.runtime.devices import LoadedKernel
 from autotune.runtime.engine import Engine, Plan
 from autotune.runtime.pick import Call, Pick, in_splits
 from autotune.runtime.product import Product
 from autotune.runtime.selector import Selector
-from autotune.runtime.table import CublasFigures, Kernel, KernelRecord, Table, launchable, weights_text
+from autotune.runtime.table import CublasFigures, Entry, Kernel, KernelRecord, Table, launchable, weights_text
 from autotune.targets import matrices
 
 NUM_CALLS = 10_000
 NUM_KERNELS = 60  # of each layout
 NUM_PLACES = 30
+NUM_BATCHED = 12  # kernels for batches, of each layout
 STRICT = ("-Wall", "-Wextra", "-Wconversion", "-Wshadow", "-pedantic", "-Werror")
 BUILD = runpy.run_path(str(core.FOLDER / "build.py"))
 
@@ -70,8 +71,9 @@ def _figures(rng: random.Random) -> ModelFigures:
 
 def _kernel(name: str, layout: str, config: Config, rng: random.Random) -> Kernel:
     missed = rng.choice(["", weights_text(np.array([rng.gauss(0, 0.2) for _ in range(NUM_PLACES)]))])
-    variant = Variant(layout[0] == "T", layout[1] == "T", is_wide=rng.random() < 0.2)
-    model = None if rng.random() < 0.05 else _figures(rng)
+    is_batched = name.startswith("batched")
+    variant = Variant(layout[0] == "T", layout[1] == "T", rng.random() < 0.2, is_batched)
+    model = None if is_batched or rng.random() < 0.05 else _figures(rng)
     record = KernelRecord(name, config, variant, "0" * 64, 1, 128, rng.randint(1, 8), model, missed)
     return launchable(record, LIMITS, "5" * 64)
 
@@ -82,6 +84,16 @@ def _extent(rng: random.Random, most: float = 14) -> int:
 
 def _extents(rng: random.Random) -> tuple[int, int, int]:
     return _extent(rng), _extent(rng), _extent(rng, 17)
+
+
+def _batch(gemm: Gemm, rng: random.Random) -> Gemm:
+    shared = rng.choice([(False, False), (False, False), (True, False), (False, True)])
+    return replace(gemm, batch=rng.choice((2, 3, 5, 8, 20, 33, 64)), shares_a=shared[0], shares_b=shared[1])
+
+
+def _raced(entry: Entry, rng: random.Random) -> Entry:
+    """Beside a cuBLAS that is slower, or faster, or was not there."""
+    return replace(entry, cublas_us=rng.choice((None, 9.0, 10.5, 11.6, 11.8, 30.0)))
 
 
 def _cublas(rng: random.Random) -> CublasFigures:
@@ -99,11 +111,20 @@ def drawn_table(seed: int) -> Table:
         for layout in LAYOUTS
         for number, config in enumerate(rng.sample(shipped_configs(layout), NUM_KERNELS))
     ]
+    kernels += [
+        _kernel(f"batched-{layout}-{number}", layout, config, rng)
+        for layout in LAYOUTS
+        for number, config in enumerate(rng.sample(shipped_configs(layout), NUM_BATCHED))
+    ]
     entries = []
     for layout in LAYOUTS:
         gemms = [Gemm(*_extents(rng), layout[0] == "T", layout[1] == "T") for _ in range(8)]
-        names = [kernel.id for kernel in kernels if kernel.layout == layout]
+        own = [kernel for kernel in kernels if kernel.layout == layout]
+        names = [kernel.id for kernel in own if not kernel.variant.is_batched]
         entries += [rank(gemm, *rng.sample(names, 3)) for gemm in gemms]
+        names = [kernel.id for kernel in own if kernel.variant.is_batched]
+        batches = [_batch(gemm, rng) for gemm in gemms for _ in "1234"]
+        entries += [_raced(rank(gemm, *rng.sample(names, 3)), rng) for gemm in dict.fromkeys(batches)]
     places = {layout: tuple(_extents(rng) for _ in range(NUM_PLACES)) for layout in LAYOUTS}
     cublas = {layout: _cublas(rng) for layout in LAYOUTS[:3]}  # of the last one nothing is known
     return make_table(*kernels, entries=tuple(entries), places=places, cublas=cublas)
@@ -113,7 +134,7 @@ def drawn_calls(table: Table, num: int, seed: int) -> Iterator[Call]:
     """Of any size, tuned shapes and their neighbours among them; half of them packed and aligned."""
     rng = random.Random(seed)
     for _ in range(num):
-        near = rng.choice(table.entries).gemm
+        near = rng.choice([entry for entry in table.entries if not entry.gemm.is_batched]).gemm
         gemm = Gemm(*_extents(rng), rng.random() < 0.5, rng.random() < 0.5)
         gemm = rng.choice([gemm, gemm, gemm, near, replace(near, m=near.m + 1), replace(gemm, k=0)])
         call = Call.packed(gemm)
@@ -123,9 +144,25 @@ def drawn_calls(table: Table, num: int, seed: int) -> Iterator[Call]:
         yield call
 
 
+def drawn_batches(table: Table, num: int, seed: int) -> Iterator[Call]:
+    """Tuned batches and their neighbours; half of them packed and aligned."""
+    rng = random.Random(seed)
+    tuned = [entry.gemm for entry in table.entries if entry.gemm.is_batched]
+    for _ in range(num):
+        gemm = rng.choice(tuned)
+        gemm = rng.choice([gemm, gemm, replace(gemm, batch=_extent(rng, 8) + 2), replace(gemm, n=gemm.n + 1)])
+        call = Call.packed(gemm)
+        if rng.random() < 0.5:
+            lds = tuple(ld + rng.choice((0, 0, 1, 2, 4)) for ld in call.lds)
+            a, b, c = (stride and stride + rng.choice((0, 0, 1, 4, 1000)) for stride in call.batch[1:])
+            addresses = tuple(4 * rng.choice((0, 0, 0, 1, 2)) for _ in "abc")
+            call = Call(gemm, lds, addresses, Batch(gemm.batch, a, b, c))
+        yield call
+
+
 def assert_same(mine: Pick, other: Pick) -> None:
     """But for the last bits of sums and exponentials."""
-    exactly = ("kernel_id", "how", "split_k", "entry", "provider")
+    exactly = ("kernel_id", "how", "split_k", "entry", "provider", "is_looped")
     assert [getattr(mine, name) for name in exactly] == [getattr(other, name) for name in exactly]
     for name in ("expected_us", "cublas_us"):
         us, other_us = getattr(mine, name), getattr(other, name)
@@ -142,6 +179,18 @@ def test_the_core_chooses_as_python_does(seed, version):
         assert_same(native.pick(call), pick := python.pick(call))
         hows.add((pick.how, pick.provider))
     assert hows >= {("exact", "autotune"), ("modelled", "autotune"), ("modelled", "cublas")}
+
+
+def test_the_core_chooses_for_batches_as_python_does():
+    hows = set()
+    for seed in (4, 5, 6):
+        table = drawn_table(seed)
+        python, native = Selector(table), Chooser(table)
+        for call in drawn_batches(table, 1000, seed):
+            assert_same(native.pick(call), pick := python.pick(call))
+            hows.add((pick.how, pick.provider, pick.is_looped))
+    tuned = {(how, who, False) for how in ("exact", "nearest") for who in ("autotune", "cublas")}
+    assert hows >= {*tuned, ("modelled", "cublas", True)}
 
 
 @given(cases())
@@ -199,12 +248,20 @@ def test_the_core_launches_what_python_does():
         split_k = rng.choice((2, 5, 16, 64)) if Launches.of([kernel.spec], [1]).is_splitting[0] else None
         spec = in_splits(kernel, split_k)
         lds = (max(gemm.lda, 1) + 3, max(gemm.ldb, 1) + 4, n + 5)
-        if refusal(replace(spec, vec_a=1, vec_b=1, vec_c=1, is_exact=False), m, n, k, lds) is not None:
+        batch = SINGLE
+        if kernel.variant.is_batched:
+            shared = rng.choice((0, 1)), rng.choice((0, 1))
+            batch = Batch(rng.randint(2, 40), shared[0] * (m * k + 5), shared[1] * (k * n + 3), m * n + 7)
+        plain = replace(spec, vec_a=1, vec_b=1, vec_c=1, is_exact=False)
+        if refusal(plain, m, n, k, lds, batch=batch) is not None:
             continue
-        grid, problem = plan_grid(spec, m, n, k), Product(gemm, lds, (8, 8, 8))
+        grid, problem = plan_grid(spec, m, n, k, batch), Product(gemm, lds, (8, 8, 8), batch)
         loaded = LoadedKernel(*RecordingDriver.LOADED, spec.threads, spec.smem_bytes, spec.overlaps)
-        of_kernel = (LAYOUTS.index(gemm.layout), number, spec.split_k)
-        planned = Planned(m, n, k, *of_kernel, 0, False, False, lds, (8, 8, 8), 7, *RecordingDriver.LOADED)
+        sgemm, reduce, pack = RecordingDriver.LOADED
+        planned = Planned(
+            m=m, n=n, k=k, layout=LAYOUTS.index(gemm.layout), kernel=number, split_k=spec.split_k, ld=lds,
+            num_bytes=(8, 8, 8), context=7, sgemm=sgemm, reduce=reduce, pack=pack, batch=CBatch.of(batch),
+        )  # fmt: skip
         plan = Plan(problem, None, loaded, grid, schedule(spec, grid), core=CorePlan(found, planned))
         for alpha in (0.5, 0.0):
             launch = (plan, 11, (1 << 40, 2 << 40, 3 << 40), alpha, 2.0, 5 << 40)
@@ -214,15 +271,20 @@ def test_the_core_launches_what_python_does():
             driver.launches.clear()
             native.launch_all(*launch)
             assert driver.launches == expected
-            kinds.add((spec.reduction, len(expected)))
-    assert len(kinds) > 8
+            kinds.add((spec.reduction, len(expected), batch.products > 1))
+    assert len(kinds) > 16
 
 
 def test_what_is_out_of_range_is_refused():
     found = Core(drawn_table(1), core.library())
-    for extents, lds in [((0, 1, 1), (1, 1, 1)), ((1, 1, -1), (1, 1, 1)), ((1, 1, 1), (1, 0, 1))]:
+    one = Call(Gemm(1, 1, 1), (1, 1, 1))
+    for call in (
+        one._replace(gemm=Gemm(0, 1, 1)),
+        one._replace(lds=(1, 0, 1)),
+        Call(Gemm(1, 1, 1, batch=2), (1, 1, 1), batch=Batch(0, 1, 1, 1)),
+    ):
         with pytest.raises(DispatchError, match="refuses"):
-            found.choose(extents, "NN", lds, (0, 0, 0), None)
+            found.choose(call, None)
 
 
 def test_without_the_library_python_chooses(monkeypatch, tmp_path):
@@ -324,7 +386,7 @@ sys.exit(pytest.main(["-q", "-p", "no:cacheprovider", *sys.argv[2:]]))
 """
 LAUNCHING = (
     "test_dispatcher.py", "test_captured_launches.py", "test_tensor_calls.py", "test_blas_provider_played.py",
-    "test_recorded_calls.py",
+    "test_recorded_calls.py", "test_batches.py",
 )  # fmt: skip
 # Not those without the core, and not those whose products other processes make
 ELSEWHERE = "not [python and not processes and not kill and not fork"

@@ -16,9 +16,10 @@ from hypothesis import strategies as st
 from table_cases import code_of, make_kernel, make_spec, make_table, write_older, write_table
 
 from autotune.errors import DispatchError
+from autotune.runtime import older_schemas
 from autotune.runtime.cubin_files import CubinFiles, load_cubins, packed, unpacked
 from autotune.runtime.dispatcher import Dispatcher
-from autotune.runtime.table import SCHEMA_VERSION, load, parse, render
+from autotune.runtime.table import load, parse, render
 from autotune.strict import Misfit
 
 TABLE = make_table(make_kernel("fast", make_spec(vec_a=4, is_exact=True)))
@@ -129,7 +130,7 @@ def test_a_program_keeps_its_kernels_when_the_table_is_exported_anew(folder: Pat
     assert files[FAST.sha256] == code_of(FAST)
 
 
-@pytest.mark.parametrize("version", range(1, SCHEMA_VERSION))
+@pytest.mark.parametrize("version", range(1, older_schemas._PACKED))
 def test_cubins_of_older_tables_are_read_as_they_are(tmp_path: Path, version: int) -> None:
     folder = write_older(TABLE, version, tmp_path / "t")
     table = load(folder)

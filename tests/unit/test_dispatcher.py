@@ -931,7 +931,7 @@ def test_torch_gets_torch_on_its_current_stream(runtime: Dispatcher, driver: Fak
     ("changes", "message"),
     [({"requires_grad": True}, "no gradient"), ({"is_cuda": False, "device": "cpu"}, "a is on cpu"),
      ({"dtype": "bfloat16"}, r"dtype bfloat16.*float\(\)"), ({"layout": "sparse"}, "to_dense"),
-     ({"negative": True}, "resolve_neg"), ({"data": normal(2, 2, 2)}, "3 dimensions")],
+     ({"negative": True}, "resolve_neg"), ({"data": normal(2)}, "1 dimensions")],
 )  # fmt: skip
 def test_torch_refusals(
     runtime: Dispatcher, driver: FakeDriver, changes: dict[str, Any], message: str

@@ -148,18 +148,32 @@ def test_rivals_that_the_table_holds_anyway_follow_the_chosen_one() -> None:
     assert ranked == {SQUARE: [EXACT, TIED], other: [TIED, EXACT], DEEP: [EXACT, TIED]}
 
 
-def test_batches_are_left_out_and_counted(tmp_path: Path) -> None:
+def test_batches_are_entries_with_kernels_of_their_own(tmp_path: Path) -> None:
+    """One kernel serves all batches of a layout that it won, and another the single product; what is chosen
+    and modelled for other shapes does not change."""
     point = (TunedPoint(EXACT, 9.0, True),)
-    batches = tuple(TunedShape(Gemm(512, 512, 512, batch=count), point) for count in (2, 8))
-    notes: list[str] = []
-    found = results(shapes=(*results().shapes, *batches))
-    table = load(export_table(found, tmp_path / "t", FakeCompiler(), note=notes.append))
-    assert {entry.gemm for entry in table.entries} == {SQUARE, DEEP, ODD}
-    assert notes == [
-        "2 of 5 tuned shapes are batches, which a table cannot hold yet: they are left out",
-    ]
-    with pytest.raises(DispatchError, match=r"all that was tuned are batches \(2\)"):
-        export_table(results(shapes=batches), tmp_path / "u", FakeCompiler())
+    single = Gemm(512, 512, 512)
+    batches = tuple(replace(single, batch=count) for count in (2, 8))
+    shapes = tuple(TunedShape(gemm, point, cublas_us=11.0) for gemm in (single, *batches))
+    found = results(shapes=(*results().shapes, *shapes))
+    table = load(export_table(found, tmp_path / "t", FakeCompiler()))
+    assert {entry.gemm for entry in table.entries} == {SQUARE, DEEP, ODD, single, *batches}
+    names = {entry.gemm: entry.ranked[0].kernel for entry in table.entries}
+    assert names[batches[0]] == names[batches[1]] != names[single]
+    kernels = {kernel.id: kernel for kernel in table.kernels}
+    many, one = kernels[names[batches[0]]], kernels[names[single]]
+    assert many.variant.is_batched and many.config == one.config == EXACT and many.model is None
+    assert not one.variant.is_batched and one.model is not None
+    without = results(shapes=(*results().shapes, *shapes[:1]))
+    others = load(export_table(without, tmp_path / "u", FakeCompiler()))
+    assert others.kernels == tuple(kernel for kernel in table.kernels if kernel != many)
+    assert (others.places, others.cublas, others.left_out) == (table.places, table.cublas, table.left_out)
+
+
+def test_a_table_may_hold_batches_alone(tmp_path: Path) -> None:
+    shape = TunedShape(Gemm(512, 512, 512, batch=8), (TunedPoint(EXACT, 9.0, True),))
+    table = load(export_table(results(shapes=(shape,)), tmp_path / "t", FakeCompiler()))
+    assert [entry.gemm for entry in table.entries] == [shape.gemm]
 
 
 def test_every_kernel_is_legal_and_has_a_model(folder: Path) -> None:

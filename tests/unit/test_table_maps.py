@@ -95,14 +95,21 @@ def test_regret_is_what_the_picked_launch_took_over_the_best() -> None:
     assert regret(cublas_us=None) is None, "it was not timed"
 
 
+def test_batches_are_told_beside_single_products() -> None:
+    """One that was not tuned is cuBLAS's; a launch for each product has no time of its own."""
+    trials = [at_s(1, ok_in(4.0))]
+    batch = replace(TUNED, batch=4)
+    (served,) = Maps(table_of()).served(
+        [study_of(trials, gemm=batch, environment=ENVIRONMENT, cublas_us=5.0)]
+    )
+    assert (served.shape, served.cell.provider) == (str(batch), "cublas")
+    assert served.regret == pytest.approx(0.25)
+
+
 def test_shapes_of_other_gpus_are_not_held_against_the_table() -> None:
     other = replace(ENVIRONMENT, gpu_name="NVIDIA A100")
     trials = [at_s(1, ok_in(1.0))]
     assert Maps(table_of()).served([study_of(trials, environment=other)]) == []
-    assert (
-        Maps(table_of()).served([study_of(trials, gemm=replace(TUNED, batch=4), environment=ENVIRONMENT)])
-        == []
-    )
 
 
 def test_the_document_has_every_cell_of_every_layout(tmp_path: Path) -> None:

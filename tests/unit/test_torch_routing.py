@@ -13,10 +13,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from table_cases import FakeDriver, make_kernel, make_spec, make_table, write_table
+from table_cases import FakeDriver, make_kernel, make_spec, make_table, rank, write_table
 from test_tensor_calls import TORCH, Array, _capsule, _Tensor, normal
 
 from autotune.errors import DispatchError
+from autotune.gemm import Gemm
+from autotune.kernel.launch import Variant
 from autotune.runtime import core
 from autotune.runtime.chooser import Chooser
 from autotune.runtime.dispatcher import Dispatcher
@@ -187,6 +189,50 @@ def test_an_out_is_written_where_it_lies(torch, routing) -> None:
         for _ in range(2):
             assert check(torch, "mm.out", *operands(), out=Tensor(space[:, 8:74]))
     assert (space[:, :8] == around[:, :8]).all() and (space[:, 74:] == around[:, 74:]).all()
+
+
+def batch(k: int = WINS, num: int = 5) -> tuple[Array, Array]:
+    return normal(num, 24, k), normal(num, k, 12, seed=1)
+
+
+@pytest.fixture
+def batches(torch: PlayedTorch, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> tuple[TorchRouting, Any]:
+    """A table with batches that were tuned, and its driver."""
+    variant, gemms = Variant(is_batched=True), [Gemm(24, 12, k, batch=5) for k in (WINS, LOSES)]
+    many = make_kernel("many", make_spec(variant=variant), None)
+    table = make_table(many, make_kernel("NN", make_spec()), entries=tuple(rank(g, "many") for g in gemms))
+    driver = FakeDriver(table)
+    return Dispatcher(write_table(table, tmp_path / "b"), driver=driver).torch(), driver
+
+
+def test_batches_are_served_where_they_were_tuned_and_faster(torch, batches) -> None:
+    routing, driver = batches
+    with routing:
+        for _ in range(3):
+            assert check(torch, "bmm", *batch())
+            assert check(torch, "bmm.out", *batch(), out=Tensor(normal(5, 24, 12)))
+            assert check(torch, "baddbmm", normal(5, 24, 12), *batch(), alpha=0.5, beta=-2.0)
+            assert check(torch, "baddbmm", normal(12), *batch())
+            assert check(torch, "bmm", *batch(num=7))  # near
+            assert not check(torch, "bmm", *batch(LOSES))
+            assert not check(torch, "bmm", *batch(k=30))  # not tuned
+    assert {one.kernel_id for one in driver.launches} == {"many"} and len(driver.launches) == 15
+    reasons = {kind.gemm.k: kind.reason for kind in routing.kinds()}
+    assert "as fast" in reasons[LOSES] and "not tuned in batches" in reasons[30] and not reasons[WINS]
+    assert "15 products served, 6 left alone" in routing.report()
+
+
+def test_what_bmm_does_not_take_is_torch_s(torch, batches) -> None:
+    """The core would broadcast, and multiply stacks where torch has mm refuse them."""
+    routing, driver = batches
+    a, b = batch()
+    with routing:
+        for _ in range(2):
+            assert not check(torch, "bmm", np.broadcast_to(a[:1], a.shape), b)  # shared: not tuned so
+            assert not check(torch, "bmm", a[:1], b)
+            assert not check(torch, "bmm", a[0], b)
+            assert not check(torch, "mm", a, b)
+            assert not driver.launches
 
 
 def test_what_no_kernel_takes_is_left_alone(torch, routing, driver) -> None:
