@@ -49,7 +49,7 @@ CAUTION = 0.5  # deviations of a modelled time by which it is taken to be longer
 NEAR = 1.25  # times as large or small in m, n and k: sums that were accurate enough there are here
 MOST_TIMES_APART = 2.0  # as many products in a batch as in the one that was tuned
 # Logarithm of how many times faster than cuBLAS its kernel must have been there: as far as the model says
-# that the ratio of two kernels' times changes with the number of products (0056)
+# that the ratio of two kernels' times changes with the number of products (0056; unmeasured)
 BATCH_MARGIN = cublas_model.MARGIN * 0.13
 
 _ONES = np.ones(3)
