@@ -75,7 +75,7 @@ def test_what_serves_the_shape_that_is_tuned_instead_serves_the_call(
     vec_a, vec_b, vec_c = vectors
     spec = make_spec(gemm.layout, vec_a=vec_a, vec_b=vec_b, vec_c=vec_c)
     if refusal(spec, gemm.m, gemm.n, gemm.k, Call.packed(gemm).lds) is None:
-        assert call.refusal(SimpleNamespace(layout=gemm.layout, spec=spec)) is None
+        assert call.refusal(SimpleNamespace(layout=gemm.layout, spec=spec, variant=spec.variant)) is None
     tiles = [-(-extent // 16) for extent in (gemm.m, gemm.n, gemm.k)]
     assert tiles == [-(-extent // 16) for extent in (call.gemm.m, call.gemm.n, call.gemm.k)]
 
