@@ -251,11 +251,9 @@ static double lost_of(const shape *of, const modelled *row, double tiles_m, doub
     const autotune_kernel *kernel = row->kernel;
     const double m = of->call->m, n = of->call->n, k = of->call->k;
     const double cuts_k = fmax(k_tiles - 1, 0) * row->lost_k;
-    const bool trans_a = kernel->layout == AUTOTUNE_TN || kernel->layout == AUTOTUNE_TT;
-    const bool trans_b = kernel->layout == AUTOTUNE_NT || kernel->layout == AUTOTUNE_TT;
     double lost = 0;
-    if (!kernel->packs_a) lost += trans_a ? k * ((tiles_m - 1) * row->lost_m) : m * cuts_k;
-    if (!kernel->packs_b) lost += trans_b ? n * cuts_k : k * ((tiles_n - 1) * row->lost_n);
+    if (!kernel->packs_a) lost += at_trans_a(kernel->layout) ? k * ((tiles_m - 1) * row->lost_m) : m * cuts_k;
+    if (!kernel->packs_b) lost += at_trans_b(kernel->layout) ? n * cuts_k : k * ((tiles_n - 1) * row->lost_n);
     return lost;
 }
 

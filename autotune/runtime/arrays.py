@@ -18,6 +18,7 @@ from ..gemm import FLOAT_BYTES
 from .cuda_driver import Driver
 
 Form = tuple[int, int, int, int]  # rows, columns, strides of both in elements
+Forms = tuple[Form, Form, Form | None]  # of A, B and C; without an out, none of C
 Leading = tuple[tuple[int, int], ...]  # extents of leading dimensions, outermost first, and their strides
 # address, GPU, form of a matrix, leading dimensions. Plain tuples: made three times per call
 Operand = tuple[int, int, Form, Leading]

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from ..errors import DispatchError
-from .arrays import Form, Leading, Libraries, Library, stream_handle
+from .arrays import Forms, Leading, Libraries, Library, stream_handle
 from .blas_provider import BlasProvider, is_switched_on
 from .call_recorder import folder_of, recorded_elsewhere
 from .counting import Counted
@@ -43,7 +43,6 @@ if TYPE_CHECKING:
     from .torch_routing import TorchRouting
 
 Settle = Literal["off", "first-use"]
-_Forms = tuple[Form, Form, Form | None]
 _Leadings = tuple[Leading, Leading, Leading | None]
 _SETTLE, _CHOICES, _RECORD = "AUTOTUNE_SETTLE", "AUTOTUNE_CHOICES", "AUTOTUNE_RECORD"
 
@@ -113,7 +112,7 @@ class Dispatcher:
         self._tensor_calls: SeveralCalls | None = None
         self._below_autograd: SeveralCalls | None = None
         self._met_torch: set[Planner] = set()
-        self._stacks: dict[tuple[_Forms, _Leadings, bool, bool], Stack] = {}
+        self._stacks: dict[tuple[Forms, _Leadings, bool, bool], Stack] = {}
 
     def pick(
         self,
@@ -377,7 +376,7 @@ class Dispatcher:
             self._meet_torch(engine)
         return out
 
-    def _stack(self, forms: _Forms, leading: _Leadings, trans_a: bool, trans_b: bool) -> Stack:
+    def _stack(self, forms: Forms, leading: _Leadings, trans_a: bool, trans_b: bool) -> Stack:
         """Which calls serve arrays of more than two dimensions."""
         from .stacks import stacked
 

@@ -27,7 +27,7 @@ from ..kernel.launch import (
     schedule,
 )
 from ..kernel.launch import plan as plan_grid
-from .arrays import Form
+from .arrays import Forms
 from .blas_provider import BLAS_GRID, BlasProvider
 from .call_recorder import CallRecorder, recorded_elsewhere
 from .choices import KnownChoices
@@ -58,12 +58,12 @@ _PACK_OFFSETS = (0, 4, 8, 16, 24, 32, 40, 44, 48)
 
 
 # What a plan is remembered by: GPUs, forms and alignment of A, B and C, their flags, and the batch
-Key = tuple[Triple, tuple[Form, Form, Form | None], Triple, bool, bool, Batch | None]
+Key = tuple[Triple, Forms, Triple, bool, bool, Batch | None]
 
 
 def key_of(
     devices: Triple,
-    forms: tuple[Form, Form, Form | None],
+    forms: Forms,
     addresses: Triple,
     trans_a: bool,
     trans_b: bool,
@@ -125,7 +125,7 @@ class Planner:
     def plan(
         self,
         devices: Triple,
-        forms: tuple[Form, Form, Form | None],
+        forms: Forms,
         addresses: Triple,
         trans_a: bool,
         trans_b: bool,

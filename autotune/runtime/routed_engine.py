@@ -14,7 +14,7 @@ from typing import Any
 from ..errors import DispatchError
 from ..gemm import FLOAT_BYTES, LAYOUTS, Batch, Gemm
 from ..kernel.launch import Grid
-from .arrays import Form
+from .arrays import Forms
 from .blas_provider import BlasProvider
 from .core import Core
 from .core_engine import CoreEngine, CorePlan, core_kind
@@ -77,7 +77,7 @@ class RoutedEngine(CoreEngine):
     def decide(
         self,
         devices: Triple,
-        forms: tuple[Form, Form, Form | None],
+        forms: Forms,
         addresses: Triple,
         batch: Batch | None = None,
     ) -> Decided:

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Iterator
 
 from ..gemm import Batch
-from .arrays import Form
+from .arrays import Forms
 from .product import Triple
 from .routed_engine import Decided, RoutedEngine
 from .several_calls import SeveralCalls
@@ -30,7 +30,7 @@ class RoutedKinds:
     def decide(
         self,
         devices: Triple,
-        forms: tuple[Form, Form, Form | None],
+        forms: Forms,
         addresses: Triple,
         batch: Batch | None = None,
     ) -> Decided:

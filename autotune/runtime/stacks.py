@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from ..errors import DispatchError
 from ..gemm import FLOAT_BYTES, MAX_BATCH, Batch
-from .arrays import Form, Leading, packed_form
+from .arrays import Form, Forms, Leading, packed_form
 from .product import Triple, UnfitStrides, extents_of
 
 _ROLES = ("a", "b", "out")
@@ -45,7 +45,7 @@ class _Dimension(NamedTuple):
 
 
 def stacked(
-    forms: tuple[Form, Form, Form | None],
+    forms: Forms,
     leading: tuple[Leading, Leading, Leading | None],
     trans_a: bool,
     trans_b: bool,
