@@ -160,6 +160,8 @@ static double most_splits(const autotune_table *table, const at_call *call) {
         found = k / c->dot_depth;
     } else if (side <= c->narrow_side) {
         found = fmin(k / c->narrow_depth, c->narrow_parts);
+        const bool is_along_k = call->layout == AUTOTUNE_NN || call->layout == AUTOTUNE_NT;
+        if (call->m <= c->few_rows && is_along_k && k >= c->narrow_depth) found = fmax(found, c->parts_of_few_rows);
     } else if (k < (elements < c->large_elements ? c->least_k : c->least_k_of_large)) {
         found = 1;
     } else {
@@ -201,11 +203,14 @@ static depths allowed_depths(const autotune_table *table, const at_call *call, c
 
 /* ------------------------------------------------------------------------------------------ times */
 
-/* Covariances of a shape with those that something was learned on (models/residual.py): Matern 3/2. */
-static void covariances(const autotune_residuals *known, double length, const at_call *call, double *found) {
+/* Covariances of a shape with those that something was learned on (models/residual.py): Matern 3/2. A single row or
+ * column lies apart by so much. */
+static void covariances(const autotune_residuals *known, double length, double vector_apart, const at_call *call,
+                        double *found) {
     const int32_t extents[DIMENSIONS] = {call->m, call->n, call->k};
     double place[DIMENSIONS];
     for (int i = 0; i < DIMENSIONS; i++) place[i] = log2(extents[i] > 1 ? extents[i] : 1);
+    for (int i = 0; i < 2; i++) place[i] -= extents[i] > 1 ? 0 : vector_apart;
     for (int32_t at = 0; at < known->num_places; at++) {
         double squares = 0;
         for (int i = 0; i < DIMENSIONS; i++) {
@@ -460,7 +465,7 @@ static void look_at_cublas(const shape *of, const char *version, double *covaria
     if (!known->cublas_version) return;
     const double flops = 2.0 * of->call->m * of->call->n * of->call->k;
     const double limit_us = fmax(flops / (table->fma_tflops * 1e6), of->least_bytes / (table->bandwidth_gbs * 1e3));
-    covariances(&known->cublas, c->residual_length, of->call, covariance);
+    covariances(&known->cublas, c->residual_length, c->vector_apart, of->call, covariance);
     const double level = exp(known->cublas_level);
     choice->cublas_us = (c->cublas_fixed_us + limit_us) * level * factor(&known->cublas, 0, covariance);
     const bool is_other = version && strcmp(version, known->cublas_version) != 0;
@@ -546,7 +551,7 @@ static int choose_single(const at_chooser *chooser, const at_call *call, const c
     const size_t num_places = (size_t)(num_missed > num_cublas ? num_missed : num_cublas);
     double *covariance = malloc((num_places + 1) * sizeof *covariance);
     if (!covariance) return 2;
-    covariances(&known->missed, table->constants.residual_length, call, covariance);
+    covariances(&known->missed, table->constants.residual_length, 0, call, covariance);
     const int32_t at = nearest(chooser, call, -1);
     const double m = call->m, n = call->n, k = call->k;
     const shape of = {

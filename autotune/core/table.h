@@ -8,7 +8,7 @@
 
 #include <stdint.h>
 
-#define AUTOTUNE_TABLE_VERSION 5 /* of these structs: a library refuses tables of another */
+#define AUTOTUNE_TABLE_VERSION 6 /* of these structs: a library refuses tables of another */
 
 enum { AUTOTUNE_NN, AUTOTUNE_NT, AUTOTUNE_TN, AUTOTUNE_TT, AUTOTUNE_LAYOUTS };
 
@@ -75,11 +75,12 @@ typedef struct {
     int32_t num_nearest;                               /* runtime/selector.py */
     double max_error, chain_share, splits;             /* runtime/summation.py */
     double shortest_chain, least_k, least_k_of_large, large_elements; /* runtime/summation.py */
-    double narrow_side, narrow_depth, narrow_parts, dot_side, dot_depth; /* runtime/summation.py */
+    double narrow_side, narrow_depth, narrow_parts, few_rows, parts_of_few_rows; /* runtime/summation.py */
+    double dot_side, dot_depth;                        /* runtime/summation.py */
     double prologue_steps, bandwidth_sms, launch_us, launch_apart_us;    /* models/time_model.py */
     double cluster_us, last_block_us, fmas_per_l2_float, line_floats;    /* models/time_model.py */
     double residual_length;                            /* models/residual.py */
-    double margin, other_version, cublas_fixed_us;     /* models/cublas_model.py */
+    double margin, other_version, cublas_fixed_us, vector_apart; /* models/cublas_model.py */
     double parts_of_last;                              /* models/splits.py */
     double most_times_apart, batch_margin;             /* runtime/selector.py */
     int64_t kept_bytes, pieces_bytes, captured_bytes;  /* runtime/workspace.py */

@@ -201,12 +201,13 @@ static bool held_by(uint64_t graph, const autotune_driver *cuda, at_kept *kept) 
 }
 
 /* The smallest that is large enough: what this capture has on this stream already, else what is idle, else more.
- * NULL: take memory as nodes of the graph. The size of what is made is a power of two, as many graphs ask for alike. */
+ * NULL: take memory as nodes of the graph. The size of what is made is a power of two, as many graphs ask for alike.
+ * Streams are told apart by their handles: to ask for an identity ends a capture, and no stream ends within one. */
 static at_kept *kept_for(at_workspaces *all, const autotune_driver *cuda, uint64_t stream, uint64_t num_bytes) {
     int status = 0;
-    uint64_t id = 0, graph = 0, stream_id = 0, context = 0, size = ALIGNMENT;
+    uint64_t id = 0, graph = 0, context = 0, size = ALIGNMENT;
     if (cuda->capture_info(stream, &status, &id, &graph, NULL, NULL) || status != AT_IS_CAPTURED) return NULL;
-    if (cuda->stream_id(stream, &stream_id) || cuda->current_context(&context)) return NULL;
+    if (cuda->current_context(&context)) return NULL;
     const uint64_t thread = stream == AT_PER_THREAD_STREAM ? (uint64_t)pthread_self() : 0;
     while (size < num_bytes) size *= 2;
     at_kept *own = NULL, *idle = NULL;
@@ -215,7 +216,7 @@ static at_kept *kept_for(at_workspaces *all, const autotune_driver *cuda, uint64
         if (kept->context != context || kept->num_bytes < num_bytes) continue;
         if (atomic_load(&kept->state) == IDLE) {
             if (!idle || kept->num_bytes < idle->num_bytes) idle = kept;
-        } else if (kept->capture_id == id && kept->stream_id == stream_id && kept->thread == thread) {
+        } else if (kept->capture_id == id && kept->stream == stream && kept->thread == thread) {
             own = kept;
         }
     }
@@ -223,7 +224,7 @@ static at_kept *kept_for(at_workspaces *all, const autotune_driver *cuda, uint64
         own = idle ? idle : more_kept(all, cuda, context, size);
         if (own && held_by(graph, cuda, own)) {
             own->capture_id = id;
-            own->stream_id = stream_id;
+            own->stream = stream;
             own->thread = thread;
         } else {
             own = NULL;

@@ -31,7 +31,7 @@ typedef struct {
 typedef struct at_kept {
     struct at_kept *next;
     pthread_mutex_t lock;
-    uint64_t capture_id, stream_id, thread;
+    uint64_t capture_id, stream, thread;
     uint64_t context, address, num_bytes;
     atomic_int state;
 } at_kept;

@@ -21,12 +21,14 @@ from .residual import Residuals
 # Deviations by which the expected time of a kernel has to be below cuBLAS's, for the kernel to serve. Most
 # shapes that kernels would serve more slowly go to cuBLAS, with those where hardly anything is to be gained
 # (0042).
-MARGIN = 1.2
+MARGIN = 1.8
 # Deviation to add where another version of cuBLAS is loaded than the one that was timed (unmeasured).
 # Versions are taken to choose other kernels: not to know the kernel adds this much (0.17 with 0.13 taken out;
 # 0042).
 OTHER_VERSION = 0.11
 NUM_TIMED = 2400  # shapes of all layouts to learn from: they tell times to 0.17, half of them to 0.19 (0042)
+# Doublings that one row or column of C is further from two: cuBLAS has other kernels for it (0057).
+VECTOR_APART = 3.0
 FIXED_US = 2.5  # of a launch and the end of its last wave, beside the limit
 
 
@@ -40,13 +42,20 @@ class CublasModel(NamedTuple):
 
     def expected_us(self, gemm: Gemm, limits: DeviceLimits) -> float:
         """Of one single product of this layout."""
-        factor = residual.factors(self.missed, gemm.m, gemm.n, gemm.k)[0]
+        factor = residual.factors(self.missed, place(gemm.m, gemm.n, gemm.k))[0]
         return _least_us(gemm, limits) * math.exp(self.level) * float(factor)
 
     def margin(self, relative_error: float, *, is_other_version: bool = False) -> float:
         """Logarithm of how many times faster than cuBLAS a kernel must be expected to be, to serve a shape:
         one whose expected times are off by `relative_error`, beside the cuBLAS that was timed or another."""
         return MARGIN * math.hypot(self.deviation, relative_error, OTHER_VERSION * is_other_version)
+
+
+def place(m: Any, n: Any, k: Any) -> Floats:
+    """(..., 3) where shapes lie among others: logarithms to base 2, with products of a vector apart."""
+    places = residual.place(m, n, k)
+    places[..., :2] -= VECTOR_APART * (places[..., :2] == 0)
+    return places
 
 
 def _least_us(gemm: Gemm, limits: DeviceLimits) -> float:
@@ -60,7 +69,7 @@ class TimedCublas:
     def __init__(self, times_us: Mapping[Gemm, float], limits: DeviceLimits) -> None:
         """At least two times."""
         self._gemms = list(times_us)
-        self._places: Floats = residual.place(*np.array([(g.m, g.n, g.k) for g in times_us]).T)
+        self._places = place(*np.array([(g.m, g.n, g.k) for g in times_us]).T)
         self._logs = np.log([time_us / _least_us(gemm, limits) for gemm, time_us in times_us.items()])
         self._precision = residual.precision(self._places)
 
@@ -82,4 +91,4 @@ def learn(times_us: Mapping[Gemm, float], limits: DeviceLimits) -> CublasModel:
 
 def believed(places: Any, weights: Floats, level: float, deviation: float) -> CublasModel:
     """A model that was learned before. `places`: (shapes, 3) of m, n, k; `weights`: (shapes,)."""
-    return CublasModel(Residuals(residual.place(*np.asarray(places).T), weights[None]), level, deviation)
+    return CublasModel(Residuals(place(*np.asarray(places).T), weights[None]), level, deviation)

@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ..device import DeviceLimits
-from ..gemm import Gemm
+from ..gemm import FLOAT_BYTES, Gemm
 from ..kernel.launch import LaunchSpec
 from . import residual
 from .launches import Flags, Floats, Launches, Shapes, Whole, grids
@@ -25,13 +25,13 @@ from .residual import Residuals
 from .time_model import FMAS_PER_L2_FLOAT, ModelFigures, Speeds, TimeModel, Work, fmas_per_us, modelled_us
 
 # Figures of thumb for a kernel without a sample, and how strongly they draw one with samples. They were
-# chosen so that tiles timed cold on an H200 are modelled within 1.3 of what was measured: 16x11008x4096
+# chosen so that tiles timed cold on an H200 are modelled within 1.4 of what was measured: 16x11008x4096
 # 46.9 us, 1x4096x4096 17.6, 64x64x100000 29.3, 65536x64x64 15.6, 256^3 4.15, 1024^3 45.7, 2048^3 325,
 # 4096^3 2561 (tests/unit/test_export_portfolio.py holds them to it). So they are figures of a kernel that
 # suits its shape. What single terms contribute was not measured.
 _FIXED_US = 2.0
 _LEAST_FIXED_US = 1.5  # of the fixed: no kernel is launched, reads and writes in less (docs/decisions/0053)
-_ROUND_US = 0.1  # latency of one k-step that nothing hides
+_LATENCY_US = 0.3  # of a k-step, shared by those that are read ahead (docs/decisions/0057)
 _WASTE = 0.05  # time per step beyond pure FMAs
 _EFFICIENCY = 0.93  # of the bandwidth
 _LEAST_EFFICIENCY = 0.05
@@ -64,6 +64,12 @@ def fma_step_us(spec: LaunchSpec, limits: DeviceLimits) -> float:
     return spec.bm * spec.bn * spec.bk * limits.num_sms / fmas_per_us(limits)
 
 
+def _read_ahead(spec: LaunchSpec) -> int:
+    """How many k-steps are under way while one is computed: one stage less than shared memory holds, at least
+    one. Kept sums and padding are taken for stages where they are as large."""
+    return max(spec.smem_bytes // (FLOAT_BYTES * spec.bk * (spec.bm + spec.bn)) - 1, 1)
+
+
 def guess(spec: LaunchSpec, limits: DeviceLimits) -> ModelFigures:
     """Figures of thumb: for a kernel that was never timed. The less a tile reuses what it copies, and
     the narrower its copies, the longer a step takes."""
@@ -74,7 +80,7 @@ def guess(spec: LaunchSpec, limits: DeviceLimits) -> ModelFigures:
     share = max(1 + _WASTE + copies, FMAS_PER_L2_FLOAT * sum(per_fma.values()))
     return ModelFigures(
         fixed_us=_FIXED_US,
-        round_us=_ROUND_US,
+        round_us=_LATENCY_US / _read_ahead(spec),
         step_us=fma_step_us(spec, limits) * share,
         memory_efficiency=_EFFICIENCY,
         num_samples=0,

@@ -61,7 +61,9 @@ class Forecast:
             split_k[self._num_fixed :] = self._splits.choices(shapes, least).ravel()
         grid = grids(self._launches, shapes, split_k)
         times_us = modelled_us(self._speeds, self._model.work(shapes, grid))
-        times_us *= residual.factors(self._residuals, shapes.m, shapes.n, shapes.k)[self.kernel]
+        times_us *= residual.factors(self._residuals, residual.place(shapes.m, shapes.n, shapes.k))[
+            self.kernel
+        ]
         times_us[~(self._reads(shapes) & fits(self._launches, shapes, grid))] = np.inf
         return Expected(self.kernel, split_k, times_us)
 

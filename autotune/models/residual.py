@@ -20,8 +20,8 @@ _SCALE = np.full(3, 3 / LENGTH**2)  # of squared distances along m, n and k, for
 
 
 class Residuals(NamedTuple):
-    """`places` (shapes, 3): logarithms to base 2 of m, n, k. `weights` (kernels, shapes): 0 for a shape that
-    a kernel was not timed on."""
+    """`places` (shapes, 3): where they lie. `weights` (kernels, shapes): 0 for a shape that a kernel was not
+    timed on."""
 
     places: Floats
     weights: Floats
@@ -86,9 +86,10 @@ def learned_and_missed(inverse: Floats, logs: Floats) -> tuple[Floats, Floats]:
     return weights, weights / np.diag(inverse)
 
 
-def factors(residuals: Residuals, m: Any, n: Any, k: Any) -> Floats:
-    """By what the modelled time of each kernel on one shape is to be multiplied; (kernels,)."""
+def factors(residuals: Residuals, where: Floats) -> Floats:
+    """By what the modelled time of each kernel on one shape, which lies there (3,), is to be multiplied;
+    (kernels,)."""
     if not len(residuals.places):
         return np.ones(len(residuals.weights))
-    times: Floats = np.exp(residuals.weights @ _covariance(residuals.places - place(m, n, k)))
+    times: Floats = np.exp(residuals.weights @ _covariance(residuals.places - where))
     return times

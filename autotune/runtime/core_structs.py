@@ -82,10 +82,11 @@ class CConstants(Struct):
         ("caution", DOUBLE), ("near_ratio", DOUBLE), ("num_nearest", INT),
         *((name, DOUBLE) for name in (
             "max_error", "chain_share", "splits", "shortest_chain", "least_k", "least_k_of_large",
-            "large_elements", "narrow_side", "narrow_depth", "narrow_parts", "dot_side", "dot_depth",
+            "large_elements", "narrow_side", "narrow_depth", "narrow_parts", "few_rows",
+            "parts_of_few_rows", "dot_side", "dot_depth",
             "prologue_steps", "bandwidth_sms", "launch_us", "launch_apart_us", "cluster_us", "last_block_us",
             "fmas_per_l2_float", "line_floats", "residual_length", "margin", "other_version",
-            "cublas_fixed_us", "parts_of_last", "most_times_apart", "batch_margin",
+            "cublas_fixed_us", "vector_apart", "parts_of_last", "most_times_apart", "batch_margin",
         )),
         *((name, ctypes.c_int64) for name in ("kept_bytes", "pieces_bytes", "captured_bytes")),
         *((name, INT) for name in (

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,7 @@ from .core_structs import CConstants, CEntry, CKernel, CLayout, CRanked, CResidu
 from .pick import MAX_PLANS, MAX_TALLIES
 from .table import CublasFigures, Kernel, Table
 
-TABLE_VERSION = 5  # of the structs
+TABLE_VERSION = 6  # of the structs
 _REDUCTIONS = ("none", "two_pass", "last_block", "last_wave", "cluster")  # as core/table.h numbers them
 
 
@@ -100,7 +100,7 @@ def _layout(table: Table, layout: str, at: dict[str, int], kept: TableArrays) ->
         modelled=kept.numbers(np.array([at[kernel.id] for kernel in rows], np.int32)),
         num_modelled=len(rows),
         default_kernel=at[table.defaults[layout]],
-        missed=_residuals(places, weights, len(rows), kept),
+        missed=_residuals(residual.place, places, weights, kept),
     )
     if (known := table.cublas.get(layout)) is not None:
         _add_cublas(own, known, kept)
@@ -111,14 +111,14 @@ def _add_cublas(layout: Any, known: CublasFigures, kept: TableArrays) -> None:
     places = np.frombuffer(bytes.fromhex(known.places), "<u4").reshape(-1, 3)
     layout.cublas_version = known.version.encode()
     weights = np.frombuffer(bytes.fromhex(known.weights), "<f4").astype(np.float32)
-    layout.cublas = _residuals(places, weights, 1, kept)
+    layout.cublas = _residuals(cublas_model.place, places, weights[None], kept)
     layout.cublas_level, layout.cublas_deviation = known.level, known.deviation
 
 
-def _residuals(places: Any, weights: Any, num_rows: int, kept: TableArrays) -> Any:
-    """`places` (shapes, 3) of extents; `weights` (rows, shapes)."""
-    logs = np.ascontiguousarray(residual.place(*np.array(places).T)) if len(places) else np.zeros((0, 3))
-    return CResiduals(kept.numbers(logs), kept.numbers(weights), len(places), num_rows)
+def _residuals(place: Callable[..., Any], extents: Any, weights: Any, kept: TableArrays) -> Any:
+    """`place` says where shapes of such `extents` (shapes, 3) lie; `weights` (rows, shapes)."""
+    places = np.ascontiguousarray(place(*np.array(extents).T)) if len(extents) else np.zeros((0, 3))
+    return CResiduals(kept.numbers(places), kept.numbers(weights), *reversed(weights.shape))
 
 
 def _constants(kept: TableArrays) -> Any:
@@ -128,14 +128,17 @@ def _constants(kept: TableArrays) -> Any:
         shortest_chain=summation.SHORTEST_CHAIN, least_k=summation.LEAST_K,
         least_k_of_large=summation.LEAST_K_OF_LARGE, large_elements=summation.LARGE,
         narrow_side=summation.NARROW, narrow_depth=summation.NARROW_DEPTH,
-        narrow_parts=summation.NARROW_PARTS, dot_side=summation.DOT_SIDE, dot_depth=summation.DOT_DEPTH,
+        narrow_parts=summation.NARROW_PARTS, few_rows=summation.FEW_ROWS,
+        parts_of_few_rows=summation.PARTS_OF_FEW_ROWS,
+        dot_side=summation.DOT_SIDE, dot_depth=summation.DOT_DEPTH,
         prologue_steps=time_model.PROLOGUE_STEPS, bandwidth_sms=time_model.BANDWIDTH_SMS,
         launch_us=time_model.LAUNCH_US, launch_apart_us=time_model.LAUNCH_APART_US,
         cluster_us=time_model.CLUSTER_US, last_block_us=time_model.LAST_BLOCK_US,
         fmas_per_l2_float=time_model.FMAS_PER_L2_FLOAT, line_floats=time_model.LINE_FLOATS,
         residual_length=residual.LENGTH,
         margin=cublas_model.MARGIN, other_version=cublas_model.OTHER_VERSION,
-        cublas_fixed_us=cublas_model.FIXED_US, parts_of_last=splits.PARTS_OF_LAST,
+        cublas_fixed_us=cublas_model.FIXED_US, vector_apart=cublas_model.VECTOR_APART,
+        parts_of_last=splits.PARTS_OF_LAST,
         most_times_apart=selector.MOST_TIMES_APART, batch_margin=selector.BATCH_MARGIN,
         kept_bytes=workspace.KEPT_BYTES, pieces_bytes=workspace.PIECES_BYTES,
         captured_bytes=workspace.CAPTURED_BYTES,

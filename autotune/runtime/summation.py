@@ -40,8 +40,10 @@ CHAIN_SHARE = 0.9  # of the depth that is allowed: the rest is for adding up the
 SPLITS, SHORTEST_CHAIN = 3.2, 64
 LEAST_K, LEAST_K_OF_LARGE, LARGE = 248, 1152, 128 * 128
 # Where a side of C is short, so many threads at most share out k, if it is deep enough for each to add so
-# much; one row or column, or few where both operands lie along k, are dot products: more threads share these.
+# much. Few rows have at least so many threads from that depth on, if rows of A lie along k. One row or
+# column, or few where both operands lie along k, are dot products: more threads share these.
 NARROW, NARROW_DEPTH, NARROW_PARTS = 32, 128, 128
+FEW_ROWS, PARTS_OF_FEW_ROWS = 16, 4
 DOT_SIDE, DOT_DEPTH = 4, 64
 
 
@@ -105,6 +107,8 @@ def most_splits(gemm: Gemm, num_sms: int) -> float:
         splits = gemm.k / DOT_DEPTH
     elif side <= NARROW:
         splits = min(gemm.k / NARROW_DEPTH, NARROW_PARTS)
+        if gemm.m <= FEW_ROWS and not gemm.trans_a and gemm.k >= NARROW_DEPTH:
+            splits = max(splits, PARTS_OF_FEW_ROWS)
     elif gemm.k < (LEAST_K if elements < LARGE else LEAST_K_OF_LARGE):
         splits = 1.0
     else:

@@ -42,7 +42,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     splits = {"split_k": 4}
     winners = {
         **dict.fromkeys(variants(SQUARE), plain),
-        **dict.fromkeys(variants(RAGGED), plain),
+        **dict.fromkeys(variants(RAGGED), replace(plain, vec_c=1)),
         **dict.fromkeys(variants(DEEP), replace(plain, reduction="two_pass", **splits)),
         replace(DEEP, k=1040): replace(plain, reduction="last_block", **splits),
         replace(DEEP, k=1056): replace(plain, reduction="last_wave", **splits),

@@ -340,14 +340,14 @@ def guessed_us(text: str, point: Point) -> float:
 
 @pytest.mark.parametrize(("text", "time_us", "point"), MEASURED, ids=[case[0] for case in MEASURED])
 def test_guesses_are_near_what_was_measured(text: str, time_us: float, point: Point) -> None:
-    assert 1 / 1.3 < guessed_us(text, point) / time_us < 1.3
+    assert 1 / 1.4 < guessed_us(text, point) / time_us < 1.4
 
 
 def test_guesses_order_shapes_as_measured() -> None:
-    """Those that differ by a tenth: a figure of thumb tells no finer."""
+    """Those that differ by an eighth: a figure of thumb tells no finer."""
     guesses = [(time_us, guessed_us(text, point)) for text, time_us, point in MEASURED]
     for (one_us, one), (other_us, other) in combinations(guesses, 2):
-        assert one < other or other_us < 1.1 * one_us
+        assert one < other or other_us < 1.13 * one_us
 
 
 def test_no_tile_of_another_family_is_guessed_far_below_the_best_measured_one() -> None:

@@ -22,7 +22,7 @@ def learned(log: float, known: list[int]) -> residual.Residuals:
 def test_a_kernel_is_corrected_where_it_was_timed_and_no_other_is(log: float, known: set[int]) -> None:
     found = learned(log, sorted(known))
     for at in known:
-        factor, other = residual.factors(found, *SIZES[at])
+        factor, other = residual.factors(found, residual.place(*SIZES[at]))
         assert 0 <= np.log(factor) / log <= 1.2 if abs(log) > 1e-6 else abs(np.log(factor)) < 1e-5
         assert other == 1
         if abs(log) > 0.01:
@@ -35,16 +35,19 @@ def test_the_less_sure_a_time_is_the_less_it_corrects(log: float, at: int, doubt
     logs[:, at] = log
     doubts = np.full(logs.shape, np.nan)
     doubts[:, at] = doubt, 0
-    unsure, sure = np.log(residual.factors(residual.learn(PLACES, logs, doubts), *SIZES[at]))
+    unsure, sure = np.log(residual.factors(residual.learn(PLACES, logs, doubts), residual.place(*SIZES[at])))
     assert 0 < unsure < sure
     assert np.isclose(unsure * (1 + residual.NOISE + doubt), sure * (1 + residual.NOISE))
 
 
 def test_far_from_all_that_was_timed_nothing_is_corrected() -> None:
     found = learned(0.5, [0])
-    assert residual.factors(found, 2**30, 2**30, 2**30)[0] < 1.001
+    assert residual.factors(found, residual.place(2**30, 2**30, 2**30))[0] < 1.001
 
 
 def test_what_nothing_is_learned_of_is_left_as_it_is() -> None:
-    assert (residual.factors(residual.none(3), 10, 20, 30) == 1).all()
-    assert (residual.factors(residual.learn(PLACES, np.full((2, len(SIZES)), np.nan)), 1, 2, 3) == 1).all()
+    assert (residual.factors(residual.none(3), residual.place(10, 20, 30)) == 1).all()
+    assert (
+        residual.factors(residual.learn(PLACES, np.full((2, len(SIZES)), np.nan)), residual.place(1, 2, 3))
+        == 1
+    ).all()

@@ -22,7 +22,16 @@ from autotune.device import known_limits
 from autotune.gemm import LAYOUTS, Gemm
 from autotune.runtime.pick import Call
 from autotune.runtime.selector import Selector
-from autotune.runtime.summation import MAX_ERROR, Depths, Sums, allowed_depths, excess_depth, most_splits
+from autotune.runtime.summation import (
+    FEW_ROWS,
+    MAX_ERROR,
+    NARROW_DEPTH,
+    Depths,
+    Sums,
+    allowed_depths,
+    excess_depth,
+    most_splits,
+)
 from autotune.runtime.table import Kernel
 
 # Relative errors of kernels on an H200 (normal operands, float64 for comparison): shape, split_k, reduction,
@@ -162,7 +171,11 @@ def test_one_chain_is_allowed_where_cublas_does_not_split(m: int, n: int, k: int
     allowed = allowed_depths(gemm, num_sms)
     if most_splits(gemm, num_sms) == 1:
         assert excess_depth(depths(kernel_of().config, k), allowed) == 1
-    assert most_splits(gemm, num_sms) == most_splits(Gemm(n, m, k), num_sms)
+    turned = most_splits(Gemm(n, m, k), num_sms)
+    if min(m, n) > FEW_ROWS or k < NARROW_DEPTH:
+        assert most_splits(gemm, num_sms) == turned
+    elif m < n:
+        assert most_splits(gemm, num_sms) >= turned
 
 
 def test_what_is_allowed_keeps_errors_near_those_of_what_cublas_was_seen_to_launch() -> None:

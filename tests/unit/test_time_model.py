@@ -159,7 +159,7 @@ def test_a_forecast_is_of_what_may_run_and_forgets_no_way_of_access(
     for call in (*same, *same):
         g = call.gemm
         found = forecast.expected(Shapes.of(*call[:3]), accurate=np.full(len(specs), 3.0))
-        factors = residual.factors(missed, g.m, g.n, g.k)
+        factors = residual.factors(missed, residual.place(g.m, g.n, g.k))
         for at, split_k, time_us in zip(*(column.tolist() for column in found), strict=True):
             spec = replace(specs[at], split_k=int(split_k))
             assert spec.split_k == specs[at].split_k or spec.split_k in VALUES
