@@ -16,7 +16,7 @@ from autotune.gpu.driver import device_limits
 from autotune.runtime import core
 from autotune.runtime.dispatcher import Dispatcher
 
-pytestmark = [pytest.mark.gpu, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.gpu, pytest.mark.timeout(900), pytest.mark.filterwarnings("default")]
 
 SQUARE, RAGGED, DEEP = Gemm(128, 64, 96, batch=6), Gemm(33, 65, 127, batch=9), Gemm(48, 40, 1024, batch=5)
 SHARES = ("", "a", "b")

@@ -576,6 +576,8 @@ class FakeDriver:
         return self.streams.get(stream, 0)
 
     def stream_id(self, stream: int) -> int:
+        if stream in self.capturing:  # and the capture ends with it (H200, driver 580)
+            raise CudaFault("identity of a stream", 900, "CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED")
         return 1000 + max(stream, 1)
 
     def is_capturing(self, stream: int) -> bool:
