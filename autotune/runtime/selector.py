@@ -47,6 +47,7 @@ from .table import Entry, Kernel, RankedKernel, Table, weights
 NUM_NEAREST = 8  # tuned shapes that are looked through for a legal kernel
 CAUTION = 0.5  # deviations of a modelled time by which it is taken to be longer: what is surely good wins
 NEAR = 1.25  # times as large or small in m, n and k: sums that were accurate enough there are here
+ALIKE = 1.4  # times as many splits: one of two such launches of a kernel is tried (0057)
 MOST_TIMES_APART = 2.0  # as many products in a batch as in the one that was tuned
 # Logarithm of how many times faster than cuBLAS its kernel must have been there: as far as the model says
 # that the ratio of two kernels' times changes with the number of products (0056; unmeasured)
@@ -133,7 +134,8 @@ class Selector:
 
     def ranked(self, call: Call, num: int) -> tuple[Pick, ...]:
         """Up to `num` launches of kernels for a call, the one that is picked first. More than one only where
-        the model picks; none behind the first is less accurate than is allowed, or than the first."""
+        the model picks; none behind the first is less accurate than is allowed, or than the first, and none
+        is of a kernel with nearly as many splits as before it: their times hardly differ."""
         first = self._by_kernels(call)
         if first.how != "modelled":
             return (first,)
@@ -148,7 +150,9 @@ class Selector:
             kernel, split_k = known.kernels[found.kernel[at]], int(found.split_k[at])
             if len(picks) == num or order_us[at] == np.inf:
                 break
-            if (kernel.id, split_k) not in picks:
+            if not any(
+                kernel.id == other and _times_apart(split_k, splits) < ALIKE for other, splits in picks
+            ):
                 tell, time_us = partial(_why_behind, first, len(picks)), float(found.time_us[at])
                 picks[kernel.id, split_k] = Pick(kernel.id, "modelled", tell, split_k, time_us, first.entry)
         return tuple(picks.values())
