@@ -14,13 +14,14 @@ import math
 from collections.abc import Callable
 from dataclasses import fields, is_dataclass
 from functools import cache
+from itertools import repeat
 from types import NoneType, UnionType
 from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 
 from .bounds import Within
 
 Reader = Callable[[Any], Any]
-_MAX_DIGITS = 20  # of a whole number: whatever is longer is out of every bound
+_MAX_BITS = 64  # of a whole number: whatever is longer is out of every bound
 
 
 class Misfit(ValueError):
@@ -65,7 +66,7 @@ def _reader(declared: Any) -> Reader:
     origin = get_origin(declared)
     if origin in makers:
         return makers[origin](get_args(declared))
-    return {float: _read_float, str: _read_text}.get(declared) or _plain_reader(declared)
+    return {float: _read_float, int: _read_whole, str: _read_text}.get(declared) or _plain_reader(declared)
 
 
 def _misfit(expected: str, value: Any) -> Misfit:
@@ -76,7 +77,7 @@ def _told(value: Any) -> str:
     """A value in a few words, whatever its size."""
     if type(value) in (dict, list):
         return "an object" if type(value) is dict else "a list"
-    if type(value) is int and value.bit_length() > 64:
+    if type(value) is int and value.bit_length() > _MAX_BITS:
         return "a huge number"
     return repr(value[:60] if type(value) is str else value)
 
@@ -90,8 +91,14 @@ def _plain_reader(declared: type) -> Reader:
     return read_plain
 
 
+def _read_whole(value: Any) -> int:
+    if type(value) is not int or value.bit_length() > _MAX_BITS:
+        raise _misfit("int", value)
+    return value
+
+
 def _read_float(value: Any) -> float:
-    if type(value) is int and value.bit_length() <= 64:
+    if type(value) is int and value.bit_length() <= _MAX_BITS:
         return float(value)
     if type(value) is not float or not math.isfinite(value):
         raise _misfit("a finite number", value)
@@ -110,12 +117,15 @@ def _read_text(value: Any) -> str:
 
 
 def _bounded_reader(arguments: tuple[Any, ...]) -> Reader:
-    plain, bounds = _reader(arguments[0]), arguments[1]
+    declared, bounds = arguments
     assert isinstance(bounds, Within)
+    plain, least, most = _reader(declared), bounds.least, bounds.most
 
     def read_bounded(value: Any) -> Any:
+        if type(value) is declared and least <= value <= most:  # most are: neither NaN nor huge
+            return value
         found = plain(value)
-        if not bounds.least <= found <= bounds.most:
+        if not least <= found <= most:
             raise _misfit(str(bounds), value)
         return found
 
@@ -133,13 +143,13 @@ def _record_reader(cls: Any) -> Reader:
             raise _misfit(f"an object ({cls.__name__})", value)
         if value.keys() != known:
             raise _misnamed(value, names)
-        found = {}
-        for name, reader in readers:
-            try:
-                found[name] = reader(value[name])
-            except Misfit as misfit:
-                raise misfit.within(f".{name}") from None
-        return cls(**found)
+        found = []
+        try:
+            for name, reader in readers:
+                found.append(reader(value[name]))
+        except Misfit as misfit:
+            raise misfit.within(f".{readers[len(found)][0]}") from None
+        return cls(*found)
 
     return read_record
 
@@ -179,11 +189,11 @@ def _tuple_reader(items: tuple[Any, ...]) -> Reader:
         if not is_open and len(value) != len(readers):
             raise Misfit(f"is a list of {len(value)} items, expected {len(readers)}")
         found = []
-        for i, item in enumerate(value):
-            try:
-                found.append(readers[0 if is_open else i](item))
-            except Misfit as misfit:
-                raise misfit.within(f"[{i}]") from None
+        try:
+            for reader, item in zip(repeat(readers[0]) if is_open else readers, value, strict=False):
+                found.append(reader(item))
+        except Misfit as misfit:
+            raise misfit.within(f"[{len(found)}]") from None
         return tuple(found)
 
     return read_tuple
@@ -207,16 +217,17 @@ def _dict_reader(types: tuple[Any, ...]) -> Reader:
 
 
 def parse(text: str) -> Any:
-    """JSON without what JSON does not have: doubled keys, NaN, Infinity; and without numbers of more digits
-    than any field can take. Raises Misfit."""
+    """JSON without what JSON does not have: doubled keys, NaN, Infinity. Raises Misfit."""
     try:
-        return json.loads(
-            text, object_pairs_hook=_unique, parse_constant=_refuse_constant, parse_int=_whole_number
-        )
+        return json.loads(text, object_pairs_hook=_unique, parse_constant=_refuse_constant)
     except json.JSONDecodeError as error:
         raise Misfit(f"not JSON ({error})") from error
     except RecursionError:
         raise Misfit("its JSON is nested too deeply") from None
+    except Misfit:
+        raise
+    except ValueError:  # of Python, which reads no number of thousands of digits
+        raise Misfit("a number has more digits than any field takes") from None
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -228,9 +239,3 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _refuse_constant(name: str) -> Any:
     raise Misfit(f"{name} is not a JSON number")
-
-
-def _whole_number(text: str) -> int:
-    if len(text) > _MAX_DIGITS:
-        raise Misfit(f"a number has {len(text)} digits, more than any field takes")
-    return int(text)
