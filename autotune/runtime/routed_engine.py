@@ -92,7 +92,8 @@ class RoutedEngine(CoreEngine):
                 except DispatchError:
                     why_not = _UNFIT
                 if why_not:
-                    gemm = Gemm(forms[0][0], forms[1][1], forms[0][1])
+                    products = max(batch.products, 1) if batch else 1
+                    gemm = Gemm(forms[0][0], forms[1][1], forms[0][1], batch=products)
                     alone = self._left_alone(packed(gemm), devices[0], key[2])
                     self._keep(key, Decided(gemm, None, why_not, alone))
             found = self._decided[key]

@@ -232,7 +232,10 @@ def test_what_bmm_does_not_take_is_torch_s(torch, batches) -> None:
             assert not check(torch, "bmm", a[:1], b)
             assert not check(torch, "bmm", a[0], b)
             assert not check(torch, "mm", a, b)
+            assert not check(torch, "bmm", a[:, :0], b)  # nothing to compute
             assert not driver.launches
+    (empty,) = (kind for kind in routing.kinds() if kind.reason == "no elements")
+    assert (empty.gemm.batch, empty.num_calls) == (len(a), 2)
 
 
 def test_what_no_kernel_takes_is_left_alone(torch, routing, driver) -> None:
