@@ -91,6 +91,7 @@ typedef struct {
     const char *how;    /* exact, modelled, nearest or default */
     int split_k;        /* parts that k is split into */
     int is_cublas;      /* cuBLAS is taken to be as fast: the kernel serves where it cannot be called */
+    int is_looped;      /* where the kernel serves, it is launched for each product of the batch */
     double expected_us; /* measured (exact) or modelled; 0 where nothing is known */
     double cublas_us;
 } autotune_pick_info;
@@ -99,6 +100,12 @@ typedef struct {
  * calling thread's GPU is asked, the first where it has none. */
 AUTOTUNE_API autotune_status autotune_pick(autotune_handle *handle, int trans_a, int trans_b, int m, int n, int k,
                                            autotune_pick_info *pick);
+
+/* The same for so many products, at least 1, packed one behind the other; a flag of 1: all share A (B). One that lets
+ * all rows be one product (all share B, A is not transposed) is told as that. */
+AUTOTUNE_API autotune_status autotune_pick_strided_batched(autotune_handle *handle, int trans_a, int trans_b, int m,
+                                                           int n, int k, int shares_a, int shares_b, int products,
+                                                           autotune_pick_info *pick);
 
 /* Record what this handle is called for into FILE.d, a folder that is made if need be: kinds of call, and how often
  * each was served since the handle was made. A file of its own for each process and handle is written four times a

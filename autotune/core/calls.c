@@ -127,8 +127,8 @@ static void serve_as(const autotune_handle *handle, autotune_planned *planned) {
     (void)fold(planned);
 }
 
-static autotune_status new_plan(autotune_handle *handle, const row_major *call, const autotune_kind *kind,
-                                autotune_plan **plan) {
+/* What is to be planned for a call, without the launch that is chosen for it. */
+static autotune_planned planned_of(const autotune_handle *handle, const row_major *call, const autotune_kind *kind) {
     autotune_planned planned = {
         .m = call->m,
         .n = call->n,
@@ -144,6 +144,12 @@ static autotune_status new_plan(autotune_handle *handle, const row_major *call, 
         planned.low[i] = kind->low[i];
     }
     serve_as(handle, &planned);
+    return planned;
+}
+
+static autotune_status new_plan(autotune_handle *handle, const row_major *call, const autotune_kind *kind,
+                                autotune_plan **plan) {
+    autotune_planned planned = planned_of(handle, call, kind);
     const char *version = NULL;
     const autotune_blas *blas = at_find_blas(&version);
     autotune_choice choice;
@@ -242,27 +248,41 @@ autotune_status autotune_sgemm_by_columns(autotune_handle *handle, void *stream,
 
 autotune_status autotune_pick(autotune_handle *handle, int trans_a, int trans_b, int m, int n, int k,
                               autotune_pick_info *pick) {
+    return autotune_pick_strided_batched(handle, trans_a, trans_b, m, n, k, 0, 0, 1, pick);
+}
+
+autotune_status autotune_pick_strided_batched(autotune_handle *handle, int trans_a, int trans_b, int m, int n, int k,
+                                              int shares_a, int shares_b, int products, autotune_pick_info *pick) {
     static const char *const HOWS[] = {"exact", "modelled", "nearest", "default"};
-    const row_major call = {
+    row_major call = {
         .trans_a = trans_a, .trans_b = trans_b, .m = m, .n = n, .k = k,
         .ld = {packed_ld(trans_a ? m : k), packed_ld(trans_b ? k : n), packed_ld(n)},
         .batch = AT_SINGLE,
     };
+    if (m < 1 || n < 1 || products < 1 || shares_a & ~1 || shares_b & ~1) return AUTOTUNE_BAD_CALL;
+    if (products > 1) {
+        const int64_t rows[] = {trans_a ? k : m, trans_b ? n : k, m};
+        const bool is_shared[] = {shares_a, shares_b, false};
+        call.batch.products = products;
+        for (int i = 0; i < 3; i++) call.batch.stride[i] = is_shared[i] ? 0 : rows[i] * call.ld[i];
+    }
     const autotune_kind kind = kind_of(&call, 0);
-    if (m < 1 || n < 1 || !is_in_range(&call, &kind)) return AUTOTUNE_BAD_CALL;
+    if (!is_in_range(&call, &kind)) return AUTOTUNE_BAD_CALL;
     int32_t device;
     if (handle->next) (void)find_kind(&handle, &device); /* without a GPU it is asked of the first kind */
+    const autotune_planned planned = planned_of(handle, &call, &kind);
     const char *version = NULL;
     const bool has_blas = at_find_blas(&version);
     autotune_choice choice;
-    const autotune_status status =
-        autotune_choose(handle, layout_of(trans_a, trans_b), m, n, k, NULL, call.ld, NULL, version, &choice);
+    const autotune_status status = autotune_choose(handle, planned.layout, planned.m, planned.n, planned.k,
+                                                   &planned.batch, planned.ld, call.at, version, &choice);
     if (status) return status;
     *pick = (autotune_pick_info){
         .kernel = handle->table->kernels[choice.kernel].id,
         .how = HOWS[choice.how],
         .split_k = choice.split_k,
-        .is_cublas = choice.is_cublas && has_blas && may_be_cublas(k, call.ld),
+        .is_cublas = choice.is_cublas && has_blas && may_be_cublas(k, planned.ld),
+        .is_looped = choice.is_looped,
         .expected_us = choice.expected_us,
         .cublas_us = choice.cublas_us,
     };

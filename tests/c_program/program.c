@@ -183,12 +183,17 @@ static void threads(int num) {
 
 static void picks(void) {
     shape of;
-    while (scanf("%d %d %d %d %d", &of.trans_a, &of.trans_b, &of.m, &of.n, &of.k) == 5) {
+    int shares_a, shares_b, products;
+    while (scanf("%d %d %d %d %d %d %d %d", &of.trans_a, &of.trans_b, &of.m, &of.n, &of.k, &shares_a, &shares_b,
+                 &products) == 8) {
         autotune_pick_info pick;
-        const autotune_status status = autotune_pick(handle, of.trans_a, of.trans_b, of.m, of.n, of.k, &pick);
+        const autotune_status status =
+            products == 1 ? autotune_pick(handle, of.trans_a, of.trans_b, of.m, of.n, of.k, &pick)
+                          : autotune_pick_strided_batched(handle, of.trans_a, of.trans_b, of.m, of.n, of.k, shares_a,
+                                                          shares_b, products, &pick);
         need(!status, autotune_error_text(status));
-        printf("%s %s %d %d %a %a\n", pick.kernel, pick.how, pick.split_k, pick.is_cublas, pick.expected_us,
-               pick.cublas_us);
+        printf("%s %s %d %d %d %a %a\n", pick.kernel, pick.how, pick.split_k, pick.is_cublas, pick.is_looped,
+               pick.expected_us, pick.cublas_us);
     }
 }
 
@@ -207,6 +212,8 @@ static void errors(void) {
     void *faulty = (void *)(uintptr_t)97;
     need((int)autotune_sgemm(handle, faulty, 0, 0, 4, 4, 4, 1, a, 4, b, 4, 0, c, 4) == AUTOTUNE_CUDA + 700, "a fault");
     need(autotune_pick(handle, 0, 0, 0, 4, 4, &pick) == AUTOTUNE_BAD_CALL, "an empty pick");
+    need(autotune_pick_strided_batched(handle, 0, 0, 4, 4, 4, 0, 0, 0, &pick) == AUTOTUNE_BAD_CALL, "no products");
+    need(autotune_pick_strided_batched(handle, 0, 0, 4, 4, 4, 2, 0, 3, &pick) == AUTOTUNE_BAD_CALL, "no flag");
     need(strstr(autotune_error_text(AUTOTUNE_OVERLAP), "overlaps") != NULL, "text");
     printf("told\n");
 }

@@ -25,6 +25,7 @@ from autotune.kernel.launch import Variant
 from autotune.runtime import core
 from autotune.runtime.chooser import Chooser
 from autotune.runtime.pick import Call
+from autotune.runtime.product import packed
 from autotune.runtime.table import Kernel, Table
 from autotune.suite import read_calls, read_suite
 
@@ -247,17 +248,26 @@ def test_without_a_driver_it_says_so(sources, tmp_path):
 def test_picks_are_python_s(compiler, tmp_path):
     table, rng = drawn_table(7), random.Random(7)
     run = build(write(table, tmp_path), tmp_path / "p", compiler)
-    gemms = [entry.gemm for entry in table.entries if not entry.gemm.is_batched]
+    gemms = [entry.gemm for entry in table.entries]
+    gemms += [replace(gemm, batch=gemm.batch + 1) for gemm in gemms if gemm.is_batched]
     while len(gemms) < 3000:
         extents = (int(2 ** rng.uniform(0, most)) for most in (14, 14, 17))
-        gemms.append(Gemm(*extents, rng.random() < 0.5, rng.random() < 0.5))
-    lines = [f"{int(g.trans_a)} {int(g.trans_b)} {g.m} {g.n} {g.k}" for g in gemms]
+        single = Gemm(*extents, rng.random() < 0.5, rng.random() < 0.5)
+        shared = rng.choice(({"shares_a": True}, {"shares_b": True}, {}))
+        gemms.append(rng.choice((single, single, replace(single, batch=rng.randint(2, 99), **shared))))
+    lines = [
+        f"{g.trans_a:d} {g.trans_b:d} {g.m} {g.n} {g.k} {g.shares_a:d} {g.shares_b:d} {g.batch}"
+        for g in gemms
+    ]
     done = run("picks", text="\n".join(lines))
     assert done.returncode == 0, done.stderr
     chooser = Chooser(table)
     for gemm, line in zip(gemms, done.stdout.splitlines(), strict=True):
-        pick, (kernel, how, split_k, _, *times) = chooser.pick(Call.packed(gemm)), line.split()
-        assert (pick.kernel_id, pick.how, str(pick.split_k)) == (kernel, how, split_k)
+        problem = chooser.served_as(packed(gemm), (0, 0, 0))
+        pick = chooser.pick(Call(problem.gemm, problem.lds, batch=problem.batch))
+        kernel, how, split_k, _, is_looped, *times = line.split()
+        told = kernel, how, split_k, is_looped
+        assert (pick.kernel_id, pick.how, str(pick.split_k), f"{pick.is_looped:d}") == told
         for mine, told in zip((pick.expected_us, pick.cublas_us), times, strict=True):
             assert math.isclose(mine or 0.0, float.fromhex(told), rel_tol=1e-9)
 
