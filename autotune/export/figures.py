@@ -11,7 +11,7 @@ from ..gemm import LAYOUTS
 from ..kernel.config import Config
 from ..kernel.resources import launch_spec, residency
 from ..models.fit import Sample, guess, learn
-from ..models.time_model import ModelFigures
+from ..models.model_figures import ModelFigures
 from ..runtime.table import Kernel, KernelRecord, launchable, weights_text
 from .cubins import CubinLike
 from .tuned import TunedResults

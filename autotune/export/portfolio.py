@@ -30,7 +30,8 @@ from ..kernel.resources import launch_spec, residency
 from ..models.fit import Sample, fit, fma_step_us, learn, modelled
 from ..models.forecast import Forecast
 from ..models.launches import Floats, Launches, Shapes, Whole
-from ..models.time_model import ModelFigures, Speeds
+from ..models.model_figures import ModelFigures
+from ..models.time_model import Speeds
 from ..recording.matrix import MatrixRow, TimeMatrix
 from ..runtime.summation import Sums, allowed_depths, excess_depth
 from .tuned import TunedShape

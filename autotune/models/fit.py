@@ -21,8 +21,9 @@ from ..gemm import FLOAT_BYTES, Gemm
 from ..kernel.launch import LaunchSpec
 from . import residual
 from .launches import Flags, Floats, Launches, Shapes, Whole, grids
+from .model_figures import ModelFigures
 from .residual import Residuals
-from .time_model import FMAS_PER_L2_FLOAT, ModelFigures, Speeds, TimeModel, Work, fmas_per_us, modelled_us
+from .time_model import FMAS_PER_L2_FLOAT, Speeds, TimeModel, Work, fmas_per_us, modelled_us
 
 # Figures of thumb for a kernel without a sample, and how strongly they draw one with samples. They were
 # chosen so that tiles timed cold on an H200 are modelled within 1.4 of what was measured: 16x11008x4096

@@ -20,16 +20,13 @@ fit.py finds the figures, residual.py what they miss. Copied into exported table
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Annotated, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..bounds import Within
 from ..device import DeviceLimits
 from .launches import Flags, Floats, Grids, Launches, Shapes, ceil_div
-
-FigureUs = Annotated[float, Within(0, 1e12)]
+from .model_figures import ModelFigures
 
 PROLOGUE_STEPS = 2.0  # filling the pipeline and storing C, counted as steps of k (unmeasured)
 BANDWIDTH_SMS = 0.5  # share of the SMs that has to ask for the full bandwidth (unmeasured)
@@ -45,20 +42,6 @@ LINE_FLOATS = 32
 # Reading a float from L2 takes a GPU as long as so many FMAs: 6.7 TB/s on an H200, where anything from 5 to 8
 # predicts alike. Without it tiny tiles of a large product are taken to be fast (docs/decisions/0037).
 FMAS_PER_L2_FLOAT = 20
-
-
-@dataclass(frozen=True)
-class ModelFigures:
-    """What is known of the speed of one kernel. Fitted when a table is exported."""
-
-    fixed_us: FigureUs  # what any launch costs
-    round_us: FigureUs  # per k-step of a wave of resident blocks, however few
-    step_us: FigureUs  # per k-step of each block that an SM works through
-    memory_efficiency: Annotated[float, Within(1e-9, 1)]  # share of the bandwidth limit that it reaches
-    # measured times behind the fit; 0: those of relatives alone, or figures of thumb
-    num_samples: Annotated[int, Within(0, 1 << 31)]
-    # deviation of a modelled time, as far as is known; 0 without a fit
-    relative_error: Annotated[float, Within(0, 1e12)]
 
 
 class Speeds(NamedTuple):

@@ -24,8 +24,6 @@ from typing import TYPE_CHECKING, Any, Literal
 from ..errors import DispatchError
 from .arrays import Forms, Leading, Libraries, Library, stream_handle
 from .blas_provider import BlasProvider, is_switched_on
-from .call_recorder import folder_of, recorded_elsewhere
-from .counting import Counted
 from .cuda_driver import LEGACY_STREAMS, PER_THREAD_STREAM, Driver
 from .kinds import FALLBACK
 from .one_kind import OneKind, open_kinds
@@ -33,6 +31,7 @@ from .pick import MAX_PLANS, Pick
 from .product import Triple, UnfitStrides, check_overlap, make_gemm, packed_forms
 
 if TYPE_CHECKING:
+    from .counting import Counted
     from .engine import Plan, Planner
     from .engines import Engines, Fallback
     from .quick_check import QuickCheck
@@ -263,6 +262,8 @@ class Dispatcher:
 
         Raises DispatchError where it cannot be written, or calls are recorded into another file.
         """
+        from .call_recorder import folder_of, recorded_elsewhere
+
         named = str(Path(file).absolute())
         folder_of(named)
         with self._lock:

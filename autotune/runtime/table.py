@@ -12,7 +12,7 @@ import json
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 
@@ -25,11 +25,13 @@ from ..kernel import identity
 from ..kernel.config import Config
 from ..kernel.launch import LaunchSpec, Variant
 from ..kernel.resources import MAX_REGISTERS, launch_spec
-from ..models.cublas_model import CublasModel, believed
-from ..models.launches import Floats
-from ..models.time_model import ModelFigures
+from ..models.model_figures import ModelFigures
 from . import checksum, older_schemas, soundness
 from .files import MAX_CUBIN_BYTES, MAX_TABLE_BYTES, read_file
+
+if TYPE_CHECKING:  # which take long to import, and an application may never need
+    from ..models.cublas_model import CublasModel
+    from ..models.launches import Floats
 
 FORMAT = "autotune dispatch table"
 SCHEMA_VERSION = 8  # what tables of earlier ones say otherwise stands in older_schemas.py
@@ -132,6 +134,8 @@ class CublasFigures:
 
     @property
     def model(self) -> CublasModel:
+        from ..models.cublas_model import believed
+
         places = np.frombuffer(bytes.fromhex(self.places), "<u4").reshape(-1, 3)
         weights = np.frombuffer(bytes.fromhex(self.weights), "<f4").astype(float)
         return believed(places, weights, self.level, self.deviation)

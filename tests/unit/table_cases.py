@@ -41,7 +41,8 @@ from autotune.kernel.launch import (
 )
 from autotune.kernel.resources import launch_spec
 from autotune.models.launches import Launches, Shapes, grids
-from autotune.models.time_model import ModelFigures, Speeds, TimeModel, modelled_us
+from autotune.models.model_figures import ModelFigures
+from autotune.models.time_model import Speeds, TimeModel, modelled_us
 from autotune.runtime.conditions import Conditions
 from autotune.runtime.core_structs import DriverCalls
 from autotune.runtime.cuda_driver import CudaFault, KernelFacts

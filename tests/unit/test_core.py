@@ -30,8 +30,8 @@ from autotune.kernel.launch import Variant, refusal, schedule
 from autotune.kernel.launch import plan as plan_grid
 from autotune.models.cublas_model import CublasModel
 from autotune.models.launches import Launches
+from autotune.models.model_figures import ModelFigures
 from autotune.models.residual import Residuals
-from autotune.models.time_model import ModelFigures
 from autotune.runtime import core, core_table
 from autotune.runtime.chooser import Chooser
 from autotune.runtime.core import Core, core_of

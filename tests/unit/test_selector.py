@@ -16,7 +16,7 @@ from autotune.errors import DispatchError
 from autotune.gemm import Gemm
 from autotune.kernel.launch import MAX_GRID_X, LaunchSpec, Variant, plan
 from autotune.models.fit import Sample, fit, fma_step_us, guess, learn
-from autotune.models.time_model import ModelFigures
+from autotune.models.model_figures import ModelFigures
 from autotune.runtime.pick import Call
 from autotune.runtime.selector import ALIKE, Selector
 from autotune.runtime.summation import allowed_depths, excess_depth

@@ -18,9 +18,10 @@ from autotune.kernel.launch import LaunchSpec, plan, refusal
 from autotune.models import residual, time_model
 from autotune.models.forecast import Forecast
 from autotune.models.launches import Launches, Shapes, grids
+from autotune.models.model_figures import ModelFigures
 from autotune.models.residual import Residuals
 from autotune.models.splits import VALUES
-from autotune.models.time_model import ModelFigures, Speeds, TimeModel, modelled_us
+from autotune.models.time_model import Speeds, TimeModel, modelled_us
 from autotune.runtime.pick import Call
 
 FIGURES = ModelFigures(1.5, 0.11, 0.23, 0.8, 9, 0.1)
