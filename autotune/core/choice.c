@@ -60,7 +60,6 @@ static modelled understood(const autotune_table *table, int32_t number) {
         .is_splitting = splits(kernel),
         .l2_us = (kernel->bm + kernel->bn) * (c->fmas_per_l2_float / fmas_per_us(table)),
         .overhead_us = (kernel->overlaps ? c->launch_us : c->launch_apart_us) * further,
-        .wait_us = reduction == AUTOTUNE_REDUCE_LAST_BLOCK || is_last_wave ? c->last_block_us : 0,
         .lost_m = lost_bytes(table, kernel->bm),
         .lost_n = lost_bytes(table, kernel->bn),
         .lost_k = lost_bytes(table, kernel->bk),
@@ -68,6 +67,8 @@ static modelled understood(const autotune_table *table, int32_t number) {
         .chains = sums_in_splits && !kernel->flush_k ? (double)kernel->threads_along_k : INFINITY,
     };
     if (reduction == AUTOTUNE_REDUCE_CLUSTER) found.overhead_us += c->cluster_us;
+    if (reduction == AUTOTUNE_REDUCE_LAST_BLOCK || is_last_wave)
+        found.wait_us = c->last_block_us + c->last_block_float_us * kernel->bm * kernel->bn;
     for (int i = 0; i < NUM_PER_SM; i++) {
         const double resident = kernel->blocks_per_sm;
         const double per_sm = i < NUM_PER_SM - 1 ? fmin(BLOCKS_PER_SM[i], resident) : resident;

@@ -8,7 +8,7 @@
 
 #include <stdint.h>
 
-#define AUTOTUNE_TABLE_VERSION 6 /* of these structs: a library refuses tables of another */
+#define AUTOTUNE_TABLE_VERSION 7 /* of these structs: a library refuses tables of another */
 
 enum { AUTOTUNE_NN, AUTOTUNE_NT, AUTOTUNE_TN, AUTOTUNE_TT, AUTOTUNE_LAYOUTS };
 
@@ -78,7 +78,8 @@ typedef struct {
     double narrow_side, narrow_depth, narrow_parts, few_rows, parts_of_few_rows; /* runtime/summation.py */
     double dot_side, dot_depth;                        /* runtime/summation.py */
     double prologue_steps, bandwidth_sms, launch_us, launch_apart_us;    /* models/time_model.py */
-    double cluster_us, last_block_us, fmas_per_l2_float, line_floats;    /* models/time_model.py */
+    double cluster_us, last_block_us, last_block_float_us;               /* models/time_model.py */
+    double fmas_per_l2_float, line_floats;             /* models/time_model.py */
     double residual_length;                            /* models/residual.py */
     double margin, other_version, cublas_fixed_us, vector_apart; /* models/cublas_model.py */
     double parts_of_last;                              /* models/splits.py */

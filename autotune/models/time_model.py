@@ -31,11 +31,12 @@ from .model_figures import ModelFigures
 PROLOGUE_STEPS = 2.0  # filling the pipeline and storing C, counted as steps of k (unmeasured)
 BANDWIDTH_SMS = 0.5  # share of the SMs that has to ask for the full bandwidth (unmeasured)
 # Beyond the bytes moved, measured on an H200 (docs/decisions/0022): a launch behind another of the same call,
-# by whether it may begin before that one has ended (LaunchSpec.overlaps); the splits of a cluster; and a last
-# block, which waits for each split that it adds.
+# by whether it may begin before that one has ended (LaunchSpec.overlaps); and the splits of a cluster.
 LAUNCH_US, LAUNCH_APART_US = 1.0, 1.6
 CLUSTER_US = 0.4
-LAST_BLOCK_US = 0.4  # per split
+# A last block adds the partial sums of a tile, one split after another: so long for a split, and for each float
+# of it (docs/decisions/0059).
+LAST_BLOCK_US, LAST_BLOCK_FLOAT_US = 0.02, 8e-5
 # Tiles cut the rows of A and B into pieces. One that is shorter than a line of the cache costs beyond its own
 # bytes, one for each float that it lacks (docs/decisions/0053).
 LINE_FLOATS = 32
@@ -98,7 +99,8 @@ class TimeModel:
         self._l2_us = (launches.bm + launches.bn) * (FMAS_PER_L2_FLOAT / fmas_per_us(limits))
         further_us = np.where(launches.overlaps, LAUNCH_US, LAUNCH_APART_US) * launches.num_further
         self._overhead_us = further_us + CLUSTER_US * launches.is_cluster
-        self._wait_us = LAST_BLOCK_US * (launches.is_last_block | launches.is_last_wave)
+        of_split_us = LAST_BLOCK_US + LAST_BLOCK_FLOAT_US * launches.bm * launches.bn
+        self._wait_us = of_split_us * (launches.is_last_block | launches.is_last_wave)
         self._lost_a = _Lost.of(launches.bm, launches.bk, ~launches.packs_a)
         self._lost_b = _Lost.of(launches.bn, launches.bk, ~launches.packs_b)
         self._are_all_split = np.where(launches.is_last_wave, 0.0, 1.0)

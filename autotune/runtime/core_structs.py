@@ -85,8 +85,9 @@ class CConstants(Struct):
             "large_elements", "narrow_side", "narrow_depth", "narrow_parts", "few_rows",
             "parts_of_few_rows", "dot_side", "dot_depth",
             "prologue_steps", "bandwidth_sms", "launch_us", "launch_apart_us", "cluster_us", "last_block_us",
-            "fmas_per_l2_float", "line_floats", "residual_length", "margin", "other_version",
-            "cublas_fixed_us", "vector_apart", "parts_of_last", "most_times_apart", "batch_margin",
+            "last_block_float_us", "fmas_per_l2_float", "line_floats", "residual_length", "margin",
+            "other_version", "cublas_fixed_us", "vector_apart", "parts_of_last", "most_times_apart",
+            "batch_margin",
         )),
         *((name, ctypes.c_int64) for name in ("kept_bytes", "pieces_bytes", "captured_bytes")),
         *((name, INT) for name in (

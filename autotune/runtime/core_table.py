@@ -17,7 +17,7 @@ from .core_structs import CConstants, CEntry, CKernel, CLayout, CRanked, CResidu
 from .pick import MAX_PLANS, MAX_TALLIES
 from .table import CublasFigures, Kernel, Table
 
-TABLE_VERSION = 6  # of the structs
+TABLE_VERSION = 7  # of the structs
 _REDUCTIONS = ("none", "two_pass", "last_block", "last_wave", "cluster")  # as core/table.h numbers them
 
 
@@ -134,6 +134,7 @@ def _constants(kept: TableArrays) -> Any:
         prologue_steps=time_model.PROLOGUE_STEPS, bandwidth_sms=time_model.BANDWIDTH_SMS,
         launch_us=time_model.LAUNCH_US, launch_apart_us=time_model.LAUNCH_APART_US,
         cluster_us=time_model.CLUSTER_US, last_block_us=time_model.LAST_BLOCK_US,
+        last_block_float_us=time_model.LAST_BLOCK_FLOAT_US,
         fmas_per_l2_float=time_model.FMAS_PER_L2_FLOAT, line_floats=time_model.LINE_FLOATS,
         residual_length=residual.LENGTH,
         margin=cublas_model.MARGIN, other_version=cublas_model.OTHER_VERSION,

@@ -127,7 +127,9 @@ def plain_us(spec: LaunchSpec, resident: int, gemm: Gemm) -> float:
     if spec.reduction == "cluster":
         further_us += time_model.CLUSTER_US
     if spec.reduction == "last_block" or (spec.reduction == "last_wave" and grid.split_tiles):
-        further_us += time_model.LAST_BLOCK_US * spec.split_k
+        further_us += (
+            time_model.LAST_BLOCK_US + time_model.LAST_BLOCK_FLOAT_US * spec.bm * spec.bn
+        ) * spec.split_k
     compute_us = FIGURES.round_us * waves + FIGURES.step_us * queue
     together_us = (compute_us**4 + memory_us**4) ** 0.25
     return FIGURES.fixed_us + max(together_us, l2_us) + further_us
