@@ -34,8 +34,8 @@ BANDWIDTH_SMS = 0.5  # share of the SMs that has to ask for the full bandwidth (
 # by whether it may begin before that one has ended (LaunchSpec.overlaps); and the splits of a cluster.
 LAUNCH_US, LAUNCH_APART_US = 1.0, 1.6
 CLUSTER_US = 0.4
-# A last block adds the partial sums of a tile, one split after another: so long for a split, and for each of its
-# floats (docs/decisions/0059).
+# A last block adds the partial sums of a tile, one split after another: so long for a split, and for each
+# float of it (docs/decisions/0059).
 LAST_BLOCK_US, LAST_BLOCK_FLOAT_US = 0.02, 8e-5
 # Tiles cut the rows of A and B into pieces. One that is shorter than a line of the cache costs beyond its own
 # bytes, one for each float that it lacks (docs/decisions/0053).
