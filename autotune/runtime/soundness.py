@@ -195,6 +195,8 @@ def _check_epilogues(table: Table) -> None:
         where = f"kernel {kernel.id!r}"
         is_told = kernel.is_plain or kernel.variant.epilogue in told
         _require(is_told, f"{where} has an epilogue that the table does not tell of")
+        fits = kernel.spec.smem_bytes <= table.limits.smem_per_block
+        _require(fits, f"{where} needs more shared memory with its epilogue than the GPU has")
         _require((kernel.config, plain) in there, f"{where} has an epilogue, and there is none without")
         for epilogue in told:
             is_there = (kernel.config, replace(plain, epilogue=epilogue)) in there

@@ -6,6 +6,7 @@ does.
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,10 +22,12 @@ from table_cases import (
     make_spec,
     make_table,
     rank,
+    sign,
     with_epilogues,
     write_table,
 )
 from test_batches import normal
+from test_tensor_calls import _Tensor, offered
 
 from autotune.errors import DispatchError, UsageError
 from autotune.export.check import verify_table
@@ -36,6 +39,7 @@ from autotune.runtime.blas_provider import BlasLibrary
 from autotune.runtime.dispatcher import _ACTIVATIONS, Dispatcher
 from autotune.runtime.variants import plain_ids
 
+__all__ = ["offered"]
 Array = np.ndarray[Any, Any]
 SMALL = Gemm(20, 12, 16)
 TWO, LAST, PACKS, WIDE = (replace(SMALL, k=k) for k in (64, 80, 128, 256))
@@ -285,6 +289,106 @@ def test_verify_runs_kernels_with_their_epilogues(folder: Path, driver: FakeDriv
     some = verify_table(folder, driver=driver, is_checked=lambda kernel: not kernel.is_plain)
     wrong = {check.kernel_id for check in some.failures}
     assert wrong and not wrong & {kernel.id for kernel in FULL.kernels if kernel.is_plain}
+
+
+def test_a_choice_of_a_kernel_with_an_epilogue_is_none(
+    folder: Path, driver: FakeDriver, tmp_path: Path
+) -> None:
+    """A plain call would have it read a bias that is not there."""
+    first = Dispatcher(folder, driver=driver, cublas=False)
+    first.settle([(130, 67, 310)])
+    pinned = tmp_path / "choices.json"
+    first.export_choices(pinned)
+    tree = json.loads(pinned.read_text())
+    [choice] = tree["choices"]
+    own = Dispatcher(folder, driver=driver, choices=pinned).pick(130, 67, 310)
+    assert (own.how, own.kernel_id) == ("settled", choice["kernel"])
+    choice["kernel"] = f"{choice['kernel']}-relu"
+    pinned.write_text(sign(tree))
+    assert Dispatcher(folder, driver=driver, choices=pinned).pick(130, 67, 310).how == "modelled"
+
+
+@pytest.mark.parametrize(("has_bias", "activation"), ASKED)
+def test_the_core_reads_a_bias_of_torch_by_itself(
+    folder: Path, driver: FakeDriver, offered: Any, monkeypatch: Any, has_bias: bool, activation: Any
+) -> None:
+    offered()
+    runtime = Dispatcher(folder, driver=driver, cublas=False)
+    bias = _Tensor(normal(12, seed=3)) if has_bias else None
+    for gemm in (SMALL, BATCH):
+        a, b, c, _ = operands(gemm)
+        want = expected(gemm, a, b, c, (0.5, 2.0), bias and bias.data, activation)
+        call: Any = {"bias": bias, "activation": activation}
+        for number in range(3):
+            out = _Tensor(c.copy())
+            assert runtime.sgemm(_Tensor(a), _Tensor(b), out, alpha=0.5, beta=2.0, **call) is out
+            close(out.data, want)
+            if not number:
+                new = runtime.sgemm(_Tensor(a), _Tensor(b), alpha=0.5, **call)  # its place differs
+                refuse_python(runtime, monkeypatch)
+        assert new.data.shape == c.shape
+        monkeypatch.undo()
+        offered()
+    assert {one.kernel_id.partition("-bias")[0].partition("-relu")[0] for one in driver.launches}
+
+
+def refuse_python(runtime: Dispatcher, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: Any) -> Any:
+        raise AssertionError("Python was asked")
+
+    monkeypatch.setattr(runtime, "_multiply", refuse)
+
+
+@pytest.mark.parametrize(
+    "what", ["long", "matrix", "doubles", "strided", "elsewhere", "gradient", "activation"]
+)
+def test_a_bias_of_torch_that_does_not_fit_is_refused_as_ever(
+    folder: Path, driver: FakeDriver, offered: Any, what: str
+) -> None:
+    offered()
+    runtime = Dispatcher(folder, driver=driver, cublas=False)
+    a, b, c, vector = operands(SMALL)
+    right, call = _Tensor(vector), (_Tensor(a), _Tensor(b), _Tensor(c))
+    for _ in range(2):
+        runtime.sgemm(*call, bias=right)
+    wrong: dict[str, Any] = {
+        "long": _Tensor(normal(13)),
+        "matrix": _Tensor(normal(1, 12)),
+        "doubles": _Tensor(normal(12).astype(np.float64), dtype="float64", kind={"bits": 64}),
+        "strided": _Tensor(normal(24)[::2]),
+        "elsewhere": _Tensor(normal(12), kind={"device_id": 1}),
+        "gradient": _Tensor(normal(12), requires_grad=True),
+    }
+    messages = {
+        "long": "bias has 13 elements", "matrix": "bias has 2 dimensions", "doubles": "bias has dtype",
+        "strided": "2 floats apart", "elsewhere": "bias is on GPU 1", "gradient": "bias requires grad",
+        "activation": "activation is 'swish'",
+    }  # fmt: skip
+    driver.launches.clear()
+    for _ in range(2):
+        with pytest.raises(DispatchError, match=messages[what]):
+            if what == "activation":
+                runtime.sgemm(*call, bias=right, activation="swish")  # type: ignore[arg-type]
+            else:
+                runtime.sgemm(*call, bias=wrong[what])
+    assert not driver.launches
+
+
+def test_an_out_by_columns_takes_a_bias_by_a_copy(folder: Path, driver: FakeDriver, offered: Any) -> None:
+    """It would lie along the rows of the transpose; an activation is the same for both."""
+    offered()
+    runtime = Dispatcher(folder, driver=driver, cublas=False)
+    a, b, _, bias = operands(SMALL)
+    for number in (1, 2):
+        out = _Tensor(normal(12, 20).T)
+        want = expected(SMALL, a, b, out.data.copy(), (1.0, 1.0), bias, "relu")
+        runtime.sgemm(_Tensor(a), _Tensor(b), out, beta=1.0, bias=_Tensor(bias), activation="relu")
+        close(out.data, want)
+        assert runtime.num_copied == {"out": number}
+    want = expected(SMALL, a, b, out.data, (1.0, 0.0), None, "relu")
+    runtime.sgemm(_Tensor(a), _Tensor(b), out, activation="relu")
+    close(out.data, want)
+    assert runtime.num_copied == {"out": 2}
 
 
 def test_names_lead_to_epilogues_and_back() -> None:
