@@ -396,12 +396,28 @@ class Dispatcher:
             call = partial(self.sgemm, alpha=alpha, beta=beta, stream=stream, **added_too)
             owners = {"a": library, "b": library_b, "out": library_c}
             return self._serve_otherwise(fault, call, owners, arrays, transposed)
+        at, all_owners = (at_a, at_b, at_c), (library, library_b, library_c, library_v)
+        return self._enqueue(engine, plan, stack, arrays, at, scales, all_owners, stream, added)
+
+    def _enqueue(
+        self,
+        engine: Planner,
+        plan: Plan,
+        stack: Stack | None,
+        arrays: tuple[Any, Any, Any],
+        addresses: Triple,
+        scales: tuple[Any, Any],
+        owners: tuple[Library, Library, Library, Library],
+        stream: Any,
+        added: Added | None,
+    ) -> Any:
+        """Run a plan on arrays of these owners, that of what is added behind them. Returns the result."""
+        (a, b, out), (at_a, at_b, at_c), library = arrays, addresses, owners[0]
         device = plan.gpu.device
         if added is not None:
             added.check(plan.problem.gemm.n, device)
-        handle = (
-            library.current_stream(a, device) if stream is None else _explicit(engines.driver, stream, device)
-        )
+        driver = engine.driver
+        handle = library.current_stream(a, device) if stream is None else _explicit(driver, stream, device)
         if out is None:
             out = library.empty(_shape(plan, stack), device, None if stream is None else handle)
             at_c = library.describe(out, "out")[0]
@@ -410,14 +426,14 @@ class Dispatcher:
             check_overlap((at_a, at_b, at_c), num_bytes)
             if added is not None:
                 added.check_apart(at_c, num_bytes[2])
-        if library.is_foreign or library_b.is_foreign or library_c.is_foreign or library_v.is_foreign:
-            for owner, x in ((library, a), (library_b, b), (library_c, out), (library_v, adds[0])):
+        at_bias, bias = (0, None) if added is None else (added.address, added.bias)
+        if any(owner.is_foreign for owner in owners):
+            for owner, x in zip(owners, (a, b, out, bias), strict=True):
                 if x is not None:
                     owner.order(x, handle)
-        at_bias = 0 if added is None else added.address
         for behind_a, behind_b, behind_c in ((0, 0, 0),) if stack is None else stack.offsets:
             at = (at_a + behind_a, at_b + behind_b, at_c + behind_c)
-            engine.run(plan, handle, at, alpha, beta, at_bias)
+            engine.run(plan, handle, at, *scales, at_bias)
         if library.name == "torch" and engine not in self._met_torch:
             self._meet_torch(engine)
         return out
