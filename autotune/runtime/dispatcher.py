@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 Settle = Literal["off", "first-use"]
 Activation = Literal["relu", "gelu", "gelu_tanh"]
-_ACTIVATIONS = (None, "relu", "gelu", "gelu_tanh")  # as core/autotune_sgemm.h numbers them
+_ACTIVATIONS = ("none", "relu", "gelu", "gelu_tanh")  # as core/autotune_sgemm.h numbers them
 _Leadings = tuple[Leading, Leading, Leading | None]
 _SETTLE, _CHOICES, _RECORD = "AUTOTUNE_SETTLE", "AUTOTUNE_CHOICES", "AUTOTUNE_RECORD"
 
@@ -344,8 +344,7 @@ class Dispatcher:
             if bias is None and activation is None:
                 served = calls.sgemm(a, b, out, alpha, beta, trans_a, trans_b)
             else:
-                number = _ACTIVATIONS.index(activation) if activation in _ACTIVATIONS else -1
-                served = calls.sgemm(a, b, out, alpha, beta, trans_a, trans_b, bias, number)
+                served = calls.sgemm(a, b, out, alpha, beta, trans_a, trans_b, bias, _told(activation))
             if served is not None:
                 return served
         return self._multiply((a, b, out), (alpha, beta), (trans_a, trans_b), stream, (bias, activation))
@@ -412,7 +411,8 @@ class Dispatcher:
         added: Added | None,
     ) -> Any:
         """Run a plan on arrays of these owners, that of what is added behind them. Returns the result."""
-        (a, b, out), (at_a, at_b, at_c), library = arrays, addresses, owners[0]
+        (a, b, out), (at_a, at_b, at_c) = arrays, addresses
+        library, library_b, library_c, library_v = owners
         device = plan.gpu.device
         if added is not None:
             added.check(plan.problem.gemm.n, device)
@@ -427,7 +427,7 @@ class Dispatcher:
             if added is not None:
                 added.check_apart(at_c, num_bytes[2])
         at_bias, bias = (0, None) if added is None else (added.address, added.bias)
-        if any(owner.is_foreign for owner in owners):
+        if library.is_foreign or library_b.is_foreign or library_c.is_foreign or library_v.is_foreign:
             for owner, x in zip(owners, (a, b, out, bias), strict=True):
                 if x is not None:
                     owner.order(x, handle)
@@ -656,6 +656,13 @@ def _explicit(driver: Driver, stream: Any, device: int) -> int:
                 f"the stream is of GPU {owner}, the arrays are on GPU {device}; pass a stream of GPU {device}"
             )
     return handle
+
+
+def _told(activation: Any) -> int:
+    """As the core is told of it; -1 for what is none, which has no plan there."""
+    name = "none" if activation is None else activation
+    is_one = type(name) is str and activation != "none" and name in _ACTIVATIONS
+    return _ACTIVATIONS.index(name) if is_one else -1
 
 
 def _added(libraries: Libraries, adds: tuple[Any, Any]) -> Added | None:

@@ -53,7 +53,7 @@ def asked_for(has_bias: bool, activation: str | None) -> Epilogue | None:
     """The epilogue of a call; None for a plain product. Raises DispatchError for what is no activation."""
     if activation is None:
         return BIAS if has_bias else None
-    if activation not in ACTIVATED:
+    if type(activation) is not str or activation not in ACTIVATED:
         told = activation if type(activation) is str else f"a {type(activation).__name__}"
         raise DispatchError(f"activation is {told!r:.60}; pass one of {', '.join(ACTIVATED)}, or None")
     return Epilogue(BIAS.bias if has_bias else "none", activation)

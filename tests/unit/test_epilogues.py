@@ -36,7 +36,7 @@ from autotune.kernel.epilogue_names import ACTIVATED, EPILOGUES, name_of, named
 from autotune.kernel.launch import ACTIVATIONS, PLAIN, Variant
 from autotune.runtime import blas_provider, core
 from autotune.runtime.blas_provider import BlasLibrary
-from autotune.runtime.dispatcher import _ACTIVATIONS, Dispatcher
+from autotune.runtime.dispatcher import _ACTIVATIONS, Dispatcher, _told
 from autotune.runtime.variants import plain_ids
 
 __all__ = ["offered"]
@@ -207,6 +207,8 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "every second": ({"bias": OnGpu(normal(24)[::2])}, "bias has elements 2 floats apart"),
     "of the host": ({"bias": normal(12)}, "arrays of the host and of a GPU are mixed"),
     "no activation": ({"activation": "tanh"}, "activation is 'tanh'; pass one of relu, gelu, gelu_tanh"),
+    "the name of none": ({"activation": "none"}, "activation is 'none'; pass one of"),
+    "many": ({"activation": np.zeros(3)}, "activation is 'a ndarray'; pass one of"),
     "no text": ({"activation": True}, "activation is 'a bool'; pass one of"),
     "nothing to ask": ({"activation": ["relu"]}, "activation is 'a list'; pass one of"),
 }
@@ -400,7 +402,9 @@ def test_names_lead_to_epilogues_and_back() -> None:
 
 
 def test_the_core_numbers_activations_as_python_does() -> None:
-    assert tuple(ACTIVATIONS) == ("none", *_ACTIVATIONS[1:])
+    assert ACTIVATIONS == _ACTIVATIONS
+    asked: list[Any] = [None, *ACTIVATED, "none", "swish", 1, ["relu"]]
+    assert [_told(activation) for activation in asked] == [0, 1, 2, 3, *4 * [-1]]
     header = (core.FOLDER / "autotune_sgemm.h").read_text(encoding="utf-8")
     listed = header[header.index("AUTOTUNE_ACTIVATION_NONE") : header.index("} autotune_activation")]
     places = [listed.index(f"AUTOTUNE_ACTIVATION_{name.upper()}") for name in ACTIVATIONS]
