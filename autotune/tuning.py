@@ -22,7 +22,7 @@ from .export import exporter
 from .export.from_store import read_results
 from .gemm import Gemm
 from .gpu.driver import device_limits
-from .kernel import same_code, template
+from .kernel import epilogue_names, same_code, template
 from .kernel.compiler import Compiler
 from .kernel.config import PARAMETER
 from .kernel.feasible_set import FeasibleSet, feasible_set
@@ -265,6 +265,7 @@ def export_table(
     max_kernels: int = MAX_KERNELS,
     max_megabytes: float = MAX_MEGABYTES,
     calls: Mapping[Gemm, int] = MappingProxyType({}),
+    epilogues: Iterable[str] = (),
     with_c: bool = False,
     adds: bool = False,
     note: Note = _note,
@@ -277,12 +278,14 @@ def export_table(
     `max_kernels`: for shapes that were not tuned, beside those that won, in files of at most `max_megabytes`.
     `calls`: how often a program calls
     for which shape, tuned or not; these kernels are then chosen for its shapes as much as for all others.
+    `epilogues`: names, such as "bias" and "bias-gelu", of what calls add to a product or make of it; each
+    kernel comes with each of these, too.
     `on_compiled` is told how many of how many kernels are there. Raises DispatchError where there is nothing
     to export, StoreError, EnvironmentProblem, UsageError.
     """
     for gemm in calls:
         gemm.need_output()
-    gemms = read_shapes(shapes)
+    gemms, added = read_shapes(shapes), epilogue_names.named(epilogues)
     with Store.open_existing(db) as store, store.damages.told(note):
         environments = store.environments(max_error)
         if not environments:
@@ -310,6 +313,7 @@ def export_table(
             max_kernels=max_kernels,
             max_megabytes=max_megabytes,
             calls=calls,
+            epilogues=added,
             with_c=with_c,
             adds=adds,
             note=note,

@@ -251,6 +251,10 @@ def export_table(
     max_megabytes: Annotated[
         float, typer.Option(min=0, help="What the files of these kernels take at most.")
     ] = MAX_MEGABYTES,
+    epilogue: Annotated[
+        list[str] | None,
+        typer.Option(help="Have each kernel with it, too: bias, relu, gelu, gelu-tanh, bias-relu, ..."),
+    ] = None,
     form: Annotated[
         ExportFormat,
         typer.Option("--format", help="c: with sources for programs in C and C++, in its folder c."),
@@ -268,9 +272,13 @@ def export_table(
     from . import export_table as command
 
     interrupt_in_order()
-    limits = max_error or None, max_kernels, max_megabytes
-    with_c = form is ExportFormat.C
-    command.export(db, out, shape or (), suite, cache, *limits, with_c=with_c, adds=adds, is_json=is_json)
+    limits, with_c = (max_error or None, max_kernels, max_megabytes), form is ExportFormat.C
+    command.export(
+        *(db, out, shape or (), suite, cache, *limits, epilogue or ()),
+        with_c=with_c,
+        adds=adds,
+        is_json=is_json,
+    )
 
 
 @app.command(

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from .. import tuning
+from ..kernel.epilogue_names import name_of
 from ..runtime.kinds import load_kinds, names_of
 from ..runtime.table import LeftOut, Table
 from . import common, console
@@ -23,6 +24,7 @@ def export(
     max_error: float | None,
     max_kernels: int,
     max_megabytes: float,
+    epilogues: Sequence[str],
     *,
     with_c: bool,
     adds: bool,
@@ -31,8 +33,8 @@ def export(
     """Write the winners of the GPU that was measured last; none whose error is more than `max_error` times
     cuBLAS's (None: no limit). Beside them at most `max_kernels` for shapes that were not tuned, in files of
     at most `max_megabytes`. A suite names the shapes to write; one that counts calls says instead what these
-    kernels are chosen for, too. `with_c`: sources for programs in C beside. `adds`: the tables of other
-    kinds of GPU that are there stay."""
+    kernels are chosen for, too. `epilogues`: names of those that each kernel comes with, too. `with_c`:
+    sources for programs in C beside. `adds`: the tables of other kinds of GPU that are there stay."""
     calls, is_counted = common.read_calls(suite)
     with console.Progress(is_quiet=is_json) as progress:
         table = tuning.export_table(
@@ -44,6 +46,7 @@ def export(
             max_kernels=max_kernels,
             max_megabytes=max_megabytes,
             calls=calls if is_counted else {},
+            epilogues=epilogues,
             with_c=with_c,
             adds=adds,
             note=console.note,
@@ -57,6 +60,7 @@ def _tell_export(table: Table, folder: Path, *, is_json: bool) -> None:
     own = next(path for path, found in kinds if found == table)
     others = [found for path, found in kinds if path != own]
     cubins = {kernel.sha256: (own / kernel.cubin_file).stat().st_size for kernel in table.kernels}
+    plain = [kernel for kernel in table.kernels if kernel.is_plain]
     tuned = {ranked.kernel for entry in table.entries for ranked in entry.ranked}
     facts: dict[str, Any] = {
         "folder": str(folder),
@@ -64,8 +68,9 @@ def _tell_export(table: Table, folder: Path, *, is_json: bool) -> None:
         "other_gpus": [other.environment.gpu_name for other in others],
         "is_recorded": table.is_recorded,
         "recorded_on": table.recorded_on or None,
-        "num_kernels": len(table.kernels),
-        "num_general": sum(kernel.id not in tuned for kernel in table.kernels),
+        "num_kernels": len(plain),
+        "num_general": sum(kernel.id not in tuned for kernel in plain),
+        "epilogues": [name_of(one) for one in table.epilogues],
         "num_cubins": len(cubins),
         "cubin_bytes": sum(cubins.values()),
         "shapes": [
@@ -92,10 +97,12 @@ def _tell_export(table: Table, folder: Path, *, is_json: bool) -> None:
         )
         for s in facts["shapes"]
     ]
+    each = f", each also with {', '.join(facts['epilogues'])}" if facts["epilogues"] else ""
     num_shapes = console.counted(len(table.entries), "tuned shape", "tuned shapes")
     console.show(
         f"{folder}/: {num_shapes} for {facts['gpu']}, {facts['num_kernels']:,} kernels "
-        f"({facts['num_general']:,} of them for all other shapes), {facts['cubin_bytes'] / 1e6:.1f} MB\n"
+        f"({facts['num_general']:,} of them for all other shapes){each}, "
+        f"{facts['cubin_bytes'] / 1e6:.1f} MB\n"
         + console.table(("shape", "time", "vs cuBLAS", "kernel"), rows, right=(1, 2))
     )
     if others:

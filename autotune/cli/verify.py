@@ -10,13 +10,13 @@ from typing import Any
 from .. import gpu, targets
 from ..errors import DispatchError, EnvironmentProblem
 from ..export import manifest
-from ..export.check import RAGGED_BATCH
+from ..export.check import RAGGED_BATCH, verify_table
 from ..export.check_files import Files, KindFiles, check_files
 from ..gemm import Gemm
 from ..gpu.gpu_target import GpuTarget
 from ..gpu.protocol import KernelCode
 from ..kernel.launch import NARROW_LD, refusal
-from ..measurement import CachePolicy, Measurement
+from ..measurement import CachePolicy, Measurement, Outcome
 from ..runtime.kinds import GpuKind, no_table
 from ..runtime.table import Kernel, Table
 from . import console
@@ -51,6 +51,7 @@ def run(folder: Path, selector: str, *, is_json: bool) -> None:
     with closing(opened) as target:
         kind = _kind_for(files, target.gpu)
         checks = _check(target, kind, is_quiet=is_json)
+    checks += _check_epilogues(folder, kind, target.gpu.index)
     _tell_checks(files, kind.table, checks, is_json=is_json)
     failed = [(kernel, gemm, found) for kernel, gemm, found in checks if not found.is_ok]
     if failed:
@@ -114,9 +115,28 @@ def _kind_for(files: Files, here: gpu.GpuInfo) -> KindFiles:
     return found[0]
 
 
+def _check_epilogues(folder: Path, kind: KindFiles, device: int) -> list[tuple[Kernel, Gemm, Measurement]]:
+    """Kernels with an epilogue on a ragged shape each, by the runtime that serves applications: workers know
+    none."""
+    kernels = {kernel.id: kernel for kernel in kind.table.kernels if not kernel.is_plain}
+    if not kernels:
+        return []
+    found = verify_table(folder, device=device, is_checked=lambda kernel: not kernel.is_plain)
+    return [
+        (
+            kernels[one.kernel_id],
+            one.gemm,
+            Measurement(
+                Outcome.OK if one.is_ok else Outcome.WRONG_RESULT, one.reason, error_ratio=one.error_ratio
+            ),
+        )
+        for one in found.checks
+    ]
+
+
 def _cases(table: Table) -> Iterator[tuple[Kernel, Gemm]]:
-    """Every kernel with the shapes it is ranked for and the odd ones that it may serve."""
-    for kernel in table.kernels:
+    """Every plain kernel with the shapes it is ranked for and the odd ones that it may serve."""
+    for kernel in filter(lambda one: one.is_plain, table.kernels):
         tuned = [e.gemm for e in table.entries if kernel.id in {ranked.kernel for ranked in e.ranked}]
         variant, spec = kernel.spec.variant, kernel.spec
         rest = variant.trans_a, variant.trans_b, RAGGED_BATCH if variant.is_batched else 1

@@ -34,17 +34,18 @@ typedef enum {
     AUTOTUNE_NO_KERNEL,   /* even the default kernel is not legal: split the product into smaller ones */
     AUTOTUNE_NO_MEMORY,   /* of the host */
     AUTOTUNE_OTHER_TABLE, /* the table is of another version of table.h */
-    AUTOTUNE_BAD_CALL,    /* an extent, a leading dimension, a layout or a GPU is out of range */
+    AUTOTUNE_BAD_CALL,    /* an extent, a leading dimension, a layout, an activation or a GPU is out of range */
     AUTOTUNE_BAD_SCALE,   /* alpha or beta is no float32 */
     AUTOTUNE_NO_DRIVER,   /* CUDA is not there, or too old */
     AUTOTUNE_UNKNOWN,     /* no plan is remembered for such a call */
     AUTOTUNE_NO_CONTEXT,  /* the calling thread has no GPU: call cudaSetDevice, or make a context current */
     AUTOTUNE_OTHER_GPU,   /* no table is for this kind of GPU: tune on it, export-table --add */
     AUTOTUNE_OTHER_CODE,  /* a cubin does not hold the kernel that the table says: export again */
-    AUTOTUNE_OVERLAP,     /* C shares memory with A or B */
+    AUTOTUNE_OVERLAP,     /* C shares memory with A, B or the bias */
     AUTOTUNE_FORKED,      /* CUDA was used before this process was forked: it does not work here */
     AUTOTUNE_NO_RECORD,   /* calls cannot be recorded there: name a file in a folder that can be written */
     AUTOTUNE_RECORDED,    /* calls are recorded into another file already */
+    AUTOTUNE_NO_EPILOGUE, /* the table holds no kernels with such an epilogue: export-table --epilogue */
     AUTOTUNE_CUDA = 1 << 16, /* and above: the driver's CUresult plus this */
     AUTOTUNE_BLAS = 1 << 17, /* and above: of cuBLAS, the place of the call times 256 and its status, plus this */
     AUTOTUNE_INSTEAD = 1 << 18 /* and above: the same plus this, but the product was served by the kernel */
@@ -84,6 +85,27 @@ AUTOTUNE_API autotune_status autotune_sgemm_strided_batched_by_columns(
     autotune_handle *handle, void *stream, int trans_a, int trans_b, int m, int n, int k, float alpha, const float *a,
     int64_t lda, int64_t stride_a, const float *b, int64_t ldb, int64_t stride_b, float beta, float *c, int64_t ldc,
     int64_t stride_c, int products);
+
+typedef enum {
+    AUTOTUNE_ACTIVATION_NONE,
+    AUTOTUNE_ACTIVATION_RELU,
+    AUTOTUNE_ACTIVATION_GELU,     /* by erf */
+    AUTOTUNE_ACTIVATION_GELU_TANH /* its approximation */
+} autotune_activation;
+
+/* C = activation(alpha op(A) op(B) + beta C + bias), where `bias` holds a value for each column of C, on the GPU; NULL: none.
+ * Without bias and activation it is autotune_sgemm. By the kernel that would serve the plain product, never by cuBLAS; the
+ * table must have been exported with the epilogue (autotune export-table --epilogue). */
+AUTOTUNE_API autotune_status autotune_sgemm_epilogue(autotune_handle *handle, void *stream, int trans_a, int trans_b,
+                                                     int m, int n, int k, float alpha, const float *a, int64_t lda,
+                                                     const float *b, int64_t ldb, float beta, float *c, int64_t ldc,
+                                                     const float *bias, autotune_activation activation);
+
+/* The same for so many products, which all share the bias. */
+AUTOTUNE_API autotune_status autotune_sgemm_strided_batched_epilogue(
+    autotune_handle *handle, void *stream, int trans_a, int trans_b, int m, int n, int k, float alpha, const float *a,
+    int64_t lda, int64_t stride_a, const float *b, int64_t ldb, int64_t stride_b, float beta, float *c, int64_t ldc,
+    int64_t stride_c, int products, const float *bias, autotune_activation activation);
 
 /* What a product would run. */
 typedef struct {

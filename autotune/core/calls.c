@@ -18,6 +18,8 @@ typedef struct {
     uint64_t at[3];
     int64_t ld[3];
     autotune_batch batch;
+    uint64_t bias; /* 0: none */
+    int activation;
 } row_major;
 
 static int layout_of(int trans_a, int trans_b) {
@@ -35,6 +37,8 @@ static autotune_kind kind_of(const row_major *call, int32_t device) {
         .devices = {device, device, device},
         .trans_a = call->trans_a,
         .trans_b = call->trans_b,
+        .bias = call->bias ? AUTOTUNE_BIAS_COLUMNS : AUTOTUNE_BIAS_NONE,
+        .activation = call->activation,
     };
     for (int i = 0; i < 3; i++) {
         kind.by_row[i] = call->ld[i];
@@ -59,7 +63,8 @@ static bool has_batch_in_range(const row_major *call, const autotune_kind *kind)
 
 static bool is_in_range(const row_major *call, const autotune_kind *kind) {
     if (call->m > MAX_EXTENT || call->n > MAX_EXTENT || call->k > MAX_EXTENT) return false;
-    if (call->trans_a & ~1 || call->trans_b & ~1) return false;
+    if (call->trans_a & ~1 || call->trans_b & ~1 || call->bias % AT_FLOAT_BYTES) return false;
+    if (call->activation < AUTOTUNE_ACTIVATION_NONE || call->activation > AUTOTUNE_ACTIVATION_GELU_TANH) return false;
     for (int i = 0; i < 3; i++) {
         if (kind->rows[i] < 0 || kind->columns[i] < 0 || call->ld[i] < 1) return false;
         if (kind->rows[i] > 1 && call->ld[i] < kind->columns[i]) return false;
@@ -147,6 +152,30 @@ static autotune_planned planned_of(const autotune_handle *handle, const row_majo
     return planned;
 }
 
+/* The kernel that differs from one in its epilogue alone; -1 where the table has none. */
+static int32_t variant_of(const autotune_table *table, int32_t kernel, const autotune_kind *kind) {
+    for (int32_t i = 0; i < table->num_kernels; i++) {
+        const autotune_kernel *one = &table->kernels[i];
+        const bool is_such = one->bias == kind->bias && one->activation == kind->activation;
+        if (is_such && one->plain == table->kernels[kernel].plain) return i;
+    }
+    return -1;
+}
+
+/* By which kernel, and whether by cuBLAS, which knows no epilogue. */
+static autotune_status serve_by(const autotune_handle *handle, const autotune_choice *choice, const autotune_kind *kind,
+                                bool has_blas, autotune_planned *planned) {
+    planned->kernel = choice->kernel;
+    planned->split_k = choice->split_k;
+    planned->is_looped = choice->is_looped;
+    if (kind->bias || kind->activation) {
+        planned->kernel = variant_of(handle->table, choice->kernel, kind);
+        return planned->kernel < 0 ? AUTOTUNE_NO_EPILOGUE : AUTOTUNE_OK;
+    }
+    planned->is_cublas = choice->is_cublas && has_blas && may_be_cublas(planned->k, planned->ld);
+    return AUTOTUNE_OK;
+}
+
 static autotune_status new_plan(autotune_handle *handle, const row_major *call, const autotune_kind *kind,
                                 autotune_plan **plan) {
     autotune_planned planned = planned_of(handle, call, kind);
@@ -155,11 +184,8 @@ static autotune_status new_plan(autotune_handle *handle, const row_major *call, 
     autotune_choice choice;
     autotune_status status = autotune_choose(handle, planned.layout, planned.m, planned.n, planned.k, &planned.batch,
                                              planned.ld, call->at, version, &choice);
+    if (!status) status = serve_by(handle, &choice, kind, blas, &planned);
     if (status) return status;
-    planned.kernel = choice.kernel;
-    planned.split_k = choice.split_k;
-    planned.is_looped = choice.is_looped;
-    planned.is_cublas = choice.is_cublas && blas && may_be_cublas(planned.k, planned.ld);
     at_loaded loaded;
     const autotune_driver *driver = at_find_driver();
     if (!driver) return AUTOTUNE_NO_DRIVER;
@@ -199,11 +225,11 @@ static autotune_status multiply(autotune_handle *handle, void *stream, const row
         if (status) return status;
         at_remember(handle->runner, &kind, plan);
     }
-    const at_operands at = {call->at[0], call->at[1], call->at[2]};
+    const at_operands at = {call->at[0], call->at[1], call->at[2], call->bias};
     const uint64_t of = (uint64_t)(uintptr_t)stream;
     status = at_overlap(plan, at)
                  ? AUTOTUNE_OVERLAP
-                 : autotune_run_plan(handle, plan, of, at.a, at.b, at.c, (double)alpha, (double)beta);
+                 : autotune_run_plan(handle, plan, of, at.a, at.b, at.c, at.bias, (double)alpha, (double)beta);
     at_plan_release(plan);
     return status > AUTOTUNE_INSTEAD ? AUTOTUNE_OK : status; /* the kernel served */
 }
@@ -214,7 +240,18 @@ autotune_status autotune_sgemm(autotune_handle *handle, void *stream, int trans_
                                float alpha, const float *a, int64_t lda, const float *b, int64_t ldb, float beta,
                                float *c, int64_t ldc) {
     const row_major call = {
-        trans_a, trans_b, m, n, k, {address(a), address(b), address(c)}, {lda, ldb, ldc}, AT_SINGLE,
+        trans_a, trans_b, m, n, k, {address(a), address(b), address(c)}, {lda, ldb, ldc}, AT_SINGLE, 0, 0,
+    };
+    return multiply(handle, stream, &call, alpha, beta);
+}
+
+autotune_status autotune_sgemm_epilogue(autotune_handle *handle, void *stream, int trans_a, int trans_b, int m, int n,
+                                        int k, float alpha, const float *a, int64_t lda, const float *b, int64_t ldb,
+                                        float beta, float *c, int64_t ldc, const float *bias,
+                                        autotune_activation activation) {
+    const row_major call = {
+        trans_a, trans_b, m, n, k, {address(a), address(b), address(c)}, {lda, ldb, ldc}, AT_SINGLE, address(bias),
+        (int)activation,
     };
     return multiply(handle, stream, &call, alpha, beta);
 }
@@ -223,9 +260,18 @@ autotune_status autotune_sgemm_strided_batched(autotune_handle *handle, void *st
                                                int n, int k, float alpha, const float *a, int64_t lda,
                                                int64_t stride_a, const float *b, int64_t ldb, int64_t stride_b,
                                                float beta, float *c, int64_t ldc, int64_t stride_c, int products) {
+    return autotune_sgemm_strided_batched_epilogue(handle, stream, trans_a, trans_b, m, n, k, alpha, a, lda, stride_a, b,
+                                                   ldb, stride_b, beta, c, ldc, stride_c, products, NULL,
+                                                   AUTOTUNE_ACTIVATION_NONE);
+}
+
+autotune_status autotune_sgemm_strided_batched_epilogue(
+    autotune_handle *handle, void *stream, int trans_a, int trans_b, int m, int n, int k, float alpha, const float *a,
+    int64_t lda, int64_t stride_a, const float *b, int64_t ldb, int64_t stride_b, float beta, float *c, int64_t ldc,
+    int64_t stride_c, int products, const float *bias, autotune_activation activation) {
     row_major call = {
         trans_a, trans_b, m, n, k, {address(a), address(b), address(c)}, {lda, ldb, ldc},
-        {products, {stride_a, stride_b, stride_c}},
+        {products, {stride_a, stride_b, stride_c}}, address(bias), (int)activation,
     };
     if (products == 1) call.batch = AT_SINGLE;
     return multiply(handle, stream, &call, alpha, beta);
@@ -298,7 +344,8 @@ const char *autotune_error_text(autotune_status status) {
         case AUTOTUNE_NO_KERNEL: return "no kernel serves so large a product; split it into smaller ones";
         case AUTOTUNE_NO_MEMORY: return "the host's memory is short";
         case AUTOTUNE_OTHER_TABLE: return "the table is not one for this code; export it again";
-        case AUTOTUNE_BAD_CALL: return "an extent, a leading dimension, a stride or a flag is out of range; a leading "
+        case AUTOTUNE_BAD_CALL: return "an extent, a leading dimension, a stride, a flag or an activation is out of range, or "
+                                       "a bias is no address of floats; a leading "
                                        "dimension is at least the length of a row, a flag is 0 or 1, and products of "
                                        "a batch do not share C";
         case AUTOTUNE_BAD_SCALE: return "alpha or beta is no float";
@@ -313,7 +360,9 @@ const char *autotune_error_text(autotune_status status) {
         case AUTOTUNE_NO_RECORD: return "calls cannot be recorded there; name a file in a folder that can be written, "
                                         "with AUTOTUNE_RECORD or autotune_record_calls";
         case AUTOTUNE_RECORDED: return "calls are recorded into another file already; record into one";
-        case AUTOTUNE_OVERLAP: return "C overlaps A or B in memory; pass another C, or a copy";
+        case AUTOTUNE_OVERLAP: return "C overlaps A, B or the bias in memory; pass another C, or a copy";
+        case AUTOTUNE_NO_EPILOGUE: return "the table holds no kernels with such a bias and activation; export it with "
+                                          "autotune export-table --epilogue (bias, relu, bias-relu and so on)";
         default: return "no status of this library";
     }
 }

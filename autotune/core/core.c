@@ -151,21 +151,22 @@ static autotune_status told(int error) {
 }
 
 autotune_status autotune_run_plan(const autotune_handle *handle, const autotune_plan *plan, uint64_t stream,
-                                  uint64_t a, uint64_t b, uint64_t c, double alpha, double beta) {
+                                  uint64_t a, uint64_t b, uint64_t c, uint64_t bias, double alpha, double beta) {
     float scales[2];
     if (at_is_forked()) return AUTOTUNE_FORKED;
     if (!as_floats(alpha, beta, scales)) return AUTOTUNE_BAD_SCALE;
-    const at_outcome found = at_run(handle->runner, plan, stream, (at_operands){a, b, c}, scales[0], scales[1]);
+    const at_operands at = {a, b, c, bias};
+    const at_outcome found = at_run(handle->runner, plan, stream, at, scales[0], scales[1]);
     if (found.cuda || !found.blas) return told(found.cuda);
     return (autotune_status)((found.is_served ? AUTOTUNE_INSTEAD : 0) + AUTOTUNE_BLAS + found.blas);
 }
 
 autotune_status autotune_launch_plan(const autotune_handle *handle, const autotune_plan *plan, uint64_t stream,
-                                     uint64_t a, uint64_t b, uint64_t c, double alpha, double beta,
+                                     uint64_t a, uint64_t b, uint64_t c, uint64_t bias, double alpha, double beta,
                                      uint64_t workspace) {
     float scales[2];
     if (!as_floats(alpha, beta, scales)) return AUTOTUNE_BAD_SCALE;
-    const at_operands at = {a, b, c};
+    const at_operands at = {a, b, c, bias};
     return told(at_launch(handle->runner->cuda, plan, stream, at, scales[0], scales[1], workspace));
 }
 

@@ -58,16 +58,16 @@ AUTOTUNE_API autotune_status autotune_make_plan(autotune_handle *handle, const a
                                                 autotune_plan **plan);
 AUTOTUNE_API void autotune_release_plan(autotune_plan *plan);
 
-/* Launches a plan on a stream: C = alpha op(A) op(B) + beta C. Does not wait; beta = 0 does not read C. Makes the
- * GPU's context current and restores the caller's. */
+/* Launches a plan on a stream: C = alpha op(A) op(B) + beta C, and what its kernel adds. Does not wait; beta = 0 does
+ * not read C. `bias`: 0 where the kernel adds none. Makes the GPU's context current and restores the caller's. */
 AUTOTUNE_API autotune_status autotune_run_plan(const autotune_handle *handle, const autotune_plan *plan,
-                                               uint64_t stream, uint64_t a, uint64_t b, uint64_t c, double alpha,
-                                               double beta);
+                                               uint64_t stream, uint64_t a, uint64_t b, uint64_t c, uint64_t bias,
+                                               double alpha, double beta);
 
 /* The same in a workspace of the caller's, with the GPU's context current. */
 AUTOTUNE_API autotune_status autotune_launch_plan(const autotune_handle *handle, const autotune_plan *plan,
                                                   uint64_t stream, uint64_t a, uint64_t b, uint64_t c,
-                                                  double alpha, double beta, uint64_t workspace);
+                                                  uint64_t bias, double alpha, double beta, uint64_t workspace);
 
 /* Remembers a plan for all calls of a kind, or forgets all. */
 AUTOTUNE_API void autotune_remember(autotune_handle *handle, const autotune_kind *kind, autotune_plan *plan);

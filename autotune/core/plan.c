@@ -119,7 +119,7 @@ static autotune_plan *referenced(autotune_plan *plan) {
 }
 
 /* FNV-1a over words: a kind has no padding. */
-_Static_assert(sizeof(autotune_kind) == 4 * 3 * 8 + 4 * 8 + 2 * 3 * 4 + 2 * 4, "a kind has no padding");
+_Static_assert(sizeof(autotune_kind) == 4 * 3 * 8 + 4 * 8 + 2 * 3 * 4 + 4 * 4, "a kind has no padding");
 
 static autotune_kind normal(autotune_kind kind) {
     for (int i = 0; i < 3; i++) {
@@ -177,8 +177,8 @@ autotune_plan *at_recall(at_runner *runner, const autotune_kind *kind) {
 
 /* ------------------------------------------------------------------------------------------ launching */
 
-/* Arguments of the kernels, in the order that launch.Grid documents. What is zero without an epilogue is passed as
- * zeros: a kernel declares as many as it reads. */
+/* Arguments of the kernels, in the order that launch.Grid documents. What a kernel has no use for is passed as zeros: it
+ * declares as many as it reads. All products of a batch share the bias. */
 typedef struct {
     uint32_t words[AT_SCHEDULE_WORDS];
 } schedule_words;
@@ -230,7 +230,7 @@ static int start_sgemm(const autotune_driver *cuda, const autotune_plan *plan, u
     schedule_words schedule;
     memcpy(schedule.words, plan->schedule, sizeof schedule.words);
     batch_words batch = {{of->stride[0], of->stride[1], of->stride[2]}, (int32_t)of->products};
-    epilogue_words epilogue = {{0}};
+    epilogue_words epilogue = {{at.bias}};
     void *arguments[] = {&m,    &n,   &k,         &alpha,   &at.a,     &lda,   &at.b,     &ldb,
                          &beta, &at.c, &ldc, &workspace, &split_k, &schedule, &batch, &epilogue};
     return start(cuda, plan, planned->sgemm, plan->grid.x, plan->grid.y, plan->kernel->threads,
@@ -244,7 +244,7 @@ static int start_reduce(const autotune_driver *cuda, const autotune_plan *plan, 
     int32_t padded_m = (int32_t)grid->padded_m, padded_n = (int32_t)grid->padded_n;
     int32_t group_bits = grid->reduce_group_bits, blocks = (int32_t)grid->reduce_blocks;
     int64_t ldc = plan->planned.ld[2], stride = grid->batch.stride[2];
-    epilogue_words epilogue = {{0}};
+    epilogue_words epilogue = {{at.bias}};
     void *arguments[] = {&m,       &n,        &alpha,    &beta,       &at.c,   &ldc,    &workspace,
                          &split_k, &padded_m, &padded_n, &group_bits, &blocks, &stride, &epilogue};
     return start(cuda, plan, plan->planned.reduce, grid->reduce_blocks * grid->batch.products, 1, AT_REDUCE_THREADS,
@@ -280,7 +280,7 @@ int at_launch(const autotune_driver *cuda, const autotune_plan *plan, uint64_t s
     int error = 0;
     for (int64_t i = 0; !error && i < loop->products; i++) {
         const at_operands one = {
-            at.a + bytes_behind(loop, 0, i), at.b + bytes_behind(loop, 1, i), at.c + bytes_behind(loop, 2, i)};
+            at.a + bytes_behind(loop, 0, i), at.b + bytes_behind(loop, 1, i), at.c + bytes_behind(loop, 2, i), at.bias};
         error = launch_one(cuda, plan, stream, one, alpha, beta, workspace);
     }
     return error;
@@ -364,5 +364,7 @@ static bool share(uint64_t a, uint64_t bytes_a, uint64_t c, uint64_t bytes_c) {
 
 bool at_overlap(const autotune_plan *plan, at_operands at) {
     const uint64_t *bytes = plan->planned.num_bytes;
-    return share(at.a, bytes[0], at.c, bytes[2]) || share(at.b, bytes[1], at.c, bytes[2]);
+    const uint64_t of_bias = at.bias ? AT_FLOAT_BYTES * (uint64_t)plan->planned.n : 0;
+    return share(at.a, bytes[0], at.c, bytes[2]) || share(at.b, bytes[1], at.c, bytes[2]) ||
+           share(at.bias, of_bias, at.c, bytes[2]);
 }

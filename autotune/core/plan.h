@@ -28,6 +28,7 @@ typedef struct {
     int32_t devices[3];
     uint32_t low[3]; /* addresses modulo AT_ALIGNED */
     int32_t trans_a, trans_b;
+    int32_t bias, activation; /* of its epilogue: table.h */
 } autotune_kind;
 
 /* What a plan is made of: the product or batch as its kernel gets it, and the kernel as it is loaded on a GPU. */
@@ -76,8 +77,9 @@ typedef struct {
     at_remembered *remembered; /* (2 max_plans), hashed */
 } at_runner;
 
+/* Addresses. `bias`: of as many elements as C has columns; 0 where the kernel adds none. */
 typedef struct {
-    uint64_t a, b, c;
+    uint64_t a, b, c, bias;
 } at_operands;
 
 /* From the first call on: notice that this process is a fork of one that used CUDA, which does not work there. */
@@ -99,7 +101,7 @@ void at_forget(at_runner *runner);
 /* The plan for a kind of call, with a reference of its own; NULL where none is remembered. */
 autotune_plan *at_recall(at_runner *runner, const autotune_kind *kind);
 
-/* Whether C shares a range of addresses with A or B. */
+/* Whether C shares a range of addresses with A, B or the bias. */
 bool at_overlap(const autotune_plan *plan, at_operands at);
 
 /* What became of a call: a CUresult, and of cuBLAS as at_blas_sgemm says it. `is_served`: although cuBLAS failed, by

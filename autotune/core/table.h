@@ -8,7 +8,7 @@
 
 #include <stdint.h>
 
-#define AUTOTUNE_TABLE_VERSION 7 /* of these structs: a library refuses tables of another */
+#define AUTOTUNE_TABLE_VERSION 8 /* of these structs: a library refuses tables of another */
 
 enum { AUTOTUNE_NN, AUTOTUNE_NT, AUTOTUNE_TN, AUTOTUNE_TT, AUTOTUNE_LAYOUTS };
 
@@ -21,6 +21,9 @@ enum {
     AUTOTUNE_REDUCE_CLUSTER
 };
 
+/* What a kernel adds to alpha AB + beta C, and makes of that, before it is stored. */
+enum { AUTOTUNE_BIAS_NONE, AUTOTUNE_BIAS_ROWS, AUTOTUNE_BIAS_COLUMNS };
+
 /* One kernel: how it is launched (kernel/launch.py, LaunchSpec), how it sums (runtime/summation.py), and what
  * is known of its speed (models/time_model.py, ModelFigures). */
 typedef struct {
@@ -30,6 +33,9 @@ typedef struct {
     int32_t reduction, split_k, wave, group;
     int32_t is_exact, is_wide, packs_a, packs_b, overlaps, is_along_m;
     int32_t is_batched; /* it serves batches, and nothing else */
+    /* Its epilogue (kernel/launch.py, Epilogue). `plain`: the number that it shares with those that differ in their
+     * epilogue alone; only those without one are chosen. */
+    int32_t plain, bias, activation;
     int32_t registers, blocks_per_sm;
     int32_t flush_k, threads_along_k, slices; /* flush_k 0: one chain of sums */
     int32_t has_model;

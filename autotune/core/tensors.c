@@ -6,7 +6,8 @@
 
 /* Of dlpack.h: DLTensor and the head of DLPackExchangeAPI. */
 enum { DEVICE_CUDA = 2, CODE_FLOAT = 2 };
-enum { MATRIX = 2, STACK = 3 }; /* dimensions */
+enum { VECTOR = 1, MATRIX = 2, STACK = 3 }; /* dimensions */
+enum { PLAIN_ARGUMENTS = 7, BIAS = 7, ACTIVATION = 8 };
 
 typedef struct {
     void *data;
@@ -42,8 +43,7 @@ typedef struct {
 } operand;
 
 static bool is_of_floats(const tensor *found) {
-    const bool is_known = found->num_dimensions == MATRIX || found->num_dimensions == STACK;
-    return is_known && found->device.type == DEVICE_CUDA && found->dtype.code == CODE_FLOAT &&
+    return found->device.type == DEVICE_CUDA && found->dtype.code == CODE_FLOAT &&
            found->dtype.bits == 32 && found->dtype.lanes == 1;
 }
 
@@ -52,6 +52,7 @@ static bool is_of_floats(const tensor *found) {
 static bool look(const exchange_api *exchange, void *object, int i, operand *seen, autotune_kind *kind) {
     tensor found;
     if (exchange->view(object, &found) || !is_of_floats(&found)) return false;
+    if (found.num_dimensions != MATRIX && found.num_dimensions != STACK) return false;
     const int32_t row = found.num_dimensions - 2, column = row + 1;
     seen->address = (uint64_t)(uintptr_t)found.data + found.byte_offset;
     seen->num_dimensions = found.num_dimensions;
@@ -67,6 +68,17 @@ static bool look(const exchange_api *exchange, void *object, int i, operand *see
     kind->devices[i] = found.device.id;
     kind->low[i] = (uint32_t)(seen->address % AT_ALIGNED);
     return seen->products > 0;
+}
+
+/* Look at the bias of a call whose operands are known. False for what is no packed vector of a value for each column of C,
+ * on the same GPU. */
+static bool look_at_bias(const exchange_api *exchange, void *object, uint64_t *address, const autotune_kind *kind) {
+    tensor found;
+    if (exchange->view(object, &found) || !is_of_floats(&found) || found.num_dimensions != VECTOR) return false;
+    const bool is_packed = found.shape[0] < 2 || !found.strides || found.strides[0] == 1;
+    *address = (uint64_t)(uintptr_t)found.data + found.byte_offset;
+    return is_packed && found.shape[0] == kind->columns[2] && found.device.id == kind->devices[0] &&
+           *address && !(*address % AT_FLOAT_BYTES);
 }
 
 /* How many products there are: operands of one are shared. False where operands do not go together. */
@@ -98,6 +110,7 @@ static bool is_plain(const autotune_tensors *all, void *object, bool *needs_grad
 typedef struct {
     autotune_kind kind;
     operand of[3];
+    uint64_t bias;
     double alpha, beta;
 } product;
 
@@ -109,6 +122,20 @@ static bool read_scale(void *object, double *scale) {
 static bool read_flag(const void *object, int32_t *flag) {
     *flag = object == python->yes;
     return *flag || object == python->no;
+}
+
+/* What an epilogue adds: a bias or None, and the number of an activation. */
+static bool read_epilogue(const autotune_tensors *all, void *const *arguments, product *found) {
+    double activation;
+    bool needs_gradient = false;
+    const bool has_bias = arguments[BIAS] != python->none;
+    if (has_bias && !is_plain(all, arguments[BIAS], &needs_gradient)) return false;
+    if (needs_gradient && !is(python->call(all->is_grad_enabled, (void *)NULL), python->no)) return false;
+    if (has_bias && !look_at_bias(all->exchange, arguments[BIAS], &found->bias, &found->kind)) return false;
+    if (!read_scale(arguments[ACTIVATION], &activation)) return false;
+    found->kind.bias = has_bias ? AUTOTUNE_BIAS_COLUMNS : AUTOTUNE_BIAS_NONE;
+    found->kind.activation = (int32_t)activation;
+    return true;
 }
 
 /* A new result is packed, and aligned as allocations are. */
@@ -156,7 +183,7 @@ static void *new_result(const autotune_tensors *all, void *like, product *asked)
 
 static autotune_status launch(const autotune_tensors *all, const product *asked, const autotune_plan *plan) {
     const exchange_api *exchange = all->exchange;
-    const at_operands at = {asked->of[0].address, asked->of[1].address, asked->of[2].address};
+    const at_operands at = {asked->of[0].address, asked->of[1].address, asked->of[2].address, asked->bias};
     void *stream = NULL;
     if (at_overlap(plan, at) ||
         exchange->current_stream(DEVICE_CUDA, plan->planned.device, &stream)) {
@@ -164,7 +191,7 @@ static autotune_status launch(const autotune_tensors *all, const product *asked,
     }
     void *state = python->save_thread(); /* a launch may wait, for a stream that is full */
     const autotune_status status = autotune_run_plan(all->handle, plan, (uint64_t)(uintptr_t)stream, at.a, at.b, at.c,
-                                                     asked->alpha, asked->beta);
+                                                     at.bias, asked->alpha, asked->beta);
     python->restore_thread(state);
     return status;
 }
@@ -199,11 +226,12 @@ static void *served(const autotune_tensors *all, void *const *arguments, product
 void *autotune_sgemm_of_tensors(void *self, void *const *arguments, intptr_t num) {
     const autotune_tensors *all = python->as_address(self);
     product asked = {.alpha = 1};
-    (void)num;
     if (at_is_forked()) { /* a lock may have been held by a thread that is not here */
         return is_told(all, AUTOTUNE_FORKED, arguments) ? answer(python->none) : NULL;
     }
-    autotune_plan *plan = read_product(all, arguments, &asked) ? at_recall(all->handle->runner, &asked.kind) : NULL;
+    const bool is_read = read_product(all, arguments, &asked) &&
+                         (num == PLAIN_ARGUMENTS || read_epilogue(all, arguments, &asked));
+    autotune_plan *plan = is_read ? at_recall(all->handle->runner, &asked.kind) : NULL;
     if (!plan) return answer(python->none);
     atomic_fetch_add_explicit(&plan->num_tensor_calls, 1, memory_order_relaxed);
     const bool is_left_alone = plan->planned.is_left_alone;

@@ -44,13 +44,14 @@ AUTOTUNE_API void autotune_use_python(const autotune_python *calls);
 
 /* A function of Python (METH_FASTCALL), whose self is the address of an autotune_tensors as a number:
  * the seven (a, b, out or None, alpha, beta, trans_a, trans_b) -> C = alpha op(A) op(B) + beta C, on the current stream of the
- * library, by a plan that is remembered. Of tensors of three dimensions it is a batch; one of two, or of one matrix, is
+ * library, by a plan that is remembered. Two more are a bias or None, and the number of an activation (autotune_sgemm.h): what is
+ * added and made of the result. Of tensors of three dimensions it is a batch; one of two, or of one matrix, is
  * shared.
  *
  * False, with nothing launched, for a plan that says so (is_left_alone).
  *
  * None, with nothing launched, for whatever it does not serve: no plan, no float32 matrices or stacks of them on one GPU, operands that
- * overlap the result, a tensor that needs a gradient, arguments that are none. */
+ * overlap the result, a bias that is no packed vector for it, a tensor that needs a gradient, arguments that are none. */
 AUTOTUNE_API void *autotune_sgemm_of_tensors(void *self, void *const *arguments, intptr_t num);
 
 /* How often it met a plan. */

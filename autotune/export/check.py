@@ -18,6 +18,9 @@ import numpy as np
 
 from ..errors import DispatchError
 from ..gemm import FLOAT_BYTES, Gemm
+from ..kernel.launch import Epilogue
+from ..runtime.added import Added
+from ..runtime.arrays import Libraries
 from ..runtime.chooser import Chooser
 from ..runtime.cuda_driver import PER_THREAD_STREAM, Driver
 from ..runtime.devices import first_served, kind_here
@@ -32,6 +35,7 @@ from .check_files import KindFiles, check_files
 NUM_ROWS, NUM_COLUMNS = 64, 512  # of C that are compared with float64
 RAGGED_BATCH = 3  # products
 MAX_ELEMENTS = 1 << 28  # of A, B or C, of all products: tuned shapes beyond are left to the ragged one
+STEEPEST = 1.5  # GELU enlarges an error by at most 1.13; its own roundings are a few more
 MAX_TUNED = 2  # tuned shapes per kernel, the smallest first
 SCALES = ((1.0, 0.0), (1.25, -0.5))  # alpha, beta
 
@@ -81,8 +85,10 @@ def verify_table(
     driver: Driver | None = None,
     seed: int = 0,
     on_check: Callable[[KernelCheck], None] = lambda _: None,
+    is_checked: Callable[[Kernel], bool] = lambda _: True,
 ) -> TableCheck:
-    """Check every kernel of an exported folder on one GPU (None: the first that the table is for).
+    """Check every kernel of an exported folder, or some of them, on one GPU (None: the first that the table
+    is for).
 
     `on_check` is told of each check as it ends. Raises DispatchError if the folder is damaged, newer
     than this code or for another GPU, and if the GPU fails: nothing can be said of the kernels then.
@@ -91,14 +97,15 @@ def verify_table(
     driver = driver or Driver()
     chosen, (_, table, code) = _kind_here(files.kinds, driver, device)
     checks: list[KernelCheck] = []
-    for kernel in table.kernels:
+    kernels = [kernel for kernel in table.kernels if is_checked(kernel)]
+    for kernel in kernels:
         engine = Engine(table, code, _Only(table, kernel), driver)
         for gemm in _shapes(table, kernel):
             for alpha, beta in SCALES:
                 checks.append(_check(engine, chosen, kernel, gemm, (alpha, beta), seed))
                 on_check(checks[-1])
     name = driver.device_name(chosen)
-    return TableCheck(folder, chosen, name, len(table.kernels), table.is_recorded, tuple(checks))
+    return TableCheck(folder, chosen, name, len(kernels), table.is_recorded, tuple(checks))
 
 
 def _kind_here(kinds: Sequence[KindFiles], driver: Driver, device: int | None) -> tuple[int, KindFiles]:
@@ -129,9 +136,13 @@ class _Only(Chooser):
             raise DispatchError(f"kernel {self._kernel.id} does not serve {call.gemm}: {fault}; export again")
         return Pick(self._kernel.id, "exact", partial(str, "it is under test"), self._kernel.spec.split_k)
 
+    def with_epilogue(self, pick: Pick, epilogue: Epilogue) -> Pick:
+        return pick  # of a kernel that has it
+
 
 def _shapes(table: Table, kernel: Kernel) -> Iterator[Gemm]:
-    """A ragged shape (ragged in k only, if the kernel takes whole tiles only), then tuned ones."""
+    """A ragged shape (ragged in k only, if the kernel takes whole tiles only), then tuned ones; of a kernel
+    with an epilogue none, which are its plain kernel's."""
     yield ragged_shape(kernel)
     tuned = [e.gemm for e in table.entries if any(r.kernel == kernel.id for r in e.ranked)]
     small = [g for g in tuned if max(g.operand_bytes) <= FLOAT_BYTES * MAX_ELEMENTS]
@@ -155,10 +166,16 @@ def _check(
     rng = np.random.default_rng((seed, gemm.m, gemm.n, gemm.k))
     a, b, c = _operands(gemm, rng)
     out = c.copy() if scales[1] else np.full_like(c, np.nan)
-    sgemm_host(engine, device, PER_THREAD_STREAM, (a, b, out), scales, (gemm.trans_a, gemm.trans_b))
+    epilogue = kernel.variant.epilogue
+    bias = rng.standard_normal(gemm.n, dtype=np.float32) if epilogue.bias != "none" else None
+    activation = None if epilogue.activation == "none" else epilogue.activation
+    added = Added.of(Libraries(engine.driver), bias, activation)
+    flags = gemm.trans_a, gemm.trans_b
+    sgemm_host(engine, device, PER_THREAD_STREAM, (a, b, out), scales, flags, added)
     checked = sorted({0, gemm.batch // 2, gemm.batch - 1})
     ratio = max(
-        error_ratio(gemm, (_of(a, i), _of(b, i), _of(c, i)), _of(out, i), scales, rng) for i in checked
+        error_ratio(gemm, (_of(a, i), _of(b, i), _of(c, i)), _of(out, i), scales, rng, bias, activation)
+        for i in checked
     )
     finite = bool(np.isfinite(out).all())
     reason = "" if ratio <= 1 else f"C is off by {ratio:.3g} times the bound against float64"
@@ -195,10 +212,13 @@ def error_ratio(
     result: _Array,
     scales: tuple[float, float],
     rng: np.random.Generator,
+    bias: _Array | None = None,
+    activation: str | None = None,
 ) -> float:
     """Largest |C - C64| / bound over some rows and columns of C, the outermost among them.
 
-    `operands` are A and B as stored and the C before, `scales` alpha and beta.
+    `operands` are A and B as stored and the C before, `scales` alpha and beta; `bias` (n,) is added, and the
+    activation made of the sum.
     """
     a, b, c = operands
     rows, columns = _some(gemm.m, NUM_ROWS, rng), _some(gemm.n, NUM_COLUMNS, rng)
@@ -208,7 +228,21 @@ def error_ratio(
     alpha, beta = scales
     exact = alpha * (part_a @ part_b) + beta * part_c
     size = abs(alpha) * (np.abs(part_a) @ np.abs(part_b)) + abs(beta) * np.abs(part_c)
+    if bias is not None:
+        exact, size = exact + bias[columns], size + np.abs(bias[columns])
+    if activation is not None:
+        exact, size = _activated(exact, activation), STEEPEST * size
     return worst_ratio(gemm.k, result[np.ix_(rows, columns)], exact, size)
+
+
+def _activated(x: np.ndarray[Any, Any], activation: str) -> np.ndarray[Any, Any]:
+    """In float64."""
+    found: np.ndarray[Any, Any] = np.maximum(x, 0)
+    if activation == "gelu":
+        found = 0.5 * x * (1 + np.vectorize(math.erf, otypes=[np.float64])(math.sqrt(0.5) * x))
+    if activation == "gelu_tanh":
+        found = 0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
+    return found
 
 
 def _some(extent: int, count: int, rng: np.random.Generator) -> np.ndarray[Any, Any]:

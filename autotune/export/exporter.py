@@ -19,6 +19,7 @@ from ..distribution import MAX_KERNELS, MAX_MEGABYTES
 from ..errors import DispatchError
 from ..gemm import LAYOUTS, Gemm
 from ..kernel import same_code, template
+from ..kernel.launch import Epilogue
 from ..recording.matrix import TimeMatrix
 from ..runtime.soundness import check_identity
 from ..runtime.table import Entry, Kernel, RankedKernel, Table
@@ -30,7 +31,7 @@ from .package import prepare, write_folder
 from .portfolio import candidates, portfolio
 from .provider import known_of_cublas, times_of_cublas
 from .tuned import TunedPoint, TunedResults, TunedShape
-from .wishes import Wish, all_wishes, defaults
+from .wishes import Wish, all_wishes, defaults, with_epilogues
 
 MEGABYTE = 1e6  # bytes
 MAX_TIED = 4  # kernels kept per shape: the one chosen, and tied ones that the table holds anyway
@@ -45,6 +46,7 @@ def export_table(
     max_kernels: int = MAX_KERNELS,
     max_megabytes: float = MAX_MEGABYTES,
     calls: Mapping[Gemm, int] = MappingProxyType({}),
+    epilogues: Sequence[Epilogue] = (),
     with_c: bool = False,
     adds: bool = False,
     created_at: datetime | None = None,
@@ -56,7 +58,8 @@ def export_table(
     `matrices`: times of kernels on other GPUs or by other searches. From these and from those of `results`
     come the kernels for shapes that were not tuned: at most `max_kernels` beside those that won, in files of
     at most `max_megabytes`. `calls`: how often a program calls for each shape, tuned or not: these kernels
-    are chosen for its shapes, too. `with_c`: with sources for programs in C (c_source.py). `adds`: beside the
+    are chosen for its shapes, too. `epilogues`: each kernel comes with each of these, too, in files beyond
+    `max_megabytes`. `with_c`: with sources for programs in C (c_source.py). `adds`: beside the
     tables of other kinds of GPU that the folder holds. `note` is told of files that are kept and tables that
     are replaced (`write_folder`), and of a recording that was made with another
     text of the kernel; `on_compiled` how far the compiler is. Raises DispatchError if there is nothing to
@@ -82,7 +85,10 @@ def export_table(
     wishes = within(asked, cubins, max_megabytes * MEGABYTE)
     samples = {x: {one.config: one.samples for one in found} for x, found in known.items()}
     kernels, places = figures.kernels(results, wishes, cubins, samples)
-    code = {cubins[wish.id].sha256: cubins[wish.id].code for wish in wishes}
+    added = with_epilogues(wishes, epilogues)
+    cubins |= compile_all(added, compiler, on_compiled)
+    kernels += figures.with_epilogues(results, added, cubins)
+    code = {cubins[wish.id].sha256: cubins[wish.id].code for wish in (*wishes, *added)}
     _check_compiled(kernels, code)
     table = Table(
         made_by=f"autotune {__version__}",
@@ -100,6 +106,7 @@ def export_table(
         cublas=known_of_cublas(cublas, limits),
         entries=tuple(_entry(shape) for shape in tuned.shapes if shape.ranked),
         left_out=figures_of(judged),
+        epilogues=tuple(epilogues),
     )
     return write_folder(table, code, folder, note, with_c=with_c, adds=adds)
 

@@ -9,6 +9,7 @@ import numpy as np
 
 from ..gemm import LAYOUTS
 from ..kernel.config import Config
+from ..kernel.launch import PLAIN
 from ..kernel.resources import launch_spec, residency
 from ..models.fit import Sample, guess, learn
 from ..models.model_figures import ModelFigures
@@ -48,6 +49,14 @@ def kernels(
     return found, places
 
 
+def with_epilogues(
+    results: TunedResults, wishes: Sequence[Wish], cubins: Mapping[str, CubinLike]
+) -> list[Kernel]:
+    """Kernels with an epilogue: no model is theirs, as nothing is picked among them."""
+    limits, source_hash = results.limits, results.source_hash
+    return [launchable(_record(wish, cubins[wish.id], results), limits, source_hash) for wish in wishes]
+
+
 def error_of(figures: ModelFigures, samples: Sequence[Sample]) -> float:
     """The relative error of one modelled time: its misses on the samples, and what so few cannot tell."""
     return float(np.hypot(figures.relative_error, _FEW / len({sample.gemm for sample in samples})))
@@ -66,7 +75,7 @@ def _record(wish: Wish, cubin: CubinLike, results: TunedResults) -> KernelRecord
         model=None,
         missed="",
     )
-    if not wish.is_wide:
+    if not wish.is_wide or wish.epilogue != PLAIN:
         return record
     thumb = guess(launch_spec(wish.config, wish.gemm, limits), limits)
     return replace(record, model=replace(thumb, step_us=_DEFAULT * thumb.step_us))

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ..device import DeviceLimits
 from ..errors import DispatchError
 from ..gemm import LAYOUTS, Gemm
 from ..kernel.config import Config
-from ..kernel.launch import Variant
+from ..kernel.launch import PLAIN, Epilogue, Variant
 from ..kernel.relatives import stand_in
 from ..kernel.rules import broken_rules
 from .tuned import TunedResults
@@ -25,6 +25,7 @@ class Wish:
     is_wide: bool = False
     is_required: bool = False
     is_batched: bool = False
+    epilogue: Epilogue = PLAIN
 
     @property
     def gemm(self) -> Gemm:
@@ -33,7 +34,8 @@ class Wish:
 
     @property
     def variant(self) -> Variant:
-        return Variant(self.layout[0] == "T", self.layout[1] == "T", self.is_wide, self.is_batched)
+        turns = self.layout[0] == "T", self.layout[1] == "T"
+        return Variant(*turns, self.is_wide, self.is_batched, self.epilogue)
 
     @property
     def id(self) -> str:
@@ -42,7 +44,8 @@ class Wish:
         batched = ":batched" if self.is_batched else ""
         digest = hashlib.sha256(f"{c.key}:{self.layout}:{self.is_wide}{batched}".encode()).hexdigest()
         split = (f"-split{c.split_k}" if c.split_k > 1 else "") + ("-batched" if self.is_batched else "")
-        return f"{self.layout.lower()}-{c.bm}x{c.bn}x{c.bk}{split}-{digest[:8]}"
+        plain = f"{self.layout.lower()}-{c.bm}x{c.bn}x{c.bk}{split}-{digest[:8]}"
+        return plain if self.epilogue == PLAIN else f"{plain}-{self.epilogue}"
 
 
 def all_wishes(results: TunedResults, portfolio: Mapping[str, Sequence[Config]]) -> list[Wish]:
@@ -78,3 +81,9 @@ def defaults(limits: DeviceLimits) -> list[Wish]:
         if broken:
             raise DispatchError(f"{limits.name} cannot run the default kernel: {broken[0].sentence}")
     return [Wish(config, x, is_wide=True, is_required=True) for x in LAYOUTS]
+
+
+def with_epilogues(wishes: Sequence[Wish], epilogues: Sequence[Epilogue]) -> list[Wish]:
+    """Each kernel once more with each epilogue. All are required: what a table has an epilogue for it has it
+    for whatever it picks."""
+    return [replace(wish, epilogue=one, is_required=True) for one in epilogues for wish in wishes]

@@ -144,7 +144,7 @@ def table_document(folder: Path, studies: Iterable[StudyNumbers], describe: Desc
         "num_first": NUM_FIRST,
         "sides": list(SIDES),
         "depths": list(DEPTHS),
-        "kernels": [_kernel(kernel, describe) for kernel in table.kernels],
+        "kernels": [_kernel(kernel, describe) for kernel in table.kernels if kernel.is_plain],
         "layouts": {layout: _layout(maps, layout) for layout in LAYOUTS},
         "entries": len(table.entries),
         "served": [asdict(one) for one in maps.served(studies)],
@@ -165,7 +165,8 @@ def _kernel(kernel: Kernel, describe: Describe) -> Document:
 
 def _layout(maps: Maps, layout: str) -> Document:
     """Columns of cells: of each k, of each m, of each n."""
-    number = {kernel.id: at for at, kernel in enumerate(maps.table.kernels)}
+    plain = (kernel for kernel in maps.table.kernels if kernel.is_plain)
+    number = {kernel.id: at for at, kernel in enumerate(plain)}
     cells = [
         maps.cell(Gemm(m, n, k, layout[0] == "T", layout[1] == "T"))
         for k in DEPTHS

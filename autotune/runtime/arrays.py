@@ -23,6 +23,7 @@ Leading = tuple[tuple[int, int], ...]  # extents of leading dimensions, outermos
 # address, GPU, form of a matrix, leading dimensions. Plain tuples: made three times per call
 Operand = tuple[int, int, Form, Leading]
 NO_DEVICE = -1  # of an array without elements
+BIAS_ROLE = "bias"  # of a vector, which is told as a matrix of one row
 _FLOAT32 = np.dtype(np.float32)
 
 
@@ -75,8 +76,17 @@ def _refuse(role: str, fault: str, advice: str) -> DispatchError:
 def _check_matrix(role: str, dtype: Any, ndim: int) -> None:
     if dtype != _FLOAT32:
         raise _refuse(role, f"has dtype {dtype}", "convert it to float32")
-    if ndim < 2:
+    if role == BIAS_ROLE:
+        _check_vector(ndim)
+    elif ndim < 2:
         raise _too_flat(role, ndim)
+
+
+def _check_vector(ndim: int) -> None:
+    if ndim != 1:
+        raise _refuse(
+            BIAS_ROLE, f"has {ndim} dimensions, not 1", "pass a vector with an element for each column"
+        )
 
 
 def _too_flat(role: str, ndim: int) -> DispatchError:
@@ -84,6 +94,8 @@ def _too_flat(role: str, ndim: int) -> DispatchError:
 
 
 def _form(role: str, shape: Any, byte_strides: Any) -> tuple[Form, Leading]:
+    if role == BIAS_ROLE:
+        shape, byte_strides = (1, *shape), byte_strides and (0, *byte_strides)
     extents = [int(extent) for extent in shape]
     if byte_strides is None or 0 in extents:
         return packed_form(extents)
@@ -119,6 +131,9 @@ class Torch(Library):
         return int(self._torch.cuda.current_stream(device).cuda_stream)
 
     def describe(self, x: Any, role: str) -> Operand:
+        if role == BIAS_ROLE:
+            _check_vector(x.dim())
+            x = x[None]
         if (
             x.dtype is not self._float32
             or not x.is_cuda

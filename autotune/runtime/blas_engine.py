@@ -36,6 +36,12 @@ class BlasEngine(Planner):
         super().__init__(driver, Gpus(driver), blas)
 
     def _make_plan(self, problem: Product, device: int, aligned: Triple, key: Key) -> Plan:
+        if key[-1] is not None:
+            raise DispatchError(
+                f"no table is for GPU {device}, which cuBLAS serves: it adds no bias and applies no "
+                "activation; add them yourself, or tune on this GPU and add its table with `autotune "
+                "export-table --add`"
+            )
         gpu, gemm = self.devices.gpu(device), problem.gemm
         if self.blas.library is None:
             raise DispatchError(
@@ -50,7 +56,9 @@ class BlasEngine(Planner):
         served = plan._replace(grid=BLAS_GRID, blas=self.blas.call(problem))
         return self.counted(served, aligned, blas_pick(gemm))
 
-    def run(self, plan: Plan, stream: int, addresses: Triple, alpha: float, beta: float) -> None:
+    def run(
+        self, plan: Plan, stream: int, addresses: Triple, alpha: float, beta: float, bias: int = 0
+    ) -> None:
         if plan.blas is None:
             return
         library, gpu = self.blas.library, plan.gpu

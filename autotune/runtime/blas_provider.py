@@ -243,6 +243,11 @@ class BlasProvider:
             return pick
         return replace(pick, provider="autotune", tell=partial(_instead, pick, self.library is None))
 
+    def with_epilogue(self, pick: Pick) -> Pick:
+        """As `served`, of a pick whose kernel has an epilogue: the kernel serves. cublasSgemm has none, and
+        would need another pass over C behind it."""
+        return replace(pick, provider="autotune") if pick.provider == "cublas" else pick
+
     def call(self, problem: Product) -> ColumnMajorCall:
         """How cuBLAS is called for a product that it may serve."""
         return ColumnMajorCall.of(problem.gemm, problem.lds, problem.batch)

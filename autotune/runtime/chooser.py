@@ -5,10 +5,12 @@ the same choices and takes longer. Copied into exported tables.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
 from ..gemm import Gemm
+from ..kernel.launch import Epilogue
 from .pick import Call, Pick, Triple
 from .product import Product, folded
 from .table import Table
@@ -16,6 +18,7 @@ from .table import Table
 if TYPE_CHECKING:  # both take long to import, and an application may never need one
     from .core import Core
     from .selector import Selector
+    from .variants import Variants
 
 
 class Chooser:
@@ -31,6 +34,12 @@ class Chooser:
         from .core import core_of
 
         return core_of(self._table)
+
+    @cached_property
+    def _variants(self) -> Variants:
+        from .variants import Variants
+
+        return Variants(self._table)
 
     @cached_property
     def _selector(self) -> Selector:
@@ -70,6 +79,10 @@ class Chooser:
             cublas_us=found.cublas_us or None,
             is_looped=found.is_looped,
         )
+
+    def with_epilogue(self, pick: Pick, epilogue: Epilogue) -> Pick:
+        """The same by the variant of its kernel. Raises DispatchError where the table lacks the epilogue."""
+        return replace(pick, kernel_id=self._variants.of(pick.kernel_id, epilogue).id)
 
     def ranked(self, call: Call, num: int) -> tuple[Pick, ...]:
         """Up to `num` launches of kernels for a call, the one that is picked first. More than one only where

@@ -26,7 +26,7 @@ HOWS: tuple[How, ...] = ("exact", "modelled", "nearest", "default")  # as core/c
 # autotune_status
 NO_KERNEL, BAD_SCALE, NO_DRIVER, CUDA, BLAS, INSTEAD = 1, 5, 6, 1 << 16, 1 << 17, 1 << 18
 FORKED, NO_RECORD, RECORDED = 12, 13, 14
-_RUN = [ADDRESS, ADDRESS, WORD, WORD, WORD, WORD, DOUBLE, DOUBLE]
+_RUN = [ADDRESS, ADDRESS, WORD, WORD, WORD, WORD, WORD, DOUBLE, DOUBLE]
 _SIGNATURES: dict[str, list[Any]] = {
     "autotune_open": [ADDRESS, ADDRESS],
     "autotune_close": [ADDRESS],

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..gemm import LAYOUTS, SINGLE, Gemm
+from ..kernel.launch import PLAIN
 from .blas_provider import BlasProvider
 from .call_recorder import folder_of
 from .choices import KnownChoices
@@ -27,6 +28,7 @@ from .pick import Pick
 from .product import Product, Triple
 from .table import Table
 from .tensor_calls import TensorCalls, tensor_calls_of
+from .variants import numbers_of
 
 _SPARE = 64  # counts
 
@@ -135,8 +137,10 @@ class CoreEngine(Engine):
         super().forget_plans()
         self.core.library.autotune_forget(self.core.handle)
 
-    def serve(self, plan: Plan, stream: int, addresses: Triple, alpha: float, beta: float) -> None:
-        self._call(self.core.library.autotune_run_plan, plan, stream, addresses, alpha, beta)
+    def serve(
+        self, plan: Plan, stream: int, addresses: Triple, alpha: float, beta: float, bias: int = 0
+    ) -> None:
+        self._call(self.core.library.autotune_run_plan, plan, stream, (*addresses, bias), alpha, beta)
 
     def _use_blas(self) -> None:
         """Have the core call cuBLAS, too, as soon as that is found."""
@@ -146,16 +150,24 @@ class CoreEngine(Engine):
             self.core.library.autotune_use_blas(self.core.handle, ctypes.byref(self._blas_calls))
 
     def launch_all(
-        self, plan: Plan, stream: int, addresses: Triple, alpha: float, beta: float, workspace: int
+        self,
+        plan: Plan,
+        stream: int,
+        addresses: Triple,
+        alpha: float,
+        beta: float,
+        workspace: int,
+        bias: int = 0,
     ) -> None:
-        self._call(self.core.library.autotune_launch_plan, plan, stream, addresses, alpha, beta, workspace)
+        function, at = self.core.library.autotune_launch_plan, (*addresses, bias)
+        self._call(function, plan, stream, at, alpha, beta, workspace)
 
     def _call(
         self,
         function: Any,
         plan: Plan,
         stream: int,
-        addresses: Triple,
+        addresses: tuple[int, int, int, int],
         alpha: Any,
         beta: Any,
         *workspace: int,
@@ -184,7 +196,8 @@ def _address(function: Any) -> int | None:
 
 def core_kind(key: Key) -> Any:
     """autotune_kind of calls that are planned so."""
-    devices, (a, b, c), low, trans_a, trans_b, batch = key
+    devices, (a, b, c), low, trans_a, trans_b, batch, epilogue = key
     m, n = a[1 if trans_a else 0], b[0 if trans_b else 1]
     forms = zip(a, b, c or (m, n, max(n, 1), 1), strict=True)
-    return Kind(*forms, CBatch.of(batch or SINGLE), devices, low, int(trans_a), int(trans_b))
+    of_batch, flags = CBatch.of(batch or SINGLE), (int(trans_a), int(trans_b))
+    return Kind(*forms, of_batch, devices, low, *flags, *numbers_of(epilogue or PLAIN))

@@ -28,8 +28,8 @@ class CKernel(Struct):
         *((name, INT) for name in (
             "layout", "code", "bm", "bn", "bk", "threads", "smem_bytes", "vec_a", "vec_b", "vec_c",
             "reduction", "split_k", "wave", "group", "is_exact", "is_wide", "packs_a", "packs_b", "overlaps",
-            "is_along_m", "is_batched", "registers", "blocks_per_sm", "flush_k", "threads_along_k", "slices",
-            "has_model",
+            "is_along_m", "is_batched", "plain", "bias", "activation", "registers", "blocks_per_sm",
+            "flush_k", "threads_along_k", "slices", "has_model",
         )),
         *((name, DOUBLE) for name in (
             "fixed_us", "round_us", "step_us", "memory_efficiency", "relative_error",
@@ -157,6 +157,7 @@ class Kind(Struct):
     _fields_ = (
         *((name, Triple) for name in ("rows", "columns", "by_row", "by_column")), ("batch", CBatch),
         ("devices", INT * 3), ("low", ctypes.c_uint32 * 3), ("trans_a", INT), ("trans_b", INT),
+        ("bias", INT), ("activation", INT),
     )  # fmt: skip
 
 

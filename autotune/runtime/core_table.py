@@ -16,8 +16,9 @@ from . import selector, summation, workspace
 from .core_structs import CConstants, CEntry, CKernel, CLayout, CRanked, CResiduals, CTable, shared_of
 from .pick import MAX_PLANS, MAX_TALLIES
 from .table import CublasFigures, Kernel, Table
+from .variants import numbers_of, plain_ids
 
-TABLE_VERSION = 7  # of the structs
+TABLE_VERSION = 8  # of the structs
 _REDUCTIONS = ("none", "two_pass", "last_block", "last_wave", "cluster")  # as core/table.h numbers them
 
 
@@ -45,6 +46,7 @@ class TableArrays:
 
 def table_struct(table: Table, kept: TableArrays) -> Any:
     at = {kernel.id: number for number, kernel in enumerate(table.kernels)}
+    plain = plain_ids(table)
     codes = {sha256: number for number, sha256 in enumerate({k.sha256: None for k in table.kernels})}
     ranked = [CRanked(at[r.kernel], r.time_us) for entry in table.entries for r in entry.ranked]
     first, entries = 0, []
@@ -63,7 +65,7 @@ def table_struct(table: Table, kept: TableArrays) -> Any:
         capability_major=table.environment.compute_capability[0],
         capability_minor=table.environment.compute_capability[1],
         smem_per_block=table.limits.smem_per_block,
-        kernels=kept.of([_kernel(kernel, codes[kernel.sha256]) for kernel in table.kernels]),
+        kernels=kept.of([_kernel(k, codes[k.sha256], at[plain[k.id]]) for k in table.kernels]),
         layouts=(CLayout * len(LAYOUTS))(*(_layout(table, layout, at, kept) for layout in LAYOUTS)),
         entries=kept.of(entries),
         ranked=kept.of(ranked),
@@ -73,8 +75,9 @@ def table_struct(table: Table, kept: TableArrays) -> Any:
     )
 
 
-def _kernel(kernel: Kernel, code: int) -> Any:
+def _kernel(kernel: Kernel, code: int, plain: int) -> Any:
     spec, config, model = kernel.spec, kernel.config, kernel.model
+    bias, activation = numbers_of(spec.variant.epilogue)
     figures = {
         name: getattr(model, name)
         for name in ("fixed_us", "round_us", "step_us", "memory_efficiency", "relative_error")
@@ -82,7 +85,7 @@ def _kernel(kernel: Kernel, code: int) -> Any:
     return CKernel.like(
         spec, id=kernel.id.encode(), layout=LAYOUTS.index(kernel.layout), code=code,
         reduction=_REDUCTIONS.index(spec.reduction), is_wide=spec.variant.is_wide,
-        is_batched=spec.variant.is_batched,
+        is_batched=spec.variant.is_batched, plain=plain, bias=bias, activation=activation,
         registers=kernel.registers, blocks_per_sm=kernel.blocks_per_sm, flush_k=config.flush_k,
         threads_along_k=int(threads_along_k(config)), slices=config.slice_k, has_model=model is not None,
         **figures,

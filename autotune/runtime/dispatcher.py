@@ -31,6 +31,7 @@ from .pick import MAX_PLANS, Pick
 from .product import Triple, UnfitStrides, check_overlap, make_gemm, packed_forms
 
 if TYPE_CHECKING:
+    from .added import Added
     from .counting import Counted
     from .engine import Plan, Planner
     from .engines import Engines, Fallback
@@ -42,6 +43,8 @@ if TYPE_CHECKING:
     from .torch_routing import TorchRouting
 
 Settle = Literal["off", "first-use"]
+Activation = Literal["relu", "gelu", "gelu_tanh"]
+_ACTIVATIONS = ("none", "relu", "gelu", "gelu_tanh")  # as core/autotune_sgemm.h numbers them
 _Leadings = tuple[Leading, Leading, Leading | None]
 _SETTLE, _CHOICES, _RECORD = "AUTOTUNE_SETTLE", "AUTOTUNE_CHOICES", "AUTOTUNE_RECORD"
 
@@ -196,18 +199,28 @@ class Dispatcher:
         engines.of(number)
         return kind.settle(gemms, engines.driver, number)
 
-    def prepare(self, shapes: Iterable[tuple[Any, ...]], *, device: int | None = None) -> list[Pick]:
+    def prepare(
+        self,
+        shapes: Iterable[tuple[Any, ...]],
+        *,
+        device: int | None = None,
+        has_bias: bool = False,
+        activation: Activation | None = None,
+    ) -> list[Pick]:
         """Choose, load and plan products of packed matrices ahead, so that the first of each is as fast as
         the next, and may be captured. Nothing is launched, and nothing waits for the GPU's work.
 
         Shapes are (m, n, k) or (m, n, k, trans_a, trans_b), of matrices whose addresses are multiples of 16;
         behind them, for a batch, its number of products, or that and two flags: whether all share A, or B.
-        `device`: number of the GPU, by default the current one. Returns what will serve each shape.
+        `device`: number of the GPU, by default the current one. `has_bias`, `activation`: of calls with
+        these. Returns what will serve each shape without them.
         Raises DispatchError for what is no shape, and where the table does not fit the GPU.
         """
         from .blas_engine import blas_pick
+        from .variants import asked_for
 
         gemms = [make_gemm(*_extents_and_flags(shape)) for shape in shapes]
+        epilogue = asked_for(has_bias, activation)
         engines, _ = self._opened or self._open()
         number = engines.for_host() if device is None else _number(device)
         engine, kind = engines.of(number), engines.kind(number)
@@ -215,7 +228,7 @@ class Dispatcher:
             a, b, c = packed_forms(gemm)
             for form_c in (c, None):  # with an out, and without
                 call = (number,) * 3, (a, b, form_c), (0, 0, 0), gemm.trans_a, gemm.trans_b
-                engine.plan(*call, gemm.strides if gemm.is_batched else None)
+                engine.plan(*call, gemm.strides if gemm.is_batched else None, epilogue)
         if kind is not None:
             return [kind.choose(gemm, number) for gemm in gemms]
         return [blas_pick(gemm) for gemm in gemms]
@@ -293,8 +306,11 @@ class Dispatcher:
         trans_a: bool = False,
         trans_b: bool = False,
         stream: Any = None,
+        bias: Any = None,
+        activation: Activation | None = None,
     ) -> Any:
-        """C[m,n] = alpha * op(a) * op(b) + beta * C, where op transposes if trans_a (trans_b) is set.
+        """C[m,n] = alpha * op(a) * op(b) + beta * C, where op transposes if trans_a (trans_b) is set; with
+        bias and activation C = activation(alpha * op(a) * op(b) + beta * C + bias).
 
         Arrays of more than two dimensions are batches of matrices. Leading dimensions broadcast as NumPy's
         do: what one operand lacks, or has one of, all products share. Those that do not lie regularly in
@@ -308,6 +324,11 @@ class Dispatcher:
         products each other; it is required where beta is not 0, and for arrays of other libraries. It is
         returned; without it a new array of a's library is.
 
+        bias: a vector with an element for each column of C, which all rows and all products of a batch share.
+        activation: "relu", "gelu" (by erf) or "gelu_tanh". Both are applied by the kernel that would serve
+        the plain product, never by cuBLAS. The table has to hold it with that epilogue (`autotune
+        export-table --epilogue bias-relu`).
+
         NumPy arrays are copied to a GPU and the result back: this waits for the GPU and is for
         convenience, not for speed.
 
@@ -320,15 +341,32 @@ class Dispatcher:
         """
         calls = self._tensor_calls
         if calls is not None and stream is None:
-            served = calls.sgemm(a, b, out, alpha, beta, trans_a, trans_b)
+            if bias is None and activation is None:
+                served = calls.sgemm(a, b, out, alpha, beta, trans_a, trans_b)
+            else:
+                served = calls.sgemm(a, b, out, alpha, beta, trans_a, trans_b, bias, _told(activation))
             if served is not None:
                 return served
+        return self._multiply((a, b, out), (alpha, beta), (trans_a, trans_b), stream, (bias, activation))
+
+    def _multiply(
+        self,
+        arrays: tuple[Any, Any, Any],
+        scales: tuple[Any, Any],
+        transposed: tuple[bool, bool],
+        stream: Any,
+        adds: tuple[Any, Any],
+    ) -> Any:
+        """`sgemm` of what the core does not know, or does not serve. `adds`: bias and activation."""
+        (a, b, out), (alpha, beta), (trans_a, trans_b) = arrays, scales, transposed
         engines, libraries = self._opened or self._open()
         library = libraries.of(a, "a")
         library_b = libraries.of(b, "b")
         library_c = library if out is None else libraries.of(out, "out")
-        if library_b is not library or library_c is not library:
-            _check_mixed((library, library_b, library_c), stream)
+        added = _added(libraries, adds)
+        library_v = library if added is None or added.library is None else added.library
+        if not (library is library_b is library_c is library_v):
+            _check_mixed((library, library_b, library_c, library_v), stream)
         if beta != 0 and out is None:
             raise DispatchError("beta is not 0, but there is no out to scale; pass out=")
         at_a, device_a, form_a, leading_a = library.describe(a, "a")
@@ -341,38 +379,61 @@ class Dispatcher:
 
             device = engines.for_host()
             handle = PER_THREAD_STREAM if stream is None else _explicit(engines.driver, stream, device)
-            operands, scales = (a, b, out), (alpha, beta)
-            return sgemm_host(engines.of(device), device, handle, operands, scales, (trans_a, trans_b))
+            return sgemm_host(engines.of(device), device, handle, arrays, scales, transposed, added)
         devices, forms = (device_a, device_b, device_c), (form_a, form_b, form_c)
         engine, stack = engines.serving(devices), None
+        epilogue = None if added is None else added.epilogue
         try:
             if leading_a or leading_b or leading_c:
                 stack = self._stack(forms, (leading_a, leading_b, leading_c), trans_a, trans_b)
                 lowest = stack.lowest((at_a, at_b, at_c))
-                plan = engine.plan(devices, forms, lowest, trans_a, trans_b, stack.batch)
+                plan = engine.plan(devices, forms, lowest, trans_a, trans_b, stack.batch, epilogue)
             else:
-                plan = engine.plan(devices, forms, (at_a, at_b, at_c), trans_a, trans_b)
+                plan = engine.plan(devices, forms, (at_a, at_b, at_c), trans_a, trans_b, None, epilogue)
         except UnfitStrides as fault:
-            call = partial(self.sgemm, alpha=alpha, beta=beta, stream=stream)
+            added_too = {"bias": adds[0], "activation": adds[1]}
+            call = partial(self.sgemm, alpha=alpha, beta=beta, stream=stream, **added_too)
             owners = {"a": library, "b": library_b, "out": library_c}
-            return self._serve_otherwise(fault, call, owners, (a, b, out), (trans_a, trans_b))
+            return self._serve_otherwise(fault, call, owners, arrays, transposed)
+        at, all_owners = (at_a, at_b, at_c), (library, library_b, library_c, library_v)
+        return self._enqueue(engine, plan, stack, arrays, at, scales, all_owners, stream, added)
+
+    def _enqueue(
+        self,
+        engine: Planner,
+        plan: Plan,
+        stack: Stack | None,
+        arrays: tuple[Any, Any, Any],
+        addresses: Triple,
+        scales: tuple[Any, Any],
+        owners: tuple[Library, Library, Library, Library],
+        stream: Any,
+        added: Added | None,
+    ) -> Any:
+        """Run a plan on arrays of these owners, that of what is added behind them. Returns the result."""
+        (a, b, out), (at_a, at_b, at_c) = arrays, addresses
+        library, library_b, library_c, library_v = owners
         device = plan.gpu.device
-        handle = (
-            library.current_stream(a, device) if stream is None else _explicit(engines.driver, stream, device)
-        )
+        if added is not None:
+            added.check(plan.problem.gemm.n, device)
+        driver = engine.driver
+        handle = library.current_stream(a, device) if stream is None else _explicit(driver, stream, device)
         if out is None:
             out = library.empty(_shape(plan, stack), device, None if stream is None else handle)
             at_c = library.describe(out, "out")[0]
         else:
-            check_overlap((at_a, at_b, at_c), _num_bytes(plan, stack))
-        if library.is_foreign or library_b.is_foreign or library_c.is_foreign:
-            for owner, x in ((library, a), (library_b, b), (library_c, out)):
-                owner.order(x, handle)
-        if stack is None:
-            engine.run(plan, handle, (at_a, at_b, at_c), alpha, beta)
-        else:
-            for behind_a, behind_b, behind_c in stack.offsets:
-                engine.run(plan, handle, (at_a + behind_a, at_b + behind_b, at_c + behind_c), alpha, beta)
+            num_bytes = _num_bytes(plan, stack)
+            check_overlap((at_a, at_b, at_c), num_bytes)
+            if added is not None:
+                added.check_apart(at_c, num_bytes[2])
+        at_bias, bias = (0, None) if added is None else (added.address, added.bias)
+        if library.is_foreign or library_b.is_foreign or library_c.is_foreign or library_v.is_foreign:
+            for owner, x in zip(owners, (a, b, out, bias), strict=True):
+                if x is not None:
+                    owner.order(x, handle)
+        for behind_a, behind_b, behind_c in ((0, 0, 0),) if stack is None else stack.offsets:
+            at = (at_a + behind_a, at_b + behind_b, at_c + behind_c)
+            engine.run(plan, handle, at, *scales, at_bias)
         if library.name == "torch" and engine not in self._met_torch:
             self._meet_torch(engine)
         return out
@@ -406,7 +467,8 @@ class Dispatcher:
         columns, C^T = op(b)^T op(a)^T; else with a packed copy. Raises the fault where neither can be."""
         (a, b, out), (trans_a, trans_b) = operands, transposed
         owner, turned = owners[fault.role], _turned(out)
-        if fault.is_by_columns and turned is not None:
+        is_along_columns = call.keywords["bias"] is not None  # which would be along rows of the transpose
+        if fault.is_by_columns and turned is not None and not is_along_columns:
             call(b, a, turned, trans_a=not trans_b, trans_b=not trans_a)
             return out
         named = {"a": a, "b": b, "out": out}
@@ -594,6 +656,22 @@ def _explicit(driver: Driver, stream: Any, device: int) -> int:
                 f"the stream is of GPU {owner}, the arrays are on GPU {device}; pass a stream of GPU {device}"
             )
     return handle
+
+
+def _told(activation: Any) -> int:
+    """As the core is told of it; -1 for what is none, which has no plan there."""
+    name = "none" if activation is None else activation
+    is_one = type(name) is str and activation != "none" and name in _ACTIVATIONS
+    return _ACTIVATIONS.index(name) if is_one else -1
+
+
+def _added(libraries: Libraries, adds: tuple[Any, Any]) -> Added | None:
+    """What a call adds, by its bias and activation; None for a plain product."""
+    if adds[0] is None and adds[1] is None:
+        return None
+    from .added import Added
+
+    return Added.of(libraries, *adds)
 
 
 def _check_mixed(libraries: tuple[Library, ...], stream: Any) -> None:

@@ -22,6 +22,7 @@ from ..kernel.launch import (
     PACK_THREADS,
     REDUCE_THREADS,
     SCHEDULE_WORDS,
+    Epilogue,
     Grid,
     Pack,
     schedule,
@@ -46,19 +47,20 @@ if TYPE_CHECKING:
 _ALIGNMENT_MASK = TUNED_ALIGNMENT - 1
 
 # Arguments of the kernels, as documented at launch.Grid, and where each lies in the packed values.
-# Behind what is packed lies the epilogue: 0, for none.
-_SGEMM = struct.Struct(f"=iiifQqQqf4xQqQi{SCHEDULE_WORDS}I4xqqqi4x{8 * EPILOGUE_WORDS}x")
+# Of the epilogue the bias alone is ever other than 0: all products of a batch share it.
+_EPILOGUE = f"Q{8 * (EPILOGUE_WORDS - 1)}x"
+_SGEMM = struct.Struct(f"=iiifQqQqf4xQqQi{SCHEDULE_WORDS}I4xqqqi4x{_EPILOGUE}")
 _ALPHA = struct.Struct("=f")
 _ALPHA_OFFSET = 12
 _SGEMM_OFFSETS = (0, 4, 8, 12, 16, 24, 32, 40, 48, 56, 64, 72, 80, 84, 144, 176)
-_REDUCE = struct.Struct(f"=iiffQqQiiiii4xq{8 * EPILOGUE_WORDS}x")
+_REDUCE = struct.Struct(f"=iiffQqQiiiii4xq{_EPILOGUE}")
 _REDUCE_OFFSETS = (0, 4, 8, 12, 16, 24, 32, 40, 44, 48, 52, 56, 64, 72)
 _PACK = struct.Struct("=iiQqi4xQiiq")
 _PACK_OFFSETS = (0, 4, 8, 16, 24, 32, 40, 44, 48)
 
 
-# What a plan is remembered by: GPUs, forms and alignment of A, B and C, their flags, and the batch
-Key = tuple[Triple, Forms, Triple, bool, bool, Batch | None]
+# What a plan is remembered by: GPUs, forms and alignment of A, B and C, their flags, the batch, the epilogue
+Key = tuple[Triple, Forms, Triple, bool, bool, Batch | None, Epilogue | None]
 
 
 def key_of(
@@ -68,11 +70,12 @@ def key_of(
     trans_a: bool,
     trans_b: bool,
     batch: Batch | None = None,
+    epilogue: Epilogue | None = None,
 ) -> Key:
     """Of a call with arrays on these GPUs, of these forms, at these addresses."""
     a, b, c = addresses
     aligned = (a & _ALIGNMENT_MASK, b & _ALIGNMENT_MASK, c & _ALIGNMENT_MASK)
-    return devices, forms, aligned, trans_a, trans_b, batch
+    return devices, forms, aligned, trans_a, trans_b, batch, epilogue
 
 
 class Plan(NamedTuple):
@@ -130,13 +133,15 @@ class Planner:
         trans_a: bool,
         trans_b: bool,
         batch: Batch | None = None,
+        epilogue: Epilogue | None = None,
     ) -> Plan:
         """The plan for a call with arrays on these GPUs, of these forms, at these addresses; of a batch the
         forms of one product.
 
-        Raises DispatchError if the arrays do not fit each other or the table does not fit the GPU.
+        Raises DispatchError if the arrays do not fit each other, the table does not fit the GPU, or it lacks
+        the epilogue.
         """
-        key = key_of(devices, forms, addresses, trans_a, trans_b, batch)
+        key = key_of(devices, forms, addresses, trans_a, trans_b, batch, epilogue)
         plans = self._plans  # `forget_plans` puts others in their place
         try:
             found = plans.get(key)
@@ -187,9 +192,11 @@ class Planner:
     def _make_plan(self, problem: Product, device: int, aligned: Triple, key: Key) -> Plan:
         raise NotImplementedError
 
-    def run(self, plan: Plan, stream: int, addresses: Triple, alpha: float, beta: float) -> None:
-        """Enqueue a product with the GPU's primary context current, and restore the caller's. Does not
-        wait."""
+    def run(
+        self, plan: Plan, stream: int, addresses: Triple, alpha: float, beta: float, bias: int = 0
+    ) -> None:
+        """Enqueue a product with the GPU's primary context current, and restore the caller's. `bias`: the
+        address of the vector that the plan's epilogue adds. Does not wait."""
         raise NotImplementedError
 
     def count(self, plan: Plan) -> None:
@@ -234,7 +241,12 @@ class Engine(Planner):
         known = self._known
         if known is not None and known.is_first_use:
             known.settled_on(gpu)
-        pick = self.blas.served((known and known.pick(call, device)) or self._chooser.pick(call), call)
+        pick = (known and known.pick(call, device)) or self._chooser.pick(call)
+        epilogue = key[-1]
+        if epilogue is None:
+            pick = self.blas.served(pick, call)
+        else:
+            pick = self.blas.with_epilogue(self._chooser.with_epilogue(pick, epilogue))
         plan = self.counted(self.plan_of(problem, gpu, pick, aligned), aligned, pick)
         if known is not None and known.is_open(call, pick):
             return plan._replace(key=key, unsettled=call)
@@ -251,7 +263,9 @@ class Engine(Planner):
         loaded, walk = self.devices.kernel(gpu, kernel), schedule(spec, grid)
         return Plan(problem, gpu, loaded, grid, walk, blas=blas, loop=loop)
 
-    def run(self, plan: Plan, stream: int, addresses: Triple, alpha: float, beta: float) -> None:
+    def run(
+        self, plan: Plan, stream: int, addresses: Triple, alpha: float, beta: float, bias: int = 0
+    ) -> None:
         """Launch with the GPU's primary context current, and restore the caller's. Does not wait."""
         if plan.unsettled is not None and self.settle(plan, stream):
             key = plan.key
@@ -260,13 +274,15 @@ class Engine(Planner):
             self.remember(key, plan)
         if plan.kernel is None:
             return
-        self.serve(plan, stream, addresses, alpha, beta)
+        self.serve(plan, stream, addresses, alpha, beta, bias)
 
-    def serve(self, plan: Plan, stream: int, addresses: Triple, alpha: float, beta: float) -> None:
+    def serve(
+        self, plan: Plan, stream: int, addresses: Triple, alpha: float, beta: float, bias: int = 0
+    ) -> None:
         """As `run`, of a plan with a kernel that is settled."""
         if plan.blas is None or not self._run_blas(plan, plan.blas, stream, addresses, alpha, beta):
             with self.devices.current(plan.gpu):
-                launch = partial(self.launch_all, plan, stream, addresses, alpha, beta)
+                launch = partial(self.launch_all, plan, stream, addresses, alpha, beta, bias=bias)
                 if plan.grid.scratch_bytes:
                     plan.gpu.workspaces.run(plan.grid, stream, launch)
                 else:
@@ -286,7 +302,14 @@ class Engine(Planner):
         return True
 
     def launch_all(
-        self, plan: Plan, stream: int, addresses: Triple, alpha: float, beta: float, workspace: int
+        self,
+        plan: Plan,
+        stream: int,
+        addresses: Triple,
+        alpha: float,
+        beta: float,
+        workspace: int,
+        bias: int = 0,
     ) -> None:
         """Every launch of a plan that has some, with its workspace at an address: 0 where it needs none. The
         GPU's context must be current."""
@@ -294,26 +317,40 @@ class Engine(Planner):
             a, b, c = (
                 at + FLOAT_BYTES * product * apart for at, apart in zip(addresses, plan.loop[1:], strict=True)
             )
-            self._launch_one(plan, stream, (a, b, c), alpha, beta, workspace)
+            self._launch_one(plan, stream, (a, b, c), alpha, beta, workspace, bias)
 
     def _launch_one(
-        self, plan: Plan, stream: int, addresses: Triple, alpha: float, beta: float, workspace: int
+        self,
+        plan: Plan,
+        stream: int,
+        addresses: Triple,
+        alpha: float,
+        beta: float,
+        workspace: int,
+        bias: int,
     ) -> None:
         """A product, or a batch that is launched at once."""
         kernel = plan.kernel
         assert kernel is not None
         operands, lds = _where_packed(plan, addresses, workspace)
         behind = workspace + plan.grid.pack_bytes
-        self._set(plan, operands, lds, alpha, beta, behind)
+        self._set(plan, operands, lds, alpha, beta, behind, bias)
         if _ALPHA.unpack_from(self._arguments.sgemm, _ALPHA_OFFSET)[0] != 0:  # else A and B are not read
             for pack in plan.grid.packs:
                 self._launch_pack(plan, kernel, stream, pack, addresses, workspace + pack.offset)
         self._launch(plan, kernel, stream)
         if plan.grid.reduce_blocks:
-            self._launch_reduce(plan, kernel, stream, addresses, alpha, beta, behind)
+            self._launch_reduce(plan, kernel, stream, addresses, alpha, beta, behind, bias)
 
     def _set(
-        self, plan: Plan, addresses: Triple, lds: Triple, alpha: float, beta: float, workspace: int
+        self,
+        plan: Plan,
+        addresses: Triple,
+        lds: Triple,
+        alpha: float,
+        beta: float,
+        workspace: int,
+        bias: int,
     ) -> None:
         """Arguments of `sgemm` for this thread. Raises DispatchError, with nothing launched yet."""
         gemm = plan.problem.gemm
@@ -323,7 +360,7 @@ class Engine(Planner):
             _SGEMM.pack_into(
                 self._arguments.sgemm, 0,
                 gemm.m, gemm.n, gemm.k, alpha, a, lda, b, ldb, beta, c, ldc, workspace, plan.grid.split_k,
-                *plan.schedule, *plan.grid.strides, plan.grid.products,
+                *plan.schedule, *plan.grid.strides, plan.grid.products, bias,
             )  # fmt: skip
         except (struct.error, OverflowError, TypeError) as error:
             raise DispatchError(f"alpha = {alpha!r} or beta = {beta!r} is no float32 ({error})") from error
@@ -354,13 +391,14 @@ class Engine(Planner):
         alpha: float,
         beta: float,
         workspace: int,
+        bias: int,
     ) -> None:
         arguments, grid, gemm = self._arguments, plan.grid, plan.problem.gemm
         _REDUCE.pack_into(
             arguments.reduce, 0,
             gemm.m, gemm.n, alpha, beta, addresses[2], plan.problem.lds[2], workspace,
             grid.split_k, grid.padded_m, grid.padded_n, grid.reduce_group_bits,
-            grid.reduce_blocks_per_product, grid.strides[2],
+            grid.reduce_blocks_per_product, grid.strides[2], bias,
         )  # fmt: skip
         size, smem_bytes, at = (grid.reduce_blocks, 1), grid.reduce_smem_bytes, arguments.at_reduce
         self.driver.launch(kernel.reduce, size, REDUCE_THREADS, smem_bytes, stream, at, kernel.overlaps)

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import DispatchError
+from .added import Added
 from .arrays import packed_form
 from .engine import Planner
 from .stacks import stacked
@@ -25,21 +26,29 @@ def sgemm_host(
     arrays: tuple[_Array, _Array, _Array | None],
     scales: tuple[float, float],
     transposed: tuple[bool, bool],
+    added: Added | None = None,
 ) -> _Array:
     """C = alpha * op(A) * op(B) + beta * C for arrays a, b, out of the host; waits for the result.
 
-    `scales` are alpha and beta, `transposed` trans_a and trans_b. Strides of any kind are packed on the
-    way. Raises DispatchError if shapes do not fit, out overlaps an input, or the stream is captured.
+    `scales` are alpha and beta, `transposed` trans_a and trans_b; `added`: a bias of the host, and what is
+    made of the result. Strides of any kind are packed on the way.
+
+    Raises DispatchError if shapes do not fit, out overlaps an input, or the stream is captured.
     """
     a, b, out = arrays
-    if out is not None and (np.may_share_memory(a, out) or np.may_share_memory(b, out)):
+    bias = None if added is None else added.bias
+    read = [x for x in (a, b, bias) if x is not None]
+    if out is not None and any(np.may_share_memory(x, out) for x in read):
         raise DispatchError("out overlaps an input in memory; pass a copy of the input or another out")
     a, b = np.ascontiguousarray(a), np.ascontiguousarray(b)
     (form_a, leading_a), (form_b, leading_b) = packed_form(a.shape), packed_form(b.shape)
     form_c, leading_c = (None, None) if out is None else packed_form(out.shape)
     forms = form_a, form_b, form_c
     stack = stacked(forms, (leading_a, leading_b, leading_c), *transposed)
-    plan = engine.plan((device, device, device), forms, stack.lowest((0, 0, 0)), *transposed, stack.batch)
+    lowest, epilogue = stack.lowest((0, 0, 0)), None if added is None else added.epilogue
+    plan = engine.plan((device, device, device), forms, lowest, *transposed, stack.batch, epilogue)
+    if added is not None:
+        added.check(plan.problem.gemm.n, device)
     result = np.empty(stack.shape, np.float32) if out is None else np.ascontiguousarray(out)
     driver = engine.driver
     with engine.devices.current(plan.gpu), ExitStack() as at_end:
@@ -47,15 +56,17 @@ def sgemm_host(
             raise DispatchError("NumPy arrays cannot be part of a graph; copy them to the GPU first")
         at_end.callback(driver.synchronize, stream)
         places = []
-        for x, is_read in ((a, True), (b, True), (result, scales[1] != 0)):
+        copied = [(a, True), (b, True), (result, scales[1] != 0)]
+        copied += [] if bias is None else [(np.ascontiguousarray(bias), True)]
+        for x, is_read in copied:
             place = driver.allocate(max(x.nbytes, 1), stream)
             at_end.callback(driver.free, place, stream)
             if is_read and x.nbytes:
                 driver.copy_in(place, x.ctypes.data, x.nbytes, stream)
             places.append(place)
         for behind in stack.offsets:
-            at_a, at_b, at_c = (at + offset for at, offset in zip(places, behind, strict=True))
-            engine.run(plan, stream, (at_a, at_b, at_c), *scales)
+            at_a, at_b, at_c = (at + offset for at, offset in zip(places[:3], behind, strict=True))
+            engine.run(plan, stream, (at_a, at_b, at_c), *scales, sum(places[3:]))
         if result.nbytes:
             driver.copy_out(result.ctypes.data, places[2], result.nbytes, stream)
     if out is None or out is result:

@@ -7,6 +7,7 @@
     5   the table says neither what the model misses nor how fast cuBLAS is
     6   no cubin is packed; the table need not say how well shapes are served that were left out
     7   there are no batches, although it has a place for them: nobody could call them
+    8   no kernel has an epilogue, although it has a place for one
 
 A stored spec is not taken on trust: it must be the one that follows from the config. Copied into exported
 tables.
@@ -27,6 +28,7 @@ DERIVED_SPECS = 4  # the first schema that stores none
 _IDENTITIES = _BATCHES = 5  # the first schema whose cubins say which kernels they hold; that names batches
 _MISSED = 6  # the first schema that says what the model misses
 _PACKED = 7  # the first schema whose cubins are packed
+_EPILOGUES = 9  # the first schema that says which epilogues kernels have
 _OVERLAP = 3  # the first schema whose kernels wait for those before them
 _LATER = {1: ("packs_a", "packs_b"), 2: ("overlaps",)}  # flags of a spec that came with the schema after
 _SINGLE = {"batch": 1, "shares_a": False, "shares_b": False}
@@ -44,6 +46,8 @@ def upgrade(body: dict[str, Any], version: int) -> list[LaunchSpec]:
     )
     specs = []
     body.setdefault("left_out", [])
+    if version < _EPILOGUES:
+        body.setdefault("epilogues", [])
     if version < DERIVED_SPECS:
         body.setdefault("power_limit_w", None)
         specs = [_upgrade(kernel, i, version) for i, kernel in enumerate(kernels)]

@@ -90,7 +90,9 @@ class OneKind:
 
         with self._lock:
             if self._known is None:
-                kernels, is_first_use = self.chooser.kernels, self._is_first_use
+                # nothing but plain kernels is ever chosen
+                kernels = {name: kernel for name, kernel in self.chooser.kernels.items() if kernel.is_plain}
+                is_first_use = self._is_first_use
                 self._known = KnownChoices(self.table, kernels, pinned, is_first_use, self._blas)
             return self._known
 

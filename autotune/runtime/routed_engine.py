@@ -13,7 +13,7 @@ from typing import Any
 
 from ..errors import DispatchError
 from ..gemm import FLOAT_BYTES, LAYOUTS, Batch, Gemm
-from ..kernel.launch import Grid
+from ..kernel.launch import Epilogue, Grid
 from .arrays import Forms
 from .blas_provider import BlasProvider
 from .core import Core
@@ -61,10 +61,14 @@ class AsPicked(BlasProvider):
     def served(self, pick: Pick, call: Call) -> Pick:
         return pick
 
+    def with_epilogue(self, pick: Pick) -> Pick:
+        return pick
+
 
 class RoutedEngine(CoreEngine):
-    """A `CoreEngine` that plans nothing but what it expects to be faster than cuBLAS. `has_bias`: C begins as
-    a copy of a vector for each row, which cuBLAS adds as it goes: C is written and read once more."""
+    """A `CoreEngine` that plans nothing but what it expects to be faster than cuBLAS. `has_bias`: a vector is
+    added to each row, by the kernel's epilogue where the table has that. Else C begins as a copy of it, which
+    cuBLAS adds as it goes: C is written and read once more."""
 
     def __init__(self, has_bias: bool, core: Core, *arguments: Any) -> None:
         super().__init__(core, *arguments)
@@ -80,14 +84,15 @@ class RoutedEngine(CoreEngine):
         forms: Forms,
         addresses: Triple,
         batch: Batch | None = None,
+        epilogue: Epilogue | None = None,
     ) -> Decided:
         """What becomes of such calls, from now on."""
-        key = key_of(devices, forms, addresses, False, False, batch)
+        key = key_of(devices, forms, addresses, False, False, batch, epilogue)
         with self._lock:
             if key not in self._decided:
                 self._plans.pop(key, None)
                 try:
-                    plan = self.plan(devices, forms, addresses, False, False, batch)
+                    plan = self.plan(devices, forms, addresses, False, False, batch, epilogue)
                     why_not = "" if plan.core else _EMPTY
                 except DispatchError:
                     why_not = _UNFIT
@@ -136,9 +141,14 @@ class RoutedEngine(CoreEngine):
             return _NOT_TUNED
         if pick.expected_us is None or pick.cublas_us is None:
             return _UNKNOWN
-        bias_us = 2 * FLOAT_BYTES * gemm.num_results / (1e3 * self.table.limits.bandwidth_gbs)
-        ours_us = pick.expected_us + (bias_us if self._has_bias else 0)
+        is_copied = self._has_bias and self._chooser.kernels[pick.kernel_id].is_plain
+        copy_us = 2 * FLOAT_BYTES * gemm.num_results / (1e3 * self.table.limits.bandwidth_gbs)
+        ours_us = pick.expected_us + (copy_us if is_copied else 0)
         return _FASTER if pick.provider == "cublas" or ours_us >= pick.cublas_us else ""
+
+    def has(self, epilogue: Epilogue) -> bool:
+        """Whether its table has kernels with it."""
+        return epilogue in self.table.epilogues
 
     def decided(self) -> Iterator[Decided]:
         """All kinds of call so far."""

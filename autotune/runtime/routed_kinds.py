@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Iterator
 
 from ..gemm import Batch
+from ..kernel.launch import Epilogue
 from .arrays import Forms
 from .product import Triple
 from .routed_engine import Decided, RoutedEngine
@@ -33,17 +34,24 @@ class RoutedKinds:
         forms: Forms,
         addresses: Triple,
         batch: Batch | None = None,
+        epilogue: Epilogue | None = None,
     ) -> Decided:
         """What becomes of such calls, from now on."""
-        device = max(devices)
-        if device not in self._engines:
-            self._add(device)
-        return self._engines[device].decide(devices, forms, addresses, batch)
+        return self._engine_of(max(devices)).decide(devices, forms, addresses, batch, epilogue)
+
+    def has(self, epilogue: Epilogue, device: int) -> bool:
+        """Whether the table for a GPU has kernels with it."""
+        return self._engine_of(device).has(epilogue)
 
     def decided(self) -> Iterator[Decided]:
         """All kinds of call so far."""
         for engine in dict.fromkeys(self._engines.values()):
             yield from engine.decided()
+
+    def _engine_of(self, device: int) -> RoutedEngine:
+        if device not in self._engines:
+            self._add(device)
+        return self._engines[device]
 
     def _add(self, device: int) -> bool:
         with self._lock:

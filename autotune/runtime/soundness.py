@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +20,8 @@ from ..errors import UsageError
 from ..gemm import LAYOUTS, MAX_EXTENT, Gemm
 from ..kernel import identity
 from ..kernel.config import PARAMETER, Config
-from ..kernel.launch import LaunchSpec, refusal
+from ..kernel.epilogue_names import EPILOGUES, name_of
+from ..kernel.launch import PLAIN, LaunchSpec, refusal
 from ..kernel.resources import blocks_per_sm
 from ..kernel.rules import RULES
 from ..strict import Misfit
@@ -75,6 +77,7 @@ def _check_record(record: KernelRecord) -> None:
     _require(splits == (reduction != "none"), f"{where} splits k without a reduction")
     has_place = record.model is None or not record.variant.is_batched
     _require(has_place, f"{where} is for batches, and has a model, which is of single products")
+    _require(record.model is None or record.is_plain, f"{where} has an epilogue, and a model")
     _require(_SHA256.fullmatch(record.sha256) is not None, f"{where} has no SHA-256 of its cubin")
 
 
@@ -127,6 +130,7 @@ def check_references(table: Table) -> None:
     _require(table.environment.compute_capability == table.limits.compute_capability,
              "environment and limits are of different GPUs")  # fmt: skip
     _check_defaults(table, kernels)
+    _check_epilogues(table)
     for entry in table.entries:
         _check_entry(entry, kernels)
     _require(set(table.places) <= set(LAYOUTS), "places are of a layout that there is none of")
@@ -176,11 +180,36 @@ def _check_defaults(table: Table, kernels: dict[str, Kernel]) -> None:
                  f"the default {name!r} has no model to compete with the others of {layout}")  # fmt: skip
 
 
+def _check_epilogues(table: Table) -> None:
+    """Each plain kernel has a variant with each epilogue of the table, and there are no others."""
+    told = set(table.epilogues)
+    _require(len(told) == len(table.epilogues), "an epilogue stands twice")
+    _require(told <= set(EPILOGUES.values()), "the table has an epilogue that no call asks for")
+    strangers = [kernel.id for kernel in table.kernels if not kernel.is_plain]
+    if not told:
+        _require(not strangers, f"kernel {strangers[:1]} has an epilogue that the table does not tell of")
+        return
+    there = {(kernel.config, kernel.variant) for kernel in table.kernels}
+    for kernel in table.kernels:
+        plain = replace(kernel.variant, epilogue=PLAIN)
+        where = f"kernel {kernel.id!r}"
+        is_told = kernel.is_plain or kernel.variant.epilogue in told
+        _require(is_told, f"{where} has an epilogue that the table does not tell of")
+        fits = kernel.spec.smem_bytes <= table.limits.smem_per_block
+        _require(fits, f"{where} needs more shared memory with its epilogue than the GPU has")
+        _require((kernel.config, plain) in there, f"{where} has an epilogue, and there is none without")
+        for epilogue in told:
+            is_there = (kernel.config, replace(plain, epilogue=epilogue)) in there
+            _require(is_there, f"{where} lacks a variant with the epilogue {name_of(epilogue)}")
+
+
 def is_universal(spec: LaunchSpec) -> bool:
-    """Whether a kernel serves any single product, leading dimensions and addresses, without a workspace."""
+    """Whether a kernel serves any plain single product, leading dimensions and addresses, without a
+    workspace."""
     vectors = (spec.vec_a, spec.vec_b, spec.vec_c)
     needs_workspace = spec.reduction != "none" or spec.packs_a or spec.packs_b
-    is_general = spec.variant.is_wide and not spec.variant.is_batched
+    variant = spec.variant
+    is_general = variant.is_wide and not variant.is_batched and variant.epilogue == PLAIN
     return not spec.is_exact and is_general and vectors == (1, 1, 1) and not needs_workspace
 
 
@@ -192,6 +221,7 @@ def _check_entry(entry: Entry, kernels: dict[str, Kernel]) -> None:
         if kernel is None:
             raise Misfit(f"{where} names {ranked.kernel!r}, which is no kernel of the table")
         _require(kernel.layout == entry.gemm.layout, f"{where} names a kernel of another layout")
+        _require(kernel.is_plain, f"{where} names a kernel with an epilogue")
         is_one_kind = kernel.variant.is_batched == entry.gemm.is_batched
         _require(
             is_one_kind,

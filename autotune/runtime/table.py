@@ -23,7 +23,7 @@ from ..errors import DispatchError, UsageError
 from ..gemm import LAYOUTS, MAX_EXTENT, Gemm
 from ..kernel import identity
 from ..kernel.config import Config
-from ..kernel.launch import LaunchSpec, Variant
+from ..kernel.launch import PLAIN, Epilogue, LaunchSpec, Variant
 from ..kernel.resources import MAX_REGISTERS, launch_spec
 from ..models.model_figures import ModelFigures
 from . import checksum, older_schemas, soundness
@@ -34,7 +34,7 @@ if TYPE_CHECKING:  # which take long to import, and an application may never nee
     from ..models.launches import Floats
 
 FORMAT = "autotune dispatch table"
-SCHEMA_VERSION = 8  # what tables of earlier ones say otherwise stands in older_schemas.py
+SCHEMA_VERSION = 9  # what tables of earlier ones say otherwise stands in older_schemas.py
 TABLE_FILE = "table.json"
 CUBIN_FOLDER = "cubins"
 _AGAIN = "export the table again with `autotune export-table`"
@@ -78,6 +78,12 @@ class KernelRecord:
         return ("T" if self.variant.trans_a else "N") + ("T" if self.variant.trans_b else "N")
 
     @property
+    def is_plain(self) -> bool:
+        """Whether it has no epilogue. Others are never picked: a call that asks for an epilogue is served by
+        the variant of the plain kernel that is."""
+        return self.variant.epilogue == PLAIN
+
+    @property
     def stand_in(self) -> Gemm:
         """A problem of its layout and kind, for figures that depend on these only."""
         return _STAND_INS[self.layout, self.variant.is_batched]
@@ -99,7 +105,10 @@ class Kernel(KernelRecord):
 def launchable(record: KernelRecord, limits: DeviceLimits, source_hash: str) -> Kernel:
     """A kernel, what it is compiled from and how it is launched on this kind of GPU: the one place where a
     table's specs and identities come from."""
-    spec = launch_spec(record.config, record.stand_in, limits, is_wide=record.variant.is_wide)
+    variant = record.variant
+    spec = launch_spec(
+        record.config, record.stand_in, limits, is_wide=variant.is_wide, epilogue=variant.epilogue
+    )
     return Kernel(**{**vars(record), "spec": spec, "source_hash": source_hash})
 
 
@@ -208,6 +217,7 @@ class Table:
     cublas: dict[str, CublasFigures]  # by layout; of those where enough is known
     entries: tuple[Entry, ...]
     left_out: tuple[LeftOut, ...] = ()  # of no shape where too few were timed
+    epilogues: tuple[Epilogue, ...] = ()  # that each plain kernel has a variant with
 
     @property
     def is_recorded(self) -> bool:

@@ -21,6 +21,8 @@ from typing import Any, NamedTuple
 
 from ..errors import DispatchError
 from ..gemm import Gemm
+from ..kernel.epilogue_names import BIAS
+from ..kernel.launch import Epilogue
 from .arrays import Torch
 from .pick import MAX_PLANS
 from .routed_engine import Decided
@@ -149,15 +151,17 @@ class TorchRouting:
             self._others[_UNLIKE] += 1
         return is_such
 
-    def _serve(self, products: _Products, a: Any, b: Any, out: Any, alpha: float, beta: float) -> Any | None:
-        """The result, or None for what is left alone."""
+    def _serve(
+        self, products: _Products, a: Any, b: Any, out: Any, alpha: float, beta: float, bias: Any = None
+    ) -> Any | None:
+        """The result, or None for what is left alone. `bias`: a vector that the kernel's epilogue adds."""
         if a.dtype is not self._float32 or b.dtype is not self._float32:
             self._others[_DTYPE] += 1
             return None
         if self._allows_tf32():
             self._others[_TF32] += 1
             return None
-        served = products.sgemm(a, b, out, alpha, beta)
+        served = products.sgemm(a, b, out, alpha, beta, bias)
         if served is None:
             self._others[_TENSOR] += 1
         return served if served is not False else None
@@ -170,6 +174,8 @@ class TorchRouting:
         if beta == 0:
             return self._serve(self._plain, a, b, out, alpha, 0.0)
         extents = (*a.shape[:-1], b.shape[-1])
+        if beta == 1 and self._biased.adds(c, a, extents[-1]) and (out is None or _is_apart(out, c)):
+            return self._serve(self._biased, a, b, out, alpha, 0.0, c)
         products = self._plain if c.shape == extents else self._biased
         if out is None:
             if not products.is_served(a, b) or self._allows_tf32():
@@ -223,12 +229,18 @@ class _Products:
         self._calls = calls
         self._known: dict[tuple[Any, ...], Decided] = {}  # by what two tensors look like
 
-    def sgemm(self, a: Any, b: Any, out: Any, alpha: Any, beta: Any) -> Any:
+    def sgemm(self, a: Any, b: Any, out: Any, alpha: Any, beta: Any, bias: Any = None) -> Any:
         """The result; False where a kind of call is left alone, None where these tensors are."""
-        found = self._calls.sgemm(a, b, out, alpha, beta, False, False)
-        if found is None and self._decide(a, b, out) is not None:
-            found = self._calls.sgemm(a, b, out, alpha, beta, False, False)
+        call = (a, b, out, alpha, beta, False, False, *(() if bias is None else (bias, 0)))
+        found = self._calls.sgemm(*call)
+        if found is None and self._decide(a, b, out, None if bias is None else BIAS) is not None:
+            found = self._calls.sgemm(*call)
         return found
+
+    def adds(self, c: Any, a: Any, columns: int) -> bool:
+        """Whether a C that is read is a bias which the kernels for the GPU of a have an epilogue for."""
+        is_bias = c.dim() == 1 and c.shape[0] == columns and (columns < 2 or c.stride()[0] == 1)
+        return bool(is_bias and a.is_cuda and self._engine.has(BIAS, a.get_device()))
 
     def is_served(self, a: Any, b: Any) -> bool:
         """Whether a product into a C that is new will be."""
@@ -242,7 +254,7 @@ class _Products:
         found.num_asked += not found.is_served  # else it is counted when it is made
         return found.is_served
 
-    def _decide(self, a: Any, b: Any, out: Any) -> Decided | None:
+    def _decide(self, a: Any, b: Any, out: Any, epilogue: Epilogue | None = None) -> Decided | None:
         """Say what becomes of such calls; None where none can be."""
         try:
             with self._torch.no_grad():  # gradients are torch's here
@@ -253,9 +265,10 @@ class _Products:
                 )
             devices, forms, at = (device_a, device_b, device_c), (form_a, form_b, form_c), (at_a, at_b, at_c)
             if not leading_a:
-                return self._engine.decide(devices, forms, at)
+                return self._engine.decide(devices, forms, at, epilogue=epilogue)
             stack = stacked(forms, (leading_a, leading_b, leading_c), False, False)
-            return self._engine.decide(devices, forms, at, stack.batch) if stack.offsets else None
+            batch = stack.batch
+            return self._engine.decide(devices, forms, at, batch, epilogue) if stack.offsets else None
         except DispatchError:
             return None
 

@@ -1,6 +1,7 @@
 /* Calls an exported table as a program in C does, on the driver that stands in (standin_driver.c).
  *
  *     program products SEED NUM       products of any shape, layout and distance of rows, each checked
+ *     program epilogues SEED NUM      the same with bias and activation, and batches
  *     program threads NUM             eight threads on four streams, with kinds of call in common
  *     program stress NUM              the same with so many small products of 1,000 kinds in all
  *     program picks < lines           "trans_a trans_b m n k" -> "kernel how split_k is_cublas"
@@ -150,6 +151,78 @@ static void batches(unsigned seed, int num) {
     printf("%d launches\n", standin_launches());
 }
 
+static double activated(double x, autotune_activation activation) {
+    if (activation == AUTOTUNE_ACTIVATION_RELU) return x < 0 ? 0 : x;
+    if (activation == AUTOTUNE_ACTIVATION_GELU) return 0.5 * x * (1 + erf(x * sqrt(0.5)));
+    if (activation == AUTOTUNE_ACTIVATION_GELU_TANH) {
+        return 0.5 * x * (1 + tanh(0.7978845608028654 * (x + 0.044715 * x * x * x)));
+    }
+    return x;
+}
+
+/* Products, packed and one behind the other, by the call for one or for several. */
+static void multiply_and_add(shape of, int num, int has_bias, autotune_activation activation, unsigned *seed,
+                             void *stream) {
+    const int64_t lda = of.trans_a ? of.m : of.k, ldb = of.trans_b ? of.k : of.n;
+    const int64_t stride_a = (int64_t)of.m * of.k, stride_b = (int64_t)of.k * of.n, stride_c = (int64_t)of.m * of.n;
+    const float beta = drawn(seed, 2) ? 0.5f : 0;
+    float *a = matrix(seed, num, stride_a), *b = matrix(seed, num, stride_b), *c = matrix(seed, num, stride_c);
+    float *vector = matrix(seed, 1, of.n), *bias = has_bias ? vector : NULL, *before = malloc(sizeof *c * (size_t)(num * stride_c));
+    memcpy(before, c, sizeof *c * (size_t)(num * stride_c));
+    const autotune_status status =
+        num == 1 ? autotune_sgemm_epilogue(handle, stream, of.trans_a, of.trans_b, of.m, of.n, of.k, 0.5f, a, lda, b, ldb,
+                                           beta, c, of.n, bias, activation)
+                 : autotune_sgemm_strided_batched_epilogue(handle, stream, of.trans_a, of.trans_b, of.m, of.n, of.k, 0.5f, a,
+                                                           lda, stride_a, b, ldb, stride_b, beta, c, of.n, stride_c, num,
+                                                           bias, activation);
+    need(!status, autotune_error_text(status));
+    for (int64_t at = 0; at < num * stride_c; at++) {
+        const int64_t product = at / stride_c, row = at % stride_c / of.n, column = at % of.n;
+        double sum = 0;
+        for (int64_t i = 0; i < of.k; i++) {
+            sum += (double)element(a + product * stride_a, lda, of.trans_a, row, i) *
+                   (double)element(b + product * stride_b, ldb, of.trans_b, i, column);
+        }
+        sum = 0.5 * sum + (beta != 0 ? (double)(beta * before[at]) : 0) + (bias ? (double)bias[column] : 0);
+        need(fabs(activated(sum, activation) - (double)c[at]) <= 1e-4 * (1 + of.k), "a wrong element with an epilogue");
+    }
+    free(a), free(b), free(c), free(vector), free(before);
+}
+
+static void epilogues(unsigned seed, int num) {
+    static const struct {
+        int has_bias;
+        autotune_activation activation;
+    } HELD[] = {{0, AUTOTUNE_ACTIVATION_NONE}, {1, AUTOTUNE_ACTIVATION_NONE}, {0, AUTOTUNE_ACTIVATION_RELU},
+                {1, AUTOTUNE_ACTIVATION_GELU}, {1, AUTOTUNE_ACTIVATION_GELU_TANH}};
+    for (int i = 0; i < num; i++) {
+        shape of = any_shape(&seed);
+        of.m++, of.n++, of.k++; /* packed matrices of no rows have no leading dimension */
+        const shape tuned = {of.trans_a, of.trans_b, 20, 12, 16};
+        void *stream = (void *)(uintptr_t)drawn(&seed, NUM_STREAMS);
+        const unsigned which = drawn(&seed, sizeof HELD / sizeof *HELD);
+        for (int again = 0; again < 2; again++) {
+            multiply_and_add(of, 1, HELD[which].has_bias, HELD[which].activation, &seed, stream);
+            multiply_and_add(i % 2 ? tuned : of, i % 2 ? 6 : 2, HELD[which].has_bias, HELD[which].activation, &seed, stream);
+        }
+    }
+    static float a[16], b[16], c[16], bias[8];
+    const autotune_activation none = AUTOTUNE_ACTIVATION_NONE, relu = AUTOTUNE_ACTIVATION_RELU;
+    const float *astray = (const float *)((const char *)bias + 2);
+    const int before = standin_launches();
+    need(autotune_sgemm_epilogue(handle, NULL, 0, 0, 4, 4, 4, 1, a, 4, b, 4, 0, c, 4, bias, relu) == AUTOTUNE_NO_EPILOGUE,
+         "an epilogue that the table lacks");
+    need(autotune_sgemm_epilogue(handle, NULL, 0, 0, 4, 4, 4, 1, a, 4, b, 4, 0, c, 4, c + 4, none) == AUTOTUNE_OVERLAP,
+         "a bias within C");
+    need(autotune_sgemm_epilogue(handle, NULL, 0, 0, 4, 4, 4, 1, a, 4, b, 4, 0, c, 4, astray, none) == AUTOTUNE_BAD_CALL,
+         "a bias that is not aligned");
+    need(autotune_sgemm_epilogue(handle, NULL, 0, 0, 4, 4, 4, 1, a, 4, b, 4, 0, c, 4, bias, (autotune_activation)4) ==
+             AUTOTUNE_BAD_CALL, "an activation");
+    need(strstr(autotune_error_text(AUTOTUNE_NO_EPILOGUE), "export-table --epilogue") != NULL, "text");
+    need(standin_launches() == before, "something was launched");
+    printf("%d launches\n", standin_launches());
+}
+
 static int num_of_thread, is_stress;
 
 /* One of 1,000 small ones. */
@@ -248,6 +321,7 @@ int main(int num_arguments, char **arguments) {
     const char *what = arguments[1];
     if (!strcmp(what, "products")) products((unsigned)atoi(arguments[2]), atoi(arguments[3]));
     if (!strcmp(what, "batches")) batches((unsigned)atoi(arguments[2]), atoi(arguments[3]));
+    if (!strcmp(what, "epilogues")) epilogues((unsigned)atoi(arguments[2]), atoi(arguments[3]));
     if (!strcmp(what, "threads")) threads(atoi(arguments[2]));
     is_stress = !strcmp(what, "stress");
     if (is_stress) threads(atoi(arguments[2]) / NUM_THREADS);

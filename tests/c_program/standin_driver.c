@@ -16,6 +16,7 @@ enum { INVALID_VALUE = 1, INVALID_CONTEXT = 201, MAJOR = 75, NUM_GPUS = 2 };
 
 typedef struct {
     int threads, registers, split_k, is_cluster, trans_a, trans_b, packs_a, packs_b, is_two_pass, is_batched;
+    int bias, activation; /* as core/table.h and autotune_sgemm.h number them */
     char name[16];
 } kernel;
 
@@ -102,13 +103,13 @@ OUT int cuLibraryGetKernel(uint64_t *found, uint64_t library, const char *name) 
     kernel *made = calloc(1, sizeof *made);
     exchange(NULL, made);
     const char *text = (const char *)(uintptr_t)library;
-    const int num = sscanf(text, "%d %d %d %d %d %d %d %d %d %d", &made->threads, &made->registers, &made->split_k,
+    const int num = sscanf(text, "%d %d %d %d %d %d %d %d %d %d %d %d", &made->threads, &made->registers, &made->split_k,
                            &made->is_cluster, &made->trans_a, &made->trans_b, &made->packs_a, &made->packs_b,
-                           &made->is_two_pass, &made->is_batched);
+                           &made->is_two_pass, &made->is_batched, &made->bias, &made->activation);
     snprintf(made->name, sizeof made->name, "%s", name);
     if (strcmp(name, "sgemm")) made->threads = 256;
     *found = (uint64_t)(uintptr_t)made;
-    return num == 10 ? 0 : INVALID_VALUE;
+    return num == 12 ? 0 : INVALID_VALUE;
 }
 static kernel *of(uint64_t handle) { return (kernel *)(uintptr_t)handle; }
 OUT int cuKernelGetAttribute(int *value, int attribute, uint64_t handle, int32_t device) {
@@ -212,6 +213,27 @@ typedef struct {
     int32_t products;
 } batch;
 
+/* `Epilogue` of the kernels: a bias and what is never used here. */
+typedef struct {
+    const float *bias;
+    uint64_t others[4];
+} epilogue;
+
+static int is_as_compiled(const kernel *self, const epilogue *of) {
+    const int is_for_columns = self->bias == 2;
+    return !of->bias == !is_for_columns && (is_for_columns || !self->bias) &&
+           !(of->others[0] | of->others[1] | of->others[2] | of->others[3]);
+}
+
+static float finished(const kernel *self, const epilogue *of, double sum, float alpha, float beta, float old,
+                      int64_t column) {
+    double x = (double)alpha * sum + (beta != 0 ? (double)(beta * old) : 0) + (of->bias ? (double)of->bias[column] : 0);
+    if (self->activation == 1) x = x < 0 ? 0 : x;
+    if (self->activation == 2) x *= 0.5 * (1 + erf(x * sqrt(0.5)));
+    if (self->activation == 3) x *= 0.5 * (1 + tanh(0.7978845608028654 * (x + 0.044715 * x * x * x)));
+    return (float)x;
+}
+
 /* Kernels whose last block adds up, or none: everything at once. Two passes: the sums of all k in the first plane. */
 static void multiply_one(const kernel *self, void **arguments, int64_t product) {
     const batch *of = arguments[14];
@@ -236,7 +258,7 @@ static void multiply_one(const kernel *self, void **arguments, int64_t product) 
                 workspace[row * padded_n + column] = (float)sum;
             } else {
                 float *to = &c[row * ldc + column];
-                *to = (float)(alpha * sum + (beta != 0 ? (double)(beta * *to) : 0));
+                *to = finished(self, arguments[15], sum, alpha, beta, *to, column);
             }
         }
     }
@@ -246,12 +268,12 @@ static int multiply(const kernel *self, const at_launch_config *config, void **a
     const batch *of = arguments[14];
     if (config->block_x != (uint32_t)self->threads || config->grid_z != 1) return INVALID_VALUE;
     if (config->num_attributes != 1 || config->attributes->id != AT_OVERLAPS) return INVALID_VALUE;
-    if (self->is_batched != (of->products > 1)) return INVALID_VALUE;
+    if (self->is_batched != (of->products > 1) || !is_as_compiled(self, arguments[15])) return INVALID_VALUE;
     for (int64_t product = 0; product < of->products; product++) multiply_one(self, arguments, product);
     return 0;
 }
 
-static void reduce_one(void **arguments, int64_t product) {
+static void reduce_one(const kernel *self, void **arguments, int64_t product) {
     const int64_t m = INT(0), n = INT(1), ldc = LONG(5), padded_m = INT(8), padded_n = INT(9);
     const float alpha = FLOAT(2), beta = FLOAT(3);
     const float *workspace = FLOATS(6) + product * INT(7) * padded_m * padded_n;
@@ -262,7 +284,7 @@ static void reduce_one(void **arguments, int64_t product) {
             sum += (double)workspace[(split * padded_m + i / n) * padded_n + i % n];
         }
         float *to = &c[i / n * ldc + i % n];
-        *to = (float)(alpha * sum + (beta != 0 ? (double)(beta * *to) : 0));
+        *to = finished(self, arguments[13], sum, alpha, beta, *to, i % n);
     }
 }
 
@@ -274,7 +296,7 @@ OUT int cuLaunchKernelEx(const at_launch_config *config, uint64_t handle, void *
     if (!strcmp(self->name, "sgemm_pack")) return pack(config, arguments), 0;
     for (int64_t product = 0; !strcmp(self->name, "sgemm_reduce"); product++) {
         if (product == config->grid_x / (uint32_t)INT(11)) return 0;
-        reduce_one(arguments, product);
+        reduce_one(self, arguments, product);
     }
     return multiply(self, config, arguments);
 }

@@ -7,8 +7,11 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from exports import EXPORTS
@@ -18,12 +21,13 @@ from autotune import targets
 from autotune.cli import record, verify
 from autotune.cli.app import app
 from autotune.errors import DeviceLost, DispatchError, EnvironmentProblem, UsageError
+from autotune.export.check import KernelCheck
 from autotune.gemm import Gemm
 from autotune.gpu.protocol import Problem
 from autotune.kernel import template
 from autotune.measurement import CachePolicy, Measurement, Outcome
 from autotune.recording.replay import ReplayTarget, read_recording
-from autotune.runtime.table import load
+from autotune.runtime.table import Kernel, load
 from autotune.store import Store
 
 from .conftest import ENVIRONMENT, SQUARE, measured, points
@@ -174,6 +178,28 @@ def test_every_kernel_is_checked_on_its_shapes_and_on_ragged_ones(
     default = next(k for k in exported.kernels if k.id == exported.defaults["TN"])
     ragged = {(g.m, g.n, g.k, g.layout) for g, sha in played.checked if sha == default.sha256}
     assert {(*extents, "TN") for extents in verify.ODD_EXTENTS} <= ragged
+
+
+def test_kernels_with_an_epilogue_are_checked_by_the_runtime(
+    played: PlayedGpu, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker would launch them without a bias."""
+    own = ("export-table", "--max-kernels", "0", "--db", folder.parent / "a.db", "--out", tmp_path / "t")
+    run(*own, "--epilogue", "bias")
+    table, asked = load(tmp_path / "t"), []
+
+    def check(path: Path, *, device: int, is_checked: Callable[[Kernel], bool]) -> Any:
+        kernels = [kernel for kernel in table.kernels if is_checked(kernel)]
+        asked.append((path, device, len(kernels)))
+        checks = [KernelCheck(kernel.id, SQUARE, 1.0, 0.0, 0.5, "") for kernel in kernels]
+        return SimpleNamespace(checks=[*checks[1:], replace(checks[0], error_ratio=7.0, reason="C is off")])
+
+    monkeypatch.setattr(verify, "verify_table", check)
+    with pytest.raises(DispatchError, match=r"-bias_columns on .*wrong_result: C is off"):
+        verify.run(tmp_path / "t", "0", is_json=False)
+    assert asked == [(tmp_path / "t", 0, len(table.kernels) // 2)]
+    plain = {kernel.sha256 for kernel in table.kernels if kernel.is_plain}
+    assert {sha for _, sha in played.checked} == plain
 
 
 def test_a_wrong_kernel_is_told_with_its_shape(

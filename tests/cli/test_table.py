@@ -69,6 +69,27 @@ def test_an_export_holds_sources_in_c_where_these_are_asked_for(db: Path, tmp_pa
     run(*EXPORT, "--db", db, "--out", tmp_path / "u", "--format", "fortran", code=2)
 
 
+def test_an_export_holds_the_epilogues_that_are_asked_for(
+    exported: tuple[Path, dict[str, object]], db: Path, tmp_path: Path
+) -> None:
+    """Each kernel once more with each; as sources in C, too."""
+    out = tmp_path / "t"
+    few = ("export-table", "--max-kernels", "0", "--db", db, "--out", out)
+    added = ("--epilogue", "bias", "--epilogue", "bias-gelu-tanh")
+    facts = json.loads(run(*few, *added, "--format", "c", "--json").stdout)
+    assert facts["epilogues"] == ["bias", "bias-gelu-tanh"] and exported[1]["epilogues"] == []
+    table = load(out)
+    assert len(table.kernels) == 3 * facts["num_kernels"] and facts["num_cubins"] == len(table.kernels)
+    assert facts["num_general"] < facts["num_kernels"] == len(table.defaults) + len(table.entries)
+    assert "-bias_columns-gelu_tanh" in (out / "c" / "exported_table.c").read_text(encoding="utf-8")
+    told = run(*few, *added).stdout
+    assert "each also with bias, bias-gelu-tanh" in told
+    refused = run(*few, "--epilogue", "swish", code=2)
+    assert "no epilogue is named 'swish'; pass some of bias, relu" in refused.stderr
+    assert load(out).epilogues == table.epilogues
+    assert f"{len(table.kernels)} kernels in" in run("verify", out, "--gpu", "none").stdout
+
+
 def test_a_kind_of_gpu_is_added_and_replaced(
     exported: tuple[Path, dict[str, object]], db: Path, tmp_path: Path
 ) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from autotune.device import DeviceLimits, Environment
@@ -13,6 +13,7 @@ from autotune.gpu.driver import device_limits
 from autotune.kernel import template
 from autotune.kernel.compiler import Compiler
 from autotune.kernel.config import Config
+from autotune.kernel.epilogue_names import named
 
 
 def plain_config(limits: DeviceLimits, vec_b: int) -> Config:
@@ -21,13 +22,23 @@ def plain_config(limits: DeviceLimits, vec_b: int) -> Config:
     return Config(copy_a=copy, copy_b=copy, stages=stages, min_blocks=1, vec_a=1, vec_b=vec_b)
 
 
-def export_winners(winners: Mapping[Gemm, Config], folder: Path) -> Path:
-    """The folder, exported with what every export adds."""
+def export_winners(
+    winners: Mapping[Gemm, Config],
+    folder: Path,
+    *,
+    epilogues: Iterable[str] = (),
+    cublas_us: float | None = None,
+) -> Path:
+    """The folder, exported with what every export adds. `cublas_us`: what cuBLAS is said to take for each
+    shape."""
     limits = device_limits(0)
-    shapes = tuple(TunedShape(gemm, (TunedPoint(config, 10.0, True),)) for gemm, config in winners.items())
+    shapes = tuple(
+        TunedShape(gemm, (TunedPoint(config, 10.0, True),), cublas_us=cublas_us)
+        for gemm, config in winners.items()
+    )
     environment = Environment(limits.name, "", limits.compute_capability, "", "", "", "")
     compiler = Compiler(limits.arch)
     results = TunedResults(environment, limits, template.source_hash(), "cold", 1, shapes)
-    made = export_table(results, folder, compiler)
+    made = export_table(results, folder, compiler, epilogues=named(epilogues))
     compiler.close()
     return made

@@ -9,12 +9,14 @@ from __future__ import annotations
 import ctypes
 import hashlib
 import json
+import math
 import threading
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import product
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -32,6 +34,7 @@ from autotune.kernel.launch import (
     PACK_TILE,
     REDUCE_THREADS,
     SCHEDULE_WORDS,
+    Epilogue,
     Grid,
     LaunchSpec,
     Variant,
@@ -98,6 +101,18 @@ def make_kernel(kernel_id: str, spec: LaunchSpec, model: ModelFigures | None = F
     return replace(kernel, sha256=hashlib.sha256(code).hexdigest(), code_bytes=len(code))
 
 
+def with_epilogues(table: Table, *epilogues: Epilogue) -> Table:
+    """The table with each kernel once more for each epilogue, as an export has it."""
+    added = []
+    for kernel, one in product(table.kernels, epilogues):
+        spec = launch_spec(
+            kernel.config, kernel.stand_in, LIMITS, is_wide=kernel.variant.is_wide, epilogue=one
+        )
+        changed = replace(kernel.spec, variant=spec.variant, smem_bytes=spec.smem_bytes)
+        added.append(make_kernel(f"{kernel.id}-{one}", changed, None))
+    return replace(table, kernels=(*table.kernels, *added), epilogues=epilogues)
+
+
 def expected_us(kernel: Kernel, gemm: Gemm, limits: DeviceLimits) -> float:
     """What the model says of a kernel, in its own number of splits."""
     assert kernel.model is not None
@@ -148,9 +163,11 @@ def write_older(table: Table, version: int, folder: Path) -> Path:
 
 
 def older_text(table: Table, version: int) -> str:
-    """The text of a table as an earlier schema had it: before 4 each kernel with its spec, before 5 without
-    a place for batches, before 6 without what the model misses, before 7 without the sizes of cubins."""
+    """The text of a table as an earlier schema had it: without epilogues, before 4 each kernel with its
+    spec, before 5 without a place for batches, before 6 without what the model misses, before 7 without the
+    sizes of cubins."""
     tree = json.loads(render(table)) | {"schema_version": version, "checksum": "0" * 64}
+    del tree["epilogues"]
     if version >= 7:
         return sign(tree)
     del tree["left_out"]
@@ -242,8 +259,33 @@ def _arguments(address: int, types: tuple[Any, ...]) -> list[Any]:
     return [getattr(copy, "value", copy) for copy in copies]
 
 
-def _scale(c: np.ndarray[Any, Any], product: np.ndarray[Any, Any], alpha: float, beta: float) -> None:
-    c[...] = alpha * product + (beta * c if beta else 0)
+def activated(x: np.ndarray[Any, Any], activation: str | None) -> np.ndarray[Any, Any]:
+    """In float64."""
+    if activation == "relu":
+        return np.where(x < 0, 0.0, x)
+    if activation == "gelu":
+        return 0.5 * x * (1 + np.vectorize(math.erf, otypes=[float])(x / math.sqrt(2)))
+    if activation == "gelu_tanh":
+        return 0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
+    return x
+
+
+def _store(
+    c: np.ndarray[Any, Any],
+    product: np.ndarray[Any, Any],
+    alpha: float,
+    beta: float,
+    epilogue: Epilogue,
+    words: Any,
+) -> None:
+    """As a kernel that is compiled with an epilogue: what it reads of that is there, and nothing else."""
+    bias, *others = words
+    assert not any(others) and epilogue.bias in ("none", "columns") and not epilogue.keeps
+    assert bool(bias) == (epilogue.bias == "columns") and bias % 4 == 0
+    found = alpha * product + (beta * c if beta else 0)
+    if bias:
+        found = found + _at(bias, 1, c.shape[1], c.shape[1])
+    c[...] = activated(found, epilogue.activation)
 
 
 class _LaunchConfig(ctypes.Structure):
@@ -490,7 +532,8 @@ class FakeDriver:
             assert (threads, smem_bytes) == (PACK_THREADS, PACK_SMEM_BYTES)
             play = partial(self._pack, grid, *_arguments(arguments, _PACK))
         else:
-            play = partial(self._reduce, grid, *_arguments(arguments, _REDUCE))
+            added = record.spec.variant.epilogue
+            play = partial(self._reduce, added, grid, *_arguments(arguments, _REDUCE))
         launch = Launch(record.id, name, grid, stream, self.current_context(), overlaps)
         if stream in self._captured:
             self._captured[stream].append(partial(self._run, launch, play))
@@ -505,7 +548,6 @@ class FakeDriver:
     def _sgemm(self, spec: LaunchSpec, grid: tuple[int, int], arguments: list[Any]) -> None:
         m, n, k, alpha, a, lda, b, ldb, beta, c, ldc, workspace, splits, *rest = arguments
         walk, batch, epilogue = rest
-        assert not any(epilogue)
         assert spec.variant.is_batched == (batch.products > 1)
         assert batch.products > 1 or batch == SINGLE
         spec = replace(spec, split_k=splits)
@@ -534,7 +576,7 @@ class FakeDriver:
             if spec.reduction == "two_pass":
                 self._put_sums(planned, workspace, i, product)
             else:
-                _scale(_at(at_c, m, n, ldc), product, alpha, beta)
+                _store(_at(at_c, m, n, ldc), product, alpha, beta, spec.variant.epilogue, epilogue)
 
     @staticmethod
     def _put_sums(planned: Grid, workspace: int, number: int, product: np.ndarray[Any, Any]) -> None:
@@ -558,16 +600,16 @@ class FakeDriver:
             packed[:, extent:] = 0
             packed[:, :extent] = _at(at, extent, k, ld).T if is_k_major else _at(at, k, extent, ld)
 
-    def _reduce(self, grid: tuple[int, int], m: int, n: int, alpha: float, beta: float, c: int, ldc: int,
-                workspace: int, splits: int, padded_m: int, padded_n: int, group_bits: int, blocks: int,
-                stride: int, epilogue: Any) -> None:  # fmt: skip
+    def _reduce(self, added: Epilogue, grid: tuple[int, int], m: int, n: int, alpha: float, beta: float,
+                c: int, ldc: int, workspace: int, splits: int, padded_m: int, padded_n: int, group_bits: int,
+                blocks: int, stride: int, epilogue: Any) -> None:  # fmt: skip
         assert group_bits in range(5, 9)
-        assert blocks == -(-m * n // (1 << group_bits)) and not any(epilogue) and grid[0] % blocks == 0
+        assert blocks == -(-m * n // (1 << group_bits)) and grid[0] % blocks == 0
         for i in range(grid[0] // blocks):
             at = workspace + 4 * i * splits * padded_m * padded_n
             planes = _at(at, splits * padded_m, padded_n, padded_n).reshape(splits, padded_m, padded_n)
             sums = planes[:, :m, :n].sum(axis=0, dtype=np.float64)
-            _scale(_at(c + 4 * i * stride, m, n, ldc), sums, alpha, beta)
+            _store(_at(c + 4 * i * stride, m, n, ldc), sums, alpha, beta, added, epilogue)
 
     # Streams and memory
 

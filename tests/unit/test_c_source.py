@@ -15,18 +15,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from table_cases import make_kernel, make_spec, make_table, rank
+from table_cases import make_kernel, make_spec, make_table, rank, with_epilogues
 from test_core import STRICT, drawn_table
 
 from autotune.errors import DispatchError
 from autotune.export.c_source import c_files
 from autotune.gemm import LAYOUTS, MAX_EXTENT, Gemm
+from autotune.kernel.epilogue_names import named
 from autotune.kernel.launch import Variant
 from autotune.runtime import core
 from autotune.runtime.chooser import Chooser
 from autotune.runtime.pick import Call
 from autotune.runtime.product import packed
 from autotune.runtime.table import Kernel, Table
+from autotune.runtime.variants import numbers_of
 from autotune.suite import read_calls, read_suite
 
 PROGRAM = Path(__file__).parents[1] / "c_program"
@@ -41,7 +43,7 @@ def _code(kernel: Kernel) -> bytes:
     facts = (
         spec.threads, kernel.registers, spec.split_k, spec.reduction == "cluster", spec.variant.trans_a,
         spec.variant.trans_b, spec.packs_a, spec.packs_b, spec.reduction == "two_pass",
-        spec.variant.is_batched,
+        spec.variant.is_batched, *numbers_of(spec.variant.epilogue),
     )  # fmt: skip
     return " ".join(str(int(fact)) for fact in facts).encode() + b"\0"
 
@@ -63,7 +65,8 @@ def table() -> Table:
         if k.model
     ]
     single = [replace(k, model=model) for k, model in zip(kernels, figures, strict=True)]
-    return make_table(*single, *BATCHED.values(), entries=tuple(rank(g, k.id) for g, k in BATCHED.items()))
+    plain = make_table(*single, *BATCHED.values(), entries=tuple(rank(g, k.id) for g, k in BATCHED.items()))
+    return with_epilogues(plain, *named(["bias", "relu", "bias-gelu", "bias-gelu-tanh"]))
 
 
 def _batched(name: str, layout: str = "NN", **changes: Any) -> Kernel:
@@ -135,6 +138,13 @@ def test_products_are_right(program):
 def test_batches_are_right(program):
     """By kernels for batches, as single products, and one by one where nothing was tuned."""
     done = program("batches", "3", "150")
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout.split()[0]) > 300
+
+
+def test_epilogues_are_right(program):
+    """With a bias and without, of single products and batches."""
+    done = program("epilogues", "7", "150")
     assert done.returncode == 0, done.stderr
     assert int(done.stdout.split()[0]) > 300
 

@@ -264,13 +264,16 @@ def test_the_core_launches_what_python_does():
         )  # fmt: skip
         plan = Plan(problem, None, loaded, grid, schedule(spec, grid), core=CorePlan(found, planned))
         for alpha in (0.5, 0.0):
-            launch = (plan, 11, (1 << 40, 2 << 40, 3 << 40), alpha, 2.0, 5 << 40)
+            bias = rng.choice((0, 6 << 40))
+            launch = (plan, 11, (1 << 40, 2 << 40, 3 << 40), alpha, 2.0, 5 << 40, bias)
             driver.launches.clear()
             engine.launch_all(*launch)
             expected = driver.launches[:]
             driver.launches.clear()
             native.launch_all(*launch)
             assert driver.launches == expected
+            biases = {values[-1][0] for kernel, *_, values in expected if kernel != 3}
+            assert biases == {bias}
             kinds.add((spec.reduction, len(expected), batch.products > 1))
     assert len(kinds) > 16
 
@@ -386,7 +389,7 @@ sys.exit(pytest.main(["-q", "-p", "no:cacheprovider", *sys.argv[2:]]))
 """
 LAUNCHING = (
     "test_dispatcher.py", "test_captured_launches.py", "test_tensor_calls.py", "test_blas_provider_played.py",
-    "test_recorded_calls.py", "test_batches.py",
+    "test_recorded_calls.py", "test_batches.py", "test_epilogues.py",
 )  # fmt: skip
 # Not those without the core, and not those whose products other processes make
 ELSEWHERE = "not [python and not processes and not kill and not fork"

@@ -28,7 +28,8 @@ from autotune.export.tuned import TunedPoint, TunedResults, TunedShape
 from autotune.gemm import LAYOUTS, Gemm
 from autotune.kernel import identity, same_code, template
 from autotune.kernel.config import Config
-from autotune.kernel.launch import Variant
+from autotune.kernel.epilogue_names import named
+from autotune.kernel.launch import PLAIN, Variant
 from autotune.kernel.rules import broken_rules
 from autotune.measurement import Measurement, Outcome
 from autotune.recording.matrix import TimeMatrix
@@ -36,6 +37,7 @@ from autotune.runtime.cubin_files import load_cubins
 from autotune.runtime.pick import Call
 from autotune.runtime.selector import Selector
 from autotune.runtime.table import Table, load
+from autotune.runtime.variants import Variants
 from autotune.store import FinalEntry, Store
 from autotune.target import Baseline
 
@@ -224,6 +226,43 @@ def test_kernels_that_differ_in_split_only_share_a_cubin(tmp_path: Path) -> None
     assert len(compiler.asked) == len(set(compiler.asked))
     won = [k for k in table.kernels if k.id in {e.ranked[0].kernel for e in table.entries}]
     assert {k.spec.split_k for k in won} == {4, 8} and len({k.sha256 for k in won}) == 1
+
+
+def test_each_kernel_comes_with_each_epilogue_that_is_asked_for(tmp_path: Path, exported: Path) -> None:
+    """And without any nothing changes."""
+    asked = named(["bias", "bias-gelu"])
+    options: Any = {"matrices": matrices(), "max_kernels": 32}
+    plain = load(exported)
+    table = load(export_table(results(), tmp_path / "t", FakeCompiler(), epilogues=asked, **options))
+    assert plain.epilogues == () and all(kernel.is_plain for kernel in plain.kernels)
+    assert table.epilogues == asked
+    assert tuple(kernel for kernel in table.kernels if kernel.is_plain) == plain.kernels
+    assert len(table.kernels) == 3 * len(plain.kernels)
+    assert (table.entries, table.defaults, table.places) == (plain.entries, plain.defaults, plain.places)
+    cubins = len({kernel.sha256 for kernel in plain.kernels})
+    assert len({kernel.sha256 for kernel in table.kernels}) == 3 * cubins
+    assert len(list((tmp_path / "t" / "cubins").iterdir())) == 3 * cubins
+    variants = Variants(table)
+    for kernel in plain.kernels:
+        other = variants.of(kernel.id, asked[1])
+        assert (other.id, other.model) == (f"{kernel.id}-bias_columns-gelu", None)
+        assert other.spec.smem_bytes >= kernel.spec.smem_bytes
+
+
+def test_an_epilogue_that_fails_stops_the_export_and_one_that_spills_does_not(tmp_path: Path) -> None:
+    class Failing(FakeCompiler):
+        def submit(self, config: Config, variant: Variant, /) -> Future[FakeCubin]:
+            is_failing = self.failing(config) and variant.epilogue != PLAIN
+            return FakeCompiler(failing=lambda _: is_failing, spilled=self.spilled).submit(config, variant)
+
+    asked = named(["bias"])
+    spilled = load(export_table(results(), tmp_path / "s", Failing(spilled=lambda _: True), epilogues=asked))
+    assert len(spilled.kernels) == 2 * sum(kernel.is_plain for kernel in spilled.kernels)
+    with pytest.raises(DispatchError, match=r"-bias_columns .*fails to compile"):
+        export_table(
+            results(), tmp_path / "f", Failing(failing=lambda config: config == EXACT), epilogues=asked
+        )
+    assert not (tmp_path / "f").exists()
 
 
 def test_a_kernel_that_splits_k_serves_other_shapes_in_other_splits(tmp_path: Path) -> None:

@@ -20,12 +20,14 @@ from table_cases import (
     older_text,
     rank,
     sign,
+    with_epilogues,
     write_table,
 )
 
 from autotune import strict
 from autotune.errors import DispatchError
 from autotune.gemm import Gemm
+from autotune.kernel.epilogue_names import EPILOGUES
 from autotune.kernel.launch import Variant
 from autotune.runtime.cubin_files import load_cubins
 from autotune.runtime.table import (
@@ -245,6 +247,63 @@ BATCH_FAULTS = {
 def test_what_cannot_be_of_a_batch_is_refused(name: str) -> None:
     change, message = BATCH_FAULTS[name]
     tree = json.loads(render(batch_table()))
+    change(tree)
+    with pytest.raises(DispatchError, match=message):
+        parse(sign(tree))
+
+
+def added_table() -> Table:
+    """With a bias, and with a bias and GELU."""
+    return with_epilogues(sample_table(), EPILOGUES["bias"], EPILOGUES["bias-gelu"])
+
+
+def test_epilogues_are_written_and_read_as_they_are() -> None:
+    assert parse(render(added_table())) == added_table()
+    older = json.loads(render(added_table())) | {"schema_version": 8}
+    del older["epilogues"]
+    with pytest.raises(DispatchError, match="has an epilogue that the table does not tell of"):
+        parse(sign(older))
+
+
+def _first_added(tree: Any) -> Any:
+    return next(one for one in tree["kernels"] if one["variant"]["epilogue"]["bias"] == "columns")
+
+
+def _drop_split(tree: Any) -> None:
+    """The second plain kernel, not its variants."""
+    del tree["kernels"][1], tree["entries"][0]["ranked"][1]
+
+
+EPILOGUE_FAULTS: dict[str, tuple[Any, str]] = {
+    "not told": (lambda tree: tree.update(epilogues=tree["epilogues"][:1]), "does not tell of"),
+    "none told": (lambda tree: tree.update(epilogues=[]), "does not tell of"),
+    "twice": (lambda tree: tree["epilogues"].append(tree["epilogues"][0]), "an epilogue stands twice"),
+    "not there": (
+        lambda tree: tree["epilogues"].append({"bias": "none", "activation": "relu", "keeps": False}),
+        "lacks a variant with the epilogue relu",
+    ),
+    "of rows": (lambda tree: tree["epilogues"][0].update(bias="rows"), "that no call asks for"),
+    "that keeps": (lambda tree: tree["epilogues"][0].update(keeps=True), "that no call asks for"),
+    "of nothing": (lambda tree: tree["epilogues"][0].update(bias="none"), "that no call asks for"),
+    "one missing": (lambda tree: tree["kernels"].remove(_first_added(tree)), "lacks a variant with .* bias"),
+    "without a plain one": (_drop_split, "has an epilogue, and there is none without"),
+    "modelled": (
+        lambda tree: _first_added(tree).update(model=tree["kernels"][0]["model"]), "an epilogue, and a model",
+    ),
+    "ranked": (
+        lambda tree: tree["entries"][0]["ranked"][0].update(kernel=_first_added(tree)["id"]),
+        "names a kernel with an epilogue",
+    ),
+    "as the default": (
+        lambda tree: tree["defaults"].update(NN="default-nn-bias_columns"), "does not serve every call",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", EPILOGUE_FAULTS)
+def test_what_cannot_be_of_an_epilogue_is_refused(name: str) -> None:
+    change, message = EPILOGUE_FAULTS[name]
+    tree = json.loads(render(added_table()))
     change(tree)
     with pytest.raises(DispatchError, match=message):
         parse(sign(tree))

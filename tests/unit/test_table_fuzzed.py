@@ -25,16 +25,19 @@ from table_cases import (
     older_text,
     rank,
     sign,
+    with_epilogues,
     write_table,
 )
 
 from autotune.errors import DispatchError
 from autotune.gemm import LAYOUTS, Gemm
 from autotune.kernel.config import PARAMETER
+from autotune.kernel.epilogue_names import EPILOGUES
 from autotune.runtime.cubin_files import load_cubins, packed
 from autotune.runtime.pick import Call
 from autotune.runtime.selector import Selector
 from autotune.runtime.table import SCHEMA_VERSION, Table, launchable, parse, render
+from autotune.runtime.variants import Variants
 
 NUM_MUTATIONS = int(os.environ.get("AUTOTUNE_FUZZ", "1000"))
 SEED = int(os.environ.get("AUTOTUNE_FUZZ_SEED", "1"))
@@ -73,6 +76,11 @@ def sample() -> Table:
     gemms = [Gemm(512, 512, 512), Gemm(64, 64, 4096)]
     entries = tuple(rank(gemm, "fast", "packed") for gemm in gemms)
     return make_table(*kernels, entries=entries)
+
+
+def with_added() -> Table:
+    """The same with epilogues, one of which has its rows go through shared memory."""
+    return with_epilogues(sample(), EPILOGUES["bias"], EPILOGUES["bias-gelu"])
 
 
 def _places(node: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
@@ -154,12 +162,13 @@ def mutants(number: int, seed: int) -> Iterator[tuple[str, str]]:
     rng = random.Random(seed)
     trees = [
         json.loads(render(sample())),
+        json.loads(render(with_added())),
         *(json.loads(older_text(sample(), v)) for v in range(1, SCHEMA_VERSION)),
     ]
     leaves = [[p for p in _places(tree) if p[0] != "checksum"] for tree in trees]
     texts = [_text(tree) for tree in trees]
     for _ in range(number):
-        which = rng.choice((0, 0, *range(len(trees))))
+        which = rng.choice((0, 1, *range(len(trees))))
         if rng.random() < 0.1:
             yield _broken_bytes(rng, texts[which])
             continue
@@ -200,14 +209,19 @@ def is_accepted(text: str) -> bool:
             expected = replace(expected, overlaps=False)
         assert kernel.spec == expected
         assert kernel.spec.threads <= 1024 and kernel.spec.smem_bytes <= table.limits.smem_per_block
-    selector = Selector(table)
+    selector, variants = Selector(table), Variants(table)
     for gemm in CALLS:
         if gemm.m and gemm.n:
             try:
                 pick = selector.pick(Call.packed(gemm))
             except DispatchError:
                 continue
-            assert Call.packed(gemm).refusal(selector.kernels[pick.kernel_id], pick.split_k) is None
+            kernel = selector.kernels[pick.kernel_id]
+            assert Call.packed(gemm).refusal(kernel, pick.split_k) is None and kernel.is_plain
+            for epilogue in table.epilogues:
+                other = variants.of(kernel.id, epilogue)
+                plain = replace(other.spec, variant=kernel.variant, smem_bytes=kernel.spec.smem_bytes)
+                assert plain == kernel.spec and other.variant.epilogue == epilogue
     return True
 
 
@@ -229,7 +243,7 @@ def test_mutants_of_tables_are_refused_or_harmless() -> None:
 
 def test_every_leaf_refuses_every_nasty_value_or_takes_it_harmlessly() -> None:
     """The first kernel, the first entry and all that stands beside them, with everything once."""
-    tree = json.loads(render(sample()))
+    tree = json.loads(render(with_added()))
     places = [p for p in _places(tree) if not any(type(step) is int and step > 0 for step in p)]
     rng = random.Random(SEED)
     wanted = max(1, NUM_MUTATIONS // len(places))
@@ -244,7 +258,7 @@ def test_every_leaf_refuses_every_nasty_value_or_takes_it_harmlessly() -> None:
 
 
 def test_the_sample_itself_is_accepted() -> None:
-    assert is_accepted(render(sample()))
+    assert is_accepted(render(sample())) and is_accepted(render(with_added()))
     assert all(is_accepted(older_text(sample(), version)) for version in range(1, SCHEMA_VERSION))
     assert CONFIG.kernel == CONFIG
 

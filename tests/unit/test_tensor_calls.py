@@ -46,6 +46,7 @@ class _Tensor:
         self.is_cuda, self.requires_grad, self.device, self.negative = True, False, "cuda:0", False
         self.kind: dict[str, int] = {}  # of what is told through DLPack
         self.__dict__.update(changes)
+        self.changes = changes
         self.extents = (ctypes.c_int64 * matrix.ndim)(*matrix.shape)
         # As torch tells them: a stride along one element is 1
         strides = (1 if n < 2 else s // 4 for n, s in zip(matrix.shape, matrix.strides, strict=True))
@@ -72,6 +73,9 @@ class _Tensor:
         return _Tensor(np.empty(shape, np.float32))
 
     T = property(lambda self: _Tensor(self.data.T))
+
+    def __getitem__(self, at: Any) -> _Tensor:
+        return _Tensor(self.data[at], **self.changes)
 
     def contiguous(self) -> _Tensor:
         return _Tensor(np.ascontiguousarray(self.data))

@@ -13,11 +13,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from table_cases import FakeDriver, make_kernel, make_spec, make_table, rank, write_table
+from table_cases import FakeDriver, make_kernel, make_spec, make_table, rank, with_epilogues, write_table
 from test_tensor_calls import TORCH, Array, _capsule, _Tensor, normal
 
 from autotune.errors import DispatchError
 from autotune.gemm import Gemm
+from autotune.kernel.epilogue_names import EPILOGUES
 from autotune.kernel.launch import Variant
 from autotune.runtime import core
 from autotune.runtime.chooser import Chooser
@@ -180,6 +181,54 @@ def test_a_vector_that_is_added_costs_a_pass_over_c(torch, routing) -> None:
             assert not check(torch, "addmm", normal(66), a, b)
     (kind,) = (kind for kind in routing.kinds() if kind.has_bias)
     assert kind.num_calls == 2 and kind.reason
+
+
+@pytest.fixture
+def added(torch: PlayedTorch, tmp_path: Path) -> tuple[TorchRouting, FakeDriver]:
+    """A table whose kernels add a bias, too, and its driver."""
+    many = make_kernel("many", make_spec(variant=Variant(is_batched=True)), None)
+    entries = (rank(Gemm(24, 12, WINS, batch=5), "many"),)
+    kernels = (make_kernel(name, make_spec(name)) for name in ("NN", "NT", "TN", "TT"))
+    table = with_epilogues(make_table(*kernels, many, entries=entries), EPILOGUES["bias"])
+    driver = FakeDriver(table)
+    return Dispatcher(write_table(table, tmp_path / "a"), driver=driver).torch(), driver
+
+
+@pytest.mark.parametrize("has_out", [False, True])
+def test_a_vector_is_added_by_the_kernel_that_has_the_epilogue(torch, added, has_out, monkeypatch) -> None:
+    (a, b), (routing, driver) = operands(NEAR), added
+    monkeypatch.setattr(Tensor, "copy_", None)  # no copy is made
+    with routing:
+        for alpha in (1, 0.5):
+            out = {"out": Tensor(normal(70, 66))} if has_out else {}
+            assert check(torch, "addmm.out" if has_out else "addmm", normal(66), a, b, alpha=alpha, **out)
+        for _ in range(2):
+            assert check(torch, "addmm", normal(66), a, normal(66, NEAR).T)  # as linear does
+            assert check(torch, "baddbmm", normal(12), *batch())
+    assert [one.kernel_id for one in driver.launches] == 2 * ["NN-bias_columns"] + 2 * [
+        "NT-bias_columns", "many-bias_columns",
+    ]  # fmt: skip
+    kinds = list(routing.kinds())
+    assert all(kind.has_bias and not kind.reason for kind in kinds)
+    assert sum(kind.num_calls for kind in kinds) == 6
+
+
+def test_what_is_no_vector_for_the_columns_is_copied_as_ever(torch, added) -> None:
+    (a, b), (routing, driver) = operands(), added
+    with routing:
+        for _ in range(2):
+            assert check(torch, "addmm", normal(66), a, b, beta=0.5)
+            assert check(torch, "addmm", normal(70, 1), a, b)
+            assert check(torch, "addmm", normal(1), a, b)
+            assert check(torch, "addmm", normal(132)[::2], a, b)
+            assert check(torch, "addmm", normal(70, 66), a, b)
+            space = normal(70, 66)
+            assert check(torch, "addmm.out", space[3], a, b, out=Tensor(space))
+            assert not check(torch, "addmm", normal(66), *operands(LOSES))
+            assert not check(torch, "addmm", normal(66), *operands(UNKNOWN))
+    assert {one.kernel_id for one in driver.launches} == {"NN"}
+    reasons = {kind.gemm.k: kind.reason for kind in routing.kinds()}
+    assert "as fast" in reasons[LOSES] and "not known" in reasons[UNKNOWN]
 
 
 def test_an_out_is_written_where_it_lies(torch, routing) -> None:

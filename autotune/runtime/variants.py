@@ -1,0 +1,59 @@
+"""Which kernels of a table differ in their epilogue alone. Copied into exported tables."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from ..errors import DispatchError
+from ..kernel.epilogue_names import ACTIVATED, BIAS, name_of
+from ..kernel.launch import ACTIVATIONS, BIASES, PLAIN, Epilogue
+from .table import Kernel, Table
+
+
+def plain_ids(table: Table) -> dict[str, str]:
+    """For each kernel the id of one without an epilogue that is the same otherwise: of several the first. A
+    plain one without variants stands for itself."""
+    if not table.epilogues:
+        return {kernel.id: kernel.id for kernel in table.kernels}
+    first: dict[Any, str] = {}
+    for kernel in table.kernels:
+        if kernel.is_plain:
+            first.setdefault((kernel.config, kernel.variant), kernel.id)
+    return {
+        kernel.id: first[kernel.config, replace(kernel.variant, epilogue=PLAIN)] for kernel in table.kernels
+    }
+
+
+def numbers_of(epilogue: Epilogue) -> tuple[int, int]:
+    """Of its bias and its activation, as core/table.h and core/autotune_sgemm.h have them."""
+    return BIASES.index(epilogue.bias), ACTIVATIONS.index(epilogue.activation)
+
+
+class Variants:
+    """Finds kernels by the plain one that was picked."""
+
+    def __init__(self, table: Table) -> None:
+        self._plain, self._epilogues = plain_ids(table), table.epilogues
+        self._found = {(self._plain[kernel.id], kernel.variant.epilogue): kernel for kernel in table.kernels}
+
+    def of(self, kernel_id: str, epilogue: Epilogue) -> Kernel:
+        """Raises DispatchError where the table was exported without the epilogue."""
+        if epilogue not in self._epilogues:
+            held = ", ".join(map(name_of, self._epilogues)) or "none"
+            raise DispatchError(
+                f"the table holds no kernels with the epilogue {name_of(epilogue)} (it holds {held}); export "
+                f"it with `autotune export-table --epilogue {name_of(epilogue)}`, or add bias and activation "
+                "yourself"
+            )
+        return self._found[self._plain[kernel_id], epilogue]
+
+
+def asked_for(has_bias: bool, activation: str | None) -> Epilogue | None:
+    """The epilogue of a call; None for a plain product. Raises DispatchError for what is no activation."""
+    if activation is None:
+        return BIAS if has_bias else None
+    if type(activation) is not str or activation not in ACTIVATED:
+        told = activation if type(activation) is str else f"a {type(activation).__name__}"
+        raise DispatchError(f"activation is {told!r:.60}; pass one of {', '.join(ACTIVATED)}, or None")
+    return Epilogue(BIAS.bias if has_bias else "none", activation)
