@@ -153,8 +153,12 @@ class Tuner:
                 del self._spaces[gemm]
 
     def _enumerated(self, gemm: Gemm) -> tuple[FeasibleSet, Sequence[Config]]:
-        """The feasible set of a shape, and what to start with; on a thread of its own."""
+        """The feasible set of a shape, and what to start with; on a thread of its own. cuBLAS is timed here,
+        too, which the target remembers: a GPU has to prepare operands for it, and finish what it is at, and
+        the search would wait for it."""
         space = self._target.space(gemm)
+        if len(space):
+            self._target.baseline(gemm)
         is_ours = set(space.names) == set(PARAMETER) and self._options.policy.num_seeds
         return space, self._options.starts(gemm) if is_ours else ()
 
