@@ -81,7 +81,7 @@ class Model:
         surrogate = self._surrogate(points, log_times, pending)
         order = np.argsort(log_times, kind="stable")
         ranked = points[order]
-        size = max(wanted, 1, min(self._policy.most_planned, math.isqrt(len(points)) // 2))
+        size = max(wanted, 1, min(self._policy.most_planned, math.isqrt(len(points))))
         num_hoped = self._num_hoped(len(points), size)
         hoped = self._hoped(surrogate, ranked, log_times[order], pending, seen, num_hoped)
         anywhere = self._anywhere(surrogate, ranked, {*seen, *hoped}, size - len(hoped))
