@@ -316,7 +316,7 @@ def _measured(seed: int, num: int, num_pending: int) -> tuple[Surrogate, Surroga
     former; and the features of a few hundred more points."""
     rng = np.random.default_rng(seed)
     x, points = rng.random((num + num_pending, 4)).round(1), rng.random((300, 4)).round(1)
-    z, lengths = rng.normal(size=num), Lengths(np.append(rng.normal(0, 0.7, size=4), rng.uniform(-6, 0)))
+    z, lengths = rng.normal(size=num), Lengths(np.append(rng.normal(0, 0.7, size=4), rng.uniform(-9, 0)))
     before = Surrogate.condition(x[:num], z, x[:0], lengths)
     believed = before.mean(before.covariance(x[num:]))
     whole = Surrogate.condition(x, np.append(z, believed), x[:0], lengths)
@@ -329,9 +329,9 @@ def test_points_under_way_are_as_if_they_had_been_measured_at_the_mean(seed, num
     added, whole, points = _measured(seed, num, num_pending)
     one, other = (s.outlook(points, len(points)) for s in (added, whole))
     one, other = (found.at(np.argsort(found.places)) for found in (one, other))
-    assert np.allclose(one.mean, other.mean, atol=1e-6)
+    assert np.allclose(one.mean, other.mean, atol=2e-2)  # in single precision
     variances = [(found.explained**2).sum(axis=1) for found in (one, other)]
-    assert np.allclose(*variances, atol=1e-6)
+    assert np.allclose(*variances, atol=1e-4)
     assert np.isclose(added.scale, whole.scale)
 
 
@@ -341,7 +341,7 @@ def test_what_bounds_leave_out_improves_less_than_what_is_kept(seed, num, most):
     surrogate, _, points = _measured(seed, num, 5)
     whole, found = surrogate.outlook(points, len(points)), surrogate.outlook(points, most)
     assert len(set(found.places.tolist())) == len(found.gain) == most
-    assert np.allclose(found.gain, whole.gain[:most], rtol=1e-3, atol=1e-5)
+    assert np.allclose(found.gain, whole.gain[:most], rtol=1e-3, atol=1e-4)
 
 
 @given(seed=st.integers(0, 1 << 32), num=st.integers(1, 150))

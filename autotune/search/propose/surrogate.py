@@ -177,7 +177,14 @@ class Surrogate:
         alpha = half.T @ (half @ z)
         scale = max(float(z @ alpha) / (len(z) + len(pending)), _JITTER)
         told = cls(x, lengths, scale, float(z.min()), alpha, half)
-        return told._believing(pending) if len(pending) else told
+        whole = told._believing(pending) if len(pending) else told
+        return whole._in_single() if lengths.noise > _NOISE / 1000 else whole
+
+    def _in_single(self) -> Surrogate:
+        """In single precision, in which thousands of candidates take half the time. With hardly any noise too
+        little would be left of a variance."""
+        x, alpha, half = (part.astype(np.float32) for part in (self.x, self._alpha, self._half))
+        return Surrogate(x, self.lengths, self.scale, self.best, alpha, half)
 
     def _believing(self, pending: np.ndarray) -> Surrogate:
         """Given these points, too, at the mean: that leaves the mean as it is everywhere, and the factor of
@@ -192,7 +199,8 @@ class Surrogate:
 
     def covariance(self, points: np.ndarray) -> np.ndarray:
         """With the points it is conditioned on; shape (q, n), in units of `scale`."""
-        covariance: np.ndarray = _correlation(_squared_distances(points, self.x, self.lengths.weights))
+        weights = self.lengths.weights.astype(self.x.dtype)
+        covariance: np.ndarray = _correlation(_squared_distances(points, self.x, weights))
         return covariance
 
     def mean(self, covariance: np.ndarray) -> np.ndarray:
@@ -205,28 +213,25 @@ class Surrogate:
         What one measured point alone explains of a variance bounds it, at a small part of the cost. So most
         points are seen to improve less than the best of the others without a look at their own: at first
         twice as many as are wanted are looked at, those of the highest bounds."""
-        bound = self._bounds(points)
+        points = points.astype(self.x.dtype)
+        covariance = self.covariance(points)
+        mean = self.mean(covariance)
+        nearest = covariance.max(axis=1, initial=0.0)
+        bound = self._gain(mean, 1.0 - nearest * nearest / (1.0 + self.lengths.noise))
         order = np.argsort(-bound, kind="stable")
-        found = self._outlook(points, order[: 2 * most])
+        found = self._outlook(points, covariance, mean, order[: 2 * most])
         if len(order) > 2 * most:
             least = np.partition(found.gain, -most)[-most]
             rest = order[2 * most :]
-            found += self._outlook(points, rest[bound[rest] > least])
+            found += self._outlook(points, covariance, mean, rest[bound[rest] > least])
         return found.at(np.argsort(-found.gain, kind="stable")[:most])
 
-    def _bounds(self, points: np.ndarray) -> np.ndarray:
-        """In single precision: thousands of candidates take half the time, and few are close to the limit."""
-        told = (points, self.x, self.lengths.weights)
-        covariance = _correlation(_squared_distances(*(part.astype(np.float32) for part in told)))
-        nearest = covariance.max(axis=1, initial=0.0)
-        variance = 1.0 - nearest * nearest / (1.0 + self.lengths.noise)
-        return self._gain(covariance @ self._alpha.astype(np.float32), variance)
-
-    def _outlook(self, points: np.ndarray, places: np.ndarray) -> Outlook:
-        covariance = self.covariance(points[places])
-        explained, mean = covariance @ self._half.T, self.mean(covariance)
-        gain = self._gain(mean, 1.0 - (explained * explained).sum(axis=1))
-        return Outlook(places, points[places], mean, explained, gain)
+    def _outlook(
+        self, points: np.ndarray, covariance: np.ndarray, mean: np.ndarray, places: np.ndarray
+    ) -> Outlook:
+        explained = covariance[places] @ self._half.T
+        gain = self._gain(mean[places], 1.0 - (explained * explained).sum(axis=1))
+        return Outlook(places, points[places], mean[places], explained, gain)
 
     def _gain(self, mean: np.ndarray, variance: np.ndarray) -> np.ndarray:
         """Expected improvement; variances in units of `scale`."""
@@ -237,7 +242,8 @@ class Surrogate:
         out at their mean."""
         if size == 1:
             return [int(outlook.gain.argmax())]
-        within = _correlation(_squared_distances(outlook.points, outlook.points, self.lengths.weights))
+        weights = self.lengths.weights.astype(self.x.dtype)
+        within = _correlation(_squared_distances(outlook.points, outlook.points, weights))
         joint = within - outlook.explained @ outlook.explained.T
         return self._greedy(outlook.mean, joint, min(size, len(outlook.gain)))
 
