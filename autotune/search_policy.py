@@ -48,7 +48,7 @@ class SearchPolicy:
     num_climbed: int = 3  # most promising points whose neighbours are looked at in turn
     num_fitted: int = 360  # results that the model is conditioned on at most: an ask takes longer with more
     growth: float = 1.1  # times as much as was known is worth another look: lengths are fitted anew
-    most_planned: int = 8  # points planned together; the last of them know nothing of what came of the first
+    most_planned: int = 12  # points planned together; the last of them know nothing of what came of the first
     bandit_after: int = 100  # results; before, what leads anywhere is looked for, and no region is chosen
     bandit_hope: float = 0.4  # share of its best time that a region may gain yet, over the root of its trials
     # Who is the fastest

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from ..errors import UsageError
@@ -72,7 +72,7 @@ class Config:
         return cls.from_dict(values)
 
     def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
+        return dict(vars(self))  # in the order of the fields; dataclasses.asdict would take ten times as long
 
     @property
     def key(self) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
@@ -18,8 +19,7 @@ from .config import PARAMETER, PARAMETERS, Value
 from .rules import RULES, Rule
 
 MAX_ROWS = 1 << 26  # of one factor of a space: more would take gigabytes
-_JOIN_ROWS = 1 << 18  # rows joined at a time: more leave the processor's caches, fewer take more calls
-_MAX_KINDS = 1 << 20  # numbers with gaps among them, at most: each stands for a combination that may occur
+_JOIN_ROWS = 1 << 18  # rows whose choices are listed at a time: more leave the processor's caches
 
 _LAUNCH_FACTOR = ("reduction", "split_k")
 _WALK_FACTOR = ("raster", "group")
@@ -43,15 +43,16 @@ class Factor:
     names: tuple[str, ...]
     values: tuple[tuple[Value, ...], ...]
     codes: np.ndarray  # uint8 (rows, parameters)
+    is_sorted: bool = False  # known to stand in ascending order: to look takes a while
 
     def __len__(self) -> int:
         return len(self.codes)
 
     @cached_property
     def _sorted(self) -> tuple[np.ndarray, np.ndarray | None]:
-        """Rows as byte strings in ascending order, and which row each is if `_join` did not sort them."""
+        """Rows as byte strings in ascending order, and which row each is if they did not stand in it."""
         keys = np.ascontiguousarray(self.codes, dtype=np.uint8).view(f"S{len(self.names)}").ravel()
-        if np.all(keys[:-1] <= keys[1:]):
+        if self.is_sorted or np.all(keys[:-1] <= keys[1:]):
             return keys, None
         order = np.argsort(keys, kind="stable")
         return keys[order], order
@@ -118,17 +119,108 @@ class FeasibleSet:
 
     def find(self, point: Mapping[str, Value]) -> int | None:
         """Number of a point, or None if it is not in the set."""
-        rows = []
-        for factor in self.factors:
-            try:
-                codes = [v.index(point[n]) for n, v in zip(factor.names, factor.values, strict=True)]
-            except (KeyError, ValueError):
-                return None
-            row = int(factor.rows_of(np.array([codes], dtype=np.uint8))[0])
-            if row < 0:
-                return None
-            rows.append(row)
-        return self.index(rows)
+        return self.find_all([point])[0]
+
+    def find_all(self, points: Sequence[Mapping[str, Value]]) -> list[int | None]:
+        """Numbers of points, None for each that is not in the set."""
+        codes = [self._codes_of(point) for point in points]
+        known = np.array([c for c in codes if c is not None], dtype=np.uint8).reshape(-1, len(self.names))
+        ends = np.cumsum([len(factor.names) for factor in self.factors])
+        parts = np.split(known, ends[:-1], axis=1)
+        rows = [f.rows_of(part).tolist() for f, part in zip(self.factors, parts, strict=True)]
+        found = (None if min(row, default=0) < 0 else self.index(row) for row in zip(*rows, strict=True))
+        return [None if c is None else next(found) for c in codes]
+
+    def _codes_of(self, point: Mapping[str, Value]) -> list[int] | None:
+        """As `codes`, of a point that may be in the set; None where it has a value that none there has."""
+        try:
+            return [v.index(point[n]) for n, v in zip(self.names, self.values, strict=True)]
+        except (KeyError, ValueError):
+            return None
+
+
+class _Tree:
+    """Combinations under construction, of a few parameters first: level i holds those of the first i, and
+    those of level i + 1 go on from them. What a rule reads of early parameters is judged where combinations
+    are few, and holds for the many that go on from them."""
+
+    def __init__(self, names: Sequence[str], limits: DeviceLimits, gemm: Gemm) -> None:
+        self._names, self._limits, self._gemm = names, limits, gemm
+        # Of each level but the first, (rows,) each:
+        self._codes: list[np.ndarray] = []  # of the parameter that it adds; uint8
+        self._before: list[np.ndarray] = []  # the row of the level before that each goes on from
+
+    def grow(self, rules: Sequence[Rule]) -> int:
+        """Add one more parameter in all ways that these rules allow; returns how many combinations there are
+        then, and adds none where those are too many."""
+        legal = self._legal(rules)
+        nums = np.bitwise_count(legal)
+        if (num_rows := int(nums.sum(dtype=np.int64))) <= MAX_ROWS:
+            self._codes.append(_set_bits(legal))
+            self._before.append(np.repeat(np.arange(len(legal)), nums))
+        return num_rows
+
+    def table(self) -> np.ndarray:
+        """Codes of all combinations; uint8 (rows, parameters)."""
+        table = np.zeros((1, len(self._codes)), dtype=np.uint8)
+        for at, (codes, before) in enumerate(zip(self._codes, self._before, strict=True)):
+            table = table.take(before, axis=0)
+            table[:, at] = codes
+        return table
+
+    def _legal(self, rules: Sequence[Rule]) -> np.ndarray:
+        """The choices of the next parameter that rules allow each row of the last level, as bits; (rows,)."""
+        added = self._names[len(self._codes)]
+        num_choices = len(PARAMETER[added].values)
+        legal: np.ndarray = np.full(
+            1, (1 << num_choices) - 1, dtype=np.uint8 if num_choices <= 8 else np.uint32
+        )
+        needs = [
+            [at for at, name in enumerate(self._names) if name in r.needs and name != added] for r in rules
+        ]
+        for level in range(len(self._codes) + 1):
+            for rule, others in zip(rules, needs, strict=True):
+                if max(others, default=-1) + 1 == level:
+                    legal &= self._verdicts(rule, others, added, legal.dtype)
+            if level < len(self._before):
+                legal = legal[self._before[level]]
+        return legal
+
+    def _verdicts(self, rule: Rule, needs: Sequence[int], added: str, kind: np.dtype[Any]) -> np.ndarray:
+        """As `_legal`, by one rule, for the level of the last parameter but `added` that it needs. Few rows
+        differ in what one rule reads of them: it judges each kind of row. It sees only what the rules left of
+        the parameters before."""
+        kinds, number = np.zeros(1, dtype=np.int32), np.zeros(1, dtype=np.int32)  # by row; by kind
+        found = np.zeros((1, 0), dtype=np.uint8)  # (numbers, needs)
+        for at in range(max(needs, default=-1) + 1):
+            kinds = kinds[self._before[at]] if len(found) > 1 else np.zeros(len(self._codes[at]), np.int32)
+            if at in needs:
+                count = len(PARAMETER[self._names[at]].values)
+                kinds = number[kinds] * np.int32(count) + self._codes[at]
+                occurs = np.zeros(len(found) * count, dtype=bool)
+                occurs[kinds] = True
+                number = np.cumsum(occurs, dtype=np.int32) - 1
+                before, codes = np.divmod(np.flatnonzero(occurs), count)
+                found = np.column_stack([found[before], codes.astype(np.uint8)])
+        columns = {
+            self._names[at]: np.array(PARAMETER[self._names[at]].values)[codes, None]
+            for at, codes in zip(needs, found.T, strict=True)
+        }
+        choices = columns[added] = np.array(PARAMETER[added].values)
+        holds = rule.holds(_Columns(columns), self._limits, self._gemm)
+        bits = np.broadcast_to(holds, (len(found), len(choices))) @ (1 << np.arange(len(choices)))
+        return np.asarray(bits.astype(kind)[number][kinds])
+
+
+def _set_bits(words: np.ndarray) -> np.ndarray:
+    """The places of the bits that are set in each of these, one word after another; uint8."""
+    size = words.itemsize
+    parts = [np.zeros(0, dtype=np.uint8)]
+    for start in range(0, len(words), _JOIN_ROWS):
+        octets = words[start : start + _JOIN_ROWS].astype(f"<u{size}").view(np.uint8)
+        is_set = np.unpackbits(octets, bitorder="little").view(bool)
+        parts.append((np.flatnonzero(is_set) & (8 * size - 1)).astype(np.uint8))
+    return np.concatenate(parts)
 
 
 def _join(names: Sequence[str], rules: Iterable[Rule], limits: DeviceLimits, gemm: Gemm) -> Factor:
@@ -136,78 +228,17 @@ def _join(names: Sequence[str], rules: Iterable[Rule], limits: DeviceLimits, gem
 
     A rule is applied as soon as the parameters it needs are there, which keeps the table small.
     """
-    pending = list(rules)
-    table = np.zeros((1, len(names)), dtype=np.uint8)  # columns are filled from the left
+    pending, tree = list(rules), _Tree(names, limits, gemm)
     for at in range(len(names)):
         known = names[: at + 1]
         ready = [r for r in pending if set(r.needs) <= set(known)]
         pending = [r for r in pending if r not in ready]
-        parts = [table[start : start + _JOIN_ROWS] for start in range(0, max(1, len(table)), _JOIN_ROWS)]
-        table = np.concatenate([_joined(part, known, ready, limits, gemm) for part in parts])
-        if len(table) > MAX_ROWS:
+        if tree.grow(ready) > MAX_ROWS:
             raise UsageError(
                 f"{gemm} on {limits.name}: more than {MAX_ROWS:,} combinations of {', '.join(known)} are "
                 "legal, too many to enumerate; leave out --all, or ask about one config with --explain"
             )
-    return Factor(tuple(names), tuple(PARAMETER[n].values for n in names), table)
-
-
-def _joined(
-    table: np.ndarray, names: Sequence[str], rules: Sequence[Rule], limits: DeviceLimits, gemm: Gemm
-) -> np.ndarray:
-    """Every row with every code of one more parameter, the last of `names`, that obeys the rules.
-
-    (rows, parameters) -> (at most rows * choices, parameters): that parameter's column is filled.
-    """
-    added = len(names) - 1
-    choices = np.arange(len(PARAMETER[names[added]].values), dtype=np.uint32)
-    legal = np.full(len(table), (1 << len(choices)) - 1, dtype=np.uint32)  # of each row: bit i, choice i
-    for rule in rules:
-        legal &= _verdicts(rule, table, names, limits, gemm)
-    is_legal = (legal[:, None] >> choices & 1).astype(bool)
-    joined = np.repeat(table, np.bitwise_count(legal), axis=0)
-    joined[:, added] = np.flatnonzero(is_legal) % len(choices)
-    return joined
-
-
-def _verdicts(
-    rule: Rule, table: np.ndarray, names: Sequence[str], limits: DeviceLimits, gemm: Gemm
-) -> np.ndarray:
-    """The choices of the last of `names` that a rule allows each row, as bits: uint32 (rows,).
-
-    Rows are many, but few differ in what one rule reads of them: it judges a row of each kind. It sees only
-    what the rules left of the parameters before.
-    """
-    needs = [names.index(name) for name in rule.needs if name != names[-1]]
-    kinds, rows = _kinds(table[:, needs], [len(PARAMETER[names[at]].values) for at in needs])
-    columns = {names[at]: np.array(PARAMETER[names[at]].values)[table[rows, at, None]] for at in needs}
-    choices = columns[names[-1]] = np.array(PARAMETER[names[-1]].values)
-    holds = np.broadcast_to(rule.holds(_Columns(columns), limits, gemm), (len(rows), len(choices)))
-    bits = holds @ (np.uint32(1) << np.arange(len(choices), dtype=np.uint32))
-    return np.asarray(bits[kinds])
-
-
-def _kinds(codes: np.ndarray, counts: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
-    """The kind of each row, and of each kind a row: those of a kind hold the same codes. Column i holds
-    codes below `counts[i]`; shapes (rows, p) -> (rows,), (kinds,)."""
-    kinds, num_kinds = np.zeros(len(codes), dtype=np.int32), 1
-    for column, count in zip(codes.T, counts, strict=True):
-        if num_kinds * count > _MAX_KINDS:
-            kinds, rows = _without_gaps(kinds, num_kinds)
-            num_kinds = len(rows)
-        kinds = kinds * count + column
-        num_kinds *= count
-    return _without_gaps(kinds, num_kinds)
-
-
-def _without_gaps(kinds: np.ndarray, num_kinds: int) -> tuple[np.ndarray, np.ndarray]:
-    """The same kinds, numbered anew without those that no row is of, and a row of each."""
-    rows = np.full(num_kinds, -1, dtype=np.int32)
-    rows[kinds] = np.arange(len(kinds), dtype=np.int32)
-    used = np.flatnonzero(rows >= 0)
-    numbers = np.empty(num_kinds, dtype=np.int32)
-    numbers[used] = np.arange(len(used), dtype=np.int32)
-    return numbers[kinds], rows[used]
+    return Factor(tuple(names), tuple(PARAMETER[n].values for n in names), tree.table(), is_sorted=True)
 
 
 def feasible_set(limits: DeviceLimits, gemm: Gemm, *, is_wide: bool = False) -> FeasibleSet:

@@ -40,7 +40,7 @@ class Offers:
         for number in islice(self._seeds, self._policy.num_seeds):
             self._proposer.offer(number, origins.SEED)
         num_lenders = self._policy.num_lenders
-        similar = self._store.similar_studies(self._study)[:num_lenders]
+        similar = self._store.similar_studies(self._study, num_lenders)
         self._borrow(similar, -(-self._policy.num_loans // max(1, num_lenders)))
 
     def borrow_from_twins(self) -> None:

@@ -28,7 +28,7 @@ class Ledger:
     measure_s: float = 0.0
     refine_s: float = 0.0  # timing the best against each other while no candidate waits
     store_s: float = 0.0
-    prepare_s: float = 0.0  # enumerating spaces, loading trials, timing cuBLAS
+    prepare_s: float = 0.0  # waiting for a shape: its space, its earlier trials, cuBLAS's time
     ask_s: float = 0.0
     wait_s: float = 0.0  # nothing to do until a candidate is done
     final_s: float = 0.0

@@ -71,11 +71,13 @@ class ShapeSearch:
     def _resume(self) -> None:
         """Take in the trials of earlier runs, then put the first points to try in line."""
         tried: list[tuple[int, float | None]] = []
-        for trial in self._store.trials(self.study):
+        trials = self._store.trials(self.study)
+        places = self.space.find_all([trial.point for trial in trials])
+        for trial, number in zip(trials, places, strict=True):
             time_us = self.findings.time_of(trial.measurement)
             self.findings.count(trial.key, trial.point, time_us, trial.origin)
             self.accounts.add_earlier(trial.origin, trial.measurement)
-            if (number := self.space.find(trial.point)) is not None:
+            if number is not None:
                 tried.append((number, time_us))
         numbers = {number for number, _ in tried}
         killers = {self.space.find(point) for point in self._store.killers(self.study)} - numbers

@@ -14,8 +14,7 @@ from typing import Any
 
 from ..errors import DeviceLost, EnvironmentProblem
 from ..gemm import Gemm
-from ..kernel.config import PARAMETER, Config
-from ..kernel.feasible_set import FeasibleSet
+from ..kernel.config import PARAMETER
 from ..store import Claims, Store
 from ..target import Point, Refining, Reusing, Target
 from .compare.finals import Finals
@@ -78,11 +77,13 @@ class Tuner:
         self._claims, self._sharing = claims, Sharing(claims)
         self._on_event, self._interrupts = on_event, interrupts
         self._shapes: list[ShapeSearch] = []
-        # Enumerating a space takes a while: threads do it ahead, while the first shapes are searched. One
-        # would come late, four slow the search down (decision 0015).
-        self._enumerating = ThreadPoolExecutor(2, thread_name_prefix="spaces")
-        self._spaces = {
-            gemm: self._enumerating.submit(self._enumerated, gemm) for gemm in dict.fromkeys(gemms)
+        # To prepare a shape takes a while: threads do it ahead, while the first shapes are searched. One
+        # would come late, four slow the search down (decision 0015). On a recording one does, in the order
+        # of the shapes, so that the same search goes the same way.
+        num_threads = 1 if target.environment.is_recorded else 2
+        self._preparing = ThreadPoolExecutor(num_threads, thread_name_prefix="shapes")
+        self._prepared = {
+            gemm: self._preparing.submit(self._prepare, gemm) for gemm in dict.fromkeys(gemms)
         }  # of shapes not begun
         self._ledger, self._rate = Ledger(), Rate()
         self._pipeline = Pipeline(target, self._ledger)
@@ -120,7 +121,7 @@ class Tuner:
                 self._settle(kept)
             raise
         finally:
-            self._enumerating.shutdown(wait=False, cancel_futures=True)
+            self._preparing.shutdown(cancel_futures=True)  # nobody uses the store after this
         self._ledger.search_s = self._elapsed_s
         with self._ledger.timing("final_s"):
             due = [shape for shape in self._shapes if shape.gemm not in self._options.without_final]
@@ -129,7 +130,7 @@ class Tuner:
             reason = StopReason.INTERRUPTED
         return SearchResult(
             shapes=tuple(ShapeResult.of(shape, self._store) for shape in self._shapes),
-            not_begun=tuple(self._spaces),
+            not_begun=tuple(self._prepared),
             reason=reason,
             num_new=self._num_new,
             num_duplicates=self._num_duplicates,
@@ -139,32 +140,33 @@ class Tuner:
         )
 
     def _start_ready(self) -> None:
-        """Start a shape whose space is enumerated; one, so that the target has work again before the next.
+        """Start a shape that is prepared; one, so that the target has work again before the next.
 
         The first is waited for; on a recording all are, so that the same search goes the same way.
         """
         if self._target.environment.is_recorded:
-            ready = list(self._spaces)
+            ready = list(self._prepared)
         else:
-            ready = [gemm for gemm, space in self._spaces.items() if space.done() or not self._shapes][:1]
+            ready = [gemm for gemm, shape in self._prepared.items() if shape.done() or not self._shapes][:1]
         for gemm in ready:
             if not self._interrupts.is_requested:
-                self._start(gemm, self._spaces[gemm])
-                del self._spaces[gemm]
+                self._start(gemm, self._prepared[gemm])
+                del self._prepared[gemm]
 
-    def _enumerated(self, gemm: Gemm) -> tuple[FeasibleSet, Sequence[Config]]:
-        """The feasible set of a shape, and what to start with; on a thread of its own."""
+    def _prepare(self, gemm: Gemm) -> ShapeSearch:
+        """Enumerate the feasible set of a shape, read what is known of it, and time cuBLAS, for which a GPU
+        has to finish what it is at; on a thread of its own, as the search has better to do."""
         space = self._target.space(gemm)
         is_ours = set(space.names) == set(PARAMETER) and self._options.policy.num_seeds
-        return space, self._options.starts(gemm) if is_ours else ()
+        return ShapeSearch(
+            self._target, self._store, self._claims, gemm, space,
+            starts=self._options.starts(gemm) if is_ours else (),
+            sampler=self._options.sampler, seed=self._options.seed, policy=self._options.policy,
+        )  # fmt: skip
 
-    def _start(self, gemm: Gemm, enumerated: Future[tuple[FeasibleSet, Sequence[Config]]]) -> None:
+    def _start(self, gemm: Gemm, prepared: Future[ShapeSearch]) -> None:
         with self._ledger.timing("prepare_s"):
-            space, starts = enumerated.result()
-            shape = ShapeSearch(
-                self._target, self._store, self._claims, gemm, space, starts=starts,
-                sampler=self._options.sampler, seed=self._options.seed, policy=self._options.policy,
-            )  # fmt: skip
+            shape = prepared.result()
         self._shapes.append(shape)
         cublas_us, limit_us = shape.findings.baseline.time_us, shape.findings.limit_us
         known = (len(shape.space), shape.num_known, cublas_us, limit_us)
@@ -197,8 +199,8 @@ class Tuner:
     @property
     def _others(self) -> list[Future[Any]]:
         """What is worth waking up for besides candidates."""
-        spaces: list[Future[Any]] = [] if self._pipeline.num_open else list(self._spaces.values())
-        return spaces + (self._refiner.futures if self._refiner is not None else [])
+        shapes: list[Future[Any]] = [] if self._pipeline.num_open else list(self._prepared.values())
+        return shapes + (self._refiner.futures if self._refiner is not None else [])
 
     def _fill(self) -> StopReason | None:
         """Ask until the target has enough to do, or there is a reason not to."""
@@ -210,7 +212,7 @@ class Tuner:
             shapes = [s for s in self._shapes if enough(s) is None and not s.points.is_waiting]
             shape = min(shapes, key=self._options.weighed_share, default=None)  # who has had the least
             if shape is None:
-                return None  # the next space is not ready, or another search has the last points
+                return None  # the next shape is not ready, or another search has the last points
             self._submit(shape, int(min(self._pipeline.num_free, self._options.num_left(shape))))
         return self._reason_to_stop()
 
@@ -290,7 +292,7 @@ class Tuner:
         if seconds is not None and self._elapsed_s >= seconds:
             return StopReason.SECONDS
         reasons = [self._options.why_enough(shape) for shape in self._shapes]
-        return None if self._spaces or None in reasons else reasons[-1]
+        return None if self._prepared or None in reasons else reasons[-1]
 
     @property
     def _gemms(self) -> list[Gemm]:

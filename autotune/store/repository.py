@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 
-from sqlalchemy import Engine, select, update
+from sqlalchemy import Engine, Select, select, update
 from sqlalchemy.orm import Session
 
 from ..device import Environment
@@ -149,42 +149,43 @@ class Store(Closing):
             refs = self.damages.readable(found, lambda *row: (row[0], rows.study_ref(*row)))
             return [queries.summary(session, self.damages, row, ref, max_error) for row, ref in refs]
 
-    def similar_studies(self, study: StudyRef) -> list[StudyRef]:
-        """Studies of other shapes with the same kernel code and policy on GPUs of the same name,
-        the most alike shape first: where a new search may look for its first points."""
-        others = [ref for ref in self._kindred_studies(study) if ref.gemm != study.gemm]
-        return sorted(others, key=lambda ref: (_unlikeness(ref.gemm, study.gemm), ref.id))
+    @outlasting
+    def similar_studies(self, study: StudyRef, most: int) -> list[StudyRef]:
+        """Studies of other shapes with the same kernel code and policy on GPUs of the same name, at most so
+        many, the most alike shape first: where a new search may look for its first points."""
+        names = tuple(rows.gemm_columns(study.gemm))
+        query = _kindred(study).with_only_columns(StudyRow.id, *(getattr(StudyRow, name) for name in names))
+        found: list[StudyRef] = []
+        with self._reading() as session:
+            others = self.damages.readable(session.execute(query), rows.study_gemm)
+            ranked = sorted(
+                (_unlikeness(gemm, study.gemm), study_id) for study_id, gemm in others if gemm != study.gemm
+            )
+            for _, study_id in ranked:  # a program may have hundreds: few are read whole
+                if len(found) == most:
+                    break
+                query = queries.STUDIES.where(StudyRow.id == study_id)
+                found += self.damages.readable(session.execute(query), rows.study_ref)
+        return found
 
+    @outlasting
     def twin_studies(self, study: StudyRef) -> list[StudyRef]:
         """Studies of the same problem with the same kernel code and policy on other GPUs of the same name
         and compute capability, or under another driver, oldest first; what was recorded is a kind of its own.
         """
         mine = study.environment
-        twins = [
-            ref
-            for ref in self._kindred_studies(study)
-            if ref.gemm == study.gemm
-            and ref.environment.compute_capability == mine.compute_capability
-            and ref.environment.recorded_on == mine.recorded_on
-        ]
-        return sorted(twins, key=lambda ref: ref.id)
+        query = _kindred(study).filter_by(**rows.gemm_columns(study.gemm)).order_by(StudyRow.id)
+        with self._reading() as session:
+            return [
+                ref
+                for ref in self.damages.readable(session.execute(query), rows.study_ref)
+                if ref.environment.compute_capability == mine.compute_capability
+                and ref.environment.recorded_on == mine.recorded_on
+            ]
 
     def with_twins(self, study: StudyRef) -> list[StudyRef]:
         """Its twins and, behind them, the study itself: all that is known of its problem on such GPUs."""
         return [*self.twin_studies(study), study]
-
-    @outlasting
-    def _kindred_studies(self, study: StudyRef) -> list[StudyRef]:
-        """All others with the same kernel code and policy on GPUs of the same name."""
-        query = queries.STUDIES.where(
-            StudyRow.id != study.id,
-            EnvironmentRow.gpu_name == study.environment.gpu_name,
-            KernelRow.source_hash.in_(same_code.equivalents(study.source_hash)),
-            StudyRow.policy == study.policy.value,
-            StudyRow.policy_version == study.policy_version,
-        )
-        with self._reading() as session:
-            return list(self.damages.readable(session.execute(query), rows.study_ref))
 
     def environments(self, max_error: float | None = None) -> list[Environment]:
         """Every environment with an ok trial that is accurate to `max_error`, the most recently measured
@@ -544,6 +545,17 @@ def _check_times(key: str, measurement: Measurement) -> None:
             f"the trial of {key} has a time that is not finite and above 0: {times};"
             " the measurement is broken"
         )
+
+
+def _kindred(study: StudyRef) -> Select[StudyRow, EnvironmentRow, KernelRow]:
+    """All other studies with the same kernel code and policy on GPUs of the same name."""
+    return queries.STUDIES.where(
+        StudyRow.id != study.id,
+        EnvironmentRow.gpu_name == study.environment.gpu_name,
+        KernelRow.source_hash.in_(same_code.equivalents(study.source_hash)),
+        StudyRow.policy == study.policy.value,
+        StudyRow.policy_version == study.policy_version,
+    )
 
 
 def _unlikeness(one: Gemm, other: Gemm) -> float:

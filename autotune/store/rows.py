@@ -105,6 +105,17 @@ def gemm_columns(gemm: Gemm) -> dict[str, Any]:
     return asdict(gemm)
 
 
+def study_gemm(study_id: int, *columns: Any) -> tuple[int, Gemm]:
+    """Id and problem of a study; columns as `gemm_columns` names them."""
+    for field, value in zip(fields(Gemm), columns, strict=True):
+        if value is None or isinstance(value, Unreadable):
+            raise DamagedRow(StudyRow.__tablename__, study_id, f"{field.name} is {value or 'NULL'}")
+    try:
+        return study_id, Gemm(*columns)
+    except UsageError as error:
+        raise DamagedRow(StudyRow.__tablename__, study_id, str(error)) from None
+
+
 def cublas_time(row: CublasTimeRow) -> tuple[Gemm, float]:
     check(row)
     try:

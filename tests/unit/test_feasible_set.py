@@ -8,7 +8,7 @@ from functools import cache
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from space_cases import EVERY_KIND, find_config
 
@@ -115,8 +115,7 @@ def test_a_cut_down_space_is_what_brute_force_finds(
     config = find_config(rng, limits, gemm, kinds)
     assert config is not None
     _cut_down(monkeypatch, config, rng)
-    monkeypatch.setattr(space, "_JOIN_ROWS", rng.choice([1, 7, 64]))  # joined in pieces, and in odd ones
-    monkeypatch.setattr(space, "_MAX_KINDS", rng.choice([1, 8, 1 << 20]))
+    monkeypatch.setattr(space, "_JOIN_ROWS", rng.choice([1, 7, 64]))  # listed in pieces, and in odd ones
     found = feasible_set(limits, gemm, is_wide=is_wide)
     all_configs = [
         Config(**dict(zip(space.PARAMETER, values, strict=True)))
@@ -134,21 +133,12 @@ def test_a_space_too_large_to_enumerate_is_refused(monkeypatch: pytest.MonkeyPat
         feasible_set(KNOWN["h200"], Gemm(64, 64, 64), is_wide=True)
 
 
-@settings(deadline=None)
-@given(
-    data=st.data(),
-    counts=st.lists(st.integers(1, 16), max_size=8),
-    max_kinds=st.sampled_from([1, 9, 1 << 20]),
-)
-def test_rows_of_a_kind_hold_the_same_codes(data: st.DataObject, counts: list[int], max_kinds: int) -> None:
-    a_row = st.tuples(*(st.integers(0, count - 1) for count in counts))
-    rows = data.draw(st.lists(a_row, max_size=30))
-    codes = np.array(rows, dtype=np.uint8).reshape(len(rows), len(counts))
+@given(st.lists(st.integers(0, 255), max_size=30), st.sampled_from(["uint8", "uint32"]))
+def test_bits_are_told_word_by_word(words: list[int], kind: str) -> None:
+    expected = [bit for word in words for bit in range(8) if word >> bit & 1]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(space, "_MAX_KINDS", max_kinds)
-        kinds, examples = space._kinds(codes, counts)
-    assert np.array_equal(codes[examples[kinds]], codes)
-    assert sorted(map(rows.__getitem__, examples)) == sorted(set(rows))
+        patch.setattr(space, "_JOIN_ROWS", 7)
+        assert space._set_bits(np.array(words, dtype=kind)).tolist() == expected
 
 
 # ---------------------------------------------------------------------------- reachability

@@ -154,11 +154,11 @@ def test_what_other_gpus_and_shapes_know_counts(
     key = config(0).key
     with store.claims() as claims:
         assert not claims.claim(mine, [key]).known and not store.killers(mine)
-        assert not store.twin_studies(mine) and not store.similar_studies(mine)
+        assert not store.twin_studies(mine) and not store.similar_studies(mine, 9)
     know_as_same(monkeypatch, tmp_path, (NEW, OLD))
     mine = study(store, NEW)
     assert [ref.id for ref in store.twin_studies(mine) if ref.environment != H200] == [twin.id]
-    assert store.similar_studies(mine) == [similar]
+    assert store.similar_studies(mine, 9) == [similar]
     assert store.killers(mine) == [config(1).to_dict()]
     with store.claims() as claims, store.claims() as others:
         assert claims.claim(mine, [key]).known == {key: Known(None, False)}

@@ -247,7 +247,7 @@ def test_similar_studies_are_other_shapes_of_this_kernel_and_gpu(store: Store) -
     store.study(replace(H200, gpu_name="NVIDIA A100"), SOURCE, COMPILER, Gemm(2, 2, 2))
     store.study(H200, SOURCE, COMPILER, Gemm(3, 3, 3), CachePolicy.WARM)
     store.study(replace(H200, driver_version="590"), SOURCE, COMPILER, SQUARE)  # the same shape
-    assert store.similar_studies(study) == [near, newer_driver, transposed, far]
+    assert store.similar_studies(study, 9) == [near, newer_driver, transposed, far]
 
 
 def test_twins_are_this_problem_kernel_and_policy_on_gpus_of_this_kind(store: Store) -> None:

@@ -81,7 +81,7 @@ class Model:
         surrogate = self._surrogate(points, log_times, pending)
         order = np.argsort(log_times, kind="stable")
         ranked = points[order]
-        size = max(wanted, 1, min(self._policy.most_planned, math.isqrt(len(points)) // 2))
+        size = max(wanted, 1, min(self._policy.most_planned, math.isqrt(len(points))))
         num_hoped = self._num_hoped(len(points), size)
         hoped = self._hoped(surrogate, ranked, log_times[order], pending, seen, num_hoped)
         anywhere = self._anywhere(surrogate, ranked, {*seen, *hoped}, size - len(hoped))
@@ -142,12 +142,14 @@ class Model:
         near = self._hopeful(_unseen(self._candidates.neighbours(best), seen))
         climbed = np.setdiff1d(near, pool)
         further = surrogate.outlook(self._candidates.features(climbed), _SHORTLIST)
-        origin_of = dict(zip(found.tolist(), origins.tolist(), strict=True))
         pool = np.concatenate([pool[outlook.places], climbed[further.places]])
         outlook += further
         top = np.argsort(-outlook.gain, kind="stable")[:_SHORTLIST]
-        chosen = pool[top[surrogate.best_batch(outlook.at(top), size)]].tolist()
-        return [(number, origin_of.get(number, CLIMBED)) for number in chosen]
+        chosen = pool[top[surrogate.best_batch(outlook.at(top), size)]]
+        at = np.minimum(np.searchsorted(found, chosen), len(found) - 1)
+        return list(
+            zip(chosen.tolist(), np.where(found[at] == chosen, origins[at], CLIMBED).tolist(), strict=True)
+        )
 
     def _best(self, surrogate: Surrogate, pool: np.ndarray, size: int) -> list[int]:
         """The most promising points of a pool, at most so many, best first."""

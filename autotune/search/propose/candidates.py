@@ -7,7 +7,7 @@ binary search does, except `nearest` where a factor's rows stand in no order, wh
 from __future__ import annotations
 
 import math
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property, lru_cache
 
@@ -215,33 +215,43 @@ def _scaled(traits: Traits, codes: np.ndarray) -> Callable[[np.ndarray], np.ndar
 
 
 def _nearest_row(factor: Factor, point: Mapping[str, Value]) -> int:
-    start, stop, num_done = _nearest_run(factor, point)
-    rows = np.arange(start, stop)
-    for j, name in enumerate(factor.names[num_done:], start=num_done):
+    if factor.order is None and point.keys() >= set(factor.names):
+        return _nearest_sorted(factor, point, 0, len(factor), 0)[1]
+    rows = np.arange(len(factor))
+    for j, name in enumerate(factor.names):
         if name in point:
             distance = _distances(factor.values[j], point[name])[factor.codes[rows, j]]
             rows = rows[distance == distance.min()]
     return int(rows.min())
 
 
-def _nearest_run(factor: Factor, point: Mapping[str, Value]) -> tuple[int, int, int]:
-    """The rows start ... stop - 1 that are nearest by so many leading parameters: as far as rows stand in
-    order, and one value is nearer than all others, they are found without a look at each."""
-    start, stop = 0, len(factor)
-    if factor.order is not None:
-        return start, stop, 0
-    for j, (name, values) in enumerate(zip(factor.names, factor.values, strict=True)):
-        if name not in point:
-            return start, stop, j
+def _nearest_sorted(
+    factor: Factor, point: Mapping[str, Value], start: int, stop: int, at: int
+) -> tuple[list[float], int]:
+    """Of the rows start ... stop - 1, which agree on the first `at` parameters and stand in order, the one
+    nearest by the others: how far it is in each, and its number. Found without a look at each row."""
+    distances: list[float] = []
+    for j in range(at, len(factor.names)):
+        wanted, values = point[factor.names[j]], factor.values[j]
         column = factor.codes[:, j]  # not contiguous: numpy would copy it to search it
-        ends = np.array([bisect_right(column, code, start, stop) for code in range(len(values))])
-        begins = np.concatenate(([start], ends[:-1]))
-        distance = np.where(begins < ends, _distances(values, point[name]), np.inf)
-        nearest = np.flatnonzero(distance == distance.min())
+        if wanted in values:  # mostly there are rows that have this very value
+            code = values.index(wanted)
+            begin = bisect_left(column, code, start, stop)
+            end = bisect_right(column, code, begin, stop)
+            if begin < end:
+                start, stop = begin, end
+                distances.append(0.0)
+                continue
+        ends = [bisect_right(column, code, start, stop) for code in range(len(values))]
+        runs = np.column_stack([[start, *ends[:-1]], ends])
+        distance = np.where(runs[:, 0] < runs[:, 1], _distances(values, wanted), np.inf)
+        nearest = runs[distance == distance.min()].tolist()
+        distances.append(float(distance.min()))
         if len(nearest) > 1:
-            return start, stop, j
-        start, stop = int(begins[nearest[0]]), int(ends[nearest[0]])
-    return start, stop, len(factor.names)
+            further, row = min(_nearest_sorted(factor, point, a, b, j + 1) for a, b in nearest)
+            return distances + further, row
+        start, stop = nearest[0]
+    return distances, start
 
 
 @lru_cache(maxsize=4096)  # few parameters and values: wishes of all shapes repeat them

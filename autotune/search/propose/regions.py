@@ -8,7 +8,6 @@ one do not get there. A move here takes, where it goes to, the row that is most 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 
 import numpy as np
 
@@ -27,6 +26,7 @@ class Regions:
         self._depth, starts = _regions(self._codes, math.sqrt(len(factor)))
         self._bounds = np.concatenate([[0], starts, [len(factor)]])
         self._heads = self._codes[self._bounds[:-1], : self._depth].astype(np.int16)
+        self._distances: dict[int, np.ndarray] = {}  # of all regions from one, by their leading parameters
 
     def __len__(self) -> int:
         return len(self._heads)
@@ -39,53 +39,50 @@ class Regions:
         """Where rows stand among the sorted ones."""
         return rows if self._inverse is None else self._inverse[rows]
 
-    def _rows(self, places: Sequence[int]) -> np.ndarray:
-        found = np.array(places, dtype=np.int64)
-        return found if self._order is None else self._order[found]
+    def _rows(self, places: np.ndarray) -> np.ndarray:
+        return places if self._order is None else self._order[places]
 
     def carried(self, rng: np.random.Generator, row: int, size: int) -> np.ndarray:
         """In each of at most so many other regions, some of them alike, the row that is most like it."""
         home, codes = self._home(row)
-        weights = _weights(rng, len(codes) - self._depth)
-        found = [
-            self._bounds[region] + int(self._unlikeness(region, codes, weights).argmin())
-            for region in self._elsewhere(rng, home, size)
-        ]
-        return self._rows(found)
+        weights = np.append(np.zeros(self._depth, np.float32), _weights(rng, len(codes) - self._depth))
+        regions = self._elsewhere(rng, home, size)
+        starts, nums = self._bounds[regions], np.diff(self._bounds)[regions]
+        begins = np.cumsum(nums) - nums
+        places = np.arange(nums.sum()) + np.repeat(starts - begins, nums)  # of all rows of all these regions
+        off = (self._codes.take(places, axis=0) != codes) @ weights
+        nearest = [int(off[begin : begin + num].argmin()) for begin, num in zip(begins, nums, strict=True)]
+        return self._rows(starts + np.array(nearest, dtype=np.int64))
 
     def alike(self, rng: np.random.Generator, row: int, region: int, size: int) -> np.ndarray:
         """At most so many rows of this region that are like that one: two in each of half as many ways, as
         the most alike in its own region is the row itself."""
         _, codes = self._home(row)
         weights = _weights(rng, (len(codes) - self._depth, (size + 1) // 2))
-        off = self._unlikeness(region, codes, weights)
-        nearest = np.argpartition(off, 1, axis=0)[:2] if len(off) > 1 else np.zeros(1, dtype=np.int64)
-        return self._rows(np.unique(self._bounds[region] + nearest).tolist())
+        start, end = self._bounds[region], self._bounds[region + 1]
+        off = weights.T @ (self._codes[start:end, self._depth :] != codes[self._depth :]).T  # (ways, rows)
+        nearest = [off.argmin(axis=1)]
+        if end - start > 1:
+            off[np.arange(len(off)), nearest[0]] = np.inf
+            nearest.append(off.argmin(axis=1))
+        return self._rows(np.unique(start + np.concatenate(nearest)))
 
     def drawn(self, rng: np.random.Generator, region: int, size: int) -> np.ndarray:
         """Rows of this region at random, with replacement; (size,)."""
-        return self._rows(rng.integers(self._bounds[region], self._bounds[region + 1], size=size).tolist())
-
-    def _unlikeness(self, region: int, codes: np.ndarray, weights: np.ndarray) -> np.ndarray:
-        """Of each row of a region to a row of these codes, by weights of the later parameters, one or
-        several: (parameters, ...) -> (rows of the region, ...)."""
-        start, end = self._bounds[region], self._bounds[region + 1]
-        return np.asarray((self._codes[start:end, self._depth :] != codes[self._depth :]) @ weights)
+        return self._rows(rng.integers(self._bounds[region], self._bounds[region + 1], size=size))
 
     def repaired(self, rng: np.random.Generator, row: int) -> np.ndarray:
         """For every other value of every later parameter in this row's region, the row that has it and is
         most like this one."""
         region, codes = self._home(row)
         start, end = self._bounds[region], self._bounds[region + 1]
-        inside = self._codes[start:end]
-        off = (inside != codes) @ _weights(rng, len(codes))
-        found = []
-        for j in range(self._depth, len(codes)):
-            for code in np.flatnonzero(np.bincount(inside[:, j])):
-                if code != codes[j]:
-                    having = np.flatnonzero(inside[:, j] == code)
-                    found.append(start + int(having[off[having].argmin()]))
-        return np.unique(self._rows(found))
+        off = (self._codes[start:end] != codes) @ _weights(rng, len(codes))
+        order = np.argsort(-off, kind="stable")  # the most alike last: what is assigned last stays
+        first = np.full((len(codes) - self._depth, 256), -1)
+        columns = np.arange(len(first))
+        first[columns, self._codes[start + order, self._depth :]] = order[:, None]
+        first[columns, codes[self._depth :]] = -1
+        return np.unique(self._rows(start + first[first >= 0]))
 
     def _home(self, row: int) -> tuple[int, np.ndarray]:
         """The region of a row, and its codes."""
@@ -94,9 +91,13 @@ class Regions:
 
     def _elsewhere(self, rng: np.random.Generator, home: int, size: int) -> np.ndarray:
         """Other regions: half of them drawn from twice as many whose leading parameters are nearest."""
-        distances = np.abs(self._heads - self._heads[home]).sum(axis=1) + rng.random(len(self))
-        alike = rng.permutation(np.argsort(distances)[:size])[: size // 2]
-        return np.setdiff1d(np.append(alike, rng.integers(len(self), size=size - size // 2)), home)
+        if home not in self._distances:  # parents stay for a while
+            self._distances[home] = np.abs(self._heads - self._heads[home]).sum(axis=1)
+        distances = self._distances[home] + rng.random(len(self))
+        nearest = np.argpartition(distances, size - 1)[:size] if size < len(self) else np.arange(len(self))
+        alike = rng.permutation(nearest)[: size // 2]
+        found = np.unique(np.append(alike, rng.integers(len(self), size=size - size // 2)))
+        return np.asarray(found[found != home])
 
 
 def _regions(codes: np.ndarray, wanted: float) -> tuple[int, np.ndarray]:

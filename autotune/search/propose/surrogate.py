@@ -123,11 +123,13 @@ def _loss(x: np.ndarray, z: np.ndarray, lengths: Lengths) -> tuple[float, np.nda
     scale = max(float(z @ alpha) / n, _JITTER)
     off, widths = lengths.off
     loss = 0.5 * n * math.log(scale) - float(np.log(np.diag(half)).sum()) + 0.5 * float(off @ off)
-    slope = 0.5 * (inverse - np.outer(alpha, alpha) / scale)  # d loss / d covariance
-    mixed = slope * steepness
+    slope = inverse  # 2 d loss / d covariance; n x n numbers are walked over as seldom as can be
+    slope -= np.outer(alpha, alpha / scale)
+    trace = 0.5 * np.trace(slope)
+    mixed = np.multiply(slope, steepness, out=slope)
     # sum_ij mixed_ij (x_if - x_jf)^2, for every feature f at once
-    spread = 2 * (mixed.sum(axis=1) @ (x * x) - (x * (mixed @ x)).sum(axis=0))
-    gradient = np.append(spread * lengths.weights, np.trace(slope) * math.exp(lengths.log[-1]))
+    spread = mixed.sum(axis=1) @ (x * x) - (x * (mixed @ x)).sum(axis=0)
+    gradient = np.append(spread * lengths.weights, trace * math.exp(lengths.log[-1]))
     return loss, gradient + off / widths
 
 
@@ -175,7 +177,14 @@ class Surrogate:
         alpha = half.T @ (half @ z)
         scale = max(float(z @ alpha) / (len(z) + len(pending)), _JITTER)
         told = cls(x, lengths, scale, float(z.min()), alpha, half)
-        return told._believing(pending) if len(pending) else told
+        whole = told._believing(pending) if len(pending) else told
+        return whole._in_single() if lengths.noise > _NOISE / 1000 else whole
+
+    def _in_single(self) -> Surrogate:
+        """In single precision, in which thousands of candidates take half the time. With hardly any noise too
+        little would be left of a variance."""
+        x, alpha, half = (part.astype(np.float32) for part in (self.x, self._alpha, self._half))
+        return Surrogate(x, self.lengths, self.scale, self.best, alpha, half)
 
     def _believing(self, pending: np.ndarray) -> Surrogate:
         """Given these points, too, at the mean: that leaves the mean as it is everywhere, and the factor of
@@ -190,7 +199,8 @@ class Surrogate:
 
     def covariance(self, points: np.ndarray) -> np.ndarray:
         """With the points it is conditioned on; shape (q, n), in units of `scale`."""
-        covariance: np.ndarray = _correlation(_squared_distances(points, self.x, self.lengths.weights))
+        weights = self.lengths.weights.astype(self.x.dtype)
+        covariance: np.ndarray = _correlation(_squared_distances(points, self.x, weights))
         return covariance
 
     def mean(self, covariance: np.ndarray) -> np.ndarray:
@@ -203,6 +213,7 @@ class Surrogate:
         What one measured point alone explains of a variance bounds it, at a small part of the cost. So most
         points are seen to improve less than the best of the others without a look at their own: at first
         twice as many as are wanted are looked at, those of the highest bounds."""
+        points = points.astype(self.x.dtype)
         covariance = self.covariance(points)
         mean = self.mean(covariance)
         nearest = covariance.max(axis=1, initial=0.0)
@@ -231,7 +242,8 @@ class Surrogate:
         out at their mean."""
         if size == 1:
             return [int(outlook.gain.argmax())]
-        within = _correlation(_squared_distances(outlook.points, outlook.points, self.lengths.weights))
+        weights = self.lengths.weights.astype(self.x.dtype)
+        within = _correlation(_squared_distances(outlook.points, outlook.points, weights))
         joint = within - outlook.explained @ outlook.explained.T
         return self._greedy(outlook.mean, joint, min(size, len(outlook.gain)))
 
