@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from autotune.device import DeviceLimits, Environment
@@ -20,6 +21,23 @@ def plain_config(limits: DeviceLimits, vec_b: int) -> Config:
     """A kernel that serves any shape, with the copies that a GPU has."""
     copy, stages = ("async", 3) if limits.has_async_copy else ("register", 2)
     return Config(copy_a=copy, copy_b=copy, stages=stages, min_blocks=1, vec_a=1, vec_b=vec_b)
+
+
+def each_kind_of_launch(
+    plain: Config, squares: Iterable[Gemm], ragged: Iterable[Gemm], deep: Iterable[Gemm]
+) -> dict[Gemm, Config]:
+    """Winners that are launched in every way: once, in two passes, with a last block or wave, and packed. The
+    last three are for further depths of the first deep shape."""
+    splits, all_deep = {"split_k": 4}, list(deep)
+    first = all_deep[0]
+    return {
+        **dict.fromkeys(squares, plain),
+        **dict.fromkeys(ragged, replace(plain, vec_c=1)),
+        **dict.fromkeys(all_deep, replace(plain, reduction="two_pass", **splits)),
+        replace(first, k=1040): replace(plain, reduction="last_block", **splits),
+        replace(first, k=1056): replace(plain, reduction="last_wave", **splits),
+        replace(first, k=1072): replace(plain, pack_a=1, pack_b=1, vec_a=4, vec_b=4),
+    }
 
 
 def export_winners(

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from made_table import export_winners, plain_config
+from made_table import each_kind_of_launch, export_winners, plain_config
 
 from autotune.export.check import verify_table
 from autotune.gemm import LAYOUTS, Gemm
@@ -39,15 +39,7 @@ def variants(gemm: Gemm) -> Iterator[Gemm]:
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Every kind of launch has kernels for batches here."""
     plain = plain_config(device_limits(0), vec_b=1)
-    splits = {"split_k": 4}
-    winners = {
-        **dict.fromkeys(variants(SQUARE), plain),
-        **dict.fromkeys(variants(RAGGED), replace(plain, vec_c=1)),
-        **dict.fromkeys(variants(DEEP), replace(plain, reduction="two_pass", **splits)),
-        replace(DEEP, k=1040): replace(plain, reduction="last_block", **splits),
-        replace(DEEP, k=1056): replace(plain, reduction="last_wave", **splits),
-        replace(DEEP, k=1072): replace(plain, pack_a=1, pack_b=1, vec_a=4, vec_b=4),
-    }
+    winners = each_kind_of_launch(plain, *map(variants, (SQUARE, RAGGED, DEEP)))
     return export_winners(winners, tmp_path_factory.mktemp("batches") / "batches_table")
 
 

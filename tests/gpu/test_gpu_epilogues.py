@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from made_table import export_winners, plain_config
+from made_table import each_kind_of_launch, export_winners, plain_config
 
 from autotune.errors import DispatchError
 from autotune.export.check import verify_table
@@ -36,18 +36,10 @@ def layouts(gemm: Gemm) -> Iterator[Gemm]:
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Every kind of launch has kernels with every epilogue here; cuBLAS is said to be slower."""
     plain = plain_config(device_limits(0), vec_b=1)
-    splits = {"split_k": 4}
-    winners = {
-        **dict.fromkeys(layouts(SQUARE), plain),
-        **dict.fromkeys(layouts(RAGGED), replace(plain, vec_c=1)),
-        **dict.fromkeys(layouts(DEEP), replace(plain, reduction="two_pass", **splits)),
-        replace(DEEP, k=1040): replace(plain, reduction="last_block", **splits),
-        replace(DEEP, k=1056): replace(plain, reduction="last_wave", **splits),
-        replace(DEEP, k=1072): replace(plain, pack_a=1, pack_b=1, vec_a=4, vec_b=4),
-        BATCH: replace(plain, vec_c=1),
-    }
+    winners = each_kind_of_launch(plain, *map(layouts, (SQUARE, RAGGED, DEEP)))
+    winners[BATCH] = replace(plain, vec_c=1)
     if device_limits(0).has_clusters:
-        winners[replace(DEEP, k=1088)] = replace(plain, reduction="cluster", **splits)
+        winners[replace(DEEP, k=1088)] = replace(plain, reduction="cluster", split_k=4)
     path = tmp_path_factory.mktemp("epilogues") / "epilogues_table"
     return export_winners(winners, path, epilogues=EPILOGUES, cublas_us=20.0)
 

@@ -1,4 +1,5 @@
-"""Databases of a test's own: a file, or one on every kind of server that a store supports."""
+"""Databases of a test's own, a file or one on every kind of server that a store supports; and what a test of
+launches runs with: the core or Python alone, and a cuBLAS that is played."""
 
 from __future__ import annotations
 
@@ -6,7 +7,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from played_blas import PlayedBlas
+from table_cases import FakeDriver
 
+from autotune.runtime import blas_provider, core
+from autotune.runtime.blas_provider import BlasLibrary
 from autotune.store import Store
 
 
@@ -34,3 +39,19 @@ def either_store(url: str | Path) -> Iterator[Store]:
 def without_cublas(monkeypatch: pytest.MonkeyPatch) -> None:
     """Played GPUs must not meet the cuBLAS of this machine: tests that play cuBLAS switch it on."""
     monkeypatch.setenv("AUTOTUNE_CUBLAS", "0")
+
+
+@pytest.fixture(params=["core", "python"])
+def engine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A test that takes it runs once with the core, and once without."""
+    if request.param == "python":
+        monkeypatch.setattr(core, "library", lambda: None)
+
+
+@pytest.fixture
+def blas(driver: FakeDriver, monkeypatch: pytest.MonkeyPatch) -> PlayedBlas:
+    """A cuBLAS that is played on the test's driver, and found by whoever looks for one."""
+    played = PlayedBlas(driver)
+    library = BlasLibrary(played)
+    monkeypatch.setattr(blas_provider, "find_library", lambda: library)
+    return played

@@ -22,8 +22,6 @@ from autotune.errors import DispatchError
 from autotune.export.check import verify_table
 from autotune.gemm import LAYOUTS, Batch, Gemm
 from autotune.kernel.launch import Variant
-from autotune.runtime import blas_provider, core
-from autotune.runtime.blas_provider import BlasLibrary
 from autotune.runtime.chooser import Chooser
 from autotune.runtime.dispatcher import Dispatcher
 from autotune.runtime.pick import Call
@@ -76,20 +74,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def driver() -> FakeDriver:
     return FakeDriver(_table())
-
-
-@pytest.fixture(params=["core", "python"])
-def engine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    if request.param == "python":
-        monkeypatch.setattr(core, "library", lambda: None)
-
-
-@pytest.fixture
-def blas(driver: FakeDriver, monkeypatch: pytest.MonkeyPatch) -> PlayedBlas:
-    played = PlayedBlas(driver)
-    library = BlasLibrary(played)
-    monkeypatch.setattr(blas_provider, "find_library", lambda: library)
-    return played
 
 
 @pytest.fixture

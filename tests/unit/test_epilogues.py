@@ -34,8 +34,7 @@ from autotune.export.check import verify_table
 from autotune.gemm import LAYOUTS, Gemm
 from autotune.kernel.epilogue_names import ACTIVATED, EPILOGUES, name_of, named
 from autotune.kernel.launch import ACTIVATIONS, PLAIN, Variant
-from autotune.runtime import blas_provider, core
-from autotune.runtime.blas_provider import BlasLibrary
+from autotune.runtime import core
 from autotune.runtime.dispatcher import _ACTIVATIONS, Dispatcher, _told
 from autotune.runtime.variants import plain_ids
 
@@ -80,20 +79,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def driver() -> FakeDriver:
     return FakeDriver(FULL)
-
-
-@pytest.fixture(params=["core", "python"])
-def engine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    if request.param == "python":
-        monkeypatch.setattr(core, "library", lambda: None)
-
-
-@pytest.fixture
-def blas(driver: FakeDriver, monkeypatch: pytest.MonkeyPatch) -> PlayedBlas:
-    played = PlayedBlas(driver)
-    library = BlasLibrary(played)
-    monkeypatch.setattr(blas_provider, "find_library", lambda: library)
-    return played
 
 
 @pytest.fixture
