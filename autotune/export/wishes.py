@@ -34,8 +34,8 @@ class Wish:
 
     @property
     def variant(self) -> Variant:
-        turns = self.layout[0] == "T", self.layout[1] == "T"
-        return Variant(*turns, self.is_wide, self.is_batched, self.epilogue)
+        transposed = self.layout[0] == "T", self.layout[1] == "T"
+        return Variant(*transposed, self.is_wide, self.is_batched, self.epilogue)
 
     @property
     def id(self) -> str:

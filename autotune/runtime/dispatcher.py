@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from ..errors import DispatchError
+from ..kernel.launch import ACTIVATIONS
 from .arrays import Forms, Leading, Libraries, Library, stream_handle
 from .blas_provider import BlasProvider, is_switched_on
 from .cuda_driver import LEGACY_STREAMS, PER_THREAD_STREAM, Driver
@@ -44,7 +45,6 @@ if TYPE_CHECKING:
 
 Settle = Literal["off", "first-use"]
 Activation = Literal["relu", "gelu", "gelu_tanh"]
-_ACTIVATIONS = ("none", "relu", "gelu", "gelu_tanh")  # as core/autotune_sgemm.h numbers them
 _Leadings = tuple[Leading, Leading, Leading | None]
 _SETTLE, _CHOICES, _RECORD = "AUTOTUNE_SETTLE", "AUTOTUNE_CHOICES", "AUTOTUNE_RECORD"
 
@@ -661,8 +661,8 @@ def _explicit(driver: Driver, stream: Any, device: int) -> int:
 def _told(activation: Any) -> int:
     """As the core is told of it; -1 for what is none, which has no plan there."""
     name = "none" if activation is None else activation
-    is_one = type(name) is str and activation != "none" and name in _ACTIVATIONS
-    return _ACTIVATIONS.index(name) if is_one else -1
+    is_one = type(name) is str and activation != "none" and name in ACTIVATIONS
+    return ACTIVATIONS.index(name) if is_one else -1
 
 
 def _added(libraries: Libraries, adds: tuple[Any, Any]) -> Added | None:
