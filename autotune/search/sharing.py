@@ -32,10 +32,11 @@ class Sharing:
         self._polled_s = self._clock()
 
     def _take_in_news(self, shapes: Sequence[ShapeSearch]) -> None:
-        news = self._claims.news([shape.study for shape in shapes], self._newest)
+        newest = self._claims.newest()
+        news = self._claims.news({s.study.id: s.findings.known for s in shapes}, self._newest)
         for shape in shapes:
             shape.shared.take_in([item for item in news if item.study_id == shape.study.id])
-        self._newest = max([self._newest, *(item.trial_id for item in news)])
+        self._newest = newest
 
     def _ask_for_what_is_away(self, shapes: Sequence[ShapeSearch]) -> None:
         waiting = {shape.study: shape.shared for shape in shapes if shape.shared.away}

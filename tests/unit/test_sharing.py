@@ -60,6 +60,19 @@ def test_a_claim_is_leased_busy_or_known(store: Store) -> None:
         assert other.held_elsewhere([study]) == {study: set()}, "a stored trial ends its lease"
 
 
+def test_news_leave_out_what_is_known(store: Store) -> None:
+    study = study_of(store)
+    for number in range(3):
+        add(store, study, number, ok(5.0 + number))
+    with store.claims() as claims:
+        new = claims.news({study.id: {config(0).key, config(2).key}}, after=0)
+        assert [(item.key, item.point, item.time_us) for item in new] == [
+            (config(1).key, config(1).to_dict(), 6.0)
+        ]
+        assert claims.news({study.id: {config(number).key for number in range(3)}}, after=0) == []
+        assert claims.news({}, after=0) == []
+
+
 def test_another_gpu_of_the_kind_is_heard_of(store: Store) -> None:
     mine = study_of(store)
     environment = mine.environment

@@ -74,6 +74,7 @@ class Reuser:
         self._families: dict[Hashable, Kernels] = {}
         self._rng = np.random.default_rng(seed)
         self._used_up: dict[ShapeSearch, int] = {}  # kernels there were when a shape had tried all it saw
+        self._taken: dict[ShapeSearch, set[str]] = {}  # keys of others' best that a shape was given
         self._is_closed = False
 
     def learn(self, kept: Kept) -> None:
@@ -120,11 +121,13 @@ class Reuser:
         return len(self._kernels(shape)) > self._policy.growth * self._used_up.get(shape, 0)
 
     def _champions(self, shape: ShapeSearch, shapes: Sequence[ShapeSearch]) -> list[Point]:
-        """What does best for others of this shape's family, and has been compiled."""
-        kernels = self._kernels(shape)
+        """What does best for others of this shape's family, and has been compiled; each comes once."""
+        kernels, taken = self._kernels(shape), self._taken.setdefault(shape, set())
         others = [other for other in shapes if other is not shape and self._kernels(other) is kernels]
         champions = [champion for other in others if (champion := other.findings.champion) is not None]
-        return [c.point for c in champions if Config.from_dict(c.point).kernel in kernels]
+        new = [c for c in champions if c.key not in taken and Config.from_dict(c.point).kernel in kernels]
+        taken.update(champion.key for champion in new)
+        return [champion.point for champion in new]
 
     def _kernels(self, shape: ShapeSearch) -> Kernels:
         family = (self._target.kernel_family(shape.gemm), shape.space.names, shape.space.values)
