@@ -1,8 +1,9 @@
-// Kernels of torch's dispatcher that stand before those in Python (torch_routing.py): what is known to be left alone goes to
-// torch's own, and the rest to Python, which serves it or decides what becomes of its kind.
+// Kernels of torch's dispatcher that stand before those in Python (torch_routing.py): what is known to be left alone
+// goes to torch's own, and the rest to Python, which serves it or decides what becomes of its kind.
 //
-// Nothing is decided here. The core remembers what a kind of call is, and counts (core/tensors.h, autotune_is_left_alone).
-// Compiled on the user's machine for the torch that is there (torch_router.py); needs nothing of Python or CUDA.
+// Nothing is decided here. The core remembers what becomes of a kind of call, and counts (core/tensors.h,
+// autotune_is_left_alone). Compiled on the user's machine for the torch that is there (torch_router.py); needs
+// nothing of Python or CUDA.
 
 #include <ATen/Context.h>
 #include <ATen/core/Tensor.h>
@@ -43,7 +44,8 @@ enum Reason { UNLIKE, DTYPE, TF32 }; // why a call is left alone before any tabl
 
 // What Python fills in, and keeps.
 struct Router {
-    bool (*is_left_alone)(void *handle, const DLTensor *a, const DLTensor *b, const DLTensor *out, const DLTensor *bias);
+    bool (*is_left_alone)(void *handle, const DLTensor *a, const DLTensor *b, const DLTensor *out,
+                          const DLTensor *bias);
     const Table *plain, *biased; // for products, and for those to which a vector is added
     uint64_t *num_left_alone;    // (reasons)
 };
@@ -71,8 +73,9 @@ DLTensor view(const Tensor &x) {
 bool is_bias(const Product &asked) {
     const Tensor &c = *asked.c;
     const int64_t columns = asked.b.size(-1);
-    if (!asked.beta->equal(1) || c.dim() != 1 || c.size(0) != columns || (columns > 1 && c.stride(0) != 1)) return false;
-    return !asked.out || asked.out->storage().data() != c.storage().data();
+    if (!asked.beta->equal(1) || c.dim() != 1 || c.size(0) != columns) return false;
+    const bool is_apart = !asked.out || asked.out->storage().data() != c.storage().data();
+    return is_apart && (columns < 2 || c.stride(0) == 1);
 }
 
 // Whether a C that is read has the extents of the result.
@@ -113,14 +116,15 @@ struct Entered {
         return is_known(is_whole(asked) ? router.plain : router.biased, asked, is_bias(asked));
     }
 
-    // Whether a table knows such calls as left alone; it counts this one then. A C that is read, and is no bias, is copied to a
-    // result before: as a kind of call that one is new.
-    bool is_known(const Table *tables, const Product &asked, bool is_bias) const {
+    // Whether a table knows such calls as left alone; it counts this one then. A C that is read, and is no bias, is
+    // copied to a result before: as a kind of call that one is new.
+    bool is_known(const Table *table, const Product &asked, bool is_bias) const {
         const DLTensor a = view(asked.a), b = view(asked.b);
         const DLTensor out = view(asked.out ? *asked.out : asked.a), c = view(asked.c ? *asked.c : asked.a);
-        for (; tables->handle; tables++) {
-            const bool is_added = is_bias && tables->has_bias, is_written = asked.out && (!asked.c || is_added);
-            if (router.is_left_alone(tables->handle, &a, &b, is_written ? &out : nullptr, is_added ? &c : nullptr)) return true;
+        for (; table->handle; table++) {
+            const bool is_added = is_bias && table->has_bias, is_written = asked.out && (!asked.c || is_added);
+            const DLTensor *to = is_written ? &out : nullptr, *bias = is_added ? &c : nullptr;
+            if (router.is_left_alone(table->handle, &a, &b, to, bias)) return true;
         }
         return false;
     }

@@ -8,6 +8,7 @@ exported tables.
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 import fcntl
 import hashlib
@@ -80,8 +81,10 @@ class Router:
         self._entered = self._library.autotune_router_enter(ctypes.byref(self._router), self._key.encode())
         if not self._entered:
             raise NoRouter("torch refuses kernels in C++")
+        atexit.register(self.leave)  # its threads may live longer than what is kept here
 
     def leave(self) -> None:
+        atexit.unregister(self.leave)
         entered, self._entered = self._entered, None
         self._library.autotune_router_leave(entered)
 

@@ -66,7 +66,8 @@ class RoutedKind(NamedTuple):
 
 class TorchRouting:
     """A context: products of torch are routed within it, in all threads. It may be entered again, and tells
-    of all times that it was. `no_router`: why kernels in Python do all; "": those in C++ stand before them.
+    of all times that it was. Torch exchanges kernels without a lock: no thread may multiply while it is
+    entered or left. `no_router`: why kernels in Python do all; "": those in C++ stand before them.
 
     Raises DispatchError where torch is missing or too old, where another one is entered already, and where
     the core was not built.

@@ -115,13 +115,12 @@ def test_errors_keep_their_kind(torch, routing, driver) -> None:
         assert check(torch, "mm", *operands())
 
 
-def test_threads_multiply_while_the_context_is_entered_and_left(torch, routing) -> None:
+def test_threads_share_it(torch, routing) -> None:
     faults: list[BaseException] = []
-    is_over = threading.Event()
 
     def multiply() -> None:
         try:
-            while not is_over.is_set():
+            for _ in range(50):
                 check(torch, "mm", *operands(LOSES))
                 check(torch, "addmm", normal(66), *operands(LOSES))
                 check(torch, "mm", *operands())
@@ -129,15 +128,13 @@ def test_threads_multiply_while_the_context_is_entered_and_left(torch, routing) 
             faults.append(fault)
 
     threads = [threading.Thread(target=multiply) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for _ in range(50):
-        with routing:
-            check(torch, "mm", *operands(LOSES))
-    is_over.set()
-    for thread in threads:
-        thread.join()
+    with routing:
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
     assert not faults
+    assert sorted(kind.num_calls for kind in routing.kinds()) == [200, 200, 200]
 
 
 def test_gradients_are_torch_s(torch, routing) -> None:
