@@ -193,7 +193,7 @@ struct Registered {
     torch::Library library;
 
     Registered(const Router &router, c10::DispatchKey key)
-        : key(key), library(torch::Library::IMPL, "aten", key, __FILE__, __LINE__) {
+        : key(key), library(torch::Library::IMPL, "aten", key, "torch_router.cpp", __LINE__) {
         entered->router = router;
         entered->device = c10::backendToDeviceType(c10::dispatchKeyToBackend(key));
     }

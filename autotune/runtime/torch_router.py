@@ -1,6 +1,6 @@
 """Compiles torch_router.cpp for the torch that is loaded: the router in C++, which stands before Python's.
 
-That takes a compiler for C++17, torch's headers, which its wheel holds, and some 10 seconds, once; a note on
+That takes a compiler for C++20, torch's headers, which its wheel holds, and some 10 seconds, once; a note on
 stderr says so. The library is kept in the cache folder, by torch's build and the source. Without it the
 kernels in Python (torch_routing.py) route alone: what they leave alone takes longer on the host. Copied into
 exported tables.
@@ -31,7 +31,7 @@ from .core import library
 SWITCH = "AUTOTUNE_ROUTER"  # 0: Python's kernels route alone
 SOURCE = Path(__file__).with_suffix(".cpp")
 MAX_TABLES = 64  # kinds of GPU
-_FLAGS = ("-std=c++17", "-O2", "-fPIC", "-shared")
+_FLAGS = ("-std=c++20", "-O2", "-fPIC", "-shared")  # as headers of torch 2.14 ask for
 _MOST_SECONDS = 600
 
 
