@@ -1,4 +1,4 @@
-"""Where autotune keeps what it can make again: compiled kernels, and what tables settled.
+"""Where autotune keeps what it can make again: compiled kernels and routers, and what tables settled.
 
 Copied into exported tables: standard library only.
 """

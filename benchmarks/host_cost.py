@@ -7,11 +7,12 @@ contestant as a stream takes without waiting, and lets the GPU end before the ne
 microseconds of a call and their ratio to torch's, with the bar that it is held to:
 
 - with an out, and without: `torch.mm`, `sgemm`, and `sgemm` without the core;
-- `torch.ops.autotune.sgemm`; `torch.mm` while products are routed: served, left alone, and of bfloat16;
+- `torch.ops.autotune.sgemm`; `torch.mm` while products are routed: served, left alone, and of bfloat16, with
+  the router in C++ and with Python's kernels alone; `torch.addmm` of a vector, left alone;
 - in C (`host_cost.c`, built with the folder's sources): `autotune_sgemm`, of this the driver's
   `cuLaunchKernelEx`, and what is more than that.
 
-Needs a GPU, torch, and for the last a C compiler.
+Needs a GPU, torch, a C++ compiler for the router, and for the last a C compiler.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 from unittest.mock import patch
@@ -38,7 +40,7 @@ from autotune.errors import EnvironmentProblem
 from autotune.export.c_source import c_files
 from autotune.gemm import Gemm
 from autotune.gpu.driver import device_limits, find_gpu
-from autotune.runtime import core, routed_engine
+from autotune.runtime import core, routed_engine, torch_router
 from autotune.runtime.cubin_files import load_cubins
 from autotune.runtime.dispatcher import Dispatcher
 from autotune.runtime.pick import Pick
@@ -51,7 +53,7 @@ NUM_ROUNDS = 41
 NUM_CALLS = 200  # fewer than a stream's queue holds
 C_CALLS = 20_000
 C_BAR_US = 1.0
-WITH_OUT, NEW, HALF = "torch.mm(out=)", "torch.mm", "torch.mm, bfloat16"
+WITH_OUT, NEW, HALF, SUM = "torch.mm(out=)", "torch.mm", "torch.mm, bfloat16", "torch.addmm"
 Call = Callable[[], object]
 
 
@@ -67,7 +69,7 @@ class TimedCall(NamedTuple):
 def contestants(torch: Any, runtime: Dispatcher, folder: Path, size: int) -> dict[str, TimedCall]:
     """By name; each was called before."""
     a, b, out = (torch.randn(size, size, device="cuda") for _ in range(3))
-    half = a.bfloat16()
+    half, vector = a.bfloat16(), torch.randn(size, device="cuda")
     with patch.object(core, "library", lambda: None):
         python = Dispatcher(folder)
         python.sgemm(a, b, out)
@@ -75,30 +77,44 @@ def contestants(torch: Any, runtime: Dispatcher, folder: Path, size: int) -> dic
     if runtime._tensor_calls is None:
         console.note("The core reads no tensors of this torch: Python does")
     op = runtime.torch_op()
-    served, alone = (_routing(folder, reason) for reason in ("", "to be timed"))
-    serve, leave = lambda: served, lambda: alone
-    return {
+    own = {
+        NEW: lambda: torch.mm(a, b),
+        HALF: lambda: torch.mm(half, half),
+        SUM: lambda: torch.addmm(vector, a, b),
+    }
+    found = {
         WITH_OUT: TimedCall(lambda: torch.mm(a, b, out=out), WITH_OUT),
         "sgemm(out=)": TimedCall(lambda: runtime.sgemm(a, b, out), WITH_OUT, 0.45),
         "sgemm(out=), no core": TimedCall(lambda: python.sgemm(a, b, out), WITH_OUT),
-        NEW: TimedCall(lambda: torch.mm(a, b), NEW),
+        **{name: TimedCall(call, name) for name, call in own.items()},
         "sgemm": TimedCall(lambda: runtime.sgemm(a, b), NEW),
         "torch.ops.autotune.sgemm": TimedCall(lambda: op(a, b), NEW, 1.0),
-        "torch.mm, routed and served": TimedCall(lambda: torch.mm(a, b), NEW, 1.1, serve),
-        "torch.mm, routed and left alone": TimedCall(lambda: torch.mm(a, b), NEW, 1.05, leave),
-        HALF: TimedCall(lambda: torch.mm(half, half), HALF),
-        "torch.mm, bfloat16, routed": TimedCall(lambda: torch.mm(half, half), HALF, 1.05, serve),
     }
+    for way, is_compiled in (("", True), (", Python alone", False)):
+        served, alone = (_routing(folder, reason, is_compiled) for reason in ("", "to be timed"))
+        if is_compiled and served.no_router:
+            console.note(f"There is no router in C++: {served.no_router}")
+        for name, rival, bar, routing in (
+            ("routed and served", NEW, 1.1, served), ("routed and left alone", NEW, 1.05, alone),
+            ("routed", HALF, 1.05, served), ("routed and left alone", SUM, 1.05, alone),
+        ):  # fmt: skip
+            found[f"{rival}, {name}{way}"] = TimedCall(own[rival], rival, bar, partial(_same, routing))
+    return found
 
 
-def _routing(folder: Path, reason: str) -> TorchRouting:
+def _same(routing: TorchRouting) -> TorchRouting:
+    return routing
+
+
+def _routing(folder: Path, reason: str, is_compiled: bool) -> TorchRouting:
     """One that serves everything, or leaves all alone for a reason."""
 
     class Told(RoutedEngine):
         def why_not(self, gemm: Gemm, pick: Pick) -> str:
             return reason
 
-    with patch.object(routed_engine, "RoutedEngine", Told):
+    environment = {torch_router.SWITCH: str(int(is_compiled))}
+    with patch.object(routed_engine, "RoutedEngine", Told), patch.dict(os.environ, environment):
         return Dispatcher(folder).torch()
 
 

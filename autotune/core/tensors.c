@@ -47,37 +47,39 @@ static bool is_of_floats(const tensor *found) {
            found->dtype.bits == 32 && found->dtype.lanes == 1;
 }
 
-/* Look at a tensor as operand number i of a call. False for what is no float32 matrix on a GPU, nor a stack of such
- * matrices that goes with those that were looked at before. */
-static bool look(const exchange_api *exchange, void *object, int i, operand *seen, autotune_kind *kind) {
-    tensor found;
-    if (exchange->view(object, &found) || !is_of_floats(&found)) return false;
-    if (found.num_dimensions != MATRIX && found.num_dimensions != STACK) return false;
-    const int32_t row = found.num_dimensions - 2, column = row + 1;
-    seen->address = (uint64_t)(uintptr_t)found.data + found.byte_offset;
-    seen->num_dimensions = found.num_dimensions;
-    seen->products = row ? found.shape[0] : 1;
-    kind->rows[i] = found.shape[row];
-    kind->columns[i] = found.shape[column];
-    kind->by_row[i] = found.strides ? found.strides[row] : found.shape[column];
-    kind->by_column[i] = found.strides ? found.strides[column] : 1;
+/* Read a tensor as operand number i of a call. False for what is no float32 matrix on a GPU, nor a stack of such
+ * matrices that goes with those that were read before. */
+static bool read_operand(const tensor *found, int i, operand *seen, autotune_kind *kind) {
+    if (!is_of_floats(found) || (found->num_dimensions != MATRIX && found->num_dimensions != STACK)) return false;
+    const int32_t row = found->num_dimensions - 2, column = row + 1;
+    seen->address = (uint64_t)(uintptr_t)found->data + found->byte_offset;
+    seen->num_dimensions = found->num_dimensions;
+    seen->products = row ? found->shape[0] : 1;
+    kind->rows[i] = found->shape[row];
+    kind->columns[i] = found->shape[column];
+    kind->by_row[i] = found->strides ? found->strides[row] : found->shape[column];
+    kind->by_column[i] = found->strides ? found->strides[column] : 1;
     kind->batch.stride[i] = 0;
     if (seen->products != 1) {
-        kind->batch.stride[i] = found.strides ? found.strides[0] : found.shape[row] * found.shape[column];
+        kind->batch.stride[i] = found->strides ? found->strides[0] : found->shape[row] * found->shape[column];
     }
-    kind->devices[i] = found.device.id;
+    kind->devices[i] = found->device.id;
     kind->low[i] = (uint32_t)(seen->address % AT_ALIGNED);
     return seen->products > 0;
 }
 
-/* Look at the bias of a call whose operands are known. False for what is no packed vector of a value for each column of C,
- * on the same GPU. */
-static bool look_at_bias(const exchange_api *exchange, void *object, uint64_t *address, const autotune_kind *kind) {
+static bool look(const exchange_api *exchange, void *object, int i, operand *seen, autotune_kind *kind) {
     tensor found;
-    if (exchange->view(object, &found) || !is_of_floats(&found) || found.num_dimensions != VECTOR) return false;
-    const bool is_packed = found.shape[0] < 2 || !found.strides || found.strides[0] == 1;
-    *address = (uint64_t)(uintptr_t)found.data + found.byte_offset;
-    return is_packed && found.shape[0] == kind->columns[2] && found.device.id == kind->devices[0] &&
+    return !exchange->view(object, &found) && read_operand(&found, i, seen, kind);
+}
+
+/* Read the bias of a call whose operands are known. False for what is no packed vector of a value for each column of C,
+ * on the same GPU. */
+static bool read_bias(const tensor *found, uint64_t *address, const autotune_kind *kind) {
+    if (!is_of_floats(found) || found->num_dimensions != VECTOR) return false;
+    const bool is_packed = found->shape[0] < 2 || !found->strides || found->strides[0] == 1;
+    *address = (uint64_t)(uintptr_t)found->data + found->byte_offset;
+    return is_packed && found->shape[0] == kind->columns[2] && found->device.id == kind->devices[0] &&
            *address && !(*address % AT_FLOAT_BYTES);
 }
 
@@ -131,7 +133,10 @@ static bool read_epilogue(const autotune_tensors *all, void *const *arguments, p
     const bool has_bias = arguments[BIAS] != python->none;
     if (has_bias && !is_plain(all, arguments[BIAS], &needs_gradient)) return false;
     if (needs_gradient && !is(python->call(all->is_grad_enabled, (void *)NULL), python->no)) return false;
-    if (has_bias && !look_at_bias(all->exchange, arguments[BIAS], &found->bias, &found->kind)) return false;
+    const exchange_api *exchange = all->exchange;
+    tensor bias;
+    if (has_bias && exchange->view(arguments[BIAS], &bias)) return false;
+    if (has_bias && !read_bias(&bias, &found->bias, &found->kind)) return false;
     if (!read_scale(arguments[ACTIVATION], &activation)) return false;
     found->kind.bias = has_bias ? AUTOTUNE_BIAS_COLUMNS : AUTOTUNE_BIAS_NONE;
     found->kind.activation = (int32_t)activation;
@@ -223,6 +228,11 @@ static void *served(const autotune_tensors *all, void *const *arguments, product
     return is_served ? out : status == AUTOTUNE_UNKNOWN ? answer(python->none) : NULL;
 }
 
+void autotune_count_call(autotune_plan *plan) {
+    atomic_fetch_add_explicit(&plan->num_tensor_calls, 1, memory_order_relaxed);
+    if (plan->planned.is_left_alone && plan->planned.k) at_count(plan->tally); /* who serves it is not us */
+}
+
 void *autotune_sgemm_of_tensors(void *self, void *const *arguments, intptr_t num) {
     const autotune_tensors *all = python->as_address(self);
     product asked = {.alpha = 1};
@@ -233,12 +243,28 @@ void *autotune_sgemm_of_tensors(void *self, void *const *arguments, intptr_t num
                          (num == PLAIN_ARGUMENTS || read_epilogue(all, arguments, &asked));
     autotune_plan *plan = is_read ? at_recall(all->handle->runner, &asked.kind) : NULL;
     if (!plan) return answer(python->none);
-    atomic_fetch_add_explicit(&plan->num_tensor_calls, 1, memory_order_relaxed);
+    autotune_count_call(plan);
     const bool is_left_alone = plan->planned.is_left_alone;
-    if (is_left_alone && plan->planned.k) at_count(plan->tally); /* who serves it is not us */
     void *result = is_left_alone ? answer(python->no) : served(all, arguments, &asked, plan);
     at_plan_release(plan);
     return result;
+}
+
+bool autotune_is_left_alone(autotune_handle *handle, const void *a, const void *b, const void *out, const void *bias) {
+    const tensor *const operands[] = {a, b, out};
+    product asked = {.kind.bias = bias ? AUTOTUNE_BIAS_COLUMNS : AUTOTUNE_BIAS_NONE};
+    if (at_is_forked()) return false;
+    for (int i = 0; i < 2 + (out != NULL); i++) {
+        if (!read_operand(operands[i], i, &asked.of[i], &asked.kind)) return false;
+    }
+    if (!count_products(asked.of, out, &asked.kind)) return false;
+    if (!out) expect_new(&asked.kind);
+    if (bias && !read_bias(bias, &asked.bias, &asked.kind)) return false;
+    autotune_plan *plan = at_recall(handle->runner, &asked.kind);
+    const bool is_left_alone = plan && plan->planned.is_left_alone;
+    if (is_left_alone) autotune_count_call(plan);
+    at_plan_release(plan);
+    return is_left_alone;
 }
 
 uint64_t autotune_tensor_calls(const autotune_plan *plan) {

@@ -54,8 +54,14 @@ AUTOTUNE_API void autotune_use_python(const autotune_python *calls);
  * overlap the result, a bias that is no packed vector for it, a tensor that needs a gradient, arguments that are none. */
 AUTOTUNE_API void *autotune_sgemm_of_tensors(void *self, void *const *arguments, intptr_t num);
 
-/* How often it met a plan. */
+/* Whether the plan that is remembered for a product of tensors says that it is left alone; that is counted then. They
+ * are DLTensor *, of which the last two may be NULL: without an out, C is new. Nothing of Python is called. */
+AUTOTUNE_API bool autotune_is_left_alone(autotune_handle *handle, const void *a, const void *b, const void *out,
+                                         const void *bias);
+
+/* How often these met a plan; and that somebody else did. */
 AUTOTUNE_API uint64_t autotune_tensor_calls(const autotune_plan *plan);
+AUTOTUNE_API void autotune_count_call(autotune_plan *plan);
 
 #ifdef __cplusplus
 }

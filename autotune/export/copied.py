@@ -16,9 +16,10 @@ _RUNTIME = "runtime"
 @cache
 def runtime_files() -> dict[str, bytes]:
     """The content of each file that serves a call, by its name relative to the package `autotune`: modules,
-    and the core's library where it was built."""
+    what is compiled where they run, and the core's library where it was built."""
     waiting = sorted((_ROOT / _RUNTIME).glob("*.py"))
-    files: dict[str, bytes] = {}
+    sources = (_ROOT / _RUNTIME).glob("*.cpp")
+    files = {path.relative_to(_ROOT).as_posix(): path.read_bytes() for path in sources}
     while waiting:
         path = waiting.pop()
         name = path.relative_to(_ROOT).as_posix()

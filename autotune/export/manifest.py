@@ -30,7 +30,7 @@ _MAX_BYTES = 1 << 24  # of a manifest: a hundred bytes per file
 _CACHE = "__pycache__"
 _COMPILED = re.compile(r"(?P<module>[^.]+)\.[\w-]+(\.opt-\w+)?\.pyc(\.\d+)?")  # at the end: half written
 _MOST_NAMED = 3
-_SOURCES = (".py", ".c", ".h", ".S", ".txt", ".in", ".toml")  # what people edit
+_SOURCES = (".py", ".c", ".cpp", ".h", ".S", ".txt", ".in", ".toml")  # what people edit
 
 
 @dataclass(frozen=True)

@@ -47,6 +47,7 @@ AUTOTUNE_RECORD=FILE records calls. AUTOTUNE_FALLBACK=cublas has cuBLAS serve GP
     print(routing.report())
 
 `python -m {name} train.py ARGUMENTS` runs a program so, and tells at its end what came of it.
+A C++ compiler, where there is one, makes a router for that, once; AUTOTUNE_ROUTER=0 does without.
 Needs cuda-bindings (13 or later) and numpy; for DLPack arrays also cuda-core.
 """
 

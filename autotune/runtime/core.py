@@ -43,6 +43,8 @@ _SIGNATURES: dict[str, list[Any]] = {
     "autotune_record_calls": [ADDRESS, TEXT],
     "autotune_use_python": [ADDRESS],
     "autotune_tensor_calls": [ADDRESS],
+    "autotune_count_call": [ADDRESS],
+    "autotune_is_left_alone": 5 * [ADDRESS],
 }
 
 
@@ -60,6 +62,7 @@ def library() -> Any:
     for name, types in _SIGNATURES.items():
         getattr(found, name).argtypes = types
     found.autotune_tensor_calls.restype = WORD
+    found.autotune_is_left_alone.restype = ctypes.c_bool
     return found
 
 

@@ -57,11 +57,16 @@ class CorePlan:
             tell(status, None, None)
         self.address, self._release = made.value, core.library.autotune_release_plan
         self._num_calls = core.library.autotune_tensor_calls
+        self._count = core.library.autotune_count_call
 
     @property
     def num_tensor_calls(self) -> int:
         """How often the core met it in calls of Python's tensors."""
         return int(self._num_calls(self.address))
+
+    def count(self) -> None:
+        """Add one to these."""
+        self._count(self.address)
 
     def __del__(self) -> None:
         address = getattr(self, "address", None)

@@ -484,7 +484,8 @@ class Dispatcher:
 
     def torch(self) -> TorchRouting:
         """A context in which products of an unmodified program of torch are routed to this table, where it is
-        expected to be faster than cuBLAS (torch_routing.py). Its `report()` tells what came of it.
+        expected to be faster than cuBLAS (torch_routing.py). Its `report()` tells what came of it. The first
+        time for a torch a C++ compiler runs some 10 s (torch_router.py); AUTOTUNE_ROUTER=0 does without.
 
         Raises DispatchError where torch is not imported or too old, or the core was not built.
         """

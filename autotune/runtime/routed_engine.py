@@ -34,14 +34,12 @@ _NOTHING = Grid((0, 1), 0, 0, 1, 0, 0, 0, 0, 0)
 
 @dataclass
 class Decided:
-    """What became of a kind of call: `reason` says why it is left alone, and is "" where it is served.
-    `num_asked`: how often that was asked before a call was made."""
+    """What became of a kind of call: `reason` says why it is left alone, and is "" where it is served."""
 
     gemm: Gemm
     pick: Pick | None
     reason: str
     plan: CorePlan
-    num_asked: int = 0
 
     @property
     def is_served(self) -> bool:
@@ -49,7 +47,7 @@ class Decided:
 
     @property
     def num_calls(self) -> int:
-        return self.num_asked + self.plan.num_tensor_calls
+        return self.plan.num_tensor_calls
 
 
 class AsPicked(BlasProvider):

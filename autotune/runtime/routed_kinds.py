@@ -6,20 +6,22 @@ import threading
 from collections.abc import Callable, Iterator
 
 from ..gemm import Batch
+from ..kernel.epilogue_names import BIAS
 from ..kernel.launch import Epilogue
 from .arrays import Forms
 from .product import Triple
 from .routed_engine import Decided, RoutedEngine
 from .several_calls import SeveralCalls
+from .torch_router import Tables
 
 
 class RoutedKinds:
     """Decides by the table for the GPU that tensors are on. `make` gives the engine for a GPU, the same for
     all of a kind; of a GPU that no table is for it gives any, which leaves its calls alone. `first`: a GPU
-    whose engine is made at once."""
+    whose engine is made at once. `tables`: of all engines, for the router in C++."""
 
     def __init__(self, make: Callable[[int], RoutedEngine], first: int) -> None:
-        self._make, self._calls = make, SeveralCalls()
+        self._make, self._calls, self.tables = make, SeveralCalls(), Tables()
         self._lock = threading.Lock()
         self._engines: dict[int, RoutedEngine] = {}
         self._is_open = self._add(first)
@@ -60,5 +62,6 @@ class RoutedKinds:
             calls = engine.tensor_calls(is_below_autograd=True) if is_new else None
             if calls is not None:
                 self._calls.add(calls)
+                self.tables.add(engine.core.handle, engine.has(BIAS))
             self._engines = {**self._engines, device: engine}
             return calls is not None

@@ -4,7 +4,8 @@ While routing is on, torch's dispatcher has other kernels for aten's mm, addmm, 
 (torch.library, kind "IMPL"). All products of matrices come there: of Python and C++, of `linear` and
 `matmul`, of backward passes, which torch runs in other threads, and of compiled programs. Autograd and
 autocast lie above and stay as they are. Whatever is left alone goes to torch's own kernel, so no call comes
-twice.
+twice. Before these kernels stand others in C++, where they can be had (torch_router.py): what is known to be
+left alone does not come here.
 
 Left alone are other dtypes, products while the program allows TF32, and kinds of call that cuBLAS is expected
 to be as fast for. What serves a kind of call is decided when that comes first. Copied into exported tables.
@@ -28,10 +29,12 @@ from .pick import MAX_PLANS
 from .routed_engine import Decided
 from .routed_kinds import RoutedKinds
 from .stacks import stacked
+from .torch_router import NoRouter, Router
 
 _ENTERED = threading.Lock()  # one routing at a time: torch's dispatcher is one for all threads
 _TF32, _DTYPE = "the program allows TF32", "another dtype than float32"
 _UNLIKE = "tensors that do not fit each other"
+_BEFORE_TABLES = (_UNLIKE, _DTYPE, _TF32)  # in the order in which they are looked for
 _MATRIX, _STACK = 2, 3  # dimensions
 _TENSOR = "a tensor that is not read in C, or memory that overlaps"
 _MOST_TOLD = 20  # kinds of a report
@@ -63,7 +66,8 @@ class RoutedKind(NamedTuple):
 
 class TorchRouting:
     """A context: products of torch are routed within it, in all threads. It may be entered again, and tells
-    of all times that it was.
+    of all times that it was. Torch exchanges kernels without a lock: no thread may multiply while it is
+    entered or left. `no_router`: why kernels in Python do all; "": those in C++ stand before them.
 
     Raises DispatchError where torch is missing or too old, where another one is entered already, and where
     the core was not built.
@@ -73,8 +77,15 @@ class TorchRouting:
         self._torch = torch = _torch()
         self._float32 = torch.float32
         self._library: Any = None
-        self._plain, self._biased = (_Products(torch, make_engine(has_bias)) for has_bias in (False, True))
+        plain, biased = make_engine(False), make_engine(True)
+        self._plain, self._biased = _Products(torch, plain), _Products(torch, biased)
         self._others: Counter[str] = Counter()
+        self._router: Router | None = None
+        self.no_router = ""
+        try:
+            self._router = Router(torch, plain.tables, biased.tables, _BEFORE_TABLES, self._key)
+        except NoRouter as reason:
+            self.no_router = str(reason)
 
     def __enter__(self) -> TorchRouting:
         if not _ENTERED.acquire(blocking=False):
@@ -87,6 +98,8 @@ class TorchRouting:
         return self
 
     def __exit__(self, *_: object) -> None:
+        if self._router is not None:
+            self._router.leave()
         self._library = None  # torch takes back what it registered
         _ENTERED.release()
 
@@ -101,9 +114,20 @@ class TorchRouting:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # that a kernel is replaced is what is wanted
             for name, (make, num_dims) in routed.items():
-                own = self._torch.library.get_kernel(f"aten::{name}", self._key).call_boxed
-                library.impl(name, make(own, num_dims), self._key, with_keyset=True)
+                own = self._torch.library.get_kernel(f"aten::{name}", self._key)
+                if f"Register{self._key}" not in str(own):
+                    self._do_without("another library has replaced torch's kernels")
+                library.impl(name, make(own.call_boxed, num_dims), self._key, with_keyset=True)
+        try:
+            if self._router is not None:
+                self._router.enter()
+        except NoRouter as reason:
+            self._do_without(str(reason))
         return library
+
+    def _do_without(self, reason: str) -> None:
+        """From now on, of the router in C++."""
+        self._router, self.no_router = None, self.no_router or reason
 
     _key = "CUDA"  # of torch's dispatcher
 
@@ -111,56 +135,54 @@ class TorchRouting:
 
     def _mm(self, own: Own, num_dims: int) -> Own:
         def mm(keys: Any, a: Any, b: Any) -> Any:
-            is_such = self._is_such(a, b, num_dims)
-            found = self._serve(self._plain, a, b, None, 1.0, 0.0) if is_such else None
+            is_open = self._is_open(a, b, num_dims)
+            found = self._serve(self._plain, a, b, None, 1.0, 0.0) if is_open else None
             return own(keys, a, b) if found is None else found
 
         return mm
 
     def _mm_out(self, own: Own, num_dims: int) -> Own:
         def mm_out(keys: Any, a: Any, b: Any, *, out: Any) -> Any:
-            is_such = self._is_such(a, b, num_dims)
-            found = self._serve(self._plain, a, b, out, 1.0, 0.0) if is_such else None
+            is_open = self._is_open(a, b, num_dims)
+            found = self._serve(self._plain, a, b, out, 1.0, 0.0) if is_open else None
             return own(keys, a, b, out=out) if found is None else found
 
         return mm_out
 
     def _addmm(self, own: Own, num_dims: int) -> Own:
         def addmm(keys: Any, c: Any, a: Any, b: Any, *, beta: Any = 1, alpha: Any = 1) -> Any:
-            is_such = self._is_such(a, b, num_dims)
-            found = self._serve_sum(c, a, b, beta, alpha, None) if is_such else None
+            is_open = self._is_open(a, b, num_dims, c)
+            found = self._serve_sum(c, a, b, beta, alpha, None) if is_open else None
             return own(keys, c, a, b, beta=beta, alpha=alpha) if found is None else found
 
         return addmm
 
     def _addmm_out(self, own: Own, num_dims: int) -> Own:
         def addmm_out(keys: Any, c: Any, a: Any, b: Any, *, beta: Any = 1, alpha: Any = 1, out: Any) -> Any:
-            is_such = self._is_such(a, b, num_dims)
-            found = self._serve_sum(c, a, b, beta, alpha, out) if is_such else None
+            is_open = self._is_open(a, b, num_dims, c)
+            found = self._serve_sum(c, a, b, beta, alpha, out) if is_open else None
             return own(keys, c, a, b, beta=beta, alpha=alpha, out=out) if found is None else found
 
         return addmm_out
 
-    def _is_such(self, a: Any, b: Any, num_dims: int) -> bool:
-        """Whether these are matrices, or stacks of as many: torch says what is wrong with others, where the
-        core would broadcast them."""
-        is_such = bool(a.dim() == b.dim() == num_dims)
-        if is_such and num_dims == _STACK:
-            is_such = bool(a.shape[0] == b.shape[0])
-        if not is_such:
-            self._others[_UNLIKE] += 1
-        return is_such
+    def _is_open(self, a: Any, b: Any, num_dims: int, c: Any = None) -> bool:
+        """Whether a table is to be asked. These are to be matrices, or stacks of as many: torch says what is
+        wrong with others, where the core would broadcast them."""
+        reason = ""
+        if not a.dim() == b.dim() == num_dims or (num_dims == _STACK and a.shape[0] != b.shape[0]):
+            reason = _UNLIKE
+        elif any(x.dtype is not self._float32 for x in (a, b, c) if x is not None):
+            reason = _DTYPE
+        elif self._allows_tf32():
+            reason = _TF32
+        if reason:
+            self._others[reason] += 1
+        return not reason
 
     def _serve(
         self, products: _Products, a: Any, b: Any, out: Any, alpha: float, beta: float, bias: Any = None
     ) -> Any | None:
         """The result, or None for what is left alone. `bias`: a vector that the kernel's epilogue adds."""
-        if a.dtype is not self._float32 or b.dtype is not self._float32:
-            self._others[_DTYPE] += 1
-            return None
-        if self._allows_tf32():
-            self._others[_TF32] += 1
-            return None
         served = products.sgemm(a, b, out, alpha, beta, bias)
         if served is None:
             self._others[_TENSOR] += 1
@@ -168,9 +190,6 @@ class TorchRouting:
 
     def _serve_sum(self, c: Any, a: Any, b: Any, beta: Any, alpha: Any, out: Any) -> Any | None:
         """As `_serve`, where C is read, which has the result's extents, or broadcasts to them."""
-        if not (c.dtype is a.dtype is b.dtype):
-            self._others[_DTYPE] += 1
-            return None
         if beta == 0:
             return self._serve(self._plain, a, b, out, alpha, 0.0)
         extents = (*a.shape[:-1], b.shape[-1])
@@ -178,7 +197,7 @@ class TorchRouting:
             return self._serve(self._biased, a, b, out, alpha, 0.0, c)
         products = self._plain if c.shape == extents else self._biased
         if out is None:
-            if not products.is_served(a, b) or self._allows_tf32():
+            if not products.is_served(a, b):
                 return None
             out = a.new_empty(extents)
         elif out.shape != extents or not _is_apart(out, a, b) or not products.is_served(a, b):
@@ -202,7 +221,9 @@ class TorchRouting:
         """The same to be read: hits, misses with reasons, and the time that they are expected to save."""
         kinds = self.kinds()
         hits = sum(kind.num_calls for kind in kinds if not kind.reason)
-        misses = Counter(self._others)
+        misses = +self._others
+        if self._router is not None:
+            misses += self._router.left_alone()
         for kind in kinds:
             if kind.reason:
                 misses[kind.reason] += kind.num_calls
@@ -211,6 +232,8 @@ class TorchRouting:
             f"{hits:,} products served, {misses.total():,} left alone; expected to save {saved / 1e3:,.1f} ms"
         ]
         lines += [f"  left alone: {number:,} x {reason}" for reason, number in misses.most_common()]
+        if self.no_router:
+            lines.append(f"  left alone by kernels in Python, which takes longer: {self.no_router}")
         served = [kind for kind in kinds if not kind.reason]
         lines += [f"  {kind}" for kind in served[:_MOST_TOLD]]
         if len(served) > _MOST_TOLD:
@@ -251,7 +274,8 @@ class _Products:
         if len(self._known) >= MAX_PLANS:
             self._known.clear()
         self._known[key] = found
-        found.num_asked += not found.is_served  # else it is counted when it is made
+        if not found.is_served:  # else it is counted when it is made
+            found.plan.count()
         return found.is_served
 
     def _decide(self, a: Any, b: Any, out: Any, epilogue: Epilogue | None = None) -> Decided | None:

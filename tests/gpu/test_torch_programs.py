@@ -19,6 +19,7 @@ from autotune.gpu.driver import device_limits
 from autotune.runtime.chooser import Chooser
 from autotune.runtime.dispatcher import Dispatcher
 from autotune.runtime.pick import Call, Pick
+from autotune.runtime.torch_router import SWITCH
 from autotune.runtime.torch_routing import TorchRouting
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(600), pytest.mark.filterwarnings("default")]
@@ -48,9 +49,22 @@ def all_win(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Chooser, "pick", pick)
 
 
-@pytest.fixture
-def routing(folder: Path, torch: Any, all_win: None) -> TorchRouting:
-    return Dispatcher(folder).torch()
+@pytest.fixture(params=["C++", "Python"])
+def routing(
+    request: pytest.FixtureRequest,
+    folder: Path,
+    torch: Any,
+    all_win: None,
+    monkeypatch: pytest.MonkeyPatch,
+) -> TorchRouting:
+    """With the router in C++, or Python's kernels alone."""
+    monkeypatch.setenv(SWITCH, str(int(request.param == "C++")))
+    made = Dispatcher(folder).torch()
+    assert bool(made.no_router) == (request.param == "Python"), made.no_router
+    return made
+
+
+BY_DEFAULT = pytest.mark.parametrize("routing", ["C++"], indirect=True)
 
 
 def outcome(torch: Any, op: Callable[..., Any], sample: Any, dtype: Any = None) -> list[Any]:
@@ -122,6 +136,33 @@ def test_other_dtypes_tf32_and_the_host_are_left_alone(torch: Any, routing: Torc
     assert "4 x another dtype" in routing.report() and "1 x the program allows TF32" in routing.report()
 
 
+@BY_DEFAULT
+def test_what_is_known_as_left_alone_does_not_come_to_python(
+    torch: Any, routing: TorchRouting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a, b, c = (
+        torch.randn(*shape, device="cuda") for shape in ((64, LEFT_ALONE_K), (LEFT_ALONE_K, 96), (96,))
+    )
+    many, out = torch.randn(5, 64, LEFT_ALONE_K, device="cuda"), torch.empty(64, 96, device="cuda")
+
+    def multiply() -> list[Any]:
+        return [
+            torch.mm(a, b), torch.mm(a, b, out=out).clone(), torch.addmm(c, a, b),
+            torch.nn.functional.linear(a, b.T, c), torch.addmm(out, a, b, beta=0.5, alpha=2),
+            torch.addmm(c, a, b, out=out).clone(), torch.bmm(many, many.mT), torch.mm(a.half(), b.half()),
+            torch.baddbmm(torch.zeros(64, device="cuda"), many, many.mT),
+        ]  # fmt: skip
+
+    expected = multiply()
+    with routing:
+        multiply()
+        monkeypatch.setattr(routing, "_is_open", lambda *_: pytest.fail("Python was asked"))
+        for own, found in zip(expected, multiply(), strict=True):
+            assert torch.equal(own, found)  # by the same kernels of torch
+    assert all(kind.reason for kind in routing.kinds())
+    assert sum(kind.num_calls for kind in routing.kinds()) == 2 * (len(expected) - 1)
+
+
 def test_graphs_and_streams(torch: Any, routing: TorchRouting) -> None:
     a, b, c = (torch.randn(300, 300, device="cuda") for _ in range(3))
     expected = c.double() + a.double() @ b.double()
@@ -170,6 +211,7 @@ class Transformer:
         return found
 
 
+@BY_DEFAULT
 @pytest.mark.parametrize("way", ["eager", "compiled"])
 def test_a_transformer_trains_as_it_does_without(torch: Any, routing: TorchRouting, way: str) -> None:
     def wrap(model: Any) -> Any:

@@ -30,7 +30,7 @@ from autotune.suite import read_suite
 
 SHAPE = (TUNED.m, TUNED.n, TUNED.k)
 NAMES = {H200: "of-h200", H100: "of-h100"}
-played_torch = test_torch_routing.torch  # a fixture
+played_torch, expected_times = test_torch_routing.played_torch, test_torch_routing.expected_times  # fixtures
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,237 @@
+// Kernels of torch's dispatcher that stand before those in Python (torch_routing.py): what is known to be left alone
+// goes to torch's own, and the rest to Python, which serves it or decides what becomes of its kind.
+//
+// Nothing is decided here. The core remembers what becomes of a kind of call, and counts (core/tensors.h,
+// autotune_is_left_alone). Compiled on the user's machine for the torch that is there (torch_router.py); needs
+// nothing of Python or CUDA.
+
+#include <ATen/Context.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/dlpack.h>
+#include <torch/library.h>
+
+#include <algorithm>
+#include <atomic>
+#include <memory>
+#include <string>
+#include <utility>
+
+// BACKEND: cuda. Tests route the host's products: cpu.
+#define TEXT(x) #x
+#define QUOTED(x) TEXT(x)
+#define HEADER_OF(op, backend) QUOTED(ATen/ops/op##_##backend##_dispatch.h)
+#define HEADER(op, backend) HEADER_OF(op, backend)
+#include HEADER(addmm, BACKEND)
+#include HEADER(baddbmm, BACKEND)
+#include HEADER(bmm, BACKEND)
+#include HEADER(mm, BACKEND)
+
+namespace {
+
+namespace torch_s = at::BACKEND;
+using at::Scalar;
+using at::Tensor;
+using c10::DispatchKeySet;
+
+// A table, of one kind of GPU. A list of them ends where there is no handle; it may grow meanwhile.
+struct Table {
+    void *handle;
+    int64_t has_bias; // whether its kernels have an epilogue that adds one
+};
+
+enum Reason { UNLIKE, DTYPE, TF32 }; // why a call is left alone before any table is asked
+
+// What Python fills in, and keeps.
+struct Router {
+    bool (*is_left_alone)(void *handle, const DLTensor *a, const DLTensor *b, const DLTensor *out,
+                          const DLTensor *bias);
+    const Table *plain, *biased; // for products, and for those to which a vector is added
+    uint64_t *num_left_alone;    // (reasons)
+};
+
+// alpha A B + beta C. Without an out the result is new.
+struct Product {
+    const Tensor &a, &b;
+    const Tensor *out = nullptr, *c = nullptr;
+    const Scalar *beta = nullptr;
+};
+
+// For the core, which reads tensors of Python so, too. This backend's devices count as CUDA's.
+DLTensor view(const Tensor &x) {
+    DLTensor found{};
+    found.data = const_cast<void *>(x.const_data_ptr());
+    found.device = {kDLCUDA, std::max<int32_t>(x.get_device(), 0)};
+    found.ndim = static_cast<int32_t>(x.dim());
+    found.dtype = {kDLFloat, 32, 1};
+    found.shape = const_cast<int64_t *>(x.sizes().data());
+    found.strides = const_cast<int64_t *>(x.strides().data());
+    return found;
+}
+
+// Whether a C that is read is a vector that an epilogue can add to each row of the result.
+bool is_bias(const Product &asked) {
+    const Tensor &c = *asked.c;
+    const int64_t columns = asked.b.size(-1);
+    if (!asked.beta->equal(1) || c.dim() != 1 || c.size(0) != columns) return false;
+    const bool is_apart = !asked.out || asked.out->storage().data() != c.storage().data();
+    return is_apart && (columns < 2 || c.stride(0) == 1);
+}
+
+// Whether a C that is read has the extents of the result.
+bool is_whole(const Product &asked) {
+    const auto c = asked.c->sizes(), a = asked.a.sizes();
+    return c.size() == a.size() && c.back() == asked.b.size(-1) && std::equal(c.begin(), c.end() - 1, a.begin());
+}
+
+// One entering of a context.
+struct Entered {
+    Router router;
+    c10::DeviceType device;
+    std::atomic<bool> is_over{false};
+
+    bool count(Reason reason) const {
+        __atomic_fetch_add(&router.num_left_alone[reason], 1, __ATOMIC_RELAXED);
+        return true;
+    }
+
+    bool is_readable(const Tensor *x) const {
+        return !x || (x->scalar_type() == at::kFloat && x->device().type() == device && !x->is_neg());
+    }
+
+    // As torch_routing.py has it; false for what Python is to look at.
+    bool is_left_alone(int64_t num_dimensions, const Product &asked) const {
+        const Tensor &a = asked.a, &b = asked.b;
+        if (is_over) return true;
+        if (a.dim() != num_dimensions || b.dim() != num_dimensions) return count(UNLIKE);
+        if (num_dimensions == 3 && a.size(0) != b.size(0)) return count(UNLIKE);
+        if (a.scalar_type() != at::kFloat || b.scalar_type() != at::kFloat) return count(DTYPE);
+        if (asked.c && asked.c->scalar_type() != at::kFloat) return count(DTYPE);
+        const auto precision = at::globalContext().float32Precision(at::Float32Backend::CUDA, at::Float32Op::MATMUL);
+        if (precision == at::Float32Precision::TF32) return count(TF32);
+        for (const Tensor *x : {&a, &b, asked.out, asked.c}) {
+            if (!is_readable(x)) return false;
+        }
+        if (!asked.c || asked.beta->equal(0)) return is_known(router.plain, {a, b, asked.out}, false);
+        return is_known(is_whole(asked) ? router.plain : router.biased, asked, is_bias(asked));
+    }
+
+    // Whether a table knows such calls as left alone; it counts this one then. A C that is read, and is no bias, is
+    // copied to a result before: as a kind of call that one is new.
+    bool is_known(const Table *table, const Product &asked, bool is_bias) const {
+        const DLTensor a = view(asked.a), b = view(asked.b);
+        const DLTensor out = view(asked.out ? *asked.out : asked.a), c = view(asked.c ? *asked.c : asked.a);
+        for (; table->handle; table++) {
+            const bool is_added = is_bias && table->has_bias, is_written = asked.out && (!asked.c || is_added);
+            const DLTensor *to = is_written ? &out : nullptr, *bias = is_added ? &c : nullptr;
+            if (router.is_left_alone(table->handle, &a, &b, to, bias)) return true;
+        }
+        return false;
+    }
+};
+
+// Of one operator, before the one in Python.
+struct Kernel {
+    std::shared_ptr<const Entered> entered;
+    c10::SafeKernelFunction python;
+    int64_t num_dimensions;
+
+    bool leaves_alone(const Product &asked) const { return entered->is_left_alone(num_dimensions, asked); }
+
+    template <typename... Arguments> Tensor by_python(DispatchKeySet keys, const Arguments &...arguments) const {
+        torch::jit::Stack stack{c10::IValue(arguments)...};
+        python.callBoxed(python.opHandle(), keys, &stack);
+        return std::move(stack.front()).toTensor();
+    }
+};
+
+// Threads that are within a kernel while the context is left hold it on.
+using Held = std::shared_ptr<const Kernel>;
+using Multiply = Tensor (*)(const Tensor &, const Tensor &);
+using MultiplyInto = Tensor &(*)(const Tensor &, const Tensor &, Tensor &);
+using Add = Tensor (*)(const Tensor &, const Tensor &, const Tensor &, const Scalar &, const Scalar &);
+using AddInto = Tensor &(*)(const Tensor &, const Tensor &, const Tensor &, const Scalar &, const Scalar &, Tensor &);
+
+template <Multiply own> auto multiply(Held kernel) {
+    return [kernel](DispatchKeySet keys, const Tensor &a, const Tensor &b) -> Tensor {
+        const Held held = kernel;
+        return held->leaves_alone({a, b}) ? own(a, b) : held->by_python(keys, a, b);
+    };
+}
+
+template <MultiplyInto own> auto multiply_into(Held kernel) {
+    return [kernel](DispatchKeySet keys, const Tensor &a, const Tensor &b, Tensor &out) -> Tensor & {
+        const Held held = kernel;
+        if (held->leaves_alone({a, b, &out})) return own(a, b, out);
+        held->by_python(keys, a, b, out);
+        return out;
+    };
+}
+
+template <Add own> auto add(Held kernel) {
+    return [kernel](DispatchKeySet keys, const Tensor &c, const Tensor &a, const Tensor &b, const Scalar &beta,
+                    const Scalar &alpha) -> Tensor {
+        const Held held = kernel;
+        if (held->leaves_alone({a, b, nullptr, &c, &beta})) return own(c, a, b, beta, alpha);
+        return held->by_python(keys, c, a, b, beta, alpha);
+    };
+}
+
+template <AddInto own> auto add_into(Held kernel) {
+    return [kernel](DispatchKeySet keys, const Tensor &c, const Tensor &a, const Tensor &b, const Scalar &beta,
+                    const Scalar &alpha, Tensor &out) -> Tensor & {
+        const Held held = kernel;
+        if (held->leaves_alone({a, b, &out, &c, &beta})) return own(c, a, b, beta, alpha, out);
+        held->by_python(keys, c, a, b, beta, alpha, out);
+        return out;
+    };
+}
+
+struct Registered {
+    std::shared_ptr<Entered> entered = std::make_shared<Entered>();
+    c10::DispatchKey key;
+    torch::Library library;
+
+    Registered(const Router &router, c10::DispatchKey key)
+        : key(key), library(torch::Library::IMPL, "aten", key, "torch_router.cpp", __LINE__) {
+        entered->router = router;
+        entered->device = c10::backendToDeviceType(c10::dispatchKeyToBackend(key));
+    }
+
+    Held kernel(const char *name, const char *overload, int64_t num_dimensions) const {
+        const auto op = c10::Dispatcher::singleton().findSchemaOrThrow(name, overload);
+        return std::make_shared<Kernel>(Kernel{entered, op.getComputedKernelForDispatchKey(key), num_dimensions});
+    }
+};
+
+} // namespace
+
+extern "C" {
+
+// So that this struct and Python's are found to be the same.
+uint64_t autotune_router_bytes() { return sizeof(Router); }
+
+// Puts kernels before those of Python, which are registered for a key; NULL, with none registered, where torch refuses.
+void *autotune_router_enter(const Router *router, const char *key) try {
+    auto all = std::make_unique<Registered>(*router, c10::parseDispatchKey(key));
+    auto &library = all->library;
+    library.impl("mm", multiply<torch_s::mm>(all->kernel("aten::mm", "", 2)));
+    library.impl("mm.out", multiply_into<torch_s::mm_outf>(all->kernel("aten::mm", "out", 2)));
+    library.impl("addmm", add<torch_s::addmm>(all->kernel("aten::addmm", "", 2)));
+    library.impl("addmm.out", add_into<torch_s::addmm_outf>(all->kernel("aten::addmm", "out", 2)));
+    library.impl("bmm", multiply<torch_s::bmm>(all->kernel("aten::bmm", "", 3)));
+    library.impl("bmm.out", multiply_into<torch_s::bmm_outf>(all->kernel("aten::bmm", "out", 3)));
+    library.impl("baddbmm", add<torch_s::baddbmm>(all->kernel("aten::baddbmm", "", 3)));
+    library.impl("baddbmm.out", add_into<torch_s::baddbmm_outf>(all->kernel("aten::baddbmm", "out", 3)));
+    return all.release();
+} catch (const std::exception &) {
+    return nullptr;
+}
+
+// Takes them back, before Python takes back its own.
+void autotune_router_leave(void *entered) {
+    auto *all = static_cast<Registered *>(entered);
+    all->entered->is_over = true;
+    delete all;
+}
+}

@@ -1,0 +1,160 @@
+"""Compiles torch_router.cpp for the torch that is loaded: the router in C++, which stands before Python's.
+
+That takes a compiler for C++20, torch's headers, which its wheel holds, and some 10 seconds, once; a note on
+stderr says so. The library is kept in the cache folder, by torch's build and the source. Without it the
+kernels in Python (torch_routing.py) route alone: what they leave alone takes longer on the host. Copied into
+exported tables.
+"""
+
+from __future__ import annotations
+
+import atexit
+import ctypes
+import fcntl
+import hashlib
+import os
+import platform
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from ..cache_folder import default_cache_dir
+from ..errors import DispatchError
+from .core import library
+
+SWITCH = "AUTOTUNE_ROUTER"  # 0: Python's kernels route alone
+SOURCE = Path(__file__).with_suffix(".cpp")
+MAX_TABLES = 64  # kinds of GPU
+_FLAGS = ("-std=c++20", "-O2", "-fPIC", "-shared")  # as headers of torch 2.14 ask for
+_MOST_SECONDS = 600
+
+
+class NoRouter(DispatchError):
+    """Kernels in Python route alone, and why."""
+
+
+class _Table(ctypes.Structure):
+    _fields_ = (("handle", ctypes.c_void_p), ("has_bias", ctypes.c_int64))
+
+
+class _Router(ctypes.Structure):
+    _fields_ = tuple((name, ctypes.c_void_p) for name in ("ask", "plain", "biased", "num_left_alone"))
+
+
+class Tables:
+    """The core's handles of tables, where C++ reads them; those of kinds of GPU that come later, too."""
+
+    def __init__(self) -> None:
+        self.list, self._num = (_Table * (MAX_TABLES + 1))(), 0  # the last stays empty
+
+    def add(self, handle: int | None, has_bias: bool) -> None:
+        """Those that find no place are Python's."""
+        if self._num < MAX_TABLES:
+            self.list[self._num].has_bias = has_bias
+            self.list[self._num].handle = handle  # from here on it is read
+            self._num += 1
+
+
+class Router:
+    """May be entered while Python's kernels are registered. Raises NoRouter.
+
+    `reasons`: why calls are left alone before a table is asked, as torch_router.cpp numbers them.
+    """
+
+    def __init__(self, torch: Any, plain: Tables, biased: Tables, reasons: Sequence[str], key: str) -> None:
+        self._library = _library(torch, key.lower())
+        self._kept = plain, biased
+        self._reasons, self._counts = reasons, (ctypes.c_uint64 * len(reasons))()
+        self._router = _Router(
+            ctypes.cast(library().autotune_is_left_alone, ctypes.c_void_p).value,
+            *(ctypes.addressof(x) for x in (plain.list, biased.list, self._counts)),
+        )
+        self._key, self._entered = key, None
+
+    def enter(self) -> None:
+        self._entered = self._library.autotune_router_enter(ctypes.byref(self._router), self._key.encode())
+        if not self._entered:
+            raise NoRouter("torch refuses kernels in C++")
+        atexit.register(self.leave)  # its threads may live longer than what is kept here
+
+    def leave(self) -> None:
+        atexit.unregister(self.leave)
+        entered, self._entered = self._entered, None
+        self._library.autotune_router_leave(entered)
+
+    def left_alone(self) -> Counter[str]:
+        """How many calls, by reason."""
+        return +Counter(dict(zip(self._reasons, self._counts, strict=True)))
+
+
+def _library(torch: Any, backend: str) -> Any:
+    """For a torch and its kernels of a backend; compiled where the cache lacks it. Raises NoRouter, and
+    DispatchError for what is no switch."""
+    told = os.environ.get(SWITCH) or "1"
+    if told not in ("0", "1"):
+        raise DispatchError(f"{SWITCH} is {told!r}; say '0' or '1'")
+    if told == "0":
+        raise NoRouter(f"{SWITCH} is 0")
+    try:
+        # holds the GIL, as torch does where it registers
+        found = ctypes.PyDLL(str(_compiled(torch, backend)))
+        found.autotune_router_bytes.restype = ctypes.c_uint64
+        found.autotune_router_enter.restype = ctypes.c_void_p
+        found.autotune_router_enter.argtypes = [ctypes.c_void_p, ctypes.c_char_p]
+        found.autotune_router_leave.argtypes = [ctypes.c_void_p]
+    except (OSError, RuntimeError, AttributeError, subprocess.SubprocessError) as error:
+        raise NoRouter(f"{type(error).__name__}: {error}") from error
+    if found.autotune_router_bytes() != ctypes.sizeof(_Router):
+        raise NoRouter("its source is of another version")
+    return found
+
+
+def _compiled(torch: Any, backend: str) -> Path:
+    compiler, source = _compiler(), SOURCE.read_bytes()
+    place, abi = Path(torch.__file__).parent, int(torch.compiled_with_cxx11_abi())
+    command = [
+        *compiler, *_FLAGS, f"-DBACKEND={backend}", f"-D_GLIBCXX_USE_CXX11_ABI={abi}",
+        f"-isystem{place / 'include'}", "-xc++", "-", f"-L{place / 'lib'}", f"-ltorch_{backend}",
+        "-ltorch_cpu", "-lc10", "-Wl,--no-undefined,--as-needed",
+    ]  # fmt: skip
+    build = (torch.__version__, torch.version.git_version, platform.machine(), *command)
+    digest = hashlib.sha256(b"\0".join([source, *(str(one).encode() for one in build)])).hexdigest()[:16]
+    folder = default_cache_dir() / "router"
+    made = folder / f"torch-{torch.__version__}-{backend}-{digest}.so"
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # processes of one program compile it once
+        if not made.exists():
+            _compile(command, source, made)
+    return made
+
+
+def _compile(command: list[str], source: bytes, made: Path) -> None:
+    """Raises NoRouter where the compiler fails; a file tells why, and that it is not to be tried again."""
+    log = made.with_suffix(".log")
+    if log.exists():
+        raise NoRouter(f"the compiler failed; {log} says why: remove it to try again")
+    sys.stderr.write(f"autotune: compiling a router for torch, once, in some 10 s; {SWITCH}=0 does without\n")
+    with tempfile.TemporaryDirectory(dir=made.parent) as folder:
+        path = Path(folder) / made.name
+        command = [*command, "-o", str(path)]
+        done = subprocess.run(command, input=source, capture_output=True, timeout=_MOST_SECONDS, check=False)
+        if done.returncode:
+            log.write_bytes(f"{shlex.join(command)}\n".encode() + done.stderr)
+            raise NoRouter(f"the compiler failed; {log} says why: remove it to try again")
+        path.replace(made)
+
+
+def _compiler() -> list[str]:
+    if told := os.environ.get("CXX"):
+        return shlex.split(told)
+    for name in ("c++", "g++", "clang++"):
+        if found := shutil.which(name):
+            return [found]
+    raise NoRouter("no C++ compiler is here (c++, g++, clang++, or what CXX says)")
