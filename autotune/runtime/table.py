@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -20,6 +20,7 @@ from .. import strict
 from ..bounds import Within
 from ..device import DeviceLimits, Environment
 from ..errors import DispatchError, UsageError
+from ..frozen import frozen
 from ..gemm import LAYOUTS, MAX_EXTENT, Gemm
 from ..kernel import identity
 from ..kernel.config import Config
@@ -52,7 +53,7 @@ Count = Annotated[int, Within(1, 1 << 31)]
 Extent = Annotated[int, Within(1, MAX_EXTENT)]
 
 
-@dataclass(frozen=True)
+@frozen()
 class KernelRecord:
     """A kernel as `table.json` has it: nothing that follows from something else, but its residency."""
 
@@ -89,7 +90,7 @@ class KernelRecord:
         return _STAND_INS[self.layout, self.variant.is_batched]
 
 
-@dataclass(frozen=True)
+@frozen()
 class Kernel(KernelRecord):
     """One launchable kernel. Kernels that differ in what `Config.kernel` leaves out share a cubin."""
 
@@ -124,7 +125,7 @@ def weights(record: KernelRecord, num_places: int) -> Floats:
     return np.frombuffer(bytes.fromhex(record.missed), "<f4").astype(float)
 
 
-@dataclass(frozen=True)
+@frozen()
 class CublasFigures:
     """What is known of cuBLAS on one layout (models/cublas_model.py): shapes and weights as `Kernel.missed`
     has them, m, n and k of the shapes as unsigned integers of 32 bits, little endian."""
@@ -150,7 +151,7 @@ class CublasFigures:
         return believed(places, weights, self.level, self.deviation)
 
 
-@dataclass(frozen=True)
+@frozen()
 class RankedKernel:
     """How a kernel did on a tuned shape. `is_tied`: it cannot be told apart from the best."""
 
@@ -159,7 +160,7 @@ class RankedKernel:
     is_tied: bool
 
 
-@dataclass(frozen=True)
+@frozen()
 class Entry:
     """One tuned shape, or a batch, and its kernels, best first; those of a batch serve batches alone.
     `cublas_us` is None where cuBLAS was absent."""
@@ -169,7 +170,7 @@ class Entry:
     ranked: tuple[RankedKernel, ...]
 
 
-@dataclass(frozen=True)
+@frozen()
 class AgainstCublas:
     """How fast shapes of one group are: geometric means over cuBLAS, and shares of those that are slower
     (below 0.98 times cuBLAS); by the kernels that are picked, and as served, `by_cublas` of them by it."""
@@ -182,7 +183,7 @@ class AgainstCublas:
     by_cublas: Share
 
 
-@dataclass(frozen=True)
+@frozen()
 class LeftOut:
     """How shapes are served that were left out when kernels were chosen and modelled, as the exporter found
     it (docs/decisions/0045). Speeds are geometric means; 0 where nothing chosen serves one of the shapes."""
@@ -195,7 +196,7 @@ class LeftOut:
     cublas: AgainstCublas | None  # on those whose times of cuBLAS are known
 
 
-@dataclass(frozen=True)
+@frozen()
 class Table:
     """All that `table.json` holds. `defaults` maps each layout to a kernel that serves any call."""
 
