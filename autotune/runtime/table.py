@@ -9,8 +9,9 @@ from its config. Copied into exported tables.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
-from dataclasses import asdict, replace
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, fields, replace
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -25,7 +26,7 @@ from ..gemm import LAYOUTS, MAX_EXTENT, Gemm
 from ..kernel import identity
 from ..kernel.config import Config
 from ..kernel.launch import PLAIN, Epilogue, LaunchSpec, Variant
-from ..kernel.resources import MAX_REGISTERS, launch_spec
+from ..kernel.resources import MAX_REGISTERS, ConfigColumns, launch_specs, values_of
 from ..models.model_figures import ModelFigures
 from . import checksum, older_schemas, soundness
 from .files import MAX_CUBIN_BYTES, MAX_TABLE_BYTES, read_file
@@ -90,6 +91,9 @@ class KernelRecord:
         return _STAND_INS[self.layout, self.variant.is_batched]
 
 
+_RECORDED = attrgetter(*(one.name for one in fields(KernelRecord)))
+
+
 @frozen()
 class Kernel(KernelRecord):
     """One launchable kernel. Kernels that differ in what `Config.kernel` leaves out share a cubin."""
@@ -104,13 +108,27 @@ class Kernel(KernelRecord):
 
 
 def launchable(record: KernelRecord, limits: DeviceLimits, source_hash: str) -> Kernel:
-    """A kernel, what it is compiled from and how it is launched on this kind of GPU: the one place where a
-    table's specs and identities come from."""
-    variant = record.variant
-    spec = launch_spec(
-        record.config, record.stand_in, limits, is_wide=variant.is_wide, epilogue=variant.epilogue
-    )
-    return Kernel(**{**vars(record), "spec": spec, "source_hash": source_hash})
+    """A kernel, what it is compiled from and how it is launched on this kind of GPU."""
+    columns = ConfigColumns(values_of([record.config]))
+    return all_launchable([record], columns, limits, source_hash)[0]
+
+
+def all_launchable(
+    records: Sequence[KernelRecord], columns: ConfigColumns, limits: DeviceLimits, source_hash: str
+) -> tuple[Kernel, ...]:
+    """The same of many, whose configs are given as columns, too: the one place where a table's specs and
+    identities come from."""
+    alike: dict[tuple[str, Epilogue], list[int]] = {}
+    for place, record in enumerate(records):
+        alike.setdefault((record.layout, record.variant.epilogue), []).append(place)
+    specs: dict[int, LaunchSpec] = {}
+    for places in alike.values():
+        same = [records[place] for place in places]
+        kinds = [(record.config, record.variant) for record in same]
+        found = launch_specs(kinds, columns.at(places), same[0].stand_in, limits)
+        specs.update(zip(places, found, strict=True))
+    made: Callable[..., Kernel] = Kernel  # mypy counts no fields that come from a tuple
+    return tuple(made(*_RECORDED(record), specs[place], source_hash) for place, record in enumerate(records))
 
 
 def weights_text(weights: Floats) -> str:
@@ -303,8 +321,9 @@ def _read(body: dict[str, Any], version: int) -> Table:
         tuple[KernelRecord, ...], body.get("kernels"), "table.kernels"
     )
     table: Table = strict.read(Table, body | {"kernels": []}, "table")
-    soundness.check_kernels(records, table.limits, has_exact_residency=version >= older_schemas.DERIVED_SPECS)
-    kernels = tuple(launchable(record, table.limits, table.source_hash) for record in records)
+    is_exact = version >= older_schemas.DERIVED_SPECS
+    columns = soundness.check_kernels(records, table.limits, has_exact_residency=is_exact)
+    kernels = all_launchable(records, columns, table.limits, table.source_hash)
     table = replace(table, kernels=older_schemas.as_it_was(kernels, specs, version))
     soundness.check_references(table)
     return table
