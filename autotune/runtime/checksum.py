@@ -21,7 +21,12 @@ def verify(text: str, checksum: Any) -> None:
     """Raises Misfit where this is not the checksum of a text that it stands in."""
     if type(checksum) is not str or not _SHA256.fullmatch(checksum):
         raise Misfit("it has no checksum")
-    if _digest(text.replace(checksum, BLANK, 1)) != checksum:
+    content, told = text.encode(), checksum.encode()
+    begin = content.find(told)
+    found, view = hashlib.sha256(), memoryview(content)  # parts, as another copy takes longer than the sum
+    for part in (view[:begin], BLANK.encode(), view[begin + len(told) :]):
+        found.update(part)
+    if begin < 0 or found.hexdigest() != checksum:
         raise Misfit("its checksum does not match its content")
 
 

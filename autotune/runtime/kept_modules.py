@@ -18,7 +18,7 @@ from types import CodeType, ModuleType
 from typing import Any
 
 _INIT = "__init__"
-_LIBRARY = ".so"
+_LIBRARY = "so"
 _opened: dict[str, tuple[KeptModules, int]] = {}  # libraries by path, with a descriptor each
 
 
@@ -29,10 +29,20 @@ class KeptModules:
         self._package, self._folder = package, folder
         self._identity = _identity(folder)
         self._sources: dict[str, tuple[Path, bytes]] = {}
-        for path in folder.rglob("*.py"):
-            name = ".".join([package, *path.relative_to(folder).with_suffix("").parts])
-            if name.removesuffix(f".{_INIT}") not in sys.modules:
-                self._sources[name.removesuffix(f".{_INIT}")] = path, path.read_bytes()
+        self.libraries: list[str] = []
+        self._read(package, str(folder))
+
+    def _read(self, package: str, folder: str) -> None:
+        with os.scandir(folder) as entries:  # pathlib takes twice as long, or four times
+            for entry in entries:
+                stem, _, suffix = entry.name.partition(".")
+                name = package if stem == _INIT else f"{package}.{stem}"
+                if entry.is_dir(follow_symlinks=False):
+                    self._read(name, entry.path)
+                elif suffix == _LIBRARY:
+                    self.libraries.append(entry.path)
+                elif suffix == "py" and name not in sys.modules:
+                    self._sources[name] = Path(entry.path), Path(entry.path).read_bytes()
 
     @property
     def is_replaced(self) -> bool:
@@ -63,8 +73,8 @@ def keep(package: str, folder: Path) -> None:
     is left as it is."""
     with suppress(OSError):
         kept = KeptModules(package, folder)
-        for path in folder.rglob(f"*{_LIBRARY}"):
-            _opened[str(path)] = kept, os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        for path in kept.libraries:
+            _opened[path] = kept, os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         sys.meta_path.insert(0, kept)
 
 
