@@ -6,10 +6,10 @@ figures against the compiler's own report.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import reduce
 from operator import attrgetter
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -37,6 +37,17 @@ class ConfigColumns:
         """Those of some of the configs."""
         index = np.array(places, int)
         return ConfigColumns({name: column[index] for name, column in vars(self).items()})
+
+
+class Layouts(NamedTuple):
+    """The layouts of many problems, as columns: for what asks a Gemm for no more."""
+
+    trans_a: Any
+    trans_b: Any
+
+    @classmethod
+    def of(cls, variants: Iterable[Variant]) -> Layouts:
+        return cls(*np.array([(one.trans_a, one.trans_b) for one in variants]).T)
 
 
 def values_of(configs: Sequence[Config]) -> dict[str, tuple[Any, ...]]:
@@ -72,7 +83,7 @@ def threads(c: Any) -> Any:
 def is_k_major_a(c: Any, g: Gemm) -> Any:
     """Whether the kernel reads an A that is contiguous along k. Shared memory holds A by k, then m: it is
     transposed on the way there. One that was packed before is K-major no longer."""
-    return (c.pack_a == 0) & (not g.trans_a)
+    return (c.pack_a == 0) & (g.trans_a == 0)
 
 
 def is_k_major_b(c: Any, g: Gemm) -> Any:
@@ -209,11 +220,11 @@ def launch_spec(
 
 
 def launch_specs(
-    kinds: Sequence[tuple[Config, Variant]], columns: ConfigColumns, gemm: Gemm, limits: DeviceLimits
+    kinds: Sequence[tuple[Config, Variant]], columns: ConfigColumns, limits: DeviceLimits
 ) -> list[LaunchSpec]:
-    """The same for many configs, which are given as columns, too. Their variants have one layout and one
-    epilogue."""
-    smem = smem_bytes(columns, gemm, kinds[0][1].epilogue)
+    """The same for many configs, which are given as columns, too. Their variants have one epilogue."""
+    layouts: Any = Layouts.of(variant for _, variant in kinds)
+    smem = smem_bytes(columns, layouts, kinds[0][1].epilogue)
     figures = lanes_k(columns).tolist(), threads(columns).tolist(), smem.tolist()
     return [_spec(*kind, limits, *one) for kind, *one in zip(kinds, *figures, strict=True)]
 

@@ -21,7 +21,7 @@ from ..kernel import identity
 from ..kernel.config import PARAMETER, Config
 from ..kernel.epilogue_names import EPILOGUES, name_of
 from ..kernel.launch import PLAIN, LaunchSpec, refusal
-from ..kernel.resources import ConfigColumns, blocks_per_sm, values_of
+from ..kernel.resources import ConfigColumns, Layouts, blocks_per_sm, values_of
 from ..kernel.rules import RULES
 from ..strict import Misfit
 
@@ -52,12 +52,10 @@ def check_kernels(
     columns = ConfigColumns(values)
     for record in records:
         _check_record(record)
-    for layout in LAYOUTS:
-        places = [i for i, record in enumerate(records) if record.layout == layout]
-        if places:
-            same, own = [records[i] for i in places], columns.at(places)
-            _check_rules(same, own, limits)
-            _check_residency(same, own, limits, is_exact=has_exact_residency)
+    if records:
+        layouts = Layouts.of(record.variant for record in records)
+        _check_rules(records, columns, layouts, limits)
+        _check_residency(records, columns, layouts, limits, is_exact=has_exact_residency)
     return columns
 
 
@@ -82,25 +80,31 @@ def _check_record(record: KernelRecord) -> None:
     _require(_SHA256.fullmatch(record.sha256) is not None, f"{where} has no SHA-256 of its cubin")
 
 
-def _check_rules(records: Sequence[KernelRecord], columns: ConfigColumns, limits: DeviceLimits) -> None:
-    gemm = records[0].stand_in
-    for kind in ("template", "device"):  # the latter presume a kernel that compiles
+def _check_rules(
+    records: Sequence[KernelRecord], columns: ConfigColumns, layouts: Any, limits: DeviceLimits
+) -> None:
+    for kind in ("template", "device"):  # the latter presume a kernel that compiles; both know layouts alone
         for rule in (rule for rule in RULES if rule.kind == kind):
-            holds = rule.holds(columns, limits, gemm)
+            holds = rule.holds(columns, limits, layouts)
             if not np.all(holds):
                 broken = records[int(np.argmin(np.broadcast_to(holds, len(records))))]
                 raise Misfit(f"kernel {broken.id!r} breaks the rule {rule.id}: {rule.sentence}")
 
 
 def _check_residency(
-    records: Sequence[KernelRecord], columns: ConfigColumns, limits: DeviceLimits, *, is_exact: bool
+    records: Sequence[KernelRecord],
+    columns: ConfigColumns,
+    layouts: Any,
+    limits: DeviceLimits,
+    *,
+    is_exact: bool,
 ) -> None:
     registers = np.array([record.registers for record in records])
-    resident = np.maximum(1, blocks_per_sm(columns, limits, records[0].stand_in, registers))
+    resident = np.maximum(1, blocks_per_sm(columns, limits, layouts, registers))
     for record, fitting in zip(records, resident.tolist(), strict=True):
         told = record.blocks_per_sm
-        is_right = told == fitting if is_exact else told <= limits.blocks_per_sm
-        _require(is_right, f"kernel {record.id!r} has {told} blocks per SM, where {fitting} fit")
+        if told != fitting if is_exact else told > limits.blocks_per_sm:
+            raise Misfit(f"kernel {record.id!r} has {told} blocks per SM, where {fitting} fit")
 
 
 # ------------------------------------------------------------------------------------------------

@@ -118,15 +118,13 @@ def all_launchable(
 ) -> tuple[Kernel, ...]:
     """The same of many, whose configs are given as columns, too: the one place where a table's specs and
     identities come from."""
-    alike: dict[tuple[str, Epilogue], list[int]] = {}
+    alike: dict[Epilogue, list[int]] = {}
     for place, record in enumerate(records):
-        alike.setdefault((record.layout, record.variant.epilogue), []).append(place)
+        alike.setdefault(record.variant.epilogue, []).append(place)
     specs: dict[int, LaunchSpec] = {}
     for places in alike.values():
-        same = [records[place] for place in places]
-        kinds = [(record.config, record.variant) for record in same]
-        found = launch_specs(kinds, columns.at(places), same[0].stand_in, limits)
-        specs.update(zip(places, found, strict=True))
+        kinds = [(records[place].config, records[place].variant) for place in places]
+        specs.update(zip(places, launch_specs(kinds, columns.at(places), limits), strict=True))
     made: Callable[..., Kernel] = Kernel  # mypy counts no fields that come from a tuple
     return tuple(made(*_RECORDED(record), specs[place], source_hash) for place, record in enumerate(records))
 
