@@ -1,9 +1,9 @@
 """Frozen dataclasses that an import has for little.
 
 For each `dataclass(frozen=True)` Python compiles six functions, one by one, which takes 0.3 to 1.3 ms. A
-class of `frozen` has three of its own, compiled at once, and shares the others: it takes 45 % of that. It is
-a dataclass all the same, for `fields`, `replace`, `asdict` and type checkers. A field has a default, or none;
-factories are not known. Copied into exported tables: standard library only.
+class of `frozen` has one compiled, two more when an instance is first compared or hashed, and shares the
+others: a third of that. It is a dataclass all the same, for `fields`, `replace`, `asdict` and type checkers.
+A field has a default, or none; factories are not known. Copied into exported tables: standard library only.
 """
 
 from __future__ import annotations
@@ -15,10 +15,12 @@ from typing import Any, NoReturn, TypeVar, dataclass_transform
 
 _Class = TypeVar("_Class")
 _ORDER = ("__lt__", "__le__", "__gt__", "__ge__")
-_OWN = """
+_MAKING = """
 def __init__(self, {arguments}):
     {stored}
     {check}
+"""
+_COMPARING = """
 def __eq__(self, other):
     if other.__class__ is self.__class__:
         return ({own},) == ({others},)
@@ -34,7 +36,7 @@ def frozen(*, order: bool = False) -> Callable[[type[_Class]], type[_Class]]:
 
     def made(cls: type[_Class]) -> type[_Class]:
         dataclass(init=False, repr=False, eq=False)(cls)
-        for name, function in (_own(cls) | _SHARED).items():
+        for name, function in (_maker(cls) | _first_comparisons(cls) | _SHARED).items():
             if name not in vars(cls):
                 setattr(cls, name, function)
         for name in _ORDER if order else ():
@@ -44,23 +46,45 @@ def frozen(*, order: bool = False) -> Callable[[type[_Class]], type[_Class]]:
     return made
 
 
-def _own(cls: Any) -> dict[str, Any]:
-    """What makes instances of a class, and what they are compared and hashed by."""
+def _maker(cls: Any) -> dict[str, Any]:
+    """What makes instances of a class."""
     names = [one.name for one in fields(cls)]
-    compared = [one.name for one in fields(cls) if one.compare]
-    text = _OWN.format(
+    text = _MAKING.format(
         arguments=", ".join(names),
         stored="; ".join(f"put(self, {name!r}, {name})" for name in names),
         check="self.__post_init__()" if hasattr(cls, "__post_init__") else "",
-        own=", ".join(f"self.{name}" for name in compared),
-        others=", ".join(f"other.{name}" for name in compared),
     )
+    made = _compiled(cls, text)
+    made["__init__"].__defaults__ = tuple(one.default for one in fields(cls) if one.default is not MISSING)
+    made["__init__"].__annotations__ = {one.name: one.type for one in fields(cls)} | {"return": None}
+    return made
+
+
+def _first_comparisons(cls: Any) -> dict[str, Any]:
+    """What compares and hashes instances for the first time, and has that compiled for later."""
+
+    def compile_both() -> None:
+        compared = [one.name for one in fields(cls) if one.compare]
+        own, others = (", ".join(f"{who}.{name}" for name in compared) for who in ("self", "other"))
+        for name, function in _compiled(cls, _COMPARING.format(own=own, others=others)).items():
+            setattr(cls, name, function)
+
+    def equal(self: Any, other: object) -> Any:
+        compile_both()
+        return cls.__eq__(self, other)
+
+    def hashed(self: Any) -> Any:
+        compile_both()
+        return cls.__hash__(self)
+
+    return {"__eq__": equal, "__hash__": hashed}
+
+
+def _compiled(cls: Any, text: str) -> dict[str, Any]:
     made: dict[str, Any] = {}
     exec(text, {"put": object.__setattr__}, made)
     for name, function in made.items():
         function.__qualname__ = f"{cls.__qualname__}.{name}"
-    made["__init__"].__defaults__ = tuple(one.default for one in fields(cls) if one.default is not MISSING)
-    made["__init__"].__annotations__ = {one.name: one.type for one in fields(cls)} | {"return": None}
     return made
 
 

@@ -11,11 +11,12 @@ from __future__ import annotations
 import os
 import sys
 from contextlib import suppress
-from importlib.machinery import ModuleSpec
-from importlib.util import spec_from_file_location
 from pathlib import Path
 from types import CodeType, ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from importlib.machinery import ModuleSpec
 
 _INIT = "__init__"
 _LIBRARY = "so"
@@ -52,6 +53,8 @@ class KeptModules:
         """Part of Python's protocol: None leaves a module to others."""
         if not name.startswith(self._package) or name not in self._sources or not self.is_replaced:
             return None
+        from importlib.util import spec_from_file_location
+
         place = self._sources[name][0]
         inside = [str(place.parent)] if place.stem == _INIT else None
         loader: Any = self

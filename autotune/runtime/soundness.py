@@ -7,7 +7,6 @@ of loading a table. Copied into exported tables.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -24,11 +23,11 @@ from ..kernel.launch import PLAIN, LaunchSpec, refusal
 from ..kernel.resources import ConfigColumns, Layouts, blocks_per_sm, values_of
 from ..kernel.rules import RULES
 from ..strict import Misfit
+from .checksum import is_hex, is_sha256
 
 if TYPE_CHECKING:
     from .table import CublasFigures, Entry, Kernel, KernelRecord, Table
 
-_SHA256 = re.compile(r"[0-9a-f]{64}")
 _MOST_MISSED = 100.0  # of a weight: times would be off by many orders of magnitude
 
 
@@ -77,7 +76,7 @@ def _check_record(record: KernelRecord) -> None:
     has_place = record.model is None or not record.variant.is_batched
     _require(has_place, f"{where} is for batches, and has a model, which is of single products")
     _require(record.model is None or record.is_plain, f"{where} has an epilogue, and a model")
-    _require(_SHA256.fullmatch(record.sha256) is not None, f"{where} has no SHA-256 of its cubin")
+    _require(is_sha256(record.sha256), f"{where} has no SHA-256 of its cubin")
 
 
 def _check_rules(
@@ -133,8 +132,8 @@ def check_references(table: Table) -> None:
 
 def _check_cublas(figures: CublasFigures, where: str) -> None:
     num, rest = divmod(len(figures.weights), 8)
-    is_hex = _is_hex(figures.places) and _is_hex(figures.weights)
-    _require(num > 0 and not rest and len(figures.places) == 24 * num and is_hex,
+    are_digits = is_hex(figures.places) and is_hex(figures.weights)
+    _require(num > 0 and not rest and len(figures.places) == 24 * num and are_digits,
              f"{where} is no weight for each of its shapes")  # fmt: skip
     numbers = np.frombuffer(bytes.fromhex(figures.weights), "<f4")
     extents = np.frombuffer(bytes.fromhex(figures.places), "<u4")
@@ -148,20 +147,11 @@ def _check_missed(table: Table) -> None:
             where = f"what is missed of kernel {kernel.id!r}"
             _require(kernel.model is not None, f"{where} belongs to no model")
             num_places = len(table.places.get(kernel.layout, ()))
-            is_right = len(kernel.missed) == 8 * num_places and _is_hex(kernel.missed)
+            is_right = len(kernel.missed) == 8 * num_places and is_hex(kernel.missed)
             _require(is_right, f"{where} is no number for each of {num_places} places")
     numbers = np.frombuffer(bytes.fromhex("".join(kernel.missed for kernel in table.kernels)), "<f4")
     fault = "what is missed of a kernel is not finite or too large"
     _require(bool((np.abs(numbers) <= _MOST_MISSED).all()), fault)
-
-
-def _is_hex(text: str) -> bool:
-    """Whether all of it is pairs of digits of hexadecimal numbers, in small letters. To convert it there and
-    back takes a third of what an expression does."""
-    try:
-        return bytes.fromhex(text).hex() == text
-    except ValueError:
-        return False
 
 
 def _check_defaults(table: Table, kernels: dict[str, Kernel]) -> None:
