@@ -8,6 +8,7 @@ Copied into exported tables: standard library only.
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 from contextlib import suppress
@@ -29,7 +30,7 @@ class KeptModules:
     def __init__(self, package: str, folder: Path) -> None:
         self._package, self._folder = package, folder
         self._identity = _identity(folder)
-        self._sources: dict[str, tuple[Path, bytes]] = {}
+        self._sources: dict[str, tuple[str, bytes]] = {}
         self.libraries: list[str] = []
         self._read(package, str(folder))
 
@@ -43,7 +44,8 @@ class KeptModules:
                 elif suffix == _LIBRARY:
                     self.libraries.append(entry.path)
                 elif suffix == "py" and name not in sys.modules:
-                    self._sources[name] = Path(entry.path), Path(entry.path).read_bytes()
+                    with io.open_code(entry.path) as file:
+                        self._sources[name] = entry.path, file.read()
 
     @property
     def is_replaced(self) -> bool:
@@ -55,7 +57,7 @@ class KeptModules:
             return None
         from importlib.util import spec_from_file_location
 
-        place = self._sources[name][0]
+        place = Path(self._sources[name][0])
         inside = [str(place.parent)] if place.stem == _INIT else None
         loader: Any = self
         return spec_from_file_location(name, place, loader=loader, submodule_search_locations=inside)
@@ -67,7 +69,7 @@ class KeptModules:
     def exec_module(self, module: ModuleType) -> None:
         """Part of Python's protocol."""
         place, source = self._sources[module.__name__]
-        code: CodeType = compile(source, str(place), "exec", dont_inherit=True)
+        code: CodeType = compile(source, place, "exec", dont_inherit=True)
         exec(code, module.__dict__)
 
 
