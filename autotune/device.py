@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Annotated, Any
 
 from .bounds import Within
 from .errors import UsageError
+from .frozen import frozen
 
 Bytes = Annotated[int, Within(0, 1 << 40)]
 Capability = tuple[Annotated[int, Within(0, 999)], Annotated[int, Within(0, 999)]]
 
 
-@dataclass(frozen=True)
+@frozen()
 class DeviceLimits:
     """What one kind of GPU can run and how fast at most.
 
@@ -115,7 +116,7 @@ def limits_by_name(name: str) -> DeviceLimits | None:
         return None
 
 
-@dataclass(frozen=True)
+@frozen()
 class Environment:
     """Who measured: what a time means nothing without. Two trials compare only within one."""
 

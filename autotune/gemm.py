@@ -8,10 +8,10 @@ This file is copied into exported tables: standard library only.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from .errors import UsageError
+from .frozen import frozen
 
 FLOAT_BYTES = 4
 LAYOUTS = ("NN", "NT", "TN", "TT")
@@ -36,7 +36,7 @@ class Batch(NamedTuple):
 SINGLE = Batch()
 
 
-@dataclass(frozen=True, order=True)
+@frozen(order=True)
 class Gemm:
     """One matrix product, or `batch` of them. Extents count elements of one product; leading dimensions are
     the packed ones. `shares_a` (`shares_b`): all products of the batch read the same A (B)."""

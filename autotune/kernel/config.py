@@ -7,16 +7,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from ..errors import UsageError
+from ..frozen import frozen
 
 Value = int | str
 WARP = 32  # threads
 
 
-@dataclass(frozen=True)
+@frozen()
 class Config:
     """One instance of the template and how it is launched. Tiles count elements."""
 

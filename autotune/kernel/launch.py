@@ -5,9 +5,10 @@ Shared by the tuner and by exported tables (this file is copied into them): stan
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any, NamedTuple
 
+from ..frozen import frozen
 from ..gemm import FLOAT_BYTES, SINGLE, Batch
 
 REDUCE_BITS = 8
@@ -32,7 +33,7 @@ ACTIVATIONS = ("none", "relu", "gelu", "gelu_tanh")
 LONG_ACTIVATIONS = ("gelu", "gelu_tanh")  # of so many instructions that their kernels store by rows
 
 
-@dataclass(frozen=True)
+@frozen()
 class Epilogue:
     """What a kernel does to alpha * AB + beta * C before it is stored in C (kernels/epilogue.cuh).
 
@@ -55,7 +56,7 @@ class Epilogue:
 PLAIN = Epilogue()
 
 
-@dataclass(frozen=True)
+@frozen()
 class Variant:
     """What a cubin is compiled for besides its config: the layouts, 64-bit leading dimensions, batches (a
     kernel for single products does not look at their strides), and the epilogue."""
@@ -72,7 +73,7 @@ class Variant:
         return cls(**{**data, "epilogue": Epilogue(**epilogue) if epilogue else PLAIN})
 
 
-@dataclass(frozen=True)
+@frozen()
 class LaunchSpec:
     """All that a launch needs to know of a kernel: plain integers, as stored in a table."""
 

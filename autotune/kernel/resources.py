@@ -6,14 +6,16 @@ figures against the compiler's own report.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping, Sequence
 from functools import reduce
-from typing import Any
+from operator import attrgetter
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from ..device import DeviceLimits
 from ..gemm import FLOAT_BYTES, Gemm
-from .config import WARP, Config, lanes_k
+from .config import PARAMETER, WARP, Config, lanes_k
 from .launch import LONG_ACTIVATIONS, PACK_ALIGNMENT, PLAIN, Epilogue, LaunchSpec, Variant
 
 MAX_THREADS = 1024
@@ -21,7 +23,37 @@ MAX_REGISTERS = 255
 SM_PARTITIONS = 4  # each has a quarter of an SM's registers and runs a quarter of its warps
 REGISTER_GRANULE = 8  # ptxas hands out registers in eights
 SPARE_REGISTERS = 16  # that kernels take beyond the least estimate: most do on sm_90
+_VALUES = attrgetter(*PARAMETER)  # of a config
 OVERHEAD_REGISTERS = 18  # addresses, counters and predicates of the leanest kernel seen: a lower bound
+
+
+class ConfigColumns:
+    """The parameters of many configs, each as an array, for what reads a Config or columns of configs."""
+
+    def __init__(self, values: Mapping[str, Any]) -> None:
+        vars(self).update({name: np.asarray(column) for name, column in values.items()})
+
+    def at(self, places: Sequence[int]) -> ConfigColumns:
+        """Those of some of the configs."""
+        index = np.array(places, int)
+        return ConfigColumns({name: column[index] for name, column in vars(self).items()})
+
+
+class Layouts(NamedTuple):
+    """The layouts of many problems, as columns: for what asks a Gemm for no more."""
+
+    trans_a: Any
+    trans_b: Any
+
+    @classmethod
+    def of(cls, variants: Iterable[Variant]) -> Layouts:
+        return cls(*np.array([(one.trans_a, one.trans_b) for one in variants]).T)
+
+
+def values_of(configs: Sequence[Config]) -> dict[str, tuple[Any, ...]]:
+    """The values of each parameter; none without configs."""
+    rows = [_VALUES(config) for config in configs]
+    return dict(zip(PARAMETER, zip(*rows, strict=True), strict=True)) if rows else {}
 
 
 def _chunk(t: Any) -> Any:
@@ -51,7 +83,7 @@ def threads(c: Any) -> Any:
 def is_k_major_a(c: Any, g: Gemm) -> Any:
     """Whether the kernel reads an A that is contiguous along k. Shared memory holds A by k, then m: it is
     transposed on the way there. One that was packed before is K-major no longer."""
-    return (c.pack_a == 0) & (not g.trans_a)
+    return (c.pack_a == 0) & (g.trans_a == 0)
 
 
 def is_k_major_b(c: Any, g: Gemm) -> Any:
@@ -182,12 +214,30 @@ def launch_spec(
     epilogue: Epilogue = PLAIN,
 ) -> LaunchSpec:
     """What a launch of this config needs to know, for problems of this layout, on this kind of GPU."""
+    variant = Variant(gemm.trans_a, gemm.trans_b, is_wide, gemm.is_batched, epilogue)
+    smem = int(smem_bytes(config, gemm, epilogue))
+    return _spec(config, variant, limits, lanes_k(config), threads(config), smem)
+
+
+def launch_specs(
+    kinds: Sequence[tuple[Config, Variant]], columns: ConfigColumns, limits: DeviceLimits
+) -> list[LaunchSpec]:
+    """The same for many configs, which are given as columns, too. Their variants have one epilogue."""
+    layouts: Any = Layouts.of(variant for _, variant in kinds)
+    smem = smem_bytes(columns, layouts, kinds[0][1].epilogue)
+    figures = lanes_k(columns).tolist(), threads(columns).tolist(), smem.tolist()
+    return [_spec(*kind, limits, *one) for kind, *one in zip(kinds, *figures, strict=True)]
+
+
+def _spec(
+    config: Config, variant: Variant, limits: DeviceLimits, lanes: int, num_threads: int, smem: int
+) -> LaunchSpec:
     return LaunchSpec(
         bm=config.bm,
         bn=config.bn,
-        bk=config.bk * lanes_k(config),
-        threads=threads(config),
-        smem_bytes=int(smem_bytes(config, gemm, epilogue)),
+        bk=config.bk * lanes,
+        threads=num_threads,
+        smem_bytes=smem,
         vec_a=config.vec_a,
         vec_b=config.vec_b,
         vec_c=config.vec_c,
@@ -198,7 +248,7 @@ def launch_spec(
         packs_b=bool(config.pack_b),
         overlaps=limits.has_dependent_launch,
         wave=limits.num_sms * config.min_blocks if config.reduction == "last_wave" else 0,
-        variant=Variant(gemm.trans_a, gemm.trans_b, is_wide, gemm.is_batched, epilogue),
+        variant=variant,
         group=config.group,
         is_along_m=config.raster == "m",
     )

@@ -5,15 +5,15 @@ Apart from the model, which a program that picks in C need not import. Copied in
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Annotated
 
 from ..bounds import Within
+from ..frozen import frozen
 
 FigureUs = Annotated[float, Within(0, 1e12)]
 
 
-@dataclass(frozen=True)
+@frozen()
 class ModelFigures:
     """What is known of the speed of one kernel. Fitted when a table is exported."""
 

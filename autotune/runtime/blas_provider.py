@@ -38,7 +38,7 @@ SWITCH = "AUTOTUNE_CUBLAS"
 _SWITCH_OFF = f"pass cublas=False, or set {SWITCH}=0, to do without cuBLAS"
 _POINTER_MODE_HOST = 0
 _SCALES = struct.Struct("=ff")  # alpha and beta
-_FILE = re.compile(r"libcublas\.so[.\d]*$")
+_FILE = r"libcublas\.so[.\d]*$"
 _MAPS = Path("/proc/self/maps")  # of Linux: the files that this process has mapped
 _I, _P, _L = ctypes.c_int, ctypes.c_void_p, ctypes.c_int64
 _PROPERTY = "cublasGetProperty"
@@ -309,7 +309,7 @@ def _mapped() -> list[str]:
     except OSError:
         return []
     paths = (line.split(maxsplit=5)[-1] for line in lines)  # address, rights, offset, device, inode, path
-    return list(dict.fromkeys(path for path in paths if _FILE.match(path.rpartition("/")[2])))
+    return list(dict.fromkeys(path for path in paths if re.match(_FILE, path.rpartition("/")[2])))
 
 
 def _declared(library: Any) -> Any:

@@ -14,7 +14,7 @@ from ..errors import DispatchError
 
 MAX_TABLE_BYTES = 64 << 20  # 400 kernels take 0.6 MB
 MAX_CUBIN_BYTES = 16 << 20  # a kernel takes 10 to 200 KB
-_PART_BYTES = 1 << 16  # that are read at a time: most packed cubins are smaller
+_PART_BYTES = 1 << 16  # that are read at a time where a file's size is not what the system tells
 
 
 def read_file(path: Path | str, max_bytes: int, advice: str) -> bytes:
@@ -24,9 +24,10 @@ def read_file(path: Path | str, max_bytes: int, advice: str) -> bytes:
         # without O_NONBLOCK, to open a FIFO is to wait for its writer
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         try:
-            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            found = os.fstat(descriptor)
+            if not stat.S_ISREG(found.st_mode):
                 raise DispatchError(f"{path} is no regular file; {advice}")
-            return _read(descriptor, path, max_bytes, advice)
+            return _read(descriptor, found.st_size, path, max_bytes, advice)
         finally:
             os.close(descriptor)
     except FileNotFoundError:
@@ -35,10 +36,15 @@ def read_file(path: Path | str, max_bytes: int, advice: str) -> bytes:
         raise DispatchError(f"{path} cannot be read ({error}); {advice}") from error
 
 
-def _read(descriptor: int, path: Path | str, max_bytes: int, advice: str) -> bytes:
-    """The content up to the file's end, whatever size the system tells; at most `max_bytes` and one more."""
-    parts, left = [], max_bytes + 1
-    while left and (part := os.read(descriptor, min(left, _PART_BYTES))):
+def _read(descriptor: int, size: int, path: Path | str, max_bytes: int, advice: str) -> bytes:
+    """The content up to the file's end, in one go if the size that the system tells is right; at most
+    `max_bytes` and one more."""
+    part = os.read(descriptor, min(size, max_bytes) + 1)
+    if len(part) == size <= max_bytes:
+        return part
+    parts, left = [part], max_bytes + 1 - len(part)
+    while part and left:
+        part = os.read(descriptor, min(left, _PART_BYTES))
         parts.append(part)
         left -= len(part)
     if not left:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import partial
 from typing import Any, Literal, NamedTuple
 
+from ..frozen import frozen
 from ..gemm import FLOAT_BYTES, SINGLE, Batch, Gemm
 from ..kernel.launch import LaunchSpec, refusal
 from .table import Kernel
@@ -19,7 +20,7 @@ MAX_TALLIES = 1 << 16  # kinds of call that are counted, each for itself
 TUNED_ALIGNMENT = 16  # bytes: of the widest vectors
 
 
-@dataclass(frozen=True, repr=False)
+@frozen()
 class Pick:
     """The kernel for a call. `entry` is the tuned shape it rests on, if any; `expected_us` the
     measured (exact) or modelled time of the call, if any, `cublas_us` that of cuBLAS. `provider` is who

@@ -7,10 +7,8 @@ of loading a table. Copied into exported tables.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import replace
-from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -22,16 +20,14 @@ from ..kernel import identity
 from ..kernel.config import PARAMETER, Config
 from ..kernel.epilogue_names import EPILOGUES, name_of
 from ..kernel.launch import PLAIN, LaunchSpec, refusal
-from ..kernel.resources import blocks_per_sm
+from ..kernel.resources import ConfigColumns, Layouts, blocks_per_sm, values_of
 from ..kernel.rules import RULES
 from ..strict import Misfit
+from .checksum import is_hex, is_sha256
 
 if TYPE_CHECKING:
     from .table import CublasFigures, Entry, Kernel, KernelRecord, Table
 
-_SHA256 = re.compile(r"[0-9a-f]{64}")
-_HEX = re.compile(r"[0-9a-f]*")
-_VALUES = attrgetter(*PARAMETER)  # of a config
 _MOST_MISSED = 100.0  # of a weight: times would be off by many orders of magnitude
 
 
@@ -46,23 +42,25 @@ def _require(is_right: bool, fault: str) -> None:
 
 def check_kernels(
     records: Sequence[KernelRecord], limits: DeviceLimits, *, has_exact_residency: bool
-) -> None:
-    """Raises Misfit for a kernel that the template does not allow or this kind of GPU cannot run, and for
-    figures of its residency that cannot be. Older tables counted it otherwise: not `has_exact_residency`."""
-    _check_values(records)
+) -> ConfigColumns:
+    """The configs as columns. Raises Misfit for a kernel that the template does not allow or this kind of GPU
+    cannot run, and for figures of its residency that cannot be. Older tables counted it otherwise: not
+    `has_exact_residency`."""
+    values = values_of([record.config for record in records])
+    _check_values(records, values)
+    columns = ConfigColumns(values)
     for record in records:
         _check_record(record)
-    for layout in LAYOUTS:
-        same = [record for record in records if record.layout == layout]
-        if same:
-            columns = _ConfigColumns(same)
-            _check_rules(same, columns, limits)
-            _check_residency(same, columns, limits, is_exact=has_exact_residency)
+    if records:
+        layouts = Layouts.of(record.variant for record in records)
+        _check_rules(records, columns, layouts, limits)
+        _check_residency(records, columns, layouts, limits, is_exact=has_exact_residency)
+    return columns
 
 
-def _check_values(records: Sequence[KernelRecord]) -> None:
+def _check_values(records: Sequence[KernelRecord], values: dict[str, tuple[Any, ...]]) -> None:
     """Each parameter has one of its values. They are of its type already."""
-    for name, column in _columns(records).items():
+    for name, column in values.items():
         if not set(column) <= set(PARAMETER[name].values):
             for record in records:
                 try:
@@ -78,42 +76,34 @@ def _check_record(record: KernelRecord) -> None:
     has_place = record.model is None or not record.variant.is_batched
     _require(has_place, f"{where} is for batches, and has a model, which is of single products")
     _require(record.model is None or record.is_plain, f"{where} has an epilogue, and a model")
-    _require(_SHA256.fullmatch(record.sha256) is not None, f"{where} has no SHA-256 of its cubin")
+    _require(is_sha256(record.sha256), f"{where} has no SHA-256 of its cubin")
 
 
-class _ConfigColumns:
-    """The parameters of many configs, each as an array, for rules and figures that read a Config."""
-
-    def __init__(self, records: Sequence[KernelRecord]) -> None:
-        for name, column in _columns(records).items():
-            setattr(self, name, np.array(column))
-
-
-def _columns(records: Sequence[KernelRecord]) -> dict[str, tuple[Any, ...]]:
-    """The values of each parameter; none without records."""
-    rows = [_VALUES(record.config) for record in records]
-    return dict(zip(PARAMETER, zip(*rows, strict=True), strict=True)) if rows else {}
-
-
-def _check_rules(records: Sequence[KernelRecord], columns: _ConfigColumns, limits: DeviceLimits) -> None:
-    gemm = records[0].stand_in
-    for kind in ("template", "device"):  # the latter presume a kernel that compiles
+def _check_rules(
+    records: Sequence[KernelRecord], columns: ConfigColumns, layouts: Any, limits: DeviceLimits
+) -> None:
+    for kind in ("template", "device"):  # the latter presume a kernel that compiles; both know layouts alone
         for rule in (rule for rule in RULES if rule.kind == kind):
-            holds: Any = np.broadcast_to(rule.holds(columns, limits, gemm), len(records))
-            if not holds.all():
-                broken = records[int(np.argmin(holds))]
+            holds = rule.holds(columns, limits, layouts)
+            if not np.all(holds):
+                broken = records[int(np.argmin(np.broadcast_to(holds, len(records))))]
                 raise Misfit(f"kernel {broken.id!r} breaks the rule {rule.id}: {rule.sentence}")
 
 
 def _check_residency(
-    records: Sequence[KernelRecord], columns: _ConfigColumns, limits: DeviceLimits, *, is_exact: bool
+    records: Sequence[KernelRecord],
+    columns: ConfigColumns,
+    layouts: Any,
+    limits: DeviceLimits,
+    *,
+    is_exact: bool,
 ) -> None:
     registers = np.array([record.registers for record in records])
-    resident = np.maximum(1, blocks_per_sm(columns, limits, records[0].stand_in, registers))
+    resident = np.maximum(1, blocks_per_sm(columns, limits, layouts, registers))
     for record, fitting in zip(records, resident.tolist(), strict=True):
         told = record.blocks_per_sm
-        is_right = told == fitting if is_exact else told <= limits.blocks_per_sm
-        _require(is_right, f"kernel {record.id!r} has {told} blocks per SM, where {fitting} fit")
+        if told != fitting if is_exact else told > limits.blocks_per_sm:
+            raise Misfit(f"kernel {record.id!r} has {told} blocks per SM, where {fitting} fit")
 
 
 # ------------------------------------------------------------------------------------------------
@@ -134,9 +124,7 @@ def check_references(table: Table) -> None:
     for entry in table.entries:
         _check_entry(entry, kernels)
     _require(set(table.places) <= set(LAYOUTS), "places are of a layout that there is none of")
-    for kernel in table.kernels:
-        _check_missed(kernel, len(table.places.get(kernel.layout, ())))
-    _check_weights(table.kernels)
+    _check_missed(table)
     _require(set(table.cublas) <= set(LAYOUTS), "cuBLAS is known of a layout that there is none of")
     for layout, figures in table.cublas.items():
         _check_cublas(figures, f"what is known of cuBLAS for {layout}")
@@ -144,8 +132,8 @@ def check_references(table: Table) -> None:
 
 def _check_cublas(figures: CublasFigures, where: str) -> None:
     num, rest = divmod(len(figures.weights), 8)
-    is_hex = all(_HEX.fullmatch(text) is not None for text in (figures.places, figures.weights))
-    _require(num > 0 and not rest and len(figures.places) == 24 * num and is_hex,
+    are_digits = is_hex(figures.places) and is_hex(figures.weights)
+    _require(num > 0 and not rest and len(figures.places) == 24 * num and are_digits,
              f"{where} is no weight for each of its shapes")  # fmt: skip
     numbers = np.frombuffer(bytes.fromhex(figures.weights), "<f4")
     extents = np.frombuffer(bytes.fromhex(figures.places), "<u4")
@@ -153,18 +141,15 @@ def _check_cublas(figures: CublasFigures, where: str) -> None:
     _require(bool(((extents >= 1) & (extents <= MAX_EXTENT)).all()), f"{where} has a shape out of bounds")
 
 
-def _check_missed(kernel: Kernel, num_places: int) -> None:
-    where = f"what is missed of kernel {kernel.id!r}"
-    if not kernel.missed:
-        return
-    _require(kernel.model is not None, f"{where} belongs to no model")
-    _require(len(kernel.missed) == 8 * num_places and _HEX.fullmatch(kernel.missed) is not None,
-             f"{where} is no number for each of {num_places} places")  # fmt: skip
-
-
-def _check_weights(kernels: Sequence[Kernel]) -> None:
-    """Of all kernels at once."""
-    numbers = np.frombuffer(bytes.fromhex("".join(kernel.missed for kernel in kernels)), "<f4")
+def _check_missed(table: Table) -> None:
+    for kernel in table.kernels:
+        if kernel.missed:
+            where = f"what is missed of kernel {kernel.id!r}"
+            _require(kernel.model is not None, f"{where} belongs to no model")
+            num_places = len(table.places.get(kernel.layout, ()))
+            is_right = len(kernel.missed) == 8 * num_places and is_hex(kernel.missed)
+            _require(is_right, f"{where} is no number for each of {num_places} places")
+    numbers = np.frombuffer(bytes.fromhex("".join(kernel.missed for kernel in table.kernels)), "<f4")
     fault = "what is missed of a kernel is not finite or too large"
     _require(bool((np.abs(numbers) <= _MOST_MISSED).all()), fault)
 

@@ -9,8 +9,9 @@ from its config. Copied into exported tables.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, fields, replace
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -20,11 +21,12 @@ from .. import strict
 from ..bounds import Within
 from ..device import DeviceLimits, Environment
 from ..errors import DispatchError, UsageError
+from ..frozen import frozen
 from ..gemm import LAYOUTS, MAX_EXTENT, Gemm
 from ..kernel import identity
 from ..kernel.config import Config
 from ..kernel.launch import PLAIN, Epilogue, LaunchSpec, Variant
-from ..kernel.resources import MAX_REGISTERS, launch_spec
+from ..kernel.resources import MAX_REGISTERS, ConfigColumns, launch_specs, values_of
 from ..models.model_figures import ModelFigures
 from . import checksum, older_schemas, soundness
 from .files import MAX_CUBIN_BYTES, MAX_TABLE_BYTES, read_file
@@ -52,7 +54,7 @@ Count = Annotated[int, Within(1, 1 << 31)]
 Extent = Annotated[int, Within(1, MAX_EXTENT)]
 
 
-@dataclass(frozen=True)
+@frozen()
 class KernelRecord:
     """A kernel as `table.json` has it: nothing that follows from something else, but its residency."""
 
@@ -89,7 +91,10 @@ class KernelRecord:
         return _STAND_INS[self.layout, self.variant.is_batched]
 
 
-@dataclass(frozen=True)
+_RECORDED = attrgetter(*(one.name for one in fields(KernelRecord)))
+
+
+@frozen()
 class Kernel(KernelRecord):
     """One launchable kernel. Kernels that differ in what `Config.kernel` leaves out share a cubin."""
 
@@ -103,13 +108,25 @@ class Kernel(KernelRecord):
 
 
 def launchable(record: KernelRecord, limits: DeviceLimits, source_hash: str) -> Kernel:
-    """A kernel, what it is compiled from and how it is launched on this kind of GPU: the one place where a
-    table's specs and identities come from."""
-    variant = record.variant
-    spec = launch_spec(
-        record.config, record.stand_in, limits, is_wide=variant.is_wide, epilogue=variant.epilogue
-    )
-    return Kernel(**{**vars(record), "spec": spec, "source_hash": source_hash})
+    """A kernel, what it is compiled from and how it is launched on this kind of GPU."""
+    columns = ConfigColumns(values_of([record.config]))
+    return all_launchable([record], columns, limits, source_hash)[0]
+
+
+def all_launchable(
+    records: Sequence[KernelRecord], columns: ConfigColumns, limits: DeviceLimits, source_hash: str
+) -> tuple[Kernel, ...]:
+    """The same of many, whose configs are given as columns, too: the one place where a table's specs and
+    identities come from."""
+    alike: dict[Epilogue, list[int]] = {}
+    for place, record in enumerate(records):
+        alike.setdefault(record.variant.epilogue, []).append(place)
+    specs: dict[int, LaunchSpec] = {}
+    for places in alike.values():
+        kinds = [(records[place].config, records[place].variant) for place in places]
+        specs.update(zip(places, launch_specs(kinds, columns.at(places), limits), strict=True))
+    made: Callable[..., Kernel] = Kernel  # mypy counts no fields that come from a tuple
+    return tuple(made(*_RECORDED(record), specs[place], source_hash) for place, record in enumerate(records))
 
 
 def weights_text(weights: Floats) -> str:
@@ -124,7 +141,7 @@ def weights(record: KernelRecord, num_places: int) -> Floats:
     return np.frombuffer(bytes.fromhex(record.missed), "<f4").astype(float)
 
 
-@dataclass(frozen=True)
+@frozen()
 class CublasFigures:
     """What is known of cuBLAS on one layout (models/cublas_model.py): shapes and weights as `Kernel.missed`
     has them, m, n and k of the shapes as unsigned integers of 32 bits, little endian."""
@@ -150,7 +167,7 @@ class CublasFigures:
         return believed(places, weights, self.level, self.deviation)
 
 
-@dataclass(frozen=True)
+@frozen()
 class RankedKernel:
     """How a kernel did on a tuned shape. `is_tied`: it cannot be told apart from the best."""
 
@@ -159,7 +176,7 @@ class RankedKernel:
     is_tied: bool
 
 
-@dataclass(frozen=True)
+@frozen()
 class Entry:
     """One tuned shape, or a batch, and its kernels, best first; those of a batch serve batches alone.
     `cublas_us` is None where cuBLAS was absent."""
@@ -169,7 +186,7 @@ class Entry:
     ranked: tuple[RankedKernel, ...]
 
 
-@dataclass(frozen=True)
+@frozen()
 class AgainstCublas:
     """How fast shapes of one group are: geometric means over cuBLAS, and shares of those that are slower
     (below 0.98 times cuBLAS); by the kernels that are picked, and as served, `by_cublas` of them by it."""
@@ -182,7 +199,7 @@ class AgainstCublas:
     by_cublas: Share
 
 
-@dataclass(frozen=True)
+@frozen()
 class LeftOut:
     """How shapes are served that were left out when kernels were chosen and modelled, as the exporter found
     it (docs/decisions/0045). Speeds are geometric means; 0 where nothing chosen serves one of the shapes."""
@@ -195,7 +212,7 @@ class LeftOut:
     cublas: AgainstCublas | None  # on those whose times of cuBLAS are known
 
 
-@dataclass(frozen=True)
+@frozen()
 class Table:
     """All that `table.json` holds. `defaults` maps each layout to a kernel that serves any call."""
 
@@ -302,8 +319,9 @@ def _read(body: dict[str, Any], version: int) -> Table:
         tuple[KernelRecord, ...], body.get("kernels"), "table.kernels"
     )
     table: Table = strict.read(Table, body | {"kernels": []}, "table")
-    soundness.check_kernels(records, table.limits, has_exact_residency=version >= older_schemas.DERIVED_SPECS)
-    kernels = tuple(launchable(record, table.limits, table.source_hash) for record in records)
+    is_exact = version >= older_schemas.DERIVED_SPECS
+    columns = soundness.check_kernels(records, table.limits, has_exact_residency=is_exact)
+    kernels = all_launchable(records, columns, table.limits, table.source_hash)
     table = replace(table, kernels=older_schemas.as_it_was(kernels, specs, version))
     soundness.check_references(table)
     return table

@@ -23,7 +23,7 @@ NAMED_ONCE = ("autotune", "benchmarks", "docs/tools", "tests")  # no name is giv
 FACTS = frozenset(
     {
         "__init__", "bounds", "cache_folder", "column_major", "cuda_errors", "device", "distribution",
-        "disturbance", "entries", "errors", "gemm", "measurement", "output_file", "requirements",
+        "disturbance", "entries", "errors", "frozen", "gemm", "measurement", "output_file", "requirements",
         "search_policy", "stats", "strict", "suite", "target", "user_file",
     }
 )  # fmt: skip

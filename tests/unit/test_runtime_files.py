@@ -119,3 +119,23 @@ NUMBERS: dict[str, Callable[[], str]] = {
 def test_what_python_cannot_take_is_refused(name: str) -> None:
     with pytest.raises(DispatchError):
         parse(NUMBERS[name]())
+
+
+@pytest.mark.parametrize("told", [0, 1, 9, 10, 11, 1 << 40])
+def test_what_the_system_tells_of_a_size_is_not_taken_on_trust(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, told: int
+) -> None:
+    """As of a file that is written meanwhile, or of one of /proc."""
+    path = tmp_path / "file"
+    path.write_bytes(b"0123456789")
+    real = os.fstat
+
+    def fstat(descriptor: int) -> os.stat_result:
+        found = list(real(descriptor))
+        found[6] = told  # st_size
+        return os.stat_result(found)
+
+    monkeypatch.setattr(files.os, "fstat", fstat)
+    assert files.read_file(path, 10, "") == b"0123456789"
+    with pytest.raises(DispatchError, match="larger"):
+        files.read_file(path, 9, "")

@@ -25,6 +25,7 @@ from table_cases import (
 )
 
 from autotune import strict
+from autotune.bounds import Within
 from autotune.errors import DispatchError
 from autotune.gemm import Gemm
 from autotune.kernel.epilogue_names import EPILOGUES
@@ -469,6 +470,64 @@ def test_strict_reads_what_fits() -> None:
 def test_strict_converts_nothing(field: str, value: Any) -> None:
     with pytest.raises(strict.Misfit, match=rf"s\.{field}"):
         strict.read(Sample, GOOD | {field: value}, "s")
+
+
+@dataclass(frozen=True)
+class Columns:
+    whole: int
+    text: str
+    flag: bool
+    bounded: Annotated[int, Within(1, 9)]
+    share: Annotated[float, Within(0, 1)]
+    maybe: Annotated[float, Within(0, 1)] | None
+    triple: tuple[Annotated[int, Within(0, 9)], int, str]
+    many: tuple[int, ...]
+    free: float
+    inner: Sample | None
+
+
+RIGHT = {"whole": 1, "text": "a", "flag": True, "bounded": 9, "share": 0.5, "maybe": None,
+         "triple": [1, 2, "c"], "many": [3], "free": -1.5, "inner": GOOD}  # fmt: skip
+ODD_VALUES = st.sampled_from(
+    (0, 1, -1, 1 << 64, 10, True, None, 0.5, 1.5, float("nan"), float("inf"), 1e300, "", "é", "\ud800", [],
+     [1, 2], [1, 2, "c"], [1, "b", "c"], [1 << 70], {}, GOOD, GOOD | {"count": "1"}, GOOD | {"ratio": 1})
+)  # fmt: skip
+
+
+def _told(declared: Any, value: Any) -> Any:
+    try:
+        return strict.read(declared, value, "s")
+    except strict.Misfit as misfit:
+        return str(misfit)
+
+
+@given(
+    st.lists(st.dictionaries(st.sampled_from(sorted(RIGHT)), ODD_VALUES, max_size=2), max_size=4),
+    st.booleans(),
+)
+def test_records_read_by_columns_are_as_those_read_one_by_one(
+    changes: list[dict[str, Any]], lacks_one: bool
+) -> None:
+    records = [RIGHT | changed for changed in changes]
+    if lacks_one and records:
+        records[-1] = {name: value for name, value in records[-1].items() if name != "flag"}
+    each = [_told(Columns, record) for record in records]
+    faults = [f"s[{i}]{told.removeprefix('s')}" for i, told in enumerate(each) if type(told) is str]
+    assert repr(_told(tuple[Columns, ...], records)) == repr(faults[0] if faults else tuple(each))
+
+
+def test_a_record_of_one_field_and_a_list_of_none_are_read() -> None:
+    assert strict.read(tuple[Single, ...], [{"text": "ab"}, {"text": "c"}], "s") == (
+        Single("ab"),
+        Single("c"),
+    )
+    assert strict.read(tuple[Single, ...], [], "s") == ()
+    assert strict.read(tuple[int, ...], [], "s") == ()
+
+
+@dataclass(frozen=True)
+class Single:
+    text: str
 
 
 def _declared(cls: Any, path: str = "") -> Iterator[tuple[str, Any]]:
