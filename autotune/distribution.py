@@ -15,7 +15,7 @@ from typing import Any
 
 from .gemm import LAYOUTS, Gemm
 
-MAX_KERNELS = 256  # that a table holds for shapes that nobody tuned, of all layouts
+MAX_KERNELS = 252  # that a table holds for shapes that nobody tuned; with a default of each layout 256
 MAX_MEGABYTES = 5.0  # that the files of these take
 MOST = 16384  # rows or columns
 DEPTHS = (16, 65536)

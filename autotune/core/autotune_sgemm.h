@@ -107,6 +107,18 @@ AUTOTUNE_API autotune_status autotune_sgemm_strided_batched_epilogue(
     int64_t lda, int64_t stride_a, const float *b, int64_t ldb, int64_t stride_b, float beta, float *c, int64_t ldc,
     int64_t stride_c, int products, const float *bias, autotune_activation activation);
 
+/* The same two for matrices that are stored by columns. `bias` holds a value for each row of C, as of cublasLt's
+ * CUBLASLT_EPILOGUE_BIAS. */
+AUTOTUNE_API autotune_status autotune_sgemm_epilogue_by_columns(autotune_handle *handle, void *stream, int trans_a,
+                                                                int trans_b, int m, int n, int k, float alpha,
+                                                                const float *a, int64_t lda, const float *b,
+                                                                int64_t ldb, float beta, float *c, int64_t ldc,
+                                                                const float *bias, autotune_activation activation);
+AUTOTUNE_API autotune_status autotune_sgemm_strided_batched_epilogue_by_columns(
+    autotune_handle *handle, void *stream, int trans_a, int trans_b, int m, int n, int k, float alpha, const float *a,
+    int64_t lda, int64_t stride_a, const float *b, int64_t ldb, int64_t stride_b, float beta, float *c, int64_t ldc,
+    int64_t stride_c, int products, const float *bias, autotune_activation activation);
+
 /* What a product would run. */
 typedef struct {
     const char *kernel; /* its name in the table */

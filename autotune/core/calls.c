@@ -285,6 +285,22 @@ autotune_status autotune_sgemm_strided_batched_by_columns(
                                           stride_a, beta, c, ldc, stride_c, products);
 }
 
+autotune_status autotune_sgemm_strided_batched_epilogue_by_columns(
+    autotune_handle *handle, void *stream, int trans_a, int trans_b, int m, int n, int k, float alpha, const float *a,
+    int64_t lda, int64_t stride_a, const float *b, int64_t ldb, int64_t stride_b, float beta, float *c, int64_t ldc,
+    int64_t stride_c, int products, const float *bias, autotune_activation activation) {
+    return autotune_sgemm_strided_batched_epilogue(handle, stream, trans_b, trans_a, n, m, k, alpha, b, ldb, stride_b, a,
+                                                   lda, stride_a, beta, c, ldc, stride_c, products, bias, activation);
+}
+
+autotune_status autotune_sgemm_epilogue_by_columns(autotune_handle *handle, void *stream, int trans_a, int trans_b,
+                                                   int m, int n, int k, float alpha, const float *a, int64_t lda,
+                                                   const float *b, int64_t ldb, float beta, float *c, int64_t ldc,
+                                                   const float *bias, autotune_activation activation) {
+    return autotune_sgemm_epilogue(handle, stream, trans_b, trans_a, n, m, k, alpha, b, ldb, a, lda, beta, c, ldc, bias,
+                                   activation);
+}
+
 autotune_status autotune_sgemm_by_columns(autotune_handle *handle, void *stream, int trans_a, int trans_b, int m,
                                           int n, int k, float alpha, const float *a, int64_t lda, const float *b,
                                           int64_t ldb, float beta, float *c, int64_t ldc) {

@@ -160,21 +160,32 @@ static double activated(double x, autotune_activation activation) {
     return x;
 }
 
-/* Products, packed and one behind the other, by the call for one or for several. */
+/* Products, packed and one behind the other, by the call for one or for several, by rows or by columns. */
 static void multiply_and_add(shape of, int num, int has_bias, autotune_activation activation, unsigned *seed,
                              void *stream) {
     const int64_t lda = of.trans_a ? of.m : of.k, ldb = of.trans_b ? of.k : of.n;
     const int64_t stride_a = (int64_t)of.m * of.k, stride_b = (int64_t)of.k * of.n, stride_c = (int64_t)of.m * of.n;
     const float beta = drawn(seed, 2) ? 0.5f : 0;
+    const unsigned is_by_columns = drawn(seed, 2);
     float *a = matrix(seed, num, stride_a), *b = matrix(seed, num, stride_b), *c = matrix(seed, num, stride_c);
     float *vector = matrix(seed, 1, of.n), *bias = has_bias ? vector : NULL, *before = malloc(sizeof *c * (size_t)(num * stride_c));
     memcpy(before, c, sizeof *c * (size_t)(num * stride_c));
-    const autotune_status status =
-        num == 1 ? autotune_sgemm_epilogue(handle, stream, of.trans_a, of.trans_b, of.m, of.n, of.k, 0.5f, a, lda, b, ldb,
-                                           beta, c, of.n, bias, activation)
-                 : autotune_sgemm_strided_batched_epilogue(handle, stream, of.trans_a, of.trans_b, of.m, of.n, of.k, 0.5f, a,
-                                                           lda, stride_a, b, ldb, stride_b, beta, c, of.n, stride_c, num,
-                                                           bias, activation);
+    autotune_status status;
+    if (is_by_columns && num == 1) {
+        status = autotune_sgemm_epilogue_by_columns(handle, stream, of.trans_b, of.trans_a, of.n, of.m, of.k, 0.5f, b, ldb, a,
+                                                    lda, beta, c, of.n, bias, activation);
+    } else if (is_by_columns) {
+        status = autotune_sgemm_strided_batched_epilogue_by_columns(
+            handle, stream, of.trans_b, of.trans_a, of.n, of.m, of.k, 0.5f, b, ldb, stride_b, a, lda, stride_a, beta, c, of.n,
+            stride_c, num, bias, activation);
+    } else if (num == 1) {
+        status = autotune_sgemm_epilogue(handle, stream, of.trans_a, of.trans_b, of.m, of.n, of.k, 0.5f, a, lda, b, ldb, beta,
+                                         c, of.n, bias, activation);
+    } else {
+        status = autotune_sgemm_strided_batched_epilogue(handle, stream, of.trans_a, of.trans_b, of.m, of.n, of.k, 0.5f, a,
+                                                         lda, stride_a, b, ldb, stride_b, beta, c, of.n, stride_c, num, bias,
+                                                         activation);
+    }
     need(!status, autotune_error_text(status));
     for (int64_t at = 0; at < num * stride_c; at++) {
         const int64_t product = at / stride_c, row = at % stride_c / of.n, column = at % of.n;
