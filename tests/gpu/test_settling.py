@@ -180,14 +180,21 @@ def test_a_capture_of_another_thread_goes_on(folder: Path, torch: Any) -> None:
     torch.testing.assert_close(c, 2 * other, rtol=1e-3, atol=1e-3)
 
 
-def test_settling_gives_its_memory_back(folder: Path, torch: Any) -> None:
-    runtime = Dispatcher(folder, cublas=False)  # what that loads, it keeps
-    runtime.settle([shape_of(SHAPES[0])])
-    torch.cuda.synchronize()
-    before = torch.cuda.mem_get_info()[0]
-    runtime.settle([shape_of(gemm) for gemm in SHAPES])
-    torch.cuda.synchronize()
-    assert before - torch.cuda.mem_get_info()[0] <= workspace.KEPT_BYTES
+def test_settling_gives_its_memory_back(
+    folder: Path, torch: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Other processes on this GPU may take some meanwhile: what we kept would be missing each time."""
+    missing = []
+    for turn in range(4):
+        monkeypatch.setenv("AUTOTUNE_CACHE", str(tmp_path / str(turn)))
+        runtime = Dispatcher(folder, cublas=False)  # what that loads, it keeps
+        runtime.settle([shape_of(SHAPES[0])])
+        torch.cuda.synchronize()
+        before = torch.cuda.mem_get_info()[0]
+        runtime.settle([shape_of(gemm) for gemm in SHAPES])
+        torch.cuda.synchronize()
+        missing.append(before - torch.cuda.mem_get_info()[0])
+    assert min(missing) <= workspace.KEPT_BYTES
 
 
 def test_pinned_choices_serve_without_a_clock(folder: Path, torch: Any, tmp_path: Path) -> None:
