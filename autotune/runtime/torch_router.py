@@ -16,6 +16,7 @@ import os
 import platform
 import shlex
 import shutil
+import stat
 import subprocess
 import sys
 import tempfile
@@ -125,14 +126,25 @@ def _compiled(torch: Any, backend: str) -> Path:
     ]  # fmt: skip
     build = (torch.__version__, torch.version.git_version, platform.machine(), *command)
     digest = hashlib.sha256(b"\0".join([source, *(str(one).encode() for one in build)])).hexdigest()[:16]
-    folder = default_cache_dir() / "router"
+    folder = _own_folder()
     made = folder / f"torch-{torch.__version__}-{backend}-{digest}.so"
-    folder.mkdir(parents=True, exist_ok=True)
     with (folder / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # processes of one program compile it once
         if not made.exists():
             _compile(command, source, made)
     return made
+
+
+def _own_folder() -> Path:
+    """Where routers are kept: code that is loaded from there is this user's own. Raises NoRouter."""
+    folder = default_cache_dir() / "router"
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    found = folder.stat()
+    if found.st_uid != os.geteuid() or found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        raise NoRouter(
+            f"{folder} may be written by other users; remove it, or name another with AUTOTUNE_CACHE"
+        )
+    return folder
 
 
 def _compile(command: list[str], source: bytes, made: Path) -> None:

@@ -225,6 +225,21 @@ def test_without_a_compiler_python_s_kernels_route(torch, driver, monkeypatch, t
     assert "no C++ compiler" in made.no_router and "no C++ compiler" in made.report()
 
 
+def test_no_library_comes_from_a_folder_that_others_may_write(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setenv("AUTOTUNE_CACHE", str(tmp_path))
+    folder = torch_router._own_folder()
+    assert folder == tmp_path / "router" and folder.stat().st_mode & 0o777 == 0o700
+    for mode in (0o770, 0o702):
+        folder.chmod(mode)
+        with pytest.raises(NoRouter, match="may be written by other users; remove it"):
+            torch_router._own_folder()
+    folder.chmod(0o755)
+    assert torch_router._own_folder() == folder
+    monkeypatch.setattr(torch_router.os, "geteuid", lambda: folder.stat().st_uid + 1)
+    with pytest.raises(NoRouter, match="may be written by other users"):
+        torch_router._own_folder()
+
+
 def test_a_switch_is_0_or_1(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(torch_router.SWITCH, "off")
     with pytest.raises(DispatchError, match="'off'"):
