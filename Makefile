@@ -15,6 +15,8 @@ DB ?= autotune.db
 TABLE ?= sgemm_dispatch
 JOBS ?= 3
 PYTEST_FLAGS ?=
+# Each process of a run, and each command that it starts, would compile all sources again.
+unexport PYTHONDONTWRITEBYTECODE
 
 # The first Python that is new enough and can make virtual environments.
 IS_SUITABLE := import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))

@@ -7,6 +7,7 @@ import importlib
 import os
 import pkgutil
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import carried
@@ -15,10 +16,15 @@ import autotune
 from autotune.cli import start
 
 _LOADED_LATER = ("__main__", "versions", "env")  # these run when they are imported
+# What commands load of others when they need it: half of what a short one takes
+_OF_OTHERS = ("alembic.command", "jinja2", "numpy.random", "optuna.storages._rdb.models", "typer._adapters")
 
 for module in pkgutil.walk_packages(autotune.__path__, "autotune."):
     if not set(module.name.split(".")) & set(_LOADED_LATER):
         importlib.import_module(module.name)
+for name in _OF_OTHERS:
+    with suppress(ImportError):  # another version may have it elsewhere
+        importlib.import_module(name)
 carried.learn("h200")  # of which the recordings are
 
 

@@ -658,6 +658,9 @@ def main() -> NoReturn:
     sys.argv = [sys.argv[0], *(argument for argument in sys.argv[1:] if argument != "--debug")]
     if is_debug:
         app()
-    code = _run()
-    leave_at_once()  # nothing is left to be put in order
+    try:
+        code = _run()
+        leave_at_once()  # nothing is left to be put in order
+    except KeyboardInterrupt:  # between the two
+        code = SIGNALLED + signal.SIGINT
     sys.exit(code)

@@ -105,13 +105,22 @@ def fit(
 def _work_of(kernels: Sequence[Sequence[Sample]], blocks_per_sm: Sequence[int], limits: DeviceLimits) -> Work:
     """What kernels had to do for their samples, those of the first before those of the next. All are of one
     layout."""
-    launched = [(sample, n) for samples, n in zip(kernels, blocks_per_sm, strict=True) for sample in samples]
-    alike = {(id(s.spec), n): s.spec for s, n in launched}  # a kernel has few numbers of splits
-    at = {key: i for i, key in enumerate(alike)}
-    launches = Launches.of(list(alike.values()), [n for _, n in alike])
-    launches = launches.take([at[id(s.spec), n] for s, n in launched])
-    m, n, k = np.array([(s.gemm.m, s.gemm.n, s.gemm.k) for s, _ in launched], np.int64).T
-    first = launched[0][0].gemm
+    alike: dict[tuple[int, int], int] = {}  # a kernel has few numbers of splits
+    specs: list[LaunchSpec] = []
+    resident: list[int] = []
+    launched: list[int] = []
+    gemms: list[Gemm] = []
+    for samples, num_blocks in zip(kernels, blocks_per_sm, strict=True):
+        for sample in samples:
+            at = alike.setdefault((id(sample.spec), num_blocks), len(specs))
+            if at == len(specs):
+                specs.append(sample.spec)
+                resident.append(num_blocks)
+            launched.append(at)
+            gemms.append(sample.gemm)
+    launches = Launches.of(specs, resident).take(np.array(launched))
+    m, n, k = (np.fromiter((getattr(g, name) for g in gemms), np.int64, len(gemms)) for name in "mnk")
+    first = gemms[0]
     shapes = Shapes(m, n, k, first.trans_a, first.trans_b)
     return TimeModel(launches, limits).work(shapes, grids(launches, shapes))
 
@@ -253,16 +262,16 @@ class Learned(NamedTuple):
 
 def learn(kernels: Sequence[Sequence[Sample]], blocks_per_sm: Sequence[int], limits: DeviceLimits) -> Learned:
     """From at least one sample of each kernel, and at least one kernel."""
-    gemms = [sample.gemm for sample in chain.from_iterable(kernels)]
-    shapes = [(gemm.m, gemm.n, gemm.k) for gemm in gemms]
-    extents = tuple(dict.fromkeys(shapes))
+    columns: dict[Gemm, int] = {}
+    of_gemm = np.array([columns.setdefault(s.gemm, len(columns)) for s in chain.from_iterable(kernels)])
+    extents = tuple(dict.fromkeys((gemm.m, gemm.n, gemm.k) for gemm in columns))
     known = _Known.of(kernels, blocks_per_sm, limits)
-    best: dict[Gemm, float] = {}
-    for gemm, time_us in zip(gemms, known.times_us.tolist(), strict=True):
-        best[gemm] = min(time_us, best.get(gemm, math.inf))
-    figures, missed = _fit(known, np.array([best[gemm] for gemm in gemms]) / known.times_us)
+    best_us = np.full(len(columns), np.inf)
+    np.minimum.at(best_us, of_gemm, known.times_us)
+    figures, missed = _fit(known, best_us[of_gemm] / known.times_us)
     at = {shape: i for i, shape in enumerate(extents)}
-    cells = known.kernel * len(extents) + np.array([at[shape] for shape in shapes])
+    places = np.array([at[gemm.m, gemm.n, gemm.k] for gemm in columns])
+    cells = known.kernel * len(extents) + places[of_gemm]
     size = len(kernels), len(extents)
     logs, doubts = (
         _means(values, cells, math.prod(size)).reshape(size)

@@ -15,8 +15,10 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 
 
 def call(*command: str | Path, cwd: Path) -> str:
-    """Run a command, away from this checkout and from PYTHONPATH; returns its standard output."""
+    """Run a command, away from this checkout and from PYTHONPATH; returns its standard output. What pip
+    installs is compiled when it is imported: most of it never is."""
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    environment["PIP_NO_COMPILE"] = "1"
     done = subprocess.run(
         [str(part) for part in command], capture_output=True, text=True, cwd=cwd, env=environment, timeout=900
     )
@@ -60,9 +62,9 @@ def installed(distributions: dict[str, Path], shared: Path) -> Path:
     binaries = environment / "bin"
 
     def make() -> None:
-        call(sys.executable, "-m", "venv", environment, cwd=shared)
-        pip = (binaries / "python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check")
-        call(*pip, distributions["wheel"], cwd=shared)
+        call(sys.executable, "-m", "venv", "--without-pip", environment, cwd=shared)  # ours does as well
+        pip = (sys.executable, "-m", "pip", "--python", binaries / "python", "--quiet")
+        call(*pip, "install", "--disable-pip-version-check", distributions["wheel"], cwd=shared)
 
     once(shared, "venv", make)
     return binaries

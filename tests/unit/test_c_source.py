@@ -9,7 +9,7 @@ import os
 import random
 import shutil
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -34,7 +34,9 @@ from autotune.suite import read_calls, read_suite
 PROGRAM = Path(__file__).parents[1] / "c_program"
 COMPILERS = [name for name in ("gcc", "clang") if shutil.which(name)]
 LINKED = ("-lm", "-ldl", "-pthread")
+SANITIZED = ("-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
 Run = Callable[..., subprocess.CompletedProcess[str]]
+pytestmark = pytest.mark.xdist_group("tables in C")  # the core takes 4 s to compile under the sanitizers
 
 
 def _code(kernel: Kernel) -> bytes:
@@ -97,20 +99,40 @@ def sources(table: Table, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write(table, tmp_path_factory.mktemp("sources"))
 
 
-def build(sources: Path, out: Path, compiler: str = "gcc", *flags: str) -> Run:
+@pytest.fixture(scope="module")
+def objects(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of what was compiled: most sources are the same whatever the table."""
+    return tmp_path_factory.mktemp("objects")
+
+
+def _object(source: Path, headers: Path, objects: Path, command: Sequence[str]) -> str:
+    """Compiled once from the same text, with the same headers, by the same command."""
+    texts = [path.read_bytes() for path in (source, *sorted(headers.glob("*.h")))]
+    key = hashlib.sha256(b"\0".join([*(word.encode() for word in command), *texts])).hexdigest()
+    made = objects / f"{key}.o"
+    if not made.exists():
+        _quietly([*command, f"-I{headers}", "-c", str(source), "-o", str(made)])
+    return str(made)
+
+
+def _quietly(command: Sequence[str]) -> None:
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert not done.returncode and not done.stderr, done.stderr
+
+
+def build(sources: Path, out: Path, objects: Path, compiler: str = "gcc", *flags: str) -> Run:
     """The test's program, and the driver that stands in; what runs it with that driver."""
     out.mkdir(exist_ok=True)
     driver = out / "libcuda.so.1"
-    own = [str(path) for path in sorted(sources.glob("*.c")) if path.name != "example.c"]
-    include = (f"-I{sources}", f"-Wa,-I{sources}")
-    shared = ("-shared", "-fPIC", f"-I{core.FOLDER}", str(PROGRAM / "standin_driver.c"))
-    for command in (
-        [compiler, "-std=gnu11", "-O1", *flags, *shared, "-o", str(driver), "-lm"],
-        [compiler, "-std=c11", "-O2", *STRICT, *flags, *include, *own, str(sources / "cubins.S"),
-         str(PROGRAM / "program.c"), str(driver), "-o", str(out / "program"), *LINKED],
-    ):  # fmt: skip
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        assert not done.returncode and not done.stderr, done.stderr
+    standin = _object(
+        PROGRAM / "standin_driver.c", core.FOLDER, objects, [compiler, "-std=gnu11", "-O1", *flags, "-fPIC"]
+    )
+    _quietly([compiler, *flags, "-shared", standin, "-o", str(driver), "-lm"])
+    own = [path for path in sorted(sources.glob("*.c")) if path.name != "example.c"]
+    strict = [compiler, "-std=c11", "-O2", *STRICT, *flags]
+    made = [_object(path, sources, objects, strict) for path in (*own, PROGRAM / "program.c")]
+    cubins = [f"-Wa,-I{sources}", str(sources / "cubins.S")]
+    _quietly([compiler, *flags, *made, *cubins, str(driver), "-o", str(out / "program"), *LINKED])
 
     def run(*arguments: str, text: str = "", **environment: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
@@ -122,10 +144,9 @@ def build(sources: Path, out: Path, compiler: str = "gcc", *flags: str) -> Run:
 
 
 @pytest.fixture(scope="module")
-def program(sources: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
+def program(sources: Path, objects: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
     """Under the sanitizers of addresses and of undefined behaviour, leaks included."""
-    flags = ("-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
-    return build(sources, tmp_path_factory.mktemp("sanitized") / "p", "gcc", *flags)
+    return build(sources, tmp_path_factory.mktemp("sanitized") / "p", objects, "gcc", *SANITIZED)
 
 
 def test_products_are_right(program):
@@ -154,9 +175,9 @@ def test_each_status_is_told(program):
     assert (done.returncode, done.stdout) == (0, "told\n"), done.stderr
 
 
-def test_threads_share_a_handle(sources, tmp_path):
+def test_threads_share_a_handle(sources, objects, tmp_path):
     """And calls are recorded meanwhile."""
-    run = build(sources, tmp_path / "p", "gcc", "-g", "-fsanitize=thread")
+    run = build(sources, tmp_path / "p", objects, "gcc", "-g", "-fsanitize=thread")
     file = str(tmp_path / "calls.json")
     for what in (("threads", "40"), ("stress", "4000"), ("record", file, "4000")):
         done = run(*what, TSAN_OPTIONS="halt_on_error=1")
@@ -198,7 +219,7 @@ def test_the_kind_of_gpu_is_looked_at(program, name, message):
     assert message in done.stdout, done.stderr
 
 
-def test_each_gpu_is_served_by_the_table_of_its_kind(table, tmp_path):
+def test_each_gpu_is_served_by_the_table_of_its_kind(table, objects, tmp_path):
     """Two kinds in one process, whose kernels differ in registers: what is loaded is checked against that."""
     environment = replace(table.environment, gpu_name="NVIDIA H100")
     theirs = [
@@ -215,7 +236,7 @@ def test_each_gpu_is_served_by_the_table_of_its_kind(table, tmp_path):
         path = tmp_path / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(content)
-    run = build(tmp_path / "c", tmp_path / "p", "gcc", "-g", "-fsanitize=address,undefined")
+    run = build(tmp_path / "c", tmp_path / "p", objects, "gcc", *SANITIZED)
     calls = tmp_path / "calls.json"
     done = run("kinds", str(calls), STANDIN_OTHER_GPU="NVIDIA H100")
     assert done.returncode == 0, done.stderr
@@ -229,18 +250,18 @@ def test_each_gpu_is_served_by_the_table_of_its_kind(table, tmp_path):
     assert done.returncode == 1 and "another kind of GPU" in done.stderr and "--add" in done.stderr
 
 
-def test_code_that_is_not_the_table_s_is_refused(table, tmp_path):
+def test_code_that_is_not_the_table_s_is_refused(table, objects, tmp_path):
     other = replace(table, kernels=tuple(replace(k, registers=k.registers - 1) for k in table.kernels))
     code = {kernel.sha256: _code(kernel) for kernel in table.kernels}
     for name, content in c_files([(other, code)]).items():
         path = tmp_path / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(content)
-    assert "does not hold the kernel" in build(tmp_path / "c", tmp_path / "p")("one").stdout
+    assert "does not hold the kernel" in build(tmp_path / "c", tmp_path / "p", objects)("one").stdout
 
 
-def test_without_a_driver_it_says_so(sources, tmp_path):
-    build(sources, tmp_path / "p")
+def test_without_a_driver_it_says_so(sources, objects, tmp_path):
+    build(sources, tmp_path / "p", objects)
     library = tmp_path / "p" / "libcuda.so.1"
     source = "int cuCtxSetCurrent(void *c) { return !c; } int standin_allocations(void) { return 0; }"
     source += " int standin_launches(void) { return 0; }"  # a driver that lacks nearly everything
@@ -255,9 +276,9 @@ def test_without_a_driver_it_says_so(sources, tmp_path):
 
 
 @pytest.mark.parametrize("compiler", COMPILERS)
-def test_picks_are_python_s(compiler, tmp_path):
+def test_picks_are_python_s(compiler, objects, tmp_path):
     table, rng = drawn_table(7), random.Random(7)
-    run = build(write(table, tmp_path), tmp_path / "p", compiler)
+    run = build(write(table, tmp_path), tmp_path / "p", objects, compiler)
     gemms = [entry.gemm for entry in table.entries]
     gemms += [replace(gemm, batch=gemm.batch + 1) for gemm in gemms if gemm.is_batched]
     while len(gemms) < 3000:
@@ -327,9 +348,9 @@ def test_it_is_built_by_cmake_found_by_pkg_config_and_called_from_cpp(sources, t
     assert done.stdout.startswith(("NT-", "default-nt"))
 
 
-def test_the_example_builds_and_runs(sources, tmp_path):
+def test_the_example_builds_and_runs(sources, objects, tmp_path):
     out = tmp_path / "p"
-    build(sources, out)
+    build(sources, out, objects)
     own = [str(path) for path in sorted(sources.glob("*.c"))]
     include = (f"-I{sources}", f"-Wa,-I{sources}")
     command = [

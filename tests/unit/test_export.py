@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from exports import CARRIED
 from table_cases import ENVIRONMENT, FakeDriver, expected_us, marked
 
 from autotune import targets
@@ -41,6 +42,7 @@ from autotune.runtime.variants import Variants
 from autotune.store import FinalEntry, Store
 from autotune.target import Baseline
 
+pytestmark = CARRIED
 PACKAGE = Path(__file__).resolve().parents[2] / "autotune"
 SQUARE, DEEP, ODD = Gemm(4096, 4096, 4096), Gemm(128, 128, 32768), Gemm(1000, 1000, 1000, True)
 EXACT = Config(edges="exact")

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from test_c_source import LINKED, build, sources, table
+from test_c_source import LINKED, build, objects, sources, table
 from test_core import STRICT
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
@@ -20,7 +20,7 @@ sys.path.insert(0, str(BENCHMARKS))
 import host_cost  # noqa: E402
 from host_cost import TimedCall  # noqa: E402
 
-assert sources and table  # fixtures of the other file
+assert sources and table and objects  # fixtures of the other file
 
 
 def test_each_call_is_timed_in_each_round_and_the_first_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -60,8 +60,8 @@ def test_ratios_are_those_of_the_rounds() -> None:
     ]
 
 
-def test_the_program_in_c_tells_two_times(sources: Path, tmp_path: Path) -> None:
-    build(sources, tmp_path)  # and the driver that stands in
+def test_the_program_in_c_tells_two_times(sources: Path, objects: Path, tmp_path: Path) -> None:
+    build(sources, tmp_path, objects)  # and the driver that stands in
     own = [str(path) for path in sorted(sources.glob("*.c")) if path.name != "example.c"]
     own += [str(BENCHMARKS / "host_cost.c"), str(sources / "cubins.S"), "-o", str(tmp_path / "host_cost")]
     strict = [flag for flag in STRICT if flag != "-pedantic"]  # it takes functions from dlsym

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from exports import CARRIED
 from hypothesis import given
 from hypothesis import strategies as st
 from table_cases import FIGURES, depth, depths, make_kernel, make_spec, make_table, rank
@@ -262,6 +263,7 @@ def test_where_nothing_is_accurate_enough_there_is_a_kernel_all_the_same() -> No
     assert pick.kernel_id == "default-nn"
 
 
+@CARRIED
 @pytest.mark.parametrize("gpu", ["h200", "rtx-4090", "quadro-rtx-5000"])
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("text", [text for text in UNTUNED if text not in ("4097", "64x64x100000")])
