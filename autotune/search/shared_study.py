@@ -94,10 +94,10 @@ class SharedStudy:
                 self._proposer.offer(ask.number, ask.origin)
 
     def take_in(self, news: Sequence[News]) -> None:
-        """Learn from trials of this study. Those that are not known were another search's."""
+        """Learn from trials of this study that are not known: what is not open was another search's."""
         unasked = []
         for item in news:
-            if item.key in self._findings.known or item.key in self._open:
+            if item.key in self._open:
                 continue
             ask, number = self._away.pop(item.key, None), self._space.find(item.point)
             if ask is not None:

@@ -48,7 +48,7 @@ class Database:
         self._writer = connect.writer(engine)
         # Threads of this process hand SQLite's write lock over here: SQLite would have them sleep and look
         # again, for 1 to 25 ms each time. On a server, writers wait for rows, not for each other.
-        self._turns = threading.Lock() if engine.dialect.name == "sqlite" else nullcontext()
+        self._write_lock = threading.Lock() if engine.dialect.name == "sqlite" else nullcontext()
         self._identity = connect.identity(url)
         self.on_away: Callable[[str], None] = lambda reason: None  # told once, when a server goes away
 
@@ -63,7 +63,7 @@ class Database:
     def writing(self) -> Iterator[Session]:
         """One transaction that holds SQLite's write lock; committed at the end, undone by any exception."""
         connect.check_identity(self.url, self._identity)
-        with self._turns, self._explained(), Session(self._writer) as session, session.begin():
+        with self._write_lock, self._explained(), Session(self._writer) as session, session.begin():
             yield session
 
     @contextmanager
