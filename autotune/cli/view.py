@@ -17,7 +17,7 @@ from . import common, console
 from .explain import trial_page
 from .report import PagesRequest, describe
 
-LATER = 10  # added to the process's niceness: a search on this machine comes first
+LATER = 15  # added to the process's niceness: a search on this machine comes first, its compilers too
 
 
 def run(request: PagesRequest, port: int, *, is_json: bool) -> None:

@@ -5,6 +5,7 @@ Run as `python -m autotune.kernel.nvrtc_worker FD`, its end of the pipe.
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 import time
@@ -17,6 +18,7 @@ from .nvrtc import READY, CompileAnswer, CompileRequest
 
 _LEAST_TIMEOUT_S = 1e-6  # zero would disarm the timer
 _OOM_SCORE = "500"  # of 1000: where memory runs out, a compile dies before a search does
+LATER = 10  # added to the process's niceness: what feeds the GPU and the compilers goes first (0015)
 
 
 def run(nvrtc: Any, request: CompileRequest) -> CompileAnswer:
@@ -52,6 +54,7 @@ def _text(get_size: Any, get: Any, program: Any) -> str:
 def main(descriptor: int) -> None:
     """Serve this end of a pipe until the other is gone."""
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    os.nice(LATER)
     with suppress(OSError):  # elsewhere than on Linux
         Path("/proc/self/oom_score_adj").write_text(_OOM_SCORE, encoding="ascii")
     from cuda.bindings import nvrtc

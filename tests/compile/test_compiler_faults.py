@@ -15,7 +15,7 @@ import pytest
 from sandbox import small_disk
 
 from autotune.errors import EnvironmentProblem, TrialFailure
-from autotune.kernel import nvrtc
+from autotune.kernel import nvrtc, nvrtc_worker
 from autotune.kernel.compiler import Compiler
 from autotune.measurement import Outcome
 
@@ -174,6 +174,15 @@ def test_a_compiling_process_outlives_nobody(tmp_path: Path, it_is: str) -> None
     )  # fmt: skip
     assert done.returncode == -signal.SIGKILL
     assert is_gone_soon(int(done.stdout))
+
+
+def test_compilers_give_way_to_what_feeds_them() -> None:
+    process = nvrtc.Process()
+    try:
+        niceness = os.getpriority(os.PRIO_PROCESS, process._process.pid)
+        assert niceness == min(os.getpriority(os.PRIO_PROCESS, 0) + nvrtc_worker.LATER, 19)
+    finally:
+        process.end()
 
 
 def test_closing_ends_all_processes(make: Callable[..., Compiler]) -> None:
