@@ -87,7 +87,8 @@ class Router:
     def leave(self) -> None:
         atexit.unregister(self.leave)
         entered, self._entered = self._entered, None
-        self._library.autotune_router_leave(entered)
+        if entered:  # else the interpreter's end was first: a generator is closed behind it
+            self._library.autotune_router_leave(entered)
 
     def left_alone(self) -> Counter[str]:
         """How many calls, by reason."""

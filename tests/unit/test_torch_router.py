@@ -155,7 +155,12 @@ def test_gradients_are_torch_s(torch, routing) -> None:
     assert {kind.gemm.k: not kind.reason for kind in routing.kinds()}[LOSES] is False
 
 
-def test_an_interpreter_may_end_within_it(torch: HostTorch, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "enter",
+    ["routing.__enter__()", "steps = iter_within(routing); next(steps)"],
+    ids=["and nobody leaves", "and a generator leaves behind it"],
+)
+def test_an_interpreter_may_end_within_it(torch: HostTorch, tmp_path: Path, enter: str) -> None:
     program = """
 import sys
 sys.path += sys.argv[1:]
@@ -167,17 +172,32 @@ torch = HostTorch(patch, cases.Tensor, is_compiled=True)
 driver = cases.FakeDriver(cases.make_table(cases.make_kernel("NN", cases.make_spec())))
 folder = cases.write_table(driver.table, cases.Path(sys.argv[1]) / "t")
 routing = cases.Dispatcher(folder, driver=driver).torch()
-routing.__enter__()
+def iter_within(routing):
+    with routing:
+        yield
+ENTER
 for _ in range(2):
     cases.check(torch, "mm", *cases.operands(cases.UNKNOWN))
 print(len(routing.kinds()), routing.no_router)
-"""
+""".replace("ENTER", enter)
     unit, tests, checkout, *_ = Path(__file__).parents
     done = subprocess.run(
         [sys.executable, "-Wignore", "-c", program, *map(str, (tmp_path, unit, tests, checkout))],
         capture_output=True, text=True, timeout=300, check=False,
     )  # fmt: skip
     assert (done.returncode, done.stdout) == (0, "1 \n"), done.stderr
+
+
+def test_it_is_left_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """At the interpreter's end it is left before a generator that is within it is closed."""
+    left = list[int]()
+    library = SimpleNamespace(autotune_router_enter=lambda *_: 7, autotune_router_leave=left.append)
+    monkeypatch.setattr(torch_router, "_library", lambda *_: library)
+    made = Router(SimpleNamespace(), Tables(), Tables(), ("", "", ""), "CPU")
+    made.enter()
+    made.leave()
+    made.leave()
+    assert left == [7]
 
 
 # How it is compiled
