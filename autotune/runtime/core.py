@@ -20,7 +20,7 @@ from .kept_modules import library_path
 from .pick import Call, How
 from .table import Table
 
-FOLDER = Path(__file__).resolve().parents[1] / "core"
+FOLDER = Path(__file__).parents[1] / "core"  # links are left in it: kept_modules.py knows it by this name
 LIBRARY = "libautotune_core.so"
 HOWS: tuple[How, ...] = ("exact", "modelled", "nearest", "default")  # as core/choice.h numbers them
 # autotune_status

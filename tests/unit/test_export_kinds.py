@@ -196,18 +196,26 @@ def test_a_program_that_runs_keeps_what_it_has_read(folder: Path) -> None:
     multiply(runtime, driver, H100, replace(TUNED, trans_a=False, m=100, n=52, k=17))
 
 
+@pytest.mark.parametrize("way", ["as it is", "through a link"])
 @pytest.mark.parametrize("is_replaced", [False, True])
-def test_modules_that_are_imported_later_are_those_of_the_start(folder: Path, is_replaced: bool) -> None:
-    """What launches is imported at the first product; here another version's would stop it, or the core's."""
+def test_modules_that_are_imported_later_are_those_of_the_start(
+    folder: Path, is_replaced: bool, way: str
+) -> None:
+    """What launches is imported at the first product; here another version's would stop it, or the core's.
+    What is replaced lies in the folder that is imported from, or in one that a link there leads to."""
     other = write_table(FIRST, folder.parent / "other_table")
     for path in other.glob("_autotune/**/*.py"):
         path.write_text("raise RuntimeError('of another version')")
     for path in other.glob("_autotune/**/*.so"):
         path.write_bytes(b"of another version")
     other.rename(folder.parent / "other")
+    place = folder.parent if way == "as it is" else folder.parent / "link"
+    if way != "as it is":
+        place.symlink_to(folder.parent)
     code = f"""
 import importlib, os, sys
 from pathlib import Path
+sys.path.remove("")
 import my_table
 private = "my_table._autotune.runtime"
 late = ["core", "core_engine", "settling", "torch_routing", "quick_check", "engines", "torch_program", "host"]
@@ -222,7 +230,7 @@ core = sys.modules[f"{{private}}.core"]
 print(core.library() is not None, my_table.pick(128, 128, 64).kernel_id, Path(core.__file__).name)
 """
     done = subprocess.run(
-        [sys.executable, "-c", code], env=os.environ | {"PYTHONPATH": str(folder.parent)}, timeout=60,
+        [sys.executable, "-c", code], env=os.environ | {"PYTHONPATH": str(place)}, timeout=60,
         capture_output=True, text=True, check=False, cwd=folder.parent,
     )  # fmt: skip
     assert done.stdout.split() == [str(core.library() is not None), "of-h200", "core.py"], done.stderr
