@@ -55,12 +55,12 @@ def library() -> Any:
     try:
         found = ctypes.CDLL(library_path(FOLDER / LIBRARY))
         sizes = (ctypes.c_uint32 * len(STRUCTS)).in_dll(found, "autotune_struct_bytes")
-    except (OSError, ValueError):
+        for name, types in _SIGNATURES.items():
+            getattr(found, name).argtypes = types
+    except (OSError, ValueError, AttributeError):  # AttributeError: a function is missing
         return None
     if list(sizes) != [ctypes.sizeof(struct) for struct in STRUCTS]:
         return None
-    for name, types in _SIGNATURES.items():
-        getattr(found, name).argtypes = types
     found.autotune_tensor_calls.restype = WORD
     found.autotune_is_left_alone.restype = ctypes.c_bool
     return found

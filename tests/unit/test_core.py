@@ -304,9 +304,16 @@ def test_without_the_library_python_chooses(monkeypatch, tmp_path):
     assert core.library() is not None
 
 
-def test_a_library_of_other_structs_is_left_alone(monkeypatch, tmp_path):
+_SIZES = ", ".join(str(ctypes.sizeof(struct)) for struct in core.STRUCTS)
+
+
+@pytest.mark.parametrize(
+    "source",
+    ["unsigned autotune_struct_bytes[11] = {8};", f"unsigned autotune_struct_bytes[] = {{{_SIZES}}};"],
+    ids=["other structs", "functions missing"],
+)
+def test_a_library_of_other_sources_is_left_alone(monkeypatch, tmp_path, source):
     made = tmp_path / core.LIBRARY
-    source = "unsigned autotune_struct_bytes[11] = {8};"
     command = ["cc", "-shared", "-fPIC", "-x", "c", "-", "-o", str(made)]
     subprocess.run(command, input=source, text=True, check=True)
     monkeypatch.setattr(core, "FOLDER", tmp_path)
