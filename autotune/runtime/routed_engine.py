@@ -22,7 +22,7 @@ from .core_structs import CBatch, Planned
 from .devices import OpenGpu
 from .engine import Key, Plan, key_of
 from .pick import MAX_PLANS, Call, Pick
-from .product import Product, Triple, packed
+from .product import Product, Triple, make_gemm, packed
 
 _FASTER = "cuBLAS is expected to be as fast"
 _UNKNOWN = "it is not known how fast cuBLAS is"
@@ -84,7 +84,7 @@ class RoutedEngine(CoreEngine):
         batch: Batch | None = None,
         epilogue: Epilogue | None = None,
     ) -> Decided:
-        """What becomes of such calls, from now on."""
+        """What becomes of such calls, from now on. Raises DispatchError for extents that no kernel counts."""
         key = key_of(devices, forms, addresses, False, False, batch, epilogue)
         with self._lock:
             if key not in self._decided:
@@ -96,7 +96,7 @@ class RoutedEngine(CoreEngine):
                     why_not = _UNFIT
                 if why_not:
                     products = max(batch.products, 1) if batch else 1
-                    gemm = Gemm(forms[0][0], forms[1][1], forms[0][1], batch=products)
+                    gemm = make_gemm(forms[0][0], forms[1][1], forms[0][1], False, False, products)
                     alone = self._left_alone(packed(gemm), devices[0], key[2])
                     self._keep(key, Decided(gemm, None, why_not, alone))
             found = self._decided[key]

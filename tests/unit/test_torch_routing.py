@@ -19,7 +19,7 @@ from table_cases import FakeDriver, make_kernel, make_spec, make_table, rank, wi
 from test_tensor_calls import TORCH, Array, _capsule, _Tensor, normal
 
 from autotune.errors import DispatchError
-from autotune.gemm import Gemm
+from autotune.gemm import MAX_EXTENT, Gemm
 from autotune.kernel.epilogue_names import EPILOGUES
 from autotune.kernel.launch import Variant
 from autotune.runtime import core
@@ -316,6 +316,15 @@ def test_what_no_kernel_takes_is_left_alone(torch, routing, driver) -> None:
                 torch.call("mm", Tensor(a), Tensor(a))
     assert not driver.launches
     assert "no elements" in routing.report() and "strides or extents" in routing.report()
+
+
+def test_extents_beyond_those_of_kernels_are_torch_s(torch, routing, driver) -> None:
+    """As of rows that are expanded; the result has no elements."""
+    with routing:
+        for _ in range(2):
+            tall = np.broadcast_to(normal(1, 40), (MAX_EXTENT + 1, 40))
+            assert not check(torch, "mm", tall, normal(40, 66)[:, :0])
+    assert not driver.launches and routing.report()
 
 
 def test_other_dtypes_and_tf32_are_left_alone(torch, routing, driver) -> None:
