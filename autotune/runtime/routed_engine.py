@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import ctypes
 import threading
-from collections.abc import Iterator
+from collections import Counter
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..errors import DispatchError
 from ..gemm import FLOAT_BYTES, LAYOUTS, Batch, Gemm
@@ -24,6 +24,7 @@ from .engine import Key, Plan, key_of
 from .pick import MAX_PLANS, Call, Pick
 from .product import Product, Triple, make_gemm, packed
 
+MAX_DECIDED = 4 * MAX_PLANS  # kinds of call that are told of one by one: 2 KB each
 _FASTER = "cuBLAS is expected to be as fast"
 _UNKNOWN = "it is not known how fast cuBLAS is"
 _UNFIT = "strides or extents that no kernel takes, or another GPU"
@@ -34,12 +35,14 @@ _NOTHING = Grid((0, 1), 0, 0, 1, 0, 0, 0, 0, 0)
 
 @dataclass
 class Decided:
-    """What became of a kind of call: `reason` says why it is left alone, and is "" where it is served."""
+    """What became of a kind of call: `reason` says why it is left alone, and is "" where it is served.
+    `is_forgotten`: its calls are in the totals, and are not counted any more."""
 
     gemm: Gemm
     pick: Pick | None
     reason: str
     plan: CorePlan
+    is_forgotten: bool = False
 
     @property
     def is_served(self) -> bool:
@@ -48,6 +51,27 @@ class Decided:
     @property
     def num_calls(self) -> int:
         return self.plan.num_tensor_calls
+
+    @property
+    def times_us(self) -> tuple[float, float]:
+        """What one call takes, and what it takes cuBLAS; 0 where that is not known."""
+        return (0.0, 0.0) if self.pick is None else (self.pick.expected_us or 0.0, self.pick.cublas_us or 0.0)
+
+    @property
+    def saved_us(self) -> float:
+        """What all of its calls are expected to have saved of the GPU's time."""
+        ours_us, cublas_us = self.times_us
+        is_known = self.is_served and ours_us and cublas_us
+        return self.num_calls * (cublas_us - ours_us) if is_known else 0.0
+
+
+class Told(NamedTuple):
+    """All kinds of call: those that are remembered, and of those that are not any more the calls by reason,
+    and what these saved in all."""
+
+    kinds: list[Decided]
+    forgotten: Counter[str]
+    saved_us: float
 
 
 class AsPicked(BlasProvider):
@@ -74,7 +98,7 @@ class RoutedEngine(CoreEngine):
         self._lock = threading.Lock()
         self._new: tuple[Pick | None, str] = (None, "")  # of the plan that is being made
         self._decided: dict[Key, Decided] = {}
-        self._past: list[Decided] = []  # of kinds that were forgotten
+        self._forgotten, self._saved_us = Counter[str](), 0.0  # calls of kinds that were, by reason
 
     def decide(
         self,
@@ -127,10 +151,13 @@ class RoutedEngine(CoreEngine):
             self._keep(key, Decided(plan.problem.gemm, *self._new, plan.core))
 
     def _keep(self, key: Key, decided: Decided) -> None:
-        if len(self._decided) >= MAX_PLANS:
-            self._past += self._decided.values()
-            self._decided.clear()
+        if len(self._decided) >= MAX_DECIDED:
             self.forget_plans()
+            for one in self._decided.values():
+                one.is_forgotten = True
+                self._forgotten[one.reason] += one.num_calls
+                self._saved_us += one.saved_us
+            self._decided.clear()
         self._decided[key] = decided
 
     def why_not(self, gemm: Gemm, pick: Pick) -> str:
@@ -148,8 +175,7 @@ class RoutedEngine(CoreEngine):
         """Whether its table has kernels with it."""
         return epilogue in self.table.epilogues
 
-    def decided(self) -> Iterator[Decided]:
+    def told(self) -> Told:
         """All kinds of call so far."""
         with self._lock:
-            found = [*self._past, *self._decided.values()]
-        yield from found
+            return Told([*self._decided.values()], self._forgotten.copy(), self._saved_us)

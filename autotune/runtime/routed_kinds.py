@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable
 
 from ..gemm import Batch
 from ..kernel.epilogue_names import BIAS
 from ..kernel.launch import Epilogue
 from .arrays import Forms
 from .product import Triple
-from .routed_engine import Decided, RoutedEngine
+from .routed_engine import Decided, RoutedEngine, Told
 from .several_calls import SeveralCalls
 from .torch_router import Tables
 
@@ -45,10 +46,15 @@ class RoutedKinds:
         """Whether the table for a GPU has kernels with it."""
         return self._engine_of(device).has(epilogue)
 
-    def decided(self) -> Iterator[Decided]:
+    def told(self) -> Told:
         """All kinds of call so far."""
+        kinds, forgotten, saved_us = list[Decided](), Counter[str](), 0.0
         for engine in dict.fromkeys(self._engines.values()):
-            yield from engine.decided()
+            told = engine.told()
+            kinds += told.kinds
+            forgotten += told.forgotten
+            saved_us += told.saved_us
+        return Told(kinds, forgotten, saved_us)
 
     def _engine_of(self, device: int) -> RoutedEngine:
         if device not in self._engines:

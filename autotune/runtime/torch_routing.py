@@ -17,7 +17,7 @@ import sys
 import threading
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from ..errors import DispatchError
@@ -26,7 +26,7 @@ from ..kernel.epilogue_names import BIAS
 from ..kernel.launch import Epilogue
 from .arrays import Torch
 from .pick import MAX_PLANS
-from .routed_engine import Decided
+from .routed_engine import Decided, Told
 from .routed_kinds import RoutedKinds
 from .stacks import stacked
 from .torch_router import NoRouter, Router
@@ -213,21 +213,21 @@ class TorchRouting:
     # What it tells
 
     def kinds(self) -> list[RoutedKind]:
-        """What came so far, what saved most first, then what was left alone most often."""
-        found = [*self._plain.kinds(has_bias=False), *self._biased.kinds(has_bias=True)]
-        return sorted(found, key=lambda kind: (-kind.saved_us, -kind.num_calls))
+        """What came so far, what saved most first, then what was left alone most often. Of very many kinds
+        those of late: the report counts the calls of all."""
+        return _kinds(self._plain.told(), self._biased.told())
 
     def report(self) -> str:
         """The same to be read: hits, misses with reasons, and the time that they are expected to save."""
-        kinds = self.kinds()
-        hits = sum(kind.num_calls for kind in kinds if not kind.reason)
-        misses = +self._others
+        plain, biased = self._plain.told(), self._biased.told()
+        kinds = _kinds(plain, biased)
+        misses = self._others + plain.forgotten + biased.forgotten
         if self._router is not None:
             misses += self._router.left_alone()
         for kind in kinds:
-            if kind.reason:
-                misses[kind.reason] += kind.num_calls
-        saved = sum(kind.saved_us for kind in kinds)
+            misses[kind.reason] += kind.num_calls
+        hits = misses.pop("", 0)
+        saved = sum(kind.saved_us for kind in kinds) + plain.saved_us + biased.saved_us
         lines = [
             f"{hits:,} products served, {misses.total():,} left alone; expected to save {saved / 1e3:,.1f} ms"
         ]
@@ -268,7 +268,9 @@ class _Products:
     def is_served(self, a: Any, b: Any) -> bool:
         """Whether a product into a C that is new will be."""
         key = (a.device, a.shape, a.stride(), a.data_ptr() % 16, b.shape, b.stride(), b.data_ptr() % 16)
-        found = self._known.get(key) or self._decide(a, b, None)
+        found = self._known.get(key)
+        if found is None or found.is_forgotten:
+            found = self._decide(a, b, None)
         if found is None:
             return False
         if len(self._known) >= MAX_PLANS:
@@ -296,10 +298,17 @@ class _Products:
         except DispatchError:
             return None
 
-    def kinds(self, has_bias: bool) -> Iterator[RoutedKind]:
-        for one in self._engine.decided():
-            ours_us, cublas_us = (one.pick.expected_us, one.pick.cublas_us) if one.pick else (None, None)
-            yield RoutedKind(one.gemm, has_bias, one.num_calls, ours_us or 0.0, cublas_us or 0.0, one.reason)
+    def told(self) -> Told:
+        return self._engine.told()
+
+
+def _kinds(plain: Told, biased: Told) -> list[RoutedKind]:
+    found = [
+        RoutedKind(one.gemm, has_bias, one.num_calls, *one.times_us, one.reason)
+        for has_bias, told in ((False, plain), (True, biased))
+        for one in told.kinds
+    ]
+    return sorted(found, key=lambda kind: (-kind.saved_us, -kind.num_calls))
 
 
 def _is_apart(out: Any, *operands: Any) -> bool:

@@ -369,14 +369,28 @@ def test_what_is_missing_is_told(torch, driver, tmp_path, monkeypatch) -> None:
         runtime.torch()
 
 
-def test_kinds_beyond_those_remembered_are_still_counted(torch, routing, monkeypatch) -> None:
-    monkeypatch.setattr("autotune.runtime.routed_engine.MAX_PLANS", 3)
+def test_kinds_that_the_core_forgets_are_told_of_once(torch, routing) -> None:
     with routing:
-        for n in (60, 61, 62, 63, 64, 60):
+        for n in (60, 61, 62, 63, 64, 60, 61):
             assert check(torch, "mm", *operands(n=n))
+            core.library().autotune_forget(routing._plain._engine._engine_of(0).core.handle)
     assert sorted((kind.gemm.n, kind.num_calls) for kind in routing.kinds()) == [
-        (60, 1), (60, 1), (61, 1), (62, 1), (63, 1), (64, 1),
+        (60, 2), (61, 2), (62, 1), (63, 1), (64, 1),
     ]  # fmt: skip
+
+
+def test_a_program_of_endlessly_many_kinds_keeps_a_few(torch, routing, monkeypatch) -> None:
+    """And its calls are counted all the same, those that come again and again and those that are left alone
+    too."""
+    monkeypatch.setattr("autotune.runtime.routed_engine.MAX_DECIDED", 3)
+    with routing:
+        for n in (60, 61, 62, 63, 64) * 20:
+            assert check(torch, "mm", *operands(n=n))
+            assert not check(torch, "mm", *operands(LOSES, n=n))
+            assert not check(torch, "addmm", normal(70, n), *operands(LOSES, n=n))
+            assert len(routing.kinds()) <= 3
+    assert "100 products served, 200 left alone; expected to save 1.0 ms" in routing.report()
+    assert "200 x cuBLAS is expected to be as fast" in routing.report()
 
 
 def test_what_is_routed_is_counted_and_recorded_with_what_is_left_alone(torch, driver, tmp_path) -> None:
