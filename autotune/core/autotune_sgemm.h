@@ -34,7 +34,7 @@ typedef enum {
     AUTOTUNE_NO_KERNEL,   /* even the default kernel is not legal: split the product into smaller ones */
     AUTOTUNE_NO_MEMORY,   /* of the host */
     AUTOTUNE_OTHER_TABLE, /* the table is of another version of table.h */
-    AUTOTUNE_BAD_CALL,    /* an extent, a leading dimension, a layout, an activation or a GPU is out of range */
+    AUTOTUNE_BAD_CALL,    /* an extent, a leading dimension, a layout, an activation, an address or a GPU is out of range */
     AUTOTUNE_BAD_SCALE,   /* alpha or beta is no float32 */
     AUTOTUNE_NO_DRIVER,   /* CUDA is not there, or too old */
     AUTOTUNE_UNKNOWN,     /* no plan is remembered for such a call */

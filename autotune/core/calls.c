@@ -65,6 +65,7 @@ static bool is_in_range(const row_major *call, const autotune_kind *kind) {
     if (call->m > MAX_EXTENT || call->n > MAX_EXTENT || call->k > MAX_EXTENT) return false;
     if (call->trans_a & ~1 || call->trans_b & ~1 || call->bias % AT_FLOAT_BYTES) return false;
     if (call->activation < AUTOTUNE_ACTIVATION_NONE || call->activation > AUTOTUNE_ACTIVATION_GELU_TANH) return false;
+    if ((call->at[0] | call->at[1] | call->at[2]) % AT_FLOAT_BYTES) return false; /* kernels that pack would fault */
     for (int i = 0; i < 3; i++) {
         if (kind->rows[i] < 0 || kind->columns[i] < 0 || call->ld[i] < 1) return false;
         if (kind->rows[i] > 1 && call->ld[i] < kind->columns[i]) return false;
@@ -361,7 +362,7 @@ const char *autotune_error_text(autotune_status status) {
         case AUTOTUNE_NO_MEMORY: return "the host's memory is short";
         case AUTOTUNE_OTHER_TABLE: return "the table is not one for this code; export it again";
         case AUTOTUNE_BAD_CALL: return "an extent, a leading dimension, a stride, a flag or an activation is out of range, or "
-                                       "a bias is no address of floats; a leading "
+                                       "a matrix or a bias is no address of floats; a leading "
                                        "dimension is at least the length of a row, a flag is 0 or 1, and products of "
                                        "a batch do not share C";
         case AUTOTUNE_BAD_SCALE: return "alpha or beta is no float";

@@ -37,7 +37,7 @@ from .counting import CallCount, CallCounts, Counted
 from .cuda_driver import Driver
 from .devices import Devices, Gpus, LoadedKernel, OpenGpu
 from .pick import MAX_PLANS, TUNED_ALIGNMENT, Call, Pick, in_splits
-from .product import Product, Triple, common_device, understand
+from .product import Product, Triple, check_aligned, common_device, understand
 from .table import Table
 
 if TYPE_CHECKING:
@@ -148,6 +148,7 @@ class Planner:
         except TypeError:  # a flag that has no hash: it is refused like others that are none
             found = None
         if found is None:
+            check_aligned(key[2])
             problem = understand(*forms, trans_a, trans_b, batch)
             found = self._make_plan(problem, common_device(devices), key[2], key)
             self.remember(key, found)

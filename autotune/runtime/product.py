@@ -211,6 +211,15 @@ def common_device(devices: Triple) -> int:
     return found[0] if found else 0
 
 
+def check_aligned(addresses: Triple) -> None:
+    """Raises DispatchError where a matrix does not begin at a whole float: a kernel that reads it there ends
+    the context. Their low bits will do."""
+    for role, address in zip(("a", "b", "out"), addresses, strict=True):
+        behind = address % FLOAT_BYTES
+        if behind:
+            raise DispatchError(f"{role} begins {behind} bytes behind a whole float; pass a copy of it")
+
+
 def check_overlap(addresses: Triple, num_bytes: Triple) -> None:
     """Raises DispatchError if C shares a range of addresses with A or B."""
     a, b, c = addresses

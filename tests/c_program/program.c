@@ -293,6 +293,8 @@ static void errors(void) {
     need(autotune_sgemm(handle, NULL, 0, 0, 4, 4, 4, 1, a, 4, b, 4, 0, b, 4) == AUTOTUNE_OVERLAP, "overlap");
     need(!autotune_sgemm(handle, NULL, 0, 0, 0, 4, 4, 1, a, 4, b, 4, 0, c, 4), "nothing to do");
     need(!autotune_sgemm(handle, NULL, 0, 0, 4, 4, 0, 1, a, 1, b, 4, 0, c, 4), "no depth");
+    const float *astray = (const float *)((const char *)a + 2);
+    need(autotune_sgemm(handle, NULL, 0, 0, 4, 4, 4, 1, astray, 4, b, 4, 0, c, 4) == AUTOTUNE_BAD_CALL, "no floats");
     void *faulty = (void *)(uintptr_t)97;
     need((int)autotune_sgemm(handle, faulty, 0, 0, 4, 4, 4, 1, a, 4, b, 4, 0, c, 4) == AUTOTUNE_CUDA + 700, "a fault");
     need(autotune_pick(handle, 0, 0, 0, 4, 4, &pick) == AUTOTUNE_BAD_CALL, "an empty pick");

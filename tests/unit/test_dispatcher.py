@@ -307,6 +307,20 @@ def test_strides_that_are_no_whole_floats_are_refused(runtime: Dispatcher) -> No
         runtime.sgemm(OnGpu(a), OnGpu(_B), OnGpu(_C))
 
 
+@pytest.mark.parametrize("role", ["a", "b", "out"])
+def test_what_begins_within_a_float_is_refused(tmp_path: Path, role: str) -> None:
+    """Also by kernels that pack: these take operands with any alignment of floats."""
+    table = make_table(make_kernel("NN", make_spec(packs_a=True, packs_b=True)))
+    driver = FakeDriver(table)
+    runtime = Dispatcher(write_table(table, tmp_path / "t"), driver=driver)
+    arrays = {"a": _A, "b": _B, "out": _C.copy()}
+    bytes_ = np.zeros(arrays[role].nbytes + 1, np.uint8)
+    arrays[role] = np.ndarray(arrays[role].shape, np.float32, bytes_.data, offset=1)
+    with pytest.raises(DispatchError, match=f"{role} begins . bytes behind a whole float; pass a copy"):
+        runtime.sgemm(*(OnGpu(x) for x in arrays.values()))
+    assert not driver.launches
+
+
 @pytest.mark.parametrize("shift", [-1, 0, 1, 31])
 def test_overlap_is_refused(runtime: Dispatcher, driver: FakeDriver, shift: int) -> None:
     space = normal(200)
