@@ -11,6 +11,7 @@
 
 #define RECORD "AUTOTUNE_RECORD"      /* a file: calls are recorded */
 #define MAX_EXTENT (INT32_MAX - 255) /* kernels round up to whole tiles, of at most 256: gemm.py */
+#define MAX_REACH ((double)(1LL << 60)) /* elements of a matrix from its first row to its last: bytes fit 64 bits */
 
 /* A row-major call. */
 typedef struct {
@@ -68,7 +69,8 @@ static bool is_in_range(const row_major *call, const autotune_kind *kind) {
     if ((call->at[0] | call->at[1] | call->at[2]) % AT_FLOAT_BYTES) return false; /* kernels that pack would fault */
     for (int i = 0; i < 3; i++) {
         if (kind->rows[i] < 0 || kind->columns[i] < 0 || call->ld[i] < 1) return false;
-        if (kind->rows[i] > 1 && call->ld[i] < kind->columns[i]) return false;
+        if (kind->rows[i] < 2) continue;
+        if (call->ld[i] < kind->columns[i] || (double)kind->rows[i] * (double)call->ld[i] > MAX_REACH) return false;
     }
     return has_batch_in_range(call, kind);
 }

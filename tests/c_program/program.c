@@ -295,6 +295,11 @@ static void errors(void) {
     need(!autotune_sgemm(handle, NULL, 0, 0, 4, 4, 0, 1, a, 1, b, 4, 0, c, 4), "no depth");
     const float *astray = (const float *)((const char *)a + 2);
     need(autotune_sgemm(handle, NULL, 0, 0, 4, 4, 4, 1, astray, 4, b, 4, 0, c, 4) == AUTOTUNE_BAD_CALL, "no floats");
+    need(autotune_sgemm(handle, NULL, 0, 0, 4, 4, 4, 1, a, INT64_MAX / 2, b, 4, 0, c, 4) == AUTOTUNE_BAD_CALL,
+         "rows that no memory holds");
+    need(autotune_sgemm_strided_batched(handle, NULL, 0, 0, 4, 4, 4, 1, a, 4, 0, b, 4, 0, 0, c, INT64_MAX, 16, 2) ==
+             AUTOTUNE_BAD_CALL, "rows of a batch that no memory holds");
+    need(!autotune_sgemm(handle, NULL, 0, 0, 1, 4, 4, 1, a, INT64_MAX, b, 4, 0, c, INT64_MAX), "distances of one row");
     void *faulty = (void *)(uintptr_t)97;
     need((int)autotune_sgemm(handle, faulty, 0, 0, 4, 4, 4, 1, a, 4, b, 4, 0, c, 4) == AUTOTUNE_CUDA + 700, "a fault");
     need(autotune_pick(handle, 0, 0, 0, 4, 4, &pick) == AUTOTUNE_BAD_CALL, "an empty pick");
