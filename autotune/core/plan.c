@@ -358,8 +358,9 @@ at_outcome at_run(const at_runner *runner, const autotune_plan *plan, uint64_t s
     return outcome;
 }
 
+/* What has no bytes shares none, wherever it lies. */
 static bool share(uint64_t a, uint64_t bytes_a, uint64_t c, uint64_t bytes_c) {
-    return a < c + bytes_c && c < a + bytes_a;
+    return bytes_a && a < c + bytes_c && c < a + bytes_a;
 }
 
 bool at_overlap(const autotune_plan *plan, at_operands at) {

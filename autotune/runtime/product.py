@@ -221,8 +221,9 @@ def check_aligned(addresses: Triple) -> None:
 
 
 def check_overlap(addresses: Triple, num_bytes: Triple) -> None:
-    """Raises DispatchError if C shares a range of addresses with A or B."""
+    """Raises DispatchError if C shares a range of addresses with A or B. What has no bytes shares none."""
     a, b, c = addresses
     bytes_a, bytes_b, bytes_c = num_bytes
-    if (a < c + bytes_c and c < a + bytes_a) or (b < c + bytes_c and c < b + bytes_b):
+    meets_a = bytes_a and a < c + bytes_c and c < a + bytes_a
+    if bytes_c and (meets_a or (bytes_b and b < c + bytes_c and c < b + bytes_b)):
         raise DispatchError("out overlaps an input in memory; pass a copy of the input or another out")

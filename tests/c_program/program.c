@@ -293,6 +293,7 @@ static void errors(void) {
     need(autotune_sgemm(handle, NULL, 0, 0, 4, 4, 4, 1, a, 4, b, 4, 0, b, 4) == AUTOTUNE_OVERLAP, "overlap");
     need(!autotune_sgemm(handle, NULL, 0, 0, 0, 4, 4, 1, a, 4, b, 4, 0, c, 4), "nothing to do");
     need(!autotune_sgemm(handle, NULL, 0, 0, 4, 4, 0, 1, a, 1, b, 4, 0, c, 4), "no depth");
+    need(!autotune_sgemm(handle, NULL, 0, 0, 4, 4, 0, 1, c + 4, 1, c + 8, 4, 0, c, 4), "nothing that C overlaps");
     const float *astray = (const float *)((const char *)a + 2);
     need(autotune_sgemm(handle, NULL, 0, 0, 4, 4, 4, 1, astray, 4, b, 4, 0, c, 4) == AUTOTUNE_BAD_CALL, "no floats");
     need(autotune_sgemm(handle, NULL, 0, 0, 4, 4, 4, 1, a, INT64_MAX / 2, b, 4, 0, c, 4) == AUTOTUNE_BAD_CALL,

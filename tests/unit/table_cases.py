@@ -745,7 +745,9 @@ class FakeDriver:
 
 
 class OnGpu:
-    """An array "on a GPU": known by `__cuda_array_interface__` only."""
+    """An array "on a GPU": known by `__cuda_array_interface__` only. `address`: of one without elements."""
+
+    address = 0
 
     def __init__(
         self, data: np.ndarray[Any, Any], stream: int | None = None, is_read_only: bool = False
@@ -758,6 +760,6 @@ class OnGpu:
     def __cuda_array_interface__(self) -> dict[str, Any]:
         return {
             "shape": self.data.shape, "typestr": self.data.dtype.str, "version": 3, "stream": self.stream,
-            "data": (self.data.ctypes.data if self.data.size else 0, self.is_read_only),
+            "data": (self.data.ctypes.data if self.data.size else self.address, self.is_read_only),
             "strides": self.data.strides,
         }  # fmt: skip

@@ -332,6 +332,19 @@ def test_overlap_is_refused(runtime: Dispatcher, driver: FakeDriver, shift: int)
     assert not driver.launches
 
 
+def test_what_has_no_elements_overlaps_nothing(runtime: Dispatcher) -> None:
+    """Views of no elements may have an address all the same."""
+    space = normal(48)
+    a, b, c = OnGpu(space[4:4].reshape(8, 0)), OnGpu(space[9:9].reshape(0, 6)), space.reshape(8, 6)
+    for x, at in ((a, 16), (b, 36)):
+        x.address = c.ctypes.data + at
+    runtime.sgemm(a, b, OnGpu(c))
+    assert not c.any()
+    empty = OnGpu(c[:0])
+    empty.address = _B.ctypes.data + 8
+    runtime.sgemm(OnGpu(_A[:0]), OnGpu(_B), empty)
+
+
 def test_neighbours_do_not_overlap(runtime: Dispatcher) -> None:
     space = normal(200)
     a, c = space[:32].reshape(8, 4), space[32:80].reshape(8, 6)
