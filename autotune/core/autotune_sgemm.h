@@ -55,7 +55,8 @@ typedef enum {
 AUTOTUNE_API autotune_status autotune_create(autotune_handle **handle);
 
 /* Closes a handle that no call uses any more, on the host and on GPUs; NULL is none. Device memory and code that were
- * loaded stay until the context ends: giving them back would wait for the GPU. */
+ * loaded stay until the context ends: giving them back would wait for the GPU. Does nothing in a process that was forked
+ * from one that used CUDA. */
 AUTOTUNE_API void autotune_destroy(autotune_handle *handle);
 
 /* C = alpha op(A) op(B) + beta C on a stream (a cudaStream_t or CUstream; NULL: the default stream). Row-major: A is

@@ -49,7 +49,9 @@ autotune_status autotune_open_kinds(const autotune_table tables[], int32_t num_t
     return AUTOTUNE_OK;
 }
 
+/* In a forked process a thread that is not here may hold a lock, amid a change; and one that records is not here. */
 void autotune_close(autotune_handle *handle) {
+    if (at_is_forked()) return;
     while (handle) {
         autotune_handle *next = handle->next;
         at_chooser_free(handle->chooser);

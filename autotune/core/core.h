@@ -32,7 +32,8 @@ AUTOTUNE_API autotune_status autotune_open(const autotune_table *table, autotune
 AUTOTUNE_API autotune_status autotune_open_kinds(const autotune_table tables[], int32_t num_tables,
                                                  autotune_handle **handle);
 
-/* Closes a handle that no call uses any more; NULL is none. Its plans that are held stay. */
+/* Closes a handle that no call uses any more; NULL is none. Its plans that are held stay. In a process that was forked
+ * from one that used CUDA it does nothing: the memory is the child's until it ends. */
 AUTOTUNE_API void autotune_close(autotune_handle *handle);
 
 /* What a product would run: C[m,n] = op(A) op(B), row-major, m and n at least 1. `layout`: AUTOTUNE_NN and so

@@ -237,7 +237,7 @@ static void end_thread(at_recorder *recorder) {
 }
 
 void at_recorder_free(at_recorder *recorder) {
-    if (!recorder || at_is_forked()) return; /* in a child there is no such thread */
+    if (!recorder) return;
     pthread_mutex_lock(&lock);
     for (at_recorder **at = &begun; *at; at = &(*at)->next) {
         if (*at == recorder) {

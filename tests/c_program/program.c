@@ -7,7 +7,10 @@
  *     program picks < lines           "trans_a trans_b m n k" -> "kernel how split_k is_cublas"
  *     program errors                  each status that a call may have
  *     program record FILE NUM         as stress, with calls recorded into a file
+ *     program forked                  a child closes a handle that another thread was using when it was forked
  *     program kinds FILE              what is picked without a GPU, and on each of two that it multiplies on, recorded */
+
+#define _POSIX_C_SOURCE 200809L /* fork */
 
 #include <inttypes.h>
 #include <math.h>
@@ -15,8 +18,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include "autotune_sgemm.h"
+#include "handle.h"
 
 int cuCtxSetCurrent(uint64_t context);
 int standin_allocations(void);
@@ -320,6 +326,23 @@ static void record(const char *file, int num) {
     exit(0);
 }
 
+/* This thread plays the other one, which is within a call, too. */
+static void forked(void) {
+    unsigned seed = 1;
+    const shape of = {0, 0, 4, 4, 4};
+    multiply(of, &seed, NULL, 0);
+    pthread_mutex_lock(&handle->runner->lock);
+    const pid_t child = fork();
+    if (!child) {
+        alarm(20); /* which kills it */
+        autotune_destroy(handle);
+        _exit(0);
+    }
+    pthread_mutex_unlock(&handle->runner->lock);
+    int ended = 1;
+    need(waitpid(child, &ended, 0) == child && !ended, "the child waits for a thread that it does not have");
+}
+
 static void kinds(const char *file) {
     unsigned seed = 1;
     need(!autotune_record_calls(handle, file), "recording");
@@ -346,6 +369,7 @@ int main(int num_arguments, char **arguments) {
     if (is_stress) threads(atoi(arguments[2]) / NUM_THREADS);
     if (!strcmp(what, "picks")) picks();
     if (!strcmp(what, "errors")) errors();
+    if (!strcmp(what, "forked")) forked();
     if (!strcmp(what, "kinds")) kinds(arguments[2]);
     if (!strcmp(what, "record")) record(arguments[2], atoi(arguments[3]));
     if (!strcmp(what, "one")) {

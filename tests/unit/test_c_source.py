@@ -188,6 +188,11 @@ def test_threads_share_a_handle(sources, objects, tmp_path):
 STRESS_CALLS = 4500  # of eight threads with 500 each, and of one more
 
 
+def test_a_forked_process_may_close_a_handle_that_is_in_use(program):
+    done = program("forked")
+    assert done.returncode == 0, done.stderr
+
+
 def test_calls_are_recorded(program, tmp_path):
     """As the program says, or the environment; what is left when a handle is closed, or at the end, too."""
     file, other = tmp_path / "calls.json", tmp_path / "others.json"
