@@ -8,6 +8,7 @@ from __future__ import annotations
 import ctypes
 import os
 import sys
+import threading
 from collections.abc import Mapping
 from typing import Any
 
@@ -81,6 +82,7 @@ class CoreEngine(Engine):
         super().__init__(*arguments)
         self.core = core
         self._blas_calls: Any = None  # as long as the core may call them
+        self._blas_lock = threading.Lock()
         self._numbers = {kernel.id: number for number, kernel in enumerate(self.table.kernels)}
         if self.driver.core_calls is not None:  # a double's
             core.library.autotune_use_driver(core.handle, ctypes.byref(self.driver.core_calls))
@@ -150,9 +152,10 @@ class CoreEngine(Engine):
     def _use_blas(self) -> None:
         """Have the core call cuBLAS, too, as soon as that is found."""
         library = self.blas.library
-        if library is not None and self._blas_calls is None:
-            self._blas_calls = _blas_calls(library.functions)
-            self.core.library.autotune_use_blas(self.core.handle, ctypes.byref(self._blas_calls))
+        with self._blas_lock:  # what the core was told of must not be freed by another that tells it
+            if library is not None and self._blas_calls is None:
+                self._blas_calls = _blas_calls(library.functions)
+                self.core.library.autotune_use_blas(self.core.handle, ctypes.byref(self._blas_calls))
 
     def launch_all(
         self,

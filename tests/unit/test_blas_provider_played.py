@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import threading
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -29,7 +30,7 @@ from table_cases import (
 from autotune.errors import DispatchError, DispatchWarning
 from autotune.gemm import MAX_EXTENT, Gemm
 from autotune.models import cublas_model
-from autotune.runtime import blas_provider, choices, core, workspace
+from autotune.runtime import blas_provider, choices, core, core_engine, workspace
 from autotune.runtime.blas_provider import BlasLibrary, BlasProvider
 from autotune.runtime.chooser import Chooser
 from autotune.runtime.dispatcher import Dispatcher
@@ -219,6 +220,29 @@ def test_a_thread_has_a_handle_on_each_gpu(runtime: Dispatcher, blas: PlayedBlas
         runtime.sgemm(OnGpu(a), OnGpu(b), OnGpu(c))
     assert [one.context for one in blas.served] == [100, 101, 100, 101]
     assert len({one.handle for one in blas.served}) == len(blas.handles) == 2
+
+
+def test_the_core_is_told_of_cublas_once(
+    folder: Path, driver: FakeDriver, blas: PlayedBlas, picked: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By whichever of two threads is first: calls of which it was told before would be freed under it."""
+    own, told, met = core_engine._blas_calls, list[object](), threading.Barrier(2)
+
+    def slowly(functions: Any) -> Any:
+        told.append(own(functions))
+        with suppress(threading.BrokenBarrierError):
+            met.wait(timeout=0.5)
+        return told[-1]
+
+    monkeypatch.setattr(core_engine, "_blas_calls", slowly)
+    runtime = Dispatcher(folder, driver=driver)
+    a, b, c = normal(40, 30), normal(30, 20), [np.zeros((40, 20), np.float32) for _ in "12"]
+    works = [threading.Thread(target=runtime.sgemm, args=(OnGpu(a), OnGpu(b), OnGpu(one))) for one in c]
+    for work in works:
+        work.start()
+    for work in works:
+        work.join()
+    assert len(told) == 1 and len(blas.served) == 2
 
 
 def test_threads_that_call_at_once_have_handles_of_their_own(runtime: Dispatcher, blas: PlayedBlas) -> None:
