@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import sys
+import threading
 from collections.abc import Callable
 from functools import cache
 from typing import Any
@@ -22,6 +23,7 @@ _MAJOR = 1  # of DLPack, whose minor versions add to the end of its structs
 # Place of dltensor_from_py_object_no_sync among the pointers of DLPackExchangeAPI, which may lack it
 _VIEW = 5
 _FASTCALL = 0x80  # METH_FASTCALL: arguments come as an array
+_TELLING = threading.Lock()
 
 
 def tensor_calls_of(core: Core, is_below_autograd: bool = False) -> TensorCalls | None:
@@ -70,7 +72,8 @@ class TensorCalls:
         self._kept = core, asked
         held = {name: id(one) for name, one in asked.items()}
         self._tensors = Tensors(handle=core.handle, exchange=exchange, **held)
-        core.library.autotune_use_python(ctypes.addressof(_python()))
+        with _TELLING:
+            core.library.autotune_use_python(ctypes.addressof(_python()))
         function = ctypes.cast(core.library.autotune_sgemm_of_tensors, ctypes.c_void_p).value
         self._method = Method(b"sgemm", function, _FASTCALL, None)
         self.sgemm: Callable[..., Any] = _new_function()(
@@ -86,4 +89,6 @@ def _new_function() -> Any:
 
 @cache
 def _python() -> Any:
+    """What the core calls of Python, one for all. Made under a lock: else a cache makes one for each of two
+    threads, and keeps the second."""
     return PythonCalls.of_this_process()

@@ -429,6 +429,37 @@ multiply(runtime, A, B)
 """
 
 
+_AT_ONCE = """
+import sys, threading
+from contextlib import suppress
+from types import SimpleNamespace
+from autotune.runtime import core, core_structs, tensor_calls
+own, met, told = core_structs.PythonCalls.of_this_process, threading.Barrier(2), []
+def slowly():
+    made = own()
+    with suppress(threading.BrokenBarrierError):
+        met.wait(timeout=0.5)
+    return made
+core_structs.PythonCalls.of_this_process = slowly
+function = core.library().autotune_sgemm_of_tensors
+library = SimpleNamespace(autotune_use_python=told.append, autotune_sgemm_of_tensors=function)
+sys.modules["torch"] = SimpleNamespace(is_grad_enabled=lambda: True)
+arguments = SimpleNamespace(library=library, handle=0), SimpleNamespace(is_neg=None), 0, False
+threads = [threading.Thread(target=tensor_calls.TensorCalls, args=arguments) for _ in "12"]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+print(len(told), len(set(told)))
+"""
+
+
+def test_the_core_is_told_of_python_once():
+    """By whichever of two threads is first: calls of which it was told before would be freed under it."""
+    done = subprocess.run([sys.executable, "-c", _AT_ONCE], capture_output=True, text=True, check=False)
+    assert done.stdout == "2 1\n", done.stderr
+
+
 @pytest.mark.parametrize("rest", [_FORKED, _FORKED_BEFORE, _EXITS_AT_WORK], ids=["after", "before", "exit"])
 def test_forks_and_ends_of_processes(rest, tmp_path):
     paths = [str(Path(__file__).parent), *filter(None, sys.path)]
