@@ -42,6 +42,7 @@ FORMAT = "autotune choices"
 SCHEMA_VERSION = 1
 FOLDER = "choices"  # in the cache folder
 MAX_CHOICES = 4096  # of a file: beyond them nothing more is settled
+MAX_LEFT = 1 << 14  # kinds of call that are remembered as not to be settled: 1 KB each
 MAX_FILE_BYTES = 4 << 20  # a choice takes 250 bytes
 _AGAIN = "write it again with export_choices, from this table"
 _ANEW = "it is settled anew"
@@ -259,7 +260,9 @@ class KnownChoices:
         return is_modelled and call.gemm.k > 0 and kind_of(call) not in self._left
 
     def leave(self, call: Call) -> None:
-        """Settle no call of this kind any more."""
+        """Settle no call of this kind any more, as long as it is remembered."""
+        if len(self._left) >= MAX_LEFT:
+            self._left = set()
         self._left.add(kind_of(call))
 
     def settled_on(self, gpu: OpenGpu) -> Choices:

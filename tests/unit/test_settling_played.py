@@ -383,6 +383,23 @@ def test_what_a_file_holds_is_bounded(
     assert len(json.loads(path.read_text())["choices"]) == 1
 
 
+def test_kinds_that_are_not_settled_are_remembered_up_to_a_number(
+    folder: Path, driver: FakeDriver, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A program whose shapes never repeat does not grow; what is forgotten is looked at anew."""
+    monkeypatch.setattr(choices, "MAX_CHOICES", 1)
+    monkeypatch.setattr(choices, "MAX_LEFT", 4)
+    runtime = first_use(folder, driver)
+    known = runtime._kinds[0].choices()
+    assert multiply(runtime, driver) == "last"
+    driver.log.clear()
+    for _ in range(2):
+        for m in range(20):
+            multiply(runtime, driver, replace(OTHER, m=OTHER.m + 4 * m))
+            assert len(known._left) <= 4
+    assert not is_timed(driver)
+
+
 # No product suffers for it
 
 
