@@ -131,6 +131,7 @@ class CallRecorder:
         except FileNotFoundError:  # the folder was removed
             with suppress(OSError):
                 path.parent.mkdir()
+                return CallRecorder._replace(path, content)
         except OSError:
             with suppress(OSError):
                 part.unlink()

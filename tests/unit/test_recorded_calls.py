@@ -25,6 +25,8 @@ from autotune.runtime import call_recorder, core, core_table, counting
 from autotune.runtime.call_recorder import rendered
 from autotune.runtime.counting import Counted
 from autotune.runtime.dispatcher import Dispatcher
+from autotune.runtime.pick import Pick
+from autotune.runtime.product import packed
 from autotune.suite import CallKind, Suite, by_shape, merged, read_calls, read_suite
 
 PROCESS = Path(__file__).parents[1] / "recording_process.py"
@@ -206,6 +208,18 @@ def test_a_folder_that_is_removed_meanwhile_is_made_again(runtime, tmp_path):
     (tmp_path / "calls.json.d").rmdir()
     call(runtime, kind)
     until_recorded(file, 2)
+
+
+def test_a_folder_that_is_removed_before_the_end_is_made_again(tmp_path, monkeypatch):
+    """What is left is written once, at the end: there is no other time."""
+    monkeypatch.setattr(call_recorder, "EVERY_S", 60.0)  # the thread writes nothing
+    file, tallies = tmp_path / "calls.json", counting.CallCounts()
+    recorder = call_recorder.CallRecorder(str(file), tallies)
+    recorder.begin()
+    tallies.of(packed(Gemm(4, 4, 4)), (0, 0, 0), Pick("NN", "default", str, 1)).add()
+    (tmp_path / "calls.json.d").rmdir()
+    recorder.end()
+    assert read_suite(file) == {Gemm(4, 4, 4): 1}
 
 
 def test_writes_go_by_the_clock_and_not_by_calls(folder, driver, monkeypatch, tmp_path):
