@@ -28,7 +28,7 @@ class KeptModules:
     """Finds modules of a package in memory, once its folder was replaced; asked by Python's import."""
 
     def __init__(self, package: str, folder: Path) -> None:
-        self._package, self._folder = package, folder
+        self.kept_package, self._folder = package, folder
         self._identity = _identity(folder)
         self._sources: dict[str, tuple[str, bytes]] = {}
         self.libraries: list[str] = []
@@ -53,7 +53,7 @@ class KeptModules:
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
         """Part of Python's protocol: None leaves a module to others."""
-        if not name.startswith(self._package) or name not in self._sources or not self.is_replaced:
+        if not name.startswith(self.kept_package) or name not in self._sources or not self.is_replaced:
             return None
         from importlib.util import spec_from_file_location
 
@@ -75,9 +75,18 @@ class KeptModules:
 
 def keep(package: str, folder: Path) -> None:
     """Keep what of a package in a folder is not imported yet. A folder that cannot be read, as in an archive,
-    is left as it is."""
+    is left as it is.
+
+    Where a package is reloaded, its modules stay, and so does what was kept with them. Where it was imported
+    anew, all modules are, this one too: what another keeps is of those before.
+    """
+    others = [finder for finder in sys.meta_path if getattr(finder, "kept_package", None) == package]
+    if any(isinstance(finder, KeptModules) for finder in others):
+        return
     with suppress(OSError):
         kept = KeptModules(package, folder)
+        for finder in others:
+            sys.meta_path.remove(finder)
         for path in kept.libraries:
             _opened[path] = kept, os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         sys.meta_path.insert(0, kept)

@@ -236,6 +236,39 @@ print(core.library() is not None, my_table.pick(128, 128, 64).kernel_id, Path(co
     assert done.stdout.split() == [str(core.library() is not None), "of-h200", "core.py"], done.stderr
 
 
+@pytest.mark.parametrize(("way", "version"), [("import", "new"), ("reload", "old")])
+def test_modules_of_a_table_that_is_imported_anew_are_of_one_version(
+    folder: Path, way: str, version: str
+) -> None:
+    """Modules that are gone are imported from the new folder; `reload` leaves all but the first."""
+    other = write_table(FIRST, folder.parent / "other_table")
+    for place, told in ((folder, "old"), (other, "new")):
+        for name in ("host", "dispatcher"):
+            with (place / f"_autotune/runtime/{name}.py").open("a") as file:
+                file.write(f"VERSION = {told!r}\n")
+    code = f"""
+import importlib, os, sys
+import my_table
+os.rename("my_table", "gone")
+os.rename("other_table", "my_table")
+if "{way}" == "import":
+    for name in [name for name in sys.modules if name.partition(".")[0] == "my_table"]:
+        del sys.modules[name]
+    import my_table
+else:
+    for _ in range(20):
+        importlib.reload(my_table)
+kept = [finder for finder in sys.meta_path if type(finder).__name__ == "KeptModules"]
+from my_table._autotune.runtime import dispatcher, host
+print(dispatcher.VERSION, host.VERSION, len(kept))
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=os.environ | {"PYTHONPATH": str(folder.parent)}, timeout=60,
+        capture_output=True, text=True, check=False, cwd=folder.parent,
+    )  # fmt: skip
+    assert done.stdout.split() == [version, version, "1"], done.stderr
+
+
 def test_a_folder_that_is_replaced_while_it_is_read_is_read_again(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
