@@ -1,4 +1,4 @@
-/* Calls an exported table as a program in C does, on the driver that stands in (standin_driver.c).
+/* Calls an exported table as a program in C does, on a driver that stands in, or on a GPU (gpu.h).
  *
  *     program products SEED NUM       products of any shape, layout and distance of rows, each checked
  *     program epilogues SEED NUM      the same with bias and activation, and batches
@@ -22,13 +22,10 @@
 #include <unistd.h>
 
 #include "autotune_sgemm.h"
+#include "gpu.h"
 #include "handle.h"
 
-int cuCtxSetCurrent(uint64_t context);
-int standin_allocations(void);
-int standin_launches(void);
-
-enum { CONTEXT = 7, NUM_THREADS = 8, NUM_STREAMS = 4, PADDING = 3 };
+enum { NUM_THREADS = 8, NUM_STREAMS = 4, PADDING = 3 };
 
 static autotune_handle *handle;
 
@@ -45,7 +42,7 @@ static unsigned drawn(unsigned *seed, unsigned most) {
 
 static float *matrix(unsigned *seed, int64_t rows, int64_t ld) {
     const size_t num_floats = (size_t)(rows * ld) + 1;
-    float *made = aligned_alloc(256, (num_floats * sizeof *made + 255) / 256 * 256);
+    float *made = take(num_floats);
     for (size_t i = 0; i < num_floats; i++) made[i] = (float)drawn(seed, 2000) / 1000 - 1;
     return made;
 }
@@ -73,6 +70,7 @@ static void multiply(shape of, unsigned *seed, void *stream, int is_by_columns) 
                       : autotune_sgemm(handle, stream, of.trans_a, of.trans_b, of.m, of.n, of.k, alpha, a, lda, b,
                                        ldb, beta, c, ldc);
     need(!status, autotune_error_text(status));
+    wait_for(stream);
     for (int64_t row = 0; row < of.m; row++) {
         for (int64_t column = 0; column < ldc; column++) {
             double expected = (double)before[row * ldc + column];
@@ -87,7 +85,7 @@ static void multiply(shape of, unsigned *seed, void *stream, int is_by_columns) 
             need(error <= 1e-4 * (1 + of.k), "a wrong element");
         }
     }
-    free(a), free(b), free(c), free(before);
+    give_back(a), give_back(b), give_back(c), free(before);
 }
 
 static shape any_shape(unsigned *seed) {
@@ -99,10 +97,10 @@ static shape any_shape(unsigned *seed) {
 static void products(unsigned seed, int num) {
     for (int i = 0; i < num; i++) {
         const shape of = any_shape(&seed);
-        void *stream = (void *)(uintptr_t)drawn(&seed, NUM_STREAMS);
+        void *stream = stream_of((int)drawn(&seed, NUM_STREAMS));
         for (int again = 0; again < 2; again++) multiply(of, &seed, stream, again);
     }
-    printf("%d launches, %d allocations\n", standin_launches(), standin_allocations());
+    printf("%d launches, %d allocations\n", num_launches(), num_allocations());
 }
 
 /* A batch: its products, one behind the other with a gap, beside those of single calls; shared operands too. */
@@ -121,6 +119,7 @@ static void multiply_batch(shape of, int num, unsigned *seed, void *stream, int 
                       : autotune_sgemm_strided_batched(handle, stream, of.trans_a, of.trans_b, of.m, of.n, of.k, 0.5f, a,
                                                        lda, stride_a, b, ldb, stride_b, 1, c, ldc, stride_c, num);
     need(!status, autotune_error_text(status));
+    wait_for(stream);
     for (int product = 0; product < num; product++) {
         for (int64_t at = 0; at < (int64_t)of.m * of.n; at++) {
             double sum = 0;
@@ -134,7 +133,7 @@ static void multiply_batch(shape of, int num, unsigned *seed, void *stream, int 
     for (int64_t at = 0; at < num * stride_c; at++) {
         need(fabsf(expected[at] - c[at]) <= 1e-4f * (float)(1 + of.k), "a wrong element of a batch");
     }
-    free(a), free(b), free(c), free(expected);
+    give_back(a), give_back(b), give_back(c), free(expected);
 }
 
 static void batches(unsigned seed, int num) {
@@ -143,7 +142,7 @@ static void batches(unsigned seed, int num) {
     float x[64] = {0};
     for (int i = 0; i < num; i++) {
         const shape of = TUNED[drawn(&seed, sizeof TUNED / sizeof *TUNED)];
-        void *stream = (void *)(uintptr_t)drawn(&seed, NUM_STREAMS);
+        void *stream = stream_of((int)drawn(&seed, NUM_STREAMS));
         const int products = 1 + (int)drawn(&seed, 12);
         for (int again = 0; again < 2; again++) multiply_batch(of, products, &seed, stream, again);
     }
@@ -154,7 +153,7 @@ static void batches(unsigned seed, int num) {
              AUTOTUNE_BAD_CALL, "a number of products");
     need(autotune_sgemm_strided_batched(handle, NULL, 0, 0, 2, 2, 2, 1, x, 2, 4, x + 32, 2, 4, 0, x + 8, 2, 4, 3) ==
              AUTOTUNE_OVERLAP, "C within A of another product");
-    printf("%d launches\n", standin_launches());
+    printf("%d launches\n", num_launches());
 }
 
 static double activated(double x, autotune_activation activation) {
@@ -193,6 +192,7 @@ static void multiply_and_add(shape of, int num, int has_bias, autotune_activatio
                                                          activation);
     }
     need(!status, autotune_error_text(status));
+    wait_for(stream);
     for (int64_t at = 0; at < num * stride_c; at++) {
         const int64_t product = at / stride_c, row = at % stride_c / of.n, column = at % of.n;
         double sum = 0;
@@ -203,7 +203,7 @@ static void multiply_and_add(shape of, int num, int has_bias, autotune_activatio
         sum = 0.5 * sum + (beta != 0 ? (double)(beta * before[at]) : 0) + (bias ? (double)bias[column] : 0);
         need(fabs(activated(sum, activation) - (double)c[at]) <= 1e-4 * (1 + of.k), "a wrong element with an epilogue");
     }
-    free(a), free(b), free(c), free(vector), free(before);
+    give_back(a), give_back(b), give_back(c), give_back(vector), free(before);
 }
 
 static void epilogues(unsigned seed, int num) {
@@ -216,7 +216,7 @@ static void epilogues(unsigned seed, int num) {
         shape of = any_shape(&seed);
         of.m++, of.n++, of.k++; /* packed matrices of no rows have no leading dimension */
         const shape tuned = {of.trans_a, of.trans_b, 20, 12, 16};
-        void *stream = (void *)(uintptr_t)drawn(&seed, NUM_STREAMS);
+        void *stream = stream_of((int)drawn(&seed, NUM_STREAMS));
         const unsigned which = drawn(&seed, sizeof HELD / sizeof *HELD);
         for (int again = 0; again < 2; again++) {
             multiply_and_add(of, 1, HELD[which].has_bias, HELD[which].activation, &seed, stream);
@@ -226,7 +226,7 @@ static void epilogues(unsigned seed, int num) {
     static float a[16], b[16], c[16], bias[8];
     const autotune_activation none = AUTOTUNE_ACTIVATION_NONE, relu = AUTOTUNE_ACTIVATION_RELU;
     const float *astray = (const float *)((const char *)bias + 2);
-    const int before = standin_launches();
+    const int before = num_launches();
     need(autotune_sgemm_epilogue(handle, NULL, 0, 0, 4, 4, 4, 1, a, 4, b, 4, 0, c, 4, bias, relu) == AUTOTUNE_NO_EPILOGUE,
          "an epilogue that the table lacks");
     need(autotune_sgemm_epilogue(handle, NULL, 0, 0, 4, 4, 4, 1, a, 4, b, 4, 0, c, 4, c + 4, none) == AUTOTUNE_OVERLAP,
@@ -236,8 +236,8 @@ static void epilogues(unsigned seed, int num) {
     need(autotune_sgemm_epilogue(handle, NULL, 0, 0, 4, 4, 4, 1, a, 4, b, 4, 0, c, 4, bias, (autotune_activation)4) ==
              AUTOTUNE_BAD_CALL, "an activation");
     need(strstr(autotune_error_text(AUTOTUNE_NO_EPILOGUE), "export-table --epilogue") != NULL, "text");
-    need(standin_launches() == before, "something was launched");
-    printf("%d launches\n", standin_launches());
+    need(num_launches() == before, "something was launched");
+    printf("%d launches\n", num_launches());
 }
 
 static int num_of_thread, is_stress;
@@ -251,11 +251,11 @@ static shape small_shape(unsigned kind) {
 
 static void *work(void *number) {
     unsigned seed = (unsigned)(uintptr_t)number;
-    cuCtxSetCurrent(CONTEXT);
+    use_gpu(0);
     for (int i = 0; i < num_of_thread; i++) {
         unsigned kind = drawn(&seed, is_stress ? 1000 : 20); /* threads have kinds in common, at the same time */
         const shape of = is_stress ? small_shape(kind) : any_shape(&kind);
-        multiply(of, &seed, (void *)(uintptr_t)(drawn(&seed, NUM_STREAMS) + 10), 0);
+        multiply(of, &seed, stream_of((int)drawn(&seed, NUM_STREAMS) + 10), 0);
     }
     return NULL;
 }
@@ -265,10 +265,10 @@ static void threads(int num) {
     num_of_thread = num;
     for (uintptr_t i = 0; i < NUM_THREADS; i++) pthread_create(&made[i], NULL, work, (void *)(i + 1));
     for (int i = 0; i < NUM_THREADS; i++) pthread_join(made[i], NULL);
-    const int before = standin_allocations();
+    const int before = num_allocations();
     work((void *)1);
-    printf("%d allocations\n", standin_allocations());
-    need(standin_allocations() == before, "memory grows after a warm-up");
+    printf("%d allocations\n", num_allocations());
+    need(num_allocations() == before, "memory grows after a warm-up");
 }
 
 static void picks(void) {
@@ -290,9 +290,9 @@ static void picks(void) {
 static void errors(void) {
     static float a[64], b[64], c[64];
     autotune_pick_info pick;
-    cuCtxSetCurrent(0);
+    use_gpu(-1);
     need(autotune_sgemm(handle, NULL, 0, 0, 4, 4, 4, 1, a, 4, b, 4, 0, c, 4) == AUTOTUNE_NO_CONTEXT, "no context");
-    cuCtxSetCurrent(CONTEXT);
+    use_gpu(0);
     need(autotune_sgemm(handle, NULL, 0, 0, 4, 4, 4, 1, a, 3, b, 4, 0, c, 4) == AUTOTUNE_BAD_CALL, "a short row");
     need(autotune_sgemm(handle, NULL, 2, 0, 4, 4, 4, 1, a, 4, b, 4, 0, c, 4) == AUTOTUNE_BAD_CALL, "a flag");
     need(autotune_sgemm(handle, NULL, 0, 0, -1, 4, 4, 1, a, 4, b, 4, 0, c, 4) == AUTOTUNE_BAD_CALL, "an extent");
@@ -307,7 +307,7 @@ static void errors(void) {
     need(autotune_sgemm_strided_batched(handle, NULL, 0, 0, 4, 4, 4, 1, a, 4, 0, b, 4, 0, 0, c, INT64_MAX, 16, 2) ==
              AUTOTUNE_BAD_CALL, "rows of a batch that no memory holds");
     need(!autotune_sgemm(handle, NULL, 0, 0, 1, 4, 4, 1, a, INT64_MAX, b, 4, 0, c, INT64_MAX), "distances of one row");
-    void *faulty = (void *)(uintptr_t)97;
+    void *faulty = stream_of(97);
     need((int)autotune_sgemm(handle, faulty, 0, 0, 4, 4, 4, 1, a, 4, b, 4, 0, c, 4) == AUTOTUNE_CUDA + 700, "a fault");
     need(autotune_pick(handle, 0, 0, 0, 4, 4, &pick) == AUTOTUNE_BAD_CALL, "an empty pick");
     need(autotune_pick_strided_batched(handle, 0, 0, 4, 4, 4, 0, 0, 0, &pick) == AUTOTUNE_BAD_CALL, "no products");
@@ -347,7 +347,7 @@ static void kinds(const char *file) {
     unsigned seed = 1;
     need(!autotune_record_calls(handle, file), "recording");
     for (int gpu = -1; gpu < 2; gpu++) {
-        cuCtxSetCurrent(gpu < 0 ? 0 : (uint64_t)(CONTEXT + gpu));
+        use_gpu(gpu);
         autotune_pick_info pick;
         need(!autotune_pick(handle, 0, 0, 64, 64, 64, &pick), "a pick");
         printf("%s\n", pick.kernel);
@@ -359,7 +359,7 @@ static void kinds(const char *file) {
 int main(int num_arguments, char **arguments) {
     const autotune_status status = autotune_create(&handle);
     need(!status && num_arguments > 1, autotune_error_text(status));
-    cuCtxSetCurrent(CONTEXT);
+    begin(handle);
     const char *what = arguments[1];
     if (!strcmp(what, "products")) products((unsigned)atoi(arguments[2]), atoi(arguments[3]));
     if (!strcmp(what, "batches")) batches((unsigned)atoi(arguments[2]), atoi(arguments[3]));

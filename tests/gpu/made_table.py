@@ -46,9 +46,10 @@ def export_winners(
     *,
     epilogues: Iterable[str] = (),
     cublas_us: float | None = None,
+    with_c: bool = False,
 ) -> Path:
     """The folder, exported with what every export adds. `cublas_us`: what cuBLAS is said to take for each
-    shape."""
+    shape. `with_c`: with sources for programs in C."""
     limits = device_limits(0)
     shapes = tuple(
         TunedShape(gemm, (TunedPoint(config, 10.0, True),), cublas_us=cublas_us)
@@ -57,6 +58,6 @@ def export_winners(
     environment = Environment(limits.name, "", limits.compute_capability, "", "", "", "")
     compiler = Compiler(limits.arch)
     results = TunedResults(environment, limits, template.source_hash(), "cold", 1, shapes)
-    made = export_table(results, folder, compiler, epilogues=named(epilogues))
+    made = export_table(results, folder, compiler, epilogues=named(epilogues), with_c=with_c)
     compiler.close()
     return made

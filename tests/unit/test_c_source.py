@@ -32,6 +32,7 @@ from autotune.runtime.variants import numbers_of
 from autotune.suite import read_calls, read_suite
 
 PROGRAM = Path(__file__).parents[1] / "c_program"
+MULTIPLIES = (PROGRAM / "program.c", PROGRAM / "on_standin.c")
 COMPILERS = [name for name in ("gcc", "clang") if shutil.which(name)]
 LINKED = ("-lm", "-ldl", "-pthread")
 SANITIZED = ("-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
@@ -130,7 +131,7 @@ def build(sources: Path, out: Path, objects: Path, compiler: str = "gcc", *flags
     _quietly([compiler, *flags, "-shared", standin, "-o", str(driver), "-lm"])
     own = [path for path in sorted(sources.glob("*.c")) if path.name != "example.c"]
     strict = [compiler, "-std=c11", "-O2", *STRICT, *flags]
-    made = [_object(path, sources, objects, strict) for path in (*own, PROGRAM / "program.c")]
+    made = [_object(path, sources, objects, strict) for path in (*own, *MULTIPLIES)]
     cubins = [f"-Wa,-I{sources}", str(sources / "cubins.S")]
     _quietly([compiler, *flags, *made, *cubins, str(driver), "-o", str(out / "program"), *LINKED])
 
