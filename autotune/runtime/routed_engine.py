@@ -65,7 +65,7 @@ class Decided:
         return self.num_calls * (cublas_us - ours_us) if is_known else 0.0
 
 
-class Told(NamedTuple):
+class AllKinds(NamedTuple):
     """All kinds of call: those that are remembered, and of those that are not any more the calls by reason,
     and what these saved in all."""
 
@@ -175,7 +175,7 @@ class RoutedEngine(CoreEngine):
         """Whether its table has kernels with it."""
         return epilogue in self.table.epilogues
 
-    def told(self) -> Told:
+    def told(self) -> AllKinds:
         """All kinds of call so far."""
         with self._lock:
-            return Told([*self._decided.values()], self._forgotten.copy(), self._saved_us)
+            return AllKinds([*self._decided.values()], self._forgotten.copy(), self._saved_us)

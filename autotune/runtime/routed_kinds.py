@@ -11,7 +11,7 @@ from ..kernel.epilogue_names import BIAS
 from ..kernel.launch import Epilogue
 from .arrays import Forms
 from .product import Triple
-from .routed_engine import Decided, RoutedEngine, Told
+from .routed_engine import AllKinds, Decided, RoutedEngine
 from .several_calls import SeveralCalls
 from .torch_router import Tables
 
@@ -46,7 +46,7 @@ class RoutedKinds:
         """Whether the table for a GPU has kernels with it."""
         return self._engine_of(device).has(epilogue)
 
-    def told(self) -> Told:
+    def told(self) -> AllKinds:
         """All kinds of call so far."""
         kinds, forgotten, saved_us = list[Decided](), Counter[str](), 0.0
         for engine in dict.fromkeys(self._engines.values()):
@@ -54,7 +54,7 @@ class RoutedKinds:
             kinds += told.kinds
             forgotten += told.forgotten
             saved_us += told.saved_us
-        return Told(kinds, forgotten, saved_us)
+        return AllKinds(kinds, forgotten, saved_us)
 
     def _engine_of(self, device: int) -> RoutedEngine:
         if device not in self._engines:

@@ -26,7 +26,7 @@ from ..kernel.epilogue_names import BIAS
 from ..kernel.launch import Epilogue
 from .arrays import Torch
 from .pick import MAX_PLANS
-from .routed_engine import Decided, Told
+from .routed_engine import AllKinds, Decided
 from .routed_kinds import RoutedKinds
 from .stacks import stacked
 from .torch_router import NoRouter, Router
@@ -298,11 +298,11 @@ class _Products:
         except DispatchError:
             return None
 
-    def told(self) -> Told:
+    def told(self) -> AllKinds:
         return self._engine.told()
 
 
-def _kinds(plain: Told, biased: Told) -> list[RoutedKind]:
+def _kinds(plain: AllKinds, biased: AllKinds) -> list[RoutedKind]:
     found = [
         RoutedKind(one.gemm, has_bias, one.num_calls, *one.times_us, one.reason)
         for has_bias, told in ((False, plain), (True, biased))
