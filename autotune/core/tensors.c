@@ -211,6 +211,14 @@ static bool is_told(const autotune_tensors *all, autotune_status status, void *c
     return told;
 }
 
+/* Tells the library that a tensor was written, where it counts that: else an error of Python is set. */
+static bool is_counted(const autotune_tensors *all, void *out) {
+    if (!all->wrote) return true;
+    void *counted = python->call(all->wrote, out, (void *)NULL);
+    if (counted) python->release(counted);
+    return counted;
+}
+
 static void *answer(void *object) {
     python->clear_error(); /* whoever is called next says what is wrong */
     python->hold(object);
@@ -222,7 +230,8 @@ static void *served(const autotune_tensors *all, void *const *arguments, product
     const bool has_out = arguments[2] != python->none;
     void *out = has_out ? arguments[2] : new_result(all, arguments[0], asked);
     const autotune_status status = out ? launch(all, asked, plan) : AUTOTUNE_UNKNOWN;
-    const bool is_served = status != AUTOTUNE_UNKNOWN && is_told(all, status, arguments);
+    const bool is_served =
+        status != AUTOTUNE_UNKNOWN && is_told(all, status, arguments) && (!has_out || is_counted(all, out));
     if (is_served) python->hold(out);
     if (out && !has_out) python->release(out);
     return is_served ? out : status == AUTOTUNE_UNKNOWN ? answer(python->none) : NULL;

@@ -33,9 +33,10 @@ typedef struct {
     autotune_handle *handle;
     const void *exchange;                     /* DLPackExchangeAPI of their type */
     void *tensor;                             /* that type; NULL: whatever the exchange takes */
-    /* Functions: () -> bool, (tensor) -> bool, and (status, alpha, beta), which raises what a status says. Without
-     * the first, gradients are somebody else's. */
-    void *is_grad_enabled, *is_neg, *tell;
+    /* Functions: () -> bool, (tensor) -> bool, (status, alpha, beta), which raises what a status says, and (tensor),
+     * which is told of an `out` that was written. Without the first, gradients are somebody else's; without the last,
+     * nobody is told. */
+    void *is_grad_enabled, *is_neg, *tell, *wrote;
     void *requires_grad, *new_empty; /* names of what is asked of a tensor */
 } autotune_tensors;
 

@@ -8,7 +8,7 @@ hands over its array has imported it. Copied into exported tables.
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -59,6 +59,9 @@ class Library:
 
     def order(self, x: Any, stream: int) -> None:
         """Work given to `stream` from now on waits for what produces x."""
+
+    def wrote(self, x: Any) -> None:
+        """A product was written into an array that the caller passed."""
 
     def packed_copy(self, x: Any) -> Any | None:
         """A packed copy of an array, made on the current stream; None where that is not known how."""
@@ -117,6 +120,13 @@ def packed_form(extents: Sequence[int]) -> tuple[Form, Leading]:
     return (rows, cols, max(cols, 1), 1), tuple(reversed(leading))
 
 
+def count_of_writes(torch: Any) -> Callable[[Any], object] | None:
+    """What tells torch that a tensor was written, so that a backward pass that needs what it held refuses to go
+    on; None where this torch has no such call."""
+    autograd = getattr(torch, "autograd", None)
+    return getattr(getattr(autograd, "graph", None), "increment_version", None)
+
+
 class Torch(Library):
     name = "torch"
 
@@ -124,6 +134,7 @@ class Torch(Library):
         self._torch = torch = sys.modules["torch"]
         self._float32, self._strided = torch.float32, torch.strided
         self._is_grad_enabled = torch.is_grad_enabled
+        self._count_write = count_of_writes(torch)
         # The raw handle, without a Python object around it, where this torch has it.
         self._raw_stream = getattr(torch._C, "_cuda_getCurrentRawStream", self._slow_stream)
 
@@ -171,6 +182,10 @@ class Torch(Library):
         # The allocator hands out memory in the order of one stream: it must be ours.
         with torch.cuda.stream(torch.cuda.ExternalStream(stream, device=device)):
             return torch.empty(shape, dtype=self._float32, device=device)
+
+    def wrote(self, x: Any) -> None:
+        if self._count_write is not None:
+            self._count_write(x)
 
     def packed_copy(self, x: Any) -> Any | None:
         return x.contiguous()

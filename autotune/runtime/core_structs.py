@@ -226,7 +226,8 @@ class Tensors(Struct):
     """autotune_tensors of core/tensors.h: products of the tensors of one library."""
 
     _fields_ = tuple((name, ADDRESS) for name in (
-        "handle", "exchange", "tensor", "is_grad_enabled", "is_neg", "tell", "requires_grad", "new_empty",
+        "handle", "exchange", "tensor", "is_grad_enabled", "is_neg", "tell", "wrote", "requires_grad",
+        "new_empty",
     ))  # fmt: skip
 
 

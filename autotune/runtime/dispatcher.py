@@ -434,6 +434,8 @@ class Dispatcher:
         for behind_a, behind_b, behind_c in ((0, 0, 0),) if stack is None else stack.offsets:
             at = (at_a + behind_a, at_b + behind_b, at_c + behind_c)
             engine.run(plan, handle, at, *scales, at_bias)
+        if arrays[2] is not None:
+            library_c.wrote(out)
         if library.name == "torch" and engine not in self._met_torch:
             self._meet_torch(engine)
         return out

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any
 
+from .arrays import count_of_writes
 from .core import Core
 from .core_faults import tell
 from .core_structs import Method, PythonCalls, Tensors
@@ -65,7 +66,9 @@ class TensorCalls:
 
     def __init__(self, core: Core, tensor: Any, exchange: int, is_below_autograd: bool) -> None:
         asked = {"tensor": tensor, "is_grad_enabled": sys.modules["torch"].is_grad_enabled}
-        if is_below_autograd:
+        if count_write := count_of_writes(sys.modules["torch"]):
+            asked["wrote"] = count_write
+        if is_below_autograd:  # where results are always new
             asked = {}
         asked |= {"is_neg": tensor.is_neg, "tell": tell}
         asked |= {name: name for name in ("requires_grad", "new_empty")}

@@ -454,6 +454,17 @@ def test_torch_refusals(module: ModuleType, torch: Any) -> None:
     torch.testing.assert_close(found, a @ b, rtol=1e-4, atol=1e-4)
 
 
+def test_torch_knows_that_an_out_was_written(module: ModuleType, torch: Any) -> None:
+    """A backward pass that needs what it held refuses, as after a product of torch's own."""
+    a, b, saved = (torch.randn(64, 64, device="cuda") for _ in range(3))
+    weights = torch.ones(64, 64, device="cuda", requires_grad=True)
+    for _ in range(2):  # by Python, then by the core
+        loss = (weights * saved).sum()
+        module.sgemm(a, b, saved)
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            loss.backward()
+
+
 def test_torch_strides_that_no_kernel_walks(module: ModuleType, torch: Any) -> None:
     """A copy of what is not packed; an out by columns is that of the transposes."""
     space = torch.randn(70, 120, device="cuda")

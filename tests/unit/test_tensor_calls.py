@@ -221,6 +221,38 @@ def test_what_the_core_serves_alone_is_counted(runtime, monkeypatch):
     assert sum(counted.calls for counted in counts) == 2 * 6
 
 
+def test_torch_is_told_of_each_out_that_is_written(table, driver, offered, monkeypatch, tmp_path):
+    """Once a product, by Python and then by the core; never of a result that is new."""
+    written: list[Any] = []
+    autograd = SimpleNamespace(graph=SimpleNamespace(increment_version=written.append))
+    monkeypatch.setattr(TORCH, "autograd", autograd, raising=False)
+    offered()
+    runtime = Dispatcher(write_table(table, tmp_path / "t"), driver=driver)
+    out = _Tensor(normal(70, 66))
+    for _ in range(2):
+        runtime.sgemm(_Tensor(A), _Tensor(B), out)
+        runtime.sgemm(_Tensor(A), _Tensor(B))
+        assert written.pop() is out and not written
+        alone(runtime, monkeypatch)
+
+
+def test_what_torch_says_of_a_written_out_is_told(table, driver, offered, monkeypatch, tmp_path):
+    def refuse(x: Any) -> None:
+        raise ValueError("it was written amid a backward pass")
+
+    allowed: list[Any] = []
+    calls = iter((allowed.append, allowed.append, refuse))
+    graph = SimpleNamespace(increment_version=lambda x: next(calls)(x))
+    monkeypatch.setattr(TORCH, "autograd", SimpleNamespace(graph=graph), raising=False)
+    offered()
+    runtime = Dispatcher(write_table(table, tmp_path / "t"), driver=driver)
+    out = _Tensor(normal(70, 66))
+    for _ in range(2):
+        runtime.sgemm(_Tensor(A), _Tensor(B), out)
+    with pytest.raises(ValueError, match="amid a backward pass"):
+        runtime.sgemm(_Tensor(A), _Tensor(B), out)
+
+
 def test_what_cublas_serves_is_served_by_the_core_alone(table, driver, offered, monkeypatch, tmp_path):
     offered()
     blas, own = PlayedBlas(driver), Chooser.pick
