@@ -1,7 +1,7 @@
 """The tables of a folder as C: sources to build into a program, with the cubins embedded.
 
-What the core reads (core/table.h) is written as initialisers of its structs, numbers exactly. The cubins stay
-files beside them, which the assembler includes: as text of C they would take minutes to compile.
+The core's structs (core/table.h) are written as initialisers, with exact numbers. The cubins stay files
+beside them, which the assembler includes: as C text they would take minutes to compile.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ _NUMBERS_PER_LINE = 8
 
 def c_files(tables: Sequence[tuple[Table, Mapping[str, bytes]]]) -> dict[str, bytes]:
     """Every file by its name relative to the exported folder, for the tables of several kinds of GPU with
-    their cubins by SHA-256. A program gets the one for its GPU. Raises DispatchError for a table of an older
-    schema, whose launches the core does not know."""
+    their cubins by SHA-256. A program uses the one for its GPU. Raises DispatchError for a table of an older
+    schema, whose launches the core does not support."""
     for table, _ in tables:
         if any(not kernel.source_hash for kernel in table.kernels):
             raise DispatchError(
@@ -83,7 +83,7 @@ def _tables_text(tables: Sequence[Table], sizes: Mapping[str, int]) -> str:
         names[number + 1] = f"codes_{number}"
         parts += [f"static const autotune_code codes_{number}[] = {{"]
         parts += [*(f"    {{{labels[name]}, {sizes[name]}}}," for name in _sums(table)), "};", ""]
-    for address, array in arrays.by_address.items():  # those that others point at come first
+    for address, array in arrays.by_address.items():  # arrays that others point to come first
         parts += [*_definition(names[address], array, names), ""]
     parts += ["static const autotune_table tables[] = {"]
     parts += [f"    {_value(struct, names)}," for struct in structs]

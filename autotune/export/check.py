@@ -1,7 +1,7 @@
 """Is an exported folder right, on this GPU, now? Identity, checksums, and every kernel's results.
 
-Each kernel multiplies a ragged shape and shapes that it was tuned for, through the very code that
-serves applications, from host arrays. C is poisoned with NaN where beta = 0, searched for NaN and Inf
+Each kernel multiplies a ragged shape and shapes that it was tuned for, through the code that serves
+applications, from host arrays. C is poisoned with NaN where beta = 0, searched for NaN and Inf
 as a whole, and compared with float64 on rows and columns that include all edges.
 """
 
@@ -34,7 +34,7 @@ from .check_files import KindFiles, check_files
 
 NUM_ROWS, NUM_COLUMNS = 64, 512  # of C that are compared with float64
 RAGGED_BATCH = 3  # products
-MAX_ELEMENTS = 1 << 28  # of A, B or C, of all products: tuned shapes beyond are left to the ragged one
+MAX_ELEMENTS = 1 << 28  # of A, B or C, of all products: larger tuned shapes are skipped
 STEEPEST = 1.5  # GELU enlarges an error by at most 1.13; its own roundings are a few more
 MAX_TUNED = 2  # tuned shapes per kernel, the smallest first
 SCALES = ((1.0, 0.0), (1.25, -0.5))  # alpha, beta
@@ -60,7 +60,7 @@ class KernelCheck:
 
 @dataclass(frozen=True)
 class TableCheck:
-    """What came of checking a folder. `device` is the GPU's number, `gpu_name` its name."""
+    """The result of checking a folder. `device` is the GPU's number, `gpu_name` its name."""
 
     folder: Path
     device: int
@@ -91,7 +91,7 @@ def verify_table(
     is for).
 
     `on_check` is told of each check as it ends. Raises DispatchError if the folder is damaged, newer
-    than this code or for another GPU, and if the GPU fails: nothing can be said of the kernels then.
+    than this code or for another GPU, and if the GPU fails: then the kernels cannot be judged.
     """
     files = check_files(folder)
     driver = driver or Driver()
@@ -141,8 +141,8 @@ class _Only(Chooser):
 
 
 def _shapes(table: Table, kernel: Kernel) -> Iterator[Gemm]:
-    """A ragged shape (ragged in k only, if the kernel takes whole tiles only), then tuned ones; of a kernel
-    with an epilogue none, which are its plain kernel's."""
+    """A ragged shape (ragged in k only, if the kernel takes whole tiles only), then tuned ones; none for a
+    kernel with an epilogue, whose plain kernel has them."""
     yield ragged_shape(kernel)
     tuned = [e.gemm for e in table.entries if any(r.kernel == kernel.id for r in e.ranked)]
     small = [g for g in tuned if max(g.operand_bytes) <= FLOAT_BYTES * MAX_ELEMENTS]
@@ -186,7 +186,7 @@ def _check(
 
 
 def _operands(gemm: Gemm, rng: np.random.Generator) -> tuple[_Array, _Array, _Array]:
-    """A, B and C as stored: matrices, or stacks of them in a batch, but for what its products share."""
+    """A, B and C as stored: matrices, or for a batch stacks of them, except shared operands."""
     stack = (gemm.batch,) if gemm.is_batched else ()
     shapes = (
         ((gemm.k, gemm.m) if gemm.trans_a else (gemm.m, gemm.k), gemm.shares_a),

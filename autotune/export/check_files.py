@@ -1,4 +1,4 @@
-"""Is an exported folder as it was written? All that can be said of it without a GPU.
+"""Is an exported folder as it was written? All checks without a GPU.
 
 The schema, checksum and launch specs of each kind's table, the SHA-256 of every cubin, and of every file in
 the manifest.
@@ -29,8 +29,8 @@ class KindFiles(NamedTuple):
 class Files:
     """What a folder holds, the first kind's first.
 
-    `unlisted` is what no export wrote. Without a manifest (exports of older versions) nothing tells whether
-    Python files are as they were.
+    `unlisted` are files that no export wrote. Without a manifest (exports of older versions) it is unknown
+    whether Python files have changed.
     """
 
     kinds: tuple[KindFiles, ...]
@@ -40,7 +40,7 @@ class Files:
 
 
 def check_files(folder: Path) -> Files:
-    """Read a folder and hold it against its own manifest. Raises DispatchError, naming what is wrong."""
+    """Read a folder and compare it with its own manifest. Raises DispatchError, naming what is wrong."""
     kinds = tuple(KindFiles(path, table, load_cubins(path, table)) for path, table in load_kinds(folder))
     try:
         has_manifest = manifest.read(folder) is not None

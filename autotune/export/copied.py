@@ -1,4 +1,5 @@
-"""What of autotune an exported folder copies: `runtime/`, whatever its modules import, and the core."""
+"""The part of autotune that an exported folder copies: `runtime/`, whatever its modules import, and the
+core."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""Which of the kernels that are tied on each shape a table takes: as few as serve all, then the thriftiest.
+"""Which of the tied kernels of each shape a table takes: as few as serve all shapes, then those that need
+least energy.
 
-A set cover over the tied sets, by the greedy method (V. Chvatal, Math. Oper. Res. 4 (1979) 233): at most
-1 + ln(s) times as many as the fewest that serve s shapes, and never more than one per shape.
+A set cover over the tied sets, by the greedy method (V. Chvatal, Math. Oper. Res. 4 (1979) 233): at most 1 +
+ln(s) times the smallest number that serves s shapes, and never more than one per shape.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import TypeVar
 
 S = TypeVar("S", bound=Hashable)  # what names a shape
 MAX_LOSS = 0.005  # tied, and slower than the fastest by more than this in the median: noise hid a difference
-SAME_ENERGY = 0.03  # below what two readings of one kernel's energy differ by
+SAME_ENERGY = 0.03  # less than the difference of two readings of one kernel's energy
 
 Kernel = tuple[str, ...]
 _Loss = tuple[float, float]  # energy and time, relative
@@ -55,7 +56,7 @@ def choose(tied: Mapping[S, Sequence[Option]]) -> dict[S, Option]:
 
 
 def _near(options: Sequence[Option]) -> list[Option]:
-    """Without those whose loss is known to matter, each kernel once."""
+    """The options without a significant loss, each kernel once."""
     least_us = min(option.time_us for option in options)
     near = sorted(
         (o for o in options if o.time_us <= least_us * (1 + MAX_LOSS)),
@@ -73,6 +74,6 @@ def _loss(option: Option, options: Sequence[Option]) -> _Loss:
 
 
 def _mean(losses: Sequence[_Loss]) -> tuple[int, float]:
-    """Mean energy in steps of what it is known to, and mean time. Exact sums: no order changes them."""
+    """Mean energy in steps of its accuracy, and mean time. Exact sums: their order does not matter."""
     energy, time_us = (math.fsum(column) / len(losses) for column in zip(*losses, strict=True))
     return round((energy - 1) / SAME_ENERGY), time_us

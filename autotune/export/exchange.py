@@ -1,4 +1,4 @@
-"""Puts a new folder in the place of an old one, so that one of the two is there at every moment.
+"""Replaces an old folder by a new one, so that one of the two exists at every moment.
 
 The new folder is made in a hidden scratch folder beside its place, `.NAME-xxxxxxxx`:
 
@@ -8,7 +8,7 @@ The new folder is made in a hidden scratch folder beside its place, `.NAME-xxxxx
     old    what was replaced, where the file system cannot exchange: it is moved here first
 
 A kill leaves the scratch folder behind. The next export to the same place puts `old` back if its place is
-empty, then removes what exports wrote. Whatever else is found is kept, in a folder that is not hidden.
+empty, then removes what exports wrote. Other files are kept, in a folder that is not hidden.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ LOCK, NEW, MADE, OLD = "lock", "new", "made", "old"
 _LOCKLESS = {NEW, OLD}  # what the scratch folder of an older autotune held
 _RANDOM = r"[a-z0-9_]{8}"  # what tempfile appends
 _NUM_TRIES = 3
-MAX_WAIT_S = 60.0  # for an export that writes the same folder, which takes it a second or two
+MAX_WAIT_S = 60.0  # for another export that writes the same folder, which takes a second or two
 _PAUSE_S = 0.02
 _AT_FDCWD, _RENAME_EXCHANGE = -100, 2
 _CANNOT_EXCHANGE = (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP)
@@ -42,10 +42,10 @@ Note = Callable[[str], None]
 
 
 def replace(folder: Path, fill: Callable[[Path], None], note: Note) -> None:
-    """Put what `fill` writes into an empty folder in the place of `folder`.
+    """Replace `folder` by what `fill` writes into an empty folder.
 
-    `note` is told of files that turned up in the old folder meanwhile, and where they are kept. Raises
-    OSError; `folder` is as it was then.
+    `note` receives files that appeared in the old folder meanwhile, and where they are kept. Raises OSError;
+    then `folder` is unchanged.
     """
     scratch, lock = _make_scratch(folder)
     try:
@@ -64,9 +64,9 @@ def replace(folder: Path, fill: Callable[[Path], None], note: Note) -> None:
 
 @contextmanager
 def alone(folder: Path) -> Iterator[None]:
-    """Waits until no other export is between reading a folder and replacing it. One that was replaced while
-    this waited is another folder, which is waited for anew. Where the file system has no locks, or the folder
-    is not there yet, nothing is waited for. Raises DispatchError after MAX_WAIT_S: an export may be stopped.
+    """Waits until no other export is between reading a folder and replacing it. If the folder was replaced
+    meanwhile, it waits again for the new one. It does not wait if the file system has no locks, or the folder
+    does not exist yet. Raises DispatchError after MAX_WAIT_S: an export may be stopped.
     """
     descriptor = _wait_for(folder)
     try:
@@ -101,9 +101,9 @@ def _wait_for(folder: Path) -> int | None:
 
 
 def recover(folder: Path, note: Note) -> None:
-    """Put back what a killed export to `folder` moved away, then remove what killed exports left.
+    """Put back what a killed export to `folder` moved away, then remove the remains of killed exports.
 
-    Raises OSError where the old table cannot be put back.
+    Raises OSError if the old table cannot be put back.
     """
     for scratch in _scratch_folders(folder):
         try:
@@ -134,20 +134,20 @@ def _scratch_folders(folder: Path) -> list[Path]:
 
 
 def _make_scratch(folder: Path) -> tuple[Path, int | None]:
-    """A new scratch folder and its lock, which is None where the file system has no locks."""
+    """A new scratch folder and its lock, which is None if the file system has no locks."""
     for _ in range(_NUM_TRIES):
         scratch = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
         try:
             lock = _lock(scratch / LOCK, os.O_RDWR | os.O_CREAT)
         except FileNotFoundError:
-            continue  # before it was locked, it looked as if it had been left by the dead
+            continue  # before it was locked, it looked like the remains of a killed export
         if lock is not None:
             break
     return scratch, lock
 
 
 def _lock(path: Path, flags: int) -> int | None:
-    """A descriptor that holds the lock of a file or folder, or None where it cannot be had."""
+    """A descriptor that holds the lock of a file or folder, or None if it is not available."""
     descriptor = os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -175,9 +175,9 @@ def _lock_of_the_dead(scratch: Path) -> int | None:
 
 
 def _put(made: Path, folder: Path, old: Path) -> None:
-    """Move `made` to `folder`. What was there is in the place of `made` afterwards."""
+    """Move `made` to `folder`. The old folder is at the path of `made` afterwards."""
     if not folder.exists():
-        made.rename(folder)  # refuses to replace what has turned up there, but for an empty folder
+        made.rename(folder)  # refuses to replace a folder that has appeared there, unless it is empty
     elif not _exchange(made, folder):
         folder.rename(old)
         try:
@@ -189,7 +189,7 @@ def _put(made: Path, folder: Path, old: Path) -> None:
 
 
 def _exchange(one: Path, other: Path) -> bool:
-    """Exchange two folders in one step; False where the system or its file system cannot. Raises OSError."""
+    """Exchange two folders in one step; False if the system or its file system cannot. Raises OSError."""
     libc = ctypes.CDLL(None, use_errno=True)
     if not hasattr(libc, "renameat2"):
         return False
@@ -207,7 +207,7 @@ def _exchange(one: Path, other: Path) -> bool:
 
 
 def _clear(scratch: Path, note: Note) -> None:
-    """Remove a scratch folder and what exports wrote into it; tell of what is kept."""
+    """Remove a scratch folder and what exports wrote into it; report what is kept."""
     try:
         for name in (NEW, MADE, OLD):
             _remove_ours(scratch / name, is_partial=name == NEW)

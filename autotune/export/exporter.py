@@ -34,7 +34,7 @@ from .tuned import TunedPoint, TunedResults, TunedShape
 from .wishes import Wish, all_wishes, defaults, with_epilogues
 
 MEGABYTE = 1e6  # bytes
-MAX_TIED = 4  # kernels kept per shape: the one chosen, and tied ones that the table holds anyway
+MAX_TIED = 4  # kernels kept per shape: the chosen one, and tied ones that the table holds anyway
 
 
 def export_table(
@@ -53,19 +53,19 @@ def export_table(
     note: Callable[[str], None] = lambda _: None,
     on_compiled: OnCompiled = lambda done, total: None,
 ) -> Path:
-    """Write the importable folder for these results; returns it. What is there is replaced, or added to.
+    """Write the importable folder for these results; returns it. An existing folder is replaced, or extended.
 
-    `matrices`: times of kernels on other GPUs or by other searches. From these and from those of `results`
-    come the kernels for shapes that were not tuned: at most `max_kernels` beside those that won, in files of
-    at most `max_megabytes`. `calls`: how often a program calls for each shape, tuned or not: these kernels
-    are chosen for its shapes, too. `epilogues`: each kernel comes with each of these, too, in files beyond
-    `max_megabytes`. `with_c`: with sources for programs in C (c_source.py). `adds`: beside the
-    tables of other kinds of GPU that the folder holds. `note` is told of files that are kept and tables that
-    are replaced (`write_folder`), and of a recording that was made with another
-    text of the kernel; `on_compiled` how far the compiler is. Raises DispatchError if there is nothing to
-    export, if results were measured of another kernel source, or are of another GPU architecture, than is
-    compiled here, or if the folder holds anything that no export wrote, or is damaged and added to;
-    UsageError where Python cannot import its name; EnvironmentProblem where the disk is full.
+    `matrices`: times of kernels on other GPUs or by other searches. These and the times of `results` decide
+    the kernels for shapes that were not tuned: at most `max_kernels` beside the winners, in files of at most
+    `max_megabytes`. `calls`: how often a program calls for each shape, tuned or not: these kernels
+    are chosen for its shapes, too. `epilogues`: each kernel is also written with each of these, in files
+    beyond `max_megabytes`. `with_c`: with sources for programs in C (c_source.py). `adds`: beside the
+    tables of other kinds of GPU that the folder holds. `note` receives files that are kept and tables that
+    are replaced (`write_folder`), and a recording that was made with another source of the kernel;
+    `on_compiled` receives the compiler's progress. Raises DispatchError if there is nothing to
+    export, if results are of another kernel source or GPU architecture than is compiled here, or if the
+    folder holds anything that no export wrote, or is damaged and to be extended; UsageError if Python cannot
+    import its name; EnvironmentProblem if the disk is full.
     """
     prepare(folder, note, adds=adds)
     _check(results, compiler, note)
@@ -123,7 +123,7 @@ def _check(results: TunedResults, compiler: KernelCompiler, note: Callable[[str]
                 f"the results are of {where}, and nothing shows that both compile to the same code; run "
                 "`autotune search` again with this one, or export with the autotune that searched"
             )
-        # nobody takes recorded times for those of a GPU that is here
+        # recorded times must not look like those of a GPU of this machine
         note(f"recorded with {where}: the times are of that one, the kernels of this one")
     if compiler.arch != results.limits.arch:
         raise DispatchError(
@@ -132,7 +132,7 @@ def _check(results: TunedResults, compiler: KernelCompiler, note: Callable[[str]
 
 
 def _check_compiled(kernels: Sequence[Kernel], code: Mapping[str, bytes]) -> None:
-    """What was compiled is what is written."""
+    """The compiled kernels are those that are written."""
     try:
         for sha256, content in code.items():
             check_identity(kernels, sha256, content)
@@ -166,7 +166,7 @@ def _tied(shape: TunedShape) -> tuple[TunedPoint, ...]:
 
 
 def _name(gemm: Gemm, point: TunedPoint) -> cover.Kernel:
-    """Equal for points that one kernel of a table serves."""
+    """A name that is equal for points that one kernel of a table serves."""
     kernel = gemm.layout, point.config.key
     return (*kernel, "batched") if gemm.is_batched else kernel
 

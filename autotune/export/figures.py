@@ -1,4 +1,4 @@
-"""What each kernel of a table is taken to cost, from all times that are known of it."""
+"""The model figures of each kernel of a table, from all known times of it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .cubins import CubinLike
 from .tuned import TunedResults
 from .wishes import Wish
 
-_DEFAULT = 1.5  # times the figures of thumb: what a step of a default is taken to cost (unmeasured)
+_DEFAULT = 1.5  # times the rule-of-thumb figures: the assumed cost of a step of a default (unmeasured)
 _FEW = 0.2  # deviation of times of a kernel that was timed on one shape; half as much on two (unmeasured)
 
 Samples = Mapping[str, Mapping[Config, Sequence[Sample]]]  # of each layout, by `Config.in_any_splits`
@@ -29,7 +29,7 @@ def kernels(
     results: TunedResults, wishes: Sequence[Wish], cubins: Mapping[str, CubinLike], samples: Samples
 ) -> tuple[list[Kernel], Places]:
     """The kernels of a table (those wishes that have a cubin), and the shapes that they were timed on, by
-    layout. Of kernels that differ only in their number of splits, one has a model; of those for batches
+    layout. Among kernels that differ only in their number of splits, one has a model; those for batches have
     none."""
     found: list[Kernel] = []
     places: Places = {}
@@ -52,13 +52,13 @@ def kernels(
 def with_epilogues(
     results: TunedResults, wishes: Sequence[Wish], cubins: Mapping[str, CubinLike]
 ) -> list[Kernel]:
-    """Kernels with an epilogue: no model is theirs, as nothing is picked among them."""
+    """Kernels with an epilogue: they have no model, as nothing is picked among them."""
     limits, source_hash = results.limits, results.source_hash
     return [launchable(_record(wish, cubins[wish.id], results), limits, source_hash) for wish in wishes]
 
 
 def error_of(figures: ModelFigures, samples: Sequence[Sample]) -> float:
-    """The relative error of one modelled time: its misses on the samples, and what so few cannot tell."""
+    """The relative error of one modelled time: its errors on the samples, and the uncertainty of so few."""
     return float(np.hypot(figures.relative_error, _FEW / len({sample.gemm for sample in samples})))
 
 

@@ -1,4 +1,4 @@
-"""Reads from a database what an export takes: one study per shape, its final ranking, all its times."""
+"""Reads an export's data from a database: one study per shape, its final ranking, all its times."""
 
 from __future__ import annotations
 
@@ -28,10 +28,9 @@ def read_results(
 
     `gemms` restricts the shapes (None: all). Kernels whose error is more than `max_error` times cuBLAS's are
     left out (None: no limit). A shape without a final and with trials of `drawn_origin` was drawn: its times
-    count, and it has no ranking, unless it is among `gemms`. Trials of `foreign_origins` are of kernels that
-    were found on other shapes. Raises DispatchError if none of the shapes, or
-    not all of those asked for, was tuned, or if the results are of kernels that are not autotune's;
-    StoreError if they are all damaged.
+    count, but it has no ranking unless it is among `gemms`. Trials of `foreign_origins` are of kernels found
+    on other shapes. Raises DispatchError if none of the shapes, or not all of those asked for, was tuned, or
+    if the results are of kernels that are not autotune's; StoreError if they are all damaged.
     """
     latest = store.latest_studies(environment, policy, max_error)
     shapes = [
@@ -63,13 +62,13 @@ def _shape(
     drawn_origin: str,
     foreign_origins: Collection[str],
 ) -> TunedShape | None:
-    """The final ranking if there was one, else the fastest trial alone, or none of what was drawn; None where
+    """The final ranking if there was one, else only the fastest trial, or none for a drawn shape; None if
     every trial is damaged."""
     final, baseline = store.final(study, max_error), store.baseline(study)
     try:
         found: dict[str, float] = {}
         searched: set[str] = set()
-        for one in store.with_twins(study):  # other GPUs of the kind tell of it, too
+        for one in store.with_twins(study):  # times of other GPUs of the kind count, too
             found |= store.times(one, max_error)
             searched |= store.keys(one, but_of=foreign_origins)
         timed = {key: (Config.parse(key), time_us) for key, time_us in found.items()}

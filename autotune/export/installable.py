@@ -1,7 +1,7 @@
 """What makes an exported folder a package that pip installs: `pip install ./sgemm_dispatch`.
 
-Its build leaves nothing in the folder, which the next export would take for somebody's files: hatchling makes
-the wheel elsewhere.
+Its build leaves no files in the folder, which the next export would treat as the user's: hatchling makes the
+wheel elsewhere.
 """
 
 from __future__ import annotations

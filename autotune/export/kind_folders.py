@@ -1,7 +1,7 @@
-"""The files of each kind of GPU in an exported folder, and what becomes of them when a table is exported.
+"""The files of each kind of GPU in an exported folder, and what happens to them when a table is exported.
 
-A table that stays keeps its files byte for byte, whatever schema it is of; it is read and checked as a whole
-before that, so that nothing damaged is passed on.
+A table that stays keeps its files byte for byte, whatever schema it is of; it is first read and checked as a
+whole, so that nothing damaged is copied.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ class KindContent:
 def with_table(
     folder: Path, table: Table, code: Mapping[str, bytes], note: Note, *, adds: bool
 ) -> list[KindContent]:
-    """What the folder is to hold: this table, where `adds` beside those of other kinds that it holds now.
-    Raises DispatchError where one that is to stay is damaged."""
+    """The future content of the folder: this table, with `adds` beside its present tables of other kinds.
+    Raises DispatchError if one of those is damaged."""
     new = KindContent(table, code, _written(table, code))
     if not holds_any(folder):
         return [new]
@@ -55,7 +55,7 @@ def with_table(
 
 
 def holds_any(folder: Path) -> bool:
-    """Whether there is anything that could be kept, or lost."""
+    """Whether the folder holds anything that could be kept or lost."""
     return folder.is_dir() and any(folder.iterdir())
 
 
@@ -93,7 +93,7 @@ def _as_it_is(kind: KindFiles) -> KindContent:
 
 
 def _tell_of_others(folder: Path, new: GpuKind, note: Note) -> None:
-    """Who exports for one kind of GPU alone may not mean the others to go."""
+    """A user who exports for one kind of GPU may not want to remove the others."""
     try:
         others = [kind for _, table in load_kinds(folder) if (kind := GpuKind.of_table(table)) != new]
     except DispatchError:

@@ -1,6 +1,6 @@
 """How well a table's way of choosing serves shapes that it does not know: shapes left out of choice and fit.
 
-The shapes that kernels were timed on, here or on a GPU of this kind, are dealt into folds. For the shapes
+The shapes that kernels were timed on, here or on a GPU of this kind, are divided into folds. For the shapes
 of each fold kernels are chosen (portfolio.py), and their times and cuBLAS's modelled, from all other shapes;
 kernels that no search of another shape found are left out, too. On a shape only those kernels count that were
 timed on it, and a shape only where most of the chosen were. Winners of tuned shapes, and defaults, which a
@@ -33,7 +33,7 @@ from .provider import LEAST_TIMES
 NUM_FOLDS = 3  # five take twice as long (0045)
 NUM_FIRST = 4  # launches that an application would time to settle a shape
 ALL = "all"
-SLOWER = 0.98  # of cuBLAS's speed: what is below is told as slower
+SLOWER = 0.98  # of cuBLAS's speed: less counts as slower
 LEAST_COLUMNS = 3 * LEAST_SHAPES // 2  # shapes of a layout: without a third no kernel of fewer may be chosen
 LEAST_SHARE = 0.05  # of the kernels that may be chosen: a shape that fewer were timed on tells nothing, too
 LEAST_CHOSEN = 0.5  # of those that were chosen and may serve a shape, as matrices overlap in part
@@ -103,7 +103,7 @@ def _columns(known: Iterable[TimedKernel]) -> list[Gemm]:
 
 
 class _Without:
-    """What is chosen and learned without some shapes of a layout."""
+    """The choice and the models without some shapes of a layout."""
 
     def __init__(
         self,
@@ -130,7 +130,7 @@ class _Without:
             ]
 
     def judged(self, times: Times, best: Mapping[Gemm, float]) -> Iterator[Judged]:
-        """The shapes that were left out, by what was measured on them."""
+        """Judges the shapes that were left out, by the times measured on them."""
         for gemm in self._apart:
             if self._is_known(gemm, times):
                 yield self._judge(gemm, times, best[gemm])
@@ -150,7 +150,7 @@ class _Without:
         if not every:
             return Judged(gemm, best_us, math.inf, math.inf, math.inf, cublas_us, math.inf)
         expected = self._forecast.expected(Shapes.of(gemm))
-        launches: dict[tuple[int, int], float] = {}  # a number of splits may be there twice
+        launches: dict[tuple[int, int], float] = {}  # a number of splits may occur twice
         for at in np.argsort(expected.time_us, kind="stable"):
             launches.setdefault((int(expected.kernel[at]), int(expected.split_k[at])), expected.time_us[at])
         timed = [
@@ -214,7 +214,7 @@ def _against(judged: Collection[Judged]) -> AgainstCublas | None:
 
 
 def mean_ratio(pairs: Iterable[tuple[float, float]]) -> float:
-    """The geometric mean of the ratios of these times; 0 where one of the second is infinite: nothing serves
+    """The geometric mean of the ratios of these times; 0 if one of the second is infinite: no kernel serves
     that shape. Raises StatisticsError without any."""
     ratios = [0.0 if math.isinf(second) else first / second for first, second in pairs]
     return 0.0 if 0.0 in ratios else geometric_mean(ratios)

@@ -1,8 +1,8 @@
 """Which files of a folder an export wrote, so that nothing else is ever replaced or deleted.
 
 An export lists its files with their SHA-256 in `manifest.json`. Whatever a folder holds beside these, and
-beside what Python compiled of them, belongs to the user. So does a listed source file whose content is
-another now: somebody edited it. Other listed files with another content are damaged, and may be replaced.
+beside what Python compiled of them, belongs to the user. So does a listed source file with changed content:
+somebody edited it. Other listed files with changed content are damaged, and may be replaced.
 Exports from before there was a manifest are known by their layout (`older_exports.py`).
 """
 
@@ -44,7 +44,7 @@ class Manifest:
 
 @dataclass(frozen=True)
 class Inventory:
-    """What lies in a folder, by names relative to it; `missing` is listed and not there."""
+    """The content of a folder, by names relative to it; `missing` files are listed but do not exist."""
 
     intact: tuple[str, ...]  # listed, or compiled by Python of what is listed
     damaged: tuple[str, ...]  # listed data with another content
@@ -83,7 +83,7 @@ def read(folder: Path) -> dict[str, str] | None:
 
 
 def _read_regular(path: Path, most_bytes: int) -> bytes:
-    """The content of a regular file, never of what may have no end. Raises OSError."""
+    """The content of a regular file, never of a device or pipe. Raises OSError."""
     with os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as file:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
             raise OSError("it is not a regular file")
@@ -94,10 +94,10 @@ def _read_regular(path: Path, most_bytes: int) -> bytes:
 
 
 def take_inventory(folder: Path, *, is_partial: bool = False) -> Inventory:
-    """Sort out what lies in a folder. Follows no link.
+    """Classify the content of a folder. Follows no link.
 
     `is_partial`: an export was killed while it wrote the folder, so a file of any content is its own.
-    Raises DispatchError where the manifest cannot be read, OSError where the folder cannot.
+    Raises DispatchError if the manifest cannot be read, OSError if the folder cannot.
     """
     while True:
         before = folder.stat()
@@ -107,7 +107,7 @@ def take_inventory(folder: Path, *, is_partial: bool = False) -> Inventory:
             if os.path.samestat(before, folder.stat()):
                 raise
             continue
-        if os.path.samestat(before, folder.stat()):  # no other export has put another in its place
+        if os.path.samestat(before, folder.stat()):  # no other export has replaced it
             return found
 
 
@@ -171,7 +171,7 @@ def _sha256(path: Path) -> str:
 def remove(folder: Path, found: Inventory) -> None:
     """Delete what an export wrote, and the folder if nothing else is left in it.
 
-    What tells whose folder it is goes last: whoever is killed here leaves something that can be told.
+    The files that identify the folder go last: if this is killed, the rest can still be identified.
     """
     marks = (TABLE_FILE, MANIFEST_FILE)
     ours = {*found.intact, *found.damaged}

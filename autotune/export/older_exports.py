@@ -1,7 +1,7 @@
 """Exports from before there was a manifest: which files are theirs.
 
-They hold a table, cubins named by their SHA-256, and the modules listed here. Nothing new belongs into
-this file: newer exports say themselves what they wrote.
+They hold a table, cubins named by their SHA-256, and the modules listed here. Nothing new belongs in this
+file: newer exports list their own files.
 """
 
 from __future__ import annotations

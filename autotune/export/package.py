@@ -1,6 +1,6 @@
 """Writes an exported folder: the table, the cubins, and a Python package that needs no autotune.
 
-The folder is complete or not there (`exchange.py`), and says which files are its own (`manifest.py`).
+The folder is complete or does not exist (`exchange.py`), and lists its own files (`manifest.py`).
 """
 
 from __future__ import annotations
@@ -108,11 +108,11 @@ def write_folder(
 ) -> Path:
     """Write a table with the code of its cubins (by SHA-256) as an importable folder, which is returned.
 
-    `adds`: beside the tables that the folder holds for other kinds of GPU, whose files stay as they are;
-    without it they go. `with_c`: with sources for programs in C, of all kinds; they are written anew where a
-    folder that is added to had them.
+    `adds`: keep the folder's tables for other kinds of GPU, whose files do not change; without it they are
+    removed. `with_c`: with sources for programs in C, of all kinds; they are rewritten if an extended folder
+    had them.
 
-    Replaces a folder that is there: at every moment the old or the new one is at its place. `note` is told
+    Replaces an existing folder: at every moment the old or the new one is at its place. `note` is told
     of tables that are replaced or go, of files that turned up in the old folder meanwhile, and where these
     are kept. Raises what `prepare` does, EnvironmentProblem where the disk is full, and DispatchError where
     the folder cannot be written, or what it holds cannot be read or is damaged and is to stay.
@@ -133,12 +133,12 @@ def write_folder(
 
 
 def prepare(folder: Path, note: Note = _ignore, *, adds: bool = False) -> Path:
-    """Make sure that a table may be written here, or added, before any work is done for it; returns the whole
+    """Make sure that a table may be written or added here, before any work is done for it; returns the full
     path.
 
-    Puts back and removes what killed exports left. Raises UsageError where Python cannot import a folder
-    of this name, DispatchError where it holds anything that an export did not write, or what is to stay is
-    damaged.
+    Restores or removes the remains of killed exports. Raises UsageError if Python cannot import a folder of
+    this name, DispatchError if it holds anything that an export did not write, or if a table that is to stay
+    is damaged.
     """
     folder = folder.absolute()
     _check_name(folder)
@@ -169,7 +169,7 @@ def _fault_of(name: str) -> str:
 
 
 def _check_replaceable(folder: Path) -> None:
-    """Raises DispatchError where anything would be lost if the folder were replaced."""
+    """Raises DispatchError if replacing the folder would lose anything."""
     if folder.is_symlink():
         raise DispatchError(f"{folder} is a symbolic link; pass the folder that it leads to as --out")
     if not folder.exists():

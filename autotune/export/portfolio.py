@@ -1,8 +1,8 @@
 """Which kernels serve the shapes that nobody tuned: those with the least expected regret over a distribution.
 
-Candidates come from matrices of kernels and shapes: what this GPU's searches timed, and what ships with
-autotune (studies/matrices), carried over to this GPU. Their times on many drawn shapes, and where they were
-not timed, follow from the model. Where calls of a program were counted, their shapes have half of the weight,
+Candidates come from matrices of kernels and shapes: those of this GPU's searches, and those that ship with
+autotune (studies/matrices), converted to this GPU. Their times on many drawn shapes, and where they were not
+timed, follow from the model. If calls of a program were counted, their shapes have half of the weight,
 each by its count, and the others have the rest. Sums that are too deep count as slower. Kernels are then
 taken one after another, each the one that lowers the weighted mean logarithm of (best of the taken / best of
 all) the most (the greedy method, for a submodular sum: G. Nemhauser, L. Wolsey, M. Fisher, Math. Programming
@@ -38,7 +38,7 @@ from .tuned import TunedShape
 
 LEAST_GAIN = 2e-4  # of the mean regret: a kernel that lowers it by less is left out
 LEAST_SHAPES = (
-    12  # that a kernel was timed on, for it to serve others: of fewer, the fastest are mostly misjudged
+    12  # that a kernel must have been timed on to serve others: with fewer, the fastest are mostly misjudged
 )
 NUM_DRAWN, SEED = 150, 14
 CALLED = 0.5  # of the weight, for shapes whose calls were counted: a program meets others, too
@@ -50,7 +50,7 @@ _ALIKE = {"TN": ("NN", "NT"), "TT": ("NT", "NN"), "NT": ("NN",), "NN": ("NT",)} 
 
 @dataclass(frozen=True)
 class TimedKernel:
-    """A kernel of one layout and its times. Its number of splits, where that is an argument, is any.
+    """A kernel of one layout and its times. Its number of splits is arbitrary if it is an argument.
     `origins`: shapes whose searches found it, or a relative of it; none: it was known before."""
 
     config: Config
@@ -58,7 +58,7 @@ class TimedKernel:
     origins: frozenset[Gemm] = frozenset()
 
     def without(self, apart: Collection[Gemm]) -> TimedKernel | None:
-        """What were known of it, had these shapes not been searched or timed; None: nothing."""
+        """What would be known of it if these shapes had not been searched or timed; None: nothing."""
         left = tuple(sample for sample in self.samples if sample.gemm not in apart)
         is_theirs = bool(self.origins) and all(gemm in apart for gemm in self.origins)
         return None if is_theirs or not left else replace(self, samples=left)
@@ -71,7 +71,7 @@ class TimedKernel:
 def candidates(
     layout: str, shapes: Iterable[TunedShape], matrices: Sequence[TimeMatrix], limits: DeviceLimits
 ) -> list[TimedKernel]:
-    """Kernels that were timed, here or elsewhere. Times of this GPU stand before others'."""
+    """Kernels that were timed, here or elsewhere. Times of this GPU have priority."""
     found = {kernel.config: kernel for kernel in _own(layout, shapes, limits)}
     for shipped in _carried(layout, matrices, limits):
         own = found.get(shipped.config)
@@ -80,8 +80,8 @@ def candidates(
 
 
 def _merged(own: TimedKernel, shipped: TimedKernel) -> TimedKernel:
-    """One kernel with the times of both, on each shape our own where there are any. What no search of ours
-    found is here because it ships."""
+    """One kernel with the times of both, on each shape our own if there are any. A kernel that no search of
+    ours found is here because it ships."""
     known = {sample.gemm for sample in own.samples}
     samples = (*own.samples, *(sample for sample in shipped.samples if sample.gemm not in known))
     origins = shipped.origins and own.origins | shipped.origins
@@ -103,8 +103,8 @@ def _own(layout: str, shapes: Iterable[TunedShape], limits: DeviceLimits) -> lis
 
 
 def _finders(shapes: Iterable[TunedShape]) -> dict[Config, set[Gemm]]:
-    """By kernel, and by what it shares with its relatives, the shapes whose own searches tried it. Of one
-    that led in any of them only those: the other searches would have dropped it."""
+    """By kernel, and by what it shares with its relatives, the shapes whose own searches tried it. If it led
+    in some of them, only those: the other searches would have dropped it."""
     tried: dict[Config, set[Gemm]] = {}
     led: dict[Config, set[Gemm]] = {}
     for shape in shapes:
@@ -119,13 +119,13 @@ def _finders(shapes: Iterable[TunedShape]) -> dict[Config, set[Gemm]]:
 
 
 def _finders_of(origins: Collection[Gemm | None]) -> frozenset[Gemm]:
-    """None of what some matrix knew before its searches."""
+    """None for kernels that some matrix knew before its searches."""
     found = frozenset(gemm for gemm in origins if gemm is not None)
     return found if len(found) == len(origins) else frozenset()
 
 
 def _carried(layout: str, matrices: Sequence[TimeMatrix], limits: DeviceLimits) -> list[TimedKernel]:
-    """Times of shipped matrices as they would be here, of this layout or else of one like it."""
+    """Times of shipped matrices as they would be here, of this layout or else of a similar one."""
     for source in (layout, *_ALIKE[layout]):
         samples: dict[Config, list[Sample]] = {}
         origins: dict[Config, set[Gemm | None]] = {}
@@ -152,8 +152,8 @@ class _Moved(NamedTuple):
 
 
 def _as_here(matrix: TimeMatrix, source: str, layout: str, limits: DeviceLimits) -> list[_Moved]:
-    """The rows of one layout that spill nothing, with their times as they would be of the kernels that they
-    are in this layout on this GPU, by the model."""
+    """The rows of one layout that spill nothing, with their times converted by the model to this layout on
+    this GPU."""
     there = matrix.limits
     rows = list(_rows_here(matrix, source, layout, limits))
     if there.name == limits.name or not rows:
@@ -206,8 +206,8 @@ def _rows_here(matrix: TimeMatrix, source: str, layout: str, limits: DeviceLimit
 def _samples(
     config: Config, limits: DeviceLimits, cells: Iterable[tuple[Gemm, int, float]], deviation: float = 0.0
 ) -> list[Sample]:
-    """Times of a kernel on shapes of one layout, each in so many splits. Those that are launched alike share
-    what a launch needs to know: to work that out, for one number of splits, takes most of the time."""
+    """Times of a kernel on shapes of one layout, each in so many splits. Equal launches share their data:
+    computing it for one number of splits takes most of the time."""
     plain: dict[bool, LaunchSpec] = {}
     specs: dict[tuple[int, bool], LaunchSpec] = {}
     found = []
@@ -228,14 +228,14 @@ def _samples(
 def believed(
     layout: str, found: Sequence[TimedKernel], limits: DeviceLimits, resident: Sequence[int] | None = None
 ) -> Forecast:
-    """What candidates are expected to take on any shape."""
+    """The expected times of candidates on any shape."""
     return learned(layout, found, limits, resident)[1]
 
 
 def learned(
     layout: str, found: Sequence[TimedKernel], limits: DeviceLimits, resident: Sequence[int] | None = None
 ) -> tuple[list[ModelFigures], Forecast]:
-    """The figures of candidates, and what follows from them."""
+    """The figures of candidates, and derived values."""
     specs = [launch_spec(c.config, stand_in(layout), limits) for c in found]
     blocks = resident or [residency(c.config, limits, stand_in(layout)) for c in found]
     figures, missed, _ = learn([c.samples for c in found], blocks, limits)
@@ -243,9 +243,9 @@ def learned(
 
 
 class Costs:
-    """What candidates of a layout cost on shapes: the least time, in us, as it was measured or else as it is
-    expected. A launch counts as so many times slower as its sums are deeper than they may be (summation.py),
-    as where a table picks."""
+    """The costs of candidates of a layout on shapes: the least time, in us, measured or else expected. A
+    launch counts as slower by the factor by which its sums are too deep (summation.py), as when a table
+    picks."""
 
     def __init__(self, layout: str, found: Sequence[TimedKernel], limits: DeviceLimits) -> None:
         self._limits, self._num = limits, len(found)
@@ -263,15 +263,15 @@ class Costs:
         return list(self._timed)
 
     def on(self, gemm: Gemm) -> Floats:
-        """(candidates,); infinite where one may not serve the shape."""
+        """(candidates,); infinite if one may not serve the shape."""
         kernels, _, costs = self._launches(gemm)
         least = np.full(self._num, np.inf)
         np.minimum.at(least, kernels, costs)
         return least
 
     def ranked(self, gemm: Gemm) -> list[Config]:
-        """The candidates that may serve a shape, each in its best number of splits; those that cost least
-        come first."""
+        """The candidates that may serve a shape, each with its best number of splits; the cheapest come
+        first."""
         kernels, splits, costs = self._launches(gemm)
         best: dict[int, int] = {}
         for at in np.argsort(costs, kind="stable")[: np.isfinite(costs).sum()].tolist():
@@ -279,8 +279,8 @@ class Costs:
         return [replace(self._configs[kernel], split_k=split_k) for kernel, split_k in best.items()]
 
     def _launches(self, gemm: Gemm) -> tuple[Whole, Floats, Floats]:
-        """Kernels, numbers of splits and costs of launches: of a kernel that was timed on this shape those
-        that were timed, of another all that are worth a look; (launches,) each."""
+        """Kernels, numbers of splits and costs of launches: for a kernel that was timed on this shape the
+        timed launches, for another all promising ones; (launches,) each."""
         allowed, k = allowed_depths(gemm, self._limits.num_sms), max(gemm.k, 1)
         expected = self._forecast.expected(Shapes.of(gemm), self._sums.accurate_splits(k, allowed))
         known = np.array(self._timed.get(gemm, []), dtype=float).reshape(-1, 3)
@@ -298,8 +298,8 @@ class Costs:
 def regrets(
     layout: str, found: Sequence[TimedKernel], limits: DeviceLimits, calls: Mapping[Gemm, int]
 ) -> tuple[Floats, Floats]:
-    """(candidates, shapes) logarithms of each candidate's cost over the least of all, at most FAR; and what
-    each shape weighs, 1 in all. `calls`: how often a program asks for a shape."""
+    """(candidates, shapes) logarithms of each candidate's cost over the least of all, at most FAR; and the
+    weight of each shape, 1 in all. `calls`: how often a program asks for a shape."""
     costs = Costs(layout, found, limits)
     drawn = islice(
         distribution.drawn(SEED, limits.fma_tflops, limits.bandwidth_gbs, layouts=(layout,), is_mixed=True),
@@ -319,7 +319,8 @@ def regrets(
 def _weights(
     num_drawn: int, rest: Sequence[Gemm], timed: Collection[Gemm], calls: Mapping[Gemm, int]
 ) -> Floats:
-    """Of so many drawn shapes, then of the rest. Those drawn and those timed weigh the same each."""
+    """The weights of this many drawn shapes, then of the rest. Drawn and timed shapes have the same weight
+    each."""
     general = np.array([1.0] * num_drawn + [float(gemm in timed) for gemm in rest])
     counted = np.array([0.0] * num_drawn + [float(calls.get(gemm, 0)) for gemm in rest])
     if not counted.any():
@@ -329,7 +330,7 @@ def _weights(
 
 
 def choose(regret: Floats, weights: Floats, most: int, least_gain: float = LEAST_GAIN) -> list[int]:
-    """Rows, at most so many, each the one that lowers the weighted mean regret the most."""
+    """At most this many rows, each the one that lowers the weighted mean regret the most."""
     chosen: list[int] = []
     reached = np.full(regret.shape[1], FAR)
     while len(chosen) < min(most, len(regret)):
@@ -349,8 +350,8 @@ def portfolio(
     most: int,
     calls: Mapping[Gemm, int] = MappingProxyType({}),
 ) -> list[Config]:
-    """At most so many of the candidates of a layout that were timed on enough shapes, the one that serves the
-    most of all shapes first. `calls`: how often a program asks for a shape, where that is known."""
+    """At most this many candidates of a layout that were timed on enough shapes; the one that serves the most
+    shapes comes first. `calls`: how often a program asks for a shape, where that is known."""
     known = [c for c in found if len({sample.gemm for sample in c.samples}) >= LEAST_SHAPES]
     if not known or not most:
         return []

@@ -1,4 +1,4 @@
-"""What a table knows of cuBLAS: from times of this GPU, or of one of its kind that ship with autotune."""
+"""A table's data on cuBLAS: from times of this GPU, or shipped times of one of its kind."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ LEAST_TIMES = 100  # of a layout, to learn from
 
 
 class CublasTimes(NamedTuple):
-    """Of one layout, in us, and the version of cuBLAS that they are of."""
+    """Times on one layout, in us, and their version of cuBLAS."""
 
     version: str
     times_us: dict[Gemm, float]
 
 
 def times_of_cublas(results: TunedResults, matrices: Sequence[TimeMatrix]) -> dict[str, CublasTimes]:
-    """By layout, where enough was timed: here, or else on a GPU of this kind, under the same policy."""
+    """By layout, if enough shapes were timed: here, or else on a GPU of this kind, under the same policy."""
     own = dict(results.cublas_us) | {s.gemm: s.cublas_us for s in results.shapes if s.cublas_us}
     sources = [(results.environment.cublas_version, own)]
     for matrix in matrices:
@@ -44,7 +44,7 @@ def times_of_cublas(results: TunedResults, matrices: Sequence[TimeMatrix]) -> di
 
 
 def known_of_cublas(times: Mapping[str, CublasTimes], limits: DeviceLimits) -> dict[str, CublasFigures]:
-    """What a table is told of these times."""
+    """The part of these times that a table stores."""
     return {
         layout: CublasFigures.of(version, times_us, cublas_model.learn(times_us, limits))
         for layout, (version, times_us) in times.items()

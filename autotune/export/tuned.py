@@ -1,4 +1,4 @@
-"""What searches found, as an export takes it: plain data, which `from_store.py` reads from a database."""
+"""The results of searches as input of an export: plain data, which `from_store.py` reads from a database."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ class TunedPoint:
 
 @dataclass(frozen=True)
 class TunedShape:
-    """What a search found for one shape: `ranked` best first, none of a shape that was drawn; `times` of all
-    ok trials, for the model; `own` those of its configs that were not found on other shapes."""
+    """What a search found for one shape: `ranked` best first, empty for a drawn shape; `times` of all ok
+    trials, for the model; `own`: those of its configs that were not found on other shapes."""
 
     gemm: Gemm
     ranked: tuple[TunedPoint, ...]
@@ -33,7 +33,7 @@ class TunedShape:
 
     @property
     def all_times(self) -> dict[Config, float]:
-        """Every ok time; where a config was ranked, that later and closer look counts."""
+        """Every ok time; for a ranked config the later and more accurate time counts."""
         return dict(self.times) | {point.config: point.time_us for point in self.ranked}
 
 

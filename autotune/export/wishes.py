@@ -1,4 +1,4 @@
-"""Which kernels a table is to hold: what won, a portfolio for what was not tuned, a default per layout."""
+"""Which kernels a table is to hold: the winners, a portfolio for untuned shapes, a default per layout."""
 
 from __future__ import annotations
 
@@ -84,6 +84,6 @@ def defaults(limits: DeviceLimits) -> list[Wish]:
 
 
 def with_epilogues(wishes: Sequence[Wish], epilogues: Sequence[Epilogue]) -> list[Wish]:
-    """Each kernel once more with each epilogue. All are required: what a table has an epilogue for it has it
-    for whatever it picks."""
+    """Each kernel again with each epilogue. All are required: a table has an epilogue for every kernel that
+    it may pick."""
     return [replace(wish, epilogue=one, is_required=True) for one in epilogues for wish in wishes]

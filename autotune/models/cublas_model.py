@@ -1,7 +1,7 @@
 """How long cuBLAS is expected to take on a shape: the least that the hardware allows, times a learned factor.
 
-cuBLAS chooses its kernel by rules of its own, so that its times leap from shape to shape. But to time cuBLAS
-costs no compile: a Gaussian process learns the factor from a thousand shapes (residual.py).
+cuBLAS chooses its kernel by its own rules, so its times jump from shape to shape. But timing cuBLAS needs no
+compile: a Gaussian process learns the factor from a thousand shapes (residual.py).
 """
 
 from __future__ import annotations
@@ -18,18 +18,16 @@ from . import residual
 from .launches import Floats
 from .residual import Residuals
 
-# Deviations by which the expected time of a kernel has to be below cuBLAS's, for the kernel to serve. Most
-# shapes that kernels would serve more slowly go to cuBLAS, with those where hardly anything is to be gained
-# (0042).
+# Deviations by which the expected time of a kernel must be below cuBLAS's for the kernel to serve. Most
+# shapes that kernels would serve more slowly then go to cuBLAS, and so do those with hardly any gain (0042).
 MARGIN = 1.8
-# Deviation to add where another version of cuBLAS is loaded than the one that was timed (unmeasured).
-# Versions are taken to choose other kernels: not to know the kernel adds this much (0.17 with 0.13 taken out;
-# 0042).
+# Deviation to add if the loaded version of cuBLAS is not the timed one (unmeasured). Versions are assumed to
+# choose other kernels: not knowing the kernel adds this much (0.17 with 0.13 taken out; 0042).
 OTHER_VERSION = 0.11
-NUM_TIMED = 2400  # shapes of all layouts to learn from: they tell times to 0.17, half of them to 0.19 (0042)
+NUM_TIMED = 2400  # shapes of all layouts: they predict times within 0.17, half of them within 0.19 (0042)
 # Doublings that one row or column of C is further from two: cuBLAS has other kernels for it (0057).
 VECTOR_APART = 3.0
-FIXED_US = 2.5  # of a launch and the end of its last wave, beside the limit
+FIXED_US = 2.5  # of a launch and the end of its last wave, on top of the limit
 
 
 class CublasModel(NamedTuple):
@@ -46,13 +44,14 @@ class CublasModel(NamedTuple):
         return _least_us(gemm, limits) * math.exp(self.level) * float(factor)
 
     def margin(self, relative_error: float, *, is_other_version: bool = False) -> float:
-        """Logarithm of how many times faster than cuBLAS a kernel must be expected to be, to serve a shape:
-        one whose expected times are off by `relative_error`, beside the cuBLAS that was timed or another."""
+        """Logarithm of the factor by which a kernel must be expected to be faster than cuBLAS to serve a
+        shape: a kernel with this `relative_error` of expected times, against the timed version of cuBLAS or
+        another."""
         return MARGIN * math.hypot(self.deviation, relative_error, OTHER_VERSION * is_other_version)
 
 
 def place(m: Any, n: Any, k: Any) -> Floats:
-    """(..., 3) where shapes lie among others: logarithms to base 2, with products of a vector apart."""
+    """(..., 3) places of shapes: logarithms to base 2, with products of a vector farther away."""
     places = residual.place(m, n, k)
     places[..., :2] -= VECTOR_APART * (places[..., :2] == 0)
     return places
@@ -63,7 +62,7 @@ def _least_us(gemm: Gemm, limits: DeviceLimits) -> float:
 
 
 class TimedCublas:
-    """Times of cuBLAS on shapes of one layout. What is costly to learn is learned once, whichever of them are
+    """Times of cuBLAS on shapes of one layout. The costly part of learning is done once, whichever shapes are
     left out."""
 
     def __init__(self, times_us: Mapping[Gemm, float], limits: DeviceLimits) -> None:
@@ -74,7 +73,7 @@ class TimedCublas:
         self._precision = residual.precision(self._places)
 
     def model(self, apart: Collection[Gemm] = ()) -> CublasModel:
-        """Learned without these. At least two have to be left."""
+        """The model learned without these shapes. At least two must remain."""
         is_apart = np.array([gemm in apart for gemm in self._gemms])
         logs = self._logs[~is_apart]
         level = float(logs.mean())
@@ -90,5 +89,5 @@ def learn(times_us: Mapping[Gemm, float], limits: DeviceLimits) -> CublasModel:
 
 
 def believed(places: Any, weights: Floats, level: float, deviation: float) -> CublasModel:
-    """A model that was learned before. `places`: (shapes, 3) of m, n, k; `weights`: (shapes,)."""
+    """A model that was learned earlier. `places`: (shapes, 3) of m, n, k; `weights`: (shapes,)."""
     return CublasModel(Residuals(place(*np.asarray(places).T), weights[None]), level, deviation)

@@ -1,9 +1,9 @@
 """Finds the figures of the time model (time_model.py) from the times that a search took.
 
-Least squares on relative errors, no figure below what the hardware allows, drawn weakly towards
-figures of thumb: one sample moves them, a few decide them. Single outliers are weighed down, and so is what
-was measured on another GPU or in another layout (export/portfolio.py), and what other kernels do much faster:
-nobody chooses by it. All kernels are fitted at once: there are hundreds of them, with three unknowns each.
+Least squares on relative errors, no figure below what the hardware allows, drawn weakly towards rule-of-thumb
+figures: one sample moves them, a few decide them. Single outliers have less weight, and so have times from
+another GPU or layout (export/portfolio.py), and shapes that other kernels serve much faster: nobody chooses
+by them. All kernels are fitted at once: there are hundreds of them, with three unknowns each.
 """
 
 from __future__ import annotations
@@ -25,28 +25,28 @@ from .model_figures import ModelFigures
 from .residual import Residuals
 from .time_model import FMAS_PER_L2_FLOAT, Speeds, TimeModel, Work, fmas_per_us, modelled_us
 
-# Figures of thumb for a kernel without a sample, and how strongly they draw one with samples. They were
-# chosen so that tiles timed cold on an H200 are modelled within 1.4 of what was measured: 16x11008x4096
-# 46.9 us, 1x4096x4096 17.6, 64x64x100000 29.3, 65536x64x64 15.6, 256^3 4.15, 1024^3 45.7, 2048^3 325,
-# 4096^3 2561 (tests/unit/test_export_portfolio.py holds them to it). So they are figures of a kernel that
-# suits its shape. What single terms contribute was not measured.
+# Rule-of-thumb figures for a kernel without a sample, and how strongly they draw one with samples. They were
+# chosen so that the modelled times of tiles timed cold on an H200 are within 1.4 of the measured ones:
+# 16x11008x4096 46.9 us, 1x4096x4096 17.6, 64x64x100000 29.3, 65536x64x64 15.6, 256^3 4.15, 1024^3 45.7,
+# 2048^3 325, 4096^3 2561 (tests/unit/test_export_portfolio.py checks this). So they are figures of a kernel
+# that suits its shape. The contribution of single terms was not measured.
 _FIXED_US = 2.0
 _LEAST_FIXED_US = 1.5  # of the fixed: no kernel is launched, reads and writes in less (docs/decisions/0053)
 _LATENCY_US = 0.3  # of a k-step, shared by those that are read ahead (docs/decisions/0057)
 _WASTE = 0.05  # time per step beyond pure FMAs
 _EFFICIENCY = 0.8  # of the bandwidth: where it was seen to bound kernels, they reach 0.77 (0058)
 _LEAST_EFFICIENCY = 0.05
-# Copying one float to shared memory takes the time of so many FMAs:
+# Copying one float to shared memory takes the time of this many FMAs:
 _FMAS_PER_FLOAT = 3  # of issue and shared memory, whatever carries it
 _FMAS_PER_ACCESS = 9  # and of issue per access to global memory, of 1, 2 or 4 floats
-_DRAW = 0.03  # weight of a figure of thumb against one sample
+_DRAW = 0.03  # weight of a rule-of-thumb figure against one sample
 
-_BOUND = 0.7  # from this share of its time at full bandwidth, of memory or of L2, on, a sample tells of that
+_BOUND = 0.7  # share of its time at full bandwidth, of memory or of L2, from which a sample informs on that
 _OUTLIER = 0.05  # relative residual from which a sample loses weight
 _NUM_ROUNDS = 4  # of reweighting
 _MOST_MISSED = 0.5  # by which a single outlier counts
-_LEADING = 0.5  # power of the best time of a shape over another's, by which that one counts
-_MISFIT = 0.1  # relative, of the model itself: a sample known better than that counts in full
+_LEADING = 0.5  # power of the ratio of a shape's best time to another time, which is the weight of that time
+_MISFIT = 0.1  # relative, of the model itself: a more accurate sample counts in full
 
 
 @dataclass(frozen=True)
@@ -66,13 +66,13 @@ def fma_step_us(spec: LaunchSpec, limits: DeviceLimits) -> float:
 
 
 def _read_ahead(spec: LaunchSpec) -> int:
-    """How many k-steps are under way while one is computed: one stage less than shared memory holds, at least
-    one. Kept sums and padding are taken for stages where they are as large."""
+    """The number of k-steps under way while one is computed: one less than the stages that shared memory
+    holds, at least one. Kept sums and padding count as stages if they are as large."""
     return max(spec.smem_bytes // (FLOAT_BYTES * spec.bk * (spec.bm + spec.bn)) - 1, 1)
 
 
 def guess(spec: LaunchSpec, limits: DeviceLimits) -> ModelFigures:
-    """Figures of thumb: for a kernel that was never timed. The less a tile reuses what it copies, and
+    """Rule-of-thumb figures for a kernel that was never timed. The less a tile reuses what it copies, and
     the narrower its copies, the longer a step takes."""
     per_fma = {spec.vec_a: 0.0, spec.vec_b: 0.0}  # floats copied by vectors of this width
     per_fma[spec.vec_a] += 1 / spec.bn
@@ -95,15 +95,15 @@ def fit(
     """Figures of each kernel from all its times. At least one sample of each; all of one share tiles and
     cubin, all kernels a layout.
 
-    `num_samples` counts the measured ones. `relative_error` is what one of its modelled times is off by, as
-    far as samples tell: root of the mean square, of what the model misses and of what is inferred.
+    `num_samples` counts the measured ones. `relative_error` is the error of one of its modelled times, as far
+    as samples show: the root mean square of the model's errors and of inferred times' deviations.
     """
     known = _Known.of(kernels, blocks_per_sm, limits)
     return _fit(known, np.ones(known.times_us.size))[0]
 
 
 def _work_of(kernels: Sequence[Sequence[Sample]], blocks_per_sm: Sequence[int], limits: DeviceLimits) -> Work:
-    """What kernels had to do for their samples, those of the first before those of the next. All are of one
+    """The work of kernels for their samples, those of the first before those of the next. All are of one
     layout."""
     alike: dict[tuple[int, int], int] = {}  # a kernel has few numbers of splits
     specs: list[LaunchSpec] = []
@@ -131,8 +131,8 @@ def modelled(
     blocks_per_sm: Sequence[int],
     limits: DeviceLimits,
 ) -> list[Floats]:
-    """What kernels of these figures take for their samples, in us: an array for each kernel. All are of one
-    layout."""
+    """The modelled times of kernels with these figures for their samples, in us: an array for each kernel.
+    All are of one layout."""
     nums = [len(samples) for samples in kernels]
     speeds = Speeds.of(figures).take(np.repeat(np.arange(len(kernels)), nums))
     times_us = modelled_us(speeds, _work_of(kernels, blocks_per_sm, limits))
@@ -194,7 +194,7 @@ def _fit(known: _Known, leads: Floats) -> tuple[list[ModelFigures], Floats]:
 
 
 def _efficiencies(known: _Known, shares: Floats, weights: Floats, is_memory: Flags) -> Floats:
-    """(kernels,) shares of the bandwidth, from samples that tell of them."""
+    """(kernels,) shares of the bandwidth, from samples that inform on them."""
     found: Floats = np.full(known.begin.size, _EFFICIENCY)
     for kernel in np.unique(known.kernel[is_memory]):
         own = is_memory & (known.kernel == kernel)
@@ -210,12 +210,12 @@ def _weighted_median(values: np.ndarray, weights: np.ndarray) -> float:
 
 
 def _fit_compute(known: _Known, trusts: Floats, is_compute: Flags) -> tuple[Floats, Floats, Floats]:
-    """(kernels,) fixed, wave and step times, the first and the last as what comes on top of the least, from
-    samples that tell of them."""
+    """(kernels,) fixed, wave and step times, the first and the last in excess of the least, from samples that
+    inform on them."""
     todo, thumbs, least = known.todo, known.thumbs, known.least_step_us
     prior = np.stack([thumbs.fixed_us - _LEAST_FIXED_US, thumbs.round_us, thumbs.step_us - least], axis=1)
-    # Figures are sought in units of those of thumb, which each is drawn to: so rounding is harmless though
-    # the equations are squared.
+    # Figures are in units of the rule-of-thumb figures, to which each is drawn: so rounding is harmless
+    # although the equations are squared.
     counts = np.stack([np.ones(trusts.size), todo.wave_steps, todo.queue_steps], axis=1)
     unknown = counts * prior[known.kernel]  # (samples, 3)
     rest = known.times_us - _LEAST_FIXED_US - least[known.kernel] * todo.queue_steps - todo.overhead_us
@@ -233,7 +233,7 @@ def _fit_compute(known: _Known, trusts: Floats, is_compute: Flags) -> tuple[Floa
 
 def _nonnegative(squares: Floats, products: Floats) -> Floats:
     """(kernels, unknowns) least squares with no negative unknown: the best of all choices of unknowns held at
-    zero. Where none has to be held, nothing is better. Takes normal equations: (kernels, unknowns, unknowns)
+    zero. If none has to be held, nothing is better. Takes normal equations: (kernels, unknowns, unknowns)
     and (kernels, unknowns)."""
     best = np.asarray(np.linalg.solve(squares, products[..., None])[..., 0], float)
     held = np.flatnonzero((best < 0).any(axis=1))
@@ -253,7 +253,7 @@ def _nonnegative(squares: Floats, products: Floats) -> Floats:
 
 
 class Learned(NamedTuple):
-    """Figures of several kernels of one layout, and what they miss on the shapes that they were timed on."""
+    """Figures of several kernels of one layout, and their errors on the shapes that they were timed on."""
 
     figures: list[ModelFigures]
     missed: Residuals

@@ -1,6 +1,6 @@
-"""What each kernel of a layout is expected to take on a shape, in each number of splits that is worth a look.
+"""The expected time of each kernel of a layout on a shape, with each promising number of splits.
 
-For the choice of kernels when a table is exported, and for that among them when a program calls.
+Used to choose kernels when a table is exported, and to pick one when a program calls.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from .residual import Residuals
 from .splits import NUM_CHOICES, Splits
 from .time_model import Speeds, TimeModel, modelled_us
 
-MAX_WAYS = 256  # ways in which operands lie in memory; for so many it is remembered which kernels are legal
+MAX_WAYS = 256  # combinations of alignment for which the legal kernels are cached
 
 
 class Expected(NamedTuple):
@@ -44,7 +44,7 @@ class Forecast:
         self._readers: dict[tuple[Access, ...], Flags] = {}
 
     def least_us(self, shapes: Shapes) -> Floats:
-        """(kernels,) what each takes on one shape in its best number of splits; infinite where it may not
+        """(kernels,) the time of each on one shape with its best number of splits; infinite if it may not
         serve."""
         found = self.expected(shapes)
         least = np.full(self._num_kernels, np.inf)
@@ -52,8 +52,8 @@ class Forecast:
         return least
 
     def expected(self, shapes: Shapes, accurate: Floats | None = None) -> Expected:
-        """One shape: extents are plain numbers. `accurate`: from how many splits on the sums of each kernel
-        are accurate enough; None: from 1."""
+        """One shape: extents are plain numbers. `accurate`: the number of splits from which on the sums of
+        each kernel are accurate enough; None: 1."""
         split_k = self._launches.split_k
         if self._free.size:
             split_k = split_k.copy()
@@ -68,7 +68,7 @@ class Forecast:
         return Expected(self.kernel, split_k, times_us)
 
     def _reads(self, shapes: Shapes) -> Flags:
-        """Whether each launch may read and write operands that lie like these."""
+        """Whether each launch may read and write operands with this access."""
         operands = accesses(shapes)
         found = self._readers.get(operands)
         if found is None:

@@ -1,9 +1,9 @@
-"""Many launches at once: what kernels have to do for shapes, counted as `kernel.launch.plan` counts one.
+"""Many launches at once: the work of kernels for shapes, counted as `kernel.launch.plan` counts one.
 
 Every number of a kernel is an array, every extent of a shape is one or a plain number: they broadcast.
-One kernel on many shapes, many kernels on one, and both crosswise are the same few lines. Programs wait for a
-choice among a few hundred launches, where an operation of NumPy costs about the same whatever it does: what
-does not depend on the shape is computed once, and what a table does not use is left out.
+The same few lines serve one kernel on many shapes, many kernels on one, and many on many. Programs wait for a
+choice among a few hundred launches, where each NumPy operation costs about the same: values that do not
+depend on the shape are computed once, and unused terms are left out.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Shapes(NamedTuple):
 
     @property
     def neighbours(self) -> tuple[Any, Any, Any]:
-        """How many elements of a row of A, B and C, as stored, the product takes."""
+        """The number of elements of a row of A, B and C, as stored, in the product."""
         return (self.m if self.trans_a else self.k, self.k if self.trans_b else self.n, self.n)
 
 
@@ -106,7 +106,7 @@ class Launches:
         return cls(*columns)
 
     def take(self, index: Any) -> Launches:
-        """Those at these places, or in another arrangement: what an index of NumPy says."""
+        """Those selected, or rearranged, by an index of NumPy."""
         return Launches(*(getattr(self, column.name)[index] for column in fields(self)))
 
     @cached_property
@@ -121,12 +121,12 @@ class Launches:
 
     @cached_property
     def least_part(self) -> Floats:
-        """How much of k each of its parts takes at least; 0 where it is one part, which may have no work."""
+        """The least part of k for each of its splits; 0 for a single part, which may have no work."""
         return self.bk * (self.is_splitting | self.is_cluster)
 
     @cached_property
     def num_further(self) -> Whole:
-        """Launches of a call beside that of `sgemm`, where k is at least 1."""
+        """Launches of a call besides that of `sgemm`, if k is at least 1."""
         number: Whole = 1 * self.is_two_pass + self.packs_a + self.packs_b
         return number
 
@@ -136,8 +136,8 @@ class Launches:
 
     @cached_property
     def granules_a(self) -> Floats | None:
-        """What packed floats of A take for each tile along m and each of k, in units of PACK_ALIGNMENT bytes;
-        None where no launch packs A."""
+        """Memory of packed floats of A for each tile along m and each of k, in units of PACK_ALIGNMENT bytes;
+        None if no launch packs A."""
         return self._granules(self.packs_a, self.bm)
 
     @cached_property
@@ -151,16 +151,16 @@ class Launches:
 
     @cached_property
     def exact(self) -> Whole:
-        """Where those stand that take whole tiles only; of a row of launches."""
+        """The positions of launches that take whole tiles only, in a row of launches."""
         return np.flatnonzero(self.is_exact)
 
 
 class Grids(NamedTuple):
-    """What `launch.Grid` says of a launch that time depends on. Floats, as bytes may exceed 64 bits."""
+    """The values of `launch.Grid` on which time depends. Floats, as bytes may exceed 64 bits."""
 
     split_k: Floats
     tiles: Floats
-    split_tiles: Floats  # whose products are shared out among `split_k` blocks, be that one
+    split_tiles: Floats  # whose products are divided among `split_k` blocks, or one
     sum_bytes: Floats
     pack_bytes: Floats
 
@@ -185,10 +185,10 @@ def grids(launches: Launches, shapes: Shapes, split_k: Floats | None = None) -> 
 
 
 class Access(NamedTuple):
-    """How an operand lies in memory."""
+    """How an operand can be accessed in memory."""
 
     vec: int  # elements of the widest vectors that its rows are made of
-    is_narrow: bool  # its leading dimension is one for kernels that are not wide, too
+    is_narrow: bool  # its leading dimension also suits kernels that are not wide
 
 
 def accesses(shapes: Shapes) -> tuple[Access, ...]:
@@ -202,7 +202,7 @@ def accesses(shapes: Shapes) -> tuple[Access, ...]:
 
 
 def reads(launches: Launches, operands: Sequence[Access]) -> Flags:
-    """Whether each launch may read and write operands that lie so."""
+    """Whether each launch may read and write operands with this access."""
     may: Flags = np.ones(launches.bm.shape, bool)
     is_packed = (launches.packs_a, launches.packs_b, np.zeros(1, bool))
     vectors = (launches.vec_a, launches.vec_b, launches.vec_c)
@@ -212,7 +212,7 @@ def reads(launches: Launches, operands: Sequence[Access]) -> Flags:
 
 
 def fits(launches: Launches, shapes: Shapes, grid: Grids) -> Flags:
-    """Whether one product, however it lies in memory, is neither too large nor too small for each launch."""
+    """Whether one product, whatever its strides, is neither too large nor too small for each launch."""
     m, n, split_k = shapes.m, shapes.n, grid.split_k
     may: Flags = split_k * launches.least_part <= shapes.k
     if launches.exact.size:

@@ -1,6 +1,6 @@
-"""What a table keeps of the speed of a kernel: the figures of the time model (time_model.py).
+"""What a table stores on the speed of a kernel: the figures of the time model (time_model.py).
 
-Apart from the model, which a program that picks in C need not import. Copied into exported tables.
+Separate from the model, which a program that picks in C need not import. Copied into exported tables.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class ModelFigures:
     round_us: FigureUs  # per k-step of a wave of resident blocks, however few
     step_us: FigureUs  # per k-step of each block that an SM works through
     memory_efficiency: Annotated[float, Within(1e-9, 1)]  # share of the bandwidth limit that it reaches
-    # measured times behind the fit; 0: those of relatives alone, or figures of thumb
+    # measured times in the fit; 0: only those of relatives, or rule-of-thumb figures
     num_samples: Annotated[int, Within(0, 1 << 31)]
-    # deviation of a modelled time, as far as is known; 0 without a fit
+    # deviation of a modelled time, as far as known; 0 without a fit
     relative_error: Annotated[float, Within(0, 1e12)]

@@ -1,4 +1,4 @@
-"""What the time model misses of a kernel, learned from shapes that it was timed on.
+"""The time model's errors for a kernel, learned from shapes that it was timed on.
 
 For each kernel a Gaussian process over the logarithms of m, n and k (Matern 3/2), of the logarithm of a
 measured time over the modelled one. Kernels share the shapes, so that the covariances of a new shape with all
@@ -15,13 +15,13 @@ import numpy as np
 from .launches import Flags, Floats
 
 LENGTH = 2.5  # doublings of an extent
-NOISE = 0.2  # of the variance: what a shape alone has, and its neighbours do not
+NOISE = 0.2  # of the variance: the part that a shape does not share with its neighbours
 _SCALE = np.full(3, 3 / LENGTH**2)  # of squared distances along m, n and k, for Matern 3/2
 
 
 class Residuals(NamedTuple):
-    """`places` (shapes, 3): where they lie. `weights` (kernels, shapes): 0 for a shape that a kernel was not
-    timed on."""
+    """`places` (shapes, 3): those of the shapes. `weights` (kernels, shapes): 0 for a shape that a kernel was
+    not timed on."""
 
     places: Floats
     weights: Floats
@@ -34,7 +34,7 @@ def place(m: Any, n: Any, k: Any) -> Floats:
 
 
 def none(num_kernels: int) -> Residuals:
-    """Of kernels that nothing is learned of."""
+    """For kernels without learned errors."""
     return Residuals(np.zeros((0, 3)), np.zeros((num_kernels, 0)))
 
 
@@ -46,9 +46,9 @@ def _covariance(apart: Floats) -> Floats:
 
 
 def learn(places: Floats, logs: Floats, doubts: Floats | float = 0.0) -> Residuals:
-    """From (kernels, shapes) logarithms of measured over modelled times; NaN where there is none.
+    """From (kernels, shapes) logarithms of measured over modelled times; NaN if there is none.
 
-    `doubts`: the variance of each that was inferred, in units of the process's own.
+    `doubts`: the variance of each inferred one, in units of the process's own.
     """
     weights = np.zeros(logs.shape)
     covariance = _covariance(places[:, None] - places)
@@ -67,7 +67,7 @@ def precision(places: Floats) -> Floats:
 
 
 def without(inverse: Floats, apart: Flags) -> Floats:
-    """What `precision` is of the others of its shapes: a few that are left out cost little."""
+    """The `precision` of the other shapes: leaving out a few costs little."""
     rest = ~apart
     across = inverse[np.ix_(rest, apart)]
     fewer: Floats = inverse[np.ix_(rest, rest)]
@@ -77,8 +77,8 @@ def without(inverse: Floats, apart: Flags) -> Floats:
 
 
 def learned_and_missed(inverse: Floats, logs: Floats) -> tuple[Floats, Floats]:
-    """(shapes,) weights of one kernel that was timed on all shapes, and by how much each logarithm is missed
-    by what all others tell of it. Takes what `precision` is of the shapes.
+    """(shapes,) weights of one kernel that was timed on all shapes, and the error of each logarithm when
+    predicted from all others. Takes the `precision` of the shapes.
 
     Source: Rasmussen and Williams, 5.4.2.
     """
@@ -87,8 +87,7 @@ def learned_and_missed(inverse: Floats, logs: Floats) -> tuple[Floats, Floats]:
 
 
 def factors(residuals: Residuals, where: Floats) -> Floats:
-    """By what the modelled time of each kernel on one shape, which lies there (3,), is to be multiplied;
-    (kernels,)."""
+    """The factors for the modelled time of each kernel on the shape at this place (3,); (kernels,)."""
     if not len(residuals.places):
         return np.ones(len(residuals.weights))
     times: Floats = np.exp(residuals.weights @ _covariance(residuals.places - where))

@@ -1,7 +1,7 @@
-"""Into how many parts k is split, where that is an argument: a few numbers that fill the GPU.
+"""The candidates for the number of splits of k, where that is an argument: a few numbers that fill the GPU.
 
-As many as give each SM one block, two, four, or all that it holds at a time; or, where only the tiles of the
-last wave are split, as many parts each. And as many as sums need to be accurate.
+Those that give each SM one block, two, four, or all that it holds at a time; or, if only the tiles of the
+last wave are split, these numbers of parts. And the number that sums need to be accurate.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ BLOCKS_PER_SM = (1, 2, 4)  # and as many as are resident
 NUM_CHOICES = len(BLOCKS_PER_SM) + 2
 PARTS_OF_LAST = 2.0  # of a tile of the last wave, times as many
 VALUES = np.array([v for v in PARAMETER["split_k"].values if isinstance(v, int) and v > 1], float)
-_BETWEEN = np.sqrt(VALUES[1:] * VALUES[:-1])  # a wish below goes to the smaller of two neighbours
+_BETWEEN = np.sqrt(VALUES[1:] * VALUES[:-1])  # below this, a wish goes to the smaller of two neighbours
 
 
 class Splits:
-    """The numbers of splits worth a look for launches on a GPU of so many SMs."""
+    """The promising numbers of splits for launches on a GPU with this number of SMs."""
 
     def __init__(self, launches: Launches, num_sms: int) -> None:
         self._launches = launches
@@ -33,9 +33,9 @@ class Splits:
         self._are_all_free = bool(launches.is_splitting.all())
 
     def choices(self, shapes: Shapes, accurate: Any = 1) -> Floats:
-        """(NUM_CHOICES, launches) numbers for one shape; equal ones occur. Those of launches whose number is
-        no argument are their own. Where k is too short for two parts, two. `accurate`: from how many on the
-        sums of each launch are accurate enough."""
+        """(NUM_CHOICES, launches) numbers for one shape; equal ones occur. Launches whose number is not an
+        argument have their own. If k is too short for two parts, two. `accurate`: the number from which on
+        the sums of each launch are accurate enough."""
         launches = self._launches
         tiles = ceil_div(shapes.m, launches.bm) * ceil_div(shapes.n, launches.bn)
         wanted = self._wanted / np.maximum(tiles * self._counts_tiles, 1.0)

@@ -5,16 +5,16 @@
     compute = steps * (round_us * waves + step_us * queue)
     memory = bytes / (bandwidth * memory_efficiency), the less bandwidth the fewer SMs ask for it
     l2 = bytes that tiles read, each its own / the bandwidth of L2
-    bytes = those of A, B and C, twice those of the workspace, and what is lost where tiles cut rows
+    bytes = those of A, B and C, twice those of the workspace, and those lost where tiles cut rows
 
 A block works through `steps` tiles of k. The busiest SM has a `queue` of blocks, of which some are
-resident at a time: it needs that many `waves`. What blocks wait for together is paid per wave
-(latency), what they compete for is paid per block (issue slots, shared memory): so a last wave that
-is nearly empty costs less than a full one, but never nothing. Split-K writes its partial sums and
-reads them back: the last block of a tile after all others, one split after another; or a second launch
-after the first, with all SMs; or a cluster, from the shared memory of its blocks.
+resident at a time: it needs that many `waves`. Blocks wait together for latency, which counts per wave; they
+compete for issue slots and shared memory, which count per block. So a nearly empty last wave costs less than
+a full one, but never nothing. Split-K writes its partial sums and reads them back: the last block of a tile
+after all others, one split after another; or a second launch after the first, with all SMs; or a cluster,
+from the shared memory of its blocks.
 
-fit.py finds the figures, residual.py what they miss. Copied into exported tables.
+fit.py finds the figures, residual.py their errors. Copied into exported tables.
 """
 
 from __future__ import annotations
@@ -29,19 +29,20 @@ from .launches import Flags, Floats, Grids, Launches, Shapes, ceil_div
 from .model_figures import ModelFigures
 
 PROLOGUE_STEPS = 2.0  # filling the pipeline and storing C, counted as steps of k (unmeasured)
-BANDWIDTH_SMS = 0.5  # share of the SMs that has to ask for the full bandwidth (unmeasured)
-# Beyond the bytes moved, measured on an H200 (docs/decisions/0022): a launch behind another of the same call,
-# by whether it may begin before that one has ended (LaunchSpec.overlaps); and the splits of a cluster.
+BANDWIDTH_SMS = 0.5  # share of the SMs that must load to reach the full bandwidth (unmeasured)
+# In addition to the bytes moved, measured on an H200 (docs/decisions/0022): a launch after another of the
+# same call, by whether it may begin before that one has ended (LaunchSpec.overlaps); and the splits of a
+# cluster.
 LAUNCH_US, LAUNCH_APART_US = 1.0, 1.6
 CLUSTER_US = 0.4
-# A last block adds the partial sums of a tile, one split after another: so long for a split, and for each
-# float of it (docs/decisions/0059).
+# A last block adds the partial sums of a tile, one split after another: time for a split, and for each float
+# of it (docs/decisions/0059).
 LAST_BLOCK_US, LAST_BLOCK_FLOAT_US = 0.02, 8e-5
-# Tiles cut the rows of A and B into pieces. One that is shorter than a line of the cache costs beyond its own
-# bytes, one for each float that it lacks (docs/decisions/0053).
+# Tiles cut the rows of A and B into pieces. A piece shorter than a cache line costs one additional byte for
+# each float that it lacks (docs/decisions/0053).
 LINE_FLOATS = 32
-# Reading a float from L2 takes a GPU as long as so many FMAs: 6.7 TB/s on an H200, where anything from 5 to 8
-# predicts alike. Without it tiny tiles of a large product are taken to be fast (docs/decisions/0037).
+# Reading a float from L2 takes a GPU as long as this many FMAs: 6.7 TB/s on an H200, where anything from 5 to
+# 8 predicts alike. Without it tiny tiles of a large product would look fast (docs/decisions/0037).
 FMAS_PER_L2_FLOAT = 20
 
 
@@ -58,29 +59,29 @@ class Speeds(NamedTuple):
         return cls(*(np.array([getattr(one, name) for one in figures], float) for name in cls._fields))
 
     def take(self, index: Any) -> Speeds:
-        """Those at these places, or in another arrangement: what an index of NumPy says."""
+        """Those selected, or rearranged, by an index of NumPy."""
         return Speeds(*(column[index] for column in self))
 
 
 class Work(NamedTuple):
-    """What kernels have to do for shapes on one GPU; arrays."""
+    """The work of kernels for shapes on one GPU; arrays."""
 
     wave_steps: Floats  # waves of resident blocks, each of this many k-steps, on the busiest SM
     queue_steps: Floats  # k-steps of all blocks on the busiest SM, one after another
-    memory_us: Floats  # all bytes at the bandwidth that this many blocks can ask for
+    memory_us: Floats  # all bytes at the bandwidth that this many blocks can use
     l2_us: Floats  # what all tiles read
     overhead_us: Floats  # further launches, and waiting for others before adding their partial sums
 
 
 class _Lost(NamedTuple):
-    """Bytes at each cut of a row of A or B, whose rows lie along m or n, or along k."""
+    """Bytes at each cut of a row of A or B, with rows along m or n, or along k."""
 
     along: Floats
     along_k: Floats
 
     @classmethod
     def of(cls, extent: Floats, bk: Floats, is_read: Flags) -> _Lost:
-        """Of tiles of so much of m or n, and of k. What is not read but packed has no such rows."""
+        """For tiles of this extent along m or n, and along k. Packed operands have no such rows."""
         return cls(*(np.maximum(LINE_FLOATS - piece, 0.0) * is_read for piece in (extent, bk)))
 
 
@@ -90,7 +91,8 @@ def fmas_per_us(limits: DeviceLimits) -> float:
 
 
 class TimeModel:
-    """Counts the work of launches on one kind of GPU. What no shape changes is computed once."""
+    """Counts the work of launches on one kind of GPU. Values that do not depend on the shape are computed
+    once."""
 
     def __init__(self, launches: Launches, limits: DeviceLimits) -> None:
         self._launches, self._num_sms = launches, float(limits.num_sms)
@@ -146,21 +148,21 @@ class TimeModel:
         return lost
 
     def _steps(self, num_blocks: Floats, k_steps: Floats) -> tuple[Floats, Floats]:
-        """Steps of waves, and of the queue, of blocks that have so many steps each."""
+        """Steps of waves, and of the queue, for blocks of this many steps each."""
         queue = ceil_div(num_blocks, self._num_sms)
         steps = k_steps + PROLOGUE_STEPS
         return ceil_div(queue, self._launches.blocks_per_sm) * steps, queue * steps
 
 
 def together_us(compute_us: Floats, memory_us: Floats) -> Floats:
-    """What both take side by side: their 4-norm. Powers from 3 to 6 predict alike (docs/decisions/0053)."""
+    """The time of both together: their 4-norm. Powers from 3 to 6 predict alike (docs/decisions/0053)."""
     of_compute, of_memory = compute_us * compute_us, memory_us * memory_us
     times_us: Floats = np.sqrt(np.sqrt(of_compute * of_compute + of_memory * of_memory))
     return times_us
 
 
 def modelled_us(speeds: Speeds, todo: Work) -> Floats:
-    """Times in us of kernels so fast, without what the residual adds."""
+    """Times in us of kernels with these speeds, without the residual."""
     compute_us = speeds.round_us * todo.wave_steps + speeds.step_us * todo.queue_steps
     bound_us = np.maximum(together_us(compute_us, todo.memory_us / speeds.memory_efficiency), todo.l2_us)
     times_us: Floats = speeds.fixed_us + bound_us + todo.overhead_us

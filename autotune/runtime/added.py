@@ -1,4 +1,4 @@
-"""What a call adds to its product, and makes of it: a bias along the columns of C, an activation.
+"""What a call applies to its product: a bias along the columns of C, an activation.
 
 Copied into exported tables.
 """
@@ -30,7 +30,7 @@ class Added(NamedTuple):
 
     @classmethod
     def of(cls, libraries: Libraries, bias: Any, activation: str | None) -> Added | None:
-        """None for a plain product. Raises DispatchError for what is no vector of float32, or no
+        """None for a plain product. Raises DispatchError if it is not a vector of float32, or not an
         activation."""
         epilogue = asked_for(bias is not None, activation)
         if epilogue is None or bias is None:
@@ -40,7 +40,7 @@ class Added(NamedTuple):
         return cls(epilogue, bias, library, address, device, form)
 
     def check(self, columns: int, device: int) -> None:
-        """Raises DispatchError where the bias is none for so many columns of C, on this GPU."""
+        """Raises DispatchError if the bias does not fit this number of columns of C, on this GPU."""
         if self.library is None:
             return
         _, length, _, stride = self.form
@@ -56,6 +56,6 @@ class Added(NamedTuple):
             raise DispatchError(f"bias is on GPU {self.device}, the product on GPU {device}; move it there")
 
     def check_apart(self, address: int, num_bytes: int) -> None:
-        """Raises DispatchError if C, of so many bytes, shares a range of addresses with the bias."""
+        """Raises DispatchError if C, of this many bytes, shares a range of addresses with the bias."""
         own = FLOAT_BYTES * self.form[1]
         check_overlap((self.address, self.address, address), (own, own, num_bytes))

@@ -1,8 +1,8 @@
 """Arrays of other libraries, seen as what a launch needs: address, GPU, extents and strides.
 
 torch, CuPy and Numba are known by name: their current stream is asked and results are allocated with
-them. Anything else speaks `__cuda_array_interface__` or DLPack. No library is imported here: whoever
-hands over its array has imported it. Copied into exported tables.
+them. Anything else supports `__cuda_array_interface__` or DLPack. No library is imported here: the caller who
+passes an array has imported its library. Copied into exported tables.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ Leading = tuple[tuple[int, int], ...]  # extents of leading dimensions, outermos
 # address, GPU, form of a matrix, leading dimensions. Plain tuples: made three times per call
 Operand = tuple[int, int, Form, Leading]
 NO_DEVICE = -1  # of an array without elements
-BIAS_ROLE = "bias"  # of a vector, which is told as a matrix of one row
+BIAS_ROLE = "bias"  # of a vector, which is described as a matrix of one row
 _FLOAT32 = np.dtype(np.float32)
 
 
 class _StreamHandle:
-    """A stream of another owner, told by the CUDA stream protocol."""
+    """A stream of another owner, given by the CUDA stream protocol."""
 
     def __init__(self, handle: int) -> None:
         self._handle = handle
@@ -38,7 +38,7 @@ class _StreamHandle:
 
 
 class Library:
-    """One kind of array. Subclasses are stateless but for the module and the driver they talk to."""
+    """One kind of array. Subclasses are stateless except for the module and the driver they use."""
 
     name: ClassVar[str] = ""
     is_host: ClassVar[bool] = False
@@ -58,17 +58,17 @@ class Library:
         raise NotImplementedError
 
     def order(self, x: Any, stream: int) -> None:
-        """Work given to `stream` from now on waits for what produces x."""
+        """Later work on `stream` waits for the work that produces x."""
 
     def wrote(self, x: Any) -> None:
         """A product was written into an array that the caller passed."""
 
     def packed_copy(self, x: Any) -> Any | None:
-        """A packed copy of an array, made on the current stream; None where that is not known how."""
+        """A packed copy of an array, made on the current stream; None if this library has no known way."""
         return None
 
     def assign(self, x: Any, values: Any) -> None:
-        """Copy an array into another, on the current stream; of libraries that make packed copies."""
+        """Copy an array into another, on the current stream; for libraries that make packed copies."""
         raise NotImplementedError
 
 
@@ -209,7 +209,7 @@ class CuPy(Library):
             return int(self._cupy.cuda.get_current_stream().ptr)
 
     def _external(self, stream: int) -> Any:
-        """A handle as CuPy's stream. CuPy 14 wants the protocol, earlier ones know the handle alone."""
+        """A handle as CuPy's stream. CuPy 14 needs the protocol, earlier versions know only the handle."""
         streams = self._cupy.cuda
         if hasattr(streams.Stream, "from_external"):
             return streams.Stream.from_external(_StreamHandle(stream))
@@ -233,8 +233,8 @@ class CuPy(Library):
 
 
 class Foreign(Library):
-    """Anything with `__cuda_array_interface__` or DLPack. Runs on the producer's stream where that is
-    told, else on the legacy default stream."""
+    """Anything with `__cuda_array_interface__` or DLPack. Runs on the producer's stream if that is known,
+    else on the legacy default stream."""
 
     name = "DLPack"
     is_foreign = True
@@ -330,14 +330,14 @@ class Libraries:
         self._by_name: dict[str, Library] = {}
 
     def of(self, x: Any, role: str) -> Library:
-        """The library that x belongs to. Raises DispatchError for what is no array."""
+        """The library that x belongs to. Raises DispatchError if x is not an array."""
         found = self._by_type.get(type(x))
         if found is None:
             found = self._by_type[type(x)] = self._shared(_kind(x, role))
         return found
 
     def _shared(self, kind: type[Library]) -> Library:
-        """One object per library, so that two operands of one library are told by identity."""
+        """One object per library, so that identity shows whether two operands share a library."""
         if kind.name not in self._by_name:
             self._by_name[kind.name] = kind(self._driver) if issubclass(kind, Foreign) else kind()
         return self._by_name[kind.name]

@@ -1,7 +1,7 @@
-"""cuBLAS alone, for GPUs that no table is for, where the caller has chosen that instead of an error.
+"""cuBLAS alone, for GPUs without a table, if the caller has chosen that instead of an error.
 
-There is no kernel beside it. So what cuBLAS does not do as a product (alpha = 0, or no depth) is scaled by
-cublasSgeam, which does not read A and B; what it cannot do at all is an error. Copied into exported tables.
+There is no kernel beside it. So cublasSgeam, which does not read A and B, scales C where cuBLAS computes no
+product (alpha = 0, or no depth); what cuBLAS cannot do at all is an error. Copied into exported tables.
 """
 
 from __future__ import annotations

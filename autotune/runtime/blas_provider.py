@@ -1,11 +1,11 @@
-"""cuBLAS as a provider: calls cublasSgemm where cuBLAS is taken to be faster than every kernel of a table,
+"""cuBLAS as a provider: calls cublasSgemm where cuBLAS is expected to be faster than every kernel of a table,
 and cublasSgemmStridedBatched for batches that no kernel was tuned for.
 
 The library is the one that this process has loaded already, else the one that cuda.pathfinder finds. It is
 optional: where it is absent, broken or switched off, kernels of the table serve.
 
-A thread has a handle of its own on each GPU (cuBLAS: a handle must not be configured by two threads at once).
-When a thread ends, its handles pass on to others; none is ever destroyed, for that would wait for the GPU.
+A thread has its own handle on each GPU (cuBLAS: two threads must not configure a handle at the same time).
+When a thread ends, other threads take its handles; none is ever destroyed, since that would wait for the GPU.
 A handle keeps no workspace between calls: each call sets its stream and then a workspace, since setting the
 stream resets the workspace. Workspaces come from workspace.py, as for kernels. So streams never share one,
 and a captured graph owns its own. Copied into exported tables.
@@ -32,14 +32,14 @@ from .cuda_driver import Driver
 from .pick import Call, Pick
 from .product import Product, Triple
 
-# What a call of cuBLAS takes from the workspaces, said as a launch says it.
+# What a call of cuBLAS takes from the workspaces, in the form of a launch.
 BLAS_GRID = Grid((0, 1), 0, 0, 1, 0, 0, WORKSPACE_BYTES, 0, 0)
 SWITCH = "AUTOTUNE_CUBLAS"
 _SWITCH_OFF = f"pass cublas=False, or set {SWITCH}=0, to do without cuBLAS"
 _POINTER_MODE_HOST = 0
 _SCALES = struct.Struct("=ff")  # alpha and beta
 _FILE = r"libcublas\.so[.\d]*$"
-_MAPS = Path("/proc/self/maps")  # of Linux: the files that this process has mapped
+_MAPS = Path("/proc/self/maps")  # on Linux: the files that this process has mapped
 _I, _P, _L = ctypes.c_int, ctypes.c_void_p, ctypes.c_int64
 _PROPERTY = "cublasGetProperty"
 _SIGNATURES: dict[str, tuple[Any, ...]] = {
@@ -99,8 +99,8 @@ class BlasHandle:
         self._beta = self._alpha + _SCALES.size // 2
 
     def scale(self, alpha: float, beta: float) -> bool:
-        """Set the scales of the next call; False where that is for a kernel: A and B are not to be read, or a
-        scale is no float32, which a launch refuses."""
+        """Set the scales of the next call; False if a kernel must serve it: A and B must not be read, or a
+        scale is not a float32, which a launch refuses."""
         try:
             _SCALES.pack_into(self._scales, 0, alpha, beta)
         except (struct.error, OverflowError, TypeError):
@@ -109,7 +109,7 @@ class BlasHandle:
 
     def sgemm(self, call: ColumnMajorCall, stream: int, addresses: Triple, workspace: int) -> None:
         """Enqueue a product, or a batch, with the scales set before; beta = 0 does not read C. The GPU's
-        context must be current, and nothing else use the workspace before the product is done."""
+        context must be current, and nothing else may use the workspace before the product is done."""
         library, handle, (a, b, c) = self._library, self._handle, addresses
         _check(library.cublasSetStream_v2(handle, stream), "cublasSetStream")
         _check(library.cublasSetWorkspace_v2(handle, workspace, WORKSPACE_BYTES), "cublasSetWorkspace")
@@ -126,8 +126,8 @@ class BlasHandle:
         _check(status, name)
 
     def scale_result(self, call: ColumnMajorCall, stream: int, address: int, beta: float) -> None:
-        """Enqueue C = beta C, for each of a batch; beta = 0 does not read C. By cublasSgeam in place, whose
-        second operand counts nothing: cuBLAS states that neither is read where its scale is 0."""
+        """Enqueue C = beta C, for each of a batch; beta = 0 does not read C. By cublasSgeam in place, with a
+        scale of 0 for the second operand: cuBLAS states that it does not read an operand whose scale is 0."""
         library, handle = self._library, self._handle
         _check(library.cublasSetStream_v2(handle, stream), "cublasSetStream")
         _SCALES.pack_into(self._scales, 0, beta, 0.0)
@@ -141,7 +141,7 @@ class BlasHandle:
 
 
 class _Lent(dict[int, BlasHandle]):
-    """The handles of one thread, by GPU. When it ends, they are there for others."""
+    """The handles of one thread, by GPU. When it ends, other threads take them."""
 
     def __init__(self, idle: dict[int, list[BlasHandle]]) -> None:
         super().__init__()
@@ -158,8 +158,8 @@ class _OfThread(threading.local):
 
 
 class BlasLibrary:
-    """cuBLAS in this process, with its handles. Threads may share it. Raises DispatchError where the library
-    does not tell its version."""
+    """cuBLAS in this process, with its handles. Threads may share it. Raises DispatchError if the library
+    does not report its version."""
 
     def __init__(self, library: Any) -> None:
         self._library = library
@@ -175,8 +175,8 @@ class BlasLibrary:
         return {name: getattr(self._library, name) for name in _SIGNATURES if name != _PROPERTY}
 
     def handle(self, device: int, stream: int, driver: Driver) -> BlasHandle | None:
-        """The handle of this thread on a GPU, whose context is current. None where cuBLAS gave none before,
-        and where one would have to be made while the stream is captured."""
+        """The handle of this thread on a GPU, whose context is current. None if cuBLAS gave none before, or
+        if one would have to be made while the stream is captured."""
         handles = self._of_thread.handles
         found = handles.get(device)
         if found is None:
@@ -202,7 +202,7 @@ class BlasLibrary:
 
 
 class BlasProvider:
-    """cuBLAS for one dispatcher; not `is_on`: it is neither looked for nor called."""
+    """cuBLAS for one dispatcher; without `is_on` it is neither located nor called."""
 
     def __init__(self, is_on: bool) -> None:
         self._is_on = is_on
@@ -211,15 +211,15 @@ class BlasProvider:
 
     @property
     def library(self) -> BlasLibrary | None:
-        """Looked for when it is first asked for: loading it takes time and memory."""
+        """Located at its first use: loading it takes time and memory."""
         library = find_library() if self._is_on else None
         if library is not None:
             self._loaded_version = library.version
         return library
 
     def loaded_version(self) -> str | None:
-        """As `version`, but nothing is loaded for it: None where no cuBLAS was loaded when this was asked
-        first, until one serves."""
+        """As `version`, but loads nothing: None if no cuBLAS was loaded at the first request, until one
+        serves."""
         if not self._has_looked and self._loaded_version is None:
             self._has_looked = True
             library = loaded_library()
@@ -233,23 +233,23 @@ class BlasProvider:
         return None if library is None else library.version
 
     def may_serve(self, call: Call) -> bool:
-        """Whether cuBLAS can be called for this: leading dimensions are `int` there, and products without
-        depth are left to kernels."""
+        """Whether cuBLAS can be called for this: its leading dimensions are `int`, and kernels serve products
+        without depth."""
         return call.gemm.k > 0 and max(call.lds) <= MAX_EXTENT and self.library is not None
 
     def served(self, pick: Pick, call: Call) -> Pick:
-        """A pick with the one who does serve as its provider."""
+        """A pick that names the provider that really serves."""
         if pick.provider == "autotune" or self.may_serve(call):
             return pick
         return replace(pick, provider="autotune", tell=partial(_instead, pick, self.library is None))
 
     def with_epilogue(self, pick: Pick) -> Pick:
-        """As `served`, of a pick whose kernel has an epilogue: the kernel serves. cublasSgemm has none, and
-        would need another pass over C behind it."""
+        """As `served`, for a pick whose kernel has an epilogue: the kernel serves. cublasSgemm has none, and
+        would need another pass over C."""
         return replace(pick, provider="autotune") if pick.provider == "cublas" else pick
 
     def call(self, problem: Product) -> ColumnMajorCall:
-        """How cuBLAS is called for a product that it may serve."""
+        """The arguments of cuBLAS for a product that it may serve."""
         return ColumnMajorCall.of(problem.gemm, problem.lds, problem.batch)
 
 
@@ -259,10 +259,10 @@ def _instead(pick: Pick, is_absent: bool) -> str:
 
 
 def is_switched_on(cublas: bool | None, deterministic: bool) -> bool:
-    """Whether a dispatcher may call cuBLAS: what its argument says, else the environment, else yes. What is
-    deterministic must not hang on which cuBLAS a machine has, unless its caller says so.
+    """Whether a dispatcher may call cuBLAS: by its argument, else by the environment, else yes. A
+    deterministic dispatcher must not depend on a machine's cuBLAS, unless its caller says so.
 
-    Raises DispatchError for what is no switch.
+    Raises DispatchError for an invalid switch.
     """
     if cublas is not None:
         if type(cublas) is not bool:
@@ -276,7 +276,7 @@ def is_switched_on(cublas: bool | None, deterministic: bool) -> bool:
 
 @cache
 def find_library() -> BlasLibrary | None:
-    """The cuBLAS of this process, loaded or else installed; None where none can be used."""
+    """The cuBLAS of this process, loaded or else installed; None if none can be used."""
     loaded = loaded_library()
     if loaded is not None:
         return loaded

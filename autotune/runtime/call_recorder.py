@@ -1,6 +1,6 @@
-"""Writes what a process calls for, where the core does not, so that it may be killed at any moment.
+"""Records the calls of a process where the core does not, so that the process may be killed at any moment.
 
-FILE.d holds a file of each process: a suite in JSON (suite.py), a shape in each line. Copied into exported
+FILE.d holds a file of each process: a suite in JSON (suite.py), one shape per line. Copied into exported
 tables.
 """
 
@@ -20,13 +20,13 @@ from ..gemm import Gemm
 from .counting import CallCounts, Counted
 
 VERSION = 1  # of the format
-EVERY_S = 0.25  # between two writes: what is written is not a second old, on a busy machine either
+EVERY_S = 0.25  # between two writes: the file is less than a second old, also on a busy machine
 _AGAIN = "name a file in a folder that can be written"
 
 
 def folder_of(file: str) -> Path:
-    """Where the calls of a file are recorded; made if need be. Raises DispatchError where that cannot be
-    written."""
+    """The folder in which the calls of a file are recorded; created if needed. Raises DispatchError if it
+    cannot be written."""
     folder = Path(f"{file}.d")
     try:
         folder.mkdir(exist_ok=True)
@@ -87,13 +87,13 @@ class CallRecorder:
                 threading.Thread(target=self._keep_writing, name="autotune-calls", daemon=True).start()
 
     def help(self) -> None:
-        """Called with each product: write now, if the thread is late. Where a program gives up the
-        interpreter's lock often and takes it back at once, a thread may wait for it for seconds."""
+        """Called with each product: write now, if the thread is late. If a program often releases the
+        interpreter's lock and takes it back at once, a thread may wait for it for seconds."""
         if time.monotonic() > self._due_s:
             self._write()
 
     def end(self) -> None:
-        """Write what is left. In a forked child the counts are its parent's."""
+        """Write the rest. In a forked child the counts are its parent's."""
         if self._path is not None and os.getpid() == self._pid:
             self._is_ending.set()
             self._write()
@@ -103,7 +103,7 @@ class CallRecorder:
             self._write()
 
     def _write(self) -> None:
-        """What cannot be written now is tried again later: the state of before stays whole until then."""
+        """If this fails it is tried again later: the previous state stays whole until then."""
         path = self._path
         assert path is not None
         with self._lock:
@@ -117,7 +117,7 @@ class CallRecorder:
 
     @staticmethod
     def _replace(path: Path, content: bytes) -> bool:
-        """In few calls of the system: after each, a thread of a busy program waits for its turn."""
+        """In few system calls: after each, a thread of a busy program waits for the interpreter's lock."""
         part = path.with_name(f".{path.name}")
         try:
             file = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)

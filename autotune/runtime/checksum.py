@@ -1,4 +1,4 @@
-"""A checksum over the text that it stands in: it tells damage, not intent. Copied into exported tables."""
+"""A checksum over the text that contains it: it detects damage, not intent. Copied into exported tables."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ def sealed(text: str) -> str:
 
 
 def is_hex(text: str) -> bool:
-    """Whether all of it is pairs of digits of hexadecimal numbers, in small letters. To convert it there and
-    back takes a third of what an expression does."""
+    """Whether all of it is pairs of digits of hexadecimal numbers, in small letters. Converting it there and
+    back takes a third of the time of a regular expression."""
     try:
         return bytes.fromhex(text).hex() == text
     except ValueError:

@@ -1,9 +1,9 @@
-"""Choices of launches that rest on times taken where a table is used: in memory, and in a small file.
+"""Choices of launches by times measured where a table is used: in memory, and in a small file.
 
-A file holds choices for one table. What a table settles by itself lies in the cache folder, one file for each
-kind of GPU, driver, power limit and cuBLAS that it was settled on: what was the fastest there need not be the
-fastest elsewhere. What an application pins (`export_choices`) names no GPU, and serves all that the table
-does.
+A file holds choices for one table. Choices that a table settles by itself are in the cache folder, one file
+for each kind of GPU, driver, power limit and cuBLAS that they were settled on: the fastest there need not be
+the fastest elsewhere. Choices that an application pins (`export_choices`) name no GPU, and serve all GPUs of
+the table.
 
 Nothing is taken on trust. A file with one changed byte, or of another table, is not used. A choice is not
 used if the table lacks its kernel, or if that kernel must not serve the call. Copied into exported tables.
@@ -55,8 +55,7 @@ Tell = Callable[[str, str], None]  # of what, and what
 @dataclass(frozen=True)
 class Choice:
     """The fastest of some launches, and what cuBLAS took, for one kind of call: leading dimensions in
-    elements, and how many bytes the operands' addresses lie behind a multiple of 16 (0, 4 or 8: 12 allows
-    what 4 does)."""
+    elements, and the operands' addresses modulo 16 bytes (0, 4 or 8: 12 allows the same as 4)."""
 
     m: Extent
     n: Extent
@@ -82,8 +81,8 @@ class Choice:
 
 @dataclass(frozen=True)
 class SettledOn:
-    """What choices hold for, besides their table. `cublas` is the version of cuBLAS, None where no choice is
-    between a kernel and that."""
+    """What choices hold for, besides their table. `cublas` is the version of cuBLAS, None if cuBLAS was no
+    alternative."""
 
     gpu_name: str
     num_sms: Annotated[int, Within(0, 1 << 16)]
@@ -110,13 +109,13 @@ class ChoiceFile:
 
 
 def kind_of(call: Call) -> Call:
-    """The same for all calls that may run the same launches: addresses as far as vectors feel them."""
+    """The same for all calls that may run the same launches: addresses count only as they limit vectors."""
     a, b, c = (address & -address & 15 for address in call.addresses)
     return call if (a, b, c) == call.addresses else call._replace(addresses=(a, b, c))
 
 
 def name_of(table: Table) -> str:
-    """Tells a table from others: by when it was exported, and by its kernels."""
+    """Distinguishes a table from others: by its export time, and by its kernels."""
     parts = (
         table.created_at,
         table.source_hash,
@@ -134,8 +133,8 @@ def render(table: str, settled_on: SettledOn | None, choices: Iterable[Choice]) 
 
 
 def read(path: Path, table: str, advice: str) -> ChoiceFile:
-    """The choices of a file for the table of this name. Raises DispatchError, which ends with `advice`, where
-    the file is damaged or of another table, FileNotFoundError where there is none."""
+    """The choices of a file for the table of this name. Raises DispatchError, which ends with `advice`, if
+    the file is damaged or of another table, FileNotFoundError if there is none."""
     try:
         text = read_file(path, MAX_FILE_BYTES, advice).decode()
         data = strict.parse(text)
@@ -182,7 +181,7 @@ class Choices:
         return self._known
 
     def add(self, choice: Choice) -> None:
-        """Remember a choice, and write it down if that can be done: a product does not depend on it."""
+        """Keep a choice, and write it to the file if possible: no product depends on that."""
         with self._lock:
             self._known = {**self._stored(), **self._known, choice.call: choice}
             if self._path is None:
@@ -199,7 +198,7 @@ class Choices:
         return list(self._known.values())[-MAX_CHOICES:]
 
     def _stored(self) -> dict[Call, Choice]:
-        """What the file holds. One that cannot be used is told of, and replaced when the next is written."""
+        """What the file holds. A file that cannot be used is reported, and replaced at the next write."""
         if self._path is None:
             return {}
         try:
@@ -212,17 +211,17 @@ class Choices:
         except DispatchError as error:
             fault = str(error)
             if os.path.lexists(self._path) and not os.path.isfile(self._path):  # noqa: PTH113 (never raise)
-                self._path = None  # nothing to write to: a pipe would be waited for
+                self._path = None  # not to be written: opening a pipe would block
         self._tell("keeping", fault)
         return {}
 
 
 class KnownChoices:
-    """What serves a call instead of what the chooser says: what was pinned, or what was settled on its GPU.
+    """Choices that replace the chooser's: those pinned, or those settled on the call's GPU.
     Threads may share it.
 
-    `is_first_use`: kinds of call that the model picks for are to be settled, and what was settled before on
-    such a GPU serves from its first call on.
+    `is_first_use`: kinds of call that the model picks for are to be settled, and earlier choices for such a
+    GPU serve from its first call on.
     """
 
     def __init__(
@@ -244,7 +243,7 @@ class KnownChoices:
         self._lock = threading.Lock()
 
     def pick(self, call: Call, device: int | None = None) -> Pick | None:
-        """The launch that was chosen for a call, on a GPU; None: on any that was settled on."""
+        """The launch that was chosen for a call, on a GPU; None: on any GPU with settled choices."""
         if not (self._pinned or self._settled):
             return None
         kind = kind_of(call)
@@ -275,7 +274,7 @@ class KnownChoices:
         return found
 
     def export(self, path: Path) -> None:
-        """Write all that is pinned or settled, for any GPU of the table. Raises DispatchError."""
+        """Write all pinned or settled choices, for any GPU of the table. Raises DispatchError."""
         choices: dict[Call, Choice] = {}
         for found in (self._pinned, *(settled.all() for settled in self._settled.values())):
             choices = {**found, **choices}
@@ -291,8 +290,8 @@ class KnownChoices:
             warnings.warn(message, DispatchWarning, stacklevel=2)
 
     def _of(self, call: Call, choice: Choice | None, how: str) -> Pick | None:
-        """The launch that a choice names, or cuBLAS. None where the launch must not serve the call: a file
-        may say anything."""
+        """The launch that a choice names, or cuBLAS. None if the launch must not serve the call: a file may
+        say anything."""
         kernel = None if choice is None else self._kernels.get(choice.kernel)
         if choice is None or kernel is None or not _serves(kernel, call, choice.split_k):
             return None
@@ -317,7 +316,7 @@ class KnownChoices:
 
 
 def _pinned(path: Path | None, table: str) -> dict[Call, Choice]:
-    """Raises DispatchError: who pins choices is not served by others."""
+    """Raises DispatchError: a user who pins choices must not get others."""
     if path is None:
         return {}
     try:

@@ -52,7 +52,7 @@ class Chooser:
         return frozenset(entry.gemm for entry in self._table.entries)
 
     def served_as(self, problem: Product, addresses: Triple) -> Product:
-        """A batch as one product of all its rows where it is one, unless it was tuned as it is."""
+        """A batch as one product of all its rows if possible, unless it was tuned as a batch."""
         call = Call(problem.gemm, problem.lds, addresses, problem.batch)
         if not problem.gemm.is_batched or (problem.gemm in self._tuned and call.is_as_tuned):
             return problem
@@ -81,7 +81,8 @@ class Chooser:
         )
 
     def with_epilogue(self, pick: Pick, epilogue: Epilogue) -> Pick:
-        """The same by the variant of its kernel. Raises DispatchError where the table lacks the epilogue."""
+        """The same pick with the variant of its kernel. Raises DispatchError if the table lacks the
+        epilogue."""
         return replace(pick, kernel_id=self._variants.of(pick.kernel_id, epilogue).id)
 
     def ranked(self, call: Call, num: int) -> tuple[Pick, ...]:

@@ -1,8 +1,8 @@
 """What a table's times hold for besides the kind of GPU: number of SMs, driver, power limit, a MIG slice.
 
-None of it makes a result wrong, so a table is never refused for it. But another kernel may be the fastest:
-who uses the table is warned, once per process and table, at the first product on such a GPU. Asking costs
-nothing at any later call. Copied into exported tables.
+None of it makes a result wrong, so a table is never refused for it. But another kernel may be the fastest, so
+the user is warned, once per process and table, at the first product on such a GPU. Later calls cost nothing.
+Copied into exported tables.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _SAME_W = 0.5  # limits closer than this are one
 
 
 class Conditions(NamedTuple):
-    """What a GPU runs under. Empty or None is what it does not tell."""
+    """What a GPU runs under. Values that it does not report are empty or None."""
 
     gpu_name: str
     num_sms: int
@@ -31,12 +31,12 @@ class Conditions(NamedTuple):
 
 
 def kind_of(gpu_name: str) -> str:
-    """The name of the GPU that a name is of: of itself, or of a MIG slice of it."""
+    """The name of the GPU, given its own name or that of a MIG slice of it."""
     return gpu_name.partition(MIG)[0]
 
 
 def ask_nvml(uuid: str) -> tuple[str, float | None]:
-    """Version of the driver, and power limit in W of the GPU of this UUID, as far as NVML tells."""
+    """Version of the driver, and power limit in W of the GPU of this UUID, as far as NVML reports them."""
     try:
         from cuda.bindings import nvml
 
@@ -52,7 +52,7 @@ def ask_nvml(uuid: str) -> tuple[str, float | None]:
 
 
 def differences(table: Table, here: Conditions) -> list[str]:
-    """In what a GPU differs from the one that a table was measured on, as far as both tell."""
+    """How a GPU differs from the one that a table was measured on, as far as both are known."""
     there = table.environment
     pairs: list[tuple[str, Any, Any]] = [
         ("name", here.gpu_name, there.gpu_name),
@@ -74,7 +74,7 @@ _lock = threading.Lock()
 
 
 def warn(table: Table, device: int, here: Conditions) -> None:
-    """Warn that a GPU is not quite the one that the table was measured on: once per process and table."""
+    """Warn that a GPU differs from the one that the table was measured on: once per process and table."""
     found = differences(table, here)
     identity = (table.created_at, table.source_hash, table.environment.gpu_uuid)
     with _lock:

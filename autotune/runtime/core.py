@@ -50,8 +50,7 @@ _SIGNATURES: dict[str, list[Any]] = {
 
 @cache
 def library() -> Any:
-    """The library of this folder; None where it was not built, or not for such a machine, or from other
-    sources than these."""
+    """The library of this folder; None if it was not built, or for another machine, or from other sources."""
     try:
         found = ctypes.CDLL(library_path(FOLDER / LIBRARY))
         sizes = (ctypes.c_uint32 * len(STRUCTS)).in_dll(found, "autotune_struct_bytes")
@@ -87,8 +86,8 @@ def core_of(table: Table) -> Core | None:
 
 
 class Core:
-    """A handle on the core for one table. Threads may share it. Raises DispatchError where the core does not
-    take the table."""
+    """A handle on the core for one table. Threads may share it. Raises DispatchError if the core refuses the
+    table."""
 
     def __init__(self, table: Table, library: Any) -> None:
         self.library, self._kept = library, TableArrays()

@@ -1,4 +1,4 @@
-"""Has the core (core.py) launch what the engine plans, and remember plans for calls that ask no Python.
+"""Lets the core (core.py) launch what the engine plans, and keep plans for calls that bypass Python.
 
 Copied into exported tables.
 """
@@ -150,7 +150,7 @@ class CoreEngine(Engine):
         self._call(self.core.library.autotune_run_plan, plan, stream, (*addresses, bias), alpha, beta)
 
     def _use_blas(self) -> None:
-        """Have the core call cuBLAS, too, as soon as that is found."""
+        """Let the core call cuBLAS, too, as soon as cuBLAS is found."""
         library = self.blas.library
         with self._blas_lock:  # what the core was told of must not be freed by another that tells it
             if library is not None and self._blas_calls is None:
@@ -191,7 +191,7 @@ class CoreEngine(Engine):
 
 
 def _blas_calls(functions: Mapping[str, Any]) -> Any:
-    """For the core: what is not a function of C comes wrapped."""
+    """For the core: other callables than C functions are wrapped."""
     kinds = (kind for _, kind in BlasCalls._fields_)
     calls = zip(kinds, functions.values(), strict=True)
     return BlasCalls(*(kind(_address(function) or function) for kind, function in calls))

@@ -1,4 +1,4 @@
-"""What a status of the core's launches says, as an error. Copied into exported tables."""
+"""Turns a status of the core's launches into an error. Copied into exported tables."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def no_scale(alpha: Any, beta: Any, reason: object) -> DispatchError:
 
 
 def tell(status: int, alpha: Any, beta: Any, version: str = "", where: str = "this GPU") -> None:
-    """Raise what a status other than 0 says; warn, where a kernel served instead of cuBLAS of a version."""
+    """Raise the error for a status other than 0; warn, if a kernel served instead of cuBLAS of a version."""
     if status > INSTEAD:
         fault, blas = _blas_fault(status - INSTEAD), f"cuBLAS {version}".strip()
         told = f"{blas} cannot be used on {where}, kernels serve instead: {fault}"

@@ -1,6 +1,6 @@
-"""The structs of the core's headers (core/*.h), as ctypes has them. Copied into exported tables.
+"""The structs of the core's headers (core/*.h) in ctypes. Copied into exported tables.
 
-Fields have the names that they have there; a library whose structs are of other sizes is not used (core.py).
+Fields have the same names as there; a library whose structs have other sizes is not used (core.py).
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class CResiduals(Struct):
 
 
 def shared_of(gemm: Gemm) -> int:
-    """What the products of a batch share, as core/table.h numbers it."""
+    """The number in core/table.h for the operands that the products of a batch share."""
     return 1 if gemm.shares_a else 2 if gemm.shares_b else 0
 
 
@@ -166,7 +166,7 @@ def _call(*arguments: Any) -> Any:
 
 
 class DriverCalls(Struct):
-    """autotune_driver of core/driver.h: what is called of CUDA."""
+    """autotune_driver of core/driver.h: the functions of CUDA that it calls."""
 
     _fields_ = (
         ("current_context", _call(ADDRESS)), ("push_context", _call(WORD)),
@@ -185,7 +185,7 @@ class DriverCalls(Struct):
 
 
 class BlasCalls(Struct):
-    """autotune_blas of core/blas.h: what is called of cuBLAS."""
+    """autotune_blas of core/blas.h: the functions of cuBLAS that it calls."""
 
     _fields_ = (
         ("create", _call(ADDRESS)), ("set_math_mode", _call(WORD, ctypes.c_int)),
@@ -212,7 +212,7 @@ _OF_PYTHON = {
 
 
 class PythonCalls(Struct):
-    """autotune_python of core/tensors.h: what is called of Python, and objects of it."""
+    """autotune_python of core/tensors.h: the functions of Python that it calls, and some objects."""
 
     _fields_ = tuple((name, ADDRESS) for name in (*_OF_PYTHON, "none", "yes", "no"))
 

@@ -23,20 +23,20 @@ _REDUCTIONS = ("none", "two_pass", "last_block", "last_wave", "cluster")  # as c
 
 
 class TableArrays:
-    """Memory that a table's arrays lie in, as long as the table is open."""
+    """The memory of a table's arrays, as long as the table is open."""
 
     def __init__(self) -> None:
         self.by_address: dict[int, Any] = {}  # arrays of structs, or of NumPy
 
     def of(self, structs: Sequence[Any]) -> int | None:
-        """The address of these, one behind the other; none of none."""
+        """The address of these values, one after the other; None if there are none."""
         if not structs:
             return None
         made = (type(structs[0]) * len(structs))(*structs)
         return self._keep(made, ctypes.addressof(made))
 
     def numbers(self, found: np.ndarray[Any, Any]) -> int | None:
-        """The address of an array of NumPy; none of an empty one."""
+        """The address of a NumPy array; None for an empty one."""
         return self._keep(found, found.ctypes.data) if found.size else None
 
     def _keep(self, array: Any, address: int) -> int:

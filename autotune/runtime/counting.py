@@ -1,4 +1,4 @@
-"""Counts how often each kind of call was served, where the core does not. Copied into exported tables."""
+"""Counts how often each kind of call was served, if the core does not. Copied into exported tables."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .product import Product, Triple
 
 
 class Counted(NamedTuple):
-    """A kind of call, by what it was served, and how often. `lds`: leading dimensions in elements;
+    """A kind of call, what served it, and how often. `lds`: leading dimensions in elements;
     `alignment`: of the addresses of A, B and C in bytes, 4, 8 or 16. `gemm` is None for the calls of all
     kinds beyond the first MAX_TALLIES, of which nothing else is known."""
 
@@ -30,7 +30,7 @@ OTHERS = Counted(None, (0, 0, 0), (0, 0, 0), "", 0, "autotune", 0)
 
 
 class CallCount:
-    """The calls of one kind. Threads may share it: `add` is one step of C. A lock would take ten times as
+    """The calls of one kind. Threads may share it: `add` is one C function. A lock would take ten times as
     long."""
 
     def __init__(self, kind: Counted) -> None:
@@ -43,7 +43,7 @@ class CallCount:
 
 
 class CallCounts:
-    """All of an engine. A tally stays, whatever becomes of plans: one that is made anew finds its own."""
+    """All of an engine. A tally outlives plans: a plan that is made again finds its own."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -68,5 +68,5 @@ class CallCounts:
 
 
 def alignment(address: int) -> int:
-    """The largest power of two that divides an address, from a float's size to what vectors need."""
+    """The largest power of two that divides an address, from a float's size up to a vector's."""
     return max(FLOAT_BYTES, (address | TUNED_ALIGNMENT) & -(address | TUNED_ALIGNMENT))

@@ -1,10 +1,9 @@
-"""The compiled kernels of an exported folder: read with its table, unpacked and checked where one is first
-needed.
+"""The compiled kernels of an exported folder: read with its table, unpacked and checked at their first use.
 
-`cubins/<sha256>.cubin.gz` is a cubin as gzip packs it (`zcat` shows it), named by the SHA-256 of what is in
-it. Tables of before schema 7 hold `cubins/<sha256>.cubin`, as it is. All files are read at once: they take a
-millisecond or two, and a program that runs on while its table is exported anew keeps the kernels of the old
-one. Nothing is taken on trust: not more is unpacked than the table says that there is. Copied into exported
+`cubins/<sha256>.cubin.gz` is a cubin packed by gzip (`zcat` shows it), named by the SHA-256 of its content.
+Tables before schema 7 hold `cubins/<sha256>.cubin`, unpacked. All files are read at once: this takes a
+millisecond or two, and a running program keeps the kernels of the old table when a new one is exported. Files
+are not trusted: no more is unpacked than the size in the table. Copied into exported
 tables.
 """
 
@@ -33,8 +32,8 @@ def packed(code: bytes) -> bytes:
 
 
 def unpacked(content: bytes, num_bytes: int) -> bytes:
-    """What was packed, of just so many bytes. Raises Misfit where it is anything else; no more is unpacked
-    than one byte beyond."""
+    """The unpacked content, of exactly this many bytes. Raises Misfit if it differs; at most one byte more is
+    unpacked."""
     unpacker = zlib.decompressobj(wbits=_GZIP)
     try:
         code = unpacker.decompress(content, num_bytes + 1)
@@ -48,8 +47,8 @@ def unpacked(content: bytes, num_bytes: int) -> bytes:
 class CubinFiles(Mapping[str, bytes]):
     """The code of every cubin of a table by its SHA-256, as it is asked for. Threads may share it.
 
-    Raises DispatchError at once where a file is missing or can be no cubin, by its kind or size; and when a
-    cubin is asked for, where it is damaged, or holds another kernel than the table says.
+    Raises DispatchError at once if a file is missing or, by its kind or size, cannot be a cubin; and when a
+    cubin is requested that is damaged, or holds another kernel than the table says.
     """
 
     def __init__(self, folder: Path, table: Table) -> None:

@@ -1,7 +1,7 @@
 """The few calls of the CUDA driver that a dispatcher makes, in plain integers, errors raised.
 
-Handles (contexts, streams, kernels, libraries, addresses) are ints. `Driver` is the only door to CUDA
-of the runtime: tests put a double in its place. Copied into exported tables.
+Handles (contexts, streams, kernels, libraries, addresses) are ints. `Driver` is the runtime's only access to
+CUDA: tests replace it by a double. Copied into exported tables.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from .conditions import Conditions, ask_nvml
 
 PER_THREAD_STREAM = 2  # CU_STREAM_PER_THREAD
 LEGACY_STREAMS = (0, 1)  # NULL and CU_STREAM_LEGACY
-MAX_CONFIGS = 4096  # configurations of overlapping launches that a thread remembers
+MAX_CONFIGS = 4096  # configurations of overlapping launches that a thread keeps
 _NAME_BYTES = 256
 _Attribute = cuda.CUdevice_attribute
 _MAJOR = _Attribute.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR
@@ -58,7 +58,7 @@ class CudaFault(DispatchError):
 
 
 class KernelFacts(NamedTuple):
-    """What a loaded kernel was compiled for, as the driver says."""
+    """What a loaded kernel was compiled for, as the driver reports it."""
 
     max_threads: int  # per block: its launch bounds
     registers: int  # per thread
@@ -82,7 +82,7 @@ def _check(what: str, result: tuple[Any, ...]) -> Any:
 
 
 class _OverlapConfigs(threading.local):
-    """Configurations of this thread's overlapping launches: to make one takes longer than the launch."""
+    """Configurations of this thread's overlapping launches: making one takes longer than the launch."""
 
     def __init__(self) -> None:
         self._known: dict[tuple[Any, ...], Any] = {}
@@ -100,7 +100,7 @@ class _OverlapConfigs(threading.local):
 class Driver:
     """The driver of this process. Raises DispatchError where there is none."""
 
-    core_calls: Any = None  # the core finds its calls of CUDA in the driver; a double tells its own
+    core_calls: Any = None  # the core finds its CUDA functions in the driver; a double supplies its own
 
     def __init__(self) -> None:
         self._configs = _OverlapConfigs()
@@ -126,7 +126,7 @@ class Driver:
         return int(major), int(minor)
 
     def conditions(self, device: int) -> Conditions:
-        """What a GPU runs under, as far as the driver and NVML tell."""
+        """What a GPU runs under, as far as the driver and NVML report it."""
         num_sms = int(_check(f"SMs of GPU {device}", cuda.cuDeviceGetAttribute(_NUM_SMS, device)))
         uuid = uuid_text(bytes(_check(f"UUID of GPU {device}", cuda.cuDeviceGetUuid(device)).bytes))
         return Conditions(self.device_name(device), num_sms, self.version(), *ask_nvml(uuid))
@@ -163,8 +163,8 @@ class Driver:
 
     @contextmanager
     def relaxed(self) -> Iterator[None]:
-        """Lets this thread load code and take memory while a stream, of this or another thread, is being
-        captured: else the driver refuses that, and the other's capture fails."""
+        """Lets this thread load code and take memory during the capture of a stream by any thread: else the
+        driver refuses that, and the other thread's capture fails."""
         mode = _check("capture mode", cuda.cuThreadExchangeStreamCaptureMode(_RELAXED))
         try:
             yield
@@ -178,7 +178,8 @@ class Driver:
         return int(_check(f"looking up {name}", cuda.cuLibraryGetKernel(library, name.encode())))
 
     def kernel_facts(self, kernel: int, device: int, *, has_clusters: bool) -> KernelFacts:
-        """What the kernel was compiled for; not `has_clusters`: the GPU knows none, so it is not asked."""
+        """What the kernel was compiled for; without `has_clusters` the GPU has no clusters, so it is not
+        asked for them."""
 
         def ask(attribute: Any) -> int:
             return int(_check("looking at a kernel", cuda.cuKernelGetAttribute(attribute, kernel, device)))
@@ -187,7 +188,7 @@ class Driver:
         return KernelFacts(ask(_MAX_THREADS), ask(_REGISTERS), ask(_STATIC_SMEM), (x, y, z))
 
     def allow_smem(self, kernel: int, num_bytes: int, device: int) -> None:
-        """Let a kernel have more dynamic shared memory than the 48 KB that any may have."""
+        """Allow a kernel more dynamic shared memory than the usual 48 KB."""
         what = f"{num_bytes} bytes of shared memory"
         _check(what, cuda.cuKernelSetAttribute(_MAX_SMEM, num_bytes, kernel, device))
 
@@ -205,8 +206,8 @@ class Driver:
         arguments: int,
         overlaps: bool,
     ) -> None:
-        """`arguments` is the address of the array of pointers to the arguments. `overlaps`: the kernel
-        waits for those before it by itself, and may begin while the last of them still runs."""
+        """`arguments` is the address of the array of pointers to the arguments. `overlaps`: the kernel itself
+        waits for earlier ones, and may begin while the last of them still runs."""
         if overlaps:
             config = self._configs.of(grid, threads, smem_bytes, stream)
             (error,) = cuda.cuLaunchKernelEx(config, kernel, arguments, 0)
@@ -231,7 +232,7 @@ class Driver:
         return bool(status != _NOT_CAPTURING)
 
     def order(self, before: int, after: int) -> None:
-        """Work given to `after` from now on waits for what `before` has been given so far."""
+        """Later work on `after` waits for the work that `before` has so far."""
         event = _check("making an event", cuda.cuEventCreate(_NO_TIMING))
         try:
             _check("recording an event", cuda.cuEventRecord(event, before))
@@ -240,8 +241,8 @@ class Driver:
             _check("freeing an event", cuda.cuEventDestroy(event))
 
     def make_pool(self, device: int, kept_bytes: int) -> int:
-        """A pool of a GPU's memory. Whenever the host waits for the GPU, the pool gives unused memory back to
-        the driver, all but so many bytes."""
+        """A pool of a GPU's memory. Whenever the host waits for the GPU, the pool gives unused memory beyond
+        this many bytes back to the driver."""
         properties = cuda.CUmemPoolProps()
         properties.allocType = cuda.CUmemAllocationType.CU_MEM_ALLOCATION_TYPE_PINNED
         properties.location.type = cuda.CUmemLocationType.CU_MEM_LOCATION_TYPE_DEVICE
@@ -283,7 +284,7 @@ class Driver:
         _check("waiting for a stream", cuda.cuStreamSynchronize(stream))
 
     def free_bytes(self) -> int:
-        """Memory that nobody has, of the GPU whose context is current."""
+        """Free memory of the GPU whose context is current."""
         return int(_check("asking for free memory", cuda.cuMemGetInfo())[0])
 
     # Timing
@@ -309,7 +310,7 @@ class Driver:
         return 1000 * float(_check("reading the time of events", cuda.cuEventElapsedTime(begin, end)))
 
     def capture(self, stream: int, enqueue: Callable[[], None]) -> int:
-        """What `enqueue` gives to a stream, as a graph to launch instead of being run."""
+        """The work that `enqueue` gives to a stream, as a graph instead of being run."""
         _check("beginning a capture", cuda.cuStreamBeginCapture(stream, _RELAXED))
         with ExitStack() as at_end:
             try:

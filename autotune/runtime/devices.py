@@ -1,4 +1,4 @@
-"""The GPUs of a process: who they are, their contexts, and the kernels of a table that are loaded on them.
+"""The GPUs of a process: their identities, their contexts, and the kernels of a table loaded on them.
 
 Loading happens once per kernel and GPU, under a lock, also while a stream is being captured. Copied
 into exported tables.
@@ -26,8 +26,8 @@ DEFAULT_SMEM = 48 * 1024  # bytes of dynamic shared memory that any kernel may h
 
 
 class LoadedKernel(NamedTuple):
-    """A kernel ready for launches on one GPU. `reduce` is 0 where there is no second pass, `pack` where
-    nothing is packed."""
+    """A kernel ready for launches on one GPU. `reduce` is 0 if there is no second pass, `pack` if nothing is
+    packed."""
 
     sgemm: int
     reduce: int
@@ -49,7 +49,7 @@ class OpenGpu:
 
 
 class Gpus:
-    """GPUs of this process, each opened when it is first asked for. Threads may share it."""
+    """GPUs of this process, each opened at its first use. Threads may share it."""
 
     def __init__(self, driver: Driver) -> None:
         self._driver = driver
@@ -57,7 +57,7 @@ class Gpus:
         self._gpus: dict[int, OpenGpu] = {}
 
     def gpu(self, device: int) -> OpenGpu:
-        """A GPU by its number. Raises DispatchError if it is not to be served."""
+        """A GPU by its number. Raises DispatchError if it cannot be served."""
         found = self._gpus.get(device)
         if found is None:
             with self._lock:
@@ -79,7 +79,7 @@ class Gpus:
     def _adopt(self, device: int) -> OpenGpu:
         context = self._driver.primary_context(device)
         here = None
-        with suppress(CudaFault):  # what is wrong with the GPU shows in what is asked of it
+        with suppress(CudaFault):  # the later calls report what is wrong with the GPU
             here = self._driver.conditions(device)
         self._gpus[device] = OpenGpu(device, context, Workspaces(self._driver, device), here)
         return self._gpus[device]
@@ -95,7 +95,8 @@ class Devices(Gpus):
         self._libraries: dict[str, int] = {}  # by SHA-256 of the cubin; not bound to a GPU
 
     def for_host(self) -> int:
-        """The GPU for arrays of the host: the current one if the table is for it, else the first such."""
+        """The GPU for host arrays: the current one if the table is for it, else the first that the table is
+        for."""
         return first_served(self._driver, self._mismatch)
 
     def kernel(self, gpu: OpenGpu, kernel: Kernel) -> LoadedKernel:
@@ -141,7 +142,7 @@ class Devices(Gpus):
         return LoadedKernel(sgemm, reduce, pack, spec.threads, spec.smem_bytes, spec.overlaps)
 
     def _check_code(self, gpu: OpenGpu, kernel: Kernel, loaded: Mapping[str, int]) -> None:
-        """Raises DispatchError if the code is not what the table launches it as."""
+        """Raises DispatchError if the code does not match the table's launch parameters."""
         limits = self._table.limits
         for name, handle in loaded.items():
             if handle:
@@ -190,8 +191,8 @@ def first_served(driver: Driver, fault: Callable[[int], str | None]) -> int:
 def misfit(kernel: Kernel, name: str, facts: KernelFacts, smem_per_block: int) -> str | None:
     """Why one of a kernel's functions cannot be launched as the table says, or None if it can.
 
-    Launch bounds are part of the code, so a block has just the threads that it was compiled for. Registers
-    are told of `sgemm` alone. A cluster lies along y (launch.Grid).
+    Launch bounds are part of the code, so a block has exactly the threads that it was compiled for. Registers
+    are known only for `sgemm`. A cluster is along y (launch.Grid).
     """
     spec = kernel.spec
     is_main = name == "sgemm"

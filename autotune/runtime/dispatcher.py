@@ -4,8 +4,8 @@ of more dimensions are batches of such products (stacks.py).
 A call does three things: it reads address, extents and strides of its arrays; it looks up what it did
 for such a call before (the first time: picks a kernel, loads it, plans the launch); it launches. Only
 the first call of its kind on a GPU is slow. No call waits for the GPU, so calls work under graph capture.
-There is one exception: where the caller asks for it, a first call settles its kind, and waits; under capture
-that is put off. Where cuBLAS is taken to be faster than all kernels, it is called instead of one. A folder
+There is one exception: if the caller asks for it, a first call settles its kind, and waits; under capture
+this is postponed. Where cuBLAS is expected to be faster than all kernels, it is called instead. A folder
 may hold tables for several kinds of GPU: each GPU is served by the one for its kind (engines.py).
 
 Needs cuda-bindings and numpy, for DLPack arrays cuda-core too. Copied into exported tables.
@@ -53,22 +53,21 @@ class Dispatcher:
     """Serves matrix products from one exported folder. Threads may share it.
 
     Reads the whole folder at once and checks its tables. A compiled kernel is unpacked and checked when it is
-    first needed (cubin_files.py). What launches is imported, and CUDA asked for, at the first product.
+    first needed (cubin_files.py). The modules that launch are imported, and CUDA is initialised, at the first
+    product.
 
     settle: "first-use" times the model's first few launches at the first call of a kind that was not tuned,
     outside of graph capture, and keeps the fastest in a file of the cache folder, for this and later
-    processes (settling.py). "off", the default, waits for no GPU; `settle()` can be called all the same.
-    Left out, the environment variable AUTOTUNE_SETTLE says it.
-    choices: a file that `export_choices` wrote. What it holds is served before anything else. Left out,
-    the environment variable AUTOTUNE_CHOICES names it.
-    deterministic: what serves a call follows from the folder and the file of choices alone, in every process.
-    Nothing is settled, and nothing that was settled elsewhere is read. cuBLAS is not called, but where
-    `cublas` is True.
-    cublas: whether cuBLAS is called where it is taken to be faster than every kernel of the table
-    (blas_provider.py). Left out, the environment variable AUTOTUNE_CUBLAS says it, 0 or 1; it is by default.
-    fallback: what becomes of products on a GPU that no table of the folder is for. "refuse", the default, is
-    an error; "cublas" has cuBLAS serve them, with one warning. Left out, the environment variable
-    AUTOTUNE_FALLBACK says it, unless `deterministic`.
+    processes (settling.py). "off", the default, waits for no GPU; `settle()` still works. By default the
+    environment variable AUTOTUNE_SETTLE decides. choices: a file that `export_choices` wrote. Its choices
+    have priority over all others. By default the environment variable AUTOTUNE_CHOICES names it.
+    deterministic: only the folder and the file of choices decide what serves a call, in every process.
+    Nothing is settled, and no choices settled elsewhere are read. cuBLAS is called only if `cublas` is True.
+    cublas: whether cuBLAS is called where it is expected to be faster than every kernel of the table
+    (blas_provider.py). By default the environment variable AUTOTUNE_CUBLAS, 0 or 1, decides; without it, yes.
+    fallback: what happens to products on a GPU without a table in the folder. "refuse", the default, raises
+    an error; with "cublas", cuBLAS serves them, with one warning. By default the environment variable
+    AUTOTUNE_FALLBACK decides, unless `deterministic`.
 
     `tables`: of all kinds of GPU, `table` the first of them, which was exported first.
     `num_copied`: how many products needed a packed copy, by whose (a, b, out).
@@ -129,13 +128,13 @@ class Dispatcher:
         shares_b: bool = False,
         device: int | None = None,
     ) -> Pick:
-        """What a product of packed, aligned matrices would run, and why. Needs no GPU; what was settled on
-        one is known once a product ran there, or `settle` was called.
+        """What a product of packed, aligned matrices would run, and why. Needs no GPU; choices settled on one
+        are known after a product ran there, or `settle` was called.
 
-        `batch`: so many products one behind the other; `shares_a` (`shares_b`): all read the same A (B).
-        `device`: number of the GPU. Without it a folder with one table asks no GPU; of several tables the one
-        for the current GPU is asked, or for the first that one is for, and the first where there is no GPU.
-        Raises DispatchError for extents that are no whole numbers or out of range, and for a GPU that is not
+        `batch`: number of products, one after the other; `shares_a` (`shares_b`): all read the same A (B).
+        `device`: number of the GPU. Without it a folder with one table asks no GPU; among several tables, the
+        one for the current GPU decides, else the one for the first GPU that has one, else the first table.
+        Raises DispatchError for extents that are not whole numbers or out of range, and for a GPU that is not
         served.
         """
         is_one = device is None and len(self._kinds) == 1
@@ -158,8 +157,8 @@ class Dispatcher:
         return blas_pick(gemm)
 
     def _kind_here(self, device: int | None) -> OneKind | None:
-        """The kind that serves a GPU; None where cuBLAS does. Where no GPU is named and none can be used, the
-        first. Raises DispatchError for one that is named and not served."""
+        """The kind that serves a GPU; None if cuBLAS does. If no GPU is named and none can be used, the first
+        kind. Raises DispatchError for a named GPU that is not served."""
         if device is not None:
             engines, _ = self._opened or self._open()
             return engines.kind(_number(device))
@@ -176,12 +175,13 @@ class Dispatcher:
         """Time the model's first few launches for shapes that were not tuned, once, and keep the fastest.
 
         Shapes are (m, n, k) or (m, n, k, trans_a, trans_b), of packed matrices whose addresses are multiples
-        of 16. Batches, as `prepare` takes them, are left as they are. What was settled before on such a GPU,
-        by any process, is not timed again, and serves from now on. `device`: number of the GPU, by default
+        of 16. Batches, as `prepare` takes them, are left as they are. Choices settled before on such a GPU,
+        by any process, are not timed again, and serve from now on. `device`: number of the GPU, by default
         the current one. Waits for the GPU.
 
-        Returns what serves each shape. What cannot be settled keeps the model's choice, with a warning.
-        Raises DispatchError for what is no shape, if this dispatcher is deterministic, and under capture.
+        Returns what serves each shape. A shape that cannot be settled keeps the model's choice, with a
+        warning. Raises DispatchError for an invalid shape, if this dispatcher is deterministic, and under
+        capture.
         """
         if self._is_deterministic:
             raise DispatchError(

@@ -1,4 +1,4 @@
-"""Plans launches and makes them: remembers, per kind of call, everything but addresses and scalars.
+"""Plans launches and makes them: keeps, per kind of call, everything but addresses and scalars.
 
 Copied into exported tables.
 """
@@ -59,7 +59,7 @@ _PACK = struct.Struct("=iiQqi4xQiiq")
 _PACK_OFFSETS = (0, 4, 8, 16, 24, 32, 40, 44, 48)
 
 
-# What a plan is remembered by: GPUs, forms and alignment of A, B and C, their flags, the batch, the epilogue
+# The key of a plan: GPUs, forms and alignment of A, B and C, their flags, the batch, the epilogue
 Key = tuple[Triple, Forms, Triple, bool, bool, Batch | None, Epilogue | None]
 
 

@@ -1,7 +1,7 @@
 """Reads the files of an exported folder: regular ones, of a size that such a file can have.
 
-Whoever hands over a folder decides what lies in it. A FIFO would never end an open or a read, a device would
-never end at all: neither is waited for. Copied into exported tables: standard library only.
+A folder from elsewhere may hold anything. Opening or reading a FIFO would block, and a device has no end:
+neither is read. Copied into exported tables: standard library only.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from ..errors import DispatchError
 
 MAX_TABLE_BYTES = 64 << 20  # 400 kernels take 0.6 MB
 MAX_CUBIN_BYTES = 16 << 20  # a kernel takes 10 to 200 KB
-_PART_BYTES = 1 << 16  # that are read at a time where a file's size is not what the system tells
+_PART_BYTES = 1 << 16  # that are read at a time if a file's size is not what the system reports
 
 
 def read_file(path: Path | str, max_bytes: int, advice: str) -> bytes:
-    """What is in a file. Raises DispatchError, which ends with `advice`, where it cannot be read, is no
-    regular file, or holds more than `max_bytes`; FileNotFoundError where it is not there."""
+    """The content of a file. Raises DispatchError, which ends with `advice`, if it cannot be read, is not a
+    regular file, or holds more than `max_bytes`; FileNotFoundError if it does not exist."""
     try:
-        # without O_NONBLOCK, to open a FIFO is to wait for its writer
+        # without O_NONBLOCK, opening a FIFO waits for its writer
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         try:
             found = os.fstat(descriptor)
@@ -37,8 +37,8 @@ def read_file(path: Path | str, max_bytes: int, advice: str) -> bytes:
 
 
 def _read(descriptor: int, size: int, path: Path | str, max_bytes: int, advice: str) -> bytes:
-    """The content up to the file's end, in one go if the size that the system tells is right; at most
-    `max_bytes` and one more."""
+    """The content up to the file's end, in one read if the system's size is right; at most `max_bytes` and
+    one more."""
     part = os.read(descriptor, min(size, max_bytes) + 1)
     if len(part) == size <= max_bytes:
         return part

@@ -30,8 +30,8 @@ def sgemm_host(
 ) -> _Array:
     """C = alpha * op(A) * op(B) + beta * C for arrays a, b, out of the host; waits for the result.
 
-    `scales` are alpha and beta, `transposed` trans_a and trans_b; `added`: a bias of the host, and what is
-    made of the result. Strides of any kind are packed on the way.
+    `scales` are alpha and beta, `transposed` trans_a and trans_b; `added`: a bias on the host, and an
+    activation. Arrays with any strides are packed during the copy.
 
     Raises DispatchError if shapes do not fit, out overlaps an input, or the stream is captured.
     """

@@ -1,8 +1,8 @@
-"""Imports the rest of an exported folder's modules as they were when the folder was imported.
+"""Imports the remaining modules of an exported folder as they were when the folder was imported.
 
-What launches is imported at the first product. If another folder is in the place by then, its modules may be
-of another version. So the sources that are not imported yet are read at the start, and the core's library is
-opened: files that are removed live on as long as they are open. None of it is used while the folder stays.
+The modules that launch are imported at the first product. If another folder is in its place by then, its
+modules may be of another version. So the sources not yet imported are read at the start, and the core's
+library is opened: removed files exist as long as they are open. None of this is used while the folder stays.
 Copied into exported tables: standard library only.
 """
 
@@ -25,7 +25,7 @@ _opened: dict[str, tuple[KeptModules, int]] = {}  # libraries by path, with a de
 
 
 class KeptModules:
-    """Finds modules of a package in memory, once its folder was replaced; asked by Python's import."""
+    """Finds modules of a package in memory, once its folder was replaced; called by Python's import."""
 
     def __init__(self, package: str, folder: Path) -> None:
         self.kept_package, self._folder = package, folder
@@ -35,7 +35,7 @@ class KeptModules:
         self._read(package, str(folder))
 
     def _read(self, package: str, folder: str) -> None:
-        with os.scandir(folder) as entries:  # pathlib takes twice as long, or four times
+        with os.scandir(folder) as entries:  # pathlib takes two to four times as long
             for entry in entries:
                 stem, _, suffix = entry.name.partition(".")
                 name = package if stem == _INIT else f"{package}.{stem}"
@@ -63,7 +63,7 @@ class KeptModules:
         return spec_from_file_location(name, place, loader=loader, submodule_search_locations=inside)
 
     def create_module(self, spec: ModuleSpec) -> ModuleType | None:
-        """Part of Python's protocol: None has it make the module."""
+        """Part of Python's protocol: with None Python makes the module."""
         return None
 
     def exec_module(self, module: ModuleType) -> None:
@@ -74,8 +74,8 @@ class KeptModules:
 
 
 def keep(package: str, folder: Path) -> None:
-    """Keep what of a package in a folder is not imported yet. A folder that cannot be read, as in an archive,
-    is left as it is.
+    """Keep the modules of a package in a folder that are not imported yet. A folder that cannot be read, as
+    in an archive, is ignored.
 
     Where a package is reloaded, its modules stay, and so does what was kept with them. Where it was imported
     anew, all modules are, this one too: what another keeps is of those before.
@@ -93,7 +93,7 @@ def keep(package: str, folder: Path) -> None:
 
 
 def library_path(path: Path) -> str:
-    """Where a library of this folder is: the file itself, or what is kept of it."""
+    """The path of a library of this folder: the file itself, or the copy kept of it."""
     kept, descriptor = _opened.get(str(path), (None, -1))
     return f"/proc/self/fd/{descriptor}" if kept is not None and kept.is_replaced else str(path)
 

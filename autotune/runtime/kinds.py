@@ -3,8 +3,9 @@
     table.json, cubins/               of the kind that was exported first
     kinds/NAME/table.json, cubins/    of each other kind
 
-A folder of one kind is as it was before there were several, and the folder of each kind is one that holds a
-table, too. Who serves a GPU is told by its name and compute capability alone. Copied into exported tables.
+A folder with one kind is the same as before there could be several, and the folder of each kind also works as
+an exported folder. A GPU's name and compute capability alone decide which table serves it. Copied into
+exported tables.
 """
 
 from __future__ import annotations
@@ -19,12 +20,12 @@ from .conditions import kind_of
 from .table import Table, load
 
 KINDS_FOLDER = "kinds"
-FALLBACK = "AUTOTUNE_FALLBACK"  # of the environment: what serves a GPU that no table is for
+FALLBACK = "AUTOTUNE_FALLBACK"  # of the environment: what serves a GPU without a table
 _Read = TypeVar("_Read")
 
 
 class GpuKind(NamedTuple):
-    """GPUs that one table is for. Slices of a GPU are of its kind."""
+    """The GPUs that one table is for. Slices of a GPU belong to its kind."""
 
     name: str
     compute_capability: tuple[int, int]
@@ -42,8 +43,8 @@ class GpuKind(NamedTuple):
 
 
 def load_kinds(folder: Path) -> list[tuple[Path, Table]]:
-    """The table of each kind, and the folder that it and its cubins lie in, the first kind's first. Raises
-    DispatchError where one of them cannot be read, or two are for one kind."""
+    """The table of each kind, and the folder of the table and its cubins, the first kind's first. Raises
+    DispatchError if one cannot be read, or if two are for one kind."""
     found = [(path, load(path)) for path in _folders(folder)]
     kinds = [GpuKind.of_table(table) for _, table in found]
     for kind in kinds:
@@ -53,7 +54,7 @@ def load_kinds(folder: Path) -> list[tuple[Path, Table]]:
 
 
 def read_whole(folder: Path, read: Callable[[], _Read]) -> _Read:
-    """What is read of a folder, of one state of it: once more, if another was put in its place meanwhile."""
+    """Reads a folder in one state: again, if another folder took its place meanwhile."""
     while True:
         before = _identity(folder)
         try:
@@ -96,5 +97,5 @@ def _identity(folder: Path) -> tuple[int, int] | None:
 
 
 def names_of(tables: Sequence[Table]) -> str:
-    """Of the GPUs that tables are for."""
+    """Names of the GPUs that tables are for."""
     return ", ".join(table.environment.gpu_name for table in tables)

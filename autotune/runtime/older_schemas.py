@@ -1,4 +1,4 @@
-"""What tables of earlier schemas say otherwise.
+"""How tables of earlier schemas differ.
 
     1   no kernel packs its operands, and none flushes its sums or spreads its copies
     2   no kernel overlaps what runs before it: its code does not wait
@@ -9,7 +9,7 @@
     7   there are no batches, although it has a place for them: nobody could call them
     8   no kernel has an epilogue, although it has a place for one
 
-A stored spec is not taken on trust: it must be the one that follows from the config. Copied into exported
+A stored spec is not trusted: it must equal the one that follows from the config. Copied into exported
 tables.
 """
 
@@ -36,10 +36,10 @@ _LATER_PARAMETERS = {"pack_a": 0, "pack_b": 0, "flush_k": 0, "bursts": 1}  # as 
 
 
 def upgrade(body: dict[str, Any], version: int) -> list[LaunchSpec]:
-    """Bring the JSON of a table to today's schema, but for its number; returns the specs that were stored.
+    """Convert the JSON of a table to today's schema, except its number; returns the stored specs.
 
-    Content that does not fit that schema raises Misfit, or stays as it is for the reader of the result to
-    refuse.
+    Content that does not fit the table's schema raises Misfit, or stays unchanged, so that the reader of the
+    result refuses it.
     """
     kernels, entries = (
         found if type(found) is list else [] for found in (body.get("kernels"), body.get("entries"))
@@ -64,14 +64,14 @@ def upgrade(body: dict[str, Any], version: int) -> list[LaunchSpec]:
 
 
 def _default(records: list[Any], name: str, value: Any) -> None:
-    """Give each record a field that its schema did not have yet."""
+    """Give each record a field that its schema lacked."""
     for record in records:
         if type(record) is dict:
             record.setdefault(name, value)
 
 
 def _add(records: list[Any], name: str, fields: dict[str, Any]) -> None:
-    """Give an object within each record what its schema did not say yet."""
+    """Give an object within each record the fields that its schema lacked."""
     for record in records:
         if type(record) is dict and type(record.get(name)) is dict:
             record[name] = fields | record[name]
@@ -95,7 +95,7 @@ def _upgrade(kernel: Any, index: int, version: int) -> LaunchSpec:
 
 
 def as_it_was(kernels: tuple[Kernel, ...], stored: list[LaunchSpec], version: int) -> tuple[Kernel, ...]:
-    """Kernels as their schema has them. Raises Misfit where a stored spec says otherwise."""
+    """Kernels as in their schema. Raises Misfit if a stored spec differs."""
     if version < _IDENTITIES:
         kernels = tuple(replace(k, source_hash="") for k in kernels)
     if version >= DERIVED_SPECS:

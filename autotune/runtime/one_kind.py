@@ -1,4 +1,5 @@
-"""One kind of GPU of an exported folder: its table, what chooses from it, and what launches its kernels here.
+"""One kind of GPU of an exported folder: its table, its chooser, and the engine that launches its kernels
+here.
 
 Copied into exported tables.
 """
@@ -30,14 +31,14 @@ if TYPE_CHECKING:
     from .settling import Settler
 
 MAX_PICKS = 4096  # shapes whose picks are remembered
-_DEFAULT_STREAM = LEGACY_STREAMS[0]  # waits for the work of all streams that do not opt out of that
+_DEFAULT_STREAM = LEGACY_STREAMS[0]  # waits for the work of all streams that do not opt out
 
 
 class OneKind:
-    """Serves GPUs of one kind. Threads may share it. What launches is imported when it is opened.
+    """Serves GPUs of one kind. Threads may share it. The modules that launch are imported when it is opened.
 
     `is_first_use`: kinds of call that the model picks for are settled at their first use. `is_deterministic`:
-    which cuBLAS is loaded decides nothing.
+    the loaded cuBLAS decides nothing.
     """
 
     def __init__(
@@ -51,7 +52,7 @@ class OneKind:
     ) -> None:
         self.table, self.gpu_kind = table, GpuKind.of_table(table)
         self._code, self._blas, self._is_first_use = code, blas, is_first_use
-        # deterministic: which cuBLAS is loaded by when differs between processes
+        # deterministic: processes differ in which cuBLAS they have loaded, and when
         self.chooser = Chooser(table, None if is_deterministic else blas.loaded_version)
         self._lock = threading.RLock()
         self._known: KnownChoices | None = None  # as long as nothing is pinned or settled
@@ -59,13 +60,13 @@ class OneKind:
         self._opened: tuple[Engine, Settler] | None = None
 
     def remembered(self, key: tuple[int, int, int, bool, bool]) -> Pick | None:
-        """What was picked for a shape before: of just these types, as 1, True and 1.0 are one key."""
+        """The earlier pick for a shape: with exactly these types, as 1, True and 1.0 are one key."""
         return self._picks.get(key)
 
     def pick(self, gemm: Gemm) -> Pick:
         """What a product of packed, aligned matrices would run, on any GPU of the kind."""
         key = gemm if gemm.is_batched else (gemm.m, gemm.n, gemm.k, gemm.trans_a, gemm.trans_b)
-        picks = self._picks  # `settle` puts others in their place
+        picks = self._picks  # `settle` replaces them
         found = picks.get(key) or self.choose(gemm)
         if not (self._is_first_use and found.how == "modelled"):  # which may be settled at any time
             if len(picks) >= MAX_PICKS:
@@ -74,7 +75,7 @@ class OneKind:
         return found
 
     def choose(self, gemm: Gemm, device: int | None = None) -> Pick:
-        """As `pick`, on one GPU, whatever was picked before."""
+        """As `pick`, on one GPU, without the cache."""
         if gemm.m and gemm.n:
             problem = self.chooser.served_as(packed(gemm), (0, 0, 0))
             call = Call(problem.gemm, problem.lds, batch=problem.batch)
@@ -84,20 +85,20 @@ class OneKind:
         return Pick(self.table.defaults[gemm.layout], "default", told, 1)
 
     def choices(self, pinned: Path | None = None) -> KnownChoices:
-        """What was settled, or pinned by a file. Raises DispatchError where that cannot be used, or is of
+        """The choices settled, or pinned by a file. Raises DispatchError if the file cannot be used, or is of
         another table."""
         from .choices import KnownChoices
 
         with self._lock:
             if self._known is None:
-                # nothing but plain kernels is ever chosen
+                # only plain kernels are ever chosen
                 kernels = {name: kernel for name, kernel in self.chooser.kernels.items() if kernel.is_plain}
                 is_first_use = self._is_first_use
                 self._known = KnownChoices(self.table, kernels, pinned, is_first_use, self._blas)
             return self._known
 
     def open(self, driver: Driver) -> tuple[Engine, Settler]:
-        """What launches on all GPUs of the kind, and settles there."""
+        """The engine and the settler for all GPUs of the kind."""
         from .core_engine import make_engine
         from .settling import Settler
 
@@ -111,7 +112,7 @@ class OneKind:
             return self._opened
 
     def settle(self, gemms: Iterable[Gemm], driver: Driver, device: int) -> list[Pick]:
-        """Time what the model would launch for shapes, once; what serves them then. Batches are left as they
+        """Time the model's launches for shapes, once; returns what then serves them. Batches are left as they
         are. Raises DispatchError under capture."""
         engine, settler = self.open(driver)
         gpu = engine.devices.gpu(device)

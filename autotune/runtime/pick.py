@@ -1,4 +1,4 @@
-"""A call, and what serves it: the records that choosing is about. Copied into exported tables."""
+"""A call, and what serves it: the input and output of a choice. Copied into exported tables."""
 
 from __future__ import annotations
 
@@ -16,17 +16,16 @@ How = Literal["exact", "settled", "modelled", "nearest", "default"]
 Provider = Literal["autotune", "cublas"]
 Triple = tuple[int, int, int]
 MAX_PLANS = 4096  # kinds of call that are remembered
-MAX_TALLIES = 1 << 16  # kinds of call that are counted, each for itself
+MAX_TALLIES = 1 << 16  # kinds of call that are counted separately
 TUNED_ALIGNMENT = 16  # bytes: of the widest vectors
 
 
 @frozen()
 class Pick:
-    """The kernel for a call. `entry` is the tuned shape it rests on, if any; `expected_us` the
-    measured (exact) or modelled time of the call, if any, `cublas_us` that of cuBLAS. `provider` is who
-    serves the call: where it is "cublas", the kernel does only where cuBLAS cannot be called. `is_looped`:
-    the kernel is one for single products, launched once for each of a batch. `reason` is put into words when
-    it is read."""
+    """The kernel for a call. `entry` is the tuned shape it is based on, if any; `expected_us` the
+    measured (exact) or modelled time of the call, if any, `cublas_us` that of cuBLAS. `provider` serves the
+    call: if it is "cublas", the kernel serves only if cuBLAS cannot be called. `is_looped`: the kernel is one
+    for single products, launched once for each of a batch. `reason` is formatted when it is read."""
 
     kernel_id: str
     how: How
@@ -50,7 +49,7 @@ class Pick:
         )
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Copies, in other processes, too, have the reason itself and not the table that tells it."""
+        """Copies, also in other processes, hold the reason itself and not the table that explains it."""
         told = partial(str, self.reason)
         own = (self.split_k, self.expected_us, self.entry, self.provider, self.cublas_us, self.is_looped)
         return Pick, (self.kernel_id, self.how, told, *own)
@@ -58,7 +57,7 @@ class Pick:
 
 class Call(NamedTuple):
     """One product, or a batch, as it would be launched: leading dimensions in elements, base addresses of A,
-    B, C, and how far those of one product of a batch lie from the next."""
+    B, C, and their distances from one product of a batch to the next."""
 
     gemm: Gemm
     lds: Triple
@@ -81,7 +80,8 @@ class Call(NamedTuple):
         return self.is_packed and not any(address % TUNED_ALIGNMENT for address in self.addresses)
 
     def refusal(self, kernel: Kernel, split_k: int | None = None) -> str | None:
-        """Why this kernel must not serve this call, in so many splits or its own, or None if it may."""
+        """Why this kernel must not serve this call, with this number of splits or its own, or None if it
+        may."""
         g = self.gemm
         if kernel.layout != g.layout:
             return f"it is for {kernel.layout}, not {g.layout}"
@@ -100,6 +100,6 @@ class Call(NamedTuple):
 
 
 def in_splits(kernel: Kernel, split_k: int | None) -> LaunchSpec:
-    """How a kernel is launched in so many splits of k; None: its own."""
+    """How a kernel is launched with this number of splits of k; None: its own."""
     spec = kernel.spec
     return spec if split_k is None or split_k == spec.split_k else replace(spec, split_k=split_k)

@@ -19,7 +19,7 @@ Triple = tuple[int, int, int]
 
 
 class UnfitStrides(DispatchError):
-    """A matrix whose elements no kernel can walk as they lie. `role`: a, b or out; `is_by_columns`: an out
+    """A matrix with strides that no kernel supports. `role`: a, b or out; `is_by_columns`: an out
     whose columns are contiguous, which is the transpose of one that fits."""
 
     def __init__(self, message: str, role: str, is_by_columns: bool = False) -> None:
@@ -44,8 +44,8 @@ class Matrix(NamedTuple):
 
 
 class Product(NamedTuple):
-    """A product, or a batch, with its leading dimensions, the bytes that A, B and C reach over, and how far
-    those of one product of a batch lie from the next."""
+    """A product, or a batch, with its leading dimensions, the bytes that A, B and C span, and their distances
+    from one product of a batch to the next."""
 
     gemm: Gemm
     lds: Triple
@@ -63,8 +63,8 @@ def make_gemm(
     shares_a: Any = False,
     shares_b: Any = False,
 ) -> Gemm:
-    """A Gemm. Raises DispatchError for extents that are no whole numbers (NumPy's are) or out of range, and
-    for flags that are neither true nor false, or contradict each other."""
+    """A Gemm. Raises DispatchError for extents that are not whole numbers (NumPy's are accepted) or out of
+    range, and for flags that are neither true nor false, or contradict each other."""
     flags = _flag("trans_a", trans_a), _flag("trans_b", trans_b)
     shared = _flag("shares_a", shares_a), _flag("shares_b", shares_b)
     extents = _extent("m", m), _extent("n", n), _extent("k", k)
@@ -103,7 +103,7 @@ def packed_forms(gemm: Gemm) -> tuple[Form, Form, Form]:
 
 
 def _flag(name: str, value: Any) -> bool:
-    """The flag as a bool; 0 and 1 are taken, too. BLAS's letters are not: any letter is true in Python."""
+    """The flag as a bool; 0 and 1 are accepted, too. BLAS's letters are not: any letter is true in Python."""
     try:
         if isinstance(value, (bool, np.bool_)) or operator.index(value) in (0, 1):
             return bool(value)
@@ -113,7 +113,7 @@ def _flag(name: str, value: Any) -> bool:
 
 
 def extents_of(form_a: Form, form_b: Form, trans_a: bool, trans_b: bool) -> Triple:
-    """m, n and k. Raises DispatchError if shapes do not fit, or a flag is none."""
+    """m, n and k. Raises DispatchError if shapes do not fit, or a flag is invalid."""
     trans_a, trans_b = _flag("trans_a", trans_a), _flag("trans_b", trans_b)
     m, k = form_a[1::-1] if trans_a else form_a[:2]
     k_of_b, n = form_b[1::-1] if trans_b else form_b[:2]
@@ -134,7 +134,7 @@ def understand(
     batch: Batch | None = None,
 ) -> Product:
     """The product that arrays describe, or the batch, of matrices of these forms; without an out, C is
-    packed. Raises DispatchError if their shapes or strides do not fit, or a flag is none."""
+    packed. Raises DispatchError if their shapes or strides do not fit, or a flag is invalid."""
     m, n, k = extents_of(form_a, form_b, trans_a, trans_b)
     a, b = _matrix(form_a, trans_a, "a"), _matrix(form_b, trans_b, "b")
     c = Matrix(m, n, max(n, 1), False) if form_c is None else _out(form_c, m, n)
@@ -144,14 +144,14 @@ def understand(
 
 
 def _repeated(single: Product, batch: Batch) -> Product:
-    """A batch of a product. What has no elements is told as packed: it lies nowhere."""
+    """A batch of a product. An array without elements counts as packed."""
     gemm = single.gemm
     if not gemm.k:
         batch = batch._replace(stride_a=0, stride_b=0)
     shares_a, shares_b = (not stride and gemm.k > 0 for stride in (batch.stride_a, batch.stride_b))
     whole = make_gemm(
         gemm.m, gemm.n, gemm.k, gemm.trans_a, gemm.trans_b, batch.products, shares_a,
-        shares_b and not shares_a,  # products that share both are told as sharing A: strides say the rest
+        shares_b and not shares_a,  # products that share both are marked as sharing A: strides say the rest
     )  # fmt: skip
     a, b, c = (
         reach + FLOAT_BYTES * (batch.products - 1) * stride if reach else 0
@@ -161,8 +161,8 @@ def _repeated(single: Product, batch: Batch) -> Product:
 
 
 def folded(problem: Product) -> Product | None:
-    """A batch as one product of all its rows: where all share B, and rows of op(A) and of C go on from
-    product to product. None where they do not."""
+    """A batch as one product of all its rows, if all share B, and rows of op(A) and of C continue from
+    product to product; else None."""
     gemm, (lda, ldb, ldc), _, (products, stride_a, stride_b, stride_c) = problem
     if products == 1 or stride_b or not gemm.k or products * gemm.m > MAX_EXTENT:
         return None
@@ -204,7 +204,7 @@ def _matrix(form: Form, is_transposed: bool, role: str) -> Matrix:
 
 
 def common_device(devices: Triple) -> int:
-    """The GPU that all arrays are on. Arrays without elements are anywhere. Raises DispatchError."""
+    """The GPU that all arrays are on. Arrays without elements may be on any. Raises DispatchError."""
     found = sorted(set(devices) - {NO_DEVICE})
     if len(found) > 1:
         raise DispatchError(f"the arrays are on GPUs {', '.join(map(str, found))}; move them to one")

@@ -1,13 +1,14 @@
-"""Does a table hold here and now? One kernel's result against float64, and its time against the recorded.
+"""Is a table valid on this GPU now? Compares one kernel's result with float64, and its time with the recorded
+one.
 
-It takes some milliseconds, so that a program can ask at its start: a GPU that is capped, shared, or in other
-clocks shows in the time, a broken one in the result. `autotune verify` looks at every kernel instead.
+It takes some milliseconds, so a program can check at its start: a GPU that is capped, shared, or at other
+clocks shows in the time, a broken one in the result. `autotune verify` checks every kernel instead.
 
 The kernel is the winner of the tuned shape that takes about AIM_US: long enough for its time to be that of
-the GPU, short enough to be timed often. As where shapes are settled (settling.py) it runs in graphs, on
-operands of the runtime's own, cold where the table is. A few graphs are queued at once, so that whoever
-shares the GPU gets turns within them; their mean counts. What is slow is timed again, as the clocks of an
-idle GPU rise meanwhile, and the least of these means is told. Copied into exported tables.
+the GPU, short enough to be timed often. As in settling (settling.py) it runs in graphs, on the runtime's own
+operands, cold if the table is. A few graphs are queued together, so that other users of the GPU get time
+slices within them; their mean counts. A slow result is timed again, as the clocks of an idle GPU rise
+meanwhile, and the least of these means is reported. Copied into exported tables.
 """
 
 from __future__ import annotations
@@ -35,18 +36,18 @@ AIM_US = 500.0  # of a launch
 BATCH_US = 1000.0  # of a graph: events resolve 0.5 us
 NUM_GRAPHS = 5  # queued at once, the first of which is not counted: 4 ms, twice a time slice of a shared GPU
 MOST_TRIES = 12  # of these, as long as they are slow: 60 ms, in which the clocks of an idle GPU rise
-# Times the recorded time beyond which something is amiss. Of the same product, four searches on H200 found
-# times whose largest is 1.007 times the least in the median of 26 shapes, and 1.022 at most (cuBLAS's, in
-# studies/results/h200-search-*seed*); the rest is for this shorter way to time. A neighbour that always
+# The largest acceptable ratio to the recorded time. For the same product, the largest time of four searches
+# on H200 is 1.007 times the least in the median of 26 shapes, and 1.022 at most (cuBLAS's, in
+# studies/results/h200-search-*seed*); the rest allows for this shorter way of timing. A neighbour that always
 # computes takes half of the GPU.
 SLOWER = 1.10
 NUM_ROWS, NUM_COLUMNS = 8, 64  # of C that are compared with float64
 
 
 class QuickCheck(NamedTuple):
-    """What was seen. `error_ratio`: the largest |C - C64| over its bound (error_bound.py). `time_us` of a
+    """The results. `error_ratio`: the largest |C - C64| over its bound (error_bound.py). `time_us` of a
     launch, and over the `recorded_us` of the table; without a tuned shape there is nothing to compare with.
-    `differences`: in what the GPU differs from the one that was measured (conditions.py)."""
+    `differences`: how the GPU differs from the one that was measured (conditions.py)."""
 
     device: int
     gpu_name: str
@@ -85,8 +86,8 @@ class QuickCheck(NamedTuple):
 
 
 def check_quickly(engine: Engine, gpu: OpenGpu) -> QuickCheck:
-    """Check one kernel of a table on a GPU; waits for it. Raises DispatchError where the GPU fails, or has
-    not the memory."""
+    """Check one kernel of a table on a GPU; waits for it. Raises DispatchError if the GPU fails, or has too
+    little memory."""
     table = engine.table
     entry = _entry(table)
     gemm, pick = (entry.gemm, _winner(engine, entry)) if entry else _default(table)
@@ -127,7 +128,7 @@ def _is_open(times_us: list[float], recorded_us: float | None) -> bool:
 
 
 def _entry(table: Table) -> Entry | None:
-    """The tuned shape whose winner takes most nearly AIM_US; the first of equals."""
+    """The tuned shape whose winner's time is nearest to AIM_US; the first of equals."""
     single = (entry for entry in table.entries if not entry.gemm.is_batched)
     return min(single, key=lambda entry: abs(math.log(entry.ranked[0].time_us / AIM_US)), default=None)
 
@@ -162,5 +163,5 @@ def _error_ratio(ground: Ground, gemm: Gemm) -> float:
 
 
 def _some(extent: int, most: int) -> np.ndarray[Any, Any]:
-    """Up to so many indices below an extent, the first and the last among them."""
+    """Up to this many indices below an extent, including the first and the last."""
     return np.unique(np.linspace(0, extent - 1, min(extent, most)).round().astype(int))

@@ -35,7 +35,7 @@ _NOTHING = Grid((0, 1), 0, 0, 1, 0, 0, 0, 0, 0)
 
 @dataclass
 class Decided:
-    """What became of a kind of call: `reason` says why it is left alone, and is "" where it is served.
+    """The decision on a kind of call: `reason` says why it is left alone, and is "" if it is served.
     `is_forgotten`: its calls are in the totals, and are not counted any more."""
 
     gemm: Gemm
@@ -75,7 +75,7 @@ class AllKinds(NamedTuple):
 
 
 class AsPicked(BlasProvider):
-    """cuBLAS of another program: what is picked for it is left to that."""
+    """cuBLAS of another program: calls picked for it are left to that program."""
 
     def __init__(self) -> None:
         super().__init__(is_on=False)
@@ -88,9 +88,9 @@ class AsPicked(BlasProvider):
 
 
 class RoutedEngine(CoreEngine):
-    """A `CoreEngine` that plans nothing but what it expects to be faster than cuBLAS. `has_bias`: a vector is
-    added to each row, by the kernel's epilogue where the table has that. Else C begins as a copy of it, which
-    cuBLAS adds as it goes: C is written and read once more."""
+    """A `CoreEngine` that plans only calls that it expects to serve faster than cuBLAS. `has_bias`: a vector
+    is added to each row, by the kernel's epilogue if the table has it. Else C begins as a copy of the vector,
+    so C is written and read once more; cuBLAS adds it within the product."""
 
     def __init__(self, has_bias: bool, core: Core, *arguments: Any) -> None:
         super().__init__(core, *arguments)
@@ -108,7 +108,7 @@ class RoutedEngine(CoreEngine):
         batch: Batch | None = None,
         epilogue: Epilogue | None = None,
     ) -> Decided:
-        """What becomes of such calls, from now on. Raises DispatchError for extents that no kernel counts."""
+        """The decision on such calls, from now on. Raises DispatchError for extents that no kernel counts."""
         key = key_of(devices, forms, addresses, False, False, batch, epilogue)
         with self._lock:
             if key not in self._decided:
@@ -137,7 +137,7 @@ class RoutedEngine(CoreEngine):
         return Plan(problem, gpu, None, _NOTHING, core=self._left_alone(problem, gpu.device, addresses))
 
     def _left_alone(self, problem: Product, device: int, addresses: Triple) -> CorePlan:
-        """It launches nothing; its calls are counted as the other program's cuBLAS's."""
+        """It launches nothing; its calls count as those of the other program's cuBLAS."""
         gemm = problem.gemm
         depth = gemm.k if gemm.m and gemm.n else 0  # what has none is not counted
         planned = Planned(

@@ -17,9 +17,9 @@ from .torch_router import Tables
 
 
 class RoutedKinds:
-    """Decides by the table for the GPU that tensors are on. `make` gives the engine for a GPU, the same for
-    all of a kind; of a GPU that no table is for it gives any, which leaves its calls alone. `first`: a GPU
-    whose engine is made at once. `tables`: of all engines, for the router in C++."""
+    """Decides by the table for the GPU that tensors are on. `make` returns the engine for a GPU, the same for
+    all of a kind; for a GPU without a table it returns any engine, which leaves its calls alone. `first`: a
+    GPU whose engine is made at once. `tables`: of all engines, for the router in C++."""
 
     def __init__(self, make: Callable[[int], RoutedEngine], first: int) -> None:
         self._make, self._calls, self.tables = make, SeveralCalls(), Tables()
@@ -28,7 +28,7 @@ class RoutedKinds:
         self._is_open = self._add(first)
 
     def tensor_calls(self) -> SeveralCalls | None:
-        """What serves torch's tensors on all GPUs; None where this torch does not offer them."""
+        """What serves torch's tensors on all GPUs; None if this torch does not support it."""
         return self._calls if self._is_open else None
 
     def decide(

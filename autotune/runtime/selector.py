@@ -4,20 +4,20 @@ A kernel is legal for a call if `launch.refusal` has nothing against it. In this
     exact     the shape was tuned, packed and aligned as the call is, and a kernel ranked for it is legal
     settled   never said here: of launches that `ranked` gives, the one that was the fastest (settling.py)
     modelled  the legal kernel with the least modelled time (models/forecast.py), in its best number of
-              splits, the default competing. The less is known of a kernel, the slower it is taken to be
-              (CAUTION). One whose sums are deeper than they may be (summation.py) is taken to be slower by as
-              much as they are deeper: it wins where nothing else is nearly as fast
+              splits, the default competing. The less is known of a kernel, the slower it is assumed to be
+              (CAUTION). A kernel whose sums are too deep (summation.py) counts as slower by the factor of the
+              excess: it wins only where nothing else is nearly as fast
     nearest   no legal kernel has a model: the best legal kernel of the nearest tuned shape
     default   nothing else is legal
 Where cuBLAS is expected to be as fast, or nearly (models/cublas_model.py), the pick names it as the provider;
-where the shape was tuned, if it was faster in the same rounds.
+on a tuned shape, if it was faster in the same rounds.
 
 A batch is served by kernels that were tuned for batches of the same product (docs/decisions/0056):
-    exact     the very batch was tuned
+    exact     this batch was tuned
     nearest   the best legal kernel of the batch whose number of products is the nearest. It serves if the
               numbers are no more than MOST_TIMES_APART apart and it was faster than cuBLAS by more than
               BATCH_MARGIN, else cuBLAS
-    looped    there is none: cuBLAS, or where that cannot be called, a launch for each product
+    looped    there is none: cuBLAS, or if that cannot be called, a launch for each product
 Copied into exported tables.
 """
 
@@ -49,8 +49,8 @@ CAUTION = 0.5  # deviations of a modelled time by which it is taken to be longer
 NEAR = 1.25  # times as large or small in m, n and k: sums that were accurate enough there are here
 ALIKE = 1.4  # times as many splits: one of two such launches of a kernel is tried (0057)
 MOST_TIMES_APART = 2.0  # as many products in a batch as in the one that was tuned
-# Logarithm of how many times faster than cuBLAS its kernel must have been there: as far as the model says
-# that the ratio of two kernels' times changes with the number of products (0056; unmeasured)
+# Logarithm of the factor by which its kernel must have been faster than cuBLAS there: the change, by the
+# model, of the ratio of two kernels' times with the number of products (0056; unmeasured)
 BATCH_MARGIN = cublas_model.MARGIN * 0.13
 
 _ONES = np.ones(3)
@@ -63,8 +63,8 @@ class Considered(NamedTuple):
     split_k: Floats
     time_us: Floats
     careful_us: Floats  # will hardly be exceeded
-    excess: Floats  # how many times as deep as is allowed their sums are; 1 where they are not deeper
-    handicapped_us: Floats  # careful, and slower by as much as sums are too deep
+    excess: Floats  # depth of their sums over the allowed one; 1 where they are not deeper
+    handicapped_us: Floats  # with caution, and slower by the excess depth of sums
 
 
 class Modelled:
@@ -173,7 +173,7 @@ class Selector:
         return None
 
     def _as_near_batch(self, call: Call, entry: Entry, ranked: RankedKernel) -> Pick:
-        """Times of both are taken to be in proportion to the number of products."""
+        """Times of both are assumed to be in proportion to the number of products."""
         tuned_us, cublas_us, by = ranked.time_us, entry.cublas_us, call.gemm.batch / entry.gemm.batch
         is_surely_faster = (
             cublas_us is not None
@@ -203,7 +203,7 @@ class Selector:
         return replace(single, tell=told, expected_us=expected_us, provider="cublas", is_looped=True)
 
     def _by_kernels(self, call: Call) -> Pick:
-        """The pick, were there no cuBLAS."""
+        """The pick without cuBLAS."""
         return self._exact(call) or self._modelled(call) or self._nearest(call) or self._default(call)
 
     def _picked(
@@ -249,8 +249,8 @@ class Selector:
         return Pick(kernel.id, "modelled", tell, split_k, time_us, entry)
 
     def _beside_cublas(self, pick: Pick, call: Call) -> Pick:
-        """A modelled pick with who serves the call. What is known of another cuBLAS than the one that is
-        loaded is less sure."""
+        """A modelled pick with its provider. Times of another version of cuBLAS than the loaded one are less
+        certain."""
         known, model = self._cublas.get(call.gemm.layout), self.kernels[pick.kernel_id].model
         if known is None or model is None:
             return pick
@@ -279,7 +279,8 @@ class Selector:
         return reason
 
     def _allowed_depths(self, gemm: Gemm, near: Entry | None) -> Depths:
-        """How deep sums may be: as those of kernels that were measured to be accurate enough close by."""
+        """How deep sums may be: as deep as those of kernels measured to be accurate enough on nearby
+        shapes."""
         allowed = allowed_depths(gemm, self._table.limits.num_sms)
         if near is None or not _is_near(near.gemm, gemm):
             return allowed
@@ -303,7 +304,8 @@ class Selector:
         return entries[int(self._apart(gemm).argmin())] if entries else None
 
     def _apart(self, gemm: Gemm) -> Floats:
-        """How far tuned shapes of the same layout are: squares of the logarithms of the ratios of m, n, k."""
+        """Distances of tuned shapes of the same layout: squares of the logarithms of the ratios of m, n,
+        k."""
         apart = self._places[gemm.layout] - _place(gemm)
         squares: Floats = (apart * apart) @ _ONES
         return squares
@@ -332,8 +334,8 @@ class Selector:
 
 
 def _provided(pick: Pick, cublas_us: float | None, margin: float = 0.0, doubt: str = "") -> Pick:
-    """The pick with who serves the call: cuBLAS, unless the kernel is expected to be faster by more than
-    `margin`, a logarithm. `doubt`: what made that wider."""
+    """The pick with its provider: cuBLAS, unless the kernel is expected to be faster by more than `margin`, a
+    logarithm. `doubt`: what widened the margin."""
     if cublas_us is None or pick.expected_us is None:
         return pick
     if cublas_us >= pick.expected_us * math.exp(margin):

@@ -1,22 +1,22 @@
 """Settles which launch serves a kind of call: times the model's first few where the table is used, once.
 
-The model's first choice loses a twentieth to the best kernel of a table; the best of its first four, hardly
-anything (docs/decisions/0040). So these are timed, as a search times its candidates:
+The model's first choice loses a twentieth to the best kernel of a table; the best of its first four loses
+hardly anything (docs/decisions/0040). So these are timed, as a search times its candidates:
 
-1. Operands are the runtime's own: random numbers, as far apart and as aligned as those of the call. Nothing
+1. Operands are the runtime's own: random numbers, with the strides and alignment of the call. Nothing
    of the caller's is read or written.
-2. Each launch runs twice between events. What is surely slower than the fastest is left out.
-3. Each of the others becomes a graph of launches that takes about BATCH_US. Where the table's times are cold,
-   each launch has operands of its own, and L2 is overwritten before each graph.
-4. The graphs run in rounds, in shuffled order, so that what drifts drifts for all. The first round warms up.
+2. Each launch runs twice between events. A launch that is surely slower than the fastest is left out.
+3. Each of the others becomes a graph of launches that takes about BATCH_US. If the table's times are cold,
+   each launch has its own operands, and L2 is overwritten before each graph.
+4. The graphs run in rounds, in shuffled order, so that drift affects all alike. The first round warms up.
 5. The launch with the least median of its shares of the rounds is chosen.
 
-Where cuBLAS may serve, it is timed beside them, in the same way, and serves if its median is less. The
-fastest kernel is timed to the end all the same: it serves where cuBLAS cannot be called.
+If cuBLAS may serve, it is timed beside them, in the same way, and serves if its median is less. The fastest
+kernel is still timed to the end: it serves if cuBLAS cannot be called.
 
-All of this runs on a stream of its own, behind what the caller's stream has. The host waits for it. Under
-graph capture nothing is settled. Whatever fails costs the choice, never the product: the model's first choice
-serves, and this process tries no call of that kind again. Copied into exported tables.
+All of this runs on its own stream, after the work of the caller's stream. The host waits for it. Under graph
+capture nothing is settled. A failure prevents the choice, never the product: the model's first choice serves,
+and this process does not settle that kind of call again. Copied into exported tables.
 """
 
 from __future__ import annotations
@@ -46,14 +46,14 @@ from .table import Table
 
 NUM_TIMED = 4  # launches
 BATCH_US = 300.0  # of launches in a graph: events resolve 0.5 us
-MAX_LAUNCHES = 64  # in a graph: to put one into it takes the host as long as a short kernel runs
+MAX_LAUNCHES = 64  # in a graph: capturing one takes the host as long as a short kernel runs
 BUDGET_US = 20_000.0  # of the GPU for all rounds, as long as there are MIN_ROUNDS
 MIN_ROUNDS, MAX_ROUNDS = 3, 9  # the first of which is not counted
 SURELY_SLOWER = 1.3  # times the fastest, of single launches
-LATENCY_US = 50.0  # by which single launches that take as long may differ between events
-LONG_US = 2000.0  # a launch that took so long needs no second to be known
+LATENCY_US = 50.0  # by which equally long single launches may differ between events
+LONG_US = 2000.0  # a launch that took this long needs no second one
 MEMORY_SHARE = 0.25  # of the free memory that settling takes at most
-L2_TIMES = 2  # as much as L2 holds is overwritten, to be rid of that
+L2_TIMES = 2  # as much as L2 holds is overwritten, to clear it
 NUM_RANDOM = 1 << 18  # normal numbers that are made; operands repeat them
 _ALIGNMENT = 256  # bytes
 
@@ -67,7 +67,7 @@ class Settler:
         self._lock = threading.Lock()
 
     def at_first_use(self, plan: Plan, stream: int) -> bool:
-        """Settle the kind of call that a plan is for, behind what its stream has; whether another launch may
+        """Settle a plan's kind of call, after the work of its stream; returns whether another launch may
         serve from now on. Neither waits nor settles while the stream is captured, or another thread settles:
         the model's choice serves meanwhile, and a later call settles."""
         assert plan.unsettled is not None
@@ -141,8 +141,8 @@ class Settler:
 
 
 class Ground:
-    """What launches of one kind of call are timed on: a stream, operands, a workspace, and events. All is
-    given back when the stack ends."""
+    """The resources for timing launches of one kind of call: a stream, operands, a workspace, and events. All
+    are released when the stack ends."""
 
     def __init__(
         self,
@@ -170,12 +170,12 @@ class Ground:
 
     @staticmethod
     def l2_bytes(table: Table) -> int:
-        """What is overwritten to be rid of what L2 holds; 0 where the table's times are warm."""
+        """How much is overwritten to clear L2; 0 if the table's times are warm."""
         return 0 if table.policy == "warm" else L2_TIMES * table.limits.l2_bytes
 
     def take(self, num_launches: int) -> None:
-        """Take memory for so many launches, or for fewer where these would take too much of the free memory.
-        Raises DispatchError where there is not enough for one."""
+        """Take memory for this many launches, or for fewer if these would take too much of the free memory.
+        Raises DispatchError if there is not enough for one."""
         driver, set_bytes = self._driver, sum(self._sizes)
         others = self._scratch_bytes + self._counter_bytes + self._l2_bytes
         most = int(MEMORY_SHARE * driver.free_bytes())
@@ -199,17 +199,17 @@ class Ground:
         self._events = [self._make_event() for _ in range(2 * (NUM_TIMED + 1))]
 
     def workspace(self, scratch_bytes: int) -> int:
-        """For one launch at a time: scratch ends, and counters begin, where those of all others do."""
+        """For one launch at a time: the boundary between scratch and counters is the same for all."""
         return self._border - scratch_bytes if scratch_bytes else 0
 
     def stored(self, address: int, at: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-        """The numbers of an operand at an address, at these places behind it."""
+        """The numbers of an operand at an address, at these offsets from it."""
         start = (address - self._base) // FLOAT_BYTES
         found: np.ndarray[Any, Any] = _random_numbers()[(start + at) % NUM_RANDOM]
         return found
 
     def copy_out(self, host: int, address: int, num_bytes: int) -> None:
-        """To the host, behind what the stream has. Waits for it."""
+        """Copies to the host, after the work of the stream. Waits for it."""
         self._driver.copy_out(host, address, num_bytes, self.stream)
         self._driver.synchronize(self.stream)
 
@@ -226,7 +226,7 @@ class Ground:
         return [driver.elapsed_us(*pair) for _, pair in zip(actions, pairs, strict=False)]
 
     def graph(self, enqueue: Callable[[], None]) -> Callable[[], None]:
-        """To launch what `enqueue` gives to the stream as one."""
+        """Launches the work that `enqueue` gives to the stream as one graph."""
         made = self._driver.capture(self.stream, enqueue)
         self._at_end.callback(self._driver.free_graph, made)
         return partial(self._driver.launch_graph, made, self.stream)
@@ -255,7 +255,7 @@ class Ground:
 def _launches(
     engine: Engine, plans: Sequence[Plan], handle: BlasHandle | None, ground: Ground
 ) -> list[Callable[[Triple], None]]:
-    """To enqueue each plan, and behind them cuBLAS where a handle of it is given, with some operands."""
+    """Functions that enqueue each plan, and last cuBLAS if its handle is given, with some operands."""
 
     def launch(plan: Plan, operands: Triple) -> None:
         workspace = ground.workspace(plan.grid.scratch_bytes)
@@ -270,7 +270,7 @@ def _launches(
 
 
 def _times_us(launches: Sequence[Callable[[Triple], None]], num_plans: int, ground: Ground) -> Floats:
-    """(launches, rounds) what each took in each round; infinite where it is surely slower than the fastest of
+    """(launches, rounds) the time of each in each round; infinite if it is surely slower than the fastest of
     the first `num_plans`, the table's own."""
 
     def launch_several(launch: Callable[[Triple], None]) -> None:

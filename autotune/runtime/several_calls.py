@@ -9,8 +9,8 @@ from .tensor_calls import TensorCalls
 
 
 class SeveralCalls:
-    """Answers calls as `TensorCalls` does. Each table knows the calls on its own GPUs alone, so they are
-    asked in turn; where there is one, `sgemm` is its function itself."""
+    """Answers calls as `TensorCalls` does. Each table knows only the calls on its own GPUs, so they are asked
+    one after another; with one table, `sgemm` is its function itself."""
 
     def __init__(self) -> None:
         self._all: list[TensorCalls] = []

@@ -1,7 +1,7 @@
-"""What types and bounds of a table cannot say: configs obey the rules, references lead somewhere, defaults
-serve anything, cubins hold the kernels that they are said to hold.
+"""Checks beyond types and bounds of a table: configs obey the rules, references are valid, defaults serve any
+call, cubins hold the kernels named in the table.
 
-Rules are checked for all kernels at once, as columns: kernel by kernel, that would take longer than the rest
+Rules are checked for all kernels at once, as columns: kernel by kernel this would take longer than the rest
 of loading a table. Copied into exported tables.
 """
 
@@ -44,8 +44,8 @@ def check_kernels(
     records: Sequence[KernelRecord], limits: DeviceLimits, *, has_exact_residency: bool
 ) -> ConfigColumns:
     """The configs as columns. Raises Misfit for a kernel that the template does not allow or this kind of GPU
-    cannot run, and for figures of its residency that cannot be. Older tables counted it otherwise: not
-    `has_exact_residency`."""
+    cannot run, and for impossible figures of its residency. Older tables counted it differently (without
+    `has_exact_residency`)."""
     values = values_of([record.config for record in records])
     _check_values(records, values)
     columns = ConfigColumns(values)
@@ -82,7 +82,7 @@ def _check_record(record: KernelRecord) -> None:
 def _check_rules(
     records: Sequence[KernelRecord], columns: ConfigColumns, layouts: Any, limits: DeviceLimits
 ) -> None:
-    for kind in ("template", "device"):  # the latter presume a kernel that compiles; both know layouts alone
+    for kind in ("template", "device"):  # the latter assume it compiles; both depend only on layouts
         for rule in (rule for rule in RULES if rule.kind == kind):
             holds = rule.holds(columns, limits, layouts)
             if not np.all(holds):
@@ -111,7 +111,7 @@ def _check_residency(
 
 
 def check_references(table: Table) -> None:
-    """Raises Misfit where something is named that is not there, or stands twice, or is of another GPU."""
+    """Raises Misfit if a reference has no target, occurs twice, or is of another GPU."""
     kernels = {kernel.id: kernel for kernel in table.kernels}
     _require(len(kernels) == len(table.kernels), "two kernels share an id")
     cubins = {(kernel.sha256, kernel.code_bytes) for kernel in table.kernels}
@@ -228,8 +228,8 @@ def _refusal_of_batch(spec: LaunchSpec, gemm: Gemm) -> str | None:
 
 
 def check_identity(kernels: Sequence[Kernel], sha256: str, code: bytes) -> None:
-    """Raises Misfit where a cubin says that it holds another kernel than the one whose record names it by its
-    SHA-256. Checksums do not tell that: they fit where two cubins were swapped with their checksums."""
+    """Raises Misfit if a cubin's identity is not the kernel whose record names it by its SHA-256. Checksums
+    do not show that: they fit if two cubins were swapped with their checksums."""
     held = identity.read(code)
     for kernel in kernels:
         if kernel.sha256 == sha256 and kernel.identity not in ("", held):

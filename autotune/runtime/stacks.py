@@ -1,8 +1,8 @@
 """Arrays of more than two dimensions: how their leading dimensions are served by a few batches.
 
-Leading dimensions broadcast as NumPy's do: what an operand lacks, or has one of, all products share. Those
-that lie regularly become one, which is the batch of a call. What cannot be one is called for in turn, the
-longest dimension being the batch. Copied into exported tables.
+Leading dimensions broadcast as in NumPy: all products share an operand along a dimension that it lacks or
+that is 1. Dimensions that are regular in memory become one, the batch of a call. Otherwise the longest
+dimension is the batch, and there is one call for each index of the others. Copied into exported tables.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Stack(NamedTuple):
 
 
 class _Dimension(NamedTuple):
-    """Of all three: how many products lie along it, and how far apart in elements."""
+    """Of all three arrays: the number of products along it, and their distance in elements."""
 
     extent: int
     strides: Triple
@@ -51,7 +51,7 @@ def stacked(
     trans_b: bool,
 ) -> Stack:
     """The calls for arrays of such forms with these leading dimensions; without an out, C is packed. Raises
-    DispatchError where they do not fit each other, or products of out overlap."""
+    DispatchError if they do not fit each other, or products of out overlap."""
     m, n, _ = extents_of(forms[0], forms[1], trans_a, trans_b)
     extents = _broadcast(leading[0], leading[1])
     of_c = packed_form((*extents, m, n))[1] if leading[2] is None else leading[2]
@@ -104,8 +104,8 @@ def _dimensions(extents: Sequence[int], leading: tuple[Leading, Leading, Leading
 
 
 def _check_apart(form: Form, dimensions: Iterable[_Dimension]) -> None:
-    """Raises DispatchError where products of out may share elements: the next dimension must begin behind
-    all that smaller steps reach."""
+    """Raises DispatchError if products of out may share elements: the next dimension must step beyond all
+    that smaller steps reach."""
     rows, columns, by_row, by_column = form
     own = [(abs(by_row), rows), (abs(by_column), columns)]
     steps = sorted([*own, *((one.strides[2], one.extent) for one in dimensions)])
@@ -118,7 +118,7 @@ def _check_apart(form: Form, dimensions: Iterable[_Dimension]) -> None:
 
 
 def _merged(dimensions: Iterable[_Dimension]) -> list[_Dimension]:
-    """With neighbours that lie like one taken for one."""
+    """With neighbouring dimensions merged if they are regular in memory."""
     found: list[_Dimension] = []
     for one in dimensions:
         a, b, c = (one.extent * stride for stride in one.strides)

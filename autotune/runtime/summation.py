@@ -1,21 +1,20 @@
-"""How deep a kernel's sums are, which decides its error, and how deep they may be where nothing was measured.
+"""The depth of a kernel's sums, which decides its error, and the allowed depth where nothing was measured.
 
 Of a sum of K products each thread adds up L, in n chains of b and these one after another (blocked summation,
-flush_k; else n is 1). What t slices of a block have is added in turn, and so is what s blocks have (splits of
-k). Each addition is off by a random share of the sum so far. That sum grows as the square root of its terms
-for data of zero mean, and as their number for positive data. So the square of the relative error grows like a
-depth:
+flush_k; else n is 1). The sums of t slices of a block are added one after another, and so are those of s
+blocks (splits of k). The error of each addition is a random share of the sum so far. That sum grows as the
+square root of its terms for data of zero mean, and as their number for positive data. So the square of the
+relative error grows like a depth:
 
     b + (n - 1) + (t - 1) + (s - 1)                 for data of zero mean,
     (b b + (n - 1) L) / K + (t - 1) + (s - 1)       for positive data
 
 (after N. Higham and T. Mary, SIAM J. Sci. Comput. 41, 2019). On an H200 the relative (Frobenius) errors are
-1.8e-8 and 1.5e-8 times the square roots of these depths, ours and cuBLAS's (decision 0043). What lanes have
-goes up a tree, which costs hardly an error.
+1.8e-8 and 1.5e-8 times the square roots of these depths, ours and cuBLAS's (decision 0043). Sums of lanes are
+added in a tree, which adds hardly any error.
 
-cuBLAS splits k by rules of its own, and adds up each split in one chain. Of 2,400 drawn shapes, most are not
-split more often than `most_splits` says. A kernel may be so much deeper that its error is MAX_ERROR times as
-large.
+cuBLAS splits k by its own rules, and adds up each split in one chain. Of 2,400 drawn shapes, it splits most
+no more often than `most_splits` says. A kernel may be deeper up to an error MAX_ERROR times as large.
 
 Copied into exported tables.
 """
@@ -34,13 +33,13 @@ from ..models.launches import Floats
 
 MAX_ERROR = 1.5  # times cuBLAS's, as a search holds its candidates to unless told otherwise
 CHAIN_SHARE = 0.9  # of the depth that is allowed: the rest is for adding up the splits
-# Of cuBLAS (0043). Its splits of k: so many times the square root of k over the cube root of the elements of
-# C for each SM, none shorter than a chain. It splits from the first k on where C is small, from the second
-# where each SM has a tile of 128 x 128 or more.
+# Of cuBLAS (0043). Its splits of k: this factor times the square root of k over the cube root of the elements
+# of C for each SM, none shorter than a chain. It splits from the first k on if C is small, from the second if
+# each SM has a tile of 128 x 128 or more.
 SPLITS, SHORTEST_CHAIN = 3.2, 64
 LEAST_K, LEAST_K_OF_LARGE, LARGE = 248, 1152, 128 * 128
-# Where a side of C is short, so many threads at most share out k, if it is deep enough for each to add so
-# much. Few rows have at least so many threads from that depth on, if rows of A lie along k. One row or
+# If a side of C is short, at most this many threads divide k, if it is deep enough for each to add this much.
+# Few rows have at least this many threads from that depth on, if rows of A are along k. One row or
 # column, or few where both operands lie along k, are dot products: more threads share these.
 NARROW, NARROW_DEPTH, NARROW_PARTS = 32, 128, 128
 FEW_ROWS, PARTS_OF_FEW_ROWS = 16, 4
@@ -48,7 +47,7 @@ DOT_SIDE, DOT_DEPTH = 4, 64
 
 
 class Depths(NamedTuple):
-    """How deep sums are, numbers or arrays: what the squares of relative errors grow with."""
+    """Depths of sums, numbers or arrays: squares of relative errors are in proportion to them."""
 
     zero_mean: Any  # of data of zero mean
     positive: Any
@@ -80,11 +79,11 @@ class Sums(NamedTuple):
         return cls(flush_k, 1 / flush_k, threads, slices - 1, is_split, chains)
 
     def take(self, index: Any) -> Sums:
-        """Those at these places, or in another arrangement: what an index of NumPy says."""
+        """Those selected, or rearranged, by an index of NumPy."""
         return Sums(*(column[index] for column in self))
 
     def depths(self, split_k: Any, k: int) -> Depths:
-        """Of the sums over k products, at least one, in so many splits."""
+        """Of the sums over k products, at least one, with this number of splits."""
         more_splits = self.is_split * (split_k - 1)
         length = k / (self.threads * (more_splits + 1))
         chain = np.minimum(self.flush_k, length)
@@ -93,15 +92,16 @@ class Sums(NamedTuple):
         return Depths(chain + more_chains + adding, (chain * chain + more_chains * length) / k + adding)
 
     def accurate_splits(self, k: int, allowed: Depths) -> Floats:
-        """From how many splits on the sums over k products, at least one, are hardly deeper than is allowed;
-        0 where splits do not decide it."""
+        """The number of splits from which on the sums over k products, at least one, are hardly deeper than
+        allowed; 0 where splits do not decide it."""
         longest = min(CHAIN_SHARE * allowed.zero_mean, math.sqrt(CHAIN_SHARE * allowed.positive * k))
         splits: Floats = k / (self.chains * longest)
         return splits
 
 
 def most_splits(gemm: Gemm, num_sms: int) -> float:
-    """Into how many parts cuBLAS splits k at most, as a rule, on a GPU of so many SMs. C has elements."""
+    """The largest number of parts into which cuBLAS usually splits k, on a GPU with this number of SMs. C has
+    elements."""
     elements, side = gemm.m * gemm.n / num_sms, min(gemm.m, gemm.n)
     if side == 1 or (side <= DOT_SIDE and gemm.layout == "NT"):
         splits = gemm.k / DOT_DEPTH
@@ -117,7 +117,7 @@ def most_splits(gemm: Gemm, num_sms: int) -> float:
 
 
 def allowed_depths(gemm: Gemm, num_sms: int) -> Depths:
-    """How deep sums may be where nothing was measured, on a GPU of so many SMs."""
+    """How deep sums may be where nothing was measured, on a GPU with this number of SMs."""
     k, splits = max(gemm.k, SHORTEST_CHAIN), most_splits(gemm, num_sms)  # shorter sums are accurate anyhow
     # More splits than these would make sums deeper again
     of_zero_mean, of_positive = min(splits, math.sqrt(k)), min(splits, math.cbrt(2 * k))
@@ -127,7 +127,8 @@ def allowed_depths(gemm: Gemm, num_sms: int) -> Depths:
 
 
 def excess_depth(depths: Depths, allowed: Depths) -> Floats:
-    """How many times as deep as is allowed kernels sum, of whatever data; 1 where they do not exceed it."""
+    """The depth of kernels' sums over the allowed one, for either kind of data; 1 where they do not exceed
+    it."""
     times = np.maximum(depths.zero_mean / allowed.zero_mean, depths.positive / allowed.positive)
     excess: Floats = np.maximum(1.0, times)
     return excess

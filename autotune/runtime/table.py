@@ -1,9 +1,9 @@
-"""The exported table: what kernels there are, for whom, and how they did on the tuned shapes.
+"""The exported table: its kernels, the GPU they are for, and their times on the tuned shapes.
 
 A folder holds `table.json`, cubins (cubin_files.py) and a little Python. The reader trusts nothing: a newer
 schema, a missing field, a wrong type, a number out of bounds, a config that the kernel's rules forbid, a
-reference to nowhere, one changed byte is a DispatchError. How a kernel is launched is not stored: it follows
-from its config. Copied into exported tables.
+dangling reference, one changed byte raises DispatchError. Launch parameters are not stored: they follow from
+the config. Copied into exported tables.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from ..models.model_figures import ModelFigures
 from . import checksum, older_schemas, soundness
 from .files import MAX_CUBIN_BYTES, MAX_TABLE_BYTES, read_file
 
-if TYPE_CHECKING:  # which take long to import, and an application may never need
+if TYPE_CHECKING:  # which import slowly, and an application may never need them
     from ..models.cublas_model import CublasModel
     from ..models.launches import Floats
 
 FORMAT = "autotune dispatch table"
-SCHEMA_VERSION = 9  # what tables of earlier ones say otherwise stands in older_schemas.py
+SCHEMA_VERSION = 9  # older_schemas.py says how earlier ones differ
 TABLE_FILE = "table.json"
 CUBIN_FOLDER = "cubins"
 _AGAIN = "export the table again with `autotune export-table`"
@@ -56,19 +56,19 @@ Extent = Annotated[int, Within(1, MAX_EXTENT)]
 
 @frozen()
 class KernelRecord:
-    """A kernel as `table.json` has it: nothing that follows from something else, but its residency."""
+    """A kernel as in `table.json`: no derived value except its residency."""
 
     id: str
     config: Config
     variant: Variant
     sha256: str  # of the cubin
-    # of the cubin, which its file holds packed; None: the file is the cubin itself, as before schema 7
+    # of the cubin, which is packed in its file; None: the file is the cubin itself, as before schema 7
     code_bytes: Annotated[int, Within(1, MAX_CUBIN_BYTES)] | None
     registers: Annotated[int, Within(1, MAX_REGISTERS)]  # per thread
     blocks_per_sm: Annotated[int, Within(1, 1 << 12)]  # resident at a time
     model: ModelFigures | None
-    # what the model misses of it, learned on each of the `places` of its layout (models/residual.py): weights
-    # as float32, little endian, in hexadecimal digits; "" without
+    # the model's error for it, learned on each of the `places` of its layout (models/residual.py): weights as
+    # float32, little endian, in hexadecimal digits; "" without
     missed: str
 
     @property
@@ -99,11 +99,11 @@ class Kernel(KernelRecord):
     """One launchable kernel. Kernels that differ in what `Config.kernel` leaves out share a cubin."""
 
     spec: LaunchSpec
-    source_hash: str  # that its cubin names; "" where cubins do not say yet what they hold
+    source_hash: str  # that its cubin names; "" in tables whose cubins have no identity
 
     @property
     def identity(self) -> str:
-        """The name of the kernel that its cubin states, "" where the cubin states none."""
+        """The name of the kernel that its cubin states, "" if it states none."""
         return identity.of(self.source_hash, self.config, self.variant) if self.source_hash else ""
 
 
@@ -116,8 +116,8 @@ def launchable(record: KernelRecord, limits: DeviceLimits, source_hash: str) -> 
 def all_launchable(
     records: Sequence[KernelRecord], columns: ConfigColumns, limits: DeviceLimits, source_hash: str
 ) -> tuple[Kernel, ...]:
-    """The same of many, whose configs are given as columns, too: the one place where a table's specs and
-    identities come from."""
+    """The same for many, whose configs are also given as columns: the only source of a table's specs and
+    identities."""
     alike: dict[Epilogue, list[int]] = {}
     for place, record in enumerate(records):
         alike.setdefault(record.variant.epilogue, []).append(place)
@@ -125,7 +125,7 @@ def all_launchable(
     for places in alike.values():
         kinds = [(records[place].config, records[place].variant) for place in places]
         specs.update(zip(places, launch_specs(kinds, columns.at(places), limits), strict=True))
-    made: Callable[..., Kernel] = Kernel  # mypy counts no fields that come from a tuple
+    made: Callable[..., Kernel] = Kernel  # mypy does not count fields that come from a tuple
     return tuple(made(*_RECORDED(record), specs[place], source_hash) for place, record in enumerate(records))
 
 
@@ -143,8 +143,8 @@ def weights(record: KernelRecord, num_places: int) -> Floats:
 
 @frozen()
 class CublasFigures:
-    """What is known of cuBLAS on one layout (models/cublas_model.py): shapes and weights as `Kernel.missed`
-    has them, m, n and k of the shapes as unsigned integers of 32 bits, little endian."""
+    """What is known of cuBLAS on one layout (models/cublas_model.py): shapes and weights as in
+    `Kernel.missed`, m, n and k of the shapes as unsigned integers of 32 bits, little endian."""
 
     version: str  # of the cuBLAS that was timed
     places: str
@@ -154,7 +154,7 @@ class CublasFigures:
 
     @classmethod
     def of(cls, version: str, gemms: Iterable[Gemm], model: CublasModel) -> CublasFigures:
-        """A model that was learned from times on these shapes."""
+        """A model learned from times on these shapes."""
         places = np.array([(gemm.m, gemm.n, gemm.k) for gemm in gemms], "<u4").tobytes().hex()
         return cls(version, places, weights_text(model.missed.weights), model.level, model.deviation)
 
@@ -202,7 +202,7 @@ class AgainstCublas:
 @frozen()
 class LeftOut:
     """How shapes are served that were left out when kernels were chosen and modelled, as the exporter found
-    it (docs/decisions/0045). Speeds are geometric means; 0 where nothing chosen serves one of the shapes."""
+    it (docs/decisions/0045). Speeds are geometric means; 0 if no chosen kernel serves one of the shapes."""
 
     group: str  # a kind of shape, a layout, or all
     num_shapes: Count
@@ -224,7 +224,7 @@ class Table:
     policy_version: Annotated[int, Within(0, 1 << 31)]
     environment: Environment
     limits: DeviceLimits
-    # of the GPU that was measured, when the table was exported; None: it was elsewhere, or does not tell
+    # of the measured GPU, at the export; None: it was elsewhere, or does not report it
     power_limit_w: Annotated[float, Within(0, 1e6)] | None
     kernels: tuple[Kernel, ...]
     places: dict[

@@ -1,8 +1,8 @@
-"""Products of torch's tensors of kinds that came before, by a function in C that reads the tensors.
+"""Products of torch's tensors of known kinds, by a function in C that reads the tensors.
 
 A tensor's type offers DLPack's exchange in C (DLPack 1.3; torch from 2.10 on): addresses, extents and the
-current stream, without an object of Python for any of them. Whatever is not as simple is left to the
-dispatcher. Copied into exported tables.
+current stream, without Python objects. All other cases are left to the dispatcher. Copied into exported
+tables.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ _TELLING = threading.Lock()
 
 
 def tensor_calls_of(core: Core, is_below_autograd: bool = False) -> TensorCalls | None:
-    """For torch, if that is loaded and offers the exchange. Below autograd, tensors of any class are taken,
-    and gradients are not looked at."""
+    """For torch, if that is loaded and offers the exchange. Below autograd, tensors of any class are
+    accepted, and gradients are ignored."""
     tensor = getattr(sys.modules.get("torch"), "Tensor", None)
     exchange = _exchange_of(tensor) if isinstance(tensor, type) else None
     return None if exchange is None else TensorCalls(core, tensor, exchange, is_below_autograd)
@@ -59,9 +59,9 @@ class TensorCalls:
     """Answers calls of the dispatcher. Threads may share it.
 
     `sgemm` is a function in C, of (a, b, out or None, alpha, beta, trans_a, trans_b), by position: a call
-    through ctypes takes longer than all that it does. It returns the result; None, with nothing launched,
-    where the dispatcher is to serve, or to say what is wrong; False, likewise, for a plan that leaves a call
-    alone. It raises DispatchError where a launch fails.
+    through ctypes would take longer than its work. It returns the result; None, with nothing launched, if the
+    dispatcher must serve or report a fault; False, likewise, for a plan that leaves a call alone. It raises
+    DispatchError if a launch fails.
     """
 
     def __init__(self, core: Core, tensor: Any, exchange: int, is_below_autograd: bool) -> None:

@@ -3,9 +3,9 @@
 torch.compile and torch.export take it as it is: they know its result's shape (a fake kernel) and its
 gradients.
 
-There are two operators. `sgemm` has torch do nothing for tensors that need no gradient: they go to the core
-at once. All else goes to `sgemm_with_gradients`, which is what traced programs hold: where an operator has
-gradients, torch comes twice to a kernel in Python, and takes as long for that as for a product.
+There are two operators. With `sgemm` torch does nothing for tensors that need no gradient: they go to the
+core at once. All others go to `sgemm_with_gradients`, which traced programs contain: if an operator has
+gradients, torch enters a kernel in Python twice, which takes as long as a product.
 
 Copied into exported tables.
 """
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
 
 _SCHEMA = "(Tensor a, Tensor b, *, float alpha=1.0, bool trans_a=False, bool trans_b=False) -> Tensor"
 _TRACED = "sgemm_with_gradients"
-_served: list[tuple[Any, Dispatcher]] = []  # torch's library, which must stay, and who serves: at most one
+_served: list[tuple[Any, Dispatcher]] = []  # torch's library, to be kept, and who serves: at most one
 
 
 def register(dispatcher: Dispatcher) -> Any:
-    """The operator, alpha op(a) op(b), served by this dispatcher from now on. Raises DispatchError where
-    torch is not imported, and where another dispatcher serves it in this process."""
+    """The operator, alpha op(a) op(b), served by this dispatcher from now on. Raises DispatchError if torch
+    is not imported, or if another dispatcher serves it in this process."""
     torch = sys.modules.get("torch")
     if torch is None:
         raise DispatchError("torch is not imported; import it before its operator is made")
@@ -77,7 +77,8 @@ def _kernel_of(dispatcher: Dispatcher) -> Callable[..., Any]:
 
 
 def _with_rows(x: Any) -> Any:
-    """Matrices whose rows or columns are contiguous: itself, or a copy, as of gradients that are expanded."""
+    """The tensor itself if rows or columns of its matrices are contiguous, else a copy, as for expanded
+    gradients."""
     return x if x.dim() < 2 or 1 in x.stride()[-2:] or not x.numel() else x.contiguous()
 
 
@@ -113,5 +114,5 @@ def _backward(ctx: Any, grad: Any) -> tuple[Any, Any]:
 
 
 def _summed(grad: Any, like: Any) -> Any:
-    """Of what all products share, the sum of their gradients."""
+    """The sum of the gradients of an operand that all products share."""
     return grad if grad is None or grad.shape == like.shape else grad.sum_to_size(like.shape)

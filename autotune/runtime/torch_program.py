@@ -17,9 +17,9 @@ _USAGE = (
 
 
 def main(make_routing: Callable[[], TorchRouting], arguments: list[str]) -> int:
-    """Run the program that the arguments of this process name, as Python would, and tell on stderr what came
-    of its products. Returns 2 where no program is named or torch is missing; else what the program ends with
-    is raised."""
+    """Run the program that the arguments of this process name, as Python would, and report on stderr how its
+    products were served. Returns 2 if no program is named or torch is missing; else raises what the program
+    ends with."""
     program = arguments[1:]
     is_module = program[:1] == ["-m"]
     program = program[is_module:]

@@ -1,4 +1,4 @@
-"""Compiles torch_router.cpp for the torch that is loaded: the router in C++, which stands before Python's.
+"""Compiles torch_router.cpp, the router in C++ that comes before Python's, for the loaded torch.
 
 That takes a compiler for C++20, torch's headers, which its wheel holds, and some 10 seconds, once; a note on
 stderr says so. The library is kept in the cache folder, by torch's build and the source. Without it the
@@ -49,13 +49,14 @@ class _Router(ctypes.Structure):
 
 
 class Tables:
-    """The core's handles of tables, where C++ reads them; those of kinds of GPU that come later, too."""
+    """The core's handles of tables, in memory that C++ reads; also those of kinds of GPU that are added
+    later."""
 
     def __init__(self) -> None:
         self.list, self._num = (_Table * (MAX_TABLES + 1))(), 0  # the last stays empty
 
     def add(self, handle: int | None, has_bias: bool) -> None:
-        """Those that find no place are Python's."""
+        """Handles that do not fit are left to Python."""
         if self._num < MAX_TABLES:
             self.list[self._num].has_bias = has_bias
             self.list[self._num].handle = handle  # from here on it is read
@@ -82,7 +83,7 @@ class Router:
         self._entered = self._library.autotune_router_enter(ctypes.byref(self._router), self._key.encode())
         if not self._entered:
             raise NoRouter("torch refuses kernels in C++")
-        atexit.register(self.leave)  # its threads may live longer than what is kept here
+        atexit.register(self.leave)  # its threads may outlive this object
 
     def leave(self) -> None:
         atexit.unregister(self.leave)
@@ -96,15 +97,15 @@ class Router:
 
 
 def _library(torch: Any, backend: str) -> Any:
-    """For a torch and its kernels of a backend; compiled where the cache lacks it. Raises NoRouter, and
-    DispatchError for what is no switch."""
+    """For a torch and its kernels of a backend; compiled if the cache lacks it. Raises NoRouter, and
+    DispatchError for an invalid switch."""
     told = os.environ.get(SWITCH) or "1"
     if told not in ("0", "1"):
         raise DispatchError(f"{SWITCH} is {told!r}; say '0' or '1'")
     if told == "0":
         raise NoRouter(f"{SWITCH} is 0")
     try:
-        # holds the GIL, as torch does where it registers
+        # holds the GIL, as torch does when it registers
         found = ctypes.PyDLL(str(_compiled(torch, backend)))
         found.autotune_router_bytes.restype = ctypes.c_uint64
         found.autotune_router_enter.restype = ctypes.c_void_p
@@ -137,7 +138,7 @@ def _compiled(torch: Any, backend: str) -> Path:
 
 
 def _own_folder() -> Path:
-    """Where routers are kept: code that is loaded from there is this user's own. Raises NoRouter."""
+    """The folder of routers: only this user may write the code that is loaded from there. Raises NoRouter."""
     folder = default_cache_dir() / "router"
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     found = folder.stat()
@@ -149,7 +150,7 @@ def _own_folder() -> Path:
 
 
 def _compile(command: list[str], source: bytes, made: Path) -> None:
-    """Raises NoRouter where the compiler fails; a file tells why, and that it is not to be tried again."""
+    """Raises NoRouter if the compiler fails; a file then says why, and prevents another attempt."""
     log = made.with_suffix(".log")
     if log.exists():
         raise NoRouter(f"the compiler failed; {log} says why: remove it to try again")

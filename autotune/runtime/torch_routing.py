@@ -1,14 +1,14 @@
 """Routes FP32 products of an unmodified program of torch to a table, where that is expected to be faster.
 
 While routing is on, torch's dispatcher has other kernels for aten's mm, addmm, bmm and baddbmm on CUDA
-(torch.library, kind "IMPL"). All products of matrices come there: of Python and C++, of `linear` and
+(torch.library, kind "IMPL"). All products of matrices arrive there: from Python and C++, of `linear` and
 `matmul`, of backward passes, which torch runs in other threads, and of compiled programs. Autograd and
-autocast lie above and stay as they are. Whatever is left alone goes to torch's own kernel, so no call comes
-twice. Before these kernels stand others in C++, where they can be had (torch_router.py): what is known to be
-left alone does not come here.
+autocast are above and unchanged. Products that are left alone go to torch's own kernel, so no call arrives
+twice. If possible, kernels in C++ come before these (torch_router.py): calls known to be left alone do not
+arrive here.
 
-Left alone are other dtypes, products while the program allows TF32, and kinds of call that cuBLAS is expected
-to be as fast for. What serves a kind of call is decided when that comes first. Copied into exported tables.
+Left alone are other dtypes, products while the program allows TF32, and kinds of call for which cuBLAS is
+expected to be as fast. The first call of a kind decides what serves it. Copied into exported tables.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from .torch_router import NoRouter, Router
 _ENTERED = threading.Lock()  # one routing at a time: torch's dispatcher is one for all threads
 _TF32, _DTYPE = "the program allows TF32", "another dtype than float32"
 _UNLIKE = "tensors that do not fit each other"
-_BEFORE_TABLES = (_UNLIKE, _DTYPE, _TF32)  # in the order in which they are looked for
+_BEFORE_TABLES = (_UNLIKE, _DTYPE, _TF32)  # in the order in which they are checked
 _MATRIX, _STACK = 2, 3  # dimensions
 _TENSOR = "a tensor that is not read in C, or memory that overlaps"
 _MOST_TOLD = 20  # kinds of a report
@@ -42,8 +42,8 @@ Own = Callable[..., Any]
 
 
 class RoutedKind(NamedTuple):
-    """Calls of one kind: how many came, in us what one takes (0: not known), and why they were left alone
-    ("": they were served)."""
+    """Calls of one kind: their number, the time of one in us (0: unknown), and why they were left alone ("":
+    they were served)."""
 
     gemm: Gemm
     has_bias: bool
@@ -54,7 +54,7 @@ class RoutedKind(NamedTuple):
 
     @property
     def saved_us(self) -> float:
-        """What all of them are expected to have saved of the GPU's time."""
+        """The GPU time that all of them are expected to have saved."""
         is_known = not self.reason and self.expected_us and self.cublas_us
         return self.num_calls * (self.cublas_us - self.expected_us) if is_known else 0.0
 
@@ -65,12 +65,12 @@ class RoutedKind(NamedTuple):
 
 
 class TorchRouting:
-    """A context: products of torch are routed within it, in all threads. It may be entered again, and tells
-    of all times that it was. Torch exchanges kernels without a lock: no thread may multiply while it is
-    entered or left. `no_router`: why kernels in Python do all; "": those in C++ stand before them.
+    """A context: products of torch are routed within it, in all threads. It may be entered again; its report
+    covers all its uses. Torch exchanges kernels without a lock: no thread may multiply while it is
+    entered or left. `no_router`: why only kernels in Python route; "": those in C++ come before them.
 
-    Raises DispatchError where torch is missing or too old, where another one is entered already, and where
-    the core was not built.
+    Raises DispatchError if torch is missing or too old, if another one is already entered, or if the core was
+    not built.
     """
 
     def __init__(self, make_engine: Callable[[bool], RoutedKinds]) -> None:
@@ -112,7 +112,7 @@ class TorchRouting:
             "baddbmm": (self._addmm, _STACK), "baddbmm.out": (self._addmm_out, _STACK),
         }  # fmt: skip
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # that a kernel is replaced is what is wanted
+            warnings.simplefilter("ignore")  # replacing a kernel is intended
             for name, (make, num_dims) in routed.items():
                 own = self._torch.library.get_kernel(f"aten::{name}", self._key)
                 if f"Register{self._key}" not in str(own):
@@ -126,7 +126,7 @@ class TorchRouting:
         return library
 
     def _do_without(self, reason: str) -> None:
-        """From now on, of the router in C++."""
+        """Continue without the router in C++."""
         self._router, self.no_router = None, self.no_router or reason
 
     _key = "CUDA"  # of torch's dispatcher
@@ -166,8 +166,8 @@ class TorchRouting:
         return addmm_out
 
     def _is_open(self, a: Any, b: Any, num_dims: int, c: Any = None) -> bool:
-        """Whether a table is to be asked. These are to be matrices, or stacks of as many: torch says what is
-        wrong with others, where the core would broadcast them."""
+        """Whether a table is asked. Only for matrices, or stacks of equally many: torch reports what is wrong
+        with others, which the core would broadcast."""
         reason = ""
         if not a.dim() == b.dim() == num_dims or (num_dims == _STACK and a.shape[0] != b.shape[0]):
             reason = _UNLIKE
@@ -182,14 +182,15 @@ class TorchRouting:
     def _serve(
         self, products: _Products, a: Any, b: Any, out: Any, alpha: float, beta: float, bias: Any = None
     ) -> Any | None:
-        """The result, or None for what is left alone. `bias`: a vector that the kernel's epilogue adds."""
+        """The result, or None for a call that is left alone. `bias`: a vector that the kernel's epilogue
+        adds."""
         served = products.sgemm(a, b, out, alpha, beta, bias)
         if served is None:
             self._others[_TENSOR] += 1
         return served if served is not False else None
 
     def _serve_sum(self, c: Any, a: Any, b: Any, beta: Any, alpha: Any, out: Any) -> Any | None:
-        """As `_serve`, where C is read, which has the result's extents, or broadcasts to them."""
+        """As `_serve`, if C is read; C has the result's extents, or broadcasts to them."""
         if beta == 0:
             return self._serve(self._plain, a, b, out, alpha, 0.0)
         extents = (*a.shape[:-1], b.shape[-1])
@@ -207,18 +208,18 @@ class TorchRouting:
     def _allows_tf32(self) -> bool:
         try:
             return bool(self._torch.get_float32_matmul_precision() != "highest")
-        except RuntimeError:  # it was said in the way of torch 2.9 and later alone
+        except RuntimeError:  # it was set only in the way of torch 2.9 and later
             return bool(self._torch.backends.cuda.matmul.fp32_precision == "tf32")
 
     # What it tells
 
     def kinds(self) -> list[RoutedKind]:
-        """What came so far, what saved most first, then what was left alone most often. Of very many kinds
+        """All kinds so far: first those that saved most, then those left alone most often. Of very many kinds
         those of late: the report counts the calls of all."""
         return _kinds(self._plain.told(), self._biased.told())
 
     def report(self) -> str:
-        """The same to be read: hits, misses with reasons, and the time that they are expected to save."""
+        """The same as text: hits, misses with reasons, and the time that they are expected to save."""
         plain, biased = self._plain.told(), self._biased.told()
         kinds = _kinds(plain, biased)
         misses = self._others + plain.forgotten + biased.forgotten
@@ -253,7 +254,7 @@ class _Products:
         self._known: dict[tuple[Any, ...], Decided] = {}  # by what two tensors look like
 
     def sgemm(self, a: Any, b: Any, out: Any, alpha: Any, beta: Any, bias: Any = None) -> Any:
-        """The result; False where a kind of call is left alone, None where these tensors are."""
+        """The result; False if the kind of call is left alone, None if these tensors are."""
         call = (a, b, out, alpha, beta, False, False, *(() if bias is None else (bias, 0)))
         found = self._calls.sgemm(*call)
         if found is None and self._decide(a, b, out, None if bias is None else BIAS) is not None:
@@ -261,12 +262,12 @@ class _Products:
         return found
 
     def adds(self, c: Any, a: Any, columns: int) -> bool:
-        """Whether a C that is read is a bias which the kernels for the GPU of a have an epilogue for."""
+        """Whether a C that is read is a bias for which the kernels on a's GPU have an epilogue."""
         is_bias = c.dim() == 1 and c.shape[0] == columns and (columns < 2 or c.stride()[0] == 1)
         return bool(is_bias and a.is_cuda and self._engine.has(BIAS, a.get_device()))
 
     def is_served(self, a: Any, b: Any) -> bool:
-        """Whether a product into a C that is new will be."""
+        """Whether a product into a new C will be served."""
         key = (a.device, a.shape, a.stride(), a.data_ptr() % 16, b.shape, b.stride(), b.data_ptr() % 16)
         found = self._known.get(key)
         if found is None or found.is_forgotten:
@@ -281,7 +282,7 @@ class _Products:
         return found.is_served
 
     def _decide(self, a: Any, b: Any, out: Any, epilogue: Epilogue | None = None) -> Decided | None:
-        """Say what becomes of such calls; None where none can be."""
+        """The decision on such calls; None if there can be none."""
         try:
             with self._torch.no_grad():  # gradients are torch's here
                 at_a, device_a, form_a, leading_a = self._library.describe(a, "a")
@@ -312,7 +313,7 @@ def _kinds(plain: AllKinds, biased: AllKinds) -> list[RoutedKind]:
 
 
 def _is_apart(out: Any, *operands: Any) -> bool:
-    """Whether a tensor has memory of its own."""
+    """Whether a tensor has its own memory."""
     place = out.untyped_storage().data_ptr()
     return all(place != one.untyped_storage().data_ptr() for one in operands)
 

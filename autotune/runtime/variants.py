@@ -1,4 +1,4 @@
-"""Which kernels of a table differ in their epilogue alone. Copied into exported tables."""
+"""Which kernels of a table differ only in their epilogue. Copied into exported tables."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from .table import Kernel, Table
 
 
 def plain_ids(table: Table) -> dict[str, str]:
-    """For each kernel the id of one without an epilogue that is the same otherwise: of several the first. A
-    plain one without variants stands for itself."""
+    """For each kernel the id of the first one that is the same without an epilogue. A plain one without
+    variants has its own id."""
     if not table.epilogues:
         return {kernel.id: kernel.id for kernel in table.kernels}
     first: dict[Any, str] = {}
@@ -26,7 +26,7 @@ def plain_ids(table: Table) -> dict[str, str]:
 
 
 def numbers_of(epilogue: Epilogue) -> tuple[int, int]:
-    """Of its bias and its activation, as core/table.h and core/autotune_sgemm.h have them."""
+    """The numbers of its bias and its activation in core/table.h and core/autotune_sgemm.h."""
     return BIASES.index(epilogue.bias), ACTIVATIONS.index(epilogue.activation)
 
 
@@ -38,7 +38,7 @@ class Variants:
         self._found = {(self._plain[kernel.id], kernel.variant.epilogue): kernel for kernel in table.kernels}
 
     def of(self, kernel_id: str, epilogue: Epilogue) -> Kernel:
-        """Raises DispatchError where the table was exported without the epilogue."""
+        """Raises DispatchError if the table was exported without the epilogue."""
         if epilogue not in self._epilogues:
             held = ", ".join(map(name_of, self._epilogues)) or "none"
             raise DispatchError(
@@ -50,7 +50,7 @@ class Variants:
 
 
 def asked_for(has_bias: bool, activation: str | None) -> Epilogue | None:
-    """The epilogue of a call; None for a plain product. Raises DispatchError for what is no activation."""
+    """The epilogue of a call; None for a plain product. Raises DispatchError if it is not an activation."""
     if activation is None:
         return BIAS if has_bias else None
     if type(activation) is not str or activation not in ACTIVATED:

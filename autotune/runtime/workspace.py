@@ -1,8 +1,8 @@
 """Device memory for packed operands and for the partial sums and counters of split-K, by GPU and stream.
 
-A stream that goes on launching gets a piece of its own. A piece has a border: scratch (packed operands, then
-sums) ends there, counters begin there. A launch gets the address that lies the size of its scratch before the
-border, so counters lie at the same place whatever the shape. They are zeroed once: every launch leaves them
+A stream that launches repeatedly gets its own piece. A piece has a border: scratch (packed operands, then
+sums) ends there, counters begin there. A launch gets the address that is the size of its scratch before the
+border, so counters are at the same address for every shape. They are zeroed once: every launch leaves them
 zero. All other launches take memory from a pool and give it back, both in the order of their stream.
 
 What a GPU keeps between calls is bounded: the pool holds KEPT_BYTES, all pieces together half of that. The
@@ -10,7 +10,7 @@ driver does not tell when a stream ends, so a piece is never taken back; a strea
 and ends never gets one.
 
 Captured launches take memory and give it back as nodes of their graph here: replays on several streams never
-share it. Those nodes take time at each replay, so the core in C has a graph keep what takes up to
+share it. Those nodes take time at each replay, so with the core in C a graph keeps workspaces of up to
 CAPTURED_BYTES (docs/decisions/0055). Copied into exported tables: standard library only.
 """
 
@@ -22,15 +22,15 @@ from collections.abc import Callable
 from ..kernel.launch import Grid
 from .cuda_driver import PER_THREAD_STREAM, Driver
 
-KEPT_BYTES = 512 << 20  # of one GPU: what the pool does not give back to the driver, pieces included
+KEPT_BYTES = 512 << 20  # of one GPU: memory that the pool does not give back to the driver, pieces included
 PIECES_BYTES = KEPT_BYTES // 2  # of all pieces: the rest serves the other launches
-CAPTURED_BYTES = 4 << 20  # of a captured launch: moving what is larger takes longer than nodes of memory
+CAPTURED_BYTES = 4 << 20  # of a captured launch: moving more takes longer than memory nodes
 MAX_PIECES = 32
-LAUNCHES_TO_STAY = 8  # after so many launches that need a workspace a stream gets a piece
+LAUNCHES_TO_STAY = 8  # after this many launches that need a workspace a stream gets a piece
 MAX_COUNTED = 4096  # streams whose launches are counted
 _ALIGNMENT = 256  # bytes
 
-_Key = tuple[int, int]  # a stream's identity, and the thread where each has a stream of that name
+_Key = tuple[int, int]  # a stream's identity, and the thread if each thread has a stream of that name
 
 
 def _rounded(num_bytes: int) -> int:
@@ -57,7 +57,7 @@ class _Piece:
         return scratch, _rounded(max(grid.counter_bytes, self._counter_bytes))
 
     def resize(self, driver: Driver, pool: int, sizes: tuple[int, int], stream: int) -> None:
-        """What the stream still works on is freed behind it."""
+        """Memory that the stream still uses is freed after its work."""
         scratch, counters = sizes
         if self._base:
             base, self._base, self._scratch_bytes, self._counter_bytes = self._base, 0, 0, 0
@@ -81,8 +81,8 @@ class Workspaces:
         self._kept_bytes = 0  # of all pieces
 
     def run(self, grid: Grid, stream: int, launch: Callable[[int], None]) -> None:
-        """Call `launch` with the address of a workspace for it. All that it launches stays together:
-        no other thread's launch uses this workspace meanwhile. The GPU's context must be current."""
+        """Call `launch` with the address of a workspace for it. Its launches stay together: no other thread's
+        launch uses this workspace meanwhile. The GPU's context must be current."""
         piece = None if self._driver.is_capturing(stream) else self._piece(stream)
         if piece is not None:
             with piece.lock:
@@ -92,7 +92,7 @@ class Workspaces:
         self._run_once(grid, stream, launch)
 
     def _piece(self, stream: int) -> _Piece | None:
-        """The piece of a stream, if it has one. Handles are given again after a stream's end, identities are
+        """The piece of a stream, if it has one. Handles are reused after a stream's end, identities are
         not."""
         thread = threading.get_ident() if stream == PER_THREAD_STREAM else 0
         key = (self._driver.stream_id(stream), thread)
@@ -113,7 +113,7 @@ class Workspaces:
         return None
 
     def _has_room(self, piece: _Piece, grid: Grid, stream: int) -> bool:
-        """Whether a piece is large enough for this launch, or may grow so far."""
+        """Whether a piece is large enough for this launch, or may grow to be."""
         sizes, before = piece.sizes_for(grid), piece.num_bytes
         growth = sum(sizes) - before
         if not growth:
