@@ -1,7 +1,7 @@
-"""How far a C on the device is from float64, in figures that people compare: largest and Frobenius error.
+"""The error of a C on the device against float64, in the usual figures: largest and Frobenius error.
 
-`verification` decides whether a result is right; this tells how accurate a right one is. Over the tiles
-of C that the reference holds (all of them but for products too large to compute twice).
+`verification` decides whether a result is right; this measures how accurate a right one is. Over the tiles of
+C that the reference holds (all of them, except for products too large to compute twice).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Makes kernels of configs for one GPU, and tells why it makes none: a broken rule, the compiler, spilled
+"""Makes kernels of configs for one GPU, or gives the reason why not: a broken rule, the compiler, spilled
 registers, a block that does not fit."""
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ MAX_RECENT = 64  # kernels kept for duels
 
 @dataclass(frozen=True)
 class Built:
-    """What came of a config before any launch: a kernel, or none, and then `facts` say why."""
+    """The result of building a config: a kernel, or none, and then `facts` say why."""
 
     facts: Measurement
     code: KernelCode | None = None
@@ -39,8 +39,8 @@ Making = Callable[[], Built]  # waits for the compiler
 
 
 class KernelBuilder:
-    """Compiles in threads, through a cache. `note` is told where the cache cannot be used. Raises
-    EnvironmentProblem where the compiler is missing, or too old or new for this GPU."""
+    """Compiles in threads, through a cache. `note` receives why the cache cannot be used. Raises
+    EnvironmentProblem if the compiler is missing, or too old or new for this GPU."""
 
     def __init__(self, limits: DeviceLimits, *, cache_dir: Path | None, note: Callable[[str], None]) -> None:
         self._limits = limits
@@ -52,11 +52,11 @@ class KernelBuilder:
         return instance.refusal(config, self._limits, gemm)
 
     def begin(self, gemm: Gemm, config: Config) -> Future[Cubin]:
-        """Have a config compiled on a thread. The future raises TrialFailure where it does not compile."""
+        """Compile a config on a thread. The future raises TrialFailure if it does not compile."""
         return self.compiler.submit(config, instance.variant(gemm))
 
     def begin_all(self, wanted: Sequence[tuple[Gemm, Config]]) -> list[Making]:
-        """Have these compiled, each kernel once, and tell later what came of each."""
+        """Compile these, each kernel once; the results come later."""
         compiles: dict[Hashable, Future[Cubin]] = {}
         makings: list[Making] = []
         for gemm, config in wanted:
@@ -70,8 +70,8 @@ class KernelBuilder:
         return makings
 
     def load(self, gemm: Gemm, config: Config) -> Cubin:
-        """A kernel that was compiled before: from the cache, without the queue of those that are compiled.
-        Raises TrialFailure where it has to be compiled again, and does not."""
+        """A kernel that was compiled before: from the cache, bypassing the compiler's queue. Raises
+        TrialFailure if it must be compiled again and does not compile."""
         return self.compiler.compile(config, instance.variant(gemm))
 
     def built(self, gemm: Gemm, config: Config, cubin: Callable[[], Cubin]) -> Built:
@@ -95,7 +95,7 @@ class KernelBuilder:
         return Built(facts, code)
 
     def recent(self, gemm: Gemm, config: Config) -> KernelCode:
-        """A kernel that ran before, and may be asked for again soon. Raises what `load` does."""
+        """A kernel that ran before, and may be needed again soon. Raises what `load` does."""
         if (gemm, config) not in self._recent:
             cubin = self.load(gemm, config)
             self._recent[gemm, config] = instance.code(gemm, config, cubin, self._limits)

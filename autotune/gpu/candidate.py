@@ -22,7 +22,7 @@ MAX_MODULES = 16  # loaded cubins kept for configs that share one
 
 
 class WrongResult(AutotuneError):
-    """A candidate computed something else, or wrote where it must not."""
+    """A candidate computed a wrong result, or wrote out of bounds."""
 
     def __init__(self, verdict: Verdict, verify_s: float, when: str = "") -> None:
         super().__init__(f"{when}{verdict.fault}")
@@ -49,7 +49,7 @@ class Loader:
         return partial(sgemm.enqueue, self._stream)
 
     def trim(self) -> None:
-        """Unload the cubins used longest ago, between requests: a race uses many at once."""
+        """Unload the least recently used cubins, between requests: a race uses many at the same time."""
         while len(self._modules) > MAX_MODULES:
             self._modules.popitem(last=False)[1].unload()
 
@@ -70,7 +70,7 @@ class Loader:
         return glance_us, verdict
 
     def check_again(self, prepared: PreparedProblem, workspace: Workspace) -> None:
-        """After many launches in a row: what goes wrong only then is wrong too. Raises WrongResult."""
+        """After many launches in a row: a result that is wrong only then is wrong too. Raises WrongResult."""
         began = time.perf_counter()
         verdict = prepared.verifier.check(prepared.operands.sets[0].c, prepared.operands, workspace)
         if verdict.fault:

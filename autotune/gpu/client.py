@@ -1,8 +1,8 @@
 """The coordinator's side of the GPU worker: starts it, asks it, watches the clock, replaces it.
 
-A candidate that kills or hangs the worker costs that candidate: its process group is killed, the next
-request starts a new worker and prepares the problem anew. The client is used from one thread at a time;
-that thread must outlive the worker, which Linux kills with it (PR_SET_PDEATHSIG).
+If a candidate kills or hangs the worker, only that candidate fails: the worker's process group is killed, and
+the next request starts a new worker and prepares the problem again. The client is used from one thread at a
+time; that thread must outlive the worker, which Linux kills with it (PR_SET_PDEATHSIG).
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ PREPARE_DEADLINE_S = 300.0
 SHUTDOWN_DEADLINE_S = 2.0
 KILL_DEADLINE_S = 60.0  # the driver tears a hung context down before the process is gone
 MAX_DEATHS = 5  # in a row, without one answer between
-_STDERR_TAIL = 400  # characters of the worker's last words that go into a reason
+_STDERR_TAIL = 400  # characters of the worker's last output that go into a reason
 
 WORKER_COMMAND = (sys.executable, "-m", "autotune.gpu.worker")
 
 
 class WorkerGone(AutotuneError):
-    """The worker died or talked nonsense while answering."""
+    """The worker died or sent nonsense while answering."""
 
 
 class WorkerLate(AutotuneError):
@@ -55,7 +55,7 @@ class WorkerClient:
     """One GPU worker, replaced as often as needed.
 
     `command` starts a worker; the number of its end of the pipe and this process's id are appended.
-    `turns` keeps other processes off the GPU while the worker answers; waiting for a turn is not held
+    `turns` keeps other processes off the GPU while the worker answers; waiting for a turn does not count
     against a candidate.
     """
 
@@ -83,7 +83,7 @@ class WorkerClient:
         self.ready: protocol.Ready | None = None
 
     def start(self) -> protocol.Ready:
-        """Have a worker that is ready. Raises EnvironmentProblem, DeviceLost."""
+        """Make sure that a worker is ready. Raises EnvironmentProblem, DeviceLost."""
         if self._process is not None and self._process.poll() is not None:
             self._bury(WorkerGone(self._last_words() or "it ended while idle"))
         while self._process is None or self.ready is None:
@@ -100,7 +100,7 @@ class WorkerClient:
         return self.ready
 
     def prepare(self, problem: Problem) -> protocol.Prepared:
-        """Have this problem's operands and reference on the GPU. Raises EnvironmentProblem, DeviceLost."""
+        """Prepare this problem's operands and reference on the GPU. Raises EnvironmentProblem, DeviceLost."""
         self.start()
         while problem not in self._prepared:
             self.start()
@@ -115,8 +115,8 @@ class WorkerClient:
     def trial(
         self, problem: Problem, kernel: KernelCode, cutoff_us: float | None, deadline_s: float
     ) -> protocol.TrialResult:
-        """Verify and time one candidate; what it does to the worker is part of the result. One that brought
-        a worker down before, on whatever problem, is not run.
+        """Verify and time one candidate; its effect on the worker is part of the result. One that killed a
+        worker before, on any problem, is not run.
 
         Raises EnvironmentProblem and DeviceLost, neither of which is the candidate's fault.
         """
@@ -134,14 +134,14 @@ class WorkerClient:
         if result.is_last:
             self._killers[_identity(kernel)] = Failure(result.outcome, result.reason)
         if result.outcome is Outcome.WRONG_RESULT:
-            self._prepared = {}  # it may have written anywhere: the worker makes everything anew
+            self._prepared = {}  # it may have written anywhere: the worker rebuilds everything
         return result
 
     def race(self, request: protocol.RunRace, deadline_s: float) -> protocol.RaceResult:
-        """Time candidates and cuBLAS interleaved. If one of them brings the worker down, although it ran
-        before, each is run alone to find it. It is left out, and named in `failures`.
+        """Time candidates and cuBLAS interleaved. If one of them kills the worker, although it ran before,
+        each is run alone to find it. It is left out, and named in `failures`.
 
-        Raises EnvironmentProblem, and DeviceLost where two workers die and no candidate alone is to blame.
+        Raises EnvironmentProblem, and DeviceLost if two workers die and no candidate alone is the cause.
         """
         for _ in range(2):
             fit = tuple(kernel for kernel in request.kernels if _identity(kernel) not in self._killers)
@@ -158,8 +158,8 @@ class WorkerClient:
         raise DeviceLost(f"comparing {len(request.kernels)} kernels failed twice: {self._last_death}")
 
     def duel(self, request: protocol.RunDuel, deadline_s: float) -> protocol.DuelResult | None:
-        """Time two candidates interleaved; None where they bring the worker down. Raises EnvironmentProblem,
-        and DeviceLost where no new worker starts."""
+        """Time two candidates interleaved; None if they kill the worker. Raises EnvironmentProblem, and
+        DeviceLost if no new worker starts."""
         if any(_identity(kernel) in self._killers for kernel in request.kernels):
             return None
         self.prepare(request.problem)
@@ -173,8 +173,8 @@ class WorkerClient:
             return None
 
     def cells(self, request: protocol.RunCells, deadline_s: float) -> tuple[CellTime, ...]:
-        """Time cells, one after another, each request within `deadline_s`. One that brings the worker down
-        has that as its reason, and its kernel is not run again. Raises EnvironmentProblem, DeviceLost.
+        """Time cells, one after another, each request within `deadline_s`. One that kills the worker has that
+        as its reason, and its kernel is not run again. Raises EnvironmentProblem, DeviceLost.
         """
         if not request.cells:
             return ()
@@ -184,7 +184,7 @@ class WorkerClient:
             times = iter(self.cells(replace(request, cells=fit), deadline_s))
             return tuple(CellTime((), reason=why.reason) if why else next(times) for why in refused)
         self.start()
-        self._prepared = {}  # the worker lets go of them for the pool
+        self._prepared = {}  # the worker frees them for the pool
         try:
             result = self._ask(request, deadline_s, protocol.CellsResult)
         except (WorkerGone, WorkerLate) as error:
@@ -204,12 +204,12 @@ class WorkerClient:
         return (*result.times, CellTime((), reason=result.reason), *self.cells(left, deadline_s))
 
     def _refusal(self, kernel: KernelCode) -> Failure | None:
-        """Why a kernel is not run, if it brought a worker down before."""
+        """Why a kernel is not run, if it killed a worker before."""
         known = self._killers.get(_identity(kernel))
         return known and replace(known, reason=f"not run, it brought a worker down: {known.reason}")
 
     def _find_killers(self, problem: Problem, kernels: Sequence[KernelCode], deadline_s: float) -> None:
-        """Run each alone: who brings the worker down now is known by it from here on."""
+        """Run each alone: one that kills the worker now is recorded as the cause."""
         for kernel in kernels:
             self.trial(problem, kernel, None, min(deadline_s, TRIAL_DEADLINE_S + deadline_s / len(kernels)))
 
@@ -297,14 +297,14 @@ class WorkerClient:
             with self._bounded(deadline_s) as is_late:
                 connection.send(request)
                 return connection.recv()
-        except Exception as error:  # EOF, reset, or bytes that are no answer: whatever it is, it is over
+        except Exception as error:  # EOF, reset, or bytes that are not an answer: the worker is unusable
             if is_late.is_set():
                 raise self._bury(WorkerLate(f"no answer within {deadline_s:.1f} s")) from error
             raise self._bury(WorkerGone(self._last_words() or f"it {_describe(error)}")) from error
 
     @contextmanager
     def _bounded(self, deadline_s: float) -> Iterator[threading.Event]:
-        """Cut the pipe after so many seconds: that ends a read or write that waits, even in mid-message."""
+        """Cut the pipe after this many seconds: that ends a waiting read or write, even in mid-message."""
         is_late = threading.Event()
         pipe = self._socket
 
@@ -324,7 +324,7 @@ class WorkerClient:
         return reason
 
     def _kill(self, grace_s: float = 0.0) -> None:
-        """End the process group. Raises DeviceLost where the driver does not let go of it."""
+        """End the process group. Raises DeviceLost if the driver does not release it."""
         self._prepared, self.ready = {}, None
         if self._connection is not None:
             self._connection.close()

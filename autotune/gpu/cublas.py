@@ -21,7 +21,7 @@ class CublasError(AutotuneError):
 
 
 def load_library() -> ctypes.CDLL | None:
-    """cuBLAS, or None where this machine has none."""
+    """cuBLAS, or None if this machine has none."""
     from cuda.pathfinder import load_nvidia_dynamic_lib
 
     try:

@@ -1,4 +1,4 @@
-"""The one thread that talks to the GPU's worker: work that was asked for, and work for idle moments.
+"""The one thread that talks to the GPU's worker: submitted work, and work for idle moments.
 
 A second thread settles each result: it runs the callbacks that wait for the result (a search commits the
 trial there), while the first thread goes on with the next work. Results are handed over one at a time and in
@@ -28,12 +28,12 @@ class GpuQueue:
         self._settler = ThreadPoolExecutor(1, thread_name_prefix="settle")
         self._settling: Future[None] | None = None  # the newest
         self._lock = threading.Lock()
-        self._num_waiting = 0  # of what does not wait for idle moments
+        self._num_waiting = 0  # of work that is not for idle moments
         self._is_closed = False
 
     @property
     def num_waiting(self) -> int:
-        """How much was submitted and has not begun, work for idle moments apart."""
+        """How much submitted work has not begun, without work for idle moments."""
         return self._num_waiting
 
     def submit(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> Future[T]:
@@ -49,7 +49,7 @@ class GpuQueue:
             raise
 
     def submit_into(self, future: Future[T], work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> None:
-        """As `submit`, for a future that somebody waits for already. It is cancelled where the queue closes
+        """As `submit`, for a future that somebody waits for already. It is cancelled if the queue closes
         before the work begins."""
         try:
             self.submit(self._run, future, partial(work, *args, **kwargs))
@@ -57,7 +57,7 @@ class GpuQueue:
             future.cancel()
 
     def submit_idle(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> Future[T]:
-        """As `submit`, for later: each time its turn comes while other work waits, it goes to the end."""
+        """As `submit`, for later: if other work waits when this comes up, it goes to the end."""
         future: Future[T] = Future()
 
         def begin() -> None:
@@ -71,7 +71,7 @@ class GpuQueue:
 
     def _run(self, future: Future[T], work: Callable[[], T]) -> None:
         """Do `work` now, then settle `future`, and run its callbacks, on the other thread. Waits until that
-        thread is through with the future before."""
+        thread is done with the previous future."""
         if self._is_closed:
             future.cancel()
         if not future.set_running_or_notify_cancel():
@@ -91,11 +91,11 @@ class GpuQueue:
             future.cancel()
 
     def drop_idle(self) -> None:
-        """Begin no more of what is for idle moments."""
+        """Begin no more work for idle moments."""
         self._is_closed = True
 
     def close(self) -> None:
-        """Wait for what was submitted, and for all that waits for it."""
+        """Wait for the submitted work and its callbacks."""
         self.drop_idle()
         self._thread.shutdown(wait=True)
         self._settler.shutdown(wait=True)

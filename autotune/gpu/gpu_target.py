@@ -29,10 +29,10 @@ class GpuTarget:
     """Implements `target.Target`, `Refining`, `Reusing` and `Filling`, by its `builder` and its `worker`, on
     the GPU that `selector` names (index, UUID or `auto`).
 
-    Raises EnvironmentProblem where there is no usable GPU, driver or compiler, UsageError for a selector
-    that names none. Futures raise only EnvironmentProblem (no memory for the problem, no process to
-    compile in) and DeviceLost. A candidate whose error is more than `max_error` times cuBLAS's fails,
-    untimed (None: any that is right will do). `note` is told what a person should know meanwhile.
+    Raises EnvironmentProblem if there is no usable GPU, driver or compiler, UsageError for a selector that
+    names none. Futures raise only EnvironmentProblem (no memory for the problem, no process to
+    compile in) and DeviceLost. A candidate whose error is more than `max_error` times cuBLAS's fails, untimed
+    (None: any correct result is accepted). `note` receives messages for the user.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class GpuTarget:
     @property
     def capacity(self) -> int:
         """One candidate per compiler thread, one on the GPU, one that waits for the GPU, and some that wait
-        for a compiler thread: enough that no thread runs dry while the search thinks."""
+        for a compiler thread: enough that no thread runs out of work while the search decides."""
         num_threads = self.builder.compiler.num_threads
         return num_threads + 2 + max(2, num_threads // 4)
 
@@ -76,7 +76,7 @@ class GpuTarget:
         return feasible_set.feasible_set(self.limits, gemm)
 
     def problem(self, gemm: Gemm) -> Problem:
-        """This problem as candidates are verified and timed on it. Raises UsageError where C is empty."""
+        """The problem on which candidates are verified and timed. Raises UsageError if C is empty."""
         gemm.need_output()
         return Problem(gemm, self.policy, self._seed, self.max_error)
 

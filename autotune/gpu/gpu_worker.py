@@ -1,7 +1,7 @@
-"""The worker of one GPU as its target uses it: one thread asks it for one thing after another.
+"""The worker of one GPU as its target uses it: one thread sends it one request after another.
 
-Kernels are made when their turn comes, on that thread: what waits there for its turn is let through in the
-order of asking, and waits for the compiler no longer than it has to.
+Kernels are made on that thread when they come up: requests run in the order of submission, and wait for the
+compiler no longer than necessary.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from .turns import Turns
 
 class GpuWorker:
     """Starts a worker for a GPU; `checks` is the cubin of kernels/checks.cu. Raises EnvironmentProblem and
-    DeviceLost where none starts. After `close`, or `drop`, its methods raise UsageError."""
+    DeviceLost if none starts. After `close`, or `drop`, its methods raise UsageError."""
 
     def __init__(
         self, gpu_uuid: str, limits: DeviceLimits, checks: bytes, note: Callable[[str], None]
@@ -38,7 +38,7 @@ class GpuWorker:
         self.is_closed = False
         start = protocol.Start(gpu_uuid, limits, checks)
         self._opened = WorkerClient(start, turns=Turns(gpu_uuid, note))
-        # All that the worker does goes through this one thread, which also is the worker's parent.
+        # All requests to the worker go through this one thread, which also is the worker's parent.
         self._queue = GpuQueue()
         try:
             self.ready = self._queue.submit(self._opened.start).result()
@@ -62,7 +62,7 @@ class GpuWorker:
     def measure(
         self, future: Future[Measurement], problem: Problem, making: Making, cutoff_us: float | None
     ) -> None:
-        """Verify and time one kernel, and settle `future` by it. The future is cancelled where this is closed
+        """Verify and time one kernel, and settle `future` by it. The future is cancelled if this is closed
         before, and raises only EnvironmentProblem and DeviceLost."""
         self._queue.submit_into(future, self._measure, problem, making, cutoff_us)
 
@@ -83,8 +83,8 @@ class GpuWorker:
         slowest_over_limit: float = SLOWEST_OVER_LIMIT,
         energy_s: float = 0.0,
     ) -> protocol.RaceResult:
-        """Time kernels and cuBLAS interleaved. Gives up where they take so many times the roofline.
-        With `energy_s`, each then runs for as long, and what a launch takes in joules is measured."""
+        """Time kernels and cuBLAS interleaved. Gives up if they take this many times the roofline. With
+        `energy_s`, each then runs for that long, and the joules of a launch are measured."""
         allowed = (rounds, slowest_over_limit, energy_s)
         deadline_s = self._deadlines.race_s(problem.gemm, len(kernels), *allowed)
         request = protocol.RunRace(problem, tuple(kernels), rounds, energy_s)
@@ -93,15 +93,15 @@ class GpuWorker:
     def duel(
         self, problem: Problem, pair: Callable[[], tuple[KernelCode, KernelCode]], rounds: int, shuffle: int
     ) -> Future[Rounds]:
-        """Time two kernels interleaved, once nothing else waits for the GPU; without samples where they bring
-        the worker down. The future raises EnvironmentProblem, DeviceLost, and what `pair` does."""
+        """Time two kernels interleaved, once nothing else waits for the GPU; without samples if they kill the
+        worker. The future raises EnvironmentProblem, DeviceLost, and what `pair` does."""
         return self._queue.submit_idle(self._duel, problem, pair, rounds, shuffle)
 
     def cells(
         self, cells: Sequence[Cell], makings: Sequence[Making], policy: CachePolicy
     ) -> Future[tuple[CellTime, ...]]:
         """Time cells, one after another, nothing verified. `makings` are for those that are not cuBLAS's; one
-        of which no kernel came has no samples, but a reason."""
+        without a kernel has no samples, but a reason."""
         return self._queue.submit(self._cells, cells, makings, policy)
 
     def renew(self) -> None:
@@ -109,7 +109,7 @@ class GpuWorker:
         self._queue.submit(self._client.renew).result()
 
     def drop(self) -> None:
-        """Begin nothing more of what is queued."""
+        """Begin no more queued work."""
         self.is_closed = True
         self._queue.drop_idle()
 

@@ -1,8 +1,8 @@
-"""Notices what disturbs samples, and has them taken again. `disturbance` decides; this asks the sensors.
+"""Detects what disturbs samples, and has them taken again. `disturbance` decides; this reads the sensors.
 
-The reference is cuBLAS on the problem at hand: read after a candidate's samples, at once where a neighbour is
-busy, else so rarely that it costs a twentieth of the time at most. In a race it takes part anyway. Where
-cuBLAS is absent, only NVML tells of disturbances.
+The reference is cuBLAS on the current problem: timed after a candidate's samples, at once if a neighbour is
+busy, else so rarely that it costs at most a twentieth of the time. In a race it takes part anyway. Without
+cuBLAS, only NVML reports disturbances.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ REFERENCE_SHARE = 0.05
 
 @dataclass(frozen=True)
 class DriftReference:
-    """What drift is noticed by. `key` names what is timed; `read` times it, in us; `level_us` is what it
-    took at first. `is_free`: it was timed among the samples, reading it takes no time."""
+    """The reference for drift. `key` names what is timed; `read` times it, in us; `level_us` is its first
+    time. `is_free`: it was timed among the samples, reading it takes no time."""
 
     key: Hashable
     read: Callable[[], float]
@@ -63,7 +63,7 @@ class Guard:
     ) -> Guarded[T]:
         """Take samples, again while they are disturbed and repeats are worthwhile.
 
-        `state` tells what the GPU was in while the samples of the last `take` were taken.
+        `state` is that of the GPU during the samples of the last `take`.
         """
         before: list[tuple[T, tuple[str, ...]]] = []
         while True:
@@ -77,7 +77,7 @@ class Guard:
             before.append((taken, found))
 
     def _is_drifted(self, reference: DriftReference, *, at_once: bool) -> bool | None:
-        """Whether the reference is off now; None if it was right lately and is not read."""
+        """Whether the reference has drifted now; None if it was right lately and is not timed."""
         began_s = self._now()
         if began_s < self._reference_due_s and not (at_once or reference.is_free):
             return None

@@ -10,8 +10,8 @@ from ..kernel.config import Config
 from ..kernel.launch import MAX_GRID_X, NARROW_LD, LaunchSpec, Variant, plan
 from .protocol import KernelCode
 
-# A few bytes spilled before the main loop cost nothing that the clock would not show; more than these
-# sit inside it, and the candidate is dropped unseen.
+# A few bytes spilled before the main loop hardly cost time; more than this are inside it, and the candidate
+# is dropped untimed.
 ALLOWED_SPILL_BYTES = 64
 
 
@@ -21,7 +21,7 @@ def is_wide(gemm: Gemm) -> bool:
 
 
 def variant(gemm: Gemm) -> Variant:
-    """What of a problem is compiled in."""
+    """The properties of a problem that are compiled in."""
     return Variant(gemm.trans_a, gemm.trans_b, is_wide(gemm), gemm.is_batched)
 
 
@@ -32,7 +32,7 @@ def code(gemm: Gemm, config: Config, cubin: Cubin, limits: DeviceLimits) -> Kern
 
 
 def refusal(config: Config, limits: DeviceLimits, gemm: Gemm) -> str:
-    """Why a config is not for this problem or device, by the rules that it breaks, or ""."""
+    """Why a config does not suit this problem or device, by the rules that it breaks, or ""."""
     if gemm.m == 0 or gemm.n == 0:
         return "C is empty: there is nothing to launch"
     broken = rules.broken_rules(config, limits, gemm)

@@ -1,11 +1,11 @@
-"""Operands on the device: how they lie in memory, a canary on each side of each, and how they are filled.
+"""Operands on the device: their layout in memory, a canary on each side of each, and their values.
 
 All sets of one problem share one allocation:
 
     canary | A | canary | B | canary | C | canary | A | canary | ...      (set 0, set 1, ...)
 
 A canary begins at the very end of an operand and reaches to the next, so that one element too far is
-seen. Canaries are filled with a NaN of their own: a write leaves a mark, a read that counts spoils C.
+seen. Canaries are filled with a special NaN: a write damages it, and a read that is used spoils C.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ FILL_BLOCKS, FILL_THREADS = 2048, 256
 
 
 def aligned(num_bytes: int) -> int:
-    """So many bytes, rounded up to where the next operand may begin."""
+    """This many bytes, rounded up to where the next operand may begin."""
     return -(-num_bytes // ALIGNMENT) * ALIGNMENT
 
 
@@ -59,8 +59,8 @@ class Region:
 
 @dataclass(frozen=True)
 class Layout:
-    """Where operands and canaries lie. `operands[3 * s + i]` is A, B or C (i = 0, 1, 2) of set s; canary g
-    lies before operand g, the last one behind all."""
+    """The places of operands and canaries. `operands[3 * s + i]` is A, B or C (i = 0, 1, 2) of set s; canary
+    g lies before operand g, the last one behind all."""
 
     operands: tuple[Region, ...]
     canaries: tuple[Region, ...]
@@ -101,7 +101,7 @@ class OperandSet:
 
 
 class Buffer:
-    """Device memory of one allocation. Raises EnvironmentProblem, with sizes, where there is none left."""
+    """Device memory of one allocation. Raises EnvironmentProblem, with sizes, if there is none left."""
 
     def __init__(self, driver: Any, num_bytes: int, purpose: str) -> None:
         self._driver = driver
@@ -191,7 +191,7 @@ class Operands:
 
 class Workspace:
     """Memory of a launch for packed operands, partial sums and counters: grows to the largest ever asked
-    for. Canaries stand around it, as around operands."""
+    for. Canaries surround it, like operands."""
 
     def __init__(self, driver: Any, stream: Any) -> None:
         self._driver, self._stream = driver, stream
@@ -209,7 +209,7 @@ class Workspace:
     def prepare(self, scratch_bytes: int, counter_bytes: int) -> int:
         """Room for scratch (made NaN) and counters (made zero) behind them; returns its address.
 
-        Raises EnvironmentProblem where the GPU has not that much memory left.
+        Raises EnvironmentProblem if the GPU has too little memory left.
         """
         self._layout = lay_out((scratch_bytes + counter_bytes,))
         if scratch_bytes + counter_bytes == 0:

@@ -30,7 +30,7 @@ class EntryFunction:
         self._driver = driver
         self._device = device
         self._handle = handle
-        # Loads the code now (loading is lazy otherwise), so that no launch pays for it.
+        # Loads the code now (loading is lazy otherwise), so that no launch is delayed by it.
         self._function = check(driver.cuKernelGetFunction, handle)
         self._overlapping = [overlap_attribute(driver)]
 
@@ -53,7 +53,7 @@ class EntryFunction:
     ) -> None:
         """Enqueue a launch of grid (x, y) blocks of `block` threads, arguments as `pack` lays them out.
 
-        `overlaps`: the kernel waits for the one before by itself, and may begin before that has ended.
+        `overlaps`: the kernel itself waits for the previous one, and may begin before that has ended.
         """
         attributes = self._overlapping if overlaps else []
         config = launch_config(self._driver, grid, block, smem_bytes, stream, attributes)

@@ -1,7 +1,7 @@
-"""NVML: clocks, power, temperature, throttling and neighbours of one GPU, where it tells them.
+"""NVML: clocks, power, temperature, throttling and neighbours of one GPU, as far as NVML reports them.
 
-Nothing here raises: what NVML does not tell (no library, no permission, a virtual GPU) is None, and
-never costs a measurement. Field names and bits are those of nvml.h.
+Nothing here raises: a value that NVML does not report (no library, no permission, a virtual GPU) is None, and
+never prevents a measurement. Field names and bits are those of nvml.h.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ def throttle_names(bits: int) -> tuple[str, ...]:
 
 
 def own_process(before: frozenset[int] | None, after: frozenset[int] | None) -> int | None:
-    """The process that appeared, if it was just one."""
+    """The process that appeared, if it was exactly one."""
     appeared = (after or frozenset()) - (before or frozenset())
     return next(iter(appeared)) if before is not None and len(appeared) == 1 else None
 
 
 def has_neighbour(busy: frozenset[int], own: int | None) -> bool:
-    """Whether any of these processes is another than this one, which is busy itself when asking."""
+    """Whether any of these processes is not this one, which is itself busy when it asks."""
     return bool(busy - {own}) if own is not None else len(busy) > 1
 
 
@@ -65,7 +65,7 @@ class Monitor:
         self._nvml: Any = _ask(self._open)
         self._handle: Any = None
         self.own_pid: int | None = None  # as NVML numbers processes, once `know_own` has found it
-        self.partners: frozenset[int] = frozenset()  # compute in turns of their own: no neighbours
+        self.partners: frozenset[int] = frozenset()  # take turns with this one: not neighbours
         self._seen_us = 0  # NVML's time of the newest sample of utilisation that was read
         if self._nvml is not None:
             self._handle = _ask(lambda: self._nvml.device_get_handle_by_uuid(uuid))
@@ -87,7 +87,7 @@ class Monitor:
         return None if milliwatts is None else milliwatts / 1000
 
     def state(self) -> GpuState:
-        """Clocks, power and throttling now: call it while the GPU is busy with what is measured."""
+        """Clocks, power and throttling now: call it while the GPU runs the measured work."""
         if self._handle is None:
             return GpuState()
         nvml, handle = self._nvml, self._handle
@@ -109,12 +109,12 @@ class Monitor:
         return None if found is None else frozenset(int(entry.pid) for entry in _entries(found))
 
     def other_processes(self) -> int | None:
-        """How many processes hold a compute context on this GPU; ask before opening one's own."""
+        """How many processes hold a compute context on this GPU; call it before opening one's own."""
         found = self.processes()
         return None if found is None else len(found)
 
     def know_own(self, before: frozenset[int] | None) -> None:
-        """Learn which process this one is: the one there is now and was not before its context. The driver
+        """Learn this process's id: the one that exists now and did not before its context. The driver
         may list it a moment late."""
         latest_s = time.monotonic() + _LISTED_WITHIN_S
         while (listed := self.processes()) is not None:
@@ -122,12 +122,12 @@ class Monitor:
             if self.own_pid is not None or time.monotonic() > latest_s:
                 break
             time.sleep(_LOOK_AGAIN_S)
-        self._busy_processes()  # what ran until now is not of interest
+        self._busy_processes()  # earlier samples do not matter
 
     def is_neighbour_busy(self) -> bool | None:
-        """Whether another process, partners apart, computed on this GPU since this was asked last; None if
-        NVML does not tell, as on MIG instances. It samples once in a while: what was busy for a moment may
-        be missed."""
+        """Whether another process, except partners, computed on this GPU since the last call; None if NVML
+        does not report it, as on MIG instances. NVML samples from time to time, so it may miss a short
+        activity."""
         busy = self._busy_processes()
         return None if busy is None else has_neighbour(busy - self.partners, self.own_pid)
 

@@ -1,6 +1,6 @@
 """Memory for products that are timed and not checked: normal numbers to read, and room to write.
 
-Many products share it, each from its beginning on: nothing is filled or freed between them. What kernels
+Many products share it, each from its start: nothing is filled or freed between them. What kernels
 write is never read, so that numbers do not grow from product to product.
 """
 
@@ -24,8 +24,8 @@ class Pool:
         self._written: Buffer | None = None
 
     def sets(self, operand_bytes: tuple[int, int, int], count: int) -> tuple[OperandSet, ...]:
-        """So many operand sets that share nothing; `operand_bytes` are those of A, B and C of one. Raises
-        EnvironmentProblem where memory is too small."""
+        """This many operand sets that share nothing; `operand_bytes` are those of A, B and C of one. Raises
+        EnvironmentProblem if memory is too small."""
         a_bytes, b_bytes, c_bytes = map(aligned, operand_bytes)
         step = a_bytes + b_bytes
         self._reserve(count * step, count * c_bytes)

@@ -16,8 +16,8 @@ from .verification import Verifier
 
 
 class PreparedProblem:
-    """Operands and reference of one problem. Raises EnvironmentProblem where memory does not suffice, or
-    where cuBLAS (if there) and the float64 reference disagree: two kernels that share nothing."""
+    """Operands and reference of one problem. Raises EnvironmentProblem if memory does not suffice, or if
+    cuBLAS (if present) and the float64 reference, two independent kernels, disagree."""
 
     def __init__(
         self,
@@ -52,7 +52,7 @@ class PreparedProblem:
 
     @property
     def reference_share(self) -> float:
-        """Of C that is checked against float64; the rest is against cuBLAS alone."""
+        """The share of C that is checked against float64; the rest is checked only against cuBLAS."""
         return self.verifier.share
 
     def free(self) -> None:

@@ -1,8 +1,7 @@
-"""What the coordinator and the GPU worker say to each other: records over a pipe, one answer per request.
+"""The messages between the coordinator and the GPU worker: records over a pipe, one answer per request.
 
 Both ends run the same code and trust each other, so records travel pickled (multiprocessing.connection
-frames them). A worker answers every request or dies; what it answers with after a sticky CUDA error is
-`is_last`.
+frames them). A worker answers every request or dies; its answer after a sticky CUDA error is `is_last`.
 """
 
 from __future__ import annotations
@@ -22,8 +21,8 @@ from ..target import CellTime
 
 @dataclass(frozen=True)
 class Problem:
-    """What is computed and how it is timed; `seed` decides the operands. Of candidates, no result whose
-    error is more than `max_error` times that of cuBLAS's is timed; None: any that is right."""
+    """What is computed and how it is timed; `seed` decides the operands. A candidate whose error is more than
+    `max_error` times cuBLAS's is not timed; None: any correct one is."""
 
     gemm: Gemm
     policy: CachePolicy
@@ -140,7 +139,7 @@ class Prepared:
 
 @dataclass(frozen=True)
 class TrialResult:
-    """How a candidate did; the fields are those of Measurement."""
+    """The result of a candidate; the fields are those of Measurement."""
 
     outcome: Outcome
     reason: str = ""
@@ -160,7 +159,7 @@ class TrialResult:
 class RaceResult:
     """`samples_us[i][r]` is candidate i in round r; empty for one that failed verification. `discarded[i]`
     are its samples of rounds that were repeated. `joules[i]` is its energy per launch, None if unknown.
-    `failures[i]` tells of those without samples."""
+    `failures[i]` describes those without samples."""
 
     samples_us: tuple[tuple[float, ...], ...]
     baseline_us: tuple[float, ...] = ()
@@ -176,12 +175,12 @@ class DuelResult:
     """`samples_us[i][r]` is candidate i in round r; both are empty if either failed verification."""
 
     samples_us: tuple[tuple[float, ...], tuple[float, ...]]
-    seconds: float  # all that it took, verifying included
+    seconds: float  # in all, verifying included
 
 
 @dataclass(frozen=True)
 class CellsResult:
-    """One per cell, in order; fewer where the context was lost at the next one."""
+    """One per cell, in order; fewer if the context was lost at the next one."""
 
     times: tuple[CellTime, ...]
     reason: str = ""

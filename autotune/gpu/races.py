@@ -33,8 +33,8 @@ def _discarded(
 
 
 class Races:
-    """Times what `loader` loads, each in a workspace of its own: counters must stay zero while others add
-    their sums."""
+    """Times the kernels that `loader` loads, each with its own workspace: counters must stay zero while
+    others add their sums."""
 
     def __init__(
         self, driver: Any, stream: Any, loader: Loader, stopwatch: Stopwatch, guard: Guard, monitor: Monitor
@@ -59,10 +59,10 @@ class Races:
         cublas: Enqueue | None,
         level_us: float | None,
     ) -> protocol.RaceResult:
-        """Time candidates interleaved, and cuBLAS, which takes about `level_us` when all is quiet.
+        """Time candidates interleaved, and cuBLAS, which takes about `level_us` when undisturbed.
 
-        Raises WrongResult, after noting in `failures` whose it is: it may have written anywhere, so all is
-        to be made anew. Candidates in `failures` take no part.
+        Raises WrongResult, after naming the candidate in `failures`: it may have written anywhere, so
+        everything must be rebuilt. Candidates in `failures` take no part.
         """
         with self._workspaces(len(request.kernels)) as workspaces:
             timed = self._enter(prepared, request, workspaces, failures)
@@ -70,7 +70,7 @@ class Races:
             if cublas is not None:
                 timed[_CUBLAS] = (cublas, self._stopwatch.time_once(partial(cublas, sets[0])))
             guarded = self._take(prepared, request, timed, level_us)
-            state = self._stopwatch.state  # of the rounds, not of what is weighed next
+            state = self._stopwatch.state  # of the rounds, not of the energy measurement that follows
             numbers = range(len(request.kernels))
             samples = dict(zip(timed, guarded.taken, strict=True))
             joules = [self._joules(timed.get(n), sets, samples.get(n, ()), request.energy_s) for n in numbers]
@@ -91,7 +91,7 @@ class Races:
         workspaces: Sequence[Workspace],
         failures: dict[int, Failure],
     ) -> dict[int, Timed]:
-        """Load and verify whoever has not failed yet. Raises WrongResult, as `race` does."""
+        """Load and verify the candidates that have not failed yet. Raises WrongResult, as `race` does."""
         timed: dict[int, Timed] = {}
         for number, (kernel, workspace) in enumerate(zip(request.kernels, workspaces, strict=True)):
             if number in failures:
@@ -113,7 +113,7 @@ class Races:
         timed: Mapping[int, Timed],
         level_us: float | None,
     ) -> Guarded[list[tuple[float, ...]]]:
-        """The rounds, again where something disturbs them; cuBLAS among them is the reference."""
+        """The rounds, repeated if something disturbs them; cuBLAS among them is the reference."""
         watch, last = self._stopwatch, dict[int, tuple[float, ...]]()
 
         def take() -> list[tuple[float, ...]]:
@@ -137,7 +137,7 @@ class Races:
     def duel(
         self, prepared: PreparedProblem, request: protocol.RunDuel
     ) -> tuple[tuple[float, ...], tuple[float, ...]]:
-        """Time two candidates interleaved. Raises WrongResult where one is wrong now."""
+        """Time two candidates interleaved. Raises WrongResult if one is wrong now."""
         seed = request.problem.seed + request.shuffle
         with self._workspaces(len(request.kernels)) as workspaces:
             timed = []

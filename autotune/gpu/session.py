@@ -27,8 +27,8 @@ from .stopwatch import Stopwatch
 from .timing import Timing
 from .verification import why_inaccurate
 
-PROBLEM_MEMORY = 0.3  # of the GPU's memory that problems may hold which searches take turns between
-FRESH_SEED = 1_000_003  # added to a problem's seed for numbers that no launch has seen
+PROBLEM_MEMORY = 0.3  # of the GPU's memory that problems of alternating searches may hold
+FRESH_SEED = 1_000_003  # added to a problem's seed for fresh inputs
 
 _FAILURES = {
     driver.OUT_OF_MEMORY: Outcome.OUT_OF_MEMORY,
@@ -37,7 +37,7 @@ _FAILURES = {
 
 
 def _why_impossible(time_us: float, floor_us: float) -> str:
-    """Why a time that was taken twice cannot be, or ""."""
+    """Why a time that was measured twice is impossible, or ""."""
     if not timing.is_impossible(time_us, floor_us):
         return ""
     return (
@@ -102,7 +102,7 @@ class Session:
         except EnvironmentProblem:
             if not self._problems:
                 raise
-            self._evict(0)  # others hold the memory: let go of them and try again
+            self._evict(0)  # other problems hold the memory: free them and try again
             prepared = self._build(problem)
         self._problems[problem] = prepared
         self._evict(self._memory_bytes)
@@ -112,7 +112,7 @@ class Session:
         return PreparedProblem(self.driver, self.checks, problem, self.limits, self.cublas, self.stream)
 
     def _evict(self, most_bytes: int) -> None:
-        """Free the problems used longest ago; the newest stays unless nothing may."""
+        """Free the least recently used problems; the newest stays unless none may."""
         least = 1 if most_bytes else 0
         held_bytes = sum(problem.num_bytes for problem in self._problems.values())
         while len(self._problems) > least and held_bytes > most_bytes:
@@ -137,7 +137,7 @@ class Session:
         try:
             return self._trial(prepared, request)
         except WrongResult as wrong:
-            self._evict(0)  # it may have written anywhere: everything is made anew
+            self._evict(0)  # it may have written anywhere: everything is rebuilt
             ratio, verify_s = wrong.verdict.error_ratio, wrong.verify_s
             return TrialResult(Outcome.WRONG_RESULT, str(wrong), error_ratio=ratio, verify_s=verify_s)
         except CudaError as error:
@@ -182,7 +182,7 @@ class Session:
     def _time(
         self, prepared: PreparedProblem, enqueue: Enqueue, glance_us: float, cutoff_us: float | None
     ) -> Guarded[Timing]:
-        """Time a candidate, again where something disturbs it. Raises WrongResult."""
+        """Time a candidate, again if something disturbs it. Raises WrongResult."""
         sets, watch = prepared.operands.sets, self.stopwatch
 
         def take() -> Timing:
@@ -218,9 +218,9 @@ class Session:
         return min(times, default=None)
 
     def _verify_on_fresh_inputs(self, prepared: PreparedProblem, kernel: KernelCode) -> None:
-        """Verify once more on numbers that no launch has seen: a result left over from before is wrong
-        here. All of C is checked: against cuBLAS, or, where that is absent and C is so large that the
-        reference is not whole, against other tiles. Raises WrongResult, EnvironmentProblem.
+        """Verify again on fresh inputs: a result left over from before is wrong here. All of C is checked:
+        against cuBLAS, or, without it and if C is too large for a complete reference, against other tiles.
+        Raises WrongResult, EnvironmentProblem.
         """
         problem = prepared.problem
         fresh = self._build(replace(problem, policy=CachePolicy.WARM, seed=problem.seed + FRESH_SEED))
@@ -234,7 +234,7 @@ class Session:
     # ---------------------------------------------------------------------------- many cells
 
     def cells(self, request: protocol.RunCells) -> protocol.CellsResult:
-        """Time kernels on problems whose numbers do not matter; their own failures are results."""
+        """Time kernels on problems with arbitrary numbers; their own failures are results."""
         self.monitor.partners = request.partners
         times: list[CellTime] = []
         for gemm, kernel, cutoff_us in request.cells:
@@ -279,7 +279,7 @@ class Session:
         known = self._baselines.get(request.problem)
         level_us = median(known) if known else None
         self.monitor.partners = request.partners
-        while True:  # ends: each turn but the last finds one more that fails
+        while True:  # ends: each iteration except the last finds one more that fails
             try:
                 return self.races.race(self._prepare(request.problem), request, failures, sgemm, level_us)
             except WrongResult:

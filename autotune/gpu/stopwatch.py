@@ -64,7 +64,7 @@ class Stopwatch:
     def __init__(self, driver: Any, stream: Any, watch: Callable[[], GpuState]) -> None:
         self._driver, self._stream, self._watch = driver, stream, watch
         self._events: list[Any] = []
-        self.state = GpuState()  # as seen last; throttling as seen at all during the last measurement
+        self.state = GpuState()  # as last read; throttling as ever read during the last measurement
 
     def time_once(self, enqueue: Callable[[], None]) -> float:
         """One launch in us, its latency included. Waits for it."""
@@ -87,7 +87,8 @@ class Stopwatch:
             batch.free()
 
     def glance(self, enqueue: Enqueue, sets: Sequence[OperandSet], cutoff_us: float | None) -> Timing:
-        """A few short samples, after a launch that loads the kernel; less of what is clearly too slow."""
+        """A few short samples, after a launch that loads the kernel; fewer of a kernel that is clearly too
+        slow."""
         first_us = self.time_once(lambda: enqueue(sets[0]))
         if timing.is_hopeless_at_first(first_us, cutoff_us):
             return Timing((first_us,), is_cut_short=True)
@@ -105,7 +106,7 @@ class Stopwatch:
             batch.free()
 
     def read(self, enqueue: Enqueue, sets: Sequence[OperandSet], launch_us: float) -> float:
-        """One sample of what takes about so long, without a trace in `state`."""
+        """One sample of work of about this duration, without changing `state`."""
         state, launches = self.state, timing.batch_launches(launch_us, len(sets))
         batch = LaunchGraph(self._driver, self._stream, enqueue, sets, launches)
         try:
@@ -117,7 +118,7 @@ class Stopwatch:
     def race(
         self, candidates: Sequence[tuple[Enqueue, float]], sets: Sequence[OperandSet], rounds: int, seed: int
     ) -> list[tuple[float, ...]]:
-        """Time candidates (what to enqueue, about how long one launch takes) interleaved.
+        """Time candidates (a function that enqueues, the approximate time of a launch) interleaved.
 
         Sample r of each was taken in round r; all rounds are queued without a pause.
         """
@@ -141,9 +142,9 @@ class Stopwatch:
     def sustain(
         self, enqueue: Enqueue, sets: Sequence[OperandSet], launch_us: float, seconds: float
     ) -> list[Spell]:
-        """Launch without a pause worth mentioning for so many seconds of the GPU's time.
+        """Launch nearly without pause for this many seconds of the GPU's time.
 
-        `launch_us` is about what one launch takes. Clocks and power are read once in each spell.
+        `launch_us` is the approximate time of a launch. Clocks and power are read once in each spell.
         """
         rounds = max(1, round(_SPELL_BATCH_US / (launch_us * len(sets))))
         batch = LaunchGraph(self._driver, self._stream, enqueue, sets, rounds * len(sets))
@@ -168,8 +169,8 @@ class Stopwatch:
         seconds: float,
         read_energy_j: Callable[[], float | None],
     ) -> float | None:
-        """Energy of one launch while it runs again and again for so many seconds; None where the counter
-        cannot be read, or advanced too seldom. The first part, at the power of what ran before, is left out.
+        """Energy of one launch while it runs repeatedly for this many seconds; None if the counter cannot be
+        read, or advanced too seldom. The first part, at the power of earlier work, is left out.
         """
         if read_energy_j() is None:
             return None
@@ -196,7 +197,7 @@ class Stopwatch:
         return None if power_w is None else power_w * batch_us / launches / 1e6
 
     def _look(self) -> None:
-        """See what state the GPU is in; reasons to throttle add up until the next measurement begins."""
+        """Read the GPU's state; throttle reasons accumulate until the next measurement begins."""
         seen = self._watch()
         reasons = {*self.state.throttle_reasons, *seen.throttle_reasons}
         self.state = replace(seen, throttle_reasons=tuple(sorted(reasons)))
@@ -220,7 +221,7 @@ class Stopwatch:
             action()
             check(self._driver.cuEventRecord, event, self._stream)
         if len(actions) > 1:
-            self._look()  # the GPU is at work on what was just queued
+            self._look()  # the GPU runs the work just queued
         check(self._driver.cuEventSynchronize, events[-1])
         return [
             float(check(self._driver.cuEventElapsedTime, begin, end)) * _US_PER_MS

@@ -1,9 +1,9 @@
-"""How to time: decisions alone, no CUDA. `stopwatch` carries them out.
+"""How to time: only decisions, no CUDA. `stopwatch` carries them out.
 
 One sample is the mean of a batch: a graph of launches that takes about BATCH_US, replayed between two
 events. When cold, a batch goes through all operand sets, so that nothing it reads is in L2. The first
-replay warms up and is not counted. The second decides whether the candidate is hopeless: then it is
-all. Others are sampled until their median is sharp or BUDGET_US is spent. Raise
+replay warms up and is not counted. The second decides whether the candidate is hopeless: then it is the only
+sample. Others are sampled until their median is accurate or BUDGET_US is spent. Raise
 `measurement.POLICY_VERSION` when any of this changes.
 """
 
@@ -22,7 +22,7 @@ from ..measurement import CachePolicy
 
 BATCH_US = 1500.0  # events resolve 0.5 us and replays start about 1 us apart: below 0.1 % of a batch
 BUDGET_US = 25_000.0
-GLANCE_US = 200.0  # of a batch, and so many of them, where many kernels are timed on many problems
+GLANCE_US = 200.0  # of a batch, and their number, when many kernels are timed on many problems
 GLANCES = 3
 LONG_US = 2000.0  # of a launch: its latency is half a percent of it, so that launches are timed one by one
 GROUP = 5  # replays queued at once
@@ -30,13 +30,13 @@ MIN_SAMPLES = 4
 MAX_SAMPLES = 40
 SHARP = 0.001  # relative standard error of the median at which sampling stops
 HOPELESS_AT_A_GLANCE = 2.0  # `stats.HOPELESS` for a single launch, cold in every respect
-LAUNCH_LATENCY_US = 10.0  # what a single launch between events usually takes over its kernel's time
+LAUNCH_LATENCY_US = 10.0  # usual time of a single launch between events above its kernel's time
 MOST_LATENCY_US = 30.0  # and at most
 LOADING_US = 1000.0  # and the first launch of a kernel over its later ones, at most
 LEAD_IN_BELOW_US = 5000.0  # a batch shorter than that is preceded by an uncounted one
 MIN_STEPS = 3  # of the energy counter
 FLOOR_SLACK = 0.88  # the limits of known GPUs are measured ones, up to a tenth below the data sheet
-LEAP = 0.5  # of the best known time: possible, and rare enough to look twice
+LEAP = 0.5  # of the best known time: possible, and rare enough to check again
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ def relative_error(samples: Sequence[float]) -> float:
 
 
 def more_samples(samples: Sequence[float], batch_us: float) -> int:
-    """How many batches to time next; 0 when enough is known or spent."""
+    """How many batches to time next; 0 when the median is accurate enough or the budget is spent."""
     taken = len(samples)
     missing = max(MIN_SAMPLES - taken, 0)
     affordable = int(BUDGET_US / max(batch_us, 1.0)) - taken
@@ -118,13 +118,13 @@ def is_impossible(time_us: float, floor_us: float) -> bool:
 
 
 def is_suspicious(time_us: float, floor_us: float, known_us: float | None) -> bool:
-    """Whether a time asks for a second look: impossible, or far below the best that is known."""
+    """Whether a time must be checked again: impossible, or far below the best known."""
     is_leap = known_us is not None and time_us < LEAP * known_us
     return is_leap or is_impossible(time_us, floor_us)
 
 
 def floor_us(gemm: Gemm, limits: DeviceLimits, policy: CachePolicy, num_sets: int) -> float:
-    """What a launch takes at least, in us. Memory counts only where the sets do not fit L2."""
+    """The least time of a launch, in us. Memory counts only if the sets do not fit L2."""
     is_from_memory = policy is CachePolicy.COLD and num_sets * gemm.num_bytes > 2 * limits.l2_bytes
     return gemm.limit_us(limits.fma_tflops, limits.bandwidth_gbs if is_from_memory else math.inf)
 

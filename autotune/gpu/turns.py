@@ -1,13 +1,13 @@
 """Processes that measure on one GPU take turns, so that none times the other's kernels.
 
-A turn is one request to the worker: to verify and time one candidate, say. Both searches go on, each at
-about half its rate, and their times are those of a GPU that runs one thing. The alternative, one lock for
-a whole search, would have the second wait for hours. And if searches only noticed each other (NVML lists all
-processes on a GPU), each would spoil samples of the other, to be taken again.
+A turn is one request to the worker: for example, to verify and time one candidate. Both searches go on, each
+at about half its rate, with times as on a GPU that runs one kernel. The alternative, one lock for a whole
+search, would make the second wait for hours. And if searches only detected each other (NVML lists all
+processes on a GPU), each would disturb samples of the other, which would be taken again.
 
 A process that takes a turn writes two process ids into the second file: its own, and its worker's as NVML
-numbers it. NVML sees the workers of other searches compute, too. By these ids they are not taken for
-neighbours that keep no turns.
+numbers it. NVML sees the workers of other searches compute, too. By these ids a process tells them from
+neighbours that take no turns.
 
 The locks are flock's, on two files per GPU in the folder for temporary files. They end with the process that
 holds them, `kill -9` included. A process that waits for the GPU holds the gate meanwhile, so that the process
@@ -31,7 +31,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 MAX_SIGNATURES = 16  # of those that took turns last
-SIGNED_S = 3600.0  # a process id may be another's later; no turn takes as long
+SIGNED_S = 3600.0  # later a process id may belong to another process; no turn takes this long
 _MOST_BYTES = 4096  # of all signatures
 
 
@@ -47,8 +47,8 @@ class Signature(NamedTuple):
 class Turns:
     """The turns on one GPU. One thread at a time may `take` one.
 
-    `note` is told, once, that another process uses the GPU. Where the files cannot be made there are no
-    turns: that must not stop a search.
+    `note` is told, once, that another process uses the GPU. If the files cannot be made there are no turns:
+    that must not stop a search.
     """
 
     def __init__(
@@ -66,9 +66,9 @@ class Turns:
 
     @contextmanager
     def take(self) -> Iterator[frozenset[int]]:
-        """Have the GPU to oneself among those who ask. Waits as long as others have theirs.
+        """Have the GPU alone among the processes that take turns. Waits for the turns of others.
 
-        Gives the workers, as NVML numbers them, of all who took turns lately.
+        Yields the workers, as NVML numbers them, of all processes that took turns lately.
         """
         if not self._files:
             yield frozenset()
@@ -85,8 +85,8 @@ class Turns:
             fcntl.flock(gpu, fcntl.LOCK_UN)
 
     def know_worker(self, pid: int | None) -> None:
-        """Have others told, from the turn that is being taken on, who computes in these turns: a process
-        as NVML numbers it, if it does."""
+        """Tell others, from the current turn on, which process computes in these turns: its id as NVML
+        numbers it, if known."""
         self._worker = pid or 0
         if self._files:
             self._sign()
@@ -103,12 +103,12 @@ class Turns:
             fcntl.flock(file, fcntl.LOCK_EX)
 
     def _sign(self) -> list[Signature]:
-        """Put one's own signature before those of others; all that are valid then. The GPU is locked."""
+        """Write one's own signature before those of others; returns all valid ones. The GPU is locked."""
         own = Signature(os.getpid(), self._worker, int(time.monotonic()))
         others = [s for s in _read(self._files[1]) if s.worker and s.worker != own.worker]
         valid = [own, *(s for s in others if 0 <= own.signed_s - s.signed_s <= SIGNED_S)][:MAX_SIGNATURES]
         written = "".join(f"{s.holder} {s.worker} {s.signed_s}\n" for s in valid).encode()
-        with suppress(OSError):  # another user's file, a full disk: then nobody is named
+        with suppress(OSError):  # another user's file, a full disk: then no worker is named
             os.pwrite(self._files[1], written, 0)
             os.ftruncate(self._files[1], len(written))
         return valid
@@ -132,7 +132,7 @@ def _open(path: Path) -> int:
 
 
 def _read(file: int) -> list[Signature]:
-    """The signatures, the newest first; lines that are none are left out."""
+    """The signatures, the newest first; invalid lines are left out."""
     lines = [line.split() for line in os.pread(file, _MOST_BYTES, 0).decode(errors="replace").splitlines()]
     return [
         Signature(*map(int, words)) for words in lines if len(words) == 3 and all(map(str.isdecimal, words))

@@ -1,9 +1,9 @@
-"""Is C right? Every candidate is held against float64 and against cuBLAS, on the device.
+"""Is C right? Every candidate is compared with float64 and with cuBLAS, on the device.
 
 The bound. Let u = 2^-24. A float dot product of length k, summed in any order and scaled once, is off
 by at most (k + 2) u |a|.|b| (Higham, "Accuracy and Stability of Numerical Algorithms", 2002, section 3.1):
-certain, but for large k so loose that a lost term would pass. Rounding errors are as good as random, so
-that the error grows like sqrt(k) u |a|.|b| (Higham and Mary, "A new approach to probabilistic rounding
+certain, but for large k so loose that a lost term would go undetected. Rounding errors are as good as random,
+so that the error grows like sqrt(k) u |a|.|b| (Higham and Mary, "A new approach to probabilistic rounding
 error analysis", SIAM J. Sci. Comput. 41, 2019), and for data of zero mean, such as ours, partial sums
 cancel too and it does not exceed a constant times u |a|.|b| at any k (the same, "Sharper probabilistic
 backward error analysis for basic linear algebra kernels with random data", 42, 2020). Summing 3e5 to 1e6
@@ -12,13 +12,13 @@ pairs of normal numbers one by one, we saw at most 6.4 u |a|.|b| for every k up 
     |C - C64| <= min(k + 2, ZERO_MEAN_FACTOR) u |a|.|b|,
 
 where |a|.|b| itself grows like 0.64 k: at k = 4096 the bound is 0.004, at k = 100000 0.09, while one lost
-term is 0.64 on average. An order of summation that is right stays below a third of it.
+term is 0.64 on average. The error of any correct order of summation stays below a third of it.
 
 The reference is computed once per problem, by a kernel that shares nothing with those under test, and
-cuBLAS's result is held against it. Where float64 is so slow that this would take longer than
-REFERENCE_BUDGET_S, or takes too much memory, only some tiles of C are computed: corners, the edges
-where tiles hang over, and others drawn by the seed. All of C is always searched for NaN and Inf (C is
-poisoned with NaN before, so an element left out shows) and compared with cuBLAS's.
+cuBLAS's result is compared with it. If float64 would take longer than REFERENCE_BUDGET_S, or too much memory,
+only some tiles of C are computed: corners, the edges where tiles hang over, and others drawn by the seed. All
+of C is always searched for NaN and Inf (C is poisoned with NaN before, so an element left out shows) and
+compared with cuBLAS's.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""What the search of one shape takes of its target: trials and seconds, of candidates and of idle moments."""
+"""The use of the target by the search of one shape: trials and seconds, of candidates and of idle moments."""
 
 from __future__ import annotations
 
 from ..measurement import Measurement
 from .propose import origins
 
-_IDLE = (origins.REUSE, origins.FILL)  # no seconds that one shape had before another
+_IDLE = (origins.REUSE, origins.FILL)  # no seconds given to one shape before another
 
 
 class Accounts:
@@ -38,7 +38,7 @@ class Accounts:
             self._spent_s += self._seconds_of(measurement)
 
     def expected_s(self, num_open: int) -> float:
-        """Seconds that candidates will have taken once so many more of them are done, those of earlier runs
+        """Seconds that candidates will have taken once this many more of them are done, those of earlier runs
         included."""
         return self._earlier_s + _expected(self._spent_s, self.num_new - self.num_reused, num_open)
 

@@ -1,4 +1,4 @@
-"""What the calls of a program take: which shapes are searched first, for how long, and what that gains."""
+"""The time of a program's calls: which shapes are searched first, for how long, and the gain."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from ..store import Store
 from ..target import Target
 from .result import ShapeResult
 
-SEARCHED_SHARE = 0.99  # of the time of all calls: what takes the rest is left to kernels of other shapes
+SEARCHED_SHARE = 0.99  # of the time of all calls: the remaining shapes are left to kernels of others
 _US = 1e-6
 
 
 def expected_us(target: Target, store: Store, gemms: Iterable[Gemm]) -> dict[Gemm, float]:
-    """What one call of each shape takes: the best of earlier searches on such a GPU, else what cuBLAS took
-    then, else the least that the hardware allows, and a launch."""
+    """The time of one call of each shape: the best of earlier searches on such a GPU, else cuBLAS's time
+    then, else the hardware's limit and a launch."""
     known: dict[Gemm, float] = {}
     for found in store.studies(target.max_error):
         of = found.study
@@ -32,7 +32,8 @@ def expected_us(target: Target, store: Store, gemms: Iterable[Gemm]) -> dict[Gem
 
 
 def in_order(seconds: Mapping[Gemm, float]) -> list[Gemm]:
-    """The shapes whose calls take most, most first: as few as make up SEARCHED_SHARE of all seconds."""
+    """The shapes whose calls take most, in descending order: as few as make up SEARCHED_SHARE of all
+    seconds."""
     ordered = sorted(seconds, key=lambda gemm: -seconds[gemm])
     before = accumulate((seconds[gemm] for gemm in ordered), initial=0.0)
     most = SEARCHED_SHARE * sum(seconds.values())
@@ -40,7 +41,7 @@ def in_order(seconds: Mapping[Gemm, float]) -> list[Gemm]:
 
 
 def weights(seconds: Mapping[Gemm, float]) -> dict[Gemm, float]:
-    """How many of a search's seconds each shape is to have, 1 on average: as the root of what its calls take
+    """Each shape's share of a search's seconds, 1 on average: the square root of the time of its calls
     (docs/decisions/0051)."""
     mean = sum(map(math.sqrt, seconds.values())) / max(len(seconds), 1)
     return {gemm: math.sqrt(taken) / mean for gemm, taken in seconds.items()}
@@ -48,9 +49,9 @@ def weights(seconds: Mapping[Gemm, float]) -> dict[Gemm, float]:
 
 @dataclass(frozen=True)
 class Gain:
-    """What a search gained for a program, in seconds of all its calls of searched shapes, packed as they were
-    timed. `cublas_s`: None where cuBLAS was absent for some. `left_calls`: of shapes that were not searched,
-    and the seconds that are expected of these."""
+    """The gain of a search for a program, in seconds of all its calls of searched shapes, packed as they were
+    timed. `cublas_s`: None if cuBLAS was absent for some. `left_calls`: calls of shapes that were not
+    searched, and their expected seconds."""
 
     num_calls: int
     tuned_s: float

@@ -18,8 +18,8 @@ from ..target import Cell, Filling
 def time_cublas(
     target: Filling, store: Store, gemms: Sequence[Gemm], until_s: float, at_once: int = 100
 ) -> int:
-    """Time cuBLAS on these products until the target's clock says so, or until it was timed on as many, these
-    or others. What is measured is stored `at_once`. Returns how many that were; none without a cuBLAS. Raises
+    """Time cuBLAS on these products until this time of the target's clock, or until it was timed on this
+    many, these or others. Times are stored `at_once`. Returns their number; none without a cuBLAS. Raises
     DeviceLost and StoreError."""
     known = store.cublas_times(target.environment, target.policy)
     num_new = 0

@@ -1,9 +1,10 @@
-"""Fills the matrix of kernels and shapes: what did well on one shape is timed on all others of its layout.
+"""Fills the matrix of kernels and shapes: a kernel that did well on one shape is timed on all others of its
+layout.
 
 A search of shapes finds kernels; each is the best of one shape, and unknown on the next. Here they, their
 relatives that serve more shapes (kernel/relatives.py), and kernels that the caller knows from elsewhere are
-verified once each, on a small ragged problem, and then only timed, in the numbers of splits that a table
-chooses from (models/splits.py). What is clearly slower than the best of a shape is launched once. Each time
+verified once each, on a small ragged problem, and then only timed, with the numbers of splits that a table
+chooses from (models/splits.py). A kernel clearly slower than the best of a shape is launched once. Each time
 is a trial (origin `fill`) of its shape: an export finds the matrix in the database, and the same call goes on
 where the last one ended.
 """
@@ -38,7 +39,7 @@ from ..target import Cell, CellTime, Filling, point_key
 from .propose.origins import FILL
 from .shape import study_of
 
-GAIN = Patience.gain  # from which on a search of the shape goes on, too
+GAIN = Patience.gain  # from which on a search of the shape continues
 
 
 T = TypeVar("T")
@@ -66,7 +67,7 @@ class Filled:
     num_refused: int  # that failed where they were verified
     num_cells: int  # times that are new
     num_left: int  # kernels that are still to be verified and timed
-    improved: tuple[Gemm, ...]  # shapes that a kernel of another now serves best, the most gained first
+    improved: tuple[Gemm, ...]  # shapes that another's kernel now serves best, largest gain first
 
     @property
     def is_complete(self) -> bool:
@@ -74,7 +75,8 @@ class Filled:
         return not self.num_left
 
     def then(self, later: Filled) -> Filled:
-        """What both calls did together. What is left, and what improved, are the later call's."""
+        """The result of both calls together. The kernels left, and the improved shapes, are the later
+        call's."""
         return Filled(
             self.num_kernels + later.num_kernels,
             self.num_refused + later.num_refused,
@@ -105,7 +107,7 @@ class Filler:
         self._cublas_us = {gemm: self._baseline_us(study) for gemm, study in self._studies.items()}
 
     def _keys(self, study: StudyRef) -> set[str]:
-        """Points that were tried on this GPU, or on another of its kind: an export takes both."""
+        """Points that were tried on this GPU, or on another of its kind: an export uses both."""
         return {key for one in self._store.with_twins(study) for key in self._store.keys(one)}
 
     def _fastest_us(self, study: StudyRef) -> float:
@@ -117,7 +119,7 @@ class Filler:
         return math.inf if baseline is None or baseline.time_us is None else baseline.time_us
 
     def run(self, until_s: float) -> Filled:
-        """Until the target's clock says so, or nothing is left."""
+        """Until this time of the target's clock, or until nothing is left."""
         num_kernels = num_refused = num_cells = 0
         searched_us, rows = dict(self._best_us), deque(self._rows())
         under_way: deque[_Row] = deque()
@@ -127,7 +129,7 @@ class Filler:
                 under_way.append(self._begin(layout, config, verified))
             else:
                 num_refused += 1
-            if len(under_way) > 2:  # the GPU is on one, and another waits, while that before is stored
+            if len(under_way) > 2:  # one is on the GPU and another waits, while the previous one is stored
                 num_cells += self._keep(under_way.popleft())
             self._on_fill(num_kernels, num_cells, len(rows))
         if under_way:
@@ -165,8 +167,8 @@ class Filler:
     def _verified(
         self, rows: deque[tuple[str, Config]], until_s: float
     ) -> Iterator[tuple[str, Config, Measurement]]:
-        """Rows with what their verification came to, in order, some of them under way ahead. Those that there
-        was no time for are left."""
+        """Rows with the results of their verification, in order, with some under way ahead. Rows without time
+        for it are left out."""
         waiting: deque[tuple[str, Config, Future[Measurement]]] = deque()
         while self._target.now() < until_s:
             while len(waiting) < 3 * self._target.capacity and rows:  # most of them wait for the GPU
@@ -187,7 +189,7 @@ class Filler:
         return small_problem(layout, config, self._limits) if is_open else None
 
     def _open(self, layout: str, config: Config, gemm: Gemm) -> bool:
-        """Whether the kernel serves the shape and has no time there yet, in the least splits that it has."""
+        """Whether the kernel serves the shape and has no time there yet, with its least number of splits."""
         if point_key(config.to_dict()) in self._known[gemm]:
             return False
         is_busy = has_work(launch_spec(config, gemm, self._limits), gemm.k)
@@ -196,7 +198,7 @@ class Filler:
     # ---- cells
 
     def _begin(self, layout: str, config: Config, verified: Measurement) -> _Row:
-        """Have a kernel timed on all shapes of its layout where it was not."""
+        """Have a kernel timed on all shapes of its layout on which it was not."""
         wanted = [
             (gemm, replace(config, split_k=split_k))
             for gemm in self._columns[layout]
@@ -239,7 +241,7 @@ class Filler:
         )
 
     def _splits(self, config: Config, gemm: Gemm, registers: int | None) -> list[int]:
-        """Numbers of splits worth a time: legal, and among those that a table would choose from."""
+        """Numbers of splits to time: legal, and among those that a table would choose from."""
         resident = residency(config, self._limits, gemm, registers)
         spec = launch_spec(config, gemm, self._limits)
         splits = Splits(Launches.of([spec], [resident]), self._limits.num_sms)
@@ -255,10 +257,10 @@ def in_order(
     limits: DeviceLimits,
     known: Iterable[Config] = (),
 ) -> Iterator[Config]:
-    """Kernels to time on the shapes of a layout, each once, in any splits. The known ones come first. Then
-    come alternately one that leads on a shape of this layout, or a relative of it, and one of another layout.
-    Four kernels of each shape serve new ones at 0.86 of the best there is, and at 0.83 if relatives wait for
-    all leaders (decision 0041)."""
+    """Kernels to time on the shapes of a layout, each once, with any number of splits. The known ones come
+    first. Then come alternately one that leads on a shape of this layout, or a relative of it, and one of
+    another layout. Four kernels of each shape serve new ones at 0.86 of the best there is, and at 0.83 if
+    relatives wait for all leaders (decision 0041)."""
     general = [[r for c in configs for r in relatives(c, layout, limits)] for configs in own]
     both = [list(_by_turns(pair)) for pair in zip(own, general, strict=True)]
     foreign = [[r for c in configs for r in relatives(c, layout, limits)] for configs in others]
@@ -284,8 +286,8 @@ def fill(
     known: Mapping[str, Sequence[Config]] = MappingProxyType({}),
     policy: SearchPolicy | None = None,
 ) -> Filled:
-    """Time the kernels that searches of these shapes found on all of them, for so many seconds of the
-    target's clock at most; before these the ones that are `known` otherwise to serve a layout, by layout.
-    What is measured is stored at once, and `on_fill` told of how much that was. Raises DeviceLost and
+    """Time the kernels that searches of these shapes found on all of them, for at most this many seconds of
+    the target's clock; before these the ones that are `known` from elsewhere to serve a layout, by layout.
+    Times are stored at once, and `on_fill` receives their number. Raises DeviceLost and
     StoreError."""
     return Filler(target, store, gemms, on_fill, known, policy).run(target.now() + seconds)

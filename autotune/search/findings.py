@@ -1,4 +1,4 @@
-"""What is known of one shape: its trials in their order, who leads, and what duels decided."""
+"""What is known of one shape: its trials in their order, the leader, and the results of duels."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ class Findings:
     ) -> None:
         self.baseline, self.limit_us, self.max_error = baseline, limit_us, max_error
         self.ranking = Ranking(policy)
-        # Of the trials that were searched, in their order (None: failed), and what was found on other shapes
-        # where it was the best so far: what else was found there tells nothing of how a search gets on.
+        # Times of the searched trials, in their order (None: failed), and of kernels found on other shapes if
+        # one was the best so far: the others say nothing about the progress of a search.
         self.times_us: list[float | None] = []
         self.known: set[str] = set()  # keys of all trials that were counted
         self._store, self._study = store, study
 
     def time_of(self, measurement: Measurement) -> float | None:
-        """None for what cannot win: failures, and what was stored under a looser limit on its error."""
+        """None for a trial that cannot win: a failure, or one stored under a looser limit on its error."""
         is_fine = measurement.is_ok and is_accurate(measurement.error_over_cublas, self.max_error)
         return measurement.time_us if is_fine else None
 
@@ -56,11 +56,11 @@ class Findings:
 
     @property
     def cutoff_us(self) -> float | None:
-        """Its time, which a candidate must not be far above."""
+        """The champion's time, which a candidate must not exceed by much."""
         return None if self.champion is None else self.champion.time_us
 
     def restore_duels(self) -> Iterator[Ranked]:
-        """Take in the duels of earlier runs, and give those whose times they corrected."""
+        """Take in the duels of earlier runs; returns the points whose times they corrected."""
         for duel in self._store.duels(self._study):
             yield from self.ranking.restore(duel)
 
@@ -89,14 +89,14 @@ class Findings:
 
     @property
     def best(self) -> Best | None:
-        """The fastest so far, as far as is decided; None while all have failed."""
+        """The fastest so far, as far as decided; None while all have failed."""
         if self.champion is None:
             return None
         return Best(self.champion.point, self.champion.time_us, self.baseline.time_us, self.limit_us)
 
     @property
     def verdict(self) -> Best | None:
-        """What is told of its best kernel once the search is over; None while all have failed."""
+        """The report on its best kernel at the end of the search; None while all have failed."""
         fastest = self._store.best(self._study, 1, self.max_error)
         return verdict(
             fastest[0] if fastest else None,

@@ -1,5 +1,5 @@
-"""What a shape is to try after what is known from elsewhere: seeds, and what does best on other shapes, on
-other GPUs of the kind, or under another driver. Each is offered once, and asked for before anything else."""
+"""Points that a shape should try because of results elsewhere: seeds, and the best of other shapes, of other
+GPUs of the kind, or under another driver. Each is offered once, and proposed before anything else."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Offers:
         self._lent: set[str] = set()  # keys
 
     def begin(self) -> None:
-        """Put in line what a search begins with."""
+        """Line up the starting points of a search."""
         self.borrow_from_twins()
         for number in islice(self._seeds, self._policy.num_seeds):
             self._proposer.offer(number, origins.SEED)
@@ -44,7 +44,7 @@ class Offers:
         self._borrow(similar, -(-self._policy.num_loans // max(1, num_lenders)))
 
     def borrow_from_twins(self) -> None:
-        """Have the best of other GPUs of the kind, or under another driver, tried here: each but once."""
+        """Try the best of other GPUs of the kind, or under another driver, here: each only once."""
         twins = self._store.twin_studies(self._study)[::-1][: self._policy.num_lenders]
         self._borrow(reversed(twins), self._policy.num_loans)
 
@@ -54,14 +54,14 @@ class Offers:
                 self.lend(trial.key, trial.point)
 
     def lend(self, key: str, point: Point) -> bool:
-        """Try the best config of another shape here, or its nearest relative; each but once. Returns
-        whether that gave something new to try."""
+        """Try the best config of another shape here, or its nearest relative; each only once. Returns whether
+        that gave something new to try."""
         if key in self._lent or point.keys() != set(self._space.names):
             return False
         self._lent.add(key)
         return self._proposer.offer(self._proposer.nearest(point), origins.TRANSFER)
 
     def lend_known(self) -> bool:
-        """Try the next seed, of those that less is expected of; each but once. Returns whether there was one
+        """Try the next of the less promising seeds; each only once. Returns whether there was one
         to try."""
         return any(self._proposer.offer(number, origins.LATER_SEED) for number in self._seeds)

@@ -1,4 +1,4 @@
-"""The points of one shape that this search tries: proposed, then claimed, so that no other search is at
+"""The points of one shape that this search tries: proposed, then claimed, so that no other search tries
 them."""
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from .shared_study import Ask, SharedStudy
 
 
 class Points:
-    """Whatever way a point is chosen, it comes as a proposal and is claimed here. No point comes twice."""
+    """However a point is chosen, it comes as a proposal and is claimed here. No point comes twice."""
 
     def __init__(
         self,
@@ -34,9 +34,10 @@ class Points:
         self.is_exhausted = False
 
     def ask(self, wanted: int = 1, before_each: Callable[[int], None] = lambda num_ahead: None) -> list[Ask]:
-        """So many points that no other search is at, as far as there are any, claimed together: each claim is
-        a transaction. Empty when all have been asked for; then the shape is exhausted, unless others are at
-        some. `before_each` may offer points; it is told how many proposals wait to be claimed."""
+        """Up to this many points that no other search is trying, claimed together: each claim is a
+        transaction. Empty when all have been proposed; then the shape is exhausted, unless other searches are
+        trying some. `before_each` may offer points; it receives the number of proposals that wait to be
+        claimed."""
         asks: list[Ask] = []
         while len(asks) < wanted and (proposals := self._propose(wanted - len(asks), before_each)):
             asks += self._claim(proposals)
@@ -54,8 +55,8 @@ class Points:
         return proposals
 
     def polish(self, size: int) -> list[Ask]:
-        """Steps that were not tried yet, at most so many: from the best point, and from the best of each tile
-        that is as good, in turn. The best point is mostly the best of its tile, and then has two turns."""
+        """Untried steps, at most this many: alternately from the best point and from the best of each tile
+        that is as good. The best point is mostly also the best of its tile, and then counts twice."""
         champion = self._findings.champion
         number = None if champion is None else self._space.find(champion.point)
         most = self._policy.num_climbed
@@ -77,7 +78,7 @@ class Points:
         return self._claim(self._proposer.take((n for n in numbers if n is not None), origins.REUSE))
 
     def _claim(self, proposals: Sequence[Proposal]) -> list[Ask]:
-        """Those of these points that no other search is at or has tried."""
+        """Those of these points that no other search is trying or has tried."""
         return self._shared.claim([self._ask_of(proposal) for proposal in proposals])
 
     def _ask_of(self, proposal: Proposal) -> Ask:
@@ -96,6 +97,5 @@ class Points:
 
     @property
     def is_waiting(self) -> bool:
-        """Whether all points that are left are with other searches: nothing can be asked for until they
-        report."""
+        """Whether other searches have all remaining points: nothing can be proposed until they report."""
         return bool(self._shared.away) and self._proposer.num_unseen == 0

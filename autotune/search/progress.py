@@ -1,4 +1,4 @@
-"""What a search tells while it runs: plain events, handed to one callback. Only the CLI draws them."""
+"""The events of a running search: plain data, passed to one callback. Only the CLI draws them."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from ..target import Point
 class Ledger:
     """Where the seconds went.
 
-    The GPU's, until the final begins: `verify_s`, `measure_s` and `refine_s` it works; the rest of
-    `search_s` it is idle. The coordinator's are `prepare_s`, `ask_s`, `wait_s` and `final_s`. Beside both:
-    `compile_s` is added up over candidates that compile side by side, and `store_s` is what committing took,
-    while the GPU is on the next trial.
+    The GPU's, until the final begins: it works for `verify_s`, `measure_s` and `refine_s`, and is idle for
+    the rest of `search_s`. The coordinator's are `prepare_s`, `ask_s`, `wait_s` and `final_s`. Besides,
+    `compile_s` is summed over candidates that compile in parallel, and `store_s` is the time of commits,
+    while the GPU measures the next trial.
     """
 
     compile_s: float = 0.0
@@ -32,7 +32,7 @@ class Ledger:
     ask_s: float = 0.0
     wait_s: float = 0.0  # nothing to do until a candidate is done
     final_s: float = 0.0
-    search_s: float = 0.0  # all until the final begins, on the target's clock
+    search_s: float = 0.0  # everything until the final begins, on the target's clock
 
     @property
     def gpu_busy_s(self) -> float:
@@ -41,11 +41,12 @@ class Ledger:
 
     @property
     def gpu_share(self) -> float | None:
-        """The share of the search, the final apart, that the GPU's process worked; None before its end."""
+        """The share of the search without the final in which the GPU's process worked; None before its
+        end."""
         return self.gpu_busy_s / self.search_s if self.search_s > 0 else None
 
     def to_dict(self) -> dict[str, float | None]:
-        """Every entry, and what follows from them."""
+        """Every entry, and derived values."""
         idle_s = max(0.0, self.search_s - self.gpu_busy_s)
         return {**asdict(self), "gpu_idle_s": idle_s, "gpu_share": self.gpu_share}
 
@@ -56,7 +57,7 @@ class Ledger:
 
     @contextmanager
     def timing(self, entry: str) -> Iterator[None]:
-        """Adds what is done inside to an entry: `with ledger.timing("ask_s")`."""
+        """Adds the time of its block to an entry: `with ledger.timing("ask_s")`."""
         began = time.perf_counter()
         try:
             yield
@@ -66,7 +67,7 @@ class Ledger:
 
 @dataclass(frozen=True)
 class Best:
-    """The fastest trial of a shape so far, and what to hold it against; times in us."""
+    """The fastest trial of a shape so far, and what to compare it with; times in us."""
 
     point: Point
     time_us: float
@@ -80,13 +81,13 @@ class Best:
 
     @property
     def share_of_limit(self) -> float:
-        """Of what the hardware allows at most."""
+        """Share of the hardware's limit."""
         return self.limit_us / self.time_us
 
 
 @dataclass(frozen=True)
 class ShapeStarted:
-    """A shape is ready to be searched: `num_points` may be asked for, `num_known` were tried earlier."""
+    """A shape is ready to be searched: `num_points` may be proposed, `num_known` were tried earlier."""
 
     gemm: Gemm
     study: StudyRef
@@ -111,13 +112,13 @@ class TrialDone:
     num_failed: int  # of those
     num_total: int  # trials of this shape, earlier runs included
     elapsed_s: float  # on the target's clock
-    left_s: float | None  # estimate; None where no limit was set
+    left_s: float | None  # estimate; None if no limit was set
     trials_per_s: float
 
 
 @dataclass(frozen=True)
 class Stopping:
-    """No more points are asked for; those under way are finished or dropped."""
+    """No more points are proposed; those under way are finished or dropped."""
 
     reason: str  # a `StopReason`
     num_waiting: int
@@ -133,7 +134,7 @@ class FinalStarted:
 
 @dataclass(frozen=True)
 class FinalDone:
-    """The final of a shape is stored; `num_tied` cannot be told apart from the winner (itself one)."""
+    """The final of a shape is stored; `num_tied` are tied, the winner included."""
 
     gemm: Gemm
     best: Best

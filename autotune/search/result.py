@@ -19,7 +19,7 @@ class ShapeResult:
     study: StudyRef
     best: TrialRecord | None  # fastest trial; None if every one failed
     final: Final | None  # the newest re-rank: its winner is the kernel to use
-    verdict: Best | None  # what is told of the best kernel: its time, and cuBLAS's beside it
+    verdict: Best | None  # the report on the best kernel: its time, and cuBLAS's
     cublas_us: float | None
     limit_us: float
     num_trials: int
@@ -46,7 +46,7 @@ class ShapeResult:
 
 @dataclass(frozen=True)
 class SearchResult:
-    """What a run came to. The same command goes on, and begins what was `not_begun`."""
+    """The result of a run. The same command continues, and begins the shapes `not_begun`."""
 
     shapes: tuple[ShapeResult, ...]
     not_begun: tuple[Gemm, ...]  # shapes whose spaces were not enumerated in time

@@ -1,4 +1,5 @@
-"""One shape under search: its feasible set, what is known of it, what is tried next, and what that takes."""
+"""One shape under search: its feasible set, what is known of it, what is tried next, and its use of the
+target."""
 
 from __future__ import annotations
 
@@ -31,10 +32,10 @@ def study_of(store: Store, target: Target, gemm: Gemm) -> StudyRef:
 
 class ShapeSearch:
     """The search of one shape. Trials of earlier runs, and of other searches that share its study, count, and
-    are never asked for again. Each part owns its state; here is what concerns several of them.
+    are never repeated. Each part owns its state; this class does what concerns several of them.
 
     `starts`: configs that are expected to do well here, most promising first. Raises UsageError if nothing is
-    feasible, StoreError where the database does.
+    feasible, StoreError if the database fails.
     """
 
     def __init__(
@@ -69,7 +70,7 @@ class ShapeSearch:
         store.add_search(study, sampler, seed, policy.to_dict())
 
     def _resume(self) -> None:
-        """Take in the trials of earlier runs, then put the first points to try in line."""
+        """Take in the trials of earlier runs, then line up the first points to try."""
         tried: list[tuple[int, float | None]] = []
         trials = self._store.trials(self.study)
         places = self.space.find_all([trial.point for trial in trials])
@@ -89,7 +90,7 @@ class ShapeSearch:
         self.offers.begin()
 
     def keep(self, ask: Ask, measurement: Measurement) -> bool:
-        """Store what came of a point. False if another search on this database was faster."""
+        """Store the result of a point. False if another search on this database was faster."""
         try:
             self._store.add_trial(self.study, ask.key, ask.point, measurement, ask.origin)
         except DuplicateTrial:
@@ -97,7 +98,7 @@ class ShapeSearch:
         return True
 
     def tell(self, ask: Ask, measurement: Measurement) -> bool:
-        """Learn from a point that was kept. Returns whether it is the best so far."""
+        """Learn from a point that was stored. Returns whether it is the best so far."""
         self.shared.close(ask)
         self.accounts.add(ask.origin, measurement)
         time_us = self.findings.time_of(measurement)
@@ -109,7 +110,7 @@ class ShapeSearch:
         self._correct(self.findings.take_rounds(duel, first_us, second_us))
 
     def _correct(self, corrected: Iterable[Ranked]) -> None:
-        """Have the model go by what duels made of times."""
+        """Give the model the times that duels corrected."""
         for ranked in corrected:
             number = self.space.find(ranked.point)
             if number is not None:
@@ -117,18 +118,18 @@ class ShapeSearch:
 
     @property
     def num_asked(self) -> int:
-        """Points that this run asked for, those that were dropped apart."""
+        """Points that this run proposed, without those that were dropped."""
         return self.accounts.num_new + self.points.num_open
 
     @property
     def share(self) -> tuple[float, int]:
-        """What this shape has had of the target once its open points are done, to be compared with others':
-        seconds, those of earlier runs included, and points of this run."""
+        """This shape's use of the target once its open points are done, for comparison with others: seconds,
+        those of earlier runs included, and points of this run."""
         num_open = self.points.num_open - self.points.num_reused_open
         return self.accounts.expected_s(num_open), self.num_asked
 
     @property
     def idle_share(self) -> tuple[float, int]:
-        """As `share`, of idle moments spent on kernels that were compiled before, in this run."""
+        """As `share`, for idle moments of this run spent on kernels that were compiled before."""
         num_open = self.points.num_reused_open
         return self.accounts.expected_idle_s(num_open), self.accounts.num_reused + num_open

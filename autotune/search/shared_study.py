@@ -1,10 +1,10 @@
-"""One search's part in a study that others may work on, too: who tries what, and what the others found out.
+"""One search's part in a study that others may share: which search tries what, and the results of the others.
 
-Each point is claimed before it is submitted. A point that another search is at is *away*: the model counts it
-as under way, and what comes of it is taken in. Searches on the same GPU, or on the same recording, work on
-one study: all its trials count, and the best of them is everybody's. A search on another GPU of the kind has
-a study of its own. What was slow or failed there is not tried here; what was about as fast as the best here
-is tried here, too, since two GPUs of a kind differ by a percent or two.
+Each point is claimed before it is submitted. A point that another search is trying is *away*: the model
+counts it as under way, and its result is taken in. Searches on the same GPU, or on the same recording, work
+on one study: all its trials count, and they share its best. A search on another GPU of the kind has its own
+study. A config that was slow or failed there is not tried here; one about as fast as the best here is also
+tried here, since two GPUs of a kind differ by a percent or two.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Ask:
 
 
 class SharedStudy:
-    """What others find out goes to the proposer and to the findings of the shape."""
+    """Results of others go to the proposer and to the findings of the shape."""
 
     def __init__(
         self,
@@ -56,11 +56,11 @@ class SharedStudy:
 
     @property
     def away(self) -> set[str]:
-        """Keys of the points that were asked for while another search was at them."""
+        """Keys of the points that were proposed while another search was trying them."""
         return set(self._away)
 
     def claim(self, asks: Sequence[Ask]) -> list[Ask]:
-        """Those of these points that are this search's to try. The others are away, or known."""
+        """Those of these points that this search may try. The others are away, or known."""
         claimed = self._claims.claim(self._study, [ask.key for ask in asks])
         ours = []
         for ask in asks:
@@ -77,12 +77,12 @@ class SharedStudy:
         return ours
 
     def close(self, ask: Ask) -> None:
-        """This search is no longer at a point."""
+        """This search no longer tries this point."""
         del self._open[ask.key]
 
     def claim_again(self, keys: Collection[str]) -> None:
-        """Points that were away, and that nobody is at any more: learn what came of them. What nothing came
-        of is asked for next."""
+        """Take in the results of points that were away and that nobody tries any more. Points without a
+        result are proposed next."""
         claimed = self._claims.claim(self._study, keys)
         self._claims.release(self._study, claimed.ours)
         for key in claimed.ours | claimed.known.keys():
@@ -94,7 +94,7 @@ class SharedStudy:
                 self._proposer.offer(ask.number, ask.origin)
 
     def take_in(self, news: Sequence[News]) -> None:
-        """Learn from trials of this study that are not known: what is not open was another search's."""
+        """Learn from unknown trials of this study: those that are not open come from other searches."""
         unasked = []
         for item in news:
             if item.key in self._open:
@@ -109,14 +109,14 @@ class SharedStudy:
             self._proposer.load(unasked)
 
     def _learn(self, ask: Ask, found: Known) -> None:
-        """Take in what another search found out of a point that was asked for."""
+        """Take in another search's result of a point that was proposed here."""
         self._proposer.tell(ask.number, found.time_us)
         if found.is_here:
             self._findings.count(ask.key, ask.point, found.time_us)
 
     def _is_settled(self, ask: Ask, found: Known) -> bool:
-        """Whether a point need not be tried here after what is known of it. What did best elsewhere is lent
-        to be tried here, whatever is known."""
+        """Whether what is known of a point makes a trial here unnecessary. The best of elsewhere is lent here
+        in any case."""
         if found.is_here or ask.origin == TRANSFER:
             return found.is_here
         best_us = self._findings.cutoff_us

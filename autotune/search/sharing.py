@@ -1,5 +1,5 @@
-"""Looks now and then at what other searches on the database did: what they stored, what they let go of, and
-what did best on other GPUs of the kind."""
+"""Reads from time to time what other searches on the database did: what they stored, what they released, and
+the best of other GPUs of the kind."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from ..store import Claims
 from .shape import ShapeSearch
 
-POLL_S = 1.0  # between two looks at what others did
+POLL_S = 1.0  # between two reads
 
 
 class Sharing:
@@ -17,7 +17,7 @@ class Sharing:
 
     def __init__(self, claims: Claims, clock: Callable[[], float] = time.monotonic) -> None:
         self._claims, self._clock = claims, clock
-        self._newest = claims.newest()  # id of the newest trial that was looked at
+        self._newest = claims.newest()  # id of the newest trial that was read
         self._polled_s = clock()
         self._num_polls = 0
 

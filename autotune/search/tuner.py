@@ -1,4 +1,4 @@
-"""The search: keeps the target busy with points worth trying, learns of each, re-ranks the best.
+"""The search: keeps the target busy with promising points, learns from each, re-ranks the best.
 
     ask -> claim -> submit -> (compile, verify, time: the target's business) -> store -> tell -> ask ...
 
@@ -44,8 +44,8 @@ def tune(
     Called from the main thread, the first Ctrl-C, SIGTERM or SIGHUP ends it early: no more asking, the
     candidate being timed is finished and stored, and a result is returned. The second Ctrl-C raises
     KeyboardInterrupt.
-    Raises UsageError for shapes or options that cannot be, DeviceLost, EnvironmentProblem and
-    StoreError; all that was measured until then is stored.
+    Raises UsageError for invalid shapes or options, DeviceLost, EnvironmentProblem and
+    StoreError; all measurements until then are stored.
 
     Until it returns, numpy's OpenBLAS takes one thread in this process, since more would fight with the
     compiler for the cores, and threads of Python give way to each other sooner (switching.py).
@@ -77,9 +77,9 @@ class Tuner:
         self._claims, self._sharing = claims, Sharing(claims)
         self._on_event, self._interrupts = on_event, interrupts
         self._shapes: list[ShapeSearch] = []
-        # To prepare a shape takes a while: threads do it ahead, while the first shapes are searched. One
-        # would come late, four slow the search down (decision 0015). On a recording one does, in the order
-        # of the shapes, so that the same search goes the same way.
+        # Preparing a shape takes a while: threads do it ahead, while the first shapes are searched. One
+        # thread would be late, four slow the search down (decision 0015). On a recording one thread does it,
+        # in the order of the shapes, so that the search is reproducible.
         num_threads = 1 if target.environment.is_recorded else 2
         self._preparing = ThreadPoolExecutor(num_threads, thread_name_prefix="shapes")
         self._prepared = {
@@ -96,7 +96,7 @@ class Tuner:
         return Refiner(target, self._ledger, self._options.policy) if isinstance(target, Refining) else None
 
     def _make_reuser(self, target: Target) -> Reuser | None:
-        """Only where the seconds are given: where trials are, each is to be the best that there is."""
+        """Only if seconds are given: with a number of trials, each should be the most promising one."""
         is_by_the_clock = self._options.seconds is not None and self._options.trials is None
         if not isinstance(target, Reusing) or not is_by_the_clock:
             return None
@@ -140,9 +140,9 @@ class Tuner:
         )
 
     def _start_ready(self) -> None:
-        """Start a shape that is prepared; one, so that the target has work again before the next.
+        """Start one shape that is prepared; only one, so that the target has work again before the next.
 
-        The first is waited for; on a recording all are, so that the same search goes the same way.
+        The search waits for the first; on a recording for all, so that it is reproducible.
         """
         if self._target.environment.is_recorded:
             ready = list(self._prepared)
@@ -155,7 +155,7 @@ class Tuner:
 
     def _prepare(self, gemm: Gemm) -> ShapeSearch:
         """Enumerate the feasible set of a shape, read what is known of it, and time cuBLAS, for which a GPU
-        has to finish what it is at; on a thread of its own, as the search has better to do."""
+        must finish its current work; on its own thread, so that the search need not wait."""
         space = self._target.space(gemm)
         is_ours = set(space.names) == set(PARAMETER) and self._options.policy.num_seeds
         return ShapeSearch(
@@ -175,7 +175,7 @@ class Tuner:
     # ---- asking and learning
 
     def _search(self) -> StopReason:
-        """Ask, submit and settle until there is a reason to stop; open points may be left over."""
+        """Propose, submit and settle until there is a reason to stop; open points may be left over."""
         while True:
             self._start_ready()
             reason = self._fill()
@@ -191,19 +191,19 @@ class Tuner:
             self._reuse()
 
     def _reuse(self) -> None:
-        """Have idle moments of the target try kernels that are compiled."""
+        """Use idle moments of the target to try compiled kernels."""
         if self._reuser is not None and self._reason_to_stop() is None:
             with self._ledger.timing("ask_s"):
                 self._reuser.fill(self._shapes)
 
     @property
     def _others(self) -> list[Future[Any]]:
-        """What is worth waking up for besides candidates."""
+        """The futures to wait for besides candidates."""
         shapes: list[Future[Any]] = [] if self._pipeline.num_open else list(self._prepared.values())
         return shapes + (self._refiner.futures if self._refiner is not None else [])
 
     def _fill(self) -> StopReason | None:
-        """Ask until the target has enough to do, or there is a reason not to."""
+        """Propose until the target has enough to do, or there is a reason to stop."""
         while self._pipeline.num_free:
             reason = self._reason_to_stop()
             if reason is not None:
@@ -217,7 +217,7 @@ class Tuner:
         return self._reason_to_stop()
 
     def _submit(self, shape: ShapeSearch, num: int) -> None:
-        """Submit so many points of a shape, planned together: asking for one costs hardly less."""
+        """Submit this many points of a shape, planned together: proposing one costs hardly less."""
         if self._options.polishes(self._gemms, self._elapsed_s):
             with self._ledger.timing("ask_s"):
                 steps = shape.points.polish(num)
@@ -232,8 +232,8 @@ class Tuner:
                 self._pipeline.submit(shape, ask)
 
     def _lend(self, shape: ShapeSearch, num_ahead: int) -> None:
-        """Now and then, have the shape try what does best for another, or is known to suit another kind, in
-        turn: the less often, the more it knows."""
+        """From time to time let the shape try, alternately, the best of another shape or a known good kernel:
+        less often the more it knows."""
         policy, num_asked = self._options.policy, shape.num_asked + num_ahead
         every = policy.lend_every * (1 + num_asked // policy.lend_less)
         if num_asked % every == every - 1:
@@ -242,8 +242,8 @@ class Tuner:
                 shape.offers.lend_known()
 
     def _lend_best(self, shape: ShapeSearch) -> bool:
-        """Have the shape try the best of another. Returns whether there was one that is new."""
-        at = self._shapes.index(shape)  # suites list alike shapes side by side: begin with the next
+        """Let the shape try the best of another. Returns whether there was a new one."""
+        at = self._shapes.index(shape)  # suites list similar shapes next to each other: begin with the next
         for other in self._shapes[at + 1 :] + self._shapes[:at]:
             champion = other.findings.champion
             if champion is None or self._is_tried_idly(shape, champion.point):
@@ -258,7 +258,7 @@ class Tuner:
         return is_served and shape.space.find(point) is not None
 
     def _settle(self, kept: Kept) -> None:
-        """Learn from a candidate that was stored, then tell of it."""
+        """Learn from a candidate that was stored, then report it."""
         shape, measurement = kept.candidate.shape, kept.measurement
         self._num_duplicates += not kept.is_new
         is_best = shape.tell(kept.candidate.ask, measurement)
@@ -270,7 +270,7 @@ class Tuner:
         self._on_event(self._trial_done(kept, is_best))
 
     def _finish(self) -> None:
-        """Drop the open points that nobody has begun to time, and settle the others."""
+        """Drop the open points that are not being timed yet, and settle the others."""
         if self._pipeline.num_open:
             self._drain()
         if self._refiner is not None:
@@ -314,7 +314,7 @@ class Tuner:
         return sum(shape.accounts.num_new for shape in self._shapes)
 
     def _left_s(self) -> float | None:
-        """Seconds until the search ends, if a limit was set and there is a rate to go by."""
+        """Seconds until the search ends, if a limit was set and the rate is known."""
         left = []
         if self._options.seconds is not None:
             left.append(max(0.0, self._options.seconds - self._elapsed_s))

@@ -1,1 +1,1 @@
-"""Who is the fastest of a shape: paired comparisons, the final, the one time that is told."""
+"""Which kernel is the fastest of a shape: paired comparisons, the final, the one reported time."""

@@ -1,9 +1,9 @@
 """The final: the best handful timed again, interleaved with cuBLAS, until the winner or a tie is declared.
 
 Times taken minutes apart carry the drift of the GPU between them; rounds that hold every finalist do not.
-A finalist is out once it is known to be slower than the best (`stats.compare`, all looks counted). The race
-ends when one is left, when those left are known to differ by less than it matters, or when enough rounds
-did not tell them apart. Those left are tied, and what a launch of each costs in energy is measured too.
+A finalist drops out once it is known to be slower than the best (`stats.compare`, over all looks). The final
+ends when one is left, when those left are known to differ insignificantly, or when enough rounds have not
+told them apart. Those left are tied, and the energy of a launch of each is measured too.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ NUM_LOOKS = 4  # at most; rounds between two are the fewest whose signed ranks c
 
 @dataclass(frozen=True)
 class Race:
-    """What the rounds came to: finalists by rank, cuBLAS in the same rounds, and what disturbed them."""
+    """The result of the rounds: finalists by rank, cuBLAS in the same rounds, and disturbances."""
 
     entries: tuple[FinalEntry, ...]
     baseline: Baseline
@@ -46,8 +46,8 @@ def race(
     """Time the finalists until the winner is decided or a tie declared. None if none of them passes
     verification again. `on_failure` is told of each that fails now.
 
-    `should_stop` is asked between batches, `has_seconds` whether so many are left for the energy of those
-    tied: a launch's time is found in a tenth of what that takes. Raises what `target.compare` raises.
+    `should_stop` is called between batches, `has_seconds` to learn whether this many are left for the energy
+    of tied kernels: timing a launch takes a tenth of that. Raises what `target.compare` raises.
     """
     running = _Field(list(finalists), policy, on_failure)
     rounds = max(1, policy.most_rounds // NUM_LOOKS)
@@ -75,12 +75,12 @@ def race(
 
 @dataclass
 class _Field:
-    """Who is still running, by rank once there are rounds, and all that was timed."""
+    """The finalists still running, by rank once there are rounds, and all their times."""
 
     trials: list[TrialRecord]
     policy: SearchPolicy
     on_failure: Callable[[TrialRecord, Failure], None]
-    out: list[list[TrialRecord]] = field(default_factory=list)  # who dropped out, by look, fastest first
+    out: list[list[TrialRecord]] = field(default_factory=list)  # dropped out, by look, fastest first
     samples: dict[str, tuple[float, ...]] = field(default_factory=dict)
     discarded: dict[str, tuple[Discarded, ...]] = field(default_factory=dict)
     cublas_us: list[float] = field(default_factory=list)
@@ -90,7 +90,7 @@ class _Field:
         self._num_comparisons = stats.num_hypotheses(len(self.trials), NUM_LOOKS)
 
     def take(self, rounds: Rounds) -> None:
-        """Add rounds of those running. Who has no samples failed, and is gone."""
+        """Add rounds of those running. A finalist without samples failed, and is removed."""
         self.cublas_us += rounds.baseline.samples_us
         self.marks.update(rounds.marks)
         discarded = rounds.discarded or ((),) * len(self.trials)
@@ -115,7 +115,7 @@ class _Field:
 
     @property
     def is_decided(self) -> bool:
-        """Whether all that are left differ from the first by less than it matters."""
+        """Whether all that are left differ insignificantly from the first."""
         first, *others = [self.samples[trial.key] for trial in self.trials] or [()]
         return all(stats.is_equivalent(other, first, self.policy.equivalent) for other in others)
 

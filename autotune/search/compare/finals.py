@@ -14,8 +14,8 @@ from . import final
 
 
 class Finals:
-    """`should_stop` is asked before each final and between its batches; `seconds_left` are those that were
-    granted, None for no limit: finals share them, and leave out what they have none for."""
+    """`should_stop` is called before each final and between its batches; `seconds_left` are the granted
+    seconds, None for no limit: finals share them, and skip what they have no time for."""
 
     def __init__(
         self,
@@ -30,7 +30,7 @@ class Finals:
         self._on_event, self._should_stop, self._seconds_left = on_event, should_stop, seconds_left
 
     def run(self, shapes: Sequence[ShapeSearch]) -> None:
-        """Re-rank the best trials of each shape, in a process where no other candidate ever ran."""
+        """Re-rank the best trials of each shape, in a process that ran no other candidate."""
         due = [(shape, best) for shape in shapes if (best := self._finalists(shape))]
         if due and not self._should_stop():
             self._target.renew()
@@ -39,7 +39,7 @@ class Finals:
                 self._run(shape, finalists, self._has_seconds(1 / (len(due) - number)))
 
     def _has_seconds(self, share: float) -> Callable[[float], bool]:
-        """Whether the final that begins now has so many seconds left of its share of those that are."""
+        """Whether the final that begins now has this many seconds left of its share of the remaining ones."""
         left_s = self._seconds_left()
         if left_s is None:
             return lambda seconds: True
@@ -53,7 +53,7 @@ class Finals:
         return has_seconds
 
     def _finalists(self, shape: ShapeSearch) -> list[TrialRecord]:
-        """The best trials; none where nothing is new since they were last re-ranked."""
+        """The best trials; none if nothing is new since the last re-ranking."""
         best = shape.findings.finalists(self._policy.num_finalists)
         last = self._store.final(shape.study, shape.findings.max_error)
         known: set[str] = set()
@@ -81,6 +81,7 @@ class Finals:
             self._on_event(FinalDone(shape.gemm, best, race.num_tied))
 
     def _condemn(self, shape: ShapeSearch, trial: TrialRecord, failure: Failure) -> None:
-        """A finalist failed that was ok: it is none again, unless only the memory for all did not suffice."""
+        """A finalist failed that was ok: it is never a finalist again, unless there was only too little
+        memory for all."""
         if failure.outcome is not Outcome.OUT_OF_MEMORY:
             self._store.condemn(shape.study, trial.key, failure)

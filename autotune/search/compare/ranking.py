@@ -1,4 +1,5 @@
-"""Who is the fastest of a shape, as far as that is known: every candidate's time, duels of the close ones.
+"""Which candidate of a shape is the fastest, as far as known: every candidate's time, and duels of the close
+ones.
 
 Trials are timed one by one, seconds or minutes apart, and the GPU drifts meanwhile: two good trials may
 differ by drift alone. A duel times two candidates in the same rounds. Its ratio corrects the time of one of
@@ -21,7 +22,7 @@ from ...store import DuelRecord
 
 @dataclass(eq=False)
 class Ranked:
-    """A candidate that ran. `time_us` is its trial's, or what duels made of it since."""
+    """A candidate that ran. `time_us` is its trial's, as corrected by duels since."""
 
     key: str
     point: Mapping[str, Value]
@@ -60,7 +61,7 @@ class Duel:
 
     @property
     def ratio(self) -> float:
-        """How many times the first's time the second takes."""
+        """The second's time over the first's."""
         first, second = self.samples_us
         return float(np.exp(np.median(np.log(second) - np.log(first))))
 
@@ -76,7 +77,7 @@ class Ranking:
         self.is_closed = False  # no more duels
 
     def enter(self, key: str, point: Mapping[str, Value], time_us: float) -> bool:
-        """Take in what came of a trial. Returns whether it is the new champion."""
+        """Take in the result of a trial. Returns whether it is the new champion."""
         ranked = self._ranked[key] = Ranked(key, point, time_us)
         is_first = self.champion is None or time_us < self.champion.time_us
         if is_first:
@@ -84,8 +85,8 @@ class Ranking:
         return is_first
 
     def next_duel(self, under_way: Collection[Duel] = ()) -> Duel | None:
-        """The champion against the candidate that comes closest to it, of those whose duel with it is not
-        over; None if nothing is left to decide."""
+        """The champion against the closest candidate whose duel with it is not over; None if nothing is left
+        to decide."""
         champion = self.champion
         if champion is None or self.is_closed:
             return None
@@ -105,8 +106,8 @@ class Ranking:
         return self._duels.setdefault(frozenset((one, other)), Duel(pair, self._policy))
 
     def restore(self, record: DuelRecord) -> list[Ranked]:
-        """`take` a duel of an earlier run, or of another search that is going on: it may be of
-        candidates that are not known here, and is left out then."""
+        """`take` a duel of an earlier run, or of another running search; a duel of candidates that are
+        unknown here is ignored."""
         if not all(key in self._ranked for key in record.keys):
             return []
         duel = Duel((self._ranked[record.keys[0]], self._ranked[record.keys[1]]), self._policy)
@@ -128,7 +129,7 @@ class Ranking:
         return [corrected]
 
     def rank(self, key: str, time_us: float | None) -> tuple[bool, float]:
-        """Sorts trials: the unbeaten first, each group by time, a trial's own where nothing else is known."""
+        """Sorts trials: the unbeaten first, each group by time, by default a trial's own."""
         ranked = self._ranked.get(key)
         if ranked is None:
             return False, np.inf if time_us is None else time_us
@@ -136,7 +137,7 @@ class Ranking:
 
 
 def _correct(duel: Duel) -> Ranked:
-    """The time of the one of whom less is known, by the other's and the ratio."""
+    """Corrects the time of the less measured one, by the other's and the ratio."""
     first, second = duel.pair
     is_second = second.num_rounds <= first.num_rounds
     if is_second:

@@ -1,11 +1,11 @@
-"""Which region of a set the next point comes from; regions of our kernel are tiles.
+"""Chooses the region of a set for the next point; regions of our kernel are tiles.
 
-A tile's first trial says little of what the tile can do: with the splits, order and residency that suit
-another one it may take a third longer than with its own (decision 0023). What counts of a tile is its best,
-so this is a bandit in which the greatest reward decides, not the mean (V. Cicirello, S. Smith, "The Max
-K-Armed Bandit", AAAI 2005). As in other bandits the most hopeful arm is played (P. Auer, N. Cesa-Bianchi,
-P. Fischer, "Finite-time Analysis of the Multiarmed Bandit Problem", Machine Learning 47, 2002): of a tile is
-hoped what tiles gain yet after so many trials.
+A tile's first trial says little about its speed: with the splits, order and residency that suit another one
+it may take a third longer than with its own (decision 0023). A tile is judged by its best, so this is a
+bandit in which the greatest reward decides, not the mean (V. Cicirello, S. Smith, "The Max
+K-Armed Bandit", AAAI 2005). As in other bandits the arm with the best hope is played (P. Auer, N.
+Cesa-Bianchi, P. Fischer, "Finite-time Analysis of the Multiarmed Bandit Problem", Machine Learning 47, 2002):
+a tile's hope is its best time less the gain that tiles still make after this many trials.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ def next_region(
 ) -> int:
     """The region whose hope is the shortest time.
 
-    `hope`: what a region is believed to gain yet, a share of its best time, over the root of one more than
-    its trials.
+    `hope`: the assumed further gain of a region, a share of its best time, over the root of one more than its
+    trials.
 
     `regions`: of each result, at least one; log_times: logarithms of the times; both (n,). `under_way`:
     regions of the points that have no result yet, which count as trials.

@@ -1,15 +1,15 @@
 """What to try next, given all results so far: Bayesian optimisation over a feasible set.
 
 Two views of the times alternate: their logarithms, under a narrow prior of lengths, as a few dozen results
-say little of a dozen lengths; and logarithms cut off at their median, under a wide one, so that how bad the
-bad ones are does not bend the model where the good ones lie. On a recorded space (see
-benchmarks/search_replay.py) the pair finds the optimum where either alone is at times stuck.
+say little of a dozen lengths; and logarithms cut off at their median, under a wide one, so that the
+differences among bad ones do not distort the model near the good ones. On a recorded space (see
+benchmarks/search_replay.py) the pair finds the optimum where either alone sometimes gets stuck.
 
 A region of points (regions.py: of our kernel, a tile) is a hill of its own, and steps of one parameter do not
-leave it. So candidates are moved between regions, too, and parents and the results that are fitted come from
-many regions: searches of one shape had each spent most of their trials on the hill that they met first. And
-every second proposal goes to a region that a bandit chooses (bandit.py), as long as regions that were met may
-be better than their few trials tell.
+leave it. So candidates are also moved between regions, and parents and the fitted results come from many
+regions: otherwise each search of a shape spent most of its trials on the hill that it found first. And every
+second proposal goes to a region that a bandit chooses (bandit.py), as long as known regions may be better
+than their few trials show.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class _View:
 
 
 class Model:
-    """Proposes points; keeps what it learnt of the lengths from one call to the next."""
+    """Proposes points; keeps the fitted lengths from one call to the next."""
 
     def __init__(
         self, candidates: Candidates, accuracy: SumLimit, rng: np.random.Generator, policy: SearchPolicy
@@ -74,8 +74,8 @@ class Model:
         """The next points, none of those seen, and their origins: of the whole set, best first, then of
         regions that a bandit chooses. Empty if no candidate was found.
 
-        `results`: time in us by point, None for a failure; at least one has a time. `wanted`: points that
-        are needed before there are new results; the plan holds at least as many, if there are.
+        `results`: time in us by point, None for a failure; at least one has a time. `wanted`: points needed
+        before there are new results; the plan holds at least as many, if possible.
         """
         points, log_times = self._told(results)
         surrogate = self._surrogate(points, log_times, pending)
@@ -88,7 +88,7 @@ class Model:
         return [*anywhere, *((number, BANDIT) for number in hoped)]
 
     def _num_hoped(self, num_results: int, size: int) -> int:
-        """How many of so many proposals go to regions that the bandit chooses: half of all."""
+        """How many of these proposals go to regions that the bandit chooses: half of all."""
         if num_results < self._policy.bandit_after:
             return 0
         first = self._num_proposed
@@ -104,7 +104,7 @@ class Model:
         seen: Collection[int],
         size: int,
     ) -> list[int]:
-        """At most so many points, the most promising of the regions that the bandit chooses. Ranked: all
+        """At most this many points, the most promising of the regions that the bandit chooses. Ranked: all
         points with a result, best first, and the logarithms of their times."""
         if size == 0:
             return []
@@ -130,7 +130,7 @@ class Model:
     def _anywhere(
         self, surrogate: Surrogate, ranked: np.ndarray, seen: Collection[int], size: int
     ) -> list[tuple[int, str]]:
-        """At most so many points of the whole set, best first, and the origin of each."""
+        """At most this many points of the whole set, best first, and the origin of each."""
         if size <= 0:
             return []
         found, origins = merged(self._pool(self._parents(ranked)))
@@ -152,7 +152,7 @@ class Model:
         )
 
     def _best(self, surrogate: Surrogate, pool: np.ndarray, size: int) -> list[int]:
-        """The most promising points of a pool, at most so many, best first."""
+        """The most promising points of a pool, at most this many, best first."""
         outlook = surrogate.outlook(self._candidates.features(pool), _SHORTLIST)
         chosen: list[int] = pool[outlook.places[surrogate.best_batch(outlook, size)]].tolist()
         return chosen
@@ -164,7 +164,7 @@ class Model:
         pool: np.ndarray,
         size: int,
     ) -> list[int]:
-        """As `propose`, of these points only, of which none was seen: at most so many, best first."""
+        """As `propose`, but only among these unseen points: at most this many, best first."""
         pool = self._hopeful(pool)
         if not len(pool):
             return []
@@ -175,8 +175,9 @@ class Model:
         return hopeful
 
     def _told(self, results: Mapping[int, float | None]) -> tuple[np.ndarray, np.ndarray]:
-        """Points and logarithms of their times; a failure counts as the slowest that ran. Those that were
-        bound to fail say nothing of the others, and would be most of what is fitted where they are many."""
+        """Points and logarithms of their times; a failure counts as the slowest that ran. Predicted failures
+        are left out: they say nothing about other points, and where they are many they would dominate the
+        fit."""
         points = np.fromiter(results, dtype=np.int64, count=len(results))
         times = np.array([np.nan if t is None else t for t in results.values()], dtype=float)
         slowest = np.nanmax(times)
@@ -186,7 +187,7 @@ class Model:
         return points, np.log(times)
 
     def _surrogate(self, points: np.ndarray, log_times: np.ndarray, pending: Collection[int]) -> Surrogate:
-        """Of one view, then of the other, its lengths fitted anew where there is enough to learn from."""
+        """Of one view, then of the other; its lengths are fitted again if there are enough new results."""
         view = self._views[self._num_views_taken % len(self._views)]
         self._num_views_taken += 1
         kept = self._subset(points, log_times)
@@ -199,8 +200,8 @@ class Model:
         return Surrogate.condition(x, z, waiting, view.lengths)
 
     def _subset(self, points: np.ndarray, log_times: np.ndarray) -> np.ndarray:
-        """Which results to fit: all, or for two thirds the best, of which a third is each the best of its
-        region, and for one third a random part of the others."""
+        """Which results to fit: all, or two thirds the best (a third of these each the best of its region)
+        and one third a random part of the others."""
         most = self._policy.num_fitted
         if len(log_times) <= most:
             return np.arange(len(log_times))
@@ -222,7 +223,7 @@ class Model:
         return np.union1d(ranked[: self._policy.num_parents], founders)
 
     def _pool(self, parents: np.ndarray) -> dict[str, np.ndarray]:
-        """Candidates by origin, those first that change least."""
+        """Candidates by origin, starting with the smallest changes."""
         drawn = self._candidates.random(self._rng, self._policy.num_drawn)
         return {
             NEIGHBOUR: self._candidates.neighbours(parents),

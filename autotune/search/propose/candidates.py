@@ -1,7 +1,7 @@
-"""Which points of a feasible set are worth a look: drawn at random, moved locally, nearest to a wish.
+"""Candidate points of a feasible set: drawn at random, moved locally, nearest to a wish.
 
-A set may hold 10^9 points in factors of two million rows. Nothing here takes longer for that than a
-binary search does, except `nearest` where a factor's rows stand in no order, which looks over them once.
+A set may hold 10^9 points in factors of two million rows. Nothing here scans the set, only binary searches
+do; the exception is `nearest` in a factor with unsorted rows, which scans them once.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from .origins import CARRIED, FACTOR, REGROUPED, REPAIRED
 from .regions import Regions
 from .traits import Traits
 
-NUM_SAMPLED = 4096  # points drawn at random at a time, where many tell what one does not
-NUM_SPLITS = 3  # ways to split k that are looked at with a config at a time
-_SMALL = 64  # rows of a factor that a move tries all
+NUM_SAMPLED = 4096  # points drawn at random at a time, where one is not enough
+NUM_SPLITS = 3  # ways to split k that are tried with a config at a time
+_SMALL = 64  # rows of a factor up to which a move tries all
 
 
 class Candidates:
@@ -62,7 +62,7 @@ class Candidates:
         return np.concatenate(parts, axis=1) if parts else np.zeros((len(codes), 0))
 
     def longest_sums(self, numbers: np.ndarray) -> np.ndarray:
-        """Products that a thread adds up one by one, at most; 0 where nothing is known of points; (q,)."""
+        """The largest number of products that a thread adds up one by one; 0 if unknown; (q,)."""
         if self._traits is None:
             return np.zeros(len(numbers))
         return self._traits.longest_sums(self.codes(numbers))
@@ -83,17 +83,18 @@ class Candidates:
         return Regions(self._space.factors[self._largest])
 
     def regions_of(self, numbers: np.ndarray) -> np.ndarray:
-        """The region of the largest factor that each point lies in: points of one region share what matters
-        most, of our kernel the tile; (q,) -> (q,)."""
+        """The region of the largest factor that each point lies in: points of one region share the most
+        important parameters, of our kernel the tile; (q,) -> (q,)."""
         return self._regions.of(np.unravel_index(numbers, self._dims)[self._largest])
 
     def firsts(self, ranked: np.ndarray) -> np.ndarray:
-        """Where the first point of each region stands among these, in their order; (q,) -> (regions,)."""
+        """The index of the first point of each region among these, in their order; (q,) -> (regions,)."""
         return np.sort(np.unique(self.regions_of(ranked), return_index=True)[1])
 
     def moves(self, rng: np.random.Generator, numbers: np.ndarray, size: int) -> dict[str, np.ndarray]:
-        """Points, by origin, that differ from one of these in what must change together: in one parameter and
-        what cannot stay with it, in a whole small factor, or in the region, of which `size` are tried."""
+        """Points, by origin, that differ from one of these in parameters that must change together: one
+        parameter and those illegal with it, a whole small factor, or the region, of which `size` are
+        tried."""
         rows = np.unravel_index(numbers, self._dims)[self._largest].tolist()
         pairs = [(self._regions.carried(rng, row, size), self._regions.repaired(rng, row)) for row in rows]
         carried, repaired = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
@@ -108,8 +109,8 @@ class Candidates:
     def within(
         self, rng: np.random.Generator, region: int, parents: np.ndarray, num_alike: int, num_drawn: int
     ) -> np.ndarray:
-        """Points of one region: for each of the parents at most so many that are like it, both with the
-        parent's rows of the other factors and with others; and so many drawn at random, each with a parent's
+        """Points of one region: for each of the parents at most this many similar ones, both with the
+        parent's rows of the other factors and with others; and as many drawn at random, each with a parent's
         rows; parents: (q,)."""
         drawn = list(np.unravel_index(rng.choice(parents, size=num_drawn), self._dims))
         drawn[self._largest] = self._regions.drawn(rng, region, num_drawn)
@@ -124,7 +125,7 @@ class Candidates:
         return np.unique(np.concatenate(found))
 
     def _redrawn(self, rng: np.random.Generator, numbers: np.ndarray) -> np.ndarray:
-        """These points, the row of each factor drawn anew with a chance of a half; (q,) -> (q,)."""
+        """These points, with the row of each factor drawn again with a chance of a half; (q,) -> (q,)."""
         shape = len(self._dims), len(numbers)
         others = np.array(np.unravel_index(self.random(rng, len(numbers)), self._dims))
         rows = np.where(rng.integers(2, size=shape), others, np.unravel_index(numbers, self._dims))
@@ -132,14 +133,14 @@ class Candidates:
 
     @cached_property
     def _splitting(self) -> int | None:
-        """The factor that holds splits of k, where it is one of its own."""
+        """The factor that holds splits of k, if they have a separate one."""
         factors = enumerate(self._space.factors)
         return next((i for i, f in factors if "split_k" in f.names and i != self._largest), None)
 
     def _regrouped(self, rng: np.random.Generator, numbers: np.ndarray, others: np.ndarray) -> np.ndarray:
-        """These points at other rows of the largest factor, each with splits that make from half to
-        twice as many threads; numbers and others: (q,). What leads on a problem has about as many threads in
-        every tile, grouped otherwise in tiles, slices and splits of k (decision 0026)."""
+        """These points at other rows of the largest factor, each with splits that give from half to twice as
+        many threads; numbers and others: (q,). The leading configs of a problem have about as many threads in
+        every tile, grouped differently in tiles, slices and splits of k (decision 0026)."""
         if self._traits is None or self._splitting is None or not len(others):
             return np.array([], dtype=np.int64)
         moved = self._with_rows(numbers, self._largest, others)[:, None]
@@ -151,7 +152,7 @@ class Candidates:
         return np.take_along_axis(grid, nearest, axis=1).ravel()
 
     def _with_rows(self, numbers: np.ndarray, factor: int, others: np.ndarray) -> np.ndarray:
-        """These points at other rows of one factor, in whatever shape both have together."""
+        """These points at other rows of one factor, in the shape to which both broadcast."""
         stride = self._strides[factor]
         rows = numbers // stride % self._dims[factor]
         return np.asarray(numbers + (others - rows) * stride)
@@ -174,7 +175,7 @@ class Candidates:
         return np.setdiff1d(found, numbers)
 
     def mixtures(self, rng: np.random.Generator, numbers: np.ndarray, size: int) -> np.ndarray:
-        """Feasible points that take a few parameters from elsewhere: half of them two or three at
+        """Feasible points that take a few parameters from another point: half of them two or three at
         random, half a run of neighbouring parameters, which belong together, from another point."""
         if not len(numbers):
             return np.array([], dtype=np.int64)
@@ -207,7 +208,7 @@ def _repeated(numbers: np.ndarray, parts: Sequence[np.ndarray]) -> np.ndarray:
 
 
 def _scaled(traits: Traits, codes: np.ndarray) -> Callable[[np.ndarray], np.ndarray]:
-    """Traits on 0 ... 1 over these points, less those that are the same for all; codes (q, parameters)."""
+    """Traits on 0 ... 1 over these points, without those that are the same for all; codes (q, parameters)."""
     found = traits(codes)
     low, span = found.min(axis=0), np.ptp(found, axis=0)
     varies = ~np.isclose(span, 0.0)
@@ -229,12 +230,12 @@ def _nearest_sorted(
     factor: Factor, point: Mapping[str, Value], start: int, stop: int, at: int
 ) -> tuple[list[float], int]:
     """Of the rows start ... stop - 1, which agree on the first `at` parameters and stand in order, the one
-    nearest by the others: how far it is in each, and its number. Found without a look at each row."""
+    nearest by the others: its distance in each, and its number. Found without scanning the rows."""
     distances: list[float] = []
     for j in range(at, len(factor.names)):
         wanted, values = point[factor.names[j]], factor.values[j]
         column = factor.codes[:, j]  # not contiguous: numpy would copy it to search it
-        if wanted in values:  # mostly there are rows that have this very value
+        if wanted in values:  # mostly there are rows with exactly this value
             code = values.index(wanted)
             begin = bisect_left(column, code, start, stop)
             end = bisect_right(column, code, begin, stop)
@@ -254,9 +255,9 @@ def _nearest_sorted(
     return distances, start
 
 
-@lru_cache(maxsize=4096)  # few parameters and values: wishes of all shapes repeat them
+@lru_cache(maxsize=4096)  # few parameters and values: the wishes of all shapes repeat them
 def _distances(values: tuple[Value, ...], wanted: Value) -> np.ndarray:
-    """How far each value is from the one wanted: steps between numbers, 0 or 1 between words."""
+    """The distance of each value from the wanted one: steps between numbers, 0 or 1 between words."""
     if isinstance(wanted, str) or any(isinstance(value, str) for value in values):
         return np.array([float(value != wanted) for value in values])
     numbers = np.array(values, dtype=float)

@@ -1,10 +1,10 @@
-"""Our proposer as an Optuna sampler: for a study of one's own over a feasible set.
+"""Our proposer as an Optuna sampler: for your own study over a feasible set.
 
     study = optuna.create_study(sampler=FeasibleSampler(space))
     study.optimize(lambda trial: time_of(suggested(space, trial)), n_trials=100)
 
 A trial's parameters are the *codes* of a point's values (`distributions`); `suggested` is the point. A study
-that it serves asks only for feasible points, and for none twice.
+with this sampler tries only feasible points, and none twice.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from .traits import Traits
 
 
 def distributions(space: FeasibleSet) -> dict[str, BaseDistribution]:
-    """Codes of each parameter, as Optuna takes them."""
+    """Codes of each parameter as Optuna's distributions."""
     pairs = zip(space.names, space.values, strict=True)
     return {name: IntDistribution(0, len(values) - 1) for name, values in pairs}
 
 
 def suggested(space: FeasibleSet, trial: optuna.Trial) -> dict[str, Value]:
-    """The point that a trial of a study with a `FeasibleSampler` is to try."""
+    """The point of a trial in a study with a `FeasibleSampler`."""
     pairs = zip(space.names, space.values, strict=True)
     return {name: values[trial.suggest_int(name, 0, len(values) - 1)] for name, values in pairs}
 
@@ -40,7 +40,7 @@ def params(space: FeasibleSet, number: int) -> dict[str, int]:
 
 
 def number_of(space: FeasibleSet, codes: Mapping[str, Any]) -> int | None:
-    """The point with these codes; None for what is not (or no longer) in the set."""
+    """The point with these codes; None if it is not (or no longer) in the set."""
     found = [codes.get(name, -1) for name in space.names]
     if not all(0 <= code < len(values) for code, values in zip(found, space.values, strict=True)):
         return None
@@ -50,7 +50,7 @@ def number_of(space: FeasibleSet, codes: Mapping[str, Any]) -> int | None:
 class FeasibleSampler(optuna.samplers.BaseSampler):
     """One sampler serves one study. It learns of trials from the study itself, so trials put there with
     `add_trials` count as results. COMPLETE trials have a time; FAIL and PRUNED ones count as seen, and as
-    slow where the model looks for neighbours. Raises SpaceExhausted when nothing is left.
+    slow to the model. Raises SpaceExhausted when nothing is left.
     """
 
     def __init__(self, space: FeasibleSet, *, seed: int = 0, traits: Traits | None = None) -> None:
@@ -80,7 +80,7 @@ class FeasibleSampler(optuna.samplers.BaseSampler):
         raise ValueError(f"{param_name} is no parameter of this feasible set")
 
     def _read(self, study: optuna.Study, asking: int) -> None:
-        """Take in what was added or told since the last ask, except the trial that is asking."""
+        """Take in trials added or told since the last ask, except the asking trial."""
         trials = study.get_trials(deepcopy=False)
         for trial in trials[self._num_read :]:
             if trial.number != asking and trial.number not in self._open:

@@ -1,4 +1,5 @@
-"""What proposes a point. Its trial is stored with this name, so that a database tells what pays."""
+"""The generators of points. A trial is stored with this name, so that a database shows which generators
+pay."""
 
 from __future__ import annotations
 
@@ -7,8 +8,8 @@ from collections.abc import Mapping
 import numpy as np
 
 SEED = "seed"  # a kernel that ships and is expected to do well on such a shape
-LATER_SEED = "later-seed"  # one of which less is expected, tried now and then
-TRANSFER = "transfer"  # what did well on this shape with another driver, or another GPU of the kind
+LATER_SEED = "later-seed"  # a less promising one, tried from time to time
+TRANSFER = "transfer"  # did well on this shape with another driver, or another GPU of the kind
 RANDOM = "random"  # drawn, without a model
 REUSE = "reuse"  # a kernel that was compiled for another shape, while the GPU was idle
 FILL = "fill"  # a kernel that was found on other shapes, for the matrix of kernels and shapes
@@ -16,19 +17,19 @@ FOUND_ELSEWHERE = (REUSE, FILL)  # on another shape than that of the trial
 POLISH = "polish"  # a step from the best, towards the end
 # The model's choice among candidates of these kinds:
 NEIGHBOUR = "neighbour"  # one parameter of a good point changed
-REPAIRED = "repaired"  # one parameter, and what could not stay with it
+REPAIRED = "repaired"  # one parameter, and those illegal with it
 CARRIED = "carried"  # a good point in another tile
-REGROUPED = "regrouped"  # that, in splits that make about as many threads
+REGROUPED = "regrouped"  # that, with splits that give about as many threads
 FACTOR = "factor"  # a good point with another way to split k, or another order
 MIXTURE = "mixture"  # a few parameters of one point, the others of another
 DRAWN = "drawn"  # drawn over the whole set
 CLIMBED = "climbed"  # one parameter of a promising candidate changed
-BANDIT = "bandit"  # in the tile from which the shortest time is hoped for
+BANDIT = "bandit"  # in the tile with the shortest hoped-for time
 MODELLED = (NEIGHBOUR, REPAIRED, CARRIED, REGROUPED, FACTOR, MIXTURE, DRAWN, CLIMBED, BANDIT)
 
 
 def merged(parts: Mapping[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-    """Points by origin as points, ascending, each once, and the origin of each: that which is named first."""
+    """All these points, ascending, each once, and the origin of each: the first that names it."""
     names, sizes = np.array(list(parts)), [len(part) for part in parts.values()]
     numbers, first = np.unique(np.concatenate(list(parts.values())), return_index=True)
     return numbers, np.repeat(names, sizes)[first]

@@ -1,5 +1,5 @@
-"""Which point of a feasible set to try next: what is on offer, then random points, then those that a model of
-all results so far (bayesian.py) expects most of. Pure: no study, no store, no GPU.
+"""Chooses the next point of a feasible set: offered points, then random ones, then those that a model of all
+results so far (bayesian.py) finds most promising. Pure: no study, no store, no GPU.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from .traits import Traits
 
 
 class SpaceExhausted(Exception):
-    """Every point of the set has been asked for. Not an error: the search is over."""
+    """Every point of the set has been proposed. Not an error: the search is over."""
 
 
 @dataclass(frozen=True)
@@ -33,10 +33,10 @@ class Proposal:
 
 
 class Proposer:
-    """Proposes points, none twice, and is told what came of them. The same seed and the same results, told in
-    the same order, give the same points.
+    """Proposes points, none twice, and learns their results. The same seed and the same results in the same
+    order give the same points.
 
-    `traits` is what the model sees of a point beside its parameters (traits.py). One thread at a time may
+    `traits` are the model's inputs besides the parameters (traits.py). One thread at a time may
     call it.
     """
 
@@ -59,15 +59,15 @@ class Proposer:
         self._offers: deque[Proposal] = deque()
         self._planned: deque[Proposal] = deque()
         self._seen: set[int] = set()
-        self._open: dict[int, None] = {}  # points under way, in the order in which they were asked for
+        self._open: dict[int, None] = {}  # points under way, in the order of their proposal
         self._results: dict[int, float | None] = {}  # by point: time in us; None: failed
         self._has_learnt = True  # of all results
 
     # ---- what is known
 
     def load(self, results: Iterable[tuple[int, float | None]]) -> None:
-        """Take in what came of points that were not asked for: time in us, or None for a failure. What is
-        known of a point already stays."""
+        """Take in results of points that were not proposed: time in us, or None for a failure. Known results
+        of a point stay."""
         new: dict[int, float | None] = {}
         for number, time_us in results:
             if number not in self._seen:
@@ -76,7 +76,7 @@ class Proposer:
         self._take_in(new)
 
     def tell(self, number: int, time_us: float | None) -> None:
-        """What came of a point that was asked for; None for a failure."""
+        """Take in the result of a proposed point; None for a failure."""
         del self._open[number]
         self._take_in({number: time_us})
 
@@ -88,17 +88,17 @@ class Proposer:
         self._has_learnt = False
 
     def forget(self, number: int) -> None:
-        """Nothing comes of a point that was asked for: it may be asked for again."""
+        """A proposed point has no result: it may be proposed again."""
         del self._open[number]
         self._seen.discard(number)
 
     def correct(self, number: int, time_us: float) -> None:
-        """From now on go by this time of a point; nothing happens to one that has none."""
+        """From now on use this time of a point; a point without a time does not change."""
         if self._results.get(number) is not None:
             self._results[number] = time_us
 
     def claim(self, number: int) -> bool:
-        """Count a point that somebody else asks for as under way. False if it was seen before."""
+        """Count a point that another search tries as under way. False if it was seen before."""
         if number in self._seen:
             return False
         self._seen.add(number)
@@ -107,12 +107,12 @@ class Proposer:
 
     @property
     def num_unseen(self) -> int:
-        """Points that were not asked for yet."""
+        """Points that were not proposed yet."""
         return len(self.space) - len(self._seen)
 
     def leaders(self, within: float, most: int) -> list[int]:
         """The best point of each region (of our kernel, of each tile) whose time is within this share of the
-        best, fastest first, at most so many."""
+        best, fastest first, at most this many."""
         limit = (1 + within) * self._best()
         close = {n: time for n, time in self._results.items() if time is not None and time <= limit}
         ranked = np.array(sorted(close, key=close.__getitem__), dtype=np.int64)
@@ -120,7 +120,7 @@ class Proposer:
         return leaders
 
     def nearest(self, point: Mapping[str, Value]) -> int:
-        """The point of the set that is most like another, which need not be in it."""
+        """The point of the set most similar to another, which need not be in it."""
         number = self.space.find(point)
         return self._candidates.nearest(point) if number is None else number
 
@@ -135,8 +135,8 @@ class Proposer:
     # ---- what is proposed
 
     def offer(self, number: int, origin: str) -> bool:
-        """Have this point asked for before what is drawn or planned, if it is new and not bound to fail by
-        then. Returns whether it is new."""
+        """Propose this point before drawn or planned ones, if it is new and not predicted to fail by then.
+        Returns whether it is new."""
         if number in self._seen or any(offer.number == number for offer in self._offers):
             return False
         self._offers.append(Proposal(number, origin))
@@ -145,8 +145,8 @@ class Proposer:
     def ask(self, wanted: int = 1) -> Proposal:
         """An unseen point. Raises SpaceExhausted when there is none left.
 
-        `wanted`: how many are about to be asked for before anything more is told. A model that is asked
-        anew plans them together, at hardly more cost than one.
+        `wanted`: how many will be asked for before the next result. A model plans them together, at hardly
+        more cost than one.
         """
         self._learn()
         proposal = self._next(wanted)
@@ -154,7 +154,7 @@ class Proposer:
         return proposal
 
     def pick(self, codes: np.ndarray, size: int, origin: str) -> list[Proposal]:
-        """Ask for the most promising of these points, at most so many; codes (q, parameters) need not be
+        """Propose the most promising of these points, at most this many; codes (q, parameters) need not be
         feasible or new. Empty while the model knows too little, or without a model."""
         self._learn()
         if self._model is None or not self._knows_enough():
@@ -164,8 +164,8 @@ class Proposer:
         return self.take(self._model.pick(self._results, list(self._open), pool, size), origin)
 
     def steps_from(self, number: int, size: int, origin: str) -> list[Proposal]:
-        """Ask for the most promising unseen points one step from this one, at most so many: another value of
-        one parameter, with what must change along. Empty where `pick` is."""
+        """Propose the most promising unseen points one step from this one, at most this many: another value
+        of one parameter, with those that must change along. Empty where `pick` is."""
         at = np.array([number])
         steps, _ = merged(
             {NEIGHBOUR: self._candidates.neighbours(at), **self._candidates.moves(self._rng, at, 0)}
@@ -173,7 +173,7 @@ class Proposer:
         return self.pick(self._candidates.codes(steps), size, origin)
 
     def take(self, numbers: Iterable[int], origin: str) -> list[Proposal]:
-        """Ask for these points, less those that were asked for before."""
+        """Propose these points, without those that were proposed before."""
         return [Proposal(number, origin) for number in numbers if self.claim(number)]
 
     def _next(self, wanted: int) -> Proposal:
@@ -198,7 +198,7 @@ class Proposer:
         return has_times and len(self._seen) >= self._num_startup
 
     def _is_hopeless(self, numbers: Sequence[int] | np.ndarray) -> np.ndarray:
-        """Whether points are bound to fail. Without a model nobody thinks so far."""
+        """Whether points are predicted to fail. Without a model none is."""
         numbers = np.asarray(numbers, dtype=np.int64)
         return np.zeros(len(numbers), bool) if self._model is None else self._accuracy.is_hopeless(numbers)
 
@@ -208,8 +208,8 @@ class Proposer:
             raise SpaceExhausted
         drawn = self._candidates.random(self._rng, NUM_SAMPLED)
         numbers = np.array([number for number in drawn.tolist() if number not in self._seen], dtype=np.int64)
-        if len(numbers):  # whatever is bound to fail comes when all else has been asked for, or nearly
+        if len(numbers):  # predicted failures come when nearly all other points have been proposed
             return int(numbers[self._is_hopeless(numbers).argmin()])
-        # So many misses mean that all but a sliver was seen, so the set is small enough to list.
+        # This many misses mean that nearly all was seen, so the set is small enough to list.
         unseen = np.setdiff1d(np.arange(size), np.fromiter(self._seen, dtype=np.int64))
         return int(self._rng.choice(unseen))

@@ -1,8 +1,8 @@
 """Rows of a factor in regions that share their leading parameters; of our kernel, tiles, or tiles and depths.
 
-What comes first decides which values the later ones may have: another tile needs another warp tile, other
-vectors, another depth. So a step from one tile to another changes many parameters at once, and changes of
-one do not get there. A move here takes, where it goes to, the row that is most like the one it comes from.
+The first parameters decide which values the later ones may have: another tile needs another warp tile, other
+vectors, another depth. So a step from one tile to another changes many parameters at once, and changes of one
+do not reach it. A move here takes the row of the target region that is most similar to its origin.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from ...kernel.feasible_set import Factor
 
 
 class Regions:
-    """About as many regions as a region has rows: 10^6 rows are 10^3 regions. Rows are numbers of the
-    factor's own, in whatever order it holds them."""
+    """About as many regions as a region has rows: 10^6 rows are 10^3 regions. Rows are the factor's numbers,
+    in the factor's order."""
 
     def __init__(self, factor: Factor) -> None:
-        # A factor of our kernel is sorted, and has a million rows: then nothing is copied.
+        # A factor of our kernel is sorted, and has a million rows: this avoids a copy.
         self._order = factor.order
         self._inverse = None if self._order is None else np.argsort(self._order)
         self._codes = factor.codes if self._order is None else factor.codes[self._order]
@@ -36,14 +36,14 @@ class Regions:
         return np.asarray(np.searchsorted(self._bounds, self._places(rows), side="right") - 1)
 
     def _places(self, rows: np.ndarray) -> np.ndarray:
-        """Where rows stand among the sorted ones."""
+        """The places of rows among the sorted ones."""
         return rows if self._inverse is None else self._inverse[rows]
 
     def _rows(self, places: np.ndarray) -> np.ndarray:
         return places if self._order is None else self._order[places]
 
     def carried(self, rng: np.random.Generator, row: int, size: int) -> np.ndarray:
-        """In each of at most so many other regions, some of them alike, the row that is most like it."""
+        """The most similar row in each of at most this many other regions, some of them similar."""
         home, codes = self._home(row)
         weights = np.append(np.zeros(self._depth, np.float32), _weights(rng, len(codes) - self._depth))
         regions = self._elsewhere(rng, home, size)
@@ -55,8 +55,8 @@ class Regions:
         return self._rows(starts + np.array(nearest, dtype=np.int64))
 
     def alike(self, rng: np.random.Generator, row: int, region: int, size: int) -> np.ndarray:
-        """At most so many rows of this region that are like that one: two in each of half as many ways, as
-        the most alike in its own region is the row itself."""
+        """At most this many rows of this region that are similar to that one: two by each of half as many
+        weightings, as the most similar one in its own region is the row itself."""
         _, codes = self._home(row)
         weights = _weights(rng, (len(codes) - self._depth, (size + 1) // 2))
         start, end = self._bounds[region], self._bounds[region + 1]
@@ -72,12 +72,12 @@ class Regions:
         return self._rows(rng.integers(self._bounds[region], self._bounds[region + 1], size=size))
 
     def repaired(self, rng: np.random.Generator, row: int) -> np.ndarray:
-        """For every other value of every later parameter in this row's region, the row that has it and is
-        most like this one."""
+        """For every other value of every later parameter in this row's region, the most similar row that has
+        it."""
         region, codes = self._home(row)
         start, end = self._bounds[region], self._bounds[region + 1]
         off = (self._codes[start:end] != codes) @ _weights(rng, len(codes))
-        order = np.argsort(-off, kind="stable")  # the most alike last: what is assigned last stays
+        order = np.argsort(-off, kind="stable")  # the most similar last: the last assignment stays
         first = np.full((len(codes) - self._depth, 256), -1)
         columns = np.arange(len(first))
         first[columns, self._codes[start + order, self._depth :]] = order[:, None]
@@ -101,8 +101,8 @@ class Regions:
 
 
 def _regions(codes: np.ndarray, wanted: float) -> tuple[int, np.ndarray]:
-    """How many leading columns tell apart so many regions, or all of them, and the rows at which those begin,
-    but for the first; codes: (rows, columns), sorted."""
+    """How many leading columns distinguish this many regions, or all of them, and the rows at which those
+    begin, except the first; codes: (rows, columns), sorted."""
     is_start = np.zeros(max(len(codes) - 1, 0), dtype=bool)
     for depth, column in enumerate(codes.T, start=1):
         is_start |= column[1:] != column[:-1]
@@ -112,6 +112,6 @@ def _regions(codes: np.ndarray, wanted: float) -> tuple[int, np.ndarray]:
 
 
 def _weights(rng: np.random.Generator, size: int | tuple[int, int]) -> np.ndarray:
-    """How much it costs a row to differ in each parameter: another in each move, as none is known."""
+    """The weight of a difference in each parameter: drawn for each move, as none is known."""
     weights: np.ndarray = rng.exponential(size=size).astype(np.float32)
     return weights

@@ -1,4 +1,5 @@
-"""Where a search of our kernel starts: configs that are expected to do well, as points of its feasible set.
+"""The starting points of a search of our kernel: configs that are expected to do well, as points of its
+feasible set.
 
 Each is mapped to the nearest point, so that a card without cp.async or a matrix with odd rows starts from its
 closest relative.
@@ -18,9 +19,9 @@ _TILE = ("tm", "tn", "wm", "wn", "bm", "bn", "bk", "slice_k", "reduction")
 def seeds(space: FeasibleSet, configs: Iterable[Config]) -> Iterator[int]:
     """Numbers of points to start with, in the order of these configs, one for each tile and way to split k.
 
-    A config is left out where its nearest point has another tile or another way to split k: a recorded sample
-    may hold nothing like it, and a distant relative is worth no more than a point at random. None for a space
-    that is not of our kernel, as in recordings of other tools. Each is looked for when it is asked for.
+    A config is left out if its nearest point has another tile or another way to split k: a recorded sample
+    may hold nothing similar, and a distant relative is no better than a random point. None for a space that
+    is not of our kernel, as in recordings of other tools. Each is computed when it is requested.
     """
     if set(space.names) != set(PARAMETER) or not len(space):
         return

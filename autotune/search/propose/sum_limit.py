@@ -1,8 +1,8 @@
-"""Which points are bound to be inaccurate, as results tell.
+"""Predicts from results which points are inaccurate.
 
-Rounding errors grow with the longest sum that a thread adds up one by one, and what is accurate enough is
-told by cuBLAS, which splits long products where C is small. So where anything is inaccurate, the length of
-its sums decides, nearly alone: of 1,489 recorded kernels of a 16x11008x4096, the 949 inaccurate ones and 20
+Rounding errors grow with the longest sum that a thread adds up one by one. The limit is relative to cuBLAS,
+which splits long products where C is small. So if anything is inaccurate, it is almost only because of the
+length of its sums: of 1,489 recorded kernels of a 16x11008x4096, the 949 inaccurate ones and 20
 others add up 341 products and more, the 481 others fewer. Such a length is learnt, and nothing beyond it
 proposed.
 """
@@ -16,8 +16,8 @@ import numpy as np
 
 from .candidates import Candidates
 
-# So many failed with sums as long, before a length counts as too long, and as many for each that did not:
-# `last_wave` splits part of its tiles, slow ones at that.
+# This many must fail with sums of a length or more before it counts as too long, and as many for each that
+# did not fail: `last_wave` splits only part of its tiles, and such successes are slow.
 LEAST_FAILED = 4
 
 
@@ -38,15 +38,15 @@ class SumLimit:
             self._limit = least_hopeless(sums, np.array([time is None for time in results.values()]))
 
     def is_hopeless(self, numbers: np.ndarray) -> np.ndarray:
-        """Whether points are bound to fail; (q,) -> (q,)."""
+        """Whether points are predicted to fail; (q,) -> (q,)."""
         if math.isinf(self._limit):
             return np.zeros(len(numbers), dtype=bool)
         return self._candidates.longest_sums(numbers) >= self._limit
 
 
 def least_hopeless(sums: np.ndarray, has_failed: np.ndarray) -> float:
-    """The length from which on sums fail: of those that separate failures best, the longest. Infinite where
-    too few fail, where too many of that length do not, or where no shorter sum was accurate; shapes (n,)."""
+    """The length from which on sums fail: of those that separate failures best, the longest. Infinite if too
+    few fail, if too many of that length do not, or if no shorter sum was accurate; shapes (n,)."""
     if not len(sums):
         return math.inf
     order = np.argsort(-sums, kind="stable")

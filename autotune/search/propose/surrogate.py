@@ -1,4 +1,4 @@
-"""A Gaussian process over configs: what a time may be where nothing was measured yet.
+"""A Gaussian process over configs: predicts times where nothing was measured yet.
 
 Matern covariance (5/2) with one length per feature, zero mean, targets standardised. Lengths and noise
 maximise the posterior: marginal likelihood times a log-normal prior, narrow or wide.
@@ -18,8 +18,8 @@ import numpy as np
 FIT_STEPS = 10  # signed gradient steps per refit; lengths start from those of the last
 NARROW, WIDE = 0.5, 1.5  # prior deviations of logarithms of lengths; their mean is 0: features span 0 ... 1
 _NOISE, _NOISE_WIDTH = 1e-2, 1.0  # prior median of its variance, in the targets'; deviation of its logarithm
-_JITTER = 1e-8  # a variance that is as good as none
-_SMALL = 32  # rows of a matrix whose halves would cost more calls than they save operations
+_JITTER = 1e-8  # a negligible variance
+_SMALL = 32  # rows below which halving a matrix costs more calls than it saves operations
 
 
 def _squared_distances(a: np.ndarray, b: np.ndarray, weights: np.ndarray) -> np.ndarray:
@@ -32,7 +32,7 @@ def _squared_distances(a: np.ndarray, b: np.ndarray, weights: np.ndarray) -> np.
 
 
 def _correlation(squared_distances: np.ndarray) -> np.ndarray:
-    """Changes what it is given, which may be large."""
+    """Changes its argument, which may be large."""
     squared_distances *= 5
     r = np.sqrt(squared_distances, out=squared_distances)
     correlation: np.ndarray = np.exp(-r)
@@ -49,13 +49,14 @@ def _matern(squared_distances: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _noisy(correlation: np.ndarray, noise: float) -> np.ndarray:
-    """The correlation of measurements, each with noise of its own; changes what it is given, (n, n)."""
+    """The correlation of measurements, each with its own noise; changes its argument, (n, n)."""
     correlation[np.diag_indices(len(correlation))] += noise
     return correlation
 
 
 def _inverse(lower: np.ndarray) -> np.ndarray:
-    """Of a lower triangular matrix, by halves: a fourth of the operations of a general inverse; (n, n)."""
+    """The inverse of a lower triangular matrix, by halves: a fourth of the operations of a general inverse;
+    (n, n)."""
     n, middle = len(lower), len(lower) // 2
     if n <= _SMALL:
         return np.asarray(np.linalg.inv(lower))
@@ -79,7 +80,8 @@ class Lengths:
 
     @property
     def off(self) -> tuple[np.ndarray, np.ndarray]:
-        """How far from the mean of the prior, in deviations of it, and these; (features + 1,) each."""
+        """Distances from the mean of the prior, in its deviations, and these deviations; (features + 1,)
+        each."""
         widths = np.append(np.full(len(self.log) - 1, self.width), _NOISE_WIDTH)
         return (self.log - Lengths.prior(len(self.log) - 1).log) / widths, widths
 
@@ -123,7 +125,7 @@ def _loss(x: np.ndarray, z: np.ndarray, lengths: Lengths) -> tuple[float, np.nda
     scale = max(float(z @ alpha) / n, _JITTER)
     off, widths = lengths.off
     loss = 0.5 * n * math.log(scale) - float(np.log(np.diag(half)).sum()) + 0.5 * float(off @ off)
-    slope = inverse  # 2 d loss / d covariance; n x n numbers are walked over as seldom as can be
+    slope = inverse  # 2 d loss / d covariance; with as few passes over n x n numbers as possible
     slope -= np.outer(alpha, alpha / scale)
     trace = 0.5 * np.trace(slope)
     mixed = np.multiply(slope, steepness, out=slope)
@@ -140,8 +142,8 @@ def _half(correlation: np.ndarray, noise: float) -> np.ndarray:
 
 @dataclass
 class Outlook:
-    """What a process expects of some points: which of those asked about they are, the mean, what is explained
-    of the variance, and the expected improvement; shapes (q,), (q, features), (q,), (q, n), (q,)."""
+    """The predictions for some points: their indices in the request, the mean, the explained part of the
+    variance, and the expected improvement; shapes (q,), (q, features), (q,), (q, n), (q,)."""
 
     places: np.ndarray
     points: np.ndarray
@@ -150,7 +152,7 @@ class Outlook:
     gain: np.ndarray
 
     def __add__(self, other: Outlook) -> Outlook:
-        """As of points that were asked about together, `other` of the later ones."""
+        """Joins predictions of one request; `other` has the later points."""
         mine, theirs = vars(self), vars(other)
         return Outlook(**{name: np.concatenate([mine[name], theirs[name]]) for name in mine})
 
@@ -161,7 +163,7 @@ class Outlook:
 
 @dataclass
 class Surrogate:
-    """The process given measured points, and points under way that are believed to meet the mean."""
+    """The process given measured points, and points under way that are assumed to meet the mean."""
 
     x: np.ndarray  # (n, features)
     lengths: Lengths
@@ -181,14 +183,14 @@ class Surrogate:
         return whole._in_single() if lengths.noise > _NOISE / 1000 else whole
 
     def _in_single(self) -> Surrogate:
-        """In single precision, in which thousands of candidates take half the time. With hardly any noise too
-        little would be left of a variance."""
+        """In single precision, in which thousands of candidates take half the time. With hardly any noise
+        variances would be too inaccurate."""
         x, alpha, half = (part.astype(np.float32) for part in (self.x, self._alpha, self._half))
         return Surrogate(x, self.lengths, self.scale, self.best, alpha, half)
 
     def _believing(self, pending: np.ndarray) -> Surrogate:
-        """Given these points, too, at the mean: that leaves the mean as it is everywhere, and the factor of
-        those before; (p, features)."""
+        """Conditioned also on these points at the mean: this changes neither the mean anywhere nor the factor
+        of the earlier points; (p, features)."""
         explained = self.covariance(pending) @ self._half.T
         joint = _correlation(_squared_distances(pending, pending, self.lengths.weights))
         last = _half(joint - explained @ explained.T, self.lengths.noise)
@@ -208,11 +210,11 @@ class Surrogate:
         return mean
 
     def outlook(self, points: np.ndarray, most: int) -> Outlook:
-        """Of the points of highest expected improvement, so many if there are, best first; (q, features).
+        """Of the points of highest expected improvement, up to this many, best first; (q, features).
 
-        What one measured point alone explains of a variance bounds it, at a small part of the cost. So most
-        points are seen to improve less than the best of the others without a look at their own: at first
-        twice as many as are wanted are looked at, those of the highest bounds."""
+        The variance that one measured point explains gives a bound at a small part of the cost. So most
+        points can be excluded without computing their improvement: at first it is computed for twice as many
+        as are wanted, those with the highest bounds."""
         points = points.astype(self.x.dtype)
         covariance = self.covariance(points)
         mean = self.mean(covariance)
@@ -238,8 +240,8 @@ class Surrogate:
         return expected_improvement(self.best, mean, np.sqrt(np.maximum(variance, _JITTER) * self.scale))
 
     def best_batch(self, outlook: Outlook, size: int) -> list[int]:
-        """Which of these have the highest expected improvement, each chosen as if those before it had come
-        out at their mean."""
+        """Which of these have the highest expected improvement, each chosen as if those before it had met
+        their mean."""
         if size == 1:
             return [int(outlook.gain.argmax())]
         weights = self.lengths.weights.astype(self.x.dtype)
@@ -260,7 +262,7 @@ class Surrogate:
 
 
 def expected_improvement(best: float, mean: np.ndarray, deviation: np.ndarray) -> np.ndarray:
-    """How far below `best` a normal variable is expected to come, zero where it stays above."""
+    """The expected amount by which a normal variable is below `best`, zero where it stays above."""
     z = (best - mean) / deviation
     density = np.exp(-0.5 * z * z) / math.sqrt(2 * math.pi)
     gain: np.ndarray = deviation * (z * _normal_cdf(z) + density)

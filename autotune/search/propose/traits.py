@@ -1,6 +1,6 @@
 """What is known of a config of our kernel before it is compiled: how it fills the GPU, what it moves per FMA.
 
-A model that sees these beside the parameters need not learn from trials what arithmetic tells.
+A model with these inputs need not learn them from trials.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Traits:
     values: dict[str, np.ndarray]  # by parameter, in the order of the codes
 
     def __call__(self, codes: np.ndarray) -> np.ndarray:
-        """Logarithms of what decides times; (q, traits)."""
+        """Logarithms of the quantities that decide times; (q, traits)."""
         quantities = _quantities(self._columns(codes), self.gemm, self.limits)
         return np.asarray(np.log2(np.stack(quantities, axis=1)))
 
@@ -37,7 +37,7 @@ class Traits:
         return np.asarray(_blocks(columns, _tiles(columns, self.gemm)) * resources.threads(columns))
 
     def longest_sums(self, codes: np.ndarray) -> np.ndarray:
-        """Products that a thread adds up one by one, at most; (q,)."""
+        """The largest number of products that a thread adds up one by one; (q,)."""
         return _longest_sums(self._columns(codes), self.gemm, self.limits)
 
     def _columns(self, codes: np.ndarray) -> Any:
@@ -45,7 +45,7 @@ class Traits:
 
 
 class _CodedColumns:
-    """Columns of configs, each read from the codes when a rule first asks for it: most ask for few."""
+    """Columns of configs, each read from the codes at its first use: most rules use few."""
 
     def __init__(self, values: Mapping[str, np.ndarray], codes: np.ndarray) -> None:
         self._values, self._codes, self._places = values, codes, list(values)
@@ -101,13 +101,13 @@ def _tiles(c: Any, gemm: Gemm) -> np.ndarray:
 
 
 def _blocks(c: Any, tiles: np.ndarray) -> np.ndarray:
-    """Thread blocks of all splits; those that `last_wave` adds are few."""
+    """Thread blocks of all splits; `last_wave` adds only few."""
     return tiles * np.where(c.reduction == "last_wave", 1, c.split_k)
 
 
 def _waves(c: Any, tiles: np.ndarray, slots: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Waves of blocks, and the share of the slots that are busy in them. `last_wave` splits only the
-    tiles of the last, so that it ends sooner."""
+    """Waves of blocks, and the busy share of their slots. `last_wave` splits only the tiles of the last wave,
+    so that it ends sooner."""
     splits_last = c.reduction == "last_wave"
     waves = _blocks(c, tiles) / slots
     whole, rest = np.floor(waves), np.ceil(waves % 1.0)

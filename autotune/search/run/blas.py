@@ -1,9 +1,9 @@
 """Linear algebra on one thread while a search runs: the other cores are the compiler's.
 
 numpy brings an OpenBLAS that takes all cores for the small matrices of the model, and its threads spin while
-they wait. A variable of the environment limits that only before numpy loads, so the library itself is asked:
-where it was loaded from is in /proc, and it has a function for this (under a few names, as it was built).
-On other systems, and with another BLAS, nothing is changed.
+they wait. An environment variable limits that only before numpy loads, so this calls the library itself:
+/proc shows where it was loaded from, and it has a function for this (under a few names, depending on its
+build). On other systems, and with another BLAS, nothing is changed.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _NAMES = (
 
 
 class OpenBlas(NamedTuple):
-    """An OpenBLAS of this process: how many threads it takes, and how to change that."""
+    """An OpenBLAS of this process: how many threads it uses, and how to change that."""
 
     num_threads: Callable[[], int]
     set_num_threads: Callable[[int], None]
@@ -30,7 +30,7 @@ class OpenBlas(NamedTuple):
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Have every OpenBLAS that is loaded take one thread; afterwards as many as before."""
+    """Let every loaded OpenBLAS use one thread; afterwards as many as before."""
     limited = [(library, library.num_threads()) for library in libraries()]
     for library, _ in limited:
         library.set_num_threads(1)

@@ -11,10 +11,10 @@ ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # Ctrl-C, kill, a termi
 
 
 class Interrupts:
-    """While entered, in the main thread, the first of these signals only sets `number`, which says which it
-    was. The next does what it does without us: SIGINT raises KeyboardInterrupt, the others end the process.
-    A SIGHUP that is ignored stays so: `nohup` has the search outlive its terminal. In other threads signals
-    are left alone."""
+    """While entered, in the main thread, the first of these signals only sets `number`, the signal's number.
+    The next has its usual effect: SIGINT raises KeyboardInterrupt, the others end the process. An ignored
+    SIGHUP stays ignored: under `nohup` the search outlives its terminal. In other threads signals are left
+    alone."""
 
     def __init__(self) -> None:
         self.number: int | None = None
@@ -22,7 +22,7 @@ class Interrupts:
 
     @property
     def is_requested(self) -> bool:
-        """Whether the search is to end."""
+        """Whether the search should end."""
         return self.number is not None
 
     def __enter__(self) -> Self:

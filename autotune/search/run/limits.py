@@ -1,4 +1,4 @@
-"""How long to search: what was asked for, and why no more points are to be asked."""
+"""How long to search: the requested limits, and the reasons to propose no more points."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ..shape import ShapeSearch
 
 
 class StopReason(StrEnum):
-    """Why a search asked for no more points."""
+    """Why a search proposed no more points."""
 
     TRIALS = "trials"  # as many as were asked for
     SECONDS = "seconds"
@@ -28,7 +28,7 @@ class StopReason(StrEnum):
 
     @property
     def is_at_once(self) -> bool:
-        """Whether points under way are not waited for."""
+        """Whether the search does not wait for points under way."""
         return self in (StopReason.INTERRUPTED, StopReason.SECONDS)
 
 
@@ -42,10 +42,10 @@ class Options:
     """How to search, and for how long.
 
     `trials` counts per shape, trials of earlier runs included: the same command, interrupted and run
-    again, ends with as many. `seconds` counts this run on the target's clock, the final included,
-    shared out between shapes in proportion to `weights`, or alike. With neither, each shape ends when nothing
-    better is likely. `starts` tells what is expected to do well on a shape, most promising first; threads ask
-    it. Shapes of `without_final` are searched like others, but their best are not re-ranked: nobody calls
+    again, ends with as many. `seconds` counts this run on the target's clock, the final included, divided
+    between shapes in proportion to `weights`, or equally. With neither, each shape ends when nothing better
+    is likely. `starts` gives the configs expected to do well on a shape, most promising first; threads call
+    it. Shapes of `without_final` are searched like others, but their best are not re-ranked: no program calls
     them.
     """
 
@@ -57,31 +57,31 @@ class Options:
     policy: SearchPolicy = field(default_factory=SearchPolicy)
     patience: Patience = field(default_factory=Patience)
     without_final: frozenset[Gemm] = frozenset()
-    weights: Mapping[Gemm, float] = field(default_factory=dict)  # of shapes; 1 where nothing is said
+    weights: Mapping[Gemm, float] = field(default_factory=dict)  # of shapes; 1 by default
 
     def seconds_to_search(self, gemms: Sequence[Gemm]) -> float | None:
-        """The seconds granted less what the finals of these shapes are to have of them."""
+        """The granted seconds less the share of the finals of these shapes."""
         if self.seconds is None:
             return None
         num_finals = sum(gemm not in self.without_final for gemm in gemms)
         return self.seconds - min(self.policy.final_share * self.seconds, self.policy.final_s * num_finals)
 
     def weighed_share(self, shape: ShapeSearch) -> tuple[float, float]:
-        """What a shape has had of what it is to have, to be compared with others'."""
+        """The part of its share that a shape has had, for comparison with others."""
         weight = self.weights.get(shape.gemm, 1.0)
         seconds, num_asked = shape.share
         return seconds / weight, num_asked / weight
 
     def polishes(self, gemms: Sequence[Gemm], elapsed_s: float) -> bool:
-        """Whether it is time to try all that is one step from the best tiles: of a shape whose hill was found
-        late, that is where something is still to be gained. Only where the seconds are given."""
+        """Whether it is time to try all points one step from the best tiles: a shape whose best region was
+        found late can still gain there. Only if seconds are given."""
         seconds = self.seconds_to_search(gemms)
         if seconds is None or self.trials is not None:
             return False
         return elapsed_s >= (1 - self.policy.polish_share) * seconds
 
     def why_enough(self, shape: ShapeSearch) -> StopReason | None:
-        """Why no more points of this shape are to be asked for now, or None."""
+        """Why no more points of this shape are to be proposed now, or None."""
         if shape.points.is_exhausted:
             return StopReason.EXHAUSTED
         if self.num_left(shape) <= 0:
@@ -92,14 +92,14 @@ class Options:
         return None
 
     def num_left(self, shape: ShapeSearch) -> float:
-        """Points of this shape that may still be asked for; infinite where no number was set."""
+        """Points of this shape that may still be proposed; infinite if no number was set."""
         if self.trials is None:
             return math.inf
         return self.trials - shape.findings.num_total - shape.points.num_open
 
 
 def check(gemms: Sequence[Gemm], options: Options) -> None:
-    """Raises UsageError for shapes or options that cannot be."""
+    """Raises UsageError for invalid shapes or options."""
     if not gemms:
         raise UsageError("no shape to search; name at least one")
     if options.trials is not None and options.trials < 1:

@@ -1,15 +1,15 @@
 """Points under way on a target, from submission until they are stored.
 
 The thread on which the target settles a trial also commits it, in the order of settling, before anything
-else learns of it and before the next is settled. A GPU has a thread of its own for this (`gpu.gpu_queue`).
-While that thread commits one trial, the GPU measures the next, and no more than that one. So a search that
-dies loses at most
+else learns of it and before the next is settled. A GPU has its own thread for this (`gpu.gpu_queue`). While
+that thread commits one trial, the GPU measures the next, and only that one. So a search that dies loses at
+most
 
 - one measurement that came in, the one that is being committed,
 - and what the GPU is on: its measurement does not come in before that commit is through,
 
 however long the coordinator was busy asking. A recording settles at once, on the coordinator's thread, and
-goes on when the trial is committed: that one is all it can lose.
+continues when the trial is committed: it can lose only that one.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from ..progress import Ledger
 from ..shape import ShapeSearch
 from ..shared_study import Ask
 
-_POLL_S = 0.2  # how soon Ctrl-C is noticed while a candidate takes long
+_POLL_S = 0.2  # how soon Ctrl-C is noticed during a long candidate
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class Pipeline:
 
     @property
     def num_free(self) -> int:
-        """How many more it takes to keep the target's compiler busy."""
+        """How many more candidates keep the target's compiler busy."""
         return max(0, self._target.capacity - (len(self._open) - len(self.reused)))
 
     @property
@@ -85,7 +85,7 @@ class Pipeline:
         candidate.measured.add_done_callback(lambda _: self._keep(candidate, kept))
 
     def _keep(self, candidate: Candidate, kept: Future[Kept]) -> None:
-        """Store what came of a candidate, on the thread that settles it."""
+        """Store the result of a candidate, on the thread that settles it."""
         if candidate.measured.cancelled():
             kept.cancel()
             return
@@ -99,8 +99,8 @@ class Pipeline:
             kept.set_result(Kept(candidate, measurement, is_new))
 
     def kept(self, others: Sequence[Future[Any]] = ()) -> Iterator[Kept]:
-        """Wait a while for a candidate or one of `others`, then give all candidates that are stored by now,
-        in order of submission. Raises what the target or the store did."""
+        """Wait a while for a candidate or one of `others`; returns all candidates that are stored by then, in
+        order of submission. Raises what the target or the store did."""
         awaited: list[Future[Any]] = [*self._open, *others]
         with self._ledger.timing("wait_s"):
             if awaited:
@@ -112,14 +112,14 @@ class Pipeline:
             yield future.result()
 
     def drop_waiting(self) -> None:
-        """Give up the candidates that nobody has begun to time."""
+        """Drop the candidates that are not being timed yet."""
         for future, candidate in list(self._open.items()):
             if candidate.measured.cancel():
                 candidate.shape.shared.close(candidate.ask)
                 del self._open[future]
 
     def salvage(self) -> Iterator[Kept]:
-        """What was stored before the target was lost or the search was ended at once. Waits for nothing."""
+        """The candidates stored before the target was lost or the search was ended at once. Does not wait."""
         for future in list(self._open):
             if future.done() and not future.cancelled() and future.exception() is None:
                 del self._open[future]

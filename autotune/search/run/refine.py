@@ -1,7 +1,7 @@
-"""What the GPU does while no candidate is ready for it: duels that decide who is the fastest.
+"""Work for the GPU while no candidate is ready: duels that decide which kernel is the fastest.
 
-A search that waits for its compiler leaves the GPU idle, and idle seconds are free. They go where the model
-and the final need them, to the candidates that are close to the best.
+A search that waits for its compiler leaves the GPU idle, and idle seconds are free. The model and the final
+need them for the candidates that are close to the best.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class _Batch:
 
 
 class Refiner:
-    """Keeps a few duels queued behind the candidates. Used by one thread, the coordinator's."""
+    """Keeps a few duels queued after the candidates. Used by one thread, the coordinator's."""
 
     def __init__(self, target: Refining, ledger: Ledger, policy: SearchPolicy) -> None:
         self._target, self._ledger, self._policy = target, ledger, policy
@@ -39,11 +39,11 @@ class Refiner:
 
     @property
     def futures(self) -> list[Future[Rounds]]:
-        """What is under way: done when `settle` has something to learn."""
+        """The duels under way: done when `settle` has something to learn."""
         return list(self._open)
 
     def fill(self, shapes: Sequence[ShapeSearch]) -> None:
-        """Queue duels, of the shapes that had the least of the GPU for theirs first."""
+        """Queue duels, first of the shapes whose duels have had the fewest GPU seconds."""
         while len(self._open) * self._policy.batch_s < self._policy.ahead_s:
             batch = self._next(shapes)
             if batch is None:
@@ -63,7 +63,7 @@ class Refiner:
         return None
 
     def _rounds(self, shape: ShapeSearch) -> int:
-        """As many as `batch_s` holds, a look's worth at most; one, to learn how long it takes."""
+        """As many as fit in `batch_s`, at most until the next look; one if the time of a round is unknown."""
         round_s = self._round_s.get(shape, self._policy.batch_s)
         return max(1, min(self._policy.most_rounds // NUM_LOOKS, int(self._policy.batch_s / round_s)))
 
@@ -77,7 +77,7 @@ class Refiner:
     def _learn(self, batch: _Batch, found: Rounds) -> None:
         shape, duel = batch.shape, batch.duel
         first_us, second_us = found.samples_us
-        if not first_us or not second_us:  # wrong, or deadly: what ran before is not to be trusted any more
+        if not first_us or not second_us:  # wrong, or it killed the worker: earlier results are suspect
             shape.findings.ranking.is_closed = True
             return
         self._ledger.refine_s += found.seconds
@@ -86,7 +86,7 @@ class Refiner:
         shape.refine(duel, first_us, second_us)
 
     def stop(self) -> None:
-        """Let go of what is queued and learn from what is under way. Duels left undecided are forgotten."""
+        """Drop queued duels and learn from those under way. Undecided duels are forgotten."""
         for future in self._open:
             future.cancel()
         wait(self._open)

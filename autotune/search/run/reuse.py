@@ -1,8 +1,8 @@
-"""Idle seconds of a GPU spent on kernels that are compiled already.
+"""Uses idle seconds of a GPU for kernels that are already compiled.
 
-A kernel that was compiled for one shape serves every shape of the same layout, in any number of splits; those
-for batches serve batches alone. While a search waits for its compiler, trying such a kernel elsewhere costs
-nothing that is scarce.
+A kernel that was compiled for one shape serves every shape of the same layout, with any number of splits;
+those for batches serve only batches. While a search waits for its compiler, trying such a kernel elsewhere
+costs no scarce resource.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from ..propose.candidates import NUM_SPLITS
 from ..shape import ShapeSearch
 from .pipeline import Kept, Pipeline
 
-_FINE = (Outcome.OK, Outcome.INACCURATE)  # elsewhere the same kernel may be accurate enough
+_FINE = (Outcome.OK, Outcome.INACCURATE)  # on another shape the same kernel may be accurate enough
 _HARMFUL = (Outcome.FAULTED, Outcome.TIMED_OUT, Outcome.WRONG_RESULT, Outcome.TOO_FAST)
 
 
 class Kernels:
-    """Kernels of one family that were compiled in this run and are not known to do harm."""
+    """Kernels of one family that were compiled in this run and are not known to fail."""
 
     def __init__(self) -> None:
         self._codes: dict[Config, np.ndarray] = {}  # (parameters,) of the first point that ran with it
@@ -49,13 +49,13 @@ class Kernels:
             self._leading[kernel] = codes
 
     def ban(self, kernel: Config) -> None:
-        """One that faulted, hung, or gave a wrong result: nowhere else is it tried."""
+        """A kernel that faulted, hung, or gave a wrong result: it is not tried again anywhere."""
         self._banned.add(kernel)
         self._codes.pop(kernel, None)
         self._leading.pop(kernel, None)
 
     def draw(self, rng: np.random.Generator, size: int) -> np.ndarray:
-        """At most so many of those that led, and as many of all; (q, parameters)."""
+        """At most this many of those that led, and as many of all; (q, parameters)."""
         drawn = (_some(rng, list(found.values()), size) for found in (self._leading, self._codes))
         return np.array([*chain.from_iterable(drawn)], dtype=np.int64).reshape(-1, len(PARAMETER))
 
@@ -73,15 +73,15 @@ class Reuser:
         self._target, self._pipeline, self._policy = target, pipeline, policy
         self._families: dict[Hashable, Kernels] = {}
         self._rng = np.random.default_rng(seed)
-        self._used_up: dict[ShapeSearch, int] = {}  # kernels there were when a shape had tried all it saw
-        self._taken: dict[ShapeSearch, set[str]] = {}  # keys of others' best that a shape was given
+        self._used_up: dict[ShapeSearch, int] = {}  # number of kernels when a shape had tried all of them
+        self._taken: dict[ShapeSearch, set[str]] = {}  # keys of other shapes' best that a shape was given
         self._is_closed = False
 
     def learn(self, kept: Kept) -> None:
         """Take in the kernel of a candidate that was settled."""
         shape, ask, found = kept.candidate.shape, kept.candidate.ask, kept.measurement
         if kept.candidate.is_reused and found.compile_s > 0:
-            self._is_closed = True  # the cache keeps nothing: what was taken for free is not
+            self._is_closed = True  # the cache keeps nothing: reuse would not be free
         if set(shape.space.names) == set(PARAMETER):
             kernel, kernels = Config.from_dict(ask.point).kernel, self._kernels(shape)
             if found.outcome in _FINE:
@@ -92,8 +92,8 @@ class Reuser:
                 kernels.ban(kernel)
 
     def fill(self, shapes: Sequence[ShapeSearch]) -> None:
-        """Queue points, of the shape that had the least of the idle seconds. One shape a call: the
-        candidates that are to be compiled must not wait for this."""
+        """Queue points of the shape that has had the fewest idle seconds. One shape per call: candidates that
+        must be compiled must not wait for this."""
         ahead_s = self._policy.ahead_s
         lacking_s = ahead_s - sum(self._trial_s(candidate.shape) for candidate in self._pipeline.reused)
         if self._is_closed or lacking_s < ahead_s / 2:
@@ -113,7 +113,7 @@ class Reuser:
             self._pipeline.submit_compiled(self._target, shape, ask)
 
     def serves(self, shape: ShapeSearch) -> bool:
-        """Whether idle seconds are for this shape, too: then it tries here what does best for others."""
+        """Whether idle seconds also serve this shape: then they try here the best kernels of others."""
         is_ready = shape.findings.champion is not None and not self._is_closed
         return is_ready and shape.accounts.gpu_s_per_trial <= self._policy.most_trial_s
 
@@ -121,7 +121,7 @@ class Reuser:
         return len(self._kernels(shape)) > self._policy.growth * self._used_up.get(shape, 0)
 
     def _champions(self, shape: ShapeSearch, shapes: Sequence[ShapeSearch]) -> list[Point]:
-        """What does best for others of this shape's family, and has been compiled; each comes once."""
+        """The best compiled kernels of other shapes of this shape's family; each comes once."""
         kernels, taken = self._kernels(shape), self._taken.setdefault(shape, set())
         others = [other for other in shapes if other is not shape and self._kernels(other) is kernels]
         champions = [champion for other in others if (champion := other.findings.champion) is not None]
@@ -134,12 +134,12 @@ class Reuser:
         return self._families.setdefault(family, Kernels())
 
     def _pool(self, kernels: Kernels, shape: ShapeSearch) -> np.ndarray:
-        """What the model looks at: about `num_drawn` points, those of other splits among them."""
+        """The points that the model evaluates: about `num_drawn`, including those with other splits."""
         size = 1 + self._policy.num_drawn // (2 * (1 + NUM_SPLITS))
         return self._with_splits(kernels.draw(self._rng, size), shape)
 
     def _trial_s(self, shape: ShapeSearch) -> float:
-        """Seconds of the GPU that a trial takes, `batch_s` at least: a shape's first trials tell little."""
+        """GPU seconds per trial, at least `batch_s`: a shape's first trials say little."""
         return max(shape.accounts.gpu_s_per_trial, self._policy.batch_s)
 
     def _with_splits(self, codes: np.ndarray, shape: ShapeSearch) -> np.ndarray:

@@ -1,7 +1,7 @@
-"""Threads that hand over promptly while a search runs.
+"""Lets threads switch promptly while a search runs.
 
-One thread of Python runs at a time, and a thread that computes gives way only after an interval, 5 ms by
-default. The thread that feeds the GPU may have to wait that long each time that a worker has answered; the
+One Python thread runs at a time, and a computing thread yields only after an interval, 5 ms by default. The
+thread that feeds the GPU may have to wait that long each time that a worker has answered; the
 threads that enumerate spaces, after each of their thousands of array operations. Beside a thread of plain
 Python the space of 4096^3 takes 4.4 s, with an interval of 0.5 ms 2.4 s, alone 0.6 s (two busy cores; 1 and
 0.2 ms do alike).
@@ -16,7 +16,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def prompt_switching(interval_s: float = 0.0005) -> Iterator[None]:
-    """Have threads of this process give way after so long; afterwards, after as long as before."""
+    """Let threads of this process yield after this interval; afterwards, after the former one."""
     before_s = sys.getswitchinterval()
     sys.setswitchinterval(min(before_s, interval_s))
     try:
