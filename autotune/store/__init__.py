@@ -1,4 +1,4 @@
-"""Every trial, kept: `Store` and the records that it hands out."""
+"""The store of every trial: `Store` and the records that it returns."""
 
 from .claims import Claimed, Claims, Known, News
 from .connect import exists, shown

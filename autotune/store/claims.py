@@ -1,4 +1,4 @@
-"""Which search tries which config: leases of trials, and what other searches found out meanwhile.
+"""Which search tries which config: leases of trials, and the results of other searches.
 
 Searches on one database share the configs of a problem if they measure on GPUs of one kind, under the same
 driver, kernel and policy. Those on the same GPU share their trials, too: they work on one study. Those on
@@ -24,22 +24,22 @@ from .database import Closing, Database, outlasting
 from .models import ConfigRow, EnvironmentRow, KernelRow, StudyRow, TrialRow
 from .records import StudyRef
 
-_OVERLAP = 200  # trial ids that are looked at again: on a server, a smaller one may be committed later
+_OVERLAP = 200  # trial ids that are read again: on a server, a smaller one may be committed later
 _TIME = (case((queries.IS_OK, TrialRow.time_us)), TrialRow.error_over_cublas)  # see _time_of
-# What studies have in common whose searches share out configs: a problem, how it is timed, a kind of GPU
+# What the studies of searches that divide configs have in common: a problem, a policy, a kind of GPU
 _POOL = (
     StudyRow.m, StudyRow.n, StudyRow.k, StudyRow.trans_a, StudyRow.trans_b, StudyRow.batch,
     StudyRow.shares_a, StudyRow.shares_b, StudyRow.policy, StudyRow.policy_version, KernelRow.source_hash,
     KernelRow.compiler, EnvironmentRow.gpu_name, EnvironmentRow.cc_major, EnvironmentRow.cc_minor,
     EnvironmentRow.driver_version, EnvironmentRow.recorded_on,
 )  # fmt: skip
-_LOCAL = Outcome.OUT_OF_MEMORY.value  # says something of that GPU's free memory, nothing of the config
+_LOCAL = Outcome.OUT_OF_MEMORY.value  # depends on that GPU's free memory, not on the config
 
 
 @dataclass(frozen=True)
 class Known:
-    """What another search found out of a config. `time_us` is None for a failure. `is_here`: in this very
-    study; else on another GPU of the kind."""
+    """Another search's result of a config. `time_us` is None for a failure. `is_here`: in this study; else on
+    another GPU of the kind."""
 
     time_us: float | None
     is_here: bool
@@ -47,7 +47,7 @@ class Known:
 
 @dataclass(frozen=True)
 class Claimed:
-    """What came of a claim. A key in neither is under way elsewhere."""
+    """The result of a claim. A key in neither is under way elsewhere."""
 
     ours: frozenset[str] = frozenset()  # leased to this search
     known: dict[str, Known] = field(default_factory=dict)
@@ -67,7 +67,7 @@ class News:
 class Claims(Closing):
     """One search's claims. Use it as a context manager, or close it: then all its leases end.
 
-    What others found counts as failed if its error is more than `max_error` times cuBLAS's.
+    Others' results count as failed if their error is more than `max_error` times cuBLAS's.
     """
 
     def __init__(self, database: Database, max_error: float | None = None) -> None:
@@ -76,7 +76,8 @@ class Claims(Closing):
 
     @outlasting
     def claim(self, study: StudyRef, keys: Collection[str]) -> Claimed:
-        """Lease the configs that nobody else is at or has tried in this study, all in one transaction.
+        """Lease the configs that no other search is trying or has tried in this study, all in one
+        transaction.
 
         One that was tried only on another GPU of the kind is leased, and known.
         """
@@ -84,7 +85,7 @@ class Claims(Closing):
             return Claimed()
         with self._database.writing() as session:
             ours = leases.acquire(session, self._worker.id, scope_of(study), keys)
-            # Behind the leases: whoever stored a trial before they were free has committed it.
+            # After the leases: any search that stored a trial before they were free has committed it.
             known = _known(session, study, ours, self._max_error)
             done = {key for key, found in known.items() if found.is_here}
             leases.release(session, scope_of(study), done)
@@ -92,20 +93,20 @@ class Claims(Closing):
 
     @outlasting
     def release(self, study: StudyRef, keys: Collection[str]) -> None:
-        """These configs are not going to be tried after all."""
+        """These configs will not be tried after all."""
         if keys:
             with self._database.writing() as session:
                 leases.release(session, scope_of(study), keys)
 
     @outlasting
     def release_all(self) -> None:
-        """Nothing more is going to be tried by this search."""
+        """This search will try nothing more."""
         with self._database.writing() as session:
             leases.release_all(session, self._worker.id)
 
     @outlasting
     def held_elsewhere(self, studies: Iterable[StudyRef]) -> dict[StudyRef, set[str]]:
-        """Keys that other searches are at, by study."""
+        """Keys that other searches are trying, by study."""
         by_pool = {scope_of(study): study for study in studies}
         held: dict[StudyRef, set[str]] = {study: set() for study in by_pool.values()}
         if not held:
@@ -117,10 +118,10 @@ class Claims(Closing):
 
     @outlasting
     def news(self, known: Mapping[int, Container[str]], after: int) -> list[News]:
-        """Trials of studies, whoever made them, whose id is about `after` or larger, by id, less those whose
+        """Trials of studies, by any search, whose id is about `after` or larger, by id, without those whose
         keys are known. `known`: these keys, by the id of the study.
 
-        Most are this search's own. Their points are not read: that takes most of the time.
+        Most are this search's own. Their points are not read: reading them takes most of the time.
         """
         named = (
             select(TrialRow.id, TrialRow.study_id, ConfigRow.key)
@@ -139,7 +140,7 @@ class Claims(Closing):
 
     @outlasting
     def newest(self) -> int:
-        """The id of the newest trial of all; 0 where there is none."""
+        """The id of the newest trial of all; 0 if there is none."""
         with self._database.reading() as session:
             return session.scalar(select(func.max(TrialRow.id))) or 0
 
@@ -200,7 +201,7 @@ def _known(
 
 
 def _time_of(time_us: Any, error_over_cublas: Any, max_error: float | None) -> float | None:
-    """None for what cannot win: a failure, what is not accurate enough, and what cannot be read."""
+    """None for a trial that cannot win: a failure, one that is not accurate enough, or unreadable."""
     if not is_time(time_us) or isinstance(error_over_cublas, Unreadable):
         return None
     return float(time_us) if is_accurate(error_over_cublas, max_error) else None

@@ -1,8 +1,8 @@
-"""Column types that say what they cannot read, instead of raising.
+"""Column types that report what they cannot read, instead of raising.
 
-SQLite keeps whatever is written into a column: text in a float, JSON that is cut short, bytes that are no
+SQLite keeps whatever is written into a column: text in a float, JSON that is cut short, bytes that are not
 text. SQLAlchemy's own types raise while rows are fetched, so one such value would hide all rows behind it.
-These types hand out `Unreadable` in its place, and `rows` refuses the one row that it is in.
+These types return `Unreadable` in its place, and `rows` refuses only the row with it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from sqlalchemy import JSON, Boolean, DateTime, Double, Integer, Text
 from sqlalchemy.engine import Dialect
 from sqlalchemy.types import TypeDecorator, TypeEngine
 
-_SHOWN = 40  # characters of a value that is told
+_SHOWN = 40  # characters of the value in a message
 _EARLIEST = 1970
 
 
@@ -37,7 +37,7 @@ class Unreadable:
 
 
 class _Lenient(TypeDecorator[Any]):
-    """Reads as `impl` does; what that cannot read, or `is_fit` refuses, becomes `Unreadable`."""
+    """Reads as `impl` does; values that it cannot read, or that `is_fit` refuses, become `Unreadable`."""
 
     impl: type[TypeEngine[Any]] = Text
     cache_ok = True
@@ -83,7 +83,7 @@ class Whole(_Lenient):
 
 
 class Number(_Lenient):
-    """A float; infinity is one, NaN is none."""
+    """A float; infinity is allowed, NaN is not."""
 
     impl = Double
     cache_ok = True
@@ -102,7 +102,7 @@ class Flag(_Lenient):
     cache_ok = True
 
     def result_processor(self, dialect: Dialect, coltype: object) -> Callable[[Any], Any]:
-        def process(stored: Any) -> Any:  # SQLAlchemy's own takes any value for true
+        def process(stored: Any) -> Any:  # SQLAlchemy's own reads any value as true
             return stored if stored is None else bool(stored) if stored in (0, 1) else Unreadable.of(stored)
 
         return process
@@ -186,7 +186,7 @@ def _is_discarded(item: Any) -> bool:
 
 
 def read_text(stored: bytes) -> str | Unreadable:
-    """What SQLite's driver makes of text: bytes that are no UTF-8 would end the fetch."""
+    """How SQLite's driver reads text: by default bytes that are not UTF-8 would end the fetch."""
     try:
         return stored.decode("utf-8")
     except UnicodeDecodeError:

@@ -1,18 +1,18 @@
-"""Opens the database, a SQLite file or one of a PostgreSQL server: what every connection is set to, and what
-errors mean to a person.
+"""Opens the database, a SQLite file or one of a PostgreSQL server: the settings of every connection, and
+readable errors.
 
-Settings for SQLite, and what they let survive:
+Settings for SQLite, and what survives with them:
 
 - WAL: readers (the dashboard, `autotune trials`) never wait for the search, nor it for them.
-- synchronous=NORMAL: a commit is in the operating system's hands when it returns, so `kill -9` takes
-  nothing that was committed. Power loss may take the newest commits (those the system had not yet
-  written back, typically half a minute) and never leaves a torn database. synchronous=FULL would
-  save those at one fsync per trial, 5 ms on an ordinary disk against 0.01 ms: a tenth of the time of
-  a search at 20 trials/s, for trials that take seconds to repeat.
+- synchronous=NORMAL: the operating system has a commit when it returns, so `kill -9` loses nothing that was
+  committed. Power loss may lose the newest commits (those the system had not yet written back, typically half
+  a minute) but never leaves a torn database. synchronous=FULL would save those at one fsync per trial, 5 ms
+  on an ordinary disk against 0.01 ms: a tenth of the time of a search at 20 trials/s, for trials that take
+  seconds to repeat.
 - Writers take the write lock at BEGIN, so a second writer waits its turn (up to the timeout) and is
   thrown out in the middle, as it would be when a reader turns writer.
 
-PostgreSQL is taken as it is: its commits survive power loss, and its writers wait for rows, not for each
+PostgreSQL needs no settings: its commits survive power loss, and its writers wait for rows, not for each
 other. Only one process at a time makes or migrates the tables.
 """
 
@@ -52,7 +52,7 @@ _SHM_BYTES = 32 * 1024  # of FILE-shm
 def parse_url(path_or_url: str | Path) -> URL:
     """A URL of SQLite or PostgreSQL; anything without `://` is the path of a SQLite file.
 
-    Raises StoreError for other databases: nothing here was ever run on them.
+    Raises StoreError for other databases: they are not tested.
     """
     text = str(path_or_url)
     if "://" not in text:
@@ -69,7 +69,7 @@ def parse_url(path_or_url: str | Path) -> URL:
 
 
 def shown(url: str | URL) -> str:
-    """A path or URL as it may be printed: without its password."""
+    """A path or URL for printing: without its password."""
     if isinstance(url, str):
         if "://" not in url:
             return url
@@ -78,7 +78,7 @@ def shown(url: str | URL) -> str:
 
 
 def place(url: URL) -> str:
-    """How messages name a database: its file, or the URL of a server, without the password."""
+    """The name of a database in messages: its file, or the URL of a server, without the password."""
     return str(file_of(url) or shown(url))
 
 
@@ -89,8 +89,8 @@ def file_of(url: URL) -> Path | None:
 
 
 def exists(path_or_url: str | Path) -> bool:
-    """Whether a database may be there to be read: its file is, or there is a server to ask. Raises StoreError
-    where its folder may not be entered."""
+    """Whether a database may exist: its file does, or there is a server to ask. Raises StoreError if its
+    folder may not be entered."""
     file = file_of(parse_url(path_or_url))
     with _names_explained(file):
         return file is None or file.is_file()
@@ -98,7 +98,7 @@ def exists(path_or_url: str | Path) -> bool:
 
 @contextmanager
 def _names_explained(file: Path | None) -> Iterator[None]:
-    """Turn what a name that no file can have raises into a StoreError. SQLite takes UTF-8 only."""
+    """Turn the errors of impossible file names into a StoreError. SQLite takes UTF-8 only."""
     try:
         str(file).encode()
         yield
@@ -110,9 +110,9 @@ def _names_explained(file: Path | None) -> Iterator[None]:
 
 
 def connect(url: URL, timeout_s: float, mode: str = "mode=rw") -> Engine:
-    """An engine whose transactions begin as the module's text says. Nothing is opened yet.
+    """An engine whose transactions begin as described above. Nothing is opened yet.
 
-    A SQLite file must be there: `make_file` looks at its place. `mode` is how SQLite is to open it, as in
+    A SQLite file must exist: `make_file` creates it. `mode` is how SQLite is to open it, as in
     its URIs: `mode=ro`.
     """
     dumps = functools.partial(json.dumps, separators=(",", ":"), allow_nan=False)
@@ -130,9 +130,9 @@ def connect(url: URL, timeout_s: float, mode: str = "mode=rw") -> Engine:
 
 
 def engine_options(url: URL, timeout_s: float, mode: str = "mode=rw") -> dict[str, Any]:
-    """The options by which no connection of SQLite's makes a file. Pools connect at any time. Where the file
-    has just been moved away, SQLite would make an empty one in its place, and remove the log beside it, with
-    all that was not yet copied from the log into the moved file."""
+    """Options that keep SQLite's connections from creating a file. Pools connect at any time. If the file has
+    just been moved away, SQLite would create an empty one in its place, and remove the log beside it, with
+    everything not yet copied from the log into the moved file."""
     if url.get_backend_name() != "sqlite":
         return {}
     if (file := file_of(url)) is None:
@@ -142,8 +142,8 @@ def engine_options(url: URL, timeout_s: float, mode: str = "mode=rw") -> dict[st
 
 
 def make_file(url: URL) -> None:
-    """Make an empty SQLite file where none is. Raises StoreError where the log of another lies there: of a
-    database that was moved away without it. SQLite would remove it."""
+    """Make an empty SQLite file if there is none. Raises StoreError if there is the log of a database that
+    was moved away without it: SQLite would remove it."""
     file = file_of(url)
     if file is None:
         return
@@ -161,18 +161,18 @@ def make_file(url: URL) -> None:
 
 
 def log_of(file: Path) -> Path:
-    """Where SQLite keeps what was committed and is not in the file yet."""
+    """The file in which SQLite keeps commits that are not in the database file yet."""
     return file.with_name(f"{file.name}-wal")
 
 
 def has_log(file: Path) -> bool:
-    """Whether anything is in that log."""
+    """Whether that log is not empty."""
     log = log_of(file)
     return log.exists() and log.stat().st_size > 0
 
 
 def _check_place(file: Path) -> None:
-    """Raises StoreError where no database can be."""
+    """Raises StoreError if no database can be there."""
     with _names_explained(file):
         if not file.parent.is_dir():
             raise StoreError(f"no folder {file.parent} for the database {file.name}; create it first")
@@ -189,9 +189,9 @@ def writer(engine: Engine) -> Engine:
 
 @contextmanager
 def remaking(engine: Engine) -> Iterator[Connection]:
-    """A transaction that may make tables anew. SQLite heeds no foreign keys in it: dropping a table, for a
-    copy to take its name, would break those that refer to it. They are switched outside of transactions
-    only."""
+    """A transaction that may rebuild tables. SQLite ignores foreign keys in it: dropping a table, so that a
+    copy takes its name, would break those that refer to it. They can be switched only outside of
+    transactions."""
     with writer(engine).connect() as connection:
         driver = connection.connection.dbapi_connection
         is_sqlite = engine.dialect.name == "sqlite"
@@ -227,14 +227,14 @@ def enter_wal(engine: Engine, timeout_s: float) -> None:
 
 
 def keep_others_out(connection: Connection) -> None:
-    """Wait until no other process makes or changes tables; holds until the transaction ends. In SQLite
-    every writer holds that lock."""
+    """Wait until no other process makes or changes tables; keeps others out until the transaction ends. In
+    SQLite every writer holds that lock."""
     if connection.dialect.name == "postgresql":
         connection.execute(select(func.pg_advisory_xact_lock(_LOCK_KEY)))
 
 
 def identity(url: URL) -> tuple[int, int] | None:
-    """The device and inode of the database's file; None where the file is gone or the database is no file."""
+    """The device and inode of the database's file; None if the file is gone or the database is not a file."""
     file = file_of(url)
     if file is None or not file.exists():
         return None
@@ -243,8 +243,8 @@ def identity(url: URL) -> tuple[int, int] | None:
 
 
 def check_identity(url: URL, opened: tuple[int, int] | None) -> None:
-    """Raise StoreError if the file that was opened has lost its name: SQLite itself would go on
-    writing to it, and the trials would be gone with the process."""
+    """Raise StoreError if the opened file has lost its name: SQLite itself would go on writing to it, and the
+    trials would be lost at the end of the process."""
     if identity(url) != opened:
         raise StoreError(
             f"{url.database} was moved, deleted or replaced while in use; put it back and run the same"
@@ -254,7 +254,7 @@ def check_identity(url: URL, opened: tuple[int, int] | None) -> None:
 
 @contextmanager
 def errors_explained(url: URL) -> Iterator[None]:
-    """Turn whatever the database raises into an error of ours that names the next step."""
+    """Turn any error of the database into one of ours that names the next step."""
     try:
         yield
     except SQLAlchemyError as error:
@@ -265,7 +265,7 @@ def errors_explained(url: URL) -> Iterator[None]:
 
 
 def is_away(error: BaseException | None) -> bool:
-    """Whether an error says that a server is away, or broke off, so that the same may succeed later."""
+    """Whether an error says that a server is away, or broke the connection, so that a retry may succeed."""
     if not isinstance(error, DBAPIError) or isinstance(error.orig, sqlite3.Error):
         return False
     state = getattr(error.orig, "sqlstate", None)
@@ -293,7 +293,7 @@ def explain(error: SQLAlchemyError, url: URL) -> StoreError | EnvironmentProblem
         holder = lock_holder(Path(where))
         return StoreError(f"{where} is locked by {holder}; wait for it or end it, then run this again")
     if code in (sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN) and _is_full(Path(where)):
-        code = sqlite3.SQLITE_FULL  # SQLite says so only where it was about to write a page
+        code = sqlite3.SQLITE_FULL  # SQLite says so only when it was about to write a page
     if code == sqlite3.SQLITE_FULL:
         return EnvironmentProblem(
             f"{where}: the disk is full; free some space on the disk and run the same command again:"
@@ -325,9 +325,9 @@ def _is_full(file: Path) -> bool:
 
 
 def lock_holder(file: Path) -> str:
-    """The process that holds a write lock on a database, where /proc/locks tells (Linux).
+    """The process that holds a write lock on a database, if /proc/locks shows it (Linux).
 
-    The files are not opened to ask: closing them again would drop this process's own locks.
+    The files are not opened for this: closing them again would drop this process's own locks.
     """
     try:
         files = [file, file.with_name(f"{file.name}-shm")]
@@ -348,7 +348,7 @@ def _code(error: sqlite3.Error) -> int:
 
 
 def _on_connect(connection: sqlite3.Connection, _record: Any) -> None:
-    connection.isolation_level = None  # Python's driver begins nothing by itself: see _on_begin
+    connection.isolation_level = None  # Python's driver begins no transaction by itself: see _on_begin
     connection.text_factory = read_text
     for pragma in ("foreign_keys = ON", "synchronous = NORMAL"):
         connection.execute(f"PRAGMA {pragma}")

@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Damage:
-    """One row that cannot be read. `id` is its primary key, `what` is wrong with it."""
+    """One row that cannot be read. `id` is its primary key, `what` says what is wrong with it."""
 
     table: str
     id: int
@@ -34,7 +34,7 @@ class DamagedRow(Exception):
 
 
 class Damages:
-    """The damaged rows of a database that were met, each once, in the order in which they were met."""
+    """The damaged rows found in a database, each once, in the order in which they were found."""
 
     def __init__(self, where: str) -> None:
         self._where = where
@@ -50,7 +50,7 @@ class Damages:
         self._met.setdefault((damage.table, damage.id), damage)
 
     def readable(self, rows: Iterable[Any], read: Callable[..., T]) -> Iterator[T]:
-        """`read(*row)` of every row, less those that are damaged."""
+        """`read(*row)` of every row, without the damaged ones."""
         for row in rows:
             try:
                 yield read(*row)
@@ -69,7 +69,7 @@ class Damages:
 
     @contextmanager
     def told(self, tell: Callable[[str], None]) -> Iterator[None]:
-        """At the end, call this with the rows that could not be read, unless an error has named them."""
+        """At the end, call this with the unreadable rows, unless an error has named them."""
         try:
             yield
         except StoreError:
@@ -84,6 +84,6 @@ class Damages:
             tell(self.text)
 
     def refuse(self) -> None:
-        """Nothing that was asked for is left. Raises StoreError if that is because it is damaged."""
+        """Called if no requested row is left. Raises StoreError if the rows are damaged."""
         if self._met:
             raise StoreError(self.text)

@@ -1,8 +1,8 @@
-"""One database and its transactions: who begins them, what their errors mean, and how they outlast a restart.
+"""One database and its transactions: how they begin, what their errors mean, and how they survive a restart.
 
-A restart of a PostgreSQL server breaks every connection. What was committed is safe, what was under way is
-undone, and the server refuses connections until it has recovered. So a transaction that lost its server is
-run again as a whole, for RECONNECT_S in all, before anybody is told.
+A restart of a PostgreSQL server breaks every connection. Commits are safe, open transactions are rolled back,
+and the server refuses connections until it has recovered. So a transaction that lost its server is repeated
+as a whole, for RECONNECT_S in all, before an error is raised.
 """
 
 from __future__ import annotations
@@ -46,11 +46,11 @@ class Database:
         self.url = url
         self.engine = engine
         self._writer = connect.writer(engine)
-        # Threads of this process hand SQLite's write lock over here: SQLite would have them sleep and look
-        # again, for 1 to 25 ms each time. On a server, writers wait for rows, not for each other.
+        # Threads of this process hand SQLite's write lock over here: SQLite would let them sleep and retry,
+        # for 1 to 25 ms each time. On a server, writers wait for rows, not for each other.
         self._write_lock = threading.Lock() if engine.dialect.name == "sqlite" else nullcontext()
         self._identity = connect.identity(url)
-        self.on_away: Callable[[str], None] = lambda reason: None  # told once, when a server goes away
+        self.on_away: Callable[[str], None] = lambda reason: None  # called once, when a server goes away
 
     @contextmanager
     def reading(self) -> Iterator[Session]:
@@ -61,7 +61,8 @@ class Database:
 
     @contextmanager
     def writing(self) -> Iterator[Session]:
-        """One transaction that holds SQLite's write lock; committed at the end, undone by any exception."""
+        """One transaction that holds SQLite's write lock; committed at the end, rolled back by any
+        exception."""
         connect.check_identity(self.url, self._identity)
         with self._write_lock, self._explained(), Session(self._writer) as session, session.begin():
             yield session
@@ -82,11 +83,11 @@ class Database:
 
 
 def outlasting(method: Method) -> Method:
-    """Decorates a method that is one transaction of `self._database`: while the server is away it is run
-    again, for RECONNECT_S.
+    """Decorates a method that is one transaction of `self._database`: while the server is away it is
+    repeated, for RECONNECT_S.
 
-    A connection that breaks during a commit leaves open whether it took place. So what is run again must do
-    no harm if it was done already.
+    If a connection breaks during a commit, it is unknown whether the commit took place. So repeating it must
+    do no harm if it was already done.
     """
 
     @functools.wraps(method)

@@ -1,4 +1,4 @@
-"""Follows a database that others write: reads what is new, and never writes or holds a lock.
+"""Follows a database that others write: reads new rows, and never writes or holds a lock.
 
 A writer of SQLite never waits for a reader (WAL), and no transaction here outlasts one query.
 """
@@ -16,7 +16,7 @@ from .models import BaselineRow, ConfigRow, FinalRow, StudyRow, TrialRow
 from .records import StudyRef, TrialRecord
 from .repository import Store
 
-TIMEOUT_S = 5.0  # for a file that is locked whole, as while its tables are made anew
+TIMEOUT_S = 5.0  # for a file that is locked as a whole, as while its tables are rebuilt
 
 
 class Newest(NamedTuple):
@@ -29,7 +29,7 @@ class Newest(NamedTuple):
 
 
 class Follower(Closing):
-    """A database that is only read. Raises StoreError where it cannot be, or is of an older autotune."""
+    """A database that is only read. Raises StoreError if it cannot be, or is of an older autotune."""
 
     def __init__(self, path_or_url: str | Path) -> None:
         url = connect.parse_url(path_or_url)
@@ -41,7 +41,7 @@ class Follower(Closing):
 
     @outlasting
     def newest(self) -> Newest:
-        """Four look-ups by key: what it takes to know that nothing is new."""
+        """Four look-ups by key, which show whether anything is new."""
         models = (StudyRow, TrialRow, BaselineRow, FinalRow)
         ids = (select(func.max(model.id)).scalar_subquery() for model in models)
         with self._database.reading() as session:

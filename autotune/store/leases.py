@@ -1,10 +1,10 @@
-"""Leases: who is at work on what, so that no work on a GPU is done twice.
+"""Leases: which process does which work, so that no work on a GPU is done twice.
 
-A *task* is a name within a *scope*: a config within a study's kind of problem, say. A *worker* is one process
-that takes part. It leases tasks before it begins them, shows that it lives by a heartbeat, and releases what
-it has done. A lease holds as long as its worker's heartbeat is recent. So a worker that was killed loses its
-tasks LEASE_S after its last heartbeat, without anybody's help, however many it had; at once, where the next
-worker runs on the same machine and sees that its process is gone.
+A *task* is a name within a *scope*: for example, a config within a study's kind of problem. A *worker* is one
+process that takes part. It leases tasks before it begins them, shows by a heartbeat that it lives, and
+releases finished tasks. A lease is valid as long as its worker's heartbeat is recent. So a killed worker
+loses its tasks LEASE_S after its last heartbeat, without any clean-up, however many it had; at once, if the
+next worker runs on the same machine and sees that its process is gone.
 
 All times are the database's: the clocks of machines that share a server may differ. The functions here are
 steps of one transaction, on SQLite and PostgreSQL alike; `Worker` and the store run them.
@@ -53,7 +53,7 @@ def _postgresql_now(_element: now_s, _compiler: Any, **_: Any) -> str:
 
 
 def enrol(session: Session, name: str) -> int:
-    """A new worker; returns its id. Those that died are forgotten, with their leases."""
+    """A new worker; returns its id. Dead ones are deleted, with their leases."""
     gone = [known for known in session.scalars(select(WorkerRow.name)) if is_gone(known)]
     session.execute(delete(WorkerRow).where((WorkerRow.expires_s <= now_s()) | WorkerRow.name.in_(gone)))
     session.execute(delete(LeaseRow).where(LeaseRow.worker_id.not_in(_living())))
@@ -66,16 +66,16 @@ def _living() -> Any:
 
 
 def beat(session: Session, name: str) -> int:
-    """Show that a worker lives; returns its id. One that was taken for dead comes back under a new id: its
-    leases may be others' by now."""
+    """Show that a worker lives; returns its id. A worker that was declared dead gets a new id: others may
+    have its leases by now."""
     query = update(WorkerRow).where(WorkerRow.name == name).values(expires_s=now_s() + LEASE_S)
     worker_id = session.execute(query.returning(WorkerRow.id)).scalar()
     return enrol(session, name) if worker_id is None else worker_id
 
 
 def _upsert(make: Callable[..., Any]) -> Any:
-    """Tasks become this worker's, unless another living worker holds them; those that do are returned."""
-    upsert = make(LeaseRow.__table__)  # of the mapped class it would take twice as long
+    """Lease tasks for this worker, unless another living worker holds them; returns those leased."""
+    upsert = make(LeaseRow.__table__)  # with the mapped class it would take twice as long
     worker_id = upsert.excluded.worker_id
     upsert = upsert.on_conflict_do_update(
         index_elements=["scope", "task"],
@@ -93,12 +93,12 @@ def acquire(session: Session, worker_id: int, scope: str, tasks: Iterable[str]) 
     """Lease those of these tasks that no other living worker holds; returns them."""
     upsert = _UPSERTS[session.get_bind().dialect.name]
     who = {"scope": scope, "worker_id": worker_id}
-    in_order = sorted(set(tasks))  # the same everywhere: two transactions never wait for each other
+    in_order = sorted(set(tasks))  # the same order everywhere: two transactions never wait for each other
     return set(session.scalars(upsert, [who | {"task": task} for task in in_order])) if in_order else set()
 
 
 def release(session: Session, scope: str, tasks: Collection[str]) -> None:
-    """These tasks are free, or done, whoever held them."""
+    """These tasks are free, or done, whichever worker held them."""
     if tasks:
         session.execute(_RELEASE, {"scope": scope, "tasks": list(tasks)})
 
@@ -131,8 +131,8 @@ def dismiss(session: Session, worker_id: int) -> None:
 
 
 class Worker(Closing):
-    """This process, as one who takes part in the work on a database. A thread of its own beats for it until
-    it is closed. Several threads may use it."""
+    """This process as a worker on a database. Its own thread sends heartbeats until it is closed. Several
+    threads may use it."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -149,12 +149,12 @@ class Worker(Closing):
 
     def _beat_on(self) -> None:
         while not self._is_closed.wait(BEAT_S):
-            # A database that cannot be written ends the search where a trial is stored, and is told there.
+            # A database that cannot be written ends the search when a trial is stored, and is reported there.
             with suppress(StoreError), self._database.writing() as session:
                 self.id = beat(session, self.name)
 
     def close(self) -> None:
-        """End all leases. Where the database is out of reach, they lapse."""
+        """End all leases. If the database is out of reach, they lapse."""
         self._is_closed.set()
         self._beating.join()
         with suppress(StoreError), self._database.writing() as session:

@@ -7,11 +7,11 @@
                  │         ├─ duel ─────────┤
                  │         └─ final ─ final_entry ┘
 
-Raw samples are a JSON list beside the time that was made from them, not rows of a table of their
-own: they are written once, whole, and read whole; a trial is then one row, and stored or not. SQL
-still sees them one by one: `SELECT trial.id, value FROM trial, json_each(trial.samples_us)`.
+Raw samples are a JSON list beside the time computed from them, not rows of their own table: they are written
+once and read as a whole; so a trial is one row, stored or not. SQL can still read them one by one:
+`SELECT trial.id, value FROM trial, json_each(trial.samples_us)`.
 
-A change here needs a migration in `migrations/versions`; a test holds the two against each other.
+A change here needs a migration in `migrations/versions`; a test compares the two.
 """
 
 from __future__ import annotations
@@ -137,7 +137,7 @@ class StudyRow(Base):
 
 
 class SearchRow(Base):
-    """What one search of a study was told; `policy` is a `SearchPolicy` by name."""
+    """The options of one search of a study; `policy` is a `SearchPolicy` by name."""
 
     __tablename__ = "search"
 
@@ -149,7 +149,7 @@ class SearchRow(Base):
 
 
 class CublasTimeRow(Base):
-    """What cuBLAS took on a single product that nobody searched."""
+    """The time of cuBLAS on a single product that nobody searched."""
 
     __tablename__ = "cublas_time"
     __table_args__ = (
@@ -205,7 +205,7 @@ class TrialRow(Base):
 
 
 class BaselineRow(Base):
-    """One timing of cuBLAS on a study's problem; `time_us` is NULL where cuBLAS is absent."""
+    """One timing of cuBLAS on a study's problem; `time_us` is NULL if cuBLAS is absent."""
 
     __tablename__ = "baseline"
 
@@ -216,7 +216,7 @@ class BaselineRow(Base):
 
 
 class DuelRow(Base):
-    """Two configs of a study, timed in the same rounds; `winner` is 0, 1, or NULL where they are tied."""
+    """Two configs of a study, timed in the same rounds; `winner` is 0, 1, or NULL if they are tied."""
 
     __tablename__ = "duel"
 
@@ -267,7 +267,7 @@ class WorkerRow(Base):
 
 
 class LeaseRow(Base):
-    """Who is at work on a task. No foreign key: a lease without a worker is as good as none."""
+    """Which worker has a task. No foreign key: a lease without a worker counts as none."""
 
     __tablename__ = "lease"
     __table_args__ = (UniqueConstraint("scope", "task"),)

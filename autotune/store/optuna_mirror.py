@@ -2,12 +2,12 @@
 
 Optuna makes its tables and the study; the trials are then inserted straight into those tables, many
 per transaction. `Study.add_trials` would ask the database twice for each parameter: 34 ms for a trial
-of 24 parameters, 20 s for a search of 600, against 0.4 ms here. The tables are reflected, not
-imported, and a test reads what was written back through Optuna.
+of 24 parameters, 20 s for a search of 600, against 0.4 ms here. The tables are reflected, not imported, and a
+test reads the written trials through Optuna.
 
 Each transaction takes the write lock, reads which trials are there, and adds the next ones. So a kill
 at any moment, or two publishers at once, neither lose nor repeat a trial. While a search runs, `Publisher`
-does this now and then, so that the dashboard can follow it.
+does this from time to time, so that the dashboard can follow it.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _TABLES = ("studies", "trials", "trial_params", "trial_values", "trial_user_attr
 
 
 def study_name(study: StudyRef) -> str:
-    """Name of the study in Optuna: readable, and different for whatever makes times incomparable."""
+    """Name of the study in Optuna: readable, and different if times are not comparable."""
     identity = repr((study.environment, study.source_hash, study.compiler, study.policy_version))
     digest = hashlib.sha256(identity.encode()).hexdigest()[:8]
     return f"{study.gemm} {study.environment.gpu_name} {study.policy.value} {digest}"
@@ -71,7 +71,7 @@ class Mirror:
         self._studies: dict[int, _StudyMirror] = {}
 
     def open(self) -> RDBStorage:
-        """Make Optuna's tables where there are none, so that the dashboard opens: takes 0.1 s and longer."""
+        """Make Optuna's tables if there are none, so that the dashboard opens: takes 0.1 s or longer."""
         with self._explained():
             if self._storage is None:
                 if self._url != self._store.url:
@@ -81,8 +81,8 @@ class Mirror:
             return self._storage
 
     def copy(self, studies: Iterable[StudyRef], should_stop: Callable[[], bool] = lambda: False) -> int:
-        """Copy what Optuna does not have yet; returns how many trials. `should_stop` is asked between
-        transactions. Raises what `publish` does."""
+        """Copy the trials that Optuna does not have yet; returns their number. `should_stop` is called
+        between transactions. Raises what `publish` does."""
         storage = self.open()
         num_copied = 0
         with self._explained():
@@ -101,7 +101,7 @@ class Mirror:
 
     @contextmanager
     def _explained(self) -> Iterator[None]:
-        """Turn what Optuna and its database raise into a StoreError."""
+        """Turn errors of Optuna and its database into a StoreError."""
         import optuna
 
         url = make_url(self._url)
@@ -184,7 +184,7 @@ def _reflect(engine: Engine) -> Mapping[str, Table]:
 
 
 class _StudyMirror:
-    """Optuna's tables, seen as the place of one study's trials."""
+    """Optuna's tables as the place of one study's trials."""
 
     def __init__(self, engine: Engine, tables: Mapping[str, Table], study_id: int) -> None:
         self._engine = engine
@@ -192,7 +192,7 @@ class _StudyMirror:
         self._studies, self._trials, self._params, self._values, self._attributes = (
             tables[name] for name in _TABLES
         )
-        # What is stored, as of the trial with the highest number; None: not looked at yet.
+        # The stored state, by the trial with the highest number; None: not read yet.
         self._newest: int | None = None
         self._present: set[int] = set()
         self._complete: dict[int, int] = {}  # Optuna's ids of trials that are COMPLETE there, by ours
@@ -222,7 +222,7 @@ class _StudyMirror:
         return len(missing)
 
     def _condemn(self, failed: set[int], store: Store, study: StudyRef) -> None:
-        """Trials that were ok when they were copied, and are not any more: a final found that out."""
+        """Trials that were ok when they were copied, and no longer are, by the result of a final."""
         ids = {ours: theirs for ours, theirs in self._complete.items() if ours in failed}
         if not ids:
             return
@@ -238,15 +238,15 @@ class _StudyMirror:
 
     @contextmanager
     def _locked(self) -> Iterator[Connection]:
-        """A transaction that no other publisher comes between."""
+        """A transaction that no other publisher interrupts."""
         with self._engine.connect() as connection:
             self._lock(connection)
             yield connection
             connection.commit()
 
     def _catch_up(self, connection: Connection) -> None:
-        """Read what is stored, if another publisher added to it since: read before every batch, it would
-        cost the square of the number of trials."""
+        """Read the stored state, if another publisher has changed it since: reading it before every batch
+        would cost the square of the number of trials."""
         of_study = self._trials.c.study_id == self._study_id
         newest = connection.scalar(select(func.max(self._trials.c.number)).where(of_study))
         if newest == self._newest:

@@ -1,4 +1,4 @@
-"""Names of processes that tell another process on the same machine whether they still live (Linux)."""
+"""Names of processes from which another process on the same machine sees whether they still live (Linux)."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ _PROC = Path("/proc")
 
 
 def my_name() -> str:
-    """`HOST/PLACE/PID@START/RANDOM`: unique, whatever became of process ids since."""
+    """`HOST/PLACE/PID@START/RANDOM`: unique, even if process ids are reused."""
     return "/".join((_place(), f"{os.getpid()}@{_started(os.getpid())}", secrets.token_hex(4)))
 
 
 def is_gone(name: str) -> bool:
-    """Whether the process of this name ended for certain: it ran where this one runs, and is no more."""
+    """Whether the process of this name has certainly ended: it ran where this one runs, and no longer
+    exists."""
     place, _, rest = name.rpartition("/")[0].rpartition("/")
     number, at, started = rest.partition("@")
     if place != _place() or not at or not started or not number.isascii() or not number.isdecimal():
@@ -34,10 +35,10 @@ def _place() -> str:
 
 
 def _started(number: int) -> str:
-    """When a process started, in clock ticks since boot; empty where it is gone, or nothing tells."""
+    """When a process started, in clock ticks since boot; empty if it is gone, or if this is unknown."""
     try:
         line = (_PROC / str(number) / "stat").read_text(encoding="ascii", errors="replace")
     except OSError:
         return ""
-    fields = line.rpartition(")")[2].split()  # behind the command's name: state, parent, ...
+    fields = line.rpartition(")")[2].split()  # after the command's name: state, parent, ...
     return "" if fields[0] in "ZX" else fields[19]

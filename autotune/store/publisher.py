@@ -1,8 +1,8 @@
-"""Follows a search: a thread that copies its trials for Optuna's dashboard now and then.
+"""Follows a search: a thread that copies its trials for Optuna's dashboard from time to time.
 
 A copy costs this process about 0.6 ms per trial, and others the database's write lock for 16 ms per
-transaction. The thread rests after each pass, so that it takes DUTY of the time at most: where trials
-come faster than that allows, the dashboard lags behind. What is left is copied when the search is over.
+transaction. The thread rests after each pass, so that it takes at most DUTY of the time: if trials come
+faster, the dashboard lags behind. The rest is copied when the search is over.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from .records import StudyRef
 from .repository import Store
 
 DUTY = 0.02  # of the time that a search takes
-LEAST_REST_S = 5.0  # whoever looks at a dashboard does not look more often
+LEAST_REST_S = 5.0  # users of a dashboard do not refresh it more often
 
 
 class Publisher:
-    """While entered, copies the trials of the studies that `follow` names. Nothing is copied once it is left,
-    so leave it and `publish` what is left."""
+    """While entered, copies the trials of the studies that `follow` names. Nothing is copied after it exits,
+    so `publish` the rest then."""
 
     def __init__(self, store: Store) -> None:
         self._mirror = Mirror(store)
@@ -38,7 +38,7 @@ class Publisher:
         self._is_awake.set()
 
     def finish(self, studies: Iterable[StudyRef]) -> int:
-        """Stop following and copy what is left; returns how many trials that were. Raises StoreError."""
+        """Stop following and copy the rest; returns the number of these trials. Raises StoreError."""
         self._stop()
         return self._mirror.copy(studies)
 
@@ -63,8 +63,8 @@ class Publisher:
             self._rest(max(LEAST_REST_S, self._copy() / DUTY))
 
     def _copy(self) -> float:
-        """One pass; returns the seconds of this process that it took, less what opening takes once. What
-        fails is tried again in the next pass: a search does not end for its copy."""
+        """One pass; returns the seconds of this process that it took, without those of opening. A failure is
+        retried in the next pass: a search does not end because of its copy."""
         began_s = time.thread_time()
         try:
             self._mirror.open()
@@ -75,7 +75,7 @@ class Publisher:
         return time.thread_time() - began_s
 
     def _rest(self, seconds: float) -> None:
-        """A study that is new is shown at once: its first copy is empty and costs next to nothing."""
+        """A new study is shown at once: its first copy is empty and costs almost nothing."""
         known = set(self._studies)
         deadline = time.monotonic() + seconds
         while not self._is_over.is_set() and (left_s := deadline - time.monotonic()) > 0:

@@ -36,7 +36,7 @@ from .records import Final, FinalEntry, StudyRef, StudySummary, TrialRecord
 Trials = Select[TrialRow, ConfigRow]
 
 IS_OK = TrialRow.outcome == Outcome.OK.value
-# Outer joins: a row that refers to nothing is to be named, not to vanish.
+# Outer joins: a row with a dangling reference must be named, not vanish.
 STUDIES = (
     select(StudyRow, EnvironmentRow, KernelRow)
     .join(EnvironmentRow, StudyRow.environment_id == EnvironmentRow.id, isouter=True)
@@ -45,7 +45,7 @@ STUDIES = (
 
 
 def is_accurate(max_error: float | None) -> ColumnElement[bool]:
-    """Trials whose error is at most so many times cuBLAS's, or unknown; all where that is None."""
+    """Trials whose error is at most this factor times cuBLAS's, or unknown; all if the factor is None."""
     error = TrialRow.error_over_cublas
     return true() if max_error is None else error.is_(None) | (error <= max_error)
 
@@ -61,7 +61,7 @@ _INSERTS: dict[str, Any] = {"sqlite": sqlite.insert, "postgresql": postgresql.in
 
 
 def copy_trials(session: Session, studies: Select[int], to: int) -> None:
-    """Copy the trials of these studies into another, but for configs that it has."""
+    """Copy the trials of these studies into another, except for configs that it has."""
     names = [column.name for column in TrialRow.__table__.columns if column.name != "id"]
     values = [literal(to) if name == "study_id" else getattr(TrialRow, name) for name in names]
     theirs = select(*values).where(TrialRow.study_id.in_(studies)).order_by(TrialRow.id)
@@ -80,7 +80,7 @@ def trials(study_id: int) -> Trials:
 
 
 def searches(study_id: int) -> Select[SearchRow]:
-    """What searches of a study were told, oldest first."""
+    """The options of the searches of a study, oldest first."""
     return select(SearchRow).where(SearchRow.study_id == study_id).order_by(SearchRow.id)
 
 
@@ -92,7 +92,7 @@ def fastest(
     max_error: float | None,
     but_of: Collection[str] = (),
 ) -> list[TrialRecord]:
-    """The n fastest accurate ok trials, less those of some origins; of equal ones the older first."""
+    """The n fastest accurate ok trials, without those of some origins; among equal ones the older first."""
     accurate = trials(study_id).where(IS_OK, is_accurate(max_error), TrialRow.origin.not_in(but_of))
     query, num_asked = accurate.order_by(None).order_by(TrialRow.time_us, TrialRow.id), n
     while True:
@@ -113,7 +113,7 @@ def _find(model: type[Base], names: tuple[str, ...]) -> Select[int]:
 
 @cache
 def _insert(dialect: str, model: type[Base]) -> Any:
-    """Inserts a row, unless another writer came between; its id is returned then."""
+    """Inserts a row, unless another writer has inserted it meanwhile; returns that row's id then."""
     table = model.__table__
     return _INSERTS[dialect](table).on_conflict_do_nothing().returning(table.c.id)
 
@@ -198,8 +198,8 @@ def newest_final(session: Session, damages: Damages, study_id: int, max_error: f
 def _final_entries(
     session: Session, damages: Damages, final: FinalRow, max_error: float | None
 ) -> tuple[FinalEntry, ...]:
-    """Those that are accurate, by rank. Where the winner is not, the next is as good as is known: those
-    that were tied with it, or else the next alone."""
+    """The accurate entries, by rank. If the winner is not accurate, the next ones replace it: those tied with
+    it, or else only the next."""
     of_trial = (TrialRow.config_id == FinalEntryRow.config_id) & (TrialRow.study_id == final.study_id)
     query = (
         select(FinalEntryRow, ConfigRow)
@@ -212,7 +212,7 @@ def _final_entries(
     return entries and (replace(entries[0], is_tied=True), *entries[1:])
 
 
-# What belongs to what: a row of the first refers to one of the second by this column.
+# References: a row of the first refers to one of the second by this column.
 _OWNERS: tuple[tuple[type[Base], str, type[Base]], ...] = (
     (TrialRow, "study_id", StudyRow),
     (BaselineRow, "study_id", StudyRow),
@@ -223,7 +223,7 @@ _OWNERS: tuple[tuple[type[Base], str, type[Base]], ...] = (
 
 
 def orphans(session: Session) -> Iterator[Damage]:
-    """Rows that belong to nothing, which no other query meets."""
+    """Rows with dangling references, which no other query finds."""
     for model, name, owner in _OWNERS:
         refers_to = getattr(model, name)
         query = select(model.id, refers_to).join(owner, refers_to == owner.id, isouter=True)

@@ -1,7 +1,7 @@
-"""Opens a SQLite file to be read as it is: one that may not be written, or in a folder that may not be.
+"""Opens a read-only SQLite file, or one in a read-only folder, and reads it as it is.
 
-SQLite in WAL mode makes files beside the database even to read it. Where it cannot make them and there is no
-log, the database is whole without these files, and SQLite is told that nobody changes it (`immutable`). Where
+SQLite in WAL mode makes files beside the database even to read it. If it cannot make them and there is no
+log, the database is complete without these files, and SQLite is told that nobody changes it (`immutable`). If
 there is a log that cannot be read, the newest trials would be missing or torn: such a database is refused.
 """
 
@@ -19,7 +19,7 @@ from . import schema
 
 
 def may_be_written(url: URL) -> bool:
-    """Whether a database, its folder and the files beside it may be written; true where no file is there."""
+    """Whether a database, its folder and the files beside it may be written; true if there is no file."""
     file = _connect.file_of(url)
     if file is None or not _connect.exists(str(file)):
         return True
@@ -29,8 +29,8 @@ def may_be_written(url: URL) -> bool:
 
 
 def connect(url: URL, timeout_s: float) -> Engine:
-    """An engine that only reads. Raises StoreError where the file cannot be read, has a log that cannot be
-    read, or is of an older autotune."""
+    """An engine that only reads. Raises StoreError if the file cannot be read, has a log that cannot be read,
+    or is of an older autotune."""
     for mode in ("mode=ro", "mode=ro&immutable=1"):
         engine = _connect.connect(url, timeout_s, mode)
         try:

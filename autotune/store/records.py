@@ -1,4 +1,4 @@
-"""What the store hands out: plain frozen records, never objects tied to a session."""
+"""What the store returns: plain frozen records, never objects tied to a session."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ..target import Baseline
 class StudyRef:
     """One problem measured in one environment with one kernel source: its trials compare.
 
-    `id` is the row in the database; the rest says what the study's times were taken under.
+    `id` is the row in the database; the rest are the conditions of the study's times.
     """
 
     id: int
@@ -31,7 +31,7 @@ class StudyRef:
 
 @dataclass(frozen=True)
 class TrialRecord:
-    """One point and what came of it. `id` grows with time; `created_at` is UTC."""
+    """One point and its result. `id` grows with time; `created_at` is UTC."""
 
     id: int
     key: str
@@ -43,7 +43,7 @@ class TrialRecord:
 
 @dataclass(frozen=True)
 class SearchRecord:
-    """What one search of a study was told: what proposes, the seed, a `SearchPolicy` by name; when (UTC)."""
+    """The options of one search of a study: the proposer, the seed, a `SearchPolicy` by name; when (UTC)."""
 
     sampler: str
     seed: int
@@ -68,8 +68,8 @@ class StudySummary:
 
 @dataclass(frozen=True)
 class DuelRecord:
-    """Two configs timed in the same rounds while the GPU had nothing else to do; `winner` is 0 or 1, None
-    where the rounds did not tell them apart. `samples_us[i][r]` is config i in round r."""
+    """Two configs timed in the same rounds while the GPU had nothing else to do; `winner` is 0 or 1, None if
+    the rounds did not tell them apart. `samples_us[i][r]` is config i in round r."""
 
     keys: tuple[str, str]
     samples_us: tuple[tuple[float, ...], tuple[float, ...]]
@@ -86,7 +86,7 @@ class FinalEntry:
     is_tied: bool  # true for the winner too
     time_us: float  # median of samples_us
     samples_us: tuple[float, ...] = ()
-    joules: float | None = None  # of one launch; None where it was not measured
+    joules: float | None = None  # of one launch; None if it was not measured
     discarded: tuple[Discarded, ...] = ()
 
 

@@ -35,16 +35,16 @@ from .models import (
 from .records import DuelRecord, Final, FinalEntry, SearchRecord, StudyRef, StudySummary, TrialRecord
 
 _KILLED = [o.value for o in (Outcome.FAULTED, Outcome.TIMED_OUT, Outcome.COMPILE_CRASHED)]
-DEFAULT_TIMEOUT_S = 30.0  # how long a writer waits for another before it gives up
+DEFAULT_TIMEOUT_S = 30.0  # how long a writer waits for another before it fails
 
 
 class Store(Closing):
     """Every trial ever measured, in one database that several processes may write at once.
 
-    Each method is one transaction: when it returns, what it wrote survives the end of the process
-    (`connect` says what survives power loss). Methods raise StoreError where the database is locked
-    for longer than `timeout_s`, damaged, read-only or full. A server that goes away while this is open is
-    waited for (database.RECONNECT_S). Use it as a context manager or close it.
+    Each method is one transaction: when it returns, its writes survive the end of the process (`connect` says
+    what survives power loss). Methods raise StoreError if the database is locked for longer than `timeout_s`,
+    damaged, read-only or full. They wait for a server that goes away while this is open
+    (database.RECONNECT_S). Use it as a context manager or close it.
     """
 
     def __init__(self, database: Database) -> None:
@@ -57,7 +57,7 @@ class Store(Closing):
         cls, path_or_url: str | Path, *, timeout_s: float = DEFAULT_TIMEOUT_S, is_read_only: bool = False
     ) -> Store:
         """Open a database, creating it if the file is missing and migrating it if it is older. With
-        `is_read_only` a file that may not be written is opened all the same, to be read as it is.
+        `is_read_only` a read-only file is opened too, and read as it is.
 
         A path names a SQLite file; a SQLAlchemy URL may name one, or a PostgreSQL database. Raises
         StoreError for anything else, if this is not an autotune database, or if a newer autotune wrote it.
@@ -77,7 +77,7 @@ class Store(Closing):
 
     @classmethod
     def open_existing(cls, path_or_url: str | Path) -> Store:
-        """A database to read from. Raises StoreError, also if its file is missing, rather than make an empty
+        """A database to read from. Raises StoreError, also for a missing file, instead of making an empty
         one."""
         if not connect.exists(path_or_url):
             name = connect.shown(str(path_or_url))
@@ -88,16 +88,16 @@ class Store(Closing):
         self._database.close()
 
     def tell_when_away(self, tell: Callable[[str], None]) -> None:
-        """Have this called with one sentence when a server goes away, before it is waited for."""
+        """Call this with one sentence when a server goes away, before waiting for it."""
         self._database.on_away = tell
 
     @property
     def url(self) -> str:
-        """The SQLAlchemy URL of this database, as Optuna takes it too."""
+        """The SQLAlchemy URL of this database, also for Optuna."""
         return self._database.url.render_as_string(hide_password=False)
 
     def claims(self, max_error: float | None = None) -> Claims:
-        """Take part in the work on this database, as one search among others."""
+        """Join the work on this database as one search."""
         return Claims(self._database, max_error)
 
     # ---- studies
@@ -114,10 +114,9 @@ class Store(Closing):
     ) -> StudyRef:
         """The study of this problem under exactly these conditions: found, or made.
 
-        Sources with the same code share one, under the hash of the oldest (kernel/same_code.py). Where others
-        of them have studies of their own, from before that was known, their trials are copied into this one,
-        but for configs that it has. Theirs stay: a version of autotune that knows no better goes on with
-        them.
+        Sources with the same code share one, under the hash of the oldest (kernel/same_code.py). If others of
+        them have their own studies, from before that was known, their trials are copied into this one, except
+        for configs that it has. Their studies stay, since an older version of autotune continues with them.
         """
         sources = same_code.equivalents(source_hash)
         source_hash = sources[0]
@@ -151,8 +150,8 @@ class Store(Closing):
 
     @outlasting
     def similar_studies(self, study: StudyRef, most: int) -> list[StudyRef]:
-        """Studies of other shapes with the same kernel code and policy on GPUs of the same name, at most so
-        many, the most alike shape first: where a new search may look for its first points."""
+        """Studies of other shapes with the same kernel code and policy on GPUs of the same name, at most this
+        many, the most similar shape first: sources for a new search's first points."""
         names = tuple(rows.gemm_columns(study.gemm))
         query = _kindred(study).with_only_columns(StudyRow.id, *(getattr(StudyRow, name) for name in names))
         found: list[StudyRef] = []
@@ -161,7 +160,7 @@ class Store(Closing):
             ranked = sorted(
                 (_unlikeness(gemm, study.gemm), study_id) for study_id, gemm in others if gemm != study.gemm
             )
-            for _, study_id in ranked:  # a program may have hundreds: few are read whole
+            for _, study_id in ranked:  # a program may have hundreds: few are read completely
                 if len(found) == most:
                     break
                 query = queries.STUDIES.where(StudyRow.id == study_id)
@@ -184,7 +183,7 @@ class Store(Closing):
             ]
 
     def with_twins(self, study: StudyRef) -> list[StudyRef]:
-        """Its twins and, behind them, the study itself: all that is known of its problem on such GPUs."""
+        """Its twins and, last, the study itself: all that is known of its problem on such GPUs."""
         return [*self.twin_studies(study), study]
 
     def environments(self, max_error: float | None = None) -> list[Environment]:
@@ -198,7 +197,7 @@ class Store(Closing):
         policy: CachePolicy = CachePolicy.COLD,
         max_error: float | None = None,
     ) -> list[StudyRef]:
-        """What an export is made of: one study per problem, all of one kernel code.
+        """The studies of an export: one per problem, all of one kernel code.
 
         Of GPUs of this name (and of the same recording, if it is one), the kernel code of the
         newest ok trial that is accurate to `max_error`; of its studies under this policy, for each
@@ -233,7 +232,7 @@ class Store(Closing):
         """Store one trial; returns its id, larger than all before. `key` names the point.
 
         Raises DuplicateTrial if the study has a trial of this point already. An error ratio that is
-        NaN is stored as infinity: it is no number in SQL, and the result is as wrong as can be.
+        NaN is stored as infinity: it is not a number in SQL, and the result is entirely wrong.
         """
         _check_times(key, measurement)
         with self._writing() as session:
@@ -259,7 +258,7 @@ class Store(Closing):
 
     @outlasting
     def condemn(self, study: StudyRef, key: str, failure: Failure) -> None:
-        """A trial that was ok is not after all: it has this outcome and no time from here on."""
+        """A trial that was ok is not after all: from now on it has this outcome and no time."""
         config = select(ConfigRow.id).where(ConfigRow.key == key).scalar_subquery()
         with self._writing() as session:
             session.execute(
@@ -270,8 +269,8 @@ class Store(Closing):
 
     @outlasting
     def killers(self, study: StudyRef) -> list[dict[str, Value]]:
-        """Points that brought a GPU worker or the compiler down in other studies of this kernel code on
-        GPUs of this name: not to be run again."""
+        """Points that killed a GPU worker or the compiler in other studies of this kernel code on GPUs of
+        this name: they must not run again."""
         query = (
             select(ConfigRow, ConfigRow)
             .join(TrialRow)
@@ -346,8 +345,8 @@ class Store(Closing):
 
     @outlasting
     def keys(self, study: StudyRef, but_of: Collection[str] = ()) -> set[str]:
-        """Keys of all points tried, failures among them: none is to be asked again. Those of trials that are
-        damaged are among them, as far as they can be read. `but_of`: origins of trials that do not count."""
+        """Keys of all points tried, including failures: none is proposed again. They include those of damaged
+        trials, as far as they can be read. `but_of`: origins of trials that do not count."""
         query = select(ConfigRow.key).join(TrialRow).where(TrialRow.study_id == study.id)
         query = query.where(TrialRow.origin.not_in(but_of)) if but_of else query
         with self._reading() as session:
@@ -355,8 +354,8 @@ class Store(Closing):
 
     @outlasting
     def times(self, study: StudyRef, max_error: float | None = None) -> dict[str, float]:
-        """Time in us by key of every ok trial that is accurate to `max_error`, without the samples: what a
-        model is fitted to. Without those of a single launch that was mostly latency."""
+        """Time in us by key of every ok trial that is accurate to `max_error`, without the samples: the input
+        of a model. Times of a single launch that was mostly latency are left out."""
         query = (
             select(ConfigRow, TrialRow.id, TrialRow.outcome, TrialRow.time_us)
             .select_from(TrialRow)
@@ -370,7 +369,7 @@ class Store(Closing):
 
     @outlasting
     def has_trial_of(self, study: StudyRef, origin: str) -> bool:
-        """Whether any trial of a study came from there."""
+        """Whether any trial of a study has this origin."""
         query = select(TrialRow.id).where(TrialRow.study_id == study.id, TrialRow.origin == origin).limit(1)
         with self._reading() as session:
             return session.scalar(query) is not None
@@ -391,7 +390,7 @@ class Store(Closing):
 
     @outlasting
     def add_search(self, study: StudyRef, sampler: str, seed: int, policy: Mapping[str, float]) -> None:
-        """Store what a search that begins was told, unless the newest one of the study was told the same."""
+        """Store the options of a search that begins, unless the newest one of the study had the same."""
         with self._writing() as session:
             newest_first = queries.searches(study.id).order_by(None).order_by(SearchRow.id.desc())
             newest = session.scalar(newest_first.limit(1))
@@ -401,7 +400,7 @@ class Store(Closing):
 
     @outlasting
     def searches(self, study: StudyRef) -> list[SearchRecord]:
-        """What searches of a study were told, oldest first, since databases keep it."""
+        """The options of the searches of a study, oldest first, as far as databases store them."""
         with self._reading() as session:
             found = session.execute(queries.searches(study.id))
             return list(self.damages.readable(found, rows.search_record))
@@ -508,7 +507,7 @@ class Store(Closing):
 
 
 def _prepare(engine: Engine, timeout_s: float) -> None:
-    """Refuse what is not ours before anything is written; then WAL, then the newest schema."""
+    """Refuse a foreign database before anything is written; then WAL, then the newest schema."""
     with engine.connect() as connection:
         is_current = schema.version(connection) == schema.REVISIONS[-1]
     if engine.dialect.name == "sqlite":
