@@ -6,10 +6,11 @@
  *     if (status) fprintf(stderr, "%s\n", autotune_error_text(status));
  *     autotune_destroy(handle);
  *
- * Matrices lie on the GPU of the calling thread's current context, which cudaSetDevice or cuCtxSetCurrent chose. A
+ * Matrices are on the GPU of the calling thread's current context, which cudaSetDevice or cuCtxSetCurrent
+   chose. A
  * handle serves any number of threads, streams and GPUs, each by the table for its kind. No call waits for the GPU, so
- * calls may be captured into graphs. Nothing of CUDA is needed to build this: its driver is looked for at the first
- * product. */
+ * calls may be captured into graphs. You need nothing of CUDA to build this: the driver is located at the
+   first product. */
 
 #ifndef AUTOTUNE_SGEMM_H
 #define AUTOTUNE_SGEMM_H
@@ -37,15 +38,15 @@ typedef enum {
     AUTOTUNE_BAD_CALL,    /* an extent, a leading dimension, a layout, an activation, an address or a GPU is out of range */
     AUTOTUNE_BAD_SCALE,   /* alpha or beta is no float32 */
     AUTOTUNE_NO_DRIVER,   /* CUDA is not there, or too old */
-    AUTOTUNE_UNKNOWN,     /* no plan is remembered for such a call */
+    AUTOTUNE_UNKNOWN,     /* there is no plan for such a call */
     AUTOTUNE_NO_CONTEXT,  /* the calling thread has no GPU: call cudaSetDevice, or make a context current */
-    AUTOTUNE_OTHER_GPU,   /* no table is for this kind of GPU: tune on it, export-table --add */
-    AUTOTUNE_OTHER_CODE,  /* a cubin does not hold the kernel that the table says: export again */
+    AUTOTUNE_OTHER_GPU,   /* there is no table for this kind of GPU: tune on it, export-table --add */
+    AUTOTUNE_OTHER_CODE,  /* a cubin does not hold the kernel named in the table: export again */
     AUTOTUNE_OVERLAP,     /* C shares memory with A, B or the bias */
     AUTOTUNE_FORKED,      /* CUDA was used before this process was forked: it does not work here */
-    AUTOTUNE_NO_RECORD,   /* calls cannot be recorded there: name a file in a folder that can be written */
-    AUTOTUNE_RECORDED,    /* calls are recorded into another file already */
-    AUTOTUNE_NO_EPILOGUE, /* the table holds no kernels with such an epilogue: export-table --epilogue */
+    AUTOTUNE_NO_RECORD,   /* calls cannot be recorded there: name a file in a writable folder */
+    AUTOTUNE_RECORDED,    /* calls are already recorded into another file */
+    AUTOTUNE_NO_EPILOGUE, /* the table has no kernels with such an epilogue: export-table --epilogue */
     AUTOTUNE_CUDA = 1 << 16, /* and above: the driver's CUresult plus this */
     AUTOTUNE_BLAS = 1 << 17, /* and above: of cuBLAS, the place of the call times 256 and its status, plus this */
     AUTOTUNE_INSTEAD = 1 << 18 /* and above: the same plus this, but the product was served by the kernel */
@@ -54,9 +55,9 @@ typedef enum {
 /* Opens the tables that this folder holds, one for each kind of GPU. */
 AUTOTUNE_API autotune_status autotune_create(autotune_handle **handle);
 
-/* Closes a handle that no call uses any more, on the host and on GPUs; NULL is none. Device memory and code that were
- * loaded stay until the context ends: giving them back would wait for the GPU. Does nothing in a process that was forked
- * from one that used CUDA. */
+/* Closes a handle that no call uses any more, on the host and on GPUs; NULL is allowed. Device memory and
+ * loaded code stay until the context ends: freeing them would wait for the GPU. Does nothing in a process
+ * that was forked from one that used CUDA. */
 AUTOTUNE_API void autotune_destroy(autotune_handle *handle);
 
 /* C = alpha op(A) op(B) + beta C on a stream (a cudaStream_t or CUstream; NULL: the default stream). Row-major: A is
@@ -66,15 +67,15 @@ AUTOTUNE_API autotune_status autotune_sgemm(autotune_handle *handle, void *strea
                                             int n, int k, float alpha, const float *a, int64_t lda, const float *b,
                                             int64_t ldb, float beta, float *c, int64_t ldc);
 
-/* The same for matrices that are stored by columns, with the arguments of cublasSgemm. */
+/* The same for matrices stored by columns, with the arguments of cublasSgemm. */
 AUTOTUNE_API autotune_status autotune_sgemm_by_columns(autotune_handle *handle, void *stream, int trans_a,
                                                        int trans_b, int m, int n, int k, float alpha,
                                                        const float *a, int64_t lda, const float *b, int64_t ldb,
                                                        float beta, float *c, int64_t ldc);
 
-/* So many products of one shape, whose matrices lie `stride` elements apart: by the kernels that were tuned for batches
- * of them, else as the manual says. A stride of 0 of A or B: all share the operand. No two C may overlap; with one
- * product strides mean nothing, with none nothing is done. */
+/* A batch of products of one shape, whose matrices are `stride` elements apart: by the kernels that were
+ * tuned for such batches, else as the manual says. A stride of 0 of A or B: all share the operand. No two C
+   may overlap; with one product strides are ignored, with none nothing is done. */
 AUTOTUNE_API autotune_status autotune_sgemm_strided_batched(autotune_handle *handle, void *stream, int trans_a,
                                                             int trans_b, int m, int n, int k, float alpha,
                                                             const float *a, int64_t lda, int64_t stride_a,
@@ -95,20 +96,20 @@ typedef enum {
 } autotune_activation;
 
 /* C = activation(alpha op(A) op(B) + beta C + bias), where `bias` holds a value for each column of C, on the GPU; NULL: none.
- * Without bias and activation it is autotune_sgemm. By the kernel that would serve the plain product, never by cuBLAS; the
- * table must have been exported with the epilogue (autotune export-table --epilogue). */
+ * Without bias and activation it is autotune_sgemm. The kernel that would serve the plain product serves it,
+   never cuBLAS; the table must have been exported with the epilogue (autotune export-table --epilogue). */
 AUTOTUNE_API autotune_status autotune_sgemm_epilogue(autotune_handle *handle, void *stream, int trans_a, int trans_b,
                                                      int m, int n, int k, float alpha, const float *a, int64_t lda,
                                                      const float *b, int64_t ldb, float beta, float *c, int64_t ldc,
                                                      const float *bias, autotune_activation activation);
 
-/* The same for so many products, which all share the bias. */
+/* The same for a batch of products, which all share the bias. */
 AUTOTUNE_API autotune_status autotune_sgemm_strided_batched_epilogue(
     autotune_handle *handle, void *stream, int trans_a, int trans_b, int m, int n, int k, float alpha, const float *a,
     int64_t lda, int64_t stride_a, const float *b, int64_t ldb, int64_t stride_b, float beta, float *c, int64_t ldc,
     int64_t stride_c, int products, const float *bias, autotune_activation activation);
 
-/* The same two for matrices that are stored by columns. `bias` holds a value for each row of C, as of cublasLt's
+/* The same two for matrices stored by columns. `bias` holds a value for each row of C, as with cublasLt's
  * CUBLASLT_EPILOGUE_BIAS. */
 AUTOTUNE_API autotune_status autotune_sgemm_epilogue_by_columns(autotune_handle *handle, void *stream, int trans_a,
                                                                 int trans_b, int m, int n, int k, float alpha,
@@ -125,27 +126,28 @@ typedef struct {
     const char *kernel; /* its name in the table */
     const char *how;    /* exact, modelled, nearest or default */
     int split_k;        /* parts that k is split into */
-    int is_cublas;      /* cuBLAS is taken to be as fast: the kernel serves where it cannot be called */
-    int is_looped;      /* where the kernel serves, it is launched for each product of the batch */
-    double expected_us; /* measured (exact) or modelled; 0 where nothing is known */
+    int is_cublas;      /* cuBLAS is expected to be as fast: the kernel serves if cuBLAS cannot be called */
+    int is_looped;      /* if the kernel serves, it is launched for each product of the batch */
+    double expected_us; /* measured (exact) or modelled; 0 if unknown */
     double cublas_us;
 } autotune_pick_info;
 
-/* For a row-major product of packed, aligned matrices, m and n at least 1. Needs no GPU: of several kinds that of the
- * calling thread's GPU is asked, the first where it has none. */
+/* For a row-major product of packed, aligned matrices, m and n at least 1. Needs no GPU: of several kinds the
+ * one for the calling thread's GPU answers, or the first if it has none. */
 AUTOTUNE_API autotune_status autotune_pick(autotune_handle *handle, int trans_a, int trans_b, int m, int n, int k,
                                            autotune_pick_info *pick);
 
-/* The same for so many products, at least 1, packed one behind the other; a flag of 1: all share A (B). One that lets
- * all rows be one product (all share B, A is not transposed) is told as that. */
+/* The same for a batch of at least 1 product, packed one after the other; a flag of 1: all share A (B). If
+ * the batch is one product of all rows (all share B, A is not transposed), that is the answer. */
 AUTOTUNE_API autotune_status autotune_pick_strided_batched(autotune_handle *handle, int trans_a, int trans_b, int m,
                                                            int n, int k, int shares_a, int shares_b, int products,
                                                            autotune_pick_info *pick);
 
-/* Record what this handle is called for into FILE.d, a folder that is made if need be: kinds of call, and how often
- * each was served since the handle was made. A file of its own for each process and handle is written four times a
- * second where something changed, by a thread, and at the process's end. `autotune search --suite FILE` reads them
- * all. The environment variable AUTOTUNE_RECORD says the same as a call with its value before the first product. */
+/* Record the calls of this handle into FILE.d, a folder that is made if needed: kinds of call, and how often
+ * each was served since the handle was made. A thread writes a separate file for each process and handle,
+ * four times a second if something changed, and at the process's end. `autotune search --suite FILE` reads
+ * them all. The environment variable AUTOTUNE_RECORD has the effect of a call with its value before the first
+ * product. */
 AUTOTUNE_API autotune_status autotune_record_calls(autotune_handle *handle, const char *file);
 
 /* What a status says, and what to do about it. */

@@ -1,4 +1,4 @@
-/* cuBLAS as a provider: cublasSgemm in pedantic FP32 where it is taken to be faster than every kernel, and
+/* cuBLAS as a provider: cublasSgemm in pedantic FP32 where it is expected to be faster than every kernel, and
  * cublasSgemmStridedBatched. */
 
 #ifndef AUTOTUNE_BLAS_H
@@ -12,7 +12,7 @@
 #include "driver.h"
 #include "table.h"
 
-/* What is called of cuBLAS, as cublas_api.h has it; each returns a cublasStatus_t. */
+/* The functions of cuBLAS that are called, as in cublas_api.h; each returns a cublasStatus_t. */
 typedef struct {
     int (*create)(uint64_t *handle);
     int (*set_math_mode)(uint64_t handle, int mode);
@@ -42,8 +42,8 @@ typedef struct at_idle_handle {
     struct at_idle_handle *next;
 } at_idle_handle;
 
-/* The handles of one GPU. A call has one for itself while it enqueues its product; none is ever destroyed, for
- * that would wait for the GPU. Threads may share them. */
+/* The handles of one GPU. A call has one to itself while it enqueues its product; none is ever destroyed,
+ * since that would wait for the GPU. Threads may share them. */
 typedef struct {
     pthread_mutex_t lock;
     at_idle_handle *idle;
@@ -52,8 +52,8 @@ typedef struct {
 
 void at_handles_init(at_handles *all);
 
-/* Take a handle, made if none is idle. Its context must be current. NULL, and no failure, where one would have to
- * be made while the stream is captured, and where cuBLAS gave none before. */
+/* Take a handle, made if none is idle. Its context must be current. NULL, without a failure, if one would
+ * have to be made while the stream is captured, or if cuBLAS gave none before. */
 at_idle_handle *at_take_handle(at_handles *all, const autotune_blas *blas, const autotune_driver *cuda,
                                const autotune_constants *bounds, uint64_t stream, int *failure);
 void at_put_handle(at_handles *all, at_idle_handle *handle);

@@ -1,5 +1,5 @@
-/* The core as a runtime in another language uses it: it brings the table as arrays, loads kernels itself, and has the
- * core choose, plan, remember and launch. A program in C calls autotune_sgemm.h. */
+/* The core for a runtime in another language: that supplies the table as arrays, loads kernels itself, and
+ * lets the core choose, plan, keep plans and launch. A program in C calls autotune_sgemm.h. */
 
 #ifndef AUTOTUNE_CORE_H
 #define AUTOTUNE_CORE_H
@@ -19,26 +19,27 @@
 extern "C" {
 #endif
 
-/* Sizes in bytes of the structs that callers in another language fill in: they check theirs against them. */
+/* Sizes in bytes of the structs that callers in another language fill in, for comparison with theirs. */
 #define AUTOTUNE_NUM_STRUCTS 13
 AUTOTUNE_API extern const uint32_t autotune_struct_bytes[AUTOTUNE_NUM_STRUCTS];
 
 /* ---------------------------------------------------------------------------------------------- choosing */
 
-/* Opens a table, which must stay as long as the handle does. */
+/* Opens a table, which must exist as long as the handle. */
 AUTOTUNE_API autotune_status autotune_open(const autotune_table *table, autotune_handle **handle);
 
 /* Opens tables for several kinds of GPU as one handle: a program in C is served by the one for its GPU. */
 AUTOTUNE_API autotune_status autotune_open_kinds(const autotune_table tables[], int32_t num_tables,
                                                  autotune_handle **handle);
 
-/* Closes a handle that no call uses any more; NULL is none. Its plans that are held stay. In a process that was forked
+/* Closes a handle that no call uses any more; NULL is allowed. Plans that are held stay valid. In a process
+   that was forked
  * from one that used CUDA it does nothing: the memory is the child's until it ends. */
 AUTOTUNE_API void autotune_close(autotune_handle *handle);
 
 /* What a product would run: C[m,n] = op(A) op(B), row-major, m and n at least 1. `layout`: AUTOTUNE_NN and so
  * on. `batch`: of a batch of several such products; NULL: one. `ld`: leading dimensions of A, B and C in elements. `addresses`: of A, B and C; NULL: aligned ones.
- * `cublas_version`: of the cuBLAS that would serve, as `13.1.0`; NULL where it is not known. */
+ * `cublas_version`: of the cuBLAS that would serve, as `13.1.0`; NULL if unknown. */
 AUTOTUNE_API autotune_status autotune_choose(const autotune_handle *handle, int32_t layout, int32_t m,
                                              int32_t n, int32_t k, const autotune_batch *batch, const int64_t ld[3],
                                              const uint64_t addresses[3], const char *cublas_version,
@@ -46,21 +47,22 @@ AUTOTUNE_API autotune_status autotune_choose(const autotune_handle *handle, int3
 
 /* ---------------------------------------------------------------------------------------------- launching */
 
-/* Calls of CUDA to use instead of those of this process's driver, which is looked for by the first plan. For tests:
- * before that, and they must stay. */
+/* Functions of CUDA to use instead of those of this process's driver, which the first plan locates. For
+ * tests: set before that; they must stay valid. */
 AUTOTUNE_API void autotune_use_driver(autotune_handle *handle, const autotune_driver *driver);
 
-/* The calls of cuBLAS to use, which must stay; NULL, as before: cuBLAS is not called. */
+/* The functions of cuBLAS to use, which must stay valid; NULL, the default: cuBLAS is not called. */
 AUTOTUNE_API void autotune_use_blas(autotune_handle *handle, const autotune_blas *blas);
 
-/* Makes a plan, which the caller holds until it releases it. `planned` says by which loaded kernel, and on which
- * GPU; what it says is legal. */
+/* Makes a plan, which the caller holds until it releases it. `planned` names the loaded kernel and the GPU;
+ * it must be legal. */
 AUTOTUNE_API autotune_status autotune_make_plan(autotune_handle *handle, const autotune_planned *planned,
                                                 autotune_plan **plan);
 AUTOTUNE_API void autotune_release_plan(autotune_plan *plan);
 
-/* Launches a plan on a stream: C = alpha op(A) op(B) + beta C, and what its kernel adds. Does not wait; beta = 0 does
- * not read C. `bias`: 0 where the kernel adds none. Makes the GPU's context current and restores the caller's. */
+/* Launches a plan on a stream: C = alpha op(A) op(B) + beta C, with the kernel's epilogue. Does not wait;
+ * beta = 0 does not read C. `bias`: 0 if the kernel adds none. Makes the GPU's context current and restores
+ * the caller's. */
 AUTOTUNE_API autotune_status autotune_run_plan(const autotune_handle *handle, const autotune_plan *plan,
                                                uint64_t stream, uint64_t a, uint64_t b, uint64_t c, uint64_t bias,
                                                double alpha, double beta);
@@ -70,12 +72,13 @@ AUTOTUNE_API autotune_status autotune_launch_plan(const autotune_handle *handle,
                                                   uint64_t stream, uint64_t a, uint64_t b, uint64_t c,
                                                   uint64_t bias, double alpha, double beta, uint64_t workspace);
 
-/* Remembers a plan for all calls of a kind, or forgets all. */
+/* Keeps a plan for all calls of a kind, or drops all plans. */
 AUTOTUNE_API void autotune_remember(autotune_handle *handle, const autotune_kind *kind, autotune_plan *plan);
 AUTOTUNE_API void autotune_forget(autotune_handle *handle);
 
 /* How often each kind of call was served since the handle was opened: copies up to `room` counts, the newest kind first,
- * and returns how many there are. What is forgotten stays counted; launches in a workspace of the caller's are not. */
+ * and returns how many there are. Calls of dropped plans stay counted; launches in a workspace of the
+   caller's are not counted. */
 AUTOTUNE_API int32_t autotune_counts(const autotune_handle *handle, autotune_count *counts, int32_t room);
 
 #ifdef __cplusplus

@@ -1,5 +1,5 @@
-/* The calls of the CUDA driver that the core makes: found at run time, so that nothing of CUDA is needed to build
- * it. Types are those of cuda.h, handles are addresses. */
+/* The functions of the CUDA driver that the core calls: found at run time, so that the core builds without
+ * CUDA. Types are those of cuda.h, handles are addresses. */
 
 #ifndef AUTOTUNE_DRIVER_H
 #define AUTOTUNE_DRIVER_H
@@ -44,7 +44,7 @@ typedef struct {
     unsigned char reserved[56];
 } at_pool_properties;
 
-/* Each returns a CUresult, 0 where all is well. */
+/* Each returns a CUresult, 0 for success. */
 typedef struct {
     int (*current_context)(uint64_t *context);
     int (*push_context)(uint64_t context);
@@ -67,10 +67,11 @@ typedef struct {
 
 #define AT_DRIVER "libcuda.so.1"
 
-/* Finds calls of a library by name, and puts them one behind the other. False where it is NULL, or lacks one. */
+/* Finds functions of a library by name, and stores them one after the other. False if it is NULL, or lacks
+ * one. */
 bool at_find_calls(void *library, const char *const *names, size_t num_names, void *calls);
 
-/* Finds these calls in the driver of this process. NULL where there is none, or it lacks one. */
+/* Finds these functions in the driver of this process. NULL if there is none, or it lacks one. */
 const autotune_driver *at_find_driver(void);
 
 #endif

@@ -3,7 +3,7 @@
 
 #include "blas.h"
 
-/* The calls of cuBLAS and its version; NULL where there is none, or it is switched off. */
+/* The functions of cuBLAS and its version; NULL if there is none, or it is switched off. */
 const autotune_blas *at_find_blas(const char **told_version);
 
 #endif

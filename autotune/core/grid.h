@@ -8,7 +8,7 @@
 
 #include "table.h"
 
-/* As kernel/launch.py has them: the kernels are compiled for these. */
+/* As in kernel/launch.py: the kernels are compiled for these. */
 #define AT_REDUCE_BITS 8
 #define AT_REDUCE_THREADS (1 << AT_REDUCE_BITS) /* per block of sgemm_reduce */
 #define AT_WARP_BITS 5
@@ -25,7 +25,7 @@
 #define AT_FLOAT_BYTES 4
 #define AT_WIDEST 4 /* elements of the widest vectors */
 #define AT_SCHEDULE_WORDS 14
-#define AT_ALIGNED (AT_WIDEST * AT_FLOAT_BYTES) /* bytes: shapes are tuned with operands as aligned */
+#define AT_ALIGNED (AT_WIDEST * AT_FLOAT_BYTES) /* bytes: the alignment of operands in tuning */
 
 /* One product as it would be launched: C[m,n] = op(A) op(B), row-major; or a batch of such products. Extents are those
  * of one result and the depth; leading dimensions in elements; `low` are the addresses of A, B and C modulo
@@ -42,14 +42,14 @@ typedef struct {
 /* What the products of a call share: AUTOTUNE_SHARES_NONE and so on. */
 int32_t at_shared(const at_call *call);
 
-/* A launch of sgemm_pack: `blocks` for each of so many products, whose operands lie `stride` elements apart. */
+/* A launch of sgemm_pack: `blocks` for each of its products, whose operands are `stride` elements apart. */
 typedef struct {
     int32_t is_a, extent, is_k_major;
     int64_t padded, blocks, offset, num_bytes, products, stride;
 } at_pack;
 
-/* The launches of a product or a batch (launch.Grid): all but addresses and scalars. `reduce_blocks` are those of each
- * product; `batch` is as `sgemm` gets it: of packed operands their copies. */
+/* The launches of a product or a batch (launch.Grid): all but addresses and scalars. `reduce_blocks` are
+ * those of each product; `batch` is as `sgemm` gets it: for packed operands that of their copies. */
 typedef struct {
     int64_t x, y, tiles, split_tiles, padded_m, padded_n;
     int64_t sum_bytes, pack_bytes, counter_bytes, reduce_blocks;
@@ -64,10 +64,10 @@ bool at_trans_b(int32_t layout);
 /* Whether all leading dimensions and products are packed, and all addresses aligned: as shapes are tuned. */
 bool at_is_as_tuned(const at_call *call);
 
-/* Whether this kernel may serve a call in so many splits of k. m and n are at least 1. */
+/* Whether this kernel may serve a call with this number of splits of k. m and n are at least 1. */
 bool at_may_serve(const autotune_kernel *kernel, const at_call *call, int32_t split_k);
 
-/* Whether each of so many parts of k has some. */
+/* Whether each of this many parts of k has some work. */
 bool at_has_work(const autotune_kernel *kernel, int32_t split_k, int32_t k);
 
 /* The launch of a call that the kernel may serve. */

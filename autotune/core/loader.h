@@ -1,4 +1,4 @@
-/* Loads a table's kernels onto GPUs, for programs that leave that to the core. */
+/* Loads a table's kernels onto GPUs, for programs that let the core do that. */
 
 #ifndef AUTOTUNE_LOADER_H
 #define AUTOTUNE_LOADER_H
@@ -11,7 +11,7 @@
 #include "plan.h"
 #include "table.h"
 
-/* The calls of the CUDA driver for that; each returns a CUresult. */
+/* The functions of the CUDA driver for that; each returns a CUresult. */
 typedef struct {
     int (*init)(unsigned flags);
     int (*current_device)(int32_t *device);
@@ -26,7 +26,7 @@ typedef struct {
     int (*kernel_function)(uint64_t *function, uint64_t kernel);
 } at_loading;
 
-/* A kernel on one GPU: functions are 0 before it is loaded, and where it has none. */
+/* A kernel on one GPU: functions are 0 before it is loaded, or if it has none. */
 typedef struct {
     uint64_t sgemm, reduce, pack;
 } at_loaded;
@@ -46,7 +46,7 @@ typedef struct {
     at_open_gpu gpus[AT_MAX_DEVICES];
 } at_loader;
 
-at_loader *at_loader_new(const autotune_table *table); /* NULL where memory of the host is short */
+at_loader *at_loader_new(const autotune_table *table); /* NULL if host memory is short */
 void at_loader_free(at_loader *loader);
 
 /* The GPU of the calling thread, if the table is for it. */

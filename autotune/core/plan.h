@@ -1,5 +1,4 @@
-/* Plans: what does not change between calls that are alike, remembered by what a call looks like; and the
- * launches of a plan. */
+/* Plans: what does not change between calls of one kind, stored by kind; and the launches of a plan. */
 
 #ifndef AUTOTUNE_PLAN_H
 #define AUTOTUNE_PLAN_H
@@ -19,9 +18,9 @@
 
 #define AT_MAX_DEVICES 64
 
-/* How two matrices and a result lie in memory, and on which GPU: all of a call but addresses and scalars. Of a batch
- * one product's. A stride along which there is one element, or none, means nothing: it counts as 1, that of a batch
- * of one as 0. */
+/* The layout in memory of two matrices and a result, and their GPU: all of a call except addresses and
+ * scalars. For a batch that of one product. A stride along which there is at most one element is ignored: it
+ * counts as 1, that of a batch of one as 0. */
 typedef struct {
     int64_t rows[3], columns[3], by_row[3], by_column[3]; /* extents and strides of A, B and C, in elements */
     autotune_batch batch;
@@ -31,18 +30,18 @@ typedef struct {
     int32_t bias, activation; /* of its epilogue: table.h */
 } autotune_kind;
 
-/* What a plan is made of: the product or batch as its kernel gets it, and the kernel as it is loaded on a GPU. */
+/* The contents of a plan: the product or batch as its kernel gets it, and the kernel as loaded on a GPU. */
 typedef struct {
     int32_t m, n, k, layout, kernel, split_k, device;
-    int32_t is_cublas; /* cuBLAS serves, and the kernel where it cannot */
-    int32_t is_left_alone; /* nothing is launched: whoever calls knows better */
+    int32_t is_cublas; /* cuBLAS serves, or the kernel if it cannot */
+    int32_t is_left_alone; /* nothing is launched: the caller does not want it */
     int32_t is_looped;     /* the kernel is launched for each product of the batch */
     autotune_batch batch;
     int64_t ld[3];
     uint64_t num_bytes[3]; /* that A, B and C reach over */
     uint64_t context;      /* primary, of the GPU */
     uint64_t sgemm, reduce, pack;
-    uint32_t low[3]; /* addresses of A, B and C modulo AT_ALIGNED, for who counts calls */
+    uint32_t low[3]; /* addresses of A, B and C modulo AT_ALIGNED, for counting calls */
 } autotune_planned;
 
 typedef struct autotune_plan {
@@ -54,7 +53,7 @@ typedef struct autotune_plan {
     at_handles *handles;
     at_tally *tally;
     at_grid grid;
-    autotune_batch loop; /* products that are launched one by one */
+    autotune_batch loop; /* products that are launched separately */
     uint32_t schedule[AT_SCHEDULE_WORDS];
 } autotune_plan;
 
@@ -77,12 +76,12 @@ typedef struct {
     at_remembered *remembered; /* (2 max_plans), hashed */
 } at_runner;
 
-/* Addresses. `bias`: of as many elements as C has columns; 0 where the kernel adds none. */
+/* Addresses. `bias`: of as many elements as C has columns; 0 if the kernel adds none. */
 typedef struct {
     uint64_t a, b, c, bias;
 } at_operands;
 
-/* From the first call on: notice that this process is a fork of one that used CUDA, which does not work there. */
+/* From the first call on: detect a fork of a process that used CUDA, in which CUDA does not work. */
 void at_watch_forks(void);
 bool at_is_forked(void);
 
@@ -94,18 +93,18 @@ void at_runner_free(at_runner *runner);
 autotune_plan *at_plan_new(at_runner *runner, const autotune_table *table, const autotune_planned *planned);
 void at_plan_release(autotune_plan *plan);
 
-/* Remember a plan for calls of a kind; all are forgotten where there are too many. */
+/* Keep a plan for calls of a kind; if there are too many, all are dropped. */
 void at_remember(at_runner *runner, const autotune_kind *kind, autotune_plan *plan);
 void at_forget(at_runner *runner);
 
-/* The plan for a kind of call, with a reference of its own; NULL where none is remembered. */
+/* The plan for a kind of call, with its own reference; NULL if there is none. */
 autotune_plan *at_recall(at_runner *runner, const autotune_kind *kind);
 
 /* Whether C shares a range of addresses with A, B or the bias. */
 bool at_overlap(const autotune_plan *plan, at_operands at);
 
-/* What became of a call: a CUresult, and of cuBLAS as at_blas_sgemm says it. `is_served`: although cuBLAS failed, by
- * the kernel. */
+/* The result of a call: a CUresult, and for cuBLAS that of at_blas_sgemm. `is_served`: by the kernel,
+ * although cuBLAS failed. */
 typedef struct {
     int cuda, blas;
     bool is_served;
@@ -115,7 +114,7 @@ typedef struct {
 at_outcome at_run(const at_runner *runner, const autotune_plan *plan, uint64_t stream, at_operands at, float alpha,
                   float beta);
 
-/* The launches alone: in a workspace that the caller has, with the GPU's context current. */
+/* Only the launches: in a workspace of the caller's, with the GPU's context current. */
 int at_launch(const autotune_driver *cuda, const autotune_plan *plan, uint64_t stream, at_operands at, float alpha,
               float beta, uint64_t workspace);
 

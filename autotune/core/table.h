@@ -1,14 +1,14 @@
-/* A dispatch table as plain arrays: what the core reads. Python fills them in, or an export writes them as C.
+/* A dispatch table as plain arrays, the core's input. Python fills them in, or an export writes them as C.
  *
- * Nothing here is checked again: whoever fills it in has checked it (autotune/runtime/soundness.py). All of it
- * must stay as long as a handle uses it. Copied into exported tables. */
+ * Nothing here is checked again: the code that fills it in has checked it (autotune/runtime/soundness.py).
+ * All of it must stay valid as long as a handle uses it. Copied into exported tables. */
 
 #ifndef AUTOTUNE_TABLE_H
 #define AUTOTUNE_TABLE_H
 
 #include <stdint.h>
 
-#define AUTOTUNE_TABLE_VERSION 8 /* of these structs: a library refuses tables of another */
+#define AUTOTUNE_TABLE_VERSION 8 /* of these structs: a library refuses tables of other versions */
 
 enum { AUTOTUNE_NN, AUTOTUNE_NT, AUTOTUNE_TN, AUTOTUNE_TT, AUTOTUNE_LAYOUTS };
 
@@ -21,7 +21,7 @@ enum {
     AUTOTUNE_REDUCE_CLUSTER
 };
 
-/* What a kernel adds to alpha AB + beta C, and makes of that, before it is stored. */
+/* What a kernel applies to alpha AB + beta C before it stores it. */
 enum { AUTOTUNE_BIAS_NONE, AUTOTUNE_BIAS_ROWS, AUTOTUNE_BIAS_COLUMNS };
 
 /* One kernel: how it is launched (kernel/launch.py, LaunchSpec), how it sums (runtime/summation.py), and what
@@ -32,9 +32,9 @@ typedef struct {
     int32_t bm, bn, bk, threads, smem_bytes, vec_a, vec_b, vec_c;
     int32_t reduction, split_k, wave, group;
     int32_t is_exact, is_wide, packs_a, packs_b, overlaps, is_along_m;
-    int32_t is_batched; /* it serves batches, and nothing else */
-    /* Its epilogue (kernel/launch.py, Epilogue). `plain`: the number that it shares with those that differ in their
-     * epilogue alone; only those without one are chosen. */
+    int32_t is_batched; /* it serves only batches */
+    /* Its epilogue (kernel/launch.py, Epilogue). `plain`: the number shared by kernels that differ only in
+     * their epilogue; only those without one are chosen. */
     int32_t plain, bias, activation;
     int32_t registers, blocks_per_sm;
     int32_t flush_k, threads_along_k, slices; /* flush_k 0: one chain of sums */
@@ -42,7 +42,7 @@ typedef struct {
     double fixed_us, round_us, step_us, memory_efficiency, relative_error;
 } autotune_kernel;
 
-/* What is learned on shapes (models/residual.py): `places` (num_places, 3) are logarithms to base 2 of m, n
+/* Values learned on shapes (models/residual.py): `places` (num_places, 3) are logarithms to base 2 of m, n
  * and k; `weights` (rows, num_places). */
 typedef struct {
     const double *places;
@@ -55,7 +55,7 @@ typedef struct {
     const int32_t *modelled; /* numbers of those with a model, in the order of the rows of `missed` */
     int32_t num_modelled, default_kernel;
     autotune_residuals missed;
-    const char *cublas_version; /* that was timed; NULL: nothing is known of cuBLAS */
+    const char *cublas_version; /* the timed one; NULL: nothing is known of cuBLAS */
     autotune_residuals cublas;  /* of one row */
     double cublas_level, cublas_deviation;
 } autotune_layout;
@@ -75,7 +75,7 @@ typedef struct {
     double cublas_us;
 } autotune_entry;
 
-/* Numbers that Python's modules state and explain, under these names. */
+/* Constants that Python's modules define and explain, under these names. */
 typedef struct {
     double caution, near_ratio;                        /* runtime/selector.py */
     int32_t num_nearest;                               /* runtime/selector.py */
@@ -99,8 +99,8 @@ typedef struct {
     int32_t num_split_values;
 } autotune_constants;
 
-/* How many products there are, and how far A, B and C of one lie from those of the next, in elements. A stride of 0
- * says that all share the operand. */
+/* The number of products, and the distances of A, B and C from one product to the next, in elements. A stride
+ * of 0 means that all share the operand. */
 typedef struct {
     int64_t products;
     int64_t stride[3];
@@ -124,7 +124,7 @@ typedef struct {
     autotune_layout layouts[AUTOTUNE_LAYOUTS];
     const autotune_entry *entries;
     const autotune_ranked *ranked;
-    const autotune_code *codes; /* NULL where whoever uses the core loads kernels itself */
+    const autotune_code *codes; /* NULL if the core's user loads kernels itself */
     int32_t num_kernels, num_entries, num_codes;
 } autotune_table;
 

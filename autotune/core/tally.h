@@ -8,7 +8,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* A kind of call, what serves it, and how often it did. m is 0 for the calls of all kinds that are too many. */
+/* A kind of call, what serves it, and how often. m is 0 for the calls of all kinds beyond the limit. */
 typedef struct {
     int32_t m, n, k, layout, products, shared; /* shared: AUTOTUNE_SHARES_NONE and so on */
     int32_t kernel, split_k, is_cublas;
@@ -27,23 +27,23 @@ struct at_tally {
 
 enum { AT_TALLY_PLACES = 4096 };
 
-/* Threads may share it. A tally stays until all are freed: plans that are made anew find theirs. */
+/* Threads may share it. A tally stays until all are freed: plans that are made again find theirs. */
 typedef struct {
     pthread_mutex_t lock;
     int32_t most, num;
     at_tally *places[AT_TALLY_PLACES];
     _Atomic(at_tally *) last;
-    at_tally others; /* of kinds that came when there were `most` */
+    at_tally others; /* of kinds that came after the first `most` */
 } at_tallies;
 
-/* NULL where memory of the host is short. */
+/* NULL if host memory is short. */
 at_tallies *at_tallies_new(int32_t most);
 void at_tallies_free(at_tallies *all);
 
-/* The tally of a kind, whose padding and `calls` are zero; that of all others where there are too many. */
+/* The tally of a kind, whose padding and `calls` are zero; that of all others if there are too many. */
 at_tally *at_tally_of(at_tallies *all, const autotune_count *kind);
 
-/* Whether there is any, whether or not it was counted by yet. */
+/* Whether the tally exists, even if still zero. */
 static inline bool at_has_tallies(at_tallies *all) { return atomic_load(&all->last); }
 
 /* Copy up to `room` counts that are not zero, the newest kind first. Returns how many there are. */

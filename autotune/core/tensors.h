@@ -1,5 +1,6 @@
-/* Products and batches of tensors of Python that speak DLPack's exchange in C (DLPack 1.3), as a builtin function of Python:
- * nothing of Python is needed to build this, and no object of it is made for what a tensor holds. */
+/* Products and batches of Python tensors that support DLPack's exchange in C (DLPack 1.3), as a builtin
+ * function of Python: this builds without Python, and makes no Python objects for the contents of a tensor.
+ * */
 
 #ifndef AUTOTUNE_TENSORS_H
 #define AUTOTUNE_TENSORS_H
@@ -10,9 +11,9 @@
 extern "C" {
 #endif
 
-/* What is called of Python, all of its stable ABI. An object is a void *. */
+/* The functions of Python that are called, all in its stable ABI. An object is a void *. */
 typedef struct {
-    void *(*save_thread)(void); /* PyEval_SaveThread: other threads of Python go on */
+    void *(*save_thread)(void); /* PyEval_SaveThread: other Python threads continue */
     void (*restore_thread)(void *state);
     void (*clear_error)(void);                           /* PyErr_Clear */
     void *(*error)(void);                                /* PyErr_Occurred */
@@ -40,7 +41,7 @@ typedef struct {
     void *requires_grad, *new_empty; /* names of what is asked of a tensor */
 } autotune_tensors;
 
-/* The Python of this process: before the first product, and it must stay. */
+/* The Python of this process: set before the first product; it must stay valid. */
 AUTOTUNE_API void autotune_use_python(const autotune_python *calls);
 
 /* A function of Python (METH_FASTCALL), whose self is the address of an autotune_tensors as a number:

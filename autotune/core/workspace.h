@@ -14,7 +14,7 @@
 #include "table.h"
 
 /* Memory that the launches of one stream use one after another. Scratch ends, and counters begin, at its
- * border. `thread`: where each has a stream of that name. */
+ * border. `thread`: if each thread has a stream of that name. */
 typedef struct {
     pthread_mutex_t lock;
     uint64_t stream_id, thread;
@@ -26,8 +26,8 @@ typedef struct {
     uint32_t num_launches; /* 0: a free place */
 } at_counted;
 
-/* Memory that the launches of one stream, captured into one graph, use one after another. The driver says, on a
- * thread of its own, when no graph holds it any more: then another may have it. */
+/* Memory that the launches of one stream, captured into one graph, use one after another. The driver reports
+ * on its own thread when no graph holds it any more: then another may use it. */
 typedef struct at_kept {
     struct at_kept *next;
     pthread_mutex_t lock;
@@ -51,11 +51,11 @@ typedef struct {
 /* What a launch was lent. */
 typedef struct {
     uint64_t address;
-    at_piece *piece; /* NULL, as is `kept`: memory of its own, which is given back */
+    at_piece *piece; /* NULL, like `kept`: memory that is freed after use */
     at_kept *kept;
 } at_loan;
 
-/* NULL where memory of the host is short. The bounds must stay. */
+/* NULL if host memory is short. The bounds must stay valid. */
 at_workspaces *at_workspaces_new(const autotune_constants *bounds, int32_t device);
 void at_workspaces_free(at_workspaces *all);
 
