@@ -1,14 +1,14 @@
 """autotune: finds the best FP32 matrix product kernel for this GPU and these shapes.
 
     tune          searches the best kernels for shapes (tuning.py)
-    Result        what came of it: `best`, `trials`, `export(folder)`
+    Result        its result: `best`, `trials`, `export(folder)`
     export_table  writes the winners of a database as a folder to import
     Dispatcher    runs products with the kernels of such a folder (runtime/dispatcher.py)
     space         the configs that are worth a trial
     Gemm, Config  a problem, and one instance of the kernel
     SearchPolicy  what decides how a search proceeds
 
-Each is loaded when it is first asked for: to import this package costs nothing.
+Each is loaded at its first use: importing this package costs nothing.
 """
 
 from importlib import import_module

@@ -1,7 +1,7 @@
 """Bounds of a number, stated where its field is declared: `num_sms: Annotated[int, Within(1, 4096)]`.
 
-Who reads records from a file (strict.py) holds every number to them. They are wide: they keep what
-no GPU has, and what arithmetic cannot take, out of everything behind. Copied into exported tables: standard
+Code that reads records from a file (strict.py) checks every number against them. They are wide: they exclude
+values that no GPU has, or that arithmetic cannot handle. Copied into exported tables: standard
 library only.
 """
 

@@ -1,4 +1,5 @@
-"""Where autotune keeps what it can make again: compiled kernels and routers, and what tables settled.
+"""The folder for files that autotune can make again: compiled kernels and routers, and choices that tables
+settled.
 
 Copied into exported tables: standard library only.
 """
@@ -12,7 +13,7 @@ from pathlib import Path
 def default_cache_dir() -> Path:
     """`$AUTOTUNE_CACHE`, else `autotune/` in the user's cache directory.
 
-    Raises RuntimeError where the user has no home.
+    Raises RuntimeError if the user has no home.
     """
     if explicit := os.environ.get("AUTOTUNE_CACHE"):
         return Path(explicit)

@@ -1,4 +1,4 @@
-"""How cuBLAS is asked for a row-major product, and on what terms: for tuning, and for tables that call it.
+"""The arguments and settings of cuBLAS for a row-major product: for tuning, and for tables that call it.
 
 Copied into exported tables: standard library only.
 """
@@ -23,7 +23,7 @@ class ColumnMajorCall(NamedTuple):
     """The arguments of cublasSgemm that compute a row-major product: C^T = op(B)^T op(A)^T.
 
     A row-major matrix read by columns is its transpose, so the operands change places and keep their
-    flags. Strides are in elements, from product to product of a batch; 0 for what all share.
+    flags. Strides are in elements, from product to product of a batch; 0 for a shared operand.
     """
 
     trans_first: int
@@ -62,7 +62,7 @@ class ColumnMajorCall(NamedTuple):
 
 
 def read_version(library: Any, check: Callable[[int, str], None]) -> str:
-    """`13.1.0`. `check` is called with the status of each call and its name, and raises where it failed."""
+    """`13.1.0`. `check` is called with the status of each call and its name, and raises if it failed."""
     parts = []
     for part in _VERSION_PARTS:
         value = ctypes.c_int()

@@ -2,7 +2,7 @@
 
 By the CUDA driver API's description of CUresult (docs.nvidia.com/cuda/cuda-driver-api, "Data types used by
 CUDA driver"), of CUDA 13. Of the errors that say "this leaves the process in an inconsistent state and any
-further CUDA work will return the same error", none is missing: a test holds the list against the bindings.
+further CUDA work will return the same error", none is missing: a test compares the list with the bindings.
 Copied into exported tables: standard library only.
 """
 
@@ -26,8 +26,8 @@ STICKY: dict[int, tuple[str, str]] = {
     717: ("CUDA_ERROR_INVALID_ADDRESS_SPACE", _SAID),
     718: ("CUDA_ERROR_INVALID_PC", _SAID),
     719: ("CUDA_ERROR_LAUNCH_FAILED", _SAID),
-    # Its description calls the launch refused and the context whole. But nothing here launches
-    # cooperatively: a process that is told this is not doing what it was written to do.
+    # By its description the launch is refused and the context intact. But nothing here launches
+    # cooperatively: a process with this error has gone wrong.
     720: ("CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE", "answers a kind of launch that is never made here"),
     721: ("CUDA_ERROR_TENSOR_MEMORY_LEAK", _SAID),
     810: ("CUDA_ERROR_MPS_CLIENT_TERMINATED", "the server of MPS has ended this client"),
@@ -37,5 +37,5 @@ STICKY: dict[int, tuple[str, str]] = {
 
 
 def is_sticky(code: int) -> bool:
-    """Whether only a new process helps after this CUresult."""
+    """Whether after this CUresult only a new process helps."""
     return code in STICKY

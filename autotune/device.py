@@ -1,4 +1,4 @@
-"""What a GPU offers a block (DeviceLimits) and who measured something (Environment): plain data."""
+"""What a GPU offers a block (DeviceLimits), and what a time was measured on (Environment): plain data."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class DeviceLimits:
     num_sms: Annotated[int, Within(1, 1 << 16)]
     smem_per_block: Bytes  # after opting in
     smem_per_sm: Bytes
-    smem_reserved: Bytes  # that the driver takes from each block
+    smem_reserved: Bytes  # that the driver uses of each block
     threads_per_sm: Annotated[int, Within(1, 1 << 16)]
     blocks_per_sm: Annotated[int, Within(1, 1 << 12)]
     l2_bytes: Bytes
@@ -41,12 +41,12 @@ class DeviceLimits:
 
     @property
     def has_async_copy(self) -> bool:
-        """cp.async is there from sm_80 on."""
+        """cp.async exists from sm_80 on."""
         return self.compute_capability >= (8, 0)
 
     @property
     def has_clusters(self) -> bool:
-        """Thread-block clusters are there from sm_90 on."""
+        """Thread-block clusters exist from sm_90 on."""
         return self.compute_capability >= (9, 0)
 
     @property
@@ -118,7 +118,7 @@ def limits_by_name(name: str) -> DeviceLimits | None:
 
 @frozen()
 class Environment:
-    """Who measured: what a time means nothing without. Two trials compare only within one."""
+    """What a time was measured on. Trials can be compared only within one environment."""
 
     gpu_name: str
     gpu_uuid: str

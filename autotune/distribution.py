@@ -1,6 +1,6 @@
-"""Shapes drawn at random: what nobody chose is what kernels, and tables, are chosen for and judged on.
+"""Shapes drawn at random, for which kernels are chosen and tables judged.
 
-Either from all shapes, or from those that a program calls for, by how often it does. Of all shapes m and n
+Either from all shapes, or from those that a program calls, by their counts. Of all shapes m and n
 are log-uniform over 1 ... 16384 and k over 16 ... 65536; shapes whose limit on the GPU is less than 1 us or
 more than 10 ms are drawn again.
 """
@@ -15,20 +15,20 @@ from typing import Any
 
 from .gemm import LAYOUTS, Gemm
 
-MAX_KERNELS = 252  # that a table holds for shapes that nobody tuned; with a default of each layout 256
+MAX_KERNELS = 252  # kernels of a table for shapes that nobody tuned; with a default of each layout 256
 MAX_MEGABYTES = 5.0  # that the files of these take
 MOST = 16384  # rows or columns
 DEPTHS = (16, 65536)
 LIMITS_US = (1.0, 10_000.0)
 ROUND = 16
 SHIPPED_SEEDS = 9  # of those below, 0, 1, 2 and 8 drew columns of the matrices that ship (studies/matrices)
-LEADING = 1.15  # times as slow as the best of a search: up to there a kernel is tried on other shapes
+LEADING = 1.15  # times the best of a search: a kernel up to this is tried on other shapes
 KINDS = ("one side up to 8", "one side up to 64", "deep k", "the rest")
 _FEW, _SOME, _DEEP = 8, 64, 16
 
 
 def kind_of(gemm: Gemm) -> str:
-    """The kind of shape, one of KINDS: by the shorter side of C, then by how deep it is beside the longer."""
+    """The kind of shape, one of KINDS: by the shorter side of C, then by its depth relative to the longer."""
     short = min(gemm.m, gemm.n)
     if short <= _FEW:
         return KINDS[0]
@@ -77,8 +77,9 @@ def drawn(
 
 
 def drawn_suite(num: int, seed: int, fma_tflops: float, bandwidth_gbs: float) -> tuple[Gemm, ...]:
-    """So many shapes of all layouts for a GPU of such a roofline: every second one NN, the others NT, TN and
-    TT in turn; of each layout every second one in whole 16s. The first of more are those of fewer."""
+    """This many shapes of all layouts for a GPU of such a roofline: every second one NN, the others NT, TN
+    and TT in rotation; of each layout every second one in whole 16s. A larger number begins with the same
+    shapes."""
     sources = {
         layout: drawn(seed * len(LAYOUTS) + i, fma_tflops, bandwidth_gbs, layouts=(layout,), is_mixed=True)
         for i, layout in enumerate(LAYOUTS)
@@ -93,8 +94,8 @@ def drawn_suite(num: int, seed: int, fma_tflops: float, bandwidth_gbs: float) ->
 
 
 def drawn_calls(num: int, seed: int, calls: Mapping[Gemm, int]) -> tuple[Gemm, ...]:
-    """So many of these shapes, or all: each next one as likely as its calls among those of the shapes left
-    (an exponential clock for each: P. Efraimidis, P. Spirakis, Inf. Process. Lett. 97 (2006) 181). The first
-    of more are those of fewer."""
+    """This many of these shapes, or all: each next one with the probability of its calls among those of the
+    shapes left (an exponential clock for each: P. Efraimidis, P. Spirakis, Inf. Process. Lett. 97 (2006)
+    181). The first of more are those of fewer."""
     rng = random.Random(seed)
     return tuple(sorted(calls, key=lambda gemm: rng.expovariate(calls[gemm]))[:num])

@@ -1,9 +1,9 @@
-"""What disturbs a sample, and what to do then: decisions alone, no sensor. `gpu.guard` carries them out.
+"""What disturbs a sample, and what to do then: only decisions, no sensor. `gpu.guard` carries them out.
 
-A mark names what was seen while samples were taken:
+A mark names what was detected while samples were taken:
 
     passing     drift                   the reference's time is off its recent median by over DRIFT_BEYOND
-                neighbour               another process computed on this GPU, and may have got in the way
+                neighbour               another process computed on this GPU, and may have disturbed it
                 hw_slowdown, hw_power_brake, hw_thermal_slowdown, sw_thermal_slowdown
     standing    sw_power_cap, sync_boost
                 neighbour_unfelt        another process computed, but at another time: the reference took as
@@ -11,8 +11,8 @@ A mark names what was seen while samples were taken:
 
 Searches that take turns on a GPU are no neighbours (`gpu.turns`).
 Passing ones are worth a repeat: they may be over in a moment. Standing ones are not: a large product holds
-an H200 at its power limit for as long as it runs; they are told, and pairing samples in time cancels them.
-Clocks that somebody has set (`applications_clocks`, `display_clocks`) disturb nothing.
+an H200 at its power limit for as long as it runs; they are reported, and pairing samples in time cancels
+them. Clocks that a user has set (`applications_clocks`, `display_clocks`) disturb nothing.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ DRIFT_BEYOND = 0.03  # of the reference's level: several times what its readings
 LEVEL_READINGS = 15  # a lasting change is the new level once it makes up most of these
 _WEIGHT_OF_FIRST = LEVEL_READINGS // 2  # what a level begins with was several samples, too
 MAX_REPEATS = 2  # of one candidate
-PAUSES_S = (0.05, 0.2)  # before each: what passes soon is waited for
+PAUSES_S = (0.05, 0.2)  # pause before each, for transient disturbances
 MOST_CREDIT, START_CREDIT, EARNED = 20.0, 10.0, 0.25
 
 
 def marks(
     throttle_reasons: Iterable[str], *, is_drifted: bool | None, has_neighbour: bool
 ) -> tuple[str, ...]:
-    """The marks of samples, in alphabetical order. `is_drifted` is None where no reference was read."""
+    """The marks of samples, in alphabetical order. `is_drifted` is None if no reference was read."""
     found = set(throttle_reasons) & (PASSING | STANDING)
     if is_drifted:
         found.add(DRIFT)
@@ -54,7 +54,7 @@ def is_passing(found: Collection[str]) -> bool:
 
 
 class Level:
-    """What a reference takes, as of late: the median of its last readings."""
+    """The recent time of a reference: the median of its last readings."""
 
     def __init__(self, reading_us: float) -> None:
         self._readings: deque[float] = deque([reading_us] * _WEIGHT_OF_FIRST, LEVEL_READINGS)
@@ -64,7 +64,7 @@ class Level:
         return median(self._readings)
 
     def is_drift(self, reading_us: float) -> bool:
-        """Whether a new reading is off, by the readings before it, in either direction."""
+        """Whether a new reading deviates from the earlier ones, in either direction."""
         before_us = self.time_us
         self._readings.append(reading_us)
         return abs(reading_us / before_us - 1) > DRIFT_BEYOND
@@ -73,14 +73,14 @@ class Level:
 @dataclass
 class Repeats:
     """How often disturbed samples may be taken again: MAX_REPEATS times for one candidate, and over all
-    candidates no more than what the undisturbed ones have earned (and START_CREDIT). So a GPU that is
-    never quiet costs a search a quarter of its time at most, not two thirds."""
+    candidates no more than the credit of the undisturbed ones (and START_CREDIT). So a GPU that is never
+    quiet costs a search at most a quarter of its time, not two thirds."""
 
     credit: float = field(default=START_CREDIT)
 
     def are_worthwhile(self, found: Collection[str], num_repeats: int) -> bool:
-        """Whether to repeat samples with these marks, of a candidate that was repeated so often before.
-        Counts the answer."""
+        """Whether to repeat samples with these marks, for a candidate with this many earlier repeats. Counts
+        the answer."""
         if not is_passing(found):
             self.credit = min(MOST_CREDIT, self.credit + EARNED)
             return False

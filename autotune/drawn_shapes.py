@@ -1,9 +1,9 @@
-"""A search for shapes that nobody named: they are drawn and searched, and all of them meet what was found.
+"""A search for shapes that nobody named: they are drawn and searched, and the kernels found are timed on all
+of them.
 
     what ships ─► fill ─► search ─► fill ─► finals of named shapes, again
 
-All on one clock; `SearchPolicy` shares out the seconds. From the times an export chooses kernels for any
-shape.
+All on one clock; `SearchPolicy` divides the seconds. From the times an export chooses kernels for any shape.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ Search = Callable[[Sequence[Gemm], Options], SearchResult]
 
 
 def drawn_for(num: int, seed: int, limits: DeviceLimits) -> tuple[Gemm, ...]:
-    """So many shapes for this GPU, other than those that matrices which ship were measured on."""
+    """This many shapes for this GPU, other than those of the shipped matrices."""
     return drawn_suite(num, SHIPPED_SEEDS + seed, limits.fma_tflops, limits.bandwidth_gbs)
 
 
 @dataclass(frozen=True)
 class DrawnSearch:
-    """One run. `search` searches shapes; `options` are those of the whole run; `starts` knows what ships;
-    `on_fill` is told of kernels and times as they are stored."""
+    """One run. `search` searches shapes; `options` are those of the whole run; `starts` has the shipped
+    kernels; `on_fill` receives the numbers of kernels and times as they are stored."""
 
     target: Filling
     store: Store
@@ -45,7 +45,7 @@ class DrawnSearch:
     on_fill: OnFill
 
     def run(self, named: Sequence[Gemm], drawn: Sequence[Gemm]) -> tuple[SearchResult, Filled]:
-        """Search shapes that somebody calls, and others, which have no final. Raises what `search` and `fill`
+        """Search shapes that were named, and others, which have no final. Raises what `search` and `fill`
         do."""
         until_s = self._until_s(1.0)
         options, gemms = self.options, tuple(dict.fromkeys((*named, *drawn)))
@@ -71,13 +71,13 @@ class DrawnSearch:
         return self.target.limits
 
     def _until_s(self, share: float) -> float:
-        """When so much of the seconds, from now on, is over, on the target's clock."""
+        """The time on the target's clock at which this share of the seconds, from now on, is over."""
         seconds = self.options.seconds
         return math.inf if seconds is None else self.target.now() + share * seconds
 
     def _known(self) -> dict[str, list[Config]]:
-        """Kernels that serve most shapes by the matrices that ship with autotune, by layout, and behind these
-        the same with sums as short as a deep k may need."""
+        """Kernels that serve most shapes by the shipped matrices, by layout, followed by the same with sums
+        as short as a deep k may need."""
         limits, most = self._limits, MAX_KERNELS // len(LAYOUTS)
         found = {x: portfolio(x, self.starts.kernels(x), limits, most) for x in LAYOUTS}
         return {x: [*kernels, *_in_blocks(kernels, x, limits)] for x, kernels in found.items()}
@@ -91,7 +91,7 @@ class DrawnSearch:
 
     def _ranked_again(self, found: SearchResult, due: Sequence[Gemm], until_s: float) -> SearchResult:
         """The same with new finals of these shapes, whose best kernels were found on others: as many as there
-        is time for, one at least."""
+        is time for, at least one."""
         left = (until_s - self.target.now()) / max(self.options.policy.final_s, 1e-9)
         due = due if math.isinf(left) else due[: max(1, int(left))]
         if not due:

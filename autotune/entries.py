@@ -1,6 +1,6 @@
-"""Checks what was read from a file of JSON or TOML: which keys there are, and what their values may be.
+"""Checks the content of a JSON or TOML file: its keys, and their values.
 
-Every check takes `where`, the place in the file, and raises ValueError that begins with it.
+Every check takes `where`, the place in the file, and raises a ValueError that begins with it.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ LONGEST = 100_000  # of a text, in characters
 
 
 def shown(value: Any) -> str:
-    """A value as a message shows it: short, however large or nested it is."""
+    """A value for a message: short, however large or nested it is."""
     try:
         return reprlib.repr(value)
-    except ValueError:  # a number with more digits than Python writes
+    except ValueError:  # a number with more digits than Python prints
         return "an endless number"
 
 
 def check_keys(
     found: Mapping[str, Any], known: Collection[str], where: str, required: Collection[str] = ()
 ) -> None:
-    """Raises ValueError where a key is not known, with what may be meant, or a required one is missing."""
+    """Raises ValueError if a key is unknown, with a suggestion, or a required one is missing."""
     missing = [name for name in required if name not in found]
     unknown = [name for name in found if name not in known]
     if unknown:

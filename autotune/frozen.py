@@ -1,9 +1,9 @@
-"""Frozen dataclasses that an import has for little.
+"""Frozen dataclasses that are cheap to import.
 
 For each `dataclass(frozen=True)` Python compiles six functions, one by one, which takes 0.3 to 1.3 ms. A
-class of `frozen` has one compiled, two more when an instance is first compared or hashed, and shares the
-others: a third of that. It is a dataclass all the same, for `fields`, `replace`, `asdict` and type checkers.
-A field has a default, or none; factories are not known. Copied into exported tables: standard library only.
+class of `frozen` compiles one, two more when an instance is first compared or hashed, and shares the others:
+a third of that. It is still a dataclass for `fields`, `replace`, `asdict` and type checkers. A field may have
+a default; factories are not supported. Copied into exported tables: standard library only.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def __hash__(self):
 
 @dataclass_transform(frozen_default=True, field_specifiers=(field,))
 def frozen(*, order: bool = False) -> Callable[[type[_Class]], type[_Class]]:
-    """As `dataclass(frozen=True, order=order)`. A class may have a `__repr__` of its own."""
+    """As `dataclass(frozen=True, order=order)`. A class may have its own `__repr__`."""
 
     def made(cls: type[_Class]) -> type[_Class]:
         dataclass(init=False, repr=False, eq=False)(cls)
@@ -47,7 +47,7 @@ def frozen(*, order: bool = False) -> Callable[[type[_Class]], type[_Class]]:
 
 
 def _maker(cls: Any) -> dict[str, Any]:
-    """What makes instances of a class."""
+    """The constructor of a class."""
     names = [one.name for one in fields(cls)]
     text = _MAKING.format(
         arguments=", ".join(names),
@@ -61,7 +61,7 @@ def _maker(cls: Any) -> dict[str, Any]:
 
 
 def _first_comparisons(cls: Any) -> dict[str, Any]:
-    """What compares and hashes instances for the first time, and has that compiled for later."""
+    """The functions that first compare or hash instances, and compile those for later use."""
 
     def compile_both() -> None:
         compared = [one.name for one in fields(cls) if one.compare]

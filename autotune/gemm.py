@@ -1,8 +1,8 @@
 """The problem: C[m,n] = alpha * op(A) * op(B) + beta * C, FP32, row-major; or a batch of such products.
 
-A is stored m x k (k x m if `trans_a`), B is stored k x n (n x k if `trans_b`). The operands of a batch lie
-one behind the other; A or B may be shared by all its products, and is then stored once.
-This file is copied into exported tables: standard library only.
+A is stored m x k (k x m if `trans_a`), B is stored k x n (n x k if `trans_b`). The operands of a batch follow
+each other in memory; all products may share A or B, which is then stored once. This file is copied into
+exported tables: standard library only.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ LAYOUTS = ("NN", "NT", "TN", "TT")
 # Kernels count rows and columns in int32 and round them up to whole tiles, of at most 256.
 MAX_EXTENT = 2**31 - 256
 MAX_BATCH = 2**31 - 1  # cuBLAS counts products in int32, too
-_ENDLESS = 10**40  # no message shows a number with more digits
+_ENDLESS = 10**40  # messages show no number with more digits
 _SHAPE = r"(\d{1,20})(?:x(\d{1,20})x(\d{1,20}))?(?:b(\d{1,20}))?(?::(NN|NT|TN|TT))?(?::shared-([ab]))?"
 
 
 class Batch(NamedTuple):
-    """How many products there are, and how far A, B and C of one lie from those of the next, in elements.
+    """The number of products, and the distances of A, B and C from one product to the next, in elements.
 
-    A stride of 0 says that all products share the operand."""
+    A stride of 0 means that all products share the operand."""
 
     products: int = 1
     stride_a: int = 0
@@ -66,8 +66,8 @@ class Gemm:
 
     @classmethod
     def parse(cls, text: str) -> Gemm:
-        """Read `4096` or `4096x128x4096` (m x n x k); behind it, each optional and in this order, `b32` for a
-        batch of 32 products, `:NT` for the layout, `:shared-a` or `:shared-b` for what its products share."""
+        """Read `4096` or `4096x128x4096` (m x n x k), followed by, each optional and in this order, `b32` for
+        a batch of 32 products, `:NT` for the layout, `:shared-a` or `:shared-b` for the shared operand."""
         match = re.fullmatch(_SHAPE, text.strip(), re.ASCII | re.IGNORECASE)
         if match is None:
             raise UsageError(
@@ -88,7 +88,7 @@ class Gemm:
         )
 
     def need_output(self) -> None:
-        """Raises UsageError where C has no element: such a product is legal, but there is nothing to tune."""
+        """Raises UsageError if C has no element: such a product is legal, but there is nothing to tune."""
         if not self.m or not self.n:
             raise UsageError(f"{self}: C is empty, there is nothing to time; choose m and n of at least 1")
 
@@ -115,7 +115,7 @@ class Gemm:
 
     @property
     def strides(self) -> Batch:
-        """The batch as it lies in memory: packed, one product behind the other."""
+        """The batch in memory: packed, one product after the other."""
         if not self.is_batched:
             return SINGLE
         stride_a, stride_b = (
@@ -131,7 +131,7 @@ class Gemm:
 
     @property
     def operand_bytes(self) -> tuple[int, int, int]:
-        """What A, B and C of all products take, packed; a shared operand is there once."""
+        """Bytes of A, B and C of all products, packed; a shared operand counts once."""
         count_a, count_b = (1 if is_shared else self.batch for is_shared in (self.shares_a, self.shares_b))
         bytes_a, bytes_b = FLOAT_BYTES * count_a * self.m * self.k, FLOAT_BYTES * count_b * self.k * self.n
         return bytes_a, bytes_b, FLOAT_BYTES * self.num_results
@@ -146,7 +146,7 @@ class Gemm:
         return sum(self.operand_bytes)
 
     def limit_us(self, fma_tflops: float, bandwidth_gbs: float) -> float:
-        """Roofline: the time in us below which no FP32 kernel can go on such hardware."""
+        """Roofline: the least time in us of any FP32 kernel on such hardware."""
         return max(self.flops / (fma_tflops * 1e6), self.num_bytes / (bandwidth_gbs * 1e3))
 
     def tflops(self, time_us: float) -> float:

@@ -1,4 +1,4 @@
-"""What came of one candidate: its outcome, its times, and the state of the GPU beside them."""
+"""The result of one candidate: its outcome, its times, and the state of the GPU."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from typing import Any
 from .disturbance import is_passing
 from .errors import UsageError
 
-MAX_ERROR = 1.5  # times cuBLAS's: the default limit of what may win
-DEFAULT_DB = "autotune.db"  # holds the trials where nobody names another database
-LATENT_US = 200.0  # one launch that took less, its latency included, tells too little of the kernel
-ENERGY_S = 0.4  # that the energy of a finalist takes: several readings of the energy counter
-POLICY_VERSION = 1  # raise when the way of timing changes: older times then no longer compare
+MAX_ERROR = 1.5  # times cuBLAS's error: the default limit for winners
+DEFAULT_DB = "autotune.db"  # the default database of trials
+LATENT_US = 200.0  # a launch that took less, its latency included, says too little about the kernel
+ENERGY_S = 0.4  # to measure the energy of a finalist: several readings of the energy counter
+POLICY_VERSION = 1  # raise when the way of timing changes: older times are then not comparable
 
 
 class Outcome(StrEnum):
-    """How a trial ended. Only `OK` carries a time; the others are never asked again or scored."""
+    """How a trial ended. Only `OK` has a time; the others are never tried again or scored."""
 
     OK = "ok"
     ILLEGAL = "illegal"
@@ -51,13 +51,13 @@ def read_policy(text: str) -> CachePolicy:
 
 
 def is_accurate(error_over_cublas: float | None, max_error: float | None) -> bool:
-    """Whether an error is within a limit, both in times cuBLAS's. None is unknown, and no limit."""
+    """Whether an error is within a limit, both in times cuBLAS's. None: unknown, or no limit."""
     return max_error is None or error_over_cublas is None or error_over_cublas <= max_error
 
 
 @dataclass(frozen=True)
 class GpuState:
-    """Clocks, power and throttling while samples were taken; None where NVML does not tell."""
+    """Clocks, power and throttling while samples were taken; None if NVML does not report it."""
 
     sm_clock_mhz: int | None = None
     memory_clock_mhz: int | None = None
@@ -68,7 +68,7 @@ class GpuState:
 
 @dataclass(frozen=True)
 class Discarded:
-    """Samples that were taken again, because of the disturbances that `marks` name."""
+    """Samples that were repeated because of the disturbances that `marks` name."""
 
     samples_us: tuple[float, ...]
     marks: tuple[str, ...]
@@ -76,7 +76,7 @@ class Discarded:
 
 @dataclass(frozen=True)
 class Failure:
-    """What became of a candidate that was ok before."""
+    """The later failure of a candidate that was ok before."""
 
     outcome: Outcome
     reason: str
@@ -88,8 +88,8 @@ class Measurement:
 
     `samples_us` are times of one launch each, in the order taken (each the mean of a short batch).
     `error_ratio` is max |C - C64| / bound: above 1 the result is wrong. `error_over_cublas` is
-    ||C - C64|| over that of cuBLAS's C, None where that is not known. `marks` name what disturbed these
-    very samples (`disturbance`), `discarded` are disturbed ones that were taken before them.
+    ||C - C64|| over that of cuBLAS's C, None if unknown. `marks` name what disturbed these samples
+    (`disturbance`), `discarded` are disturbed ones that were taken before them.
     """
 
     outcome: Outcome
@@ -115,7 +115,7 @@ class Measurement:
 
     @property
     def is_disturbed(self) -> bool:
-        """Whether repeats did not help, or there were too many: the time may be off."""
+        """Whether repeats did not help, or there were too many: the time may be wrong."""
         return is_passing(self.marks)
 
     def to_dict(self) -> dict[str, Any]:
@@ -123,7 +123,7 @@ class Measurement:
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Measurement:
-        """Read what `to_dict` wrote. What a newer version added is left out."""
+        """Read what `to_dict` wrote, without fields that a newer version added."""
         kept = _known(cls, data)
         state = _known(GpuState, kept.pop("state", {}))
         state["throttle_reasons"] = tuple(state.get("throttle_reasons", ()))
@@ -135,7 +135,7 @@ class Measurement:
 
 
 def discarded_from(data: Mapping[str, Any]) -> Discarded:
-    """Read what `asdict` made of samples that were discarded."""
+    """Read discarded samples that `asdict` wrote."""
     return Discarded(tuple(data["samples_us"]), tuple(data["marks"]))
 
 

@@ -1,8 +1,7 @@
 """Writes the file that the user named, so that nothing of the user's is lost.
 
-What is a regular file, or not there yet, is written beside and renamed: the file of before stays whole until
-the new one is. A symbolic link is written through. Into what is no regular file (a device, a FIFO, standard
-output as /dev/stdout) the content is written as it stands.
+A regular or new file is written under another name and renamed: the old file stays whole until the new one
+is. A symbolic link is followed. A device, a FIFO, or standard output as /dev/stdout is written directly.
 """
 
 from __future__ import annotations
@@ -22,9 +21,9 @@ _MOST_LINKS = 40  # as Linux follows
 def write_file(path: Path, content: str | bytes, *, option: str = "--out") -> None:
     """Write a file; a text in UTF-8. `option` is what the user named it with.
 
-    Keeps the mode of a file that is there, and its owner where that is allowed. Raises EnvironmentProblem
-    where the disk is full, BrokenPipeError where nobody reads a pipe any more, and UsageError where this
-    path cannot be written for another reason.
+    Keeps the mode of an existing file, and its owner if that is allowed. Raises EnvironmentProblem if the
+    disk is full, BrokenPipeError if a pipe has no reader any more, and UsageError if this path cannot be
+    written for another reason.
     """
     data = content.encode() if isinstance(content, str) else content
     try:
@@ -36,7 +35,7 @@ def write_file(path: Path, content: str | bytes, *, option: str = "--out") -> No
 
 
 def check_writable(path: Path, *, option: str = "--out") -> None:
-    """Refuse a path that cannot be written, before work is done for it. Raises UsageError."""
+    """Refuse a path that cannot be written, before any work is done. Raises UsageError."""
     try:
         target = _target(path)
         if isinstance(target, Path):
@@ -73,9 +72,9 @@ def _write(path: Path, data: bytes) -> None:
 
 
 def _target(path: Path) -> Path | int:
-    """Where links lead, or the open descriptor that a path such as /dev/stdout stands for.
+    """The target of links, or the open descriptor behind a path such as /dev/stdout.
 
-    A descriptor is written to as it is: opened anew, a file that it appends to would be overwritten.
+    A descriptor is written directly: opened again, a file that it appends to would be overwritten.
     """
     for _ in range(_MOST_LINKS):
         folder = os.path.realpath(path.parent)
@@ -89,7 +88,8 @@ def _target(path: Path) -> Path | int:
 
 
 def _look_at(target: Path) -> os.stat_result | None:
-    """What is there, if anything is. Raises OSError for a folder, and where there is no folder around it."""
+    """The status of what exists there, if anything. Raises OSError for a folder, and if its parent folder
+    does not exist."""
     try:
         there = target.lstat()
     except FileNotFoundError:

@@ -1,7 +1,7 @@
-"""What a message tells the user to install where a part is missing.
+"""What a message tells the user to install if a part is missing.
 
-Messages name the missing package and no extra of autotune: an extra works only where the package index holds
-autotune itself. pyproject.toml states the same requirements; a test holds the two together.
+Messages name the missing package, not an extra of autotune: an extra works only if the package index has
+autotune itself. pyproject.toml states the same requirements; a test compares the two.
 """
 
 from __future__ import annotations

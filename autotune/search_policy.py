@@ -1,4 +1,5 @@
-"""All that decides how a search proceeds, in one record: stored with each study, and given by `--policy`.
+"""One record of all values that decide how a search proceeds: stored with each study, and given by
+`--policy`.
 
 The values are those that did best on recorded spaces and in searches on an H200 (docs/decisions/0007, 0015,
 0023 to 0026, 0041). docs/search.md says in which step each counts.
@@ -29,8 +30,8 @@ _POSITIVE = frozenset(
 
 @dataclass(frozen=True)
 class SearchPolicy:
-    """`num_` and `most_` are counts, shares lie between 0 and 1, `_s` are seconds. Raises UsageError for a
-    value that cannot be."""
+    """`num_` and `most_` are counts, shares lie between 0 and 1, `_s` are seconds. Raises UsageError for an
+    invalid value."""
 
     # What is tried before the model knows enough, and beside it
     num_seeds: int = 16  # configs that are expected to do well on such a shape, tried first
@@ -39,33 +40,33 @@ class SearchPolicy:
     num_loans: int = 8  # configs that each of the former lends, and that the latter lend together
     lend_every: int = 4  # asks of a shape between two points that do best for another, at first;
     lend_less: int = 50  # after so many asks there are twice as many between them, then three times, ...
-    # What the model looks at, and how much it is told
-    num_parents: int = 6  # best points whose relatives are looked at
+    # What the model evaluates, and how many results it is given
+    num_parents: int = 6  # best points whose relatives are tried
     num_founders: int = 8  # regions (of our kernel: tiles) whose best point is a parent, too
     num_carried: int = 16  # times that each parent is carried to another region
     num_mixed: int = 400  # points mixed from parents and others
     num_drawn: int = 1500  # points drawn over the whole set, or among kernels that are compiled
-    num_climbed: int = 3  # most promising points whose neighbours are looked at in turn
-    num_fitted: int = 360  # results that the model is conditioned on at most: an ask takes longer with more
-    growth: float = 1.1  # times as much as was known is worth another look: lengths are fitted anew
-    most_planned: int = 12  # points planned together; the last of them know nothing of what came of the first
+    num_climbed: int = 3  # most promising points whose neighbours are evaluated next
+    num_fitted: int = 360  # results that the model is conditioned on at most: more make a proposal slower
+    growth: float = 1.1  # times as many results as at the last fit: then lengths are fitted again
+    most_planned: int = 12  # points planned together; the last are planned without the results of the first
     bandit_after: int = 100  # results; before, what leads anywhere is looked for, and no region is chosen
-    bandit_hope: float = 0.4  # share of its best time that a region may gain yet, over the root of its trials
+    bandit_hope: float = 0.4  # share of its best time that a region may gain, over the root of its trials
     # Who is the fastest
-    close: float = 0.05  # who is further from the best needs no duel: a trial may be off by disturbance
+    close: float = 0.05  # a candidate farther from the best needs no duel: a trial may be off by disturbance
     duel_error: float = 0.01  # chance that a duel names one the faster that is not
-    final_error: float = 0.05  # chance that a final throws out one as fast as the fastest, over all looks
+    final_error: float = 0.05  # chance that a final drops one as fast as the fastest, over all looks
     most_rounds: int = 60  # two that these do not tell apart are tied
     num_finalists: int = 8
-    equivalent: float = 0.002  # nobody notices a smaller difference
+    equivalent: float = 0.002  # a smaller difference does not matter
     # Who has the seconds
-    batch_s: float = 0.04  # of a duel at a time: a candidate that is ready waits no longer than that
+    batch_s: float = 0.04  # of a duel at a time: a ready candidate waits no longer than this
     ahead_s: float = 0.6  # of work that needs no compiler: so much waits, that no ask leaves the GPU idle
     most_trial_s: float = 0.15  # a compiled kernel that takes longer on a shape would keep candidates waiting
     polish_share: float = 0.15  # of the seconds to search, at their end, for steps from the best
     final_share: float = 0.1  # of the seconds granted, kept for the finals
     final_s: float = 4.0  # per shape, at most
-    cublas_share: float = 0.05  # at most, to time cuBLAS on drawn shapes: a table leaves to it what it wins
+    cublas_share: float = 0.05  # at most, to time cuBLAS on drawn shapes: a table uses it where it wins
     # Shapes that nobody named
     search_share: float = 0.6  # of the seconds, to search them
     fill_share: float = 0.35  # at most, to time across all shapes what was found, where some were named
@@ -80,12 +81,14 @@ class SearchPolicy:
 
     @classmethod
     def read(cls, path: Path) -> SearchPolicy:
-        """From a TOML file that names what differs from the defaults. Raises UsageError, naming the file."""
+        """From a TOML file with the values that differ from the defaults. Raises UsageError, naming the
+        file."""
         return read_toml(path, "search policy", cls.of, _HOW)
 
     @classmethod
     def of(cls, values: dict[str, Any]) -> SearchPolicy:
-        """The defaults, but for these values. Raises ValueError for unknown names, UsageError for values."""
+        """The defaults, except for these values. Raises ValueError for unknown names, UsageError for
+        values."""
         check_keys(values, [field.name for field in fields(cls)], "at the top")
         return cls(**values)
 

@@ -1,4 +1,4 @@
-"""What a search of a shape begins with: kernels of matrices that ship, by what is expected of them on it."""
+"""The starting points of a shape's search: kernels of shipped matrices, by their expected times on it."""
 
 from __future__ import annotations
 
@@ -15,8 +15,7 @@ from .recording.matrix import TimeMatrix
 
 class StartingPoints:
     """Kernels that were timed on drawn shapes, here or on another GPU, as configs for any shape on this GPU.
-    What is known of a layout is learnt when it is first asked for, which takes about a second. Any thread may
-    ask."""
+    A layout is learned at its first use, which takes about a second. Any thread may call it."""
 
     def __init__(self, matrices: Sequence[TimeMatrix], limits: DeviceLimits) -> None:
         self._matrices, self._limits = matrices, limits
@@ -32,8 +31,8 @@ class StartingPoints:
             return self._kernels[layout]
 
     def __call__(self, gemm: Gemm) -> list[Config]:
-        """Configs, most promising first, each in its best number of splits. Of a batch, those of one product
-        with as many tiles."""
+        """Configs, most promising first, each with its best number of splits. For a batch, those of one
+        product with as many tiles."""
         with self._learning[gemm.layout]:
             kernels = self.kernels(gemm.layout)
             if kernels and gemm.layout not in self._costs:

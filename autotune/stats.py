@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-HOPELESS = 1.1  # times the incumbent: more than any noise that was seen between samples
+HOPELESS = 1.1  # times the incumbent: more than any observed noise between samples
 EXACT_ROUNDS = 60  # signed ranks: exact distribution up to here, normal approximation beyond
 
 
@@ -27,11 +27,11 @@ def median(samples: Sequence[float]) -> float:
 
 
 def median_interval(samples: Sequence[float], confidence: float = 0.95) -> tuple[float, float]:
-    """The narrowest pair of samples, alike far from both ends, that holds the true median.
+    """The narrowest pair of samples, equally far from both ends, that contains the true median.
 
-    Assumes independent samples and nothing of their distribution: how many lie below the median is
-    Binomial(n, 1/2). Below 6 samples even the extremes hold it with less than 95 %; they are
-    returned all the same.
+    Assumes independent samples and nothing about their distribution: how many lie below the median is
+    Binomial(n, 1/2). Below 6 samples even the extremes contain it with less than 95 %; they are returned
+    anyway.
     """
     ordered = np.sort(np.asarray(samples, dtype=float))
     n = len(ordered)
@@ -52,7 +52,7 @@ def ratio_interval(
     """An interval that holds the true median of the second over that of the first, not paired.
 
     By Bonferroni's inequality it holds if both medians lie in intervals that miss with half the chance each.
-    None where there are too few samples to say so.
+    None if there are too few samples.
     """
     each = (1 + confidence) / 2
     if any(2 * _half_chance(len(samples), 0) > 1 - each for samples in (first, second)):
@@ -116,7 +116,7 @@ class Comparison:
 
     order: tuple[int, ...]  # candidates, fastest first
     ratios: tuple[float, ...]  # by candidate
-    tied: frozenset[int]  # the best and all that cannot be told apart from it
+    tied: frozenset[int]  # the best and all tied with it
 
     @property
     def best(self) -> int:
@@ -128,8 +128,8 @@ class Comparison:
 
 
 def num_hypotheses(num_candidates: int, num_looks: int = 1) -> int:
-    """How many comparisons may go wrong where the best of so many is sought: whichever turns out best,
-    each other one is held against it, at every look."""
+    """How many comparisons may go wrong when the best of this many is sought: whichever is best, each other
+    one is compared with it, at every look."""
     return max(1, num_candidates * (num_candidates - 1) * num_looks)
 
 
@@ -138,10 +138,10 @@ def compare(
 ) -> Comparison:
     """Rank candidates timed in interleaved rounds; shape of `rounds`: (candidates, rounds).
 
-    Times are compared within a round only, so that drift of the GPU cancels. A candidate is out if its
-    log ratios to the best lie above zero by Wilcoxon's test with p <= error_rate / num_comparisons (by
-    default `num_hypotheses` of these candidates). By Bonferroni's inequality the chance of throwing out
-    any that is truly as fast as the fastest is then at most `error_rate`, although the best was picked
+    Times are compared within a round only, so that drift of the GPU cancels. A candidate drops out if its log
+    ratios to the best are above zero by Wilcoxon's test with p <= error_rate / num_comparisons (by
+    default `num_hypotheses` of these candidates). By Bonferroni's inequality the chance of dropping any that
+    is truly as fast as the fastest is then at most `error_rate`, although the best was picked
     by the same samples; over several looks too, if all of them are counted.
     """
     times = np.log(np.asarray(rounds, dtype=float))
@@ -217,11 +217,11 @@ def num_since_gain(times_us: Sequence[float | None], gain: float) -> int:
 
 
 def evidence(num_for: int, num_against: int) -> float:
-    """How strongly signs speak for what they are for: what a bet of 1 has become by them.
+    """The evidence of signs for one side: the value of a bet of 1 after them.
 
-    The bet is fair or worse as long as the next sign is for it with a chance of 1/2 at most, whatever came
-    before. Then the chance that it ever reaches x is 1/x at most (Ville's inequality), so it may be looked
-    at after every sign and stopped at will. It is spread evenly over all chances from 1/2 to 1, which gives
+    The bet is fair or worse as long as the next sign is for it with a chance of at most 1/2, whatever came
+    before. Then the chance that it ever reaches x is at most 1/x (Ville's inequality), so it may be evaluated
+    after every sign and stopped at will. It is spread evenly over all chances from 1/2 to 1, which gives
     sum_{j <= for} C(n+1, j) / ((n+1) C(n, for)) after n signs. Sources: J. Ville, Etude critique de la
     notion de collectif (1939); H. Robbins, Ann. Math. Statist. 41 (1970) 1397.
     """
@@ -230,10 +230,10 @@ def evidence(num_for: int, num_against: int) -> float:
 
 
 def faster_of(first: Sequence[float], second: Sequence[float], error_rate: float) -> int | None:
-    """Which of two that were timed in the same rounds is the faster: 0, 1, or None while that is open.
+    """Which of two timed in the same rounds is faster: 0, 1, or None while that is open.
 
-    May be asked after every round. The chance that it ever names one that is no faster is `error_rate` at
-    most. Rounds in which both took the same say nothing.
+    May be called after every round. The chance that it ever names one that is not faster is at most
+    `error_rate`. Rounds with equal times are ignored.
     """
     pairs = list(zip(first, second, strict=True))
     first_wins, second_wins = sum(a < b for a, b in pairs), sum(b < a for a, b in pairs)

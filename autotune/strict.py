@@ -1,12 +1,12 @@
-"""Frozen dataclasses from JSON, with nothing taken on trust.
+"""Frozen dataclasses from JSON, fully checked.
 
-Every field must be there, none may be unknown, every value must have the declared type and lie within the
-declared bounds (`Annotated[int, Within(...)]`). No value is converted, but that a whole number may stand for
-a float. Copied into exported tables.
+Every field must be there, none may be unknown, every value must have the declared type and be within the
+declared bounds (`Annotated[int, Within(...)]`). No value is converted, except that a whole number may be
+given for a float. Copied into exported tables.
 
 A declaration is turned into functions that read it, once: a table has tens of thousands of values. Records of
-a list are read by columns, each field of all of them at once. Where that finds a fault, they are read again,
-one by one, to tell which it is.
+a list are read by columns, each field of all of them at once. If that finds a fault, they are read again, one
+by one, to locate it.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from typing import Annotated, Any, Union, get_args, get_origin
 from .bounds import Within
 
 Reader = Callable[[Any], Any]
-ColumnReader = Callable[[Sequence[Any]], Sequence[Any]]  # raises Misfit, with no word of what or where
-_MAX_BITS = 64  # of a whole number: whatever is longer is out of every bound
+ColumnReader = Callable[[Sequence[Any]], Sequence[Any]]  # raises Misfit, without the fault or its place
+_MAX_BITS = 64  # of a whole number: longer ones are out of every bound
 
 
 class Misfit(ValueError):
@@ -38,7 +38,7 @@ class Misfit(ValueError):
         self.path = path
 
     def within(self, step: str) -> Misfit:
-        """The same, told from one level further out."""
+        """The same, with the place seen from one level further out."""
         return Misfit(self.fault, step + self.path)
 
     def __str__(self) -> str:
@@ -222,7 +222,7 @@ def _list_reader(declared: Any) -> Reader:
 
 
 def _each(readers: Iterable[Reader], values: list[Any]) -> tuple[Any, ...]:
-    """What readers read of each value. Raises Misfit, which tells of which."""
+    """The result of the reader for each value. Raises Misfit, which names the value."""
     found: list[Any] = []
     try:
         for reader, value in zip(readers, values, strict=False):
@@ -250,7 +250,7 @@ def _dict_reader(types: tuple[Any, ...]) -> Reader:
 
 
 # ------------------------------------------------------------------------------------------------
-# By columns: whatever is not plainly right may be a fault
+# By columns: anything not plainly right may be a fault
 
 
 @cache
@@ -339,7 +339,7 @@ def _tuple_column_reader(items: tuple[Any, ...]) -> ColumnReader:
 
 
 def parse(text: str) -> Any:
-    """JSON without what JSON does not have: doubled keys, NaN, Infinity. Raises Misfit."""
+    """Strict JSON: no duplicate keys, NaN or Infinity. Raises Misfit."""
     try:
         return json.loads(text, object_pairs_hook=_unique, parse_constant=_refuse_constant)
     except json.JSONDecodeError as error:

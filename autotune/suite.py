@@ -1,7 +1,7 @@
 """Suites: files that list the shapes of a search, and how often a program calls for each.
 
 A suite is written by hand in TOML, or recorded by a program that calls an exported table, in JSON: there each
-process writes a file of its own into the folder FILE.d, and FILE means all of them.
+process writes its own file into the folder FILE.d, and FILE means all of them.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ VERSION = 1  # of what is recorded
 ALIGNED = 16  # bytes: what shapes are tuned with
 _EXTENTS = ("m", "n", "k")
 _CHOICES = ("layout", "batch", "shared", "ld", "align", "count")
-_NOTES = ("name", "kind", "notes", "cublas_us")  # for who reads the file: nothing is done with them
+_NOTES = ("name", "kind", "notes", "cublas_us")  # notes for readers of the file: not used
 _HOW = "write [[shape]] tables with m, n and k"
 _LARGEST_LD = 2**63 - 1
 _FRAME = ('{"version"', "]")  # beginnings of the lines around the shapes that were recorded
@@ -31,8 +31,8 @@ Triple = tuple[int, int, int]
 
 
 class CallKind(NamedTuple):
-    """Calls that are alike: a product, leading dimensions of A, B and C in elements, and how their addresses
-    are aligned, in bytes."""
+    """Calls of one kind: a product, leading dimensions of A, B and C in elements, and the alignment of their
+    addresses in bytes."""
 
     gemm: Gemm
     lds: Triple
@@ -48,25 +48,25 @@ Calls = dict[CallKind, int | None]
 
 
 class Suite(NamedTuple):
-    """Each kind of call once, with the calls of all its tables; None, for all, where nothing counts them.
-    `others`: calls of which nothing else is known."""
+    """Each kind of call once, with the calls of all its tables; None for all if the suite has no counts.
+    `others`: calls of unknown kinds."""
 
     calls: Calls
     others: int = 0
 
 
 def read_suite(path: Path, note: Note = lambda told: None) -> dict[Gemm, int | None]:
-    """Read the shapes of a suite: each once, with the calls of all its tables, however its matrices lie.
-    None, for all, where the suite counts none.
+    """Read the shapes of a suite: each once, with the calls of all its tables, for any leading dimensions.
+    None for all if the suite has no counts.
 
-    `note` is told of what is damaged in recorded files, and left out. Raises UsageError, naming the file, if
-    it cannot be read or holds anything else.
+    `note` receives damaged parts of recorded files, which are left out. Raises UsageError, naming the file,
+    if it cannot be read or holds anything else.
     """
     return by_shape(read_calls(path, note).calls)
 
 
 def by_shape(calls: Mapping[CallKind, int | None]) -> dict[Gemm, int | None]:
-    """The calls of each shape, however its matrices lie."""
+    """The calls of each shape, for any leading dimensions."""
     found: dict[Gemm, int | None] = {}
     for kind, count in calls.items():
         found[kind.gemm] = None if count is None else (found.get(kind.gemm) or 0) + count
@@ -74,7 +74,8 @@ def by_shape(calls: Mapping[CallKind, int | None]) -> dict[Gemm, int | None]:
 
 
 def read_calls(path: Path, note: Note = lambda told: None) -> Suite:
-    """Read all kinds of call of a suite, and of what processes recorded beside it. As `read_suite`."""
+    """Read all kinds of call of a suite, and of the files that processes recorded beside it. As
+    `read_suite`."""
     folder = Path(f"{path}.d")
     recorded = sorted(folder.glob("[!.]*.json")) if folder.is_dir() else []
     parts = [_read_recorded(file, note) for file in recorded]
@@ -90,7 +91,7 @@ def read_calls(path: Path, note: Note = lambda told: None) -> Suite:
 
 
 def merged(suites: Iterable[Suite]) -> Suite:
-    """All calls of several suites. Raises ValueError where some of them count, and others do not."""
+    """All calls of several suites. Raises ValueError if some of them have counts, and others do not."""
     calls: Calls = {}
     others = 0
     for suite in suites:
@@ -123,7 +124,7 @@ def _refuse(word: str) -> Any:
 
 
 def _read_recorded(path: Path, note: Note) -> Suite:
-    """What one process recorded; less what is damaged, of which a note tells."""
+    """The record of one process, without damaged parts, which a note names."""
     try:
         content = read_file(path, "suite", MOST_JSON)
     except UsageError as error:
@@ -220,7 +221,7 @@ def _shape(entry: dict[str, Any], where: str) -> Gemm:
 
 
 def _one_of(known: Sequence[str], value: Any, where: str) -> str:
-    """A word in capitals, however it is written."""
+    """A word in capitals, whatever its case."""
     if not isinstance(value, str) or value.upper() not in known:
         raise ValueError(f"{where} {shown(value)} is none of {', '.join(known)}")
     return value.upper()
