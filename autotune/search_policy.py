@@ -38,8 +38,8 @@ class SearchPolicy:
     num_startup: int = 15  # points before the model is asked
     num_lenders: int = 3  # studies of the same shape that lend their best, and as many of similar shapes
     num_loans: int = 8  # configs that each of the former lends, and that the latter lend together
-    lend_every: int = 4  # asks of a shape between two points that do best for another, at first;
-    lend_less: int = 50  # after so many asks there are twice as many between them, then three times, ...
+    lend_every: int = 4  # proposals of a shape between two lent points, at first;
+    lend_less: int = 50  # after this many there are twice as many between them, then three times, ...
     # What the model evaluates, and how many results it is given
     num_parents: int = 6  # best points whose relatives are tried
     num_founders: int = 8  # regions (of our kernel: tiles) whose best point is a parent, too

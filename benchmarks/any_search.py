@@ -1,11 +1,11 @@
-"""What `search --any` does first, and what an export weighs, judged on matrices of kernels and shapes.
+"""The order of `search --any`, and the weights of an export, judged on matrices of kernels and shapes.
 
     python benchmarks/any_search.py studies/matrices/h200-nn.json.gz [more ...] [--seeds 12]
 
-Told are geometric means over shapes: the best of all kernels of the matrix over the best of those at hand.
+Prints geometric means over shapes: the best of all kernels of the matrix over the best of the available ones.
 
 order: the first kernels of each shape in the order of search/fill.py, and with all leaders before their
-relatives; chosen and judged as in portfolio_reach.py, on columns held apart in five folds.
+relatives; chosen and judged as in portfolio_reach.py, on columns cross-validated in five folds.
 
 further: each search has shown a fifth of its kernels, drawn at random; a quarter of what is left comes:
 of all searches alike; of whole searches, in the order of a draw, of how much kernels of others beat theirs
@@ -92,7 +92,7 @@ class LayoutTimes:
 
 
 def leaders(grid: LayoutTimes, column: int) -> list[Config]:
-    """What the search of a column found, best first, without relatives of what it found."""
+    """The kernels that the search of a column found, best first, without their relatives."""
     own = np.flatnonzero(grid.origins == column)
     configs = [grid.configs[i] for i in own[np.argsort(grid.times_us[own, column])]]
     layout = grid.columns[column].layout

@@ -1,4 +1,4 @@
-"""Judges a table on shapes that nobody tuned: against cuBLAS, and against what could be had for each.
+"""Judges a table on shapes that nobody tuned: against cuBLAS, and against the best possible for each.
 
     python benchmarks/any_shape.py --gpu 0 --table FOLDER --seed 77 --out any_shape.json.xz
     python benchmarks/any_shape.py --gpu 0 --part alone --seed 77 --db alone.db
@@ -7,7 +7,7 @@
 
 Shapes are drawn by a seed as autotune/distribution.py says: half NN, the others NT, TN and TT in turn. Of
 each layout half are round (whole 16s, from 16 on), a quarter has an odd extent, a quarter odd leading
-dimensions. A table that was made with one of them is refused. Each part goes on where it ended, also after
+dimensions. A table that was made with one of them is refused. Each part continues where it ended, also after
 --seconds.
 
     pick        (200 shapes) what the table picks, the first four of its model, and cublasSgemm in pedantic
@@ -73,7 +73,7 @@ ACCURATE, AT_ONCE, CHECKED = 3, 6, 24  # so many accurate ones, too: looked for 
 
 @dataclass(frozen=True)
 class JudgedCall:
-    """A product that nobody tuned, and what is odd about it."""
+    """A product that nobody tuned, and which of its sizes are odd."""
 
     call: Call
     sort: str
@@ -175,7 +175,7 @@ class KeptReport:
         return facts
 
     def keep(self, number: int, part: str, facts: dict[str, Any]) -> None:
-        """What a part found out about a shape."""
+        """Stores the results of a part for a shape."""
         self[number][part] = facts | {"session": len(self.report["sessions"]) - 1}
         reports.keep(self._out, self.report)
 
@@ -229,7 +229,7 @@ def _run(args: argparse.Namespace) -> None:
 
 
 def _head(args: argparse.Namespace, tables: TableArena) -> dict[str, Any]:
-    """What a file is of; all sessions that write to it agree in it."""
+    """The identity of a file, in which all sessions that write to it agree."""
     table = tables.table
     digest = hashlib.sha256((args.table / TABLE_FILE).read_bytes()).hexdigest()
     return {
@@ -395,8 +395,7 @@ class _Faults:
 
 
 def tune_alone(args: argparse.Namespace, gemms: Sequence[Gemm]) -> None:
-    """Search each shape that has no final yet, with nothing but what a search begins with and what the
-    database holds."""
+    """Search each shape that has no final yet, with only a search's starting points and the database."""
     if args.db is None:
         raise UsageError("--part alone needs a --db for its trials")
     deadline = Deadline(args.seconds)

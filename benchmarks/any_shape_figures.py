@@ -1,4 +1,4 @@
-"""What any_shape.py measured, in figures: by kind of shape, beside the bars that a table has to reach.
+"""Figures from the measurements of any_shape.py: by kind of shape, beside the bars that a table has to reach.
 
 Ratios are speeds: above 1 is faster. Each is the median of the ratios within rounds, each mean a geometric
 one.
@@ -63,7 +63,7 @@ class Against:
 
     @property
     def error(self) -> float:
-        """Of the kernel, of whatever numbers it is the worst."""
+        """The worst error of the kernel, over both kinds of numbers."""
         return max(self.errors.values())
 
 
@@ -248,7 +248,7 @@ def _errors(against: Sequence[Against], kind: str) -> str:
 
 @dataclass(frozen=True)
 class Goal:
-    """A figure and what it has to be: at least so much, or at most."""
+    """A figure and its goal: a least or a largest value."""
 
     what: str
     figure: float

@@ -1,16 +1,16 @@
-"""What it costs to propose: shapes are searched on a GPU that is played, and answers at once.
+"""The cost of proposing: searches shapes on a simulated GPU that answers at once.
 
     python benchmarks/ask_cost.py [--suite studies/suites/dev.toml] [--trials 300] [--gpu h200]
         [--drawn 120] [--known 150] [--trials-drawn 150] [--profile 40]
 
 Two searches: one of a suite from nothing, and one of shapes that are drawn at random, each of which begins
-with results that are known, as `autotune search --any` begins with times of kernels that others found.
+with known results, as `autotune search --any` begins with times of kernels found elsewhere.
 `--drawn 0` leaves the second out, `--trials 0` the first.
 
-Every shape has its whole feasible set and a landscape of times that is made up: limits, and a bowl in each
-parameter, the same for equal arguments. Nothing is compiled or timed. Told are the milliseconds per trial
-that the coordinator spends on asking, and on all else but storing and waiting. `--profile N` prints the N
-functions that take longest, too.
+Every shape has its whole feasible set and an artificial landscape of times: limits, and a bowl in each
+parameter, the same for equal arguments. Nothing is compiled or timed. Prints the milliseconds per trial that
+the coordinator spends on proposing, and on everything else except storing and waiting. `--profile N` also
+prints the N functions that take longest.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ class PlayedTarget:
 
 
 def _know(target: PlayedTarget, store: Store, gemm: Gemm, num: int) -> None:
-    """Store so many results of a shape, as kernels of others that were timed on it."""
+    """Store this many results of a shape, as if kernels of other shapes had been timed on it."""
     space = target.space(gemm)
     numbers = np.random.default_rng([SEED, gemm.m, gemm.n, gemm.k]).integers(len(space), size=num)
     points = [space.point(int(number)) for number in numbers]
@@ -111,7 +111,7 @@ def _know(target: PlayedTarget, store: Store, gemm: Gemm, num: int) -> None:
 
 
 def _search(args: argparse.Namespace, gemms: Sequence[Gemm], known: int, trials: int) -> None:
-    """Search these shapes, and tell what that cost."""
+    """Search these shapes, and print the cost."""
     profile = cProfile.Profile() if args.profile else nullcontext()
     target = PlayedTarget(args.gpu)
     with tempfile.TemporaryDirectory() as folder, Store.open(Path(folder) / "played.db") as store:

@@ -1,9 +1,9 @@
-"""What products cost in a graph that keeps their memory, beside one that takes it at each replay.
+"""The cost of products in a graph that keeps their memory, against one that takes it at each replay.
 
     python benchmarks/captured_cost.py FOLDER [--gpu 0] [--shapes 20] [--seed 5] [--out captured.json]
 
 FOLDER is an exported table. Shapes are drawn (autotune/distribution.py); those count whose kernel needs a
-workspace that a graph would keep. Of each, graphs of 40 products are replayed in turns. Told are microseconds
+workspace that a graph would keep. Graphs of 40 products of each are replayed alternately. Prints microseconds
 of a product and their ratio. Needs a GPU, torch and the core in C.
 """
 

@@ -1,10 +1,11 @@
-"""Whether two texts of the template are the same machine code, as changes of names and comments leave it.
+"""Checks whether two sources of the template give the same machine code, as after changes of names and
+comments.
 
     python benchmarks/compare_code.py --against REVISION [--num 200] [--seed 1] [--jobs 2] [--write]
 
 REVISION is a git revision, or a folder that holds the other text. Needs no GPU. Kernels drawn by the seed
-(drawn.py) are compiled from both texts. Of each pair all sections of code and constants are held against one
-another byte for byte, and ptxas's report: registers, spills, stack, shared memory. Exits 1 if any differs.
+(drawn.py) are compiled from both texts. For each pair it compares all sections of code and constants byte for
+byte, and ptxas's report: registers, spills, stack, shared memory. Exits 1 if any differs.
 
 With `--write`, and if all are the same, it is recorded in kernels/same_code.json that results of the other
 text count for this one (autotune/kernel/same_code.py).
@@ -44,7 +45,7 @@ _REPORTED = ("registers", "spill_bytes", "stack_bytes", "static_smem_bytes")
 
 @dataclass(frozen=True)
 class Record:
-    """A line of kernels/same_code.json: so many kernels of two texts were compiled to the same code."""
+    """A line of kernels/same_code.json: this many kernels of two sources were compiled to the same code."""
 
     family: str
     source_hash: str
@@ -100,7 +101,7 @@ def folder_of(against: str, scratch: Path) -> Path:
 
 def compare(drawn: Sequence[Drawn], first: str, second: str, jobs: int) -> dict[Drawn, str]:
     """The kernels whose code is not the same in both texts, and what differs. One that does not compile
-    differs, too: of it nothing is known."""
+    counts as different, too: nothing is known of it."""
     found = {}
     with ThreadPoolExecutor(jobs) as pool:
         for arch, group in groupby(sorted(drawn, key=lambda one: one.arch), lambda one: one.arch):
@@ -141,7 +142,7 @@ def _compared(cubin: Cubin) -> dict[str, bytes]:
 
 
 def keep(record: Record, path: Path) -> str:
-    """Adds a record to the file, in place of an older one of the same two texts. Tells what was done."""
+    """Adds a record to the file, in place of an older one of the same two sources. Returns what was done."""
     if record.source_hash == record.same_as:
         return "Both texts have one hash: there is nothing to record."
     records = json.loads(path.read_text(encoding="utf-8")) if path.exists() else []

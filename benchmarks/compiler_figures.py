@@ -1,16 +1,16 @@
-"""What to expect of GPUs that are not at hand, from what the compiler makes of the kernels for them.
+"""What to expect of GPUs that are not at hand, from the code that the compiler makes for them.
 
     python benchmarks/compiler_figures.py [--gpu rtx-3090 ...] [--suite studies/suites/dev.toml]
         [--measured studies/results/h200-dev-suite.json] [--jobs 2] [--out studies/results/other-gpus.json]
         [--page docs/other-gpus.md]
 
 Needs no GPU. For each shape on each GPU a search's starting points (autotune/starting_points.py, each mapped
-to the nearest point of that GPU's feasible set, as a search does) are compiled for it. Told of each:
-registers, spills, occupancy, the share of FFMA in the main loop, its length; and of the one with the least
-bound (time_bounds.py): bound, what binds, and the time to expect. How far a bound is missed is learnt from
-`--measured`, a result of vs_cublas.py: the configs that were timed there are compiled for its GPU, and
-bounds held against times. Expected times of other GPUs take over what was learnt: whether it holds there is
-not known. The tables are printed; in `--page` they replace all that stands behind its mark.
+to the nearest point of that GPU's feasible set, as a search does) are compiled for it. Prints for each:
+registers, spills, occupancy, the share of FFMA in the main loop, its length; and for the one with the least
+bound (time_bounds.py): the bound, what binds, and the expected time. The error of a bound is learnt from
+`--measured`, a result of vs_cublas.py: the configs timed there are compiled for its GPU, and bounds compared
+with times. Expected times of other GPUs assume the same error: whether it is the same there is not known. The
+tables are printed; in `--page` they replace everything after its mark.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class CompiledConfig:
 
 @dataclass(frozen=True)
 class StartingConfigs:
-    """What a search of a shape begins with on a GPU."""
+    """The starting points of a shape's search on a GPU."""
 
     gemm: Gemm
     configs: tuple[Config, ...]
@@ -236,7 +236,7 @@ _SUMMARY_HEADERS = ("GPU", "kernels compiled", "refused: they spill", "bound", "
 
 
 def text(report: dict[str, Any]) -> str:
-    """In short, what was learnt on the measured GPU, then a table per GPU."""
+    """A summary of what was learnt on the measured GPU, then a table per GPU."""
     trust = report["trust"]
     lines = [
         f"Kernel source {report['source_hash'][:12]}, {report['compiler']}, {report['date'][:10]}.",

@@ -63,7 +63,7 @@ class Contest:
 
 @dataclass(frozen=True)
 class Sustained:
-    """By name: what took part (`details`), and the spells of each of its turns."""
+    """By name: the contestants' `details`, and the spells of each of their turns."""
 
     gemm: Gemm
     details: dict[str, str]
@@ -183,9 +183,9 @@ class Arena:
             contestant.samples_us = samples
 
     def sustain(self, gemm: Gemm, config: Config, seconds: float, turns: int) -> Sustained:
-        """Everyone in turns of so many seconds each.
+        """Each contestant in turns of this many seconds.
 
-        A few seconds of cuBLAS go before and are not counted, so that nobody begins on a cool GPU. Raises
+        A few uncounted seconds of cuBLAS come first, so that none begins on a cool GPU. Raises
         WrongContestant, after the turns, too.
         """
         notes: list[str] = []

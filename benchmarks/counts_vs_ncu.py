@@ -1,12 +1,12 @@
-"""What the model of `autotune explain` counts, beside what Nsight Compute measures on this GPU.
+"""The counts of the model of `autotune explain` beside those of Nsight Compute on this GPU.
 
     python benchmarks/counts_vs_ncu.py [--out FILE]
 
 Five kernels are launched under ncu, each once, on problems of a few waves (tests/gpu/counted_launch.py).
-METRICS says what each of ncu's metrics means, what of the model it should be, and whether it should be equal,
-within 2 %, or at least that: ncu counts instructions that a predicate turns off, the model does not. Ends
-with exit code 1 where one is not, 3 without ncu or where it may not read the GPU's counters (they need root,
-or the driver's NVreg_RestrictProfilingToAdminUsers=0).
+METRICS says what each of ncu's metrics means, which value of the model it corresponds to, and whether it
+should be equal, within 2 %, or at least as large: ncu counts instructions that a predicate disables, the
+model does not. Ends with exit code 1 if one differs, 3 without ncu or if it may not read the GPU's counters
+(they need root, or the driver's NVreg_RestrictProfilingToAdminUsers=0).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A suite of shapes drawn at random: what nobody chose is what a kernel, or a table, should be judged on.
+"""A suite of shapes drawn at random: kernels and tables should be judged on shapes that nobody chose.
 
     python benchmarks/drawn_suite.py --seed 1 [--num 40] [--odd | --mixed] [--layouts] [--batches] > NAME.toml
 

@@ -1,13 +1,13 @@
-"""What an epilogue costs, and what it saves: kernels with bias and GELU beside the plain one and torch.
+"""The cost and the gain of an epilogue: kernels with bias and GELU beside the plain one and torch.
 
     python benchmarks/epilogues.py --db autotune.db [--shape 4096 --shape 2048x4096x4096:NT] [--gpu 0]
         [--rounds 41] [--out studies/results/NAME.json]
 
 Per shape, with the kernel that the database holds for the plain product: the plain product, the same kernel
 with a bias along columns, with bias and each activation, and with a second output before GELU. torch computes
-bias and GELU by its best eager calls, addmm with the bias and then gelu, into memory that it finds ready. All
+bias and GELU by its best eager calls, addmm with the bias and then gelu, into preallocated memory. All
 run in interleaved rounds on the same operands; each ratio is the median of the ratios within rounds. Every
-result, the second output too, is held against torch in float64 before and after.
+result, also the second output, is compared with torch in float64 before and after.
 """
 
 from __future__ import annotations

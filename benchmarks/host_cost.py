@@ -1,10 +1,10 @@
-"""What a call costs the host, of a kind that came before, beside torch.mm: medians of interleaved rounds.
+"""The host time of a call of a known kind, beside torch.mm: medians of interleaved rounds.
 
     python benchmarks/host_cost.py [folder of a table for GPU 0, exported with --format c] [--out host.json]
 
-Without a folder one is made as for GPU 0 with one tuned shape. Each round makes so many calls of each
-contestant as a stream takes without waiting, and lets the GPU end before the next one begins. Told are
-microseconds of a call and their ratio to torch's, with the bar that it is held to:
+Without a folder one is made as for GPU 0 with one tuned shape. Each round makes as many calls of each
+contestant as a stream takes without waiting, and lets the GPU finish before the next one begins. Prints
+microseconds of a call and their ratio to torch's, with its bar:
 
 - with an out, and without: `torch.mm`, `sgemm`, and `sgemm` without the core;
 - `torch.ops.autotune.sgemm`; `torch.mm` while products are routed: served, left alone, and of bfloat16, with
@@ -58,7 +58,7 @@ Call = Callable[[], object]
 
 
 class TimedCall(NamedTuple):
-    """A call; whose time its own is held against, and within which share; and what is entered around it."""
+    """A call; the call that it is compared with, and its bar; and the context that is entered around it."""
 
     call: Call
     rival: str
@@ -119,7 +119,7 @@ def _routing(folder: Path, reason: str, is_compiled: bool) -> TorchRouting:
 
 
 def times_us(calls: Mapping[str, TimedCall], wait: Call) -> dict[str, list[float]]:
-    """What a call of each took the host in each round; the first round is left out."""
+    """The host time of a call of each in each round; the first round is left out."""
     found: dict[str, list[float]] = {name: [] for name in calls}
     for _ in range(NUM_ROUNDS + 1):
         for name, contestant in calls.items():
@@ -148,8 +148,8 @@ def rows(size: int, calls: Mapping[str, TimedCall], found: Mapping[str, Sequence
 
 
 def c_times_us(folder: Path, size: int) -> tuple[float, float]:
-    """What a call from C takes the host, and what `cuLaunchKernelEx` takes of that. Raises
-    EnvironmentProblem where it does not build or run."""
+    """The host time of a call from C, and the part of `cuLaunchKernelEx`. Raises EnvironmentProblem if it
+    does not build or run."""
     table = load(folder)
     compiler = shutil.which("cc") or shutil.which("gcc")
     if compiler is None:

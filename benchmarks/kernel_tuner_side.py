@@ -1,6 +1,6 @@
 """Kernel Tuner's side of vs_kernel_tuner.py: `python kernel_tuner_side.py JOB.json RESULT.json`.
 
-Calls `kernel_tuner.tune_kernel` as its manual shows it, with two things that its interface has no word for:
+Calls `kernel_tuner.tune_kernel` as its manual shows it, with two things that its interface does not offer:
 the configs are handed over as a list (its solver would walk through the whole product of 20 parameters), and
 a kernel may have more than 48 KiB of shared memory (an attribute to set before the first launch). Both only
 spare it time or failures. Needs kernel_tuner, numpy and, for the backend `nvcuda`, cuda-bindings.

@@ -1,16 +1,16 @@
-"""What binds the main loop of a kernel: instructions, register ports, length; several side by side.
+"""What binds the main loop of a kernel: instructions, register ports, length; compares several.
 
     python benchmarks/main_loop.py --shape 4096 CONFIG [CONFIG ...] [--gpu h200] [--out FILE]
     python benchmarks/main_loop.py --shape 4096 --db autotune.db [--within 1.3] [--num 60] [--out FILE]
 
 Needs no GPU: configs ("tm=8,tn=8,...", as reports show them) are compiled and their machine code is read.
-Told of each: instructions of the loop, FFMA's share, cycles that register ports cost per instruction and hits
-of the reuse cache per FFMA (ports.py), the loop's length (above 48 KB one was seen to wait for instructions),
-and the share of the FMA rate that this leaves. Expected times are the bound of time_bounds.py, with the
-ports' cycles added to those of issue.
+Prints for each: instructions of the loop, FFMA's share, cycles that register ports cost per instruction and
+hits of the reuse cache per FFMA (ports.py), the loop's length (above 48 KB one was seen to wait for
+instructions), and the share of the FMA rate that this leaves. Expected times are the bound of time_bounds.py,
+with the ports' cycles added to those of issue.
 
 With `--db`, configs are taken from the trials of a search on such a GPU, evenly over all that took up to
-`--within` times as long as the fastest; and bound and expectation are held against their times.
+`--within` times as long as the fastest; and bound and expectation are compared with their times.
 """
 
 from __future__ import annotations

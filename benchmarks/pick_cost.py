@@ -1,19 +1,18 @@
-"""What a table costs the host, beside what it may: its files, its import, a pick, and a call of a new shape.
+"""The host costs of a table beside their bars: its files, its import, a pick, and a call of a new shape.
 
     python benchmarks/pick_cost.py [folder of an exported table] [--shapes 2000] [--gpu h200]
 
 Without a folder a table is made, and compiled, as for a GPU on which one shape was tuned: its other kernels
-are those that the shipped matrices tell of. Told are
+come from the shipped matrices. Prints
 
-- megabytes of the cubins' files, and what it takes to unpack and check one;
+- megabytes of the cubins' files, and the time to unpack and check one;
 - milliseconds that an import takes after numpy's and CUDA's, with its modules compiled to bytecode, and how
   many of these the table takes: least and median of some processes;
-- microseconds of a pick, of a shape that is new and of one that came before: of each shape the least of some
-  rounds;
-- on a GPU that the table is for, microseconds from the call of `sgemm` with a new shape to its return, its
-  kernel being loaded: pick, plan and launch, the GPU not waited for; of shapes whose operands fit.
+- microseconds of a pick, for a new shape and for a known one: for each shape the least of some rounds;
+- on a GPU that the table is for, microseconds from the call of `sgemm` with a new shape to its return, with
+  its kernel loaded: pick, plan and launch, without waiting for the GPU; for shapes whose operands fit.
 
-All but the last needs no GPU. Each is told with the bar that it is held to.
+Only the last needs a GPU. Each is printed with its bar.
 """
 
 from __future__ import annotations
@@ -90,7 +89,7 @@ def table_of(limits: DeviceLimits) -> Iterator[Path]:
 
 
 def cost_us(call: Callable[[], object], num: int = 1) -> float:
-    """Of each of so many calls: reading the clock takes longer than some."""
+    """The cost per call of many: reading the clock takes longer than some."""
     began = time.perf_counter()
     for _ in range(num):
         call()
@@ -98,7 +97,7 @@ def cost_us(call: Callable[[], object], num: int = 1) -> float:
 
 
 def pick_costs_us(folder: Path, gemms: Sequence[Gemm]) -> list[tuple[float, float, float]]:
-    """For each shape what a pick costs that is new, one that is remembered, and its reason."""
+    """For each shape the cost of a new pick, of a cached one, and of its reason."""
     runtime = Dispatcher(folder)
     found = []
     for g in gemms:
@@ -108,8 +107,8 @@ def pick_costs_us(folder: Path, gemms: Sequence[Gemm]) -> list[tuple[float, floa
 
 
 def call_costs_us(folder: Path, gemms: Sequence[Gemm]) -> list[float]:
-    """What the first call of each shape costs the host, its kernel being loaded. Raises DispatchError where
-    there is no GPU that the table is for."""
+    """The host cost of the first call of each shape, with its kernel loaded. Raises DispatchError if there is
+    no GPU that the table is for."""
     runtime = Dispatcher(folder)
     engines, _ = runtime._open()
     number = engines.for_host()
@@ -151,7 +150,7 @@ def row(what: str, costs: Sequence[float], bar: float | None = None) -> list[str
 
 
 def imports_ms(folder: Path) -> tuple[list[float], list[float]]:
-    """What the import of a table takes in processes that have CUDA and numpy; and one more load of it."""
+    """The time of a table's import in processes that have CUDA and numpy; and of one more load."""
     arguments = [sys.executable, "-c", _IMPORT, str(folder.parent), folder.name]
     env = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     runs = [

@@ -1,11 +1,12 @@
-"""Which share of the bandwidth kernels reach, by how long the pieces are in which they read a large operand.
+"""The share of the bandwidth that kernels reach, by the length of the pieces in which they read a large
+operand.
 
     python benchmarks/piece_lengths.py studies/matrices/h200-nn.json.gz [more ...] [--megabytes 27]
 
-Tiles cut the rows of A and B into pieces of as many floats as the tile has along them (0053). Told is
-which share of what a GPU can move in the measured times the operands are: the largest share, and what a tenth
-of the times exceed. From matrices (write_matrix.py); of shapes one operand of which takes at least so many
-megabytes, and three times as many as the other.
+Tiles cut the rows of A and B into pieces of as many floats as the tile has along them (0053). Prints the
+operands' share of what a GPU can move in the measured times: the largest share, and the one that a tenth of
+the times exceed. From matrices (write_matrix.py); for shapes with one operand of at least this many
+megabytes, three times as large as the other.
 """
 
 from __future__ import annotations

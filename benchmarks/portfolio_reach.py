@@ -1,10 +1,11 @@
-"""How far so many kernels reach on shapes that they were not chosen for, and what of that the model picks.
+"""How well a given number of kernels serves shapes that they were not chosen for, and how well the model
+picks among them.
 
     python benchmarks/portfolio_reach.py studies/matrices/h200-nn.json.gz [more ...]
         [--sizes 16,32,64] [--folds 5]
 
-Of each matrix (record_matrix.py, write_matrix.py) the columns are held apart in folds, as an export does it
-(autotune/export/left_out.py). Told are geometric means over columns held apart. chosen: the best of all rows
+Of each matrix (record_matrix.py, write_matrix.py) the columns are left out by folds, as in an export
+(autotune/export/left_out.py). Prints geometric means over the columns left out. chosen: the best of all rows
 over the best of the chosen; by kind of shape, too. picked: the best of the chosen over what the model picks;
 of four: over the best of the first four. /cuBLAS: cuBLAS over what the model picks, the least of these, and
 the share of those below 0.98. by cuBLAS: the share of columns that go to cuBLAS where that is a provider, and
@@ -30,7 +31,8 @@ from autotune.recording.matrix import TimeMatrix
 
 
 def held_apart(found: TimeMatrix, size: int, num_folds: int) -> list[Judged]:
-    """All columns of a matrix, each judged without those of its fold, by at most `size` kernels a layout."""
+    """All columns of a matrix, each judged without those of its fold, with at most `size` kernels per
+    layout."""
     judged = []
     for layout in LAYOUTS:
         known = candidates(layout, (), [found.of_layout(layout)], found.limits)

@@ -1,7 +1,7 @@
 """Cycles that a warp loses to the ports of the register file: a static model, run over machine code.
 
-As Huerta and others found them by experiment on Ampere and later ("Analyzing Modern NVIDIA GPU cores", 2025),
-of what concerns instructions of the FMA pipe:
+As Huerta and others found by experiment on Ampere and later ("Analyzing Modern NVIDIA GPU cores", 2025), for
+instructions of the FMA pipe:
 
     bank     a warp's registers lie in two, even and odd; each has one port, which gives one operand per cycle
     window   an instruction reads its operands in WINDOW cycles from its issue on; where ports have no room

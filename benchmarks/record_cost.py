@@ -1,9 +1,9 @@
-"""What it costs a call to be counted, and recorded: the core with and without, interleaved.
+"""The cost of counting and recording a call: the core with and without, interleaved.
 
     python benchmarks/record_cost.py
 
 Builds the core twice, once with the counting taken out, and calls a plan of each on a driver that does
-nothing. Told are nanoseconds of a call: of one thread, and of as many as there are cores that call the same
+nothing. Prints nanoseconds of a call: of one thread, and of as many as there are cores that call the same
 plan at once; medians of rounds, and the differences with those of the core that counts nothing. The third
 contestant records into a file meanwhile. Last comes what counting costs where Python launches. Needs gcc, and
 no GPU.

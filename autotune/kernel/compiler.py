@@ -1,8 +1,8 @@
 """CUDA source to cubin, on all cores, through a disk cache. Needs no driver and no GPU.
 
-Each thread of a pool has a process compile (nvrtc.py says why) while the GPU times. Compiled kernels are
-kept on disk, keyed by everything that decides their bytes, with the compiler's own report beside them:
-only that report tells spills.
+Each thread of a pool lets a process compile (nvrtc.py says why) while the GPU times. Compiled kernels are
+kept on disk, keyed by everything that decides their bytes, with the compiler's own report beside them: only
+that report shows spills.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from .config import Config
 from .launch import Variant
 
 CACHE_BYTES = 4 << 30  # the least recently read kernels go first
-# Where there is a driver, NVRTC keeps a cache of its own, and what comes from it comes without ptxas's log.
-# Without the declarations of textures and the like, which `-minimal` leaves out, a compile takes 11 of 246 ms
-# less, and gives the same code (NVRTC 13.3, 12 configs).
+# If there is a driver, NVRTC keeps its own cache, whose results come without ptxas's log. Without the
+# declarations of textures and the like, which `-minimal` leaves out, a compile takes 11 of 246 ms less, and
+# gives the same code (NVRTC 13.3, 12 configs).
 _BASE_OPTIONS = ("-std=c++17", "-default-device", "-minimal", "--no-cache", "--ptxas-options=-v")
 _ENTRY = re.compile(r"Compiling entry function '(\w+)'")
 _REGISTERS = re.compile(r"Used (\d+) registers")
@@ -39,7 +39,7 @@ _FRAME = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) b
 
 @dataclass(frozen=True)
 class Cubin:
-    """A compiled kernel and what ptxas says of its entry function. Sizes are bytes."""
+    """A compiled kernel and ptxas's report of its entry function. Sizes are bytes."""
 
     code: bytes
     sha256: str
@@ -91,7 +91,7 @@ def _pack(cubin: Cubin) -> bytes:
 
 
 def _unpack(packed: bytes) -> Cubin | None:
-    """None for a file that is damaged or of another version: not worth an error, it is compiled anew."""
+    """None for a file that is damaged or of another version: no error, the kernel is compiled again."""
     digest, _, body = packed.partition(b"\n")
     if hashlib.sha256(body).hexdigest().encode() != digest:
         return None
@@ -130,8 +130,8 @@ def _usable_cores() -> int:
 class Compiler:
     """Compiles for one architecture. Threads may share it.
 
-    `cache_dir` None means the default; `timeout_s` bounds one compile, which is then ended. Where the cache
-    cannot be used, kernels are compiled anew and `note` is told so, once, from any thread. Raises
+    `cache_dir` None means the default; `timeout_s` bounds one compile, which is then ended. If the cache
+    cannot be used, kernels are compiled again and `note` is called once, from any thread. Raises
     EnvironmentProblem if NVRTC is missing, or too old or new for `arch`.
     """
 
@@ -167,8 +167,8 @@ class Compiler:
     def submit(self, config: Config, variant: Variant) -> Future[Cubin]:
         """`compile` on the pool.
 
-        Configs that share a cubin compile once even while the first of them is under way: the others
-        wait without a thread, share its fate (failed, cancelled), and spend no `compile_s`.
+        Configs that share a cubin compile once even while the first of them is under way: the others wait
+        without a thread, have the same outcome (failed, cancelled), and take no `compile_s`.
         """
         key = (config.kernel, variant)
         with self._lock:
@@ -195,7 +195,7 @@ class Compiler:
         name: str = "",
     ) -> Cubin:
         """Compile any text; `entry` names the function whose figures are reported. `name` is the identity
-        that the text declares, if it does: code of another is not taken."""
+        that the text declares, if it does: code with another is refused."""
         defines = [f"-D{name}={value}" for name, value in (macros or {}).items()]
         all_options = (f"-arch={self.arch}", *_BASE_OPTIONS, *options, *defines)
         key = hashlib.sha256("\0".join((self.version, entry, *all_options, source)).encode()).hexdigest()
@@ -275,7 +275,7 @@ class Compiler:
 
 
 def _following(first: Future[Cubin]) -> Future[Cubin]:
-    """Ends as `first` does; the time that compiling took is told of the first alone."""
+    """Ends as `first` does; only the first has the compile time."""
     future: Future[Cubin] = Future()
 
     def settle(done: Future[Cubin]) -> None:

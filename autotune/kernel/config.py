@@ -52,7 +52,7 @@ class Config:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Config:
-        """Read a full or partial mapping; what is missing keeps its default."""
+        """Read a full or partial mapping; missing parameters keep their defaults."""
         unknown = sorted(set(data) - set(PARAMETER))
         if unknown:
             raise UsageError(f"unknown parameter {unknown[0]!r}; known are {', '.join(PARAMETER)}")
@@ -63,7 +63,7 @@ class Config:
 
     @classmethod
     def parse(cls, text: str) -> Config:
-        """Read `bm=64,bn=128,copy_a=async`; what is missing keeps its default."""
+        """Read `bm=64,bn=128,copy_a=async`; missing parameters keep their defaults."""
         pairs = [item.strip().partition("=") for item in text.split(",") if item.strip()]
         if not all(equals and name for name, equals, _ in pairs):
             raise UsageError(f"config {text!r}: write name=value pairs, as in bm=64,bn=128")
@@ -82,16 +82,16 @@ class Config:
 
     @property
     def kernel(self) -> Config:
-        """The config less what only the launch needs: equal for configs that share a cubin.
+        """The config without the parameters of the launch: equal for configs that share a cubin.
 
-        That is how blocks walk over C, and the number of splits, unless they are a cluster.
+        Those are the order of blocks over C, and the number of splits unless they are a cluster.
         """
         splits = self.split_k if self.reduction == "cluster" else 1 if self.reduction == "none" else 2
         return replace(self, raster="n", group=1, split_k=splits)
 
     @property
     def in_any_splits(self) -> Config:
-        """Equal for configs that differ in their number of splits only, where that is an argument."""
+        """Equal for configs that differ only in their number of splits, if that is an argument."""
         return replace(self, split_k=self.kernel.split_k)
 
     def __str__(self) -> str:
@@ -99,13 +99,13 @@ class Config:
 
 
 def lanes_k(c: Any) -> Any:
-    """Lanes of a warp that share out k, of a Config or columns of configs: 1, or all where the warp tile is a
+    """Lanes of a warp that divide k, of a Config or columns of configs: 1, or all where the warp tile is a
     single thread tile (kernels/dot_products.cuh)."""
     return 1 + (WARP - 1) * ((c.wm == c.tm) & (c.wn == c.tn))
 
 
 def threads_along_k(c: Any) -> Any:
-    """Threads of a block, its slices' and lanes, that share out the k of a sum; of a Config or columns."""
+    """Threads of a block, in slices and lanes, that divide the k of a sum; of a Config or columns."""
     return c.slice_k * lanes_k(c)
 
 

@@ -1,6 +1,6 @@
 """The feasible set: every config that obeys the rules, for a GPU and a problem, as a finite set of points.
 
-It is the product of independent factors, so it is counted and indexed without being written out.
+It is the product of independent factors, so it can be counted and indexed without listing it.
 """
 
 from __future__ import annotations
@@ -43,14 +43,14 @@ class Factor:
     names: tuple[str, ...]
     values: tuple[tuple[Value, ...], ...]
     codes: np.ndarray  # uint8 (rows, parameters)
-    is_sorted: bool = False  # known to stand in ascending order: to look takes a while
+    is_sorted: bool = False  # known to be in ascending order: checking takes a while
 
     def __len__(self) -> int:
         return len(self.codes)
 
     @cached_property
     def _sorted(self) -> tuple[np.ndarray, np.ndarray | None]:
-        """Rows as byte strings in ascending order, and which row each is if they did not stand in it."""
+        """Rows as byte strings in ascending order, and the row of each if they were unsorted."""
         keys = np.ascontiguousarray(self.codes, dtype=np.uint8).view(f"S{len(self.names)}").ravel()
         if self.is_sorted or np.all(keys[:-1] <= keys[1:]):
             return keys, None
@@ -59,11 +59,11 @@ class Factor:
 
     @property
     def order(self) -> np.ndarray | None:
-        """The rows in ascending order of their codes; None if they stand in it already, as ours do."""
+        """The rows in ascending order of their codes; None if they are already sorted, as ours are."""
         return self._sorted[1]
 
     def rows_of(self, codes: np.ndarray) -> np.ndarray:
-        """Rows that hold these codes, -1 where none does; shapes (q, parameters) -> (q,)."""
+        """Rows with these codes, -1 where there is none; shapes (q, parameters) -> (q,)."""
         keys, rows = self._sorted
         if not len(keys):
             return np.full(len(codes), -1)
@@ -132,7 +132,7 @@ class FeasibleSet:
         return [None if c is None else next(found) for c in codes]
 
     def _codes_of(self, point: Mapping[str, Value]) -> list[int] | None:
-        """As `codes`, of a point that may be in the set; None where it has a value that none there has."""
+        """As `codes`, for a point that may be in the set; None if it has a value that no point there has."""
         try:
             return [v.index(point[n]) for n, v in zip(self.names, self.values, strict=True)]
         except (KeyError, ValueError):
@@ -141,8 +141,8 @@ class FeasibleSet:
 
 class _Tree:
     """Combinations under construction, of a few parameters first: level i holds those of the first i, and
-    those of level i + 1 go on from them. What a rule reads of early parameters is judged where combinations
-    are few, and holds for the many that go on from them."""
+    those of level i + 1 extend them. A rule on early parameters is judged where combinations are few, and
+    holds for the many that extend them."""
 
     def __init__(self, names: Sequence[str], limits: DeviceLimits, gemm: Gemm) -> None:
         self._names, self._limits, self._gemm = names, limits, gemm
@@ -151,8 +151,8 @@ class _Tree:
         self._before: list[np.ndarray] = []  # the row of the level before that each goes on from
 
     def grow(self, rules: Sequence[Rule]) -> int:
-        """Add one more parameter in all ways that these rules allow; returns how many combinations there are
-        then, and adds none where those are too many."""
+        """Add one more parameter in all ways that these rules allow; returns the number of combinations then,
+        and adds none if they are too many."""
         legal = self._legal(rules)
         nums = np.bitwise_count(legal)
         if (num_rows := int(nums.sum(dtype=np.int64))) <= MAX_ROWS:
@@ -188,8 +188,8 @@ class _Tree:
 
     def _verdicts(self, rule: Rule, needs: Sequence[int], added: str, kind: np.dtype[Any]) -> np.ndarray:
         """As `_legal`, by one rule, for the level of the last parameter but `added` that it needs. Few rows
-        differ in what one rule reads of them: it judges each kind of row. It sees only what the rules left of
-        the parameters before."""
+        differ in what one rule reads of them, so it judges each kind of row. It sees only the combinations
+        that the earlier rules left."""
         kinds, number = np.zeros(1, dtype=np.int32), np.zeros(1, dtype=np.int32)  # by row; by kind
         found = np.zeros((1, 0), dtype=np.uint8)  # (numbers, needs)
         for at in range(max(needs, default=-1) + 1):
@@ -213,7 +213,7 @@ class _Tree:
 
 
 def _set_bits(words: np.ndarray) -> np.ndarray:
-    """The places of the bits that are set in each of these, one word after another; uint8."""
+    """The positions of the set bits in each of these, one word after another; uint8."""
     size = words.itemsize
     parts = [np.zeros(0, dtype=np.uint8)]
     for start in range(0, len(words), _JOIN_ROWS):
@@ -242,10 +242,10 @@ def _join(names: Sequence[str], rules: Iterable[Rule], limits: DeviceLimits, gem
 
 
 def feasible_set(limits: DeviceLimits, gemm: Gemm, *, is_wide: bool = False) -> FeasibleSet:
-    """Every config that this device can run on this problem and that is worth a try.
+    """Every config that this device can run on this problem and that is worth a trial.
 
-    `is_wide` drops the rules of kind `worth`, and the set with it grows a thousandfold. Raises
-    UsageError where it then becomes too large to enumerate.
+    `is_wide` drops the rules of kind `worth`, which makes the set a thousand times larger. Raises UsageError
+    if it then becomes too large to enumerate.
     """
     rules = [r for r in RULES if not (is_wide and r.kind == "worth")]
     apart = (*_ORDER_FACTOR, *_WALK_FACTOR, *_LAUNCH_FACTOR)

@@ -1,9 +1,8 @@
-"""What a compiled kernel is, written in its cubin: family and hash of its source, layout, config.
+"""The identity of a compiled kernel, written in its cubin: family and hash of its source, layout, config.
 
-The compiler is given this text as a constant of the module, `sgemm_identity`. It lies among the module's
-other constants, in no kernel's code, and no kernel reads it. So a cubin tells which kernel it holds, whatever
-a table says of it. In the file it stands behind MARK and ends with a NUL, so that no driver is needed to read
-it.
+The compiler is given this text as a constant of the module, `sgemm_identity`. It is among the module's other
+constants, in no kernel's code, and no kernel reads it. So a cubin shows which kernel it holds, whatever a
+table says. In the file it follows MARK and ends with a NUL, so that reading it needs no driver.
 
 Sources with the same code share one hash (same_code.py), so that equal kernels have equal cubins. Copied into
 exported tables: standard library only.
@@ -27,12 +26,12 @@ def of(source_hash: str, config: Config, variant: Variant) -> str:
 
 
 def declaration(identity: str) -> str:
-    """What is compiled behind the kernel's source to have this text in the cubin."""
+    """The declaration, compiled after the kernel's source, that puts this text into the cubin."""
     return f'\nextern "C" __device__ const char {_FAMILY}_identity[] = "{MARK}{identity}";\n'
 
 
 def read(code: bytes) -> str:
-    """The identity in a cubin, or in any bytes; "" where there is none, more than one, or no plain text."""
+    """The identity in a cubin, or in any bytes; "" if there is none, more than one, or no plain text."""
     mark = MARK.encode()
     start = code.find(mark) + len(mark)
     end = code.find(b"\0", start, start + MAX_LENGTH)

@@ -15,7 +15,7 @@ REDUCE_BITS = 8
 REDUCE_THREADS = 1 << REDUCE_BITS  # threads per block of the kernel `sgemm_reduce`
 WARP_BITS = 5
 MANY_THREADS = 1 << 18  # of `sgemm_reduce`: more gain nothing
-GROUP_SPLITS = 8  # a group of its threads adds so many splits at least: it asks for eight at a time
+GROUP_SPLITS = 8  # the least number of splits for a group of its threads: it loads eight at a time
 PACK_THREADS = 256  # threads per block of the kernel `sgemm_pack`, which packs PACK_TILE^2 elements
 PACK_TILE = 64
 WORKSPACE_LIMIT = 1 << 30  # bytes that the packed operands of a call may take, and its partial sums too
@@ -37,9 +37,9 @@ LONG_ACTIVATIONS = ("gelu", "gelu_tanh")  # of so many instructions that their k
 class Epilogue:
     """What a kernel does to alpha * AB + beta * C before it is stored in C (kernels/epilogue.cuh).
 
-    `bias` is added: a value for each of the rows of C, or of the columns. `keeps`: the result so far is
-    stored in a second matrix, whose address and leading dimension are made of vectors as those of C are. Then
-    follows the activation.
+    `bias` is added: a value for each row of C, or for each column. `keeps`: the result so far is stored in a
+    second matrix, whose address and leading dimension allow the same vectors as those of C. Then follows the
+    activation.
     """
 
     bias: str = "none"
@@ -59,7 +59,7 @@ PLAIN = Epilogue()
 @frozen()
 class Variant:
     """What a cubin is compiled for besides its config: the layouts, 64-bit leading dimensions, batches (a
-    kernel for single products does not look at their strides), and the epilogue."""
+    kernel for single products does not read their strides), and the epilogue."""
 
     trans_a: bool = False
     trans_b: bool = False
@@ -75,7 +75,7 @@ class Variant:
 
 @frozen()
 class LaunchSpec:
-    """All that a launch needs to know of a kernel: plain integers, as stored in a table."""
+    """What a launch needs to know of a kernel: plain integers, as stored in a table."""
 
     bm: int
     bn: int
@@ -89,10 +89,10 @@ class LaunchSpec:
     reduction: str  # none, two_pass, last_block, last_wave, cluster
     split_k: int
     variant: Variant
-    wave: int = 0  # blocks that the GPU holds at once: for last_wave alone
+    wave: int = 0  # blocks that the GPU holds at once: only for last_wave
     packs_a: bool = False
     packs_b: bool = False
-    # Every kernel of the code waits for the one before it on the stream, before it reads or writes: so it may
+    # Every kernel of the code waits for the previous one on the stream before it reads or writes: so it may
     # be launched early, while that one still runs (docs/decisions/0018). Compute capability 9.0 and later.
     overlaps: bool = False
     # Blocks walk along one side of C, `group` tiles across before the next step along (tile_scheduler.cuh).
@@ -191,7 +191,7 @@ class Grid(NamedTuple):
 
     @property
     def scratch_bytes(self) -> int:
-        """What lies before the counters."""
+        """Bytes before the counters."""
         return self.pack_bytes + self.sum_bytes
 
     @property
@@ -200,7 +200,7 @@ class Grid(NamedTuple):
 
 
 def has_work(spec: LaunchSpec, k: int) -> bool:
-    """Whether every split of k has some."""
+    """Whether every split of k has some work."""
     return spec.split_k == 1 or spec.split_k * spec.bk <= k
 
 

@@ -1,8 +1,8 @@
-"""Legal relatives of a config: for a GPU of other limits, another layout, operands of any alignment, and a C
-that its tiles do not fit.
+"""Legal relatives of a config: for a GPU with other limits, another layout, operands of any alignment, and a
+C that its tiles do not fit.
 
-A relative predicates its edges. One that does not split k comes once more with sums in blocks (flush_k), for
-a deep k. All come twice, for operands with aligned rows and for any.
+A relative predicates its edges. One that does not split k has a second version with blocked summation
+(flush_k), for a deep k. All have two versions, for operands with aligned rows and for any.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ def stand_in(layout: str) -> Gemm:
 
 
 def relatives(config: Config, layout: str, limits: DeviceLimits) -> Iterator[Config]:
-    """Configs like this one that serve more shapes; the config itself where it is as general as they are."""
+    """Configs similar to this one that serve more shapes; the config itself if it is as general as they
+    are."""
     for variant in _variants(config):
         for widest in (4, 1):
             found = fitted(replace(variant, edges="predicated"), layout, limits, widest)
@@ -35,7 +36,7 @@ def relatives(config: Config, layout: str, limits: DeviceLimits) -> Iterator[Con
 
 
 def trunk(config: Config) -> Config:
-    """What a config shares with its relatives, where the GPU takes it as it is: stands for all of them."""
+    """What a config shares with its relatives, if the GPU takes it unchanged: represents all of them."""
     plain = replace(config.in_any_splits, edges="predicated", vec_a=1, vec_b=1, vec_c=1)
     return replace(plain, pad=0, min_blocks=1, flush_k=0)
 
@@ -78,8 +79,8 @@ def fitted(config: Config, layout: str, limits: DeviceLimits, widest: int = 4) -
 
 def _ever_smaller(config: Config, limits: DeviceLimits) -> Iterator[Config]:
     """The config, then with fewer stages, fewer resident blocks, one fragment buffer and less depth. Through
-    registers, in two stages, where nothing can be copied asynchronously; its splits in a second pass, where
-    there are no clusters."""
+    registers, in two stages, if nothing can be copied asynchronously; its splits in a second pass, if there
+    are no clusters."""
     if not limits.has_async_copy:
         config = replace(config, copy_a="register", copy_b="register", stages=min(config.stages, 2))
     if config.reduction == "cluster" and not limits.has_clusters:

@@ -1,7 +1,7 @@
-"""What a config takes of a GPU: threads, shared memory, registers, residency, and how it is launched.
+"""The resources of a config on a GPU: threads, shared memory, registers, residency, and how it is launched.
 
-Each function reads a Config or columns of configs: only operators numpy also knows. A test holds the
-figures against the compiler's own report.
+Each function reads a Config or columns of configs: only operators numpy also knows. A test compares the
+figures with the compiler's own report.
 """
 
 from __future__ import annotations
@@ -149,14 +149,14 @@ def register_cap(c: Any, limits: DeviceLimits) -> Any:
 
 
 def register_estimate(c: Any) -> Any:
-    """Registers per thread that no compiler can do without: sums, fragments, the leanest overhead. Lanes that
-    share out k have all fragments of a step at once."""
+    """The least registers per thread for any compiler: sums, fragments, the smallest overhead. Lanes that
+    divide k have all fragments of a step at once."""
     buffers = np.where(lanes_k(c) > 1, c.bk // c.slice_k, c.frag_buffers)
     return c.tm * c.tn + buffers * (c.tm + c.tn) + OVERHEAD_REGISTERS
 
 
 def expected_registers(c: Any, limits: DeviceLimits) -> Any:
-    """Registers per thread that ptxas is expected to use, before it is asked."""
+    """Registers per thread that ptxas is expected to use, before compiling."""
     return np.minimum(register_estimate(c) + SPARE_REGISTERS, register_cap(c, limits))
 
 
@@ -198,7 +198,7 @@ def tiles(c: Any, g: Gemm) -> Any:
 
 
 def packed_bytes(c: Any, g: Gemm) -> Any:
-    """Memory that packed operands take, padded to whole tiles; as launch.plan lays them out."""
+    """Memory of packed operands, padded to whole tiles; as launch.plan lays them out."""
     products_a, products_b = (1 if is_shared else g.batch for is_shared in (g.shares_a, g.shares_b))
     bytes_a = c.pack_a * FLOAT_BYTES * products_a * g.k * c.bm * tiles_m(c, g)
     bytes_b = c.pack_b * FLOAT_BYTES * products_b * g.k * c.bn * tiles_n(c, g)

@@ -79,7 +79,8 @@ def _sums_in_flight(d: DeviceLimits) -> int:
 
 
 def _flush_worth(g: Gemm) -> int:
-    """Steps of k that a flush is worth. Few rows or columns leave time for more: they wait for memory."""
+    """Steps of k after which a flush pays. Few rows or columns leave time for more flushes: they wait for
+    memory."""
     return NARROW_FLUSH if min(g.m, g.n) <= NARROW else 1024
 
 
@@ -90,7 +91,8 @@ def _dot_vec(c: Any, g: Gemm) -> Any:
 
 
 def _is_along_k(c: Any, g: Gemm) -> Any:
-    """Whether C is narrow, what is read a few times at most is stored along k, and the tile is as narrow."""
+    """Whether C is narrow, the operand that is read only a few times is stored along k, and the tile is as
+    narrow."""
     few_columns = (g.n <= FEW) and not g.trans_a
     few_rows = (g.m <= FEW) and g.trans_b
     return few_columns & (c.bn < 2 * g.n) | few_rows & (c.bm < 2 * g.m)
@@ -362,7 +364,7 @@ def broken_rules(
 ) -> tuple[Rule, ...]:
     """The rules of those kinds that this config breaks, in the order of `RULES`.
 
-    Where a template rule is broken only such rules are told: the others presume a kernel that compiles.
+    If a template rule is broken only such rules are given: the others assume a kernel that compiles.
     """
     template = [r for r in RULES if r.kind == "template" and not r.holds(config, limits, gemm)]
     others = [r for r in RULES if r.kind != "template" and r.kind in kinds] if not template else []
