@@ -6,11 +6,10 @@
  *     if (status) fprintf(stderr, "%s\n", autotune_error_text(status));
  *     autotune_destroy(handle);
  *
- * Matrices are on the GPU of the calling thread's current context, which cudaSetDevice or cuCtxSetCurrent
-   chose. A
+ * Matrices are on the GPU of the calling thread's current context, which cudaSetDevice or cuCtxSetCurrent chose. A
  * handle serves any number of threads, streams and GPUs, each by the table for its kind. No call waits for the GPU, so
- * calls may be captured into graphs. You need nothing of CUDA to build this: the driver is located at the
-   first product. */
+ * calls may be captured into graphs. You need nothing of CUDA to build this: the driver is located at the first
+ * product. */
 
 #ifndef AUTOTUNE_SGEMM_H
 #define AUTOTUNE_SGEMM_H
@@ -75,7 +74,7 @@ AUTOTUNE_API autotune_status autotune_sgemm_by_columns(autotune_handle *handle, 
 
 /* A batch of products of one shape, whose matrices are `stride` elements apart: by the kernels that were
  * tuned for such batches, else as the manual says. A stride of 0 of A or B: all share the operand. No two C
-   may overlap; with one product strides are ignored, with none nothing is done. */
+ * may overlap; with one product strides are ignored, with none nothing is done. */
 AUTOTUNE_API autotune_status autotune_sgemm_strided_batched(autotune_handle *handle, void *stream, int trans_a,
                                                             int trans_b, int m, int n, int k, float alpha,
                                                             const float *a, int64_t lda, int64_t stride_a,
@@ -97,7 +96,7 @@ typedef enum {
 
 /* C = activation(alpha op(A) op(B) + beta C + bias), where `bias` holds a value for each column of C, on the GPU; NULL: none.
  * Without bias and activation it is autotune_sgemm. The kernel that would serve the plain product serves it,
-   never cuBLAS; the table must have been exported with the epilogue (autotune export-table --epilogue). */
+ * never cuBLAS; the table must have been exported with the epilogue (autotune export-table --epilogue). */
 AUTOTUNE_API autotune_status autotune_sgemm_epilogue(autotune_handle *handle, void *stream, int trans_a, int trans_b,
                                                      int m, int n, int k, float alpha, const float *a, int64_t lda,
                                                      const float *b, int64_t ldb, float beta, float *c, int64_t ldc,

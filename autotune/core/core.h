@@ -33,7 +33,7 @@ AUTOTUNE_API autotune_status autotune_open_kinds(const autotune_table tables[], 
                                                  autotune_handle **handle);
 
 /* Closes a handle that no call uses any more; NULL is allowed. Plans that are held stay valid. In a process
-   that was forked
+ * that was forked
  * from one that used CUDA it does nothing: the memory is the child's until it ends. */
 AUTOTUNE_API void autotune_close(autotune_handle *handle);
 
@@ -78,7 +78,7 @@ AUTOTUNE_API void autotune_forget(autotune_handle *handle);
 
 /* How often each kind of call was served since the handle was opened: copies up to `room` counts, the newest kind first,
  * and returns how many there are. Calls of dropped plans stay counted; launches in a workspace of the
-   caller's are not counted. */
+ * caller's are not counted. */
 AUTOTUNE_API int32_t autotune_counts(const autotune_handle *handle, autotune_count *counts, int32_t room);
 
 #ifdef __cplusplus
