@@ -25,7 +25,7 @@ def point_key(point: Point) -> str:
 
 
 def read_key(key: str) -> dict[str, Value]:
-    """The point that a key names; anything for what is no key."""
+    """The point that a key names; anything for an invalid key."""
     pairs = (item.partition("=") for item in key.split(","))
     return {name: int(text) if re.fullmatch("-?[0-9]{1,18}", text) else text for name, _, text in pairs}
 
@@ -40,7 +40,7 @@ class Baseline:
 
 @dataclass(frozen=True)
 class Cell:
-    """A point, or cuBLAS (None), on a problem: to be timed, not verified, and not to the end once it is
+    """A point, or cuBLAS (None), on a problem: it is timed, not verified, and timing stops early once it is
     clearly slower than `cutoff_us`."""
 
     gemm: Gemm
@@ -50,7 +50,8 @@ class Cell:
 
 @dataclass(frozen=True)
 class CellTime:
-    """Samples in us of one cell; none where it failed, for that reason. `is_cut_short`: too slow to go on."""
+    """Samples in us of one cell; none if it failed, for the given reason. `is_cut_short`: too slow to go
+    on."""
 
     samples_us: tuple[float, ...]
     is_cut_short: bool = False
@@ -62,8 +63,8 @@ class Rounds:
     """Points and cuBLAS, timed interleaved: `samples_us[i][r]` is point i in round r. A point that fails
     verification now has no samples.
 
-    `marks` name what disturbed the rounds (`disturbance`), `discarded` are disturbed ones that were taken
-    before: for each point its samples and their marks.
+    `marks` name what disturbed the rounds (`disturbance`), `discarded` are earlier disturbed ones: for each
+    point its samples and their marks.
     """
 
     samples_us: tuple[tuple[float, ...], ...]
@@ -84,7 +85,7 @@ class Target(Protocol):
     max_error: float | None  # times cuBLAS's: less accurate points cannot win; None: no limit
 
     def space(self, gemm: Gemm) -> FeasibleSet:
-        """The points that may be asked for on this problem."""
+        """The points that may be proposed for this problem."""
         ...
 
     def baseline(self, gemm: Gemm) -> Baseline:
@@ -101,12 +102,12 @@ class Target(Protocol):
         ...
 
     def joules(self, gemm: Gemm, points: Sequence[Point]) -> tuple[float | None, ...]:
-        """Energy of one launch of each point, while it runs again and again; None where it is not known."""
+        """Energy of one launch of each point, while it runs repeatedly; None if unknown."""
         ...
 
     def renew(self) -> None:
-        """Go on in a fresh process, so that nothing of what ran before is in what is measured next. Where
-        there is no process, nothing happens."""
+        """Continue in a fresh process, so that earlier work does not affect later measurements. Without a
+        process, nothing happens."""
         ...
 
     def now(self) -> float:
@@ -123,18 +124,19 @@ class Target(Protocol):
 
 @runtime_checkable
 class Refining(Protocol):
-    """A target whose idle seconds can decide between candidates. A recording has told all it knows."""
+    """A target whose idle seconds can decide between candidates. A recording cannot: it has no further
+    data."""
 
     def duel(self, gemm: Gemm, points: tuple[Point, Point], rounds: int, shuffle: int) -> Future[Rounds]:
-        """Time two points that are known to run, interleaved and without cuBLAS, once nothing that was
-        submitted waits for the GPU. `shuffle` varies the order within rounds. Both are without samples if
-        they, or one of them, brought the GPU's process down."""
+        """Time two points that are known to run, interleaved and without cuBLAS, once no submitted work waits
+        for the GPU. `shuffle` varies the order within rounds. Both have no samples if they, or one of them,
+        killed the GPU's process."""
         ...
 
 
 @runtime_checkable
 class Filling(Target, Protocol):
-    """A target that times kernels which were verified elsewhere, many in a row."""
+    """A target that times many kernels in a row which were verified elsewhere."""
 
     def fill(self, cells: Sequence[Cell]) -> Future[tuple[CellTime, ...]]:
         """Compile what the cells need, then time them one after another; nothing is verified. One whose point
@@ -151,6 +153,6 @@ class Reusing(Protocol):
         ...
 
     def submit_compiled(self, gemm: Gemm, point: Point, cutoff_us: float | None) -> Future[Measurement]:
-        """As `Target.submit`, for a point whose kernel was compiled before, once nothing that was submitted
-        waits for the GPU. `compile_s` tells whether it had to be compiled again after all."""
+        """As `Target.submit`, for a point whose kernel was compiled before, once no submitted work waits for
+        the GPU. `compile_s` tells whether it had to be compiled again after all."""
         ...

@@ -17,7 +17,7 @@ from .recording.matrix import TimeMatrix
 from .recording.replay import ReplayTarget
 from .target import Target
 
-Note = Callable[[str], None]  # what a person should know, a sentence or a few
+Note = Callable[[str], None]  # notes for the user, a sentence or a few
 
 REPLAY = "replay:"
 DEFAULT_LIMITS = "h200"  # shown where there is no GPU to ask: the kind that the shipped recordings are of
@@ -37,7 +37,7 @@ def open_target(
     Of several recordings the first that holds all of `gemms` is taken. Kernels whose error is more than
     `max_error` times cuBLAS's cannot win.
 
-    Raises UsageError or EnvironmentProblem where the selector names nothing usable.
+    Raises UsageError or EnvironmentProblem if the selector names nothing usable.
     """
     if selector == REPLAY:
         raise UsageError(f"--gpu {REPLAY} names no file; write {REPLAY}FILE, or `auto`")
@@ -59,7 +59,7 @@ def open_target(
 
 
 def _need_memory(selector: str, gemms: Sequence[Gemm]) -> None:
-    """Raises UsageError for problems that can never be on this GPU, before any of the others is tuned."""
+    """Raises UsageError for problems too large for this GPU, before any of the others is tuned."""
     if not gemms:
         return
     found = gpu.find_gpu(selector)
@@ -79,7 +79,7 @@ def open_gpu(
     *,
     note: Note,
 ) -> GpuTarget:
-    """A GPU for what a recording cannot do. Raises UsageError, also where it has not the memory for one of
+    """A GPU for what a recording cannot do. Raises UsageError, also if it has too little memory for one of
     these problems, or EnvironmentProblem."""
     if selector.startswith(REPLAY):
         raise UsageError(f"--gpu {selector}: a recording cannot run kernels; name a GPU")
@@ -116,8 +116,8 @@ def matrices() -> list[TimeMatrix]:
 
 
 def default_recording(gemms: Sequence[Gemm] = ()) -> Path:
-    """What stands in for a GPU with `--gpu auto`: the first recorded space that holds these problems,
-    else the first of all (which then tells what it holds)."""
+    """The replacement for a GPU with `--gpu auto`: the first recorded space that holds these problems, else
+    the first of all (which then reports what it holds)."""
     shipped = recordings()
     if not shipped:
         raise EnvironmentProblem(f"no recorded space in {studies_dir()}; reinstall, or use --gpu replay:FILE")
@@ -125,7 +125,7 @@ def default_recording(gemms: Sequence[Gemm] = ()) -> Path:
 
 
 def limits_here(selector: str, *, note: Note) -> DeviceLimits:
-    """Limits of a GPU of this machine; of a known kind, saying so, where `auto` finds none."""
+    """Limits of a GPU of this machine; if `auto` finds none, of a known kind, with a note."""
     problem = why_no_gpu() if selector == "auto" else None
     if problem is None:
         return device_limits(gpu.find_gpu(selector).index)

@@ -51,7 +51,7 @@ _note = logging.getLogger("autotune").warning
 
 @dataclass(frozen=True)
 class Result:
-    """What a search came to, trials of earlier runs included. The same call goes on where it ended."""
+    """The result of a search, trials of earlier runs included. The same call continues where it ended."""
 
     search: SearchResult  # all of it, by shape
     environment: Environment  # the GPU, or the recording that stood in for it
@@ -59,9 +59,9 @@ class Result:
     max_error: float | None  # times cuBLAS's, of what may win
     db: str
     source_hash: str  # of the kernel whose instances were searched
-    optimum_us: Mapping[Gemm, float]  # of recorded spaces: what their best point takes
-    filled: Filled | None = None  # what was timed across shapes, where some were drawn
-    gain: Gain | None = None  # for the calls of a program, where these were given and none were drawn
+    optimum_us: Mapping[Gemm, float]  # of recorded spaces: the time of their best point
+    filled: Filled | None = None  # the times across shapes, if some were drawn
+    gain: Gain | None = None  # for the calls of a program, if these were given and none were drawn
 
     @property
     def shapes(self) -> tuple[ShapeResult, ...]:
@@ -70,7 +70,7 @@ class Result:
 
     @property
     def best(self) -> dict[Gemm, Best | None]:
-        """The kernel to use for each shape, its time and cuBLAS's in us; None where no candidate ran."""
+        """The kernel to use for each shape, its time and cuBLAS's in us; None if no candidate ran."""
         return {shape.gemm: shape.verdict for shape in self.shapes}
 
     @property
@@ -90,7 +90,7 @@ class Result:
     def export(self, folder: str | Path, *, note: Note = _note) -> Table:
         """Write the winners of these shapes as a folder that applications import (`Dispatcher`).
 
-        Raises DispatchError where a shape has no winner, or the kernels are not autotune's.
+        Raises DispatchError if a shape has no winner, or the kernels are not autotune's.
         """
         gemms = [shape.gemm for shape in self.shapes]
         return export_table(folder, gemms, db=self.db, cache=self.cache, max_error=self.max_error, note=note)
@@ -118,12 +118,12 @@ def tune(
     """Search the best kernels for these shapes on a GPU, and keep every trial in a database.
 
     `shapes`: one or several of 4096 (a square), "4096x128x4096:NT", (m, n, k) or Gemm; none: all that a
-    recording holds. `gpu`: an index, a UUID, `replay:FILE`, or `auto`, for which a recording that ships with
-    autotune stands in where there is no GPU. `seconds` are of this run, `trials` of each shape, earlier runs
-    included; with neither, a shape ends when nothing better is likely. `db`: a file of SQLite, or a URL of
-    PostgreSQL. `cache`: `cold` or `warm` operands. `policy`: what decides how the search proceeds
-    (search_policy.py). `max_error`: times cuBLAS's, of what may win (None: no
-    limit). `num_drawn`: draws so many more shapes at random (distribution.py): from all shapes, or from
+    recording holds. `gpu`: an index, a UUID, `replay:FILE`, or `auto`, which uses a shipped recording if
+    there is no GPU. `seconds` limits this run, `trials` each shape, earlier runs included; with neither, a
+    shape ends when nothing better is likely. `db`: a file of SQLite, or a URL of
+    PostgreSQL. `cache`: `cold` or `warm` operands. `policy`: the values that decide how the search proceeds
+    (search_policy.py). `max_error`: the limit for winners, in times cuBLAS's error (None: no limit).
+    `num_drawn`: draws so many more shapes at random (distribution.py): from all shapes, or from
     `calls`, which says how often a program calls for each (less batches, whose kernels serve these alone).
     Where none is drawn, the shapes of `calls` are searched beside `shapes`: those whose calls take most come
     first and have more of the seconds, those that take the last hundredth of all are left out, and
@@ -151,7 +151,7 @@ def tune(
     policy = policy or SearchPolicy()
     with (
         closing(targets.open_target(gpu, read_policy(cache), gemms, max_error, note=note)) as target,
-        Store.open(db) as store,  # behind the target: without one no empty database is left
+        Store.open(db) as store,  # after the target: if that fails, no empty database is left
         store.damages.told(note),
     ):
         store.tell_when_away(note)
@@ -188,8 +188,9 @@ def tune(
 
 
 def _after_cublas(target: Target, store: Store, options: Options) -> Options:
-    """The same with the seconds that are left once cuBLAS was timed on drawn shapes: from these times a table
-    knows what to leave to it. A recording knows none, and who counts trials alone wants these and no more."""
+    """The same with the seconds that are left once cuBLAS was timed on drawn shapes: by these times a table
+    knows which calls to leave to it. A recording has none, and with a limit on trials only, only these are
+    wanted."""
     if not isinstance(target, Filling) or (options.trials is not None and options.seconds is None):
         return options
     seconds, drawn = options.seconds, drawn_for(NUM_TIMED, options.seed, target.limits)
@@ -226,7 +227,7 @@ def _due(calls: Mapping[Gemm, int], taken_us: Mapping[Gemm, float]) -> tuple[lis
 
 
 def _single(calls: Mapping[Gemm, int]) -> dict[Gemm, int]:
-    """Those of no batch. Raises UsageError where that leaves none, or where C of one has no elements."""
+    """Those that are not batches. Raises UsageError if none is left, or if the C of one has no elements."""
     single = {gemm: count for gemm, count in calls.items() if not gemm.is_batched}
     if calls and not single:
         raise UsageError(
@@ -238,7 +239,7 @@ def _single(calls: Mapping[Gemm, int]) -> dict[Gemm, int]:
 
 
 def _filling(target: Target) -> Filling:
-    """Raises UsageError where kernels cannot be timed across shapes."""
+    """Raises UsageError if kernels cannot be timed across shapes."""
     if not isinstance(target, Filling):
         raise UsageError("shapes are drawn for a GPU, and this is a recording; name a GPU, or leave them out")
     return target
@@ -341,7 +342,7 @@ def space(shape: Shape, gpu: str = "auto", *, note: Note = _note) -> FeasibleSet
 
 
 def read_shapes(shapes: Shape | Iterable[Shape]) -> tuple[Gemm, ...]:
-    """Each once. Raises UsageError for what is no shape, or has no elements of C."""
+    """Each shape once. Raises UsageError for an invalid shape, or one without elements of C."""
     if isinstance(shapes, Gemm | str | int) or _is_triple(shapes):
         shapes = [shapes]  # type: ignore[list-item]
     gemms = tuple(dict.fromkeys(map(_gemm, shapes)))
@@ -365,7 +366,7 @@ def _gemm(shape: Shape) -> Gemm:
 
 
 def _limits(environment: Environment) -> DeviceLimits:
-    """Limits of the kind of GPU that was measured: asked of one that is here, else as known by name."""
+    """Limits of the kind of GPU that was measured: read from one that is here, else known by name."""
     known = limits_by_name(environment.gpu_name)
     if environment.is_recorded and known is not None:
         return known
@@ -383,7 +384,7 @@ def _limits(environment: Environment) -> DeviceLimits:
 
 
 def _power_limit_w(environment: Environment) -> float | None:
-    """Of the very GPU that was measured, if it is in this machine."""
+    """The power limit of the measured GPU, if it is in this machine."""
     if environment.is_recorded:
         return None
     from .gpu.nvml import Monitor

@@ -410,7 +410,8 @@ class Dispatcher:
         stream: Any,
         added: Added | None,
     ) -> Any:
-        """Run a plan on arrays of these owners, that of what is added behind them. Returns the result."""
+        """Run a plan on arrays of these owners, the last of them the owner of what is added. Returns the
+        result."""
         (a, b, out), (at_a, at_b, at_c) = arrays, addresses
         library, library_b, library_c, library_v = owners
         device = plan.gpu.device
@@ -445,10 +446,10 @@ class Dispatcher:
         from .stacks import stacked
 
         key = forms, leading, trans_a, trans_b
-        stacks = self._stacks  # others may put another in its place
+        stacks = self._stacks  # others may replace it
         try:
             found = stacks.get(key)
-        except TypeError:  # a flag that has no hash: it is refused like others that are none
+        except TypeError:  # a flag without a hash: it is refused like other invalid flags
             found = None
         if found is None:
             found = stacked(forms, leading, trans_a, trans_b)
@@ -465,8 +466,8 @@ class Dispatcher:
         operands: tuple[Any, Any, Any],
         transposed: tuple[bool, bool],
     ) -> Any:
-        """A product that no kernel computes as its matrices lie: of transposes where `out` is stored by
-        columns, C^T = op(b)^T op(a)^T; else with a packed copy. Raises the fault where neither can be."""
+        """A product with strides that no kernel supports: computed by transposes if `out` is stored by
+        columns, C^T = op(b)^T op(a)^T; else with a packed copy. Raises the fault if neither is possible."""
         (a, b, out), (trans_a, trans_b) = operands, transposed
         owner, turned = owners[fault.role], _turned(out)
         is_along_columns = call.keywords["bias"] is not None  # which would be along rows of the transpose
@@ -485,9 +486,9 @@ class Dispatcher:
         return out
 
     def torch(self) -> TorchRouting:
-        """A context in which products of an unmodified program of torch are routed to this table, where it is
-        expected to be faster than cuBLAS (torch_routing.py). Its `report()` tells what came of it. The first
-        time for a torch a C++ compiler runs some 10 s (torch_router.py); AUTOTUNE_ROUTER=0 does without.
+        """A context in which products of an unmodified PyTorch program are routed to this table, where it is
+        expected to be faster than cuBLAS (torch_routing.py). Its `report()` says how they were served. The
+        first time for a torch a C++ compiler runs some 10 s (torch_router.py); AUTOTUNE_ROUTER=0 avoids that.
 
         Raises DispatchError where torch is not imported or too old, or the core was not built.
         """
@@ -514,12 +515,12 @@ class Dispatcher:
 
         try:
             first = engines.for_host()
-        except DispatchError:  # no table is for any: all calls are left alone
+        except DispatchError:  # there is no table for any: all calls are left alone
             first = 0
         return RoutedKinds(make, first)
 
     def _kind_or_first(self, engines: Engines, device: int) -> OneKind:
-        """The first kind's engine leaves alone what is on a GPU that no table is for."""
+        """The first kind's engine leaves alone calls on a GPU without a table."""
         try:
             return engines.kind(device) or self._kinds[0]
         except DispatchError:
@@ -538,13 +539,13 @@ class Dispatcher:
     def sgemm_by_core(
         self, a: Any, b: Any, alpha: float, trans_a: bool, trans_b: bool, is_below_autograd: bool = False
     ) -> Any | None:
-        """A product of torch's tensors; None for a kind of call that is new, not served by the core, or, but
-        below autograd, of a tensor that needs a gradient."""
+        """A product of torch's tensors; None for a kind of call that is new, not served by the core, or,
+        except below autograd, of a tensor that needs a gradient."""
         calls = self._below_autograd if is_below_autograd else self._tensor_calls
         return None if calls is None else calls.sgemm(a, b, None, alpha, 0.0, trans_a, trans_b)
 
     def _meet_torch(self, engine: Planner) -> None:
-        """From the first product of torch's tensors on an engine's core reads these, if it can."""
+        """From the first product of torch's tensors on, an engine's core reads these, if it can."""
         from .several_calls import SeveralCalls
 
         with self._lock:
@@ -557,7 +558,7 @@ class Dispatcher:
             self._met_torch.add(engine)
 
     def _pin(self, path: Path) -> None:
-        """Have a file of choices serve the kind that it is of. Raises DispatchError where it is of none."""
+        """Use a file of choices for its kind. Raises DispatchError if it is of no kind here."""
         faults = []
         for kind in self._kinds:
             try:
@@ -583,7 +584,7 @@ class Dispatcher:
 
 
 def _fallback_mode(fallback: Fallback | None, deterministic: bool) -> Fallback:
-    """What becomes of GPUs that no table is for. Raises DispatchError for what is no such choice."""
+    """What happens on GPUs without a table. Raises DispatchError for an invalid choice."""
     told: str = fallback or (not deterministic and os.environ.get(FALLBACK)) or "refuse"
     if told == "refuse":
         return "refuse"
@@ -594,7 +595,7 @@ def _fallback_mode(fallback: Fallback | None, deterministic: bool) -> Fallback:
 
 
 def _mode(settle: Settle | None, deterministic: bool) -> str:
-    """What to settle. Raises DispatchError for options that are none, or contradict each other."""
+    """What to settle. Raises DispatchError for options that are invalid, or contradict each other."""
     if type(deterministic) is not bool:
         raise DispatchError(f"deterministic is a {type(deterministic).__name__}; pass True or False")
     told = os.environ.get(_SETTLE) or "off" if settle is None else settle
@@ -628,7 +629,7 @@ def _shape(plan: Plan, stack: Stack | None) -> tuple[int, ...]:
 
 
 def _num_bytes(plan: Plan, stack: Stack | None) -> Triple:
-    """What A, B and C reach over."""
+    """The bytes that A, B and C span."""
     a, b, c = plan.problem.num_bytes
     if stack is None:
         return a, b, c
@@ -638,7 +639,7 @@ def _num_bytes(plan: Plan, stack: Stack | None) -> Triple:
 
 
 def _turned(x: Any) -> Any | None:
-    """The transposes of all matrices of an array, as a view; None where that cannot be had."""
+    """The transposes of all matrices of an array, as a view; None if that is impossible."""
     if getattr(x, "ndim", 2) == 2:
         return getattr(x, "T", None)
     swapped = getattr(x, "swapaxes", None)
@@ -648,7 +649,7 @@ def _turned(x: Any) -> Any | None:
 def _explicit(driver: Driver, stream: Any, device: int) -> int:
     """Handle of a stream that the caller passed. Raises DispatchError if it is of another GPU.
 
-    While the stream is captured that cannot be asked: the question would end the capture.
+    While the stream is captured this is not checked: asking would end the capture.
     """
     handle = stream_handle(stream)
     is_default = handle in LEGACY_STREAMS or handle == PER_THREAD_STREAM

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 _ALIGNMENT_MASK = TUNED_ALIGNMENT - 1
 
 # Arguments of the kernels, as documented at launch.Grid, and where each lies in the packed values.
-# Of the epilogue the bias alone is ever other than 0: all products of a batch share it.
+# Of the epilogue only the bias is ever other than 0: all products of a batch share it.
 _EPILOGUE = f"Q{8 * (EPILOGUE_WORDS - 1)}x"
 _SGEMM = struct.Struct(f"=iiifQqQqf4xQqQi{SCHEDULE_WORDS}I4xqqqi4x{_EPILOGUE}")
 _ALPHA = struct.Struct("=f")
@@ -72,7 +72,7 @@ def key_of(
     batch: Batch | None = None,
     epilogue: Epilogue | None = None,
 ) -> Key:
-    """Of a call with arrays on these GPUs, of these forms, at these addresses."""
+    """The key of a call with arrays on these GPUs, of these forms, at these addresses."""
     a, b, c = addresses
     aligned = (a & _ALIGNMENT_MASK, b & _ALIGNMENT_MASK, c & _ALIGNMENT_MASK)
     return devices, forms, aligned, trans_a, trans_b, batch, epilogue
@@ -80,10 +80,10 @@ def key_of(
 
 class Plan(NamedTuple):
     """What does not change while shapes, strides, alignment and GPU stay. `kernel` is None if there
-    is nothing to launch. `blas` is the call of cuBLAS, where that serves: the kernel does where it cannot.
-    `loop`: of a batch whose kernel is launched once for each product, the products. `unsettled` is the call,
-    where another launch may turn out to be faster; `key` is what the plan is remembered by. `core`: the same
-    for the core, where that launches and counts; `tally` counts elsewhere."""
+    is nothing to launch. `blas` is the call of cuBLAS, if cuBLAS serves: the kernel serves if that fails.
+    `loop`: the products of a batch whose kernel is launched once for each. `unsettled` is the call, if
+    another launch may turn out to be faster; `key` is the key of the plan. `core`: the same plan of the core,
+    if that launches and counts; else `tally` counts."""
 
     problem: Product
     gpu: OpenGpu
@@ -117,7 +117,7 @@ class _Arguments(threading.local):
 
 
 class Planner:
-    """Remembers what serves each kind of call, and counts its calls. Threads may share it."""
+    """Keeps what serves each kind of call, and counts its calls. Threads may share it."""
 
     def __init__(self, driver: Driver, devices: Gpus, blas: BlasProvider) -> None:
         self.driver, self.devices, self.blas = driver, devices, blas
@@ -142,10 +142,10 @@ class Planner:
         the epilogue.
         """
         key = key_of(devices, forms, addresses, trans_a, trans_b, batch, epilogue)
-        plans = self._plans  # `forget_plans` puts others in their place
+        plans = self._plans  # `forget_plans` replaces them
         try:
             found = plans.get(key)
-        except TypeError:  # a flag that has no hash: it is refused like others that are none
+        except TypeError:  # a flag without a hash: it is refused like other invalid flags
             found = None
         if found is None:
             check_aligned(key[2])
@@ -155,24 +155,24 @@ class Planner:
         return found
 
     def remember(self, key: Key, plan: Plan) -> None:
-        """Use a plan for all calls that are alike."""
+        """Use a plan for all calls of its kind."""
         if len(self._plans) >= MAX_PLANS:
             self._plans.clear()
         self._plans[key] = plan
 
     def counted(self, plan: Plan, addresses: Triple, pick: Pick) -> Plan:
-        """The same plan, whose calls are counted, and recorded from now on where that was asked for."""
+        """The same plan, whose calls are counted from now on, and recorded if requested."""
         if self._recorder is not None:
             self._recorder.begin()
         return plan._replace(tally=self._tallies.of(plan.problem, addresses, pick))
 
     def counts(self) -> list[Counted]:
-        """How often each kind of call was served so far, whatever became of its plan."""
+        """How often each kind of call was served so far, even if its plan was dropped."""
         return self._tallies.counts()
 
     def record(self, file: str) -> None:
-        """Write these counts beside a file, as long as calls come. Raises DispatchError where that cannot be
-        written, or others are written to already."""
+        """Write these counts beside a file, as long as calls come. Raises DispatchError if that cannot be
+        written, or if they are already written to another."""
         if self._recorder is None:
             self._recorder = CallRecorder(file, self._tallies)
             finalize(self, self._recorder.end)
@@ -182,12 +182,12 @@ class Planner:
             raise recorded_elsewhere()
 
     def tensor_calls(self, is_below_autograd: bool = False) -> TensorCalls | None:
-        """What serves torch's tensors without asking Python what they are, if anything can. Below autograd
-        it takes tensors of any class, and gradients are not its business."""
+        """What serves torch's tensors without inspecting them in Python, if possible. Below autograd it takes
+        tensors of any class, and ignores gradients."""
         return None
 
     def forget_plans(self) -> None:
-        """Plan every kind of call anew: what serves it may have changed."""
+        """Plan every kind of call again: its kernel may have changed."""
         self._plans = {}
 
     def _make_plan(self, problem: Product, device: int, aligned: Triple, key: Key) -> Plan:
@@ -209,11 +209,10 @@ class Planner:
 
 
 class Engine(Planner):
-    """Launches the kernels of one table, or has `blas` serve where that is picked. Threads may share it.
+    """Launches the kernels of one table, or lets `blas` serve where that is picked. Threads may share it.
 
-    A choice in `known` goes before the chooser's. `settle` is called before a plan that is not settled runs,
-    with the plan and its stream; it says whether another launch may serve from now
-    on.
+    A choice in `known` has priority over the chooser's. `settle` is called before an unsettled plan runs,
+    with the plan and its stream; it returns whether another launch may serve from now on.
     """
 
     devices: Devices
@@ -254,7 +253,7 @@ class Engine(Planner):
         return plan
 
     def plan_of(self, problem: Product, gpu: OpenGpu, pick: Pick, addresses: Triple = (0, 0, 0)) -> Plan:
-        """The plan of what a pick says, for operands at addresses that are aligned like these. Raises
+        """The plan of a pick, for operands at addresses that are aligned like these. Raises
         DispatchError if its kernel cannot be loaded."""
         kernel, gemm = self._chooser.kernels[pick.kernel_id], problem.gemm
         spec = in_splits(kernel, pick.split_k)
@@ -293,7 +292,7 @@ class Engine(Planner):
     def _run_blas(
         self, plan: Plan, call: ColumnMajorCall, stream: int, addresses: Triple, alpha: float, beta: float
     ) -> bool:
-        """Let cuBLAS serve; False where the kernel has to."""
+        """Let cuBLAS serve; False if the kernel has to."""
         library, gpu = self.blas.library, plan.gpu
         with self.devices.current(gpu):
             handle = None if library is None else library.handle(gpu.device, stream, self.driver)

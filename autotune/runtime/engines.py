@@ -24,7 +24,7 @@ Fallback = Literal["refuse", "cublas"]
 
 
 class Engines:
-    """The engines of a dispatcher, each made when a GPU needs it; `on_new` is told of it. Threads may share
+    """The engines of a dispatcher, each made when a GPU needs it; `on_new` receives it. Threads may share
     it."""
 
     def __init__(
@@ -49,8 +49,8 @@ class Engines:
         return list(dict.fromkeys(self._by_devices.values()))
 
     def serving(self, devices: Triple) -> Planner:
-        """The engine for arrays on these GPUs. Raises DispatchError where they are on several, or none is for
-        theirs."""
+        """The engine for arrays on these GPUs. Raises DispatchError if they are on several, or if there is
+        none for theirs."""
         found = self._by_devices.get(devices)
         if found is None:
             found = self.of(common_device(devices))
@@ -58,7 +58,7 @@ class Engines:
         return found
 
     def of(self, device: int) -> Planner:
-        """The engine for a GPU. Raises DispatchError where none is for it."""
+        """The engine for a GPU. Raises DispatchError if there is none for it."""
         devices = (device, device, device)
         found = self._by_devices.get(devices)
         if found is None:
@@ -68,8 +68,8 @@ class Engines:
         return found
 
     def kind(self, device: int) -> OneKind | None:
-        """The kind whose table is for a GPU; None where cuBLAS serves it. Raises DispatchError where it is
-        not served."""
+        """The kind whose table is for a GPU; None if cuBLAS serves it. Raises DispatchError if it is not
+        served."""
         if device not in self._kind_of:
             here = kind_here(self.driver, device)
             found = next((kind for kind in self._kinds if kind.gpu_kind == here), None)
@@ -79,8 +79,8 @@ class Engines:
         return self._kind_of[device]
 
     def for_host(self) -> int:
-        """The GPU for arrays of the host: the current one if a table is for it, else the first such, else the
-        one that cuBLAS serves."""
+        """The GPU for host arrays: the current one if there is a table for it, else the first with a table,
+        else the one that cuBLAS serves."""
         current = self.driver.current_device()
         if current not in self._for_host:
             try:
