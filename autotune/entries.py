@@ -60,7 +60,7 @@ def text(value: Any, where: str) -> str:
     if type(value) is not str or len(value) > LONGEST:
         raise ValueError(f"{where}: expected a text, found {shown(value)}")
     if "\0" in value or any("\ud800" <= character <= "\udfff" for character in value):
-        raise ValueError(f"{where}: {shown(value)} holds characters that are none")
+        raise ValueError(f"{where}: {shown(value)} holds invalid characters")
     return value
 
 

@@ -355,7 +355,7 @@ def parse(text: str) -> Any:
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) != len(pairs):
-        raise Misfit("a key stands twice in one object")
+        raise Misfit("a key occurs twice in one object")
     return found
 
 

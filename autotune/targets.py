@@ -129,5 +129,5 @@ def limits_here(selector: str, *, note: Note) -> DeviceLimits:
     problem = why_no_gpu() if selector == "auto" else None
     if problem is None:
         return device_limits(gpu.find_gpu(selector).index)
-    note(f"No GPU can be used here: {problem}. Shown are the limits of an {KNOWN[DEFAULT_LIMITS].name}.")
+    note(f"No GPU can be used here: {problem}. The limits are those of an {KNOWN[DEFAULT_LIMITS].name}.")
     return KNOWN[DEFAULT_LIMITS]

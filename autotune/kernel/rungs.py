@@ -143,9 +143,9 @@ def steps(gemm: Gemm) -> tuple[Step, ...]:
     for an empty C.
     """
     if gemm.is_batched:
-        raise UsageError(f"the ladder stands on single products only; {gemm} is a batch")
+        raise UsageError(f"the ladder takes single products only; {gemm} is a batch")
     if gemm.layout != "NN":
-        raise UsageError(f"the ladder stands on NN problems only; {gemm} is {gemm.layout}")
+        raise UsageError(f"the ladder takes NN problems only; {gemm} is {gemm.layout}")
     gemm.need_output()
     return tuple(replace(step, kernel=_fitted(step.kernel, gemm)) for step in STEPS)
 

@@ -123,9 +123,9 @@ def check_references(table: Table) -> None:
     _check_epilogues(table)
     for entry in table.entries:
         _check_entry(entry, kernels)
-    _require(set(table.places) <= set(LAYOUTS), "places are of a layout that there is none of")
+    _require(set(table.places) <= set(LAYOUTS), "places are of an unknown layout")
     _check_missed(table)
-    _require(set(table.cublas) <= set(LAYOUTS), "cuBLAS is known of a layout that there is none of")
+    _require(set(table.cublas) <= set(LAYOUTS), "cuBLAS times are of an unknown layout")
     for layout, figures in table.cublas.items():
         _check_cublas(figures, f"what is known of cuBLAS for {layout}")
 

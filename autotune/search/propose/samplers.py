@@ -21,5 +21,5 @@ def make_proposer(
 ) -> Proposer:
     """`autotune` is ours, `random` draws unseen feasible points. Raises UsageError for another name."""
     if sampler not in SAMPLERS:
-        raise UsageError(f"--sampler {sampler!r} is none; known are {', '.join(SAMPLERS)}")
+        raise UsageError(f"--sampler {sampler!r} is unknown; known are {', '.join(SAMPLERS)}")
     return Proposer(space, seed=seed, traits=traits, policy=policy, has_model=sampler == "autotune")
