@@ -35,8 +35,8 @@ typedef struct {
     const void *exchange;                     /* DLPackExchangeAPI of their type */
     void *tensor;                             /* that type; NULL: whatever the exchange takes */
     /* Functions: () -> bool, (tensor) -> bool, (status, alpha, beta), which raises what a status says, and (tensor),
-     * which is told of an `out` that was written. Without the first, gradients are somebody else's; without the last,
-     * nobody is told. */
+     * which receives an `out` that was written. Without the first, gradients are handled elsewhere; without the last,
+     * nothing is called. */
     void *is_grad_enabled, *is_neg, *tell, *wrote;
     void *requires_grad, *new_empty; /* names of what is asked of a tensor */
 } autotune_tensors;
@@ -44,20 +44,21 @@ typedef struct {
 /* The Python of this process: set before the first product; it must stay valid. */
 AUTOTUNE_API void autotune_use_python(const autotune_python *calls);
 
-/* A function of Python (METH_FASTCALL), whose self is the address of an autotune_tensors as a number:
- * the seven (a, b, out or None, alpha, beta, trans_a, trans_b) -> C = alpha op(A) op(B) + beta C, on the current stream of the
- * library, by a plan that is remembered. Two more are a bias or None, and the number of an activation (autotune_sgemm.h): what is
- * added and made of the result. Of tensors of three dimensions it is a batch; one of two, or of one matrix, is
+/* A function of Python (METH_FASTCALL), whose self is the address of an autotune_tensors as a number. The seven arguments
+ * (a, b, out or None, alpha, beta, trans_a, trans_b) -> C = alpha op(A) op(B) + beta C, on the current stream of the
+ * library, by a known plan. Two more are a bias or None, and the number of an activation (autotune_sgemm.h), which are
+ * applied to the result. Tensors of three dimensions are a batch; an operand of two dimensions, or of one matrix, is
  * shared.
  *
- * False, with nothing launched, for a plan that says so (is_left_alone).
+ * Returns False, with nothing launched, for a plan that leaves a call alone (is_left_alone).
  *
- * None, with nothing launched, for whatever it does not serve: no plan, no float32 matrices or stacks of them on one GPU, operands that
- * overlap the result, a bias that is no packed vector for it, a tensor that needs a gradient, arguments that are none. */
+ * Returns None, with nothing launched, for everything that it does not serve: no plan, tensors that are not float32
+ * matrices or stacks of them on one GPU, operands that overlap the result, a bias that is not a packed vector for it, a
+ * tensor that needs a gradient, invalid arguments. */
 AUTOTUNE_API void *autotune_sgemm_of_tensors(void *self, void *const *arguments, intptr_t num);
 
-/* Whether the plan that is remembered for a product of tensors says that it is left alone; that is counted then. They
- * are DLTensor *, of which the last two may be NULL: without an out, C is new. Nothing of Python is called. */
+/* Whether the known plan for a product of tensors leaves it alone; then the call is counted. The tensors are DLTensor *,
+ * of which the last two may be NULL: without an out, C is new. Calls no function of Python. */
 AUTOTUNE_API bool autotune_is_left_alone(autotune_handle *handle, const void *a, const void *b, const void *out,
                                          const void *bias);
 
