@@ -121,8 +121,8 @@ def packed_form(extents: Sequence[int]) -> tuple[Form, Leading]:
 
 
 def count_of_writes(torch: Any) -> Callable[[Any], object] | None:
-    """What tells torch that a tensor was written, so that a backward pass that needs what it held refuses to go
-    on; None where this torch has no such call."""
+    """The function that tells torch that a tensor was written: then a backward pass that needs the old values
+    refuses; None if this torch has none."""
     autograd = getattr(torch, "autograd", None)
     return getattr(getattr(autograd, "graph", None), "increment_version", None)
 
