@@ -198,14 +198,16 @@ def newest_final(session: Session, damages: Damages, study_id: int, max_error: f
 def _final_entries(
     session: Session, damages: Damages, final: FinalRow, max_error: float | None
 ) -> tuple[FinalEntry, ...]:
-    """The accurate entries, by rank. If the winner is not accurate, the next ones replace it: those tied with
-    it, or else only the next."""
+    """The accurate entries, by rank, without those whose trials a later final condemned: that final may have
+    ended before it was stored. If the winner is left out, the next ones replace it: those tied with it, or
+    else only the next."""
     of_trial = (TrialRow.config_id == FinalEntryRow.config_id) & (TrialRow.study_id == final.study_id)
     query = (
         select(FinalEntryRow, ConfigRow)
         .join(ConfigRow, FinalEntryRow.config_id == ConfigRow.id, isouter=True)
         .join(TrialRow, of_trial, isouter=True)
         .where(FinalEntryRow.final_id == final.id, is_accurate(max_error))
+        .where(TrialRow.id.is_(None) | IS_OK)
         .order_by(FinalEntryRow.rank)
     )
     entries = tuple(damages.readable(session.execute(query), rows.final_entry))

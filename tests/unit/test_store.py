@@ -16,7 +16,7 @@ from store_cases import COMPILER, H200, SOURCE, SQUARE, add, config, failed, ok,
 
 from autotune.errors import DuplicateTrial, StoreError
 from autotune.gemm import MAX_EXTENT, Gemm
-from autotune.measurement import CachePolicy, GpuState, Measurement, Outcome
+from autotune.measurement import CachePolicy, Failure, GpuState, Measurement, Outcome
 from autotune.store import Final, FinalEntry, Store, StudyRef
 from autotune.target import Baseline
 
@@ -316,6 +316,24 @@ def test_the_newest_final_counts(store: Store) -> None:
     assert [entry.rank for entry in final.tied] == [1, 2]
     assert store.baseline(study) == Baseline(5.0, (5.0,))
     assert store.final(study_of(store, Gemm(1, 1, 1))) is None
+
+
+def test_who_was_condemned_since_a_final_is_not_its_winner(store: Store) -> None:
+    """A later final condemns at once and is stored at its end, which a kill or a lost GPU may forestall."""
+    study = study_of(store)
+    for number in range(3):
+        add(store, study, number, ok(3.0 + number))
+    store.set_final(study, _entries(0, 1, 2), Baseline(4.0, (4.0,)))
+    store.condemn(study, config(0).key, Failure(Outcome.WRONG_RESULT, "off by 7"))
+    final = store.final(study)
+    assert final is not None
+    assert [(entry.key, entry.is_tied) for entry in final.entries] == [
+        (config(1).key, True),
+        (config(2).key, False),
+    ]
+    for number in (1, 2):
+        store.condemn(study, config(number).key, Failure(Outcome.FAULTED, "illegal address"))
+    assert store.final(study) is None
 
 
 @pytest.mark.parametrize("ranks", [(), (0, 1), (1, 1), (2, 1), (1, 3)])
