@@ -263,15 +263,25 @@ class Compiler:
             )
 
     def _run_nvrtc(self, source: str, options: Sequence[str]) -> nvrtc.CompileAnswer:
-        with self._lock:
-            process = self._idle.pop() if self._idle else None
-        process = process or nvrtc.Process()
+        process = self._take_process()
         try:
             return process.compile(nvrtc.CompileRequest(source, tuple(options), self._timeout_s))
         finally:
             if process.is_alive:
                 with self._lock:
                     self._idle.append(process)
+
+    def _take_process(self) -> nvrtc.Process:
+        """One that waits for work, or a new one. What killed one that waited, as want of memory may, is no
+        fault of the kernel that comes next."""
+        while True:
+            with self._lock:
+                process = self._idle.pop() if self._idle else None
+            if process is None:
+                return nvrtc.Process()
+            if process.is_running:
+                return process
+            process.end()
 
 
 def _following(first: Future[Cubin]) -> Future[Cubin]:

@@ -107,7 +107,13 @@ class Process:
 
     @property
     def is_alive(self) -> bool:
+        """Whether it has not been ended from here."""
         return not self._stderr.closed
+
+    @property
+    def is_running(self) -> bool:
+        """Whether nothing has ended it, from here or from outside."""
+        return self.is_alive and self._process.poll() is None
 
     def end(self) -> str:
         """Have it end; returns its last words. Ending it again does nothing."""

@@ -96,6 +96,17 @@ def test_a_crash_leaves_what_others_compile_alone(
     assert crashed == [number == 13 for number in numbers]
 
 
+def test_a_process_killed_while_idle_is_no_kernels_fault(make: Callable[..., Compiler]) -> None:
+    """As where memory runs out: these processes are the first to go."""
+    compiler = make()
+    compiler.compile_source(TOY, {"X": 1})
+    (idle,) = compiler._idle
+    os.kill(idle._process.pid, signal.SIGKILL)
+    assert is_gone_soon(idle._process.pid)
+    assert compiler.compile_source(TOY, {"X": 2}).compile_s > 0
+    assert idle not in compiler._idle and not idle.is_alive
+
+
 def test_a_compile_that_never_ends_is_ended_wherever_it_is(make: Callable[..., Compiler]) -> None:
     compiler = make(timeout_s=1.0)
     late = failure(compiler, ENDLESS)
