@@ -585,13 +585,15 @@ def _shortage(error: Exception) -> EnvironmentProblem | None:
     """What this machine is short of, where an error that nobody explained says so."""
     number = error.errno if isinstance(error, OSError) else None
     if isinstance(error, MemoryError) or number == errno.ENOMEM:
-        what = "out of memory"
+        what, remedy = "out of memory", "free some"
     elif number in DISK_FULL:
-        what = "the disk is full"
+        what, remedy = "the disk is full", "free some"
+    elif number in (errno.EMFILE, errno.ENFILE):
+        what, remedy = "too many files are open", "allow more (ulimit -n)"
     else:
         return None
-    again = "free some and run the same command again: what was stored stays"
-    return EnvironmentProblem(f"{what} ({str(error) or type(error).__name__}); {again}")
+    again = "and run the same command again: what was stored stays"
+    return EnvironmentProblem(f"{what} ({str(error) or type(error).__name__}); {remedy} {again}")
 
 
 def _exit_code(error: AutotuneError) -> int:

@@ -56,7 +56,7 @@ class WorkerClient:
 
     `command` starts a worker; the number of its end of the pipe and this process's id are appended.
     `turns` keeps other processes off the GPU while the worker answers; waiting for a turn does not count
-    against a candidate.
+    against a candidate. Raises EnvironmentProblem where there is no folder for temporary files.
     """
 
     def __init__(
@@ -77,7 +77,13 @@ class WorkerClient:
         self._process: subprocess.Popen[bytes] | None = None
         self._socket: socket.socket
         self._connection: Connection | None = None
-        self._stderr = tempfile.TemporaryFile()  # noqa: SIM115  # lives as long as the client
+        try:
+            self._stderr = tempfile.TemporaryFile()  # noqa: SIM115  # lives as long as the client
+        except OSError as error:
+            raise EnvironmentProblem(
+                f"the GPU's worker has nowhere to write its last words ({error}); set TMPDIR to a folder that"
+                " may be written"
+            ) from error
         self._prepared: dict[Problem, protocol.Prepared] = {}  # what the worker holds
         self._killers: dict[tuple[str, str, LaunchSpec], Failure] = {}  # never run again
         self.ready: protocol.Ready | None = None

@@ -54,11 +54,11 @@ class Turns:
     def __init__(
         self, gpu_uuid: str, note: Callable[[str], None] = lambda text: None, folder: Path | None = None
     ) -> None:
-        base = (folder or Path(tempfile.gettempdir())) / f"autotune-{gpu_uuid}"
         self._files: list[int] = []
         self._note, self._is_noted = note, False
         self._worker = 0
         try:
+            base = (folder or Path(tempfile.gettempdir())) / f"autotune-{gpu_uuid}"
             for kind in ("gate", "gpu"):
                 self._files.append(_open(base.with_suffix(f".{kind}")))
         except OSError:

@@ -62,8 +62,18 @@ class Process:
     """
 
     def __init__(self, command: Sequence[str] = COMMAND) -> None:
-        self._stderr = tempfile.TemporaryFile()  # noqa: SIM115  # lives as long as the process
-        ours, theirs = socket.socketpair()
+        try:
+            self._stderr = tempfile.TemporaryFile()  # noqa: SIM115  # lives as long as the process
+            try:
+                ours, theirs = socket.socketpair()
+            except OSError:
+                self._stderr.close()
+                raise
+        except OSError as error:
+            raise EnvironmentProblem(
+                f"no process can be started to compile in ({error}); set TMPDIR to a folder that may be"
+                " written, or allow more open files (ulimit -n)"
+            ) from error
         self._connection = Connection(ours.detach())
         try:
             with theirs:

@@ -190,25 +190,40 @@ class Starved(search.Painter):
     def __call__(self, event):
         super().__call__(event)
         if isinstance(event, TrialDone) and event.num_done == 5:
-            resource.setrlimit(resource.RLIMIT_AS, (1 << 20, resource.RLIM_INFINITY))
-            self.hungry = np.ones(1 << 22)
+            GREED
 search.Painter = Starved
 app.main()
 """
+MEMORY = """resource.setrlimit(resource.RLIMIT_AS, (1 << 20, resource.RLIM_INFINITY))
+            self.hungry = np.ones(1 << 22)"""
+FILES = """import os
+            resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
+            self.hungry = [os.dup(2) for _ in range(64)]"""
 
 
-def test_a_search_without_memory_ends_clearly_and_is_resumed(recording: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("greed", "words"),
+    [
+        (MEMORY, "autotune: out of memory (Unable to allocate 32.0 MiB"),
+        (FILES, "autotune: too many files are open ([Errno 24] Too many open files); allow more (ulimit -n)"),
+    ],
+    ids=["memory", "files"],
+)
+def test_a_search_that_runs_out_ends_clearly_and_is_resumed(
+    recording: Path, tmp_path: Path, greed: str, words: str
+) -> None:
     db = tmp_path / "trials.db"
     arguments = [
         "search", "--gpu", f"replay:{recording}", "--shape", "512", "--db", str(db), "--trials", "9",
         "--json",
     ]  # fmt: skip
+    command = [sys.executable, "-c", STARVED.replace("GREED", greed), *arguments]
     done = subprocess.run(
-        [sys.executable, "-c", STARVED, *arguments], capture_output=True, text=True, check=False,
+        command, capture_output=True, text=True, check=False,
         env=os.environ | {"PYTHONPATH": str(ROOT), "OPENBLAS_NUM_THREADS": "1"},
     )  # fmt: skip
     assert done.returncode == EnvironmentProblem.exit_code, done.stderr
-    assert "autotune: out of memory (Unable to allocate 32.0 MiB" in done.stderr
+    assert words in done.stderr
     assert "run the same command again" in done.stderr
     facts = json.loads(run(*arguments).stdout)
     assert (facts["num_new"], facts["num_trials"]) == (4, 9)

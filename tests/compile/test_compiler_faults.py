@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -139,6 +141,20 @@ def test_what_the_machine_lacks_is_no_fault_of_a_kernel(
 ) -> None:
     use(monkeypatch, *command)
     with pytest.raises(EnvironmentProblem, match=words):
+        make().compile_source(TOY, {"X": 1})
+
+
+@pytest.mark.parametrize(
+    "missing", [(tempfile, "TemporaryFile"), (socket, "socketpair")], ids=["folder", "files"]
+)
+def test_no_room_for_a_process_is_no_fault_of_a_kernel(
+    make: Callable[..., Compiler], monkeypatch: pytest.MonkeyPatch, missing: tuple[object, str]
+) -> None:
+    def fail() -> None:
+        raise OSError("none is left")
+
+    monkeypatch.setattr(*missing, fail)
+    with pytest.raises(EnvironmentProblem, match=r"none is left.*TMPDIR.*ulimit"):
         make().compile_source(TOY, {"X": 1})
 
 

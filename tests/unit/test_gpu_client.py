@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -178,6 +179,15 @@ def test_a_worker_that_never_gets_ready_loses_the_device(make, log, mode):
     with pytest.raises(DeviceLost, match="died 3 times in a row"):
         trial(make(mode, max_deaths=3), "fine")
     assert len(worker_pids(log)) == 3
+
+
+def test_a_worker_without_a_place_for_its_words_is_what_the_machine_lacks(make, monkeypatch):
+    def fail():
+        raise FileNotFoundError("No usable temporary directory found")
+
+    monkeypatch.setattr(tempfile, "TemporaryFile", fail)
+    with pytest.raises(EnvironmentProblem, match=r"No usable temporary directory found.*TMPDIR"):
+        make()
 
 
 def test_what_the_machine_lacks_is_raised_not_recorded(make):

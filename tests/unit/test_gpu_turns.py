@@ -138,6 +138,18 @@ def test_where_no_file_can_be_made_there_are_no_turns(tmp_path: Path) -> None:
     turns.close()
 
 
+def test_without_a_folder_for_temporary_files_there_are_no_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "gettempdir", _no_folder)
+    turns = Turns(UUID)
+    with turns.take():
+        pass
+    turns.close()
+
+
+def _no_folder() -> str:
+    raise FileNotFoundError("No usable temporary directory found")
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
 def test_the_file_of_another_user_is_locked_all_the_same() -> None:
     """In a folder as /tmp is, the other may read it, not more."""
