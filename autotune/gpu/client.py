@@ -261,7 +261,8 @@ class WorkerClient:
     def _spawn(self) -> None:
         self._kill()
         ours, theirs = socket.socketpair()
-        self._stderr.truncate(0)
+        self._stderr.seek(0)  # the next worker writes from there on, as the file is its own, too
+        self._stderr.truncate()
         search = [str(Path(__file__).resolve().parents[2]), os.environ.get("PYTHONPATH", "")]
         with theirs:
             self._process = subprocess.Popen(

@@ -167,6 +167,13 @@ def test_deaths_in_a_row_lose_the_device_and_each_is_recorded(make):
         trial(client, "fine")
 
 
+def test_each_worker_is_told_by_its_own_last_words(make):
+    client = make("exit")
+    for _ in range(2):
+        assert trial(client, "any").reason == "the GPU worker died: last words of the worker"
+        client._killers.clear()
+
+
 def test_a_success_between_deaths_forgives_them(make):
     client = make(max_deaths=2)
     for number in range(3):
