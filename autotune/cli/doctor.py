@@ -117,7 +117,10 @@ def _kernel() -> Finding:
 
 
 def _cache() -> Finding:
-    folder = default_cache_dir()
+    try:
+        folder = default_cache_dir()
+    except RuntimeError as error:
+        return Finding("cache", MISSING, f"none ({error})", "set AUTOTUNE_CACHE to a folder of yours")
     present = next(parent for parent in (folder, *folder.parents) if parent.exists())
     free = shutil.disk_usage(present).free
     found = f"{folder}, {free / 2**30:.1f} GiB free"

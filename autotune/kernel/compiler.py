@@ -153,9 +153,9 @@ class Compiler:
         self._under_way: dict[tuple[Config, Variant], Future[Cubin]] = {}
         self._idle: list[nvrtc.Process] = []
         self._lock = threading.Lock()
-        self._folder = cache_dir or default_cache_dir()
         self._note, self._is_noted = note, False
-        self._cache = self._open_cache()
+        self._place = "of a user without a home"
+        self._cache = self._open_cache(cache_dir)
 
     def compile(self, config: Config, variant: Variant) -> Cubin:
         """Compile one instance of the template; the cubin says which (identity.py). Raises TrialFailure
@@ -226,12 +226,14 @@ class Compiler:
 
     # A cache that is missing, full or read-only costs compiling again, never a trial.
 
-    def _open_cache(self) -> Any:
+    def _open_cache(self, folder: Path | None) -> Any:
         from cuda.core.utils import FileStreamProgramCache
 
         try:
-            return FileStreamProgramCache(self._folder, max_size_bytes=CACHE_BYTES)
-        except OSError as error:
+            folder = folder or default_cache_dir()
+            self._place = str(folder)
+            return FileStreamProgramCache(folder, max_size_bytes=CACHE_BYTES)
+        except (OSError, RuntimeError) as error:
             self._go_without(error)
             return None
 
@@ -253,12 +255,13 @@ class Compiler:
         except OSError as error:
             self._go_without(error)
 
-    def _go_without(self, error: OSError) -> None:
+    def _go_without(self, error: OSError | RuntimeError) -> None:
         with self._lock:
             is_noted, self._is_noted = self._is_noted, True
         if not is_noted:
+            reason = getattr(error, "strerror", None) or error
             self._note(
-                f"The kernel cache {self._folder} cannot be used ({error.strerror}): kernels are compiled"
+                f"The kernel cache {self._place} cannot be used ({reason}): kernels are compiled"
                 " anew. Free some space there, or set AUTOTUNE_CACHE to a writable folder."
             )
 

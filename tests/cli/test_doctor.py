@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 from autotune.store import Store
 
-from .runner import run
+from .runner import REPOSITORY, run
 
 
 def findings(*arguments: str | Path, code: int = 0, **environment: str) -> dict[str, dict[str, str]]:
@@ -43,3 +46,25 @@ def test_what_is_broken_gives_exit_code_3(tmp_path: Path) -> None:
     done = run("doctor", "--db", bad, code=3)
     assert "What to do:" in done.stdout
     assert "database" in done.stderr
+
+
+NO_HOME = """
+import os, pwd, sys
+for name in ("HOME", "XDG_CACHE_HOME", "AUTOTUNE_CACHE"):
+    os.environ.pop(name, None)
+def unknown(number):
+    raise KeyError(f"getpwuid(): uid not found: {number}")
+pwd.getpwuid = unknown
+from autotune.cli import app
+app.main()
+"""
+
+
+def test_a_user_without_a_home_is_told_to_name_a_cache() -> None:
+    """As in a container that was given a user's number, and no name."""
+    done = subprocess.run(
+        [sys.executable, "-c", NO_HOME, "doctor", "--json"], capture_output=True, text=True, check=True,
+        env=os.environ | {"PYTHONPATH": str(REPOSITORY)},
+    )  # fmt: skip
+    (cache,) = (found for found in json.loads(done.stdout)["findings"] if found["name"] == "cache")
+    assert (cache["state"], cache["next_step"]) == ("missing", "set AUTOTUNE_CACHE to a folder of yours")

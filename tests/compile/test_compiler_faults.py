@@ -17,6 +17,7 @@ import pytest
 from sandbox import small_disk
 
 from autotune.errors import EnvironmentProblem, TrialFailure
+from autotune.kernel import compiler as compiler_module
 from autotune.kernel import nvrtc, nvrtc_worker
 from autotune.kernel.compiler import Compiler
 from autotune.measurement import Outcome
@@ -252,3 +253,18 @@ def test_a_disk_that_takes_no_more_costs_compiling_anew_and_is_told_once(options
     done = small_disk(options, sys.executable, "-c", code)
     assert done.returncode == 0, done.stderr
     assert f"The kernel cache cache cannot be used ({words}): kernels are compiled anew" in done.stdout
+
+
+def test_a_user_without_a_home_has_no_cache(
+    make: Callable[..., Compiler], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_home() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    notes: list[str] = []
+    monkeypatch.setattr(compiler_module, "default_cache_dir", no_home)
+    compiler = make(cache_dir=None, note=notes.append)
+    for _ in range(2):
+        assert compiler.compile_source(TOY, {"X": 1}).compile_s > 0
+    (note,) = notes
+    assert "of a user without a home" in note and "AUTOTUNE_CACHE" in note
