@@ -194,7 +194,8 @@ def _contents(kinds: Sequence[kind_folders.KindContent], name: str, *, with_c: b
     """Every file of the folder by its name relative to it."""
     tables = [kind.table for kind in kinds]
     newest = max(tables, key=lambda table: table.created_at)
-    note = f'"""Copied from {newest.made_by}: what an exported table needs at run time."""\n'
+    made_by = _quoted(newest.made_by)
+    note = f'"""Copied from {made_by}: what an exported table needs at run time."""\n'
     files = {
         **kind_folders.files_of(kinds),
         "__init__.py": _init_text(tables, newest, name).encode(),
@@ -217,9 +218,9 @@ def _fill(folder: Path, files: Mapping[str, bytes]) -> None:
 
 def _init_text(tables: Sequence[Table], newest: Table, name: str) -> str:
     return _INIT.format(
-        gpus=names_of(tables),
-        made_by=newest.made_by,
-        created_at=newest.created_at,
+        gpus=_quoted(names_of(tables)),
+        made_by=_quoted(newest.made_by),
+        created_at=_quoted(newest.created_at),
         tables="\n".join(map(_table_text, tables)),
         name=name,
         private=PRIVATE_PACKAGE,
@@ -232,7 +233,15 @@ def _table_text(table: Table) -> str:
         if table.is_recorded
         else f"Timed with {table.policy} caches, driver {table.environment.driver_version}."
     )
-    return (
+    made = (
         f"{GpuKind.of_table(table)}: {len(table.entries)} tuned shapes, exported {table.created_at}; kernel "
-        f"source {table.source_hash[:12]}, compiled by {table.compiler}.\n{origin}"
+        f"source {table.source_hash[:12]}, compiled by {table.compiler}."
     )
+    return f"{_quoted(made)}\n{_quoted(origin)}"
+
+
+def _quoted(text: str) -> str:
+    """A text as it may stand in a docstring. Databases, recordings and tables that others made say what they
+    like: none of it is to run when the folder is imported."""
+    plain = "".join(c if c.isprintable() else " " for c in text)
+    return plain.replace("\\", "\\\\").replace('"', '\\"')

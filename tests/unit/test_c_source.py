@@ -150,6 +150,14 @@ def program(sources: Path, objects: Path, tmp_path_factory: pytest.TempPathFacto
     return build(sources, tmp_path_factory.mktemp("sanitized") / "p", objects, "gcc", *SANITIZED)
 
 
+def test_no_comment_ends_in_what_a_table_says_of_its_gpu(table, tmp_path):
+    evil = "NVIDIA H200 **/\n#error ran\n/*"
+    named = replace(table, environment=replace(table.environment, gpu_name=evil), created_at=evil)
+    text = (write(named, tmp_path) / "exported_table.c").read_text(encoding="utf-8")
+    comment, _, rest = text.partition("*/")
+    assert comment.count("#error ran") == 2 and rest.lstrip().startswith("#include")
+
+
 def test_products_are_right(program):
     done = program("products", "5", "150")
     assert done.returncode == 0, done.stderr

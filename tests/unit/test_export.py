@@ -3,6 +3,7 @@ tests/compile exports with NVRTC."""
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import json
 import shutil
@@ -384,6 +385,17 @@ def test_a_recording_says_so(tmp_path: Path) -> None:
     table = load(folder)
     assert table.is_recorded and table.recorded_on == "2026-11-21"
     assert "RECORDED" in (folder / "__init__.py").read_text()
+
+
+def test_nothing_that_a_database_says_of_a_gpu_runs_with_the_folder(tmp_path: Path, exported: Path) -> None:
+    """Others may have made it: it stands in a docstring, whatever it is."""
+    evil = '580\\"""\nraise SystemExit("ran")\n"""\0 \u2028\\'
+    found = results(environment=replace(ENVIRONMENT, driver_version=evil, cublas_version=evil))
+    folder = export_table(found, tmp_path / "sgemm_dispatch", FakeCompiler())
+    written, usual = (ast.parse((path / "__init__.py").read_text()) for path in (folder, exported))
+    assert "raise SystemExit" in (ast.get_docstring(written) or "")
+    assert [ast.dump(node) for node in written.body[1:]] == [ast.dump(node) for node in usual.body[1:]]
+    assert load(folder).environment.driver_version == evil
 
 
 def test_the_private_copy_is_the_source(folder: Path) -> None:
