@@ -23,7 +23,7 @@ from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.orm import Session
 from sqlalchemy.sql.functions import FunctionElement
 
-from ..errors import StoreError
+from ..errors import EnvironmentProblem, StoreError
 from .database import Closing, Database, outlasting
 from .models import LeaseRow, WorkerRow
 from .process_name import is_gone, my_name
@@ -150,12 +150,13 @@ class Worker(Closing):
     def _beat_on(self) -> None:
         while not self._is_closed.wait(BEAT_S):
             # A database that cannot be written ends the search when a trial is stored, and is reported there.
-            with suppress(StoreError), self._database.writing() as session:
+            # A disk that is full now may have room at the next beat.
+            with suppress(StoreError, EnvironmentProblem), self._database.writing() as session:
                 self.id = beat(session, self.name)
 
     def close(self) -> None:
         """End all leases. If the database is out of reach, they lapse."""
         self._is_closed.set()
         self._beating.join()
-        with suppress(StoreError), self._database.writing() as session:
+        with suppress(StoreError, EnvironmentProblem), self._database.writing() as session:
             dismiss(session, self.id)

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from types import TracebackType
 from typing import Self
 
-from ..errors import StoreError
+from ..errors import EnvironmentProblem, StoreError
 from .optuna_mirror import Mirror
 from .records import StudyRef
 from .repository import Store
@@ -70,7 +70,7 @@ class Publisher:
             self._mirror.open()
             began_s = time.thread_time()
             self._mirror.copy(list(self._studies.values()), self._is_over.is_set)
-        except StoreError:
+        except (StoreError, EnvironmentProblem):  # a full disk is the latter
             self._mirror.close()
         return time.thread_time() - began_s
 

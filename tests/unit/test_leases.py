@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,8 +13,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sqlalchemy import func, select, update
+from sqlalchemy.orm import Session
 from store_cases import start
 
+from autotune.errors import EnvironmentProblem, StoreError
 from autotune.store import Store, leases, process_name
 from autotune.store.database import Database
 from autotune.store.leases import Worker
@@ -124,6 +127,25 @@ def test_a_heartbeat_keeps_leases(database: Database) -> None:
         with database.writing() as session:
             assert leases.beat(session, one.name) == one.id
         assert acquire(database, other, "a") == set()
+
+
+@pytest.mark.filterwarnings("error::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_disk_that_was_full_for_a_while_stops_no_heart(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    beat, failures = leases.beat, iter([EnvironmentProblem("the disk is full"), StoreError("locked")])
+    beaten = threading.Event()
+
+    def fail_twice(session: Session, name: str) -> int:
+        for error in failures:
+            raise error
+        beaten.set()
+        return beat(session, name)
+
+    monkeypatch.setattr(leases, "beat", fail_twice)
+    monkeypatch.setattr(leases, "BEAT_S", 0.01)
+    with Worker(database):
+        assert beaten.wait(30)
 
 
 def test_the_heart_beats_by_itself(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:

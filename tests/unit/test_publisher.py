@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from store_cases import add, integrity, ok, start, study_of
 
-from autotune.errors import StoreError
+from autotune.errors import EnvironmentProblem, StoreError
 from autotune.measurement import Failure, Outcome
 from autotune.store import Store, optuna_mirror, publisher
 from autotune.store.publisher import Publisher
@@ -77,7 +77,7 @@ def test_it_rests_in_proportion_to_what_it_took(store: Store, monkeypatch: pytes
 
 
 def test_what_fails_meanwhile_does_not_end_a_search(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    failures = iter([StoreError("locked"), StoreError("locked")])
+    failures = iter([StoreError("locked"), EnvironmentProblem("the disk is full")])
     copy = optuna_mirror.Mirror.copy
 
     def fail_twice(self: optuna_mirror.Mirror, *args: Any) -> int:
