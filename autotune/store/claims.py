@@ -83,6 +83,7 @@ class Claims(Closing):
         """
         if not keys:
             return Claimed()
+        self._worker.show_life()
         with self._database.writing() as session:
             ours = leases.acquire(session, self._worker.id, scope_of(study), keys)
             # After the leases: any search that stored a trial before they were free has committed it.

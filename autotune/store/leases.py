@@ -12,7 +12,9 @@ steps of one transaction, on SQLite and PostgreSQL alike; `Worker` and the store
 
 from __future__ import annotations
 
+import secrets
 import threading
+import time
 from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
 from typing import Any
@@ -30,6 +32,7 @@ from .process_name import is_gone, my_name
 
 LEASE_S = 60.0  # longer than any disk or server keeps a heartbeat waiting
 BEAT_S = LEASE_S / 4
+_IDS = 2**30
 
 
 class now_s(FunctionElement[float]):
@@ -57,8 +60,10 @@ def enrol(session: Session, name: str) -> int:
     gone = [known for known in session.scalars(select(WorkerRow.name)) if is_gone(known)]
     session.execute(delete(WorkerRow).where((WorkerRow.expires_s <= now_s()) | WorkerRow.name.in_(gone)))
     session.execute(delete(LeaseRow).where(LeaseRow.worker_id.not_in(_living())))
-    query = insert(WorkerRow).values(name=name, expires_s=now_s() + LEASE_S).returning(WorkerRow.id)
-    return session.execute(query).scalar_one()
+    # Drawn: SQLite gives the largest id again once its row is gone, and whoever was taken for dead may not
+    # know it yet. Those below are of older versions.
+    values = {"id": secrets.randbelow(_IDS) + _IDS, "name": name, "expires_s": now_s() + LEASE_S}
+    return session.execute(insert(WorkerRow).values(values).returning(WorkerRow.id)).scalar_one()
 
 
 def _living() -> Any:
@@ -138,6 +143,8 @@ class Worker(Closing):
         self._database = database
         self.name = my_name()
         self.id = self._enrol()
+        self._beaten_s = time.monotonic()
+        self._one_beats = threading.Lock()
         self._is_closed = threading.Event()
         self._beating = threading.Thread(target=self._beat_on, name="heartbeat", daemon=True)
         self._beating.start()
@@ -147,12 +154,23 @@ class Worker(Closing):
         with self._database.writing() as session:
             return enrol(session, self.name)
 
+    def show_life(self) -> None:
+        """Beat now if the last beat is long ago: a process that was stopped may have been taken for dead, and
+        must not lease anything under an id that is gone."""
+        if time.monotonic() - self._beaten_s > 2 * BEAT_S:
+            self._beat()
+
+    def _beat(self) -> None:
+        with self._one_beats, self._database.writing() as session:  # two at once would enrol twice
+            self.id = beat(session, self.name)
+        self._beaten_s = time.monotonic()
+
     def _beat_on(self) -> None:
         while not self._is_closed.wait(BEAT_S):
             # A database that cannot be written ends the search when a trial is stored, and is reported there.
             # A disk that is full now may have room at the next beat.
-            with suppress(StoreError, EnvironmentProblem), self._database.writing() as session:
-                self.id = beat(session, self.name)
+            with suppress(StoreError, EnvironmentProblem):
+                self._beat()
 
     def close(self) -> None:
         """End all leases. If the database is out of reach, they lapse."""

