@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import functools
 import json
+import os
 import shutil
 import sqlite3
 import time
@@ -150,19 +151,26 @@ def make_file(url: URL) -> None:
     _check_place(file)
     with _names_explained(file):
         if has_log(file) and not (file.exists() and file.stat().st_size):
+            log, name = log_of(file), real_file(file).name
             raise StoreError(
-                f"{log_of(file).name} lies in {file.absolute().parent} without its database:"
-                f" {file.name} was moved or deleted, and its newest trials are in that log; put it back"
-                " beside the log, remove the log if they may go, or name another database"
+                f"{log.name} lies in {log.parent} without its database: {name} was moved or deleted, and its"
+                " newest trials are in that log; put it back beside the log, remove the log if they may go,"
+                " or name another database"
             )
         if not file.exists():
             with suppress(OSError):  # SQLite says what is wrong
                 file.touch()
 
 
+def real_file(file: Path) -> Path:
+    """Where symbolic links lead: SQLite keeps its other files there, not beside the link."""
+    return Path(os.path.realpath(file))
+
+
 def log_of(file: Path) -> Path:
     """The file in which SQLite keeps commits that are not in the database file yet."""
-    return file.with_name(f"{file.name}-wal")
+    real = real_file(file)
+    return real.with_name(f"{real.name}-wal")
 
 
 def has_log(file: Path) -> bool:
@@ -330,7 +338,8 @@ def lock_holder(file: Path) -> str:
     The files are not opened for this: closing them again would drop this process's own locks.
     """
     try:
-        files = [file, file.with_name(f"{file.name}-shm")]
+        real = real_file(file)
+        files = [real, real.with_name(f"{real.name}-shm")]
         inodes = {str(f.stat().st_ino) for f in files if f.exists()}
         lines = Path("/proc/locks").read_text(encoding="ascii").splitlines()
     except OSError:

@@ -23,8 +23,9 @@ def may_be_written(url: URL) -> bool:
     file = _connect.file_of(url)
     if file is None or not _connect.exists(str(file)):
         return True
-    beside = [file.with_name(f"{file.name}{end}") for end in ("-wal", "-shm")]
-    paths = [file.absolute().parent, file, *(path for path in beside if path.exists())]
+    real = _connect.real_file(file)
+    beside = [real.with_name(f"{real.name}{end}") for end in ("-wal", "-shm")]
+    paths = [real.parent, real, *(path for path in beside if path.exists())]
     return all(os.access(path, os.W_OK) for path in paths)
 
 
@@ -50,9 +51,10 @@ def _need_no_log(url: URL) -> None:
     """Raises StoreError if there is a log beside the file that SQLite cannot read without writing."""
     file = Path(url.database or "")
     if _connect.has_log(file):
+        files = _connect.real_file(file) if file.is_symlink() else file.name
         raise StoreError(
             f"{file} may not be written, and its newest trials are in {_connect.log_of(file).name}, which"
-            f" cannot be read there; copy {file.name}* to a folder of yours and name the copy with --db"
+            f" cannot be read there; copy {files}* to a folder of yours and name the copy with --db"
         )
 
 

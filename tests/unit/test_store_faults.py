@@ -180,9 +180,15 @@ def test_no_connection_makes_a_file_where_a_database_was_moved_away(tmp_path: Pa
         assert len(store.trials(study_of(store))) == 1
 
 
-def test_a_log_without_its_database_is_kept(tmp_path: Path) -> None:
-    path, away = tmp_path / "autotune.db", tmp_path / "away.db"
-    with Store.open(path) as store:
+@pytest.mark.parametrize("is_link", [False, True], ids=["file", "link"])
+def test_a_log_without_its_database_is_kept(tmp_path: Path, is_link: bool) -> None:
+    """Whether the file was named, or a link to it: the log lies beside the file."""
+    path, away, named = tmp_path / "autotune.db", tmp_path / "away.db", tmp_path / "autotune.db"
+    if is_link:
+        (tmp_path / "links").mkdir()
+        named = tmp_path / "links" / "named.db"
+        named.symlink_to(path)
+    with Store.open(named) as store:
         add(store, study_of(store), 0, ok(1.0))
         path.rename(away)
         for content in (None, b""):
@@ -191,7 +197,7 @@ def test_a_log_without_its_database_is_kept(tmp_path: Path) -> None:
             with pytest.raises(
                 StoreError, match=r"autotune\.db-wal lies in .* without its database: .* put it back"
             ):
-                Store.open(path)
+                Store.open(named)
     away.rename(path)
     with Store.open(path) as store:
         assert len(store.trials(study_of(store))) == 1

@@ -47,8 +47,9 @@ def test_a_disk_that_may_not_be_written(db: Path) -> None:
     assert "7.000 us" in done.stdout and done.stdout.endswith("exit 0\n"), done.stderr
 
 
-def test_a_log_that_cannot_be_read_is_told(db: Path, tmp_path: Path) -> None:
-    """Its trials would be missing: better none than yesterday's."""
+@pytest.mark.parametrize("is_link", [False, True], ids=["file", "link"])
+def test_a_log_that_cannot_be_read_is_told(db: Path, tmp_path: Path, is_link: bool) -> None:
+    """Its trials would be missing: better none than yesterday's. It lies where a link leads."""
     folder = tmp_path / "copied"
     folder.mkdir()
     with Store.open(db) as store:
@@ -60,10 +61,13 @@ def test_a_log_that_cannot_be_read_is_told(db: Path, tmp_path: Path) -> None:
             shutil.copy(file, folder)
     files = sorted(folder.iterdir())
     assert files[1].stat().st_size
-    script = f"mount -o remount,ro . && {autotune('trials', 'best', '--db', db.name)}; echo exit $?"
-    done = small_disk("size=4m", "sh", "-c", script, before=copy(*files))
+    name = str(tmp_path / "link.db") if is_link else db.name
+    script = f"mount -o remount,ro . && {autotune('trials', 'best', '--db', name)}; echo exit $?"
+    link = f" && ln -s $PWD/{db.name} {name}" if is_link else ""
+    done = small_disk("size=4m", "sh", "-c", script, before=copy(*files) + link)
     assert done.stdout == "exit 5\n"
-    assert "its newest trials are in tuned.db-wal, which cannot be read there; copy tuned.db*" in done.stderr
+    assert "its newest trials are in tuned.db-wal, which cannot be read there; copy " in done.stderr
+    assert ("/tuned.db*" in done.stderr) == is_link
 
 
 def test_a_search_still_says_that_it_cannot_write(db: Path) -> None:
