@@ -124,11 +124,13 @@ class Turns:
 
 
 def _open(path: Path) -> int:
-    """The file, made if it is not there. Another user's may be locked, if not written."""
+    """The file, made if it is not there. Another user's may be locked, if not written. A link, which anybody
+    may leave in such a folder, is not followed: what it leads to would be written over."""
+    flags = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK  # nor is a pipe waited for
     try:
-        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        return os.open(path, os.O_RDWR | os.O_CREAT | flags, 0o666)
     except PermissionError:
-        return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        return os.open(path, os.O_RDONLY | flags)
 
 
 def _read(file: int) -> list[Signature]:

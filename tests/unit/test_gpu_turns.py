@@ -138,6 +138,17 @@ def test_where_no_file_can_be_made_there_are_no_turns(tmp_path: Path) -> None:
     turns.close()
 
 
+def test_what_a_link_leads_to_is_left_alone(tmp_path: Path) -> None:
+    precious = tmp_path / "precious"
+    precious.write_text("a thesis")
+    (tmp_path / f"autotune-{UUID}.gpu").symlink_to(precious)
+    turns = Turns(UUID, folder=tmp_path)
+    with turns.take():
+        pass
+    turns.close()
+    assert precious.read_text() == "a thesis"
+
+
 def test_without_a_folder_for_temporary_files_there_are_no_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "gettempdir", _no_folder)
     turns = Turns(UUID)
