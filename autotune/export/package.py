@@ -8,6 +8,7 @@ from __future__ import annotations
 import keyword
 import re
 import sys
+import unicodedata
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -154,14 +155,15 @@ def prepare(folder: Path, note: Note = _ignore, *, adds: bool = False) -> Path:
 
 def _check_name(folder: Path) -> None:
     if fault := _fault_of(folder.name):
-        words = re.sub(r"\W+", "_", folder.name).strip("_")
+        words = re.sub(r"\W+", "_", unicodedata.normalize("NFKC", folder.name)).strip("_")
         example = f"sgemm_{words}" if _fault_of(words) else words
         raise UsageError(f"{folder.name!r} {fault}; pass another --out, such as {example.rstrip('_')}")
 
 
 def _fault_of(name: str) -> str:
     """Why applications could not import a folder of this name, or ""."""
-    if not name.isidentifier() or keyword.iskeyword(name):
+    is_as_written = unicodedata.normalize("NFKC", name) == name  # Python looks for the name in this form
+    if not (name.isidentifier() and is_as_written) or keyword.iskeyword(name):
         return "is no name that Python can import"
     if name in sys.stdlib_module_names or name in _NEEDED:
         return "is the name of a module that Python would no longer find, or find instead"

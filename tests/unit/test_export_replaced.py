@@ -293,7 +293,7 @@ def test_a_folder_without_a_table_is_no_older_export(older_export: Path) -> None
     ("name", "example"),
     [("my-table", "my_table"), ("2nd", "sgemm_2nd"), ("class", "sgemm_class"), ("a b", "a_b"),
      ("v1.2", "v1_2"), ("json", "sgemm_json"), ("numpy", "sgemm_numpy"), ("autotune", "sgemm_autotune"),
-     ("if-", "sgemm_if"), ("-", "sgemm")],
+     ("if-", "sgemm_if"), ("-", "sgemm"), ("\N{LATIN SMALL LIGATURE FI}le", "file")],
 )  # fmt: skip
 def test_a_name_that_python_cannot_import_is_refused_with_one_that_it_can(
     tmp_path: Path, name: str, example: str
