@@ -47,6 +47,7 @@ from .targets import Note
 
 Shape = Gemm | str | int | tuple[int, int, int]  # 4096, "4096x128x4096:NT", (m, n, k)
 _note = logging.getLogger("autotune").warning
+_LEAST_S = 1e-3  # of a search whose seconds cuBLAS took: it begins, and tells that the time is over
 
 
 @dataclass(frozen=True)
@@ -197,9 +198,11 @@ def _after_cublas(target: Target, store: Store, options: Options) -> Options:
     if seconds is None:
         time_cublas(target, store, drawn, math.inf)
         return options
+    if not 0 < seconds < math.inf:
+        return options  # which the search refuses, as they were given
     until_s = target.now() + seconds
     time_cublas(target, store, drawn, target.now() + options.policy.cublas_share * seconds)
-    return replace(options, seconds=max(until_s - target.now(), 0.0))
+    return replace(options, seconds=max(until_s - target.now(), _LEAST_S))
 
 
 def _search(

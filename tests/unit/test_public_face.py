@@ -5,9 +5,11 @@ from __future__ import annotations
 import doctest
 import inspect
 import logging
+import math
 import subprocess
 import sys
 from functools import partial
+from types import SimpleNamespace
 
 import pytest
 from exports import EXPORTS
@@ -16,6 +18,7 @@ import autotune
 from autotune import tuning
 from autotune.device import KNOWN
 from autotune.errors import StoreError, UsageError
+from autotune.search import Options
 from autotune.search.progress import ShapeStarted, TrialDone
 from autotune.targets import default_recording
 
@@ -150,3 +153,15 @@ def test_a_result_tells_how_its_trials_were_timed(tmp_path):
     gpu = f"replay:{default_recording()}"
     found = autotune.tune(SHAPE, gpu=gpu, trials=1, db=str(tmp_path / "a.db"), cache="warm")
     assert found.cache == "cold" and {shape.study.policy for shape in found.shapes} == {"cold"}
+
+
+@pytest.mark.parametrize(
+    ("granted", "left"), [(10.0, 7.0), (2.0, tuning._LEAST_S), (-5.0, -5.0), (0.0, 0.0), (math.inf, math.inf)]
+)
+def test_a_search_whose_seconds_cublas_took_still_has_some(monkeypatch, granted, left):
+    """Else it would be told that it was granted 0, which nobody did."""
+    clock = [100.0]
+    target = SimpleNamespace(now=lambda: clock[0], limits=KNOWN["h200"], fill=None)
+    monkeypatch.setattr(tuning, "Filling", SimpleNamespace)
+    monkeypatch.setattr(tuning, "time_cublas", lambda *_: clock.__setitem__(0, clock[0] + 3.0))
+    assert tuning._after_cublas(target, None, Options(seconds=granted)).seconds == left
