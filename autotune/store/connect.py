@@ -21,6 +21,7 @@ from __future__ import annotations
 import functools
 import json
 import os
+import re
 import shutil
 import sqlite3
 import time
@@ -60,8 +61,9 @@ def parse_url(path_or_url: str | Path) -> URL:
         return URL.create("sqlite", database=text)
     try:
         url = make_url(text)
-    except ArgumentError:
-        raise StoreError(f"{text!r} is not a database URL; write {_FORMS}") from None
+    except (ArgumentError, ValueError):  # the latter for a port that is no number
+        named = re.sub(r"(?<=://).*@", "***@", text)  # whatever it is, a password may be in it
+        raise StoreError(f"{named!r} is not a database URL; write {_FORMS}") from None
     if url.get_backend_name() not in ("sqlite", "postgresql"):
         raise StoreError(f"{shown(url)} is neither SQLite nor PostgreSQL; write {_FORMS}")
     if url.get_backend_name() == "sqlite" and url.database in (None, "", ":memory:"):

@@ -10,6 +10,7 @@ from sqlalchemy import Engine, Select, select, update
 from sqlalchemy.orm import Session
 
 from ..device import Environment
+from ..entries import LARGEST
 from ..errors import DuplicateTrial, StoreError
 from ..gemm import Gemm
 from ..kernel import same_code
@@ -310,6 +311,8 @@ class Store(Closing):
     @outlasting
     def find_trial(self, trial_id: int) -> tuple[StudyRef, TrialRecord] | None:
         """The trial with this id and the study that it belongs to; None if there is none."""
+        if not 0 <= trial_id <= LARGEST:
+            return None
         query = queries.STUDIES.join(TrialRow, TrialRow.study_id == StudyRow.id).where(
             TrialRow.id == trial_id
         )

@@ -122,7 +122,8 @@ def test_ids_lead_to_everything_about_a_trial(db: Path) -> None:
     ):
         assert told in text
     assert "C[3][5] is 1.0, not 2.0\nand 17 more" in run("trials", "show", "3", "--db", db).stdout
-    assert "trials history" in run("trials", "show", "99", "--db", db, code=2).stderr
+    for none in ("99", "9" * 30):
+        assert "trials history" in run("trials", "show", none, "--db", db, code=2).stderr
 
 
 def test_what_two_trials_differ_in(db: Path) -> None:

@@ -205,3 +205,10 @@ def test_whether_there_is_something_to_read(tmp_path: Path) -> None:
 def test_a_password_is_not_shown() -> None:
     assert shown("postgresql://me:secret@here/db") == "postgresql://me:***@here/db"
     assert shown("some/autotune.db") == "some/autotune.db"
+
+
+@pytest.mark.parametrize("text", ["postgresql://me:secret@here:port/db", "post gresql://me:sec@ret@here/db"])
+def test_what_is_no_url_is_refused_without_its_password(text: str) -> None:
+    with pytest.raises(StoreError, match="is not a database URL") as refused:
+        Store.open(text)
+    assert "***@here" in str(refused.value) and "ret" not in str(refused.value)
