@@ -5,13 +5,14 @@ Tests marked `gpu` are skipped where no NVIDIA GPU answers; with `--require-gpu`
 
 from __future__ import annotations
 
+import fcntl
 import gc
 import os
 import runpy
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from functools import cache
 from pathlib import Path
 
@@ -92,6 +93,22 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     if item.config.getoption("--require-gpu"):
         pytest.fail(f"--require-gpu: no GPU answers ({missing_gpu()})", pytrace=False)
     pytest.skip(f"no GPU answers ({missing_gpu()})")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection(session: pytest.Session) -> Generator[None, object, object]:
+    """The first of a run's processes compiles all tests, with their assertions written anew, and keeps them.
+    The others wait, and read what it kept: to do all of that in each takes twice the processor time."""
+    if not hasattr(session.config, "workerinput") or sys.dont_write_bytecode:
+        return (yield)
+    kept = Path(os.environ["AUTOTUNE_CACHE"]) / "tests are compiled"
+    with kept.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not kept.exists():
+            collected = yield
+            kept.touch()
+            return collected
+    return (yield)
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
