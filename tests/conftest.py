@@ -16,6 +16,7 @@ from collections.abc import Generator, Iterator
 from functools import cache
 from pathlib import Path
 
+import kept
 import pytest
 from hypothesis import settings
 from postgresql_server import Server, missing_postgresql, running_server
@@ -67,11 +68,15 @@ def build_core() -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """One cache of compiled kernels for all processes of this run: not the user's, and gone with it."""
+    """One cache of compiled kernels for all processes of this run: not the user's, and gone with it. And a
+    folder for what these processes make for each other."""
     if not hasattr(config, "workerinput"):  # the workers of pytest-xdist inherit it
         folder = tempfile.TemporaryDirectory(prefix="autotune-tests-")
         config.add_cleanup(folder.cleanup)
         os.environ["AUTOTUNE_CACHE"] = folder.name
+        shared = tempfile.TemporaryDirectory(prefix="autotune-tests-")
+        config.add_cleanup(shared.cleanup)
+        os.environ[kept.RUN] = shared.name
         build_core()
 
 
@@ -101,12 +106,12 @@ def pytest_collection(session: pytest.Session) -> Generator[None, object, object
     The others wait, and read what it kept: to do all of that in each takes twice the processor time."""
     if not hasattr(session.config, "workerinput") or sys.dont_write_bytecode:
         return (yield)
-    kept = Path(os.environ["AUTOTUNE_CACHE"]) / "tests are compiled"
-    with kept.with_suffix(".lock").open("w") as lock:
+    compiled = Path(os.environ[kept.RUN]) / "tests are compiled"
+    with compiled.with_suffix(".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        if not kept.exists():
+        if not compiled.exists():
             collected = yield
-            kept.touch()
+            compiled.touch()
             return collected
     return (yield)
 
