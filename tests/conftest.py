@@ -5,15 +5,18 @@ Tests marked `gpu` are skipped where no NVIDIA GPU answers; with `--require-gpu`
 
 from __future__ import annotations
 
+import fcntl
+import gc
 import os
 import runpy
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from functools import cache
 from pathlib import Path
 
+import kept
 import pytest
 from hypothesis import settings
 from postgresql_server import Server, missing_postgresql, running_server
@@ -65,12 +68,24 @@ def build_core() -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """One cache of compiled kernels for all processes of this run: not the user's, and gone with it."""
+    """One cache of compiled kernels for all processes of this run: not the user's, and gone with it. And a
+    folder for what these processes make for each other."""
     if not hasattr(config, "workerinput"):  # the workers of pytest-xdist inherit it
         folder = tempfile.TemporaryDirectory(prefix="autotune-tests-")
         config.add_cleanup(folder.cleanup)
         os.environ["AUTOTUNE_CACHE"] = folder.name
+        shared = tempfile.TemporaryDirectory(prefix="autotune-tests-")
+        config.add_cleanup(shared.cleanup)
+        os.environ[kept.RUN] = shared.name
         build_core()
+
+
+def look_for_cycles_seldom() -> None:
+    """What was loaded and collected, some 330,000 objects, stays as long as the process: Python's search for
+    cycles passes over it, and comes every 20,000 new objects, not every 700. It took a tenth of all tests."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(20_000)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -85,9 +100,26 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     pytest.skip(f"no GPU answers ({missing_gpu()})")
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_collection(session: pytest.Session) -> Generator[None, object, object]:
+    """The first of a run's processes compiles all tests, with their assertions written anew, and keeps them.
+    The others wait, and read what it kept: to do all of that in each takes twice the processor time."""
+    if not hasattr(session.config, "workerinput") or sys.dont_write_bytecode:
+        return (yield)
+    compiled = Path(os.environ[kept.RUN]) / "tests are compiled"
+    with compiled.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not compiled.exists():
+            collected = yield
+            compiled.touch()
+            return collected
+    return (yield)
+
+
 def pytest_collection_finish(session: pytest.Session) -> None:
     """`--require-gpu` that selects no GPU test would pass without having looked at the GPU, and groups that
     pytest-xdist overlooks cost minutes."""
+    look_for_cycles_seldom()
     grouped = next((item for item in session.items if item.get_closest_marker("xdist_group")), None)
     if grouped and getattr(session.config.option, "loadgroup", False) and "@" not in grouped.nodeid:
         raise pytest.UsageError("--dist loadgroup, but this pytest-xdist groups no tests with this pytest")

@@ -11,10 +11,10 @@ import gc
 import importlib
 import json
 import os
+import select
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -33,11 +33,16 @@ class Child:
         return self.returncode
 
     def wait(self, timeout_s: float) -> int:
-        deadline = time.monotonic() + timeout_s
-        while (code := self.poll()) is None:
-            if time.monotonic() > deadline:
-                raise subprocess.TimeoutExpired(str(self.pid), timeout_s)
-            time.sleep(0.004)
+        """Sleeps until the process has ended: to ask every few milliseconds costs two processes time."""
+        if self.returncode is None:
+            descriptor = os.pidfd_open(self.pid)  # until the zygote is asked, not even an ended one is gone
+            try:
+                select.select([descriptor], (), (), timeout_s)
+            finally:
+                os.close(descriptor)
+        code = self.poll()
+        if code is None:
+            raise subprocess.TimeoutExpired(str(self.pid), timeout_s)
         return code
 
 

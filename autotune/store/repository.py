@@ -519,7 +519,10 @@ def _prepare(engine: Engine, timeout_s: float) -> None:
         return
     with connect.remaking(engine) as connection:
         connect.keep_others_out(connection)
-        if schema.version(connection) != schema.REVISIONS[-1]:  # nobody else was faster
+        found = schema.version(connection)
+        if found is None:
+            schema.create(connection)
+        elif found != schema.REVISIONS[-1]:  # nobody else was faster
             schema.migrate(connection)
 
 

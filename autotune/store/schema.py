@@ -4,14 +4,21 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from sqlalchemy import Connection, String, column, inspect, select, table
+from sqlalchemy import Column, Connection, MetaData, PrimaryKeyConstraint, String, Table, inspect, select
 
 from ..errors import StoreError
+from .models import Base
 
 VERSION_TABLE = "autotune_alembic_version"  # Optuna keeps its own in `alembic_version`
 # in order; a test holds them against migrations/versions
 REVISIONS = ("0001", "0002", "0003", "0004", "0005", "0006", "0007", "0008")
 MIGRATIONS = Path(__file__).parent / "migrations"
+_VERSION = Table(  # as Alembic makes it
+    VERSION_TABLE,
+    MetaData(),
+    Column("version_num", String(32), nullable=False),
+    PrimaryKeyConstraint("version_num", name=f"{VERSION_TABLE}_pkc"),
+)
 
 
 def version(connection: Connection) -> str | None:
@@ -28,7 +35,7 @@ def version(connection: Connection) -> str | None:
             f"{where} holds tables of another application ({names[0]}, ...) and none of autotune's;"
             " name another file"
         )
-    revision = connection.scalar(select(column("version_num", String)).select_from(table(VERSION_TABLE)))
+    revision = connection.scalar(select(_VERSION.c.version_num))
     if revision not in REVISIONS:
         raise StoreError(
             f"{where} has schema version {revision}, newer than this autotune's {REVISIONS[-1]};"
@@ -37,9 +44,17 @@ def version(connection: Connection) -> str | None:
     return str(revision)
 
 
+def create(connection: Connection) -> None:
+    """Make the newest tables in an empty database, within the transaction that the connection is in. They are
+    those that all migrations come to, in a tenth of the time; a test holds the two against each other."""
+    Base.metadata.create_all(connection, checkfirst=False)
+    _VERSION.create(connection, checkfirst=False)
+    connection.execute(_VERSION.insert().values(version_num=REVISIONS[-1]))
+
+
 def migrate(connection: Connection) -> None:
     """Bring the tables to the newest version, within the transaction that the connection is in."""
-    from alembic import command  # here: a database that is up to date does not wait for the import
+    from alembic import command  # here: a database that is new or up to date does not wait for the import
     from alembic.config import Config
 
     config = Config()

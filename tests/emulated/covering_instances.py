@@ -15,6 +15,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+from kept import kept
 
 from autotune.device import KNOWN
 from autotune.gemm import LAYOUTS, Gemm
@@ -286,10 +287,10 @@ def covering_dots(seed: int = 1) -> list[Instance]:
     return _covering(np.column_stack([pool, is_batched, plain]), list(DOT_GROUPS))
 
 
-@functools.cache
-def covering_variants(seed: int = 1) -> list[Instance]:
+@kept
+def covering_variants() -> list[Instance]:
     """Kernels of batches and epilogues: every value of `VARIED`, all of `VARIED_GROUPS`."""
-    random, pool = np.random.default_rng(seed), _pool(seed)
+    random, pool = np.random.default_rng(1), _pool(1)
     bn, flush_k = (np.array(VALUES[name])[pool[:, NAMES.index(name)]] for name in ("bn", "flush_k"))
     pool = pool[np.isin(bn, _NARROW) & (flush_k == 0)]
     variants = [random.integers(len(VARIED[name]), size=len(pool)) for name in list(VARIED)[:4]]
@@ -304,7 +305,7 @@ def covering_variants(seed: int = 1) -> list[Instance]:
     return _covering(pool[~is_plain], [*((name,) for name in VARIED), *VARIED_GROUPS, ("staging", "bn")])
 
 
-@functools.cache
+@kept
 def all_instances() -> list[Instance]:
     """What the template is run with, here and under compute-sanitizer."""
     return [*TYPICAL, *covering_instances(), *covering_variants(), *covering_dots()]

@@ -224,6 +224,20 @@ class Builder:
                 self._builds[key] = self._pool.submit(self._build, *build)
             return self._builds[key]
 
+    def library(self, source: Path, included: Sequence[Path], flags: Sequence[str]) -> Path:
+        """A shared library of one source and of the texts that it includes: compiled once for all modules and
+        processes."""
+        target = self._folder / f"{self._key([source, *included], flags)}.so"
+        with self._alone(target.name):
+            if target.exists():
+                target.touch()
+                return target
+            with tempfile.TemporaryDirectory(dir=self._folder) as scratch:
+                made = Path(scratch) / "made.so"
+                self._compile([*flags, "-shared", "-fPIC", source, "-o", made])
+                made.rename(target)
+        return target
+
     def close(self) -> None:
         self._pool.shutdown(cancel_futures=True)
 

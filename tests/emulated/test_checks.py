@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import shutil
-import subprocess
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,27 +14,16 @@ from autotune.gpu import memory, verification
 from autotune.gpu.verification import RawFindings
 from autotune.kernel import template
 
-HERE = __file__.rpartition("/")[0]
+HERE = Path(__file__).parent
+LIBRARY = ("-std=c++20", "-O1", "-g", "-Wall", "-Werror", "-Wno-unknown-pragmas")
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="no g++ here")
 
 
-@pytest.fixture(scope="module")
-def checks(tmp_path_factory):
-    library = tmp_path_factory.mktemp("checks") / "checks.so"
+@pytest.fixture(scope="session")
+def checks(builder):
     source = template.kernel_dir() / "checks.cu"
-    flags = [
-        "-std=c++20",
-        "-O1",
-        "-g",
-        "-shared",
-        "-fPIC",
-        "-Wall",
-        "-Werror",
-        "-Wno-unknown-pragmas",
-    ]
-    command = ["g++", *flags, f'-DCHECKS_SOURCE="{source}"', f"{HERE}/checks_host.cpp", "-o", str(library)]
-    subprocess.run(command, check=True, timeout=120)
-    return ctypes.CDLL(str(library))
+    flags = (*LIBRARY, f'-DCHECKS_SOURCE="{source}"')
+    return ctypes.CDLL(str(builder.library(HERE / "checks_host.cpp", [source], flags)))
 
 
 def _pointer(array):

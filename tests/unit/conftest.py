@@ -3,6 +3,8 @@ launches runs with: the core or Python alone, and a cuBLAS that is played."""
 
 from __future__ import annotations
 
+import os
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,6 +15,18 @@ from table_cases import FakeDriver
 from autotune.runtime import blas_provider, core
 from autotune.runtime.blas_provider import BlasLibrary
 from autotune.store import Store
+
+
+@pytest.fixture
+def quick_folder(tmp_path: Path) -> Iterator[Path]:
+    """A folder in memory where there is one, for hundreds of commits that would each wait for the disk. What
+    a process wrote before it was killed is there all the same."""
+    in_memory = Path("/dev/shm")
+    if not os.access(in_memory, os.W_OK | os.X_OK):
+        yield tmp_path
+        return
+    with tempfile.TemporaryDirectory(prefix="autotune-tests-", dir=in_memory) as folder:
+        yield Path(folder)
 
 
 @pytest.fixture

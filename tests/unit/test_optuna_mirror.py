@@ -215,10 +215,12 @@ def test_optuna_says_nothing_of_it(store: Store, study: StudyRef, capfd: pytest.
     assert optuna.logging.get_verbosity() == verbosity
 
 
-def test_a_kill_between_any_two_statements_is_made_good(path: Path, store: Store, study: StudyRef) -> None:
+def test_a_kill_between_any_two_statements_is_made_good(
+    path: Path, store: Store, study: StudyRef, quick_folder: Path
+) -> None:
     """Killed before its first writing statement, its second, ... until one lives to the end."""
     for statement in range(100):
-        copy = path.parent / f"{statement}.db"
+        copy = quick_folder / f"{statement}.db"
         process = start(killed_before, statement, publish, path, f"sqlite:///{copy}")
         process.join()
         if process.exitcode == 0:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import sqlite3
+from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -19,8 +20,9 @@ from store_cases import H200, add, failed, ok, study_of
 from autotune.errors import StoreError
 from autotune.gemm import Gemm
 from autotune.measurement import Outcome
-from autotune.store import Store, optuna_mirror
+from autotune.store import Store, connect, optuna_mirror, schema
 from autotune.store.models import Base
+from autotune.store.repository import DEFAULT_TIMEOUT_S
 from autotune.store.schema import MIGRATIONS, REVISIONS, VERSION_TABLE
 
 DATA = Path(__file__).resolve().parents[1] / "data"
@@ -51,18 +53,51 @@ def _connect(path: Path) -> Any:
     return create_engine(f"sqlite:///{path}").connect()
 
 
-def test_models_and_migrations_make_the_same_tables(path: Path, tmp_path: Path) -> None:
-    modelled = create_engine(f"sqlite:///{tmp_path / 'modelled.db'}")
-    Base.metadata.create_all(modelled)
-    with _connect(path) as migrated:
-        assert {"trial", "trials", "study", "studies"} <= set(inspect(migrated).get_table_names())
-        assert _differences(migrated) == []
-        for table in Base.metadata.tables:  # what compare_metadata does not look at
-            ours, theirs = inspect(modelled), inspect(migrated)
+@pytest.fixture
+def migrated(url: str | Path) -> Iterator[Connection]:
+    """An empty database, brought to the newest version by all migrations."""
+    connect.make_file(connect.parse_url(url))
+    engine = connect.connect(connect.parse_url(url), DEFAULT_TIMEOUT_S)
+    with engine.connect() as connection:
+        schema.migrate(connection)
+        yield connection
+    engine.dispose()
+
+
+def test_models_and_migrations_make_the_same_tables(
+    migrated: Connection, tmp_path: Path, url: str | Path
+) -> None:
+    """On SQLite also what compare_metadata does not look at: a new database is never migrated."""
+    assert set(inspect(migrated).get_table_names()) == {*Base.metadata.tables, VERSION_TABLE}
+    assert _differences(migrated) == []
+    assert schema.version(migrated) == REVISIONS[-1]
+    if migrated.dialect.name != "sqlite":
+        return
+    with Store.open(tmp_path / "new.db"), _connect(tmp_path / "new.db") as new:
+        ours, theirs = inspect(new), inspect(migrated)
+        assert set(ours.get_table_names()) == set(theirs.get_table_names())
+        for table in ours.get_table_names():
             assert ours.get_check_constraints(table) == theirs.get_check_constraints(table)
             assert ours.get_pk_constraint(table) == theirs.get_pk_constraint(table)
-        migrated.engine.dispose()
-    modelled.dispose()
+            for get in ("get_foreign_keys", "get_indexes", "get_unique_constraints"):
+                assert sorted(map(str, getattr(ours, get)(table))) == sorted(
+                    map(str, getattr(theirs, get)(table))
+                )
+            columns = [
+                {c["name"]: (str(c["type"]), c["nullable"], c["primary_key"]) for c in i.get_columns(table)}
+                for i in (ours, theirs)
+            ]
+            assert columns[0] == columns[1]
+        new.engine.dispose()
+
+
+def test_a_new_database_is_not_migrated(url: str | Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(schema, "migrate", lambda connection: pytest.fail("its tables are made at once"))
+    with Store.open(url) as store:
+        assert add(store, study_of(store), 0, ok(1.0)) == 1
+        with store._database.reading() as session:
+            assert schema.version(session.connection()) == REVISIONS[-1]
+            assert _differences(session.connection()) == []
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,31 @@
+"""What takes seconds to make is made by one process of a test run, and read by the others."""
+
+from __future__ import annotations
+
+import functools
+import os
+import pickle
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+Made = TypeVar("Made")
+RUN = "AUTOTUNE_TEST_RUN"  # names a folder of this run alone, which is gone with it
+
+
+def kept(make: Callable[[], Made]) -> Callable[[], Made]:
+    """Decorates a function that always makes the same. Where no test run goes on, each process calls it."""
+
+    @functools.cache
+    def read_or_make() -> Made:
+        if RUN not in os.environ:
+            return make()
+        path = Path(os.environ[RUN]) / f"{make.__module__}.{make.__qualname__}"
+        if not path.exists():
+            written = path.with_suffix(f".{os.getpid()}")
+            written.write_bytes(pickle.dumps(make()))
+            written.rename(path)
+        made: Made = pickle.loads(path.read_bytes())
+        return made
+
+    return read_or_make
