@@ -16,7 +16,7 @@ static int make(const autotune_blas *blas, const autotune_constants *bounds, uin
     return failure;
 }
 
-/* While another thread's stream is captured, a handle is made in relaxed mode alone. */
+/* While another thread's stream is captured, a handle can be made in relaxed mode only. */
 static at_idle_handle *made(at_handles *all, const autotune_blas *blas, const autotune_driver *cuda,
                             const autotune_constants *bounds, int *failure) {
     at_idle_handle *found = malloc(sizeof *found);
@@ -68,7 +68,7 @@ int at_blas_sgemm(const autotune_blas *blas, const at_idle_handle *handle, const
     }
     if (failure) return failure;
     const int lda = (int)product->ld[0], ldb = (int)product->ld[1], ldc = (int)product->ld[2];
-    /* C^T = op(B)^T op(A)^T: a row-major matrix read by columns is its transpose */
+    /* C^T = op(B)^T op(A)^T: a row-major matrix that is read by columns is its transpose */
     const autotune_batch *batch = &product->batch;
     if (batch->products > 1) {
         const int status = blas->sgemm_batched(of, product->trans_b, product->trans_a, product->n, product->m, product->k,

@@ -1,4 +1,5 @@
-/* The calls of a program in C: what came before is remembered, what is new is chosen, loaded and planned. */
+/* The calls of a program in C. The plan of a known kind of call is looked up; for a new kind a kernel is chosen, loaded
+ * and planned. */
 
 #include <limits.h>
 #include <stdlib.h>
@@ -48,7 +49,7 @@ static autotune_kind kind_of(const row_major *call, int32_t device) {
     return kind;
 }
 
-/* C is one for each product: none lies within another, nor between its rows but as whole rows. */
+/* Each product has a C of its own. No C may overlap another; one may lie between another's rows only as whole rows. */
 static bool has_batch_in_range(const row_major *call, const autotune_kind *kind) {
     const autotune_batch *batch = &call->batch;
     if (batch->products < 0 || batch->products > INT32_MAX) return false;
@@ -77,7 +78,7 @@ static bool is_in_range(const row_major *call, const autotune_kind *kind) {
 
 static int64_t packed_ld(int64_t columns) { return columns > 1 ? columns : 1; }
 
-/* Leading dimensions as a plan has them: of a single row, what it would be packed. */
+/* Leading dimensions as a plan has them; a single row has that of a packed one. */
 static int64_t planned_ld(const autotune_kind *kind, int i) {
     return kind->rows[i] > 1 ? kind->by_row[i] : packed_ld(kind->columns[i]);
 }
@@ -89,8 +90,8 @@ static uint64_t reach(const autotune_kind *kind, int i, int64_t ld) {
     return (uint64_t)AT_FLOAT_BYTES * (one + others);
 }
 
-/* A batch as one product of all its rows: where all share B, and rows of op(A) and of C go on from product to product
- * (runtime/product.py). False where they do not. */
+/* Make a batch one product of all its rows, if all products share B and the rows of op(A) and of C continue from
+ * product to product (runtime/product.py). False if they do not. */
 static bool fold(autotune_planned *planned) {
     const autotune_batch *batch = &planned->batch;
     const bool is_turned = at_trans_a(planned->layout);
@@ -111,12 +112,12 @@ static bool fold(autotune_planned *planned) {
     return true;
 }
 
-/* Whether cuBLAS can be called: its leading dimensions are int, and what has no depth is left to kernels. */
+/* Whether cuBLAS can be called: its leading dimensions are int, and kernels serve products with k = 0. */
 static bool may_be_cublas(int k, const int64_t ld[3]) {
     return k > 0 && ld[0] <= INT_MAX && ld[1] <= INT_MAX && ld[2] <= INT_MAX;
 }
 
-/* A program that says where to record goes before the environment. */
+/* A file that the program has named takes precedence over the environment. */
 static autotune_status record_as_told(autotune_handle *handle) {
     const char *file = getenv(RECORD);
     if (!file || !*file) return AUTOTUNE_OK;
@@ -124,7 +125,7 @@ static autotune_status record_as_told(autotune_handle *handle) {
     return status == AUTOTUNE_RECORDED ? AUTOTUNE_OK : status;
 }
 
-/* A batch is one product of all its rows where it can be, unless it was tuned as it is. */
+/* A batch becomes one product of all its rows if it can, unless the batch itself was tuned. */
 static void serve_as(const autotune_handle *handle, autotune_planned *planned) {
     at_call call = {
         .m = planned->m, .n = planned->n, .k = planned->k, .layout = planned->layout, .batch = planned->batch,
@@ -135,7 +136,7 @@ static void serve_as(const autotune_handle *handle, autotune_planned *planned) {
     (void)fold(planned);
 }
 
-/* What is to be planned for a call, without the launch that is chosen for it. */
+/* What to plan for a call, without the launch that is chosen for it. */
 static autotune_planned planned_of(const autotune_handle *handle, const row_major *call, const autotune_kind *kind) {
     autotune_planned planned = {
         .m = call->m,
@@ -145,7 +146,7 @@ static autotune_planned planned_of(const autotune_handle *handle, const row_majo
         .device = kind->devices[0],
         .batch = call->batch,
     };
-    if (!call->k) planned.batch.stride[0] = planned.batch.stride[1] = 0; /* nothing is read of A and B */
+    if (!call->k) planned.batch.stride[0] = planned.batch.stride[1] = 0; /* A and B are not read */
     for (int i = 0; i < 3; i++) {
         planned.ld[i] = planned_ld(kind, i);
         planned.num_bytes[i] = reach(kind, i, planned.ld[i]);
@@ -155,7 +156,7 @@ static autotune_planned planned_of(const autotune_handle *handle, const row_majo
     return planned;
 }
 
-/* The kernel that differs from one in its epilogue alone; -1 where the table has none. */
+/* The kernel that differs from the given one only in its epilogue; -1 if the table has none. */
 static int32_t variant_of(const autotune_table *table, int32_t kernel, const autotune_kind *kind) {
     for (int32_t i = 0; i < table->num_kernels; i++) {
         const autotune_kernel *one = &table->kernels[i];
@@ -165,7 +166,7 @@ static int32_t variant_of(const autotune_table *table, int32_t kernel, const aut
     return -1;
 }
 
-/* By which kernel, and whether by cuBLAS, which knows no epilogue. */
+/* Sets which kernel serves, and whether cuBLAS does, which has no epilogue. */
 static autotune_status serve_by(const autotune_handle *handle, const autotune_choice *choice, const autotune_kind *kind,
                                 bool has_blas, autotune_planned *planned) {
     planned->kernel = choice->kernel;
@@ -202,7 +203,7 @@ static autotune_status new_plan(autotune_handle *handle, const row_major *call, 
     return status ? status : autotune_make_plan(handle, &planned, plan);
 }
 
-/* The GPU of the calling thread, and of a handle's kinds the one that is for it: the first where none is. */
+/* Finds the GPU of the calling thread, and the handle of its kind; the first handle if no kind fits. */
 static autotune_status find_kind(autotune_handle **handle, int32_t *device) {
     for (autotune_handle *kind = *handle; kind; kind = kind->next) {
         const autotune_status status = at_current_gpu(kind->loader, device);
@@ -215,7 +216,7 @@ static autotune_status find_kind(autotune_handle **handle, int32_t *device) {
 static autotune_status multiply(autotune_handle *handle, void *stream, const row_major *call, float alpha,
                                 float beta) {
     if (at_is_forked()) return AUTOTUNE_FORKED;
-    if (!handle->table->codes) return AUTOTUNE_OTHER_TABLE; /* whoever opened it loads kernels itself */
+    if (!handle->table->codes) return AUTOTUNE_OTHER_TABLE; /* the program that opened it loads kernels itself */
     int32_t device = 0;
     autotune_status status = find_kind(&handle, &device);
     if (status) return status;
@@ -307,7 +308,7 @@ autotune_status autotune_sgemm_epilogue_by_columns(autotune_handle *handle, void
 autotune_status autotune_sgemm_by_columns(autotune_handle *handle, void *stream, int trans_a, int trans_b, int m,
                                           int n, int k, float alpha, const float *a, int64_t lda, const float *b,
                                           int64_t ldb, float beta, float *c, int64_t ldc) {
-    /* C^T = op(B)^T op(A)^T, and what is stored by columns is the transpose of what is stored by rows */
+    /* C^T = op(B)^T op(A)^T, and a matrix stored by columns is the transpose of one stored by rows */
     return autotune_sgemm(handle, stream, trans_b, trans_a, n, m, k, alpha, b, ldb, a, lda, beta, c, ldc);
 }
 
@@ -334,7 +335,7 @@ autotune_status autotune_pick_strided_batched(autotune_handle *handle, int trans
     const autotune_kind kind = kind_of(&call, 0);
     if (!is_in_range(&call, &kind)) return AUTOTUNE_BAD_CALL;
     int32_t device;
-    if (handle->next) (void)find_kind(&handle, &device); /* without a GPU it is asked of the first kind */
+    if (handle->next) (void)find_kind(&handle, &device); /* without a GPU the first kind answers */
     const autotune_planned planned = planned_of(handle, &call, &kind);
     const char *version = NULL;
     const bool has_blas = at_find_blas(&version);

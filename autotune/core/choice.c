@@ -1,5 +1,5 @@
-/* The order of operations is that of the Python modules that are named here: both give the same numbers, but
- * for the last bits of sums and exponentials. */
+/* The order of operations is that of the Python modules named here: both give the same numbers, except for the last
+ * bits of sums and exponentials. */
 
 #include "choice.h"
 
@@ -9,9 +9,9 @@
 
 #define DIMENSIONS 3
 #define NUM_PER_SM 4 /* numbers of blocks per SM that splits may aim at: models/splits.py */
-static const double BLOCKS_PER_SM[NUM_PER_SM - 1] = {1, 2, 4}; /* and as many as are resident */
+static const double BLOCKS_PER_SM[NUM_PER_SM - 1] = {1, 2, 4}; /* and the number that is resident */
 
-/* What no shape changes of a kernel with a model, and of its time: models/time_model.py. */
+/* The part of a modelled kernel, and of its time, that does not depend on the shape: models/time_model.py. */
 typedef struct {
     const autotune_kernel *kernel;
     int32_t number;
@@ -24,7 +24,7 @@ typedef struct {
 struct at_chooser {
     const autotune_table *table;
     modelled *modelled[AUTOTUNE_LAYOUTS];
-    double *between; /* of two numbers of splits: a wish below goes to the smaller */
+    double *between; /* pairs of numbers of splits: a wish below goes to the smaller */
     int32_t *slots, num_slots; /* entries, hashed by shape; -1: none */
     double *places;            /* (entries, 3) logarithms of m, n and k */
 };
@@ -139,7 +139,7 @@ void at_chooser_free(at_chooser *chooser) {
 
 /* ------------------------------------------------------------------------------------------ accuracy */
 
-/* Of sums over k products in so many splits (Sums.depths). */
+/* Depths of sums over k products in `split_k` splits (Sums.depths). */
 static depths depths_of(const autotune_kernel *kernel, double split_k, double k) {
     const bool is_split =
         kernel->reduction != AUTOTUNE_REDUCE_NONE && kernel->reduction != AUTOTUNE_REDUCE_LAST_WAVE;
@@ -151,7 +151,7 @@ static depths depths_of(const autotune_kernel *kernel, double split_k, double k)
     return (depths){chain + more_chains + adding, (chain * chain + more_chains * length) / k + adding};
 }
 
-/* Into how many parts cuBLAS splits k at most, as a rule. */
+/* The most parts that cuBLAS splits k into, as a rule. */
 static double most_splits(const autotune_table *table, const at_call *call) {
     const autotune_constants *c = &table->constants;
     const double elements = (double)call->m * call->n / table->num_sms, k = call->k;
@@ -171,7 +171,7 @@ static double most_splits(const autotune_table *table, const at_call *call) {
     return fmax(1, found);
 }
 
-/* How deep sums may be where nothing was measured (allowed_depths). */
+/* How deep sums may be if nothing was measured (allowed_depths). */
 static depths allowed_anywhere(const autotune_table *table, const at_call *call) {
     const autotune_constants *c = &table->constants;
     const double k = fmax(call->k, c->shortest_chain), parts = most_splits(table, call);
@@ -185,7 +185,7 @@ static bool are_near(const autotune_constants *c, double x, double y) {
     return x <= c->near_ratio * y && y <= c->near_ratio * x;
 }
 
-/* How deep sums may be: as those of kernels that were measured to be accurate enough close by. */
+/* How deep sums may be: as deep as those of kernels that were accurate enough when measured at a near shape. */
 static depths allowed_depths(const autotune_table *table, const at_call *call, const autotune_entry *near) {
     depths allowed = allowed_anywhere(table, call);
     const autotune_constants *c = &table->constants;
@@ -204,8 +204,8 @@ static depths allowed_depths(const autotune_table *table, const at_call *call, c
 
 /* ------------------------------------------------------------------------------------------ times */
 
-/* Covariances of a shape with those that something was learned on (models/residual.py): Matern 3/2. A single row or
- * column lies apart by so much. */
+/* Covariances of a shape with those of the fit (models/residual.py): Matern 3/2. A single row or column is moved away
+ * by `vector_apart`. */
 static void covariances(const autotune_residuals *known, double length, double vector_apart, const at_call *call,
                         double *found) {
     const int32_t extents[DIMENSIONS] = {call->m, call->n, call->k};
@@ -226,7 +226,7 @@ static void covariances(const autotune_residuals *known, double length, double v
 static double factor(const autotune_residuals *known, int32_t row, const double *covariance) {
     if (!known->num_places) return 1;
     const float *weights = known->weights + (size_t)row * (size_t)known->num_places;
-    double sums[4] = {0}; /* chains that the processor adds up side by side */
+    double sums[4] = {0}; /* chains that the processor adds in parallel */
     int32_t at = 0;
     for (; at + 4 <= known->num_places; at += 4) {
         for (int i = 0; i < 4; i++) sums[i] += (double)weights[at + i] * covariance[at + i];
@@ -235,7 +235,7 @@ static double factor(const autotune_residuals *known, int32_t row, const double 
     return exp(sums[0] + sums[1] + (sums[2] + sums[3]));
 }
 
-/* What a shape asks of every kernel. */
+/* What a shape requires of every kernel. */
 typedef struct {
     const autotune_table *table;
     const at_call *call;
@@ -243,7 +243,7 @@ typedef struct {
     depths allowed;
 } shape;
 
-/* Steps of waves, and of the queue on the busiest SM, of blocks that have so many steps each. */
+/* Adds the steps of waves, and of the queue on the busiest SM, for blocks of `k_steps` steps each. */
 static void add_steps(const shape *of, const autotune_kernel *kernel, double blocks, double k_steps,
                       double *wave_steps, double *queue_steps) {
     const double queue = ceil(blocks / of->table->num_sms);
@@ -252,7 +252,7 @@ static void add_steps(const shape *of, const autotune_kernel *kernel, double blo
     *queue_steps += queue * steps;
 }
 
-/* Bytes, of the rows of A and B that tiles cut. */
+/* Bytes lost where tiles cut rows of A and B. */
 static double lost_of(const shape *of, const modelled *row, double tiles_m, double tiles_n, double k_tiles) {
     const autotune_kernel *kernel = row->kernel;
     const double m = of->call->m, n = of->call->n, k = of->call->k;
@@ -263,7 +263,7 @@ static double lost_of(const shape *of, const modelled *row, double tiles_m, doub
     return lost;
 }
 
-/* Time in us of a kernel in so many splits, without what the residual adds (TimeModel.work, modelled_us). */
+/* Time in us of a kernel with `split_k` splits, without the residual (TimeModel.work, modelled_us). */
 static double modelled_us(const shape *of, const modelled *row, double split_k) {
     const autotune_table *table = of->table;
     const autotune_kernel *kernel = row->kernel;
@@ -306,7 +306,7 @@ static int32_t first_not_below(const double *values, int32_t num, double wish) {
     return at;
 }
 
-/* Numbers of splits worth a look for a kernel that takes any (models/splits.py); equal ones occur. */
+/* Numbers of splits worth considering for a kernel that takes any (models/splits.py); equal ones occur. */
 static void split_choices(const at_chooser *chooser, const shape *of, const modelled *row,
                           double found[NUM_PER_SM + 1]) {
     const autotune_constants *c = &of->table->constants;
@@ -330,7 +330,7 @@ static void split_choices(const at_chooser *chooser, const shape *of, const mode
 
 /* ------------------------------------------------------------------------------------------ choosing */
 
-/* A launch that may serve a call. Where two are alike in all, that of the least order serves. */
+/* A launch that may serve a call. Of two that are otherwise equal, the one of the lower order serves. */
 typedef struct {
     double handicapped_us, time_us;
     int32_t row, split_k, order;
@@ -351,8 +351,8 @@ static void consider(const shape *of, const modelled *row, double split_k, doubl
     if (mine.handicapped_us < best->handicapped_us || is_before) *best = mine;
 }
 
-/* The launch with the least modelled time that is accurate enough, as far as there is one. False where no
- * kernel with a model may serve. */
+/* The launch with the least modelled time that is accurate enough, if there is one. False if no kernel with a model may
+ * serve. */
 static bool choose_modelled(const at_chooser *chooser, const shape *of, const double *covariance,
                             autotune_choice *choice) {
     const autotune_layout *known = &of->table->layouts[of->call->layout];
@@ -367,7 +367,7 @@ static bool choose_modelled(const at_chooser *chooser, const shape *of, const do
         }
         double choices[NUM_PER_SM + 1];
         split_choices(chooser, of, row, choices);
-        for (int32_t at = 0; at <= NUM_PER_SM; at++) { /* Python looks at all kernels first, at numbers then */
+        for (int32_t at = 0; at <= NUM_PER_SM; at++) { /* Python's outer loop is over kernels */
             const candidate mine = {.row = i, .order = (at + 1) * known->num_modelled + i};
             if (!at || choices[at] != choices[at - 1]) consider(of, row, choices[at], missed, &best, mine);
         }
@@ -419,8 +419,8 @@ static double apart(const double *place, const double *other) {
     return squares;
 }
 
-/* The tuned shape that is nearest to a call, but for those that are as near as `behind`, or nearer; the first
- * of several. -1 where there is none. */
+/* The tuned shape nearest to a call, among those farther than `behind` or as far and later in the table; the first of
+ * several. -1 if there is none. */
 static int32_t nearest(const at_chooser *chooser, const at_call *call, int32_t behind) {
     const autotune_table *table = chooser->table;
     const double place[DIMENSIONS] = {log1p(call->m), log1p(call->n), log1p(call->k)};
@@ -491,7 +491,7 @@ static bool is_alike(const autotune_entry *entry, const at_call *call) {
            entry->products > 1 && entry->shared == at_shared(call);
 }
 
-/* The best kernel of an entry that may serve a call; NULL where none may. */
+/* The best kernel of an entry that may serve a call; NULL if none may. */
 static const autotune_ranked *best_legal(const autotune_table *table, const autotune_entry *entry,
                                          const at_call *call) {
     for (int32_t i = 0; i < entry->num_ranked; i++) {
@@ -502,7 +502,7 @@ static const autotune_ranked *best_legal(const autotune_table *table, const auto
     return NULL;
 }
 
-/* The best legal kernel of the batch of such products whose number is the nearest; the first of several. */
+/* The best legal kernel of the tuned batch with the nearest number of such products; the first of several. */
 static bool choose_near_batch(const at_chooser *chooser, const at_call *call, autotune_choice *choice) {
     const autotune_table *table = chooser->table;
     const autotune_constants *c = &table->constants;
@@ -528,7 +528,7 @@ static bool choose_near_batch(const at_chooser *chooser, const at_call *call, au
     return true;
 }
 
-/* One product of a batch. Its addresses are as aligned as those of all products are. */
+/* One product of a batch. Its addresses have the least alignment of all products. */
 static at_call one_of(const at_call *call) {
     at_call single = *call;
     for (int i = 0; i < 3; i++) {

@@ -49,7 +49,8 @@ autotune_status autotune_open_kinds(const autotune_table tables[], int32_t num_t
     return AUTOTUNE_OK;
 }
 
-/* In a forked process a thread that is not here may hold a lock, amid a change; and one that records is not here. */
+/* In a forked process a lock may be held, amid a change, by a thread that does not exist here; nor is the recorder's
+ * thread here. */
 void autotune_close(autotune_handle *handle) {
     if (at_is_forked()) return;
     while (handle) {
@@ -69,7 +70,7 @@ void autotune_destroy(autotune_handle *handle) { autotune_close(handle); }
 void autotune_use_blas(autotune_handle *handle, const autotune_blas *blas) {
     at_runner *runner = handle->runner;
     pthread_mutex_lock(&runner->lock);
-    if (runner->blas != blas) runner->blas = blas; /* who has a plan that was made later reads it without a lock */
+    if (runner->blas != blas) runner->blas = blas; /* a thread with a later plan reads it without a lock */
     pthread_mutex_unlock(&runner->lock);
 }
 
@@ -91,7 +92,7 @@ autotune_status autotune_choose(const autotune_handle *handle, int32_t layout, i
     }
 }
 
-/* The driver is looked for now, by the first plan: no call without one comes later. */
+/* The first plan looks for the driver, here: no later call is made without one. */
 autotune_status autotune_make_plan(autotune_handle *handle, const autotune_planned *planned,
                                    autotune_plan **plan) {
     if (planned->device < 0 || planned->device >= AT_MAX_DEVICES) return AUTOTUNE_BAD_CALL;
@@ -113,7 +114,7 @@ autotune_status autotune_make_plan(autotune_handle *handle, const autotune_plann
     return AUTOTUNE_OK;
 }
 
-/* A process may be forked before its first plan, and its children record for themselves: nothing begins before. */
+/* Recording begins at the first plan: a process may be forked before that, and its children record for themselves. */
 static autotune_status record_calls(at_runner *runner, const char *file) {
     autotune_status status = AUTOTUNE_OK;
     pthread_mutex_lock(&runner->lock);
@@ -141,7 +142,7 @@ int32_t autotune_counts(const autotune_handle *handle, autotune_count *counts, i
 
 void autotune_release_plan(autotune_plan *plan) { at_plan_release(plan); }
 
-/* Scales as kernels take them. False for a finite number that is infinite as a float. */
+/* Converts scales to the floats that kernels take. False for a finite number that is infinite as a float. */
 static bool as_floats(double alpha, double beta, float scales[2]) {
     scales[0] = (float)alpha;
     scales[1] = (float)beta;

@@ -26,7 +26,7 @@ bool at_find_calls(void *library, const char *const *names, size_t num_names, vo
     for (size_t i = 0; i < num_names; i++) {
         void *symbol = dlsym(library, names[i]);
         if (!symbol) return false;
-        memcpy((char *)calls + i * sizeof symbol, &symbol, sizeof symbol); /* ISO C converts no pointers of data */
+        memcpy((char *)calls + i * sizeof symbol, &symbol, sizeof symbol); /* ISO C converts no data pointer */
     }
     return true;
 }

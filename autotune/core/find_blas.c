@@ -1,4 +1,4 @@
-/* Finds cuBLAS for programs that leave that to the core: the library that the process has loaded, else the system's. */
+/* Finds cuBLAS for programs that let the core do so: the library that the process has loaded, else the system's. */
 
 #include "find_blas.h"
 

@@ -7,7 +7,7 @@ static int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 bool at_trans_a(int32_t layout) { return layout == AUTOTUNE_TN || layout == AUTOTUNE_TT; }
 bool at_trans_b(int32_t layout) { return layout == AUTOTUNE_NT || layout == AUTOTUNE_TT; }
 
-/* How many neighbouring elements of A, B and C, as stored, a product takes. */
+/* How many neighbouring elements of A, B and C, as stored, a product uses. */
 static void neighbours(const at_call *call, int64_t found[3]) {
     found[0] = at_trans_a(call->layout) ? call->m : call->k;
     found[1] = at_trans_b(call->layout) ? call->k : call->n;
@@ -54,12 +54,12 @@ static int64_t split_tiles_of(const autotune_kernel *kernel, int64_t tiles) {
     return tiles % (kernel->wave > 1 ? kernel->wave : 1);
 }
 
-/* What all share is packed once. */
+/* An operand that all products share is packed once. */
 static int64_t packed_products(const autotune_batch *batch, int operand) {
     return batch->stride[operand] ? batch->products : 1;
 }
 
-/* Bytes of an operand packed to so many whole tiles: floats, as they may exceed 64 bits. */
+/* Bytes of an operand that is packed to whole tiles: a double, since they may exceed 64 bits. */
 static double packed_bytes(const at_call *call, int operand, int64_t padded) {
     return (double)AT_FLOAT_BYTES * (double)padded * call->k * (double)packed_products(&call->batch, operand);
 }
@@ -113,7 +113,7 @@ bool at_may_serve(const autotune_kernel *kernel, const at_call *call, int32_t sp
     return fits(kernel, call, split_k);
 }
 
-/* Into groups of how many threads, as a power of two, a block of sgemm_reduce is parted. */
+/* The number of threads, as a power of two, of each group in a block of sgemm_reduce. */
 static int32_t group_bits(int64_t elements, int32_t splits) {
     int32_t bits = AT_REDUCE_BITS;
     for (; bits > AT_WARP_BITS; bits--) {

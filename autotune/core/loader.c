@@ -49,7 +49,7 @@ void at_loader_free(at_loader *loader) {
 
 static autotune_status told(int error) { return error ? (autotune_status)(AUTOTUNE_CUDA + error) : AUTOTUNE_OK; }
 
-/* A slice of a GPU is of its kind: what follows " MIG " in its name is the slice's size. */
+/* A slice of a GPU has the GPU's kind: what follows " MIG " in its name is the slice's size. */
 static size_t kind_length(const char *name) {
     const char *slice = strstr(name, " MIG ");
     return slice ? (size_t)(slice - name) : strlen(name);
@@ -93,7 +93,7 @@ autotune_status at_current_gpu(at_loader *loader, int32_t *device) {
     return status;
 }
 
-/* Whether one function of a kernel is what the table launches it as. Launch bounds are part of the code. */
+/* Whether one function of a kernel is the code that the table launches. Launch bounds are part of the code. */
 static autotune_status check(const at_loader *loader, const autotune_kernel *kernel, uint64_t function, bool is_main,
                              int threads, int32_t device) {
     const at_loading *cuda = loader->cuda;
@@ -115,7 +115,7 @@ static autotune_status check(const at_loader *loader, const autotune_kernel *ker
     return is_right && smem_bytes <= loader->table->smem_per_block ? AUTOTUNE_OK : AUTOTUNE_OTHER_CODE;
 }
 
-/* One function of a kernel, in the GPU's context: now, not at its first launch. */
+/* Loads one function of a kernel into the GPU's context now, not at its first launch. */
 static autotune_status load_function(const at_loader *loader, const autotune_kernel *kernel, const char *name,
                                      int threads, int32_t device, uint64_t *function) {
     const at_loading *cuda = loader->cuda;
@@ -152,8 +152,8 @@ static autotune_status load(at_loader *loader, int32_t device, const autotune_ke
     return status;
 }
 
-/* While a stream, of this or another thread, is captured, code is loaded in relaxed mode alone. The context of the
- * GPU is made current, as the program's need not be the primary one. */
+/* While a stream of this or another thread is captured, code can be loaded in relaxed mode only. The GPU's primary
+ * context is made current, since the program's may be another. */
 static autotune_status load_apart(at_loader *loader, const autotune_driver *cuda, int32_t device, int32_t kernel) {
     at_open_gpu *gpu = &loader->gpus[device];
     int mode = AT_CAPTURE_RELAXED, error = cuda->push_context(gpu->context);

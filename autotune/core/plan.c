@@ -57,7 +57,7 @@ static at_workspaces *workspaces_of(at_runner *runner, int32_t device) {
     return found;
 }
 
-/* The largest power of two that divides an address, from a float's size to what vectors need. */
+/* The largest power of two that divides an address, between a float's size and what vectors need. */
 static int32_t alignment(uint32_t low) {
     int32_t found = AT_FLOAT_BYTES;
     while (found < AT_ALIGNED && !(low & (uint32_t)found)) found *= 2;
@@ -130,12 +130,12 @@ static autotune_kind normal(autotune_kind kind) {
     return kind;
 }
 
-/* Of a normal kind. */
+/* The place of a normal kind. */
 static at_remembered *place_of(at_runner *runner, const autotune_kind *kind) {
     uint64_t words[sizeof *kind / sizeof(uint64_t)], hash = 0xCBF29CE484222325u;
     memcpy(words, kind, sizeof *kind);
     for (size_t i = 0; i < sizeof words / sizeof *words; i++) hash = (hash ^ words[i]) * 0x100000001B3u;
-    hash ^= hash >> 29; /* the low bits depend on low bits alone */
+    hash ^= hash >> 29; /* the low bits depend only on low bits */
     for (;; hash++) {
         at_remembered *place = &runner->remembered[hash % num_places(runner)];
         if (!place->plan || !memcmp(&place->kind, kind, sizeof *kind)) return place;
@@ -177,8 +177,8 @@ autotune_plan *at_recall(at_runner *runner, const autotune_kind *kind) {
 
 /* ------------------------------------------------------------------------------------------ launching */
 
-/* Arguments of the kernels, in the order that launch.Grid documents. What a kernel has no use for is passed as zeros: it
- * declares as many as it reads. All products of a batch share the bias. */
+/* Arguments of the kernels, in the order that launch.Grid documents. A kernel declares only the words that it reads;
+ * the others are passed as zeros. All products of a batch share the bias. */
 typedef struct {
     uint32_t words[AT_SCHEDULE_WORDS];
 } schedule_words;
@@ -251,7 +251,7 @@ static int start_reduce(const autotune_driver *cuda, const autotune_plan *plan, 
                  grid->reduce_smem_bytes, stream, arguments);
 }
 
-/* A product, or a batch that is launched at once. */
+/* Launches a product, or a batch that is one launch. */
 static int launch_one(const autotune_driver *cuda, const autotune_plan *plan, uint64_t stream, at_operands at,
                       float alpha, float beta, uint64_t workspace) {
     at_operands read = at;
@@ -299,10 +299,10 @@ static int launch_in_workspace(const autotune_driver *cuda, const autotune_plan 
     return error ? error : given;
 }
 
-/* Have cuBLAS serve, if it can: false where the kernel has to. */
+/* Have cuBLAS serve, if it can; false if the kernel must. */
 static bool served_by_blas(const at_runner *runner, const autotune_plan *plan, uint64_t stream, at_operands at,
                            float alpha, float beta, at_outcome *outcome) {
-    if (!plan->planned.is_cublas || !runner->blas || alpha == 0) return false; /* 0: A and B are not to be read */
+    if (!plan->planned.is_cublas || !runner->blas || alpha == 0) return false; /* 0: A and B must not be read */
     const autotune_constants *bounds = runner->bounds;
     at_idle_handle *handle =
         at_take_handle(plan->handles, runner->blas, runner->cuda, bounds, stream, &outcome->blas);
@@ -358,7 +358,7 @@ at_outcome at_run(const at_runner *runner, const autotune_plan *plan, uint64_t s
     return outcome;
 }
 
-/* What has no bytes shares none, wherever it lies. */
+/* A matrix without bytes shares none, wherever it is. */
 static bool share(uint64_t a, uint64_t bytes_a, uint64_t c, uint64_t bytes_c) {
     return bytes_a && a < c + bytes_c && c < a + bytes_a;
 }

@@ -1,4 +1,4 @@
-#define _XOPEN_SOURCE 700 /* realpath, also where the compiler is told to keep to C11 */
+#define _XOPEN_SOURCE 700 /* for realpath, even if the compiler is restricted to C11 */
 
 #include "recorder.h"
 
@@ -15,24 +15,24 @@
 
 #include "plan.h"
 
-#define EVERY_NS 250000000L /* between two writes: what is written is not a second old, on a busy machine either */
+#define EVERY_NS 250000000L /* between two writes: even on a busy machine the file is less than a second old */
 #define SECOND_NS 1000000000L
 #define FOLDER_MODE 0777
 enum { HOST_BYTES = 65, NAME_BYTES = HOST_BYTES + 64, SPARE_ROWS = 64 };
 
 struct at_recorder {
     at_tallies *tallies;
-    char *file, *folder;  /* that was asked for, and where it is recorded */
-    char *path, *part;    /* the file that is written, and its next state: their folder, until a name is given */
-    pthread_mutex_t lock; /* of what follows, and of both files */
+    char *file, *folder;  /* the file that was asked for, and the folder that holds the record */
+    char *path, *part;    /* the file that is written, and its next state; until they are named, their folder */
+    pthread_mutex_t lock; /* of the members below, and of both files */
     pthread_cond_t is_ending;
     pthread_t thread;
     bool is_begun, has_thread, is_over;
-    uint64_t written; /* calls that the file tells of */
+    uint64_t written; /* calls that the file counts */
     at_recorder *next;
 };
 
-/* Those that have begun: the end of the process writes what is left. */
+/* The recorders that have begun: at the process's end they write what is left. */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static at_recorder *begun;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
@@ -56,7 +56,7 @@ static void print_row(FILE *to, const autotune_count *row, const char *separator
             row->ld[0], row->ld[1], row->ld[2], row->alignment[0], row->alignment[1], row->alignment[2], row->calls);
 }
 
-/* A suite in JSON, a shape in each line (autotune/suite.py). */
+/* Prints a suite in JSON, one shape in each line (autotune/suite.py). */
 static bool print_all(FILE *to, const autotune_count *rows, int32_t num) {
     uint64_t others = 0;
     const char *separator = "";
@@ -73,7 +73,7 @@ static bool print_all(FILE *to, const autotune_count *rows, int32_t num) {
     return !ferror(to);
 }
 
-/* The state of before stays whole until this one is. */
+/* The previous file stays whole until this one is complete. */
 static bool replace_file(at_recorder *recorder, const autotune_count *rows, int32_t num) {
     mkdir(recorder->folder, FOLDER_MODE); /* it may have been removed meanwhile */
     FILE *to = fopen(recorder->part, "w");
@@ -85,11 +85,11 @@ static bool replace_file(at_recorder *recorder, const autotune_count *rows, int3
     return false;
 }
 
-/* Under the recorder's lock. What cannot be written now is tried again later. */
+/* The caller holds the recorder's lock. If writing fails now, it is tried again later. */
 static void write_changes(at_recorder *recorder) {
     int32_t room = 0, num = 0;
     autotune_count *rows = NULL;
-    while ((num = at_counts(recorder->tallies, rows, room)) > room) { /* more may have come since */
+    while ((num = at_counts(recorder->tallies, rows, room)) > room) { /* more may have been added since */
         free(rows);
         room = num + SPARE_ROWS;
         rows = malloc((size_t)room * sizeof *rows);
@@ -117,7 +117,7 @@ static void *keep_writing(void *own) {
     return NULL;
 }
 
-/* A thread of its own: a call never waits for a file. It takes no signal from the program's threads. */
+/* A separate thread writes, so no call waits for a file. It takes no signals from the program's threads. */
 static void start_thread(at_recorder *recorder) {
     sigset_t all, before;
     sigfillset(&all);
@@ -129,7 +129,7 @@ static void start_thread(at_recorder *recorder) {
 /* ------------------------------------------------------------------------------------------ the process's end */
 
 static void write_all(void) {
-    if (at_is_forked()) return; /* the parent counts, and a lock may be held by a thread that is not here */
+    if (at_is_forked()) return; /* the parent counts; a lock may be held by a thread that does not exist here */
     pthread_mutex_lock(&lock);
     for (at_recorder *recorder = begun; recorder; recorder = recorder->next) {
         pthread_mutex_lock(&recorder->lock);
@@ -143,7 +143,7 @@ static void write_at_exit(void) { atexit(write_all); }
 
 /* ------------------------------------------------------------------------------------------ names */
 
-/* A text with another behind it, and room for more. */
+/* One text followed by another, with `room` for more. */
 static char *joined(const char *a, const char *b, size_t room) {
     const size_t length = strlen(a) + strlen(b) + room + 1;
     char *made = malloc(length);
@@ -151,7 +151,7 @@ static char *joined(const char *a, const char *b, size_t room) {
     return made;
 }
 
-/* By host, process and moment: not before a process of its own records, for it may be forked until then. */
+/* Names the files by host, process and time, and only when recording begins: until then the process may be forked. */
 static void name_files(at_recorder *recorder) {
     static atomic_uint num_named;
     char host[HOST_BYTES] = "", name[NAME_BYTES];
@@ -188,7 +188,7 @@ at_recorder *at_recorder_new(at_tallies *tallies, const char *file) {
     if (!recorder) return NULL;
     recorder->file = joined(file, "", 0);
     char *named = joined(file, ".d", 0);
-    /* Wherever the program goes later. */
+    /* An absolute path: the program may change its working folder. */
     recorder->folder = named && is_writable(named) ? realpath(named, NULL) : NULL;
     if (recorder->folder) {
         recorder->path = joined(recorder->folder, "", NAME_BYTES);

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* What tells kinds apart: all in front of the number of calls. */
+/* Kinds are compared by everything before the number of calls. */
 #define KIND_BYTES offsetof(autotune_count, calls)
 _Static_assert(KIND_BYTES == 12 * sizeof(int32_t) + 3 * sizeof(int64_t), "a kind has no padding");
 
@@ -45,7 +45,7 @@ at_tally *at_tally_of(at_tallies *all, const autotune_count *kind) {
         found->before = atomic_load_explicit(&all->last, memory_order_relaxed);
         *place = found;
         all->num++;
-        atomic_store_explicit(&all->last, found, memory_order_release); /* who reads holds no lock */
+        atomic_store_explicit(&all->last, found, memory_order_release); /* readers hold no lock */
     }
     pthread_mutex_unlock(&all->lock);
     return found ? found : &all->others;

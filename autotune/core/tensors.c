@@ -4,7 +4,7 @@
 
 #include "handle.h"
 
-/* Of dlpack.h: DLTensor and the head of DLPackExchangeAPI. */
+/* From dlpack.h: DLTensor and the head of DLPackExchangeAPI. */
 enum { DEVICE_CUDA = 2, CODE_FLOAT = 2 };
 enum { VECTOR = 1, MATRIX = 2, STACK = 3 }; /* dimensions */
 enum { PLAIN_ARGUMENTS = 7, BIAS = 7, ACTIVATION = 8 };
@@ -35,7 +35,7 @@ typedef struct {
     int (*current_stream)(int32_t device_type, int32_t device_id, void **stream);
 } exchange_api;
 
-/* What is known of an operand beside the kind of its call. */
+/* The facts of an operand that the kind of call does not hold. */
 typedef struct {
     uint64_t address;
     int64_t products; /* matrices */
@@ -47,8 +47,8 @@ static bool is_of_floats(const tensor *found) {
            found->dtype.bits == 32 && found->dtype.lanes == 1;
 }
 
-/* Read a tensor as operand number i of a call. False for what is no float32 matrix on a GPU, nor a stack of such
- * matrices that goes with those that were read before. */
+/* Read a tensor as operand number i of a call. False if it is neither a float32 matrix on a GPU nor a stack of such
+ * matrices. */
 static bool read_operand(const tensor *found, int i, operand *seen, autotune_kind *kind) {
     if (!is_of_floats(found) || (found->num_dimensions != MATRIX && found->num_dimensions != STACK)) return false;
     const int32_t row = found->num_dimensions - 2, column = row + 1;
@@ -73,8 +73,8 @@ static bool look(const exchange_api *exchange, void *object, int i, operand *see
     return !exchange->view(object, &found) && read_operand(&found, i, seen, kind);
 }
 
-/* Read the bias of a call whose operands are known. False for what is no packed vector of a value for each column of C,
- * on the same GPU. */
+/* Read the bias of a call whose operands are known. False if it is not a packed vector on the same GPU, with a value
+ * for each column of C. */
 static bool read_bias(const tensor *found, uint64_t *address, const autotune_kind *kind) {
     if (!is_of_floats(found) || found->num_dimensions != VECTOR) return false;
     const bool is_packed = found->shape[0] < 2 || !found->strides || found->strides[0] == 1;
@@ -83,7 +83,7 @@ static bool read_bias(const tensor *found, uint64_t *address, const autotune_kin
            *address && !(*address % AT_FLOAT_BYTES);
 }
 
-/* How many products there are: operands of one are shared. False where operands do not go together. */
+/* Count the products; an operand with one matrix is shared. False if the numbers of matrices do not agree. */
 static bool count_products(const operand seen[3], bool has_out, autotune_kind *kind) {
     const int64_t a = seen[0].products, b = seen[1].products, products = a > b ? a : b;
     const int32_t of_a = seen[0].num_dimensions, of_b = seen[1].num_dimensions;
@@ -96,13 +96,13 @@ static const autotune_python *python;
 
 void autotune_use_python(const autotune_python *calls) { python = calls; }
 
-/* Of a new reference, which is given back: whether it is an object that is there anyway. */
+/* Whether a new reference, which is released here, refers to the given object. */
 static bool is(void *found, const void *object) {
     if (found) python->release(found);
     return found == object;
 }
 
-/* Whether an object is a tensor whose elements are what its memory holds; and whether it needs a gradient. */
+/* Whether an object is a tensor whose elements are the values in its memory. Also notes whether it needs a gradient. */
 static bool is_plain(const autotune_tensors *all, void *object, bool *needs_gradient) {
     if (all->tensor && !is(python->type_of(object), all->tensor)) return false;
     if (all->is_grad_enabled) *needs_gradient |= !is(python->attribute(object, all->requires_grad), python->no);
@@ -126,7 +126,7 @@ static bool read_flag(const void *object, int32_t *flag) {
     return *flag || object == python->no;
 }
 
-/* What an epilogue adds: a bias or None, and the number of an activation. */
+/* Reads what the epilogue applies: a bias or None, and the number of an activation. */
 static bool read_epilogue(const autotune_tensors *all, void *const *arguments, product *found) {
     double activation;
     bool needs_gradient = false;
@@ -154,7 +154,7 @@ static void expect_new(autotune_kind *kind) {
     kind->low[2] = 0;
 }
 
-/* Read all arguments. False for what is not served. */
+/* Read all arguments. False if such a call is not served. */
 static bool read_product(const autotune_tensors *all, void *const *arguments, product *found) {
     const bool has_out = arguments[2] != python->none;
     autotune_kind *kind = &found->kind;
@@ -173,7 +173,7 @@ static bool read_product(const autotune_tensors *all, void *const *arguments, pr
     return has_out || found->beta == 0;
 }
 
-/* A new tensor for the result; NULL, with an error set, where there is no memory, or it is not as it should be. */
+/* A new tensor for the result. NULL if memory is short, with an error set, or if the tensor is not as expected. */
 static void *new_result(const autotune_tensors *all, void *like, product *asked) {
     autotune_kind made = asked->kind;
     const long long rows = made.rows[2], columns = made.columns[2], products = made.batch.products;
@@ -194,14 +194,14 @@ static autotune_status launch(const autotune_tensors *all, const product *asked,
         exchange->current_stream(DEVICE_CUDA, plan->planned.device, &stream)) {
         return AUTOTUNE_UNKNOWN;
     }
-    void *state = python->save_thread(); /* a launch may wait, for a stream that is full */
+    void *state = python->save_thread(); /* a launch may wait until a full stream has room */
     const autotune_status status = autotune_run_plan(all->handle, plan, (uint64_t)(uintptr_t)stream, at.a, at.b, at.c,
                                                      at.bias, asked->alpha, asked->beta);
     python->restore_thread(state);
     return status;
 }
 
-/* Whether a status is none, or a kernel served all the same: else an error of Python is set. */
+/* True if the status is OK, or if a kernel served anyway; else an error of Python is set. */
 static bool is_told(const autotune_tensors *all, autotune_status status, void *const *arguments) {
     if (status == AUTOTUNE_OK) return true;
     void *number = python->build("i", (int)status);
@@ -211,7 +211,7 @@ static bool is_told(const autotune_tensors *all, autotune_status status, void *c
     return told;
 }
 
-/* Tells the library that a tensor was written, where it counts that: else an error of Python is set. */
+/* Tells the library, if it counts writes, that a tensor was written. If that fails, an error of Python is set. */
 static bool is_counted(const autotune_tensors *all, void *out) {
     if (!all->wrote) return true;
     void *counted = python->call(all->wrote, out, (void *)NULL);
@@ -220,12 +220,12 @@ static bool is_counted(const autotune_tensors *all, void *out) {
 }
 
 static void *answer(void *object) {
-    python->clear_error(); /* whoever is called next says what is wrong */
+    python->clear_error(); /* the code that is called next reports what is wrong */
     python->hold(object);
     return object;
 }
 
-/* The result as a new reference; NULL with an error set. */
+/* The result as a new reference; on failure NULL, with an error set. */
 static void *served(const autotune_tensors *all, void *const *arguments, product *asked, const autotune_plan *plan) {
     const bool has_out = arguments[2] != python->none;
     void *out = has_out ? arguments[2] : new_result(all, arguments[0], asked);
@@ -239,13 +239,13 @@ static void *served(const autotune_tensors *all, void *const *arguments, product
 
 void autotune_count_call(autotune_plan *plan) {
     atomic_fetch_add_explicit(&plan->num_tensor_calls, 1, memory_order_relaxed);
-    if (plan->planned.is_left_alone && plan->planned.k) at_count(plan->tally); /* who serves it is not us */
+    if (plan->planned.is_left_alone && plan->planned.k) at_count(plan->tally); /* another library serves it */
 }
 
 void *autotune_sgemm_of_tensors(void *self, void *const *arguments, intptr_t num) {
     const autotune_tensors *all = python->as_address(self);
     product asked = {.alpha = 1};
-    if (at_is_forked()) { /* a lock may have been held by a thread that is not here */
+    if (at_is_forked()) { /* a lock may be held by a thread that does not exist here */
         return is_told(all, AUTOTUNE_FORKED, arguments) ? answer(python->none) : NULL;
     }
     const bool is_read = read_product(all, arguments, &asked) &&

@@ -11,7 +11,7 @@
 static uint64_t rounded(uint64_t num_bytes) { return (num_bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT; }
 static uint64_t most(uint64_t a, uint64_t b) { return a > b ? a : b; }
 
-enum { IN_GRAPH, IDLE, ORPHAN }; /* of memory that graphs keep; orphan: of workspaces that are gone */
+enum { IN_GRAPH, IDLE, ORPHAN }; /* states of memory that graphs keep; orphan: its workspaces are gone */
 
 static size_t num_places(const autotune_constants *bounds) { return 2 * (size_t)bounds->max_counted; }
 
@@ -47,7 +47,7 @@ void at_workspaces_free(at_workspaces *all) {
     free(all);
 }
 
-/* While a stream, of this or another thread, is captured, memory is taken in relaxed mode alone: else the driver
+/* While a stream of this or another thread is captured, memory must be allocated in relaxed mode: else the driver
  * refuses it, and the other's capture fails. */
 static int allocate(at_workspaces *all, const autotune_driver *cuda, uint64_t num_bytes, uint64_t stream,
                     uint64_t *address) {
@@ -77,7 +77,7 @@ static int give_memory(const autotune_driver *cuda, uint64_t address, uint64_t s
     return error ? error : restored;
 }
 
-/* Count a launch of a stream without a piece; true once it stays. */
+/* Count a launch on a stream without a piece; true once there were enough to give it one. */
 static bool stays(at_workspaces *all, uint64_t stream_id, uint64_t thread) {
     const autotune_constants *bounds = all->bounds;
     const uint32_t to_stay = (uint32_t)bounds->launches_to_stay;
@@ -98,7 +98,7 @@ static bool stays(at_workspaces *all, uint64_t stream_id, uint64_t thread) {
     }
 }
 
-/* The piece of a stream, if it has one. Handles are given again after a stream's end, identities are not. */
+/* The piece of a stream, if it has one. The handle of an ended stream may be used again, its identity may not. */
 static at_piece *piece_of(at_workspaces *all, uint64_t stream_id, uint64_t thread) {
     at_piece *found = NULL;
     pthread_mutex_lock(&all->lock);
@@ -115,7 +115,7 @@ static at_piece *piece_of(at_workspaces *all, uint64_t stream_id, uint64_t threa
     return found;
 }
 
-/* What the stream still works on is freed behind it. */
+/* The old memory is freed in the order of the stream, after the work that still uses it. */
 static int resize(at_workspaces *all, const autotune_driver *cuda, at_piece *piece, uint64_t scratch_bytes,
                   uint64_t counter_bytes, uint64_t stream) {
     int error = 0;
@@ -135,7 +135,7 @@ static int resize(at_workspaces *all, const autotune_driver *cuda, at_piece *pie
     return error;
 }
 
-/* Whether a piece is large enough, or may grow so far. */
+/* Whether a piece is large enough, or may grow enough. */
 static bool has_room(at_workspaces *all, const autotune_driver *cuda, at_piece *piece, uint64_t scratch_bytes,
                      uint64_t counter_bytes, uint64_t stream, int *error) {
     const uint64_t scratch = rounded(most(scratch_bytes, piece->scratch_bytes));
@@ -156,14 +156,14 @@ static bool has_room(at_workspaces *all, const autotune_driver *cuda, at_piece *
     return true;
 }
 
-/* On a thread of the driver, where nothing of CUDA may be called. */
+/* Runs on a thread of the driver, where no function of CUDA may be called. */
 static void on_end_of_graph(void *of) {
     at_kept *kept = of;
     int expected = IN_GRAPH;
     if (!atomic_compare_exchange_strong(&kept->state, &expected, IDLE)) free_kept(kept);
 }
 
-/* Taken from the driver at once, as no replay could wait for it. NULL where it, or what pieces may take, is short. */
+/* Allocated at once, since no replay could wait for it. NULL if memory, or the share of pieces, does not suffice. */
 static at_kept *more_kept(at_workspaces *all, const autotune_driver *cuda, uint64_t context, uint64_t num_bytes) {
     if (all->kept_bytes + num_bytes > (uint64_t)all->bounds->pieces_bytes) return NULL;
     at_kept *made = calloc(1, sizeof *made);
@@ -187,7 +187,7 @@ static at_kept *more_kept(at_workspaces *all, const autotune_driver *cuda, uint6
     return made;
 }
 
-/* Have a graph hold memory that is idle, until its last copy and executable are destroyed and have run. */
+/* Have a graph hold idle memory until its last copy and executable have run and are destroyed. */
 static bool held_by(uint64_t graph, const autotune_driver *cuda, at_kept *kept) {
     uint64_t object = 0;
     atomic_store(&kept->state, IN_GRAPH);
@@ -200,9 +200,9 @@ static bool held_by(uint64_t graph, const autotune_driver *cuda, at_kept *kept) 
     return false;
 }
 
-/* The smallest that is large enough: what this capture has on this stream already, else what is idle, else more.
- * NULL: take memory as nodes of the graph. The size of what is made is a power of two, as many graphs ask for alike.
- * Streams are told apart by their handles: to ask for an identity ends a capture, and no stream ends within one. */
+/* The memory that this capture already has on this stream, else the smallest idle memory that is large enough, else new
+ * memory. NULL: allocate as nodes of the graph. The size of new memory is a power of two: many graphs ask for the same.
+ * Streams are identified by their handles: asking for an identity ends a capture, and no stream ends within one. */
 static at_kept *kept_for(at_workspaces *all, const autotune_driver *cuda, uint64_t stream, uint64_t num_bytes) {
     int status = 0;
     uint64_t id = 0, graph = 0, context = 0, size = ALIGNMENT;
@@ -234,7 +234,7 @@ static at_kept *kept_for(at_workspaces *all, const autotune_driver *cuda, uint64
     return own;
 }
 
-/* Launches whose counters the graph has zeroed before each: a replay that was broken off leaves no trace. */
+/* The graph zeroes the counters before each launch, so a replay that was broken off leaves no trace. */
 static int lend_kept(const autotune_driver *cuda, at_kept *kept, uint64_t stream, uint64_t scratch_bytes,
                      uint64_t counter_bytes, at_loan *loan) {
     pthread_mutex_lock(&kept->lock);
@@ -273,7 +273,7 @@ int at_borrow(at_workspaces *all, const autotune_driver *cuda, uint64_t stream, 
         at_kept *kept = kept_for(all, cuda, stream, scratch_bytes + counter_bytes);
         if (kept) return lend_kept(cuda, kept, stream, scratch_bytes, counter_bytes, loan);
     }
-    /* While a graph is captured, taking and giving back become nodes of it: graphs share what is large. */
+    /* While a graph is captured, allocating and freeing become nodes of it: so graphs share large memory. */
     *loan = (at_loan){0, NULL, NULL};
     error = allocate(all, cuda, scratch_bytes + counter_bytes, stream, &loan->address);
     if (error || !counter_bytes) return error;

@@ -59,8 +59,9 @@ class Dispatcher:
     settle: "first-use" times the model's first few launches at the first call of a kind that was not tuned,
     outside of graph capture, and keeps the fastest in a file of the cache folder, for this and later
     processes (settling.py). "off", the default, waits for no GPU; `settle()` still works. By default the
-    environment variable AUTOTUNE_SETTLE decides. choices: a file that `export_choices` wrote. Its choices
-    have priority over all others. By default the environment variable AUTOTUNE_CHOICES names it.
+    environment variable AUTOTUNE_SETTLE decides.
+    choices: a file that `export_choices` wrote. Its choices have priority over all others. By default the
+    environment variable AUTOTUNE_CHOICES names it.
     deterministic: only the folder and the file of choices decide what serves a call, in every process.
     Nothing is settled, and no choices settled elsewhere are read. cuBLAS is called only if `cublas` is True.
     cublas: whether cuBLAS is called where it is expected to be faster than every kernel of the table
@@ -69,12 +70,12 @@ class Dispatcher:
     an error; with "cublas", cuBLAS serves them, with one warning. By default the environment variable
     AUTOTUNE_FALLBACK decides, unless `deterministic`.
 
-    `tables`: of all kinds of GPU, `table` the first of them, which was exported first.
-    `num_copied`: how many products needed a packed copy, by whose (a, b, out).
-    Where the environment variable AUTOTUNE_RECORD names a file, calls are recorded (`record_calls`).
+    `tables`: those of all kinds of GPU; `table`: the first of them, which was exported first.
+    `num_copied`: how many products needed a packed copy of a, of b or of out.
+    If the environment variable AUTOTUNE_RECORD names a file, calls are recorded there (`record_calls`).
 
     Raises DispatchError if the folder or the choices are missing, damaged, or newer than this code, if the
-    choices are of another table, and if an option is none.
+    choices are of another table, and if an option has an unknown value.
     """
 
     def __init__(

@@ -1,9 +1,9 @@
-// Kernels of torch's dispatcher that stand before those in Python (torch_routing.py): what is known to be left alone
-// goes to torch's own, and the rest to Python, which serves it or decides what becomes of its kind.
+// Kernels of torch's dispatcher that run before those in Python (torch_routing.py). A call that is known to be left
+// alone goes to torch's own kernel; any other goes to Python, which serves it or decides what happens to its kind.
 //
-// Nothing is decided here. The core remembers what becomes of a kind of call, and counts (core/tensors.h,
-// autotune_is_left_alone). Compiled on the user's machine for the torch that is there (torch_router.py); needs
-// nothing of Python or CUDA.
+// Nothing is decided here. The core stores the decision for each kind of call, and counts calls (core/tensors.h,
+// autotune_is_left_alone). This file is compiled on the user's machine for the installed torch (torch_router.py); it
+// needs nothing of Python or CUDA.
 
 #include <ATen/Context.h>
 #include <ATen/core/Tensor.h>
@@ -34,7 +34,7 @@ using at::Scalar;
 using at::Tensor;
 using c10::DispatchKeySet;
 
-// A table, of one kind of GPU. A list of them ends where there is no handle; it may grow meanwhile.
+// The table for one kind of GPU. A list of tables ends with a handle of NULL; it may grow while it is read.
 struct Table {
     void *handle;
     int64_t has_bias; // whether its kernels have an epilogue that adds one
@@ -42,7 +42,7 @@ struct Table {
 
 enum Reason { UNLIKE, DTYPE, TF32 }; // why a call is left alone before any table is asked
 
-// What Python fills in, and keeps.
+// Python fills this in, and keeps it.
 struct Router {
     bool (*is_left_alone)(void *handle, const DLTensor *a, const DLTensor *b, const DLTensor *out,
                           const DLTensor *bias);
@@ -57,7 +57,7 @@ struct Product {
     const Scalar *beta = nullptr;
 };
 
-// For the core, which reads tensors of Python so, too. This backend's devices count as CUDA's.
+// The tensor for the core, in the form in which it reads Python's tensors too. This backend's devices count as CUDA's.
 DLTensor view(const Tensor &x) {
     DLTensor found{};
     found.data = const_cast<void *>(x.const_data_ptr());
@@ -84,7 +84,7 @@ bool is_whole(const Product &asked) {
     return c.size() == a.size() && c.back() == asked.b.size(-1) && std::equal(c.begin(), c.end() - 1, a.begin());
 }
 
-// One entering of a context.
+// The state of one entered context.
 struct Entered {
     Router router;
     c10::DeviceType device;
@@ -99,7 +99,7 @@ struct Entered {
         return !x || (x->scalar_type() == at::kFloat && x->device().type() == device && !x->is_neg());
     }
 
-    // As torch_routing.py has it; false for what Python is to look at.
+    // The conditions of torch_routing.py; false if Python must look at the call.
     bool is_left_alone(int64_t num_dimensions, const Product &asked) const {
         const Tensor &a = asked.a, &b = asked.b;
         if (is_over) return true;
@@ -116,8 +116,8 @@ struct Entered {
         return is_known(is_whole(asked) ? router.plain : router.biased, asked, is_bias(asked));
     }
 
-    // Whether a table knows such calls as left alone; it counts this one then. A C that is read, and is no bias, is
-    // copied to a result before: as a kind of call that one is new.
+    // Whether a table leaves such calls alone; if so, it counts this one. A C that is read and is no bias is first
+    // copied into the result: the kind of call is that of a new result.
     bool is_known(const Table *table, const Product &asked, bool is_bias) const {
         const DLTensor a = view(asked.a), b = view(asked.b);
         const DLTensor out = view(asked.out ? *asked.out : asked.a), c = view(asked.c ? *asked.c : asked.a);
@@ -130,7 +130,7 @@ struct Entered {
     }
 };
 
-// Of one operator, before the one in Python.
+// The kernel of one operator, which runs before the one in Python.
 struct Kernel {
     std::shared_ptr<const Entered> entered;
     c10::SafeKernelFunction python;
@@ -145,7 +145,7 @@ struct Kernel {
     }
 };
 
-// Threads that are within a kernel while the context is left hold it on.
+// Threads that are inside a kernel when the context is left keep it alive.
 using Held = std::shared_ptr<const Kernel>;
 using Multiply = Tensor (*)(const Tensor &, const Tensor &);
 using MultiplyInto = Tensor &(*)(const Tensor &, const Tensor &, Tensor &);
@@ -208,10 +208,10 @@ struct Registered {
 
 extern "C" {
 
-// So that this struct and Python's are found to be the same.
+// Python compares this size with that of its own struct.
 uint64_t autotune_router_bytes() { return sizeof(Router); }
 
-// Puts kernels before those of Python, which are registered for a key; NULL, with none registered, where torch refuses.
+// Puts kernels before those that Python has registered for a key. NULL, with none registered, if torch refuses.
 void *autotune_router_enter(const Router *router, const char *key) try {
     auto all = std::make_unique<Registered>(*router, c10::parseDispatchKey(key));
     auto &library = all->library;
@@ -228,7 +228,7 @@ void *autotune_router_enter(const Router *router, const char *key) try {
     return nullptr;
 }
 
-// Takes them back, before Python takes back its own.
+// Removes these kernels, before Python removes its own.
 void autotune_router_leave(void *entered) {
     auto *all = static_cast<Registered *>(entered);
     all->entered->is_over = true;
