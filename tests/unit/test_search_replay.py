@@ -136,5 +136,5 @@ def test_the_command_line_is_read_as_it_is_told(tmp_path: Path, monkeypatch, cap
 
 def test_a_command_that_fails_ends_it(monkeypatch) -> None:
     monkeypatch.setattr(sys, "argv", ["search_cli.py", str(CLBLAST), "--sampler", "none", "--seeds", "1"])
-    with pytest.raises(SystemExit, match="'none' is none"):
+    with pytest.raises(SystemExit, match="'none' is unknown"):
         search_cli.main()
