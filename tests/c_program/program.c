@@ -60,7 +60,7 @@ static void multiply(shape of, unsigned *seed, void *stream, int is_by_columns) 
     const float alpha = (float)drawn(seed, 5) - 2, beta = drawn(seed, 2) ? (float)drawn(seed, 3) - 1 : 0;
     const int64_t rows_a = of.trans_a ? of.k : of.m, lda = (of.trans_a ? of.m : of.k) + (int)drawn(seed, PADDING) + 1;
     const int64_t rows_b = of.trans_b ? of.n : of.k, ldb = (of.trans_b ? of.k : of.n) + (int)drawn(seed, PADDING) + 1;
-    const int64_t ldc = of.n + (int)drawn(seed, PADDING);
+    const int64_t unused = (int)drawn(seed, PADDING), ldc = of.n + unused > 1 ? of.n + unused : 1;
     float *a = matrix(seed, rows_a, lda), *b = matrix(seed, rows_b, ldb), *c = matrix(seed, of.m, ldc);
     float *before = malloc(sizeof *c * (size_t)(of.m * ldc + 1));
     memcpy(before, c, sizeof *c * (size_t)(of.m * ldc + 1));

@@ -25,6 +25,7 @@ from typing import Any
 
 import numpy as np
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "emulated"))
 
 from covering_instances import Instance, all_instances, instance

@@ -69,13 +69,17 @@ def _run(program: Path, *arguments: str, cublas: bool = False) -> str:
 @pytest.mark.parametrize("what", ["products", "batches", "epilogues"])
 def test_what_a_program_multiplies_is_right(program: Path, what: str, cublas: bool) -> None:
     launches = int(_run(program, what, "11", "400", cublas=cublas).split()[0])
-    assert launches > 300
+    assert launches > (0 if cublas else 300)  # cuBLAS launches by itself
 
 
 def test_a_million_calls_on_threads_and_streams_are_right(program: Path) -> None:
     """Of 1,000 kinds, on eight threads and four streams: each is checked, and memory does not grow."""
-    _run(program, "threads", "200")
     _run(program, "stress", str(NUM_CALLS))
+
+
+def test_threads_share_kinds_of_call(program: Path) -> None:
+    """So many that each stream has met enough splits to keep its memory."""
+    _run(program, "threads", "2000")
 
 
 def test_the_example_multiplies(sources: Path, tmp_path: Path) -> None:
