@@ -7,6 +7,7 @@
 
 #include "core.h"
 #include "find_blas.h"
+#include "forks.h"
 #include "handle.h"
 #include "loader.h"
 

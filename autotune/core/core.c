@@ -4,6 +4,7 @@
 #include <stdlib.h>
 
 #include "choice.h"
+#include "forks.h"
 #include "grid.h"
 #include "handle.h"
 #include "plan.h"

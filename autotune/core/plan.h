@@ -81,10 +81,6 @@ typedef struct {
     uint64_t a, b, c, bias;
 } at_operands;
 
-/* From the first call on: detect a fork of a process that used CUDA, in which CUDA does not work. */
-void at_watch_forks(void);
-bool at_is_forked(void);
-
 /* NULL where memory of the host is short. The bounds must stay. */
 at_runner *at_runner_new(const autotune_constants *bounds);
 void at_runner_free(at_runner *runner);

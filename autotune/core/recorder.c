@@ -13,7 +13,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "plan.h"
+#include "forks.h"
 
 #define EVERY_NS 250000000L /* between two writes: even on a busy machine the file is less than a second old */
 #define SECOND_NS 1000000000L

@@ -2,6 +2,7 @@
 
 #include <string.h>
 
+#include "forks.h"
 #include "handle.h"
 
 /* From dlpack.h: DLTensor and the head of DLPackExchangeAPI. */
