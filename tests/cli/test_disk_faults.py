@@ -80,7 +80,7 @@ def test_a_disk_full_to_the_last_byte_is_told_from_a_broken_one(recording: Path)
         {autotune("trials", "best", "--db", "trials.db")}; echo exit $?
         rm fill; {count("trials.db")}
     """
-    done = small_disk("size=1m", "sh", "-c", script)
+    done = small_disk("size=2m", "sh", "-c", script)
     assert done.stdout.splitlines() == [f"exit {EnvironmentProblem.exit_code}", "3 3"]
     assert "free some space on the disk" in done.stderr
 
