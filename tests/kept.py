@@ -22,7 +22,7 @@ def kept(make: Callable[[], Made]) -> Callable[[], Made]:
             return make()
         path = Path(os.environ[RUN]) / f"{make.__module__}.{make.__qualname__}"
         if not path.exists():
-            written = path.with_suffix(f".{os.getpid()}")
+            written = path.with_name(f"{path.name}.{os.getpid()}")
             written.write_bytes(pickle.dumps(make()))
             written.rename(path)
         made: Made = pickle.loads(path.read_bytes())

@@ -5,6 +5,8 @@
 #include "forks.h"
 #include "handle.h"
 
+const uint32_t autotune_tensor_struct_bytes[2] = {sizeof(autotune_python), sizeof(autotune_tensors)};
+
 /* From dlpack.h: DLTensor and the head of DLPackExchangeAPI. */
 enum { DEVICE_CUDA = 2, CODE_FLOAT = 2 };
 enum { VECTOR = 1, MATRIX = 2, STACK = 3 }; /* dimensions */

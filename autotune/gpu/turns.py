@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import stat
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -125,12 +126,16 @@ class Turns:
 
 def _open(path: Path) -> int:
     """The file, made if it is not there. Another user's may be locked, if not written. A link, which anybody
-    may leave in such a folder, is not followed: what it leads to would be written over."""
+    may leave in such a folder, is not followed: what it leads to would be written over. Raises OSError."""
     flags = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK  # nor is a pipe waited for
     try:
-        return os.open(path, os.O_RDWR | os.O_CREAT | flags, 0o666)
+        opened = os.open(path, os.O_RDWR | os.O_CREAT | flags, 0o666)
     except PermissionError:
-        return os.open(path, os.O_RDONLY | flags)
+        opened = os.open(path, os.O_RDONLY | flags)
+    if not stat.S_ISREG(os.fstat(opened).st_mode):
+        os.close(opened)
+        raise OSError(f"{path} is no file")
+    return opened
 
 
 def _read(file: int) -> list[Signature]:

@@ -130,9 +130,9 @@ def _usable_cores() -> int:
 class Compiler:
     """Compiles for one architecture. Threads may share it.
 
-    `cache_dir` None means the default; `timeout_s` bounds one compile, which is then ended. If the cache
-    cannot be used, kernels are compiled again and `note` is called once, from any thread. Raises
-    EnvironmentProblem if NVRTC is missing, or too old or new for `arch`.
+    `cache_dir` None means the default; `timeout_s` bounds the processor time of one compile, which is then
+    ended. If the cache cannot be used, kernels are compiled again and `note` is called once, from any thread.
+    Raises EnvironmentProblem if NVRTC is missing, or too old or new for `arch`.
     """
 
     def __init__(

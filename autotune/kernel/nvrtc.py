@@ -6,9 +6,10 @@ In the coordinator's own threads a segmentation fault of the compiler would take
 same search, resumed, would run into it again. A process costs 0.2 s to start and 28 MB of memory beyond
 what all share (measured: Linux, NVRTC 13.3), and keeps compiles off the coordinator's interpreter lock.
 
-The time limit is a timer of the operating system (SIGALRM, its default action). It ends a compile wherever
-that hangs, needs neither NVRTC nor the interpreter, runs on while this side is busy, and does not follow the
-system's clock when somebody sets it.
+The time limit is a timer of the operating system (SIGPROF, its default action). It ends a compile wherever
+that hangs, needs neither NVRTC nor the interpreter, and runs on while this side is busy. It counts processor
+time: these processes give way to others, and a kernel is not to fail where the machine is busy. A second
+timer (SIGALRM) ends a compile that waits WAITS times as long.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from ..measurement import Outcome
 
 COMMAND = (sys.executable, "-m", "autotune.kernel.nvrtc_worker")
 READY = "ready"  # the first answer
+WAITS = 4  # by the clock a compile may take so many times its limit
 _END_S = 5.0  # an idle process ends at once when its pipe is closed
 _LOG_LIMIT = 2000  # characters of a compiler's log that go into a reason
 _STDERR_TAIL = 400
@@ -37,7 +39,7 @@ _STDERR_TAIL = 400
 
 @dataclass(frozen=True)
 class CompileRequest:
-    """A text to compile, within so many seconds."""
+    """A text to compile, within so many seconds of processor time."""
 
     source: str
     options: tuple[str, ...]
@@ -142,8 +144,9 @@ class Process:
     def _autopsy(self, timeout_s: float) -> TrialFailure:
         words = self.end()
         code = self._process.returncode
-        if code == -signal.SIGALRM:
-            return TrialFailure(Outcome.COMPILE_TIMEOUT, f"ended after {timeout_s:g} s")
+        after_s = {-signal.SIGPROF: timeout_s, -signal.SIGALRM: WAITS * timeout_s}.get(code)
+        if after_s is not None:
+            return TrialFailure(Outcome.COMPILE_TIMEOUT, f"ended after {after_s:g} s")
         how = f"exit code {code}" if code >= 0 else signal.Signals(-code).name
         hint = ", for want of memory?" if code == -signal.SIGKILL else ""
         return TrialFailure(Outcome.COMPILE_CRASHED, f"the compiler died of it ({how}{hint}) {words}".strip())

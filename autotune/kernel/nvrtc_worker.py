@@ -14,9 +14,9 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from .nvrtc import READY, CompileAnswer, CompileRequest
+from .nvrtc import READY, WAITS, CompileAnswer, CompileRequest
 
-_LEAST_TIMEOUT_S = 1e-6  # zero would disarm the timer
+_LEAST_TIMEOUT_S = 1e-6  # zero would disarm the timers
 _OOM_SCORE = "500"  # of 1000: where memory runs out, a compile dies before a search does
 LATER = 10  # added to the process's niceness: what feeds the GPU and the compilers goes first (0015)
 
@@ -24,11 +24,11 @@ LATER = 10  # added to the process's niceness: what feeds the GPU and the compil
 def run(nvrtc: Any, request: CompileRequest) -> CompileAnswer:
     """Compile with this binding. Does not return if it takes too long."""
     began = time.perf_counter()
-    signal.setitimer(signal.ITIMER_REAL, max(request.timeout_s, _LEAST_TIMEOUT_S))
+    _end_after(max(request.timeout_s, _LEAST_TIMEOUT_S))
     _, program = nvrtc.nvrtcCreateProgram(request.source.encode(), b"sgemm.cu", 0, [], [])
     options = [option.encode() for option in request.options]
     (status,) = nvrtc.nvrtcCompileProgram(program, len(options), options)
-    signal.setitimer(signal.ITIMER_REAL, 0)
+    _end_after(0)
     is_ok = status == nvrtc.nvrtcResult.NVRTC_SUCCESS
     answer = CompileAnswer(
         status=status.name,
@@ -38,6 +38,12 @@ def run(nvrtc: Any, request: CompileRequest) -> CompileAnswer:
     )
     nvrtc.nvrtcDestroyProgram(program)
     return answer
+
+
+def _end_after(seconds: float) -> None:
+    """End this process after so many seconds of its processor time; 0: not any more."""
+    signal.setitimer(signal.ITIMER_PROF, seconds)
+    signal.setitimer(signal.ITIMER_REAL, WAITS * seconds)
 
 
 def _fetch(get_size: Any, get: Any, program: Any) -> bytes:
@@ -53,7 +59,8 @@ def _text(get_size: Any, get: Any, program: Any) -> str:
 
 def main(descriptor: int) -> None:
     """Serve this end of a pipe until the other is gone."""
-    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    for number in (signal.SIGPROF, signal.SIGALRM):
+        signal.signal(number, signal.SIG_DFL)
     os.nice(LATER)
     with suppress(OSError):  # elsewhere than on Linux
         Path("/proc/self/oom_score_adj").write_text(_OOM_SCORE, encoding="ascii")

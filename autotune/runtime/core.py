@@ -14,7 +14,18 @@ from typing import Any, NamedTuple
 
 from ..errors import DispatchError
 from ..gemm import LAYOUTS
-from .core_structs import ADDRESS, DOUBLE, INT, STRUCTS, TEXT, WORD, CBatch, CChoice, Triple
+from .core_structs import (
+    ADDRESS,
+    DOUBLE,
+    INT,
+    STRUCTS,
+    TENSOR_STRUCTS,
+    TEXT,
+    WORD,
+    CBatch,
+    CChoice,
+    Triple,
+)
 from .core_table import TABLE_VERSION, TableArrays, table_struct
 from .kept_modules import library_path
 from .pick import Call, How
@@ -46,6 +57,7 @@ _SIGNATURES: dict[str, list[Any]] = {
     "autotune_count_call": [ADDRESS],
     "autotune_is_left_alone": 5 * [ADDRESS],
 }
+_SIZES = {"autotune_struct_bytes": STRUCTS, "autotune_tensor_struct_bytes": TENSOR_STRUCTS}
 
 
 @cache
@@ -53,12 +65,13 @@ def library() -> Any:
     """The library of this folder; None if it was not built, or for another machine, or from other sources."""
     try:
         found = ctypes.CDLL(library_path(FOLDER / LIBRARY))
-        sizes = (ctypes.c_uint32 * len(STRUCTS)).in_dll(found, "autotune_struct_bytes")
         for name, types in _SIGNATURES.items():
             getattr(found, name).argtypes = types
-    except (OSError, ValueError, AttributeError):  # AttributeError: a function is missing
-        return None
-    if list(sizes) != [ctypes.sizeof(struct) for struct in STRUCTS]:
+        for name, structs in _SIZES.items():
+            sizes = (ctypes.c_uint32 * len(structs)).in_dll(found, name)
+            if list(sizes) != [ctypes.sizeof(struct) for struct in structs]:
+                return None
+    except (OSError, ValueError, AttributeError):  # the last two: sizes or a function are missing
         return None
     found.autotune_tensor_calls.restype = WORD
     found.autotune_is_left_alone.restype = ctypes.c_bool

@@ -241,3 +241,4 @@ STRUCTS = (
     CKernel, CResiduals, CLayout, CRanked, CEntry, CTable, CChoice, Planned, Kind, DriverCalls, BlasCalls,
     CCount, CBatch,
 )  # fmt: skip
+TENSOR_STRUCTS = (PythonCalls, Tensors)

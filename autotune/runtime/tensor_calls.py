@@ -65,13 +65,13 @@ class TensorCalls:
     """
 
     def __init__(self, core: Core, tensor: Any, exchange: int, is_below_autograd: bool) -> None:
-        asked = {"tensor": tensor, "is_grad_enabled": sys.modules["torch"].is_grad_enabled}
-        if count_write := count_of_writes(sys.modules["torch"]):
-            asked["wrote"] = count_write
-        if is_below_autograd:  # where results are always new
-            asked = {}
-        asked |= {"is_neg": tensor.is_neg, "tell": tell}
+        asked = {"is_neg": tensor.is_neg, "tell": tell}
         asked |= {name: name for name in ("requires_grad", "new_empty")}
+        if not is_below_autograd:  # there torch itself counts what is written
+            torch = sys.modules["torch"]
+            asked |= {"tensor": tensor, "is_grad_enabled": torch.is_grad_enabled}
+            if count_write := count_of_writes(torch):
+                asked["wrote"] = count_write
         self._kept = core, asked
         held = {name: id(one) for name, one in asked.items()}
         self._tensors = Tensors(handle=core.handle, exchange=exchange, **held)

@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -25,6 +26,7 @@ from autotune.measurement import Outcome
 TOY = 'extern "C" __global__ void sgemm(float* c) { c[threadIdx.x] = X; }'
 # Deep enough that NVRTC is busy with it for minutes, in a place where it asks nobody whether to go on.
 ENDLESS = 'extern "C" __global__ void sgemm(float* c) { ' + "if(c[0]) " * 30_000 + "c[0] = 1; }"
+SLOW = ENDLESS.replace("if(c[0]) " * 30_000, "if(c[0]) " * 400)  # some tenths of a second
 FAULTY = """
 import ctypes, os, signal, sys
 from autotune.kernel import nvrtc_worker
@@ -211,6 +213,33 @@ def test_compilers_give_way_to_what_feeds_them() -> None:
         assert niceness == min(os.getpriority(os.PRIO_PROCESS, 0) + nvrtc_worker.LATER, 19)
     finally:
         process.end()
+
+
+def ticks(number: int) -> int:
+    """Of the processor that a process has had."""
+    after_name = Path(f"/proc/{number}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
+    return int(after_name[11]) + int(after_name[12])
+
+
+def test_a_compile_that_has_to_wait_is_not_ended(make: Callable[..., Compiler]) -> None:
+    """As for a processor that others keep busy: these processes give way to them."""
+    compiler = make(timeout_s=1.0)
+    compiler.compile_source(TOY, {"X": 1})
+    (idle,) = compiler._idle
+    number, before = idle._process.pid, ticks(idle._process.pid)
+
+    def stop_for_a_while() -> None:
+        while ticks(number) < before + 2:
+            time.sleep(0.001)
+        os.kill(number, signal.SIGSTOP)
+        time.sleep(1.5)
+        os.kill(number, signal.SIGCONT)
+
+    stopping = threading.Thread(target=stop_for_a_while)
+    stopping.start()
+    assert compiler.compile_source(SLOW).compile_s > 1.5
+    stopping.join()
+    assert idle in compiler._idle
 
 
 def test_closing_ends_all_processes(make: Callable[..., Compiler]) -> None:

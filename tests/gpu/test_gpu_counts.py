@@ -7,6 +7,8 @@ benchmarks/counts_vs_ncu.py.
 
 from __future__ import annotations
 
+import os
+import subprocess
 import sys
 from pathlib import Path
 
@@ -23,13 +25,19 @@ pytestmark = [pytest.mark.gpu, pytest.mark.timeout(400)]
 
 
 @pytest.fixture(scope="module")
-def ncu(request: pytest.FixtureRequest) -> Path:
-    """Where it is, once it has measured something here: counters may be closed to users."""
+def ncu() -> Path:
+    """Where it is, once it has measured something here: counters may be closed to users. What fails without
+    ncu, too, is no reason to skip."""
     try:
         found = counts_vs_ncu.find_ncu()
         counts_vs_ncu.measure(found, 0)
         return found
     except EnvironmentProblem as reason:
+        alone = subprocess.run(
+            [sys.executable, counts_vs_ncu.DRIVER, "0"], capture_output=True, text=True, check=False,
+            env=os.environ | {"PYTHONPATH": str(counts_vs_ncu.REPOSITORY)},
+        )  # fmt: skip
+        assert alone.returncode == 0, alone.stderr
         pytest.skip(f"{reason}; counters need root or NVreg_RestrictProfilingToAdminUsers=0")
 
 

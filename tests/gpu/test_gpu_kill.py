@@ -38,18 +38,18 @@ def search(tmp_path: Path) -> Search:
     return Search(tmp_path, "--gpu", "0", "--shape", "512", "--trials", "100000", AUTOTUNE_CACHE=cache)
 
 
-def _wait_until_gone(coordinator: int, monitor: Monitor, num_before: int | None) -> None:
-    """Its workers must end, and the GPU be left to those who were on it before: where no other tests come and
-    go on it meanwhile."""
-    is_shared = "PYTEST_XDIST_WORKER" in os.environ
+def _wait_until_gone(coordinator: int, monitor: Monitor, num_before: int | None, is_alone: bool) -> None:
+    """Its workers must end, and the GPU be left to those who were on it before."""
     deadline = time.monotonic() + GONE_S
-    while workers_of(coordinator) or not (is_shared or (monitor.other_processes() or 0) <= (num_before or 0)):
+    while workers_of(coordinator) or (is_alone and (monitor.other_processes() or 0) > (num_before or 0)):
         left = workers_of(coordinator), monitor.other_processes(), num_before
         assert time.monotonic() < deadline, f"workers, processes on the GPU now and before: {left}"
         time.sleep(0.01)
 
 
-def test_kills_lose_at_most_one_trial_each_and_leave_no_process(search: Search, gpu: GpuInfo) -> None:
+def test_kills_lose_at_most_one_trial_each_and_leave_no_process(
+    search: Search, gpu: GpuInfo, is_alone: bool
+) -> None:
     rng, monitor = random.Random(5), Monitor(gpu.uuid)
     num_neighbours = monitor.other_processes()
     stored: list[str] = []
@@ -63,7 +63,7 @@ def test_kills_lose_at_most_one_trial_each_and_leave_no_process(search: Search, 
             time.sleep(rng.uniform(0, MOST_ALIVE_S))
         num_workers += len(workers_of(process.pid))
         kill(process)
-        _wait_until_gone(process.pid, monitor, num_neighbours)
+        _wait_until_gone(process.pid, monitor, num_neighbours, is_alone)
         before, stored = stored, search.stored()
         asked, measured, told = map(search.noted, ("asked", "measured", "told"))
         assert stored[: len(before)] == before

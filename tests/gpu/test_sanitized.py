@@ -5,7 +5,11 @@ from __future__ import annotations
 
 import ctypes
 import json
+import os
+import subprocess
+import sys
 from dataclasses import asdict
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -19,12 +23,28 @@ from autotune.device import KNOWN
 from autotune.kernel import template
 from autotune.kernel.compiler import Compiler
 
+HERE = Path(__file__).parent
+
 
 @pytest.fixture(scope="module")
 def compiler(tmp_path_factory):
     compiler = Compiler("sm_90", cache_dir=tmp_path_factory.mktemp("cache"))
     yield compiler
     compiler.close()
+
+
+@pytest.mark.parametrize(
+    ("script", "arguments"),
+    [("sanitized.py", ("plant", "none of these")), ("counted_launch.py", ("99",))],
+)
+def test_what_tools_start_finds_what_it_imports(script, arguments, tmp_path):
+    """As a program, without the paths that pytest adds. It ends where it looks for a GPU, or for the task."""
+    done = subprocess.run(
+        [sys.executable, HERE / script, *arguments], capture_output=True, text=True, check=False,
+        cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(HERE.parents[1])},
+    )  # fmt: skip
+    *_, end = done.stderr.splitlines()
+    assert end.startswith(("autotune.errors.EnvironmentProblem", "KeyError", "IndexError")), done.stderr
 
 
 @pytest.mark.parametrize("name", sanitized.PLANTS)

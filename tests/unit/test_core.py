@@ -304,22 +304,34 @@ def test_without_the_library_python_chooses(monkeypatch, tmp_path):
     assert core.library() is not None
 
 
-_SIZES = ", ".join(str(ctypes.sizeof(struct)) for struct in core.STRUCTS)
+def _stand_in(**changed: str) -> str:
+    """The source of a library that has all that is looked for; `changed`: definitions of some of it."""
+    made = {name: f"void {name}(void) {{}}" for name in core._SIGNATURES}
+    for name, structs in core._SIZES.items():
+        made[name] = f"unsigned {name}[] = {{{', '.join(str(ctypes.sizeof(one)) for one in structs)}}};"
+    return "\n".join((made | changed).values())
 
 
 @pytest.mark.parametrize(
-    "source",
-    ["unsigned autotune_struct_bytes[11] = {8};", f"unsigned autotune_struct_bytes[] = {{{_SIZES}}};"],
-    ids=["other structs", "functions missing"],
+    ("changed", "is_taken"),
+    [
+        ({}, True),
+        ({"autotune_struct_bytes": "unsigned autotune_struct_bytes[99] = {8};"}, False),
+        ({"autotune_struct_bytes": ""}, False),
+        ({"autotune_tensor_struct_bytes": "unsigned autotune_tensor_struct_bytes[99] = {128, 64};"}, False),
+        ({"autotune_tensor_struct_bytes": ""}, False),
+        ({"autotune_count_call": ""}, False),
+    ],
+    ids=["the same", "other structs", "no sizes", "other tensors", "no sizes of tensors", "a function less"],
 )
-def test_a_library_of_other_sources_is_left_alone(monkeypatch, tmp_path, source):
+def test_a_library_of_other_sources_is_left_alone(monkeypatch, tmp_path, changed, is_taken):
     made = tmp_path / core.LIBRARY
     command = ["cc", "-shared", "-fPIC", "-x", "c", "-", "-o", str(made)]
-    subprocess.run(command, input=source, text=True, check=True)
+    subprocess.run(command, input=_stand_in(**changed), text=True, check=True)
     monkeypatch.setattr(core, "FOLDER", tmp_path)
     core.library.cache_clear()
     try:
-        assert core.library() is None
+        assert (core.library() is not None) == is_taken
     finally:
         monkeypatch.undo()
         core.library.cache_clear()

@@ -149,6 +149,15 @@ def test_what_a_link_leads_to_is_left_alone(tmp_path: Path) -> None:
     assert precious.read_text() == "a thesis"
 
 
+@pytest.mark.parametrize("kind", ["gate", "gpu"])
+def test_where_a_pipe_is_in_the_way_there_are_no_turns(tmp_path: Path, kind: str) -> None:
+    os.mkfifo(tmp_path / f"autotune-{UUID}.{kind}")
+    turns = Turns(UUID, folder=tmp_path)
+    with turns.take():
+        turns.know_worker(7)
+    turns.close()
+
+
 def test_without_a_folder_for_temporary_files_there_are_no_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "gettempdir", _no_folder)
     turns = Turns(UUID)

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sqlalchemy import func, select, update
 from sqlalchemy.orm import Session
-from store_cases import start
+from store_cases import start, study_of
 
 from autotune.errors import EnvironmentProblem, StoreError
 from autotune.store import Store, leases, process_name
@@ -125,6 +125,18 @@ def test_who_was_stopped_for_a_while_shows_that_it_lives_before_it_leases(
             assert stopped.id != before and num_rows(database) == (2, 0)
             assert acquire(database, stopped, "a") == {"a"}
             assert acquire(database, other, "a") == set()
+
+
+def test_a_search_that_was_stopped_for_a_while_claims_as_one_that_lives(
+    url: str | Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Store.open(url) as store, store.claims() as stopped:
+        study, keys, clock = study_of(store), ["a"], time.monotonic
+        stop_beating(store._database, stopped._worker)
+        with store.claims() as other:
+            monkeypatch.setattr(leases.time, "monotonic", lambda: clock() + leases.LEASE_S)
+            assert stopped.claim(study, keys).ours == {"a"}
+            assert other.claim(study, keys).ours == frozenset()
 
 
 def die_with_a_lease(url: str | Path) -> None:
