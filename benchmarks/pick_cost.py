@@ -5,7 +5,7 @@
 Without a folder a table is made, and compiled, as for a GPU on which one shape was tuned: its other kernels
 come from the shipped matrices. Prints
 
-- megabytes of the cubins' files, and the time to unpack and check one;
+- megabytes of the cubins, and the time to read, unpack and check one;
 - milliseconds that an import takes after numpy's and CUDA's, with its modules compiled to bytecode, and how
   many of these the table takes: least and median of some processes;
 - microseconds of a pick, for a new shape and for a known one: for each shape the least of some rounds;
@@ -177,7 +177,7 @@ def _tell_files(folder: Path) -> None:
     console.show(
         f"{folder.name}: {len(table.kernels)} kernels, {told}\n"
         f"{len(files)} cubins: {packed_mb:.2f} MB (bar: {MAX_MB:g}), {whole_mb:.2f} MB unpacked; "
-        f"to unpack and check one: {statistics.median(unpack_us):.0f} us, at most {max(unpack_us):.0f} us"
+        f"to read, unpack and check one: {statistics.median(unpack_us):.0f} us, at most {max(unpack_us):.0f}"
     )
 
 

@@ -158,7 +158,7 @@ class TableArena:
         cubin = self.arena.compiler.compile(config, variant)
         resident = int(residency(config, limits, gemm, cubin.registers))
         record = KernelRecord(
-            ALONE, config, variant, cubin.sha256, len(cubin.code), cubin.registers, resident, None, ""
+            ALONE, config, variant, cubin.sha256, len(cubin.code), None, cubin.registers, resident, None, ""
         )
         kernel = launchable(record, limits, self.table.source_hash)
         if fault := call.refusal(kernel):

@@ -59,7 +59,7 @@ def _tell_export(table: Table, folder: Path, *, is_json: bool) -> None:
     kinds = load_kinds(folder)
     own = next(path for path, found in kinds if found == table)
     others = [found for path, found in kinds if path != own]
-    cubins = {kernel.sha256: (own / kernel.cubin_file).stat().st_size for kernel in table.kernels}
+    cubins = {kernel.sha256: kernel.packed_bytes or 0 for kernel in table.kernels}
     plain = [kernel for kernel in table.kernels if kernel.is_plain]
     tuned = {ranked.kernel for entry in table.entries for ranked in entry.ranked}
     facts: dict[str, Any] = {

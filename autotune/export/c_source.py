@@ -17,6 +17,7 @@ import numpy as np
 from ..errors import DispatchError
 from ..runtime import core
 from ..runtime.core_table import TableArrays, table_struct
+from ..runtime.cubin_files import sums
 from ..runtime.kinds import GpuKind
 from ..runtime.table import Table
 
@@ -37,7 +38,7 @@ def c_files(tables: Sequence[tuple[Table, Mapping[str, bytes]]]) -> dict[str, by
                 f"the table for {GpuKind.of_table(table)} is of an earlier schema, which cannot be written "
                 "as C; export it anew"
             )
-    code = {name: code[name] for table, code in tables for name in _sums(table)}
+    code = {name: code[name] for table, code in tables for name in sums(table)}
     sources = [path for path in sorted(core.FOLDER.glob("*.[ch]")) if path.name not in _OF_PYTHON]
     files = {path.name: path.read_bytes() for path in (*sources, *sorted(_TEMPLATES.iterdir()))}
     sizes = {name: len(content) for name, content in code.items()}
@@ -45,11 +46,6 @@ def c_files(tables: Sequence[tuple[Table, Mapping[str, bytes]]]) -> dict[str, by
     files["cubins.S"] = _assembly(list(code)).encode()
     files |= {f"cubins/{name}.cubin": content for name, content in code.items()}
     return {f"{FOLDER}/{name}": content for name, content in files.items()}
-
-
-def _sums(table: Table) -> list[str]:
-    """Of its cubins, in the order in which its kernels number them."""
-    return list(dict.fromkeys(kernel.sha256 for kernel in table.kernels))
 
 
 def _assembly(sums: list[str]) -> str:
@@ -82,7 +78,7 @@ def _tables_text(tables: Sequence[Table], sizes: Mapping[str, int]) -> str:
         struct.codes = number + 1  # stands for the address of the array below
         names[number + 1] = f"codes_{number}"
         parts += [f"static const autotune_code codes_{number}[] = {{"]
-        parts += [*(f"    {{{labels[name]}, {sizes[name]}}}," for name in _sums(table)), "};", ""]
+        parts += [*(f"    {{{labels[name]}, {sizes[name]}}}," for name in sums(table)), "};", ""]
     for address, array in arrays.by_address.items():  # arrays that others point to come first
         parts += [*_definition(names[address], array, names), ""]
     parts += ["static const autotune_table tables[] = {"]

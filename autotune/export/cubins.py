@@ -67,9 +67,9 @@ def compile_all(
 
 
 def within(wishes: Sequence[Wish], cubins: Mapping[str, CubinLike], max_bytes: float) -> list[Wish]:
-    """The wishes whose cubins exist. The files of those that are not required take at most this many bytes:
-    first comes the first of each layout, then the second of each, until one would exceed the limit. A file
-    that an earlier kernel needs anyway does not count."""
+    """The wishes whose cubins exist. Packed, those that are not required take at most this many bytes: first
+    comes the first of each layout, then the second of each, until one would exceed the limit. A cubin that
+    an earlier kernel needs anyway does not count."""
     there = [wish for wish in wishes if wish.id in cubins]
     kept = {cubins[wish.id].sha256 for wish in there if wish.is_required}
     layouts = [[w for w in there if w.layout == x and not w.is_required] for x in LAYOUTS]

@@ -56,9 +56,9 @@ def export_table(
     """Write the importable folder for these results; returns it. An existing folder is replaced, or extended.
 
     `matrices`: times of kernels on other GPUs or by other searches. These and the times of `results` decide
-    the kernels for shapes that were not tuned: at most `max_kernels` beside the winners, in files of at most
-    `max_megabytes`. `calls`: how often a program calls for each shape, tuned or not: these kernels
-    are chosen for its shapes, too. `epilogues`: each kernel is also written with each of these, in files
+    the kernels for shapes that were not tuned: at most `max_kernels` beside the winners, whose cubins take at
+    most `max_megabytes`. `calls`: how often a program calls for each shape, tuned or not: these kernels
+    are chosen for its shapes, too. `epilogues`: each kernel is also written with each of these,
     beyond `max_megabytes`. `with_c`: with sources for programs in C (c_source.py). `adds`: beside the
     tables of other kinds of GPU that the folder holds. `note` receives files that are kept and tables that
     are replaced (`write_folder`), and a recording that was made with another source of the kernel;

@@ -70,6 +70,7 @@ def _record(wish: Wish, cubin: CubinLike, results: TunedResults) -> KernelRecord
         variant=wish.variant,
         sha256=cubin.sha256,
         code_bytes=len(cubin.code),
+        packed_bytes=None,  # known when it is written
         registers=cubin.registers,
         blocks_per_sm=residency(wish.config, limits, wish.gemm, cubin.registers),
         model=None,

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ..errors import DispatchError
-from ..runtime.cubin_files import packed
+from ..runtime.cubin_files import packed, sums
 from ..runtime.files import MAX_CUBIN_BYTES, MAX_TABLE_BYTES, read_file
 from ..runtime.kinds import KINDS_FOLDER, GpuKind, load_kinds
-from ..runtime.table import TABLE_FILE, Table, render
+from ..runtime.table import CUBIN_FILE, TABLE_FILE, Table, render
 from .check_files import KindFiles, check_files
 from .exchange import Note
 
@@ -41,7 +41,7 @@ def with_table(
 ) -> list[KindContent]:
     """The future content of the folder: this table, with `adds` beside its present tables of other kinds.
     Raises DispatchError if one of those is damaged."""
-    new = KindContent(table, code, _written(table, code))
+    new = _written(table, code)
     if not holds_any(folder):
         return [new]
     if not adds:
@@ -75,20 +75,23 @@ def _name_of(gpu: GpuKind, taken: Sequence[str]) -> str:
     return next(name for name in names if name not in taken)
 
 
-def _written(table: Table, code: Mapping[str, bytes]) -> dict[str, bytes]:
-    """Each cubin once: kernels may share one. Those of a table of an older schema stay as they are."""
-    named = {kernel.cubin_file: kernel for kernel in table.kernels}
-    cubins = {
-        name: code[kernel.sha256] if kernel.code_bytes is None else packed(code[kernel.sha256])
-        for name, kernel in named.items()
-    }
-    return {TABLE_FILE: render(table).encode(), **cubins}
+def _written(table: Table, code: Mapping[str, bytes]) -> KindContent:
+    """A table with the sizes of its cubins. Kernels may share one, which is written once."""
+    cubins = {name: packed(code[name]) for name in sums(table)}
+    kernels = tuple(
+        replace(kernel, code_bytes=len(code[kernel.sha256]), packed_bytes=len(cubins[kernel.sha256]))
+        for kernel in table.kernels
+    )
+    table = replace(table, kernels=kernels)
+    files = {TABLE_FILE: render(table).encode(), CUBIN_FILE: b"".join(cubins.values())}
+    return KindContent(table, code, files)
 
 
 def _as_it_is(kind: KindFiles) -> KindContent:
     names = dict.fromkeys(kernel.cubin_file for kernel in kind.table.kernels)
+    most = MAX_CUBIN_BYTES * len(kind.code)  # if all are in one file
     files = {TABLE_FILE: read_file(kind.folder / TABLE_FILE, MAX_TABLE_BYTES, _AGAIN)}
-    files |= {name: read_file(kind.folder / name, MAX_CUBIN_BYTES, _AGAIN) for name in names}
+    files |= {name: read_file(kind.folder / name, most, _AGAIN) for name in names}
     return KindContent(kind.table, kind.code, files)
 
 

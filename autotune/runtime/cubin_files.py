@@ -1,24 +1,26 @@
-"""The compiled kernels of an exported folder: read with its table, unpacked and checked at their first use.
+"""The compiled kernels of an exported folder: found with its table, unpacked and checked at their first use.
 
-`cubins/<sha256>.cubin.gz` is a cubin packed by gzip (`zcat` shows it), named by the SHA-256 of its content.
-Tables before schema 7 hold `cubins/<sha256>.cubin`, unpacked. All files are read at once: this takes a
-millisecond or two, and a running program keeps the kernels of the old table when a new one is exported. Files
-are not trusted: no more is unpacked than the size in the table. Copied into exported
-tables.
+`cubins.gz` holds the cubins of a table, each packed by gzip, one after the other in the order in which its
+kernels first name them (`zcat` shows them all). The table states the SHA-256 of each, and its size before and
+after packing. The import opens the file and compares its size. It stays open, so that a running program keeps
+the kernels of the old table when a new one is exported. Before schema 10 each cubin had a file of its own,
+and all were read at the import: `cubins/<sha256>.cubin.gz`, before schema 7 `cubins/<sha256>.cubin`,
+unpacked. Files are not trusted: no more is unpacked than the size in the table. Copied into exported tables.
 """
 
 from __future__ import annotations
 
 import hashlib
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import accumulate
 from pathlib import Path
 
 from ..errors import DispatchError
 from ..strict import Misfit
-from .files import MAX_CUBIN_BYTES, read_file
+from .files import MAX_CUBIN_BYTES, KeptFile, read_file
 from .soundness import check_identity
-from .table import Table
+from .table import CUBIN_FILE, Kernel, Table
 
 _AGAIN = "export the table again with `autotune export-table`"
 _GZIP = 16 + zlib.MAX_WBITS  # zlib's word for that format
@@ -26,7 +28,7 @@ _LEVEL = 6  # 9 takes nine times as long and packs 2 % more
 
 
 def packed(code: bytes) -> bytes:
-    """What the file of a cubin holds: the same for the same code."""
+    """A cubin as it is in a file: the same for the same code."""
     packer = zlib.compressobj(_LEVEL, wbits=_GZIP)
     return packer.compress(code) + packer.flush()
 
@@ -44,27 +46,36 @@ def unpacked(content: bytes, num_bytes: int) -> bytes:
     return code
 
 
+def sums(table: Table) -> list[str]:
+    """SHA-256 of the cubins, in the order in which the kernels first name them."""
+    return list(dict.fromkeys(kernel.sha256 for kernel in table.kernels))
+
+
 class CubinFiles(Mapping[str, bytes]):
     """The code of every cubin of a table by its SHA-256, as it is asked for. Threads may share it.
 
-    Raises DispatchError at once if a file is missing or, by its kind or size, cannot be a cubin; and when a
-    cubin is requested that is damaged, or holds another kernel than the table says.
+    Raises DispatchError at once if a file is missing or, by its kind or size, cannot be that of the table;
+    and when a cubin is requested that is damaged, or holds another kernel than the table says.
     """
 
     def __init__(self, folder: Path, table: Table) -> None:
         self._folder, self._kernels = folder, table.kernels
         self._of = {kernel.sha256: kernel for kernel in reversed(table.kernels)}  # any of those that share it
-        self._files = {sha256: _read(f"{folder}/{kernel.cubin_file}") for sha256, kernel in self._of.items()}
+        is_one_file = all(kernel.packed_bytes is not None for kernel in table.kernels)
+        self._contents = _Slices(folder, table) if is_one_file else _files(folder, self._of.values())
 
     def __getitem__(self, sha256: str) -> bytes:
-        kernel, content = self._of[sha256], self._files[sha256]
+        kernel = self._of[sha256]
+        content = self._contents[sha256]
         try:
             code = content if kernel.code_bytes is None else unpacked(content, kernel.code_bytes)
             if hashlib.sha256(code).hexdigest() != sha256:
                 raise Misfit(f"its SHA-256 is not {sha256[:12]}...")
         except Misfit as misfit:
             path = self._folder / kernel.cubin_file
-            raise DispatchError(f"{path} is damaged: {misfit}; {_AGAIN}") from misfit
+            raise DispatchError(
+                f"the cubin of kernel {kernel.id!r} in {path} is damaged: {misfit}; {_AGAIN}"
+            ) from misfit
         try:
             check_identity(self._kernels, sha256, code)
         except Misfit as misfit:
@@ -74,10 +85,10 @@ class CubinFiles(Mapping[str, bytes]):
         return code
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._files)
+        return iter(self._of)
 
     def __len__(self) -> int:
-        return len(self._files)
+        return len(self._of)
 
 
 def load_cubins(folder: Path, table: Table) -> dict[str, bytes]:
@@ -85,8 +96,37 @@ def load_cubins(folder: Path, table: Table) -> dict[str, bytes]:
     return dict(CubinFiles(folder, table))
 
 
+class _Slices:
+    """What the file of all cubins holds of each, by its SHA-256."""
+
+    def __init__(self, folder: Path, table: Table) -> None:
+        path = f"{folder}/{CUBIN_FILE}"
+        try:
+            self._file = KeptFile(path, _AGAIN)
+        except FileNotFoundError:
+            raise _missing(path) from None
+        sizes = {kernel.sha256: kernel.packed_bytes or 0 for kernel in table.kernels}
+        *starts, end = accumulate(sizes.values(), initial=0)
+        self._places = dict(zip(sizes, zip(starts, sizes.values(), strict=True), strict=True))
+        if self._file.size != end:
+            sizes_told = f"it holds {self._file.size:,} bytes, and its table tells of {end:,}"
+            raise DispatchError(f"{path} is damaged: {sizes_told}; {_AGAIN}")
+
+    def __getitem__(self, sha256: str) -> bytes:
+        return self._file.read(*self._places[sha256])
+
+
+def _files(folder: Path, kernels: Iterable[Kernel]) -> dict[str, bytes]:
+    """The same for a table of an earlier schema, from a file of each."""
+    return {kernel.sha256: _read(f"{folder}/{kernel.cubin_file}") for kernel in kernels}
+
+
 def _read(path: str) -> bytes:
     try:
         return read_file(path, MAX_CUBIN_BYTES, _AGAIN)
     except FileNotFoundError:
-        raise DispatchError(f"{path} is not there; {_AGAIN}") from None
+        raise _missing(path) from None
+
+
+def _missing(path: str) -> DispatchError:
+    return DispatchError(f"{path} is not there; {_AGAIN}")

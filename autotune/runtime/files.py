@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import stat
+import weakref
 from pathlib import Path
 
 from ..errors import DispatchError
@@ -20,20 +21,91 @@ _PART_BYTES = 1 << 16  # that are read at a time if a file's size is not what th
 def read_file(path: Path | str, max_bytes: int, advice: str) -> bytes:
     """The content of a file. Raises DispatchError, which ends with `advice`, if it cannot be read, is not a
     regular file, or holds more than `max_bytes`; FileNotFoundError if it does not exist."""
+    descriptor, found = _opened(path, advice)
+    try:
+        return _read(descriptor, found.st_size, path, max_bytes, advice)
+    except OSError as error:
+        raise _unreadable(path, error, advice) from error
+    finally:
+        os.close(descriptor)
+
+
+class KeptFile:
+    """A file that stays open as long as this is referred to: it can be read when another took its place.
+
+    Threads and forked processes may share it, as reading moves no position. A program that closes all
+    descriptors, as a daemon does, has it opened again where it still is the same. Raises as `read_file`, but
+    has no bound: `size` is in bytes.
+    """
+
+    def __init__(self, path: str, advice: str) -> None:
+        self._path, self._advice = path, advice
+        descriptor, found = _opened(path, advice)
+        self.size, self._identity = found.st_size, _identity(found)
+        self._keep(descriptor)
+
+    def read(self, start: int, num_bytes: int) -> bytes:
+        """This part of it; less, if the file has become shorter. Raises DispatchError."""
+        try:
+            if not _is_open(self._descriptor, self._identity):
+                self._reopen()
+            content = os.pread(self._descriptor, num_bytes, start)
+            while len(content) < num_bytes and (
+                part := os.pread(self._descriptor, num_bytes - len(content), start + len(content))
+            ):
+                content += part
+            return content
+        except OSError as error:
+            raise _unreadable(self._path, error, self._advice) from error
+
+    def _keep(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+        at_end = weakref.finalize(self, _close, descriptor, self._identity)
+        at_end.atexit = False  # what runs at the exit may still read, and the system closes it
+
+    def _reopen(self) -> None:
+        descriptor, found = _opened(self._path, self._advice)
+        if _identity(found) != self._identity:
+            os.close(descriptor)
+            raise OSError("it was replaced after this program had closed it")
+        self._keep(descriptor)
+
+
+def _opened(path: Path | str, advice: str) -> tuple[int, os.stat_result]:
+    """A descriptor of a regular file, and what the system tells of it."""
     try:
         # without O_NONBLOCK, opening a FIFO waits for its writer
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-        try:
-            found = os.fstat(descriptor)
-            if not stat.S_ISREG(found.st_mode):
-                raise DispatchError(f"{path} is no regular file; {advice}")
-            return _read(descriptor, found.st_size, path, max_bytes, advice)
-        finally:
-            os.close(descriptor)
     except FileNotFoundError:
         raise
     except (OSError, ValueError) as error:  # ValueError: a null byte in the path
-        raise DispatchError(f"{path} cannot be read ({error}); {advice}") from error
+        raise _unreadable(path, error, advice) from error
+    found = os.fstat(descriptor)
+    if not stat.S_ISREG(found.st_mode):
+        os.close(descriptor)
+        raise DispatchError(f"{path} is no regular file; {advice}")
+    return descriptor, found
+
+
+def _unreadable(path: Path | str, error: Exception, advice: str) -> DispatchError:
+    return DispatchError(f"{path} cannot be read ({error}); {advice}")
+
+
+def _identity(found: os.stat_result) -> tuple[int, int]:
+    return found.st_dev, found.st_ino
+
+
+def _is_open(descriptor: int, identity: tuple[int, int]) -> bool:
+    """Whether the descriptor still is of this file: a program may have closed it, and opened another."""
+    try:
+        return _identity(os.fstat(descriptor)) == identity
+    except OSError:
+        return False
+
+
+def _close(descriptor: int, identity: tuple[int, int]) -> None:
+    if _is_open(descriptor, identity):
+        os.close(descriptor)
 
 
 def _read(descriptor: int, size: int, path: Path | str, max_bytes: int, advice: str) -> bytes:

@@ -1,7 +1,7 @@
 """The kinds of GPU that an exported folder holds tables for, one table each.
 
-    table.json, cubins/               of the kind that was exported first
-    kinds/NAME/table.json, cubins/    of each other kind
+    table.json, cubins.gz               of the kind that was exported first
+    kinds/NAME/table.json, cubins.gz    of each other kind
 
 A folder with one kind is the same as before there could be several, and the folder of each kind also works as
 an exported folder. A GPU's name and compute capability alone decide which table serves it. Copied into

@@ -8,6 +8,7 @@
     6   no cubin is packed; the table need not say how well shapes are served that were left out
     7   there are no batches, although it has a place for them: nobody could call them
     8   no kernel has an epilogue, although it has a place for one
+    9   each cubin is a file of its own
 
 A stored spec is not trusted: it must equal the one that follows from the config. Copied into exported
 tables.
@@ -28,6 +29,7 @@ DERIVED_SPECS = 4  # the first schema that stores none
 _IDENTITIES = _BATCHES = 5  # the first schema whose cubins say which kernels they hold; that names batches
 _MISSED = 6  # the first schema that says what the model misses
 _PACKED = 7  # the first schema whose cubins are packed
+ONE_FILE = 10  # the first schema whose cubins are in one file
 _EPILOGUES = 9  # the first schema that says which epilogues kernels have
 _OVERLAP = 3  # the first schema whose kernels wait for those before them
 _LATER = {1: ("packs_a", "packs_b"), 2: ("overlaps",)}  # flags of a spec that came with the schema after
@@ -53,6 +55,8 @@ def upgrade(body: dict[str, Any], version: int) -> list[LaunchSpec]:
         specs = [_upgrade(kernel, i, version) for i, kernel in enumerate(kernels)]
     if version < _PACKED:
         _default(kernels, "code_bytes", None)
+    if version < ONE_FILE:
+        _default(kernels, "packed_bytes", None)
     if version < _MISSED:
         body.setdefault("places", {})
         body.setdefault("cublas", {})

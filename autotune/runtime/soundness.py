@@ -58,6 +58,15 @@ def check_kernels(
     return columns
 
 
+def check_sizes(records: Sequence[KernelRecord], *, are_together: bool) -> None:
+    """Raises Misfit unless all kernels tell where their cubins are, as those of their schema do: all in one
+    file (`are_together`), or each in its own."""
+    for record in records:
+        is_right = (record.packed_bytes is not None) == are_together
+        is_right &= record.code_bytes is not None or not are_together
+        _require(is_right, f"kernel {record.id!r} has no sizes of its cubin that fit the schema")
+
+
 def _check_values(records: Sequence[KernelRecord], values: dict[str, tuple[Any, ...]]) -> None:
     """Each parameter has one of its values. They are of its type already."""
     for name, column in values.items():
@@ -114,7 +123,7 @@ def check_references(table: Table) -> None:
     """Raises Misfit if a reference has no target, occurs twice, or is of another GPU."""
     kernels = {kernel.id: kernel for kernel in table.kernels}
     _require(len(kernels) == len(table.kernels), "two kernels share an id")
-    cubins = {(kernel.sha256, kernel.code_bytes) for kernel in table.kernels}
+    cubins = {(kernel.sha256, (kernel.code_bytes, kernel.packed_bytes)) for kernel in table.kernels}
     _require(len(dict(cubins)) == len(cubins), "two kernels share a cubin and say that it has other sizes")
     _require(len({entry.gemm for entry in table.entries}) == len(table.entries), "a shape stands twice")
     _require(table.environment.compute_capability == table.limits.compute_capability,

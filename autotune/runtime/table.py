@@ -1,9 +1,9 @@
 """The exported table: its kernels, the GPU they are for, and their times on the tuned shapes.
 
-A folder holds `table.json`, cubins (cubin_files.py) and a little Python. The reader trusts nothing: a newer
-schema, a missing field, a wrong type, a number out of bounds, a config that the kernel's rules forbid, a
-dangling reference, one changed byte raises DispatchError. Launch parameters are not stored: they follow from
-the config. Copied into exported tables.
+A folder holds `table.json`, the cubins (cubin_files.py) and a little Python. The reader trusts nothing: a
+newer schema, a missing field, a wrong type, a number out of bounds, a config that the kernel's rules forbid,
+a dangling reference, one changed byte raises DispatchError. Launch parameters are not stored: they follow
+from the config. Copied into exported tables.
 """
 
 from __future__ import annotations
@@ -36,9 +36,10 @@ if TYPE_CHECKING:  # which import slowly, and an application may never need them
     from ..models.launches import Floats
 
 FORMAT = "autotune dispatch table"
-SCHEMA_VERSION = 9  # older_schemas.py says how earlier ones differ
+SCHEMA_VERSION = 10  # older_schemas.py says how earlier ones differ
 TABLE_FILE = "table.json"
-CUBIN_FOLDER = "cubins"
+CUBIN_FILE = "cubins.gz"
+CUBIN_FOLDER = "cubins"  # before schema 10
 _AGAIN = "export the table again with `autotune export-table`"
 
 _STAND_INS = {  # by layout, and whether for batches
@@ -52,6 +53,7 @@ Ratio = Annotated[float, Within(0, 1e12)]
 Share = Annotated[float, Within(0, 1)]
 Count = Annotated[int, Within(1, 1 << 31)]
 Extent = Annotated[int, Within(1, MAX_EXTENT)]
+CubinBytes = Annotated[int, Within(1, MAX_CUBIN_BYTES)]
 
 
 @frozen()
@@ -63,7 +65,9 @@ class KernelRecord:
     variant: Variant
     sha256: str  # of the cubin
     # of the cubin, which is packed in its file; None: the file is the cubin itself, as before schema 7
-    code_bytes: Annotated[int, Within(1, MAX_CUBIN_BYTES)] | None
+    code_bytes: CubinBytes | None
+    # of it in the file of all cubins; None: it has a file of its own, as before schema 10
+    packed_bytes: CubinBytes | None
     registers: Annotated[int, Within(1, MAX_REGISTERS)]  # per thread
     blocks_per_sm: Annotated[int, Within(1, 1 << 12)]  # resident at a time
     model: ModelFigures | None
@@ -73,6 +77,8 @@ class KernelRecord:
 
     @property
     def cubin_file(self) -> str:
+        if self.packed_bytes is not None:
+            return CUBIN_FILE
         return f"{CUBIN_FOLDER}/{self.sha256}.cubin{'' if self.code_bytes is None else '.gz'}"
 
     @property
@@ -320,6 +326,7 @@ def _read(body: dict[str, Any], version: int) -> Table:
     )
     table: Table = strict.read(Table, body | {"kernels": []}, "table")
     is_exact = version >= older_schemas.DERIVED_SPECS
+    soundness.check_sizes(records, are_together=version >= older_schemas.ONE_FILE)
     columns = soundness.check_kernels(records, table.limits, has_exact_residency=is_exact)
     kernels = all_launchable(records, columns, table.limits, table.source_hash)
     table = replace(table, kernels=older_schemas.as_it_was(kernels, specs, version))

@@ -79,7 +79,7 @@ def compiler() -> Iterator[Compiler]:
 def test_a_cubin_holds_what_its_table_launches(compiler: Compiler, name: str) -> None:
     config = CONFIGS[name]
     cubin = compiler.compile(config, Variant())
-    record = KernelRecord("k", config, Variant(), cubin.sha256, len(cubin.code), cubin.registers, 1, None, "")
+    record = KernelRecord("k", config, Variant(), cubin.sha256, 1, 1, cubin.registers, 1, None, "")
     kernel = launchable(record, H200, "")
     facts = facts_of(cubin.code, "sgemm")
     assert facts.max_threads == resources.threads(config)
@@ -93,5 +93,6 @@ def test_a_cubin_of_another_config_is_told_by_what_it_holds(compiler: Compiler) 
     for name, other in (("plain", "more threads"), ("plain", "cluster"), ("cluster", "small cluster"),
                         ("cluster", "plain")):  # fmt: skip
         mine, cubin = CONFIGS[name], cubins[other]
-        kernel = launchable(KernelRecord("k", mine, Variant(), "", 1, cubin.registers, 1, None, ""), H200, "")
+        record = KernelRecord("k", mine, Variant(), "", 1, 1, cubin.registers, 1, None, "")
+        kernel = launchable(record, H200, "")
         assert misfit(kernel, "sgemm", facts_of(cubin.code, "sgemm"), H200.smem_per_block)

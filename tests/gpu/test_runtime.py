@@ -555,6 +555,12 @@ def without_identities(folder: Path) -> Path:
     """The folder as an older autotune exported it: nothing tells which kernels its cubins hold."""
     path, blank = folder / "table.json", "0" * 64
     tree = json.loads(path.read_text(encoding="utf-8")) | {"schema_version": 4, "checksum": blank}
+    sizes = {kernel["sha256"]: kernel.pop("packed_bytes") for kernel in tree["kernels"]}
+    content = (folder / "cubins.gz").read_bytes()
+    (folder / "cubins").mkdir()  # each was a file of its own
+    for sha256, size in sizes.items():
+        (folder / "cubins" / f"{sha256}.cubin.gz").write_bytes(content[:size])
+        content = content[size:]
     text = json.dumps(tree)
     path.write_text(text.replace(blank, hashlib.sha256(text.encode()).hexdigest(), 1), encoding="utf-8")
     return folder

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import product
+from itertools import accumulate, product
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -24,6 +24,7 @@ from typing import Any
 import numpy as np
 
 from autotune.device import DeviceLimits, Environment, known_limits
+from autotune.export import manifest
 from autotune.export.package import write_folder
 from autotune.gemm import LAYOUTS, SINGLE, Batch, Gemm
 from autotune.kernel import identity
@@ -48,10 +49,11 @@ from autotune.models.model_figures import ModelFigures
 from autotune.models.time_model import Speeds, TimeModel, modelled_us
 from autotune.runtime.conditions import Conditions
 from autotune.runtime.core_structs import DriverCalls
+from autotune.runtime.cubin_files import packed
 from autotune.runtime.cuda_driver import CudaFault, KernelFacts
 from autotune.runtime.devices import DEFAULT_SMEM
 from autotune.runtime.summation import Depths, Sums
-from autotune.runtime.table import Entry, Kernel, RankedKernel, Table, render
+from autotune.runtime.table import Entry, Kernel, RankedKernel, Table, load, render
 
 LIMITS = known_limits("h200")
 ENVIRONMENT = Environment("NVIDIA H200", "GPU-0", (9, 0), "580.1", "13.0", "13.4", "13.1")
@@ -96,9 +98,10 @@ def marked(name: str, code: str) -> bytes:
 
 def make_kernel(kernel_id: str, spec: LaunchSpec, model: ModelFigures | None = FIGURES) -> Kernel:
     config = config_of(spec)
-    kernel = Kernel(kernel_id, config, spec.variant, "", 1, 128, 3, model, "", spec, SOURCE)
+    kernel = Kernel(kernel_id, config, spec.variant, "", 1, 1, 128, 3, model, "", spec, SOURCE)
     code = code_of(kernel)
-    return replace(kernel, sha256=hashlib.sha256(code).hexdigest(), code_bytes=len(code))
+    sizes = {"code_bytes": len(code), "packed_bytes": len(packed(code))}
+    return replace(kernel, sha256=hashlib.sha256(code).hexdigest(), **sizes)
 
 
 def with_epilogues(table: Table, *epilogues: Epilogue) -> Table:
@@ -156,17 +159,54 @@ def write_table(table: Table, folder: Path) -> Path:
 
 
 def write_older(table: Table, version: int, folder: Path) -> Path:
-    """A folder as an earlier schema had it: cubins are not packed."""
-    plain = replace(table, kernels=tuple(replace(k, code_bytes=None) for k in table.kernels))
-    (write_table(plain, folder) / "table.json").write_text(older_text(table, version), encoding="utf-8")
+    """A folder as an earlier schema had it: each cubin is a file of its own, which before 7 is not packed."""
+    write_table(table, folder)
+    (folder / "table.json").write_text(older_text(table, version), encoding="utf-8")
+    (folder / "cubins.gz").unlink()
+    (folder / "cubins").mkdir()
+    for kernel in table.kernels:
+        code = code_of(kernel)
+        name, content = (".cubin", code) if version < 7 else (".cubin.gz", packed(code))
+        (folder / "cubins" / f"{kernel.sha256}{name}").write_bytes(content)
+    list_anew(folder)
     return folder
 
 
+def list_anew(folder: Path) -> None:
+    """Its manifest, of the files that it holds now."""
+    paths = (path for path in folder.rglob("*") if path.is_file() and path.name != "manifest.json")
+    files = {path.relative_to(folder).as_posix(): path.read_bytes() for path in paths}
+    (folder / "manifest.json").write_bytes(manifest.render(files))
+
+
+def slices(folder: Path) -> dict[str, slice]:
+    """Where the packed cubins are in the file of a table, by their SHA-256."""
+    sizes = {kernel.sha256: kernel.packed_bytes for kernel in load(folder).kernels}
+    ends = accumulate(sizes.values())
+    return {name: slice(end - sizes[name], end) for name, end in zip(sizes, ends, strict=True)}
+
+
+def put_packed(folder: Path, sha256: str, content: bytes) -> None:
+    """Put other bytes in the place of a packed cubin, with a table that tells their number."""
+    path, at = folder / "cubins.gz", slices(folder)[sha256]
+    whole = path.read_bytes()
+    path.write_bytes(whole[: at.start] + content + whole[at.stop :])
+    tree = json.loads((folder / "table.json").read_text(encoding="utf-8"))
+    for kernel in tree["kernels"]:
+        if kernel["sha256"] == sha256:
+            kernel["packed_bytes"] = len(content)
+    (folder / "table.json").write_text(sign(tree), encoding="utf-8")
+
+
 def older_text(table: Table, version: int) -> str:
-    """The text of a table as an earlier schema had it: without epilogues, before 4 each kernel with its
-    spec, before 5 without a place for batches, before 6 without what the model misses, before 7 without the
-    sizes of cubins."""
+    """The text of a table as an earlier schema had it: without the sizes of packed cubins, before 9 without
+    epilogues, before 4 each kernel with its spec, before 5 without a place for batches, before 6 without what
+    the model misses, before 7 without the sizes of cubins."""
     tree = json.loads(render(table)) | {"schema_version": version, "checksum": "0" * 64}
+    for kernel in tree["kernels"]:
+        del kernel["packed_bytes"]
+    if version >= 9:
+        return sign(tree)
     del tree["epilogues"]
     if version >= 7:
         return sign(tree)

@@ -74,7 +74,7 @@ def _kernel(name: str, layout: str, config: Config, rng: random.Random) -> Kerne
     is_batched = name.startswith("batched")
     variant = Variant(layout[0] == "T", layout[1] == "T", rng.random() < 0.2, is_batched)
     model = None if is_batched or rng.random() < 0.05 else _figures(rng)
-    record = KernelRecord(name, config, variant, "0" * 64, 1, 128, rng.randint(1, 8), model, missed)
+    record = KernelRecord(name, config, variant, "0" * 64, 1, 1, 128, rng.randint(1, 8), model, missed)
     return launchable(record, LIMITS, "5" * 64)
 
 

@@ -20,6 +20,7 @@ from table_cases import (
     make_kernel,
     make_spec,
     make_table,
+    put_packed,
     rank,
     write_table,
 )
@@ -426,15 +427,17 @@ def test_a_damaged_kernel_is_refused_before_a_launch_and_others_serve(tmp_path: 
     runtime = Dispatcher(folder, driver=driver)
     m, n, k = TUNED.m, TUNED.n, TUNED.k
     chosen = runtime.pick(m, n, k).kernel_id
-    path = folder / next(kernel.cubin_file for kernel in table.kernels if kernel.id == chosen)
-    path.write_bytes(b"other")
+    sha256 = next(kernel.sha256 for kernel in table.kernels if kernel.id == chosen)
+    (folder / "cubins.gz").rename(tmp_path / "as it was")  # which `runtime` has opened
+    (folder / "cubins.gz").write_bytes((tmp_path / "as it was").read_bytes())
+    put_packed(folder, sha256, b"other")
     a, b = (OnGpu(np.ones(extents, np.float32)) for extents in ((m, k), (k, n)))
     for _ in range(2):  # nor is it taken to be loaded
         with pytest.raises(DispatchError, match="is damaged"):
             Dispatcher(folder, driver=driver).sgemm(a, b, OnGpu(np.zeros((m, n), np.float32)))
     assert not driver.launches and not driver.context_stack
     c = np.zeros((n, n), np.float32)
-    runtime.sgemm(b, b, OnGpu(c), trans_a=True)  # what was read before serves, and so do other kernels
+    runtime.sgemm(b, b, OnGpu(c), trans_a=True)  # what was opened before serves
     assert driver.launches and (c == k).all()
 
 

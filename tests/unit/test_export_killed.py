@@ -7,13 +7,12 @@ import os
 import shutil
 import signal
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import killed_export
 import pytest
 from kills import TESTS
-from table_cases import make_table, write_table
+from table_cases import make_table, write_older
 from zygote import Zygote
 
 from autotune.export import exchange
@@ -114,9 +113,8 @@ def test_what_a_killed_older_autotune_left_is_put_back_and_removed(tmp_path: Pat
     """Its scratch folders held no lock: the old table and the new one, of which neither has a manifest."""
     folder, scratch = tmp_path / "table", tmp_path / ".table-_bcd1234"
     for name in (exchange.OLD, exchange.NEW):
-        table = make_table(created_at=name)
-        kernels = tuple(replace(kernel, code_bytes=None) for kernel in table.kernels)  # not packed
-        made, left = write_table(replace(table, kernels=kernels), tmp_path / "made_here"), scratch / name
+        made = write_older(make_table(created_at=name), 6, tmp_path / "made_here")
+        left = scratch / name
         (left / "_autotune").mkdir(parents=True)
         (left / "_autotune" / "errors.py").write_text("# as it was then")
         for part in ("table.json", "cubins"):

@@ -23,8 +23,8 @@ from autotune.export import exchange, package
 from autotune.export.check_files import check_files
 from autotune.export.package import prepare, write_folder
 from autotune.runtime import core
-from autotune.runtime.cubin_files import load_cubins
 from autotune.runtime.dispatcher import Dispatcher
+from autotune.runtime.files import KeptFile
 from autotune.runtime.kinds import GpuKind, load_kinds
 from autotune.runtime.table import Table, load
 
@@ -43,7 +43,7 @@ def tables_of(folder: Path) -> list[Table]:
 
 def contents(folder: Path) -> dict[str, bytes | str]:
     """What a kind's folder holds of its own."""
-    names = ("table.json", "cubins/")
+    names = ("table.json", "cubins")
     return {name: text for name, text in snapshot(folder).items() if name.startswith(names)}
 
 
@@ -86,15 +86,14 @@ def test_added_to_nothing_a_table_is_the_first(tmp_path: Path) -> None:
         assert add(FIRST, place) == [] and tables_of(place) == [FIRST]
 
 
-@pytest.mark.parametrize("version", [1, 4, 6])
+@pytest.mark.parametrize("version", [1, 4, 6, 9])
 def test_folders_of_older_schemas_are_added_to(tmp_path: Path, version: int) -> None:
     folder = write_older(FIRST, version, tmp_path / "older")
-    (folder / "manifest.json").unlink()
-    shutil.rmtree(folder / "_autotune")
-    for path in (folder / "__main__.py", folder / "pyproject.toml"):
-        path.unlink()  # what was not there then
     before = contents(folder)
-    (folder / "__init__.py").unlink()
+    if version < 7:
+        shutil.rmtree(folder / "_autotune")
+        for name in ("manifest.json", "__main__.py", "pyproject.toml", "__init__.py"):
+            (folder / name).unlink()  # what was not there then, or otherwise
     add(SECOND, folder)
     assert contents(folder) == before and tables_of(folder)[1] == SECOND
     driver = driver_of_kinds(load(folder), SECOND)
@@ -123,12 +122,13 @@ def test_an_export_without_add_tells_what_goes(folder: Path) -> None:
     assert "held the table for NVIDIA H200 (sm_90), which is gone: --add keeps it" in told[0]
 
 
-@pytest.mark.parametrize("name", ["table.json", "cubins", "kinds/nvidia_h100_sm_90/table.json", "py.typed"])
+@pytest.mark.parametrize(
+    "name", ["table.json", "cubins.gz", "kinds/nvidia_h100_sm_90/table.json", "py.typed"]
+)
 def test_what_is_damaged_is_not_passed_on(folder: Path, name: str) -> None:
     """It is told before anything is compiled, too."""
     add(SECOND, folder)
-    path = next((folder / name).iterdir()) if name == "cubins" else folder / name
-    path.write_bytes(path.read_bytes() + b" ")
+    (folder / name).write_bytes((folder / name).read_bytes() + b" ")
     before = snapshot(folder)
     for refused in (lambda: add(THIRD, folder), lambda: prepare(folder, adds=True)):
         with pytest.raises(DispatchError, match=r"damaged|not as it was exported"):
@@ -274,15 +274,14 @@ def test_a_folder_that_is_replaced_while_it_is_read_is_read_again(
 ) -> None:
     add(SECOND, folder)
     other = write_table(THIRD, tmp_path / "other")
-    own = load_cubins.__globals__["_read"]
 
-    def late(path: str) -> bytes:
+    def late(path: str, advice: str) -> KeptFile:
         if other.exists():
             assert exchange._exchange(folder, other)
             other.rename(other.with_name("gone"))
-        return bytes(own(path))
+        return KeptFile(path, advice)
 
-    monkeypatch.setattr("autotune.runtime.cubin_files._read", late)
+    monkeypatch.setattr("autotune.runtime.cubin_files.KeptFile", late)
     runtime = Dispatcher(folder)
     assert list(runtime.tables) == [THIRD]
 

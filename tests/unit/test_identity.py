@@ -15,12 +15,15 @@ from hypothesis import strategies as st
 from table_cases import (
     SOURCE,
     FakeDriver,
+    code_of,
     make_kernel,
     make_spec,
     make_table,
     marked,
+    put_packed,
     rank,
     sign,
+    slices,
     write_older,
     write_table,
 )
@@ -64,7 +67,7 @@ def change_table(folder: Path, change: Any) -> None:
 def put(folder: Path, kernel_id: str, code: bytes) -> None:
     """Give a kernel other code, under a SHA-256 that fits."""
     sha256 = hashlib.sha256(code).hexdigest()
-    (folder / "cubins" / f"{sha256}.cubin.gz").write_bytes(packed(code))
+    put_packed(folder, next(k for k in load(folder).kernels if k.id == kernel_id).sha256, packed(code))
 
     def change(tree: dict[str, Any]) -> None:
         kernel = next(k for k in tree["kernels"] if k["id"] == kernel_id)
@@ -147,10 +150,13 @@ def test_swapped_cubins_are_refused_though_their_checksums_fit(tmp_path: Path) -
 
     def swap(tree: dict[str, Any]) -> None:
         plain, fast = tree["kernels"][:2]
-        for name in ("sha256", "code_bytes"):
+        for name in ("sha256", "code_bytes", "packed_bytes"):
             plain[name], fast[name] = fast[name], plain[name]
 
+    plain, fast = ((folder / "cubins.gz").read_bytes()[at] for at in list(slices(folder).values())[:2])
     change_table(folder, swap)
+    path = folder / "cubins.gz"
+    path.write_bytes(fast + plain + path.read_bytes()[len(plain + fast) :])
     table = load(folder)
     for load_it in (use("plain"), check_files, lambda where: load_cubins(where, table)):
         with pytest.raises(DispatchError) as refused:
@@ -163,12 +169,11 @@ def test_swapped_cubins_are_refused_though_their_checksums_fit(tmp_path: Path) -
         assert told in swapped
 
 
-def test_files_that_were_exchanged_are_refused_by_their_names(tmp_path: Path) -> None:
+def test_cubins_that_were_exchanged_are_refused_by_their_checksums(tmp_path: Path) -> None:
     folder = write_table(sample(), tmp_path / "t")
-    plain, fast = (folder / kernel.cubin_file for kernel in sample().kernels[:2])
-    code = plain.read_bytes()
-    plain.write_bytes(fast.read_bytes())
-    fast.write_bytes(code)
+    plain, fast = sample().kernels[:2]
+    put_packed(folder, plain.sha256, packed(code_of(fast)))
+    put_packed(folder, fast.sha256, packed(code_of(plain)))
     with pytest.raises(DispatchError, match=r"SHA-256|does not hold"):
         use("plain")(folder)
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from table_cases import make_table, write_table
+from table_cases import make_table, write_older, write_table
 
 from autotune.errors import DispatchError
 from autotune.runtime import cubin_files, files, table
@@ -65,7 +65,7 @@ except DispatchError as error:
 def test_what_is_no_file_is_refused_at_once(tmp_path: Path, name: str, is_cubin: bool) -> None:
     folder = write_table(make_table(), tmp_path / "t")
     put, message = ODD[name]
-    path = next((folder / "cubins").iterdir()) if is_cubin else folder / "table.json"
+    path = folder / ("cubins.gz" if is_cubin else "table.json")
     path.unlink()
     put(path)
     if name in ("fifo", "endless"):
@@ -82,7 +82,7 @@ def test_what_is_no_file_is_refused_at_once(tmp_path: Path, name: str, is_cubin:
 def test_no_more_is_read_than_such_a_file_can_hold(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, what: str
 ) -> None:
-    folder = write_table(make_table(), tmp_path / "t")
+    folder = write_older(make_table(), 9, tmp_path / "t")
     monkeypatch.setattr(table if "TABLE" in name else cubin_files, name, 10)
     with pytest.raises(DispatchError, match=rf"{what}(\.gz)? is larger than 0 MiB"):
         load_cubins(folder, load(folder))

@@ -152,10 +152,11 @@ def test_a_newer_schema_says_so_whatever_else_changed() -> None:
 
 def as_older(table: Table, version: int) -> Table:
     """What a table says that was written in an older schema."""
+    kernels = tuple(replace(k, packed_bytes=None) for k in table.kernels)
     if version >= 7:
-        return table
+        return replace(table, kernels=kernels)
     kernels = tuple(
-        replace(k, source_hash="" if version < 5 else k.source_hash, code_bytes=None) for k in table.kernels
+        replace(k, source_hash="" if version < 5 else k.source_hash, code_bytes=None) for k in kernels
     )
     if version < 3:
         kernels = tuple(replace(k, spec=replace(k.spec, overlaps=False)) for k in kernels)
@@ -260,8 +261,7 @@ def added_table() -> Table:
 
 def test_epilogues_are_written_and_read_as_they_are() -> None:
     assert parse(render(added_table())) == added_table()
-    older = json.loads(render(added_table())) | {"schema_version": 8}
-    del older["epilogues"]
+    older = json.loads(older_text(added_table(), 8))
     with pytest.raises(DispatchError, match="has an epilogue that the table does not tell of"):
         parse(sign(older))
 

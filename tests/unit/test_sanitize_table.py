@@ -156,7 +156,7 @@ def test_the_exit_code_tells(folder, tmp_path, monkeypatch, capsys, deeds, code)
 
 
 def test_a_damaged_cubin_is_refused(folder, monkeypatch):
-    next((folder / "cubins").iterdir()).write_bytes(b"else")
+    (folder / "cubins.gz").write_bytes(b"else")
     monkeypatch.setattr(sanitize_table, "find_tool", lambda: Path("tool"))
     monkeypatch.setattr(sys, "argv", ["sanitize_table.py", str(folder)])
     with pytest.raises(SystemExit) as ended:

@@ -25,7 +25,9 @@ from table_cases import (
     older_text,
     rank,
     sign,
+    slices,
     with_epilogues,
+    write_older,
     write_table,
 )
 
@@ -36,7 +38,7 @@ from autotune.kernel.epilogue_names import EPILOGUES
 from autotune.runtime.cubin_files import load_cubins, packed
 from autotune.runtime.pick import Call
 from autotune.runtime.selector import Selector
-from autotune.runtime.table import SCHEMA_VERSION, Table, launchable, parse, render
+from autotune.runtime.table import SCHEMA_VERSION, Table, launchable, load, parse, render
 from autotune.runtime.variants import Variants
 
 NUM_MUTATIONS = int(os.environ.get("AUTOTUNE_FUZZ", "1000"))
@@ -263,26 +265,32 @@ def test_the_sample_itself_is_accepted() -> None:
     assert CONFIG.kernel == CONFIG
 
 
-def test_cubins_of_other_bytes_are_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_one_file", [True, False], ids=["one file", "a file each"])
+def test_cubins_of_other_bytes_are_refused(tmp_path: Path, is_one_file: bool) -> None:
     """Flipped, cut, empty, grown, doubled, packed once more: the name of a cubin is what it holds. A flip in
-    the head of the file, of a time say, may change nothing."""
-    table, rng = sample(), random.Random(SEED)
-    folder = write_table(table, tmp_path / "t")
+    the head of what is packed, of a time say, may change nothing."""
+    rng = random.Random(SEED)
+    folder = tmp_path / "t"
+    _ = write_table(sample(), folder) if is_one_file else write_older(sample(), 9, folder)
+    table = load(folder)
     whole = load_cubins(folder, table)
-    paths = sorted((folder / "cubins").iterdir())
+    wholes = [slice(None)] * len(table.kernels)
+    parts = list(slices(folder).values()) if is_one_file else wholes
+    places = [(folder / k.cubin_file, part) for k, part in zip(table.kernels, parts, strict=True)]
     for number in range(max(100, NUM_MUTATIONS // 10)):
-        path = rng.choice(paths)
-        code = path.read_bytes()
+        path, place = rng.choice(places)
+        content = path.read_bytes()
+        code = content[place]
         at, bit = rng.randrange(len(code)), 1 << rng.randrange(8)
         flipped = code[:at] + bytes([code[at] ^ bit]) + code[at + 1 :]
         changed = (flipped, code[:at], b"", code + b"\0", code + code, packed(flipped))[number % 6]
-        path.write_bytes(changed)
+        path.write_bytes(content.replace(code, changed))
         if number % 6 == 0 and at in HEAD:
             assert is_refused_or_the_same(folder, table, whole)
         else:
-            with pytest.raises(DispatchError, match=r"is damaged: (it|its SHA-256)"):
+            with pytest.raises(DispatchError, match=r"is damaged: it"):
                 load_cubins(folder, table)
-        path.write_bytes(code)
+        path.write_bytes(content)
     assert load_cubins(folder, table) == whole
 
 
