@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 from ..errors import DispatchError
 from ..gemm import FLOAT_BYTES
 from ..kernel.launch import Epilogue
-from .arrays import BIAS_ROLE, NO_DEVICE, Form, Libraries, Library
-from .product import check_overlap
+from .arrays import BIAS_ROLE, Libraries, Library
+from .product import NO_DEVICE, Form, check_overlap
 from .variants import asked_for
 
 _NO_FORM = (1, 0, 1, 1)

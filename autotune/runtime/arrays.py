@@ -15,14 +15,13 @@ import numpy as np
 
 from ..errors import DispatchError
 from ..gemm import FLOAT_BYTES
-from .cuda_driver import Driver
+from .cuda_driver import LEGACY_STREAMS, PER_THREAD_STREAM, Driver
+from .product import NO_DEVICE, Form
 
-Form = tuple[int, int, int, int]  # rows, columns, strides of both in elements
 Forms = tuple[Form, Form, Form | None]  # of A, B and C; without an out, none of C
 Leading = tuple[tuple[int, int], ...]  # extents of leading dimensions, outermost first, and their strides
 # address, GPU, form of a matrix, leading dimensions. Plain tuples: made three times per call
 Operand = tuple[int, int, Form, Leading]
-NO_DEVICE = -1  # of an array without elements
 BIAS_ROLE = "bias"  # of a vector, which is described as a matrix of one row
 _FLOAT32 = np.dtype(np.float32)
 
@@ -335,6 +334,22 @@ class Libraries:
         if found is None:
             found = self._by_type[type(x)] = self._shared(_kind(x, role))
         return found
+
+    def stream(self, stream: Any, device: int) -> int:
+        """Handle of a stream that the caller passed. Raises DispatchError if it is of another GPU.
+
+        While the stream is captured this is not checked: asking would end the capture.
+        """
+        handle = stream_handle(stream)
+        is_default = handle in LEGACY_STREAMS or handle == PER_THREAD_STREAM
+        if not is_default and not self._driver.is_capturing(handle):
+            owner = self._driver.stream_device(handle)
+            if owner != device:
+                raise DispatchError(
+                    f"the stream is of GPU {owner}, the arrays are on GPU {device}; pass a stream of GPU "
+                    f"{device}"
+                )
+        return handle
 
     def _shared(self, kind: type[Library]) -> Library:
         """One object per library, so that identity shows whether two operands share a library."""

@@ -12,7 +12,8 @@ from functools import partial
 from ..errors import DispatchError
 from ..gemm import MAX_EXTENT, Gemm
 from ..kernel.launch import Grid
-from .blas_provider import BLAS_GRID, BlasProvider
+from .blas_library import BLAS_GRID
+from .blas_provider import BlasProvider
 from .cuda_driver import Driver
 from .devices import Gpus
 from .engine import Key, Plan, Planner

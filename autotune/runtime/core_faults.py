@@ -6,7 +6,7 @@ import warnings
 from typing import Any
 
 from ..errors import DispatchError, DispatchWarning
-from .blas_provider import blas_fault
+from .blas_library import blas_fault
 from .call_recorder import recorded_elsewhere
 from .core import BAD_SCALE, BLAS, CUDA, FORKED, INSTEAD, NO_DRIVER, NO_RECORD, RECORDED
 from .cuda_driver import CudaFault, error_name

@@ -23,9 +23,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from ..errors import DispatchError
 from ..kernel.launch import ACTIVATIONS
-from .arrays import Forms, Leading, Libraries, Library, stream_handle
 from .blas_provider import BlasProvider, is_switched_on
-from .cuda_driver import LEGACY_STREAMS, PER_THREAD_STREAM, Driver
 from .kinds import FALLBACK
 from .one_kind import OneKind, open_kinds
 from .pick import MAX_PLANS, Pick
@@ -33,7 +31,9 @@ from .product import Triple, UnfitStrides, check_overlap, make_gemm, packed_form
 
 if TYPE_CHECKING:
     from .added import Added
+    from .arrays import Forms, Leading, Libraries, Library
     from .counting import Counted
+    from .cuda_driver import Driver
     from .engine import Plan, Planner
     from .engines import Engines, Fallback
     from .quick_check import QuickCheck
@@ -43,9 +43,10 @@ if TYPE_CHECKING:
     from .stacks import Stack
     from .torch_routing import TorchRouting
 
+    _Leadings = tuple[Leading, Leading, Leading | None]
+
 Settle = Literal["off", "first-use"]
 Activation = Literal["relu", "gelu", "gelu_tanh"]
-_Leadings = tuple[Leading, Leading, Leading | None]
 _SETTLE, _CHOICES, _RECORD = "AUTOTUNE_SETTLE", "AUTOTUNE_CHOICES", "AUTOTUNE_RECORD"
 
 
@@ -376,10 +377,11 @@ class Dispatcher:
             (0, device_a, None, None) if out is None else library_c.describe(out, "out")
         )
         if library.is_host:
+            from .cuda_driver import PER_THREAD_STREAM
             from .host import sgemm_host
 
             device = engines.for_host()
-            handle = PER_THREAD_STREAM if stream is None else _explicit(engines.driver, stream, device)
+            handle = PER_THREAD_STREAM if stream is None else libraries.stream(stream, device)
             return sgemm_host(engines.of(device), device, handle, arrays, scales, transposed, added)
         devices, forms = (device_a, device_b, device_c), (form_a, form_b, form_c)
         engine, stack = engines.serving(devices), None
@@ -397,7 +399,8 @@ class Dispatcher:
             owners = {"a": library, "b": library_b, "out": library_c}
             return self._serve_otherwise(fault, call, owners, arrays, transposed)
         at, all_owners = (at_a, at_b, at_c), (library, library_b, library_c, library_v)
-        return self._enqueue(engine, plan, stack, arrays, at, scales, all_owners, stream, added)
+        explicit = None if stream is None else libraries.stream(stream, plan.gpu.device)
+        return self._enqueue(engine, plan, stack, arrays, at, scales, all_owners, explicit, added)
 
     def _enqueue(
         self,
@@ -408,20 +411,19 @@ class Dispatcher:
         addresses: Triple,
         scales: tuple[Any, Any],
         owners: tuple[Library, Library, Library, Library],
-        stream: Any,
+        stream: int | None,
         added: Added | None,
     ) -> Any:
-        """Run a plan on arrays of these owners, the last of them the owner of what is added. Returns the
-        result."""
+        """Run a plan on arrays of these owners, the last of them the owner of what is added, on a stream or
+        the current one. Returns the result."""
         (a, b, out), (at_a, at_b, at_c) = arrays, addresses
         library, library_b, library_c, library_v = owners
         device = plan.gpu.device
         if added is not None:
             added.check(plan.problem.gemm.n, device)
-        driver = engine.driver
-        handle = library.current_stream(a, device) if stream is None else _explicit(driver, stream, device)
+        handle = library.current_stream(a, device) if stream is None else stream
         if out is None:
-            out = library.empty(_shape(plan, stack), device, None if stream is None else handle)
+            out = library.empty(_shape(plan, stack), device, stream)
             at_c = library.describe(out, "out")[0]
         else:
             num_bytes = _num_bytes(plan, stack)
@@ -570,6 +572,8 @@ class Dispatcher:
         raise faults[0]
 
     def _open(self) -> tuple[Engines, Libraries]:
+        from .arrays import Libraries
+        from .cuda_driver import Driver
         from .engines import Engines
 
         with self._lock:
@@ -645,22 +649,6 @@ def _turned(x: Any) -> Any | None:
         return getattr(x, "T", None)
     swapped = getattr(x, "swapaxes", None)
     return None if swapped is None else swapped(-1, -2)
-
-
-def _explicit(driver: Driver, stream: Any, device: int) -> int:
-    """Handle of a stream that the caller passed. Raises DispatchError if it is of another GPU.
-
-    While the stream is captured this is not checked: asking would end the capture.
-    """
-    handle = stream_handle(stream)
-    is_default = handle in LEGACY_STREAMS or handle == PER_THREAD_STREAM
-    if not is_default and not driver.is_capturing(handle):
-        owner = driver.stream_device(handle)
-        if owner != device:
-            raise DispatchError(
-                f"the stream is of GPU {owner}, the arrays are on GPU {device}; pass a stream of GPU {device}"
-            )
-    return handle
 
 
 def _told(activation: Any) -> int:

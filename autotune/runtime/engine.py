@@ -29,7 +29,8 @@ from ..kernel.launch import (
 )
 from ..kernel.launch import plan as plan_grid
 from .arrays import Forms
-from .blas_provider import BLAS_GRID, BlasProvider
+from .blas_library import BLAS_GRID
+from .blas_provider import BlasProvider
 from .call_recorder import CallRecorder, recorded_elsewhere
 from .choices import KnownChoices
 from .chooser import Chooser

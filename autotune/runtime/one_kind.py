@@ -17,7 +17,6 @@ from ..gemm import Gemm
 from .blas_provider import BlasProvider
 from .chooser import Chooser
 from .cubin_files import CubinFiles
-from .cuda_driver import LEGACY_STREAMS, Driver
 from .kinds import GpuKind, load_kinds, read_whole
 from .pick import Call, Pick
 from .product import packed
@@ -25,13 +24,13 @@ from .table import Table
 
 if TYPE_CHECKING:
     from .choices import KnownChoices
+    from .cuda_driver import Driver
     from .engine import Engine
     from .quick_check import QuickCheck
     from .routed_engine import RoutedEngine
     from .settling import Settler
 
 MAX_PICKS = 4096  # shapes whose picks are remembered
-_DEFAULT_STREAM = LEGACY_STREAMS[0]  # waits for the work of all streams that do not opt out
 
 
 class OneKind:
@@ -114,15 +113,17 @@ class OneKind:
     def settle(self, gemms: Iterable[Gemm], driver: Driver, device: int) -> list[Pick]:
         """Time the model's launches for shapes, once; returns what then serves them. Batches are left as they
         are. Raises DispatchError under capture."""
+        from .settling import DEFAULT_STREAM
+
         engine, settler = self.open(driver)
         gpu = engine.devices.gpu(device)
-        if settler.is_captured(gpu, _DEFAULT_STREAM):
+        if settler.is_captured(gpu, DEFAULT_STREAM):
             raise DispatchError("shapes cannot be settled while a graph is captured; settle them before")
         self.choices().settled_on(gpu)
         asked = list(gemms)
         for gemm in asked:
             if gemm.m and gemm.n and not gemm.is_batched:
-                settler.settle(packed(gemm), gpu, _DEFAULT_STREAM)
+                settler.settle(packed(gemm), gpu, DEFAULT_STREAM)
         engine.forget_plans()
         self._picks = {}
         return [self.choose(gemm, device) for gemm in asked]
@@ -130,10 +131,11 @@ class OneKind:
     def verify_quick(self, driver: Driver, device: int) -> QuickCheck:
         """One kernel's result, and its time against the recorded one. Raises DispatchError under capture."""
         from .quick_check import check_quickly
+        from .settling import DEFAULT_STREAM
 
         engine, settler = self.open(driver)
         gpu = engine.devices.gpu(device)
-        if settler.is_captured(gpu, _DEFAULT_STREAM):
+        if settler.is_captured(gpu, DEFAULT_STREAM):
             raise DispatchError("nothing can be timed while a graph is captured; check before that")
         return check_quickly(engine, gpu)
 

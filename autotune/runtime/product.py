@@ -13,9 +13,10 @@ import numpy as np
 
 from ..errors import DispatchError, UsageError
 from ..gemm import FLOAT_BYTES, MAX_BATCH, MAX_EXTENT, SINGLE, Batch, Gemm
-from .arrays import NO_DEVICE, Form
 
 Triple = tuple[int, int, int]
+Form = tuple[int, int, int, int]  # rows, columns, strides of both in elements
+NO_DEVICE = -1  # of an array without elements
 
 
 class UnfitStrides(DispatchError):

@@ -34,10 +34,10 @@ from ..column_major import WORKSPACE_BYTES
 from ..errors import DispatchError
 from ..gemm import FLOAT_BYTES
 from ..models.launches import Floats
-from .blas_provider import BlasHandle
+from .blas_library import BlasHandle
 from .choices import Choice, KnownChoices, kind_of
 from .chooser import Chooser
-from .cuda_driver import CudaFault, Driver
+from .cuda_driver import LEGACY_STREAMS, CudaFault, Driver
 from .devices import OpenGpu
 from .engine import Engine, Plan
 from .pick import Call, Pick
@@ -56,6 +56,7 @@ MEMORY_SHARE = 0.25  # of the free memory that settling takes at most
 L2_TIMES = 2  # as much as L2 holds is overwritten, to clear it
 NUM_RANDOM = 1 << 18  # normal numbers that are made; operands repeat them
 _ALIGNMENT = 256  # bytes
+DEFAULT_STREAM = LEGACY_STREAMS[0]  # waits for the work of all streams that do not opt out
 
 
 class Settler:

@@ -13,8 +13,8 @@ from typing import NamedTuple
 
 from ..errors import DispatchError
 from ..gemm import FLOAT_BYTES, MAX_BATCH, Batch
-from .arrays import Form, Forms, Leading, packed_form
-from .product import Triple, UnfitStrides, extents_of
+from .arrays import Forms, Leading, packed_form
+from .product import Form, Triple, UnfitStrides, extents_of
 
 _ROLES = ("a", "b", "out")
 

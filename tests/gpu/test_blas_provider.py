@@ -21,8 +21,8 @@ from autotune.errors import DispatchError
 from autotune.export.check import error_ratio
 from autotune.gemm import LAYOUTS, Gemm
 from autotune.gpu.driver import device_limits
-from autotune.runtime import blas_provider, core
-from autotune.runtime.blas_provider import BlasLibrary
+from autotune.runtime import blas_library, core
+from autotune.runtime.blas_library import BlasLibrary
 from autotune.runtime.choices import FOLDER
 from autotune.runtime.chooser import Chooser
 from autotune.runtime.dispatcher import Dispatcher
@@ -61,7 +61,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture(params=["core", "python"])
 def served(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Streams of the products that cuBLAS got, of the core or of Python; it is picked for every call."""
-    if blas_provider.find_library() is None:
+    if blas_library.find_library() is None:
         pytest.skip("no cuBLAS is found")
     if request.param == "python":
         monkeypatch.setattr(core, "library", lambda: None)
@@ -90,7 +90,7 @@ def served(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> l
 
 def cublas() -> dict[str, Any]:
     """Its functions, by name."""
-    library = blas_provider.find_library()
+    library = blas_library.find_library()
     assert library is not None
     return library.functions | {PROPERTY: getattr(library._library, PROPERTY)}
 
@@ -98,7 +98,7 @@ def cublas() -> dict[str, Any]:
 def replaced(monkeypatch: pytest.MonkeyPatch, **functions: Any) -> None:
     """Call these instead of cuBLAS's own, through handles that nobody else has."""
     made = BlasLibrary(SimpleNamespace(**(cublas() | functions)))
-    monkeypatch.setattr(blas_provider, "find_library", lambda: made)
+    monkeypatch.setattr(blas_library, "find_library", lambda: made)
 
 
 def stored(gemm: Gemm, seed: int = 0) -> tuple[Array, Array, Array]:
@@ -293,7 +293,7 @@ def test_switched_off_it_is_not_called(folder: Path, torch: Any, served: list[in
 
 
 def test_settling_times_it(folder: Path, torch: Any, cache: Path) -> None:
-    library = blas_provider.find_library()
+    library = blas_library.find_library()
     if library is None:
         pytest.skip("no cuBLAS is found")
     runtime, limits = Dispatcher(folder), device_limits(0)

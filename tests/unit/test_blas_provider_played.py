@@ -30,8 +30,9 @@ from table_cases import (
 from autotune.errors import DispatchError, DispatchWarning
 from autotune.gemm import MAX_EXTENT, Gemm
 from autotune.models import cublas_model
-from autotune.runtime import blas_provider, choices, core, core_engine, workspace
-from autotune.runtime.blas_provider import BlasLibrary, BlasProvider
+from autotune.runtime import blas_library, choices, core, core_engine, workspace
+from autotune.runtime.blas_library import BlasLibrary
+from autotune.runtime.blas_provider import BlasProvider
 from autotune.runtime.chooser import Chooser
 from autotune.runtime.dispatcher import Dispatcher
 from autotune.runtime.pick import Call, Pick
@@ -81,7 +82,7 @@ def blas(driver: FakeDriver, monkeypatch: pytest.MonkeyPatch) -> PlayedBlas:
 def install(monkeypatch: pytest.MonkeyPatch, played: PlayedBlas | None) -> None:
     """This process has that cuBLAS, or none."""
     library = None if played is None else BlasLibrary(played)
-    monkeypatch.setattr(blas_provider, "find_library", lambda: library)
+    monkeypatch.setattr(blas_library, "find_library", lambda: library)
 
 
 @pytest.fixture
@@ -385,7 +386,7 @@ def test_it_is_not_looked_for_where_it_is_not_picked(
     def fail() -> None:
         raise AssertionError("loaded for nothing")
 
-    monkeypatch.setattr(blas_provider, "find_library", fail)
+    monkeypatch.setattr(blas_library, "find_library", fail)
     runtime = Dispatcher(folder, driver=driver)
     assert runtime.pick(SHAPE.m, SHAPE.n, SHAPE.k).provider == "autotune"
     multiply(runtime)
@@ -414,7 +415,7 @@ def test_a_version_that_was_not_timed_serves_what_the_timed_one_would_not(
         (None, {}, "autotune"),
     ):
         library = None if loaded is None else BlasLibrary(PlayedBlas(driver, version=loaded))
-        monkeypatch.setattr(blas_provider, "loaded_library", lambda library=library: library)
+        monkeypatch.setattr(blas_library, "loaded_library", lambda library=library: library)
         runtime = Dispatcher(folder, driver=driver, **options)
         assert runtime.pick(SHAPE.m, SHAPE.n, SHAPE.k).provider == provider
 
@@ -566,7 +567,7 @@ def test_what_is_mapped_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         "",
     ]
     (tmp_path / "maps").write_text("\n".join(lines))
-    monkeypatch.setattr(blas_provider, "_MAPS", tmp_path / "maps")
-    assert blas_provider._mapped() == ["/opt/with a space/libcublas.so.13"]
-    monkeypatch.setattr(blas_provider, "_MAPS", tmp_path / "none")
-    assert blas_provider._mapped() == []
+    monkeypatch.setattr(blas_library, "_MAPS", tmp_path / "maps")
+    assert blas_library._mapped() == ["/opt/with a space/libcublas.so.13"]
+    monkeypatch.setattr(blas_library, "_MAPS", tmp_path / "none")
+    assert blas_library._mapped() == []

@@ -107,13 +107,13 @@ def test_without_a_gpu_the_first_table_is_asked(folder: Path, monkeypatch: pytes
     def no_driver() -> Any:
         raise DispatchError("no CUDA driver")
 
-    monkeypatch.setattr("autotune.runtime.dispatcher.Driver", no_driver)
+    monkeypatch.setattr("autotune.runtime.cuda_driver.Driver", no_driver)
     assert Dispatcher(folder).pick(*SHAPE).kernel_id == "of-h200"
 
 
 def test_a_folder_of_one_kind_asks_no_gpu_for_a_pick(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A process may be forked after it."""
-    monkeypatch.setattr("autotune.runtime.dispatcher.Driver", lambda: pytest.fail("asked for a GPU"))
+    monkeypatch.setattr("autotune.runtime.cuda_driver.Driver", lambda: pytest.fail("asked for a GPU"))
     assert Dispatcher(folder / "kinds" / "nvidia_h100_sm_90").pick(*SHAPE).kernel_id == "of-h100"
 
 

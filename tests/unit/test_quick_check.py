@@ -175,7 +175,7 @@ def test_each_kind_is_checked_by_its_own_table(tmp_path: Path) -> None:
 def played(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeDriver:
     write_table(table_of(), tmp_path / "t")
     driver = FakeDriver(table_of(), kernel_us={"best": RECORDED_US})
-    monkeypatch.setattr("autotune.runtime.dispatcher.Driver", lambda: driver)
+    monkeypatch.setattr("autotune.runtime.cuda_driver.Driver", lambda: driver)
     info = gpu.GpuInfo(1, "NVIDIA H200", "GPU-1", (9, 0), 1 << 37)
     monkeypatch.setattr(gpu, "find_gpu", lambda selector: info)
     return driver

@@ -18,8 +18,8 @@ from table_cases import FakeDriver, make_kernel, make_spec, make_table, write_ta
 
 from autotune.errors import DispatchError
 from autotune.gemm import Gemm
-from autotune.runtime import blas_provider, tensor_calls
-from autotune.runtime.blas_provider import BlasLibrary
+from autotune.runtime import blas_library, tensor_calls
+from autotune.runtime.blas_library import BlasLibrary
 from autotune.runtime.chooser import Chooser
 from autotune.runtime.dispatcher import Dispatcher
 from autotune.runtime.tensor_calls import tensor_calls_of
@@ -257,7 +257,7 @@ def test_what_cublas_serves_is_served_by_the_core_alone(table, driver, offered, 
     offered()
     blas, own = PlayedBlas(driver), Chooser.pick
     library = BlasLibrary(blas)
-    monkeypatch.setattr(blas_provider, "find_library", lambda: library)
+    monkeypatch.setattr(blas_library, "find_library", lambda: library)
     monkeypatch.setattr(Chooser, "pick", lambda self, call: replace(own(self, call), provider="cublas"))
     runtime = Dispatcher(write_table(table, tmp_path / "t"), driver=driver, cublas=True)
     multiply(runtime, A, B)
