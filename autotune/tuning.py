@@ -279,9 +279,9 @@ def export_table(
     applications import. Returns its table. `with_c`: with sources for programs in C and C++ in its folder c.
     `adds`: beside the tables of other kinds of GPU that the folder holds; one of this kind is replaced.
 
-    `max_kernels`: for shapes that were not tuned, beside those that won, in files of at most `max_megabytes`.
-    `calls`: how often a program calls
-    for which shape, tuned or not; these kernels are then chosen for its shapes as much as for all others.
+    `max_kernels`: for shapes that were not tuned, beside those that won, whose packed cubins take at most
+    `max_megabytes`. `calls`: how often a program calls for which shape, tuned or not; these kernels are then
+    chosen for its shapes as much as for all others.
     `epilogues`: names, such as "bias" and "bias-gelu", of what calls add to a product or make of it; each
     kernel comes with each of these, too.
     `on_compiled` is told how many of how many kernels are there. Raises DispatchError where there is nothing

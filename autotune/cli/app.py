@@ -249,7 +249,7 @@ def export_table(
         int, typer.Option(min=0, help="For shapes that were not tuned, beside those that won.")
     ] = MAX_KERNELS,
     max_megabytes: Annotated[
-        float, typer.Option(min=0, help="What the files of these kernels take at most.")
+        float, typer.Option(min=0, help="What these kernels, packed, take at most.")
     ] = MAX_MEGABYTES,
     epilogue: Annotated[
         list[str] | None,

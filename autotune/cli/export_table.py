@@ -31,10 +31,11 @@ def export(
     is_json: bool,
 ) -> None:
     """Write the winners of the GPU that was measured last; none whose error is more than `max_error` times
-    cuBLAS's (None: no limit). Beside them at most `max_kernels` for shapes that were not tuned, in files of
-    at most `max_megabytes`. A suite names the shapes to write; one that counts calls says instead what these
-    kernels are chosen for, too. `epilogues`: names of those that each kernel comes with, too. `with_c`:
-    sources for programs in C beside. `adds`: the tables of other kinds of GPU that are there stay."""
+    cuBLAS's (None: no limit). Beside them at most `max_kernels` for shapes that were not tuned, whose packed
+    cubins take at most `max_megabytes`. A suite names the shapes to write; one that counts calls says instead
+    what these kernels are chosen for, too. `epilogues`: names of those that each kernel comes with, too.
+    `with_c`: sources for programs in C beside. `adds`: the tables of other kinds of GPU that are there
+    stay."""
     calls, is_counted = common.read_calls(suite)
     with console.Progress(is_quiet=is_json) as progress:
         table = tuning.export_table(
