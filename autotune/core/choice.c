@@ -204,18 +204,30 @@ static depths allowed_depths(const autotune_table *table, const at_call *call, c
 
 /* ------------------------------------------------------------------------------------------ times */
 
-/* Covariances of a shape with those of the fit (models/residual.py): Matern 3/2. A single row or column is moved away
- * by `vector_apart`. */
-static void covariances(const autotune_residuals *known, double length, double vector_apart, const at_call *call,
-                        double *found) {
+/* The place of a shape (models/residual.py). */
+static void place_of(const at_call *call, double *place) {
     const int32_t extents[DIMENSIONS] = {call->m, call->n, call->k};
-    double place[DIMENSIONS];
     for (int i = 0; i < DIMENSIONS; i++) place[i] = log2(extents[i] > 1 ? extents[i] : 1);
-    for (int i = 0; i < 2; i++) place[i] -= extents[i] > 1 ? 0 : vector_apart;
+}
+
+/* Its place among those on which cuBLAS was timed (models/cublas_model.py). */
+static void cublas_place_of(const at_call *call, const autotune_constants *c, double tile_apart, double *place) {
+    place_of(call, place);
+    const double sides[2] = {call->m > 1 ? call->m : 1, call->n > 1 ? call->n : 1};
+    for (int i = 0; i < 2; i++) {
+        if (sides[i] < 2) place[i] -= c->vector_apart;
+        const double empty = log2(ceil(sides[i] / c->cublas_tile) * c->cublas_tile / sides[i]);
+        place[DIMENSIONS + i] = tile_apart * fmin(empty, 1);
+    }
+}
+
+/* Covariances of a place with those of the fit (models/residual.py): Matern 3/2. */
+static void covariances(const autotune_residuals *known, double length, const double *place, double *found) {
+    const int32_t num = known->num_coordinates;
     for (int32_t at = 0; at < known->num_places; at++) {
         double squares = 0;
-        for (int i = 0; i < DIMENSIONS; i++) {
-            const double apart = known->places[DIMENSIONS * at + i] - place[i];
+        for (int32_t i = 0; i < num; i++) {
+            const double apart = known->places[num * at + i] - place[i];
             squares += apart * apart;
         }
         const double r = sqrt(squares * (3 / (length * length)));
@@ -466,7 +478,9 @@ static void look_at_cublas(const shape *of, const char *version, double *covaria
     if (!known->cublas_version) return;
     const double flops = 2.0 * of->call->m * of->call->n * of->call->k;
     const double limit_us = fmax(flops / (table->fma_tflops * 1e6), of->least_bytes / (table->bandwidth_gbs * 1e3));
-    covariances(&known->cublas, c->residual_length, c->vector_apart, of->call, covariance);
+    double place[DIMENSIONS + 2];
+    cublas_place_of(of->call, c, known->cublas_tile_apart, place);
+    covariances(&known->cublas, c->residual_length, place, covariance);
     const double level = exp(known->cublas_level);
     choice->cublas_us = (c->cublas_fixed_us + limit_us) * level * factor(&known->cublas, 0, covariance);
     const bool is_other = version && strcmp(version, known->cublas_version) != 0;
@@ -552,7 +566,9 @@ static int choose_single(const at_chooser *chooser, const at_call *call, const c
     const size_t num_places = (size_t)(num_missed > num_cublas ? num_missed : num_cublas);
     double *covariance = malloc((num_places + 1) * sizeof *covariance);
     if (!covariance) return 2;
-    covariances(&known->missed, table->constants.residual_length, 0, call, covariance);
+    double place[DIMENSIONS];
+    place_of(call, place);
+    covariances(&known->missed, table->constants.residual_length, place, covariance);
     const int32_t at = nearest(chooser, call, -1);
     const double m = call->m, n = call->n, k = call->k;
     const shape of = {

@@ -8,7 +8,7 @@
 
 #include <stdint.h>
 
-#define AUTOTUNE_TABLE_VERSION 8 /* of these structs: a library refuses tables of other versions */
+#define AUTOTUNE_TABLE_VERSION 9 /* of these structs: a library refuses tables of other versions */
 
 enum { AUTOTUNE_NN, AUTOTUNE_NT, AUTOTUNE_TN, AUTOTUNE_TT, AUTOTUNE_LAYOUTS };
 
@@ -42,12 +42,12 @@ typedef struct {
     double fixed_us, round_us, step_us, memory_efficiency, relative_error;
 } autotune_kernel;
 
-/* Values learned on shapes (models/residual.py): `places` (num_places, 3) are logarithms to base 2 of m, n
- * and k; `weights` (rows, num_places). */
+/* Values learned on shapes (models/residual.py): `places` (num_places, num_coordinates), of which the first three
+ * are logarithms to base 2 of m, n and k; `weights` (rows, num_places). */
 typedef struct {
     const double *places;
     const float *weights;
-    int32_t num_places, num_rows;
+    int32_t num_places, num_coordinates;
 } autotune_residuals;
 
 /* The kernels of one layout. */
@@ -57,7 +57,7 @@ typedef struct {
     autotune_residuals missed;
     const char *cublas_version; /* the timed one; NULL: nothing is known of cuBLAS */
     autotune_residuals cublas;  /* of one row */
-    double cublas_level, cublas_deviation;
+    double cublas_level, cublas_deviation, cublas_tile_apart;
 } autotune_layout;
 
 typedef struct {
@@ -87,7 +87,7 @@ typedef struct {
     double cluster_us, last_block_us, last_block_float_us;               /* models/time_model.py */
     double fmas_per_l2_float, line_floats;             /* models/time_model.py */
     double residual_length;                            /* models/residual.py */
-    double margin, other_version, cublas_fixed_us, vector_apart; /* models/cublas_model.py */
+    double margin, other_version, cublas_fixed_us, vector_apart, cublas_tile; /* models/cublas_model.py */
     double parts_of_last;                              /* models/splits.py */
     double most_times_apart, batch_margin;             /* runtime/selector.py */
     int64_t kept_bytes, pieces_bytes, captured_bytes;  /* runtime/workspace.py */

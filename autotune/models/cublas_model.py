@@ -19,28 +19,34 @@ from .launches import Floats
 from .residual import Residuals
 
 # Deviations by which the expected time of a kernel must be below cuBLAS's for the kernel to serve. Most
-# shapes that kernels would serve more slowly then go to cuBLAS, and so do those with hardly any gain (0042).
-MARGIN = 1.8
+# shapes that kernels would serve more slowly then go to cuBLAS, and so do those with hardly any gain (0061).
+MARGIN = 1.5
 # Deviation to add if the loaded version of cuBLAS is not the timed one (unmeasured). Versions are assumed to
 # choose other kernels: not knowing the kernel adds this much (0.17 with 0.13 taken out; 0042).
 OTHER_VERSION = 0.11
-NUM_TIMED = 2400  # shapes of all layouts: they predict times within 0.17, half of them within 0.19 (0042)
+NUM_TIMED = 2400  # shapes of all layouts: they predict times within 0.15, half of them within 0.17 (0061)
 # Doublings that one row or column of C is further from two: cuBLAS has other kernels for it (0057).
 VECTOR_APART = 3.0
+# cuBLAS fills C with tiles, whose sides are mostly multiples of 64: sides of 64 and of 65 take very different
+# times. They are apart by so many doublings, times the logarithm of how much longer whole tiles are (0061).
+TILE, TILE_APART = 64, 3.0
 FIXED_US = 2.5  # of a launch and the end of its last wave, on top of the limit
 
 
 class CublasModel(NamedTuple):
     """Of one layout. `level`: the mean by which the logarithms of times exceed those of the limits.
-    `deviation`: that of the logarithm of one expected time, measured on shapes left out one by one."""
+    `deviation`: that of the logarithm of one expected time, measured on shapes left out one by one.
+    `tile_apart`: the TILE_APART that it was learned with."""
 
     missed: Residuals
     level: float
     deviation: float
+    tile_apart: float = TILE_APART
 
     def expected_us(self, gemm: Gemm, limits: DeviceLimits) -> float:
         """Of one single product of this layout."""
-        factor = residual.factors(self.missed, place(gemm.m, gemm.n, gemm.k))[0]
+        at = place(gemm.m, gemm.n, gemm.k, self.tile_apart)
+        factor = residual.factors(self.missed, at)[0]
         return _least_us(gemm, limits) * math.exp(self.level) * float(factor)
 
     def margin(self, relative_error: float, *, is_other_version: bool = False) -> float:
@@ -50,11 +56,14 @@ class CublasModel(NamedTuple):
         return MARGIN * math.hypot(self.deviation, relative_error, OTHER_VERSION * is_other_version)
 
 
-def place(m: Any, n: Any, k: Any) -> Floats:
-    """(..., 3) places of shapes: logarithms to base 2, with products of a vector farther away."""
+def place(m: Any, n: Any, k: Any, tile_apart: float = TILE_APART) -> Floats:
+    """(..., 5) places of shapes: logarithms to base 2 of m, n and k, with products of a vector farther away;
+    and how empty tiles along m and n are."""
     places = residual.place(m, n, k)
     places[..., :2] -= VECTOR_APART * (places[..., :2] == 0)
-    return places
+    sides = np.maximum(np.array((m, n), float).T, 1)
+    empty = np.log2(np.ceil(sides / TILE) * TILE / sides)
+    return np.concatenate([places, tile_apart * np.minimum(empty, 1)], axis=-1)
 
 
 def _least_us(gemm: Gemm, limits: DeviceLimits) -> float:
@@ -65,10 +74,13 @@ class TimedCublas:
     """Times of cuBLAS on shapes of one layout. The costly part of learning is done once, whichever shapes are
     left out."""
 
-    def __init__(self, times_us: Mapping[Gemm, float], limits: DeviceLimits) -> None:
+    def __init__(
+        self, times_us: Mapping[Gemm, float], limits: DeviceLimits, tile_apart: float = TILE_APART
+    ) -> None:
         """At least two times."""
-        self._gemms = list(times_us)
-        self._places = place(*np.array([(g.m, g.n, g.k) for g in times_us]).T)
+        self._gemms, self._tile_apart = list(times_us), tile_apart
+        m, n, k = np.array([(gemm.m, gemm.n, gemm.k) for gemm in times_us]).T
+        self._places = place(m, n, k, tile_apart)
         self._logs = np.log([time_us / _least_us(gemm, limits) for gemm, time_us in times_us.items()])
         self._precision = residual.precision(self._places)
 
@@ -80,7 +92,8 @@ class TimedCublas:
         inverse = residual.without(self._precision, is_apart)
         weights, missed = residual.learned_and_missed(inverse, logs - level)
         residuals = Residuals(self._places[~is_apart], weights[None])
-        return CublasModel(residuals, level, float(np.sqrt(np.square(missed).mean())))
+        deviation = float(np.sqrt(np.square(missed).mean()))
+        return CublasModel(residuals, level, deviation, self._tile_apart)
 
 
 def learn(times_us: Mapping[Gemm, float], limits: DeviceLimits) -> CublasModel:
@@ -88,6 +101,8 @@ def learn(times_us: Mapping[Gemm, float], limits: DeviceLimits) -> CublasModel:
     return TimedCublas(times_us, limits).model()
 
 
-def believed(places: Any, weights: Floats, level: float, deviation: float) -> CublasModel:
+def believed(places: Any, weights: Floats, level: float, deviation: float, tile_apart: float) -> CublasModel:
     """A model that was learned earlier. `places`: (shapes, 3) of m, n, k; `weights`: (shapes,)."""
-    return CublasModel(Residuals(place(*np.asarray(places).T), weights[None]), level, deviation)
+    m, n, k = np.asarray(places).T
+    residuals = Residuals(place(m, n, k, tile_apart), weights[None])
+    return CublasModel(residuals, level, deviation, tile_apart)

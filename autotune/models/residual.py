@@ -16,12 +16,12 @@ from .launches import Flags, Floats
 
 LENGTH = 2.5  # doublings of an extent
 NOISE = 0.2  # of the variance: the part that a shape does not share with its neighbours
-_SCALE = np.full(3, 3 / LENGTH**2)  # of squared distances along m, n and k, for Matern 3/2
+_SCALE = np.full(8, 3 / LENGTH**2)  # of squared distances along each coordinate, for Matern 3/2
 
 
 class Residuals(NamedTuple):
-    """`places` (shapes, 3): those of the shapes. `weights` (kernels, shapes): 0 for a shape that a kernel was
-    not timed on."""
+    """`places` (shapes, coordinates): those of the shapes. `weights` (kernels, shapes): 0 for a shape that a
+    kernel was not timed on."""
 
     places: Floats
     weights: Floats
@@ -39,8 +39,8 @@ def none(num_kernels: int) -> Residuals:
 
 
 def _covariance(apart: Floats) -> Floats:
-    """(..., 3) differences of places -> (...)."""
-    r = np.sqrt((apart * apart) @ _SCALE)
+    """(..., coordinates) differences of places -> (...)."""
+    r = np.sqrt((apart * apart) @ _SCALE[: apart.shape[-1]])
     covariance: Floats = (1 + r) * np.exp(-r)
     return covariance
 
@@ -87,7 +87,7 @@ def learned_and_missed(inverse: Floats, logs: Floats) -> tuple[Floats, Floats]:
 
 
 def factors(residuals: Residuals, where: Floats) -> Floats:
-    """The factors for the modelled time of each kernel on the shape at this place (3,); (kernels,)."""
+    """The factors for the modelled time of each kernel on the shape at this place; (kernels,)."""
     if not len(residuals.places):
         return np.ones(len(residuals.weights))
     times: Floats = np.exp(residuals.weights @ _covariance(residuals.places - where))

@@ -38,7 +38,7 @@ class CKernel(Struct):
 
 
 class CResiduals(Struct):
-    _fields_ = (("places", ADDRESS), ("weights", ADDRESS), ("num_places", INT), ("num_rows", INT))
+    _fields_ = (("places", ADDRESS), ("weights", ADDRESS), ("num_places", INT), ("num_coordinates", INT))
 
 
 def shared_of(gemm: Gemm) -> int:
@@ -50,7 +50,7 @@ class CLayout(Struct):
     _fields_ = (
         ("modelled", ADDRESS), ("num_modelled", INT), ("default_kernel", INT), ("missed", CResiduals),
         ("cublas_version", TEXT), ("cublas", CResiduals), ("cublas_level", DOUBLE),
-        ("cublas_deviation", DOUBLE),
+        ("cublas_deviation", DOUBLE), ("cublas_tile_apart", DOUBLE),
     )  # fmt: skip
 
 
@@ -86,8 +86,8 @@ class CConstants(Struct):
             "parts_of_few_rows", "dot_side", "dot_depth",
             "prologue_steps", "bandwidth_sms", "launch_us", "launch_apart_us", "cluster_us", "last_block_us",
             "last_block_float_us", "fmas_per_l2_float", "line_floats", "residual_length", "margin",
-            "other_version", "cublas_fixed_us", "vector_apart", "parts_of_last", "most_times_apart",
-            "batch_margin",
+            "other_version", "cublas_fixed_us", "vector_apart", "cublas_tile", "parts_of_last",
+            "most_times_apart", "batch_margin",
         )),
         *((name, ctypes.c_int64) for name in ("kept_bytes", "pieces_bytes", "captured_bytes")),
         *((name, INT) for name in (

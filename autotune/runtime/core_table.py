@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,7 @@ from .pick import MAX_PLANS, MAX_TALLIES
 from .table import CublasFigures, Kernel, Table
 from .variants import numbers_of, plain_ids
 
-TABLE_VERSION = 8  # of the structs
+TABLE_VERSION = 9  # of the structs
 _REDUCTIONS = ("none", "two_pass", "last_block", "last_wave", "cluster")  # as core/table.h numbers them
 
 
@@ -114,14 +115,16 @@ def _add_cublas(layout: Any, known: CublasFigures, kept: TableArrays) -> None:
     places = np.frombuffer(bytes.fromhex(known.places), "<u4").reshape(-1, 3)
     layout.cublas_version = known.version.encode()
     weights = np.frombuffer(bytes.fromhex(known.weights), "<f4").astype(np.float32)
-    layout.cublas = _residuals(cublas_model.place, places, weights[None], kept)
+    place = partial(cublas_model.place, tile_apart=known.tile_apart)
+    layout.cublas = _residuals(place, places, weights[None], kept)
     layout.cublas_level, layout.cublas_deviation = known.level, known.deviation
+    layout.cublas_tile_apart = known.tile_apart
 
 
 def _residuals(place: Callable[..., Any], extents: Any, weights: Any, kept: TableArrays) -> Any:
     """`place` says where shapes of such `extents` (shapes, 3) lie; `weights` (rows, shapes)."""
     places = np.ascontiguousarray(place(*np.array(extents).T)) if len(extents) else np.zeros((0, 3))
-    return CResiduals(kept.numbers(places), kept.numbers(weights), *reversed(weights.shape))
+    return CResiduals(kept.numbers(places), kept.numbers(weights), *places.shape)
 
 
 def _constants(kept: TableArrays) -> Any:
@@ -142,6 +145,7 @@ def _constants(kept: TableArrays) -> Any:
         residual_length=residual.LENGTH,
         margin=cublas_model.MARGIN, other_version=cublas_model.OTHER_VERSION,
         cublas_fixed_us=cublas_model.FIXED_US, vector_apart=cublas_model.VECTOR_APART,
+        cublas_tile=cublas_model.TILE,
         parts_of_last=splits.PARTS_OF_LAST,
         most_times_apart=selector.MOST_TIMES_APART, batch_margin=selector.BATCH_MARGIN,
         kept_bytes=workspace.KEPT_BYTES, pieces_bytes=workspace.PIECES_BYTES,

@@ -8,7 +8,7 @@
     6   no cubin is packed; the table need not say how well shapes are served that were left out
     7   there are no batches, although it has a place for them: nobody could call them
     8   no kernel has an epilogue, although it has a place for one
-    9   each cubin is a file of its own
+    9   each cubin is a file of its own; cuBLAS's times were learned without how empty its tiles are
 
 A stored spec is not trusted: it must equal the one that follows from the config. Copied into exported
 tables.
@@ -57,6 +57,8 @@ def upgrade(body: dict[str, Any], version: int) -> list[LaunchSpec]:
         _default(kernels, "code_bytes", None)
     if version < ONE_FILE:
         _default(kernels, "packed_bytes", None)
+        known = body.get("cublas")
+        _default(list(known.values()) if type(known) is dict else [], "tile_apart", 0.0)
     if version < _MISSED:
         body.setdefault("places", {})
         body.setdefault("cublas", {})

@@ -157,12 +157,14 @@ class CublasFigures:
     weights: str
     level: Annotated[float, Within(-20, 20)]
     deviation: Annotated[float, Within(0, 20)]
+    tile_apart: Annotated[float, Within(0, 20)]
 
     @classmethod
     def of(cls, version: str, gemms: Iterable[Gemm], model: CublasModel) -> CublasFigures:
         """A model learned from times on these shapes."""
         places = np.array([(gemm.m, gemm.n, gemm.k) for gemm in gemms], "<u4").tobytes().hex()
-        return cls(version, places, weights_text(model.missed.weights), model.level, model.deviation)
+        weights = weights_text(model.missed.weights)
+        return cls(version, places, weights, model.level, model.deviation, model.tile_apart)
 
     @property
     def model(self) -> CublasModel:
@@ -170,7 +172,7 @@ class CublasFigures:
 
         places = np.frombuffer(bytes.fromhex(self.places), "<u4").reshape(-1, 3)
         weights = np.frombuffer(bytes.fromhex(self.weights), "<f4").astype(float)
-        return believed(places, weights, self.level, self.deviation)
+        return believed(places, weights, self.level, self.deviation, self.tile_apart)
 
 
 @frozen()

@@ -401,7 +401,7 @@ def test_a_version_that_was_not_timed_serves_what_the_timed_one_would_not(
     least_us = cublas_model.FIXED_US + SHAPE.limit_us(limits.fma_tflops, limits.bandwidth_gbs)
     assert kernel_us is not None
     level = math.log(kernel_us / least_us) + cublas_model.MARGIN * cublas_model.OTHER_VERSION / 2
-    figures = CublasFigures("13.0.0", "01000000" * 3, "00000000", level, 0.0)
+    figures = CublasFigures("13.0.0", "01000000" * 3, "00000000", level, 0.0, 3.0)
     kernels = tuple(
         k if k.model is None else replace(k, model=replace(k.model, relative_error=0.0))
         for k in _table().kernels

@@ -99,7 +99,7 @@ def _raced(entry: Entry, rng: random.Random) -> Entry:
 def _cublas(rng: random.Random) -> CublasFigures:
     places = [_extents(rng) for _ in range(NUM_PLACES)]
     weights = np.array([[rng.gauss(0, 0.2) for _ in places]])
-    model = CublasModel(Residuals(np.zeros((NUM_PLACES, 3)), weights), rng.uniform(0, 0.3), 0.1)
+    model = CublasModel(Residuals(np.zeros((NUM_PLACES, 5)), weights), rng.uniform(0, 0.3), 0.1)
     return CublasFigures.of("13.1.0", [Gemm(*place) for place in places], model)
 
 

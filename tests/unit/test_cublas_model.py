@@ -79,9 +79,56 @@ def test_a_table_keeps_the_model(seed: int, num: int) -> None:
         )
 
 
+def test_how_empty_tiles_are_counts_as_distance() -> None:
+    """64 and 65 lie as far from each other as a tile's empty half says, 65 and 66 do not; the first three
+    coordinates are logarithms, whatever the rest."""
+    places = cublas_model.place([64, 65, 66, 128, 32, 1], [64] * 6, [512] * 6)
+    assert places.shape == (6, 5)
+    assert places[:, 3] / cublas_model.TILE_APART == pytest.approx(
+        [0, math.log2(128 / 65), math.log2(128 / 66), 0, 1, 1]
+    )
+    assert (places[:, 4] == 0).all() and places[0, :3].tolist() == [6, 6, 9]
+    assert (cublas_model.place(65, 64, 512, 0.0)[3:] == 0).all()
+
+
+def test_tiles_of_cublas_are_learned() -> None:
+    """A library that computes whole tiles of 64 is foretold better by how empty these are, with as many
+    shapes."""
+
+    def tiled_us(gemm: Gemm) -> float:
+        whole = Gemm(*(math.ceil(side / 64) * 64 for side in (gemm.m, gemm.n)), gemm.k)
+        return 2.5 + whole.limit_us(LIMITS.fma_tflops, LIMITS.bandwidth_gbs)
+
+    def missed_by(tile_apart: float) -> float:
+        model = cublas_model.TimedCublas(times_us, LIMITS, tile_apart).model()
+        off = [math.log(tiled_us(gemm) / model.expected_us(gemm, LIMITS)) for gemm in shapes(200, 4)]
+        missed = float(np.sqrt(np.square(off).mean()))
+        assert missed == pytest.approx(model.deviation, rel=0.4)
+        return missed
+
+    times_us = {gemm: tiled_us(gemm) for gemm in shapes(400, 3)}
+    assert missed_by(cublas_model.TILE_APART) < 0.8 * missed_by(0.0)
+
+
+def test_tables_that_were_learned_without_tiles_keep_their_expectations() -> None:
+    """Schema 9 and earlier: the distance by tiles is 0."""
+    known = {gemm: took_us(gemm, 0.2) for gemm in shapes(40, 5)}
+    older = cublas_model.TimedCublas(known, LIMITS, tile_apart=0.0).model()
+    tree = json.loads(tables.render(make_table(cublas={"NN": CublasFigures.of("13.1.0", known, older)})))
+    del tree["cublas"]["NN"]["tile_apart"]
+    for kernel in tree["kernels"]:
+        kernel.pop("packed_bytes")
+    tree["schema_version"] = 9
+    read = tables.parse(sign(tree)).cublas["NN"]
+    assert read.tile_apart == 0
+    for gemm in shapes(5, 6):
+        expected_us = older.expected_us(gemm, LIMITS)
+        assert read.model.expected_us(gemm, LIMITS) == pytest.approx(expected_us, rel=1e-4)
+
+
 def figures_of(factor: float, deviation: float = 0.1) -> CublasFigures:
     """Of a cuBLAS that takes so many times the limit's time everywhere."""
-    return CublasFigures("13.1.0", "01000000" * 3, "00000000", math.log(factor), deviation)
+    return CublasFigures("13.1.0", "01000000" * 3, "00000000", math.log(factor), deviation, 3.0)
 
 
 @pytest.mark.parametrize(
@@ -90,6 +137,7 @@ def figures_of(factor: float, deviation: float = 0.1) -> CublasFigures:
         {"places": "01000000" * 2}, {"places": "00000000" * 3}, {"places": "ffffffff" * 3},
         {"places": "0100000g" * 3}, {"weights": ""}, {"weights": "0000c07f"}, {"weights": "0000807f"},
         {"weights": "00000000" * 2}, {"weights": "ffff7f7f"}, {"level": 1e9}, {"deviation": -1.0},
+        {"tile_apart": -1.0},
     ],
 )  # fmt: skip
 def test_damaged_figures_are_refused(change: dict[str, object]) -> None:
