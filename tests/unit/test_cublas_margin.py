@@ -8,12 +8,11 @@ from pathlib import Path
 
 import pytest
 
-REPOSITORY = Path(__file__).parents[2]
-sys.path.insert(0, str(REPOSITORY / "benchmarks"))
+sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 import cublas_margin
 from cublas_margin import Replayed
 
-RESULTS = REPOSITORY / "studies/results"
+RESULTS = Path(cublas_margin.__file__).parents[1] / "studies/results"
 
 
 def test_a_wider_margin_leaves_more_to_cublas_and_less_below_it() -> None:
