@@ -118,24 +118,42 @@ def tune(
 ) -> Result:
     """Search the best kernels for these shapes on a GPU, and keep every trial in a database.
 
-    `shapes`: one or several of 4096 (a square), "4096x128x4096:NT", (m, n, k) or Gemm; none: all that a
-    recording holds. `gpu`: an index, a UUID, `replay:FILE`, or `auto`, which uses a shipped recording if
-    there is no GPU. `seconds` limits this run, `trials` each shape, earlier runs included; with neither, a
-    shape ends when nothing better is likely. `db`: a file of SQLite, or a URL of
-    PostgreSQL. `cache`: `cold` or `warm` operands. `policy`: the values that decide how the search proceeds
-    (search_policy.py). `max_error`: the limit for winners, in times cuBLAS's error (None: no limit).
-    `num_drawn`: draws so many more shapes at random (distribution.py): from all shapes, or from
-    `calls`, which says how often a program calls for each (less batches, whose kernels serve these alone).
-    Where none is drawn, the shapes of `calls` are searched beside `shapes`: those whose calls take most come
-    first and have more of the seconds, those that take the last hundredth of all are left out, and
-    `Result.gain` says what the program gains. The kernels
-    that ship with autotune are timed on all shapes first; the kernels that the searches find are timed on all
-    shapes in the last two fifths of the seconds. From these times an export chooses kernels for any shape. A
-    shape of `shapes` or `calls` has a second final where the kernel of another shape serves it better; other
-    drawn shapes have no final, as nobody calls them. `on_event` is called with what search/progress.py
-    describes, from this thread; `on_fill` with the numbers of kernels timed, of times, and of kernels left;
-    `note` with what a person should know (by default a warning is logged). `has_dashboard`: whether trials
-    are copied to where Optuna's dashboard finds them.
+    The search ends after `seconds` or `trials`; without these a shape ends when nothing better is likely. The
+    same call with the same database goes on. What is searched:
+
+        shapes      one or several of 4096 (a square), "4096x128x4096:NT", (m, n, k) and Gemm; of a recording
+                    also none, which means all that it holds
+        num_drawn   so many more shapes, drawn at random (distribution.py). Kernels that ship, and those that
+                    are found, are timed on all shapes of a layout, so that an export can choose among them
+                    for shapes that nobody tuned. Drawn shapes have no final, since nobody calls them
+        calls       how often a program calls for which shape. With `num_drawn`, shapes are drawn from these,
+                    batches left out. Without it, these are searched beside `shapes`: those whose calls take
+                    most of the time come first and get more seconds, those that hardly matter are left out,
+                    and `Result.gain` says what the program gains
+
+    Where, and how long:
+
+        gpu         an index, a UUID, `replay:FILE`, or `auto`: the first GPU, or a shipped recording if there
+                    is none
+        seconds     of this run, over all shapes
+        trials      of each shape, those of earlier runs included
+        db          a file of SQLite, or a URL of PostgreSQL: what was measured is kept there
+
+    How:
+
+        cache       `cold`: operands come from memory, or `warm`: from the L2 cache
+        max_error   the largest error of a winner, in times cuBLAS's; None: no limit
+        sampler     `autotune`: a model proposes what to try, or `random`: any points of the feasible set
+        policy      all values that decide how a search proceeds (search_policy.py); None: the defaults
+        seed        of what is drawn at random: `num_drawn` shapes, and points to try. Times differ from run
+                    to run, so the same seed does not repeat a search on a GPU
+
+    Whom it tells:
+
+        on_event        called from this thread with what search/progress.py describes, such as each trial
+        on_fill         called with the numbers of kernels timed across shapes, of times, and of kernels left
+        note            called with what a person should know; by default a warning is logged
+        has_dashboard   whether trials are copied to where Optuna's dashboard finds them
 
         >>> import autotune
         >>> result = autotune.tune(4096, gpu="auto", seconds=60, db="/tmp/tuned.db")
@@ -275,17 +293,26 @@ def export_table(
     note: Note = _note,
     on_compiled: Callable[[int, int], Any] = lambda done, total: None,
 ) -> Table:
-    """Write the winners of the GPU that was measured last, of these shapes or of all, as a folder that
-    applications import. Returns its table. `with_c`: with sources for programs in C and C++ in its folder c.
-    `adds`: beside the tables of other kinds of GPU that the folder holds; one of this kind is replaced.
+    """Write the winners of the GPU that was measured last as a folder that applications import. Returns the
+    table of this kind of GPU.
 
-    `max_kernels`: for shapes that were not tuned, beside those that won, whose packed cubins take at most
-    `max_megabytes`. `calls`: how often a program calls for which shape, tuned or not; these kernels are then
-    chosen for its shapes as much as for all others.
-    `epilogues`: names, such as "bias" and "bias-gelu", of what calls add to a product or make of it; each
-    kernel comes with each of these, too.
-    `on_compiled` is told how many of how many kernels are there. Raises DispatchError where there is nothing
-    to export, StoreError, EnvironmentProblem, UsageError.
+        folder          where; what an earlier export wrote there is replaced
+        shapes          the tuned shapes to write, as `tune` takes them; none: all
+        db              the database of the searches
+        cache           of the trials to read: `cold` or `warm`
+        max_error       the largest error of a winner, in times cuBLAS's; None: no limit
+        max_kernels     the most kernels for shapes that were not tuned, beside the winners
+        max_megabytes   the most that the files of these take
+        calls           how often a program calls for which shape, tuned or not: kernels for shapes that were
+                        not tuned are chosen for these as much as for all others
+        epilogues       names such as "bias" and "bias-gelu" of what calls add to a product or make of it:
+                        each kernel comes with each of these, too
+        with_c          whether sources for programs in C and C++ are written, into the folder `c`
+        adds            whether tables of other kinds of GPU stay in the folder; one of this kind is replaced
+        note            called with what a person should know; by default a warning is logged
+        on_compiled     called with how many of how many kernels are compiled
+
+    Raises DispatchError where there is nothing to export, StoreError, EnvironmentProblem, UsageError.
     """
     for gemm in calls:
         gemm.need_output()

@@ -2,7 +2,7 @@
 
 Ratios are speeds: above 1 is faster. Each is the median of the ratios within rounds, each mean a geometric
 one.
-Where cuBLAS serves, its own call is timed: it is the one that the runtime makes.
+Where cuBLAS serves, the ratio is 1 by definition: the runtime makes the very call that is the yardstick.
 What was chosen by times was chosen by the even rounds, and its ratios are of the odd ones.
 The best kernel of a table, and the reference, are the best of those that are accurate.
 """
@@ -49,7 +49,9 @@ class Against:
     modelled: float  # the kernel that is picked
     served: float  # the same, or 1 where cuBLAS is picked as the provider: it is the same call of it
     settled: float  # the fastest of the first four, the pick and cuBLAS
-    errors: dict[str, float]  # by kind of numbers, times cuBLAS's
+    errors: dict[str, float]  # of the kernel that is picked, by kind of numbers, times cuBLAS's
+    settled_on: str  # the name of this launch
+    cublas_us: float
 
     @classmethod
     def of(cls, shape: Facts) -> Against:
@@ -59,7 +61,13 @@ class Against:
         errors = {kind: _times(found["pick"], found[CUBLAS]) for kind, found in facts["errors"].items()}
         modelled = speed(samples, facts["name"], CUBLAS)
         served = 1.0 if facts["provider"] == CUBLAS else modelled
-        return cls(shape, modelled, served, speed(samples, chosen, CUBLAS, TELL), errors)
+        settled = speed(samples, chosen, CUBLAS, TELL)
+        return cls(shape, modelled, served, settled, errors, chosen, stats.median(samples[CUBLAS]))
+
+    def is_left(self, how: str) -> bool:
+        """Whether cuBLAS serves the shape, `served` or `settled`."""
+        provider: str = self.shape["pick"]["provider"]
+        return (provider if how == "served" else self.settled_on) == CUBLAS
 
     @property
     def error(self) -> float:
@@ -140,8 +148,10 @@ def text(report: Facts) -> str:
     faults = [s for s in shapes if any("fault" in s.get(part, ()) for part in ("pick", "reference"))]
     parts = [_head(report, len(against), len(reached))]
     if against:
-        parts += [_against_table(against), _worst("against cuBLAS", against, lambda one: one.served)]
-        parts.append("\n".join(_errors(against, kind) for kind in against[0].errors))
+        parts += [_against_table(against), _whole_table(against)]
+        parts.append(_worst("against cuBLAS", against, lambda one: one.served))
+        errors = [*(_errors(against, kind) for kind in against[0].errors), _settled_errors(against)]
+        parts.append("\n".join(errors))
     if reached:
         parts += [_reached_table(reached), _of_any_error(shapes)]
         parts.append(_worst("pick over reference", reached, lambda one: one.modelled_in_all))
@@ -201,6 +211,27 @@ def _against_table(against: Sequence[Against]) -> str:
     return console.table(headers, rows, right=range(1, len(headers)))
 
 
+def _whole_table(against: Sequence[Against]) -> str:
+    """What a geometric mean does not tell: how many shapes cuBLAS serves, the middle one, and seconds."""
+    ways, told = ("served", "settled"), (" by cuBLAS", " median", " total time")
+    headers = ["1 where cuBLAS serves", "shapes", *(f"{how}{what}" for how in ways for what in told)]
+    rows = []
+    for name, some in [pair for pair in groups(against) if pair[0] in (*KINDS, "all")]:
+        cells = [name, str(len(some))]
+        for how in ways:
+            share = sum(one.is_left(how) for one in some) / len(some)
+            middle = stats.median([getattr(one, how) for one in some])
+            cells += [f"{share:.0%}", f"{middle:.3f}", f"{of_total_time(some, how):.3f}"]
+        rows.append(cells)
+    return console.table(headers, rows, right=range(1, len(headers)))
+
+
+def of_total_time(against: Sequence[Against], how: str) -> float:
+    """How many times as fast one call of each shape is as with cuBLAS alone: long shapes decide it."""
+    ours_us: float = sum(one.cublas_us / getattr(one, how) for one in against)
+    return sum(one.cublas_us for one in against) / ours_us
+
+
 def _reached_table(reached: Sequence[Reached]) -> str:
     headers = [
         "tuned alone too", "shapes", "reference / cuBLAS", "portfolio / reference", "pick / portfolio",
@@ -239,6 +270,16 @@ def _errors(against: Sequence[Against], kind: str) -> str:
     return (
         f"error on {kind} numbers, times cuBLAS's: mean {middle:.2f}, most {most:.2f}; "
         f"{len(above)} shapes above {MOST_ERROR}" + (named and f": {named}")
+    )
+
+
+def _settled_errors(against: Sequence[Against]) -> str:
+    """Of the kernels that shapes are settled on, errors are known where these are the picks."""
+    known = [one.error for one in against if one.settled_on == one.shape["pick"]["name"]]
+    others = sum(not one.is_left("settled") for one in against) - len(known)
+    return (
+        f"error of settled kernels: most {max(known, default=0.0):.2f} on the {len(known)} shapes where "
+        f"they are the picks; not measured on {others} others"
     )
 
 

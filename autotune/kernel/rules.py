@@ -7,7 +7,7 @@ Kinds of rule, from hard to soft:
     template  the kernel does not compile otherwise; the id stands in its static_assert
     device    this GPU cannot run it
     shape     this problem cannot be computed with it
-    worth     legal, but known not to pay: searched only when asked for (`--all`)
+    worth     legal, but known not to pay: no search tries it (`autotune space --all` counts such configs)
 """
 
 from __future__ import annotations

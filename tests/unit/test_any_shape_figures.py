@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from argparse import Namespace
@@ -122,6 +123,18 @@ def test_cublas_serves_where_it_is_the_provider_or_was_the_fastest() -> None:
     shape["pick"]["provider"] = "cublas"
     found = figures.Against.of(shape)
     assert (found.modelled, found.served, found.settled) == (0.6, 1.0, 1.0)
+    assert found.is_left("served") and found.is_left("settled")
+
+
+def test_seconds_are_told_beside_the_mean_of_ratios() -> None:
+    found = [
+        figures.Against.of(one)
+        for one in (against("64", x=1.0, cublas=4.0), against("4096", x=100.0, cublas=96.0))
+    ]
+    found[1].shape["pick"]["provider"] = "cublas"
+    found[1] = figures.Against.of(found[1].shape)
+    assert figures.of_total_time(found, "served") == 100 / 97
+    assert [one.is_left("served") for one in found] == [False, True]
 
 
 def test_what_is_chosen_by_some_rounds_is_told_by_the_others() -> None:
@@ -202,6 +215,8 @@ def test_a_report_is_printed_without_a_gpu(tmp_path: Path) -> None:
     assert "5x5x20000:TN FAILED: CUDA_ERROR_ILLEGAL_ADDRESS" in done.stdout
     assert "1 shapes above 1.5: 4096x4096x4096:NN 2.00" in done.stdout
     assert "2026-11-23; seed 77" in done.stdout
+    assert re.search(r"^all +2 +0% +0.950 +0.909 +50% +1.000 +1.000$", done.stdout, re.MULTILINE)
+    assert "error of settled kernels: most 1.00 on the 1 shapes where they are the picks" in done.stdout
 
 
 @pytest.mark.parametrize("content", [b"", b"[]", b'{"benchmark": "vs_cublas"}', b"\xff"])
