@@ -11,7 +11,7 @@ dimensions. A table that was made with one of them is refused. Each part continu
 --seconds.
 
     pick        (200 shapes) what the table picks, the first four of its model, and cublasSgemm in pedantic
-                FP32, in the same rounds; and the errors of pick and cuBLAS against float64
+                FP32, in the same rounds; and the errors of all of these against float64
     alone       (the first 60) a search of the shape alone, into a database; where leading dimensions are odd,
                 of the nearest packed shape with as narrow vectors. It needs no table: another GPU may do it
     reference   (the same 60) every kernel of the table that may serve the shape, in every number of splits
@@ -263,7 +263,7 @@ def measure_pick(
 
 
 def pick_facts(tables: TableArena, call: Call, rounds: int, seed: int) -> dict[str, Any]:
-    """The pick and the first four against cuBLAS, and how far pick and cuBLAS are from float64."""
+    """The pick and the first four against cuBLAS, and how far all of these are from float64."""
     sets = tables.sets(call)
     pick, picked = tables.picked(call, sets)
     first = tables.ranked(call)
@@ -281,7 +281,7 @@ def pick_facts(tables: TableArena, call: Call, rounds: int, seed: int) -> dict[s
         "state": asdict(tables.session.stopwatch.state),
         "samples_us": _rounded(samples),
     }
-    facts["errors"] = relative_errors(tables.session, call, [Runner("pick", picked.enqueue), cublas])
+    facts["errors"] = relative_errors(tables.session, call, everyone)
     return facts
 
 

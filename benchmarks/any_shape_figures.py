@@ -51,6 +51,7 @@ class Against:
     settled: float  # the fastest of the first four, the pick and cuBLAS
     errors: dict[str, float]  # of the kernel that is picked, by kind of numbers, times cuBLAS's
     settled_on: str  # the name of this launch
+    settled_error: float | None  # its worst error, likewise; None where it was not measured
     cublas_us: float
 
     @classmethod
@@ -58,11 +59,17 @@ class Against:
         facts = shape["pick"]
         samples = facts["samples_us"]
         chosen = fastest(samples, [*dict.fromkeys((facts["name"], *facts["first"])), CUBLAS])
-        errors = {kind: _times(found["pick"], found[CUBLAS]) for kind, found in facts["errors"].items()}
+        known = {  # older files have the error of the pick alone, under this name
+            kind: {facts["name"]: found["pick"], CUBLAS: found[CUBLAS]} if "pick" in found else found
+            for kind, found in facts["errors"].items()
+        }
+        errors = {kind: _times(found[facts["name"]], found[CUBLAS]) for kind, found in known.items()}
+        of_settled = [_times(found[chosen], found[CUBLAS]) for found in known.values() if chosen in found]
         modelled = speed(samples, facts["name"], CUBLAS)
         served = 1.0 if facts["provider"] == CUBLAS else modelled
         settled = speed(samples, chosen, CUBLAS, TELL)
-        return cls(shape, modelled, served, settled, errors, chosen, stats.median(samples[CUBLAS]))
+        settled_error, cublas_us = max(of_settled, default=None), stats.median(samples[CUBLAS])
+        return cls(shape, modelled, served, settled, errors, chosen, settled_error, cublas_us)
 
     def is_left(self, how: str) -> bool:
         """Whether cuBLAS serves the shape, `served` or `settled`."""
@@ -274,12 +281,13 @@ def _errors(against: Sequence[Against], kind: str) -> str:
 
 
 def _settled_errors(against: Sequence[Against]) -> str:
-    """Of the kernels that shapes are settled on, errors are known where these are the picks."""
-    known = [one.error for one in against if one.settled_on == one.shape["pick"]["name"]]
-    others = sum(not one.is_left("settled") for one in against) - len(known)
+    """A line about the kernels that shapes are settled on."""
+    by_kernels = [one for one in against if not one.is_left("settled")]
+    known = [one.settled_error for one in by_kernels if one.settled_error is not None]
+    above, unknown = sum(error > MOST_ERROR for error in known), len(by_kernels) - len(known)
     return (
-        f"error of settled kernels: most {max(known, default=0.0):.2f} on the {len(known)} shapes where "
-        f"they are the picks; not measured on {others} others"
+        f"error of settled kernels, times cuBLAS's: most {max(known, default=0.0):.2f}; {above} of "
+        f"{len(known)} above {MOST_ERROR}" + (f"; not measured on {unknown} others" if unknown else "")
     )
 
 
