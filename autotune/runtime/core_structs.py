@@ -29,7 +29,7 @@ class CKernel(Struct):
             "layout", "code", "bm", "bn", "bk", "threads", "smem_bytes", "vec_a", "vec_b", "vec_c",
             "reduction", "split_k", "wave", "group", "is_exact", "is_wide", "packs_a", "packs_b", "overlaps",
             "is_along_m", "is_batched", "plain", "bias", "activation", "registers", "blocks_per_sm",
-            "flush_k", "threads_along_k", "slices", "has_model",
+            "flush_k", "threads_along_k", "slices",
         )),
         *((name, DOUBLE) for name in (
             "fixed_us", "round_us", "step_us", "memory_efficiency", "relative_error",
