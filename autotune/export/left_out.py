@@ -25,13 +25,13 @@ from ..gemm import LAYOUTS, Gemm
 from ..kernel.config import Config
 from ..models import cublas_model
 from ..models.launches import Shapes
+from ..runtime.pick import NUM_FIRST
 from ..runtime.table import AgainstCublas, LeftOut
 from .figures import error_of
 from .portfolio import LEAST_SHAPES, TimedKernel, learned, portfolio
 from .provider import LEAST_TIMES
 
 NUM_FOLDS = 3  # five take twice as long (0045)
-NUM_FIRST = 4  # launches that an application would time to settle a shape
 ALL = "all"
 SLOWER = 0.98  # of cuBLAS's speed: less counts as slower
 LEAST_COLUMNS = 3 * LEAST_SHAPES // 2  # shapes of a layout: without a third no kernel of fewer may be chosen

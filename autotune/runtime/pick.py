@@ -15,6 +15,7 @@ from .table import Kernel
 How = Literal["exact", "settled", "modelled", "nearest", "default"]
 Provider = Literal["autotune", "cublas"]
 Triple = tuple[int, int, int]
+NUM_FIRST = 4  # launches, by rank: those that settling times (docs/decisions/0040)
 MAX_PLANS = 4096  # kinds of call that are remembered
 MAX_TALLIES = 1 << 16  # kinds of call that are counted separately
 TUNED_ALIGNMENT = 16  # bytes: of the widest vectors

@@ -40,11 +40,10 @@ from .chooser import Chooser
 from .cuda_driver import LEGACY_STREAMS, CudaFault, Driver
 from .devices import OpenGpu
 from .engine import Engine, Plan
-from .pick import Call, Pick
+from .pick import NUM_FIRST, Call, Pick
 from .product import Product, Triple
 from .table import Table
 
-NUM_TIMED = 4  # launches
 BATCH_US = 300.0  # of launches in a graph: events resolve 0.5 us
 MAX_LAUNCHES = 64  # in a graph: capturing one takes the host as long as a short kernel runs
 BUDGET_US = 20_000.0  # of the GPU for all rounds, as long as there are MIN_ROUNDS
@@ -101,7 +100,7 @@ class Settler:
             return  # by another thread, or before
         choices, kind = self._known.settled_on(gpu), kind_of(call)
         try:
-            ranked = self._chooser.ranked(call, NUM_TIMED)
+            ranked = self._chooser.ranked(call, NUM_FIRST)
             is_alone = len(ranked) < 2 and not self._engine.blas.may_serve(call)
             if ranked[0].how != "modelled" or is_alone or not call.gemm.k or choices.is_full:
                 self._known.leave(call)
@@ -197,7 +196,7 @@ class Ground:
                 driver.zero(self._border, self._counter_bytes, self.stream)
         if self._l2_bytes:
             self._l2 = self._allocate(self._l2_bytes)
-        self._events = [self._make_event() for _ in range(2 * (NUM_TIMED + 1))]
+        self._events = [self._make_event() for _ in range(2 * (NUM_FIRST + 1))]
 
     def workspace(self, scratch_bytes: int) -> int:
         """For one launch at a time: the boundary between scratch and counters is the same for all."""
