@@ -21,12 +21,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ..error_bound import worst_ratio
 from ..errors import DispatchError
 from ..gemm import FLOAT_BYTES, Gemm
 from .conditions import differences
 from .devices import OpenGpu
 from .engine import Engine
-from .error_bound import worst_ratio
 from .pick import Call, Pick
 from .product import packed
 from .settling import MAX_LAUNCHES, Ground

@@ -23,8 +23,8 @@ NAMED_ONCE = ("autotune", "benchmarks", "docs/tools", "tests")  # no name is giv
 FACTS = frozenset(
     {
         "__init__", "bounds", "cache_folder", "column_major", "cuda_errors", "device", "distribution",
-        "disturbance", "entries", "errors", "frozen", "gemm", "measurement", "output_file", "requirements",
-        "search_policy", "stats", "strict", "suite", "target", "user_file",
+        "disturbance", "entries", "error_bound", "errors", "frozen", "gemm", "measurement", "output_file",
+        "requirements", "search_policy", "stats", "strict", "suite", "target", "user_file",
     }
 )  # fmt: skip
 
