@@ -15,8 +15,6 @@ from typing import Any
 
 from .gemm import LAYOUTS, Gemm
 
-MAX_KERNELS = 252  # kernels of a table for shapes that nobody tuned; with a default of each layout 256
-MAX_MEGABYTES = 5.0  # that the files of these take
 MOST = 16384  # rows or columns
 DEPTHS = (16, 65536)
 LIMITS_US = (1.0, 10_000.0)

@@ -14,6 +14,7 @@ from types import ModuleType
 from typing import Any
 
 from autotune import requirements
+from autotune.defaults import MAX_ERROR
 from autotune.errors import AutotuneError, EnvironmentProblem
 from autotune.export.from_store import read_results
 from autotune.export.tuned import TunedResults
@@ -32,7 +33,7 @@ from autotune.gpu.stopwatch import LaunchGraph, Spell
 from autotune.kernel import launch, resources, template
 from autotune.kernel.compiler import Compiler
 from autotune.kernel.config import Config
-from autotune.measurement import MAX_ERROR, CachePolicy, GpuState
+from autotune.measurement import CachePolicy, GpuState
 from autotune.store import Store
 
 OURS, CUBLAS, CUBLASLT, TORCH = "ours", "cublas", "cublaslt", "torch"

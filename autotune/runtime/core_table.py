@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from .. import column_major
+from ..defaults import MAX_ERROR
 from ..gemm import LAYOUTS
 from ..kernel.config import threads_along_k
 from ..models import cublas_model, residual, splits, time_model
@@ -129,7 +130,7 @@ def _residuals(place: Callable[..., Any], extents: Any, weights: Any, kept: Tabl
 def _constants(kept: TableArrays) -> Any:
     return CConstants(
         caution=selector.CAUTION, near_ratio=selector.NEAR, num_nearest=selector.NUM_NEAREST,
-        max_error=summation.MAX_ERROR, chain_share=summation.CHAIN_SHARE, splits=summation.SPLITS,
+        max_error=MAX_ERROR, chain_share=summation.CHAIN_SHARE, splits=summation.SPLITS,
         shortest_chain=summation.SHORTEST_CHAIN, least_k=summation.LEAST_K,
         least_k_of_large=summation.LEAST_K_OF_LARGE, large_elements=summation.LARGE,
         narrow_side=summation.NARROW, narrow_depth=summation.NARROW_DEPTH,
