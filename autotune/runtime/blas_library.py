@@ -23,10 +23,9 @@ from typing import Any
 
 from ..column_major import OP_N, PEDANTIC_MATH, WORKSPACE_BYTES, ColumnMajorCall, read_version
 from ..errors import DispatchError, DispatchWarning
-from ..gemm import FLOAT_BYTES
+from ..gemm import FLOAT_BYTES, Triple
 from ..kernel.launch import Grid
 from .cuda_driver import Driver
-from .product import Triple
 
 # What a call of cuBLAS takes from the workspaces, in the form of a launch.
 BLAS_GRID = Grid((0, 1), 0, 0, 1, 0, 0, WORKSPACE_BYTES, 0, 0)

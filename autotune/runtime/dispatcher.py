@@ -22,12 +22,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from ..errors import DispatchError
+from ..gemm import Triple
 from ..kernel.launch import ACTIVATIONS
 from .blas_provider import BlasProvider, is_switched_on
 from .kinds import FALLBACK
 from .one_kind import OneKind, open_kinds
 from .pick import MAX_PLANS, Pick
-from .product import Triple, UnfitStrides, check_overlap, make_gemm, packed_forms
+from .product import UnfitStrides, check_overlap, make_gemm, packed_forms
 
 if TYPE_CHECKING:
     from .added import Added

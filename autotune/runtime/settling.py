@@ -32,7 +32,7 @@ import numpy as np
 
 from ..column_major import WORKSPACE_BYTES
 from ..errors import DispatchError
-from ..gemm import FLOAT_BYTES
+from ..gemm import FLOAT_BYTES, Triple
 from ..models.launches import Floats
 from .blas_library import BlasHandle
 from .choices import Choice, KnownChoices, kind_of
@@ -41,8 +41,9 @@ from .cuda_driver import LEGACY_STREAMS, CudaFault, Driver
 from .devices import OpenGpu
 from .engine import Engine, Plan
 from .pick import NUM_FIRST, Call, Pick
-from .product import Product, Triple
+from .product import Product
 from .table import Table
+from .workspace import aligned
 
 BATCH_US = 300.0  # of launches in a graph: events resolve 0.5 us
 MAX_LAUNCHES = 64  # in a graph: capturing one takes the host as long as a short kernel runs
@@ -54,7 +55,6 @@ LONG_US = 2000.0  # a launch that took this long needs no second one
 MEMORY_SHARE = 0.25  # of the free memory that settling takes at most
 L2_TIMES = 2  # as much as L2 holds is overwritten, to clear it
 NUM_RANDOM = 1 << 18  # normal numbers that are made; operands repeat them
-_ALIGNMENT = 256  # bytes
 DEFAULT_STREAM = LEGACY_STREAMS[0]  # waits for the work of all streams that do not opt out
 
 
@@ -160,11 +160,11 @@ class Ground:
         self._driver, self._at_end, self._l2_bytes = driver, at_end, l2_bytes
         self._offsets = kind.addresses
         self._sizes = [
-            _rounded(size + offset) for size, offset in zip(problem.num_bytes, kind.addresses, strict=True)
+            aligned(size + offset) for size, offset in zip(problem.num_bytes, kind.addresses, strict=True)
         ]
         scratch_bytes = max(plan.grid.scratch_bytes for plan in plans)
-        self._scratch_bytes = _rounded(max(scratch_bytes, WORKSPACE_BYTES if has_rival else 0))
-        self._counter_bytes = _rounded(max(plan.grid.counter_bytes for plan in plans))
+        self._scratch_bytes = aligned(max(scratch_bytes, WORKSPACE_BYTES if has_rival else 0))
+        self._counter_bytes = aligned(max(plan.grid.counter_bytes for plan in plans))
         self._base = self._border = self._l2 = 0
         self._events: list[int] = []
 
@@ -300,7 +300,3 @@ def _times_us(launches: Sequence[Callable[[Triple], None]], num_plans: int, grou
 @cache
 def _random_numbers() -> np.ndarray[Any, np.dtype[np.float32]]:
     return np.random.default_rng(0).standard_normal(NUM_RANDOM, dtype=np.float32)
-
-
-def _rounded(num_bytes: int) -> int:
-    return -(-num_bytes // _ALIGNMENT) * _ALIGNMENT
