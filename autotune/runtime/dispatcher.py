@@ -194,8 +194,7 @@ class Dispatcher:
         from .blas_engine import blas_pick
 
         gemms = [make_gemm(*_extents_and_flags(shape)) for shape in shapes]
-        engines, _ = self._opened or self._open()
-        number = engines.for_host() if device is None else _number(device)
+        engines, number = self._open_for(device)
         kind = engines.kind(number)
         if kind is None:  # cuBLAS serves all
             return [blas_pick(gemm) for gemm in gemms]
@@ -224,8 +223,7 @@ class Dispatcher:
 
         gemms = [make_gemm(*_extents_and_flags(shape)) for shape in shapes]
         epilogue = asked_for(has_bias, activation)
-        engines, _ = self._opened or self._open()
-        number = engines.for_host() if device is None else _number(device)
+        engines, number = self._open_for(device)
         engine, kind = engines.of(number), engines.kind(number)
         for gemm in gemms:
             a, b, c = packed_forms(gemm)
@@ -244,8 +242,7 @@ class Dispatcher:
         `device`: number of the GPU, by default the current one. Raises DispatchError where no table is for
         it, under capture, and where the GPU fails.
         """
-        engines, _ = self._opened or self._open()
-        number = engines.for_host() if device is None else _number(device)
+        engines, number = self._open_for(device)
         kind = engines.kind(number)
         if kind is None:
             raise DispatchError(f"no table is for GPU {number}, which cuBLAS serves: nothing can be checked")
@@ -583,6 +580,11 @@ class Dispatcher:
                 engines = Engines(self._kinds, driver, self._fallback, self._record_too)
                 self._opened = engines, Libraries(driver)
             return self._opened
+
+    def _open_for(self, device: int | None) -> tuple[Engines, int]:
+        """The engines, and the number of a GPU: this one, or that for host arrays. Raises DispatchError."""
+        engines, _ = self._opened or self._open()
+        return engines, engines.for_host() if device is None else _number(device)
 
     def _record_too(self, engine: Planner) -> None:
         if self._record_file is not None:
