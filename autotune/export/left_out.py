@@ -20,7 +20,7 @@ from types import MappingProxyType
 import numpy as np
 
 from ..device import DeviceLimits
-from ..distribution import KINDS, kind_of
+from ..distribution import KINDS, kind_of_shape
 from ..gemm import LAYOUTS, Gemm
 from ..kernel.config import Config
 from ..models import cublas_model
@@ -182,7 +182,7 @@ def figures_of(judged: Sequence[Judged]) -> tuple[LeftOut, ...]:
     """Of each kind of shape, of each layout, and of all, where there are any."""
     groups: dict[str, list[Judged]] = {name: [] for name in (*KINDS, *LAYOUTS, ALL)}
     for one in judged:
-        for name in (kind_of(one.gemm), one.gemm.layout, ALL):
+        for name in (kind_of_shape(one.gemm), one.gemm.layout, ALL):
             groups[name].append(one)
     return tuple(_figures(name, some) for name, some in groups.items() if some)
 

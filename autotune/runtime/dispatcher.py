@@ -470,10 +470,10 @@ class Dispatcher:
         """A product with strides that no kernel supports: computed by transposes if `out` is stored by
         columns, C^T = op(b)^T op(a)^T; else with a packed copy. Raises the fault if neither is possible."""
         (a, b, out), (trans_a, trans_b) = operands, transposed
-        owner, turned = owners[fault.role], _turned(out)
+        owner, out_transposed = owners[fault.role], _transposed(out)
         is_along_columns = call.keywords["bias"] is not None  # which would be along rows of the transpose
-        if fault.is_by_columns and turned is not None and not is_along_columns:
-            call(b, a, turned, trans_a=not trans_b, trans_b=not trans_a)
+        if fault.is_by_columns and out_transposed is not None and not is_along_columns:
+            call(b, a, out_transposed, trans_a=not trans_b, trans_b=not trans_a)
             return out
         named = {"a": a, "b": b, "out": out}
         copy = None if call.keywords["stream"] is not None else owner.packed_copy(named[fault.role])
@@ -646,7 +646,7 @@ def _num_bytes(plan: Plan, stack: Stack | None) -> Triple:
     return a + stack.reach[0], b + stack.reach[1], c + stack.reach[2]
 
 
-def _turned(x: Any) -> Any | None:
+def _transposed(x: Any) -> Any | None:
     """The transposes of all matrices of an array, as a view; None if that is impossible."""
     if getattr(x, "ndim", 2) == 2:
         return getattr(x, "T", None)

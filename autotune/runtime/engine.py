@@ -241,7 +241,7 @@ class Engine(Planner):
         call = Call(problem.gemm, problem.lds, aligned, problem.batch)
         known = self._known
         if known is not None and known.is_first_use:
-            known.settled_on(gpu)
+            known.choices_on(gpu)
         pick = (known and known.pick(call, device)) or self._chooser.pick(call)
         epilogue = key[-1]
         if epilogue is None:

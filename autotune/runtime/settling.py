@@ -35,7 +35,7 @@ from ..errors import DispatchError
 from ..gemm import FLOAT_BYTES, Triple
 from ..models.launches import Floats
 from .blas_library import BlasHandle
-from .choices import Choice, KnownChoices, kind_of
+from .choices import Choice, KnownChoices, kind_of_call
 from .chooser import Chooser
 from .cuda_driver import LEGACY_STREAMS, CudaFault, Driver
 from .devices import OpenGpu
@@ -63,7 +63,7 @@ class Settler:
 
     def __init__(self, table: Table, engine: Engine, chooser: Chooser, known: KnownChoices) -> None:
         self._engine, self._chooser, self._known = engine, chooser, known
-        self._l2_bytes = Ground.l2_bytes(table)
+        self._l2_bytes = Harness.l2_bytes(table)
         self._lock = threading.Lock()
 
     def at_first_use(self, plan: Plan, stream: int) -> bool:
@@ -98,7 +98,7 @@ class Settler:
     def _try(self, problem: Product, call: Call, gpu: OpenGpu, stream: int) -> None:
         if self._known.pick(call, gpu.device) is not None:
             return  # by another thread, or before
-        choices, kind = self._known.settled_on(gpu), kind_of(call)
+        choices, kind = self._known.choices_on(gpu), kind_of_call(call)
         try:
             ranked = self._chooser.ranked(call, NUM_FIRST)
             is_alone = len(ranked) < 2 and not self._engine.blas.may_serve(call)
@@ -126,9 +126,9 @@ class Settler:
             at_end.callback(driver.synchronize, own)
             library = engine.blas.library if engine.blas.may_serve(kind) else None
             handle = None if library is None else library.handle(gpu.device, own, driver)
-            ground = Ground(driver, problem, kind, plans, handle is not None, self._l2_bytes, own, at_end)
-            ground.take(round(min(max(wanted, 1), MAX_LAUNCHES)))
-            times_us = _times_us(_launches(engine, plans, handle, ground), len(plans), ground)
+            harness = Harness(driver, problem, kind, plans, handle is not None, self._l2_bytes, own, at_end)
+            harness.take(round(min(max(wanted, 1), MAX_LAUNCHES)))
+            times_us = _times_us(_launches(engine, plans, handle, harness), len(plans), harness)
         shares = np.median(times_us / times_us[np.isfinite(times_us[:, 0])].mean(axis=0), axis=1)
         best = int(shares[: len(plans)].argmin())
         gemm, pick, time_us = kind.gemm, ranked[best], float(np.median(times_us[best]))
@@ -140,7 +140,7 @@ class Settler:
         )  # fmt: skip
 
 
-class Ground:
+class Harness:
     """The resources for timing launches of one kind of call: a stream, operands, a workspace, and events. All
     are released when the stack ends."""
 
@@ -253,45 +253,45 @@ class Ground:
 
 
 def _launches(
-    engine: Engine, plans: Sequence[Plan], handle: BlasHandle | None, ground: Ground
+    engine: Engine, plans: Sequence[Plan], handle: BlasHandle | None, harness: Harness
 ) -> list[Callable[[Triple], None]]:
     """Functions that enqueue each plan, and last cuBLAS if its handle is given, with some operands."""
 
     def launch(plan: Plan, operands: Triple) -> None:
-        workspace = ground.workspace(plan.grid.scratch_bytes)
-        engine.launch_all(plan, ground.stream, operands, 1.0, 0.0, workspace)
+        workspace = harness.workspace(plan.grid.scratch_bytes)
+        engine.launch_all(plan, harness.stream, operands, 1.0, 0.0, workspace)
 
     launches: list[Callable[[Triple], None]] = [partial(launch, plan) for plan in plans]
     if handle is not None:
         handle.scale(1.0, 0.0)
-        call, workspace = engine.blas.call(plans[0].problem), ground.workspace(WORKSPACE_BYTES)
-        launches.append(lambda operands: handle.sgemm(call, ground.stream, operands, workspace))
+        call, workspace = engine.blas.call(plans[0].problem), harness.workspace(WORKSPACE_BYTES)
+        launches.append(lambda operands: handle.sgemm(call, harness.stream, operands, workspace))
     return launches
 
 
-def _times_us(launches: Sequence[Callable[[Triple], None]], num_plans: int, ground: Ground) -> Floats:
+def _times_us(launches: Sequence[Callable[[Triple], None]], num_plans: int, harness: Harness) -> Floats:
     """(launches, rounds) the time of each in each round; infinite if it is surely slower than the fastest of
     the first `num_plans`, the table's own."""
 
     def launch_several(launch: Callable[[Triple], None]) -> None:
-        for number in range(ground.num_launches):
-            launch(ground.sets[number % len(ground.sets)])
+        for number in range(harness.num_launches):
+            launch(harness.sets[number % len(harness.sets)])
 
-    singles = [partial(launch, ground.sets[0]) for launch in launches]
-    once_us = [ground.intervals_us([single])[0] for single in singles]
+    singles = [partial(launch, harness.sets[0]) for launch in launches]
+    once_us = [harness.intervals_us([single])[0] for single in singles]
     if max(once_us) < LONG_US:
-        once_us = ground.intervals_us(singles)
+        once_us = harness.intervals_us(singles)
     most_us = SURELY_SLOWER * min(once_us[:num_plans]) + LATENCY_US
     timed = [i for i, time_us in enumerate(once_us) if time_us <= most_us]
-    graphs = {i: ground.graph(partial(launch_several, launches[i])) for i in timed}
+    graphs = {i: harness.graph(partial(launch_several, launches[i])) for i in timed}
     generator = random.Random(0)
     rounds: list[list[float]] = []
     while len(rounds) < MIN_ROUNDS or (len(rounds) < MAX_ROUNDS and sum(map(sum, rounds)) < BUDGET_US):
         order = generator.sample(timed, len(timed))
-        of = dict(zip(order, ground.intervals_us([graphs[i] for i in order]), strict=True))
+        of = dict(zip(order, harness.intervals_us([graphs[i] for i in order]), strict=True))
         rounds.append([of[i] for i in timed])
     times_us = np.full((len(launches), len(rounds) - 1), np.inf)
-    times_us[timed] = np.array(rounds[1:]).T / ground.num_launches
+    times_us[timed] = np.array(rounds[1:]).T / harness.num_launches
     if not (times_us > 0).all():
         raise DispatchError("the GPU's events tell no times")
     return times_us
