@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from made_table import export_winners, plain_config
+from made_table import export_winners, plain_config, stored
 
 from autotune.export.check import error_ratio
 from autotune.gemm import Gemm
@@ -65,17 +65,6 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 def shape_of(gemm: Gemm) -> tuple[int, int, int, bool, bool]:
     return gemm.m, gemm.n, gemm.k, gemm.trans_a, gemm.trans_b
-
-
-def stored(gemm: Gemm, seed: int = 0) -> tuple[Any, Any, Any]:
-    random = np.random.default_rng(seed)
-    shapes = (
-        (gemm.k, gemm.m) if gemm.trans_a else (gemm.m, gemm.k),
-        (gemm.n, gemm.k) if gemm.trans_b else (gemm.k, gemm.n),
-        (gemm.m, gemm.n),
-    )
-    a, b, c = (random.standard_normal(shape, dtype=np.float32) for shape in shapes)
-    return a, b, c
 
 
 def multiply(torch: Any, runtime: Any, gemm: Gemm) -> None:
