@@ -42,8 +42,7 @@ class ColumnMajorCall(NamedTuple):
     @classmethod
     def of(cls, gemm: Gemm, lds: Lds | None = None, batch: Batch | None = None) -> ColumnMajorCall:
         """`lds`: of A, B and C as they are stored, and `batch`, as it is; None: packed."""
-        # cuBLAS wants leading dimensions of at least 1 even where k = 0
-        lda, ldb, ldc = lds or (max(gemm.lda, 1), max(gemm.ldb, 1), gemm.ldc)
+        lda, ldb, ldc = lds or gemm.lds  # cuBLAS wants them to be at least 1 even where k = 0
         products, stride_a, stride_b, stride_c = batch or gemm.strides
         return cls(
             trans_first=OP_T if gemm.trans_b else OP_N,

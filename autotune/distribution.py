@@ -15,8 +15,6 @@ from typing import Any
 
 from .gemm import LAYOUTS, Gemm
 
-MAX_KERNELS = 252  # kernels of a table for shapes that nobody tuned; with a default of each layout 256
-MAX_MEGABYTES = 5.0  # that the files of these take
 MOST = 16384  # rows or columns
 DEPTHS = (16, 65536)
 LIMITS_US = (1.0, 10_000.0)
@@ -27,7 +25,7 @@ KINDS = ("one side up to 8", "one side up to 64", "deep k", "the rest")
 _FEW, _SOME, _DEEP = 8, 64, 16
 
 
-def kind_of(gemm: Gemm) -> str:
+def kind_of_shape(gemm: Gemm) -> str:
     """The kind of shape, one of KINDS: by the shorter side of C, then by its depth relative to the longer."""
     short = min(gemm.m, gemm.n)
     if short <= _FEW:

@@ -12,8 +12,9 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from .defaults import MAX_KERNELS
 from .device import DeviceLimits
-from .distribution import MAX_KERNELS, SHIPPED_SEEDS, drawn_suite
+from .distribution import SHIPPED_SEEDS, drawn_suite
 from .export.portfolio import portfolio
 from .gemm import LAYOUTS, Gemm
 from .kernel.config import Config

@@ -18,6 +18,7 @@ LAYOUTS = ("NN", "NT", "TN", "TT")
 # Kernels count rows and columns in int32 and round them up to whole tiles, of at most 256.
 MAX_EXTENT = 2**31 - 256
 MAX_BATCH = 2**31 - 1  # cuBLAS counts products in int32, too
+Triple = tuple[int, int, int]  # of A, B and C
 _ENDLESS = 10**40  # messages show no number with more digits
 _SHAPE = r"(\d{1,20})(?:x(\d{1,20})x(\d{1,20}))?(?:b(\d{1,20}))?(?::(NN|NT|TN|TT))?(?::shared-([ab]))?"
 
@@ -110,6 +111,11 @@ class Gemm:
         return self.n
 
     @property
+    def lds(self) -> Triple:
+        """Packed leading dimensions of A, B and C as libraries take them: at least 1."""
+        return max(self.lda, 1), max(self.ldb, 1), max(self.ldc, 1)
+
+    @property
     def is_batched(self) -> bool:
         return self.batch > 1
 
@@ -130,7 +136,7 @@ class Gemm:
         return self.batch * self.m * self.n
 
     @property
-    def operand_bytes(self) -> tuple[int, int, int]:
+    def operand_bytes(self) -> Triple:
         """Bytes of A, B and C of all products, packed; a shared operand counts once."""
         count_a, count_b = (1 if is_shared else self.batch for is_shared in (self.shares_a, self.shares_b))
         bytes_a, bytes_b = FLOAT_BYTES * count_a * self.m * self.k, FLOAT_BYTES * count_b * self.k * self.n

@@ -10,8 +10,6 @@ from typing import Any
 from .disturbance import is_passing
 from .errors import UsageError
 
-MAX_ERROR = 1.5  # times cuBLAS's error: the default limit for winners
-DEFAULT_DB = "autotune.db"  # the default database of trials
 LATENT_US = 200.0  # a launch that took less, its latency included, says too little about the kernel
 ENERGY_S = 0.4  # to measure the energy of a finalist: several readings of the energy counter
 POLICY_VERSION = 1  # raise when the way of timing changes: older times are then not comparable

@@ -122,10 +122,6 @@ class Comparison:
     def best(self) -> int:
         return self.order[0]
 
-    @property
-    def is_decided(self) -> bool:
-        return len(self.tied) == 1
-
 
 def num_hypotheses(num_candidates: int, num_looks: int = 1) -> int:
     """How many comparisons may go wrong when the best of this many is sought: whichever is best, each other

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from .entries import LARGEST, check_keys, items, shown, table, whole
 from .errors import UsageError
-from .gemm import LAYOUTS, Gemm
+from .gemm import LAYOUTS, Gemm, Triple
 from .user_file import read_file, read_toml
 
 MOST_CALLS = 10**15  # of one shape
@@ -27,7 +27,6 @@ _HOW = "write [[shape]] tables with m, n and k"
 _LARGEST_LD = 2**63 - 1
 _FRAME = ('{"version"', "]")  # beginnings of the lines around the shapes that were recorded
 Note = Callable[[str], None]
-Triple = tuple[int, int, int]
 
 
 class CallKind(NamedTuple):
@@ -41,7 +40,7 @@ class CallKind(NamedTuple):
     @classmethod
     def packed(cls, gemm: Gemm) -> CallKind:
         """Packed, and as aligned as shapes are tuned."""
-        return cls(gemm, (max(gemm.lda, 1), max(gemm.ldb, 1), max(gemm.ldc, 1)))
+        return cls(gemm, gemm.lds)
 
 
 Calls = dict[CallKind, int | None]

@@ -14,8 +14,9 @@ from typing import Any
 
 from . import gpu as gpus
 from . import targets
+from .defaults import DEFAULT_DB, MAX_ERROR, MAX_KERNELS, MAX_MEGABYTES
 from .device import DeviceLimits, Environment, limits_by_name
-from .distribution import MAX_KERNELS, MAX_MEGABYTES, drawn_calls
+from .distribution import drawn_calls
 from .drawn_shapes import DrawnSearch, drawn_for
 from .errors import DispatchError, EnvironmentProblem, UsageError
 from .export import exporter
@@ -26,7 +27,7 @@ from .kernel import epilogue_names, same_code, template
 from .kernel.compiler import Compiler
 from .kernel.config import PARAMETER
 from .kernel.feasible_set import FeasibleSet, feasible_set
-from .measurement import DEFAULT_DB, MAX_ERROR, CachePolicy, read_policy
+from .measurement import CachePolicy, read_policy
 from .models.cublas_model import NUM_TIMED
 from .recording.replay import ReplayTarget
 from .runtime.kinds import GpuKind, load_kinds

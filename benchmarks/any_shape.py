@@ -46,11 +46,12 @@ from table_arena import Runner, TableArena, name_of
 from autotune import distribution, search, targets
 from autotune.cli import bench, common, console
 from autotune.cuda_errors import is_sticky
+from autotune.defaults import MAX_ERROR
 from autotune.errors import AutotuneError, UsageError
 from autotune.gemm import LAYOUTS, Gemm
 from autotune.gpu.driver import device_limits, find_gpu
 from autotune.kernel.config import Config
-from autotune.measurement import MAX_ERROR, CachePolicy
+from autotune.measurement import CachePolicy
 from autotune.runtime.pick import Call
 from autotune.runtime.table import TABLE_FILE, Table
 from autotune.search import Options

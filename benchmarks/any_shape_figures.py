@@ -19,7 +19,7 @@ from table_arena import ALONE, CUBLAS
 
 from autotune import stats
 from autotune.cli import console
-from autotune.distribution import KINDS, kind_of
+from autotune.distribution import KINDS, kind_of_shape
 from autotune.gemm import LAYOUTS, Gemm
 
 Facts = Mapping[str, Any]
@@ -193,7 +193,7 @@ def _head(report: Facts, num_against: int, num_reached: int) -> str:
 def groups(found: Sequence[Any]) -> list[tuple[str, list[Any]]]:
     """By kind, by what is odd, by layout, and all."""
     pairs = [(one, Gemm.parse(one.shape["shape"])) for one in found]
-    split = [(kind, [one for one, gemm in pairs if kind_of(gemm) == kind]) for kind in KINDS]
+    split = [(kind, [one for one, gemm in pairs if kind_of_shape(gemm) == kind]) for kind in KINDS]
     for sort in dict.fromkeys(one.shape["sort"] for one in found):
         split.append((sort, [one for one in found if one.shape["sort"] == sort]))
     split += [(layout, [one for one, gemm in pairs if gemm.layout == layout]) for layout in LAYOUTS]

@@ -34,10 +34,9 @@ from sass import sections
 
 from autotune.cli import console
 from autotune.errors import TrialFailure, UsageError
-from autotune.kernel import same_code, template
+from autotune.kernel import identity, same_code, template
 from autotune.kernel.compiler import Compiler, Cubin, compiler_version
 
-FAMILY = "sgemm"
 # Code, and constants that it reads. Others hold symbols, which a name more or less moves.
 _COMPARED = (".text.", ".nv.constant0.", ".nv.constant2.", ".nv.constant3")
 _REPORTED = ("registers", "spill_bytes", "stack_bytes", "static_smem_bytes")
@@ -63,8 +62,8 @@ def main() -> None:
 def _run(args: argparse.Namespace) -> None:
     with tempfile.TemporaryDirectory() as scratch:
         other = folder_of(args.against, Path(scratch))
-        texts = template.source(template.FAMILIES[FAMILY], other), template.source()
-        hashes = template.source_hash(template.FAMILIES[FAMILY], other), template.source_hash()
+        texts = template.source(folder=other), template.source()
+        hashes = template.source_hash(folder=other), template.source_hash()
     drawn = spread(args.num, args.seed)
     found = compare(drawn, *texts, args.jobs)
     for one, what in found.items():
@@ -78,7 +77,7 @@ def _run(args: argparse.Namespace) -> None:
         sys.exit(1)
     if args.write:
         today = datetime.now(UTC).date().isoformat()
-        record = Record(FAMILY, hashes[1], hashes[0], len(drawn), archs, compiler_version(), today)
+        record = Record(identity.FAMILY, hashes[1], hashes[0], len(drawn), archs, compiler_version(), today)
         console.show(keep(record, same_code.record_file()))
 
 

@@ -13,13 +13,18 @@ from functools import partial
 from types import ModuleType
 from typing import Any
 
+import cublaslt
+import spells
+from accuracy import Accuracy, accuracy
+from spells import Spell
+
 from autotune import requirements
+from autotune.defaults import MAX_ERROR
 from autotune.errors import AutotuneError, EnvironmentProblem
 from autotune.export.from_store import read_results
 from autotune.export.tuned import TunedResults
 from autotune.gemm import Gemm
-from autotune.gpu import cublaslt, driver, instance
-from autotune.gpu.accuracy import Accuracy, accuracy
+from autotune.gpu import driver, instance
 from autotune.gpu.builder import CHECKS_ENTRY, CHECKS_FILE
 from autotune.gpu.cublas import Cublas, CublasError
 from autotune.gpu.memory import Enqueue, OperandSet, Workspace
@@ -28,11 +33,11 @@ from autotune.gpu.problem import PreparedProblem
 from autotune.gpu.protocol import Problem, Start
 from autotune.gpu.session import Session
 from autotune.gpu.sgemm import EpilogueArgument, Sgemm
-from autotune.gpu.stopwatch import LaunchGraph, Spell
+from autotune.gpu.stopwatch import LaunchGraph
 from autotune.kernel import launch, resources, template
 from autotune.kernel.compiler import Compiler
 from autotune.kernel.config import Config
-from autotune.measurement import MAX_ERROR, CachePolicy, GpuState
+from autotune.measurement import CachePolicy, GpuState
 from autotune.store import Store
 
 OURS, CUBLAS, CUBLASLT, TORCH = "ours", "cublas", "cublaslt", "torch"
@@ -205,7 +210,7 @@ class Arena:
 
     def _run(self, prepared: PreparedProblem, contestant: Contestant, seconds: float) -> list[Spell]:
         sets = prepared.operands.sets
-        return self.session.stopwatch.sustain(contestant.enqueue, sets, contestant.launch_us, seconds)
+        return spells.sustain(self.session, contestant.enqueue, sets, contestant.launch_us, seconds)
 
     # ---------------------------------------------------------------------------- contestants
 

@@ -21,7 +21,7 @@ from pathlib import Path
 import reports
 
 from autotune.cli import console
-from autotune.distribution import KINDS, kind_of
+from autotune.distribution import KINDS, kind_of_shape
 from autotune.errors import UsageError
 from autotune.export.left_out import Judged, figures_of, left_out, mean_ratio
 from autotune.export.portfolio import candidates
@@ -46,7 +46,7 @@ def row_of(size: int, judged: Sequence[Judged]) -> list[str]:
     figures = figures_of(judged)[-1]
     kinds = [
         mean_ratio((x.best_us, x.chosen_us) for x in some) if some else None
-        for some in ([x for x in judged if kind_of(x.gemm) == kind] for kind in KINDS)
+        for some in ([x for x in judged if kind_of_shape(x.gemm) == kind] for kind in KINDS)
     ]
     numbers = [figures.portfolio, *kinds, figures.pick, figures.first]
     if figures.cublas is None:

@@ -12,10 +12,10 @@ from collections.abc import Sequence
 from itertools import groupby
 
 import numpy as np
+from accuracy import cut
 from table_arena import Runner, stored_bytes
 
 from autotune.gemm import FLOAT_BYTES, Gemm
-from autotune.gpu.accuracy import cut
 from autotune.gpu.driver import check
 from autotune.gpu.memory import POISON_WORD, Buffer, OperandSet, Region, lay_out
 from autotune.gpu.module import pack

@@ -31,12 +31,11 @@ from autotune.runtime.cubin_files import load_cubins
 from autotune.runtime.cuda_driver import Driver
 from autotune.runtime.devices import Devices
 from autotune.runtime.engine import Engine
-from autotune.runtime.pick import Call, Pick, in_splits
+from autotune.runtime.pick import NUM_FIRST, Call, Pick, in_splits
 from autotune.runtime.table import Kernel, KernelRecord, launchable, load
 from autotune.runtime.workspace import Workspaces
 
 CUBLAS, ALONE = "cublas", "alone"
-NUM_FIRST = 4
 CUTOFF = 2.0  # times the best known of a shape: what is clearly slower is launched once
 
 

@@ -17,10 +17,9 @@ from typing import Annotated, NoReturn
 import typer
 
 from .. import __version__
-from ..distribution import MAX_KERNELS, MAX_MEGABYTES
+from ..defaults import DEFAULT_DB, MAX_ERROR, MAX_KERNELS, MAX_MEGABYTES
 from ..entries import LARGEST
 from ..errors import AutotuneError, EnvironmentProblem, UsageError
-from ..measurement import DEFAULT_DB, MAX_ERROR
 from ..output_file import DISK_FULL
 from . import console
 from .ctrl_c import SIGNALLED, interrupt_in_order, leave_at_once

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from ..device import DeviceLimits
 from ..errors import DispatchError
 from ..gemm import Gemm
-from ..models.cublas_model import FIXED_US
+from ..models import cublas_model
 from ..runtime.chooser import Chooser
 from ..runtime.kinds import load_kinds
 from ..runtime.pick import Call, Pick
@@ -84,7 +84,7 @@ def _served(table: Table, calls: Iterable[tuple[CallKind, int | None]]) -> Itera
 def _way(chooser: Chooser, limits: DeviceLimits, kind: CallKind) -> tuple[str, float, str]:
     """How a kind of call is served, in us of a call, and why so."""
     gemm = kind.gemm
-    least_us = FIXED_US + gemm.limit_us(limits.fma_tflops, limits.bandwidth_gbs)
+    least_us = cublas_model.least_us(gemm, limits)
     if not (gemm.m and gemm.n):
         return "tuned", 0.0, "the result has no elements"
     low = [alignment % ALIGNED for alignment in kind.alignment]

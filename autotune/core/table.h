@@ -8,7 +8,7 @@
 
 #include <stdint.h>
 
-#define AUTOTUNE_TABLE_VERSION 9 /* of these structs: a library refuses tables of other versions */
+#define AUTOTUNE_TABLE_VERSION 10 /* of these structs: a library refuses tables of other versions */
 
 enum { AUTOTUNE_NN, AUTOTUNE_NT, AUTOTUNE_TN, AUTOTUNE_TT, AUTOTUNE_LAYOUTS };
 
@@ -38,7 +38,6 @@ typedef struct {
     int32_t plain, bias, activation;
     int32_t registers, blocks_per_sm;
     int32_t flush_k, threads_along_k, slices; /* flush_k 0: one chain of sums */
-    int32_t has_model;
     double fixed_us, round_us, step_us, memory_efficiency, relative_error;
 } autotune_kernel;
 

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from ..error_bound import worst_ratio
 from ..errors import DispatchError
 from ..gemm import FLOAT_BYTES, Gemm
 from ..kernel.launch import Epilogue
@@ -25,7 +26,6 @@ from ..runtime.chooser import Chooser
 from ..runtime.cuda_driver import PER_THREAD_STREAM, Driver
 from ..runtime.devices import first_served, kind_here
 from ..runtime.engine import Engine
-from ..runtime.error_bound import worst_ratio
 from ..runtime.host import sgemm_host
 from ..runtime.kinds import GpuKind, no_table
 from ..runtime.pick import Call, Pick

@@ -15,7 +15,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from .. import __version__
-from ..distribution import MAX_KERNELS, MAX_MEGABYTES
+from ..defaults import MAX_KERNELS, MAX_MEGABYTES
 from ..errors import DispatchError
 from ..gemm import LAYOUTS, Gemm
 from ..kernel import same_code, template

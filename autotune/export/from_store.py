@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
+from ..defaults import MAX_ERROR
 from ..device import DeviceLimits, Environment
 from ..errors import DispatchError, UsageError
 from ..gemm import Gemm
 from ..kernel.config import Config
-from ..measurement import MAX_ERROR, CachePolicy
+from ..measurement import CachePolicy
 from ..store import Store, StudyRef
 from .tuned import TunedPoint, TunedResults, TunedShape
 

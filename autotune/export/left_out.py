@@ -20,18 +20,18 @@ from types import MappingProxyType
 import numpy as np
 
 from ..device import DeviceLimits
-from ..distribution import KINDS, kind_of
+from ..distribution import KINDS, kind_of_shape
 from ..gemm import LAYOUTS, Gemm
 from ..kernel.config import Config
 from ..models import cublas_model
 from ..models.launches import Shapes
+from ..runtime.pick import NUM_FIRST
 from ..runtime.table import AgainstCublas, LeftOut
 from .figures import error_of
 from .portfolio import LEAST_SHAPES, TimedKernel, learned, portfolio
 from .provider import LEAST_TIMES
 
 NUM_FOLDS = 3  # five take twice as long (0045)
-NUM_FIRST = 4  # launches that an application would time to settle a shape
 ALL = "all"
 SLOWER = 0.98  # of cuBLAS's speed: less counts as slower
 LEAST_COLUMNS = 3 * LEAST_SHAPES // 2  # shapes of a layout: without a third no kernel of fewer may be chosen
@@ -182,7 +182,7 @@ def figures_of(judged: Sequence[Judged]) -> tuple[LeftOut, ...]:
     """Of each kind of shape, of each layout, and of all, where there are any."""
     groups: dict[str, list[Judged]] = {name: [] for name in (*KINDS, *LAYOUTS, ALL)}
     for one in judged:
-        for name in (kind_of(one.gemm), one.gemm.layout, ALL):
+        for name in (kind_of_shape(one.gemm), one.gemm.layout, ALL):
             groups[name].append(one)
     return tuple(_figures(name, some) for name, some in groups.items() if some)
 

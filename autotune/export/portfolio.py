@@ -187,7 +187,7 @@ def _rows_here(matrix: TimeMatrix, source: str, layout: str, limits: DeviceLimit
         return
     is_same = matrix.limits.name == limits.name
     deviation = math.hypot(0 if is_same else CARRIED, 0 if source == layout else OTHER_LAYOUT)
-    turned = {"trans_a": layout[0] == "T", "trans_b": layout[1] == "T"}
+    transposed = {"trans_a": layout[0] == "T", "trans_b": layout[1] == "T"}
     for row, cells in matrix.by_row().items():
         if row.layout != source or matrix.known[row].spill_bytes:
             continue
@@ -196,7 +196,7 @@ def _rows_here(matrix: TimeMatrix, source: str, layout: str, limits: DeviceLimit
             continue
         measured = [(gemm, split_k, cell.time_us) for (gemm, split_k), cell in cells.items()]
         placed = [
-            (gemm if source == layout else replace(gemm, **turned), split_k, time_us)
+            (gemm if source == layout else replace(gemm, **transposed), split_k, time_us)
             for gemm, split_k, time_us in measured
         ]
         timed = [] if is_same else _samples(row.config, matrix.limits, measured)

@@ -7,7 +7,6 @@ gpu_target.GpuTarget ┬ builder ── compiler (threads)
                                                                                 ├ verification, timing
                                                                                 ├ stopwatch, pool, cublas
                                                                                 └ module, nvml, driver
-accuracy and cublaslt are for comparisons: benchmarks/vs_cublas.py.
 """
 
 from __future__ import annotations

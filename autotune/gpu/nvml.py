@@ -108,11 +108,6 @@ class Monitor:
         found = _ask(lambda: self._nvml.device_get_compute_running_processes_v3(self._handle))
         return None if found is None else frozenset(int(entry.pid) for entry in _entries(found))
 
-    def other_processes(self) -> int | None:
-        """How many processes hold a compute context on this GPU; call it before opening one's own."""
-        found = self.processes()
-        return None if found is None else len(found)
-
     def know_own(self, before: frozenset[int] | None) -> None:
         """Learn this process's id: the one that exists now and did not before its context. The driver
         may list it a moment late."""

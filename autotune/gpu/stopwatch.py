@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -16,20 +16,9 @@ from .memory import Enqueue, OperandSet
 from .timing import Timing
 
 _US_PER_MS = 1000.0
-_SPELL_BATCHES = 5  # graphs queued at once while one kernel runs for seconds
-_SPELL_BATCH_US = 100_000.0
 _ENERGY_BATCH_US = 10_000.0
 _ENERGY_EVERY_S = 0.002  # the counter advances every 20 to 100 ms
 _ENERGY_LEAD_IN = 0.25  # of the seconds
-
-
-@dataclass(frozen=True)
-class Spell:
-    """About half a second of one kernel: `time_us` is the mean of its launches."""
-
-    time_us: float
-    num_launches: int
-    state: GpuState
 
 
 class LaunchGraph:
@@ -68,7 +57,7 @@ class Stopwatch:
 
     def time_once(self, enqueue: Callable[[], None]) -> float:
         """One launch in us, its latency included. Waits for it."""
-        return self._intervals([enqueue])[0]
+        return self.intervals_us([enqueue])[0]
 
     def time(
         self, enqueue: Enqueue, sets: Sequence[OperandSet], glance_us: float, cutoff_us: float | None
@@ -100,7 +89,7 @@ class Stopwatch:
         launches = timing.batch_launches(once_us, len(sets), timing.GLANCE_US)
         batch = LaunchGraph(self._driver, self._stream, enqueue, sets, launches)
         try:
-            _, *times = self._intervals([batch.replay] * (1 + timing.GLANCES))
+            _, *times = self.intervals_us([batch.replay] * (1 + timing.GLANCES))
             return Timing(tuple(time_us / launches for time_us in times))
         finally:
             batch.free()
@@ -110,7 +99,7 @@ class Stopwatch:
         state, launches = self.state, timing.batch_launches(launch_us, len(sets))
         batch = LaunchGraph(self._driver, self._stream, enqueue, sets, launches)
         try:
-            return self._intervals([batch.replay] * 2)[1] / launches
+            return self.intervals_us([batch.replay] * 2)[1] / launches
         finally:
             self.state = state
             batch.free()
@@ -130,7 +119,7 @@ class Stopwatch:
         try:
             orders = timing.round_orders(len(batches), rounds + 1, seed)  # the first round warms up
             flat = [number for order in orders for number in order]
-            times = self._intervals([batches[number].replay for number in flat])
+            times = self.intervals_us([batches[number].replay for number in flat])
             samples: list[list[float]] = [[] for _ in batches]
             for number, time_us in list(zip(flat, times, strict=True))[len(batches) :]:
                 samples[number].append(time_us / batches[number].launches)
@@ -138,28 +127,6 @@ class Stopwatch:
         finally:
             for batch in batches:
                 batch.free()
-
-    def sustain(
-        self, enqueue: Enqueue, sets: Sequence[OperandSet], launch_us: float, seconds: float
-    ) -> list[Spell]:
-        """Launch nearly without pause for this many seconds of the GPU's time.
-
-        `launch_us` is the approximate time of a launch. Clocks and power are read once in each spell.
-        """
-        rounds = max(1, round(_SPELL_BATCH_US / (launch_us * len(sets))))
-        batch = LaunchGraph(self._driver, self._stream, enqueue, sets, rounds * len(sets))
-        spells: list[Spell] = []
-        left_us = seconds * 1e6
-        try:
-            while left_us > 0:
-                self.state = GpuState()
-                spell_us = sum(self._intervals([batch.replay] * _SPELL_BATCHES))
-                launches = _SPELL_BATCHES * batch.launches
-                spells.append(Spell(spell_us / launches, launches, self.state))
-                left_us -= spell_us
-            return spells
-        finally:
-            batch.free()
 
     def joules(
         self,
@@ -184,7 +151,7 @@ class Stopwatch:
                 time.sleep(_ENERGY_EVERY_S)
 
         try:
-            batch_us = self._intervals([batch.replay] * 2)[1]
+            batch_us = self.intervals_us([batch.replay] * 2)[1]
             count = max(1, round(seconds * 1e6 / batch_us))
             began_s = time.perf_counter()
             for _ in range(count):
@@ -196,24 +163,7 @@ class Stopwatch:
         power_w = timing.mean_power_w(readings, began_s + _ENERGY_LEAD_IN * seconds)
         return None if power_w is None else power_w * batch_us / launches / 1e6
 
-    def _look(self) -> None:
-        """Read the GPU's state; throttle reasons accumulate until the next measurement begins."""
-        seen = self._watch()
-        reasons = {*self.state.throttle_reasons, *seen.throttle_reasons}
-        self.state = replace(seen, throttle_reasons=tuple(sorted(reasons)))
-
-    def _sample(self, batch: LaunchGraph, cutoff_us: float | None) -> Timing:
-        _, first = self._intervals([batch.replay] * 2)
-        samples = [first / batch.launches]
-        if stats.is_hopeless(samples, cutoff_us):
-            return Timing(tuple(samples), is_cut_short=True)
-        while count := timing.more_samples(samples, first):
-            lead_in = int(timing.needs_lead_in(first))
-            times = self._intervals([batch.replay] * (count + lead_in))[lead_in:]
-            samples += [time_us / batch.launches for time_us in times]
-        return Timing(tuple(samples))
-
-    def _intervals(self, actions: Sequence[Callable[[], None]]) -> list[float]:
+    def intervals_us(self, actions: Sequence[Callable[[], None]]) -> list[float]:
         """Enqueue actions back to back; the time of each in us. Waits for them all."""
         events = self._take_events(len(actions) + 1)
         check(self._driver.cuEventRecord, events[0], self._stream)
@@ -227,6 +177,23 @@ class Stopwatch:
             float(check(self._driver.cuEventElapsedTime, begin, end)) * _US_PER_MS
             for begin, end in pairwise(events)
         ]
+
+    def _look(self) -> None:
+        """Read the GPU's state; throttle reasons accumulate until the next measurement begins."""
+        seen = self._watch()
+        reasons = {*self.state.throttle_reasons, *seen.throttle_reasons}
+        self.state = replace(seen, throttle_reasons=tuple(sorted(reasons)))
+
+    def _sample(self, batch: LaunchGraph, cutoff_us: float | None) -> Timing:
+        _, first = self.intervals_us([batch.replay] * 2)
+        samples = [first / batch.launches]
+        if stats.is_hopeless(samples, cutoff_us):
+            return Timing(tuple(samples), is_cut_short=True)
+        while count := timing.more_samples(samples, first):
+            lead_in = int(timing.needs_lead_in(first))
+            times = self.intervals_us([batch.replay] * (count + lead_in))[lead_in:]
+            samples += [time_us / batch.launches for time_us in times]
+        return Timing(tuple(samples))
 
     def _take_events(self, count: int) -> list[Any]:
         while len(self._events) < count:

@@ -57,8 +57,8 @@ def batch_launches(launch_us: float, num_sets: int, batch_us: float = BATCH_US) 
     `launch_us` is what a single launch took, latency included.
     """
     kernel_us = max(launch_us - LAUNCH_LATENCY_US, launch_us / 4, 0.5)
-    rounds = round(batch_us / (kernel_us * num_sets))
-    return num_sets * max(1, rounds)
+    passes = round(batch_us / (kernel_us * num_sets))
+    return num_sets * max(1, passes)
 
 
 def is_hopeless_at_a_glance(launch_us: float, cutoff_us: float | None) -> bool:

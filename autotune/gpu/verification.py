@@ -1,18 +1,6 @@
 """Is C right? Every candidate is compared with float64 and with cuBLAS, on the device.
 
-The bound. Let u = 2^-24. A float dot product of length k, summed in any order and scaled once, is off
-by at most (k + 2) u |a|.|b| (Higham, "Accuracy and Stability of Numerical Algorithms", 2002, section 3.1):
-certain, but for large k so loose that a lost term would go undetected. Rounding errors are as good as random,
-so that the error grows like sqrt(k) u |a|.|b| (Higham and Mary, "A new approach to probabilistic rounding
-error analysis", SIAM J. Sci. Comput. 41, 2019), and for data of zero mean, such as ours, partial sums
-cancel too and it does not exceed a constant times u |a|.|b| at any k (the same, "Sharper probabilistic
-backward error analysis for basic linear algebra kernels with random data", 42, 2020). Summing 3e5 to 1e6
-pairs of normal numbers one by one, we saw at most 6.4 u |a|.|b| for every k up to 8192. Hence
-
-    |C - C64| <= min(k + 2, ZERO_MEAN_FACTOR) u |a|.|b|,
-
-where |a|.|b| itself grows like 0.64 k: at k = 4096 the bound is 0.004, at k = 100000 0.09, while one lost
-term is 0.64 on average. The error of any correct order of summation stays below a third of it.
+The bound is that of error_bound.py.
 
 The reference is computed once per problem, by a kernel that shares nothing with those under test, and
 cuBLAS's result is compared with it. If float64 would take longer than REFERENCE_BUDGET_S, or too much memory,
@@ -30,14 +18,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..device import DeviceLimits
+from ..error_bound import gamma
 from ..gemm import Gemm
 from ..measurement import is_accurate
 from .driver import check
 from .memory import CANARY_WORD, Buffer, Enqueue, Operands, OperandSet, Region, Workspace, canary_name
 from .module import Module, pack
 
-UNIT_ROUNDOFF = 2.0**-24
-ZERO_MEAN_FACTOR = 24.0
 LARGEST_NORMAL = 5.78  # no number of fill_normal is larger
 
 CHECK_TILE, CHECK_THREADS = 64, 256  # as in checks.cu
@@ -51,11 +38,6 @@ _FP64_EFFICIENCY = 0.3  # of reference_tiles, from the ratio of its shared-memor
 _ASSUMED_CLOCK_HZ = 1.5e9
 _COMPARE_BLOCKS = 4096
 _LARGEST_FLOAT = 3.4028234663852886e38
-
-
-def gamma(k: int) -> float:
-    """The bound of |C - C64| relative to the product of absolute values (see above)."""
-    return min(k + 2.0, ZERO_MEAN_FACTOR) * UNIT_ROUNDOFF
 
 
 def largest_magnitude(k: int) -> float:

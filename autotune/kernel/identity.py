@@ -15,19 +15,19 @@ from .launch import Variant
 
 MARK = "autotune kernel: "
 MAX_LENGTH = 2048  # of a text; today's have some 340 characters
-_FAMILY = "sgemm"
+FAMILY = "sgemm"  # of kernels, as same_code.json names it, too
 
 
 def of(source_hash: str, config: Config, variant: Variant) -> str:
     """The identity of the kernel that this config is compiled to."""
     layout = ("T" if variant.trans_a else "N") + ("T" if variant.trans_b else "N")
     added = ["wide"] * variant.is_wide + ["batched"] * variant.is_batched + [str(variant.epilogue)]
-    return f"{_FAMILY} {source_hash} {'-'.join([layout, *filter(None, added)])} {config.kernel.key}"
+    return f"{FAMILY} {source_hash} {'-'.join([layout, *filter(None, added)])} {config.kernel.key}"
 
 
 def declaration(identity: str) -> str:
     """The declaration, compiled after the kernel's source, that puts this text into the cubin."""
-    return f'\nextern "C" __device__ const char {_FAMILY}_identity[] = "{MARK}{identity}";\n'
+    return f'\nextern "C" __device__ const char {FAMILY}_identity[] = "{MARK}{identity}";\n'
 
 
 def read(code: bytes) -> str:

@@ -199,6 +199,9 @@ class Grid(NamedTuple):
         return self.scratch_bytes + self.counter_bytes
 
 
+NO_LAUNCH = Grid((0, 1), 0, 0, 1, 0, 0, 0, 0, 0)
+
+
 def has_work(spec: LaunchSpec, k: int) -> bool:
     """Whether every split of k has some work."""
     return spec.split_k == 1 or spec.split_k * spec.bk <= k

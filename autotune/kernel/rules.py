@@ -55,7 +55,6 @@ class Rule(NamedTuple):
     holds: Callable[[Any, DeviceLimits, Gemm], Any]
 
 
-_GEOMETRY = ("bm", "bn", "wm", "wn", "tm", "tn")
 _THREADS = ("bm", "bn", "wm", "wn", "slice_k")
 _WARP = ("wm", "wn", "tm", "tn")
 _SMEM = ("bm", "bn", "bk", "slice_k", *_WARP, "stages", "flush_k", "pad", "pack_a", "pack_b")

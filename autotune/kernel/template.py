@@ -16,10 +16,6 @@ LAUNCHED = ("split_k", "raster", "group")  # parameters that a kernel is given w
 REDUCE_ENTRY = "sgemm_reduce"
 PACK_ENTRY = "sgemm_pack"
 MAIN_FILE = "sgemm.cu"
-# Families of kernels that measurements hang on, each by its main file. The source hash of a family covers
-# that file and what it includes, no other: a family that comes later leaves the measurements of this one
-# alone. (checks.cu and reference.cu are no families: nothing is kept under their hashes.)
-FAMILIES = {"sgemm": MAIN_FILE}
 _COMMENT = re.compile(r"//[^\n]*")
 _INCLUDE = re.compile(r'^#include "([\w.]+)"$', re.MULTILINE)
 
@@ -53,7 +49,7 @@ def source(main: str = MAIN_FILE, folder: Path | None = None) -> str:
 
 @cache
 def source_hash(main: str = MAIN_FILE, folder: Path | None = None) -> str:
-    """SHA-256 of the joined source of a family's main file: trials of different kernels never mix, unless
+    """SHA-256 of a main file and what it includes, no other: trials of different kernels never mix, unless
     their code is known to be the same (same_code.py).
 
     Comments and layout do not count, so that a kernel may be explained better without losing its trials.

@@ -47,7 +47,7 @@ class CublasModel(NamedTuple):
         """Of one single product of this layout."""
         at = place(gemm.m, gemm.n, gemm.k, self.tile_apart)
         factor = residual.factors(self.missed, at)[0]
-        return _least_us(gemm, limits) * math.exp(self.level) * float(factor)
+        return least_us(gemm, limits) * math.exp(self.level) * float(factor)
 
     def margin(self, relative_error: float, *, is_other_version: bool = False) -> float:
         """Logarithm of the factor by which a kernel must be expected to be faster than cuBLAS to serve a
@@ -66,7 +66,8 @@ def place(m: Any, n: Any, k: Any, tile_apart: float = TILE_APART) -> Floats:
     return np.concatenate([places, tile_apart * np.minimum(empty, 1)], axis=-1)
 
 
-def _least_us(gemm: Gemm, limits: DeviceLimits) -> float:
+def least_us(gemm: Gemm, limits: DeviceLimits) -> float:
+    """The least time of a product: the hardware's limit and a launch."""
     return FIXED_US + gemm.limit_us(limits.fma_tflops, limits.bandwidth_gbs)
 
 
@@ -81,7 +82,7 @@ class TimedCublas:
         self._gemms, self._tile_apart = list(times_us), tile_apart
         m, n, k = np.array([(gemm.m, gemm.n, gemm.k) for gemm in times_us]).T
         self._places = place(m, n, k, tile_apart)
-        self._logs = np.log([time_us / _least_us(gemm, limits) for gemm, time_us in times_us.items()])
+        self._logs = np.log([time_us / least_us(gemm, limits) for gemm, time_us in times_us.items()])
         self._precision = residual.precision(self._places)
 
     def model(self, apart: Collection[Gemm] = ()) -> CublasModel:

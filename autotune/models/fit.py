@@ -43,7 +43,7 @@ _DRAW = 0.03  # weight of a rule-of-thumb figure against one sample
 
 _BOUND = 0.7  # share of its time at full bandwidth, of memory or of L2, from which a sample informs on that
 _OUTLIER = 0.05  # relative residual from which a sample loses weight
-_NUM_ROUNDS = 4  # of reweighting
+_NUM_REWEIGHTINGS = 4
 _MOST_MISSED = 0.5  # by which a single outlier counts
 _LEADING = 0.5  # power of the ratio of a shape's best time to another time, which is the weight of that time
 _MISFIT = 0.1  # relative, of the model itself: a more accurate sample counts in full
@@ -220,7 +220,7 @@ def _fit_compute(known: _Known, trusts: Floats, is_compute: Flags) -> tuple[Floa
     unknown = counts * prior[known.kernel]  # (samples, 3)
     rest = known.times_us - _LEAST_FIXED_US - least[known.kernel] * todo.queue_steps - todo.overhead_us
     weights = is_compute.astype(float)
-    for _ in range(_NUM_ROUNDS):
+    for _ in range(_NUM_REWEIGHTINGS):
         scale = trusts * weights / known.times_us
         rows, target = unknown * scale[:, None], rest * scale
         squares = known.sums(rows[:, :, None] * rows[:, None, :]) + _DRAW**2 * np.eye(3)

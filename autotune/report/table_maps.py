@@ -18,7 +18,7 @@ import numpy as np
 
 from ..gemm import LAYOUTS, Gemm
 from ..runtime.kinds import load_kinds
-from ..runtime.pick import Call, Pick
+from ..runtime.pick import NUM_FIRST, Call, Pick
 from ..runtime.selector import Selector
 from ..runtime.table import Kernel, Table
 from .documents import Describe, Document
@@ -27,7 +27,6 @@ from .trial_columns import column, significant
 
 SIDES = tuple(2**i for i in range(15))  # m and n
 DEPTHS = (64, 256, 1024, 4096, 16384)  # k
-NUM_FIRST = 4  # launches among which the fastest may be: as many as are timed where shapes are settled
 NUM_DRAWS = 256  # of errors, for a mean that holds to about a tenth of itself
 
 

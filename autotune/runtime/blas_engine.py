@@ -10,17 +10,16 @@ import struct
 from functools import partial
 
 from ..errors import DispatchError
-from ..gemm import MAX_EXTENT, Gemm
-from ..kernel.launch import Grid
+from ..gemm import MAX_EXTENT, Gemm, Triple
+from ..kernel.launch import NO_LAUNCH
 from .blas_library import BLAS_GRID
 from .blas_provider import BlasProvider
 from .cuda_driver import Driver
 from .devices import Gpus
 from .engine import Key, Plan, Planner
 from .pick import Pick
-from .product import Product, Triple
+from .product import Product, no_scale
 
-_NOTHING = Grid((0, 1), 0, 0, 1, 0, 0, 0, 0, 0)
 _FLOAT = struct.Struct("=f")
 
 
@@ -51,7 +50,7 @@ class BlasEngine(Planner):
             )
         if max(problem.lds) > MAX_EXTENT:
             raise DispatchError(f"cuBLAS takes no rows {max(problem.lds)} elements apart; pass packed copies")
-        plan = Plan(problem, gpu, None, _NOTHING)
+        plan = Plan(problem, gpu, None, NO_LAUNCH)
         if not (gemm.m and gemm.n):
             return plan
         served = plan._replace(grid=BLAS_GRID, blas=self.blas.call(problem))
@@ -82,4 +81,4 @@ def _check_scales(alpha: float, beta: float) -> None:
     try:
         _FLOAT.pack(alpha), _FLOAT.pack(beta)
     except (struct.error, OverflowError, TypeError) as error:
-        raise DispatchError(f"alpha = {alpha!r} or beta = {beta!r} is no float32 ({error})") from error
+        raise no_scale(alpha, beta, error) from error

@@ -23,13 +23,12 @@ from typing import Any
 
 from ..column_major import OP_N, PEDANTIC_MATH, WORKSPACE_BYTES, ColumnMajorCall, read_version
 from ..errors import DispatchError, DispatchWarning
-from ..gemm import FLOAT_BYTES
-from ..kernel.launch import Grid
+from ..gemm import FLOAT_BYTES, Triple
+from ..kernel.launch import NO_LAUNCH
 from .cuda_driver import Driver
-from .product import Triple
 
 # What a call of cuBLAS takes from the workspaces, in the form of a launch.
-BLAS_GRID = Grid((0, 1), 0, 0, 1, 0, 0, WORKSPACE_BYTES, 0, 0)
+BLAS_GRID = NO_LAUNCH._replace(sum_bytes=WORKSPACE_BYTES)
 _SWITCH_OFF = "pass cublas=False, or set AUTOTUNE_CUBLAS=0, to do without cuBLAS"
 _POINTER_MODE_HOST = 0
 _SCALES = struct.Struct("=ff")  # alpha and beta

@@ -108,7 +108,7 @@ class ChoiceFile:
     choices: tuple[Choice, ...]
 
 
-def kind_of(call: Call) -> Call:
+def kind_of_call(call: Call) -> Call:
     """The same for all calls that may run the same launches: addresses count only as they limit vectors."""
     a, b, c = (address & -address & 15 for address in call.addresses)
     return call if (a, b, c) == call.addresses else call._replace(addresses=(a, b, c))
@@ -246,7 +246,7 @@ class KnownChoices:
         """The launch that was chosen for a call, on a GPU; None: on any GPU with settled choices."""
         if not (self._pinned or self._settled):
             return None
-        kind = kind_of(call)
+        kind = kind_of_call(call)
         found = self._of(call, self._pinned.get(kind), "pinned as the fastest")
         for number, choices in tuple(self._settled.items()):
             if found is None and device in (None, number):
@@ -256,15 +256,15 @@ class KnownChoices:
     def is_open(self, call: Call, pick: Pick) -> bool:
         """Whether a call is to be settled at its first use. Batches never are."""
         is_modelled = self.is_first_use and pick.how == "modelled" and not call.gemm.is_batched
-        return is_modelled and call.gemm.k > 0 and kind_of(call) not in self._left
+        return is_modelled and call.gemm.k > 0 and kind_of_call(call) not in self._left
 
     def leave(self, call: Call) -> None:
         """Settle no call of this kind any more, as long as it is remembered."""
         if len(self._left) >= MAX_LEFT:
             self._left = set()
-        self._left.add(kind_of(call))
+        self._left.add(kind_of_call(call))
 
-    def settled_on(self, gpu: OpenGpu) -> Choices:
+    def choices_on(self, gpu: OpenGpu) -> Choices:
         """The choices of a GPU; its file is read the first time."""
         found = self._settled.get(gpu.device)
         if found is None:

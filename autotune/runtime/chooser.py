@@ -9,9 +9,9 @@ from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from ..gemm import Gemm
+from ..gemm import Gemm, Triple
 from ..kernel.launch import Epilogue
-from .pick import Call, Pick, Triple
+from .pick import Call, Pick
 from .product import Product, folded
 from .table import Table
 

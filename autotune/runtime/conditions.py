@@ -30,7 +30,7 @@ class Conditions(NamedTuple):
     power_limit_w: float | None = None
 
 
-def kind_of(gpu_name: str) -> str:
+def without_slice(gpu_name: str) -> str:
     """The name of the GPU, given its own name or that of a MIG slice of it."""
     return gpu_name.partition(MIG)[0]
 

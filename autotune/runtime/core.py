@@ -24,7 +24,7 @@ from .core_structs import (
     WORD,
     CBatch,
     CChoice,
-    Triple,
+    CTriple,
 )
 from .core_table import TABLE_VERSION, TableArrays, table_struct
 from .kept_modules import library_path
@@ -41,7 +41,7 @@ _RUN = [ADDRESS, ADDRESS, WORD, WORD, WORD, WORD, WORD, DOUBLE, DOUBLE]
 _SIGNATURES: dict[str, list[Any]] = {
     "autotune_open": [ADDRESS, ADDRESS],
     "autotune_close": [ADDRESS],
-    "autotune_choose": [ADDRESS, *4 * [INT], ADDRESS, Triple, Triple, TEXT, ADDRESS],
+    "autotune_choose": [ADDRESS, *4 * [INT], ADDRESS, CTriple, CTriple, TEXT, ADDRESS],
     "autotune_use_driver": [ADDRESS, ADDRESS],
     "autotune_use_blas": [ADDRESS, ADDRESS],
     "autotune_make_plan": [ADDRESS, ADDRESS, ADDRESS],
@@ -120,8 +120,8 @@ class Core:
         found, version, g = CChoice(), cublas_version and cublas_version.encode(), call.gemm
         batch = ctypes.byref(CBatch.of(call.batch)) if g.is_batched else None
         status = self.library.autotune_choose(
-            self.handle, LAYOUTS.index(g.layout), g.m, g.n, g.k, batch, Triple(*call.lds),
-            Triple(*call.addresses), version, ctypes.byref(found),
+            self.handle, LAYOUTS.index(g.layout), g.m, g.n, g.k, batch, CTriple(*call.lds),
+            CTriple(*call.addresses), version, ctypes.byref(found),
         )  # fmt: skip
         if status == NO_KERNEL:
             return None

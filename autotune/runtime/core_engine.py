@@ -12,21 +12,21 @@ import threading
 from collections.abc import Mapping
 from typing import Any
 
-from ..gemm import LAYOUTS, SINGLE, Gemm
+from ..gemm import LAYOUTS, SINGLE, Gemm, Triple
 from ..kernel.launch import PLAIN
 from .blas_provider import BlasProvider
 from .call_recorder import folder_of
 from .choices import KnownChoices
 from .chooser import Chooser
 from .core import Core
-from .core_faults import no_scale, tell
+from .core_faults import tell
 from .core_structs import BlasCalls, CBatch, CCount, Kind, Planned
 from .counting import OTHERS, Counted
 from .cuda_driver import Driver
 from .devices import OpenGpu
 from .engine import Engine, Key, Plan
 from .pick import Pick
-from .product import Product, Triple
+from .product import Product, no_scale
 from .table import Table
 from .tensor_calls import TensorCalls, tensor_calls_of
 from .variants import numbers_of

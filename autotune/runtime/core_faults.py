@@ -10,6 +10,7 @@ from .blas_library import blas_fault
 from .call_recorder import recorded_elsewhere
 from .core import BAD_SCALE, BLAS, CUDA, FORKED, INSTEAD, NO_DRIVER, NO_RECORD, RECORDED
 from .cuda_driver import CudaFault, error_name
+from .product import no_scale
 
 _OF_CALL = 256  # statuses of cuBLAS are below
 _BLAS_CALLS = (
@@ -17,10 +18,6 @@ _BLAS_CALLS = (
     "cublasSgemm", "cublasSgemmStridedBatched",
 )  # fmt: skip
 _LAUNCHING = "launching a kernel, or taking memory for it"
-
-
-def no_scale(alpha: Any, beta: Any, reason: object) -> DispatchError:
-    return DispatchError(f"alpha = {alpha!r} or beta = {beta!r} is no float32 ({reason})")
 
 
 def tell(status: int, alpha: Any, beta: Any, version: str = "", where: str = "this GPU") -> None:

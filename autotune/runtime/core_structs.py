@@ -29,7 +29,7 @@ class CKernel(Struct):
             "layout", "code", "bm", "bn", "bk", "threads", "smem_bytes", "vec_a", "vec_b", "vec_c",
             "reduction", "split_k", "wave", "group", "is_exact", "is_wide", "packs_a", "packs_b", "overlaps",
             "is_along_m", "is_batched", "plain", "bias", "activation", "registers", "blocks_per_sm",
-            "flush_k", "threads_along_k", "slices", "has_model",
+            "flush_k", "threads_along_k", "slices",
         )),
         *((name, DOUBLE) for name in (
             "fixed_us", "round_us", "step_us", "memory_efficiency", "relative_error",
@@ -115,17 +115,17 @@ class CChoice(Struct):
     )  # fmt: skip
 
 
-Triple = ctypes.c_int64 * 3
+CTriple = ctypes.c_int64 * 3
 
 
 class CBatch(Struct):
     """autotune_batch of core/table.h: how many products there are, and how far apart their matrices lie."""
 
-    _fields_ = (("products", ctypes.c_int64), ("stride", Triple))
+    _fields_ = (("products", ctypes.c_int64), ("stride", CTriple))
 
     @classmethod
     def of(cls, batch: Batch) -> Any:
-        return cls(batch.products, Triple(*batch[1:]))
+        return cls(batch.products, CTriple(*batch[1:]))
 
 
 class Planned(Struct):
@@ -135,7 +135,7 @@ class Planned(Struct):
         *((name, INT) for name in (
             "m", "n", "k", "layout", "kernel", "split_k", "device", "is_cublas", "is_left_alone", "is_looped",
         )),
-        ("batch", CBatch), ("ld", Triple), ("num_bytes", WORD * 3),
+        ("batch", CBatch), ("ld", CTriple), ("num_bytes", WORD * 3),
         *((name, WORD) for name in ("context", "sgemm", "reduce", "pack")), ("low", ctypes.c_uint32 * 3),
     )  # fmt: skip
 
@@ -147,7 +147,7 @@ class CCount(Struct):
         *((name, INT) for name in (
             "m", "n", "k", "layout", "products", "shared", "kernel", "split_k", "is_cublas",
         )),
-        ("alignment", INT * 3), ("ld", Triple), ("calls", WORD),
+        ("alignment", INT * 3), ("ld", CTriple), ("calls", WORD),
     )  # fmt: skip
 
 
@@ -155,7 +155,7 @@ class Kind(Struct):
     """autotune_kind of core/plan.h: how arrays lie in memory."""
 
     _fields_ = (
-        *((name, Triple) for name in ("rows", "columns", "by_row", "by_column")), ("batch", CBatch),
+        *((name, CTriple) for name in ("rows", "columns", "by_row", "by_column")), ("batch", CBatch),
         ("devices", INT * 3), ("low", ctypes.c_uint32 * 3), ("trans_a", INT), ("trans_b", INT),
         ("bias", INT), ("activation", INT),
     )  # fmt: skip

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from .. import column_major
+from ..defaults import MAX_ERROR
 from ..gemm import LAYOUTS
 from ..kernel.config import threads_along_k
 from ..models import cublas_model, residual, splits, time_model
@@ -19,7 +20,7 @@ from .pick import MAX_PLANS, MAX_TALLIES
 from .table import CublasFigures, Kernel, Table
 from .variants import numbers_of, plain_ids
 
-TABLE_VERSION = 9  # of the structs
+TABLE_VERSION = 10  # of the structs
 _REDUCTIONS = ("none", "two_pass", "last_block", "last_wave", "cluster")  # as core/table.h numbers them
 
 
@@ -88,8 +89,7 @@ def _kernel(kernel: Kernel, code: int, plain: int) -> Any:
         reduction=_REDUCTIONS.index(spec.reduction), is_wide=spec.variant.is_wide,
         is_batched=spec.variant.is_batched, plain=plain, bias=bias, activation=activation,
         registers=kernel.registers, blocks_per_sm=kernel.blocks_per_sm, flush_k=config.flush_k,
-        threads_along_k=int(threads_along_k(config)), slices=config.slice_k, has_model=model is not None,
-        **figures,
+        threads_along_k=int(threads_along_k(config)), slices=config.slice_k, **figures,
     )  # fmt: skip
 
 
@@ -130,7 +130,7 @@ def _residuals(place: Callable[..., Any], extents: Any, weights: Any, kept: Tabl
 def _constants(kept: TableArrays) -> Any:
     return CConstants(
         caution=selector.CAUTION, near_ratio=selector.NEAR, num_nearest=selector.NUM_NEAREST,
-        max_error=summation.MAX_ERROR, chain_share=summation.CHAIN_SHARE, splits=summation.SPLITS,
+        max_error=MAX_ERROR, chain_share=summation.CHAIN_SHARE, splits=summation.SPLITS,
         shortest_chain=summation.SHORTEST_CHAIN, least_k=summation.LEAST_K,
         least_k_of_large=summation.LEAST_K_OF_LARGE, large_elements=summation.LARGE,
         narrow_side=summation.NARROW, narrow_depth=summation.NARROW_DEPTH,

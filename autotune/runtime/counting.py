@@ -7,9 +7,9 @@ from collections.abc import Callable
 from itertools import count
 from typing import NamedTuple
 
-from ..gemm import FLOAT_BYTES, Gemm
+from ..gemm import FLOAT_BYTES, Gemm, Triple
 from .pick import MAX_TALLIES, TUNED_ALIGNMENT, Pick, Provider
-from .product import Product, Triple
+from .product import Product
 
 
 class Counted(NamedTuple):

@@ -94,11 +94,6 @@ class Devices(Gpus):
         self._code = code
         self._libraries: dict[str, int] = {}  # by SHA-256 of the cubin; not bound to a GPU
 
-    def for_host(self) -> int:
-        """The GPU for host arrays: the current one if the table is for it, else the first that the table is
-        for."""
-        return first_served(self._driver, self._mismatch)
-
     def kernel(self, gpu: OpenGpu, kernel: Kernel) -> LoadedKernel:
         """A kernel on a GPU, loaded at the first request."""
         found = gpu.kernels.get(kernel.id)

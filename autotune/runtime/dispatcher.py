@@ -22,12 +22,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from ..errors import DispatchError
+from ..gemm import Triple
 from ..kernel.launch import ACTIVATIONS
 from .blas_provider import BlasProvider, is_switched_on
 from .kinds import FALLBACK
 from .one_kind import OneKind, open_kinds
 from .pick import MAX_PLANS, Pick
-from .product import Triple, UnfitStrides, check_overlap, make_gemm, packed_forms
+from .product import UnfitStrides, check_overlap, make_gemm, packed_forms
 
 if TYPE_CHECKING:
     from .added import Added
@@ -193,8 +194,7 @@ class Dispatcher:
         from .blas_engine import blas_pick
 
         gemms = [make_gemm(*_extents_and_flags(shape)) for shape in shapes]
-        engines, _ = self._opened or self._open()
-        number = engines.for_host() if device is None else _number(device)
+        engines, number = self._open_for(device)
         kind = engines.kind(number)
         if kind is None:  # cuBLAS serves all
             return [blas_pick(gemm) for gemm in gemms]
@@ -223,8 +223,7 @@ class Dispatcher:
 
         gemms = [make_gemm(*_extents_and_flags(shape)) for shape in shapes]
         epilogue = asked_for(has_bias, activation)
-        engines, _ = self._opened or self._open()
-        number = engines.for_host() if device is None else _number(device)
+        engines, number = self._open_for(device)
         engine, kind = engines.of(number), engines.kind(number)
         for gemm in gemms:
             a, b, c = packed_forms(gemm)
@@ -243,8 +242,7 @@ class Dispatcher:
         `device`: number of the GPU, by default the current one. Raises DispatchError where no table is for
         it, under capture, and where the GPU fails.
         """
-        engines, _ = self._opened or self._open()
-        number = engines.for_host() if device is None else _number(device)
+        engines, number = self._open_for(device)
         kind = engines.kind(number)
         if kind is None:
             raise DispatchError(f"no table is for GPU {number}, which cuBLAS serves: nothing can be checked")
@@ -472,10 +470,10 @@ class Dispatcher:
         """A product with strides that no kernel supports: computed by transposes if `out` is stored by
         columns, C^T = op(b)^T op(a)^T; else with a packed copy. Raises the fault if neither is possible."""
         (a, b, out), (trans_a, trans_b) = operands, transposed
-        owner, turned = owners[fault.role], _turned(out)
+        owner, out_transposed = owners[fault.role], _transposed(out)
         is_along_columns = call.keywords["bias"] is not None  # which would be along rows of the transpose
-        if fault.is_by_columns and turned is not None and not is_along_columns:
-            call(b, a, turned, trans_a=not trans_b, trans_b=not trans_a)
+        if fault.is_by_columns and out_transposed is not None and not is_along_columns:
+            call(b, a, out_transposed, trans_a=not trans_b, trans_b=not trans_a)
             return out
         named = {"a": a, "b": b, "out": out}
         copy = None if call.keywords["stream"] is not None else owner.packed_copy(named[fault.role])
@@ -583,6 +581,11 @@ class Dispatcher:
                 self._opened = engines, Libraries(driver)
             return self._opened
 
+    def _open_for(self, device: int | None) -> tuple[Engines, int]:
+        """The engines, and the number of a GPU: this one, or that for host arrays. Raises DispatchError."""
+        engines, _ = self._opened or self._open()
+        return engines, engines.for_host() if device is None else _number(device)
+
     def _record_too(self, engine: Planner) -> None:
         if self._record_file is not None:
             engine.record(self._record_file)
@@ -643,7 +646,7 @@ def _num_bytes(plan: Plan, stack: Stack | None) -> Triple:
     return a + stack.reach[0], b + stack.reach[1], c + stack.reach[2]
 
 
-def _turned(x: Any) -> Any | None:
+def _transposed(x: Any) -> Any | None:
     """The transposes of all matrices of an array, as a view; None if that is impossible."""
     if getattr(x, "ndim", 2) == 2:
         return getattr(x, "T", None)

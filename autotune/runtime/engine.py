@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import finalize
 
 from ..column_major import ColumnMajorCall
-from ..errors import DispatchError
-from ..gemm import FLOAT_BYTES, SINGLE, Batch
+from ..gemm import FLOAT_BYTES, SINGLE, Batch, Triple
 from ..kernel.launch import (
     EPILOGUE_WORDS,
+    NO_LAUNCH,
     PACK_SMEM_BYTES,
     PACK_THREADS,
     REDUCE_THREADS,
@@ -38,7 +38,7 @@ from .counting import CallCount, CallCounts, Counted
 from .cuda_driver import Driver
 from .devices import Devices, Gpus, LoadedKernel, OpenGpu
 from .pick import MAX_PLANS, TUNED_ALIGNMENT, Call, Pick, in_splits
-from .product import Product, Triple, check_aligned, common_device, understand
+from .product import Product, check_aligned, common_device, no_scale, understand
 from .table import Table
 
 if TYPE_CHECKING:
@@ -236,12 +236,12 @@ class Engine(Planner):
     def _make_plan(self, problem: Product, device: int, aligned: Triple, key: Key) -> Plan:
         gpu, gemm = self.devices.gpu(device), problem.gemm
         if not (gemm.m and gemm.n):
-            return Plan(problem, gpu, None, Grid((0, 1), 0, 0, 1, 0, 0, 0, 0, 0))
+            return Plan(problem, gpu, None, NO_LAUNCH)
         problem = self._chooser.served_as(problem, aligned)
         call = Call(problem.gemm, problem.lds, aligned, problem.batch)
         known = self._known
         if known is not None and known.is_first_use:
-            known.settled_on(gpu)
+            known.choices_on(gpu)
         pick = (known and known.pick(call, device)) or self._chooser.pick(call)
         epilogue = key[-1]
         if epilogue is None:
@@ -364,7 +364,7 @@ class Engine(Planner):
                 *plan.schedule, *plan.grid.strides, plan.grid.products, bias,
             )  # fmt: skip
         except (struct.error, OverflowError, TypeError) as error:
-            raise DispatchError(f"alpha = {alpha!r} or beta = {beta!r} is no float32 ({error})") from error
+            raise no_scale(alpha, beta, error) from error
 
     def _launch(self, plan: Plan, kernel: LoadedKernel, stream: int) -> None:
         size, at = plan.grid.size, self._arguments.at_sgemm

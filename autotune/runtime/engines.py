@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Literal
 
 from ..errors import DispatchError, DispatchWarning
+from ..gemm import Triple
 from .blas_engine import BlasEngine
 from .blas_provider import BlasProvider
 from .cuda_driver import Driver
@@ -18,7 +19,7 @@ from .devices import first_served, kind_here
 from .engine import Planner
 from .kinds import GpuKind, no_table
 from .one_kind import OneKind
-from .product import Triple, common_device
+from .product import common_device
 
 Fallback = Literal["refuse", "cublas"]
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 from ..errors import DispatchError
-from .conditions import kind_of
+from .conditions import without_slice
 from .table import Table, load
 
 KINDS_FOLDER = "kinds"
@@ -32,7 +32,7 @@ class GpuKind(NamedTuple):
 
     @classmethod
     def of(cls, gpu_name: str, compute_capability: tuple[int, int]) -> GpuKind:
-        return cls(kind_of(gpu_name), compute_capability)
+        return cls(without_slice(gpu_name), compute_capability)
 
     @classmethod
     def of_table(cls, table: Table) -> GpuKind:

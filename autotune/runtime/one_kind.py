@@ -119,7 +119,7 @@ class OneKind:
         gpu = engine.devices.gpu(device)
         if settler.is_captured(gpu, DEFAULT_STREAM):
             raise DispatchError("shapes cannot be settled while a graph is captured; settle them before")
-        self.choices().settled_on(gpu)
+        self.choices().choices_on(gpu)
         asked = list(gemms)
         for gemm in asked:
             if gemm.m and gemm.n and not gemm.is_batched:

@@ -8,13 +8,13 @@ from functools import partial
 from typing import Any, Literal, NamedTuple
 
 from ..frozen import frozen
-from ..gemm import FLOAT_BYTES, SINGLE, Batch, Gemm
+from ..gemm import FLOAT_BYTES, SINGLE, Batch, Gemm, Triple
 from ..kernel.launch import LaunchSpec, refusal
 from .table import Kernel
 
 How = Literal["exact", "settled", "modelled", "nearest", "default"]
 Provider = Literal["autotune", "cublas"]
-Triple = tuple[int, int, int]
+NUM_FIRST = 4  # launches, by rank: those that settling times (docs/decisions/0040)
 MAX_PLANS = 4096  # kinds of call that are remembered
 MAX_TALLIES = 1 << 16  # kinds of call that are counted separately
 TUNED_ALIGNMENT = 16  # bytes: of the widest vectors
@@ -67,7 +67,7 @@ class Call(NamedTuple):
     @classmethod
     def packed(cls, gemm: Gemm) -> Call:
         """Packed leading dimensions (at least 1) and addresses as aligned as they can be."""
-        return cls(gemm, (max(gemm.lda, 1), max(gemm.ldb, 1), max(gemm.ldc, 1)), batch=gemm.strides)
+        return cls(gemm, gemm.lds, batch=gemm.strides)
 
     @property
     def is_packed(self) -> bool:

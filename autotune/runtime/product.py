@@ -12,9 +12,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..errors import DispatchError, UsageError
-from ..gemm import FLOAT_BYTES, MAX_BATCH, MAX_EXTENT, SINGLE, Batch, Gemm
+from ..gemm import FLOAT_BYTES, MAX_BATCH, MAX_EXTENT, SINGLE, Batch, Gemm, Triple
 
-Triple = tuple[int, int, int]
 Form = tuple[int, int, int, int]  # rows, columns, strides of both in elements
 NO_DEVICE = -1  # of an array without elements
 
@@ -91,8 +90,7 @@ def _extent(name: str, value: Any, least: int = 0, most: int = MAX_EXTENT) -> in
 
 def packed(gemm: Gemm) -> Product:
     """A product, or a batch, of packed matrices."""
-    lds = max(gemm.lda, 1), max(gemm.ldb, 1), max(gemm.ldc, 1)
-    return Product(gemm, lds, gemm.operand_bytes, gemm.strides)
+    return Product(gemm, gemm.lds, gemm.operand_bytes, gemm.strides)
 
 
 def packed_forms(gemm: Gemm) -> tuple[Form, Form, Form]:
@@ -219,6 +217,10 @@ def check_aligned(addresses: Triple) -> None:
         behind = address % FLOAT_BYTES
         if behind:
             raise DispatchError(f"{role} begins {behind} bytes behind a whole float; pass a copy of it")
+
+
+def no_scale(alpha: Any, beta: Any, reason: object) -> DispatchError:
+    return DispatchError(f"alpha = {alpha!r} or beta = {beta!r} is no float32 ({reason})")
 
 
 def check_overlap(addresses: Triple, num_bytes: Triple) -> None:

@@ -21,15 +21,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ..error_bound import worst_ratio
 from ..errors import DispatchError
 from ..gemm import FLOAT_BYTES, Gemm
 from .conditions import differences
 from .devices import OpenGpu
 from .engine import Engine
-from .error_bound import worst_ratio
 from .pick import Call, Pick
 from .product import packed
-from .settling import MAX_LAUNCHES, Ground
+from .settling import MAX_LAUNCHES, Harness
 from .table import Entry, Table
 
 AIM_US = 500.0  # of a launch
@@ -98,23 +98,23 @@ def check_quickly(engine: Engine, gpu: OpenGpu) -> QuickCheck:
         own = driver.make_stream()
         at_end.callback(driver.free_stream, own)
         at_end.callback(driver.synchronize, own)
-        l2_bytes = Ground.l2_bytes(table)
-        ground = Ground(driver, problem, Call.packed(gemm), [plan], False, l2_bytes, own, at_end)
-        ground.take(round(min(max(BATCH_US / (recorded_us or AIM_US), 1), MAX_LAUNCHES)))
-        workspace = ground.workspace(plan.grid.scratch_bytes)
+        l2_bytes = Harness.l2_bytes(table)
+        harness = Harness(driver, problem, Call.packed(gemm), [plan], False, l2_bytes, own, at_end)
+        harness.take(round(min(max(BATCH_US / (recorded_us or AIM_US), 1), MAX_LAUNCHES)))
+        workspace = harness.workspace(plan.grid.scratch_bytes)
 
         def launch_several() -> None:
-            for number in range(ground.num_launches):
-                operands = ground.sets[number % len(ground.sets)]
+            for number in range(harness.num_launches):
+                operands = harness.sets[number % len(harness.sets)]
                 engine.launch_all(plan, own, operands, 1.0, 0.0, workspace)
 
-        graph, times_us = ground.graph(launch_several), list[float]()
+        graph, times_us = harness.graph(launch_several), list[float]()
         while _is_open(times_us, recorded_us):
-            taken = ground.intervals_us([graph] * NUM_GRAPHS)[1:]
-            times_us.append(fmean(taken) / ground.num_launches)
+            taken = harness.intervals_us([graph] * NUM_GRAPHS)[1:]
+            times_us.append(fmean(taken) / harness.num_launches)
         if min(times_us) <= 0:
             raise DispatchError("the GPU's events tell no times")
-        error_ratio = _error_ratio(ground, gemm)
+        error_ratio = _error_ratio(harness, gemm)
     here = gpu.conditions
     name, other = ("", ()) if here is None else (here.gpu_name, tuple(differences(table, here)))
     return QuickCheck(gpu.device, name, gemm, pick.kernel_id, error_ratio, min(times_us), recorded_us, other)
@@ -144,18 +144,18 @@ def _default(table: Table) -> tuple[Gemm, Pick]:
     return Gemm(512, 512, 512), Pick(kernel_id, "default", partial(str, "it is under test"), 1)
 
 
-def _error_ratio(ground: Ground, gemm: Gemm) -> float:
+def _error_ratio(harness: Harness, gemm: Gemm) -> float:
     """Of some rows and columns of the first set of operands, the outermost among them."""
-    a, b, c = ground.sets[0]
+    a, b, c = harness.sets[0]
     rows, columns = _some(gemm.m, NUM_ROWS), _some(gemm.n, NUM_COLUMNS)
     depth = np.arange(gemm.k)
     at_a = depth * gemm.m + rows[:, None] if gemm.trans_a else rows[:, None] * gemm.k + depth
     at_b = columns * gemm.k + depth[:, None] if gemm.trans_b else depth[:, None] * gemm.n + columns
-    part_a, part_b = (ground.stored(x, at).astype(np.float64) for x, at in ((a, at_a), (b, at_b)))
+    part_a, part_b = (harness.stored(x, at).astype(np.float64) for x, at in ((a, at_a), (b, at_b)))
     found = np.empty((len(rows), gemm.n), np.float32)
     row_bytes = FLOAT_BYTES * gemm.n
     for number, row in enumerate(rows.tolist()):
-        ground.copy_out(found.ctypes.data + number * row_bytes, c + row * row_bytes, row_bytes)
+        harness.copy_out(found.ctypes.data + number * row_bytes, c + row * row_bytes, row_bytes)
     result = found[:, columns]
     if not np.isfinite(found).all():
         return math.inf

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from ..errors import DispatchError
-from ..gemm import FLOAT_BYTES, LAYOUTS, Batch, Gemm
-from ..kernel.launch import Epilogue, Grid
+from ..gemm import FLOAT_BYTES, LAYOUTS, Batch, Gemm, Triple
+from ..kernel.launch import NO_LAUNCH, Epilogue
 from .arrays import Forms
 from .blas_provider import BlasProvider
 from .core import Core
@@ -22,7 +22,7 @@ from .core_structs import CBatch, Planned
 from .devices import OpenGpu
 from .engine import Key, Plan, key_of
 from .pick import MAX_PLANS, Call, Pick
-from .product import Product, Triple, make_gemm, packed
+from .product import Product, make_gemm, packed
 
 MAX_DECIDED = 4 * MAX_PLANS  # kinds of call that are told of one by one: 2 KB each
 _FASTER = "cuBLAS is expected to be as fast"
@@ -30,7 +30,6 @@ _UNKNOWN = "it is not known how fast cuBLAS is"
 _UNFIT = "strides or extents that no kernel takes, or another GPU"
 _EMPTY = "no elements"
 _NOT_TUNED = "a batch of a product that was not tuned in batches"
-_NOTHING = Grid((0, 1), 0, 0, 1, 0, 0, 0, 0, 0)
 
 
 @dataclass
@@ -134,7 +133,7 @@ class RoutedEngine(CoreEngine):
         self._new = pick, reason
         if not reason:
             return super().plan_of(problem, gpu, pick, addresses)
-        return Plan(problem, gpu, None, _NOTHING, core=self._left_alone(problem, gpu.device, addresses))
+        return Plan(problem, gpu, None, NO_LAUNCH, core=self._left_alone(problem, gpu.device, addresses))
 
     def _left_alone(self, problem: Product, device: int, addresses: Triple) -> CorePlan:
         """It launches nothing; its calls count as those of the other program's cuBLAS."""

@@ -6,11 +6,10 @@ import threading
 from collections import Counter
 from collections.abc import Callable
 
-from ..gemm import Batch
+from ..gemm import Batch, Triple
 from ..kernel.epilogue_names import BIAS
 from ..kernel.launch import Epilogue
 from .arrays import Forms
-from .product import Triple
 from .routed_engine import AllKinds, Decided, RoutedEngine
 from .several_calls import SeveralCalls
 from .torch_router import Tables

@@ -33,14 +33,14 @@ import numpy as np
 
 from ..device import DeviceLimits
 from ..errors import DispatchError
-from ..gemm import LAYOUTS, Gemm
+from ..gemm import LAYOUTS, Gemm, Triple
 from ..kernel.launch import has_work
 from ..models import cublas_model, residual
 from ..models.forecast import Forecast
 from ..models.launches import Floats, Launches, Shapes, Whole
 from ..models.residual import Residuals
 from ..models.time_model import Speeds
-from .pick import Call, How, Pick, Triple
+from .pick import Call, How, Pick
 from .summation import Depths, Sums, allowed_depths, excess_depth
 from .table import Entry, Kernel, RankedKernel, Table, weights
 

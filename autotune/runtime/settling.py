@@ -32,19 +32,19 @@ import numpy as np
 
 from ..column_major import WORKSPACE_BYTES
 from ..errors import DispatchError
-from ..gemm import FLOAT_BYTES
+from ..gemm import FLOAT_BYTES, Triple
 from ..models.launches import Floats
 from .blas_library import BlasHandle
-from .choices import Choice, KnownChoices, kind_of
+from .choices import Choice, KnownChoices, kind_of_call
 from .chooser import Chooser
 from .cuda_driver import LEGACY_STREAMS, CudaFault, Driver
 from .devices import OpenGpu
 from .engine import Engine, Plan
-from .pick import Call, Pick
-from .product import Product, Triple
+from .pick import NUM_FIRST, Call, Pick
+from .product import Product
 from .table import Table
+from .workspace import aligned
 
-NUM_TIMED = 4  # launches
 BATCH_US = 300.0  # of launches in a graph: events resolve 0.5 us
 MAX_LAUNCHES = 64  # in a graph: capturing one takes the host as long as a short kernel runs
 BUDGET_US = 20_000.0  # of the GPU for all rounds, as long as there are MIN_ROUNDS
@@ -55,7 +55,6 @@ LONG_US = 2000.0  # a launch that took this long needs no second one
 MEMORY_SHARE = 0.25  # of the free memory that settling takes at most
 L2_TIMES = 2  # as much as L2 holds is overwritten, to clear it
 NUM_RANDOM = 1 << 18  # normal numbers that are made; operands repeat them
-_ALIGNMENT = 256  # bytes
 DEFAULT_STREAM = LEGACY_STREAMS[0]  # waits for the work of all streams that do not opt out
 
 
@@ -64,7 +63,7 @@ class Settler:
 
     def __init__(self, table: Table, engine: Engine, chooser: Chooser, known: KnownChoices) -> None:
         self._engine, self._chooser, self._known = engine, chooser, known
-        self._l2_bytes = Ground.l2_bytes(table)
+        self._l2_bytes = Harness.l2_bytes(table)
         self._lock = threading.Lock()
 
     def at_first_use(self, plan: Plan, stream: int) -> bool:
@@ -99,9 +98,9 @@ class Settler:
     def _try(self, problem: Product, call: Call, gpu: OpenGpu, stream: int) -> None:
         if self._known.pick(call, gpu.device) is not None:
             return  # by another thread, or before
-        choices, kind = self._known.settled_on(gpu), kind_of(call)
+        choices, kind = self._known.choices_on(gpu), kind_of_call(call)
         try:
-            ranked = self._chooser.ranked(call, NUM_TIMED)
+            ranked = self._chooser.ranked(call, NUM_FIRST)
             is_alone = len(ranked) < 2 and not self._engine.blas.may_serve(call)
             if ranked[0].how != "modelled" or is_alone or not call.gemm.k or choices.is_full:
                 self._known.leave(call)
@@ -127,9 +126,9 @@ class Settler:
             at_end.callback(driver.synchronize, own)
             library = engine.blas.library if engine.blas.may_serve(kind) else None
             handle = None if library is None else library.handle(gpu.device, own, driver)
-            ground = Ground(driver, problem, kind, plans, handle is not None, self._l2_bytes, own, at_end)
-            ground.take(round(min(max(wanted, 1), MAX_LAUNCHES)))
-            times_us = _times_us(_launches(engine, plans, handle, ground), len(plans), ground)
+            harness = Harness(driver, problem, kind, plans, handle is not None, self._l2_bytes, own, at_end)
+            harness.take(round(min(max(wanted, 1), MAX_LAUNCHES)))
+            times_us = _times_us(_launches(engine, plans, handle, harness), len(plans), harness)
         shares = np.median(times_us / times_us[np.isfinite(times_us[:, 0])].mean(axis=0), axis=1)
         best = int(shares[: len(plans)].argmin())
         gemm, pick, time_us = kind.gemm, ranked[best], float(np.median(times_us[best]))
@@ -141,7 +140,7 @@ class Settler:
         )  # fmt: skip
 
 
-class Ground:
+class Harness:
     """The resources for timing launches of one kind of call: a stream, operands, a workspace, and events. All
     are released when the stack ends."""
 
@@ -161,11 +160,11 @@ class Ground:
         self._driver, self._at_end, self._l2_bytes = driver, at_end, l2_bytes
         self._offsets = kind.addresses
         self._sizes = [
-            _rounded(size + offset) for size, offset in zip(problem.num_bytes, kind.addresses, strict=True)
+            aligned(size + offset) for size, offset in zip(problem.num_bytes, kind.addresses, strict=True)
         ]
         scratch_bytes = max(plan.grid.scratch_bytes for plan in plans)
-        self._scratch_bytes = _rounded(max(scratch_bytes, WORKSPACE_BYTES if has_rival else 0))
-        self._counter_bytes = _rounded(max(plan.grid.counter_bytes for plan in plans))
+        self._scratch_bytes = aligned(max(scratch_bytes, WORKSPACE_BYTES if has_rival else 0))
+        self._counter_bytes = aligned(max(plan.grid.counter_bytes for plan in plans))
         self._base = self._border = self._l2 = 0
         self._events: list[int] = []
 
@@ -197,7 +196,7 @@ class Ground:
                 driver.zero(self._border, self._counter_bytes, self.stream)
         if self._l2_bytes:
             self._l2 = self._allocate(self._l2_bytes)
-        self._events = [self._make_event() for _ in range(2 * (NUM_TIMED + 1))]
+        self._events = [self._make_event() for _ in range(2 * (NUM_FIRST + 1))]
 
     def workspace(self, scratch_bytes: int) -> int:
         """For one launch at a time: the boundary between scratch and counters is the same for all."""
@@ -254,45 +253,45 @@ class Ground:
 
 
 def _launches(
-    engine: Engine, plans: Sequence[Plan], handle: BlasHandle | None, ground: Ground
+    engine: Engine, plans: Sequence[Plan], handle: BlasHandle | None, harness: Harness
 ) -> list[Callable[[Triple], None]]:
     """Functions that enqueue each plan, and last cuBLAS if its handle is given, with some operands."""
 
     def launch(plan: Plan, operands: Triple) -> None:
-        workspace = ground.workspace(plan.grid.scratch_bytes)
-        engine.launch_all(plan, ground.stream, operands, 1.0, 0.0, workspace)
+        workspace = harness.workspace(plan.grid.scratch_bytes)
+        engine.launch_all(plan, harness.stream, operands, 1.0, 0.0, workspace)
 
     launches: list[Callable[[Triple], None]] = [partial(launch, plan) for plan in plans]
     if handle is not None:
         handle.scale(1.0, 0.0)
-        call, workspace = engine.blas.call(plans[0].problem), ground.workspace(WORKSPACE_BYTES)
-        launches.append(lambda operands: handle.sgemm(call, ground.stream, operands, workspace))
+        call, workspace = engine.blas.call(plans[0].problem), harness.workspace(WORKSPACE_BYTES)
+        launches.append(lambda operands: handle.sgemm(call, harness.stream, operands, workspace))
     return launches
 
 
-def _times_us(launches: Sequence[Callable[[Triple], None]], num_plans: int, ground: Ground) -> Floats:
+def _times_us(launches: Sequence[Callable[[Triple], None]], num_plans: int, harness: Harness) -> Floats:
     """(launches, rounds) the time of each in each round; infinite if it is surely slower than the fastest of
     the first `num_plans`, the table's own."""
 
     def launch_several(launch: Callable[[Triple], None]) -> None:
-        for number in range(ground.num_launches):
-            launch(ground.sets[number % len(ground.sets)])
+        for number in range(harness.num_launches):
+            launch(harness.sets[number % len(harness.sets)])
 
-    singles = [partial(launch, ground.sets[0]) for launch in launches]
-    once_us = [ground.intervals_us([single])[0] for single in singles]
+    singles = [partial(launch, harness.sets[0]) for launch in launches]
+    once_us = [harness.intervals_us([single])[0] for single in singles]
     if max(once_us) < LONG_US:
-        once_us = ground.intervals_us(singles)
+        once_us = harness.intervals_us(singles)
     most_us = SURELY_SLOWER * min(once_us[:num_plans]) + LATENCY_US
     timed = [i for i, time_us in enumerate(once_us) if time_us <= most_us]
-    graphs = {i: ground.graph(partial(launch_several, launches[i])) for i in timed}
+    graphs = {i: harness.graph(partial(launch_several, launches[i])) for i in timed}
     generator = random.Random(0)
     rounds: list[list[float]] = []
     while len(rounds) < MIN_ROUNDS or (len(rounds) < MAX_ROUNDS and sum(map(sum, rounds)) < BUDGET_US):
         order = generator.sample(timed, len(timed))
-        of = dict(zip(order, ground.intervals_us([graphs[i] for i in order]), strict=True))
+        of = dict(zip(order, harness.intervals_us([graphs[i] for i in order]), strict=True))
         rounds.append([of[i] for i in timed])
     times_us = np.full((len(launches), len(rounds) - 1), np.inf)
-    times_us[timed] = np.array(rounds[1:]).T / ground.num_launches
+    times_us[timed] = np.array(rounds[1:]).T / harness.num_launches
     if not (times_us > 0).all():
         raise DispatchError("the GPU's events tell no times")
     return times_us
@@ -301,7 +300,3 @@ def _times_us(launches: Sequence[Callable[[Triple], None]], num_plans: int, grou
 @cache
 def _random_numbers() -> np.ndarray[Any, np.dtype[np.float32]]:
     return np.random.default_rng(0).standard_normal(NUM_RANDOM, dtype=np.float32)
-
-
-def _rounded(num_bytes: int) -> int:
-    return -(-num_bytes // _ALIGNMENT) * _ALIGNMENT

@@ -228,8 +228,7 @@ def _check_entry(entry: Entry, kernels: dict[str, Kernel]) -> None:
 
 def _refusal_of_batch(spec: LaunchSpec, gemm: Gemm) -> str | None:
     """Why a kernel must not serve a batch that is packed."""
-    lds = max(gemm.lda, 1), max(gemm.ldb, 1), max(gemm.ldc, 1)
-    return refusal(spec, gemm.m, gemm.n, gemm.k, lds, batch=gemm.strides)
+    return refusal(spec, gemm.m, gemm.n, gemm.k, gemm.lds, batch=gemm.strides)
 
 
 # ------------------------------------------------------------------------------------------------

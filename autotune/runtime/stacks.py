@@ -12,9 +12,9 @@ from itertools import product
 from typing import NamedTuple
 
 from ..errors import DispatchError
-from ..gemm import FLOAT_BYTES, MAX_BATCH, Batch
+from ..gemm import FLOAT_BYTES, MAX_BATCH, Batch, Triple
 from .arrays import Forms, Leading, packed_form
-from .product import Form, Triple, UnfitStrides, extents_of
+from .product import Form, UnfitStrides, extents_of
 
 _ROLES = ("a", "b", "out")
 

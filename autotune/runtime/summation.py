@@ -14,7 +14,8 @@ relative error grows like a depth:
 added in a tree, which adds hardly any error.
 
 cuBLAS splits k by its own rules, and adds up each split in one chain. Of 2,400 drawn shapes, it splits most
-no more often than `most_splits` says. A kernel may be deeper up to an error MAX_ERROR times as large.
+no more often than `most_splits` says. A kernel may be deeper up to an error MAX_ERROR times as large, as a
+search holds its candidates to unless told otherwise.
 
 Copied into exported tables.
 """
@@ -27,11 +28,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ..defaults import MAX_ERROR
 from ..gemm import Gemm
 from ..kernel.config import Config, threads_along_k
 from ..models.launches import Floats
 
-MAX_ERROR = 1.5  # times cuBLAS's, as a search holds its candidates to unless told otherwise
 CHAIN_SHARE = 0.9  # of the depth that is allowed: the rest is for adding up the splits
 # Of cuBLAS (0043). Its splits of k: this factor times the square root of k over the cube root of the elements
 # of C for each SM, none shorter than a chain. It splits from the first k on if C is small, from the second if

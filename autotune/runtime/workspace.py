@@ -33,7 +33,8 @@ _ALIGNMENT = 256  # bytes
 _Key = tuple[int, int]  # a stream's identity, and the thread if each thread has a stream of that name
 
 
-def _rounded(num_bytes: int) -> int:
+def aligned(num_bytes: int) -> int:
+    """This many bytes, rounded up to where what follows may begin."""
     return -(-num_bytes // _ALIGNMENT) * _ALIGNMENT
 
 
@@ -53,8 +54,8 @@ class _Piece:
 
     def sizes_for(self, grid: Grid) -> tuple[int, int]:
         """Bytes of scratch and counters that this launch and all before it need."""
-        scratch = _rounded(max(grid.scratch_bytes, self._scratch_bytes))
-        return scratch, _rounded(max(grid.counter_bytes, self._counter_bytes))
+        scratch = aligned(max(grid.scratch_bytes, self._scratch_bytes))
+        return scratch, aligned(max(grid.counter_bytes, self._counter_bytes))
 
     def resize(self, driver: Driver, pool: int, sizes: tuple[int, int], stream: int) -> None:
         """Memory that the stream still uses is freed after its work."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 
 from ..gemm import Gemm
-from ..models.cublas_model import FIXED_US
+from ..models.cublas_model import least_us
 from ..store import Store
 from ..target import Target
 from .result import ShapeResult
@@ -27,8 +27,7 @@ def expected_us(target: Target, store: Store, gemms: Iterable[Gemm]) -> dict[Gem
             best = None if found.best is None else found.best.measurement.time_us
             if time_us := best or found.cublas_us:
                 known[of.gemm] = time_us
-    rates = target.limits.fma_tflops, target.limits.bandwidth_gbs
-    return {gemm: known.get(gemm) or FIXED_US + gemm.limit_us(*rates) for gemm in gemms}
+    return {gemm: known.get(gemm) or least_us(gemm, target.limits) for gemm in gemms}
 
 
 def in_order(seconds: Mapping[Gemm, float]) -> list[Gemm]:

@@ -52,7 +52,6 @@ class SearchResult:
     not_begun: tuple[Gemm, ...]  # shapes whose spaces were not enumerated in time
     reason: StopReason
     num_new: int
-    num_duplicates: int  # measured here, but stored by another search on this database first
     elapsed_s: float  # on the target's clock
     ledger: Ledger
     signal: int | None = None  # that ended it, where one did

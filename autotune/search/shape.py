@@ -4,6 +4,7 @@ target."""
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import suppress
 
 from ..errors import DuplicateTrial, UsageError
 from ..gemm import Gemm
@@ -89,13 +90,10 @@ class ShapeSearch:
         self._correct(self.findings.restore_duels())
         self.offers.begin()
 
-    def keep(self, ask: Ask, measurement: Measurement) -> bool:
-        """Store the result of a point. False if another search on this database was faster."""
-        try:
+    def keep(self, ask: Ask, measurement: Measurement) -> None:
+        """Store the result of a point, unless another search on this database was faster."""
+        with suppress(DuplicateTrial):
             self._store.add_trial(self.study, ask.key, ask.point, measurement, ask.origin)
-        except DuplicateTrial:
-            return False
-        return True
 
     def tell(self, ask: Ask, measurement: Measurement) -> bool:
         """Learn from a point that was stored. Returns whether it is the best so far."""

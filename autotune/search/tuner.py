@@ -89,7 +89,7 @@ class Tuner:
         self._pipeline = Pipeline(target, self._ledger)
         self._refiner = self._make_refiner(target)
         self._reuser = self._make_reuser(target)
-        self._num_failed = self._num_duplicates = 0
+        self._num_failed = 0
         self._began_s = target.now()
 
     def _make_refiner(self, target: Target) -> Refiner | None:
@@ -133,7 +133,6 @@ class Tuner:
             not_begun=tuple(self._prepared),
             reason=reason,
             num_new=self._num_new,
-            num_duplicates=self._num_duplicates,
             elapsed_s=self._elapsed_s,
             ledger=self._ledger,
             signal=self._interrupts.number,
@@ -260,7 +259,6 @@ class Tuner:
     def _settle(self, kept: Kept) -> None:
         """Learn from a candidate that was stored, then report it."""
         shape, measurement = kept.candidate.shape, kept.measurement
-        self._num_duplicates += not kept.is_new
         is_best = shape.tell(kept.candidate.ask, measurement)
         if self._reuser is not None:
             self._reuser.learn(kept)

@@ -10,10 +10,9 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from typer.testing import CliRunner
+from cli_here import run_here
 
 from autotune import targets, tuning
-from autotune.cli.app import app
 from autotune.errors import UsageError
 from autotune.gemm import Gemm
 from autotune.measurement import Measurement, Outcome
@@ -94,17 +93,11 @@ def suite(tmp_path: Path) -> Path:
     return path
 
 
-def run(*arguments: str | Path, exit_code: int = 0):
-    done = CliRunner().invoke(app, [str(argument) for argument in arguments])
-    assert done.exit_code == exit_code, done.output
-    return done
-
-
 def test_shapes_of_a_file_are_searched_and_filled_until_nothing_is_gained(
     target: FillingGpu, suite: Path, tmp_path: Path
 ) -> None:
     command = ("search", "--gpu", "0", "--suite", suite, "--any", "2", "--db", tmp_path / "any.db")
-    facts = json.loads(run(*command, "--json").stdout)
+    facts = json.loads(run_here(*command, "--json").stdout)
     assert {shape["shape"] for shape in facts["shapes"]} == {str(SQUARE), str(FLAT)}
     assert facts["stopped"] in ("patience", "exhausted")
     filled = facts["filled"]
@@ -114,7 +107,7 @@ def test_shapes_of_a_file_are_searched_and_filled_until_nothing_is_gained(
     assert filled["improved"] == [str(FLAT)]
     flat = next(shape for shape in facts["shapes"] if shape["shape"] == str(FLAT))
     assert flat["num_trials"] <= 48 + 1  # of what was found on another shape, only what was the best
-    again = run(*command)
+    again = run_here(*command)
     assert "0 kernels, 0 new times" in again.stdout
     assert "0 shapes are now served best by a kernel that was found on another" in again.stdout
     assert "nothing is left to time; a larger --any finds more" in again.stdout
@@ -133,7 +126,7 @@ def test_a_shape_that_another_kernel_serves_better_has_its_final_again(
 
 def test_what_is_left_when_the_time_is_over_is_told(target: FillingGpu, suite: Path, tmp_path: Path) -> None:
     command = ("search", "--gpu", "0", "--suite", suite, "--any", "2", "--db", tmp_path / "any.db")
-    done = run(*command, "--seconds", "8")
+    done = run_here(*command, "--seconds", "8")
     assert "left: the same command goes on" in done.stdout
     assert "timing the found kernels on all shapes of their layout" in done.stderr
     assert target.num_filled <= 0.35 * 8 + 2  # that are under way while those before are stored
@@ -163,7 +156,7 @@ def test_a_file_without_counts_gives_its_shapes_and_weighs_nothing(
     plain = tmp_path / "plain.toml"
     plain.write_text("".join(f"[[shape]]\nm = {g.m}\nn = {g.n}\nk = {g.k}\n" for g in (SQUARE, FLAT)))
     command = ("search", "--gpu", "0", "--suite", plain, "--any", "9", "--db", tmp_path / "any.db")
-    done = run(*command)
+    done = run_here(*command)
     assert "--suite" not in done.stdout.splitlines()[-1]
 
 
@@ -183,7 +176,7 @@ def test_the_export_is_told_of_all_calls_and_restricted_to_none(
     target: FillingGpu, suite: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     db = tmp_path / "any.db"
-    run("search", "--gpu", "0", "--suite", suite, "--any", "1", "--trials", "9", "--db", db)
+    run_here("search", "--gpu", "0", "--suite", suite, "--any", "1", "--trials", "9", "--db", db)
     asked = {}
 
     def export_table(results, *_: object, **named: object) -> None:
@@ -191,7 +184,7 @@ def test_the_export_is_told_of_all_calls_and_restricted_to_none(
         raise UsageError("as far as this")
 
     monkeypatch.setattr(tuning.exporter, "export_table", export_table)
-    run("export-table", "--db", db, "--suite", suite, "--out", tmp_path / "out", exit_code=1)
+    run_here("export-table", "--db", db, "--suite", suite, "--out", tmp_path / "out", exit_code=1)
     assert asked["calls"] == {SQUARE: 10**9, FLAT: 10**8, UNKNOWN: 1}
     assert len(asked["gemms"]) == 1
 

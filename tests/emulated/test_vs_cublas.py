@@ -21,13 +21,13 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
 import contest
 import vs_cublas
+from spells import Spell
 
 from autotune.device import Environment
 from autotune.errors import DispatchError, EnvironmentProblem, UsageError
 from autotune.gemm import Gemm
 from autotune.gpu import driver, session
 from autotune.gpu.cublas import CublasError
-from autotune.gpu.stopwatch import Spell
 from autotune.kernel import resources, template
 from autotune.kernel.compiler import Cubin
 from autotune.kernel.config import Config

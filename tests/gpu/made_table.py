@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
+
+import numpy as np
 
 from autotune.device import DeviceLimits, Environment
 from autotune.export.exporter import export_table
@@ -15,6 +18,8 @@ from autotune.kernel import template
 from autotune.kernel.compiler import Compiler
 from autotune.kernel.config import Config
 from autotune.kernel.epilogue_names import named
+
+Array = np.ndarray[Any, Any]
 
 
 def plain_config(limits: DeviceLimits, vec_b: int) -> Config:
@@ -61,3 +66,15 @@ def export_winners(
     made = export_table(results, folder, compiler, epilogues=named(epilogues), with_c=with_c)
     compiler.close()
     return made
+
+
+def stored(gemm: Gemm, seed: int = 0) -> tuple[Array, Array, Array]:
+    """Random A, B and C as they are stored."""
+    random = np.random.default_rng(seed)
+    shapes = (
+        (gemm.k, gemm.m) if gemm.trans_a else (gemm.m, gemm.k),
+        (gemm.n, gemm.k) if gemm.trans_b else (gemm.k, gemm.n),
+        (gemm.m, gemm.n),
+    )
+    a, b, c = (random.standard_normal(shape, dtype=np.float32) for shape in shapes)
+    return a, b, c

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from made_table import export_winners, plain_config
+from made_table import export_winners, plain_config, stored
 
 from autotune.errors import DispatchError
 from autotune.export.check import error_ratio
@@ -99,17 +99,6 @@ def replaced(monkeypatch: pytest.MonkeyPatch, **functions: Any) -> None:
     """Call these instead of cuBLAS's own, through handles that nobody else has."""
     made = BlasLibrary(SimpleNamespace(**(cublas() | functions)))
     monkeypatch.setattr(blas_library, "find_library", lambda: made)
-
-
-def stored(gemm: Gemm, seed: int = 0) -> tuple[Array, Array, Array]:
-    random = np.random.default_rng(seed)
-    shapes = (
-        (gemm.k, gemm.m) if gemm.trans_a else (gemm.m, gemm.k),
-        (gemm.n, gemm.k) if gemm.trans_b else (gemm.k, gemm.n),
-        (gemm.m, gemm.n),
-    )
-    a, b, c = (random.standard_normal(shape, dtype=np.float32) for shape in shapes)
-    return a, b, c
 
 
 def check(

@@ -38,12 +38,12 @@ def search(tmp_path: Path) -> Search:
     return Search(tmp_path, "--gpu", "0", "--shape", "512", "--trials", "100000", AUTOTUNE_CACHE=cache)
 
 
-def _wait_until_gone(coordinator: int, monitor: Monitor, num_before: int | None, is_alone: bool) -> None:
+def _wait_until_gone(coordinator: int, monitor: Monitor, num_before: int, is_alone: bool) -> None:
     """Its workers must end, and the GPU be left to those who were on it before."""
     deadline = time.monotonic() + GONE_S
-    while workers_of(coordinator) or (is_alone and (monitor.other_processes() or 0) > (num_before or 0)):
-        left = workers_of(coordinator), monitor.other_processes(), num_before
-        assert time.monotonic() < deadline, f"workers, processes on the GPU now and before: {left}"
+    while workers_of(coordinator) or (is_alone and len(monitor.processes() or ()) > num_before):
+        left = workers_of(coordinator), monitor.processes(), num_before
+        assert time.monotonic() < deadline, f"workers, processes on the GPU, their number before: {left}"
         time.sleep(0.01)
 
 
@@ -51,7 +51,7 @@ def test_kills_lose_at_most_one_trial_each_and_leave_no_process(
     search: Search, gpu: GpuInfo, is_alone: bool
 ) -> None:
     rng, monitor = random.Random(5), Monitor(gpu.uuid)
-    num_neighbours = monitor.other_processes()
+    num_neighbours = len(monitor.processes() or ())
     stored: list[str] = []
     num_workers = num_runs_with_trials = 0
     for number in range(NUM_KILLS):

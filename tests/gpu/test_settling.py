@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from made_table import export_winners, plain_config
+from made_table import export_winners, plain_config, stored
 
 from autotune.export.check import error_ratio
 from autotune.gemm import Gemm
@@ -21,8 +21,7 @@ from autotune.gpu.driver import device_limits
 from autotune.runtime import workspace
 from autotune.runtime.choices import FOLDER
 from autotune.runtime.dispatcher import Dispatcher
-from autotune.runtime.pick import Call
-from autotune.runtime.settling import NUM_TIMED
+from autotune.runtime.pick import NUM_FIRST, Call
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(600), pytest.mark.filterwarnings("default")]
 
@@ -68,17 +67,6 @@ def shape_of(gemm: Gemm) -> tuple[int, int, int, bool, bool]:
     return gemm.m, gemm.n, gemm.k, gemm.trans_a, gemm.trans_b
 
 
-def stored(gemm: Gemm, seed: int = 0) -> tuple[Any, Any, Any]:
-    random = np.random.default_rng(seed)
-    shapes = (
-        (gemm.k, gemm.m) if gemm.trans_a else (gemm.m, gemm.k),
-        (gemm.n, gemm.k) if gemm.trans_b else (gemm.k, gemm.n),
-        (gemm.m, gemm.n),
-    )
-    a, b, c = (random.standard_normal(shape, dtype=np.float32) for shape in shapes)
-    return a, b, c
-
-
 def multiply(torch: Any, runtime: Any, gemm: Gemm) -> None:
     """A product into the middle of a larger matrix, checked with all that lies around it."""
     a, b, c = stored(gemm)
@@ -99,7 +87,7 @@ def test_shapes_are_settled_and_products_are_right(folder: Path, torch: Any, cac
     runtime, limits = Dispatcher(folder), device_limits(0)
     picks = runtime.settle([shape_of(gemm) for gemm in SHAPES])
     for gemm, pick in zip(SHAPES, picks, strict=True):
-        ranked = runtime._kinds[0].chooser.ranked(Call.packed(gemm), NUM_TIMED)
+        ranked = runtime._kinds[0].chooser.ranked(Call.packed(gemm), NUM_FIRST)
         assert (pick.kernel_id, pick.split_k) in {(one.kernel_id, one.split_k) for one in ranked}
         assert pick.how == "settled" and pick.expected_us is not None
         assert pick.expected_us >= 0.85 * gemm.limit_us(limits.fma_tflops, math.inf)

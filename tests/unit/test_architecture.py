@@ -22,9 +22,9 @@ NAMED_ONCE = ("autotune", "benchmarks", "docs/tools", "tests")  # no name is giv
 # Modules at the top of the package: facts that every room may use.
 FACTS = frozenset(
     {
-        "__init__", "bounds", "cache_folder", "column_major", "cuda_errors", "device", "distribution",
-        "disturbance", "entries", "errors", "frozen", "gemm", "measurement", "output_file", "requirements",
-        "search_policy", "stats", "strict", "suite", "target", "user_file",
+        "__init__", "bounds", "cache_folder", "column_major", "cuda_errors", "defaults", "device",
+        "distribution", "disturbance", "entries", "error_bound", "errors", "frozen", "gemm", "measurement",
+        "output_file", "requirements", "search_policy", "stats", "strict", "suite", "target", "user_file",
     }
 )  # fmt: skip
 

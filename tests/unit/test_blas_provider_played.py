@@ -397,8 +397,7 @@ def test_a_version_that_was_not_timed_serves_what_the_timed_one_would_not(
 ) -> None:
     """A dispatcher asks which is loaded; not a deterministic one, since processes load it at other times."""
     kernel_us = Chooser(_table()).pick(Call.packed(SHAPE)).expected_us
-    limits = _table().limits
-    least_us = cublas_model.FIXED_US + SHAPE.limit_us(limits.fma_tflops, limits.bandwidth_gbs)
+    least_us = cublas_model.least_us(SHAPE, _table().limits)
     assert kernel_us is not None
     level = math.log(kernel_us / least_us) + cublas_model.MARGIN * cublas_model.OTHER_VERSION / 2
     figures = CublasFigures("13.0.0", "01000000" * 3, "00000000", level, 0.0, 3.0)

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from cli_here import run_here
 from hypothesis import given
 from hypothesis import strategies as st
 from kind_cases import FIRST, SECOND, add
@@ -125,12 +126,6 @@ def test_whoever_has_had_the_least_of_its_share_is_asked_next():
     assert shares == [(8.0, 16.0), (2.0, 4.0), (4.0, 8.0)]
 
 
-def _run(*arguments: str | Path, exit_code: int = 0) -> Any:
-    done = CliRunner().invoke(app, [str(argument) for argument in arguments])
-    assert done.exit_code == exit_code, done.output
-    return done
-
-
 def _write(path: Path, *counts: tuple[CallKind, int]) -> Path:
     folder = path.with_name(f"{path.name}.d")
     folder.mkdir()
@@ -142,11 +137,11 @@ def _write(path: Path, *counts: tuple[CallKind, int]) -> Path:
 def test_the_command_searches_what_was_recorded_and_tells_the_gain(gemms, tmp_path):
     calls = _write(tmp_path / "calls.json", *((CallKind.packed(gemm), 1000) for gemm in gemms[:2]))
     command = ("search", "--gpu", REPLAY, "--suite", calls, "--trials", "20", "--db", tmp_path / "a.db")
-    facts = json.loads(_run(*command, "--json").stdout)
+    facts = json.loads(run_here(*command, "--json").stdout)
     assert facts["gain"]["num_calls"] == 2000 and facts["gain"]["left_calls"] == 0
     by_hand = sum(1e-3 * shape["best_time_us"] for shape in facts["shapes"])
     assert math.isclose(facts["gain"]["tuned_s"], by_hand, rel_tol=1e-6)
-    text = _run(*command).stdout
+    text = run_here(*command).stdout
     assert "The program's 2,000 calls of searched shapes take " in text and "by cuBLAS: " in text
     assert f"export-table --db {tmp_path / 'a.db'} --suite {calls}" in text.splitlines()[-1]
 
@@ -175,7 +170,7 @@ def test_coverage_is_told_by_calls_and_by_time(folder, tmp_path):
         (CallKind.packed(DEEP), 1),
     ]
     calls = _write(tmp_path / "calls.json", *kinds)
-    facts = json.loads(_run("coverage", calls, folder, "--json").stdout)
+    facts = json.loads(run_here("coverage", calls, folder, "--json").stdout)
     ways = facts["ways"]
     assert facts["num_calls"] == 116 and facts["num_kinds"] == 4
     assert {way: found["num_calls"] for way, found in ways.items()} == {
@@ -190,7 +185,7 @@ def test_coverage_is_told_by_calls_and_by_time(folder, tmp_path):
     )
     seconds = [one["seconds"] for one in facts["not_tuned"]]
     assert len(seconds) == 3 and seconds == sorted(seconds, reverse=True)
-    text = _run("coverage", calls, folder, "--limit", "2").stdout
+    text = run_here("coverage", calls, folder, "--limit", "2").stdout
     assert "116 calls of 4 kinds" in text and "86.2%" in text
     assert f"Next: autotune search --suite {calls}" in text
 
@@ -199,11 +194,11 @@ def test_coverage_is_told_for_each_kind_of_gpu(tmp_path):
     folder = write_table(FIRST, tmp_path / "t")
     add(replace(SECOND, entries=()), folder)
     calls = _write(tmp_path / "calls.json", (CallKind.packed(TUNED), 7))
-    facts = json.loads(_run("coverage", calls, folder, "--json").stdout)
+    facts = json.loads(run_here("coverage", calls, folder, "--json").stdout)
     (other,) = facts["other_gpus"]
     assert (facts["gpu"], facts["ways"]["tuned"]["num_calls"]) == ("NVIDIA H200", 7)
     assert (other["gpu"], other["ways"]["tuned"]["num_calls"]) == ("NVIDIA H100", 0)
-    text = _run("coverage", calls, folder).stdout
+    text = run_here("coverage", calls, folder).stdout
     assert "for NVIDIA H200" in text and "for NVIDIA H100" in text and "Next: " in text
 
 
@@ -215,7 +210,7 @@ def test_what_no_kernel_serves_well_is_missed(tmp_path):
     path.write_text(
         "[[shape]]\nm = 8\nn = 8\nk = 8\ncount = 3\n[[shape]]\nm = 8\nn = 8\nk = 8\nbatch = 2\ncount = 4\n"
     )
-    facts = json.loads(_run("coverage", path, folder, "--json").stdout)
+    facts = json.loads(run_here("coverage", path, folder, "--json").stdout)
     whys = {one["shape"]: (one["served"], one["why"]) for one in facts["not_tuned"]}
     assert whys["8x8x8b2:NN"][0] == "cublas" and "a launch for each product" in whys["8x8x8b2:NN"][1]
     assert facts["seconds"] > 0
@@ -233,7 +228,7 @@ def test_batches_are_told_by_what_serves_them(tmp_path):
     rows.append('m = 64\nn = 64\nk = 64\nbatch = 8\nshared = "b"\ncount = 11\n')
     path = tmp_path / "calls.toml"
     path.write_text("".join(f"[[shape]]\n{row}" for row in rows))
-    facts = json.loads(_run("coverage", path, folder, "--json").stdout)
+    facts = json.loads(run_here("coverage", path, folder, "--json").stdout)
     ways = {way: found["num_calls"] for way, found in facts["ways"].items()}
     assert ways == {"tuned": 3 + 11, "modelled": 5, "cublas": 7, "missed": 0}
 
@@ -241,7 +236,7 @@ def test_batches_are_told_by_what_serves_them(tmp_path):
 def test_calls_of_which_nothing_is_known_are_missed(folder, tmp_path):
     path = tmp_path / "calls.json"
     path.write_text('{"version": 1, "shape": [{"m": 128, "n": 128, "k": 64, "count": 3}], "others": 7}')
-    facts = json.loads(_run("coverage", path, folder, "--json").stdout)
+    facts = json.loads(run_here("coverage", path, folder, "--json").stdout)
     assert facts["num_calls"] == 10 and facts["ways"]["missed"]["num_calls"] == 7
     assert facts["ways"]["missed"]["share_of_calls"] == 0.7
 

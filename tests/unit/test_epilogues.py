@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
@@ -35,7 +35,7 @@ from autotune.gemm import LAYOUTS, Gemm
 from autotune.kernel.epilogue_names import ACTIVATED, EPILOGUES, name_of, named
 from autotune.kernel.launch import ACTIVATIONS, PLAIN, Variant
 from autotune.runtime import core
-from autotune.runtime.dispatcher import Dispatcher, _told
+from autotune.runtime.dispatcher import Activation, Dispatcher, _told
 from autotune.runtime.variants import plain_ids
 
 __all__ = ["offered"]
@@ -384,6 +384,10 @@ def test_names_lead_to_epilogues_and_back() -> None:
     assert PLAIN not in EPILOGUES.values()
     with pytest.raises(UsageError, match="no epilogue is named 'bias-tanh'; pass some of bias, relu, gelu,"):
         named(["bias", "bias-tanh"])
+
+
+def test_an_activation_is_typed_by_what_a_call_may_ask_for() -> None:
+    assert get_args(Activation) == ACTIVATED
 
 
 def test_the_core_numbers_activations_as_python_does() -> None:

@@ -154,7 +154,7 @@ def test_without_nvml_every_answer_is_empty(monkeypatch):
     monitor = nvml.Monitor("GPU-0")
     assert monitor.driver_version() == ""
     assert monitor.state().sm_clock_mhz is None
-    assert monitor.other_processes() is None
+    assert monitor.processes() is None
 
 
 def test_what_nvml_refuses_is_left_out(monkeypatch):

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from autotune import error_bound
 from autotune.device import KNOWN
 from autotune.gemm import Gemm
 from autotune.gpu import verification
@@ -35,7 +36,7 @@ def _sum_in_splits(products, splits):
 
 def _ratio(result, products, k):
     exact, size = products.sum(axis=-1), np.abs(products).sum(axis=-1)
-    return np.max(np.abs(result - exact) / (verification.gamma(k) * size))
+    return np.max(np.abs(result - exact) / (error_bound.gamma(k) * size))
 
 
 @settings(deadline=None, max_examples=30)
@@ -70,10 +71,10 @@ def test_a_wrong_element_breaks_the_bound(k):
 
 
 def test_the_bound_grows_with_k_only_while_that_is_certain():
-    gammas = [verification.gamma(k) for k in range(100)]
+    gammas = [error_bound.gamma(k) for k in range(100)]
     assert gammas == sorted(gammas)
     assert gammas[0] == 2 * 2.0**-24
-    assert verification.gamma(10**9) == verification.ZERO_MEAN_FACTOR * 2.0**-24
+    assert error_bound.gamma(10**9) == error_bound.ZERO_MEAN_FACTOR * 2.0**-24
 
 
 @pytest.mark.parametrize("k", [0, 1, 2, 7, 64, 1000, 20000])

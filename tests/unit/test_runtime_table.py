@@ -245,15 +245,6 @@ BATCH_FAULTS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", BATCH_FAULTS)
-def test_what_cannot_be_of_a_batch_is_refused(name: str) -> None:
-    change, message = BATCH_FAULTS[name]
-    tree = json.loads(render(batch_table()))
-    change(tree)
-    with pytest.raises(DispatchError, match=message):
-        parse(sign(tree))
-
-
 def added_table() -> Table:
     """With a bias, and with a bias and GELU."""
     return with_epilogues(sample_table(), EPILOGUES["bias"], EPILOGUES["bias-gelu"])
@@ -301,10 +292,16 @@ EPILOGUE_FAULTS: dict[str, tuple[Any, str]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", EPILOGUE_FAULTS)
-def test_what_cannot_be_of_an_epilogue_is_refused(name: str) -> None:
-    change, message = EPILOGUE_FAULTS[name]
-    tree = json.loads(render(added_table()))
+FAULTS: dict[str, tuple[Any, dict[str, tuple[Any, str]]]] = {
+    "batch": (batch_table, BATCH_FAULTS), "epilogue": (added_table, EPILOGUE_FAULTS),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("what", "name"), [(what, name) for what in FAULTS for name in FAULTS[what][1]])
+def test_what_cannot_be_of_a_batch_or_an_epilogue_is_refused(what: str, name: str) -> None:
+    make, faults = FAULTS[what]
+    change, message = faults[name]
+    tree = json.loads(render(make()))
     change(tree)
     with pytest.raises(DispatchError, match=message):
         parse(sign(tree))

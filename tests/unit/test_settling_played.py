@@ -30,11 +30,11 @@ from table_cases import (
 
 from autotune.errors import DispatchError, DispatchWarning, EnvironmentProblem
 from autotune.gemm import Gemm
-from autotune.runtime import choices, settling
+from autotune.runtime import choices
 from autotune.runtime import cuda_driver as door
 from autotune.runtime.cuda_driver import CudaFault, Driver
 from autotune.runtime.dispatcher import Dispatcher
-from autotune.runtime.pick import Call
+from autotune.runtime.pick import NUM_FIRST, Call
 from autotune.runtime.selector import Selector
 from autotune.runtime.table import Table
 
@@ -109,7 +109,7 @@ def is_timed(driver: FakeDriver) -> bool:
 
 
 def candidates(gemm: Gemm = SHAPE) -> list[str]:
-    ranked = Selector(_table()).ranked(Call.packed(gemm), settling.NUM_TIMED)
+    ranked = Selector(_table()).ranked(Call.packed(gemm), NUM_FIRST)
     return [pick.kernel_id for pick in ranked]
 
 
@@ -119,7 +119,7 @@ def candidates(gemm: Gemm = SHAPE) -> list[str]:
 @pytest.mark.parametrize("name", ["two", "last", "packed", "plain"])
 @pytest.mark.parametrize("policy", ["cold", "warm"])
 def test_the_fastest_of_the_models_first_serves(tmp_path: Path, name: str, policy: str) -> None:
-    assert name in candidates() and len(candidates()) == settling.NUM_TIMED
+    assert name in candidates() and len(candidates()) == NUM_FIRST
     table = _table(policy)
     driver = FakeDriver(table, kernel_us={name: 20.0})
     runtime = first_use(write_table(table, tmp_path / "t"), driver)

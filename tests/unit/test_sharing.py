@@ -109,7 +109,6 @@ def test_two_searches_at_once_try_nothing_twice_and_know_it_all(store: Store, sa
 
     result = tune(first, store, [GEMM], Options(trials=18, seed=2, sampler=sampler), search_too)
     stored = [trial.key for trial in store.trials(study_on(store, first, GEMM))]
-    assert result.num_duplicates == told[0].num_duplicates == 0
     assert not keys_of(first) & keys_of(second)
     assert sorted(stored) == sorted(keys_of(first) | keys_of(second))
     assert result.num_new + told[0].num_new == len(stored)

@@ -161,7 +161,7 @@ def test_a_search_goes_on_through_restarts_of_the_server(url: str, postgresql: S
     target = FakeTarget()
     with Store.open(url) as store:
         result = tune(target, store, [Gemm(64, 64, 64)], Options(trials=25), restart)
-        assert (result.num_new, result.num_duplicates) == (25, 0)
+        assert result.num_new == 25
         assert len(store.trials(result.shapes[0].study)) == 25
     starting.join()
 

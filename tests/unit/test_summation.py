@@ -19,13 +19,13 @@ from hypothesis import strategies as st
 from table_cases import FIGURES, depth, depths, make_kernel, make_spec, make_table, rank
 from test_export_portfolio import UNTUNED, in_layout, table_for
 
+from autotune.defaults import MAX_ERROR
 from autotune.device import known_limits
 from autotune.gemm import LAYOUTS, Gemm
 from autotune.runtime.pick import Call
 from autotune.runtime.selector import Selector
 from autotune.runtime.summation import (
     FEW_ROWS,
-    MAX_ERROR,
     NARROW_DEPTH,
     Depths,
     Sums,

@@ -42,11 +42,10 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Kept:
-    """A candidate that was stored. `is_new`: no other search on this database was faster to store it."""
+    """A candidate that was stored, if not by another search on this database first."""
 
     candidate: Candidate
     measurement: Measurement
-    is_new: bool
 
 
 class Pipeline:
@@ -92,11 +91,11 @@ class Pipeline:
         try:
             measurement = candidate.measured.result()
             with self._ledger.timing("store_s"):
-                is_new = candidate.shape.keep(candidate.ask, measurement)
+                candidate.shape.keep(candidate.ask, measurement)
         except BaseException as error:  # raised where the candidate is settled
             kept.set_exception(error)
         else:
-            kept.set_result(Kept(candidate, measurement, is_new))
+            kept.set_result(Kept(candidate, measurement))
 
     def kept(self, others: Sequence[Future[Any]] = ()) -> Iterator[Kept]:
         """Wait a while for a candidate or one of `others`; returns all candidates that are stored by then, in

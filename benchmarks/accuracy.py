@@ -1,7 +1,7 @@
 """The error of a C on the device against float64, in the usual figures: largest and Frobenius error.
 
-`verification` decides whether a result is right; this measures how accurate a right one is. Over the tiles of
-C that the reference holds (all of them, except for products too large to compute twice).
+`gpu/verification.py` decides whether a result is right; this measures how accurate a right one is. Over the
+tiles of C that the reference holds (all of them, except for products too large to compute twice).
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from typing import Any
 
 import numpy as np
 
-from ..gemm import FLOAT_BYTES, Gemm
-from .driver import check
-from .verification import CHECK_TILE, TILE_ELEMENTS, Verifier, tiles_of_one
+from autotune.gemm import FLOAT_BYTES, Gemm
+from autotune.gpu.driver import check
+from autotune.gpu.verification import CHECK_TILE, TILE_ELEMENTS, Verifier, tiles_of_one
 
 _DOUBLE_BYTES = 8
 

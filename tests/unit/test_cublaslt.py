@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import ctypes
+import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
+sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
+
+import cublaslt
+from cublaslt import CublasLt, LtCandidate
+
 from autotune.gemm import LAYOUTS, Gemm
-from autotune.gpu import cublaslt
 from autotune.gpu.cublas import CublasError
-from autotune.gpu.cublaslt import CublasLt, LtCandidate
 from autotune.gpu.memory import OperandSet
 
 STREAM, WORKSPACE = 77, 0x1000

@@ -12,10 +12,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from ..column_major import ColumnMajorCall
-from ..gemm import Gemm
-from .cublas import check_status
-from .memory import Buffer, OperandSet
+from autotune.column_major import ColumnMajorCall
+from autotune.gemm import Gemm
+from autotune.gpu.cublas import check_status
+from autotune.gpu.memory import Buffer, OperandSet
 
 NUM_CANDIDATES = 32
 WORKSPACE_BYTES = 64 << 20
