@@ -39,6 +39,7 @@ from .search.cublas_times import time_cublas
 from .search.fill import Filled, OnFill, ignore_fill
 from .search.progress import Best, Event, OnEvent, ShapeStarted, ignore
 from .search.propose.origins import FILL, FOUND_ELSEWHERE
+from .search.run.limits import check_options
 from .search_policy import SearchPolicy
 from .starting_points import StartingPoints
 from .store import Store, TrialRecord, shown
@@ -169,18 +170,19 @@ def tune(
     named = read_shapes(shapes)
     gemms = (*named, *(drawn_calls(num_drawn, seed, _single(calls)) if num_drawn else read_shapes(calls)))
     policy = policy or SearchPolicy()
+    options = Options(sampler=sampler, trials=trials, seconds=seconds, seed=seed, policy=policy)
+    check_options(options)
+    opened = targets.open_target(gpu, read_policy(cache), gemms, max_error, note=note)
+    _need_searchable(opened, named, num_drawn)  # else it is a recording, which has nothing to close
     with (
-        closing(targets.open_target(gpu, read_policy(cache), gemms, max_error, note=note)) as target,
-        Store.open(db) as store,  # after the target: if that fails, no empty database is left
+        closing(opened) as target,
+        Store.open(db) as store,  # last: what is refused before leaves no empty database
         store.damages.told(note),
     ):
         store.tell_when_away(note)
         recorded = target if isinstance(target, ReplayTarget) else None
         starts = StartingPoints(targets.matrices(), target.limits)
-        options = Options(
-            sampler=sampler, trials=trials, seconds=seconds, seed=seed, starts=starts, policy=policy
-        )
-        options = _after_cublas(target, store, options)
+        options = _after_cublas(target, store, replace(options, starts=starts))
         run = partial(_search, target, store, on_event=on_event, has_dashboard=has_dashboard)
         filled, gain = None, None
         if num_drawn:
@@ -217,8 +219,6 @@ def _after_cublas(target: Target, store: Store, options: Options) -> Options:
     if seconds is None:
         time_cublas(target, store, drawn, math.inf)
         return options
-    if not 0 < seconds < math.inf:
-        return options  # which the search refuses, as they were given
     until_s = target.now() + seconds
     time_cublas(target, store, drawn, target.now() + options.policy.cublas_share * seconds)
     return replace(options, seconds=max(until_s - target.now(), _LEAST_S))
@@ -258,6 +258,16 @@ def _single(calls: Mapping[Gemm, int]) -> dict[Gemm, int]:
     for gemm in single:
         gemm.need_output()
     return single
+
+
+def _need_searchable(target: Target, named: Iterable[Gemm], num_drawn: int) -> None:
+    """Raises UsageError if a recording lacks a named shape, or shapes are to be drawn for it. Of calls that it
+    lacks, perhaps none is searched."""
+    if num_drawn:
+        _filling(target)
+    if isinstance(target, ReplayTarget):
+        for gemm in named:
+            target.baseline(gemm)
 
 
 def _filling(target: Target) -> Filling:

@@ -54,6 +54,8 @@ WRONG = {
         ("--shape", "x"),
         ("--shape", "0"),
         ("--shape", "9" * 5000),
+        ("--gpu", "auto", "--shape", "5000", "--seconds", "5"),
+        ("--gpu", "auto", "--shape", "4096", "--any", "2", "--seconds", "5"),
         ("--gpu", "replay:none.gz", "--shape", "4096"),
         ("--gpu", "replay:/dev/zero"),
         ("--gpu", f"replay:{BAD_NAME}"),
@@ -63,6 +65,8 @@ WRONG = {
         (*LONG[1:], "--seconds", "0"),
         (*LONG[1:], "--trials", "-1"),
         (*LONG[1:], "--trials", "1.5"),
+        (*LONG[1:], "--seed", "-1"),
+        (*LONG[1:], "--sampler", "none"),
         (*LONG[1:], "--max-error", "nan"),
         (*LONG[1:], "--max-error", "-1"),
         (*LONG[1:], "--colour"),
@@ -87,6 +91,7 @@ def test_wrong_usage_is_one_line_and_2(command: str, arguments: tuple[str, ...],
     notes = ("No GPU", "A recorded", "Every")
     told = [line for line in done.stderr.splitlines() if not line.startswith(notes)]
     assert done.stdout == "" and len(told) == 1 and told[0].startswith("autotune: "), done.stderr
+    assert not list(tmp_path.iterdir()), "what was refused left a file"
 
 
 @pytest.mark.parametrize("name", [BAD_NAME, b"a\xff.db", "/dev/null", "none/a.db", ".", "fifo", "voodoo://x"])

@@ -20,6 +20,11 @@ def make_proposer(
     policy: SearchPolicy | None = None,
 ) -> Proposer:
     """`autotune` is ours, `random` draws unseen feasible points. Raises UsageError for another name."""
+    need_sampler(sampler)
+    return Proposer(space, seed=seed, traits=traits, policy=policy, has_model=sampler == "autotune")
+
+
+def need_sampler(sampler: str) -> None:
+    """Raises UsageError for a name that is not known."""
     if sampler not in SAMPLERS:
         raise UsageError(f"--sampler {sampler!r} is unknown; known are {', '.join(SAMPLERS)}")
-    return Proposer(space, seed=seed, traits=traits, policy=policy, has_model=sampler == "autotune")

@@ -13,7 +13,7 @@ from ...gemm import Gemm
 from ...kernel.config import Config
 from ...search_policy import SearchPolicy
 from ...stats import Patience
-from ..propose.samplers import DEFAULT_SAMPLER
+from ..propose.samplers import DEFAULT_SAMPLER, need_sampler
 from ..shape import ShapeSearch
 
 
@@ -102,6 +102,12 @@ def check(gemms: Sequence[Gemm], options: Options) -> None:
     """Raises UsageError for invalid shapes or options."""
     if not gemms:
         raise UsageError("no shape to search; name at least one")
+    check_options(options)
+
+
+def check_options(options: Options) -> None:
+    """Raises UsageError if any of them is invalid, whatever the shapes."""
+    need_sampler(options.sampler)
     if options.trials is not None and options.trials < 1:
         raise UsageError(f"--trials {options.trials}: at least 1")
     if not 0 <= options.seed <= LARGEST:
