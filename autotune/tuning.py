@@ -261,8 +261,8 @@ def _single(calls: Mapping[Gemm, int]) -> dict[Gemm, int]:
 
 
 def _need_searchable(target: Target, named: Iterable[Gemm], num_drawn: int) -> None:
-    """Raises UsageError if a recording lacks a named shape, or shapes are to be drawn for it. Of calls that it
-    lacks, perhaps none is searched."""
+    """Raises UsageError if a recording lacks a named shape, or shapes are to be drawn for it. Of calls it
+    lacks perhaps none is searched."""
     if num_drawn:
         _filling(target)
     if isinstance(target, ReplayTarget):
