@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import time
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -13,6 +14,8 @@ from ..kernel.epilogue_names import name_of
 from ..runtime.kinds import load_kinds, names_of
 from ..runtime.table import LeftOut, Table
 from . import common, console
+
+LONG_S = 10.0  # of compiling: worth a hint at what would shorten it
 
 
 def export(
@@ -51,9 +54,29 @@ def export(
             with_c=with_c,
             adds=adds,
             note=console.note,
-            on_compiled=lambda done, total: progress.update(f"{done:,} of {total:,} kernels are compiled"),
+            on_compiled=Compiled(progress, max_kernels),
         )
     _tell_export(table, out, is_json=is_json)
+
+
+class Compiled:
+    """Tells how far the compiler is and, once it is clear that this takes a while, what would shorten it."""
+
+    def __init__(self, progress: console.Progress, max_kernels: int) -> None:
+        self._progress, self._max_kernels = progress, max_kernels
+        self._began_s = time.monotonic()
+
+    def __call__(self, done: int, total: int) -> None:
+        if not done:
+            self._began_s = time.monotonic()
+        elif self._max_kernels and (time.monotonic() - self._began_s) / done * (total - done) > LONG_S:
+            most = min(self._max_kernels, total)
+            console.note(
+                f"{total:,} kernels are compiled, up to {most:,} of them for all other shapes; "
+                "--max-kernels 0 leaves these out"
+            )
+            self._max_kernels = 0  # once
+        self._progress.update(f"{done:,} of {total:,} kernels are compiled")
 
 
 def _tell_export(table: Table, folder: Path, *, is_json: bool) -> None:

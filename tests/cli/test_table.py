@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from exports import EXPORTS
 
+from autotune.cli import export_table
 from autotune.export.package import write_folder
 from autotune.gemm import LAYOUTS
 from autotune.kernel import template
@@ -49,6 +50,30 @@ def exported(db: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, 
 def again(exported: tuple[Path, dict[str, object]], db: Path) -> str:
     """What the same export says to a person, to the same place."""
     return run(*EXPORT, "--db", db, "--out", exported[0]).stdout
+
+
+@pytest.mark.parametrize(
+    ("each_s", "max_kernels", "is_told"), [(0.5, 252, True), (0.5, 0, False), (0.01, 252, False)]
+)
+def test_a_long_compile_tells_early_what_would_shorten_it(
+    each_s: float,
+    max_kernels: int,
+    is_told: bool,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now_s = [0.0]
+    monkeypatch.setattr(export_table.time, "monotonic", lambda: now_s[0])
+    told = export_table.Compiled(export_table.console.Progress(is_quiet=True), max_kernels)
+    for done in range(257):
+        told(done, 257)
+        now_s[0] += each_s
+        if done == 1:
+            early = capsys.readouterr().err
+    text = (
+        "257 kernels are compiled, up to 252 of them for all other shapes; --max-kernels 0 leaves these out\n"
+    )
+    assert (early, capsys.readouterr().err) == (text if is_told else "", "")
 
 
 def test_export_says_what_it_wrote_and_that_it_is_recorded(exported: tuple[Path, dict[str, object]]) -> None:
