@@ -1,6 +1,7 @@
 """Reads a file that a user names: a regular one, small enough to be held in memory.
 
-Anything else is refused before a byte of it is read. A pipe may never be written to, and a device never ends.
+Anything else is refused before it is read, but for its first bytes: a pipe may never be written to, and a
+device never ends.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ MOST_TOML = 256 << 10  # bytes: some 6,000 shapes of a suite
 LONGEST_LINE = 1000  # characters: reading a dotted key of TOML takes time that grows as its square
 T = TypeVar("T")
 _GZIP = b"\x1f\x8b"
+_SQLITE = b"SQLite format 3\0"
 _KINDS = (  # of what can be opened; folders and sockets cannot
     (stat.S_ISFIFO, "a pipe"),
     (lambda mode: stat.S_ISCHR(mode) or stat.S_ISBLK(mode), "a device"),
@@ -73,9 +75,14 @@ def _read(path: Path, what: str, most_bytes: int) -> bytes:
         for is_kind, name in _KINDS:
             if is_kind(status.st_mode):
                 raise UsageError(f"{path} is {name}, and a {what} is a regular file; name one")
+        begin = file.read(len(_SQLITE))
+        if begin == _SQLITE:
+            raise UsageError(
+                f"{path} is a database, not a {what}: commands take it as --db {path}; name a {what} here"
+            )
         if status.st_size > most_bytes:
             raise _too_large(path, what, most_bytes)
-        return file.read(most_bytes + 1)  # what the kernel makes up has no size
+        return begin + file.read(most_bytes + 1 - len(begin))  # what the kernel makes up has no size
 
 
 def _open_at_once(path: str, flags: int) -> int:

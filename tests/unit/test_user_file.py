@@ -5,6 +5,8 @@ from __future__ import annotations
 import gzip
 import os
 import socket
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -48,6 +50,17 @@ def test_enormous_files_are_not_read(tmp_path: Path) -> None:
     for name in ("sparse", "bomb", "/proc/kallsyms" if Path("/proc/kallsyms").exists() else "sparse"):
         with pytest.raises(UsageError, match="holds more than 1,024 KiB, too much for a recording"):
             read_file(tmp_path / name, "recording", MOST)
+
+
+def test_a_database_is_named_as_one_and_where_it_goes_is_told(tmp_path: Path) -> None:
+    path = tmp_path / "a.db"
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("CREATE TABLE t (x)")
+        connection.execute("INSERT INTO t VALUES (zeroblob(?))", (MOST,))
+        connection.commit()
+    for most_bytes in (MOST, 2 * MOST):
+        with pytest.raises(UsageError, match=f"{path} is a database, not a suite: commands take it as --db"):
+            read_file(path, "suite", most_bytes)
 
 
 @pytest.mark.parametrize("name", ["none", "none\0", "n" * 5000, "none/none"])
