@@ -1,5 +1,5 @@
 """Which of the tied kernels of each shape a table takes: as few as serve all shapes, then those that need
-least energy.
+least energy, then winners.
 
 A set cover over the tied sets, by the greedy method (V. Chvatal, Math. Oper. Res. 4 (1979) 233): at most 1 +
 ln(s) times the smallest number that serves s shapes, and never more than one per shape.
@@ -17,7 +17,7 @@ MAX_LOSS = 0.005  # tied, and slower than the fastest by more than this in the m
 SAME_ENERGY = 0.03  # less than the difference of two readings of one kernel's energy
 
 Kernel = tuple[str, ...]
-_Loss = tuple[float, float]  # energy and time, relative
+_Loss = tuple[float, float, float]  # relative energy; 0 for the winner, else 1; relative time
 
 
 @dataclass(frozen=True)
@@ -27,13 +27,14 @@ class Option:
     kernel: Kernel
     time_us: float
     joules: float | None = None  # of one launch; None where it was not measured
+    is_winner: bool = False  # what the search announced as the best
 
 
 def choose(tied: Mapping[S, Sequence[Option]]) -> dict[S, Option]:
     """For each shape one of its options; shapes without any are left out.
 
-    First come kernels that serve the most shapes, then those that need less energy, then time and name:
-    the same choice in every run, whatever order shapes and options come in.
+    First come kernels that serve the most shapes, then those that need less energy, then winners, then time
+    and name: the same choice in every run, whatever order shapes and options come in.
     """
     near = {shape: _near(options) for shape, options in tied.items() if options}
     losses: dict[Kernel, dict[S, _Loss]] = {}
@@ -56,24 +57,26 @@ def choose(tied: Mapping[S, Sequence[Option]]) -> dict[S, Option]:
 
 
 def _near(options: Sequence[Option]) -> list[Option]:
-    """The options without a significant loss, each kernel once."""
+    """The winner and the options without a significant loss, each kernel once."""
     least_us = min(option.time_us for option in options)
     near = sorted(
-        (o for o in options if o.time_us <= least_us * (1 + MAX_LOSS)),
-        key=lambda o: (o.kernel, o.time_us, math.inf if o.joules is None else o.joules),
+        (o for o in options if o.is_winner or o.time_us <= least_us * (1 + MAX_LOSS)),
+        key=lambda o: (o.kernel, not o.is_winner, o.time_us, math.inf if o.joules is None else o.joules),
     )
     return list({option.kernel: option for option in reversed(near)}.values())
 
 
 def _loss(option: Option, options: Sequence[Option]) -> _Loss:
-    """Energy and time of an option relative to the least of all. Energy counts where it is known of all."""
+    """Energy and time of an option are relative to the least of all. Energy counts where it is known of
+    all."""
     known = [o.joules for o in options if o.joules is not None]
     is_known = option.joules is not None and len(known) == len(options)
     energy = option.joules / min(known) if is_known and option.joules is not None else 1.0
-    return energy, option.time_us / min(o.time_us for o in options)
+    return energy, float(not option.is_winner), option.time_us / min(o.time_us for o in options)
 
 
-def _mean(losses: Sequence[_Loss]) -> tuple[int, float]:
-    """Mean energy in steps of its accuracy, and mean time. Exact sums: their order does not matter."""
-    energy, time_us = (math.fsum(column) / len(losses) for column in zip(*losses, strict=True))
-    return round((energy - 1) / SAME_ENERGY), time_us
+def _mean(losses: Sequence[_Loss]) -> tuple[int, float, float]:
+    """Mean energy in steps of its accuracy, the share of shapes it did not win, and mean time. Exact sums:
+    their order does not matter."""
+    energy, lost, time_us = (math.fsum(column) / len(losses) for column in zip(*losses, strict=True))
+    return round((energy - 1) / SAME_ENERGY), lost, time_us

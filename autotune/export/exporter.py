@@ -7,6 +7,7 @@ matrices of times ─► portfolio.py ─────────┘        left
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -34,6 +35,7 @@ from .tuned import TunedPoint, TunedResults, TunedShape
 from .wishes import Wish, all_wishes, defaults, with_epilogues
 
 MEGABYTE = 1e6  # bytes
+MOST_NAMED = 3  # shapes in a note
 MAX_TIED = 4  # kernels kept per shape: the chosen one, and tied ones that the table holds anyway
 
 
@@ -71,6 +73,7 @@ def export_table(
     _check(results, compiler, note)
     results = replace(results, source_hash=same_code.kept_as(template.source_hash()))
     tuned = cut_to_chosen(results)
+    _tell_replaced(results, tuned, note)
     limits = results.limits
     most = max_kernels // len(LAYOUTS)
     single = tuple(shape for shape in results.shapes if not shape.gemm.is_batched)  # the model's
@@ -146,7 +149,10 @@ def cut_to_chosen(results: TunedResults) -> TunedResults:
     among the tied (`cover.choose`), then the tied kernels that the table holds for other shapes anyway."""
     tied = {s.gemm: {_name(s.gemm, p): p for p in _tied(s)} for s in results.shapes}
     options = {
-        gemm: [cover.Option(name, p.time_us, p.joules) for name, p in points.items()]
+        gemm: [
+            cover.Option(name, p.time_us, p.joules, number == 0)
+            for number, (name, p) in enumerate(points.items())
+        ]
         for gemm, points in tied.items()
     }
     chosen = {gemm: option.kernel for gemm, option in cover.choose(options).items()}
@@ -158,6 +164,21 @@ def cut_to_chosen(results: TunedResults) -> TunedResults:
         return replace(shape, ranked=tuple(points[name] for name in names[:MAX_TIED]))
 
     return replace(results, shapes=tuple(map(cut, results.shapes)))
+
+
+def _tell_replaced(results: TunedResults, tuned: TunedResults, note: Callable[[str], None]) -> None:
+    """Tell for which shapes the search announced another kernel than the one that is exported."""
+    served = Counter(_name(shape.gemm, shape.ranked[0]) for shape in tuned.shapes if shape.ranked)
+    told = []
+    for before, after in zip(results.shapes, tuned.shapes, strict=True):
+        if after.ranked and after.ranked[0].config != before.ranked[0].config:
+            num = served[_name(after.gemm, after.ranked[0])]
+            why = f"serves {num} shapes" if num > 1 else "needs less energy"
+            told.append(f"{after.gemm} (place {before.ranked.index(after.ranked[0]) + 1}; {why})")
+    if told:
+        names = ", ".join(told[:MOST_NAMED])
+        more = f" and {len(told) - MOST_NAMED} more" if len(told) > MOST_NAMED else ""
+        note(f"Not the winner but a kernel that is tied with it is exported for {names}{more}")
 
 
 def _tied(shape: TunedShape) -> tuple[TunedPoint, ...]:

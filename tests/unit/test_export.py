@@ -137,10 +137,25 @@ def test_a_tie_is_broken_towards_a_kernel_that_another_shape_needs(tmp_path: Pat
     tied = (TunedPoint(EXACT, 2650.0, True, 1.0), TunedPoint(TIED, 2655.0, True, 1.2))
     alone = (TunedPoint(TIED, 300.0, True),)
     shapes = (TunedShape(SQUARE, tied), TunedShape(other, alone), TunedShape(transposed, tied))
-    table = load(export_table(results(shapes=shapes), tmp_path / "t", FakeCompiler()))
+    told: list[str] = []
+    found = results(shapes=shapes)
+    table = load(export_table(found, tmp_path / "t", FakeCompiler(), note=told.append))
     configs = {k.id: k.config for k in table.kernels}
     ranked = {e.gemm: [configs[r.kernel] for r in e.ranked] for e in table.entries}
     assert ranked == {SQUARE: [TIED], other: [TIED], transposed: [EXACT]}  # another layout, another kernel
+    assert told == [
+        "Not the winner but a kernel that is tied with it is exported for "
+        f"{SQUARE} (place 2; serves 2 shapes)"
+    ]
+
+
+def test_a_single_shape_has_the_announced_winner(tmp_path: Path) -> None:
+    """A tied kernel whose median is less took its place, and nothing told so."""
+    shape = TunedShape(SQUARE, (TunedPoint(EXACT, 2650.0, True), TunedPoint(TIED, 2649.0, True)))
+    told: list[str] = []
+    table = load(export_table(results(shapes=(shape,)), tmp_path / "t", FakeCompiler(), note=told.append))
+    (ranked,) = table.entries[0].ranked
+    assert {k.id: k.config for k in table.kernels}[ranked.kernel] == EXACT and not told
 
 
 def test_rivals_that_the_table_holds_anyway_follow_the_chosen_one() -> None:

@@ -69,3 +69,14 @@ def test_among_equals_less_energy_wins_then_time():
     unknown = [Option(("a",), 100.0, 1.10), Option(("b",), 100.2, None)]
     assert choose({"one": unknown})["one"].kernel == ("a",)
     assert choose({"one": [Option(("b",), 100.0), Option(("a",), 100.0)]})["one"].kernel == ("a",)
+
+
+def test_the_winner_comes_before_what_is_tied_with_it_unless_that_serves_more_or_needs_less():
+    """The search announces the winner by pairs of times; by medians another may look faster."""
+    options = [Option(("w",), 101.0, is_winner=True), Option(("a",), 100.0), Option(("b",), 100.1)]
+    assert choose({"one": options})["one"].kernel == ("w",)
+    assert choose({"one": options, "two": [Option(("b",), 9.0)]})["one"].kernel == ("b",)
+    joules = [Option(("w",), 100.0, 1.01, is_winner=True), Option(("a",), 99.9, 1.0)]
+    assert choose({"one": joules})["one"].kernel == ("w",)  # as thrifty as can be told
+    joules = [Option(("w",), 100.0, 1.20, is_winner=True), Option(("a",), 99.9, 1.0)]
+    assert choose({"one": joules})["one"].kernel == ("a",)
