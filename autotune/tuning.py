@@ -32,14 +32,13 @@ from .models.cublas_model import NUM_TIMED
 from .recording.replay import ReplayTarget
 from .runtime.kinds import GpuKind, load_kinds
 from .runtime.table import Table
-from .search import DEFAULT_SAMPLER, Options, SearchResult, ShapeResult
+from .search import DEFAULT_SAMPLER, Options, SearchResult, ShapeResult, check_options
 from .search import tune as search
 from .search.called import Gain, expected_us, gain_of, in_order, weights
 from .search.cublas_times import time_cublas
 from .search.fill import Filled, OnFill, ignore_fill
 from .search.progress import Best, Event, OnEvent, ShapeStarted, ignore
 from .search.propose.origins import FILL, FOUND_ELSEWHERE
-from .search.run.limits import check_options
 from .search_policy import SearchPolicy
 from .starting_points import StartingPoints
 from .store import Store, TrialRecord, shown

@@ -2,7 +2,7 @@
 
 from .propose.samplers import DEFAULT_SAMPLER, SAMPLERS
 from .result import SearchResult, ShapeResult
-from .run.limits import Options, StopReason
+from .run.limits import Options, StopReason, check_options
 from .shape import study_of
 from .tuner import tune
 
@@ -13,6 +13,7 @@ __all__ = [
     "SearchResult",
     "ShapeResult",
     "StopReason",
+    "check_options",
     "study_of",
     "tune",
 ]
