@@ -8,6 +8,7 @@ from ..device import KNOWN, DeviceLimits, known_limits
 from ..errors import UsageError
 from ..gemm import Gemm
 from ..kernel.config import PARAMETERS, Config, Parameter
+from ..kernel.excess import excess
 from ..kernel.feasible_set import FeasibleSet, feasible_set
 from ..kernel.resources import register_estimate, smem_bytes, threads
 from ..kernel.rules import RULES, Rule, broken_rules
@@ -28,7 +29,7 @@ def run(gpu: str, shape: str, explain: str | None, *, is_wide: bool, is_json: bo
     gemm.need_output()
     limits = _limits(gpu)
     if explain is not None:
-        _explain(Config.parse(explain), limits, gemm, is_json=is_json)
+        _explain(explain, limits, gemm, is_json=is_json)
         return
     found = feasible_set(limits, gemm, is_wide=is_wide)
     facts = _facts(found, limits, gemm, is_wide=is_wide)
@@ -94,36 +95,46 @@ def _reachable_text(parameter: Parameter, values: list[int | str]) -> str:
     return text if len(values) == num_all else f"{text} ({num_all})"
 
 
-def _explain(config: Config, limits: DeviceLimits, gemm: Gemm, *, is_json: bool) -> None:
+def _explain(text: str, limits: DeviceLimits, gemm: Gemm, *, is_json: bool) -> None:
+    config = Config.parse(text)
     broken = broken_rules(config, limits, gemm) or broken_rules(config, limits, gemm, ("worth",))
+    given = {item.partition("=")[0].strip() for item in text.split(",")}
     facts = {
         "gpu": limits.name,
         "shape": str(gemm),
         "config": config.to_dict(),
+        "assumed": [name for name in config.to_dict() if name not in given],
         "is_legal": all(rule.kind == "worth" for rule in broken),
         "is_searched": not broken,
-        "broken_rules": [_rule_facts(rule) for rule in broken],
+        "broken_rules": [
+            _rule_facts(rule) | {"figures": excess(rule, config, limits, gemm)} for rule in broken
+        ],
     }
     if is_json:
         console.show_json(facts)
     else:
-        console.show(_explanation(config, limits, gemm, broken))
+        console.show(_explanation(config, limits, gemm, facts))
 
 
-def _explanation(config: Config, limits: DeviceLimits, gemm: Gemm, broken: tuple[Rule, ...]) -> str:
+def _explanation(config: Config, limits: DeviceLimits, gemm: Gemm, facts: dict[str, Any]) -> str:
+    broken, assumed = facts["broken_rules"], facts["assumed"]
     if not broken:
         verdict = "in the space"
-    elif all(rule.kind == "worth" for rule in broken):
+    elif facts["is_legal"]:
         verdict = "legal, but left out of a search"
     else:
         verdict = "refused"
     lines = [f"{config}", f"on {limits.name} for {gemm}: {verdict}"]
-    lines += [f"  {rule.id} ({rule.kind}): {rule.sentence}" for rule in broken]
-    if not any(rule.kind == "template" for rule in broken):  # else there is no such kernel to describe
+    for rule in broken:
+        lines += [f"  {rule['id']} ({rule['kind']}): {rule['sentence']}", f"    here {rule['figures']}"]
+    if not any(rule["kind"] == "template" for rule in broken):  # else there is no such kernel to describe
         lines.append(
             f"  {threads(config)} threads, {int(smem_bytes(config, gemm)):,} bytes of shared memory,"
             f" at least {register_estimate(config)} registers"
         )
+    if assumed:
+        values = ", ".join(f"{name}={facts['config'][name]}" for name in assumed)
+        lines.append(f"  not given, so assumed: {values}")
     return "\n".join(lines)
 
 

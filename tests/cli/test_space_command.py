@@ -45,7 +45,19 @@ def test_explains_what_is_refused(gpu: str, shape: str, config: str) -> None:
     assert facts["is_legal"] == (not broken)
     assert {rule.id for rule in broken} <= {rule["id"] for rule in facts["broken_rules"]}
     text = run("space", "--gpu", gpu, "--shape", shape, "--explain", config).stdout
-    assert all(f"{rule.id} ({rule.kind}): {rule.sentence}" in text for rule in broken)
+    assert all(f"{rule.id} ({rule.kind}): {rule.sentence}\n    here " in text for rule in broken)
+
+
+def test_a_refusal_tells_the_limit_where_it_comes_from_and_what_was_assumed() -> None:
+    config = "bm=128,bn=128,edges=exact"
+    text = run("space", "--gpu", "h200", "--shape", "4096", "--explain", config).stdout
+    assert (
+        "here at least 98 registers per thread, at most 64: 65,536 of an SM for min_blocks 4 x 256 = 1,024 "
+        "threads" in text
+    )
+    assumed = text.partition("not given, so assumed: ")[2].strip().split(", ")
+    named = [item.partition("=")[0] for item in [*config.split(","), *assumed]]
+    assert sorted(named) == sorted(PARAMETER) and "min_blocks=4" in assumed
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,7 @@ from autotune.errors import UsageError
 from autotune.gemm import LAYOUTS, Gemm
 from autotune.kernel import resources, template
 from autotune.kernel.config import PARAMETER, PARAMETERS, Config, Parameter
+from autotune.kernel.excess import excess
 from autotune.kernel.launch import Variant
 from autotune.kernel.rules import RULE, RULES, Rule, RuleKind, broken_rules
 
@@ -207,6 +208,16 @@ def test_any_config_is_judged(config: Config, limits: DeviceLimits, gemm: Gemm, 
     assert [r.id for r in everything] == [r.id for r in RULES if r in everything]
     if any(rule.kind == "template" for rule in everything):
         assert {rule.kind for rule in everything} == {"template"}
+
+
+@given(CONFIGS, LIMITS, GEMMS, st.sampled_from(RULES))
+def test_what_a_rule_compares_is_told_in_figures(
+    config: Config, limits: DeviceLimits, gemm: Gemm, rule: Rule
+) -> None:
+    figures = excess(rule, config, limits, gemm)
+    assert any(character.isdigit() for character in figures) or "=" in figures
+    if rule.kind == "device" and not rule.id.endswith("-device"):
+        assert "at most " in figures
 
 
 @settings(max_examples=30)
