@@ -5,7 +5,6 @@ Nothing heavy is imported before a command runs, so `autotune --help` answers at
 
 from __future__ import annotations
 
-import errno
 import os
 import signal
 import sys
@@ -21,6 +20,7 @@ from ..defaults import DEFAULT_DB, MAX_ERROR, MAX_KERNELS, MAX_MEGABYTES
 from ..entries import LARGEST
 from ..errors import AutotuneError, EnvironmentProblem, UsageError
 from ..output_file import DISK_FULL
+from ..shortage import shortage
 from . import console
 from .ctrl_c import SIGNALLED, interrupt_in_order, leave_at_once
 
@@ -582,17 +582,11 @@ def doctor(db: Db = DEFAULT_DB, is_json: Json = False) -> None:
 
 def _shortage(error: Exception) -> EnvironmentProblem | None:
     """What this machine is short of, where an error that nobody explained says so."""
-    number = error.errno if isinstance(error, OSError) else None
-    if isinstance(error, MemoryError) or number == errno.ENOMEM:
-        what, remedy = "out of memory", "free some"
-    elif number in DISK_FULL:
-        what, remedy = "the disk is full", "free some"
-    elif number in (errno.EMFILE, errno.ENFILE):
-        what, remedy = "too many files are open", "allow more (ulimit -n)"
-    else:
+    short = shortage(error)
+    if short is None:
         return None
     again = "and run the same command again: what was stored stays"
-    return EnvironmentProblem(f"{what} ({str(error) or type(error).__name__}); {remedy} {again}")
+    return EnvironmentProblem(f"{short.what} ({str(error) or type(error).__name__}); {short.remedy} {again}")
 
 
 def _exit_code(error: AutotuneError) -> int:

@@ -24,6 +24,7 @@ from typing import TypeVar
 from ..errors import AutotuneError, DeviceLost, EnvironmentProblem
 from ..kernel.launch import LaunchSpec
 from ..measurement import Failure, Outcome
+from ..shortage import cannot_start
 from ..target import CellTime
 from . import protocol
 from .deadlines import TRIAL_DEADLINE_S
@@ -80,9 +81,9 @@ class WorkerClient:
         try:
             self._stderr = tempfile.TemporaryFile()  # noqa: SIM115  # lives as long as the client
         except OSError as error:
+            nowhere = "the GPU's worker has nowhere to write its last words"
             raise EnvironmentProblem(
-                f"the GPU's worker has nowhere to write its last words ({error}); set TMPDIR to a folder that"
-                " may be written"
+                cannot_start(nowhere, error, "set TMPDIR to a folder that may be written")
             ) from error
         self._prepared: dict[Problem, protocol.Prepared] = {}  # what the worker holds
         self._killers: dict[tuple[str, str, LaunchSpec], Failure] = {}  # never run again
@@ -259,22 +260,36 @@ class WorkerClient:
     # ---------------------------------------------------------------------------- the process
 
     def _spawn(self) -> None:
+        """Raises EnvironmentProblem."""
         self._kill()
-        ours, theirs = socket.socketpair()
         self._stderr.seek(0)  # the next worker writes from there on, as the file is its own, too
         self._stderr.truncate()
+        try:
+            ours, theirs = socket.socketpair()
+            try:
+                with theirs:
+                    self._process = self._started(theirs.fileno())
+                self._connection = Connection(os.dup(ours.fileno()))
+            except OSError:
+                ours.close()
+                raise
+        except OSError as error:
+            raise EnvironmentProblem(
+                cannot_start("the GPU's worker cannot be started", error, "run `autotune doctor`")
+            ) from error
+        self._socket = ours
+
+    def _started(self, descriptor: int) -> subprocess.Popen[bytes]:
         search = [str(Path(__file__).resolve().parents[2]), os.environ.get("PYTHONPATH", "")]
-        with theirs:
-            self._process = subprocess.Popen(
-                [*self._command, str(theirs.fileno()), str(os.getpid())],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=self._stderr,
-                pass_fds=(theirs.fileno(),),
-                env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, search))},
-                start_new_session=True,  # a process group of its own: killed whole, and spared Ctrl-C
-            )
-        self._socket, self._connection = ours, Connection(os.dup(ours.fileno()))
+        return subprocess.Popen(
+            [*self._command, str(descriptor), str(os.getpid())],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=self._stderr,
+            pass_fds=(descriptor,),
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, search))},
+            start_new_session=True,  # a process group of its own: killed whole, and spared Ctrl-C
+        )
 
     def _ask(self, request: protocol.Request, deadline_s: float, expected: type[A]) -> A:
         """Send and wait. Raises WorkerGone, WorkerLate (the worker is dead then), EnvironmentProblem."""

@@ -28,6 +28,7 @@ from pathlib import Path
 
 from ..errors import EnvironmentProblem, TrialFailure
 from ..measurement import Outcome
+from ..shortage import cannot_start
 
 COMMAND = (sys.executable, "-m", "autotune.kernel.nvrtc_worker")
 READY = "ready"  # the first answer
@@ -35,6 +36,7 @@ WAITS = 4  # by the clock a compile may take so many times its limit
 _END_S = 5.0  # an idle process ends at once when its pipe is closed
 _LOG_LIMIT = 2000  # characters of a compiler's log that go into a reason
 _STDERR_TAIL = 400
+_NO_PROCESS = "no process can be started to compile in"
 
 
 @dataclass(frozen=True)
@@ -73,8 +75,7 @@ class Process:
                 raise
         except OSError as error:
             raise EnvironmentProblem(
-                f"no process can be started to compile in ({error}); set TMPDIR to a folder that may be"
-                " written, or allow more open files (ulimit -n)"
+                cannot_start(_NO_PROCESS, error, "set TMPDIR to a folder that may be written")
             ) from error
         self._connection = Connection(ours.detach())
         try:
@@ -83,9 +84,7 @@ class Process:
         except OSError as error:
             self._connection.close()
             self._stderr.close()
-            raise EnvironmentProblem(
-                f"no process can be started to compile in ({error}); free memory or end other processes"
-            ) from error
+            raise EnvironmentProblem(cannot_start(_NO_PROCESS, error, "run `autotune doctor`")) from error
         with suppress(EOFError, OSError):
             if self._connection.recv() == READY:
                 return

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import socket
@@ -135,7 +136,7 @@ def test_a_compiler_without_memory_costs_one_compile(
 @pytest.mark.parametrize(
     ("command", "words"),
     [
-        (("/nonexistent",), "no process can be started to compile in .*free memory or end other"),
+        (("/nonexistent",), "no process can be started to compile in .*; run `autotune doctor`"),
         ((sys.executable, "-c", "raise SystemExit('NVRTC is gone')"), r"does not start \(NVRTC is gone\)"),
     ],
 )
@@ -148,16 +149,33 @@ def test_what_the_machine_lacks_is_no_fault_of_a_kernel(
 
 
 @pytest.mark.parametrize(
-    "missing", [(tempfile, "TemporaryFile"), (socket, "socketpair")], ids=["folder", "files"]
+    "missing",
+    [(tempfile, "TemporaryFile"), (socket, "socketpair"), (subprocess, "Popen")],
+    ids=["folder", "files", "process"],
+)
+@pytest.mark.parametrize(
+    ("number", "remedy"),
+    [
+        (errno.EMFILE, "too many files are open: .*; allow more .ulimit -n.$"),
+        (errno.ENOMEM, "out of memory: .*; free some$"),
+        (errno.ENOSPC, "the disk is full: .*; free some$"),
+        (errno.EAGAIN, "too many processes run: .*; end some, or allow more .ulimit -u"),
+        (errno.EACCES, "TMPDIR|autotune doctor"),
+    ],
+    ids=lambda value: errno.errorcode[value] if isinstance(value, int) else "",
 )
 def test_no_room_for_a_process_is_no_fault_of_a_kernel(
-    make: Callable[..., Compiler], monkeypatch: pytest.MonkeyPatch, missing: tuple[object, str]
+    make: Callable[..., Compiler],
+    monkeypatch: pytest.MonkeyPatch,
+    missing: tuple[object, str],
+    number: int,
+    remedy: str,
 ) -> None:
-    def fail() -> None:
-        raise OSError("none is left")
+    def fail(*_: object, **__: object) -> None:
+        raise OSError(number, "none is left")
 
     monkeypatch.setattr(*missing, fail)
-    with pytest.raises(EnvironmentProblem, match=r"none is left.*TMPDIR.*ulimit"):
+    with pytest.raises(EnvironmentProblem, match=remedy):
         make().compile_source(TOY, {"X": 1})
 
 

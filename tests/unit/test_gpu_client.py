@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -195,6 +197,20 @@ def test_a_worker_without_a_place_for_its_words_is_what_the_machine_lacks(make, 
     monkeypatch.setattr(tempfile, "TemporaryFile", fail)
     with pytest.raises(EnvironmentProblem, match=r"No usable temporary directory found.*TMPDIR"):
         make()
+
+
+@pytest.mark.parametrize(
+    "missing", [(tempfile, "TemporaryFile"), (socket, "socketpair"), (subprocess, "Popen")]
+)
+def test_a_worker_that_cannot_be_started_says_what_is_short(make, monkeypatch, missing):
+    def fail(*_, **__):
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    monkeypatch.setattr(*missing, fail)
+    with pytest.raises(
+        EnvironmentProblem, match=r"worker .*too many files are open: .*; allow more \(ulimit"
+    ):
+        make().start()
 
 
 def test_what_the_machine_lacks_is_raised_not_recorded(make):

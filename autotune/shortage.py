@@ -1,0 +1,44 @@
+"""What this machine is short of, by an error of the operating system, and what helps."""
+
+from __future__ import annotations
+
+import errno
+from dataclasses import dataclass
+
+from .output_file import DISK_FULL
+
+
+@dataclass(frozen=True)
+class Shortage:
+    """What is short, and what to do about it: parts of a sentence."""
+
+    what: str
+    remedy: str
+
+
+_MEMORY = Shortage("out of memory", "free some")
+_BY_ERRNO = {
+    errno.ENOMEM: _MEMORY,
+    **dict.fromkeys(DISK_FULL, Shortage("the disk is full", "free some")),
+    errno.EMFILE: Shortage("too many files are open", "allow more (ulimit -n)"),
+    errno.ENFILE: Shortage("all programs have too many files open", "end some, or raise fs.file-max"),
+}
+_PROCESSES = Shortage("too many processes run", "end some, or allow more (ulimit -u, pids.max of a cgroup)")
+
+
+def shortage(error: BaseException, *, is_start: bool = False) -> Shortage | None:
+    """What an error says is short; None if it says no such thing. `is_start`: a process was to be started."""
+    if isinstance(error, MemoryError):
+        return _MEMORY
+    number = error.errno if isinstance(error, OSError) else None
+    if is_start and number == errno.EAGAIN:
+        return _PROCESSES
+    return None if number is None else _BY_ERRNO.get(number)
+
+
+def cannot_start(what: str, error: OSError, otherwise: str) -> str:
+    """A message that a process cannot be started, or has nowhere to write. `otherwise`: what helps if nothing
+    is short."""
+    short = shortage(error, is_start=True)
+    why = f"{short.what}: {error}" if short else str(error)
+    return f"{what} ({why}); {short.remedy if short else otherwise}"
