@@ -211,9 +211,9 @@ def search(
         bool,
         typer.Option(
             "--dashboard/--no-dashboard",
-            help="Copy trials for `optuna-dashboard`, too: four fifths of the database's size.",
+            help="Let `optuna-dashboard` follow: a copy of the trials, four times the size of the database.",
         ),
-    ] = True,
+    ] = False,
     is_json: Json = False,
     is_quiet: Quiet = False,
 ) -> None:
@@ -375,6 +375,15 @@ def t4(
 
     interrupt_in_order()
     command.run(out, db, recording, shape, is_json=is_json)
+
+
+@trials_app.command(epilog=_examples("trials dashboard", "trials dashboard --shape 4096"))
+def dashboard(db: Db = DEFAULT_DB, shape: Shapes = None, is_json: Json = False) -> None:
+    """Copy trials into tables of Optuna, for `optuna-dashboard`."""
+    from . import trials_dashboard as command
+
+    interrupt_in_order()
+    command.run(db, shape or (), is_json=is_json)
 
 
 @app.command(epilog=_examples("report", "report --db shapes.db --shape 4096 --out 4096.html"))

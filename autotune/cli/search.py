@@ -52,7 +52,7 @@ class SearchRequest:
     cache: str
     db: str
     max_error: float | None = None  # times cuBLAS's
-    has_dashboard: bool = True  # whether trials are copied for Optuna's dashboard
+    has_dashboard: bool = False  # whether trials are copied for Optuna's dashboard
     num_drawn: int = 0  # shapes that are drawn at random, from those of the suite where there is one
     policy: Path | None = None  # what the search is to do otherwise
     seeds: str = "shipped"  # or "none"

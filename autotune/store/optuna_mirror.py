@@ -115,7 +115,7 @@ class Mirror:
         except (ValueError, KeyError, TypeError) as error:
             raise StoreError(
                 f"Optuna's tables in {connect.place(url)} are damaged ({error!r}); restore a copy of the"
-                " database, or go on with --no-dashboard"
+                " database, or go on without --dashboard"
             ) from error
 
 
