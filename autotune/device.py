@@ -93,6 +93,10 @@ KNOWN: dict[str, DeviceLimits] = {
         "NVIDIA H100 80GB HBM3",
         (9, 0), 132, 227 * _KIB, 228 * _KIB, _KIB, 2048, 32, 50 * _MIB, 66.9, 3352.0,
     ),
+    "b200": DeviceLimits(
+        "NVIDIA B200",
+        (10, 0), 148, 227 * _KIB, 228 * _KIB, _KIB, 2048, 32, 253 * _MIB // 2, 75.0, 7672.0,
+    ),
     "rtx-5090": DeviceLimits(
         "NVIDIA GeForce RTX 5090",
         (12, 0), 170, 99 * _KIB, 100 * _KIB, _KIB, 1536, 24, 96 * _MIB, 104.8, 1792.0,
