@@ -24,7 +24,7 @@ def test_a_gpu_is_known_by_both_names(short: str) -> None:
     assert known_limits(short) is known_limits(short.upper()) is known_limits(limits.name) is limits
 
 
-@pytest.mark.parametrize("name", ["", "b200", "0", "NVIDIA"])
+@pytest.mark.parametrize("name", ["", "mi300x", "0", "NVIDIA"])
 def test_an_unknown_gpu_is_refused_with_the_known_ones(name: str) -> None:
     with pytest.raises(UsageError, match="rtx-4090"):
         known_limits(name)
