@@ -176,8 +176,11 @@ class Patience:
 
     A gain is a new best by more than `gain`. If each trial brought one with a constant unknown chance
     (uniform before any is seen), then after s trials without, the chance of a gain within the
-    next `horizon` trials is horizon / (s + 1 + horizon). Below `risk`, the search may stop. A search
-    guided by a model finds its gains early, so the true chance is lower still.
+    next `horizon` trials is horizon / (s + 1 + horizon). Below `risk`, the search may stop.
+
+    How true that is depends on what is tried next. Of the positions where a search might have stopped, in 60
+    that went on, the rule told 7.4 % on average, and a gain came in 7.7 %: in 3.0 % while a model proposed
+    all, in 15.6 % where steps of `polish` came (docs/decisions/0046). So they come before a search ends.
     """
 
     gain: float = 0.005

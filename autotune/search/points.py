@@ -31,6 +31,7 @@ class Points:
         self._space, self._proposer, self._shared = space, proposer, shared
         self._findings, self._policy = findings, policy
         self._num_polishes = 0
+        self.is_polished = False  # whether nothing was left to polish, by what was known then
         self.is_exhausted = False
 
     def ask(self, wanted: int = 1, before_each: Callable[[int], None] = lambda num_ahead: None) -> list[Ask]:
@@ -64,9 +65,15 @@ class Points:
         self._num_polishes += 1
         for at in range(len(as_good)):
             leader = as_good[(self._num_polishes + at) % len(as_good)]
-            if steps := self._claim(self._proposer.steps_from(leader, size, origins.POLISH)):
-                return steps
+            while steps := self._proposer.steps_from(leader, size, origins.POLISH):
+                if asks := self._claim(steps):
+                    return asks
+        self.is_polished = True
         return []
+
+    def learnt(self) -> None:
+        """A result came: other points may be the best now, and have steps."""
+        self.is_polished = False
 
     def pick(self, codes: np.ndarray, size: int) -> list[Ask]:
         """The most promising of these points, whose kernels are compiled; codes (q, parameters)."""

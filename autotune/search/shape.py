@@ -101,6 +101,7 @@ class ShapeSearch:
         self.accounts.add(ask.origin, measurement)
         time_us = self.findings.time_of(measurement)
         self._proposer.tell(ask.number, time_us)
+        self.points.learnt()
         return self.findings.count(ask.key, ask.point, time_us, ask.origin)
 
     def refine(self, duel: Duel, first_us: tuple[float, ...], second_us: tuple[float, ...]) -> None:

@@ -217,12 +217,13 @@ class Tuner:
 
     def _submit(self, shape: ShapeSearch, num: int) -> None:
         """Submit this many points of a shape, planned together: proposing one costs hardly less."""
-        if self._options.polishes(self._gemms, self._elapsed_s):
+        is_patience_over = self._options.is_patience_over(shape)
+        if is_patience_over or self._options.polishes(self._gemms, self._elapsed_s):
             with self._ledger.timing("ask_s"):
                 steps = shape.points.polish(num)
             for step in steps:
                 self._pipeline.submit(shape, step)
-            if steps:
+            if steps or is_patience_over:
                 return
         with self._ledger.timing("ask_s"):
             asks = shape.points.ask(num, partial(self._lend, shape))

@@ -326,6 +326,28 @@ def test_the_end_of_the_seconds_goes_to_steps_from_the_best(store):
     assert not Options(trials=10, seconds=1.0).polishes(gemms, 10.0) and not Options().polishes(gemms, 10.0)
 
 
+def test_a_search_without_a_limit_ends_once_no_step_from_the_best_is_a_gain(store):
+    """Steps come when nothing better is likely; after a gain, a search goes on until that is so again."""
+    space = product_space(8, 8, 8, words=9)
+
+    def time_us(point) -> float:  # one word is better, where all else is best: no model can tell
+        off = sum(point[name] != value for name, value in {"a": 4, "b": 8, "c": 8}.items())
+        return 100.0 + 5 * off - 10 * (point["word"] == "w3" and not off)
+
+    patience = Patience(horizon=2, min_trials=60)
+    target = FakeTarget(space, time_us=time_us)
+    result = tune(target, store, [GEMM], Options(patience=patience))
+    trials = store.trials(study_of(store, target, GEMM))
+    origins = [trial.origin for trial in trials]
+    times_us = [trial.measurement.time_us for trial in trials]
+    first = origins.index("polish")
+    assert first >= 60 and patience.is_over(times_us[:first]) and not patience.is_over(times_us[: first - 1])
+    assert result.reason is StopReason.PATIENCE and min(times_us) == 90.0
+    best = min(trials, key=lambda trial: trial.measurement.time_us).point
+    tried = {point_key(trial.point) for trial in trials}
+    assert all(point_key({**best, "word": f"w{word}"}) in tried for word in range(9))
+
+
 @pytest.mark.parametrize("second_us", [100.3, 101.5])
 def test_steps_are_tried_from_every_tile_that_is_as_good(store, claims, second_us):
     """Two hills in blocks of their own: one is the best, the other as good as that, or not quite."""

@@ -73,12 +73,17 @@ class Options:
         return seconds / weight, num_asked / weight
 
     def polishes(self, gemms: Sequence[Gemm], elapsed_s: float) -> bool:
-        """Whether it is time to try all points one step from the best tiles: a shape whose best region was
-        found late can still gain there. Only if seconds are given."""
+        """Whether it is time to try all points one step from the best tiles, if seconds were given: a shape
+        whose best region was found late can still gain there. Never with a number of trials."""
         seconds = self.seconds_to_search(gemms)
         if seconds is None or self.trials is not None:
             return False
         return elapsed_s >= (1 - self.policy.polish_share) * seconds
+
+    def is_patience_over(self, shape: ShapeSearch) -> bool:
+        """Whether neither limit was given and nothing better of this shape is likely, but for these steps."""
+        is_patient = self.trials is None and self.seconds is None
+        return is_patient and self.patience.is_over(shape.findings.times_us)
 
     def why_enough(self, shape: ShapeSearch) -> StopReason | None:
         """Why no more points of this shape are to be proposed now, or None."""
@@ -86,8 +91,7 @@ class Options:
             return StopReason.EXHAUSTED
         if self.num_left(shape) <= 0:
             return StopReason.TRIALS
-        is_patient = self.trials is None and self.seconds is None
-        if is_patient and self.patience.is_over(shape.findings.times_us):
+        if self.is_patience_over(shape) and shape.points.is_polished:
             return StopReason.PATIENCE
         return None
 
