@@ -123,8 +123,10 @@ def test_lanes_ask_for_what_is_drawn(counting: dict[int, Future[Path]], number: 
     instance = COUNTED[number][1]
     c, v, trace = instance.config, instance.variant, tmp_path / "trace"
     splits = 2 if c.reduction not in ("none", "cluster") else c.split_k
-    depth = c.bk * lanes_k(c)
-    task = problem(instance, Case("drawn", c.bm, 2 * c.bn, 2 * depth * splits), split_k=splits, seed=1)
+    depth, num_tiles = c.bk * lanes_k(c), 3 if c.reduction == "last_wave" else 2  # which splits one of three
+    task = problem(
+        instance, Case("drawn", c.bm, num_tiles * c.bn, 2 * depth * splits), split_k=splits, seed=1
+    )
     run(counting[number].result(), [task], trace=trace)
     gemm = Gemm(task.m, task.n, task.k, v.trans_a, v.trans_b)
     config = replace(c, split_k=task.split_k)
