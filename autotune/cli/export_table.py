@@ -29,6 +29,7 @@ def export(
     max_megabytes: float,
     epilogues: Sequence[str],
     *,
+    where: Sequence[str],
     with_c: bool,
     adds: bool,
     is_json: bool,
@@ -37,8 +38,8 @@ def export(
     cuBLAS's (None: no limit). Beside them at most `max_kernels` for shapes that were not tuned, whose packed
     cubins take at most `max_megabytes`. A suite names the shapes to write; one that counts calls says instead
     what these kernels are chosen for, too. `epilogues`: names of those that each kernel comes with, too.
-    `with_c`: sources for programs in C beside. `adds`: the tables of other kinds of GPU that are there
-    stay."""
+    `where`: conditions on parameters that the kernels obey. `with_c`: sources for programs in C beside.
+    `adds`: the tables of other kinds of GPU that are there stay."""
     calls, is_counted = common.read_calls(suite)
     with console.Progress(is_quiet=is_json) as progress:
         table = tuning.export_table(
@@ -47,6 +48,7 @@ def export(
             db=db,
             cache=cache,
             max_error=max_error,
+            where=where,
             max_kernels=max_kernels,
             max_megabytes=max_megabytes,
             calls=calls if is_counted else {},

@@ -56,6 +56,7 @@ class SearchRequest:
     num_drawn: int = 0  # shapes that are drawn at random, from those of the suite where there is one
     policy: Path | None = None  # what the search is to do otherwise
     seeds: str = "shipped"  # or "none"
+    where: Sequence[str] = ()  # conditions on parameters
 
 
 def run(request: SearchRequest, *, is_json: bool, is_quiet: bool) -> None:
@@ -83,6 +84,7 @@ def run(request: SearchRequest, *, is_json: bool, is_quiet: bool) -> None:
             cache=request.cache,
             policy=policy,
             max_error=request.max_error,
+            where=request.where,
             sampler=request.sampler,
             seed=request.seed,
             num_drawn=request.num_drawn,
@@ -103,7 +105,8 @@ def run(request: SearchRequest, *, is_json: bool, is_quiet: bool) -> None:
             console.show(_gain_text(result.gain))
         if result.is_exportable:
             weighed = f" --suite {shlex.quote(str(request.suite))}" if is_counted else ""
-            console.show(f"Next: autotune export-table --db {shlex.quote(shown(request.db))}{weighed}")
+            same = f" --where {shlex.quote(str(result.where))}" if result.where else ""
+            console.show(f"Next: autotune export-table --db {shlex.quote(shown(request.db))}{weighed}{same}")
     if result.search.signal is not None:
         raise typer.Exit(SIGNALLED + result.search.signal)
     _need_winners(result.search)
@@ -246,16 +249,17 @@ def _trial_parts(event: TrialDone) -> dict[str, str]:
 
 
 def _facts(result: Result, request: SearchRequest, wall_s: float) -> dict[str, Any]:
-    found, where, trials = result.search, result.environment, result.trials
+    found, environment, trials = result.search, result.environment, result.trials
     shapes = [
         _shape_facts(shape, trials[shape.gemm]) | _optimum(result.optimum_us, shape)
         for shape in result.shapes
     ]
     return {
-        "gpu": where.gpu_name,
-        "is_recorded": where.is_recorded,
-        "recorded_on": where.recorded_on or None,
+        "gpu": environment.gpu_name,
+        "is_recorded": environment.is_recorded,
+        "recorded_on": environment.recorded_on or None,
         "policy": result.cache,
+        "where": str(result.where) or None,
         "sampler": request.sampler,
         "seed": request.seed,
         "db": shown(request.db),
@@ -293,6 +297,7 @@ def _shape_facts(shape: ShapeResult, trials: Sequence[TrialRecord]) -> dict[str,
         "num_failed": shape.num_failed,
         "num_tied": len(shape.final.tied) if shape.final else None,
         "tied": [entry.key for entry in shape.final.tied] if shape.final else [],
+        "faster_trial": shape.excluded.id if shape.excluded else None,
         **disturbed.facts(trials, shape.final),
     }
 
@@ -309,11 +314,18 @@ def _text(facts: dict[str, Any], measured_on: str) -> str:
     if is_recorded:
         headers.insert(2, "of optimum")
         for row, shape in zip(rows, facts["shapes"], strict=True):
-            best = common.share(shape["optimum_time_us"], shape["best_time_us"])
+            best = common.share(shape.get("optimum_time_us"), shape["best_time_us"])
             row.insert(2, console.ratio_text(best, "%"))
     body = console.table(headers, rows, right=range(1, len(headers) - 1))
     seconds = "" if is_recorded else spent.text(facts["ledger"])
-    return "\n".join(filter(None, (head, body, seconds, disturbed.text(facts["shapes"]))))
+    excluded = _excluded_text(facts)
+    return "\n".join(filter(None, (head, body, excluded, seconds, disturbed.text(facts["shapes"]))))
+
+
+def _excluded_text(facts: dict[str, Any]) -> str:
+    """What an earlier search found that is faster than what the conditions allow."""
+    found = [f"trial {s['faster_trial']} of {s['shape']}" for s in facts["shapes"] if s["faster_trial"]]
+    return f"Known to be faster, but not {facts['where']}: {', '.join(found)}" if found else ""
 
 
 def _row(shape: dict[str, Any]) -> list[object]:

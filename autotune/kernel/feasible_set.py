@@ -6,7 +6,7 @@ It is the product of independent factors, so it can be counted and indexed witho
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -17,6 +17,7 @@ from ..errors import UsageError
 from ..gemm import Gemm
 from .config import PARAMETER, PARAMETERS, Value
 from .rules import RULES, Rule
+from .where import VALUES, Condition, Where
 
 MAX_ROWS = 1 << 26  # of one factor of a space: more would take gigabytes
 _JOIN_ROWS = 1 << 18  # rows whose choices are listed at a time: more leave the processor's caches
@@ -131,12 +132,46 @@ class FeasibleSet:
         found = (None if min(row, default=0) < 0 else self.index(row) for row in zip(*rows, strict=True))
         return [None if c is None else next(found) for c in codes]
 
+    def where(self, where: Where, gemm: Gemm) -> FeasibleSet:
+        """The points of this set, of this problem, that obey conditions, under other numbers. Raises
+        UsageError for conditions on what no point has, and if none is left: it names the one that leaves
+        none."""
+        where.check({name: VALUES.get(name, own) for name, own in zip(self.names, self.values, strict=True)})
+        factors = list(self.factors)
+        for number, condition in enumerate(where.conditions):
+            at = next(i for i, factor in enumerate(factors) if condition.name in factor.names)
+            kept = _obeying(factors[at], condition)
+            if len(factors[at]) and not len(kept):
+                is_alone = not len(_obeying(self.factors[at], condition))
+                whole = self.factors[at] if is_alone else factors[at]
+                reached = ", ".join(map(str, _reached(whole, condition.name)))
+                before = Where(where.conditions[:number])
+                raise UsageError(
+                    f"{gemm}: no config obeys {condition}: {condition.name} is {reached} in every config "
+                    + ("that is searched here" if is_alone else f"that obeys {before}")
+                )
+            factors[at] = kept
+        return FeasibleSet(tuple(factors))
+
     def _codes_of(self, point: Mapping[str, Value]) -> list[int] | None:
         """As `codes`, for a point that may be in the set; None if it has a value that no point there has."""
         try:
             return [v.index(point[n]) for n, v in zip(self.names, self.values, strict=True)]
         except (KeyError, ValueError):
             return None
+
+
+def _obeying(factor: Factor, condition: Condition) -> Factor:
+    """Its rows that obey, in their order."""
+    at = factor.names.index(condition.name)
+    is_allowed = np.array([condition.allows(value) for value in factor.values[at]], dtype=bool)
+    return replace(factor, codes=factor.codes[is_allowed[factor.codes[:, at]]])
+
+
+def _reached(factor: Factor, name: str) -> list[Value]:
+    """The values of a parameter in these rows."""
+    at = factor.names.index(name)
+    return [factor.values[at][code] for code in np.unique(factor.codes[:, at]).tolist()]
 
 
 class _Tree:

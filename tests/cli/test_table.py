@@ -76,6 +76,23 @@ def test_a_long_compile_tells_early_what_would_shorten_it(
     assert (early, capsys.readouterr().err) == (text if is_told else "", "")
 
 
+def test_an_export_under_conditions_holds_what_obeys(db: Path, tmp_path: Path) -> None:
+    slower, faster = points(SQUARE)[19:21]
+    assert (slower.frag_buffers, faster.frag_buffers) == (2, 1)
+    folder = tmp_path / "my_gemm"
+    where = ("--where", "frag_buffers=2", "--where", "pack_a=0,reduction!=two_pass")
+    run("export-table", "--max-kernels", "40", "--db", db, "--out", folder, *where)
+    ((_, table),) = load_kinds(folder)
+    assert [entry.ranked[0].time_us for entry in table.entries] == [measured(19).time_us]
+    kernels = [k for k in table.kernels if not k.variant.is_wide]  # those serve what no other may
+    assert len(kernels) > 4
+    assert all(k.config.frag_buffers == 2 and k.config.reduction != "two_pass" for k in kernels)
+    told = run(*BARE, "--db", db, "--out", folder, "--where", "bk=8,stages>=5", code=6).stderr
+    assert "no results that obey bk=8,stages>=5 for any shape" in told
+    assert "autotune search --where 'bk=8,stages>=5'" in told
+    assert "did you mean 'stages'" in run(*BARE, "--db", db, "--where", "stage=4", code=2).stderr
+
+
 def test_export_says_what_it_wrote_and_that_it_is_recorded(exported: tuple[Path, dict[str, object]]) -> None:
     folder, facts = exported
     assert facts["folder"] == str(folder)
