@@ -171,7 +171,7 @@ def _root(
         "search --any 80 --seconds 600 --db any.db",
         "search --suite calls.json --seconds 600 --db calls.db",
         "search --suite calls.json --any 80 --seconds 600 --db any.db",
-        "search --shape 4096 --seconds 60 --where pack_a=0,reduction!=two_pass",
+        "search --shape 4096 --where 'pack_a=0,reduction!=two_pass'",
         "search --gpu replay:space.json.gz --trials 100",
     )
 )
@@ -294,7 +294,7 @@ def export_table(
 @app.command(
     epilog=_examples(
         "space --gpu h200 --shape 4096x128x4096:NT",
-        "space --gpu h200 --where pack_a=0,bm>=64",
+        "space --gpu h200 --where 'pack_a=0,bm>=64'",
         "space --gpu rtx-3090 --explain bm=64,bn=128,stages=8",
     )
 )

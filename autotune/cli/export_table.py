@@ -11,6 +11,7 @@ from typing import Any
 
 from .. import tuning
 from ..kernel.epilogue_names import name_of
+from ..kernel.resources import workspace_bytes
 from ..runtime.kinds import load_kinds, names_of
 from ..runtime.table import LeftOut, Table
 from . import common, console
@@ -87,6 +88,7 @@ def _tell_export(table: Table, folder: Path, *, is_json: bool) -> None:
     others = [found for path, found in kinds if path != own]
     cubins = {kernel.sha256: kernel.packed_bytes or 0 for kernel in table.kernels}
     plain = [kernel for kernel in table.kernels if kernel.is_plain]
+    configs = {kernel.id: kernel.config for kernel in plain}
     tuned = {ranked.kernel for entry in table.entries for ranked in entry.ranked}
     facts: dict[str, Any] = {
         "folder": str(folder),
@@ -105,6 +107,7 @@ def _tell_export(table: Table, folder: Path, *, is_json: bool) -> None:
                 "kernel": entry.ranked[0].kernel,
                 "time_us": entry.ranked[0].time_us,
                 "cublas_time_us": entry.cublas_us,
+                "workspace_bytes": workspace_bytes(configs[entry.ranked[0].kernel], entry.gemm, table.limits),
                 "num_tied": sum(ranked.is_tied for ranked in entry.ranked),
             }
             for entry in table.entries
@@ -119,6 +122,7 @@ def _tell_export(table: Table, folder: Path, *, is_json: bool) -> None:
             s["shape"],
             console.time_text(s["time_us"]),
             console.ratio_text(common.share(s["cublas_time_us"], s["time_us"])),
+            console.workspace_text(s["workspace_bytes"]),
             s["kernel"],
         )
         for s in facts["shapes"]
@@ -129,7 +133,7 @@ def _tell_export(table: Table, folder: Path, *, is_json: bool) -> None:
         f"{folder}/: {num_shapes} for {facts['gpu']}, {facts['num_kernels']:,} kernels "
         f"({facts['num_general']:,} of them for all other shapes){each}, "
         f"{facts['cubin_bytes'] / 1e6:.1f} MB\n"
-        + console.table(("shape", "time", "vs cuBLAS", "kernel"), rows, right=(1, 2))
+        + console.table(("shape", "time", "vs cuBLAS", "workspace", "kernel"), rows, right=(1, 2, 3))
     )
     if others:
         console.show(f"{folder}/ also holds the tables for {names_of(others)}")

@@ -12,8 +12,10 @@ from typing import Any
 import typer
 
 from .. import targets, tuning
+from ..device import limits_by_name
 from ..errors import EnvironmentProblem, UsageError
 from ..gemm import Gemm
+from ..kernel.resources import workspace_of
 from ..measurement import CachePolicy
 from ..search import SearchResult, ShapeResult
 from ..search.called import Gain
@@ -282,12 +284,13 @@ def _optimum(optimum_us: Mapping[Gemm, float], shape: ShapeResult) -> dict[str, 
 
 
 def _shape_facts(shape: ShapeResult, trials: Sequence[TrialRecord]) -> dict[str, Any]:
-    best = shape.verdict
+    best, limits = shape.verdict, limits_by_name(shape.study.environment.gpu_name)
     time_us = best.time_us if best else None
     return {
         "shape": str(shape.gemm),
         "best_time_us": time_us,
         "best_config": dict(best.point) if best else None,
+        "workspace_bytes": workspace_of(best.point, shape.gemm, limits) if best else None,
         "cublas_time_us": best.cublas_us if best else shape.cublas_us,
         "speedup": best.speedup if best else None,
         "limit_us": shape.limit_us,
@@ -309,7 +312,9 @@ def _text(facts: dict[str, Any], measured_on: str) -> str:
         f"{measured_on}, {CachePolicy(facts['policy'])} operands: {facts['num_new']:,} new trials in "
         f"{facts['elapsed_s']:.0f} {clock} ({facts['trials_per_s']:.1f}/s); {_WHY[facts['stopped']]}"
     )
-    headers = ["shape", "best", "vs cuBLAS", "of limit", "TFLOP/s", "trials", "failed", "tied", "config"]
+    headers = [
+        "shape", "best", "vs cuBLAS", "of limit", "TFLOP/s", "trials", "failed", "tied", "workspace", "config"
+    ]  # fmt: skip
     rows = [_row(shape) for shape in facts["shapes"]]
     if is_recorded:
         headers.insert(2, "of optimum")
@@ -338,5 +343,6 @@ def _row(shape: dict[str, Any]) -> list[object]:
         f"{shape['num_trials']:,}",
         f"{shape['num_failed']:,}",
         "-" if shape["num_tied"] is None else shape["num_tied"],
+        console.workspace_text(shape["workspace_bytes"]),
         brief(shape["best_config"]),
     ]

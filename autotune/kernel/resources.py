@@ -14,9 +14,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..device import DeviceLimits
+from ..errors import UsageError
 from ..gemm import FLOAT_BYTES, Gemm
-from .config import PARAMETER, WARP, Config, lanes_k
-from .launch import LONG_ACTIVATIONS, PACK_ALIGNMENT, PLAIN, Epilogue, LaunchSpec, Variant
+from .config import PARAMETER, WARP, Config, Value, lanes_k
+from .launch import LONG_ACTIVATIONS, PACK_ALIGNMENT, PLAIN, Epilogue, LaunchSpec, Variant, plan
 
 MAX_THREADS = 1024
 MAX_REGISTERS = 255
@@ -217,6 +218,23 @@ def launch_spec(
     variant = Variant(gemm.trans_a, gemm.trans_b, is_wide, gemm.is_batched, epilogue)
     smem = int(smem_bytes(config, gemm, epilogue))
     return _spec(config, variant, limits, lanes_k(config), threads(config), smem)
+
+
+def workspace_bytes(config: Config, gemm: Gemm, limits: DeviceLimits) -> int:
+    """Memory that a launch of this config takes besides its operands: packed copies, sums, counters."""
+    if not (config.pack_a or config.pack_b) and config.reduction in ("none", "cluster"):
+        return 0
+    return plan(launch_spec(config, gemm, limits), gemm.m, gemm.n, gemm.k, gemm.strides).workspace_bytes
+
+
+def workspace_of(point: Mapping[str, Value], gemm: Gemm, limits: DeviceLimits | None) -> int | None:
+    """The same of a stored point; None if it is of another kernel, or the kind of GPU is unknown."""
+    if limits is None or not point.keys() <= PARAMETER.keys():
+        return None
+    try:
+        return workspace_bytes(Config.from_dict(point), gemm, limits)
+    except UsageError:  # a value of another version of the kernel
+        return None
 
 
 def launch_specs(
