@@ -105,6 +105,7 @@ class Result:
             cache=self.cache,
             max_error=self.max_error,
             where=str(self.where),
+            max_workspace=self.where.max_workspace_mib,
             note=note,
         )
 
@@ -119,6 +120,7 @@ def tune(
     cache: str = CachePolicy.COLD,
     max_error: float | None = MAX_ERROR,
     where: str | Iterable[str] = (),
+    max_workspace: float | None = None,
     sampler: str = DEFAULT_SAMPLER,
     policy: SearchPolicy | None = None,
     seed: int = 0,
@@ -158,6 +160,7 @@ def tune(
         max_error   the largest error of a winner, in times cuBLAS's; None: no limit
         where       conditions on parameters, such as "pack_a=0,reduction!=two_pass" (=, !=, <, <=, >, >=):
                     all that this run tries and chooses obeys them
+        max_workspace   MiB that a launch may take for packed copies and partial sums; None: 1 GiB of each
         sampler     `autotune`: a model proposes what to try, or `random`: any points of the feasible set
         policy      all values that decide how a search proceeds (search_policy.py); None: the defaults
         seed        of what is drawn at random: `num_drawn` shapes, and points to try. Times differ from run
@@ -181,7 +184,7 @@ def tune(
     KeyboardInterrupt. Raises UsageError, EnvironmentProblem, DeviceLost and StoreError; all that was measured
     until then is stored.
     """
-    named, conditions = read_shapes(shapes), Where.parse(where)
+    named, conditions = read_shapes(shapes), Where.parse(where, max_workspace)
     gemms = (*named, *(drawn_calls(num_drawn, seed, _single(calls)) if num_drawn else read_shapes(calls)))
     policy = policy or SearchPolicy()
     options = Options(
@@ -229,7 +232,8 @@ def tune(
 
 
 def _optima(recorded: ReplayTarget, shapes: Iterable[ShapeResult], where: Where) -> dict[Gemm, float]:
-    return {shape.gemm: recorded.optimum(shape.gemm, where)[1] for shape in shapes if shape.best or not where}
+    gemms = [shape.gemm for shape in shapes if shape.best or not where]
+    return {gemm: recorded.optimum(gemm, where.on(gemm, recorded.limits))[1] for gemm in gemms}
 
 
 def _after_cublas(target: Target, store: Store, options: Options) -> Options:
@@ -319,6 +323,7 @@ def export_table(
     cache: str = CachePolicy.COLD,
     max_error: float | None = MAX_ERROR,
     where: str | Iterable[str] = (),
+    max_workspace: float | None = None,
     max_kernels: int = MAX_KERNELS,
     max_megabytes: float = MAX_MEGABYTES,
     calls: Mapping[Gemm, int] = MappingProxyType({}),
@@ -338,6 +343,8 @@ def export_table(
         max_error       the largest error of a winner, in times cuBLAS's; None: no limit
         where           conditions on parameters, as of `tune`. The default kernel of a layout need not obey
                         them, nor the number of splits of a shape that was not tuned
+        max_workspace   MiB that a launch may take for packed copies and partial sums, on any shape; None:
+                        1 GiB of each
         max_kernels     the most kernels for shapes that were not tuned, beside the winners
         max_megabytes   the most that the files of these take
         calls           how often a program calls for which shape, tuned or not: kernels for shapes that were
@@ -353,7 +360,11 @@ def export_table(
     """
     for gemm in calls:
         gemm.need_output()
-    gemms, added, conditions = read_shapes(shapes), epilogue_names.named(epilogues), Where.parse(where)
+    gemms, added, conditions = (
+        read_shapes(shapes),
+        epilogue_names.named(epilogues),
+        Where.parse(where, max_workspace),
+    )
     conditions.check(VALUES)
     with Store.open_existing(db) as store, store.damages.told(note):
         environments = store.environments(max_error)
@@ -376,7 +387,7 @@ def export_table(
         measured = {study.gemm for study in store.latest_studies(newest, read, max_error)}
     lacking = sorted(measured - {shape.gemm for shape in results.shapes}) if conditions and not gemms else []
     if lacking:
-        note(f"left out, as no result obeys {conditions}: {', '.join(map(str, lacking))}")
+        note(f"left out, as no result obeys {conditions.told}: {', '.join(map(str, lacking))}")
     results = replace(results, power_limit_w=_power_limit_w(results.environment))
     with closing(Compiler(limits.arch, note=note)) as compiler:
         exporter.export_table(
@@ -403,10 +414,15 @@ def export_table(
 
 
 def space(
-    shape: Shape, gpu: str = "auto", *, where: str | Iterable[str] = (), note: Note = _note
+    shape: Shape,
+    gpu: str = "auto",
+    *,
+    where: str | Iterable[str] = (),
+    max_workspace: float | None = None,
+    note: Note = _note,
 ) -> FeasibleSet:
     """The configs worth a trial for a shape, on a GPU of this machine or on a known kind (`rtx-4090`); those
-    that obey conditions on parameters (see `tune`).
+    that obey conditions on parameters and on their workspace (see `tune`).
 
         >>> import autotune
         >>> configs = autotune.space(4096, "rtx-4090")
@@ -414,9 +430,9 @@ def space(
 
     Raises UsageError, EnvironmentProblem.
     """
-    (gemm,), conditions = read_shapes([shape]), Where.parse(where)
+    (gemm,), conditions = read_shapes([shape]), Where.parse(where, max_workspace)
     limits = limits_by_name(gpu) or targets.limits_here(gpu, note=note)
-    return feasible_set(limits, gemm).where(conditions, gemm)
+    return feasible_set(limits, gemm).where(conditions.on(gemm, limits), gemm)
 
 
 def read_shapes(shapes: Shape | Iterable[Shape]) -> tuple[Gemm, ...]:

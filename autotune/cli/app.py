@@ -98,6 +98,10 @@ Where = Annotated[
         help="Only configs that obey: `pack_a=0,reduction!=two_pass` (=, !=, <, <=, >, >=); repeatable.",
     ),
 ]
+MaxWorkspace = Annotated[
+    float | None,
+    typer.Option(metavar="MIB", help="Only kernels whose launches take at most so much workspace.", min=0),
+]
 Db = Annotated[str, typer.Option(help="Database: a SQLite file, or a URL (SQLite, PostgreSQL).")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="No progress on stderr.")]
@@ -215,6 +219,7 @@ def search(
     cache: Cache = "cold",
     max_error: MaxError = MAX_ERROR,
     where: Where = None,
+    max_workspace: MaxWorkspace = None,
     db: Db = DEFAULT_DB,
     has_dashboard: Annotated[
         bool,
@@ -237,7 +242,7 @@ def search(
     limit = max_error or None
     request = command.SearchRequest(
         gpu, shape or (), suite, trials, seconds, seed, sampler, cache, db, limit, has_dashboard, num_drawn,
-        policy, seeds, where or (),
+        policy, seeds, where or (), max_workspace,
     )  # fmt: skip
     command.run(request, is_json=is_json, is_quiet=is_quiet)
 
@@ -254,6 +259,7 @@ def export_table(
     cache: Cache = "cold",
     max_error: Accurate = MAX_ERROR,
     where: Where = None,
+    max_workspace: MaxWorkspace = None,
     max_kernels: Annotated[
         int, typer.Option(min=0, help="For shapes that were not tuned, beside those that won.")
     ] = MAX_KERNELS,
@@ -285,6 +291,7 @@ def export_table(
     command.export(
         *(db, out, shape or (), suite, cache, *limits, epilogue or ()),
         where=where or (),
+        max_workspace=max_workspace,
         with_c=with_c,
         adds=adds,
         is_json=is_json,
@@ -311,6 +318,7 @@ def space(
         str | None, typer.Option(metavar="CONFIG", help="Tell why this config is refused: bm=64,bn=128,...")
     ] = None,
     where: Where = None,
+    max_workspace: MaxWorkspace = None,
     is_wide: Annotated[
         bool, typer.Option("--all", help="Count what is legal but known not to pay, too.")
     ] = False,
@@ -320,7 +328,7 @@ def space(
     from . import space as command
 
     interrupt_in_order()
-    command.run(gpu, shape, explain, where or (), is_wide=is_wide, is_json=is_json)
+    command.run(gpu, shape, explain, where or (), max_workspace, is_wide=is_wide, is_json=is_json)
 
 
 @trials_app.command(epilog=_examples("trials best", "trials best --db shapes.db --shape 4096 --json"))

@@ -12,6 +12,7 @@ from typing import Any
 from .. import tuning
 from ..kernel.epilogue_names import name_of
 from ..kernel.resources import workspace_bytes
+from ..kernel.where import MIB
 from ..runtime.kinds import load_kinds, names_of
 from ..runtime.table import LeftOut, Table
 from . import common, console
@@ -31,6 +32,7 @@ def export(
     epilogues: Sequence[str],
     *,
     where: Sequence[str],
+    max_workspace: float | None,
     with_c: bool,
     adds: bool,
     is_json: bool,
@@ -39,8 +41,8 @@ def export(
     cuBLAS's (None: no limit). Beside them at most `max_kernels` for shapes that were not tuned, whose packed
     cubins take at most `max_megabytes`. A suite names the shapes to write; one that counts calls says instead
     what these kernels are chosen for, too. `epilogues`: names of those that each kernel comes with, too.
-    `where`: conditions on parameters that the kernels obey. `with_c`: sources for programs in C beside.
-    `adds`: the tables of other kinds of GPU that are there stay."""
+    `where`: conditions on parameters that the kernels obey; `max_workspace`: MiB of a launch. `with_c`:
+    sources for programs in C beside. `adds`: the tables of other kinds of GPU that are there stay."""
     calls, is_counted = common.read_calls(suite)
     with console.Progress(is_quiet=is_json) as progress:
         table = tuning.export_table(
@@ -50,6 +52,7 @@ def export(
             cache=cache,
             max_error=max_error,
             where=where,
+            max_workspace=max_workspace,
             max_kernels=max_kernels,
             max_megabytes=max_megabytes,
             calls=calls if is_counted else {},
@@ -96,6 +99,7 @@ def _tell_export(table: Table, folder: Path, *, is_json: bool) -> None:
         "other_gpus": [other.environment.gpu_name for other in others],
         "is_recorded": table.is_recorded,
         "recorded_on": table.recorded_on or None,
+        "max_workspace_mib": None if table.max_workspace is None else table.max_workspace / MIB,
         "num_kernels": len(plain),
         "num_general": sum(kernel.id not in tuned for kernel in plain),
         "epilogues": [name_of(one) for one in table.epilogues],

@@ -59,6 +59,7 @@ class SearchRequest:
     policy: Path | None = None  # what the search is to do otherwise
     seeds: str = "shipped"  # or "none"
     where: Sequence[str] = ()  # conditions on parameters
+    max_workspace: float | None = None  # MiB
 
 
 def run(request: SearchRequest, *, is_json: bool, is_quiet: bool) -> None:
@@ -87,6 +88,7 @@ def run(request: SearchRequest, *, is_json: bool, is_quiet: bool) -> None:
             policy=policy,
             max_error=request.max_error,
             where=request.where,
+            max_workspace=request.max_workspace,
             sampler=request.sampler,
             seed=request.seed,
             num_drawn=request.num_drawn,
@@ -107,8 +109,8 @@ def run(request: SearchRequest, *, is_json: bool, is_quiet: bool) -> None:
             console.show(_gain_text(result.gain))
         if result.is_exportable:
             weighed = f" --suite {shlex.quote(str(request.suite))}" if is_counted else ""
-            same = f" --where {shlex.quote(str(result.where))}" if result.where else ""
-            console.show(f"Next: autotune export-table --db {shlex.quote(shown(request.db))}{weighed}{same}")
+            next_step = f"autotune export-table --db {shlex.quote(shown(request.db))}{weighed}"
+            console.show(f"Next: {next_step}{result.where.options}")
     if result.search.signal is not None:
         raise typer.Exit(SIGNALLED + result.search.signal)
     _need_winners(result.search)
@@ -262,6 +264,7 @@ def _facts(result: Result, request: SearchRequest, wall_s: float) -> dict[str, A
         "recorded_on": environment.recorded_on or None,
         "policy": result.cache,
         "where": str(result.where) or None,
+        "max_workspace_mib": result.where.max_workspace_mib,
         "sampler": request.sampler,
         "seed": request.seed,
         "db": shown(request.db),
@@ -330,7 +333,7 @@ def _text(facts: dict[str, Any], measured_on: str) -> str:
 def _excluded_text(facts: dict[str, Any]) -> str:
     """What an earlier search found that is faster than what the conditions allow."""
     found = [f"trial {s['faster_trial']} of {s['shape']}" for s in facts["shapes"] if s["faster_trial"]]
-    return f"Known to be faster, but not {facts['where']}: {', '.join(found)}" if found else ""
+    return f"Known to be faster, but not allowed by the conditions: {', '.join(found)}" if found else ""
 
 
 def _row(shape: dict[str, Any]) -> list[object]:

@@ -11,7 +11,7 @@ from ..gemm import Gemm
 from ..kernel.config import PARAMETERS, Config, Parameter
 from ..kernel.excess import excess
 from ..kernel.feasible_set import FeasibleSet, feasible_set
-from ..kernel.resources import register_estimate, smem_bytes, threads
+from ..kernel.resources import register_estimate, smem_bytes, threads, workspace_bytes
 from ..kernel.rules import RULES, Rule, broken_rules
 from ..kernel.where import VALUES, Where
 from ..targets import limits_here
@@ -26,13 +26,21 @@ KINDS = {
 
 
 def run(
-    gpu: str, shape: str, explain: str | None, where: Sequence[str], *, is_wide: bool, is_json: bool
+    gpu: str,
+    shape: str,
+    explain: str | None,
+    where: Sequence[str],
+    max_workspace: float | None,
+    *,
+    is_wide: bool,
+    is_json: bool,
 ) -> None:
     """Print the space, or with `explain` what becomes of one config; under these conditions."""
-    gemm, conditions = Gemm.parse(shape), Where.parse(where)
+    gemm, conditions = Gemm.parse(shape), Where.parse(where, max_workspace)
     gemm.need_output()
     conditions.check(VALUES)
     limits = _limits(gpu)
+    conditions = conditions.on(gemm, limits)
     if explain is not None:
         _explain(explain, conditions, limits, gemm, is_json=is_json)
         return
@@ -41,7 +49,7 @@ def run(
     if is_json:
         console.show_json(facts)
     else:
-        console.show(_text(facts, limits, gemm))
+        console.show(_text(facts, conditions, limits, gemm))
 
 
 def _limits(gpu: str) -> DeviceLimits:
@@ -71,23 +79,25 @@ def _facts(
         "arch": limits.arch,
         "shape": str(gemm),
         "where": str(where) or None,
-        "num_configs": len(found),
+        "max_workspace_mib": where.max_workspace_mib,
+        "num_configs": found.num_points,
         "factors": factors,
         "values": reachable,
         "rules": rules,
     }
 
 
-def _text(facts: dict[str, Any], limits: DeviceLimits, gemm: Gemm) -> str:
+def _text(facts: dict[str, Any], where: Where, limits: DeviceLimits, gemm: Gemm) -> str:
     factors = [(f"{f['num_rows']:,}", " ".join(f["parameters"])) for f in facts["factors"]]
     parameters = [(p.name, _reachable_text(p, facts["values"][p.name]), p.meaning) for p in PARAMETERS]
     rules = [(r["kind"], r["id"], r["sentence"]) for r in facts["rules"]]
-    obeying = f" that obey {facts['where']}" if facts["where"] else ""
+    obeying = f" that obey {where.told}" if where else ""
     return "\n".join(
         [
             f"{facts['num_configs']:,} configs for {gemm} on {limits.name} ({limits.arch}){obeying}",
             "",
-            "They are all combinations of the rows of these factors:",
+            "They are all combinations of the rows of these factors"
+            + (":" if where.max_workspace is None else ", less those with a larger workspace:"),
             console.table(("rows", "parameters"), factors, right=(0,)),
             "",
             console.table(("parameter", "values reached (of)", "meaning"), parameters),
@@ -108,7 +118,10 @@ def _explain(text: str, where: Where, limits: DeviceLimits, gemm: Gemm, *, is_js
     config = Config.parse(text)
     broken = broken_rules(config, limits, gemm) or broken_rules(config, limits, gemm, ("worth",))
     given = {item.partition("=")[0].strip() for item in text.split(",")}
+    num_bytes = workspace_bytes(config, gemm, limits)
     disobeyed = [str(one) for one in where.conditions if not Where((one,)).holds(config.to_dict())]
+    if where.max_workspace is not None and num_bytes > where.max_workspace:
+        disobeyed.append(f"a workspace of at most {where.max_workspace_mib:g} MiB")
     facts = {
         "gpu": limits.name,
         "shape": str(gemm),
@@ -120,6 +133,7 @@ def _explain(text: str, where: Where, limits: DeviceLimits, gemm: Gemm, *, is_js
             _rule_facts(rule) | {"figures": excess(rule, config, limits, gemm)} for rule in broken
         ],
         "broken_conditions": disobeyed,
+        "workspace_bytes": num_bytes,
     }
     if is_json:
         console.show_json(facts)
@@ -140,11 +154,12 @@ def _explanation(config: Config, limits: DeviceLimits, gemm: Gemm, facts: dict[s
     lines = [f"{config}", f"on {limits.name} for {gemm}: {verdict}"]
     for rule in broken:
         lines += [f"  {rule['id']} ({rule['kind']}): {rule['sentence']}", f"    here {rule['figures']}"]
-    lines += [f"  {condition} (--where)" for condition in disobeyed]
+    lines += [f"  {condition} (not so)" for condition in disobeyed]
     if not any(rule["kind"] == "template" for rule in broken):  # else there is no such kernel to describe
         lines.append(
             f"  {threads(config)} threads, {int(smem_bytes(config, gemm)):,} bytes of shared memory,"
-            f" at least {register_estimate(config)} registers"
+            f" at least {register_estimate(config)} registers,"
+            f" {console.workspace_text(workspace_bytes(config, gemm, limits))} of workspace"
         )
     if assumed:
         values = ", ".join(f"{name}={facts['config'][name]}" for name in assumed)

@@ -81,7 +81,14 @@ def export_table(
     single = tuple(shape for shape in results.shapes if not shape.gemm.is_batched)  # the model's
     calls = {gemm: count for gemm, count in calls.items() if not gemm.is_batched}
     timed = {x: candidates(x, single, matrices, limits) for x in LAYOUTS}
-    known = {x: [one for one in found if where.in_least_splits(one.config)] for x, found in timed.items()}
+    known = {
+        x: [
+            replace(one, max_workspace=where.max_workspace)
+            for one in found
+            if where.in_least_splits(one.config)
+        ]
+        for x, found in timed.items()
+    }
     chosen = {x: portfolio(x, found, limits, most, calls) for x, found in known.items()}
     cublas = times_of_cublas(results, matrices)
     cublas_us = {x: cublas[x].times_us if x in cublas else {} for x in LAYOUTS}
@@ -96,6 +103,7 @@ def export_table(
     kernels += figures.with_epilogues(results, added, cubins)
     code = {cubins[wish.id].sha256: cubins[wish.id].code for wish in (*wishes, *added)}
     _check_compiled(kernels, code)
+    kernels = [replace(k, spec=replace(k.spec, max_workspace=where.max_workspace)) for k in kernels]
     table = Table(
         made_by=f"autotune {__version__}",
         created_at=(created_at or datetime.now(UTC)).isoformat(timespec="seconds"),
@@ -113,6 +121,7 @@ def export_table(
         entries=tuple(_entry(shape) for shape in tuned.shapes if shape.ranked),
         left_out=figures_of(judged),
         epilogues=tuple(epilogues),
+        max_workspace=where.max_workspace,
     )
     return write_folder(table, code, folder, note, with_c=with_c, adds=adds)
 

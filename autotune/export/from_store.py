@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Collection
 
 from ..defaults import MAX_ERROR
@@ -39,7 +38,7 @@ def read_results(
     """
     latest = store.latest_studies(environment, policy, max_error)
     shapes = [
-        _shape(store, s, max_error, where, "" if gemms else drawn_origin, foreign_origins)
+        _shape(store, s, max_error, where.on(s.gemm, limits), "" if gemms else drawn_origin, foreign_origins)
         for s in latest
         if gemms is None or s.gemm in gemms
     ]
@@ -48,7 +47,7 @@ def read_results(
     if missing or not tuned:
         store.damages.refuse()
         what = ", ".join(map(str, missing)) or "any shape"
-        obeying, same = (f" that obey {where}", f" --where {shlex.quote(str(where))}") if where else ("", "")
+        obeying, same = f" that obey {where.told}" if where else "", where.options
         raise DispatchError(
             f"no results{obeying} for {what} on {environment.gpu_name}; run `autotune search{same}` for it"
         )

@@ -17,7 +17,7 @@ from ..device import DeviceLimits
 from ..errors import UsageError
 from ..gemm import FLOAT_BYTES, Gemm
 from .config import PARAMETER, WARP, Config, Value, lanes_k
-from .launch import LONG_ACTIVATIONS, PACK_ALIGNMENT, PLAIN, Epilogue, LaunchSpec, Variant, plan
+from .launch import COUNTER_BYTES, LONG_ACTIVATIONS, PACK_ALIGNMENT, PLAIN, Epilogue, LaunchSpec, Variant
 
 MAX_THREADS = 1024
 MAX_REGISTERS = 255
@@ -220,11 +220,18 @@ def launch_spec(
     return _spec(config, variant, limits, lanes_k(config), threads(config), smem)
 
 
+def workspaces(c: Any, g: Gemm, d: DeviceLimits) -> Any:
+    """`Grid.workspace_bytes` of launches; of a Config or columns."""
+    is_last_wave, num_tiles = c.reduction == "last_wave", tiles(c, g)
+    is_whole = (c.reduction == "two_pass") | (c.reduction == "last_block")
+    split_tiles = np.where(is_last_wave, num_tiles % (d.num_sms * c.min_blocks), num_tiles * is_whole)
+    counters = COUNTER_BYTES * (c.reduction != "two_pass") * split_tiles
+    return packed_bytes(c, g) + FLOAT_BYTES * c.split_k * split_tiles * c.bm * c.bn + counters
+
+
 def workspace_bytes(config: Config, gemm: Gemm, limits: DeviceLimits) -> int:
     """Memory that a launch of this config takes besides its operands: packed copies, sums, counters."""
-    if not (config.pack_a or config.pack_b) and config.reduction in ("none", "cluster"):
-        return 0
-    return plan(launch_spec(config, gemm, limits), gemm.m, gemm.n, gemm.k, gemm.strides).workspace_bytes
+    return int(workspaces(config, gemm, limits))
 
 
 def workspace_of(point: Mapping[str, Value], gemm: Gemm, limits: DeviceLimits | None) -> int | None:

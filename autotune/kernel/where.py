@@ -1,19 +1,25 @@
-"""Conditions that a user sets on parameters: `pack_a=0`, `reduction!=two_pass`, `bm>=64`.
+"""Conditions that a user sets: on parameters (`pack_a=0`, `reduction!=two_pass`, `bm>=64`), and on the
+workspace of a launch.
 
-Each is about one parameter: it leaves some rows of one factor of a feasible set, and the set stays a product.
+One on a parameter leaves some rows of one factor of a feasible set, and the set stays a product. The
+workspace depends on the shape, and on parameters of two factors (`Pairs` of feasible_set.py).
 """
 
 from __future__ import annotations
 
 import operator
 import re
+import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
+from ..device import DeviceLimits
 from ..entries import hint
 from ..errors import UsageError
+from ..gemm import Gemm
 from .config import PARAMETER, Config, Value
+from .resources import workspace_of
 
 _RELATIONS = {
     "=": operator.eq,
@@ -29,6 +35,8 @@ _HOW = "write conditions as in pack_a=0,reduction!=two_pass,bm>=64 (=, !=, <, <=
 _DEFAULTS = Config().to_dict()
 VALUES: dict[str, tuple[Value, ...]] = {name: parameter.values for name, parameter in PARAMETER.items()}
 _NUM_NEAREST = 2  # numbers that are suggested
+MIB = 1 << 20  # bytes
+MOST_MIB = 1 << 20
 
 
 class Condition(NamedTuple):
@@ -50,15 +58,27 @@ class Condition(NamedTuple):
 
 @dataclass(frozen=True)
 class Where:
-    """Conditions that all hold; none allows every point."""
+    """Conditions that all hold; none allows every point. `max_workspace`: bytes of a launch at most; it
+    counts once the conditions are `on` a shape."""
 
     conditions: tuple[Condition, ...] = ()
+    max_workspace: int | None = None
+    shape: tuple[Gemm, DeviceLimits] | None = None
 
     @classmethod
-    def parse(cls, texts: str | Iterable[str]) -> Where:
+    def parse(cls, texts: str | Iterable[str], max_workspace_mib: float | None = None) -> Where:
         """Read conditions with commas between them, from one text or several. Raises UsageError."""
         parts = ",".join([texts] if isinstance(texts, str) else texts).split(",")
-        return cls(tuple(dict.fromkeys(_condition(part) for part in parts if part.strip())))
+        conditions = tuple(dict.fromkeys(_condition(part) for part in parts if part.strip()))
+        if max_workspace_mib is None:
+            return cls(conditions)
+        if not 0 <= max_workspace_mib <= MOST_MIB:
+            raise UsageError(f"--max-workspace {max_workspace_mib}: from 0 to {MOST_MIB:,} MiB")
+        return cls(conditions, int(max_workspace_mib * MIB))
+
+    def on(self, gemm: Gemm, limits: DeviceLimits) -> Where:
+        """The same for launches on this problem and kind of GPU."""
+        return self if self.max_workspace is None else replace(self, shape=(gemm, limits))
 
     def check(self, values: Mapping[str, Sequence[Value]]) -> None:
         """Raises UsageError for a parameter that is not among these, by name with their values, or a value
@@ -79,7 +99,11 @@ class Where:
     def holds(self, point: Mapping[str, Value]) -> bool:
         """Whether a point obeys. A parameter that an older kernel did not have is at its default."""
         values = {**_DEFAULTS, **point}
-        return all(one.name in values and one.allows(values[one.name]) for one in self.conditions)
+        is_obeying = all(one.name in values and one.allows(values[one.name]) for one in self.conditions)
+        if self.shape is None or self.max_workspace is None or not is_obeying:
+            return is_obeying
+        found = workspace_of(point, *self.shape)
+        return found is not None and found <= self.max_workspace
 
     def in_least_splits(self, config: Config) -> Config | None:
         """The config, or else the same kernel in the least number of splits with which it obeys; None if it
@@ -87,11 +111,29 @@ class Where:
         return next((one for one in _in_splits(config) if self.holds(one.to_dict())), None)
 
     def __bool__(self) -> bool:
-        return bool(self.conditions)
+        return bool(self.conditions) or self.max_workspace is not None
 
     def __str__(self) -> str:
-        """As `parse` reads it."""
+        """As `parse` reads it, less the workspace."""
         return ",".join(map(str, self.conditions))
+
+    @property
+    def max_workspace_mib(self) -> float | None:
+        return None if self.max_workspace is None else self.max_workspace / MIB
+
+    @property
+    def told(self) -> str:
+        """For a message."""
+        least = (
+            [] if self.max_workspace is None else [f"a workspace of at most {self.max_workspace_mib:g} MiB"]
+        )
+        return " and ".join([*([str(self)] if self.conditions else []), *least])
+
+    @property
+    def options(self) -> str:
+        """For a command line, with a blank before each option."""
+        where = f" --where {shlex.quote(str(self))}" if self.conditions else ""
+        return where + ("" if self.max_workspace is None else f" --max-workspace {self.max_workspace_mib:g}")
 
 
 ANY = Where()

@@ -89,7 +89,9 @@ def _kernel(kernel: Kernel, code: int, plain: int) -> Any:
         reduction=_REDUCTIONS.index(spec.reduction), is_wide=spec.variant.is_wide,
         is_batched=spec.variant.is_batched, plain=plain, bias=bias, activation=activation,
         registers=kernel.registers, blocks_per_sm=kernel.blocks_per_sm, flush_k=config.flush_k,
-        threads_along_k=int(threads_along_k(config)), slices=config.slice_k, **figures,
+        threads_along_k=int(threads_along_k(config)), slices=config.slice_k,
+        max_workspace=-1 if spec.max_workspace is None else spec.max_workspace,
+        **figures,
     )  # fmt: skip
 
 

@@ -48,6 +48,7 @@ def upgrade(body: dict[str, Any], version: int) -> list[LaunchSpec]:
     )
     specs = []
     body.setdefault("left_out", [])
+    body.setdefault("max_workspace", None)  # also in tables of schema 10
     if version < _EPILOGUES:
         body.setdefault("epilogues", [])
     if version < DERIVED_SPECS:

@@ -114,7 +114,7 @@ class Filler:
         return {key for one in self._store.with_twins(study) for key in self._store.keys(one)}
 
     def _fastest_us(self, study: StudyRef) -> float:
-        best = self._store.best(study, 1, self._target.max_error, where=self._where)
+        best = self._store.best(study, 1, self._target.max_error, where=self._where_on(study.gemm))
         return min((trial.measurement.time_us or math.inf for trial in best), default=math.inf)
 
     def _baseline_us(self, study: StudyRef) -> float:
@@ -162,7 +162,7 @@ class Filler:
 
     def _leaders(self, study: StudyRef) -> list[Config]:
         num, but_of = self._policy.num_leaders, (FILL,)  # these are rows already
-        best = self._store.best(study, num, self._target.max_error, but_of, self._where)
+        best = self._store.best(study, num, self._target.max_error, but_of, self._where_on(study.gemm))
         times = [trial.measurement.time_us or math.inf for trial in best]
         return [
             Config.from_dict(t.point) for t, us in zip(best, times, strict=True) if us <= LEADING * times[0]
@@ -197,7 +197,11 @@ class Filler:
         if point_key(config.to_dict()) in self._known[gemm]:
             return False
         is_busy = has_work(launch_spec(config, gemm, self._limits), gemm.k)
-        return is_busy and not broken_rules(config, self._limits, gemm)
+        is_obeying = self._where_on(gemm).holds(config.to_dict())
+        return is_busy and is_obeying and not broken_rules(config, self._limits, gemm)
+
+    def _where_on(self, gemm: Gemm) -> Where:
+        return self._where.on(gemm, self._limits)
 
     # ---- cells
 
@@ -252,7 +256,7 @@ class Filler:
         values = sorted({int(v) for v in splits.choices(Shapes.of(gemm)).ravel()})
         busy = [v for v in values if has_work(replace(spec, split_k=v), gemm.k)]
         configs = [(v, replace(config, split_k=v)) for v in busy]
-        obeying = [(v, c) for v, c in configs if self._where.holds(c.to_dict())]
+        obeying = [(v, c) for v, c in configs if self._where_on(gemm).holds(c.to_dict())]
         return [v for v, c in obeying if not broken_rules(c, self._limits, gemm)]
 
 

@@ -155,7 +155,7 @@ class Tuner:
     def _prepare(self, gemm: Gemm) -> ShapeSearch:
         """Enumerate the feasible set of a shape, read what is known of it, and time cuBLAS, for which a GPU
         must finish its current work; on its own thread, so that the search need not wait."""
-        where = self._options.where
+        where = self._options.where.on(gemm, self._target.limits)
         space = self._target.space(gemm).where(where, gemm)
         is_ours = set(space.names) == set(PARAMETER) and self._options.policy.num_seeds
         return ShapeSearch(
@@ -169,7 +169,7 @@ class Tuner:
             shape = prepared.result()
         self._shapes.append(shape)
         cublas_us, limit_us = shape.findings.baseline.time_us, shape.findings.limit_us
-        known = (len(shape.space), shape.num_known, cublas_us, limit_us)
+        known = (shape.space.num_points, shape.num_known, cublas_us, limit_us)
         self._on_event(ShapeStarted(gemm, shape.study, *known))
 
     # ---- asking and learning

@@ -117,7 +117,7 @@ def test_space_counts_and_explains_under_conditions() -> None:
     config = "copy_a=register,copy_b=register,stages=2"
     told = json.loads(run(*space, "--explain", config, "--where", "pack_a=0,bm>64", "--json").stdout)
     assert told["broken_conditions"] == ["bm>64"] and not told["is_searched"]
-    assert "bm>64 (--where)" in run(*space, "--explain", config, "--where", "pack_a=0,bm>64").stdout
+    assert "bm>64 (not so)" in run(*space, "--explain", config, "--where", "pack_a=0,bm>64").stdout
     assert "did you mean 'reduction'" in run(*space, "--where", "reducton=none", code=2).stderr
 
 
@@ -129,3 +129,21 @@ def test_the_same_from_python(recording: Path, tmp_path: Path) -> None:
     assert found.point(0)["stages"] == 4 < len(found)
     with pytest.raises(UsageError, match="did you mean 'stages'"):
         tuning.space(SQUARE, "h200", where="stage=4")
+
+
+def test_a_limit_on_the_workspace(recording: Path, tmp_path: Path) -> None:
+    """No recorded config needs one; of those that could be searched, some do."""
+    facts = search(recording, tmp_path / "a.db", "--max-workspace", "0", "--where", "bk=8")
+    assert facts["max_workspace_mib"] == 0 and is_best(facts["best_config"], "bk=8")
+    assert facts["workspace_bytes"] == 0
+    again = ("search", "--gpu", f"replay:{recording}", "--db", tmp_path / "a.db", "--shape", "512")
+    told = run(*again, "--max-workspace", "0.5").stdout
+    assert "--max-workspace 0.5" in told
+    space = ("space", "--gpu", "h200", "--shape", "16x512x4096", "--json")
+    every, some = (json.loads(run(*space, *more).stdout) for more in ((), ("--max-workspace", "0.25")))
+    assert 0 < some["num_configs"] < every["num_configs"]
+    split = "reduction=two_pass,split_k=8,vec_b=4"
+    told = json.loads(run(*space, "--explain", split, "--max-workspace", "0.25").stdout)
+    assert told["workspace_bytes"] == 8 * 64 * 512 * 4
+    assert told["broken_conditions"] == ["a workspace of at most 0.25 MiB"]
+    assert "--max-workspace" in run(*space[:-1], "--max-workspace", "-1", code=2).stderr

@@ -7,6 +7,7 @@ import operator
 from dataclasses import replace
 from functools import cache
 
+import numpy as np
 import pytest
 from fake_target import ENVIRONMENT, FakeTarget, product_space
 from hypothesis import given, settings
@@ -17,6 +18,8 @@ from autotune.errors import UsageError
 from autotune.gemm import Gemm
 from autotune.kernel.config import PARAMETER, Config
 from autotune.kernel.feasible_set import FeasibleSet, feasible_set
+from autotune.kernel.launch import plan
+from autotune.kernel.resources import launch_spec, workspace_bytes
 from autotune.kernel.where import ANY, VALUES, Condition, Where
 from autotune.search import Options, study_of, tune
 from autotune.search.propose import origins
@@ -254,3 +257,81 @@ def test_conditions_on_what_is_not_there_end_the_search(store):
 
 def test_every_parameter_has_values_to_name():
     assert {name: tuple(p.values) for name, p in PARAMETER.items()} == VALUES
+
+
+# ---- the workspace of a launch
+
+SQUARE, FLAT = Gemm(2048, 2048, 2048), Gemm(96, 160, 65536, False, True)
+LIMITED = [(SQUARE, 8), (FLAT, 0.5), (Gemm(300, 200, 4096, batch=4, shares_a=True), 3), (SQUARE, 0)]
+
+
+@cache
+def _limited(number: int) -> tuple[FeasibleSet, FeasibleSet, Where]:
+    (gemm, most), limits = LIMITED[number], known_limits("h200")
+    where = Where.parse("stages<=3,bursts=1,order=row_snake", most).on(gemm, limits)
+    every = feasible_set(limits, gemm).where(Where(where.conditions), gemm)
+    return every, every.where(where, gemm), where
+
+
+@given(st.data())
+def test_the_workspace_is_that_of_the_launch(data):
+    number = data.draw(st.integers(0, len(LIMITED) - 1))
+    every, gemm, limits = _limited(number)[0], LIMITED[number][0], known_limits("h200")
+    config = Config.from_dict(every.point(data.draw(st.integers(0, len(every) - 1))))
+    grid = plan(launch_spec(config, gemm, limits), gemm.m, gemm.n, gemm.k, gemm.strides)
+    assert workspace_bytes(config, gemm, limits) == grid.workspace_bytes
+
+
+@given(st.data())
+def test_a_limit_on_the_workspace_leaves_the_points_that_obey(data):
+    every, left, where = _limited(data.draw(st.integers(0, len(LIMITED) - 1)))
+    point = every.point(data.draw(st.integers(0, len(every) - 1)))
+    number = left.find(point)
+    assert (number is not None) == where.holds(point)
+    if number is not None:
+        assert left.point(number) == point and left.are_points(np.array([number]))[0]
+    drawn = data.draw(st.integers(0, len(left) - 1))
+    assert left.are_points(np.array([drawn]))[0] == where.holds(left.point(drawn))
+
+
+def test_limited_sets_are_counted_and_searched_to_the_end(store):
+    gemm, limits = SQUARE, known_limits("h200")
+    narrow = "bm=64,bn=64,tm=8,tn=8,bk=16,stages=3,raster=n,group=1,order=row_snake,bursts=1,copy_a=async"
+    where = Where.parse(narrow + ",copy_b=async,flush_k=0,frag_buffers=1,min_blocks<=2", 40).on(gemm, limits)
+    every = feasible_set(limits, gemm).where(Where(where.conditions), gemm)
+    wanted = [p for p in map(every.point, range(len(every))) if where.holds(p)]
+    left = every.where(where, gemm)
+    assert left.pairs is not None and len(wanted) == left.num_points < len(left)
+
+    def time_us(point):
+        return 50.0 + point["split_k"] + point["wm"] / 64 + 5 * point["pack_a"]
+
+    target = FakeTarget(every, time_us=time_us)
+    result = tune(target, store, [gemm], Options(trials=10**6, where=Where.parse((), 40)))
+    assert result.reason == "exhausted"
+    keys = [point_key(point) for point in _tried(target)]
+    assert sorted(keys) == sorted(map(point_key, wanted))
+
+
+def test_every_generator_obeys_the_workspace(store):
+    gemm, limits, where = Gemm(512, 512, 4096), known_limits("h200"), Where.parse("split_k<=16", 2)
+    space = feasible_set(limits, gemm)
+    starts = [Config.from_dict(space.point(number)) for number in range(0, len(space), len(space) // 300)]
+    target = FakeTarget(space, time_us=lambda p: 50 + 20 / p["split_k"] + p["bm"] / 64 + p["stages"])
+    tune(target, store, [gemm], Options(seconds=200, where=where, starts=lambda gemm: starts))
+    trials = store.trials(study_of(store, target, gemm))
+    assert all(where.on(gemm, limits).holds(trial.point) for trial in trials)
+    found = {trial.origin for trial in trials}
+    assert {origins.SEED, origins.LATER_SEED, origins.POLISH} <= found
+    assert len(found & set(origins.MODELLED)) >= 5
+    assert any(trial.point["split_k"] > 1 for trial in trials)
+
+
+def test_workspaces_that_cannot_be_limited(store):
+    with pytest.raises(UsageError, match="no config obeys --max-workspace 1"):
+        _limited(0)[0].where(Where.parse("reduction=two_pass", 1).on(SQUARE, known_limits("h200")), SQUARE)
+    for most in (-1, float("nan"), 1e9):
+        with pytest.raises(UsageError, match="--max-workspace"):
+            Where.parse((), most)
+    with pytest.raises(UsageError, match="recorded with another kernel"):
+        tune(FakeTarget(), store, [GEMM], Options(trials=3, where=Where.parse((), 1)))
