@@ -8,7 +8,7 @@
 
 #include <stdint.h>
 
-#define AUTOTUNE_TABLE_VERSION 10 /* of these structs: a library refuses tables of other versions */
+#define AUTOTUNE_TABLE_VERSION 11 /* of these structs: a library refuses tables of other versions */
 
 enum { AUTOTUNE_NN, AUTOTUNE_NT, AUTOTUNE_TN, AUTOTUNE_TT, AUTOTUNE_LAYOUTS };
 

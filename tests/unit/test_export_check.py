@@ -61,7 +61,7 @@ def test_kernels_are_checked_beyond_a_limit_on_their_workspace(tmp_path: Path) -
     free = _table()
     kernels = tuple(replace(k, spec=replace(k.spec, max_workspace=0)) for k in free.kernels)
     table = replace(free, kernels=kernels, max_workspace=0)
-    found = verify_table(write_table(table, tmp_path / "limited"), driver=FakeDriver(table))
+    found = verify_table(write_table(table, tmp_path / "limited"), driver=FakeDriver(free))
     assert found.is_ok and found.num_kernels == len(kernels)
 
 
