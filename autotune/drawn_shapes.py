@@ -88,7 +88,8 @@ class DrawnSearch:
     ) -> Filled:
         columns = [gemm for gemm in gemms if not gemm.is_batched]
         seconds = until_s - self.target.now()
-        return fill(self.target, self.store, columns, seconds, self.on_fill, known or {}, self.options.policy)
+        policy, where = self.options.policy, self.options.where
+        return fill(self.target, self.store, columns, seconds, self.on_fill, known or {}, policy, where)
 
     def _ranked_again(self, found: SearchResult, due: Sequence[Gemm], until_s: float) -> SearchResult:
         """The same with new finals of these shapes, whose best kernels were found on others: as many as there

@@ -29,12 +29,13 @@ def check_keys(
     missing = [name for name in required if name not in found]
     unknown = [name for name in found if name not in known]
     if unknown:
-        raise ValueError(f"{where}: unknown key {shown(unknown[0])} ({_hint(unknown[0], known)})")
+        raise ValueError(f"{where}: unknown key {shown(unknown[0])} ({hint(unknown[0], known)})")
     if missing:
         raise ValueError(f"{where}: the key {missing[0]!r} is missing")
 
 
-def _hint(name: str, known: Collection[str]) -> str:
+def hint(name: str, known: Collection[str]) -> str:
+    """The name that may have been meant, or all that are known."""
     close = get_close_matches(name[:40], known, n=1)
     return f"did you mean {close[0]!r}?" if close else f"known are {', '.join(known)}"
 

@@ -27,6 +27,7 @@ from .kernel import epilogue_names, same_code, template
 from .kernel.compiler import Compiler
 from .kernel.config import PARAMETER
 from .kernel.feasible_set import FeasibleSet, feasible_set
+from .kernel.where import VALUES, Where
 from .measurement import CachePolicy, read_policy
 from .models.cublas_model import NUM_TIMED
 from .recording.replay import ReplayTarget
@@ -60,8 +61,9 @@ class Result:
     cache: CachePolicy  # of the trials: a recording has its own
     max_error: float | None  # times cuBLAS's, of what may win
     db: str
+    where: Where  # that winners obey
     source_hash: str  # of the kernel whose instances were searched
-    optimum_us: Mapping[Gemm, float]  # of recorded spaces: the time of their best point
+    optimum_us: Mapping[Gemm, float]  # of recorded spaces: the time of their best point that obeys
     filled: Filled | None = None  # the times across shapes, if some were drawn
     gain: Gain | None = None  # for the calls of a program, if these were given and none were drawn
 
@@ -90,12 +92,22 @@ class Result:
         return is_same or (self.environment.is_recorded and is_ours)
 
     def export(self, folder: str | Path, *, note: Note = _note) -> Table:
-        """Write the winners of these shapes as a folder that applications import (`Dispatcher`).
+        """Write the winners of these shapes as a folder that applications import (`Dispatcher`), and other
+        kernels that obey the conditions of the search.
 
         Raises DispatchError if a shape has no winner, or the kernels are not autotune's.
         """
         gemms = [shape.gemm for shape in self.shapes]
-        return export_table(folder, gemms, db=self.db, cache=self.cache, max_error=self.max_error, note=note)
+        return export_table(
+            folder,
+            gemms,
+            db=self.db,
+            cache=self.cache,
+            max_error=self.max_error,
+            where=str(self.where),
+            max_workspace=self.where.max_workspace_mib,
+            note=note,
+        )
 
 
 def tune(
@@ -107,6 +119,8 @@ def tune(
     db: str = DEFAULT_DB,
     cache: str = CachePolicy.COLD,
     max_error: float | None = MAX_ERROR,
+    where: str | Iterable[str] = (),
+    max_workspace: float | None = None,
     sampler: str = DEFAULT_SAMPLER,
     policy: SearchPolicy | None = None,
     seed: int = 0,
@@ -144,6 +158,9 @@ def tune(
 
         cache       `cold`: operands come from memory, or `warm`: from the L2 cache
         max_error   the largest error of a winner, in times cuBLAS's; None: no limit
+        where       conditions on parameters, such as "pack_a=0,reduction!=two_pass" (=, !=, <, <=, >, >=):
+                    all that this run tries and chooses obeys them
+        max_workspace   MiB that a launch may take for packed copies and partial sums; None: 1 GiB of each
         sampler     `autotune`: a model proposes what to try, or `random`: any points of the feasible set
         policy      all values that decide how a search proceeds (search_policy.py); None: the defaults
         seed        of what is drawn at random: `num_drawn` shapes, and points to try. Times differ from run
@@ -167,10 +184,12 @@ def tune(
     KeyboardInterrupt. Raises UsageError, EnvironmentProblem, DeviceLost and StoreError; all that was measured
     until then is stored.
     """
-    named = read_shapes(shapes)
+    named, conditions = read_shapes(shapes), Where.parse(where, max_workspace)
     gemms = (*named, *(drawn_calls(num_drawn, seed, _single(calls)) if num_drawn else read_shapes(calls)))
     policy = policy or SearchPolicy()
-    options = Options(sampler=sampler, trials=trials, seconds=seconds, seed=seed, policy=policy)
+    options = Options(
+        sampler=sampler, trials=trials, seconds=seconds, seed=seed, policy=policy, where=conditions
+    )
     check_options(options)
     opened = targets.open_target(gpu, read_policy(cache), gemms, max_error, note=note)
     _need_searchable(opened, named, num_drawn)  # else it is a recording, which has nothing to close
@@ -181,6 +200,8 @@ def tune(
     ):
         store.tell_when_away(note)
         recorded = target if isinstance(target, ReplayTarget) else None
+        if recorded is None:  # other kernels may be recorded: their spaces check
+            conditions.check(VALUES)
         starts = StartingPoints(targets.matrices(), target.limits)
         options = _after_cublas(target, store, replace(options, starts=starts))
         run = partial(_search, target, store, on_event=on_event, has_dashboard=has_dashboard)
@@ -204,9 +225,15 @@ def tune(
             cache=target.policy,
             max_error=max_error,
             db=db,
+            where=conditions,
             source_hash=target.source_hash,
-            optimum_us={s.gemm: recorded.optimum(s.gemm)[1] for s in found.shapes} if recorded else {},
+            optimum_us=_optima(recorded, found.shapes, conditions) if recorded else {},
         )
+
+
+def _optima(recorded: ReplayTarget, shapes: Iterable[ShapeResult], where: Where) -> dict[Gemm, float]:
+    gemms = [shape.gemm for shape in shapes if shape.best or not where]
+    return {gemm: recorded.optimum(gemm, where.on(gemm, recorded.limits))[1] for gemm in gemms}
 
 
 def _after_cublas(target: Target, store: Store, options: Options) -> Options:
@@ -295,6 +322,8 @@ def export_table(
     db: str = DEFAULT_DB,
     cache: str = CachePolicy.COLD,
     max_error: float | None = MAX_ERROR,
+    where: str | Iterable[str] = (),
+    max_workspace: float | None = None,
     max_kernels: int = MAX_KERNELS,
     max_megabytes: float = MAX_MEGABYTES,
     calls: Mapping[Gemm, int] = MappingProxyType({}),
@@ -312,6 +341,10 @@ def export_table(
         db              the database of the searches
         cache           of the trials to read: `cold` or `warm`
         max_error       the largest error of a winner, in times cuBLAS's; None: no limit
+        where           conditions on parameters, as of `tune`. The default kernel of a layout need not obey
+                        them, nor the number of splits of a shape that was not tuned
+        max_workspace   MiB that a launch may take for packed copies and partial sums, on any shape; None:
+                        1 GiB of each
         max_kernels     the most kernels for shapes that were not tuned, beside the winners
         max_megabytes   the most that the files of these take
         calls           how often a program calls for which shape, tuned or not: kernels for shapes that were
@@ -327,7 +360,12 @@ def export_table(
     """
     for gemm in calls:
         gemm.need_output()
-    gemms, added = read_shapes(shapes), epilogue_names.named(epilogues)
+    gemms, added, conditions = (
+        read_shapes(shapes),
+        epilogue_names.named(epilogues),
+        Where.parse(where, max_workspace),
+    )
+    conditions.check(VALUES)
     with Store.open_existing(db) as store, store.damages.told(note):
         environments = store.environments(max_error)
         if not environments:
@@ -342,9 +380,14 @@ def export_table(
             policy=read,
             gemms=gemms or None,
             max_error=max_error,
+            where=conditions,
             drawn_origin=FILL,
             foreign_origins=FOUND_ELSEWHERE,
         )
+        measured = {study.gemm for study in store.latest_studies(newest, read, max_error)}
+    lacking = sorted(measured - {shape.gemm for shape in results.shapes}) if conditions and not gemms else []
+    if lacking:
+        note(f"left out, as no result obeys {conditions.told}: {', '.join(map(str, lacking))}")
     results = replace(results, power_limit_w=_power_limit_w(results.environment))
     with closing(Compiler(limits.arch, note=note)) as compiler:
         exporter.export_table(
@@ -352,6 +395,7 @@ def export_table(
             Path(folder),
             compiler,
             matrices=targets.matrices(),
+            where=conditions,
             max_kernels=max_kernels,
             max_megabytes=max_megabytes,
             calls=calls,
@@ -369,8 +413,16 @@ def export_table(
     return next(table for _, table in load_kinds(Path(folder)) if GpuKind.of_table(table) == here)
 
 
-def space(shape: Shape, gpu: str = "auto", *, note: Note = _note) -> FeasibleSet:
-    """The configs worth a trial for a shape, on a GPU of this machine or on a known kind (`rtx-4090`).
+def space(
+    shape: Shape,
+    gpu: str = "auto",
+    *,
+    where: str | Iterable[str] = (),
+    max_workspace: float | None = None,
+    note: Note = _note,
+) -> FeasibleSet:
+    """The configs worth a trial for a shape, on a GPU of this machine or on a known kind (`rtx-4090`); those
+    that obey conditions on parameters and on their workspace (see `tune`).
 
         >>> import autotune
         >>> configs = autotune.space(4096, "rtx-4090")
@@ -378,8 +430,9 @@ def space(shape: Shape, gpu: str = "auto", *, note: Note = _note) -> FeasibleSet
 
     Raises UsageError, EnvironmentProblem.
     """
-    (gemm,) = read_shapes([shape])
-    return feasible_set(limits_by_name(gpu) or targets.limits_here(gpu, note=note), gemm)
+    (gemm,), conditions = read_shapes([shape]), Where.parse(where, max_workspace)
+    limits = limits_by_name(gpu) or targets.limits_here(gpu, note=note)
+    return feasible_set(limits, gemm).where(conditions.on(gemm, limits), gemm)
 
 
 def read_shapes(shapes: Shape | Iterable[Shape]) -> tuple[Gemm, ...]:

@@ -159,7 +159,7 @@ class TableArena:
         record = KernelRecord(
             ALONE, config, variant, cubin.sha256, len(cubin.code), None, cubin.registers, resident, None, ""
         )
-        kernel = launchable(record, limits, self.table.source_hash)
+        kernel = launchable(record, limits, self.table.source_hash, self.table.max_workspace)
         if fault := call.refusal(kernel):
             raise EnvironmentProblem(f"{config} does not serve {call.gemm}: {fault}")
         only = OnlyOne(kernel, Chosen(ALONE, config.split_k))

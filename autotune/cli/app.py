@@ -91,6 +91,17 @@ Suite = Annotated[
         "what programs recorded (AUTOTUNE_RECORD)."
     ),
 ]
+Where = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="CONDITIONS",
+        help="Only configs that obey: `pack_a=0,reduction!=two_pass` (=, !=, <, <=, >, >=); repeatable.",
+    ),
+]
+MaxWorkspace = Annotated[
+    float | None,
+    typer.Option(metavar="MIB", help="Only kernels whose launches take at most so much workspace.", min=0),
+]
 Db = Annotated[str, typer.Option(help="Database: a SQLite file, or a URL (SQLite, PostgreSQL).")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="No progress on stderr.")]
@@ -164,6 +175,7 @@ def _root(
         "search --any 80 --seconds 600 --db any.db",
         "search --suite calls.json --seconds 600 --db calls.db",
         "search --suite calls.json --any 80 --seconds 600 --db any.db",
+        "search --shape 4096 --where 'pack_a=0,reduction!=two_pass'",
         "search --gpu replay:space.json.gz --trials 100",
     )
 )
@@ -206,6 +218,8 @@ def search(
     ] = None,
     cache: Cache = "cold",
     max_error: MaxError = MAX_ERROR,
+    where: Where = None,
+    max_workspace: MaxWorkspace = None,
     db: Db = DEFAULT_DB,
     has_dashboard: Annotated[
         bool,
@@ -228,7 +242,7 @@ def search(
     limit = max_error or None
     request = command.SearchRequest(
         gpu, shape or (), suite, trials, seconds, seed, sampler, cache, db, limit, has_dashboard, num_drawn,
-        policy, seeds,
+        policy, seeds, where or (), max_workspace,
     )  # fmt: skip
     command.run(request, is_json=is_json, is_quiet=is_quiet)
 
@@ -244,6 +258,8 @@ def export_table(
     suite: Suite = None,
     cache: Cache = "cold",
     max_error: Accurate = MAX_ERROR,
+    where: Where = None,
+    max_workspace: MaxWorkspace = None,
     max_kernels: Annotated[
         int, typer.Option(min=0, help="For shapes that were not tuned, beside those that won.")
     ] = MAX_KERNELS,
@@ -274,6 +290,8 @@ def export_table(
     limits, with_c = (max_error or None, max_kernels, max_megabytes), form is ExportFormat.C
     command.export(
         *(db, out, shape or (), suite, cache, *limits, epilogue or ()),
+        where=where or (),
+        max_workspace=max_workspace,
         with_c=with_c,
         adds=adds,
         is_json=is_json,
@@ -282,7 +300,9 @@ def export_table(
 
 @app.command(
     epilog=_examples(
-        "space --gpu h200 --shape 4096x128x4096:NT", "space --gpu rtx-3090 --explain bm=64,bn=128,stages=8"
+        "space --gpu h200 --shape 4096x128x4096:NT",
+        "space --gpu h200 --where 'pack_a=0,bm>=64'",
+        "space --gpu rtx-3090 --explain bm=64,bn=128,stages=8",
     )
 )
 def space(
@@ -297,6 +317,8 @@ def space(
     explain: Annotated[
         str | None, typer.Option(metavar="CONFIG", help="Tell why this config is refused: bm=64,bn=128,...")
     ] = None,
+    where: Where = None,
+    max_workspace: MaxWorkspace = None,
     is_wide: Annotated[
         bool, typer.Option("--all", help="Count what is legal but known not to pay, too.")
     ] = False,
@@ -306,7 +328,7 @@ def space(
     from . import space as command
 
     interrupt_in_order()
-    command.run(gpu, shape, explain, is_wide=is_wide, is_json=is_json)
+    command.run(gpu, shape, explain, where or (), max_workspace, is_wide=is_wide, is_json=is_json)
 
 
 @trials_app.command(epilog=_examples("trials best", "trials best --db shapes.db --shape 4096 --json"))

@@ -167,6 +167,13 @@ def seconds_text(seconds: float) -> str:
     return f"{seconds:,.4g} s"
 
 
+def workspace_text(num_bytes: int | None) -> str:
+    """`64.0 MiB`; a dash where it is unknown."""
+    if not num_bytes:
+        return "-" if num_bytes is None else "0 MiB"
+    return f"{num_bytes / 2**20:.1f} MiB" if num_bytes >= 2**20 / 20 else "<0.1 MiB"
+
+
 def ratio_text(ratio: float | None, unit: str = "x") -> str:
     """`1.024x`, `79.3%`, or a dash."""
     if ratio is None:

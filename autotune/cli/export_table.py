@@ -11,6 +11,8 @@ from typing import Any
 
 from .. import tuning
 from ..kernel.epilogue_names import name_of
+from ..kernel.resources import workspace_bytes
+from ..kernel.where import MIB
 from ..runtime.kinds import load_kinds, names_of
 from ..runtime.table import LeftOut, Table
 from . import common, console
@@ -29,6 +31,8 @@ def export(
     max_megabytes: float,
     epilogues: Sequence[str],
     *,
+    where: Sequence[str],
+    max_workspace: float | None,
     with_c: bool,
     adds: bool,
     is_json: bool,
@@ -37,8 +41,8 @@ def export(
     cuBLAS's (None: no limit). Beside them at most `max_kernels` for shapes that were not tuned, whose packed
     cubins take at most `max_megabytes`. A suite names the shapes to write; one that counts calls says instead
     what these kernels are chosen for, too. `epilogues`: names of those that each kernel comes with, too.
-    `with_c`: sources for programs in C beside. `adds`: the tables of other kinds of GPU that are there
-    stay."""
+    `where`: conditions on parameters that the kernels obey; `max_workspace`: MiB of a launch. `with_c`:
+    sources for programs in C beside. `adds`: the tables of other kinds of GPU that are there stay."""
     calls, is_counted = common.read_calls(suite)
     with console.Progress(is_quiet=is_json) as progress:
         table = tuning.export_table(
@@ -47,6 +51,8 @@ def export(
             db=db,
             cache=cache,
             max_error=max_error,
+            where=where,
+            max_workspace=max_workspace,
             max_kernels=max_kernels,
             max_megabytes=max_megabytes,
             calls=calls if is_counted else {},
@@ -85,6 +91,7 @@ def _tell_export(table: Table, folder: Path, *, is_json: bool) -> None:
     others = [found for path, found in kinds if path != own]
     cubins = {kernel.sha256: kernel.packed_bytes or 0 for kernel in table.kernels}
     plain = [kernel for kernel in table.kernels if kernel.is_plain]
+    configs = {kernel.id: kernel.config for kernel in plain}
     tuned = {ranked.kernel for entry in table.entries for ranked in entry.ranked}
     facts: dict[str, Any] = {
         "folder": str(folder),
@@ -92,6 +99,7 @@ def _tell_export(table: Table, folder: Path, *, is_json: bool) -> None:
         "other_gpus": [other.environment.gpu_name for other in others],
         "is_recorded": table.is_recorded,
         "recorded_on": table.recorded_on or None,
+        "max_workspace_mib": None if table.max_workspace is None else table.max_workspace / MIB,
         "num_kernels": len(plain),
         "num_general": sum(kernel.id not in tuned for kernel in plain),
         "epilogues": [name_of(one) for one in table.epilogues],
@@ -103,6 +111,7 @@ def _tell_export(table: Table, folder: Path, *, is_json: bool) -> None:
                 "kernel": entry.ranked[0].kernel,
                 "time_us": entry.ranked[0].time_us,
                 "cublas_time_us": entry.cublas_us,
+                "workspace_bytes": workspace_bytes(configs[entry.ranked[0].kernel], entry.gemm, table.limits),
                 "num_tied": sum(ranked.is_tied for ranked in entry.ranked),
             }
             for entry in table.entries
@@ -117,6 +126,7 @@ def _tell_export(table: Table, folder: Path, *, is_json: bool) -> None:
             s["shape"],
             console.time_text(s["time_us"]),
             console.ratio_text(common.share(s["cublas_time_us"], s["time_us"])),
+            console.workspace_text(s["workspace_bytes"]),
             s["kernel"],
         )
         for s in facts["shapes"]
@@ -127,7 +137,7 @@ def _tell_export(table: Table, folder: Path, *, is_json: bool) -> None:
         f"{folder}/: {num_shapes} for {facts['gpu']}, {facts['num_kernels']:,} kernels "
         f"({facts['num_general']:,} of them for all other shapes){each}, "
         f"{facts['cubin_bytes'] / 1e6:.1f} MB\n"
-        + console.table(("shape", "time", "vs cuBLAS", "kernel"), rows, right=(1, 2))
+        + console.table(("shape", "time", "vs cuBLAS", "workspace", "kernel"), rows, right=(1, 2, 3))
     )
     if others:
         console.show(f"{folder}/ also holds the tables for {names_of(others)}")

@@ -9,6 +9,7 @@ from .. import stats
 from ..device import limits_by_name
 from ..errors import UsageError
 from ..kernel.config import PARAMETER
+from ..kernel.resources import workspace_of
 from ..store import Final, SearchRecord, Store, StudyRef, TrialRecord
 from . import common, console
 
@@ -78,6 +79,7 @@ def _facts(store: Store, study: StudyRef, trial: TrialRecord) -> Facts:
         "marks": list(measurement.marks),
         "num_discarded": sum(len(each.samples_us) for each in measurement.discarded),
         **{name: stored[name] for name in (*_FIGURES, *_SECONDS)},
+        "workspace_bytes": workspace_of(trial.point, study.gemm, limits_by_name(study.environment.gpu_name)),
         "state": {name: stored["state"][name] for name in _STATE},
         "final": _place(store.final(study), trial.key),
         "num_duels": sum(trial.key in duel.keys for duel in store.duels(study)),
@@ -226,6 +228,7 @@ def _text(facts: Facts) -> str:
         *_time_lines(facts),
         ("error over cuBLAS's", console.ratio_text(facts["error_over_cublas"])),
         *((name, _cell(facts[name])) for name in _FIGURES[1:]),
+        ("workspace", console.workspace_text(facts["workspace_bytes"])),
         *((name, _cell(facts[name])) for name in _SECONDS),
         *((name, _cell(value)) for name, value in facts["state"].items()),
         ("marks", _cell(facts["marks"])),

@@ -12,8 +12,10 @@ from typing import Any
 import typer
 
 from .. import targets, tuning
+from ..device import limits_by_name
 from ..errors import EnvironmentProblem, UsageError
 from ..gemm import Gemm
+from ..kernel.resources import workspace_of
 from ..measurement import CachePolicy
 from ..search import SearchResult, ShapeResult
 from ..search.called import Gain
@@ -56,6 +58,8 @@ class SearchRequest:
     num_drawn: int = 0  # shapes that are drawn at random, from those of the suite where there is one
     policy: Path | None = None  # what the search is to do otherwise
     seeds: str = "shipped"  # or "none"
+    where: Sequence[str] = ()  # conditions on parameters
+    max_workspace: float | None = None  # MiB
 
 
 def run(request: SearchRequest, *, is_json: bool, is_quiet: bool) -> None:
@@ -83,6 +87,8 @@ def run(request: SearchRequest, *, is_json: bool, is_quiet: bool) -> None:
             cache=request.cache,
             policy=policy,
             max_error=request.max_error,
+            where=request.where,
+            max_workspace=request.max_workspace,
             sampler=request.sampler,
             seed=request.seed,
             num_drawn=request.num_drawn,
@@ -103,7 +109,8 @@ def run(request: SearchRequest, *, is_json: bool, is_quiet: bool) -> None:
             console.show(_gain_text(result.gain))
         if result.is_exportable:
             weighed = f" --suite {shlex.quote(str(request.suite))}" if is_counted else ""
-            console.show(f"Next: autotune export-table --db {shlex.quote(shown(request.db))}{weighed}")
+            next_step = f"autotune export-table --db {shlex.quote(shown(request.db))}{weighed}"
+            console.show(f"Next: {next_step}{result.where.options}")
     if result.search.signal is not None:
         raise typer.Exit(SIGNALLED + result.search.signal)
     _need_winners(result.search)
@@ -246,16 +253,18 @@ def _trial_parts(event: TrialDone) -> dict[str, str]:
 
 
 def _facts(result: Result, request: SearchRequest, wall_s: float) -> dict[str, Any]:
-    found, where, trials = result.search, result.environment, result.trials
+    found, environment, trials = result.search, result.environment, result.trials
     shapes = [
         _shape_facts(shape, trials[shape.gemm]) | _optimum(result.optimum_us, shape)
         for shape in result.shapes
     ]
     return {
-        "gpu": where.gpu_name,
-        "is_recorded": where.is_recorded,
-        "recorded_on": where.recorded_on or None,
+        "gpu": environment.gpu_name,
+        "is_recorded": environment.is_recorded,
+        "recorded_on": environment.recorded_on or None,
         "policy": result.cache,
+        "where": str(result.where) or None,
+        "max_workspace_mib": result.where.max_workspace_mib,
         "sampler": request.sampler,
         "seed": request.seed,
         "db": shown(request.db),
@@ -278,12 +287,13 @@ def _optimum(optimum_us: Mapping[Gemm, float], shape: ShapeResult) -> dict[str, 
 
 
 def _shape_facts(shape: ShapeResult, trials: Sequence[TrialRecord]) -> dict[str, Any]:
-    best = shape.verdict
+    best, limits = shape.verdict, limits_by_name(shape.study.environment.gpu_name)
     time_us = best.time_us if best else None
     return {
         "shape": str(shape.gemm),
         "best_time_us": time_us,
         "best_config": dict(best.point) if best else None,
+        "workspace_bytes": workspace_of(best.point, shape.gemm, limits) if best else None,
         "cublas_time_us": best.cublas_us if best else shape.cublas_us,
         "speedup": best.speedup if best else None,
         "limit_us": shape.limit_us,
@@ -293,6 +303,7 @@ def _shape_facts(shape: ShapeResult, trials: Sequence[TrialRecord]) -> dict[str,
         "num_failed": shape.num_failed,
         "num_tied": len(shape.final.tied) if shape.final else None,
         "tied": [entry.key for entry in shape.final.tied] if shape.final else [],
+        "faster_trial": shape.excluded.id if shape.excluded else None,
         **disturbed.facts(trials, shape.final),
     }
 
@@ -304,16 +315,25 @@ def _text(facts: dict[str, Any], measured_on: str) -> str:
         f"{measured_on}, {CachePolicy(facts['policy'])} operands: {facts['num_new']:,} new trials in "
         f"{facts['elapsed_s']:.0f} {clock} ({facts['trials_per_s']:.1f}/s); {_WHY[facts['stopped']]}"
     )
-    headers = ["shape", "best", "vs cuBLAS", "of limit", "TFLOP/s", "trials", "failed", "tied", "config"]
+    headers = [
+        "shape", "best", "vs cuBLAS", "of limit", "TFLOP/s", "trials", "failed", "tied", "workspace", "config"
+    ]  # fmt: skip
     rows = [_row(shape) for shape in facts["shapes"]]
     if is_recorded:
         headers.insert(2, "of optimum")
         for row, shape in zip(rows, facts["shapes"], strict=True):
-            best = common.share(shape["optimum_time_us"], shape["best_time_us"])
+            best = common.share(shape.get("optimum_time_us"), shape["best_time_us"])
             row.insert(2, console.ratio_text(best, "%"))
     body = console.table(headers, rows, right=range(1, len(headers) - 1))
     seconds = "" if is_recorded else spent.text(facts["ledger"])
-    return "\n".join(filter(None, (head, body, seconds, disturbed.text(facts["shapes"]))))
+    excluded = _excluded_text(facts)
+    return "\n".join(filter(None, (head, body, excluded, seconds, disturbed.text(facts["shapes"]))))
+
+
+def _excluded_text(facts: dict[str, Any]) -> str:
+    """What an earlier search found that is faster than what the conditions allow."""
+    found = [f"trial {s['faster_trial']} of {s['shape']}" for s in facts["shapes"] if s["faster_trial"]]
+    return f"Known to be faster, but not allowed by the conditions: {', '.join(found)}" if found else ""
 
 
 def _row(shape: dict[str, Any]) -> list[object]:
@@ -326,5 +346,6 @@ def _row(shape: dict[str, Any]) -> list[object]:
         f"{shape['num_trials']:,}",
         f"{shape['num_failed']:,}",
         "-" if shape["num_tied"] is None else shape["num_tied"],
+        console.workspace_text(shape["workspace_bytes"]),
         brief(shape["best_config"]),
     ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from ..device import KNOWN, DeviceLimits, known_limits
@@ -10,8 +11,9 @@ from ..gemm import Gemm
 from ..kernel.config import PARAMETERS, Config, Parameter
 from ..kernel.excess import excess
 from ..kernel.feasible_set import FeasibleSet, feasible_set
-from ..kernel.resources import register_estimate, smem_bytes, threads
+from ..kernel.resources import register_estimate, smem_bytes, threads, workspace_bytes
 from ..kernel.rules import RULES, Rule, broken_rules
+from ..kernel.where import VALUES, Where
 from ..targets import limits_here
 from . import console
 
@@ -23,20 +25,31 @@ KINDS = {
 }
 
 
-def run(gpu: str, shape: str, explain: str | None, *, is_wide: bool, is_json: bool) -> None:
-    """Print the space, or with `explain` what becomes of one config."""
-    gemm = Gemm.parse(shape)
+def run(
+    gpu: str,
+    shape: str,
+    explain: str | None,
+    where: Sequence[str],
+    max_workspace: float | None,
+    *,
+    is_wide: bool,
+    is_json: bool,
+) -> None:
+    """Print the space, or with `explain` what becomes of one config; under these conditions."""
+    gemm, conditions = Gemm.parse(shape), Where.parse(where, max_workspace)
     gemm.need_output()
+    conditions.check(VALUES)
     limits = _limits(gpu)
+    conditions = conditions.on(gemm, limits)
     if explain is not None:
-        _explain(explain, limits, gemm, is_json=is_json)
+        _explain(explain, conditions, limits, gemm, is_json=is_json)
         return
-    found = feasible_set(limits, gemm, is_wide=is_wide)
-    facts = _facts(found, limits, gemm, is_wide=is_wide)
+    found = feasible_set(limits, gemm, is_wide=is_wide).where(conditions, gemm)
+    facts = _facts(found, conditions, limits, gemm, is_wide=is_wide)
     if is_json:
         console.show_json(facts)
     else:
-        console.show(_text(facts, limits, gemm))
+        console.show(_text(facts, conditions, limits, gemm))
 
 
 def _limits(gpu: str) -> DeviceLimits:
@@ -51,7 +64,9 @@ def _limits(gpu: str) -> DeviceLimits:
         ) from None
 
 
-def _facts(found: FeasibleSet, limits: DeviceLimits, gemm: Gemm, *, is_wide: bool) -> dict[str, Any]:
+def _facts(
+    found: FeasibleSet, where: Where, limits: DeviceLimits, gemm: Gemm, *, is_wide: bool
+) -> dict[str, Any]:
     factors = [{"parameters": f.names, "num_rows": len(f)} for f in found.factors]
     reachable = {
         name: [factor.values[j][code] for code in sorted(set(factor.codes[:, j].tolist()))]
@@ -63,22 +78,26 @@ def _facts(found: FeasibleSet, limits: DeviceLimits, gemm: Gemm, *, is_wide: boo
         "gpu": limits.name,
         "arch": limits.arch,
         "shape": str(gemm),
-        "num_configs": len(found),
+        "where": str(where) or None,
+        "max_workspace_mib": where.max_workspace_mib,
+        "num_configs": found.num_points,
         "factors": factors,
         "values": reachable,
         "rules": rules,
     }
 
 
-def _text(facts: dict[str, Any], limits: DeviceLimits, gemm: Gemm) -> str:
+def _text(facts: dict[str, Any], where: Where, limits: DeviceLimits, gemm: Gemm) -> str:
     factors = [(f"{f['num_rows']:,}", " ".join(f["parameters"])) for f in facts["factors"]]
     parameters = [(p.name, _reachable_text(p, facts["values"][p.name]), p.meaning) for p in PARAMETERS]
     rules = [(r["kind"], r["id"], r["sentence"]) for r in facts["rules"]]
+    obeying = f" that obey {where.told}" if where else ""
     return "\n".join(
         [
-            f"{facts['num_configs']:,} configs for {gemm} on {limits.name} ({limits.arch})",
+            f"{facts['num_configs']:,} configs for {gemm} on {limits.name} ({limits.arch}){obeying}",
             "",
-            "They are all combinations of the rows of these factors:",
+            "They are all combinations of the rows of these factors"
+            + (":" if where.max_workspace is None else ", less those with a larger workspace:"),
             console.table(("rows", "parameters"), factors, right=(0,)),
             "",
             console.table(("parameter", "values reached (of)", "meaning"), parameters),
@@ -95,20 +114,26 @@ def _reachable_text(parameter: Parameter, values: list[int | str]) -> str:
     return text if len(values) == num_all else f"{text} ({num_all})"
 
 
-def _explain(text: str, limits: DeviceLimits, gemm: Gemm, *, is_json: bool) -> None:
+def _explain(text: str, where: Where, limits: DeviceLimits, gemm: Gemm, *, is_json: bool) -> None:
     config = Config.parse(text)
     broken = broken_rules(config, limits, gemm) or broken_rules(config, limits, gemm, ("worth",))
     given = {item.partition("=")[0].strip() for item in text.split(",")}
+    num_bytes = workspace_bytes(config, gemm, limits)
+    disobeyed = [str(one) for one in where.conditions if not Where((one,)).holds(config.to_dict())]
+    if where.max_workspace is not None and num_bytes > where.max_workspace:
+        disobeyed.append(f"a workspace of at most {where.max_workspace_mib:g} MiB")
     facts = {
         "gpu": limits.name,
         "shape": str(gemm),
         "config": config.to_dict(),
         "assumed": [name for name in config.to_dict() if name not in given],
         "is_legal": all(rule.kind == "worth" for rule in broken),
-        "is_searched": not broken,
+        "is_searched": not broken and not disobeyed,
         "broken_rules": [
             _rule_facts(rule) | {"figures": excess(rule, config, limits, gemm)} for rule in broken
         ],
+        "broken_conditions": disobeyed,
+        "workspace_bytes": num_bytes,
     }
     if is_json:
         console.show_json(facts)
@@ -117,8 +142,10 @@ def _explain(text: str, limits: DeviceLimits, gemm: Gemm, *, is_json: bool) -> N
 
 
 def _explanation(config: Config, limits: DeviceLimits, gemm: Gemm, facts: dict[str, Any]) -> str:
-    broken, assumed = facts["broken_rules"], facts["assumed"]
-    if not broken:
+    broken, assumed, disobeyed = facts["broken_rules"], facts["assumed"], facts["broken_conditions"]
+    if not broken and disobeyed:
+        verdict = "in the space, but left out by conditions"
+    elif not broken:
         verdict = "in the space"
     elif facts["is_legal"]:
         verdict = "legal, but left out of a search"
@@ -127,10 +154,12 @@ def _explanation(config: Config, limits: DeviceLimits, gemm: Gemm, facts: dict[s
     lines = [f"{config}", f"on {limits.name} for {gemm}: {verdict}"]
     for rule in broken:
         lines += [f"  {rule['id']} ({rule['kind']}): {rule['sentence']}", f"    here {rule['figures']}"]
+    lines += [f"  {condition} (not so)" for condition in disobeyed]
     if not any(rule["kind"] == "template" for rule in broken):  # else there is no such kernel to describe
         lines.append(
             f"  {threads(config)} threads, {int(smem_bytes(config, gemm)):,} bytes of shared memory,"
-            f" at least {register_estimate(config)} registers"
+            f" at least {register_estimate(config)} registers,"
+            f" {console.workspace_text(workspace_bytes(config, gemm, limits))} of workspace"
         )
     if assumed:
         values = ", ".join(f"{name}={facts['config'][name]}" for name in assumed)

@@ -10,6 +10,7 @@ from ..device import limits_by_name
 from ..errors import UsageError
 from ..gemm import Gemm
 from ..kernel.config import PARAMETER, Config, lanes_k
+from ..kernel.resources import workspace_of
 from ..store import Store, StudySummary, TrialRecord
 from . import common, console
 
@@ -55,6 +56,7 @@ def _study_facts(store: Store, summary: StudySummary, max_error: float | None) -
         "limit_us": limit_us,
         "is_final": final is not None,
         "num_tied": len(final.tied) if final else None,
+        "workspace_bytes": workspace_of(winner.point, study.gemm, limits) if winner else None,
         "best_config": dict(winner.point) if winner else None,
         "updated_at": summary.updated_at.isoformat(timespec="seconds"),
     }
@@ -62,7 +64,8 @@ def _study_facts(store: Store, summary: StudySummary, max_error: float | None) -
 
 def _best_table(studies: Iterable[dict[str, Any]]) -> str:
     headers = (
-        "trial", "shape", "best", "vs cuBLAS", "of limit", "TFLOP/s", "error", "trials", "tied", "config"
+        "trial", "shape", "best", "vs cuBLAS", "of limit", "TFLOP/s", "error", "trials", "tied", "workspace",
+        "config",
     )  # fmt: skip
     rows = [
         (
@@ -75,11 +78,12 @@ def _best_table(studies: Iterable[dict[str, Any]]) -> str:
             console.ratio_text(s["error_over_cublas"]),
             s["num_trials"],
             "-" if s["num_tied"] is None else s["num_tied"],
+            console.workspace_text(s["workspace_bytes"]),
             brief(s["best_config"]),
         )
         for s in studies
     ]
-    return console.table(headers, rows, right=(0, *range(2, 9)))
+    return console.table(headers, rows, right=(0, *range(2, 10)))
 
 
 def brief(point: dict[str, Any] | None) -> str:
@@ -97,7 +101,8 @@ def brief(point: dict[str, Any] | None) -> str:
     slices = f" slice_k={c.slice_k}" if c.slice_k > 1 else ""
     flush = f" flush_k={c.flush_k}" if c.flush_k else ""
     how = "lanes along k" if lanes_k(c) > 1 else f"stages={c.stages} {c.order}"
-    return f"{c.bm}x{c.bn}x{c.bk} {c.tm}x{c.tn} {how}{slices}{flush}{split}"
+    packed = "".join(f" {name}" for name in ("pack_a", "pack_b") if getattr(c, name))
+    return f"{c.bm}x{c.bn}x{c.bk} {c.tm}x{c.tn} {how}{slices}{flush}{split}{packed}"
 
 
 def history(db: str, shapes: Sequence[str], limit: int, *, is_json: bool) -> None:

@@ -129,6 +129,7 @@ typedef struct {
     int is_looped;      /* if the kernel serves, it is launched for each product of the batch */
     double expected_us; /* measured (exact) or modelled; 0 if unknown */
     double cublas_us;
+    int64_t workspace_bytes; /* that a launch of the kernel takes for packed copies and partial sums */
 } autotune_pick_info;
 
 /* For a row-major product of packed, aligned matrices, m and n at least 1. Needs no GPU: of several kinds the

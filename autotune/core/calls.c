@@ -344,6 +344,11 @@ autotune_status autotune_pick_strided_batched(autotune_handle *handle, int trans
     const autotune_status status = autotune_choose(handle, planned.layout, planned.m, planned.n, planned.k,
                                                    &planned.batch, planned.ld, call.at, version, &choice);
     if (status) return status;
+    const at_call as_launched = {
+        .m = planned.m, .n = planned.n, .k = planned.k, .layout = planned.layout,
+        .batch = choice.is_looped ? AT_SINGLE : planned.batch,
+    };
+    const at_grid grid = at_plan(&handle->table->kernels[choice.kernel], &as_launched, choice.split_k);
     *pick = (autotune_pick_info){
         .kernel = handle->table->kernels[choice.kernel].id,
         .how = HOWS[choice.how],
@@ -352,6 +357,7 @@ autotune_status autotune_pick_strided_batched(autotune_handle *handle, int trans
         .is_looped = choice.is_looped,
         .expected_us = choice.expected_us,
         .cublas_us = choice.cublas_us,
+        .workspace_bytes = grid.pack_bytes + grid.sum_bytes + grid.counter_bytes,
     };
     return AUTOTUNE_OK;
 }

@@ -72,6 +72,13 @@ static bool has_few_blocks(const at_grid *grid) {
     return true;
 }
 
+/* Whether the packed operands and the partial sums are as small as the table wants them. */
+static bool has_room(const autotune_kernel *kernel, const at_call *call, int32_t split_k) {
+    if (kernel->max_workspace < 0) return true;
+    const at_grid grid = at_plan(kernel, call, split_k);
+    return grid.pack_bytes + grid.sum_bytes + grid.counter_bytes <= kernel->max_workspace;
+}
+
 static bool fits(const autotune_kernel *kernel, const at_call *call, int32_t split_k) {
     int64_t tiles = tiles_of(kernel, call);
     if (tiles > AT_MAX_GRID_X) return false;
@@ -110,7 +117,7 @@ bool at_may_serve(const autotune_kernel *kernel, const at_call *call, int32_t sp
         if (along[i] % vec || call->ld[i] % vec || call->batch.stride[i] % vec) return false;
         if (call->low[i] % (uint32_t)(vec * AT_FLOAT_BYTES)) return false;
     }
-    return fits(kernel, call, split_k);
+    return fits(kernel, call, split_k) && has_room(kernel, call, split_k);
 }
 
 /* The number of threads, as a power of two, of each group in a block of sgemm_reduce. */

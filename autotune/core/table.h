@@ -8,7 +8,7 @@
 
 #include <stdint.h>
 
-#define AUTOTUNE_TABLE_VERSION 10 /* of these structs: a library refuses tables of other versions */
+#define AUTOTUNE_TABLE_VERSION 11 /* of these structs: a library refuses tables of other versions */
 
 enum { AUTOTUNE_NN, AUTOTUNE_NT, AUTOTUNE_TN, AUTOTUNE_TT, AUTOTUNE_LAYOUTS };
 
@@ -39,6 +39,7 @@ typedef struct {
     int32_t registers, blocks_per_sm;
     int32_t flush_k, threads_along_k, slices; /* flush_k 0: one chain of sums */
     double fixed_us, round_us, step_us, memory_efficiency, relative_error;
+    int64_t max_workspace; /* bytes that a launch may take; -1: no limit of the table's */
 } autotune_kernel;
 
 /* Values learned on shapes (models/residual.py): `places` (num_places, num_coordinates), of which the first three

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -124,11 +124,11 @@ def _kind_here(kinds: Sequence[KindFiles], driver: Driver, device: int | None) -
 
 
 class _Only(Chooser):
-    """Picks one kernel for any call it may serve."""
+    """Picks one kernel for any call it may serve, whatever workspace that takes."""
 
     def __init__(self, table: Table, kernel: Kernel) -> None:
         super().__init__(table)
-        self._kernel = kernel
+        self._kernel = replace(kernel, spec=replace(kernel.spec, max_workspace=None))
 
     def pick(self, call: Call) -> Pick:
         fault = call.refusal(self._kernel)

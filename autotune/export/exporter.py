@@ -21,6 +21,7 @@ from ..errors import DispatchError
 from ..gemm import LAYOUTS, Gemm
 from ..kernel import same_code, template
 from ..kernel.launch import Epilogue
+from ..kernel.where import ANY, Where
 from ..recording.matrix import TimeMatrix
 from ..runtime.soundness import check_identity
 from ..runtime.table import Entry, Kernel, RankedKernel, Table
@@ -45,6 +46,7 @@ def export_table(
     compiler: KernelCompiler,
     *,
     matrices: Sequence[TimeMatrix] = (),
+    where: Where = ANY,
     max_kernels: int = MAX_KERNELS,
     max_megabytes: float = MAX_MEGABYTES,
     calls: Mapping[Gemm, int] = MappingProxyType({}),
@@ -59,15 +61,15 @@ def export_table(
 
     `matrices`: times of kernels on other GPUs or by other searches. These and the times of `results` decide
     the kernels for shapes that were not tuned: at most `max_kernels` beside the winners, whose cubins take at
-    most `max_megabytes`. `calls`: how often a program calls for each shape, tuned or not: these kernels
-    are chosen for its shapes, too. `epilogues`: each kernel is also written with each of these,
-    beyond `max_megabytes`. `with_c`: with sources for programs in C (c_source.py). `adds`: beside the
-    tables of other kinds of GPU that the folder holds. `note` receives files that are kept and tables that
-    are replaced (`write_folder`), and a recording that was made with another source of the kernel;
-    `on_compiled` receives the compiler's progress. Raises DispatchError if there is nothing to
-    export, if results are of another kernel source or GPU architecture than is compiled here, or if the
-    folder holds anything that no export wrote, or is damaged and to be extended; UsageError if Python cannot
-    import its name; EnvironmentProblem if the disk is full.
+    most `max_megabytes`, of those that obey `where` in some number of splits. `calls`: how often a program
+    calls for each shape, tuned or not: these kernels are chosen for its shapes, too. `epilogues`: each kernel
+    is also written with each of these, beyond `max_megabytes`. `with_c`: with sources for programs in C
+    (c_source.py). `adds`: beside the tables of other kinds of GPU that the folder holds. `note` receives
+    files that are kept and tables that are replaced (`write_folder`), and a recording that was made with
+    another source of the kernel; `on_compiled` receives the compiler's progress. Raises DispatchError if
+    there is nothing to export, if results are of another kernel source or GPU architecture than is compiled
+    here, or if the folder holds anything that no export wrote, or is damaged and to be extended; UsageError
+    if Python cannot import its name; EnvironmentProblem if the disk is full.
     """
     prepare(folder, note, adds=adds)
     _check(results, compiler, note)
@@ -78,7 +80,15 @@ def export_table(
     most = max_kernels // len(LAYOUTS)
     single = tuple(shape for shape in results.shapes if not shape.gemm.is_batched)  # the model's
     calls = {gemm: count for gemm, count in calls.items() if not gemm.is_batched}
-    known = {x: candidates(x, single, matrices, limits) for x in LAYOUTS}
+    timed = {x: candidates(x, single, matrices, limits) for x in LAYOUTS}
+    known = {
+        x: [
+            replace(one, max_workspace=where.max_workspace)
+            for one in found
+            if where.in_least_splits(one.config)
+        ]
+        for x, found in timed.items()
+    }
     chosen = {x: portfolio(x, found, limits, most, calls) for x, found in known.items()}
     cublas = times_of_cublas(results, matrices)
     cublas_us = {x: cublas[x].times_us if x in cublas else {} for x in LAYOUTS}
@@ -93,6 +103,7 @@ def export_table(
     kernels += figures.with_epilogues(results, added, cubins)
     code = {cubins[wish.id].sha256: cubins[wish.id].code for wish in (*wishes, *added)}
     _check_compiled(kernels, code)
+    kernels = [replace(k, spec=replace(k.spec, max_workspace=where.max_workspace)) for k in kernels]
     table = Table(
         made_by=f"autotune {__version__}",
         created_at=(created_at or datetime.now(UTC)).isoformat(timespec="seconds"),
@@ -110,6 +121,7 @@ def export_table(
         entries=tuple(_entry(shape) for shape in tuned.shapes if shape.ranked),
         left_out=figures_of(judged),
         epilogues=tuple(epilogues),
+        max_workspace=where.max_workspace,
     )
     return write_folder(table, code, folder, note, with_c=with_c, adds=adds)
 

@@ -9,6 +9,7 @@ from ..device import DeviceLimits, Environment
 from ..errors import DispatchError, UsageError
 from ..gemm import Gemm
 from ..kernel.config import Config
+from ..kernel.where import ANY, Where
 from ..measurement import CachePolicy
 from ..store import Store, StudyRef
 from .tuned import TunedPoint, TunedResults, TunedShape
@@ -22,20 +23,22 @@ def read_results(
     policy: CachePolicy = CachePolicy.COLD,
     gemms: Collection[Gemm] | None = None,
     max_error: float | None = MAX_ERROR,
+    where: Where = ANY,
     drawn_origin: str = "",
     foreign_origins: Collection[str] = (),
 ) -> TunedResults:
     """The newest results for GPUs of this kind (or this recording), of one kernel source.
 
     `gemms` restricts the shapes (None: all). Kernels whose error is more than `max_error` times cuBLAS's are
-    left out (None: no limit). A shape without a final and with trials of `drawn_origin` was drawn: its times
-    count, but it has no ranking unless it is among `gemms`. Trials of `foreign_origins` are of kernels found
-    on other shapes. Raises DispatchError if none of the shapes, or not all of those asked for, was tuned, or
-    if the results are of kernels that are not autotune's; StoreError if they are all damaged.
+    left out (None: no limit), and those that do not obey `where`. A shape without a final and with trials of
+    `drawn_origin` was drawn: its times count, but it has no ranking unless it is among `gemms`. Trials of
+    `foreign_origins` are of kernels found on other shapes. Raises DispatchError if none of the shapes, or not
+    all of those asked for, was tuned, or if the results are of kernels that are not autotune's; StoreError if
+    they are all damaged.
     """
     latest = store.latest_studies(environment, policy, max_error)
     shapes = [
-        _shape(store, s, max_error, "" if gemms else drawn_origin, foreign_origins)
+        _shape(store, s, max_error, where.on(s.gemm, limits), "" if gemms else drawn_origin, foreign_origins)
         for s in latest
         if gemms is None or s.gemm in gemms
     ]
@@ -44,7 +47,10 @@ def read_results(
     if missing or not tuned:
         store.damages.refuse()
         what = ", ".join(map(str, missing)) or "any shape"
-        raise DispatchError(f"no results for {what} on {environment.gpu_name}; run `autotune search` for it")
+        obeying, same = f" that obey {where.told}" if where else "", where.options
+        raise DispatchError(
+            f"no results{obeying} for {what} on {environment.gpu_name}; run `autotune search{same}` for it"
+        )
     return TunedResults(
         environment=latest[-1].environment,
         limits=limits,
@@ -60,23 +66,25 @@ def _shape(
     store: Store,
     study: StudyRef,
     max_error: float | None,
+    where: Where,
     drawn_origin: str,
     foreign_origins: Collection[str],
 ) -> TunedShape | None:
     """The final ranking if there was one, else only the fastest trial, or none for a drawn shape; None if
-    every trial is damaged."""
-    final, baseline = store.final(study, max_error), store.baseline(study)
+    every trial is damaged, or none obeys."""
+    final, baseline = store.final(study, max_error, where), store.baseline(study)
     try:
         found: dict[str, float] = {}
         searched: set[str] = set()
         for one in store.with_twins(study):  # times of other GPUs of the kind count, too
             found |= store.times(one, max_error)
             searched |= store.keys(one, but_of=foreign_origins)
-        timed = {key: (Config.parse(key), time_us) for key, time_us in found.items()}
+        read = {key: (Config.parse(key), time_us) for key, time_us in found.items()}
+        timed = {key: (c, us) for key, (c, us) in read.items() if where.holds(c.to_dict())}
         if final is None:
             ranked = tuple(
                 TunedPoint(Config.from_dict(best.point), best.measurement.time_us, True)
-                for best in store.best(study, 1, max_error)
+                for best in store.best(study, 1, max_error, where=where)
                 if best.measurement.time_us is not None
             )
         else:

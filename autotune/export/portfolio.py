@@ -24,7 +24,7 @@ from .. import distribution
 from ..device import DeviceLimits
 from ..gemm import Gemm
 from ..kernel.config import Config
-from ..kernel.launch import LaunchSpec
+from ..kernel.launch import LaunchSpec, plan
 from ..kernel.relatives import fitted, stand_in, trunk
 from ..kernel.resources import launch_spec, residency
 from ..models.fit import Sample, fit, fma_step_us, learn, modelled
@@ -56,6 +56,15 @@ class TimedKernel:
     config: Config
     samples: tuple[Sample, ...]
     origins: frozenset[Gemm] = frozenset()
+    max_workspace: int | None = None  # bytes that a launch may take
+
+    @property
+    def allowed(self) -> Iterator[Sample]:
+        """The times of launches that take no more workspace than that."""
+        for one in self.samples:
+            g, most = one.gemm, self.max_workspace
+            if most is None or plan(one.spec, g.m, g.n, g.k, g.strides).workspace_bytes <= most:
+                yield one
 
     def without(self, apart: Collection[Gemm]) -> TimedKernel | None:
         """What would be known of it if these shapes had not been searched or timed; None: nothing."""
@@ -236,7 +245,9 @@ def learned(
     layout: str, found: Sequence[TimedKernel], limits: DeviceLimits, resident: Sequence[int] | None = None
 ) -> tuple[list[ModelFigures], Forecast]:
     """The figures of candidates, and derived values."""
-    specs = [launch_spec(c.config, stand_in(layout), limits) for c in found]
+    specs = [
+        replace(launch_spec(c.config, stand_in(layout), limits), max_workspace=c.max_workspace) for c in found
+    ]
     blocks = resident or [residency(c.config, limits, stand_in(layout)) for c in found]
     figures, missed, _ = learn([c.samples for c in found], blocks, limits)
     return figures, Forecast(Launches.of(specs, blocks), Speeds.of(figures), missed, limits)
@@ -254,7 +265,7 @@ class Costs:
         self._sums = Sums.of(self._configs)
         self._timed: dict[Gemm, list[tuple[int, int, float]]] = {}  # kernel, splits and time of each launch
         for at, candidate in enumerate(found):
-            for sample in candidate.samples:
+            for sample in candidate.allowed:
                 self._timed.setdefault(sample.gemm, []).append((at, sample.spec.split_k, sample.time_us))
 
     @property

@@ -6,7 +6,7 @@ It is the product of independent factors, so it can be counted and indexed witho
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -16,7 +16,9 @@ from ..device import DeviceLimits
 from ..errors import UsageError
 from ..gemm import Gemm
 from .config import PARAMETER, PARAMETERS, Value
+from .resources import workspaces
 from .rules import RULES, Rule
+from .where import VALUES, Condition, Where
 
 MAX_ROWS = 1 << 26  # of one factor of a space: more would take gigabytes
 _JOIN_ROWS = 1 << 18  # rows whose choices are listed at a time: more leave the processor's caches
@@ -73,17 +75,51 @@ class Factor:
 
 
 @dataclass(frozen=True)
+class Pairs:
+    """Which rows of two factors may meet: row i of the factor `first` those of the factor `second` for which
+    `may_meet[kinds[i]]` is true, at least one."""
+
+    first: int
+    second: int
+    kinds: np.ndarray  # (rows of the first,)
+    may_meet: np.ndarray  # bool (kinds, rows of the second)
+
+    @cached_property
+    def num(self) -> int:
+        return int((np.bincount(self.kinds, minlength=len(self.may_meet)) @ self.may_meet.sum(axis=1)).item())
+
+
+@dataclass(frozen=True)
 class FeasibleSet:
     """A finite set of points: the Cartesian product of its factors' rows.
 
     A point is numbered 0 ... len - 1 in mixed radix, the last factor fastest. Samplers see a space
-    only through this class, so any recorded space of other tools is searched in the same way.
+    only through this class, so any recorded space of other tools is searched in the same way. With `pairs`,
+    some numbers are of no point.
     """
 
     factors: tuple[Factor, ...]
+    pairs: Pairs | None = None
 
     def __len__(self) -> int:
         return int(np.prod([len(f) for f in self.factors], dtype=object)) if self.factors else 0
+
+    @cached_property
+    def num_points(self) -> int:
+        """As many as there are numbers, unless some are of no point."""
+        if self.pairs is None:
+            return len(self)
+        apart = (self.pairs.first, self.pairs.second)
+        others = [len(factor) for at, factor in enumerate(self.factors) if at not in apart]
+        return self.pairs.num * int(np.prod(others, dtype=object))
+
+    def are_points(self, numbers: np.ndarray) -> np.ndarray:
+        """Whether these numbers are of points; (q,) -> (q,)."""
+        if self.pairs is None:
+            return np.ones(len(numbers), dtype=bool)
+        rows = np.unravel_index(numbers, [len(factor) for factor in self.factors])
+        kinds = self.pairs.kinds[rows[self.pairs.first]]
+        return np.asarray(self.pairs.may_meet[kinds, rows[self.pairs.second]])
 
     @cached_property
     def names(self) -> tuple[str, ...]:
@@ -129,7 +165,31 @@ class FeasibleSet:
         parts = np.split(known, ends[:-1], axis=1)
         rows = [f.rows_of(part).tolist() for f, part in zip(self.factors, parts, strict=True)]
         found = (None if min(row, default=0) < 0 else self.index(row) for row in zip(*rows, strict=True))
-        return [None if c is None else next(found) for c in codes]
+        numbers = [None if c is None else next(found) for c in codes]
+        if self.pairs is None:
+            return numbers
+        return [n if n is not None and self.are_points(np.array([n]))[0] else None for n in numbers]
+
+    def where(self, where: Where, gemm: Gemm) -> FeasibleSet:
+        """The points of this set, of this problem, that obey conditions, under other numbers. Raises
+        UsageError for conditions on what no point has, and if none is left: it names the one that leaves
+        none."""
+        where.check({name: VALUES.get(name, own) for name, own in zip(self.names, self.values, strict=True)})
+        factors = list(self.factors)
+        for number, condition in enumerate(where.conditions):
+            at = next(i for i, factor in enumerate(factors) if condition.name in factor.names)
+            kept = _obeying(factors[at], condition)
+            if len(factors[at]) and not len(kept):
+                is_alone = not len(_obeying(self.factors[at], condition))
+                whole = self.factors[at] if is_alone else factors[at]
+                reached = ", ".join(map(str, _reached(whole, condition.name)))
+                before = Where(where.conditions[:number])
+                raise UsageError(
+                    f"{gemm}: no config obeys {condition}: {condition.name} is {reached} in every config "
+                    + ("that is searched here" if is_alone else f"that obeys {before}")
+                )
+            factors[at] = kept
+        return _within_workspace(FeasibleSet(tuple(factors)), where, gemm)
 
     def _codes_of(self, point: Mapping[str, Value]) -> list[int] | None:
         """As `codes`, for a point that may be in the set; None if it has a value that no point there has."""
@@ -137,6 +197,83 @@ class FeasibleSet:
             return [v.index(point[n]) for n, v in zip(self.names, self.values, strict=True)]
         except (KeyError, ValueError):
             return None
+
+
+_OF_TILES = (
+    "bm",
+    "bn",
+    "pack_a",
+    "pack_b",
+    "min_blocks",
+)  # with those of splits: what a workspace depends on
+_OF_SPLITS = ("reduction", "split_k")
+
+
+def _within_workspace(space: FeasibleSet, where: Where, gemm: Gemm) -> FeasibleSet:
+    """The points of a set whose launches obey the limit on their workspace. Raises UsageError if none is
+    left."""
+    if where.shape is None or where.max_workspace is None or not len(space):
+        return space
+    names = (*_OF_TILES, *_OF_SPLITS)
+    if not set(names) <= set(space.names):
+        raise UsageError(
+            f"--max-workspace: {gemm} was recorded with another kernel, whose workspace is unknown"
+        )
+    first, second = (
+        next(at for at, factor in enumerate(space.factors) if name in factor.names)
+        for name in (_OF_TILES[0], _OF_SPLITS[0])
+    )
+    factors = list(space.factors)
+    of_tiles = names if first == second else _OF_TILES
+    kinds, tiles = _kinds(factors[first], of_tiles)
+    splits = {} if first == second else _kinds(factors[second], _OF_SPLITS, is_each=True)[1]
+    columns = {name: values[:, None] for name, values in tiles.items()} | splits
+    may_meet = workspaces(_Columns(columns), *where.shape) <= where.max_workspace
+    is_kept = may_meet.any(axis=1)
+    if not is_kept.any():
+        raise UsageError(
+            f"{gemm}: no config obeys --max-workspace {where.max_workspace_mib:g}: each of those that obey "
+            "the other conditions needs more"
+        )
+    factors[first] = replace(factors[first], codes=factors[first].codes[is_kept[kinds]])
+    if first == second:
+        return FeasibleSet(tuple(factors))
+    is_met = may_meet.any(axis=0)
+    factors[second] = replace(factors[second], codes=factors[second].codes[is_met])
+    left = may_meet[is_kept][:, is_met]
+    number = np.cumsum(is_kept) - 1  # of each kind that is left
+    pairs = Pairs(first, second, number[kinds[is_kept[kinds]]], left)
+    return FeasibleSet(tuple(factors), None if left.all() else pairs)
+
+
+def _kinds(
+    factor: Factor, names: Sequence[str], *, is_each: bool = False
+) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+    """Rows by the values of these parameters: of each row its kind, and of each kind the values; or of each
+    row."""
+    places = [factor.names.index(name) for name in names]
+    keys: np.ndarray = np.zeros(len(factor), dtype=np.int64)
+    for at in places:
+        keys = keys * len(factor.values[at]) + factor.codes[:, at]
+    firsts, kinds = np.unique(keys, return_index=True, return_inverse=True)[1:]
+    rows = np.arange(len(factor)) if is_each else firsts
+    values = {
+        n: np.array(factor.values[at])[factor.codes[rows, at]] for n, at in zip(names, places, strict=True)
+    }
+    return kinds, values
+
+
+def _obeying(factor: Factor, condition: Condition) -> Factor:
+    """Its rows that obey, in their order."""
+    at = factor.names.index(condition.name)
+    is_allowed = np.array([condition.allows(value) for value in factor.values[at]], dtype=bool)
+    return replace(factor, codes=factor.codes[is_allowed[factor.codes[:, at]]])
+
+
+def _reached(factor: Factor, name: str) -> list[Value]:
+    """The values of a parameter in these rows."""
+    at = factor.names.index(name)
+    return [factor.values[at][code] for code in np.unique(factor.codes[:, at]).tolist()]
 
 
 class _Tree:

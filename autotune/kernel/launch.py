@@ -98,6 +98,7 @@ class LaunchSpec:
     # Blocks walk along one side of C, `group` tiles across before the next step along (tile_scheduler.cuh).
     group: int = 1
     is_along_m: bool = False
+    max_workspace: int | None = None  # bytes that its table allows a launch; None: as any
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -322,6 +323,10 @@ def refusal(
     if not spec.variant.is_wide and widest >= NARROW_LD:
         return f"a leading dimension of {widest} needs a wide kernel"
     grid = plan(spec, m, n, k, batch)
+    if spec.max_workspace is not None and grid.workspace_bytes > spec.max_workspace:
+        mib = 1 << 20
+        needed, allowed = grid.workspace_bytes / mib, spec.max_workspace / mib
+        return f"it needs {needed:.3g} MiB of workspace, and the table allows {allowed:g} MiB"
     if grid.most_blocks > MAX_GRID_X:
         return "more tiles than a grid holds"
     # sums without the padding of their tiles: as the rules of the space count them, which know no tiles there

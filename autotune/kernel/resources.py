@@ -14,9 +14,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..device import DeviceLimits
+from ..errors import UsageError
 from ..gemm import FLOAT_BYTES, Gemm
-from .config import PARAMETER, WARP, Config, lanes_k
-from .launch import LONG_ACTIVATIONS, PACK_ALIGNMENT, PLAIN, Epilogue, LaunchSpec, Variant
+from .config import PARAMETER, WARP, Config, Value, lanes_k
+from .launch import COUNTER_BYTES, LONG_ACTIVATIONS, PACK_ALIGNMENT, PLAIN, Epilogue, LaunchSpec, Variant
 
 MAX_THREADS = 1024
 MAX_REGISTERS = 255
@@ -217,6 +218,30 @@ def launch_spec(
     variant = Variant(gemm.trans_a, gemm.trans_b, is_wide, gemm.is_batched, epilogue)
     smem = int(smem_bytes(config, gemm, epilogue))
     return _spec(config, variant, limits, lanes_k(config), threads(config), smem)
+
+
+def workspaces(c: Any, g: Gemm, d: DeviceLimits) -> Any:
+    """`Grid.workspace_bytes` of launches; of a Config or columns."""
+    is_last_wave, num_tiles = c.reduction == "last_wave", tiles(c, g)
+    is_whole = (c.reduction == "two_pass") | (c.reduction == "last_block")
+    split_tiles = np.where(is_last_wave, num_tiles % (d.num_sms * c.min_blocks), num_tiles * is_whole)
+    counters = COUNTER_BYTES * (c.reduction != "two_pass") * split_tiles
+    return packed_bytes(c, g) + FLOAT_BYTES * c.split_k * split_tiles * c.bm * c.bn + counters
+
+
+def workspace_bytes(config: Config, gemm: Gemm, limits: DeviceLimits) -> int:
+    """Memory that a launch of this config takes besides its operands: packed copies, sums, counters."""
+    return int(workspaces(config, gemm, limits))
+
+
+def workspace_of(point: Mapping[str, Value], gemm: Gemm, limits: DeviceLimits | None) -> int | None:
+    """The same of a stored point; None if it is of another kernel, or the kind of GPU is unknown."""
+    if limits is None or not point.keys() <= PARAMETER.keys():
+        return None
+    try:
+        return workspace_bytes(Config.from_dict(point), gemm, limits)
+    except UsageError:  # a value of another version of the kernel
+        return None
 
 
 def launch_specs(

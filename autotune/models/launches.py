@@ -17,7 +17,14 @@ import numpy as np
 
 from ..gemm import FLOAT_BYTES, Gemm
 from ..kernel.config import PARAMETER
-from ..kernel.launch import MAX_GRID_X, NARROW_LD, PACK_ALIGNMENT, WORKSPACE_LIMIT, LaunchSpec
+from ..kernel.launch import (
+    COUNTER_BYTES,
+    MAX_GRID_X,
+    NARROW_LD,
+    PACK_ALIGNMENT,
+    WORKSPACE_LIMIT,
+    LaunchSpec,
+)
 
 Floats = np.ndarray[tuple[Any, ...], np.dtype[np.float64]]
 Whole = np.ndarray[tuple[Any, ...], np.dtype[np.int64]]
@@ -82,6 +89,7 @@ class Launches:
     is_last_block: Flags
     is_last_wave: Flags
     is_cluster: Flags
+    max_workspace: Floats  # bytes; infinite without a limit
 
     @classmethod
     def of(cls, specs: Sequence[LaunchSpec], blocks_per_sm: Sequence[int]) -> Launches:
@@ -102,6 +110,7 @@ class Launches:
             np.array([spec.variant.is_wide for spec in specs], bool),
             *(column(name, bool) for name in ("packs_a", "packs_b", "overlaps")),
             *map(reduces, ("two_pass", "last_block", "last_wave", "cluster")),
+            np.array([np.inf if s.max_workspace is None else s.max_workspace for s in specs], float),
         )
         return cls(*columns)
 
@@ -118,6 +127,17 @@ class Launches:
     def sum_bytes(self) -> Floats:
         """Of the partial sums that a block leaves in the workspace."""
         return self.is_splitting * (FLOAT_BYTES * self.bm * self.bn)
+
+    @cached_property
+    def counter_bytes(self) -> Floats:
+        """Of the counter of a tile whose k is split."""
+        found: Floats = np.where(self.is_last_block | self.is_last_wave, float(COUNTER_BYTES), 0.0)
+        return found
+
+    @cached_property
+    def has_limit(self) -> bool:
+        """Whether the workspace of one of them is limited."""
+        return bool(np.isfinite(self.max_workspace).any())
 
     @cached_property
     def least_part(self) -> Floats:
@@ -220,6 +240,9 @@ def fits(launches: Launches, shapes: Shapes, grid: Grids) -> Flags:
         may[exact] &= (m % launches.bm[exact] == 0) & (n % launches.bn[exact] == 0)
     if grid.pack_bytes is not _NOT_PACKED:
         may &= grid.pack_bytes <= WORKSPACE_LIMIT
+    if launches.has_limit:
+        needed = grid.pack_bytes + grid.sum_bytes + launches.counter_bytes * grid.split_tiles
+        may &= needed <= launches.max_workspace
     if m * n > _FEW_RESULTS:
         may &= grid.tiles + grid.split_tiles * (split_k - 1) * launches.is_last_wave <= MAX_GRID_X
         may &= np.minimum(FLOAT_BYTES * float(m * n) * split_k, grid.sum_bytes) <= WORKSPACE_LIMIT

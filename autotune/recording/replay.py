@@ -17,6 +17,7 @@ from ..errors import UsageError
 from ..gemm import Gemm
 from ..kernel.config import Value
 from ..kernel.feasible_set import FeasibleSet
+from ..kernel.where import ANY, Where
 from ..measurement import Measurement, Outcome, is_accurate
 from ..target import Baseline, Point, Rounds
 from .reader import from_json, load_json
@@ -92,14 +93,15 @@ class ReplayTarget:
     def baseline(self, gemm: Gemm) -> Baseline:
         return self._problem(gemm).baseline
 
-    def optimum(self, gemm: Gemm) -> tuple[dict[str, Value], float]:
-        """The fastest recorded point that is accurate enough, and its time in us. Raises UsageError if every
-        point failed."""
+    def optimum(self, gemm: Gemm, where: Where = ANY) -> tuple[dict[str, Value], float]:
+        """The fastest recorded point that is accurate enough and obeys, and its time in us. Raises
+        UsageError if every point failed."""
         found = map(self._found, [gemm] * len(self.space(gemm)), range(len(self.space(gemm))))
         times = [
             (m.time_us, number)
             for number, m in enumerate(found)
             if m.time_us and is_accurate(m.error_over_cublas, self.max_error)
+            if not where or where.holds(self.space(gemm).point(number))
         ]
         if not times:
             raise UsageError(f"{self._path} holds no config that ran for {gemm}")

@@ -99,7 +99,8 @@ def new_trials(study: StudyNumbers, describe: Describe, after: int = 0) -> Docum
     """A study's line, and its trials of ids above `after`, for a page that has the others."""
     trials = study.records.trials
     first = next((at for at, trial in enumerate(trials) if trial.id > after), len(trials))
-    columns = trial_columns(trials[first:], study.elapsed_s[first:], first + 1)
+    gemm, limits = study.study.gemm, study.records.limits
+    columns = trial_columns(trials[first:], study.elapsed_s[first:], first + 1, gemm, limits)
     return {**line(study, describe), "trials": columns}
 
 

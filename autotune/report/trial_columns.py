@@ -12,6 +12,9 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+from ..device import DeviceLimits
+from ..gemm import Gemm
+from ..kernel.resources import workspace_of
 from ..store import TrialRecord
 
 MOST_CODED = (
@@ -39,9 +42,14 @@ def significant(value: float | None, digits: int = TIME_DIGITS) -> float | None:
 
 
 def trial_columns(
-    trials: Sequence[TrialRecord], elapsed_s: Sequence[float], first: int = 1
+    trials: Sequence[TrialRecord],
+    elapsed_s: Sequence[float],
+    first: int,
+    gemm: Gemm,
+    limits: DeviceLimits | None,
 ) -> dict[str, Any]:
-    """Trials of one study by column; `first` is the number of the first of them in the study.
+    """Trials of one study by column; `first` is the number of the first of them in the study, `limits` those
+    of its kind of GPU, if it is known.
 
     `point` has a column per parameter; parameters that no trial has are left out.
     """
@@ -59,6 +67,7 @@ def trial_columns(
         "registers": column([m.registers for m in measured]),
         "spill_bytes": column([m.spill_bytes for m in measured]),
         "smem_bytes": column([m.smem_bytes for m in measured]),
+        "workspace_bytes": column([workspace_of(trial.point, gemm, limits) for trial in trials]),
         "clock_mhz": column([m.state.sm_clock_mhz for m in measured]),
         "power_w": column([significant(m.state.power_w, 4) for m in measured]),
         "temperature_c": column([m.state.temperature_c for m in measured]),

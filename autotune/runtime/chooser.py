@@ -9,9 +9,9 @@ from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from ..gemm import Gemm, Triple
-from ..kernel.launch import Epilogue
-from .pick import Call, Pick
+from ..gemm import SINGLE, Gemm, Triple
+from ..kernel.launch import Epilogue, plan
+from .pick import Call, Pick, in_splits
 from .product import Product, folded
 from .table import Table
 
@@ -84,6 +84,11 @@ class Chooser:
         """The same pick with the variant of its kernel. Raises DispatchError if the table lacks the
         epilogue."""
         return replace(pick, kernel_id=self._variants.of(pick.kernel_id, epilogue).id)
+
+    def workspace_bytes(self, pick: Pick, call: Call) -> int:
+        """Memory that a launch of the picked kernel takes besides the operands."""
+        spec, gemm = in_splits(self.kernels[pick.kernel_id], pick.split_k), call.gemm
+        return plan(spec, gemm.m, gemm.n, gemm.k, SINGLE if pick.is_looped else call.batch).workspace_bytes
 
     def ranked(self, call: Call, num: int) -> tuple[Pick, ...]:
         """Up to `num` launches of kernels for a call, the one that is picked first. More than one only where

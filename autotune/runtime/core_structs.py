@@ -34,6 +34,7 @@ class CKernel(Struct):
         *((name, DOUBLE) for name in (
             "fixed_us", "round_us", "step_us", "memory_efficiency", "relative_error",
         )),
+        ("max_workspace", ctypes.c_int64),
     )  # fmt: skip
 
 

@@ -20,7 +20,7 @@ from .pick import MAX_PLANS, MAX_TALLIES
 from .table import CublasFigures, Kernel, Table
 from .variants import numbers_of, plain_ids
 
-TABLE_VERSION = 10  # of the structs
+TABLE_VERSION = 11  # of the structs
 _REDUCTIONS = ("none", "two_pass", "last_block", "last_wave", "cluster")  # as core/table.h numbers them
 
 
@@ -89,7 +89,9 @@ def _kernel(kernel: Kernel, code: int, plain: int) -> Any:
         reduction=_REDUCTIONS.index(spec.reduction), is_wide=spec.variant.is_wide,
         is_batched=spec.variant.is_batched, plain=plain, bias=bias, activation=activation,
         registers=kernel.registers, blocks_per_sm=kernel.blocks_per_sm, flush_k=config.flush_k,
-        threads_along_k=int(threads_along_k(config)), slices=config.slice_k, **figures,
+        threads_along_k=int(threads_along_k(config)), slices=config.slice_k,
+        max_workspace=-1 if spec.max_workspace is None else spec.max_workspace,
+        **figures,
     )  # fmt: skip
 
 

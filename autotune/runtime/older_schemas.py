@@ -48,6 +48,7 @@ def upgrade(body: dict[str, Any], version: int) -> list[LaunchSpec]:
     )
     specs = []
     body.setdefault("left_out", [])
+    body.setdefault("max_workspace", None)  # also in tables of schema 10
     if version < _EPILOGUES:
         body.setdefault("epilogues", [])
     if version < DERIVED_SPECS:
@@ -90,7 +91,11 @@ def _upgrade(kernel: Any, index: int, version: int) -> LaunchSpec:
     kernel["config"] = _LATER_PARAMETERS | kernel["config"]
     config = kernel["config"]
     unsaid = {name: False for schema, names in _LATER.items() if schema >= version for name in names}
-    launched = {"group": config.get("group"), "is_along_m": config.get("raster") == "m"}
+    launched = {
+        "group": config.get("group"),
+        "is_along_m": config.get("raster") == "m",
+        "max_workspace": None,
+    }
     stored = kernel.pop("spec", None)
     if type(stored) is dict:
         stored = unsaid | launched | stored

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -79,7 +80,8 @@ class OneKind:
             problem = self.chooser.served_as(packed(gemm), (0, 0, 0))
             call = Call(problem.gemm, problem.lds, batch=problem.batch)
             known = self._known and self._known.pick(call, device)
-            return self._blas.served(known or self.chooser.pick(call), call)
+            found = self._blas.served(known or self.chooser.pick(call), call)
+            return replace(found, workspace_bytes=self.chooser.workspace_bytes(found, call))
         told = partial(str, "the result has no elements: nothing is launched")
         return Pick(self.table.defaults[gemm.layout], "default", told, 1)
 

@@ -25,7 +25,9 @@ class Pick:
     """The kernel for a call. `entry` is the tuned shape it is based on, if any; `expected_us` the
     measured (exact) or modelled time of the call, if any, `cublas_us` that of cuBLAS. `provider` serves the
     call: if it is "cublas", the kernel serves only if cuBLAS cannot be called. `is_looped`: the kernel is one
-    for single products, launched once for each of a batch. `reason` is formatted when it is read."""
+    for single products, launched once for each of a batch. `workspace_bytes`: memory that a launch of the
+    kernel takes for packed copies and partial sums, told by `Dispatcher.pick`. `reason` is formatted when it
+    is read."""
 
     kernel_id: str
     how: How
@@ -36,6 +38,7 @@ class Pick:
     provider: Provider = "autotune"
     cublas_us: float | None = None
     is_looped: bool = False
+    workspace_bytes: int = 0
 
     @property
     def reason(self) -> str:
@@ -45,14 +48,15 @@ class Pick:
         return (
             f"Pick(kernel_id={self.kernel_id!r}, how={self.how!r}, reason={self.reason!r}, "
             f"split_k={self.split_k!r}, expected_us={self.expected_us!r}, entry={self.entry!r}, "
-            f"provider={self.provider!r}, cublas_us={self.cublas_us!r}, is_looped={self.is_looped!r})"
+            f"provider={self.provider!r}, cublas_us={self.cublas_us!r}, is_looped={self.is_looped!r}, "
+            f"workspace_bytes={self.workspace_bytes!r})"
         )
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Copies, also in other processes, hold the reason itself and not the table that explains it."""
         told = partial(str, self.reason)
         own = (self.split_k, self.expected_us, self.entry, self.provider, self.cublas_us, self.is_looped)
-        return Pick, (self.kernel_id, self.how, told, *own)
+        return Pick, (self.kernel_id, self.how, told, *own, self.workspace_bytes)
 
 
 class Call(NamedTuple):

@@ -113,14 +113,20 @@ class Kernel(KernelRecord):
         return identity.of(self.source_hash, self.config, self.variant) if self.source_hash else ""
 
 
-def launchable(record: KernelRecord, limits: DeviceLimits, source_hash: str) -> Kernel:
+def launchable(
+    record: KernelRecord, limits: DeviceLimits, source_hash: str, max_workspace: int | None = None
+) -> Kernel:
     """A kernel, what it is compiled from and how it is launched on this kind of GPU."""
     columns = ConfigColumns(values_of([record.config]))
-    return all_launchable([record], columns, limits, source_hash)[0]
+    return all_launchable([record], columns, limits, source_hash, max_workspace)[0]
 
 
 def all_launchable(
-    records: Sequence[KernelRecord], columns: ConfigColumns, limits: DeviceLimits, source_hash: str
+    records: Sequence[KernelRecord],
+    columns: ConfigColumns,
+    limits: DeviceLimits,
+    source_hash: str,
+    max_workspace: int | None = None,
 ) -> tuple[Kernel, ...]:
     """The same for many, whose configs are also given as columns: the only source of a table's specs and
     identities."""
@@ -130,7 +136,10 @@ def all_launchable(
     specs: dict[int, LaunchSpec] = {}
     for places in alike.values():
         kinds = [(records[place].config, records[place].variant) for place in places]
-        specs.update(zip(places, launch_specs(kinds, columns.at(places), limits), strict=True))
+        found = launch_specs(kinds, columns.at(places), limits)
+        if max_workspace is not None:
+            found = [replace(spec, max_workspace=max_workspace) for spec in found]
+        specs.update(zip(places, found, strict=True))
     made: Callable[..., Kernel] = Kernel  # mypy does not count fields that come from a tuple
     return tuple(made(*_RECORDED(record), specs[place], source_hash) for place, record in enumerate(records))
 
@@ -243,6 +252,8 @@ class Table:
     entries: tuple[Entry, ...]
     left_out: tuple[LeftOut, ...] = ()  # of no shape where too few were timed
     epilogues: tuple[Epilogue, ...] = ()  # that each plain kernel has a variant with
+    # bytes that a launch may take for packed copies and partial sums; None: WORKSPACE_LIMIT of each
+    max_workspace: Annotated[int, Within(0, 1 << 40)] | None = None
 
     @property
     def is_recorded(self) -> bool:
@@ -265,7 +276,7 @@ def render(table: Table) -> str:
     back.
     """
     for kernel in table.kernels:
-        if kernel != launchable(kernel, table.limits, table.source_hash):
+        if kernel != launchable(kernel, table.limits, table.source_hash, table.max_workspace):
             raise DispatchError(
                 f"kernel {kernel.id!r} is compiled or launched otherwise than its config says; {_AGAIN}"
             )
@@ -330,7 +341,7 @@ def _read(body: dict[str, Any], version: int) -> Table:
     is_exact = version >= older_schemas.DERIVED_SPECS
     soundness.check_sizes(records, are_together=version >= older_schemas.ONE_FILE)
     columns = soundness.check_kernels(records, table.limits, has_exact_residency=is_exact)
-    kernels = all_launchable(records, columns, table.limits, table.source_hash)
+    kernels = all_launchable(records, columns, table.limits, table.source_hash, table.max_workspace)
     table = replace(table, kernels=older_schemas.as_it_was(kernels, specs, version))
     soundness.check_references(table)
     return table

@@ -29,6 +29,7 @@ from ..kernel.relatives import relatives
 from ..kernel.resources import launch_spec, residency
 from ..kernel.rules import broken_rules
 from ..kernel.small_problem import small_problem
+from ..kernel.where import ANY, Where
 from ..measurement import Measurement, Outcome
 from ..models.launches import Launches, Shapes
 from ..models.splits import Splits
@@ -97,8 +98,10 @@ class Filler:
         on_fill: OnFill,
         known: Mapping[str, Sequence[Config]] = MappingProxyType({}),
         policy: SearchPolicy | None = None,
+        where: Where = ANY,
     ) -> None:
         self._on_fill, self._elsewhere, self._policy = on_fill, known, policy or SearchPolicy()
+        self._where = where
         self._target, self._store, self._limits = target, store, target.limits
         self._columns = {x: [gemm for gemm in gemms if gemm.layout == x] for x in LAYOUTS}
         self._studies: dict[Gemm, StudyRef] = {gemm: study_of(store, target, gemm) for gemm in gemms}
@@ -111,7 +114,7 @@ class Filler:
         return {key for one in self._store.with_twins(study) for key in self._store.keys(one)}
 
     def _fastest_us(self, study: StudyRef) -> float:
-        best = self._store.best(study, 1, self._target.max_error)
+        best = self._store.best(study, 1, self._target.max_error, where=self._where_on(study.gemm))
         return min((trial.measurement.time_us or math.inf for trial in best), default=math.inf)
 
     def _baseline_us(self, study: StudyRef) -> float:
@@ -153,12 +156,13 @@ class Filler:
         for x in layouts:
             foreign = [configs[:num_foreign] for y in layouts if y != x for configs in own[y]]
             queue = in_order(x, own[x], foreign, self._limits, self._elsewhere.get(x, ()))
-            queues.append([(x, row) for row in queue])
+            rows = map(self._where.in_least_splits, queue)
+            queues.append([(x, row) for row in rows if row is not None])
         yield from _by_turns(queues)
 
     def _leaders(self, study: StudyRef) -> list[Config]:
         num, but_of = self._policy.num_leaders, (FILL,)  # these are rows already
-        best = self._store.best(study, num, self._target.max_error, but_of)
+        best = self._store.best(study, num, self._target.max_error, but_of, self._where_on(study.gemm))
         times = [trial.measurement.time_us or math.inf for trial in best]
         return [
             Config.from_dict(t.point) for t, us in zip(best, times, strict=True) if us <= LEADING * times[0]
@@ -193,7 +197,11 @@ class Filler:
         if point_key(config.to_dict()) in self._known[gemm]:
             return False
         is_busy = has_work(launch_spec(config, gemm, self._limits), gemm.k)
-        return is_busy and not broken_rules(config, self._limits, gemm)
+        is_obeying = self._where_on(gemm).holds(config.to_dict())
+        return is_busy and is_obeying and not broken_rules(config, self._limits, gemm)
+
+    def _where_on(self, gemm: Gemm) -> Where:
+        return self._where.on(gemm, self._limits)
 
     # ---- cells
 
@@ -247,7 +255,9 @@ class Filler:
         splits = Splits(Launches.of([spec], [resident]), self._limits.num_sms)
         values = sorted({int(v) for v in splits.choices(Shapes.of(gemm)).ravel()})
         busy = [v for v in values if has_work(replace(spec, split_k=v), gemm.k)]
-        return [v for v in busy if not broken_rules(replace(config, split_k=v), self._limits, gemm)]
+        configs = [(v, replace(config, split_k=v)) for v in busy]
+        obeying = [(v, c) for v, c in configs if self._where_on(gemm).holds(c.to_dict())]
+        return [v for v, c in obeying if not broken_rules(c, self._limits, gemm)]
 
 
 def in_order(
@@ -285,9 +295,10 @@ def fill(
     on_fill: OnFill = ignore_fill,
     known: Mapping[str, Sequence[Config]] = MappingProxyType({}),
     policy: SearchPolicy | None = None,
+    where: Where = ANY,
 ) -> Filled:
     """Time the kernels that searches of these shapes found on all of them, for at most this many seconds of
     the target's clock; before these the ones that are `known` from elsewhere to serve a layout, by layout.
-    Times are stored at once, and `on_fill` receives their number. Raises DeviceLost and
-    StoreError."""
-    return Filler(target, store, gemms, on_fill, known, policy).run(target.now() + seconds)
+    Only what obeys `where` is timed. Times are stored at once, and `on_fill` receives their number. Raises
+    DeviceLost and StoreError."""
+    return Filler(target, store, gemms, on_fill, known, policy, where).run(target.now() + seconds)

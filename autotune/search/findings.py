@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from ..kernel.config import Value
+from ..kernel.where import ANY, Where
 from ..measurement import Measurement, is_accurate
 from ..search_policy import SearchPolicy
-from ..store import Store, StudyRef, TrialRecord
+from ..store import Final, Store, StudyRef, TrialRecord
 from ..target import Baseline
 from .compare.ranking import Duel, Ranked, Ranking
 from .compare.verdict import verdict
@@ -17,7 +18,8 @@ from .propose.origins import FILL
 
 class Findings:
     """Those of one study, whoever made its trials. `limit_us` is the shape's; trials whose error is more than
-    `max_error` times cuBLAS's cannot win (None: any that are right)."""
+    `max_error` times cuBLAS's cannot win (None: any that are right). Those that do not obey `where` are
+    known, and no more than that."""
 
     def __init__(
         self,
@@ -27,14 +29,16 @@ class Findings:
         limit_us: float,
         max_error: float | None,
         policy: SearchPolicy,
+        where: Where = ANY,
     ) -> None:
         self.baseline, self.limit_us, self.max_error = baseline, limit_us, max_error
         self.ranking = Ranking(policy)
         # Times of the searched trials, in their order (None: failed), and of kernels found on other shapes if
         # one was the best so far: the others say nothing about the progress of a search.
         self.times_us: list[float | None] = []
-        self.known: set[str] = set()  # keys of all trials that were counted
-        self._store, self._study = store, study
+        self.known: set[str] = set()  # keys of all trials
+        self.num_known = 0  # of these, trials that obey
+        self._store, self._study, self._where = store, study, where
 
     def time_of(self, measurement: Measurement) -> float | None:
         """None for a trial that cannot win: a failure, or one stored under a looser limit on its error."""
@@ -44,6 +48,9 @@ class Findings:
     def count(self, key: str, point: Mapping[str, Value], time_us: float | None, origin: str = "") -> bool:
         """Take in a trial; None for one that cannot win. Returns whether it is the best so far."""
         self.known.add(key)
+        if not self._where.holds(point):
+            return False
+        self.num_known += 1
         is_best = time_us is not None and self.ranking.enter(key, point, time_us)
         if is_best or origin != FILL:
             self.times_us.append(time_us)
@@ -75,7 +82,7 @@ class Findings:
 
     def finalists(self, num: int) -> list[TrialRecord]:
         """The best trials: those that no duel has beaten first, by time as duels corrected it."""
-        close = self._store.best(self._study, 4 * num, self.max_error)  # duels may have moved them
+        close = self._fastest(4 * num)  # duels may have moved them
         return sorted(close, key=lambda trial: self.ranking.rank(trial.key, trial.measurement.time_us))[:num]
 
     @property
@@ -97,11 +104,36 @@ class Findings:
     @property
     def verdict(self) -> Best | None:
         """The report on its best kernel at the end of the search; None while all have failed."""
-        fastest = self._store.best(self._study, 1, self.max_error)
         return verdict(
-            fastest[0] if fastest else None,
+            self.fastest,
             self.baseline.time_us,
-            self._store.final(self._study, self.max_error),
+            self.final,
             self.limit_us,
             is_recorded=self._study.environment.is_recorded,
         )
+
+    @property
+    def fastest(self) -> TrialRecord | None:
+        """The fastest trial; None while all have failed."""
+        return next(iter(self._fastest(1)), None)
+
+    @property
+    def excluded(self) -> TrialRecord | None:
+        """The fastest trial of all, if it does not obey."""
+        fastest = self._store.best(self._study, 1, self.max_error)
+        return next((trial for trial in fastest if not self._where.holds(trial.point)), None)
+
+    @property
+    def final(self) -> Final | None:
+        """The newest re-rank, as far as its entries obey."""
+        return self._store.final(self._study, self.max_error, self._where)
+
+    @property
+    def is_decided(self) -> bool:
+        """Whether the newest re-rank of the study, under whatever conditions, chose what obeys; then `trials
+        best` and an export take that, too."""
+        final = self._store.final(self._study, self.max_error)
+        return final is not None and self._where.holds(final.winner.point)
+
+    def _fastest(self, num: int) -> list[TrialRecord]:
+        return self._store.best(self._study, num, self.max_error, where=self._where)

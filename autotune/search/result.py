@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ..gemm import Gemm
-from ..store import Final, Store, StudyRef, TrialRecord
+from ..store import Final, StudyRef, TrialRecord
 from .progress import Best, Ledger
 from .run.limits import StopReason
 from .shape import ShapeSearch
@@ -13,11 +13,12 @@ from .shape import ShapeSearch
 
 @dataclass(frozen=True)
 class ShapeResult:
-    """What is known of a shape at the end, earlier runs included."""
+    """What is known of a shape at the end, earlier runs included: all that obeys this run's conditions."""
 
     gemm: Gemm
     study: StudyRef
     best: TrialRecord | None  # fastest trial; None if every one failed
+    excluded: TrialRecord | None  # the fastest trial that does not obey, if it is faster
     final: Final | None  # the newest re-rank: its winner is the kernel to use
     verdict: Best | None  # the report on the best kernel: its time, and cuBLAS's
     cublas_us: float | None
@@ -27,14 +28,14 @@ class ShapeResult:
     num_failed: int
 
     @classmethod
-    def of(cls, shape: ShapeSearch, store: Store) -> ShapeResult:
+    def of(cls, shape: ShapeSearch) -> ShapeResult:
         found = shape.findings
-        best = store.best(shape.study, 1, found.max_error)
         return cls(
             gemm=shape.gemm,
             study=shape.study,
-            best=best[0] if best else None,
-            final=store.final(shape.study, found.max_error),
+            best=found.fastest,
+            excluded=found.excluded,
+            final=found.final,
             verdict=found.verdict,
             cublas_us=found.baseline.time_us,
             limit_us=found.limit_us,

@@ -10,6 +10,7 @@ from ..errors import DuplicateTrial, UsageError
 from ..gemm import Gemm
 from ..kernel.config import Config
 from ..kernel.feasible_set import FeasibleSet
+from ..kernel.where import ANY, Where
 from ..measurement import Measurement
 from ..search_policy import SearchPolicy
 from ..store import Claims, Store, StudyRef
@@ -35,8 +36,9 @@ class ShapeSearch:
     """The search of one shape. Trials of earlier runs, and of other searches that share its study, count, and
     are never repeated. Each part owns its state; this class does what concerns several of them.
 
-    `starts`: configs that are expected to do well here, most promising first. Raises UsageError if nothing is
-    feasible, StoreError if the database fails.
+    `starts`: configs that are expected to do well here, most promising first. All points of `space` obey
+    `where`; trials that do not, of searches under other conditions, stay known, and have no part in this one.
+    Raises UsageError if nothing is feasible, StoreError if the database fails.
     """
 
     def __init__(
@@ -51,6 +53,7 @@ class ShapeSearch:
         seed: int = 0,
         policy: SearchPolicy | None = None,
         starts: Iterable[Config] = (),
+        where: Where = ANY,
     ) -> None:
         if not len(space):
             raise UsageError(f"no config can run {gemm} here; `autotune space --shape {gemm}` tells why")
@@ -61,12 +64,12 @@ class ShapeSearch:
         limit_us = gemm.limit_us(target.limits.fma_tflops, target.limits.bandwidth_gbs)
         self._proposer = make_proposer(space, sampler, seed, traits_of(space, gemm, target.limits), policy)
         self.accounts = Accounts(target.capacity)
-        self.findings = Findings(store, study, baseline, limit_us, max_error, policy)
+        self.findings = Findings(store, study, baseline, limit_us, max_error, policy, where)
         self.shared = SharedStudy(claims, study, space, self._proposer, self.findings, policy)
         self.points = Points(space, self._proposer, self.shared, self.findings, policy)
         self.offers = Offers(store, study, space, self._proposer, policy, starts, max_error)
         self._resume()
-        self.num_known = len(self.findings.known)  # before this run
+        self.num_known = self.findings.num_known  # before this run
         store.add_baseline(study, baseline)
         store.add_search(study, sampler, seed, policy.to_dict())
 

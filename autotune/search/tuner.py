@@ -129,7 +129,7 @@ class Tuner:
         if self._interrupts.is_requested:
             reason = StopReason.INTERRUPTED
         return SearchResult(
-            shapes=tuple(ShapeResult.of(shape, self._store) for shape in self._shapes),
+            shapes=tuple(ShapeResult.of(shape) for shape in self._shapes),
             not_begun=tuple(self._prepared),
             reason=reason,
             num_new=self._num_new,
@@ -155,12 +155,13 @@ class Tuner:
     def _prepare(self, gemm: Gemm) -> ShapeSearch:
         """Enumerate the feasible set of a shape, read what is known of it, and time cuBLAS, for which a GPU
         must finish its current work; on its own thread, so that the search need not wait."""
-        space = self._target.space(gemm)
+        where = self._options.where.on(gemm, self._target.limits)
+        space = self._target.space(gemm).where(where, gemm)
         is_ours = set(space.names) == set(PARAMETER) and self._options.policy.num_seeds
         return ShapeSearch(
             self._target, self._store, self._claims, gemm, space,
             starts=self._options.starts(gemm) if is_ours else (),
-            sampler=self._options.sampler, seed=self._options.seed, policy=self._options.policy,
+            sampler=self._options.sampler, seed=self._options.seed, policy=self._options.policy, where=where,
         )  # fmt: skip
 
     def _start(self, gemm: Gemm, prepared: Future[ShapeSearch]) -> None:
@@ -168,7 +169,7 @@ class Tuner:
             shape = prepared.result()
         self._shapes.append(shape)
         cublas_us, limit_us = shape.findings.baseline.time_us, shape.findings.limit_us
-        known = (len(shape.space), shape.num_known, cublas_us, limit_us)
+        known = (shape.space.num_points, shape.num_known, cublas_us, limit_us)
         self._on_event(ShapeStarted(gemm, shape.study, *known))
 
     # ---- asking and learning

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from typing import Any
@@ -14,6 +15,7 @@ from sqlalchemy.orm import Session, aliased
 
 from ..errors import StoreError
 from ..kernel.config import Value
+from ..kernel.where import ANY, Where
 from ..measurement import Outcome
 from ..target import Baseline
 from . import rows
@@ -91,16 +93,18 @@ def fastest(
     n: int,
     max_error: float | None,
     but_of: Collection[str] = (),
+    where: Where = ANY,
 ) -> list[TrialRecord]:
-    """The n fastest accurate ok trials, without those of some origins; among equal ones the older first."""
+    """The n fastest accurate ok trials that obey, without those of some origins; among equal ones the older
+    first."""
     accurate = trials(study_id).where(IS_OK, is_accurate(max_error), TrialRow.origin.not_in(but_of))
     query, num_asked = accurate.order_by(None).order_by(TrialRow.time_us, TrialRow.id), n
     while True:
         found = session.execute(query.limit(num_asked)).all()
-        records = list(damages.readable(found, rows.trial_record))
+        records = [r for r in damages.readable(found, rows.trial_record) if where.holds(r.point)]
         if len(records) >= n or len(found) < num_asked:
             return records[:n]
-        num_asked *= 2  # damaged ones are in the way
+        num_asked *= 2  # damaged ones are in the way, or such that do not obey
 
 
 # SQLAlchemy takes longer to make a statement than to run it: these, which run for every trial, are made once.
@@ -179,8 +183,11 @@ def duels(study_id: int) -> Select[DuelRow, ConfigRow, ConfigRow]:
     )
 
 
-def newest_final(session: Session, damages: Damages, study_id: int, max_error: float | None) -> Final | None:
-    """The newest final with an entry that is readable and accurate."""
+def newest_final(
+    session: Session, damages: Damages, study_id: int, max_error: float | None, where: Where = ANY
+) -> Final | None:
+    """The newest final with an entry that is readable, accurate and obeys. With conditions, none that is
+    older than a faster trial that obeys."""
     query = (
         select(FinalRow, BaselineRow)
         .join(BaselineRow, FinalRow.baseline_id == BaselineRow.id, isouter=True)
@@ -189,18 +196,20 @@ def newest_final(session: Session, damages: Damages, study_id: int, max_error: f
     )
     for final, timed in session.execute(query):
         for readable in damages.readable([(final,)], rows.final_row):
-            if entries := _final_entries(session, damages, readable, max_error):
+            if entries := _final_entries(session, damages, readable, max_error, where):
+                if where and _is_outrun(session, damages, readable, entries, max_error, where):
+                    return None
                 baseline = next(damages.readable([(timed,)] if timed else [], rows.baseline), None)
                 return Final(entries, baseline, final.created_at, tuple(final.marks))
     return None
 
 
 def _final_entries(
-    session: Session, damages: Damages, final: FinalRow, max_error: float | None
+    session: Session, damages: Damages, final: FinalRow, max_error: float | None, where: Where
 ) -> tuple[FinalEntry, ...]:
-    """The accurate entries, by rank, without those whose trials a later final condemned: that final may have
-    ended before it was stored. If the winner is left out, the next ones replace it: those tied with it, or
-    else only the next."""
+    """The accurate entries that obey, by rank, without those whose trials a later final condemned: that final
+    may have ended before it was stored. If the winner is left out, the next ones replace it: those tied with
+    it, or else only the next."""
     of_trial = (TrialRow.config_id == FinalEntryRow.config_id) & (TrialRow.study_id == final.study_id)
     query = (
         select(FinalEntryRow, ConfigRow)
@@ -210,8 +219,24 @@ def _final_entries(
         .where(TrialRow.id.is_(None) | IS_OK)
         .order_by(FinalEntryRow.rank)
     )
-    entries = tuple(damages.readable(session.execute(query), rows.final_entry))
+    readable = damages.readable(session.execute(query), rows.final_entry)
+    entries = tuple(entry for entry in readable if where.holds(entry.point))
     return entries and (replace(entries[0], is_tied=True), *entries[1:])
+
+
+def _is_outrun(
+    session: Session,
+    damages: Damages,
+    final: FinalRow,
+    entries: Sequence[FinalEntry],
+    max_error: float | None,
+    where: Where,
+) -> bool:
+    """Whether the fastest trial that obeys is faster than the first of these entries, and newer."""
+    return any(
+        best.created_at > final.created_at and (best.measurement.time_us or math.inf) < entries[0].time_us
+        for best in fastest(session, damages, final.study_id, 1, max_error, where=where)
+    )
 
 
 # References: a row of the first refers to one of the second by this column.

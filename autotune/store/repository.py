@@ -15,6 +15,7 @@ from ..errors import DuplicateTrial, StoreError
 from ..gemm import Gemm
 from ..kernel import same_code
 from ..kernel.config import Value
+from ..kernel.where import ANY, Where
 from ..measurement import LATENT_US, POLICY_VERSION, CachePolicy, Failure, Measurement, Outcome
 from ..target import Baseline
 from . import connect, leases, queries, read_only, rows, schema
@@ -328,11 +329,13 @@ class Store(Closing):
         n: int = 1,
         max_error: float | None = None,
         but_of: Collection[str] = (),
+        where: Where = ANY,
     ) -> list[TrialRecord]:
         """The n fastest ok trials, fastest first; those whose error is at most `max_error` times cuBLAS's, or
-        unknown, where that is given. `but_of`: origins of trials that do not count."""
+        unknown, where that is given, and which obey the conditions. `but_of`: origins of trials that do not
+        count."""
         with self._reading() as session:
-            return queries.fastest(session, self.damages, study.id, n, max_error, but_of)
+            return queries.fastest(session, self.damages, study.id, n, max_error, but_of, where)
 
     def failures(self, study: StudyRef) -> list[TrialRecord]:
         """All trials that are not ok, in the order they were stored."""
@@ -502,11 +505,13 @@ class Store(Closing):
                 session.add(rows.final_entry_row(final.id, config_id, entry))
 
     @outlasting
-    def final(self, study: StudyRef, max_error: float | None = None) -> Final | None:
+    def final(self, study: StudyRef, max_error: float | None = None, where: Where = ANY) -> Final | None:
         """The newest final re-rank; None if there was none yet. With `max_error`, only entries whose error is
-        at most so many times cuBLAS's, or unknown, of the newest final that has any."""
+        at most so many times cuBLAS's, or unknown, of the newest final that has any. With conditions, only
+        entries that obey; None if a faster trial that obeys was stored since: a later final, of points that
+        do not, left it out."""
         with self._reading() as session:
-            return queries.newest_final(session, self.damages, study.id, max_error)
+            return queries.newest_final(session, self.damages, study.id, max_error, where)
 
 
 def _prepare(engine: Engine, timeout_s: float) -> None:

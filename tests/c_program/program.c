@@ -282,8 +282,8 @@ static void picks(void) {
                           : autotune_pick_strided_batched(handle, of.trans_a, of.trans_b, of.m, of.n, of.k, shares_a,
                                                           shares_b, products, &pick);
         need(!status, autotune_error_text(status));
-        printf("%s %s %d %d %d %a %a\n", pick.kernel, pick.how, pick.split_k, pick.is_cublas, pick.is_looped,
-               pick.expected_us, pick.cublas_us);
+        printf("%s %s %d %d %d %a %a %lld\n", pick.kernel, pick.how, pick.split_k, pick.is_cublas, pick.is_looped,
+               pick.expected_us, pick.cublas_us, (long long)pick.workspace_bytes);
     }
 }
 

@@ -119,7 +119,7 @@ def test_too_few_seconds_for_every_shape_are_wrong_usage(tmp_path: Path) -> None
     result = SearchResult((), (Gemm(1, 2, 3),), StopReason.SECONDS, 0, 0, 1.0, Ledger())
     with pytest.raises(UsageError, match="before 1x2x3:NN could begin"):
         _need_winners(result)
-    barren = ShapeResult(Gemm(1, 2, 3), None, None, None, None, None, 1.0, 1, 1, 1)  # type: ignore[arg-type]
+    barren = ShapeResult(Gemm(1, 2, 3), None, None, None, None, None, None, 1.0, 1, 1, 1)  # type: ignore[arg-type]
     with pytest.raises(EnvironmentProblem, match="no candidate for 1x2x3:NN ran"):
         _need_winners(SearchResult((barren,), (), StopReason.TRIALS, 0, 0, 1.0, Ledger()))
 

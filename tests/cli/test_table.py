@@ -16,6 +16,7 @@ from autotune.export.package import write_folder
 from autotune.gemm import LAYOUTS
 from autotune.kernel import template
 from autotune.runtime.cubin_files import load_cubins
+from autotune.runtime.dispatcher import Dispatcher
 from autotune.runtime.kinds import GpuKind, load_kinds
 from autotune.runtime.table import load
 from autotune.store import Store
@@ -74,6 +75,48 @@ def test_a_long_compile_tells_early_what_would_shorten_it(
         "257 kernels are compiled, up to 252 of them for all other shapes; --max-kernels 0 leaves these out\n"
     )
     assert (early, capsys.readouterr().err) == (text if is_told else "", "")
+
+
+def test_an_export_under_conditions_holds_what_obeys(db: Path, tmp_path: Path) -> None:
+    slower, faster = points(SQUARE)[19:21]
+    assert (slower.frag_buffers, faster.frag_buffers) == (2, 1)
+    folder = tmp_path / "my_gemm"
+    where = ("--where", "frag_buffers=2", "--where", "pack_a=0,reduction!=two_pass")
+    run("export-table", "--max-kernels", "40", "--db", db, "--out", folder, *where)
+    ((_, table),) = load_kinds(folder)
+    assert [entry.ranked[0].time_us for entry in table.entries] == [measured(19).time_us]
+    kernels = [k for k in table.kernels if not k.variant.is_wide]  # those serve what no other may
+    assert len(kernels) > 4
+    assert all(k.config.frag_buffers == 2 and k.config.reduction != "two_pass" for k in kernels)
+    told = run(*BARE, "--db", db, "--out", folder, "--where", "bk=8,stages>=5", code=6).stderr
+    assert "no results that obey bk=8,stages>=5 for any shape" in told
+    assert "autotune search --where 'bk=8,stages>=5'" in told
+    assert "did you mean 'stages'" in run(*BARE, "--db", db, "--where", "stage=4", code=2).stderr
+
+
+def test_an_export_within_a_workspace(tmp_path: Path) -> None:
+    """The faster of two kernels splits k in a second pass: 1 MiB of partial sums on this shape."""
+    path, folder = tmp_path / "trials.db", tmp_path / "my_gemm"
+    plain, split = points(SQUARE)[20], replace(points(SQUARE)[20], reduction="two_pass", split_k=2)
+    with Store.open(path) as store:
+        study = store.study(ENVIRONMENT, template.source_hash(), "nvrtc 13.4", SQUARE)
+        for config, number in ((plain, 19), (split, 20)):
+            store.add_trial(study, config.key, config.to_dict(), measured(number), "seed")
+    export = ("export-table", "--max-kernels", "8", "--db", path, "--out", folder, "--json")
+    every = json.loads(run(*export).stdout)
+    assert every["shapes"][0]["workspace_bytes"] == 2 << 20 and every["max_workspace_mib"] is None
+    told = json.loads(run(*export, "--max-workspace", "1.5").stdout)
+    assert told["shapes"][0]["workspace_bytes"] == 0 and told["max_workspace_mib"] == 1.5
+    ((_, table),) = load_kinds(folder)
+    assert table.max_workspace == 3 << 19
+    assert all(kernel.spec.max_workspace == 3 << 19 for kernel in table.kernels)
+    runtime = Dispatcher(folder)
+    for m, n, k in ((512, 512, 512), (4096, 4096, 4096), (64, 64, 65536), (100, 100, 100), (1, 4096, 4096)):
+        assert runtime.pick(m, n, k).workspace_bytes <= 3 << 19
+    needs = ("--where", "reduction=two_pass", "--max-workspace", "1.5")
+    told = run(*export[:-1], *needs, code=6).stderr
+    assert "no results that obey reduction=two_pass and a workspace of at most 1.5 MiB for any shape" in told
+    assert "autotune search --where reduction=two_pass --max-workspace 1.5" in told
 
 
 def test_export_says_what_it_wrote_and_that_it_is_recorded(exported: tuple[Path, dict[str, object]]) -> None:

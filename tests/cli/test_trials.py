@@ -99,8 +99,27 @@ def test_tables_fit_the_terminal(db: Path, command: str) -> None:
     assert max(map(len, lines)) <= 80
     piped = run("trials", command, "--db", db).stdout
     if command == "best":
-        assert any(line.startswith("    tied 2, config 64x128x8 8x8") for line in lines)
+        assert any(line.startswith("    tied 2, workspace 0 MiB, config 64x128x8 8x8") for line in lines)
         assert max(map(len, piped.splitlines())) > 80  # whole, a line per study
+
+
+def test_the_workspace_of_a_launch_is_told(db: Path) -> None:
+    packing = Config(pack_a=1, vec_a=4, pad=0)
+    with Store.open(db) as store:
+        large = store.study(ENVIRONMENT, "0" * 64, "nvrtc 13.0", Gemm(4096, 4096, 4096))
+        ok = Measurement(Outcome.OK, time_us=2500.0)
+        store.add_trial(large, packing.key, packing.to_dict(), ok, "seed")
+        other = store.study(ENVIRONMENT, "1" * 64, "nvrtc 13.0", Gemm(64, 64, 64))
+        store.add_trial(other, "x=1", {"x": 1}, ok, "seed")  # of another kernel
+        ids = [store.trial(study, key).id for study, key in ((large, packing.key), (other, "x=1"))]
+    for number, num_bytes, text in ((1, 0, "0 MiB"), (ids[0], 64 << 20, "64.0 MiB"), (ids[1], None, "-")):
+        facts = json.loads(run("trials", "show", str(number), "--db", db, "--json").stdout)
+        assert facts["workspace_bytes"] == num_bytes
+        shown = run("trials", "show", str(number), "--db", db).stdout
+        assert re.search(rf"^workspace +{re.escape(text)}$", shown, re.M)
+    told = json.loads(run("trials", "diff", "1", str(ids[0]), "--db", db, "--json").stdout)
+    assert told["differences"]["workspace_bytes"] == [0, 64 << 20]
+    assert "8x8 stages=3 row_snake pack_a" in run("trials", "history", "--db", db).stdout
 
 
 def test_ids_lead_to_everything_about_a_trial(db: Path) -> None:

@@ -12,6 +12,7 @@ import pytest
 from autotune.export.from_store import read_results
 from autotune.gemm import Gemm
 from autotune.kernel.config import Config
+from autotune.kernel.where import Where
 from autotune.measurement import Measurement, Outcome
 from autotune.recording import matrix
 from autotune.search import study_of
@@ -74,6 +75,22 @@ def test_splits_fill_the_gpu_and_have_work(target, store) -> None:
     assert few == [2, 64, 128, 256]
     assert many == [2]
     assert filler._splits(SPLIT, Gemm(64, 64, 8), 64) == []
+
+
+def test_only_what_obeys_conditions_is_timed(target, store) -> None:
+    where = Where.parse("edges=predicated,split_k!=64,vec_c<=2")
+    filler = Filler(target, store, COLUMNS, ignore_fill, {"NN": [SPLIT]}, where=where)
+    assert all(where.holds(config.to_dict()) for _, config in filler._rows())
+    assert filler._splits(replace(SPLIT, vec_c=2), Gemm(32, 64, 65536), 64) == [2, 128, 256]
+    deep = Filler(target, store, COLUMNS, ignore_fill, {"NN": [SPLIT]}, where=Where.parse("split_k>=12"))
+    rows = list(deep._rows())
+    assert rows and {(config.reduction, config.split_k) for _, config in rows} == {("two_pass", 12)}
+    before = {gemm: store.keys(study_of(store, target, gemm)) for gemm in COLUMNS}
+    found = fill(target, store, COLUMNS[:2], 1e6, known={"NN": [replace(SPLIT, vec_c=1)]}, where=where)
+    assert found.num_cells
+    for gemm in COLUMNS:
+        new = [t for t in store.trials(study_of(store, target, gemm)) if t.key not in before[gemm]]
+        assert all(where.holds(trial.point) for trial in new)
 
 
 def test_the_matrix_is_filled_gone_on_with_and_written(target, store, tmp_path) -> None:

@@ -203,6 +203,7 @@ def older_text(table: Table, version: int) -> str:
     epilogues, before 4 each kernel with its spec, before 5 without a place for batches, before 6 without what
     the model misses, before 7 without the sizes of cubins."""
     tree = json.loads(render(table)) | {"schema_version": version, "checksum": "0" * 64}
+    del tree["max_workspace"]
     for kernel in tree["kernels"]:
         del kernel["packed_bytes"]
     if version >= 9:
@@ -231,7 +232,7 @@ def older_text(table: Table, version: int) -> str:
     unsaid = [name for schema, names in LATER.items() if schema >= version for name in names]
     for stored, kernel in zip(tree["kernels"], table.kernels, strict=True):
         stored["spec"] = kernel.spec.to_dict() | {"variant": stored.pop("variant")}
-        for name in ("group", "is_along_m"):  # which were compiled in
+        for name in ("group", "is_along_m", "max_workspace"):  # which were compiled in, or unlimited
             del stored["spec"][name]
         for name in unsaid:
             stored["spec"].pop(name, None)

@@ -310,7 +310,10 @@ def test_picks_are_python_s(compiler, objects, tmp_path):
     for gemm, line in zip(gemms, done.stdout.splitlines(), strict=True):
         problem = chooser.served_as(packed(gemm), (0, 0, 0))
         pick = chooser.pick(Call(problem.gemm, problem.lds, batch=problem.batch))
-        kernel, how, split_k, _, is_looped, *times = line.split()
+        kernel, how, split_k, _, is_looped, *times, workspace = line.split()
+        assert chooser.workspace_bytes(pick, Call(problem.gemm, problem.lds, batch=problem.batch)) == int(
+            workspace
+        )
         told = kernel, how, split_k, is_looped
         assert (pick.kernel_id, pick.how, str(pick.split_k), f"{pick.is_looped:d}") == told
         for mine, told in zip((pick.expected_us, pick.cublas_us), times, strict=True):

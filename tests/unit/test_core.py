@@ -42,7 +42,15 @@ from autotune.runtime.engine import Engine, Plan
 from autotune.runtime.pick import Call, Pick, in_splits
 from autotune.runtime.product import Product
 from autotune.runtime.selector import Selector
-from autotune.runtime.table import CublasFigures, Entry, Kernel, KernelRecord, Table, launchable, weights_text
+from autotune.runtime.table import (
+    CublasFigures,
+    Entry,
+    Kernel,
+    KernelRecord,
+    Table,
+    launchable,
+    weights_text,
+)
 from autotune.targets import matrices
 
 NUM_CALLS = 10_000
@@ -101,6 +109,13 @@ def _cublas(rng: random.Random) -> CublasFigures:
     weights = np.array([[rng.gauss(0, 0.2) for _ in places]])
     model = CublasModel(Residuals(np.zeros((NUM_PLACES, 5)), weights), rng.uniform(0, 0.3), 0.1)
     return CublasFigures.of("13.1.0", [Gemm(*place) for place in places], model)
+
+
+def limited(table: Table, max_workspace: int) -> Table:
+    """The same, whose launches take at most so many bytes of workspace."""
+    specs = (replace(kernel.spec, max_workspace=max_workspace) for kernel in table.kernels)
+    kernels = tuple(replace(k, spec=spec) for k, spec in zip(table.kernels, specs, strict=True))
+    return replace(table, kernels=kernels, max_workspace=max_workspace)
 
 
 def drawn_table(seed: int) -> Table:
@@ -191,6 +206,21 @@ def test_the_core_chooses_for_batches_as_python_does():
             hows.add((pick.how, pick.provider, pick.is_looped))
     tuned = {(how, who, False) for how in ("exact", "nearest") for who in ("autotune", "cublas")}
     assert hows >= {*tuned, ("modelled", "cublas", True)}
+
+
+@pytest.mark.parametrize("most", [0, 100_000, 3 << 20, 100 << 20])
+def test_the_core_keeps_to_a_limit_on_the_workspace_as_python_does(most):
+    free = drawn_table(7)
+    table, moved = limited(free, most), 0
+    python, native, unlimited = Selector(table), Chooser(table), Chooser(free)
+    for call in (*drawn_calls(table, NUM_CALLS // 10, 7), *drawn_batches(table, 500, 7)):
+        pick = python.pick(call)
+        assert_same(native.pick(call), pick)
+        assert native.workspace_bytes(pick, call.single if pick.is_looped else call) <= most
+        ranked = python.ranked(call, 4) if not call.gemm.is_batched else ()
+        assert all(native.workspace_bytes(one, call) <= most for one in ranked)
+        moved += unlimited.pick(call).kernel_id != pick.kernel_id
+    assert moved > 20
 
 
 @given(cases())

@@ -27,6 +27,7 @@ from table_cases import (
 
 from autotune.errors import DispatchError, DispatchWarning
 from autotune.gemm import LAYOUTS, Gemm
+from autotune.kernel.resources import workspace_bytes
 from autotune.runtime import core, one_kind, workspace
 from autotune.runtime.arrays import stream_handle
 from autotune.runtime.conditions import ask_nvml
@@ -125,6 +126,16 @@ def test_products_are_right(runtime: Dispatcher, gemm: Gemm, alpha: float, beta:
     out = OnGpu(c)
     assert runtime.sgemm(OnGpu(a), OnGpu(b), out, alpha=alpha, beta=beta) is out
     close(c, expected)
+
+
+@pytest.mark.parametrize("gemm", [TUNED, SPLIT_TWO, SPLIT_LAST, CLUSTERED, PACKED_TWO], ids=str)
+def test_a_pick_tells_the_workspace_of_its_launch(runtime: Dispatcher, gemm: Gemm) -> None:
+    pick, (table,) = runtime.pick(gemm.m, gemm.n, gemm.k, gemm.trans_a, gemm.trans_b), runtime.tables
+    (kernel,) = (kernel for kernel in table.kernels if kernel.id == pick.kernel_id)
+    assert pick.split_k == kernel.config.split_k
+    assert pick.workspace_bytes == workspace_bytes(kernel.config, gemm, table.limits)
+    assert (pick.workspace_bytes > 0) == (gemm in (SPLIT_TWO, SPLIT_LAST, PACKED_TWO))
+    assert f"workspace_bytes={pick.workspace_bytes}" in repr(pick)
 
 
 def test_what_is_prepared_loads_nothing_more(runtime: Dispatcher, driver: FakeDriver) -> None:

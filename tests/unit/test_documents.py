@@ -16,7 +16,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from study_cases import BEGAN, GEMM, RECORDED, at_s, failed, ok_in, study_of
 
+from autotune.device import KNOWN
 from autotune.gemm import Gemm
+from autotune.kernel.config import Config
 from autotune.measurement import Discarded, GpuState, Measurement, Outcome
 from autotune.report import documents, page
 from autotune.report.activity import NUM_BINS, runs
@@ -61,7 +63,7 @@ def test_trials_become_columns_of_themselves() -> None:
         at_s(4, ok_in(107.123456, error_over_cublas=math.inf, registers=128, state=state, marks=("drift",))),
         at_s(9, failed("96 bytes"), 2.5, point={"a": 9, "w": "x"}, origin="polish"),
     ]
-    found = trial_columns(trials, [0.0, 2.504], first=31)
+    found = trial_columns(trials, [0.0, 2.504], 31, GEMM, KNOWN["h200"])
     columns = {name: _values(c, 2) for name, c in found["columns"].items()}
     assert (found["first"], found["count"], columns["id"], columns["s"]) == (31, 2, [4, 9], [0.0, 2.5])
     assert columns["us"] == [107.12, None]
@@ -72,6 +74,12 @@ def test_trials_become_columns_of_themselves() -> None:
         ["drift", ""],
     )
     assert (columns["reason"], columns["outcome"]) == (["", "96 bytes"], ["ok", "spilled"])
+    assert columns["workspace_bytes"] == [None, None], "of another kernel"
+    packing = Config(pack_a=1, vec_a=4, pad=0)
+    trial = replace(trials[0], key=packing.key, point=packing.to_dict())
+    for gemm, num_bytes in ((Gemm(4096, 4096, 4096), 64 << 20), (Gemm(64, 64, 16), 4096)):
+        found_of = trial_columns([trial], [0.0], 1, gemm, KNOWN["h200"])
+        assert found_of["columns"]["workspace_bytes"] == {"all": num_bytes}
     assert {name: _values(c, 2) for name, c in found["point"].items()} == {"a": [4, 9], "w": [None, "x"]}
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +55,14 @@ def test_wrong_kernels_fail(folder: Path, error: float) -> None:
     assert not report.is_ok
     assert len(report.failures) == len(report.checks)
     assert all(c.reason and c.error_ratio > 1 for c in report.failures)
+
+
+def test_kernels_are_checked_beyond_a_limit_on_their_workspace(tmp_path: Path) -> None:
+    free = _table()
+    kernels = tuple(replace(k, spec=replace(k.spec, max_workspace=0)) for k in free.kernels)
+    table = replace(free, kernels=kernels, max_workspace=0)
+    found = verify_table(write_table(table, tmp_path / "limited"), driver=FakeDriver(free))
+    assert found.is_ok and found.num_kernels == len(kernels)
 
 
 def test_a_table_for_another_gpu_is_refused(folder: Path) -> None:

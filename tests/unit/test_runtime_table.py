@@ -127,7 +127,7 @@ def test_a_missing_or_mistyped_value_is_refused_thoughsign(place: tuple[Any, ...
         return sign(tree)
 
     may_be_absent = place[-2:-1] in (("kernels",), ("entries",), ("ranked",), ("left_out",))
-    if not may_be_absent and place != ("left_out",):
+    if not may_be_absent and place not in (("left_out",), ("max_workspace",)):
         with pytest.raises(DispatchError):
             parse(changed(lambda node, key: node.pop(key)))
     with pytest.raises(DispatchError):
@@ -136,6 +136,17 @@ def test_a_missing_or_mistyped_value_is_refused_thoughsign(place: tuple[Any, ...
 
 def test_unchanged_and_signed_anew_is_read() -> None:
     assert parse(sign(_tree())) == sample_table()
+
+
+def test_a_limit_on_the_workspace_is_that_of_each_kernel() -> None:
+    tree = _tree() | {"max_workspace": 1 << 20}
+    table = parse(sign(tree))
+    assert {kernel.spec.max_workspace for kernel in table.kernels} == {1 << 20}
+    assert parse(render(table)) == table
+    with pytest.raises(DispatchError, match="launched otherwise than its config says"):
+        render(replace(table, max_workspace=None))
+    with pytest.raises(DispatchError, match="max_workspace"):
+        parse(sign(_tree() | {"max_workspace": -1}))
 
 
 def test_an_unknown_field_is_refused() -> None:

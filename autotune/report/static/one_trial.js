@@ -24,6 +24,11 @@
       "shared memory",
       (row) => (row.smem_bytes === null ? "-" : `${figures.number(row.smem_bytes / 1024, 1)} KiB`),
     ],
+    [
+      "workspace of a launch",
+      (row) =>
+        row.workspace_bytes === null ? "-" : `${figures.number(row.workspace_bytes / 2 ** 20, 1)} MiB`,
+    ],
     ["spilled", (row) => (row.spill_bytes === null ? "-" : `${figures.number(row.spill_bytes)} bytes`)],
     ["SM clock", (row) => (row.clock_mhz === null ? "-" : `${figures.number(row.clock_mhz)} MHz`)],
     [

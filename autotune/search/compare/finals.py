@@ -53,11 +53,12 @@ class Finals:
         return has_seconds
 
     def _finalists(self, shape: ShapeSearch) -> list[TrialRecord]:
-        """The best trials; none if nothing is new since the last re-ranking."""
+        """The best trials; none if nothing is new since the last re-ranking, and that chose what obeys the
+        conditions of this run."""
         best = shape.findings.finalists(self._policy.num_finalists)
         last = self._store.final(shape.study, shape.findings.max_error)
         known: set[str] = set()
-        if last is not None and shape.accounts.num_new == 0:
+        if last is not None and shape.findings.is_decided and shape.accounts.num_new == 0:
             known = {entry.key for entry in last.entries}
         return [] if best and best[0].key in known else best
 

@@ -171,7 +171,8 @@ class Model:
         return self._best(self._surrogate(*self._told(results), pending), pool, size)
 
     def _hopeful(self, numbers: np.ndarray) -> np.ndarray:
-        hopeful: np.ndarray = numbers[~self._accuracy.is_hopeless(numbers)]
+        points = self._candidates.points_of(numbers)
+        hopeful: np.ndarray = points[~self._accuracy.is_hopeless(points)]
         return hopeful
 
     def _told(self, results: Mapping[int, float | None]) -> tuple[np.ndarray, np.ndarray]:

@@ -71,10 +71,15 @@ class Candidates:
         """Numbers of the feasible points among these; (q, parameters) -> (at most q,)."""
         rows = [f.rows_of(codes[:, s]) for f, s in zip(self._space.factors, self._columns, strict=True)]
         is_there = np.all([row >= 0 for row in rows], axis=0)
-        return np.asarray(np.ravel_multi_index([row[is_there] for row in rows], self._dims), dtype=np.int64)
+        found = np.ravel_multi_index([row[is_there] for row in rows], self._dims)
+        return self.points_of(np.asarray(found, dtype=np.int64))
+
+    def points_of(self, numbers: np.ndarray) -> np.ndarray:
+        """Those of these numbers that are of points."""
+        return numbers if self._space.pairs is None else numbers[self._space.are_points(numbers)]
 
     def random(self, rng: np.random.Generator, size: int) -> np.ndarray:
-        """Uniform over the set, with replacement."""
+        """Uniform over all numbers, also those of no point, with replacement."""
         rows = [rng.integers(dim, size=size) for dim in self._dims]
         return np.asarray(np.ravel_multi_index(rows, self._dims), dtype=np.int64)
 

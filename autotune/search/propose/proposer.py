@@ -108,7 +108,7 @@ class Proposer:
     @property
     def num_unseen(self) -> int:
         """Points that were not proposed yet."""
-        return len(self.space) - len(self._seen)
+        return self.space.num_points - len(self._seen)
 
     def leaders(self, within: float, most: int) -> list[int]:
         """The best point of each region (of our kernel, of each tile) whose time is within this share of the
@@ -136,7 +136,9 @@ class Proposer:
 
     def offer(self, number: int, origin: str) -> bool:
         """Propose this point before drawn or planned ones, if it is new and not predicted to fail by then.
-        Returns whether it is new."""
+        Returns whether it is new, and a point."""
+        if not self.space.are_points(np.array([number]))[0]:
+            return False
         if number in self._seen or any(offer.number == number for offer in self._offers):
             return False
         self._offers.append(Proposal(number, origin))
@@ -203,13 +205,13 @@ class Proposer:
         return np.zeros(len(numbers), bool) if self._model is None else self._accuracy.is_hopeless(numbers)
 
     def _random(self) -> int:
-        size = len(self.space)
-        if len(self._seen) >= size:
+        if self.num_unseen <= 0:
             raise SpaceExhausted
-        drawn = self._candidates.random(self._rng, NUM_SAMPLED)
+        drawn = self._candidates.points_of(self._candidates.random(self._rng, NUM_SAMPLED))
         numbers = np.array([number for number in drawn.tolist() if number not in self._seen], dtype=np.int64)
         if len(numbers):  # predicted failures come when nearly all other points have been proposed
             return int(numbers[self._is_hopeless(numbers).argmin()])
         # This many misses mean that nearly all was seen, so the set is small enough to list.
-        unseen = np.setdiff1d(np.arange(size), np.fromiter(self._seen, dtype=np.int64))
+        every = self._candidates.points_of(np.arange(len(self.space)))
+        unseen = np.setdiff1d(every, np.fromiter(self._seen, dtype=np.int64))
         return int(self._rng.choice(unseen))

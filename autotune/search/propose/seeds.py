@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 
+import numpy as np
+
 from ...kernel.config import PARAMETER, Config, Value
 from ...kernel.feasible_set import FeasibleSet
 from .candidates import Candidates
@@ -29,7 +31,7 @@ def seeds(space: FeasibleSet, configs: Iterable[Config]) -> Iterator[int]:
     for config in one_per_tile(configs):
         wanted = config.to_dict()
         number = candidates.nearest(wanted)
-        if _tile(space.point(number)) == _tile(wanted):
+        if _tile(space.point(number)) == _tile(wanted) and space.are_points(np.array([number]))[0]:
             yield number
 
 

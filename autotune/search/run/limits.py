@@ -11,6 +11,7 @@ from ...entries import LARGEST
 from ...errors import UsageError
 from ...gemm import Gemm
 from ...kernel.config import Config
+from ...kernel.where import ANY, Where
 from ...search_policy import SearchPolicy
 from ...stats import Patience
 from ..propose.samplers import DEFAULT_SAMPLER, need_sampler
@@ -58,6 +59,7 @@ class Options:
     patience: Patience = field(default_factory=Patience)
     without_final: frozenset[Gemm] = frozenset()
     weights: Mapping[Gemm, float] = field(default_factory=dict)  # of shapes; 1 by default
+    where: Where = ANY  # what is proposed, reported and chosen by finals obeys it
 
     def seconds_to_search(self, gemms: Sequence[Gemm]) -> float | None:
         """The granted seconds less the share of the finals of these shapes."""

@@ -1,0 +1,168 @@
+"""Conditions that a user sets: on parameters (`pack_a=0`, `reduction!=two_pass`, `bm>=64`), and on the
+workspace of a launch.
+
+One on a parameter leaves some rows of one factor of a feasible set, and the set stays a product. The
+workspace depends on the shape, and on parameters of two factors (`Pairs` of feasible_set.py).
+"""
+
+from __future__ import annotations
+
+import operator
+import re
+import shlex
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+from ..device import DeviceLimits
+from ..entries import hint
+from ..errors import UsageError
+from ..gemm import Gemm
+from .config import PARAMETER, Config, Value
+from .resources import workspace_of
+
+_RELATIONS = {
+    "=": operator.eq,
+    "!=": operator.ne,
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+}
+_OF_WORDS = ("=", "!=")
+_TEXT = re.compile(r"\s*(\w+)\s*(==|!=|<=|>=|=|<|>)\s*([\w.-]+)\s*")
+_HOW = "write conditions as in pack_a=0,reduction!=two_pass,bm>=64 (=, !=, <, <=, >, >=)"
+_DEFAULTS = Config().to_dict()
+VALUES: dict[str, tuple[Value, ...]] = {name: parameter.values for name, parameter in PARAMETER.items()}
+_NUM_NEAREST = 2  # numbers that are suggested
+MIB = 1 << 20  # bytes
+MOST_MIB = 1 << 20
+
+
+class Condition(NamedTuple):
+    """One relation between a parameter and a value."""
+
+    name: str
+    relation: str
+    value: Value
+
+    def allows(self, value: Value) -> bool:
+        """Whether a parameter may have this value. Words and numbers differ, and have no order."""
+        if type(value) is not type(self.value):
+            return self.relation == "!="
+        return bool(_RELATIONS[self.relation](value, self.value))
+
+    def __str__(self) -> str:
+        return f"{self.name}{self.relation}{self.value}"
+
+
+@dataclass(frozen=True)
+class Where:
+    """Conditions that all hold; none allows every point. `max_workspace`: bytes of a launch at most; it
+    counts once the conditions are `on` a shape."""
+
+    conditions: tuple[Condition, ...] = ()
+    max_workspace: int | None = None
+    shape: tuple[Gemm, DeviceLimits] | None = None
+
+    @classmethod
+    def parse(cls, texts: str | Iterable[str], max_workspace_mib: float | None = None) -> Where:
+        """Read conditions with commas between them, from one text or several. Raises UsageError."""
+        parts = ",".join([texts] if isinstance(texts, str) else texts).split(",")
+        conditions = tuple(dict.fromkeys(_condition(part) for part in parts if part.strip()))
+        if max_workspace_mib is None:
+            return cls(conditions)
+        if not 0 <= max_workspace_mib <= MOST_MIB:
+            raise UsageError(f"--max-workspace {max_workspace_mib}: from 0 to {MOST_MIB:,} MiB")
+        return cls(conditions, int(max_workspace_mib * MIB))
+
+    def on(self, gemm: Gemm, limits: DeviceLimits) -> Where:
+        """The same for launches on this problem and kind of GPU."""
+        return self if self.max_workspace is None else replace(self, shape=(gemm, limits))
+
+    def check(self, values: Mapping[str, Sequence[Value]]) -> None:
+        """Raises UsageError for a parameter that is not among these, by name with their values, or a value
+        that it never has; with what may have been meant."""
+        for condition in self.conditions:
+            name, relation, value = condition
+            if name not in values:
+                raise UsageError(f"--where {condition}: no parameter {name!r} ({hint(name, tuple(values))})")
+            known = values[name]
+            if relation not in _OF_WORDS:
+                if any(isinstance(one, str) for one in (value, *known)):
+                    raise UsageError(
+                        f"--where {condition}: words have no order; use = or !=, and one of {_listed(known)}"
+                    )
+            elif value not in known:
+                raise UsageError(f"--where {condition}: {name} is never {value} ({_nearest(value, known)})")
+
+    def holds(self, point: Mapping[str, Value]) -> bool:
+        """Whether a point obeys. A parameter that an older kernel did not have is at its default."""
+        values = {**_DEFAULTS, **point}
+        is_obeying = all(one.name in values and one.allows(values[one.name]) for one in self.conditions)
+        if self.shape is None or self.max_workspace is None or not is_obeying:
+            return is_obeying
+        found = workspace_of(point, *self.shape)
+        return found is not None and found <= self.max_workspace
+
+    def in_least_splits(self, config: Config) -> Config | None:
+        """The config, or else the same kernel in the least number of splits with which it obeys; None if it
+        does not in any."""
+        return next((one for one in _in_splits(config) if self.holds(one.to_dict())), None)
+
+    def __bool__(self) -> bool:
+        return bool(self.conditions) or self.max_workspace is not None
+
+    def __str__(self) -> str:
+        """As `parse` reads it, less the workspace."""
+        return ",".join(map(str, self.conditions))
+
+    @property
+    def max_workspace_mib(self) -> float | None:
+        return None if self.max_workspace is None else self.max_workspace / MIB
+
+    @property
+    def told(self) -> str:
+        """For a message."""
+        least = (
+            [] if self.max_workspace is None else [f"a workspace of at most {self.max_workspace_mib:g} MiB"]
+        )
+        return " and ".join([*([str(self)] if self.conditions else []), *least])
+
+    @property
+    def options(self) -> str:
+        """For a command line, with a blank before each option."""
+        where = f" --where {shlex.quote(str(self))}" if self.conditions else ""
+        return where + ("" if self.max_workspace is None else f" --max-workspace {self.max_workspace_mib:g}")
+
+
+ANY = Where()
+
+
+def _condition(text: str) -> Condition:
+    found = _TEXT.fullmatch(text)
+    if found is None:
+        raise UsageError(f"--where {text.strip()!r}: {_HOW}")
+    name, relation, value = found.groups()
+    number = re.fullmatch("-?[0-9]{1,9}", value)
+    return Condition(name, "=" if relation == "==" else relation, int(value) if number else value)
+
+
+def _in_splits(config: Config) -> Iterator[Config]:
+    """The config, then the same kernel in all numbers of splits, if that is an argument of its launch."""
+    yield config
+    if config.reduction not in ("none", "cluster"):
+        splits = [value for value in PARAMETER["split_k"].values if isinstance(value, int) and value > 1]
+        yield from (replace(config, split_k=num) for num in splits)
+
+
+def _listed(values: Iterable[Any]) -> str:
+    return ", ".join(map(str, values))
+
+
+def _nearest(value: Value, known: Sequence[Value]) -> str:
+    numbers = [one for one in known if isinstance(one, int)]
+    if isinstance(value, int) and len(numbers) > _NUM_NEAREST:
+        near = sorted(sorted(numbers, key=lambda one: abs(one - value))[:_NUM_NEAREST])
+        return f"did you mean {' or '.join(map(str, near))}?"
+    return hint(str(value), [str(one) for one in known])
