@@ -252,7 +252,7 @@ def test_threads_that_call_at_once_have_handles_of_their_own(runtime: Dispatcher
     def work(seed: int) -> None:
         try:
             multiply(runtime, seed=seed)
-            ready.wait(30)
+            ready.wait(300)  # sanitizers on a busy machine take their time
             for number in range(10):
                 multiply(runtime, seed=seed + number, alpha=1.0 + seed, stream=STREAM + seed % 3)
         except BaseException as fault:
