@@ -206,7 +206,7 @@ def is_accepted(text: str) -> bool:
         return False
     version = json.loads(text)["schema_version"]
     for kernel in table.kernels:
-        expected = launchable(kernel, table.limits, "").spec
+        expected = launchable(kernel, table.limits, "", table.max_workspace).spec
         if version < 3:
             expected = replace(expected, overlaps=False)
         assert kernel.spec == expected
