@@ -81,7 +81,7 @@ class OneKind:
             call = Call(problem.gemm, problem.lds, batch=problem.batch)
             known = self._known and self._known.pick(call, device)
             found = self._blas.served(known or self.chooser.pick(call), call)
-            return replace(found, workspace_bytes=self.chooser.workspace_bytes(found, call))
+            return replace(found, tell_workspace=partial(self.chooser.workspace_bytes, found, call))
         told = partial(str, "the result has no elements: nothing is launched")
         return Pick(self.table.defaults[gemm.layout], "default", told, 1)
 

@@ -26,8 +26,8 @@ class Pick:
     measured (exact) or modelled time of the call, if any, `cublas_us` that of cuBLAS. `provider` serves the
     call: if it is "cublas", the kernel serves only if cuBLAS cannot be called. `is_looped`: the kernel is one
     for single products, launched once for each of a batch. `workspace_bytes`: memory that a launch of the
-    kernel takes for packed copies and partial sums, told by `Dispatcher.pick`. `reason` is formatted when it
-    is read."""
+    kernel takes for packed copies and partial sums, told by `Dispatcher.pick`. It and `reason` are made when
+    they are read."""
 
     kernel_id: str
     how: How
@@ -38,11 +38,15 @@ class Pick:
     provider: Provider = "autotune"
     cublas_us: float | None = None
     is_looped: bool = False
-    workspace_bytes: int = 0
+    tell_workspace: Callable[[], int] = field(default=int, compare=False)
 
     @property
     def reason(self) -> str:
         return self.tell()
+
+    @property
+    def workspace_bytes(self) -> int:
+        return self.tell_workspace()
 
     def __repr__(self) -> str:
         return (
@@ -53,10 +57,10 @@ class Pick:
         )
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Copies, also in other processes, hold the reason itself and not the table that explains it."""
-        told = partial(str, self.reason)
+        """Copies, also in other processes, hold what is told itself and not the table that explains it."""
+        told, workspace = partial(str, self.reason), partial(int, self.workspace_bytes)
         own = (self.split_k, self.expected_us, self.entry, self.provider, self.cublas_us, self.is_looped)
-        return Pick, (self.kernel_id, self.how, told, *own, self.workspace_bytes)
+        return Pick, (self.kernel_id, self.how, told, *own, workspace)
 
 
 class Call(NamedTuple):
