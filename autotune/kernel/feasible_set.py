@@ -199,13 +199,8 @@ class FeasibleSet:
             return None
 
 
-_OF_TILES = (
-    "bm",
-    "bn",
-    "pack_a",
-    "pack_b",
-    "min_blocks",
-)  # with those of splits: what a workspace depends on
+# What a workspace depends on, by the factor that has it.
+_OF_TILES = ("bm", "bn", "pack_a", "pack_b", "min_blocks")
 _OF_SPLITS = ("reduction", "split_k")
 
 
