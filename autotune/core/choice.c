@@ -358,7 +358,8 @@ static void consider(const shape *of, const modelled *row, double split_k, doubl
     mine.time_us = modelled_us(of, row, split_k) * missed;
     const depths sums = depths_of(kernel, split_k, of->call->k > 1 ? of->call->k : 1);
     const double deeper = fmax(sums.zero_mean / of->allowed.zero_mean, sums.positive / of->allowed.positive);
-    mine.handicapped_us = mine.time_us * row->caution * fmax(1, deeper);
+    const double excess = fmax(1, deeper), squares = excess * excess;
+    mine.handicapped_us = mine.time_us * row->caution * (squares * squares);
     const bool is_before = mine.handicapped_us == best->handicapped_us && mine.order < best->order;
     if (mine.handicapped_us < best->handicapped_us || is_before) *best = mine;
 }

@@ -33,7 +33,7 @@ from ..models.launches import Floats, Launches, Shapes, Whole
 from ..models.model_figures import ModelFigures
 from ..models.time_model import Speeds
 from ..recording.matrix import MatrixRow, TimeMatrix
-from ..runtime.summation import Sums, allowed_depths, excess_depth
+from ..runtime.summation import Sums, allowed_depths, excess_depth, slower_by
 from .tuned import TunedShape
 
 LEAST_GAIN = 2e-4  # of the mean regret: a kernel that lowers it by less is left out
@@ -303,7 +303,7 @@ class Costs:
         splits = np.concatenate([known[:, 1], expected.split_k[is_new]])
         times_us = np.concatenate([known[:, 2], expected.time_us[is_new]])
         depths = self._sums.take(kernels).depths(splits, k)
-        return kernels, splits, times_us * excess_depth(depths, allowed)
+        return kernels, splits, times_us * slower_by(excess_depth(depths, allowed))
 
 
 def regrets(

@@ -5,8 +5,8 @@ A kernel is legal for a call if `launch.refusal` has nothing against it. In this
     settled   never said here: of launches that `ranked` gives, the one that was the fastest (settling.py)
     modelled  the legal kernel with the least modelled time (models/forecast.py), in its best number of
               splits, the default competing. The less is known of a kernel, the slower it is assumed to be
-              (CAUTION). A kernel whose sums are too deep (summation.py) counts as slower by the factor of the
-              excess: it wins only where nothing else is nearly as fast
+              (CAUTION). A kernel whose sums are too deep (summation.py) counts as slower by the fourth power
+              of the excess: it wins only where all else is far slower
     nearest   no legal kernel has a model: the best legal kernel of the nearest tuned shape
     default   nothing else is legal
 Where cuBLAS is expected to be as fast, or nearly (models/cublas_model.py), the pick names it as the provider;
@@ -41,7 +41,7 @@ from ..models.launches import Floats, Launches, Shapes, Whole
 from ..models.residual import Residuals
 from ..models.time_model import Speeds
 from .pick import Call, How, Pick
-from .summation import Depths, Sums, allowed_depths, excess_depth
+from .summation import Depths, Sums, allowed_depths, excess_depth, slower_by
 from .table import Entry, Kernel, RankedKernel, Table, weights
 
 NUM_NEAREST = 8  # tuned shapes that are looked through for a legal kernel
@@ -64,7 +64,7 @@ class Considered(NamedTuple):
     time_us: Floats
     careful_us: Floats  # will hardly be exceeded
     excess: Floats  # depth of their sums over the allowed one; 1 where they are not deeper
-    handicapped_us: Floats  # with caution, and slower by the excess depth of sums
+    handicapped_us: Floats  # with caution, and slower by far where sums are too deep
 
 
 class Modelled:
@@ -90,7 +90,7 @@ class Modelled:
         kernel, split_k, time_us = self._forecast.expected(Shapes.of(*call[:3]), accurate)
         careful_us = time_us * self._caution
         excess = excess_depth(self._sums_of_launches.depths(split_k, k), allowed)
-        return Considered(kernel, split_k, time_us, careful_us, excess, careful_us * excess)
+        return Considered(kernel, split_k, time_us, careful_us, excess, careful_us * slower_by(excess))
 
 
 class Selector:

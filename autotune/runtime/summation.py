@@ -133,3 +133,11 @@ def excess_depth(depths: Depths, allowed: Depths) -> Floats:
     times = np.maximum(depths.zero_mean / allowed.zero_mean, depths.positive / allowed.positive)
     excess: Floats = np.maximum(1.0, times)
     return excess
+
+
+def slower_by(excess: Floats) -> Floats:
+    """The factor by which a launch counts as slower whose sums are so many times too deep: steep, so that a
+    more accurate one serves, or cuBLAS, unless it is far slower (decision 0062)."""
+    squares = excess * excess
+    slower: Floats = squares * squares
+    return slower

@@ -32,6 +32,7 @@ from autotune.runtime.summation import (
     allowed_depths,
     excess_depth,
     most_splits,
+    slower_by,
 )
 from autotune.runtime.table import Kernel
 
@@ -220,7 +221,9 @@ def test_errors_of_cublas_follow_from_its_splits_for_either_kind_of_data() -> No
 
 def test_an_excess_is_by_how_much_sums_are_too_deep() -> None:
     deep = Depths(np.array([1.0, 100.0, 400.0, 1.0]), np.array([1.0, 10.0, 10.0, 50.0]))
-    assert excess_depth(deep, Depths(100.0, 10.0)).tolist() == [1, 1, 4, 5]
+    excess = excess_depth(deep, Depths(100.0, 10.0))
+    assert excess.tolist() == [1, 1, 4, 5]
+    assert slower_by(excess).tolist() == [1, 1, 256, 625]
 
 
 # ---- which kernel is picked
@@ -245,7 +248,7 @@ def test_a_deep_k_is_served_by_sums_in_blocks_and_a_short_one_by_the_faster() ->
 
 
 def test_accuracy_is_not_bought_at_any_price() -> None:
-    pick = selector_of(100.0).pick(Call.packed(DEEP))
+    pick = selector_of(1e8).pick(Call.packed(DEEP))
     assert pick.kernel_id == "chain"
     assert "deeper than is accurate" in pick.reason
 
