@@ -255,8 +255,7 @@ def learned(
 
 class Costs:
     """The costs of candidates of a layout on shapes: the least time, in us, measured or else expected. A
-    launch counts as slower by the factor by which its sums are too deep (summation.py), as when a table
-    picks."""
+    launch whose sums are too deep counts as slower by far (summation.py), as when a table picks."""
 
     def __init__(self, layout: str, found: Sequence[TimedKernel], limits: DeviceLimits) -> None:
         self._limits, self._num = limits, len(found)
