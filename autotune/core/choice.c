@@ -156,13 +156,15 @@ static double most_splits(const autotune_table *table, const at_call *call) {
     const autotune_constants *c = &table->constants;
     const double elements = (double)call->m * call->n / table->num_sms, k = call->k;
     const double side = call->m < call->n ? call->m : call->n;
+    const bool a_is_along_k = call->layout == AUTOTUNE_NN || call->layout == AUTOTUNE_NT;
+    const bool b_is_along_k = call->layout == AUTOTUNE_NT || call->layout == AUTOTUNE_TT;
+    const bool lie_along_k = (call->m == 1 || a_is_along_k) && (call->n == 1 || b_is_along_k);
     double found;
-    if (side == 1 || (side <= c->dot_side && call->layout == AUTOTUNE_NT)) {
+    if (side <= c->dot_side && lie_along_k) {
         found = k / c->dot_depth;
     } else if (side <= c->narrow_side) {
         found = fmin(k / c->narrow_depth, c->narrow_parts);
-        const bool is_along_k = call->layout == AUTOTUNE_NN || call->layout == AUTOTUNE_NT;
-        if (call->m <= c->few_rows && is_along_k && k >= c->narrow_depth) found = fmax(found, c->parts_of_few_rows);
+        if (call->m <= c->few_rows && a_is_along_k && k >= c->narrow_depth) found = fmax(found, c->parts_of_few_rows);
     } else if (k < (elements < c->large_elements ? c->least_k : c->least_k_of_large)) {
         found = 1;
     } else {

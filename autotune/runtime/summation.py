@@ -40,8 +40,8 @@ CHAIN_SHARE = 0.9  # of the depth that is allowed: the rest is for adding up the
 SPLITS, SHORTEST_CHAIN = 3.2, 64
 LEAST_K, LEAST_K_OF_LARGE, LARGE = 248, 1152, 128 * 128
 # If a side of C is short, at most this many threads divide k, if it is deep enough for each to add this much.
-# Few rows have at least this many threads from that depth on, if rows of A are along k. One row or
-# column, or few where both operands lie along k, are dot products: more threads share these.
+# Few rows have at least this many threads from that depth on, if rows of A are along k. Few rows or columns
+# are dot products if both operands lie along k: more threads share these.
 NARROW, NARROW_DEPTH, NARROW_PARTS = 32, 128, 128
 FEW_ROWS, PARTS_OF_FEW_ROWS = 16, 4
 DOT_SIDE, DOT_DEPTH = 4, 64
@@ -104,7 +104,7 @@ def most_splits(gemm: Gemm, num_sms: int) -> float:
     """The largest number of parts into which cuBLAS usually splits k, on a GPU with this number of SMs. C has
     elements."""
     elements, side = gemm.m * gemm.n / num_sms, min(gemm.m, gemm.n)
-    if side == 1 or (side <= DOT_SIDE and gemm.layout == "NT"):
+    if side <= DOT_SIDE and _lie_along_k(gemm):
         splits = gemm.k / DOT_DEPTH
     elif side <= NARROW:
         splits = min(gemm.k / NARROW_DEPTH, NARROW_PARTS)
@@ -115,6 +115,11 @@ def most_splits(gemm: Gemm, num_sms: int) -> float:
     else:
         splits = min(SPLITS * math.sqrt(gemm.k) / math.cbrt(elements), gemm.k / SHORTEST_CHAIN)
     return max(1.0, splits)
+
+
+def _lie_along_k(gemm: Gemm) -> bool:
+    """Whether what is multiplied and added lies side by side in both operands; a vector does in any layout."""
+    return (gemm.m == 1 or not gemm.trans_a) and (gemm.n == 1 or gemm.trans_b)
 
 
 def allowed_depths(gemm: Gemm, num_sms: int) -> Depths:

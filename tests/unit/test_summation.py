@@ -176,8 +176,19 @@ def test_one_chain_is_allowed_where_cublas_does_not_split(m: int, n: int, k: int
     turned = most_splits(Gemm(n, m, k), num_sms)
     if min(m, n) > FEW_ROWS or k < NARROW_DEPTH:
         assert most_splits(gemm, num_sms) == turned
-    elif m < n:
+    elif 1 < m < n:
         assert most_splits(gemm, num_sms) >= turned
+
+
+def test_a_vector_times_a_matrix_is_summed_as_narrow_shapes_are_if_terms_lie_apart() -> None:
+    """1 x n of NN and TN, m x 1 of TN and TT; the others are dot products, which more threads share."""
+    apart, together = Gemm(1, 4096, 8192), Gemm(4096, 1, 8192)
+    assert most_splits(apart, H200_SMS) == most_splits(Gemm(2, 4096, 8192), H200_SMS)
+    assert most_splits(in_layout("1x4096x8192", "NT"), H200_SMS) == most_splits(together, H200_SMS)
+    assert most_splits(in_layout("4096x1x8192", "TT"), H200_SMS) == most_splits(
+        in_layout("1x4096x8192", "TN"), H200_SMS
+    )
+    assert most_splits(together, H200_SMS) == 2 * most_splits(apart, H200_SMS)
 
 
 def test_what_is_allowed_keeps_errors_near_those_of_what_cublas_was_seen_to_launch() -> None:
