@@ -118,7 +118,7 @@ def most_splits(gemm: Gemm, num_sms: int) -> float:
 
 
 def _lie_along_k(gemm: Gemm) -> bool:
-    """Whether what is multiplied and added lies side by side in both operands; a vector does in any layout."""
+    """Whether the terms of a sum lie side by side in both operands; a vector's do in any layout."""
     return (gemm.m == 1 or not gemm.trans_a) and (gemm.n == 1 or gemm.trans_b)
 
 
