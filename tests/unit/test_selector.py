@@ -105,8 +105,10 @@ def test_what_is_ranked_is_legal_distinct_and_begins_with_the_pick(
     selector = Selector(table)
     if call.refusal(selector.kernels[table.defaults[call.gemm.layout]]) is not None:
         return
-    ranked = selector.ranked(call, num)
-    assert ranked[0] == selector.pick(call)
+    ranked, pick = selector.ranked(call, num), selector.pick(call)
+    # of kernels only: on a tuned shape the pick says what cuBLAS took, too
+    assert ranked[0] == replace(pick, provider=ranked[0].provider, cublas_us=None)
+    assert {one.provider for one in ranked} == {"autotune"}
     assert 1 <= len(ranked) <= num
     for one, other in combinations(ranked, 2):
         fewer, more = sorted((one.split_k, other.split_k))
@@ -119,6 +121,14 @@ def test_what_is_ranked_is_legal_distinct_and_begins_with_the_pick(
     for pick, deeper in zip(ranked[1:], excess[1:], strict=True):
         assert call.refusal(selector.kernels[pick.kernel_id], pick.split_k) is None
         assert near or deeper <= excess[0] * (1 + 1e-9)  # near ones may allow more
+
+
+def test_on_a_tuned_shape_its_kernel_alone_is_ranked_and_cublas_is_told_by_the_pick() -> None:
+    gemm = Gemm(64, 64, 64)
+    selector = Selector(make_table(entries=(rank(gemm, "default-nn"),)))
+    (only,), pick = selector.ranked(Call.packed(gemm), 4), selector.pick(Call.packed(gemm))
+    assert (only.kernel_id, only.how, only.cublas_us) == (pick.kernel_id, "exact", None)
+    assert pick.cublas_us is not None
 
 
 def test_nothing_less_accurate_is_ranked_behind_the_pick() -> None:
