@@ -8,6 +8,7 @@ Probability Theory (2003), ch. 18.
 
 from __future__ import annotations
 
+import itertools
 import math
 import statistics
 from collections.abc import Sequence
@@ -226,6 +227,11 @@ def evidence(num_for: int, num_against: int) -> float:
     """
     n = num_for + num_against
     return sum(math.comb(n + 1, j) for j in range(num_for + 1)) / ((n + 1) * math.comb(n, num_for))
+
+
+def fewest_rounds(error_rate: float) -> int:
+    """After how many rounds, all for the same side, `faster_of` names it."""
+    return next(n for n in itertools.count(1) if evidence(n, 0) >= 2 / error_rate)
 
 
 def faster_of(first: Sequence[float], second: Sequence[float], error_rate: float) -> int | None:

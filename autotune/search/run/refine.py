@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from concurrent.futures import Future, wait
 from dataclasses import dataclass
 
+from ... import stats
 from ...search_policy import SearchPolicy
 from ...target import Refining, Rounds
-from ..compare.final import NUM_LOOKS
 from ..compare.ranking import Duel
 from ..progress import Ledger
 from ..shape import ShapeSearch
@@ -32,6 +32,7 @@ class Refiner:
 
     def __init__(self, target: Refining, ledger: Ledger, policy: SearchPolicy) -> None:
         self._target, self._ledger, self._policy = target, ledger, policy
+        self._most_rounds = (1 + stats.fewest_rounds(policy.duel_error)) // 2
         self._open: dict[Future[Rounds], _Batch] = {}
         self._spent_s: dict[ShapeSearch, float] = {}
         self._round_s: dict[ShapeSearch, float] = {}  # seconds of the GPU per round, as of late
@@ -63,9 +64,10 @@ class Refiner:
         return None
 
     def _rounds(self, shape: ShapeSearch) -> int:
-        """As many as fit in `batch_s`, at most until the next look; one if the time of a round is unknown."""
+        """As many as fit in `batch_s`, and too few to decide: each batch loads both kernels again, and a load
+        may make one slower (decision 0064). One if the time of a round is unknown."""
         round_s = self._round_s.get(shape, self._policy.batch_s)
-        return max(1, min(self._policy.most_rounds // NUM_LOOKS, int(self._policy.batch_s / round_s)))
+        return max(1, min(self._most_rounds, int(self._policy.batch_s / round_s)))
 
     def settle(self) -> None:
         """Learn from the duels that are done. Raises what the target raised."""

@@ -1,0 +1,87 @@
+"""Whether duels agree with trials, by databases of searches.
+
+    python benchmarks/duels_vs_trials.py FILE.db [more ...] [--off 0.02]
+
+A duel times two kernels in the same rounds, which were timed in a trial each before. Printed are the duels
+whose ratio differs by more than `--off` from that of the trials, and the champions whose time, as duels
+corrected it, differs by more from their trial: replayed with today's ranking (search/compare/ranking.py),
+from the stored trials and duels. Decision 0064.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import reports
+
+from autotune.cli import console
+from autotune.defaults import MAX_ERROR
+from autotune.gemm import Gemm
+from autotune.measurement import CachePolicy
+from autotune.search.compare.ranking import Ranking
+from autotune.search_policy import SearchPolicy
+from autotune.store import DuelRecord, Store, StudyRef
+from autotune.target import point_key
+
+
+def _trials_us(store: Store, study: StudyRef) -> dict[str, float]:
+    """The time of each point that ran and is accurate enough."""
+    found = {}
+    for trial in store.trials(study):
+        measured = trial.measurement
+        if measured.is_ok and measured.time_us and (measured.error_over_cublas or 0) <= MAX_ERROR:
+            found[point_key(trial.point)] = measured.time_us
+    return found
+
+
+def _off(duel: DuelRecord, trials_us: Mapping[str, float]) -> float:
+    """By how much the ratio of a duel differs from that of the trials; a logarithm."""
+    gaps = np.diff(np.log(duel.samples_us), axis=0)[0]
+    first, second = (trials_us[key] for key in duel.keys)
+    return float(np.median(gaps) - np.log(second / first))
+
+
+def _drift(duels: list[DuelRecord], trials_us: Mapping[str, float]) -> float:
+    """The champion's time after all duels over that of its trial, less 1."""
+    ranking = Ranking(SearchPolicy())
+    for key, time_us in trials_us.items():
+        ranking.enter(key, {}, time_us)
+    for duel in duels:
+        ranking.restore(duel)
+    champion = ranking.champion
+    return 0.0 if champion is None else champion.time_us / trials_us[champion.key] - 1
+
+
+def _run(args: argparse.Namespace) -> None:
+    offs: dict[Gemm, list[float]] = {}
+    drifts = []
+    for path in args.files:
+        with Store.open_existing(str(path)) as store:
+            [environment, *_] = store.environments(MAX_ERROR)
+            for study in store.latest_studies(environment, CachePolicy.COLD, MAX_ERROR):
+                trials_us = _trials_us(store, study)
+                duels = [duel for duel in store.duels(study) if set(duel.keys) <= trials_us.keys()]
+                offs.setdefault(study.gemm, []).extend(_off(duel, trials_us) for duel in duels)
+                drifts.append((_drift(duels, trials_us), study.gemm, path.name))
+    far = {gemm: sum(abs(off) > args.off for off in found) for gemm, found in offs.items()}
+    console.show(
+        f"{sum(map(len, offs.values()))} duels; {sum(far.values())} differ from their trials by more than "
+        f"{args.off:.0%}, on {sum(map(bool, far.values()))} of {len(far)} shapes"
+    )
+    for drift, gemm, name in sorted(drifts):
+        if abs(drift) > args.off:
+            console.show(f"{gemm} in {name}: the champion's time is {drift:+.1%} off its trial's")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("files", nargs="+", type=Path)
+    parser.add_argument("--off", type=float, default=0.02)
+    reports.run(_run, parser.parse_args())
+
+
+if __name__ == "__main__":
+    main()
