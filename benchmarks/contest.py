@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cache, partial
+from itertools import chain
 from types import ModuleType
 from typing import Any
 
@@ -89,6 +90,7 @@ class Arena:
         self.policy = policy
         self.max_error: float | None = MAX_ERROR  # of kernels that are taken from a database
         self.compiler = Compiler(self.limits.arch)
+        self._compiled = cache(lambda config, variant: self.compiler.compile(config, variant))
         checks = self.compiler.compile_source(template.source(CHECKS_FILE), entry=CHECKS_ENTRY)
         self.session = Session(Start(self.gpu.uuid, self.limits, checks.code))
         self.cublas()  # before anything is measured
@@ -162,14 +164,26 @@ class Arena:
                 others = (best, self._torch_mm(prepared, workspace, notes))
                 yield everyone + [contestant for contestant in others if contestant is not None], workspace
 
-    def race_configs(self, gemm: Gemm, configs: Mapping[str, Config], rounds: int) -> Contest:
-        """Kernels of ours by name, and cuBLAS. Equal configs race once, under the first of their names.
+    def race_configs(self, gemm: Gemm, configs: Mapping[str, Config], rounds: int, loads: int) -> Contest:
+        """Kernels of ours by name, and cuBLAS, in about so many rounds; the kernels are loaded several times
+        for it, as one load may make a kernel slower. Equal configs race once, under the first of their names.
 
         Raises WrongContestant where one computes something else.
         """
         first = {config: name for name, config in reversed(list(configs.items()))}
-        with self.prepared(gemm) as prepared, ExitStack() as stack:
-            pairs = [stack.enter_context(self.ours(gemm, c, name)) for c, name in first.items()]
+        with self.prepared(gemm) as prepared:
+            contests = [self._race_loaded(prepared, first, -(-rounds // loads)) for _ in range(loads)]
+        whole = contests[-1]
+        for name, contestant in whole.contestants.items():
+            samples = [contest.contestants[name].samples_us for contest in contests]
+            contestant.samples_us = tuple(chain.from_iterable(samples))
+        return whole
+
+    def _race_loaded(self, prepared: PreparedProblem, names: Mapping[Config, str], rounds: int) -> Contest:
+        """Rounds after one load of each kernel."""
+        gemm = prepared.problem.gemm
+        with ExitStack() as stack:
+            pairs = [stack.enter_context(self.ours(gemm, c, name)) for c, name in names.items()]
             everyone = [*pairs, (self._cublas(gemm), pairs[0][1])]
             for contestant, workspace in everyone:
                 self._check(contestant, prepared, workspace)
@@ -225,7 +239,7 @@ class Arena:
     ) -> Iterator[tuple[Contestant, Workspace]]:
         """The tuned kernel, loaded, with a workspace of its own; `argument` is what its epilogue reads."""
         session, wide = self.session, instance.is_wide(gemm)
-        cubin = self.compiler.compile(config, replace(instance.variant(gemm), epilogue=epilogue))
+        cubin = self._compiled(config, replace(instance.variant(gemm), epilogue=epilogue))
         spec = resources.launch_spec(config, gemm, self.limits, is_wide=wide, epilogue=epilogue)
         grid = launch.plan(spec, gemm.m, gemm.n, gemm.k, gemm.strides)
         module = Module(session.driver, session.device, cubin.code)

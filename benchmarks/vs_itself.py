@@ -1,12 +1,13 @@
 """Searches against each other: the kernels that each chose, timed side by side in one run.
 
     python benchmarks/vs_itself.py FIRST SECOND [...] --suite studies/suites/dev.toml [--gpu 0]
-        [--cache warm] [--rounds 41] [--out studies/results/NAME.json]
+        [--cache warm] [--rounds 45] [--loads 5] [--out studies/results/NAME.json]
 
 FIRST, SECOND, ... are databases of searches, or JSON files of `autotune search --json` or of this script. Per
 shape, each one's kernel (of a database: what `export-table` would take) and cuBLAS run in interleaved rounds,
-on the same operands; equal kernels run once. Each ratio is the median of the ratios within rounds, with its
-95 % interval.
+on the same operands; equal kernels run once. The kernels are loaded several times for it, as one load may
+make a kernel slower by percents (decision 0064). Each ratio is the median of the ratios within rounds, with
+its 95 % interval.
 
     the first two       how far apart are the choices of two independent searches?
     each                how far is it from the best known, which is the fastest of all that take part?
@@ -49,7 +50,7 @@ def _run(args: argparse.Namespace) -> None:
     for gemm in gemms:
         configs = {name: found[gemm] for name, found in choices.items()}
         report["shapes"].append(
-            shape_facts(arena.race_configs(gemm, configs, args.rounds), configs, arena.limits)
+            shape_facts(arena.race_configs(gemm, configs, args.rounds, args.loads), configs, arena.limits)
         )
         console.note(line(report["shapes"][-1]))
         reports.keep(args.out, report)
@@ -202,7 +203,8 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--shape", action="append", help="4096, 4096x128x4096 or 4096:NT; repeatable")
     parser.add_argument("--gpu", default="auto", help="a GPU: its index, UUID or auto")
     parser.add_argument("--cache", default="cold", choices=("cold", "warm"))
-    parser.add_argument("--rounds", type=int, default=41, help="interleaved rounds: samples of each")
+    parser.add_argument("--rounds", type=int, default=45, help="interleaved rounds: samples of each")
+    parser.add_argument("--loads", type=int, default=5, help="loads of each kernel; the rounds share them")
     parser.add_argument("--out", type=Path, help="JSON with raw samples")
     return parser.parse_args()
 

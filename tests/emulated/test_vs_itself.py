@@ -48,7 +48,7 @@ def played(arena, host, monkeypatch):  # noqa: F811
 def _options(tmp_path: Path, *sources: str, **changes: object) -> Namespace:
     options = {
         "sources": list(sources), "suite": None, "shape": None, "gpu": "0", "cache": "cold", "rounds": 6,
-        "out": tmp_path / "a.json",
+        "loads": 2, "out": tmp_path / "a.json",
     }  # fmt: skip
     return Namespace(**(options | changes))
 

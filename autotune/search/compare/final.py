@@ -1,6 +1,7 @@
 """The final: the best handful timed again, interleaved with cuBLAS, until the winner or a tie is declared.
 
 Times taken minutes apart carry the drift of the GPU between them; rounds that hold every finalist do not.
+Each look takes rounds after two loads of the kernels, as one load may make a kernel slower (decision 0064).
 A finalist drops out once it is known to be slower than the best (`stats.compare`, over all looks). The final
 ends when one is left, when those left are known to differ insignificantly, or when enough rounds have not
 told them apart. Those left are tied, and the energy of a launch of each is measured too.
@@ -19,6 +20,7 @@ from ...store import FinalEntry, TrialRecord
 from ...target import Baseline, Rounds, Target
 
 NUM_LOOKS = 4  # at most; rounds between two are the fewest whose signed ranks can decide among 8 finalists
+NUM_LOADS = 2  # of each kernel for a look
 
 
 @dataclass(frozen=True)
@@ -50,9 +52,10 @@ def race(
     of tied kernels: timing a launch takes a tenth of that. Raises what `target.compare` raises.
     """
     running = _Field(list(finalists), policy, on_failure)
-    rounds = max(1, policy.most_rounds // NUM_LOOKS)
+    rounds = max(1, policy.most_rounds // (NUM_LOOKS * NUM_LOADS))
     for _ in range(NUM_LOOKS):
-        running.take(target.compare(gemm, [trial.point for trial in running.trials], rounds))
+        for _ in range(NUM_LOADS):
+            running.take(target.compare(gemm, [trial.point for trial in running.trials], rounds))
         running.drop_slower()
         if running.is_decided or should_stop():
             break
