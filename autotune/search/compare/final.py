@@ -55,6 +55,8 @@ def race(
     rounds = max(1, policy.most_rounds // (NUM_LOOKS * NUM_LOADS))
     for _ in range(NUM_LOOKS):
         for _ in range(NUM_LOADS):
+            if not running.trials:  # all of them failed
+                break
             running.take(target.compare(gemm, [trial.point for trial in running.trials], rounds))
         running.drop_slower()
         if running.is_decided or should_stop():
