@@ -140,7 +140,7 @@ void at_chooser_free(at_chooser *chooser) {
 /* ------------------------------------------------------------------------------------------ accuracy */
 
 /* Depths of sums over k products in `split_k` splits (Sums.depths). */
-static depths depths_of(const autotune_kernel *kernel, double split_k, double k) {
+static depths depths_of(const autotune_constants *c, const autotune_kernel *kernel, double split_k, double k) {
     const bool is_split =
         kernel->reduction != AUTOTUNE_REDUCE_NONE && kernel->reduction != AUTOTUNE_REDUCE_LAST_WAVE;
     const double more_splits = is_split ? split_k - 1 : 0;
@@ -148,7 +148,9 @@ static depths depths_of(const autotune_kernel *kernel, double split_k, double k)
     const double flush_k = kernel->flush_k ? (double)kernel->flush_k : INFINITY;
     const double chain = fmin(flush_k, length), more_chains = fmax(length * (1 / flush_k) - 1, 0);
     const double adding = kernel->slices - 1 + more_splits;
-    return (depths){chain + more_chains + adding, (chain * chain + more_chains * length) / k + adding};
+    const double levels = log2((double)kernel->threads_along_k / kernel->slices);
+    const double positive = (chain * chain + more_chains * length) / k + (adding + c->level_positive * levels);
+    return (depths){chain + more_chains + (adding + c->level_zero_mean * levels), positive};
 }
 
 /* The most parts that cuBLAS splits k into, as a rule. */
@@ -160,8 +162,9 @@ static double most_splits(const autotune_table *table, const at_call *call) {
     const bool b_is_along_k = call->layout == AUTOTUNE_NT || call->layout == AUTOTUNE_TT;
     const bool lie_along_k = (call->m == 1 || a_is_along_k) && (call->n == 1 || b_is_along_k);
     double found;
-    if (side <= c->dot_side && lie_along_k) {
-        found = k / c->dot_depth;
+    if ((call->m <= c->dot_rows || call->n == 1) && lie_along_k) {
+        found = k / fmin(k / c->dot_threads + c->dot_added, c->dot_depth);
+        if (side > 1) found = fmin(found, c->narrow_parts);
     } else if (side <= c->narrow_side) {
         found = fmin(k / c->narrow_depth, c->narrow_parts);
         if (call->m <= c->few_rows && a_is_along_k && k >= c->narrow_depth) found = fmax(found, c->parts_of_few_rows);
@@ -179,8 +182,10 @@ static depths allowed_anywhere(const autotune_table *table, const at_call *call)
     const double k = fmax(call->k, c->shortest_chain), parts = most_splits(table, call);
     const double zero_parts = fmin(parts, sqrt(k)), positive_parts = fmin(parts, cbrt(2 * k));
     const double side = call->m < call->n ? call->m : call->n, factor = c->max_error * c->max_error;
-    const double zero_mean = side <= c->narrow_side ? k / parts : k / zero_parts + zero_parts - 1;
-    return (depths){factor * zero_mean, factor * (k / (positive_parts * positive_parts) + positive_parts - 1)};
+    const bool is_narrow = side <= c->narrow_side;
+    const double zero_mean = is_narrow ? k / parts : k / zero_parts + zero_parts - 1;
+    const double adding = (is_narrow ? c->narrow_adding : 1) * (positive_parts - 1);
+    return (depths){factor * zero_mean, factor * (k / (positive_parts * positive_parts) + adding)};
 }
 
 static bool are_near(const autotune_constants *c, double x, double y) {
@@ -197,7 +202,7 @@ static depths allowed_depths(const autotune_table *table, const at_call *call, c
     }
     for (int32_t i = 0; i < near->num_ranked; i++) {
         const autotune_kernel *kernel = &table->kernels[table->ranked[near->first + i].kernel];
-        const depths found = depths_of(kernel, kernel->split_k, call->k > 1 ? call->k : 1);
+        const depths found = depths_of(c, kernel, kernel->split_k, call->k > 1 ? call->k : 1);
         allowed.zero_mean = fmax(allowed.zero_mean, found.zero_mean);
         allowed.positive = fmax(allowed.positive, found.positive);
     }
@@ -358,7 +363,7 @@ static void consider(const shape *of, const modelled *row, double split_k, doubl
                              split_k * kernel->bk <= of->call->k;
     if (!leaves_work || !at_may_serve(kernel, of->call, mine.split_k)) return;
     mine.time_us = modelled_us(of, row, split_k) * missed;
-    const depths sums = depths_of(kernel, split_k, of->call->k > 1 ? of->call->k : 1);
+    const depths sums = depths_of(&of->table->constants, kernel, split_k, of->call->k > 1 ? of->call->k : 1);
     const double deeper = fmax(sums.zero_mean / of->allowed.zero_mean, sums.positive / of->allowed.positive);
     const double excess = fmax(1, deeper), squares = excess * excess;
     mine.handicapped_us = mine.time_us * row->caution * (squares * squares);

@@ -11,7 +11,7 @@ relative error grows like a depth:
 
 (after N. Higham and T. Mary, SIAM J. Sci. Comput. 41, 2019). On an H200 the relative (Frobenius) errors are
 1.8e-8 and 1.5e-8 times the square roots of these depths, ours and cuBLAS's (decision 0043). Sums of lanes are
-added in a tree, which adds hardly any error.
+added in a tree, and each of its levels adds to the depth (LEVEL).
 
 cuBLAS splits k by its own rules, and adds up each split in one chain. Of 2,400 drawn shapes, it splits most
 no more often than `most_splits` says. A kernel may be deeper up to an error MAX_ERROR times as large, as a
@@ -34,17 +34,20 @@ from ..kernel.config import Config, threads_along_k
 from ..models.launches import Floats
 
 CHAIN_SHARE = 0.9  # of the depth that is allowed: the rest is for adding up the splits
+LEVEL = 2.4, 1.5  # of the tree that adds up lanes: depth for data of zero mean, and for positive data (0065)
 # Of cuBLAS (0043). Its splits of k: this factor times the square root of k over the cube root of the elements
 # of C for each SM, none shorter than a chain. It splits from the first k on if C is small, from the second if
 # each SM has a tile of 128 x 128 or more.
 SPLITS, SHORTEST_CHAIN = 3.2, 64
 LEAST_K, LEAST_K_OF_LARGE, LARGE = 248, 1152, 128 * 128
-# If a side of C is short, at most this many threads divide k, if it is deep enough for each to add this much.
-# Few rows have at least this many threads from that depth on, if rows of A are along k. Few rows or columns
-# are dot products if both operands lie along k: more threads share these.
-NARROW, NARROW_DEPTH, NARROW_PARTS = 32, 128, 128
+# If a side of C is short, at most this many threads divide k, if it is deep enough for each to add this much,
+# and what adds up their sums adds this much of their number to the depth for positive data (0065).
+# Few rows have at least this many threads from that depth on, if rows of A are along k. If both operands lie
+# along k, a vector and few rows are dot products: so many threads share k and add up that many sums in one
+# chain, as far as that is less deep than the last. (Rows have no more parts than narrow shapes.)
+NARROW, NARROW_PARTS, NARROW_DEPTH, NARROW_ADDING = 32, 128, 128, 0.6
 FEW_ROWS, PARTS_OF_FEW_ROWS = 16, 4
-DOT_SIDE, DOT_DEPTH = 4, 64
+DOT_ROWS, DOT_THREADS, DOT_ADDED, DOT_DEPTH = 4, 256, 32, 64
 
 
 class Depths(NamedTuple):
@@ -65,6 +68,7 @@ class Sums(NamedTuple):
     flushes: Floats  # for each step of k
     threads: Floats  # lanes and slices that share out k in a block
     more_slices: Floats  # than one
+    levels: Floats  # of the tree that adds up the sums of lanes
     # 1 for kernels that split k, else 0. last_wave counts as one of the others, however small C is: its tiles
     # of whole waves are not split.
     is_split: Floats
@@ -75,9 +79,10 @@ class Sums(NamedTuple):
         flush_k = np.array([config.flush_k or np.inf for config in configs])
         slices = np.array([config.slice_k for config in configs], float)
         threads = np.array([threads_along_k(config) for config in configs], float)
+        levels = np.log2(threads / slices)
         is_split = np.array([config.reduction not in ("none", "last_wave") for config in configs], float)
         chains = np.where((is_split > 0) & np.isinf(flush_k), threads, np.inf)
-        return cls(flush_k, 1 / flush_k, threads, slices - 1, is_split, chains)
+        return cls(flush_k, 1 / flush_k, threads, slices - 1, levels, is_split, chains)
 
     def take(self, index: Any) -> Sums:
         """Those selected, or rearranged, by an index of NumPy."""
@@ -90,7 +95,8 @@ class Sums(NamedTuple):
         chain = np.minimum(self.flush_k, length)
         more_chains = np.maximum(length * self.flushes - 1, 0)
         adding = self.more_slices + more_splits
-        return Depths(chain + more_chains + adding, (chain * chain + more_chains * length) / k + adding)
+        zero_mean, positive = (adding + level * self.levels for level in LEVEL)
+        return Depths(chain + more_chains + zero_mean, (chain * chain + more_chains * length) / k + positive)
 
     def accurate_splits(self, k: int, allowed: Depths) -> Floats:
         """The number of splits from which on the sums over k products, at least one, are hardly deeper than
@@ -104,8 +110,10 @@ def most_splits(gemm: Gemm, num_sms: int) -> float:
     """The largest number of parts into which cuBLAS usually splits k, on a GPU with this number of SMs. C has
     elements."""
     elements, side = gemm.m * gemm.n / num_sms, min(gemm.m, gemm.n)
-    if side <= DOT_SIDE and _lie_along_k(gemm):
-        splits = gemm.k / DOT_DEPTH
+    if (gemm.m <= DOT_ROWS or gemm.n == 1) and _lie_along_k(gemm):
+        splits = gemm.k / min(gemm.k / DOT_THREADS + DOT_ADDED, DOT_DEPTH)
+        if side > 1:
+            splits = min(splits, NARROW_PARTS)
     elif side <= NARROW:
         splits = min(gemm.k / NARROW_DEPTH, NARROW_PARTS)
         if gemm.m <= FEW_ROWS and not gemm.trans_a and gemm.k >= NARROW_DEPTH:
@@ -129,7 +137,8 @@ def allowed_depths(gemm: Gemm, num_sms: int) -> Depths:
     of_zero_mean, of_positive = min(splits, math.sqrt(k)), min(splits, math.cbrt(2 * k))
     is_narrow = min(gemm.m, gemm.n) <= NARROW
     zero_mean = k / splits if is_narrow else k / of_zero_mean + of_zero_mean - 1
-    return Depths(MAX_ERROR**2 * zero_mean, MAX_ERROR**2 * (k / of_positive**2 + of_positive - 1))
+    positive = k / of_positive**2 + (NARROW_ADDING if is_narrow else 1) * (of_positive - 1)
+    return Depths(MAX_ERROR**2 * zero_mean, MAX_ERROR**2 * positive)
 
 
 def excess_depth(depths: Depths, allowed: Depths) -> Floats:

@@ -191,6 +191,14 @@ def test_a_vector_times_a_matrix_is_summed_as_narrow_shapes_are_if_terms_lie_apa
     assert most_splits(together, H200_SMS) == 2 * most_splits(apart, H200_SMS)
 
 
+def test_few_rows_are_dot_products_where_terms_lie_side_by_side_and_few_columns_are_not() -> None:
+    rows, columns = in_layout("4x4096x1024", "NT"), in_layout("4096x4x1024", "NT")
+    assert most_splits(rows, H200_SMS) == 1024 / (1024 / 256 + 32)
+    assert most_splits(columns, H200_SMS) == most_splits(in_layout("4096x4x1024", "NN"), H200_SMS) == 8
+    deep = replace(rows, k=65536)
+    assert most_splits(deep, H200_SMS) == most_splits(replace(deep, m=16), H200_SMS) == 128
+
+
 def test_what_is_allowed_keeps_errors_near_those_of_what_cublas_was_seen_to_launch() -> None:
     """Its tiled kernels, by their splits: for 93 % of 2,230 drawn shapes the deepest sums that are allowed
     have at most MAX_ERROR times its error, for 99 % at most twice."""
