@@ -139,18 +139,25 @@ void at_chooser_free(at_chooser *chooser) {
 
 /* ------------------------------------------------------------------------------------------ accuracy */
 
-/* Depths of sums over k products in `split_k` splits (Sums.depths). */
-static depths depths_of(const autotune_constants *c, const autotune_kernel *kernel, double split_k, double k) {
+/* Depths of the sums of a call in `split_k` splits (Sums.depths). */
+static depths depths_of(const autotune_constants *c, const autotune_kernel *kernel, double split_k,
+                        const at_call *call) {
     const bool is_split =
         kernel->reduction != AUTOTUNE_REDUCE_NONE && kernel->reduction != AUTOTUNE_REDUCE_LAST_WAVE;
-    const double more_splits = is_split ? split_k - 1 : 0;
+    const double k = call->k > 1 ? call->k : 1, more_splits = is_split ? split_k - 1 : 0;
     const double length = k / (kernel->threads_along_k * (more_splits + 1));
     const double flush_k = kernel->flush_k ? (double)kernel->flush_k : INFINITY;
     const double chain = fmin(flush_k, length), more_chains = fmax(length * (1 / flush_k) - 1, 0);
-    const double adding = kernel->slices - 1 + more_splits;
+    const int32_t groups = kernel->reduction == AUTOTUNE_REDUCE_TWO_PASS
+                               ? at_reduce_groups((int64_t)call->m * call->n, (int32_t)split_k)
+                               : 1;
+    const double more_groups = groups - 1, in_group = (more_splits + 1) / groups - 1;
+    const double more_slices = kernel->slices - 1;
     const double levels = log2((double)kernel->threads_along_k / kernel->slices);
-    const double positive = (chain * chain + more_chains * length) / k + (adding + c->level_positive * levels);
-    return (depths){chain + more_chains + (adding + c->level_zero_mean * levels), positive};
+    const double of_zero_mean = more_slices + in_group + more_groups + c->level_zero_mean * levels;
+    const double of_positive = more_slices + in_group / groups + more_groups + c->level_positive * levels;
+    return (depths){chain + more_chains + of_zero_mean,
+                    (chain * chain + more_chains * length) / k + of_positive};
 }
 
 /* The most parts that cuBLAS splits k into, as a rule. */
@@ -202,7 +209,7 @@ static depths allowed_depths(const autotune_table *table, const at_call *call, c
     }
     for (int32_t i = 0; i < near->num_ranked; i++) {
         const autotune_kernel *kernel = &table->kernels[table->ranked[near->first + i].kernel];
-        const depths found = depths_of(c, kernel, kernel->split_k, call->k > 1 ? call->k : 1);
+        const depths found = depths_of(c, kernel, kernel->split_k, call);
         allowed.zero_mean = fmax(allowed.zero_mean, found.zero_mean);
         allowed.positive = fmax(allowed.positive, found.positive);
     }
@@ -363,7 +370,7 @@ static void consider(const shape *of, const modelled *row, double split_k, doubl
                              split_k * kernel->bk <= of->call->k;
     if (!leaves_work || !at_may_serve(kernel, of->call, mine.split_k)) return;
     mine.time_us = modelled_us(of, row, split_k) * missed;
-    const depths sums = depths_of(&of->table->constants, kernel, split_k, of->call->k > 1 ? of->call->k : 1);
+    const depths sums = depths_of(&of->table->constants, kernel, split_k, of->call);
     const double deeper = fmax(sums.zero_mean / of->allowed.zero_mean, sums.positive / of->allowed.positive);
     const double excess = fmax(1, deeper), squares = excess * excess;
     mine.handicapped_us = mine.time_us * row->caution * (squares * squares);

@@ -120,7 +120,7 @@ bool at_may_serve(const autotune_kernel *kernel, const at_call *call, int32_t sp
     return fits(kernel, call, split_k) && has_room(kernel, call, split_k);
 }
 
-/* The number of threads, as a power of two, of each group in a block of sgemm_reduce. */
+/* How many threads, as a power of two, a group of sgemm_reduce has (launch.reduce_group_bits). */
 static int32_t group_bits(int64_t elements, int32_t splits) {
     int32_t bits = AT_REDUCE_BITS;
     for (; bits > AT_WARP_BITS; bits--) {
@@ -128,6 +128,10 @@ static int32_t group_bits(int64_t elements, int32_t splits) {
         if (elements * groups >= AT_MANY_THREADS || splits < 2 * groups * AT_GROUP_SPLITS) break;
     }
     return bits;
+}
+
+int32_t at_reduce_groups(int64_t elements, int32_t splits) {
+    return 1 << (AT_REDUCE_BITS - group_bits(elements, splits));
 }
 
 static void add_pack(at_grid *grid, bool is_a, bool is_k_major, int32_t extent, int64_t padded, int32_t k) {

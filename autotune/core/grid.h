@@ -70,6 +70,9 @@ bool at_may_serve(const autotune_kernel *kernel, const at_call *call, int32_t sp
 /* Whether each of this many parts of k has some work. */
 bool at_has_work(const autotune_kernel *kernel, int32_t split_k, int32_t k);
 
+/* How many groups of threads add up the splits of AUTOTUNE_REDUCE_TWO_PASS for so many elements of C. */
+int32_t at_reduce_groups(int64_t elements, int32_t splits);
+
 /* The launch of a call that the kernel may serve. */
 at_grid at_plan(const autotune_kernel *kernel, const at_call *call, int32_t split_k);
 

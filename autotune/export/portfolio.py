@@ -301,7 +301,7 @@ class Costs:
         kernels = np.concatenate([timed, expected.kernel[is_new]])
         splits = np.concatenate([known[:, 1], expected.split_k[is_new]])
         times_us = np.concatenate([known[:, 2], expected.time_us[is_new]])
-        depths = self._sums.take(kernels).depths(splits, k)
+        depths = self._sums.take(kernels).depths(splits, gemm)
         return kernels, splits, times_us * slower_by(excess_depth(depths, allowed))
 
 

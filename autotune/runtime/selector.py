@@ -89,7 +89,7 @@ class Modelled:
         accurate = self._sums.accurate_splits(k, allowed)
         kernel, split_k, time_us = self._forecast.expected(Shapes.of(*call[:3]), accurate)
         careful_us = time_us * self._caution
-        excess = excess_depth(self._sums_of_launches.depths(split_k, k), allowed)
+        excess = excess_depth(self._sums_of_launches.depths(split_k, call.gemm), allowed)
         return Considered(kernel, split_k, time_us, careful_us, excess, careful_us * slower_by(excess))
 
 
@@ -285,7 +285,7 @@ class Selector:
         if near is None or not _is_near(near.gemm, gemm):
             return allowed
         ranked = self._ranked[near.gemm]
-        return allowed.at_least(self._sums.take(ranked).depths(self._own_splits[ranked], max(gemm.k, 1)))
+        return allowed.at_least(self._sums.take(ranked).depths(self._own_splits[ranked], gemm))
 
     def _nearest(self, call: Call) -> Pick | None:
         entries = self._entries_of[call.gemm.layout]

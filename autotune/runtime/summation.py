@@ -11,7 +11,8 @@ relative error grows like a depth:
 
 (after N. Higham and T. Mary, SIAM J. Sci. Comput. 41, 2019). On an H200 the relative (Frobenius) errors are
 1.8e-8 and 1.5e-8 times the square roots of these depths, ours and cuBLAS's (decision 0043). Sums of lanes are
-added in a tree, and each of its levels adds to the depth (LEVEL).
+added in a tree, and each of its levels adds to the depth (LEVEL). Where g groups of threads share out the s
+splits of two_pass (launch.reduce_group_bits), s / g + g counts instead of s, for positive data s / (g g) + g.
 
 cuBLAS splits k by its own rules, and adds up each split in one chain. Of 2,400 drawn shapes, it splits most
 no more often than `most_splits` says. A kernel may be deeper up to an error MAX_ERROR times as large, as a
@@ -31,6 +32,7 @@ import numpy as np
 from ..defaults import MAX_ERROR
 from ..gemm import Gemm
 from ..kernel.config import Config, threads_along_k
+from ..kernel.launch import GROUP_SPLITS, MANY_THREADS, REDUCE_BITS, WARP_BITS
 from ..models.launches import Floats
 
 CHAIN_SHARE = 0.9  # of the depth that is allowed: the rest is for adding up the splits
@@ -72,6 +74,7 @@ class Sums(NamedTuple):
     # 1 for kernels that split k, else 0. last_wave counts as one of the others, however small C is: its tiles
     # of whole waves are not split.
     is_split: Floats
+    is_two_pass: Floats  # the same
     chains: Floats  # `threads` where splits alone shorten the chains of sums, else infinite
 
     @classmethod
@@ -81,22 +84,28 @@ class Sums(NamedTuple):
         threads = np.array([threads_along_k(config) for config in configs], float)
         levels = np.log2(threads / slices)
         is_split = np.array([config.reduction not in ("none", "last_wave") for config in configs], float)
+        is_two_pass = np.array([config.reduction == "two_pass" for config in configs], float)
         chains = np.where((is_split > 0) & np.isinf(flush_k), threads, np.inf)
-        return cls(flush_k, 1 / flush_k, threads, slices - 1, levels, is_split, chains)
+        return cls(flush_k, 1 / flush_k, threads, slices - 1, levels, is_split, is_two_pass, chains)
 
     def take(self, index: Any) -> Sums:
         """Those selected, or rearranged, by an index of NumPy."""
         return Sums(*(column[index] for column in self))
 
-    def depths(self, split_k: Any, k: int) -> Depths:
-        """Of the sums over k products, at least one, with this number of splits."""
+    def depths(self, split_k: Any, gemm: Gemm) -> Depths:
+        """Of the sums of a product with elements and without a batch, with this number of splits."""
+        k = max(gemm.k, 1)
         more_splits = self.is_split * (split_k - 1)
         length = k / (self.threads * (more_splits + 1))
         chain = np.minimum(self.flush_k, length)
         more_chains = np.maximum(length * self.flushes - 1, 0)
-        adding = self.more_slices + more_splits
-        zero_mean, positive = (adding + level * self.levels for level in LEVEL)
-        return Depths(chain + more_chains + zero_mean, (chain * chain + more_chains * length) / k + positive)
+        more_groups = self.is_two_pass * (groups(gemm.m * gemm.n, split_k) - 1)
+        in_group = (more_splits + 1) / (more_groups + 1) - 1
+        of_zero_mean = self.more_slices + in_group + more_groups + LEVEL[0] * self.levels
+        of_positive = self.more_slices + in_group / (more_groups + 1) + more_groups + LEVEL[1] * self.levels
+        return Depths(
+            chain + more_chains + of_zero_mean, (chain * chain + more_chains * length) / k + of_positive
+        )
 
     def accurate_splits(self, k: int, allowed: Depths) -> Floats:
         """The number of splits from which on the sums over k products, at least one, are hardly deeper than
@@ -104,6 +113,16 @@ class Sums(NamedTuple):
         longest = min(CHAIN_SHARE * allowed.zero_mean, math.sqrt(CHAIN_SHARE * allowed.positive * k))
         splits: Floats = k / (self.chains * longest)
         return splits
+
+
+def groups(elements: int, split_k: Any) -> Any:
+    """How many groups of threads add up the splits of `two_pass` (launch.reduce_group_bits); a number or an
+    array, as split_k is."""
+    found = np.ones_like(split_k)
+    for bit in range(REDUCE_BITS - WARP_BITS):
+        if elements << bit < MANY_THREADS:
+            found = np.where(split_k >= (2 << bit) * GROUP_SPLITS, 2 << bit, found)
+    return found
 
 
 def most_splits(gemm: Gemm, num_sms: int) -> float:

@@ -124,14 +124,14 @@ def expected_us(kernel: Kernel, gemm: Gemm, limits: DeviceLimits) -> float:
     return float(modelled_us(Speeds.of([kernel.model]), todo)[0])
 
 
-def depth(config: Config, k: int) -> float:
-    """How deep one kernel sums over k products of zero mean."""
-    return float(depths(config, k).zero_mean)
+def depth(config: Config, gemm: Gemm) -> float:
+    """How deep one kernel sums products of zero mean."""
+    return float(depths(config, gemm).zero_mean)
 
 
-def depths(config: Config, k: int) -> Depths:
-    """How deep one kernel sums over k products."""
-    found = Sums.of([config]).depths(config.split_k, k)
+def depths(config: Config, gemm: Gemm) -> Depths:
+    """How deep one kernel sums the products of one shape."""
+    found = Sums.of([config]).depths(config.split_k, gemm)
     return Depths(*(float(depth[0]) for depth in found))
 
 

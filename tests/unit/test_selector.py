@@ -91,7 +91,7 @@ def test_the_pick_is_legal_and_says_how_it_was_found(case: tuple[Table, Call]) -
         default_us = expected_us(default, call.gemm, table.limits)
         assert pick.expected_us is not None
         chosen = replace(selector.kernels[pick.kernel_id].config, split_k=pick.split_k)
-        mine, of_default = (depth(config, call.gemm.k) for config in (chosen, default.config))
+        mine, of_default = (depth(config, call.gemm) for config in (chosen, default.config))
         assert pick.expected_us <= default_us or mine < of_default  # slower only to be more accurate
     if pick.how == "default":
         assert pick.kernel_id == table.defaults[call.gemm.layout]
@@ -116,7 +116,7 @@ def test_what_is_ranked_is_legal_distinct_and_begins_with_the_pick(
     assert len(ranked) == 1 or {pick.how for pick in ranked} == {"modelled"}
     allowed = allowed_depths(call.gemm, table.limits.num_sms)
     launched = [replace(selector.kernels[p.kernel_id].config, split_k=p.split_k) for p in ranked]
-    excess = [excess_depth(depths(config, max(call.gemm.k, 1)), allowed) for config in launched]
+    excess = [excess_depth(depths(config, call.gemm), allowed) for config in launched]
     near = [e for e in table.entries if e.gemm.layout == call.gemm.layout]
     for pick, deeper in zip(ranked[1:], excess[1:], strict=True):
         assert call.refusal(selector.kernels[pick.kernel_id], pick.split_k) is None

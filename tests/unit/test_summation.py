@@ -22,6 +22,7 @@ from test_export_portfolio import UNTUNED, in_layout, table_for
 from autotune.defaults import MAX_ERROR
 from autotune.device import known_limits
 from autotune.gemm import LAYOUTS, Gemm
+from autotune.kernel.launch import REDUCE_BITS, reduce_group_bits
 from autotune.runtime.pick import Call
 from autotune.runtime.selector import Selector
 from autotune.runtime.summation import (
@@ -31,6 +32,7 @@ from autotune.runtime.summation import (
     Sums,
     allowed_depths,
     excess_depth,
+    groups,
     most_splits,
     slower_by,
 )
@@ -56,6 +58,8 @@ OF_CUBLAS = {
 }  # fmt: skip
 RESULTS = Path(__file__).parents[2] / "studies" / "results"
 H200_SMS = 132
+DEEP = Gemm(16, 11008, 4096)
+WIDE = 1024  # a C in which one group of threads adds up all splits
 
 
 def results(name: str) -> Any:
@@ -74,14 +78,23 @@ def kernel_of(
 def test_measured_errors_follow_from_the_depth(
     text: str, split_k: int, reduction: str, slice_k: int, flush_k: int, error: float
 ) -> None:
-    deep = depth(kernel_of(split_k, reduction, slice_k, flush_k).config, Gemm.parse(text).k)
+    deep = depth(kernel_of(split_k, reduction, slice_k, flush_k).config, Gemm.parse(text))
     assert 1.79e-8 * math.sqrt(deep) == pytest.approx(error, rel=0.03)
 
 
 @pytest.mark.parametrize("is_positive", [False, True])
-@pytest.mark.parametrize(("split_k", "flush_k"), [(1, 0), (4, 0), (1, 256), (1, 16), (8, 64), (64, 0)])
-def test_errors_of_sums_made_so_follow_from_the_depth(split_k: int, flush_k: int, is_positive: bool) -> None:
-    """In float32, many dot products side by side, relative to one chain of all."""
+@pytest.mark.parametrize(
+    ("split_k", "flush_k", "width"),
+    [
+        *((*way, WIDE) for way in ((1, 0), (4, 0), (1, 256), (1, 16), (8, 64), (64, 0))),
+        *((64, 0, 64), (128, 0, 64)),
+    ],
+)
+def test_errors_of_sums_made_so_follow_from_the_depth(
+    split_k: int, flush_k: int, width: int, is_positive: bool
+) -> None:
+    """In float32, many dot products side by side, relative to one chain of all. Splits of a small C are added
+    by groups of threads."""
     k, rng = 2048, np.random.default_rng(3)
     draw = rng.random if is_positive else rng.standard_normal
     a, b = draw((2, k, 4000), dtype=np.float32)
@@ -89,30 +102,31 @@ def test_errors_of_sums_made_so_follow_from_the_depth(split_k: int, flush_k: int
     products = a.astype(np.float64) * b
 
     def error(num_sums: int, block: int) -> float:
-        total = np.zeros(4000, np.float32)
-        for part in np.split(products, num_sums):
+        totals = np.zeros((groups(width * width, num_sums), 4000), np.float32)
+        for at, part in enumerate(np.split(products, num_sums)):
             kept, sums = np.zeros((2, 4000), np.float32)
             for number, product in enumerate(part, 1):
                 sums = (sums + product).astype(np.float32)  # one rounding: an FMA
                 if block and number % block == 0:
                     kept, sums = kept + sums, np.zeros_like(sums)
-            total += kept + sums
-        return float(np.linalg.norm(total - exact))
+            totals[at * len(totals) // num_sums] += kept + sums
+        return float(np.linalg.norm(sum(totals) - exact))
 
-    whole = depths(kernel_of().config, k)[is_positive]
-    parts = depths(kernel_of(split_k, "two_pass" if split_k > 1 else "none", 1, flush_k).config, k)
+    gemm = Gemm(width, width, k)
+    whole = depths(kernel_of().config, gemm)[is_positive]
+    parts = depths(kernel_of(split_k, "two_pass" if split_k > 1 else "none", 1, flush_k).config, gemm)
     within = 0.3 if is_positive else 0.08  # all positive sums pass the same powers of two
     assert error(split_k, flush_k) / error(1, 0) == pytest.approx(
         math.sqrt(parts[is_positive] / whole), rel=within
     )
 
 
-@given(st.integers(1, 2**31 - 256), st.integers(0, 2**31 - 256), st.sampled_from((0, 256, 1024)))
+@given(st.integers(1, 2**30), st.integers(0, 2**30 - 256), st.sampled_from((0, 256, 1024)))
 def test_no_chain_is_deeper_than_one_of_all_and_depth_grows_with_k(k: int, more: int, flush_k: int) -> None:
-    whole = kernel_of(flush_k=flush_k).config
-    assert 0 < depth(whole, k) <= depth(whole, k + more) + 1e-6 * (k + more)
-    parts = depths(kernel_of(4, "two_pass", 2, flush_k).config, k)
-    for deep, all_of_it in zip(parts, depths(whole, k), strict=True):
+    whole, gemm = kernel_of(flush_k=flush_k).config, Gemm(WIDE, WIDE, k)
+    assert 0 < depth(whole, gemm) <= depth(whole, replace(gemm, k=k + more)) + 1e-6 * (k + more)
+    parts = depths(kernel_of(4, "two_pass", 2, flush_k).config, gemm)
+    for deep, all_of_it in zip(parts, depths(whole, gemm), strict=True):
         assert 0 < deep <= all_of_it + 8
         assert all_of_it <= k + 3
 
@@ -121,21 +135,29 @@ def test_no_chain_is_deeper_than_one_of_all_and_depth_grows_with_k(k: int, more:
 def test_from_accurate_splits_on_sums_are_as_deep_as_is_allowed(k: int, slices: int) -> None:
     """But for what it takes to add them up."""
     kernel = kernel_of(2, "two_pass", slices)
-    allowed = allowed_depths(Gemm(1024, 1024, k), H200_SMS)
+    gemm = Gemm(WIDE, WIDE, k)
+    allowed = allowed_depths(gemm, H200_SMS)
     splits = Sums.of([kernel.config]).accurate_splits(k, allowed)[0]
-    found = depths(replace(kernel.config, split_k=max(1, math.ceil(splits))), k)
+    found = depths(replace(kernel.config, split_k=max(1, math.ceil(splits))), gemm)
     adding = slices + max(1, math.ceil(splits))
     assert found.zero_mean - adding - 1 <= allowed.zero_mean
     assert found.positive - adding - 1 <= allowed.positive
 
 
+@given(st.integers(1, 2**40), st.lists(st.integers(1, 1024), min_size=1))
+def test_splits_are_added_by_the_groups_that_launches_have(elements: int, splits: list[int]) -> None:
+    launched = [1 << REDUCE_BITS - reduce_group_bits(elements, one) for one in splits]
+    assert groups(elements, np.array(splits)).tolist() == launched
+    assert [int(groups(elements, one)) for one in splits] == launched
+
+
 def test_a_last_wave_is_as_deep_as_its_whole_tiles() -> None:
     whole, wave = kernel_of(), kernel_of(4, "last_wave", wave=132)
-    assert depth(wave.config, 4096) == depth(whole.config, 4096)
+    assert depth(wave.config, DEEP) == depth(whole.config, DEEP)
 
 
 def test_a_table_of_before_blocked_summation_is_read_as_it_was() -> None:
-    assert depth(make_kernel("k", make_spec()).config, 4096) == depth(kernel_of().config, 4096)
+    assert depth(make_kernel("k", make_spec()).config, DEEP) == depth(kernel_of().config, DEEP)
 
 
 # ---- how deep cuBLAS sums
@@ -172,7 +194,7 @@ def test_one_chain_is_allowed_where_cublas_does_not_split(m: int, n: int, k: int
     gemm = Gemm(m, n, k)
     allowed = allowed_depths(gemm, num_sms)
     if most_splits(gemm, num_sms) == 1:
-        assert excess_depth(depths(kernel_of().config, k), allowed) == 1
+        assert excess_depth(depths(kernel_of().config, gemm), allowed) == 1
     turned = most_splits(Gemm(n, m, k), num_sms)
     if min(m, n) > (1 if k < NARROW_DEPTH else FEW_ROWS):
         assert most_splits(gemm, num_sms) == turned
@@ -247,8 +269,6 @@ def test_an_excess_is_by_how_much_sums_are_too_deep() -> None:
 
 # ---- which kernel is picked
 
-DEEP = Gemm(16, 11008, 4096)
-
 
 def selector_of(slower: float, *entries: Any) -> Selector:
     """Of a kernel that sums one chain, and one in blocks that is so much slower."""
@@ -296,5 +316,5 @@ def test_a_table_of_one_shape_serves_others_accurately(gpu: str, layout: str, te
     selector, gemm = Selector(table_for(gpu)), in_layout(text, layout)
     pick = selector.pick(Call.packed(gemm))
     chosen = replace(selector.kernels[pick.kernel_id].config, split_k=pick.split_k)
-    excess = excess_depth(depths(chosen, gemm.k), allowed_depths(gemm, known_limits(gpu).num_sms))
+    excess = excess_depth(depths(chosen, gemm), allowed_depths(gemm, known_limits(gpu).num_sms))
     assert math.sqrt(excess) < (1.3 if text == "8192" else 1.12 if text == "16x11008x4096" else 1.05)
