@@ -15,6 +15,15 @@ from .gemm import Batch, Gemm
 OP_N, OP_T = 0, 1
 PEDANTIC_MATH = 2  # FP32 throughout: no TF32, no reduced-precision reductions
 _VERSION_PARTS = (0, 1, 2)  # major, minor, patch
+_STATUSES = {  # cublasStatus_t, as far as a caller can do something about it
+    1: "not initialized: the CUDA context may have ended",
+    3: "the GPU has no memory left for it: other programs may hold it, see `nvidia-smi`",
+    7: "an argument is not allowed",
+    8: "this cuBLAS is not for this GPU",
+    13: "a kernel failed",
+    14: "an internal error",
+    15: "not supported",
+}
 WORKSPACE_BYTES = 32 << 20  # what cuBLAS asks for on Hopper; given by us, so that capture allocates nothing
 Lds = tuple[int, int, int]  # leading dimensions of A, B and C in elements
 
@@ -58,6 +67,11 @@ class ColumnMajorCall(NamedTuple):
             stride_result=stride_c,
             products=products,
         )
+
+
+def told_status(status: int) -> str:
+    """`status 3 (the GPU has no memory left for it ...)`, of a call of cuBLAS that failed."""
+    return f"status {status} ({_STATUSES.get(status, 'see cublasStatus_t')})"
 
 
 def read_version(library: Any, check: Callable[[int, str], None]) -> str:

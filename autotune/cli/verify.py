@@ -31,7 +31,7 @@ def run(folder: Path, selector: str, *, is_json: bool) -> None:
     and cuBLAS. With `none` as GPU, nothing is run.
 
     Raises DispatchError if the folder is damaged or for another GPU, or if a kernel fails; EnvironmentProblem
-    where no GPU can be used, once all is told that needs none.
+    where no GPU can be used, once all is told that needs none, or where one had no memory left for a check.
     """
     files = check_files(folder)
     if files.unlisted:
@@ -53,12 +53,22 @@ def run(folder: Path, selector: str, *, is_json: bool) -> None:
         checks = _check(target, kind, is_quiet=is_json)
     checks += _check_epilogues(folder, kind, target.gpu.index)
     _tell_checks(files, kind.table, checks, is_json=is_json)
-    failed = [(kernel, gemm, found) for kernel, gemm, found in checks if not found.is_ok]
-    if failed:
-        kernel, gemm, found = failed[0]
+    _judge(folder, checks)
+
+
+def _judge(folder: Path, checks: Sequence[tuple[Kernel, Gemm, Measurement]]) -> None:
+    failed = [one for one in checks if not one[2].is_ok]
+    # of wrong kernels first: that a GPU has no memory left says nothing about a folder
+    for kernel, gemm, found in sorted(failed, key=lambda one: one[2].outcome is Outcome.OUT_OF_MEMORY):
+        told = f"first {kernel.id} on {gemm} ({found.outcome}: {found.reason})"
+        if found.outcome is Outcome.OUT_OF_MEMORY:
+            raise EnvironmentProblem(
+                f"{len(failed)} of {len(checks)} checks found no memory on the GPU, {told}; all others were "
+                "right. Other programs may hold it (see `nvidia-smi`): verify again when they have ended"
+            )
         raise DispatchError(
-            f"{len(failed)} of {len(checks)} checks failed, first {kernel.id} on {gemm} ({found.outcome}: "
-            f"{found.reason}); do not use {folder}, search and export again on this GPU"
+            f"{len(failed)} of {len(checks)} checks failed, {told}; do not use {folder}, search and export "
+            "again on this GPU"
         )
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import ctypes
 from typing import Any
 
-from ..column_major import PEDANTIC_MATH, WORKSPACE_BYTES, ColumnMajorCall, Lds, read_version
+from ..column_major import PEDANTIC_MATH, WORKSPACE_BYTES, ColumnMajorCall, Lds, read_version, told_status
 from ..errors import AutotuneError
 from ..gemm import Gemm
 from .memory import Buffer, OperandSet
@@ -39,7 +39,7 @@ def library_version(library: ctypes.CDLL) -> str:
 def check_status(status: int, call: str) -> None:
     """Raises CublasError where a call of cuBLAS or cuBLASLt failed."""
     if status != 0:
-        raise CublasError(f"{call} failed with status {status}; see cublasStatus_t")
+        raise CublasError(f"{call} failed with {told_status(status)}")
 
 
 class Cublas:

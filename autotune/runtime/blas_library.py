@@ -21,7 +21,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from ..column_major import OP_N, PEDANTIC_MATH, WORKSPACE_BYTES, ColumnMajorCall, read_version
+from ..column_major import OP_N, PEDANTIC_MATH, WORKSPACE_BYTES, ColumnMajorCall, read_version, told_status
 from ..errors import DispatchError, DispatchWarning
 from ..gemm import FLOAT_BYTES, Triple
 from ..kernel.launch import NO_LAUNCH
@@ -70,7 +70,7 @@ _GEAM = (_P, _I, _I, _I, _I, _P, _P, _I, _P, _P, _I, _P, _I)
 
 
 def blas_fault(call: str, status: int) -> DispatchError:
-    return DispatchError(f"{call} failed with status {status} (see cublasStatus_t); {_SWITCH_OFF}")
+    return DispatchError(f"{call} failed with {told_status(status)}; {_SWITCH_OFF}")
 
 
 def _check(status: int, call: str) -> None:

@@ -34,6 +34,7 @@ from .conftest import ENVIRONMENT, SQUARE, measured, points
 from .runner import run
 
 pytestmark = EXPORTS
+WRONG = Measurement(Outcome.WRONG_RESULT, "C[0][0] is 1.0, not 2.0", error_ratio=7.0)
 
 
 class PlayedGpu(ReplayTarget):
@@ -46,7 +47,7 @@ class PlayedGpu(ReplayTarget):
         self.worker = SimpleNamespace(check=self._check)
         self.num_submitted = 0
         self.checked: list[tuple[Gemm, str]] = []
-        self.bad_sha = ""
+        self.failing: dict[str, Measurement] = {}  # by the checksum of the cubin
         self._dies_after = dies_after
 
     def submit(self, gemm, point, cutoff_us):
@@ -60,9 +61,8 @@ class PlayedGpu(ReplayTarget):
 
     def _check(self, problem, code):
         self.checked.append((problem.gemm, code.sha256))
-        if code.sha256 == self.bad_sha:
-            return Measurement(Outcome.WRONG_RESULT, "C[0][0] is 1.0, not 2.0", error_ratio=7.0)
-        return Measurement(Outcome.OK, time_us=5.0, samples_us=(5.0,), error_ratio=0.25)
+        right = Measurement(Outcome.OK, time_us=5.0, samples_us=(5.0,), error_ratio=0.25)
+        return self.failing.get(code.sha256, right)
 
 
 @pytest.fixture
@@ -206,11 +206,23 @@ def test_a_wrong_kernel_is_told_with_its_shape(
     played: PlayedGpu, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     kernel_id = load(folder).entries[0].ranked[0].kernel
-    played.bad_sha = next(k.sha256 for k in load(folder).kernels if k.id == kernel_id)
+    played.failing[next(k.sha256 for k in load(folder).kernels if k.id == kernel_id)] = WRONG
     with pytest.raises(DispatchError, match=r"wrong_result: C\[0\]\[0\]"):
         verify.run(folder, "0", is_json=False)
     line = next(row for row in capsys.readouterr().out.splitlines() if row.startswith(kernel_id))
     assert line.split()[-1] == "7.00"
+
+
+def test_no_memory_for_a_check_is_not_a_wrong_kernel(played: PlayedGpu, folder: Path) -> None:
+    kernels = {kernel.id: kernel.sha256 for kernel in load(folder).kernels}
+    first, second, *_ = kernels
+    reason = "CUDA_ERROR_OUT_OF_MEMORY (2) in cuGraphInstantiate"
+    played.failing[kernels[second]] = Measurement(Outcome.OUT_OF_MEMORY, reason)
+    with pytest.raises(EnvironmentProblem, match=rf"found no memory .*{second} on .*; all others were"):
+        verify.run(folder, "0", is_json=False)
+    played.failing[kernels[first]] = WRONG
+    with pytest.raises(DispatchError, match=rf"first {first} on .*wrong_result.*do not use"):
+        verify.run(folder, "0", is_json=False)
 
 
 def test_a_table_for_another_gpu_is_refused_before_anything_runs(played: PlayedGpu, folder: Path) -> None:
