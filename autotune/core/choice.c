@@ -169,9 +169,9 @@ static double most_splits(const autotune_table *table, const at_call *call) {
     const bool b_is_along_k = call->layout == AUTOTUNE_NT || call->layout == AUTOTUNE_TT;
     const bool lie_along_k = (call->m == 1 || a_is_along_k) && (call->n == 1 || b_is_along_k);
     double found;
-    if ((call->m <= c->dot_rows || call->n == 1) && lie_along_k) {
+    const bool are_few_rows = call->m <= c->dot_rows && call->m * k <= c->dot_elements;
+    if ((side == 1 || are_few_rows) && lie_along_k) {
         found = k / fmin(k / c->dot_threads + c->dot_added, c->dot_depth);
-        if (side > 1) found = fmin(found, c->narrow_parts);
     } else if (side <= c->narrow_side) {
         found = fmin(k / c->narrow_depth, c->narrow_parts);
         if (call->m <= c->few_rows && a_is_along_k && k >= c->narrow_depth) found = fmax(found, c->parts_of_few_rows);
@@ -188,7 +188,7 @@ static depths allowed_anywhere(const autotune_table *table, const at_call *call)
     const autotune_constants *c = &table->constants;
     const double k = fmax(call->k, c->shortest_chain), parts = most_splits(table, call);
     const double zero_parts = fmin(parts, sqrt(k)), positive_parts = fmin(parts, cbrt(2 * k));
-    const double side = call->m < call->n ? call->m : call->n, factor = c->max_error * c->max_error;
+    const double side = call->m < call->n ? call->m : call->n, factor = c->aim * c->aim;
     const bool is_narrow = side <= c->narrow_side;
     const double zero_mean = is_narrow ? k / parts : k / zero_parts + zero_parts - 1;
     const double adding = (is_narrow ? c->narrow_adding : 1) * (positive_parts - 1);

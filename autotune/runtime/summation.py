@@ -15,8 +15,8 @@ added in a tree, and each of its levels adds to the depth (LEVEL). Where g group
 splits of two_pass (launch.reduce_group_bits), s / g + g counts instead of s, for positive data s / (g g) + g.
 
 cuBLAS splits k by its own rules, and adds up each split in one chain. Of 2,400 drawn shapes, it splits most
-no more often than `most_splits` says. A kernel may be deeper up to an error MAX_ERROR times as large, as a
-search holds its candidates to unless told otherwise.
+no more often than `most_splits` says. A kernel may be deeper up to an error AIM times as large, nearly
+what a search holds its candidates to unless told otherwise.
 
 Copied into exported tables.
 """
@@ -35,6 +35,7 @@ from ..kernel.config import Config, threads_along_k
 from ..kernel.launch import GROUP_SPLITS, MANY_THREADS, REDUCE_BITS, WARP_BITS
 from ..models.launches import Floats
 
+AIM = 0.98 * MAX_ERROR  # times cuBLAS's error: computed depths are up to 8 % less than those measured
 CHAIN_SHARE = 0.9  # of the depth that is allowed: the rest is for adding up the splits
 LEVEL = 2.4, 1.5  # of the tree that adds up lanes: depth for data of zero mean, and for positive data (0065)
 # Of cuBLAS (0043). Its splits of k: this factor times the square root of k over the cube root of the elements
@@ -45,11 +46,11 @@ LEAST_K, LEAST_K_OF_LARGE, LARGE = 248, 1152, 128 * 128
 # If a side of C is short, at most this many threads divide k, if it is deep enough for each to add this much,
 # and what adds up their sums adds this much of their number to the depth for positive data (0065).
 # Few rows have at least this many threads from that depth on, if rows of A are along k. If both operands lie
-# along k, a vector and few rows are dot products: so many threads share k and add up that many sums in one
-# chain, as far as that is less deep than the last. (Rows have no more parts than narrow shapes.)
+# along k, a vector is dot products, and so are few rows of no more elements of A than this: so many threads
+# share k and add up that many sums in one chain, as far as that is less deep than the last (0065).
 NARROW, NARROW_PARTS, NARROW_DEPTH, NARROW_ADDING = 32, 128, 128, 0.6
 FEW_ROWS, PARTS_OF_FEW_ROWS = 16, 4
-DOT_ROWS, DOT_THREADS, DOT_ADDED, DOT_DEPTH = 4, 256, 32, 64
+DOT_ROWS, DOT_ELEMENTS, DOT_THREADS, DOT_ADDED, DOT_DEPTH = 9, 24_000, 256, 32, 64
 
 
 class Depths(NamedTuple):
@@ -129,10 +130,9 @@ def most_splits(gemm: Gemm, num_sms: int) -> float:
     """The largest number of parts into which cuBLAS usually splits k, on a GPU with this number of SMs. C has
     elements."""
     elements, side = gemm.m * gemm.n / num_sms, min(gemm.m, gemm.n)
-    if (gemm.m <= DOT_ROWS or gemm.n == 1) and _lie_along_k(gemm):
+    are_few_rows = gemm.m <= DOT_ROWS and gemm.m * gemm.k <= DOT_ELEMENTS
+    if (side == 1 or are_few_rows) and _lie_along_k(gemm):
         splits = gemm.k / min(gemm.k / DOT_THREADS + DOT_ADDED, DOT_DEPTH)
-        if side > 1:
-            splits = min(splits, NARROW_PARTS)
     elif side <= NARROW:
         splits = min(gemm.k / NARROW_DEPTH, NARROW_PARTS)
         if gemm.m <= FEW_ROWS and not gemm.trans_a and gemm.k >= NARROW_DEPTH:
@@ -157,7 +157,7 @@ def allowed_depths(gemm: Gemm, num_sms: int) -> Depths:
     is_narrow = min(gemm.m, gemm.n) <= NARROW
     zero_mean = k / splits if is_narrow else k / of_zero_mean + of_zero_mean - 1
     positive = k / of_positive**2 + (NARROW_ADDING if is_narrow else 1) * (of_positive - 1)
-    return Depths(MAX_ERROR**2 * zero_mean, MAX_ERROR**2 * positive)
+    return Depths(AIM**2 * zero_mean, AIM**2 * positive)
 
 
 def excess_depth(depths: Depths, allowed: Depths) -> Floats:

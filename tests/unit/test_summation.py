@@ -217,7 +217,7 @@ def test_few_rows_are_dot_products_where_terms_lie_side_by_side_and_few_columns_
     rows, columns = in_layout("4x4096x1024", "NT"), in_layout("4096x4x1024", "NT")
     assert most_splits(rows, H200_SMS) == 1024 / (1024 / 256 + 32)
     assert most_splits(columns, H200_SMS) == most_splits(in_layout("4096x4x1024", "NN"), H200_SMS) == 8
-    deep = replace(rows, k=65536)
+    deep = replace(rows, k=65536)  # more than such a kernel holds of A
     assert most_splits(deep, H200_SMS) == most_splits(replace(deep, m=16), H200_SMS) == 128
 
 
