@@ -42,13 +42,8 @@ $(BIN)/python:
 	fi
 	$(PYTHON) -m venv $(VENV)
 
-# One stamp per set of packages, so that `make search` installs no test tools. Older checkouts were installed as
-# `autotune`: two distributions would own one command, and removing the one would take it from the other.
+# One stamp per set of packages, so that `make search` installs no test tools.
 $(VENV)/.run-$(EXTRAS): pyproject.toml | $(BIN)/python
-	@if $(BIN)/python -m pip show --quiet autotune 2>/dev/null; then \
-	    echo "make: removing the distribution \`autotune\`: this project is installed as autotune-sgemm now"; \
-	    $(BIN)/python -m pip uninstall --quiet --yes autotune; \
-	fi
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[$(subst -,$(COMMA),$(EXTRAS))]'
 	@touch $@
 
