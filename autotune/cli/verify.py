@@ -13,10 +13,12 @@ from ..export import manifest
 from ..export.check import RAGGED_BATCH, verify_table
 from ..export.check_files import Files, KindFiles, check_files
 from ..gemm import Gemm
+from ..gpu.driver import OUT_OF_MEMORY
 from ..gpu.gpu_target import GpuTarget
 from ..gpu.protocol import KernelCode
 from ..kernel.launch import NARROW_LD, refusal
 from ..measurement import CachePolicy, Measurement, Outcome
+from ..runtime.cuda_driver import CudaFault
 from ..runtime.kinds import GpuKind, no_table
 from ..runtime.table import Kernel, Table
 from . import console
@@ -127,11 +129,19 @@ def _kind_for(files: Files, here: gpu.GpuInfo) -> KindFiles:
 
 def _check_epilogues(folder: Path, kind: KindFiles, device: int) -> list[tuple[Kernel, Gemm, Measurement]]:
     """Kernels with an epilogue on a ragged shape each, by the runtime that serves applications: workers know
-    none."""
+    none. Raises EnvironmentProblem where the GPU has no memory left for that."""
     kernels = {kernel.id: kernel for kernel in kind.table.kernels if not kernel.is_plain}
     if not kernels:
         return []
-    found = verify_table(folder, device=device, is_checked=lambda kernel: not kernel.is_plain)
+    try:
+        found = verify_table(folder, device=device, is_checked=lambda kernel: not kernel.is_plain)
+    except CudaFault as fault:
+        if fault.code != OUT_OF_MEMORY:
+            raise
+        raise EnvironmentProblem(
+            f"no memory was left on the GPU to check kernels with an epilogue ({fault}); all others were "
+            "checked. Other programs may hold it (see `nvidia-smi`): verify again when they have ended"
+        ) from fault
     return [
         (
             kernels[one.kernel_id],

@@ -160,17 +160,23 @@ static depths depths_of(const autotune_constants *c, const autotune_kernel *kern
                     (chain * chain + more_chains * length) / k + of_positive};
 }
 
+/* Whether cuBLAS computes dot products (summation._is_dots). */
+static bool is_dots(const autotune_constants *c, const at_call *call) {
+    const bool a_is_along_k = call->layout == AUTOTUNE_NN || call->layout == AUTOTUNE_NT;
+    const bool b_is_along_k = call->layout == AUTOTUNE_NT || call->layout == AUTOTUNE_TT;
+    const bool lie_along_k = (call->m == 1 || a_is_along_k) && (call->n == 1 || b_is_along_k);
+    const bool are_few_rows = call->m <= c->dot_rows && (double)call->m * call->k <= c->dot_elements;
+    return lie_along_k && (call->m == 1 || call->n == 1 || are_few_rows);
+}
+
 /* The most parts that cuBLAS splits k into, as a rule. */
 static double most_splits(const autotune_table *table, const at_call *call) {
     const autotune_constants *c = &table->constants;
     const double elements = (double)call->m * call->n / table->num_sms, k = call->k;
     const double side = call->m < call->n ? call->m : call->n;
     const bool a_is_along_k = call->layout == AUTOTUNE_NN || call->layout == AUTOTUNE_NT;
-    const bool b_is_along_k = call->layout == AUTOTUNE_NT || call->layout == AUTOTUNE_TT;
-    const bool lie_along_k = (call->m == 1 || a_is_along_k) && (call->n == 1 || b_is_along_k);
     double found;
-    const bool are_few_rows = call->m <= c->dot_rows && call->m * k <= c->dot_elements;
-    if ((side == 1 || are_few_rows) && lie_along_k) {
+    if (is_dots(c, call)) {
         found = k / fmin(k / c->dot_threads + c->dot_added, c->dot_depth);
     } else if (side <= c->narrow_side) {
         found = fmin(k / c->narrow_depth, c->narrow_parts);
@@ -188,11 +194,13 @@ static depths allowed_anywhere(const autotune_table *table, const at_call *call)
     const autotune_constants *c = &table->constants;
     const double k = fmax(call->k, c->shortest_chain), parts = most_splits(table, call);
     const double zero_parts = fmin(parts, sqrt(k)), positive_parts = fmin(parts, cbrt(2 * k));
-    const double side = call->m < call->n ? call->m : call->n, factor = c->aim * c->aim;
+    const double side = call->m < call->n ? call->m : call->n, factor = c->max_error * c->max_error;
     const bool is_narrow = side <= c->narrow_side;
     const double zero_mean = is_narrow ? k / parts : k / zero_parts + zero_parts - 1;
     const double adding = (is_narrow ? c->narrow_adding : 1) * (positive_parts - 1);
-    return (depths){factor * zero_mean, factor * (k / (positive_parts * positive_parts) + adding)};
+    double positive = k / (positive_parts * positive_parts) + adding;
+    if (k >= c->least_k && is_dots(c, call)) positive = c->dot_positive;
+    return (depths){factor * zero_mean, factor * positive};
 }
 
 static bool are_near(const autotune_constants *c, double x, double y) {

@@ -79,10 +79,10 @@ typedef struct {
 typedef struct {
     double caution, near_ratio;                        /* runtime/selector.py */
     int32_t num_nearest;                               /* runtime/selector.py */
-    double aim, level_zero_mean, level_positive, chain_share, splits; /* runtime/summation.py */
+    double max_error, level_zero_mean, level_positive, chain_share, splits; /* runtime/summation.py */
     double shortest_chain, least_k, least_k_of_large, large_elements; /* runtime/summation.py */
     double narrow_side, narrow_depth, narrow_parts, narrow_adding, few_rows, parts_of_few_rows; /* runtime/summation.py */
-    double dot_rows, dot_elements, dot_threads, dot_added, dot_depth; /* runtime/summation.py */
+    double dot_rows, dot_elements, dot_threads, dot_added, dot_depth, dot_positive; /* runtime/summation.py */
     double prologue_steps, bandwidth_sms, launch_us, launch_apart_us;    /* models/time_model.py */
     double cluster_us, last_block_us, last_block_float_us;               /* models/time_model.py */
     double fmas_per_l2_float, line_floats;             /* models/time_model.py */

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from .. import column_major
+from ..defaults import MAX_ERROR
 from ..gemm import LAYOUTS
 from ..kernel.config import threads_along_k
 from ..models import cublas_model, residual, splits, time_model
@@ -131,7 +132,7 @@ def _residuals(place: Callable[..., Any], extents: Any, weights: Any, kept: Tabl
 def _constants(kept: TableArrays) -> Any:
     return CConstants(
         caution=selector.CAUTION, near_ratio=selector.NEAR, num_nearest=selector.NUM_NEAREST,
-        aim=summation.AIM, level_zero_mean=summation.LEVEL[0],
+        max_error=MAX_ERROR, level_zero_mean=summation.LEVEL[0],
         level_positive=summation.LEVEL[1], chain_share=summation.CHAIN_SHARE, splits=summation.SPLITS,
         shortest_chain=summation.SHORTEST_CHAIN, least_k=summation.LEAST_K,
         least_k_of_large=summation.LEAST_K_OF_LARGE, large_elements=summation.LARGE,
@@ -140,6 +141,7 @@ def _constants(kept: TableArrays) -> Any:
         few_rows=summation.FEW_ROWS, parts_of_few_rows=summation.PARTS_OF_FEW_ROWS,
         dot_rows=summation.DOT_ROWS, dot_elements=summation.DOT_ELEMENTS,
         dot_threads=summation.DOT_THREADS, dot_added=summation.DOT_ADDED, dot_depth=summation.DOT_DEPTH,
+        dot_positive=summation.DOT_POSITIVE,
         prologue_steps=time_model.PROLOGUE_STEPS, bandwidth_sms=time_model.BANDWIDTH_SMS,
         launch_us=time_model.LAUNCH_US, launch_apart_us=time_model.LAUNCH_APART_US,
         cluster_us=time_model.CLUSTER_US, last_block_us=time_model.LAST_BLOCK_US,

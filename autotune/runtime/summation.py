@@ -12,11 +12,12 @@ relative error grows like a depth:
 (after N. Higham and T. Mary, SIAM J. Sci. Comput. 41, 2019). On an H200 the relative (Frobenius) errors are
 1.8e-8 and 1.5e-8 times the square roots of these depths, ours and cuBLAS's (decision 0043). Sums of lanes are
 added in a tree, and each of its levels adds to the depth (LEVEL). Where g groups of threads share out the s
-splits of two_pass (launch.reduce_group_bits), s / g + g counts instead of s, for positive data s / (g g) + g.
+splits of two_pass (launch.reduce_group_bits), (s / g - 1) + (g - 1) counts instead of
+s - 1, for positive data (s / g - 1) / g + (g - 1).
 
 cuBLAS splits k by its own rules, and adds up each split in one chain. Of 2,400 drawn shapes, it splits most
-no more often than `most_splits` says. A kernel may be deeper up to an error AIM times as large, nearly
-what a search holds its candidates to unless told otherwise.
+no more often than `most_splits` says. A kernel may be deeper up to an error MAX_ERROR times as large, as a
+search holds its candidates to unless told otherwise.
 
 Copied into exported tables.
 """
@@ -35,7 +36,6 @@ from ..kernel.config import Config, threads_along_k
 from ..kernel.launch import GROUP_SPLITS, MANY_THREADS, REDUCE_BITS, WARP_BITS
 from ..models.launches import Floats
 
-AIM = 0.98 * MAX_ERROR  # times cuBLAS's error: computed depths are up to 8 % less than those measured
 CHAIN_SHARE = 0.9  # of the depth that is allowed: the rest is for adding up the splits
 LEVEL = 2.4, 1.5  # of the tree that adds up lanes: depth for data of zero mean, and for positive data (0065)
 # Of cuBLAS (0043). Its splits of k: this factor times the square root of k over the cube root of the elements
@@ -43,14 +43,16 @@ LEVEL = 2.4, 1.5  # of the tree that adds up lanes: depth for data of zero mean,
 # each SM has a tile of 128 x 128 or more.
 SPLITS, SHORTEST_CHAIN = 3.2, 64
 LEAST_K, LEAST_K_OF_LARGE, LARGE = 248, 1152, 128 * 128
-# If a side of C is short, at most this many threads divide k, if it is deep enough for each to add this much,
-# and what adds up their sums adds this much of their number to the depth for positive data (0065).
-# Few rows have at least this many threads from that depth on, if rows of A are along k. If both operands lie
-# along k, a vector is dot products, and so are few rows of no more elements of A than this: so many threads
-# share k and add up that many sums in one chain, as far as that is less deep than the last (0065).
-NARROW, NARROW_PARTS, NARROW_DEPTH, NARROW_ADDING = 32, 128, 128, 0.6
+# A short side of C is at most NARROW. There k is divided among up to NARROW_PARTS threads, if each adds up
+# NARROW_DEPTH products. For positive data, adding up s of their sums adds NARROW_ADDING * s to the depth. Up
+# to FEW_ROWS rows have at least PARTS_OF_FEW_ROWS threads if rows of A lie along k. Where both operands lie
+# along k, a vector is dot products, and so are up to DOT_ROWS rows if A has at most DOT_ELEMENTS elements:
+# DOT_THREADS threads share k, DOT_ADDED sums are added in one chain, and no more than DOT_DEPTH is assumed.
+# DOT_POSITIVE is the depth for positive data, from LEAST_K on (0065).
+NARROW, NARROW_PARTS, NARROW_DEPTH, NARROW_ADDING = 32, 128, 128, 0.5
 FEW_ROWS, PARTS_OF_FEW_ROWS = 16, 4
-DOT_ROWS, DOT_ELEMENTS, DOT_THREADS, DOT_ADDED, DOT_DEPTH = 9, 24_000, 256, 32, 64
+DOT_ROWS, DOT_ELEMENTS, DOT_THREADS, DOT_ADDED = 9, 24_000, 256, 32
+DOT_DEPTH, DOT_POSITIVE = 64, 12
 
 
 class Depths(NamedTuple):
@@ -130,8 +132,7 @@ def most_splits(gemm: Gemm, num_sms: int) -> float:
     """The largest number of parts into which cuBLAS usually splits k, on a GPU with this number of SMs. C has
     elements."""
     elements, side = gemm.m * gemm.n / num_sms, min(gemm.m, gemm.n)
-    are_few_rows = gemm.m <= DOT_ROWS and gemm.m * gemm.k <= DOT_ELEMENTS
-    if (side == 1 or are_few_rows) and _lie_along_k(gemm):
+    if _is_dots(gemm):
         splits = gemm.k / min(gemm.k / DOT_THREADS + DOT_ADDED, DOT_DEPTH)
     elif side <= NARROW:
         splits = min(gemm.k / NARROW_DEPTH, NARROW_PARTS)
@@ -144,9 +145,12 @@ def most_splits(gemm: Gemm, num_sms: int) -> float:
     return max(1.0, splits)
 
 
-def _lie_along_k(gemm: Gemm) -> bool:
-    """Whether the terms of a sum lie side by side in both operands; a vector's do in any layout."""
-    return (gemm.m == 1 or not gemm.trans_a) and (gemm.n == 1 or gemm.trans_b)
+def _is_dots(gemm: Gemm) -> bool:
+    """Whether cuBLAS computes dot products: of a vector or of few rows, where the terms of a sum lie side by
+    side in both operands; a vector's do in any layout."""
+    are_few_rows = gemm.m <= DOT_ROWS and gemm.m * gemm.k <= DOT_ELEMENTS
+    lie_along_k = (gemm.m == 1 or not gemm.trans_a) and (gemm.n == 1 or gemm.trans_b)
+    return lie_along_k and (gemm.m == 1 or gemm.n == 1 or are_few_rows)
 
 
 def allowed_depths(gemm: Gemm, num_sms: int) -> Depths:
@@ -157,7 +161,9 @@ def allowed_depths(gemm: Gemm, num_sms: int) -> Depths:
     is_narrow = min(gemm.m, gemm.n) <= NARROW
     zero_mean = k / splits if is_narrow else k / of_zero_mean + of_zero_mean - 1
     positive = k / of_positive**2 + (NARROW_ADDING if is_narrow else 1) * (of_positive - 1)
-    return Depths(AIM**2 * zero_mean, AIM**2 * positive)
+    if k >= LEAST_K and _is_dots(gemm):
+        positive = DOT_POSITIVE
+    return Depths(MAX_ERROR**2 * zero_mean, MAX_ERROR**2 * positive)
 
 
 def excess_depth(depths: Depths, allowed: Depths) -> Floats:

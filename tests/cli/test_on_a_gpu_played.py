@@ -27,6 +27,7 @@ from autotune.gpu.protocol import Problem
 from autotune.kernel import template
 from autotune.measurement import CachePolicy, Measurement, Outcome
 from autotune.recording.replay import ReplayTarget, read_recording
+from autotune.runtime.cuda_driver import CudaFault
 from autotune.runtime.table import Kernel, load
 from autotune.store import Store
 
@@ -194,6 +195,13 @@ def test_kernels_with_an_epilogue_are_checked_by_the_runtime(
         checks = [KernelCheck(kernel.id, SQUARE, 1.0, 0.0, 0.5, "") for kernel in kernels]
         return SimpleNamespace(checks=[*checks[1:], replace(checks[0], error_ratio=7.0, reason="C is off")])
 
+    def find_no_memory(*_: Any, **__: Any) -> Any:
+        raise CudaFault("allocating 4 bytes", 2, "CUDA_ERROR_OUT_OF_MEMORY")
+
+    monkeypatch.setattr(verify, "verify_table", find_no_memory)
+    with pytest.raises(EnvironmentProblem, match=r"to check kernels with an epilogue.*verify again"):
+        verify.run(tmp_path / "t", "0", is_json=False)
+    played.checked.clear()
     monkeypatch.setattr(verify, "verify_table", check)
     with pytest.raises(DispatchError, match=r"-bias_columns on .*wrong_result: C is off"):
         verify.run(tmp_path / "t", "0", is_json=False)

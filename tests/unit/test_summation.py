@@ -26,7 +26,9 @@ from autotune.kernel.launch import REDUCE_BITS, reduce_group_bits
 from autotune.runtime.pick import Call
 from autotune.runtime.selector import Selector
 from autotune.runtime.summation import (
+    DOT_POSITIVE,
     FEW_ROWS,
+    LEVEL,
     NARROW_DEPTH,
     Depths,
     Sums,
@@ -151,6 +153,14 @@ def test_splits_are_added_by_the_groups_that_launches_have(elements: int, splits
     assert [int(groups(elements, one)) for one in splits] == launched
 
 
+def test_each_level_of_a_tree_of_lanes_adds_to_the_depth() -> None:
+    one = replace(kernel_of().config, tm=1, tn=1, wm=1, wn=1, bm=1, bn=1)  # a warp for each element of C
+    chain = DEEP.k / 32
+    found = depths(one, DEEP)
+    assert found.zero_mean == pytest.approx(chain + 5 * LEVEL[0])
+    assert found.positive == pytest.approx(chain * chain / DEEP.k + 5 * LEVEL[1])
+
+
 def test_a_last_wave_is_as_deep_as_its_whole_tiles() -> None:
     whole, wave = kernel_of(), kernel_of(4, "last_wave", wave=132)
     assert depth(wave.config, DEEP) == depth(whole.config, DEEP)
@@ -176,6 +186,7 @@ def test_what_is_allowed_keeps_errors_near_cublas(text: str) -> None:
 
 @given(WIDTHS, WIDTHS, WIDTHS, WIDTHS, SMS)
 def test_a_deeper_k_is_split_no_less(m: int, n: int, k: int, more: int, num_sms: int) -> None:
+    """But where few rows are dot products no longer, which NN has none of."""
     assert 1 <= most_splits(Gemm(m, n, k), num_sms) <= most_splits(Gemm(m, n, k + more), num_sms)
 
 
@@ -216,6 +227,10 @@ def test_a_vector_times_a_matrix_is_summed_as_narrow_shapes_are_if_terms_lie_apa
 def test_few_rows_are_dot_products_where_terms_lie_side_by_side_and_few_columns_are_not() -> None:
     rows, columns = in_layout("4x4096x1024", "NT"), in_layout("4096x4x1024", "NT")
     assert most_splits(rows, H200_SMS) == 1024 / (1024 / 256 + 32)
+    nine, ten = in_layout("9x4096x1024", "NT"), in_layout("10x4096x1024", "NT")
+    assert most_splits(nine, H200_SMS) > 2 * most_splits(ten, H200_SMS)
+    assert most_splits(replace(rows, k=6000), H200_SMS) > 2 * most_splits(replace(rows, k=6001), H200_SMS)
+    assert allowed_depths(rows, H200_SMS).positive == DOT_POSITIVE * MAX_ERROR**2
     assert most_splits(columns, H200_SMS) == most_splits(in_layout("4096x4x1024", "NN"), H200_SMS) == 8
     deep = replace(rows, k=65536)  # more than such a kernel holds of A
     assert most_splits(deep, H200_SMS) == most_splits(replace(deep, m=16), H200_SMS) == 128
