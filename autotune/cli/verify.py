@@ -10,7 +10,7 @@ from typing import Any
 from .. import gpu, targets
 from ..errors import DispatchError, EnvironmentProblem
 from ..export import manifest
-from ..export.check import RAGGED_BATCH, verify_table
+from ..export.check import RAGGED_BATCH, KernelCheck, ragged_shape, verify_table
 from ..export.check_files import Files, KindFiles, check_files
 from ..gemm import Gemm
 from ..gpu.driver import OUT_OF_MEMORY
@@ -129,20 +129,23 @@ def _kind_for(files: Files, here: gpu.GpuInfo) -> KindFiles:
 
 def _check_epilogues(folder: Path, kind: KindFiles, device: int) -> list[tuple[Kernel, Gemm, Measurement]]:
     """Kernels with an epilogue on a ragged shape each, by the runtime that serves applications: workers know
-    none. Raises EnvironmentProblem where the GPU has no memory left for that."""
+    none. If the GPU has no memory left for one, this is the result of all that are left."""
     kernels = {kernel.id: kernel for kernel in kind.table.kernels if not kernel.is_plain}
     if not kernels:
         return []
+    found: list[KernelCheck] = []
+    left: list[tuple[Kernel, Gemm, Measurement]] = []
     try:
-        found = verify_table(folder, device=device, is_checked=lambda kernel: not kernel.is_plain)
+        verify_table(
+            folder, device=device, on_check=found.append, is_checked=lambda kernel: not kernel.is_plain
+        )
     except CudaFault as fault:
         if fault.code != OUT_OF_MEMORY:
             raise
-        raise EnvironmentProblem(
-            f"no memory was left on the GPU to check kernels with an epilogue ({fault}); all others were "
-            "checked. Other programs may hold it (see `nvidia-smi`): verify again when they have ended"
-        ) from fault
-    return [
+        lacks = Measurement(Outcome.OUT_OF_MEMORY, str(fault))
+        checked = {one.kernel_id for one in found}
+        left = [(k, ragged_shape(k), lacks) for k in kernels.values() if k.id not in checked]
+    return left + [
         (
             kernels[one.kernel_id],
             one.gemm,
@@ -150,7 +153,7 @@ def _check_epilogues(folder: Path, kind: KindFiles, device: int) -> list[tuple[K
                 Outcome.OK if one.is_ok else Outcome.WRONG_RESULT, one.reason, error_ratio=one.error_ratio
             ),
         )
-        for one in found.checks
+        for one in found
     ]
 
 

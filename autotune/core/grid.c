@@ -120,7 +120,7 @@ bool at_may_serve(const autotune_kernel *kernel, const at_call *call, int32_t sp
     return fits(kernel, call, split_k) && has_room(kernel, call, split_k);
 }
 
-/* How many threads, as a power of two, a group of sgemm_reduce has (launch.reduce_group_bits). */
+/* How many threads, as a power of two, a group of sgemm_reduce has (launch.reduce_groups). */
 static int32_t group_bits(int64_t elements, int32_t splits) {
     int32_t bits = AT_REDUCE_BITS;
     for (; bits > AT_WARP_BITS; bits--) {

@@ -228,19 +228,19 @@ def schedule(spec: LaunchSpec, grid: Grid) -> tuple[int, ...]:
     return (*(word for value in divisors for word in divisor(value)), num_full, int(spec.is_along_m))
 
 
-def reduce_group_bits(elements: int, splits: int) -> int:
-    """How many threads, as a power of two, one group of `sgemm_reduce` has: groups share out the splits.
+def reduce_groups(elements: int, splits: Any) -> Any:
+    """How many groups of threads in a block of `sgemm_reduce` share out the splits: a power of two, or an
+    array of them if `splits` is one.
 
     A block is one group, or more of them as long as all threads are not many and each group has enough splits
     (docs/decisions/0028).
     """
-    bits = REDUCE_BITS
-    while bits > WARP_BITS:
-        groups = 1 << REDUCE_BITS - bits
-        if elements * groups >= MANY_THREADS or splits < 2 * groups * GROUP_SPLITS:
-            break
-        bits -= 1
-    return bits
+    doublings = sum(
+        splits >= (2 << bit) * GROUP_SPLITS
+        for bit in range(REDUCE_BITS - WARP_BITS)
+        if elements << bit < MANY_THREADS
+    )
+    return 1 << doublings
 
 
 def plan(spec: LaunchSpec, m: int, n: int, k: int, batch: Batch = SINGLE) -> Grid:
@@ -250,7 +250,8 @@ def plan(spec: LaunchSpec, m: int, n: int, k: int, batch: Batch = SINGLE) -> Gri
     split_tiles = {"none": 0, "last_wave": tiles % max(spec.wave, 1)}.get(spec.reduction, tiles)
     is_cluster = spec.reduction == "cluster"
     is_two_pass = spec.reduction == "two_pass"
-    group_bits = reduce_group_bits(m * n * batch.products, spec.split_k) if is_two_pass else REDUCE_BITS
+    num_groups = reduce_groups(m * n * batch.products, spec.split_k) if is_two_pass else 1
+    group_bits = REDUCE_BITS - (num_groups.bit_length() - 1)
     in_a_row = tiles + split_tiles * (spec.split_k - 1)
     packs = _packs(spec, (m, tiles_m * spec.bm), (n, tiles_n * spec.bn), k, batch)
     packed = {pack.is_a: pack.packed_stride for pack in packs}

@@ -12,8 +12,8 @@ relative error grows like a depth:
 (after N. Higham and T. Mary, SIAM J. Sci. Comput. 41, 2019). On an H200 the relative (Frobenius) errors are
 1.8e-8 and 1.5e-8 times the square roots of these depths, ours and cuBLAS's (decision 0043). Sums of lanes are
 added in a tree, and each of its levels adds to the depth (LEVEL). Where g groups of threads share out the s
-splits of two_pass (launch.reduce_group_bits), (s / g - 1) + (g - 1) counts instead of
-s - 1, for positive data (s / g - 1) / g + (g - 1).
+splits of two_pass (launch.reduce_groups), (s / g - 1) + (g - 1) counts instead of s - 1, for positive data
+(s / g - 1) / g + (g - 1).
 
 cuBLAS splits k by its own rules, and adds up each split in one chain. Of 2,400 drawn shapes, it splits most
 no more often than `most_splits` says. A kernel may be deeper up to an error MAX_ERROR times as large, as a
@@ -33,7 +33,7 @@ import numpy as np
 from ..defaults import MAX_ERROR
 from ..gemm import Gemm
 from ..kernel.config import Config, threads_along_k
-from ..kernel.launch import GROUP_SPLITS, MANY_THREADS, REDUCE_BITS, WARP_BITS
+from ..kernel.launch import reduce_groups
 from ..models.launches import Floats
 
 CHAIN_SHARE = 0.9  # of the depth that is allowed: the rest is for adding up the splits
@@ -102,7 +102,7 @@ class Sums(NamedTuple):
         length = k / (self.threads * (more_splits + 1))
         chain = np.minimum(self.flush_k, length)
         more_chains = np.maximum(length * self.flushes - 1, 0)
-        more_groups = self.is_two_pass * (groups(gemm.m * gemm.n, split_k) - 1)
+        more_groups = self.is_two_pass * (reduce_groups(gemm.m * gemm.n, split_k) - 1)
         in_group = (more_splits + 1) / (more_groups + 1) - 1
         of_zero_mean = self.more_slices + in_group + more_groups + LEVEL[0] * self.levels
         of_positive = self.more_slices + in_group / (more_groups + 1) + more_groups + LEVEL[1] * self.levels
@@ -116,16 +116,6 @@ class Sums(NamedTuple):
         longest = min(CHAIN_SHARE * allowed.zero_mean, math.sqrt(CHAIN_SHARE * allowed.positive * k))
         splits: Floats = k / (self.chains * longest)
         return splits
-
-
-def groups(elements: int, split_k: Any) -> Any:
-    """How many groups of threads add up the splits of `two_pass` (launch.reduce_group_bits); a number or an
-    array, as split_k is."""
-    found = np.ones_like(split_k)
-    for bit in range(REDUCE_BITS - WARP_BITS):
-        if elements << bit < MANY_THREADS:
-            found = np.where(split_k >= (2 << bit) * GROUP_SPLITS, 2 << bit, found)
-    return found
 
 
 def most_splits(gemm: Gemm, num_sms: int) -> float:

@@ -189,19 +189,19 @@ def test_kernels_with_an_epilogue_are_checked_by_the_runtime(
     run(*own, "--epilogue", "bias")
     table, asked = load(tmp_path / "t"), []
 
-    def check(path: Path, *, device: int, is_checked: Callable[[Kernel], bool]) -> Any:
+    def check(
+        path: Path,
+        *,
+        device: int,
+        on_check: Callable[[KernelCheck], None],
+        is_checked: Callable[[Kernel], bool],
+    ) -> None:
         kernels = [kernel for kernel in table.kernels if is_checked(kernel)]
         asked.append((path, device, len(kernels)))
         checks = [KernelCheck(kernel.id, SQUARE, 1.0, 0.0, 0.5, "") for kernel in kernels]
-        return SimpleNamespace(checks=[*checks[1:], replace(checks[0], error_ratio=7.0, reason="C is off")])
+        for one in (*checks[1:], replace(checks[0], error_ratio=7.0, reason="C is off")):
+            on_check(one)
 
-    def find_no_memory(*_: Any, **__: Any) -> Any:
-        raise CudaFault("allocating 4 bytes", 2, "CUDA_ERROR_OUT_OF_MEMORY")
-
-    monkeypatch.setattr(verify, "verify_table", find_no_memory)
-    with pytest.raises(EnvironmentProblem, match=r"to check kernels with an epilogue.*verify again"):
-        verify.run(tmp_path / "t", "0", is_json=False)
-    played.checked.clear()
     monkeypatch.setattr(verify, "verify_table", check)
     with pytest.raises(DispatchError, match=r"-bias_columns on .*wrong_result: C is off"):
         verify.run(tmp_path / "t", "0", is_json=False)
@@ -231,6 +231,33 @@ def test_no_memory_for_a_check_is_not_a_wrong_kernel(played: PlayedGpu, folder: 
     played.failing[kernels[first]] = WRONG
     with pytest.raises(DispatchError, match=rf"first {first} on .*wrong_result.*do not use"):
         verify.run(folder, "0", is_json=False)
+
+
+def test_no_memory_for_an_epilogue_hides_no_wrong_kernel(
+    played: PlayedGpu, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = ("export-table", "--max-kernels", "0", "--db", folder.parent / "a.db", "--out", tmp_path / "t")
+    run(*own, "--epilogue", "bias")
+    table = load(tmp_path / "t")
+    *_, last = (kernel for kernel in table.kernels if not kernel.is_plain)
+    first: list[KernelCheck] = []
+
+    def find_no_memory(*_: Any, on_check: Callable[[KernelCheck], None], **__: Any) -> None:
+        for one in first:
+            on_check(one)
+        raise CudaFault("allocating 4 bytes", 2, "CUDA_ERROR_OUT_OF_MEMORY")
+
+    monkeypatch.setattr(verify, "verify_table", find_no_memory)
+    with pytest.raises(EnvironmentProblem, match=r"found no memory .*-bias_columns on .*verify again"):
+        verify.run(tmp_path / "t", "0", is_json=False)
+    first.append(KernelCheck(last.id, SQUARE, 1.0, 0.0, 7.0, "C is off"))
+    with pytest.raises(DispatchError, match=rf"first {last.id} on .*wrong_result: C is off"):
+        verify.run(tmp_path / "t", "0", is_json=False)
+    first.clear()
+    plain = next(kernel for kernel in table.kernels if kernel.is_plain)
+    played.failing[plain.sha256] = WRONG
+    with pytest.raises(DispatchError, match=rf"first {plain.id} on .*wrong_result.*do not use"):
+        verify.run(tmp_path / "t", "0", is_json=False)
 
 
 def test_a_table_for_another_gpu_is_refused_before_anything_runs(played: PlayedGpu, folder: Path) -> None:

@@ -22,7 +22,7 @@ from test_export_portfolio import UNTUNED, in_layout, table_for
 from autotune.defaults import MAX_ERROR
 from autotune.device import known_limits
 from autotune.gemm import LAYOUTS, Gemm
-from autotune.kernel.launch import REDUCE_BITS, reduce_group_bits
+from autotune.kernel.launch import GROUP_SPLITS, MANY_THREADS, reduce_groups
 from autotune.runtime.pick import Call
 from autotune.runtime.selector import Selector
 from autotune.runtime.summation import (
@@ -34,7 +34,6 @@ from autotune.runtime.summation import (
     Sums,
     allowed_depths,
     excess_depth,
-    groups,
     most_splits,
     slower_by,
 )
@@ -104,7 +103,7 @@ def test_errors_of_sums_made_so_follow_from_the_depth(
     products = a.astype(np.float64) * b
 
     def error(num_sums: int, block: int) -> float:
-        totals = np.zeros((groups(width * width, num_sums), 4000), np.float32)
+        totals = np.zeros((reduce_groups(width * width, num_sums), 4000), np.float32)
         for at, part in enumerate(np.split(products, num_sums)):
             kept, sums = np.zeros((2, 4000), np.float32)
             for number, product in enumerate(part, 1):
@@ -123,10 +122,11 @@ def test_errors_of_sums_made_so_follow_from_the_depth(
     )
 
 
-@given(st.integers(1, 2**30), st.integers(0, 2**30 - 256), st.sampled_from((0, 256, 1024)))
+@given(st.integers(1, 2**31 - 256), st.integers(0, 2**31 - 256), st.sampled_from((0, 256, 1024)))
 def test_no_chain_is_deeper_than_one_of_all_and_depth_grows_with_k(k: int, more: int, flush_k: int) -> None:
     whole, gemm = kernel_of(flush_k=flush_k).config, Gemm(WIDE, WIDE, k)
-    assert 0 < depth(whole, gemm) <= depth(whole, replace(gemm, k=k + more)) + 1e-6 * (k + more)
+    deeper = replace(gemm, k=min(k + more, 2**31 - 256))
+    assert 0 < depth(whole, gemm) <= depth(whole, deeper) + 1e-6 * deeper.k
     parts = depths(kernel_of(4, "two_pass", 2, flush_k).config, gemm)
     for deep, all_of_it in zip(parts, depths(whole, gemm), strict=True):
         assert 0 < deep <= all_of_it + 8
@@ -148,9 +148,13 @@ def test_from_accurate_splits_on_sums_are_as_deep_as_is_allowed(k: int, slices: 
 
 @given(st.integers(1, 2**40), st.lists(st.integers(1, 1024), min_size=1))
 def test_splits_are_added_by_the_groups_that_launches_have(elements: int, splits: list[int]) -> None:
-    launched = [1 << REDUCE_BITS - reduce_group_bits(elements, one) for one in splits]
-    assert groups(elements, np.array(splits)).tolist() == launched
-    assert [int(groups(elements, one)) for one in splits] == launched
+    """Each doubling needs that all threads were not many before, and enough splits for each group after."""
+    for one in splits:
+        found = reduce_groups(elements, one)
+        fitting = [g for g in (2, 4, 8) if elements * g // 2 < MANY_THREADS and one >= g * GROUP_SPLITS]
+        assert found == max(fitting, default=1) and len(fitting) == found.bit_length() - 1
+    launched = reduce_groups(elements, np.array(splits)) * np.ones(len(splits), int)
+    assert launched.tolist() == [reduce_groups(elements, one) for one in splits]
 
 
 def test_each_level_of_a_tree_of_lanes_adds_to_the_depth() -> None:
