@@ -10,14 +10,14 @@ each layout half are round (whole 16s, from 16 on), a quarter has an odd extent,
 dimensions. A table that was made with one of them is refused. Each part continues where it ended, also after
 --seconds.
 
-    pick        (200 shapes) what the table picks, the first four of its model, and cublasSgemm in pedantic
-                FP32, in the same rounds; and the errors of all of these against float64
+    pick        (200 shapes) what the table picks, the launches that settling times, and cublasSgemm in
+                pedantic FP32, in the same rounds; and the errors of all of these against float64
     alone       (the first 60) a search of the shape alone, into a database; where leading dimensions are odd,
                 of the nearest packed shape with as narrow vectors. It needs no table: another GPU may do it
     reference   (the same 60) every kernel of the table that may serve the shape, in every number of splits
                 that the model weighs, each at a glance; then the best of these, the best that are as
-                accurate as a table has to be, the kernel that was found alone, the pick, the first four and
-                cuBLAS, in the same rounds; and the errors of all of these
+                accurate as a table has to be, the kernel that was found alone, the pick, what settling times
+                and cuBLAS, in the same rounds; and the errors of all of these
 
 Launches are the runtime's own, on cold operands. The settled choice, the best kernel of the table and the
 reference (the best of all but cuBLAS) are chosen by half of the rounds and told by the other half. Kernels
@@ -264,10 +264,10 @@ def measure_pick(
 
 
 def pick_facts(tables: TableArena, call: Call, rounds: int, seed: int) -> dict[str, Any]:
-    """The pick and the first four against cuBLAS, and how far all of these are from float64."""
+    """The pick and what settling times against cuBLAS, and how far all of these are from float64."""
     sets = tables.sets(call)
     pick, picked = tables.picked(call, sets)
-    first = tables.ranked(call)
+    first = tables.first(call, pick)
     cublas = tables.cublas(call)
     everyone = _once([picked, *(tables.launched(one, call, sets) for one in first), cublas])
     samples = tables.race(everyone, sets, rounds, seed)
@@ -320,7 +320,7 @@ def reference_facts(tables: TableArena, call: Call, config: Config, rounds: int,
     """All that the table has for a call, and the kernel that was found for it alone."""
     sets = tables.sets(call)
     pick, picked = tables.picked(call, sets)
-    first = tables.ranked(call)
+    first = tables.first(call, pick)
     runners = [picked, *(tables.launched(one, call, sets) for one in first)]
     every = {name_of(one): one for one in tables.every(call)}
     leaders = [name_of(one) for one in (pick, *first)]

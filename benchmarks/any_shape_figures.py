@@ -48,7 +48,7 @@ class Against:
     shape: Facts
     modelled: float  # the kernel that is picked
     served: float  # the same, or 1 where cuBLAS is picked as the provider: it is the same call of it
-    settled: float  # the fastest of the first four, the pick and cuBLAS
+    settled: float  # the fastest of cuBLAS and what settling times
     errors: dict[str, float]  # of the kernel that is picked, by kind of numbers, times cuBLAS's
     settled_on: str  # the name of this launch
     settled_error: float | None  # its worst error, likewise; None where it was not measured
@@ -58,7 +58,7 @@ class Against:
     def of(cls, shape: Facts) -> Against:
         facts = shape["pick"]
         samples = facts["samples_us"]
-        chosen = fastest(samples, [*dict.fromkeys((facts["name"], *facts["first"])), CUBLAS])
+        chosen = fastest(samples, [*facts["first"], CUBLAS])
         known = {  # older files have the error of the pick alone, under this name
             kind: {facts["name"]: found["pick"], CUBLAS: found[CUBLAS]} if "pick" in found else found
             for kind, found in facts["errors"].items()
@@ -112,7 +112,7 @@ class Reached:
         alone = [ALONE] if is_accurate(errors, ALONE) else []
         portfolio, reference = fastest(samples, ours), fastest(samples, [*ours, *alone])
         pick = facts["name"]
-        settled = fastest(samples, [pick, *(name for name in facts["first"] if name != pick)])
+        settled = fastest(samples, facts["first"])
 
         def told(name: str, other: str) -> float:
             return speed(samples, name, other, TELL)

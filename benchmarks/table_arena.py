@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from contest import Arena
 
-from autotune.errors import EnvironmentProblem
+from autotune.errors import DispatchError, EnvironmentProblem
 from autotune.gemm import FLOAT_BYTES, Gemm
 from autotune.gpu import instance
 from autotune.gpu.driver import check
@@ -26,12 +26,16 @@ from autotune.kernel.launch import Grid, has_work
 from autotune.kernel.resources import residency
 from autotune.models.launches import Launches, Shapes
 from autotune.models.splits import Splits
+from autotune.runtime.blas_provider import BlasProvider
+from autotune.runtime.choices import KnownChoices
 from autotune.runtime.chooser import Chooser
 from autotune.runtime.cubin_files import load_cubins
 from autotune.runtime.cuda_driver import Driver
 from autotune.runtime.devices import Devices
 from autotune.runtime.engine import Engine
-from autotune.runtime.pick import NUM_FIRST, Call, Pick, in_splits
+from autotune.runtime.pick import Call, Pick, in_splits
+from autotune.runtime.product import Product
+from autotune.runtime.settling import Settler
 from autotune.runtime.table import Kernel, KernelRecord, launchable, load
 from autotune.runtime.workspace import Workspaces
 
@@ -127,6 +131,7 @@ class TableArena:
         self._driver = Driver()
         self._workspace = OneWorkspace(self.session, self._driver, arena.gpu.index)
         self._devices = self._open(load_cubins(folder, self.table))
+        self._settler = self._make_settler()
 
     def _open(self, code: dict[str, bytes]) -> Devices:
         devices = Devices(self.table, code, self._driver)
@@ -140,9 +145,14 @@ class TableArena:
         pick = self.chooser.pick(call)
         return pick, self.launched(pick, call, sets)
 
-    def ranked(self, call: Call) -> tuple[Pick, ...]:
-        """The launches that settling would time."""
-        return self.chooser.ranked(call, NUM_FIRST)
+    def first(self, call: Call, pick: Pick) -> tuple[Pick, ...]:
+        """The launches that settling would time; the pick alone where it times none."""
+        problem = Product(call.gemm, call.lds, stored_bytes(call))
+        gpu = self._devices.gpu(self.arena.gpu.index)
+        try:
+            return tuple(self._settler.first(problem, call, gpu, int(self.session.stream)))
+        except DispatchError:
+            return (pick,)
 
     def launched(self, chosen: Pick | Chosen, call: Call, sets: Sequence[OperandSet]) -> Runner:
         """A launch of one of the table's kernels."""
@@ -172,6 +182,13 @@ class TableArena:
     def every(self, call: Call) -> list[Chosen]:
         """All launches of the table's kernels that may serve a call."""
         return every_launch(self.table.kernels, call, self.table.limits.num_sms)
+
+    def _make_settler(self) -> Settler:
+        blas = BlasProvider(is_on=True)
+        known = KnownChoices(self.table, self._kernels, None, is_first_use=False, blas=blas)
+        engine = Engine(self.table, {}, self.chooser, self._driver, known, blas)
+        engine.devices = self._devices
+        return Settler(self.table, engine, self.chooser, known)
 
     def _enqueue(self, chooser: Chooser, devices: Devices, call: Call, sets: Sequence[OperandSet]) -> Enqueue:
         """What the runtime does for a call on arrays like these sets, whose addresses are alike aligned."""

@@ -194,13 +194,14 @@ static depths allowed_anywhere(const autotune_table *table, const at_call *call)
     const autotune_constants *c = &table->constants;
     const double k = fmax(call->k, c->shortest_chain), parts = most_splits(table, call);
     const double zero_parts = fmin(parts, sqrt(k)), positive_parts = fmin(parts, cbrt(2 * k));
-    const double side = call->m < call->n ? call->m : call->n, factor = c->max_error * c->max_error;
+    const double side = call->m < call->n ? call->m : call->n;
     const bool is_narrow = side <= c->narrow_side;
     const double zero_mean = is_narrow ? k / parts : k / zero_parts + zero_parts - 1;
     const double adding = (is_narrow ? c->narrow_adding : 1) * (positive_parts - 1);
     double positive = k / (positive_parts * positive_parts) + adding;
     if (k >= c->least_k && is_dots(c, call)) positive = c->dot_positive;
-    return (depths){factor * zero_mean, factor * positive};
+    return (depths){c->error_zero_mean * c->error_zero_mean * zero_mean,
+                    c->error_positive * c->error_positive * positive};
 }
 
 static bool are_near(const autotune_constants *c, double x, double y) {

@@ -8,7 +8,7 @@
 
 #include <stdint.h>
 
-#define AUTOTUNE_TABLE_VERSION 12 /* of these structs: a library refuses tables of other versions */
+#define AUTOTUNE_TABLE_VERSION 13 /* of these structs: a library refuses tables of other versions */
 
 enum { AUTOTUNE_NN, AUTOTUNE_NT, AUTOTUNE_TN, AUTOTUNE_TT, AUTOTUNE_LAYOUTS };
 
@@ -79,7 +79,8 @@ typedef struct {
 typedef struct {
     double caution, near_ratio;                        /* runtime/selector.py */
     int32_t num_nearest;                               /* runtime/selector.py */
-    double max_error, level_zero_mean, level_positive, chain_share, splits; /* runtime/summation.py */
+    double error_zero_mean, error_positive;            /* runtime/summation.py */
+    double level_zero_mean, level_positive, chain_share, splits; /* runtime/summation.py */
     double shortest_chain, least_k, least_k_of_large, large_elements; /* runtime/summation.py */
     double narrow_side, narrow_depth, narrow_parts, narrow_adding, few_rows, parts_of_few_rows; /* runtime/summation.py */
     double dot_rows, dot_elements, dot_threads, dot_added, dot_depth, dot_positive; /* runtime/summation.py */

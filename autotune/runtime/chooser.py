@@ -18,6 +18,7 @@ from .table import Table
 if TYPE_CHECKING:  # both take long to import, and an application may never need one
     from .core import Core
     from .selector import Selector
+    from .summation import Depths
     from .variants import Variants
 
 
@@ -90,7 +91,8 @@ class Chooser:
         spec, gemm = in_splits(self.kernels[pick.kernel_id], pick.split_k), call.gemm
         return plan(spec, gemm.m, gemm.n, gemm.k, SINGLE if pick.is_looped else call.batch).workspace_bytes
 
-    def ranked(self, call: Call, num: int) -> tuple[Pick, ...]:
+    def ranked(self, call: Call, num: int, allowed: Depths | None = None) -> tuple[Pick, ...]:
         """Up to `num` launches of kernels for a call, the one that is picked first. More than one only where
-        the model picks; none behind the first is less accurate than is allowed, or than the first."""
-        return self._selector.ranked(call, num)
+        the model picks; none behind the first is less accurate than is allowed, or than the first.
+        `allowed`: how deep sums may be, where that is known better than by the shape."""
+        return self._selector.ranked(call, num, allowed)

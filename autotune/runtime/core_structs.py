@@ -82,10 +82,10 @@ class CConstants(Struct):
     _fields_ = (
         ("caution", DOUBLE), ("near_ratio", DOUBLE), ("num_nearest", INT),
         *((name, DOUBLE) for name in (
-            "max_error", "level_zero_mean", "level_positive", "chain_share", "splits", "shortest_chain",
-            "least_k", "least_k_of_large", "large_elements", "narrow_side", "narrow_depth", "narrow_parts",
-            "narrow_adding", "few_rows", "parts_of_few_rows", "dot_rows", "dot_elements", "dot_threads",
-            "dot_added", "dot_depth", "dot_positive",
+            "error_zero_mean", "error_positive", "level_zero_mean", "level_positive", "chain_share", "splits",
+            "shortest_chain", "least_k", "least_k_of_large", "large_elements", "narrow_side", "narrow_depth",
+            "narrow_parts", "narrow_adding", "few_rows", "parts_of_few_rows", "dot_rows", "dot_elements",
+            "dot_threads", "dot_added", "dot_depth", "dot_positive",
             "prologue_steps", "bandwidth_sms", "launch_us", "launch_apart_us", "cluster_us", "last_block_us",
             "last_block_float_us", "fmas_per_l2_float", "line_floats", "residual_length", "margin",
             "other_version", "cublas_fixed_us", "vector_apart", "cublas_tile", "parts_of_last",

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 
 from .. import column_major
-from ..defaults import MAX_ERROR
 from ..gemm import LAYOUTS
 from ..kernel.config import threads_along_k
 from ..models import cublas_model, residual, splits, time_model
@@ -20,7 +19,7 @@ from .pick import MAX_PLANS, MAX_TALLIES
 from .table import CublasFigures, Kernel, Table
 from .variants import numbers_of, plain_ids
 
-TABLE_VERSION = 12  # of the structs
+TABLE_VERSION = 13  # of the structs
 _REDUCTIONS = ("none", "two_pass", "last_block", "last_wave", "cluster")  # as core/table.h numbers them
 
 
@@ -132,8 +131,9 @@ def _residuals(place: Callable[..., Any], extents: Any, weights: Any, kept: Tabl
 def _constants(kept: TableArrays) -> Any:
     return CConstants(
         caution=selector.CAUTION, near_ratio=selector.NEAR, num_nearest=selector.NUM_NEAREST,
-        max_error=MAX_ERROR, level_zero_mean=summation.LEVEL[0],
-        level_positive=summation.LEVEL[1], chain_share=summation.CHAIN_SHARE, splits=summation.SPLITS,
+        error_zero_mean=summation.GUESSED_ERRORS[0], error_positive=summation.GUESSED_ERRORS[1],
+        level_zero_mean=summation.LEVEL[0], level_positive=summation.LEVEL[1],
+        chain_share=summation.CHAIN_SHARE, splits=summation.SPLITS,
         shortest_chain=summation.SHORTEST_CHAIN, least_k=summation.LEAST_K,
         least_k_of_large=summation.LEAST_K_OF_LARGE, large_elements=summation.LARGE,
         narrow_side=summation.NARROW, narrow_depth=summation.NARROW_DEPTH,

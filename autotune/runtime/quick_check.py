@@ -17,7 +17,7 @@ import math
 from contextlib import ExitStack
 from functools import partial
 from statistics import fmean
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -27,9 +27,11 @@ from ..gemm import FLOAT_BYTES, Gemm
 from .conditions import differences
 from .devices import OpenGpu
 from .engine import Engine
+from .error_sample import some
+from .harness import Harness
 from .pick import Call, Pick
 from .product import packed
-from .settling import MAX_LAUNCHES, Harness
+from .settling import MAX_LAUNCHES
 from .table import Entry, Table
 
 AIM_US = 500.0  # of a launch
@@ -99,8 +101,9 @@ def check_quickly(engine: Engine, gpu: OpenGpu) -> QuickCheck:
         at_end.callback(driver.free_stream, own)
         at_end.callback(driver.synchronize, own)
         l2_bytes = Harness.l2_bytes(table)
-        harness = Harness(driver, problem, Call.packed(gemm), [plan], False, l2_bytes, own, at_end)
-        harness.take(round(min(max(BATCH_US / (recorded_us or AIM_US), 1), MAX_LAUNCHES)))
+        harness = Harness(driver, problem, Call.packed(gemm), l2_bytes, own, at_end)
+        wanted = BATCH_US / (recorded_us or AIM_US)
+        harness.take(round(min(max(wanted, 1), MAX_LAUNCHES)), [plan], False)
         workspace = harness.workspace(plan.grid.scratch_bytes)
 
         def launch_several() -> None:
@@ -147,7 +150,7 @@ def _default(table: Table) -> tuple[Gemm, Pick]:
 def _error_ratio(harness: Harness, gemm: Gemm) -> float:
     """Of some rows and columns of the first set of operands, the outermost among them."""
     a, b, c = harness.sets[0]
-    rows, columns = _some(gemm.m, NUM_ROWS), _some(gemm.n, NUM_COLUMNS)
+    rows, columns = some(gemm.m, NUM_ROWS), some(gemm.n, NUM_COLUMNS)
     depth = np.arange(gemm.k)
     at_a = depth * gemm.m + rows[:, None] if gemm.trans_a else rows[:, None] * gemm.k + depth
     at_b = columns * gemm.k + depth[:, None] if gemm.trans_b else depth[:, None] * gemm.n + columns
@@ -160,8 +163,3 @@ def _error_ratio(harness: Harness, gemm: Gemm) -> float:
     if not np.isfinite(found).all():
         return math.inf
     return worst_ratio(gemm.k, result, part_a @ part_b, np.abs(part_a) @ np.abs(part_b))
-
-
-def _some(extent: int, most: int) -> np.ndarray[Any, Any]:
-    """Up to this many indices below an extent, including the first and the last."""
-    return np.unique(np.linspace(0, extent - 1, min(extent, most)).round().astype(int))

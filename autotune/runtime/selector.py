@@ -132,15 +132,16 @@ class Selector:
             return _provided(pick, self._entries[call.gemm].cublas_us)
         return self._beside_cublas(pick, call) if pick.how == "modelled" else pick
 
-    def ranked(self, call: Call, num: int) -> tuple[Pick, ...]:
+    def ranked(self, call: Call, num: int, allowed: Depths | None = None) -> tuple[Pick, ...]:
         """Up to `num` launches of kernels for a call, the one that is picked first. More than one only where
         the model picks; none behind the first is less accurate than is allowed, or than the first, and none
-        is of a kernel with nearly as many splits as before it: their times hardly differ."""
-        first = self._by_kernels(call)
+        is of a kernel with nearly as many splits as before it: their times hardly differ. `allowed`: how deep
+        sums may be, where that is known better than by the shape."""
+        first = self._by_kernels(call, allowed)
         if first.how != "modelled":
             return (first,)
         known = self._model(call.gemm.layout)
-        found = known.candidates(call, self._allowed_depths(call.gemm, self._near(call.gemm)))
+        found = known.candidates(call, allowed or self._allowed_depths(call.gemm, self._near(call.gemm)))
         index = known.kernels.index(self.kernels[first.kernel_id])
         is_first = (found.kernel == index) & (found.split_k == first.split_k)
         most = max(1.0, float(found.excess[is_first].min()))
@@ -202,9 +203,11 @@ class Selector:
         expected_us = None if single.expected_us is None else call.gemm.batch * single.expected_us
         return replace(single, tell=told, expected_us=expected_us, provider="cublas", is_looped=True)
 
-    def _by_kernels(self, call: Call) -> Pick:
+    def _by_kernels(self, call: Call, allowed: Depths | None = None) -> Pick:
         """The pick without cuBLAS."""
-        return self._exact(call) or self._modelled(call) or self._nearest(call) or self._default(call)
+        return (
+            self._exact(call) or self._modelled(call, allowed) or self._nearest(call) or self._default(call)
+        )
 
     def _picked(
         self,
@@ -234,18 +237,19 @@ class Selector:
             reason += f"; number {rank + 1} for it, because {fault}"
         return reason
 
-    def _modelled(self, call: Call) -> Pick | None:
+    def _modelled(self, call: Call, allowed: Depths | None) -> Pick | None:
         known = self._model(call.gemm.layout)
         if not known.kernels:
             return None
         near = self._near(call.gemm)
-        found = known.candidates(call, self._allowed_depths(call.gemm, near))
+        allowed = allowed or self._allowed_depths(call.gemm, near)
+        found = known.candidates(call, allowed)
         at = int(found.handicapped_us.argmin())
         time_us = float(found.time_us[at])
         if time_us == math.inf:
             return None
         kernel, split_k = known.kernels[found.kernel[at]], int(found.split_k[at])
-        tell, entry = partial(self._why_modelled, call, at), near.gemm if near else None
+        tell, entry = partial(self._why_modelled, call, allowed, at), near.gemm if near else None
         return Pick(kernel.id, "modelled", tell, split_k, time_us, entry)
 
     def _beside_cublas(self, pick: Pick, call: Call) -> Pick:
@@ -263,9 +267,9 @@ class Selector:
         doubt = f"; cuBLAS {timed} was timed, and {loaded} is loaded" if is_other else ""
         return _provided(pick, known.expected_us(call.gemm, self._table.limits), margin, doubt)
 
-    def _why_modelled(self, call: Call, at: int) -> str:
+    def _why_modelled(self, call: Call, allowed: Depths, at: int) -> str:
         known = self._model(call.gemm.layout)
-        found = known.candidates(call, self._allowed_depths(call.gemm, self._near(call.gemm)))
+        found = known.candidates(call, allowed)
         num_legal = np.unique(found.kernel[found.time_us < np.inf]).size
         reason = f"{self._not_exact(call)}: the least modelled time of {num_legal} legal kernels"
         if found.excess[at] > 1:

@@ -5,11 +5,14 @@ hardly anything (docs/decisions/0040). So these are timed, as a search times its
 
 1. Operands are the runtime's own: random numbers, with the strides and alignment of the call. Nothing
    of the caller's is read or written.
-2. Each launch runs twice between events. A launch that is surely slower than the fastest is left out.
-3. Each of the others becomes a graph of launches that takes about BATCH_US. If the table's times are cold,
+2. If cuBLAS may serve, its errors on some elements of C tell how deep sums may be (error_sample.py), which
+   the model can only guess from the shape. The model ranks launches anew by that. Those whose own errors turn
+   out to be too large are left out (docs/decisions/0066).
+3. Each launch runs twice between events. A launch that is surely slower than the fastest is left out.
+4. Each of the others becomes a graph of launches that takes about BATCH_US. If the table's times are cold,
    each launch has its own operands, and L2 is overwritten before each graph.
-4. The graphs run in rounds, in shuffled order, so that drift affects all alike. The first round warms up.
-5. The launch with the least median of its shares of the rounds is chosen.
+5. The graphs run in rounds, in shuffled order, so that drift affects all alike. The first round warms up.
+6. The launch with the least median of its shares of the rounds is chosen.
 
 If cuBLAS may serve, it is timed beside them, in the same way, and serves if its median is less. The fastest
 kernel is still timed to the end: it serves if cuBLAS cannot be called.
@@ -21,29 +24,32 @@ and this process does not settle that kind of call again. Copied into exported t
 
 from __future__ import annotations
 
+import math
 import random
 import threading
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
-from functools import cache, partial
-from typing import Any
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from functools import partial
 
 import numpy as np
 
 from ..column_major import WORKSPACE_BYTES
+from ..defaults import MAX_ERROR
 from ..errors import DispatchError
-from ..gemm import FLOAT_BYTES, Triple
+from ..gemm import Triple
 from ..models.launches import Floats
 from .blas_library import BlasHandle
 from .choices import Choice, KnownChoices, kind_of_call
 from .chooser import Chooser
-from .cuda_driver import LEGACY_STREAMS, CudaFault, Driver
+from .cuda_driver import LEGACY_STREAMS, CudaFault
 from .devices import OpenGpu
 from .engine import Engine, Plan
+from .error_sample import LEAST_ELEMENTS, ErrorSample, Launch
+from .harness import Harness
 from .pick import NUM_FIRST, Call, Pick
 from .product import Product
+from .summation import SHORTEST_CHAIN, excess_depth
 from .table import Table
-from .workspace import aligned
 
 BATCH_US = 300.0  # of launches in a graph: events resolve 0.5 us
 MAX_LAUNCHES = 64  # in a graph: capturing one takes the host as long as a short kernel runs
@@ -52,9 +58,7 @@ MIN_ROUNDS, MAX_ROUNDS = 3, 9  # the first of which is not counted
 SURELY_SLOWER = 1.3  # times the fastest, of single launches
 LATENCY_US = 50.0  # by which equally long single launches may differ between events
 LONG_US = 2000.0  # a launch that took this long needs no second one
-MEMORY_SHARE = 0.25  # of the free memory that settling takes at most
-L2_TIMES = 2  # as much as L2 holds is overwritten, to clear it
-NUM_RANDOM = 1 << 18  # normal numbers that are made; operands repeat them
+MOST_CHECKED = 2 * NUM_FIRST  # launches whose errors are looked at to find the first that are accurate
 DEFAULT_STREAM = LEGACY_STREAMS[0]  # waits for the work of all streams that do not opt out
 
 
@@ -112,27 +116,25 @@ class Settler:
             return
         choices.add(choice)
 
+    def first(self, problem: Product, call: Call, gpu: OpenGpu, stream: int) -> Sequence[Pick]:
+        """The launches that settling times. Raises DispatchError."""
+        ranked = self._chooser.ranked(call, NUM_FIRST)
+        with _Race.on(self._engine, problem, kind_of_call(call), gpu, stream, self._l2_bytes) as race:
+            race.take(ranked)
+            return race.accurate(ranked, self._chooser)
+
     def _race(
         self, problem: Product, kind: Call, gpu: OpenGpu, stream: int, ranked: Sequence[Pick]
     ) -> Choice:
         """The fastest of some launches, and how fast cuBLAS is. Raises DispatchError."""
-        engine, driver = self._engine, self._engine.driver
-        plans = [engine.plan_of(problem, gpu, pick) for pick in ranked]
-        wanted = BATCH_US / max(ranked[0].expected_us or 1.0, 1.0)
-        with engine.devices.current(gpu), driver.relaxed(), ExitStack() as at_end:
-            driver.synchronize(stream)
-            own = driver.make_stream()
-            at_end.callback(driver.free_stream, own)
-            at_end.callback(driver.synchronize, own)
-            library = engine.blas.library if engine.blas.may_serve(kind) else None
-            handle = None if library is None else library.handle(gpu.device, own, driver)
-            harness = Harness(driver, problem, kind, plans, handle is not None, self._l2_bytes, own, at_end)
-            harness.take(round(min(max(wanted, 1), MAX_LAUNCHES)))
-            times_us = _times_us(_launches(engine, plans, handle, harness), len(plans), harness)
+        with _Race.on(self._engine, problem, kind, gpu, stream, self._l2_bytes) as race:
+            race.take(ranked)
+            ranked = race.accurate(ranked, self._chooser)
+            times_us = race.times_us(ranked)
         shares = np.median(times_us / times_us[np.isfinite(times_us[:, 0])].mean(axis=0), axis=1)
-        best = int(shares[: len(plans)].argmin())
+        best = int(shares[: len(ranked)].argmin())
         gemm, pick, time_us = kind.gemm, ranked[best], float(np.median(times_us[best]))
-        cublas_us = [time_us * float(share / shares[best]) for share in shares[len(plans) :]]
+        cublas_us = [time_us * float(share / shares[best]) for share in shares[len(ranked) :]]
         return Choice(
             gemm.m, gemm.n, gemm.k, gemm.trans_a, gemm.trans_b, kind.lds, kind.addresses,
             pick.kernel_id, pick.split_k, time_us, len(ranked),
@@ -140,140 +142,91 @@ class Settler:
         )  # fmt: skip
 
 
-class Harness:
-    """The resources for timing launches of one kind of call: a stream, operands, a workspace, and events. All
-    are released when the stack ends."""
+class _Race:
+    """Launches of one kind of call beside each other, and beside cuBLAS if that may serve."""
 
-    def __init__(
-        self,
-        driver: Driver,
-        problem: Product,
-        kind: Call,
-        plans: Sequence[Plan],
-        has_rival: bool,
-        l2_bytes: int,
-        stream: int,
-        at_end: ExitStack,
-    ) -> None:
-        self.stream, self.num_launches = stream, 1
-        self.sets: list[Triple] = []
-        self._driver, self._at_end, self._l2_bytes = driver, at_end, l2_bytes
-        self._offsets = kind.addresses
-        self._sizes = [
-            aligned(size + offset) for size, offset in zip(problem.num_bytes, kind.addresses, strict=True)
-        ]
-        scratch_bytes = max(plan.grid.scratch_bytes for plan in plans)
-        self._scratch_bytes = aligned(max(scratch_bytes, WORKSPACE_BYTES if has_rival else 0))
-        self._counter_bytes = aligned(max(plan.grid.counter_bytes for plan in plans))
-        self._base = self._border = self._l2 = 0
-        self._events: list[int] = []
+    def __init__(self, engine: Engine, problem: Product, kind: Call, gpu: OpenGpu, harness: Harness) -> None:
+        self._engine, self._problem, self._kind, self._gpu = engine, problem, kind, gpu
+        self._harness = harness
+        library = engine.blas.library if engine.blas.may_serve(kind) else None
+        handle = None if library is None else library.handle(gpu.device, harness.stream, engine.driver)
+        self._rivals = [] if handle is None else [self._by_cublas(handle)]
 
-    @staticmethod
-    def l2_bytes(table: Table) -> int:
-        """How much is overwritten to clear L2; 0 if the table's times are warm."""
-        return 0 if table.policy == "warm" else L2_TIMES * table.limits.l2_bytes
+    @classmethod
+    @contextmanager
+    def on(
+        cls, engine: Engine, problem: Product, kind: Call, gpu: OpenGpu, stream: int, l2_bytes: int
+    ) -> Iterator[_Race]:
+        """A race on a stream of its own, after the work of this one, with the GPU's context current."""
+        driver = engine.driver
+        with engine.devices.current(gpu), driver.relaxed(), ExitStack() as at_end:
+            driver.synchronize(stream)
+            own = driver.make_stream()
+            at_end.callback(driver.free_stream, own)
+            at_end.callback(driver.synchronize, own)
+            yield cls(engine, problem, kind, gpu, Harness(driver, problem, kind, l2_bytes, own, at_end))
 
-    def take(self, num_launches: int) -> None:
-        """Take memory for this many launches, or for fewer if these would take too much of the free memory.
-        Raises DispatchError if there is not enough for one."""
-        driver, set_bytes = self._driver, sum(self._sizes)
-        others = self._scratch_bytes + self._counter_bytes + self._l2_bytes
-        most = int(MEMORY_SHARE * driver.free_bytes())
-        num_sets = min(num_launches if self._l2_bytes else 1, (most - others) // set_bytes)
-        if num_sets < 1:
-            raise DispatchError(
-                f"it takes {set_bytes + others >> 20} MiB to time, more than a quarter of what is free"
-            )
-        self.num_launches = num_sets if self._l2_bytes else num_launches
-        base = self._base = self._allocate(num_sets * set_bytes)
-        self._fill(base, num_sets * set_bytes)
-        for start in range(base, base + num_sets * set_bytes, set_bytes):
-            a, b, c = (start + sum(self._sizes[:i]) + self._offsets[i] for i in range(3))
-            self.sets.append((a, b, c))
-        if self._scratch_bytes:
-            self._border = self._allocate(self._scratch_bytes + self._counter_bytes) + self._scratch_bytes
-            if self._counter_bytes:
-                driver.zero(self._border, self._counter_bytes, self.stream)
-        if self._l2_bytes:
-            self._l2 = self._allocate(self._l2_bytes)
-        self._events = [self._make_event() for _ in range(2 * (NUM_FIRST + 1))]
+    def take(self, ranked: Sequence[Pick]) -> None:
+        """Take the memory for such launches."""
+        wanted = BATCH_US / max(ranked[0].expected_us or 1.0, 1.0)
+        num_launches = round(min(max(wanted, 1), MAX_LAUNCHES))
+        self._harness.take(num_launches, self._plans(ranked), bool(self._rivals))
 
-    def workspace(self, scratch_bytes: int) -> int:
-        """For one launch at a time: the boundary between scratch and counters is the same for all."""
-        return self._border - scratch_bytes if scratch_bytes else 0
+    def accurate(self, ranked: Sequence[Pick], chooser: Chooser) -> Sequence[Pick]:
+        """The chooser's first launches that are as accurate as cuBLAS, by the errors of both; the given ones
+        where these tell nothing: all sums are short, or C has too few elements. The limit is less by the
+        deviation of the ratio of two such errors. Raises DispatchError if none of the first few is
+        accurate."""
+        harness = self._harness
+        sample = ErrorSample(harness, self._problem)
+        is_short = self._kind.gemm.k <= SHORTEST_CHAIN
+        if not self._rivals or is_short or sample.num_elements < LEAST_ELEMENTS:
+            return ranked
+        (of_cublas,) = sample.depths(self._rivals)
+        most = MAX_ERROR / (1 + 1 / math.sqrt(sample.num_elements))
+        allowed = of_cublas.within(most, most)
+        ranked = chooser.ranked(self._kind, MOST_CHECKED, allowed)
+        plans = self._plans(ranked)
+        harness.take_workspace(plans, has_rival=True)
+        depths = sample.depths([self._by_kernel(plan) for plan in plans])
+        harness.fill_first("normal")
+        found = [pick for pick, own in zip(ranked, depths, strict=True) if excess_depth(own, allowed) <= 1]
+        if not found:
+            raise DispatchError(f"none of {len(ranked)} launches is as accurate as cuBLAS")
+        return found[:NUM_FIRST]
 
-    def stored(self, address: int, at: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-        """The numbers of an operand at an address, at these offsets from it."""
-        start = (address - self._base) // FLOAT_BYTES
-        found: np.ndarray[Any, Any] = _random_numbers()[(start + at) % NUM_RANDOM]
-        return found
+    def times_us(self, ranked: Sequence[Pick]) -> Floats:
+        """(launches, rounds) the time of each, and of cuBLAS behind them if that may serve."""
+        launches = [self._by_kernel(plan) for plan in self._plans(ranked)]
+        return _times_us([*launches, *self._rivals], len(launches), self._harness)
 
-    def copy_out(self, host: int, address: int, num_bytes: int) -> None:
-        """Copies to the host, after the work of the stream. Waits for it."""
-        self._driver.copy_out(host, address, num_bytes, self.stream)
-        self._driver.synchronize(self.stream)
+    def _plans(self, picks: Sequence[Pick]) -> list[Plan]:
+        return [self._engine.plan_of(self._problem, self._gpu, pick) for pick in picks]
 
-    def intervals_us(self, actions: Sequence[Callable[[], None]]) -> list[float]:
-        """How long each of a few actions takes on the GPU, one after another. Waits for them."""
-        driver, pairs = self._driver, list(zip(self._events[::2], self._events[1::2], strict=True))
-        for action, (begin, end) in zip(actions, pairs, strict=False):
-            if self._l2:
-                driver.zero(self._l2, self._l2_bytes, self.stream)
-            driver.record(begin, self.stream)
-            action()
-            driver.record(end, self.stream)
-        driver.synchronize(self.stream)
-        return [driver.elapsed_us(*pair) for _, pair in zip(actions, pairs, strict=False)]
+    def _by_kernel(self, plan: Plan) -> Launch:
+        engine, harness = self._engine, self._harness
 
-    def graph(self, enqueue: Callable[[], None]) -> Callable[[], None]:
-        """Launches the work that `enqueue` gives to the stream as one graph."""
-        made = self._driver.capture(self.stream, enqueue)
-        self._at_end.callback(self._driver.free_graph, made)
-        return partial(self._driver.launch_graph, made, self.stream)
+        def launch(operands: Triple) -> None:
+            workspace = harness.workspace(plan.grid.scratch_bytes)
+            engine.launch_all(plan, harness.stream, operands, 1.0, 0.0, workspace)
 
-    def _allocate(self, num_bytes: int) -> int:
-        address = self._driver.allocate(num_bytes, self.stream)
-        self._at_end.callback(self._driver.free, address, self.stream)
-        return address
+        return launch
 
-    def _make_event(self) -> int:
-        event = self._driver.make_event()
-        self._at_end.callback(self._driver.free_event, event)
-        return event
+    def _by_cublas(self, handle: BlasHandle) -> Launch:
+        call, harness = self._engine.blas.call(self._problem), self._harness
 
-    def _fill(self, address: int, num_bytes: int) -> None:
-        """With random numbers: zeros draw less power, and are multiplied faster."""
-        numbers = _random_numbers()
-        filled = min(num_bytes, numbers.nbytes)
-        self._driver.copy_in(address, numbers.ctypes.data, filled, self.stream)
-        while filled < num_bytes:
-            more = min(filled, num_bytes - filled)
-            self._driver.copy(address + filled, address, more, self.stream)
-            filled += more
+        def launch(operands: Triple) -> None:
+            handle.scale(1.0, 0.0)
+            handle.sgemm(call, harness.stream, operands, harness.workspace(WORKSPACE_BYTES))
+
+        return launch
 
 
-def _launches(
-    engine: Engine, plans: Sequence[Plan], handle: BlasHandle | None, harness: Harness
-) -> list[Callable[[Triple], None]]:
-    """Functions that enqueue each plan, and last cuBLAS if its handle is given, with some operands."""
-
-    def launch(plan: Plan, operands: Triple) -> None:
-        workspace = harness.workspace(plan.grid.scratch_bytes)
-        engine.launch_all(plan, harness.stream, operands, 1.0, 0.0, workspace)
-
-    launches: list[Callable[[Triple], None]] = [partial(launch, plan) for plan in plans]
-    if handle is not None:
-        handle.scale(1.0, 0.0)
-        call, workspace = engine.blas.call(plans[0].problem), harness.workspace(WORKSPACE_BYTES)
-        launches.append(lambda operands: handle.sgemm(call, harness.stream, operands, workspace))
-    return launches
-
-
-def _times_us(launches: Sequence[Callable[[Triple], None]], num_plans: int, harness: Harness) -> Floats:
+def _times_us(launches: Sequence[Launch], num_plans: int, harness: Harness) -> Floats:
     """(launches, rounds) the time of each in each round; infinite if it is surely slower than the fastest of
     the first `num_plans`, the table's own."""
 
-    def launch_several(launch: Callable[[Triple], None]) -> None:
+    def launch_several(launch: Launch) -> None:
         for number in range(harness.num_launches):
             launch(harness.sets[number % len(harness.sets)])
 
@@ -295,8 +248,3 @@ def _times_us(launches: Sequence[Callable[[Triple], None]], num_plans: int, harn
     if not (times_us > 0).all():
         raise DispatchError("the GPU's events tell no times")
     return times_us
-
-
-@cache
-def _random_numbers() -> np.ndarray[Any, np.dtype[np.float32]]:
-    return np.random.default_rng(0).standard_normal(NUM_RANDOM, dtype=np.float32)

@@ -10,14 +10,14 @@ relative error grows like a depth:
     (b b + (n - 1) L) / K + (t - 1) + (s - 1)       for positive data
 
 (after N. Higham and T. Mary, SIAM J. Sci. Comput. 41, 2019). On an H200 the relative (Frobenius) errors are
-1.8e-8 and 1.5e-8 times the square roots of these depths, ours and cuBLAS's (decision 0043). Sums of lanes are
+ERRORS times the square roots of these depths, ours and cuBLAS's (decision 0043). Sums of lanes are
 added in a tree, and each of its levels adds to the depth (LEVEL). Where g groups of threads share out the s
 splits of two_pass (launch.reduce_groups), (s / g - 1) + (g - 1) counts instead of s - 1, for positive data
 (s / g - 1) / g + (g - 1).
 
 cuBLAS splits k by its own rules, and adds up each split in one chain. Of 2,400 drawn shapes, it splits most
-no more often than `most_splits` says. A kernel may be deeper up to an error MAX_ERROR times as large, as a
-search holds its candidates to unless told otherwise.
+no more often than `most_splits` says. By that guess a kernel may have GUESSED_ERRORS times its error. Where
+errors are measured, by a search or by settling, they decide instead.
 
 Copied into exported tables.
 """
@@ -36,6 +36,8 @@ from ..kernel.config import Config, threads_along_k
 from ..kernel.launch import reduce_groups
 from ..models.launches import Floats
 
+ERRORS = 1.8e-8, 1.5e-8  # of a depth of 1: for data of zero mean, and for positive data
+GUESSED_ERRORS = MAX_ERROR, 1.4  # times cuBLAS's, on data of zero mean, and on positive data (0066)
 CHAIN_SHARE = 0.9  # of the depth that is allowed: the rest is for adding up the splits
 LEVEL = 2.4, 1.5  # of the tree that adds up lanes: depth for data of zero mean, and for positive data (0065)
 # Of cuBLAS (0043). Its splits of k: this factor times the square root of k over the cube root of the elements
@@ -49,7 +51,7 @@ LEAST_K, LEAST_K_OF_LARGE, LARGE = 248, 1152, 128 * 128
 # along k, a vector is dot products, and so are up to DOT_ROWS rows if A has at most DOT_ELEMENTS elements:
 # DOT_THREADS threads share k, DOT_ADDED sums are added in one chain, and no more than DOT_DEPTH is assumed.
 # DOT_POSITIVE is the depth for positive data, from LEAST_K on (0065).
-NARROW, NARROW_PARTS, NARROW_DEPTH, NARROW_ADDING = 32, 128, 128, 0.5
+NARROW, NARROW_PARTS, NARROW_DEPTH, NARROW_ADDING = 32, 128, 128, 0.3
 FEW_ROWS, PARTS_OF_FEW_ROWS = 16, 4
 DOT_ROWS, DOT_ELEMENTS, DOT_THREADS, DOT_ADDED = 9, 24_000, 256, 32
 DOT_DEPTH, DOT_POSITIVE = 64, 12
@@ -64,6 +66,15 @@ class Depths(NamedTuple):
     def at_least(self, others: Depths) -> Depths:
         """The greater of each and of all that these arrays hold."""
         return Depths(*(max(own, float(found.max())) for own, found in zip(self, others, strict=True)))
+
+    @classmethod
+    def of_errors(cls, zero_mean: float, positive: float) -> Depths:
+        """Those that sums have by their relative (Frobenius) errors."""
+        return cls((zero_mean / ERRORS[0]) ** 2, (positive / ERRORS[1]) ** 2)
+
+    def within(self, zero_mean: float, positive: float) -> Depths:
+        """Those of sums with so many times the errors."""
+        return Depths(zero_mean**2 * self.zero_mean, positive**2 * self.positive)
 
 
 class Sums(NamedTuple):
@@ -153,7 +164,7 @@ def allowed_depths(gemm: Gemm, num_sms: int) -> Depths:
     positive = k / of_positive**2 + (NARROW_ADDING if is_narrow else 1) * (of_positive - 1)
     if k >= LEAST_K and _is_dots(gemm):
         positive = DOT_POSITIVE
-    return Depths(MAX_ERROR**2 * zero_mean, MAX_ERROR**2 * positive)
+    return Depths(zero_mean, positive).within(*GUESSED_ERRORS)
 
 
 def excess_depth(depths: Depths, allowed: Depths) -> Floats:

@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from table_cases import FakeDriver
+from table_cases import FakeDriver, inexact
 
 VERSION = (13, 1, 0)
 _INVALID_VALUE = 7
@@ -57,6 +57,7 @@ class PlayedBlas:
 
     driver: FakeDriver
     time_us: float = 100.0  # of a product
+    error: float = 0.0  # relative, besides that of rounding the result
     version: tuple[int, ...] = VERSION
     refused: dict[str, int] = field(default_factory=dict)
     served: list[Served] = field(default_factory=list)
@@ -125,7 +126,7 @@ class PlayedBlas:
             driver.clock_us += self.time_us
             first = by_columns(a, k, m, lda).T if trans_a else by_columns(a, m, k, lda)
             second = by_columns(b, n, k, ldb).T if trans_b else by_columns(b, k, n, ldb)
-            product, result = first.astype(np.float64) @ second, by_columns(c, m, n, ldc)
+            product, result = inexact(first.astype(np.float64) @ second, self.error), by_columns(c, m, n, ldc)
             result[...] = scales[0] * product + (scales[1] * result if scales[1] else 0)
 
         driver._captured.get(setting.stream, _AtOnce()).append(partial(play))

@@ -264,7 +264,7 @@ class Launch:
     overlaps: bool
 
 
-def _at(address: int, rows: int, columns: int, ld: int) -> np.ndarray[Any, Any]:
+def matrix_at(address: int, rows: int, columns: int, ld: int) -> np.ndarray[Any, Any]:
     """The matrix at a (host) address."""
     if not (rows and columns):
         return np.zeros((rows, columns), np.float32)
@@ -325,7 +325,7 @@ def _store(
     assert bool(bias) == (epilogue.bias == "columns") and bias % 4 == 0
     found = alpha * product + (beta * c if beta else 0)
     if bias:
-        found = found + _at(bias, 1, c.shape[1], c.shape[1])
+        found = found + matrix_at(bias, 1, c.shape[1], c.shape[1])
     c[...] = activated(found, epilogue.activation)
 
 
@@ -421,6 +421,14 @@ def _guarded(action: Callable[..., None]) -> Callable[..., int]:
     return call
 
 
+def inexact(product: np.ndarray[Any, Any], error: float) -> np.ndarray[Any, Any]:
+    """With errors of this size, relative to all of it (Frobenius)."""
+    if not error:
+        return product
+    noise = np.random.default_rng(product.size).standard_normal(product.shape)
+    return np.asarray(product + noise * error * np.sqrt(np.mean(product * product)))
+
+
 @dataclass
 class FakeDriver:
     """Stands in for dispatch.driver.Driver. GPU i has context 100 + i; 0 means none."""
@@ -437,6 +445,7 @@ class FakeDriver:
     kernel_us: dict[str, float] = field(default_factory=dict)  # of a launch, 100 if not listed
     num_free_bytes: int = 1 << 36
     result_error: float = 0.0  # added to every element of every product
+    errors: dict[str, float] = field(default_factory=dict)  # relative ones, as large as rounding's, by kernel
     graph: int = 1  # that all captured streams are captured into
     refusals: frozenset[str] = frozenset()  # calls for what a graph keeps that fail
     launches: list[Launch] = field(default_factory=list)
@@ -527,7 +536,7 @@ class FakeDriver:
             self.loading_depth -= 1
 
     def load_library(self, code: bytes) -> int:
-        assert self.loading_depth == 1
+        assert self.loading_depth
         self.log.append(("load", code))
         if self.refused_code:
             raise CudaFault("loading a cubin", self.refused_code, "REFUSED")
@@ -542,7 +551,7 @@ class FakeDriver:
         return handle
 
     def kernel_facts(self, kernel: int, device: int, *, has_clusters: bool) -> KernelFacts:
-        assert self.loading_depth == 1 and has_clusters
+        assert self.loading_depth and has_clusters
         record, name = self._kernels[kernel]
         spec = record.spec
         threads = {"sgemm": spec.threads, "sgemm_reduce": REDUCE_THREADS, "sgemm_pack": PACK_THREADS}[name]
@@ -554,7 +563,7 @@ class FakeDriver:
         self.allowed_smem[kernel, device] = num_bytes
 
     def make_resident(self, kernel: int) -> None:
-        assert self.loading_depth == 1 and self.current_context()
+        assert self.loading_depth and self.current_context()
 
     def launch(self, kernel: int, grid: tuple[int, int], threads: int, smem_bytes: int, stream: int,
                arguments: int, overlaps: bool) -> None:  # fmt: skip
@@ -568,7 +577,8 @@ class FakeDriver:
             assert self.allowed_smem.get((kernel, device), DEFAULT_SMEM) >= smem_bytes
             # Kernels that differ in split_k only share this code (not clusters): a launch says which it is.
             assert record.spec.reduction != "cluster" or record.spec.split_k == grid[1]
-            play = partial(self._sgemm, record.spec, grid, _arguments(arguments, _SGEMM))
+            error = self.errors.get(record.id, 0.0)
+            play = partial(self._sgemm, record.spec, error, grid, _arguments(arguments, _SGEMM))
         elif name == "sgemm_pack":
             assert (threads, smem_bytes) == (PACK_THREADS, PACK_SMEM_BYTES)
             play = partial(self._pack, grid, *_arguments(arguments, _PACK))
@@ -586,7 +596,7 @@ class FakeDriver:
         self.clock_us += self.kernel_us.get(launch.kernel_id, 100.0)
         play()
 
-    def _sgemm(self, spec: LaunchSpec, grid: tuple[int, int], arguments: list[Any]) -> None:
+    def _sgemm(self, spec: LaunchSpec, error: float, grid: tuple[int, int], arguments: list[Any]) -> None:
         m, n, k, alpha, a, lda, b, ldb, beta, c, ldc, workspace, splits, *rest = arguments
         walk, batch, epilogue = rest
         assert spec.variant.is_batched == (batch.products > 1)
@@ -602,29 +612,29 @@ class FakeDriver:
         assert True not in packed or (lda, a % 16) == (packed[True].padded, 0)
         assert False not in packed or (ldb, b % 16) == (packed[False].padded, 0)
         if spec.reduction == "last_block":
-            _at(workspace, 1, planned.sum_bytes // 4, planned.sum_bytes // 4)[...] = np.nan
-            counters = _at(workspace + planned.sum_bytes, 1, planned.tiles, planned.tiles)
+            matrix_at(workspace, 1, planned.sum_bytes // 4, planned.sum_bytes // 4)[...] = np.nan
+            counters = matrix_at(workspace + planned.sum_bytes, 1, planned.tiles, planned.tiles)
             assert not counters.view(np.uint32).any(), "counters are not zero"
         for i in range(batch.products):
             at_a, at_b, at_c = (at + 4 * i * stride for at, stride in zip((a, b, c), batch[1:], strict=True))
             turns_a = spec.variant.trans_a or True in packed
-            of_a = _at(at_a, k, m, lda).T if turns_a else _at(at_a, m, k, lda)
+            of_a = matrix_at(at_a, k, m, lda).T if turns_a else matrix_at(at_a, m, k, lda)
             turns_b = spec.variant.trans_b and False not in packed
-            of_b = _at(at_b, n, k, ldb).T if turns_b else _at(at_b, k, n, ldb)
+            of_b = matrix_at(at_b, n, k, ldb).T if turns_b else matrix_at(at_b, k, n, ldb)
             product = np.full((m, n), self.result_error)
             if alpha:  # else neither A nor B is read
-                product += of_a.astype(np.float64) @ of_b.astype(np.float64)
+                product += inexact(of_a.astype(np.float64) @ of_b.astype(np.float64), error)
             if spec.reduction == "two_pass":
                 self._put_sums(planned, workspace, i, product)
             else:
-                _store(_at(at_c, m, n, ldc), product, alpha, beta, spec.variant.epilogue, epilogue)
+                _store(matrix_at(at_c, m, n, ldc), product, alpha, beta, spec.variant.epilogue, epilogue)
 
     @staticmethod
     def _put_sums(planned: Grid, workspace: int, number: int, product: np.ndarray[Any, Any]) -> None:
         """The planes of one product lie behind those of all before it."""
         (m, n), plane = product.shape, planned.padded_m * planned.padded_n
         at = workspace + 4 * number * planned.split_k * plane
-        planes = _at(at, planned.split_k * planned.padded_m, planned.padded_n, planned.padded_n)
+        planes = matrix_at(at, planned.split_k * planned.padded_m, planned.padded_n, planned.padded_n)
         planes[...] = np.nan
         for z in range(planned.split_k):
             planes[z * planned.padded_m : z * planned.padded_m + m, :n] = product / planned.split_k
@@ -637,9 +647,11 @@ class FakeDriver:
         end = to + 4 * k * padded * products
         assert any(base <= to and end <= base + len(space) - 256 for base, space in self.memory.items())
         for i in range(products):
-            packed, at = _at(to + 4 * i * k * padded, k, padded, padded), operand + 4 * i * stride
+            packed, at = matrix_at(to + 4 * i * k * padded, k, padded, padded), operand + 4 * i * stride
             packed[:, extent:] = 0
-            packed[:, :extent] = _at(at, extent, k, ld).T if is_k_major else _at(at, k, extent, ld)
+            packed[:, :extent] = (
+                matrix_at(at, extent, k, ld).T if is_k_major else matrix_at(at, k, extent, ld)
+            )
 
     def _reduce(self, added: Epilogue, grid: tuple[int, int], m: int, n: int, alpha: float, beta: float,
                 c: int, ldc: int, workspace: int, splits: int, padded_m: int, padded_n: int, group_bits: int,
@@ -648,9 +660,9 @@ class FakeDriver:
         assert blocks == -(-m * n // (1 << group_bits)) and grid[0] % blocks == 0
         for i in range(grid[0] // blocks):
             at = workspace + 4 * i * splits * padded_m * padded_n
-            planes = _at(at, splits * padded_m, padded_n, padded_n).reshape(splits, padded_m, padded_n)
+            planes = matrix_at(at, splits * padded_m, padded_n, padded_n).reshape(splits, padded_m, padded_n)
             sums = planes[:, :m, :n].sum(axis=0, dtype=np.float64)
-            _store(_at(c + 4 * i * stride, m, n, ldc), sums, alpha, beta, added, epilogue)
+            _store(matrix_at(c + 4 * i * stride, m, n, ldc), sums, alpha, beta, added, epilogue)
 
     # Streams and memory
 

@@ -450,8 +450,8 @@ def test_what_the_caller_has_is_neither_read_nor_written(folder: Path, driver: F
     seen: list[Any] = []
     launch = driver._sgemm
 
-    def watch(spec: Any, grid: Any, arguments: list[Any]) -> None:
-        launch(spec, grid, arguments)
+    def watch(spec: Any, error: float, grid: Any, arguments: list[Any]) -> None:
+        launch(spec, error, grid, arguments)
         inside = [low <= arguments[i] < high for i, (low, high) in zip((4, 6, 9), places, strict=True)]
         seen.append((any(inside), bool((c == 7.0).all())))
 

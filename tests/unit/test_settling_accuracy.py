@@ -1,0 +1,294 @@
+"""Settling measures errors: cuBLAS's tell how deep sums may be, and launches that are inaccurate drop out."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from played_blas import PlayedBlas
+from table_cases import (
+    FIGURES,
+    LIMITS,
+    FakeDriver,
+    inexact,
+    make_kernel,
+    make_spec,
+    make_table,
+    matrix_at,
+    write_table,
+)
+
+from autotune.errors import DispatchError, DispatchWarning
+from autotune.gemm import Gemm, Triple
+from autotune.runtime import blas_library, error_sample
+from autotune.runtime.blas_library import BlasLibrary
+from autotune.runtime.dispatcher import Dispatcher
+from autotune.runtime.error_sample import ErrorSample
+from autotune.runtime.harness import Harness
+from autotune.runtime.pick import NUM_FIRST, Call
+from autotune.runtime.product import Product
+from autotune.runtime.selector import Selector
+from autotune.runtime.summation import Depths, Sums, allowed_depths
+from autotune.runtime.table import Table
+
+SHAPE = Gemm(72, 68, 2048)
+DEEP = 4e-7  # an error of sums some 500 deep
+FAST = replace(FIGURES, step_us=0.1)
+
+
+def _table() -> Table:
+    table = make_table(
+        make_kernel("whole", make_spec(), replace(FAST, step_us=0.01, round_us=0.01)),
+        make_kernel("split", make_spec(reduction="two_pass", split_k=16), replace(FAST, step_us=0.3)),
+        make_kernel("last", make_spec(reduction="last_block", split_k=16), replace(FAST, step_us=0.3)),
+    )
+    return replace(table, limits=replace(LIMITS, l2_bytes=1 << 16))
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_table(_table(), tmp_path_factory.mktemp("table") / "t")
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AUTOTUNE_CACHE", str(tmp_path / "cache"))
+    for name in ("AUTOTUNE_SETTLE", "AUTOTUNE_CHOICES", "AUTOTUNE_CUBLAS"):
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture
+def driver() -> FakeDriver:
+    return FakeDriver(_table(), errors=dict.fromkeys(("whole", "split", "last"), 1e-07))
+
+
+@pytest.fixture
+def blas(driver: FakeDriver, monkeypatch: pytest.MonkeyPatch) -> PlayedBlas:
+    played = PlayedBlas(driver, time_us=1000.0, error=DEEP)
+    library = BlasLibrary(played)
+    monkeypatch.setattr(blas_library, "find_library", lambda: library)
+    return played
+
+
+@contextmanager
+def taken(driver: FakeDriver, problem: Product, offsets: Triple = (0, 0, 0)) -> Iterator[Harness]:
+    """A harness with one set of operands."""
+    driver.push_context(100)
+    with driver.relaxed(), ExitStack() as at_end:
+        at_end.callback(driver.pop_context)
+        stream = driver.make_stream()
+        at_end.callback(driver.free_stream, stream)
+        harness = Harness(driver, problem, Call(problem.gemm, problem.lds, offsets), 0, stream, at_end)
+        harness.take(1, [], False)
+        yield harness
+
+
+def settled(folder: Path, driver: FakeDriver, gemm: Gemm = SHAPE) -> str:
+    """The kernel that settling chooses."""
+    (pick,) = Dispatcher(folder, driver=driver).settle([(gemm.m, gemm.n, gemm.k)])
+    assert pick.how == "settled", pick.reason
+    return pick.kernel_id
+
+
+def timed(driver: FakeDriver) -> set[str]:
+    """The kernels that were launched often: not only for their errors and for a first time."""
+    ran = [launch.kernel_id for launch in driver.launches if launch.name == "sgemm"]
+    return {name for name in ran if ran.count(name) > 8}
+
+
+def sums_of(name: str, gemm: Gemm = SHAPE) -> Depths:
+    kernel = next(kernel for kernel in _table().kernels if kernel.id == name)
+    found = Sums.of([kernel.config]).depths(float(kernel.spec.split_k), gemm)
+    return Depths(*(float(depth[0]) for depth in found))
+
+
+def test_cublas_may_sum_deeper_than_the_shape_tells(
+    folder: Path, driver: FakeDriver, blas: PlayedBlas
+) -> None:
+    """Kernels that sum all of k in one chain are too deep by the guess, and accurate by its errors."""
+    guessed = allowed_depths(SHAPE, LIMITS.num_sms)
+    assert sums_of("whole").zero_mean > guessed.zero_mean
+    driver.kernel_us = {"whole": 20.0}
+    blas.error = 2e-6
+    assert settled(folder, driver) == "whole"
+
+
+def test_it_may_be_more_accurate_than_the_shape_tells(
+    folder: Path, driver: FakeDriver, blas: PlayedBlas
+) -> None:
+    blas.error = 0.0
+    ranked = Selector(_table()).ranked(Call.packed(SHAPE), NUM_FIRST)
+    driver.errors = {pick.kernel_id: 3e-7 for pick in ranked}
+    with pytest.warns(DispatchWarning, match="not settled.*none of .* is as accurate as cuBLAS"):
+        Dispatcher(folder, driver=driver).settle([(SHAPE.m, SHAPE.n, SHAPE.k)])
+    assert not driver.memory and not driver.handles and not driver.context_stack
+
+
+@pytest.mark.parametrize("times, is_accurate", [(1.3, True), (1.7, False)])
+@pytest.mark.parametrize("name", ["split", "last"])
+def test_a_launch_whose_errors_are_too_large_drops_out(
+    folder: Path, driver: FakeDriver, blas: PlayedBlas, name: str, times: float, is_accurate: bool
+) -> None:
+    driver.kernel_us = {name: 5.0}
+    driver.errors[name] = times * DEEP
+    assert (settled(folder, driver) == name) == is_accurate
+    assert (name in timed(driver)) == is_accurate
+
+
+@pytest.mark.parametrize("name", ["split", "last"])
+def test_errors_on_positive_numbers_alone_are_enough(
+    folder: Path, driver: FakeDriver, blas: PlayedBlas, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = ErrorSample._errors
+
+    def errors(self: ErrorSample, launches: object, numbers: str) -> list[float]:
+        driver.errors[name] = 3 * DEEP if numbers == "uniform" else 1e-7
+        return own(self, launches, numbers)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(ErrorSample, "_errors", errors)
+    driver.kernel_us = {name: 5.0}
+    assert settled(folder, driver) != name
+
+
+def test_four_accurate_ones_are_timed_behind_others_that_are_not(
+    tmp_path: Path, blas: PlayedBlas, driver: FakeDriver
+) -> None:
+    kernels = [
+        make_kernel(
+            f"k{i}", make_spec(group=1 << i % 3, is_along_m=i > 2), replace(FAST, fixed_us=1 + i / 10)
+        )
+        for i in range(6)
+    ]
+    driver.table = replace(make_table(*kernels), limits=_table().limits)
+    driver.errors = {kernel.id: (3.0 if i in (0, 2) else 0.5) * 2e-6 for i, kernel in enumerate(kernels)}
+    blas.error = 2e-6
+    assert settled(write_table(driver.table, tmp_path / "t"), driver) in {"k1", "k3", "k4", "k5"}
+    assert timed(driver) == {"k1", "k3", "k4", "k5"}
+
+
+@pytest.mark.parametrize("gemm", [Gemm(72, 68, 64), Gemm(7, 9, 2048), Gemm(72, 68, 2048)], ids=str)
+def test_errors_are_looked_at_where_they_tell_something(
+    folder: Path, driver: FakeDriver, blas: PlayedBlas, gemm: Gemm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked: list[int] = []
+    own = ErrorSample.depths
+    monkeypatch.setattr(ErrorSample, "depths", lambda self, some: looked.append(len(some)) or own(self, some))
+    settled(folder, driver, gemm)
+    assert bool(looked) == (gemm == SHAPE)
+
+
+def test_without_cublas_the_shape_tells(folder: Path, driver: FakeDriver, blas: PlayedBlas) -> None:
+    driver.errors = dict.fromkeys(driver.errors, 1e-5)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        runtime = Dispatcher(folder, driver=driver, cublas=False)
+        (pick,) = runtime.settle([(SHAPE.m, SHAPE.n, SHAPE.k)])
+    assert pick.how == "settled" and not blas.served
+
+
+def test_launches_are_timed_on_numbers_of_mean_zero(
+    folder: Path, driver: FakeDriver, blas: PlayedBlas, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a search times them: positive numbers are only for errors."""
+    filled: list[bool] = []
+    fill = Harness._fill
+
+    def note(self: Harness, numbers: np.ndarray[Any, Any], num_bytes: int) -> None:
+        filled.append(bool(numbers.min() < 0))
+        fill(self, numbers, num_bytes)
+
+    monkeypatch.setattr(Harness, "_fill", note)
+    settled(folder, driver)
+    assert filled[0] and filled[-1] and not all(filled)
+
+
+# What is measured
+
+
+@st.composite
+def _products(draw: st.DrawFn) -> tuple[Product, Triple]:
+    """A product of any layout and leading dimensions, and the alignment of its operands."""
+    m, n, k = draw(st.integers(1, 90)), draw(st.integers(1, 90)), draw(st.integers(1, 90))
+    gemm = Gemm(m, n, k, draw(st.booleans()), draw(st.booleans()))
+    stored = ((k, m) if gemm.trans_a else (m, k), (n, k) if gemm.trans_b else (k, n), (m, n))
+    lds = tuple(columns + draw(st.integers(0, 5)) for _, columns in stored)
+    num_bytes = tuple(
+        4 * ((rows - 1) * ld + columns) for (rows, columns), ld in zip(stored, lds, strict=True)
+    )
+    offsets = tuple(draw(st.sampled_from((0, 4, 8))) for _ in range(3))
+    return Product(gemm, (lds[0], lds[1], lds[2]), (num_bytes[0], num_bytes[1], num_bytes[2])), (
+        offsets[0],
+        offsets[1],
+        offsets[2],
+    )
+
+
+def _multiply(driver: FakeDriver, problem: Product, operands: Triple, error: float) -> None:
+    gemm, (lda, ldb, ldc) = problem.gemm, problem.lds
+    a, b, c = operands
+    of_a = matrix_at(a, gemm.k, gemm.m, lda).T if gemm.trans_a else matrix_at(a, gemm.m, gemm.k, lda)
+    of_b = matrix_at(b, gemm.n, gemm.k, ldb).T if gemm.trans_b else matrix_at(b, gemm.k, gemm.n, ldb)
+    matrix_at(c, gemm.m, gemm.n, ldc)[...] = inexact(of_a.astype(np.float64) @ of_b.astype(np.float64), error)
+
+
+@settings(deadline=None, max_examples=60)
+@given(_products(), st.booleans())
+def test_errors_of_any_product_are_found(case: tuple[Product, Triple], is_by_rows: bool) -> None:
+    """Also of matrices that are too large to be copied whole. An error of 1e-3 hides that of rounding."""
+    problem, offsets = case
+    driver = FakeDriver(_table())
+    with pytest.MonkeyPatch.context() as patch, taken(driver, problem, offsets) as harness:
+        if is_by_rows:
+            patch.setattr(error_sample, "MOST_COPIED", 0)
+        sample = ErrorSample(harness, problem)
+        launches = [partial(_multiply, driver, problem, error=error) for error in (1e-3, 2e-3)]
+        small, large = sample.depths(launches)
+        missing = sample.depths([lambda operands: None])[0]
+    for depth in small, large, missing:
+        assert depth.zero_mean > 0 and depth.positive > 0
+    elements = problem.gemm.m * problem.gemm.n
+    assert min(elements, 64) <= sample.num_elements <= elements
+    spread = 1 + 5 / np.sqrt(sample.num_elements) if elements > sample.num_elements else 1.001
+    for depth, error in ((small, 1e-3), (large, 2e-3), (missing, 1.0)):
+        found = Depths.of_errors(error, error)
+        if elements >= 64:
+            for own, expected in zip(depth, found, strict=True):
+                assert 1 / (1.7 * spread) < own / expected < 1.7 * spread
+
+
+@given(st.integers(1, 1 << 20), st.integers(1, 1 << 20), st.integers(1, 1 << 24))
+def test_few_elements_are_looked_at(m: int, n: int, k: int) -> None:
+    rows, columns = error_sample._numbers(m, n, k)
+    assert 0 <= rows <= m and 0 <= columns <= n
+    assert rows * columns <= error_sample.MOST_ELEMENTS
+    assert (rows + columns) * k <= error_sample.MOST_NUMBERS
+    if min(m, n) > 1 and k <= 1 << 16:
+        assert rows * columns >= min(m * n, 64)
+
+
+def test_a_result_that_is_no_number_is_an_error(driver: FakeDriver) -> None:
+    problem = Product(SHAPE, SHAPE.lds, SHAPE.operand_bytes)
+
+    def spoil(operands: Triple) -> None:
+        matrix_at(operands[2], SHAPE.m, SHAPE.n, SHAPE.n)[...] = np.nan
+
+    with taken(driver, problem) as harness, pytest.raises(DispatchError, match="no number"):
+        ErrorSample(harness, problem).depths([spoil])
+
+
+def test_partial_sums_that_are_too_large_are_refused(driver: FakeDriver) -> None:
+    problem = Product(SHAPE, SHAPE.lds, SHAPE.operand_bytes)
+    driver.num_free_bytes = 16 << 20
+    plan = SimpleNamespace(grid=SimpleNamespace(scratch_bytes=4 << 20, counter_bytes=256))
+    with taken(driver, problem) as harness, pytest.raises(DispatchError, match="4 MiB are too large"):
+        harness.take_workspace([plan], False)  # type: ignore[list-item]
