@@ -112,7 +112,7 @@ class Reached:
         alone = [ALONE] if is_accurate(errors, ALONE) else []
         portfolio, reference = fastest(samples, ours), fastest(samples, [*ours, *alone])
         pick = facts["name"]
-        settled = fastest(samples, facts["first"])
+        settled = fastest(samples, facts["first"] or [pick])
 
         def told(name: str, other: str) -> float:
             return speed(samples, name, other, TELL)

@@ -146,7 +146,7 @@ class TableArena:
         return pick, self.launched(pick, call, sets)
 
     def first(self, call: Call, pick: Pick) -> tuple[Pick, ...]:
-        """The launches that settling would time; the pick alone where it times none."""
+        """The accurate launches that settling would time, if any; the pick alone where it cannot."""
         problem = Product(call.gemm, call.lds, stored_bytes(call))
         gpu = self._devices.gpu(self.arena.gpu.index)
         try:

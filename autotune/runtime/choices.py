@@ -39,7 +39,7 @@ from .pick import Call, Pick, Provider, in_splits
 from .table import Extent, Kernel, Table, TimeUs
 
 FORMAT = "autotune choices"
-SCHEMA_VERSION = 1
+SCHEMA_VERSION, WITHOUT_ERRORS = 2, 1  # written; and read, too: settling measured no errors then
 FOLDER = "choices"  # in the cache folder
 MAX_CHOICES = 4096  # of a file: beyond them nothing more is settled
 MAX_LEFT = 1 << 14  # kinds of call that are remembered as not to be settled: 1 KB each
@@ -69,10 +69,15 @@ class Choice:
     time_us: TimeUs  # of one launch, measured
     num_timed: Annotated[int, Within(1, 256)]  # launches that were timed
     cublas_us: TimeUs | None  # beside them; None where it was not timed, or is surely slower
+    excess: Annotated[float, Within(1, 1e30)]  # depth of its sums by its errors, over the allowed one; or 1
 
     @property
     def provider(self) -> Provider:
-        return "autotune" if self.cublas_us is None or self.cublas_us >= self.time_us else "cublas"
+        from .summation import slower_by  # with the models: an application may need none of them
+
+        if self.cublas_us is None or self.cublas_us >= self.time_us * slower_by(self.excess):
+            return "autotune"
+        return "cublas"
 
     @property
     def call(self) -> Call:
@@ -140,7 +145,7 @@ def read(path: Path, table: str, advice: str) -> ChoiceFile:
         data = strict.parse(text)
         _check_head(data)
         checksum.verify(text, data.get("checksum"))
-        found: ChoiceFile = strict.read(ChoiceFile, data, "choices")
+        found: ChoiceFile = strict.read(ChoiceFile, _newest(data), "choices")
     except (strict.Misfit, UnicodeError) as error:
         raise DispatchError(f"{path} holds no choices that can be used: {error}; {advice}") from error
     if found.table != table:
@@ -151,8 +156,16 @@ def read(path: Path, table: str, advice: str) -> ChoiceFile:
 def _check_head(data: Any) -> None:
     if type(data) is not dict or data.get("format") != FORMAT:
         raise strict.Misfit("it is no file of choices")
-    if data.get("schema_version") != SCHEMA_VERSION:
+    if data.get("schema_version") not in (SCHEMA_VERSION, WITHOUT_ERRORS):
         raise strict.Misfit(f"it is not of schema {SCHEMA_VERSION}, which this code reads")
+
+
+def _newest(data: dict[str, Any]) -> dict[str, Any]:
+    """The same of an older file as it would be written now."""
+    choices = data.get("choices")
+    if data["schema_version"] == SCHEMA_VERSION or not isinstance(choices, list):
+        return data
+    return {**data, "choices": [{**one, "excess": 1.0} if type(one) is dict else one for one in choices]}
 
 
 class Choices:
@@ -297,7 +310,8 @@ class KnownChoices:
             return None
         provider, num = choice.provider, choice.num_timed
         what = f"{how} of {num}" if provider == "autotune" else f"cuBLAS, {how} beside {num} kernels"
-        told = partial(str, f"{call.gemm} was not tuned: {what} that were timed")
+        rest = ", none of which is as accurate as cuBLAS" if choice.excess > 1 else ""
+        told = partial(str, f"{call.gemm} was not tuned: {what} that were timed{rest}")
         measured = choice.time_us, None, provider, choice.cublas_us
         return Pick(kernel.id, "settled", told, choice.split_k, *measured)
 

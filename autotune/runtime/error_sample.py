@@ -19,7 +19,7 @@ from .harness import Harness, Numbers
 from .product import Product
 from .summation import Depths
 
-LEAST_ELEMENTS, MOST_ELEMENTS = 64, 64 * 64  # of C: an error is known to 9 % and to 1 % then
+LEAST_ELEMENTS, MOST_ELEMENTS = 16, 64 * 64  # of C: an error is known to 18 % and to 1 % then
 MOST_NUMBERS = 1 << 23  # of A and B that are looked up for them, which takes a host 0.2 s
 MOST_COPIED, MOST_COPIES = 4 << 20, 64  # bytes of C copied at once; of a larger one so many rows
 

@@ -7,7 +7,7 @@ hardly anything (docs/decisions/0040). So these are timed, as a search times its
    of the caller's is read or written.
 2. If cuBLAS may serve, its errors on some elements of C tell how deep sums may be (error_sample.py), which
    the model can only guess from the shape. The model ranks launches anew by that. Those whose own errors turn
-   out to be too large are left out (docs/decisions/0066).
+   out to be too large are left out, if any is accurate (docs/decisions/0066).
 3. Each launch runs twice between events. A launch that is surely slower than the fastest is left out.
 4. Each of the others becomes a graph of launches that takes about BATCH_US. If the table's times are cold,
    each launch has its own operands, and L2 is overwritten before each graph.
@@ -15,7 +15,8 @@ hardly anything (docs/decisions/0040). So these are timed, as a search times its
 6. The launch with the least median of its shares of the rounds is chosen.
 
 If cuBLAS may serve, it is timed beside them, in the same way, and serves if its median is less. The fastest
-kernel is still timed to the end: it serves if cuBLAS cannot be called.
+kernel is still timed to the end: it serves if cuBLAS cannot be called. Where no launch is accurate, all count
+as slower, as when the model picks (summation.slower_by).
 
 All of this runs on its own stream, after the work of the caller's stream. The host waits for it. Under graph
 capture nothing is settled. A failure prevents the choice, never the product: the model's first choice serves,
@@ -48,7 +49,7 @@ from .error_sample import LEAST_ELEMENTS, ErrorSample, Launch
 from .harness import Harness
 from .pick import NUM_FIRST, Call, Pick
 from .product import Product
-from .summation import SHORTEST_CHAIN, excess_depth
+from .summation import SHORTEST_CHAIN, excess_depth, slower_by
 from .table import Table
 
 BATCH_US = 300.0  # of launches in a graph: events resolve 0.5 us
@@ -117,11 +118,11 @@ class Settler:
         choices.add(choice)
 
     def first(self, problem: Product, call: Call, gpu: OpenGpu, stream: int) -> Sequence[Pick]:
-        """The launches that settling times. Raises DispatchError."""
+        """The launches that settling times, as far as they are accurate. Raises DispatchError."""
         ranked = self._chooser.ranked(call, NUM_FIRST)
         with _Race.on(self._engine, problem, kind_of_call(call), gpu, stream, self._l2_bytes) as race:
             race.take(ranked)
-            return race.accurate(ranked, self._chooser)
+            return [pick for pick, excess in race.entrants(ranked, self._chooser) if excess == 1]
 
     def _race(
         self, problem: Product, kind: Call, gpu: OpenGpu, stream: int, ranked: Sequence[Pick]
@@ -129,16 +130,18 @@ class Settler:
         """The fastest of some launches, and how fast cuBLAS is. Raises DispatchError."""
         with _Race.on(self._engine, problem, kind, gpu, stream, self._l2_bytes) as race:
             race.take(ranked)
-            ranked = race.accurate(ranked, self._chooser)
-            times_us = race.times_us(ranked)
+            entrants = race.entrants(ranked, self._chooser)
+            excess = np.array([excess for _, excess in entrants])
+            times_us = race.times_us([pick for pick, _ in entrants], slower_by(excess))
         shares = np.median(times_us / times_us[np.isfinite(times_us[:, 0])].mean(axis=0), axis=1)
-        best = int(shares[: len(ranked)].argmin())
-        gemm, pick, time_us = kind.gemm, ranked[best], float(np.median(times_us[best]))
-        cublas_us = [time_us * float(share / shares[best]) for share in shares[len(ranked) :]]
+        best = int((shares[: len(entrants)] * slower_by(excess)).argmin())
+        gemm, pick, time_us = kind.gemm, entrants[best][0], float(np.median(times_us[best]))
+        cublas_us = [time_us * float(share / shares[best]) for share in shares[len(entrants) :]]
         return Choice(
             gemm.m, gemm.n, gemm.k, gemm.trans_a, gemm.trans_b, kind.lds, kind.addresses,
-            pick.kernel_id, pick.split_k, time_us, len(ranked),
+            pick.kernel_id, pick.split_k, time_us, len(entrants),
             cublas_us[0] if cublas_us and np.isfinite(cublas_us[0]) else None,
+            float(excess[best]),
         )  # fmt: skip
 
 
@@ -172,16 +175,16 @@ class _Race:
         num_launches = round(min(max(wanted, 1), MAX_LAUNCHES))
         self._harness.take(num_launches, self._plans(ranked), bool(self._rivals))
 
-    def accurate(self, ranked: Sequence[Pick], chooser: Chooser) -> Sequence[Pick]:
-        """The chooser's first launches that are as accurate as cuBLAS, by the errors of both; the given ones
-        where these tell nothing: all sums are short, or C has too few elements. The limit is less by the
-        deviation of the ratio of two such errors. Raises DispatchError if none of the first few is
-        accurate."""
+    def entrants(self, ranked: Sequence[Pick], chooser: Chooser) -> Sequence[tuple[Pick, float]]:
+        """The chooser's first launches that are as accurate as cuBLAS, by the errors of both, or the nearest
+        to that; and by how many times their sums are too deep, at least 1. The given ones where errors tell
+        nothing: all sums are short, or C has too few elements. The limit is less by the deviation of the
+        ratio of two such errors."""
         harness = self._harness
         sample = ErrorSample(harness, self._problem)
         is_short = self._kind.gemm.k <= SHORTEST_CHAIN
         if not self._rivals or is_short or sample.num_elements < LEAST_ELEMENTS:
-            return ranked
+            return [(pick, 1.0) for pick in ranked]
         (of_cublas,) = sample.depths(self._rivals)
         most = MAX_ERROR / (1 + 1 / math.sqrt(sample.num_elements))
         allowed = of_cublas.within(most, most)
@@ -190,15 +193,17 @@ class _Race:
         harness.take_workspace(plans, has_rival=True)
         depths = sample.depths([self._by_kernel(plan) for plan in plans])
         harness.fill_first("normal")
-        found = [pick for pick, own in zip(ranked, depths, strict=True) if excess_depth(own, allowed) <= 1]
-        if not found:
-            raise DispatchError(f"none of {len(ranked)} launches is as accurate as cuBLAS")
-        return found[:NUM_FIRST]
+        found = [(pick, float(excess_depth(own, allowed))) for pick, own in zip(ranked, depths, strict=True)]
+        is_any_accurate = any(excess == 1 for _, excess in found)
+        entrants = [one for one in found if one[1] == 1] if is_any_accurate else found
+        return entrants[:NUM_FIRST]
 
-    def times_us(self, ranked: Sequence[Pick]) -> Floats:
-        """(launches, rounds) the time of each, and of cuBLAS behind them if that may serve."""
-        launches = [self._by_kernel(plan) for plan in self._plans(ranked)]
-        return _times_us([*launches, *self._rivals], len(launches), self._harness)
+    def times_us(self, picks: Sequence[Pick], slower: Floats) -> Floats:
+        """(launches, rounds) the time of each, and of cuBLAS behind them if that may serve. `slower`: the
+        factor by which each pick counts as slower."""
+        launches = [self._by_kernel(plan) for plan in self._plans(picks)]
+        factors = np.concatenate([slower, np.ones(len(self._rivals))])
+        return _times_us([*launches, *self._rivals], factors, len(launches), self._harness)
 
     def _plans(self, picks: Sequence[Pick]) -> list[Plan]:
         return [self._engine.plan_of(self._problem, self._gpu, pick) for pick in picks]
@@ -222,9 +227,9 @@ class _Race:
         return launch
 
 
-def _times_us(launches: Sequence[Launch], num_plans: int, harness: Harness) -> Floats:
+def _times_us(launches: Sequence[Launch], slower: Floats, num_plans: int, harness: Harness) -> Floats:
     """(launches, rounds) the time of each in each round; infinite if it is surely slower than the fastest of
-    the first `num_plans`, the table's own."""
+    the first `num_plans`, the table's own. `slower`: the factor by which each counts as slower there."""
 
     def launch_several(launch: Launch) -> None:
         for number in range(harness.num_launches):
@@ -234,8 +239,9 @@ def _times_us(launches: Sequence[Launch], num_plans: int, harness: Harness) -> F
     once_us = [harness.intervals_us([single])[0] for single in singles]
     if max(once_us) < LONG_US:
         once_us = harness.intervals_us(singles)
-    most_us = SURELY_SLOWER * min(once_us[:num_plans]) + LATENCY_US
-    timed = [i for i, time_us in enumerate(once_us) if time_us <= most_us]
+    counted_us = slower * once_us
+    most_us = SURELY_SLOWER * counted_us[:num_plans].min() + LATENCY_US
+    timed = np.flatnonzero(counted_us <= most_us).tolist()
     graphs = {i: harness.graph(partial(launch_several, launches[i])) for i in timed}
     generator = random.Random(0)
     rounds: list[list[float]] = []

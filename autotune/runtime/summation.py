@@ -175,9 +175,8 @@ def excess_depth(depths: Depths, allowed: Depths) -> Floats:
     return excess
 
 
-def slower_by(excess: Floats) -> Floats:
+def slower_by(excess: Any) -> Any:
     """The factor by which a launch counts as slower whose sums are so many times too deep: steep, so that a
     more accurate one serves, or cuBLAS, unless it is far slower (decision 0062)."""
     squares = excess * excess
-    slower: Floats = squares * squares
-    return slower
+    return squares * squares

@@ -31,6 +31,7 @@ PACKED, PACKED_TWO, PACKED_LAST = Gemm(259, 131, 515), Gemm(131, 259, 515), Gemm
 UNTUNED = [Gemm(1, 512, 512), Gemm(33, 65, 17), Gemm(96, 96, 0)]
 SEEDS = range(6)
 STEPS = 150
+MOST_RUNS = 30  # until a fault shows: other processes on the GPU can delay a kernel that comes too early
 
 
 def winners(limits: DeviceLimits) -> dict[Gemm, Config]:
@@ -146,8 +147,8 @@ def test_kernels_that_do_not_wait_are_found(
         steps = script([gemm], seed=9, length=100)
         with lanes(dispatcher, writer) as (lane,):
             expected = lane.run(steps, is_waiting=True)
-            runs = [lane.run(steps, is_waiting=False) for _ in range(3)]
-        assert any((found != expected).any() for found in runs), gemm
+            runs = (lane.run(steps, is_waiting=False) for _ in range(MOST_RUNS))
+            assert any((found != expected).any() for found in runs), gemm
 
 
 # torch
