@@ -178,7 +178,7 @@ class _Race:
     def entrants(self, ranked: Sequence[Pick], chooser: Chooser) -> Sequence[tuple[Pick, float]]:
         """The chooser's first launches that are as accurate as cuBLAS, by the errors of both, or the nearest
         to that; and by how many times their sums are too deep, at least 1. The given ones where errors tell
-        nothing: all sums are short, or C has too few elements. The limit is less by the deviation of the
+        nothing: all sums are short, or C has too few elements. The limit is less by two deviations of the
         ratio of two such errors."""
         harness = self._harness
         sample = ErrorSample(harness, self._problem)
@@ -186,7 +186,7 @@ class _Race:
         if not self._rivals or is_short or sample.num_elements < LEAST_ELEMENTS:
             return [(pick, 1.0) for pick in ranked]
         (of_cublas,) = sample.depths(self._rivals)
-        most = MAX_ERROR / (1 + 1 / math.sqrt(sample.num_elements))
+        most = MAX_ERROR / (1 + 2 / math.sqrt(sample.num_elements))
         allowed = of_cublas.within(most, most)
         ranked = chooser.ranked(self._kind, MOST_CHECKED, allowed)
         plans = self._plans(ranked)
