@@ -55,11 +55,12 @@ $(VENV)/.gpu: pyproject.toml $(VENV)/.dev
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[sanitizer]'
 	@touch $@
 
-# axe is taken out of a package for another browser's driver: without what that one needs.
-$(VENV)/.browser: pyproject.toml $(VENV)/.dev
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[browser]'
+# With the sets above, at once: each installation builds the project. axe is taken out of a package for another
+# browser's driver: without what that one needs.
+$(VENV)/.browser: pyproject.toml | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[$(subst -,$(COMMA),$(EXTRAS)),dev,browser]'
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps 'axe-playwright-python>=0.1.8'
-	@touch $@
+	@touch $(VENV)/.run-$(EXTRAS) $(VENV)/.dev $@
 
 setup: $(VENV)/.run-$(EXTRAS)  ## make .venv and install autotune into it
 
@@ -68,7 +69,7 @@ search: setup  ## search the best kernel for SHAPE on GPU for TIME seconds, then
 	$(BIN)/autotune export-table --db $(DB) --out $(TABLE)
 
 # All tests share the processes, those that wait longest first; one process more than CI has cores, as many tests wait for others.
-test: lint types browser $(VENV)/.browser  ## everything that CI runs; needs no GPU
+test: $(VENV)/.browser lint types browser  ## everything that CI runs; needs no GPU
 	@$(NEEDS_COMPILER)
 	$(BIN)/python -m pytest -m "not gpu" tests/install tests/browser tests/cli tests/compile tests/emulated tests/unit tests/gpu -n $(JOBS) --dist loadgroup $(PYTEST_FLAGS)
 
@@ -76,8 +77,7 @@ lint: $(VENV)/.dev  ## style
 	$(BIN)/ruff check .
 
 types: $(VENV)/.dev  ## static types
-	$(BIN)/mypy
-	$(BIN)/mypy --config-file tests/gpu/mypy.ini tests/gpu
+	$(BIN)/mypy & { $(BIN)/mypy --config-file tests/gpu/mypy.ini tests/gpu && wait $$!; }
 
 unit: $(VENV)/.dev  ## all tests that need no GPU
 	@$(NEEDS_COMPILER)
