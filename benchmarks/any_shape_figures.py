@@ -48,7 +48,7 @@ class Against:
     shape: Facts
     modelled: float  # the kernel that is picked
     served: float  # the same, or 1 where cuBLAS is picked as the provider: it is the same call of it
-    settled: float  # the fastest of cuBLAS and what settling times
+    settled: float  # the fastest of cuBLAS and the accurate launches that settling times
     errors: dict[str, float]  # of the kernel that is picked, by kind of numbers, times cuBLAS's
     settled_on: str  # the name of this launch
     settled_error: float | None  # its worst error, likewise; None where it was not measured

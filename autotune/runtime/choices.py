@@ -36,10 +36,13 @@ from .conditions import Conditions
 from .devices import OpenGpu
 from .files import read_file
 from .pick import Call, Pick, Provider, in_splits
+from .summation import slower_by
 from .table import Extent, Kernel, Table, TimeUs
 
 FORMAT = "autotune choices"
-SCHEMA_VERSION, WITHOUT_ERRORS = 2, 1  # written; and read, too: settling measured no errors then
+SCHEMA_VERSION = 2
+WITHOUT_ERRORS = 1  # of pinned files that are read, too: settling measured no errors then
+MOST_EXCESS = 1e30
 FOLDER = "choices"  # in the cache folder
 MAX_CHOICES = 4096  # of a file: beyond them nothing more is settled
 MAX_LEFT = 1 << 14  # kinds of call that are remembered as not to be settled: 1 KB each
@@ -69,12 +72,10 @@ class Choice:
     time_us: TimeUs  # of one launch, measured
     num_timed: Annotated[int, Within(1, 256)]  # launches that were timed
     cublas_us: TimeUs | None  # beside them; None where it was not timed, or is surely slower
-    excess: Annotated[float, Within(1, 1e30)]  # depth of its sums by its errors, over the allowed one; or 1
+    excess: Annotated[float, Within(1, MOST_EXCESS)]  # times that its sums are too deep, by errors
 
     @property
     def provider(self) -> Provider:
-        from .summation import slower_by  # with the models: an application may need none of them
-
         if self.cublas_us is None or self.cublas_us >= self.time_us * slower_by(self.excess):
             return "autotune"
         return "cublas"
@@ -310,7 +311,7 @@ class KnownChoices:
             return None
         provider, num = choice.provider, choice.num_timed
         what = f"{how} of {num}" if provider == "autotune" else f"cuBLAS, {how} beside {num} kernels"
-        rest = ", none of which is as accurate as cuBLAS" if choice.excess > 1 else ""
+        rest = ", none of which is accurate enough" if choice.excess > 1 else ""
         told = partial(str, f"{call.gemm} was not tuned: {what} that were timed{rest}")
         measured = choice.time_us, None, provider, choice.cublas_us
         return Pick(kernel.id, "settled", told, choice.split_k, *measured)

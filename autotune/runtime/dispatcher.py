@@ -58,8 +58,8 @@ class Dispatcher:
     first needed (cubin_files.py). The modules that launch are imported, and CUDA is initialised, at the first
     product.
 
-    settle: "first-use" times the model's first few launches at the first call of a kind that was not tuned,
-    outside of graph capture, and keeps the fastest in a file of the cache folder, for this and later
+    settle: "first-use" times the model's first few accurate launches at the first call of a kind that was not
+    tuned, outside of graph capture, and keeps the fastest in a file of the cache folder, for this and later
     processes (settling.py). "off", the default, waits for no GPU; `settle()` still works. By default the
     environment variable AUTOTUNE_SETTLE decides.
     choices: a file that `export_choices` wrote. Its choices have priority over all others. By default the

@@ -21,7 +21,8 @@ from .summation import Depths
 
 LEAST_ELEMENTS, MOST_ELEMENTS = 16, 64 * 64  # of C: an error is known to 18 % and to 1 % then
 MOST_NUMBERS = 1 << 23  # of A and B that are looked up for them, which takes a host 0.2 s
-MOST_COPIED, MOST_COPIES = 4 << 20, 64  # bytes of C copied at once; of a larger one so many rows
+WHOLE_BYTES = 4 << 20  # of C, up to which it is copied to the host at once
+MOST_ROWS, ROWS_BYTES = 64, 16 << 20  # of a larger C so many rows, of no more bytes, but at least one
 
 Launch = Callable[[Triple], None]  # enqueues one on operands
 
@@ -34,10 +35,16 @@ class ErrorSample:
         self._harness, self._problem = harness, problem
         gemm, (_, _, ldc) = problem.gemm, problem.lds
         self._span = (gemm.m - 1) * ldc + gemm.n  # elements of C, with what lies between its rows
-        most_rows = gemm.m if FLOAT_BYTES * self._span <= MOST_COPIED else MOST_COPIES
-        rows, columns = _numbers(min(gemm.m, most_rows), gemm.n, gemm.k)
+        most_rows = gemm.m
+        if not self._is_copied_whole:
+            most_rows = min(gemm.m, MOST_ROWS, max(1, ROWS_BYTES // (FLOAT_BYTES * gemm.n)))
+        rows, columns = _numbers(most_rows, gemm.n, gemm.k)
         self._rows, self._columns = some(gemm.m, rows), some(gemm.n, columns)
         self._exact: dict[Numbers, np.ndarray[Any, Any]] = {}
+
+    @property
+    def _is_copied_whole(self) -> bool:
+        return FLOAT_BYTES * self._span <= WHOLE_BYTES
 
     @property
     def num_elements(self) -> int:
@@ -84,7 +91,7 @@ class ErrorSample:
     def _result(self) -> np.ndarray[Any, Any]:
         """(rows, columns)"""
         c, ldc = self._harness.sets[0][2], self._problem.lds[2]
-        if FLOAT_BYTES * self._span <= MOST_COPIED:
+        if self._is_copied_whole:
             whole = np.empty(self._span, np.float32)
             self._harness.copy_out(whole.ctypes.data, c, whole.nbytes)
             found: np.ndarray[Any, Any] = whole[self._rows[:, None] * ldc + self._columns]
@@ -96,7 +103,8 @@ class ErrorSample:
 
 
 def _numbers(m: int, n: int, k: int) -> tuple[int, int]:
-    """Of rows and columns of C: about as many of both, unless one side is short. 0 if k is too large."""
+    """Of rows and columns of C: about as many of both, unless one side is short; few or 0 if k is very
+    large."""
     most = MOST_NUMBERS // max(k, 1)
     columns = min(n, max(math.isqrt(MOST_ELEMENTS), MOST_ELEMENTS // m))
     rows = min(m, MOST_ELEMENTS // columns, max(most // 2, most - columns))

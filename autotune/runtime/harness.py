@@ -25,8 +25,8 @@ Numbers = Literal["normal", "uniform"]  # of mean 0; of 0 ... 1
 
 MEMORY_SHARE = 0.25  # of the free memory that operands and workspace take at most
 L2_TIMES = 2  # as much as L2 holds is overwritten, to clear it
-# Numbers that are made, which operands repeat. A prime, so that rows do not: a sum of equal terms has another
-# error.
+# Numbers that are made, which operands repeat. A prime, so that rows do not: sums of equal terms err
+# otherwise.
 NUM_RANDOM = (1 << 18) - 5
 
 
@@ -77,16 +77,15 @@ class Harness:
             self._l2 = self._allocate(self._l2_bytes, self._at_end)
         self._events = [self._make_event() for _ in range(2 * (NUM_FIRST + 1))]
 
+    def has_room_for(self, plan: Plan) -> bool:
+        """Whether the partial sums of a plan take no more of the free memory than is left of the share."""
+        return sum(_workspace_bytes([plan], False)) <= self._spare
+
     def take_workspace(self, plans: Sequence[Plan], has_rival: bool) -> None:
-        """Take memory for the partial sums of these plans, in place of what was taken before. Raises
-        DispatchError if that is too much of the free memory."""
+        """Take memory for the partial sums of these plans, in place of what was taken before."""
         self._workspace.close()
         self._workspace = self._at_end.enter_context(ExitStack())
         scratch_bytes, counter_bytes = _workspace_bytes(plans, has_rival)
-        if scratch_bytes + counter_bytes > self._spare:
-            raise DispatchError(
-                f"partial sums of {scratch_bytes + counter_bytes >> 20} MiB are too large for what is free"
-            )
         if scratch_bytes:
             self._border = self._allocate(scratch_bytes + counter_bytes, self._workspace) + scratch_bytes
             if counter_bytes:

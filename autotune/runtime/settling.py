@@ -7,7 +7,7 @@ hardly anything (docs/decisions/0040). So these are timed, as a search times its
    of the caller's is read or written.
 2. If cuBLAS may serve, its errors on some elements of C tell how deep sums may be (error_sample.py), which
    the model can only guess from the shape. The model ranks launches anew by that. Those whose own errors turn
-   out to be too large are left out, if any is accurate (docs/decisions/0066).
+   out to be too large are left out, if any is accurate enough (docs/decisions/0066).
 3. Each launch runs twice between events. A launch that is surely slower than the fastest is left out.
 4. Each of the others becomes a graph of launches that takes about BATCH_US. If the table's times are cold,
    each launch has its own operands, and L2 is overwritten before each graph.
@@ -15,8 +15,8 @@ hardly anything (docs/decisions/0040). So these are timed, as a search times its
 6. The launch with the least median of its shares of the rounds is chosen.
 
 If cuBLAS may serve, it is timed beside them, in the same way, and serves if its median is less. The fastest
-kernel is still timed to the end: it serves if cuBLAS cannot be called. Where no launch is accurate, all count
-as slower, as when the model picks (summation.slower_by).
+kernel is still timed to the end: it serves if cuBLAS cannot be called. Where no launch is accurate enough,
+all count as slower, as when the model picks (summation.slower_by).
 
 All of this runs on its own stream, after the work of the caller's stream. The host waits for it. Under graph
 capture nothing is settled. A failure prevents the choice, never the product: the model's first choice serves,
@@ -40,7 +40,7 @@ from ..errors import DispatchError
 from ..gemm import Triple
 from ..models.launches import Floats
 from .blas_library import BlasHandle
-from .choices import Choice, KnownChoices, kind_of_call
+from .choices import MOST_EXCESS, Choice, KnownChoices, kind_of_call
 from .chooser import Chooser
 from .cuda_driver import LEGACY_STREAMS, CudaFault
 from .devices import OpenGpu
@@ -141,7 +141,7 @@ class Settler:
             gemm.m, gemm.n, gemm.k, gemm.trans_a, gemm.trans_b, kind.lds, kind.addresses,
             pick.kernel_id, pick.split_k, time_us, len(entrants),
             cublas_us[0] if cublas_us and np.isfinite(cublas_us[0]) else None,
-            float(excess[best]),
+            min(float(excess[best]), MOST_EXCESS),
         )  # fmt: skip
 
 
@@ -176,10 +176,10 @@ class _Race:
         self._harness.take(num_launches, self._plans(ranked), bool(self._rivals))
 
     def entrants(self, ranked: Sequence[Pick], chooser: Chooser) -> Sequence[tuple[Pick, float]]:
-        """The chooser's first launches that are as accurate as cuBLAS, by the errors of both, or the nearest
-        to that; and by how many times their sums are too deep, at least 1. The given ones where errors tell
-        nothing: all sums are short, or C has too few elements. The limit is less by two deviations of the
-        ratio of two such errors."""
+        """The chooser's first launches that are accurate enough by their errors and cuBLAS's, or if none is,
+        the first; and by how many times their sums are too deep, at least 1. The given ones where errors tell
+        nothing: all sums are short, or too few elements of C are looked at. The limit is less by two
+        deviations of the ratio of two such errors. Raises DispatchError if memory has no room for any."""
         harness = self._harness
         sample = ErrorSample(harness, self._problem)
         is_short = self._kind.gemm.k <= SHORTEST_CHAIN
@@ -188,19 +188,24 @@ class _Race:
         (of_cublas,) = sample.depths(self._rivals)
         most = MAX_ERROR / (1 + 2 / math.sqrt(sample.num_elements))
         allowed = of_cublas.within(most, most)
-        ranked = chooser.ranked(self._kind, MOST_CHECKED, allowed)
-        plans = self._plans(ranked)
-        harness.take_workspace(plans, has_rival=True)
         found: list[tuple[Pick, float]] = []
         accurate: list[tuple[Pick, float]] = []
-        while len(accurate) < NUM_FIRST and len(found) < len(plans):
-            some = slice(len(found), len(found) + NUM_FIRST)
-            depths = sample.depths([self._by_kernel(plan) for plan in plans[some]])
-            excesses = (float(excess_depth(own, allowed)) for own in depths)
-            found += zip(ranked[some], excesses, strict=True)
+        left = chooser.ranked(self._kind, MOST_CHECKED, allowed)
+        while len(accurate) < NUM_FIRST and left:
+            some, left = left[:NUM_FIRST], left[NUM_FIRST:]
+            pairs = zip(some, self._plans(some), strict=True)
+            fitting = [(pick, plan) for pick, plan in pairs if harness.has_room_for(plan)]
+            harness.take_workspace([plan for _, plan in fitting], has_rival=True)
+            depths = sample.depths([self._by_kernel(plan) for _, plan in fitting])
+            excesses = [float(excess_depth(own, allowed)) for own in depths]
+            found += [(pick, excess) for (pick, _), excess in zip(fitting, excesses, strict=True)]
             accurate = [one for one in found if one[1] == 1]
+        entrants = (accurate or found)[:NUM_FIRST]
+        if not entrants:
+            raise DispatchError("partial sums are too large for the memory that is free")
         harness.fill_first("normal")
-        return (accurate or found)[:NUM_FIRST]
+        harness.take_workspace(self._plans([pick for pick, _ in entrants]), has_rival=True)
+        return entrants
 
     def times_us(self, picks: Sequence[Pick], slower: Floats) -> Floats:
         """(launches, rounds) the time of each, and of cuBLAS behind them if that may serve. `slower`: the

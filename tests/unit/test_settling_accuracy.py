@@ -29,11 +29,12 @@ from table_cases import (
     write_table,
 )
 
-from autotune.errors import DispatchError
+from autotune.errors import DispatchError, DispatchWarning
 from autotune.gemm import Gemm, Triple
 from autotune.runtime import blas_library, checksum, error_sample
 from autotune.runtime.blas_library import BlasLibrary
 from autotune.runtime.dispatcher import Dispatcher
+from autotune.runtime.engine import Plan
 from autotune.runtime.error_sample import ErrorSample
 from autotune.runtime.harness import Harness
 from autotune.runtime.pick import Call
@@ -132,7 +133,7 @@ def test_where_no_launch_is_accurate_cublas_serves_unless_it_is_far_slower(
     runtime = Dispatcher(folder, driver=driver)
     (pick,) = runtime.settle([(SHAPE.m, SHAPE.n, SHAPE.k)])
     assert (pick.how, pick.provider, pick.kernel_id) == ("settled", provider, "split")
-    assert "none of which is as accurate as cuBLAS" in pick.reason
+    assert "none of which is accurate enough" in pick.reason
     runtime.export_choices(tmp_path / "choices.json")
     pinned = Dispatcher(
         folder, deterministic=True, choices=tmp_path / "choices.json", cublas=True, driver=driver
@@ -271,7 +272,7 @@ def test_errors_of_any_product_are_found(case: tuple[Product, Triple], is_by_row
     driver = FakeDriver(_table())
     with pytest.MonkeyPatch.context() as patch, taken(driver, problem, offsets) as harness:
         if is_by_rows:
-            patch.setattr(error_sample, "MOST_COPIED", 0)
+            patch.setattr(error_sample, "WHOLE_BYTES", 0)
         sample = ErrorSample(harness, problem)
         launches = [partial(_multiply, driver, problem, error=error) for error in (1e-3, 2e-3)]
         small, large = sample.depths(launches)
@@ -308,9 +309,39 @@ def test_a_result_that_is_no_number_is_an_error(driver: FakeDriver) -> None:
         ErrorSample(harness, problem).depths([spoil])
 
 
-def test_partial_sums_that_are_too_large_are_refused(driver: FakeDriver) -> None:
+@pytest.mark.parametrize("splitting", [("split",), ("split", "last", "whole")])
+def test_launches_without_room_for_their_partial_sums_are_left_out(
+    folder: Path,
+    driver: FakeDriver,
+    blas: PlayedBlas,
+    splitting: tuple[str, ...],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def has_room_for(self: Harness, plan: Plan) -> bool:
+        assert plan.kernel is not None
+        return driver._kernels[plan.kernel.sgemm][0].id not in splitting
+
+    monkeypatch.setattr(Harness, "has_room_for", has_room_for)
+    runtime = Dispatcher(folder, driver=driver)
+    if "whole" in splitting:
+        with pytest.warns(DispatchWarning, match="partial sums are too large for the memory that is free"):
+            runtime.settle([(SHAPE.m, SHAPE.n, SHAPE.k)])
+    else:
+        assert settled(folder, driver) not in splitting
+    assert not driver.memory and not driver.handles
+
+
+def test_room_is_what_is_left_of_a_quarter_of_the_free_memory(driver: FakeDriver) -> None:
     problem = Product(SHAPE, SHAPE.lds, SHAPE.operand_bytes)
     driver.num_free_bytes = 16 << 20
-    plan = SimpleNamespace(grid=SimpleNamespace(scratch_bytes=4 << 20, counter_bytes=256))
-    with taken(driver, problem) as harness, pytest.raises(DispatchError, match="4 MiB are too large"):
-        harness.take_workspace([plan], False)  # type: ignore[list-item]
+    with taken(driver, problem) as harness:
+        for num_bytes, has_room in ((1 << 20, True), (4 << 20, False)):
+            plan = SimpleNamespace(grid=SimpleNamespace(scratch_bytes=num_bytes, counter_bytes=256))
+            assert harness.has_room_for(plan) == has_room  # type: ignore[arg-type]
+
+
+def test_no_more_of_a_wide_c_is_copied_than_some_rows(driver: FakeDriver) -> None:
+    gemm = Gemm(64, 300_000, 1)
+    with taken(driver, Product(gemm, gemm.lds, gemm.operand_bytes)) as harness:
+        sample = ErrorSample(harness, Product(gemm, gemm.lds, gemm.operand_bytes))
+    assert 1 <= sample._rows.size <= (16 << 20) // (4 * gemm.n) and sample.num_elements >= 4000
