@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 from contest import Arena
 
+from autotune.cli import console
 from autotune.errors import DispatchError, EnvironmentProblem
 from autotune.gemm import FLOAT_BYTES, Gemm
 from autotune.gpu import instance
@@ -151,7 +152,8 @@ class TableArena:
         gpu = self._devices.gpu(self.arena.gpu.index)
         try:
             return tuple(self._settler.first(problem, call, gpu, int(self.session.stream)))
-        except DispatchError:
+        except DispatchError as fault:
+            console.note(f"{call.gemm} is not settled, the pick serves: {fault}")
             return (pick,)
 
     def launched(self, chosen: Pick | Chosen, call: Call, sets: Sequence[OperandSet]) -> Runner:

@@ -76,30 +76,44 @@ class ErrorSample:
 
     def _in_float64(self, numbers: Numbers) -> np.ndarray[Any, Any]:
         """(rows, columns)"""
-        (a, b, _), (lda, ldb, _) = self._harness.sets[0], self._problem.lds
-        gemm, rows, columns = self._problem.gemm, self._rows[:, None], self._columns
-        along_k = np.arange(gemm.k)
-        at_a = along_k * lda + rows if gemm.trans_a else rows * lda + along_k
-        at_b = columns * ldb + along_k[:, None] if gemm.trans_b else along_k[:, None] * ldb + columns
-        part_a, part_b = (
-            self._harness.stored(address, at, numbers).astype(np.float64)
-            for address, at in ((a, at_a), (b, at_b))
-        )
+        part_a, part_b = operand_parts(self._harness, self._problem, self._rows, self._columns, numbers)
         product: np.ndarray[Any, Any] = part_a @ part_b
         return product
 
     def _result(self) -> np.ndarray[Any, Any]:
         """(rows, columns)"""
-        c, ldc = self._harness.sets[0][2], self._problem.lds[2]
-        if self._is_copied_whole:
-            whole = np.empty(self._span, np.float32)
-            self._harness.copy_out(whole.ctypes.data, c, whole.nbytes)
-            found: np.ndarray[Any, Any] = whole[self._rows[:, None] * ldc + self._columns]
-            return found
-        bands = np.empty((self._rows.size, self._problem.gemm.n), np.float32)
-        for band, row in zip(bands, self._rows.tolist(), strict=True):
-            self._harness.copy_out(band.ctypes.data, c + FLOAT_BYTES * row * ldc, band.nbytes)
-        return bands[:, self._columns]
+        if not self._is_copied_whole:
+            return result_rows(self._harness, self._problem, self._rows)[:, self._columns]
+        whole = np.empty(self._span, np.float32)
+        self._harness.copy_out(whole.ctypes.data, self._harness.sets[0][2], whole.nbytes)
+        found: np.ndarray[Any, Any] = whole[self._rows[:, None] * self._problem.lds[2] + self._columns]
+        return found
+
+
+def operand_parts(
+    harness: Harness,
+    problem: Product,
+    rows: np.ndarray[Any, Any],
+    columns: np.ndarray[Any, Any],
+    numbers: Numbers = "normal",
+) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+    """(rows, k) of op(A) and (k, columns) of op(B), in float64: of the first set, filled with such
+    numbers."""
+    (a, b, _), (lda, ldb, _), gemm = harness.sets[0], problem.lds, problem.gemm
+    along_k, down = np.arange(gemm.k), rows[:, None]
+    at_a = along_k * lda + down if gemm.trans_a else down * lda + along_k
+    at_b = columns * ldb + along_k[:, None] if gemm.trans_b else along_k[:, None] * ldb + columns
+    part_a, part_b = (harness.stored(x, at, numbers).astype(np.float64) for x, at in ((a, at_a), (b, at_b)))
+    return part_a, part_b
+
+
+def result_rows(harness: Harness, problem: Product, rows: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """(rows, n) of C of the first set, copied to the host."""
+    c, row_bytes = harness.sets[0][2], FLOAT_BYTES * problem.lds[2]
+    found = np.empty((rows.size, problem.gemm.n), np.float32)
+    for band, row in zip(found, rows.tolist(), strict=True):
+        harness.copy_out(band.ctypes.data, c + row * row_bytes, band.nbytes)
+    return found
 
 
 def _numbers(m: int, n: int, k: int) -> tuple[int, int]:

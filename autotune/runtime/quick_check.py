@@ -23,14 +23,14 @@ import numpy as np
 
 from ..error_bound import worst_ratio
 from ..errors import DispatchError
-from ..gemm import FLOAT_BYTES, Gemm
+from ..gemm import Gemm
 from .conditions import differences
 from .devices import OpenGpu
 from .engine import Engine
-from .error_sample import some
+from .error_sample import operand_parts, result_rows, some
 from .harness import Harness
 from .pick import Call, Pick
-from .product import packed
+from .product import Product, packed
 from .settling import MAX_LAUNCHES
 from .table import Entry, Table
 
@@ -117,7 +117,7 @@ def check_quickly(engine: Engine, gpu: OpenGpu) -> QuickCheck:
             times_us.append(fmean(taken) / harness.num_launches)
         if min(times_us) <= 0:
             raise DispatchError("the GPU's events tell no times")
-        error_ratio = _error_ratio(harness, gemm)
+        error_ratio = _error_ratio(harness, problem)
     here = gpu.conditions
     name, other = ("", ()) if here is None else (here.gpu_name, tuple(differences(table, here)))
     return QuickCheck(gpu.device, name, gemm, pick.kernel_id, error_ratio, min(times_us), recorded_us, other)
@@ -147,19 +147,12 @@ def _default(table: Table) -> tuple[Gemm, Pick]:
     return Gemm(512, 512, 512), Pick(kernel_id, "default", partial(str, "it is under test"), 1)
 
 
-def _error_ratio(harness: Harness, gemm: Gemm) -> float:
+def _error_ratio(harness: Harness, problem: Product) -> float:
     """Of some rows and columns of the first set of operands, the outermost among them."""
-    a, b, c = harness.sets[0]
+    gemm = problem.gemm
     rows, columns = some(gemm.m, NUM_ROWS), some(gemm.n, NUM_COLUMNS)
-    depth = np.arange(gemm.k)
-    at_a = depth * gemm.m + rows[:, None] if gemm.trans_a else rows[:, None] * gemm.k + depth
-    at_b = columns * gemm.k + depth[:, None] if gemm.trans_b else depth[:, None] * gemm.n + columns
-    part_a, part_b = (harness.stored(x, at).astype(np.float64) for x, at in ((a, at_a), (b, at_b)))
-    found = np.empty((len(rows), gemm.n), np.float32)
-    row_bytes = FLOAT_BYTES * gemm.n
-    for number, row in enumerate(rows.tolist()):
-        harness.copy_out(found.ctypes.data + number * row_bytes, c + row * row_bytes, row_bytes)
-    result = found[:, columns]
+    part_a, part_b = operand_parts(harness, problem, rows, columns)
+    found = result_rows(harness, problem, rows)
     if not np.isfinite(found).all():
         return math.inf
-    return worst_ratio(gemm.k, result, part_a @ part_b, np.abs(part_a) @ np.abs(part_b))
+    return worst_ratio(gemm.k, found[:, columns], part_a @ part_b, np.abs(part_a) @ np.abs(part_b))

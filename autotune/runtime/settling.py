@@ -31,6 +31,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 
@@ -119,30 +120,36 @@ class Settler:
 
     def first(self, problem: Product, call: Call, gpu: OpenGpu, stream: int) -> Sequence[Pick]:
         """The launches that settling times, as far as they are accurate. Raises DispatchError."""
-        ranked = self._chooser.ranked(call, NUM_FIRST)
         with _Race.on(self._engine, problem, kind_of_call(call), gpu, stream, self._l2_bytes) as race:
-            race.take(ranked)
-            return [pick for pick, excess in race.entrants(ranked, self._chooser) if excess == 1]
+            entrants = race.entrants(self._chooser.ranked(call, NUM_FIRST), self._chooser)
+        return [entrant.pick for entrant in entrants if entrant.excess == 1]
 
     def _race(
         self, problem: Product, kind: Call, gpu: OpenGpu, stream: int, ranked: Sequence[Pick]
     ) -> Choice:
         """The fastest of some launches, and how fast cuBLAS is. Raises DispatchError."""
         with _Race.on(self._engine, problem, kind, gpu, stream, self._l2_bytes) as race:
-            race.take(ranked)
             entrants = race.entrants(ranked, self._chooser)
-            excess = np.array([excess for _, excess in entrants])
-            times_us = race.times_us([pick for pick, _ in entrants], slower_by(excess))
+            slower = slower_by(np.array([entrant.excess for entrant in entrants]))
+            times_us = race.times_us(entrants, slower)
         shares = np.median(times_us / times_us[np.isfinite(times_us[:, 0])].mean(axis=0), axis=1)
-        best = int((shares[: len(entrants)] * slower_by(excess)).argmin())
-        gemm, pick, time_us = kind.gemm, entrants[best][0], float(np.median(times_us[best]))
+        best = int((shares[: len(entrants)] * slower).argmin())
+        gemm, (pick, _, excess), time_us = kind.gemm, entrants[best], float(np.median(times_us[best]))
         cublas_us = [time_us * float(share / shares[best]) for share in shares[len(entrants) :]]
         return Choice(
             gemm.m, gemm.n, gemm.k, gemm.trans_a, gemm.trans_b, kind.lds, kind.addresses,
             pick.kernel_id, pick.split_k, time_us, len(entrants),
             cublas_us[0] if cublas_us and np.isfinite(cublas_us[0]) else None,
-            min(float(excess[best]), MOST_EXCESS),
+            min(excess, MOST_EXCESS),
         )  # fmt: skip
+
+
+class _Entrant(NamedTuple):
+    """A launch that is timed; `excess`: by how many times its sums are too deep, at least 1."""
+
+    pick: Pick
+    plan: Plan
+    excess: float = 1.0
 
 
 class _Race:
@@ -169,53 +176,49 @@ class _Race:
             at_end.callback(driver.synchronize, own)
             yield cls(engine, problem, kind, gpu, Harness(driver, problem, kind, l2_bytes, own, at_end))
 
-    def take(self, ranked: Sequence[Pick]) -> None:
-        """Take the memory for such launches."""
+    def entrants(self, ranked: Sequence[Pick], chooser: Chooser) -> Sequence[_Entrant]:
+        """The chooser's first launches that are accurate enough by their errors and cuBLAS's, or if none is,
+        the first. The given ones where errors tell nothing: all sums are short, or too few elements of C are
+        looked at. The limit is less by two deviations of the ratio of two such errors. Takes the memory for
+        all of it, once. Raises DispatchError if there is no room for any."""
+        given, harness = self._planned(ranked), self._harness
         wanted = BATCH_US / max(ranked[0].expected_us or 1.0, 1.0)
         num_launches = round(min(max(wanted, 1), MAX_LAUNCHES))
-        self._harness.take(num_launches, self._plans(ranked), bool(self._rivals))
-
-    def entrants(self, ranked: Sequence[Pick], chooser: Chooser) -> Sequence[tuple[Pick, float]]:
-        """The chooser's first launches that are accurate enough by their errors and cuBLAS's, or if none is,
-        the first; and by how many times their sums are too deep, at least 1. The given ones where errors tell
-        nothing: all sums are short, or too few elements of C are looked at. The limit is less by two
-        deviations of the ratio of two such errors. Raises DispatchError if memory has no room for any."""
-        harness = self._harness
+        harness.take(num_launches, [entrant.plan for entrant in given], bool(self._rivals))
         sample = ErrorSample(harness, self._problem)
         is_short = self._kind.gemm.k <= SHORTEST_CHAIN
         if not self._rivals or is_short or sample.num_elements < LEAST_ELEMENTS:
-            return [(pick, 1.0) for pick in ranked]
+            return given
         (of_cublas,) = sample.depths(self._rivals)
         most = MAX_ERROR / (1 + 2 / math.sqrt(sample.num_elements))
         allowed = of_cublas.within(most, most)
-        found: list[tuple[Pick, float]] = []
-        accurate: list[tuple[Pick, float]] = []
+        found: list[_Entrant] = []
+        accurate: list[_Entrant] = []
         left = chooser.ranked(self._kind, MOST_CHECKED, allowed)
         while len(accurate) < NUM_FIRST and left:
-            some, left = left[:NUM_FIRST], left[NUM_FIRST:]
-            pairs = zip(some, self._plans(some), strict=True)
-            fitting = [(pick, plan) for pick, plan in pairs if harness.has_room_for(plan)]
-            harness.take_workspace([plan for _, plan in fitting], has_rival=True)
-            depths = sample.depths([self._by_kernel(plan) for _, plan in fitting])
-            excesses = [float(excess_depth(own, allowed)) for own in depths]
-            found += [(pick, excess) for (pick, _), excess in zip(fitting, excesses, strict=True)]
-            accurate = [one for one in found if one[1] == 1]
+            some, left = self._planned(left[:NUM_FIRST]), left[NUM_FIRST:]
+            fitting = [entrant for entrant in some if harness.has_room_for(entrant.plan)]
+            harness.take_workspace([entrant.plan for entrant in fitting], has_rival=True)
+            depths = sample.depths([self._by_kernel(entrant.plan) for entrant in fitting])
+            for entrant, own in zip(fitting, depths, strict=True):
+                found.append(entrant._replace(excess=float(excess_depth(own, allowed))))
+            accurate = [entrant for entrant in found if entrant.excess == 1]
         entrants = (accurate or found)[:NUM_FIRST]
         if not entrants:
             raise DispatchError("partial sums are too large for the memory that is free")
         harness.fill_first("normal")
-        harness.take_workspace(self._plans([pick for pick, _ in entrants]), has_rival=True)
+        harness.take_workspace([entrant.plan for entrant in entrants], has_rival=True)
         return entrants
 
-    def times_us(self, picks: Sequence[Pick], slower: Floats) -> Floats:
+    def times_us(self, entrants: Sequence[_Entrant], slower: Floats) -> Floats:
         """(launches, rounds) the time of each, and of cuBLAS behind them if that may serve. `slower`: the
-        factor by which each pick counts as slower."""
-        launches = [self._by_kernel(plan) for plan in self._plans(picks)]
+        factor by which each entrant counts as slower."""
+        launches = [self._by_kernel(entrant.plan) for entrant in entrants]
         factors = np.concatenate([slower, np.ones(len(self._rivals))])
         return _times_us([*launches, *self._rivals], factors, len(launches), self._harness)
 
-    def _plans(self, picks: Sequence[Pick]) -> list[Plan]:
-        return [self._engine.plan_of(self._problem, self._gpu, pick) for pick in picks]
+    def _planned(self, picks: Sequence[Pick]) -> list[_Entrant]:
+        return [_Entrant(pick, self._engine.plan_of(self._problem, self._gpu, pick)) for pick in picks]
 
     def _by_kernel(self, plan: Plan) -> Launch:
         engine, harness = self._engine, self._harness

@@ -22,6 +22,10 @@ from autotune.gpu.driver import device_limits
 from autotune.runtime import workspace
 from autotune.runtime.choices import FOLDER
 from autotune.runtime.dispatcher import Dispatcher
+from autotune.runtime.pick import Call
+from autotune.runtime.product import packed
+from autotune.runtime.settling import DEFAULT_STREAM, MOST_CHECKED
+from autotune.runtime.summation import Depths
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(600), pytest.mark.filterwarnings("default")]
 
@@ -37,6 +41,7 @@ SHAPES = [
     Gemm(2048, 2048, 2048),
 ]
 DEEP = [Gemm(300, 200, 9000), Gemm(64, 64, 20000), Gemm(35, 700, 2048, False, True), Gemm(1, 4096, 4096)]
+ANY_DEPTH = Depths(math.inf, math.inf)
 ALONE = """
 import sys
 sys.path.insert(0, sys.argv[1])
@@ -87,8 +92,11 @@ def multiply(torch: Any, runtime: Any, gemm: Gemm) -> None:
 def test_shapes_are_settled_and_products_are_right(folder: Path, torch: Any, cache: Path) -> None:
     runtime, limits = Dispatcher(folder), device_limits(0)
     picks = runtime.settle([shape_of(gemm) for gemm in SHAPES])
+    engine, settler = runtime._kinds[0].open(runtime._open_for(None)[0].driver)
     for gemm, pick in zip(SHAPES, picks, strict=True):
-        assert pick.kernel_id in {kernel.id for kernel in runtime.table.kernels}
+        first = settler.first(packed(gemm), Call.packed(gemm), engine.devices.gpu(0), DEFAULT_STREAM)
+        timed = first or runtime._kinds[0].chooser.ranked(Call.packed(gemm), MOST_CHECKED, ANY_DEPTH)
+        assert (pick.kernel_id, pick.split_k) in {(one.kernel_id, one.split_k) for one in timed}
         assert pick.how == "settled" and pick.expected_us is not None
         assert pick.expected_us >= 0.85 * gemm.limit_us(limits.fma_tflops, math.inf)
         multiply(torch, runtime, gemm)

@@ -13,7 +13,11 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+import pytest
 from table_cases import FakeDriver, inexact
+
+from autotune.runtime import blas_library
+from autotune.runtime.blas_library import BlasLibrary
 
 VERSION = (13, 1, 0)
 _INVALID_VALUE = 7
@@ -39,6 +43,12 @@ class Served:
     workspace: int
     context: int
     thread: int
+
+
+def install(monkeypatch: pytest.MonkeyPatch, played: PlayedBlas | None) -> None:
+    """This process has that cuBLAS, or none."""
+    library = None if played is None else BlasLibrary(played)
+    monkeypatch.setattr(blas_library, "find_library", lambda: library)
 
 
 def by_columns(address: int, rows: int, columns: int, ld: int) -> np.ndarray[Any, Any]:

@@ -22,6 +22,7 @@ from types import MappingProxyType
 from typing import Any
 
 import numpy as np
+import pytest
 
 from autotune.device import DeviceLimits, Environment, known_limits
 from autotune.export import manifest
@@ -47,6 +48,7 @@ from autotune.kernel.resources import launch_spec
 from autotune.models.launches import Launches, Shapes, grids
 from autotune.models.model_figures import ModelFigures
 from autotune.models.time_model import Speeds, TimeModel, modelled_us
+from autotune.runtime import choices
 from autotune.runtime.conditions import Conditions
 from autotune.runtime.core_structs import DriverCalls
 from autotune.runtime.cubin_files import packed
@@ -419,6 +421,14 @@ def _guarded(action: Callable[..., None]) -> Callable[..., int]:
         return 0
 
     return call
+
+
+def isolated(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """A cache of this test alone, whose folder of choices is returned, and no options by the environment."""
+    monkeypatch.setenv("AUTOTUNE_CACHE", str(tmp_path / "cache"))
+    for name in ("AUTOTUNE_SETTLE", "AUTOTUNE_CHOICES", "AUTOTUNE_CUBLAS"):
+        monkeypatch.delenv(name, raising=False)
+    return tmp_path / "cache" / choices.FOLDER
 
 
 def inexact(product: np.ndarray[Any, Any], error: float) -> np.ndarray[Any, Any]:

@@ -14,12 +14,13 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from played_blas import PlayedBlas
+from played_blas import PlayedBlas, install
 from table_cases import (
     FIGURES,
     LIMITS,
     FakeDriver,
     OnGpu,
+    isolated,
     make_kernel,
     make_spec,
     make_table,
@@ -30,7 +31,7 @@ from table_cases import (
 from autotune.errors import DispatchError, DispatchWarning
 from autotune.gemm import MAX_EXTENT, Gemm
 from autotune.models import cublas_model
-from autotune.runtime import blas_library, choices, core, core_engine, workspace
+from autotune.runtime import blas_library, core, core_engine, workspace
 from autotune.runtime.blas_library import BlasLibrary
 from autotune.runtime.blas_provider import BlasProvider
 from autotune.runtime.chooser import Chooser
@@ -61,10 +62,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(autouse=True)
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("AUTOTUNE_CACHE", str(tmp_path / "cache"))
-    for name in ("AUTOTUNE_SETTLE", "AUTOTUNE_CHOICES", "AUTOTUNE_CUBLAS"):
-        monkeypatch.delenv(name, raising=False)
-    return tmp_path / "cache" / choices.FOLDER
+    return isolated(monkeypatch, tmp_path)
 
 
 @pytest.fixture
@@ -77,12 +75,6 @@ def blas(driver: FakeDriver, monkeypatch: pytest.MonkeyPatch) -> PlayedBlas:
     played = PlayedBlas(driver)
     install(monkeypatch, played)
     return played
-
-
-def install(monkeypatch: pytest.MonkeyPatch, played: PlayedBlas | None) -> None:
-    """This process has that cuBLAS, or none."""
-    library = None if played is None else BlasLibrary(played)
-    monkeypatch.setattr(blas_library, "find_library", lambda: library)
 
 
 @pytest.fixture

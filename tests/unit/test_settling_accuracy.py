@@ -16,12 +16,13 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from played_blas import PlayedBlas
+from played_blas import PlayedBlas, install
 from table_cases import (
     FIGURES,
     LIMITS,
     FakeDriver,
     inexact,
+    isolated,
     make_kernel,
     make_spec,
     make_table,
@@ -31,8 +32,7 @@ from table_cases import (
 
 from autotune.errors import DispatchError, DispatchWarning
 from autotune.gemm import Gemm, Triple
-from autotune.runtime import blas_library, checksum, error_sample
-from autotune.runtime.blas_library import BlasLibrary
+from autotune.runtime import checksum, error_sample
 from autotune.runtime.dispatcher import Dispatcher
 from autotune.runtime.engine import Plan
 from autotune.runtime.error_sample import ErrorSample
@@ -63,9 +63,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(autouse=True)
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("AUTOTUNE_CACHE", str(tmp_path / "cache"))
-    for name in ("AUTOTUNE_SETTLE", "AUTOTUNE_CHOICES", "AUTOTUNE_CUBLAS"):
-        monkeypatch.delenv(name, raising=False)
+    isolated(monkeypatch, tmp_path)
 
 
 @pytest.fixture
@@ -76,8 +74,7 @@ def driver() -> FakeDriver:
 @pytest.fixture
 def blas(driver: FakeDriver, monkeypatch: pytest.MonkeyPatch) -> PlayedBlas:
     played = PlayedBlas(driver, time_us=1000.0, error=DEEP)
-    library = BlasLibrary(played)
-    monkeypatch.setattr(blas_library, "find_library", lambda: library)
+    install(monkeypatch, played)
     return played
 
 

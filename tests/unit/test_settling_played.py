@@ -20,6 +20,7 @@ from table_cases import (
     STICKY_CODE,
     FakeDriver,
     OnGpu,
+    isolated,
     make_kernel,
     make_spec,
     make_table,
@@ -66,11 +67,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(autouse=True)
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("AUTOTUNE_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr("autotune.runtime.conditions._warned", set())
-    for name in ("AUTOTUNE_SETTLE", "AUTOTUNE_CHOICES"):
-        monkeypatch.delenv(name, raising=False)
-    return tmp_path / "cache" / choices.FOLDER
+    return isolated(monkeypatch, tmp_path)
 
 
 @pytest.fixture
