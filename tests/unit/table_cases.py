@@ -424,9 +424,9 @@ def _guarded(action: Callable[..., None]) -> Callable[..., int]:
 
 
 def isolated(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """A cache of this test alone, whose folder of choices is returned, and no options by the environment."""
+    """A cache of this test alone, whose folder of choices is returned. No option for settling is set."""
     monkeypatch.setenv("AUTOTUNE_CACHE", str(tmp_path / "cache"))
-    for name in ("AUTOTUNE_SETTLE", "AUTOTUNE_CHOICES", "AUTOTUNE_CUBLAS"):
+    for name in ("AUTOTUNE_SETTLE", "AUTOTUNE_CHOICES"):
         monkeypatch.delenv(name, raising=False)
     return tmp_path / "cache" / choices.FOLDER
 
