@@ -1,11 +1,14 @@
-"""The cost of proposing: searches shapes on a simulated GPU that answers at once.
+"""The cost of proposing: searches shapes on a simulated GPU.
 
     python benchmarks/ask_cost.py [--suite studies/suites/dev.toml] [--trials 300] [--gpu h200]
-        [--drawn 120] [--known 150] [--trials-drawn 150] [--profile 40]
+        [--drawn 120] [--known 150] [--trials-drawn 150] [--profile 40] [--trial-ms 12]
 
 Two searches: one of a suite from nothing, and one of shapes that are drawn at random, each of which begins
 with known results, as `autotune search --any` begins with times of kernels found elsewhere.
 `--drawn 0` leaves the second out, `--trials 0` the first.
+
+All points that are under way are answered at once, so that as many are asked for together; with `--trial-ms`
+one after the other, each after that long, as on a GPU whose compilers are fast.
 
 Every shape has its whole feasible set and an artificial landscape of times: limits, and a bowl in each
 parameter, the same for equal arguments. Nothing is compiled or timed. Prints the milliseconds per trial that
@@ -21,7 +24,7 @@ import pstats
 import tempfile
 import time
 from collections.abc import Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -48,7 +51,7 @@ SEED = 1  # of the shapes that are drawn, and of what is known of each
 class PlayedTarget:
     """Answers at once. Times are the same in every run."""
 
-    def __init__(self, gpu: str) -> None:
+    def __init__(self, gpu: str, trial_s: float = 0.0) -> None:
         self.limits = known_limits(gpu)
         self.environment = Environment(self.limits.name, "played", (9, 0), "0", "13.0", "13.0", "", "")
         self.policy, self.source_hash = CachePolicy.COLD, "played"
@@ -56,6 +59,8 @@ class PlayedTarget:
         self.capacity = CAPACITY
         self._slopes: dict[Gemm, np.ndarray] = {}
         self._spaces: dict[Gemm, feasible_set.FeasibleSet] = {}
+        self._trial_s = trial_s
+        self._gpu = ThreadPoolExecutor(1)
 
     def space(self, gemm: Gemm) -> feasible_set.FeasibleSet:
         if gemm not in self._spaces:
@@ -66,9 +71,15 @@ class PlayedTarget:
         return Baseline(None)
 
     def submit(self, gemm: Gemm, point: Point, cutoff_us: float | None) -> Future[Measurement]:
+        if self._trial_s:
+            return self._gpu.submit(self._measured_slowly, gemm, point)
         done = Future[Measurement]()
         done.set_result(self.measured(gemm, point))
         return done
+
+    def _measured_slowly(self, gemm: Gemm, point: Point) -> Measurement:
+        time.sleep(self._trial_s)
+        return self.measured(gemm, point)
 
     def measured(self, gemm: Gemm, point: Point) -> Measurement:
         time_us = self._time_us(gemm, point)
@@ -88,7 +99,7 @@ class PlayedTarget:
         return time.monotonic()
 
     def close(self) -> None:
-        pass
+        self._gpu.shutdown()
 
     def _time_us(self, gemm: Gemm, point: Point) -> float:
         if gemm not in self._slopes:
@@ -113,7 +124,7 @@ def _know(target: PlayedTarget, store: Store, gemm: Gemm, num: int) -> None:
 def _search(args: argparse.Namespace, gemms: Sequence[Gemm], known: int, trials: int) -> None:
     """Search these shapes, and print the cost."""
     profile = cProfile.Profile() if args.profile else nullcontext()
-    target = PlayedTarget(args.gpu)
+    target = PlayedTarget(args.gpu, 1e-3 * args.trial_ms)
     with tempfile.TemporaryDirectory() as folder, Store.open(Path(folder) / "played.db") as store:
         for gemm in gemms if known else ():
             _know(target, store, gemm, known)
@@ -149,6 +160,7 @@ def main() -> None:
     parser.add_argument("--drawn", type=int, default=120, help="shapes that are drawn")
     parser.add_argument("--known", type=int, default=150, help="results of each that are known")
     parser.add_argument("--trials-drawn", type=int, default=150, help="trials of each")
+    parser.add_argument("--trial-ms", type=float, default=0.0, help="after which one trial is answered")
     parser.add_argument("--profile", type=int, default=0)
     reports.run(_run, parser.parse_args())
 

@@ -3,8 +3,9 @@
 One sample is the mean of a batch: a graph of launches that takes about BATCH_US, replayed between two
 events. When cold, a batch goes through all operand sets, so that nothing it reads is in L2. The first
 replay warms up and is not counted. The second decides whether the candidate is hopeless: then it is the only
-sample. Others are sampled until their median is accurate or BUDGET_US is spent. Raise
-`measurement.POLICY_VERSION` when any of this changes.
+sample. Others are sampled until their median is accurate or BUDGET_US is spent. A candidate whose launches
+one by one already take far too long is not timed in batches. Raise `measurement.POLICY_VERSION` when this
+changes the time of a candidate that is sampled.
 """
 
 from __future__ import annotations

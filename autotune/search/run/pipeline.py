@@ -27,6 +27,13 @@ from ..shape import ShapeSearch
 from ..shared_study import Ask
 
 _POLL_S = 0.2  # how soon Ctrl-C is noticed during a long candidate
+_AT_ONCE = 5  # this part of the target's places is filled at once: asked for together, points cost less each
+
+
+def num_to_fill(capacity: int, num_taken: int) -> int:
+    """How many of a target's places to fill now: none before a part of them is free, then all that are."""
+    num_free = capacity - num_taken
+    return num_free if num_free >= max(1, capacity // _AT_ONCE) else 0
 
 
 @dataclass(frozen=True)
@@ -61,8 +68,8 @@ class Pipeline:
 
     @property
     def num_free(self) -> int:
-        """How many more candidates keep the target's compiler busy."""
-        return max(0, self._target.capacity - (len(self._open) - len(self.reused)))
+        """How many more candidates to submit now, to keep the target's compiler busy."""
+        return num_to_fill(self._target.capacity, len(self._open) - len(self.reused))
 
     @property
     def reused(self) -> list[Candidate]:

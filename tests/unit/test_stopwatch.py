@@ -1,0 +1,155 @@
+"""What is launched to time a kernel, on a played driver: the clocks of host and GPU are simulated."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from autotune import stats
+from autotune.gpu.stopwatch import Stopwatch
+from autotune.measurement import LATENT_US, GpuState
+
+NUM_SETS = 16
+LOADING_US = 60.0  # by which the first launch of a kernel takes longer
+START_US = 4.0  # from the host's call to the kernel's start, on an idle GPU
+
+
+class PlayedDriver:
+    """Launches take `kernel_us` on the GPU. Each call takes the host `call_us`, and one in ten, if the host
+    is busy, up to `delay_us` more. Graphs are replayed without the host."""
+
+    CUstreamCaptureMode = SimpleNamespace(CU_STREAM_CAPTURE_MODE_RELAXED=0)
+
+    def __init__(self, kernel_us: float, delay_us: float = 0.0, seed: int = 0) -> None:
+        self.kernel_us, self.delay_us = kernel_us, delay_us
+        self._random = random.Random(seed)
+        self._host_us = self._gpu_us = 0.0
+        self._captured: int | None = None
+        self._is_loaded = False
+        self.num_launches = 0
+
+    def _call(self, call_us: float = 3.0) -> None:
+        is_delayed = self._random.random() < 0.1
+        self._host_us += call_us + (self._random.uniform(0.0, self.delay_us) if is_delayed else 0.0)
+
+    def _run(self, work_us: float) -> None:
+        self._gpu_us = max(self._gpu_us, self._host_us + START_US) + work_us
+
+    def enqueue(self, _: Any) -> None:
+        self._call(5.0)
+        if self._captured is not None:
+            self._captured += 1
+            return
+        self.num_launches += 1
+        self._run(self.kernel_us + (0.0 if self._is_loaded else LOADING_US))
+        self._is_loaded = True
+
+    # ---- of the driver
+
+    def cuEventCreate(self, _: int) -> tuple[int, list[float]]:
+        return 0, [0.0]
+
+    def cuEventRecord(self, event: list[float], _: Any) -> tuple[int]:
+        self._call()
+        event[0] = max(self._gpu_us, self._host_us)
+        return (0,)
+
+    def cuEventSynchronize(self, _: Any) -> tuple[int]:
+        self._host_us = max(self._host_us, self._gpu_us)
+        self._call()
+        return (0,)
+
+    def cuEventElapsedTime(self, begin: list[float], end: list[float]) -> tuple[int, float]:
+        return 0, (end[0] - begin[0]) / 1e3
+
+    def cuStreamBeginCapture(self, *_: Any) -> tuple[int]:
+        self._captured = 0
+        return (0,)
+
+    def cuStreamEndCapture(self, _: Any) -> tuple[int, int]:
+        captured, self._captured = self._captured or 0, None
+        return 0, captured
+
+    def cuGraphInstantiate(self, graph: int, _: int) -> tuple[int, int]:
+        return 0, graph
+
+    def cuGraphDestroy(self, _: Any) -> tuple[int]:
+        return (0,)
+
+    def cuGraphUpload(self, *_: Any) -> tuple[int]:
+        return (0,)
+
+    def cuGraphExecDestroy(self, _: Any) -> tuple[int]:
+        return (0,)
+
+    def cuGraphLaunch(self, graph: int, _: Any) -> tuple[int]:
+        self._call()
+        self._run(graph * self.kernel_us)
+        self.num_launches += graph
+        return (0,)
+
+
+def _watch(driver: PlayedDriver) -> tuple[Stopwatch, list[Any], Callable[[Any], None]]:
+    sets: list[Any] = list(range(NUM_SETS))
+    return Stopwatch(driver, None, GpuState), sets, driver.enqueue
+
+
+@given(kernel_us=st.floats(2.0, 20.0), cutoff=st.floats(0.95, 1.5), seed=st.integers(0, 1000))
+def test_a_short_kernel_is_not_given_up_because_the_host_was_busy(
+    kernel_us: float, cutoff: float, seed: int
+) -> None:
+    driver = PlayedDriver(kernel_us, delay_us=150.0, seed=seed)
+    stopwatch, sets, enqueue = _watch(driver)
+    first_us = stopwatch.time_once(lambda: enqueue(sets[0]))
+    assert first_us > LOADING_US
+    for timed in (
+        stopwatch.time(enqueue, sets, first_us, cutoff * kernel_us),
+        stopwatch.glance(enqueue, sets, cutoff * kernel_us),
+    ):
+        assert not timed.is_cut_short
+        assert timed.time_us == pytest.approx(kernel_us, rel=0.05)
+
+
+@given(kernel_us=st.floats(2.0, 20.0), seed=st.integers(0, 1000))
+def test_the_time_of_a_short_kernel_that_is_slower_is_its_own(kernel_us: float, seed: int) -> None:
+    """Not that of a launch: a model learns from it."""
+    driver = PlayedDriver(kernel_us, delay_us=150.0, seed=seed)
+    stopwatch, sets, enqueue = _watch(driver)
+    timed = stopwatch.time(enqueue, sets, 150.0, kernel_us / (1.1 * stats.HOPELESS))
+    assert timed.is_cut_short
+    assert timed.time_us == pytest.approx(kernel_us, rel=0.05)
+
+
+@given(kernel_us=st.floats(100.0, 1e6), share=st.floats(0.01, 0.3), seed=st.integers(0, 1000))
+def test_a_kernel_that_is_far_too_slow_is_launched_a_few_times(
+    kernel_us: float, share: float, seed: int
+) -> None:
+    driver = PlayedDriver(kernel_us, delay_us=20.0, seed=seed)
+    stopwatch, sets, enqueue = _watch(driver)
+    first_us = stopwatch.time_once(lambda: enqueue(sets[0]))
+    timed = stopwatch.time(enqueue, sets, first_us, share * kernel_us)
+    assert timed.is_cut_short
+    assert driver.num_launches <= (3 if kernel_us >= LATENT_US else 11)
+    assert timed.time_us == pytest.approx(kernel_us + 10.0, abs=25.0)
+
+
+def test_a_long_kernel_is_not_launched_more_often_than_it_is_timed() -> None:
+    driver = PlayedDriver(30_000.0)
+    stopwatch, sets, enqueue = _watch(driver)
+    stopwatch.time(enqueue, sets[:1], 30_010.0, 30_000.0)
+    assert driver.num_launches == 2 + 3  # one warms up, four are samples
+
+
+@pytest.mark.parametrize("kernel_us", [3.0, 8.0, 40.0])
+def test_batches_are_as_long_as_they_should_be_however_long_the_first_launch_took(kernel_us: float) -> None:
+    driver = PlayedDriver(kernel_us)
+    stopwatch, sets, enqueue = _watch(driver)
+    timed = stopwatch.time(enqueue, sets, 190.0, None)
+    replays = len(timed.samples_us) + 2  # one warms up, another leads in
+    assert driver.num_launches * kernel_us / replays > 900.0
