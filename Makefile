@@ -93,10 +93,10 @@ browser:
 	fi
 
 browser-test: browser $(VENV)/.browser  ## look at the pages in Chromium: without it these tests are skipped
-	$(BIN)/python -m pytest -m browser tests/browser -n $(JOBS) --dist loadfile $(PYTEST_FLAGS)
+	$(BIN)/python -m pytest -m browser tests/browser -n $(JOBS) --dist loadgroup $(PYTEST_FLAGS)
 
 install-test: $(VENV)/.dev  ## build the wheel, install it in a fresh environment, run README's commands
-	$(BIN)/python -m pytest tests/install -n $(JOBS) --dist loadfile $(PYTEST_FLAGS)
+	$(BIN)/python -m pytest tests/install -n $(JOBS) --dist loadgroup $(PYTEST_FLAGS)
 
 gpu-test: $(VENV)/.gpu  ## all tests, and a GPU must be there
 	$(BIN)/python -m pytest --require-gpu $(PYTEST_FLAGS)

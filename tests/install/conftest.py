@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 REPOSITORY = Path(__file__).resolve().parents[2]
+# What is installed is made once, in 20 s: other processes would wait for it.
+INSTALLED = [pytest.mark.install, pytest.mark.timeout(900), pytest.mark.xdist_group("installed")]
 
 
 def call(*command: str | Path, cwd: Path) -> str:
@@ -29,42 +29,19 @@ def call(*command: str | Path, cwd: Path) -> str:
 
 
 @pytest.fixture(scope="session")
-def shared(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Path:
-    """A folder of all workers of this run."""
-    base = tmp_path_factory.getbasetemp()
-    folder = (base if worker_id == "master" else base.parent) / "installed"
-    folder.mkdir(exist_ok=True)
-    return folder
-
-
-def once(folder: Path, name: str, make: Callable[[], object]) -> None:
-    """Have one worker of a run make something, and the others wait for it."""
-    with (folder / f"{name}.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        done = folder / f"{name}.done"
-        if not done.exists():
-            make()
-            done.touch()
-
-
-@pytest.fixture(scope="session")
-def distributions(shared: Path) -> dict[str, Path]:
+def distributions(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """A source distribution of this checkout, and the wheel built from that (not from the checkout)."""
-    out = shared / "dist"
-    once(shared, "dist", lambda: call(sys.executable, "-m", "build", "--outdir", out, REPOSITORY, cwd=shared))
+    out = tmp_path_factory.mktemp("dist")
+    call(sys.executable, "-m", "build", "--outdir", out, REPOSITORY, cwd=out)
     return {"sdist": next(out.glob("*.tar.gz")), "wheel": next(out.glob("*.whl"))}
 
 
 @pytest.fixture(scope="session")
-def installed(distributions: dict[str, Path], shared: Path) -> Path:
+def installed(distributions: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The `bin` folder of a fresh environment with only the wheel and what it depends on."""
-    environment = shared / "venv"
-    binaries = environment / "bin"
-
-    def make() -> None:
-        call(sys.executable, "-m", "venv", "--without-pip", environment, cwd=shared)  # ours does as well
-        pip = (sys.executable, "-m", "pip", "--python", binaries / "python", "--quiet")
-        call(*pip, "install", "--disable-pip-version-check", distributions["wheel"], cwd=shared)
-
-    once(shared, "venv", make)
+    folder = tmp_path_factory.mktemp("installed")
+    environment, binaries = folder / "venv", folder / "venv" / "bin"
+    call(sys.executable, "-m", "venv", "--without-pip", environment, cwd=folder)  # ours does as well
+    pip = (sys.executable, "-m", "pip", "--python", binaries / "python", "--quiet")
+    call(*pip, "install", "--disable-pip-version-check", distributions["wheel"], cwd=folder)
     return binaries

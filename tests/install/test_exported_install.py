@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from .conftest import call
+from .conftest import INSTALLED, call
 
-pytestmark = [pytest.mark.install, pytest.mark.timeout(900)]
+pytestmark = INSTALLED
 
 
 # Adds the same table for another kind of GPU.

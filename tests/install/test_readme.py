@@ -15,9 +15,9 @@ from pathlib import Path
 
 import pytest
 
-from .conftest import REPOSITORY
+from .conftest import INSTALLED, REPOSITORY
 
-pytestmark = [pytest.mark.install, pytest.mark.timeout(900)]
+pytestmark = INSTALLED
 
 README = (REPOSITORY / "README.md").read_text(encoding="utf-8")
 _BLOCK = re.compile(

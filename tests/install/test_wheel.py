@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from .conftest import REPOSITORY, call
+from .conftest import INSTALLED, REPOSITORY, call
 
-pytestmark = [pytest.mark.install, pytest.mark.timeout(900)]
+pytestmark = INSTALLED
 
 
 def shipped(folder: str) -> set[str]:
