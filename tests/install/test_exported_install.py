@@ -5,8 +5,6 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-import pytest
-
 from .conftest import INSTALLED, call
 
 pytestmark = INSTALLED

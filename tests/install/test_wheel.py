@@ -6,8 +6,6 @@ import tarfile
 import zipfile
 from pathlib import Path
 
-import pytest
-
 from .conftest import INSTALLED, REPOSITORY, call
 
 pytestmark = INSTALLED
