@@ -68,10 +68,9 @@ def fitted(config: Config, layout: str, limits: DeviceLimits, widest: int = 4) -
     pads = dict.fromkeys((config.pad, 4, 8, 0))
     for smaller in _ever_smaller(config, limits):
         for vec_a, vec_b, vec_c, pad in product(*vectors.values(), pads):
-            found = replace(smaller, vec_a=vec_a, vec_b=vec_b, vec_c=vec_c, pad=pad)
             is_narrower = (vec_a, vec_b, vec_c) != (config.vec_a, config.vec_b, config.vec_c)
-            if is_narrower:
-                found = replace(found, min_blocks=min(found.min_blocks, _NARROW_BLOCKS))
+            min_blocks = min(smaller.min_blocks, _NARROW_BLOCKS) if is_narrower else smaller.min_blocks
+            found = replace(smaller, vec_a=vec_a, vec_b=vec_b, vec_c=vec_c, pad=pad, min_blocks=min_blocks)
             if not broken_rules(found, limits, stand_in(layout), kinds=("template", "device")):
                 return found
     return None
