@@ -5,7 +5,8 @@
 For each shape whose best kernel takes less than `--below` us: its trials, the shares that were cut short and
 that were cut short after launches alone, the median of what stands for the time of the latter, and the share
 of all trials within a tenth of the best. The time of a single launch holds some 10 to 40 us of latency.
-Trials that a graph of launches cut short took longer to measure than `LAUNCHES_S`. Decision 0067.
+Trials that a graph of launches cut short took longer to measure than `LAUNCHES_S`; since decision 0067, which
+looks at short graphs, that is less certain.
 """
 
 from __future__ import annotations

@@ -61,47 +61,77 @@ class Stopwatch:
         return self.intervals_us([enqueue])[0]
 
     def time(
-        self, enqueue: Enqueue, sets: Sequence[OperandSet], glance_us: float, cutoff_us: float | None
+        self, enqueue: Enqueue, sets: Sequence[OperandSet], first_us: float, cutoff_us: float | None
     ) -> Timing:
-        """Time launches that rotate among the sets. `glance_us` is what the first launch took."""
+        """Time launches that rotate among the sets. `first_us` is what the first launch took, which also
+        loaded the kernel."""
         self.state = GpuState()
-        if glance_us < timing.LONG_US or timing.is_hopeless_at_a_glance(glance_us, cutoff_us):
-            glance_us = self._launch_us(enqueue, sets, cutoff_us)
-        if timing.is_hopeless_at_a_glance(glance_us, cutoff_us):
+        launch_us = first_us
+        if first_us < timing.LONG_FIRST_US or timing.is_hopeless_at_a_glance(first_us, cutoff_us):
+            launch_us = self._launch_us(enqueue, sets, sets[0], first_us, cutoff_us)
+        if timing.is_hopeless_at_a_glance(launch_us, cutoff_us):
             self._look()
-            return Timing((glance_us,), is_cut_short=True)
-        launches = timing.batch_launches(glance_us, len(sets))
-        batch = LaunchGraph(self._driver, self._stream, enqueue, sets, launches)
+            return Timing((launch_us,), is_cut_short=True)
+        if launch_us < LATENT_US:
+            launches = timing.few_launches(launch_us, len(sets), cutoff_us)
+        else:
+            launches = timing.batch_launches(launch_us, len(sets))
+        batch = self._batch(enqueue, sets, launches)
         try:
-            return self._sample(batch, cutoff_us)
+            seen_us = self._seen_us(batch)
+            if stats.is_hopeless([seen_us], cutoff_us):
+                return Timing((seen_us,), is_cut_short=True)
+            launches = timing.launches_in(timing.BATCH_US, seen_us, len(sets))
+            if launches > batch.launches:
+                batch.free()
+                batch = self._batch(enqueue, sets, launches)
+                seen_us = self._seen_us(batch)
+            return Timing(self._samples(batch, seen_us))
         finally:
             batch.free()
 
     def glance(self, enqueue: Enqueue, sets: Sequence[OperandSet], cutoff_us: float | None) -> Timing:
         """A few short samples, after a launch that loads the kernel; fewer of a kernel that is clearly too
         slow."""
-        first_us = self.time_once(lambda: enqueue(sets[0]))
-        if timing.is_hopeless_at_first(first_us, cutoff_us):
+        first_us = self.time_once(partial(enqueue, sets[0]))
+        if first_us >= timing.LONG_FIRST_US and timing.is_hopeless_at_first(first_us, cutoff_us):
             return Timing((first_us,), is_cut_short=True)
-        once_us = self._launch_us(enqueue, sets, cutoff_us)
-        if timing.is_hopeless_at_a_glance(once_us, cutoff_us):
-            return Timing((once_us,), is_cut_short=True)
-        if once_us >= timing.LONG_US:
-            return Timing((once_us, self.time_once(lambda: enqueue(sets[0]))))
-        launches = timing.batch_launches(once_us, len(sets), timing.GLANCE_US)
-        batch = LaunchGraph(self._driver, self._stream, enqueue, sets, launches)
+        launch_us = self._launch_us(enqueue, sets, sets[-1], first_us, cutoff_us)
+        if timing.is_hopeless_at_a_glance(launch_us, cutoff_us):
+            return Timing((launch_us,), is_cut_short=True)
+        if launch_us >= timing.LONG_US:
+            return Timing((launch_us, self.time_once(partial(enqueue, sets[0]))))
+        launches = timing.few_launches(launch_us, len(sets), cutoff_us)
+        batch = self._batch(enqueue, sets, launches)
         try:
             _, *times = self.intervals_us([batch.replay] * (1 + timing.GLANCES))
             return Timing(tuple(time_us / launches for time_us in times))
         finally:
             batch.free()
 
+    def _launch_us(
+        self,
+        enqueue: Enqueue,
+        sets: Sequence[OperandSet],
+        again: OperandSet,
+        first_us: float,
+        cutoff_us: float | None,
+    ) -> float:
+        """What a launch takes in us, latency included, of a kernel whose first launch took so long: the least
+        of that one and another, and of a few in a row if the kernel seems to be short and too slow. A single
+        launch may wait for the host, on a busy machine for longer than short kernels run (decision 0067)."""
+        launch_us = min(first_us, self.time_once(partial(enqueue, again)))
+        if launch_us < LATENT_US and timing.is_hopeless_at_a_glance(launch_us, cutoff_us):
+            in_a_row = [partial(enqueue, each) for each in islice(cycle(sets), 1 + timing.GLANCES)]
+            launch_us = min(launch_us, *self._intervals_us(in_a_row)[1:])
+        return launch_us
+
     def read(self, enqueue: Enqueue, sets: Sequence[OperandSet], launch_us: float) -> float:
         """One sample of work of about this duration, without changing `state`."""
-        state, launches = self.state, timing.batch_launches(launch_us, len(sets))
-        batch = LaunchGraph(self._driver, self._stream, enqueue, sets, launches)
+        state = self.state
+        batch = self._batch(enqueue, sets, timing.batch_launches(launch_us, len(sets)))
         try:
-            return self.intervals_us([batch.replay] * 2)[1] / launches
+            return self._seen_us(batch)
         finally:
             self.state = state
             batch.free()
@@ -169,22 +199,6 @@ class Stopwatch:
         """Enqueue actions back to back; the time of each in us. Waits for them all."""
         return self._intervals_us(actions, self._look if len(actions) > 1 else None)
 
-    def _launch_us(self, enqueue: Enqueue, sets: Sequence[OperandSet], cutoff_us: float | None) -> float:
-        """What a launch takes in us, some latency included; looked at twice before it is given up. A single
-        launch may wait for the host, on a busy machine for longer than short kernels run (decision 0067)."""
-        least_us = self._least_us(enqueue, sets)
-        if timing.is_hopeless_at_a_glance(least_us, cutoff_us):
-            return min(least_us, self._least_us(enqueue, sets))
-        return least_us
-
-    def _least_us(self, enqueue: Enqueue, sets: Sequence[OperandSet]) -> float:
-        """One launch; of short ones the least of a few in a row."""
-        once_us = self.time_once(partial(enqueue, sets[-1]))
-        if once_us >= LATENT_US:
-            return once_us
-        in_a_row = [partial(enqueue, each) for each in islice(cycle(sets), 1 + timing.GLANCES)]
-        return min(once_us, *self._intervals_us(in_a_row)[1:])
-
     def _intervals_us(
         self, actions: Sequence[Callable[[], None]], meanwhile: Callable[[], None] | None = None
     ) -> list[float]:
@@ -207,16 +221,25 @@ class Stopwatch:
         reasons = {*self.state.throttle_reasons, *seen.throttle_reasons}
         self.state = replace(seen, throttle_reasons=tuple(sorted(reasons)))
 
-    def _sample(self, batch: LaunchGraph, cutoff_us: float | None) -> Timing:
-        _, first = self.intervals_us([batch.replay] * 2)
-        samples = [first / batch.launches]
-        if stats.is_hopeless(samples, cutoff_us):
-            return Timing(tuple(samples), is_cut_short=True)
-        while count := timing.more_samples(samples, first):
-            lead_in = int(timing.needs_lead_in(first))
+    def _batch(self, enqueue: Enqueue, sets: Sequence[OperandSet], launches: int) -> LaunchGraph:
+        return LaunchGraph(self._driver, self._stream, enqueue, sets, launches)
+
+    def _seen_us(self, batch: LaunchGraph) -> float:
+        """The mean time of a launch in a replay, after one that warms up. The host may have been late for a
+        short one: then the less of two counts."""
+        warm_us, seen_us = self.intervals_us([batch.replay] * 2)
+        if warm_us < timing.BATCH_US / 2:
+            seen_us = min(seen_us, self.intervals_us([batch.replay] * 2)[1])
+        return seen_us / batch.launches
+
+    def _samples(self, batch: LaunchGraph, first_us: float) -> tuple[float, ...]:
+        """As many as it takes, the first among them."""
+        samples, batch_us = [first_us], first_us * batch.launches
+        while count := timing.more_samples(samples, batch_us):
+            lead_in = int(timing.needs_lead_in(batch_us))
             times = self.intervals_us([batch.replay] * (count + lead_in))[lead_in:]
             samples += [time_us / batch.launches for time_us in times]
-        return Timing(tuple(samples))
+        return tuple(samples)
 
     def _take_events(self, count: int) -> list[Any]:
         while len(self._events) < count:

@@ -3,9 +3,9 @@
 One sample is the mean of a batch: a graph of launches that takes about BATCH_US, replayed between two
 events. When cold, a batch goes through all operand sets, so that nothing it reads is in L2. The first
 replay warms up and is not counted. The second decides whether the candidate is hopeless: then it is the only
-sample. Others are sampled until their median is accurate or BUDGET_US is spent. A candidate whose launches
-one by one already take far too long is not timed in batches. Raise `measurement.POLICY_VERSION` when this
-changes the time of a candidate that is sampled.
+sample. Of a short kernel a shorter batch decides that. Others are sampled until their median is accurate or
+BUDGET_US is spent. A candidate whose launches one by one already take far too long is not timed in batches.
+Raise `measurement.POLICY_VERSION` when this changes the time of a candidate that is sampled.
 """
 
 from __future__ import annotations
@@ -34,6 +34,9 @@ HOPELESS_AT_A_GLANCE = 2.0  # `stats.HOPELESS` for a single launch, cold in ever
 LAUNCH_LATENCY_US = 10.0  # usual time of a single launch between events above its kernel's time
 MOST_LATENCY_US = 30.0  # and at most
 LOADING_US = 1000.0  # and the first launch of a kernel over its later ones, at most
+LONG_FIRST_US = LONG_US + LOADING_US  # of a first launch: that of a long kernel
+LEAST_US = 0.5  # of a kernel
+MOSTLY_LATENCY = 8  # times what a short kernel takes: what a launch of it may take
 LEAD_IN_BELOW_US = 5000.0  # a batch shorter than that is preceded by an uncounted one
 MIN_STEPS = 3  # of the energy counter
 FLOOR_SLACK = 0.88  # the limits of known GPUs are measured ones, up to a tenth below the data sheet
@@ -57,13 +60,30 @@ def batch_launches(launch_us: float, num_sets: int, batch_us: float = BATCH_US) 
 
     `launch_us` is what a single launch took, latency included.
     """
-    kernel_us = max(launch_us - LAUNCH_LATENCY_US, launch_us / 4, 0.5)
-    passes = round(batch_us / (kernel_us * num_sets))
-    return num_sets * max(1, passes)
+    return launches_in(batch_us, _expected_us(launch_us), num_sets)
+
+
+def few_launches(launch_us: float, num_sets: int, cutoff_us: float | None) -> int:
+    """For a look at a kernel: about GLANCE_US of them, even if it is as fast as the best one, and nearly all
+    that a single launch took is latency."""
+    kernel_us = _expected_us(launch_us)
+    if cutoff_us is not None:
+        kernel_us = min(kernel_us, max(cutoff_us, launch_us / MOSTLY_LATENCY))
+    return launches_in(GLANCE_US, kernel_us, num_sets)
+
+
+def _expected_us(launch_us: float) -> float:
+    """Of a kernel of which a single launch took so long."""
+    return max(launch_us - LAUNCH_LATENCY_US, launch_us / 4)
+
+
+def launches_in(batch_us: float, kernel_us: float, num_sets: int) -> int:
+    """Launches of a kernel that takes so long in a batch, every operand set equally often."""
+    return num_sets * max(1, round(batch_us / (max(kernel_us, LEAST_US) * num_sets)))
 
 
 def is_hopeless_at_a_glance(launch_us: float, cutoff_us: float | None) -> bool:
-    """Whether one launch, latency included, already took far too long."""
+    """Whether a launch, latency included, already took far too long."""
     return cutoff_us is not None and launch_us - MOST_LATENCY_US > HOPELESS_AT_A_GLANCE * cutoff_us
 
 

@@ -8,7 +8,7 @@ gzip-compressed JSON, one object:
     parameters           names of a config's values, in the order of `rows`
     rows                 [layout, origin, registers, spill_bytes, [value, ...]] of each kernel
     columns              [shape, cublas_us] of each shape; cublas_us is null where cuBLAS is absent
-    cells                [row, column, split_k, time_us, is_cut_short]: one launch of what is clearly too slow
+    cells                [row, column, split_k, time_us, is_cut_short]: the latter if it is clearly too slow
 
 Equal matrices give equal bytes.
 """

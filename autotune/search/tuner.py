@@ -204,7 +204,8 @@ class Tuner:
 
     def _fill(self) -> StopReason | None:
         """Propose until the target has enough to do, or there is a reason to stop."""
-        while self._pipeline.num_free:
+        is_filling = self._pipeline.is_due
+        while is_filling and self._pipeline.num_free:
             reason = self._reason_to_stop()
             if reason is not None:
                 return reason

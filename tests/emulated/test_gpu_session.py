@@ -724,13 +724,13 @@ def test_a_lost_context_ends_the_cells(host, open_session):
     assert result.is_last and len(result.times) == 1
 
 
-@pytest.mark.parametrize(("kernel_us", "launches"), [(1000.0, 3), (5000.0, 1)])
+@pytest.mark.parametrize(("kernel_us", "launches"), [(1000.0, 2), (5000.0, 1)])
 def test_a_slow_cell_is_cut_short(host, open_session, kernel_us, launches):
     _cells(open_session, (GEMM, _code("right"), None))  # which fills the pool
     host.kernel_us, before = kernel_us, host.num_launches
     [time] = _cells(open_session, (GEMM, _code("right"), 100.0)).times
     assert time.is_cut_short and time.samples_us == (kernel_us,)
-    # The first one may have loaded the kernel for so long, and the second may have waited for the host.
+    # The first one may have loaded the kernel for so long, or have waited for the host.
     assert host.num_launches == before + launches
 
 

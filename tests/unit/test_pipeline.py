@@ -49,14 +49,14 @@ def _submit(pipeline: Pipeline, shape: Any, num: int) -> None:
 @pytest.mark.parametrize(("capacity", "at_once"), [(1, 1), (4, 1), (6, 1), (10, 2), (22, 4), (42, 8)])
 def test_places_are_filled_when_a_fifth_of_them_is_free(capacity: int, at_once: int) -> None:
     target, pipeline, shape = _pipeline(capacity)
-    assert pipeline.num_free == capacity
+    assert pipeline.is_due and pipeline.num_free == capacity
     _submit(pipeline, shape, capacity)
     for num_done in range(1, at_once + 1):
-        assert pipeline.num_free == 0
+        assert not pipeline.is_due
         target.finish(1)
         assert len(list(pipeline.kept())) == 1
-        assert pipeline.num_open == capacity - num_done
-    assert pipeline.num_free == at_once
+        assert pipeline.num_free == num_done
+    assert pipeline.is_due
 
 
 def test_kernels_that_are_compiled_already_take_no_place() -> None:
@@ -64,4 +64,4 @@ def test_kernels_that_are_compiled_already_take_no_place() -> None:
     _submit(pipeline, shape, 8)
     for _ in range(5):
         pipeline.submit_compiled(cast(Any, target), shape, cast(Any, SimpleNamespace(point={})))
-    assert (pipeline.num_open, pipeline.num_free) == (13, 2)
+    assert (pipeline.num_open, pipeline.num_free, pipeline.is_due) == (13, 2, True)

@@ -68,8 +68,17 @@ class Pipeline:
 
     @property
     def num_free(self) -> int:
-        """How many more candidates to submit now, to keep the target's compiler busy."""
-        return num_to_fill(self._target.capacity, len(self._open) - len(self.reused))
+        """How many more candidates keep the target's compiler busy."""
+        return max(0, self._target.capacity - self._num_taken)
+
+    @property
+    def is_due(self) -> bool:
+        """Whether it is time to submit candidates, until no place is free."""
+        return num_to_fill(self._target.capacity, self._num_taken) > 0
+
+    @property
+    def _num_taken(self) -> int:
+        return len(self._open) - len(self.reused)
 
     @property
     def reused(self) -> list[Candidate]:
