@@ -82,9 +82,9 @@ class Stopwatch:
             if stats.is_hopeless([seen_us], cutoff_us):
                 return Timing((seen_us,), is_cut_short=True)
             launches = timing.launches_in(timing.BATCH_US, seen_us, len(sets))
-            if launches > batch.launches:
-                batch.free()
-                batch = self._batch(enqueue, sets, launches)
+            if launches >= 2 * batch.launches:
+                look, batch = batch, self._batch(enqueue, sets, launches)
+                look.free()
                 seen_us = self._seen_us(batch)
             return Timing(self._samples(batch, seen_us))
         finally:
