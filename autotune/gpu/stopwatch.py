@@ -229,7 +229,7 @@ class Stopwatch:
         short one: then the less of two counts."""
         warm_us, seen_us = self.intervals_us([batch.replay] * 2)
         if warm_us < timing.BATCH_US / 2:
-            seen_us = min(seen_us, self.intervals_us([batch.replay] * 2)[1])
+            seen_us = min(seen_us, self._intervals_us([batch.replay] * 2)[1])
         return seen_us / batch.launches
 
     def _samples(self, batch: LaunchGraph, first_us: float) -> tuple[float, ...]:
