@@ -145,7 +145,7 @@ class Stopwatch:
         """
         self.state = GpuState()
         batches = [
-            LaunchGraph(self._driver, self._stream, enqueue, sets, timing.batch_launches(time_us, len(sets)))
+            self._batch(enqueue, sets, timing.batch_launches(time_us, len(sets)))
             for enqueue, time_us in candidates
         ]
         try:
@@ -173,8 +173,8 @@ class Stopwatch:
         """
         if read_energy_j() is None:
             return None
-        launches = len(sets) * max(1, round(_ENERGY_BATCH_US / (launch_us * len(sets))))
-        batch = LaunchGraph(self._driver, self._stream, enqueue, sets, launches)
+        launches = timing.launches_in(_ENERGY_BATCH_US, launch_us, len(sets))
+        batch = self._batch(enqueue, sets, launches)
         readings: list[tuple[float, float | None]] = []
 
         def read_until(end_s: float) -> None:
@@ -197,18 +197,16 @@ class Stopwatch:
 
     def intervals_us(self, actions: Sequence[Callable[[], None]]) -> list[float]:
         """Enqueue actions back to back; the time of each in us. Waits for them all."""
-        return self._intervals_us(actions, self._look if len(actions) > 1 else None)
+        return self._intervals_us(actions, looks=len(actions) > 1)
 
-    def _intervals_us(
-        self, actions: Sequence[Callable[[], None]], meanwhile: Callable[[], None] | None = None
-    ) -> list[float]:
+    def _intervals_us(self, actions: Sequence[Callable[[], None]], *, looks: bool = False) -> list[float]:
         events = self._take_events(len(actions) + 1)
         check(self._driver.cuEventRecord, events[0], self._stream)
         for action, event in zip(actions, events[1:], strict=True):
             action()
             check(self._driver.cuEventRecord, event, self._stream)
-        if meanwhile is not None:
-            meanwhile()  # the GPU runs the work just queued
+        if looks:
+            self._look()  # the GPU runs the work just queued
         check(self._driver.cuEventSynchronize, events[-1])
         return [
             float(check(self._driver.cuEventElapsedTime, begin, end)) * _US_PER_MS

@@ -32,7 +32,7 @@ MAX_SAMPLES = 40
 SHARP = 0.001  # relative standard error of the median at which sampling stops
 HOPELESS_AT_A_GLANCE = 2.0  # `stats.HOPELESS` for a single launch, cold in every respect
 LAUNCH_LATENCY_US = 10.0  # usual time of a single launch between events above its kernel's time
-MOST_LATENCY_US = 30.0  # and at most
+MOST_LATENCY_US = 30.0  # and at most, of the least of a few launches
 LOADING_US = 1000.0  # and the first launch of a kernel over its later ones, at most
 LONG_FIRST_US = LONG_US + LOADING_US  # of a first launch: that of a long kernel
 LEAST_US = 0.5  # of a kernel
@@ -55,12 +55,12 @@ class Timing:
         return median(self.samples_us)
 
 
-def batch_launches(launch_us: float, num_sets: int, batch_us: float = BATCH_US) -> int:
-    """Launches per batch: about `batch_us` of them, and every operand set equally often.
+def batch_launches(launch_us: float, num_sets: int) -> int:
+    """Launches per batch: about BATCH_US of them, and every operand set equally often.
 
     `launch_us` is what a single launch took, latency included.
     """
-    return launches_in(batch_us, _expected_us(launch_us), num_sets)
+    return launches_in(BATCH_US, _expected_us(launch_us), num_sets)
 
 
 def few_launches(launch_us: float, num_sets: int, cutoff_us: float | None) -> int:

@@ -108,7 +108,7 @@ def _work_of(kernels: Sequence[Sequence[Sample]], blocks_per_sm: Sequence[int], 
     layout."""
     samples = list(chain.from_iterable(kernels))
     resident = np.repeat(np.array(blocks_per_sm), [len(own) for own in kernels])
-    # A kernel has few numbers of splits, so few specs: computing with each once takes a fourth of the time.
+    # A kernel has few numbers of splits, so few specs: what follows from one is computed once.
     _, spec_at = np.unique([id(sample.spec) for sample in samples], return_inverse=True)
     _, first, launched = np.unique(
         spec_at * (resident.max() + 1) + resident, return_index=True, return_inverse=True

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-# What is installed is made once, in 20 s: other processes would wait for it.
+# What is installed takes 20 s to make: each process would make its own.
 INSTALLED = [pytest.mark.install, pytest.mark.timeout(900), pytest.mark.xdist_group("installed")]
 
 
