@@ -654,8 +654,7 @@ class FakeDriver:
         assert blocks == -(-padded // PACK_TILE) * -(-k // PACK_TILE) and grid[0] % blocks == 0 < grid[0]
         products = grid[0] // blocks
         assert bool(stride) == (products > 1)
-        end = to + 4 * k * padded * products
-        assert any(base <= to and end <= base + len(space) - 256 for base, space in self.memory.items())
+        self._check_place(to, 4 * k * padded * products)
         for i in range(products):
             packed, at = matrix_at(to + 4 * i * k * padded, k, padded, padded), operand + 4 * i * stride
             packed[:, extent:] = 0
@@ -751,7 +750,8 @@ class FakeDriver:
         ctypes.memmove(to, source, num_bytes)
 
     def _check_place(self, address: int, num_bytes: int) -> None:
-        places = ((base, base + len(space) - 256) for base, space in self.memory.items())
+        held = self.memory.copy()  # at once: other threads allocate meanwhile
+        places = ((base, base + len(space) - 256) for base, space in held.items())
         assert any(base <= address and address + num_bytes <= end for base, end in places)
 
     def copy_out(self, host: int, address: int, num_bytes: int, stream: int) -> None:
