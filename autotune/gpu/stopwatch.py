@@ -104,8 +104,7 @@ class Stopwatch:
         launches = timing.few_launches(launch_us, len(sets), cutoff_us)
         batch = self._batch(enqueue, sets, launches)
         try:
-            _, *times = self.intervals_us([batch.replay] * (1 + timing.GLANCES))
-            return Timing(tuple(time_us / launches for time_us in times))
+            return Timing(tuple(self._glances(batch)))
         finally:
             batch.free()
 
@@ -224,11 +223,15 @@ class Stopwatch:
 
     def _seen_us(self, batch: LaunchGraph) -> float:
         """The mean time of a launch in a replay, after one that warms up. The host may have been late for a
-        short one: then the less of two counts."""
+        short one: then the least of several counts."""
         warm_us, seen_us = self.intervals_us([batch.replay] * 2)
-        if warm_us < timing.BATCH_US / 2:
-            seen_us = min(seen_us, self._intervals_us([batch.replay] * 2)[1])
-        return seen_us / batch.launches
+        seen_us /= batch.launches
+        return seen_us if warm_us >= timing.BATCH_US / 2 else min(seen_us, *self._glances(batch))
+
+    def _glances(self, batch: LaunchGraph) -> list[float]:
+        """The mean time of a launch in each of a few replays, after one that warms up."""
+        times = self._intervals_us([batch.replay] * (1 + timing.GLANCES))[1:]
+        return [time_us / batch.launches for time_us in times]
 
     def _samples(self, batch: LaunchGraph, first_us: float) -> tuple[float, ...]:
         """As many as it takes, the first among them."""

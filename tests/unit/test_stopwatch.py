@@ -19,11 +19,12 @@ from autotune.measurement import LATENT_US, GpuState
 NUM_SETS = 16
 LOADING_US = 60.0  # by which the first launch of a kernel takes longer
 START_US = 4.0  # from the host's call to the kernel's start, on an idle GPU
+PROMPT = 10  # calls between two that are delayed, at least: no timing is right if every call may be
 
 
 class PlayedDriver:
-    """Launches take `kernel_us` on the GPU. A launch takes the host `call_us`, another call half of that; one
-    call in ten takes up to `delay_us` more. Graphs are replayed without the host."""
+    """Launches take `kernel_us` on the GPU. A launch takes the host `call_us`, another call half of that; now
+    and then a call takes up to `delay_us` more. Graphs are replayed without the host."""
 
     CUstreamCaptureMode = SimpleNamespace(CU_STREAM_CAPTURE_MODE_RELAXED=0)
 
@@ -33,13 +34,16 @@ class PlayedDriver:
         self._host_us = self._gpu_us = 0.0
         self._captured: int | None = None
         self._is_loaded = False
+        self._num_prompt = 0  # calls since one was delayed
         self.num_launches = 0
         self.busy_us = 0.0  # of the GPU
 
     def _call(self, share: float = 0.5) -> None:
-        is_delayed = self._random.random() < 0.1
         self._host_us += share * self.call_us
-        self._host_us += self._random.uniform(0.0, self.delay_us) if is_delayed else 0.0
+        self._num_prompt += 1
+        if self._num_prompt > PROMPT and self._random.random() < 0.5:
+            self._num_prompt = 0
+            self._host_us += self._random.uniform(0.0, self.delay_us)
 
     def _run(self, work_us: float) -> None:
         self._gpu_us = max(self._gpu_us, self._host_us + START_US) + work_us
