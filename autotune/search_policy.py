@@ -2,7 +2,7 @@
 `--policy`.
 
 The values are those that did best on recorded spaces and in searches on an H200 (docs/decisions/0007, 0015,
-0023 to 0026, 0041). docs/search.md says in which step each counts.
+0023 to 0026, 0041, 0068). docs/search.md says in which step each counts.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class SearchPolicy:
     num_mixed: int = 400  # points mixed from parents and others
     num_drawn: int = 1500  # points drawn over the whole set, or among kernels that are compiled
     num_climbed: int = 3  # most promising points whose neighbours are evaluated next
-    num_fitted: int = 360  # results that the model is conditioned on at most: more make a proposal slower
+    num_fitted: int = 240  # results that the model is conditioned on at most: more make a proposal slower
     growth: float = 1.1  # times as many results as at the last fit: then lengths are fitted again
     most_planned: int = 12  # points planned together; the last are planned without the results of the first
     bandit_after: int = 100  # results; before, what leads anywhere is looked for, and no region is chosen

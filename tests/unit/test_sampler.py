@@ -26,6 +26,7 @@ from autotune.search.propose.surrogate import (
     expected_improvement,
     fit_lengths,
 )
+from autotune.search_policy import SearchPolicy
 
 SPACE = product_space(6, 6, 4, words=3)
 
@@ -174,6 +175,28 @@ def test_more_is_planned_at_once_the_more_is_known(monkeypatch):
     assert sizes == sorted(sizes)
     assert (sizes[0], sizes[-1]) == (3, 11)
     assert sum(sizes) >= 140 - 15
+
+
+@pytest.mark.parametrize("most", [1, 5, 40])
+def test_the_model_is_given_the_best_and_a_random_part_of_the_others(monkeypatch, most):
+    """At most as many results as the policy says. Those found best are always among them."""
+    conditioned, own = [], Surrogate.condition
+
+    def condition(x, z, pending, lengths):
+        conditioned.append((x, z))
+        return own(x, z, pending, lengths)
+
+    monkeypatch.setattr(Surrogate, "condition", condition)
+    proposer = make_proposer(SPACE, policy=SearchPolicy(num_fitted=most, most_planned=1))
+    proposer.load((number, 1.0 + number) for number in range(100))
+    for _ in range(8):
+        proposer.tell(proposer.ask().number, 200.0)
+    best = Candidates(SPACE).features(np.arange(max(1, most // 10)))
+    assert len(conditioned) == 8
+    for x, z in conditioned:
+        assert len(x) == len(z) == most
+        assert (x[: len(best)] == best).all() and z[0] == z.min()
+    assert most == 1 or any((x != conditioned[0][0]).any() for x, _ in conditioned)
 
 
 def test_it_is_a_sampler_for_optimize_too():

@@ -6,10 +6,9 @@ differences among bad ones do not distort the model near the good ones. On a rec
 benchmarks/search_replay.py) the pair finds the optimum where either alone sometimes gets stuck.
 
 A region of points (regions.py: of our kernel, a tile) is a hill of its own, and steps of one parameter do not
-leave it. So candidates are also moved between regions, and parents and the fitted results come from many
-regions: otherwise each search of a shape spent most of its trials on the hill that it found first. And every
-second proposal goes to a region that a bandit chooses (bandit.py), as long as known regions may be better
-than their few trials show.
+leave it. So candidates are also moved between regions, and parents come from many regions: otherwise each
+search of a shape spent most of its trials on the hill that it found first. And every second proposal goes to
+a region that a bandit chooses (bandit.py), as long as known regions may be better than their few trials show.
 """
 
 from __future__ import annotations
@@ -191,7 +190,7 @@ class Model:
         """Of one view, then of the other; its lengths are fitted again if there are enough new results."""
         view = self._views[self._num_views_taken % len(self._views)]
         self._num_views_taken += 1
-        kept = self._subset(points, log_times)
+        kept = self._subset(log_times)
         x = self._candidates.features(points[kept])
         z = view.targets(log_times[kept])
         if len(points) >= self._policy.growth * view.num_fitted:
@@ -200,27 +199,19 @@ class Model:
         waiting = self._candidates.features(np.array(sorted(pending), dtype=np.int64))
         return Surrogate.condition(x, z, waiting, view.lengths)
 
-    def _subset(self, points: np.ndarray, log_times: np.ndarray) -> np.ndarray:
-        """Which results to fit: all, or two thirds the best (a third of these each the best of its region)
-        and one third a random part of the others."""
+    def _subset(self, log_times: np.ndarray) -> np.ndarray:
+        """Which results to fit: all, or the best ones for a tenth and a random part of the others, each time
+        another. Of mostly good results a model would not know where it has been (decision 0068)."""
         most = self._policy.num_fitted
         if len(log_times) <= most:
             return np.arange(len(log_times))
-        order = np.argsort(log_times, kind="stable")
-        num_best = self._num_best
-        first = self._candidates.firsts(points[order])[: num_best // 3]
-        order = np.concatenate([order[first], np.delete(order, first)])
-        others = self._rng.choice(order[num_best:], most - num_best, replace=False)
-        return np.concatenate([order[:num_best], others])
-
-    @property
-    def _num_best(self) -> int:
-        """How many of the results that are fitted are the best ones."""
-        return self._policy.num_fitted * 2 // 3
+        best, others = np.split(np.argsort(log_times, kind="stable"), [max(1, most // 10)])
+        return np.concatenate([best, self._rng.choice(others, most - len(best), replace=False)])
 
     def _parents(self, ranked: np.ndarray) -> np.ndarray:
         """The best points, and the best point of each of the best regions; points ranked by time."""
-        founders = ranked[self._candidates.firsts(ranked[: self._num_best])[: self._policy.num_founders]]
+        best = ranked[: self._policy.num_fitted]
+        founders = best[self._candidates.firsts(best)[: self._policy.num_founders]]
         return np.union1d(ranked[: self._policy.num_parents], founders)
 
     def _pool(self, parents: np.ndarray) -> dict[str, np.ndarray]:
