@@ -3,7 +3,7 @@
     python benchmarks/any_shape.py --gpu 0 --table FOLDER --seed 77 --out any_shape.json.xz
     python benchmarks/any_shape.py --gpu 0 --part alone --seed 77 --db alone.db
     python benchmarks/any_shape.py --gpu 0 --part reference --table FOLDER --seed 77 --db alone.db --out ...
-    python benchmarks/any_shape.py --report any_shape.json.xz
+    python benchmarks/any_shape.py --report any_shape.json.xz [more ...]
 
 Shapes are drawn by a seed as autotune/distribution.py says: half NN, the others NT, TN and TT in turn. Of
 each layout half are round (whole 16s, from 16 on), a quarter has an odd extent, a quarter odd leading
@@ -205,7 +205,7 @@ class Deadline:
 
 def _run(args: argparse.Namespace) -> None:
     if args.report:
-        console.show(any_shape_figures.text(reports.read(args.report, "any_shape")))
+        console.show(any_shape_figures.text(*(reports.read(path, "any_shape") for path in args.report)))
         return
     if args.seed is None:
         raise UsageError("name a --seed that decided nothing, or a --report to print")
@@ -424,7 +424,8 @@ def tune_alone(args: argparse.Namespace, gemms: Sequence[Gemm]) -> None:
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--report", type=Path, metavar="FILE", help="print what is in a file; needs no GPU")
+    told = "print what is in files, of several together; needs no GPU"
+    parser.add_argument("--report", type=Path, nargs="+", metavar="FILE", help=told)
     parser.add_argument("--part", choices=PARTS, default="pick")
     parser.add_argument("--gpu", default="auto", help="a GPU: its index, UUID or auto")
     parser.add_argument("--table", type=Path, help="a folder made by export-table")

@@ -147,13 +147,16 @@ def line(shape: Facts) -> str:
 # Tables
 
 
-def text(report: Facts) -> str:
-    """All tables, the worst shapes by name, and the bars."""
-    shapes = report["shapes"]
+def text(*reports: Facts) -> str:
+    """All tables of one report or of several together, the worst shapes by name, and the bars."""
+    shapes = [shape for report in reports for shape in report["shapes"]]
     against = [Against.of(s) for s in shapes if "samples_us" in s.get("pick", ())]
     reached = [Reached.of(s) for s in shapes if "samples_us" in s.get("reference", ())]
     faults = [s for s in shapes if any("fault" in s.get(part, ()) for part in ("pick", "reference"))]
-    parts = [_head(report, len(against), len(reached))]
+    parts = [_head(report) for report in reports]
+    parts.append(f"{len(against)} of {len(shapes)} shapes against cuBLAS, {len(reached)} against a reference")
+    if len(reports) == 2 and (both := _of_both(*reports)):
+        parts.append(both)
     if against:
         parts += [_against_table(against), _whole_table(against)]
         parts.append(_worst("against cuBLAS", against, lambda one: one.served))
@@ -166,7 +169,8 @@ def text(report: Facts) -> str:
     for shape in faults:
         told = (shape[part]["fault"] for part in ("pick", "reference") if "fault" in shape.get(part, ()))
         parts.append(f"{name_of(shape)} FAILED: {'; '.join(told)}")
-    found = bars(against, reached, len(faults), is_of_one=report["table"]["num_tuned"] == 1)
+    is_of_one = all(report["table"]["num_tuned"] == 1 for report in reports)
+    found = bars(against, reached, len(faults), is_of_one=is_of_one)
     parts.append(_bars_text(found))
     return "\n\n".join(parts)
 
@@ -177,7 +181,7 @@ def name_of(shape: Facts) -> str:
     return shape["shape"] if is_packed else f"{shape['shape']} ld {','.join(map(str, shape['lds']))}"
 
 
-def _head(report: Facts, num_against: int, num_reached: int) -> str:
+def _head(report: Facts) -> str:
     table, sessions = report["table"], report["sessions"]
     kernels = ", ".join(f"{num} {layout}" for layout, num in table["num_kernels"].items())
     dates = sorted({session["date"][:10] for session in sessions})
@@ -185,8 +189,32 @@ def _head(report: Facts, num_against: int, num_reached: int) -> str:
     return (
         f"{report['gpu']}, cuBLAS {', '.join(versions)}, {' to '.join(dates[:1] + dates[1:][-1:])}; seed "
         f"{report['seed']}, {report['policy']} operands\n"
-        f"table of {table['created_at']}: kernels {kernels}; {table['num_tuned']} tuned shapes\n"
-        f"{num_against} of {len(report['shapes'])} shapes against cuBLAS, {num_reached} against a reference"
+        f"table of {table['created_at']}: kernels {kernels}; {table['num_tuned']} tuned shapes"
+    )
+
+
+def _of_both(first: Facts, second: Facts) -> str | None:
+    """How much longer picks and cuBLAS take in the second report, on the products that both judged: of one
+    seed, two kinds of GPU draw many in common."""
+
+    def times_us(report: Facts) -> dict[tuple[Any, ...], tuple[float, float]]:
+        judged = [(s, s["pick"]) for s in report["shapes"] if "samples_us" in s.get("pick", ())]
+        return {
+            (s["shape"], *s["lds"]): (
+                stats.median(facts["samples_us"][facts["name"]]),
+                stats.median(facts["samples_us"][CUBLAS]),
+            )
+            for s, facts in judged
+        }
+
+    before, after = times_us(first), times_us(second)
+    shared = before.keys() & after.keys()
+    if not shared:
+        return None
+    ours, cublas = (mean([after[x][i] / before[x][i] for x in shared]) for i in range(2))
+    return (
+        f"{len(shared)} products are in both: in the second, kernels that are picked take {ours:.3f} times "
+        f"as long as in the first, cuBLAS {cublas:.3f} times"
     )
 
 

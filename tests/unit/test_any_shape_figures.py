@@ -219,6 +219,16 @@ def test_a_report_is_printed_without_a_gpu(tmp_path: Path) -> None:
     assert "error of settled kernels, times cuBLAS's: most 1.00; 0 of 1 above 1.5\n" in done.stdout
 
 
+def test_reports_are_printed_together_and_beside_each_other() -> None:
+    first = report(against("4096", x=10.0, cublas=9.0), against("64x8x640", x=1.0, cublas=2.0))
+    second = report(against("4096", x=20.0, cublas=27.0), against("96x8x640", x=1.0, cublas=2.0))
+    told = figures.text(first, second)
+    assert "4 of 4 shapes against cuBLAS, 0 against a reference" in told
+    assert "1 products are in both: in the second, kernels that are picked take 2.000 times" in told
+    assert "cuBLAS 3.000 times" in told
+    assert "are in both" not in figures.text(first, report(against("96x8x640", x=1.0, cublas=2.0)))
+
+
 @pytest.mark.parametrize("content", [b"", b"[]", b'{"benchmark": "vs_cublas"}', b"\xff"])
 @pytest.mark.parametrize("name", ["a.json", "a.json.xz"])
 def test_another_file_is_no_report(tmp_path: Path, name: str, content: bytes) -> None:
