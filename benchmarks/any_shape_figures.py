@@ -150,12 +150,15 @@ def line(shape: Facts) -> str:
 def text(*reports: Facts) -> str:
     """All tables of one report or of several together, the worst shapes by name, and the bars."""
     shapes = [shape for report in reports for shape in report["shapes"]]
-    against = [Against.of(s) for s in shapes if "samples_us" in s.get("pick", ())]
+    judged = [
+        [Against.of(s) for s in report["shapes"] if "samples_us" in s.get("pick", ())] for report in reports
+    ]
+    against = [one for some in judged for one in some]
     reached = [Reached.of(s) for s in shapes if "samples_us" in s.get("reference", ())]
     faults = [s for s in shapes if any("fault" in s.get(part, ()) for part in ("pick", "reference"))]
     parts = [_head(report) for report in reports]
     parts.append(f"{len(against)} of {len(shapes)} shapes against cuBLAS, {len(reached)} against a reference")
-    if len(reports) == 2 and (both := _of_both(*reports)):
+    if len(reports) == 2 and (both := _of_both(*judged)):
         parts.append(both)
     if against:
         parts += [_against_table(against), _whole_table(against)]
@@ -193,18 +196,14 @@ def _head(report: Facts) -> str:
     )
 
 
-def _of_both(first: Facts, second: Facts) -> str | None:
+def _of_both(first: Sequence[Against], second: Sequence[Against]) -> str | None:
     """How much longer picks and cuBLAS take in the second report, on the products that both judged: of one
     seed, two kinds of GPU draw many in common."""
 
-    def times_us(report: Facts) -> dict[tuple[Any, ...], tuple[float, float]]:
-        judged = [(s, s["pick"]) for s in report["shapes"] if "samples_us" in s.get("pick", ())]
+    def times_us(against: Sequence[Against]) -> dict[tuple[Any, ...], tuple[float, float]]:
         return {
-            (s["shape"], *s["lds"]): (
-                stats.median(facts["samples_us"][facts["name"]]),
-                stats.median(facts["samples_us"][CUBLAS]),
-            )
-            for s, facts in judged
+            (one.shape["shape"], *one.shape["lds"]): (one.cublas_us / one.modelled, one.cublas_us)
+            for one in against
         }
 
     before, after = times_us(first), times_us(second)

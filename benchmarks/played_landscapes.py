@@ -4,10 +4,10 @@
     python benchmarks/played_landscapes.py FIRST.db SECOND.db [--shapes 8] [--seeds 5] [--trials 100,200,400]
         [--policy FILE.toml ...] [--first-seed 0] [--jobs 2]
 
-A landscape is the mean of 24 extremely random trees, fitted to the logarithms of the times of all configs
-that both databases have of a shape. It gives a time to every config that is feasible for the shape. The
-shapes are the first of those whose best kernel takes more than 30 us. A search has 22 points under way,
-begins with the seeds that ship, and is told times with a deviation of 0.3 %.
+A landscape is of one shape that each database has: the mean of 24 extremely random trees, fitted to the
+logarithms of the times of all configs that any of them tried on it. It gives a time to every config that is
+feasible. The shapes are the first of those whose best kernel takes more than 30 us. A search has 22 points
+under way, begins with the seeds that ship, and is told times with a deviation of 0.3 %.
 
 For the policy as it is and for each FILE, printed are the percents of the best that any of these searches
 found of the landscape: mean, its 95 % interval (bootstrap over seeds) and the worst, after so many trials;
@@ -26,23 +26,21 @@ import argparse
 import importlib
 import math
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import islice
 from multiprocessing import get_context
 from pathlib import Path
 from time import perf_counter
 
 import numpy as np
 import reports
-from replay_runs import mean_interval
+from replay_runs import mean_interval, starting_numbers
 
-from autotune import targets
 from autotune.cli import common, console
-from autotune.device import DeviceLimits, limits_by_name
-from autotune.errors import UsageError
+from autotune.device import DeviceLimits, known_limits
+from autotune.errors import EnvironmentProblem, UsageError
 from autotune.gemm import Gemm
 from autotune.kernel.config import Value
 from autotune.kernel.feasible_set import FeasibleSet, feasible_set
@@ -50,17 +48,17 @@ from autotune.measurement import CachePolicy
 from autotune.search.propose.candidates import Candidates
 from autotune.search.propose.origins import SEED
 from autotune.search.propose.proposer import Proposer
-from autotune.search.propose.seeds import seeds
 from autotune.search.propose.traits import traits_of
 from autotune.search.run.pipeline import num_to_fill
 from autotune.search_policy import SearchPolicy
-from autotune.starting_points import StartingPoints
+from autotune.store import Store, StudyRef
 
 NUM_TREES = 24
 SLOWEST = 1.0  # logarithm of how many times the best time a landscape shows at most
 UNDER_WAY = 22  # with 16 threads that compile
 NOISE = 0.003
 LEAST_US = 30.0
+Timed = dict[Gemm, list[tuple[Mapping[str, Value], float]]]  # configs and their times in us, by shape
 
 
 @dataclass(frozen=True)
@@ -92,24 +90,30 @@ class PlayedSearch:
     marks: tuple[int, ...]
 
 
-def timed_points(paths: Sequence[str], limits: DeviceLimits) -> dict[Gemm, dict[int, float]]:
-    """Of each shape that all databases have: the least time of each point, in us."""
-    found: list[dict[Gemm, list[tuple[Mapping[str, Value], float]]]] = []
+def read(paths: Sequence[str]) -> tuple[DeviceLimits, list[Timed]]:
+    """What each database timed, and the kind of GPU that all of them are of. Raises UsageError."""
+    found, names = [], []
     for path in paths:
         with common.open_existing(path) as store:
-            environment = store.environments()[0]
-            if environment.gpu_name != limits.name:
-                raise UsageError(f"{path} is of {environment.gpu_name}; name that kind with --gpu")
-            found.append(
-                {
-                    study.gemm: [
-                        (trial.point, trial.measurement.time_us)
-                        for trial in store.trials(study)
-                        if trial.measurement.is_ok and trial.measurement.time_us is not None
-                    ]
-                    for study in store.latest_studies(environment, CachePolicy.COLD)
-                }
-            )
+            environments = store.environments()
+            if not environments:
+                raise UsageError(f"{path} holds no kernel that ran; name a database of a search on a GPU")
+            names.append(environments[0].gpu_name)
+            studies = store.latest_studies(environments[0], CachePolicy.COLD)
+            found.append({study.gemm: list(_timed(store, study)) for study in studies})
+    if len(set(names)) > 1:
+        raise UsageError(f"the databases are of {' and '.join(sorted(set(names)))}; name those of one kind")
+    return known_limits(names[0]), found
+
+
+def _timed(store: Store, study: StudyRef) -> Iterator[tuple[Mapping[str, Value], float]]:
+    for trial in store.trials(study):
+        if trial.measurement.is_ok and trial.measurement.time_us is not None:
+            yield trial.point, trial.measurement.time_us
+
+
+def timed_points(found: Sequence[Timed], limits: DeviceLimits) -> dict[Gemm, dict[int, float]]:
+    """Of each shape that all databases have: the least time of each point, in us."""
     times: dict[Gemm, dict[int, float]] = {}
     for gemm in (gemm for gemm in found[0] if all(gemm in other for other in found)):
         trials = [pair for one in found for pair in one[gemm]]
@@ -123,9 +127,14 @@ def timed_points(paths: Sequence[str], limits: DeviceLimits) -> dict[Gemm, dict[
     return times
 
 
-def landscape(gemm: Gemm, times_us: dict[int, float], limits: DeviceLimits) -> Landscape:
-    """Fit the trees, and look for the starting points."""
-    forest = importlib.import_module("sklearn.ensemble").ExtraTreesRegressor
+def landscape(gemm: Gemm, times_us: dict[int, float], limits: DeviceLimits, num_starts: int) -> Landscape:
+    """Fit the trees, and look for so many starting points. Raises EnvironmentProblem without scikit-learn."""
+    try:
+        forest = importlib.import_module("sklearn.ensemble").ExtraTreesRegressor
+    except ImportError as error:
+        raise EnvironmentProblem(
+            f"landscapes need scikit-learn ({error}); run pip install scikit-learn"
+        ) from error
     space = _space(limits, gemm)
     candidates = Candidates(space, traits_of(space, gemm, limits))
     logs = np.log(list(times_us.values()))
@@ -136,8 +145,7 @@ def landscape(gemm: Gemm, times_us: dict[int, float], limits: DeviceLimits) -> L
          t.value[:, 0, 0].tolist())
         for t in (one.tree_ for one in fitted.estimators_)
     ]  # fmt: skip
-    configs = StartingPoints(targets.matrices(), limits)(gemm)
-    return Landscape(gemm, list(islice(seeds(space, configs), SearchPolicy.num_seeds)), trees)
+    return Landscape(gemm, list(starting_numbers(space, gemm, limits, num_starts)), trees)
 
 
 def search(job: PlayedSearch) -> tuple[list[float], float]:
@@ -147,7 +155,7 @@ def search(job: PlayedSearch) -> tuple[list[float], float]:
     traits = traits_of(space, gemm, limits)
     candidates = Candidates(space, traits)
     proposer = Proposer(space, seed=job.seed, traits=traits, policy=job.policy)
-    for number in job.landscape.starts:
+    for number in job.landscape.starts[: job.policy.num_seeds]:
         proposer.offer(number, SEED)
     rng = np.random.default_rng([job.seed, 1])
     under_way: deque[int] = deque()
@@ -181,16 +189,15 @@ def _row(name: str, percents: np.ndarray, ask_ms: float) -> list[str]:
 
 
 def _run(args: argparse.Namespace) -> None:
-    limits = limits_by_name(args.gpu)
-    if limits is None:
-        raise UsageError(f"{args.gpu} is no known kind of GPU; `autotune space --help` names some")
     marks = tuple(sorted(int(mark) for mark in args.trials.split(",")))
-    times = timed_points(args.databases, limits)
+    policies = {"as it is": SearchPolicy()} | {path.stem: SearchPolicy.read(path) for path in args.policy}
+    limits, found = read(args.databases)
+    times = timed_points(found, limits)
     chosen = list(times)[: args.shapes]
     if not chosen:
         raise UsageError(f"no shape of {' and '.join(args.databases)} takes more than {LEAST_US:g} us")
-    landscapes = [landscape(gemm, times[gemm], limits) for gemm in chosen]
-    policies = {"as it is": SearchPolicy()} | {path.stem: SearchPolicy.read(path) for path in args.policy}
+    num_starts = max(policy.num_seeds for policy in policies.values())
+    landscapes = [landscape(gemm, times[gemm], limits, num_starts) for gemm in chosen]
     drawn = range(args.first_seed, args.first_seed + args.seeds)
     jobs = [
         PlayedSearch(one, limits, policy, seed, marks)
@@ -213,7 +220,6 @@ def _run(args: argparse.Namespace) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("databases", nargs="+", metavar="DB", help="of searches of the same shapes")
-    parser.add_argument("--gpu", default="h200", help="the kind of GPU of the databases")
     parser.add_argument("--shapes", type=int, default=8, help="at most so many")
     parser.add_argument("--seeds", type=int, default=5, help="searches of each landscape by each policy")
     parser.add_argument("--first-seed", type=int, default=0)

@@ -97,6 +97,13 @@ def _target(path: Path) -> ReplayTarget:
     return ReplayTarget(path)
 
 
+def starting_numbers(
+    space: FeasibleSet, gemm: Gemm, limits: DeviceLimits, most: int = SearchPolicy.num_seeds
+) -> Iterator[int]:
+    """The first points that a search of our kernel begins with, by what ships."""
+    return islice(seeds(space, _starts(limits)(gemm)), most)
+
+
 def search(job: Job) -> Run:
     """Search once."""
     target = _target(job.path)
@@ -104,7 +111,7 @@ def search(job: Job) -> Run:
     _, optimum_us = target.optimum(job.gemm)
     proposer = _proposer(space, job, target.limits)
     if job.sampler == DEFAULT_SAMPLER and not job.is_bare:
-        for number in islice(seeds(space, _starts(target.limits)(job.gemm)), SearchPolicy.num_seeds):
+        for number in starting_numbers(space, job.gemm, target.limits):
             proposer.offer(number, SEED)
     run = Run(job, optimum_us, [], [], [], 0.0)
     under_way: dict[int, tuple[int, float | None]] = {}  # by number in the pipeline: point, time
