@@ -82,7 +82,7 @@ def test_an_export_under_conditions_holds_what_obeys(db: Path, tmp_path: Path) -
     assert (slower.frag_buffers, faster.frag_buffers) == (2, 1)
     folder = tmp_path / "my_gemm"
     where = ("--where", "frag_buffers=2", "--where", "pack_a=0,reduction!=two_pass")
-    run("export-table", "--max-kernels", "40", "--db", db, "--out", folder, *where)
+    run("export-table", "--max-kernels", "16", "--db", db, "--out", folder, *where)
     ((_, table),) = load_kinds(folder)
     assert [entry.ranked[0].time_us for entry in table.entries] == [measured(19).time_us]
     kernels = [k for k in table.kernels if not k.variant.is_wide]  # those serve what no other may

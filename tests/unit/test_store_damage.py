@@ -197,7 +197,7 @@ def test_searches_go_on_beside_damage(whole: Path, tmp_path: Path) -> None:
                 continue
         try:
             with Store.open(path) as store:
-                tune(FakeTarget(), store, [OTHER], Options(trials=10, policy=SearchPolicy(num_finalists=3)))
+                tune(FakeTarget(), store, [OTHER], Options(trials=6, policy=SearchPolicy(num_finalists=3)))
                 optuna_mirror.publish(store, [summary.study for summary in store.studies()])
         except StoreError:
             pass

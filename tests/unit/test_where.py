@@ -152,19 +152,19 @@ def _tried(target: FakeTarget) -> list[dict]:
 @settings(max_examples=12)
 @given(
     found=st.lists(conditions(), min_size=1, max_size=2).filter(lambda found: len(_obeying(found)) > 2),
-    seconds=st.sampled_from([None, 60]),
+    seconds=st.sampled_from([None, 40]),
     capacity=st.integers(1, 4),
 )
 def test_a_search_tries_nothing_that_does_not_obey(tmp_path_factory, found, seconds, capacity):
     """Whatever was known before: results of the shape, of another one, of another GPU of the kind."""
     where = Where(tuple(found))
     with Store.open(tmp_path_factory.mktemp("where") / "trials.db") as store:
-        tune(FakeTarget(), store, [GEMM, OTHER], Options(trials=20))
+        tune(FakeTarget(), store, [GEMM, OTHER], Options(trials=10))
         twin = FakeTarget()
         twin.environment = replace(ENVIRONMENT, gpu_uuid="GPU-2")
-        tune(twin, store, [GEMM], Options(trials=30, seed=1))
+        tune(twin, store, [GEMM], Options(trials=12, seed=1))
         target = FakeTarget(capacity=capacity)
-        limit = Options(trials=60) if seconds is None else Options(seconds=seconds)
+        limit = Options(trials=40) if seconds is None else Options(seconds=seconds)
         known = [t.point for t in store.trials(study_of(store, target, GEMM))]
         result = tune(target, store, [GEMM, OTHER], replace(limit, where=where))
         assert all(where.holds(point) for point in _tried(target))
