@@ -14,7 +14,6 @@ from ..target import Target
 from .result import ShapeResult
 
 SEARCHED_SHARE = 0.99  # of the time of all calls: the remaining shapes are left to kernels of others
-_US = 1e-6
 
 
 def expected_us(target: Target, store: Store, gemms: Iterable[Gemm]) -> dict[Gemm, float]:
@@ -74,9 +73,13 @@ def gain_of(shapes: Iterable[ShapeResult], calls: Mapping[Gemm, int], expected: 
     cublas = [calls[gemm] * us for gemm, us in zip(searched, beside, strict=True) if us is not None]
     return Gain(
         num_calls=sum(calls[gemm] for gemm in searched),
-        tuned_s=_US * sum(calls[gemm] * best[gemm].time_us for gemm in searched),
-        cublas_s=_US * sum(cublas) if cublas and len(cublas) == len(searched) else None,
+        tuned_s=_seconds(sum(calls[gemm] * best[gemm].time_us for gemm in searched)),
+        cublas_s=_seconds(sum(cublas)) if cublas and len(cublas) == len(searched) else None,
         left_shapes=len(left),
         left_calls=sum(calls[gemm] for gemm in left),
-        left_s=_US * sum(calls[gemm] * expected[gemm] for gemm in left),
+        left_s=_seconds(sum(calls[gemm] * expected[gemm] for gemm in left)),
     )
+
+
+def _seconds(time_us: float) -> float:
+    return time_us / 1e6

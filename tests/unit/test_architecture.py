@@ -8,7 +8,7 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 
 import pytest
@@ -16,6 +16,8 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[2] / "docs/tools"))
 
 from import_graph import MODULES, imports, in_circles, own, tree
+
+from autotune.search_policy import SearchPolicy
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 NAMED_ONCE = ("autotune", "benchmarks", "docs/tools", "tests")  # no name is given twice within them
@@ -169,6 +171,20 @@ def _loaded_by(statement: str) -> set[str]:
 
 
 HEAVY = {"cuda", "numpy", "optuna", "sqlalchemy", "alembic", "jinja2", "starlette", "uvicorn", "rich"}
+
+
+def test_what_decides_a_search_stands_in_its_policy() -> None:
+    """Numbers of modules of `search/` beside it belong to a method or to the machine, and are few (0046)."""
+    numbers = [
+        (path.name, value.value)
+        for path in sorted((REPOSITORY / "autotune/search").rglob("*.py"))
+        for assigned in ast.parse(path.read_text(encoding="utf-8")).body
+        if isinstance(assigned, ast.Assign | ast.AnnAssign) and assigned.value is not None
+        for value in ast.walk(assigned.value)
+        if isinstance(value, ast.Constant) and type(value.value) in (int, float)
+    ]
+    assert 10 < len(numbers) <= 15, numbers
+    assert len(fields(SearchPolicy)) <= 35
 
 
 def test_help_loads_nothing_heavy() -> None:

@@ -15,7 +15,7 @@ from autotune.gemm import Gemm
 from autotune.kernel.config import Config
 from autotune.kernel.feasible_set import Factor, FeasibleSet, feasible_set
 from autotune.search.propose.candidates import Candidates
-from autotune.search.propose.origins import merged
+from autotune.search.propose.origins import FACTOR, merged
 from autotune.search.propose.regions import Regions
 from autotune.search.propose.traits import traits_of
 
@@ -130,6 +130,20 @@ def test_points_within_a_tile_keep_the_tile_and_are_launched_as_parents_are_or_o
     assert len({_tile(space, number) for number in within.tolist()}) == 1
     launches = {(p["reduction"], p["split_k"]) for p in map(space.point, within.tolist())}
     assert {(p["reduction"], p["split_k"]) for p in map(space.point, parents.tolist())} <= launches
+
+
+@pytest.mark.parametrize("shape", ["512", "16x13x44808:TN"])
+def test_every_way_to_split_and_every_order_is_a_step(shape):
+    """Also where k is deepest, and the ways to split are the most."""
+    space = feasible_set(known_limits("h200"), Gemm.parse(shape))
+    candidates, rng = Candidates(space), np.random.default_rng(0)
+    parents = candidates.random(rng, 14)  # as many as a plan has
+    moved = candidates.moves(rng, parents, 0)[FACTOR]
+    largest = max(space.factors, key=len)
+    for factor in space.factors:
+        if factor is not largest:
+            found = {tuple(space.point(n)[name] for name in factor.names) for n in moved.tolist()}
+            assert len(found) == len(factor)
 
 
 @pytest.mark.parametrize("shape", ["512", "35x700x2048", "3072x128x1024"])

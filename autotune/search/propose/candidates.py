@@ -21,7 +21,6 @@ from .traits import Traits
 
 NUM_SAMPLED = 4096  # points drawn at random at a time, where one is not enough
 NUM_SPLITS = 3  # ways to split k that are tried with a config at a time
-_SMALL = 64  # rows of a factor up to which a move tries all
 
 
 class Candidates:
@@ -163,8 +162,10 @@ class Candidates:
         return np.asarray(numbers + (others - rows) * stride)
 
     def _with_small_factors(self, numbers: np.ndarray) -> np.ndarray:
-        """These points at every row of each of the small factors but the largest; (q,) -> (more,)."""
-        small = [i for i, dim in enumerate(self._dims) if i != self._largest and dim <= _SMALL]
+        """These points at every row of each small factor: not the largest, and in all no more points than are
+        drawn at a time; (q,) -> (more,)."""
+        most = NUM_SAMPLED // max(len(numbers), 1)
+        small = [i for i, dim in enumerate(self._dims) if i != self._largest and dim <= most]
         moved = (self._with_rows(numbers[:, None], i, np.arange(self._dims[i])).ravel() for i in small)
         return _joined([*moved])
 

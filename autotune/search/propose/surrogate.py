@@ -17,8 +17,8 @@ import numpy as np
 
 FIT_STEPS = 10  # signed gradient steps per refit; lengths start from those of the last
 NARROW, WIDE = 0.5, 1.5  # prior deviations of logarithms of lengths; their mean is 0: features span 0 ... 1
-_NOISE, _NOISE_WIDTH = 1e-2, 1.0  # prior median of its variance, in the targets'; deviation of its logarithm
-_JITTER = 1e-8  # a negligible variance
+_NOISE = 1e-2  # prior median of its variance, in the targets'; its logarithm has deviation 1
+_JITTER = math.sqrt(np.finfo(float).eps)  # a negligible variance
 _SMALL = 32  # rows below which halving a matrix costs more calls than it saves operations
 
 
@@ -82,7 +82,7 @@ class Lengths:
     def off(self) -> tuple[np.ndarray, np.ndarray]:
         """Distances from the mean of the prior, in its deviations, and these deviations; (features + 1,)
         each."""
-        widths = np.append(np.full(len(self.log) - 1, self.width), _NOISE_WIDTH)
+        widths = np.append(np.full(len(self.log) - 1, self.width), 1.0)
         return (self.log - Lengths.prior(len(self.log) - 1).log) / widths, widths
 
     @property
