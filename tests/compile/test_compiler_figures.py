@@ -90,8 +90,8 @@ DUMMY_LOADS = 3  # that ptxas puts before a burst of cp.async (decision 0014)
 
 @pytest.mark.parametrize("name", BUILDS)
 def test_the_main_loop_is_what_the_template_writes(compiler, name):
-    """Per tile of k: a thread's FFMA, its reads of fragments and its share of the copies; one barrier. Of two
-    layouts, each architecture and each build has one of the two in turn."""
+    """Per tile of k: a thread's FFMA, its reads of fragments and its share of the copies; one barrier. The
+    layout alternates, so that each build and each architecture meets both."""
     limits = DEVICES[compiler.arch]
     layout = ("NN", "TT")[(sorted(DEVICES).index(compiler.arch) + [*BUILDS].index(name)) % 2]
     gemm = Gemm.parse(f"1024:{layout}")
