@@ -41,8 +41,7 @@ OTHERS = {
     LET_NEXT_BEGIN: 'asm volatile("griddepcontrol.launch_dependents;")',
     EXIT: "",
 }
-# A small tile: the compiler takes half of the time
-_PLAIN = Config(bm=64, bn=64, bk=8, wm=32, wn=32, tm=4, tn=8, vec_b=4, unroll_k=8)
+_PLAIN = Config(vec_b=4)
 _PACKED = replace(_PLAIN, pack_a=1, pack_b=1, vec_a=4, pad=0)
 CONFIGS = {
     "async": _PLAIN,

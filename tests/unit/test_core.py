@@ -440,12 +440,10 @@ LAUNCHING = (
     "test_dispatcher.py", "test_captured_launches.py", "test_tensor_calls.py", "test_blas_provider_played.py",
     "test_recorded_calls.py", "test_batches.py", "test_epilogues.py",
 )  # fmt: skip
-# Not those without the core, those whose products other processes make or Python checks, nor those of files
-# that Python reads
+# Not those without the core, those whose products other processes make, nor those of files that Python reads
 ELSEWHERE = (
     "not [python and not processes and not kill and not fork"
     " and not merging and not is_written_is_read and not damage_stops"
-    " and not verify_runs and not the_check_of"
 )
 
 

@@ -162,13 +162,11 @@ def test_defaults_remain_whatever_else_compiles() -> None:
 # Which kernels there are
 
 
-# Each kind of GPU in two layouts, and each layout on about half of the kinds.
-@pytest.mark.parametrize(
-    ("gpu", "layout"),
-    [(gpu, LAYOUTS[(number + turn) % 4]) for number, gpu in enumerate(KNOWN) for turn in (0, 2)],
-)
-def test_what_other_gpus_timed_is_legal_here_and_serves_any_alignment(gpu: str, layout: str) -> None:
-    limits = KNOWN[gpu]
+@pytest.mark.parametrize("limits", KNOWN.values(), ids=KNOWN)
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_what_other_gpus_timed_is_legal_here_and_serves_any_alignment(
+    limits: DeviceLimits, layout: str
+) -> None:
     found = portfolio.candidates(layout, (), matrices(), limits)
     assert len(found) >= 100
     for candidate in found:
