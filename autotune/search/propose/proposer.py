@@ -1,5 +1,6 @@
-"""Chooses the next point of a feasible set: offered points, then random ones, then those that a model of all
-results so far (bayesian.py) finds most promising. Pure: no study, no store, no GPU.
+"""Chooses the next point of a feasible set: offered points, then random ones, then those that a model of the
+results so far (bayesian.py) finds most promising; once it is stuck, another begins (attempt.py). Pure: no
+study, no store, no GPU.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import numpy as np
 from ...kernel.config import Value
 from ...kernel.feasible_set import FeasibleSet
 from ...search_policy import SearchPolicy
+from .attempt import Attempt
 from .bayesian import Model
 from .candidates import NUM_SAMPLED, Candidates
 from .origins import NEIGHBOUR, RANDOM, merged
@@ -49,19 +51,23 @@ class Proposer:
         policy: SearchPolicy | None = None,
         has_model: bool = True,
     ) -> None:
-        policy = policy or SearchPolicy()
+        self._policy = policy or SearchPolicy()
         self.space = space
         self._rng = np.random.default_rng(seed)
         self._candidates = Candidates(space, traits)
         self._accuracy = SumLimit(self._candidates)
-        self._model = Model(self._candidates, self._accuracy, self._rng, policy) if has_model else None
-        self._num_startup = policy.num_startup
+        self._model = self._new_model() if has_model else None  # of all results
+        self._attempt = None if self._model is None else Attempt(self._model, {})
         self._offers: deque[Proposal] = deque()
         self._planned: deque[Proposal] = deque()
         self._seen: set[int] = set()
         self._open: dict[int, None] = {}  # points under way, in the order of their proposal
         self._results: dict[int, float | None] = {}  # by point: time in us; None: failed
+        self._named: set[int] = set()  # points that came from elsewhere: known to every attempt
         self._has_learnt = True  # of all results
+
+    def _new_model(self) -> Model:
+        return Model(self._candidates, self._accuracy, self._rng, self._policy)
 
     # ---- what is known
 
@@ -81,9 +87,8 @@ class Proposer:
         self._take_in({number: time_us})
 
     def _take_in(self, results: Mapping[int, float | None]) -> None:
-        best = self._best()
         self._results.update(results)
-        if self._best() < best:
+        if self._attempt is not None and self._attempt.learn(results):
             self._planned.clear()  # planned before this was known
         self._has_learnt = False
 
@@ -96,6 +101,8 @@ class Proposer:
         """From now on use this time of a point; a point without a time does not change."""
         if self._results.get(number) is not None:
             self._results[number] = time_us
+            if self._attempt is not None:
+                self._attempt.correct(number, time_us)
 
     def claim(self, number: int) -> bool:
         """Count a point that another search tries as under way. False if it was seen before."""
@@ -113,7 +120,7 @@ class Proposer:
     def leaders(self, within: float, most: int) -> list[int]:
         """The best point of each region (of our kernel, of each tile) whose time is within this share of the
         best, fastest first, at most this many."""
-        limit = (1 + within) * self._best()
+        limit = (1 + within) * min((t for t in self._results.values() if t is not None), default=np.inf)
         close = {n: time for n, time in self._results.items() if time is not None and time <= limit}
         ranked = np.array(sorted(close, key=close.__getitem__), dtype=np.int64)
         leaders: list[int] = ranked[self._candidates.firsts(ranked)[:most]].tolist()
@@ -123,9 +130,6 @@ class Proposer:
         """The point of the set most similar to another, which need not be in it."""
         number = self.space.find(point)
         return self._candidates.nearest(point) if number is None else number
-
-    def _best(self) -> float:
-        return min((t for t in self._results.values() if t is not None), default=np.inf)
 
     def _learn(self) -> None:
         if not self._has_learnt and self._model is not None:
@@ -139,6 +143,7 @@ class Proposer:
         Returns whether it is new, and a point."""
         if not self.space.are_points(np.array([number]))[0]:
             return False
+        self._named.add(number)
         if number in self._seen or any(offer.number == number for offer in self._offers):
             return False
         self._offers.append(Proposal(number, origin))
@@ -158,24 +163,34 @@ class Proposer:
     def pick(self, codes: np.ndarray, size: int, origin: str) -> list[Proposal]:
         """Propose the most promising of these points, at most this many; codes (q, parameters) need not be
         feasible or new. Empty while the model knows too little, or without a model."""
-        self._learn()
-        if self._model is None or not self._knows_enough():
-            return []
-        found = np.unique(self._candidates.find(codes))
-        pool = np.array([number for number in found.tolist() if number not in self._seen], dtype=np.int64)
-        return self.take(self._model.pick(self._results, list(self._open), pool, size), origin)
+        return [] if self._attempt is None else self._pick(self._attempt, codes, size, origin)
 
     def steps_from(self, number: int, size: int, origin: str) -> list[Proposal]:
         """Propose the most promising unseen points one step from this one, at most this many: another value
         of one parameter, with those that must change along. Empty where `pick` is."""
+        if self._model is None:
+            return []
         at = np.array([number])
         steps, _ = merged(
             {NEIGHBOUR: self._candidates.neighbours(at), **self._candidates.moves(self._rng, at, 0)}
         )
-        return self.pick(self._candidates.codes(steps), size, origin)
+        return self._pick(Attempt(self._model, self._results), self._candidates.codes(steps), size, origin)
+
+    def _pick(self, attempt: Attempt, codes: np.ndarray, size: int, origin: str) -> list[Proposal]:
+        self._learn()
+        if not self._knows_enough(attempt):
+            return []
+        found = np.unique(self._candidates.find(codes))
+        pool = np.array([number for number in found.tolist() if number not in self._seen], dtype=np.int64)
+        return self._claim(attempt.model.pick(attempt.results, list(self._open), pool, size), origin)
 
     def take(self, numbers: Iterable[int], origin: str) -> list[Proposal]:
         """Propose these points, without those that were proposed before."""
+        taken = self._claim(numbers, origin)
+        self._named.update(proposal.number for proposal in taken)
+        return taken
+
+    def _claim(self, numbers: Iterable[int], origin: str) -> list[Proposal]:
         return [Proposal(number, origin) for number in numbers if self.claim(number)]
 
     def _next(self, wanted: int) -> Proposal:
@@ -183,21 +198,32 @@ class Proposer:
             offer = self._offers.popleft()
             if offer.number not in self._seen and not self._is_hopeless([offer.number])[0]:
                 return offer
-        if self._model is None or not self._knows_enough():
-            return Proposal(self._random(), RANDOM)
         while self._planned:
             planned = self._planned.popleft()
             if planned.number not in self._seen and not self._is_hopeless([planned.number])[0]:
                 return planned
-        plan = self._model.propose(self._results, list(self._open), self._seen, wanted)
-        self._planned.extend(Proposal(number, origin) for number, origin in plan)
-        if not self._planned:
-            return Proposal(self._random(), RANDOM)
-        return self._planned.popleft()
+        if self._attempt is not None:
+            if self._attempt.is_stuck:
+                given = {n: time for n, time in self._results.items() if n in self._named}
+                self._attempt = Attempt(self._new_model(), given)
+            self._planned.extend(self._plan(self._attempt, wanted))
+        return self._planned.popleft() if self._planned else Proposal(self._random(), RANDOM)
 
-    def _knows_enough(self) -> bool:
-        has_times = any(time is not None for time in self._results.values())
-        return has_times and len(self._seen) >= self._num_startup
+    def _plan(self, attempt: Attempt, wanted: int) -> list[Proposal]:
+        """What an attempt proposes; nothing as long as it knows too little. Of points that an earlier attempt
+        tried it learns the results, at no cost."""
+        planned: list[Proposal] = []
+        while not planned and self._knows_enough(attempt):
+            known = attempt.results.keys() | self._open.keys()
+            plan = attempt.model.propose(attempt.results, list(self._open), known, wanted)
+            if not plan:
+                break
+            attempt.learn({number: self._results[number] for number, _ in plan if number in self._results})
+            planned = [Proposal(number, origin) for number, origin in plan if number not in self._seen]
+        return planned
+
+    def _knows_enough(self, attempt: Attempt) -> bool:
+        return attempt.has_times and len(attempt.results) + len(self._open) >= self._policy.num_startup
 
     def _is_hopeless(self, numbers: Sequence[int] | np.ndarray) -> np.ndarray:
         """Whether points are predicted to fail. Without a model none is."""
