@@ -38,6 +38,17 @@ def test_a_gain_too_small_to_count_is_still_the_best():
     assert attempt.is_stuck
 
 
+def test_what_it_recalls_counts_once_it_has_made_some_trials():
+    attempt = Attempt(None, {})
+    attempt.recall(dict.fromkeys(range(1000, 1000 + 2 * STUCK), 2.0))
+    for number in range(Patience.min_trials):
+        assert not attempt.is_stuck
+        attempt.learn({2000 + number: 3.0})
+    assert attempt.is_stuck
+    attempt.recall({1: 1.9})
+    assert attempt.results[1] == 1.9 and not attempt.is_stuck
+
+
 def test_corrections_reach_what_an_attempt_knows():
     attempt = Attempt(None, {1: 2.0})
     attempt.correct(1, 3.0)

@@ -211,16 +211,18 @@ class Proposer:
 
     def _plan(self, attempt: Attempt, wanted: int) -> list[Proposal]:
         """What an attempt proposes; nothing as long as it knows too little. Of points that an earlier attempt
-        tried it learns the results, at no cost."""
+        tried it recalls the results, at no cost, of twice as many each time, until others come."""
         planned: list[Proposal] = []
+        size = wanted
         while not planned and self._knows_enough(attempt):
             known = attempt.results.keys() | self._open.keys()
-            plan = attempt.model.propose(attempt.results, list(self._open), known, wanted)
+            plan = attempt.model.propose(attempt.results, list(self._open), known, size)
             if not plan:
                 break
-            attempt.learn({number: self._results[number] for number, _ in plan if number in self._results})
+            attempt.recall({number: self._results[number] for number, _ in plan if number in self._results})
             planned = [Proposal(number, origin) for number, origin in plan if number not in self._seen]
-        return planned
+            size = 2 * len(plan)
+        return planned[: max(wanted, self._policy.most_planned)]
 
     def _knows_enough(self, attempt: Attempt) -> bool:
         return attempt.has_times and len(attempt.results) + len(self._open) >= self._policy.num_startup
