@@ -195,8 +195,11 @@ class Patience:
 
     def is_over(self, times_us: Sequence[float | None]) -> bool:
         """Whether to stop after these trials in their order (None: failed)."""
-        enough = len(times_us) >= self.min_trials
-        return enough and self.chance(num_since_gain(times_us, self.gain)) < self.risk
+        return len(times_us) >= self.min_trials and self.is_gain_unlikely(times_us)
+
+    def is_gain_unlikely(self, times_us: Sequence[float | None]) -> bool:
+        """After these trials in their order, however few."""
+        return self.chance(num_since_gain(times_us, self.gain)) < self.risk
 
 
 def num_since_gain(times_us: Sequence[float | None], gain: float) -> int:

@@ -9,41 +9,36 @@ R. Turner, M. Poloczek, Scalable Global Optimization via Local Bayesian Optimiza
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
-
-import numpy as np
 
 from ...stats import Patience
 from .bayesian import Model
 
+Results = Mapping[int, float | None]  # times in us by point; None: failed
+
 
 class Attempt:
-    """A model, and the results that it knows: those that it is given, learns and recalls; times in us by
-    point, None for a failure."""
+    """A model, and the results that it knows: those that it is given, learns and recalls."""
 
-    def __init__(self, model: Model, given: Mapping[int, float | None]) -> None:
+    def __init__(self, model: Model, given: Results) -> None:
         self.model = model
         self.results = dict(given)
-        self._to_beat = self._best()
-        self._num_learnt = self._num_since_gain = 0
+        best = best_us(given)
+        self._met: list[float | None] = [best] if best < math.inf else []  # then times as they come
+        self._num_learnt = 0
 
-    def learn(self, results: Mapping[int, float | None]) -> bool:
+    def learn(self, results: Results) -> bool:
         """Results of new trials. Returns whether one of them is the best of all that it knows."""
+        is_best = best_us(results) < best_us(self.results)
         self._num_learnt += len(results)
-        return self._take_in(results)
+        self.recall(results)
+        return is_best
 
-    def recall(self, results: Mapping[int, float | None]) -> None:
+    def recall(self, results: Results) -> None:
         """Results of points that an earlier attempt tried: no trials of this one."""
-        self._take_in(results)
-
-    def _take_in(self, results: Mapping[int, float | None]) -> bool:
-        best = self._best()
         self.results.update(results)
-        for time_us in results.values():
-            self._num_since_gain += 1
-            if time_us is not None and time_us < self._to_beat * (1 - Patience.gain):
-                self._to_beat, self._num_since_gain = time_us, 0
-        return self._best() < best
+        self._met += results.values()
 
     def correct(self, number: int, time_us: float) -> None:
         """From now on use this time of a point, if it is known."""
@@ -51,16 +46,13 @@ class Attempt:
             self.results[number] = time_us
 
     @property
-    def has_times(self) -> bool:
-        return any(time is not None for time in self.results.values())
-
-    @property
     def is_stuck(self) -> bool:
         """Whether a gain is unlikely, by all that it met. What it recalls counts, so that it does not stay
         where another was; but it makes some new trials, or there would be no end of attempts."""
         patience = Patience()
-        is_unlikely = patience.chance(self._num_since_gain) < patience.risk
-        return is_unlikely and self._num_learnt >= patience.min_trials
+        return self._num_learnt >= patience.min_trials and patience.is_gain_unlikely(self._met)
 
-    def _best(self) -> float:
-        return min((t for t in self.results.values() if t is not None), default=np.inf)
+
+def best_us(results: Results) -> float:
+    """The shortest time; infinite if there is none."""
+    return min((time for time in results.values() if time is not None), default=math.inf)

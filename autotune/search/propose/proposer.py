@@ -14,7 +14,7 @@ import numpy as np
 from ...kernel.config import Value
 from ...kernel.feasible_set import FeasibleSet
 from ...search_policy import SearchPolicy
-from .attempt import Attempt
+from .attempt import Attempt, Results, best_us
 from .bayesian import Model
 from .candidates import NUM_SAMPLED, Candidates
 from .origins import NEIGHBOUR, RANDOM, merged
@@ -86,7 +86,7 @@ class Proposer:
         del self._open[number]
         self._take_in({number: time_us})
 
-    def _take_in(self, results: Mapping[int, float | None]) -> None:
+    def _take_in(self, results: Results) -> None:
         self._results.update(results)
         if self._attempt is not None and self._attempt.learn(results):
             self._planned.clear()  # planned before this was known
@@ -120,7 +120,7 @@ class Proposer:
     def leaders(self, within: float, most: int) -> list[int]:
         """The best point of each region (of our kernel, of each tile) whose time is within this share of the
         best, fastest first, at most this many."""
-        limit = (1 + within) * min((t for t in self._results.values() if t is not None), default=np.inf)
+        limit = (1 + within) * best_us(self._results)
         close = {n: time for n, time in self._results.items() if time is not None and time <= limit}
         ranked = np.array(sorted(close, key=close.__getitem__), dtype=np.int64)
         leaders: list[int] = ranked[self._candidates.firsts(ranked)[:most]].tolist()
@@ -163,7 +163,9 @@ class Proposer:
     def pick(self, codes: np.ndarray, size: int, origin: str) -> list[Proposal]:
         """Propose the most promising of these points, at most this many; codes (q, parameters) need not be
         feasible or new. Empty while the model knows too little, or without a model."""
-        return [] if self._attempt is None else self._pick(self._attempt, codes, size, origin)
+        if self._attempt is None:
+            return []
+        return self._pick(self._attempt.model, self._attempt.results, codes, size, origin)
 
     def steps_from(self, number: int, size: int, origin: str) -> list[Proposal]:
         """Propose the most promising unseen points one step from this one, at most this many: another value
@@ -174,23 +176,25 @@ class Proposer:
         steps, _ = merged(
             {NEIGHBOUR: self._candidates.neighbours(at), **self._candidates.moves(self._rng, at, 0)}
         )
-        return self._pick(Attempt(self._model, self._results), self._candidates.codes(steps), size, origin)
+        return self._pick(self._model, self._results, self._candidates.codes(steps), size, origin)
 
-    def _pick(self, attempt: Attempt, codes: np.ndarray, size: int, origin: str) -> list[Proposal]:
+    def _pick(
+        self, model: Model, results: Results, codes: np.ndarray, size: int, origin: str
+    ) -> list[Proposal]:
         self._learn()
-        if not self._knows_enough(attempt):
+        if not self._are_enough(results):
             return []
         found = np.unique(self._candidates.find(codes))
         pool = np.array([number for number in found.tolist() if number not in self._seen], dtype=np.int64)
-        return self._claim(attempt.model.pick(attempt.results, list(self._open), pool, size), origin)
+        return self._claimed(model.pick(results, list(self._open), pool, size), origin)
 
     def take(self, numbers: Iterable[int], origin: str) -> list[Proposal]:
         """Propose these points, without those that were proposed before."""
-        taken = self._claim(numbers, origin)
+        taken = self._claimed(numbers, origin)
         self._named.update(proposal.number for proposal in taken)
         return taken
 
-    def _claim(self, numbers: Iterable[int], origin: str) -> list[Proposal]:
+    def _claimed(self, numbers: Iterable[int], origin: str) -> list[Proposal]:
         return [Proposal(number, origin) for number in numbers if self.claim(number)]
 
     def _next(self, wanted: int) -> Proposal:
@@ -214,7 +218,7 @@ class Proposer:
         tried it recalls the results, at no cost, of twice as many each time, until others come."""
         planned: list[Proposal] = []
         size = wanted
-        while not planned and self._knows_enough(attempt):
+        while not planned and self._are_enough(attempt.results):
             known = attempt.results.keys() | self._open.keys()
             plan = attempt.model.propose(attempt.results, list(self._open), known, size)
             if not plan:
@@ -224,8 +228,9 @@ class Proposer:
             size = 2 * len(plan)
         return planned[: max(wanted, self._policy.most_planned)]
 
-    def _knows_enough(self, attempt: Attempt) -> bool:
-        return attempt.has_times and len(attempt.results) + len(self._open) >= self._policy.num_startup
+    def _are_enough(self, results: Results) -> bool:
+        """Whether a model that knows these may propose."""
+        return best_us(results) < np.inf and len(results) + len(self._open) >= self._policy.num_startup
 
     def _is_hopeless(self, numbers: Sequence[int] | np.ndarray) -> np.ndarray:
         """Whether points are predicted to fail. Without a model none is."""
