@@ -99,7 +99,8 @@ install-test: $(VENV)/.dev  ## build the wheel, install it in a fresh environmen
 	$(BIN)/python -m pytest tests/install -n $(JOBS) --dist loadgroup $(PYTEST_FLAGS)
 
 gpu-test: $(VENV)/.gpu  ## all tests, and a GPU must be there
-	$(BIN)/python -m pytest --require-gpu $(PYTEST_FLAGS)
+	$(BIN)/python -m pytest --require-gpu -m "not alone" -n $(JOBS) --dist loadgroup $(PYTEST_FLAGS)
+	$(BIN)/python -m pytest --require-gpu -m alone tests/gpu $(PYTEST_FLAGS)
 
 clean:  ## remove what was built, never a database or an exported table
 	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis

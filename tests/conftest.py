@@ -1,6 +1,7 @@
 """Options and markers for all tests.
 
-Tests marked `gpu` are skipped where no NVIDIA GPU answers; with `--require-gpu` they fail instead.
+Tests marked `gpu` are skipped where no NVIDIA GPU answers; with `--require-gpu` they fail instead. So do
+those marked `alone` where several processes of pytest-xdist share the GPU.
 """
 
 from __future__ import annotations
@@ -93,11 +94,16 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    if item.get_closest_marker("gpu") is None or not missing_gpu():
+    if item.get_closest_marker("gpu") is None:
         return
-    if item.config.getoption("--require-gpu"):
-        pytest.fail(f"--require-gpu: no GPU answers ({missing_gpu()})", pytrace=False)
-    pytest.skip(f"no GPU answers ({missing_gpu()})")
+    why = missing_gpu() and f"no GPU answers ({missing_gpu()})"
+    num_processes = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+    if not why and num_processes > 1 and item.get_closest_marker("alone"):
+        why = "other tests share the GPU (run `pytest -m alone` without -n)"
+    if why and item.config.getoption("--require-gpu"):
+        pytest.fail(f"--require-gpu: {why}", pytrace=False)
+    if why:
+        pytest.skip(why)
 
 
 @pytest.hookimpl(wrapper=True)

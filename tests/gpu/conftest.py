@@ -2,20 +2,12 @@
 
 from __future__ import annotations
 
-import os
-
 import pytest
 
 from autotune.gpu import driver, protocol
 from autotune.gpu.client import WorkerClient
 from autotune.kernel import template
 from autotune.kernel.compiler import Compiler
-
-
-@pytest.fixture(scope="session")
-def is_alone() -> bool:
-    """Whether no other tests of this run come and go on the GPU: else neighbours are no surprise."""
-    return os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1") == "1"
 
 
 @pytest.fixture(scope="session")

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-pytestmark = [pytest.mark.gpu, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.gpu, pytest.mark.timeout(600), pytest.mark.xdist_group("the CLI on a GPU")]
 
 
 def autotune(cwd: Path, *arguments: str) -> dict[str, Any]:

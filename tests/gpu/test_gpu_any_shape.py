@@ -14,7 +14,7 @@ import pytest
 REPOSITORY = Path(__file__).resolve().parents[2]
 SCRIPT = str(REPOSITORY / "benchmarks" / "any_shape.py")
 DRAW = ("--gpu", "0", "--seed", "4242", "--num", "6", "--alone", "2")
-pytestmark = [pytest.mark.gpu, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.gpu, pytest.mark.alone, pytest.mark.timeout(1200)]
 
 
 def python(cwd: Path, *arguments: str) -> str:

@@ -21,7 +21,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 import counted_launch
 import counts_vs_ncu
 
-pytestmark = [pytest.mark.gpu, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.gpu, pytest.mark.alone, pytest.mark.timeout(400)]
 
 
 @pytest.fixture(scope="module")

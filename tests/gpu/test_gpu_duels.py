@@ -58,6 +58,7 @@ def _study(store: Store) -> StudyRef:
     return summary.study
 
 
+@pytest.mark.alone
 def test_a_search_records_its_duels_and_goes_by_them(tmp_path: Path) -> None:
     cache = str(tmp_path / "cache")
     search = Search(tmp_path, "--gpu", "0", "--shape", str(GEMM), "--seconds", SECONDS, AUTOTUNE_CACHE=cache)

@@ -21,7 +21,7 @@ from autotune.gpu.driver import GpuInfo
 from autotune.gpu.nvml import Monitor
 from autotune.measurement import Outcome
 
-pytestmark = [pytest.mark.gpu, pytest.mark.timeout(200)]
+pytestmark = [pytest.mark.gpu, pytest.mark.alone, pytest.mark.timeout(200)]
 
 NUM_KILLS = 6
 ANYWHERE_EVERY = 3  # of the runs one is killed wherever that is: loading, opening the GPU, resuming
@@ -38,18 +38,16 @@ def search(tmp_path: Path) -> Search:
     return Search(tmp_path, "--gpu", "0", "--shape", "512", "--trials", "100000", AUTOTUNE_CACHE=cache)
 
 
-def _wait_until_gone(coordinator: int, monitor: Monitor, num_before: int, is_alone: bool) -> None:
+def _wait_until_gone(coordinator: int, monitor: Monitor, num_before: int) -> None:
     """Its workers must end, and the GPU be left to those who were on it before."""
     deadline = time.monotonic() + GONE_S
-    while workers_of(coordinator) or (is_alone and len(monitor.processes() or ()) > num_before):
+    while workers_of(coordinator) or len(monitor.processes() or ()) > num_before:
         left = workers_of(coordinator), monitor.processes(), num_before
         assert time.monotonic() < deadline, f"workers, processes on the GPU, their number before: {left}"
         time.sleep(0.01)
 
 
-def test_kills_lose_at_most_one_trial_each_and_leave_no_process(
-    search: Search, gpu: GpuInfo, is_alone: bool
-) -> None:
+def test_kills_lose_at_most_one_trial_each_and_leave_no_process(search: Search, gpu: GpuInfo) -> None:
     rng, monitor = random.Random(5), Monitor(gpu.uuid)
     num_neighbours = len(monitor.processes() or ())
     stored: list[str] = []
@@ -63,7 +61,7 @@ def test_kills_lose_at_most_one_trial_each_and_leave_no_process(
             time.sleep(rng.uniform(0, MOST_ALIVE_S))
         num_workers += len(workers_of(process.pid))
         kill(process)
-        _wait_until_gone(process.pid, monitor, num_neighbours, is_alone)
+        _wait_until_gone(process.pid, monitor, num_neighbours)
         before, stored = stored, search.stored()
         asked, measured, told = map(search.noted, ("asked", "measured", "told"))
         assert stored[: len(before)] == before

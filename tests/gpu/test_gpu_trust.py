@@ -57,13 +57,13 @@ def neighbour(gpu, limits, compiler, make):
         client.close()
 
 
-def test_a_busy_neighbour_is_noticed_and_a_quiet_gpu_is_not_accused(client, make, neighbour, is_alone):
+@pytest.mark.alone
+def test_a_busy_neighbour_is_noticed_and_a_quiet_gpu_is_not_accused(client, make, neighbour):
     client.renew()
     code = make("right")
     quiet = client.trial(GEMM, code, None, 60.0)
     assert quiet.outcome is Outcome.OK, quiet.reason
-    if is_alone:
-        assert not {disturbance.NEIGHBOUR, disturbance.DRIFT} & set(quiet.marks)
+    assert not {disturbance.NEIGHBOUR, disturbance.DRIFT} & set(quiet.marks)
     neighbour()
     found = [client.trial(GEMM, code, None, 60.0) for _ in range(20)]
     assert {result.outcome for result in found} == {Outcome.OK}

@@ -11,7 +11,7 @@ from kills import Search, kill
 
 from autotune.disturbance import NEIGHBOUR, NEIGHBOUR_UNFELT
 
-pytestmark = [pytest.mark.gpu, pytest.mark.timeout(200)]
+pytestmark = [pytest.mark.gpu, pytest.mark.alone, pytest.mark.timeout(200)]
 
 NUM_TRIALS = 60  # of each: seconds, in which both are at work
 LEAST_SWITCHES = 10  # from one's trials to the other's, in the order in which they were stored
@@ -35,7 +35,7 @@ def _who(stored: list[str], measured: list[set[str]]) -> list[int]:
     return [int(key in measured[1]) for key in stored if (key in measured[0]) != (key in measured[1])]
 
 
-def test_two_searches_take_turns_and_end_with_every_trial_once(both: list[Search], is_alone: bool) -> None:
+def test_two_searches_take_turns_and_end_with_every_trial_once(both: list[Search]) -> None:
     db = str(both[0].db)
     running = [search.start("--db", db) for search in both]
     try:
@@ -51,8 +51,7 @@ def test_two_searches_take_turns_and_end_with_every_trial_once(both: list[Search
         assert set(search.noted("told")) <= set(stored)
         assert found["stopped"] == "trials" and found["num_trials"] >= NUM_TRIALS
         assert found["best_time_us"] > found["limit_us"]
-        if is_alone:
-            assert not {NEIGHBOUR, NEIGHBOUR_UNFELT} & {*found["marks"], *found["final_marks"]}
+        assert not {NEIGHBOUR, NEIGHBOUR_UNFELT} & {*found["marks"], *found["final_marks"]}
     said = [search.said() for search in both]
     assert any("measures on this GPU too: the two take turns" in text for text in said), said
     turns = _who(stored, measured)

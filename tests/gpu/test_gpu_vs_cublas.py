@@ -14,7 +14,7 @@ import pytest
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 SHAPES = ("512", "512:NT", "300x200x1000:TN", "35x700x2048:TT")
-pytestmark = [pytest.mark.gpu, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.gpu, pytest.mark.alone, pytest.mark.timeout(900)]
 
 
 def python(cwd: Path, *arguments: str) -> str:

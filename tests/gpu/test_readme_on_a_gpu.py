@@ -15,7 +15,7 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 _BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 PROGRAMS = _BLOCK.findall((REPOSITORY / "README.md").read_text(encoding="utf-8"))
 
-pytestmark = [pytest.mark.gpu, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.gpu, pytest.mark.timeout(600), pytest.mark.xdist_group("README on a GPU")]
 
 
 def _run(*command: str, cwd: Path, path: str) -> str:
