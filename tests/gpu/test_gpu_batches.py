@@ -161,20 +161,6 @@ def test_verify_runs_the_kernels_for_batches(folder: Path) -> None:
     assert any(check.gemm.is_batched for check in found.checks)
 
 
-def test_the_operator_takes_batches(torch: Any, folder: Path) -> None:
-    op = Dispatcher(folder).torch_op()
-    for shapes in (((3, 20, 16), (3, 16, 24)), ((3, 20, 16), (16, 24)), ((20, 16), (3, 16, 24))):
-        a, b = (torch.randn(shape, device="cuda", requires_grad=True) for shape in shapes)
-        exact_a, exact_b = (x.detach().double().requires_grad_() for x in (a, b))
-        found, expected = op(a, b), exact_a @ exact_b
-        close(torch, found, expected)
-        grad = torch.randn_like(found)
-        found.backward(grad)
-        expected.backward(grad.double())
-        close(torch, a.grad, exact_a.grad)
-        close(torch, b.grad, exact_b.grad)
-
-
 def test_products_of_batches_are_routed(torch: Any, folder: Path) -> None:
     """Nothing is known of cuBLAS in this table: all is left alone, told with reasons, and right."""
     routing = Dispatcher(folder).torch()

@@ -6,7 +6,7 @@ import math
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -242,47 +242,3 @@ def test_a_program_is_run_routed(folder: Path, torch: Any, tmp_path: Path) -> No
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout == "512.0\n" and "products served" in done.stderr
-
-
-@pytest.fixture(scope="module")
-def op(folder: Path) -> Iterator[Any]:
-    pytest.importorskip("torch")
-    yield Dispatcher(folder).torch_op()
-
-
-@pytest.mark.parametrize("trans_a", [False, True])
-@pytest.mark.parametrize("trans_b", [False, True])
-def test_the_operator_is_one_of_torch_s(torch: Any, op: Any, trans_a: bool, trans_b: bool) -> None:
-    pytest.importorskip("expecttest", reason="torch's checks need expecttest")
-    a = torch.randn(*((70, 90) if trans_a else (90, 70)), device="cuda", requires_grad=True)
-    b = torch.randn(*((50, 70) if trans_b else (70, 50)), device="cuda", requires_grad=True)
-    options = {"alpha": 0.5, "trans_a": trans_a, "trans_b": trans_b}
-    of_a, of_b = (x.detach().double().requires_grad_() for x in (a, b))
-    exact = 0.5 * (of_a.T if trans_a else of_a) @ (of_b.T if trans_b else of_b)
-    exact.square().sum().backward()
-    for _ in range(2):
-        a.grad = b.grad = None
-        found = op(a, b, **options)
-        found.square().sum().backward()
-        for x, y in ((found, exact), (a.grad, of_a.grad), (b.grad, of_b.grad)):
-            torch.testing.assert_close(x.double(), y, rtol=1e-4, atol=1e-3)
-    op(a, b, **options).sum().backward()  # a gradient that is expanded
-    for one in (op, torch.ops.autotune.sgemm_with_gradients):
-        torch.library.opcheck(one, (a, b), options)
-
-
-def test_the_operator_compiles_into_one_graph(torch: Any, op: Any) -> None:
-    @torch.compile(fullgraph=True)
-    def twice(a: Any, b: Any) -> Any:
-        return torch.relu(torch.ops.autotune.sgemm(torch.ops.autotune.sgemm(a, b), b))
-
-    a = torch.randn(100, 64, device="cuda", requires_grad=True)
-    b = torch.randn(64, 64, device="cuda", requires_grad=True)
-    found = twice(a, b)
-    found.sum().backward()
-    grads = a.grad.clone(), b.grad.clone()
-    of_a, of_b = (x.detach().double().requires_grad_() for x in (a, b))
-    exact = torch.relu(of_a @ of_b @ of_b)
-    exact.sum().backward()
-    for x, y in ((found, exact), (grads[0], of_a.grad), (grads[1], of_b.grad)):
-        torch.testing.assert_close(x.double(), y, rtol=1e-3, atol=1e-2)
