@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import islice
 
 import pytest
@@ -52,6 +53,17 @@ def test_shapes_of_other_kinds_start_from_other_tiles() -> None:
     assert first["8192"].bm * first["8192"].bn >= 128 * 128 > first["256"].bm * first["256"].bn
     assert first["1x4096x4096"].bm < 32
     assert first["64x64x100000"].split_k >= 16
+
+
+def test_where_no_sum_is_split_a_kernel_that_splits_stands_for_its_tile_alone() -> None:
+    """Once for all its ways to split k; on a shape with few tiles each way counts for itself."""
+    whole = Config(bm=128, bn=128, bk=16, wm=64, wn=32, tm=8, tn=8)
+    ways = [replace(whole, reduction=way, split_k=3) for way in ("two_pass", "last_block")]
+    large, small = (feasible_set(KNOWN["h200"], Gemm.parse(text)) for text in ("8192", "256x256x8192"))
+    (number,) = seeds(large, ways)
+    found = Config.from_dict(large.point(number))
+    assert (_tile(found), found.reduction, found.split_k) == (_tile(whole), "none", 1)
+    assert [small.point(number)["reduction"] for number in seeds(small, ways)] == ["two_pass", "last_block"]
 
 
 def test_a_space_of_another_kernel_has_no_seeds() -> None:

@@ -8,6 +8,7 @@ closest relative.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 
 import numpy as np
 
@@ -21,18 +22,24 @@ _TILE = ("tm", "tn", "wm", "wn", "bm", "bn", "bk", "slice_k", "reduction")
 def seeds(space: FeasibleSet, configs: Iterable[Config]) -> Iterator[int]:
     """Numbers of points to start with, in the order of these configs, one for each tile and way to split k.
 
-    A config is left out if its nearest point has another tile or another way to split k: a recorded sample
-    may hold nothing similar, and a distant relative is no better than a random point. None for a space that
-    is not of our kernel, as in recordings of other tools. Each is computed when it is requested.
+    A config whose way to split k is not in the set stands for its tile without splits. It is left out if its
+    nearest point has another tile: a recorded sample may hold nothing similar, and a distant relative is no
+    better than a random point. None for a space that is not of our kernel, as in recordings of other tools.
+    Each is computed when it is requested.
     """
     if set(space.names) != set(PARAMETER) or not len(space):
         return
     candidates = Candidates(space)
+    given = set()
     for config in one_per_tile(configs):
-        wanted = config.to_dict()
-        number = candidates.nearest(wanted)
-        if _tile(space.point(number)) == _tile(wanted) and space.are_points(np.array([number]))[0]:
-            yield number
+        for one in (config, replace(config, reduction="none", split_k=1)):
+            wanted = one.to_dict()
+            number, tile = candidates.nearest(wanted), _tile(wanted)
+            if _tile(space.point(number)) == tile and space.are_points(np.array([number]))[0]:
+                if tile not in given:
+                    yield number
+                given.add(tile)
+                break
 
 
 def one_per_tile(configs: Iterable[Config]) -> Iterator[Config]:
