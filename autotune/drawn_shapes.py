@@ -21,6 +21,7 @@ from .kernel.config import Config
 from .kernel.relatives import fitted, summed_in_blocks
 from .search import Options, SearchResult, StopReason
 from .search.fill import Filled, OnFill, fill
+from .search.run.interrupt import Interrupts
 from .starting_points import StartingPoints
 from .store import Store
 from .target import Filling
@@ -36,7 +37,8 @@ def drawn_for(num: int, seed: int, limits: DeviceLimits) -> tuple[Gemm, ...]:
 @dataclass(frozen=True)
 class DrawnSearch:
     """One run. `search` searches shapes; `options` are those of the whole run; `starts` has the shipped
-    kernels; `on_fill` receives the numbers of kernels and times as they are stored."""
+    kernels; `on_fill` receives the numbers of kernels and times as they are stored. All stages heed
+    `interrupts`, which the caller entered."""
 
     target: Filling
     store: Store
@@ -44,6 +46,7 @@ class DrawnSearch:
     starts: StartingPoints
     search: Search
     on_fill: OnFill
+    interrupts: Interrupts
 
     def run(self, named: Sequence[Gemm], drawn: Sequence[Gemm]) -> tuple[SearchResult, Filled]:
         """Search shapes that were named, and others, which have no final. Raises what `search` and `fill`
@@ -65,6 +68,9 @@ class DrawnSearch:
         begun = [shape.gemm for shape in found.shapes]
         share = options.policy.fill_share if named else 1.0
         filled = filled.then(self._fill(begun, min(until_s, self._until_s(share))))
+        if self.interrupts.is_requested:
+            found = replace(found, reason=StopReason.INTERRUPTED, signal=self.interrupts.number)
+            return found, filled
         return self._ranked_again(found, [g for g in filled.improved if g in set(named)], until_s), filled
 
     @property
@@ -88,8 +94,17 @@ class DrawnSearch:
     ) -> Filled:
         columns = [gemm for gemm in gemms if not gemm.is_batched]
         seconds = until_s - self.target.now()
-        policy, where = self.options.policy, self.options.where
-        return fill(self.target, self.store, columns, seconds, self.on_fill, known or {}, policy, where)
+        return fill(
+            self.target,
+            self.store,
+            columns,
+            seconds,
+            self.on_fill,
+            known or {},
+            self.options.policy,
+            self.options.where,
+            self.interrupts.should_stop,
+        )
 
     def _ranked_again(self, found: SearchResult, due: Sequence[Gemm], until_s: float) -> SearchResult:
         """The same with new finals of these shapes, whose best kernels were found on others: as many as there

@@ -1,5 +1,5 @@
-"""One record of all values that decide how a search proceeds: stored with each study, and given by
-`--policy`.
+"""One record of the values that decide how a search proceeds: stored with each study, and given by
+`--policy`. When a gain is unlikely is a rule of its own (`Patience` in stats.py).
 
 The values are those that did best on recorded spaces and in searches on an H200 (docs/decisions/0007, 0015,
 0023 to 0026, 0041, 0068). docs/search.md says in which step each counts.
@@ -34,10 +34,10 @@ class SearchPolicy:
     invalid value."""
 
     # What is tried before the model knows enough, and beside it
-    num_seeds: int = 16  # configs that are expected to do well on such a shape, tried first
+    num_seeds: int = 16  # configs that are expected to do well on such a shape, tried first; 0: none ever
     num_startup: int = 15  # points before the model is asked
     num_lenders: int = 3  # studies of the same shape that lend their best, and as many of similar shapes
-    num_loans: int = 8  # configs that each of the former lends, and that the latter lend together
+    num_loans: int = 8  # configs that each of the former lends; each of the latter lends a third, rounded up
     lend_every: int = 4  # proposals of a shape between two lent points, at first;
     lend_less: int = 50  # after this many there are twice as many between them, then three times, ...
     # What the model evaluates, and how many results it is given

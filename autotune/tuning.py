@@ -40,6 +40,7 @@ from .search.cublas_times import time_cublas
 from .search.fill import Filled, OnFill, ignore_fill
 from .search.progress import Best, Event, OnEvent, ShapeStarted, ignore
 from .search.propose.origins import FILL, FOUND_ELSEWHERE
+from .search.run.interrupt import Interrupts
 from .search_policy import SearchPolicy
 from .starting_points import StartingPoints
 from .store import Store, TrialRecord, shown
@@ -197,19 +198,23 @@ def tune(
         closing(opened) as target,
         Store.open(db) as store,  # last: what is refused before leaves no empty database
         store.damages.told(note),
+        Interrupts() as interrupts,
     ):
         store.tell_when_away(note)
         recorded = target if isinstance(target, ReplayTarget) else None
         if recorded is None:  # other kernels may be recorded: their spaces check
             conditions.check(VALUES)
         starts = StartingPoints(targets.matrices(), target.limits)
-        options = _after_cublas(target, store, replace(options, starts=starts))
-        run = partial(_search, target, store, on_event=on_event, has_dashboard=has_dashboard)
+        options = _after_cublas(target, store, replace(options, starts=starts), interrupts)
+        run = partial(
+            _search, target, store, on_event=on_event, has_dashboard=has_dashboard, interrupts=interrupts
+        )
         filled, gain = None, None
         if num_drawn:
             filling = _filling(target)
             drawn = () if calls else drawn_for(num_drawn, seed, filling.limits)
-            found, filled = DrawnSearch(filling, store, options, starts, run, on_fill).run(gemms, drawn)
+            search_drawn = DrawnSearch(filling, store, options, starts, run, on_fill, interrupts)
+            found, filled = search_drawn.run(gemms, drawn)
         elif calls:
             taken_us = expected_us(target, store, calls)
             due, weighed = _due(calls, taken_us)
@@ -236,18 +241,19 @@ def _optima(recorded: ReplayTarget, shapes: Iterable[ShapeResult], where: Where)
     return {gemm: recorded.optimum(gemm, where.on(gemm, recorded.limits))[1] for gemm in gemms}
 
 
-def _after_cublas(target: Target, store: Store, options: Options) -> Options:
+def _after_cublas(target: Target, store: Store, options: Options, interrupts: Interrupts) -> Options:
     """The same with the seconds that are left once cuBLAS was timed on drawn shapes: by these times a table
     knows which calls to leave to it. A recording has none, and with a limit on trials only, only these are
     wanted."""
     if not isinstance(target, Filling) or (options.trials is not None and options.seconds is None):
         return options
     seconds, drawn = options.seconds, drawn_for(NUM_TIMED, options.seed, target.limits)
+    on_drawn = partial(time_cublas, target, store, drawn, should_stop=interrupts.should_stop)
     if seconds is None:
-        time_cublas(target, store, drawn, math.inf)
+        on_drawn(math.inf)
         return options
     until_s = target.now() + seconds
-    time_cublas(target, store, drawn, target.now() + options.policy.cublas_share * seconds)
+    on_drawn(target.now() + options.policy.cublas_share * seconds)
     return replace(options, seconds=max(until_s - target.now(), _LEAST_S))
 
 
@@ -259,11 +265,12 @@ def _search(
     *,
     on_event: OnEvent,
     has_dashboard: bool,
+    interrupts: Interrupts,
 ) -> SearchResult:
     if not has_dashboard:
-        return search(target, store, gemms, options, on_event)
+        return search(target, store, gemms, options, on_event, interrupts)
     with Publisher(store) as publisher:
-        found = search(target, store, gemms, options, _followed(publisher, on_event))
+        found = search(target, store, gemms, options, _followed(publisher, on_event), interrupts)
         publisher.finish([shape.study for shape in found.shapes])
     return found
 

@@ -217,7 +217,7 @@ def _line(event: ShapeStarted | Stopping | FinalStarted | FinalDone) -> str:
             return f"{event.gemm}: {event.num_points:,} configs{known}{cublas}, limit {limit}"
         case Stopping():
             waiting = console.counted(event.num_waiting, "candidate is", "candidates are")
-            return f"stopping ({event.reason}): {waiting} under way"
+            return f"stopping ({_WHY[event.reason]}): {waiting} under way"
         case FinalStarted():
             return f"{event.gemm}: timing the best {event.num_finalists} again, interleaved"
         case FinalDone():

@@ -1,8 +1,9 @@
 """The search: `tune` finds the best kernels for shapes on a target, and keeps every trial in a store."""
 
+from .progress import StopReason
 from .propose.samplers import DEFAULT_SAMPLER, SAMPLERS
 from .result import SearchResult, ShapeResult
-from .run.limits import Options, StopReason, check_options
+from .run.limits import Options, check_options
 from .shape import study_of
 from .tuner import tune
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 from ..measurement import Measurement
 from .propose import origins
 
-_IDLE = (origins.REUSE, origins.FILL)  # no seconds given to one shape before another
-
 
 class Accounts:
     """Those of one shape, on a target that works on `num_places` candidates at once. Seconds count the
@@ -22,8 +20,8 @@ class Accounts:
         self._on_gpu_s = 0.0  # of both, the GPU's alone
 
     def add_earlier(self, origin: str, measurement: Measurement) -> None:
-        """A trial of an earlier run."""
-        if origin not in _IDLE:
+        """A trial of an earlier run. Kernels that were found elsewhere took no seconds from another shape."""
+        if origin not in origins.FOUND_ELSEWHERE:
             self._earlier_s += self._seconds_of(measurement)
 
     def add(self, origin: str, measurement: Measurement) -> None:

@@ -13,19 +13,26 @@ from statistics import median
 from ..gemm import Gemm
 from ..store import Store
 from ..target import Cell, Filling
+from .run.interrupt import ShouldStop, never
 
 
 def time_cublas(
-    target: Filling, store: Store, gemms: Sequence[Gemm], until_s: float, at_once: int = 100
+    target: Filling,
+    store: Store,
+    gemms: Sequence[Gemm],
+    until_s: float,
+    at_once: int = 100,
+    *,
+    should_stop: ShouldStop = never,
 ) -> int:
-    """Time cuBLAS on these products until this time of the target's clock, or until it was timed on this
-    many, these or others. Times are stored `at_once`. Returns their number; none without a cuBLAS. Raises
-    DeviceLost and StoreError."""
+    """Time cuBLAS on these products until this time of the target's clock, until it should stop, or until it
+    was timed on this many, these or others. Times are stored `at_once`. Returns their number; none without a
+    cuBLAS. Raises DeviceLost and StoreError."""
     known = store.cublas_times(target.environment, target.policy)
     num_new = 0
     wanted = max(0, len(gemms) - len(known))
     left = islice((gemm for gemm in gemms if gemm not in known), wanted)
-    while target.now() < until_s and (some := list(islice(left, at_once))):
+    while not should_stop() and target.now() < until_s and (some := list(islice(left, at_once))):
         timed = target.fill([Cell(gemm, None) for gemm in some]).result()
         times_us = {
             gemm: median(cell.samples_us) for gemm, cell in zip(some, timed, strict=True) if cell.samples_us

@@ -38,6 +38,7 @@ from ..stats import Patience, median
 from ..store import Store, StudyRef
 from ..target import Cell, CellTime, Filling, point_key
 from .propose.origins import FILL
+from .run.interrupt import ShouldStop, never
 from .shape import study_of
 
 GAIN = Patience.gain  # from which on a search of the shape continues
@@ -99,8 +100,10 @@ class Filler:
         known: Mapping[str, Sequence[Config]] = MappingProxyType({}),
         policy: SearchPolicy | None = None,
         where: Where = ANY,
+        should_stop: ShouldStop = never,
     ) -> None:
         self._on_fill, self._elsewhere, self._policy = on_fill, known, policy or SearchPolicy()
+        self._should_stop = should_stop
         self._where = where
         self._target, self._store, self._limits = target, store, target.limits
         self._columns = {x: [gemm for gemm in gemms if gemm.layout == x] for x in LAYOUTS}
@@ -122,7 +125,8 @@ class Filler:
         return math.inf if baseline is None or baseline.time_us is None else baseline.time_us
 
     def run(self, until_s: float) -> Filled:
-        """Until this time of the target's clock, or until nothing is left."""
+        """Until this time of the target's clock, until it should stop, or until nothing is left. What is
+        under way then is timed and stored."""
         num_kernels = num_refused = num_cells = 0
         searched_us, rows = dict(self._best_us), deque(self._rows())
         under_way: deque[_Row] = deque()
@@ -174,7 +178,7 @@ class Filler:
         """Rows with the results of their verification, in order, with some under way ahead. Rows without time
         for it are left out."""
         waiting: deque[tuple[str, Config, Future[Measurement]]] = deque()
-        while self._target.now() < until_s:
+        while self._target.now() < until_s and not self._should_stop():
             while len(waiting) < 3 * self._target.capacity and rows:  # most of them wait for the GPU
                 row = rows.popleft()
                 if (gemm := self._small_problem(*row)) is not None:  # verified; what takes time is not timed
@@ -296,9 +300,11 @@ def fill(
     known: Mapping[str, Sequence[Config]] = MappingProxyType({}),
     policy: SearchPolicy | None = None,
     where: Where = ANY,
+    should_stop: ShouldStop = never,
 ) -> Filled:
     """Time the kernels that searches of these shapes found on all of them, for at most this many seconds of
     the target's clock; before these the ones that are `known` from elsewhere to serve a layout, by layout.
-    Only what obeys `where` is timed. Times are stored at once, and `on_fill` receives their number. Raises
-    DeviceLost and StoreError."""
-    return Filler(target, store, gemms, on_fill, known, policy, where).run(target.now() + seconds)
+    Only what obeys `where` is timed. Times are stored at once, and `on_fill` receives their number. Once it
+    should stop no more kernels are begun. Raises DeviceLost and StoreError."""
+    filler = Filler(target, store, gemms, on_fill, known, policy, where, should_stop)
+    return filler.run(target.now() + seconds)

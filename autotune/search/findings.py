@@ -45,7 +45,7 @@ class Findings:
         is_fine = measurement.is_ok and is_accurate(measurement.error_over_cublas, self.max_error)
         return measurement.time_us if is_fine else None
 
-    def count(self, key: str, point: Mapping[str, Value], time_us: float | None, origin: str = "") -> bool:
+    def count(self, key: str, point: Mapping[str, Value], time_us: float | None, origin: str) -> bool:
         """Take in a trial; None for one that cannot win. Returns whether it is the best so far."""
         self.known.add(key)
         if not self._where.holds(point):

@@ -63,16 +63,19 @@ class Points:
         most = self._policy.num_climbed
         as_good = [] if number is None else [number, *self._proposer.leaders(Patience.gain, most)]
         self._num_polishes += 1
+        num_known = self._findings.num_known
         for at in range(len(as_good)):
             leader = as_good[(self._num_polishes + at) % len(as_good)]
             while steps := self._proposer.steps_from(leader, size, origins.POLISH):
                 if asks := self._claim(steps):
                     return asks
-        self.is_polished = True
+        self.is_polished = (
+            self._findings.num_known == num_known
+        )  # else a claim told of other searches' trials
         return []
 
     def learnt(self) -> None:
-        """A result came: other points may be the best now, and have steps."""
+        """A result came, or a duel corrected one: other points may be the best now, and have steps."""
         self.is_polished = False
 
     def pick(self, codes: np.ndarray, size: int) -> list[Ask]:
@@ -100,7 +103,7 @@ class Points:
     @property
     def num_reused_open(self) -> int:
         """Of these, those whose kernels were compiled before."""
-        return sum(ask.origin == origins.REUSE for ask in self._shared.open)
+        return sum(ask.is_reused for ask in self._shared.open)
 
     @property
     def is_waiting(self) -> bool:

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
+from enum import StrEnum
 
 from ..gemm import Gemm
 from ..measurement import Measurement
@@ -116,11 +117,26 @@ class TrialDone:
     trials_per_s: float
 
 
+class StopReason(StrEnum):
+    """Why a search proposed no more points."""
+
+    TRIALS = "trials"  # as many as were asked for
+    SECONDS = "seconds"
+    PATIENCE = "patience"  # nothing better is likely
+    EXHAUSTED = "exhausted"  # every feasible point was tried
+    INTERRUPTED = "interrupted"
+
+    @property
+    def is_at_once(self) -> bool:
+        """Whether the search does not wait for points under way."""
+        return self in (StopReason.INTERRUPTED, StopReason.SECONDS)
+
+
 @dataclass(frozen=True)
 class Stopping:
     """No more points are proposed; those under way are finished or dropped."""
 
-    reason: str  # a `StopReason`
+    reason: StopReason
     num_waiting: int
 
 

@@ -6,8 +6,7 @@ from dataclasses import dataclass
 
 from ..gemm import Gemm
 from ..store import Final, StudyRef, TrialRecord
-from .progress import Best, Ledger
-from .run.limits import StopReason
+from .progress import Best, Ledger, StopReason
 from .shape import ShapeSearch
 
 

@@ -3,7 +3,7 @@ target."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 
 from ..errors import DuplicateTrial, UsageError
@@ -13,7 +13,7 @@ from ..kernel.feasible_set import FeasibleSet
 from ..kernel.where import ANY, Where
 from ..measurement import Measurement
 from ..search_policy import SearchPolicy
-from ..store import Claims, Store, StudyRef
+from ..store import Claims, News, Store, StudyRef
 from ..target import Target, read_key
 from .accounts import Accounts
 from .compare.ranking import Duel, Ranked
@@ -107,6 +107,12 @@ class ShapeSearch:
         self.points.learnt()
         return self.findings.count(ask.key, ask.point, time_us, ask.origin)
 
+    def take_in(self, news: Sequence[News]) -> None:
+        """Learn from trials of other searches."""
+        self.shared.take_in(news)
+        if news:
+            self.points.learnt()
+
     def refine(self, duel: Duel, first_us: tuple[float, ...], second_us: tuple[float, ...]) -> None:
         """Learn from rounds of a duel."""
         self._correct(self.findings.take_rounds(duel, first_us, second_us))
@@ -117,6 +123,7 @@ class ShapeSearch:
             number = self.space.find(ranked.point)
             if number is not None:
                 self._proposer.correct(number, ranked.time_us)
+            self.points.learnt()
 
     @property
     def num_asked(self) -> int:

@@ -18,7 +18,7 @@ from ..kernel.feasible_set import FeasibleSet
 from ..search_policy import SearchPolicy
 from ..store import Claims, Known, News, StudyRef
 from .findings import Findings
-from .propose.origins import TRANSFER
+from .propose.origins import REUSE, TRANSFER
 from .propose.proposer import Proposer
 
 
@@ -30,6 +30,11 @@ class Ask:
     origin: str
     point: dict[str, Value]
     key: str
+
+    @property
+    def is_reused(self) -> bool:
+        """Whether its kernel was compiled before, and it waits for an idle moment of the target."""
+        return self.origin == REUSE
 
 
 class SharedStudy:
@@ -90,8 +95,14 @@ class SharedStudy:
             if found is not None and self._is_settled(ask, found):
                 self._learn(ask, found)
             else:
-                self._proposer.forget(ask.number)
-                self._proposer.offer(ask.number, ask.origin)
+                self._try_again(ask)
+
+    def _try_again(self, ask: Ask) -> None:
+        """What another search gave up is proposed next; what only idle moments were for may come again."""
+        if ask.is_reused:
+            self._proposer.forget(ask.number)
+        else:
+            self._proposer.ask_again(ask.number, ask.origin)
 
     def take_in(self, news: Sequence[News]) -> None:
         """Learn from unknown trials of this study: those that are not open come from other searches."""
@@ -104,7 +115,7 @@ class SharedStudy:
                 self._proposer.tell(ask.number, item.time_us)
             elif number is not None:
                 unasked.append((number, item.time_us))
-            self._findings.count(item.key, item.point, item.time_us)
+            self._findings.count(item.key, item.point, item.time_us, item.origin)
         if unasked:
             self._proposer.load(unasked)
 
@@ -112,13 +123,15 @@ class SharedStudy:
         """Take in another search's result of a point that was proposed here."""
         self._proposer.tell(ask.number, found.time_us)
         if found.is_here:
-            self._findings.count(ask.key, ask.point, found.time_us)
+            self._findings.count(ask.key, ask.point, found.time_us, found.origin)
 
     def _is_settled(self, ask: Ask, found: Known) -> bool:
-        """Whether what is known of a point makes a trial here unnecessary. The best of elsewhere is lent here
-        in any case."""
-        if found.is_here or ask.origin == TRANSFER:
-            return found.is_here
+        """Whether what is known of a point makes a trial here unnecessary. The best of elsewhere, if it ran
+        there, is tried here in any case."""
+        if found.is_here or found.time_us is None:
+            return True
+        if ask.origin == TRANSFER:
+            return False
         best_us = self._findings.cutoff_us
         limit_us = math.inf if best_us is None else (1 + self._policy.close) * best_us
-        return found.time_us is None or found.time_us > limit_us
+        return found.time_us > limit_us

@@ -35,7 +35,7 @@ class Sharing:
         newest = self._claims.newest()
         news = self._claims.news({s.study.id: s.findings.known for s in shapes}, self._newest)
         for shape in shapes:
-            shape.shared.take_in([item for item in news if item.study_id == shape.study.id])
+            shape.take_in([item for item in news if item.study_id == shape.study.id])
         self._newest = newest
 
     def _ask_for_what_is_away(self, shapes: Sequence[ShapeSearch]) -> None:

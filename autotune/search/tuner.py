@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
@@ -18,12 +19,12 @@ from ..kernel.config import PARAMETER
 from ..store import Claims, Store
 from ..target import Point, Refining, Reusing, Target
 from .compare.finals import Finals
-from .progress import Ledger, OnEvent, Rate, ShapeStarted, Stopping, TrialDone, ignore
+from .progress import Ledger, OnEvent, Rate, ShapeStarted, Stopping, StopReason, TrialDone, ignore
 from .result import SearchResult, ShapeResult
 from .run import limits
 from .run.blas import one_thread
 from .run.interrupt import Interrupts
-from .run.limits import Options, StopReason
+from .run.limits import Options
 from .run.pipeline import Kept, Pipeline
 from .run.refine import Refiner
 from .run.reuse import Reuser
@@ -38,12 +39,13 @@ def tune(
     gemms: Sequence[Gemm],
     options: Options | None = None,
     on_event: OnEvent = ignore,
+    interrupts: Interrupts | None = None,
 ) -> SearchResult:
     """Search the best kernels for these shapes on a target.
 
     Called from the main thread, the first Ctrl-C, SIGTERM or SIGHUP ends it early: no more asking, the
     candidate being timed is finished and stored, and a result is returned. The second Ctrl-C raises
-    KeyboardInterrupt.
+    KeyboardInterrupt. `interrupts`: entered by the caller, who goes by them too.
     Raises UsageError for invalid shapes or options, DeviceLost, EnvironmentProblem and
     StoreError; all measurements until then are stored.
 
@@ -53,10 +55,10 @@ def tune(
     with (
         one_thread(),
         prompt_switching(),
-        Interrupts() as interrupts,
+        nullcontext(interrupts) if interrupts else Interrupts() as heeded,
         store.claims(target.max_error) as claims,
     ):
-        return Tuner(target, store, claims, gemms, options or Options(), on_event, interrupts).run()
+        return Tuner(target, store, claims, gemms, options or Options(), on_event, heeded).run()
 
 
 class Tuner:
@@ -115,7 +117,7 @@ class Tuner:
     def run(self) -> SearchResult:
         try:
             reason = self._search()
-            self._finish()
+            self._finish(reason)
         except (DeviceLost, EnvironmentProblem, KeyboardInterrupt):
             for kept in self._pipeline.salvage():
                 self._settle(kept)
@@ -270,17 +272,16 @@ class Tuner:
         self._num_failed += not measurement.is_ok
         self._on_event(self._trial_done(kept, is_best))
 
-    def _finish(self) -> None:
+    def _finish(self, reason: StopReason) -> None:
         """Drop the open points that are not being timed yet, and settle the others."""
         if self._pipeline.num_open:
+            self._on_event(Stopping(reason, self._pipeline.num_open))
             self._drain()
         if self._refiner is not None:
             self._refiner.stop()
         self._claims.release_all()  # the finals need none
 
     def _drain(self) -> None:
-        reason = "interrupted" if self._interrupts.is_requested else "done"
-        self._on_event(Stopping(reason, self._pipeline.num_open))
         self._pipeline.drop_waiting()
         while self._pipeline.num_open:
             for kept in self._pipeline.kept():

@@ -39,10 +39,11 @@ _LOCAL = Outcome.OUT_OF_MEMORY.value  # depends on that GPU's free memory, not o
 @dataclass(frozen=True)
 class Known:
     """Another search's result of a config. `time_us` is None for a failure. `is_here`: in this study; else on
-    another GPU of the kind."""
+    another GPU of the kind. `origin`: what proposed it there."""
 
     time_us: float | None
     is_here: bool
+    origin: str
 
 
 @dataclass(frozen=True)
@@ -62,6 +63,7 @@ class News:
     key: str
     point: dict[str, Value]
     time_us: float | None  # None: it failed
+    origin: str
 
 
 class Claims(Closing):
@@ -134,8 +136,10 @@ class Claims(Closing):
             if not new:
                 return []
             return [
-                News(trial_id, study_id, key, point, _time_of(time_us, error, self._max_error))
-                for trial_id, study_id, key, point, time_us, error in session.execute(_NEWS, {"ids": new})
+                News(trial_id, study_id, key, point, _time_of(time_us, error, self._max_error), origin)
+                for trial_id, study_id, key, point, origin, time_us, error in session.execute(
+                    _NEWS, {"ids": new}
+                )
                 if isinstance(key, str) and isinstance(point, dict)  # the row is not damaged
             ]
 
@@ -168,14 +172,14 @@ def scope_of(study: StudyRef) -> str:
 
 
 _NEWS = (
-    select(TrialRow.id, TrialRow.study_id, ConfigRow.key, ConfigRow.point, *_TIME)
+    select(TrialRow.id, TrialRow.study_id, ConfigRow.key, ConfigRow.point, TrialRow.origin, *_TIME)
     .join(ConfigRow)
     .where(TrialRow.id.in_(bindparam("ids", expanding=True)))
     .order_by(TrialRow.id)
 )
 # Trials of these configs in all studies of a pool. Made once, as leases._UPSERTS is.
 _KIN = (
-    select(ConfigRow.key, TrialRow.study_id, TrialRow.outcome, *_TIME)
+    select(ConfigRow.key, TrialRow.study_id, TrialRow.outcome, TrialRow.origin, *_TIME)
     .join(TrialRow, TrialRow.config_id == ConfigRow.id)
     .join(StudyRow, TrialRow.study_id == StudyRow.id)
     .join(EnvironmentRow, StudyRow.environment_id == EnvironmentRow.id)
@@ -194,8 +198,8 @@ def _known(
     its |= {"keys": list(keys), "sources": same_code.equivalents(study.source_hash)}
     known: dict[str, Known] = {}
     found_rows = session.execute(_KIN, its).all() if keys else []
-    for key, study_id, outcome, time_us, error in found_rows:
-        found = Known(_time_of(time_us, error, max_error), study_id == study.id)
+    for key, study_id, outcome, origin, time_us, error in found_rows:
+        found = Known(_time_of(time_us, error, max_error), study_id == study.id, origin)
         if found.is_here or outcome != _LOCAL:
             known[key] = max(known.get(key, found), found, key=_weight)
     return known

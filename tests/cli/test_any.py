@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 from concurrent.futures import Future
 from dataclasses import replace
 from functools import partial
@@ -130,6 +131,37 @@ def test_what_is_left_when_the_time_is_over_is_told(target: FillingGpu, suite: P
     assert "left: the same command goes on" in done.stdout
     assert "timing the found kernels on all shapes of their layout" in done.stderr
     assert target.num_filled <= 0.35 * 8 + 2  # that are under way while those before are stored
+
+
+@pytest.mark.parametrize("at", ["cuBLAS", "fill", "fill again"])
+def test_ctrl_c_ends_every_stage_with_what_was_found(
+    shipped: FillingGpu, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, at: str
+) -> None:
+    """What is under way is timed and stored, and the same call goes on."""
+    own, interrupted, num_cells = shipped.fill, [], 0
+    calls, db, stage = {SQUARE: 1, FLAT: 1}, str(tmp_path / "a.db"), {"cuBLAS": 0, "fill": 1, "fill again": 2}
+
+    def fill(cells):
+        nonlocal num_cells
+        is_cublas, is_searched = cells[0].point is None, any(ask_of_search)
+        if not interrupted and stage[at] == (0 if is_cublas else 2 if is_searched else 1):
+            interrupted.append(True)
+            signal.raise_signal(signal.SIGINT)
+        num_cells += 0 if is_cublas else len(cells)
+        return own(cells)
+
+    ask_of_search: list[bool] = []
+    monkeypatch.setattr(shipped, "fill", fill)
+    run = partial(tuning.tune, gpu="0", num_drawn=2, calls=calls, trials=20, db=db)
+    options = {"seconds": 1000.0} if at == "cuBLAS" else {}  # cuBLAS is timed where there are seconds
+    found = run(**options, on_event=lambda event: ask_of_search.append(True))
+    assert interrupted and (found.search.reason, found.search.signal) == ("interrupted", signal.SIGINT)
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    with Store.open(db) as store:
+        stored = [t for study in store.studies() for t in store.trials(study.study) if t.origin == "fill"]
+    assert len(stored) == num_cells
+    later = run()
+    assert later.search.reason != "interrupted"
 
 
 def test_what_ships_is_timed_before_a_search_which_goes_on_from_there(

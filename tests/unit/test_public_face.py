@@ -19,6 +19,7 @@ from autotune.device import KNOWN
 from autotune.errors import StoreError, UsageError
 from autotune.search import Options
 from autotune.search.progress import ShapeStarted, TrialDone
+from autotune.search.run.interrupt import Interrupts
 from autotune.targets import default_recording
 
 NAMES = {
@@ -160,5 +161,5 @@ def test_a_search_whose_seconds_cublas_took_still_has_some(monkeypatch, granted,
     clock = [100.0]
     target = SimpleNamespace(now=lambda: clock[0], limits=KNOWN["h200"], fill=None)
     monkeypatch.setattr(tuning, "Filling", SimpleNamespace)
-    monkeypatch.setattr(tuning, "time_cublas", lambda *_: clock.__setitem__(0, clock[0] + 3.0))
-    assert tuning._after_cublas(target, None, Options(seconds=granted)).seconds == left
+    monkeypatch.setattr(tuning, "time_cublas", lambda *_, **__: clock.__setitem__(0, clock[0] + 3.0))
+    assert tuning._after_cublas(target, None, Options(seconds=granted), Interrupts()).seconds == left

@@ -15,6 +15,7 @@ from autotune.measurement import Outcome
 from autotune.search import Options, sharing, tune
 from autotune.search import study_of as study_on
 from autotune.search.progress import TrialDone
+from autotune.search.propose.origins import FILL, LATER_SEED, TRANSFER
 from autotune.search.propose.samplers import SAMPLERS
 from autotune.search.shape import ShapeSearch
 from autotune.search.sharing import POLL_S, Sharing
@@ -51,11 +52,11 @@ def test_a_claim_is_leased_busy_or_known(store: Store) -> None:
     with store.claims() as one, store.claims() as other:
         claimed = one.claim(study, keys[:3])
         assert claimed.ours == {keys[2]}
-        assert claimed.known == {keys[0]: Known(5.0, True), keys[1]: Known(None, True)}
+        assert claimed.known == {keys[0]: Known(5.0, True, "tpe"), keys[1]: Known(None, True, "tpe")}
         claimed = other.claim(study, keys)
         assert (claimed.ours, set(claimed.known)) == ({keys[3]}, {keys[0], keys[1]}), "the third is away"
         add(store, study, 2, ok(7.0))
-        assert other.claim(study, keys[2:3]).known == {keys[2]: Known(7.0, True)}
+        assert other.claim(study, keys[2:3]).known == {keys[2]: Known(7.0, True, "tpe")}
         assert one.held_elsewhere([study]) == {study: {keys[3]}}
         assert other.held_elsewhere([study]) == {study: set()}, "a stored trial ends its lease"
 
@@ -91,7 +92,7 @@ def test_another_gpu_of_the_kind_is_heard_of(store: Store) -> None:
     with store.claims() as claims, store.claims() as on_kin:
         claimed = claims.claim(mine, keys)
         assert claimed.ours == set(keys)
-        assert claimed.known == {keys[0]: Known(5.0, False), keys[2]: Known(None, False)}
+        assert claimed.known == {keys[0]: Known(5.0, False, "tpe"), keys[2]: Known(None, False, "tpe")}
         assert on_kin.claim(kin, keys[3:]).ours == frozenset(), "what one GPU is at, another leaves alone"
 
 
@@ -162,6 +163,24 @@ def test_what_others_found_is_taken_in(store: Store) -> None:
         assert me.findings.num_total == 23
 
 
+def test_what_others_found_may_have_steps_to_polish_and_their_cells_are_no_trials(store: Store) -> None:
+    target = FakeTarget()
+    with store.claims() as mine, store.claims() as theirs:
+        me, them = shape_search(store, mine), shape_search(store, theirs, seed=1)
+        sharing = Sharing(mine, Clock())
+        settle(them, target, 3)
+        sharing.poll([me])
+        me.points.is_polished = True
+        sharing.poll([me])
+        assert me.points.is_polished, "nothing new"
+        (ask,) = them.points.ask()
+        slowest = replace(target.measure(GEMM, ask.point), time_us=1e6)
+        store.add_trial(them.study, ask.key, ask.point, slowest, FILL)
+        sharing.poll([me])
+        assert not me.points.is_polished and ask.key in me.findings.known
+        assert me.findings.num_total == 3
+
+
 def test_points_of_a_search_that_died_are_asked_for_again(store: Store) -> None:
     space = product_space(3, 3)
     with store.claims() as mine, store.claims() as theirs:
@@ -175,6 +194,7 @@ def test_points_of_a_search_that_died_are_asked_for_again(store: Store) -> None:
         lapse(store, theirs)
         sharing.poll([me])
         assert {ask.key for ask in me.points.ask(2)} == lost
+        assert not me._proposer._named, "they came from no one else"
 
 
 def test_a_search_waits_for_the_last_points_of_another(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -193,6 +213,28 @@ def test_a_search_waits_for_the_last_points_of_another(store: Store, monkeypatch
     stored_keys = {trial.key for trial in store.trials(result.shapes[0].study)}
     assert keys_of(target) == stored_keys - {ask.key for ask in held}
     assert {ask.key for ask in dying} <= keys_of(target)
+
+
+@pytest.mark.parametrize(
+    ("origin", "time_us", "is_tried"),
+    [(TRANSFER, 1e6, True), (TRANSFER, None, False), (LATER_SEED, 1e6, False), (LATER_SEED, 1.0, True)],
+)
+def test_what_failed_on_another_gpu_is_not_tried_even_if_it_is_lent(
+    store: Store, origin: str, time_us: float | None, is_tried: bool
+) -> None:
+    there, here = FakeTarget(), FakeTarget()
+    here.environment = replace(ENVIRONMENT, gpu_uuid="GPU-2")
+    with store.claims() as claims:
+        me = shape_search(store, claims, here)
+        settle(me, here, 20)
+        point = next(
+            p for p in map(me.space.point, range(len(me.space))) if point_key(p) not in me.findings.known
+        )
+        known = failed() if time_us is None else ok(time_us)
+        store.add_trial(study_on(store, there, GEMM), point_key(point), point, known, "random")
+        me._proposer.offer(me.space.find(point), origin)
+        (ask,) = me.points.ask()
+        assert (ask.key == point_key(point)) == is_tried
 
 
 def test_what_is_slow_on_another_gpu_of_the_kind_is_not_tried_here(store: Store) -> None:

@@ -367,9 +367,15 @@ def test_steps_are_tried_from_every_tile_that_is_as_good(store, claims, second_u
         asks += shape.points.ask()
     while asks:
         for ask in asks:
-            shape.tell(ask, target.measure(GEMM, ask.point))
+            measurement = target.measure(GEMM, ask.point)
+            shape.keep(ask, measurement)
+            shape.tell(ask, measurement)
         asks = shape.points.polish(2)
     is_as_good = second_us < 100.5
+    assert shape.points.is_polished
+    duel = shape.findings.ranking.next_duel([])
+    shape.refine(duel, (100.0,) * 60, (90.0,) * 60)
+    assert not shape.points.is_polished, "another is the best now, and may have steps"
     for base, point in tops.items():
         steps = [{**point, "word": f"w{word}"} for word in range(1, 9)]
         untried = [step for step in steps if shape.offers.lend(point_key(step), step)]

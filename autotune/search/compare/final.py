@@ -48,7 +48,7 @@ def race(
     """Time the finalists until the winner is decided or a tie declared. None if none of them passes
     verification again. `on_failure` is told of each that fails now.
 
-    `should_stop` is called between batches, `has_seconds` to learn whether this many are left for the energy
+    `should_stop` is called after each look, `has_seconds` to learn whether this many are left for the energy
     of tied kernels: timing a launch takes a tenth of that. Raises what `target.compare` raises.
     """
     running = _Field(list(finalists), policy, on_failure)

@@ -14,7 +14,7 @@ from . import final
 
 
 class Finals:
-    """`should_stop` is called before each final and between its batches; `seconds_left` are the granted
+    """`should_stop` is called before each final and after each look; `seconds_left` are the granted
     seconds, None for no limit: finals share them, and skip what they have no time for."""
 
     def __init__(

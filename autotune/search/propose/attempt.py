@@ -1,10 +1,11 @@
 """One attempt of a model at a set: from the points that it was given to where a gain is unlikely.
 
-A process follows the first good hill that it meets. Of searches of drawn shapes on GPUs, nearly all that
-ended far behind another search had been on the wrong hill, without a gain, for most of their trials (decision
-0070). So a search that is stuck starts again, with a model that knows only what came from elsewhere. Source:
-restarts of trust regions after many proposals in a row without success, D. Eriksson, M. Pearce, J. Gardner,
-R. Turner, M. Poloczek, Scalable Global Optimization via Local Bayesian Optimization (NeurIPS 2019).
+A Gaussian process follows the first good hill that it meets. Of searches of drawn shapes on GPUs, nearly all
+that ended far behind another search had been on the wrong hill, without a gain, for most of their trials
+(decision 0070). So a search that is stuck starts again, with a model that knows only what came from
+elsewhere. Source: restarts of trust regions after many proposals in a row without success, D. Eriksson, M.
+Pearce, J. Gardner, R. Turner, M. Poloczek, Scalable Global Optimization via Local Bayesian Optimization
+(NeurIPS 2019).
 """
 
 from __future__ import annotations

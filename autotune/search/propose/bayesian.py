@@ -7,8 +7,8 @@ benchmarks/search_replay.py) the pair finds the optimum where either alone somet
 
 A region of points (regions.py: of our kernel, a tile) is a hill of its own, and steps of one parameter do not
 leave it. So candidates are also moved between regions, and parents come from many regions: otherwise each
-search of a shape spent most of its trials on the hill that it found first. And every second proposal goes to
-a region that a bandit chooses (bandit.py), as long as known regions may be better than their few trials show.
+search of a shape spent most of its trials on the hill that it found first. And once there are some results,
+every second proposal goes to a region that a bandit chooses (bandit.py).
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class _View:
 
     is_cut: bool
     lengths: Lengths
-    num_fitted: int = 0
+    num_at_fit: int = 0  # results when its lengths were fitted
 
     def targets(self, log_times: np.ndarray) -> np.ndarray:
         """Standardised; (n,) -> (n,)."""
@@ -193,9 +193,9 @@ class Model:
         kept = self._subset(log_times)
         x = self._candidates.features(points[kept])
         z = view.targets(log_times[kept])
-        if len(points) >= self._policy.growth * view.num_fitted:
+        if len(points) >= self._policy.growth * view.num_at_fit:
             view.lengths = fit_lengths(x, z, view.lengths)
-            view.num_fitted = len(points)
+            view.num_at_fit = len(points)
         waiting = self._candidates.features(np.array(sorted(pending), dtype=np.int64))
         return Surrogate.condition(x, z, waiting, view.lengths)
 

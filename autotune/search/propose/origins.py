@@ -9,7 +9,7 @@ import numpy as np
 
 SEED = "seed"  # a kernel that ships and is expected to do well on such a shape
 LATER_SEED = "later-seed"  # a less promising one, tried from time to time
-TRANSFER = "transfer"  # did well on this shape with another driver, or another GPU of the kind
+TRANSFER = "transfer"  # lent: did well on another shape, or on this one elsewhere
 RANDOM = "random"  # drawn, without a model
 REUSE = "reuse"  # a kernel that was compiled for another shape, while the GPU was idle
 FILL = "fill"  # a kernel that was found on other shapes, for the matrix of kernels and shapes

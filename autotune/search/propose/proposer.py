@@ -97,6 +97,11 @@ class Proposer:
         del self._open[number]
         self._seen.discard(number)
 
+    def ask_again(self, number: int, origin: str) -> None:
+        """A proposed point has no result: it comes before what is planned."""
+        self.forget(number)
+        self._offers.append(Proposal(number, origin))
+
     def correct(self, number: int, time_us: float) -> None:
         """From now on use this time of a point; a point without a time does not change."""
         if self._results.get(number) is not None:
@@ -105,7 +110,8 @@ class Proposer:
                 self._attempt.correct(number, time_us)
 
     def claim(self, number: int) -> bool:
-        """Count a point that another search tries as under way. False if it was seen before."""
+        """Count a point as under way: one of ours, or one that another search tries. False if it was seen
+        before."""
         if number in self._seen:
             return False
         self._seen.add(number)
@@ -169,7 +175,8 @@ class Proposer:
 
     def steps_from(self, number: int, size: int, origin: str) -> list[Proposal]:
         """Propose the most promising unseen points one step from this one, at most this many: another value
-        of one parameter, with those that must change along. Empty where `pick` is."""
+        of one parameter, with those that must change along, or another row of a small factor. Empty while too
+        little is known, or without a model."""
         if self._model is None:
             return []
         at = np.array([number])
@@ -190,9 +197,9 @@ class Proposer:
 
     def take(self, numbers: Iterable[int], origin: str) -> list[Proposal]:
         """Propose these points, without those that were proposed before."""
-        taken = self._claimed(numbers, origin)
-        self._named.update(proposal.number for proposal in taken)
-        return taken
+        named = list(numbers)
+        self._named.update(named)
+        return self._claimed(named, origin)
 
     def _claimed(self, numbers: Iterable[int], origin: str) -> list[Proposal]:
         return [Proposal(number, origin) for number in numbers if self.claim(number)]

@@ -4,10 +4,17 @@ from __future__ import annotations
 
 import signal
 import threading
+from collections.abc import Callable
 from types import FrameType
 from typing import Any, Self
 
+ShouldStop = Callable[[], bool]
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # Ctrl-C, kill, a terminal that was closed
+
+
+def never() -> bool:
+    """Nobody asks to stop."""
+    return False
 
 
 class Interrupts:
@@ -24,6 +31,10 @@ class Interrupts:
     def is_requested(self) -> bool:
         """Whether the search should end."""
         return self.number is not None
+
+    def should_stop(self) -> bool:
+        """As `is_requested`, for what is called from time to time."""
+        return self.is_requested
 
     def __enter__(self) -> Self:
         if threading.current_thread() is threading.main_thread():

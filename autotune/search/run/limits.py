@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from enum import StrEnum
 
 from ...entries import LARGEST
 from ...errors import UsageError
@@ -14,23 +13,9 @@ from ...kernel.config import Config
 from ...kernel.where import ANY, Where
 from ...search_policy import SearchPolicy
 from ...stats import Patience
+from ..progress import StopReason
 from ..propose.samplers import DEFAULT_SAMPLER, need_sampler
 from ..shape import ShapeSearch
-
-
-class StopReason(StrEnum):
-    """Why a search proposed no more points."""
-
-    TRIALS = "trials"  # as many as were asked for
-    SECONDS = "seconds"
-    PATIENCE = "patience"  # nothing better is likely
-    EXHAUSTED = "exhausted"  # every feasible point was tried
-    INTERRUPTED = "interrupted"
-
-    @property
-    def is_at_once(self) -> bool:
-        """Whether the search does not wait for points under way."""
-        return self in (StopReason.INTERRUPTED, StopReason.SECONDS)
 
 
 def no_starts(gemm: Gemm) -> Sequence[Config]:
@@ -83,7 +68,7 @@ class Options:
         return elapsed_s >= (1 - self.policy.polish_share) * seconds
 
     def is_patience_over(self, shape: ShapeSearch) -> bool:
-        """Whether neither limit was given and nothing better of this shape is likely, but for these steps."""
+        """Whether neither limit was given and a gain is unlikely, unless a step of `polish` brings one."""
         is_patient = self.trials is None and self.seconds is None
         return is_patient and self.patience.is_over(shape.findings.times_us)
 

@@ -38,13 +38,11 @@ def num_to_fill(capacity: int, num_taken: int) -> int:
 
 @dataclass(frozen=True)
 class Candidate:
-    """A point under way; `measured` is the target's answer to it. `is_reused`: its kernel was compiled
-    before, and it waits for an idle moment of the target."""
+    """A point under way; `measured` is the target's answer to it."""
 
     shape: ShapeSearch
     ask: Ask
     measured: Future[Measurement]
-    is_reused: bool = False
 
 
 @dataclass(frozen=True)
@@ -83,7 +81,7 @@ class Pipeline:
     @property
     def reused(self) -> list[Candidate]:
         """Those that wait for an idle moment, with kernels that were compiled before."""
-        return [candidate for candidate in self._open.values() if candidate.is_reused]
+        return [candidate for candidate in self._open.values() if candidate.ask.is_reused]
 
     def submit(self, shape: ShapeSearch, ask: Ask) -> None:
         measured = self._target.submit(shape.gemm, ask.point, shape.findings.cutoff_us)
@@ -92,7 +90,7 @@ class Pipeline:
     def submit_compiled(self, target: Reusing, shape: ShapeSearch, ask: Ask) -> None:
         """Submit a point whose kernel was compiled before, for an idle moment."""
         measured = target.submit_compiled(shape.gemm, ask.point, shape.findings.cutoff_us)
-        self._follow(Candidate(shape, ask, measured, is_reused=True))
+        self._follow(Candidate(shape, ask, measured))
 
     def _follow(self, candidate: Candidate) -> None:
         kept = Future[Kept]()

@@ -80,7 +80,7 @@ class Reuser:
     def learn(self, kept: Kept) -> None:
         """Take in the kernel of a candidate that was settled."""
         shape, ask, found = kept.candidate.shape, kept.candidate.ask, kept.measurement
-        if kept.candidate.is_reused and found.compile_s > 0:
+        if kept.candidate.ask.is_reused and found.compile_s > 0:
             self._is_closed = True  # the cache keeps nothing: reuse would not be free
         if set(shape.space.names) == set(PARAMETER):
             kernel, kernels = Config.from_dict(ask.point).kernel, self._kernels(shape)
