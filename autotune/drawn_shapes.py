@@ -19,9 +19,8 @@ from .export.portfolio import portfolio
 from .gemm import LAYOUTS, Gemm
 from .kernel.config import Config
 from .kernel.relatives import fitted, summed_in_blocks
-from .search import Options, SearchResult, StopReason
+from .search import Interrupts, Options, SearchResult, StopReason
 from .search.fill import Filled, OnFill, fill
-from .search.run.interrupt import Interrupts
 from .starting_points import StartingPoints
 from .store import Store
 from .target import Filling

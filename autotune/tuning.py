@@ -33,14 +33,13 @@ from .models.cublas_model import NUM_TIMED
 from .recording.replay import ReplayTarget
 from .runtime.kinds import GpuKind, load_kinds
 from .runtime.table import Table
-from .search import DEFAULT_SAMPLER, Options, SearchResult, ShapeResult, check_options
+from .search import DEFAULT_SAMPLER, Interrupts, Options, SearchResult, ShapeResult, check_options
 from .search import tune as search
 from .search.called import Gain, expected_us, gain_of, in_order, weights
 from .search.cublas_times import time_cublas
 from .search.fill import Filled, OnFill, ignore_fill
 from .search.progress import Best, Event, OnEvent, ShapeStarted, ignore
 from .search.propose.origins import FILL, FOUND_ELSEWHERE
-from .search.run.interrupt import Interrupts
 from .search_policy import SearchPolicy
 from .starting_points import StartingPoints
 from .store import Store, TrialRecord, shown
@@ -307,7 +306,10 @@ def _need_searchable(target: Target, named: Iterable[Gemm], num_drawn: int) -> N
 def _filling(target: Target) -> Filling:
     """Raises UsageError if kernels cannot be timed across shapes."""
     if not isinstance(target, Filling):
-        raise UsageError("shapes are drawn for a GPU, and this is a recording; name a GPU, or leave them out")
+        raise UsageError(
+            "shapes are drawn (--any) for a GPU, and this is a recording; name a recorded shape instead, or "
+            "run it on a machine with a GPU"
+        )
     return target
 
 

@@ -359,9 +359,9 @@ def bars(
         ]
     if against and not is_of_one:
         found += [
-            Goal(f"share of shapes below {SLOWER}, modelled", share_below(served, SLOWER), most=0.02),
+            Goal(f"share of shapes below {SLOWER}, served", share_below(served, SLOWER), most=0.02),
             Goal(f"share of shapes below {SLOWER}, settled", share_below(settled, SLOWER), most=0.005),
-            Goal("least over cuBLAS, modelled", min(served), least=NEVER),
+            Goal("least over cuBLAS, served", min(served), least=NEVER),
             Goal("least over cuBLAS, settled", min(settled), least=NEVER),
         ]
     if reached and not is_of_one:

@@ -471,8 +471,8 @@ def coverage(
 @app.command(
     epilog=_examples(
         "explain --shape 4096",
-        "explain --gpu rtx-4090 --shape 4096:NT --config bm=64,bn=64,wn=32",
-        "explain --shape 4096 --config bm=128,wm=64 --out mine.html",
+        "explain --gpu rtx-4090 --shape 4096 --config bm=64,min_blocks=1",
+        "explain --shape 4096:NT --config vec_b=1 --out mine.html",
     )
 )
 def explain(

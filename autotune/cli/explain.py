@@ -46,7 +46,9 @@ def run(out: Path, gpu: str, shape: str, configs: Sequence[str], *, is_json: boo
         return
     for name, rules in broken.items():
         told = "; ".join(f"{rule['sentence']} ({rule['id']})" for rule in rules)
-        console.note(f"{name} cannot be: {told}.")
+        console.note(
+            f"{name} breaks these rules: {told}. `autotune space --explain CONFIG` gives the numbers."
+        )
     count = console.counted(len(subjects), "kernel", "kernels")
     console.show(f"wrote {out}: {count}, {len(content.encode()) / 1e6:.1f} MB; open it in a browser")
 

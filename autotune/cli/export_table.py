@@ -78,11 +78,11 @@ class Compiled:
         elif self._max_kernels and (time.monotonic() - self._began_s) / done * (total - done) > LONG_S:
             most = min(self._max_kernels, total)
             console.note(
-                f"{total:,} kernels are compiled, up to {most:,} of them for all other shapes; "
-                "--max-kernels 0 leaves these out"
+                f"{total:,} kernels have to be compiled, up to {most:,} of them for shapes that were not "
+                "tuned; --max-kernels 0 leaves these out"
             )
             self._max_kernels = 0  # once
-        self._progress.update(f"{done:,} of {total:,} kernels are compiled")
+        self._progress.update(f"compiled {done:,} of {total:,} kernels")
 
 
 def _tell_export(table: Table, folder: Path, *, is_json: bool) -> None:

@@ -21,8 +21,8 @@ def run(folder: Path, selector: str, *, is_json: bool) -> None:
     """
     if selector == NO_GPU:
         raise UsageError(f"--quick runs a kernel, which takes a GPU; leave out --quick or --gpu {NO_GPU}")
-    here = gpu.find_gpu(selector)
     runtime = Dispatcher(folder, settle="off", cublas=False, fallback="refuse")
+    here = gpu.find_gpu(selector)
     found = runtime.verify_quick(device=None if selector == "auto" else here.index)
     if is_json:
         console.show_json(_facts(found))

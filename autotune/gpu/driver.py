@@ -16,7 +16,8 @@ from ..errors import AutotuneError, EnvironmentProblem, UsageError
 MIN_CUDA_VERSION = 13000  # the driver's, as 1000 * major + 10 * minor: older ones refuse NVRTC 13's cubins
 MIN_COMPUTE_CAPABILITY = (7, 5)  # NVRTC 13 compiles for nothing older
 NO_GPU_HINT = (
-    "use a machine with an NVIDIA GPU, or search a recorded space: autotune search --gpu replay:FILE"
+    "use a machine with an NVIDIA GPU, or search a recorded space: autotune search --gpu replay:FILE, "
+    "or --gpu auto for the one that ships"
 )
 
 OUT_OF_MEMORY = 2
@@ -67,7 +68,9 @@ def open_driver() -> Any:
 
         version = check(driver.cuDriverGetVersion)
     except (ImportError, RuntimeError) as error:  # the binding, or libcuda behind it, is not there
-        raise EnvironmentProblem(f"no NVIDIA driver was found ({error}); {NO_GPU_HINT}") from error
+        raise EnvironmentProblem(
+            f"no NVIDIA driver was found ({error}); install driver 580 or later, {NO_GPU_HINT}"
+        ) from error
     if 0 < version < MIN_CUDA_VERSION:
         raise EnvironmentProblem(
             f"the NVIDIA driver supports CUDA {cuda_version_name(version)}, and autotune needs "

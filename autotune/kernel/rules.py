@@ -148,7 +148,7 @@ def _widest(vec: Any, tile: Any, extent: Any, is_narrow: Any) -> Any:
 RULES: tuple[Rule, ...] = (
     # template: the kernel's static_asserts carry the same ids
     Rule("warp-lanes", "template", ("wm", "wn", "tm", "tn"),
-         "the thread tiles of 32 lanes fill the warp tile, (wm/tm) * (wn/tn) = 32, or that of one does",
+         "thread tiles of 32 lanes fill the warp tile, (wm/tm) * (wn/tn) = 32; or one does, lanes share k",
          lambda c, d, g: (c.wm % c.tm == 0) & (c.wn % c.tn == 0)
          & ((c.wm * c.wn == WARP * c.tm * c.tn) | (lanes_k(c) == WARP))),
     Rule("block-warps-m", "template", ("bm", "wm"), "whole warp tiles fill the block: wm divides bm",

@@ -3,6 +3,7 @@
 from .progress import StopReason
 from .propose.samplers import DEFAULT_SAMPLER, SAMPLERS
 from .result import SearchResult, ShapeResult
+from .run.interrupt import Interrupts
 from .run.limits import Options, check_options
 from .shape import study_of
 from .tuner import tune
@@ -10,6 +11,7 @@ from .tuner import tune
 __all__ = [
     "DEFAULT_SAMPLER",
     "SAMPLERS",
+    "Interrupts",
     "Options",
     "SearchResult",
     "ShapeResult",

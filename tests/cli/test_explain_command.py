@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 from pathlib import Path
 
-from .runner import run
+from .runner import REPOSITORY, run
 
 
 def views(out: Path) -> list[dict]:
@@ -34,6 +35,17 @@ def test_a_config_comes_first_and_may_be_json(tmp_path: Path) -> None:
     assert told["broken_rules"] == {}
     values = [{p["name"]: p["value"] for p in view["parameters"]} for view in views(out)]
     assert [v["bm"] for v in values] == [64, 128]
+
+
+def test_configs_of_examples_break_no_rules(tmp_path: Path) -> None:
+    manual = (REPOSITORY / "docs" / "manual.md").read_text(encoding="utf-8")
+    texts = manual, run("explain", "--help", COLUMNS="200").stdout
+    example = re.compile(r"^    autotune (explain .*--config.*)$", re.MULTILINE)
+    lines = [line for text in texts for line in example.findall(text)]
+    assert len(lines) >= 4
+    for line in lines:
+        told = json.loads(run(*shlex.split(line, comments=True), "--json", cwd=tmp_path).stdout)
+        assert told["broken_rules"] == {}, line
 
 
 def test_a_config_that_breaks_rules_is_told_and_drawn_as_such(tmp_path: Path) -> None:

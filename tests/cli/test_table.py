@@ -72,7 +72,8 @@ def test_a_long_compile_tells_early_what_would_shorten_it(
         if done == 1:
             early = capsys.readouterr().err
     text = (
-        "257 kernels are compiled, up to 252 of them for all other shapes; --max-kernels 0 leaves these out\n"
+        "257 kernels have to be compiled, up to 252 of them for shapes that were not tuned; "
+        "--max-kernels 0 leaves these out\n"
     )
     assert (early, capsys.readouterr().err) == (text if is_told else "", "")
 

@@ -17,9 +17,8 @@ import autotune
 from autotune import tuning
 from autotune.device import KNOWN
 from autotune.errors import StoreError, UsageError
-from autotune.search import Options
+from autotune.search import Interrupts, Options
 from autotune.search.progress import ShapeStarted, TrialDone
-from autotune.search.run.interrupt import Interrupts
 from autotune.targets import default_recording
 
 NAMES = {
