@@ -52,7 +52,7 @@ class DrawnSearch:
         do."""
         until_s = self._until_s(1.0)
         options, gemms = self.options, tuple(dict.fromkeys((*named, *drawn)))
-        filled = self._fill(gemms, self._until_s(options.policy.probe_share), self._known())
+        filled = self._fill(gemms, self._until_s(options.policy.probe_share), self._shipped())
         share = options.policy.search_share
         found = self.search(
             gemms,
@@ -81,7 +81,7 @@ class DrawnSearch:
         seconds = self.options.seconds
         return math.inf if seconds is None else self.target.now() + share * seconds
 
-    def _known(self) -> dict[str, list[Config]]:
+    def _shipped(self) -> dict[str, list[Config]]:
         """Kernels that serve most shapes by the shipped matrices, by layout, followed by the same with sums
         as short as a deep k may need."""
         limits, most = self._limits, MAX_KERNELS // len(LAYOUTS)
@@ -89,7 +89,7 @@ class DrawnSearch:
         return {x: [*kernels, *_in_blocks(kernels, x, limits)] for x, kernels in found.items()}
 
     def _fill(
-        self, gemms: Sequence[Gemm], until_s: float, known: dict[str, list[Config]] | None = None
+        self, gemms: Sequence[Gemm], until_s: float, shipped: dict[str, list[Config]] | None = None
     ) -> Filled:
         columns = [gemm for gemm in gemms if not gemm.is_batched]
         seconds = until_s - self.target.now()
@@ -99,7 +99,7 @@ class DrawnSearch:
             columns,
             seconds,
             self.on_fill,
-            known or {},
+            shipped or {},
             self.options.policy,
             self.options.where,
             self.interrupts.should_stop,

@@ -49,7 +49,7 @@ from autotune.search.propose.candidates import Candidates
 from autotune.search.propose.origins import SEED
 from autotune.search.propose.proposer import Proposer
 from autotune.search.propose.traits import traits_of
-from autotune.search.run.pipeline import num_to_fill
+from autotune.search.run.pipeline import num_to_submit
 from autotune.search_policy import SearchPolicy
 from autotune.store import Store, StudyRef
 
@@ -162,7 +162,7 @@ def search(job: PlayedSearch) -> tuple[list[float], float]:
     best, found, asked_s = math.inf, [], 0.0
     for num_done in range(1, max(job.marks) + 1):
         began_s = perf_counter()
-        for wanted in range(num_to_fill(UNDER_WAY, len(under_way)), 0, -1):
+        for wanted in range(num_to_submit(UNDER_WAY, len(under_way)), 0, -1):
             under_way.append(proposer.ask(wanted).number)
         asked_s += perf_counter() - began_s
         number = under_way.popleft()

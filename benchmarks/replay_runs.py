@@ -31,7 +31,7 @@ from autotune.search.propose.proposer import Proposer, SpaceExhausted
 from autotune.search.propose.samplers import DEFAULT_SAMPLER, SAMPLERS, make_proposer
 from autotune.search.propose.seeds import seeds
 from autotune.search.propose.traits import traits_of
-from autotune.search.run.pipeline import num_to_fill
+from autotune.search.run.pipeline import num_to_submit
 from autotune.search_policy import SearchPolicy
 from autotune.starting_points import StartingPoints
 
@@ -117,7 +117,7 @@ def search(job: Job) -> Run:
     under_way: dict[int, tuple[int, float | None]] = {}  # by number in the pipeline: point, time
     best_us, num_done, num_asked, asked_s = math.inf, 0, 0, 0.0
     while num_done < job.trials and pipeline.now_s < job.seconds and best_us > optimum_us:
-        for wanted in range(num_to_fill(job.in_flight, len(under_way)), 0, -1):
+        for wanted in range(num_to_submit(job.in_flight, len(under_way)), 0, -1):
             began_s = perf_counter()
             try:
                 number = proposer.ask(wanted).number

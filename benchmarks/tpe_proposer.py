@@ -74,7 +74,7 @@ class TpeProposer(Proposer):
         for _ in range(_MAX_MISSES):
             trial = self._study.ask(self._distributions)
             number = number_of(self.space, trial.params)
-            if number is not None and self.claim(number):
+            if number is not None and self.take_up(number):
                 self._trials[number] = trial.number
                 return number
             self._study.tell(trial, state=TrialState.PRUNED)
@@ -89,7 +89,7 @@ class TpeProposer(Proposer):
         if number is not None:
             self._study.enqueue_trial(params(self.space, number))
             self._trials[number] = self._study.ask(self._distributions).number
-            self.claim(number)
+            self.take_up(number)
         return number
 
     def _unseen_near(self, codes: np.ndarray) -> int | None:

@@ -78,7 +78,7 @@ def winners(store: Store, target: Target, named: Sequence[Gemm]) -> dict[Gemm, P
 
 
 def winner(store: Store, study: StudyRef, max_error: float | None) -> Point | None:
-    """The best known point of a study that is accurate to `max_error`: of its final re-rank if there was one,
+    """The best known point of a study that is accurate to `max_error`: of its final if there was one,
     else its fastest trial; None if there is none."""
     if final := store.final(study, max_error):
         return final.winner.point

@@ -30,7 +30,7 @@ def best(db: str, shapes: Sequence[str], max_error: float | None, *, is_json: bo
 
 
 def _study_facts(store: Store, summary: StudySummary, max_error: float | None) -> dict[str, Any]:
-    """A study's winner: of its final re-rank if there was one, else its fastest trial."""
+    """A study's winner: of its final if there was one, else its fastest trial."""
     study, fastest = summary.study, summary.best
     final = store.final(study, max_error)
     winner = final.winner if final else fastest

@@ -97,18 +97,18 @@ class Filler:
         store: Store,
         gemms: Sequence[Gemm],
         on_fill: OnFill,
-        known: Mapping[str, Sequence[Config]] = MappingProxyType({}),
+        shipped: Mapping[str, Sequence[Config]] = MappingProxyType({}),
         policy: SearchPolicy | None = None,
         where: Where = ANY,
         should_stop: ShouldStop = never,
     ) -> None:
-        self._on_fill, self._elsewhere, self._policy = on_fill, known, policy or SearchPolicy()
+        self._on_fill, self._shipped, self._policy = on_fill, shipped, policy or SearchPolicy()
         self._should_stop = should_stop
         self._where = where
         self._target, self._store, self._limits = target, store, target.limits
         self._columns = {x: [gemm for gemm in gemms if gemm.layout == x] for x in LAYOUTS}
         self._studies: dict[Gemm, StudyRef] = {gemm: study_of(store, target, gemm) for gemm in gemms}
-        self._known = {gemm: self._keys(study) for gemm, study in self._studies.items()}
+        self._tried = {gemm: self._keys(study) for gemm, study in self._studies.items()}
         self._best_us = {gemm: self._fastest_us(study) for gemm, study in self._studies.items()}
         self._cublas_us = {gemm: self._baseline_us(study) for gemm, study in self._studies.items()}
 
@@ -159,7 +159,7 @@ class Filler:
         queues, num_foreign = [], self._policy.num_foreign
         for x in layouts:
             foreign = [configs[:num_foreign] for y in layouts if y != x for configs in own[y]]
-            queue = in_order(x, own[x], foreign, self._limits, self._elsewhere.get(x, ()))
+            queue = in_order(x, own[x], foreign, self._limits, self._shipped.get(x, ()))
             rows = map(self._where.in_least_splits, queue)
             queues.append([(x, row) for row in rows if row is not None])
         yield from _by_turns(queues)
@@ -198,7 +198,7 @@ class Filler:
 
     def _open(self, layout: str, config: Config, gemm: Gemm) -> bool:
         """Whether the kernel serves the shape and has no time there yet, with its least number of splits."""
-        if point_key(config.to_dict()) in self._known[gemm]:
+        if point_key(config.to_dict()) in self._tried[gemm]:
             return False
         is_busy = has_work(launch_spec(config, gemm, self._limits), gemm.k)
         is_obeying = self._where_on(gemm).holds(config.to_dict())
@@ -216,7 +216,7 @@ class Filler:
             for gemm in self._columns[layout]
             for split_k in self._splits(config, gemm, verified.registers)
         ]
-        wanted = [(g, c) for g, c in wanted if point_key(c.to_dict()) not in self._known[g]]
+        wanted = [(g, c) for g, c in wanted if point_key(c.to_dict()) not in self._tried[g]]
         cells = [
             Cell(g, c.to_dict(), None if math.isinf(us) else us)
             for g, c in wanted
@@ -237,7 +237,7 @@ class Filler:
     def _keep_on(self, gemm: Gemm, trials: Mapping[Config, Measurement]) -> None:
         points = {point_key(config.to_dict()): (config.to_dict(), m) for config, m in trials.items()}
         self._store.add_trials(self._studies[gemm], points, FILL)
-        self._known[gemm] |= points.keys()
+        self._tried[gemm] |= points.keys()
         whole = [m.time_us for m in trials.values() if m.time_us is not None and not m.is_cut_short]
         self._best_us[gemm] = min([self._best_us[gemm], *whole])
 
@@ -269,9 +269,9 @@ def in_order(
     own: Sequence[Sequence[Config]],
     others: Sequence[Sequence[Config]],
     limits: DeviceLimits,
-    known: Iterable[Config] = (),
+    shipped: Iterable[Config] = (),
 ) -> Iterator[Config]:
-    """Kernels to time on the shapes of a layout, each once, with any number of splits. The known ones come
+    """Kernels to time on the shapes of a layout, each once, with any number of splits. Those that ship come
     first. Then come alternately one that leads on a shape of this layout, or a relative of it, and one of
     another layout. Four kernels of each shape serve new ones at 0.86 of the best there is, and at 0.83 if
     relatives wait for all leaders (decision 0041)."""
@@ -279,7 +279,7 @@ def in_order(
     both = [list(_by_turns(pair)) for pair in zip(own, general, strict=True)]
     foreign = [[r for c in configs for r in relatives(c, layout, limits)] for configs in others]
     seen: set[Config] = set()
-    for config in chain(known, _by_turns([list(_by_turns(both)), list(_by_turns(foreign))])):
+    for config in chain(shipped, _by_turns([list(_by_turns(both)), list(_by_turns(foreign))])):
         row = config.in_any_splits
         if row.kernel not in seen:
             seen.add(row.kernel)
@@ -297,14 +297,14 @@ def fill(
     gemms: Sequence[Gemm],
     seconds: float,
     on_fill: OnFill = ignore_fill,
-    known: Mapping[str, Sequence[Config]] = MappingProxyType({}),
+    shipped: Mapping[str, Sequence[Config]] = MappingProxyType({}),
     policy: SearchPolicy | None = None,
     where: Where = ANY,
     should_stop: ShouldStop = never,
 ) -> Filled:
     """Time the kernels that searches of these shapes found on all of them, for at most this many seconds of
-    the target's clock; before these the ones that are `known` from elsewhere to serve a layout, by layout.
+    the target's clock; before these the ones that ship, by layout.
     Only what obeys `where` is timed. Times are stored at once, and `on_fill` receives their number. Once it
     should stop no more kernels are begun. Raises DeviceLost and StoreError."""
-    filler = Filler(target, store, gemms, on_fill, known, policy, where, should_stop)
+    filler = Filler(target, store, gemms, on_fill, shipped, policy, where, should_stop)
     return filler.run(target.now() + seconds)

@@ -125,12 +125,12 @@ class Findings:
 
     @property
     def final(self) -> Final | None:
-        """The newest re-rank, as far as its entries obey."""
+        """The newest final, as far as its entries obey."""
         return self._store.final(self._study, self.max_error, self._where)
 
     @property
     def is_decided(self) -> bool:
-        """Whether the newest re-rank of the study, under whatever conditions, chose what obeys; then `trials
+        """Whether the newest final of the study, under whatever conditions, chose what obeys; then `trials
         best` and an export take that, too."""
         final = self._store.final(self._study, self.max_error)
         return final is not None and self._where.holds(final.winner.point)

@@ -61,7 +61,7 @@ class Offers:
         self._lent.add(key)
         return self._proposer.offer(self._proposer.nearest(point), origins.TRANSFER)
 
-    def lend_known(self) -> bool:
+    def lend_seed(self) -> bool:
         """Try the next of the less promising seeds; each only once. Returns whether there was one
         to try."""
         return any(self._proposer.offer(number, origins.LATER_SEED) for number in self._seeds)

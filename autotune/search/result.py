@@ -18,7 +18,7 @@ class ShapeResult:
     study: StudyRef
     best: TrialRecord | None  # fastest trial; None if every one failed
     excluded: TrialRecord | None  # the fastest trial that does not obey, if it is faster
-    final: Final | None  # the newest re-rank: its winner is the kernel to use
+    final: Final | None  # the newest: its winner is the kernel to use
     verdict: Best | None  # the report on the best kernel: its time, and cuBLAS's
     cublas_us: float | None
     limit_us: float

@@ -1,4 +1,4 @@
-"""The search: keeps the target busy with promising points, learns from each, re-ranks the best.
+"""The search: keeps the target busy with promising points, learns from each, chooses among the best.
 
     ask -> claim -> submit -> (compile, verify, time: the target's business) -> store -> tell -> ask ...
 
@@ -180,7 +180,7 @@ class Tuner:
         """Propose, submit and settle until there is a reason to stop; open points may be left over."""
         while True:
             self._start_ready()
-            reason = self._fill()
+            reason = self._top_up()
             if reason is not None and (reason.is_at_once or not self._pipeline.num_open):
                 return reason
             for kept in self._pipeline.kept(self._others):
@@ -189,14 +189,14 @@ class Tuner:
                 self._sharing.poll(self._shapes)
             if self._refiner is not None:
                 self._refiner.settle()
-                self._refiner.fill(self._shapes)
+                self._refiner.top_up(self._shapes)
             self._reuse()
 
     def _reuse(self) -> None:
         """Use idle moments of the target to try compiled kernels."""
         if self._reuser is not None and self._reason_to_stop() is None:
             with self._ledger.timing("ask_s"):
-                self._reuser.fill(self._shapes)
+                self._reuser.top_up(self._shapes)
 
     @property
     def _others(self) -> list[Future[Any]]:
@@ -204,7 +204,7 @@ class Tuner:
         shapes: list[Future[Any]] = [] if self._pipeline.num_open else list(self._prepared.values())
         return shapes + (self._refiner.futures if self._refiner is not None else [])
 
-    def _fill(self) -> StopReason | None:
+    def _top_up(self) -> StopReason | None:
         """Propose until the target has enough to do, or there is a reason to stop."""
         is_filling = self._pipeline.is_due
         while is_filling and self._pipeline.num_free:
@@ -241,9 +241,9 @@ class Tuner:
         policy, num_asked = self._options.policy, shape.num_asked + num_ahead
         every = policy.lend_every * (1 + num_asked // policy.lend_less)
         if num_asked % every == every - 1:
-            is_for_known = num_asked // every % 2 == 0
-            if not (is_for_known and shape.offers.lend_known()) and not self._lend_best(shape):
-                shape.offers.lend_known()
+            is_for_seed = num_asked // every % 2 == 0
+            if not (is_for_seed and shape.offers.lend_seed()) and not self._lend_best(shape):
+                shape.offers.lend_seed()
 
     def _lend_best(self, shape: ShapeSearch) -> bool:
         """Let the shape try the best of another. Returns whether there was a new one."""

@@ -230,7 +230,7 @@ class DuelRow(Base):
 
 
 class FinalRow(Base):
-    """One final re-rank of a study. The newest counts."""
+    """One final of a study. The newest counts."""
 
     __tablename__ = "final"
 
@@ -241,7 +241,7 @@ class FinalRow(Base):
 
 
 class FinalEntryRow(Base):
-    """One config's place in a final re-rank."""
+    """One config's place in a final."""
 
     __tablename__ = "final_entry"
     __table_args__ = (UniqueConstraint("final_id", "rank"),)

@@ -78,7 +78,7 @@ class DuelRecord:
 
 @dataclass(frozen=True)
 class FinalEntry:
-    """One config of the final re-rank. `is_tied`: cannot be told apart from the winner (rank 1)."""
+    """One config of a final. `is_tied`: cannot be told apart from the winner (rank 1)."""
 
     key: str
     point: Mapping[str, Value]
@@ -92,7 +92,7 @@ class FinalEntry:
 
 @dataclass(frozen=True)
 class Final:
-    """The newest final re-rank of a study; `baseline` is cuBLAS, interleaved in the same rounds, `marks`
+    """The newest final of a study; `baseline` is cuBLAS, interleaved in the same rounds, `marks`
     name what disturbed them."""
 
     entries: tuple[FinalEntry, ...]  # by rank

@@ -471,7 +471,7 @@ class Store(Closing):
         with self._reading() as session:
             return list(self.damages.readable(session.execute(queries.duels(study.id)), rows.duel_record))
 
-    # ---- the final re-rank
+    # ---- finals
 
     @outlasting
     def set_final(
@@ -481,7 +481,7 @@ class Store(Closing):
         baseline: Baseline | None = None,
         marks: Sequence[str] = (),
     ) -> None:
-        """Store a final re-rank, with cuBLAS as timed in the same rounds and what disturbed them. The
+        """Store a final, with cuBLAS as timed in the same rounds and what disturbed them. The
         newest counts.
 
         Raises StoreError if the ranks are not 1, 2, ... in order.
@@ -506,7 +506,7 @@ class Store(Closing):
 
     @outlasting
     def final(self, study: StudyRef, max_error: float | None = None, where: Where = ANY) -> Final | None:
-        """The newest final re-rank; None if there was none yet. With `max_error`, only entries whose error is
+        """The newest final; None if there was none yet. With `max_error`, only entries whose error is
         at most so many times cuBLAS's, or unknown, of the newest final that has any. With conditions, only
         entries that obey; None if a faster trial that obeys was stored since: a later final, of points that
         do not, left it out."""

@@ -29,7 +29,7 @@ FAST, SLOW, BAD = Config(), Config(bk=8, unroll_k=8), Config(min_blocks=8)
 
 @pytest.fixture
 def db(tmp_path: Path) -> Path:
-    """Two problems: one with a final re-rank and a failure, one with a single trial."""
+    """Two problems: one with a final and a failure, one with a single trial."""
     path = tmp_path / "trials.db"
     with Store.open(path) as store:
         first = store.study(ENVIRONMENT, "0" * 64, "nvrtc 13.0", Gemm(4096, 4096, 4096))

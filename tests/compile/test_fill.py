@@ -86,7 +86,7 @@ def test_only_what_obeys_conditions_is_timed(target, store) -> None:
     rows = list(deep._rows())
     assert rows and {(config.reduction, config.split_k) for _, config in rows} == {("two_pass", 12)}
     before = {gemm: store.keys(study_of(store, target, gemm)) for gemm in COLUMNS}
-    found = fill(target, store, COLUMNS[:2], 1e6, known={"NN": [replace(SPLIT, vec_c=1)]}, where=where)
+    found = fill(target, store, COLUMNS[:2], 1e6, shipped={"NN": [replace(SPLIT, vec_c=1)]}, where=where)
     assert found.num_cells
     for gemm in COLUMNS:
         new = [t for t in store.trials(study_of(store, target, gemm)) if t.key not in before[gemm]]

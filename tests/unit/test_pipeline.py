@@ -10,7 +10,9 @@ import pytest
 
 from autotune.measurement import Measurement, Outcome
 from autotune.search.progress import Ledger
+from autotune.search.propose.origins import RANDOM, REUSE
 from autotune.search.run.pipeline import Pipeline
+from autotune.search.shared_study import Ask
 from autotune.target import Target
 
 DONE = Measurement(Outcome.OK, time_us=1.0, samples_us=(1.0, 1.0, 1.0))
@@ -43,7 +45,7 @@ def _pipeline(capacity: int) -> tuple[Slow, Pipeline, Any]:
 
 def _submit(pipeline: Pipeline, shape: Any, num: int) -> None:
     for _ in range(num):
-        pipeline.submit(shape, cast(Any, SimpleNamespace(point={})))
+        pipeline.submit(shape, Ask(0, RANDOM, {}, ""))
 
 
 @pytest.mark.parametrize(("capacity", "at_once"), [(1, 1), (4, 1), (6, 1), (10, 2), (22, 4), (42, 8)])
@@ -63,5 +65,5 @@ def test_kernels_that_are_compiled_already_take_no_place() -> None:
     target, pipeline, shape = _pipeline(10)
     _submit(pipeline, shape, 8)
     for _ in range(5):
-        pipeline.submit_compiled(cast(Any, target), shape, cast(Any, SimpleNamespace(point={})))
+        pipeline.submit_compiled(cast(Any, target), shape, Ask(0, REUSE, {}, ""))
     assert (pipeline.num_open, pipeline.num_free, pipeline.is_due) == (13, 2, True)

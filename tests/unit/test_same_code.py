@@ -161,7 +161,7 @@ def test_what_other_gpus_and_shapes_know_counts(
     assert store.similar_studies(mine, 9) == [similar]
     assert store.killers(mine) == [config(1).to_dict()]
     with store.claims() as claims, store.claims() as others:
-        assert claims.claim(mine, [key]).known == {key: Known(None, False)}
+        assert claims.claim(mine, [key]).known == {key: Known(None, False, "tpe")}
         assert others.claim(study(store, OLD, gpu_uuid="GPU-2"), [config(5).key]).ours
         assert claims.held_elsewhere([mine]) == {mine: {config(5).key}}
 

@@ -287,7 +287,7 @@ def test_an_export_takes_the_newest_kernel_and_one_study_per_problem(store: Stor
     assert store.environments() == [recorded, H200, updated]
 
 
-# ---- cuBLAS and the final re-rank
+# ---- cuBLAS and the final
 
 
 @given(time_us=st.none() | _times, samples=st.lists(_times, max_size=5))

@@ -1,4 +1,4 @@
-"""The finals of a search: each shape's best trials re-ranked (final.py), told and stored."""
+"""The finals of a search: each shape's best trials timed again (final.py), told and stored."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Finals:
         return has_seconds
 
     def _finalists(self, shape: ShapeSearch) -> list[TrialRecord]:
-        """The best trials; none if nothing is new since the last re-ranking, and that chose what obeys the
+        """The best trials; none if nothing is new since the last one, and that chose what obeys the
         conditions of this run."""
         best = shape.findings.finalists(self._policy.num_finalists)
         last = self._store.final(shape.study, shape.findings.max_error)

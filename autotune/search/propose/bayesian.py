@@ -51,10 +51,10 @@ class Model:
     """Proposes points; keeps the fitted lengths from one call to the next."""
 
     def __init__(
-        self, candidates: Candidates, accuracy: SumLimit, rng: np.random.Generator, policy: SearchPolicy
+        self, candidates: Candidates, sum_limit: SumLimit, rng: np.random.Generator, policy: SearchPolicy
     ) -> None:
         self._candidates, self._policy = candidates, policy
-        self._accuracy = accuracy
+        self._sum_limit = sum_limit
         self._rng = rng
         self._views = [
             _View(is_cut, Lengths.prior(candidates.num_features, width))
@@ -121,7 +121,7 @@ class Model:
             near = self._candidates.within(
                 self._rng, region, parents, self._policy.num_carried, num_drawn=_SHORTLIST
             )
-            pool = self._hopeful(_unseen(near, seen))
+            pool = self._allowed(_unseen(near, seen))
             if len(pool):
                 found += self._best(surrogate, pool, num)
         return found
@@ -133,12 +133,12 @@ class Model:
         if size <= 0:
             return []
         found, origins = merged(self._pool(self._parents(ranked)))
-        pool = self._hopeful(_unseen(found, seen))
+        pool = self._allowed(_unseen(found, seen))
         if not len(pool):
             return []
         outlook = surrogate.outlook(self._candidates.features(pool), _SHORTLIST)
         best = pool[outlook.places[surrogate.best_batch(outlook, self._policy.num_climbed)]]
-        near = self._hopeful(_unseen(self._candidates.neighbours(best), seen))
+        near = self._allowed(_unseen(self._candidates.neighbours(best), seen))
         climbed = np.setdiff1d(near, pool)
         further = surrogate.outlook(self._candidates.features(climbed), _SHORTLIST)
         pool = np.concatenate([pool[outlook.places], climbed[further.places]])
@@ -164,15 +164,15 @@ class Model:
         size: int,
     ) -> list[int]:
         """As `propose`, but only among these unseen points: at most this many, best first."""
-        pool = self._hopeful(pool)
+        pool = self._allowed(pool)
         if not len(pool):
             return []
         return self._best(self._surrogate(*self._told(results), pending), pool, size)
 
-    def _hopeful(self, numbers: np.ndarray) -> np.ndarray:
+    def _allowed(self, numbers: np.ndarray) -> np.ndarray:
         points = self._candidates.points_of(numbers)
-        hopeful: np.ndarray = points[~self._accuracy.is_hopeless(points)]
-        return hopeful
+        allowed: np.ndarray = points[~self._sum_limit.is_hopeless(points)]
+        return allowed
 
     def _told(self, results: Mapping[int, float | None]) -> tuple[np.ndarray, np.ndarray]:
         """Points and logarithms of their times; a failure counts as the slowest that ran. Predicted failures
@@ -181,7 +181,7 @@ class Model:
         points = np.fromiter(results, dtype=np.int64, count=len(results))
         times = np.array([np.nan if t is None else t for t in results.values()], dtype=float)
         slowest = np.nanmax(times)
-        kept = ~(np.isnan(times) & self._accuracy.is_hopeless(points))
+        kept = ~(np.isnan(times) & self._sum_limit.is_hopeless(points))
         points, times = points[kept], times[kept]
         times[np.isnan(times)] = slowest
         return points, np.log(times)

@@ -85,7 +85,7 @@ class FeasibleSampler(optuna.samplers.BaseSampler):
         for trial in trials[self._num_read :]:
             if trial.number != asking and trial.number not in self._open:
                 number = number_of(self._space, trial.params)
-                if number is not None and self._proposer.claim(number):
+                if number is not None and self._proposer.take_up(number):
                     self._open[trial.number] = number
         self._num_read = len(trials)
         for trial_number in [n for n in self._open if trials[n].state.is_finished()]:

@@ -55,7 +55,7 @@ class Proposer:
         self.space = space
         self._rng = np.random.default_rng(seed)
         self._candidates = Candidates(space, traits)
-        self._accuracy = SumLimit(self._candidates)
+        self._sum_limit = SumLimit(self._candidates)
         self._model = self._new_model() if has_model else None  # of all results
         self._attempt = None if self._model is None else Attempt(self._model, {})
         self._offers: deque[Proposal] = deque()
@@ -67,7 +67,7 @@ class Proposer:
         self._has_learnt = True  # of all results
 
     def _new_model(self) -> Model:
-        return Model(self._candidates, self._accuracy, self._rng, self._policy)
+        return Model(self._candidates, self._sum_limit, self._rng, self._policy)
 
     # ---- what is known
 
@@ -109,7 +109,7 @@ class Proposer:
             if self._attempt is not None:
                 self._attempt.correct(number, time_us)
 
-    def claim(self, number: int) -> bool:
+    def take_up(self, number: int) -> bool:
         """Count a point as under way: one of ours, or one that another search tries. False if it was seen
         before."""
         if number in self._seen:
@@ -139,7 +139,7 @@ class Proposer:
 
     def _learn(self) -> None:
         if not self._has_learnt and self._model is not None:
-            self._accuracy.learn(self._results)
+            self._sum_limit.learn(self._results)
         self._has_learnt = True
 
     # ---- what is proposed
@@ -163,7 +163,7 @@ class Proposer:
         """
         self._learn()
         proposal = self._next(wanted)
-        self.claim(proposal.number)
+        self.take_up(proposal.number)
         return proposal
 
     def pick(self, codes: np.ndarray, size: int, origin: str) -> list[Proposal]:
@@ -202,7 +202,7 @@ class Proposer:
         return self._claimed(named, origin)
 
     def _claimed(self, numbers: Iterable[int], origin: str) -> list[Proposal]:
-        return [Proposal(number, origin) for number in numbers if self.claim(number)]
+        return [Proposal(number, origin) for number in numbers if self.take_up(number)]
 
     def _next(self, wanted: int) -> Proposal:
         while self._offers:
@@ -242,7 +242,7 @@ class Proposer:
     def _is_hopeless(self, numbers: Sequence[int] | np.ndarray) -> np.ndarray:
         """Whether points are predicted to fail. Without a model none is."""
         numbers = np.asarray(numbers, dtype=np.int64)
-        return np.zeros(len(numbers), bool) if self._model is None else self._accuracy.is_hopeless(numbers)
+        return np.zeros(len(numbers), bool) if self._model is None else self._sum_limit.is_hopeless(numbers)
 
     def _random(self) -> int:
         if self.num_unseen <= 0:

@@ -30,7 +30,7 @@ _POLL_S = 0.2  # how soon Ctrl-C is noticed during a long candidate
 _AT_ONCE = 5  # this part of the target's places is filled at once: asked for together, points cost less each
 
 
-def num_to_fill(capacity: int, num_taken: int) -> int:
+def num_to_submit(capacity: int, num_taken: int) -> int:
     """How many of a target's places to fill now: none before a part of them is free, then all that are."""
     num_free = capacity - num_taken
     return num_free if num_free >= max(1, capacity // _AT_ONCE) else 0
@@ -72,7 +72,7 @@ class Pipeline:
     @property
     def is_due(self) -> bool:
         """Whether it is time to submit candidates, until no place is free."""
-        return num_to_fill(self._target.capacity, self._num_taken) > 0
+        return num_to_submit(self._target.capacity, self._num_taken) > 0
 
     @property
     def _num_taken(self) -> int:

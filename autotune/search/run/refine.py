@@ -43,7 +43,7 @@ class Refiner:
         """The duels under way: done when `settle` has something to learn."""
         return list(self._open)
 
-    def fill(self, shapes: Sequence[ShapeSearch]) -> None:
+    def top_up(self, shapes: Sequence[ShapeSearch]) -> None:
         """Queue duels, first of the shapes whose duels have had the fewest GPU seconds."""
         while len(self._open) * self._policy.batch_s < self._policy.ahead_s:
             batch = self._next(shapes)

@@ -91,7 +91,7 @@ class Reuser:
             elif found.outcome in _HARMFUL:
                 kernels.ban(kernel)
 
-    def fill(self, shapes: Sequence[ShapeSearch]) -> None:
+    def top_up(self, shapes: Sequence[ShapeSearch]) -> None:
         """Queue points of the shape that has had the fewest idle seconds. One shape per call: candidates that
         must be compiled must not wait for this."""
         ahead_s = self._policy.ahead_s
