@@ -162,7 +162,7 @@ def tune(
                     all that this run tries and chooses obeys them
         max_workspace   MiB that a launch may take for packed copies and partial sums; None: 1 GiB of each
         sampler     `autotune`: a model proposes what to try, or `random`: any points of the feasible set
-        policy      all values that decide how a search proceeds (search_policy.py); None: the defaults
+        policy      the values that decide how a search proceeds (search_policy.py); None: the defaults
         seed        of what is drawn at random: `num_drawn` shapes, and points to try. Times differ from run
                     to run, so the same seed does not repeat a search on a GPU
 

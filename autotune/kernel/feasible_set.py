@@ -126,6 +126,11 @@ class FeasibleSet:
         return tuple(name for f in self.factors for name in f.names)
 
     @cached_property
+    def is_ours(self) -> bool:
+        """Whether its points are configs of our kernel: a recording may be of another tool's."""
+        return set(self.names) == set(PARAMETER)
+
+    @cached_property
     def values(self) -> tuple[tuple[Value, ...], ...]:
         return tuple(v for f in self.factors for v in f.values)
 

@@ -31,7 +31,7 @@ class Offers:
     ) -> None:
         self._store, self._study, self._space = store, study, space
         self._proposer, self._policy, self._max_error = proposer, policy, max_error
-        self._seeds = seeds(space, starts if policy.num_seeds else ())
+        self._seeds = seeds(space, starts)
         self._lent: set[str] = set()  # keys
 
     def begin(self) -> None:

@@ -15,7 +15,6 @@ from typing import Any
 
 from ..errors import DeviceLost, EnvironmentProblem
 from ..gemm import Gemm
-from ..kernel.config import PARAMETER
 from ..store import Claims, Store
 from ..target import Point, Refining, Reusing, Target
 from .compare.finals import Finals
@@ -159,10 +158,9 @@ class Tuner:
         must finish its current work; on its own thread, so that the search need not wait."""
         where = self._options.where.on(gemm, self._target.limits)
         space = self._target.space(gemm).where(where, gemm)
-        is_ours = set(space.names) == set(PARAMETER) and self._options.policy.num_seeds
         return ShapeSearch(
             self._target, self._store, self._claims, gemm, space,
-            starts=self._options.starts(gemm) if is_ours else (),
+            starts=self._options.starts(gemm) if space.is_ours and self._options.policy.num_seeds else (),
             sampler=self._options.sampler, seed=self._options.seed, policy=self._options.policy, where=where,
         )  # fmt: skip
 

@@ -171,7 +171,8 @@ class Proposer:
         feasible or new. Empty while the model knows too little, or without a model."""
         if self._attempt is None:
             return []
-        return self._pick(self._attempt.model, self._attempt.results, codes, size, origin)
+        attempt = self._attempt
+        return self._pick(attempt.model, attempt.results, self._candidates.find(codes), size, origin)
 
     def steps_from(self, number: int, size: int, origin: str) -> list[Proposal]:
         """Propose the most promising unseen points one step from this one, at most this many: another value
@@ -183,16 +184,16 @@ class Proposer:
         steps, _ = merged(
             {NEIGHBOUR: self._candidates.neighbours(at), **self._candidates.moves(self._rng, at, 0)}
         )
-        return self._pick(self._model, self._results, self._candidates.codes(steps), size, origin)
+        return self._pick(self._model, self._results, steps, size, origin)
 
     def _pick(
-        self, model: Model, results: Results, codes: np.ndarray, size: int, origin: str
+        self, model: Model, results: Results, numbers: np.ndarray, size: int, origin: str
     ) -> list[Proposal]:
         self._learn()
         if not self._are_enough(results):
             return []
-        found = np.unique(self._candidates.find(codes))
-        pool = np.array([number for number in found.tolist() if number not in self._seen], dtype=np.int64)
+        unseen = [number for number in np.unique(numbers).tolist() if number not in self._seen]
+        pool = np.array(unseen, dtype=np.int64)
         return self._claimed(model.pick(results, list(self._open), pool, size), origin)
 
     def take(self, numbers: Iterable[int], origin: str) -> list[Proposal]:

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from ...kernel.config import PARAMETER, Config, Value
+from ...kernel.config import Config, Value
 from ...kernel.feasible_set import FeasibleSet
 from .candidates import Candidates
 
@@ -27,7 +27,7 @@ def seeds(space: FeasibleSet, configs: Iterable[Config]) -> Iterator[int]:
     better than a random point. None for a space that is not of our kernel, as in recordings of other tools.
     Each is computed when it is requested.
     """
-    if set(space.names) != set(PARAMETER) or not len(space):
+    if not space.is_ours or not len(space):
         return
     candidates = Candidates(space)
     given = set()

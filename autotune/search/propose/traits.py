@@ -14,7 +14,7 @@ import numpy as np
 from ...device import DeviceLimits
 from ...gemm import Gemm
 from ...kernel import resources
-from ...kernel.config import PARAMETER, lanes_k, threads_along_k
+from ...kernel.config import lanes_k, threads_along_k
 from ...kernel.feasible_set import FeasibleSet
 
 
@@ -58,7 +58,7 @@ class _CodedColumns:
 
 def traits_of(space: FeasibleSet, gemm: Gemm, limits: DeviceLimits) -> Traits | None:
     """Traits of the points of this space; None for a space that is not of our kernel."""
-    if set(space.names) != set(PARAMETER):
+    if not space.is_ours:
         return None
     named = zip(space.names, space.values, strict=True)
     return Traits(gemm, limits, {name: np.array(choices) for name, choices in named})

@@ -82,7 +82,7 @@ class Reuser:
         shape, ask, found = kept.candidate.shape, kept.candidate.ask, kept.measurement
         if kept.candidate.ask.is_reused and found.compile_s > 0:
             self._is_closed = True  # the cache keeps nothing: reuse would not be free
-        if set(shape.space.names) == set(PARAMETER):
+        if shape.space.is_ours:
             kernel, kernels = Config.from_dict(ask.point).kernel, self._kernels(shape)
             if found.outcome in _FINE:
                 best_us = shape.findings.cutoff_us
