@@ -215,6 +215,9 @@ def test_without_a_gpu_nothing_is_checked(tmp_path: Path, monkeypatch: pytest.Mo
         raise EnvironmentProblem("no GPU")
 
     monkeypatch.setattr(gpu, "find_gpu", none)
+    with pytest.raises(DispatchError, match="no table"):  # trying again would not help
+        verify_quick.run(tmp_path, "auto", is_json=False)
+    monkeypatch.setattr(verify_quick, "Dispatcher", lambda *_, **__: None)
     with pytest.raises(EnvironmentProblem):
         verify_quick.run(tmp_path, "auto", is_json=False)
     done = CliRunner().invoke(app, ["verify", str(tmp_path), "--quick", "--gpu", "none"])

@@ -22,24 +22,29 @@ _TILE = ("tm", "tn", "wm", "wn", "bm", "bn", "bk", "slice_k", "reduction")
 def seeds(space: FeasibleSet, configs: Iterable[Config]) -> Iterator[int]:
     """Numbers of points to start with, in the order of these configs, one for each tile and way to split k.
 
-    A config whose way to split k is not in the set stands for its tile without splits. It is left out if its
-    nearest point has another tile: a recorded sample may hold nothing similar, and a distant relative is no
-    better than a random point. None for a space that is not of our kernel, as in recordings of other tools.
-    Each is computed when it is requested.
+    Where the set has no config with its way to split k, a config stands for its tile without splits. It is
+    left out if its nearest point has another tile or another way to split k: a recorded sample may hold
+    nothing similar, and a distant relative is no better than a random point. None for a space that is not of
+    our kernel, as in recordings of other tools. Each is computed when it is requested.
     """
     if not space.is_ours or not len(space):
         return
-    candidates = Candidates(space)
-    given = set()
+    candidates, ways, given = Candidates(space), _ways(space), set()
     for config in one_per_tile(configs):
-        for one in (config, replace(config, reduction="none", split_k=1)):
-            wanted = one.to_dict()
-            number, tile = candidates.nearest(wanted), _tile(wanted)
-            if _tile(space.point(number)) == tile and space.are_points(np.array([number]))[0]:
-                if tile not in given:
-                    yield number
-                given.add(tile)
-                break
+        is_there = config.reduction in ways
+        wanted = (config if is_there else replace(config, reduction="none", split_k=1)).to_dict()
+        number, tile = candidates.nearest(wanted), _tile(wanted)
+        is_of_tile = _tile(space.point(number)) == tile and space.are_points(np.array([number]))[0]
+        if is_of_tile and tile not in given:
+            given.add(tile)
+            yield number
+
+
+def _ways(space: FeasibleSet) -> set[Value]:
+    """Those to split k, of all configs of a set."""
+    factor = next(factor for factor in space.factors if "reduction" in factor.names)
+    column = factor.names.index("reduction")
+    return {factor.values[column][code] for code in np.unique(factor.codes[:, column])}
 
 
 def one_per_tile(configs: Iterable[Config]) -> Iterator[Config]:
