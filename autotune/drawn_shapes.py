@@ -67,10 +67,10 @@ class DrawnSearch:
         begun = [shape.gemm for shape in found.shapes]
         share = options.policy.fill_share if named else 1.0
         filled = filled.then(self._fill(begun, min(until_s, self._until_s(share))))
+        found = self._ranked_again(found, [g for g in filled.improved if g in set(named)], until_s)
         if self.interrupts.is_requested:
             found = replace(found, reason=StopReason.INTERRUPTED, signal=self.interrupts.number)
-            return found, filled
-        return self._ranked_again(found, [g for g in filled.improved if g in set(named)], until_s), filled
+        return found, filled
 
     @property
     def _limits(self) -> DeviceLimits:
@@ -110,14 +110,11 @@ class DrawnSearch:
         is time for, at least one."""
         left = (until_s - self.target.now()) / max(self.options.policy.final_s, 1e-9)
         due = due if math.isinf(left) else due[: max(1, int(left))]
-        if not due:
+        if not due or self.interrupts.is_requested:
             return found
         again = self.search(due, replace(self.options, trials=1, seconds=None))  # they have had theirs
         newer = {shape.gemm: shape for shape in again.shapes}
-        shapes = tuple(newer.get(shape.gemm, shape) for shape in found.shapes)
-        if again.signal is not None:
-            found = replace(found, reason=again.reason, signal=again.signal)
-        return replace(found, shapes=shapes)
+        return replace(found, shapes=tuple(newer.get(shape.gemm, shape) for shape in found.shapes))
 
 
 def _in_blocks(kernels: Iterable[Config], layout: str, limits: DeviceLimits) -> Iterator[Config]:

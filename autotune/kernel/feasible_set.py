@@ -50,6 +50,11 @@ class Factor:
     def __len__(self) -> int:
         return len(self.codes)
 
+    def reached(self, name: str) -> list[Value]:
+        """The values of a parameter in these rows."""
+        at = self.names.index(name)
+        return [self.values[at][code] for code in np.unique(self.codes[:, at]).tolist()]
+
     @cached_property
     def _sorted(self) -> tuple[np.ndarray, np.ndarray | None]:
         """Rows as byte strings in ascending order, and the row of each if they were unsorted."""
@@ -187,7 +192,7 @@ class FeasibleSet:
             if len(factors[at]) and not len(kept):
                 is_alone = not len(_obeying(self.factors[at], condition))
                 whole = self.factors[at] if is_alone else factors[at]
-                reached = ", ".join(map(str, _reached(whole, condition.name)))
+                reached = ", ".join(map(str, whole.reached(condition.name)))
                 before = Where(where.conditions[:number])
                 raise UsageError(
                     f"{gemm}: no config obeys {condition}: {condition.name} is {reached} in every config "
@@ -268,12 +273,6 @@ def _obeying(factor: Factor, condition: Condition) -> Factor:
     at = factor.names.index(condition.name)
     is_allowed = np.array([condition.allows(value) for value in factor.values[at]], dtype=bool)
     return replace(factor, codes=factor.codes[is_allowed[factor.codes[:, at]]])
-
-
-def _reached(factor: Factor, name: str) -> list[Value]:
-    """The values of a parameter in these rows."""
-    at = factor.names.index(name)
-    return [factor.values[at][code] for code in np.unique(factor.codes[:, at]).tolist()]
 
 
 class _Tree:

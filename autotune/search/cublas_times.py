@@ -6,14 +6,13 @@ An export learns from these times where cuBLAS is expected to be faster than ker
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import islice
 from statistics import median
 
 from ..gemm import Gemm
 from ..store import Store
 from ..target import Cell, Filling
-from .run.interrupt import ShouldStop, never
 
 
 def time_cublas(
@@ -23,7 +22,7 @@ def time_cublas(
     until_s: float,
     at_once: int = 100,
     *,
-    should_stop: ShouldStop = never,
+    should_stop: Callable[[], bool] = lambda: False,
 ) -> int:
     """Time cuBLAS on these products until this time of the target's clock, until it should stop, or until it
     was timed on this many, these or others. Times are stored `at_once`. Returns their number; none without a

@@ -38,7 +38,6 @@ from ..stats import Patience, median
 from ..store import Store, StudyRef
 from ..target import Cell, CellTime, Filling, point_key
 from .propose.origins import FILL
-from .run.interrupt import ShouldStop, never
 from .shape import study_of
 
 GAIN = Patience.gain  # from which on a search of the shape continues
@@ -100,7 +99,7 @@ class Filler:
         shipped: Mapping[str, Sequence[Config]] = MappingProxyType({}),
         policy: SearchPolicy | None = None,
         where: Where = ANY,
-        should_stop: ShouldStop = never,
+        should_stop: Callable[[], bool] = lambda: False,
     ) -> None:
         self._on_fill, self._shipped, self._policy = on_fill, shipped, policy or SearchPolicy()
         self._should_stop = should_stop
@@ -300,11 +299,11 @@ def fill(
     shipped: Mapping[str, Sequence[Config]] = MappingProxyType({}),
     policy: SearchPolicy | None = None,
     where: Where = ANY,
-    should_stop: ShouldStop = never,
+    should_stop: Callable[[], bool] = lambda: False,
 ) -> Filled:
     """Time the kernels that searches of these shapes found on all of them, for at most this many seconds of
-    the target's clock; before these the ones that ship, by layout.
-    Only what obeys `where` is timed. Times are stored at once, and `on_fill` receives their number. Once it
-    should stop no more kernels are begun. Raises DeviceLost and StoreError."""
+    the target's clock; before these the ones that ship, by layout. Only what obeys `where` is timed. Times
+    are stored at once, and `on_fill` receives their number. Once it should stop no more kernels are begun.
+    Raises DeviceLost and StoreError."""
     filler = Filler(target, store, gemms, on_fill, shipped, policy, where, should_stop)
     return filler.run(target.now() + seconds)

@@ -69,9 +69,8 @@ class Points:
             while steps := self._proposer.steps_from(leader, size, origins.POLISH):
                 if asks := self._claim(steps):
                     return asks
-        self.is_polished = (
-            self._findings.num_known == num_known
-        )  # else a claim told of other searches' trials
+        # Unless a claim told of trials of other searches: one of these may be the best now.
+        self.is_polished = self._findings.num_known == num_known
         return []
 
     def learnt(self) -> None:

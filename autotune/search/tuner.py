@@ -109,7 +109,7 @@ class Tuner:
             self._store,
             self._options.policy,
             self._on_event,
-            lambda: self._interrupts.is_requested,
+            self._interrupts.should_stop,
             self._granted_left_s,
         )
 

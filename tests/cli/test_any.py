@@ -138,23 +138,24 @@ def test_ctrl_c_ends_every_stage_with_what_was_found(
     shipped: FillingGpu, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, at: str
 ) -> None:
     """What is under way is timed and stored, and the same call goes on."""
-    own, interrupted, num_cells = shipped.fill, [], 0
-    calls, db, stage = {SQUARE: 1, FLAT: 1}, str(tmp_path / "a.db"), {"cuBLAS": 0, "fill": 1, "fill again": 2}
+    own, interrupted, num_cells = shipped.fill, False, 0
+    calls, db = {SQUARE: 1, FLAT: 1}, str(tmp_path / "a.db")
+    events: list[object] = []  # of the search, which comes between both fills
 
     def fill(cells):
-        nonlocal num_cells
-        is_cublas, is_searched = cells[0].point is None, any(ask_of_search)
-        if not interrupted and stage[at] == (0 if is_cublas else 2 if is_searched else 1):
-            interrupted.append(True)
+        nonlocal interrupted, num_cells
+        is_cublas = cells[0].point is None
+        stage = "cuBLAS" if is_cublas else "fill again" if events else "fill"
+        if not interrupted and stage == at:
+            interrupted = True
             signal.raise_signal(signal.SIGINT)
         num_cells += 0 if is_cublas else len(cells)
         return own(cells)
 
-    ask_of_search: list[bool] = []
     monkeypatch.setattr(shipped, "fill", fill)
     run = partial(tuning.tune, gpu="0", num_drawn=2, calls=calls, trials=20, db=db)
     options = {"seconds": 1000.0} if at == "cuBLAS" else {}  # cuBLAS is timed where there are seconds
-    found = run(**options, on_event=lambda event: ask_of_search.append(True))
+    found = run(**options, on_event=events.append)
     assert interrupted and (found.search.reason, found.search.signal) == ("interrupted", signal.SIGINT)
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
     with Store.open(db) as store:

@@ -169,9 +169,9 @@ class Proposer:
     def pick(self, codes: np.ndarray, size: int, origin: str) -> list[Proposal]:
         """Propose the most promising of these points, at most this many; codes (q, parameters) need not be
         feasible or new. Empty while the model knows too little, or without a model."""
-        if self._attempt is None:
-            return []
         attempt = self._attempt
+        if attempt is None:
+            return []
         return self._pick(attempt.model, attempt.results, self._candidates.find(codes), size, origin)
 
     def steps_from(self, number: int, size: int, origin: str) -> list[Proposal]:

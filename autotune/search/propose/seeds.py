@@ -29,22 +29,14 @@ def seeds(space: FeasibleSet, configs: Iterable[Config]) -> Iterator[int]:
     """
     if not space.is_ours or not len(space):
         return
-    candidates, ways, given = Candidates(space), _ways(space), set()
-    for config in one_per_tile(configs):
-        is_there = config.reduction in ways
-        wanted = (config if is_there else replace(config, reduction="none", split_k=1)).to_dict()
-        number, tile = candidates.nearest(wanted), _tile(wanted)
-        is_of_tile = _tile(space.point(number)) == tile and space.are_points(np.array([number]))[0]
-        if is_of_tile and tile not in given:
-            given.add(tile)
+    candidates = Candidates(space)
+    ways = next(factor for factor in space.factors if "reduction" in factor.names).reached("reduction")
+    here = (c if c.reduction in ways else replace(c, reduction="none", split_k=1) for c in configs)
+    for config in one_per_tile(here):
+        wanted = config.to_dict()
+        number = candidates.nearest(wanted)
+        if _tile(space.point(number)) == _tile(wanted) and space.are_points(np.array([number]))[0]:
             yield number
-
-
-def _ways(space: FeasibleSet) -> set[Value]:
-    """Those to split k, of all configs of a set."""
-    factor = next(factor for factor in space.factors if "reduction" in factor.names)
-    column = factor.names.index("reduction")
-    return {factor.values[column][code] for code in np.unique(factor.codes[:, column])}
 
 
 def one_per_tile(configs: Iterable[Config]) -> Iterator[Config]:

@@ -4,17 +4,10 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Callable
 from types import FrameType
 from typing import Any, Self
 
-ShouldStop = Callable[[], bool]
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # Ctrl-C, kill, a terminal that was closed
-
-
-def never() -> bool:
-    """Nobody asks to stop."""
-    return False
 
 
 class Interrupts:

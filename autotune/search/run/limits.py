@@ -31,8 +31,7 @@ class Options:
     again, ends with as many. `seconds` counts this run on the target's clock, the final included, divided
     between shapes in proportion to `weights`, or equally. With neither, each shape ends when nothing better
     is likely. `starts` gives the configs expected to do well on a shape, most promising first; threads call
-    it. Shapes of `without_final` are searched like others, but have no final: no program calls
-    them.
+    it. Shapes of `without_final` are searched like others, but have no final: no program calls them.
     """
 
     sampler: str = DEFAULT_SAMPLER
