@@ -107,7 +107,7 @@ def run(request: SearchRequest, *, is_json: bool, is_quiet: bool) -> None:
             console.show(_filled_text(result.filled))
         if result.gain is not None:
             console.show(_gain_text(result.gain))
-        if result.is_exportable:
+        if result.is_exportable and any(result.best.values()):
             weighed = f" --suite {shlex.quote(str(request.suite))}" if is_counted else ""
             next_step = f"autotune export-table --db {shlex.quote(shown(request.db))}{weighed}"
             console.show(f"Next: {next_step}{result.where.options}")
@@ -318,6 +318,8 @@ def _text(facts: dict[str, Any], measured_on: str) -> str:
     headers = [
         "shape", "best", "vs cuBLAS", "of limit", "TFLOP/s", "trials", "failed", "tied", "workspace", "config"
     ]  # fmt: skip
+    if not facts["shapes"]:
+        return f"{head}; no shape was begun"
     rows = [_row(shape) for shape in facts["shapes"]]
     if is_recorded:
         headers.insert(2, "of optimum")

@@ -165,6 +165,22 @@ def test_ctrl_c_ends_every_stage_with_what_was_found(
     assert later.search.reason != "interrupted"
 
 
+def test_interrupted_before_a_shape_begins_it_says_so_and_suggests_no_export(
+    shipped: FillingGpu, suite: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    own = shipped.fill
+
+    def fill(cells):
+        signal.raise_signal(signal.SIGINT)
+        return own(cells)
+
+    monkeypatch.setattr(shipped, "fill", fill)
+    command = ("search", "--gpu", "0", "--suite", suite, "--any", "2", "--db", tmp_path / "any.db")
+    done = run_here(*command, "--seconds", "100", exit_code=128 + signal.SIGINT)
+    assert "interrupted; the same command goes on; no shape was begun\n" in done.stdout
+    assert "Next:" not in done.stdout
+
+
 def test_what_ships_is_timed_before_a_search_which_goes_on_from_there(
     shipped: FillingGpu, tmp_path: Path
 ) -> None:
