@@ -191,12 +191,13 @@ class Painter:
         """Tells how far kernels are timed across shapes."""
         if not self._is_filling and not self._is_quiet:
             self._progress.close()
-            console.note("timing the found kernels on all shapes of their layout")
+            console.note("timing kernels on all shapes of their layout")
         self._is_filling = True
         parts = (f"{num_kernels:,} kernels", f"{num_cells:,} times", f"at most {num_left:,} kernels left")
         self._progress.update(*parts)
 
     def __call__(self, event: Event) -> None:
+        self._is_filling = False
         if isinstance(event, TrialDone):
             if self._progress.is_due:
                 parts = _trial_parts(event)

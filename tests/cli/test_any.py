@@ -129,7 +129,7 @@ def test_what_is_left_when_the_time_is_over_is_told(target: FillingGpu, suite: P
     command = ("search", "--gpu", "0", "--suite", suite, "--any", "2", "--db", tmp_path / "any.db")
     done = run_here(*command, "--seconds", "8")
     assert "left: the same command goes on" in done.stdout
-    assert "timing the found kernels on all shapes of their layout" in done.stderr
+    assert "timing kernels on all shapes of their layout" in done.stderr
     assert target.num_filled <= 0.35 * 8 + 2  # that are under way while those before are stored
 
 
@@ -179,6 +179,16 @@ def test_interrupted_before_a_shape_begins_it_says_so_and_suggests_no_export(
     done = run_here(*command, "--seconds", "100", exit_code=128 + signal.SIGINT)
     assert "interrupted; the same command goes on; no shape was begun\n" in done.stdout
     assert "Next:" not in done.stdout
+
+
+@pytest.mark.usefixtures("shipped")
+def test_kernels_are_timed_before_a_search_and_after_it_and_both_is_told(suite: Path, tmp_path: Path) -> None:
+    command = ("search", "--gpu", "0", "--suite", suite, "--any", "2", "--db", tmp_path / "any.db")
+    lines = run_here(*command, "--trials", "20").stderr.splitlines()
+    told = [at for at, line in enumerate(lines) if line == "timing kernels on all shapes of their layout"]
+    began = [at for at, line in enumerate(lines) if " configs, " in line]
+    assert len(told) == 2
+    assert told[0] < min(began) <= max(began) < told[1]
 
 
 def test_what_ships_is_timed_before_a_search_which_goes_on_from_there(
