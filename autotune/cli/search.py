@@ -316,11 +316,11 @@ def _text(facts: dict[str, Any], measured_on: str) -> str:
         f"{measured_on}, {CachePolicy(facts['policy'])} operands: {facts['num_new']:,} new trials in "
         f"{facts['elapsed_s']:.0f} {clock} ({facts['trials_per_s']:.1f}/s); {_WHY[facts['stopped']]}"
     )
+    if not facts["shapes"]:
+        return f"{head}; no shape was begun"
     headers = [
         "shape", "best", "vs cuBLAS", "of limit", "TFLOP/s", "trials", "failed", "tied", "workspace", "config"
     ]  # fmt: skip
-    if not facts["shapes"]:
-        return f"{head}; no shape was begun"
     rows = [_row(shape) for shape in facts["shapes"]]
     if is_recorded:
         headers.insert(2, "of optimum")

@@ -68,11 +68,7 @@ def _facts(
     found: FeasibleSet, where: Where, limits: DeviceLimits, gemm: Gemm, *, is_wide: bool
 ) -> dict[str, Any]:
     factors = [{"parameters": f.names, "num_rows": len(f)} for f in found.factors]
-    reachable = {
-        name: [factor.values[j][code] for code in sorted(set(factor.codes[:, j].tolist()))]
-        for factor in found.factors
-        for j, name in enumerate(factor.names)
-    }
+    reachable = {name: factor.reached(name) for factor in found.factors for name in factor.names}
     rules = [_rule_facts(rule) for rule in RULES if not (is_wide and rule.kind == "worth")]
     return {
         "gpu": limits.name,

@@ -182,7 +182,7 @@ def test_interrupted_before_a_shape_begins_it_says_so_and_suggests_no_export(
 
 
 @pytest.mark.usefixtures("shipped")
-def test_kernels_are_timed_before_a_search_and_after_it_and_both_is_told(suite: Path, tmp_path: Path) -> None:
+def test_kernels_are_timed_before_and_after_a_search_and_both_are_told(suite: Path, tmp_path: Path) -> None:
     command = ("search", "--gpu", "0", "--suite", suite, "--any", "2", "--db", tmp_path / "any.db")
     lines = run_here(*command, "--trials", "20").stderr.splitlines()
     told = [at for at, line in enumerate(lines) if line == "timing kernels on all shapes of their layout"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import cache
-from itertools import combinations, cycle
+from itertools import combinations
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from unittest.mock import patch
@@ -162,11 +162,11 @@ def test_defaults_remain_whatever_else_compiles() -> None:
 # Which kernels there are
 
 
-@pytest.mark.parametrize(("gpu", "layout"), list(zip(KNOWN, cycle(LAYOUTS), strict=False)))
-def test_what_other_gpus_timed_is_legal_here_and_serves_any_alignment(gpu: str, layout: str) -> None:
-    """On every GPU, in one layout each: what is legal differs by either, and by both it takes four times as
-    long."""
-    limits = KNOWN[gpu]
+@pytest.mark.parametrize("limits", KNOWN.values(), ids=KNOWN)
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_what_other_gpus_timed_is_legal_here_and_serves_any_alignment(
+    limits: DeviceLimits, layout: str
+) -> None:
     found = portfolio.candidates(layout, (), matrices(), limits)
     assert len(found) >= 100
     for candidate in found:
