@@ -139,7 +139,7 @@ def test_a_full_disk_is_3_whatever_is_written(recording: Path, tmp_path: Path) -
 
 
 def test_the_manual_has_every_exit_code() -> None:
-    text = (REPOSITORY / "docs" / "manual.md").read_text(encoding="utf-8")
+    text = (REPOSITORY / "docs/manual/commands.md").read_text(encoding="utf-8")
     codes = {int(code) for code in re.findall(r"^\| (\d+) \|", text, re.MULTILINE)}
     signals = {128 + number for number in (signal.SIGHUP, signal.SIGINT, signal.SIGPIPE, signal.SIGTERM)}
     raised = {error.exit_code for error in _with_all_below(AutotuneError)}

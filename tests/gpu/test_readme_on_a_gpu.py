@@ -45,4 +45,5 @@ def test_program_runs_as_written(program: str, folder: Path) -> None:
     if importlib.util.find_spec(library) is None:
         pytest.skip(f"{library} is not installed")
     (folder / "program.py").write_text(program, encoding="utf-8")
-    _run(sys.executable, "program.py", cwd=folder, path="")
+    needs_autotune = "import autotune" in program
+    _run(sys.executable, "program.py", cwd=folder, path=str(REPOSITORY) if needs_autotune else "")

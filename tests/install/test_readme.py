@@ -1,8 +1,8 @@
 """README's commands, run as they are written with the installed wheel.
 
 Every fenced block counts: `sh` blocks are run here, `python` blocks at least compile (tests/gpu runs
-them), `console` blocks stand under a comment that says why they are not run. No other kind is allowed,
-so that no command slips through unseen.
+them), `c` blocks compile, `console` blocks stand under a comment that says why they are not run. No other
+kind is allowed, so that no command slips through unseen.
 """
 
 from __future__ import annotations
@@ -10,12 +10,14 @@ from __future__ import annotations
 import ast
 import os
 import re
+import shlex
 import subprocess
+import tomllib
 from pathlib import Path
 
 import pytest
 
-from .conftest import INSTALLED, REPOSITORY
+from .conftest import INSTALLED, REPOSITORY, call
 
 pytestmark = INSTALLED
 
@@ -33,7 +35,7 @@ def of(language: str) -> list[str]:
 def test_every_block_is_accounted_for() -> None:
     assert README.count("\n```") == 2 * len(BLOCKS)
     for is_excused, kind, text in BLOCKS:
-        assert kind in ("sh", "python", "console"), text
+        assert kind in ("sh", "python", "c", "console"), text
         assert is_excused == (kind == "console"), text
 
 
@@ -53,20 +55,28 @@ def test_shell_blocks_run_as_written(installed: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("block", of("console"))
 def test_commands_that_are_not_run_exist(block: str, installed: Path) -> None:
-    """Their subcommands and flags are known, and the files they name are there."""
+    """Targets of make, extras of pip and commands of autotune are known."""
+    extras = tomllib.loads((REPOSITORY / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     for line in block.splitlines():
-        words = line.removeprefix("$ ").split("#")[0].split()
-        if words[0] == "make":
+        command, *words = shlex.split(line.removeprefix("$ "), comments=True)
+        if command == "make":
             targets = (REPOSITORY / "Makefile").read_text(encoding="utf-8")
-            assert re.search(rf"^{words[1]}:", targets, re.MULTILINE), line
-            continue
-        assert words[0] == "autotune", line
-        done = subprocess.run(
-            [installed / "autotune", words[1], "--help"], capture_output=True, text=True, timeout=60
-        )
-        assert done.returncode == 0, line
-        assert all(word in done.stdout for word in words if word.startswith("--")), line
-        assert all((REPOSITORY / word).exists() for word in words if word.endswith(".toml")), line
+            assert re.search(rf"^{words[0]}:", targets, re.MULTILINE), line
+        elif command == "pip":
+            named = re.fullmatch(r"\.\[([\w,]+)\]", words[1])
+            assert words[0] == "install" and named, line
+            assert set(named[1].split(",")) <= set(extras["optional-dependencies"]), line
+        else:
+            assert command == "autotune", line
+            call(installed / "autotune", words[0], "--help", cwd=REPOSITORY)
+
+
+@pytest.mark.parametrize("block", of("c"))
+def test_calls_in_c_compile(block: str) -> None:
+    given = "autotune_handle *handle; void *stream; int m, n, k; int64_t lda, ldb, ldc; float *a, *b, *c;"
+    text = f'#include "autotune_sgemm.h"\n{given}\nvoid call(void) {{\n{block}}}\n'
+    compiler = ("gcc", "-std=c11", "-fsyntax-only", "-Wall", "-Werror", "-xc", "-")
+    subprocess.run([*compiler, "-I", REPOSITORY / "autotune/core"], input=text, text=True, check=True)
 
 
 @pytest.mark.parametrize("block", of("python"))
@@ -74,8 +84,3 @@ def test_examples_are_whole_programs(block: str) -> None:
     tree = ast.parse(block)
     imported = {alias.name for node in tree.body if isinstance(node, ast.Import) for alias in node.names}
     assert "sgemm_dispatch" in imported
-
-
-def test_links_lead_somewhere() -> None:
-    targets = re.findall(r"\]\(([^)#]+)\)", README) + re.findall(r'src="([^"]+)"', README)
-    assert [t for t in targets if not t.startswith("http") and not (REPOSITORY / t).exists()] == []

@@ -9,11 +9,14 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+import typer
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "docs/tools"))
 
+import options
 from import_graph import rooms
 
+from autotune.cli.app import app
 from autotune.search.propose import origins
 from autotune.search_policy import SearchPolicy
 
@@ -126,3 +129,19 @@ def test_arrows_lead_down_the_picture() -> None:
 def test_every_file_on_the_way_of_a_config_is_there(name: str) -> None:
     folders = ("autotune", "autotune/search", "autotune/export", "autotune/gpu", "autotune/runtime")
     assert _file(name, *folders, "autotune/search/propose", ".") is not None
+
+
+def test_the_page_of_options_is_what_the_command_line_declares() -> None:
+    assert options.PAGE.read_text(encoding="utf-8") == options.page(), "run python docs/tools/options.py"
+
+
+def test_the_page_of_options_has_every_option_of_every_command() -> None:
+    """By Typer's own reading: what `--help` shows."""
+    root = typer.main.get_command(app)
+    commands = {name: command for name, command in root.commands.items() if name != "trials"}
+    commands |= {f"trials {name}": command for name, command in root.commands["trials"].commands.items()}
+    page = options.page()
+    for name, command in commands.items():
+        section = page.partition(f"## autotune {name}\n")[2].partition("\n## ")[0]
+        flags = [p.opts[0] for p in command.params if p.opts[0].startswith("--")]
+        assert section and not [flag for flag in flags if f"`{flag}" not in section], name

@@ -21,7 +21,10 @@ TEXTS = [
     *(REPOSITORY / "docs").rglob("*.md"),
 ]
 _QUOTED = re.compile(r"pip install ['\"]([^'\"{]+)['\"]")
-_OUR_EXTRA = re.compile(r"pip install \S*\bautotune(-sgemm)?\[")
+_BARE = re.compile(r"pip install ([^'\"\s`]+)")
+_FROM_INDEX = re.compile(r"pip install ['\"]?autotune(-sgemm)?\[")
+_OF_A_PATH = re.compile(r"[\w./*-]*[./][\w./*-]*\[([\w,-]+)\]")  # ours, or an exported folder
+PATH_EXTRAS = {*PROJECT["optional-dependencies"], "dlpack"}
 
 
 @pytest.mark.parametrize("name", CONSTANTS)
@@ -34,11 +37,15 @@ def test_the_command_can_be_pasted_into_a_shell() -> None:
 
 
 @pytest.mark.parametrize("path", TEXTS, ids=lambda path: path.relative_to(REPOSITORY).as_posix())
-def test_nobody_is_sent_to_another_package(path: Path) -> None:
-    """On the package index `autotune` is somebody else's: its extras are not ours."""
+def test_what_a_text_installs_is_known_and_quoted(path: Path) -> None:
+    """On the package index `autotune` is somebody else's: its extras are not ours. zsh expands brackets."""
     text = path.read_text(encoding="utf-8")
-    assert _OUR_EXTRA.search(text) is None
-    assert set(_QUOTED.findall(text)) <= STATED
+    assert _FROM_INDEX.search(text) is None
+    assert [bare for bare in _BARE.findall(text) if set("[]*<>?") & set(bare)] == []
+    of_paths = {quoted: _OF_A_PATH.fullmatch(quoted) for quoted in _QUOTED.findall(text)}
+    assert {quoted for quoted, match in of_paths.items() if match is None} <= STATED
+    named = {extra for match in of_paths.values() if match for extra in match[1].split(",")}
+    assert named <= PATH_EXTRAS
 
 
 def test_the_distribution_has_a_name_of_its_own() -> None:

@@ -1,0 +1,72 @@
+"""Links of the docs lead to files, and to headings, that are there."""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+FOLDERS = ("docs", "studies", "examples", "benchmarks", "kernels", "autotune")
+PAGES = [*ROOT.glob("*.md"), *(page for folder in FOLDERS for page in (ROOT / folder).rglob("*.md"))]
+_FENCED = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
+_LINK = re.compile(r"\]\(([^)\s]+)\)|(?:src|href)=\"([^\"]+)\"")
+_HEADING = re.compile(r"^#{1,6} (.+)$", re.MULTILINE)
+_MENTIONED = re.compile(r"\bdocs/[\w/-]+\.md\b")
+
+
+@cache
+def _text(page: Path) -> str:
+    """A page without what stands in fences, where nothing is a link or a heading."""
+    return _FENCED.sub("", page.read_text(encoding="utf-8"))
+
+
+@cache
+def _anchors(page: Path) -> frozenset[str]:
+    """The names of a page's headings, as GitHub makes them; of equal ones, a number tells them apart."""
+    found: dict[str, int] = {}
+    for heading in _HEADING.findall(_text(page)):
+        words = re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", heading).lower()
+        name = re.sub(r"[^\w\- ]", "", words).strip().replace(" ", "-")
+        found[name] = found.get(name, -1) + 1
+    return frozenset(f"{name}-{i}" if i else name for name, last in found.items() for i in range(last + 1))
+
+
+def _is_broken(page: Path, link: str) -> bool:
+    target, _, anchor = link.partition("#")
+    file = (page.parent / target).resolve() if target else page
+    if not file.exists():
+        return True
+    return bool(anchor) and file.suffix == ".md" and anchor not in _anchors(file)
+
+
+def broken(page: Path) -> list[str]:
+    """Links of a page to other files, or to headings, that are not there."""
+    links = [first or second for first, second in _LINK.findall(_text(page))]
+    return [link for link in links if not re.match(r"https?:|mailto:", link) and _is_broken(page, link)]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_links_lead_somewhere(page: Path) -> None:
+    assert broken(page) == []
+
+
+def test_broken_links_are_seen(tmp_path: Path) -> None:
+    """A missing file and a missing heading; not what is there, in a fence, or on the web."""
+    page, other = tmp_path / "a.md", tmp_path / "b.md"
+    other.write_text("# One `two`: three\n\n# Twice\n\n# Twice\n")
+    good = "[](b.md) [](b.md#one-two-three) [](b.md#twice-1) [](#here) [](https://example.org/no#where)\n"
+    bad = '[](c.md) [](b.md#two) [](#there)\n<img src="d.svg">\n'
+    page.write_text(f"# Here\n{good}{bad}```\n[](e.md)\n```\n")
+    assert broken(page) == ["c.md", "b.md#two", "#there", "d.svg"]
+
+
+def test_pages_that_are_named_in_the_code_are_there() -> None:
+    """In comments, messages and docstrings."""
+    kinds = {".py", ".h", ".c", ".cu", ".cuh", ".cpp", ".js"}
+    files = (path for folder in (*FOLDERS, "tests") for path in (ROOT / folder).rglob("*"))
+    texts = [path.read_text(encoding="utf-8") for path in files if path.suffix in kinds]
+    named = {name for text in texts for name in _MENTIONED.findall(text)}
+    assert sorted(name for name in named if not (ROOT / name).exists()) == []
