@@ -6,6 +6,7 @@ Copied into exported tables: standard library only.
 from __future__ import annotations
 
 import ctypes
+import os
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -14,6 +15,7 @@ from .gemm import Batch, Gemm
 # cublas_api.h
 OP_N, OP_T = 0, 1
 PEDANTIC_MATH = 2  # FP32 throughout: no TF32, no reduced-precision reductions
+TF32_OVERRIDE = "NVIDIA_TF32_OVERRIDE"  # 1: calls of cuBLAS that are not pedantic run as TF32
 _VERSION_PARTS = (0, 1, 2)  # major, minor, patch
 _STATUSES = {  # cublasStatus_t, as far as a caller can do something about it
     1: "not initialized: the CUDA context may have ended",
@@ -67,6 +69,13 @@ class ColumnMajorCall(NamedTuple):
             stride_result=stride_c,
             products=products,
         )
+
+
+def forced_tf32() -> str:
+    """That a program's own calls of cuBLAS run as TF32, whatever it asks for; "" where they do not."""
+    if os.environ.get(TF32_OVERRIDE) != "1":
+        return ""
+    return f"{TF32_OVERRIDE} is 1: torch's own products, so routed ones that are left alone, run as TF32"
 
 
 def told_status(status: int) -> str:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from .. import __version__, gpu, targets
 from ..cache_folder import default_cache_dir
+from ..column_major import TF32_OVERRIDE, forced_tf32
 from ..errors import AutotuneError, EnvironmentProblem
 from ..kernel import compiler, template
 from ..requirements import CUBLAS, pip_install
@@ -52,6 +53,7 @@ def _looks(db: str) -> dict[str, Callable[[], Finding]]:
         "gpu": _gpus,
         "compiler": _compiler,
         "cublas": _cublas,
+        "fp32": _fp32,
         "kernel": _kernel,
         "cache": _cache,
         "recorded spaces": _recordings,
@@ -110,6 +112,12 @@ def _cublas() -> Finding:
         advice = f"{pip_install(CUBLAS)} (the yardstick: needed only to measure)"
         return Finding("cublas", MISSING, "libcublas was not found", advice)
     return Finding("cublas", OK, cublas.library_version(library))
+
+
+def _fp32() -> Finding:
+    if why_tf32 := forced_tf32():
+        return Finding("fp32", MISSING, why_tf32, f"unset {TF32_OVERRIDE} for products in FP32")
+    return Finding("fp32", OK, f"{TF32_OVERRIDE} does not turn products into TF32")
 
 
 def _kernel() -> Finding:

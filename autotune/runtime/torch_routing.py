@@ -20,6 +20,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from ..column_major import forced_tf32
 from ..errors import DispatchError
 from ..gemm import Gemm
 from ..kernel.epilogue_names import BIAS
@@ -206,10 +207,8 @@ class TorchRouting:
         return self._serve(products, a, b, out.copy_(c), alpha, beta)
 
     def _allows_tf32(self) -> bool:
-        try:
-            return bool(self._torch.get_float32_matmul_precision() != "highest")
-        except RuntimeError:  # it was set only in the way of torch 2.9 and later
-            return bool(self._torch.backends.cuda.matmul.fp32_precision == "tf32")
+        """As torch's products on CUDA ask, and the router in C++: whatever way it was set in last."""
+        return bool(self._torch.backends.cuda.matmul.fp32_precision == "tf32")
 
     # What it tells
 
@@ -235,6 +234,8 @@ class TorchRouting:
         lines += [f"  left alone: {number:,} x {reason}" for reason, number in misses.most_common()]
         if self.no_router:
             lines.append(f"  left alone by kernels in Python, which takes longer: {self.no_router}")
+        if why_tf32 := forced_tf32():
+            lines.append(f"  {why_tf32}")
         served = [kind for kind in kinds if not kind.reason]
         lines += [f"  {kind}" for kind in served[:_MOST_TOLD]]
         if len(served) > _MOST_TOLD:

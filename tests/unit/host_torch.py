@@ -68,13 +68,8 @@ class HostTorch:
         self._kept = view, pointers, name
         patch.setattr(tensor, "__dlpack_c_exchange_api__", new(ctypes.addressof(pointers), name, None))
 
-    @property
-    def precision(self) -> str:
-        return str(self._torch.get_float32_matmul_precision())
-
-    @precision.setter
-    def precision(self, told: str) -> None:
-        self._torch.set_float32_matmul_precision(told)
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._torch, name)
 
     def tensor(self, x: Any) -> Any:
         """A tensor over the memory of a played one."""

@@ -88,9 +88,9 @@ def test_other_dtypes_and_tf32_do_not_come_to_python(torch, routing, monkeypatch
         torch.call("mm", *(Tensor(x.data, dtype="bfloat16") for x in (a, b)))
         torch.call("addmm", *(Tensor(x, dtype="float64") for x in (normal(66), a.data, b.data)))
         for precision in ("high", "medium"):
-            torch.precision = precision
+            torch.set_float32_matmul_precision(precision)
             torch.call("mm", a, b)
-        torch.precision = "highest"
+        torch.set_float32_matmul_precision("highest")
         with pytest.raises(RuntimeError, match="must be a matrix"):
             torch.call("addmm", Tensor(normal(66)), a, Tensor(normal(40)))
     told = routing.report()

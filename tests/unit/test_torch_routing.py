@@ -70,11 +70,17 @@ class PlayedTorch(SimpleNamespace):
 
     def __init__(self) -> None:
         library = SimpleNamespace(Library=PlayedLibrary, get_kernel=self._kernel)
-        super().__init__(**vars(TORCH), library=library, no_grad=contextlib.nullcontext)
-        self.precision, self.own_calls = "highest", 0
+        matmul = SimpleNamespace(fp32_precision="none")
+        backends = SimpleNamespace(cuda=SimpleNamespace(matmul=matmul))
+        super().__init__(**vars(TORCH), library=library, backends=backends, no_grad=contextlib.nullcontext)
+        self.own_calls, self._precision = 0, "highest"
 
     def get_float32_matmul_precision(self) -> str:
-        return self.precision
+        return self._precision
+
+    def set_float32_matmul_precision(self, precision: str) -> None:
+        self._precision = precision
+        self.backends.cuda.matmul.fp32_precision = "ieee" if precision == "highest" else "tf32"
 
     def _kernel(self, name: str, key: str) -> Any:
         assert key == "CUDA"
@@ -327,19 +333,43 @@ def test_extents_beyond_those_of_kernels_are_torch_s(torch, routing, driver) -> 
     assert not driver.launches and routing.report()
 
 
-def test_other_dtypes_and_tf32_are_left_alone(torch, routing, driver) -> None:
+def test_other_dtypes_and_tf32_are_left_alone(torch, routing, driver, monkeypatch) -> None:
     a, b = map(Tensor, operands())
     with routing:
         half = [Tensor(x.data, dtype="float16", kind={"bits": 16}) for x in (a, b)]
         torch.call("mm", *half)
-        torch.precision = "high"
+        matmul = torch.backends.cuda.matmul
+        monkeypatch.setattr(matmul, "fp32_precision", "tf32")
         torch.call("mm", a, b)
         torch.call("addmm", Tensor(normal(70, 66)), a, b)
-        torch.precision = "highest"
+        matmul.fp32_precision = "ieee"
         assert not driver.launches
         torch.call("mm", a, b)
     assert len(driver.launches) == 1 and torch.own_calls == 3
     assert "1 x another dtype" in routing.report() and "x the program allows TF32" in routing.report()
+
+
+def test_the_newest_word_on_tf32_counts(torch, routing, monkeypatch) -> None:
+    """As it does for torch's own products: the older way of asking still tells what was said before."""
+    matmul = torch.backends.cuda.matmul
+    monkeypatch.setattr(matmul, "fp32_precision", "ieee")
+    before = torch.get_float32_matmul_precision()
+    with routing:
+        torch.set_float32_matmul_precision("high")
+        assert not check(torch, "mm", *operands())
+        matmul.fp32_precision = "ieee"
+        assert torch.get_float32_matmul_precision() == "high" and check(torch, "mm", *operands())
+        matmul.fp32_precision = "tf32"
+        assert not check(torch, "mm", *operands())
+        torch.set_float32_matmul_precision(before)
+        assert check(torch, "mm", *operands())
+
+
+def test_a_variable_that_forces_tf32_is_told_of(torch, routing, monkeypatch) -> None:
+    """Of torch's own products: it says nothing of it itself."""
+    for value, is_told in (("1", True), ("0", False), ("", False)):
+        monkeypatch.setenv("NVIDIA_TF32_OVERRIDE", value)
+        assert ("left alone, run as TF32" in routing.report()) == is_told
 
 
 def test_one_routing_at_a_time_and_again_after_it(torch, routing, driver, tmp_path) -> None:
