@@ -61,7 +61,8 @@ AUTOTUNE_API void autotune_destroy(autotune_handle *handle);
 
 /* C = alpha op(A) op(B) + beta C on a stream (a cudaStream_t or CUstream; NULL: the default stream). Row-major: A is
  * m x k (k x m if trans_a), B is k x n (n x k if trans_b), C is m x n; leading dimensions in elements, each at least
- * a row's length. beta = 0 does not read C, alpha = 0 neither A nor B. */
+ * a row's length. beta = 0 does not read C, alpha = 0 neither A nor B, which then may be NULL, as a matrix without
+ * elements. */
 AUTOTUNE_API autotune_status autotune_sgemm(autotune_handle *handle, void *stream, int trans_a, int trans_b, int m,
                                             int n, int k, float alpha, const float *a, int64_t lda, const float *b,
                                             int64_t ldb, float beta, float *c, int64_t ldc);

@@ -13,6 +13,7 @@
 
 #define RECORD "AUTOTUNE_RECORD"      /* a file: calls are recorded */
 #define MAX_EXTENT (INT32_MAX - 255) /* kernels round up to whole tiles, of at most 256: gemm.py */
+#define LEAST_ADDRESS (1 << 16)       /* below, systems leave everything unmapped: a matrix has no memory there */
 #define MAX_REACH ((double)(1LL << 60)) /* elements of a matrix from its first row to its last: bytes fit 64 bits */
 
 /* A row-major call. */
@@ -75,6 +76,15 @@ static bool is_in_range(const row_major *call, const autotune_kind *kind) {
         if (call->ld[i] < kind->columns[i] || (double)kind->rows[i] * (double)call->ld[i] > MAX_REACH) return false;
     }
     return has_batch_in_range(call, kind);
+}
+
+static bool is_nowhere(uint64_t address) { return address < LEAST_ADDRESS; }
+
+/* Whether what a product reads and writes is memory. */
+static bool has_memory(const row_major *call, float alpha) {
+    const bool is_read = call->k && alpha != 0;
+    if (is_read && (is_nowhere(call->at[0]) || is_nowhere(call->at[1]))) return false;
+    return !is_nowhere(call->at[2]) && (!call->bias || !is_nowhere(call->bias));
 }
 
 static int64_t packed_ld(int64_t columns) { return columns > 1 ? columns : 1; }
@@ -224,6 +234,7 @@ static autotune_status multiply(autotune_handle *handle, void *stream, const row
     const autotune_kind kind = kind_of(call, device);
     if (!is_in_range(call, &kind)) return AUTOTUNE_BAD_CALL;
     if (!call->m || !call->n || !call->batch.products) return AUTOTUNE_OK;
+    if (!has_memory(call, alpha)) return AUTOTUNE_BAD_CALL;
     autotune_plan *plan = at_recall(handle->runner, &kind);
     if (!plan) {
         status = new_plan(handle, call, &kind, &plan);
@@ -372,7 +383,7 @@ const char *autotune_error_text(autotune_status status) {
         case AUTOTUNE_NO_MEMORY: return "the host's memory is short";
         case AUTOTUNE_OTHER_TABLE: return "the table is not one for this code; export it again";
         case AUTOTUNE_BAD_CALL: return "an extent, a leading dimension, a stride, a flag or an activation is out of range, or "
-                                       "a matrix or a bias is no address of floats; a leading "
+                                       "a matrix or a bias is no address of floats, or NULL; a leading "
                                        "dimension is at least the length of a row, a flag is 0 or 1, and products of "
                                        "a batch do not share C";
         case AUTOTUNE_BAD_SCALE: return "alpha or beta is no float";

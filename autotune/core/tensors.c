@@ -11,6 +11,9 @@ const uint32_t autotune_tensor_struct_bytes[2] = {sizeof(autotune_python), sizeo
 enum { DEVICE_CUDA = 2, CODE_FLOAT = 2 };
 enum { VECTOR = 1, MATRIX = 2, STACK = 3 }; /* dimensions */
 enum { PLAIN_ARGUMENTS = 7, BIAS = 7, ACTIVATION = 8 };
+/* GPUs' memory begins here, as far as is known. A tensor below may have none, and begin somewhere behind address 0:
+ * Python looks (arrays.py). */
+#define LEAST_ON_GPU (UINT64_C(1) << 33)
 
 typedef struct {
     void *data;
@@ -51,7 +54,7 @@ static bool is_of_floats(const tensor *found) {
 }
 
 /* Read a tensor as operand number i of a call. False if it is neither a float32 matrix on a GPU nor a stack of such
- * matrices. */
+ * matrices, or has no memory for its elements. */
 static bool read_operand(const tensor *found, int i, operand *seen, autotune_kind *kind) {
     if (!is_of_floats(found) || (found->num_dimensions != MATRIX && found->num_dimensions != STACK)) return false;
     const int32_t row = found->num_dimensions - 2, column = row + 1;
@@ -68,7 +71,8 @@ static bool read_operand(const tensor *found, int i, operand *seen, autotune_kin
     }
     kind->devices[i] = found->device.id;
     kind->low[i] = (uint32_t)(seen->address % AT_ALIGNED);
-    return seen->products > 0;
+    const bool has_elements = kind->rows[i] > 0 && kind->columns[i] > 0;
+    return seen->products > 0 && (seen->address >= LEAST_ON_GPU || !has_elements);
 }
 
 static bool look(const exchange_api *exchange, void *object, int i, operand *seen, autotune_kind *kind) {
@@ -83,7 +87,7 @@ static bool read_bias(const tensor *found, uint64_t *address, const autotune_kin
     const bool is_packed = found->shape[0] < 2 || !found->strides || found->strides[0] == 1;
     *address = (uint64_t)(uintptr_t)found->data + found->byte_offset;
     return is_packed && found->shape[0] == kind->columns[2] && found->device.id == kind->devices[0] &&
-           *address && !(*address % AT_FLOAT_BYTES);
+           *address >= LEAST_ON_GPU && !(*address % AT_FLOAT_BYTES);
 }
 
 /* Count the products; an operand with one matrix is shared. False if the numbers of matrices do not agree. */

@@ -15,7 +15,7 @@ import numpy as np
 
 from ..errors import DispatchError
 from ..gemm import FLOAT_BYTES
-from .cuda_driver import LEGACY_STREAMS, PER_THREAD_STREAM, Driver
+from .cuda_driver import LEGACY_STREAMS, PER_THREAD_STREAM, CudaFault, Driver
 from .product import NO_DEVICE, Form
 
 Forms = tuple[Form, Form, Form | None]  # of A, B and C; without an out, none of C
@@ -24,6 +24,9 @@ Leading = tuple[tuple[int, int], ...]  # extents of leading dimensions, outermos
 Operand = tuple[int, int, Form, Leading]
 BIAS_ROLE = "bias"  # of a vector, which is described as a matrix of one row
 _FLOAT32 = np.dtype(np.float32)
+_LEAST_ADDRESS = 1 << 16  # below, systems leave everything unmapped
+_UNKNOWN_ADDRESS = 1  # CUDA_ERROR_INVALID_VALUE
+_LEAST_ON_GPU = 1 << 33  # GPUs' memory begins here, as far as is known: an address below is looked at
 
 
 class _StreamHandle:
@@ -73,6 +76,15 @@ class Library:
 
 def _refuse(role: str, fault: str, advice: str) -> DispatchError:
     return DispatchError(f"{role} {fault}; {advice}")
+
+
+def _no_memory(role: str) -> DispatchError:
+    return _refuse(
+        role,
+        "claims elements, but has no memory of its own",
+        "pass an array whose memory is allocated: instead of a FakeTensor, a tensor on meta, a wrapper, or a "
+        "storage that was freed, a tensor with values",
+    )
 
 
 def _check_matrix(role: str, dtype: Any, ndim: int) -> None:
@@ -133,6 +145,7 @@ class Torch(Library):
         self._torch = torch = sys.modules["torch"]
         self._float32, self._strided = torch.float32, torch.strided
         self._is_grad_enabled = torch.is_grad_enabled
+        self._own_dispatch = getattr(getattr(torch, "Tensor", None), "__torch_dispatch__", None)
         self._count_write = count_of_writes(torch)
         # The raw handle, without a Python object around it, where this torch has it.
         self._raw_stream = getattr(torch._C, "_cuda_getCurrentRawStream", self._slow_stream)
@@ -141,31 +154,48 @@ class Torch(Library):
         return int(self._torch.cuda.current_stream(device).cuda_stream)
 
     def describe(self, x: Any, role: str) -> Operand:
-        if role == BIAS_ROLE:
+        is_bias = role == BIAS_ROLE
+        if is_bias:
             _check_vector(x.dim())
-            x = x[None]
         if (
             x.dtype is not self._float32
             or not x.is_cuda
             or x.layout is not self._strided
-            or x.dim() < 2
+            or (x.dim() < 2 and not is_bias)
             or (x.requires_grad and self._is_grad_enabled())
             or x.is_neg()
         ):
             raise self._fault(x, role)
-        *extents, rows, cols = x.shape
-        *strides, by_row, by_col = x.stride()
+        *extents, rows, cols = (1, x.shape[0]) if is_bias else x.shape
+        *strides, by_row, by_col = (1, x.stride()[0]) if is_bias else x.stride()
         leading = tuple(zip(extents, strides, strict=True)) if extents else ()
-        return x.data_ptr(), x.get_device(), (rows, cols, by_row, by_col), leading
+        address = self._address(x)
+        if address < _LEAST_ADDRESS and 0 not in x.shape:
+            raise _no_memory(role)
+        return address, x.get_device(), (rows, cols, by_row, by_col), leading
+
+    def _address(self, x: Any) -> int:
+        """0 for a tensor without memory of its own, even if it begins far behind its storage."""
+        try:
+            is_plain = getattr(type(x), "__torch_dispatch__", None) is self._own_dispatch
+            address = int(x.data_ptr()) if is_plain else 0  # torch warns if a FakeTensor is asked
+            if is_plain and not _LEAST_ADDRESS <= address < _LEAST_ON_GPU:
+                return address
+            storage = x.untyped_storage()
+            return int(x.data_ptr()) if storage.device == x.device and storage.data_ptr() else 0
+        except RuntimeError:  # it has no storage
+            return 0
 
     def _fault(self, x: Any, role: str) -> DispatchError:
         if x.dtype is not self._float32:
             return _refuse(role, f"has dtype {x.dtype}", "convert it with .float()")
+        if getattr(x, "is_meta", False):
+            return _no_memory(role)
         if not x.is_cuda:
             return _refuse(role, f"is on {x.device}", "move it with .cuda(), or pass NumPy arrays")
         if x.layout is not self._strided:
             return _refuse(role, f"has layout {x.layout}", "convert it with .to_dense()")
-        if x.dim() < 2:
+        if x.dim() < 2 and role != BIAS_ROLE:
             return _too_flat(role, x.dim())
         if x.is_neg():
             return _refuse(role, "is a lazily negated view", "resolve it with .resolve_neg()")
@@ -201,7 +231,12 @@ class CuPy(Library):
 
     def describe(self, x: Any, role: str) -> Operand:
         _check_matrix(role, x.dtype, x.ndim)
-        return int(x.data.ptr), int(x.data.device_id), *_form(role, x.shape, x.strides)
+        address = begin = int(x.data.ptr)
+        if _LEAST_ADDRESS <= address < _LEAST_ON_GPU:
+            begin = int(x.data.mem.ptr)
+        if begin < _LEAST_ADDRESS and 0 not in x.shape:
+            raise _no_memory(role)
+        return address, int(x.data.device_id), *_form(role, x.shape, x.strides)
 
     def current_stream(self, x: Any, device: int) -> int:
         with self._cupy.cuda.Device(device):
@@ -252,8 +287,21 @@ class Foreign(Library):
             raise _refuse(role, "has a mask", "pass the array without it")
         if role == "out" and is_read_only:
             raise _refuse(role, "is read-only", "pass a writable array")
-        device = self._driver.pointer_device(address) if address else NO_DEVICE
+        is_somewhere = address or 0 not in shape
+        device = self._device(int(address or 0), role) if is_somewhere else NO_DEVICE
         return int(address or 0), device, *_form(role, shape, interface.get("strides"))
+
+    def _device(self, address: int, role: str) -> int:
+        """The GPU of an array with elements at this address."""
+        if address < _LEAST_ADDRESS:
+            raise _no_memory(role)
+        try:
+            return self._driver.pointer_device(address)
+        except CudaFault as fault:
+            if fault.code != _UNKNOWN_ADDRESS:
+                raise
+            told = f"is at address {address:#x}, which CUDA did not allocate"
+            raise _refuse(role, told, "pass an array on a GPU") from fault
 
     def _describe_dlpack(self, x: Any, role: str) -> Operand:
         view, dtype = self._view(x, role, -1)
@@ -262,6 +310,8 @@ class Foreign(Library):
             raise _refuse(role, "is not on a GPU", "move it there, or pass NumPy arrays")
         if role == "out" and view.readonly:
             raise _refuse(role, "is read-only", "pass a writable array")
+        if 0 not in view.shape and view.ptr < _LEAST_ON_GPU:
+            self._device(int(view.ptr), role)
         strides = view.strides and tuple(FLOAT_BYTES * stride for stride in view.strides)
         return int(view.ptr), int(view.device_id), *_form(role, view.shape, strides)
 
@@ -317,6 +367,8 @@ class Host(Library):
         _check_matrix(role, x.dtype, x.ndim)
         if role == "out" and not x.flags.writeable:
             raise _refuse(role, "is read-only", "pass a writable array")
+        if x.size and x.ctypes.data < _LEAST_ADDRESS:
+            raise _no_memory(role)
         return int(x.ctypes.data), NO_DEVICE, *_form(role, x.shape, x.strides)
 
 

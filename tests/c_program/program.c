@@ -307,6 +307,17 @@ static void errors(void) {
     need(autotune_sgemm_strided_batched(handle, NULL, 0, 0, 4, 4, 4, 1, a, 4, 0, b, 4, 0, 0, c, INT64_MAX, 16, 2) ==
              AUTOTUNE_BAD_CALL, "rows of a batch that no memory holds");
     need(!autotune_sgemm(handle, NULL, 0, 0, 1, 4, 4, 1, a, INT64_MAX, b, 4, 0, c, INT64_MAX), "distances of one row");
+    const float *const beyond = (const float *)16; /* of NULL */
+    need(autotune_sgemm(handle, NULL, 0, 0, 4, 4, 4, 1, NULL, 4, b, 4, 0, c, 4) == AUTOTUNE_BAD_CALL, "no A");
+    need(autotune_sgemm(handle, NULL, 0, 0, 4, 4, 4, 1, a, 4, beyond, 4, 0, c, 4) == AUTOTUNE_BAD_CALL, "no B");
+    need(autotune_sgemm(handle, NULL, 0, 0, 4, 4, 0, 1, a, 4, b, 4, 0, NULL, 4) == AUTOTUNE_BAD_CALL, "no C");
+    need(autotune_sgemm_strided_batched_by_columns(handle, NULL, 0, 0, 4, 4, 4, 1, a, 4, 0, NULL, 4, 0, 0, c, 4, 16, 2) ==
+             AUTOTUNE_BAD_CALL, "no B of a batch");
+    need(autotune_sgemm_epilogue(handle, NULL, 0, 0, 4, 4, 4, 1, a, 4, b, 4, 0, c, 4, beyond,
+                                 AUTOTUNE_ACTIVATION_NONE) == AUTOTUNE_BAD_CALL, "no bias");
+    need(!autotune_sgemm(handle, NULL, 0, 0, 4, 4, 4, 0, NULL, 4, NULL, 4, 0, c, 4), "nothing that is read");
+    need(!autotune_sgemm(handle, NULL, 0, 0, 4, 4, 0, 1, NULL, 4, NULL, 4, 0, c, 4), "operands without elements");
+    need(!autotune_sgemm(handle, NULL, 0, 0, 0, 4, 4, 1, NULL, 4, NULL, 4, 0, NULL, 4), "a C without elements");
     void *faulty = stream_of(97);
     need((int)autotune_sgemm(handle, faulty, 0, 0, 4, 4, 4, 1, a, 4, b, 4, 0, c, 4) == AUTOTUNE_CUDA + 700, "a fault");
     need(autotune_pick(handle, 0, 0, 0, 4, 4, &pick) == AUTOTUNE_BAD_CALL, "an empty pick");
