@@ -29,7 +29,7 @@ EXTRAS := report-view$(if $(HAS_GPU),-cublas)
 COMMA := ,
 NEEDS_COMPILER := command -v g++ >/dev/null || { echo "make: the tests run the kernel on the host and need g++ (Debian, Ubuntu: apt install g++)" >&2; exit 3; }
 
-.PHONY: help setup search test lint types unit browser browser-test install-test gpu-test clean
+.PHONY: help setup search wheel test lint types unit browser browser-test install-test gpu-test clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "%-14s%s\n", $$1, $$2 }' Makefile
@@ -67,6 +67,16 @@ setup: $(VENV)/.run-$(EXTRAS)  ## make .venv and install autotune into it
 search: setup  ## search the best kernel for SHAPE on GPU for TIME seconds, then export it to TABLE/
 	$(BIN)/autotune search --gpu $(GPU) --shape $(SHAPE) --seconds $(TIME) --db $(DB)
 	$(BIN)/autotune export-table --db $(DB) --out $(TABLE)
+
+$(VENV)/.release: pyproject.toml | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[release]'
+	@touch $@
+
+# Linked for glibc 2.17, so that every Linux with a Python that we support can install it.
+wheel: $(VENV)/.release  ## dist/: the wheel with the core in it, and the source distribution
+	rm -rf dist
+	CC="'$(abspath $(BIN))/python' -m ziglang cc -target $$(uname -m)-linux-gnu.2.17 -s" $(BIN)/python -m build
+	@ls dist/*-manylinux_2_17_*.whl
 
 # All tests share the processes, those that wait longest first; one process more than CI has cores, as many tests wait for others.
 test: $(VENV)/.browser lint types browser  ## everything that CI runs; needs no GPU

@@ -7,16 +7,19 @@ chooses alone (runtime/core.py). Standard library only: this runs before anythin
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import shutil
 import subprocess
 import sys
+import sysconfig
 import tempfile
 from pathlib import Path
 
 FOLDER = Path(__file__).resolve().parent
 LIBRARY = FOLDER / "libautotune_core.so"
 # No multiplication is fused with an addition: choices are those of Python on every processor.
+OLDEST_GLIBC = 17  # 2.17: what the oldest pip that knows such tags asks for
 FLAGS = ("-std=c11", "-O2", "-ffp-contract=off", "-fPIC", "-shared", "-fvisibility=hidden", "-pthread")
 
 
@@ -47,6 +50,16 @@ def build() -> Path:
             raise NotBuilt(f"{shlex.join(command)} failed:\n{done.stderr}")
         made.replace(LIBRARY)
     return LIBRARY
+
+
+def wheel_tag(library: Path = LIBRARY) -> str:
+    """The tag of a wheel that holds this library: for any Python 3, since ctypes loads it, and every glibc
+    that has the versions of symbols that the linker asked for. Without such versions: for this platform."""
+    platform = re.sub(r"[-.]", "_", sysconfig.get_platform())
+    minors = [int(minor) for minor in re.findall(rb"\0GLIBC_2\.(\d+)", library.read_bytes())]
+    if minors:
+        platform = platform.replace("linux", f"manylinux_2_{max(OLDEST_GLIBC, *minors)}", 1)
+    return f"py3-none-{platform}"
 
 
 def _compiler() -> list[str]:

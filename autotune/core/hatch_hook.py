@@ -6,7 +6,6 @@ Without a C compiler the wheel holds no library, serves any platform, and choose
 from __future__ import annotations
 
 import runpy
-import sysconfig
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +24,6 @@ class CoreHook(BuildHookInterface[Any]):
         except core["NotBuilt"] as fault:
             self.app.display_warning(f"autotune chooses kernels in Python, more slowly: {fault}")
             return
-        platform = sysconfig.get_platform().replace("-", "_").replace(".", "_")
         build_data["pure_python"] = False
-        build_data["tag"] = f"py3-none-{platform}"
+        build_data["tag"] = core["wheel_tag"](library)
         build_data["artifacts"].append(f"/autotune/core/{library.name}")

@@ -487,3 +487,15 @@ def test_the_library_is_built_by_whatever_compiler_is_told(monkeypatch, tmp_path
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(BUILD["NotBuilt"], match="no C compiler"):
         BUILD["build"]()
+
+
+def test_a_wheel_is_for_every_c_library_that_has_the_symbols(tmp_path: Path) -> None:
+    """What the linker wrote, as another reader of it says; 2.17 at least, and no tag of glibc without it."""
+    listed = subprocess.run(["readelf", "--version-info", core.FOLDER / "libautotune_core.so"],
+                            capture_output=True, text=True, check=True).stdout  # fmt: skip
+    newest = max(int(minor) for minor in re.findall(r"GLIBC_2\.(\d+)", listed))
+    assert BUILD["wheel_tag"]().startswith(f"py3-none-manylinux_2_{max(newest, 17)}_")
+    library = tmp_path / "library.so"
+    for text, platform in ((b"\0GLIBC_2.2.5\0GLIBC_2.4\0", "manylinux_2_17_"), (b"\0musl\0", "linux_")):
+        library.write_bytes(text)
+        assert BUILD["wheel_tag"](library).startswith(f"py3-none-{platform}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import subprocess
 from functools import cache
 from pathlib import Path
 
@@ -70,3 +71,20 @@ def test_pages_that_are_named_in_the_code_are_there() -> None:
     texts = [path.read_text(encoding="utf-8") for path in files if path.suffix in kinds]
     named = {name for text in texts for name in _MENTIONED.findall(text)}
     assert sorted(name for name in named if not (ROOT / name).exists()) == []
+
+
+def test_databases_are_in_the_history() -> None:
+    """By the hashes that their page names."""
+    text = (ROOT / "studies/databases/README.md").read_text(encoding="utf-8")
+    named = dict(re.findall(r"^\| `(\S+)` \| ([0-9a-f]{40}) \|", text, re.MULTILINE))
+    assert named and set(re.findall(r"\b[0-9a-f]{40}\b", text)) == set(named.values())
+    if _git("rev-parse", "--is-shallow-repository") != "false\n":
+        pytest.skip("no clone with the whole history")
+    told = _git("cat-file", "--batch-check", given="\n".join(named.values()))
+    assert [line for line in told.splitlines() if " blob " not in line] == []
+
+
+def _git(*words: str, given: str = "") -> str:
+    """What git prints in the checkout; nothing where it is none."""
+    command = ["git", "-C", str(ROOT), *words]
+    return subprocess.run(command, input=given, capture_output=True, text=True, check=False).stdout

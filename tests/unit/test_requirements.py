@@ -51,3 +51,10 @@ def test_what_a_text_installs_is_known_and_quoted(path: Path) -> None:
 def test_the_distribution_has_a_name_of_its_own() -> None:
     assert PROJECT["name"] == "autotune-sgemm"
     assert PROJECT["scripts"] == {"autotune": "autotune.cli.start:main"}
+
+
+def test_the_image_holds_all_that_the_manual_uses() -> None:
+    """Every extra that is not for working on autotune itself."""
+    text = (REPOSITORY / "Dockerfile").read_text(encoding="utf-8")
+    used = set(PROJECT["optional-dependencies"]) - {"dev", "browser", "release"}
+    assert re.findall(r"make setup EXTRAS=(\S+)", text) == ["-".join(sorted(used))]
