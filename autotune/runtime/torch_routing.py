@@ -55,13 +55,13 @@ class RoutedKind(NamedTuple):
 
     @property
     def saved_us(self) -> float:
-        """The GPU time that all of them are expected to have saved."""
+        """The GPU time that all of them are predicted to have saved."""
         is_known = not self.reason and self.expected_us and self.cublas_us
         return self.num_calls * (self.cublas_us - self.expected_us) if is_known else 0.0
 
     def __str__(self) -> str:
         bias = " and a bias" if self.has_bias else ""
-        times = f"{self.expected_us:.1f} us, cuBLAS {self.cublas_us:.1f} us"
+        times = f"predicted {self.expected_us:.1f} us, cuBLAS {self.cublas_us:.1f} us"
         return f"{self.num_calls:,} x {self.gemm}{bias}: {times}"
 
 
@@ -217,19 +217,25 @@ class TorchRouting:
         those of late: the report counts the calls of all."""
         return _kinds(self._plain.told(), self._biased.told())
 
-    def report(self) -> str:
-        """The same as text: hits, misses with reasons, and the time that they are expected to save."""
+    def tally(self) -> Counter[str]:
+        """The number of calls so far by the reason why they were left alone; "": they were served."""
         plain, biased = self._plain.told(), self._biased.told()
-        kinds = _kinds(plain, biased)
-        misses = self._others + plain.forgotten + biased.forgotten
+        calls = self._others + plain.forgotten + biased.forgotten
         if self._router is not None:
-            misses += self._router.left_alone()
-        for kind in kinds:
-            misses[kind.reason] += kind.num_calls
+            calls += self._router.left_alone()
+        for kind in _kinds(plain, biased):
+            calls[kind.reason] += kind.num_calls
+        return calls
+
+    def report(self) -> str:
+        """The same as text: hits, misses with reasons, and the GPU time that the table predicts they save."""
+        plain, biased = self._plain.told(), self._biased.told()
+        kinds, misses = _kinds(plain, biased), self.tally()
         hits = misses.pop("", 0)
         saved = sum(kind.saved_us for kind in kinds) + plain.saved_us + biased.saved_us
         lines = [
-            f"{hits:,} products served, {misses.total():,} left alone; expected to save {saved / 1e3:,.1f} ms"
+            f"{hits:,} products served, {misses.total():,} left alone; "
+            f"predicted, not measured: {saved / 1e3:,.1f} ms of the GPU's time saved"
         ]
         lines += [f"  left alone: {number:,} x {reason}" for reason, number in misses.most_common()]
         if self.no_router:

@@ -177,8 +177,8 @@ def test_what_is_expected_to_be_faster_is_served_and_the_rest_left_alone(torch, 
     assert (kinds[WINS].reason, kinds[WINS].saved_us) == ("", 30.0)
     assert "as fast" in kinds[LOSES].reason and "not known" in kinds[UNKNOWN].reason
     told = routing.report()
-    assert "6 products served, 6 left alone; expected to save 0.1 ms" in told
-    assert "3 x 70x66x40:NN: 10.0 us, cuBLAS 20.0 us" in told
+    assert "6 products served, 6 left alone; predicted, not measured: 0.1 ms" in told
+    assert "3 x 70x66x40:NN: predicted 10.0 us, cuBLAS 20.0 us" in told
 
 
 @pytest.mark.parametrize("form", ["vector", "matrix"])
@@ -419,7 +419,7 @@ def test_a_program_of_endlessly_many_kinds_keeps_a_few(torch, routing, monkeypat
             assert not check(torch, "mm", *operands(LOSES, n=n))
             assert not check(torch, "addmm", normal(70, n), *operands(LOSES, n=n))
             assert len(routing.kinds()) <= 3
-    assert "100 products served, 200 left alone; expected to save 1.0 ms" in routing.report()
+    assert "100 products served, 200 left alone; predicted, not measured: 1.0 ms" in routing.report()
     assert "200 x cuBLAS is expected to be as fast" in routing.report()
 
 
