@@ -13,6 +13,7 @@ import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -60,6 +61,53 @@ def ratio_interval(
         return None
     (low, high), (other_low, other_high) = median_interval(first, each), median_interval(second, each)
     return other_low / high, other_high / low
+
+
+class MeanRatio(NamedTuple):
+    """The geometric mean of the ratios of pairs, with an interval that holds the true one."""
+
+    mean: float
+    low: float
+    high: float
+
+    def __str__(self) -> str:
+        return f"{self.mean:.3f} [{self.low:.3f}, {self.high:.3f}]"
+
+
+def mean_ratio(first: Sequence[float], second: Sequence[float], confidence: float = 0.95) -> MeanRatio:
+    """Of the first over the second, which were timed in pairs: Student's t on the logarithms. Raises
+    ValueError for fewer than two pairs."""
+    logs = [math.log(a / b) for a, b in zip(first, second, strict=True)]
+    if len(logs) < 2:
+        raise ValueError("an interval takes two pairs or more")
+    mean = statistics.fmean(logs)
+    error = statistics.stdev(logs) / math.sqrt(len(logs))
+    half = error * _t_quantile(confidence, len(logs) - 1)
+    return MeanRatio(math.exp(mean), math.exp(mean - half), math.exp(mean + half))
+
+
+def _t_quantile(confidence: float, freedom: int) -> float:
+    """Which size Student's t stays below with this chance."""
+    low, high = 0.0, 1.0
+    while _t_chance(high, freedom) < confidence:
+        high *= 2
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (middle, high) if _t_chance(middle, freedom) < confidence else (low, middle)
+    return high
+
+
+def _t_chance(t: float, freedom: int) -> float:
+    """The chance that Student's t is smaller than this in size (Abramowitz and Stegun, 26.7.3 and 26.7.4)."""
+    angle = math.atan(t / math.sqrt(freedom))
+    square, is_odd = math.cos(angle) ** 2, freedom % 2
+    term = total = math.cos(angle) if is_odd else 1.0
+    for i in range(2 + is_odd, freedom - 1, 2):
+        term *= square * (i - 1) / i
+        total += term
+    if not is_odd:
+        return math.sin(angle) * total
+    return 2 / math.pi * (angle + (math.sin(angle) * total if freedom > 1 else 0.0))
 
 
 def _half_chance(n: int, i: int) -> float:

@@ -91,22 +91,23 @@ def contestants(torch: Any, runtime: Dispatcher, folder: Path, size: int) -> dic
         "torch.ops.autotune.sgemm": TimedCall(lambda: op(a, b), NEW, 1.0),
     }
     for way, is_compiled in (("", True), (", Python alone", False)):
-        served, alone = (_routing(folder, reason, is_compiled) for reason in ("", "to be timed"))
+        served, alone = (routing_that(folder, reason, is_compiled) for reason in ("", "to be timed"))
         if is_compiled and served.no_router:
             console.note(f"There is no router in C++: {served.no_router}")
         for name, rival, bar, routing in (
             ("routed and served", NEW, 1.1, served), ("routed and left alone", NEW, 1.05, alone),
             ("routed", HALF, 1.05, served), ("routed and left alone", SUM, 1.05, alone),
         ):  # fmt: skip
-            found[f"{rival}, {name}{way}"] = TimedCall(own[rival], rival, bar, partial(_same, routing))
+            found[f"{rival}, {name}{way}"] = TimedCall(own[rival], rival, bar, partial(same, routing))
     return found
 
 
-def _same(routing: TorchRouting) -> TorchRouting:
+def same(routing: TorchRouting) -> TorchRouting:
+    """A context that is entered again and again."""
     return routing
 
 
-def _routing(folder: Path, reason: str, is_compiled: bool) -> TorchRouting:
+def routing_that(folder: Path, reason: str, is_compiled: bool) -> TorchRouting:
     """One that serves everything, or leaves all alone for a reason."""
 
     class Told(RoutedEngine):

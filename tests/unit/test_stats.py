@@ -175,3 +175,15 @@ def test_hope_fades_and_never_vanishes(since):
 
 def test_an_approximation_of_one_is_finite():
     assert math.isfinite(stats.slower_p_value([1.0] * 200))
+
+
+def test_the_interval_of_a_mean_ratio_is_students():
+    """Tabled quantiles, of one pair of ratios more than there are degrees of freedom."""
+    for freedom, quantile in ((1, 12.7062), (2, 4.30265), (5, 2.57058), (29, 2.04523), (120, 1.97993)):
+        logs = np.linspace(-1, 1, freedom + 1)
+        found = stats.mean_ratio(np.exp(logs), np.ones(freedom + 1))
+        half = quantile * logs.std(ddof=1) / math.sqrt(freedom + 1)
+        assert math.log(found.high) == pytest.approx(half, rel=1e-5)
+        assert found.mean == pytest.approx(1) and found.low == pytest.approx(1 / found.high)
+    with pytest.raises(ValueError, match="two pairs"):
+        stats.mean_ratio([1.0], [1.0])

@@ -1,0 +1,269 @@
+"""What programs of PyTorch gain by a table: unmodified FP32 programs, plain and routed in turns.
+
+    python benchmarks/programs.py --table FOLDER [--only bert policy ...] [--own] [--seconds 4] [--out FILE]
+    python benchmarks/programs.py --table FOLDER --host [--out FILE]       host time of a call, beside torch's
+    python benchmarks/programs.py --table FOLDER --record FILE             what they call, for a search
+    python benchmarks/programs.py --device cpu --tiny --pairs 3            a test of this script without a GPU
+
+FOLDER is an exported table, imported as a package. The programs are those of `program_steps.py`: ten by
+default, with `--own` five of other kinds. In one process each runs in pairs of stretches, one plain and one
+routed, in random order: a stretch takes 30 ms or more, begins and ends with a GPU that has nothing to do, and
+enters the routing before its clock begins. Where a step can be captured, it is captured plain and routed, and
+both graphs are replayed in turns likewise. After all that each program is profiled: kernels and the GPU's
+busy time of a step, plain and routed, and the gain that is attainable (`program_gain.py`).
+
+Ratios are plain over routed: geometric means of the pairs with 95 % intervals by Student's t. Needs torch;
+a program that fails, as where its package is missing, is told and left out.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import statistics
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import program_gain
+import program_host
+import reports
+import torch
+from program_race import PLAIN, ROUTED, Side, captured, race, ratio_of
+from program_steps import PROGRAMS, Program, Step
+
+from autotune.cli import console
+from autotune.errors import UsageError
+
+
+class Place(NamedTuple):
+    """Where programs run: a device, how to wait for it, and a table's routing (None: a test without a
+    GPU)."""
+
+    device: str
+    wait: Callable[[], object]
+    routing: Any
+
+    def sides(self, step: Step) -> dict[str, Side]:
+        around = nullcontext if self.routing is None else lambda: self.routing
+        return {PLAIN: Side(step, nullcontext), ROUTED: Side(step, around)}
+
+
+# ------------------------------------------------------------------------------------------------
+# One program
+
+
+def measure(name: str, step: Step, place: Place, args: argparse.Namespace) -> dict[str, Any]:
+    """Its races, and what became of the products of one routed step."""
+    found: dict[str, Any] = {
+        "eager": race(place.sides(step), place.wait, args.seconds, args.pairs, args.seed)
+    }
+    if place.routing is not None:
+        found["calls"] = calls_of(step, place)
+        waits = PROGRAMS[name].waits
+        found["graph"] = (
+            {"refused": "a step waits for the GPU"} if waits else _raced_graphs(step, place, args)
+        )
+    return found
+
+
+def calls_of(step: Step, place: Place) -> dict[str, Any]:
+    """The products of a step by the reason why they were left alone ("": served), and by kind."""
+    routing = place.routing
+    tally, kinds = routing.tally(), _kinds(routing)
+    with routing:
+        step()
+        place.wait()
+    kinds = _kinds(routing) - kinds
+    return {"tally": dict(routing.tally() - tally), "kinds": [_facts(*one) for one in kinds.items()]}
+
+
+def _kinds(routing: Any) -> Counter[Any]:
+    """Calls so far by kind, whatever their leading dimensions and alignment are."""
+    found = Counter[Any]()
+    for kind in routing.kinds():
+        found[kind._replace(num_calls=0)] += kind.num_calls
+    return found
+
+
+def _facts(kind: Any, num_calls: int) -> dict[str, Any]:
+    gemm = kind.gemm
+    return {
+        "gemm": str(gemm), "batch": gemm.batch, "m": gemm.m, "n": gemm.n, "k": gemm.k,
+        "has_bias": kind.has_bias, "reason": kind.reason, "expected_us": kind.expected_us,
+        "cublas_us": kind.cublas_us, "num_calls": num_calls,
+    }  # fmt: skip
+
+
+def _raced_graphs(step: Step, place: Place, args: argparse.Namespace) -> dict[str, Any]:
+    replays = {}
+    for name, side in place.sides(step).items():
+        try:
+            replays[name] = Side(captured(side, place.wait).replay, nullcontext)
+        except Exception as error:  # whatever torch or the table refuses
+            return {"refused": f"{name}: {error!r:.300}"}
+    return race(replays, place.wait, args.seconds, args.pairs, args.seed)
+
+
+# ------------------------------------------------------------------------------------------------
+# All of them
+
+
+def chosen(args: argparse.Namespace) -> dict[str, Program]:
+    """Raises UsageError for a name of no program."""
+    unknown = [name for name in args.only or () if name not in PROGRAMS]
+    if unknown:
+        raise UsageError(f"no program is named {', '.join(unknown)}; choose from {', '.join(PROGRAMS)}")
+    names = args.only or [name for name, program in PROGRAMS.items() if program.is_own == args.own]
+    return {name: PROGRAMS[name] for name in names}
+
+
+def _place(args: argparse.Namespace) -> Place:
+    torch.set_float32_matmul_precision("highest")
+    torch.backends.cudnn.allow_tf32 = False
+    if args.device == "cpu":
+        torch.set_num_threads(1)
+        return Place("cpu", lambda: None, None)
+    if args.table is None:
+        raise UsageError("no table; pass --table FOLDER, or try this script with --device cpu --tiny")
+    table = imported(args.table)
+    if args.record is not None:
+        table.record_calls(args.record)
+    return Place(args.device, torch.cuda.synchronize, table.torch())
+
+
+def imported(folder: Path) -> Any:
+    """An exported folder, as the package that it is."""
+    folder = folder.resolve()
+    sys.path.insert(0, str(folder.parent))
+    return importlib.import_module(folder.name)
+
+
+def _run(args: argparse.Namespace) -> None:
+    programs, place, report = chosen(args), _place(args), _identity(args)
+    if args.record is not None:
+        for program in programs.values():
+            calls_of(_made(program, place, args), place)
+        return
+    if place.routing is not None:
+        report["host"] = program_host.measured(args.table, with_setting=args.host)
+        console.show(program_host.told(report["host"]) + "\n")
+    steps = {} if args.host else _measure_all(programs, place, report, args)
+    if place.routing is not None and not args.no_profile:
+        host = program_host.medians(report["host"])
+        for name, step in steps.items():  # profiling slows down whatever comes after it
+            found = report["programs"][name]
+            found["profile"] = program_gain.profiled(step, place.routing, place.wait)
+            found["attainable"] = program_gain.attainable(found, host)
+    reports.keep(args.out, report)
+    if steps:
+        console.show(told(report["programs"]))
+
+
+def _measure_all(
+    programs: Mapping[str, Program], place: Place, report: dict[str, Any], args: argparse.Namespace
+) -> dict[str, Step]:
+    """Measure all into the report; returns the steps of those that ran. One that fails is told, and left
+    out: the others are worth their time."""
+    steps = {}
+    for name, program in programs.items():
+        began = time.perf_counter()
+        try:
+            steps[name] = _made(program, place, args)
+            report["programs"][name] = measure(name, steps[name], place, args)
+        except Exception as error:
+            steps.pop(name, None)
+            report["failed"][name] = repr(error)
+            console.note(f"{name} failed: {error!r:.500}")
+        console.note(f"{name}: {time.perf_counter() - began:.1f} s")
+        reports.keep(args.out, report)
+    return steps
+
+
+def _made(program: Program, place: Place, args: argparse.Namespace) -> Step:
+    torch.manual_seed(args.seed)
+    return program.make(place.device, **program.tiny if args.tiny else {})
+
+
+def _identity(args: argparse.Namespace) -> dict[str, Any]:
+    return {
+        "benchmark": "programs", "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else "none",
+        "torch": torch.__version__, "table": str(args.table), "seed": args.seed, "is_tiny": args.tiny,
+        "programs": {}, "failed": {},
+    }  # fmt: skip
+
+
+# ------------------------------------------------------------------------------------------------
+# What is told
+
+
+def told(programs: Mapping[str, Mapping[str, Any]]) -> str:
+    """A row for each program, and the geometric means of their ratios."""
+    headers = ["program", "ms", "eager", "GPU", "kernels", "served", "left", "graph", "attainable", "reached"]
+    rows = [_row(name, found) for name, found in programs.items()]
+    lines = reports.table(headers, rows)
+    for title in ("eager", "graph"):
+        raced = [found[title] for found in programs.values() if "step_s" in found.get(title, {})]
+        ratios = [ratio_of(one).mean for one in raced]
+        if ratios:
+            lines.append(f"{title}: geometric mean {statistics.geometric_mean(ratios):.3f} of {len(ratios)}")
+    shares = [share for found in programs.values() if (share := reached(found)) is not None]
+    if shares:
+        lines.append(f"share reached of what is attainable: {statistics.fmean(shares):.0%} in the mean")
+    graphs = {name: found.get("graph", {}) for name, found in programs.items()}
+    lines += [f"{name} is not captured: {one['refused']}" for name, one in graphs.items() if "refused" in one]
+    return "\n".join(lines)
+
+
+def _row(name: str, found: Mapping[str, Any]) -> list[str]:
+    profile, tally = found.get("profile"), found.get("calls", {}).get("tally", {})
+    gpu = kernels = ""
+    if profile:
+        plain, routed = profile[PLAIN], profile[ROUTED]
+        gpu = f"{plain['busy_us'] / routed['busy_us']:.3f}" if routed["busy_us"] else ""
+        kernels = f"{plain['num_kernels']:.0f} -> {routed['num_kernels']:.0f}"
+    share, best = reached(found), found.get("attainable")
+    step_ms = 1e3 * statistics.median(found["eager"]["step_s"][PLAIN])
+    return [
+        name, f"{step_ms:.3f}", str(ratio_of(found["eager"])), gpu, kernels,
+        str(tally.get("", 0)), str(sum(tally.values()) - tally.get("", 0)),
+        str(ratio_of(found["graph"])) if "step_s" in found.get("graph", {}) else "",
+        f"{best['ratio']:.3f}" if best else "", "" if share is None else f"{share:.0%}",
+    ]  # fmt: skip
+
+
+def reached(found: Mapping[str, Any]) -> float | None:
+    """The share of the attainable saving of time that the program has; None where next to none is."""
+    best = found.get("attainable")
+    if best is None or best["ratio"] < program_gain.LEAST_RATIO:
+        return None
+    return (1 - 1 / ratio_of(found["eager"]).mean) / (1 - 1 / float(best["ratio"]))
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--table", type=Path)
+    parser.add_argument("--only", nargs="+", metavar="NAME", help=", ".join(PROGRAMS))
+    parser.add_argument("--own", action="store_true", help="the five of other kinds instead of the ten")
+    parser.add_argument("--seconds", type=float, default=4.0, help="of a program, and of its graphs")
+    parser.add_argument("--pairs", type=int, default=30, help="how many there are at least")
+    parser.add_argument("--seed", type=int, default=5)
+    parser.add_argument("--device", default="cuda")
+    parser.add_argument("--tiny", action="store_true", help="small models, which say nothing")
+    parser.add_argument("--no-profile", action="store_true")
+    parser.add_argument(
+        "--host", action="store_true", help="only the host time of a call, in several settings"
+    )
+    parser.add_argument("--record", type=Path, help="only record what a step of each program calls")
+    parser.add_argument("--out", type=Path)
+    reports.run(_run, parser.parse_args(arguments))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,150 @@
+"""benchmarks/programs.py without a GPU: tiny programs run in turns, and what is told is what was measured."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections import Counter
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
+
+import program_gain
+import program_race
+import programs
+from program_race import PLAIN, ROUTED, Side
+from program_steps import PROGRAMS
+
+from autotune.gemm import Gemm
+from autotune.runtime.torch_routing import RoutedKind
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("STRETCH_S", "WARM_S"):
+        monkeypatch.setattr(program_race, name, 0.0)
+
+
+class FakeRouting:
+    """Within it a step makes two served calls and one that is left alone."""
+
+    def __init__(self) -> None:
+        self.is_on, self.num = False, 0
+
+    def __enter__(self) -> None:
+        self.is_on = True
+
+    def __exit__(self, *_: object) -> None:
+        self.is_on = False
+
+    def step(self) -> None:
+        self.num += self.is_on
+
+    def tally(self) -> Counter[str]:
+        return Counter({"": 2 * self.num, "as fast": self.num})
+
+    def kinds(self) -> list[RoutedKind]:
+        one = RoutedKind(Gemm(32, 256, 64), True, self.num, 5.0, 8.0, "")
+        return [one, one, RoutedKind(Gemm(4, 4, 4), False, self.num, 1.0, 1.0, "as fast")]
+
+
+def test_tiny_programs_run_on_the_host(tmp_path: Path, capsys: Any) -> None:
+    names = ["policy", "autoencoder"]
+    out = tmp_path / "programs.json"
+    programs.main(["--device", "cpu", "--tiny", "--pairs", "2", "--out", str(out), "--only", *names])
+    report = json.loads(out.read_text())
+    assert not report["failed"] and list(report["programs"]) == names
+    told = capsys.readouterr().out
+    for name, found in report["programs"].items():
+        times = found["eager"]["step_s"]
+        assert len(times[PLAIN]) == len(times[ROUTED]) >= 2 and f"| {name} |" in told
+    assert f"of {len(names)}" in told
+
+
+def test_what_fails_is_told_and_the_others_run(monkeypatch: Any, tmp_path: Path, capsys: Any) -> None:
+    broken = PROGRAMS["policy"]._replace(make=lambda *_, **__: int("no number"))
+    monkeypatch.setitem(PROGRAMS, "dlrm", broken)
+    out = tmp_path / "programs.json"
+    programs.main(
+        ["--device", "cpu", "--tiny", "--pairs", "2", "--out", str(out), "--only", "dlrm", "policy"]
+    )
+    report = json.loads(out.read_text())
+    assert "no number" in report["failed"]["dlrm"] and list(report["programs"]) == ["policy"]
+    assert "dlrm failed" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        programs.main(["--device", "cpu", "--only", "nothing"])
+    assert "no program is named nothing" in capsys.readouterr().err
+
+
+def test_turns_are_paired_in_random_order(monkeypatch: Any) -> None:
+    log: list[str] = []
+    sides = {name: Side(lambda name=name: log.append(name), FakeRouting) for name in (PLAIN, ROUTED)}
+    found = program_race.race(sides, lambda: None, 0.0, 8, 1)
+    assert found["num_steps"] == 1 and [len(times) for times in found["step_s"].values()] == [8, 8]
+    turns = log[-16:]
+    pairs = {tuple(turns[i : i + 2]) for i in range(0, 16, 2)}
+    assert pairs == {(PLAIN, ROUTED), (ROUTED, PLAIN)}
+
+
+def test_the_calls_of_a_step_are_counted_by_kind() -> None:
+    routing = FakeRouting()
+    with routing:
+        routing.step()
+    found = programs.calls_of(routing.step, programs.Place("cpu", lambda: None, routing))
+    assert found["tally"] == {"": 2, "as fast": 1}
+    assert [(kind["m"], kind["num_calls"]) for kind in found["kinds"]] == [(32, 2), (4, 1)]
+
+
+def averages() -> list[Any]:
+    def one(key: str, shapes: list[list[int]], calls: int, us: float) -> Any:
+        return SimpleNamespace(key=key, input_shapes=shapes, count=calls, device_time_total=us)
+
+    steps = program_gain.NUM_STEPS
+    return [
+        one("aten::addmm", [[256], [32, 64], [64, 256]], 2 * steps, 20.0 * steps),
+        one("aten::bmm", [[3, 4, 5], [3, 5, 6]], steps, 9.0 * steps),
+        one("aten::relu", [[3, 4]], steps, 9.0 * steps),
+    ]
+
+
+def test_what_is_attainable_is_less_of_the_host_or_of_the_gpu() -> None:
+    """Two calls served in 5 us instead of 10, and three that take the host 20 us less each."""
+    products = program_gain._products(averages())
+    assert [(p["batch"], p["m"], p["n"], p["k"]) for p in products] == [(1, 32, 256, 64), (3, 4, 6, 5)]
+    served = {"batch": 1, "m": 32, "n": 256, "k": 64, "reason": "", "expected_us": 5.0, "num_calls": 2}
+    alone = served | {"k": 65, "reason": "as fast", "expected_us": 1.0}
+    host = {op: {"torch": 30.0, "sgemm": 10.0} for op in ("addmm", "bmm")}
+
+    def best(host_us: float, busy_us: float) -> dict[str, float]:
+        profile = {"products": products, "host_us": host_us, "busy_us": busy_us}
+        found = {
+            "eager": {"step_s": {PLAIN: [1e-4] * 3}},
+            "calls": {"kinds": [served, alone]},
+            "profile": {PLAIN: profile},
+        }
+        return program_gain.attainable(found, host)
+
+    assert best(95.0, 20.0)["ratio"] == pytest.approx(100 / 40)
+    assert best(20.0, 95.0)["ratio"] == pytest.approx(100 / 90)
+    assert best(95.0, 95.0)["gpu_saved_us"] == pytest.approx(10.0)
+
+
+def test_the_gpu_is_busy_once_where_kernels_overlap() -> None:
+    assert program_gain.union([(5, 9), (0, 4), (3, 6), (20, 21)]) == 10
+
+
+def test_a_row_tells_ratio_interval_and_share() -> None:
+    eager = {"step_s": {PLAIN: [2.0, 2.0], ROUTED: [1.6, 1.6]}, "num_steps": 1}
+    sides = {PLAIN: {"busy_us": 30.0, "num_kernels": 7}, ROUTED: {"busy_us": 20.0, "num_kernels": 9}}
+    found = {
+        "eager": eager, "graph": {"refused": "it waits"}, "calls": {"tally": {"": 5, "x": 2}},
+        "attainable": {"ratio": 2.0}, "profile": sides,
+    }  # fmt: skip
+    told = programs.told({"one": found})
+    row = "| one | 2000.000 | 1.250 [1.250, 1.250] | 1.500 | 7 -> 9 | 5 | 2 |  | 2.000 | 40% |"
+    assert row in told and "one is not captured: it waits" in told and "40% in the mean" in told
