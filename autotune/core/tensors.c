@@ -266,21 +266,37 @@ void *autotune_sgemm_of_tensors(void *self, void *const *arguments, intptr_t num
     return result;
 }
 
-bool autotune_is_left_alone(autotune_handle *handle, const void *a, const void *b, const void *out, const void *bias) {
+autotune_plan *autotune_meet(autotune_handle *handle, const void *a, const void *b, const void *out, const void *bias,
+                             bool *is_left_alone) {
     const tensor *const operands[] = {a, b, out};
     product asked = {.kind.bias = bias ? AUTOTUNE_BIAS_COLUMNS : AUTOTUNE_BIAS_NONE};
-    if (at_is_forked()) return false;
+    *is_left_alone = false;
+    if (at_is_forked()) return NULL;
     for (int i = 0; i < 2 + (out != NULL); i++) {
-        if (!read_operand(operands[i], i, &asked.of[i], &asked.kind)) return false;
+        if (!read_operand(operands[i], i, &asked.of[i], &asked.kind)) return NULL;
     }
-    if (!count_products(asked.of, out, &asked.kind)) return false;
+    if (!count_products(asked.of, out, &asked.kind)) return NULL;
     if (!out) expect_new(&asked.kind);
-    if (bias && !read_bias(bias, &asked.bias, &asked.kind)) return false;
+    if (bias && !read_bias(bias, &asked.bias, &asked.kind)) return NULL;
     autotune_plan *plan = at_recall(handle->runner, &asked.kind);
-    const bool is_left_alone = plan && plan->planned.is_left_alone;
-    if (is_left_alone) autotune_count_call(plan);
+    if (!plan || !plan->planned.is_left_alone) return plan;
+    *is_left_alone = true;
+    autotune_count_call(plan);
     at_plan_release(plan);
-    return is_left_alone;
+    return NULL;
+}
+
+static uint64_t address_of(const tensor *x) { return x ? (uint64_t)(uintptr_t)x->data + x->byte_offset : 0; }
+
+autotune_status autotune_serve(const autotune_handle *handle, autotune_plan *plan, const void *a, const void *b,
+                               const void *c, const void *bias, double alpha, double beta, void *stream) {
+    const at_operands at = {address_of(a), address_of(b), address_of(c), address_of(bias)};
+    if (at.c % AT_ALIGNED != plan->planned.low[2]) return AUTOTUNE_UNKNOWN;
+    if (at_overlap(plan, at)) return AUTOTUNE_OVERLAP;
+    const autotune_status status = autotune_run_plan(handle, plan, (uint64_t)(uintptr_t)stream, at.a, at.b, at.c,
+                                                     at.bias, alpha, beta);
+    if (!status) autotune_count_call(plan);
+    return status;
 }
 
 uint64_t autotune_tensor_calls(const autotune_plan *plan) {

@@ -60,10 +60,20 @@ AUTOTUNE_API void autotune_use_python(const autotune_python *calls);
  * tensor that needs a gradient, invalid arguments. */
 AUTOTUNE_API void *autotune_sgemm_of_tensors(void *self, void *const *arguments, intptr_t num);
 
-/* Whether the known plan for a product of tensors leaves it alone; then the call is counted. The tensors are DLTensor *,
- * of which the last two may be NULL: without an out, C is new. Calls no function of Python. */
-AUTOTUNE_API bool autotune_is_left_alone(autotune_handle *handle, const void *a, const void *b, const void *out,
-                                         const void *bias);
+/* For a router below a library's tensors, without Python: tensors are DLTensor *, of which the last two may be NULL.
+ * Without an out, C is new, packed and aligned.
+ *
+ * The known plan that serves a product, with its own reference; NULL if there is none, or if the known plan leaves such
+ * calls alone: then the call is counted. */
+AUTOTUNE_API autotune_plan *autotune_meet(autotune_handle *handle, const void *a, const void *b, const void *out,
+                                          const void *bias, bool *is_left_alone);
+
+/* Launches such a plan for its tensors, of which only the bias may be NULL, on a stream, and counts the call. Returns
+ * AUTOTUNE_OVERLAP, with nothing launched, if C shares memory with an operand, and AUTOTUNE_UNKNOWN if it is aligned
+ * otherwise than the plan's. */
+AUTOTUNE_API autotune_status autotune_serve(const autotune_handle *handle, autotune_plan *plan, const void *a,
+                                            const void *b, const void *c, const void *bias, double alpha, double beta,
+                                            void *stream);
 
 /* How often these met a plan; and that somebody else did. */
 AUTOTUNE_API uint64_t autotune_tensor_calls(const autotune_plan *plan);

@@ -55,7 +55,8 @@ _SIGNATURES: dict[str, list[Any]] = {
     "autotune_use_python": [ADDRESS],
     "autotune_tensor_calls": [ADDRESS],
     "autotune_count_call": [ADDRESS],
-    "autotune_is_left_alone": 5 * [ADDRESS],
+    "autotune_meet": 6 * [ADDRESS],
+    "autotune_serve": [*6 * [ADDRESS], DOUBLE, DOUBLE, ADDRESS],
 }
 _SIZES = {"autotune_struct_bytes": STRUCTS, "autotune_tensor_struct_bytes": TENSOR_STRUCTS}
 
@@ -74,7 +75,7 @@ def library() -> Any:
     except (OSError, ValueError, AttributeError):  # the last two: sizes or a function are missing
         return None
     found.autotune_tensor_calls.restype = WORD
-    found.autotune_is_left_alone.restype = ctypes.c_bool
+    found.autotune_meet.restype = ADDRESS
     return found
 
 

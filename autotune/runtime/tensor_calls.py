@@ -21,8 +21,9 @@ from .core_structs import Method, PythonCalls, Tensors
 
 _CAPSULE = b"dlpack_exchange_api"
 _MAJOR = 1  # of DLPack, whose minor versions add to the end of its structs
-# Place of dltensor_from_py_object_no_sync among the pointers of DLPackExchangeAPI, which may lack it
-_VIEW = 5
+# Places among the pointers of DLPackExchangeAPI: dltensor_from_py_object_no_sync, which may be absent, and
+# current_work_stream
+_VIEW, _CURRENT_STREAM = 5, 6
 _FASTCALL = 0x80  # METH_FASTCALL: arguments come as an array
 _TELLING = threading.Lock()
 
@@ -46,7 +47,17 @@ def _exchange_of(tensor: type) -> int | None:
     except ValueError:  # a capsule of another name
         return None
     is_known = ctypes.c_uint32.from_address(address).value == _MAJOR
-    return address if is_known and (ctypes.c_void_p * (_VIEW + 1)).from_address(address)[_VIEW] else None
+    return address if is_known and _call_of(address, _VIEW) else None
+
+
+def _call_of(exchange: int, place: int) -> int | None:
+    return (ctypes.c_void_p * (place + 1)).from_address(exchange)[place]
+
+
+def current_stream_of(tensor: type) -> int | None:
+    """The address of the function of torch's tensors that tells a device's current stream."""
+    exchange = _exchange_of(tensor)
+    return None if exchange is None else _call_of(exchange, _CURRENT_STREAM)
 
 
 @cache

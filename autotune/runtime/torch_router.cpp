@@ -1,9 +1,10 @@
-// Kernels of torch's dispatcher that run before those in Python (torch_routing.py). A call that is known to be left
-// alone goes to torch's own kernel; any other goes to Python, which serves it or decides what happens to its kind.
+// Kernels of torch's dispatcher that run before those in Python (torch_routing.py). A call of a known kind is served
+// here, or goes to torch's own kernel if it is left alone; any other goes to Python, which decides what happens to its
+// kind, and serves what this does not.
 //
-// Nothing is decided here. The core stores the decision for each kind of call, and counts calls (core/tensors.h,
-// autotune_is_left_alone). This file is compiled on the user's machine for the installed torch (torch_router.py); it
-// needs nothing of Python or CUDA.
+// Nothing is decided here. The core stores the decision for each kind of call, launches, and counts calls
+// (core/tensors.h, autotune_meet). This file is compiled on the user's machine for the installed torch
+// (torch_router.py); it needs nothing of Python or CUDA.
 
 #include <ATen/Context.h>
 #include <ATen/core/Tensor.h>
@@ -25,6 +26,7 @@
 #include HEADER(addmm, BACKEND)
 #include HEADER(baddbmm, BACKEND)
 #include HEADER(bmm, BACKEND)
+#include HEADER(empty, BACKEND)
 #include HEADER(mm, BACKEND)
 
 namespace {
@@ -42,19 +44,33 @@ struct Table {
 
 enum Reason { UNLIKE, DTYPE, TF32 }; // why a call is left alone before any table is asked
 
-// Python fills this in, and keeps it.
+// Python fills this in, and keeps it. Functions of the core (core.h, tensors.h), and one of torch's exchange of tensors.
 struct Router {
-    bool (*is_left_alone)(void *handle, const DLTensor *a, const DLTensor *b, const DLTensor *out,
-                          const DLTensor *bias);
+    void *(*meet)(void *handle, const DLTensor *a, const DLTensor *b, const DLTensor *out, const DLTensor *bias,
+                  bool *is_left_alone);
+    int (*serve)(const void *handle, void *plan, const DLTensor *a, const DLTensor *b, const DLTensor *c,
+                 const DLTensor *bias, double alpha, double beta, void *stream);
+    void (*release_plan)(void *plan);
+    int (*current_stream)(DLDeviceType type, int32_t device, void **stream);
     const Table *plain, *biased; // for products, and for those to which a vector is added
     uint64_t *num_left_alone;    // (reasons)
 };
 
-// alpha A B + beta C. Without an out the result is new.
+// alpha A B + beta C. Without an out the result is new; without a C, alpha is 1.
 struct Product {
     const Tensor &a, &b;
     const Tensor *out = nullptr, *c = nullptr;
-    const Scalar *beta = nullptr;
+    const Scalar *beta = nullptr, *alpha = nullptr;
+
+    bool reads_c() const { return c && !beta->equal(0); }
+};
+
+// What is known of a call: it is left alone, or a plan of the core's serves it; else Python must look at it.
+struct Met {
+    bool is_left_alone = false;
+    const void *handle = nullptr;
+    std::unique_ptr<void, void (*)(void *)> plan{nullptr, nullptr};
+    bool is_added = false; // the kernel adds C, a bias
 };
 
 // The tensor for the core, in the form in which it reads Python's tensors too. This backend's devices count as CUDA's.
@@ -99,34 +115,60 @@ struct Entered {
         return !x || (x->scalar_type() == at::kFloat && x->device().type() == device && !x->is_neg());
     }
 
-    // The conditions of torch_routing.py; false if Python must look at the call.
-    bool is_left_alone(int64_t num_dimensions, const Product &asked) const {
+    // The conditions of torch_routing.py.
+    Met meet(int64_t num_dimensions, const Product &asked) const {
         const Tensor &a = asked.a, &b = asked.b;
-        if (is_over) return true;
-        if (a.dim() != num_dimensions || b.dim() != num_dimensions) return count(UNLIKE);
-        if (num_dimensions == 3 && a.size(0) != b.size(0)) return count(UNLIKE);
-        if (a.scalar_type() != at::kFloat || b.scalar_type() != at::kFloat) return count(DTYPE);
-        if (asked.c && asked.c->scalar_type() != at::kFloat) return count(DTYPE);
+        if (is_over) return {true};
+        if (a.dim() != num_dimensions || b.dim() != num_dimensions) return {count(UNLIKE)};
+        if (num_dimensions == 3 && a.size(0) != b.size(0)) return {count(UNLIKE)};
+        if (a.scalar_type() != at::kFloat || b.scalar_type() != at::kFloat) return {count(DTYPE)};
+        if (asked.c && asked.c->scalar_type() != at::kFloat) return {count(DTYPE)};
         const auto precision = at::globalContext().float32Precision(at::Float32Backend::CUDA, at::Float32Op::MATMUL);
-        if (precision == at::Float32Precision::TF32) return count(TF32);
+        if (precision == at::Float32Precision::TF32) return {count(TF32)};
         for (const Tensor *x : {&a, &b, asked.out, asked.c}) {
-            if (!is_readable(x)) return false;
+            if (!is_readable(x)) return {};
         }
-        if (!asked.c || asked.beta->equal(0)) return is_known(router.plain, {a, b, asked.out}, false);
-        return is_known(is_whole(asked) ? router.plain : router.biased, asked, is_bias(asked));
+        if (!asked.reads_c()) return known(router.plain, {a, b, asked.out}, false);
+        return known(is_whole(asked) ? router.plain : router.biased, asked, is_bias(asked));
     }
 
-    // Whether a table leaves such calls alone; if so, it counts this one. A C that is read and is no bias is first
+    // What a table knows of such calls; it counts those that it leaves alone. A C that is read and is no bias is first
     // copied into the result: the kind of call is that of a new result.
-    bool is_known(const Table *table, const Product &asked, bool is_bias) const {
+    Met known(const Table *table, const Product &asked, bool is_bias) const {
         const DLTensor a = view(asked.a), b = view(asked.b);
         const DLTensor out = view(asked.out ? *asked.out : asked.a), c = view(asked.c ? *asked.c : asked.a);
         for (; table->handle; table++) {
             const bool is_added = is_bias && table->has_bias, is_written = asked.out && (!asked.c || is_added);
             const DLTensor *to = is_written ? &out : nullptr, *bias = is_added ? &c : nullptr;
-            if (router.is_left_alone(table->handle, &a, &b, to, bias)) return true;
+            bool is_left_alone;
+            void *plan = router.meet(table->handle, &a, &b, to, bias, &is_left_alone);
+            if (plan || is_left_alone) return {is_left_alone, table->handle, {plan, router.release_plan}, is_added};
         }
-        return false;
+        return {};
+    }
+
+    // The result, or none if Python must serve.
+    Tensor serve(const Met &met, const Product &asked) const {
+        const bool is_copied = asked.reads_c() && !met.is_added;
+        if (!met.plan || (is_copied && asked.out) || !is_real(asked.alpha) || !is_real(asked.beta)) return {};
+        Tensor result = asked.out ? *asked.out : new_result(asked);
+        if (is_copied) result.copy_(*asked.c);
+        const DLTensor a = view(asked.a), b = view(asked.b), c = view(result);
+        const DLTensor bias = met.is_added ? view(*asked.c) : DLTensor{};
+        const double alpha = asked.alpha ? asked.alpha->toDouble() : 1, beta = is_copied ? asked.beta->toDouble() : 0;
+        void *stream = nullptr;
+        if (!router.current_stream || router.current_stream(kDLCUDA, c.device.device_id, &stream)) return {};
+        const DLTensor *added = met.is_added ? &bias : nullptr;
+        if (router.serve(met.handle, met.plan.get(), &a, &b, &c, added, alpha, beta, stream)) return {};
+        return result;
+    }
+
+    static bool is_real(const Scalar *x) { return !x || x->isFloatingPoint() || x->isIntegral(false); }
+
+    static Tensor new_result(const Product &asked) {
+        at::DimVector extents(asked.a.sizes().begin(), asked.a.sizes().end());
+        extents.back() = asked.b.size(-1);
+        return torch_s::empty(extents, asked.a.options());
     }
 };
 
@@ -136,7 +178,13 @@ struct Kernel {
     c10::SafeKernelFunction python;
     int64_t num_dimensions;
 
-    bool leaves_alone(const Product &asked) const { return entered->is_left_alone(num_dimensions, asked); }
+    // The result of a call that is served here; else of `own` if it is left alone, and of `python`.
+    template <typename Own, typename Python> Tensor run(const Product &asked, Own own, Python python) const {
+        const Met met = entered->meet(num_dimensions, asked);
+        if (met.is_left_alone) return own();
+        const Tensor found = entered->serve(met, asked);
+        return found.defined() ? found : python();
+    }
 
     template <typename... Arguments> Tensor by_python(DispatchKeySet keys, const Arguments &...arguments) const {
         torch::jit::Stack stack{c10::IValue(arguments)...};
@@ -155,15 +203,14 @@ using AddInto = Tensor &(*)(const Tensor &, const Tensor &, const Tensor &, cons
 template <Multiply own> auto multiply(Held kernel) {
     return [kernel](DispatchKeySet keys, const Tensor &a, const Tensor &b) -> Tensor {
         const Held held = kernel;
-        return held->leaves_alone({a, b}) ? own(a, b) : held->by_python(keys, a, b);
+        return held->run({a, b}, [&] { return own(a, b); }, [&] { return held->by_python(keys, a, b); });
     };
 }
 
 template <MultiplyInto own> auto multiply_into(Held kernel) {
     return [kernel](DispatchKeySet keys, const Tensor &a, const Tensor &b, Tensor &out) -> Tensor & {
         const Held held = kernel;
-        if (held->leaves_alone({a, b, &out})) return own(a, b, out);
-        held->by_python(keys, a, b, out);
+        held->run({a, b, &out}, [&] { return own(a, b, out); }, [&] { return held->by_python(keys, a, b, out); });
         return out;
     };
 }
@@ -172,8 +219,8 @@ template <Add own> auto add(Held kernel) {
     return [kernel](DispatchKeySet keys, const Tensor &c, const Tensor &a, const Tensor &b, const Scalar &beta,
                     const Scalar &alpha) -> Tensor {
         const Held held = kernel;
-        if (held->leaves_alone({a, b, nullptr, &c, &beta})) return own(c, a, b, beta, alpha);
-        return held->by_python(keys, c, a, b, beta, alpha);
+        return held->run({a, b, nullptr, &c, &beta, &alpha}, [&] { return own(c, a, b, beta, alpha); },
+                         [&] { return held->by_python(keys, c, a, b, beta, alpha); });
     };
 }
 
@@ -181,8 +228,8 @@ template <AddInto own> auto add_into(Held kernel) {
     return [kernel](DispatchKeySet keys, const Tensor &c, const Tensor &a, const Tensor &b, const Scalar &beta,
                     const Scalar &alpha, Tensor &out) -> Tensor & {
         const Held held = kernel;
-        if (held->leaves_alone({a, b, &out, &c, &beta})) return own(c, a, b, beta, alpha, out);
-        held->by_python(keys, c, a, b, beta, alpha, out);
+        held->run({a, b, &out, &c, &beta, &alpha}, [&] { return own(c, a, b, beta, alpha, out); },
+                  [&] { return held->by_python(keys, c, a, b, beta, alpha, out); });
         return out;
     };
 }

@@ -2,8 +2,8 @@
 
 That takes a compiler for C++20, torch's headers, which its wheel holds, and some 10 seconds, once; a note on
 stderr says so. The library is kept in the cache folder, by torch's build and the source. Without it the
-kernels in Python (torch_routing.py) route alone: what they leave alone takes longer on the host. Copied into
-exported tables.
+kernels in Python (torch_routing.py) route alone: each call takes longer on the host. Copied into exported
+tables.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from typing import Any
 from ..cache_folder import default_cache_dir
 from ..errors import DispatchError
 from .core import library
+from .tensor_calls import current_stream_of
 
 SWITCH = "AUTOTUNE_ROUTER"  # 0: Python's kernels route alone
 SOURCE = Path(__file__).with_suffix(".cpp")
@@ -45,7 +46,10 @@ class _Table(ctypes.Structure):
 
 
 class _Router(ctypes.Structure):
-    _fields_ = tuple((name, ctypes.c_void_p) for name in ("ask", "plain", "biased", "num_left_alone"))
+    _fields_ = tuple(
+        (name, ctypes.c_void_p)
+        for name in ("meet", "serve", "release_plan", "current_stream", "plain", "biased", "num_left_alone")
+    )
 
 
 class Tables:
@@ -73,8 +77,11 @@ class Router:
         self._library = _library(torch, key.lower())
         self._kept = plain, biased
         self._reasons, self._counts = reasons, (ctypes.c_uint64 * len(reasons))()
+        core = library()
+        calls = core.autotune_meet, core.autotune_serve, core.autotune_release_plan
         self._router = _Router(
-            ctypes.cast(library().autotune_is_left_alone, ctypes.c_void_p).value,
+            *(ctypes.cast(call, ctypes.c_void_p).value for call in calls),
+            current_stream_of(torch.Tensor),
             *(ctypes.addressof(x) for x in (plain.list, biased.list, self._counts)),
         )
         self._key, self._entered = key, None

@@ -4,8 +4,8 @@ While routing is on, torch's dispatcher has other kernels for aten's mm, addmm, 
 (torch.library, kind "IMPL"). All products of matrices arrive there: from Python and C++, of `linear` and
 `matmul`, of backward passes, which torch runs in other threads, and of compiled programs. Autograd and
 autocast are above and unchanged. Products that are left alone go to torch's own kernel, so no call arrives
-twice. If possible, kernels in C++ come before these (torch_router.py): calls known to be left alone do not
-arrive here.
+twice. If possible, kernels in C++ come before these (torch_router.py): of a known kind only calls arrive here
+that those do not read.
 
 Left alone are other dtypes, products while the program allows TF32, and kinds of call for which cuBLAS is
 expected to be as fast. The first call of a kind decides what serves it. Copied into exported tables.
@@ -239,7 +239,7 @@ class TorchRouting:
         ]
         lines += [f"  left alone: {number:,} x {reason}" for reason, number in misses.most_common()]
         if self.no_router:
-            lines.append(f"  left alone by kernels in Python, which takes longer: {self.no_router}")
+            lines.append(f"  by kernels in Python, which take longer on the host: {self.no_router}")
         if why_tf32 := forced_tf32():
             lines.append(f"  {why_tf32}")
         served = [kind for kind in kinds if not kind.reason]
