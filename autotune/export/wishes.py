@@ -10,10 +10,14 @@ from ..device import DeviceLimits
 from ..errors import DispatchError
 from ..gemm import LAYOUTS, Gemm
 from ..kernel.config import Config
+from ..kernel.epilogue_names import BIAS
 from ..kernel.launch import PLAIN, Epilogue, Variant
 from ..kernel.relatives import stand_in
 from ..kernel.rules import broken_rules
 from .tuned import TunedResults
+
+# Layouts in which programs add a bias: torch stores the weights of a layer transposed, others do not
+OF_LAYERS = ("NN", "NT")
 
 
 @dataclass(frozen=True)
@@ -84,6 +88,9 @@ def defaults(limits: DeviceLimits) -> list[Wish]:
 
 
 def with_epilogues(wishes: Sequence[Wish], epilogues: Sequence[Epilogue]) -> list[Wish]:
-    """Each kernel again with each epilogue. All are required: a table has an epilogue for every kernel that
-    it may pick."""
-    return [replace(wish, epilogue=one, is_required=True) for one in epilogues for wish in wishes]
+    """Each kernel again with each epilogue, and those that layers of programs call with a bias. All are
+    required: a table has an epilogue for every kernel of these that it may pick."""
+    asked = dict.fromkeys(replace(wish, epilogue=one) for one in epilogues for wish in wishes)
+    linear = (wish for wish in wishes if wish.layout in OF_LAYERS and not wish.is_batched)
+    asked |= dict.fromkeys(replace(wish, epilogue=BIAS) for wish in linear)
+    return [replace(wish, is_required=True) for wish in asked]

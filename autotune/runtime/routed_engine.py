@@ -27,7 +27,7 @@ from .product import Product, make_gemm, packed
 MAX_DECIDED = 4 * MAX_PLANS  # kinds of call that are told of one by one: 2 KB each
 _FASTER = "cuBLAS is expected to be as fast"
 _UNKNOWN = "it is not known how fast cuBLAS is"
-_UNFIT = "strides or extents that no kernel takes, or another GPU"
+_UNFIT = "strides or extents that no kernel takes, a bias that none adds, or another GPU"
 _EMPTY = "no elements"
 _NOT_TUNED = "a batch of a product that was not tuned in batches"
 
@@ -94,6 +94,7 @@ class RoutedEngine(CoreEngine):
     def __init__(self, has_bias: bool, core: Core, *arguments: Any) -> None:
         super().__init__(core, *arguments)
         self._has_bias = has_bias
+        self._epilogues = {kernel.variant.epilogue for kernel in self.table.kernels}
         self._lock = threading.Lock()
         self._new: tuple[Pick | None, str] = (None, "")  # of the plan that is being made
         self._decided: dict[Key, Decided] = {}
@@ -172,7 +173,7 @@ class RoutedEngine(CoreEngine):
 
     def has(self, epilogue: Epilogue) -> bool:
         """Whether its table has kernels with it."""
-        return epilogue in self.table.epilogues
+        return epilogue in self._epilogues
 
     def told(self) -> AllKinds:
         """All kinds of call so far."""

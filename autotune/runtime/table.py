@@ -36,7 +36,7 @@ if TYPE_CHECKING:  # which import slowly, and an application may never need them
     from ..models.launches import Floats
 
 FORMAT = "autotune dispatch table"
-SCHEMA_VERSION = 10  # older_schemas.py says how earlier ones differ
+SCHEMA_VERSION = 11  # older_schemas.py says how earlier ones differ
 TABLE_FILE = "table.json"
 CUBIN_FILE = "cubins.gz"
 CUBIN_FOLDER = "cubins"  # before schema 10
@@ -251,7 +251,7 @@ class Table:
     cublas: dict[str, CublasFigures]  # by layout; of those where enough is known
     entries: tuple[Entry, ...]
     left_out: tuple[LeftOut, ...] = ()  # of no shape where too few were timed
-    epilogues: tuple[Epilogue, ...] = ()  # that each plain kernel has a variant with
+    epilogues: tuple[Epilogue, ...] = ()  # that each plain kernel has a variant with: some have more
     # bytes that a launch may take for packed copies and partial sums; None: WORKSPACE_LIMIT of each
     max_workspace: Annotated[int, Within(0, 1 << 40)] | None = None
 

@@ -14,7 +14,7 @@ from .table import Kernel, Table
 def plain_ids(table: Table) -> dict[str, str]:
     """For each kernel the id of the first one that is the same without an epilogue. A plain one without
     variants has its own id."""
-    if not table.epilogues:
+    if all(kernel.is_plain for kernel in table.kernels):
         return {kernel.id: kernel.id for kernel in table.kernels}
     first: dict[Any, str] = {}
     for kernel in table.kernels:
@@ -34,19 +34,19 @@ class Variants:
     """Finds kernels by the plain one that was picked."""
 
     def __init__(self, table: Table) -> None:
-        self._plain, self._epilogues = plain_ids(table), table.epilogues
+        self._plain = plain_ids(table)
         self._found = {(self._plain[kernel.id], kernel.variant.epilogue): kernel for kernel in table.kernels}
 
     def of(self, kernel_id: str, epilogue: Epilogue) -> Kernel:
-        """Raises DispatchError if the table was exported without the epilogue."""
-        if epilogue not in self._epilogues:
-            held = ", ".join(map(name_of, self._epilogues)) or "none"
+        """Raises DispatchError if the table was exported without the epilogue for this kernel."""
+        found = self._found.get((self._plain[kernel_id], epilogue))
+        if found is None:
             raise DispatchError(
-                f"the table holds no kernels with the epilogue {name_of(epilogue)} (it holds {held}); export "
-                f"it with `autotune export-table --epilogue {name_of(epilogue)}`, or add bias and activation "
-                "yourself"
+                f"the table holds kernel {kernel_id} without the epilogue {name_of(epilogue)}; export it with "
+                f"`autotune export-table --epilogue {name_of(epilogue)}`, which all kernels get, or add bias "
+                "and activation yourself"
             )
-        return self._found[self._plain[kernel_id], epilogue]
+        return found
 
 
 def asked_for(has_bias: bool, activation: str | None) -> Epilogue | None:

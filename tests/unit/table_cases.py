@@ -205,6 +205,8 @@ def older_text(table: Table, version: int) -> str:
     epilogues, before 4 each kernel with its spec, before 5 without a place for batches, before 6 without what
     the model misses, before 7 without the sizes of cubins."""
     tree = json.loads(render(table)) | {"schema_version": version, "checksum": "0" * 64}
+    if version >= 10:
+        return sign(tree)
     del tree["max_workspace"]
     for kernel in tree["kernels"]:
         del kernel["packed_bytes"]

@@ -308,9 +308,10 @@ def test_an_export_holds_to_its_megabytes(tmp_path: Path) -> None:
     none = export_for("h200", tmp_path / "none", max_megabytes=0)
     few = export_for("h200", tmp_path / "few", max_megabytes=0.01)
     ids = [{kernel.id for kernel in load(folder).kernels} for folder in (none, few)]
-    assert len(ids[0]) == 1 + len(LAYOUTS) and ids[0] < ids[1]  # what was tuned, and the defaults
+    tuned = [name for name in ids[0] if not name.endswith("-bias_columns")]
+    assert len(tuned) == 1 + len(LAYOUTS) and ids[0] < ids[1]  # what was tuned, and the defaults
     sizes = [(folder / "cubins.gz").stat().st_size for folder in (none, few)]
-    assert sizes[0] < sizes[1] <= sizes[0] + 10_000
+    assert sizes[0] < sizes[1] <= sizes[0] + 2 * 10_000  # with a bias, and without
     assert load_cubins(few, load(few)) and not check_files(few).unlisted
 
 

@@ -163,6 +163,8 @@ def test_a_newer_schema_says_so_whatever_else_changed() -> None:
 
 def as_older(table: Table, version: int) -> Table:
     """What a table says that was written in an older schema."""
+    if version >= 10:
+        return table
     kernels = tuple(replace(k, packed_bytes=None) for k in table.kernels)
     if version >= 7:
         return replace(table, kernels=kernels)
@@ -263,9 +265,8 @@ def added_table() -> Table:
 
 def test_epilogues_are_written_and_read_as_they_are() -> None:
     assert parse(render(added_table())) == added_table()
-    older = json.loads(older_text(added_table(), 8))
-    with pytest.raises(DispatchError, match="has an epilogue that the table does not tell of"):
-        parse(sign(older))
+    some = replace(added_table(), epilogues=())  # of which no kernel needs to have any
+    assert parse(render(some)) == some
 
 
 def _first_added(tree: Any) -> Any:
@@ -278,8 +279,10 @@ def _drop_split(tree: Any) -> None:
 
 
 EPILOGUE_FAULTS: dict[str, tuple[Any, str]] = {
-    "not told": (lambda tree: tree.update(epilogues=tree["epilogues"][:1]), "does not tell of"),
-    "none told": (lambda tree: tree.update(epilogues=[]), "does not tell of"),
+    "unknown": (
+        lambda tree: tree.update(epilogues=[]) or _first_added(tree)["variant"]["epilogue"].update(bias="rows"),
+        "that no call asks for",
+    ),
     "twice": (lambda tree: tree["epilogues"].append(tree["epilogues"][0]), "an epilogue stands twice"),
     "not there": (
         lambda tree: tree["epilogues"].append({"bias": "none", "activation": "relu", "keeps": False}),
