@@ -42,9 +42,9 @@ class Variants:
         found = self._found.get((self._plain[kernel_id], epilogue))
         if found is None:
             raise DispatchError(
-                f"the table holds kernel {kernel_id} without the epilogue {name_of(epilogue)}; export it with "
-                f"`autotune export-table --epilogue {name_of(epilogue)}`, which all kernels get, or add bias "
-                "and activation yourself"
+                f"the table holds {kernel_id} without the epilogue {name_of(epilogue)}; export it with "
+                f"`autotune export-table --epilogue {name_of(epilogue)}`, for all kernels, or add bias and "
+                "activation yourself"
             )
         return found
 

@@ -278,11 +278,14 @@ def _drop_split(tree: Any) -> None:
     del tree["kernels"][1], tree["entries"][0]["ranked"][1]
 
 
+def _make_unknown(tree: Any) -> None:
+    """An epilogue that only one kernel has."""
+    tree["epilogues"] = []
+    _first_added(tree)["variant"]["epilogue"]["bias"] = "rows"
+
+
 EPILOGUE_FAULTS: dict[str, tuple[Any, str]] = {
-    "unknown": (
-        lambda tree: tree.update(epilogues=[]) or _first_added(tree)["variant"]["epilogue"].update(bias="rows"),
-        "that no call asks for",
-    ),
+    "unknown": (_make_unknown, "that no call asks for"),
     "twice": (lambda tree: tree["epilogues"].append(tree["epilogues"][0]), "an epilogue stands twice"),
     "not there": (
         lambda tree: tree["epilogues"].append({"bias": "none", "activation": "relu", "keeps": False}),
