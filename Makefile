@@ -29,7 +29,7 @@ EXTRAS := report-view$(if $(HAS_GPU),-cublas)
 COMMA := ,
 NEEDS_COMPILER := command -v g++ >/dev/null || { echo "make: the tests run the kernel on the host and need g++ (Debian, Ubuntu: apt install g++)" >&2; exit 3; }
 
-.PHONY: help setup search wheel test lint types unit browser browser-test install-test gpu-test clean
+.PHONY: help setup search wheel test lint types unit browser browser-test install-test peers-test gpu-test clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "%-14s%s\n", $$1, $$2 }' Makefile
@@ -107,6 +107,11 @@ browser-test: browser $(VENV)/.browser  ## look at the pages in Chromium: withou
 
 install-test: $(VENV)/.dev  ## build the wheel, install it in a fresh environment, run README's commands
 	$(BIN)/python -m pytest tests/install -n $(JOBS) --dist loadgroup $(PYTEST_FLAGS)
+
+# Half a gigabyte of packages, so not within `test`: run it when a format of others changes, here or there.
+peers-test: $(VENV)/.dev  ## Kernel Tuner and autotuning-methodology themselves, both ways
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[peers]'
+	$(BIN)/python -m pytest tests/unit/test_kernel_tuner_peers.py $(PYTEST_FLAGS)
 
 gpu-test: $(VENV)/.gpu  ## all tests, and a GPU must be there
 	$(BIN)/python -m pytest --require-gpu -m "not alone" -n $(JOBS) --dist loadgroup $(PYTEST_FLAGS)

@@ -42,7 +42,10 @@ def open_target(
     if selector == REPLAY:
         raise UsageError(f"--gpu {REPLAY} names no file; write {REPLAY}FILE, or `auto`")
     if selector.startswith(REPLAY):
-        return ReplayTarget(Path(selector.removeprefix(REPLAY)), max_error=max_error)
+        replayed = ReplayTarget(Path(selector.removeprefix(REPLAY)), max_error=max_error)
+        if replayed.note:
+            note(replayed.note)
+        return replayed
     problem = why_no_gpu() if selector == "auto" else None
     if problem is None:
         return open_gpu(selector, policy, gemms, max_error, note=note)

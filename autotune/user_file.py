@@ -6,6 +6,7 @@ device never ends.
 
 from __future__ import annotations
 
+import codecs
 import gzip
 import io
 import os
@@ -49,6 +50,13 @@ def read_file(path: Path, what: str, most_bytes: int) -> bytes:
     return content
 
 
+def decoded(content: bytes) -> str:
+    """The text of a file, in UTF-8 or with the byte order mark of UTF-16, without that mark. Raises
+    ValueError."""
+    is_utf_16 = content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
+    return content.decode("utf-16" if is_utf_16 else "utf-8-sig")
+
+
 def read_toml(path: Path, what: str, made_of: Callable[[dict[str, Any]], T], how: str) -> T:
     """What is made of a file of TOML that is to hold a `what`.
 
@@ -57,7 +65,7 @@ def read_toml(path: Path, what: str, made_of: Callable[[dict[str, Any]], T], how
     """
     content = read_file(path, what, MOST_TOML)
     try:
-        return made_of(_parsed(content.decode("utf-8")))
+        return made_of(_parsed(decoded(content)))
     except (ValueError, RecursionError, UsageError) as error:
         raise UsageError(f"{path} is not a {what}: {error}; {how}") from error
 

@@ -129,6 +129,11 @@ Trial = Annotated[
     int,
     typer.Argument(metavar="ID", help="A trial, as `trials best`, `history` and `failures` list it.", min=1),
 ]
+Out = Annotated[Path, typer.Option(help="The JSON file to write.")]
+Recording = Annotated[
+    Path | None, typer.Option(metavar="FILE", help="A recorded space, in the place of the database.")
+]
+OneShape = Annotated[str | None, typer.Option(help="Which problem, where there are several.")]
 Seed = Annotated[int, typer.Option(help="Seed of everything that is drawn at random.", min=0, max=LARGEST)]
 MappedTable = Annotated[
     Path | None,
@@ -384,19 +389,36 @@ def diff(trial: Trial, other: Trial, db: Db = DEFAULT_DB, is_json: Json = False)
     )
 )
 def t4(
-    out: Annotated[Path, typer.Option(help="The JSON file to write.")],
+    out: Out,
     db: Db = DEFAULT_DB,
-    recording: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="A recorded space, in the place of the database.")
-    ] = None,
-    shape: Annotated[str | None, typer.Option(help="Which problem, where there are several.")] = None,
+    recording: Recording = None,
+    shape: OneShape = None,
     is_json: Json = False,
 ) -> None:
     """Write the trials of a problem as T4, Kernel Tuner's results format."""
-    from . import trials_t4 as command
+    from . import trials_files as command
 
     interrupt_in_order()
-    command.run(out, db, recording, shape, is_json=is_json)
+    command.run(out, db, recording, shape, "t4", is_json=is_json)
+
+
+@trials_app.command(
+    epilog=_examples(
+        "trials t1 --out 4096.json --shape 4096", "trials t1 --out 4096.json --recording space.json.gz"
+    )
+)
+def t1(
+    out: Out,
+    db: Db = DEFAULT_DB,
+    recording: Recording = None,
+    shape: OneShape = None,
+    is_json: Json = False,
+) -> None:
+    """Write the trials of a problem as T1, a cache that Kernel Tuner searches in simulation."""
+    from . import trials_files as command
+
+    interrupt_in_order()
+    command.run(out, db, recording, shape, "t1", is_json=is_json)
 
 
 @trials_app.command(epilog=_examples("trials dashboard", "trials dashboard --shape 4096"))

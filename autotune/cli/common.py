@@ -9,6 +9,7 @@ from pathlib import Path
 from ..device import Environment
 from ..errors import UsageError
 from ..gemm import Gemm
+from ..other_problem import read_problem
 from ..store import Store, StudySummary
 from ..suite import read_suite
 from . import console
@@ -26,6 +27,17 @@ def read_shapes(shapes: Sequence[str], suite: Path | Iterable[Gemm] | None) -> t
     for gemm in gemms:
         gemm.need_output()
     return gemms
+
+
+def read_problems(shapes: Sequence[str]) -> tuple[Gemm, ...]:
+    """The problems that `--shape` names of a database, each once: it may hold other problems than products.
+
+    Raises UsageError, also for a product without output.
+    """
+    problems = tuple(dict.fromkeys(map(read_problem, shapes)))
+    for problem in problems:
+        problem.need_output()
+    return problems
 
 
 def read_calls(suite: Path | None) -> tuple[dict[Gemm, int], bool]:

@@ -102,10 +102,20 @@ def _aligned(headers: Sequence[str], rows: Iterable[Sequence[str]], right: Seque
     return "\n".join([painted(line(cells[0])), line(["-" * w for w in widths]), *map(line, cells[1:])])
 
 
-def table(headers: Sequence[str], rows: Iterable[Sequence[object]], *, right: Sequence[int] = ()) -> str:
+def table(
+    headers: Sequence[str],
+    rows: Iterable[Sequence[object]],
+    *,
+    right: Sequence[int] = (),
+    optional: Sequence[str] = (),
+) -> str:
     """Aligned columns under a line of headers; columns numbered in `right` align right. Where a row
-    is too wide for the terminal, what does not fit stands beneath it."""
-    cells, terminal = [[str(cell) for cell in row] for row in rows], _terminal_width()
+    is too wide for the terminal, what does not fit stands beneath it. `optional`: columns that are left out
+    where no row has anything in them."""
+    whole, terminal = [[str(cell) for cell in row] for row in rows], _terminal_width()
+    kept = [at for at, name in enumerate(headers) if name not in optional or any(r[at] != "-" for r in whole)]
+    headers, cells = [headers[at] for at in kept], [[row[at] for at in kept] for row in whole]
+    right = [kept.index(at) for at in right if at in kept]
     widths = [max(map(len, column)) for column in zip(headers, *cells, strict=True)]
     ends = list(accumulate(len(GAP) + width for width in widths))  # a gap before the first column, too
     fits = [n for n, end in enumerate(ends, 1) if terminal is None or end - len(GAP) <= terminal]

@@ -105,11 +105,11 @@ def _told(search: SearchRecord) -> Facts:
 
 def _speed(store: Store, study: StudyRef, time_us: float | None) -> Facts:
     baseline, limits = store.baseline(study), limits_by_name(study.environment.gpu_name)
-    limit_us = study.gemm.limit_us(limits.fma_tflops, limits.bandwidth_gbs) if limits else None
+    limit_us = study.gemm.limit_us(limits.fma_tflops, limits.bandwidth_gbs) or None if limits else None
     cublas_us = baseline.time_us if baseline else None
     return {
         "time_us": time_us,
-        "tflops": study.gemm.tflops(time_us) if time_us else None,
+        "tflops": study.gemm.tflops(time_us) or None if time_us else None,
         "cublas_time_us": cublas_us,
         "speedup": common.share(cublas_us, time_us),
         "limit_us": limit_us,
@@ -258,7 +258,7 @@ def _time_lines(facts: Facts) -> list[tuple[str, str]]:
     if time_us is not None:
         parts = [
             console.time_text(time_us),
-            f"{facts['tflops']:.1f} TFLOP/s",
+            *([f"{facts['tflops']:.1f} TFLOP/s"] if facts["tflops"] else []),
             *([f"{console.ratio_text(facts['speedup'])} cuBLAS"] if facts["speedup"] else []),
             *([f"{100 * facts['share_of_limit']:.1f}% of the limit"] if facts["limit_us"] else []),
         ]

@@ -66,7 +66,7 @@ def numbers_of(store: Store, shapes: Sequence[str], max_error: float | None) -> 
                 max_error,
             )
         )
-        for summary in common.studies_of(store, common.read_shapes(shapes, None), max_error)
+        for summary in common.studies_of(store, common.read_problems(shapes), max_error)
     ]
 
 

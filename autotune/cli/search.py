@@ -26,7 +26,7 @@ from ..store import TrialRecord, shown
 from ..tuning import Result
 from . import common, console, disturbed, spent
 from .ctrl_c import SIGNALLED
-from .trials import brief
+from .trials import OF_PRODUCTS, brief
 
 # What the live line leaves out where the terminal is too narrow. What is not named here goes last.
 _LEAST_FIRST = ("failed", "rate", "trials", "shape", "cublas", "left", "limit")
@@ -214,8 +214,8 @@ def _line(event: ShapeStarted | Stopping | FinalStarted | FinalDone) -> str:
         case ShapeStarted():
             known = f", {event.num_known:,} of them tried earlier" if event.num_known else ""
             cublas = f", cuBLAS {console.time_text(event.cublas_us)}" if event.cublas_us else ""
-            limit = console.time_text(event.limit_us)
-            return f"{event.gemm}: {event.num_points:,} configs{known}{cublas}, limit {limit}"
+            limit = f", limit {console.time_text(event.limit_us)}" if event.limit_us else ""
+            return f"{event.gemm}: {event.num_points:,} configs{known}{cublas}{limit}"
         case Stopping():
             waiting = console.counted(event.num_waiting, "candidate is", "candidates are")
             return f"stopping ({_WHY[event.reason]}): {waiting} under way"
@@ -229,8 +229,9 @@ def _line(event: ShapeStarted | Stopping | FinalStarted | FinalDone) -> str:
 def _best_parts(word: str, best: Best) -> list[str]:
     """`best 2.65 ms`, `1.020x cuBLAS` where that is there, `80.1% of limit`."""
     cublas = [f"{console.ratio_text(best.speedup)} cuBLAS"] if best.speedup else []
-    limit = f"{console.ratio_text(best.share_of_limit, '%')} of limit"
-    return [f"{word} {console.time_text(best.time_us)}", *cublas, limit]
+    share = best.share_of_limit
+    limit = [f"{console.ratio_text(share, '%')} of limit"] if share else []
+    return [f"{word} {console.time_text(best.time_us)}", *cublas, *limit]
 
 
 def _trial_parts(event: TrialDone) -> dict[str, str]:
@@ -242,8 +243,9 @@ def _trial_parts(event: TrialDone) -> dict[str, str]:
         "failed": f"{event.num_failed:,} failed",
     }
     if event.best:
-        best, *cublas, limit = _best_parts("best", event.best)
-        parts |= {"best": best, **({"cublas": cublas[0]} if cublas else {}), "limit": limit}
+        best = event.best
+        named = ["best", *(["cublas"] if best.speedup else []), *(["limit"] if best.share_of_limit else [])]
+        parts |= dict(zip(named, _best_parts("best", best), strict=True))
     if event.left_s is not None:
         parts["left"] = f"{console.duration(event.left_s)} left"
     return parts
@@ -299,7 +301,7 @@ def _shape_facts(shape: ShapeResult, trials: Sequence[TrialRecord]) -> dict[str,
         "speedup": best.speedup if best else None,
         "limit_us": shape.limit_us,
         "share_of_limit": best.share_of_limit if best else None,
-        "tflops": shape.gemm.tflops(time_us) if time_us else None,
+        "tflops": shape.gemm.tflops(time_us) or None if time_us else None,
         "num_trials": shape.num_trials,
         "num_failed": shape.num_failed,
         "num_tied": len(shape.final.tied) if shape.final else None,
@@ -327,7 +329,7 @@ def _text(facts: dict[str, Any], measured_on: str) -> str:
         for row, shape in zip(rows, facts["shapes"], strict=True):
             best = common.share(shape.get("optimum_time_us"), shape["best_time_us"])
             row.insert(2, console.ratio_text(best, "%"))
-    body = console.table(headers, rows, right=range(1, len(headers) - 1))
+    body = console.table(headers, rows, right=range(1, len(headers) - 1), optional=OF_PRODUCTS)
     seconds = "" if is_recorded else spent.text(facts["ledger"])
     excluded = _excluded_text(facts)
     return "\n".join(filter(None, (head, body, excluded, seconds, disturbed.text(facts["shapes"]))))

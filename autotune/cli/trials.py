@@ -15,12 +15,13 @@ from ..store import Store, StudySummary, TrialRecord
 from . import common, console
 
 REASON_WIDTH = 90
+OF_PRODUCTS = ("vs cuBLAS", "of limit", "TFLOP/s", "workspace")  # what no other problem has
 
 
 def best(db: str, shapes: Sequence[str], max_error: float | None, *, is_json: bool) -> None:
     """One line per study: its best trial, accurate to `max_error`, against cuBLAS and the limit."""
     with common.open_existing(db) as store:
-        summaries = common.studies_of(store, common.read_shapes(shapes, None), max_error)
+        summaries = common.studies_of(store, common.read_problems(shapes), max_error)
         studies = [_study_facts(store, summary, max_error) for summary in summaries]
     if is_json:
         console.show_json({"studies": studies})
@@ -38,7 +39,7 @@ def _study_facts(store: Store, summary: StudySummary, max_error: float | None) -
     time_us = final.winner.time_us if final else fastest and fastest.measurement.time_us
     baseline_us = final.baseline.time_us if final and final.baseline else summary.cublas_us
     limits = limits_by_name(study.environment.gpu_name)
-    limit_us = limits and study.gemm.limit_us(limits.fma_tflops, limits.bandwidth_gbs)
+    limit_us = study.gemm.limit_us(limits.fma_tflops, limits.bandwidth_gbs) or None if limits else None
     return {
         "id": tried and tried.id,
         "shape": str(study.gemm),
@@ -50,7 +51,7 @@ def _study_facts(store: Store, summary: StudySummary, max_error: float | None) -
         "num_trials": summary.num_trials,
         "num_ok": sum(count for outcome, count in summary.counts.items() if outcome == "ok"),
         "best_time_us": time_us,
-        "tflops": study.gemm.tflops(time_us) if time_us else None,
+        "tflops": study.gemm.tflops(time_us) or None if time_us else None,
         "cublas_time_us": baseline_us,
         "error_over_cublas": tried and tried.measurement.error_over_cublas,
         "limit_us": limit_us,
@@ -83,7 +84,7 @@ def _best_table(studies: Iterable[dict[str, Any]]) -> str:
         )
         for s in studies
     ]
-    return console.table(headers, rows, right=(0, *range(2, 10)))
+    return console.table(headers, rows, right=(0, *range(2, 10)), optional=OF_PRODUCTS)
 
 
 def brief(point: dict[str, Any] | None) -> str:
@@ -156,7 +157,7 @@ def _one_line(reason: str) -> str:
 
 def _records(db: str, shapes: Sequence[str]) -> list[tuple[Gemm, TrialRecord]]:
     with common.open_existing(db) as store:
-        studies = common.studies_of(store, common.read_shapes(shapes, None))
+        studies = common.studies_of(store, common.read_problems(shapes))
         found = [(s.study.gemm, record) for s in studies for record in store.trials(s.study)]
         if not found:
             store.damages.refuse()

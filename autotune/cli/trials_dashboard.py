@@ -13,7 +13,7 @@ def run(db: str, shapes: Sequence[str], *, is_json: bool) -> None:
     """Copy what was not copied yet, of these shapes or of all, into the same database. Raises UsageError
     without trials, StoreError."""
     with common.open_existing(db) as store:
-        summaries = common.studies_of(store, common.read_shapes(shapes, None))
+        summaries = common.studies_of(store, common.read_problems(shapes))
         num_new = publish(store, [summary.study for summary in summaries])
     if is_json:
         console.show_json({"db": shown(db), "num_studies": len(summaries), "num_new": num_new})

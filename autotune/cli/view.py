@@ -26,7 +26,7 @@ def run(request: PagesRequest, port: int, *, is_json: bool) -> None:
     DispatchError without a table."""
     page.jinja()
     server = _server()
-    gemms = common.read_shapes(request.shapes, None)
+    gemms = common.read_problems(request.shapes)
     ladders = [read_ladder(path) for path in request.ladders]
     with ExitStack() as at_end:
         with common.open_existing(request.db):  # brings an older one up to date, which a reader cannot

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from ..errors import UsageError
 from ..frozen import frozen
 
-Value = int | str
+Value = int | float | str  # floats: of others' kernels alone
 WARP = 32  # threads
 
 

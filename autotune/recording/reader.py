@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import MISSING, fields
 from datetime import date
 from pathlib import Path
@@ -18,7 +19,7 @@ from ..errors import AutotuneError, UsageError
 from ..gemm import Gemm
 from ..kernel.config import PARAMETER, Value
 from ..measurement import CachePolicy, Measurement, Outcome
-from ..user_file import read_file
+from ..user_file import decoded, read_file
 from .recorded_space import COMPILE_THREADS, LEAST_US, MAX_VALUES, MOST_S, MOST_US, RecordedProblem, Recording
 from .writer import COLUMNS, VERSION
 
@@ -45,12 +46,25 @@ def load_json(path: Path) -> dict[str, Any]:
     """The JSON object in a file, compressed or not. Raises UsageError with the reason."""
     content = read_file(path, "recording", MOST_BYTES)
     try:
-        data = json.loads(content)
+        data = _parsed(decoded(content))
     except (ValueError, RecursionError) as error:
         raise UsageError(f"{path} is no readable recording: {error}; fetch or record it again") from error
     if not isinstance(data, dict):
         raise UsageError(f"{path} holds no recording; name a file written by `autotune record`")
     return data
+
+
+def _parsed(content: str) -> Any:
+    """A tuner that was stopped leaves its cache without the last braces, perhaps amid an entry, which is left
+    out. Raises ValueError."""
+    try:
+        return json.loads(content)
+    except ValueError:
+        if '"cache"' in content:
+            for rest in (content.rstrip().rstrip(","), content[: content.rfind("},") + 1]):
+                with suppress(ValueError):
+                    return json.loads(f"{rest}}}}}")
+        raise
 
 
 def from_json(data: Mapping[str, Any], path: Path) -> Recording:
@@ -74,7 +88,7 @@ def _recording(data: Mapping[str, Any], version: int) -> Recording:
     names, values = _parameters(data)
     threads = whole(data["compile_threads"], "compile_threads", 1, MOST_THREADS) if version > 1 else None
     return Recording(
-        limits=_record(DeviceLimits, data["limits"], "limits"),
+        limits=read_record(DeviceLimits, data["limits"], "limits"),
         environment=_environment(data["environment"]),
         policy=CachePolicy(data["policy"]),
         source_hash=text(data["source_hash"], "source_hash"),
@@ -89,7 +103,7 @@ def _recording(data: Mapping[str, Any], version: int) -> Recording:
 # What it was recorded on, and which parameters there are
 
 
-def _record(cls: type[T], value: Any, where: str) -> T:
+def read_record(cls: type[T], value: Any, where: str) -> T:
     """A record by what its fields declare; those that have defaults may be missing."""
     found, known = table(value, where), fields(cls)
     required = [field.name for field in known if field.default is MISSING]
@@ -103,7 +117,7 @@ def _record(cls: type[T], value: Any, where: str) -> T:
 
 
 def _environment(value: Any) -> Environment:
-    environment = _record(Environment, value, "environment")
+    environment = read_record(Environment, value, "environment")
     date.fromisoformat(environment.recorded_on)  # without a date it would pass for a GPU that is here
     return environment
 

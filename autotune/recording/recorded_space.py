@@ -59,6 +59,7 @@ class Recording:
     values: tuple[tuple[Value, ...], ...]
     problems: Mapping[Gemm, RecordedProblem]
     compile_threads: int = COMPILE_THREADS
+    note: str = ""  # what of a file of another tool failed, and what was left out
 
     def space(self, gemm: Gemm) -> FeasibleSet:
         """The configs that this problem allows, in the order of its `feasible` rows."""

@@ -24,6 +24,7 @@ from .reader import from_json, load_json
 from .recorded_space import RecordedProblem, Recording, cubin_key
 from .simulation import SimulatedMachine
 from .t1 import from_t1, is_t1
+from .t4 import from_t4, is_t4
 from .writer import FORMAT
 
 EXTRA_OPEN = 2  # candidates under way besides those that compile: one on the GPU, one waiting for it
@@ -31,13 +32,18 @@ CUT_SAMPLES = 3  # samples after which a hopeless candidate is given up, as on a
 
 
 def read_recording(path: Path) -> Recording:
-    """A recording of ours or a Kernel Tuner T1 cache. Raises UsageError with the reason if neither."""
+    """A recording of ours, a cache of Kernel Tuner (T1), or results in T4. Raises UsageError with the reason
+    if it is none of them."""
     data = load_json(path)
     if data.get("format") == FORMAT:
         return from_json(data, path)
     if is_t1(data):
         return from_t1(data, path)
-    raise UsageError(f"{path} is neither an {FORMAT} nor a Kernel Tuner T1 cache; name another file")
+    if is_t4(data):
+        return from_t4(data, path)
+    raise UsageError(
+        f"{path} is neither an {FORMAT}, nor a Kernel Tuner T1 cache, nor results in T4; name another file"
+    )
 
 
 class ReplayTarget:
@@ -70,6 +76,7 @@ class ReplayTarget:
         self._draws: dict[str, np.random.Generator] = {}
         self.limits = self._recording.limits
         self.environment = self._recording.environment
+        self.note = self._recording.note  # "" where all that was recorded has a time
         self.policy = self._recording.policy
         self.source_hash = self._recording.source_hash
 

@@ -1,104 +1,116 @@
-"""Reads Kernel Tuner's T1 caches: spaces that others recorded, of whatever kernel.
+"""Reads and writes Kernel Tuner's T1 caches: spaces that others recorded, of whatever kernel.
 
 T1: one JSON object of device_name, kernel_name, problem_size, tune_params_keys, tune_params and
-cache, whose entries hold the parameters, `time` (ms, or the name of a failure), `times` (ms) and how
-long compiling, verifying and timing took (ms).
-Source: the T1 schema of the Auto-Tuning Association's benchmark hub, and its files.
+cache, whose entries hold the parameters, `time` (ms), `times` (ms) and how long compiling, verifying and
+timing took (ms). A config that failed has the name of its failure as `__error__`, before 1.5 as `time`.
+A tuner that was stopped leaves the file open: without its last braces, after a comma.
+Source: the caches of Kernel Tuner, up to 1.5.0, and of the Auto-Tuning Association's benchmark hub.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
+import json
+from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from .. import stats
-from ..device import KNOWN, DeviceLimits, Environment
-from ..entries import LARGEST, items, number, shown, table, text, whole
+from ..entries import items, shown, table, text
 from ..errors import UsageError
-from ..gemm import Gemm
-from ..kernel.config import Value
-from ..measurement import CachePolicy, Measurement, Outcome
-from ..target import Baseline, Point
-from .recorded_space import LEAST_US, MOST_S, MOST_US, Recording, collect
+from ..measurement import Measurement, Outcome
+from ..target import Point
+from .others_files import UNDATED, Made, Results, failed, measured, names_of, point, problem, seconds
+from .recorded_space import Recording
 
-UNDATED = "undated"  # T1 does not say when it was recorded
 _FAILURES = {
+    "ErrorConfig": Outcome.FAULTED,
     "CompilationFailedConfig": Outcome.COMPILE_FAILED,
     "RuntimeFailedConfig": Outcome.FAULTED,
     "InvalidConfig": Outcome.ILLEGAL,
 }
+_ERRORS = {  # by outcome; others failed when they ran
+    **dict.fromkeys((Outcome.ILLEGAL, Outcome.SPILLED, Outcome.DOES_NOT_FIT), "InvalidConfig"),
+    Outcome.COMPILE_FAILED: "CompilationFailedConfig",
+    Outcome.COMPILE_TIMEOUT: "CompilationFailedConfig",
+    Outcome.COMPILE_CRASHED: "CompilationFailedConfig",
+}
+_ERROR = "__error__"
+_STEPS = {"compile_s": "compile_time", "verify_s": "verification_time", "measure_s": "benchmark_time"}
+_MS, _MS_US = 1e-3, 1e3  # a millisecond in seconds and in us
+_LONGEST_KEY = 200  # that a message shows, in characters
 
 
 def is_t1(data: Mapping[str, Any]) -> bool:
     """Whether a JSON object looks like a T1 cache."""
-    return {"device_name", "problem_size", "tune_params_keys", "cache"} <= data.keys()
+    return "cache" in data and ("tune_params_keys" in data or "tune_params" in data)
 
 
 def from_t1(data: Mapping[str, Any], path: Path) -> Recording:
     """The recording in a T1 cache. Keys that are not known are left alone: the format is not ours.
 
-    Raises UsageError where it is damaged or names no matrix product.
+    Raises UsageError where no entry can be read.
     """
     try:
-        gemm = _gemm(data["problem_size"])
-        names = tuple(text(name, "tune_params_keys") for name in items(data["tune_params_keys"], "keys"))
-        cache = table(data["cache"], "cache")
-        trials = [_trial(names, table(entry, where), where) for where, entry in cache.items()]
-        device = text(data["device_name"], "device_name")
-        environment = Environment(device, "", _limits(device).compute_capability, "", "", "", "", UNDATED)
-        problems = {gemm: (Baseline(None), trials)}
-        source = f"kernel-tuner:{text(data.get('kernel_name', ''), 'kernel_name')}"
-        return collect(_limits(device), environment, CachePolicy.WARM, source, problems)
+        listed = data.get("tune_params_keys") or list(table(data["tune_params"], "tune_params"))
+        names, results = names_of(items(listed, "tune_params_keys")), Results()
+        for key, entry in table(data["cache"], "cache").items():
+            where = f"cache[{key[:_LONGEST_KEY]!r}]"
+            results.add(where, partial(_trial, names, entry, where))
+        kernel = text(data.get("kernel_name") or "kernel", "kernel_name")
+        device = text(data.get("device_name") or "", "device_name")
+        elsewhere = Made.elsewhere(problem(kernel, data.get("problem_size")), kernel, device)
+        return results.recording(path, Made.read(data.get("metadata"), UNDATED) or elsewhere)
     except (ValueError, LookupError, TypeError, UsageError) as error:
         raise UsageError(f"{path} is no usable Kernel Tuner T1 cache: {error}") from error
 
 
-def _gemm(problem_size: Any) -> Gemm:
-    """m and n, and k where it is given; T1 caches of matrix products without it have k = m."""
-    sizes = items(problem_size, "problem_size")
-    if len(sizes) not in (2, 3):
-        raise UsageError(f"problem size {shown(sizes)} is not that of a matrix product: [m, n] or [m, n, k]")
-    m, n, *k = (whole(_number_in(size), "problem_size") for size in sizes)
-    return Gemm(m, n, k[0] if k else m)
+def _trial(names: tuple[str, ...], entry: Any, where: str) -> tuple[Point, Measurement]:
+    found = table(entry, where)
+    config = point(names, found, where)
+    took_s = {name: seconds(found.get(key), _MS) for name, key in _STEPS.items()}
+    error = _error_in({key: value for key, value in found.items() if key not in names})
+    if error is not None:
+        return config, failed(error, took_s, _FAILURES.get(error, Outcome.FAULTED))
+    return config, measured(found.get("times"), found.get("time"), _MS_US, took_s)
 
 
-def _number_in(size: Any) -> Any:
-    """Some caches write sizes as text."""
-    return int(size) if isinstance(size, str) and size.isascii() and size.isdecimal() else size
+def _error_in(found: Mapping[str, Any]) -> str | None:
+    """The name of a config's failure: it may stand in the place of any objective."""
+    if _ERROR in found:
+        return found[_ERROR] if isinstance(found[_ERROR], str) else shown(found[_ERROR])
+    named = (value for value in found.values() if isinstance(value, str) and value in _FAILURES)
+    time = found.get("time")
+    return next(named, time if isinstance(time, str) else None)
 
 
-def _limits(device: str) -> DeviceLimits:
-    """Of a known GPU; of others nothing is known, and no roofline bounds their times."""
-    known = {limits.name: limits for limits in KNOWN.values()}
-    nothing = DeviceLimits(device, (0, 0), 0, 0, 0, 0, 0, 0, 0, math.inf, math.inf)
-    return known.get(device, nothing)
+# ------------------------------------------------------------------------------------------------
+# Writing
 
 
-def _trial(names: tuple[str, ...], entry: Mapping[str, Any], where: str) -> tuple[Point, Measurement]:
-    point = {name: _value(entry[name], f"{where}: {name}") for name in names}
-    compile_s, verify_s, measure_s = (
-        number(entry.get(f"{part}_time", 0.0), f"{where}: {part}_time", 0, MOST_S * 1e3) / 1e3
-        for part in ("compile", "verification", "benchmark")
-    )
-    if isinstance(entry["time"], str):
-        reason = text(entry["time"], f"{where}: time")
-        return point, Measurement(_FAILURES.get(reason, Outcome.FAULTED), reason, compile_s=compile_s)
-    times_ms = items(entry.get("times") or [entry["time"]], f"{where}: times")
-    samples_us = tuple(number(ms, f"{where}: times", LEAST_US / 1e3, MOST_US / 1e3) * 1e3 for ms in times_ms)
-    return point, Measurement(
-        Outcome.OK,
-        time_us=stats.median(samples_us),
-        samples_us=samples_us,
-        compile_s=compile_s,
-        verify_s=verify_s,
-        measure_s=measure_s,
-    )
+def to_t1(made: Made, trials: Sequence[tuple[Point, Measurement]]) -> str:
+    """A cache that Kernel Tuner searches in its simulation mode: the trials of one problem. What it has no
+    field for is `metadata`."""
+    names = list(trials[0][0]) if trials else []
+    sizes = made.problem.m, made.problem.n, made.problem.k
+    head = {
+        "device_name": made.environment.gpu_name,
+        "kernel_name": made.to_dict()["kernel"],
+        "problem_size": [size for size in sizes if size],
+        "tune_params_keys": names,
+        "tune_params": {name: list(dict.fromkeys(point[name] for point, _ in trials)) for name in names},
+        "objective": "time",
+        "metadata": made.to_dict(),
+    }
+    keys = (json.dumps(",".join(map(str, config.values()))) for config, _ in trials)
+    entries = (f"{key}: {json.dumps(_entry(*trial))}" for key, trial in zip(keys, trials, strict=True))
+    return json.dumps(head)[:-1] + ',\n"cache": {\n' + ",\n".join(entries) + "}\n}\n"
 
 
-def _value(value: Any, where: str) -> Value:
-    """A word or a whole number; a flag counts as one."""
-    if isinstance(value, str):
-        return text(value, where)
-    return whole(int(value) if isinstance(value, bool) else value, where, -LARGEST)
+def _entry(config: Point, found: Measurement) -> dict[str, Any]:
+    """A config and its times in ms."""
+    steps = {key: getattr(found, name) / _MS for name, key in _STEPS.items()}
+    entry = {**config, **steps, "framework_time": 0.0, "strategy_time": 0.0}
+    if found.time_us is None:
+        return {**entry, _ERROR: _ERRORS.get(found.outcome, "RuntimeFailedConfig")}
+    times = [sample / _MS_US for sample in found.samples_us]
+    return {**entry, "time": found.time_us / _MS_US, "times": times}

@@ -1,22 +1,33 @@
-"""Writes trials as T4, the results format that Kernel Tuner and others share.
+"""Reads and writes T4, the results format that Kernel Tuner and others share.
 
-T4: one JSON object of schema_version and results. Each result holds its configuration, `times` (in ms here,
-as Kernel Tuner writes them), `invalidity` (why it counts for nothing, or "correct"), `correctness`, and
-`measurements` with units. One file holds one problem.
-Source: the results schema of the Auto-Tuning Association, version 1.0.0, as Kernel Tuner carries it.
+T4: one JSON object of schema_version, metadata and results. Each result holds its configuration, `times`,
+`invalidity` (why it counts for nothing, or "correct"), `correctness`, and `measurements` with units. One file
+holds one problem, which other tools do not name.
+
+The unit of `times` is metadata.timeunit, ms here as of Kernel Tuner; without it seconds, as
+autotuning-methodology reads them, unless the measured time has a unit.
+Sources: the results schema of the Auto-Tuning Association, version 1.0.0, as Kernel Tuner 1.5.0 carries it,
+and what that and autotuning-methodology 1.1.0 write and read.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import date
+from functools import partial
+from pathlib import Path
 from typing import Any
 
-from ..device import Environment
-from ..gemm import Gemm
-from ..measurement import Measurement
+from .. import stats
+from ..entries import items, shown, table
+from ..errors import UsageError
+from ..measurement import Measurement, Outcome
+from ..other_problem import OtherProblem
 from ..target import Point
+from .others_files import UNDATED, Made, Results, failed, measured, names_of, point, seconds
+from .recorded_space import Recording
 
 SCHEMA_VERSION = "1.0.0"
 # By outcome; a kernel that would not fit or that spills is refused before it runs.
@@ -35,6 +46,17 @@ INVALIDITY: dict[str, str] = {
     "timed_out": "timeout",
     "out_of_memory": "runtime",
 }
+_OUTCOMES = {  # of a tool that says no more
+    "constraints": Outcome.ILLEGAL,
+    "compile": Outcome.COMPILE_FAILED,
+    "correctness": Outcome.WRONG_RESULT,
+    "timeout": Outcome.TIMED_OUT,
+}
+_CORRECT = "correct"
+_UNITS_S = {
+    "seconds": 1.0, "s": 1.0, "milliseconds": 1e-3, "miliseconds": 1e-3, "ms": 1e-3, "microseconds": 1e-6,
+    "us": 1e-6, "nanoseconds": 1e-9, "ns": 1e-9,
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -46,24 +68,22 @@ class T4Trial:
     timestamp: str
 
 
-def to_t4(gemm: Gemm, environment: Environment, trials: Iterable[T4Trial]) -> dict[str, Any]:
-    """The trials of one problem. What T4 has no field for, the problem and its environment, is `metadata`."""
+# ------------------------------------------------------------------------------------------------
+# Writing
+
+
+def to_t4(made: Made, trials: Iterable[T4Trial]) -> dict[str, Any]:
+    """The trials of one problem. What T4 has no field for is `metadata`.
+
+    The first correct one comes first, else autotuning-methodology refuses the file; the others as they are.
+    """
+    results = [_result(trial) for trial in trials]
+    first = next((i for i, result in enumerate(results) if result["invalidity"] == _CORRECT), 0)
     return {
         "schema_version": SCHEMA_VERSION,
-        "metadata": {
-            "kernel": "sgemm",
-            "problem": _problem(gemm),
-            "environment": replace(environment, gpu_uuid="").to_dict(),
-        },
-        "results": [_result(trial) for trial in trials],
+        "metadata": {"timeunit": "milliseconds", **made.to_dict()},
+        "results": [*results[first : first + 1], *results[:first], *results[first + 1 :]],
     }
-
-
-def _problem(gemm: Gemm) -> dict[str, Any]:
-    """A single product is told without a batch."""
-    single = {"m": gemm.m, "n": gemm.n, "k": gemm.k, "layout": gemm.layout}
-    batch = {"batch": gemm.batch, "shares_a": gemm.shares_a, "shares_b": gemm.shares_b}
-    return {**single, **(batch if gemm.is_batched else {})}
 
 
 def _result(trial: T4Trial) -> dict[str, Any]:
@@ -73,7 +93,8 @@ def _result(trial: T4Trial) -> dict[str, Any]:
         "configuration": dict(trial.point),
         "objectives": ["time"],
         "times": {
-            "compilation_time": _ms(found.compile_s),
+            "compilation_time": _ms(found.compile_s),  # as the schema names it
+            "compilation": _ms(found.compile_s),  # as both tools do
             "validation": _ms(found.verify_s),
             "benchmark": _ms(found.measure_s),
             "framework": 0.0,
@@ -99,9 +120,104 @@ def _measurements(found: Measurement) -> Iterable[dict[str, Any]]:
     for name, value, unit in facts:
         if value is not None and math.isfinite(value):
             yield {"name": name, "value": value, "unit": unit}
+    if not found.is_ok:
+        yield {"name": "outcome", "value": found.outcome.value, "unit": ""}
     if found.reason:
         yield {"name": "reason", "value": found.reason, "unit": ""}
 
 
 def _ms(seconds: float) -> float:
     return round(seconds * 1e3, 6)
+
+
+# ------------------------------------------------------------------------------------------------
+# Reading
+
+
+def is_t4(data: Mapping[str, Any]) -> bool:
+    """Whether a JSON object looks like T4."""
+    return isinstance(data.get("results"), list)
+
+
+def from_t4(data: Mapping[str, Any], path: Path) -> Recording:
+    """The recording in a file of T4, named after the file where it does not say of what kernel it is. Keys
+    that are not known are left alone: the format is not ours.
+
+    Raises UsageError where no result can be read.
+    """
+    try:
+        found, results = items(data["results"], "results"), Results()
+        metadata = data["metadata"] if isinstance(data.get("metadata"), dict) else {}
+        unit_s, names = _unit_s(metadata, found), _names(found)
+        for i, result in enumerate(found):
+            results.add(f"results[{i}]", partial(_trial, names, result, unit_s, f"results[{i}]"))
+        day, name = _day(found), path.name.partition(".")[0]
+        elsewhere = Made.elsewhere(OtherProblem.of(name, ()), name, "", day)
+        return results.recording(path, Made.read(metadata, day) or elsewhere)
+    except (ValueError, LookupError, TypeError, UsageError) as error:
+        raise UsageError(f"{path} is no usable T4 file: {error}") from error
+
+
+def _names(found: Sequence[Any]) -> tuple[str, ...]:
+    """Of the first result that has a configuration; a result with other parameters cannot be read."""
+    configs = (result.get("configuration") for result in found if isinstance(result, dict))
+    return names_of(next((config for config in configs if isinstance(config, dict) and config), ()))
+
+
+def _unit_s(metadata: Mapping[str, Any], found: Sequence[Any]) -> float:
+    """Seconds in the unit of `times`. Raises ValueError for one that is not known."""
+    named = metadata.get("timeunit") or next(filter(None, map(_unit_of_time, found)), "seconds")
+    if not isinstance(named, str) or named.lower() not in _UNITS_S:
+        raise ValueError(f"metadata: timeunit {shown(named)} is none of {', '.join(_UNITS_S)}")
+    return _UNITS_S[named.lower()]
+
+
+def _unit_of_time(result: Any) -> Any:
+    entry = _measured(result).get("time", {}) if isinstance(result, dict) else {}
+    return entry.get("unit")
+
+
+def _trial(names: tuple[str, ...], result: Any, unit_s: float, where: str) -> tuple[Point, Measurement]:
+    found = table(result, where)
+    config = point(names, table(found["configuration"], f"{where}: configuration"), where)
+    times, facts = table(found.get("times", {}), f"{where}: times"), _measured(found)
+    took_s = {
+        "compile_s": seconds(times.get("compilation", times.get("compilation_time")), unit_s),
+        "verify_s": seconds(times.get("validation"), unit_s),
+        "measure_s": seconds(times.get("benchmark"), unit_s),
+    }
+    invalidity = found.get("invalidity", _CORRECT)
+    if invalidity != _CORRECT or found.get("correctness") == 0:
+        return config, _failed(invalidity, facts, took_s)
+    listed = times.get("runtimes")
+    samples = [s * unit_s for s in listed if type(s) in (int, float)] if isinstance(listed, list) else []
+    if "time" not in facts:
+        return config, measured(samples, stats.median(samples) if samples else None, 1e6, took_s)
+    time, own_s = facts["time"].get("value"), _UNITS_S.get(str(facts["time"].get("unit")).lower(), unit_s)
+    return config, measured(samples, time * own_s if isinstance(time, int | float) else time, 1e6, took_s)
+
+
+def _failed(invalidity: Any, facts: Mapping[str, Any], took_s: dict[str, Any]) -> Measurement:
+    told = {name: facts[name].get("value") for name in ("outcome", "reason", "__error__") if name in facts}
+    known = {failure.value: failure for failure in Outcome if failure is not Outcome.OK}
+    outcome = known.get(str(told.get("outcome")), _OUTCOMES.get(str(invalidity), Outcome.FAULTED))
+    reason = told.get("reason") or told.get("__error__") or invalidity
+    return failed(reason if isinstance(reason, str) else shown(reason), took_s, outcome)
+
+
+def _measured(result: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """The measurements of a result by name; of several the first."""
+    listed = result.get("measurements")
+    entries = [entry for entry in listed if isinstance(entry, dict)] if isinstance(listed, list) else []
+    return {str(entry.get("name")): entry for entry in reversed(entries)}
+
+
+def _day(found: Sequence[Any]) -> str:
+    """The day of the first result that says when it was measured."""
+    for result in found:
+        stamp = result.get("timestamp") if isinstance(result, dict) else None
+        try:
+            return date.fromisoformat(str(stamp)[:10]).isoformat()
+        except ValueError:
+            continue
+    return UNDATED

@@ -159,7 +159,7 @@ class StudyNumbers:
     @property
     def limit_us(self) -> float | None:
         limits = self.records.limits
-        return self.study.gemm.limit_us(limits.fma_tflops, limits.bandwidth_gbs) if limits else None
+        return self.study.gemm.limit_us(limits.fma_tflops, limits.bandwidth_gbs) or None if limits else None
 
     @property
     def speedup(self) -> float | None:
@@ -176,7 +176,7 @@ class StudyNumbers:
 
     @property
     def tflops(self) -> float | None:
-        return self.study.gemm.tflops(self.best_us) if self.best_us else None
+        return self.study.gemm.tflops(self.best_us) or None if self.best_us else None
 
     @cached_property
     def importance(self) -> tuple[Importance, ...]:

@@ -26,7 +26,7 @@ class Findings:
         store: Store,
         study: StudyRef,
         baseline: Baseline,
-        limit_us: float,
+        limit_us: float | None,
         max_error: float | None,
         policy: SearchPolicy,
         where: Where = ANY,

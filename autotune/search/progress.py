@@ -73,7 +73,7 @@ class Best:
     point: Point
     time_us: float
     cublas_us: float | None
-    limit_us: float
+    limit_us: float | None  # where the GPU and the problem have one
 
     @property
     def speedup(self) -> float | None:
@@ -81,9 +81,9 @@ class Best:
         return self.cublas_us / self.time_us if self.cublas_us else None
 
     @property
-    def share_of_limit(self) -> float:
-        """Share of the hardware's limit."""
-        return self.limit_us / self.time_us
+    def share_of_limit(self) -> float | None:
+        """Share of the hardware's limit; None where that is unknown."""
+        return self.limit_us / self.time_us if self.limit_us else None
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,7 @@ class ShapeStarted:
     num_points: int
     num_known: int
     cublas_us: float | None
-    limit_us: float
+    limit_us: float | None
 
 
 @dataclass(frozen=True)

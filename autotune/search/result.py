@@ -21,7 +21,7 @@ class ShapeResult:
     final: Final | None  # the newest: its winner is the kernel to use
     verdict: Best | None  # the report on the best kernel: its time, and cuBLAS's
     cublas_us: float | None
-    limit_us: float
+    limit_us: float | None
     num_trials: int
     num_new: int
     num_failed: int

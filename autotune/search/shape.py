@@ -61,7 +61,7 @@ class ShapeSearch:
         self.gemm, self.space, self._store = gemm, space, store
         self.study = study = study_of(store, target, gemm)
         baseline = target.baseline(gemm)
-        limit_us = gemm.limit_us(target.limits.fma_tflops, target.limits.bandwidth_gbs)
+        limit_us = gemm.limit_us(target.limits.fma_tflops, target.limits.bandwidth_gbs) or None
         self._proposer = make_proposer(space, sampler, seed, traits_of(space, gemm, target.limits), policy)
         self.accounts = Accounts(target.capacity)
         self.findings = Findings(store, study, baseline, limit_us, max_error, policy, where)

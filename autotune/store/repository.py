@@ -17,6 +17,7 @@ from ..kernel import same_code
 from ..kernel.config import Value
 from ..kernel.where import ANY, Where
 from ..measurement import LATENT_US, POLICY_VERSION, CachePolicy, Failure, Measurement, Outcome
+from ..other_problem import is_elsewhere, problem_of
 from ..target import Baseline
 from . import connect, leases, queries, read_only, rows, schema
 from .claims import Claims, scope_of
@@ -160,7 +161,9 @@ class Store(Closing):
         with self._reading() as session:
             others = self.damages.readable(session.execute(query), rows.study_gemm)
             ranked = sorted(
-                (_unlikeness(gemm, study.gemm), study_id) for study_id, gemm in others if gemm != study.gemm
+                (_unlikeness(gemm, study.gemm), study_id)
+                for study_id, gemm in others
+                if problem_of(study.source_hash, gemm) != study.gemm
             )
             for _, study_id in ranked:  # a program may have hundreds: few are read completely
                 if len(found) == most:
@@ -220,10 +223,11 @@ class Store(Closing):
 
     @outlasting
     def _measured_studies(self, max_error: float | None) -> list[StudyRef]:
-        """Studies with an ok trial that is accurate to `max_error`, the most recently measured first."""
+        """Studies of autotune's kernels with an ok trial that is accurate to `max_error`, the most recently
+        measured first."""
         with self._reading() as session:
-            found = session.execute(queries.measured(max_error))
-            return list(self.damages.readable(found, rows.study_ref))
+            found = self.damages.readable(session.execute(queries.measured(max_error)), rows.study_ref)
+            return [ref for ref in found if not is_elsewhere(ref.source_hash)]
 
     # ---- trials
 

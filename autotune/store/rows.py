@@ -17,6 +17,7 @@ from ..errors import UsageError
 from ..gemm import Gemm
 from ..kernel.config import PARAMETER, Value
 from ..measurement import CachePolicy, GpuState, Measurement, Outcome, discarded_from
+from ..other_problem import problem_of
 from ..target import Baseline
 from .columns import Unreadable, is_time
 from .damage import DamagedRow
@@ -74,11 +75,11 @@ def check_config(row: Base, config: ConfigRow | None, name: str = "config_id") -
 def _is_of(key: str, point: Mapping[str, Value]) -> bool:
     """Whether a key names a point, as far as that can be told: keys of kernels that are not autotune's are
     whatever their searches made of them."""
-    items = key.split(",")
+    items = sorted(key.split(","))
     is_ours = point.keys() == PARAMETER.keys() or any(item.partition("=")[0] in PARAMETER for item in items)
     if not is_ours:
         return True
-    return sorted(items) == sorted(f"{name}={value}" for name, value in point.items())
+    return items == sorted(",".join(f"{name}={value}" for name, value in point.items()).split(","))
 
 
 def environment_columns(environment: Environment) -> dict[str, Any]:
@@ -102,7 +103,7 @@ def environment(row: EnvironmentRow) -> Environment:
 
 
 def gemm_columns(gemm: Gemm) -> dict[str, Any]:
-    return asdict(gemm)
+    return {field.name: getattr(gemm, field.name) for field in fields(Gemm)}
 
 
 def study_gemm(study_id: int, *columns: Any) -> tuple[int, Gemm]:
@@ -142,7 +143,9 @@ def study_ref(study: StudyRow, measured_by: EnvironmentRow | None, kernel: Kerne
             environment=environment(measured_by),
             source_hash=kernel.source_hash,
             compiler=kernel.compiler,
-            gemm=Gemm(**{field.name: getattr(study, field.name) for field in fields(Gemm)}),
+            gemm=problem_of(
+                kernel.source_hash, Gemm(**{field.name: getattr(study, field.name) for field in fields(Gemm)})
+            ),
             policy=CachePolicy(study.policy),
             policy_version=study.policy_version,
         )

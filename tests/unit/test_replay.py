@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import math
 import statistics
 from pathlib import Path
 
@@ -441,12 +442,11 @@ def test_t1_failures_and_units(tmp_path):
 @pytest.mark.parametrize(
     "changes",
     [
-        {"problem_size": [4096]},
-        {"problem_size": 4096},
         {"cache": {}},
         {"cache": {"k": {"A": 1}}},
         {"cache": [1]},
-        {"cache": {"k": {"A": 1, "B": "x", "time": 1.0, "times": ["a"]}}},
+        {"cache": {"k": {"A": 1, "B": math.nan, "time": 1.0}}},
+        {"tune_params_keys": ["A", "A"]},
     ],
 )
 def test_an_unusable_t1_cache_is_refused(tmp_path, changes):

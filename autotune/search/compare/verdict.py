@@ -10,7 +10,7 @@ def verdict(
     fastest: TrialRecord | None,
     cublas_us: float | None,
     final: Final | None,
-    limit_us: float,
+    limit_us: float | None,
     *,
     is_recorded: bool,
 ) -> Best | None:
