@@ -1,4 +1,4 @@
-"""README's Python programs, run as they are written against a folder exported from a real search."""
+"""Python programs of README and of examples/, run as they are written, with a folder from a real search."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ import pytest
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 _BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-PROGRAMS = _BLOCK.findall((REPOSITORY / "README.md").read_text(encoding="utf-8"))
+PROGRAMS = [
+    *_BLOCK.findall((REPOSITORY / "README.md").read_text(encoding="utf-8")),
+    *(path.read_text(encoding="utf-8") for path in sorted((REPOSITORY / "examples").glob("*.py"))),
+]
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(600), pytest.mark.xdist_group("README on a GPU")]
 

@@ -32,6 +32,7 @@ from autotune.runtime.variants import numbers_of
 from autotune.suite import read_calls, read_suite
 
 PROGRAM = Path(__file__).parents[1] / "c_program"
+LAYER = Path(__file__).parents[2] / "examples/c/dense.c"
 MULTIPLIES = (PROGRAM / "program.c", PROGRAM / "on_standin.c")
 COMPILERS = [name for name in ("gcc", "clang") if shutil.which(name)]
 LINKED = ("-lm", "-ldl", "-pthread")
@@ -121,6 +122,18 @@ def _quietly(command: Sequence[str]) -> None:
     assert not done.returncode and not done.stderr, done.stderr
 
 
+def link(files: Sequence[Path], sources: Path, objects: Path, out: Path, compiler: str, *flags: str) -> None:
+    """A program of these sources and libraries, with an exported table in it."""
+    strict = [compiler, "-std=c11", "-O2", *STRICT, *flags]
+    own = [path for path in sorted(sources.glob("*.c")) if path.name != "example.c"]
+    made = [
+        _object(path, sources, objects, strict) if path.suffix == ".c" else str(path)
+        for path in (*own, *files)
+    ]
+    cubins = [f"-Wa,-I{sources}", str(sources / "cubins.S")]
+    _quietly([compiler, *flags, *made, *cubins, "-o", str(out), *LINKED])
+
+
 def build(sources: Path, out: Path, objects: Path, compiler: str = "gcc", *flags: str) -> Run:
     """The test's program, and the driver that stands in; what runs it with that driver."""
     out.mkdir(exist_ok=True)
@@ -129,11 +142,7 @@ def build(sources: Path, out: Path, objects: Path, compiler: str = "gcc", *flags
         PROGRAM / "standin_driver.c", core.FOLDER, objects, [compiler, "-std=gnu11", "-O1", *flags, "-fPIC"]
     )
     _quietly([compiler, *flags, "-shared", standin, "-o", str(driver), "-lm"])
-    own = [path for path in sorted(sources.glob("*.c")) if path.name != "example.c"]
-    strict = [compiler, "-std=c11", "-O2", *STRICT, *flags]
-    made = [_object(path, sources, objects, strict) for path in (*own, *MULTIPLIES)]
-    cubins = [f"-Wa,-I{sources}", str(sources / "cubins.S")]
-    _quietly([compiler, *flags, *made, *cubins, str(driver), "-o", str(out / "program"), *LINKED])
+    link([*MULTIPLIES, driver], sources, objects, out / "program", compiler, *flags)
 
     def run(*arguments: str, text: str = "", **environment: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
@@ -148,6 +157,13 @@ def build(sources: Path, out: Path, objects: Path, compiler: str = "gcc", *flags
 def program(sources: Path, objects: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
     """Under the sanitizers of addresses and of undefined behaviour, leaks included."""
     return build(sources, tmp_path_factory.mktemp("sanitized") / "p", objects, "gcc", *SANITIZED)
+
+
+def test_the_example_of_a_layer_names_its_kernel(sources: Path, objects: Path, tmp_path: Path) -> None:
+    link([LAYER], sources, objects, tmp_path / "dense", "gcc", *SANITIZED)
+    command, environment = [str(tmp_path / "dense"), "9", "16", "20"], os.environ | {"AUTOTUNE_CUBLAS": "0"}
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+    assert (done.returncode, done.stderr) == (0, "") and done.stdout.startswith("NT-"), done
 
 
 def test_no_comment_ends_in_what_a_table_says_of_its_gpu(table, tmp_path):
