@@ -56,5 +56,5 @@ def test_the_distribution_has_a_name_of_its_own() -> None:
 def test_the_image_holds_all_that_the_manual_uses() -> None:
     """Every extra that is not for working on autotune itself."""
     text = (REPOSITORY / "Dockerfile").read_text(encoding="utf-8")
-    used = set(PROJECT["optional-dependencies"]) - {"dev", "browser", "release"}
+    used = set(PROJECT["optional-dependencies"]) - {"dev", "browser", "peers", "release"}
     assert re.findall(r"make setup EXTRAS=(\S+)", text) == ["-".join(sorted(used))]
