@@ -8,12 +8,13 @@ from __future__ import annotations
 import ctypes
 import threading
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from ..errors import DispatchError
 from ..gemm import FLOAT_BYTES, LAYOUTS, Batch, Gemm, Triple
 from ..kernel.launch import NO_LAUNCH, Epilogue
+from ..models.time_model import LAUNCH_APART_US
 from .arrays import Forms
 from .blas_provider import BlasProvider
 from .core import Core
@@ -24,6 +25,9 @@ from .engine import Key, Plan, key_of
 from .pick import MAX_PLANS, Call, Pick
 from .product import Product, make_gemm, packed
 
+# The GPU time of a product up to which a program waits for the host: torch takes the host longer for any product, and
+# a served call half as long. So what is expected to be faster serves there without the margin for what is little known
+SHORT_US = 10.0
 MAX_DECIDED = 4 * MAX_PLANS  # kinds of call that are told of one by one: 2 KB each
 _FASTER = "cuBLAS is expected to be as fast"
 _UNKNOWN = "it is not known how fast cuBLAS is"
@@ -133,6 +137,7 @@ class RoutedEngine(CoreEngine):
         reason = self.why_not(problem.gemm, pick)
         self._new = pick, reason
         if not reason:
+            pick = replace(pick, provider="autotune")
             return super().plan_of(problem, gpu, pick, addresses)
         return Plan(problem, gpu, None, NO_LAUNCH, core=self._left_alone(problem, gpu.device, addresses))
 
@@ -167,9 +172,12 @@ class RoutedEngine(CoreEngine):
         if pick.expected_us is None or pick.cublas_us is None:
             return _UNKNOWN
         is_copied = self._has_bias and self._chooser.kernels[pick.kernel_id].is_plain
-        copy_us = 2 * FLOAT_BYTES * gemm.num_results / (1e3 * self.table.limits.bandwidth_gbs)
+        moved = 2 * FLOAT_BYTES * gemm.num_results
+        copy_us = LAUNCH_APART_US + moved / (1e3 * self.table.limits.bandwidth_gbs)
         ours_us = pick.expected_us + (copy_us if is_copied else 0)
-        return _FASTER if pick.provider == "cublas" or ours_us >= pick.cublas_us else ""
+        needs_margin = pick.cublas_us > SHORT_US
+        is_slower = ours_us >= pick.cublas_us or (needs_margin and pick.provider == "cublas")
+        return _FASTER if is_slower else ""
 
     def has(self, epilogue: Epilogue) -> bool:
         """Whether its table has kernels with it."""
