@@ -37,10 +37,10 @@ class StartingPoints:
             kernels = self.kernels(gemm.layout)
             if kernels and gemm.layout not in self._costs:
                 self._costs[gemm.layout] = Costs(gemm.layout, kernels, self._limits)
-        return self._costs[gemm.layout].ranked(_single(gemm)) if kernels else []
+        return self._costs[gemm.layout].ranked(as_single(gemm)) if kernels else []
 
 
-def _single(gemm: Gemm) -> Gemm:
+def as_single(gemm: Gemm) -> Gemm:
     """One product of as many tiles as a batch: that much longer on its longer side."""
     single = Gemm(gemm.m, gemm.n, gemm.k, gemm.trans_a, gemm.trans_b)
     if gemm.m >= gemm.n:

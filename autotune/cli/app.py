@@ -152,6 +152,7 @@ Ladders = Annotated[
 Rounds = Annotated[int, typer.Option(help="Interleaved rounds: samples of each kernel.", min=3, max=10_000)]
 
 TABLE = Path("sgemm_dispatch")
+CALLS = Path("calls.json")
 REPORT = Path("report.html")
 TILES = Path("tiles.html")
 
@@ -468,6 +469,38 @@ def view(
 
 
 @app.command(
+    context_settings={"allow_interspersed_args": False},
+    epilog=_examples(
+        "estimate train.py --epochs 1", "estimate --seconds 60 train.py", "estimate -m package.train --lr 0.1"
+    ),
+)
+def estimate(
+    program: Annotated[
+        list[str],
+        typer.Argument(metavar="PROGRAM [ARGUMENTS]...", help="A Python file, as it is, and its arguments."),
+    ],
+    is_module: Annotated[bool, typer.Option("-m", help="PROGRAM is a module's name.")] = False,
+    out: Annotated[
+        Path, typer.Option(help="The file to write its calls into: a suite for `search`.")
+    ] = CALLS,
+    seconds: Annotated[
+        float, typer.Option(help="End the program after so many seconds; 0: let it end.", min=0.0, max=1e6)
+    ] = 0.0,
+    limit: Limit = 10,
+    is_json: Json = False,
+) -> None:
+    """Run a program of torch, count its products, and predict what it gains.
+
+    No table is needed, and no GPU: without one it runs on the CPU. Ends as the program does.
+    """
+    from . import estimate as command
+
+    interrupt_in_order()
+    request = command.EstimateRequest(program, is_module, out, seconds, limit)
+    command.run(request, is_json=is_json)
+
+
+@app.command(
     epilog=_examples(
         "coverage calls.json", "coverage calls.json sgemm_dispatch --limit 50", "coverage calls.json --json"
     )
@@ -697,13 +730,21 @@ def _other_end(error: Exception) -> int:
     return AutotuneError.exit_code
 
 
+def _num_own(arguments: list[str]) -> int:
+    """How many of the arguments are autotune's: those behind `estimate` may be those of the program."""
+    words = [at for at, one in enumerate(arguments) if not one.startswith("-")]
+    is_program = bool(words) and arguments[words[0]] == "estimate"
+    return words[0] + 1 if is_program else len(arguments)
+
+
 def main() -> NoReturn:
     """Runs what the command line says, and exits. `--debug` shows where an error came from."""
     # Before numpy loads: its BLAS would spin on every core, which the compiler's threads need. The
     # search's small matrices take one thread a tenth of the time that they take two on busy cores.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-    is_debug = "--debug" in sys.argv[1:]
-    sys.argv = [sys.argv[0], *(argument for argument in sys.argv[1:] if argument != "--debug")]
+    own = 1 + _num_own(sys.argv[1:])
+    is_debug = "--debug" in sys.argv[1:own]
+    sys.argv = [sys.argv[0], *(one for one in sys.argv[1:own] if one != "--debug"), *sys.argv[own:]]
     if is_debug:
         app()
     try:

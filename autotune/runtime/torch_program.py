@@ -34,7 +34,7 @@ def main(make_routing: Callable[[], TorchRouting], arguments: list[str]) -> int:
     sys.argv = program
     try:
         with routing:
-            _run(program[0], is_module)
+            run_program(program[0], is_module)
     finally:
         sys.stderr.write(f"{routing.report()}\n")
     return 0
@@ -49,7 +49,8 @@ def _import_torch() -> None:
         ) from error
 
 
-def _run(name: str, is_module: bool) -> None:
+def run_program(name: str, is_module: bool) -> None:
+    """Run a program as Python would: a path, or a module by its name. Raises what it ends with."""
     if is_module:
         sys.path.insert(0, str(Path.cwd()))
         runpy.run_module(name, run_name="__main__", alter_sys=True)

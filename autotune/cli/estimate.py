@@ -1,0 +1,325 @@
+"""`autotune estimate`: what a program of torch could gain, before there is a table, or a GPU."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import shlex
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import typer
+
+from .. import targets
+from ..errors import EnvironmentProblem, UsageError
+from ..estimate.counted_program import REFUSED
+from ..estimate.counts import CALLS, FP32, ON_HOST, TF32, UNFIT, WORK
+from ..gemm import Gemm
+from ..output_file import check_writable, write_file
+from ..shipped_figures import Predicted, ShippedFigures
+from ..suite import by_shape, read_calls
+from . import common, console
+from .ctrl_c import SIGNALLED
+
+_GRACES_S = (15.0, 5.0)  # for a program that was interrupted, and once more
+_TORCH = "a program of torch is run with torch: install it where autotune is, {python}"
+_SHORT_US = 10.0  # a call of less takes its host longer than the GPU
+_NOTHING = {  # why nothing is gained there, and what would change that
+    TF32: "the tensor cores multiply, less exactly: faster than any FP32 kernel",
+    UNFIT: "cuBLAS copies the operands first",
+    ON_HOST: "move them to the GPU",
+    "convolutions": "by cuDNN",
+    "attention in one kernel": "of torch (scaled_dot_product_attention)",
+    "recurrent layers": "by cuDNN",
+    "products of a matrix and a vector": "bound by memory",
+    "factorizations and solves": "by cuSOLVER",
+}
+_OTHER_DTYPE = "autocast (AMP), or the program's own dtype: kernels are for float32"
+_MEANING = (
+    "Predicted, not measured here: GPU time of these products alone, from times of kernels and of cuBLAS that "
+    "ship with autotune (studies/matrices). untuned: an exported table that never saw the program, with cuBLAS "
+    "where no kernel is clearly faster; tuned: the best kernel that ships for each shape, which a search starts "
+    "with and betters. Not in it: what a call costs its host, operands that are not packed, and what a bias saves."
+)
+
+
+@dataclass(frozen=True)
+class EstimateRequest:
+    """The options of `estimate`. `program`: a path, or a module's name, and its arguments."""
+
+    program: Sequence[str]
+    is_module: bool
+    out: Path
+    seconds: float
+    limit: int
+
+
+class _Ended(NamedTuple):
+    """How a program ended: as a shell reports it, and whether the user interrupted it."""
+
+    code: int
+    was_interrupted: bool
+
+
+class _Kind(NamedTuple):
+    """One shape of the program, its calls, and a call's times on each kind of GPU."""
+
+    gemm: Gemm
+    calls: int
+    predicted: tuple[Predicted, ...]
+
+    @property
+    def flops(self) -> int:
+        return self.calls * self.gemm.flops
+
+
+def run(request: EstimateRequest, *, is_json: bool) -> None:
+    """Run the program, count, predict, and end as the program does. Raises UsageError, EnvironmentProblem."""
+    _check(request)
+    with tempfile.TemporaryDirectory(prefix="autotune-") as folder:
+        ended = _run_counted(request, Path(folder))
+        work = _work(Path(folder), ended)
+        calls = _calls(Path(folder) / CALLS, work)
+        if calls:
+            write_file(request.out, (Path(folder) / CALLS).read_bytes())
+    kinds, figures = _predicted(calls)
+    facts = _facts(request, work, kinds, figures, ended)
+    if is_json:
+        console.show_json(facts)
+    else:
+        console.show(_text(facts))
+    raise typer.Exit(ended.code)
+
+
+def _check(request: EstimateRequest) -> None:
+    name = request.program[0]
+    if not request.is_module and not Path(name).is_file():
+        raise UsageError(f"no program at {name}; name a Python file, or a module behind -m")
+    if Path(f"{request.out}.d").exists():
+        raise UsageError(f"calls were recorded in {request.out}.d already; name another file with --out")
+    check_writable(request.out)
+    if importlib.util.find_spec("torch") is None:
+        raise EnvironmentProblem(f"torch is missing; {_TORCH.format(python=sys.executable)}")
+
+
+# ------------------------------------------------------------------------------------------------
+# The program
+
+
+def _run_counted(request: EstimateRequest, folder: Path) -> _Ended:
+    """Run the program in a process of its own. What it prints goes to stderr: stdout is for the result."""
+    module = ("-m",) if request.is_module else ()
+    command = [sys.executable, "-m", "autotune.estimate.counted_program", str(folder), str(request.seconds)]
+    with subprocess.Popen([*command, *module, *request.program], stdout=2) as child:
+        try:
+            return _Ended(_as_told(child.wait()), False)
+        except KeyboardInterrupt:
+            return _Ended(_interrupted(child), True)
+
+
+def _interrupted(child: subprocess.Popen[bytes]) -> int:
+    """A terminal interrupts the program, too; what is interrupted alone passes it on. Once more, and it is
+    killed."""
+    with suppress(KeyboardInterrupt):
+        for grace_s in _GRACES_S:
+            with suppress(subprocess.TimeoutExpired):
+                return _as_told(child.wait(grace_s))
+            child.send_signal(signal.SIGINT)
+    child.kill()
+    return _as_told(child.wait())
+
+
+def _as_told(code: int) -> int:
+    return SIGNALLED - code if code < 0 else code
+
+
+def _work(folder: Path, ended: _Ended) -> dict[str, Any]:
+    """What the program did. Raises EnvironmentProblem if it could not be run with torch."""
+    refused = folder / REFUSED
+    if refused.exists():
+        why = refused.read_text(encoding="utf-8")
+        raise EnvironmentProblem(f"torch cannot be used ({why}); {_TORCH.format(python=sys.executable)}")
+    try:
+        work: dict[str, Any] = json.loads((folder / WORK).read_bytes())
+    except FileNotFoundError:  # killed before it did anything
+        work = {"work": [{"what": FP32, "calls": 0, "flops": 0}], "is_cut_short": False}
+    return work
+
+
+def _calls(path: Path, work: dict[str, Any]) -> dict[Gemm, int]:
+    fp32 = next(one for one in work["work"] if one["what"] == FP32)
+    if not fp32["calls"]:
+        return {}
+    return {gemm: count or 1 for gemm, count in by_shape(read_calls(path).calls).items()}
+
+
+# ------------------------------------------------------------------------------------------------
+# The prediction
+
+
+def _predicted(calls: dict[Gemm, int]) -> tuple[list[_Kind], list[ShippedFigures]]:
+    """The kinds of which cuBLAS takes most, first."""
+    figures = ShippedFigures.kinds(targets.matrices())
+    kinds = [_Kind(g, count, tuple(f.predict(g) for f in figures)) for g, count in calls.items()]
+    return sorted(kinds, key=lambda kind: -kind.calls * kind.predicted[0].cublas_us), figures
+
+
+def _facts(
+    request: EstimateRequest,
+    work: dict[str, Any],
+    kinds: Sequence[_Kind],
+    figures: Sequence[ShippedFigures],
+    ended: _Ended,
+) -> dict[str, Any]:
+    flops = sum(one["flops"] for one in work["work"])
+    return {
+        "program": shlex.join(request.program),
+        "exit_code": ended.code,
+        "was_interrupted": ended.was_interrupted,
+        "is_cut_short": work["is_cut_short"],
+        "calls": str(request.out) if kinds else None,
+        "num_calls": sum(kind.calls for kind in kinds),
+        "num_shapes": len(kinds),
+        "flops": flops,
+        "work": [_work_facts(one, flops) for one in work["work"]],
+        "predicted": [_gpu_facts(f.limits.name, at, kinds) for at, f in enumerate(figures)] if kinds else [],
+        "here": _here(work) if kinds else None,
+        "shapes": [_shape_facts(kind, figures) for kind in kinds[: request.limit]],
+    }
+
+
+def _work_facts(one: dict[str, Any], flops: int) -> dict[str, Any]:
+    why = "" if one["what"] == FP32 else _NOTHING.get(one["what"], _OTHER_DTYPE)
+    return {**one, "share_of_flops": common.share(one["flops"], flops), "why_no_gain": why or None}
+
+
+def _here(work: dict[str, Any]) -> dict[str, Any] | None:
+    """What was measured on a GPU of this machine: the share of its products in the program's time."""
+    here: dict[str, Any] | None = work.get("here")
+    return None if here is None else here | {"share": min(1.0, here["products_s"] / max(here["seconds"], 1e-9))}
+
+
+def _gpu_facts(gpu: str, at: int, kinds: Sequence[_Kind]) -> dict[str, Any]:
+    """Seconds of all products on one kind of GPU."""
+    found = [(kind.calls, kind.predicted[at]) for kind in kinds]
+    cublas_s, untuned_s, tuned_s = (
+        sum(calls * getattr(one, name) for calls, one in found) / 1e6
+        for name in ("cublas_us", "untuned_us", "tuned_us")
+    )
+    short = sum(calls for calls, one in found if one.cublas_us < _SHORT_US)
+    return {
+        "gpu": gpu,
+        "cublas_s": cublas_s,
+        "untuned_s": untuned_s,
+        "tuned_s": tuned_s,
+        "untuned_speedup": cublas_s / untuned_s,
+        "tuned_speedup": cublas_s / tuned_s,
+        "share_of_short_calls": short / sum(calls for calls, _ in found),
+    }
+
+
+def _shape_facts(kind: _Kind, figures: Sequence[ShippedFigures]) -> dict[str, Any]:
+    times = zip(figures, kind.predicted, strict=True)
+    return {
+        "shape": str(kind.gemm),
+        "count": kind.calls,
+        "flops": kind.flops,
+        "predicted": {
+            f.limits.name: {"cublas_us": one.cublas_us, "untuned_us": one.untuned_us, "tuned_us": one.tuned_us}
+            for f, one in times
+        },
+    }
+
+
+# ------------------------------------------------------------------------------------------------
+# The text
+
+
+def _text(facts: dict[str, Any]) -> str:
+    parts = [_head(facts)]
+    if facts["flops"]:
+        rows = [_work_row(one) for one in facts["work"] if one["calls"]]
+        headers = ("work", "operations", "GFLOP", "of all", "")
+        parts.append(console.table(headers, rows, right=(1, 2, 3)))
+    if not facts["predicted"]:
+        parts.append("No product of float32 matrices was made: autotune has nothing to gain in this program.")
+        return "\n".join(parts)
+    headers = ("predicted", "cuBLAS", "untuned table", "gain", "tuned table", "gain")
+    parts.append(console.table(headers, map(_gpu_row, facts["predicted"]), right=range(1, len(headers))))
+    parts.append(_MEANING)
+    if facts["here"]:
+        parts.append(_here_text(facts["here"], facts["predicted"]))
+    parts += _warnings(facts)
+    headers = ("shape", "calls", "of FLOP", *(f"{one['gpu'].split()[1]} {x}" for one in facts["predicted"] for x in ("cuBLAS", "tuned")))
+    fp32 = next(one["flops"] for one in facts["work"] if one["what"] == FP32)
+    rows = [_shape_row(one, fp32) for one in facts["shapes"]]
+    parts.append(console.table(headers, rows, right=range(1, len(headers))))
+    parts.append(f"Next: autotune search --suite {shlex.quote(facts['calls'])} --seconds 120, and export-table")
+    return "\n".join(parts)
+
+
+def _head(facts: dict[str, Any]) -> str:
+    ends = "" if not facts["exit_code"] else f", which ended with exit code {facts['exit_code']}"
+    if facts["was_interrupted"]:
+        ends = ", until it was interrupted"
+    elif facts["is_cut_short"]:
+        ends = ", until its time was up"
+    shapes = console.counted(facts["num_shapes"], "shape", "shapes")
+    return f"{facts['program']}{ends}: {facts['num_calls']:,} products in float32 of {shapes}"
+
+
+def _work_row(one: dict[str, Any]) -> tuple[str, ...]:
+    share = console.ratio_text(one["share_of_flops"], "%")
+    why = "nothing to gain: " + one["why_no_gain"] if one["why_no_gain"] else ""
+    return one["what"], f"{one['calls']:,}", f"{one['flops'] / 1e9:,.4g}", share, why
+
+
+def _gpu_row(one: dict[str, Any]) -> tuple[str, ...]:
+    seconds = (console.time_text(1e6 * one[name]) for name in ("cublas_s", "untuned_s", "tuned_s"))
+    cublas, untuned, tuned = seconds
+    gains = (console.ratio_text(one[name]) for name in ("untuned_speedup", "tuned_speedup"))
+    return one["gpu"], cublas, untuned, next(gains), tuned, next(gains)
+
+
+def _here_text(here: dict[str, Any], predicted: Sequence[dict[str, Any]]) -> str:
+    gain = max(one["tuned_speedup"] for one in predicted)
+    most = 1 / (1 - here["share"] * (1 - 1 / gain))
+    return (
+        f"Measured on this {here['gpu']}: these products take cuBLAS {console.seconds_text(here['products_s'])} of "
+        f"the {console.seconds_text(here['seconds'])} from the program's first to its last, {_percent(here['share'])} "
+        f"(each timed alone, {_percent(here['timed_share'])} of their FLOPs; counting slows the program). "
+        f"The program as a whole could be {most:.2f}x as fast."
+    )
+
+
+def _warnings(facts: dict[str, Any]) -> list[str]:
+    """What makes the gain smaller than it looks."""
+    first = facts["predicted"][0]
+    fp32 = next(one for one in facts["work"] if one["what"] == FP32)
+    found = []
+    if (fp32["share_of_flops"] or 0) < 0.5:
+        found.append(f"Most of the work is no float32 product: {_percent(fp32['share_of_flops'])} of it can gain.")
+    if first["share_of_short_calls"] > 0.5:
+        found.append(
+            f"{_percent(first['share_of_short_calls'])} of the products take less than {_SHORT_US:.0f} us on an "
+            f"{first['gpu']}: such a program mostly waits for its host, and gains less, or as a CUDA graph."
+        )
+    return found
+
+
+def _percent(share: float | None) -> str:
+    return f"{share or 0:.0%}"
+
+
+def _shape_row(one: dict[str, Any], flops: int) -> tuple[str, ...]:
+    times = [
+        console.time_text(found[name]) for found in one["predicted"].values() for name in ("cublas_us", "tuned_us")
+    ]
+    return one["shape"], f"{one['count']:,}", _percent(one["flops"] / flops), *times

@@ -1,0 +1,99 @@
+"""`python -m autotune.estimate.counted_program FOLDER SECONDS [-m] PROGRAM ...`: runs a program, and counts.
+
+What it computes is written into the folder (counts.py), and on a GPU how long its products take. The process
+ends as the program does; after so many seconds (0: never) it is ended, with 0.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import signal
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from ..runtime.torch_program import run_program
+from .counts import Counts
+from .gpu_time import product_time
+
+REFUSED = "refused"  # the file that says why nothing was run
+_AGAIN_S = 1.0  # until a program is told once more that its time is up
+
+
+class _TimeIsUp(BaseException):
+    """Raised in the program's main thread, which hardly catches it."""
+
+
+def main(arguments: list[str]) -> int:
+    """Raises what the program ends with; returns 1 if nothing was run."""
+    folder, seconds, *program = Path(arguments[0]), float(arguments[1]), *arguments[2:]
+    is_module = program[0] == "-m"
+    os.environ.setdefault("TORCHDYNAMO_DISABLE", "1")  # what is compiled multiplies as it does when it is not
+    try:
+        import torch
+
+        if not hasattr(torch.library, "get_kernel"):
+            raise ImportError(f"torch {torch.__version__} does not give its kernels; update it to 2.10 or later")
+        from .torch_work import allows_tf32, counted
+    except (ImportError, OSError) as error:  # OSError: of a library that torch loads
+        (folder / REFUSED).write_text(str(error), encoding="utf-8")
+        return 1
+    counts = Counts(folder, allows_tf32)
+    leave = _write_before_exit(counts)
+    signal.signal(signal.SIGALRM, _end)
+    sys.argv = program[is_module:]
+    try:
+        signal.setitimer(signal.ITIMER_REAL, seconds, _AGAIN_S)
+        with counted(counts):
+            run_program(sys.argv[0], is_module)
+    except _TimeIsUp:
+        counts.facts["is_cut_short"] = True
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        if torch.cuda.is_available():
+            _time_products(counts, torch)
+        counts.write()
+    if counts.facts["is_cut_short"]:
+        for stream in (sys.stdout, sys.stderr):
+            stream.flush()
+        leave(0)  # its threads may not end
+    return 0
+
+
+def _time_products(counts: Counts, torch: Any) -> None:
+    """Facts on the GPU's time, unless the program left the GPU unfit for it."""
+    with suppress(RuntimeError):
+        torch.cuda.synchronize()
+        with torch.no_grad():
+            found = product_time(counts.calls(), torch, "cuda")
+        counts.facts["here"] = {
+            "gpu": torch.cuda.get_device_name(),
+            "seconds": counts.seconds,
+            "products_s": found.seconds,
+            "timed_share": found.share,
+        }
+
+
+def _write_before_exit(counts: Counts) -> Callable[[int], Any]:
+    """However the program leaves, short of being killed. Returns what leaves at once."""
+    leave = os._exit
+
+    def written(code: int) -> None:
+        counts.write()
+        leave(code)
+
+    os._exit = written  # type: ignore[assignment]
+    atexit.register(counts.write)
+    return leave
+
+
+def _end(number: int, frame: FrameType | None) -> None:
+    raise _TimeIsUp
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

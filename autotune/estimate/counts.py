@@ -1,0 +1,139 @@
+"""What a program computes: FP32 products by kind of call, as they are recorded, and other work by what it is.
+
+Knows torch's tensors by their shapes, strides and addresses only.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from ..errors import DispatchError
+from ..gemm import FLOAT_BYTES, Triple
+from ..runtime.arrays import Form, Leading
+from ..runtime.call_recorder import rendered
+from ..runtime.counting import CallCounts, Counted
+from ..runtime.pick import Pick
+from ..runtime.product import Product, folded, understand
+from ..runtime.stacks import stacked
+
+CALLS, WORK = "calls.json", "work.json"  # in the folder that is written
+FP32 = "products in float32"  # that a table may serve
+TF32 = "products in float32 while the program allows TF32"
+UNFIT = "products in float32 of strides that no kernel takes"
+ON_HOST = "products on the CPU"
+EVERY_S = 0.5  # between two writes
+_MOST_SHARE = 0.05  # of the time, for writing
+_MATRIX, _STACK = 2, 3  # dimensions
+_BY_CUBLAS = Pick("", "default", str, 1, provider="cublas")
+
+
+class Counts:
+    """Counts of a process, which may be killed at any moment: what it writes into `folder` is seldom older
+    than EVERY_S. Threads may share it. `allows_tf32`: whether the program does now."""
+
+    def __init__(self, folder: Path, allows_tf32: Callable[[], bool]) -> None:
+        self._folder, self._allows_tf32 = folder, allows_tf32
+        self._calls = CallCounts()
+        self._work: dict[str, list[int]] = {FP32: [0, 0]}  # calls and FLOP
+        self._within = threading.local()
+        self._lock = threading.Lock()
+        self._pid, self._due_s = os.getpid(), 0.0
+        self._began_s = self._ended_s = 0.0  # the first and the last work
+        self.facts: dict[str, Any] = {"is_cut_short": False}  # that are written, too
+
+    @contextmanager
+    def within(self, what: str) -> Iterator[None]:
+        """What this thread multiplies meanwhile is part of other work; "": which is counted as a whole."""
+        before = self.what_within()
+        self._within.what = what if before is None else before
+        try:
+            yield
+        finally:
+            self._within.what = before
+
+    def what_within(self) -> str | None:
+        return getattr(self._within, "what", None)
+
+    def product(self, a: Any, b: Any, part_of: str | None = None) -> None:
+        """One product of two matrices, or of two stacks of equally many. `part_of`: as `within`."""
+        flops, what = 2 * math.prod(a.shape) * b.shape[-1], part_of
+        if not flops or what == "":
+            return
+        problem = None
+        if what is None:
+            what, problem = self._understood(a, b)
+        if problem is not None:
+            alignment = a.data_ptr(), b.data_ptr(), 0
+            self._calls.of(problem, alignment, _BY_CUBLAS).add()
+        self.add(what, flops)
+
+    def _understood(self, a: Any, b: Any) -> tuple[str, Product | None]:
+        """What a product counts as, and the product itself if a table may serve it."""
+        dtype = str(a.dtype).removeprefix("torch.")
+        if dtype != "float32":
+            return f"products in {dtype}", None
+        if self._allows_tf32():
+            return TF32, None
+        (form_a, leading_a), (form_b, leading_b) = _form(a), _form(b)
+        try:
+            if len(a.shape) == _MATRIX:
+                return FP32, understand(form_a, form_b, None, False, False)
+            stack = stacked((form_a, form_b, None), (leading_a, leading_b, None), False, False)
+            problem = understand(form_a, form_b, None, False, False, stack.batch)
+            return FP32, folded(problem) or problem
+        except DispatchError:
+            return UNFIT, None
+
+    def add(self, what: str, flops: float) -> None:
+        """One call of some work."""
+        now_s = time.monotonic()
+        with self._lock:
+            done = self._work.setdefault(what, [0, 0])
+            done[0] += 1
+            done[1] += round(flops)
+            self._began_s, self._ended_s = self._began_s or now_s, now_s
+        if now_s > self._due_s:
+            self.write()
+
+    @property
+    def seconds(self) -> float:
+        """From the first work to the last."""
+        return self._ended_s - self._began_s
+
+    def calls(self) -> list[Counted]:
+        """Of products that a table may serve."""
+        return self._calls.counts()
+
+    def write(self) -> None:
+        """Write the counts. A forked child writes nothing: they are its parent's."""
+        if os.getpid() != self._pid:
+            return
+        began_s = time.monotonic()
+        self._due_s = math.inf
+        with self._lock:
+            work = [{"what": what, "calls": calls, "flops": flops} for what, (calls, flops) in self._work.items()]
+        _replace(self._folder / CALLS, rendered(self.calls()))
+        _replace(self._folder / WORK, json.dumps({"work": work, **self.facts}))
+        now_s = time.monotonic()
+        self._due_s = now_s + max(EVERY_S, (now_s - began_s) / _MOST_SHARE)
+
+
+def _form(x: Any) -> tuple[Form, Leading]:
+    """Form and leading dimensions of a tensor."""
+    *extents, rows, columns = x.shape
+    *strides, by_row, by_column = x.stride()
+    return (rows, columns, by_row, by_column), tuple(zip(extents, strides, strict=True))
+
+
+def _replace(path: Path, content: str) -> None:
+    part = path.with_name(f".{path.name}.{threading.get_ident()}")
+    part.write_text(content, encoding="utf-8")
+    part.replace(path)

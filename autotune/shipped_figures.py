@@ -1,0 +1,83 @@
+"""What the shipped matrices predict for shapes on a kind of GPU that they were measured on: cuBLAS, kernels.
+
+For who has no GPU, no search and no table yet. A batch is predicted as one product of as many rows.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from .device import DeviceLimits
+from .export.figures import error_of
+from .export.portfolio import Costs, candidates, learned
+from .gemm import LAYOUTS, Gemm
+from .models import cublas_model
+from .recording.matrix import TimeMatrix
+from .starting_points import as_single
+
+
+class Predicted(NamedTuple):
+    """Times of one call in us: of cuBLAS, of the best kernel that ships, and as a table serves the shape
+    untuned, where cuBLAS keeps what no kernel is clearly faster on."""
+
+    cublas_us: float
+    kernel_us: float
+    untuned_us: float
+
+    @property
+    def tuned_us(self) -> float:
+        """At least as fast as a search makes it: it begins with the best kernel that ships."""
+        return min(self.cublas_us, self.kernel_us)
+
+
+class _OfLayout:
+    """The models of one layout."""
+
+    def __init__(self, layout: str, matrices: Sequence[TimeMatrix], limits: DeviceLimits) -> None:
+        kernels = candidates(layout, (), matrices, limits)
+        self._limits, self._costs = limits, Costs(layout, kernels, limits)
+        figures, _ = learned(layout, kernels, limits)
+        self._errors = [error_of(one, own.samples) for one, own in zip(figures, kernels, strict=True)]
+        times_us = {
+            gemm: time_us
+            for matrix in matrices
+            if matrix.limits.name == limits.name
+            for gemm, time_us in matrix.cublas_us.items()
+            if gemm.layout == layout and time_us is not None
+        }
+        self._cublas = cublas_model.learn(times_us, limits)
+
+    def predict(self, gemm: Gemm) -> Predicted:
+        costs_us = self._costs.on(gemm)
+        best = int(np.argmin(costs_us))
+        kernel_us, cublas_us = float(costs_us[best]), self._cublas.expected_us(gemm, self._limits)
+        is_served = kernel_us * math.exp(self._cublas.margin(self._errors[best])) <= cublas_us
+        return Predicted(cublas_us, kernel_us, kernel_us if is_served else cublas_us)
+
+
+class ShippedFigures:
+    """Predicts for one kind of GPU, of those that `kinds` names. A layout is learned at its first use, which
+    takes about a second."""
+
+    def __init__(self, matrices: Sequence[TimeMatrix], limits: DeviceLimits) -> None:
+        self.limits, self._matrices = limits, matrices
+        self._layouts: dict[str, _OfLayout] = {}
+
+    @classmethod
+    def kinds(cls, matrices: Sequence[TimeMatrix]) -> list[ShippedFigures]:
+        """One for each kind of GPU with times of cuBLAS in every layout."""
+        timed: dict[str, set[str]] = {}
+        for matrix in matrices:
+            timed.setdefault(matrix.limits.name, set()).update(gemm.layout for gemm in matrix.columns)
+        limits = {matrix.limits.name: matrix.limits for matrix in matrices}
+        return [cls(matrices, limits[name]) for name, found in timed.items() if found == {*LAYOUTS}]
+
+    def predict(self, gemm: Gemm) -> Predicted:
+        """Of a product, or a batch, with m and n of at least 1."""
+        if gemm.layout not in self._layouts:
+            self._layouts[gemm.layout] = _OfLayout(gemm.layout, self._matrices, self.limits)
+        return self._layouts[gemm.layout].predict(as_single(gemm))
