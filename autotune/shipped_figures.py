@@ -1,6 +1,7 @@
 """What the shipped matrices predict for shapes on a kind of GPU that they were measured on: cuBLAS, kernels.
 
-For who has no GPU, no search and no table yet. A batch is predicted as one product of as many rows.
+For who has no GPU, no search and no table yet. A batch is predicted as one product of as many tiles; no table
+serves it untuned.
 """
 
 from __future__ import annotations
@@ -80,4 +81,5 @@ class ShippedFigures:
         """Of a product, or a batch, with m and n of at least 1."""
         if gemm.layout not in self._layouts:
             self._layouts[gemm.layout] = _OfLayout(gemm.layout, self._matrices, self.limits)
-        return self._layouts[gemm.layout].predict(as_single(gemm))
+        found = self._layouts[gemm.layout].predict(as_single(gemm))
+        return found._replace(untuned_us=found.cublas_us) if gemm.is_batched else found

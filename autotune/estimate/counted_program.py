@@ -17,7 +17,7 @@ from types import FrameType
 from typing import Any
 
 from ..runtime.torch_program import run_program
-from .counts import Counts
+from .counts import WorkCounts
 from .gpu_time import product_time
 
 REFUSED = "refused"  # the file that says why nothing was run
@@ -37,12 +37,14 @@ def main(arguments: list[str]) -> int:
         import torch
 
         if not hasattr(torch.library, "get_kernel"):
-            raise ImportError(f"torch {torch.__version__} does not give its kernels; update it to 2.10 or later")
+            raise ImportError(
+                f"torch {torch.__version__} does not give its kernels; update it to 2.10 or later"
+            )
         from .torch_work import allows_tf32, counted
     except (ImportError, OSError) as error:  # OSError: of a library that torch loads
         (folder / REFUSED).write_text(str(error), encoding="utf-8")
         return 1
-    counts = Counts(folder, allows_tf32)
+    counts = WorkCounts(folder, allows_tf32)
     leave = _write_before_exit(counts)
     signal.signal(signal.SIGALRM, _end)
     sys.argv = program[is_module:]
@@ -64,7 +66,7 @@ def main(arguments: list[str]) -> int:
     return 0
 
 
-def _time_products(counts: Counts, torch: Any) -> None:
+def _time_products(counts: WorkCounts, torch: Any) -> None:
     """Facts on the GPU's time, unless the program left the GPU unfit for it."""
     with suppress(RuntimeError):
         torch.cuda.synchronize()
@@ -78,7 +80,7 @@ def _time_products(counts: Counts, torch: Any) -> None:
         }
 
 
-def _write_before_exit(counts: Counts) -> Callable[[int], Any]:
+def _write_before_exit(counts: WorkCounts) -> Callable[[int], Any]:
     """However the program leaves, short of being killed. Returns what leaves at once."""
     leave = os._exit
 

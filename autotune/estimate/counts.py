@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import DispatchError
-from ..gemm import FLOAT_BYTES, Triple
 from ..runtime.arrays import Form, Leading
 from ..runtime.call_recorder import rendered
 from ..runtime.counting import CallCounts, Counted
@@ -35,8 +34,8 @@ _MATRIX, _STACK = 2, 3  # dimensions
 _BY_CUBLAS = Pick("", "default", str, 1, provider="cublas")
 
 
-class Counts:
-    """Counts of a process, which may be killed at any moment: what it writes into `folder` is seldom older
+class WorkCounts:
+    """WorkCounts of a process, which may be killed at any moment: what it writes into `folder` is seldom older
     than EVERY_S. Threads may share it. `allows_tf32`: whether the program does now."""
 
     def __init__(self, folder: Path, allows_tf32: Callable[[], bool]) -> None:
@@ -119,7 +118,9 @@ class Counts:
         began_s = time.monotonic()
         self._due_s = math.inf
         with self._lock:
-            work = [{"what": what, "calls": calls, "flops": flops} for what, (calls, flops) in self._work.items()]
+            work = [
+                {"what": what, "calls": calls, "flops": flops} for what, (calls, flops) in self._work.items()
+            ]
         _replace(self._folder / CALLS, rendered(self.calls()))
         _replace(self._folder / WORK, json.dumps({"work": work, **self.facts}))
         now_s = time.monotonic()

@@ -1,4 +1,4 @@
-"""How long a program's products take cuBLAS on this GPU: each kind timed alone, once the program has ended."""
+"""How long a program's products take cuBLAS on this GPU: each kind timed alone once the program has ended."""
 
 from __future__ import annotations
 
@@ -20,13 +20,15 @@ class ProductTime(NamedTuple):
     share: float
 
 
-def product_time(counts: Iterable[Counted], torch: Any, device: str, timed: Timed | None = None) -> ProductTime:
+def product_time(
+    counts: Iterable[Counted], torch: Any, device: str, timed: Timed | None = None
+) -> ProductTime:
     """Of these calls by torch, those with most FLOPs first, as long as there is time."""
     timed = timed or _by_events(torch)
     known = [one for one in counts if one.gemm is not None]
     flops = {one: one.calls * one.gemm.flops for one in known if one.gemm is not None}
     until_s, seconds, done = time.monotonic() + MOST_S, 0.0, 0
-    torch.set_float32_matmul_precision("highest")
+    torch.backends.cuda.matmul.fp32_precision = "ieee"
     for one in sorted(known, key=lambda one: -flops[one]):
         if time.monotonic() < until_s:
             a, b = _operands(one, torch, device)

@@ -1,4 +1,4 @@
-"""Has torch tell `Counts` what it computes, for as long as a context is entered.
+"""Has torch tell `WorkCounts` what it computes, for as long as a context is entered.
 
 Products are seen where a table's routing would serve them (runtime/torch_routing.py): kernels of torch's
 dispatcher count them, and call torch's own. Other work is seen by a mode of the dispatcher. Without a GPU the
@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import math
 import re
+import threading
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
-from functools import cache, wraps
+from contextlib import ExitStack, contextmanager, nullcontext
+from functools import cache, partial, wraps
 from typing import Any
 
 import torch
@@ -20,7 +21,8 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
-from .counts import ON_HOST, Counts
+from ..column_major import forced_tf32
+from .counts import ON_HOST, WorkCounts
 
 CONVOLUTIONS = "convolutions"
 ATTENTION = "attention in one kernel"
@@ -41,29 +43,52 @@ _MARK = "autotune"  # of nodes of autograd, in their metadata
 
 
 @contextmanager
-def counted(counts: Counts) -> Iterator[None]:
-    """Within it torch's work is counted, in all threads as far as it is products."""
+def counted(counts: WorkCounts) -> Iterator[None]:
+    """Within it torch's work is counted, in all threads that begin there."""
     is_on_gpu = torch.cuda.is_available()
     with ExitStack() as entered:
-        kept = _counting_products(counts, "CPU", is_other=is_on_gpu)
+        kept = [_counting_products(counts, "CPU", is_other=is_on_gpu)]
         if is_on_gpu:
-            kept = kept, _counting_products(counts, "CUDA", is_other=False)
+            kept.append(_counting_products(counts, "CUDA", is_other=False))
         else:
             _replace_functions(counts, entered)
-            entered.enter_context(_OnCpu())
-        entered.enter_context(_OtherWork(counts))
+        entered.callback(kept.clear)  # torch takes back what it registered
+        entered.callback(setattr, threading.Thread, "start", threading.Thread.start)
+        threading.Thread.start = _starting_in(partial(_modes, counts, is_on_gpu))  # type: ignore[method-assign]
+        with _modes(counts, is_on_gpu):
+            yield
+
+
+@contextmanager
+def _modes(counts: WorkCounts, is_on_gpu: bool) -> Iterator[None]:
+    """Torch's modes are a thread's own."""
+    with nullcontext() if is_on_gpu else _OnCpu(), _OtherWork(counts):
         yield
-        del kept  # torch takes back what it registered
+
+
+def _starting_in(entered: Callable[[], Any]) -> Callable[[threading.Thread], None]:
+    """`Thread.start` of threads that run within a context."""
+    start = threading.Thread.start
+
+    def start_in(thread: threading.Thread) -> None:
+        run = thread.run
+
+        def run_in() -> None:
+            with entered():
+                run()
+
+        thread.run = run_in  # type: ignore[method-assign]
+        start(thread)
+
+    return start_in
 
 
 def allows_tf32() -> bool:
-    try:
-        return bool(torch.get_float32_matmul_precision() != "highest")
-    except RuntimeError:  # it was set only in the way of torch 2.9 and later
-        return bool(torch.backends.cuda.matmul.fp32_precision == "tf32")
+    """Whether products on CUDA are made with it now (as TorchRouting asks)."""
+    return bool(forced_tf32() or torch.backends.cuda.matmul.fp32_precision == "tf32")
 
 
-def _counting_products(counts: Counts, key: str, *, is_other: bool) -> Any:
+def _counting_products(counts: WorkCounts, key: str, *, is_other: bool) -> Any:
     """Kernels for a key of torch's dispatcher, registered as long as the result lives. `is_other`: products
     there are not a GPU's."""
     library = torch.library.Library("aten", "IMPL")
@@ -76,7 +101,7 @@ def _counting_products(counts: Counts, key: str, *, is_other: bool) -> Any:
     return library
 
 
-def _counting(counts: Counts, own: Callable[..., Any], what: str | None) -> Callable[..., Any]:
+def _counting(counts: WorkCounts, own: Callable[..., Any], what: str | None) -> Callable[..., Any]:
     def kernel(keys: Any, *operands: Any, **options: Any) -> Any:
         found = own(keys, *operands, **options)
         counts.product(*operands[-2:], what or _part_of(counts))
@@ -85,7 +110,7 @@ def _counting(counts: Counts, own: Callable[..., Any], what: str | None) -> Call
     return kernel
 
 
-def _part_of(counts: Counts) -> str | None:
+def _part_of(counts: WorkCounts) -> str | None:
     """What a product is part of: something that this thread does, or whose backward pass it is in."""
     within = counts.what_within()
     if within is not None:
@@ -95,9 +120,9 @@ def _part_of(counts: Counts) -> str | None:
 
 
 class _OtherWork(TorchDispatchMode):
-    """Counts all but products of matrices."""
+    """WorkCounts all but products of matrices."""
 
-    def __init__(self, counts: Counts) -> None:
+    def __init__(self, counts: WorkCounts) -> None:
         super().__init__()
         self._counts = counts
 
@@ -194,7 +219,7 @@ def _tensors(value: Any) -> Iterator[Any]:
             yield from _tensors(one)
 
 
-def _replace_functions(counts: Counts, entered: ExitStack) -> None:
+def _replace_functions(counts: WorkCounts, entered: ExitStack) -> None:
     """Has functions of torch do what a GPU would: autocast of CUDA, which would only warn, acts on the CPU,
     and what is one kernel there counts as one."""
     autocast = torch.autocast.__init__
@@ -212,7 +237,7 @@ def _replace_functions(counts: Counts, entered: ExitStack) -> None:
         setattr(owner, name, function)
 
 
-def _as_one(function: Callable[..., Any], what: str, counts: Counts) -> Callable[..., Any]:
+def _as_one(function: Callable[..., Any], what: str, counts: WorkCounts) -> Callable[..., Any]:
     @wraps(function)
     def counted_as_one(*args: Any, **kwargs: Any) -> Any:
         with counts.within(what):

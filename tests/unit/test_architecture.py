@@ -65,13 +65,14 @@ RULES: dict[str, Room] = {
     "core/hatch_hook": Room(frozenset(), frozenset({"hatchling"})),
     "runtime": _room("runtime", "models", "kernel", packages=("numpy", "cuda")),
     "export": _room("export", "recording", "runtime", "models", "kernel", packages=("numpy",)),
+    "estimate": _room("estimate", "runtime", packages=("torch",)),
     "export/from_store": _room("export", "store", "kernel"),
     "report": _room("report", "store", "runtime", "kernel", packages=("numpy", "jinja2")),
     "report/server": _room("report", packages=("starlette", "uvicorn")),
     "tiles": _room("tiles", "kernel", packages=("numpy",)),
 }
 # Free to compose everything: the command line, what it stands on, and what starts it.
-COMPOSERS = {"cli", "__main__", "tuning", "drawn_shapes", "starting_points", "targets"}
+COMPOSERS = {"cli", "__main__", "tuning", "drawn_shapes", "shipped_figures", "starting_points", "targets"}
 
 
 def _is_in(module: str, rooms: Collection[str]) -> bool:
