@@ -41,6 +41,7 @@ _NOTHING = {  # why nothing is gained there, and what would change that
     "products of a matrix and a vector": "bound by memory",
     "factorizations and solves": "by cuSOLVER",
 }
+_BESIDE = ("cublas_us", "tuned_us")  # of each shape
 _HALF = "autocast (AMP), or the model's own: the tensor cores multiply"
 _OTHER_DTYPE = "kernels are for float32"
 _MEANING = (
@@ -255,30 +256,16 @@ def _shape_facts(kind: _Kind, figures: Sequence[ShippedFigures]) -> dict[str, An
 def _text(facts: dict[str, Any]) -> str:
     parts = [_head(facts)]
     if facts["flops"]:
-        rows = [_work_row(one) for one in facts["work"] if one["calls"]]
-        headers = ("work", "operations", "GFLOP", "of all", "")
-        parts.append(console.table(headers, rows, right=(1, 2, 3)))
+        parts.append(_work_table(facts["work"]))
     if not facts["predicted"]:
         parts.append("No product of float32 matrices was made: autotune has nothing to gain in this program.")
         return "\n".join(parts)
-    headers = ("predicted", "cuBLAS", "untuned table", "gain", "tuned table", "gain")
-    parts.append(console.table(headers, map(_gpu_row, facts["predicted"]), right=range(1, len(headers))))
-    parts.append(_MEANING)
+    parts += [_gpu_table(facts["predicted"]), _MEANING]
     if facts["here"]:
         parts.append(_here_text(facts["here"], facts["predicted"]))
-    parts += _warnings(facts)
-    headers = (
-        "shape",
-        "calls",
-        "of FLOP",
-        *(f"{one['gpu'].split()[1]} {x}" for one in facts["predicted"] for x in ("cuBLAS", "tuned")),
-    )
-    fp32 = next(one["flops"] for one in facts["work"] if one["what"] == FP32)
-    rows = [_shape_row(one, fp32) for one in facts["shapes"]]
-    parts.append(console.table(headers, rows, right=range(1, len(headers))))
-    parts.append(
-        f"Next: autotune search --suite {shlex.quote(facts['calls'])} --seconds 120, and export-table"
-    )
+    calls = shlex.quote(facts["calls"])
+    parts += [*_warnings(facts), _shape_table(facts)]
+    parts.append(f"Next: autotune search --suite {calls} --seconds 120, and export-table --suite {calls}")
     return "\n".join(parts)
 
 
@@ -292,17 +279,49 @@ def _head(facts: dict[str, Any]) -> str:
     return f"{facts['program']}{ends}: {facts['num_calls']:,} products in float32 of {shapes}"
 
 
-def _work_row(one: dict[str, Any]) -> tuple[str, ...]:
-    share = console.ratio_text(one["share_of_flops"], "%")
-    why = "nothing to gain: " + one["why_no_gain"] if one["why_no_gain"] else ""
-    return one["what"], f"{one['calls']:,}", f"{one['flops'] / 1e9:,.4g}", share, why
+def _work_table(work: Sequence[dict[str, Any]]) -> str:
+    rows = [
+        (
+            one["what"],
+            f"{one['calls']:,}",
+            f"{one['flops'] / 1e9:,.4g}",
+            console.ratio_text(one["share_of_flops"], "%"),
+            "nothing to gain: " + one["why_no_gain"] if one["why_no_gain"] else "",
+        )
+        for one in work
+        if one["calls"]
+    ]
+    return console.table(("work", "operations", "GFLOP", "of all", ""), rows, right=(1, 2, 3))
 
 
-def _gpu_row(one: dict[str, Any]) -> tuple[str, ...]:
-    seconds = (console.time_text(1e6 * one[name]) for name in ("cublas_s", "untuned_s", "tuned_s"))
-    cublas, untuned, tuned = seconds
-    gains = (console.ratio_text(one[name]) for name in ("untuned_speedup", "tuned_speedup"))
-    return one["gpu"], cublas, untuned, next(gains), tuned, next(gains)
+def _gpu_table(predicted: Sequence[dict[str, Any]]) -> str:
+    rows = [
+        (
+            one["gpu"],
+            *(console.time_text(1e6 * one[name]) for name in ("cublas_s", "untuned_s", "tuned_s")),
+            *(console.ratio_text(one[name]) for name in ("untuned_speedup", "tuned_speedup")),
+        )
+        for one in predicted
+    ]
+    headers = ("predicted for", "cuBLAS", "untuned table", "tuned table", "untuned gain", "tuned gain")
+    return console.table(headers, rows, right=range(1, len(headers)))
+
+
+def _shape_table(facts: dict[str, Any]) -> str:
+    gpus = [one["gpu"].split()[1] for one in facts["predicted"]]
+    flops = next(one["flops"] for one in facts["work"] if one["what"] == FP32)
+    rows = [
+        (
+            one["shape"],
+            f"{one['count']:,}",
+            _percent(one["flops"] / flops),
+            *(console.time_text(x[name]) for x in one["predicted"].values() for name in _BESIDE),
+        )
+        for one in facts["shapes"]
+    ]
+    columns = (f"{gpu} {name.removesuffix('_us')}" for gpu in gpus for name in _BESIDE)
+    headers = ("shape", "calls", "of FLOPs", *columns)
+    return console.table(headers, rows, right=range(1, len(headers)))
 
 
 def _here_text(here: dict[str, Any], predicted: Sequence[dict[str, Any]]) -> str:
@@ -337,12 +356,3 @@ def _warnings(facts: dict[str, Any]) -> list[str]:
 
 def _percent(share: float | None) -> str:
     return f"{share or 0:.0%}"
-
-
-def _shape_row(one: dict[str, Any], flops: int) -> tuple[str, ...]:
-    times = [
-        console.time_text(found[name])
-        for found in one["predicted"].values()
-        for name in ("cublas_us", "tuned_us")
-    ]
-    return one["shape"], f"{one['count']:,}", _percent(one["flops"] / flops), *times

@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import DispatchError
-from ..runtime.arrays import Form, Leading
+from ..runtime.arrays import Leading
 from ..runtime.call_recorder import rendered
 from ..runtime.counting import CallCounts, Counted
 from ..runtime.pick import Pick
-from ..runtime.product import Product, folded, understand
+from ..runtime.product import Form, Product, folded, understand
 from ..runtime.stacks import stacked
 
 CALLS, WORK = "calls.json", "work.json"  # in the folder that is written
@@ -35,7 +35,7 @@ _BY_CUBLAS = Pick("", "default", str, 1, provider="cublas")
 
 
 class WorkCounts:
-    """WorkCounts of a process, which may be killed at any moment: what it writes into `folder` is seldom older
+    """Counts of a process, which may be killed at any moment: what it writes into `folder` is seldom older
     than EVERY_S. Threads may share it. `allows_tf32`: whether the program does now."""
 
     def __init__(self, folder: Path, allows_tf32: Callable[[], bool]) -> None:

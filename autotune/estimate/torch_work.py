@@ -54,7 +54,7 @@ def counted(counts: WorkCounts) -> Iterator[None]:
             _replace_functions(counts, entered)
         entered.callback(kept.clear)  # torch takes back what it registered
         entered.callback(setattr, threading.Thread, "start", threading.Thread.start)
-        threading.Thread.start = _starting_in(partial(_modes, counts, is_on_gpu))  # type: ignore[method-assign]
+        threading.Thread.start = _starting_in(partial(_modes, counts, is_on_gpu))  # type: ignore[assignment, method-assign]
         with _modes(counts, is_on_gpu):
             yield
 
@@ -104,7 +104,8 @@ def _counting_products(counts: WorkCounts, key: str, *, is_other: bool) -> Any:
 def _counting(counts: WorkCounts, own: Callable[..., Any], what: str | None) -> Callable[..., Any]:
     def kernel(keys: Any, *operands: Any, **options: Any) -> Any:
         found = own(keys, *operands, **options)
-        counts.product(*operands[-2:], what or _part_of(counts))
+        a, b = operands[-2:]
+        counts.product(a, b, what or _part_of(counts))
         return found
 
     return kernel
@@ -162,9 +163,9 @@ def _what(name: str) -> str | None:
     return CONVOLUTIONS if getattr(torch.ops.aten, name, None) in flop_registry and "conv" in name else None
 
 
-def _flops(what: str, name: str, func: Any, args: Any, kwargs: Any, found: Any) -> float:
+def _flops(what: str, name: str, func: Any, args: Any, kwargs: Any, found: Any) -> Any:
     if what == CONVOLUTIONS:
-        return float(flop_registry[func.overloadpacket](*args, **kwargs, out_val=found))
+        return flop_registry[func.overloadpacket](*args, **kwargs, out_val=found)
     matrices = [x for x in _tensors(args) if x.dim() > 1]
     is_backward = name.endswith("_backward")
     if what == ATTENTION:

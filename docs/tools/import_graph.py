@@ -15,7 +15,9 @@ from pathlib import Path
 
 PACKAGE = Path(__file__).resolve().parents[2] / "autotune"
 MODULES = sorted(path.relative_to(PACKAGE).with_suffix("").as_posix() for path in PACKAGE.rglob("*.py"))
-FACES = frozenset({"__main__", "drawn_shapes", "shipped_figures", "starting_points", "targets", "tuning"})  # no facts
+FACES = frozenset(  # no facts
+    {"__main__", "drawn_shapes", "shipped_figures", "starting_points", "targets", "tuning"}
+)
 FACTS = frozenset(module for module in MODULES if "/" not in module) - FACES
 
 
