@@ -45,6 +45,17 @@ class Misfit(ValueError):
         return f"{self.path} {self.fault}" if self.path else self.fault
 
 
+class NewerVersion(Misfit):
+    """A newer autotune wrote this: it is not damaged, and whatever else it holds cannot be judged here."""
+
+
+def check_version(found: Any, newest: int, word: str = "version") -> None:
+    """Raises NewerVersion. To be asked before anything else."""
+    if type(found) is int and found > newest:
+        told = _told(found) if found.bit_length() > _MAX_BITS else found
+        raise NewerVersion(f"{word} {told}, newer than {newest}, which this code reads")
+
+
 def read(declared: Any, value: Any, where: str) -> Any:
     """`value` (from JSON) as `declared`: a dataclass, tuple, dict, union, bounded or plain type.
 

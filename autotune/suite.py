@@ -14,7 +14,8 @@ from typing import Any, NamedTuple
 from .entries import LARGEST, check_keys, items, shown, table, whole
 from .errors import UsageError
 from .gemm import LAYOUTS, Gemm, Triple
-from .user_file import read_file, read_toml
+from .strict import NewerVersion, check_version
+from .user_file import read_file, read_toml, unusable
 
 MOST_CALLS = 10**15  # of one shape
 MOST_JSON = 64 << 20  # bytes: four times what a process records at most
@@ -77,7 +78,13 @@ def read_calls(path: Path, note: Note = lambda told: None) -> Suite:
     `read_suite`."""
     folder = Path(f"{path}.d")
     recorded = sorted(folder.glob("[!.]*.json")) if folder.is_dir() else []
-    parts = [_read_recorded(file, note) for file in recorded]
+    parts, newer = [], None
+    for file in recorded:
+        try:
+            parts.append(_read_recorded(file, note))
+        except NewerVersion as error:
+            newer = str(unusable(file, "suite", error, ""))
+            note(f"{newer}: left out")
     if path.exists() or not folder.is_dir():
         parts.insert(0, _read_one(path))
     try:
@@ -85,7 +92,8 @@ def read_calls(path: Path, note: Note = lambda told: None) -> Suite:
     except ValueError as error:
         raise UsageError(f"{path} counts no calls, and {folder} does; move one of them away") from error
     if not (suite.calls or suite.others):
-        raise UsageError(f"{folder} holds no call; run a program that records into {path}, and look again")
+        again = f"run a program that records into {path}, and look again"
+        raise UsageError(newer or f"{folder} holds no call; {again}")
     return suite
 
 
@@ -111,7 +119,7 @@ def _read_one(path: Path) -> Suite:
     try:
         return _suite(table(_parsed(content.decode("utf-8")), "the file"))
     except (ValueError, RecursionError) as error:
-        raise UsageError(f"{path} is not a suite: {error}; record it again, or write it in TOML") from error
+        raise unusable(path, "suite", error, "record it again, or write it in TOML") from error
 
 
 def _parsed(text: str) -> Any:
@@ -123,7 +131,7 @@ def _refuse(word: str) -> Any:
 
 
 def _read_recorded(path: Path, note: Note) -> Suite:
-    """The record of one process, without damaged parts, which a note names."""
+    """The record of one process, without damaged parts, which a note names. Raises NewerVersion."""
     try:
         content = read_file(path, "suite", MOST_JSON)
     except UsageError as error:
@@ -131,6 +139,8 @@ def _read_recorded(path: Path, note: Note) -> Suite:
         return Suite({})
     try:
         return _suite(table(_parsed(content.decode("utf-8")), "the file"))
+    except NewerVersion:
+        raise
     except (ValueError, RecursionError) as error:
         suite, num_damaged = _salvaged(content.decode("utf-8", "replace"))
         note(
@@ -155,9 +165,9 @@ def _salvaged(text: str) -> tuple[Suite, int]:
 
 def _suite(data: dict[str, Any]) -> Suite:
     """Raises ValueError."""
+    check_version(data.get("version"), VERSION)
     check_keys(data, ("shape", "version", "others", *_NOTES), "at the top")
-    if whole(data.get("version", VERSION), "version", 1) > VERSION:
-        raise ValueError(f"it is of version {data['version']}, which a newer autotune reads")
+    whole(data.get("version", VERSION), "version", 1, VERSION)
     others = whole(data.get("others", 0), "others", 0, MOST_CALLS)
     tables = data.get("shape", [])
     if isinstance(tables, dict):

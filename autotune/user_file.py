@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from .errors import UsageError
+from .strict import NewerVersion
 
 MOST_TOML = 256 << 10  # bytes: some 6,000 shapes of a suite
 LONGEST_LINE = 1000  # characters: reading a dotted key of TOML takes time that grows as its square
@@ -67,7 +68,14 @@ def read_toml(path: Path, what: str, made_of: Callable[[dict[str, Any]], T], how
     try:
         return made_of(_parsed(decoded(content)))
     except (ValueError, RecursionError, UsageError) as error:
-        raise UsageError(f"{path} is not a {what}: {error}; {how}") from error
+        raise unusable(path, what, error, how) from error
+
+
+def unusable(path: Path, what: str, error: Exception, how: str) -> UsageError:
+    """The error of a file that does not hold a `what`, or one of a newer version; `how` says what to do."""
+    if isinstance(error, NewerVersion):
+        return UsageError(f"{path} is a {what} of {error}; use a newer autotune")
+    return UsageError(f"{path} is not a {what}: {error}; {how}")
 
 
 def _parsed(text: str) -> dict[str, Any]:

@@ -2,7 +2,10 @@
 
 #include "recorder.h"
 
+#include <ctype.h>
+#include <dirent.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <inttypes.h>
 #include <pthread.h>
 #include <signal.h>
@@ -18,7 +21,8 @@
 #define EVERY_NS 250000000L /* between two writes: even on a busy machine the file is less than a second old */
 #define SECOND_NS 1000000000L
 #define FOLDER_MODE 0777
-enum { HOST_BYTES = 65, NAME_BYTES = HOST_BYTES + 64, SPARE_ROWS = 64 };
+#define HOUR_S 3600
+enum { HOST_BYTES = 65, NAME_BYTES = HOST_BYTES + 64, SPARE_ROWS = 64, NUM_TRIES = 3 };
 
 struct at_recorder {
     at_tallies *tallies;
@@ -27,7 +31,7 @@ struct at_recorder {
     pthread_mutex_t lock; /* of the members below, and of both files */
     pthread_cond_t is_ending;
     pthread_t thread;
-    bool is_begun, has_thread, is_over;
+    bool is_begun, has_thread, is_over, has_told;
     uint64_t written; /* calls that the file counts */
     at_recorder *next;
 };
@@ -81,8 +85,29 @@ static bool replace_file(at_recorder *recorder, const autotune_count *rows, int3
     const bool is_printed = print_all(to, rows, num);
     const bool is_closed = !fclose(to);
     if (is_printed && is_closed && !rename(recorder->part, recorder->path)) return true;
+    const int code = errno;
     unlink(recorder->part);
+    errno = code;
     return false;
+}
+
+/* Tries again where the folder or the part was removed meanwhile: see is_left. */
+static bool write_rows(at_recorder *recorder, const autotune_count *rows, int32_t num) {
+    for (int i = 0; i < NUM_TRIES; i++) {
+        if (replace_file(recorder, rows, num)) return true;
+        if (errno != ENOENT) return false;
+    }
+    return false;
+}
+
+/* Says once why nothing can be written; errno says it. */
+static void tell(at_recorder *recorder) {
+    if (recorder->has_told) return;
+    recorder->has_told = true;
+    fprintf(stderr,
+            "autotune: calls cannot be recorded in %s (%s); make room there, or see to its rights: they are still "
+            "counted, and written once that succeeds\n",
+            recorder->folder, strerror(errno));
 }
 
 /* The caller holds the recorder's lock. If writing fails now, it is tried again later. */
@@ -93,16 +118,69 @@ static void write_changes(at_recorder *recorder) {
         free(rows);
         room = num + SPARE_ROWS;
         rows = malloc((size_t)room * sizeof *rows);
-        if (!rows) return;
+        if (!rows) {
+            tell(recorder);
+            return;
+        }
     }
     uint64_t calls = 0;
     for (int32_t i = 0; i < num; i++) calls += rows[i].calls;
-    if (calls != recorder->written && replace_file(recorder, rows, num)) recorder->written = calls;
+    if (calls != recorder->written) {
+        if (write_rows(recorder, rows, num)) {
+            recorder->written = calls;
+        } else {
+            tell(recorder);
+        }
+    }
     free(rows);
+}
+
+/* ------------------------------------------------------------------------------------------ what others left */
+
+static void name_host(char host[HOST_BYTES]) {
+    memset(host, 0, HOST_BYTES);
+    gethostname(host, HOST_BYTES - 1);
+    for (char *at = host; *at; at++) {
+        if (!strchr("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-", *at)) *at = '-';
+    }
+}
+
+/* Where the id of its process begins in .HOST-PID-HEX.json; NULL for other names. */
+static const char *writer_in(const char *name) {
+    const char *hex = strrchr(name, '-'), *pid = hex;
+    if (*name != '.' || !hex || strcmp(hex + 1 + strspn(hex + 1, "0123456789abcdef"), ".json")) return NULL;
+    while (pid > name && isdigit((unsigned char)pid[-1])) pid--;
+    return pid < hex && pid - name > 1 && pid[-1] == '-' ? pid : NULL;
+}
+
+/* Whether a process that was killed left this part. Of another machine it is known by its age, and where this process
+ * has that one's id. A living process that is taken for dead, as in another container of the same name, writes its
+ * part again. */
+static bool is_left(const char *name, time_t written) {
+    char host[HOST_BYTES];
+    const char *at = writer_in(name);
+    if (!at) return false;
+    name_host(host);
+    const size_t length = (size_t)(at - name) - 2;
+    const pid_t pid = (pid_t)strtol(at, NULL, 10);
+    if (strncmp(name + 1, host, length) || host[length] || pid == getpid()) return time(NULL) - written > HOUR_S;
+    return kill(pid, 0) && errno == ESRCH;
+}
+
+static void remove_left(const at_recorder *recorder) {
+    DIR *folder = opendir(recorder->folder);
+    if (!folder) return;
+    struct stat found;
+    for (struct dirent *entry; (entry = readdir(folder));) {
+        if (fstatat(dirfd(folder), entry->d_name, &found, AT_SYMLINK_NOFOLLOW) || !S_ISREG(found.st_mode)) continue;
+        if (is_left(entry->d_name, found.st_mtime)) unlinkat(dirfd(folder), entry->d_name, 0);
+    }
+    closedir(folder);
 }
 
 static void *keep_writing(void *own) {
     at_recorder *recorder = own;
+    remove_left(recorder);
     pthread_mutex_lock(&recorder->lock);
     while (!recorder->is_over) {
         struct timespec until;
@@ -154,12 +232,9 @@ static char *joined(const char *a, const char *b, size_t room) {
 /* Names the files by host, process and time, and only when recording begins: until then the process may be forked. */
 static void name_files(at_recorder *recorder) {
     static atomic_uint num_named;
-    char host[HOST_BYTES] = "", name[NAME_BYTES];
+    char host[HOST_BYTES], name[NAME_BYTES];
     struct timespec now;
-    gethostname(host, sizeof host - 1);
-    for (char *at = host; *at; at++) {
-        if (!strchr("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-", *at)) *at = '-';
-    }
+    name_host(host);
     clock_gettime(CLOCK_REALTIME, &now);
     snprintf(name, sizeof name, "%s-%ld-%llx%lx%x.json", host, (long)getpid(), (unsigned long long)now.tv_sec,
              (unsigned long)now.tv_nsec, atomic_fetch_add(&num_named, 1));

@@ -68,7 +68,11 @@ def read(folder: Path) -> dict[str, str] | None:
         return None
     try:
         text = _read_regular(path, _MAX_BYTES).decode("utf-8")
-        found: Manifest = strict.read(Manifest, strict.parse(text), "manifest")
+        data = strict.parse(text)
+        strict.check_version(data.get("version") if type(data) is dict else None, VERSION)
+        found: Manifest = strict.read(Manifest, data, "manifest")
+    except strict.NewerVersion as error:
+        raise DispatchError(f"{path} is of {error}; use the autotune that wrote it") from error
     except (OSError, ValueError) as error:  # strict.Misfit and what UTF-8 refuses are ValueErrors
         raise DispatchError(
             f"{path} is damaged ({error}), and nothing else tells which files an export wrote; "

@@ -21,6 +21,7 @@ from dataclasses import astuple, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from .. import strict
 from ..device import DeviceLimits, Environment
 from ..gemm import Gemm
 from ..kernel.config import Config
@@ -134,6 +135,7 @@ def write(path: Path, matrix: TimeMatrix) -> int:
 def read(path: Path) -> TimeMatrix:
     """The matrix in a file that `write` wrote."""
     data = json.loads(gzip.decompress(path.read_bytes()))
+    strict.check_version(data["version"], VERSION)
     if (data["format"], data["version"]) != (FORMAT, VERSION):
         raise ValueError(f"{path} holds {data['format']} {data['version']}, not {FORMAT} {VERSION}")
     identity = {name: data[name] for name in ("source_hash", "policy", "policy_version")}

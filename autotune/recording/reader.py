@@ -70,13 +70,13 @@ def _parsed(content: str) -> Any:
 def from_json(data: Mapping[str, Any], path: Path) -> Recording:
     """Our own format, checked. Raises UsageError where it is newer than this code, or damaged."""
     version = data.get("version")
-    if type(version) is not int or version not in READABLE:
-        raise UsageError(
-            f"{path} is a recording of version {shown(version)}, this autotune reads {VERSION};"
-            " use a newer one"
-        )
     try:
+        strict.check_version(version, VERSION)
+        if type(version) is not int or version not in READABLE:
+            raise ValueError(f"its version is {shown(version)}")
         return _recording(data, version)
+    except strict.NewerVersion as error:
+        raise UsageError(f"{path} is a recording of {error}; use a newer autotune") from error
     except _DAMAGE as error:
         raise UsageError(f"{path} is a damaged recording: {error}; fetch or record it again") from error
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import os
 import re
+import sys
 import threading
 import time
 from collections.abc import Iterable
@@ -22,6 +23,9 @@ from .counting import CallCounts, Counted
 VERSION = 1  # of the format
 EVERY_S = 0.25  # between two writes: the file is less than a second old, also on a busy machine
 _AGAIN = "name a file in a folder that can be written"
+_PART = re.compile(r"\.(?P<host>[A-Za-z0-9-]*)-(?P<pid>\d{1,9})-[0-9a-f]+\.json")  # half written
+_HOUR_S = 3600.0
+_NUM_TRIES = 3
 
 
 def folder_of(file: str) -> Path:
@@ -65,6 +69,33 @@ def _batch(gemm: Gemm) -> str:
     return f'"batch": {gemm.batch}, {shared}' if gemm.is_batched else ""
 
 
+def _host() -> str:
+    return re.sub(r"[^A-Za-z0-9-]", "-", os.uname().nodename)[:64]
+
+
+def _remove_left(folder: Path) -> None:
+    """Remove the parts that killed processes left."""
+    with suppress(OSError), os.scandir(folder) as entries:
+        for entry in entries:
+            found = _PART.fullmatch(entry.name)
+            if found and entry.is_file(follow_symlinks=False) and _is_left(entry, found):
+                Path(entry).unlink()
+
+
+def _is_left(part: os.DirEntry[str], named: re.Match[str]) -> bool:
+    """Whether its process was killed. Of another machine it is known by its age, and where this process has
+    that one's id. A living process that is taken for dead, as in another container of the same name, writes
+    its part again."""
+    pid = int(named["pid"])
+    if named["host"] != _host() or pid == os.getpid():
+        return time.time() - part.stat().st_mtime > _HOUR_S
+    try:
+        os.kill(pid, 0)
+    except OSError as error:
+        return isinstance(error, ProcessLookupError)
+    return False
+
+
 class CallRecorder:
     """Records tallies. Raises DispatchError as `folder_of`."""
 
@@ -74,6 +105,7 @@ class CallRecorder:
         self._is_ending = threading.Event()
         self._path: Path | None = None
         self._written = self._pid = 0
+        self._has_told = False
         self._due_s = math.inf
 
     def begin(self) -> None:
@@ -82,8 +114,7 @@ class CallRecorder:
         with self._lock:
             if self._path is None:
                 self._pid = os.getpid()
-                host = re.sub(r"[^A-Za-z0-9-]", "-", os.uname().nodename)[:64]
-                self._path = self._folder / f"{host}-{self._pid}-{os.urandom(8).hex()}.json"
+                self._path = self._folder / f"{_host()}-{self._pid}-{os.urandom(8).hex()}.json"
                 threading.Thread(target=self._keep_writing, name="autotune-calls", daemon=True).start()
 
     def help(self) -> None:
@@ -99,11 +130,12 @@ class CallRecorder:
             self._write()
 
     def _keep_writing(self) -> None:
+        _remove_left(self._folder)
         while not self._is_ending.wait(EVERY_S):
             self._write()
 
     def _write(self) -> None:
-        """If this fails it is tried again later: the previous state stays whole until then."""
+        """If this fails it is tried again later."""
         path = self._path
         assert path is not None
         with self._lock:
@@ -112,27 +144,46 @@ class CallRecorder:
             calls = sum(counted.calls for counted in counts)
             if calls == self._written:
                 return
-            if self._replace(path, rendered(counts).encode()):
-                self._written = calls
-
-    @staticmethod
-    def _replace(path: Path, content: bytes) -> bool:
-        """In few system calls: after each, a thread of a busy program waits for the interpreter's lock."""
-        part = path.with_name(f".{path.name}")
-        try:
-            file = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
             try:
-                is_whole = os.write(file, content) == len(content)
-            finally:
-                os.close(file)
-            if is_whole:
-                part.rename(path)
-            return is_whole
-        except FileNotFoundError:  # the folder was removed
-            with suppress(OSError):
-                path.parent.mkdir()
-                return CallRecorder._replace(path, content)
-        except OSError:
-            with suppress(OSError):
-                part.unlink()
-        return False
+                _replace(path, rendered(counts).encode())
+                self._written = calls
+            except OSError as error:
+                self._tell(error)
+
+    def _tell(self, error: OSError) -> None:
+        """Once: later failures say nothing new."""
+        if not self._has_told and sys.stderr is not None:
+            with suppress(OSError, ValueError):  # it may be closed
+                sys.stderr.write(
+                    f"autotune: calls cannot be recorded in {self._folder} ({error.strerror}); make room"
+                    " there, or see to its rights: they are still counted, and written once that succeeds\n"
+                )
+        self._has_told = True
+
+
+def _replace(path: Path, content: bytes, tries: int = _NUM_TRIES) -> None:
+    """The previous state stays whole until this one is. Raises OSError. In few system calls: after each, a
+    thread of a busy program waits for the interpreter's lock."""
+    try:
+        _write_part(path, content)
+    except FileNotFoundError:  # the folder was removed, or the part: see _is_left
+        if tries == 1:
+            raise
+        path.parent.mkdir(exist_ok=True)
+        _replace(path, content, tries - 1)
+
+
+def _write_part(path: Path, content: bytes) -> None:
+    part = path.with_name(f".{path.name}")
+    try:
+        file = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
+        try:
+            while content:
+                content = content[os.write(file, content) :]
+        finally:
+            os.close(file)
+        part.rename(path)
+    except BaseException:
+        with suppress(OSError):
+            part.unlink()
+        raise

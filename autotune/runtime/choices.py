@@ -147,6 +147,8 @@ def read(path: Path, table: str, advice: str) -> ChoiceFile:
         _check_head(data)
         checksum.verify(text, data.get("checksum"))
         found: ChoiceFile = strict.read(ChoiceFile, _newest(data), "choices")
+    except strict.NewerVersion as error:
+        raise DispatchError(f"{path} holds choices of {error}; use a newer autotune, or {advice}") from error
     except (strict.Misfit, UnicodeError) as error:
         raise DispatchError(f"{path} holds no choices that can be used: {error}; {advice}") from error
     if found.table != table:
@@ -157,6 +159,7 @@ def read(path: Path, table: str, advice: str) -> ChoiceFile:
 def _check_head(data: Any) -> None:
     if type(data) is not dict or data.get("format") != FORMAT:
         raise strict.Misfit("it is no file of choices")
+    strict.check_version(data.get("schema_version"), SCHEMA_VERSION, "schema")
     if data.get("schema_version") not in (SCHEMA_VERSION, WITHOUT_ERRORS):
         raise strict.Misfit(f"it is not of schema {SCHEMA_VERSION}, which this code reads")
 

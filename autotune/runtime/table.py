@@ -311,6 +311,9 @@ def parse(text: str, where: str = TABLE_FILE) -> Table:
         checksum.verify(text, data.get("checksum"))
         body = {name: value for name, value in data.items() if name not in _HEAD}
         return _read(body, data["schema_version"])
+    except strict.NewerVersion as error:
+        advice = "use the autotune that wrote it, or the Python module inside the folder"
+        raise DispatchError(f"{where} has {error}; {advice}") from error
     except (strict.Misfit, UsageError, UnicodeEncodeError) as error:
         raise DispatchError(f"{where} is damaged: {error}; {_AGAIN}") from error
 
@@ -322,11 +325,7 @@ def _check_head(data: Any, where: str) -> None:
     if type(data) is not dict or data.get("format") != FORMAT:
         raise DispatchError(f"{where} is not a dispatch table; pass a folder made by export-table")
     version = data.get("schema_version")
-    if type(version) is int and version > SCHEMA_VERSION:
-        raise DispatchError(
-            f"{where} has schema {version}, newer than {SCHEMA_VERSION}, which this code reads; "
-            "use the autotune that wrote it, or the Python module inside the folder"
-        )
+    strict.check_version(version, SCHEMA_VERSION, "schema")
     if type(version) is not int or version < 1:
         raise strict.Misfit("its schema_version is no positive number")
 

@@ -120,7 +120,7 @@ def _not_a_manifest(path: Path) -> None:
         (lambda path: path.write_text('{"format": 1}'), "is damaged .*move the folder away"),
         (
             lambda path: path.write_text(path.read_text().replace('"version": 1', '"version": 2')),
-            "of version 2, this code reads .* of version 1; use the autotune that wrote it",
+            "of version 2, newer than 1, which this code reads; use the autotune that wrote it",
         ),
     ],
 )

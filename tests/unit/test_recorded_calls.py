@@ -272,7 +272,7 @@ def test_where_nothing_can_be_written_it_is_said_at_once(runtime, folder, driver
         Dispatcher(folder, driver=driver)
 
 
-def test_what_cannot_be_written_now_is_written_later(without, folder, driver, monkeypatch, tmp_path):
+def test_what_cannot_be_written_now_is_told_once_and_written_later(without, folder, driver, tmp_path, capfd):
     runtime = Dispatcher(folder, driver=driver)
     file, kind = tmp_path / "calls.json", drawn_kind(random.Random(3))
     runtime.record_calls(file)
@@ -281,9 +281,66 @@ def test_what_cannot_be_written_now_is_written_later(without, folder, driver, mo
     (tmp_path / "calls.json.d").rename(tmp_path / "elsewhere")
     (tmp_path / "calls.json.d").write_text("in the way")
     call(runtime, kind)
-    time.sleep(2 * call_recorder.EVERY_S)
+    time.sleep(3 * call_recorder.EVERY_S)  # it fails more than once
+    told = capfd.readouterr().err
+    assert told.count("\n") == 1 and f"cannot be recorded in {file}.d (Not a directory); make room" in told
     (tmp_path / "calls.json.d").unlink()
     until_recorded(file, 2)
+    assert not capfd.readouterr().err
+
+
+def test_a_full_disk_is_told_and_what_was_recorded_stays(without, folder, tmp_path):
+    """As the limit of a file's size: a part is longer than that once many kinds are called."""
+    code = """
+import resource, runpy, signal, sys
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (400, 400))
+runpy.run_path(sys.argv[1])["main"](sys.argv[2], sys.argv[3], 50, 3)
+"""
+    file, paths = tmp_path / "calls.json", os.pathsep.join(filter(None, sys.path))
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(PROCESS), str(folder), str(file)], timeout=60, text=True,
+        capture_output=True, check=True,
+        env=os.environ | {"PYTHONPATH": paths, "PYTHONDONTWRITEBYTECODE": "1"} | without,
+    )  # fmt: skip
+    assert done.stderr.count("\n") == 1 and f"recorded in {file}.d (File too large); make room" in done.stderr
+    assert not list((tmp_path / "calls.json.d").glob(".*"))
+
+
+def test_the_parts_of_the_dead_are_removed_and_no_others(runtime, tmp_path):
+    ended = subprocess.Popen(["true"])
+    ended.wait()
+    host, living, own = os.uname().nodename, os.getppid(), os.getpid()
+    left = [f".{host}-{ended.pid}-1f.json", f".{host}-{own}-1f.json", f".else-where-{living}-1f.json"]
+    kept = [
+        f".{host}-{living}-1f.json", f".{host}-{own}-2f.json", f".else-where-{ended.pid}-2f.json",
+        ".notes.json", f".{host}-{ended.pid}-1f.txt", f".{host}-x-1f.json",
+    ]  # fmt: skip
+    place = tmp_path / "calls.json.d"
+    place.mkdir()
+    for name in left + kept:
+        (place / name).write_text('{"version": 1, "shape": [')
+    for name in (*left[1:], kept[0], *kept[3:]):
+        os.utime(place / name, (0, 0))
+    runtime.record_calls(tmp_path / "calls.json")
+    call(runtime, drawn_kind(random.Random(3)))
+    until_recorded(tmp_path / "calls.json", 1)
+    names = {path.name for path in place.iterdir()}
+    assert not names & set(left) and names >= set(kept)
+
+
+def test_a_living_process_whose_part_is_removed_writes_it_again(tmp_path, monkeypatch):
+    path, opened, closed = tmp_path / "host-1-2.json", [], os.close
+
+    def close(file: int) -> None:
+        closed(file)
+        opened.append(file)
+        if len(opened) == 1:
+            (tmp_path / ".host-1-2.json").unlink()
+
+    monkeypatch.setattr(os, "close", close)
+    call_recorder._replace(path, b"all")
+    assert path.read_bytes() == b"all" and len(opened) == 2
 
 
 def start(folder: Path, file: Path, num: int, seed: int, **changes: str) -> subprocess.Popen[bytes]:
@@ -491,7 +548,6 @@ def test_a_file_of_its_own_is_merged_with_what_is_recorded_beside(tmp_path):
         ("[]", "expected a table"),
         ('{"shape": []}', "holds no shape"),
         ('{"shape": [{"m": 1, "n": 1, "k": 1, "count": NaN}]}', "NaN is no number"),
-        ('{"version": 2, "shape": [{"m": 1}]}', "version 2, which a newer autotune reads"),
         ('{"version": 0, "shape": [{"m": 1}]}', "version: expected a whole number"),
         ('{"others": -1, "shape": []}', "others: expected a whole number"),
         ('{"shape": [{"m": 1, "n": 1, "k": 1, "ld": [1, 1]}]}', "shape 1: ld: expected 3 items"),
@@ -528,3 +584,25 @@ def test_where_nothing_was_recorded_it_is_said(tmp_path):
             (tmp_path / "calls.json.d" / "a.json").write_text(text)
         with pytest.raises(UsageError, match="holds no call; run a program that records into"):
             read_calls(tmp_path / "calls.json")
+
+
+def test_a_record_of_a_newer_version_is_said_to_be_newer(tmp_path):
+    """Whatever else it holds, and beside others; it is not damaged, and not to be removed."""
+    file = tmp_path / "calls.json"
+    newer = written(tmp_path / "calls.json.d", "b.json", *ROWS)
+    newer.write_text(newer.read_text().replace('"version": 1', '"version": 2, "hosts": []'))
+    with pytest.raises(
+        UsageError, match=r"b.json is a suite of version 2, newer than 1, .*use a newer autotune"
+    ):
+        read_calls(file)
+    written(tmp_path / "calls.json.d", "a.json", *ROWS)
+    notes: list[str] = []
+    assert calls_in(read_calls(file, notes.append)) == 18
+    [note] = notes
+    assert "version 2, newer than 1" in note and "damaged" not in note and "remove" not in note
+    suite = tmp_path / "suite.toml"
+    suite.write_text("version = 2\nhosts = []\n[[shape]]\nm = 1\nn = 1\nk = 1\n")
+    with pytest.raises(
+        UsageError, match=r"version 2, newer than 1, which this code reads; use a newer autotune$"
+    ):
+        read_suite(suite)

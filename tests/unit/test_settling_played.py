@@ -279,7 +279,7 @@ DAMAGES = {
     "a list": (lambda path: path.write_text("[]"), "no file of choices"),
     "another table": (_damage(lambda tree: tree.update(table="0" * 64)), "another table"),
     "another GPU": (_damage(lambda tree: tree["settled_on"].update(num_sms=7)), "settled elsewhere"),
-    "newer": (_damage(lambda tree: tree.update(schema_version=3)), "not of schema 2"),
+    "newer": (_damage(lambda tree: tree.update(schema_version=3)), "schema 3, newer than 2, which"),
     "unknown field": (_damage(lambda tree: tree["choices"][0].update(more=1)), "unknown field"),
     "no time": (_damage(lambda tree: tree["choices"][0].update(time_us=-1)), "time_us is -1"),
     "large": (lambda path: path.write_text(" " * choices.MAX_FILE_BYTES + "{}"), "larger than 4 MiB"),
