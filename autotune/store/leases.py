@@ -135,6 +135,11 @@ def dismiss(session: Session, worker_id: int) -> None:
 # ---- a worker
 
 
+def _since_boot_s() -> float:
+    """Seconds since the machine started, those while it was suspended too: leases lapse meanwhile."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
 class Worker(Closing):
     """This process as a worker on a database. Its own thread sends heartbeats until it is closed. Several
     threads may use it."""
@@ -143,7 +148,7 @@ class Worker(Closing):
         self._database = database
         self.name = my_name()
         self.id = self._enrol()
-        self._beaten_s = time.monotonic()
+        self._beaten_s = _since_boot_s()
         self._one_beats = threading.Lock()
         self._is_closed = threading.Event()
         self._beating = threading.Thread(target=self._beat_on, name="heartbeat", daemon=True)
@@ -157,13 +162,13 @@ class Worker(Closing):
     def show_life(self) -> None:
         """Beat now if the last beat is long ago: a process that was stopped may have been taken for dead, and
         must not lease anything under an id that is gone."""
-        if time.monotonic() - self._beaten_s > 2 * BEAT_S:
+        if _since_boot_s() - self._beaten_s > 2 * BEAT_S:
             self._beat()
 
     def _beat(self) -> None:
         with self._one_beats, self._database.writing() as session:  # two at once would enrol twice
             self.id = beat(session, self.name)
-        self._beaten_s = time.monotonic()
+        self._beaten_s = _since_boot_s()
 
     def _beat_on(self) -> None:
         while not self._is_closed.wait(BEAT_S):

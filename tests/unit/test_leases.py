@@ -46,6 +46,13 @@ def stop_beating(database: Database, worker: Worker) -> None:
         session.execute(lapsed.where(WorkerRow.id == worker.id))
 
 
+def suspend(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a machine that slept: of all clocks of a process, only the one since its start goes on."""
+    clock = time.clock_gettime
+    asleep_s = {time.CLOCK_BOOTTIME: leases.LEASE_S}
+    monkeypatch.setattr(leases.time, "clock_gettime", lambda which: clock(which) + asleep_s.get(which, 0.0))
+
+
 def num_rows(database: Database) -> tuple[int | None, int | None]:
     """Of workers, and of leases."""
     with database.reading() as session:
@@ -115,8 +122,7 @@ def test_who_was_stopped_for_a_while_shows_that_it_lives_before_it_leases(
         before = stopped.id
         stop_beating(database, stopped)
         with Worker(database) as other:
-            clock = time.monotonic
-            monkeypatch.setattr(leases.time, "monotonic", lambda: clock() + leases.LEASE_S)
+            suspend(monkeypatch)
             beats = [threading.Thread(target=stopped.show_life) for _ in range(4)]
             for thread in beats:
                 thread.start()
@@ -131,10 +137,10 @@ def test_a_search_that_was_stopped_for_a_while_claims_as_one_that_lives(
     url: str | Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with Store.open(url) as store, store.claims() as stopped:
-        study, keys, clock = study_of(store), ["a"], time.monotonic
+        study, keys = study_of(store), ["a"]
         stop_beating(store._database, stopped._worker)
         with store.claims() as other:
-            monkeypatch.setattr(leases.time, "monotonic", lambda: clock() + leases.LEASE_S)
+            suspend(monkeypatch)
             assert stopped.claim(study, keys).ours == {"a"}
             assert other.claim(study, keys).ours == frozenset()
 
