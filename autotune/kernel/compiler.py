@@ -18,7 +18,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ..cache_folder import default_cache_dir
+from ..cache_folder import check_own, default_cache_dir, own_folder
 from ..errors import EnvironmentProblem, TrialFailure
 from ..measurement import Outcome
 from ..requirements import NVRTC, pip_install
@@ -27,6 +27,7 @@ from .config import Config
 from .launch import Variant
 
 CACHE_BYTES = 4 << 30  # the least recently read kernels go first
+_ENTRIES = "entries"  # where cuda.core keeps files, in folders by the first letters of their keys
 # If there is a driver, NVRTC keeps its own cache, whose results come without ptxas's log. Without the
 # declarations of textures and the like, which `-minimal` leaves out, a compile takes 11 of 246 ms less, and
 # gives the same code (NVRTC 13.3, 12 configs).
@@ -232,6 +233,8 @@ class Compiler:
         try:
             folder = folder or default_cache_dir()
             self._place = str(folder)
+            kept = own_folder(folder) / _ENTRIES
+            check_own([kept, *kept.iterdir()] if kept.exists() else [])
             return FileStreamProgramCache(folder, max_size_bytes=CACHE_BYTES)
         except (OSError, RuntimeError) as error:
             self._go_without(error)
@@ -262,7 +265,7 @@ class Compiler:
             reason = getattr(error, "strerror", None) or error
             self._note(
                 f"The kernel cache {self._place} cannot be used ({reason}): kernels are compiled"
-                " anew. Free some space there, or set AUTOTUNE_CACHE to a writable folder."
+                " anew. Free some space there, or set AUTOTUNE_CACHE to a folder of yours."
             )
 
     def _run_nvrtc(self, source: str, options: Sequence[str]) -> nvrtc.CompileAnswer:

@@ -24,7 +24,7 @@ from typing import Annotated, Any
 
 from .. import strict
 from ..bounds import Within
-from ..cache_folder import default_cache_dir
+from ..cache_folder import check_own, default_cache_dir, own_folder
 from ..errors import AutotuneError, DispatchError, DispatchWarning
 from ..gemm import Gemm
 from ..kernel.launch import has_work
@@ -204,7 +204,7 @@ class Choices:
             if self._path is None:
                 return
             try:
-                self._path.parent.mkdir(parents=True, exist_ok=True)
+                own_folder(self._path.parent)
                 text = render(self._table, self._settled_on, self._newest())
                 write_file(self._path, text, option="AUTOTUNE_CACHE")
             except (OSError, AutotuneError) as error:
@@ -326,8 +326,10 @@ class KnownChoices:
             key = json.dumps([SCHEMA_VERSION, self._table, asdict(settled_on)])
             name = hashlib.sha256(key.encode()).hexdigest()[:32]
             try:
-                path = default_cache_dir() / FOLDER / f"{name}.json"
-            except RuntimeError as error:  # no home
+                folder = default_cache_dir() / FOLDER
+                check_own([folder] if os.path.isdir(folder) else [])  # noqa: PTH112 (never raises)
+                path = folder / f"{name}.json"
+            except (PermissionError, RuntimeError) as error:  # the latter without a home
                 advice = "set AUTOTUNE_CACHE to a folder of yours"
                 self.tell("keeping", f"What this table settles is not kept: {error}; {advice}")
         return Choices(self._table, settled_on, path, self.tell)

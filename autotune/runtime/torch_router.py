@@ -16,7 +16,6 @@ import os
 import platform
 import shlex
 import shutil
-import stat
 import subprocess
 import sys
 import tempfile
@@ -25,7 +24,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ..cache_folder import default_cache_dir
+from ..cache_folder import default_cache_dir, own_folder
 from ..errors import DispatchError
 from .core import library
 from .tensor_calls import current_stream_of
@@ -145,15 +144,11 @@ def _compiled(torch: Any, backend: str) -> Path:
 
 
 def _own_folder() -> Path:
-    """The folder of routers: only this user may write the code that is loaded from there. Raises NoRouter."""
-    folder = default_cache_dir() / "router"
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    found = folder.stat()
-    if found.st_uid != os.geteuid() or found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-        raise NoRouter(
-            f"{folder} may be written by other users; remove it, or name another with AUTOTUNE_CACHE"
-        )
-    return folder
+    """The folder of routers. Raises NoRouter if other users may write there."""
+    try:
+        return own_folder(default_cache_dir() / "router")
+    except PermissionError as error:
+        raise NoRouter(f"{error.filename}: {error.strerror}") from error
 
 
 def _compile(command: list[str], source: bytes, made: Path) -> None:

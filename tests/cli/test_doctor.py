@@ -67,6 +67,13 @@ app.main()
 """
 
 
+def test_a_cache_that_others_may_write_is_told(tmp_path: Path) -> None:
+    tmp_path.chmod(0o777)
+    cache = findings(AUTOTUNE_CACHE=str(tmp_path))["cache"]
+    assert cache["state"] == "missing" and cache["detail"].endswith("it may be written by other users")
+    assert cache["next_step"] == "remove it, or name another with AUTOTUNE_CACHE"
+
+
 def test_a_user_without_a_home_is_told_to_name_a_cache() -> None:
     """As in a container that was given a user's number, and no name."""
     done = subprocess.run(

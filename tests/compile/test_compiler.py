@@ -156,6 +156,38 @@ def test_a_cache_lost_on_the_way_costs_compiling_only(make: Callable[..., Compil
     assert len(notes) == 1
 
 
+@pytest.mark.parametrize(
+    ("below", "mode"), [("", 0o777), ("", 0o720), ("entries", 0o770), ("entries/*", 0o702)]
+)
+def test_a_cache_that_others_may_write_is_not_trusted(
+    make: Callable[..., Compiler], tmp_path: Path, below: str, mode: int
+) -> None:
+    """Neither read nor written: what lies there is loaded as code."""
+    cache, notes = tmp_path / "cache", list[str]()
+    make().compile_source(TOY, {"X": 1})
+    assert cache.stat().st_mode & 0o777 == 0o700
+    (folder,) = cache.glob(below) if below else [cache]
+    folder.chmod(mode)
+    compiler, before = make(note=notes.append), _files(cache)
+    assert [compiler.compile_source(TOY, {"X": x}).compile_s > 0 for x in (1, 2)] == [True, True]
+    assert _files(cache) == before
+    (note,) = notes
+    assert "may be written by other users; remove it, or name another with AUTOTUNE_CACHE" in note
+    folder.chmod(0o755)
+    assert make().compile_source(TOY, {"X": 1}).compile_s == 0
+
+
+def test_a_cache_of_another_user_is_not_trusted(
+    make: Callable[..., Compiler], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    notes: list[str] = []
+    make().compile_source(TOY, {"X": 1})
+    uid = (tmp_path / "cache").stat().st_uid
+    monkeypatch.setattr(os, "geteuid", lambda: uid + 1)
+    assert make(note=notes.append).compile_source(TOY, {"X": 1}).compile_s > 0
+    assert len(notes) == 1
+
+
 def test_the_cache_is_where_the_environment_says(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     monkeypatch.delenv("AUTOTUNE_CACHE", raising=False)

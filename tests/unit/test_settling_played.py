@@ -319,6 +319,16 @@ def test_a_folder_in_the_place_of_the_file_costs_nothing_but_the_memory(
     assert len(told) == 1
 
 
+def test_what_others_may_have_settled_is_not_taken(folder: Path, driver: FakeDriver, cache: Path) -> None:
+    first_use(folder, driver).settle(SHAPES[:1])
+    (path,), other = cache.iterdir(), FakeDriver(_table(), kernel_us={"plain": 1.0})
+    before = path.read_bytes()
+    cache.chmod(0o777)
+    with pytest.warns(DispatchWarning, match="is not kept: .*may be written by other users; remove it"):
+        assert multiply(first_use(folder, other), other) == "plain"
+    assert path.read_bytes() == before
+
+
 def test_a_folder_that_cannot_be_written_is_told(
     folder: Path, driver: FakeDriver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
