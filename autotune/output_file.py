@@ -1,7 +1,8 @@
 """Writes the file that the user named, so that nothing of the user's is lost.
 
 A regular or new file is written under another name and renamed: the old file stays whole until the new one
-is. A symbolic link is followed. A device, a FIFO, or standard output as /dev/stdout is written directly.
+is, and on the disk. A symbolic link is followed. A device, a FIFO, or standard output as /dev/stdout is
+written directly.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from .errors import EnvironmentProblem, UsageError
+from .synced import sync, sync_folder
 
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _MOST_LINKS = 40  # as Linux follows
@@ -111,7 +113,10 @@ def _replace(target: Path, data: bytes, there: os.stat_result | None) -> None:
                 with suppress(OSError):  # only root gives files away
                     os.fchown(file.fileno(), there.st_uid, there.st_gid)
                 os.fchmod(file.fileno(), stat.S_IMODE(there.st_mode))
+            file.flush()
+            sync(file.fileno())
         part.replace(target)
+        sync_folder(target.parent)
     except BaseException:
         with suppress(OSError):
             part.unlink()

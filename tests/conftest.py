@@ -26,6 +26,9 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # before numpy loads: as the
 settings.register_profile("no-deadline", deadline=None)  # machines that run tests are busy ones
 settings.load_profile("no-deadline")
 
+# Tests see what a process did, and no disk after a power cut: a wait for it, 5 ms and more, shows nothing.
+os.fsync = lambda descriptor: None
+
 # Asked in a process of its own: once a process has initialised CUDA it must not fork.
 _PROBE = """
 from cuda.bindings import driver

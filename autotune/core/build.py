@@ -48,6 +48,8 @@ def build() -> Path:
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode:
             raise NotBuilt(f"{shlex.join(command)} failed:\n{done.stderr}")
+        with made.open("rb") as file:
+            os.fsync(file)  # or a power cut may leave half a library
         made.replace(LIBRARY)
     return LIBRARY
 

@@ -77,14 +77,27 @@ static bool print_all(FILE *to, const autotune_count *rows, int32_t num) {
     return !ferror(to);
 }
 
+/* On the disk, or in a file system that keeps nothing: a power cut finds the old file or the new one, and whole. */
+static bool is_synced(int file) { return !fsync(file) || errno == EINVAL || errno == ENOSYS || errno == EOPNOTSUPP; }
+
+static void sync_folder(const char *folder) {
+    const int opened = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (opened < 0) return;
+    fsync(opened);
+    close(opened);
+}
+
 /* The previous file stays whole until this one is complete. */
 static bool replace_file(at_recorder *recorder, const autotune_count *rows, int32_t num) {
     mkdir(recorder->folder, FOLDER_MODE); /* it may have been removed meanwhile */
     FILE *to = fopen(recorder->part, "w");
     if (!to) return false;
-    const bool is_printed = print_all(to, rows, num);
+    const bool is_printed = print_all(to, rows, num) && !fflush(to) && is_synced(fileno(to));
     const bool is_closed = !fclose(to);
-    if (is_printed && is_closed && !rename(recorder->part, recorder->path)) return true;
+    if (is_printed && is_closed && !rename(recorder->part, recorder->path)) {
+        if (!recorder->written) sync_folder(recorder->folder); /* the name is new */
+        return true;
+    }
     const int code = errno;
     unlink(recorder->part);
     errno = code;

@@ -8,7 +8,8 @@ The new folder is made in a hidden scratch folder beside its place, `.NAME-xxxxx
     old    what was replaced, where the file system cannot exchange: it is moved here first
 
 A kill leaves the scratch folder behind. The next export to the same place puts `old` back if its place is
-empty, then removes what exports wrote. Other files are kept, in a folder that is not hidden.
+empty, then removes what exports wrote. Other files are kept, in a folder that is not hidden. A power cut is
+as a kill: what is moved to its place is on the disk before, and the move before anything is removed.
 """
 
 from __future__ import annotations
@@ -22,11 +23,13 @@ import stat
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
 from ..errors import DispatchError
 from ..runtime.table import TABLE_FILE
+from ..synced import sync_folder, sync_path
 from . import manifest
 
 LOCK, NEW, MADE, OLD = "lock", "new", "made", "old"
@@ -35,6 +38,7 @@ _RANDOM = r"[a-z0-9_]{8}"  # what tempfile appends
 _NUM_TRIES = 3
 MAX_WAIT_S = 60.0  # for another export that writes the same folder, which takes a second or two
 _PAUSE_S = 0.02
+_SYNCED_AT_ONCE = 8  # files: together they take a tenth of the time, as the disk is asked less often
 _AT_FDCWD, _RENAME_EXCHANGE = -100, 2
 _CANNOT_EXCHANGE = (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP)
 
@@ -54,8 +58,11 @@ def replace(folder: Path, fill: Callable[[Path], None], note: Note) -> None:
         fill(new)
         if folder.is_dir():
             new.chmod(stat.S_IMODE(folder.stat().st_mode))
+        _sync_tree(new)
         new.rename(made)
         _put(made, folder, scratch / OLD)
+        for changed in (folder.parent, scratch):
+            sync_folder(changed)
     finally:
         _clear(scratch, note)
         if lock is not None:
@@ -115,6 +122,7 @@ def recover(folder: Path, note: Note) -> None:
         try:
             if (scratch / OLD / TABLE_FILE).is_file() and not os.path.lexists(folder):
                 (scratch / OLD).rename(folder)
+                sync_folder(folder.parent)
             _clear(scratch, note)
         finally:
             os.close(lock)
@@ -186,6 +194,12 @@ def _put(made: Path, folder: Path, old: Path) -> None:
             old.rename(folder)
             raise
         old.rename(made)
+
+
+def _sync_tree(folder: Path) -> None:
+    with ThreadPoolExecutor(_SYNCED_AT_ONCE) as threads:
+        list(threads.map(sync_path, folder.rglob("*")))
+    sync_folder(folder)
 
 
 def _exchange(one: Path, other: Path) -> bool:

@@ -18,6 +18,7 @@ from pathlib import Path
 
 from ..errors import DispatchError
 from ..gemm import Gemm
+from ..synced import sync, sync_folder
 from .counting import CallCounts, Counted
 
 VERSION = 1  # of the format
@@ -146,6 +147,8 @@ class CallRecorder:
                 return
             try:
                 _replace(path, rendered(counts).encode())
+                if not self._written:  # the name is new
+                    sync_folder(path.parent)
                 self._written = calls
             except OSError as error:
                 self._tell(error)
@@ -162,8 +165,8 @@ class CallRecorder:
 
 
 def _replace(path: Path, content: bytes, tries: int = _NUM_TRIES) -> None:
-    """The previous state stays whole until this one is. Raises OSError. In few system calls: after each, a
-    thread of a busy program waits for the interpreter's lock."""
+    """The previous state stays whole until this one is, and on the disk. Raises OSError. In few system calls:
+    after each, a thread of a busy program waits for the interpreter's lock."""
     try:
         _write_part(path, content)
     except FileNotFoundError:  # the folder was removed, or the part: see _is_left
@@ -180,6 +183,7 @@ def _write_part(path: Path, content: bytes) -> None:
         try:
             while content:
                 content = content[os.write(file, content) :]
+            sync(file)
         finally:
             os.close(file)
         part.rename(path)

@@ -26,6 +26,7 @@ from typing import Any
 
 from ..cache_folder import default_cache_dir, own_folder
 from ..errors import DispatchError
+from ..synced import sync_path
 from .core import library
 from .tensor_calls import current_stream_of
 
@@ -164,6 +165,7 @@ def _compile(command: list[str], source: bytes, made: Path) -> None:
         if done.returncode:
             log.write_bytes(f"{shlex.join(command)}\n".encode() + done.stderr)
             raise NoRouter(f"the compiler failed; {log} says why: remove it to try again")
+        sync_path(path)  # or a power cut may leave half a library
         path.replace(made)
 
 
